@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/base/check.h"
+#include "runtime/base/dtype.h"
+
+namespace zs {
+
+enum class DeviceKind : std::uint8_t { cpu, meta, cuda };
+
+constexpr const char* name_of(DeviceKind kind) {
+  switch (kind) {
+    case DeviceKind::cpu: return "cpu";
+    case DeviceKind::meta: return "meta";
+    case DeviceKind::cuda: return "cuda";
+  }
+  return "?";
+}
+
+/// A non-owning range of device memory with its element type. On the meta device `data` is an address that identifies
+/// the range and must never be dereferenced.
+struct Buffer {
+  void* data = nullptr;
+  std::int64_t elems = 0;
+  DType dtype = DType::f32;
+  DeviceKind device = DeviceKind::cpu;
+
+  std::int64_t bytes() const { return elems * size_of(dtype); }
+  bool empty() const { return elems == 0; }
+
+  /// Elements [offset, offset + count).
+  Buffer slice(std::int64_t offset, std::int64_t count) const {
+    ZS_CHECK(offset >= 0 && count >= 0 && offset + count <= elems, "slice [{}, {}) of a buffer of {} elements", offset, offset + count,
+             elems);
+    return {static_cast<std::byte*>(data) + offset * size_of(dtype), count, dtype, device};
+  }
+
+  /// Typed pointer; the element type must match. Only for code that runs on the buffer's device.
+  template <class T>
+  T* as() const {
+    ZS_CHECK(DTypeOf<T>::value == dtype, "buffer of {} read as {}", name_of(dtype), name_of(DTypeOf<T>::value));
+    return static_cast<T*>(data);
+  }
+};
+
+}  // namespace zs
