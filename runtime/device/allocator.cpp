@@ -1,0 +1,128 @@
+#include "runtime/device/allocator.h"
+
+#include <cstdio>
+#include <cstring>
+
+namespace zs {
+namespace {
+
+/// Stands for every block of zero bytes: valid, aligned, and never dereferenced.
+alignas(64) constexpr std::byte kEmptyBlock[64] = {};
+
+constexpr unsigned char kPoison = 0xff;
+
+}  // namespace
+
+void MemoryCounter::add(const std::string& label, std::int64_t bytes) {
+  live_ += bytes;
+  by_label_[label] += bytes;
+  if (live_ <= peak_) return;
+  peak_ = live_;
+  at_peak_ = by_label_;
+}
+
+void MemoryCounter::remove(const std::string& label, std::int64_t bytes) {
+  const auto entry = by_label_.find(label);
+  ZS_CHECK(entry != by_label_.end() && entry->second >= bytes, "{} bytes of '{}' given back, {} are live", bytes, label,
+           entry == by_label_.end() ? 0 : entry->second);
+  live_ -= bytes;
+  entry->second -= bytes;
+  if (entry->second == 0) by_label_.erase(entry);
+}
+
+void MemoryCounter::reset_peak() {
+  peak_ = live_;
+  at_peak_ = by_label_;
+}
+
+Memory& Memory::operator=(Memory&& other) noexcept {
+  if (this == &other) return *this;
+  reset();
+  pool_ = std::exchange(other.pool_, nullptr);
+  address_ = std::exchange(other.address_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  block_bytes_ = std::exchange(other.block_bytes_, 0);
+  stream_ = std::exchange(other.stream_, nullptr);
+  label_ = std::move(other.label_);
+  return *this;
+}
+
+Buffer Memory::buffer(DType dtype, std::int64_t elems) const {
+  ZS_CHECK(address_ != nullptr, "a buffer of memory that was released");
+  ZS_CHECK(elems >= 0 && elems * size_of(dtype) <= bytes_, "a buffer of {} x {} in {} bytes", elems, name_of(dtype), bytes_);
+  return {address_, elems, dtype, pool_->device()};
+}
+
+void Memory::release(Stream& last_user) {
+  Event last_use;
+  if (pool_ != nullptr && !pool_->poison_) last_user.record(last_use);
+  release(last_user, last_use);
+}
+
+void Memory::release(Stream& last_user, const Event& last_use) {
+  if (Pool* const pool = std::exchange(pool_, nullptr)) pool->give_back(*this, last_user, last_use);
+  address_ = nullptr;
+  bytes_ = block_bytes_ = 0;
+}
+
+void Memory::reset() noexcept {
+  if (pool_ == nullptr) return;
+  try {
+    release(*stream_);
+  } catch (const std::exception& e) {
+    // The block stays reserved until the pool dies; nothing else is lost.
+    fmt::print(stderr, "zshard: a block of '{}' could not be given back: {}\n", label_, e.what());
+  }
+}
+
+Pool::~Pool() {
+  for (const auto& [address, bytes] : blocks_) allocator_.deallocate(address, bytes);
+}
+
+Memory Pool::acquire(std::int64_t bytes, Stream& stream, std::string label) {
+  ZS_CHECK(bytes >= 0, "acquire of {} bytes for '{}'", bytes, label);
+  Memory memory;
+  memory.bytes_ = bytes;
+  memory.block_bytes_ = rounded(bytes);
+  memory.stream_ = &stream;
+  memory.label_ = std::move(label);
+  if (bytes == 0) {
+    memory.address_ = const_cast<std::byte*>(kEmptyBlock);
+  } else {
+    const FreeBlock block = take_block(memory.block_bytes_);
+    if (block.last_user != nullptr && block.last_user != &stream) stream.wait(block.last_use);
+    memory.address_ = block.address;
+    counter_.add(memory.label_, memory.block_bytes_);
+  }
+  memory.pool_ = this;
+  return memory;
+}
+
+Pool::FreeBlock Pool::take_block(std::int64_t block_bytes) {
+  if (auto& blocks = free_[block_bytes]; !blocks.empty()) {
+    FreeBlock block = std::move(blocks.back());
+    blocks.pop_back();
+    return block;
+  }
+  blocks_.reserve(blocks_.size() + 1);
+  void* const address = allocator_.allocate(block_bytes);
+  blocks_.emplace_back(address, block_bytes);
+  reserved_ += block_bytes;
+  ++allocation_calls_;
+  if (poison_ && device() == DeviceKind::cpu) std::memset(address, kPoison, static_cast<std::size_t>(block_bytes));
+  return {address, nullptr, {}};
+}
+
+void Pool::give_back(Memory& memory, Stream& last_user, Event last_use) {
+  if (memory.block_bytes_ == 0) return;
+  counter_.remove(memory.label_, memory.block_bytes_);
+  if (poison_) {
+    const Buffer block{memory.address_, memory.block_bytes_, DType::u8, device()};
+    last_user.enqueue({"poison", {}, {block}},
+                      [block](ExecContext&) { std::memset(block.data, kPoison, static_cast<std::size_t>(block.bytes())); });
+    last_user.record(last_use);
+  }
+  free_[memory.block_bytes_].push_back({memory.address_, &last_user, std::move(last_use)});
+}
+
+}  // namespace zs

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/buffer.h"
+#include "runtime/device/stream.h"
+
+namespace zs {
+
+/// Raw device memory. Addresses are aligned to at least 64 bytes. Thread-safe. Throws Error(out_of_memory) that names the
+/// size asked for.
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
+  virtual DeviceKind device() const = 0;
+  virtual void* allocate(std::int64_t bytes) = 0;
+  virtual void deallocate(void* address, std::int64_t bytes) noexcept = 0;
+};
+
+/// Memory of this host: zero-cost until touched, page-aligned from 1 MiB, huge pages asked for from 4 MiB. Not initialised.
+std::unique_ptr<Allocator> make_cpu_allocator();
+/// Addresses that nothing backs, never handed out twice. Allocators whose addresses meet in one trace need different
+/// `range`s (0 is the device's own); a range is 16 TiB wide.
+std::unique_ptr<Allocator> make_meta_allocator(int range = 0);
+
+/// Counts live bytes by label ("activation", "full_param", "master" ...). Owned by a Device, used by its host thread only.
+class MemoryCounter {
+ public:
+  void add(const std::string& label, std::int64_t bytes);
+  void remove(const std::string& label, std::int64_t bytes);
+
+  std::int64_t live_bytes() const { return live_; }
+  std::int64_t peak_bytes() const { return peak_; }
+  /// Live bytes of each label at the moment of the peak.
+  const std::map<std::string, std::int64_t>& at_peak() const { return at_peak_; }
+  const std::map<std::string, std::int64_t>& live_by_label() const { return by_label_; }
+  /// Starts a new peak from what is live now.
+  void reset_peak();
+
+ private:
+  std::int64_t live_ = 0, peak_ = 0;
+  std::map<std::string, std::int64_t> by_label_, at_peak_;
+};
+
+class Pool;
+
+/// Owns one block of a Pool; returning it is ordered by the stream that used it last (see Pool). Movable. Host thread only; must
+/// die before its pool and the streams that used it.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(Memory&& other) noexcept { *this = std::move(other); }
+  Memory& operator=(Memory&& other) noexcept;
+  ~Memory() { reset(); }
+
+  explicit operator bool() const { return address_ != nullptr; }
+  void* address() const { return address_; }
+  std::int64_t bytes() const { return bytes_; }
+  Buffer buffer(DType dtype, std::int64_t elems) const;
+
+  /// Gives the block back; its last use is everything enqueued so far on `last_user` (default: the stream it was acquired
+  /// for). The next stream that acquires the block waits for exactly that point.
+  void release(Stream& last_user);
+  /// The same where an event of `last_user` marks the last use more exactly than now would.
+  void release(Stream& last_user, const Event& last_use);
+  void reset() noexcept;
+
+ private:
+  friend class Pool;
+  Pool* pool_ = nullptr;
+  void* address_ = nullptr;
+  std::int64_t bytes_ = 0, block_bytes_ = 0;
+  Stream* stream_ = nullptr;
+  std::string label_;
+};
+
+/// A stream-ordered caching pool over an Allocator. Blocks go out and come back in the host's program order, which makes
+/// the counted peak deterministic and equal on the meta device; a block acquired for a stream other than the one that
+/// used it last makes the acquiring stream wait for that last use, on the device. One host thread uses it. Sizes are
+/// rounded up to whole 64 bytes, and counted so; blocks are reused by exact rounded size; nothing goes back to the
+/// allocator before the pool dies, which must not be before the streams have finished with its blocks.
+class Pool {
+ public:
+  /// `poison`: fill a block with 0xff bytes (NaN in every floating-point type) when it is new, and by an op on its last
+  /// user when it is released (DeviceOptions::perturb_seed). Counts and addresses stay the same.
+  Pool(Allocator& allocator, MemoryCounter& counter, bool poison = false) : allocator_(allocator), counter_(counter), poison_(poison) {}
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  /// `bytes` >= 0; zero bytes give an empty (but valid, non-null) block.
+  Memory acquire(std::int64_t bytes, Stream& stream, std::string label);
+  /// What `bytes` are counted as.
+  static std::int64_t rounded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+  /// Bytes taken from the allocator so far, in use or cached.
+  std::int64_t reserved_bytes() const { return reserved_; }
+  std::int64_t allocation_calls() const { return allocation_calls_; }
+  MemoryCounter& counter() { return counter_; }
+  DeviceKind device() const { return allocator_.device(); }
+
+ private:
+  friend class Memory;
+  struct FreeBlock {
+    void* address;
+    Stream* last_user;
+    Event last_use;
+  };
+  FreeBlock take_block(std::int64_t block_bytes);
+  void give_back(Memory& memory, Stream& last_user, Event last_use);
+
+  Allocator& allocator_;
+  MemoryCounter& counter_;
+  bool poison_;
+  std::map<std::int64_t, std::vector<FreeBlock>> free_;  // by block size; last in, first out
+  std::vector<std::pair<void*, std::int64_t>> blocks_;
+  std::int64_t reserved_ = 0, allocation_calls_ = 0;
+};
+
+}  // namespace zs

@@ -1,0 +1,31 @@
+#pragma once
+
+#include "runtime/device/cpu_stream.h"
+#include "runtime/device/device.h"
+
+namespace zs {
+
+/// This rank's share of the CPU: one thread per stream role, a pool over ordinary memory.
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(const DeviceOptions& options);
+  ~CpuDevice() override;
+
+  DeviceKind kind() const override { return DeviceKind::cpu; }
+  Stream& stream(StreamRole role) override;
+  Allocator& allocator() override { return *state_->allocator; }
+  Pool& pool() override { return state_->pool; }
+
+ private:
+  /// All that a stream's thread may touch. Destroyed only after the threads have ended.
+  struct State {
+    State(const DeviceOptions& options, Trace& trace, MemoryCounter& counter);
+    CpuStreamGroup group;
+    std::unique_ptr<Allocator> allocator = make_cpu_allocator();
+    Pool pool;
+    std::array<std::unique_ptr<CpuStream>, kStreamRoles> streams;
+  };
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace zs

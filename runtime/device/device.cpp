@@ -1,0 +1,32 @@
+#include "runtime/device/device.h"
+
+#include "runtime/device/cpu_device.h"
+#include "runtime/device/meta_device.h"
+
+namespace zs {
+
+std::unique_ptr<Device> Device::create(DeviceKind kind, const DeviceOptions& options) {
+  ZS_CHECK(options.threads >= 1, "a device needs at least 1 thread, got {}", options.threads);
+  switch (kind) {
+    case DeviceKind::cpu: return std::make_unique<CpuDevice>(options);
+    case DeviceKind::meta: return std::make_unique<MetaDevice>(options);
+    case DeviceKind::cuda: break;
+  }
+  throw Error(ExitCode::config, "device 'cuda' is not in this build", {}, "use device = \"cpu\" or \"auto\"");
+}
+
+void Device::synchronize() {
+  std::exception_ptr first;
+  for (int role = 0; role < kStreamRoles; ++role) {
+    try {
+      stream(static_cast<StreamRole>(role)).synchronize();
+    } catch (const SyncTimeout&) {
+      throw;  // the others wait for the same culprit
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace zs

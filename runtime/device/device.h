@@ -1,0 +1,46 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/device/allocator.h"
+#include "runtime/device/stream.h"
+#include "runtime/device/trace.h"
+
+namespace zs {
+
+struct DeviceOptions {
+  int threads = 1;                 ///< team of the compute stream
+  std::vector<int> cpus;           ///< CPUs the device's threads may run on; empty: leave the affinity as it is
+  double sync_timeout_s = 0;       ///< synchronize() throws SyncTimeout (peer_lost) after this long; 0: no limit (tests only)
+  std::uint64_t perturb_seed = 0;  ///< not 0: seeded random delays before each op, per stream, and released blocks are poisoned
+};
+
+/// One accelerator (or this rank's share of the CPU, or the meta device, which has shapes and lifetimes but no memory and
+/// no arithmetic: its streams record the trace and drop the work, its allocator hands out addresses that nothing backs).
+/// Owned by one runtime; one host thread uses it. On destruction every stream is drained; errors that nobody has seen are
+/// logged, not thrown. A stream that does not end within the timeout is left behind with the memory it may still touch.
+class Device {
+ public:
+  static std::unique_ptr<Device> create(DeviceKind kind, const DeviceOptions& options);
+  virtual ~Device() = default;
+
+  virtual DeviceKind kind() const = 0;
+  virtual Stream& stream(StreamRole role) = 0;
+  virtual Allocator& allocator() = 0;
+  MemoryCounter& memory() { return counter_; }
+  /// Memory of the compute stream and whatever is not communicated.
+  virtual Pool& pool() = 0;
+  Trace& trace() { return trace_; }
+  const DeviceOptions& options() const { return options_; }
+  /// Synchronises every stream; throws the first error found, after which all streams are usable again.
+  void synchronize();
+
+ protected:
+  explicit Device(DeviceOptions options) : options_(std::move(options)) {}
+  DeviceOptions options_;
+  MemoryCounter counter_;
+  Trace trace_;
+};
+
+}  // namespace zs

@@ -1,0 +1,168 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <typeindex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/buffer.h"
+#include "runtime/base/check.h"
+
+namespace zs {
+
+/// One device has one stream per role. Only the compute stream owns a team of threads.
+enum class StreamRole : std::uint8_t { compute, unshard, reduce, offload };
+inline constexpr int kStreamRoles = 4;
+constexpr const char* name_of(StreamRole role) {
+  switch (role) {
+    case StreamRole::compute: return "compute";
+    case StreamRole::unshard: return "unshard";
+    case StreamRole::reduce: return "reduce";
+    case StreamRole::offload: return "offload";
+  }
+  return "?";
+}
+
+/// What enqueued work is, and every buffer that it reads and writes. The declaration feeds the trace and the order
+/// verifier; in TSan builds the ranges are touched in instrumented code right before the work runs.
+struct OpInfo {
+  std::string name;
+  std::vector<Buffer> reads;
+  std::vector<Buffer> writes;
+};
+
+/// What work sees while it runs. Lives as long as its stream and is used by that stream's thread only.
+class ExecContext {
+ public:
+  ExecContext(int threads, void* native_stream) : threads_(threads), native_stream_(native_stream) {}
+
+  /// Team size that the work may use (always 1 except on the compute stream).
+  int threads() const { return threads_; }
+  /// The back end's stream handle (cudaStream_t); null on the CPU.
+  void* native_stream() const { return native_stream_; }
+  /// One T per stream, made on first use: where libraries keep engines and primitive caches.
+  template <class T>
+  T& state() {
+    auto& slot = states_[std::type_index(typeid(T))];
+    if (!slot) slot = std::make_shared<T>();
+    return *static_cast<T*>(slot.get());
+  }
+
+ private:
+  int threads_;
+  void* native_stream_;
+  std::unordered_map<std::type_index, std::shared_ptr<void>> states_;
+};
+
+using Work = std::function<void(ExecContext&)>;
+
+/// What one Stream::record() left behind; defined by the back end. Counts the host's handles with a plain integer: an atomic
+/// count shared with stream threads (std::shared_ptr) would order them behind ThreadSanitizer's back and hide a missing
+/// event. Host thread only, except where a back end says otherwise.
+class EventRecord {
+ public:
+  EventRecord(const EventRecord&) = delete;
+  EventRecord& operator=(const EventRecord&) = delete;
+
+ protected:
+  EventRecord() = default;
+  virtual ~EventRecord() = default;
+
+ private:
+  friend class Event;
+  /// The last handle is gone. The record may still be in use by streams.
+  virtual void retire() noexcept = 0;
+  int handles_ = 0;
+};
+
+/// For each stream, how many of its records come before a point: a vector clock, kept by the host.
+using StreamClock = std::array<std::int64_t, kStreamRoles>;
+
+/// A point in a stream. Semantics are CUDA's: a wait binds to the latest record at the time of the call, waiting for an
+/// event that was never recorded is a no-op, recording again is legal. A copyable handle; one host thread uses it (never
+/// capture one in work). May outlive its device.
+class Event {
+ public:
+  Event() = default;
+  Event(const Event& other) noexcept : source_(other.source_), clock_(other.clock_) { adopt(other.latest_); }
+  Event(Event&& other) noexcept : latest_(std::exchange(other.latest_, nullptr)), source_(other.source_), clock_(other.clock_) {}
+  Event& operator=(Event other) noexcept {
+    std::swap(latest_, other.latest_);
+    source_ = other.source_;
+    clock_ = other.clock_;
+    return *this;
+  }
+  ~Event() { drop(); }
+
+  bool is_recorded() const { return latest_ != nullptr; }
+
+ private:
+  friend class Stream;
+  void adopt(EventRecord* record) noexcept {
+    if (record) ++record->handles_;
+    drop();
+    latest_ = record;
+  }
+  void drop() noexcept {
+    if (latest_ && --latest_->handles_ == 0) latest_->retire();
+    latest_ = nullptr;
+  }
+
+  EventRecord* latest_ = nullptr;
+  StreamRole source_ = StreamRole::compute;
+  StreamClock clock_{};  // of the source, when it recorded
+};
+
+/// A FIFO of work on a device. `enqueue`, `record` and `wait` return when the work is enqueued, not when it is done; events
+/// are the only order between streams, and only streams of one device wait for each other. One host thread drives a
+/// device's streams. The first exception that work throws poisons the stream: later work is skipped, waits on its later
+/// events are poisoned too, and the next synchronize (of this stream or of one that waited for it) throws it again. After
+/// that synchronize the stream is usable again; events recorded before it poison nobody any more.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  virtual StreamRole role() const = 0;
+  /// Work must not capture std::shared_ptr or other atomically counted owners that the host shares (see EventRecord): it
+  /// captures Buffers and values. It is destroyed on the stream, whether it ran or was skipped.
+  virtual void enqueue(OpInfo info, Work work) = 0;
+  void record(Event& event) {
+    ++clock_[static_cast<std::size_t>(role())];
+    event.adopt(do_record());
+    event.source_ = role();
+    event.clock_ = clock_;
+  }
+  /// Asks nothing of the stream when earlier waits order it behind the event already, directly or by way of other streams.
+  void wait(const Event& event) {
+    const auto source = static_cast<std::size_t>(event.source_);
+    if (!event.latest_ || event.clock_[source] <= clock_[source]) return;
+    do_wait(*event.latest_);
+    for (std::size_t i = 0; i < clock_.size(); ++i) clock_[i] = std::max(clock_[i], event.clock_[i]);
+  }
+  /// Blocks the host until all work enqueued so far is done; throws the first exception of that work, once. Throws
+  /// SyncTimeout after the device's sync_timeout_s.
+  virtual void synchronize() = 0;
+
+ protected:
+  Stream() = default;
+  virtual EventRecord* do_record() = 0;
+  virtual void do_wait(EventRecord& record) = 0;
+
+ private:
+  StreamClock clock_{};
+};
+
+/// A stream did not finish in time; the message names what every busy stream was running.
+class SyncTimeout final : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace zs

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/device/stream.h"
+
+namespace zs {
+
+/// One entry in the host's program order. `stream` is the role's number. An `op` carries its declared accesses. A `record`
+/// and the `wait`s bound to it share `record_id` (unique within the trace). `sync` is the host waiting for a stream.
+struct TraceEntry {
+  enum class Kind : std::uint8_t { op, record, wait, sync };
+  Kind kind;
+  StreamRole stream;
+  OpInfo op;                    // kind == op
+  std::int64_t record_id = -1;  // kind == record or wait
+};
+
+/// The recorded work of one device. Host thread only. Recording is off until `start`.
+class Trace {
+ public:
+  void start() { recording_ = true; }
+  void stop() { recording_ = false; }
+  void clear() { entries_.clear(); }
+  bool is_recording() const { return recording_; }
+  void add(TraceEntry entry) { entries_.push_back(std::move(entry)); }
+  const std::vector<TraceEntry>& entries() const { return entries_; }
+  std::vector<TraceEntry>& entries() { return entries_; }
+
+ private:
+  bool recording_ = false;
+  std::vector<TraceEntry> entries_;
+};
+
+/// Two accesses to overlapping bytes, at least one a write, that no chain of events orders. Indices into the trace.
+struct OrderViolation {
+  std::size_t first, second;
+  std::string message;  ///< names both ops, both streams and the conflicting range
+};
+
+/// Vector clocks over the streams and the host: an op happens after what was enqueued before it on its stream, after every
+/// record that its stream has waited for, and after every stream the host synchronised with before enqueuing it. A wait on
+/// a record that started before the trace did orders nothing inside it. Returns every violating pair (each pair of ops once).
+std::vector<OrderViolation> verify_order(const std::vector<TraceEntry>& entries);
+
+}  // namespace zs

@@ -1,0 +1,374 @@
+#include <pthread.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <future>
+#include <numeric>
+#include <thread>
+
+#include "runtime/device/cpu_topology.h"
+#include "runtime/device/device.h"
+
+using namespace zs;
+
+namespace {
+
+std::unique_ptr<Device> cpu_device(DeviceOptions options = {}) { return Device::create(DeviceKind::cpu, options); }
+
+Buffer buffer_of(std::vector<float>& values) {
+  return {values.data(), static_cast<std::int64_t>(values.size()), DType::f32, DeviceKind::cpu};
+}
+
+struct Gate {
+  std::promise<void> promise;
+  std::shared_future<void> future = promise.get_future().share();
+  void open() { promise.set_value(); }
+  Work work() const {
+    return [passed = future](ExecContext&) { passed.wait(); };
+  }
+};
+
+/// A deadline for tests whose failure would be a hang.
+DeviceOptions patient() {
+  DeviceOptions options;
+  options.sync_timeout_s = 30;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("a stream runs its work in the order of enqueuing") {
+  auto device = cpu_device(patient());
+  Stream& stream = device->stream(StreamRole::compute);
+  std::vector<int> order;
+  for (int i = 0; i < 10000; ++i) stream.enqueue({"push", {}, {}}, [&order, i](ExecContext&) { order.push_back(i); });
+  stream.synchronize();
+  std::vector<int> expected(10000);
+  std::iota(expected.begin(), expected.end(), 0);
+  CHECK(order == expected);
+}
+
+TEST_CASE("enqueue returns before the work runs") {
+  auto device = cpu_device(patient());
+  Gate gate;
+  device->stream(StreamRole::compute).enqueue({"gate", {}, {}}, gate.work());
+  gate.open();  // reached only when enqueue did not wait for the work
+  device->synchronize();
+}
+
+TEST_CASE("streams run at the same time") {
+  auto device = cpu_device(patient());
+  std::vector<Gate> gates(kStreamRoles);
+  for (int role = 0; role < kStreamRoles; ++role) {
+    // Each stream lets the previous one go: no order of running them one after the other finishes.
+    Stream& stream = device->stream(static_cast<StreamRole>(role));
+    Gate& next = gates[(role + 1) % kStreamRoles];
+    if (role == 0) stream.enqueue({"open", {}, {}}, [&next](ExecContext&) { next.open(); });
+    stream.enqueue({"wait", {}, {}}, gates[role].work());
+    if (role != 0) stream.enqueue({"open", {}, {}}, [&next](ExecContext&) { next.open(); });
+  }
+  device->synchronize();
+  CHECK(gates[0].future.wait_for(std::chrono::seconds(0)) == std::future_status::ready);
+}
+
+TEST_CASE("a wait holds the stream until the event's record is reached") {
+  auto device = cpu_device(patient());
+  Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute);
+  Gate gate;
+  int value = 0, seen = -1;
+  Event event;
+  a.enqueue({"gate", {}, {}}, gate.work());
+  a.enqueue({"write", {}, {}}, [&](ExecContext&) { value = 7; });
+  a.record(event);
+  b.wait(event);
+  b.enqueue({"read", {}, {}}, [&](ExecContext&) { seen = value; });
+  gate.open();
+  b.synchronize();
+  CHECK(seen == 7);
+}
+
+TEST_CASE("a wait binds to the latest record at the time of the call") {
+  auto device = cpu_device(patient());
+  Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute);
+  Gate later;
+  bool has_run = false;
+  Event event;
+  a.record(event);
+  b.wait(event);
+  // Recorded again behind work that only b's progress releases: had the wait bound to this record, nothing would finish.
+  a.enqueue({"later", {}, {}}, later.work());
+  a.record(event);
+  b.enqueue({"go", {}, {}}, [&](ExecContext&) {
+    has_run = true;
+    later.open();
+  });
+  device->synchronize();
+  CHECK(has_run);
+}
+
+TEST_CASE("an event recorded again holds later waits to the new record") {
+  auto device = cpu_device(patient());
+  Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute);
+  Gate gate;
+  int value = 1, seen = 0;
+  Event event;
+  a.record(event);
+  a.enqueue({"gate", {}, {}}, gate.work());
+  a.enqueue({"write", {}, {}}, [&](ExecContext&) { value = 2; });
+  a.record(event);
+  b.wait(event);
+  b.enqueue({"read", {}, {}}, [&](ExecContext&) { seen = value; });
+  gate.open();
+  device->synchronize();
+  CHECK(seen == 2);
+}
+
+TEST_CASE("waiting for an event that was never recorded is a no-op") {
+  auto device = cpu_device(patient());
+  Stream& stream = device->stream(StreamRole::compute);
+  Event event;
+  CHECK_FALSE(event.is_recorded());
+  stream.wait(event);
+  bool has_run = false;
+  stream.enqueue({"run", {}, {}}, [&](ExecContext&) { has_run = true; });
+  stream.synchronize();
+  CHECK(has_run);
+}
+
+TEST_CASE("an event may outlive its device and be recorded on another") {
+  Event event, copy;
+  {
+    auto device = cpu_device(patient());
+    device->stream(StreamRole::compute).record(event);
+    copy = event;
+  }
+  auto device = cpu_device(patient());
+  device->stream(StreamRole::compute).record(event);
+  device->stream(StreamRole::reduce).wait(event);
+  device->synchronize();
+  CHECK(event.is_recorded());
+}
+
+TEST_CASE("thousands of events between four streams keep every order") {
+  auto device = cpu_device(patient());
+  std::vector<std::int64_t> values(1, 0);
+  const Buffer buffer{values.data(), 1, DType::i64, DeviceKind::cpu};
+  Event last;
+  constexpr int kSteps = 4000;
+  for (int step = 0; step < kSteps; ++step) {
+    Stream& stream = device->stream(static_cast<StreamRole>(step * 7 % kStreamRoles));
+    stream.wait(last);
+    stream.enqueue({"count", {buffer}, {buffer}}, [&values, step](ExecContext&) { values[0] = values[0] == step ? step + 1 : -1; });
+    stream.record(last);
+    if (step % 1000 == 999) stream.synchronize();
+  }
+  device->synchronize();
+  CHECK(values[0] == kSteps);
+}
+
+TEST_CASE("the first exception skips later work and is thrown by synchronize") {
+  auto device = cpu_device(patient());
+  Stream& stream = device->stream(StreamRole::compute);
+  bool has_run = false;
+  stream.enqueue({"fail", {}, {}}, [](ExecContext&) { throw Error(ExitCode::io, "first"); });
+  stream.enqueue({"fail again", {}, {}}, [](ExecContext&) { throw Error(ExitCode::io, "second"); });
+  stream.enqueue({"skipped", {}, {}}, [&](ExecContext&) { has_run = true; });
+  CHECK_THROWS_WITH(stream.synchronize(), "first");
+  CHECK_FALSE(has_run);
+}
+
+TEST_CASE("an event carries the error to the streams that wait for it") {
+  auto device = cpu_device(patient());
+  Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute), &c = device->stream(StreamRole::reduce);
+  bool has_run = false;
+  Event from_a, from_b;
+  a.enqueue({"fail", {}, {}}, [](ExecContext&) { throw Error(ExitCode::io, "broken"); });
+  a.record(from_a);
+  b.wait(from_a);
+  b.record(from_b);
+  c.wait(from_b);
+  c.enqueue({"skipped", {}, {}}, [&](ExecContext&) { has_run = true; });
+  CHECK_THROWS_WITH(c.synchronize(), "broken");
+  CHECK_THROWS_WITH(b.synchronize(), "broken");
+  CHECK_FALSE(has_run);
+}
+
+TEST_CASE("an event recorded before the error carries none") {
+  auto device = cpu_device(patient());
+  Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute);
+  bool has_run = false;
+  Event event;
+  a.record(event);
+  a.enqueue({"fail", {}, {}}, [](ExecContext&) { throw Error(ExitCode::io, "broken"); });
+  b.wait(event);
+  b.enqueue({"run", {}, {}}, [&](ExecContext&) { has_run = true; });
+  b.synchronize();
+  CHECK(has_run);
+  CHECK_THROWS_WITH(a.synchronize(), "broken");
+}
+
+TEST_CASE("after its error was thrown a device is usable again, old events included") {
+  auto device = cpu_device(patient());
+  Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute);
+  Event old;
+  a.enqueue({"fail", {}, {}}, [](ExecContext&) { throw Error(ExitCode::io, "broken"); });
+  a.record(old);
+  b.wait(old);
+  CHECK_THROWS_WITH(device->synchronize(), "broken");
+  bool has_run = false;
+  b.wait(old);  // its error has been thrown
+  b.enqueue({"run", {}, {}}, [&](ExecContext&) { has_run = true; });
+  device->synchronize();
+  CHECK(has_run);
+}
+
+TEST_CASE("records made after an error do not carry it") {
+  auto device = cpu_device(patient());
+  Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute);
+  a.enqueue({"fail", {}, {}}, [](ExecContext&) { throw Error(ExitCode::io, "broken"); });
+  for (int i = 0; i < 20; ++i) {
+    Event event;
+    a.record(event);
+    b.wait(event);
+  }
+  CHECK_THROWS_WITH(device->synchronize(), "broken");
+  for (int i = 0; i < 20; ++i) {
+    Event event;
+    a.record(event);
+    b.wait(event);
+  }
+  CHECK_NOTHROW(device->synchronize());
+}
+
+TEST_CASE("what work captured is gone after synchronize, whether it ran or was skipped") {
+  auto device = cpu_device(patient());
+  Stream& stream = device->stream(StreamRole::compute);
+  const auto counted = std::make_shared<int>(0);
+  stream.enqueue({"run", {}, {}}, [counted](ExecContext&) {});
+  stream.enqueue({"fail", {}, {}}, [counted](ExecContext&) { throw Error(ExitCode::io, "broken"); });
+  stream.enqueue({"skipped", {}, {}}, [counted](ExecContext&) {});
+  CHECK_THROWS(stream.synchronize());
+  CHECK(counted.use_count() == 1);
+}
+
+TEST_CASE("a synchronize that takes too long names what every stream is doing") {
+  DeviceOptions options;
+  options.sync_timeout_s = 0.05;
+  Gate gate;
+  auto device = cpu_device(options);
+  Event event;
+  device->stream(StreamRole::unshard).enqueue({"all_gather block.3", {}, {}}, gate.work());
+  device->stream(StreamRole::unshard).record(event);
+  device->stream(StreamRole::compute).wait(event);
+  try {
+    device->synchronize();
+    FAIL("synchronize returned");
+  } catch (const SyncTimeout& error) {
+    CHECK(error.code() == ExitCode::peer_lost);
+    CHECK_THAT(error.what(), Catch::Contains("stream 'compute' did not finish within 0.05 s"));
+    CHECK_THAT(error.what(), Catch::Contains("compute: waits for stream 'unshard'; unshard: all_gather block.3"));
+  }
+  gate.open();
+}
+
+TEST_CASE("a device with a stream that never ends can be destroyed") {
+  DeviceOptions options;
+  options.sync_timeout_s = 0.05;
+  auto entered = std::make_shared<Gate>(), never = std::make_shared<Gate>();
+  {
+    auto device = cpu_device(options);
+    device->stream(StreamRole::reduce).enqueue({"hang", {}, {}}, [entered, never](ExecContext&) {
+      never->future.wait();
+      entered->open();
+    });
+    CHECK_THROWS_AS(device->synchronize(), SyncTimeout);
+  }
+  never->open();  // the thread left behind goes on with memory that is still there
+  entered->future.wait();
+}
+
+TEST_CASE("destroying a device drains its streams") {
+  std::atomic<int> count{0};
+  {
+    auto device = cpu_device(patient());
+    for (int role = 0; role < kStreamRoles; ++role)
+      for (int i = 0; i < 100; ++i)
+        device->stream(static_cast<StreamRole>(role)).enqueue({"count", {}, {}}, [&](ExecContext&) { ++count; });
+  }
+  CHECK(count == 100 * kStreamRoles);
+}
+
+TEST_CASE("only the compute stream has the team, and each stream keeps its own state") {
+  DeviceOptions options = patient();
+  options.threads = 3;
+  auto device = cpu_device(options);
+  std::array<int, kStreamRoles> threads{}, calls{};
+  for (int round = 0; round < 2; ++round)
+    for (int role = 0; role < kStreamRoles; ++role)
+      device->stream(static_cast<StreamRole>(role)).enqueue({"count", {}, {}}, [&threads, &calls, role](ExecContext& context) {
+        threads[role] = context.threads();
+        calls[role] = ++context.state<int>();
+      });
+  device->synchronize();
+  CHECK(threads == std::array<int, kStreamRoles>{3, 1, 1, 1});
+  CHECK(calls == std::array<int, kStreamRoles>{2, 2, 2, 2});
+}
+
+TEST_CASE("stream threads have names and run on the CPUs given") {
+  DeviceOptions options = patient();
+  options.cpus = {affinity_of_this_thread().back()};
+  auto device = cpu_device(options);
+  std::string name;
+  std::vector<int> cpus;
+  device->stream(StreamRole::reduce).enqueue({"ask", {}, {}}, [&](ExecContext&) {
+    char text[16];
+    if (pthread_getname_np(pthread_self(), text, sizeof(text)) == 0) name = text;
+    cpus = affinity_of_this_thread();
+  });
+  device->synchronize();
+  CHECK(name == "zs-reduce");
+  CHECK(cpus == options.cpus);
+}
+
+TEST_CASE("CPUs that the system refuses are an error at the first synchronize") {
+  DeviceOptions options = patient();
+  options.cpus = {4095};
+  auto device = cpu_device(options);
+  CHECK_THROWS_WITH(device->synchronize(), Catch::Contains("cannot run on CPUs 4095"));
+}
+
+TEST_CASE("a delayed device gives the same results") {
+  DeviceOptions options = patient();
+  options.perturb_seed = GENERATE(1, 2, 3);
+  auto device = cpu_device(options);
+  Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute);
+  std::vector<float> values(64, 0);
+  Event there, back;
+  for (int i = 0; i < 50; ++i) {
+    a.wait(back);
+    a.enqueue({"add", {}, {buffer_of(values)}}, [&](ExecContext&) { values[5] += 1; });
+    a.record(there);
+    b.wait(there);
+    b.enqueue({"double", {}, {buffer_of(values)}}, [&](ExecContext&) { values[5] = std::fmod(2 * values[5], 1021.f); });
+    b.record(back);
+  }
+  device->synchronize();
+  float expected = 0;
+  for (int i = 0; i < 50; ++i) expected = std::fmod(2 * (expected + 1), 1021.f);
+  CHECK(values[5] == expected);
+}
+
+TEST_CASE("declared ranges are only touched, never changed") {
+  auto device = cpu_device(patient());
+  std::vector<float> values(1000);
+  std::iota(values.begin(), values.end(), 1.f);
+  const std::vector<float> before = values;
+  device->stream(StreamRole::compute).enqueue({"nothing", {buffer_of(values)}, {buffer_of(values)}}, [](ExecContext&) {});
+  device->synchronize();
+  CHECK(values == before);
+}
+
+TEST_CASE("a CUDA device is refused in a build without CUDA") {
+  CHECK_THROWS_WITH(Device::create(DeviceKind::cuda, {}), Catch::Contains("device 'cuda' is not in this build"));
+}
