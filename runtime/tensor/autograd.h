@@ -1,0 +1,44 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/tensor/parameter.h"
+#include "runtime/tensor/tensor.h"
+
+namespace zs {
+
+/// From the gradient of an op's output: the gradients of its inputs, in their order (an empty tensor for none). Gradients
+/// of parameters go straight into `Parameter::grad_target()`. Captures what it saved; runs once.
+using Backward = std::function<std::vector<Tensor>(const Tensor& grad_output)>;
+
+/// One recorded op. Shared by its output and by the nodes that consumed it.
+class Node {
+ public:
+  Node() = default;
+  /// Lets go of the ops behind it one by one: a graph of any depth is dropped without a deep recursion.
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  std::string name;
+  std::uint64_t sequence = 0;
+  std::vector<std::shared_ptr<AutogradState>> inputs;  // null where no gradient is wanted
+  std::vector<Parameter*> parameters;
+  Backward backward;
+
+  Tensor grad;  // during backward: the sum of what its consumers have contributed so far
+};
+
+/// Records that `output` came from `inputs` and `parameters`, when gradients are enabled and any of them wants one. An op
+/// calls it last; everything that its backward saves is captured in `backward`.
+void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters,
+               Backward backward);
+
+/// Reverse-mode over everything `loss` (a scalar) came from, newest op first. d loss / d loss is `seed`. Enqueues, and
+/// returns when all of it is enqueued. Frees each node's saved tensors as it goes; a graph can be walked once.
+void backward(const Tensor& loss, float seed = 1.0f);
+
+}  // namespace zs

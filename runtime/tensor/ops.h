@@ -1,0 +1,39 @@
+#pragma once
+
+#include "runtime/tensor/parameter.h"
+#include "runtime/tensor/tensor.h"
+
+namespace zs {
+
+// Every op enqueues on the context's compute stream and records its backward. Shapes: B batch, T time, C width, N = B * T
+// tokens. Activations are f32 or bf16, the dtype of the parameters they meet; formulas stand in kernels/kernels.h.
+
+/// (B, T) i32 ids -> (B, T, C): table (V, C) rows, plus positions (>= T, C) where given.
+Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions);
+
+/// (..., C) -> (..., C), gamma and beta (C).
+Tensor layer_norm(const Tensor& x, Parameter& gamma, Parameter& beta, float eps = 1e-5f);
+
+/// (..., in) -> (..., out): x weight^T + bias; weight (out, in), bias (out) or null.
+Tensor linear(const Tensor& x, Parameter& weight, Parameter* bias);
+
+Tensor gelu(const Tensor& x, GeluKind kind);
+
+/// Sum of two tensors of one shape.
+Tensor add(const Tensor& a, const Tensor& b);
+
+/// (B, T, 3 C) interleaved q, k, v -> (B, T, C).
+Tensor causal_attention(const Tensor& qkv, std::int64_t heads);
+
+/// Scalar f32: mean over N tokens of the cross entropy of softmax(x weight^T) against targets (N) i32. x (..., C), weight (V', C) of
+/// which the first `classes` rows are real and the rest padding, masked. Logits exist for a chunk of tokens at a time; backward
+/// computes each chunk again.
+Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes);
+
+/// (N', C) -> (N', V') f32 logits, without gradient: for sampling.
+Tensor lm_head_logits(const Tensor& x, Parameter& weight);
+
+/// Tokens whose logits exist at once: as many as keep (rows, V') f32 within 32 MiB, a multiple of 32, at least 32.
+std::int64_t lm_head_chunk_rows(std::int64_t tokens, std::int64_t padded_classes);
+
+}  // namespace zs

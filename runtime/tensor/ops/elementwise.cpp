@@ -1,0 +1,36 @@
+#include "runtime/tensor/autograd.h"
+#include "runtime/tensor/ops.h"
+
+namespace zs {
+
+Tensor gelu(const Tensor& x, GeluKind kind) {
+  Context& context = x.context();
+  Tensor y = Tensor::empty(context, x.shape(), x.dtype());
+  const Buffer out = y.buffer(), in = x.buffer();
+  context.launch({"gelu", {in}, {out}},
+                 [&kernels = context.kernels(), out, in, kind](ExecContext& exec) { kernels.gelu_forward(exec, out, in, kind); });
+  record_op(y, "gelu", {x}, {}, [x = x.detach(), kind](const Tensor& dy) {
+    Context& context = dy.context();
+    Tensor dx = Tensor::empty(context, x.shape(), x.dtype());
+    const Buffer out = dx.buffer(), grad = dy.buffer(), in = x.buffer();
+    context.launch({"gelu_backward", {grad, in}, {out}}, [&kernels = context.kernels(), out, grad, in, kind](ExecContext& exec) {
+      kernels.gelu_backward(exec, out, grad, in, kind);
+    });
+    return std::vector<Tensor>{dx};
+  });
+  return y;
+}
+
+Tensor add(const Tensor& a, const Tensor& b) {
+  ZS_CHECK(a.shape() == b.shape() && a.dtype() == b.dtype(), "add of {} {} and {} {}", name_of(a.dtype()), a.shape().str(),
+           name_of(b.dtype()), b.shape().str());
+  Context& context = a.context();
+  Tensor y = Tensor::empty(context, a.shape(), a.dtype());
+  const Buffer out = y.buffer(), left = a.buffer(), right = b.buffer();
+  context.launch({"add", {left, right}, {out}},
+                 [&kernels = context.kernels(), out, left, right](ExecContext& exec) { kernels.add(exec, out, left, right); });
+  record_op(y, "add", {a, b}, {}, [](const Tensor& dy) { return std::vector<Tensor>{dy, dy}; });
+  return y;
+}
+
+}  // namespace zs

@@ -1,0 +1,48 @@
+#include "runtime/tensor/autograd.h"
+#include "runtime/tensor/ops.h"
+
+namespace zs {
+namespace {
+
+void embedding_gradients(const Tensor& dy, const Tensor& ids, Parameter& table, Parameter* positions) {
+  Context& context = dy.context();
+  const std::int64_t time = ids.shape()[-1], width = table.shape()[1];
+  const Buffer in = dy.buffer(), index = ids.buffer();
+  const auto dtable = table.grad_target();
+  context.launch({"embedding_backward", {in, index, dtable.buffer}, {dtable.buffer}},
+                 [&kernels = context.kernels(), in, index, dtable, width](ExecContext& exec) {
+                   kernels.embedding_backward(exec, dtable.buffer, index, in, width, dtable.beta);
+                 });
+  if (positions == nullptr) return;
+  const auto dpositions = positions->grad_target();
+  context.launch({"position_backward", {in, dpositions.buffer}, {dpositions.buffer}},
+                 [&kernels = context.kernels(), in, dpositions, time, width](ExecContext& exec) {
+                   kernels.position_backward(exec, dpositions.buffer, in, time, width, dpositions.beta);
+                 });
+}
+
+}  // namespace
+
+Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions) {
+  Context& context = ids.context();
+  ZS_CHECK(ids.shape().rank() == 2 && ids.dtype() == DType::i32, "embedding of {} {}", name_of(ids.dtype()), ids.shape().str());
+  const std::int64_t batch = ids.shape()[0], time = ids.shape()[1], width = table.shape()[1];
+  const Buffer rows = table.value(), index = ids.buffer(), offsets = positions ? positions->value() : Buffer{};
+  ZS_CHECK(positions == nullptr || positions->shape()[0] >= time, "{} positions for a sequence of {}", positions->shape()[0], time);
+
+  Tensor y = Tensor::empty(context, {batch, time, width}, rows.dtype);
+  const Buffer out = y.buffer();
+  std::vector<Buffer> reads{index, rows};
+  if (positions) reads.push_back(offsets);
+  context.launch({"embedding", std::move(reads), {out}},
+                 [&kernels = context.kernels(), out, index, rows, offsets, time](ExecContext& exec) {
+                   kernels.embedding_forward(exec, out, index, rows, offsets, time);
+                 });
+  record_op(y, "embedding", {}, {&table, positions}, [ids = ids.detach(), &table, positions](const Tensor& dy) {
+    embedding_gradients(dy, ids, table, positions);
+    return std::vector<Tensor>{};
+  });
+  return y;
+}
+
+}  // namespace zs

@@ -1,0 +1,119 @@
+#include <algorithm>
+
+#include "runtime/tensor/autograd.h"
+#include "runtime/tensor/launch_matmul.h"
+#include "runtime/tensor/ops.h"
+
+namespace zs {
+namespace {
+
+struct LmHead {
+  Tensor x;        // (N, C)
+  Tensor targets;  // (N)
+  Tensor lse;      // (N)
+  Parameter& weight;
+  std::int64_t classes;
+
+  std::int64_t tokens() const { return x.shape()[0]; }
+  std::int64_t width() const { return x.shape()[1]; }
+  std::int64_t padded_classes() const { return weight.shape()[0]; }
+};
+
+/// (rows, V') f32 logits of x rows [first, first + rows)
+Tensor chunk_logits(const LmHead& head, std::int64_t first, std::int64_t rows) {
+  Context& context = head.x.context();
+  Tensor logits = Tensor::empty(context, {rows, head.padded_classes()}, DType::f32, "logits");
+  launch_matmul(context, "lm_head", {logits.buffer(), head.x.rows(first, rows).buffer(), head.weight.value(), {}},
+                {.m = rows, .n = head.padded_classes(), .k = head.width(), .transpose_b = true});
+  return logits;
+}
+
+template <class Body>
+void for_each_chunk(const LmHead& head, const Body& body) {
+  const std::int64_t step = lm_head_chunk_rows(head.tokens(), head.padded_classes());
+  for (std::int64_t first = 0; first < head.tokens(); first += step) body(first, std::min(step, head.tokens() - first));
+}
+
+Tensor forward(const LmHead& head) {
+  Context& context = head.x.context();
+  Tensor losses = Tensor::empty(context, {head.tokens()}, DType::f32);
+  for_each_chunk(head, [&](std::int64_t first, std::int64_t rows) {
+    const Tensor logits = chunk_logits(head, first, rows);
+    const Buffer out = losses.rows(first, rows).buffer(), lse = head.lse.rows(first, rows).buffer(), in = logits.buffer(),
+                 targets = head.targets.rows(first, rows).buffer();
+    context.launch({"cross_entropy", {in, targets}, {out, lse}},
+                   [&kernels = context.kernels(), out, lse, in, targets, classes = head.classes](ExecContext& exec) {
+                     kernels.cross_entropy_forward(exec, out, lse, in, targets, classes);
+                   });
+  });
+  Tensor loss = Tensor::empty(context, {}, DType::f32, "loss");
+  const Buffer out = loss.buffer(), in = losses.buffer();
+  context.launch({"mean_loss", {in}, {out}}, [&kernels = context.kernels(), out, in](ExecContext& exec) {
+    kernels.sum(exec, out, in, 1.0f / static_cast<float>(in.elems));
+  });
+  return loss;
+}
+
+/// dlogits of one chunk in x's dtype; in place where that is f32.
+Tensor chunk_dlogits(const LmHead& head, const Tensor& dloss, std::int64_t first, std::int64_t rows) {
+  Context& context = head.x.context();
+  const Tensor logits = chunk_logits(head, first, rows);
+  const bool in_place = head.x.dtype() == DType::f32;
+  Tensor dlogits = in_place ? logits : Tensor::empty(context, logits.shape(), head.x.dtype(), "logits");
+  const Buffer out = dlogits.buffer(), in = logits.buffer(), lse = head.lse.rows(first, rows).buffer(),
+               targets = head.targets.rows(first, rows).buffer(), seed = dloss.buffer();
+  const float factor = 1.0f / static_cast<float>(head.tokens());
+  context.launch({"cross_entropy_backward", {in, lse, targets, seed}, {out}},
+                 [&kernels = context.kernels(), out, in, lse, targets, seed, factor, classes = head.classes](ExecContext& exec) {
+                   kernels.cross_entropy_backward(exec, out, in, lse, targets, seed, classes, factor);
+                 });
+  return dlogits;
+}
+
+Tensor gradients(const LmHead& head, const Tensor& dloss) {
+  Context& context = head.x.context();
+  Tensor dx = Tensor::empty(context, head.x.shape(), head.x.dtype());
+  for_each_chunk(head, [&](std::int64_t first, std::int64_t rows) {
+    const Tensor dlogits = chunk_dlogits(head, dloss, first, rows);
+    launch_matmul(context, "lm_head_dx", {dx.rows(first, rows).buffer(), dlogits.buffer(), head.weight.value(), {}},
+                  {.m = rows, .n = head.width(), .k = head.padded_classes()});
+    const auto dweight = head.weight.grad_target();
+    launch_matmul(context, "lm_head_dweight", {dweight.buffer, dlogits.buffer(), head.x.rows(first, rows).buffer(), {}},
+                  {.m = head.padded_classes(), .n = head.width(), .k = rows, .transpose_a = true, .beta = dweight.beta});
+  });
+  return dx;
+}
+
+}  // namespace
+
+std::int64_t lm_head_chunk_rows(std::int64_t tokens, std::int64_t padded_classes) {
+  constexpr std::int64_t kChunkBytes = 32 << 20, kMultiple = 32;
+  const std::int64_t fitting = kChunkBytes / (padded_classes * size_of(DType::f32)) / kMultiple * kMultiple;
+  return std::min(tokens, std::max(fitting, kMultiple));
+}
+
+Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes) {
+  Context& context = x.context();
+  const std::int64_t width = weight.shape()[1], tokens = x.numel() / width;
+  ZS_CHECK(x.shape()[-1] == width && targets.numel() == tokens && targets.dtype() == DType::i32, "loss of {} against {} targets {}",
+           x.shape().str(), name_of(targets.dtype()), targets.shape().str());
+  ZS_CHECK(tokens > 0 && classes > 0 && classes <= weight.shape()[0], "{} tokens, {} classes of {} rows", tokens, classes,
+           weight.shape()[0]);
+  LmHead head{x.detach().reshape({tokens, width}), targets.detach().reshape({tokens}), Tensor::empty(context, {tokens}, DType::f32), weight,
+              classes};
+  Tensor loss = forward(head);
+  record_op(loss, "lm_head_loss", {x}, {&weight}, [head = std::move(head), shape = x.shape()](const Tensor& dloss) {
+    return std::vector<Tensor>{gradients(head, dloss).reshape(shape)};
+  });
+  return loss;
+}
+
+Tensor lm_head_logits(const Tensor& x, Parameter& weight) {
+  const std::int64_t width = weight.shape()[1], tokens = x.numel() / width;
+  Tensor logits = Tensor::empty(x.context(), {tokens, weight.shape()[0]}, DType::f32, "logits");
+  launch_matmul(x.context(), "lm_head", {logits.buffer(), x.buffer(), weight.value(), {}},
+                {.m = tokens, .n = weight.shape()[0], .k = width, .transpose_b = true});
+  return logits;
+}
+
+}  // namespace zs

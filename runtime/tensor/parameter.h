@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/buffer.h"
+#include "runtime/base/shape.h"
+
+namespace zs {
+
+class Parameter;
+
+/// Who materialises parameters. The autograd engine calls it around the backward of every op that used one of its
+/// parameters, so values are there when backward needs them and the owner knows when its gradients are complete.
+class ParameterOwner {
+ public:
+  virtual ~ParameterOwner() = default;
+  /// Before the op's backward is enqueued: value and gradient target must be bound on return.
+  virtual void before_backward(Parameter& parameter) = 0;
+  /// After it is enqueued. `parameter.pending_uses()` has already been lowered.
+  virtual void after_backward(Parameter& parameter) = 0;
+};
+
+/// Initial values: normal with this standard deviation, or a constant when it is zero.
+struct Init {
+  float normal_std = 0;
+  float constant = 0;
+};
+
+/// A trainable tensor known by its name. Holds no memory: its owner binds a view of the unsharded flat parameter while it
+/// is materialised, and a view of the flat gradient buffer during backward. Ops keep a Parameter*, never its buffer.
+class Parameter {
+ public:
+  Parameter(std::string name, Shape shape, Init init, bool has_decay)
+      : name_(std::move(name)), shape_(shape), init_(init), has_decay_(has_decay) {}
+  Parameter(const Parameter&) = delete;
+  Parameter& operator=(const Parameter&) = delete;
+
+  const std::string& name() const { return name_; }
+  void set_name(std::string name) { name_ = std::move(name); }
+  const Shape& shape() const { return shape_; }
+  std::int64_t numel() const { return shape_.numel(); }
+  const Init& init() const { return init_; }
+  /// Whether weight decay applies (not to norms and biases).
+  bool has_decay() const { return has_decay_; }
+
+  /// The unsharded value; an error that names the parameter while it is not materialised.
+  Buffer value() const {
+    ZS_CHECK(value_.data != nullptr, "parameter {} is used while it is not unsharded", name_);
+    return value_;
+  }
+  void bind(Buffer value) { value_ = value; }
+  void unbind() { value_ = {}; }
+
+  /// Where a backward adds this parameter's gradient: with beta 0 on first touch, then 1.
+  struct GradTarget {
+    Buffer buffer;
+    float beta;
+  };
+  GradTarget grad_target() {
+    ZS_CHECK(grad_.data != nullptr, "parameter {} has no gradient buffer", name_);
+    const float beta = grad_is_written_ ? 1.0f : 0.0f;
+    grad_is_written_ = true;
+    return {grad_, beta};
+  }
+  void bind_grad(Buffer grad, bool is_written) {
+    grad_ = grad;
+    grad_is_written_ = is_written;
+  }
+  void unbind_grad() { bind_grad({}, false); }
+  bool is_grad_written() const { return grad_is_written_; }
+  bool has_grad_buffer() const { return grad_.data != nullptr; }
+
+  ParameterOwner* owner() const { return owner_; }
+  void set_owner(ParameterOwner* owner) { owner_ = owner; }
+
+  /// Recorded ops that used it and whose backward has not run yet.
+  int pending_uses() const { return pending_uses_; }
+  void add_use() { ++pending_uses_; }
+  void drop_use() { --pending_uses_; }
+  void clear_uses() { pending_uses_ = 0; }
+
+ private:
+  std::string name_;
+  Shape shape_;
+  Init init_;
+  bool has_decay_;
+  Buffer value_, grad_;
+  bool grad_is_written_ = false;
+  ParameterOwner* owner_ = nullptr;
+  int pending_uses_ = 0;
+};
+
+}  // namespace zs

@@ -1,0 +1,107 @@
+#include "runtime/tensor/tensor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "runtime/tensor/autograd.h"
+
+namespace zs {
+
+struct Tensor::Storage {
+  Context& context;
+  Memory memory;
+};
+
+Tensor Tensor::empty(Context& context, Shape shape, DType dtype, const char* label) {
+  Tensor tensor;
+  const std::int64_t bytes = shape.numel() * size_of(dtype);
+  tensor.storage_ = std::make_shared<Storage>(Storage{context, context.pool().acquire(bytes, context.stream(), label)});
+  tensor.shape_ = shape;
+  tensor.dtype_ = dtype;
+  return tensor;
+}
+
+Tensor Tensor::zeros(Context& context, Shape shape, DType dtype, const char* label) {
+  Tensor tensor = empty(context, shape, dtype, label);
+  const Buffer out = tensor.buffer();
+  context.launch({"zero", {}, {out}}, [&kernels = context.kernels(), out](ExecContext& exec) { kernels.zero(exec, out); });
+  return tensor;
+}
+
+Tensor Tensor::from_host(Context& context, Shape shape, std::vector<float> values, DType dtype) {
+  ZS_CHECK(std::cmp_equal(values.size(), shape.numel()), "{} values for shape {}", values.size(), shape.str());
+  Tensor tensor = empty(context, shape, dtype);
+  const Buffer out = tensor.buffer();
+  context.launch({"from_host", {}, {out}}, [&kernels = context.kernels(), out, values = std::move(values)](ExecContext& exec) mutable {
+    kernels.cast(exec, out, {values.data(), out.elems, DType::f32, out.device});
+  });
+  return tensor;
+}
+
+Tensor Tensor::from_host(Context& context, Shape shape, std::vector<std::int32_t> values) {
+  ZS_CHECK(std::cmp_equal(values.size(), shape.numel()), "{} values for shape {}", values.size(), shape.str());
+  Tensor tensor = empty(context, shape, DType::i32, "batch");
+  const Buffer out = tensor.buffer();
+  context.launch({"from_host", {}, {out}}, [out, values = std::move(values)](ExecContext&) {
+    if (!values.empty()) std::memcpy(out.data, values.data(), values.size() * sizeof(std::int32_t));
+  });
+  return tensor;
+}
+
+Context& Tensor::context() const {
+  ZS_CHECK(storage_ != nullptr, "an empty tensor has no context");
+  return storage_->context;
+}
+
+Buffer Tensor::buffer() const {
+  ZS_CHECK(storage_ != nullptr, "an empty tensor has no buffer");
+  const std::int64_t storage_elems = storage_->memory.bytes() / size_of(dtype_);
+  return storage_->memory.buffer(dtype_, storage_elems).slice(offset_, numel());
+}
+
+Tensor Tensor::reshape(Shape shape) const {
+  ZS_CHECK(shape.numel() == numel(), "reshape of {} to {}", shape_.str(), shape.str());
+  Tensor view = detach();
+  view.shape_ = shape;
+  record_op(view, "reshape", {*this}, {}, [from = shape_](const Tensor& dy) { return std::vector<Tensor>{dy.detach().reshape(from)}; });
+  return view;
+}
+
+Tensor Tensor::rows(std::int64_t first, std::int64_t count) const {
+  ZS_CHECK(shape_.rank() > 0 && first >= 0 && count >= 0 && first + count <= shape_[0], "rows [{}, {}) of {}", first, first + count,
+           shape_.str());
+  std::vector<std::int64_t> dims(shape_.dims().begin(), shape_.dims().end());
+  Tensor view = detach();
+  view.offset_ += dims[0] == 0 ? 0 : first * (numel() / dims[0]);
+  dims[0] = count;
+  view.shape_ = Shape(std::span<const std::int64_t>(dims));
+  return view;
+}
+
+Tensor Tensor::detach() const {
+  Tensor view = *this;
+  view.autograd_.reset();
+  return view;
+}
+
+std::vector<float> Tensor::to_host() const {
+  ZS_CHECK(context().device().kind() != DeviceKind::meta, "the meta device holds no values");
+  context().stream().synchronize();
+  const Buffer in = buffer();
+  std::vector<float> values(static_cast<std::size_t>(in.elems));
+  if (dtype_ == DType::f32) {
+    std::copy_n(in.as<float>(), values.size(), values.begin());
+  } else {
+    std::transform(in.as<BFloat16>(), in.as<BFloat16>() + in.elems, values.begin(), [](BFloat16 x) { return static_cast<float>(x); });
+  }
+  return values;
+}
+
+void Tensor::set_requires_grad() {
+  ZS_CHECK(!autograd_ || !autograd_->producer, "only a leaf can be made to require a gradient");
+  autograd_ = std::make_shared<AutogradState>();
+  autograd_->is_leaf_with_grad = true;
+}
+
+}  // namespace zs

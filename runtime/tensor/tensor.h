@@ -1,0 +1,70 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/shape.h"
+#include "runtime/tensor/context.h"
+
+namespace zs {
+
+class Node;
+class Tensor;
+
+/// What autograd knows of a tensor: who produced it, or, for a leaf, that it wants a gradient and what came of it.
+struct AutogradState {
+  std::shared_ptr<Node> producer;
+  bool is_leaf_with_grad = false;
+  std::shared_ptr<Tensor> grad;
+};
+
+/// A value handle: dense, row-major elements of one dtype, in storage that views share and that goes back to the device's
+/// pool when the last handle dies (in the compute stream's order). A default-constructed tensor is empty: no storage.
+class Tensor {
+ public:
+  Tensor() = default;
+  /// Uninitialised elements. `label` names the memory in the plan.
+  static Tensor empty(Context& context, Shape shape, DType dtype, const char* label = "activation");
+  static Tensor zeros(Context& context, Shape shape, DType dtype, const char* label = "activation");
+  /// Copies host values; they are captured now and written in stream order.
+  static Tensor from_host(Context& context, Shape shape, std::vector<float> values, DType dtype = DType::f32);
+  static Tensor from_host(Context& context, Shape shape, std::vector<std::int32_t> values);
+
+  explicit operator bool() const { return storage_ != nullptr; }
+  const Shape& shape() const { return shape_; }
+  std::int64_t numel() const { return shape_.numel(); }
+  DType dtype() const { return dtype_; }
+  Context& context() const;
+  Buffer buffer() const;
+
+  /// The same elements under another shape of equal numel; gradients flow through.
+  Tensor reshape(Shape shape) const;
+  /// Rows [first, first + count) of the outermost dim; shares storage, is not recorded for backward.
+  Tensor rows(std::int64_t first, std::int64_t count) const;
+  /// The same elements, cut off from the graph.
+  Tensor detach() const;
+
+  /// Synchronises the compute stream and copies f32 or bf16 elements to the host. An error on the meta device.
+  std::vector<float> to_host() const;
+
+  bool requires_grad() const { return autograd_ && (autograd_->producer || autograd_->is_leaf_with_grad); }
+  /// Makes this a leaf whose gradient `grad()` holds after backward().
+  void set_requires_grad();
+  Tensor grad() const { return autograd_ && autograd_->grad ? *autograd_->grad : Tensor{}; }
+  const std::shared_ptr<AutogradState>& autograd() const { return autograd_; }
+  void set_autograd(std::shared_ptr<AutogradState> state) { autograd_ = std::move(state); }
+  /// Whether no other handle shares the storage, so that it may be overwritten.
+  bool is_sole_owner() const { return storage_.use_count() == 1; }
+
+ private:
+  struct Storage;
+  std::shared_ptr<Storage> storage_;
+  Shape shape_;
+  std::int64_t offset_ = 0;
+  DType dtype_ = DType::f32;
+  std::shared_ptr<AutogradState> autograd_;
+};
+
+}  // namespace zs

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/kernels.h"
+
+namespace zs::test {
+
+/// Forward formulas in double precision, written from their papers and sharing no code with the kernels: the oracle of the gradient
+/// checks. Row-major; shapes as in runtime/tensor/ops.h.
+using Values = std::vector<double>;
+
+namespace ref {
+
+Values embedding(const std::vector<std::int32_t>& ids, std::int64_t time, const Values& table, const Values* positions, std::int64_t width);
+Values layer_norm(const Values& x, const Values& gamma, const Values& beta, double eps);
+Values linear(const Values& x, const Values& weight, const Values* bias, std::int64_t inputs);
+Values gelu(const Values& x, GeluKind kind);
+Values add(const Values& a, const Values& b);
+
+struct Attention {
+  std::int64_t batch, time, heads, head_dim;
+};
+Values causal_attention(const Values& qkv, const Attention& dims);
+
+/// Mean cross entropy; `classes` real rows of weight (V', width).
+double lm_head_loss(const Values& x, const Values& weight, const std::vector<std::int32_t>& targets, std::int64_t classes);
+
+}  // namespace ref
+}  // namespace zs::test
