@@ -1,0 +1,36 @@
+#include "runtime/shard/exec_order.h"
+
+#include <algorithm>
+
+namespace zs {
+
+void ExecOrder::begin() {
+  for (List* list : {&forward_, &backward_}) {
+    list->position = 0;
+    if (!is_recorded_) list->units.clear();
+  }
+}
+
+void ExecOrder::end() { is_recorded_ = is_recorded_ || !forward_.units.empty(); }
+
+bool ExecOrder::advance(Phase phase, int unit) {
+  List& order = list(phase);
+  if (!is_recorded_) {
+    order.units.push_back(unit);
+    return true;
+  }
+  const auto due = order.units.begin() + static_cast<std::ptrdiff_t>(order.position);
+  const auto found = std::find(due, order.units.end(), unit);
+  if (found == order.units.end()) return false;
+  order.position = static_cast<std::size_t>(found - order.units.begin()) + 1;
+  return found == due;
+}
+
+std::vector<int> ExecOrder::upcoming(Phase phase, int count) const {
+  const List& order = list(phase);
+  if (!is_recorded_) return {};
+  const std::size_t first = order.position, last = std::min(order.units.size(), first + static_cast<std::size_t>(count));
+  return {order.units.begin() + static_cast<std::ptrdiff_t>(first), order.units.begin() + static_cast<std::ptrdiff_t>(last)};
+}
+
+}  // namespace zs

@@ -1,0 +1,233 @@
+#include "runtime/shard/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace zs {
+
+const char* name_of(Action::Kind kind) {
+  switch (kind) {
+    case Action::Kind::gather: return "gather";
+    case Action::Kind::wait_gathered: return "wait_gathered";
+    case Action::Kind::free_full: return "free_full";
+    case Action::Kind::begin_gradient: return "begin_gradient";
+    case Action::Kind::reduce: return "reduce";
+    case Action::Kind::release_gradient: return "release_gradient";
+  }
+  return "?";
+}
+
+const char* name_of(UnitState state) {
+  switch (state) {
+    case UnitState::sharded: return "sharded";
+    case UnitState::gathering: return "gathering";
+    case UnitState::unsharded: return "unsharded";
+  }
+  return "?";
+}
+
+const char* name_of(GradState state) {
+  switch (state) {
+    case GradState::none: return "no gradient";
+    case GradState::accumulating: return "accumulating";
+    case GradState::reducing: return "reducing";
+  }
+  return "?";
+}
+
+namespace {
+
+/// The transition tables: what each action needs to find, and what it leaves. An action that is about the other machine
+/// has no row and changes nothing.
+struct UnitMove {
+  Action::Kind kind;
+  UnitState from, to;
+};
+constexpr UnitMove kUnitMoves[] = {
+    {Action::Kind::gather, UnitState::sharded, UnitState::gathering},
+    {Action::Kind::wait_gathered, UnitState::gathering, UnitState::unsharded},
+    {Action::Kind::free_full, UnitState::unsharded, UnitState::sharded},
+    {Action::Kind::free_full, UnitState::gathering, UnitState::sharded},  // a prefetch that nobody used
+};
+struct GradMove {
+  Action::Kind kind;
+  GradState from, to;
+};
+constexpr GradMove kGradMoves[] = {
+    {Action::Kind::begin_gradient, GradState::none, GradState::accumulating},
+    {Action::Kind::reduce, GradState::accumulating, GradState::reducing},
+    {Action::Kind::release_gradient, GradState::reducing, GradState::none},
+    {Action::Kind::release_gradient, GradState::accumulating, GradState::none},  // abandoned
+};
+
+/// Applies the row for (kind, state); false when the action has rows, but none for this state.
+template <class Moves, class State>
+bool apply(const Moves& moves, Action::Kind kind, State& state) {
+  bool concerned = false;
+  for (const auto& move : moves) {
+    if (move.kind != kind) continue;
+    concerned = true;
+    if (move.from == state) {
+      state = move.to;
+      return true;
+    }
+  }
+  return !concerned;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(std::vector<std::string> unit_names, const SchedulerOptions& options) : options_(options) {
+  ZS_CHECK(!unit_names.empty(), "a scheduler needs at least the root unit");
+  ZS_CHECK(options.prefetch >= 0, "prefetch depth {}", options.prefetch);
+  ZS_CHECK(options.max_reductions_in_flight >= 1, "{} reductions in flight", options.max_reductions_in_flight);
+  for (std::string& name : unit_names) units_.push_back({.name = std::move(name)});
+}
+
+const Scheduler::Unit& Scheduler::unit_at(int unit) const {
+  ZS_CHECK(unit >= 0 && unit < size(), "unit {} of {}", unit, size());
+  return units_[static_cast<std::size_t>(unit)];
+}
+
+Scheduler::Unit& Scheduler::unit_at(int unit) { return const_cast<Unit&>(std::as_const(*this).unit_at(unit)); }
+
+void Scheduler::refuse(const Unit& unit, const char* operation) const {
+  throw Error(ExitCode::internal,
+              fmt::format("unit {} cannot {}: it is {} with {}", unit.name, operation, name_of(unit.state), name_of(unit.grad)));
+}
+
+void Scheduler::emit(std::vector<Action>& actions, Action::Kind kind, int unit) {
+  Unit& target = unit_at(unit);
+  if (!apply(kUnitMoves, kind, target.state) || !apply(kGradMoves, kind, target.grad)) refuse(target, name_of(kind));
+  actions.push_back({kind, unit});
+}
+
+void Scheduler::unshard(std::vector<Action>& actions, int unit) {
+  if (unit_at(unit).state == UnitState::sharded) emit(actions, Action::Kind::gather, unit);
+  if (unit_at(unit).state == UnitState::gathering) emit(actions, Action::Kind::wait_gathered, unit);
+}
+
+void Scheduler::prefetch(std::vector<Action>& actions, ExecOrder::Phase phase) {
+  for (const int next : order().upcoming(phase, options_.prefetch)) {
+    if (unit_at(next).state == UnitState::sharded) emit(actions, Action::Kind::gather, next);
+  }
+}
+
+void Scheduler::note_order(ExecOrder::Phase phase, int unit) {
+  if (!order().advance(phase, unit)) {
+    deviations_.push_back(fmt::format("{} in {}", unit_at(unit).name, phase == ExecOrder::Phase::forward ? "forward" : "backward"));
+  }
+}
+
+void Scheduler::begin_micro_batch(Mode mode, bool is_last) {
+  ZS_CHECK(!in_micro_batch_, "a micro-batch is already running: end or abandon it first");
+  in_micro_batch_ = true;
+  mode_ = mode;
+  is_last_ = is_last;
+  for (Unit& unit : units_) unit.in_forward = unit.in_backward = unit.is_reduced = false;
+  order().begin();
+}
+
+std::vector<Action> Scheduler::before_forward(int unit) {
+  if (!in_micro_batch_) refuse(unit_at(unit), "run forward outside a micro-batch");
+  if (unit_at(unit).in_forward) refuse(unit_at(unit), "run forward inside its own forward");
+  std::vector<Action> actions;
+  note_order(ExecOrder::Phase::forward, unit);
+  unit_at(unit).in_forward = true;
+  unshard(actions, unit);
+  prefetch(actions, ExecOrder::Phase::forward);
+  return actions;
+}
+
+bool Scheduler::stays_unsharded(int unit) const {
+  if (mode_ == Mode::eval) return false;
+  if (unit == kRoot || !options_.reshard_after_forward) return true;
+  const ExecOrder& recorded = order(mode_);
+  if (!recorded.is_recorded()) return false;
+  const auto& forward = recorded.units(ExecOrder::Phase::forward);
+  const auto last = std::find_if(forward.rbegin(), forward.rend(), [](int u) { return u != kRoot; });
+  return last != forward.rend() && *last == unit;
+}
+
+std::vector<Action> Scheduler::after_forward(int unit) {
+  if (!unit_at(unit).in_forward) refuse(unit_at(unit), "end a forward that has not begun");
+  std::vector<Action> actions;
+  unit_at(unit).in_forward = false;
+  if (!stays_unsharded(unit)) emit(actions, Action::Kind::free_full, unit);
+  return actions;
+}
+
+std::vector<Action> Scheduler::before_backward(int unit) {
+  Unit& target = unit_at(unit);
+  if (!in_micro_batch_ || mode_ != Mode::train) refuse(target, "run backward outside a training micro-batch");
+  if (target.is_reduced) refuse(target, "run backward again after its gradients were reduced");
+  std::vector<Action> actions;
+  if (target.in_backward) return actions;
+  note_order(ExecOrder::Phase::backward, unit);
+  target.in_backward = true;
+  unshard(actions, unit);
+  prefetch(actions, ExecOrder::Phase::backward);
+  if (target.grad == GradState::accumulating) return actions;
+  // A unit still under reduction comes from an earlier micro-batch; older ones are released first.
+  while (target.grad == GradState::reducing) release_oldest(actions);
+  emit(actions, Action::Kind::begin_gradient, unit);
+  return actions;
+}
+
+void Scheduler::reduce(std::vector<Action>& actions, int unit) {
+  // Before the new reduction is enqueued, so that whoever takes the oldest buffer next waits for the oldest reduction, not for this one.
+  while (std::cmp_greater_equal(reducing_.size(), options_.max_reductions_in_flight)) release_oldest(actions);
+  emit(actions, Action::Kind::reduce, unit);
+  unit_at(unit).is_reduced = true;
+  reducing_.push_back(unit);
+}
+
+void Scheduler::release_oldest(std::vector<Action>& actions) {
+  emit(actions, Action::Kind::release_gradient, reducing_.front());
+  reducing_.pop_front();
+}
+
+std::vector<Action> Scheduler::after_backward(int unit) {
+  Unit& target = unit_at(unit);
+  if (!target.in_backward) refuse(target, "end a backward that has not begun");
+  std::vector<Action> actions;
+  target.in_backward = false;
+  emit(actions, Action::Kind::free_full, unit);
+  if (options_.reduce_every_micro_batch || is_last_) reduce(actions, unit);
+  return actions;
+}
+
+std::vector<Action> Scheduler::end_micro_batch() {
+  ZS_CHECK(in_micro_batch_, "no micro-batch is running");
+  for (const Unit& unit : units_) {
+    if (unit.in_forward) refuse(unit, "end the micro-batch inside its forward");
+  }
+  std::vector<Action> actions;
+  for (int unit = 0; unit < size(); ++unit) {
+    if (unit_at(unit).state != UnitState::sharded) emit(actions, Action::Kind::free_full, unit);
+    const bool is_due = mode_ == Mode::train && (options_.reduce_every_micro_batch || is_last_);
+    if (is_due && unit_at(unit).grad == GradState::accumulating) reduce(actions, unit);
+  }
+  if (mode_ == Mode::train && is_last_) {
+    while (!reducing_.empty()) release_oldest(actions);
+  }
+  order().end();
+  in_micro_batch_ = false;
+  return actions;
+}
+
+std::vector<Action> Scheduler::abandon() {
+  std::vector<Action> actions;
+  for (int unit = 0; unit < size(); ++unit) {
+    if (unit_at(unit).state != UnitState::sharded) emit(actions, Action::Kind::free_full, unit);
+    if (unit_at(unit).grad != GradState::none) emit(actions, Action::Kind::release_gradient, unit);
+    unit_at(unit).in_forward = unit_at(unit).in_backward = unit_at(unit).is_reduced = false;
+  }
+  reducing_.clear();
+  in_micro_batch_ = false;
+  return actions;
+}
+
+}  // namespace zs

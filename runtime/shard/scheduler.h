@@ -1,0 +1,111 @@
+#pragma once
+
+#include <array>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/shard/exec_order.h"
+
+namespace zs {
+
+/// Which recorded order a micro-batch follows.
+enum class Mode : std::uint8_t { train, eval };
+inline constexpr int kModes = 2;
+
+/// What the scheduler asks of the executor. All of it is enqueued, in this order.
+struct Action {
+  enum class Kind : std::uint8_t {
+    gather,            ///< all-gather the unit's flat parameter into a full buffer, on the unshard stream
+    wait_gathered,     ///< compute waits for that gather
+    free_full,         ///< the full buffer goes back once compute has done what is enqueued
+    begin_gradient,    ///< a full gradient buffer for the unit, on compute
+    reduce,            ///< reduce-scatter it into the gradient shard, on the reduce stream, once compute has filled it
+    release_gradient,  ///< the full gradient buffer goes back once its reduction is done
+  };
+  Kind kind;
+  int unit;
+  bool operator==(const Action&) const = default;
+};
+const char* name_of(Action::Kind kind);
+
+enum class UnitState : std::uint8_t { sharded, gathering, unsharded };
+enum class GradState : std::uint8_t { none, accumulating, reducing };
+const char* name_of(UnitState state);
+const char* name_of(GradState state);
+
+struct SchedulerOptions {
+  bool reshard_after_forward = true;
+  int prefetch = 1;  ///< units gathered ahead of the one that runs
+  bool reduce_every_micro_batch = true;
+  int max_reductions_in_flight = 2;  ///< full gradient buffers under reduction while the next one is filled
+};
+
+/// The pure state machine of sharding: hooks go in, actions come out. It touches no device and no communicator. Unit 0 is the
+/// root: it stays unsharded from its forward to the end of its backward, and so does the last other unit of the recorded
+/// order. Prefetch follows the recorded order; before there is one, each unit is gathered when it is needed. A unit that deviates from the
+/// order is gathered on demand and noted in `deviations`. A hook that comes in an illegal state throws, naming unit,
+/// state and operation.
+class Scheduler {
+ public:
+  static constexpr int kRoot = 0;
+
+  Scheduler(std::vector<std::string> unit_names, const SchedulerOptions& options);
+
+  /// `is_last`: the last micro-batch of a step, in which gradients are reduced even when not every micro-batch does so.
+  void begin_micro_batch(Mode mode, bool is_last);
+  std::vector<Action> before_forward(int unit);
+  std::vector<Action> after_forward(int unit);
+  /// Before the first backward work of the unit; later calls in the same micro-batch ask for nothing.
+  std::vector<Action> before_backward(int unit);
+  /// All gradients of the unit are enqueued.
+  std::vector<Action> after_backward(int unit);
+  /// Reshards what is left (mis-aimed prefetches, units without backward), reduces what is left, and after the last
+  /// micro-batch releases every gradient buffer.
+  std::vector<Action> end_micro_batch();
+  /// After an exception: forgets the micro-batch; everything back to sharded without gradients.
+  std::vector<Action> abandon();
+
+  const ExecOrder& order(Mode mode) const { return orders_[static_cast<int>(mode)]; }
+  void set_order(Mode mode, ExecOrder order) { orders_[static_cast<int>(mode)] = std::move(order); }
+  UnitState state(int unit) const { return unit_at(unit).state; }
+  GradState grad_state(int unit) const { return unit_at(unit).grad; }
+  const std::string& name(int unit) const { return unit_at(unit).name; }
+  int size() const { return static_cast<int>(units_.size()); }
+  bool is_in_micro_batch() const { return in_micro_batch_; }
+  /// Units that did not run when the recorded order said, since the last call.
+  std::vector<std::string> take_deviations() { return std::exchange(deviations_, {}); }
+
+ private:
+  struct Unit {
+    std::string name;
+    UnitState state = UnitState::sharded;
+    GradState grad = GradState::none;
+    bool in_forward = false;
+    bool in_backward = false;
+    bool is_reduced = false;  // in this micro-batch
+  };
+
+  const Unit& unit_at(int unit) const;
+  Unit& unit_at(int unit);
+  void emit(std::vector<Action>& actions, Action::Kind kind, int unit);
+  void unshard(std::vector<Action>& actions, int unit);
+  void prefetch(std::vector<Action>& actions, ExecOrder::Phase phase);
+  void note_order(ExecOrder::Phase phase, int unit);
+  void reduce(std::vector<Action>& actions, int unit);
+  void release_oldest(std::vector<Action>& actions);
+  bool stays_unsharded(int unit) const;
+  ExecOrder& order() { return orders_[static_cast<int>(mode_)]; }
+  [[noreturn]] void refuse(const Unit& unit, const char* operation) const;
+
+  SchedulerOptions options_;
+  std::vector<Unit> units_;
+  std::array<ExecOrder, kModes> orders_;
+  Mode mode_ = Mode::train;
+  bool in_micro_batch_ = false, is_last_ = false;
+  std::deque<int> reducing_;  // oldest first
+  std::vector<std::string> deviations_;
+};
+
+}  // namespace zs

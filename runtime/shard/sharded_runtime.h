@@ -1,0 +1,83 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/shard/executor.h"
+#include "runtime/shard/scheduler.h"
+
+namespace zs {
+
+struct ShardOptions {
+  SchedulerOptions schedule;
+  Precision precision;
+  std::uint64_t seed = 0;  ///< of the initial weights
+};
+
+/// The sharded parameters of one model on one rank: units, their order, and the hooks that gather, free and reduce them around
+/// forward and backward. Unit 0 is the root and is added first. Use, the same on every rank:
+///
+///     add_unit(...)...;
+///     for each micro-batch: begin_micro_batch(); forward, inside ForwardScopes; backward(loss); end_micro_batch();
+///     then the optimizer's step.
+///
+/// Owns the flat parameters; the Parameters belong to the model and must outlive it. One host thread uses it; nothing
+/// blocks the host except read_full.
+class ShardedRuntime : private ParameterOwner {
+ public:
+  ShardedRuntime(Context& context, World& world, const ShardOptions& options);
+  ~ShardedRuntime() override;
+
+  /// Returns the unit's number. All units are added before the first micro-batch.
+  int add_unit(std::string name, const std::vector<Parameter*>& parameters);
+
+  void begin_micro_batch(Mode mode, bool is_last);
+  void before_forward(int unit);
+  void after_forward(int unit);
+  void end_micro_batch();
+  /// After an exception that every rank saw alike: drops the micro-batch and leaves the runtime ready for another.
+  void abandon();
+
+  Executor& executor() { return executor_; }
+  const Executor& executor() const { return executor_; }
+  Scheduler& scheduler();
+  Context& context() { return context_; }
+  /// Everything asked of the executor since the current (or last) micro-batch began.
+  const std::vector<Action>& actions() const { return actions_; }
+
+ private:
+  void before_backward(Parameter& parameter) override;
+  void after_backward(Parameter& parameter) override;
+  int unit_of(const Parameter& parameter) const { return unit_of_.at(&parameter); }
+  int pending_uses(int unit) const;
+  void run(const std::vector<Action>& actions);
+
+  Context& context_;
+  ShardOptions options_;
+  Executor executor_;
+  std::vector<std::string> names_;
+  std::unique_ptr<Scheduler> scheduler_;  // made at first use, when all units are known
+  std::unordered_map<const Parameter*, int> unit_of_;
+  std::vector<Action> actions_;
+  bool has_warned_ = false;
+};
+
+/// A unit's forward. While it lives the unit's parameters are unsharded.
+class ForwardScope {
+ public:
+  ForwardScope(ShardedRuntime* runtime, int unit) : runtime_(runtime), unit_(unit), exceptions_(std::uncaught_exceptions()) {
+    if (runtime_) runtime_->before_forward(unit_);
+  }
+  /// Throws what after_forward throws, unless an exception is already under way.
+  ~ForwardScope() noexcept(false) {
+    if (runtime_ && std::uncaught_exceptions() == exceptions_) runtime_->after_forward(unit_);
+  }
+  ForwardScope(const ForwardScope&) = delete;
+  ForwardScope& operator=(const ForwardScope&) = delete;
+
+ private:
+  ShardedRuntime* runtime_;
+  int unit_, exceptions_;
+};
+
+}  // namespace zs

@@ -1,0 +1,247 @@
+#include <catch2/catch.hpp>
+
+#include <functional>
+
+#include "runtime/base/check.h"
+#include "runtime/shard/scheduler.h"
+#include "tests/shard/step_model.h"
+
+namespace zs {
+namespace {
+
+using test::ActionChecker;
+using test::Hook;
+using test::run_hooks;
+using test::step_hooks;
+using test::text_of;
+using test::unit_names;
+using Kind = Hook::Kind;
+using Catch::Matchers::Contains;
+using Strings = std::vector<std::string>;
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+/// root, block0, block1, block2, with their order recorded.
+Scheduler recorded_scheduler(const SchedulerOptions& options = {}) {
+  Scheduler scheduler(unit_names(4), options);
+  run_hooks(scheduler, step_hooks(4, Mode::train, 1), Mode::train);
+  return scheduler;
+}
+
+/// A training micro-batch whose blocks run forward in this order and backward in reverse; every use is checked.
+ActionChecker run_blocks(Scheduler& scheduler, const std::vector<int>& blocks) {
+  ActionChecker checker(scheduler.size());
+  scheduler.begin_micro_batch(Mode::train, true);
+  checker.apply(scheduler.before_forward(0));
+  for (const int block : blocks) {
+    checker.apply(scheduler.before_forward(block));
+    checker.use(block);
+    checker.apply(scheduler.after_forward(block));
+  }
+  checker.apply(scheduler.after_forward(0));
+  checker.apply(scheduler.before_backward(0));
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    checker.apply(scheduler.before_backward(*block));
+    checker.use(*block);
+    checker.fill(*block);
+    checker.apply(scheduler.after_backward(*block));
+  }
+  checker.apply(scheduler.after_backward(0));
+  checker.apply(scheduler.end_micro_batch());
+  return checker;
+}
+
+void check_clean_end(const Scheduler& scheduler, const ActionChecker& checker) {
+  CHECK(checker.faults() == Strings{});
+  for (int unit = 0; unit < scheduler.size(); ++unit) {
+    CHECK_FALSE(checker.has_full(unit));
+    CHECK_FALSE(checker.has_grad(unit));
+    CHECK(scheduler.state(unit) == UnitState::sharded);
+  }
+}
+
+/// Runs `count` hooks, then gives up as the runtime does after an exception.
+void run_and_abandon(Scheduler& scheduler, ActionChecker& checker, const std::vector<Hook>& hooks, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) checker.apply(test::call(scheduler, hooks[i], Mode::train));
+  checker.apply(scheduler.abandon());
+}
+
+}  // namespace
+
+TEST_CASE("a skipped unit is noted once a phase, its prefetch is cleaned up, and the next step is as before") {
+  Scheduler scheduler = recorded_scheduler();
+  const auto undisturbed = run_hooks(scheduler, step_hooks(4, Mode::train, 1), Mode::train);
+  const ActionChecker checker = run_blocks(scheduler, {1, 3});
+  check_clean_end(scheduler, checker);
+  CHECK(scheduler.take_deviations() == Strings{"block2 in forward", "block0 in backward"});
+  CHECK(checker.gathers(2) == 1);
+  CHECK(checker.reduces(2) == 0);
+  CHECK(run_hooks(scheduler, step_hooks(4, Mode::train, 1), Mode::train) == undisturbed);
+  CHECK(scheduler.take_deviations().empty());
+}
+
+TEST_CASE("swapped units are gathered on demand and reduced once each") {
+  const int prefetch = GENERATE(0, 1, 3);
+  Scheduler scheduler = recorded_scheduler({.prefetch = prefetch});
+  const ActionChecker checker = run_blocks(scheduler, {2, 1, 3});
+  check_clean_end(scheduler, checker);
+  for (int unit = 0; unit < 4; ++unit) CHECK(checker.reduces(unit) == 1);
+  // Forward: block1 came early and block0 is not due any more. Backward expected block2, block1, block0.
+  CHECK(scheduler.take_deviations() == Strings{"block1 in forward", "block0 in forward", "block0 in backward", "block1 in backward"});
+}
+
+TEST_CASE("a unit that the order does not know is gathered on demand and noted once a phase") {
+  Scheduler scheduler(unit_names(4), {});
+  run_blocks(scheduler, {1, 2});
+  CHECK(scheduler.take_deviations().empty());
+  const ActionChecker checker = run_blocks(scheduler, {1, 3, 2});
+  check_clean_end(scheduler, checker);
+  CHECK(checker.gathers(3) == 2);
+  CHECK(checker.reduces(3) == 1);
+  CHECK(scheduler.take_deviations() == Strings{"block2 in forward", "block2 in backward"});
+}
+
+TEST_CASE("a unit that runs twice in forward is expected twice and reduced once") {
+  Scheduler scheduler(unit_names(3), {});
+  ActionChecker checker(3);
+  for (int step = 0; step < 2; ++step) {
+    checker.start_micro_batch();
+    scheduler.begin_micro_batch(Mode::train, true);
+    checker.apply(scheduler.before_forward(0));
+    for (const int block : {1, 2, 1}) {
+      checker.apply(scheduler.before_forward(block));
+      checker.use(block);
+      checker.apply(scheduler.after_forward(block));
+    }
+    checker.apply(scheduler.after_forward(0));
+    for (const int unit : {0, 1, 2, 1}) {
+      checker.apply(scheduler.before_backward(unit));
+      checker.use(unit);
+      if (unit == 2) checker.apply(scheduler.after_backward(unit));
+    }
+    checker.apply(scheduler.after_backward(1));
+    checker.apply(scheduler.after_backward(0));
+    checker.apply(scheduler.end_micro_batch());
+    for (int unit = 0; unit < 3; ++unit) CHECK(checker.reduces(unit) == 1);
+  }
+  check_clean_end(scheduler, checker);
+  CHECK(scheduler.take_deviations().empty());
+}
+
+TEST_CASE("a unit whose backward never completes is resharded and reduced at the end of the micro-batch") {
+  Scheduler scheduler(unit_names(2), {});
+  ActionChecker checker(2);
+  scheduler.begin_micro_batch(Mode::train, true);
+  checker.apply(scheduler.before_forward(0));
+  checker.apply(scheduler.before_forward(1));
+  checker.apply(scheduler.after_forward(1));
+  checker.apply(scheduler.after_forward(0));
+  checker.apply(scheduler.before_backward(0));
+  checker.apply(scheduler.before_backward(1));
+  checker.apply(scheduler.end_micro_batch());
+  check_clean_end(scheduler, checker);
+  CHECK(checker.reduces(0) == 1);
+  CHECK(checker.reduces(1) == 1);
+}
+
+TEST_CASE("a hook in an illegal state is an error that names unit, state and operation") {
+  Scheduler scheduler = recorded_scheduler();
+  CHECK_THAT(message_of([&] { scheduler.before_forward(1); }),
+             Contains("unit block0 cannot run forward outside a micro-batch: it is sharded with no gradient"));
+  CHECK_THAT(message_of([&] { scheduler.before_backward(2); }),
+             Contains("unit block1 cannot run backward outside a training micro-batch: it is sharded with no gradient"));
+  CHECK_THAT(message_of([&] { scheduler.after_forward(3); }),
+             Contains("unit block2 cannot end a forward that has not begun: it is sharded with no gradient"));
+  CHECK_THAT(message_of([&] { scheduler.after_backward(0); }), Contains("unit root cannot end a backward that has not begun"));
+
+  scheduler.begin_micro_batch(Mode::eval, true);
+  CHECK_THAT(message_of([&] { scheduler.before_backward(1); }), Contains("unit block0 cannot run backward outside a training"));
+  scheduler.end_micro_batch();
+
+  scheduler.begin_micro_batch(Mode::train, true);
+  scheduler.before_forward(0);
+  scheduler.before_forward(1);
+  CHECK_THAT(message_of([&] { scheduler.before_forward(1); }),
+             Contains("unit block0 cannot run forward inside its own forward: it is unsharded with no gradient"));
+  CHECK_THAT(message_of([&] { scheduler.end_micro_batch(); }), Contains("unit root cannot end the micro-batch inside its forward"));
+  scheduler.after_forward(1);
+  scheduler.after_forward(0);
+  scheduler.before_backward(1);
+  scheduler.after_backward(1);
+  CHECK_THAT(message_of([&] { scheduler.before_backward(1); }),
+             Contains("unit block0 cannot run backward again after its gradients were reduced: it is sharded with reducing"));
+}
+
+TEST_CASE("an action that the transition table does not allow is an error that names it") {
+  Scheduler scheduler = recorded_scheduler();
+  scheduler.begin_micro_batch(Mode::train, true);
+  scheduler.before_forward(1);
+  scheduler.before_backward(1);
+  scheduler.after_backward(1);  // frees the unit inside its forward
+  CHECK_THAT(message_of([&] { scheduler.after_forward(1); }), Contains("unit block0 cannot free_full: it is sharded with reducing"));
+}
+
+TEST_CASE("micro-batches do not nest and do not end before they begin") {
+  Scheduler scheduler = recorded_scheduler();
+  CHECK_THAT(message_of([&] { scheduler.end_micro_batch(); }), Contains("no micro-batch is running"));
+  scheduler.begin_micro_batch(Mode::train, true);
+  CHECK_THAT(message_of([&] { scheduler.begin_micro_batch(Mode::train, true); }), Contains("already running"));
+}
+
+TEST_CASE("a scheduler without units, with impossible options or asked for a unit it has not refuses") {
+  CHECK_THROWS_AS(Scheduler({}, {}), Error);
+  CHECK_THROWS_AS(Scheduler({"root"}, {.prefetch = -1}), Error);
+  CHECK_THROWS_AS(Scheduler({"root"}, {.max_reductions_in_flight = 0}), Error);
+  Scheduler scheduler({"root"}, {});
+  scheduler.begin_micro_batch(Mode::train, true);
+  CHECK_THAT(message_of([&] { scheduler.before_forward(1); }), Contains("unit 1 of 1"));
+  CHECK_THAT(message_of([&] { scheduler.before_forward(-1); }), Contains("unit -1 of 1"));
+}
+
+TEST_CASE("a refused end of a micro-batch changes nothing") {
+  Scheduler scheduler = recorded_scheduler();
+  ActionChecker checker(4);
+  scheduler.begin_micro_batch(Mode::train, true);
+  checker.apply(scheduler.before_forward(0));
+  checker.apply(scheduler.after_forward(0));
+  checker.apply(scheduler.before_forward(3));
+  REQUIRE_THROWS_AS(scheduler.end_micro_batch(), Error);
+  for (int unit = 0; unit < 4; ++unit) CHECK((scheduler.state(unit) != UnitState::sharded) == checker.has_full(unit));
+  checker.apply(scheduler.abandon());
+  check_clean_end(scheduler, checker);
+}
+
+TEST_CASE("I7: a step abandoned after any hook leaves everything sharded, and the next step is the undisturbed one") {
+  for (int bits = 0; bits < 8; ++bits) {
+    const SchedulerOptions options{(bits & 1) != 0, (bits & 2) != 0 ? 2 : 0, (bits & 4) != 0, 2};
+    const auto hooks = step_hooks(4, Mode::train, 2);
+    for (const bool is_replay : {false, true}) {
+      Scheduler undisturbed(unit_names(4), options);
+      if (is_replay) run_hooks(undisturbed, hooks, Mode::train);
+      const auto expected = text_of(run_hooks(undisturbed, hooks, Mode::train));
+      for (std::size_t stop = 0; stop <= hooks.size(); ++stop) {
+        Scheduler scheduler(unit_names(4), options);
+        if (is_replay) run_hooks(scheduler, hooks, Mode::train);
+        ActionChecker checker(4);
+        run_and_abandon(scheduler, checker, hooks, stop);
+        REQUIRE_FALSE(scheduler.is_in_micro_batch());
+        check_clean_end(scheduler, checker);
+        if (is_replay || stop <= hooks.size() / 2 - 1) REQUIRE(text_of(run_hooks(scheduler, hooks, Mode::train)) == expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("abandoning when nothing runs asks for nothing") {
+  Scheduler scheduler = recorded_scheduler();
+  CHECK(scheduler.abandon().empty());
+}
+
+}  // namespace zs

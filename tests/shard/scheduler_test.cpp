@@ -1,0 +1,250 @@
+#include "runtime/shard/scheduler.h"
+
+#include <catch2/catch.hpp>
+
+#include "runtime/base/check.h"
+#include "tests/shard/step_model.h"
+
+namespace zs {
+namespace {
+
+using test::ActionChecker;
+using test::Hook;
+using Kind = Hook::Kind;
+using Phase = ExecOrder::Phase;
+
+struct Plan {
+  int units = 3, micro_batches = 1;
+  SchedulerOptions options;
+  Mode mode = Mode::train;
+};
+
+std::string text_of(const Plan& plan) {
+  return fmt::format("units {} micro-batches {} reshard {} prefetch {} reduce_every {} in flight {} {}", plan.units, plan.micro_batches,
+                     plan.options.reshard_after_forward, plan.options.prefetch, plan.options.reduce_every_micro_batch,
+                     plan.options.max_reductions_in_flight, plan.mode == Mode::train ? "train" : "eval");
+}
+
+template <class Body>
+void for_each_plan(const Body& body) {
+  for (int bits = 0; bits < 8; ++bits) {
+    for (int units = 1; units <= 5; ++units) {
+      for (int prefetch = 0; prefetch <= 3; ++prefetch) {
+        for (int micro_batches = 1; micro_batches <= 3; ++micro_batches) {
+          for (int in_flight = 1; in_flight <= 3; ++in_flight) {
+            body(Plan{
+                units, micro_batches, {(bits & 1) != 0, prefetch, (bits & 2) != 0, in_flight}, (bits & 4) != 0 ? Mode::eval : Mode::train});
+          }
+        }
+      }
+    }
+  }
+}
+
+/// A step of the model, with `watch(hook, checker, is_replay)` after every hook.
+template <class Watch>
+void run_step(const Plan& plan, Scheduler& scheduler, ActionChecker& checker, const Watch& watch) {
+  for (const Hook& hook : test::step_hooks(plan.units, plan.mode, plan.micro_batches)) {
+    if (hook.kind == Kind::begin) checker.start_micro_batch();
+    const bool is_replay = scheduler.order(plan.mode).is_recorded();
+    if (hook.kind == Kind::after_forward) checker.use(hook.unit);
+    if (hook.kind == Kind::after_backward) checker.fill(hook.unit);
+    checker.apply(test::call(scheduler, hook, plan.mode));
+    if (hook.kind == Kind::before_forward || hook.kind == Kind::before_backward) checker.use(hook.unit);
+    if (hook.kind == Kind::before_backward) checker.fill(hook.unit);
+    watch(hook, is_replay);
+  }
+}
+
+/// Three steps of one plan, checked hook by hook; the first is the recording.
+template <class Watch>
+void run_plan(const Plan& plan, const Watch& watch) {
+  Scheduler scheduler(test::unit_names(plan.units), plan.options);
+  ActionChecker checker(plan.units);
+  for (int step = 0; step < 3; ++step) {
+    run_step(plan, scheduler, checker, [&](const Hook& hook, bool is_replay) { watch(hook, is_replay, checker); });
+  }
+  CHECK(scheduler.take_deviations().empty());
+  if (checker.faults().empty()) return;
+  FAIL_CHECK(text_of(plan) << ": " << checker.faults().front());
+}
+
+/// The actions of each hook that asked for any.
+std::vector<std::string> script(Scheduler& scheduler, const std::vector<Hook>& hooks, Mode mode) {
+  std::vector<std::string> lines;
+  for (const Hook& hook : hooks) {
+    const auto actions = test::call(scheduler, hook, mode);
+    if (!actions.empty()) lines.push_back(test::text_of(actions));
+  }
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("no unit is used before its gather was waited for, whatever the plan") {
+  for_each_plan([](const Plan& plan) { run_plan(plan, [](const Hook&, bool, const ActionChecker&) {}); });
+}
+
+TEST_CASE("after every micro-batch all units are sharded, and after every step no gradient buffer is left") {
+  for_each_plan([](const Plan& plan) {
+    run_plan(plan, [&](const Hook& hook, bool, const ActionChecker& checker) {
+      if (hook.kind != Kind::end) return;
+      for (int unit = 0; unit < plan.units; ++unit) REQUIRE_FALSE(checker.has_full(unit));
+    });
+    Scheduler scheduler(test::unit_names(plan.units), plan.options);
+    ActionChecker checker(plan.units);
+    run_step(plan, scheduler, checker, [](const Hook&, bool) {});
+    for (int unit = 0; unit < plan.units; ++unit) {
+      REQUIRE_FALSE(checker.has_grad(unit));
+      REQUIRE(scheduler.state(unit) == UnitState::sharded);
+      REQUIRE(scheduler.grad_state(unit) == GradState::none);
+    }
+  });
+}
+
+TEST_CASE("I3: each unit is reduced exactly once per micro-batch, or once per step") {
+  for_each_plan([](const Plan& plan) {
+    int micro_batch = 0;
+    run_plan(plan, [&](const Hook& hook, bool, const ActionChecker& checker) {
+      if (hook.kind != Kind::end) return;
+      const bool is_last = ++micro_batch % plan.micro_batches == 0;
+      const bool is_due = plan.mode == Mode::train && (plan.options.reduce_every_micro_batch || is_last);
+      for (int unit = 0; unit < plan.units; ++unit) REQUIRE(checker.reduces(unit) == (is_due ? 1 : 0));
+    });
+  });
+}
+
+TEST_CASE("full buffers alive are the root's, the running unit's and the prefetched ones, never more") {
+  for_each_plan([](const Plan& plan) {
+    const int blocks = plan.units - 1;
+    const bool reshards = plan.options.reshard_after_forward || plan.mode == Mode::eval;
+    run_plan(plan, [&](const Hook&, bool is_replay, const ActionChecker& checker) {
+      const int ahead = is_replay ? plan.options.prefetch : 0;
+      REQUIRE(checker.blocks_full() <= (reshards ? std::min(blocks, 1 + ahead) : blocks));
+    });
+  });
+}
+
+TEST_CASE("reductions in flight never exceed the cap, beside one gradient being filled and the root's") {
+  for_each_plan([](const Plan& plan) {
+    run_plan(plan, [&](const Hook&, bool, const ActionChecker& checker) {
+      REQUIRE(checker.most_reducing() <= plan.options.max_reductions_in_flight);
+      REQUIRE(checker.most_blocks_filling() <= (plan.options.reduce_every_micro_batch ? 1 : plan.units - 1));
+    });
+  });
+}
+
+TEST_CASE("a unit's backward runs beside the reduction of the one before it") {
+  for_each_plan([](const Plan& plan) {
+    if (!plan.options.reduce_every_micro_batch) return;
+    run_plan(plan, [&](const Hook& hook, bool, const ActionChecker& checker) {
+      if (hook.kind != Kind::before_backward || hook.unit == 0) return;
+      const int done = plan.units - 1 - hook.unit;
+      REQUIRE(checker.reducing() >= std::min(done, plan.options.max_reductions_in_flight));
+    });
+  });
+}
+
+TEST_CASE("in a replay the next units of the order are gathered ahead, forward and backward") {
+  for_each_plan([](const Plan& plan) {
+    run_plan(plan, [&](const Hook& hook, bool is_replay, const ActionChecker& checker) {
+      if (!is_replay || hook.unit == 0) return;
+      if (hook.kind == Kind::before_forward) {
+        for (int next = hook.unit + 1; next < std::min(plan.units, hook.unit + 1 + plan.options.prefetch); ++next) {
+          REQUIRE(checker.has_full(next));
+        }
+      }
+      if (hook.kind == Kind::before_backward) {
+        for (int next = hook.unit - 1; next > std::max(0, hook.unit - 1 - plan.options.prefetch); --next) REQUIRE(checker.has_full(next));
+      }
+    });
+  });
+}
+
+TEST_CASE("a replay gathers no unit more often than its policy needs") {
+  for_each_plan([](const Plan& plan) {
+    run_plan(plan, [&](const Hook& hook, bool is_replay, const ActionChecker& checker) {
+      if (hook.kind != Kind::end || !is_replay) return;
+      for (int unit = 0; unit < plan.units; ++unit) {
+        const bool is_resident = unit == 0 || unit == plan.units - 1 || !plan.options.reshard_after_forward;
+        REQUIRE(checker.gathers(unit) == (plan.mode == Mode::eval || is_resident ? 1 : 2));
+      }
+    });
+  });
+}
+
+TEST_CASE("training and validation keep their own orders") {
+  Scheduler scheduler(test::unit_names(3), {});
+  test::run_hooks(scheduler, test::step_hooks(3, Mode::train, 1), Mode::train);
+  CHECK_FALSE(scheduler.order(Mode::eval).is_recorded());
+  test::run_hooks(scheduler, test::step_hooks(3, Mode::eval, 1), Mode::eval);
+  CHECK(scheduler.order(Mode::eval).units(Phase::forward) == std::vector<int>{0, 1, 2});
+  CHECK(scheduler.order(Mode::eval).units(Phase::backward).empty());
+  CHECK(scheduler.order(Mode::train).units(Phase::backward) == std::vector<int>{0, 2, 1});
+  CHECK(scheduler.take_deviations().empty());
+}
+
+TEST_CASE("an order recorded elsewhere is replayed from the first micro-batch") {
+  Scheduler recording(test::unit_names(4), {}), replaying(test::unit_names(4), {});
+  const auto hooks = test::step_hooks(4, Mode::train, 1);
+  test::run_hooks(recording, hooks, Mode::train);
+  replaying.set_order(Mode::train, recording.order(Mode::train));
+  CHECK(test::run_hooks(replaying, hooks, Mode::train) == test::run_hooks(recording, hooks, Mode::train));
+}
+
+TEST_CASE("three units without prefetch ask for exactly these actions") {
+  Scheduler scheduler(test::unit_names(3), {.prefetch = 0, .max_reductions_in_flight = 1});
+  const auto hooks = test::step_hooks(3, Mode::train, 1);
+  const std::vector<std::string> recording = {
+      "gather 0, wait_gathered 0",
+      "gather 1, wait_gathered 1",
+      "free_full 1",
+      "gather 2, wait_gathered 2",
+      "free_full 2",
+      "begin_gradient 0",
+      "gather 2, wait_gathered 2, begin_gradient 2",
+      "free_full 2, reduce 2",
+      "gather 1, wait_gathered 1, begin_gradient 1",
+      "free_full 1, release_gradient 2, reduce 1",
+      "free_full 0, release_gradient 1, reduce 0",
+      "release_gradient 0",
+  };
+  CHECK(script(scheduler, hooks, Mode::train) == recording);
+  std::vector<std::string> replay = recording;
+  replay[6] = "begin_gradient 2";    // the last block stayed unsharded,
+  replay.erase(replay.begin() + 4);  // for it was not freed
+  CHECK(script(scheduler, hooks, Mode::train) == replay);
+}
+
+TEST_CASE("three units with prefetch 1 ask for exactly these actions") {
+  Scheduler scheduler(test::unit_names(3), {.prefetch = 1, .max_reductions_in_flight = 2});
+  const auto hooks = test::step_hooks(3, Mode::train, 1);
+  test::run_hooks(scheduler, hooks, Mode::train);
+  const std::vector<std::string> replay = {
+      "gather 0, wait_gathered 0, gather 1",
+      "wait_gathered 1, gather 2",
+      "free_full 1",
+      "wait_gathered 2",
+      "begin_gradient 0",
+      "gather 1, begin_gradient 2",
+      "free_full 2, reduce 2",
+      "wait_gathered 1, begin_gradient 1",
+      "free_full 1, reduce 1",
+      "free_full 0, release_gradient 2, reduce 0",
+      "release_gradient 1, release_gradient 0",
+  };
+  CHECK(script(scheduler, hooks, Mode::train) == replay);
+  CHECK(script(scheduler, hooks, Mode::train) == replay);
+}
+
+TEST_CASE("validation with prefetch 1 asks for exactly these actions") {
+  Scheduler scheduler(test::unit_names(3), {.prefetch = 1});
+  const auto hooks = test::step_hooks(3, Mode::eval, 1);
+  test::run_hooks(scheduler, hooks, Mode::eval);
+  const std::vector<std::string> replay = {
+      "gather 0, wait_gathered 0, gather 1", "wait_gathered 1, gather 2", "free_full 1", "wait_gathered 2", "free_full 2", "free_full 0",
+  };
+  CHECK(script(scheduler, hooks, Mode::eval) == replay);
+}
+
+}  // namespace zs

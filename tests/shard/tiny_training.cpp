@@ -1,0 +1,78 @@
+#include "tests/shard/tiny_training.h"
+
+#include <mutex>
+
+#include "model/train/plan.h"
+#include "model/train/session.h"
+#include "model/train/weights.h"
+#include "runtime/base/random.h"
+
+namespace zs::test {
+namespace {
+
+ReadSamples samples_of(const Config& config) {
+  return [&config](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+    const CounterRng rng(7);
+    const auto count = static_cast<std::size_t>(config.train.micro_batch * config.train.sequence);
+    inputs.resize(count);
+    targets.resize(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto token = static_cast<std::uint64_t>(first * config.train.sequence) + i;
+      inputs[i] = static_cast<std::int32_t>(rng.bits(token) % static_cast<std::uint64_t>(config.model.vocab));
+      targets[i] = static_cast<std::int32_t>((inputs[i] * 3 + 1) % config.model.vocab);
+    }
+  };
+}
+
+}  // namespace
+
+Config tiny_config() {
+  Config config;
+  config.name = "tiny";
+  config.model.layers = 3;
+  config.model.heads = 2;
+  config.model.width = 32;
+  config.model.context = 16;
+  config.model.vocab = 61;
+  config.train.steps = 3;
+  config.train.global_batch = 24;
+  config.train.micro_batch = 1;
+  config.train.sequence = 16;
+  config.train.deterministic = true;
+  return config;
+}
+
+TinyResult train_tiny(World& world, const Config& config, const TinyOptions& options) {
+  const auto device = Device::create(DeviceKind::cpu,
+                                     {.threads = options.threads, .cpus = {}, .sync_timeout_s = 120, .perturb_seed = options.perturb_seed});
+  Session session(*device, world, config);
+  if (options.uses_planned_order) {
+    session.runtime().scheduler().set_order(Mode::train, make_plan(config, world.rank(), world.size()).train_order);
+  }
+  TinyResult result;
+  for (int step = 1; step <= options.steps; ++step) {
+    device->trace().clear();
+    device->trace().start();
+    session.enqueue_step(step, 1e-2f, samples_of(config), false);
+    const StepResult outcome = session.finish_step();
+    device->trace().stop();
+    result.losses.insert(result.losses.end(), outcome.losses.begin(), outcome.losses.end());
+    result.grad_norms.push_back(outcome.grad_norm);
+    result.peak_bytes.push_back(outcome.peak_bytes);
+  }
+  result.trace = device->trace().entries();
+  result.weights = save_weights(session.runtime().executor(), "");
+  return result;
+}
+
+TinyResult train_tiny(const Config& config, const TinyOptions& options) {
+  if (options.ranks == 1) return train_tiny(*make_single_world({.timeout_s = 60}), config, options);
+  TinyResult first;
+  run_local_world(options.ranks, {.timeout_s = 60}, [&](World& world) {
+    TinyResult result = train_tiny(world, config, options);
+    if (world.rank() == 0) first = std::move(result);  // the only writer; read after every rank has ended
+  });
+  return first;
+}
+
+}  // namespace zs::test

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/world.h"
+#include "model/train/config.h"
+#include "runtime/device/device.h"
+#include "runtime/device/trace.h"
+
+namespace zs::test {
+
+/// What a run of a few steps of a tiny GPT left on rank 0.
+struct TinyResult {
+  std::vector<float> losses;             // of every micro-batch of every step, in global order
+  std::vector<float> grad_norms;         // a step
+  std::vector<std::int64_t> peak_bytes;  // a step, the largest of the ranks
+  std::string weights;                   // the hash of the final weights
+  std::vector<TraceEntry> trace;         // of the last step
+};
+
+struct TinyOptions {
+  int ranks = 1;
+  int threads = 1;
+  int steps = 3;
+  std::uint64_t perturb_seed = 0;
+  bool uses_planned_order = true;  // else the first micro-batch records it
+};
+
+/// 3 blocks of width 32, sequences of 16, 24 micro-batches a step, deterministic.
+Config tiny_config();
+
+/// The same on every rank of `world`; samples are a function of their number alone.
+TinyResult train_tiny(World& world, const Config& config, const TinyOptions& options);
+/// On `options.ranks` threads of this process (or on one rank without a transport).
+TinyResult train_tiny(const Config& config, const TinyOptions& options);
+
+}  // namespace zs::test
