@@ -1,0 +1,76 @@
+#include "model/data/output_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include "runtime/base/check.h"
+
+namespace zs {
+namespace {
+
+std::string reason(int error) { return std::error_code(error, std::generic_category()).message(); }
+
+}  // namespace
+
+OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+  // The process id and O_EXCL keep two writers of one path apart; a number is left over only by a killed process.
+  for (int attempt = 0; attempt < 100 && descriptor_ < 0; ++attempt) {
+    temporary_ = fmt::format("{}.{}-{}.tmp", path_, ::getpid(), attempt);
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (descriptor_ < 0 && errno != EEXIST) break;
+  }
+  if (descriptor_ < 0)
+    throw Error(ExitCode::cannot_create, fmt::format("cannot create the file: {}", reason(errno)), path_, "check the folder's permissions");
+  has_temporary_ = true;
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (has_temporary_) ::unlink(temporary_.c_str());
+}
+
+void OutputFile::fail(const char* operation, int error) const {
+  throw Error(ExitCode::io, fmt::format("{} failed: {}", operation, reason(error)), path_, "free some space and run again");
+}
+
+void OutputFile::write(const void* data, std::size_t bytes) {
+  ZS_CHECK(descriptor_ >= 0, "write to {} after commit", path_);
+  const auto* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t count = ::write(descriptor_, next, bytes);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) fail("write", errno);
+    next += count;
+    bytes -= static_cast<std::size_t>(count);
+  }
+}
+
+void OutputFile::commit() {
+  ZS_CHECK(descriptor_ >= 0, "second commit of {}", path_);
+  if (::fsync(descriptor_) != 0) fail("fsync", errno);
+  const int closed = ::close(descriptor_);
+  descriptor_ = -1;
+  if (closed != 0) fail("close", errno);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename", errno);
+  has_temporary_ = false;
+
+  const std::string folder = std::filesystem::path(path_).parent_path().string();
+  const int parent = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (parent < 0) fail("opening the folder", errno);
+  // Some file systems cannot sync a folder and say so; the rename is as durable there as it gets.
+  const int error = ::fsync(parent) == 0 || errno == EINVAL ? 0 : errno;
+  ::close(parent);
+  if (error != 0) fail("fsync of the folder", error);
+}
+
+void write_file_atomically(const std::string& path, std::string_view content) {
+  OutputFile file(path);
+  file.write(content.data(), content.size());
+  file.commit();
+}
+
+}  // namespace zs

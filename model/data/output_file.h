@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace zs {
+
+/// A file that appears whole or not at all: written beside its place under a temporary name, then synced and renamed by
+/// commit(). Owns descriptor and temporary file; without commit() the destructor removes it. One thread uses it. Throws
+/// Error(cannot_create) when it cannot be opened and Error(io) when anything later fails; after that only destruction is legal.
+class OutputFile {
+ public:
+  explicit OutputFile(std::string path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void write(const void* data, std::size_t bytes);
+  void commit();
+
+ private:
+  [[noreturn]] void fail(const char* operation, int error) const;
+
+  std::string path_, temporary_;
+  int descriptor_ = -1;
+  bool has_temporary_ = false;
+};
+
+void write_file_atomically(const std::string& path, std::string_view content);
+
+}  // namespace zs
