@@ -1,0 +1,123 @@
+#include "comm/communicator.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <iterator>
+
+#include "runtime/base/random.h"
+
+namespace zs {
+namespace {
+
+bool overlap(const Buffer& a, const Buffer& b) {
+  const auto* first_a = static_cast<const std::byte*>(a.data);
+  const auto* first_b = static_cast<const std::byte*>(b.data);
+  return !a.empty() && !b.empty() && first_a < first_b + b.bytes() && first_b < first_a + a.bytes();
+}
+
+/// `variant` tells apart what the name of the operation does not: fold, root, reduction.
+OpTag make_tag(std::string_view op, std::string_view unit, std::string_view variant, const Buffer& buffer) {
+  OpTag tag;
+  tag.elems = buffer.elems;
+  tag.dtype = buffer.dtype;
+  tag.hash = hash_name(op);
+  for (const std::uint64_t word :
+       {hash_name(unit), hash_name(variant), static_cast<std::uint64_t>(buffer.dtype), static_cast<std::uint64_t>(buffer.elems)}) {
+    tag.hash = mix64(tag.hash ^ word);
+  }
+  const auto room = tag.text_.size() - 1 - op.size() - variant.size() - 3;
+  const std::string shown = unit.size() <= room ? std::string(unit) : ".." + std::string(unit.substr(unit.size() - (room - 2)));
+  const std::string text = fmt::format("{}({}){}{}", op, shown, variant.empty() ? "" : " ", variant);
+  std::copy_n(text.begin(), std::min(text.size(), tag.text_.size() - 1), tag.text_.begin());
+  return tag;
+}
+
+const char* name_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return "sum";
+    case ReduceOp::max: return "max";
+    case ReduceOp::min: return "min";
+  }
+  return "?";
+}
+
+OpInfo info(std::string_view op, std::string_view unit, std::vector<Buffer> reads, std::vector<Buffer> writes) {
+  return {fmt::format("{}:{}", op, unit), std::move(reads), std::move(writes)};
+}
+
+}  // namespace
+
+Error ranks_disagree(int rank_a, const OpTag& a, int rank_b, const OpTag& b) {
+  if (rank_a > rank_b) return ranks_disagree(rank_b, b, rank_a, a);
+  return Error(ExitCode::ranks_disagree, fmt::format("the ranks disagree: rank {} {} {} n={}, rank {} {} {} n={}", rank_a, a.text(),
+                                                     name_of(a.dtype), a.elems, rank_b, b.text(), name_of(b.dtype), b.elems));
+}
+
+std::string Communicator::where(std::string_view op, std::string_view unit) const {
+  return fmt::format("{}({}) on rank {} of {}", op, unit, rank(), size());
+}
+
+void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full) {
+  ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("all_gather", unit), full.elems,
+           shard.elems * size());
+  ZS_CHECK(full.dtype == shard.dtype && full.device == shard.device, "{}: shard is {} on {}, full {} on {}", where("all_gather", unit),
+           name_of(shard.dtype), name_of(shard.device), name_of(full.dtype), name_of(full.device));
+  const Buffer own = full.slice(rank() * shard.elems, shard.elems);
+  ZS_CHECK(own.data == shard.data || !overlap(shard, full), "{}: shard overlaps full, but is not this rank's slice of it",
+           where("all_gather", unit));
+  const OpTag tag = make_tag("all_gather", unit, "", shard);
+  stream.enqueue(info("all_gather", unit, {shard}, {full}), [this, tag, shard, full](ExecContext&) { do_all_gather(tag, shard, full); });
+}
+
+void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, Fold fold) {
+  const bool accumulate = fold == Fold::accumulate;
+  ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("reduce_scatter", unit), full.elems,
+           shard.elems * size());
+  ZS_CHECK((full.dtype == DType::f32 || full.dtype == DType::bf16) && (shard.dtype == DType::f32 || shard.dtype == full.dtype),
+           "{}: {} into {}, expected f32 or bf16 into f32 or the same", where("reduce_scatter", unit), name_of(full.dtype),
+           name_of(shard.dtype));
+  ZS_CHECK(full.device == shard.device, "{}: full is on {}, shard on {}", where("reduce_scatter", unit), name_of(full.device),
+           name_of(shard.device));
+  const Buffer own = full.slice(rank() * shard.elems, shard.elems);
+  const bool in_place = own.data == shard.data && own.dtype == shard.dtype && !accumulate;
+  ZS_CHECK(in_place || !overlap(shard, full), "{}: shard overlaps full; it may only be this rank's slice, same dtype, overwrite",
+           where("reduce_scatter", unit));
+  const OpTag tag = make_tag("reduce_scatter", unit, fmt::format("{}{}", accumulate ? "accumulate " : "into ", name_of(shard.dtype)), full);
+  std::vector<Buffer> reads{full};
+  if (accumulate) reads.push_back(shard);
+  stream.enqueue(info("reduce_scatter", unit, std::move(reads), {shard}),
+                 [this, tag, full, shard, fold](ExecContext&) { do_reduce_scatter(tag, full, shard, fold); });
+}
+
+void Communicator::all_reduce(Stream& stream, std::string_view unit, Buffer data, ReduceOp op) {
+  ZS_CHECK(data.dtype != DType::u16 && data.dtype != DType::u8, "{}: {}, expected f32, bf16, f64, i32 or i64", where("all_reduce", unit),
+           name_of(data.dtype));
+  const OpTag tag = make_tag("all_reduce", unit, name_of(op), data);
+  stream.enqueue(info("all_reduce", unit, {data}, {data}), [this, tag, data, op](ExecContext&) { do_all_reduce(tag, data, op); });
+}
+
+void Communicator::broadcast(Stream& stream, std::string_view unit, Buffer data, int root) {
+  ZS_CHECK(root >= 0 && root < size(), "{}: root {}", where("broadcast", unit), root);
+  const OpTag tag = make_tag("broadcast", unit, fmt::format("root {}", root), data);
+  const bool is_root = root == rank();
+  stream.enqueue(
+      info("broadcast", unit, is_root ? std::vector{data} : std::vector<Buffer>{}, is_root ? std::vector<Buffer>{} : std::vector{data}),
+      [this, tag, data, root](ExecContext&) { do_broadcast(tag, data, root); });
+}
+
+void Communicator::all_to_all(Stream& stream, std::string_view unit, Buffer in, Buffer out) {
+  ZS_CHECK(in.elems == out.elems && in.elems % size() == 0, "{}: in has {} elements, out {}, expected equal multiples of {}",
+           where("all_to_all", unit), in.elems, out.elems, size());
+  ZS_CHECK(in.dtype == out.dtype && in.device == out.device, "{}: in is {} on {}, out {} on {}", where("all_to_all", unit),
+           name_of(in.dtype), name_of(in.device), name_of(out.dtype), name_of(out.device));
+  ZS_CHECK(!overlap(in, out), "{}: in and out overlap", where("all_to_all", unit));
+  const OpTag tag = make_tag("all_to_all", unit, "", in);
+  stream.enqueue(info("all_to_all", unit, {in}, {out}), [this, tag, in, out](ExecContext&) { do_all_to_all(tag, in, out); });
+}
+
+void Communicator::barrier(Stream& stream, std::string_view unit) {
+  const OpTag tag = make_tag("barrier", unit, "", Buffer{});
+  stream.enqueue(info("barrier", unit, {}, {}), [this, tag](ExecContext&) { do_barrier(tag); });
+}
+
+}  // namespace zs

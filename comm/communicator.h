@@ -1,0 +1,98 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/buffer.h"
+#include "runtime/device/allocator.h"
+#include "runtime/device/stream.h"
+
+namespace zs {
+
+enum class ReduceOp : std::uint8_t { sum, max, min };
+
+/// How reduce_scatter treats its output: `overwrite` starts the sum from nothing, `accumulate` from what the output holds.
+enum class Fold : std::uint8_t { overwrite, accumulate };
+
+/// What one operation of one rank is. It travels with the data of every operation, so that ranks which disagree are stopped
+/// before data mixes. Trivially copyable: transports send its bytes.
+struct OpTag {
+  std::uint64_t hash = 0;        ///< of operation, unit, dtypes, count, and fold, root or reduction
+  std::int64_t elems = 0;        ///< of the buffer named first in the operation
+  DType dtype = DType::f32;      ///< of the same buffer
+  std::array<char, 63> text_{};  ///< "all_gather(blocks.3)", zero-terminated; a long unit keeps its end
+
+  std::string_view text() const { return text_.data(); }
+};
+static_assert(sizeof(OpTag) == 80);
+
+/// Error(ranks_disagree) that names both ranks' operations, lower rank first.
+Error ranks_disagree(int rank_a, const OpTag& a, int rank_b, const OpTag& b);
+
+/// Thrown by a wait that ended because another rank failed or aborted the group: a consequence, not a cause.
+class GroupEnded final : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A group of ranks that exchange buffers on streams. One communicator per (group, stream): all operations of one
+/// communicator are enqueued on one stream, in the same order on every rank. On return: enqueued, not done. Every
+/// operation names the unit (or purpose) it works for; transports carry an OpTag with the data, so ranks that disagree throw
+/// Error(ranks_disagree) before data mixes. A wait for a peer longer than the world's timeout throws Error(peer_lost). After
+/// either the communicator is of no further use. Sums are folded in rank order, so they are the same for every transport.
+/// Any count is legal, zero included. Every operation begins when all ranks have come to it.
+///
+/// Owned by whoever split it off; must outlive the streams' work, and must die before its World. One host thread uses it.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual const char* transport() const = 0;
+
+  /// Memory the transport can use without a copy; one for the whole World. Buffers from elsewhere are legal, may be slower.
+  virtual Allocator& arena() = 0;
+
+  /// full (size * n) := concatenation of every rank's shard (n), in rank order. In place when `shard` is this rank's slice of
+  /// `full`. Same dtype. Any other overlap is an error.
+  void all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full);
+
+  /// shard (n) := [shard +] sum over ranks, in rank order 0..size-1, of their `full` (size * n) slices that belong to this
+  /// rank. `full` f32 or bf16; `shard` f32 (the sum is carried in f32: one f32 addition a rank and element), or the same
+  /// dtype as `full` (then rounded once at the end, also with accumulate). In place when `shard` is this rank's slice of `full`
+  /// (same dtype, overwrite only).
+  void reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, Fold fold);
+
+  /// data := reduction over ranks in rank order. f32, f64, i32 and i64 (sums wrap); bf16 is carried in f32. A NaN of any rank
+  /// makes the maximum and the minimum NaN.
+  void all_reduce(Stream& stream, std::string_view unit, Buffer data, ReduceOp op);
+
+  /// data := rank `root`'s data.
+  void broadcast(Stream& stream, std::string_view unit, Buffer data, int root);
+
+  /// out slice j (n) on this rank := in slice (this rank) of rank j. Same dtype and count (size * n). Not in place.
+  void all_to_all(Stream& stream, std::string_view unit, Buffer in, Buffer out);
+
+  /// The stream goes on when every rank's stream has come here.
+  void barrier(Stream& stream, std::string_view unit);
+
+  /// Collective, blocks the host: ranks of equal `color` form a communicator, ordered by (key, rank). `split(0, rank())`
+  /// is a duplicate, for another stream.
+  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+
+ protected:
+  // Called on the stream's thread with checked arguments. Size 1 and counts of zero come here too.
+  virtual void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) = 0;
+  virtual void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold fold) = 0;
+  virtual void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op) = 0;
+  virtual void do_broadcast(const OpTag& tag, Buffer data, int root) = 0;
+  virtual void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) = 0;
+  virtual void do_barrier(const OpTag& tag) = 0;
+
+ private:
+  std::string where(std::string_view op, std::string_view unit) const;
+};
+
+}  // namespace zs

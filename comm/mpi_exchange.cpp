@@ -1,0 +1,217 @@
+#include "comm/mpi_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace zs {
+namespace {
+
+constexpr int kFirstTag = 1, kChunkTag = 2;  // messages of one pair and tag do not overtake each other
+constexpr double kAbandonTimeout_s = 1;
+
+std::int64_t chunks_in(std::int64_t bytes, std::int64_t chunk_bytes) { return (bytes + chunk_bytes - 1) / chunk_bytes; }
+
+}  // namespace
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING + 1> text{};
+  int length = 0;
+  const bool known = MPI_Error_string(code, text.data(), &length) == MPI_SUCCESS;
+  throw Error(ExitCode::peer_lost, fmt::format("{} failed: {}", call, known ? text.data() : "unknown error"));
+}
+
+MpiExchange::MpiExchange(MPI_Comm comm, double timeout_s, Allocator& arena) : comm_(comm), timeout_s_(timeout_s), arena_(arena) {
+  check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+  const auto ranks = static_cast<std::size_t>(size_);
+  incoming_.resize(ranks * kFirstMessageBytes);
+  outgoing_.resize(ranks * kFirstMessageBytes);
+  peers_.resize(ranks);
+  progress_.resize(ranks);
+  requests_.assign(ranks * kLanes, MPI_REQUEST_NULL);
+  indices_.resize(ranks * kLanes);
+  // Whole cache lines, and so whole elements of every dtype.
+  fold_chunk_bytes_ = std::clamp<std::int64_t>(kScratchBytes / kSlots / std::max(size_ - 1, 1) / 64 * 64, 4096, kFoldChunkBytes);
+}
+
+MpiExchange::~MpiExchange() {
+  if (scratch_) arena_.deallocate(scratch_, kSlots * size_ * fold_chunk_bytes_);
+  int finalized = 0;
+  // A communicator that cannot be freed any more is MPI's to clean up: nothing to do about either code.
+  if (MPI_Finalized(&finalized) == MPI_SUCCESS && !finalized && MPI_Comm_free(&comm_) != MPI_SUCCESS) comm_ = MPI_COMM_NULL;
+}
+
+std::span<MpiExchange::Peer> MpiExchange::prepare() {
+  std::fill(peers_.begin(), peers_.end(), Peer{});
+  return peers_;
+}
+
+void MpiExchange::run(const OpTag& tag, const Folding* folding) {
+  if (has_failed_) {
+    throw Error(ExitCode::peer_lost, fmt::format("rank {}: {} on a communicator that has failed before", rank_, tag.text()));
+  }
+  tag_ = tag;
+  folding_ = folding;
+  chunk_bytes_ = folding ? fold_chunk_bytes_ : kPlacedChunkBytes;
+  folded_ = 0;
+  std::fill(progress_.begin(), progress_.end(), Progress{});
+  if (folding && !scratch_) scratch_ = static_cast<std::byte*>(arena_.allocate(kSlots * size_ * fold_chunk_bytes_));
+  try {
+    start();
+    if (folding_) fold_what_is_complete();
+    poll_to_the_end();
+  } catch (...) {
+    has_failed_ = true;
+    abandon();
+    throw;
+  }
+}
+
+void MpiExchange::start() {
+  for (int step = 1; step < size_; ++step) {
+    const int peer = (rank_ - step + size_) % size_;
+    check_mpi(MPI_Irecv(first_message(incoming_, peer), kFirstMessageBytes, MPI_BYTE, peer, kFirstTag, comm_, &request(first_in, peer)),
+              "MPI_Irecv");
+  }
+  for (int step = 1; step < size_; ++step) {  // every rank begins with another peer
+    const int peer = (rank_ + step) % size_;
+    std::byte* message = first_message(outgoing_, peer);
+    std::memcpy(message, &tag_, sizeof tag_);
+    const bool small = at(peer).send_bytes <= kInlineBytes;
+    if (small) copy_bytes(message + sizeof tag_, at(peer).send, at(peer).send_bytes);
+    const auto bytes = static_cast<int>(sizeof tag_) + static_cast<int>(small ? at(peer).send_bytes : 0);
+    check_mpi(MPI_Isend(message, bytes, MPI_BYTE, peer, kFirstTag, comm_, &request(first_out, peer)), "MPI_Isend");
+    if (!small) pump_sends(peer);
+  }
+}
+
+void MpiExchange::poll_to_the_end() {
+  Patience patience(timeout_s_);
+  for (;;) {
+    int count = 0;
+    check_mpi(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), MPI_STATUSES_IGNORE),
+              "MPI_Testsome");
+    if (count == MPI_UNDEFINED) return;  // nothing is under way: every completion has posted what follows it
+    for (int i = 0; i < count; ++i) completed(indices_[static_cast<std::size_t>(i)]);
+    if (count > 0) {
+      patience.restart();
+    } else if (!patience.pause()) {
+      throw Error(ExitCode::peer_lost, fmt::format("rank {}: {} waited {:g} s for rank {}", rank_, tag_.text(), timeout_s_, waited_for()));
+    }
+  }
+}
+
+void MpiExchange::completed(int index) {
+  const int lane = index / size_, peer = index % size_;
+  switch (lane) {
+    case first_in: first_message_came(peer); break;
+    case first_out: break;
+    case in_0:
+    case in_1:
+      if (folding_) fold_what_is_complete();
+      pump_receives(peer);
+      break;
+    default: pump_sends(peer);
+  }
+}
+
+void MpiExchange::first_message_came(int peer) {
+  OpTag theirs;
+  const std::byte* message = first_message(incoming_, peer);
+  std::memcpy(&theirs, message, sizeof theirs);
+  if (theirs.hash != tag_.hash) throw ranks_disagree(rank_, tag_, peer, theirs);
+  if (at(peer).receive_bytes > kInlineBytes) return pump_receives(peer);
+  if (at(peer).receive_bytes == 0) return;
+  copy_bytes(destination(peer, 0), message + sizeof theirs, at(peer).receive_bytes);
+  progress(peer).received = 1;
+  if (folding_) fold_what_is_complete();
+}
+
+void MpiExchange::pump_sends(int peer) {
+  std::int64_t& next = progress(peer).sent;
+  for (; next * chunk_bytes_ < at(peer).send_bytes; ++next) {
+    MPI_Request& lane = request(static_cast<Lane>(out_0 + next % kSlots), peer);
+    if (lane != MPI_REQUEST_NULL) return;
+    const std::int64_t offset = next * chunk_bytes_, bytes = std::min(chunk_bytes_, at(peer).send_bytes - offset);
+    check_mpi(MPI_Isend(at(peer).send + offset, static_cast<int>(bytes), MPI_BYTE, peer, kChunkTag, comm_, &lane), "MPI_Isend");
+  }
+}
+
+void MpiExchange::pump_receives(int peer) {
+  std::int64_t& next = progress(peer).received;
+  for (; next * chunk_bytes_ < at(peer).receive_bytes; ++next) {
+    if (folding_ && next >= folded_ + kSlots) return;  // its scratch still holds a chunk that is not folded
+    MPI_Request& lane = request(static_cast<Lane>(in_0 + next % kSlots), peer);
+    if (lane != MPI_REQUEST_NULL) return;
+    const std::int64_t bytes = std::min(chunk_bytes_, at(peer).receive_bytes - next * chunk_bytes_);
+    check_mpi(MPI_Irecv(destination(peer, next), static_cast<int>(bytes), MPI_BYTE, peer, kChunkTag, comm_, &lane), "MPI_Irecv");
+  }
+}
+
+void MpiExchange::fold_what_is_complete() {
+  const std::int64_t part_size = size_of(folding_->part_dtype), out_size = size_of(folding_->out_dtype);
+  const std::int64_t chunk_elems = chunk_bytes_ / part_size, chunks = chunks_in(folding_->elems, chunk_elems), before = folded_;
+  for (; folded_ < chunks; ++folded_) {
+    parts_.clear();
+    for (int r = 0; r < size_; ++r) {
+      if (r != rank_ && !chunk_is_complete(r, folded_)) break;
+      parts_.push_back(r == rank_ ? folding_->own + folded_ * chunk_bytes_ : destination(r, folded_));
+    }
+    if (static_cast<int>(parts_.size()) < size_) break;
+    const std::int64_t begin = folded_ * chunk_elems;
+    std::byte* out = folding_->out + begin * out_size;
+    fold({parts_, folding_->part_dtype, folding_->accumulate ? out : nullptr, out, folding_->out_dtype,
+          std::min(chunk_elems, folding_->elems - begin), folding_->op});
+  }
+  if (folded_ == before) return;
+  // A chunk was complete, so every peer's first message has come and agrees.
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_) pump_receives(r);
+  }
+}
+
+bool MpiExchange::chunk_is_complete(int peer, std::int64_t chunk) {
+  return progress(peer).received > chunk && request(static_cast<Lane>(in_0 + chunk % kSlots), peer) == MPI_REQUEST_NULL;
+}
+
+std::byte* MpiExchange::destination(int peer, std::int64_t chunk) {
+  if (!folding_) return at(peer).receive + chunk * chunk_bytes_;
+  return scratch_ + (chunk % kSlots * size_ + peer) * chunk_bytes_;
+}
+
+std::string MpiExchange::waited_for() const {
+  std::vector<int> ranks;
+  for (int peer = 0; peer < size_; ++peer) {
+    const auto pending = [&](int lane) { return requests_[static_cast<std::size_t>(lane * size_ + peer)] != MPI_REQUEST_NULL; };
+    if (pending(first_in) || pending(in_0) || pending(in_1)) ranks.push_back(peer);
+  }
+  for (int peer = 0; peer < size_ && ranks.empty(); ++peer) {
+    const auto pending = [&](int lane) { return requests_[static_cast<std::size_t>(lane * size_ + peer)] != MPI_REQUEST_NULL; };
+    if (pending(first_out) || pending(out_0) || pending(out_1)) ranks.push_back(peer);
+  }
+  return list_of(ranks);
+}
+
+/// After a failure: takes the receives back, so that nothing writes into buffers any more. Sends cannot be taken back; those that
+/// nobody receives are let go.
+void MpiExchange::abandon() noexcept {
+  bool taken_back = true;
+  for (int lane : {first_in, in_0, in_1}) {
+    for (int peer = 0; peer < size_; ++peer) {
+      MPI_Request& pending = request(static_cast<Lane>(lane), peer);
+      if (pending != MPI_REQUEST_NULL) taken_back = MPI_Cancel(&pending) == MPI_SUCCESS && taken_back;
+    }
+  }
+  Patience patience(kAbandonTimeout_s);
+  int done = 0;
+  while (taken_back && !done && patience.pause()) {
+    taken_back = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE) == MPI_SUCCESS;
+  }
+  for (MPI_Request& pending : requests_) {
+    if (pending != MPI_REQUEST_NULL && MPI_Request_free(&pending) != MPI_SUCCESS) pending = MPI_REQUEST_NULL;
+  }
+}
+
+}  // namespace zs

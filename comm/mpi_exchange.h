@@ -1,0 +1,112 @@
+#pragma once
+
+#include <mpi.h>
+
+#include <array>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/fold.h"
+#include "comm/wait.h"
+
+namespace zs {
+
+/// The one place where MPI's return codes are read: throws Error(peer_lost) with MPI's own text.
+void check_mpi(int code, const char* call);
+
+/// Everything that one operation moves between this rank and its peers, by non-blocking point-to-point messages, polled, with a
+/// deadline that every completed message renews. Owns one MPI communicator. Used by one thread at a time.
+///
+/// The first message of each pair is the OpTag, with the payload behind it where that is small. A receiver compares the tag before
+/// it lets any payload into a buffer; larger payloads are already on their way then, in chunks, at most kSlots of them at a time.
+class MpiExchange {
+ public:
+  static constexpr std::int64_t kFirstMessageBytes = 3072;  // stays below the eager limits of vader (4 KiB) and tcp (64 KiB)
+  static constexpr std::int64_t kInlineBytes = kFirstMessageBytes - static_cast<std::int64_t>(sizeof(OpTag));
+  static constexpr std::int64_t kPlacedChunkBytes = std::int64_t{8} << 20;  // far below what an int can count
+  static constexpr std::int64_t kFoldChunkBytes = std::int64_t{1} << 20;    // at most, for one peer
+  static constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;      // for all peers together
+  static constexpr int kSlots = 2;
+
+  /// What goes to and comes from one peer. Ignored for this rank itself.
+  struct Peer {
+    const std::byte* send = nullptr;
+    std::int64_t send_bytes = 0;
+    std::byte* receive = nullptr;  ///< unused when the exchange folds
+    std::int64_t receive_bytes = 0;
+  };
+  /// Received payloads go through scratch and are folded with this rank's own part, in rank order.
+  struct Folding {
+    const std::byte* own;
+    DType part_dtype;
+    std::byte* out;
+    DType out_dtype;
+    bool accumulate;
+    std::int64_t elems;
+    ReduceOp op;
+  };
+
+  /// Takes the communicator over.
+  MpiExchange(MPI_Comm comm, double timeout_s, Allocator& arena);
+  ~MpiExchange();
+  MpiExchange(const MpiExchange&) = delete;
+  MpiExchange& operator=(const MpiExchange&) = delete;
+
+  MPI_Comm comm() const { return comm_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  /// One entry a rank, cleared; filled by the caller before each run.
+  std::span<Peer> prepare();
+  void run(const OpTag& tag) { run(tag, nullptr); }
+  void run_folding(const OpTag& tag, const Folding& folding) { run(tag, &folding); }
+
+ private:
+  enum Lane { first_in, first_out, in_0, in_1, out_0, out_1, kLanes };
+
+  struct Progress {
+    std::int64_t sent = 0, received = 0;  // chunks whose message has been posted
+  };
+
+  void run(const OpTag& tag, const Folding* folding);
+  void start();
+  void poll_to_the_end();
+  void completed(int index);
+  void first_message_came(int peer);
+  void pump_sends(int peer);
+  void pump_receives(int peer);
+  void fold_what_is_complete();
+  bool chunk_is_complete(int peer, std::int64_t chunk);
+  std::byte* destination(int peer, std::int64_t chunk);
+  std::string waited_for() const;
+  void abandon() noexcept;
+
+  MPI_Request& request(Lane lane, int peer) { return requests_[static_cast<std::size_t>(lane * size_ + peer)]; }
+  std::byte* first_message(std::vector<std::byte>& messages, int peer) { return messages.data() + peer * kFirstMessageBytes; }
+  Peer& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
+  Progress& progress(int peer) { return progress_[static_cast<std::size_t>(peer)]; }
+
+  MPI_Comm comm_;
+  double timeout_s_;
+  Allocator& arena_;
+  int rank_ = 0, size_ = 0;
+  bool has_failed_ = false;
+  std::vector<std::byte> incoming_, outgoing_;  // first messages, by peer
+  std::byte* scratch_ = nullptr;                // [slot][peer][fold_chunk_bytes_], made by the first fold
+  std::int64_t fold_chunk_bytes_ = 0;
+
+  // of the operation that runs
+  OpTag tag_;
+  const Folding* folding_ = nullptr;
+  std::int64_t chunk_bytes_ = 0, folded_ = 0;  // folded chunks
+  std::vector<Peer> peers_;
+  std::vector<Progress> progress_;
+  std::vector<MPI_Request> requests_;  // [lane][peer]
+  std::vector<int> indices_;
+  std::vector<const std::byte*> parts_;
+};
+
+}  // namespace zs

@@ -1,0 +1,62 @@
+#include <array>
+
+#include "comm/fold.h"
+#include "comm/world.h"
+
+namespace zs {
+namespace {
+
+/// A group of one: copies and casts, or nothing where input and output are the same memory. Thread and stream rules: Communicator's.
+class SingleCommunicator final : public Communicator {
+ public:
+  explicit SingleCommunicator(std::shared_ptr<Allocator> arena) : arena_(std::move(arena)) {}
+
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  const char* transport() const override { return "single"; }
+  Allocator& arena() override { return *arena_; }
+  std::unique_ptr<Communicator> split(int, int) override { return std::make_unique<SingleCommunicator>(arena_); }
+
+ private:
+  void do_all_gather(const OpTag&, Buffer shard, Buffer full) override { copy_bytes(full.data, shard.data, shard.bytes()); }
+  void do_reduce_scatter(const OpTag&, Buffer full, Buffer shard, Fold how) override {
+    const bool accumulate = how == Fold::accumulate;
+    if (!accumulate && full.dtype == shard.dtype) return copy_bytes(shard.data, full.data, full.bytes());
+    const std::array<const std::byte*, 1> parts{static_cast<const std::byte*>(full.data)};
+    auto* out = static_cast<std::byte*>(shard.data);
+    fold({parts, full.dtype, accumulate ? out : nullptr, out, shard.dtype, shard.elems, ReduceOp::sum});
+  }
+  void do_all_reduce(const OpTag&, Buffer, ReduceOp) override {}
+  void do_broadcast(const OpTag&, Buffer, int) override {}
+  void do_all_to_all(const OpTag&, Buffer in, Buffer out) override { copy_bytes(out.data, in.data, in.bytes()); }
+  void do_barrier(const OpTag&) override {}
+
+  std::shared_ptr<Allocator> arena_;
+};
+
+class SingleWorld final : public World {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  int local_rank() const override { return 0; }
+  int local_size() const override { return 1; }
+  std::string transport() const override { return "single"; }
+  std::unique_ptr<Communicator> communicator() override { return std::make_unique<SingleCommunicator>(arena_); }
+  std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
+    ZS_CHECK(ranks.size() == 1 && ranks[0] == 0, "a group of {} ranks in a world of one", ranks.size());
+    return communicator();
+  }
+  Agreement agree(int code, const std::string& message) override {
+    return code == 0 ? Agreement{} : Agreement{code, message.substr(0, 1000), 0};
+  }
+  void abort(int) noexcept override {}  // nobody waits for this rank
+
+ private:
+  std::shared_ptr<Allocator> arena_ = make_cpu_allocator();
+};
+
+}  // namespace
+
+std::unique_ptr<World> make_single_world(const WorldOptions&) { return std::make_unique<SingleWorld>(); }
+
+}  // namespace zs

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace zs {
+
+/// How every wait for a peer passes its time: a few looks, a few yields, then sleeps that grow to 100 us (there may be four ranks
+/// to a core), with a deadline on the monotonic clock. A value on the waiting thread's stack.
+class Patience {
+ public:
+  explicit Patience(double timeout_s) : limit_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s))) {
+    restart();
+  }
+
+  /// Something moved: the deadline and the pauses start again.
+  void restart() {
+    round_ = 0;
+    sleep_ = kFirstSleep;
+    deadline_ = Clock::now() + limit_;
+  }
+
+  /// Pauses, longer each time. False, without a pause, when the deadline has passed.
+  bool pause() {
+    ++round_;
+    if (round_ <= kLooks) return true;
+    if (Clock::now() >= deadline_) return false;
+    if (round_ <= kLooks + kYields) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(sleep_);
+      sleep_ = std::min(2 * sleep_, kLongestSleep);
+    }
+    return true;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr int kLooks = 16, kYields = 16;
+  static constexpr std::chrono::microseconds kFirstSleep{5}, kLongestSleep{100};
+
+  Clock::duration limit_;
+  Clock::time_point deadline_;
+  std::chrono::microseconds sleep_{kFirstSleep};
+  int round_ = 0;
+};
+
+/// "0, 2, 5". Not fmt::join: GCC 12 at -O3 warns inside fmt 9 about it, falsely.
+inline std::string list_of(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return text;
+}
+
+}  // namespace zs

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "comm/communicator.h"
+
+namespace zs {
+
+/// All ranks of a job, seen from one of them. Owned by the program's main function (or by run_local_world); one host thread uses it,
+/// except `abort`, which any thread may call. Outlives every communicator that came from it.
+class World {
+ public:
+  virtual ~World() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// Position among, and number of, the ranks on this host.
+  virtual int local_rank() const = 0;
+  virtual int local_size() const = 0;
+  virtual std::string transport() const = 0;
+
+  /// Collective, blocks the host: a communicator over all ranks, for one stream.
+  virtual std::unique_ptr<Communicator> communicator() = 0;
+  /// Collective over all ranks of the world, blocks the host: a communicator over `ranks` (of the world, in the order wanted), for one
+  /// stream. Every rank names the group that it belongs to itself; the groups are disjoint.
+  virtual std::unique_ptr<Communicator> group(std::span<const int> ranks) = 0;
+
+  /// Collective, blocks the host: every rank gives its (code, message); returns the code and message of the lowest rank whose code is
+  /// not zero, on every rank the same, or (0, "", -1). Messages are cut to 1000 bytes.
+  struct Agreement {
+    int code = 0;
+    std::string message;
+    int rank = -1;
+  };
+  virtual Agreement agree(int code, const std::string& message) = 0;
+
+  /// Ends every rank of the job with this exit code. Does not return to a useful state: mpi ends the process; local
+  /// poisons the group, so that every wait of every rank throws.
+  virtual void abort(int code) noexcept = 0;
+};
+
+struct WorldOptions {
+  double timeout_s = 300;  ///< longest wait for a peer inside one operation
+};
+
+/// One rank, no transport, no copies where input and output are the same buffer.
+std::unique_ptr<World> make_single_world(const WorldOptions& options);
+
+/// This rank of a job that mpirun started. The first call initialises MPI (thread level multiple); destroying the World
+/// finalises it, after a barrier with the timeout: if a peer does not come, the job is aborted with peer_lost instead of
+/// hanging in MPI_Finalize. Only one exists in a process. Where the program has initialised MPI itself, it finalises it too.
+std::unique_ptr<World> make_mpi_world(const WorldOptions& options);
+
+/// `ranks` threads of this process as ranks: runs `body(world)` on each and returns when all have ended. The first exception
+/// is thrown again: causes before lost peers before GroupEnded, then the lowest rank. Waiting ranks wake as soon as one throws.
+void run_local_world(int ranks, const WorldOptions& options, const std::function<void(World&)>& body);
+
+/// A rank that is said to be `rank` of `size`, for the meta device: operations are declared and checked, nothing moves. Nobody knows the
+/// other ranks' colours, so `split` only makes duplicates (0, rank); `group` makes any group.
+std::unique_ptr<World> make_meta_world(int rank, int size);
+
+/// How the process was launched, read off the environment, before MPI is touched. Throws Error(usage) when a launcher's
+/// variables (PMI_SIZE, SLURM_NTASKS with SLURM_PROCID, MPI_LOCALNRANKS, WORLD_SIZE ...) say several ranks and Open MPI's do not.
+enum class Launch { single, mpirun };
+Launch detect_launch();
+
+}  // namespace zs

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstring>
+
+#include "comm/communicator.h"
+#include "runtime/base/random.h"
+
+namespace zs::test {
+
+template <class... Args>
+void expect(bool condition, fmt::format_string<Args...> text, Args&&... args) {
+  if (!condition) throw std::runtime_error(fmt::format(text, std::forward<Args>(args)...));
+}
+
+/// n elements from a communicator's arena, filled with a pattern, with a guard behind them.
+template <class T>
+class Array {
+ public:
+  Array(Communicator& comm, std::int64_t n) : arena_(comm.arena()), n_(n), data_(static_cast<T*>(arena_.allocate(bytes()))) {
+    std::memset(static_cast<void*>(data_), kPattern, static_cast<std::size_t>(bytes()));
+  }
+  ~Array() { arena_.deallocate(data_, bytes()); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
+  Buffer buffer() const { return {data_, n_, DTypeOf<T>::value, DeviceKind::cpu}; }
+  T& operator[](std::int64_t i) { return data_[i]; }
+
+  template <class Value>
+  void fill(Value value) {
+    for (std::int64_t i = 0; i < n_; ++i) data_[i] = value(i);
+  }
+  /// Equal bit for bit, and nothing written behind the end.
+  template <class Value>
+  void expect_is(const char* what, int rank, Value value) const {
+    for (std::int64_t i = 0; i < n_; ++i) {
+      const T wanted = value(i);
+      if (std::memcmp(&data_[i], &wanted, sizeof(T)) == 0) continue;
+      expect(false, "{} on rank {}: element {} of {} ({}) is {}, expected {}", what, rank, i, n_, name_of(DTypeOf<T>::value),
+             shown(data_[i]), shown(wanted));
+    }
+    const auto* guard = reinterpret_cast<const unsigned char*>(data_ + n_);
+    for (int i = 0; i < kGuardBytes; ++i) expect(guard[i] == kPattern, "{} on rank {}: written behind the end", what, rank);
+  }
+
+ private:
+  static constexpr int kGuardBytes = 128;
+  static constexpr unsigned char kPattern = 0xa5;
+  static double shown(T value) {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      return static_cast<float>(value);
+    } else {
+      return static_cast<double>(value);
+    }
+  }
+  std::int64_t bytes() const { return n_ * static_cast<std::int64_t>(sizeof(T)) + kGuardBytes; }
+
+  Allocator& arena_;
+  std::int64_t n_;
+  T* data_;
+};
+
+/// Small integers, different for every rank: sums over 8 ranks are exact in every type, bf16 included.
+template <class T>
+T whole(int rank, std::int64_t i) {
+  const auto value = static_cast<int>((i * 7 + rank * 13 + i / 29) % 29) - 14;
+  if constexpr (std::is_same_v<T, BFloat16>) return BFloat16(static_cast<float>(value));
+  return static_cast<T>(value);
+}
+
+/// Real numbers of very different sizes, so that every order of addition gives other bits.
+inline float real(int rank, std::int64_t i) {
+  const CounterRng rng(17, static_cast<std::uint64_t>(rank));
+  const auto counter = static_cast<std::uint64_t>(i);
+  return static_cast<float>(std::ldexp(rng.uniform(counter) - 0.5, static_cast<int>(rng.bits(counter) % 12)));
+}
+
+}  // namespace zs::test

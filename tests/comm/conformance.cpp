@@ -1,0 +1,331 @@
+#include "tests/comm/conformance.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <numeric>
+#include <thread>
+
+#include "comm/mesh.h"
+#include "tests/comm/arrays.h"
+
+namespace zs::test {
+namespace {
+
+template <class T>
+constexpr std::array<std::int64_t, 6> kCounts = {0, 1, 3, 777, 1000, std::is_same_v<T, float> ? 100'003 : 10'007};
+
+template <class T>
+void all_gather_of(Communicator& comm, Stream& stream) {
+  for (const std::int64_t n : kCounts<T>) {
+    const auto wanted = [&](std::int64_t i) {
+      return whole<T>(static_cast<int>(i / std::max<std::int64_t>(n, 1)), i % std::max<std::int64_t>(n, 1));
+    };
+    Array<T> shard(comm, n), full(comm, n * comm.size()), in_place(comm, n * comm.size());
+    shard.fill([&](std::int64_t i) { return whole<T>(comm.rank(), i); });
+    for (std::int64_t i = 0; i < n; ++i) in_place[comm.rank() * n + i] = shard[i];
+    comm.all_gather(stream, "unit", shard.buffer(), full.buffer());
+    comm.all_gather(stream, "unit", in_place.buffer().slice(comm.rank() * n, n), in_place.buffer());
+    stream.synchronize();
+    full.expect_is("all_gather", comm.rank(), wanted);
+    in_place.expect_is("all_gather in place", comm.rank(), wanted);
+    shard.expect_is("all_gather's input", comm.rank(), [&](std::int64_t i) { return whole<T>(comm.rank(), i); });
+  }
+}
+
+void all_gather_concatenates(World& world, Device& device) {
+  const auto comm = world.communicator();
+  Stream& stream = device.stream(StreamRole::unshard);
+  all_gather_of<float>(*comm, stream);
+  all_gather_of<BFloat16>(*comm, stream);
+  all_gather_of<std::int64_t>(*comm, stream);
+  all_gather_of<std::uint8_t>(*comm, stream);
+}
+
+template <class T, class Out>
+void reduce_scatter_of(Communicator& comm, Stream& stream) {
+  for (const std::int64_t n : kCounts<T>) {
+    const auto sum = [&](std::int64_t i, float start) {
+      for (int r = 0; r < comm.size(); ++r) start += static_cast<float>(whole<T>(r, comm.rank() * n + i));
+      return Out(start);
+    };
+    Array<T> full(comm, n * comm.size());
+    Array<Out> shard(comm, n), accumulator(comm, n);
+    full.fill([&](std::int64_t i) { return whole<T>(comm.rank(), i); });
+    accumulator.fill([&](std::int64_t i) { return whole<Out>(99, i); });
+    comm.reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), Fold::overwrite);
+    comm.reduce_scatter(stream, "unit", full.buffer(), accumulator.buffer(), Fold::accumulate);
+    stream.synchronize();
+    shard.expect_is("reduce_scatter", comm.rank(), [&](std::int64_t i) { return sum(i, 0); });
+    accumulator.expect_is("reduce_scatter onto an accumulator", comm.rank(),
+                          [&](std::int64_t i) { return sum(i, static_cast<float>(whole<Out>(99, i))); });
+    full.expect_is("reduce_scatter's input", comm.rank(), [&](std::int64_t i) { return whole<T>(comm.rank(), i); });
+    if constexpr (std::is_same_v<T, Out>) {
+      comm.reduce_scatter(stream, "unit", full.buffer(), full.buffer().slice(comm.rank() * n, n), Fold::overwrite);
+      stream.synchronize();
+      full.expect_is("reduce_scatter in place", comm.rank(), [&](std::int64_t i) {
+        const bool own = i / std::max<std::int64_t>(n, 1) == comm.rank();
+        return own ? sum(i - comm.rank() * n, 0) : whole<T>(comm.rank(), i);
+      });
+    }
+  }
+}
+
+void reduce_scatter_sums(World& world, Device& device) {
+  const auto comm = world.communicator();
+  Stream& stream = device.stream(StreamRole::reduce);
+  reduce_scatter_of<float, float>(*comm, stream);
+  reduce_scatter_of<BFloat16, float>(*comm, stream);
+  reduce_scatter_of<BFloat16, BFloat16>(*comm, stream);
+}
+
+template <class T, class Out>
+void fold_order_of(Communicator& comm, Stream& stream, std::int64_t n) {
+  Array<T> full(comm, n * comm.size());
+  Array<Out> shard(comm, n), accumulator(comm, n);
+  full.fill([&](std::int64_t i) { return T(real(comm.rank(), i)); });
+  accumulator.fill([&](std::int64_t i) { return Out(real(99, i)); });
+  comm.reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), Fold::overwrite);
+  comm.reduce_scatter(stream, "unit", full.buffer(), accumulator.buffer(), Fold::accumulate);
+  stream.synchronize();
+  const auto part = [&](int r, std::int64_t i) { return static_cast<float>(T(real(r, comm.rank() * n + i))); };
+  shard.expect_is("order of the sum", comm.rank(), [&](std::int64_t i) {
+    float sum = part(0, i);
+    for (int r = 1; r < comm.size(); ++r) sum += part(r, i);
+    return Out(sum);
+  });
+  accumulator.expect_is("order of the sum onto an accumulator", comm.rank(), [&](std::int64_t i) {
+    float sum = static_cast<float>(Out(real(99, i)));
+    for (int r = 0; r < comm.size(); ++r) sum += part(r, i);
+    return Out(sum);
+  });
+}
+
+void sums_are_folded_in_rank_order(World& world, Device& device) {
+  const auto comm = world.communicator();
+  Stream& stream = device.stream(StreamRole::reduce);
+  for (const std::int64_t n : {5, 20'001}) {
+    fold_order_of<float, float>(*comm, stream, n);
+    fold_order_of<BFloat16, float>(*comm, stream, n);
+    fold_order_of<BFloat16, BFloat16>(*comm, stream, n);
+    Array<float> data(*comm, n);
+    data.fill([&](std::int64_t i) { return real(comm->rank(), i); });
+    comm->all_reduce(stream, "unit", data.buffer(), ReduceOp::sum);
+    stream.synchronize();
+    data.expect_is("order of all_reduce", comm->rank(), [&](std::int64_t i) {
+      float sum = real(0, i);
+      for (int r = 1; r < comm->size(); ++r) sum += real(r, i);
+      return sum;
+    });
+  }
+}
+
+template <class T>
+void all_reduce_of(Communicator& comm, Stream& stream) {
+  using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
+    for (const std::int64_t n : kCounts<T>) {
+      Array<T> data(comm, n);
+      data.fill([&](std::int64_t i) { return whole<T>(comm.rank(), i); });
+      comm.all_reduce(stream, "unit", data.buffer(), op);
+      stream.synchronize();
+      data.expect_is("all_reduce", comm.rank(), [&](std::int64_t i) {
+        auto result = static_cast<Wide>(whole<T>(0, i));
+        for (int r = 1; r < comm.size(); ++r) {
+          const auto next = static_cast<Wide>(whole<T>(r, i));
+          result = op == ReduceOp::sum ? result + next : op == ReduceOp::max ? std::max(result, next) : std::min(result, next);
+        }
+        return T(result);
+      });
+    }
+  }
+}
+
+void all_reduce_reduces(World& world, Device& device) {
+  const auto comm = world.communicator();
+  Stream& stream = device.stream(StreamRole::compute);
+  all_reduce_of<float>(*comm, stream);
+  all_reduce_of<BFloat16>(*comm, stream);
+  all_reduce_of<double>(*comm, stream);
+  all_reduce_of<std::int32_t>(*comm, stream);
+  all_reduce_of<std::int64_t>(*comm, stream);
+}
+
+void a_nan_of_any_rank_wins(World& world, Device& device) {
+  const auto comm = world.communicator();
+  Stream& stream = device.stream(StreamRole::compute);
+  for (const ReduceOp op : {ReduceOp::max, ReduceOp::min}) {
+    Array<float> data(*comm, comm->size());
+    data.fill([&](std::int64_t i) { return i == comm->rank() ? std::numeric_limits<float>::quiet_NaN() : 1.0f; });
+    comm->all_reduce(stream, "unit", data.buffer(), op);
+    stream.synchronize();
+    for (int i = 0; i < comm->size(); ++i) expect(std::isnan(data[i]), "element {} of rank {} is not NaN", i, comm->rank());
+  }
+}
+
+/// Longer than one message, and the last chunk shorter than the others.
+void long_buffers_move_in_chunks(World& world, Device& device) {
+  const auto comm = world.communicator();
+  Stream& stream = device.stream(StreamRole::compute);
+  const std::int64_t n = world.transport() == "mpi" ? 5'000'011 : 300'007;  // the others have no messages
+  Array<float> data(*comm, n);
+  data.fill([&](std::int64_t i) { return whole<float>(comm->rank(), i); });
+  comm->broadcast(stream, "unit", data.buffer(), comm->size() - 1);
+  stream.synchronize();
+  data.expect_is("long broadcast", comm->rank(), [&](std::int64_t i) { return whole<float>(comm->size() - 1, i); });
+  data.fill([&](std::int64_t i) { return static_cast<float>((i + comm->rank()) % 1021); });
+  // The others' chunks fill the scratch and have to wait there for the late rank's.
+  if (comm->rank() == comm->size() - 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  comm->all_reduce(stream, "unit", data.buffer(), ReduceOp::sum);
+  stream.synchronize();
+  data.expect_is("long all_reduce", comm->rank(), [&](std::int64_t i) {
+    float sum = 0;
+    for (int r = 0; r < comm->size(); ++r) sum += static_cast<float>((i + r) % 1021);
+    return sum;
+  });
+}
+
+void broadcast_copies_the_roots_data(World& world, Device& device) {
+  const auto comm = world.communicator();
+  Stream& stream = device.stream(StreamRole::offload);
+  for (int root = 0; root < comm->size(); ++root) {
+    for (const std::int64_t n : kCounts<std::uint16_t>) {
+      Array<std::uint16_t> data(*comm, n);
+      if (comm->rank() == root) data.fill([&](std::int64_t i) { return whole<std::uint16_t>(root, i); });
+      comm->broadcast(stream, "unit", data.buffer(), root);
+      stream.synchronize();
+      data.expect_is("broadcast", comm->rank(), [&](std::int64_t i) { return whole<std::uint16_t>(root, i); });
+    }
+  }
+}
+
+void all_to_all_transposes(World& world, Device& device) {
+  const auto comm = world.communicator();
+  Stream& stream = device.stream(StreamRole::compute);
+  for (const std::int64_t n : kCounts<float>) {
+    Array<float> in(*comm, n * comm->size()), out(*comm, n * comm->size());
+    in.fill([&](std::int64_t i) { return whole<float>(comm->rank(), i); });
+    comm->all_to_all(stream, "unit", in.buffer(), out.buffer());
+    stream.synchronize();
+    out.expect_is("all_to_all", comm->rank(), [&](std::int64_t i) {
+      const auto from = static_cast<int>(i / n);
+      return whole<float>(from, comm->rank() * n + i % n);
+    });
+  }
+}
+
+void nobody_passes_a_barrier_before_all_have_come(World& world, Device& device) {
+  const auto comm = world.communicator();
+  Stream& stream = device.stream(StreamRole::compute);
+  for (int late = 0; late < comm->size(); ++late) {
+    if (comm->rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const auto now = [] { return std::int64_t{std::chrono::steady_clock::now().time_since_epoch().count()}; };
+    Array<std::int64_t> came(*comm, 1), went(*comm, 1);
+    came[0] = now();  // one clock for all processes of a host
+    comm->barrier(stream, "unit");
+    stream.synchronize();
+    went[0] = now();
+    comm->all_reduce(stream, "unit", came.buffer(), ReduceOp::max);
+    comm->all_reduce(stream, "unit", went.buffer(), ReduceOp::min);
+    stream.synchronize();
+    expect(came[0] <= went[0], "a rank went {} ns before the last one came", came[0] - went[0]);
+  }
+}
+
+/// Ranks enqueue on their streams in different orders; only the order on each communicator is the same.
+void communicators_on_different_streams_do_not_mix(World& world, Device& device) {
+  constexpr int kRounds = 20;
+  constexpr std::array kRoles = {StreamRole::compute, StreamRole::unshard, StreamRole::reduce, StreamRole::offload};
+  const std::int64_t n = 1500;
+  std::vector<std::unique_ptr<Communicator>> comms;
+  for (std::size_t c = 0; c < kRoles.size(); ++c) comms.push_back(world.communicator());
+  std::vector<std::unique_ptr<Array<std::int32_t>>> data;
+  for (int i = 0; i < kRounds * static_cast<int>(kRoles.size()); ++i) {
+    data.push_back(std::make_unique<Array<std::int32_t>>(*comms[0], n));
+    data.back()->fill([&](std::int64_t e) { return whole<std::int32_t>(world.rank() + i, e); });
+  }
+  for (int step = 0; step < static_cast<int>(kRoles.size()); ++step) {
+    const auto c = static_cast<std::size_t>((step + world.rank()) % static_cast<int>(kRoles.size()));
+    for (int i = 0; i < kRounds; ++i) {
+      const auto& one = *data[c * kRounds + static_cast<std::size_t>(i)];
+      comms[c]->all_reduce(device.stream(kRoles[c]), "unit", one.buffer(), ReduceOp::sum);
+    }
+  }
+  device.synchronize();
+  for (int i = 0; i < static_cast<int>(data.size()); ++i) {
+    data[static_cast<std::size_t>(i)]->expect_is("all_reduce beside others", world.rank(), [&](std::int64_t e) {
+      std::int32_t sum = 0;
+      for (int r = 0; r < world.size(); ++r) sum += whole<std::int32_t>(r + i, e);
+      return sum;
+    });
+  }
+}
+
+std::vector<std::int32_t> members(Communicator& comm, Stream& stream, int self) {
+  Array<std::int32_t> shard(comm, 1), full(comm, comm.size());
+  shard[0] = self;
+  comm.all_gather(stream, "members", shard.buffer(), full.buffer());
+  stream.synchronize();
+  return {&full[0], &full[0] + comm.size()};
+}
+
+void split_orders_ranks_of_a_color_by_key(World& world, Device& device) {
+  Stream& stream = device.stream(StreamRole::compute);
+  const auto all = world.communicator();
+  const auto half = all->split(world.rank() % 2, -world.rank());
+  std::vector<std::int32_t> wanted;
+  for (int r = world.size() - 1; r >= 0; --r) {
+    if (r % 2 == world.rank() % 2) wanted.push_back(r);
+  }
+  expect(members(*half, stream, world.rank()) == wanted, "wrong members on rank {}", world.rank());
+  const auto again = half->split(0, half->rank());
+  expect(members(*again, stream, world.rank()) == wanted, "wrong members of the duplicate on rank {}", world.rank());
+  expect(again->rank() == half->rank() && again->size() == half->size(), "a duplicate with rank {} of {}", again->rank(), again->size());
+}
+
+void mesh_axes_connect_the_right_ranks(World& world, Device& device) {
+  const int outer = world.size() % 2 == 0 ? 2 : 1, inner = world.size() / outer;
+  const Mesh mesh({{"outer", outer}, {"inner", inner}}, world.rank(), world.size());
+  expect(mesh.coordinate("outer") == world.rank() / inner && mesh.coordinate("inner") == world.rank() % inner, "wrong place of rank {}",
+         world.rank());
+  for (const char* axis : {"outer", "inner"}) {
+    const auto comm = mesh.communicator(world, axis);
+    const auto wanted = mesh.ranks_along(axis);
+    expect(comm->rank() == mesh.coordinate(axis), "rank {} has place {} on axis {}", world.rank(), comm->rank(), axis);
+    expect(std::ranges::equal(members(*comm, device.stream(StreamRole::compute), world.rank()), wanted), "wrong members of axis {}", axis);
+  }
+}
+
+void agree_returns_the_lowest_failing_rank(World& world, Device&) {
+  const auto none = world.agree(0, "not asked for");
+  expect(none.code == 0 && none.message.empty() && none.rank == -1, "agreed on {} of rank {}", none.code, none.rank);
+  const int first = world.size() / 2;
+  const bool fails = world.rank() >= first;
+  const auto some = world.agree(fails ? 65 + world.rank() : 0, fmt::format("rank {} says no", world.rank()));
+  expect(some.code == 65 + first && some.rank == first && some.message == fmt::format("rank {} says no", first),
+         "agreed on {} of rank {}: {}", some.code, some.rank, some.message);
+  expect(world.agree(1, std::string(5000, 'x')).message == std::string(1000, 'x'), "a long message is not cut");
+}
+
+}  // namespace
+
+std::span<const ConformanceCase> operation_cases() {
+  static constexpr ConformanceCase kCases[] = {
+      {"all_gather concatenates", all_gather_concatenates},
+      {"reduce_scatter sums", reduce_scatter_sums},
+      {"sums are folded in rank order", sums_are_folded_in_rank_order},
+      {"all_reduce reduces", all_reduce_reduces},
+      {"a NaN of any rank wins", a_nan_of_any_rank_wins},
+      {"long buffers move in chunks", long_buffers_move_in_chunks},
+      {"broadcast copies the root's data", broadcast_copies_the_roots_data},
+      {"all_to_all transposes", all_to_all_transposes},
+      {"nobody passes a barrier before all have come", nobody_passes_a_barrier_before_all_have_come},
+      {"communicators on different streams do not mix", communicators_on_different_streams_do_not_mix},
+      {"split orders ranks of a color by key", split_orders_ranks_of_a_color_by_key},
+      {"mesh axes connect the right ranks", mesh_axes_connect_the_right_ranks},
+      {"agree returns the lowest failing rank", agree_returns_the_lowest_failing_rank},
+  };
+  return kCases;
+}
+
+}  // namespace zs::test

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <span>
+
+#include "comm/world.h"
+#include "runtime/device/device.h"
+
+namespace zs::test {
+
+/// One behaviour that every transport has at every number of ranks. `run` is called on every rank at once, each with its own device;
+/// it throws where the behaviour is missing (Catch's macros are for one thread only).
+struct ConformanceCase {
+  const char* name;
+  void (*run)(World& world, Device& device);
+};
+
+/// Every operation, on good arguments.
+std::span<const ConformanceCase> operation_cases();
+/// Ranks that disagree. Leave failed communicators behind, but the world usable. Need two ranks.
+std::span<const ConformanceCase> disagreement_cases();
+
+/// Every rank's part in a wait for a rank that never comes: the last one. The world's timeout should be a second or two.
+void expect_lost_peer_is_named(World& world, Device& device, double timeout_s);
+
+}  // namespace zs::test

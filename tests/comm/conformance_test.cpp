@@ -1,0 +1,52 @@
+#include "tests/comm/conformance.h"
+
+#include <catch2/catch.hpp>
+
+using namespace zs;
+using namespace zs::test;
+
+namespace {
+
+void run_case(World& world, const ConformanceCase& one) {
+  const auto device = Device::create(DeviceKind::cpu, {});
+  one.run(world, *device);
+}
+
+}  // namespace
+
+TEST_CASE("the single transport does what every transport does") {
+  for (const ConformanceCase& one : operation_cases()) {
+    DYNAMIC_SECTION(one.name) {
+      const auto world = make_single_world({});
+      REQUIRE_NOTHROW(run_case(*world, one));
+    }
+  }
+}
+
+TEST_CASE("the local transport does what every transport does") {
+  const int ranks = GENERATE(1, 2, 3, 4, 5, 8);
+  for (const ConformanceCase& one : operation_cases()) {
+    DYNAMIC_SECTION(ranks << " ranks: " << one.name) {
+      REQUIRE_NOTHROW(run_local_world(ranks, {}, [&](World& world) { run_case(world, one); }));
+    }
+  }
+}
+
+TEST_CASE("the local transport catches ranks that disagree") {
+  const int ranks = GENERATE(2, 3, 8);
+  for (const ConformanceCase& one : disagreement_cases()) {
+    DYNAMIC_SECTION(ranks << " ranks: " << one.name) {
+      REQUIRE_NOTHROW(run_local_world(ranks, {}, [&](World& world) { run_case(world, one); }));
+    }
+  }
+}
+
+TEST_CASE("the local transport names a rank that never comes") {
+  const int ranks = GENERATE(2, 3);
+  const double timeout_s = 1;
+  const auto body = [&](World& world) {
+    const auto device = Device::create(DeviceKind::cpu, {});
+    expect_lost_peer_is_named(world, *device, timeout_s);
+  };
+  REQUIRE_NOTHROW(run_local_world(ranks, {timeout_s}, body));
+}
