@@ -1,0 +1,30 @@
+#include "model/module.h"
+
+namespace zs {
+namespace {
+
+/// Parameters of `module` and of its children that are not units themselves; those go to `blocks`.
+void collect(Module& module, Units units, std::vector<Parameter*>& parameters, std::vector<Module*>& blocks) {
+  for (const auto& parameter : module.own_parameters()) parameters.push_back(parameter.get());
+  for (Module* child : module.children()) {
+    if (units == Units::block && child->is_block()) {
+      blocks.push_back(child);
+    } else {
+      collect(*child, units, parameters, blocks);
+    }
+  }
+}
+
+void add_units(Module& module, std::string name, ShardedRuntime& runtime, Units units) {
+  std::vector<Parameter*> parameters;
+  std::vector<Module*> blocks;
+  collect(module, units, parameters, blocks);
+  module.attach(&runtime, runtime.add_unit(std::move(name), parameters));
+  for (Module* block : blocks) add_units(*block, block->path(), runtime, units);
+}
+
+}  // namespace
+
+void shard_module(Module& root, ShardedRuntime& runtime, Units units) { add_units(root, "root", runtime, units); }
+
+}  // namespace zs

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/shard/sharded_runtime.h"
+#include "runtime/tensor/parameter.h"
+
+namespace zs {
+
+/// A part of a model: it owns its parameters and knows its children, and is written as if there were one device. Sharding is
+/// applied from outside by shard_module. A forward function begins with `const ForwardScope scope = enter();`, which does
+/// nothing unless the module is a unit.
+class Module {
+ public:
+  virtual ~Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  /// Path from the root, "blocks.3.attention"; empty for the root.
+  const std::string& path() const { return path_; }
+  const std::vector<std::unique_ptr<Parameter>>& own_parameters() const { return parameters_; }
+  const std::vector<Module*>& children() const { return children_; }
+  /// Whether a plan by blocks makes this module a unit of its own.
+  virtual bool is_block() const { return false; }
+
+  void attach(ShardedRuntime* runtime, int unit) {
+    runtime_ = runtime;
+    unit_ = unit;
+  }
+
+ protected:
+  explicit Module(std::string path) : path_(std::move(path)) {}
+
+  std::string path_of(const std::string& name) const { return path_.empty() ? name : path_ + "." + name; }
+  Parameter& add_parameter(const std::string& name, Shape shape, Init init, bool has_decay) {
+    parameters_.push_back(std::make_unique<Parameter>(path_of(name), shape, init, has_decay));
+    return *parameters_.back();
+  }
+  /// Children are members (or owned by members) of the derived class; registration order is the order in the flat parameter.
+  template <class M>
+  M& add_child(M& child) {
+    children_.push_back(&child);
+    return child;
+  }
+  ForwardScope enter() const { return ForwardScope(runtime_, unit_); }
+
+ private:
+  std::string path_;
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::vector<Module*> children_;
+  ShardedRuntime* runtime_ = nullptr;
+  int unit_ = 0;
+};
+
+enum class Units : std::uint8_t {
+  block,  ///< every block is a unit; the root unit owns the rest
+  model,  ///< one unit owns everything
+};
+
+/// Makes `root` and, by `units`, its blocks units of the runtime. The runtime must be new.
+void shard_module(Module& root, ShardedRuntime& runtime, Units units);
+
+}  // namespace zs

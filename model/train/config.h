@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/base/check.h"
+
+namespace zs {
+
+/// What a run is. Plain data: the members' initial values are the defaults that the schema documents (config_schema.h), and
+/// after load_config every value is resolved (a preset's sizes, the sequence length ... are filled in).
+struct Config {
+  struct Model {
+    std::string family = "gpt2";
+    std::string preset;
+    std::int64_t layers = 0, heads = 0, width = 0, context = 0, vocab = 0;
+    std::string activation = "gelu_tanh";
+    bool operator==(const Model&) const = default;
+  };
+  struct Data {
+    std::string kind = "text";
+    std::vector<std::string> train, validation;  ///< as written: files, globs, folders
+    double validation_fraction = 0.1;
+    bool operator==(const Data&) const = default;
+  };
+  struct Train {
+    std::int64_t steps = 0, global_batch = 0, micro_batch = 1, sequence = 0;  ///< batches count sequences
+    double lr = 6e-4, min_lr_ratio = 0.1;
+    std::int64_t warmup = 0;
+    std::string schedule = "cosine";
+    double decay = 0.2, clip = 1.0, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+    std::int64_t seed = 1337;
+    bool deterministic = false;
+    bool operator==(const Train&) const = default;
+  };
+  struct Shard {
+    std::string units = "block", strategy = "zero3";
+    bool reshard_after_forward = true;
+    std::int64_t prefetch = 1;
+    bool reduce_every_micro_batch = true;
+    std::int64_t max_reductions_in_flight = 2;
+    bool operator==(const Shard&) const = default;
+  };
+  struct Precision {
+    std::string param = "f32", reduce = "f32";
+    bool operator==(const Precision&) const = default;
+  };
+  struct Comm {
+    std::string transport = "auto";
+    std::int64_t ranks = 1;
+    double timeout_s = 300;
+    bool operator==(const Comm&) const = default;
+  };
+  struct Run {
+    std::string dir;
+    std::int64_t validate_every = 0, validate_batches = 8, sample_tokens = 200;
+    std::string sample_prompt;
+    bool operator==(const Run&) const = default;
+  };
+
+  std::string name, device = "auto";
+  Model model;
+  Data data;
+  Train train;
+  Shard shard;
+  Precision precision;
+  Comm comm;
+  Run run;
+  bool operator==(const Config&) const = default;
+};
+
+/// Every problem of a configuration at once (at most kMaxProblems). As an Error it reads as the first of them.
+class ConfigError : public Error {
+ public:
+  static constexpr std::size_t kMaxProblems = 20;
+  /// `problems` is not empty; the rest beyond kMaxProblems is dropped.
+  explicit ConfigError(std::vector<Error> problems);
+  const std::vector<Error>& problems() const { return problems_; }
+
+ private:
+  std::vector<Error> problems_;
+};
+
+/// Reads the TOML file `path`, applies `overrides` ("key=value", the later wins; the value is TOML, or bare text where the key
+/// is a string), checks every key and their combinations, and resolves what is derived. Throws ConfigError; creates nothing.
+Config load_config(const std::string& path, const std::vector<std::string>& overrides = {});
+/// The same from TOML text; `source` names it in messages, and its stem is the default name.
+Config parse_config(std::string_view text, const std::string& source, const std::vector<std::string>& overrides = {});
+
+/// The resolved configuration as TOML with every key; reading it back gives the same Config.
+std::string to_toml(const Config& config);
+
+/// What only the number of ranks decides: global_batch must be a multiple of micro_batch x ranks. Throws Error(config) that
+/// says which values would work.
+void check_ranks(const Config& config, int ranks);
+
+}  // namespace zs

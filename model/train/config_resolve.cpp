@@ -1,0 +1,173 @@
+#include "model/train/config_resolve.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <initializer_list>
+
+#include "model/train/config_schema.h"
+
+namespace zs {
+namespace {
+
+struct Preset {
+  std::string_view name;
+  std::int64_t layers, heads, width, context;
+};
+// Radford et al. 2019, table 2, with the head count of the released models; `tiny` is ours.
+constexpr std::array kPresets = {Preset{"tiny", 4, 4, 128, 256}, Preset{"124M", 12, 12, 768, 1024}, Preset{"355M", 24, 16, 1024, 1024},
+                                 Preset{"774M", 36, 20, 1280, 1024}, Preset{"1.5B", 48, 25, 1600, 1024}};
+constexpr std::int64_t kByteVocab = 256, kGpt2Vocab = 50257;
+
+void resolve_model(ConfigDraft& draft) {
+  Config::Model& model = draft.config.model;
+  const auto preset = std::find_if(kPresets.begin(), kPresets.end(), [&](const Preset& p) { return p.name == model.preset; });
+  const bool has_preset = preset != kPresets.end();
+  const std::array<std::pair<const char*, std::pair<std::int64_t*, std::int64_t>>, 4> sizes = {{
+      {"model.layers", {&model.layers, has_preset ? preset->layers : 0}},
+      {"model.heads", {&model.heads, has_preset ? preset->heads : 0}},
+      {"model.width", {&model.width, has_preset ? preset->width : 0}},
+      {"model.context", {&model.context, has_preset ? preset->context : 0}},
+  }};
+  for (const auto& [key, target] : sizes) {
+    if (draft.is_given(key) || draft.bad.count(key) != 0) continue;
+    *target.first = target.second;
+    if (!has_preset && draft.bad.count("model.preset") != 0) draft.bad.insert(key);
+    if (!has_preset && draft.bad.count("model.preset") == 0)
+      draft.report(key, fmt::format("{} is missing", key), "give it, or a model.preset (tiny, 124M, 355M, 774M, 1.5B)");
+  }
+  if (!draft.is_given("model.vocab")) {
+    model.vocab = draft.config.data.kind == "text" ? kByteVocab : kGpt2Vocab;
+    if (draft.bad.count("data.kind") != 0) draft.bad.insert("model.vocab");
+  }
+}
+
+std::string default_name(const std::string& source) {
+  std::string name = std::filesystem::path(source).stem().string();
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '-' && c != '.') c = '-';
+  name.resize(std::min<std::size_t>(name.size(), 100));
+  return name.empty() || name.front() == '.' ? "run" : name;
+}
+
+void check_name(ConfigDraft& draft) {
+  const std::string& name = draft.config.name;
+  const bool is_plain = std::all_of(name.begin(), name.end(),
+                                    [](unsigned char c) { return (c < 0x80 && std::isalnum(c)) || c == '.' || c == '_' || c == '-'; });
+  if (name.empty() || name.size() > 100 || name.front() == '.' || !is_plain)
+    draft.report("name", fmt::format("name {} cannot name a folder", toml_string(name)),
+                 "use 1 to 100 letters, digits, '.', '_' or '-', not starting with '.'");
+}
+
+bool are_good(const ConfigDraft& draft, std::initializer_list<const char*> keys) {
+  return std::none_of(keys.begin(), keys.end(), [&](const char* key) { return draft.bad.count(key) != 0; });
+}
+
+void check_model(ConfigDraft& draft) {
+  const Config& c = draft.config;
+  if (are_good(draft, {"model.width", "model.heads"}) && c.model.width % c.model.heads != 0)
+    draft.report("model.heads", fmt::format("model.heads {} does not divide model.width {}", c.model.heads, c.model.width),
+                 "change one of them");
+  if (are_good(draft, {"data.kind", "model.vocab"}) && c.data.kind == "text" && c.model.vocab < kByteVocab)
+    draft.report("model.vocab", fmt::format("model.vocab {} is too small for bytes", c.model.vocab),
+                 "use 256 or more with data.kind = \"text\"");
+  if (are_good(draft, {"train.sequence", "model.context"}) && c.train.sequence > c.model.context)
+    draft.report("train.sequence", fmt::format("train.sequence {} is longer than model.context {}", c.train.sequence, c.model.context),
+                 "shorten the sequence or enlarge the context");
+}
+
+void check_sizes(ConfigDraft& draft) {
+  const Config& c = draft.config;
+  if (are_good(draft, {"train.global_batch", "train.micro_batch"}) && c.train.global_batch % c.train.micro_batch != 0)
+    draft.report("train.micro_batch",
+                 fmt::format("train.global_batch {} is not a multiple of train.micro_batch {}", c.train.global_batch, c.train.micro_batch),
+                 "change one of them");
+  constexpr double kMostTokens = 4e18;  // counters of tokens are 64-bit
+  if (are_good(draft, {"train.steps", "train.global_batch", "train.sequence"})) {
+    const double tokens =
+        static_cast<double>(c.train.steps) * static_cast<double>(c.train.global_batch) * static_cast<double>(c.train.sequence);
+    if (tokens > kMostTokens)
+      draft.report("train.steps", fmt::format("steps x batch x sequence is {:.1e} tokens", tokens), "make it smaller");
+  }
+  if (are_good(draft, {"train.micro_batch", "train.sequence", "model.vocab"})) {
+    const double logits =
+        static_cast<double>(c.train.micro_batch) * static_cast<double>(c.train.sequence) * static_cast<double>(c.model.vocab);
+    if (logits > kMostTokens)
+      draft.report("train.micro_batch", fmt::format("micro-batch x sequence x vocab is {:.1e} elements", logits), "make it smaller");
+  }
+}
+
+void check_precision(ConfigDraft& draft) {
+  const Config& c = draft.config;
+  if (are_good(draft, {"precision.param", "precision.reduce"}) && c.precision.param == "f32" && c.precision.reduce == "bf16")
+    draft.report("precision.reduce", "precision.reduce \"bf16\" does not go with precision.param \"f32\"",
+                 "gradients of f32 parameters are f32: use precision.reduce = \"f32\", or param = \"bf16\"");
+}
+
+void check_rest(ConfigDraft& draft) {
+  const Config& c = draft.config;
+  if (are_good(draft, {"run.validate_every", "data.validation_fraction", "data.validation"}) && c.run.validate_every > 0 &&
+      c.data.validation.empty() && c.data.validation_fraction == 0)
+    draft.report("run.validate_every", "run.validate_every is set, but there is no validation data",
+                 "set data.validation or data.validation_fraction, or run.validate_every = 0");
+  if (are_good(draft, {"comm.transport", "comm.ranks"}) && c.comm.transport == "mpi" && c.comm.ranks != 1)
+    draft.report("comm.ranks", fmt::format("comm.ranks {} does not go with comm.transport = \"mpi\"", c.comm.ranks),
+                 "use mpirun -np, or comm.transport = \"local\"");
+}
+
+}  // namespace
+
+std::string ConfigDraft::where(const std::string& key) const {
+  const auto found = given.find(key);
+  return found == given.end() ? source : found->second;
+}
+
+void ConfigDraft::report(const std::string& key, std::string what, std::string what_to_do) {
+  bad.insert(key);
+  problems.emplace_back(ExitCode::config, std::move(what), where(key), std::move(what_to_do));
+}
+
+void resolve_config(ConfigDraft& draft) {
+  Config& c = draft.config;
+  for (const ConfigKey& key : config_keys()) {
+    const std::string name(key.name);
+    if (key.is_required() && !draft.is_given(name) && draft.bad.count(name) == 0)
+      draft.report(name, name + " is missing", fmt::format("give it ({})", key.type()));
+  }
+  if (!draft.is_given("name")) c.name = default_name(draft.source);
+  resolve_model(draft);
+  if (!draft.is_given("train.sequence")) {
+    c.train.sequence = c.model.context;
+    if (draft.bad.count("model.context") != 0) draft.bad.insert("train.sequence");
+  }
+  if (!draft.is_given("run.sample_tokens") && c.data.kind != "text") c.run.sample_tokens = 0;
+  check_name(draft);
+  check_model(draft);
+  check_sizes(draft);
+  check_precision(draft);
+  check_rest(draft);
+}
+
+void check_ranks(const Config& config, int ranks) {
+  ZS_CHECK(ranks >= 1, "{} ranks", ranks);
+  const std::int64_t batch = config.train.global_batch, micro = config.train.micro_batch;
+  const std::int64_t step = micro * ranks;
+  if (batch % step == 0) return;
+  const std::int64_t below = batch / step * step;
+  const std::string batches = below == 0 ? fmt::format("{}", step) : fmt::format("{} or {}", below, below + step);
+  std::vector<std::int64_t> counts;
+  for (std::int64_t count = 1; count <= batch / micro && batch % micro == 0; ++count)
+    if (batch % (micro * count) == 0) counts.push_back(count);
+  // The nearest few are what helps; a batch of thousands has dozens of divisors.
+  std::stable_sort(counts.begin(), counts.end(), [&](auto a, auto b) { return std::abs(a - ranks) < std::abs(b - ranks); });
+  counts.resize(std::min<std::size_t>(counts.size(), 4));
+  std::sort(counts.begin(), counts.end());
+  std::string list;
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    list += (i == 0 ? "" : i + 1 == counts.size() ? " or " : ", ") + fmt::format("{}", counts[i]);
+  throw Error(ExitCode::config, fmt::format("train.global_batch {} is not a multiple of {} ranks x micro_batch {}", batch, ranks, micro),
+              {}, fmt::format("use {}{}", batches, list.empty() ? "" : fmt::format(", or {} rank{}", list, list == "1" ? "" : "s")));
+}
+
+}  // namespace zs

@@ -1,0 +1,265 @@
+#include "model/train/config_schema.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+namespace zs {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr ConfigRange between(double min, double max) { return {min, max, false, false}; }
+constexpr ConfigRange positive(double max) { return {0, max, true, false}; }
+constexpr ConfigRange below_one{0, 1, false, true};
+constexpr ConfigRange any{};
+
+// The upper bounds are sanity limits: wide enough for any real run, small enough that no product of two of them overflows.
+constexpr std::array kKeys = {
+    ConfigKey{"name", [](Config& c) -> ConfigSlot { return &c.name; }, any, "", "the configuration file's name without its ending",
+              "Name of the run; letters, digits, `.`, `_` and `-`."},
+    ConfigKey{"device", [](Config& c) -> ConfigSlot { return &c.device; }, any, "auto|cpu|cuda", "",
+              "Where to compute; `auto` takes CUDA where there is a device and this build has the back end."},
+
+    ConfigKey{"model.family", [](Config& c) -> ConfigSlot { return &c.model.family; }, any, "gpt2", "", "Architecture."},
+    ConfigKey{"model.preset", [](Config& c) -> ConfigSlot { return &c.model.preset; }, any, "|tiny|124M|355M|774M|1.5B", "",
+              "Published sizes; the keys below override it."},
+    ConfigKey{"model.layers", [](Config& c) -> ConfigSlot { return &c.model.layers; }, between(1, 1024), "", "the preset's",
+              "Transformer blocks."},
+    ConfigKey{"model.heads", [](Config& c) -> ConfigSlot { return &c.model.heads; }, between(1, 1024), "", "the preset's",
+              "Attention heads; must divide `model.width`."},
+    ConfigKey{"model.width", [](Config& c) -> ConfigSlot { return &c.model.width; }, between(1, 65536), "", "the preset's",
+              "Size of the residual stream."},
+    ConfigKey{"model.context", [](Config& c) -> ConfigSlot { return &c.model.context; }, between(1, 1048576), "", "the preset's",
+              "Positions that the model knows."},
+    ConfigKey{"model.vocab", [](Config& c) -> ConfigSlot { return &c.model.vocab; }, between(1, 4194304), "",
+              "256 for text, 50257 for tokens", "Token ids are 0 to `model.vocab` - 1; at least 256 for text."},
+    ConfigKey{"model.activation", [](Config& c) -> ConfigSlot { return &c.model.activation; }, any, "gelu_tanh|gelu_erf", "",
+              "GELU by its tanh approximation (as GPT-2 was published) or exactly."},
+
+    ConfigKey{"data.kind", [](Config& c) -> ConfigSlot { return &c.data.kind; }, any, "text|tokens", "",
+              "`text`: any files as bytes. `tokens`: nanoGPT's uint16 `.bin` or llm.c's `.bin`."},
+    ConfigKey{"data.train", [](Config& c) -> ConfigSlot { return &c.data.train; }, any, "", "required",
+              "Files, globs or folders. Relative ones are looked up in the current folder, beside the configuration file, then in the "
+              "build folder."},
+    ConfigKey{"data.validation", [](Config& c) -> ConfigSlot { return &c.data.validation; }, any, "", "the end of `data.train`",
+              "The same, for validation."},
+    ConfigKey{"data.validation_fraction", [](Config& c) -> ConfigSlot { return &c.data.validation_fraction; }, between(0, 0.9), "", "",
+              "Part at the end of `data.train` that is kept for validation; without effect when `data.validation` is set."},
+
+    ConfigKey{"train.steps", [](Config& c) -> ConfigSlot { return &c.train.steps; }, between(1, 1e9), "", "required", "Optimizer steps."},
+    ConfigKey{"train.global_batch", [](Config& c) -> ConfigSlot { return &c.train.global_batch; }, between(1, 1048576), "", "required",
+              "Sequences a step, over all ranks; a multiple of `train.micro_batch` x ranks."},
+    ConfigKey{"train.micro_batch", [](Config& c) -> ConfigSlot { return &c.train.micro_batch; }, between(1, 65536), "", "",
+              "Sequences that one rank computes at a time."},
+    ConfigKey{"train.sequence", [](Config& c) -> ConfigSlot { return &c.train.sequence; }, between(1, 1048576), "", "`model.context`",
+              "Tokens a sequence; at most `model.context`."},
+    ConfigKey{"train.lr", [](Config& c) -> ConfigSlot { return &c.train.lr; }, positive(100), "", "", "Peak learning rate."},
+    ConfigKey{"train.min_lr_ratio", [](Config& c) -> ConfigSlot { return &c.train.min_lr_ratio; }, between(0, 1), "", "",
+              "The schedule ends at this part of `train.lr`."},
+    ConfigKey{"train.warmup", [](Config& c) -> ConfigSlot { return &c.train.warmup; }, between(0, 1e9), "", "",
+              "Steps of linear warm-up; a shorter run ends within it."},
+    ConfigKey{"train.schedule", [](Config& c) -> ConfigSlot { return &c.train.schedule; }, any, "cosine|linear|constant|wsd", "",
+              "Learning rate after the warm-up; `wsd`: constant, then a decay over the last `train.decay`."},
+    ConfigKey{"train.decay", [](Config& c) -> ConfigSlot { return &c.train.decay; }, positive(1), "", "",
+              "Part of all steps over which `wsd` decays."},
+    ConfigKey{"train.clip", [](Config& c) -> ConfigSlot { return &c.train.clip; }, between(0, 1e6), "", "",
+              "Largest global norm of the gradient; 0 does not clip."},
+    ConfigKey{"train.weight_decay", [](Config& c) -> ConfigSlot { return &c.train.weight_decay; }, between(0, 100), "", "",
+              "AdamW's decoupled weight decay; not for norms and biases."},
+    ConfigKey{"train.beta1", [](Config& c) -> ConfigSlot { return &c.train.beta1; }, below_one, "", "", "AdamW's first moment."},
+    ConfigKey{"train.beta2", [](Config& c) -> ConfigSlot { return &c.train.beta2; }, below_one, "", "", "AdamW's second moment."},
+    ConfigKey{"train.eps", [](Config& c) -> ConfigSlot { return &c.train.eps; }, positive(1), "", "", "AdamW's epsilon."},
+    ConfigKey{"train.seed", [](Config& c) -> ConfigSlot { return &c.train.seed; }, between(0, kInf), "", "",
+              "Seeds the weights, the order of the data and the sample."},
+    ConfigKey{"train.deterministic", [](Config& c) -> ConfigSlot { return &c.train.deterministic; }, any, "", "",
+              "Bit-identical results at any number of ranks and threads."},
+
+    ConfigKey{"shard.units", [](Config& c) -> ConfigSlot { return &c.shard.units; }, any, "block|model", "",
+              "What is gathered at once: each transformer block, or the whole model."},
+    ConfigKey{"shard.strategy", [](Config& c) -> ConfigSlot { return &c.shard.strategy; }, any, "zero3", "",
+              "What is sharded: parameters, gradients and optimizer state."},
+    ConfigKey{"shard.reshard_after_forward", [](Config& c) -> ConfigSlot { return &c.shard.reshard_after_forward; }, any, "", "",
+              "Free a unit's parameters after its forward and gather them again for its backward."},
+    ConfigKey{"shard.prefetch", [](Config& c) -> ConfigSlot { return &c.shard.prefetch; }, between(0, 8), "", "",
+              "Units gathered ahead of the one that computes."},
+    ConfigKey{"shard.reduce_every_micro_batch", [](Config& c) -> ConfigSlot { return &c.shard.reduce_every_micro_batch; }, any, "", "",
+              "Reduce gradients after every micro-batch, which keeps them sharded in between, or once a step."},
+    ConfigKey{"shard.max_reductions_in_flight", [](Config& c) -> ConfigSlot { return &c.shard.max_reductions_in_flight; }, between(1, 64),
+              "", "", "Whole gradient buffers that may wait for their reduction."},
+
+    ConfigKey{"precision.param", [](Config& c) -> ConfigSlot { return &c.precision.param; }, any, "f32|bf16", "",
+              "Parameters and activations; the master weights are always f32."},
+    ConfigKey{"precision.reduce", [](Config& c) -> ConfigSlot { return &c.precision.reduce; }, any, "f32|bf16", "",
+              "Gradients while they are reduced."},
+
+    ConfigKey{"comm.transport", [](Config& c) -> ConfigSlot { return &c.comm.transport; }, any, "auto|mpi|local", "",
+              "`local`: ranks are threads of one process. `auto`: `mpi` under `mpirun`, else `local`."},
+    ConfigKey{"comm.ranks", [](Config& c) -> ConfigSlot { return &c.comm.ranks; }, between(1, 256), "", "",
+              "Ranks of the `local` transport; `mpirun -np` says it otherwise."},
+    ConfigKey{"comm.timeout_s", [](Config& c) -> ConfigSlot { return &c.comm.timeout_s; }, positive(86400), "", "",
+              "Seconds after which a silent peer is given up."},
+
+    ConfigKey{"run.dir", [](Config& c) -> ConfigSlot { return &c.run.dir; }, any, "", "`runs/NAME-N` with the next free N",
+              "Folder for what the run writes."},
+    ConfigKey{"run.validate_every", [](Config& c) -> ConfigSlot { return &c.run.validate_every; }, between(0, 1e9), "", "",
+              "Steps between validations; 0 never validates."},
+    ConfigKey{"run.validate_batches", [](Config& c) -> ConfigSlot { return &c.run.validate_batches; }, between(1, 1e6), "", "",
+              "Global batches a validation, at most all of the validation part."},
+    ConfigKey{"run.sample_tokens", [](Config& c) -> ConfigSlot { return &c.run.sample_tokens; }, between(0, 1e6), "",
+              "200 for text, 0 for tokens", "Length of the sample that is printed at the end; 0 prints none."},
+    ConfigKey{"run.sample_prompt", [](Config& c) -> ConfigSlot { return &c.run.sample_prompt; }, any, "", "",
+              "Text that the sample goes on from."},
+};
+
+std::string number_text(double value) { return fmt::format("{}", value); }
+
+std::string table_of(const ConfigKey& key) {
+  const auto dot = key.name.find('.');
+  return std::string(dot == std::string_view::npos ? "" : key.name.substr(0, dot));
+}
+
+std::string without_backticks(std::string_view text) {
+  std::string plain(text);
+  std::erase(plain, '`');
+  return plain;
+}
+
+std::string in_cell(std::string text) {
+  for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.insert(at, "\\");
+  return text;
+}
+
+}  // namespace
+
+std::string ConfigRange::str() const {
+  const std::string low = min == -kInf ? "" : (min_open ? "above " : "") + number_text(min);
+  const std::string high = max == kInf ? "" : (max_open ? "below " : "at most ") + number_text(max);
+  if (low.empty() || high.empty()) return low.empty() ? high : (min_open ? low : low + " or more");
+  if (!min_open && !max_open) return low + " to " + number_text(max);
+  return (min_open ? low : low + " or more") + ", " + high;
+}
+
+std::vector<std::string_view> ConfigKey::choice_list() const {
+  std::vector<std::string_view> list;
+  if (choices.empty()) return list;
+  for (std::size_t begin = 0;;) {
+    const std::size_t end = choices.find('|', begin);
+    list.push_back(choices.substr(begin, end - begin));
+    if (end == std::string_view::npos) return list;
+    begin = end + 1;
+  }
+}
+
+std::string ConfigKey::type() const {
+  static constexpr std::array kTypes = {"true or false", "integer", "number", "string", "string or array of strings"};
+  Config config;
+  return kTypes[slot(config).index()];
+}
+
+std::string ConfigKey::allowed() const {
+  if (choices.empty()) return range.str();
+  std::string text;
+  for (const auto choice : choice_list()) text += (text.empty() ? "" : ", ") + toml_string(choice);
+  return text;
+}
+
+std::string ConfigKey::default_text() const {
+  if (!default_note.empty()) return std::string(default_note);
+  Config config;
+  return toml_value(slot(config));
+}
+
+std::span<const ConfigKey> config_keys() { return kKeys; }
+
+const ConfigKey* find_config_key(std::string_view name) {
+  const auto found = std::find_if(kKeys.begin(), kKeys.end(), [&](const ConfigKey& key) { return key.name == name; });
+  return found == kKeys.end() ? nullptr : &*found;
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+std::optional<std::string_view> nearest_config_key(std::string_view name) {
+  constexpr std::size_t kLongestName = 80;  // a longer one is no misspelling, and the distance costs its square
+  if (name.empty() || name.size() > kLongestName) return std::nullopt;
+  const auto leaf_of = [](std::string_view key) { return key.substr(key.rfind('.') + 1); };
+  std::optional<std::string_view> nearest;
+  std::size_t best = name.size();
+  for (const ConfigKey& key : kKeys) {
+    // The right leaf in the wrong table counts as near as well: `steps` for `train.steps`.
+    const std::size_t whole = edit_distance(name, key.name);
+    const std::size_t leaf = edit_distance(leaf_of(name), leaf_of(key.name));
+    const std::size_t distance = std::min(whole, leaf + 1);
+    const bool is_near = whole <= std::max<std::size_t>(2, name.size() / 4) || leaf <= leaf_of(name).size() / 4;
+    if (is_near && distance < best) best = distance, nearest = key.name;
+  }
+  return nearest;
+}
+
+std::string toml_string(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      quoted += {'\\', c};
+    } else if (byte < 0x20 || byte == 0x7f) {
+      quoted += fmt::format("\\u{:04X}", byte);
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "\"";
+}
+
+std::string toml_value(const ConfigSlot& slot) {
+  if (const auto* flag = std::get_if<bool*>(&slot)) return **flag ? "true" : "false";
+  if (const auto* integer = std::get_if<std::int64_t*>(&slot)) return fmt::format("{}", **integer);
+  if (const auto* number = std::get_if<double*>(&slot)) {
+    std::string text = number_text(**number);
+    return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+  }
+  if (const auto* text = std::get_if<std::string*>(&slot)) return toml_string(**text);
+  std::string list;
+  for (const auto& text : *std::get<std::vector<std::string>*>(slot)) list += (list.empty() ? "" : ", ") + toml_string(text);
+  return "[" + list + "]";
+}
+
+std::string config_help() {
+  std::string text, table;
+  for (const ConfigKey& key : kKeys) {
+    if (table_of(key) != table) text += "\n", table = table_of(key);
+    const std::string allowed = key.allowed();
+    text += fmt::format("  {:<32} {}{}; {}{}\n      {}\n", key.name, key.type(), allowed.empty() ? "" : ": " + allowed,
+                        key.is_required() ? "" : "default ", without_backticks(key.default_text()), without_backticks(key.doc));
+  }
+  return text;
+}
+
+std::string config_markdown() {
+  std::string text, table;
+  const auto heading = [](const std::string& name) {
+    return fmt::format("### {}\n\n| key | type | allowed | default | meaning |\n|---|---|---|---|---|\n", name);
+  };
+  text += heading("Top level");
+  for (const ConfigKey& key : kKeys) {
+    if (table_of(key) != table) table = table_of(key), text += "\n" + heading("`[" + table + "]`");
+    const bool is_constant = key.default_note.empty();
+    text += fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, key.type(), in_cell(key.allowed()),
+                        is_constant ? "`" + key.default_text() + "`" : key.default_text(), in_cell(std::string(key.doc)));
+  }
+  return text;
+}
+
+}  // namespace zs

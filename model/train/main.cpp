@@ -1,0 +1,180 @@
+// The trainer's command line: parses it, finds out how it was launched, and runs a Trainer on every rank.
+
+#include <CLI/CLI.hpp>
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <mutex>
+
+#include "model/train/config_schema.h"
+#include "model/train/error_line.h"
+#include "model/train/stop_signal.h"
+#include "model/train/trainer.h"
+#include "model/version.h"
+
+namespace {
+
+using zs::Error;
+using zs::ExitCode;
+
+struct CommandLine {
+  std::string config_path;
+  std::vector<std::string> overrides;
+  bool dry_run = false, overwrite = false;
+};
+
+/// Every line of an error, one a problem.
+std::string error_lines(const Error& error, const std::string& place = {}) {
+  const auto* config_error = dynamic_cast<const zs::ConfigError*>(&error);
+  if (config_error == nullptr) return zs::error_line(error, place);
+  std::string lines;
+  for (const Error& problem : config_error->problems()) lines += (lines.empty() ? "" : "\n") + zs::error_line(problem, place);
+  return lines;
+}
+
+void print_error(const std::string& lines) { fmt::print(stderr, "{}\n", lines); }
+
+/// What the configuration turned out to be: a job, or the error that every rank shall end with.
+struct Loaded {
+  zs::TrainJob job;
+  int code = 0;
+  std::string message;
+};
+
+Loaded load(const CommandLine& line, const char* program) {
+  Loaded loaded;
+  try {
+    loaded.job.config = zs::load_config(line.config_path, line.overrides);
+  } catch (const Error& error) {
+    loaded.code = static_cast<int>(error.code());
+    loaded.message = error_lines(error);
+  }
+  loaded.job.dry_run = line.dry_run;
+  loaded.job.overwrite = line.overwrite;
+  loaded.job.config_path = line.config_path;
+  std::error_code failed;
+  const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
+  loaded.job.program_folder = (failed ? std::filesystem::path(program) : executable).parent_path().string();
+  return loaded;
+}
+
+Error as_error(std::exception_ptr problem) {
+  try {
+    std::rethrow_exception(problem);
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(ExitCode::out_of_memory, "out of memory", "", "lower train.micro_batch or the model's size");
+  } catch (const std::exception& error) {
+    return Error(ExitCode::internal, error.what(), "", "this is a defect of zshard");
+  }
+}
+
+/// One rank that owns its process.
+int run_process(zs::World& world, const Loaded& loaded) {
+  try {
+    const zs::World::Agreement agreement = world.agree(loaded.code, loaded.message);
+    if (agreement.code != 0) {
+      if (world.rank() == agreement.rank) print_error(agreement.message);
+      return agreement.code;
+    }
+    return zs::Trainer(world, loaded.job).run();
+  } catch (...) {
+    const Error error = as_error(std::current_exception());
+    print_error(error_lines(error, world.size() > 1 ? fmt::format("rank {}", world.rank()) : ""));
+    std::fflush(nullptr);
+    if (world.size() > 1) world.abort(static_cast<int>(error.code()));
+    return static_cast<int>(error.code());
+  }
+}
+
+/// Several ranks as threads of this process.
+int run_threads(const Loaded& loaded, const zs::WorldOptions& options) {
+  const int ranks = static_cast<int>(loaded.job.config.comm.ranks);
+  std::mutex mutex;
+  int code = 0;
+  zs::run_local_world(ranks, options, [&](zs::World& world) {
+    const int own = zs::Trainer(world, loaded.job).run();
+    const std::lock_guard lock(mutex);
+    code = std::max(code, own);
+  });
+  return code;
+}
+
+/// Ranks come from mpirun or from the configuration, not from both.
+void check_ranks_source(Loaded& loaded, zs::Launch kind) {
+  const auto& comm = loaded.job.config.comm;
+  if (loaded.code != 0 || kind != zs::Launch::mpirun || (comm.transport != "local" && comm.ranks == 1)) return;
+  const Error error(ExitCode::config, "comm.transport = \"local\" and comm.ranks start ranks of their own, and mpirun has started some",
+                    loaded.job.config_path, "leave out mpirun, or leave those keys at their defaults");
+  loaded.code = static_cast<int>(error.code());
+  loaded.message = error_lines(error);
+}
+
+int launch(const CommandLine& line, const char* program) {
+  const zs::Launch kind = zs::detect_launch();
+  Loaded loaded = load(line, program);
+  check_ranks_source(loaded, kind);
+  const zs::WorldOptions options{.timeout_s = loaded.job.config.comm.timeout_s};
+  if (kind == zs::Launch::mpirun) {
+    const auto world = zs::make_mpi_world(options);
+    return run_process(*world, loaded);
+  }
+  const auto& comm = loaded.job.config.comm;
+  if (loaded.code == 0 && comm.ranks > 1 && !line.dry_run) return run_threads(loaded, options);
+  const auto world = zs::make_single_world(options);
+  return run_process(*world, loaded);
+}
+
+int parse_and_run(int argc, char** argv) {
+  CLI::App app("Trains a GPT with sharded parameters. Several ranks: mpirun -q -np N build/train CONFIG.toml", "train");
+  CommandLine line;
+  bool wants_keys = false;
+  app.add_option("CONFIG.toml", line.config_path, "what to train (keys: --help-config, docs/configuration.md)");
+  app.add_option("--set", line.overrides, "key=value: overrides a key of the file; repeatable")->allow_extra_args(false);
+  app.add_flag("--dry-run", line.dry_run, "print the plan and stop: nothing is allocated or created (ranks: as launched, or comm.ranks)");
+  app.add_flag("--overwrite", line.overwrite, "replace the run in a named run.dir");
+  app.add_flag("--help-config", wants_keys, "list every key of the configuration");
+  app.set_version_flag("--version", std::string("zshard ") + zs::version());
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    throw Error(ExitCode::usage, error.what(), "command line", "see train --help");
+  }
+  if (wants_keys) {
+    std::cout << zs::config_help();
+    return 0;
+  }
+  if (line.config_path.empty()) throw Error(ExitCode::usage, "no configuration file", "command line", "give one: train CONFIG.toml");
+  zs::install_stop_signals();
+  return launch(line, argv[0]);
+}
+
+/// libgomp reads how long its threads spin before main begins, and spins for milliseconds: with more busy threads than CPUs
+/// a step took 15 times as long. So the program starts itself again with a short spin, unless the user chose.
+void limit_spinning(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  std::error_code failed;
+  const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
+  if (failed || setenv("GOMP_SPINCOUNT", "3000", 1) != 0) return;
+  execv(executable.c_str(), argv);  // returns only when it failed: then on as we are
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  limit_spinning(argv);
+  try {
+    return parse_and_run(argc, argv);
+  } catch (...) {
+    const Error error = as_error(std::current_exception());
+    print_error(error_lines(error));
+    return static_cast<int>(error.code());
+  }
+}

@@ -1,0 +1,98 @@
+#include "model/train/metrics.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <system_error>
+
+#include "runtime/base/check.h"
+
+namespace zs {
+namespace {
+
+template <class Float>
+std::string json_number(Float value) {
+  return std::isfinite(value) ? fmt::format("{}", value) : "null";
+}
+
+std::string reason(int error) { return std::error_code(error, std::generic_category()).message(); }
+
+}  // namespace
+
+std::string to_json(const StepMetrics& m) {
+  std::string line = fmt::format(
+      R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "tokens_per_s": {}, "step_ms": {}, "peak_bytes": {})", m.step,
+      json_number(m.loss), json_number(m.grad_norm), json_number(m.lr), m.tokens, json_number(m.tokens_per_s), json_number(m.step_ms),
+      m.peak_bytes);
+  if (m.val_loss) line += fmt::format(R"(, "val_loss": {})", json_number(*m.val_loss));
+  return line + "}";
+}
+
+MetricsLog::MetricsLog(std::string path)
+    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
+  if (descriptor_ < 0)
+    throw Error(ExitCode::cannot_create, fmt::format("cannot write metrics: {}", reason(errno)), path_, "check the folder's permissions");
+}
+
+MetricsLog::~MetricsLog() { ::close(descriptor_); }
+
+void MetricsLog::append(const StepMetrics& metrics) {
+  const std::string line = to_json(metrics) + "\n";
+  for (std::size_t done = 0; done < line.size();) {
+    const ssize_t count = ::write(descriptor_, line.data() + done, line.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0)
+      throw Error(ExitCode::io, fmt::format("writing metrics failed: {}", reason(errno)), path_, "free some space and run again");
+    done += static_cast<std::size_t>(count);
+  }
+}
+
+std::string format_bytes(std::int64_t bytes) {
+  static constexpr std::array kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1024;
+  std::size_t unit = 0;
+  while (value >= 1023.95 && unit + 1 < kUnits.size()) value /= 1024, ++unit;
+  return value < 99.95 ? fmt::format("{:.1f} {}", value, kUnits[unit]) : fmt::format("{:.0f} {}", value, kUnits[unit]);
+}
+
+std::string format_count(double count) {
+  static constexpr std::array kUnits = {"k", "M", "G", "T", "P"};
+  if (!std::isfinite(count)) return "?";
+  if (count < 999.5) return fmt::format("{:.0f}", count);
+  count /= 1000;
+  std::size_t unit = 0;
+  while (count >= 999.5 && unit + 1 < kUnits.size()) count /= 1000, ++unit;
+  return count < 99.95 ? fmt::format("{:.1f}{}", count, kUnits[unit]) : fmt::format("{:.0f}{}", count, kUnits[unit]);
+}
+
+std::string format_duration(double seconds) {
+  constexpr double kLongest = 1e9;
+  if (!(seconds >= 0) || seconds > kLongest) return "?";
+  const auto total = static_cast<std::int64_t>(std::llround(seconds));
+  const std::int64_t hours = total / 3600, minutes = total / 60 % 60, rest = total % 60;
+  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, rest) : fmt::format("{}:{:02}", minutes, rest);
+}
+
+std::string progress_line(const Progress& progress) {
+  const StepMetrics& m = progress.metrics;
+  std::string line = fmt::format("step {}/{}  loss {:.4f}", m.step, progress.steps, m.loss);
+  if (m.val_loss) line += fmt::format("  val {:.4f}", *m.val_loss);
+  line += fmt::format("  {} tok/s", format_count(m.tokens_per_s));
+  if (progress.ceiling_percent) line += fmt::format("  {:.0f}% of ceiling", *progress.ceiling_percent);
+  line += fmt::format("  peak {}", format_bytes(m.peak_bytes));
+  if (progress.seconds_left >= 0) line += fmt::format("  {} left", format_duration(progress.seconds_left));
+  return line;
+}
+
+std::string live_line(const Progress& progress, int columns) {
+  // The last column stays free: a character there makes some terminals wrap, and the next line would not replace this one.
+  const std::string line = progress_line(progress).substr(0, static_cast<std::size_t>(std::max(columns - 1, 0)));
+  return "\r" + line + "\x1b[K";
+}
+
+}  // namespace zs

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace zs {
+
+/// One line of metrics.jsonl.
+struct StepMetrics {
+  std::int64_t step = 0;
+  float loss = 0, grad_norm = 0;
+  double lr = 0;
+  std::int64_t tokens = 0;  ///< of all steps so far, over all ranks
+  double tokens_per_s = 0, step_ms = 0;
+  std::int64_t peak_bytes = 0;  ///< maximum over ranks
+  std::optional<float> val_loss = {};
+};
+
+/// One JSON object without a line end. Numbers are the shortest text that reads back as the same float or double; a value
+/// that is not finite is null; val_loss appears only when there is one.
+std::string to_json(const StepMetrics& metrics);
+
+/// Appends to metrics.jsonl, one write a line, so that a reader sees whole lines. Owns the descriptor; one thread uses it.
+/// Throws Error(cannot_create) when the file cannot be opened and Error(io) when a write fails.
+class MetricsLog {
+ public:
+  explicit MetricsLog(std::string path);
+  ~MetricsLog();
+  MetricsLog(const MetricsLog&) = delete;
+  MetricsLog& operator=(const MetricsLog&) = delete;
+
+  void append(const StepMetrics& metrics);
+
+ private:
+  std::string path_;
+  int descriptor_;
+};
+
+/// What the terminal shows of a step.
+struct Progress {
+  StepMetrics metrics;
+  std::int64_t steps = 0;                      ///< of the whole run
+  double seconds_left = 0;                     ///< negative: not known yet
+  std::optional<double> ceiling_percent = {};  ///< of the machine's measured matrix-product rate
+};
+
+/// "step 20/500  loss 2.4310  9.8k tok/s  31% of ceiling  peak 112 MiB  3:05 left".
+std::string progress_line(const Progress& progress);
+/// The same as one line that replaces the last on a terminal of `columns` columns.
+std::string live_line(const Progress& progress, int columns);
+
+std::string format_bytes(std::int64_t bytes);  ///< "1.5 GiB"
+std::string format_count(double count);        ///< "12.3k"
+std::string format_duration(double seconds);   ///< "1:02:03", "2:05"
+
+}  // namespace zs

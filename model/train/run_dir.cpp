@@ -1,0 +1,162 @@
+#include "model/train/run_dir.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+#include "model/data/output_file.h"
+#include "runtime/base/check.h"
+
+namespace zs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfigFile = "config.toml";
+constexpr const char* kMetricsFile = "metrics.jsonl";
+constexpr std::array kRunFiles = {kConfigFile, kMetricsFile, "model.safetensors"};
+const char* const kRunsFolder = "runs";
+
+std::string reason(int error) { return std::error_code(error, std::generic_category()).message(); }
+
+Error cannot_create(const std::string& why, const std::string& path) {
+  return Error(ExitCode::cannot_create, "cannot create the run directory: " + why, path, "set run.dir to a place that can be written");
+}
+
+Error holds_a_run(const std::string& path) {
+  return Error(ExitCode::cannot_create, "the run directory already holds a run", path, "choose another run.dir or add --overwrite");
+}
+
+/// Exists as anything, a dangling link included.
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(path, error));
+}
+
+bool has_run(const fs::path& dir) { return is_there(dir / kConfigFile) || is_there(dir / kMetricsFile); }
+
+/// The nearest folder that exists must be one that we may write to.
+void check_writable(const fs::path& path) {
+  fs::path at = fs::absolute(path).lexically_normal();
+  while (!is_there(at) && at.has_relative_path()) at = at.parent_path();
+  struct stat status {};
+  if (::stat(at.c_str(), &status) != 0) throw cannot_create(reason(errno), at.string());
+  if (!S_ISDIR(status.st_mode)) throw cannot_create("not a folder", at.string());
+  if (::access(at.c_str(), W_OK | X_OK) != 0) throw cannot_create(reason(errno), at.string());
+}
+
+/// Remembers what it makes and removes it again unless kept.
+class Undo {
+ public:
+  ~Undo() {
+    std::error_code ignored;  // nothing better can be done on the way out of a failure
+    if (!kept_)
+      for (auto path = made_.rbegin(); path != made_.rend(); ++path) fs::remove(*path, ignored);
+  }
+  void add(fs::path path) { made_.push_back(std::move(path)); }
+  void keep() { kept_ = true; }
+
+ private:
+  std::vector<fs::path> made_;
+  bool kept_ = false;
+};
+
+/// True when this call made the folder, false when it was there.
+bool make_folder(const fs::path& path, Undo& undo) {
+  if (::mkdir(path.c_str(), 0755) == 0) {
+    undo.add(path);
+    return true;
+  }
+  const int error = errno;
+  if (error != EEXIST) throw cannot_create(reason(error), path.string());
+  return false;
+}
+
+void make_folders(const fs::path& path, Undo& undo) {
+  fs::path so_far;
+  for (const fs::path& part : path) {
+    so_far /= part;
+    if (part.empty() || is_there(so_far)) continue;
+    make_folder(so_far, undo);
+  }
+  std::error_code error;
+  if (!path.empty() && !fs::is_directory(path, error)) throw cannot_create("not a folder", path.string());
+}
+
+/// One more than the largest N of the NAME-N in `runs`.
+std::int64_t next_number(const fs::path& runs, const std::string& name) {
+  std::int64_t last = 0;
+  std::error_code error;
+  for (fs::directory_iterator entry(runs, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string file = entry->path().filename().string();
+    if (file.size() <= name.size() + 1 || file.compare(0, name.size() + 1, name + "-") != 0) continue;
+    std::int64_t number = 0;
+    const char *first = file.data() + name.size() + 1, *limit = file.data() + file.size();
+    const auto parsed = std::from_chars(first, limit, number);
+    constexpr std::int64_t kLargest = 1'000'000'000;
+    if (parsed.ec == std::errc() && parsed.ptr == limit && number > last && number < kLargest) last = number;
+  }
+  return last + 1;
+}
+
+fs::path make_numbered(const std::string& name, Undo& undo) {
+  make_folders(kRunsFolder, undo);
+  constexpr int kMostTries = 10000;
+  std::int64_t number = next_number(kRunsFolder, name);
+  for (int i = 0; i < kMostTries; ++i, ++number) {
+    const fs::path path = fs::path(kRunsFolder) / fmt::format("{}-{}", name, number);
+    if (make_folder(path, undo)) return path;
+  }
+  throw cannot_create("no free number", (fs::path(kRunsFolder) / name).string());
+}
+
+/// Creating metrics.jsonl exclusively decides between two starts in one named directory.
+void claim(const fs::path& dir, Undo& undo) {
+  const fs::path path = dir / kMetricsFile;
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  const int error = errno;
+  if (descriptor < 0) throw error == EEXIST ? holds_a_run(dir.string()) : cannot_create(reason(error), dir.string());
+  undo.add(path);
+  if (::close(descriptor) != 0) throw cannot_create(reason(errno), dir.string());
+}
+
+void remove_old_run(const fs::path& dir) {
+  for (const char* file : kRunFiles) {
+    std::error_code error;
+    fs::remove(dir / file, error);
+    if (error) throw cannot_create(error.message(), (dir / file).string());
+  }
+}
+
+}  // namespace
+
+void check_run_dir(const RunDirRequest& request) {
+  if (request.dir.empty()) return check_writable(fs::path(kRunsFolder));
+  check_writable(request.dir);
+  if (!request.overwrite && has_run(request.dir)) throw holds_a_run(request.dir);
+}
+
+std::string create_run_dir(const RunDirRequest& request, const std::string& config_toml) {
+  check_run_dir(request);
+  Undo undo;
+  fs::path dir = request.dir;
+  if (request.dir.empty()) {
+    dir = make_numbered(request.name, undo);
+  } else {
+    make_folders(dir, undo);
+    if (request.overwrite) remove_old_run(dir);
+  }
+  claim(dir, undo);
+  write_file_atomically((dir / kConfigFile).string(), config_toml);
+  undo.keep();
+  return dir.string();
+}
+
+}  // namespace zs

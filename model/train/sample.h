@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/train/session.h"
+
+namespace zs {
+
+/// Draws `count` tokens after `prompt` (not empty), one forward a token, at temperature 0.8 from random numbers keyed by
+/// (seed, position): the same on every rank. The last `context` tokens are seen. Collective; blocks.
+std::vector<std::int32_t> sample_tokens(Session& session, std::vector<std::int32_t> prompt, std::int64_t count, std::uint64_t seed);
+
+/// Bytes as text for a terminal: what is not printable ASCII or a line end becomes '?'.
+std::string printable(const std::vector<std::int32_t>& bytes);
+
+}  // namespace zs

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+#include "model/train/config.h"
+
+namespace zs {
+
+/// Learning rate of step t in [0, steps), with lr the peak and r = min_lr_ratio:
+///   warm-up, t < warmup:  lr (t + 1) / warmup                                     (linear; Goyal et al. 2017)
+///   constant:             lr
+///   cosine:               lr (r + (1 - r) (1 + cos(pi x)) / 2)                    (Loshchilov and Hutter 2017, eq. 5)
+///   linear:               lr (r + (1 - r) (1 - x))
+///   wsd:                  lr, then over the last D = floor(decay x steps) steps
+///                         lr (r + (1 - r) (1 - sqrt((t - (steps - D)) / D)))      (Haegele et al. 2024, eq. 1)
+/// where x = (t - warmup) / (steps - warmup). Steps past the end keep the last value.
+double learning_rate(const Config::Train& train, std::int64_t step);
+
+}  // namespace zs

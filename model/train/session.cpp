@@ -1,0 +1,154 @@
+#include "model/train/session.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "runtime/tensor/autograd.h"
+
+namespace zs {
+namespace {
+
+DType dtype_of(const std::string& name) { return name == "bf16" ? DType::bf16 : DType::f32; }
+
+AdamWConfig adamw_config(const Config& config) {
+  const auto& train = config.train;
+  return {.beta1 = static_cast<float>(train.beta1),
+          .beta2 = static_cast<float>(train.beta2),
+          .eps = static_cast<float>(train.eps),
+          .weight_decay = static_cast<float>(train.weight_decay),
+          .clip = static_cast<float>(train.clip),
+          .order_free = train.deterministic};
+}
+
+}  // namespace
+
+Gpt2Config gpt2_config(const Config& config) {
+  return {.layers = config.model.layers,
+          .heads = config.model.heads,
+          .width = config.model.width,
+          .context = config.model.context,
+          .vocab = config.model.vocab,
+          .gelu = config.model.activation == "gelu_erf" ? GeluKind::erf : GeluKind::tanh};
+}
+
+ShardOptions shard_options(const Config& config) {
+  const bool reduces_each = config.shard.reduce_every_micro_batch || config.train.deterministic;
+  return {.schedule = {.reshard_after_forward = config.shard.reshard_after_forward,
+                       .prefetch = static_cast<int>(config.shard.prefetch),
+                       .reduce_every_micro_batch = reduces_each,
+                       .max_reductions_in_flight = static_cast<int>(config.shard.max_reductions_in_flight)},
+          .precision = {.param = dtype_of(config.precision.param), .reduce = dtype_of(config.precision.reduce)},
+          .seed = static_cast<std::uint64_t>(config.train.seed)};
+}
+
+Session::Session(Device& device, World& world, const Config& config)
+    : device_(device),
+      world_(world),
+      config_(config),
+      context_(device),
+      model_(gpt2_config(config)),
+      runtime_(context_, world, shard_options(config)) {
+  shard_module(model_, runtime_, config.shard.units == "block" ? Units::block : Units::model);
+  optimizer_ = std::make_unique<AdamW>(runtime_.executor(), adamw_config(config));
+  loss_slots_ = local_micro_batches() * (config.run.validate_every > 0 ? std::max<std::int64_t>(1, config.run.validate_batches) : 1);
+  const std::int64_t slot_bytes = loss_slots_ * size_of(DType::f32);
+  local_losses_ = device.pool().acquire(slot_bytes, context_.stream(), "scalars");
+  all_losses_ = device.pool().acquire(slot_bytes * world.size(), context_.stream(), "scalars");
+  status_ = device.pool().acquire(2 * size_of(DType::i64), context_.stream(), "scalars");
+}
+
+Tensor Session::forward_loss(std::int64_t first_sample, const ReadSamples& read) {
+  std::vector<std::int32_t> inputs, targets;
+  read(first_sample, inputs, targets);
+  const Shape shape{config_.train.micro_batch, config_.train.sequence};
+  return model_.loss(Tensor::from_host(context_, shape, std::move(inputs)), Tensor::from_host(context_, shape, std::move(targets)));
+}
+
+void Session::store_loss(const Tensor& loss, std::int64_t slot) {
+  const Buffer in = loss.buffer(), out = local_losses_.buffer(DType::f32, loss_slots_).slice(slot, 1);
+  context_.launch({"store_loss", {in}, {out}},
+                  [&kernels = context_.kernels(), out, in](ExecContext& exec) { kernels.copy(exec, out, in); });
+}
+
+void Session::gather_losses() {
+  runtime_.executor().compute_comm().all_gather(context_.stream(), "losses", local_losses_.buffer(DType::f32, loss_slots_),
+                                                all_losses_.buffer(DType::f32, loss_slots_ * world_.size()));
+}
+
+std::vector<float> Session::losses_in_order(std::int64_t count) const {
+  const float* gathered = all_losses_.buffer(DType::f32, loss_slots_ * world_.size()).as<float>();
+  std::vector<float> losses(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    losses[static_cast<std::size_t>(i)] = gathered[(i % world_.size()) * loss_slots_ + i / world_.size()];
+  }
+  return losses;
+}
+
+void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read, bool wants_stop) {
+  device_.memory().reset_peak();
+  const std::int64_t local = local_micro_batches(), first_of_step = (step - 1) * config_.train.global_batch;
+  for (std::int64_t i = 0; i < local; ++i) {
+    const std::int64_t micro_batch = i * world_.size() + world_.rank();
+    runtime_.begin_micro_batch(Mode::train, i + 1 == local);
+    {
+      const Tensor loss = forward_loss(first_of_step + micro_batch * config_.train.micro_batch, read);
+      store_loss(loss, i);
+      backward(loss, 1.0f / static_cast<float>(global_micro_batches()));
+    }
+    runtime_.end_micro_batch();
+  }
+  optimizer_->step(lr, step);
+  gather_losses();
+  const Buffer status = status_.buffer(DType::i64, 2);
+  context_.launch({"status", {}, {status}}, [status, peak = device_.memory().peak_bytes(), wants_stop](ExecContext&) {
+    status.as<std::int64_t>()[0] = peak;
+    status.as<std::int64_t>()[1] = wants_stop;
+  });
+  runtime_.executor().compute_comm().all_reduce(context_.stream(), "status", status, ReduceOp::max);
+}
+
+StepResult Session::finish_step() {
+  device_.synchronize();
+  const std::int64_t* status = status_.buffer(DType::i64, 2).as<std::int64_t>();
+  return {.losses = losses_in_order(global_micro_batches()),
+          .grad_norm = *optimizer_->grad_norm().as<float>(),
+          .peak_bytes = status[0],
+          .should_stop = status[1] != 0};
+}
+
+void Session::enqueue_validation(const ReadSamples& read) {
+  const NoGradGuard no_grad(context_);
+  const std::int64_t local = local_micro_batches() * config_.run.validate_batches;
+  ZS_CHECK(local <= loss_slots_, "{} validation micro-batches on this rank, {} slots", local, loss_slots_);
+  for (std::int64_t i = 0; i < local; ++i) {
+    const std::int64_t micro_batch = i * world_.size() + world_.rank();
+    runtime_.begin_micro_batch(Mode::eval, true);
+    store_loss(forward_loss(micro_batch * config_.train.micro_batch, read), i);
+    runtime_.end_micro_batch();
+  }
+  gather_losses();
+}
+
+double Session::validate(const ReadSamples& read) {
+  enqueue_validation(read);
+  device_.synchronize();
+  const std::vector<float> losses = losses_in_order(global_micro_batches() * config_.run.validate_batches);
+  return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+}
+
+std::vector<float> Session::next_token_logits(const std::vector<std::int32_t>& tokens) {
+  // Causal: what follows the last token cannot change its logits, so lengths are rounded up and few sizes of buffers occur.
+  constexpr std::int64_t kMultiple = 64;
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  std::vector<std::int32_t> padded = tokens;
+  padded.resize(static_cast<std::size_t>(std::min(config_.model.context, (count + kMultiple - 1) / kMultiple * kMultiple)), 0);
+  runtime_.begin_micro_batch(Mode::eval, true);
+  const auto length = static_cast<std::int64_t>(padded.size());
+  const Tensor logits = model_.next_token_logits(Tensor::from_host(context_, {1, length}, std::move(padded)), count - 1);
+  runtime_.end_micro_batch();
+  std::vector<float> values = logits.to_host();
+  values.resize(static_cast<std::size_t>(config_.model.vocab));
+  return values;
+}
+
+}  // namespace zs

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "model/gpt2.h"
+#include "model/train/config.h"
+#include "runtime/shard/adamw.h"
+
+namespace zs {
+
+/// Fills `inputs` and `targets`, (micro_batch, sequence) each, with the samples [first, first + micro_batch).
+using ReadSamples = std::function<void(std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets)>;
+
+/// What a step leaves for the host.
+struct StepResult {
+  std::vector<float> losses;  ///< of every micro-batch of every rank, in global order
+  float grad_norm = 0;
+  std::int64_t peak_bytes = 0;  ///< counted, the largest of the ranks
+  bool should_stop = false;     ///< some rank was asked to stop
+};
+
+/// One model in training on one rank: device memory, units, optimizer, and a step as stream work. The trainer runs it on the
+/// CPU, the plan runs the very same code on the meta device. One host thread uses it.
+class Session {
+ public:
+  Session(Device& device, World& world, const Config& config);
+
+  /// Micro-batches of one step over all ranks, and on this rank.
+  std::int64_t global_micro_batches() const { return config_.train.global_batch / config_.train.micro_batch; }
+  std::int64_t local_micro_batches() const { return global_micro_batches() / world_.size(); }
+
+  /// Enqueues step `step` (from 1), whole: forward and backward of this rank's micro-batches (micro-batch i of the step runs on rank i mod
+  /// ranks), the reduction, the update. Collective.
+  void enqueue_step(std::int64_t step, float lr, const ReadSamples& read, bool wants_stop);
+  /// Waits for the step and reads its result. An error on the meta device.
+  StepResult finish_step();
+
+  /// Mean loss over run.validate_batches batches of global_batch samples, spread over the ranks as a step is. Collective; blocks.
+  double validate(const ReadSamples& read);
+  /// The same work without reading a result: for the meta device.
+  void enqueue_validation(const ReadSamples& read);
+  /// Logits (vocab) of what follows the last of `tokens`. Collective; blocks.
+  std::vector<float> next_token_logits(const std::vector<std::int32_t>& tokens);
+
+  ShardedRuntime& runtime() { return runtime_; }
+  Gpt2& model() { return model_; }
+  Device& device() { return device_; }
+
+ private:
+  Tensor forward_loss(std::int64_t first_sample, const ReadSamples& read);
+  void store_loss(const Tensor& loss, std::int64_t slot);
+  void gather_losses();
+  std::vector<float> losses_in_order(std::int64_t count) const;
+
+  Device& device_;
+  World& world_;
+  Config config_;
+  Context context_;
+  Gpt2 model_;
+  ShardedRuntime runtime_;
+  std::unique_ptr<AdamW> optimizer_;
+  std::int64_t loss_slots_;
+  Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64 (2): peak bytes, stop
+};
+
+Gpt2Config gpt2_config(const Config& config);
+ShardOptions shard_options(const Config& config);
+
+}  // namespace zs

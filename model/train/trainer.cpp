@@ -1,0 +1,235 @@
+#include "model/train/trainer.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <numeric>
+
+#include "model/train/config_dataset.h"
+#include "model/train/error_line.h"
+#include "model/train/run_dir.h"
+#include "model/train/sample.h"
+#include "model/train/schedule.h"
+#include "model/train/stop_signal.h"
+#include "model/train/weights.h"
+#include "model/version.h"
+#include "runtime/device/memory_limit.h"
+
+namespace zs {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// A step of many operations may take longer than the longest wait for a peer inside one of them.
+constexpr double kStepTimeouts = 20;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// mpirun gives a rank a terminal of its own to print to, whatever mpirun itself prints to: that is what counts.
+bool prints_to_terminal() {
+  if (isatty(STDOUT_FILENO) == 0) return false;
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return true;
+  std::error_code failed;
+  const auto target = std::filesystem::read_symlink(fmt::format("/proc/{}/fd/1", getppid()), failed).string();
+  return !failed && (target.starts_with("/dev/pts/") || target.starts_with("/dev/tty"));
+}
+
+/// Runs `body` on every rank and agrees on its outcome: 0, or the code of the lowest rank that failed, which prints why.
+template <class Body>
+int agreed(World& world, const Body& body) {
+  int code = 0;
+  std::string message;
+  try {
+    body();
+  } catch (const Error& error) {
+    code = static_cast<int>(error.code());
+    message = error_line(error, world.size() > 1 ? fmt::format("rank {}", world.rank()) : "");
+  }
+  const World::Agreement agreement = world.agree(code, message);
+  if (agreement.code != 0 && world.rank() == agreement.rank) fmt::print(stderr, "{}\n", agreement.message);
+  return agreement.code;
+}
+
+}  // namespace
+
+Trainer::Trainer(World& world, const TrainJob& job) : world_(world), job_(job), config_(job_.config) {}
+
+int Trainer::run() {
+  if (const int code = prepare(); code != 0 || job_.dry_run) return code;
+  return train();
+}
+
+int Trainer::prepare() {
+  if (const int code = agreed(world_, [&] { check_and_plan(); }); code != 0) return code;
+  if (is_first()) print_header();
+  if (job_.dry_run) return 0;
+  return agreed(world_, [&] { create_run(); });
+}
+
+void Trainer::check_and_plan() {
+  const int ranks = job_.dry_run && world_.size() == 1 ? static_cast<int>(config_.comm.ranks) : world_.size();
+  check_ranks(config_, ranks);
+  share_ = cpu_share(world_.local_rank(), world_.local_size());
+  dataset_ = open_dataset(dataset_options(config_, job_.config_path, job_.program_folder));
+  if (config_.device == "cuda") Device::create(DeviceKind::cuda, {});
+  plan_ = make_plan(config_, world_.rank(), ranks);
+  if (job_.dry_run) return;
+  check_memory();
+  if (is_first()) check_run_dir({config_.run.dir, config_.name, job_.overwrite});
+}
+
+void Trainer::check_memory() const {
+  const MemoryLimit limit = memory_limit_bytes();
+  const std::int64_t needed = plan_.peak_bytes * (limit.source == "ulimit -v" ? 1 : world_.local_size());
+  if (needed <= limit.bytes) return;
+  throw Error(ExitCode::out_of_memory,
+              fmt::format("the plan needs {} on this host, {} allows {}", format_bytes(needed), limit.source, format_bytes(limit.bytes)),
+              "train.micro_batch", "lower train.micro_batch or the model's size, or use more hosts");
+}
+
+void Trainer::create_run() {
+  if (is_first()) run_dir_ = create_run_dir({config_.run.dir, config_.name, job_.overwrite}, to_toml(config_));
+  if (is_first()) log_.emplace(run_dir_ + "/metrics.jsonl");
+}
+
+void Trainer::print_header() const {
+  const MemoryLimit limit = memory_limit_bytes();
+  fmt::print("zshard {}: {} ranks, {} ({} each), cpu {}, transport {}, memory limit {} ({})\n", version(), world_.size(),
+             share_.description, share_.threads == 1 ? "1 thread" : fmt::format("{} threads", share_.threads), cpu_isa(),
+             world_.transport(), format_bytes(limit.bytes), limit.source);
+  if (job_.dry_run) fmt::print("{}", describe(plan_, config_, world_.size() > 1 ? world_.size() : static_cast<int>(config_.comm.ranks)));
+  std::fflush(stdout);
+}
+
+ReadSamples Trainer::reader(const SampleSource& source) const {
+  return [this, &source](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+    inputs.resize(static_cast<std::size_t>(config_.train.micro_batch * config_.train.sequence));
+    targets.resize(inputs.size());
+    source.fill(first, config_.train.micro_batch, inputs.data(), targets.data());
+  };
+}
+
+int Trainer::train() {
+  bind_this_thread(share_.cpus);
+  device_ = Device::create(DeviceKind::cpu,
+                           {.threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = kStepTimeouts * config_.comm.timeout_s});
+  session_ = std::make_unique<Session>(*device_, world_, config_);
+  session_->runtime().scheduler().set_order(Mode::train, plan_.train_order);
+  session_->runtime().scheduler().set_order(Mode::eval, plan_.eval_order);
+  is_terminal_ = is_first() && prints_to_terminal();
+  if (is_first()) {
+    fmt::print("{}: {} parameters in {} units, {} of {} tokens; planned peak {} a rank; writing to {}\n", config_.name,
+               format_count(static_cast<double>(session_->model().parameter_count())), plan_.units.size(),
+               format_count(static_cast<double>(dataset_->train.tokens())), config_.data.kind, format_bytes(plan_.step_peak_bytes),
+               run_dir_);
+    std::fflush(stdout);
+  }
+  StepMetrics metrics;
+  const auto start = Clock::now();
+  for (std::int64_t step = 1; step <= config_.train.steps; ++step) {
+    const int code = this->step(step, metrics);
+    if (code != 0 && code != static_cast<int>(ExitCode::stopped)) return code;
+    if (is_first()) report(metrics, seconds_since(start) / static_cast<double>(step) * static_cast<double>(config_.train.steps - step));
+    if (code != 0 && step < config_.train.steps) {
+      finish(step, true);
+      return code;
+    }
+  }
+  finish(config_.train.steps, false);
+  return 0;
+}
+
+int Trainer::step(std::int64_t step, StepMetrics& metrics) {
+  const auto start = Clock::now();
+  const double lr = learning_rate(config_.train, step - 1);
+  session_->enqueue_step(step, static_cast<float>(lr), reader(dataset_->train), is_stop_requested());
+  const StepResult result = session_->finish_step();
+  const double seconds = seconds_since(start);
+  const std::int64_t tokens = config_.train.global_batch * config_.train.sequence;
+  metrics = {.step = step,
+             .loss = static_cast<float>(std::accumulate(result.losses.begin(), result.losses.end(), 0.0) /
+                                        static_cast<double>(result.losses.size())),
+             .grad_norm = result.grad_norm,
+             .lr = lr,
+             .tokens = step * tokens,
+             .tokens_per_s = static_cast<double>(tokens) / seconds,
+             .step_ms = seconds * 1e3,
+             .peak_bytes = result.peak_bytes,
+             .val_loss = std::nullopt};
+  try {
+    check_finite(step, result);
+  } catch (const Error& error) {  // every rank sees the same numbers
+    if (is_first()) {
+      log_->append(metrics);
+      fmt::print(stderr, "{}{}\n", is_terminal_ ? "\n" : "", error_line(error, fmt::format("step {}", step)));
+    }
+    return static_cast<int>(error.code());
+  }
+  if (is_validated(step)) {
+    metrics.val_loss = static_cast<float>(session_->validate(reader(*dataset_->validation)));
+  }
+  return result.should_stop ? static_cast<int>(ExitCode::stopped) : 0;
+}
+
+void Trainer::check_finite(std::int64_t step, const StepResult& result) const {
+  const char* const advice = "lower train.lr, lengthen train.warmup, or look at the data named here";
+  for (std::size_t i = 0; i < result.losses.size(); ++i) {
+    if (std::isfinite(result.losses[i])) continue;
+    const std::int64_t micro_batch = static_cast<std::int64_t>(i);
+    const std::int64_t first = (step - 1) * config_.train.global_batch + micro_batch * config_.train.micro_batch;
+    throw Error(ExitCode::non_finite, fmt::format("the loss is {}", result.losses[i]),
+                fmt::format("micro-batch {}, samples {} to {}, computed by rank {}", micro_batch, first,
+                            first + config_.train.micro_batch - 1, micro_batch % world_.size()),
+                advice);
+  }
+  if (std::isfinite(result.grad_norm)) return;
+  throw Error(ExitCode::non_finite, fmt::format("the gradient norm is {} though every loss is finite", result.grad_norm),
+              "all micro-batches", advice);
+}
+
+bool Trainer::is_validated(std::int64_t step) const {
+  const std::int64_t every = config_.run.validate_every;
+  return every > 0 && dataset_->validation && (step % every == 0 || step == config_.train.steps);
+}
+
+void Trainer::report(const StepMetrics& metrics, double seconds_left) {
+  log_->append(metrics);
+  const Progress progress{.metrics = metrics, .steps = config_.train.steps, .seconds_left = seconds_left, .ceiling_percent = std::nullopt};
+  const std::int64_t interval = std::max<std::int64_t>(1, config_.train.steps / 50);
+  const bool is_milestone = metrics.val_loss || metrics.step == 1 || metrics.step == config_.train.steps;
+  if (is_terminal_) {
+    constexpr int kColumns = 120;
+    fmt::print("{}{}", live_line(progress, kColumns), is_milestone ? "\n" : "");
+  } else if (is_milestone || metrics.step % interval == 0) {
+    fmt::print("{}\n", progress_line(progress));
+  }
+  std::fflush(stdout);
+}
+
+void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
+  const std::string path = is_first() ? run_dir_ + "/model.safetensors" : "";
+  const std::string hash = save_weights(session_->runtime().executor(), path);
+  if (is_first()) fmt::print("{}weights: {}\n", is_terminal_ ? "\n" : "", hash);
+  if (!was_stopped && config_.run.sample_tokens > 0) print_sample();
+  if (is_first() && was_stopped) {
+    fmt::print(stderr, "train: stopped on request after step {} of {}: weights saved in {}\n", steps_done, config_.train.steps, path);
+  }
+  std::fflush(stdout);
+}
+
+void Trainer::print_sample() {
+  const bool is_text = config_.data.kind == "text";
+  std::vector<std::int32_t> prompt;
+  for (const char c : config_.run.sample_prompt) prompt.push_back(static_cast<unsigned char>(c));
+  if (!is_text || prompt.empty()) prompt.assign(1, is_text ? '\n' : 0);
+  const auto tokens = sample_tokens(*session_, prompt, config_.run.sample_tokens, static_cast<std::uint64_t>(config_.train.seed));
+  if (!is_first()) return;
+  fmt::print("sample: {}{}\n", is_text ? config_.run.sample_prompt : "",
+             is_text ? printable(tokens) : fmt::format("{}", fmt::join(tokens, " ")));
+}
+
+}  // namespace zs

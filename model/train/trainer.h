@@ -1,0 +1,64 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "comm/world.h"
+#include "model/data/dataset.h"
+#include "model/train/config.h"
+#include "model/train/metrics.h"
+#include "model/train/plan.h"
+#include "model/train/session.h"
+#include "runtime/device/cpu_topology.h"
+
+namespace zs {
+
+struct TrainJob {
+  Config config;
+  bool dry_run = false;
+  bool overwrite = false;      ///< of a named run directory that holds a run
+  std::string config_path;     ///< data is looked up beside it too
+  std::string program_folder;  ///< and there
+};
+
+/// One rank of a training run, from the checks to the saved weights. Errors of the preparation are agreed among the ranks before
+/// anything is created, so that one line is printed and every rank ends alike. One host thread uses it.
+class Trainer {
+ public:
+  Trainer(World& world, const TrainJob& job);
+
+  /// The exit code, the same on every rank. Prints the run's lines, and the error line of what every rank saw alike. Throws what only this
+  /// rank saw, once the run is under way: the caller aborts the world.
+  int run();
+
+ private:
+  int prepare();
+  void check_and_plan();
+  void check_memory() const;
+  void create_run();
+  void print_header() const;
+  int train();
+  int step(std::int64_t step, StepMetrics& metrics);
+  void check_finite(std::int64_t step, const StepResult& result) const;
+  bool is_validated(std::int64_t step) const;
+  void report(const StepMetrics& metrics, double seconds_left);
+  void finish(std::int64_t steps_done, bool was_stopped);
+  void print_sample();
+  ReadSamples reader(const SampleSource& source) const;
+  bool is_first() const { return world_.rank() == 0; }
+
+  World& world_;
+  TrainJob job_;
+  const Config& config_;
+  CpuShare share_;
+  std::optional<Dataset> dataset_;
+  TrainPlan plan_;
+  std::string run_dir_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Session> session_;
+  std::optional<MetricsLog> log_;
+  bool is_terminal_ = false;
+};
+
+}  // namespace zs

@@ -1,0 +1,333 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+
+#include "model/train/config.h"
+#include "model/train/config_dataset.h"
+#include "model/train/config_schema.h"
+#include "model/train/error_line.h"
+#include "tests/model/temp_dir.h"
+
+using namespace zs;
+using Overrides = std::vector<std::string>;
+
+namespace {
+
+const std::string kSmall = R"(
+[model]
+preset = "tiny"
+[data]
+train = "corpus.txt"
+[train]
+steps = 100
+global_batch = 24
+)";
+
+std::vector<Error> problems_of(const std::string& text, const Overrides& overrides = {}) {
+  try {
+    parse_config(text, "folder/small.toml", overrides);
+  } catch (const ConfigError& error) {
+    for (const Error& problem : error.problems()) CHECK(problem.code() == ExitCode::config);
+    return error.problems();
+  }
+  return {};
+}
+
+Error only_problem(const std::string& text, const Overrides& overrides = {}) {
+  const auto problems = problems_of(text, overrides);
+  for (const Error& problem : problems) UNSCOPED_INFO(problem.what());
+  REQUIRE(problems.size() == 1);
+  return problems[0];
+}
+
+std::string set(std::string_view key, const std::string& value) { return std::string(key) + "=" + value; }
+
+}  // namespace
+
+TEST_CASE("a small file gets every default from the schema") {
+  const Config config = parse_config(kSmall, "folder/small.toml");
+  CHECK(config.name == "small");
+  CHECK(config.device == "auto");
+  CHECK(config.model == Config::Model{"gpt2", "tiny", 4, 4, 128, 256, 256, "gelu_tanh"});
+  CHECK(config.data.train == std::vector<std::string>{"corpus.txt"});
+  CHECK(config.data.validation.empty());
+  CHECK(config.train.sequence == 256);
+  CHECK(config.train.beta2 == 0.95);
+  CHECK(config.shard == Config::Shard{"block", "zero3", true, 1, true, 2});
+  CHECK(config.comm == Config::Comm{"auto", 1, 300});
+  CHECK(config.run.sample_tokens == 200);
+}
+
+TEST_CASE("presets are the published sizes and explicit keys override them") {
+  const auto [preset, layers, heads, width] = GENERATE(
+      table<std::string, int, int, int>({{"124M", 12, 12, 768}, {"355M", 24, 16, 1024}, {"774M", 36, 20, 1280}, {"1.5B", 48, 25, 1600}}));
+  const Overrides tokens = {"model.preset=" + preset, "data.kind=tokens"};
+  const Config config = parse_config(kSmall, "small.toml", tokens);
+  CHECK(config.model == Config::Model{"gpt2", preset, layers, heads, width, 1024, 50257, "gelu_tanh"});
+  CHECK(config.train.sequence == 1024);
+  CHECK(config.run.sample_tokens == 0);
+  CHECK(parse_config(kSmall, "small.toml", {"model.preset=" + preset, "model.layers=3"}).model.layers == 3);
+}
+
+TEST_CASE("the resolved configuration reads back as the same configuration") {
+  const Overrides overrides = {"name=odd.name-1",
+                               "data.train=[\"a b\", 'c\"d\\e']",
+                               "train.lr=0.1234567890123456",
+                               "train.eps=1e-300",
+                               "run.sample_prompt=\"line\\n\\u0001\\u007f end\"",
+                               "train.seed=9223372036854775807",
+                               "shard.prefetch=0"};
+  const Config config = parse_config(kSmall, "small.toml", overrides);
+  CHECK(config.train.eps == 1e-300);
+  CHECK(config.run.sample_prompt == "line\n\x01\x7f end");
+  const std::string text = to_toml(config);
+  CHECK(parse_config(text, "elsewhere/other.toml") == config);
+  for (const ConfigKey& key : config_keys()) CHECK(text.find(key.name.substr(key.name.find('.') + 1)) != std::string::npos);
+}
+
+TEST_CASE("--set overrides the file, the last one wins, and bare words are strings") {
+  const Config config = parse_config(kSmall, "small.toml",
+                                     {"train.steps=5", "train.steps = 7", "train.schedule=linear", "train.lr=1e-3",
+                                      "data.train=my file.txt", "name=123", "shard.reshard_after_forward=false", "train.clip=2"});
+  CHECK(config.train.steps == 7);
+  CHECK(config.train.schedule == "linear");
+  CHECK(config.train.lr == 1e-3);
+  CHECK(config.data.train == std::vector<std::string>{"my file.txt"});
+  CHECK(config.name == "123");
+  CHECK_FALSE(config.shard.reshard_after_forward);
+  CHECK(config.train.clip == 2.0);
+}
+
+TEST_CASE("a --set that cannot be read is refused") {
+  CHECK(only_problem(kSmall, {"train.steps"}).what_happened() == "no '=' in --set");
+  CHECK(only_problem(kSmall, {"train.steps="}).what_happened() == "train.steps is empty");
+  CHECK(only_problem(kSmall, {"train.steps=many"}).what_happened() == "train.steps is many");
+  CHECK(only_problem(kSmall, {"train.steps=1\ntrain.lr=3"}).where().starts_with("--set train.steps"));
+  CHECK(only_problem(kSmall, {"train={steps=3}"}).what_happened() == "train is a table");
+  CHECK(only_problem(kSmall, {"train.stebs=3"}).what_to_do() == "did you mean train.steps?");
+}
+
+TEST_CASE("an unknown key is refused with its line and the nearest known key") {
+  const Error error = only_problem(kSmall + "warmpu = 3\n");
+  CHECK(error.what_happened() == "unknown key train.warmpu");
+  CHECK(error.where() == "folder/small.toml:9");
+  CHECK(error.what_to_do() == "did you mean train.warmup?");
+}
+
+TEST_CASE("nearest keys are found across tables and not invented") {
+  CHECK(nearest_config_key("steps") == "train.steps");
+  CHECK(nearest_config_key("trian.lr") == "train.lr");
+  CHECK(nearest_config_key("model.head") == "model.heads");
+  CHECK(nearest_config_key("shard.prefetc") == "shard.prefetch");
+  CHECK_FALSE(nearest_config_key("completely.different"));
+  CHECK_FALSE(nearest_config_key(std::string(1 << 20, 'x')));
+  CHECK(edit_distance("kitten", "sitting") == 3);
+  CHECK(edit_distance("", "abc") == 3);
+}
+
+TEST_CASE("all problems are reported at once, at most twenty") {
+  const auto problems =
+      problems_of("nmae = 1\n[train]\nsteps = -1\nlr = nan\nglobal_batch = \"x\"\n[model]\nheads = 3\npreset = \"tiny\"\n");
+  std::string all;
+  for (const Error& problem : problems) all += std::string(problem.what()) + "\n";
+  INFO(all);
+  CHECK(problems.size() == 6);
+  for (const char* part : {"unknown key nmae", "train.steps is -1 (folder/small.toml:3)", "train.lr is nan",
+                           "train.global_batch is a string", "data.train is missing", "model.heads 3 does not divide model.width 128"})
+    CHECK(all.find(part) != std::string::npos);
+
+  std::string many = kSmall;
+  for (int i = 0; i < 50; ++i) many += "zz" + std::to_string(i) + " = 1\n";
+  CHECK(problems_of(many).size() == ConfigError::kMaxProblems);
+}
+
+TEST_CASE("every key refuses values outside its range, of the wrong type, and nan") {
+  for (const ConfigKey& key : config_keys()) {
+    Config config;
+    const std::size_t type = key.slot(config).index();
+    INFO(key.name);
+    const auto is_refused = [&](const std::string& value) {
+      for (const Error& problem : problems_of(kSmall, {set(key.name, value)}))
+        if (problem.what_happened().starts_with(std::string(key.name) + " ")) return true;
+      return false;
+    };
+    const bool is_number = type == 1 || type == 2;
+    const bool has_max = key.range.max < std::numeric_limits<double>::infinity();
+    const std::string unit = type == 1 ? "{:.0f}" : "{}";
+    if (is_number && std::isfinite(key.range.min))
+      CHECK(is_refused(fmt::format(fmt::runtime(unit), key.range.min_open ? key.range.min : key.range.min - 1)));
+    if (is_number && has_max) CHECK(is_refused(fmt::format(fmt::runtime(unit), key.range.max_open ? key.range.max : key.range.max + 1)));
+    if (is_number) {
+      for (const char* value : {"nan", "inf", "-inf", "1e30", "99999999999999999999", "true", "\"1\"", "[1]", "1979-05-27", "{a = 1}"})
+        CHECK(is_refused(value));
+    } else if (type == 0) {
+      for (const char* value : {"1", "\"true\"", "[]", "yes"}) CHECK(is_refused(value));
+    } else if (type == 4) {
+      for (const char* value : {"[1]", "[\"\"]", "\"\"", "[[\"a\"]]"}) CHECK(is_refused(value));
+    } else if (!key.choices.empty()) {
+      CHECK(is_refused("nonsense"));
+    }
+    if (type == 1) CHECK(is_refused("1.5"));
+    if (type == 3 || type == 4) CHECK(is_refused("\"a\\u0000b\""));
+    if (type == 3) CHECK(is_refused(std::string(5000, 'x')));
+  }
+}
+
+TEST_CASE("every key accepts both ends of its range and each of its choices") {
+  for (const ConfigKey& key : config_keys()) {
+    const auto is_accepted = [&](const std::string& value) {
+      for (const Error& problem : problems_of(kSmall, {set(key.name, value)}))
+        if (problem.what_happened().starts_with(fmt::format("{} is ", key.name))) return false;
+      return true;
+    };
+    Config config;
+    const std::size_t type = key.slot(config).index();
+    INFO(key.name);
+    for (const auto choice : key.choice_list()) CHECK(is_accepted(std::string(choice)));
+    if (type != 1 && type != 2) continue;
+    const std::string unit = type == 1 ? "{:.0f}" : "{}";
+    if (!key.range.min_open) CHECK(is_accepted(fmt::format(fmt::runtime(unit), key.range.min)));
+    if (!key.range.max_open && std::isfinite(key.range.max)) CHECK(is_accepted(fmt::format(fmt::runtime(unit), key.range.max)));
+  }
+}
+
+TEST_CASE("keys that contradict each other are refused") {
+  const auto [overrides, message] = GENERATE(table<Overrides, std::string>({
+      {{"model.heads=3"}, "model.heads 3 does not divide model.width 128"},
+      {{"model.vocab=255"}, "model.vocab 255 is too small for bytes"},
+      {{"train.sequence=257"}, "train.sequence 257 is longer than model.context 256"},
+      {{"train.micro_batch=5"}, "train.global_batch 24 is not a multiple of train.micro_batch 5"},
+      {{"precision.reduce=bf16"}, "precision.reduce \"bf16\" does not go with precision.param \"f32\""},
+      {{"run.validate_every=5", "data.validation_fraction=0"}, "run.validate_every is set, but there is no validation data"},
+      {{"comm.transport=mpi", "comm.ranks=2"}, "comm.ranks 2 does not go with comm.transport = \"mpi\""},
+      {{"model.preset="}, "model.layers is missing"},
+      {{"train.steps=1000000000", "train.global_batch=1048576", "train.sequence=1048576", "model.context=1048576"},
+       "steps x batch x sequence is 1.1e+21 tokens"},
+      {{"name=a/b"}, "name \"a/b\" cannot name a folder"},
+      {{"name=.."}, "name \"..\" cannot name a folder"},
+      {{"name="}, "name \"\" cannot name a folder"},
+  }));
+  const auto problems = problems_of(kSmall, overrides);
+  REQUIRE_FALSE(problems.empty());
+  CHECK(problems[0].what_happened() == message);
+}
+
+TEST_CASE("malformed TOML is one problem with its line") {
+  CHECK(only_problem("a = \n").where() == "folder/small.toml:1");
+  CHECK(only_problem(kSmall + "steps = 1\n").where() == "folder/small.toml:9");  // a second train.steps
+  CHECK(only_problem("x = \"\xff\xfe\"\n").code() == ExitCode::config);
+  CHECK(only_problem(std::string(1000, '[')).code() == ExitCode::config);
+  CHECK(only_problem("a = " + std::string(100000, '[')).code() == ExitCode::config);
+}
+
+TEST_CASE("odd structures are refused, not misread") {
+  CHECK(only_problem(kSmall + "[foo]\n").what_happened() == "unknown key foo");
+  CHECK(only_problem(kSmall + "[foo.bar.baz]\nx = 1\n").what_happened() == "unknown key foo.bar");
+  CHECK(only_problem(kSmall + "[train.lr]\nx = 1\n").what_happened() == "train.lr is a table");
+  CHECK(only_problem("\"train.lr\" = 3\n" + kSmall).what_happened() == "unknown key \"train.lr\"");
+  CHECK(only_problem("run = 3\n" + kSmall).what_happened() == "run is an integer");
+  CHECK(only_problem(kSmall + "[[run]]\ndir = 'x'\n").what_happened() == "run is an array");
+  CHECK(problems_of("\xef\xbb\xbf" + kSmall).empty());  // a byte order mark is allowed
+}
+
+TEST_CASE("CRLF files read like others") {
+  std::string text;
+  for (const char c : kSmall) text += c == '\n' ? std::string("\r\n") : std::string(1, c);
+  CHECK(parse_config(text, "small.toml") == parse_config(kSmall, "small.toml"));
+}
+
+TEST_CASE("what is not a configuration file is refused") {
+  test::TempDir dir;
+  const auto what = [](const std::string& path) {
+    try {
+      load_config(path);
+    } catch (const ConfigError& error) {
+      CHECK(error.where() == path);
+      return error.what_happened();
+    }
+    return std::string();
+  };
+  CHECK(what(dir / "none.toml") == "configuration file not found");
+  CHECK(what(dir.path()) == "the configuration is not a regular file");
+  CHECK(what(dir.write("big.toml", std::string((1 << 20) + 1, '#'))) == "the configuration is larger than 1 MiB");
+  CHECK(load_config(dir.write("good.toml", kSmall)).name == "good");
+}
+
+TEST_CASE("a rank count that does not divide the batch names what would work") {
+  Config config = parse_config(kSmall, "small.toml", {"train.global_batch=16", "train.micro_batch=4"});
+  for (const int ranks : {1, 2, 4}) CHECK_NOTHROW(check_ranks(config, ranks));
+  const auto message = [&](int ranks) {
+    try {
+      check_ranks(config, ranks);
+    } catch (const Error& error) {
+      CHECK(error.code() == ExitCode::config);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(message(3) == "train.global_batch 16 is not a multiple of 3 ranks x micro_batch 4: use 12 or 24, or 1, 2 or 4 ranks");
+  CHECK(message(8) == "train.global_batch 16 is not a multiple of 8 ranks x micro_batch 4: use 32, or 1, 2 or 4 ranks");
+  config.train.global_batch = 720;
+  config.train.micro_batch = 1;
+  CHECK(message(7).ends_with("use 714 or 721, or 5, 6, 8 or 9 ranks"));
+  config.train.global_batch = 1;
+  CHECK(message(2).ends_with("use 2, or 1 rank"));
+}
+
+TEST_CASE("the examples in model/configs are valid") {
+  const std::string folder = std::string(ZSHARD_SOURCE_ROOT) + "/model/configs/";
+  const Config tiny = load_config(folder + "kjv-tiny.toml");
+  for (const int ranks : {1, 2, 3, 4, 8}) CHECK_NOTHROW(check_ranks(tiny, ranks));
+  CHECK(tiny.model.vocab == 256);
+  CHECK(load_config(folder + "gpt2-124M-tokens.toml").model.vocab == 50257);
+}
+
+TEST_CASE("docs/configuration.md holds the tables that the schema generates") {
+  const std::string path = std::string(ZSHARD_SOURCE_ROOT) + "/docs/configuration.md";
+  const std::string begin = "<!-- keys: generated from model/train/config_schema.cpp -->\n", end = "<!-- end of keys -->";
+  const std::string text = test::read_file(path);
+  const std::size_t from = text.find(begin), to = text.find(end);
+  REQUIRE(from != std::string::npos);
+  REQUIRE(to != std::string::npos);
+  const std::string generated = "\n" + config_markdown() + "\n";
+  if (std::getenv("ZSHARD_UPDATE_DOCS") != nullptr)
+    std::ofstream(path) << text.substr(0, from + begin.size()) << generated << text.substr(to);
+  INFO("run this test with ZSHARD_UPDATE_DOCS=1 to write the tables anew");
+  CHECK(test::read_file(path).find(begin + generated + end) != std::string::npos);
+}
+
+TEST_CASE("the help lists every key with its default and choices") {
+  const std::string help = config_help();
+  for (const ConfigKey& key : config_keys()) CHECK(help.find("  " + std::string(key.name) + " ") != std::string::npos);
+  CHECK(help.find("number: above 0, at most 100; default 0.0006") != std::string::npos);
+  CHECK(help.find("\"cosine\", \"linear\", \"constant\", \"wsd\"") != std::string::npos);
+}
+
+TEST_CASE("an error line is one short line of printable characters") {
+  const Error plain(ExitCode::config, "train.lr is -1", "a.toml:3", "give a number");
+  CHECK(error_line(plain) == "train: error: train.lr is -1 (a.toml:3): give a number");
+  CHECK(error_line(plain, "rank 2 step 7") == "train: error: train.lr is -1 (a.toml:3) rank 2 step 7: give a number");
+  const Error odd(ExitCode::config, "a\nb\x1b[2J", "c\td", "");
+  CHECK(error_line(odd) == "train: error: a\\x0ab\\x1b[2J (c\\x09d)");
+
+  const Error lengthy(ExitCode::config, std::string(500, 'w'), "/" + std::string(500, 'p') + "/last.toml:9", std::string(200, 't'));
+  const std::string line = error_line(lengthy);
+  CHECK(line.size() == 300);
+  CHECK(line.find("last.toml:9)") != std::string::npos);
+  CHECK(line.ends_with("ttt..."));
+  std::string umlauts;
+  for (int i = 0; i < 400; ++i) umlauts += "\xc3\xa4";
+  CHECK(error_line(Error(ExitCode::config, umlauts)).find("\xc3.") == std::string::npos);
+}
+
+TEST_CASE("data is looked up in the current folder, beside the file, then in the build folder") {
+  const Config config = parse_config(kSmall, "small.toml");
+  CHECK(dataset_options(config, "a/small.toml", "build").folders == std::vector<std::string>{"", "a", "build"});
+  CHECK(dataset_options(config, "small.toml", "build").folders == std::vector<std::string>{"", "build"});
+  const DatasetOptions options = dataset_options(config, "build/small.toml", "build");
+  CHECK(options.folders == std::vector<std::string>{"", "build"});
+  CHECK(options.sequence == 256);
+  CHECK(options.vocab == 256);
+  CHECK(options.seed == 1337);
+}

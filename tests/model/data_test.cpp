@@ -1,0 +1,335 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <numeric>
+#include <set>
+
+#include "model/data/data_files.h"
+#include "model/data/dataset.h"
+#include "model/data/permutation.h"
+#include "runtime/base/check.h"
+#include "tests/model/temp_dir.h"
+
+using namespace zs;
+using test::TempDir;
+namespace fs = std::filesystem;
+
+namespace {
+
+template <class T>
+std::string raw(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+std::string header(std::int32_t magic, std::int32_t version, std::int32_t count) {
+  std::vector<std::int32_t> words(256, 0);
+  words[0] = magic, words[1] = version, words[2] = count;
+  return raw(words);
+}
+
+std::vector<std::int32_t> all_of(const Corpus& corpus) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(corpus.tokens()));
+  corpus.read(0, corpus.tokens(), tokens.data());
+  return tokens;
+}
+
+Error refusal(DataKind kind, const std::vector<std::string>& files, std::int64_t vocab) {
+  try {
+    Corpus corpus(kind, files, vocab);
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::dataset);
+    return error;
+  }
+  FAIL("no error");
+  throw 0;
+}
+
+/// Tokens 0, 1, 2 ... so that a token says where it is.
+std::string counting(std::size_t count) {
+  std::vector<std::uint16_t> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
+  return raw(tokens);
+}
+
+DatasetOptions counting_options(const TempDir& dir, std::size_t count, std::int64_t sequence) {
+  DatasetOptions options;
+  options.kind = DataKind::tokens;
+  options.train = {dir.write("train.bin", counting(count))};
+  options.sequence = sequence;
+  options.vocab = 65536;
+  options.seed = 7;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("a permutation is a bijection of every small size") {
+  for (std::uint64_t size = 1; size <= 300; ++size) {
+    const Permutation permutation(size, size * 31);
+    std::vector<bool> seen(size, false);
+    for (std::uint64_t i = 0; i < size; ++i) {
+      REQUIRE(permutation(i) < size);
+      seen[permutation(i)] = true;
+    }
+    REQUIRE(std::count(seen.begin(), seen.end(), true) == static_cast<std::ptrdiff_t>(size));
+  }
+}
+
+TEST_CASE("a large permutation repeats nothing and answers at once") {
+  const Permutation permutation(std::uint64_t{1} << 40, 5);
+  std::set<std::uint64_t> seen;
+  for (std::uint64_t i = 0; i < 20000; ++i) seen.insert(permutation(i));
+  CHECK(seen.size() == 20000);
+}
+
+TEST_CASE("permutations depend on their key and look shuffled") {
+  constexpr std::uint64_t kSize = 1000;
+  const Permutation a(kSize, 1), b(kSize, 2);
+  int same = 0, fixed = 0, rising = 0;
+  for (std::uint64_t i = 0; i < kSize; ++i) {
+    same += a(i) == b(i);
+    fixed += a(i) == i;
+    rising += i > 0 && a(i) > a(i - 1);
+  }
+  // Expected 1, 1 and 500 with deviations of about 1, 1 and 9.
+  CHECK(same < 10);
+  CHECK(fixed < 10);
+  CHECK(std::abs(rising - 500) < 60);
+}
+
+TEST_CASE("every window is equally likely to come first") {
+  constexpr int kSize = 10, kEpochs = 10000;
+  std::vector<int> first(kSize, 0);
+  for (int epoch = 0; epoch < kEpochs; ++epoch) ++first[Permutation(kSize, static_cast<std::uint64_t>(epoch))(0)];
+  for (const int count : first) CHECK(std::abs(count - 1000) < 150);  // five deviations of 30
+}
+
+TEST_CASE("text is the bytes of all files in sorted order") {
+  TempDir dir;
+  const auto b = dir.write("b", "\xff!"), a = dir.write("a", "xy"), empty = dir.write("ab", "");
+  const Corpus corpus(DataKind::text, find_data_files({b, a, empty, a}, {}, ""), 256);
+  CHECK(all_of(corpus) == std::vector<std::int32_t>{'x', 'y', 255, '!'});
+  std::int32_t middle[2];
+  corpus.read(1, 2, middle);
+  CHECK(middle[0] == 'y');
+  CHECK(middle[1] == 255);
+}
+
+TEST_CASE("token files with and without header are told apart and concatenated") {
+  TempDir dir;
+  const auto plain = dir.write("1.bin", raw<std::uint16_t>({5, 65535, 0}));
+  const auto headed = dir.write("2.bin", header(20240520, 1, 2) + raw<std::uint16_t>({7, 8}));
+  const auto one = dir.write("3.bin", raw<std::uint16_t>({9}));
+  CHECK(all_of(Corpus(DataKind::tokens, {plain, headed, one}, 65536)) == std::vector<std::int32_t>{5, 65535, 0, 7, 8, 9});
+}
+
+TEST_CASE("more files than stay open read alike") {
+  TempDir dir;
+  std::vector<std::string> files;
+  for (int i = 0; i < 40; ++i) files.push_back(dir.write(std::to_string(100 + i), std::string(3, static_cast<char>(i))));
+  const Corpus corpus(DataKind::text, files, 256);
+  const auto tokens = all_of(corpus);
+  REQUIRE(tokens.size() == 120);
+  for (std::size_t i = 0; i < tokens.size(); ++i) CHECK(tokens[i] == static_cast<std::int32_t>(i / 3));
+}
+
+TEST_CASE("a token outside the vocabulary is named with file and index") {
+  TempDir dir;
+  const std::size_t at = GENERATE(as<std::size_t>(), 0, 299999, 262143, 262144, 123456);
+  std::vector<std::uint16_t> tokens(300000, 49);
+  tokens[at] = 50;
+  const bool is_headed = GENERATE(false, true);
+  const auto path = dir.write("t.bin", (is_headed ? header(20240520, 1, 300000) : std::string()) + raw(tokens));
+  const Error error = refusal(DataKind::tokens, {dir.write("good.bin", counting(10)), path}, 50);
+  CHECK(error.what_happened() == "token 50 is outside the vocabulary of 50");
+  CHECK(error.where() == path + "@" + std::to_string(at));
+  CHECK_NOTHROW(Corpus(DataKind::tokens, {path}, 51));
+}
+
+TEST_CASE("broken token files are refused with file and offset") {
+  TempDir dir;
+  const auto tokens = raw<std::uint16_t>({1, 2, 3});
+  const auto [content, what] = GENERATE_COPY(table<std::string, std::string>({
+      {std::string("abc"), "3 bytes are not a whole number of uint16 tokens"},
+      {header(20240520, 1, 3).substr(0, 500), "the header is cut off after 500 of 1024 bytes"},
+      {header(20240520, 1, 3).substr(0, 4), "the header is cut off after 4 of 1024 bytes"},
+      {header(20240520, 2, 3) + tokens, "token file version 2, expected 1"},
+      {header(20240520, 1, 4) + tokens, "the header says 4 tokens, the file holds 6 bytes of them"},
+      {header(20240520, 1, 2) + tokens, "the header says 2 tokens, the file holds 6 bytes of them"},
+      {header(20240520, 1, 3) + tokens + "x", "the header says 3 tokens, the file holds 7 bytes of them"},
+      {header(20240520, 1, -1) + tokens, "the header says -1 tokens, the file holds 6 bytes of them"},
+      {header(20240520, 1, 2147483647) + tokens, "the header says 2147483647 tokens, the file holds 6 bytes of them"},
+      {header(static_cast<std::int32_t>(__builtin_bswap32(20240520)), 1, 3) + tokens, "the header is big-endian"},
+      {header(20240801, 7, 3) + tokens, "llm.c's uint32 tokens are not supported"},
+  }));
+  const auto path = dir.write("t.bin", content);
+  const Error error = refusal(DataKind::tokens, {path}, 65536);
+  CHECK(error.what_happened() == what);
+  CHECK(error.where().starts_with(path + "@"));
+}
+
+TEST_CASE("random bytes as a token file are tokens or an error, never a crash") {
+  TempDir dir;
+  const CounterRng random(3);
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    std::string bytes = i % 3 == 0 ? header(20240520, 1, static_cast<std::int32_t>(random.bits(i))) : std::string();
+    for (std::uint64_t j = 0; j < random.bits(1000 + i) % 64; ++j) bytes += static_cast<char>(random.bits(i * 100 + j));
+    if (i % 2 == 0) bytes.resize(random.bits(5000 + i) % (bytes.size() + 1));
+    const auto path = dir.write("t.bin", bytes);
+    try {
+      const Corpus corpus(DataKind::tokens, {path}, 50257);
+      CHECK(corpus.tokens() * 2 <= static_cast<std::int64_t>(bytes.size()));
+    } catch (const Error& error) {
+      CHECK(error.code() == ExitCode::dataset);
+    }
+  }
+}
+
+TEST_CASE("what is not a readable file is refused and nothing waits") {
+  TempDir dir;
+  REQUIRE(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
+  for (const std::string& path : {dir / "fifo", dir.path(), dir / "none", std::string("/dev/null")})
+    CHECK(refusal(DataKind::text, {path}, 256).where() == path);
+}
+
+TEST_CASE("a file that shrinks or is replaced under a run is an error, not a crash") {
+  TempDir dir;
+  std::vector<std::string> files;
+  for (std::size_t i = 0; i <= Corpus::kOpenFiles; ++i) files.push_back(dir.write("f" + std::to_string(100 + i), std::string(100, 'a')));
+  const Corpus corpus(DataKind::text, files, 256);
+  std::int32_t token;
+  fs::resize_file(files[0], 50);
+  CHECK_NOTHROW(corpus.read(49, 1, &token));
+  CHECK_THROWS_WITH(corpus.read(50, 1, &token), Catch::Contains("became shorter"));
+  dir.write("other", std::string(100, 'b'));
+  fs::rename(dir / "other", files.back());
+  CHECK_THROWS_WITH(corpus.read(corpus.tokens() - 1, 1, &token), Catch::Contains("was replaced"));
+}
+
+TEST_CASE("patterns find files, globs and folders in the first folder that has them") {
+  TempDir dir;
+  const auto a = dir.write("one/a.bin", "x"), b = dir.write("one/sub/b.bin", "x");
+  dir.write("one/c.txt", "x");
+  dir.write("one/.hidden.bin", "x");
+  dir.write("one/.git/d.bin", "x");
+  const auto other = dir.write("two/a.bin", "x");
+  const std::vector<std::string> folders = {dir / "none", dir / "one", dir / "two"};
+  CHECK(find_data_files({"a.bin"}, folders, "") == std::vector<std::string>{a});
+  CHECK(find_data_files({"*.bin"}, folders, "") == std::vector<std::string>{a});
+  CHECK(find_data_files({dir / "one"}, {}, ".bin") == std::vector<std::string>{a, b});
+  CHECK(find_data_files({"*/a.bin"}, {dir.path()}, "") == std::vector<std::string>{a, other});
+  CHECK(find_data_files({"two", "one/../two/a.bin", "two/./a.bin"}, {dir.path()}, "") == std::vector<std::string>{other});
+  dir.write("three/odd[1].txt", "x");
+  CHECK(find_data_files({"odd[1].txt"}, {dir / "three"}, "").size() == 1);  // a name that looks like a glob
+}
+
+TEST_CASE("a pattern without a match says where it was looked up") {
+  TempDir dir;
+  fs::create_directory(dir / "empty");
+  const auto message = [&](const std::string& pattern, const std::vector<std::string>& folders) {
+    try {
+      find_data_files({pattern}, folders, ".bin");
+    } catch (const Error& error) {
+      CHECK(error.code() == ExitCode::dataset);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(message("zshard-none.txt", {"", dir / "empty"}) ==
+        "data not found (zshard-none.txt): looked in the current folder, " + (dir / "empty"));
+  CHECK(message(dir / "*.txt", {}).starts_with("data not found"));
+  CHECK(message(dir / "empty", {}).starts_with("the folder holds no .bin file"));
+}
+
+TEST_CASE("an epoch draws every window once, each as inputs and targets one token later") {
+  TempDir dir;
+  const Dataset data = open_dataset(counting_options(dir, 1000, 8));
+  const SampleSource& train = data.train;
+  REQUIRE(train.tokens() == 900);
+  REQUIRE(train.windows() == 112);  // floor(899 / 8)
+  std::set<std::int32_t> starts;
+  for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
+    std::vector<std::int32_t> inputs(112 * 8), targets(112 * 8);
+    train.fill(epoch * 112, 112, inputs.data(), targets.data());
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      REQUIRE(targets[i] == inputs[i] + 1);
+      REQUIRE(inputs[i] == inputs[i / 8 * 8] + static_cast<std::int32_t>(i % 8));
+      REQUIRE(targets[i] < 900);
+    }
+    starts.clear();
+    for (std::size_t i = 0; i < inputs.size(); i += 8) starts.insert(inputs[i]);
+    CHECK(starts.size() == 112);
+    CHECK(*starts.begin() == 0);
+    CHECK(*starts.rbegin() == 111 * 8);
+  }
+}
+
+TEST_CASE("the order is a function of seed and epoch and the same in any cut") {
+  TempDir dir;
+  DatasetOptions options = counting_options(dir, 1000, 8);
+  const SampleSource whole = open_dataset(options).train;
+  std::vector<std::int32_t> all(24 * 8), part(8), ignored(24 * 8);
+  whole.fill(100, 24, all.data(), ignored.data());  // over the epoch's end
+  for (int i = 0; i < 24; ++i) {
+    whole.fill(100 + i, 1, part.data(), ignored.data());
+    CHECK(std::equal(part.begin(), part.end(), all.begin() + i * 8));
+  }
+  options.seed = 8;
+  const SampleSource other = open_dataset(options).train;
+  int same_epoch = 0, same_seed = 0;
+  for (std::int64_t i = 0; i < 112; ++i) {
+    same_epoch += whole.window_of(i) == whole.window_of(112 + i);
+    same_seed += whole.window_of(i) == other.window_of(i);
+  }
+  CHECK(same_epoch < 10);
+  CHECK(same_seed < 10);
+}
+
+TEST_CASE("the last tenth is for validation, in file order") {
+  TempDir dir;
+  const Dataset data = open_dataset(counting_options(dir, 1000, 8));
+  REQUIRE(data.validation);
+  CHECK(data.validation->tokens() == 100);
+  CHECK(data.validation->windows() == 12);
+  std::vector<std::int32_t> inputs(13 * 8), targets(13 * 8);
+  data.validation->fill(0, 13, inputs.data(), targets.data());
+  for (std::size_t i = 0; i < 12 * 8; ++i) CHECK(inputs[i] == 900 + static_cast<std::int32_t>(i));
+  CHECK(inputs[12 * 8] == 900);  // starts over
+}
+
+TEST_CASE("validation comes from its own files when they are named, or not at all") {
+  TempDir dir;
+  DatasetOptions options = counting_options(dir, 1000, 8);
+  options.validation_fraction = 0;
+  CHECK_FALSE(open_dataset(options).validation);
+  options.validation_fraction = 0.5;
+  options.validation = {dir.write("val.bin", counting(20))};
+  const Dataset data = open_dataset(options);
+  CHECK(data.train.tokens() == 1000);
+  CHECK(data.validation->windows() == 2);
+  CHECK(data.files.size() == 2);
+}
+
+TEST_CASE("a corpus too short for one sample is refused") {
+  TempDir dir;
+  const auto message = [&](std::size_t tokens, double fraction) {
+    DatasetOptions options = counting_options(dir, tokens, 8);
+    options.validation_fraction = fraction;
+    try {
+      open_dataset(options);
+    } catch (const Error& error) {
+      CHECK(error.code() == ExitCode::dataset);
+      CHECK(error.where() == dir / "train.bin");
+      return error.what_happened();
+    }
+    return std::string();
+  };
+  CHECK(message(0, 0.1) == "the training data has 0 tokens, one sample needs 9");
+  CHECK(message(8, 0) == "the training data has 8 tokens, one sample needs 9");
+  CHECK(message(9, 0).empty());
+  CHECK(message(89, 0.1) == "the validation data has 8 tokens, one sample needs 9");
+  CHECK(message(90, 0.1).empty());
+}

@@ -1,0 +1,103 @@
+#include "model/train/metrics.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/check.h"
+#include "runtime/base/random.h"
+#include "tests/model/temp_dir.h"
+
+using namespace zs;
+using nlohmann::json;
+
+TEST_CASE("a line is one JSON object with every column") {
+  StepMetrics m{7, 2.5f, 1.25f, 6e-4, 4096, 1234.5, 3.25, 1 << 20, {}};
+  CHECK(
+      to_json(m) ==
+      R"({"step": 7, "loss": 2.5, "grad_norm": 1.25, "lr": 0.0006, "tokens": 4096, "tokens_per_s": 1234.5, "step_ms": 3.25, "peak_bytes": 1048576})");
+  m.val_loss = 2.75f;
+  CHECK(json::parse(to_json(m)).at("val_loss") == 2.75);
+}
+
+TEST_CASE("floating-point values read back exactly") {
+  const CounterRng random(1);
+  for (std::uint64_t i = 0; i < 2000; ++i) {
+    StepMetrics m;
+    m.loss = std::bit_cast<float>(static_cast<std::uint32_t>(random.bits(3 * i)));
+    m.lr = std::bit_cast<double>(random.bits(3 * i + 1));
+    if (!std::isfinite(m.loss) || !std::isfinite(m.lr)) continue;
+    const json line = json::parse(to_json(m));
+    CHECK(static_cast<float>(line.at("loss").get<double>()) == m.loss);
+    CHECK(line.at("lr").get<double>() == m.lr);
+  }
+}
+
+TEST_CASE("values that are not finite are null") {
+  const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
+  const json line = json::parse(to_json({1, nan, inf, 0.1, 1, -std::numeric_limits<double>::infinity(), 1, 1, nan}));
+  for (const char* key : {"loss", "grad_norm", "tokens_per_s", "val_loss"}) CHECK(line.at(key).is_null());
+  CHECK(line.at("lr") == 0.1);
+}
+
+TEST_CASE("the log appends whole lines that are in the file at once") {
+  test::TempDir dir;
+  MetricsLog log(dir / "metrics.jsonl");
+  log.append({.step = 1});
+  const std::string first = test::read_file(dir / "metrics.jsonl");
+  CHECK(first == to_json({.step = 1}) + "\n");
+  MetricsLog(dir / "metrics.jsonl").append({.step = 2});
+  CHECK(test::read_file(dir / "metrics.jsonl") == first + to_json({.step = 2}) + "\n");
+}
+
+TEST_CASE("a full disk while logging is an I/O error") {
+  MetricsLog log("/dev/full");
+  try {
+    log.append({});
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::io);
+    CHECK(error.where() == "/dev/full");
+  }
+}
+
+TEST_CASE("a log that cannot be opened is refused") {
+  try {
+    MetricsLog log("/dev/null/metrics.jsonl");
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::cannot_create);
+  }
+}
+
+TEST_CASE("the terminal line shows what is known") {
+  Progress progress{{20, 2.431f, 1, 1e-3, 1, 9840, 1, 117440512, {}}, 500, -1, {}};
+  CHECK(progress_line(progress) == "step 20/500  loss 2.4310  9.8k tok/s  peak 112 MiB");
+  progress.metrics.val_loss = 2.5f;
+  progress.seconds_left = 185;
+  progress.ceiling_percent = 31.4;
+  CHECK(progress_line(progress) == "step 20/500  loss 2.4310  val 2.5000  9.8k tok/s  31% of ceiling  peak 112 MiB  3:05 left");
+}
+
+TEST_CASE("the live line replaces the last one and fits the terminal") {
+  const Progress progress{{20, 2.431f, 1, 1e-3, 1, 9840, 1, 117440512, {}}, 500, 60, {}};
+  CHECK(live_line(progress, 200) == "\r" + progress_line(progress) + "\x1b[K");
+  CHECK(live_line(progress, 12) == "\rstep 20/500\x1b[K");
+  CHECK(live_line(progress, 0) == "\r\x1b[K");
+}
+
+TEST_CASE("quantities are short") {
+  CHECK(format_bytes(0) == "0 B");
+  CHECK(format_bytes(1536) == "1.5 KiB");
+  CHECK(format_bytes((1ll << 30) - 1) == "1.0 GiB");
+  CHECK(format_bytes(std::numeric_limits<std::int64_t>::max()) == "8.0 EiB");
+  CHECK(format_count(12) == "12");
+  CHECK(format_count(12345) == "12.3k");
+  CHECK(format_count(999600) == "1.0M");
+  CHECK(format_count(std::nan("")) == "?");
+  CHECK(format_duration(59.6) == "1:00");
+  CHECK(format_duration(3723) == "1:02:03");
+  CHECK(format_duration(std::nan("")) == "?");
+  CHECK(format_duration(1e300) == "?");
+}
