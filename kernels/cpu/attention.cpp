@@ -1,0 +1,105 @@
+#include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/isa_functions.h"
+#include "kernels/cpu/vec_math.h"
+
+namespace zs::cpu::ZS_ISA {
+namespace {
+
+constexpr float kMinusInfinity = -__builtin_inff();
+
+struct ForwardScratch {
+  float *keys_t, *values, *queries;  // tiles (head_dim, kTile); (padded_time, width); (padded_time, width) times the scale
+  float *scores, *result;            // (kTile, kTile), (kTile, width)
+  float *largest, *lane_sums;        // (kTile), (kTile, kLanes)
+};
+
+/// Turns one tile's scores into exp(score - running maximum) and rescales what the rows have gathered so far.
+void softmax_tile(const ForwardScratch& s, std::int64_t width) {
+  for (std::int64_t r = 0; r < kTile; ++r) {
+    float* row = s.scores + r * kTile;
+    Lanes lanes;
+    for (Vec& v : lanes.v) v += s.largest[r];
+    for (std::int64_t c = 0; c < kTile; c += kLanes) lanes.max(row + c);
+    const float before = s.largest[r], now = fold_max(lanes);
+    float *sums = s.lane_sums + r * kLanes, *result = s.result + r * width;
+#pragma omp simd
+    for (std::int64_t c = 0; c < kTile; ++c) row[c] = exp_of(row[c] - now);
+    if (now > before) {
+      const float shrink = exp_of(before - now);
+      s.largest[r] = now;
+#pragma omp simd
+      for (std::int64_t d = 0; d < width; ++d) result[d] *= shrink;
+#pragma omp simd
+      for (int i = 0; i < kLanes; ++i) sums[i] *= shrink;
+    }
+    Lanes total;
+    total.add(sums);
+    for (std::int64_t c = 0; c < kTile; c += kLanes) total.add(row + c);
+    total.store(sums);
+  }
+}
+
+void mask_diagonal(float* scores) {
+  for (std::int64_t r = 0; r < kTile; ++r)
+    for (std::int64_t c = r + 1; c < kTile; ++c) scores[r * kTile + c] = kMinusInfinity;
+}
+
+float fold_row(const float* lane_sums) {
+  Lanes lanes;
+  lanes.add(lane_sums);
+  return fold_sum(lanes);
+}
+
+template <class T>
+void forward_queries(const Attention& args, const ForwardScratch& s, std::int64_t pair, std::int64_t first) {
+  const AttentionDims& dims = args.dims;
+  const std::int64_t width = round_up(dims.head_dim, 16), batch = pair / dims.heads, head = pair % dims.heads;
+  for (std::int64_t i = 0; i < kTile * width; ++i) s.result[i] = 0.0f;
+  for (std::int64_t i = 0; i < kTile * kLanes; ++i) s.lane_sums[i] = 0.0f;
+  for (std::int64_t r = 0; r < kTile; ++r) s.largest[r] = kMinusInfinity;
+  for (std::int64_t keys = 0; keys <= first; keys += kTile) {
+    tile_product<false>({s.scores, kTile}, {s.queries + first * width, width, 1}, {s.keys_t + keys * dims.head_dim, kTile}, kTile, kTile,
+                        dims.head_dim);
+    if (keys == first) mask_diagonal(s.scores);
+    softmax_tile(s, width);
+    tile_product<true>({s.result, width}, {s.scores, kTile, 1}, {s.values + keys * width, width}, kTile, width, kTile);
+  }
+  const std::int64_t rows = min_of(kTile, dims.time - first);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float sum = fold_row(s.lane_sums + r * kLanes), inverse = 1.0f / sum;
+    T* out = elements<T>(args.out) + ((batch * dims.time + first + r) * dims.heads + head) * dims.head_dim;
+    for (std::int64_t d = 0; d < dims.head_dim; ++d) out[d] = from_float<T>(s.result[r * width + d] * inverse);
+    args.lse[pair * dims.time + first + r] = s.largest[r] + __builtin_logf(sum);
+  }
+}
+
+template <class T>
+void forward_head(const Attention& args, std::int64_t pair, Scratch scratch) {
+  const AttentionDims& dims = args.dims;
+  const std::int64_t width = round_up(dims.head_dim, 16), time = round_up(dims.time, kTile), model = dims.heads * dims.head_dim;
+  const T* q = elements<const T>(args.qkv) + pair / dims.heads * dims.time * 3 * model + pair % dims.heads * dims.head_dim;
+  ForwardScratch s;
+  s.keys_t = scratch.take(time * width);
+  s.values = scratch.take(time * width);
+  s.queries = scratch.take(time * width);
+  s.scores = scratch.take(kTile * kTile);
+  s.result = scratch.take(kTile * width);
+  s.largest = scratch.take(kTile);
+  s.lane_sums = scratch.take(kTile * kLanes);
+  load_rows(s.values, width, q + model, 3 * model, time, dims, 1.0f);
+  transpose_tiles(s.keys_t, s.values, width, time, dims.head_dim);
+  load_rows(s.values, width, q + 2 * model, 3 * model, time, dims, 1.0f);
+  load_rows(s.queries, width, q, 3 * model, time, dims, 1.0f / __builtin_sqrtf(static_cast<float>(dims.head_dim)));
+  for (std::int64_t first = 0; first < time; first += kTile) forward_queries<T>(args, s, pair, first);
+}
+
+}  // namespace
+
+void attention_forward(int threads, const Attention& args) {
+  with_type(args.qkv, [&](auto tag) {
+    using T = decltype(tag);
+    for_each_head(threads, args, [&](std::int64_t pair, Scratch scratch) { forward_head<T>(args, pair, scratch); });
+  });
+}
+
+}  // namespace zs::cpu::ZS_ISA

@@ -1,0 +1,111 @@
+#pragma once
+
+#include "kernels/cpu/vec.h"
+
+/// Products of small row-major tiles, held in vector registers.
+namespace zs::cpu::ZS_ISA {
+
+#if defined(__AVX512F__)
+constexpr int kTileVectors = 4;
+#else
+constexpr int kTileVectors = 2;
+#endif
+constexpr std::int64_t kTile = kAttentionTile;
+
+/// The left operand: element (row, k) at address[row * row_stride + k * k_stride], so that a transpose costs nothing.
+struct LeftTile {
+  const float* address;
+  std::int64_t row_stride, k_stride;
+};
+/// A row-major tile whose rows start `stride` floats apart.
+struct RightTile {
+  const float* address;
+  std::int64_t stride;
+};
+struct ResultTile {
+  float* address;
+  std::int64_t stride;
+};
+
+template <bool kAdd, int kRows, int kVectors>
+inline void product_block(ResultTile c, LeftTile a, RightTile b, std::int64_t depth) {
+  Vec sums[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r)
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = kAdd ? load_vec(c.address + r * c.stride + v * kVectorFloats) : Vec{};
+  for (std::int64_t k = 0; k < depth; ++k) {
+    Vec right[kVectors];
+    for (int v = 0; v < kVectors; ++v) right[v] = load_vec(b.address + k * b.stride + v * kVectorFloats);
+    for (int r = 0; r < kRows; ++r) {
+      const Vec left = a.address[r * a.row_stride + k * a.k_stride] - Vec{};
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = fused(left, right[v], sums[r][v]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int v = 0; v < kVectors; ++v) store_vec(c.address + r * c.stride + v * kVectorFloats, sums[r][v]);
+}
+
+template <bool kAdd, int kRows, int kVectors>
+inline void product_column(ResultTile c, LeftTile a, RightTile b, std::int64_t rows, std::int64_t depth) {
+  for (std::int64_t r = 0; r < rows; r += kRows)
+    product_block<kAdd, kRows, kVectors>({c.address + r * c.stride, c.stride}, {a.address + r * a.row_stride, a.row_stride, a.k_stride}, b,
+                                         depth);
+}
+
+/// c (rows, columns) := [c +] a (rows, depth) * b (depth, columns); rows a multiple of 8, columns of 16.
+template <bool kAdd>
+inline void tile_product(ResultTile c, LeftTile a, RightTile b, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
+  constexpr std::int64_t kWide = kTileVectors * kVectorFloats;
+  std::int64_t first = 0;
+  for (; first + kWide <= columns; first += kWide)
+    product_column<kAdd, 4, kTileVectors>({c.address + first, c.stride}, a, {b.address + first, b.stride}, rows, depth);
+  const ResultTile rest{c.address + first, c.stride};
+  const RightTile right{b.address + first, b.stride};
+  switch ((columns - first) / kVectorFloats) {
+    case 1: product_column<kAdd, 8, 1>(rest, a, right, rows, depth); break;
+    case 2: product_column<kAdd, 8, 2>(rest, a, right, rows, depth); break;
+    case 3: product_column<kAdd, 4, 3>(rest, a, right, rows, depth); break;
+    default: break;
+  }
+}
+
+/// rows (time, head_dim) of one head, token_stride elements apart, to f32 (padded_time, width) times factor, padded with zeros.
+template <class T>
+inline void load_rows(float* out, std::int64_t width, const T* in, std::int64_t token_stride, std::int64_t padded_time,
+                      const AttentionDims& dims, float factor) {
+  for (std::int64_t t = 0; t < padded_time; ++t) {
+    float* row = out + t * width;
+    const std::int64_t count = t < dims.time ? dims.head_dim : 0;
+    const T* source = in + t * token_stride;
+#pragma omp simd
+    for (std::int64_t d = 0; d < count; ++d) row[d] = to_float(source[d]) * factor;
+    for (std::int64_t d = count; d < width; ++d) row[d] = 0.0f;
+  }
+}
+
+/// (padded_time, width) to tiles (padded_time / kTile, head_dim, kTile): each tile is the transpose of kTile rows.
+inline void transpose_tiles(float* out, const float* in, std::int64_t width, std::int64_t padded_time, std::int64_t head_dim) {
+  for (std::int64_t first = 0; first < padded_time; first += kTile)
+    for (std::int64_t d = 0; d < head_dim; ++d)
+      for (std::int64_t t = 0; t < kTile; ++t) out[first * head_dim + d * kTile + t] = in[(first + t) * width + d];
+}
+
+/// Hands out one thread's scratch.
+struct Scratch {
+  float* next;
+  float* take(std::int64_t elems) {
+    float* const block = next;
+    next += round_up(elems, 16);
+    return block;
+  }
+};
+
+/// f(pair, scratch) for every (batch, head), pair = batch * heads + head, given out as threads become free.
+template <class F>
+inline void for_each_head(int threads, const Attention& args, F f) {
+  const std::int64_t pairs = args.dims.batch * args.dims.heads;
+  const int team = static_cast<int>(max_of(1, min_of(threads, pairs)));
+#pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (team > 1)
+  for (std::int64_t pair = 0; pair < pairs; ++pair) f(pair, Scratch{args.scratch + omp_get_thread_num() * args.scratch_elems});
+}
+
+}  // namespace zs::cpu::ZS_ISA

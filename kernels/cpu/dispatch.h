@@ -1,0 +1,50 @@
+#pragma once
+
+#include "kernels/cpu/isa.h"
+#include "kernels/kernels.h"
+
+/// The layer between Buffers and vector loops: it checks dtypes, sizes and indices, and unpacks into plain pointers. Compiled for the
+/// baseline only.
+namespace zs::cpu {
+
+/// What ZSHARD_ISA or the processor chose, once for the process.
+const Isa& isa();
+
+/// The buffer as f32 or bf16 elements; another dtype or device is a bug.
+Data data_of(const Buffer& buffer);
+/// The buffer as f32 elements.
+float* floats_of(const Buffer& buffer);
+/// 64-byte aligned scratch of this stream, valid until the next call; contents undefined.
+float* scratch(ExecContext& ctx, std::int64_t elems);
+/// Every index lies in [0, limit).
+void check_indices(const char* what, const std::int32_t* indices, std::int64_t count, std::int64_t limit);
+
+void zero(ExecContext& ctx, Buffer out);
+void copy(ExecContext& ctx, Buffer out, Buffer in);
+void cast(ExecContext& ctx, Buffer out, Buffer in);
+void add(ExecContext& ctx, Buffer out, Buffer a, Buffer b);
+void scale(ExecContext& ctx, Buffer out, Buffer in, float factor);
+void accumulate(ExecContext& ctx, Buffer out, Buffer in);
+void matmul(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const MatmulDims& dims);
+void bias_backward(ExecContext& ctx, Buffer dbias, Buffer dy, float beta);
+void embedding_forward(ExecContext& ctx, Buffer out, Buffer ids, Buffer table, Buffer positions, std::int64_t time);
+void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, std::int64_t width, float beta);
+void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int64_t time, std::int64_t width, float beta);
+void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, Buffer x, Buffer gamma, Buffer beta, float eps);
+void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, Buffer dy, Buffer x, Buffer mean, Buffer rstd,
+                         Buffer gamma, float grad_beta);
+void gelu_forward(ExecContext& ctx, Buffer y, Buffer x, GeluKind kind);
+void gelu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, GeluKind kind);
+void attention_forward(ExecContext& ctx, Buffer out, Buffer lse, Buffer qkv, const AttentionDims& dims);
+void attention_backward(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, Buffer qkv, Buffer lse, const AttentionDims& dims);
+void cross_entropy_forward(ExecContext& ctx, Buffer losses, Buffer lse, Buffer logits, Buffer targets, std::int64_t classes);
+void cross_entropy_backward(ExecContext& ctx, Buffer dlogits, Buffer logits, Buffer lse, Buffer targets, Buffer dloss, std::int64_t classes,
+                            float factor);
+void sum(ExecContext& ctx, Buffer out, Buffer in, float factor);
+void squared_norm(ExecContext& ctx, Buffer out, Buffer in);
+void max_exponent(ExecContext& ctx, Buffer out, Buffer in);
+void fixed_point_squares(ExecContext& ctx, Buffer out, Buffer in, Buffer exponent, int shift);
+void clip_coefficient(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift, float clip);
+void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer grad, Buffer scalars, const AdamWOptions& options);
+
+}  // namespace zs::cpu

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+/// The vector loops, compiled once per instruction set from the same sources (ZS_ISA names the namespace). They see raw
+/// pointers and sizes that the dispatch layer has checked; they neither throw nor allocate. Nothing that includes this
+/// header on behalf of an instruction set may call an inline function of another header: its out-of-line copy could
+/// be compiled for AVX-512 and then be the one the whole program uses.
+namespace zs::cpu {
+
+/// f32 or bf16 elements.
+struct Data {
+  void* address;
+  bool is_bf16;
+};
+
+struct Rows {
+  std::int64_t count, width;
+};
+
+struct LayerNormForward {
+  Data y, x;
+  float *mean, *rstd;
+  const float *gamma, *beta;
+  Rows rows;
+  float eps;
+};
+
+/// dgamma and dbeta are plain sums, without what was there before.
+struct LayerNormBackward {
+  Data dx, dy, x;
+  float *dgamma, *dbeta;
+  const float *mean, *rstd, *gamma;
+  Rows rows;
+};
+
+/// out = table[ids[i]] + positions[i mod time]; positions.address null: none.
+struct Embedding {
+  Data out, table, positions;
+  const std::int32_t* ids;
+  Rows rows;
+  std::int64_t time;
+};
+
+/// table (table_rows, rows.width) := beta * table, then += dy[i] at ids[i], or at i mod table_rows where ids is null.
+struct ScatterRows {
+  Data table, dy;
+  const std::int32_t* ids;
+  Rows rows;
+  std::int64_t table_rows, period;
+  float beta;
+};
+
+/// dout, dqkv: backward only. scratch: `scratch_elems` floats for each thread, 64-byte aligned (attention_scratch_elems).
+struct Attention {
+  Data out, qkv, dout, dqkv;
+  float* lse;
+  AttentionDims dims;
+  float* scratch;
+  std::int64_t scratch_elems;
+};
+
+struct CrossEntropy {
+  float *losses, *lse;
+  const float* logits;
+  Data dlogits;
+  const std::int32_t* targets;
+  std::int64_t rows, stride, classes;
+  float factor;
+};
+
+struct AdamW {
+  float *master, *m, *v;
+  const float* grad;
+  StepScalars scalars;
+  AdamWOptions options;
+};
+
+struct Isa {
+  const char* name;
+  void (*cast)(int threads, Data out, Data in, std::int64_t n);
+  void (*add)(int threads, Data out, Data a, Data b, std::int64_t n);
+  void (*scale)(int threads, Data out, Data in, std::int64_t n, float factor);
+  void (*accumulate)(int threads, Data out, Data in, std::int64_t n);
+  void (*gelu_forward)(int threads, Data y, Data x, std::int64_t n, GeluKind kind);
+  void (*gelu_backward)(int threads, Data dx, Data dy, Data x, std::int64_t n, GeluKind kind);
+  /// out (width) := sum over rows of dy
+  void (*column_sums)(int threads, float* out, Data dy, Rows rows);
+  void (*embedding)(int threads, const Embedding& args);
+  void (*scatter_rows)(int threads, const ScatterRows& args);
+  void (*layer_norm_forward)(int threads, const LayerNormForward& args);
+  void (*layer_norm_backward)(int threads, const LayerNormBackward& args);
+  void (*attention_forward)(int threads, const Attention& args);
+  void (*attention_backward)(int threads, const Attention& args);
+  void (*cross_entropy_forward)(int threads, const CrossEntropy& args);
+  void (*cross_entropy_backward)(int threads, const CrossEntropy& args);
+  double (*sum)(int threads, const float* in, std::int64_t n);
+  double (*squares)(int threads, Data in, std::int64_t n);
+  /// the largest |x| as its f32 bit pattern (not finite: above 0x7f7fffff)
+  std::int32_t (*max_magnitude_bits)(int threads, Data in, std::int64_t n);
+  /// sum of round(x * x * factor), half upwards
+  std::int64_t (*fixed_point_squares)(int threads, Data in, std::int64_t n, double factor);
+  void (*adamw)(int threads, const AdamW& args, std::int64_t n);
+};
+
+/// Queries and keys are taken in tiles of so many rows.
+static constexpr std::int64_t kAttentionTile = 64;
+
+static constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+/// Floats of scratch that one thread needs, forward or backward: six (time, head_dim) operands or results, the rows' statistics and
+/// a few tiles, all padded.
+static constexpr std::int64_t attention_scratch_elems(const AttentionDims& dims) {
+  const std::int64_t time = round_up(dims.time, kAttentionTile), width = round_up(dims.head_dim, 16);
+  return 6 * time * width + 2 * time + kAttentionTile * (2 * kAttentionTile + 3 * width + 32);
+}
+
+namespace baseline {
+extern const Isa kIsa;
+}
+namespace avx2 {
+extern const Isa kIsa;
+}
+namespace avx512 {
+extern const Isa kIsa;
+}
+
+}  // namespace zs::cpu

@@ -1,0 +1,115 @@
+#include "kernels/cpu/isa_functions.h"
+#include "kernels/cpu/vec.h"
+
+/// AdamW, and the sums that precede it.
+namespace zs::cpu::ZS_ISA {
+namespace {
+
+/// Long sums are cut into blocks whose size follows from the length alone, so that the bits do not depend on the threads.
+constexpr std::int64_t kMaxBlocks = 512, kMinBlock = 16384;
+
+inline std::int64_t block_elems(std::int64_t n) { return max_of(kMinBlock, round_up((n + kMaxBlocks - 1) / kMaxBlocks, kChunk)); }
+
+/// block(begin, end) -> R for every block, added in order.
+template <class R, class Block>
+R sum_blocks(int threads, std::int64_t n, Block block) {
+  const std::int64_t length = block_elems(n), blocks = (n + length - 1) / length;
+  R parts[kMaxBlocks];
+  parallel_ranges({threads, blocks, 1, 1}, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t b = begin; b < end; ++b) parts[b] = block(b * length, min_of(n, (b + 1) * length));
+  });
+  R total{};
+  for (std::int64_t b = 0; b < blocks; ++b) total += parts[b];
+  return total;
+}
+
+template <bool kSquare, class T>
+double double_sum(const T* in, std::int64_t begin, std::int64_t end) {
+  alignas(64) float chunk[kChunk];
+  DoubleLanes lanes;
+  for (std::int64_t first = begin; first < end; first += kChunk) {
+    const int length = static_cast<int>(min_of(kChunk, end - first));
+    const int padded = fill_chunk(chunk, first, length, 0.0f, [=](std::int64_t i) { return to_float(in[i]); });
+    for (int i = 0; i < padded; i += kLanes) lanes.add<kSquare>(chunk + i);
+  }
+  return lanes.fold();
+}
+
+template <class T>
+std::int64_t fixed_point_block(const T* in, std::int64_t begin, std::int64_t end, double factor) {
+  std::int64_t total = 0;
+  for (std::int64_t i = begin; i < end; ++i) {
+    const double x = static_cast<double>(to_float(in[i]));
+    const double scaled = x * x * factor;  // exact: 48 bits times a power of two
+    const std::int64_t whole = static_cast<std::int64_t>(scaled);
+    total += whole + (scaled - static_cast<double>(whole) >= 0.5 ? 1 : 0);
+  }
+  return total;
+}
+
+}  // namespace
+
+double sum(int threads, const float* in, std::int64_t n) {
+  return sum_blocks<double>(threads, n, [=](std::int64_t begin, std::int64_t end) { return double_sum<false>(in, begin, end); });
+}
+
+double squares(int threads, Data in, std::int64_t n) {
+  double result = 0;
+  with_type(in, [&](auto tag) {
+    const auto* x = elements<const decltype(tag)>(in);
+    result = sum_blocks<double>(threads, n, [=](std::int64_t begin, std::int64_t end) { return double_sum<true>(x, begin, end); });
+  });
+  return result;
+}
+
+std::int32_t max_magnitude_bits(int threads, Data in, std::int64_t n) {
+  const std::int64_t length = block_elems(n), blocks = (n + length - 1) / length;
+  std::int32_t parts[kMaxBlocks];
+  with_type(in, [&](auto tag) {
+    const auto* x = elements<const decltype(tag)>(in);
+    parallel_ranges({threads, blocks, 1, 1}, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t b = begin; b < end; ++b) {
+        std::int32_t largest = 0;
+        for (std::int64_t i = b * length; i < min_of(n, (b + 1) * length); ++i) {
+          const std::int32_t bits = __builtin_bit_cast(std::int32_t, to_float(x[i])) & 0x7fffffff;
+          largest = bits > largest ? bits : largest;
+        }
+        parts[b] = largest;
+      }
+    });
+  });
+  std::int32_t largest = 0;
+  for (std::int64_t b = 0; b < blocks; ++b) largest = parts[b] > largest ? parts[b] : largest;
+  return largest;
+}
+
+std::int64_t fixed_point_squares(int threads, Data in, std::int64_t n, double factor) {
+  std::int64_t result = 0;
+  with_type(in, [&](auto tag) {
+    const auto* x = elements<const decltype(tag)>(in);
+    result = sum_blocks<std::int64_t>(threads, n,
+                                      [=](std::int64_t begin, std::int64_t end) { return fixed_point_block(x, begin, end, factor); });
+  });
+  return result;
+}
+
+void adamw(int threads, const AdamW& args, std::int64_t n) {
+  const AdamW a = args;
+  const float clip = a.scalars.clip_coefficient, lr = a.scalars.lr;
+  const float correction1 = a.scalars.bias_correction1, correction2 = a.scalars.bias_correction2;
+  const float beta1 = a.options.beta1, beta2 = a.options.beta2, eps = a.options.eps, weight_decay = a.options.weight_decay;
+  parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float g = a.grad[i] * clip;
+      const float m = beta1 * a.m[i] + (1.0f - beta1) * g;
+      const float v = beta2 * a.v[i] + (1.0f - beta2) * g * g;
+      a.m[i] = m;
+      a.v[i] = v;
+      const float master = a.master[i];
+      a.master[i] = master - lr * (m / correction1 / (__builtin_sqrtf(v / correction2) + eps) + weight_decay * master);
+    }
+  });
+}
+
+}  // namespace zs::cpu::ZS_ISA

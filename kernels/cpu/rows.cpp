@@ -1,0 +1,89 @@
+#include "kernels/cpu/isa_functions.h"
+#include "kernels/cpu/vec.h"
+
+/// Embedding rows, and sums over rows.
+namespace zs::cpu::ZS_ISA {
+namespace {
+
+constexpr std::int64_t kColumns = 64;   // columns summed together
+constexpr std::int64_t kRowBlock = 32;  // rows summed before they join the total
+
+template <class T>
+void column_sums_of(float* out, const T* dy, Rows rows, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t first = begin; first < end; first += kColumns) {
+    const int columns = static_cast<int>(min_of(kColumns, end - first));
+    float total[kColumns] = {};
+    for (std::int64_t block = 0; block < rows.count; block += kRowBlock) {
+      float part[kColumns] = {};
+      for (std::int64_t row = block; row < min_of(rows.count, block + kRowBlock); ++row) {
+        const T* values = dy + row * rows.width + first;
+#pragma omp simd
+        for (int c = 0; c < columns; ++c) part[c] += to_float(values[c]);
+      }
+      for (int c = 0; c < columns; ++c) total[c] += part[c];
+    }
+    for (int c = 0; c < columns; ++c) out[first + c] = total[c];
+  }
+}
+
+template <class T, class G>
+void scatter_columns(const ScatterRows& args, std::int64_t begin, std::int64_t end) {
+  T* table = elements<T>(args.table);
+  const G* dy = elements<const G>(args.dy);
+  const std::int64_t width = args.rows.width;
+  for (std::int64_t row = 0; args.beta != 1.0f && row < args.table_rows; ++row) {
+    T* out = table + row * width;
+#pragma omp simd
+    for (std::int64_t c = begin; c < end; ++c) out[c] = args.beta == 0.0f ? T{} : from_float<T>(args.beta * to_float(out[c]));
+  }
+  for (std::int64_t i = 0; i < args.rows.count; ++i) {
+    T* out = table + (args.ids != nullptr ? args.ids[i] : i % args.period) * width;
+    const G* in = dy + i * width;
+#pragma omp simd
+    for (std::int64_t c = begin; c < end; ++c) out[c] = from_float<T>(to_float(out[c]) + to_float(in[c]));
+  }
+}
+
+}  // namespace
+
+void column_sums(int threads, float* out, Data dy, Rows rows) {
+  const Split split{threads, rows.width, max_of(1, 16384 / max_of(1, rows.count)), 16};
+  with_type(dy, [&](auto tag) {
+    using T = decltype(tag);
+    parallel_ranges(split, [=](std::int64_t begin, std::int64_t end) { column_sums_of(out, elements<const T>(dy), rows, begin, end); });
+  });
+}
+
+void embedding(int threads, const Embedding& args) {
+  with_type(args.out, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t width = args.rows.width;
+    parallel_ranges(split_rows(threads, args.rows.count, width), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        T* out = elements<T>(args.out) + i * width;
+        const T* row = elements<const T>(args.table) + args.ids[i] * width;
+        if (args.positions.address == nullptr) {
+          __builtin_memcpy(out, row, static_cast<std::size_t>(width) * sizeof(T));
+          continue;
+        }
+        const T* position = elements<const T>(args.positions) + i % args.time * width;
+#pragma omp simd
+        for (std::int64_t c = 0; c < width; ++c) out[c] = from_float<T>(to_float(row[c]) + to_float(position[c]));
+      }
+    });
+  });
+}
+
+void scatter_rows(int threads, const ScatterRows& args) {
+  const std::int64_t touched = args.rows.count + (args.beta == 1.0f ? 0 : args.table_rows);
+  const Split split{threads, args.rows.width, max_of(1, 16384 / max_of(1, touched)), 32};
+  with_type(args.table, [&](auto table_tag) {
+    with_type(args.dy, [&](auto dy_tag) {
+      using T = decltype(table_tag);
+      using G = decltype(dy_tag);
+      parallel_ranges(split, [&](std::int64_t begin, std::int64_t end) { scatter_columns<T, G>(args, begin, end); });
+    });
+  });
+}
+
+}  // namespace zs::cpu::ZS_ISA

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/base/buffer.h"
+#include "runtime/device/stream.h"
+
+namespace zs {
+
+/// Scalars of the optimizer step, in device memory: kernels read them there, so that a captured step can be replayed.
+struct StepScalars {
+  float lr;
+  float bias_correction1;  ///< 1 - beta1^t
+  float bias_correction2;  ///< 1 - beta2^t
+  float clip_coefficient;  ///< min(1, clip / (norm + 1e-6)); 1 without clipping
+  float grad_norm;         ///< of the whole model, before clipping
+  float skip;              ///< not 0: grad_norm is not finite, the optimizer leaves everything as it is
+};
+
+/// A product C (m, n) := A' (m, k) * B' (k, n) + beta * C [+ bias (n)], all row-major and dense. A' is `a`, or its transpose when
+/// `transpose_a` (then `a` is stored (k, m)); likewise B'. beta is 0 or 1. a and b have one dtype; c is f32 or that dtype;
+/// the sum is carried in f32.
+struct MatmulDims {
+  std::int64_t m, n, k;
+  bool transpose_a = false, transpose_b = false;
+  float beta = 0;
+};
+
+/// q, k, v of (batch, time, heads, head_dim), interleaved in one buffer qkv (batch, time, 3, heads, head_dim).
+struct AttentionDims {
+  std::int64_t batch, time, heads, head_dim;
+};
+
+struct AdamWOptions {
+  float beta1, beta2, eps, weight_decay;
+};
+
+enum class GeluKind : std::uint8_t { tanh, erf };
+
+/// Every kernel of a back end. Buffers are dense; "x" is f32 or bf16 unless said otherwise, outputs have the dtype of their input
+/// unless said otherwise, arithmetic is f32. All are deterministic: results do not depend on the number of threads. None
+/// allocates tensors; all run on the stream's thread with ctx.threads() threads.
+/// Sums run over fixed interleaved lanes folded in a fixed order, the same for every instruction set: apart from products and
+/// attention, which fuse multiplication and addition where the processor can, all instruction sets give the same bits.
+/// Scratch lives in ctx.state and grows to the largest call: attention 6 * time * head_dim floats a thread, products of bf16 where the
+/// processor has none their operands in f32. A wrong size, dtype or index is an Error(internal) that names it.
+struct KernelTable {
+  /// fills with zero bytes / copies bytes
+  void (*zero)(ExecContext& ctx, Buffer out);
+  void (*copy)(ExecContext& ctx, Buffer out, Buffer in);
+  /// out := in, between f32 and bf16 (round to nearest even)
+  void (*cast)(ExecContext& ctx, Buffer out, Buffer in);
+  /// out := a + b (residual); out may be a or b
+  void (*add)(ExecContext& ctx, Buffer out, Buffer a, Buffer b);
+  /// out := in * factor; out may be in
+  void (*scale)(ExecContext& ctx, Buffer out, Buffer in, float factor);
+  /// out (n) += in (n), any mix of f32 and bf16
+  void (*accumulate)(ExecContext& ctx, Buffer out, Buffer in);
+
+  /// see MatmulDims; bias is empty or (n), of c's, or a's, dtype
+  void (*matmul)(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const MatmulDims& dims);
+  /// dbias (cols) := sum over rows of dy (rows, cols) + beta * dbias; dbias f32 or dy's dtype
+  void (*bias_backward)(ExecContext& ctx, Buffer dbias, Buffer dy, float beta);
+
+  /// out (tokens, width) := table[ids] [+ positions[t mod time]]; ids i32 (tokens); positions empty or (>= time, width)
+  void (*embedding_forward)(ExecContext& ctx, Buffer out, Buffer ids, Buffer table, Buffer positions, std::int64_t time);
+  /// dtable (rows, width) := beta * dtable, then dtable[ids[i]] += dy[i] in order of i; dtable f32 or dy's dtype
+  void (*embedding_backward)(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, std::int64_t width, float beta);
+  /// dpositions (rows, width) := beta * dpositions, then dpositions[i mod time] += dy[i] in order of i
+  void (*position_backward)(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int64_t time, std::int64_t width, float beta);
+
+  /// Ba, Kiros, Hinton 2016: y = (x - mean) * rstd * gamma + beta over the last dim (width); mean, rstd f32 (rows); gamma and beta
+  /// each f32 or bf16, whatever x is
+  void (*layer_norm_forward)(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, Buffer x, Buffer gamma, Buffer beta, float eps);
+  /// dx (x's dtype; may be dy); dgamma, dbeta (width; f32 or x's dtype) := their sums over rows + grad_beta * what they hold
+  void (*layer_norm_backward)(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, Buffer dy, Buffer x, Buffer mean, Buffer rstd,
+                              Buffer gamma, float grad_beta);
+
+  /// Hendrycks, Gimpel 2016. tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); erf: 0.5 x (1 + erf(x / sqrt 2))
+  void (*gelu_forward)(ExecContext& ctx, Buffer y, Buffer x, GeluKind kind);
+  /// dx := dy * gelu'(x); dx may be dy
+  void (*gelu_backward)(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, GeluKind kind);
+
+  /// Causal softmax(q k^T / sqrt(head_dim)) v, blocked with an online softmax (Dao et al. 2022): never a (time, time) matrix.
+  /// out (batch, time, heads, head_dim); lse f32 (batch, heads, time): log-sum-exp of each row's scaled scores
+  void (*attention_forward)(ExecContext& ctx, Buffer out, Buffer lse, Buffer qkv, const AttentionDims& dims);
+  /// dqkv (as qkv) from dout, recomputing the probabilities block by block from lse
+  void (*attention_backward)(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, Buffer qkv, Buffer lse, const AttentionDims& dims);
+
+  /// Rows of logits f32 (rows, stride) of which the first `classes` columns count; targets i32 (rows).
+  /// losses f32 (rows) := logsumexp(row) - row[target]; lse f32 (rows)
+  void (*cross_entropy_forward)(ExecContext& ctx, Buffer losses, Buffer lse, Buffer logits, Buffer targets, std::int64_t classes);
+  /// dlogits (rows, stride; f32 or bf16; may be logits when f32) := (exp(logit - lse) - [col == target]) * factor * dloss[0], zero in the
+  /// masked columns; dloss f32 (1)
+  void (*cross_entropy_backward)(ExecContext& ctx, Buffer dlogits, Buffer logits, Buffer lse, Buffer targets, Buffer dloss,
+                                 std::int64_t classes, float factor);
+  /// out f32 (1) := factor * sum of in f32 (n), carried in f64 in a fixed order
+  void (*sum)(ExecContext& ctx, Buffer out, Buffer in, float factor);
+
+  /// out f64 (1) += sum of squares of in (f32 or bf16), carried in f64
+  void (*squared_norm)(ExecContext& ctx, Buffer out, Buffer in);
+  /// Order-free squared norm, part 1: out i32 (1) := max(out, largest binary exponent of any finite x != 0 in `in`); INT32_MAX when
+  /// any is not finite. out starts at INT32_MIN.
+  void (*max_exponent)(ExecContext& ctx, Buffer out, Buffer in);
+  /// part 2: out i64 (1) += sum of round(x^2 * 2^(shift - 2 e)) where e = exponent[0], so that any order of any cut of the same
+  /// elements gives the same integer. `shift` leaves room for the number of elements: x^2 < 2^(2 e + 2).
+  void (*fixed_point_squares)(ExecContext& ctx, Buffer out, Buffer in, Buffer exponent, int shift);
+  /// scalars f32 (as StepScalars): grad_norm from the f64 (or i64 with exponent) squared norm; clip_coefficient with clip <= 0 meaning
+  /// none; skip when the norm is not finite. exponent empty: f64 form.
+  void (*clip_coefficient)(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift, float clip);
+
+  /// Loshchilov, Hutter 2019, algorithm 2, one pass: g = grad * clip_coefficient; m, v updated; master -= lr * (m_hat / (sqrt(v_hat) + eps)
+  /// + weight_decay * master). All f32 (n), `scalars` as StepScalars. Elementwise: any cut of the elements gives the same bits.
+  void (*adamw)(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer grad, Buffer scalars, const AdamWOptions& options);
+};
+
+/// The CPU kernels for this processor, chosen at the first call among AVX-512, AVX2 and baseline. ZSHARD_ISA=avx512|avx2|baseline
+/// overrides (an instruction set the processor lacks is an Error(usage)); it does not reach into oneDNN, which makes its own choice.
+const KernelTable& cpu_kernels();
+/// "avx512", "avx2" or "baseline": what cpu_kernels() chose.
+const char* cpu_isa();
+/// Whether products of bf16 run in bf16 here, or through f32.
+bool cpu_has_bf16_products();
+
+}  // namespace zs

@@ -1,0 +1,125 @@
+#include "tests/kernels/testing.h"
+
+namespace zs::test {
+namespace {
+
+const KernelTable& k() { return cpu_kernels(); }
+
+const std::vector<AttentionDims> kShapes = {{1, 1, 1, 1},    {2, 3, 2, 3},    {1, 17, 3, 8},   {2, 64, 1, 16}, {1, 65, 2, 32},
+                                            {1, 100, 2, 48}, {1, 130, 2, 64}, {3, 40, 1, 100}, {1, 200, 4, 80}};
+
+struct Reference {
+  std::vector<double> out, lse;
+};
+
+/// The definition: full scores of every row.
+Reference attention(const std::vector<double>& qkv, const AttentionDims& d) {
+  const auto at = [&](std::int64_t b, std::int64_t t, std::int64_t which, std::int64_t h, std::int64_t i) {
+    return qkv[static_cast<std::size_t>((((b * d.time + t) * 3 + which) * d.heads + h) * d.head_dim + i)];
+  };
+  Reference r;
+  r.out.resize(static_cast<std::size_t>(d.batch * d.time * d.heads * d.head_dim));
+  r.lse.resize(static_cast<std::size_t>(d.batch * d.heads * d.time));
+  for (std::int64_t b = 0; b < d.batch; ++b)
+    for (std::int64_t h = 0; h < d.heads; ++h)
+      for (std::int64_t t = 0; t < d.time; ++t) {
+        std::vector<double> p;
+        double sum = 0;
+        for (std::int64_t s = 0; s <= t; ++s) {
+          double score = 0;
+          for (std::int64_t i = 0; i < d.head_dim; ++i) score += at(b, t, 0, h, i) * at(b, s, 1, h, i);
+          p.push_back(std::exp(score / std::sqrt(static_cast<double>(d.head_dim))));
+          sum += p.back();
+        }
+        r.lse[static_cast<std::size_t>((b * d.heads + h) * d.time + t)] = std::log(sum);
+        for (std::int64_t i = 0; i < d.head_dim; ++i) {
+          double value = 0;
+          for (std::int64_t s = 0; s <= t; ++s) value += p[static_cast<std::size_t>(s)] / sum * at(b, s, 2, h, i);
+          r.out[static_cast<std::size_t>(((b * d.time + t) * d.heads + h) * d.head_dim + i)] = value;
+        }
+      }
+  return r;
+}
+
+struct Forward {
+  Values out, lse;
+};
+Forward forward(Values& qkv, const AttentionDims& d) {
+  const std::int64_t elems = d.batch * d.time * d.heads * d.head_dim;
+  const auto out =
+      run({Values::poison(qkv.dtype(), elems), Values::poison(DType::f32, d.batch * d.heads * d.time)},
+          [&](ExecContext& ctx, std::vector<Values>& o) { k().attention_forward(ctx, o[0].buffer(), o[1].buffer(), qkv.buffer(), d); });
+  return {out[0], out[1]};
+}
+
+}  // namespace
+
+TEST_CASE("attention is causal softmax attention at every shape") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const AttentionDims d = GENERATE(from_range(kShapes));
+  Values qkv = Values::random(dtype, 3 * d.batch * d.time * d.heads * d.head_dim, 1);
+  const Forward result = forward(qkv, d);
+  const Reference expected = attention(qkv.list(), d);
+  require_close(result.out, expected.out, 3e-6);  // averages of values of order 1, weights accurate to about 1e-6
+  require_close(result.lse, expected.lse, 3e-6);
+}
+
+TEST_CASE("attention stays exact when scores are large") {
+  const AttentionDims d{1, 150, 1, 16};
+  Values qkv = Values::random(DType::f32, 3 * d.time * d.head_dim, 1, 4.0);
+  const Forward result = forward(qkv, d);
+  require_close(result.out, attention(qkv.list(), d).out, 5e-4);  // scores near 60 carry absolute errors of 4e-6 times |v| and 100 terms
+}
+
+TEST_CASE("attention over equal keys averages the values seen so far") {
+  const AttentionDims d{1, 70, 1, 4};
+  Values qkv(DType::f32, 3 * d.time * d.head_dim);
+  for (std::int64_t t = 0; t < d.time; ++t)
+    for (std::int64_t i = 0; i < 4; ++i) qkv.set(t * 12 + 8 + i, static_cast<double>(t));
+  const Forward result = forward(qkv, d);
+  for (std::int64_t t = 0; t < d.time; ++t) {
+    REQUIRE(result.out[t * 4] == Approx(static_cast<double>(t) / 2).epsilon(1e-6));
+    REQUIRE(result.lse[t] == Approx(std::log(static_cast<double>(t + 1))).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("attention's gradients agree with central differences") {
+  const AttentionDims d = GENERATE(AttentionDims{1, 1, 1, 1}, AttentionDims{2, 3, 2, 3}, AttentionDims{1, 17, 2, 8},
+                                   AttentionDims{1, 70, 1, 16}, AttentionDims{1, 130, 2, 64}, AttentionDims{2, 65, 1, 100});
+  const std::int64_t elems = d.batch * d.time * d.heads * d.head_dim;
+  Values qkv = Values::random(DType::f32, 3 * elems, 1), dout = Values::random(DType::f32, elems, 2);
+  Forward f = forward(qkv, d);
+  const auto out = run({Values::poison(DType::f32, 3 * elems)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().attention_backward(ctx, o[0].buffer(), dout.buffer(), f.out.buffer(), qkv.buffer(), f.lse.buffer(), d);
+  });
+  const std::vector<double> x = qkv.list(), weights = dout.list();
+  const std::size_t step = std::max<std::size_t>(1, x.size() / 60) | 1;  // odd: reaches q, k, v and every column
+  for (std::size_t i = 0; i < x.size(); i += step) {
+    const double expected = central_difference(x, i, [&](const std::vector<double>& v) { return dot(attention(v, d).out, weights); });
+    INFO("element " << i << " of " << x.size());
+    REQUIRE(out[0][static_cast<std::int64_t>(i)] == Approx(expected).margin(1e-5).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("attention's bf16 gradients are the f32 ones of the same values, rounded") {
+  const AttentionDims d = GENERATE(AttentionDims{2, 17, 2, 8}, AttentionDims{1, 130, 2, 64});
+  const std::int64_t elems = d.batch * d.time * d.heads * d.head_dim;
+  Values qkv = Values::random(DType::bf16, 3 * elems, 1), dout = Values::random(DType::bf16, elems, 2);
+  Forward f = forward(qkv, d);
+  Values wide_qkv = Values::of(DType::f32, qkv.list()), wide_dout = Values::of(DType::f32, dout.list());
+  Values wide_out = Values::of(DType::f32, f.out.list());
+  const auto out =
+      run({Values::poison(DType::bf16, 3 * elems), Values::poison(DType::f32, 3 * elems)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+        k().attention_backward(ctx, o[0].buffer(), dout.buffer(), f.out.buffer(), qkv.buffer(), f.lse.buffer(), d);
+        k().attention_backward(ctx, o[1].buffer(), wide_dout.buffer(), wide_out.buffer(), wide_qkv.buffer(), f.lse.buffer(), d);
+      });
+  for (std::int64_t i = 0; i < 3 * elems; ++i) REQUIRE(out[0].at<BFloat16>(i).bits == BFloat16(out[1].at<float>(i)).bits);
+}
+
+TEST_CASE("attention refuses buffers that do not fit its dims") {
+  ExecContext ctx(1, nullptr);
+  Values qkv(DType::f32, 3 * 8), out(DType::f32, 8), lse(DType::f32, 3);
+  REQUIRE_THROWS_AS(k().attention_forward(ctx, out.buffer(), lse.buffer(), qkv.buffer(), {1, 4, 1, 2}), Error);
+}
+
+}  // namespace zs::test

@@ -1,0 +1,139 @@
+#include <array>
+
+#include "tests/kernels/testing.h"
+
+namespace zs::test {
+namespace {
+
+const KernelTable& k() { return cpu_kernels(); }
+const std::vector<std::int64_t> kSizes = {1, 3, 17, 64, 100, 100003};
+
+/// Values with every kind of special case near the front.
+std::vector<double> awkward(std::int64_t n) {
+  const double inf = std::numeric_limits<double>::infinity();
+  std::vector<double> values = Values::random(DType::f32, n, 5, 4.0).list();
+  const std::array<double, 8> special = {0.0, -0.0, inf, -inf, std::nan(""), 1e-40, 3.3895e38, 1.00390625};
+  for (std::size_t i = 0; i < special.size() && i < values.size(); ++i) values[i] = special[i];
+  return values;
+}
+
+double gelu(double x, GeluKind kind) {
+  if (kind == GeluKind::erf) return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+}  // namespace
+
+TEST_CASE("zero and copy move every byte of any size") {
+  const std::int64_t n = GENERATE(from_range(kSizes));
+  Values in = Values::random(DType::bf16, n, 1);
+  const auto out = run({Values::poison(DType::bf16, n), Values::poison(DType::f64, n)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().copy(ctx, o[0].buffer(), in.buffer());
+    k().zero(ctx, o[1].buffer());
+  });
+  REQUIRE(out[0].same_bytes(in));
+  REQUIRE(out[1].same_bytes(Values::of(DType::f64, std::vector<double>(static_cast<std::size_t>(n), 0.0))));
+}
+
+TEST_CASE("cast rounds to nearest even, keeps NaN and infinities, and widens exactly") {
+  const std::int64_t n = GENERATE(from_range(kSizes));
+  Values wide = Values::of(DType::f32, awkward(n));
+  const auto out = run({Values::poison(DType::bf16, n), Values::poison(DType::f32, n)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().cast(ctx, o[0].buffer(), wide.buffer());
+    k().cast(ctx, o[1].buffer(), o[0].buffer());
+  });
+  for (std::int64_t i = 0; i < n; ++i) {
+    REQUIRE(out[0].at<BFloat16>(i).bits == BFloat16(wide.at<float>(i)).bits);
+    REQUIRE((out[1][i] == out[0][i] || (std::isnan(out[1][i]) && std::isnan(wide[i]))));
+  }
+}
+
+TEST_CASE("cast to bf16 breaks ties towards the even neighbour") {
+  Values wide = Values::of(DType::f32, {1 + 0x1.0p-8, 1 + 0x3.0p-8, 1 + 0x1.01p-8, -1 - 0x3.0p-8});
+  const auto out =
+      run({Values::poison(DType::bf16, 4)}, [&](ExecContext& ctx, std::vector<Values>& o) { k().cast(ctx, o[0].buffer(), wide.buffer()); });
+  REQUIRE(out[0].list() == std::vector<double>{1.0, 1 + 0x1.0p-6, 1 + 0x1.0p-7, -1 - 0x1.0p-6});
+}
+
+TEST_CASE("add, scale and accumulate equal one rounding of the exact result, also in place") {
+  const std::int64_t n = GENERATE(from_range(kSizes));
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  Values a = Values::random(dtype, n, 1), b = Values::random(dtype, n, 2);
+  const auto out = run({Values::poison(dtype, n), a, a}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().add(ctx, o[0].buffer(), a.buffer(), b.buffer());
+    k().add(ctx, o[1].buffer(), o[1].buffer(), b.buffer());
+    k().scale(ctx, o[2].buffer(), o[2].buffer(), 0.3f);
+  });
+  REQUIRE(out[0].same_bytes(out[1]));
+  Values sum(dtype, n), scaled(dtype, n);
+  for (std::int64_t i = 0; i < n; ++i) {
+    sum.set(i, static_cast<double>(static_cast<float>(a[i]) + static_cast<float>(b[i])));
+    scaled.set(i, static_cast<double>(static_cast<float>(a[i]) * 0.3f));
+  }
+  REQUIRE(out[0].same_bytes(sum));
+  REQUIRE(out[2].same_bytes(scaled));
+}
+
+TEST_CASE("accumulate adds any mix of f32 and bf16") {
+  const DType to = GENERATE(DType::f32, DType::bf16), from = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t n = GENERATE(from_range(kSizes));
+  Values a = Values::random(to, n, 1), b = Values::random(from, n, 2);
+  const auto out = run({a}, [&](ExecContext& ctx, std::vector<Values>& o) { k().accumulate(ctx, o[0].buffer(), b.buffer()); });
+  Values expected(to, n);
+  for (std::int64_t i = 0; i < n; ++i) expected.set(i, static_cast<double>(static_cast<float>(a[i]) + static_cast<float>(b[i])));
+  REQUIRE(out[0].same_bytes(expected));
+}
+
+TEST_CASE("gelu follows its formula over the whole range") {
+  const GeluKind kind = GENERATE(GeluKind::tanh, GeluKind::erf);
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t n = GENERATE(from_range(kSizes));
+  Values x = Values::random(dtype, n, 3, 3.0);
+  if (n == 100) {
+    for (std::int64_t i = 0; i < n; ++i) x.set(i, -30.0 + 0.6 * static_cast<double>(i));
+    x.set(99, 1e30);
+    x.set(98, std::nan(""));
+  }
+  const auto out = run({Values::poison(dtype, n)},
+                       [&](ExecContext& ctx, std::vector<Values>& o) { k().gelu_forward(ctx, o[0].buffer(), x.buffer(), kind); });
+  std::vector<double> expected;
+  for (std::int64_t i = 0; i < n; ++i) expected.push_back(gelu(x[i], kind));
+  require_close(out[0], expected, 3e-7);  // a few f32 roundings of values near 1
+}
+
+TEST_CASE("gelu has the published values") {
+  Values x = Values::of(DType::f32, {0, 1, -1, 2, -3});
+  const auto out = run({Values::poison(DType::f32, 5), Values::poison(DType::f32, 5)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().gelu_forward(ctx, o[0].buffer(), x.buffer(), GeluKind::tanh);
+    k().gelu_forward(ctx, o[1].buffer(), x.buffer(), GeluKind::erf);
+  });
+  require_close(out[0], {0, 0.8411919906, -0.1588080094, 1.9545976941, -0.0036373921}, 2e-7);
+  require_close(out[1], {0, 0.8413447461, -0.1586552539, 1.9544997361, -0.0040496941}, 2e-7);
+}
+
+TEST_CASE("gelu's gradient agrees with central differences, also in place") {
+  const GeluKind kind = GENERATE(GeluKind::tanh, GeluKind::erf);
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t n = GENERATE(from_range(kSizes));
+  Values x = Values::random(dtype, n, 3, 3.0), dy = Values::random(dtype, n, 4);
+  if (n == 100)
+    for (std::int64_t i = 0; i < n; ++i) x.set(i, -30.0 + 0.6 * static_cast<double>(i));
+  const auto out =
+      run({dy}, [&](ExecContext& ctx, std::vector<Values>& o) { k().gelu_backward(ctx, o[0].buffer(), o[0].buffer(), x.buffer(), kind); });
+  std::vector<double> expected;
+  for (std::int64_t i = 0; i < n; ++i)
+    expected.push_back(dy[i] * central_difference({x[i]}, 0, [&](const std::vector<double>& v) { return gelu(v[0], kind); }));
+  require_close(out[0], expected, 5e-6);  // slopes near 1, each a few roundings off, times |dy| up to 5
+}
+
+TEST_CASE("a kernel refuses buffers of the wrong size or type") {
+  ExecContext ctx(1, nullptr);
+  Values a(DType::f32, 4), b(DType::f32, 5), c(DType::i32, 4);
+  REQUIRE_THROWS_AS(k().add(ctx, a.buffer(), a.buffer(), b.buffer()), Error);
+  REQUIRE_THROWS_AS(k().cast(ctx, a.buffer(), c.buffer()), Error);
+  Buffer elsewhere = a.buffer();
+  elsewhere.device = DeviceKind::meta;
+  REQUIRE_THROWS_AS(k().scale(ctx, elsewhere, a.buffer(), 1.0f), Error);
+}
+
+}  // namespace zs::test

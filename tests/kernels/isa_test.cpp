@@ -1,0 +1,129 @@
+#include <cstdlib>
+#include <string_view>
+
+#include "kernels/cpu/isa.h"
+#include "tests/kernels/testing.h"
+#include "tests/skip.h"
+
+namespace zs::test {
+namespace {
+
+using cpu::Data;
+using cpu::Isa;
+
+/// The instruction sets that this processor has, baseline first.
+std::vector<const Isa*> available() {
+  std::vector<const Isa*> list = {&cpu::baseline::kIsa};
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list.push_back(&cpu::avx2::kIsa);
+  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    list.push_back(&cpu::avx512::kIsa);
+#endif
+  return list;
+}
+
+Data data(Values& values) { return {values.buffer().data, values.dtype() == DType::bf16}; }
+
+/// kernel(isa, out) for every instruction set: the same bytes.
+template <class Kernel>
+void require_same_bits(const std::vector<Values>& out, Kernel kernel) {
+  std::vector<Values> first;
+  for (const Isa* isa : available()) {
+    std::vector<Values> results = out;
+    kernel(*isa, results);
+    if (first.empty()) first = results;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      INFO("output " << i << " of " << isa->name << " and of baseline");
+      REQUIRE(first[i].same_bytes(results[i]));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every instruction set gives the same bits, element by element") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t n = 1003;
+  Values x = Values::random(dtype, n, 1, 3.0), y = Values::random(dtype, n, 2), wide = Values::random(DType::f32, n, 3);
+  x.set(5, 1e30);
+  x.set(6, -88.0);
+  const Values empty = Values::poison(dtype, n);
+  require_same_bits({empty, empty, empty, empty, empty}, [&](const Isa& isa, std::vector<Values>& o) {
+    isa.cast(1, data(o[0]), data(wide), n);
+    isa.gelu_forward(1, data(o[1]), data(x), n, GeluKind::tanh);
+    isa.gelu_forward(1, data(o[2]), data(x), n, GeluKind::erf);
+    isa.gelu_backward(1, data(o[3]), data(y), data(x), n, GeluKind::tanh);
+    isa.gelu_backward(1, data(o[4]), data(y), data(x), n, GeluKind::erf);
+  });
+}
+
+TEST_CASE("every instruction set gives the same bits, sum by sum") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t rows = 37, width = 101, n = rows * width;
+  Values x = Values::random(dtype, n, 1), dy = Values::random(dtype, n, 2), gamma = Values::random(DType::f32, width, 3);
+  Values logits = Values::random(DType::f32, n, 4),
+         targets = Values::of(DType::i32, std::vector<double>(static_cast<std::size_t>(rows), 3.0));
+  const Values row = Values::poison(DType::f32, rows), column = Values::poison(DType::f32, width), full = Values::poison(dtype, n);
+  require_same_bits({full, row, row, full, column, column, row, row, full, Values(DType::f64, 2), Values(DType::i64, 1)},
+                    [&](const Isa& isa, std::vector<Values>& o) {
+                      const auto f = [&](std::size_t i) { return o[i].buffer().as<float>(); };
+                      float* g = gamma.buffer().as<float>();
+                      isa.layer_norm_forward(1, {data(o[0]), data(x), f(1), f(2), g, g, {rows, width}, 1e-5f});
+                      isa.layer_norm_backward(1, {data(o[3]), data(dy), data(x), f(4), f(5), f(1), f(2), g, {rows, width}});
+                      const cpu::CrossEntropy ce{
+                          f(6),  f(7), logits.buffer().as<float>(), data(o[8]), targets.buffer().as<std::int32_t>(), rows, width,
+                          width, 0.5f};
+                      isa.cross_entropy_forward(1, ce);
+                      isa.cross_entropy_backward(1, ce);
+                      o[9].set(0, isa.sum(1, logits.buffer().as<float>(), n));
+                      o[9].set(1, isa.squares(1, data(x), n));
+                      o[10].set(0, static_cast<double>(isa.fixed_point_squares(1, data(x), n, 0x1.0p30)));
+                    });
+}
+
+TEST_CASE("every instruction set agrees on attention") {
+  const AttentionDims d{1, 130, 2, 40};
+  const std::int64_t elems = d.time * d.heads * d.head_dim;
+  Values qkv = Values::random(DType::f32, 3 * elems, 1), dout = Values::random(DType::f32, elems, 2);
+  Values scratch(DType::f32, cpu::attention_scratch_elems(d) + 16);
+  std::vector<double> first_out, first_gradient;
+  for (const Isa* isa : available()) {
+    Values out(DType::f32, elems), lse(DType::f32, d.heads * d.time), dqkv(DType::f32, 3 * elems);
+    const cpu::Attention args{.out = data(out),
+                              .qkv = data(qkv),
+                              .dout = data(dout),
+                              .dqkv = data(dqkv),
+                              .lse = lse.buffer().as<float>(),
+                              .dims = d,
+                              .scratch = scratch.buffer().as<float>(),
+                              .scratch_elems = cpu::attention_scratch_elems(d)};
+    isa->attention_forward(1, args);
+    isa->attention_backward(1, args);
+    if (first_out.empty()) {
+      first_out = out.list();
+      first_gradient = dqkv.list();
+    }
+    INFO(isa->name);
+    require_close(out, first_out, 2e-6);  // fused and separate products and sums round differently
+    require_close(dqkv, first_gradient, 1e-5);
+  }
+}
+
+TEST_CASE("the instruction set is the one that was asked for") {
+  const char* wanted = std::getenv("ZSHARD_ISA");
+  if (wanted == nullptr) wanted = available().back()->name;
+  REQUIRE(std::string_view(cpu_isa()) == wanted);
+  if (std::string_view(wanted) != "avx512") REQUIRE_FALSE(cpu_has_bf16_products());
+}
+
+TEST_CASE("an unknown instruction set is a usage error", "[.bad-isa]") {
+  try {
+    cpu_kernels();
+    FAIL("no error");
+  } catch (const Error& error) {
+    REQUIRE(error.code() == ExitCode::usage);
+    REQUIRE_THAT(error.what(), Catch::Contains("ZSHARD_ISA=sse9"));
+  }
+}
+
+}  // namespace zs::test

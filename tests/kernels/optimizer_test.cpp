@@ -1,0 +1,186 @@
+#include <algorithm>
+#include <numeric>
+
+#include "tests/kernels/testing.h"
+
+namespace zs::test {
+namespace {
+
+const KernelTable& k() { return cpu_kernels(); }
+constexpr std::int32_t kNoExponent = std::numeric_limits<std::int32_t>::min();
+constexpr std::int32_t kNotFinite = std::numeric_limits<std::int32_t>::max();
+
+Values scalars_of(const StepScalars& s) {
+  return Values::of(DType::f32,
+                    {static_cast<double>(s.lr), static_cast<double>(s.bias_correction1), static_cast<double>(s.bias_correction2),
+                     static_cast<double>(s.clip_coefficient), static_cast<double>(s.grad_norm), static_cast<double>(s.skip)});
+}
+
+Values zero_of(DType dtype) { return Values::of(dtype, {0}); }
+Values no_exponent() { return Values::of(DType::i32, {static_cast<double>(kNoExponent)}); }
+
+struct OrderFree {
+  std::int32_t exponent;
+  std::int64_t total;
+};
+/// The order-free norm of `in`, taken in pieces [cuts[i], cuts[i + 1]) visited in the given order.
+OrderFree order_free(Values& in, const std::vector<std::int64_t>& cuts, const std::vector<std::size_t>& order, int shift, int threads) {
+  ExecContext ctx(threads, nullptr);
+  Values exponent = no_exponent(), total = zero_of(DType::i64);
+  for (const std::size_t i : order) k().max_exponent(ctx, exponent.buffer(), in.buffer().slice(cuts[i], cuts[i + 1] - cuts[i]));
+  for (const std::size_t i : order)
+    k().fixed_point_squares(ctx, total.buffer(), in.buffer().slice(cuts[i], cuts[i + 1] - cuts[i]), exponent.buffer(), shift);
+  return {exponent.at<std::int32_t>(0), total.at<std::int64_t>(0)};
+}
+
+}  // namespace
+
+TEST_CASE("a squared norm is added to what is there, in double precision") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t n = GENERATE(1, 3, 17, 100, 256, 100003);
+  Values in = Values::random(dtype, n, 1, 10.0);
+  const auto out = run({Values::of(DType::f64, {5.0})},
+                       [&](ExecContext& ctx, std::vector<Values>& o) { k().squared_norm(ctx, o[0].buffer(), in.buffer()); });
+  REQUIRE(out[0][0] == Approx(5.0 + dot(in.list(), in.list())).epsilon(1e-13));
+}
+
+TEST_CASE("the order-free norm is the same integer for every cut, order and number of threads") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t n = 70001;
+  const int shift = 40;
+  Values in = Values::random(dtype, n, 1);
+  in.set(40000, 77.0);
+  const OrderFree whole = order_free(in, {0, n}, {0}, shift, 1);
+  REQUIRE(whole.exponent == 6);
+  const std::vector<std::int64_t> cuts = {0, 1, 1000, 40000, 40001, 50000, 69999, n};
+  std::vector<std::size_t> order(cuts.size() - 1);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  for (int trial = 0; trial < 5; ++trial) {
+    std::next_permutation(order.begin(), order.end());
+    std::reverse(order.begin() + trial, order.end());
+    const OrderFree cut = order_free(in, cuts, order, shift, 1 + trial % 3);
+    REQUIRE(cut.exponent == whole.exponent);
+    REQUIRE(cut.total == whole.total);
+  }
+  double expected = 0;
+  for (std::int64_t i = 0; i < n; ++i) expected += std::floor(std::ldexp(in[i] * in[i], shift - 2 * 6) + 0.5);
+  REQUIRE(static_cast<double>(whole.total) == expected);
+}
+
+TEST_CASE("the largest exponent counts subnormals, ignores zeros and reports what is not finite") {
+  const double value = GENERATE(1.0, 1.999, 2.0, 0.5, -3.0, 0x1.0p-126, 0x1.0p-127, 0x1.0p-149, 3e38);
+  Values in = Values::of(DType::f32, std::vector<double>(50, 0.0));
+  ExecContext ctx(1, nullptr);
+  Values out = no_exponent();
+  k().max_exponent(ctx, out.buffer(), in.buffer());
+  REQUIRE(out.at<std::int32_t>(0) == kNoExponent);
+  in.set(33, value);
+  k().max_exponent(ctx, out.buffer(), in.buffer());
+  REQUIRE(out.at<std::int32_t>(0) == std::ilogb(value));
+  in.set(7, GENERATE(std::nan(""), std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()));
+  k().max_exponent(ctx, out.buffer(), in.buffer());
+  REQUIRE(out.at<std::int32_t>(0) == kNotFinite);
+}
+
+TEST_CASE("the clip coefficient comes from either form of the norm") {
+  ExecContext ctx(1, nullptr);
+  Values in = Values::of(DType::f32, {3.0, 4.0, 0.0}), none(DType::i32, 0), exponent = no_exponent(), fixed = zero_of(DType::i64);
+  Values squares = zero_of(DType::f64);
+  k().squared_norm(ctx, squares.buffer(), in.buffer());
+  k().max_exponent(ctx, exponent.buffer(), in.buffer());
+  k().fixed_point_squares(ctx, fixed.buffer(), in.buffer(), exponent.buffer(), 40);
+  const bool use_fixed = GENERATE(true, false);
+  const auto clip = [&](float limit) {
+    Values scalars = scalars_of({0.1f, 0.2f, 0.3f, -1.0f, -1.0f, -1.0f});
+    k().clip_coefficient(ctx, scalars.buffer(), use_fixed ? fixed.buffer() : squares.buffer(),
+                         use_fixed ? exponent.buffer() : none.buffer(), 40, limit);
+    return scalars;
+  };
+  require_close(clip(1.0f), {0.1, 0.2, 0.3, 0.2, 5.0, 0.0}, 1e-7);
+  require_close(clip(10.0f), {0.1, 0.2, 0.3, 1.0, 5.0, 0.0}, 1e-7);
+  require_close(clip(0.0f), {0.1, 0.2, 0.3, 1.0, 5.0, 0.0}, 1e-7);
+}
+
+TEST_CASE("a norm of nothing is 0 and one that is not finite asks to skip the step") {
+  ExecContext ctx(1, nullptr);
+  const double bad = GENERATE(0.0, std::numeric_limits<double>::infinity(), std::nan(""));
+  const bool finite = bad == 0.0;
+  Values in = Values::of(DType::f32, {bad, 0.0}), none(DType::i32, 0), exponent = no_exponent(), fixed = zero_of(DType::i64);
+  Values squares = zero_of(DType::f64), first = scalars_of({}), second = scalars_of({});
+  k().squared_norm(ctx, squares.buffer(), in.buffer());
+  k().max_exponent(ctx, exponent.buffer(), in.buffer());
+  k().fixed_point_squares(ctx, fixed.buffer(), in.buffer(), exponent.buffer(), 40);
+  k().clip_coefficient(ctx, first.buffer(), squares.buffer(), none.buffer(), 0, 1.0f);
+  k().clip_coefficient(ctx, second.buffer(), fixed.buffer(), exponent.buffer(), 40, 1.0f);
+  for (const Values* scalars : {&first, &second}) {
+    REQUIRE((*scalars)[5] == (finite ? 0.0 : 1.0));
+    REQUIRE(std::isfinite((*scalars)[4]) == finite);
+  }
+}
+
+TEST_CASE("AdamW's first step is the learning rate in the gradient's direction, plus decay") {
+  Values master = Values::of(DType::f32, {1.0, -2.0, 0.5}), m = Values::of(DType::f32, {0, 0, 0}), v = m;
+  Values grad = Values::of(DType::f32, {0.3, -40.0, 1e-3});
+  Values scalars = scalars_of({0.01f, 1.0f - 0.9f, 1.0f - 0.999f, 1.0f, 0.0f, 0.0f});
+  const auto out = run({master, m, v}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), grad.buffer(), scalars.buffer(), {0.9f, 0.999f, 1e-8f, 0.1f});
+  });
+  require_close(out[0], {1.0 - 0.01 - 0.001, -2.0 + 0.01 + 0.002, 0.5 - 0.01 - 0.0005}, 1e-6);
+  require_close(out[1], {0.03, -4.0, 1e-4}, 1e-6);
+  const double share = 1 - static_cast<double>(0.999f);
+  require_close(out[2], {0.3 * 0.3 * share, 40.0 * 40.0 * share, 1e-6 * share}, 1e-12);
+}
+
+TEST_CASE("AdamW follows its formula over several steps") {
+  const std::int64_t n = GENERATE(1, 3, 17, 100, 100003);
+  const double lr = 0.02, b1 = 0.9, b2 = 0.95, eps = 1e-8, decay = 0.1, clip = 0.5;
+  const Values start = Values::random(DType::f32, n, 1);
+  std::vector<Values> grads;
+  for (std::uint64_t t = 0; t < 3; ++t) grads.push_back(Values::random(DType::f32, n, 10 + t));
+  const Values zeros(DType::f32, n);
+  const auto out = run({start, zeros, zeros}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    for (int t = 1; t <= 3; ++t) {
+      Values s = scalars_of({0.02f, static_cast<float>(1 - std::pow(b1, t)), static_cast<float>(1 - std::pow(b2, t)), 0.5f, 0.0f, 0.0f});
+      k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), grads[static_cast<std::size_t>(t - 1)].buffer(), s.buffer(),
+                {0.9f, 0.95f, 1e-8f, 0.1f});
+    }
+  });
+  std::vector<double> expected = start.list();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    double m = 0, v = 0;
+    for (int t = 1; t <= 3; ++t) {
+      const double g = clip * grads[static_cast<std::size_t>(t - 1)][static_cast<std::int64_t>(i)];
+      m = b1 * m + (1 - b1) * g;
+      v = b2 * v + (1 - b2) * g * g;
+      expected[i] -= lr * (m / (1 - std::pow(b1, t)) / (std::sqrt(v / (1 - std::pow(b2, t))) + eps) + decay * expected[i]);
+    }
+  }
+  require_close(out[0], expected, 1e-6);
+}
+
+TEST_CASE("AdamW gives the same bits for any cut of the elements") {
+  const std::int64_t n = 1003;
+  const Values zeros(DType::f32, n), start = Values::random(DType::f32, n, 1);
+  Values grad = Values::random(DType::f32, n, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 0.0f});
+  const auto step = [&](std::vector<Values>& o, std::int64_t from, std::int64_t to) {
+    ExecContext ctx(1, nullptr);
+    k().adamw(ctx, o[0].buffer().slice(from, to - from), o[1].buffer().slice(from, to - from), o[2].buffer().slice(from, to - from),
+              grad.buffer().slice(from, to - from), scalars.buffer(), {0.9f, 0.95f, 1e-8f, 0.1f});
+  };
+  std::vector<Values> whole = {start, zeros, zeros}, pieces = whole;
+  step(whole, 0, n);
+  const std::vector<std::int64_t> cuts = {0, 1, 8, 21, 500, 1002, n};
+  for (std::size_t i = 0; i + 1 < cuts.size(); ++i) step(pieces, cuts[i], cuts[i + 1]);
+  for (std::size_t i = 0; i < 3; ++i) REQUIRE(whole[i].same_bytes(pieces[i]));
+}
+
+TEST_CASE("AdamW leaves everything as it is when told to skip") {
+  const Values start = Values::random(DType::f32, 10, 1);
+  std::vector<Values> o = {start, start, start};
+  Values grad = Values::random(DType::f32, 10, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 1.0f});
+  ExecContext ctx(1, nullptr);
+  k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), grad.buffer(), scalars.buffer(), {0.9f, 0.95f, 1e-8f, 0.1f});
+  for (const Values& values : o) REQUIRE(values.same_bytes(start));
+}
+
+}  // namespace zs::test

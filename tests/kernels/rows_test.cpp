@@ -1,0 +1,179 @@
+#include "tests/kernels/testing.h"
+
+namespace zs::test {
+namespace {
+
+const KernelTable& k() { return cpu_kernels(); }
+
+struct Size {
+  std::int64_t rows, width;
+};
+const std::vector<Size> kSizes = {{1, 1}, {3, 17}, {17, 3}, {100, 64}, {64, 768}, {301, 100}, {5, 1000}};
+
+Values random_ids(std::int64_t n, std::int64_t limit) {
+  Values ids(DType::i32, n);
+  const CounterRng rng(9);
+  for (std::int64_t i = 0; i < n; ++i) ids.set(i, std::floor(rng.uniform(static_cast<std::uint64_t>(i)) * static_cast<double>(limit)));
+  return ids;
+}
+
+struct NormParameters {
+  std::vector<double> gamma, beta;
+};
+
+std::vector<double> layer_norm(const std::vector<double>& x, const NormParameters& p, double eps) {
+  const std::size_t width = p.gamma.size();
+  std::vector<double> y(x.size());
+  for (std::size_t first = 0; first < x.size(); first += width) {
+    double mean = 0, variance = 0;
+    for (std::size_t i = 0; i < width; ++i) mean += x[first + i] / static_cast<double>(width);
+    for (std::size_t i = 0; i < width; ++i) variance += (x[first + i] - mean) * (x[first + i] - mean) / static_cast<double>(width);
+    for (std::size_t i = 0; i < width; ++i) y[first + i] = (x[first + i] - mean) / std::sqrt(variance + eps) * p.gamma[i] + p.beta[i];
+  }
+  return y;
+}
+
+}  // namespace
+
+TEST_CASE("a bias gradient is the sum of the rows, added to what is there when beta is 1") {
+  const Size size = GENERATE(from_range(kSizes));
+  const DType dtype = GENERATE(DType::f32, DType::bf16), to = GENERATE(DType::f32, DType::bf16);
+  if (to == DType::bf16 && dtype == DType::f32) return;
+  const float beta = GENERATE(0.0f, 1.0f);
+  Values dy = Values::random(dtype, size.rows * size.width, 1);
+  const Values before = beta == 0.0f ? Values::poison(to, size.width) : Values::random(to, size.width, 2);
+  const auto out =
+      run({before}, [&](ExecContext& ctx, std::vector<Values>& o) { k().bias_backward(ctx, o[0].buffer(), dy.buffer(), beta); });
+  std::vector<double> expected(static_cast<std::size_t>(size.width), 0.0);
+  for (std::int64_t c = 0; c < size.width; ++c) {
+    if (beta != 0.0f) expected[static_cast<std::size_t>(c)] = before[c];
+    for (std::int64_t r = 0; r < size.rows; ++r) expected[static_cast<std::size_t>(c)] += dy[r * size.width + c];
+  }
+  require_close(out[0], expected, 1e-5);  // 300 additions of order 1 in f32
+}
+
+TEST_CASE("embedding adds the token's row and its position's") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const bool positions = GENERATE(true, false);
+  const Size size = GENERATE(from_range(kSizes));
+  const std::int64_t time = std::min<std::int64_t>(size.rows, 7), vocabulary = 13;
+  Values ids = random_ids(size.rows, vocabulary), table = Values::random(dtype, vocabulary * size.width, 1);
+  Values where = Values::random(dtype, positions ? (time + 2) * size.width : 0, 2);
+  const auto out = run({Values::poison(dtype, size.rows * size.width)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().embedding_forward(ctx, o[0].buffer(), ids.buffer(), table.buffer(), where.buffer(), time);
+  });
+  Values expected(dtype, size.rows * size.width);
+  for (std::int64_t i = 0; i < size.rows; ++i)
+    for (std::int64_t c = 0; c < size.width; ++c) {
+      const double row = table[ids.at<std::int32_t>(i) * size.width + c];
+      expected.set(i * size.width + c, row + (positions ? where[i % time * size.width + c] : 0.0));
+    }
+  REQUIRE(out[0].same_bytes(expected));
+}
+
+TEST_CASE("embedding gradients are added in order of the tokens") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16), to = GENERATE(DType::f32, DType::bf16);
+  if (to == DType::bf16 && dtype == DType::f32) return;
+  const float beta = GENERATE(0.0f, 1.0f);
+  const Size size = GENERATE(from_range(kSizes));
+  const std::int64_t time = std::min<std::int64_t>(size.rows, 7), vocabulary = 13;
+  Values ids = random_ids(size.rows, vocabulary), dy = Values::random(dtype, size.rows * size.width, 1);
+  const std::int64_t table_elems = vocabulary * size.width, position_elems = (time + 2) * size.width;
+  const bool fresh = beta == 0.0f;
+  const Values table = fresh ? Values::poison(to, table_elems) : Values::random(to, table_elems, 2);
+  const Values positions = fresh ? Values::poison(to, position_elems) : Values::random(to, position_elems, 3);
+  const auto out = run({table, positions}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().embedding_backward(ctx, o[0].buffer(), ids.buffer(), dy.buffer(), size.width, beta);
+    k().position_backward(ctx, o[1].buffer(), dy.buffer(), time, size.width, beta);
+  });
+  Values expected_table = fresh ? Values(to, table_elems) : table, expected_positions = fresh ? Values(to, position_elems) : positions;
+  const auto add = [](Values& values, std::int64_t at, double x) {
+    values.set(at, static_cast<double>(static_cast<float>(values[at]) + static_cast<float>(x)));
+  };
+  for (std::int64_t i = 0; i < size.rows; ++i)
+    for (std::int64_t c = 0; c < size.width; ++c) {
+      add(expected_table, ids.at<std::int32_t>(i) * size.width + c, dy[i * size.width + c]);
+      add(expected_positions, i % time * size.width + c, dy[i * size.width + c]);
+    }
+  REQUIRE(out[0].same_bytes(expected_table));
+  REQUIRE(out[1].same_bytes(expected_positions));
+}
+
+TEST_CASE("a token outside the table is refused by number") {
+  ExecContext ctx(1, nullptr);
+  Values ids = Values::of(DType::i32, {0, 5}), table(DType::f32, 5 * 2), out(DType::f32, 4), none(DType::f32, 0);
+  REQUIRE_THROWS_WITH(k().embedding_forward(ctx, out.buffer(), ids.buffer(), table.buffer(), none.buffer(), 2),
+                      Catch::Contains("token 1 is 5, expected [0, 5)"));
+  REQUIRE_THROWS_AS(k().embedding_backward(ctx, table.buffer(), ids.buffer(), out.buffer(), 2, 0.0f), Error);
+}
+
+TEST_CASE("layer norm follows its formula") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16), parameters = GENERATE(DType::f32, DType::bf16);
+  const Size size = GENERATE(from_range(kSizes));
+  Values x = Values::random(dtype, size.rows * size.width, 1, 2.0), gamma = Values::random(parameters, size.width, 2);
+  for (std::int64_t i = 0; i < x.elems(); ++i) x.set(i, x[i] + 10.0);  // a mean far from 0 must not cost digits
+  Values beta = Values::random(parameters, size.width, 3);
+  const auto out =
+      run({Values::poison(dtype, x.elems()), Values::poison(DType::f32, size.rows), Values::poison(DType::f32, size.rows)},
+          [&](ExecContext& ctx, std::vector<Values>& o) {
+            k().layer_norm_forward(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), x.buffer(), gamma.buffer(), beta.buffer(), 1e-5f);
+          });
+  require_close(out[0], layer_norm(x.list(), {gamma.list(), beta.list()}, 1e-5), 3e-5);  // |gamma| up to 4, x - mean cancels 3 bits
+  for (std::int64_t r = 0; r < size.rows; ++r) {
+    double mean = 0;
+    for (std::int64_t c = 0; c < size.width; ++c) mean += x[r * size.width + c] / static_cast<double>(size.width);
+    REQUIRE(out[1][r] == Approx(mean).epsilon(1e-6));
+    REQUIRE(std::isfinite(out[2][r]));
+  }
+}
+
+TEST_CASE("layer norm's gradients agree with central differences") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const float grad_beta = GENERATE(0.0f, 1.0f);
+  const Size size = GENERATE(Size{3, 17}, Size{17, 3}, Size{2, 100}, Size{70, 5});
+  Values x = Values::random(dtype, size.rows * size.width, 1, 2.0), gamma = Values::random(dtype, size.width, 2);
+  Values beta = Values::random(dtype, size.width, 3), dy = Values::random(dtype, x.elems(), 4), y(dtype, x.elems());
+  Values mean(DType::f32, size.rows), rstd(DType::f32, size.rows);
+  ExecContext ctx(1, nullptr);
+  k().layer_norm_forward(ctx, y.buffer(), mean.buffer(), rstd.buffer(), x.buffer(), gamma.buffer(), beta.buffer(), 1e-5f);
+  const Values before = grad_beta == 0.0f ? Values::poison(DType::f32, size.width) : Values::random(DType::f32, size.width, 5);
+  const auto out = run({Values::poison(dtype, x.elems()), before, before}, [&](ExecContext& c, std::vector<Values>& o) {
+    k().layer_norm_backward(c, o[0].buffer(), o[1].buffer(), o[2].buffer(), dy.buffer(), x.buffer(), mean.buffer(), rstd.buffer(),
+                            gamma.buffer(), grad_beta);
+  });
+  const NormParameters p{gamma.list(), beta.list()};
+  std::vector<double> dx, dgamma, dbeta;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(x.elems()); ++i)
+    dx.push_back(central_difference(x.list(), i, [&](const std::vector<double>& v) { return dot(layer_norm(v, p, 1e-5), dy.list()); }));
+  for (std::size_t i = 0; i < p.gamma.size(); ++i) {
+    const double held = grad_beta == 0.0f ? 0.0 : before[static_cast<std::int64_t>(i)];
+    dgamma.push_back(held + central_difference(p.gamma, i, [&](const std::vector<double>& v) {
+                       return dot(layer_norm(x.list(), {v, p.beta}, 1e-5), dy.list());
+                     }));
+    dbeta.push_back(held + central_difference(p.beta, i, [&](const std::vector<double>& v) {
+                      return dot(layer_norm(x.list(), {p.gamma, v}, 1e-5), dy.list());
+                    }));
+  }
+  double steepest = 1.0;  // rstd is large where a short row is nearly constant, and the errors grow with it
+  for (std::int64_t r = 0; r < size.rows; ++r) steepest = std::max(steepest, rstd[r]);
+  require_close(out[0], dx, 2e-5 * steepest);
+  require_close(out[1], dgamma, 2e-5 * steepest);
+  require_close(out[2], dbeta, 2e-5);
+}
+
+TEST_CASE("layer norm's gradients of wide rows do not depend on the threads") {
+  const std::int64_t rows = 300, width = 768;
+  Values x = Values::random(DType::f32, rows * width, 1), dy = Values::random(DType::f32, rows * width, 2);
+  Values gamma = Values::random(DType::f32, width, 3), mean = Values::random(DType::f32, rows, 4),
+         rstd = Values::random(DType::f32, rows, 5);
+  const auto out =
+      run({dy, Values::poison(DType::f32, width), Values::poison(DType::f32, width)}, [&](ExecContext& c, std::vector<Values>& o) {
+        k().layer_norm_backward(c, o[0].buffer(), o[1].buffer(), o[2].buffer(), o[0].buffer(), x.buffer(), mean.buffer(), rstd.buffer(),
+                                gamma.buffer(), 0.0f);
+      });
+  std::vector<double> dbeta(static_cast<std::size_t>(width), 0.0);
+  for (std::int64_t i = 0; i < dy.elems(); ++i) dbeta[static_cast<std::size_t>(i % width)] += dy[i];
+  require_close(out[2], dbeta, 3e-5);
+}
+
+}  // namespace zs::test
