@@ -53,7 +53,7 @@ constexpr std::array kKeys = {
               "Sequences that one rank computes at a time."},
     ConfigKey{"train.sequence", [](Config& c) -> ConfigSlot { return &c.train.sequence; }, between(1, 1048576), "", "`model.context`",
               "Tokens a sequence; at most `model.context`."},
-    ConfigKey{"train.lr", [](Config& c) -> ConfigSlot { return &c.train.lr; }, positive(100), "", "", "Peak learning rate."},
+    ConfigKey{"train.lr", [](Config& c) -> ConfigSlot { return &c.train.lr; }, positive(1e12), "", "", "Peak learning rate."},
     ConfigKey{"train.min_lr_ratio", [](Config& c) -> ConfigSlot { return &c.train.min_lr_ratio; }, between(0, 1), "", "",
               "The schedule ends at this part of `train.lr`."},
     ConfigKey{"train.warmup", [](Config& c) -> ConfigSlot { return &c.train.warmup; }, between(0, 1e9), "", "",

@@ -9,7 +9,8 @@
 namespace zs {
 
 /// Draws `count` tokens after `prompt` (not empty), one forward a token, at temperature 0.8 from random numbers keyed by
-/// (seed, position): the same on every rank. The last `context` tokens are seen. Collective; blocks.
+/// (seed, position): the same on every rank. Sees as many of the last tokens as a training sequence has: later
+/// positions were never trained. Collective; blocks.
 std::vector<std::int32_t> sample_tokens(Session& session, std::vector<std::int32_t> prompt, std::int64_t count, std::uint64_t seed);
 
 /// Bytes as text for a terminal: what is not printable ASCII or a line end becomes '?'.

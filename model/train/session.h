@@ -46,6 +46,7 @@ class Session {
 
   ShardedRuntime& runtime() { return runtime_; }
   Gpt2& model() { return model_; }
+  const Config& config() const { return config_; }
   Device& device() { return device_; }
 
  private:

@@ -181,7 +181,7 @@ void Trainer::check_finite(std::int64_t step, const StepResult& result) const {
     if (std::isfinite(result.losses[i])) continue;
     const std::int64_t micro_batch = static_cast<std::int64_t>(i);
     const std::int64_t first = (step - 1) * config_.train.global_batch + micro_batch * config_.train.micro_batch;
-    throw Error(ExitCode::non_finite, fmt::format("the loss is {}", result.losses[i]),
+    throw Error(ExitCode::non_finite, "the loss is not finite",
                 fmt::format("micro-batch {}, samples {} to {}, computed by rank {}", micro_batch, first,
                             first + config_.train.micro_batch - 1, micro_batch % world_.size()),
                 advice);
