@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""With train.deterministic = true a run has one result: the loss and grad_norm columns and the final weights are the same bits
+at every number of ranks, over both transports, with and without resharding and prefetch, in f32 and (among themselves) in bf16, with one thread and with two.
+Usage: equality_test.py TRAIN [--quick]"""
+
+import pathlib
+import re
+import sys
+import tempfile
+
+import harness
+import tiny_run
+
+STEPS = 4
+# name, mpirun ranks (None: without mpirun), --set values, OMP_NUM_THREADS
+REFERENCE = ("one rank without mpirun", None, {}, "1")
+VARIANTS = [
+    *[(f"mpi, {n} ranks", n, {}, "1") for n in (1, 2, 3, 4, 8)],
+    *[(f"local, {n} ranks", None, {"comm__transport": "local", "comm__ranks": n}, "1") for n in (2, 3, 4, 8)],
+    *[(f"mpi, 3 ranks, reshard {str(r).lower()}, prefetch {p}", 3, {"shard__reshard_after_forward": r, "shard__prefetch": p}, "1")
+      for r, p in ((True, 0), (False, 0), (False, 1), (True, 3))],
+    ("local, 4 ranks, reshard false, prefetch 0", None,
+     {"comm__transport": "local", "comm__ranks": 4, "shard__reshard_after_forward": False, "shard__prefetch": 0}, "1"),
+    *[(f"{n} ranks, gradients reduced once a step where order allows it", n, {"shard__reduce_every_micro_batch": False}, "1") for n in (2, 8)],
+    ("local, 2 ranks, one unit", None, {"comm__transport": "local", "comm__ranks": 2, "shard__units": "model"}, "1"),
+    ("one rank, 2 threads", None, {}, "2"),
+    ("mpi, 2 ranks, 2 threads", 2, {}, "2"),
+    ("local, 3 ranks, 2 threads", None, {"comm__transport": "local", "comm__ranks": 3}, "2"),
+]
+BF16 = {"precision__param": "bf16"}
+BF16_VARIANTS = [
+    ("bf16, mpi, 3 ranks", 3, BF16, "1"),
+    ("bf16, local, 8 ranks", None, {**BF16, "comm__transport": "local", "comm__ranks": 8}, "1"),
+    ("bf16, mpi, 2 ranks, 2 threads", 2, BF16, "2"),
+]
+
+
+def column_text(run_dir, key):
+    """The values as they are printed, which read back exactly."""
+    pattern = re.compile(rf'"{key}"\s*:\s*([^,}}\s]+)')
+    return [pattern.search(line).group(1) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def says_what_it_uses(out, ranks, threads):
+    """Equal results would prove nothing if every run quietly used one rank and one thread."""
+    header = out.partition("\n")[0]
+    return re.search(rf"\b{ranks} ranks?\b", header) and re.search(rf"\b{threads} threads? each\b", header)
+
+
+def outcome(train, ranks, sets, threads):
+    """(loss column, grad_norm column, weights hash), or the failed result"""
+    with tempfile.TemporaryDirectory(prefix="equality.") as folder:
+        config = tiny_run.write_files(folder)
+        values = {"train__steps": STEPS, "train__deterministic": True, "run__sample_tokens": 0, **sets}
+        result = harness.run(harness.launch(ranks, [train, config, *tiny_run.options(**values)]), 90, cwd=folder, env={"OMP_NUM_THREADS": threads})
+        count = ranks or sets.get("comm__ranks", 1)
+        if result.code != 0 or result.orphans or not says_what_it_uses(result.out, count, threads):
+            return None, result
+        out = pathlib.Path(folder, "out")
+        return (column_text(out, "loss"), column_text(out, "grad_norm"), harness.weights_hash(result.out)), result
+
+
+def compare(train, reference, variants, report):
+    name, ranks, sets, threads = reference
+    expected, result = outcome(train, ranks, sets, threads)
+    problems = [] if expected else [f"exit code {result.code}, or not the ranks and threads asked for"]
+    if expected and (len(expected[0]) != STEPS or len(set(expected[0])) != STEPS or not expected[2]):
+        problems.append(f"the reference run says nothing: {expected}")
+    report.case(name, problems, result)
+    if problems:
+        return
+    for name, ranks, sets, threads in variants:
+        found, result = outcome(train, ranks, sets, threads)
+        problems = [] if found else [f"exit code {result.code}, or not the ranks and threads asked for"]
+        for what, a, b in zip(("loss", "grad_norm", "weights"), expected, found or ()):
+            if a != b:
+                problems.append(f"{what} differs: {a} and {b}")
+        report.case(name, problems, result if not found else "")
+
+
+def main():
+    train, quick = pathlib.Path(sys.argv[1]).resolve(), "--quick" in sys.argv[2:]
+    harness.become_subreaper()
+    report = harness.Report()
+    compare(train, REFERENCE, VARIANTS[1:3] + VARIANTS[6:7] if quick else VARIANTS, report)
+    if not quick:
+        compare(train, ("bf16, one rank without mpirun", None, BF16, "1"), BF16_VARIANTS, report)
+    return report.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

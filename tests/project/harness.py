@@ -1,0 +1,166 @@
+"""Runs programs the way the fault tests need it: in a session of their own, with empty stdin, a hard time limit, and a check that
+nothing is left running afterwards. Only the standard library is used."""
+
+import ctypes
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+SKIP = 77
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+_PR_SET_CHILD_SUBREAPER = 36
+# A launcher, or a shell that was started by one, must not reach into the tests.
+_FOREIGN = ("PMI_", "PMIX_", "OMPI_COMM_", "OMPI_UNIVERSE_", "ORTE_", "SLURM_", "MPI_LOCAL", "WORLD_SIZE", "TRAIN_FAULT")
+
+
+def become_subreaper():
+    """Orphans of the programs under test become children of this process, where they can be counted."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def clean_env(extra=None):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
+    env.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+    env.update(extra or {})
+    return env
+
+
+def mpirun(ranks, command):
+    return ["mpirun", "-q", "--oversubscribe", "--mca", "btl", "self,vader", "-np", str(ranks), *map(str, command)]
+
+
+def launch(ranks, command):
+    """`ranks` None: the program itself, without mpirun."""
+    return [str(c) for c in command] if ranks is None else mpirun(ranks, command)
+
+
+class Result:
+    def __init__(self, command, code, out, err, seconds, timed_out, orphans):
+        self.command, self.code, self.out, self.err = command, code, out, err
+        self.seconds, self.timed_out, self.orphans = seconds, timed_out, orphans
+
+    def last_error_line(self):
+        lines = self.err.rstrip("\n").split("\n")
+        return lines[-1] if lines else ""
+
+    def __str__(self):
+        return (f"$ {' '.join(self.command)}\nexit {self.code} after {self.seconds:.1f} s{' (killed: time limit)' if self.timed_out else ''}\n"
+                f"--- stdout\n{self.out[-3000:]}\n--- stderr\n{self.err[-3000:]}")
+
+
+def _session_members(session):
+    """Living processes of the session; zombies do not count."""
+    members = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            fields = pathlib.Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] not in "ZX":
+            members.append(int(entry))
+    return members
+
+
+def _reap_orphans(session, limit_s):
+    """Waits until the session is empty; what still lives at the limit is killed and returned."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0] != 0:
+                pass
+        except ChildProcessError:
+            pass
+        members = _session_members(session)
+        if not members:
+            return []
+        if time.monotonic() > deadline:
+            for pid in members:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            return members
+        time.sleep(0.02)
+
+
+def run(command, timeout_s=60, cwd=None, env=None, on_start=None):
+    """Runs to the end or to the limit. `on_start(process)` is called once, beside the running program. Not reentrant."""
+    command = [str(c) for c in command]
+    begin = time.monotonic()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=cwd, env=clean_env(env), start_new_session=True)
+        timed_out = False
+        try:
+            if on_start:
+                on_start(process)
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            for pid in _session_members(process.pid):
+                os.kill(pid, signal.SIGKILL)
+            process.wait(10)
+        orphans = _reap_orphans(process.pid, 3)
+        out.seek(0)
+        err.seek(0)
+        texts = [f.read().decode("utf-8", "backslashreplace") for f in (out, err)]
+    return Result(command, process.returncode, *texts, time.monotonic() - begin, timed_out, orphans)
+
+
+def tree(folder):
+    """Every path under the folder with its size: what a refused run must leave as it was."""
+    return {str(p.relative_to(folder)): p.lstat().st_size if p.is_file() else -1 for p in sorted(pathlib.Path(folder).rglob("*"))}
+
+
+def read_metrics(run_dir):
+    return [json.loads(line) for line in (pathlib.Path(run_dir) / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights_hash(out):
+    lines = [line for line in out.splitlines() if line.startswith("weights: ")]
+    return lines[-1].split(None, 1)[1].strip() if lines else None
+
+
+def bible_text(build_dir, work_dir):
+    """The corpus of the README's job: build/kjv.txt, or written afresh; None when this machine has neither."""
+    ready = pathlib.Path(build_dir) / "kjv.txt"
+    if ready.is_file() and ready.stat().st_size > 4_000_000:
+        return ready
+    if not shutil.which("bible"):
+        return None
+    target = pathlib.Path(work_dir) / "kjv.txt"
+    with open(target, "wb") as f:
+        subprocess.run(["bible", "-f", "Genesis1:1-Revelation22:21"], stdin=subprocess.DEVNULL, stdout=f, check=True, timeout=60)
+    return target
+
+
+class Report:
+    """Collects the outcome of named cases; `exit_code` is 0, 1, or 77 when nothing ran."""
+
+    def __init__(self):
+        self.passed, self.failures = 0, []
+
+    def case(self, name, problems, detail=""):
+        if problems:
+            self.failures.append(name)
+            print(f"FAILED {name}")
+            for problem in problems:
+                print(f"    {problem}")
+            if detail:
+                print("    " + str(detail).replace("\n", "\n    "))
+        else:
+            self.passed += 1
+            print(f"ok     {name}")
+        sys.stdout.flush()
+
+    def exit_code(self):
+        print(f"{self.passed} cases passed, {len(self.failures)} failed", *self.failures, sep="\n    ")
+        return 1 if self.failures else 0 if self.passed else SKIP

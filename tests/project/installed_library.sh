@@ -1,0 +1,23 @@
+#!/bin/sh
+# Installs a finished build into a folder of its own and builds and runs consumer/main.cpp against what is there, the way a
+# custom trainer would: the shared library, then the static one. Usage: installed_library.sh BUILD_DIR WORK_DIR
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+build=$(cd "$1" && pwd)
+work=$2
+
+DESTDIR=$work/install meson install -C "$build" --no-rebuild --quiet
+pc=$(find "$work/install" -name zshard.pc)
+[ -n "$pc" ] || { echo 'zshard.pc is not installed' >&2; exit 1; }
+prefix=$work/install$(PKG_CONFIG_PATH=${pc%/*} pkg-config --variable=prefix zshard)
+ask() { PKG_CONFIG_PATH=${pc%/*} pkg-config --define-variable=prefix="$prefix" "$@" zshard; }
+lib=$(ask --variable=libdir)
+
+cd "$work" # nothing of the source tree may be found by accident
+# shellcheck disable=SC2046
+c++ -std=c++20 -Wall -Wextra -Wno-stringop-overflow -O1 "$here/consumer/main.cpp" -o consumer $(ask --cflags --libs)
+LD_LIBRARY_PATH=$lib ./consumer
+# shellcheck disable=SC2046
+c++ -std=c++20 -O1 "$here/consumer/main.cpp" -o consumer_static $(ask --cflags) "$lib/libzshard.a" $(ask --static --libs-only-l | sed 's/-lzshard//')
+./consumer_static
+"$prefix/bin/train" --version

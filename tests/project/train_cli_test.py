@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""Starts `train` wrongly in every way a user can, on one rank and on three: it must end by itself with the right exit code and
+one line that says what is wrong, where, and what to do; and leave nothing behind, neither file nor process.
+Usage: train_cli_test.py TRAIN [WORD...]   (WORD: only the cases whose name contains one)"""
+
+import os
+import pathlib
+import re
+import sys
+import tempfile
+from dataclasses import dataclass, field
+
+import harness
+import tiny_run
+
+USAGE, DATASET, CANNOT_CREATE, NON_FINITE, CONFIG = 64, 65, 73, 76, 78
+LIMIT_S = 60
+
+
+@dataclass
+class Case:
+    name: str
+    code: int
+    says: list = field(default_factory=list)  # regular expressions; each must be found in the last line of stderr
+    lists: list = field(default_factory=list)  # and each of these somewhere in stderr
+    sets: list = field(default_factory=list)  # --set key=value
+    args: list = None  # the whole argument list, where it is not CONFIG and `sets`
+    prepare: object = None  # called with the folder; may write files
+    env: dict = field(default_factory=dict)
+    ranks: tuple = (None, 3)  # None: without mpirun
+    creates: bool = False  # a run directory may be there afterwards
+
+
+def write(name, data):
+    def prepare(folder):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+
+    return prepare
+
+
+def append(text):
+    def prepare(folder):
+        with open(folder / "tiny.toml", "a") as f:
+            f.write(text)
+
+    return prepare
+
+
+def bad_token(writer):
+    def prepare(folder):
+        tokens = [i % 256 for i in range(5000)]
+        tokens[1234] = 300
+        writer(folder / "bad.bin", tokens)
+
+    return prepare
+
+
+def earlier_run(folder):
+    (folder / "out").mkdir()
+    (folder / "out" / "config.toml").write_text("# of an earlier run\n")
+    (folder / "out" / "metrics.jsonl").write_text('{"step": 1}\n')
+
+
+COMMAND_LINE = [
+    Case("no configuration named", USAGE, args=[], says=["--help|usage|CONFIG"]),
+    Case("unknown option", USAGE, args=["{config}", "--stepz", "4"], says=["--stepz"]),
+    Case("two configurations", USAGE, args=["{config}", "second.toml"], says=["second.toml"]),
+    Case("--set without a value", USAGE, args=["{config}", "--set"], says=["--set"]),
+    Case("--set without an equals sign", CONFIG, sets=["train.steps"], says=["train.steps", "key=value"]),
+    Case("several ranks by PMI", USAGE, env={"PMI_SIZE": "4", "PMI_RANK": "0"}, says=["PMI_SIZE", "mpirun"], ranks=(None,)),
+    Case("several ranks by Slurm", USAGE, env={"SLURM_NTASKS": "4", "SLURM_PROCID": "1"}, says=["SLURM", "mpirun"], ranks=(None,)),
+    Case("several ranks by torchrun", USAGE, env={"WORLD_SIZE": "4", "RANK": "0"}, says=["WORLD_SIZE", "mpirun"], ranks=(None,)),
+]
+
+CONFIGURATION = [
+    Case("configuration file missing", CONFIG, args=["nowhere.toml"], says=["nowhere.toml"]),
+    Case("configuration is a folder", CONFIG, args=["."], says=[r"\."]),
+    Case("configuration is no TOML", CONFIG, prepare=append("steps = = 3\n"), says=[r"tiny\.toml:\d+"]),
+    Case("configuration is binary", CONFIG, prepare=write("tiny.toml", bytes(range(256)) * 20), says=[r"tiny\.toml"]),
+    Case("empty configuration", CONFIG, prepare=write("tiny.toml", ""), says=[], lists=["train.steps", "data.train"]),
+    Case("unknown key in the file", CONFIG, prepare=append("[shard]\nprefetsh = 1\n"), says=["prefetsh", r"shard\.prefetch"]),
+    Case("unknown key in --set", CONFIG, sets=["train.stepz=4"], says=[r"train\.stepz", r"train\.steps"]),
+    Case("unknown table", CONFIG, prepare=append("[trian]\nlr = 1\n"), says=["trian"]),
+    Case("text where a number belongs", CONFIG, sets=["train.steps=many"], says=[r"train\.steps", "integer", "many"]),
+    Case("fraction where an integer belongs", CONFIG, sets=["train.steps=2.5"], says=[r"train\.steps", "integer"]),
+    Case("number where true or false belongs", CONFIG, sets=["train.deterministic=1"], says=[r"train\.deterministic", "true"]),
+    Case("number out of its range", CONFIG, sets=["train.beta1=1.5"], says=[r"train\.beta1", "1.5"]),
+    Case("infinite learning rate", CONFIG, sets=["train.lr=inf"], says=[r"train\.lr"]),
+    Case("integer too large for 64 bits", CONFIG, sets=["train.seed=99999999999999999999"], says=[r"train\.seed"]),
+    Case("unknown choice", CONFIG, sets=["train.schedule=cosinus"], says=[r"train\.schedule", "cosine"]),
+    Case("heads do not divide the width", CONFIG, sets=["model.heads=5"], says=[r"model\.heads", "32"]),
+    Case("sequence longer than the context", CONFIG, sets=["train.sequence=17"], says=[r"train\.sequence", "16"]),
+    Case("micro-batch does not divide the batch", CONFIG, sets=["train.global_batch=16", "train.micro_batch=5"], says=["16", "5"]),
+    Case("ranks do not divide the batch", CONFIG, sets=["train.global_batch=16"], says=["16", "3"], ranks=(3,)),
+    Case("local ranks do not divide the batch", CONFIG, sets=["train.global_batch=16", "comm.ranks=3"], says=["16", "3"], ranks=(None,)),
+    Case("transport local under mpirun", CONFIG, sets=["comm.transport=local"], says=["local", "mpirun"], ranks=(3,)),
+    Case("a device this build has not", CONFIG, sets=["device=cuda"], says=["cuda", "cpu|auto"]),
+    Case("several mistakes at once", CONFIG, sets=["train.stepz=4", "train.beta2=7", "model.layers=none", "data.kind=video"],
+         lists=[r"train\.stepz", r"train\.beta2", r"model\.layers", r"data\.kind"]),
+    Case("a key of 2000 characters", CONFIG, sets=["x" * 2000 + "=1"], says=["xxx"]),
+    Case("a value with control characters", CONFIG, sets=["train.schedule=a\x1b[31m\nb"], says=[r"train\.schedule"]),
+]
+
+DATA = [
+    Case("corpus missing", DATASET, sets=["data.train=nowhere.txt"], says=["nowhere.txt"]),
+    Case("pattern that matches nothing", DATASET, sets=["data.train=no*where/*.txt"], says=[r"no\*where"]),
+    Case("corpus empty", DATASET, prepare=write("empty.txt", ""), sets=["data.train=empty.txt"], says=["empty.txt"]),
+    Case("corpus folder empty", DATASET, prepare=lambda f: (f / "texts").mkdir(), sets=["data.train=texts"], says=["texts"]),
+    Case("corpus shorter than a sequence", DATASET, prepare=write("short.txt", "short"), sets=["data.train=short.txt"], says=["short.txt|5"]),
+    Case("token out of range, uint16", DATASET, prepare=bad_token(tiny_run.write_uint16_tokens),
+         sets=["data.kind=tokens", "data.train=bad.bin", "model.vocab=256"], says=["bad.bin", "1234", "300"]),
+    Case("token out of range, llm.c", DATASET, prepare=bad_token(tiny_run.write_llmc_tokens),
+         sets=["data.kind=tokens", "data.train=bad.bin", "model.vocab=256"], says=["bad.bin", "1234", "300"]),
+    Case("odd number of bytes in a token file", DATASET, prepare=write("odd.bin", b"\1\0" * 999 + b"\1"),
+         sets=["data.kind=tokens", "data.train=odd.bin"], says=["odd.bin", "1999|odd|even"]),
+    Case("llm.c header that promises more tokens", DATASET,
+         prepare=lambda f: tiny_run.write_llmc_tokens(f / "cut.bin", [1] * 900, count=1000),
+         sets=["data.kind=tokens", "data.train=cut.bin"], says=["cut.bin", "1000|900"]),
+    Case("llm.c file of an unknown version", DATASET, prepare=lambda f: tiny_run.write_llmc_tokens(f / "v9.bin", [1] * 900, version=9),
+         sets=["data.kind=tokens", "data.train=v9.bin"], says=["v9.bin", "version", "9"]),
+]
+
+OUTPUT = [
+    Case("run.dir below a file", CANNOT_CREATE, prepare=write("file", "x"), sets=["run.dir=file/out"], says=["file/out|file"]),
+    Case("run.dir is a file", CANNOT_CREATE, prepare=write("file", "x"), sets=["run.dir=file"], says=["file"]),
+    Case("run.dir in a kernel file system", CANNOT_CREATE, sets=["run.dir=/proc/out"], says=["/proc/out"]),
+    Case("run.dir with a name too long", CANNOT_CREATE, sets=["run.dir=" + "d" * 300], says=["ddd"]),
+    Case("run.dir holds a run", CANNOT_CREATE, prepare=earlier_run, says=["out", "--overwrite|--resume"]),
+    Case("loss not finite", NON_FINITE, says=["loss|gradient|norm", r"step \d+"], creates=True,
+         sets=["train.steps=60", "train.lr=100", "train.weight_decay=100", "train.clip=0", "train.warmup=0", "train.schedule=constant"]),
+]
+
+
+def problems_of(case, result, before, after):
+    problems = []
+    last = result.last_error_line()
+    if result.timed_out:
+        problems.append(f"did not end within {LIMIT_S} s")
+    if result.code != case.code:
+        problems.append(f"exit code {result.code}, expected {case.code}")
+    if not last.startswith("train: error: "):
+        problems.append(f"the last line of stderr is not `train: error: ...`: {last[:200]!r}")
+    if len(last.encode()) > 300:
+        problems.append(f"the last line has {len(last.encode())} bytes, more than 300")
+    if re.search(r"[\x00-\x1f\x7f]", last):
+        problems.append(f"control characters in the last line: {last!r}")
+    problems += [f"the last line does not say /{p}/: {last!r}" for p in case.says if not re.search(p, last)]
+    problems += [f"stderr does not say /{p}/" for p in case.lists if not re.search(p, result.err)]
+    errors = [line for line in result.err.splitlines() if line.startswith("train: error: ")]
+    if len(errors) != len(set(errors)):
+        problems.append("the same error line was printed more than once")
+    if before != after and not case.creates:
+        changed = sorted(set(before.items()) ^ set(after.items()))
+        problems.append(f"files were created or changed: {changed[:5]}")
+    if result.orphans:
+        problems.append(f"{len(result.orphans)} processes were left running")
+    return problems
+
+
+def run_case(train, case, ranks, report):
+    with tempfile.TemporaryDirectory(prefix="train_cli.") as name:
+        folder = pathlib.Path(name)
+        config = tiny_run.write_files(folder)
+        if case.prepare:
+            case.prepare(folder)
+        arguments = [config] if case.args is None else [a.format(config=config) for a in case.args]
+        for item in case.sets:
+            arguments += ["--set", item]
+        before = harness.tree(folder)
+        result = harness.run(harness.launch(ranks, [train, *arguments]), LIMIT_S, cwd=folder, env=case.env)
+        where = "without mpirun" if ranks is None else f"{ranks} ranks"
+        report.case(f"{case.name}, {where}", problems_of(case, result, before, harness.tree(folder)), result)
+
+
+def run_help(train, option, wanted, report):
+    """--help and --version need no configuration, write to stdout only, and end with 0."""
+    result = harness.run([train, option], LIMIT_S)
+    problems = [] if result.code == 0 else [f"exit code {result.code}"]
+    problems += [f"stdout does not say {word}" for word in wanted if word not in result.out]
+    problems += ["stderr is not empty"] if result.err else []
+    report.case(option, problems, result)
+
+
+def run_dry(train, ranks, report):
+    """--dry-run prints a plan and creates nothing."""
+    with tempfile.TemporaryDirectory(prefix="train_cli.") as name:
+        config = tiny_run.write_files(name)
+        before = harness.tree(name)
+        result = harness.run(harness.launch(ranks, [train, config, "--dry-run"]), LIMIT_S, cwd=name)
+        problems = [] if result.code == 0 else [f"exit code {result.code}"]
+        problems += ["prints nothing"] if not result.out.strip() else []
+        problems += ["files were created or changed"] if before != harness.tree(name) else []
+        report.case(f"--dry-run, {'without mpirun' if ranks is None else f'{ranks} ranks'}", problems, result)
+
+
+def main():
+    train = pathlib.Path(sys.argv[1]).resolve()
+    words = sys.argv[2:]
+    harness.become_subreaper()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    report = harness.Report()
+    if not words:
+        run_help(train, "--help", ["--set", "--dry-run", "--version", "--overwrite"], report)
+        run_help(train, "--version", ["0.1.0"], report)
+        for ranks in (None, 3):
+            run_dry(train, ranks, report)
+    for case in COMMAND_LINE + CONFIGURATION + DATA + OUTPUT:
+        if not words or any(word in case.name for word in words):
+            for ranks in case.ranks:
+                run_case(train, case, ranks, report)
+    return report.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
