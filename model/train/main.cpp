@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <iostream>
 #include <mutex>
+#include <optional>
 
 #include "model/train/config_schema.h"
 #include "model/train/error_line.h"
@@ -25,6 +26,7 @@ struct CommandLine {
   std::string config_path;
   std::vector<std::string> overrides;
   bool dry_run = false, overwrite = false;
+  std::optional<Error> problem;  // told by one rank, like those of the configuration
 };
 
 /// Every line of an error, one a problem.
@@ -48,6 +50,7 @@ struct Loaded {
 Loaded load(const CommandLine& line, const char* program) {
   Loaded loaded;
   try {
+    if (line.problem) throw *line.problem;
     loaded.job.config = zs::load_config(line.config_path, line.overrides);
   } catch (const Error& error) {
     loaded.code = static_cast<int>(error.code());
@@ -145,19 +148,20 @@ int parse_and_run(int argc, char** argv) {
   } catch (const CLI::Success& success) {  // --help, --version
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    throw Error(ExitCode::usage, error.what(), "command line", "see train --help");
+    line.problem = Error(ExitCode::usage, error.what(), "command line", "see train --help");
   }
   if (wants_keys) {
     std::cout << zs::config_help();
     return 0;
   }
-  if (line.config_path.empty()) throw Error(ExitCode::usage, "no configuration file", "command line", "give one: train CONFIG.toml");
+  if (!line.problem && line.config_path.empty())
+    line.problem = Error(ExitCode::usage, "no configuration file", "command line", "give one: train CONFIG.toml");
   zs::install_stop_signals();
   return launch(line, argv[0]);
 }
 
-/// libgomp reads how long its threads spin before main begins, and spins for milliseconds: with more busy threads than CPUs
-/// a step took 15 times as long. So the program starts itself again with a short spin, unless the user chose.
+/// libgomp reads how long its threads spin before main begins, and by default they spin for milliseconds, which is most of a
+/// step when there are more busy threads than CPUs. So the program starts itself again with a short spin, unless the user chose.
 void limit_spinning(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
   std::error_code failed;

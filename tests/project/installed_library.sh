@@ -18,6 +18,6 @@ cd "$work" # nothing of the source tree may be found by accident
 c++ -std=c++20 -Wall -Wextra -Wno-stringop-overflow -O1 "$here/consumer/main.cpp" -o consumer $(ask --cflags --libs)
 LD_LIBRARY_PATH=$lib ./consumer
 # shellcheck disable=SC2046
-c++ -std=c++20 -O1 "$here/consumer/main.cpp" -o consumer_static $(ask --cflags) "$lib/libzshard.a" $(ask --static --libs-only-l | sed 's/-lzshard//')
+c++ -std=c++20 -O1 "$here/consumer/main.cpp" -o consumer_static $(ask --cflags) "$lib/libzshard.a" $(ask --static --libs | sed "s/-lzshard//")
 ./consumer_static
 "$prefix/bin/train" --version

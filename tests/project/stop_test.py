@@ -57,7 +57,7 @@ def problems_of(result, text, files, code):
     problems += [] if len(steps) >= 3 and steps == list(range(steps[0], steps[0] + len(steps))) else [f"steps in metrics.jsonl: {steps[-5:]}"]
     if code == STOPPED:
         problems += [] if harness.weights_hash(result.out) else ["no line `weights: HASH`"]
-        problems += [] if "out/weights.safetensors" in files else ["no weights in the run directory"]
+        problems += [] if "out/model.safetensors" in files else ["no weights in the run directory"]
         problems += [] if "stopped" in result.last_error_line() else [f"the last line does not say so: {result.last_error_line()!r}"]
     return problems
 
