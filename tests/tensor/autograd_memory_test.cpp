@@ -36,11 +36,13 @@ struct Chain {
   static constexpr std::int64_t kLayers = 6, kRows = 8, kWidth = 16;
   static constexpr std::int64_t kTensorBytes = kRows * kWidth * 4;
 
-  explicit Chain(PlainOwner& owner) {
-    for (std::int64_t i = 0; i < kLayers; ++i) {
+  Chain() {
+    for (std::int64_t i = 0; i < kLayers; ++i)
       weights.push_back(std::make_unique<Parameter>(fmt::format("w{}", i), Shape{kWidth, kWidth}, Init{}, true));
-      owner.add(*weights.back(), std::vector<float>(kWidth * kWidth, 0.1f));
-    }
+  }
+  /// The owner must die before the chain.
+  void give_to(PlainOwner& owner) const {
+    for (const auto& weight : weights) owner.add(*weight, std::vector<float>(kWidth * kWidth, 0.1f));
   }
   Tensor forward(Context& context) const {
     Tensor h = Tensor::from_host(context, {kRows, kWidth}, std::vector<float>(kRows * kWidth, 1.0f));
@@ -98,8 +100,9 @@ Footprint footprint_of(DeviceKind kind, DType dtype) {
 TEST_CASE("saved activations are freed as backward proceeds, one op at a time") {
   const auto device = Device::create(GENERATE(DeviceKind::cpu, DeviceKind::meta), {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
   Context context(*device);
+  const Chain chain;
   MeasuringOwner owner(context, *device);
-  const Chain chain(owner);
+  chain.give_to(owner);
   const std::int64_t before = live(*device, "activation");
   Tensor loss = chain.forward(context);
   constexpr std::int64_t kTensor = Chain::kTensorBytes, kScalar = 64;
@@ -121,8 +124,9 @@ TEST_CASE("saved activations are freed as backward proceeds, one op at a time") 
 TEST_CASE("a graph that is dropped without a walk gives all its memory back") {
   const auto device = Device::create(DeviceKind::meta, {});
   Context context(*device);
+  const Chain chain;
   PlainOwner owner(context);
-  const Chain chain(owner);
+  chain.give_to(owner);
   const std::int64_t before = device->memory().live_bytes();
   chain.forward(context);
   CHECK(device->memory().live_bytes() == before);
@@ -131,8 +135,9 @@ TEST_CASE("a graph that is dropped without a walk gives all its memory back") {
 TEST_CASE("without recording a forward holds two activations at a time") {
   const auto device = Device::create(DeviceKind::meta, {});
   Context context(*device);
+  const Chain chain;
   PlainOwner owner(context);
-  const Chain chain(owner);
+  chain.give_to(owner);
   const std::int64_t before = device->memory().live_bytes();
   device->memory().reset_peak();
   const NoGradGuard guard(context);
@@ -192,8 +197,9 @@ TEST_CASE("the order verifier finds nothing in the trace of every op") {
   const auto device = Device::create(DeviceKind::meta, {});
   Context context(*device);
   device->trace().start();
+  const Chain chain;
   PlainOwner owner(context);
-  const Chain chain(owner);
+  chain.give_to(owner);
   backward(chain.forward(context));
   for (const OrderViolation& violation : verify_order(device->trace().entries())) FAIL_CHECK(violation.message);
 }
