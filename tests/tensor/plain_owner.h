@@ -12,18 +12,11 @@ namespace zs::test {
 
 /// Holds whole parameters without sharding: values bound all the time, gradient buffers from a parameter's first backward on. A
 /// new gradient buffer is full of NaN, so that a backward which adds where it should overwrite shows. Owns the values and
-/// gradients, not the parameters, which must outlive it.
+/// gradients, not the parameters, which are of no use without it.
 class PlainOwner : public ParameterOwner {
  public:
   PlainOwner(Context& context, DType dtype, DType grad_dtype) : context_(context), dtype_(dtype), grad_dtype_(grad_dtype) {}
   explicit PlainOwner(Context& context) : PlainOwner(context, DType::f32, DType::f32) {}
-  ~PlainOwner() override {
-    for (auto& [parameter, held] : held_) {
-      parameter->unbind();
-      parameter->unbind_grad();
-      parameter->set_owner(nullptr);
-    }
-  }
   PlainOwner(const PlainOwner&) = delete;
   PlainOwner& operator=(const PlainOwner&) = delete;
 
