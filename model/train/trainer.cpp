@@ -85,9 +85,11 @@ void Trainer::check_and_plan() {
 void Trainer::check_memory() const {
   const MemoryLimit limit = memory_limit_bytes();
   const std::int64_t needed = plan_.peak_bytes * (limit.source == "ulimit -v" ? 1 : world_.local_size());
-  if (needed <= limit.bytes) return;
+  // Libraries, the corpus in the page cache and the rest of the system need some too; a machine at its limit only thrashes.
+  constexpr double kUsable = 0.9;
+  if (static_cast<double>(needed) <= kUsable * static_cast<double>(limit.bytes)) return;
   throw Error(ExitCode::out_of_memory,
-              fmt::format("the plan needs {} on this host, {} allows {}", format_bytes(needed), limit.source, format_bytes(limit.bytes)),
+              fmt::format("the plan needs {} on this host, more than 90 % of its {} of {}", format_bytes(needed), limit.source, format_bytes(limit.bytes)),
               "train.micro_batch", "lower train.micro_batch or the model's size, or use more hosts");
 }
 
