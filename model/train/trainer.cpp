@@ -89,7 +89,8 @@ void Trainer::check_memory() const {
   constexpr double kUsable = 0.9;
   if (static_cast<double>(needed) <= kUsable * static_cast<double>(limit.bytes)) return;
   throw Error(ExitCode::out_of_memory,
-              fmt::format("the plan needs {} on this host, more than 90 % of its {} of {}", format_bytes(needed), limit.source, format_bytes(limit.bytes)),
+              fmt::format("the plan needs {} on this host, more than 90 % of its {} of {}", format_bytes(needed), limit.source,
+                          format_bytes(limit.bytes)),
               "train.micro_batch", "lower train.micro_batch or the model's size, or use more hosts");
 }
 
