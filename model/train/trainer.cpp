@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -70,13 +71,18 @@ int Trainer::prepare() {
   return agreed(world_, [&] { create_run(); });
 }
 
+int Trainer::planned_ranks() const { return job_.dry_run && world_.size() == 1 ? static_cast<int>(config_.comm.ranks) : world_.size(); }
+
 void Trainer::check_and_plan() {
-  const int ranks = job_.dry_run && world_.size() == 1 ? static_cast<int>(config_.comm.ranks) : world_.size();
-  check_ranks(config_, ranks);
+  check_ranks(config_, planned_ranks());
   share_ = cpu_share(world_.local_rank(), world_.local_size());
   dataset_ = open_dataset(dataset_options(config_, job_.config_path, job_.program_folder));
+  if (dataset_->validation) {  // a validation reads no window twice while there are others
+    std::int64_t& batches = job_.config.run.validate_batches;
+    batches = std::clamp<std::int64_t>(dataset_->validation->windows() / config_.train.global_batch, 1, batches);
+  }
   if (config_.device == "cuda") Device::create(DeviceKind::cuda, {});
-  plan_ = make_plan(config_, world_.rank(), ranks);
+  plan_ = make_plan(config_, world_.rank(), planned_ranks());
   if (job_.dry_run) return;
   check_memory();
   if (is_first()) check_run_dir({config_.run.dir, config_.name, job_.overwrite});
@@ -104,7 +110,7 @@ void Trainer::print_header() const {
   fmt::print("zshard {}: {} ranks, {} ({} each), cpu {}, transport {}, memory limit {} ({})\n", version(), world_.size(),
              share_.description, share_.threads == 1 ? "1 thread" : fmt::format("{} threads", share_.threads), cpu_isa(),
              world_.transport(), format_bytes(limit.bytes), limit.source);
-  if (job_.dry_run) fmt::print("{}", describe(plan_, config_, world_.size() > 1 ? world_.size() : static_cast<int>(config_.comm.ranks)));
+  if (job_.dry_run) fmt::print("{}", describe(plan_, config_, planned_ranks()));
   std::fflush(stdout);
 }
 

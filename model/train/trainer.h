@@ -35,6 +35,8 @@ class Trainer {
  private:
   int prepare();
   void check_and_plan();
+  /// As launched; a dry run on one rank plans for comm.ranks.
+  int planned_ranks() const;
   void check_memory() const;
   void create_run();
   void print_header() const;
