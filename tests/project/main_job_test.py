@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The README's main job, for a few steps, on one rank without mpirun and on 1, 2 and 4 with it: it ends well, writes what the README
-says, and its loss falls. Usage: main_job_test.py TRAIN CONFIG BUILD_DIR"""
+says, and its loss falls. With --whole: all its steps on four ranks; the validation loss must end below 1.65 nats a byte.
+Usage: main_job_test.py TRAIN CONFIG BUILD_DIR [--whole]"""
 
 import json
 import math
@@ -13,6 +14,7 @@ import tiny_run
 
 KEYS = {"step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "peak_bytes"}
 STEPS = 4
+LIMIT_NATS = 1.65
 
 
 def check_metrics(metrics):
@@ -57,6 +59,19 @@ def run_job(train, config, corpus, ranks, report):
         report.case(f"main job, {name}", problems, result)
 
 
+def run_whole_job(train, config, corpus, report):
+    with tempfile.TemporaryDirectory(prefix="main_job.") as folder:
+        out = pathlib.Path(folder, "out")
+        sets = ["--set", f"data.train={json.dumps(str(corpus))}", "--set", f"run.dir={out}"]
+        result = harness.run(harness.launch(4, [train, config, *sets]), 1500, cwd=folder)
+        problems = [] if result.code == 0 else [f"exit code {result.code}"]
+        if result.code == 0:
+            loss = harness.read_metrics(out)[-1].get("val_loss")
+            problems += [] if loss is not None and loss < LIMIT_NATS else [f"the validation loss ends at {loss}, expected below {LIMIT_NATS}"]
+            print(f"validation loss {loss}")
+        report.case("the whole main job, 4 ranks", problems, result)
+
+
 def main():
     train, config, build_dir = (pathlib.Path(a).resolve() for a in sys.argv[1:4])
     harness.become_subreaper()
@@ -66,6 +81,9 @@ def main():
         if corpus is None:
             print("skipped: neither the corpus nor the bible program is here")
             return harness.SKIP
+        if "--whole" in sys.argv[4:]:
+            run_whole_job(train, config, corpus, report)
+            return report.exit_code()
         for ranks in (None, 1, 2, 4):
             run_job(train, config, corpus, ranks, report)
     return report.exit_code()
