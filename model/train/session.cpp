@@ -61,7 +61,8 @@ Tensor Session::forward_loss(std::int64_t first_sample, const ReadSamples& read)
   std::vector<std::int32_t> inputs, targets;
   read(first_sample, inputs, targets);
   const Shape shape{config_.train.micro_batch, config_.train.sequence};
-  return model_.loss(Tensor::from_host(context_, shape, std::move(inputs)), Tensor::from_host(context_, shape, std::move(targets)));
+  return model_.loss(Tensor::from_host(context_, shape, std::move(inputs)), Tensor::from_host(context_, shape, std::move(targets)),
+                     backward_seed());
 }
 
 void Session::store_loss(const Tensor& loss, std::int64_t slot) {
@@ -93,7 +94,7 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
     {
       const Tensor loss = forward_loss(first_of_step + micro_batch * config_.train.micro_batch, read);
       store_loss(loss, i);
-      backward(loss, 1.0f / static_cast<float>(global_micro_batches()));
+      backward(loss, backward_seed());
     }
     runtime_.end_micro_batch();
   }

@@ -50,6 +50,8 @@ class Session {
   Device& device() { return device_; }
 
  private:
+  /// Each micro-batch's share in the step's mean loss.
+  float backward_seed() const { return 1.0f / static_cast<float>(global_micro_batches()); }
   Tensor forward_loss(std::int64_t first_sample, const ReadSamples& read);
   void store_loss(const Tensor& loss, std::int64_t slot);
   void gather_losses();

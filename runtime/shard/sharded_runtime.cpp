@@ -64,6 +64,12 @@ void ShardedRuntime::after_backward(Parameter& parameter) {
 }
 
 void ShardedRuntime::end_micro_batch() {
+  for (const auto& unit : executor_.units()) {
+    for (const Parameter* parameter : unit.parameters) {
+      ZS_CHECK(parameter->early_gradients() == 0, "a loss that computed the gradient of {} in forward was not taken backward",
+               parameter->name());
+    }
+  }
   run(scheduler().end_micro_batch());
   for (auto& unit : executor_.units()) {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();

@@ -106,7 +106,15 @@ void backward(const Tensor& loss, float seed) {
   std::vector<Node*> nodes;
   const std::shared_ptr<Node> root = loss.autograd()->producer;
   collect(root, nodes);
-  for (const Node* node : nodes) ZS_CHECK(node->backward != nullptr, "backward was already run through op {}", node->name);
+  for (const Node* node : nodes) {
+    ZS_CHECK(node->backward != nullptr, "backward was already run through op {}", node->name);
+    ZS_CHECK(!node->seed || (node == root.get() && *node->seed == seed),
+             "op {} computed its gradients for backward from its own output with seed {}; this one {} {}", node->name, *node->seed,
+             node == root.get() ? "has seed" : "starts elsewhere, with seed", seed);
+  }
+  if (root->seed) {
+    for (Parameter* parameter : root->parameters) parameter->drop_early_gradient();
+  }
   root->grad = Tensor::from_host(loss.context(), loss.shape(), std::vector<float>{seed});
 
   // Newest first is a topological order: an op is always newer than what it consumed. `keep` holds each node's owner until its

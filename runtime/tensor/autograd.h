@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ class Node {
   std::vector<std::shared_ptr<AutogradState>> inputs;  // null where no gradient is wanted
   std::vector<Parameter*> parameters;
   Backward backward;
+  std::optional<float> seed;  // set: the gradients were computed in forward for this seed, so the op must be where backward starts
 
   Tensor grad;  // during backward: the sum of what its consumers have contributed so far
 };

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "runtime/tensor/parameter.h"
 #include "runtime/tensor/tensor.h"
 
@@ -27,8 +29,9 @@ Tensor causal_attention(const Tensor& qkv, std::int64_t heads);
 
 /// Scalar f32: mean over N tokens of the cross entropy of softmax(x weight^T) against targets (N) i32. x (..., C), weight (V', C) of
 /// which the first `classes` rows are real and the rest padding, masked. Logits exist for a chunk of tokens at a time; backward
-/// computes each chunk again.
-Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes);
+/// computes each chunk again, a tenth of a GPT-2 124M's arithmetic. With `seed` it does not: the gradients, the weight's included, are
+/// computed here, chunk by chunk, and backward(loss, seed), with this seed and no op in between, must follow in the same micro-batch.
+Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes, std::optional<float> seed = {});
 
 /// (N', C) -> (N', V') f32 logits, without gradient: for sampling.
 Tensor lm_head_logits(const Tensor& x, Parameter& weight);

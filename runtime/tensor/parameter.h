@@ -15,7 +15,8 @@ class Parameter;
 class ParameterOwner {
  public:
   virtual ~ParameterOwner() = default;
-  /// Before the op's backward is enqueued: value and gradient target must be bound on return.
+  /// Before the op's backward is enqueued (or, of an op that computes its gradients in forward, these): value and gradient target must be
+  /// bound on return.
   virtual void before_backward(Parameter& parameter) = 0;
   /// After it is enqueued. `parameter.pending_uses()` has already been lowered.
   virtual void after_backward(Parameter& parameter) = 0;
@@ -78,7 +79,13 @@ class Parameter {
   int pending_uses() const { return pending_uses_; }
   void add_use() { ++pending_uses_; }
   void drop_use() { --pending_uses_; }
-  void clear_uses() { pending_uses_ = 0; }
+  void clear_uses() { pending_uses_ = early_gradients_ = 0; }
+
+  /// Ops that wrote their share of its gradient in forward and whose backward has not run yet: until then the gradients of what
+  /// came before them are missing.
+  int early_gradients() const { return early_gradients_; }
+  void add_early_gradient() { ++early_gradients_; }
+  void drop_early_gradient() { --early_gradients_; }
 
  private:
   std::string name_;
@@ -89,6 +96,7 @@ class Parameter {
   bool grad_is_written_ = false;
   ParameterOwner* owner_ = nullptr;
   int pending_uses_ = 0;
+  int early_gradients_ = 0;
 };
 
 }  // namespace zs

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/launch_matmul.h"
@@ -34,18 +35,20 @@ void for_each_chunk(const LmHead& head, const Body& body) {
   for (std::int64_t first = 0; first < head.tokens(); first += step) body(first, std::min(step, head.tokens() - first));
 }
 
-Tensor forward(const LmHead& head) {
+/// Fills `losses` and `head.lse` for the chunk that begins at row `first`.
+void chunk_losses(const LmHead& head, const Tensor& losses, const Tensor& logits, std::int64_t first) {
   Context& context = head.x.context();
-  Tensor losses = Tensor::empty(context, {head.tokens()}, DType::f32);
-  for_each_chunk(head, [&](std::int64_t first, std::int64_t rows) {
-    const Tensor logits = chunk_logits(head, first, rows);
-    const Buffer out = losses.rows(first, rows).buffer(), lse = head.lse.rows(first, rows).buffer(), in = logits.buffer(),
-                 targets = head.targets.rows(first, rows).buffer();
-    context.launch({"cross_entropy", {in, targets}, {out, lse}},
-                   [&kernels = context.kernels(), out, lse, in, targets, classes = head.classes](ExecContext& exec) {
-                     kernels.cross_entropy_forward(exec, out, lse, in, targets, classes);
-                   });
-  });
+  const std::int64_t rows = logits.shape()[0];
+  const Buffer out = losses.rows(first, rows).buffer(), lse = head.lse.rows(first, rows).buffer(), in = logits.buffer(),
+               targets = head.targets.rows(first, rows).buffer();
+  context.launch({"cross_entropy", {in, targets}, {out, lse}},
+                 [&kernels = context.kernels(), out, lse, in, targets, classes = head.classes](ExecContext& exec) {
+                   kernels.cross_entropy_forward(exec, out, lse, in, targets, classes);
+                 });
+}
+
+Tensor mean(const Tensor& losses) {
+  Context& context = losses.context();
   Tensor loss = Tensor::empty(context, {}, DType::f32, "loss");
   const Buffer out = loss.buffer(), in = losses.buffer();
   context.launch({"mean_loss", {in}, {out}}, [&kernels = context.kernels(), out, in](ExecContext& exec) {
@@ -54,10 +57,10 @@ Tensor forward(const LmHead& head) {
   return loss;
 }
 
-/// dlogits of one chunk in x's dtype; in place where that is f32.
-Tensor chunk_dlogits(const LmHead& head, const Tensor& dloss, std::int64_t first, std::int64_t rows) {
+/// dlogits of the chunk that begins at row `first`, in x's dtype; in place where that is f32.
+Tensor chunk_dlogits(const LmHead& head, const Tensor& dloss, const Tensor& logits, std::int64_t first) {
   Context& context = head.x.context();
-  const Tensor logits = chunk_logits(head, first, rows);
+  const std::int64_t rows = logits.shape()[0];
   const bool in_place = head.x.dtype() == DType::f32;
   Tensor dlogits = in_place ? logits : Tensor::empty(context, logits.shape(), head.x.dtype(), "logits");
   const Buffer out = dlogits.buffer(), in = logits.buffer(), lse = head.lse.rows(first, rows).buffer(),
@@ -70,18 +73,47 @@ Tensor chunk_dlogits(const LmHead& head, const Tensor& dloss, std::int64_t first
   return dlogits;
 }
 
-Tensor gradients(const LmHead& head, const Tensor& dloss) {
+/// From the chunk's dlogits: its rows of dx, and its part of the weight's gradient.
+void chunk_gradients(const LmHead& head, const Tensor& dx, const Tensor& dlogits, std::int64_t first) {
   Context& context = head.x.context();
-  Tensor dx = Tensor::empty(context, head.x.shape(), head.x.dtype());
+  const std::int64_t rows = dlogits.shape()[0];
+  launch_matmul(context, "lm_head_dx", {dx.rows(first, rows).buffer(), dlogits.buffer(), head.weight.value(), {}},
+                {.m = rows, .n = head.width(), .k = head.padded_classes()});
+  const auto dweight = head.weight.grad_target();
+  launch_matmul(context, "lm_head_dweight", {dweight.buffer, dlogits.buffer(), head.x.rows(first, rows).buffer(), {}},
+                {.m = head.padded_classes(), .n = head.width(), .k = rows, .transpose_a = true, .beta = dweight.beta});
+}
+
+Tensor forward(const LmHead& head) {
+  const Tensor losses = Tensor::empty(head.x.context(), {head.tokens()}, DType::f32);
+  for_each_chunk(head, [&](std::int64_t first, std::int64_t rows) { chunk_losses(head, losses, chunk_logits(head, first, rows), first); });
+  return mean(losses);
+}
+
+Tensor gradients(const LmHead& head, const Tensor& dloss) {
+  Tensor dx = Tensor::empty(head.x.context(), head.x.shape(), head.x.dtype());
   for_each_chunk(head, [&](std::int64_t first, std::int64_t rows) {
-    const Tensor dlogits = chunk_dlogits(head, dloss, first, rows);
-    launch_matmul(context, "lm_head_dx", {dx.rows(first, rows).buffer(), dlogits.buffer(), head.weight.value(), {}},
-                  {.m = rows, .n = head.width(), .k = head.padded_classes()});
-    const auto dweight = head.weight.grad_target();
-    launch_matmul(context, "lm_head_dweight", {dweight.buffer, dlogits.buffer(), head.x.rows(first, rows).buffer(), {}},
-                  {.m = head.padded_classes(), .n = head.width(), .k = rows, .transpose_a = true, .beta = dweight.beta});
+    chunk_gradients(head, dx, chunk_dlogits(head, dloss, chunk_logits(head, first, rows), first), first);
   });
   return dx;
+}
+
+/// Loss and dx with each chunk's logits computed once.
+std::pair<Tensor, Tensor> forward_with_gradients(const LmHead& head, float seed) {
+  Context& context = head.x.context();
+  const Tensor losses = Tensor::empty(context, {head.tokens()}, DType::f32),
+               dloss = Tensor::from_host(context, {}, std::vector<float>{seed});
+  Tensor dx = Tensor::empty(context, head.x.shape(), head.x.dtype());
+  head.weight.owner()->before_backward(head.weight);
+  head.weight.add_early_gradient();
+  for_each_chunk(head, [&](std::int64_t first, std::int64_t rows) {
+    Tensor logits = chunk_logits(head, first, rows);
+    chunk_losses(head, losses, logits, first);
+    const Tensor dlogits = chunk_dlogits(head, dloss, logits, first);
+    logits = {};
+    chunk_gradients(head, dx, dlogits, first);
+  });
+  return {mean(losses), dx};
 }
 
 }  // namespace
@@ -92,7 +124,7 @@ std::int64_t lm_head_chunk_rows(std::int64_t tokens, std::int64_t padded_classes
   return std::min(tokens, std::max(fitting, kMultiple));
 }
 
-Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes) {
+Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes, std::optional<float> seed) {
   Context& context = x.context();
   const std::int64_t width = weight.shape()[1], tokens = x.numel() / width;
   ZS_CHECK(x.shape()[-1] == width && targets.numel() == tokens && targets.dtype() == DType::i32, "loss of {} against {} targets {}",
@@ -101,6 +133,12 @@ Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, s
            weight.shape()[0]);
   LmHead head{x.detach().reshape({tokens, width}), targets.detach().reshape({tokens}), Tensor::empty(context, {tokens}, DType::f32), weight,
               classes};
+  if (seed && context.is_grad_enabled()) {
+    auto [loss, dx] = forward_with_gradients(head, *seed);
+    record_op(loss, "lm_head_loss", {x}, {&weight}, [dx = dx.reshape(x.shape())](const Tensor&) { return std::vector<Tensor>{dx}; });
+    loss.autograd()->producer->seed = seed;
+    return loss;
+  }
   Tensor loss = forward(head);
   record_op(loss, "lm_head_loss", {x}, {&weight}, [head = std::move(head), shape = x.shape()](const Tensor& dloss) {
     return std::vector<Tensor>{gradients(head, dloss).reshape(shape)};

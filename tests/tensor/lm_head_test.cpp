@@ -1,0 +1,91 @@
+// The head that computes its gradients in forward: the same bits as the one that does not, and no way to use it half.
+#include <catch2/catch.hpp>
+
+#include "comm/world.h"
+#include "runtime/shard/sharded_runtime.h"
+#include "tests/tensor/gradient_check.h"
+#include "tests/tensor/plain_owner.h"
+
+namespace zs::test {
+namespace {
+
+constexpr std::int64_t kTokens = 65, kClasses = 131'073, kPadded = 131'200, kWidth = 3;  // chunks of 32, 32 and 1 tokens
+
+struct HeadResult {
+  std::vector<float> loss, dx, dweight;
+  bool operator==(const HeadResult&) const = default;
+};
+
+HeadResult run_head(DType dtype, std::optional<float> seed, float backward_seed) {
+  const auto device = Device::create(DeviceKind::cpu, {});
+  Context context(*device);
+  Parameter weight("weight", {kPadded, kWidth}, {}, true);
+  PlainOwner owner(context, dtype, DType::f32);
+  owner.add(weight, to_floats(normal({kPadded, kWidth}, "weight").values));
+  Tensor x = Tensor::from_host(context, {kTokens, kWidth}, to_floats(normal({kTokens, kWidth}, "x").values), dtype);
+  x.set_requires_grad();
+  const Tensor targets = Tensor::from_host(context, {kTokens}, random_ids(kTokens, kClasses, 9));
+  const Tensor loss = lm_head_loss(x, weight, targets, kClasses, seed);
+  backward(loss, backward_seed);
+  CHECK(weight.early_gradients() == 0);
+  return {loss.to_host(), x.grad().to_host(), owner.grad(weight).to_host()};
+}
+
+/// A head over one tensor, for the cases about its use.
+struct SmallHead {
+  std::unique_ptr<Device> device = Device::create(DeviceKind::meta, {});
+  Context context{*device};
+  Parameter weight{"weight", {8, 4}, {}, true};
+
+  Tensor loss(float seed) {
+    Tensor x = Tensor::zeros(context, {2, 4}, DType::f32);
+    x.set_requires_grad();
+    return lm_head_loss(x, weight, Tensor::from_host(context, {2}, std::vector<std::int32_t>{1, 2}), 8, seed);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the head's gradients computed in forward are those of backward, bit for bit") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  CHECK(run_head(dtype, 0.25f, 0.25f) == run_head(dtype, std::nullopt, 0.25f));
+}
+
+TEST_CASE("gradients computed in forward are refused by a backward with another seed or from another op") {
+  SmallHead head;
+  PlainOwner owner(head.context);
+  owner.add(head.weight, std::vector<float>(32, 0.0f));
+  CHECK_THROWS_WITH(backward(head.loss(0.5f), 1.0f), Catch::Contains("seed 0.5") && Catch::Contains("has seed 1"));
+  CHECK_THROWS_WITH(backward(add(head.loss(0.5f), head.loss(0.5f)), 0.5f), Catch::Contains("starts elsewhere"));
+}
+
+TEST_CASE("without gradients the head's seed computes none") {
+  SmallHead head;
+  PlainOwner owner(head.context);
+  owner.add(head.weight, std::vector<float>(32, 0.0f));
+  const NoGradGuard no_grad(head.context);
+  CHECK_FALSE(head.loss(0.5f).requires_grad());
+  CHECK_FALSE(owner.grad(head.weight));
+}
+
+TEST_CASE("a micro-batch does not end with gradients of a loss that was not taken backward") {
+  SmallHead head;
+  const auto world = make_meta_world(0, 2);
+  ShardedRuntime runtime(head.context, *world, {});
+  runtime.add_unit("root", {&head.weight});
+  runtime.begin_micro_batch(Mode::train, true);
+  runtime.before_forward(0);
+  const Tensor forgotten = head.loss(0.5f);
+  runtime.after_forward(0);
+  CHECK_THROWS_WITH(runtime.end_micro_batch(), Catch::Contains("weight") && Catch::Contains("not taken backward"));
+  runtime.abandon();
+
+  runtime.begin_micro_batch(Mode::train, true);
+  runtime.before_forward(0);
+  const Tensor loss = head.loss(0.5f);
+  runtime.after_forward(0);
+  backward(loss, 0.5f);
+  CHECK_NOTHROW(runtime.end_micro_batch());
+}
+
+}  // namespace zs::test
