@@ -111,7 +111,8 @@ struct KernelTable {
 
   /// Loshchilov, Hutter 2019, algorithm 2, one pass: g = grad * clip_coefficient; m, v updated; master -= lr * (m_hat / (sqrt(v_hat) + eps)
   /// + weight_decay * master). All f32 (n), `scalars` as StepScalars. Elementwise: any cut of the elements gives the same bits.
-  void (*adamw)(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer grad, Buffer scalars, const AdamWOptions& options);
+  /// copy bf16 (n) := the new master, in the same pass; empty: none.
+  void (*adamw)(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars, const AdamWOptions& options);
 };
 
 /// The CPU kernels for this processor, chosen at the first call among AVX-512, AVX2 and baseline. ZSHARD_ISA=avx512|avx2|baseline

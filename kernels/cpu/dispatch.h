@@ -45,6 +45,6 @@ void squared_norm(ExecContext& ctx, Buffer out, Buffer in);
 void max_exponent(ExecContext& ctx, Buffer out, Buffer in);
 void fixed_point_squares(ExecContext& ctx, Buffer out, Buffer in, Buffer exponent, int shift);
 void clip_coefficient(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift, float clip);
-void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer grad, Buffer scalars, const AdamWOptions& options);
+void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars, const AdamWOptions& options);
 
 }  // namespace zs::cpu

@@ -71,15 +71,22 @@ void clip_coefficient(ExecContext&, Buffer scalars, Buffer squared_norm, Buffer 
   if (clip > 0 && step.skip == 0.0f) step.clip_coefficient = static_cast<float>(std::min(1.0, static_cast<double>(clip) / (norm + 1e-6)));
 }
 
-void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer grad, Buffer scalars, const AdamWOptions& options) {
+void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars, const AdamWOptions& options) {
   ZS_CHECK(m.elems == master.elems && v.elems == master.elems && grad.elems == master.elems, "master {}, m {}, v {}, grad {} elements",
            master.elems, m.elems, v.elems, grad.elems);
+  ZS_CHECK(copy.empty() || (copy.elems == master.elems && copy.dtype == DType::bf16), "copy {} x {} of {} elements", copy.elems,
+           name_of(copy.dtype), master.elems);
   const StepScalars& step = step_scalars(scalars);
   if (step.skip != 0.0f) return;
-  isa().adamw(
-      ctx.threads(),
-      {.master = floats_of(master), .m = floats_of(m), .v = floats_of(v), .grad = floats_of(grad), .scalars = step, .options = options},
-      master.elems);
+  isa().adamw(ctx.threads(),
+              {.master = floats_of(master),
+               .m = floats_of(m),
+               .v = floats_of(v),
+               .copy = copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(copy).address),
+               .grad = floats_of(grad),
+               .scalars = step,
+               .options = options},
+              master.elems);
 }
 
 }  // namespace zs::cpu

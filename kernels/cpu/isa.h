@@ -71,8 +71,10 @@ struct CrossEntropy {
   float factor;
 };
 
+/// copy: bf16, null for none.
 struct AdamW {
   float *master, *m, *v;
+  std::uint16_t* copy;
   const float* grad;
   StepScalars scalars;
   AdamWOptions options;

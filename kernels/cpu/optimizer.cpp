@@ -93,7 +93,10 @@ std::int64_t fixed_point_squares(int threads, Data in, std::int64_t n, double fa
   return result;
 }
 
-void adamw(int threads, const AdamW& args, std::int64_t n) {
+namespace {
+
+template <bool kCopies>
+void adamw_pass(int threads, const AdamW& args, std::int64_t n) {
   const AdamW a = args;
   const float clip = a.scalars.clip_coefficient, lr = a.scalars.lr;
   const float correction1 = a.scalars.bias_correction1, correction2 = a.scalars.bias_correction2;
@@ -106,10 +109,22 @@ void adamw(int threads, const AdamW& args, std::int64_t n) {
       const float v = beta2 * a.v[i] + (1.0f - beta2) * g * g;
       a.m[i] = m;
       a.v[i] = v;
-      const float master = a.master[i];
-      a.master[i] = master - lr * (m / correction1 / (__builtin_sqrtf(v / correction2) + eps) + weight_decay * master);
+      const float before = a.master[i];
+      const float master = before - lr * (m / correction1 / (__builtin_sqrtf(v / correction2) + eps) + weight_decay * before);
+      a.master[i] = master;
+      if constexpr (kCopies) a.copy[i] = from_float<Bf16>(master);
     }
   });
+}
+
+}  // namespace
+
+void adamw(int threads, const AdamW& args, std::int64_t n) {
+  if (args.copy != nullptr) {
+    adamw_pass<true>(threads, args, n);
+  } else {
+    adamw_pass<false>(threads, args, n);
+  }
 }
 
 }  // namespace zs::cpu::ZS_ISA

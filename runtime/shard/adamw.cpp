@@ -97,15 +97,18 @@ void AdamW::update(std::size_t unit) {
   const FlatParameter& flat = executor_.units()[unit];
   const std::int64_t elems = flat.layout.shard_elems();
   const Buffer master = flat.master_buffer(), grad = flat.grad_buffer(), m = moments_[unit].m.buffer(DType::f32, elems),
-               v = moments_[unit].v.buffer(DType::f32, elems), step = scalars();
-  context.launch(
-      {"adamw:" + flat.name, {master, grad, m, v, step}, {master, m, v}},
-      [&kernels = context.kernels(), master, grad, m, v, step, ranges = moments_[unit].ranges, config = config_](ExecContext& exec) {
-        for (const Range& r : ranges) {
-          kernels.adamw(exec, master.slice(r.offset, r.count), m.slice(r.offset, r.count), v.slice(r.offset, r.count),
-                        grad.slice(r.offset, r.count), step, {config.beta1, config.beta2, config.eps, r.weight_decay});
-        }
-      });
+               v = moments_[unit].v.buffer(DType::f32, elems), narrow = flat.narrow_buffer(), step = scalars();
+  std::vector<Buffer> writes{master, m, v};
+  if (!narrow.empty()) writes.push_back(narrow);
+  context.launch({"adamw:" + flat.name, {master, grad, m, v, step}, std::move(writes)},
+                 [&kernels = context.kernels(), master, grad, m, v, narrow, step, ranges = moments_[unit].ranges,
+                  config = config_](ExecContext& exec) {
+                   for (const Range& r : ranges) {
+                     kernels.adamw(exec, master.slice(r.offset, r.count), m.slice(r.offset, r.count), v.slice(r.offset, r.count),
+                                   narrow.empty() ? Buffer{} : narrow.slice(r.offset, r.count), grad.slice(r.offset, r.count), step,
+                                   {config.beta1, config.beta2, config.eps, r.weight_decay});
+                   }
+                 });
 }
 
 void AdamW::step(float lr, std::int64_t step_number) {

@@ -32,6 +32,12 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
   unit.master = arena_.acquire(bytes, compute, "master");
   unit.grad = arena_.acquire(bytes, compute, "grad_shard");
   initialise(unit, seed);
+  if (precision_.param == DType::bf16) {
+    unit.narrow = arena_.acquire(unit.layout.shard_elems() * size_of(DType::bf16), compute, "param_shard");
+    const Buffer narrow = unit.narrow_buffer(), master = unit.master_buffer();
+    context_.launch({"narrow:" + unit.name, {master}, {narrow}},
+                    [&kernels = context_.kernels(), narrow, master](ExecContext& exec) { kernels.cast(exec, narrow, master); });
+  }
   masters_updated();
   units_.push_back(std::move(unit));
 }
@@ -74,27 +80,18 @@ void Executor::gather(FlatParameter& unit) {
   Stream& unshard = stream(StreamRole::unshard);
   unshard.wait(masters_ready_);
   unit.full = arena_.acquire(unit.layout.full_elems() * size_of(precision_.param), unshard, "full_param");
-  gather_into(unit, unit.full.buffer(precision_.param, unit.layout.full_elems()));
+  gather_comm_->all_gather(unshard, unit.name, unit.param_buffer(), unit.full.buffer(precision_.param, unit.layout.full_elems()));
   unshard.record(unit.gathered);
 }
 
 void Executor::wait_gathered(FlatParameter& unit) {
   unit.is_waited_for = true;
-  // One rank in f32: the master weights are the parameters, and nothing was gathered.
-  const Buffer full = is_gather_free() ? unit.master_buffer() : unit.full.buffer(precision_.param, unit.layout.full_elems());
+  const Buffer full = is_gather_free() ? unit.param_buffer() : unit.full.buffer(precision_.param, unit.layout.full_elems());
   if (!is_gather_free()) context_.stream().wait(unit.gathered);
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const FlatView& view = unit.layout.views()[i];
     unit.parameters[i]->bind(full.slice(view.offset, view.numel));
   }
-}
-
-void Executor::gather_into(FlatParameter& unit, Buffer full) {
-  Stream& unshard = stream(StreamRole::unshard);
-  const Buffer own = full.slice(rank() * unit.layout.shard_elems(), unit.layout.shard_elems()), master = unit.master_buffer();
-  unshard.enqueue({"shard_to_full:" + unit.name, {master}, {own}},
-                  [&kernels = context_.kernels(), own, master](ExecContext& exec) { kernels.cast(exec, own, master); });
-  gather_comm_->all_gather(unshard, unit.name, own, full);
 }
 
 void Executor::free_full(FlatParameter& unit) {
@@ -169,7 +166,7 @@ void Executor::read_full(int unit_index, const UseParameter& use) {
   unshard.wait(masters_ready_);
   Memory memory = arena_.acquire(unit.layout.full_elems() * size_of(DType::f32), unshard, "full_param");
   const Buffer full = memory.buffer(DType::f32, unit.layout.full_elems());
-  gather_into(unit, full);
+  gather_comm_->all_gather(unshard, unit.name, unit.master_buffer(), full);
   unshard.synchronize();
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const FlatView& view = unit.layout.views()[i];

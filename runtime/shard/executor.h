@@ -18,8 +18,9 @@ struct Precision {
   DType reduce = DType::f32;  ///< full gradient buffers, and what a reduction carries
 };
 
-/// One flat parameter: its layout, its persistent shards and its transient full buffers. `master` (f32 weights) and `grad`
-/// (f32, reduced) hold layout.shard_elems() elements each.
+/// One flat parameter: its layout, its persistent shards and its transient full buffers. `master` (f32 weights), `grad`
+/// (f32, reduced) and, where parameters run in bf16, `narrow` (their bf16 copy, written by the optimizer) hold
+/// layout.shard_elems() elements each.
 struct FlatParameter {
   FlatParameter(std::string unit_name, std::vector<Parameter*> members, FlatLayout flat_layout)
       : name(std::move(unit_name)), parameters(std::move(members)), layout(std::move(flat_layout)) {}
@@ -28,7 +29,7 @@ struct FlatParameter {
   std::vector<Parameter*> parameters;  // in the order of layout.views()
   FlatLayout layout;
 
-  Memory master, grad;
+  Memory master, grad, narrow;
   bool grad_is_written = false;  // in this step
 
   Memory full, full_grad;      // while unsharded / while accumulating or reducing
@@ -36,6 +37,10 @@ struct FlatParameter {
   bool is_waited_for = false;  // compute has waited for `gathered`
 
   Buffer master_buffer() const { return master.buffer(DType::f32, layout.shard_elems()); }
+  /// bf16, or empty where parameters run in f32.
+  Buffer narrow_buffer() const { return narrow ? narrow.buffer(DType::bf16, layout.shard_elems()) : Buffer{}; }
+  /// What is gathered.
+  Buffer param_buffer() const { return narrow ? narrow_buffer() : master_buffer(); }
   Buffer grad_buffer() const { return grad.buffer(DType::f32, layout.shard_elems()); }
 };
 
@@ -56,7 +61,7 @@ class Executor {
 
   /// Compute waits for every reduction so far: call before the gradient shards are read there.
   void wait_reductions();
-  /// The master shards were written by compute work enqueued so far; the next gathers wait for it.
+  /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait for it.
   void masters_updated();
   /// The next reduction of each unit starts a new sum.
   void clear_gradients();
@@ -77,14 +82,14 @@ class Executor {
  private:
   void initialise(FlatParameter& unit, std::uint64_t seed);
   void gather(FlatParameter& unit);
-  void gather_into(FlatParameter& unit, Buffer full);
   void wait_gathered(FlatParameter& unit);
   void free_full(FlatParameter& unit);
   void begin_gradient(FlatParameter& unit);
   void reduce(FlatParameter& unit);
   void release_gradient(FlatParameter& unit);
   void zero(Stream& stream, const char* name, std::vector<Buffer> buffers);
-  bool is_gather_free() const { return ranks() == 1 && precision_.param == DType::f32; }
+  /// One rank's shards are the parameters: nothing is gathered.
+  bool is_gather_free() const { return ranks() == 1; }
   Stream& stream(StreamRole role) { return context_.device().stream(role); }
 
   Context& context_;

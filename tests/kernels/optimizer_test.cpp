@@ -123,7 +123,7 @@ TEST_CASE("AdamW's first step is the learning rate in the gradient's direction, 
   Values grad = Values::of(DType::f32, {0.3, -40.0, 1e-3});
   Values scalars = scalars_of({0.01f, 1.0f - 0.9f, 1.0f - 0.999f, 1.0f, 0.0f, 0.0f});
   const auto out = run({master, m, v}, [&](ExecContext& ctx, std::vector<Values>& o) {
-    k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), grad.buffer(), scalars.buffer(), {0.9f, 0.999f, 1e-8f, 0.1f});
+    k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), {}, grad.buffer(), scalars.buffer(), {0.9f, 0.999f, 1e-8f, 0.1f});
   });
   require_close(out[0], {1.0 - 0.01 - 0.001, -2.0 + 0.01 + 0.002, 0.5 - 0.01 - 0.0005}, 1e-6);
   require_close(out[1], {0.03, -4.0, 1e-4}, 1e-6);
@@ -141,7 +141,7 @@ TEST_CASE("AdamW follows its formula over several steps") {
   const auto out = run({start, zeros, zeros}, [&](ExecContext& ctx, std::vector<Values>& o) {
     for (int t = 1; t <= 3; ++t) {
       Values s = scalars_of({0.02f, static_cast<float>(1 - std::pow(b1, t)), static_cast<float>(1 - std::pow(b2, t)), 0.5f, 0.0f, 0.0f});
-      k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), grads[static_cast<std::size_t>(t - 1)].buffer(), s.buffer(),
+      k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), {}, grads[static_cast<std::size_t>(t - 1)].buffer(), s.buffer(),
                 {0.9f, 0.95f, 1e-8f, 0.1f});
     }
   });
@@ -164,7 +164,7 @@ TEST_CASE("AdamW gives the same bits for any cut of the elements") {
   Values grad = Values::random(DType::f32, n, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 0.0f});
   const auto step = [&](std::vector<Values>& o, std::int64_t from, std::int64_t to) {
     ExecContext ctx(1, nullptr);
-    k().adamw(ctx, o[0].buffer().slice(from, to - from), o[1].buffer().slice(from, to - from), o[2].buffer().slice(from, to - from),
+    k().adamw(ctx, o[0].buffer().slice(from, to - from), o[1].buffer().slice(from, to - from), o[2].buffer().slice(from, to - from), {},
               grad.buffer().slice(from, to - from), scalars.buffer(), {0.9f, 0.95f, 1e-8f, 0.1f});
   };
   std::vector<Values> whole = {start, zeros, zeros}, pieces = whole;
@@ -174,12 +174,24 @@ TEST_CASE("AdamW gives the same bits for any cut of the elements") {
   for (std::size_t i = 0; i < 3; ++i) REQUIRE(whole[i].same_bytes(pieces[i]));
 }
 
+TEST_CASE("AdamW's bf16 copy is the new master, rounded as a cast rounds it") {
+  const std::int64_t n = GENERATE(1, 37, 100003);
+  Values grad = Values::random(DType::f32, n, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 0.0f});
+  const Values start = Values::random(DType::f32, n, 1), zeros(DType::f32, n);
+  const auto out = run({start, zeros, zeros, Values(DType::bf16, n), Values(DType::bf16, n)}, [&](ExecContext& ctx,
+                                                                                                  std::vector<Values>& o) {
+    k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), o[3].buffer(), grad.buffer(), scalars.buffer(), {0.9f, 0.95f, 1e-8f, 0.1f});
+    k().cast(ctx, o[4].buffer(), o[0].buffer());
+  });
+  REQUIRE(out[3].same_bytes(out[4]));
+}
+
 TEST_CASE("AdamW leaves everything as it is when told to skip") {
   const Values start = Values::random(DType::f32, 10, 1);
   std::vector<Values> o = {start, start, start};
   Values grad = Values::random(DType::f32, 10, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 1.0f});
   ExecContext ctx(1, nullptr);
-  k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), grad.buffer(), scalars.buffer(), {0.9f, 0.95f, 1e-8f, 0.1f});
+  k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), {}, grad.buffer(), scalars.buffer(), {0.9f, 0.95f, 1e-8f, 0.1f});
   for (const Values& values : o) REQUIRE(values.same_bytes(start));
 }
 
