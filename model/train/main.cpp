@@ -2,10 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include <unistd.h>
-
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <mutex>
@@ -13,6 +10,7 @@
 
 #include "model/train/config_schema.h"
 #include "model/train/error_line.h"
+#include "model/train/program.h"
 #include "model/train/stop_signal.h"
 #include "model/train/trainer.h"
 #include "model/version.h"
@@ -65,18 +63,6 @@ Loaded load(const CommandLine& line, const char* program) {
   return loaded;
 }
 
-Error as_error(std::exception_ptr problem) {
-  try {
-    std::rethrow_exception(problem);
-  } catch (const Error& error) {
-    return error;
-  } catch (const std::bad_alloc&) {
-    return Error(ExitCode::out_of_memory, "out of memory", "", "lower train.micro_batch or the model's size");
-  } catch (const std::exception& error) {
-    return Error(ExitCode::internal, error.what(), "", "this is a defect of zshard");
-  }
-}
-
 /// One rank that owns its process.
 int run_process(zs::World& world, const Loaded& loaded) {
   try {
@@ -87,7 +73,7 @@ int run_process(zs::World& world, const Loaded& loaded) {
     }
     return zs::Trainer(world, loaded.job).run();
   } catch (...) {
-    const Error error = as_error(std::current_exception());
+    const Error error = zs::as_error(std::current_exception());
     print_error(error_lines(error, world.size() > 1 ? fmt::format("rank {}", world.rank()) : ""));
     std::fflush(nullptr);
     if (world.size() > 1) world.abort(static_cast<int>(error.code()));
@@ -160,24 +146,14 @@ int parse_and_run(int argc, char** argv) {
   return launch(line, argv[0]);
 }
 
-/// libgomp reads how long its threads spin before main begins, and by default they spin for milliseconds, which is most of a
-/// step when there are more busy threads than CPUs. So the program starts itself again with a short spin, unless the user chose.
-void limit_spinning(char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
-  std::error_code failed;
-  const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
-  if (failed || setenv("GOMP_SPINCOUNT", "3000", 1) != 0) return;
-  execv(executable.c_str(), argv);  // returns only when it failed: then on as we are
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  limit_spinning(argv);
+  zs::limit_spinning(argv);
   try {
     return parse_and_run(argc, argv);
   } catch (...) {
-    const Error error = as_error(std::current_exception());
+    const Error error = zs::as_error(std::current_exception());
     print_error(error_lines(error));
     return static_cast<int>(error.code());
   }

@@ -15,6 +15,7 @@ class CpuDevice final : public Device {
   Stream& stream(StreamRole role) override;
   Allocator& allocator() override { return *state_->allocator; }
   Pool& pool() override { return state_->pool; }
+  Profile& profile() override { return state_->group.profile; }
 
  private:
   /// All that a stream's thread may touch. Destroyed only after the threads have ended.

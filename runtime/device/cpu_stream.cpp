@@ -16,6 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+std::int64_t now_ns() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
+
 std::string message_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -84,6 +86,7 @@ void CpuStream::enqueue(OpInfo info, Work work) {
   auto node = std::make_unique<Node>();
   if (group_.trace.is_recording()) group_.trace.add({TraceEntry::Kind::op, role_, info, -1});
   node->kind = Node::Kind::op;
+  node->is_timed = group_.profile.is_recording();
   node->info = std::move(info);
   node->work = std::move(work);
   append(std::move(node));
@@ -111,6 +114,7 @@ void CpuStream::do_wait(EventRecord& base) {
   if (&from == this || record.position() <= from.synchronized_) return;
   auto node = std::make_unique<Node>();
   node->kind = Node::Kind::wait;
+  node->is_timed = group_.profile.is_recording();
   node->awaited = from.role();
   node->record = &record;
   record.add_user();
@@ -224,7 +228,9 @@ void CpuStream::execute(Node& node, ExecContext& context) noexcept {
     case Node::Kind::record: node.record->complete(error_); break;
     case Node::Kind::wait: {
       activity_.set(fmt::format("waits for stream '{}'", name_of(node.awaited)));
+      const std::int64_t start_ns = node.is_timed ? now_ns() : 0;
       const std::exception_ptr error = node.record->await();
+      if (node.is_timed) group_.profile.add(role_, {name_of(node.awaited), true, start_ns, now_ns()});
       if (!error_) error_ = error;
       break;
     }
@@ -240,7 +246,9 @@ void CpuStream::run_op(Node& node, ExecContext& context) {
 #ifdef ZSHARD_TSAN
     touch_declared(node.info);
 #endif
+    const std::int64_t start_ns = node.is_timed ? now_ns() : 0;
     node.work(context);
+    if (node.is_timed) group_.profile.add(role_, {std::move(node.info.name), false, start_ns, now_ns()});
   } catch (...) {
     error_ = std::current_exception();
   }

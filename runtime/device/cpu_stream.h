@@ -9,6 +9,7 @@
 
 #include "runtime/device/cpu_event.h"
 #include "runtime/device/device.h"
+#include "runtime/device/profile.h"
 #include "runtime/device/stream.h"
 #include "runtime/device/trace.h"
 
@@ -16,10 +17,12 @@ namespace zs {
 
 class CpuStream;
 
-/// What the streams of one CPU device share. Host thread only, but for `options`, which does not change. Outlives the threads.
+/// What the streams of one CPU device share. Host thread only, but for `options`, which does not change, and the lists of `profile`.
+/// Outlives the threads.
 struct CpuStreamGroup {
   const DeviceOptions options;
   Trace& trace;
+  Profile profile = {};
   CpuEventPool::Owner events = CpuEventPool::create();
   std::vector<const CpuStream*> streams = {};  ///< to say what each was doing when one does not finish
   std::int64_t next_record_id = 0;
@@ -66,6 +69,7 @@ class CpuStream final : public Stream {
   struct Node {
     enum class Kind : std::uint8_t { op, record, wait, stop };
     Kind kind = Kind::stop;
+    bool is_timed = false;                     // as the profile was when the host enqueued it
     StreamRole awaited = StreamRole::compute;  // kind == wait
     CpuEventRecord* record = nullptr;          // kind == record or wait
     OpInfo info;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/device/allocator.h"
+#include "runtime/device/profile.h"
 #include "runtime/device/stream.h"
 #include "runtime/device/trace.h"
 
@@ -32,6 +33,8 @@ class Device {
   /// Memory of the compute stream and whatever is not communicated.
   virtual Pool& pool() = 0;
   Trace& trace() { return trace_; }
+  /// Opt-in times of the work, see Profile.
+  virtual Profile& profile() = 0;
   const DeviceOptions& options() const { return options_; }
   /// Synchronises every stream; throws the first error found, after which all streams are usable again.
   void synchronize();

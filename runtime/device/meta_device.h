@@ -34,12 +34,14 @@ class MetaDevice final : public Device {
   Stream& stream(StreamRole role) override { return streams_[static_cast<int>(role)]; }
   Allocator& allocator() override { return *allocator_; }
   Pool& pool() override { return pool_; }
+  Profile& profile() override { return profile_; }
 
  private:
   std::int64_t next_record_id_ = 0;
   std::array<MetaStream, kStreamRoles> streams_;
   std::unique_ptr<Allocator> allocator_ = make_meta_allocator();
   Pool pool_;
+  Profile profile_;  // stays empty
 };
 
 }  // namespace zs

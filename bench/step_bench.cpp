@@ -1,0 +1,159 @@
+#include "bench/step_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "bench/process_memory.h"
+#include "bench/product_ceiling.h"
+#include "bench/ranks.h"
+#include "model/train/plan.h"
+#include "model/train/session.h"
+#include "runtime/base/random.h"
+
+namespace zs::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// As in the trainer: a step may take longer than the longest wait for a peer inside one of its operations.
+constexpr double kStepTimeouts = 20;
+constexpr int kCeilingRounds = 4;  // before the steps, and as many after them
+constexpr float kLearningRate = 1e-4f;
+
+double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+/// Collective. Nothing when some rank does not know.
+std::optional<StepReport::Pss> pss_of(Ranks& ranks) {
+  const auto own = pss_bytes();
+  if (ranks.max(own ? 0 : 1) > 0) return std::nullopt;
+  const auto bytes = static_cast<double>(*own);
+  return StepReport::Pss{.sum = ranks.sum(bytes), .rank_max = ranks.max(bytes)};
+}
+
+}  // namespace
+
+Config step_config(const StepOptions& options, int ranks) {
+  std::vector<std::string> settings = {
+      "name=bench_step",
+      "model.preset=" + options.preset,
+      std::string("data.kind=") + (options.preset == "tiny" ? "text" : "tokens"),
+      "data.train=made-up",
+      "precision.param=" + options.dtype,
+      fmt::format("train.micro_batch={}", options.micro_batch),
+      fmt::format("train.global_batch={}", options.micro_batch * options.micro_batches * ranks),
+      fmt::format("train.sequence={}", options.sequence),
+      fmt::format("train.steps={}", options.warmup + options.steps + options.profile_steps),
+  };
+  settings.insert(settings.end(), options.settings.begin(), options.settings.end());
+  try {
+    Config config = parse_config("", "bench_step", settings);
+    check_ranks(config, ranks);
+    return config;
+  } catch (const Error& error) {
+    throw Error(ExitCode::usage, error.what_happened(), error.where(), error.what_to_do());
+  }
+}
+
+StepBench::StepBench(World& world, const StepOptions& options, const Config& config)
+    : world_(world), options_(options), config_(config), share_(cpu_share(world.local_rank(), world.local_size())) {}
+
+StepReport StepBench::run() {
+  bind_this_thread(share_.cpus);
+  const DeviceOptions device_options{
+      .threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = kStepTimeouts * config_.comm.timeout_s};
+  const DType dtype = config_.precision.param == "bf16" ? DType::bf16 : DType::f32;
+  StepReport report{.preset = options_.preset,
+                    .dtype = config_.precision.param,
+                    .reduce_dtype = config_.precision.reduce,
+                    .isa = cpu_isa(),
+                    .ranks = world_.size(),
+                    .threads = share_.threads,
+                    .layers = config_.model.layers,
+                    .width = config_.model.width,
+                    .micro_batch = config_.train.micro_batch,
+                    .micro_batches = config_.train.global_batch / config_.train.micro_batch / world_.size(),
+                    .sequence = config_.train.sequence,
+                    .steps = options_.steps};
+  {
+    const auto device = Device::create(DeviceKind::cpu, device_options);
+    Ranks ranks(world_, *device);
+    report.pss_baseline = pss_of(ranks);
+    report.product_ceiling_gflops = product_ceiling_gflops(world_, device_options, dtype, kCeilingRounds);
+    run_steps(*device, report);
+  }
+  report.product_ceiling_gflops =
+      std::max(report.product_ceiling_gflops, product_ceiling_gflops(world_, device_options, dtype, kCeilingRounds));
+  return report;
+}
+
+void StepBench::run_steps(Device& device, StepReport& report) {
+  const TrainPlan plan = make_plan(config_, world_.rank(), world_.size());
+  Session session(device, world_, config_);
+  session.runtime().scheduler().set_order(Mode::train, plan.train_order);
+  session.runtime().scheduler().set_order(Mode::eval, plan.eval_order);
+  report.parameters = session.model().parameter_count();
+  report.flops_per_token = flops_per_token(report.parameters, report.layers, report.width, report.sequence);
+  time_steps(session, report);
+  report.profile = profile_steps(session);
+  Ranks ranks(world_, device);
+  report.pss = pss_of(ranks);
+  report.planned_peak_bytes = static_cast<std::int64_t>(ranks.max(static_cast<double>(plan.step_peak_bytes)));
+}
+
+void StepBench::time_steps(Session& session, StepReport& report) {
+  for (std::int64_t i = 0; i < options_.warmup; ++i) step(session, report);
+  std::vector<double> durations;
+  for (std::int64_t i = 0; i < options_.steps; ++i) durations.push_back(step(session, report));
+  report.step_ms = median(durations);
+  report.step_ms_min = *std::min_element(durations.begin(), durations.end());
+}
+
+StepProfile StepBench::profile_steps(Session& session) {
+  Profile& profile = session.device().profile();
+  StepReport ignored;
+  double window_ms = 0;
+  profile.start();
+  for (std::int64_t i = 0; i < options_.profile_steps; ++i) window_ms += step(session, ignored);
+  profile.stop();
+  return summarise(profile, static_cast<int>(options_.profile_steps), window_ms);
+}
+
+double StepBench::step(Session& session, StepReport& report) {
+  const ReadSamples read = [this](std::int64_t first, auto& inputs, auto& targets) { fill(first, inputs, targets); };
+  const auto start = Clock::now();
+  session.enqueue_step(++step_, kLearningRate, read, false);
+  const StepResult result = session.finish_step();
+  const double duration_ms = ms_since(start);
+  report.peak_bytes = result.peak_bytes;
+  report.loss = std::accumulate(result.losses.begin(), result.losses.end(), 0.0) / static_cast<double>(result.losses.size());
+  if (!std::isfinite(report.loss))  // every rank sees the same
+    throw Error(ExitCode::non_finite, "the loss is not finite", fmt::format("step {}", step_), "this is a defect of zshard");
+  return duration_ms;
+}
+
+void StepBench::fill(std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) const {
+  const CounterRng rng(static_cast<std::uint64_t>(config_.train.seed), hash_name("made-up tokens"));
+  const std::int64_t sequence = config_.train.sequence;
+  const auto token = [&](std::int64_t sample, std::int64_t position) {
+    const auto counter = static_cast<std::uint64_t>(sample * (sequence + 1) + position);
+    return static_cast<std::int32_t>(rng.bits(counter) % static_cast<std::uint64_t>(config_.model.vocab));
+  };
+  inputs.clear();
+  targets.clear();
+  for (std::int64_t sample = first; sample < first + config_.train.micro_batch; ++sample) {
+    for (std::int64_t position = 0; position < sequence; ++position) {
+      inputs.push_back(token(sample, position));
+      targets.push_back(token(sample, position + 1));
+    }
+  }
+}
+
+}  // namespace zs::bench

@@ -1,0 +1,32 @@
+#include "model/train/program.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <new>
+#include <system_error>
+
+namespace zs {
+
+void limit_spinning(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  std::error_code failed;
+  const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
+  if (failed || setenv("GOMP_SPINCOUNT", "3000", 1) != 0) return;
+  execv(executable.c_str(), argv);  // returns only when it failed: then on as we are
+}
+
+Error as_error(std::exception_ptr problem) {
+  try {
+    std::rethrow_exception(problem);
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(ExitCode::out_of_memory, "out of memory", "", "lower train.micro_batch or the model's size");
+  } catch (const std::exception& error) {
+    return Error(ExitCode::internal, error.what(), "", "this is a defect of zshard");
+  }
+}
+
+}  // namespace zs

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <exception>
+
+#include "runtime/base/check.h"
+
+namespace zs {
+
+/// libgomp reads how long its threads spin before main begins, and by default they spin for milliseconds, which is most of a
+/// step when there are more busy threads than CPUs. So the program starts itself again with a short spin, unless the user chose.
+/// Call it first in main.
+void limit_spinning(char** argv);
+
+/// What a program dies of, whatever was thrown: an Error as it is, memory that is missing, anything else as a defect of zshard.
+Error as_error(std::exception_ptr problem);
+
+}  // namespace zs
