@@ -35,7 +35,7 @@ struct Block {
   std::int64_t row, rows, column, columns;
 };
 
-/// Pieces of about 192 to 384 (measured: smaller ones lose to packing the other operand again), a power of two at most 16 of them,
+/// Pieces of about 192 to 384 (smaller ones lose to packing the other operand again; docs/decisions/0005), a power of two at most 16 of them,
 /// along the longer side of C.
 struct Cut {
   bool by_columns;
