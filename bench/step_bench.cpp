@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "bench/median.h"
 #include "bench/process_memory.h"
 #include "bench/product_ceiling.h"
 #include "bench/ranks.h"
@@ -23,12 +24,6 @@ constexpr int kCeilingRounds = 4;  // before the steps, and as many after them
 constexpr float kLearningRate = 1e-4f;
 
 double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 /// Collective. Nothing when some rank does not know.
 std::optional<StepReport::Pss> pss_of(Ranks& ranks) {
@@ -82,15 +77,18 @@ StepReport StepBench::run() {
                     .micro_batches = config_.train.global_batch / config_.train.micro_batch / world_.size(),
                     .sequence = config_.train.sequence,
                     .steps = options_.steps};
+  const auto measure_ceiling = [&] {
+    const double gflops = ProductCeiling(world_, device_options, dtype).measure(kCeilingRounds);
+    report.product_ceiling_gflops = std::max(report.product_ceiling_gflops, gflops);
+  };
   {
     const auto device = Device::create(DeviceKind::cpu, device_options);
     Ranks ranks(world_, *device);
     report.pss_baseline = pss_of(ranks);
-    report.product_ceiling_gflops = product_ceiling_gflops(world_, device_options, dtype, kCeilingRounds);
+    measure_ceiling();
     run_steps(*device, report);
   }
-  report.product_ceiling_gflops =
-      std::max(report.product_ceiling_gflops, product_ceiling_gflops(world_, device_options, dtype, kCeilingRounds));
+  measure_ceiling();
   return report;
 }
 

@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
-"""Links and file names in README, CHANGELOG and docs/ exist. Usage: docs_test.py SOURCE_ROOT"""
+"""Links and file names in README, CHANGELOG and docs/ exist, for whoever clones the repository too.
+Usage: docs_test.py SOURCE_ROOT   (or --self-test)"""
 
+import os
 import pathlib
 import re
+import subprocess
 import sys
+import tempfile
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -19,7 +23,34 @@ def anchor(heading):
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
 
-def check(root, page):
+def tracked(root):
+    """Every file that git tracks and every folder above one, absolute; None without git, or where `root` is no repository of its own."""
+    def git(*args):
+        try:
+            done = subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True, timeout=30)
+        except OSError:
+            return None
+        return done.stdout if done.returncode == 0 else None
+
+    top, listed = git("rev-parse", "--show-toplevel"), git("ls-files", "-z")
+    if top is None or listed is None or pathlib.Path(top.strip()).resolve() != root.resolve():
+        return None
+    names = set()
+    for name in filter(None, listed.split("\0")):
+        path = root.resolve() / name
+        names.update([path, *path.parents])
+    return names
+
+
+def problem_with(path, known):
+    if not path.exists():
+        return "does not exist"
+    if known is not None and pathlib.Path(os.path.normpath(path.absolute())) not in known:
+        return "is not tracked by git: a clone does not have it"
+    return None
+
+
+def check(root, page, known):
     problems = []
     raw = page.read_text()
     text = FENCE.sub(lambda m: "\n" * m.group(0).count("\n"), raw)
@@ -30,24 +61,62 @@ def check(root, page):
                 continue
             name, _, fragment = target.partition("#")
             path = (page.parent / name) if name else page
-            if not path.exists():
-                problems.append(f"{where}: the link goes to {target}, which does not exist")
+            problem = problem_with(path, known)
+            if problem:
+                problems.append(f"{where}: the link goes to {target}, which {problem}")
             elif fragment and path.suffix == ".md" and fragment not in map(anchor, HEADING.findall(path.read_text())):
                 problems.append(f"{where}: {name or page.name} has no heading #{fragment}")
         for code in CODE.findall(line):
             word = code.split()[0]
-            if word.startswith(FOLDERS) and NAME.match(word) and not (root / word).exists():
-                problems.append(f"{where}: `{word}` does not exist")
+            problem = problem_with(root / word, known) if word.startswith(FOLDERS) and NAME.match(word) else None
+            if problem:
+                problems.append(f"{where}: `{word}` {problem}")
     return problems
 
 
-def main():
-    root = pathlib.Path(sys.argv[1])
+def check_all(root):
+    root = root.resolve()
     pages = [p for p in [root / "README.md", root / "CHANGELOG.md", *sorted((root / "docs").rglob("*.md"))] if p.exists()]
-    if root / "README.md" not in pages:
+    known = tracked(root)
+    return pages, [problem for page in pages for problem in check(root, page, known)]
+
+
+def self_test():
+    """A page that names what is there, what is not there, and what only this checkout has."""
+    wrong = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder).resolve()
+        (root / "docs").mkdir()
+        (root / "bench").mkdir()
+        (root / "docs" / "page.md").write_text("# A page\n[back](../README.md) [none](gone.md) [at](page.md#a-page) [off](page.md#nowhere)\n")
+        (root / "README.md").write_text("`docs/page.md`, `docs/`, `docs/gone.md`, `bench/`\n")
+
+        def faults():
+            return sorted(re.sub(r"^[^ ]* ", "", problem) for problem in check_all(root)[1])
+
+        plain = ["`docs/gone.md` does not exist", "page.md has no heading #nowhere", "the link goes to gone.md, which does not exist"]
+        if faults() != plain:
+            wrong.append(f"without a repository: {faults()}")
+        try:
+            for args in (["init", "-q"], ["add", "README.md", "docs"]):
+                subprocess.run(["git", "-C", folder, *args], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            return wrong
+        if faults() != sorted(plain + ["`bench/` is not tracked by git: a clone does not have it"]):
+            wrong.append(f"in a repository: {faults()}")
+    return wrong
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        wrong = self_test()
+        print("\n".join(wrong) or "every planted fault is found")
+        return 1 if wrong else 0
+    root = pathlib.Path(sys.argv[1])
+    pages, problems = check_all(root)
+    if root.resolve() / "README.md" not in pages:
         print("README.md was not found: the test looked in the wrong place")
         return 1
-    problems = [problem for page in pages for problem in check(root, page)]
     print("\n".join(problems))
     print(f"{len(pages)} pages, {len(problems)} problems")
     return 1 if problems else 0

@@ -120,11 +120,13 @@ def self_test():
     """The checker must see each kind of fault, and must not see one in a clean tree."""
     clean = {"runtime/base/check.h": "#include <string>\n#include <fmt/format.h>\n", "runtime/device/stream.h": '#include "runtime/base/check.h"\n',
              "comm/world.cpp": '#include <mpi.h>\n#include "runtime/device/stream.h"\n', "kernels/kernels.h": '#include "runtime/device/stream.h"\n',
-             "model/main.cpp": '#include "comm/world.h"\n', "comm/world.h": "\n", "tests/x.cpp": '#include "model/main.cpp"\n'}
+             "model/main.cpp": '#include "comm/world.h"\n', "comm/world.h": "\n", "tests/x.cpp": '#include "model/main.cpp"\n',
+             "bench/ranks.h": '#include <oneapi/dnnl/dnnl.hpp>\n#include "comm/world.h"\n'}
     faults = [("runtime/base/a.h", '#include "runtime/device/stream.h"'), ("runtime/device/a.h", '#include "kernels/kernels.h"'),
               ("comm/a.cpp", '#include "kernels/kernels.h"'), ("kernels/cpu/a.cpp", '#include "comm/world.h"'),
               ("runtime/tensor/a.cpp", '#include "comm/world.h"'), ("runtime/tensor/a.cpp", "#include <mpi.h>"),
               ("runtime/shard/a.h", '#include "model/main.cpp"'), ("model/a.cpp", '#include "tests/x.cpp"'),
+              ("model/a.cpp", '#include "bench/ranks.h"'), ("runtime/shard/a.h", '#include "bench/ranks.h"'),
               ("runtime/base/a.h", "#include <spdlog/spdlog.h>"), ("comm/a.cpp", '#include "world.h"'), ("comm/a.cpp", "#include <comm/world.h>"),
               ("comm/a.cpp", "  #  include SOME_MACRO"), ("extra/a.cpp", ""), ("comm/a.h", '#include "comm/a.h"')]
 

@@ -1,0 +1,84 @@
+#include "bench/kernel_case.h"
+
+/// Kernels that look at each element on its own.
+namespace zs::bench {
+namespace {
+
+const KernelTable& kernels() { return cpu_kernels(); }
+
+DType other(DType dtype) { return dtype == DType::f32 ? DType::bf16 : DType::f32; }
+
+void add_copies(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
+  const auto size = static_cast<double>(size_of(dtype)), other_size = static_cast<double>(size_of(other(dtype)));
+  const auto elems = static_cast<double>(n);
+  cases.push_back(
+      {.kernel = "zero", .shape = fmt::format("{}", n), .dtype = dtype, .bytes = elems * size, .make = [=](Arrays& arrays, int) {
+         const Buffer out = arrays.random(n, dtype);
+         return [=](ExecContext& exec) { kernels().zero(exec, out); };
+       }});
+  cases.push_back(
+      {.kernel = "copy", .shape = fmt::format("{}", n), .dtype = dtype, .bytes = 2 * elems * size, .make = [=](Arrays& arrays, int) {
+         const Buffer out = arrays.random(n, dtype), in = arrays.random(n, dtype);
+         return [=](ExecContext& exec) { kernels().copy(exec, out, in); };
+       }});
+  cases.push_back({.kernel = "cast",
+                   .shape = fmt::format("{} to {}", n, zs::name_of(other(dtype))),
+                   .dtype = dtype,
+                   .bytes = elems * (size + other_size),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer out = arrays.random(n, other(dtype)), in = arrays.random(n, dtype);
+                     return [=](ExecContext& exec) { kernels().cast(exec, out, in); };
+                   }});
+}
+
+void add_arithmetic(std::vector<KernelCase>& cases, DType dtype, std::int64_t n, const std::string& shape) {
+  const auto bytes = static_cast<double>(n * size_of(dtype));
+  cases.push_back({.kernel = "add", .shape = shape, .dtype = dtype, .bytes = 3 * bytes, .make = [=](Arrays& arrays, int) {
+                     const Buffer out = arrays.random(n, dtype), a = arrays.random(n, dtype), b = arrays.random(n, dtype);
+                     return [=](ExecContext& exec) { kernels().add(exec, out, a, b); };
+                   }});
+  cases.push_back({.kernel = "scale", .shape = shape, .dtype = dtype, .bytes = 2 * bytes, .make = [=](Arrays& arrays, int) {
+                     const Buffer out = arrays.random(n, dtype), in = arrays.random(n, dtype);
+                     return [=](ExecContext& exec) { kernels().scale(exec, out, in, 0.5f); };
+                   }});
+}
+
+void add_accumulate(std::vector<KernelCase>& cases, DType dtype, DType into) {
+  cases.push_back({.kernel = "accumulate",
+                   .shape = fmt::format("{} into {}", kUnitElems, zs::name_of(into)),
+                   .dtype = dtype,
+                   .bytes = static_cast<double>(kUnitElems * (size_of(dtype) + 2 * size_of(into))),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer out = arrays.random(kUnitElems, into), in = arrays.random(kUnitElems, dtype);
+                     return [=](ExecContext& exec) { kernels().accumulate(exec, out, in); };
+                   }});
+}
+
+void add_gelu(std::vector<KernelCase>& cases, DType dtype, std::int64_t n, const std::string& shape, GeluKind kind) {
+  const auto bytes = static_cast<double>(n * size_of(dtype));
+  const std::string text = shape + (kind == GeluKind::tanh ? " tanh" : " erf");
+  cases.push_back({.kernel = "gelu_forward", .shape = text, .dtype = dtype, .bytes = 2 * bytes, .make = [=](Arrays& arrays, int) {
+                     const Buffer y = arrays.random(n, dtype), x = arrays.random(n, dtype, -3, 3);
+                     return [=](ExecContext& exec) { kernels().gelu_forward(exec, y, x, kind); };
+                   }});
+  cases.push_back({.kernel = "gelu_backward", .shape = text, .dtype = dtype, .bytes = 3 * bytes, .make = [=](Arrays& arrays, int) {
+                     const Buffer dx = arrays.random(n, dtype), dy = arrays.random(n, dtype), x = arrays.random(n, dtype, -3, 3);
+                     return [=](ExecContext& exec) { kernels().gelu_backward(exec, dx, dy, x, kind); };
+                   }});
+}
+
+}  // namespace
+
+void add_elementwise_cases(std::vector<KernelCase>& cases, DType dtype) {
+  add_copies(cases, dtype, kUnitElems);
+  add_copies(cases, dtype, kOddElems);
+  add_arithmetic(cases, dtype, kTokens * kWidth, fmt::format("{} x {}", kTokens, kWidth));
+  add_arithmetic(cases, dtype, kOddElems, fmt::format("{}", kOddElems));
+  add_accumulate(cases, dtype, DType::f32);
+  if (dtype != DType::f32) add_accumulate(cases, dtype, dtype);
+  for (const GeluKind kind : {GeluKind::tanh, GeluKind::erf})
+    add_gelu(cases, dtype, 4 * kTokens * kWidth, fmt::format("{} x {}", kTokens, 4 * kWidth), kind);
+  add_gelu(cases, dtype, kOddElems, fmt::format("{}", kOddElems), GeluKind::tanh);
+}
+
+}  // namespace zs::bench

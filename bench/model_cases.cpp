@@ -1,0 +1,166 @@
+#include "bench/kernel_case.h"
+
+/// Kernels of a model's layers, but for products.
+namespace zs::bench {
+namespace {
+
+constexpr DType kF32 = DType::f32;
+
+const KernelTable& kernels() { return cpu_kernels(); }
+double bytes_of(std::int64_t elems, DType dtype) { return static_cast<double>(elems * size_of(dtype)); }
+std::string matrix(std::int64_t rows, std::int64_t columns) { return fmt::format("{} x {}", rows, columns); }
+
+/// Gradients of parameters are f32, and added to where beta is 1.
+double gradient_bytes(std::int64_t elems, float beta) { return bytes_of(elems, kF32) * (beta == 0 ? 1 : 2); }
+
+void add_bias(std::vector<KernelCase>& cases, DType dtype, std::int64_t rows, std::int64_t width, float beta) {
+  cases.push_back({.kernel = "bias_backward",
+                   .shape = fmt::format("{} beta {:g}", matrix(rows, width), beta),
+                   .dtype = dtype,
+                   .bytes = bytes_of(rows * width, dtype) + gradient_bytes(width, beta),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer dbias = arrays.random(width, kF32), dy = arrays.random(rows * width, dtype);
+                     return [=](ExecContext& exec) { kernels().bias_backward(exec, dbias, dy, beta); };
+                   }});
+}
+
+void add_layer_norm(std::vector<KernelCase>& cases, DType dtype, std::int64_t rows, std::int64_t width) {
+  const double plane = bytes_of(rows * width, dtype), statistics = bytes_of(2 * rows, kF32), gains = bytes_of(2 * width, dtype);
+  cases.push_back({.kernel = "layer_norm_forward",
+                   .shape = matrix(rows, width),
+                   .dtype = dtype,
+                   .bytes = 2 * plane + statistics + gains,
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer y = arrays.random(rows * width, dtype), mean = arrays.zeros(rows, kF32), rstd = arrays.zeros(rows, kF32),
+                                  x = arrays.random(rows * width, dtype), gamma = arrays.random(width, dtype),
+                                  beta = arrays.random(width, dtype);
+                     return [=](ExecContext& exec) { kernels().layer_norm_forward(exec, y, mean, rstd, x, gamma, beta, 1e-5f); };
+                   }});
+  cases.push_back({.kernel = "layer_norm_backward",
+                   .shape = matrix(rows, width),
+                   .dtype = dtype,
+                   .bytes = 3 * plane + statistics + gains / 2 + gradient_bytes(2 * width, 0),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer dx = arrays.random(rows * width, dtype), dgamma = arrays.random(width, kF32),
+                                  dbeta = arrays.random(width, kF32), dy = arrays.random(rows * width, dtype),
+                                  x = arrays.random(rows * width, dtype), mean = arrays.random(rows, kF32),
+                                  rstd = arrays.random(rows, kF32, 1, 2), gamma = arrays.random(width, dtype);
+                     return [=](ExecContext& exec) { kernels().layer_norm_backward(exec, dx, dgamma, dbeta, dy, x, mean, rstd, gamma, 0); };
+                   }});
+}
+
+void add_embedding(std::vector<KernelCase>& cases, DType dtype) {
+  const double rows = bytes_of(kTokens * kWidth, dtype), ids_bytes = bytes_of(kTokens, DType::i32);
+  const std::string shape = fmt::format("{} of {}", matrix(kTokens, kWidth), kPaddedVocab);
+  cases.push_back({.kernel = "embedding_forward",
+                   .shape = shape,
+                   .dtype = dtype,
+                   .bytes = 2 * rows + ids_bytes + bytes_of(kTime * kWidth, dtype),
+                   .make = [=](Arrays& arrays, int set) {
+                     const Buffer out = arrays.random(kTokens * kWidth, dtype), ids = arrays.ids(kTokens, kPaddedVocab, set),
+                                  table = arrays.shared_random("table", kPaddedVocab * kWidth, dtype),
+                                  positions = arrays.random(kTime * kWidth, dtype);
+                     return [=](ExecContext& exec) { kernels().embedding_forward(exec, out, ids, table, positions, kTime); };
+                   }});
+  for (const float beta : {0.0f, 1.0f}) {
+    const double table_bytes = beta == 0 ? bytes_of(kPaddedVocab * kWidth, kF32) : 2 * bytes_of(kTokens * kWidth, kF32);
+    cases.push_back({.kernel = "embedding_backward",
+                     .shape = fmt::format("{} beta {:g}", shape, beta),
+                     .dtype = dtype,
+                     .bytes = rows + ids_bytes + table_bytes,
+                     .make = [=](Arrays& arrays, int set) {
+                       const Buffer dtable = arrays.shared_random("dtable", kPaddedVocab * kWidth, kF32),
+                                    ids = arrays.ids(kTokens, kPaddedVocab, set), dy = arrays.random(kTokens * kWidth, dtype);
+                       return [=](ExecContext& exec) { kernels().embedding_backward(exec, dtable, ids, dy, kWidth, beta); };
+                     }});
+  }
+}
+
+void add_positions(std::vector<KernelCase>& cases, DType dtype) {
+  cases.push_back({.kernel = "position_backward",
+                   .shape = fmt::format("{} to {} beta 0", matrix(kTokens, kWidth), kTime),
+                   .dtype = dtype,
+                   .bytes = bytes_of(kTokens * kWidth, dtype) + gradient_bytes(kTime * kWidth, 0),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer dpositions = arrays.random(kTime * kWidth, kF32), dy = arrays.random(kTokens * kWidth, dtype);
+                     return [=](ExecContext& exec) { kernels().position_backward(exec, dpositions, dy, kTime, kWidth, 0); };
+                   }});
+}
+
+/// Only the lower triangle counts. Forward has 2 products with it, backward 5, one of which is the scores again.
+void add_attention(std::vector<KernelCase>& cases, DType dtype, const AttentionDims& dims) {
+  const std::int64_t tokens = dims.batch * dims.time, width = dims.heads * dims.head_dim;
+  const double plane = bytes_of(tokens * width, dtype), sums = bytes_of(tokens * dims.heads, kF32);
+  const double product = static_cast<double>(tokens * dims.time) * static_cast<double>(width);
+  const std::string shape = fmt::format("{} x {}, {} heads of {}", dims.batch, dims.time, dims.heads, dims.head_dim);
+  cases.push_back({.kernel = "attention_forward",
+                   .shape = shape,
+                   .dtype = dtype,
+                   .bound = Bound::products,
+                   .bytes = 4 * plane + sums,
+                   .flops = 2 * product,
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer out = arrays.random(tokens * width, dtype), lse = arrays.zeros(tokens * dims.heads, kF32),
+                                  qkv = arrays.random(3 * tokens * width, dtype);
+                     return [=](ExecContext& exec) { kernels().attention_forward(exec, out, lse, qkv, dims); };
+                   }});
+  cases.push_back({.kernel = "attention_backward",
+                   .shape = shape,
+                   .dtype = dtype,
+                   .bound = Bound::products,
+                   .bytes = 8 * plane + sums,
+                   .flops = 5 * product,
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer dqkv = arrays.random(3 * tokens * width, dtype), dout = arrays.random(tokens * width, dtype),
+                                  out = arrays.random(tokens * width, dtype), qkv = arrays.random(3 * tokens * width, dtype),
+                                  lse = arrays.random(tokens * dims.heads, kF32, 5, 6);
+                     return [=](ExecContext& exec) { kernels().attention_backward(exec, dqkv, dout, out, qkv, lse, dims); };
+                   }});
+}
+
+/// Logits of `rows` tokens. f32 works in place, as a training step does.
+void add_cross_entropy(std::vector<KernelCase>& cases, DType dtype, std::int64_t rows, std::int64_t stride, std::int64_t classes) {
+  const double row_bytes = bytes_of(3 * rows, kF32);
+  const std::string shape = matrix(rows, stride);
+  if (dtype == kF32) {
+    cases.push_back({.kernel = "cross_entropy_forward",
+                     .shape = shape,
+                     .dtype = dtype,
+                     .bytes = bytes_of(rows * classes, kF32) + row_bytes,
+                     .make = [=](Arrays& arrays, int set) {
+                       const Buffer losses = arrays.zeros(rows, kF32), lse = arrays.zeros(rows, kF32),
+                                    logits = arrays.random(rows * stride, kF32), targets = arrays.ids(rows, classes, set);
+                       return [=](ExecContext& exec) { kernels().cross_entropy_forward(exec, losses, lse, logits, targets, classes); };
+                     }});
+  }
+  cases.push_back({.kernel = "cross_entropy_backward",
+                   .shape = shape,
+                   .dtype = dtype,
+                   .bytes = bytes_of(rows * classes, kF32) + bytes_of(rows * stride, dtype) + row_bytes,
+                   .make = [=](Arrays& arrays, int set) {
+                     const Buffer logits = arrays.random(rows * stride, kF32), lse = arrays.random(rows, kF32, 10, 11),
+                                  targets = arrays.ids(rows, classes, set), dloss = arrays.floats({1.0f});
+                     const Buffer dlogits = dtype == kF32 ? logits : arrays.random(rows * stride, dtype);
+                     return [=](ExecContext& exec) {
+                       kernels().cross_entropy_backward(exec, dlogits, logits, lse, targets, dloss, classes, 1e-3f);
+                     };
+                   }});
+}
+
+}  // namespace
+
+void add_model_cases(std::vector<KernelCase>& cases, DType dtype) {
+  for (const std::int64_t width : {kWidth, 3 * kWidth, 4 * kWidth}) add_bias(cases, dtype, kTokens, width, 0);
+  add_bias(cases, dtype, kOddRows, kOddWidth, 1);
+  add_layer_norm(cases, dtype, kTokens, kWidth);
+  add_layer_norm(cases, dtype, kOddRows, kOddWidth);
+  add_embedding(cases, dtype);
+  add_positions(cases, dtype);
+  add_attention(cases, dtype, {.batch = kTokens / kTime, .time = kTime, .heads = kHeads, .head_dim = kWidth / kHeads});
+  add_attention(cases, dtype, {.batch = 1, .time = kTokens, .heads = kHeads, .head_dim = kWidth / kHeads});
+  add_attention(cases, dtype, {.batch = 3, .time = 331, .heads = 5, .head_dim = 40});
+  add_cross_entropy(cases, dtype, chunk_rows(), kPaddedVocab, kVocab);
+  add_cross_entropy(cases, dtype, kOddRows, kOddWidth, kOddWidth);
+}
+
+}  // namespace zs::bench
