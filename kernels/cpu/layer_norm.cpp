@@ -4,8 +4,8 @@
 namespace zs::cpu::ZS_ISA {
 namespace {
 
-constexpr std::int64_t kColumns = 64;   // columns summed together
-constexpr std::int64_t kRowBlock = 32;  // rows summed before they join the total
+constexpr std::int64_t kColumns = 1024;  // columns summed together: long enough runs of memory, short enough for the first cache
+constexpr std::int64_t kRowBlock = 32;   // rows summed before they join the total
 
 template <class T>
 void forward_row(const LayerNormForward& args, std::int64_t row) {
@@ -41,32 +41,45 @@ void backward_row(const LayerNormBackward& args, std::int64_t row) {
   }
 }
 
+struct ParameterSums {
+  float *dgamma, *dbeta;
+};
+
+/// kRows rows from `row` on join the sums of columns [first, first + columns), in their order.
+template <int kRows, class T>
+void add_rows(const LayerNormBackward& args, ParameterSums sums, std::int64_t row, std::int64_t first, std::int64_t columns) {
+  const std::int64_t width = args.rows.width;
+  const T *x = elements<const T>(args.x) + row * width + first, *dy = elements<const T>(args.dy) + row * width + first;
+  const float *mean = args.mean + row, *rstd = args.rstd + row;
+#pragma omp simd
+  for (std::int64_t c = 0; c < columns; ++c) {
+    float dgamma = sums.dgamma[c], dbeta = sums.dbeta[c];
+    for (int r = 0; r < kRows; ++r) {
+      const float gradient = to_float(dy[r * width + c]);
+      dgamma += gradient * ((to_float(x[r * width + c]) - mean[r]) * rstd[r]);
+      dbeta += gradient;
+    }
+    sums.dgamma[c] = dgamma;
+    sums.dbeta[c] = dbeta;
+  }
+}
+
 template <class T>
 void parameter_columns(const LayerNormBackward& args, std::int64_t begin, std::int64_t end) {
-  const std::int64_t width = args.rows.width;
+  for (std::int64_t c = begin; c < end; ++c) args.dgamma[c] = args.dbeta[c] = 0.0f;
   for (std::int64_t first = begin; first < end; first += kColumns) {
-    const int columns = static_cast<int>(min_of(kColumns, end - first));
-    float dgamma[kColumns] = {}, dbeta[kColumns] = {};
+    const std::int64_t columns = min_of(kColumns, end - first);
     for (std::int64_t block = 0; block < args.rows.count; block += kRowBlock) {
-      float part_gamma[kColumns] = {}, part_beta[kColumns] = {};
-      for (std::int64_t row = block; row < min_of(args.rows.count, block + kRowBlock); ++row) {
-        const T* x = elements<const T>(args.x) + row * width + first;
-        const T* dy = elements<const T>(args.dy) + row * width + first;
-        const float mean = args.mean[row], rstd = args.rstd[row];
-#pragma omp simd
-        for (int c = 0; c < columns; ++c) {
-          part_gamma[c] += to_float(dy[c]) * ((to_float(x[c]) - mean) * rstd);
-          part_beta[c] += to_float(dy[c]);
-        }
+      alignas(64) float part_gamma[kColumns], part_beta[kColumns];
+      for (std::int64_t c = 0; c < columns; ++c) part_gamma[c] = part_beta[c] = 0.0f;
+      const std::int64_t block_end = min_of(args.rows.count, block + kRowBlock);
+      std::int64_t row = block;
+      for (; row + 2 <= block_end; row += 2) add_rows<2, T>(args, {part_gamma, part_beta}, row, first, columns);
+      for (; row < block_end; ++row) add_rows<1, T>(args, {part_gamma, part_beta}, row, first, columns);
+      for (std::int64_t c = 0; c < columns; ++c) {
+        args.dgamma[first + c] += part_gamma[c];
+        args.dbeta[first + c] += part_beta[c];
       }
-      for (int c = 0; c < columns; ++c) {
-        dgamma[c] += part_gamma[c];
-        dbeta[c] += part_beta[c];
-      }
-    }
-    for (int c = 0; c < columns; ++c) {
-      args.dgamma[first + c] = dgamma[c];
-      args.dbeta[first + c] = dbeta[c];
     }
   }
 }

@@ -5,24 +5,35 @@
 namespace zs::cpu::ZS_ISA {
 namespace {
 
-constexpr std::int64_t kColumns = 64;   // columns summed together
-constexpr std::int64_t kRowBlock = 32;  // rows summed before they join the total
+constexpr std::int64_t kColumns = 1024;  // columns summed together: long enough runs of memory, short enough for the first cache
+constexpr std::int64_t kRowBlock = 32;   // rows summed before they join the total
+
+/// part (columns) += rows[0], then rows[1], ... of kRows rows, `width` elements apart.
+template <int kRows, class T>
+void add_rows(float* part, const T* rows, std::int64_t width, std::int64_t columns) {
+#pragma omp simd
+  for (std::int64_t c = 0; c < columns; ++c) {
+    float sum = part[c];
+    for (int r = 0; r < kRows; ++r) sum += to_float(rows[r * width + c]);
+    part[c] = sum;
+  }
+}
 
 template <class T>
 void column_sums_of(float* out, const T* dy, Rows rows, std::int64_t begin, std::int64_t end) {
   for (std::int64_t first = begin; first < end; first += kColumns) {
-    const int columns = static_cast<int>(min_of(kColumns, end - first));
-    float total[kColumns] = {};
+    const std::int64_t columns = min_of(kColumns, end - first);
+    float* total = out + first;
+    for (std::int64_t c = 0; c < columns; ++c) total[c] = 0.0f;
     for (std::int64_t block = 0; block < rows.count; block += kRowBlock) {
-      float part[kColumns] = {};
-      for (std::int64_t row = block; row < min_of(rows.count, block + kRowBlock); ++row) {
-        const T* values = dy + row * rows.width + first;
-#pragma omp simd
-        for (int c = 0; c < columns; ++c) part[c] += to_float(values[c]);
-      }
-      for (int c = 0; c < columns; ++c) total[c] += part[c];
+      alignas(64) float part[kColumns];
+      for (std::int64_t c = 0; c < columns; ++c) part[c] = 0.0f;
+      const std::int64_t block_end = min_of(rows.count, block + kRowBlock);
+      std::int64_t row = block;
+      for (; row + 4 <= block_end; row += 4) add_rows<4>(part, dy + row * rows.width + first, rows.width, columns);
+      for (; row < block_end; ++row) add_rows<1>(part, dy + row * rows.width + first, rows.width, columns);
+      for (std::int64_t c = 0; c < columns; ++c) total[c] += part[c];
     }
-    for (int c = 0; c < columns; ++c) out[first + c] = total[c];
   }
 }
 
