@@ -16,6 +16,7 @@ Gpt2Block::Gpt2Block(std::string path, const Gpt2Config& config)
     : Module(std::move(path)),
       heads_(config.heads),
       gelu_(config.gelu),
+      recompute_(config.recompute),
       norm1_weight_(add_parameter("norm1.weight", {config.width}, {.constant = 1}, false)),
       norm1_bias_(add_parameter("norm1.bias", {config.width}, {}, false)),
       qkv_weight_(add_parameter("attention.qkv.weight", {3 * config.width, config.width}, {.normal_std = kDeviation}, true)),
@@ -29,12 +30,26 @@ Gpt2Block::Gpt2Block(std::string path, const Gpt2Config& config)
       down_weight_(add_parameter("mlp.down.weight", {config.width, 4 * config.width}, residual_init(config), true)),
       down_bias_(add_parameter("mlp.down.bias", {config.width}, {}, false)) {}
 
+template <class Body, class Last>
+Tensor Gpt2Block::run(Recompute part, const Tensor& x, const Body& body, const Last& last) {
+  return recompute_ == part ? recompute({x}, body, last) : last(body({x}));
+}
+
+Tensor Gpt2Block::attention(const Tensor& x) {
+  const auto attend = [this](const Tensors& in) {
+    return Tensors{causal_attention(linear(layer_norm(in[0], norm1_weight_, norm1_bias_), qkv_weight_, &qkv_bias_), heads_)};
+  };
+  return run(Recompute::attention, x, attend, [this](const Tensors& in) { return linear(in[0], out_weight_, &out_bias_); });
+}
+
 Tensor Gpt2Block::forward(const Tensor& x) {
   const ForwardScope scope = enter();
-  const Tensor qkv = linear(layer_norm(x, norm1_weight_, norm1_bias_), qkv_weight_, &qkv_bias_);
-  const Tensor attended = add(x, linear(causal_attention(qkv, heads_), out_weight_, &out_bias_));
-  const Tensor up = linear(layer_norm(attended, norm2_weight_, norm2_bias_), up_weight_, &up_bias_);
-  return add(attended, linear(gelu(up, gelu_), down_weight_, &down_bias_));
+  const auto up_to_gelu = [this](const Tensors& in) {
+    const Tensor attended = add(in[0], attention(in[0]));
+    const Tensor up = linear(layer_norm(attended, norm2_weight_, norm2_bias_), up_weight_, &up_bias_);
+    return Tensors{attended, gelu(up, gelu_)};
+  };
+  return run(Recompute::block, x, up_to_gelu, [this](const Tensors& in) { return add(in[0], linear(in[1], down_weight_, &down_bias_)); });
 }
 
 Gpt2::Gpt2(const Gpt2Config& config)

@@ -11,3 +11,4 @@
 #include "runtime/shard/sharded_runtime.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/ops.h"
+#include "runtime/tensor/recompute.h"

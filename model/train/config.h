@@ -32,6 +32,7 @@ struct Config {
     double decay = 0.2, clip = 1.0, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
     std::int64_t seed = 1337;
     bool deterministic = false;
+    std::string recompute = "none";
     bool operator==(const Train&) const = default;
   };
   struct Shard {

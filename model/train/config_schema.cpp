@@ -73,6 +73,9 @@ constexpr std::array kKeys = {
               "Seeds the weights, the order of the data and the sample."},
     ConfigKey{"train.deterministic", [](Config& c) -> ConfigSlot { return &c.train.deterministic; }, any, "", "",
               "Bit-identical results at any number of ranks and threads."},
+    ConfigKey{"train.recompute", [](Config& c) -> ConfigSlot { return &c.train.recompute; }, any, "none|block|attention", "",
+              "Activations that backward computes again instead of keeping them: none, all of a transformer block but its input, or what "
+              "its attention makes up to the output projection. The results are the same bits."},
 
     ConfigKey{"shard.units", [](Config& c) -> ConfigSlot { return &c.shard.units; }, any, "block|model", "",
               "What is gathered at once: each transformer block, or the whole model."},

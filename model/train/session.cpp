@@ -10,6 +10,11 @@ namespace {
 
 DType dtype_of(const std::string& name) { return name == "bf16" ? DType::bf16 : DType::f32; }
 
+Recompute recompute_of(const std::string& name) {
+  if (name == "block") return Recompute::block;
+  return name == "attention" ? Recompute::attention : Recompute::none;
+}
+
 AdamWConfig adamw_config(const Config& config) {
   const auto& train = config.train;
   return {.beta1 = static_cast<float>(train.beta1),
@@ -28,7 +33,8 @@ Gpt2Config gpt2_config(const Config& config) {
           .width = config.model.width,
           .context = config.model.context,
           .vocab = config.model.vocab,
-          .gelu = config.model.activation == "gelu_erf" ? GeluKind::erf : GeluKind::tanh};
+          .gelu = config.model.activation == "gelu_erf" ? GeluKind::erf : GeluKind::tanh,
+          .recompute = recompute_of(config.train.recompute)};
 }
 
 ShardOptions shard_options(const Config& config) {

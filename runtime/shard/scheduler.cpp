@@ -159,6 +159,13 @@ std::vector<Action> Scheduler::after_forward(int unit) {
   return actions;
 }
 
+std::vector<Action> Scheduler::before_recompute(int unit) {
+  if (!in_micro_batch_ || mode_ != Mode::train) refuse(unit_at(unit), "run forward again outside a training micro-batch");
+  std::vector<Action> actions;
+  unshard(actions, unit);
+  return actions;
+}
+
 std::vector<Action> Scheduler::before_backward(int unit) {
   Unit& target = unit_at(unit);
   if (!in_micro_batch_ || mode_ != Mode::train) refuse(target, "run backward outside a training micro-batch");

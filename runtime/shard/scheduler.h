@@ -57,6 +57,9 @@ class Scheduler {
   void begin_micro_batch(Mode mode, bool is_last);
   std::vector<Action> before_forward(int unit);
   std::vector<Action> after_forward(int unit);
+  /// The unit's forward runs again, within the backward of what came after it: it is unsharded and stays so until its own backward is
+  /// complete. No part of the recorded order.
+  std::vector<Action> before_recompute(int unit);
   /// Before the first backward work of the unit; later calls in the same micro-batch ask for nothing.
   std::vector<Action> before_backward(int unit);
   /// All gradients of the unit are enqueued.

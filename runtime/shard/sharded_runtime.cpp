@@ -46,9 +46,13 @@ void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last) {
   scheduler().begin_micro_batch(mode, is_last);
 }
 
-void ShardedRuntime::before_forward(int unit) { run(scheduler().before_forward(unit)); }
+void ShardedRuntime::before_forward(int unit) {
+  run(context_.mode().runs_again ? scheduler().before_recompute(unit) : scheduler().before_forward(unit));
+}
 
-void ShardedRuntime::after_forward(int unit) { run(scheduler().after_forward(unit)); }
+void ShardedRuntime::after_forward(int unit) {
+  if (!context_.mode().runs_again) run(scheduler().after_forward(unit));
+}
 
 int ShardedRuntime::pending_uses(int unit) const {
   int uses = 0;

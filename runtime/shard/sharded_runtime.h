@@ -62,7 +62,8 @@ class ShardedRuntime : private ParameterOwner {
   bool has_warned_ = false;
 };
 
-/// A unit's forward. While it lives the unit's parameters are unsharded.
+/// A unit's forward. While it lives the unit's parameters are unsharded. In the second run of a recomputed function it only makes
+/// sure of that: the forward has been, and the unit's backward, which is still to come, frees it.
 class ForwardScope {
  public:
   ForwardScope(ShardedRuntime* runtime, int unit) : runtime_(runtime), unit_(unit), exceptions_(std::uncaught_exceptions()) {

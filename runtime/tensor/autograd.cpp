@@ -1,22 +1,23 @@
 #include "runtime/tensor/autograd.h"
 
 #include <algorithm>
-#include <queue>
 #include <unordered_set>
 
 namespace zs {
 namespace {
 
-void collect(const std::shared_ptr<Node>& root, std::vector<Node*>& nodes) {
-  std::unordered_set<Node*> seen{root.get()};
-  nodes.push_back(root.get());
+/// `root` and everything it came from that is newer than `oldest`.
+std::vector<Node*> collect(Node* root, std::uint64_t oldest) {
+  std::vector<Node*> nodes{root};
+  std::unordered_set<Node*> seen{root};
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     for (const auto& input : nodes[i]->inputs) {
-      if (!input || !input->producer) continue;
+      if (!input || !input->producer || input->producer->sequence <= oldest) continue;
       Node* producer = input->producer.get();
       if (seen.insert(producer).second) nodes.push_back(producer);
     }
   }
+  return nodes;
 }
 
 /// sum := sum + part, in place when nobody else can see it.
@@ -45,8 +46,7 @@ void deliver(const std::shared_ptr<AutogradState>& input, const Tensor& grad) {
   }
 }
 
-void run(Node& node) {
-  for (Parameter* parameter : node.parameters) parameter->owner()->before_backward(*parameter);
+void run_backward(Node& node) {
   std::vector<Tensor> grads;
   if (node.grad) grads = node.backward(node.grad);
   node.grad = {};
@@ -57,15 +57,120 @@ void run(Node& node) {
     if (node.inputs[i]) deliver(node.inputs[i], grads[i]);
     grads[i] = {};
   }
-  for (Parameter* parameter : node.parameters) {
-    parameter->drop_use();
-    parameter->owner()->after_backward(*parameter);
+}
+
+/// One backward: the nodes that are still to run, and what keeps them alive.
+class Walk {
+ public:
+  Walk(const Node* start, float seed) : start_(start), seed_(seed) {}
+
+  /// Adds `root` and what it came from, as far as that is newer than `oldest`. All of it is newer than what is still to run.
+  void enter(const std::shared_ptr<Node>& root, std::uint64_t oldest) {
+    const std::vector<Node*> nodes = collect(root.get(), oldest);
+    for (const Node* node : nodes) check(*node);
+    if (root->seed) {
+      for (Parameter* parameter : root->parameters) parameter->drop_early_gradient();
+    }
+    const auto first = to_run_.insert(to_run_.end(), nodes.begin(), nodes.end());
+    std::sort(first, to_run_.end(), [](const Node* a, const Node* b) { return a->sequence < b->sequence; });
+    keep_.push_back(root);
+  }
+
+  /// Newest first is a topological order: an op is always newer than what it consumed.
+  void run() {
+    while (!to_run_.empty()) {
+      Node& node = *to_run_.back();
+      to_run_.pop_back();
+      run(node);
+      for (auto& input : node.inputs) {
+        if (input && input->producer) keep_.push_back(input->producer);
+        input.reset();
+      }
+    }
+  }
+
+ private:
+  void check(const Node& node) const {
+    ZS_CHECK(node.can_run(), "backward was already run through op {}", node.name);
+    ZS_CHECK(!node.seed || (&node == start_ && *node.seed == seed_),
+             "op {} computed its gradients for backward from its own output with seed {}; this one {} {}", node.name, *node.seed,
+             &node == start_ ? "has seed" : "starts elsewhere, with seed", seed_);
+  }
+
+  void run(Node& node) {
+    for (Parameter* parameter : node.parameters) parameter->owner()->before_backward(*parameter);
+    if (node.rerun) {
+      run_again(node);
+    } else {
+      run_backward(node);
+    }
+    for (Parameter* parameter : node.parameters) {
+      parameter->drop_use();
+      parameter->owner()->after_backward(*parameter);
+    }
+  }
+
+  /// The ops that it records take its place: they come next, and have added their own uses of the parameters.
+  void run_again(Node& node) {
+    const std::uint64_t before = node.grad ? node.grad.context().next_sequence() : 0;
+    const std::shared_ptr<AutogradState> output = node.grad ? node.rerun() : nullptr;
+    node.rerun = nullptr;
+    if (output) {
+      if (&node == start_) start_ = output->producer.get();
+      deliver(output, node.grad);
+      if (output->producer && output->producer->sequence > before) enter(output->producer, before);
+    }
+    node.grad = {};
+  }
+
+  const Node* start_;  // where backward starts, or what a recomputed function recorded there
+  float seed_;
+  std::vector<Node*> to_run_;  // the newest last
+  std::vector<std::shared_ptr<Node>> keep_;
+};
+
+/// Null when nothing here wants a gradient, or nothing is recorded.
+std::shared_ptr<Node> make_node(Context& context, std::string name, const std::vector<Tensor>& inputs,
+                                const std::vector<Parameter*>& parameters) {
+  const bool wanted =
+      !parameters.empty() || std::any_of(inputs.begin(), inputs.end(), [](const Tensor& t) { return t && t.requires_grad(); });
+  if (!context.is_grad_enabled() || !wanted) return nullptr;
+
+  auto node = std::make_shared<Node>();
+  node->name = std::move(name);
+  node->sequence = context.next_sequence();
+  for (const Tensor& input : inputs) node->inputs.push_back(input && input.requires_grad() ? input.autograd() : nullptr);
+  for (Parameter* parameter : parameters) {
+    if (!parameter) continue;
+    ZS_CHECK(parameter->owner() != nullptr, "parameter {} belongs to no runtime", parameter->name());
+    parameter->add_use();
+    node->parameters.push_back(parameter);
+  }
+  return node;
+}
+
+void set_producer(Tensor& output, std::shared_ptr<Node> node) {
+  auto state = std::make_shared<AutogradState>();
+  state->producer = std::move(node);
+  output.set_autograd(std::move(state));
+}
+
+/// In the first run of a recomputed function, whose inputs are cut off from the graph.
+void note_op(std::vector<Parameter*>& used, const std::string& name, const std::vector<Tensor>& inputs,
+             const std::vector<Parameter*>& parameters) {
+  for (const Tensor& input : inputs) {
+    ZS_CHECK(!input || !input.requires_grad(),
+             "op {} of a recomputed function takes a tensor that wants a gradient and is none of the function's inputs", name);
+  }
+  for (Parameter* parameter : parameters) {
+    if (parameter && std::find(used.begin(), used.end(), parameter) == used.end()) used.push_back(parameter);
   }
 }
 
 }  // namespace
 
 Node::~Node() {
+  rerun = nullptr;  // it holds the states of `inputs` as well
   std::vector<std::shared_ptr<AutogradState>> dropped = std::move(inputs);
   while (!dropped.empty()) {
     const std::shared_ptr<AutogradState> state = std::move(dropped.back());
@@ -79,55 +184,28 @@ Node::~Node() {
 void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters,
                Backward backward) {
   Context& context = output.context();
-  const bool wanted =
-      !parameters.empty() || std::any_of(inputs.begin(), inputs.end(), [](const Tensor& t) { return t && t.requires_grad(); });
-  if (!context.is_grad_enabled() || !wanted) return;
-
-  auto node = std::make_shared<Node>();
-  node->name = std::move(name);
-  node->sequence = context.next_sequence();
-  for (const Tensor& input : inputs) node->inputs.push_back(input && input.requires_grad() ? input.autograd() : nullptr);
-  for (Parameter* parameter : parameters) {
-    if (!parameter) continue;
-    ZS_CHECK(parameter->owner() != nullptr, "parameter {} belongs to no runtime", parameter->name());
-    parameter->add_use();
-    node->parameters.push_back(parameter);
-  }
+  if (context.mode().used) return note_op(*context.mode().used, name, inputs, parameters);
+  std::shared_ptr<Node> node = make_node(context, std::move(name), inputs, parameters);
+  if (!node) return;
   node->backward = std::move(backward);
+  set_producer(output, std::move(node));
+}
 
-  auto state = std::make_shared<AutogradState>();
-  state->producer = std::move(node);
-  output.set_autograd(std::move(state));
+void record_rerun(Tensor& output, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters, Rerun rerun) {
+  std::shared_ptr<Node> node = make_node(output.context(), "recompute", inputs, parameters);
+  if (!node) return;
+  node->rerun = std::move(rerun);
+  set_producer(output, std::move(node));
 }
 
 void backward(const Tensor& loss, float seed) {
   ZS_CHECK(loss && loss.numel() == 1, "backward starts from a scalar");
   ZS_CHECK(loss.requires_grad() && loss.autograd()->producer, "the loss depends on nothing that wants a gradient");
-  std::vector<Node*> nodes;
-  const std::shared_ptr<Node> root = loss.autograd()->producer;
-  collect(root, nodes);
-  for (const Node* node : nodes) {
-    ZS_CHECK(node->backward != nullptr, "backward was already run through op {}", node->name);
-    ZS_CHECK(!node->seed || (node == root.get() && *node->seed == seed),
-             "op {} computed its gradients for backward from its own output with seed {}; this one {} {}", node->name, *node->seed,
-             node == root.get() ? "has seed" : "starts elsewhere, with seed", seed);
-  }
-  if (root->seed) {
-    for (Parameter* parameter : root->parameters) parameter->drop_early_gradient();
-  }
+  const std::shared_ptr<Node>& root = loss.autograd()->producer;
+  Walk walk(root.get(), seed);
+  walk.enter(root, 0);
   root->grad = Tensor::from_host(loss.context(), loss.shape(), std::vector<float>{seed});
-
-  // Newest first is a topological order: an op is always newer than what it consumed. `keep` holds each node's owner until its
-  // consumers have let go of it.
-  std::sort(nodes.begin(), nodes.end(), [](const Node* a, const Node* b) { return a->sequence > b->sequence; });
-  std::vector<std::shared_ptr<Node>> keep;
-  for (Node* node : nodes) {
-    run(*node);
-    for (auto& input : node->inputs) {
-      if (input && input->producer) keep.push_back(input->producer);
-      input.reset();
-    }
-  }
+  walk.run();
 }
 
 }  // namespace zs

@@ -15,7 +15,10 @@ namespace zs {
 /// of parameters go straight into `Parameter::grad_target()`. Captures what it saved; runs once.
 using Backward = std::function<std::vector<Tensor>(const Tensor& grad_output)>;
 
-/// One recorded op. Shared by its output and by the nodes that consumed it.
+/// Runs a recomputed function again and records it. Gives what autograd knows of its output; null when that wants no gradient.
+using Rerun = std::function<std::shared_ptr<AutogradState>()>;
+
+/// One recorded op, or one recomputed function. Shared by its output and by the nodes that consumed it.
 class Node {
  public:
   Node() = default;
@@ -29,7 +32,10 @@ class Node {
   std::vector<std::shared_ptr<AutogradState>> inputs;  // null where no gradient is wanted
   std::vector<Parameter*> parameters;
   Backward backward;
+  Rerun rerun;                // of a recomputed function, instead of backward
   std::optional<float> seed;  // set: the gradients were computed in forward for this seed, so the op must be where backward starts
+
+  bool can_run() const { return backward != nullptr || rerun != nullptr; }
 
   Tensor grad;  // during backward: the sum of what its consumers have contributed so far
 };
@@ -38,6 +44,8 @@ class Node {
 /// calls it last; everything that its backward saves is captured in `backward`.
 void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters,
                Backward backward);
+/// The same for a recomputed function: backward calls `rerun`, then walks what that recorded in place of this node. See recompute.h.
+void record_rerun(Tensor& output, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters, Rerun rerun);
 
 /// Reverse-mode over everything `loss` (a scalar) came from, newest op first. d loss / d loss is `seed`. Enqueues, and
 /// returns when all of it is enqueued. Frees each node's saved tensors as it goes; a graph can be walked once.

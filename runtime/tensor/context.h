@@ -1,9 +1,23 @@
 #pragma once
 
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "kernels/kernels.h"
 #include "runtime/device/device.h"
 
 namespace zs {
+
+class Parameter;
+
+/// How ops behave at this moment. Guards change it for as long as they live.
+struct OpMode {
+  bool records = true;                                         ///< for backward
+  bool runs_again = false;                                     ///< inside the second run of a recomputed function
+  std::vector<Parameter*>* used = nullptr;                     ///< its first run: ops note their parameters here, once each
+  std::vector<std::weak_ptr<const void>>* unfilled = nullptr;  ///< launches are left out; storage made meanwhile is noted here
+};
 
 /// Where tensors of one runtime live and run: a device, its compute stream and its kernels, and whether ops record for
 /// backward. Owned by the runtime, outlives every tensor made in it; one host thread uses it.
@@ -19,31 +33,47 @@ class Context {
   const KernelTable& kernels() const { return kernels_; }
 
   /// Enqueues work on the compute stream. Work captures buffers and scalars by value, never tensors: memory is ordered by
-  /// the stream, not by references.
-  void launch(OpInfo info, Work work) const { stream().enqueue(std::move(info), std::move(work)); }
+  /// the stream, not by references. Left out where the mode says so.
+  void launch(OpInfo info, Work work) const {
+    if (mode_.unfilled == nullptr) stream().enqueue(std::move(info), std::move(work));
+  }
 
-  bool is_grad_enabled() const { return grad_enabled_; }
+  const OpMode& mode() const { return mode_; }
+  bool is_grad_enabled() const { return mode_.records; }
   std::uint64_t next_sequence() { return ++sequence_; }
 
  private:
-  friend class NoGradGuard;
+  friend class OpModeGuard;
   Device& device_;
   const KernelTable& kernels_;
-  bool grad_enabled_ = true;
+  OpMode mode_;
   std::uint64_t sequence_ = 0;  // creation order of autograd nodes
 };
 
-/// Ops record nothing while it lives.
-class NoGradGuard {
+/// Ops behave in this mode while it lives.
+class OpModeGuard {
  public:
-  explicit NoGradGuard(Context& context) : context_(context), previous_(context.grad_enabled_) { context.grad_enabled_ = false; }
-  ~NoGradGuard() { context_.grad_enabled_ = previous_; }
-  NoGradGuard(const NoGradGuard&) = delete;
-  NoGradGuard& operator=(const NoGradGuard&) = delete;
+  OpModeGuard(Context& context, const OpMode& mode) : context_(context), previous_(std::exchange(context.mode_, mode)) {}
+  ~OpModeGuard() { context_.mode_ = previous_; }
+  OpModeGuard(const OpModeGuard&) = delete;
+  OpModeGuard& operator=(const OpModeGuard&) = delete;
 
  private:
   Context& context_;
-  bool previous_;
+  OpMode previous_;
+};
+
+/// Ops record nothing while it lives.
+class NoGradGuard : private OpModeGuard {
+ public:
+  explicit NoGradGuard(Context& context) : OpModeGuard(context, without_recording(context.mode())) {}
+
+ private:
+  static OpMode without_recording(OpMode mode) {
+    mode.records = false;
+    mode.used = nullptr;
+    return mode;
+  }
 };
 
 }  // namespace zs

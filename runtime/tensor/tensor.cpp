@@ -19,6 +19,7 @@ Tensor Tensor::empty(Context& context, Shape shape, DType dtype, const char* lab
   tensor.storage_ = std::make_shared<Storage>(Storage{context, context.pool().acquire(bytes, context.stream(), label)});
   tensor.shape_ = shape;
   tensor.dtype_ = dtype;
+  if (auto* const unfilled = context.mode().unfilled) unfilled->push_back(tensor.storage_);
   return tensor;
 }
 

@@ -161,8 +161,11 @@ TEST_CASE("a hook in an illegal state is an error that names unit, state and ope
              Contains("unit block2 cannot end a forward that has not begun: it is sharded with no gradient"));
   CHECK_THAT(message_of([&] { scheduler.after_backward(0); }), Contains("unit root cannot end a backward that has not begun"));
 
+  CHECK_THAT(message_of([&] { scheduler.before_recompute(1); }), Contains("unit block0 cannot run forward again outside a training"));
+
   scheduler.begin_micro_batch(Mode::eval, true);
   CHECK_THAT(message_of([&] { scheduler.before_backward(1); }), Contains("unit block0 cannot run backward outside a training"));
+  CHECK_THAT(message_of([&] { scheduler.before_recompute(1); }), Contains("unit block0 cannot run forward again outside a training"));
   scheduler.end_micro_batch();
 
   scheduler.begin_micro_batch(Mode::train, true);

@@ -184,6 +184,50 @@ TEST_CASE("training and validation keep their own orders") {
   CHECK(scheduler.take_deviations().empty());
 }
 
+TEST_CASE("a forward that runs again in its unit's backward asks for nothing, whatever the plan") {
+  for_each_plan([](const Plan& plan) {
+    if (plan.mode == Mode::eval) return;
+    Scheduler scheduler(test::unit_names(plan.units), plan.options);
+    ActionChecker checker(plan.units);
+    for (int step = 0; step < 2; ++step) {
+      run_step(plan, scheduler, checker, [&](const Hook& hook, bool) {
+        if (hook.kind == Kind::before_backward) REQUIRE(scheduler.before_recompute(hook.unit).empty());
+      });
+    }
+    REQUIRE(checker.faults().empty());
+  });
+}
+
+TEST_CASE("a forward that runs again before its unit's backward unshards it until then, and is no part of the order") {
+  const int prefetch = GENERATE(0, 1, 2);
+  Scheduler scheduler(test::unit_names(4), {.prefetch = prefetch});
+  ActionChecker checker(4);
+  const auto run = [&](bool again) {
+    checker.start_micro_batch();
+    for (const Hook& hook : test::step_hooks(4, Mode::train, 1)) {
+      checker.apply(test::call(scheduler, hook, Mode::train));
+      if (!again || hook.kind != Kind::after_forward || hook.unit != 0) continue;
+      for (int unit = 1; unit < 4; ++unit) {
+        checker.apply(scheduler.before_recompute(unit));
+        checker.use(unit);
+      }
+    }
+    for (int unit = 0; unit < 4; ++unit) {
+      CHECK_FALSE(checker.has_full(unit));
+      CHECK(checker.gathers(unit) <= 2);
+      CHECK(checker.reduces(unit) == 1);
+    }
+  };
+  run(true);
+  const ExecOrder recorded = scheduler.order(Mode::train);
+  CHECK(recorded.units(Phase::forward) == std::vector<int>{0, 1, 2, 3});
+  CHECK(recorded.units(Phase::backward) == std::vector<int>{0, 3, 2, 1});
+  run(true);
+  run(false);
+  CHECK(checker.faults().empty());
+  CHECK(scheduler.take_deviations().empty());
+}
+
 TEST_CASE("an order recorded elsewhere is replayed from the first micro-batch") {
   Scheduler recording(test::unit_names(4), {}), replaying(test::unit_names(4), {});
   const auto hooks = test::step_hooks(4, Mode::train, 1);

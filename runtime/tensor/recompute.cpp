@@ -1,0 +1,75 @@
+#include "runtime/tensor/recompute.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/tensor/autograd.h"
+
+namespace zs {
+namespace {
+
+struct Recomputed {
+  std::vector<Tensor> inputs;
+  TensorsFunction body;
+  TensorFunction last;
+};
+
+/// Nothing is recorded, but for the parameters that the ops take.
+Tensor run_first(Context& context, const Recomputed& function, std::vector<Parameter*>& used) {
+  OpMode mode = context.mode();
+  mode.records = false;
+  mode.used = &used;
+  const OpModeGuard guard(context, mode);
+  std::vector<Tensor> inputs;
+  for (const Tensor& input : function.inputs) inputs.push_back(input.detach());
+  const Tensor y = function.last(function.body(inputs));
+  ZS_CHECK(!y.requires_grad(), "a recomputed function gives a tensor that wants a gradient and is none of its inputs");
+  return y.detach();
+}
+
+/// The output, recorded. Its elements, and all else that `last` makes, are noted in `unfilled`.
+Tensor run_again(Context& context, const Recomputed& function, std::vector<std::weak_ptr<const void>>& unfilled) {
+  OpMode mode;
+  mode.runs_again = true;
+  const OpModeGuard guard(context, mode);
+  const std::vector<Tensor> values = function.body(function.inputs);
+  mode.unfilled = &unfilled;
+  const OpModeGuard last_guard(context, mode);
+  return function.last(values);
+}
+
+Rerun rerun_of(Context& context, Recomputed function, const Tensor& first) {
+  return [&context, function = std::move(function), shape = first.shape(), dtype = first.dtype()] {
+    std::vector<std::weak_ptr<const void>> unfilled;
+    Tensor y = run_again(context, function, unfilled);
+    ZS_CHECK(y && y.shape() == shape && y.dtype() == dtype, "a recomputed function gave {} {}, and now gives {} {}", name_of(dtype),
+             shape.str(), name_of(y.dtype()), y.shape().str());
+    std::shared_ptr<AutogradState> output = y.autograd();
+    y = {};
+    const bool is_kept = std::any_of(unfilled.begin(), unfilled.end(), [](const auto& storage) { return !storage.expired(); });
+    ZS_CHECK(!is_kept, "the last part of a recomputed function makes what a backward keeps: it belongs into the first part");
+    return output;
+  };
+}
+
+}  // namespace
+
+Tensor recompute(std::vector<Tensor> inputs, TensorFunction function) {
+  return recompute(
+      std::move(inputs), [function = std::move(function)](const std::vector<Tensor>& in) { return std::vector<Tensor>{function(in)}; },
+      [](const std::vector<Tensor>& output) { return output.front(); });
+}
+
+Tensor recompute(std::vector<Tensor> inputs, TensorsFunction body, TensorFunction last) {
+  ZS_CHECK(!inputs.empty() && inputs.front(), "a recomputed function takes at least one tensor");
+  Context& context = inputs.front().context();
+  if (!context.is_grad_enabled()) return last(body(inputs));
+  Recomputed function{std::move(inputs), std::move(body), std::move(last)};
+  std::vector<Parameter*> used;
+  Tensor y = run_first(context, function, used);
+  const std::vector<Tensor> wanting = function.inputs;
+  record_rerun(y, wanting, used, rerun_of(context, std::move(function), y));
+  return y;
+}
+
+}  // namespace zs
