@@ -73,9 +73,9 @@ Tensor Gpt2::hidden(const Tensor& ids) {
   return layer_norm(x, norm_weight_, norm_bias_);
 }
 
-Tensor Gpt2::loss(const Tensor& ids, const Tensor& targets, std::optional<float> seed) {
+Tensor Gpt2::loss(const Tensor& ids, const Tensor& targets, const LossOptions& options) {
   const ForwardScope scope = enter();
-  return lm_head_loss(hidden(ids), token_embedding_, targets, config_.vocab, seed);
+  return lm_head_loss(hidden(ids), token_embedding_, targets, config_.vocab, options);
 }
 
 Tensor Gpt2::next_token_logits(const Tensor& ids, std::int64_t position) {

@@ -58,8 +58,8 @@ class Gpt2 : public Module {
  public:
   explicit Gpt2(const Gpt2Config& config);
 
-  /// Scalar f32: mean cross entropy over the (B, T) tokens, in nats. ids and targets are i32. `seed` as in lm_head_loss.
-  Tensor loss(const Tensor& ids, const Tensor& targets, std::optional<float> seed = {});
+  /// Scalar f32: mean cross entropy over the (B, T) tokens, in nats. ids and targets are i32. `options` as in lm_head_loss.
+  Tensor loss(const Tensor& ids, const Tensor& targets, const LossOptions& options = {});
   /// (1, V') f32 logits of what follows token `position` of the one sequence ids (1, T). Without gradient.
   Tensor next_token_logits(const Tensor& ids, std::int64_t position);
 

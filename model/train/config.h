@@ -33,6 +33,7 @@ struct Config {
     std::int64_t seed = 1337;
     bool deterministic = false;
     std::string recompute = "none";
+    std::int64_t loss_chunk = 0;
     bool operator==(const Train&) const = default;
   };
   struct Shard {

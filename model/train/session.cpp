@@ -68,7 +68,7 @@ Tensor Session::forward_loss(std::int64_t first_sample, const ReadSamples& read)
   read(first_sample, inputs, targets);
   const Shape shape{config_.train.micro_batch, config_.train.sequence};
   return model_.loss(Tensor::from_host(context_, shape, std::move(inputs)), Tensor::from_host(context_, shape, std::move(targets)),
-                     backward_seed());
+                     {.seed = backward_seed(), .chunk = config_.train.loss_chunk});
 }
 
 void Session::store_loss(const Tensor& loss, std::int64_t slot) {

@@ -27,11 +27,17 @@ Tensor add(const Tensor& a, const Tensor& b);
 /// (B, T, 3 C) interleaved q, k, v -> (B, T, C).
 Tensor causal_attention(const Tensor& qkv, std::int64_t heads);
 
+struct LossOptions {
+  /// With it, the gradients, the weight's included, are computed in forward, chunk by chunk, and backward(loss, seed), with this seed and
+  /// no op in between, must follow in the same micro-batch.
+  std::optional<float> seed = {};
+  std::int64_t chunk = 0;  ///< tokens whose logits exist at once; 0: lm_head_chunk_rows
+};
+
 /// Scalar f32: mean over N tokens of the cross entropy of softmax(x weight^T) against targets (N) i32. x (..., C), weight (V', C) of
 /// which the first `classes` rows are real and the rest padding, masked. Logits exist for a chunk of tokens at a time; backward
-/// computes each chunk again, a tenth of a GPT-2 124M's arithmetic. With `seed` it does not: the gradients, the weight's included, are
-/// computed here, chunk by chunk, and backward(loss, seed), with this seed and no op in between, must follow in the same micro-batch.
-Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes, std::optional<float> seed = {});
+/// computes each chunk again, a tenth of a GPT-2 124M's arithmetic, unless there is a seed.
+Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes, const LossOptions& options = {});
 
 /// (N', C) -> (N', V') f32 logits, without gradient: for sampling.
 Tensor lm_head_logits(const Tensor& x, Parameter& weight);

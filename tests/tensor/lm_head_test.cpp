@@ -16,7 +16,7 @@ struct HeadResult {
   bool operator==(const HeadResult&) const = default;
 };
 
-HeadResult run_head(DType dtype, std::optional<float> seed, float backward_seed) {
+HeadResult run_head(DType dtype, std::optional<float> seed, float backward_seed, std::int64_t chunk = 0) {
   const auto device = Device::create(DeviceKind::cpu, {});
   Context context(*device);
   Parameter weight("weight", {kPadded, kWidth}, {}, true);
@@ -25,7 +25,7 @@ HeadResult run_head(DType dtype, std::optional<float> seed, float backward_seed)
   Tensor x = Tensor::from_host(context, {kTokens, kWidth}, to_floats(normal({kTokens, kWidth}, "x").values), dtype);
   x.set_requires_grad();
   const Tensor targets = Tensor::from_host(context, {kTokens}, random_ids(kTokens, kClasses, 9));
-  const Tensor loss = lm_head_loss(x, weight, targets, kClasses, seed);
+  const Tensor loss = lm_head_loss(x, weight, targets, kClasses, {.seed = seed, .chunk = chunk});
   backward(loss, backward_seed);
   CHECK(weight.early_gradients() == 0);
   return {loss.to_host(), x.grad().to_host(), owner.grad(weight).to_host()};
@@ -40,7 +40,7 @@ struct SmallHead {
   Tensor loss(float seed) {
     Tensor x = Tensor::zeros(context, {2, 4}, DType::f32);
     x.set_requires_grad();
-    return lm_head_loss(x, weight, Tensor::from_host(context, {2}, std::vector<std::int32_t>{1, 2}), 8, seed);
+    return lm_head_loss(x, weight, Tensor::from_host(context, {2}, std::vector<std::int32_t>{1, 2}), 8, {.seed = seed});
   }
 };
 
@@ -49,6 +49,30 @@ struct SmallHead {
 TEST_CASE("the head's gradients computed in forward are those of backward, bit for bit") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   CHECK(run_head(dtype, 0.25f, 0.25f) == run_head(dtype, std::nullopt, 0.25f));
+}
+
+TEST_CASE("the head's loss and gradients in chunks of any size agree") {
+  const HeadResult whole = run_head(DType::f32, 0.25f, 0.25f, kTokens);
+  const std::int64_t chunk = GENERATE(1, 7, 64);
+  const HeadResult parts = run_head(DType::f32, 0.25f, 0.25f, chunk);
+  CHECK(parts.loss[0] == Approx(whole.loss[0]).epsilon(1e-6));
+  CHECK(parts.dx.size() == whole.dx.size());
+  // dx sums over 131,073 classes, in another order where the chunk has another shape; its largest elements are near 4e-3.
+  for (std::size_t i = 0; i < whole.dx.size(); ++i) REQUIRE(parts.dx[i] == Approx(whole.dx[i]).epsilon(1e-4).margin(2e-5));
+  for (std::size_t i = 0; i < whole.dweight.size(); ++i) REQUIRE(parts.dweight[i] == Approx(whole.dweight[i]).epsilon(1e-4).margin(1e-7));
+}
+
+TEST_CASE("the head holds the logits of as many tokens as it is told") {
+  const auto device = Device::create(DeviceKind::meta, {});
+  Context context(*device);
+  Parameter weight("weight", {kPadded, kWidth}, {}, true);
+  PlainOwner owner(context);
+  owner.add(weight, std::vector<float>(kPadded * kWidth, 0.0f));
+  const Tensor x = Tensor::zeros(context, {kTokens, kWidth}, DType::f32);
+  const std::int64_t chunk = GENERATE(1, 24, 65, 1000);
+  device->memory().reset_peak();
+  lm_head_loss(x, weight, Tensor::from_host(context, {kTokens}, random_ids(kTokens, kClasses, 9)), kClasses, {.chunk = chunk});
+  CHECK(device->memory().at_peak().at("logits") == std::min(chunk, kTokens) * kPadded * 4);
 }
 
 TEST_CASE("gradients computed in forward are refused by a backward with another seed or from another op") {

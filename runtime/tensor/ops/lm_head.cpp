@@ -13,7 +13,7 @@ struct LmHead {
   Tensor targets;  // (N)
   Tensor lse;      // (N)
   Parameter& weight;
-  std::int64_t classes;
+  std::int64_t classes, chunk;
 
   std::int64_t tokens() const { return x.shape()[0]; }
   std::int64_t width() const { return x.shape()[1]; }
@@ -31,8 +31,7 @@ Tensor chunk_logits(const LmHead& head, std::int64_t first, std::int64_t rows) {
 
 template <class Body>
 void for_each_chunk(const LmHead& head, const Body& body) {
-  const std::int64_t step = lm_head_chunk_rows(head.tokens(), head.padded_classes());
-  for (std::int64_t first = 0; first < head.tokens(); first += step) body(first, std::min(step, head.tokens() - first));
+  for (std::int64_t first = 0; first < head.tokens(); first += head.chunk) body(first, std::min(head.chunk, head.tokens() - first));
 }
 
 /// Fills `losses` and `head.lse` for the chunk that begins at row `first`.
@@ -124,19 +123,23 @@ std::int64_t lm_head_chunk_rows(std::int64_t tokens, std::int64_t padded_classes
   return std::min(tokens, std::max(fitting, kMultiple));
 }
 
-Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes, std::optional<float> seed) {
+Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes, const LossOptions& options) {
   Context& context = x.context();
   const std::int64_t width = weight.shape()[1], tokens = x.numel() / width;
   ZS_CHECK(x.shape()[-1] == width && targets.numel() == tokens && targets.dtype() == DType::i32, "loss of {} against {} targets {}",
            x.shape().str(), name_of(targets.dtype()), targets.shape().str());
   ZS_CHECK(tokens > 0 && classes > 0 && classes <= weight.shape()[0], "{} tokens, {} classes of {} rows", tokens, classes,
            weight.shape()[0]);
-  LmHead head{x.detach().reshape({tokens, width}), targets.detach().reshape({tokens}), Tensor::empty(context, {tokens}, DType::f32), weight,
-              classes};
-  if (seed && context.is_grad_enabled()) {
-    auto [loss, dx] = forward_with_gradients(head, *seed);
+  LmHead head{x.detach().reshape({tokens, width}),
+              targets.detach().reshape({tokens}),
+              Tensor::empty(context, {tokens}, DType::f32),
+              weight,
+              classes,
+              options.chunk > 0 ? options.chunk : lm_head_chunk_rows(tokens, weight.shape()[0])};
+  if (options.seed && context.is_grad_enabled()) {
+    auto [loss, dx] = forward_with_gradients(head, *options.seed);
     record_op(loss, "lm_head_loss", {x}, {&weight}, [dx = dx.reshape(x.shape())](const Tensor&) { return std::vector<Tensor>{dx}; });
-    loss.autograd()->producer->seed = seed;
+    loss.autograd()->producer->seed = options.seed;
     return loss;
   }
   Tensor loss = forward(head);
