@@ -9,6 +9,7 @@
 #include "bench/process_memory.h"
 #include "bench/product_ceiling.h"
 #include "bench/ranks.h"
+#include "model/train/ceiling.h"
 #include "model/train/plan.h"
 #include "model/train/session.h"
 #include "runtime/base/random.h"

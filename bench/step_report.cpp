@@ -51,10 +51,6 @@ std::string describe(const char* name, const std::optional<StepReport::Pss>& pss
 
 }  // namespace
 
-double flops_per_token(std::int64_t parameters, std::int64_t layers, std::int64_t width, std::int64_t sequence) {
-  return 6.0 * static_cast<double>(parameters) + 6.0 * static_cast<double>(layers) * static_cast<double>(width * sequence);
-}
-
 std::string to_json(const StepReport& r) {
   const Json json = {{"program", "bench_step"},
                      {"preset", r.preset},

@@ -30,9 +30,6 @@ struct StepReport {
   double pct_of_product_ceiling() const { return 100 * gflops() / product_ceiling_gflops; }
 };
 
-/// 6 N + 6 L C T: forward and backward of N parameters, all of them, and of causal attention over T tokens in L layers of width C.
-double flops_per_token(std::int64_t parameters, std::int64_t layers, std::int64_t width, std::int64_t sequence);
-
 std::string to_json(const StepReport& report);  ///< one line, without its end
 std::string to_text(const StepReport& report);
 

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "model/train/ceiling.h"
 #include "model/train/config_dataset.h"
 #include "model/train/error_line.h"
 #include "model/train/run_dir.h"
@@ -127,9 +128,10 @@ int Trainer::train() {
   device_ = Device::create(DeviceKind::cpu,
                            {.threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = kStepTimeouts * config_.comm.timeout_s});
   session_ = std::make_unique<Session>(*device_, world_, config_);
+  is_terminal_ = is_first() && prints_to_terminal();
+  measure_ceiling();
   session_->runtime().scheduler().set_order(Mode::train, plan_.train_order);
   session_->runtime().scheduler().set_order(Mode::eval, plan_.eval_order);
-  is_terminal_ = is_first() && prints_to_terminal();
   if (is_first()) {
     fmt::print("{}: {} parameters in {} units, {} of {} tokens; planned peak {} a rank; writing to {}\n", config_.name,
                format_count(static_cast<double>(session_->model().parameter_count())), plan_.units.size(),
@@ -150,6 +152,21 @@ int Trainer::train() {
   }
   finish(config_.train.steps, false);
   return 0;
+}
+
+/// Only the live line has room for it, and only one rank prints that; all of them measure.
+void Trainer::measure_ceiling() {
+  const bool is_shown = world_.agree(is_terminal_ ? 1 : 0, "").code != 0;
+  if (!is_shown) return;
+  const DeviceOptions options{.threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = config_.comm.timeout_s};
+  ceiling_gflops_ = product_rate_gflops(world_, options, config_.precision.param == "bf16" ? DType::bf16 : DType::f32);
+}
+
+std::optional<double> Trainer::ceiling_percent(const StepMetrics& metrics) const {
+  if (!ceiling_gflops_) return std::nullopt;
+  const double flops =
+      flops_per_token(session_->model().parameter_count(), config_.model.layers, config_.model.width, config_.train.sequence);
+  return 100 * metrics.tokens_per_s * flops * 1e-9 / *ceiling_gflops_;
 }
 
 int Trainer::step(std::int64_t step, StepMetrics& metrics) {
@@ -207,7 +224,8 @@ bool Trainer::is_validated(std::int64_t step) const {
 
 void Trainer::report(const StepMetrics& metrics, double seconds_left) {
   log_->append(metrics);
-  const Progress progress{.metrics = metrics, .steps = config_.train.steps, .seconds_left = seconds_left, .ceiling_percent = std::nullopt};
+  const Progress progress{
+      .metrics = metrics, .steps = config_.train.steps, .seconds_left = seconds_left, .ceiling_percent = ceiling_percent(metrics)};
   const std::int64_t interval = std::max<std::int64_t>(1, config_.train.steps / 50);
   const bool is_milestone = metrics.val_loss || metrics.step == 1 || metrics.step == config_.train.steps;
   if (is_terminal_) {

@@ -41,6 +41,8 @@ class Trainer {
   void create_run();
   void print_header() const;
   int train();
+  void measure_ceiling();
+  std::optional<double> ceiling_percent(const StepMetrics& metrics) const;
   int step(std::int64_t step, StepMetrics& metrics);
   void check_finite(std::int64_t step, const StepResult& result) const;
   bool is_validated(std::int64_t step) const;
@@ -61,6 +63,7 @@ class Trainer {
   std::unique_ptr<Session> session_;
   std::optional<MetricsLog> log_;
   bool is_terminal_ = false;
+  std::optional<double> ceiling_gflops_;
 };
 
 }  // namespace zs

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "bench/step_report.h"
+#include "model/train/ceiling.h"
 
 using namespace zs;
 using namespace zs::bench;
