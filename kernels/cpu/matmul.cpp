@@ -35,8 +35,8 @@ struct Block {
   std::int64_t row, rows, column, columns;
 };
 
-/// Pieces of about 192 to 384 (smaller ones lose to packing the other operand again; docs/decisions/0005), a power of two at most 16 of them,
-/// along the longer side of C.
+/// Pieces of about 192 to 384 (smaller ones lose to packing the other operand again; docs/decisions/0005), a power of two at most 16 of
+/// them, along the longer side of C.
 struct Cut {
   bool by_columns;
   std::int64_t length, blocks;
