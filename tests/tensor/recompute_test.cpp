@@ -330,7 +330,7 @@ TEST_CASE("a recomputed function may end in a head that computes its gradients a
     Tensor x = machine.leaf("x");
     Tensor loss = caller({machine.through(x, 0)}, [&](const Tensors& in) {
       const Tensor ids = Tensor::from_host(machine.context, {kRows}, targets);
-      return lm_head_loss(machine.through(in[0], 1), *machine.weights[2], ids, kWidth, seed);
+      return lm_head_loss(machine.through(in[0], 1), *machine.weights[2], ids, kWidth, {.seed = seed});
     });
     if (goes_on) loss = add(loss, loss);
     backward(loss, 0.5f);
