@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "runtime/device/trace.h"
+
 namespace zs {
 namespace {
 
@@ -28,6 +30,23 @@ void MemoryCounter::remove(const std::string& label, std::int64_t bytes) {
   live_ -= bytes;
   entry->second -= bytes;
   if (entry->second == 0) by_label_.erase(entry);
+}
+
+void MemoryCounter::acquired(const std::string& label, const Buffer& block, const Stream& stream) {
+  add(label, block.bytes());
+  if (trace_ == nullptr || !trace_->is_recording()) return;
+  trace_->add({TraceEntry::Kind::acquire, stream.role(), {label, {}, {block}}, -1, owner_, live_});
+}
+
+void MemoryCounter::released(const std::string& label, const Buffer& block, const Stream& stream) {
+  remove(label, block.bytes());
+  if (trace_ == nullptr || !trace_->is_recording()) return;
+  trace_->add({TraceEntry::Kind::release, stream.role(), {label, {}, {block}}, -1, {}, live_});
+}
+
+void MemoryCounter::allocated(std::int64_t bytes) {
+  reserved_ += bytes;
+  if (bytes > 0) ++allocation_calls_;
 }
 
 void MemoryCounter::reset_peak() {
@@ -77,6 +96,7 @@ void Memory::reset() noexcept {
 
 Pool::~Pool() {
   for (const auto& [address, bytes] : blocks_) allocator_.deallocate(address, bytes);
+  counter_.allocated(-reserved_);
 }
 
 Memory Pool::acquire(std::int64_t bytes, Stream& stream, std::string label) {
@@ -92,7 +112,7 @@ Memory Pool::acquire(std::int64_t bytes, Stream& stream, std::string label) {
     const FreeBlock block = take_block(memory.block_bytes_);
     if (block.last_user != nullptr && block.last_user != &stream) stream.wait(block.last_use);
     memory.address_ = block.address;
-    counter_.add(memory.label_, memory.block_bytes_);
+    counter_.acquired(memory.label_, block_buffer(memory), stream);
   }
   memory.pool_ = this;
   return memory;
@@ -109,15 +129,16 @@ Pool::FreeBlock Pool::take_block(std::int64_t block_bytes) {
   blocks_.emplace_back(address, block_bytes);
   reserved_ += block_bytes;
   ++allocation_calls_;
+  counter_.allocated(block_bytes);
   if (poison_ && device() == DeviceKind::cpu) std::memset(address, kPoison, static_cast<std::size_t>(block_bytes));
   return {address, nullptr, {}};
 }
 
 void Pool::give_back(Memory& memory, Stream& last_user, Event last_use) {
   if (memory.block_bytes_ == 0) return;
-  counter_.remove(memory.label_, memory.block_bytes_);
+  const Buffer block = block_buffer(memory);
+  counter_.released(memory.label_, block, last_user);
   if (poison_) {
-    const Buffer block{memory.address_, memory.block_bytes_, DType::u8, device()};
     last_user.enqueue({"poison", {}, {block}},
                       [block](ExecContext&) { std::memset(block.data, kPoison, static_cast<std::size_t>(block.bytes())); });
     last_user.record(last_use);

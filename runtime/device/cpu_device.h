@@ -21,9 +21,10 @@ class CpuDevice final : public Device {
   /// All that a stream's thread may touch. Destroyed only after the threads have ended.
   struct State {
     State(const DeviceOptions& options, Trace& trace, MemoryCounter& counter);
-    CpuStreamGroup group;
     std::unique_ptr<Allocator> allocator = make_cpu_allocator();
     Pool pool;
+    Scratch scratch{pool};
+    CpuStreamGroup group;
     std::array<std::unique_ptr<CpuStream>, kStreamRoles> streams;
   };
   std::unique_ptr<State> state_;

@@ -42,8 +42,8 @@ class Device {
  protected:
   explicit Device(DeviceOptions options) : options_(std::move(options)) {}
   DeviceOptions options_;
-  MemoryCounter counter_;
   Trace trace_;
+  MemoryCounter counter_{&trace_};
 };
 
 }  // namespace zs

@@ -1,0 +1,21 @@
+#include "runtime/device/scratch.h"
+
+namespace zs {
+
+Buffer Scratch::reserve(Stream& stream, std::int64_t bytes) {
+  ZS_CHECK(bytes >= 0, "{} bytes of scratch on stream '{}'", bytes, name_of(stream.role()));
+  if (bytes == 0) return {};
+  Memory& block = blocks_[static_cast<std::size_t>(stream.role())];
+  if (block.bytes() < bytes) {
+    block.reset();
+    const MemoryOwner owner(pool_.counter(), name_of(stream.role()));
+    block = pool_.acquire(bytes, stream, "scratch");
+  }
+  return block.buffer(DType::u8, bytes);
+}
+
+void Scratch::drop() noexcept {
+  for (Memory& block : blocks_) block.reset();
+}
+
+}  // namespace zs
