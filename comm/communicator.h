@@ -54,6 +54,8 @@ class Communicator {
 
   /// Memory the transport can use without a copy; one for the whole World. Buffers from elsewhere are legal, may be slower.
   virtual Allocator& arena() = 0;
+  /// Whether that is any better than ordinary memory of the device.
+  virtual bool prefers_arena() const { return false; }
 
   /// full (size * n) := concatenation of every rank's shard (n), in rank order. In place when `shard` is this rank's slice of
   /// `full`. Same dtype. Any other overlap is an error.

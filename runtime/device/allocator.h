@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/buffer.h"
+#include "runtime/device/slab.h"
 #include "runtime/device/stream.h"
 
 namespace zs {
@@ -55,6 +57,8 @@ class MemoryCounter {
   const std::map<std::string, std::int64_t>& live_by_label() const { return by_label_; }
   /// Starts a new peak from what is live now.
   void reset_peak();
+  /// A hash of which blocks of pools are live, and where.
+  std::uint64_t layout() const { return layout_; }
   /// Taken from the allocators and not given back, in use or cached: what the process really holds for the counted bytes.
   std::int64_t reserved_bytes() const { return reserved_; }
   /// How often a pool had to ask its allocator.
@@ -64,6 +68,7 @@ class MemoryCounter {
   Trace* trace_;
   std::string owner_;
   std::int64_t live_ = 0, peak_ = 0, reserved_ = 0, allocation_calls_ = 0;
+  std::uint64_t layout_ = 0;
   std::map<std::string, std::int64_t> by_label_, at_peak_;
 };
 
@@ -115,13 +120,17 @@ class Memory {
 /// A stream-ordered caching pool over an Allocator. Blocks go out and come back in the host's program order, which makes
 /// the counted peak deterministic and equal on the meta device; a block acquired for a stream other than the one that
 /// used it last makes the acquiring stream wait for that last use, on the device. One host thread uses it. Sizes are
-/// rounded up to whole 64 bytes, and counted so; blocks are reused by exact rounded size; nothing goes back to the
+/// rounded up to whole 64 bytes, and counted so; blocks outside a slab are reused by exact rounded size; nothing goes back to the
 /// allocator before the pool dies, which must not be before the streams have finished with its blocks.
 class Pool {
  public:
+  static constexpr std::int64_t kGrowingSlab = -1;
+
   /// `poison`: fill a block with 0xff bytes (NaN in every floating-point type) when it is new, and by an op on its last
   /// user when it is released (DeviceOptions::perturb_seed). Counts and addresses stay the same.
-  Pool(Allocator& allocator, MemoryCounter& counter, bool poison = false) : allocator_(allocator), counter_(counter), poison_(poison) {}
+  /// `slab_bytes`: taken from the allocator at once; blocks come out of it as long as they fit (0: no slab; kGrowingSlab: they always do,
+  /// on the meta device only).
+  Pool(Allocator& allocator, MemoryCounter& counter, bool poison = false, std::int64_t slab_bytes = 0);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -144,12 +153,16 @@ class Pool {
     Event last_use;
   };
   FreeBlock take_block(std::int64_t block_bytes);
+  void* take_from_slab(std::int64_t block_bytes, Stream& stream);
+  void* allocate(std::int64_t bytes);
+  void count_allocation(std::int64_t bytes);
   Buffer block_buffer(const Memory& memory) const { return {memory.address_, memory.block_bytes_, DType::u8, device()}; }
   void give_back(Memory& memory, Stream& last_user, Event last_use);
 
   Allocator& allocator_;
   MemoryCounter& counter_;
-  bool poison_;
+  bool poison_, slab_grows_;
+  std::optional<Slab> slab_;
   std::map<std::int64_t, std::vector<FreeBlock>> free_;  // by block size; last in, first out
   std::vector<std::pair<void*, std::int64_t>> blocks_;
   std::int64_t reserved_ = 0, allocation_calls_ = 0;

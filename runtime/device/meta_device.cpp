@@ -40,7 +40,7 @@ MetaDevice::MetaDevice(const DeviceOptions& options)
     : Device(options),
       streams_{MetaStream(StreamRole::compute, *this), MetaStream(StreamRole::unshard, *this), MetaStream(StreamRole::reduce, *this),
                MetaStream(StreamRole::offload, *this)},
-      pool_(*allocator_, counter_, options.perturb_seed != 0) {}
+      pool_(*allocator_, counter_, options.perturb_seed != 0, options.slab_bytes) {}
 
 MetaDevice::~MetaDevice() {
   trace_.stop();

@@ -39,7 +39,7 @@ class MetaDevice final : public Device {
   Allocator& allocator() override { return *allocator_; }
   Pool& pool() override { return pool_; }
   Profile& profile() override { return profile_; }
-  Scratch& scratch() { return scratch_; }
+  Scratch& scratch() override { return scratch_; }
   std::int64_t next_record_id() { return next_record_id_++; }
 
  private:

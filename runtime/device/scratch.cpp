@@ -1,4 +1,4 @@
-#include "runtime/device/scratch.h"
+#include "runtime/device/device.h"
 
 namespace zs {
 
@@ -12,6 +12,16 @@ Buffer Scratch::reserve(Stream& stream, std::int64_t bytes) {
     block = pool_.acquire(bytes, stream, "scratch");
   }
   return block.buffer(DType::u8, bytes);
+}
+
+void Scratch::reserve(Device& device, const ScratchBytes& bytes) {
+  for (std::size_t role = 0; role < bytes.size(); ++role) reserve(device.stream(static_cast<StreamRole>(role)), bytes[role]);
+}
+
+ScratchBytes Scratch::bytes() const {
+  ScratchBytes bytes{};
+  for (std::size_t role = 0; role < bytes.size(); ++role) bytes[role] = blocks_[role].bytes();
+  return bytes;
 }
 
 void Scratch::drop() noexcept {

@@ -124,6 +124,11 @@ class Event {
   ~Event() { drop(); }
 
   bool is_recorded() const { return latest_ != nullptr; }
+  /// Of two events of one stream: whether `other` was recorded later.
+  bool is_before(const Event& other) const {
+    const auto source = static_cast<std::size_t>(source_);
+    return clock_[source] < other.clock_[source];
+  }
 
  private:
   friend class Stream;
