@@ -41,8 +41,9 @@ const char* name_of(ReduceOp op) {
   return "?";
 }
 
-OpInfo info(std::string_view op, std::string_view unit, std::vector<Buffer> reads, std::vector<Buffer> writes) {
-  return {fmt::format("{}:{}", op, unit), std::move(reads), std::move(writes)};
+OpInfo info(std::string_view op, std::string_view unit, std::vector<Buffer> reads, std::vector<Buffer> writes,
+            std::int64_t scratch_bytes = 0) {
+  return {fmt::format("{}:{}", op, unit), std::move(reads), std::move(writes), scratch_bytes};
 }
 
 }  // namespace
@@ -85,15 +86,21 @@ void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer 
   const OpTag tag = make_tag("reduce_scatter", unit, fmt::format("{}{}", accumulate ? "accumulate " : "into ", name_of(shard.dtype)), full);
   std::vector<Buffer> reads{full};
   if (accumulate) reads.push_back(shard);
-  stream.enqueue(info("reduce_scatter", unit, std::move(reads), {shard}),
-                 [this, tag, full, shard, fold](ExecContext&) { do_reduce_scatter(tag, full, shard, fold); });
+  const std::int64_t scratch_bytes = reduce_scatter_scratch_bytes(full);
+  stream.enqueue(info("reduce_scatter", unit, std::move(reads), {shard}, scratch_bytes),
+                 [this, tag, full, shard, fold, scratch_bytes](ExecContext& exec) {
+                   do_reduce_scatter(tag, full, shard, fold, exec.scratch(scratch_bytes));
+                 });
 }
 
 void Communicator::all_reduce(Stream& stream, std::string_view unit, Buffer data, ReduceOp op) {
   ZS_CHECK(data.dtype != DType::u16 && data.dtype != DType::u8, "{}: {}, expected f32, bf16, f64, i32 or i64", where("all_reduce", unit),
            name_of(data.dtype));
   const OpTag tag = make_tag("all_reduce", unit, name_of(op), data);
-  stream.enqueue(info("all_reduce", unit, {data}, {data}), [this, tag, data, op](ExecContext&) { do_all_reduce(tag, data, op); });
+  const std::int64_t scratch_bytes = all_reduce_scratch_bytes(data);
+  stream.enqueue(
+      info("all_reduce", unit, {data}, {data}, scratch_bytes),
+      [this, tag, data, op, scratch_bytes](ExecContext& exec) { do_all_reduce(tag, data, op, exec.scratch(scratch_bytes)); });
 }
 
 void Communicator::broadcast(Stream& stream, std::string_view unit, Buffer data, int root) {

@@ -54,6 +54,8 @@ class Communicator {
 
   /// Memory the transport can use without a copy; one for the whole World. Buffers from elsewhere are legal, may be slower.
   virtual Allocator& arena() = 0;
+  /// Whether that is any better than ordinary memory of the device.
+  virtual bool prefers_arena() const { return false; }
 
   /// full (size * n) := concatenation of every rank's shard (n), in rank order. In place when `shard` is this rank's slice of
   /// `full`. Same dtype. Any other overlap is an error.
@@ -83,10 +85,14 @@ class Communicator {
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
  protected:
-  // Called on the stream's thread with checked arguments. Size 1 and counts of zero come here too.
+  /// Working memory that the two reductions ask of their stream; depends on the sizes only.
+  virtual std::int64_t reduce_scatter_scratch_bytes(const Buffer& /*full*/) const { return 0; }
+  virtual std::int64_t all_reduce_scratch_bytes(const Buffer& /*data*/) const { return 0; }
+
+  // Called on the stream's thread with checked arguments. Size 1 and counts of zero come here too. `scratch` has the bytes asked for above.
   virtual void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) = 0;
-  virtual void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold fold) = 0;
-  virtual void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op) = 0;
+  virtual void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold fold, void* scratch) = 0;
+  virtual void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) = 0;
   virtual void do_broadcast(const OpTag& tag, Buffer data, int root) = 0;
   virtual void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) = 0;
   virtual void do_barrier(const OpTag& tag) = 0;

@@ -61,8 +61,8 @@ class LocalCommunicator final : public Communicator {
   std::vector<const std::byte*> inputs(std::int64_t offset) const;
 
   void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) override;
-  void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold how) override;
-  void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op) override;
+  void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold how, void* scratch) override;
+  void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) override;
   void do_broadcast(const OpTag& tag, Buffer data, int root) override;
   void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) override;
   void do_barrier(const OpTag& tag) override;
@@ -96,7 +96,7 @@ void LocalCommunicator::do_all_gather(const OpTag& tag, Buffer shard, Buffer ful
   });
 }
 
-void LocalCommunicator::do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold how) {
+void LocalCommunicator::do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold how, void*) {
   meet(tag, full, shard, [&] {
     const auto parts = inputs(rank_ * shard.elems * size_of(full.dtype));
     auto* out = static_cast<std::byte*>(shard.data);
@@ -104,7 +104,7 @@ void LocalCommunicator::do_reduce_scatter(const OpTag& tag, Buffer full, Buffer 
   });
 }
 
-void LocalCommunicator::do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op) {
+void LocalCommunicator::do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void*) {
   meet(tag, data, data, [&] {
     // This rank folds its part of everybody's data and hands the result round; nobody else touches that part.
     const std::int64_t begin = data.elems * rank_ / size(), end = data.elems * (rank_ + 1) / size();

@@ -14,16 +14,10 @@ struct MpiShared {
   std::unique_ptr<Allocator> arena = make_cpu_allocator();
 };
 
-/// Begin of rank `part`'s share of `elems`, in elements; shares begin at multiples of 16.
-std::int64_t share_begin(std::int64_t elems, int part, int size) {
-  const std::int64_t lines = (elems + 15) / 16;
-  return std::min(elems, lines * part / size * 16);
-}
-
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(MPI_Comm comm, std::shared_ptr<MpiShared> shared)
-      : shared_(std::move(shared)), exchange_(comm, shared_->options.timeout_s, *shared_->arena) {}
+      : shared_(std::move(shared)), exchange_(comm, shared_->options.timeout_s) {}
 
   int rank() const override { return exchange_.rank(); }
   int size() const override { return exchange_.size(); }
@@ -36,9 +30,12 @@ class MpiCommunicator final : public Communicator {
   }
 
  private:
+  std::int64_t reduce_scatter_scratch_bytes(const Buffer& full) const override { return mpi_reduce_scatter_scratch_bytes(size(), full); }
+  std::int64_t all_reduce_scratch_bytes(const Buffer& data) const override { return mpi_all_reduce_scratch_bytes(rank(), size(), data); }
+
   void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) override;
-  void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold how) override;
-  void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op) override;
+  void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold how, void* scratch) override;
+  void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) override;
   void do_broadcast(const OpTag& tag, Buffer data, int root) override;
   void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) override;
   void do_barrier(const OpTag& tag) override;
@@ -46,6 +43,15 @@ class MpiCommunicator final : public Communicator {
   std::shared_ptr<MpiShared> shared_;
   MpiExchange exchange_;
 };
+
+/// Small data: everybody gets everything and folds it.
+bool is_one_round(const Buffer& data) { return data.bytes() <= MpiExchange::kInlineBytes; }
+
+/// Begin of rank `part`'s share of `elems`, in elements; shares begin at multiples of 16.
+std::int64_t share_begin(std::int64_t elems, int part, int size) {
+  const std::int64_t lines = (elems + 15) / 16;
+  return std::min(elems, lines * part / size * 16);
+}
 
 std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
 
@@ -57,27 +63,27 @@ void MpiCommunicator::do_all_gather(const OpTag& tag, Buffer shard, Buffer full)
   exchange_.run(tag);
 }
 
-void MpiCommunicator::do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold how) {
+void MpiCommunicator::do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold how, void* scratch) {
   const std::int64_t bytes = shard.elems * size_of(full.dtype);
   const auto peers = exchange_.prepare();
   for (int p = 0; p < size(); ++p) peers[p] = {bytes_of(full) + p * bytes, bytes, nullptr, bytes};
   exchange_.run_folding(tag, {bytes_of(full) + rank() * bytes, full.dtype, bytes_of(shard), shard.dtype, how == Fold::accumulate,
-                              shard.elems, ReduceOp::sum});
+                              shard.elems, ReduceOp::sum, scratch});
 }
 
-void MpiCommunicator::do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op) {
+void MpiCommunicator::do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) {
   auto peers = exchange_.prepare();
-  if (data.bytes() <= MpiExchange::kInlineBytes) {
+  if (is_one_round(data)) {
     // One round: everybody folds everything. What is sent is copied before the fold writes over it.
     for (int p = 0; p < size(); ++p) peers[p] = {bytes_of(data), data.bytes(), nullptr, data.bytes()};
-    return exchange_.run_folding(tag, {bytes_of(data), data.dtype, bytes_of(data), data.dtype, false, data.elems, op});
+    return exchange_.run_folding(tag, {bytes_of(data), data.dtype, bytes_of(data), data.dtype, false, data.elems, op, scratch});
   }
   // Two rounds: each rank folds its share, then hands it to everybody.
   const auto begin = [&](int part) { return share_begin(data.elems, part, size()) * size_of(data.dtype); };
   const std::int64_t own_begin = begin(rank()), own_bytes = begin(rank() + 1) - own_begin;
   std::byte* own = bytes_of(data) + own_begin;
   for (int p = 0; p < size(); ++p) peers[p] = {bytes_of(data) + begin(p), begin(p + 1) - begin(p), nullptr, own_bytes};
-  exchange_.run_folding(tag, {own, data.dtype, own, data.dtype, false, own_bytes / size_of(data.dtype), op});
+  exchange_.run_folding(tag, {own, data.dtype, own, data.dtype, false, own_bytes / size_of(data.dtype), op, scratch});
   peers = exchange_.prepare();
   for (int p = 0; p < size(); ++p) peers[p] = {own, own_bytes, bytes_of(data) + begin(p), begin(p + 1) - begin(p)};
   exchange_.run(tag);
@@ -116,7 +122,7 @@ class MpiWorld final : public World {
  public:
   MpiWorld(MPI_Comm root, const WorldOptions& options, bool finalizes) : shared_(std::make_shared<MpiShared>()), finalizes_(finalizes) {
     shared_->options = options;
-    root_ = std::make_unique<MpiExchange>(root, options.timeout_s, *shared_->arena);
+    root_ = std::make_unique<MpiExchange>(root, options.timeout_s);
     MPI_Comm host = MPI_COMM_NULL;
     check_mpi(MPI_Comm_split_type(root, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &host), "MPI_Comm_split_type");
     check_mpi(MPI_Comm_rank(host, &local_rank_), "MPI_Comm_rank");
@@ -192,6 +198,16 @@ World::Agreement MpiWorld::agree(int code, const std::string& message) {
 }
 
 }  // namespace
+
+std::int64_t mpi_reduce_scatter_scratch_bytes(int ranks, const Buffer& full) {
+  return MpiExchange::scratch_bytes(ranks, full.bytes() / ranks);
+}
+
+std::int64_t mpi_all_reduce_scratch_bytes(int rank, int ranks, const Buffer& data) {
+  if (is_one_round(data)) return MpiExchange::scratch_bytes(ranks, data.bytes());
+  const std::int64_t share = share_begin(data.elems, rank + 1, ranks) - share_begin(data.elems, rank, ranks);
+  return MpiExchange::scratch_bytes(ranks, share * size_of(data.dtype));
+}
 
 std::unique_ptr<World> make_mpi_world(const WorldOptions& options) {
   int initialized = 0, provided = MPI_THREAD_SINGLE;

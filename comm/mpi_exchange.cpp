@@ -11,6 +11,16 @@ constexpr double kAbandonTimeout_s = 1;
 
 std::int64_t chunks_in(std::int64_t bytes, std::int64_t chunk_bytes) { return (bytes + chunk_bytes - 1) / chunk_bytes; }
 
+/// The same on every rank, whatever it folds: ranks cut what they send where the receiver expects it. Whole cache lines, and so whole
+/// elements of every dtype.
+std::int64_t fold_chunk_bytes(int ranks) {
+  return std::clamp<std::int64_t>(MpiExchange::kScratchBytes / MpiExchange::kSlots / std::max(ranks - 1, 1) / 64 * 64, 4096,
+                                  MpiExchange::kFoldChunkBytes);
+}
+
+/// Of one chunk in scratch.
+std::int64_t room_for(std::int64_t part_bytes, std::int64_t chunk_bytes) { return std::min(chunk_bytes, chunks_in(part_bytes, 64) * 64); }
+
 }  // namespace
 
 void check_mpi(int code, const char* call) {
@@ -21,7 +31,12 @@ void check_mpi(int code, const char* call) {
   throw Error(ExitCode::peer_lost, fmt::format("{} failed: {}", call, known ? text.data() : "unknown error"));
 }
 
-MpiExchange::MpiExchange(MPI_Comm comm, double timeout_s, Allocator& arena) : comm_(comm), timeout_s_(timeout_s), arena_(arena) {
+std::int64_t MpiExchange::scratch_bytes(int ranks, std::int64_t part_bytes) {
+  const std::int64_t chunk = fold_chunk_bytes(ranks);
+  return std::min<std::int64_t>(kSlots, chunks_in(part_bytes, chunk)) * (ranks - 1) * room_for(part_bytes, chunk);
+}
+
+MpiExchange::MpiExchange(MPI_Comm comm, double timeout_s) : comm_(comm), timeout_s_(timeout_s) {
   check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
@@ -32,12 +47,9 @@ MpiExchange::MpiExchange(MPI_Comm comm, double timeout_s, Allocator& arena) : co
   progress_.resize(ranks);
   requests_.assign(ranks * kLanes, MPI_REQUEST_NULL);
   indices_.resize(ranks * kLanes);
-  // Whole cache lines, and so whole elements of every dtype.
-  fold_chunk_bytes_ = std::clamp<std::int64_t>(kScratchBytes / kSlots / std::max(size_ - 1, 1) / 64 * 64, 4096, kFoldChunkBytes);
 }
 
 MpiExchange::~MpiExchange() {
-  if (scratch_) arena_.deallocate(scratch_, kSlots * size_ * fold_chunk_bytes_);
   int finalized = 0;
   // A communicator that cannot be freed any more is MPI's to clean up: nothing to do about either code.
   if (MPI_Finalized(&finalized) == MPI_SUCCESS && !finalized && MPI_Comm_free(&comm_) != MPI_SUCCESS) comm_ = MPI_COMM_NULL;
@@ -54,10 +66,9 @@ void MpiExchange::run(const OpTag& tag, const Folding* folding) {
   }
   tag_ = tag;
   folding_ = folding;
-  chunk_bytes_ = folding ? fold_chunk_bytes_ : kPlacedChunkBytes;
+  chunk_bytes_ = folding ? fold_chunk_bytes(size_) : kPlacedChunkBytes;
   folded_ = 0;
   std::fill(progress_.begin(), progress_.end(), Progress{});
-  if (folding && !scratch_) scratch_ = static_cast<std::byte*>(arena_.allocate(kSlots * size_ * fold_chunk_bytes_));
   try {
     start();
     if (folding_) fold_what_is_complete();
@@ -178,7 +189,9 @@ bool MpiExchange::chunk_is_complete(int peer, std::int64_t chunk) {
 
 std::byte* MpiExchange::destination(int peer, std::int64_t chunk) {
   if (!folding_) return at(peer).receive + chunk * chunk_bytes_;
-  return scratch_ + (chunk % kSlots * size_ + peer) * chunk_bytes_;
+  // [slot][peer without this rank][room]
+  const std::int64_t room = room_for(folding_->elems * size_of(folding_->part_dtype), chunk_bytes_);
+  return static_cast<std::byte*>(folding_->scratch) + (chunk % kSlots * (size_ - 1) + peer - (peer > rank_ ? 1 : 0)) * room;
 }
 
 std::string MpiExchange::waited_for() const {

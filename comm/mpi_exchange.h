@@ -17,6 +17,10 @@ namespace zs {
 /// The one place where MPI's return codes are read: throws Error(peer_lost) with MPI's own text.
 void check_mpi(int code, const char* call);
 
+/// The scratch of the mpi transport's reductions, for those who plan without it.
+std::int64_t mpi_reduce_scatter_scratch_bytes(int ranks, const Buffer& full);
+std::int64_t mpi_all_reduce_scratch_bytes(int rank, int ranks, const Buffer& data);
+
 /// Everything that one operation moves between this rank and its peers, by non-blocking point-to-point messages, polled, with a
 /// deadline that every completed message renews. Owns one MPI communicator. Used by one thread at a time.
 ///
@@ -28,7 +32,7 @@ class MpiExchange {
   static constexpr std::int64_t kInlineBytes = kFirstMessageBytes - static_cast<std::int64_t>(sizeof(OpTag));
   static constexpr std::int64_t kPlacedChunkBytes = std::int64_t{8} << 20;  // far below what an int can count
   static constexpr std::int64_t kFoldChunkBytes = std::int64_t{1} << 20;    // at most, for one peer
-  static constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;      // for all peers together
+  static constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;      // for all peers together, at most
   static constexpr int kSlots = 2;
 
   /// What goes to and comes from one peer. Ignored for this rank itself.
@@ -47,10 +51,14 @@ class MpiExchange {
     bool accumulate;
     std::int64_t elems;
     ReduceOp op;
+    void* scratch;  ///< scratch_bytes(ranks, bytes of a part)
   };
 
+  /// What a fold of parts of `part_bytes` needs on each of `ranks` ranks: room for at most kSlots chunks from each peer.
+  static std::int64_t scratch_bytes(int ranks, std::int64_t part_bytes);
+
   /// Takes the communicator over.
-  MpiExchange(MPI_Comm comm, double timeout_s, Allocator& arena);
+  MpiExchange(MPI_Comm comm, double timeout_s);
   ~MpiExchange();
   MpiExchange(const MpiExchange&) = delete;
   MpiExchange& operator=(const MpiExchange&) = delete;
@@ -91,12 +99,9 @@ class MpiExchange {
 
   MPI_Comm comm_;
   double timeout_s_;
-  Allocator& arena_;
   int rank_ = 0, size_ = 0;
   bool has_failed_ = false;
   std::vector<std::byte> incoming_, outgoing_;  // first messages, by peer
-  std::byte* scratch_ = nullptr;                // [slot][peer][fold_chunk_bytes_], made by the first fold
-  std::int64_t fold_chunk_bytes_ = 0;
 
   // of the operation that runs
   OpTag tag_;

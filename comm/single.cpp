@@ -19,14 +19,14 @@ class SingleCommunicator final : public Communicator {
 
  private:
   void do_all_gather(const OpTag&, Buffer shard, Buffer full) override { copy_bytes(full.data, shard.data, shard.bytes()); }
-  void do_reduce_scatter(const OpTag&, Buffer full, Buffer shard, Fold how) override {
+  void do_reduce_scatter(const OpTag&, Buffer full, Buffer shard, Fold how, void*) override {
     const bool accumulate = how == Fold::accumulate;
     if (!accumulate && full.dtype == shard.dtype) return copy_bytes(shard.data, full.data, full.bytes());
     const std::array<const std::byte*, 1> parts{static_cast<const std::byte*>(full.data)};
     auto* out = static_cast<std::byte*>(shard.data);
     fold({parts, full.dtype, accumulate ? out : nullptr, out, shard.dtype, shard.elems, ReduceOp::sum});
   }
-  void do_all_reduce(const OpTag&, Buffer, ReduceOp) override {}
+  void do_all_reduce(const OpTag&, Buffer, ReduceOp, void*) override {}
   void do_broadcast(const OpTag&, Buffer, int) override {}
   void do_all_to_all(const OpTag&, Buffer in, Buffer out) override { copy_bytes(out.data, in.data, in.bytes()); }
   void do_barrier(const OpTag&) override {}

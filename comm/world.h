@@ -57,9 +57,13 @@ std::unique_ptr<World> make_mpi_world(const WorldOptions& options);
 /// is thrown again: causes before lost peers before GroupEnded, then the lowest rank. Waiting ranks wake as soon as one throws.
 void run_local_world(int ranks, const WorldOptions& options, const std::function<void(World&)>& body);
 
-/// A rank that is said to be `rank` of `size`, for the meta device: operations are declared and checked, nothing moves. Nobody knows the
-/// other ranks' colours, so `split` only makes duplicates (0, rank); `group` makes any group.
-std::unique_ptr<World> make_meta_world(int rank, int size);
+/// What moves the bytes between ranks.
+enum class Transport : std::uint8_t { local, mpi };
+
+/// A rank that is said to be `rank` of `size`, for the meta device: operations are declared and checked, nothing moves. Their scratch is
+/// that of the transport which this world stands for. Nobody knows the other ranks' colours, so `split` only makes duplicates (0, rank);
+/// `group` makes any group.
+std::unique_ptr<World> make_meta_world(int rank, int size, Transport stands_for = Transport::local);
 
 /// How the process was launched, read off the environment, before MPI is touched. Throws Error(usage) when a launcher's
 /// variables (PMI_SIZE, SLURM_NTASKS with SLURM_PROCID, MPI_LOCALNRANKS, WORLD_SIZE ...) say several ranks and Open MPI's do not.

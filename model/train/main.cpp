@@ -23,7 +23,8 @@ using zs::ExitCode;
 struct CommandLine {
   std::string config_path;
   std::vector<std::string> overrides;
-  bool dry_run = false, overwrite = false;
+  std::string dry_run;  // empty, "plan" or "full"
+  bool overwrite = false;
   std::optional<Error> problem;  // told by one rank, like those of the configuration
 };
 
@@ -54,7 +55,8 @@ Loaded load(const CommandLine& line, const char* program) {
     loaded.code = static_cast<int>(error.code());
     loaded.message = error_lines(error);
   }
-  loaded.job.dry_run = line.dry_run;
+  loaded.job.dry_run = !line.dry_run.empty();
+  loaded.job.full_plan = line.dry_run == "full";
   loaded.job.overwrite = line.overwrite;
   loaded.job.config_path = line.config_path;
   std::error_code failed;
@@ -114,7 +116,7 @@ int launch(const CommandLine& line, const char* program) {
     return run_process(*world, loaded);
   }
   const auto& comm = loaded.job.config.comm;
-  if (loaded.code == 0 && comm.ranks > 1 && !line.dry_run) return run_threads(loaded, options);
+  if (loaded.code == 0 && comm.ranks > 1 && line.dry_run.empty()) return run_threads(loaded, options);
   const auto world = zs::make_single_world(options);
   return run_process(*world, loaded);
 }
@@ -125,7 +127,10 @@ int parse_and_run(int argc, char** argv) {
   bool wants_keys = false;
   app.add_option("CONFIG.toml", line.config_path, "what to train (keys: --help-config, docs/configuration.md)");
   app.add_option("--set", line.overrides, "key=value: overrides a key of the file; repeatable")->allow_extra_args(false);
-  app.add_flag("--dry-run", line.dry_run, "print the plan and stop: nothing is allocated or created (ranks: as launched, or comm.ranks)");
+  app.add_flag("--dry-run{plan}", line.dry_run,
+               "print the plan and stop: nothing is allocated or created (ranks: as launched, or comm.ranks); --dry-run=full lists every "
+               "buffer")
+      ->check(CLI::IsMember({"plan", "full"}));
   app.add_flag("--overwrite", line.overwrite, "replace the run in a named run.dir");
   app.add_flag("--help-config", wants_keys, "list every key of the configuration");
   app.set_version_flag("--version", std::string("zshard ") + zs::version());

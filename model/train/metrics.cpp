@@ -25,9 +25,9 @@ std::string reason(int error) { return std::error_code(error, std::generic_categ
 
 std::string to_json(const StepMetrics& m) {
   std::string line = fmt::format(
-      R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "tokens_per_s": {}, "step_ms": {}, "peak_bytes": {})", m.step,
-      json_number(m.loss), json_number(m.grad_norm), json_number(m.lr), m.tokens, json_number(m.tokens_per_s), json_number(m.step_ms),
-      m.peak_bytes);
+      R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "tokens_per_s": {}, "step_ms": {}, "peak_bytes": {}, "allocations": {})",
+      m.step, json_number(m.loss), json_number(m.grad_norm), json_number(m.lr), m.tokens, json_number(m.tokens_per_s),
+      json_number(m.step_ms), m.peak_bytes, m.allocations);
   if (m.val_loss) line += fmt::format(R"(, "val_loss": {})", json_number(*m.val_loss));
   return line + "}";
 }

@@ -13,7 +13,8 @@ struct StepMetrics {
   double lr = 0;
   std::int64_t tokens = 0;  ///< of all steps so far, over all ranks
   double tokens_per_s = 0, step_ms = 0;
-  std::int64_t peak_bytes = 0;  ///< maximum over ranks
+  std::int64_t peak_bytes = 0;   ///< maximum over ranks
+  std::int64_t allocations = 0;  ///< calls to the system for counted memory since the last line, maximum over ranks
   std::optional<float> val_loss = {};
 };
 

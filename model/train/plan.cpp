@@ -1,6 +1,9 @@
 #include "model/train/plan.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
+#include <utility>
 
 #include "comm/world.h"
 #include "model/train/metrics.h"
@@ -9,9 +12,11 @@
 namespace zs {
 namespace {
 
-void no_samples(const Config& config, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
-  inputs.assign(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence), 0);
-  targets = inputs;
+ReadSamples no_samples(const Config& config) {
+  return [&config](std::int64_t, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+    inputs.assign(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence), 0);
+    targets = inputs;
+  };
 }
 
 std::string describe_units(const TrainPlan& plan, DType param) {
@@ -25,9 +30,18 @@ std::string describe_units(const TrainPlan& plan, DType param) {
   return text + fmt::format("{:<14}{:>8}{:>14}\n", "all", "", elements);
 }
 
-std::string describe_memory(const TrainPlan& plan) {
-  std::string text;
-  for (const auto& [label, bytes] : plan.at_peak) text += fmt::format("  {:<14}{:>16}  {}\n", label, bytes, format_bytes(bytes));
+std::string describe_memory(const TrainPlan& plan, bool is_full) {
+  std::string text = "\nbytes on this rank, by kind, at the peak of a step\n";
+  const auto line = [&](const std::string& name, std::int64_t bytes) {
+    text += fmt::format("  {:<16}{:>16}  {}\n", name, bytes, format_bytes(bytes));
+  };
+  for (const auto& [label, bytes] : plan.at_peak) line(label, bytes);
+  line("peak_bytes", plan.step_peak_bytes);
+  line("between steps", plan.persistent_bytes);
+  line("from the system", plan.reserved_bytes);
+  text += fmt::format("\nbuffers of a step on this rank (micro-batches that repeat the one before are left out)\n{}",
+                      describe_grouped(plan.buffers, plan.trace));
+  if (is_full) text += fmt::format("\nevery buffer of a step\n{}", describe_all(plan.buffers, plan.trace));
   return text;
 }
 
@@ -39,47 +53,131 @@ std::string describe_schedule(const TrainPlan& plan) {
   return text;
 }
 
+/// A session on the meta device, whose memory has no end.
+class MetaRun {
+ public:
+  MetaRun(const Config& config, const PlanOptions& options)
+      : device_(Device::create(DeviceKind::meta, {.threads = options.threads, .cpus = {}, .slab_bytes = Pool::kGrowingSlab})),
+        world_(make_meta_world(options.rank, options.ranks, options.transport)),
+        read_(no_samples(config)) {
+    device_->trace().start();
+  }
+
+  /// Separate, so that what comes before the session in a run does so here.
+  Session& start(const Config& config) { return session_.emplace(*device_, *world_, config); }
+
+  void step(std::int64_t number) { session_->enqueue_step(number, 0, read_, false); }
+  /// What a run does beside its steps.
+  void rest() {
+    const Config& config = session_->config();
+    if (config.run.validate_every > 0) session_->enqueue_validation(read_);
+    for (int unit = 0; unit < std::ssize(session_->runtime().executor().units()); ++unit) {
+      session_->runtime().executor().read_full(unit, [](const Parameter&, const float*) {});
+    }
+    if (config.run.sample_tokens > 0) {
+      session_->enqueue_logits(std::vector<std::int32_t>(static_cast<std::size_t>(config.train.sequence)));
+    }
+  }
+
+  Device& device() { return *device_; }
+  ShardedRuntime& runtime() { return session_->runtime(); }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<World> world_;
+  ReadSamples read_;
+  std::optional<Session> session_;
+};
+
+/// Notices that the micro-batches of a step have begun to repeat: one that finds every block of memory where an earlier one did does
+/// what that did.
+class Repetition {
+ public:
+  /// Whether the micro-batch that begins now, in this layout, does all that the last of the `following` ones would.
+  bool is_enough(std::uint64_t layout, std::int64_t following) {
+    const auto seen = std::find(layouts_.begin(), layouts_.end(), layout);
+    if (period_ == 0 && seen != layouts_.end()) period_ = layouts_.end() - seen;
+    layouts_.push_back(layout);
+    return (period_ > 0 && following % period_ == 0) || std::ssize(layouts_) == kMost;
+  }
+
+ private:
+  static constexpr std::int64_t kMost = 12;  // small blocks may wander for longer; measured, that is worth a thousandth of the memory
+  std::vector<std::uint64_t> layouts_;
+  std::int64_t period_ = 0;
+};
+
+/// The order of units and the size of the streams' scratch, which shape everything after their first micro-batch.
+void record(TrainPlan& plan, const Config& config, const PlanOptions& options) {
+  MetaRun run(config, options);
+  run.start(config).abridge([](std::int64_t) { return true; });
+  run.step(1);
+  run.rest();
+  plan.scratch_bytes = run.device().scratch().bytes();
+  plan.train_order = run.runtime().scheduler().order(Mode::train);
+  plan.eval_order = run.runtime().scheduler().order(Mode::eval);
+}
+
+void plan_step(TrainPlan& plan, MetaRun& run) {
+  MemoryCounter& memory = run.device().memory();
+  auto& entries = run.device().trace().entries();
+  plan.persistent_bytes = memory.live_bytes();
+  const std::size_t begin = entries.size();
+  run.step(2);
+  run.device().trace().stop();
+  plan.step_peak_bytes = memory.peak_bytes();
+  plan.at_peak = memory.at_peak();
+  plan.micro_batch = run.runtime().actions();
+  plan.buffers = buffers_of(entries, begin, entries.size());
+  plan.trace.assign(std::make_move_iterator(entries.begin() + static_cast<std::ptrdiff_t>(begin)), std::make_move_iterator(entries.end()));
+}
+
 }  // namespace
 
-TrainPlan make_plan(const Config& config, int rank, int ranks) {
-  const auto device = Device::create(DeviceKind::meta, {});
-  const auto world = make_meta_world(rank, ranks);
-  Session session(*device, *world, config);
-  const ReadSamples read = [&config](std::int64_t, auto& inputs, auto& targets) { no_samples(config, inputs, targets); };
-
-  session.enqueue_step(1, 0, read, false);  // records the order
+TrainPlan make_plan(const Config& config, const PlanOptions& options) {
   TrainPlan plan;
-  plan.persistent_bytes = device->memory().live_bytes();
-  device->trace().start();
-  session.enqueue_step(2, 0, read, false);
-  device->trace().stop();
-  plan.trace = device->trace().entries();
-  plan.step_peak_bytes = plan.peak_bytes = device->memory().peak_bytes();
-  plan.at_peak = device->memory().at_peak();
-  plan.micro_batch = session.runtime().actions();
-
-  if (config.run.validate_every > 0) {
-    device->memory().reset_peak();
-    session.enqueue_validation(read);
-    plan.peak_bytes = std::max(plan.peak_bytes, device->memory().peak_bytes());
+  record(plan, config, options);
+  MetaRun run(config, options);
+  run.device().scratch().reserve(run.device(), plan.scratch_bytes);
+  Session& session = run.start(config);
+  plan.apply_order(session.runtime());
+  Repetition repetition;
+  if (!options.has_every_micro_batch) {
+    session.abridge([&](std::int64_t following) { return repetition.is_enough(run.device().memory().layout(), following); });
   }
-  for (const FlatParameter& unit : session.runtime().executor().units()) {
+  run.step(1);
+  repetition = {};
+  plan_step(plan, run);
+  repetition = {};
+  run.rest();
+  plan.peak_bytes = run.device().memory().peak_bytes();
+  plan.reserved_bytes = run.device().memory().reserved_bytes();
+  for (const FlatParameter& unit : run.runtime().executor().units()) {
     plan.units.push_back({unit.name, std::ssize(unit.parameters), unit.layout.numel(), unit.layout.shard_elems()});
   }
-  plan.train_order = session.runtime().scheduler().order(Mode::train);
-  plan.eval_order = session.runtime().scheduler().order(Mode::eval);
   return plan;
 }
 
-std::string describe(const TrainPlan& plan, const Config& config, int ranks) {
+std::unique_ptr<Device> TrainPlan::create_device(DeviceOptions options) const {
+  options.slab_bytes = reserved_bytes;
+  auto device = Device::create(DeviceKind::cpu, options);
+  device->scratch().reserve(*device, scratch_bytes);
+  return device;
+}
+
+void TrainPlan::apply_order(ShardedRuntime& runtime) const {
+  runtime.scheduler().set_order(Mode::train, train_order);
+  runtime.scheduler().set_order(Mode::eval, eval_order);
+}
+
+std::string describe(const TrainPlan& plan, const Config& config, int ranks, bool is_full) {
   const DType param = config.precision.param == "bf16" ? DType::bf16 : DType::f32;
-  std::string text = fmt::format("plan: {} ranks, {} micro-batches of {} x {} tokens a rank and step, {} parameters, prefetch {}\n\n",
-                                 ranks, config.train.global_batch / config.train.micro_batch / ranks, config.train.micro_batch,
-                                 config.train.sequence, config.precision.param, config.shard.prefetch);
+  const std::int64_t micro_batches = config.train.global_batch / config.train.micro_batch / ranks;
+  std::string text =
+      fmt::format("plan: {} ranks, {} micro-batches of {} x {} tokens a rank and step, {} parameters, prefetch {}\n\n", ranks,
+                  micro_batches, config.train.micro_batch, config.train.sequence, config.precision.param, config.shard.prefetch);
   text += describe_units(plan, param);
-  text += fmt::format("\nbytes on this rank at the peak of a step, by kind\n{}", describe_memory(plan));
-  text += fmt::format("  {:<14}{:>16}  {}\n", "peak_bytes", plan.step_peak_bytes, format_bytes(plan.step_peak_bytes));
-  text += fmt::format("  {:<14}{:>16}  {}\n", "between steps", plan.persistent_bytes, format_bytes(plan.persistent_bytes));
+  text += describe_memory(plan, is_full);
   text += fmt::format("\nschedule of the last micro-batch of a step\n{}", describe_schedule(plan));
   return text;
 }

@@ -1,16 +1,19 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "comm/world.h"
 #include "model/train/config.h"
+#include "model/train/memory_table.h"
 #include "runtime/device/trace.h"
-#include "runtime/shard/scheduler.h"
+#include "runtime/shard/sharded_runtime.h"
 
 namespace zs {
 
-/// What a run will do, read off two steps and a validation on the meta device: nothing is allocated or computed.
+/// What a run will do, read off the meta device: nothing is allocated or computed.
 struct TrainPlan {
   struct Unit {
     std::string name;
@@ -23,14 +26,33 @@ struct TrainPlan {
   ExecOrder train_order, eval_order;
   std::int64_t persistent_bytes = 0;            ///< counted on this rank between steps
   std::int64_t step_peak_bytes = 0;             ///< counted within a step: what metrics call peak_bytes
-  std::int64_t peak_bytes = 0;                  ///< the larger of a step's and a validation's
+  std::int64_t peak_bytes = 0;                  ///< the largest of a step's, a validation's and the end's (weights saved, text sampled)
+  std::int64_t reserved_bytes = 0;              ///< taken from the system for it, at once, as a device's slab
   std::map<std::string, std::int64_t> at_peak;  ///< live bytes by kind when a step is at its peak
+  std::vector<PlannedBuffer> buffers;           ///< of the second step; moments are indices into `trace`
   std::vector<TraceEntry> trace;                ///< of the second step
+  ScratchBytes scratch_bytes{};                 ///< of each stream
+
+  /// A CPU device whose memory is allocated at once, and is enough for a run by this plan.
+  std::unique_ptr<Device> create_device(DeviceOptions options) const;
+  /// Gives a session the recorded order, before its first step.
+  void apply_order(ShardedRuntime& runtime) const;
 };
 
-TrainPlan make_plan(const Config& config, int rank, int ranks);
+/// Whose plan it is, and how much of it.
+struct PlanOptions {
+  int rank = 0, ranks = 1;
+  int threads = 1;  ///< of the compute stream: kernels may need scratch for each
+  Transport transport = Transport::local;
+  /// Else the trace of a step leaves out the micro-batches that find the memory as the one before did, but for the last: they would do
+  /// the same. The bytes are the same.
+  bool has_every_micro_batch = false;
+};
 
-/// The plan as text: units, bytes by kind and rank, schedule.
-std::string describe(const TrainPlan& plan, const Config& config, int ranks);
+TrainPlan make_plan(const Config& config, const PlanOptions& options);
+inline TrainPlan make_plan(const Config& config, int rank, int ranks) { return make_plan(config, {.rank = rank, .ranks = ranks}); }
+
+/// The plan as text: units, buffers by kind (`is_full`: and one by one), schedule.
+std::string describe(const TrainPlan& plan, const Config& config, int ranks, bool is_full = false);
 
 }  // namespace zs

@@ -8,6 +8,8 @@
 namespace zs {
 namespace {
 
+constexpr std::int64_t kStatus = 3;  // numbers that all ranks agree on at the end of a step
+
 DType dtype_of(const std::string& name) { return name == "bf16" ? DType::bf16 : DType::f32; }
 
 Recompute recompute_of(const std::string& name) {
@@ -60,7 +62,7 @@ Session::Session(Device& device, World& world, const Config& config)
   const std::int64_t slot_bytes = loss_slots_ * size_of(DType::f32);
   local_losses_ = device.pool().acquire(slot_bytes, context_.stream(), "scalars");
   all_losses_ = device.pool().acquire(slot_bytes * world.size(), context_.stream(), "scalars");
-  status_ = device.pool().acquire(2 * size_of(DType::i64), context_.stream(), "scalars");
+  status_ = device.pool().acquire(kStatus * size_of(DType::i64), context_.stream(), "scalars");
 }
 
 Tensor Session::forward_loss(std::int64_t first_sample, const ReadSamples& read) {
@@ -93,8 +95,10 @@ std::vector<float> Session::losses_in_order(std::int64_t count) const {
 
 void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read, bool wants_stop) {
   device_.memory().reset_peak();
-  const std::int64_t local = local_micro_batches(), first_of_step = (step - 1) * config_.train.global_batch;
+  const std::int64_t first_of_step = (step - 1) * config_.train.global_batch;
+  std::int64_t local = local_micro_batches();
   for (std::int64_t i = 0; i < local; ++i) {
+    if (is_enough_(local - i - 1)) local = i + 1;
     const std::int64_t micro_batch = i * world_.size() + world_.rank();
     runtime_.begin_micro_batch(Mode::train, i + 1 == local);
     {
@@ -106,28 +110,33 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
   }
   optimizer_->step(lr, step);
   gather_losses();
-  const Buffer status = status_.buffer(DType::i64, 2);
-  context_.launch({"status", {}, {status}}, [status, peak = device_.memory().peak_bytes(), wants_stop](ExecContext&) {
+  const Buffer status = status_.buffer(DType::i64, kStatus);
+  const std::int64_t allocations = device_.memory().allocation_calls() - allocations_seen_;
+  allocations_seen_ += allocations;
+  context_.launch({"status", {}, {status}}, [status, peak = device_.memory().peak_bytes(), allocations, wants_stop](ExecContext&) {
     status.as<std::int64_t>()[0] = peak;
-    status.as<std::int64_t>()[1] = wants_stop;
+    status.as<std::int64_t>()[1] = allocations;
+    status.as<std::int64_t>()[2] = wants_stop;
   });
   runtime_.executor().compute_comm().all_reduce(context_.stream(), "status", status, ReduceOp::max);
 }
 
 StepResult Session::finish_step() {
   device_.synchronize();
-  const std::int64_t* status = status_.buffer(DType::i64, 2).as<std::int64_t>();
+  const std::int64_t* status = status_.buffer(DType::i64, kStatus).as<std::int64_t>();
   return {.losses = losses_in_order(global_micro_batches()),
           .grad_norm = *optimizer_->grad_norm().as<float>(),
           .peak_bytes = status[0],
-          .should_stop = status[1] != 0};
+          .allocations = status[1],
+          .should_stop = status[2] != 0};
 }
 
 void Session::enqueue_validation(const ReadSamples& read) {
   const NoGradGuard no_grad(context_);
-  const std::int64_t local = local_micro_batches() * config_.run.validate_batches;
+  std::int64_t local = local_micro_batches() * config_.run.validate_batches;
   ZS_CHECK(local <= loss_slots_, "{} validation micro-batches on this rank, {} slots", local, loss_slots_);
   for (std::int64_t i = 0; i < local; ++i) {
+    if (is_enough_(local - i - 1)) local = i + 1;
     const std::int64_t micro_batch = i * world_.size() + world_.rank();
     runtime_.begin_micro_batch(Mode::eval, true);
     store_loss(forward_loss(micro_batch * config_.train.micro_batch, read), i);
@@ -143,7 +152,7 @@ double Session::validate(const ReadSamples& read) {
   return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
 }
 
-std::vector<float> Session::next_token_logits(const std::vector<std::int32_t>& tokens) {
+Tensor Session::enqueue_logits(const std::vector<std::int32_t>& tokens) {
   // Causal: what follows the last token cannot change its logits, so lengths are rounded up and few sizes of buffers occur.
   constexpr std::int64_t kMultiple = 64;
   const auto count = static_cast<std::int64_t>(tokens.size());
@@ -151,9 +160,13 @@ std::vector<float> Session::next_token_logits(const std::vector<std::int32_t>& t
   padded.resize(static_cast<std::size_t>(std::min(config_.model.context, (count + kMultiple - 1) / kMultiple * kMultiple)), 0);
   runtime_.begin_micro_batch(Mode::eval, true);
   const auto length = static_cast<std::int64_t>(padded.size());
-  const Tensor logits = model_.next_token_logits(Tensor::from_host(context_, {1, length}, std::move(padded)), count - 1);
+  Tensor logits = model_.next_token_logits(Tensor::from_host(context_, {1, length}, std::move(padded)), count - 1);
   runtime_.end_micro_batch();
-  std::vector<float> values = logits.to_host();
+  return logits;
+}
+
+std::vector<float> Session::next_token_logits(const std::vector<std::int32_t>& tokens) {
+  std::vector<float> values = enqueue_logits(tokens).to_host();
   values.resize(static_cast<std::size_t>(config_.model.vocab));
   return values;
 }

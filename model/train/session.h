@@ -17,8 +17,9 @@ using ReadSamples = std::function<void(std::int64_t first, std::vector<std::int3
 struct StepResult {
   std::vector<float> losses;  ///< of every micro-batch of every rank, in global order
   float grad_norm = 0;
-  std::int64_t peak_bytes = 0;  ///< counted, the largest of the ranks
-  bool should_stop = false;     ///< some rank was asked to stop
+  std::int64_t peak_bytes = 0;   ///< counted, the largest of the ranks
+  std::int64_t allocations = 0;  ///< calls to the system for counted memory since the last step's end, the most of the ranks
+  bool should_stop = false;      ///< some rank was asked to stop
 };
 
 /// One model in training on one rank: device memory, units, optimizer, and a step as stream work. The trainer runs it on the
@@ -34,6 +35,8 @@ class Session {
   /// Enqueues step `step` (from 1), whole: forward and backward of this rank's micro-batches (micro-batch i of the step runs on rank i mod
   /// ranks), the reduction, the update. Collective.
   void enqueue_step(std::int64_t step, float lr, const ReadSamples& read, bool wants_stop);
+  /// For plans: before each micro-batch of a step or a validation `is_enough` is asked, with how many follow it; true makes it the last.
+  void abridge(std::function<bool(std::int64_t following)> is_enough) { is_enough_ = std::move(is_enough); }
   /// Waits for the step and reads its result. An error on the meta device.
   StepResult finish_step();
 
@@ -43,6 +46,8 @@ class Session {
   void enqueue_validation(const ReadSamples& read);
   /// Logits (vocab) of what follows the last of `tokens`. Collective; blocks.
   std::vector<float> next_token_logits(const std::vector<std::int32_t>& tokens);
+  /// The same without reading them: for the meta device.
+  Tensor enqueue_logits(const std::vector<std::int32_t>& tokens);
 
   ShardedRuntime& runtime() { return runtime_; }
   Gpt2& model() { return model_; }
@@ -65,7 +70,9 @@ class Session {
   ShardedRuntime runtime_;
   std::unique_ptr<AdamW> optimizer_;
   std::int64_t loss_slots_;
-  Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64 (2): peak bytes, stop
+  std::function<bool(std::int64_t)> is_enough_ = [](std::int64_t) { return false; };
+  Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64: peak bytes, allocations, stop
+  std::int64_t allocations_seen_ = 0;
 };
 
 Gpt2Config gpt2_config(const Config& config);

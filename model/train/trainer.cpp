@@ -74,6 +74,13 @@ int Trainer::prepare() {
 
 int Trainer::planned_ranks() const { return job_.dry_run && world_.size() == 1 ? static_cast<int>(config_.comm.ranks) : world_.size(); }
 
+PlanOptions Trainer::plan_options() const {
+  return {.rank = world_.rank(),
+          .ranks = planned_ranks(),
+          .threads = share_.threads,
+          .transport = world_.transport() == "mpi" ? Transport::mpi : Transport::local};
+}
+
 void Trainer::check_and_plan() {
   check_ranks(config_, planned_ranks());
   share_ = cpu_share(world_.local_rank(), world_.local_size());
@@ -83,7 +90,7 @@ void Trainer::check_and_plan() {
     batches = std::clamp<std::int64_t>(dataset_->validation->windows() / config_.train.global_batch, 1, batches);
   }
   if (config_.device == "cuda") Device::create(DeviceKind::cuda, {});
-  plan_ = make_plan(config_, world_.rank(), planned_ranks());
+  plan_ = make_plan(config_, plan_options());
   if (job_.dry_run) return;
   check_memory();
   if (is_first()) check_run_dir({config_.run.dir, config_.name, job_.overwrite});
@@ -111,7 +118,7 @@ void Trainer::print_header() const {
   fmt::print("zshard {}: {} ranks, {} ({} each), cpu {}, transport {}, memory limit {} ({})\n", version(), world_.size(),
              share_.description, share_.threads == 1 ? "1 thread" : fmt::format("{} threads", share_.threads), cpu_isa(),
              world_.transport(), format_bytes(limit.bytes), limit.source);
-  if (job_.dry_run) fmt::print("{}", describe(plan_, config_, planned_ranks()));
+  if (job_.dry_run) fmt::print("{}", describe(plan_, config_, planned_ranks(), job_.full_plan));
   std::fflush(stdout);
 }
 
@@ -125,13 +132,11 @@ ReadSamples Trainer::reader(const SampleSource& source) const {
 
 int Trainer::train() {
   bind_this_thread(share_.cpus);
-  device_ = Device::create(DeviceKind::cpu,
-                           {.threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = kStepTimeouts * config_.comm.timeout_s});
+  device_ = plan_.create_device({.threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = kStepTimeouts * config_.comm.timeout_s});
   session_ = std::make_unique<Session>(*device_, world_, config_);
+  plan_.apply_order(session_->runtime());
   is_terminal_ = is_first() && prints_to_terminal();
   measure_ceiling();
-  session_->runtime().scheduler().set_order(Mode::train, plan_.train_order);
-  session_->runtime().scheduler().set_order(Mode::eval, plan_.eval_order);
   if (is_first()) {
     fmt::print("{}: {} parameters in {} units, {} of {} tokens; planned peak {} a rank; writing to {}\n", config_.name,
                format_count(static_cast<double>(session_->model().parameter_count())), plan_.units.size(),
@@ -185,6 +190,7 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
              .tokens_per_s = static_cast<double>(tokens) / seconds,
              .step_ms = seconds * 1e3,
              .peak_bytes = result.peak_bytes,
+             .allocations = result.allocations,
              .val_loss = std::nullopt};
   try {
     check_finite(step, result);

@@ -17,6 +17,7 @@ namespace zs {
 struct TrainJob {
   Config config;
   bool dry_run = false;
+  bool full_plan = false;      ///< a dry run lists every buffer
   bool overwrite = false;      ///< of a named run directory that holds a run
   std::string config_path;     ///< data is looked up beside it too
   std::string program_folder;  ///< and there
@@ -37,6 +38,7 @@ class Trainer {
   void check_and_plan();
   /// As launched; a dry run on one rank plans for comm.ranks.
   int planned_ranks() const;
+  PlanOptions plan_options() const;
   void check_memory() const;
   void create_run();
   void print_header() const;

@@ -3,6 +3,9 @@
 #include <cstdio>
 #include <cstring>
 
+#include "runtime/base/random.h"
+#include "runtime/device/trace.h"
+
 namespace zs {
 namespace {
 
@@ -10,6 +13,10 @@ namespace {
 alignas(64) constexpr std::byte kEmptyBlock[64] = {};
 
 constexpr unsigned char kPoison = 0xff;
+
+std::uint64_t hash_of(const Buffer& block) {
+  return mix64(reinterpret_cast<std::uintptr_t>(block.data) ^ mix64(static_cast<std::uint64_t>(block.bytes())));
+}
 
 }  // namespace
 
@@ -28,6 +35,25 @@ void MemoryCounter::remove(const std::string& label, std::int64_t bytes) {
   live_ -= bytes;
   entry->second -= bytes;
   if (entry->second == 0) by_label_.erase(entry);
+}
+
+void MemoryCounter::acquired(const std::string& label, const Buffer& block, const Stream& stream) {
+  add(label, block.bytes());
+  layout_ ^= hash_of(block);
+  if (trace_ == nullptr || !trace_->is_recording()) return;
+  trace_->add({TraceEntry::Kind::acquire, stream.role(), {label, {}, {block}}, -1, owner_, live_});
+}
+
+void MemoryCounter::released(const std::string& label, const Buffer& block, const Stream& stream) {
+  remove(label, block.bytes());
+  layout_ ^= hash_of(block);
+  if (trace_ == nullptr || !trace_->is_recording()) return;
+  trace_->add({TraceEntry::Kind::release, stream.role(), {label, {}, {block}}, -1, {}, live_});
+}
+
+void MemoryCounter::allocated(std::int64_t bytes) {
+  reserved_ += bytes;
+  if (bytes > 0) ++allocation_calls_;
 }
 
 void MemoryCounter::reset_peak() {
@@ -75,8 +101,20 @@ void Memory::reset() noexcept {
   }
 }
 
+Pool::Pool(Allocator& allocator, MemoryCounter& counter, bool poison, std::int64_t slab_bytes)
+    : allocator_(allocator), counter_(counter), poison_(poison), slab_grows_(slab_bytes == kGrowingSlab) {
+  if (slab_grows_) {
+    constexpr std::int64_t kMore = std::int64_t{1} << 43;  // than any run needs; half of a meta allocator's range
+    ZS_CHECK(device() == DeviceKind::meta, "a growing slab on device {}", name_of(device()));
+    slab_.emplace(allocator_.allocate(kMore), kMore);
+  } else if (slab_bytes > 0) {
+    slab_.emplace(allocate(rounded(slab_bytes)), rounded(slab_bytes));
+  }
+}
+
 Pool::~Pool() {
   for (const auto& [address, bytes] : blocks_) allocator_.deallocate(address, bytes);
+  counter_.allocated(-reserved_);
 }
 
 Memory Pool::acquire(std::int64_t bytes, Stream& stream, std::string label) {
@@ -89,10 +127,13 @@ Memory Pool::acquire(std::int64_t bytes, Stream& stream, std::string label) {
   if (bytes == 0) {
     memory.address_ = const_cast<std::byte*>(kEmptyBlock);
   } else {
-    const FreeBlock block = take_block(memory.block_bytes_);
-    if (block.last_user != nullptr && block.last_user != &stream) stream.wait(block.last_use);
-    memory.address_ = block.address;
-    counter_.add(memory.label_, memory.block_bytes_);
+    memory.address_ = take_from_slab(memory.block_bytes_, stream);
+    if (memory.address_ == nullptr) {
+      const FreeBlock block = take_block(memory.block_bytes_);
+      if (block.last_user != nullptr && block.last_user != &stream) stream.wait(block.last_use);
+      memory.address_ = block.address;
+    }
+    counter_.acquired(memory.label_, block_buffer(memory), stream);
   }
   memory.pool_ = this;
   return memory;
@@ -104,24 +145,42 @@ Pool::FreeBlock Pool::take_block(std::int64_t block_bytes) {
     blocks.pop_back();
     return block;
   }
+  return {allocate(block_bytes), nullptr, {}};
+}
+
+void* Pool::take_from_slab(std::int64_t block_bytes, Stream& stream) {
+  if (!slab_) return nullptr;
+  const std::int64_t before = slab_->high_water_bytes();
+  void* const address = slab_->take(block_bytes, stream);
+  if (slab_grows_ && slab_->high_water_bytes() > before) count_allocation(slab_->high_water_bytes() - before);
+  return address;
+}
+
+void* Pool::allocate(std::int64_t bytes) {
   blocks_.reserve(blocks_.size() + 1);
-  void* const address = allocator_.allocate(block_bytes);
-  blocks_.emplace_back(address, block_bytes);
-  reserved_ += block_bytes;
+  void* const address = allocator_.allocate(bytes);
+  blocks_.emplace_back(address, bytes);
+  count_allocation(bytes);
+  if (poison_ && device() == DeviceKind::cpu) std::memset(address, kPoison, static_cast<std::size_t>(bytes));
+  return address;
+}
+
+void Pool::count_allocation(std::int64_t bytes) {
+  reserved_ += bytes;
   ++allocation_calls_;
-  if (poison_ && device() == DeviceKind::cpu) std::memset(address, kPoison, static_cast<std::size_t>(block_bytes));
-  return {address, nullptr, {}};
+  counter_.allocated(bytes);
 }
 
 void Pool::give_back(Memory& memory, Stream& last_user, Event last_use) {
   if (memory.block_bytes_ == 0) return;
-  counter_.remove(memory.label_, memory.block_bytes_);
+  const Buffer block = block_buffer(memory);
+  counter_.released(memory.label_, block, last_user);
   if (poison_) {
-    const Buffer block{memory.address_, memory.block_bytes_, DType::u8, device()};
     last_user.enqueue({"poison", {}, {block}},
                       [block](ExecContext&) { std::memset(block.data, kPoison, static_cast<std::size_t>(block.bytes())); });
     last_user.record(last_use);
   }
+  if (slab_ && slab_->contains(memory.address_)) return slab_->give_back(memory.address_, memory.block_bytes_, last_user, last_use);
   free_[memory.block_bytes_].push_back({memory.address_, &last_user, std::move(last_use)});
 }
 

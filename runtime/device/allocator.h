@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/buffer.h"
+#include "runtime/device/slab.h"
 #include "runtime/device/stream.h"
 
 namespace zs {
@@ -28,11 +30,25 @@ std::unique_ptr<Allocator> make_cpu_allocator();
 /// `range`s (0 is the device's own); a range is 16 TiB wide.
 std::unique_ptr<Allocator> make_meta_allocator(int range = 0);
 
-/// Counts live bytes by label ("activation", "full_param", "master" ...). Owned by a Device, used by its host thread only.
+class Trace;
+
+/// Counts live bytes by label ("activation", "full_param", "master" ...), and what the pools have taken from their allocators for them.
+/// Owned by a Device, used by its host thread only.
 class MemoryCounter {
  public:
+  /// `trace`: where acquisitions and releases are noted while it records; may be null.
+  explicit MemoryCounter(Trace* trace = nullptr) : trace_(trace) {}
+
   void add(const std::string& label, std::int64_t bytes);
   void remove(const std::string& label, std::int64_t bytes);
+  /// The same for a block of a pool, acquired for `stream` or released by it.
+  void acquired(const std::string& label, const Buffer& block, const Stream& stream);
+  void released(const std::string& label, const Buffer& block, const Stream& stream);
+  /// A pool's allocation (bytes > 0) or deallocation (bytes < 0).
+  void allocated(std::int64_t bytes);
+
+  /// Whose memory is acquired from now on: a unit's name, or nothing. Only noted in the trace. Returns the previous owner.
+  std::string set_owner(std::string owner) { return std::exchange(owner_, std::move(owner)); }
 
   std::int64_t live_bytes() const { return live_; }
   std::int64_t peak_bytes() const { return peak_; }
@@ -41,10 +57,32 @@ class MemoryCounter {
   const std::map<std::string, std::int64_t>& live_by_label() const { return by_label_; }
   /// Starts a new peak from what is live now.
   void reset_peak();
+  /// A hash of which blocks of pools are live, and where.
+  std::uint64_t layout() const { return layout_; }
+  /// Taken from the allocators and not given back, in use or cached: what the process really holds for the counted bytes.
+  std::int64_t reserved_bytes() const { return reserved_; }
+  /// How often a pool had to ask its allocator.
+  std::int64_t allocation_calls() const { return allocation_calls_; }
 
  private:
-  std::int64_t live_ = 0, peak_ = 0;
+  Trace* trace_;
+  std::string owner_;
+  std::int64_t live_ = 0, peak_ = 0, reserved_ = 0, allocation_calls_ = 0;
+  std::uint64_t layout_ = 0;
   std::map<std::string, std::int64_t> by_label_, at_peak_;
+};
+
+/// What is acquired while it lives belongs to `owner`.
+class MemoryOwner {
+ public:
+  MemoryOwner(MemoryCounter& counter, std::string owner) : counter_(counter), previous_(counter.set_owner(std::move(owner))) {}
+  ~MemoryOwner() { counter_.set_owner(std::move(previous_)); }
+  MemoryOwner(const MemoryOwner&) = delete;
+  MemoryOwner& operator=(const MemoryOwner&) = delete;
+
+ private:
+  MemoryCounter& counter_;
+  std::string previous_;
 };
 
 class Pool;
@@ -82,13 +120,17 @@ class Memory {
 /// A stream-ordered caching pool over an Allocator. Blocks go out and come back in the host's program order, which makes
 /// the counted peak deterministic and equal on the meta device; a block acquired for a stream other than the one that
 /// used it last makes the acquiring stream wait for that last use, on the device. One host thread uses it. Sizes are
-/// rounded up to whole 64 bytes, and counted so; blocks are reused by exact rounded size; nothing goes back to the
+/// rounded up to whole 64 bytes, and counted so; blocks outside a slab are reused by exact rounded size; nothing goes back to the
 /// allocator before the pool dies, which must not be before the streams have finished with its blocks.
 class Pool {
  public:
+  static constexpr std::int64_t kGrowingSlab = -1;
+
   /// `poison`: fill a block with 0xff bytes (NaN in every floating-point type) when it is new, and by an op on its last
   /// user when it is released (DeviceOptions::perturb_seed). Counts and addresses stay the same.
-  Pool(Allocator& allocator, MemoryCounter& counter, bool poison = false) : allocator_(allocator), counter_(counter), poison_(poison) {}
+  /// `slab_bytes`: taken from the allocator at once; blocks come out of it as long as they fit (0: no slab; kGrowingSlab: they always do,
+  /// on the meta device only).
+  Pool(Allocator& allocator, MemoryCounter& counter, bool poison = false, std::int64_t slab_bytes = 0);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -111,11 +153,16 @@ class Pool {
     Event last_use;
   };
   FreeBlock take_block(std::int64_t block_bytes);
+  void* take_from_slab(std::int64_t block_bytes, Stream& stream);
+  void* allocate(std::int64_t bytes);
+  void count_allocation(std::int64_t bytes);
+  Buffer block_buffer(const Memory& memory) const { return {memory.address_, memory.block_bytes_, DType::u8, device()}; }
   void give_back(Memory& memory, Stream& last_user, Event last_use);
 
   Allocator& allocator_;
   MemoryCounter& counter_;
-  bool poison_;
+  bool poison_, slab_grows_;
+  std::optional<Slab> slab_;
   std::map<std::int64_t, std::vector<FreeBlock>> free_;  // by block size; last in, first out
   std::vector<std::pair<void*, std::int64_t>> blocks_;
   std::int64_t reserved_ = 0, allocation_calls_ = 0;

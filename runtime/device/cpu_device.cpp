@@ -12,7 +12,8 @@ constexpr double kStopAfterTimeoutS = 5;
 }  // namespace
 
 CpuDevice::State::State(const DeviceOptions& options, Trace& trace, MemoryCounter& counter)
-    : group{.options = options, .trace = trace}, pool(*allocator, counter, options.perturb_seed != 0) {}
+    : pool(*allocator, counter, options.perturb_seed != 0, options.slab_bytes),
+      group{.options = options, .trace = trace, .scratch = scratch} {}
 
 CpuDevice::CpuDevice(const DeviceOptions& options) : Device(options), state_(std::make_unique<State>(options, trace_, counter_)) {
   for (int role = 0; role < kStreamRoles; ++role) {
@@ -23,6 +24,7 @@ CpuDevice::CpuDevice(const DeviceOptions& options) : Device(options), state_(std
 
 CpuDevice::~CpuDevice() {
   trace_.stop();
+  state_->scratch.drop();
   // After a timeout somebody is known to hang: wait only for those that a poisoned group lets go.
   double limit_s = options_.sync_timeout_s;
   if (state_->group.timed_out) limit_s = std::min(limit_s, kStopAfterTimeoutS);

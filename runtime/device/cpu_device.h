@@ -16,14 +16,20 @@ class CpuDevice final : public Device {
   Allocator& allocator() override { return *state_->allocator; }
   Pool& pool() override { return state_->pool; }
   Profile& profile() override { return state_->group.profile; }
+  Scratch& scratch() override { return state_->scratch; }
 
  private:
   /// All that a stream's thread may touch. Destroyed only after the threads have ended.
   struct State {
     State(const DeviceOptions& options, Trace& trace, MemoryCounter& counter);
-    CpuStreamGroup group;
+    ~State() { scratch.drop(); }
+    State(const State&) = delete;
+    State& operator=(const State&) = delete;
+
     std::unique_ptr<Allocator> allocator = make_cpu_allocator();
     Pool pool;
+    Scratch scratch{pool};
+    CpuStreamGroup group;
     std::array<std::unique_ptr<CpuStream>, kStreamRoles> streams;
   };
   std::unique_ptr<State> state_;

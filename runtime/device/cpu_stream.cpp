@@ -84,6 +84,8 @@ void CpuStream::append(std::unique_ptr<Node> node) {
 
 void CpuStream::enqueue(OpInfo info, Work work) {
   auto node = std::make_unique<Node>();
+  node->scratch = group_.scratch.reserve(*this, info.scratch_bytes);
+  if (!node->scratch.empty()) info.writes.push_back(node->scratch);
   if (group_.trace.is_recording()) group_.trace.add({TraceEntry::Kind::op, role_, info, -1});
   node->kind = Node::Kind::op;
   node->is_timed = group_.profile.is_recording();
@@ -247,6 +249,7 @@ void CpuStream::run_op(Node& node, ExecContext& context) {
     touch_declared(node.info);
 #endif
     const std::int64_t start_ns = node.is_timed ? now_ns() : 0;
+    context.set_scratch(node.scratch);
     node.work(context);
     if (node.is_timed) group_.profile.add(role_, {std::move(node.info.name), false, start_ns, now_ns()});
   } catch (...) {

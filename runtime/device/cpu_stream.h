@@ -10,6 +10,7 @@
 #include "runtime/device/cpu_event.h"
 #include "runtime/device/device.h"
 #include "runtime/device/profile.h"
+#include "runtime/device/scratch.h"
 #include "runtime/device/stream.h"
 #include "runtime/device/trace.h"
 
@@ -23,6 +24,7 @@ struct CpuStreamGroup {
   const DeviceOptions options;
   Trace& trace;
   Profile profile = {};
+  Scratch& scratch;
   CpuEventPool::Owner events = CpuEventPool::create();
   std::vector<const CpuStream*> streams = {};  ///< to say what each was doing when one does not finish
   std::int64_t next_record_id = 0;
@@ -74,6 +76,7 @@ class CpuStream final : public Stream {
     CpuEventRecord* record = nullptr;          // kind == record or wait
     OpInfo info;
     Work work;
+    Buffer scratch;
     std::atomic<Node*> next{nullptr};
   };
   static constexpr std::uint64_t kNobodyWaits = ~std::uint64_t{0};

@@ -5,6 +5,7 @@
 
 #include "runtime/device/allocator.h"
 #include "runtime/device/profile.h"
+#include "runtime/device/scratch.h"
 #include "runtime/device/stream.h"
 #include "runtime/device/trace.h"
 
@@ -15,6 +16,7 @@ struct DeviceOptions {
   std::vector<int> cpus;           ///< CPUs the device's threads may run on; empty: leave the affinity as it is
   double sync_timeout_s = 0;       ///< synchronize() throws SyncTimeout (peer_lost) after this long; 0: no limit (tests only)
   std::uint64_t perturb_seed = 0;  ///< not 0: seeded random delays before each op, per stream, and released blocks are poisoned
+  std::int64_t slab_bytes = 0;     ///< of the device's pool, see Pool
 };
 
 /// One accelerator (or this rank's share of the CPU, or the meta device, which has shapes and lifetimes but no memory and
@@ -30,8 +32,9 @@ class Device {
   virtual Stream& stream(StreamRole role) = 0;
   virtual Allocator& allocator() = 0;
   MemoryCounter& memory() { return counter_; }
-  /// Memory of the compute stream and whatever is not communicated.
+  /// Memory of whatever needs no special one.
   virtual Pool& pool() = 0;
+  virtual Scratch& scratch() = 0;
   Trace& trace() { return trace_; }
   /// Opt-in times of the work, see Profile.
   virtual Profile& profile() = 0;
@@ -42,8 +45,8 @@ class Device {
  protected:
   explicit Device(DeviceOptions options) : options_(std::move(options)) {}
   DeviceOptions options_;
-  MemoryCounter counter_;
   Trace trace_;
+  MemoryCounter counter_{&trace_};
 };
 
 }  // namespace zs

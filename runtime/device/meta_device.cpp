@@ -16,27 +16,35 @@ class MetaEventRecord final : public EventRecord {
 }  // namespace
 
 void MetaStream::enqueue(OpInfo info, Work) {
-  if (trace_.is_recording()) trace_.add({TraceEntry::Kind::op, role_, std::move(info), -1});
+  const Buffer scratch = device_.scratch().reserve(*this, info.scratch_bytes);
+  if (!device_.trace().is_recording()) return;
+  if (!scratch.empty()) info.writes.push_back(scratch);
+  device_.trace().add({TraceEntry::Kind::op, role_, std::move(info), -1});
 }
 
-void MetaStream::synchronize() {
-  if (trace_.is_recording()) trace_.add({TraceEntry::Kind::sync, role_, {}, -1});
-}
+void MetaStream::synchronize() { note(TraceEntry::Kind::sync, -1); }
 
 EventRecord* MetaStream::do_record() {
-  const std::int64_t id = next_record_id_++;
-  if (trace_.is_recording()) trace_.add({TraceEntry::Kind::record, role_, {}, id});
+  const std::int64_t id = device_.next_record_id();
+  note(TraceEntry::Kind::record, id);
   return new MetaEventRecord(id);
 }
 
-void MetaStream::do_wait(EventRecord& record) {
-  if (trace_.is_recording()) trace_.add({TraceEntry::Kind::wait, role_, {}, dynamic_cast<MetaEventRecord&>(record).id()});
+void MetaStream::do_wait(EventRecord& record) { note(TraceEntry::Kind::wait, dynamic_cast<MetaEventRecord&>(record).id()); }
+
+void MetaStream::note(TraceEntry::Kind kind, std::int64_t record_id) {
+  if (device_.trace().is_recording()) device_.trace().add({kind, role_, {}, record_id});
 }
 
 MetaDevice::MetaDevice(const DeviceOptions& options)
     : Device(options),
-      streams_{MetaStream(StreamRole::compute, trace_, next_record_id_), MetaStream(StreamRole::unshard, trace_, next_record_id_),
-               MetaStream(StreamRole::reduce, trace_, next_record_id_), MetaStream(StreamRole::offload, trace_, next_record_id_)},
-      pool_(*allocator_, counter_, options.perturb_seed != 0) {}
+      streams_{MetaStream(StreamRole::compute, *this), MetaStream(StreamRole::unshard, *this), MetaStream(StreamRole::reduce, *this),
+               MetaStream(StreamRole::offload, *this)},
+      pool_(*allocator_, counter_, options.perturb_seed != 0, options.slab_bytes) {}
+
+MetaDevice::~MetaDevice() {
+  trace_.stop();
+  scratch_.drop();
+}
 
 }  // namespace zs

@@ -3,13 +3,16 @@
 #include <array>
 
 #include "runtime/device/device.h"
+#include "runtime/device/scratch.h"
 
 namespace zs {
+
+class MetaDevice;
 
 /// Records the trace and drops the work at once: everything enqueued is done on return. Host thread only.
 class MetaStream final : public Stream {
  public:
-  MetaStream(StreamRole role, Trace& trace, std::int64_t& next_record_id) : role_(role), trace_(trace), next_record_id_(next_record_id) {}
+  MetaStream(StreamRole role, MetaDevice& device) : role_(role), device_(device) {}
   StreamRole role() const override { return role_; }
   void enqueue(OpInfo info, Work work) override;
   void synchronize() override;
@@ -19,22 +22,25 @@ class MetaStream final : public Stream {
   void do_wait(EventRecord& record) override;
 
  private:
+  void note(TraceEntry::Kind kind, std::int64_t record_id);
+
   const StreamRole role_;
-  Trace& trace_;
-  std::int64_t& next_record_id_;
+  MetaDevice& device_;
 };
 
 /// Shapes and lifetimes without memory or arithmetic. Host thread only.
 class MetaDevice final : public Device {
  public:
   explicit MetaDevice(const DeviceOptions& options);
-  ~MetaDevice() override { trace_.stop(); }
+  ~MetaDevice() override;
 
   DeviceKind kind() const override { return DeviceKind::meta; }
   Stream& stream(StreamRole role) override { return streams_[static_cast<int>(role)]; }
   Allocator& allocator() override { return *allocator_; }
   Pool& pool() override { return pool_; }
   Profile& profile() override { return profile_; }
+  Scratch& scratch() override { return scratch_; }
+  std::int64_t next_record_id() { return next_record_id_++; }
 
  private:
   std::int64_t next_record_id_ = 0;
@@ -42,6 +48,7 @@ class MetaDevice final : public Device {
   std::unique_ptr<Allocator> allocator_ = make_meta_allocator();
   Pool pool_;
   Profile profile_;  // stays empty
+  Scratch scratch_{pool_};
 };
 
 }  // namespace zs

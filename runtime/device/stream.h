@@ -32,8 +32,9 @@ constexpr const char* name_of(StreamRole role) {
 /// verifier; in TSan builds the ranges are touched in instrumented code right before the work runs.
 struct OpInfo {
   std::string name;
-  std::vector<Buffer> reads;
-  std::vector<Buffer> writes;
+  std::vector<Buffer> reads = {};
+  std::vector<Buffer> writes = {};
+  std::int64_t scratch_bytes = 0;  ///< the most that it asks of ExecContext::scratch; what it holds there does not outlast it
 };
 
 /// What work sees while it runs. Lives as long as its stream and is used by that stream's thread only.
@@ -53,9 +54,32 @@ class ExecContext {
     return *static_cast<T*>(slot.get());
   }
 
+  /// Working memory for the op that runs, 64-byte aligned, its contents undefined: counted memory of the stream, at most what the op
+  /// declared. Where work runs without a stream (a kernel called by hand) it is the context's own and grows.
+  void* scratch(std::int64_t bytes) {
+    if (!has_stream_ && bytes > scratch_.elems) grow_own_scratch(bytes);
+    ZS_CHECK(bytes <= scratch_.elems, "{} bytes of scratch are used, {} were declared", bytes, scratch_.elems);
+    return scratch_.data;
+  }
+  /// By the stream, before each op: what its OpInfo declared (u8).
+  void set_scratch(const Buffer& scratch) {
+    scratch_ = scratch;
+    has_stream_ = true;
+  }
+
  private:
+  void grow_own_scratch(std::int64_t bytes) {
+    own_scratch_.resize(static_cast<std::size_t>(bytes) + 64);
+    void* address = own_scratch_.data();
+    std::size_t room = own_scratch_.size();
+    scratch_ = {std::align(64, static_cast<std::size_t>(bytes), address, room), bytes, DType::u8, DeviceKind::cpu};
+  }
+
   int threads_;
   void* native_stream_;
+  bool has_stream_ = false;
+  Buffer scratch_;
+  std::vector<std::byte> own_scratch_;
   std::unordered_map<std::type_index, std::shared_ptr<void>> states_;
 };
 
@@ -100,6 +124,11 @@ class Event {
   ~Event() { drop(); }
 
   bool is_recorded() const { return latest_ != nullptr; }
+  /// Of two events of one stream: whether `other` was recorded later.
+  bool is_before(const Event& other) const {
+    const auto source = static_cast<std::size_t>(source_);
+    return clock_[source] < other.clock_[source];
+  }
 
  private:
   friend class Stream;

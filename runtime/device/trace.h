@@ -9,13 +9,17 @@
 namespace zs {
 
 /// One entry in the host's program order. `stream` is the role's number. An `op` carries its declared accesses. A `record`
-/// and the `wait`s bound to it share `record_id` (unique within the trace). `sync` is the host waiting for a stream.
+/// and the `wait`s bound to it share `record_id` (unique within the trace). `sync` is the host waiting for a stream. `acquire` and
+/// `release` are a pool handing out a block for a stream and taking it back from its last user: `op` then has the label as its name and the
+/// block, in bytes, as what it writes.
 struct TraceEntry {
-  enum class Kind : std::uint8_t { op, record, wait, sync };
+  enum class Kind : std::uint8_t { op, record, wait, sync, acquire, release };
   Kind kind;
   StreamRole stream;
-  OpInfo op;                    // kind == op
+  OpInfo op;                    // kind == op, acquire or release
   std::int64_t record_id = -1;  // kind == record or wait
+  std::string owner = {};       // kind == acquire: MemoryCounter's
+  std::int64_t live_bytes = 0;  // kind == acquire or release: counted after it
 };
 
 /// The recorded work of one device. Host thread only. Recording is off until `start`.

@@ -20,6 +20,7 @@ AdamW::AdamW(Executor& executor, const AdamWConfig& config) : executor_(executor
   for (const FlatParameter& unit : executor.units()) {
     elements += unit.layout.numel();
     const std::int64_t bytes = unit.layout.shard_elems() * size_of(DType::f32);
+    const MemoryOwner owner(context.device().memory(), unit.name);
     Moments moments{context.pool().acquire(bytes, compute, "moments"), context.pool().acquire(bytes, compute, "moments"), {}};
     for (const ShardSegment& segment : unit.layout.segments(executor.rank())) {
       const bool has_decay = unit.layout.views()[segment.view].has_decay;

@@ -14,7 +14,9 @@ Executor::Executor(Context& context, World& world, const Precision& precision)
       gather_comm_(world.communicator()),
       reduce_comm_(world.communicator()),
       compute_comm_(world.communicator()),
-      arena_(gather_comm_->arena(), context.device().memory(), context.device().options().perturb_seed != 0) {}
+      comm_pool_(gather_comm_->prefers_arena()
+                     ? arena_.emplace(gather_comm_->arena(), context.device().memory(), context.device().options().perturb_seed != 0)
+                     : context.pool()) {}
 
 Executor::~Executor() {
   units_.clear();
@@ -28,12 +30,13 @@ Executor::~Executor() {
 void Executor::add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed) {
   Stream& compute = context_.stream();
   FlatParameter unit(std::move(name), parameters, FlatLayout(parameters, precision_.param, ranks()));
+  const MemoryOwner owner(context_.device().memory(), unit.name);
   const std::int64_t bytes = unit.layout.shard_elems() * size_of(DType::f32);
-  unit.master = arena_.acquire(bytes, compute, "master");
-  unit.grad = arena_.acquire(bytes, compute, "grad_shard");
+  unit.master = comm_pool_.acquire(bytes, compute, "master");
+  unit.grad = comm_pool_.acquire(bytes, compute, "grad_shard");
   initialise(unit, seed);
   if (precision_.param == DType::bf16) {
-    unit.narrow = arena_.acquire(unit.layout.shard_elems() * size_of(DType::bf16), compute, "param_shard");
+    unit.narrow = comm_pool_.acquire(unit.layout.shard_elems() * size_of(DType::bf16), compute, "param_shard");
     const Buffer narrow = unit.narrow_buffer(), master = unit.master_buffer();
     context_.launch({"narrow:" + unit.name, {master}, {narrow}},
                     [&kernels = context_.kernels(), narrow, master](ExecContext& exec) { kernels.cast(exec, narrow, master); });
@@ -79,7 +82,8 @@ void Executor::gather(FlatParameter& unit) {
   if (is_gather_free()) return;
   Stream& unshard = stream(StreamRole::unshard);
   unshard.wait(masters_ready_);
-  unit.full = arena_.acquire(unit.layout.full_elems() * size_of(precision_.param), unshard, "full_param");
+  const MemoryOwner owner(context_.device().memory(), unit.name);
+  unit.full = comm_pool_.acquire(unit.layout.full_elems() * size_of(precision_.param), unshard, "full_param");
   gather_comm_->all_gather(unshard, unit.name, unit.param_buffer(), unit.full.buffer(precision_.param, unit.layout.full_elems()));
   unshard.record(unit.gathered);
 }
@@ -111,7 +115,8 @@ void Executor::zero(Stream& stream, const char* name, std::vector<Buffer> buffer
 
 void Executor::begin_gradient(FlatParameter& unit) {
   const std::int64_t elems = unit.layout.full_elems();
-  unit.full_grad = arena_.acquire(elems * size_of(precision_.reduce), context_.stream(), "full_grad");
+  const MemoryOwner owner(context_.device().memory(), unit.name);
+  unit.full_grad = comm_pool_.acquire(elems * size_of(precision_.reduce), context_.stream(), "full_grad");
   const Buffer full = unit.full_grad.buffer(precision_.reduce, elems);
   std::vector<Buffer> padding;
   for (const auto& [offset, count] : unit.layout.padding()) padding.push_back(full.slice(offset, count));
@@ -164,7 +169,8 @@ void Executor::read_full(int unit_index, const UseParameter& use) {
   FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
   Stream& unshard = stream(StreamRole::unshard);
   unshard.wait(masters_ready_);
-  Memory memory = arena_.acquire(unit.layout.full_elems() * size_of(DType::f32), unshard, "full_param");
+  const MemoryOwner owner(context_.device().memory(), unit.name);
+  Memory memory = comm_pool_.acquire(unit.layout.full_elems() * size_of(DType::f32), unshard, "full_param");
   const Buffer full = memory.buffer(DType::f32, unit.layout.full_elems());
   gather_comm_->all_gather(unshard, unit.name, unit.master_buffer(), full);
   unshard.synchronize();

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -95,7 +96,8 @@ class Executor {
   Context& context_;
   Precision precision_;
   std::unique_ptr<Communicator> gather_comm_, reduce_comm_, compute_comm_;
-  Pool arena_;  // everything that is communicated
+  std::optional<Pool> arena_;  // where the transport prefers its own memory
+  Pool& comm_pool_;            // everything that is communicated
   std::vector<FlatParameter> units_;
   Event masters_ready_, last_reduction_;
 };

@@ -60,7 +60,11 @@ int ShardedRuntime::pending_uses(int unit) const {
   return uses;
 }
 
-void ShardedRuntime::before_backward(Parameter& parameter) { run(scheduler().before_backward(unit_of(parameter))); }
+void ShardedRuntime::before_backward(Parameter& parameter) {
+  const int unit = unit_of(parameter);
+  context_.device().memory().set_owner(name(unit));
+  run(scheduler().before_backward(unit));
+}
 
 void ShardedRuntime::after_backward(Parameter& parameter) {
   const int unit = unit_of(parameter);
@@ -74,6 +78,7 @@ void ShardedRuntime::end_micro_batch() {
                parameter->name());
     }
   }
+  context_.device().memory().set_owner({});
   run(scheduler().end_micro_batch());
   for (auto& unit : executor_.units()) {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();
@@ -87,6 +92,7 @@ void ShardedRuntime::end_micro_batch() {
 }
 
 void ShardedRuntime::abandon() {
+  context_.device().memory().set_owner({});
   run(scheduler().abandon());
   for (auto& unit : executor_.units()) {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();

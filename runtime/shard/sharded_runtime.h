@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,7 @@ class ShardedRuntime : private ParameterOwner {
   const Executor& executor() const { return executor_; }
   Scheduler& scheduler();
   Context& context() { return context_; }
+  const std::string& name(int unit) const { return names_.at(static_cast<std::size_t>(unit)); }
   /// Everything asked of the executor since the current (or last) micro-batch began.
   const std::vector<Action>& actions() const { return actions_; }
 
@@ -67,7 +69,9 @@ class ShardedRuntime : private ParameterOwner {
 class ForwardScope {
  public:
   ForwardScope(ShardedRuntime* runtime, int unit) : runtime_(runtime), unit_(unit), exceptions_(std::uncaught_exceptions()) {
-    if (runtime_) runtime_->before_forward(unit_);
+    if (!runtime_) return;
+    runtime_->before_forward(unit_);
+    owner_.emplace(runtime_->context().device().memory(), runtime_->name(unit_));
   }
   /// Throws what after_forward throws, unless an exception is already under way.
   ~ForwardScope() noexcept(false) {
@@ -79,6 +83,7 @@ class ForwardScope {
  private:
   ShardedRuntime* runtime_;
   int unit_, exceptions_;
+  std::optional<MemoryOwner> owner_;
 };
 
 }  // namespace zs

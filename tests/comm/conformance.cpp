@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <map>
 #include <numeric>
 #include <thread>
 
@@ -296,6 +297,41 @@ void mesh_axes_connect_the_right_ranks(World& world, Device& device) {
   }
 }
 
+/// Counted bytes after reductions of several sizes on two streams. The buffers are never touched on the meta device.
+std::map<std::string, std::int64_t> reduced_bytes(World& world, Device& device) {
+  const auto comm = world.communicator();
+  for (const std::int64_t n : {0, 3, 777, 100'003, 700'001}) {
+    Memory data = device.pool().acquire(n * world.size() * size_of(DType::f32), device.stream(StreamRole::reduce), "data");
+    const Buffer full = data.buffer(DType::f32, n * world.size());
+    comm->reduce_scatter(device.stream(StreamRole::reduce), "unit", full, full.slice(world.rank() * n, n), Fold::overwrite);
+  }
+  const auto small = world.communicator();
+  for (const std::int64_t n : {1, 5'003}) {
+    Memory data = device.pool().acquire(n * size_of(DType::f32), device.stream(StreamRole::compute), "data");
+    small->all_reduce(device.stream(StreamRole::compute), "unit", data.buffer(DType::f32, n), ReduceOp::max);
+  }
+  if (device.kind() != DeviceKind::meta) device.synchronize();
+  auto bytes = device.memory().live_by_label();
+  bytes["peak"] = device.memory().peak_bytes();
+  bytes["reserved"] = device.memory().reserved_bytes();
+  return bytes;
+}
+
+void scratch_is_counted_and_planned(World& world, Device& device) {
+  const auto real = reduced_bytes(world, device);
+  const auto meta = Device::create(DeviceKind::meta, {});
+  const Transport transport = world.transport() == "mpi" ? Transport::mpi : Transport::local;
+  const auto planned = reduced_bytes(*make_meta_world(world.rank(), world.size(), transport), *meta);
+  for (const auto& [name, bytes] : real) {
+    const auto found = planned.find(name);
+    expect(found != planned.end() && found->second == bytes, "{} bytes of {} on rank {}, planned {}", bytes, name, world.rank(),
+           found == planned.end() ? 0 : found->second);
+  }
+  const bool folds_in_scratch = transport == Transport::mpi && world.size() > 1;
+  expect(real.contains("scratch") == folds_in_scratch && planned.size() == real.size(), "scratch on rank {}: {} labels here, {} planned",
+         world.rank(), real.size(), planned.size());
+}
+
 void agree_returns_the_lowest_failing_rank(World& world, Device&) {
   const auto none = world.agree(0, "not asked for");
   expect(none.code == 0 && none.message.empty() && none.rank == -1, "agreed on {} of rank {}", none.code, none.rank);
@@ -317,6 +353,7 @@ std::span<const ConformanceCase> operation_cases() {
       {"all_reduce reduces", all_reduce_reduces},
       {"a NaN of any rank wins", a_nan_of_any_rank_wins},
       {"long buffers move in chunks", long_buffers_move_in_chunks},
+      {"scratch is counted and planned", scratch_is_counted_and_planned},
       {"broadcast copies the root's data", broadcast_copies_the_roots_data},
       {"all_to_all transposes", all_to_all_transposes},
       {"nobody passes a barrier before all have come", nobody_passes_a_barrier_before_all_have_come},

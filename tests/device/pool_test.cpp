@@ -1,6 +1,8 @@
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <future>
+#include <tuple>
 
 #include "runtime/device/device.h"
 
@@ -79,12 +81,14 @@ TEST_CASE("a block released after another stream's use waits for that stream") {
   Memory full = device->pool().acquire(256, unshard, "full");
   full.release(compute);
   Memory again = device->pool().acquire(256, unshard, "full");
-  REQUIRE(device->trace().entries().size() == 2);
-  CHECK(device->trace().entries()[0].kind == TraceEntry::Kind::record);
-  CHECK(device->trace().entries()[0].stream == StreamRole::compute);
-  CHECK(device->trace().entries()[1].kind == TraceEntry::Kind::wait);
-  CHECK(device->trace().entries()[1].stream == StreamRole::unshard);
-  CHECK(device->trace().entries()[1].record_id == device->trace().entries()[0].record_id);
+  std::vector<TraceEntry> entries = device->trace().entries();
+  std::erase_if(entries, [](const TraceEntry& e) { return e.kind == TraceEntry::Kind::acquire || e.kind == TraceEntry::Kind::release; });
+  REQUIRE(entries.size() == 2);
+  CHECK(entries[0].kind == TraceEntry::Kind::record);
+  CHECK(entries[0].stream == StreamRole::compute);
+  CHECK(entries[1].kind == TraceEntry::Kind::wait);
+  CHECK(entries[1].stream == StreamRole::unshard);
+  CHECK(entries[1].record_id == entries[0].record_id);
 }
 
 TEST_CASE("a block used again by its own stream waits for nothing") {
@@ -107,6 +111,58 @@ TEST_CASE("counted bytes of one program are the same on cpu and meta, perturbed 
   CHECK(run_program(*cpu) == expected);
   const auto perturbed = Device::create(DeviceKind::cpu, patient(5));
   CHECK(run_program(*perturbed) == expected);
+}
+
+TEST_CASE("a trace tells what was acquired and released, by whom, and what was live then") {
+  auto device = Device::create(GENERATE(DeviceKind::cpu, DeviceKind::meta), patient());
+  Stream &compute = device->stream(StreamRole::compute), &reduce = device->stream(StreamRole::reduce);
+  const Memory before = device->pool().acquire(64, compute, "before");
+  device->trace().start();
+  Memory nobodys = device->pool().acquire(100, compute, "first");
+  {
+    const MemoryOwner owner(device->memory(), "blocks.3");
+    Memory owned = device->pool().acquire(200, reduce, "second");
+    owned.release(reduce);
+  }
+  nobodys.release(reduce);
+  std::vector<TraceEntry> entries = device->trace().entries();
+  std::erase_if(entries, [](const TraceEntry& e) { return e.kind != TraceEntry::Kind::acquire && e.kind != TraceEntry::Kind::release; });
+  REQUIRE(entries.size() == 4);
+  using Kind = TraceEntry::Kind;
+  const std::array wanted = {std::tuple(Kind::acquire, StreamRole::compute, "first", 128, "", 64 + 128),
+                             std::tuple(Kind::acquire, StreamRole::reduce, "second", 256, "blocks.3", 64 + 128 + 256),
+                             std::tuple(Kind::release, StreamRole::reduce, "second", 256, "", 64 + 128),
+                             std::tuple(Kind::release, StreamRole::reduce, "first", 128, "", 64)};
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const auto& [kind, stream, label, bytes, owner, live] = wanted[i];
+    CAPTURE(i);
+    CHECK(entries[i].kind == kind);
+    CHECK(entries[i].stream == stream);
+    CHECK(entries[i].op.name == label);
+    REQUIRE(entries[i].op.writes.size() == 1);
+    CHECK(entries[i].op.writes[0].bytes() == bytes);
+    CHECK(entries[i].owner == owner);
+    CHECK(entries[i].live_bytes == live);
+  }
+  CHECK(entries[0].op.writes[0].data == entries[3].op.writes[0].data);
+}
+
+TEST_CASE("what pools take from their allocators is counted until they die") {
+  auto device = Device::create(GENERATE(DeviceKind::cpu, DeviceKind::meta), patient());
+  Stream& stream = device->stream(StreamRole::compute);
+  const auto allocator = make_meta_allocator(3);
+  {
+    Pool other(*allocator, device->memory());
+    Memory a = device->pool().acquire(100, stream, "a");
+    a.reset();
+    Memory b = device->pool().acquire(100, stream, "b"), c = other.acquire(64, stream, "c");
+    CHECK(device->memory().reserved_bytes() == 128 + 64);
+    CHECK(device->memory().allocation_calls() == 2);
+    b.reset();
+    Memory again = device->pool().acquire(128, stream, "again");
+    CHECK(device->memory().allocation_calls() == 2);
+  }
+  CHECK(device->memory().reserved_bytes() == 128);
 }
 
 TEST_CASE("the counter explains the peak by label and can start anew") {

@@ -13,10 +13,10 @@ using namespace zs;
 using nlohmann::json;
 
 TEST_CASE("a line is one JSON object with every column") {
-  StepMetrics m{7, 2.5f, 1.25f, 6e-4, 4096, 1234.5, 3.25, 1 << 20, {}};
+  StepMetrics m{7, 2.5f, 1.25f, 6e-4, 4096, 1234.5, 3.25, 1 << 20, 2, {}};
   CHECK(
       to_json(m) ==
-      R"({"step": 7, "loss": 2.5, "grad_norm": 1.25, "lr": 0.0006, "tokens": 4096, "tokens_per_s": 1234.5, "step_ms": 3.25, "peak_bytes": 1048576})");
+      R"({"step": 7, "loss": 2.5, "grad_norm": 1.25, "lr": 0.0006, "tokens": 4096, "tokens_per_s": 1234.5, "step_ms": 3.25, "peak_bytes": 1048576, "allocations": 2})");
   m.val_loss = 2.75f;
   CHECK(json::parse(to_json(m)).at("val_loss") == 2.75);
 }
@@ -36,7 +36,7 @@ TEST_CASE("floating-point values read back exactly") {
 
 TEST_CASE("values that are not finite are null") {
   const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
-  const json line = json::parse(to_json({1, nan, inf, 0.1, 1, -std::numeric_limits<double>::infinity(), 1, 1, nan}));
+  const json line = json::parse(to_json({1, nan, inf, 0.1, 1, -std::numeric_limits<double>::infinity(), 1, 1, 0, nan}));
   for (const char* key : {"loss", "grad_norm", "tokens_per_s", "val_loss"}) CHECK(line.at(key).is_null());
   CHECK(line.at("lr") == 0.1);
 }
@@ -72,7 +72,7 @@ TEST_CASE("a log that cannot be opened is refused") {
 }
 
 TEST_CASE("the terminal line shows what is known") {
-  Progress progress{{20, 2.431f, 1, 1e-3, 1, 9840, 1, 117440512, {}}, 500, -1, {}};
+  Progress progress{{20, 2.431f, 1, 1e-3, 1, 9840, 1, 117440512, 0, {}}, 500, -1, {}};
   CHECK(progress_line(progress) == "step 20/500  loss 2.4310  9.8k tok/s  peak 112 MiB");
   progress.metrics.val_loss = 2.5f;
   progress.seconds_left = 185;
@@ -81,7 +81,7 @@ TEST_CASE("the terminal line shows what is known") {
 }
 
 TEST_CASE("the live line replaces the last one and fits the terminal") {
-  const Progress progress{{20, 2.431f, 1, 1e-3, 1, 9840, 1, 117440512, {}}, 500, 60, {}};
+  const Progress progress{{20, 2.431f, 1, 1e-3, 1, 9840, 1, 117440512, 0, {}}, 500, 60, {}};
   CHECK(live_line(progress, 200) == "\r" + progress_line(progress) + "\x1b[K");
   CHECK(live_line(progress, 12) == "\rstep 20/500\x1b[K");
   CHECK(live_line(progress, 0) == "\r\x1b[K");

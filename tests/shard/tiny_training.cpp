@@ -43,12 +43,14 @@ Config tiny_config() {
 }
 
 TinyResult train_tiny(World& world, const Config& config, const TinyOptions& options) {
-  const auto device = Device::create(DeviceKind::cpu,
-                                     {.threads = options.threads, .cpus = {}, .sync_timeout_s = 120, .perturb_seed = options.perturb_seed});
-  Session session(*device, world, config);
-  if (options.uses_planned_order) {
-    session.runtime().scheduler().set_order(Mode::train, make_plan(config, world.rank(), world.size()).train_order);
+  DeviceOptions device_options{.threads = options.threads, .cpus = {}, .sync_timeout_s = 120, .perturb_seed = options.perturb_seed};
+  TrainPlan plan;
+  if (options.follows_plan) {
+    plan = make_plan(config, {.rank = world.rank(), .ranks = world.size(), .threads = options.threads});
   }
+  const auto device = options.follows_plan ? plan.create_device(device_options) : Device::create(DeviceKind::cpu, device_options);
+  Session session(*device, world, config);
+  if (options.follows_plan) plan.apply_order(session.runtime());
   TinyResult result;
   for (int step = 1; step <= options.steps; ++step) {
     device->trace().clear();
@@ -59,9 +61,13 @@ TinyResult train_tiny(World& world, const Config& config, const TinyOptions& opt
     result.losses.insert(result.losses.end(), outcome.losses.begin(), outcome.losses.end());
     result.grad_norms.push_back(outcome.grad_norm);
     result.peak_bytes.push_back(outcome.peak_bytes);
+    result.allocations.push_back(outcome.allocations);
+    if (config.run.validate_every > 0 && step % config.run.validate_every == 0) session.validate(samples_of(config));
   }
   result.trace = device->trace().entries();
   result.weights = save_weights(session.runtime().executor(), "");
+  result.reserved_bytes = device->memory().reserved_bytes();
+  result.allocation_calls = device->memory().allocation_calls();
   return result;
 }
 

@@ -12,11 +12,13 @@ namespace zs::test {
 
 /// What a run of a few steps of a tiny GPT left on rank 0.
 struct TinyResult {
-  std::vector<float> losses;             // of every micro-batch of every step, in global order
-  std::vector<float> grad_norms;         // a step
-  std::vector<std::int64_t> peak_bytes;  // a step, the largest of the ranks
-  std::string weights;                   // the hash of the final weights
-  std::vector<TraceEntry> trace;         // of the last step
+  std::vector<float> losses;                              // of every micro-batch of every step, in global order
+  std::vector<float> grad_norms;                          // a step
+  std::vector<std::int64_t> peak_bytes;                   // a step, the largest of the ranks
+  std::vector<std::int64_t> allocations;                  // a step, the most of the ranks
+  std::int64_t reserved_bytes = 0, allocation_calls = 0;  // at the end
+  std::string weights;                                    // the hash of the final weights
+  std::vector<TraceEntry> trace;                          // of the last step
 };
 
 struct TinyOptions {
@@ -24,7 +26,7 @@ struct TinyOptions {
   int threads = 1;
   int steps = 3;
   std::uint64_t perturb_seed = 0;
-  bool uses_planned_order = true;  // else the first micro-batch records it
+  bool follows_plan = true;  // order and memory; else the first micro-batch records the order, and memory is allocated when it is needed
 };
 
 /// 3 blocks of width 32, sequences of 16, 24 micro-batches a step, deterministic.

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <array>
+
+#include "runtime/device/allocator.h"
+
+namespace zs {
+
+class Device;
+
+/// By stream.
+using ScratchBytes = std::array<std::int64_t, kStreamRoles>;
+
+/// The working memory of a device's streams: one counted block for each, as large as the largest that an op of the stream has declared
+/// (OpInfo::scratch_bytes). It grows in the first step and stays. Owned by the device, used by its host thread.
+class Scratch {
+ public:
+  explicit Scratch(Pool& pool) : pool_(pool) {}
+
+  /// At least `bytes` for the op that is enqueued next on `stream`; empty when that needs none.
+  Buffer reserve(Stream& stream, std::int64_t bytes);
+  /// So much for each stream of the device, before it is needed.
+  void reserve(Device& device, const ScratchBytes& bytes);
+  ScratchBytes bytes() const;
+  /// Gives the blocks back: while the streams still live.
+  void drop() noexcept;
+
+ private:
+  Pool& pool_;
+  std::array<Memory, kStreamRoles> blocks_;
+};
+
+}  // namespace zs

@@ -1,0 +1,190 @@
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <numeric>
+
+#include "model/train/plan.h"
+#include "tests/shard/tiny_training.h"
+
+namespace zs::test {
+namespace {
+
+using Kind = TraceEntry::Kind;
+
+bool is_memory(const TraceEntry& entry) { return entry.kind == Kind::acquire || entry.kind == Kind::release; }
+
+Config accumulating_config(int ranks) {
+  Config config = tiny_config();
+  config.train.global_batch = 5 * ranks;
+  return config;
+}
+
+/// Live bytes of the table by kind.
+std::map<std::string, std::int64_t> by_label(const std::vector<PlannedBuffer>& buffers, std::int64_t moment) {
+  std::map<std::string, std::int64_t> bytes;
+  for (const PlannedBuffer& buffer : buffers)
+    if (buffer.is_live_at(moment)) bytes[buffer.label] += buffer.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("I4: counted bytes of every step equal the plan", "[plan]") {
+  const int ranks = GENERATE(1, 2, 4);
+  Config config = tiny_config();
+  config.shard.reshard_after_forward = GENERATE(true, false);
+  config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
+  const TinyResult run = train_tiny(config, {.ranks = ranks});
+  const std::int64_t planned = make_plan(config, 0, ranks).step_peak_bytes;
+  CAPTURE(ranks, config.shard.reshard_after_forward, config.precision.param);
+  CHECK(planned > 0);
+  for (const std::int64_t peak : run.peak_bytes) CHECK(peak == planned);
+}
+
+TEST_CASE("counted bytes do not depend on where the memory comes from", "[plan]") {
+  const Config config = accumulating_config(2);
+  CHECK(train_tiny(config, {.ranks = 2, .follows_plan = false}).peak_bytes[2] == make_plan(config, 0, 2).step_peak_bytes);
+}
+
+TEST_CASE("a run that follows its plan allocates once, before its first step, and never more", "[plan]") {
+  const int ranks = GENERATE(1, 2);
+  Config config = accumulating_config(ranks);
+  config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
+  config.shard.prefetch = GENERATE(0, 2);
+  config.run.validate_every = 2;
+  config.run.validate_batches = 2;
+  CAPTURE(ranks, config.precision.param, config.shard.prefetch);
+  const TinyResult run = train_tiny(config, {.ranks = ranks, .steps = 5});
+  CHECK(run.allocations == std::vector<std::int64_t>{1, 0, 0, 0, 0});
+  CHECK(run.allocation_calls == 1);
+  CHECK(run.reserved_bytes == make_plan(config, 0, ranks).reserved_bytes);
+}
+
+TEST_CASE("a run without a plan allocates nothing after its first steps", "[plan]") {
+  const int ranks = GENERATE(1, 2);
+  Config config = accumulating_config(ranks);
+  config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
+  config.run.validate_every = 2;
+  config.run.validate_batches = 2;
+  const TinyResult run = train_tiny(config, {.ranks = ranks, .steps = 6, .follows_plan = false});
+  CAPTURE(ranks, config.precision.param, run.allocations);
+  CHECK(run.allocations[0] > 10);
+  CHECK(std::accumulate(run.allocations.begin() + 3, run.allocations.end(), std::int64_t{0}) == 0);
+}
+
+TEST_CASE("the table of a step adds up to the counted bytes at every moment", "[plan]") {
+  const int ranks = GENERATE(1, 2, 4);
+  Config config = accumulating_config(ranks);
+  config.shard.reshard_after_forward = GENERATE(true, false);
+  config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
+  const TrainPlan plan = make_plan(config, {.ranks = ranks, .transport = GENERATE(Transport::local, Transport::mpi)});
+  std::int64_t counted = plan.persistent_bytes, differences = 0, moments = 0;
+  for (std::size_t i = 0; i < plan.trace.size(); ++i) {
+    if (is_memory(plan.trace[i])) counted = plan.trace[i].live_bytes, ++moments;
+    differences += live_bytes_at(plan.buffers, static_cast<std::int64_t>(i)) != counted;
+  }
+  CHECK(moments > 100);
+  CHECK(differences == 0);
+  const std::int64_t peak = peak_moment(plan.buffers);
+  CHECK(live_bytes_at(plan.buffers, peak) == plan.step_peak_bytes);
+  CHECK(by_label(plan.buffers, peak) == plan.at_peak);
+}
+
+TEST_CASE("the table says who uses a buffer first and last, and for which unit it is", "[plan]") {
+  Config config = accumulating_config(2);
+  const TrainPlan plan = make_plan(config, 0, 2);
+  const auto name_at = [&](std::int64_t moment) { return plan.trace.at(static_cast<std::size_t>(moment)).op.name; };
+  std::int64_t gathered = 0, gradients = 0;
+  for (const PlannedBuffer& buffer : plan.buffers) {
+    CAPTURE(buffer.label, buffer.owner, buffer.bytes);
+    if (buffer.first_use >= 0) {
+      CHECK(buffer.acquired <= buffer.first_use);
+      CHECK(buffer.first_use <= buffer.last_use);
+      CHECK(buffer.last_use < buffer.released);
+    }
+    if (buffer.label == "full_param") {
+      CHECK(name_at(buffer.first_use) == "shard_to_full:" + buffer.owner);
+      ++gathered;
+    } else if (buffer.label == "full_grad") {
+      CHECK(name_at(buffer.last_use) == "reduce_scatter:" + buffer.owner);
+      ++gradients;
+    } else if (buffer.label == "moments" || buffer.label == "master") {
+      CHECK(name_at(buffer.last_use) == "adamw:" + buffer.owner);
+      CHECK(buffer.acquired == 0);
+      CHECK(buffer.released == std::ssize(plan.trace));
+    } else if (buffer.label == "activation" && buffer.bytes > 64) {
+      CHECK(buffer.owner != "");
+    }
+  }
+  const std::int64_t blocks = config.model.layers, micro_batches = gradients / (blocks + 1);
+  CHECK(micro_batches >= 2);
+  CHECK(micro_batches < 12);
+  CHECK(gradients == (blocks + 1) * micro_batches);
+  // The root and the last block stay gathered for backward.
+  CHECK(gathered == (1 + 1 + 2 * (blocks - 1)) * micro_batches);
+}
+
+TEST_CASE("a plan that leaves out the micro-batches that repeat has the bytes of them all", "[plan]") {
+  const int variant = GENERATE(range(0, 6));
+  Config config = tiny_config();
+  config.train.global_batch = 2 * (30 + GENERATE(0, 1, 2));
+  config.run.validate_every = 1;
+  switch (variant) {
+    case 0: config.precision.param = "bf16"; break;
+    case 1: config.shard.reshard_after_forward = false; break;
+    case 2: config.shard.max_reductions_in_flight = 4; break;
+    case 3:
+      config.train.deterministic = false;
+      config.shard.reduce_every_micro_batch = false;
+      break;
+    case 4: config.shard.prefetch = 3; break;
+    default: config.shard.units = "model"; break;
+  }
+  CAPTURE(variant);
+  const TrainPlan part = make_plan(config, {.ranks = 2}), whole = make_plan(config, {.ranks = 2, .has_every_micro_batch = true});
+  CHECK(part.trace.size() < whole.trace.size());
+  CHECK(part.step_peak_bytes == whole.step_peak_bytes);
+  CHECK(part.at_peak == whole.at_peak);
+  CHECK(part.peak_bytes == whole.peak_bytes);
+  // Where places take longer to repeat than a plan looks, the rest may need a little more.
+  CHECK(part.reserved_bytes <= whole.reserved_bytes);
+  CHECK(static_cast<double>(part.reserved_bytes) > 0.98 * static_cast<double>(whole.reserved_bytes));
+}
+
+TEST_CASE("the meta device's trace of a step is the real one's", "[plan]") {
+  Config config = tiny_config();
+  config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
+  const std::vector<TraceEntry> planned = make_plan(config, {.ranks = 2, .has_every_micro_batch = true}).trace;
+  std::vector<TraceEntry> real = train_tiny(config, {.ranks = 2}).trace;
+  std::erase_if(real, [](const TraceEntry& entry) { return entry.kind == Kind::sync; });
+  REQUIRE(planned.size() == real.size());
+  for (std::size_t i = 0; i < planned.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE(planned[i].kind == real[i].kind);
+    REQUIRE(planned[i].stream == real[i].stream);
+    REQUIRE(planned[i].op.name == real[i].op.name);
+    REQUIRE(planned[i].live_bytes == real[i].live_bytes);
+    REQUIRE(planned[i].owner == real[i].owner);
+  }
+}
+
+TEST_CASE("the page of a plan groups the buffers and ends in the peak", "[plan]") {
+  const Config config = accumulating_config(2);
+  const TrainPlan plan = make_plan(config, 0, 2);
+  const std::string page = describe(plan, config, 2), all = describe(plan, config, 2, true);
+  CHECK_THAT(page, Catch::Contains("moments     blocks.0-2"));
+  CHECK(std::count(page.begin(), page.end(), '\n') < 200);
+  CHECK(std::count(all.begin(), all.end(), '\n') == std::count(page.begin(), page.end(), '\n') + std::ssize(plan.buffers) + 3);
+
+  // The rows' last column adds up to the line below them.
+  const std::string table = describe_grouped(plan.buffers, plan.trace);
+  std::vector<std::int64_t> last_columns;
+  for (std::size_t begin = table.find('\n') + 1; begin < table.size(); begin = table.find('\n', begin) + 1) {
+    const std::string line = table.substr(begin, table.find('\n', begin) - begin);
+    last_columns.push_back(std::stoll(line.substr(line.rfind(' '))));
+  }
+  CHECK(std::accumulate(last_columns.begin(), last_columns.end() - 1, std::int64_t{0}) == last_columns.back());
+  CHECK(last_columns.back() == plan.step_peak_bytes);
+}
+
+}  // namespace zs::test
