@@ -83,21 +83,20 @@ StepReport StepBench::run() {
     report.product_ceiling_gflops = std::max(report.product_ceiling_gflops, gflops);
   };
   {
-    const auto device = Device::create(DeviceKind::cpu, device_options);
+    const TrainPlan plan = make_plan(config_, plan_options(world_, share_.threads));
+    const auto device = plan.create_device(device_options);
     Ranks ranks(world_, *device);
     report.pss_baseline = pss_of(ranks);
     measure_ceiling();
-    run_steps(*device, report);
+    run_steps(*device, plan, report);
   }
   measure_ceiling();
   return report;
 }
 
-void StepBench::run_steps(Device& device, StepReport& report) {
-  const TrainPlan plan = make_plan(config_, world_.rank(), world_.size());
+void StepBench::run_steps(Device& device, const TrainPlan& plan, StepReport& report) {
   Session session(device, world_, config_);
-  session.runtime().scheduler().set_order(Mode::train, plan.train_order);
-  session.runtime().scheduler().set_order(Mode::eval, plan.eval_order);
+  plan.apply_order(session.runtime());
   report.parameters = session.model().parameter_count();
   report.flops_per_token = flops_per_token(report.parameters, report.layers, report.width, report.sequence);
   time_steps(session, report);

@@ -12,7 +12,8 @@
 
 namespace zs {
 class Session;
-}
+struct TrainPlan;
+}  // namespace zs
 
 namespace zs::bench {
 
@@ -36,7 +37,7 @@ class StepBench {
   StepReport run();
 
  private:
-  void run_steps(Device& device, StepReport& report);
+  void run_steps(Device& device, const TrainPlan& plan, StepReport& report);
   void time_steps(Session& session, StepReport& report);
   StepProfile profile_steps(Session& session);
   /// The duration in milliseconds.

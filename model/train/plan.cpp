@@ -134,6 +134,13 @@ void plan_step(TrainPlan& plan, MetaRun& run) {
 
 }  // namespace
 
+PlanOptions plan_options(const World& world, int threads) {
+  return {.rank = world.rank(),
+          .ranks = world.size(),
+          .threads = threads,
+          .transport = world.transport() == "mpi" ? Transport::mpi : Transport::local};
+}
+
 TrainPlan make_plan(const Config& config, const PlanOptions& options) {
   TrainPlan plan;
   record(plan, config, options);

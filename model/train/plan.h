@@ -49,6 +49,9 @@ struct PlanOptions {
   bool has_every_micro_batch = false;
 };
 
+/// Of this rank of this world.
+PlanOptions plan_options(const World& world, int threads);
+
 TrainPlan make_plan(const Config& config, const PlanOptions& options);
 inline TrainPlan make_plan(const Config& config, int rank, int ranks) { return make_plan(config, {.rank = rank, .ranks = ranks}); }
 

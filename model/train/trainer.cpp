@@ -74,13 +74,6 @@ int Trainer::prepare() {
 
 int Trainer::planned_ranks() const { return job_.dry_run && world_.size() == 1 ? static_cast<int>(config_.comm.ranks) : world_.size(); }
 
-PlanOptions Trainer::plan_options() const {
-  return {.rank = world_.rank(),
-          .ranks = planned_ranks(),
-          .threads = share_.threads,
-          .transport = world_.transport() == "mpi" ? Transport::mpi : Transport::local};
-}
-
 void Trainer::check_and_plan() {
   check_ranks(config_, planned_ranks());
   share_ = cpu_share(world_.local_rank(), world_.local_size());
@@ -90,7 +83,9 @@ void Trainer::check_and_plan() {
     batches = std::clamp<std::int64_t>(dataset_->validation->windows() / config_.train.global_batch, 1, batches);
   }
   if (config_.device == "cuda") Device::create(DeviceKind::cuda, {});
-  plan_ = make_plan(config_, plan_options());
+  PlanOptions options = plan_options(world_, share_.threads);
+  options.ranks = planned_ranks();
+  plan_ = make_plan(config_, options);
   if (job_.dry_run) return;
   check_memory();
   if (is_first()) check_run_dir({config_.run.dir, config_.name, job_.overwrite});

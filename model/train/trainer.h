@@ -38,7 +38,6 @@ class Trainer {
   void check_and_plan();
   /// As launched; a dry run on one rank plans for comm.ranks.
   int planned_ranks() const;
-  PlanOptions plan_options() const;
   void check_memory() const;
   void create_run();
   void print_header() const;

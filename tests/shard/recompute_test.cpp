@@ -217,7 +217,7 @@ TEST_CASE("I1: seeded delays and poisoned freed memory do not change a bit of a 
   const TinyResult kept = train_tiny(config, {.ranks = 2});
   config.train.recompute = GENERATE(as<std::string>{}, "block", "attention");
   CHECK(train_tiny(config, {.ranks = 2, .perturb_seed = 1}).weights == kept.weights);
-  CHECK(train_tiny(config, {.ranks = 2, .uses_planned_order = false}).weights == kept.weights);
+  CHECK(train_tiny(config, {.ranks = 2, .follows_plan = false}).weights == kept.weights);
 }
 
 TEST_CASE("I4: a recomputed step counts the planned bytes, enqueues the planned ops, and every access is ordered", "[recompute]") {
