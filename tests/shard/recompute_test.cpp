@@ -227,9 +227,11 @@ TEST_CASE("I4: a recomputed step counts the planned bytes, enqueues the planned 
   config.shard.reshard_after_forward = GENERATE(true, false);
   const int ranks = GENERATE(1, 2);
   CAPTURE(config.train.recompute, config.precision.param, config.shard.reshard_after_forward, ranks);
-  const TrainPlan plan = make_plan(config, 0, ranks);
+  const TrainPlan plan = make_plan(config, {.ranks = ranks, .has_every_micro_batch = true});
   TinyResult run = train_tiny(config, {.ranks = ranks});
   for (const std::int64_t peak : run.peak_bytes) CHECK(peak == plan.step_peak_bytes);
+  CHECK(run.allocations == std::vector<std::int64_t>{1, 0, 0});
+  CHECK(run.reserved_bytes == plan.reserved_bytes);
   CHECK(first_violation(run.trace) == "");
   std::erase_if(run.trace, [](const TraceEntry& entry) { return entry.kind == TraceEntry::Kind::sync; });
   REQUIRE(run.trace.size() == plan.trace.size());
