@@ -70,6 +70,8 @@ std::string format_count(double count) {
   return count < 99.95 ? fmt::format("{:.1f}{}", count, kUnits[unit]) : fmt::format("{:.0f}{}", count, kUnits[unit]);
 }
 
+std::string format_number(std::int64_t count, const char* noun) { return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s"); }
+
 std::string format_duration(double seconds) {
   constexpr double kLongest = 1e9;
   if (!(seconds >= 0) || seconds > kLongest) return "?";

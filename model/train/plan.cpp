@@ -180,9 +180,9 @@ void TrainPlan::apply_order(ShardedRuntime& runtime) const {
 std::string describe(const TrainPlan& plan, const Config& config, int ranks, bool is_full) {
   const DType param = config.precision.param == "bf16" ? DType::bf16 : DType::f32;
   const std::int64_t micro_batches = config.train.global_batch / config.train.micro_batch / ranks;
-  std::string text =
-      fmt::format("plan: {} ranks, {} micro-batches of {} x {} tokens a rank and step, {} parameters, prefetch {}\n\n", ranks,
-                  micro_batches, config.train.micro_batch, config.train.sequence, config.precision.param, config.shard.prefetch);
+  std::string text = fmt::format("plan: {}, {} micro-batch{} of {} x {} tokens a rank and step, {} parameters, prefetch {}\n\n",
+                                 format_number(ranks, "rank"), micro_batches, micro_batches == 1 ? "" : "es", config.train.micro_batch,
+                                 config.train.sequence, config.precision.param, config.shard.prefetch);
   text += describe_units(plan, param);
   text += describe_memory(plan, is_full);
   text += fmt::format("\nschedule of the last micro-batch of a step\n{}", describe_schedule(plan));

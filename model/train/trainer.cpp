@@ -110,9 +110,9 @@ void Trainer::create_run() {
 
 void Trainer::print_header() const {
   const MemoryLimit limit = memory_limit_bytes();
-  fmt::print("zshard {}: {} ranks, {} ({} each), cpu {}, transport {}, memory limit {} ({})\n", version(), world_.size(),
-             share_.description, share_.threads == 1 ? "1 thread" : fmt::format("{} threads", share_.threads), cpu_isa(),
-             world_.transport(), format_bytes(limit.bytes), limit.source);
+  fmt::print("zshard {}: {}, {} ({} each), cpu {}, transport {}, memory limit {} ({})\n", version(), format_number(world_.size(), "rank"),
+             share_.description, format_number(share_.threads, "thread"), cpu_isa(), world_.transport(), format_bytes(limit.bytes),
+             limit.source);
   if (job_.dry_run) fmt::print("{}", describe(plan_, config_, planned_ranks(), job_.full_plan));
   std::fflush(stdout);
 }
