@@ -98,9 +98,8 @@ void Communicator::all_reduce(Stream& stream, std::string_view unit, Buffer data
            name_of(data.dtype));
   const OpTag tag = make_tag("all_reduce", unit, name_of(op), data);
   const std::int64_t scratch_bytes = all_reduce_scratch_bytes(data);
-  stream.enqueue(
-      info("all_reduce", unit, {data}, {data}, scratch_bytes),
-      [this, tag, data, op, scratch_bytes](ExecContext& exec) { do_all_reduce(tag, data, op, exec.scratch(scratch_bytes)); });
+  stream.enqueue(info("all_reduce", unit, {data}, {data}, scratch_bytes),
+                 [this, tag, data, op, scratch_bytes](ExecContext& exec) { do_all_reduce(tag, data, op, exec.scratch(scratch_bytes)); });
 }
 
 void Communicator::broadcast(Stream& stream, std::string_view unit, Buffer data, int root) {

@@ -54,9 +54,7 @@ class MetaWorld final : public World {
   int local_rank() const override { return rank_; }
   int local_size() const override { return size_; }
   std::string transport() const override { return "meta"; }
-  std::unique_ptr<Communicator> communicator() override {
-    return std::make_unique<MetaCommunicator>(rank_, size_, stands_for_, arena_);
-  }
+  std::unique_ptr<Communicator> communicator() override { return std::make_unique<MetaCommunicator>(rank_, size_, stands_for_, arena_); }
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
     const auto self = std::find(ranks.begin(), ranks.end(), rank_);
     ZS_CHECK(self != ranks.end(), "rank {} is not in the group it names", rank_);

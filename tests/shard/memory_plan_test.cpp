@@ -103,7 +103,7 @@ TEST_CASE("the table says who uses a buffer first and last, and for which unit i
       CHECK(buffer.last_use < buffer.released);
     }
     if (buffer.label == "full_param") {
-      CHECK(name_at(buffer.first_use) == "shard_to_full:" + buffer.owner);
+      CHECK(name_at(buffer.first_use) == "all_gather:" + buffer.owner);
       ++gathered;
     } else if (buffer.label == "full_grad") {
       CHECK(name_at(buffer.last_use) == "reduce_scatter:" + buffer.owner);
