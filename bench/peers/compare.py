@@ -207,8 +207,14 @@ def text_of(result):
     return "\n".join(lines)
 
 
+def end_on_signal(number, _frame):
+    sys.exit(128 + number)  # by way of every `finally`, which end what was started
+
+
 def main(arguments):
     options = parse(arguments)
+    signal.signal(signal.SIGTERM, end_on_signal)
+    signal.signal(signal.SIGINT, end_on_signal)
     try:
         check(options)
         result = summary(options, compare(options))

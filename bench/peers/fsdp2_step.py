@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -216,10 +217,12 @@ def launch(options, arguments):
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
         ranks = []
-        for rank in range(options.ranks):
-            env.update(FSDP2_STEP_RANK=str(rank), FSDP2_STEP_STORE=folder + "/store")
-            ranks.append(subprocess.Popen([sys.executable, __file__, *arguments], env=env, stdin=subprocess.DEVNULL))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))  # by way of `finally`
         try:
+            for rank in range(options.ranks):
+                env.update(FSDP2_STEP_RANK=str(rank), FSDP2_STEP_STORE=folder + "/store")
+                ranks.append(subprocess.Popen([sys.executable, __file__, *arguments], env=env, stdin=subprocess.DEVNULL))
             while any(process.poll() is None for process in ranks) and not any(process.poll() for process in ranks):
                 time.sleep(0.05)
         finally:

@@ -8,6 +8,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import time
 
 import harness
 
@@ -45,9 +46,16 @@ class StandIns:
             path.write_text(STAND_IN.format(python=sys.executable, name=name, rates=rates, calls=str(self.calls), megabytes=megabytes))
             path.chmod(0o755)
 
-    def compare(self, *flags):
+    def compare(self, *flags, on_start=None):
         command = [sys.executable, PEERS / "compare.py", "--bench-step", self.folder / "ours", "--python", self.folder / "peer", *flags]
-        return harness.run(command, timeout_s=120)
+        return harness.run(command, timeout_s=120, on_start=on_start)
+
+
+def stop_when_called(process, stand_ins):
+    deadline = time.monotonic() + 60
+    while not stand_ins.calls.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.terminate()
 
 
 def one_line_problems(result, code, words):
@@ -93,6 +101,9 @@ def stand_in_cases(report, folder):
     report.case("PyTorch fails", one_line_problems(result, 1, ["FSDP2 failed", "exit code 3", "RuntimeError: it broke"]), result)
     result = new("hangs", [-1], [20]).compare("--rounds", "1", "--timeout", "2")
     report.case("a run that does not end", one_line_problems(result, 1, ["zshard ran for more than 2 s"]), result)
+    folder_of_stopped = new("stopped", [-1], [20])
+    result = folder_of_stopped.compare("--rounds", "1", on_start=lambda process: stop_when_called(process, folder_of_stopped))
+    report.case("stopped while a run is on", ["exit 143 and nothing left running expected"] if result.code != 143 or result.orphans else [], result)
     result = new("missing", [30], [20]).compare("--bench-step", "no/such/program")
     report.case("bench_step is not built", one_line_problems(result, 1, ["no/such/program"]), result)
 
