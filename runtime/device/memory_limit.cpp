@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <limits>
 #include <optional>
@@ -30,7 +31,7 @@ std::optional<std::int64_t> read_bytes(const std::string& path) {
 }
 
 void lower(MemoryLimit& limit, std::optional<std::int64_t> bytes, const char* source) {
-  if (bytes && *bytes > 0 && *bytes < limit.bytes) limit = {*bytes, source};
+  if (bytes && *bytes > 0 && *bytes < limit.bytes) limit = {.bytes = *bytes, .source = source};
 }
 
 /// The group and its ancestors. Inside a container the path may be the host's and not exist here; the mount's root then is the group.
@@ -43,13 +44,34 @@ void lower_by_group(MemoryLimit& limit, const std::string& root, const Hierarchy
   }
 }
 
-}  // namespace
+/// A line "VmSize:   1234 kB" of /proc/self/status; 0 where there is none.
+std::int64_t status_bytes(const std::string& root, const std::string& key) {
+  std::ifstream status(root + "/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(key + ":")) return std::stoll(line.substr(key.size() + 1)) * 1024;
+  }
+  return 0;
+}
 
-MemoryLimit memory_limit_bytes(const std::string& root) {
+constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+
+/// Nothing where the resource is not limited.
+std::optional<std::int64_t> resource_limit(__rlimit_resource resource) {
+  rlimit limit{};
+  ZS_CHECK(getrlimit(resource, &limit) == 0, "getrlimit({})", static_cast<int>(resource));
+  if (limit.rlim_cur >= static_cast<rlim_t>(kMost)) return std::nullopt;
+  return static_cast<std::int64_t>(limit.rlim_cur);
+}
+
+MemoryLimit physical_memory() {
   const std::int64_t pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
   ZS_CHECK(pages > 0 && page_bytes > 0, "the system says {} pages of {} bytes", pages, page_bytes);
-  MemoryLimit limit{pages * page_bytes, "physical memory"};
+  return {.bytes = pages * page_bytes, .source = "physical memory"};
+}
 
+/// Its bytes are `most` when no group has less.
+MemoryLimit lowest_group(const std::string& root, std::int64_t most) {
+  MemoryLimit limit{.bytes = most, .source = {}};
   // Lines are ID:CONTROLLERS:PATH; version 2 has ID 0 and no controllers.
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
@@ -60,12 +82,30 @@ MemoryLimit memory_limit_bytes(const std::string& root) {
     if (controllers == ",,") lower_by_group(limit, root, kV2, group);
     if (controllers.find(",memory,") != std::string::npos) lower_by_group(limit, root, kV1, group);
   }
-
-  rlimit address_space{};
-  ZS_CHECK(getrlimit(RLIMIT_AS, &address_space) == 0, "getrlimit(RLIMIT_AS)");
-  if (address_space.rlim_cur < static_cast<rlim_t>(std::numeric_limits<std::int64_t>::max()))
-    lower(limit, static_cast<std::int64_t>(address_space.rlim_cur), "ulimit -v");
   return limit;
+}
+
+}  // namespace
+
+std::vector<MemoryLimit> memory_limits(const std::string& root) {
+  std::vector<MemoryLimit> limits{physical_memory()};
+  const std::int64_t physical_bytes = limits.front().bytes;
+  if (MemoryLimit group = lowest_group(root, physical_bytes); group.bytes < physical_bytes) limits.push_back(std::move(group));
+  // glibc sets 64 MiB of addresses aside for each thread's allocations, of which only what is used counts as data.
+  constexpr std::int64_t kArenaBytes = std::int64_t{64} << 20, kUsualStackBytes = std::int64_t{8} << 20;
+  const std::int64_t stack_bytes = resource_limit(RLIMIT_STACK).value_or(kUsualStackBytes);
+  const auto add = [&](__rlimit_resource resource, const char* source, const char* used, std::int64_t thread_bytes) {
+    const auto bytes = resource_limit(resource);
+    if (bytes) limits.push_back({*bytes, source, true, status_bytes(root, used), thread_bytes});
+  };
+  add(RLIMIT_AS, "ulimit -v", "VmSize", stack_bytes + kArenaBytes);
+  add(RLIMIT_DATA, "ulimit -d", "VmData", stack_bytes);
+  return limits;
+}
+
+MemoryLimit memory_limit_bytes(const std::string& root) {
+  const std::vector<MemoryLimit> limits = memory_limits(root);
+  return *std::min_element(limits.begin(), limits.end(), [](const MemoryLimit& a, const MemoryLimit& b) { return a.bytes < b.bytes; });
 }
 
 }  // namespace zs

@@ -151,24 +151,37 @@ TEST_CASE("a group whose path is the host's is found at the mount's root") {
 
 TEST_CASE("without groups the physical memory is the limit") {
   const FakeRoot root;
+  root.write("/proc/self/cgroup", "4:memory:/\n");
+  root.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");  // what version 1 says for none
   const MemoryLimit limit = memory_limit_bytes(root.path);
   CHECK(limit.source == "physical memory");
+  CHECK(memory_limits(root.path).size() == 1);
   CHECK(limit.bytes > 0);
 }
 
 // Sanitizers map terabytes, so they do not live under such a limit.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-TEST_CASE("ulimit -v is a limit") {
+TEST_CASE("ulimit -v and -d are limits of each process, which has used some of them") {
   const FakeRoot root;
+  root.write("/proc/self/status", "VmPeak:\t  9000 kB\nVmSize:\t    7000 kB\nVmData:\t 300 kB\n");
+  const auto [resource, source, used_bytes, has_arenas] = GENERATE(table<__rlimit_resource, std::string, std::int64_t, bool>(
+      {{RLIMIT_AS, "ulimit -v", 7000 * 1024, true}, {RLIMIT_DATA, "ulimit -d", 300 * 1024, false}}));
   rlimit before{}, lowered{};
-  REQUIRE(getrlimit(RLIMIT_AS, &before) == 0);
+  REQUIRE(getrlimit(resource, &before) == 0);
   lowered = before;
   const std::int64_t bytes = memory_limit_bytes(root.path).bytes - 4096;
   lowered.rlim_cur = static_cast<rlim_t>(bytes);
-  REQUIRE(setrlimit(RLIMIT_AS, &lowered) == 0);
+  REQUIRE(setrlimit(resource, &lowered) == 0);
   const MemoryLimit limit = memory_limit_bytes(root.path);
-  REQUIRE(setrlimit(RLIMIT_AS, &before) == 0);
+  const std::vector<MemoryLimit> all = memory_limits(root.path);
+  REQUIRE(setrlimit(resource, &before) == 0);
   CHECK(limit.bytes == bytes);
-  CHECK(limit.source == "ulimit -v");
+  CHECK(limit.source == source);
+  CHECK(limit.is_per_process);
+  CHECK(limit.used_bytes == used_bytes);
+  CHECK((limit.thread_bytes > 64 << 20) == has_arenas);
+  CHECK(limit.thread_bytes > 0);
+  CHECK(all.front().source == "physical memory");
+  CHECK_FALSE(all.front().is_per_process);
 }
 #endif
