@@ -83,24 +83,31 @@ void Trainer::check_and_plan() {
     batches = std::clamp<std::int64_t>(dataset_->validation->windows() / config_.train.global_batch, 1, batches);
   }
   if (config_.device == "cuda") Device::create(DeviceKind::cuda, {});
-  PlanOptions options = plan_options(world_, share_.threads);
-  options.ranks = planned_ranks();
-  plan_ = make_plan(config_, options);
+  plan_ = make_plan(config_, memory_demand().plan);
   if (job_.dry_run) return;
   check_memory();
   if (is_first()) check_run_dir({config_.run.dir, config_.name, job_.overwrite});
 }
 
+MemoryDemand Trainer::memory_demand() const {
+  MemoryDemand demand{config_, plan_options(world_, share_.threads), world_.local_size()};
+  if (planned_ranks() != world_.size()) {  // a dry run for ranks that it has not got
+    demand.plan.ranks = demand.local_ranks = planned_ranks();
+  }
+  return demand;
+}
+
+std::vector<MemoryBudget> Trainer::budgets() const {
+  const int threads = kStreamRoles + share_.threads - 1;
+  return memory_budgets(memory_limits(), threads * (world_.transport() == "mpi" ? 1 : memory_demand().local_ranks));
+}
+
+/// One rank of each host speaks for all of them.
 void Trainer::check_memory() const {
-  const MemoryLimit limit = memory_limit_bytes();
-  const std::int64_t needed = plan_.peak_bytes * (limit.source == "ulimit -v" ? 1 : world_.local_size());
-  // Libraries, the corpus in the page cache and the rest of the system need some too; a machine at its limit only thrashes.
-  constexpr double kUsable = 0.9;
-  if (static_cast<double>(needed) <= kUsable * static_cast<double>(limit.bytes)) return;
-  throw Error(ExitCode::out_of_memory,
-              fmt::format("the plan needs {} on this host, more than 90 % of its {} of {}", format_bytes(needed), limit.source,
-                          format_bytes(limit.bytes)),
-              "train.micro_batch", "lower train.micro_batch or the model's size, or use more hosts");
+  if (world_.local_rank() != 0) return;
+  if (exceeded(memory_demand(), plan_.reserved_bytes, budgets()) != nullptr) {
+    throw memory_refusal(memory_demand(), plan_.reserved_bytes, budgets());
+  }
 }
 
 void Trainer::create_run() {
@@ -113,7 +120,10 @@ void Trainer::print_header() const {
   fmt::print("zshard {}: {}, {} ({} each), cpu {}, transport {}, memory limit {} ({})\n", version(), format_number(world_.size(), "rank"),
              share_.description, format_number(share_.threads, "thread"), cpu_isa(), world_.transport(), format_bytes(limit.bytes),
              limit.source);
-  if (job_.dry_run) fmt::print("{}", describe(plan_, config_, planned_ranks(), job_.full_plan));
+  if (job_.dry_run) {
+    fmt::print("{}\n{}", describe(plan_, config_, planned_ranks(), job_.full_plan),
+               describe_budgets(memory_demand(), plan_.reserved_bytes, budgets()));
+  }
   std::fflush(stdout);
 }
 

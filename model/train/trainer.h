@@ -7,6 +7,7 @@
 #include "comm/world.h"
 #include "model/data/dataset.h"
 #include "model/train/config.h"
+#include "model/train/memory_check.h"
 #include "model/train/metrics.h"
 #include "model/train/plan.h"
 #include "model/train/session.h"
@@ -38,6 +39,8 @@ class Trainer {
   void check_and_plan();
   /// As launched; a dry run on one rank plans for comm.ranks.
   int planned_ranks() const;
+  MemoryDemand memory_demand() const;
+  std::vector<MemoryBudget> budgets() const;
   void check_memory() const;
   void create_run();
   void print_header() const;

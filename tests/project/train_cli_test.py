@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import harness
 import tiny_run
 
-USAGE, DATASET, CANNOT_CREATE, NON_FINITE, CONFIG = 64, 65, 73, 76, 78
+USAGE, DATASET, OUT_OF_MEMORY, CANNOT_CREATE, NON_FINITE, CONFIG = 64, 65, 71, 73, 76, 78
 LIMIT_S = 60
 
 
@@ -29,6 +29,7 @@ class Case:
     env: dict = field(default_factory=dict)
     ranks: tuple = (None, 3)  # None: without mpirun
     creates: bool = False  # a run directory may be there afterwards
+    ulimit: tuple = ()  # of each process: ("-v", KiB)
 
 
 def write(name, data):
@@ -122,6 +123,19 @@ DATA = [
          sets=["data.kind=tokens", "data.train=v9.bin"], says=["v9.bin", "version", "9"]),
 ]
 
+# Half a gigabyte of activations, which is only planned.
+LARGE = ["model.layers=8", "model.width=256", "model.context=512", "train.sequence=512", "train.micro_batch=8"]
+MEMORY = [
+    Case("a plan over ulimit -v", OUT_OF_MEMORY, sets=LARGE, ulimit=("-v", 1000000),
+         says=[r"needs? \d+ MiB in a process, \d+ MiB may be used", "90 % of ulimit -v", r"set train\.recompute=\w+, which needs \d+ MiB"]),
+    Case("a plan over ulimit -d", OUT_OF_MEMORY, sets=LARGE, ulimit=("-d", 400000),
+         says=[r"needs? \d+ MiB in a process, \d+ MiB may be used", "90 % of ulimit -d", r"set train\.\w+="]),
+    Case("a plan over ulimit -v, ranks as threads", OUT_OF_MEMORY, sets=[*LARGE, "comm.ranks=3"], ulimit=("-v", 2000000), ranks=(None,),
+         says=[r"3 ranks need [\d.]+ GiB in a process", r"set train\.\w+="]),
+    Case("a plan over every machine", OUT_OF_MEMORY, sets=["model.layers=1024", "model.width=65536"],
+         says=[r"needs? [\d.]+ TiB on this host", "use a smaller model|hosts like this one"]),
+]
+
 OUTPUT = [
     Case("run.dir below a file", CANNOT_CREATE, prepare=write("file", "x"), sets=["run.dir=file/out"], says=["file/out|file"]),
     Case("run.dir is a file", CANNOT_CREATE, prepare=write("file", "x"), sets=["run.dir=file"], says=["file"]),
@@ -169,7 +183,8 @@ def run_case(train, case, ranks, report):
         for item in case.sets:
             arguments += ["--set", item]
         before = harness.tree(folder)
-        result = harness.run(harness.launch(ranks, [train, *arguments]), LIMIT_S, cwd=folder, env=case.env)
+        limit = ["bash", "-c", f'ulimit {case.ulimit[0]} {case.ulimit[1]} && exec "$@"', "bash"] if case.ulimit else []
+        result = harness.run(harness.launch(ranks, [*limit, train, *arguments]), LIMIT_S, cwd=folder, env=case.env)
         where = "without mpirun" if ranks is None else f"{ranks} ranks"
         report.case(f"{case.name}, {where}", problems_of(case, result, before, harness.tree(folder)), result)
 
@@ -206,7 +221,7 @@ def main():
         run_help(train, "--version", ["0.1.0"], report)
         for ranks in (None, 3):
             run_dry(train, ranks, report)
-    for case in COMMAND_LINE + CONFIGURATION + DATA + OUTPUT:
+    for case in COMMAND_LINE + CONFIGURATION + DATA + MEMORY + OUTPUT:
         if not words or any(word in case.name for word in words):
             for ranks in case.ranks:
                 run_case(train, case, ranks, report)

@@ -1,0 +1,191 @@
+#include "model/train/memory_check.h"
+
+#include <catch2/catch.hpp>
+
+#include "model/train/error_line.h"
+#include "tests/shard/tiny_training.h"
+
+namespace zs::test {
+namespace {
+
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+
+/// A model whose activations, logits and parameters all weigh something: 8 sequences of 64 tokens at a time.
+MemoryDemand demand(int ranks = 2, int local_ranks = 2) {
+  Config config = tiny_config();
+  config.model.layers = 4;
+  config.model.width = 64;
+  config.model.context = 64;
+  config.model.vocab = 1000;
+  config.train.sequence = 64;
+  config.train.micro_batch = 8;
+  config.train.global_batch = 48;
+  config.train.deterministic = false;
+  return {config, {.ranks = ranks, .transport = Transport::mpi}, local_ranks};
+}
+
+std::int64_t rank_bytes(const MemoryDemand& demand) { return make_plan(demand.config, demand.plan).reserved_bytes; }
+
+std::int64_t host_bytes(const MemoryDemand& demand) { return demand.local_ranks * rank_bytes(demand); }
+
+std::vector<MemoryBudget> host_budget(std::int64_t bytes) { return {{bytes, false, "90 % of physical memory"}}; }
+
+/// The proposal for a host budget, checked: its plan fits.
+MemoryChange proposal(const MemoryDemand& demand, std::int64_t bytes) {
+  const auto budgets = host_budget(bytes);
+  REQUIRE(exceeded(demand, rank_bytes(demand), budgets) != nullptr);
+  const auto found = smallest_change(demand, budgets);
+  REQUIRE(found);
+  CHECK(found->rank_bytes == rank_bytes(found->demand));
+  CHECK(exceeded(found->demand, found->rank_bytes, budgets) == nullptr);
+  return *found;
+}
+
+template <class Set>
+MemoryDemand with(MemoryDemand demand, const Set& set) {
+  set(demand);
+  return demand;
+}
+
+}  // namespace
+
+TEST_CASE("a run within every budget is not refused", "[memory]") {
+  const MemoryDemand run = demand();
+  CHECK(exceeded(run, 50, {{100, false, "host"}, {50, true, "process"}}) == nullptr);
+  CHECK(exceeded(run, 51, {{100, false, "host"}, {51, true, "process"}})->source == "host");
+  CHECK(exceeded(run, 51, {{200, false, "host"}, {50, true, "process"}})->source == "process");
+  CHECK(exceeded(run, 60, {{100, false, "host"}, {40, true, "process"}})->source == "process");
+}
+
+TEST_CASE("the ranks of a host share its memory, and threads of one process its limits too", "[memory]") {
+  MemoryDemand run = demand(8, 4);
+  CHECK(needed_bytes(run, 100, {1000, false, "host"}) == 400);
+  CHECK(needed_bytes(run, 100, {1000, true, "process"}) == 100);
+  run.plan.transport = Transport::local;
+  CHECK(needed_bytes(run, 100, {1000, true, "process"}) == 400);
+}
+
+TEST_CASE("a budget is nine tenths of a limit, less what the process needs beside the plan", "[memory]") {
+  const auto budgets =
+      memory_budgets({{.bytes = 10 * kGiB, .source = "physical memory"},
+                      {.bytes = 4 * kGiB, .source = "ulimit -v", .is_per_process = true, .used_bytes = kGiB / 2, .thread_bytes = kGiB / 16},
+                      {.bytes = 1000, .source = "ulimit -d", .is_per_process = true, .used_bytes = 950, .thread_bytes = 1}},
+                     4);
+  REQUIRE(budgets.size() == 3);
+  CHECK(budgets[0].bytes == 9 * kGiB);
+  CHECK_FALSE(budgets[0].is_per_process);
+  CHECK(budgets[0].source == "90 % of physical memory, 10.0 GiB");
+  CHECK(budgets[1].bytes == 36 * kGiB / 10 - kGiB / 2 - kGiB / 4);
+  CHECK(budgets[1].is_per_process);
+  CHECK_THAT(budgets[1].source, Catch::Contains("ulimit -v, 4.0 GiB, less 768 MiB"));
+  CHECK(budgets[2].bytes == 0);
+}
+
+TEST_CASE("recomputation is proposed first, of attention where that is enough", "[memory]") {
+  const MemoryDemand run = demand();
+  const auto attention = with(run, [](MemoryDemand&d) { d.config.train.recompute = "attention"; }),
+             block = with(run, [](MemoryDemand&d) { d.config.train.recompute = "block"; });
+  REQUIRE(host_bytes(block) < host_bytes(attention));
+  REQUIRE(host_bytes(attention) < host_bytes(run));
+  CHECK(proposal(run, host_bytes(run) - 1).text == "set train.recompute=attention");
+  CHECK(proposal(run, host_bytes(attention)).text == "set train.recompute=attention");
+  CHECK(proposal(run, host_bytes(attention) - 1).text == "set train.recompute=block");
+  CHECK(proposal(attention, host_bytes(attention) - 1).text == "set train.recompute=block");
+}
+
+TEST_CASE("then the largest micro-batch that the ranks can share evenly and that fits", "[memory]") {
+  const MemoryDemand run = with(demand(), [](MemoryDemand& d) { d.config.train.recompute = "block"; });
+  const auto of_size = [&](std::int64_t size) { return with(run, [size](MemoryDemand& d) { d.config.train.micro_batch = size; }); };
+  CHECK(proposal(run, host_bytes(run) - 1).text == "set train.micro_batch=6");  // 7 and 5 do not divide 48 / 2
+  CHECK(proposal(run, host_bytes(of_size(6)) - 1).text == "set train.micro_batch=4");
+  CHECK(proposal(run, host_bytes(of_size(2))).text == "set train.micro_batch=2");
+  CHECK(proposal(run, host_bytes(of_size(1))).text == "set train.micro_batch=1");
+  const MemoryChange found = proposal(run, host_bytes(of_size(2)));
+  CHECK_NOTHROW(check_ranks(found.demand.config, found.demand.plan.ranks));
+}
+
+TEST_CASE("then smaller chunks of the loss", "[memory]") {
+  const MemoryDemand run = with(demand(), [](MemoryDemand& d) {
+    d.config.train.recompute = "block";
+    d.config.train.micro_batch = 1;
+    d.config.model.vocab = 20000;
+  });
+  const auto chunk = [&](std::int64_t tokens) { return with(run, [tokens](MemoryDemand& d) { d.config.train.loss_chunk = tokens; }); };
+  REQUIRE(host_bytes(chunk(32)) < host_bytes(run));
+  CHECK(proposal(run, host_bytes(run) - 1).text == "set train.loss_chunk=32");
+  CHECK_FALSE(
+      smallest_change(with(chunk(32), [](MemoryDemand& d) { d.config.shard.prefetch = 0; }), host_budget(host_bytes(chunk(32)) / 4)));
+}
+
+TEST_CASE("then less prefetch, then resharding after forward", "[memory]") {
+  const MemoryDemand least = with(demand(), [](MemoryDemand& d) {
+    d.config.train.recompute = "block";
+    d.config.train.micro_batch = 1;
+    d.config.train.loss_chunk = 32;
+    d.config.model.vocab = 61;
+    d.config.model.width = 128;
+  });
+  const auto deep = with(least, [](MemoryDemand&d) { d.config.shard.prefetch = 3; }),
+             shallow = with(least, [](MemoryDemand&d) { d.config.shard.prefetch = 2; });
+  REQUIRE(host_bytes(shallow) < host_bytes(deep));
+  CHECK(proposal(deep, host_bytes(deep) - 1).text == "set shard.prefetch=2");
+  const auto unsharded = with(least, [](MemoryDemand& d) {
+    d.config.shard.prefetch = 0;
+    d.config.shard.reshard_after_forward = false;
+  });
+  CHECK(proposal(unsharded, host_bytes(unsharded) - 1).text == "set shard.reshard_after_forward=true");
+}
+
+TEST_CASE("then fewer ranks on the host, or more where each process has its own limit, or more hosts", "[memory]") {
+  const MemoryDemand run = with(demand(6, 6), [](MemoryDemand& d) {
+    d.config.train.recompute = "block";
+    d.config.train.micro_batch = 1;
+    d.config.train.loss_chunk = 32;
+    d.config.shard.prefetch = 0;
+  });
+  const auto of_ranks = [&](int ranks) { return with(run, [ranks](MemoryDemand& d) { d.plan.ranks = d.local_ranks = ranks; }); };
+  REQUIRE(host_bytes(of_ranks(4)) < host_bytes(run));
+  CHECK(proposal(run, host_bytes(of_ranks(4))).text == "start 4 ranks (mpirun -np 4)");
+  CHECK(proposal(run, host_bytes(of_ranks(4)) - 1).text == "start 3 ranks (mpirun -np 3)");
+  CHECK(proposal(with(run, [](MemoryDemand& d) { d.plan.transport = Transport::local; }), host_bytes(of_ranks(4))).text ==
+        "set comm.ranks=4");
+
+  const std::vector<MemoryBudget> each = {{rank_bytes(of_ranks(8)), true, "ulimit -v"}};
+  const auto more = smallest_change(run, each);
+  REQUIRE(more);
+  CHECK(more->text == "start 8 ranks (mpirun -np 8)");
+  CHECK(exceeded(more->demand, more->rank_bytes, each) == nullptr);
+
+  const MemoryDemand one = with(run, [](MemoryDemand& d) { d.plan.ranks = d.local_ranks = 1; });
+  const auto hosts = proposal(one, rank_bytes(of_ranks(3)));
+  CHECK(hosts.text == "use 3 hosts like this one, 3 ranks in all");
+  CHECK(hosts.demand.local_ranks == 1);
+}
+
+TEST_CASE("where no single change is enough, the line says what is", "[memory]") {
+  MemoryDemand run = demand(1, 1);
+  run.config.train.global_batch = 8;
+  const MemoryChange least = least_memory(run);
+  CHECK(least.text == "train.recompute=block, train.micro_batch=1");  // nothing else saves anything
+  CHECK(least.rank_bytes == rank_bytes(least.demand));
+  CHECK(least.rank_bytes < rank_bytes(run));
+  const Error together = memory_refusal(run, rank_bytes(run), host_budget(least.rank_bytes));
+  CHECK_THAT(together.what_to_do(), Catch::StartsWith("no single change is enough; train.recompute=block, train.micro_batch=1"));
+  const Error none = memory_refusal(run, rank_bytes(run), host_budget(least.rank_bytes / 8));
+  CHECK_THAT(none.what_to_do(), Catch::StartsWith("use a smaller model or more memory: the least, with train.recompute=block"));
+}
+
+TEST_CASE("a refusal is one line that says what is needed, what there is, and what to do", "[memory]") {
+  const MemoryDemand run = demand();
+  const Error error = memory_refusal(run, rank_bytes(run), host_budget(host_bytes(run) - 1));
+  CHECK(error.code() == ExitCode::out_of_memory);
+  CHECK_THAT(error.what_happened(), Catch::StartsWith("2 ranks need ") && Catch::Contains(" on this host, "));
+  CHECK(error.where() == "90 % of physical memory");
+  CHECK_THAT(error.what_to_do(), Catch::StartsWith("set train.recompute=attention, which needs "));
+  CHECK(error_line(error).size() < 300);
+  CHECK_THAT(describe_budgets(run, rank_bytes(run), host_budget(host_bytes(run) - 1)),
+             Catch::Contains(": too much\n        set train.recompute=attention"));
+  CHECK_THAT(describe_budgets(run, rank_bytes(run), host_budget(host_bytes(run))), !Catch::Contains("too much"));
+}
+
+}  // namespace zs::test
