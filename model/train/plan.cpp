@@ -93,24 +93,22 @@ class MetaRun {
 /// what that did.
 class Repetition {
  public:
-  /// Whether the micro-batch that begins now, in this layout, does all that the last of the `following` ones would.
-  bool is_enough(std::uint64_t layout, std::int64_t following) {
-    const auto seen = std::find(layouts_.begin(), layouts_.end(), layout);
-    if (period_ == 0 && seen != layouts_.end()) period_ = layouts_.end() - seen;
+  /// Whether the micro-batch that begins in this layout may stand for all that follow.
+  bool has_begun(std::uint64_t layout) {
+    const bool is_known = std::find(layouts_.begin(), layouts_.end(), layout) != layouts_.end();
     layouts_.push_back(layout);
-    return (period_ > 0 && following % period_ == 0) || std::ssize(layouts_) == kMost;
+    return is_known || std::ssize(layouts_) == kMost;
   }
 
  private:
   static constexpr std::int64_t kMost = 12;  // small blocks may wander for longer; measured, that is worth a thousandth of the memory
   std::vector<std::uint64_t> layouts_;
-  std::int64_t period_ = 0;
 };
 
 /// The order of units and the size of the streams' scratch, which shape everything after their first micro-batch.
 void record(TrainPlan& plan, const Config& config, const PlanOptions& options) {
   MetaRun run(config, options);
-  run.start(config).abridge([](std::int64_t) { return true; });
+  run.start(config).abridge([] { return true; });
   run.step(1);
   run.rest();
   plan.scratch_bytes = run.device().scratch().bytes();
@@ -150,7 +148,7 @@ TrainPlan make_plan(const Config& config, const PlanOptions& options) {
   plan.apply_order(session.runtime());
   Repetition repetition;
   if (!options.has_every_micro_batch) {
-    session.abridge([&](std::int64_t following) { return repetition.is_enough(run.device().memory().layout(), following); });
+    session.abridge([&] { return repetition.has_begun(run.device().memory().layout()); });
   }
   run.step(1);
   repetition = {};

@@ -98,7 +98,7 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
   const std::int64_t first_of_step = (step - 1) * config_.train.global_batch;
   std::int64_t local = local_micro_batches();
   for (std::int64_t i = 0; i < local; ++i) {
-    if (is_enough_(local - i - 1)) local = i + 1;
+    if (is_enough_()) local = i + 1;
     const std::int64_t micro_batch = i * world_.size() + world_.rank();
     runtime_.begin_micro_batch(Mode::train, i + 1 == local);
     {
@@ -136,7 +136,7 @@ void Session::enqueue_validation(const ReadSamples& read) {
   std::int64_t local = local_micro_batches() * config_.run.validate_batches;
   ZS_CHECK(local <= loss_slots_, "{} validation micro-batches on this rank, {} slots", local, loss_slots_);
   for (std::int64_t i = 0; i < local; ++i) {
-    if (is_enough_(local - i - 1)) local = i + 1;
+    if (is_enough_()) local = i + 1;
     const std::int64_t micro_batch = i * world_.size() + world_.rank();
     runtime_.begin_micro_batch(Mode::eval, true);
     store_loss(forward_loss(micro_batch * config_.train.micro_batch, read), i);

@@ -35,8 +35,8 @@ class Session {
   /// Enqueues step `step` (from 1), whole: forward and backward of this rank's micro-batches (micro-batch i of the step runs on rank i mod
   /// ranks), the reduction, the update. Collective.
   void enqueue_step(std::int64_t step, float lr, const ReadSamples& read, bool wants_stop);
-  /// For plans: before each micro-batch of a step or a validation `is_enough` is asked, with how many follow it; true makes it the last.
-  void abridge(std::function<bool(std::int64_t following)> is_enough) { is_enough_ = std::move(is_enough); }
+  /// For plans: before each micro-batch of a step or a validation `is_enough` is asked; true makes it the last.
+  void abridge(std::function<bool()> is_enough) { is_enough_ = std::move(is_enough); }
   /// Waits for the step and reads its result. An error on the meta device.
   StepResult finish_step();
 
@@ -70,7 +70,7 @@ class Session {
   ShardedRuntime runtime_;
   std::unique_ptr<AdamW> optimizer_;
   std::int64_t loss_slots_;
-  std::function<bool(std::int64_t)> is_enough_ = [](std::int64_t) { return false; };
+  std::function<bool()> is_enough_ = [] { return false; };
   Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64: peak bytes, allocations, stop
   std::int64_t allocations_seen_ = 0;
 };

@@ -117,6 +117,20 @@ TEST_CASE("then smaller chunks of the loss", "[memory]") {
       smallest_change(with(chunk(32), [](MemoryDemand& d) { d.config.shard.prefetch = 0; }), host_budget(host_bytes(chunk(32)) / 4)));
 }
 
+TEST_CASE("of two changes that fit, the one that costs less is proposed", "[memory]") {
+  const MemoryDemand run = with(demand(), [](MemoryDemand& d) {
+    d.config.train.recompute = "block";
+    d.config.train.micro_batch = 2;
+    d.config.model.vocab = 20000;
+  });
+  const auto fits = [&](const MemoryDemand& other) { return host_bytes(other) < host_bytes(run); };
+  REQUIRE(fits(with(run, [](MemoryDemand& d) { d.config.train.loss_chunk = 64; })));
+  REQUIRE(fits(with(run, [](MemoryDemand& d) { d.plan.ranks = d.local_ranks = 1; })));
+  CHECK(proposal(run, host_bytes(run) - 1).text == "set train.micro_batch=1");
+  const MemoryDemand keeps = with(run, [](MemoryDemand& d) { d.config.train.recompute = "none"; });
+  CHECK(proposal(keeps, host_bytes(keeps) - 1).text == "set train.recompute=attention");
+}
+
 TEST_CASE("then less prefetch, then resharding after forward", "[memory]") {
   const MemoryDemand least = with(demand(), [](MemoryDemand& d) {
     d.config.train.recompute = "block";
