@@ -58,6 +58,25 @@ Config step_config(const StepOptions& options, int ranks) {
   }
 }
 
+ReadSamples made_up_samples(const Config& config) {
+  return [&config, rng = CounterRng(static_cast<std::uint64_t>(config.train.seed), hash_name("made-up tokens"))](
+             std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+    const std::int64_t sequence = config.train.sequence;
+    const auto token = [&](std::int64_t sample, std::int64_t position) {
+      const auto counter = static_cast<std::uint64_t>(sample * (sequence + 1) + position);
+      return static_cast<std::int32_t>(rng.bits(counter) % static_cast<std::uint64_t>(config.model.vocab));
+    };
+    inputs.clear();
+    targets.clear();
+    for (std::int64_t sample = first; sample < first + config.train.micro_batch; ++sample) {
+      for (std::int64_t position = 0; position < sequence; ++position) {
+        inputs.push_back(token(sample, position));
+        targets.push_back(token(sample, position + 1));
+      }
+    }
+  };
+}
+
 StepBench::StepBench(World& world, const StepOptions& options, const Config& config)
     : world_(world), options_(options), config_(config), share_(cpu_share(world.local_rank(), world.local_size())) {}
 
@@ -125,9 +144,8 @@ StepProfile StepBench::profile_steps(Session& session) {
 }
 
 double StepBench::step(Session& session, StepReport& report) {
-  const ReadSamples read = [this](std::int64_t first, auto& inputs, auto& targets) { fill(first, inputs, targets); };
   const auto start = Clock::now();
-  session.enqueue_step(++step_, kLearningRate, read, false);
+  session.enqueue_step(++step_, kLearningRate, made_up_samples(config_), false);
   const StepResult result = session.finish_step();
   const double duration_ms = ms_since(start);
   report.peak_bytes = result.peak_bytes;
@@ -135,23 +153,6 @@ double StepBench::step(Session& session, StepReport& report) {
   if (!std::isfinite(report.loss))  // every rank sees the same
     throw Error(ExitCode::non_finite, "the loss is not finite", fmt::format("step {}", step_), "this is a defect of zshard");
   return duration_ms;
-}
-
-void StepBench::fill(std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) const {
-  const CounterRng rng(static_cast<std::uint64_t>(config_.train.seed), hash_name("made-up tokens"));
-  const std::int64_t sequence = config_.train.sequence;
-  const auto token = [&](std::int64_t sample, std::int64_t position) {
-    const auto counter = static_cast<std::uint64_t>(sample * (sequence + 1) + position);
-    return static_cast<std::int32_t>(rng.bits(counter) % static_cast<std::uint64_t>(config_.model.vocab));
-  };
-  inputs.clear();
-  targets.clear();
-  for (std::int64_t sample = first; sample < first + config_.train.micro_batch; ++sample) {
-    for (std::int64_t position = 0; position < sequence; ++position) {
-      inputs.push_back(token(sample, position));
-      targets.push_back(token(sample, position + 1));
-    }
-  }
 }
 
 }  // namespace zs::bench

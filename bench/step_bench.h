@@ -6,12 +6,11 @@
 
 #include "bench/step_report.h"
 #include "comm/world.h"
-#include "model/train/config.h"
+#include "model/train/session.h"
 #include "runtime/device/cpu_topology.h"
 #include "runtime/device/device.h"
 
 namespace zs {
-class Session;
 struct TrainPlan;
 }  // namespace zs
 
@@ -28,6 +27,9 @@ struct StepOptions {
 /// The configuration that a trainer would have for these options. Throws Error(usage).
 Config step_config(const StepOptions& options, int ranks);
 
+/// Random tokens, drawn by (train.seed, sample, position).
+ReadSamples made_up_samples(const Config& config);
+
 /// One rank of bench_step: the ceiling, a model on made-up tokens, timed steps, profiled steps, the ceiling again. One host thread
 /// uses it.
 class StepBench {
@@ -42,7 +44,6 @@ class StepBench {
   StepProfile profile_steps(Session& session);
   /// The duration in milliseconds.
   double step(Session& session, StepReport& report);
-  void fill(std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) const;
 
   World& world_;
   StepOptions options_;

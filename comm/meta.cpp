@@ -9,26 +9,30 @@ namespace {
 constexpr int kArenaRange = 1;  // of addresses; the meta device's own allocator has range 0
 
 /// Declares and checks what the base class declares and checks; the work itself is empty.
-class MetaCommunicator final : public Communicator {
+class IdleCommunicator final : public Communicator {
  public:
-  MetaCommunicator(int rank, int size, Transport stands_for, std::shared_ptr<Allocator> arena)
-      : rank_(rank), size_(size), stands_for_(stands_for), arena_(std::move(arena)) {}
+  struct Kind {
+    const char* name;
+    Transport stands_for;
+    std::shared_ptr<Allocator> arena;
+  };
+  IdleCommunicator(int rank, int size, Kind kind) : rank_(rank), size_(size), kind_(std::move(kind)) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  const char* transport() const override { return "meta"; }
-  Allocator& arena() override { return *arena_; }
+  const char* transport() const override { return kind_.name; }
+  Allocator& arena() override { return *kind_.arena; }
   std::unique_ptr<Communicator> split(int color, int key) override {
-    ZS_CHECK(color == 0 && key == rank_, "split({}, {}) on rank {}: a meta communicator can only be duplicated", color, key, rank_);
-    return std::make_unique<MetaCommunicator>(rank_, size_, stands_for_, arena_);
+    ZS_CHECK(color == 0 && key == rank_, "split({}, {}) on rank {}: this communicator can only be duplicated", color, key, rank_);
+    return std::make_unique<IdleCommunicator>(rank_, size_, kind_);
   }
 
  private:
   std::int64_t reduce_scatter_scratch_bytes(const Buffer& full) const override {
-    return stands_for_ == Transport::mpi ? mpi_reduce_scatter_scratch_bytes(size_, full) : 0;
+    return kind_.stands_for == Transport::mpi ? mpi_reduce_scatter_scratch_bytes(size_, full) : 0;
   }
   std::int64_t all_reduce_scratch_bytes(const Buffer& data) const override {
-    return stands_for_ == Transport::mpi ? mpi_all_reduce_scratch_bytes(rank_, size_, data) : 0;
+    return kind_.stands_for == Transport::mpi ? mpi_all_reduce_scratch_bytes(rank_, size_, data) : 0;
   }
 
   void do_all_gather(const OpTag&, Buffer, Buffer) override {}
@@ -39,13 +43,19 @@ class MetaCommunicator final : public Communicator {
   void do_barrier(const OpTag&) override {}
 
   int rank_, size_;
-  Transport stands_for_;
-  std::shared_ptr<Allocator> arena_;
+  Kind kind_;
 };
+
+std::unique_ptr<Communicator> idle_group(std::span<const int> ranks, int self, const IdleCommunicator::Kind& kind) {
+  const auto place = std::find(ranks.begin(), ranks.end(), self);
+  ZS_CHECK(place != ranks.end(), "rank {} is not in the group it names", self);
+  return std::make_unique<IdleCommunicator>(static_cast<int>(place - ranks.begin()), static_cast<int>(ranks.size()), kind);
+}
 
 class MetaWorld final : public World {
  public:
-  MetaWorld(int rank, int size, Transport stands_for) : rank_(rank), size_(size), stands_for_(stands_for) {
+  MetaWorld(int rank, int size, Transport stands_for)
+      : rank_(rank), size_(size), kind_{"meta", stands_for, make_meta_allocator(kArenaRange)} {
     ZS_CHECK(rank >= 0 && rank < size, "rank {} of a meta world of {}", rank, size);
   }
 
@@ -53,13 +63,9 @@ class MetaWorld final : public World {
   int size() const override { return size_; }
   int local_rank() const override { return rank_; }
   int local_size() const override { return size_; }
-  std::string transport() const override { return "meta"; }
-  std::unique_ptr<Communicator> communicator() override { return std::make_unique<MetaCommunicator>(rank_, size_, stands_for_, arena_); }
-  std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
-    const auto self = std::find(ranks.begin(), ranks.end(), rank_);
-    ZS_CHECK(self != ranks.end(), "rank {} is not in the group it names", rank_);
-    return std::make_unique<MetaCommunicator>(static_cast<int>(self - ranks.begin()), static_cast<int>(ranks.size()), stands_for_, arena_);
-  }
+  std::string transport() const override { return kind_.name; }
+  std::unique_ptr<Communicator> communicator() override { return std::make_unique<IdleCommunicator>(rank_, size_, kind_); }
+  std::unique_ptr<Communicator> group(std::span<const int> ranks) override { return idle_group(ranks, rank_, kind_); }
   Agreement agree(int code, const std::string& message) override {
     return code == 0 ? Agreement{} : Agreement{code, message.substr(0, 1000), rank_};
   }
@@ -67,8 +73,26 @@ class MetaWorld final : public World {
 
  private:
   int rank_, size_;
-  Transport stands_for_;
-  std::shared_ptr<Allocator> arena_ = make_meta_allocator(kArenaRange);
+  IdleCommunicator::Kind kind_;
+};
+
+class NullWorld final : public World {
+ public:
+  explicit NullWorld(World& real) : real_(real) {}
+
+  int rank() const override { return real_.rank(); }
+  int size() const override { return real_.size(); }
+  int local_rank() const override { return real_.local_rank(); }
+  int local_size() const override { return real_.local_size(); }
+  std::string transport() const override { return kind_.name; }
+  std::unique_ptr<Communicator> communicator() override { return std::make_unique<IdleCommunicator>(rank(), size(), kind_); }
+  std::unique_ptr<Communicator> group(std::span<const int> ranks) override { return idle_group(ranks, rank(), kind_); }
+  Agreement agree(int code, const std::string& message) override { return real_.agree(code, message); }
+  void abort(int code) noexcept override { real_.abort(code); }
+
+ private:
+  World& real_;
+  IdleCommunicator::Kind kind_{"null", Transport::local, make_cpu_allocator()};
 };
 
 }  // namespace
@@ -76,5 +100,7 @@ class MetaWorld final : public World {
 std::unique_ptr<World> make_meta_world(int rank, int size, Transport stands_for) {
   return std::make_unique<MetaWorld>(rank, size, stands_for);
 }
+
+std::unique_ptr<World> make_null_world(World& real) { return std::make_unique<NullWorld>(real); }
 
 }  // namespace zs

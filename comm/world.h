@@ -65,6 +65,10 @@ enum class Transport : std::uint8_t { local, mpi };
 /// `group` makes any group.
 std::unique_ptr<World> make_meta_world(int rank, int size, Transport stands_for = Transport::local);
 
+/// The ranks of `real`, which must outlive it, whose collectives move nothing and wait for nobody, so that what they write keeps what it
+/// held: for finding out what a step takes without communication. Like the meta world's, its communicators can only be duplicated.
+std::unique_ptr<World> make_null_world(World& real);
+
 /// How the process was launched, read off the environment, before MPI is touched. Throws Error(usage) when a launcher's
 /// variables (PMI_SIZE, SLURM_NTASKS with SLURM_PROCID, MPI_LOCALNRANKS, WORLD_SIZE ...) say several ranks and Open MPI's do not.
 enum class Launch { single, mpirun };

@@ -102,12 +102,15 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
     const std::int64_t micro_batch = i * world_.size() + world_.rank();
     runtime_.begin_micro_batch(Mode::train, i + 1 == local);
     {
+      device_.trace().set_phase("forward");
       const Tensor loss = forward_loss(first_of_step + micro_batch * config_.train.micro_batch, read);
       store_loss(loss, i);
+      device_.trace().set_phase("backward");
       backward(loss, backward_seed());
     }
     runtime_.end_micro_batch();
   }
+  device_.trace().set_phase("optimizer");
   optimizer_->step(lr, step);
   gather_losses();
   const Buffer status = status_.buffer(DType::i64, kStatus);

@@ -20,6 +20,7 @@ struct TraceEntry {
   std::int64_t record_id = -1;  // kind == record or wait
   std::string owner = {};       // kind == acquire: MemoryCounter's
   std::int64_t live_bytes = 0;  // kind == acquire or release: counted after it
+  std::string phase = {};       // of the step: Trace::set_phase
 };
 
 /// The recorded work of one device. Host thread only. Recording is off until `start`.
@@ -29,12 +30,18 @@ class Trace {
   void stop() { recording_ = false; }
   void clear() { entries_.clear(); }
   bool is_recording() const { return recording_; }
-  void add(TraceEntry entry) { entries_.push_back(std::move(entry)); }
+  void add(TraceEntry entry) {
+    entry.phase = phase_;
+    entries_.push_back(std::move(entry));
+  }
+  /// What the program does from now on ("forward", "backward", "optimizer"), for whoever reads the trace.
+  void set_phase(const char* phase) { phase_ = phase; }
   const std::vector<TraceEntry>& entries() const { return entries_; }
   std::vector<TraceEntry>& entries() { return entries_; }
 
  private:
   bool recording_ = false;
+  const char* phase_ = "";
   std::vector<TraceEntry> entries_;
 };
 

@@ -1,0 +1,164 @@
+#include "bench/overlap_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "bench/median.h"
+#include "model/train/session.h"
+
+namespace zs::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr float kLearningRate = 1e-4f;
+constexpr double kStepTimeouts = 20;  // a step may take longer than the longest wait for a peer inside one of its operations
+constexpr int kCommunicationRounds = 3;
+constexpr const char* kPhases[] = {"forward", "backward", "optimizer"};
+
+double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+
+bool communicates(StreamRole stream) { return stream == StreamRole::unshard || stream == StreamRole::reduce; }
+
+TrainPlan whole_plan(const Config& config, const World& world, int threads) {
+  PlanOptions options = plan_options(world, threads);
+  options.has_every_micro_batch = true;
+  return make_plan(config, options);
+}
+
+}  // namespace
+
+OverlapBench::OverlapBench(World& world, const StepOptions& options, const Config& config)
+    : world_(world),
+      options_(options),
+      config_(config),
+      share_(cpu_share(world.local_rank(), world.local_size())),
+      plan_(whole_plan(config, world, share_.threads)) {
+  for (const TraceEntry& entry : plan_.trace) {
+    if (entry.kind == TraceEntry::Kind::op && entry.stream == StreamRole::compute) compute_phases_.push_back(entry.phase);
+  }
+}
+
+OverlapReport OverlapBench::run() {
+  bind_this_thread(share_.cpus);
+  const DeviceOptions device_options{
+      .threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = kStepTimeouts * config_.comm.timeout_s};
+  Steps steps, compute;
+  CommunicationPrices prices;
+  {
+    const auto device = plan_.create_device(device_options);
+    Session session(*device, world_, config_);
+    plan_.apply_order(session.runtime());
+    steps = measure_steps(session);
+    prices = measure_communication(session);
+  }
+  {
+    const auto null = make_null_world(world_);
+    const TrainPlan plan = whole_plan(config_, *null, share_.threads);
+    const auto device = plan.create_device(device_options);
+    Session session(*device, *null, config_);
+    plan.apply_order(session.runtime());
+    world_.agree(0, "");  // ranks begin together: they share the machine
+    compute = measure_steps(session);
+  }
+  return report(steps, compute, prices);
+}
+
+OverlapBench::Steps OverlapBench::measure_steps(Session& session) {
+  const ReadSamples read = made_up_samples(config_);
+  const auto step = [&] {
+    const auto start = Clock::now();
+    session.enqueue_step(++step_, kLearningRate, read, false);
+    session.finish_step();
+    return ms_since(start);
+  };
+  for (std::int64_t i = 0; i < options_.warmup; ++i) step();
+  std::vector<double> durations;
+  for (std::int64_t i = 0; i < options_.steps; ++i) durations.push_back(step());
+  Profile& profile = session.device().profile();
+  profile.clear();
+  profile.start();
+  for (std::int64_t i = 0; i < options_.profile_steps; ++i) step();
+  profile.stop();
+  Steps result = sum_up(profile);
+  result.ms = median(durations);
+  return result;
+}
+
+OverlapBench::Steps OverlapBench::sum_up(const Profile& profile) const {
+  Steps result{.compute_op_ms = std::vector<double>(compute_phases_.size())};
+  std::size_t count = 0;
+  std::int64_t before_ns = 0;
+  for (const OpTime& time : profile.times(StreamRole::compute)) {
+    if (time.is_wait) continue;
+    const std::size_t op = count++ % compute_phases_.size();
+    if (op == 0) before_ns = time.start_ns;
+    result.compute_op_ms[op] += time.ms() / static_cast<double>(options_.profile_steps);
+    result.phase_ms[compute_phases_[op]] +=
+        static_cast<double>(time.end_ns - before_ns) * 1e-6 / static_cast<double>(options_.profile_steps);
+    before_ns = time.end_ns;
+  }
+  const std::size_t expected = compute_phases_.size() * static_cast<std::size_t>(options_.profile_steps);
+  ZS_CHECK(count == expected, "{} ops ran on the compute stream, {} are in the plan", count, expected);
+  return result;
+}
+
+OverlapBench::CommunicationPrices OverlapBench::measure_communication(Session& session) const {
+  Executor& executor = session.runtime().executor();
+  const std::vector<Action> actions = session.runtime().actions();
+  Profile& profile = session.device().profile();
+  CommunicationPrices prices;
+  for (int round = 0; round < kCommunicationRounds; ++round) {
+    profile.clear();
+    profile.start();
+    for (const Action& action : actions) {
+      executor.run({action});
+      session.device().synchronize();
+    }
+    profile.stop();
+    for (const StreamRole stream : {StreamRole::unshard, StreamRole::reduce}) {
+      for (const OpTime& time : profile.times(stream)) {
+        if (time.is_wait) continue;
+        const auto [price, is_new] = prices.try_emplace({stream, time.name}, time.ms());
+        price->second = std::min(price->second, time.ms());
+      }
+    }
+  }
+  executor.clear_gradients();
+  return prices;
+}
+
+OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, const CommunicationPrices& prices) const {
+  const auto price_of = [&](const TraceEntry& op, std::size_t index) {
+    if (!communicates(op.stream)) return compute.compute_op_ms[index];
+    const auto price = prices.find({op.stream, op.op.name});
+    ZS_CHECK(price != prices.end(), "{} on the {} stream was not measured alone", op.op.name, name_of(op.stream));
+    return price->second;
+  };
+  OverlapReport report{.preset = options_.preset,
+                       .dtype = config_.precision.param,
+                       .transport = world_.transport(),
+                       .strategy = config_.shard.strategy,
+                       .ranks = world_.size(),
+                       .threads = share_.threads,
+                       .micro_batch = config_.train.micro_batch,
+                       .micro_batches = config_.train.global_batch / config_.train.micro_batch / world_.size(),
+                       .sequence = config_.train.sequence,
+                       .prefetch = config_.shard.prefetch,
+                       .max_reductions_in_flight = config_.shard.max_reductions_in_flight,
+                       .reshard_after_forward = config_.shard.reshard_after_forward};
+  std::map<std::string, double> communication;
+  for (const TraceEntry& entry : plan_.trace) {
+    if (entry.kind == TraceEntry::Kind::op && communicates(entry.stream)) communication[entry.phase] += price_of(entry, 0);
+  }
+  report.step = {.name = "step", .compute_ms = compute.ms, .step_ms = steps.ms};
+  for (const char* phase : kPhases) {
+    report.phases.push_back({phase, compute.phase_ms.at(phase), communication[phase], steps.phase_ms.at(phase)});
+    report.step.communication_ms += communication[phase];
+  }
+  report.plan = simulate(plan_.trace, price_of);
+  return report;
+}
+
+}  // namespace zs::bench

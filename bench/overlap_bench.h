@@ -1,0 +1,47 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/overlap_graph.h"
+#include "bench/overlap_report.h"
+#include "bench/step_bench.h"
+#include "model/train/plan.h"
+
+namespace zs::bench {
+
+/// One rank of bench_overlap: the same step with communication, without it (null world), and its communication alone; how much of the
+/// communication hid behind compute, and how much could have. One host thread uses it.
+class OverlapBench {
+ public:
+  OverlapBench(World& world, const StepOptions& options, const Config& config);
+  /// Collective; blocks the host. Times are rank 0's.
+  OverlapReport run();
+
+ private:
+  /// What a run of some steps showed.
+  struct Steps {
+    double ms = 0;                                ///< of one step: median
+    std::vector<double> compute_op_ms = {};       ///< of each op of the compute stream: mean
+    std::map<std::string, double> phase_ms = {};  ///< of each phase: mean
+  };
+  /// By stream and OpInfo::name, in milliseconds: the least of several.
+  using CommunicationPrices = std::map<std::pair<StreamRole, std::string>, double>;
+
+  Steps measure_steps(Session& session);
+  Steps sum_up(const Profile& profile) const;
+  CommunicationPrices measure_communication(Session& session) const;
+  OverlapReport report(const Steps& steps, const Steps& compute, const CommunicationPrices& prices) const;
+
+  World& world_;
+  StepOptions options_;
+  Config config_;
+  CpuShare share_;
+  TrainPlan plan_;
+  std::vector<std::string> compute_phases_;  // of each op of the compute stream
+  std::int64_t step_ = 0;
+};
+
+}  // namespace zs::bench

@@ -1,0 +1,93 @@
+#include "bench/overlap_report.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace zs::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json to_object(const OverlapReport::Phase& phase) {
+  return {{"phase", phase.name},
+          {"compute_ms", phase.compute_ms},
+          {"communication_ms", phase.communication_ms},
+          {"step_ms", phase.step_ms},
+          {"exposed_ms", phase.exposed_ms()}};
+}
+
+std::string row(const OverlapReport::Phase& phase) {
+  return fmt::format("{:<12}{:>12.2f}{:>16.2f}{:>12.2f}{:>12.2f}\n", phase.name, phase.compute_ms, phase.communication_ms, phase.step_ms,
+                     phase.exposed_ms());
+}
+
+}  // namespace
+
+std::string to_json(const OverlapReport& r) {
+  Json phases = Json::array(), path = Json::array();
+  for (const auto& phase : r.phases) phases.push_back(to_object(phase));
+  for (const PathPiece& piece : r.plan.critical_path) {
+    path.push_back({{"stream", name_of(piece.stream)},
+                    {"phase", piece.phase},
+                    {"first_op", piece.first_op},
+                    {"last_op", piece.last_op},
+                    {"ms", piece.ms}});
+  }
+  const Json json = {{"program", "bench_overlap"},
+                     {"preset", r.preset},
+                     {"dtype", r.dtype},
+                     {"transport", r.transport},
+                     {"strategy", r.strategy},
+                     {"ranks", r.ranks},
+                     {"threads", r.threads},
+                     {"micro_batch", r.micro_batch},
+                     {"micro_batches", r.micro_batches},
+                     {"sequence", r.sequence},
+                     {"prefetch", r.prefetch},
+                     {"max_reductions_in_flight", r.max_reductions_in_flight},
+                     {"reshard_after_forward", r.reshard_after_forward},
+                     {"compute_ms", r.step.compute_ms},
+                     {"communication_ms", r.step.communication_ms},
+                     {"step_ms", r.step.step_ms},
+                     {"exposed_ms", r.step.exposed_ms()},
+                     {"hideable_ms", r.hideable_ms()},
+                     {"hidden_ms", r.hidden_ms()},
+                     {"overlap_efficiency", r.hideable_ms() > 0 ? Json(r.efficiency()) : Json()},
+                     {"planned_step_ms", r.plan.step_ms},
+                     {"phases", std::move(phases)},
+                     {"critical_path", std::move(path)}};
+  return json.dump();
+}
+
+std::string to_text(const OverlapReport& r) {
+  std::string text =
+      fmt::format("{}: {}, {} x {} threads over {}, {}, {} x {} x {} tokens a rank; prefetch {}, {} reductions in flight, {}\n\n", r.preset,
+                  r.dtype, r.ranks, r.threads, r.transport, r.strategy, r.micro_batches, r.micro_batch, r.sequence, r.prefetch,
+                  r.max_reductions_in_flight, r.reshard_after_forward ? "resharded after forward" : "kept after forward");
+  text += fmt::format("{:<12}{:>12}{:>16}{:>12}{:>12}\n", "ms", "compute", "communication", "together", "exposed");
+  for (const auto& phase : r.phases) text += row(phase);
+  text += row(r.step);
+  text += fmt::format("\nhideable {:.2f} ms, hidden {:.2f} ms", r.hideable_ms(), r.hidden_ms());
+  text += r.hideable_ms() > 0 ? fmt::format(": overlap efficiency {:.0f} %\n", 100 * r.efficiency()) : "\n";
+  text += fmt::format("\ncritical path of the plan, {:.2f} ms with every op as long as alone\n", r.plan.step_ms);
+  for (const PathPiece& piece : r.plan.critical_path) {
+    text += fmt::format("{:>12.2f}  {:<10}{:<11}{}{}\n", piece.ms, name_of(piece.stream), piece.phase, piece.first_op,
+                        piece.first_op == piece.last_op ? "" : " .. " + piece.last_op);
+  }
+  return text;
+}
+
+std::string sweep_header() {
+  return "| prefetch | reductions in flight | step, ms | compute, ms | communication, ms | exposed, ms | hideable, ms | overlap efficiency "
+         "|\n"
+         "|---|---|---|---|---|---|---|---|\n";
+}
+
+std::string sweep_row(const OverlapReport& r) {
+  return fmt::format("| {} | {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.0f} % |\n", r.prefetch, r.max_reductions_in_flight,
+                     r.step.step_ms, r.step.compute_ms, r.step.communication_ms, r.step.exposed_ms(), r.hideable_ms(),
+                     100 * r.efficiency());
+}
+
+}  // namespace zs::bench

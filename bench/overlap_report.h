@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/overlap_graph.h"
+
+namespace zs::bench {
+
+/// What bench_overlap found out on rank 0; docs/benchmarks.md says what each field means.
+struct OverlapReport {
+  struct Phase {
+    std::string name = {};
+    double compute_ms = 0;        ///< without communication
+    double communication_ms = 0;  ///< alone, of what the phase asks for
+    double step_ms = 0;           ///< as the step runs
+    double exposed_ms() const { return step_ms - compute_ms; }
+  };
+  std::string preset = {}, dtype = {}, transport = {}, strategy = {};
+  int ranks = 1, threads = 1;
+  std::int64_t micro_batch = 0, micro_batches = 0, sequence = 0;
+  std::int64_t prefetch = 0, max_reductions_in_flight = 0;
+  bool reshard_after_forward = true;
+  std::vector<Phase> phases = {};
+  Phase step = {};       ///< all of it
+  Simulation plan = {};  ///< the plan's graph, priced with compute and communication alone
+
+  /// What of the communication the plan's own graph could hide: all but what lengthens the step where nothing disturbs anything.
+  double hideable_ms() const {
+    return step.communication_ms - (plan.step_ms - plan.busy_ms[static_cast<std::size_t>(StreamRole::compute)]);
+  }
+  double hidden_ms() const { return step.communication_ms - step.exposed_ms(); }
+  /// Negative when the step takes longer than compute and communication one after the other. 0 where nothing can be hidden.
+  double efficiency() const { return hideable_ms() > 0 ? hidden_ms() / hideable_ms() : 0; }
+};
+
+std::string to_json(const OverlapReport& report);  ///< one line, without its end
+std::string to_text(const OverlapReport& report);
+/// One row of a sweep, and the lines above it.
+std::string sweep_header();
+std::string sweep_row(const OverlapReport& report);
+
+}  // namespace zs::bench

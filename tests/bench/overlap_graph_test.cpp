@@ -1,0 +1,79 @@
+#include "bench/overlap_graph.h"
+
+#include <catch2/catch.hpp>
+
+#include "bench/overlap_report.h"
+
+using namespace zs;
+using namespace zs::bench;
+
+namespace {
+
+TraceEntry op(StreamRole stream, std::string name) { return {TraceEntry::Kind::op, stream, {std::move(name), {}, {}}}; }
+TraceEntry record(StreamRole stream, std::int64_t id) { return {TraceEntry::Kind::record, stream, {}, id}; }
+TraceEntry wait(StreamRole stream, std::int64_t id) { return {TraceEntry::Kind::wait, stream, {}, id}; }
+
+constexpr StreamRole kCompute = StreamRole::compute, kUnshard = StreamRole::unshard;
+
+/// Two gathers of 3 ms, each needed by an op of 5 ms. Prefetched, the second hides behind the first op.
+std::vector<TraceEntry> two_units(bool is_prefetched) {
+  std::vector<TraceEntry> entries{op(kUnshard, "gather 0"), record(kUnshard, 0), wait(kCompute, 0)};
+  if (!is_prefetched) {
+    entries.insert(entries.end(), {op(kCompute, "block 0"), record(kCompute, 1), wait(kUnshard, 1)});
+    entries.insert(entries.end(), {op(kUnshard, "gather 1"), record(kUnshard, 2)});
+  } else {
+    entries.insert(entries.end(), {op(kUnshard, "gather 1"), record(kUnshard, 2), op(kCompute, "block 0")});
+  }
+  entries.insert(entries.end(), {wait(kCompute, 2), op(kCompute, "block 1")});
+  return entries;
+}
+
+double price(const TraceEntry& entry, std::size_t) { return entry.stream == kUnshard ? 3 : 5; }
+
+}  // namespace
+
+TEST_CASE("a gather that nothing waits for early runs beside compute") {
+  const Simulation result = simulate(two_units(true), price);
+  CHECK(result.step_ms == Approx(3 + 5 + 5));
+  CHECK(result.busy_ms[static_cast<std::size_t>(kCompute)] == Approx(10));
+  CHECK(result.busy_ms[static_cast<std::size_t>(kUnshard)] == Approx(6));
+  REQUIRE(result.critical_path.size() == 2);
+  CHECK(result.critical_path[0].first_op == "gather 0");
+  CHECK(result.critical_path[1].first_op == "block 0");
+  CHECK(result.critical_path[1].last_op == "block 1");
+  CHECK(result.critical_path[1].ms == Approx(10));
+}
+
+TEST_CASE("a gather behind an event of compute lengthens the step, and the critical path goes through it") {
+  const Simulation result = simulate(two_units(false), price);
+  CHECK(result.step_ms == Approx(3 + 5 + 3 + 5));
+  REQUIRE(result.critical_path.size() == 4);
+  CHECK(result.critical_path[2].stream == kUnshard);
+  CHECK(result.critical_path[2].last_op == "gather 1");
+}
+
+TEST_CASE("an event from before the trace orders nothing, and of two records the one waited for counts") {
+  const Simulation result = simulate({wait(kCompute, 7), op(kCompute, "a"), record(kCompute, 8), op(kCompute, "b"), record(kCompute, 9),
+                                      wait(kUnshard, 8), op(kUnshard, "c")},
+                                     price);
+  CHECK(result.step_ms == Approx(10));  // c: 5 to 8
+}
+
+TEST_CASE("prices see the number of the op on its stream") {
+  std::vector<std::size_t> seen;
+  simulate(two_units(true), [&](const TraceEntry& entry, std::size_t index) {
+    if (entry.stream == kCompute) seen.push_back(index);
+    return 1.0;
+  });
+  CHECK(seen == std::vector<std::size_t>{0, 1});
+}
+
+TEST_CASE("what the plan cannot hide is not hideable, and hidden is what did not lengthen the step") {
+  OverlapReport report;
+  report.plan = simulate(two_units(true), price);
+  report.step = {.name = "step", .compute_ms = 10, .communication_ms = 6, .step_ms = 14.5};
+  CHECK(report.hideable_ms() == Approx(3));  // the first gather comes before everything
+  CHECK(report.step.exposed_ms() == Approx(4.5));
+  CHECK(report.hidden_ms() == Approx(1.5));
+  CHECK(report.efficiency() == Approx(0.5));
+}

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""bench_overlap's numbers agree with each other, alone and under mpirun, and a bad command line is one line.
+Usage: bench_overlap_test.py BENCH_OVERLAP"""
+
+import json
+import sys
+
+import harness
+
+SMALL = ["--preset", "tiny", "--layers", "2", "--sequence", "64", "--micro-batch", "2", "--steps", "2", "--warmup", "1", "--profile-steps", "2"]
+PHASES = ["forward", "backward", "optimizer"]
+
+
+def near(a, b):
+    return abs(a - b) <= 1e-6 * max(1, abs(a), abs(b))
+
+
+def number_problems(r):
+    """What must hold between the numbers of one report, whatever the machine."""
+    phases, path = r["phases"], r["critical_path"]
+    facts = {
+        "the phases are a step's": [p["phase"] for p in phases] == PHASES,
+        "communication is the phases' sum": near(r["communication_ms"], sum(p["communication_ms"] for p in phases)),
+        "exposed is what the step takes beyond compute": all(near(p["exposed_ms"], p["step_ms"] - p["compute_ms"]) for p in [*phases, r]),
+        "hidden is the rest of communication": near(r["hidden_ms"], r["communication_ms"] - r["exposed_ms"]),
+        "the critical path is the planned step": near(r["planned_step_ms"], sum(piece["ms"] for piece in path)),
+        "nothing hides that is not there": r["hideable_ms"] <= r["communication_ms"] + 1e-6,
+        "every time but a difference is positive": all(p["compute_ms"] > 0 and p["step_ms"] > 0 for p in [*phases, r]),
+    }
+    return [f"not so: {fact}" for fact, holds in facts.items() if not holds]
+
+
+def report_problems(result, lines=1, **expected):
+    if result.code != 0 or result.err or len(result.out.splitlines()) != lines:
+        return [f"exit 0 and {lines} lines of output expected"]
+    problems = []
+    for report in map(json.loads, result.out.splitlines()):
+        problems += [f"{key} is {report[key]}, expected {value}" for key, value in expected.items() if report[key] != value]
+        problems += number_problems(report)
+    return problems
+
+
+def main():
+    program, report = sys.argv[1], harness.Report()
+    result = harness.run([program, *SMALL, "--json"])
+    report.case("one rank", report_problems(result, ranks=1), result)
+
+    result = harness.run(harness.mpirun(2, [program, *SMALL, "--micro-batches", "2", "--json"]))
+    problems = report_problems(result, ranks=2, micro_batches=2)
+    if not problems and not json.loads(result.out)["critical_path"][0]["first_op"].startswith("all_gather"):
+        problems = ["a step of two ranks begins with a gather"]
+    report.case("two ranks", problems, result)
+
+    result = harness.run(harness.mpirun(2, [program, *SMALL, "--sweep", "--json"]))
+    problems = report_problems(result, lines=16)
+    if not problems:
+        seen = {(r["prefetch"], r["max_reductions_in_flight"]) for r in map(json.loads, result.out.splitlines())}
+        problems = [] if len(seen) == 16 else [f"16 configurations expected: {sorted(seen)}"]
+    report.case("a sweep", problems, result)
+
+    result = harness.run(harness.mpirun(2, [program, *SMALL]))
+    words = ["exposed", "hideable", "critical path", "optimizer"]
+    report.case("the tables", [f"'{word}' is missing" for word in words if word not in result.out] + (["exit 0 expected"] if result.code else []), result)
+
+    result = harness.run(harness.mpirun(2, [program, "--preset", "huge"]))
+    good = result.code == 64 and len(result.err.splitlines()) == 1 and "bench_overlap: error: " in result.err and "--preset" in result.err
+    report.case("refused once by two ranks", [] if good else ["exit 64 and one line that names --preset expected"], result)
+    return report.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
