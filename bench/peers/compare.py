@@ -44,6 +44,7 @@ def parse(arguments):
     parser.add_argument("--warmup", type=positive, default=2, help="steps before them")
     parser.add_argument("--ranks", type=positive, default=1)
     parser.add_argument("--threads", type=positive, help="a rank; default: the CPUs divided by the ranks")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of zshard's configuration; repeatable")
     parser.add_argument("--bench-step", default="build/bench_step")
     parser.add_argument("--python", default=os.environ.get("ZSHARD_PEER_PYTHON", sys.executable),
                         help="of the environment with PyTorch; default: $ZSHARD_PEER_PYTHON, else the one that runs this")
@@ -61,7 +62,7 @@ def commands(options):
     step = [str(word) for flag in flags for word in flag] + ["--json"]
     mpirun = ["mpirun", "-q", "--oversubscribe", "-np", str(options.ranks)] if options.ranks > 1 else []
     return {
-        OURS: [*mpirun, options.bench_step, *step],
+        OURS: [*mpirun, options.bench_step, *step, *(word for setting in options.set for word in ("--set", setting))],
         PEER: [options.python, str(HERE / "fsdp2_step.py"), *step, "--ranks", str(options.ranks), "--threads", str(options.threads)],
     }
 
