@@ -139,7 +139,7 @@ MEMORY = [
 OUTPUT = [
     Case("run.dir below a file", CANNOT_CREATE, prepare=write("file", "x"), sets=["run.dir=file/out"], says=["file/out|file"]),
     Case("run.dir is a file", CANNOT_CREATE, prepare=write("file", "x"), sets=["run.dir=file"], says=["file"]),
-    Case("run.dir in a kernel file system", CANNOT_CREATE, sets=["run.dir=/proc/out"], says=["(/proc", "run.dir"]),
+    Case("run.dir in a kernel file system", CANNOT_CREATE, sets=["run.dir=/proc/out"], says=[r"\(/proc", "run.dir"]),
     Case("run.dir with a name too long", CANNOT_CREATE, sets=["run.dir=" + "d" * 300], says=["ddd"]),
     Case("run.dir holds a run", CANNOT_CREATE, prepare=earlier_run, says=["out", "--overwrite|--resume"]),
     Case("loss not finite", NON_FINITE, says=["loss|gradient|norm", r"step \d+"], creates=True,
