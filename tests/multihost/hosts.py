@@ -1,0 +1,123 @@
+"""Hosts made of network namespaces: each with a name, an address and a shaped link of its own, joined by a bridge. Open MPI takes them for
+what real ones are, because its launcher's remote shell is a script that enters the namespace. Needs root, ip and tc."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+PREFIX = "zshard-"
+NETWORK = "10.77.31"
+# Else mpirun takes minutes to notice that a host is out of reach (docs/clusters.md).
+NOTICE_SOON = [word for name, value in (("time", 2), ("intvl", 1), ("probes", 2)) for word in ("--mca", f"oob_tcp_keepalive_{name}", str(value))]
+
+
+class Unavailable(Exception):
+    """Why this machine cannot have such hosts."""
+
+
+def _run(*command):
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+    if done.returncode != 0:
+        raise Unavailable(f"`{' '.join(command)}` ended with {done.returncode}: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+    return done.stdout
+
+
+def _namespaces():
+    return [line.split()[0] for line in _run("ip", "netns", "list").splitlines() if line.startswith(PREFIX)]
+
+
+def _is_alive(pid):
+    return pathlib.Path("/proc", pid).exists()
+
+
+def _remove(namespace):
+    for pid in subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True).stdout.split():
+        subprocess.run(["kill", "-9", pid], capture_output=True)
+    subprocess.run(["ip", "netns", "delete", namespace], capture_output=True)
+
+
+class Hosts:
+    """`count` hosts named host0, host1 ..., each link limited to `rate` (as tc writes it). A context manager: everything that was made, and every
+    process in it, is gone at the end. What a killed test left behind is removed by the next one."""
+
+    def __init__(self, count, rate="1gbit"):
+        self.names = [f"host{i}" for i in range(count)]
+        self.rate, self.folder = rate, None
+
+    def __enter__(self):
+        for tool in ("ip", "tc", "unshare"):
+            if not shutil.which(tool):
+                raise Unavailable(f"there is no {tool} (Debian: iproute2, util-linux)")
+        if os.geteuid() != 0:
+            raise Unavailable("only root may make network namespaces")
+        for namespace in _namespaces():
+            if not _is_alive(namespace[len(PREFIX):].split("-")[0]):
+                _remove(namespace)
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="hosts."))
+        try:
+            self._make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for name in [*self.names, "switch"]:
+            _remove(self.namespace(name))
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def namespace(self, name):
+        return f"{PREFIX}{os.getpid()}-{name}"
+
+    def pids(self, name):
+        """Of everything that runs on the host."""
+        return [int(pid) for pid in _run("ip", "netns", "pids", self.namespace(name)).split()]
+
+    def cut(self, name):
+        """Pulls the host's cable."""
+        _run("ip", "-n", self.namespace(name), "link", "set", "eth0", "down")
+
+    def on(self, name, command):
+        """The command that runs `command` on the host."""
+        return [str(self.folder / "agent"), name, *map(str, command)]
+
+    def mpirun(self, ranks_each, command, *options):
+        """The command that runs `command` on every host, started on host0."""
+        hosts = ",".join(f"{name}:{ranks_each}" for name in self.names)
+        return self.on("host0", ["mpirun", "-q", "--host", hosts, "--mca", "plm_rsh_agent", self.folder / "agent", "--mca", "btl", "self,vader,tcp",
+                                 "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0", *NOTICE_SOON, *options, *command])
+
+    def _make(self):
+        switch = self.namespace("switch")
+        _run("ip", "netns", "add", switch)
+        _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+        _run("ip", "-n", switch, "link", "set", "bridge", "up")
+        for i, name in enumerate(self.names):
+            self._plug_in(name, i, switch)
+        lines = ["127.0.0.1 localhost", *(f"{NETWORK}.{i + 1} {name}" for i, name in enumerate(self.names))]
+        (self.folder / "hosts").write_text("\n".join(lines) + "\n")
+        self._write_agent()
+        _run(*self.on("host0", ["true"]))
+
+    def _plug_in(self, name, number, switch):
+        namespace, port = self.namespace(name), f"port{number}"
+        _run("ip", "netns", "add", namespace)
+        _run("ip", "-n", namespace, "link", "set", "lo", "up")
+        _run("ip", "-n", namespace, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", switch)
+        _run("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
+        _run("ip", "-n", namespace, "address", "add", f"{NETWORK}.{number + 1}/24", "dev", "eth0")
+        _run("ip", "-n", namespace, "link", "set", "eth0", "up")
+        _run("tc", "-n", namespace, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", self.rate, "burst", "256kb", "latency", "50ms")
+
+    def _write_agent(self):
+        """A remote shell: agent HOST COMMAND... Names are the host's own, /etc/hosts is that of these hosts."""
+        inside = 'mount --bind "$1" /etc/hosts && hostname "$2" && shift 2 && exec sh -c "$*"'
+        agent = self.folder / "agent"
+        agent.write_text(f"""#!/bin/sh
+host=$1
+shift
+exec ip netns exec {PREFIX}{os.getpid()}-"$host" unshare --mount --uts sh -c '{inside}' sh {self.folder}/hosts "$host" "$@"
+""")
+        agent.chmod(0o755)

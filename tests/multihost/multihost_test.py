@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Training across hosts: the same bits as on one, over slow links too, and one clear line and no process left when a host is lost.
+Usage: multihost_test.py TRAIN"""
+
+import os
+import pathlib
+import signal
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "project"))
+
+import harness  # noqa: E402
+import tiny_run  # noqa: E402
+from hosts import Hosts, Unavailable  # noqa: E402
+
+LONG_RUN = {"train__steps": 100000, "run__sample_tokens": 0}
+
+
+def train_options(folder, **values):
+    return [tiny_run.write_files(folder), *tiny_run.options(**values)]
+
+
+def reference(train, folder, ranks):
+    options = train_options(folder, train__steps=4, train__deterministic=True, comm__transport="local", comm__ranks=ranks)
+    return harness.run([train, *options], timeout_s=240, cwd=folder)
+
+
+def left_running(hosts):
+    """Processes on the hosts, a few seconds after a run has ended."""
+    deadline = time.monotonic() + 5
+    while any(hosts.pids(name) for name in hosts.names) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return [f"still running on {name}: {hosts.pids(name)}" for name in hosts.names if hosts.pids(name)]
+
+
+def same_bits_case(report, train, hosts, ranks_each):
+    ranks = ranks_each * len(hosts.names)
+    with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
+        wanted = harness.weights_hash(reference(train, folder, ranks).out)
+    with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
+        options = train_options(folder, train__steps=4, train__deterministic=True)
+        result = harness.run(hosts.mpirun(ranks_each, [train, *options]), timeout_s=240, cwd=folder)
+        problems = [] if result.code == 0 and wanted and harness.weights_hash(result.out) == wanted else [f"exit 0 and weights {wanted} expected"]
+        problems += [] if f"{ranks} ranks" in result.out.partition("\n")[0] else [f"{ranks} ranks expected"]
+    report.case(f"{len(hosts.names)} hosts of {ranks_each} ranks over {hosts.rate}", problems + left_running(hosts), result)
+
+
+def when_it_trains(folder, act):
+    """Does `act` when the run has made some steps."""
+    def wait(_process):
+        metrics, deadline = pathlib.Path(folder, "out", "metrics.jsonl"), time.monotonic() + 120
+        while time.monotonic() < deadline:
+            if metrics.exists() and len(metrics.read_text().splitlines()) >= 3:
+                act()
+                return
+            time.sleep(0.05)
+    return wait
+
+
+def lost_host_case(report, train, name, lose, code, words):
+    with Hosts(2) as hosts, tempfile.TemporaryDirectory(prefix="multihost.") as folder:
+        options = train_options(folder, comm__timeout_s=3, **LONG_RUN)
+        result = harness.run(hosts.mpirun(1, [train, *options]), timeout_s=240, cwd=folder, on_start=when_it_trains(folder, lambda: lose(hosts)))
+        problems = ["it went on until the time limit"] if result.timed_out else [] if result.code in code else [f"exit {code} expected"]
+        problems += [f"'{word}' is missing" for word in words if word not in result.err + result.out]
+        report.case(name, problems + left_running(hosts), result)
+
+
+def kill_all(hosts, name):
+    for pid in hosts.pids(name):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def main():
+    train, report = pathlib.Path(sys.argv[1]).resolve(), harness.Report()
+    harness.become_subreaper()
+    try:
+        with Hosts(2) as hosts:
+            same_bits_case(report, train, hosts, 1)
+            same_bits_case(report, train, hosts, 2)
+        with Hosts(3, rate="20mbit") as hosts:
+            same_bits_case(report, train, hosts, 1)
+    except Unavailable as reason:
+        print(f"skipped: {reason}")
+        return harness.SKIP
+    lost_host_case(report, train, "a host that dies", lambda hosts: kill_all(hosts, "host1"), range(1, 256), [])
+    lost_host_case(report, train, "a cable that is pulled", lambda hosts: hosts.cut("host1"), [69], ["waited 3 s for rank 1", "train: error:"])
+    return report.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
