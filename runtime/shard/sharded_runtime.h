@@ -10,8 +10,8 @@
 namespace zs {
 
 struct ShardOptions {
-  SchedulerOptions schedule;
-  Precision precision;
+  SchedulerOptions schedule = {};
+  Precision precision = {};
   std::uint64_t seed = 0;  ///< of the initial weights
 };
 

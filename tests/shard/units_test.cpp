@@ -1,0 +1,186 @@
+// What a unit is: who owns which parameter, who may use it where, and that runtimes do not know each other.
+#include <catch2/catch.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "tests/shard/chain_model.h"
+
+namespace zs::test {
+namespace {
+
+using Catch::Contains;
+
+template <class Body>
+std::string message_of(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::vector<float> train(ChainRun& run, int steps) {
+  std::vector<float> losses;
+  for (int step = 1; step <= steps; ++step) {
+    losses.push_back(run.micro_batch(2 * step, false));
+    losses.push_back(run.micro_batch(2 * step + 1));
+    run.optimizer->step(1e-2f, step);
+  }
+  return losses;
+}
+
+/// What is written to stderr while `body` runs.
+template <class Body>
+std::string stderr_of(const Body& body) {
+  std::FILE* file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  std::fflush(stderr);
+  const int saved = dup(STDERR_FILENO);
+  dup2(fileno(file), STDERR_FILENO);
+  body();
+  std::fflush(stderr);
+  dup2(saved, STDERR_FILENO);
+  close(saved);
+  std::rewind(file);
+  std::string text;
+  for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) text += static_cast<char>(c);
+  std::fclose(file);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("blocks are units, and the root unit owns what is in none, each parameter once and in order") {
+  const auto world = make_single_world({.timeout_s = 60});
+  const ChainRun run(*world);
+  std::vector<std::string> names;
+  for (const FlatParameter& unit : run.runtime.executor().units()) {
+    for (const Parameter* parameter : unit.parameters) names.push_back(unit.name + ": " + parameter->name());
+  }
+  CHECK(names == std::vector<std::string>{"root: head", "layer0: layer0.weight", "layer0: layer0.bias", "layer1: layer1.weight",
+                                          "layer1: layer1.bias", "layer2: layer2.weight", "layer2: layer2.bias"});
+}
+
+TEST_CASE("a parameter belongs to one unit, and units come before the first micro-batch") {
+  const auto world = make_single_world({.timeout_s = 60});
+  ChainRun run(*world);
+  CHECK_THAT(message_of([&] { run.runtime.add_unit("again", {&run.model.head}); }), Contains("parameter head already belongs to a unit"));
+  run.micro_batch(0);
+  Chain other;
+  CHECK_THAT(message_of([&] { run.runtime.add_unit("late", {&other.head}); }), Contains("unit late is added after the first micro-batch"));
+}
+
+TEST_CASE("several modules in one unit train to the same bits as one unit each, with one gather for all of them") {
+  const int ranks = GENERATE(1, 2);
+  const auto separate = on_ranks(ranks, [](World& world) {
+    ChainRun run(world, {.schedule = {.prefetch = 1}});
+    auto losses = train(run, 3);
+    return std::pair(losses, run.weights());
+  });
+  struct Joint {
+    std::vector<float> losses;
+    std::vector<std::vector<float>> weights;
+    std::ptrdiff_t reductions = 0;
+  };
+  const auto joint = on_ranks(ranks, [](World& world) {
+    ChainRun run(world, {.schedule = {.prefetch = 1}}, [](Chain& chain, ShardedRuntime& runtime) {
+      chain.attach(&runtime, runtime.add_unit("root", {&chain.head}));
+      std::vector<Parameter*> both;
+      for (std::size_t i = 0; i < 2; ++i) both.insert(both.end(), {&chain.layers[i]->weight, &chain.layers[i]->bias});
+      const int pair = runtime.add_unit("pair", both);
+      chain.layers[0]->attach(&runtime, pair);
+      chain.layers[1]->attach(&runtime, pair);
+      chain.layers[2]->attach(&runtime, runtime.add_unit("last", {&chain.layers[2]->weight, &chain.layers[2]->bias}));
+    });
+    Joint result{train(run, 3), run.weights(), 0};
+    const auto& actions = run.runtime.actions();
+    result.reductions = std::count(actions.begin(), actions.end(), Action{Action::Kind::reduce, 1});
+    return result;
+  });
+  for (std::size_t rank = 0; rank < joint.size(); ++rank) {
+    CHECK(joint[rank].losses == separate[rank].first);
+    CHECK(joint[rank].weights == separate[rank].second);
+    CHECK(joint[rank].reductions == 1);
+  }
+}
+
+TEST_CASE("a parameter that is tied into another unit is refused by name where that unit runs without its owner") {
+  const auto messages = on_ranks(2, [](World& world) {
+    ChainRun run(world);
+    run.runtime.begin_micro_batch(Mode::train, true);
+    std::string message = message_of([&] {
+      const ForwardScope scope(&run.runtime, 1);
+      linear(chain_input(run.context, 0), run.model.layers[2]->weight, nullptr);  // of unit 3
+    });
+    run.runtime.abandon();
+    return message;
+  });
+  for (const std::string& message : messages) CHECK_THAT(message, Contains("parameter layer2.weight is used while it is not unsharded"));
+}
+
+TEST_CASE("a parameter that its unit uses first and last is reduced once, when both gradients are in") {
+  const auto actions = on_ranks(2, [](World& world) {
+    ChainRun run(world);
+    run.micro_batch(0);  // the head is the first product and the last
+    return run.runtime.actions();
+  });
+  std::vector<Action> reductions;
+  std::copy_if(actions[0].begin(), actions[0].end(), std::back_inserter(reductions),
+               [](const Action& action) { return action.kind == Action::Kind::reduce; });
+  REQUIRE(reductions.size() == 4);
+  CHECK(std::count(reductions.begin(), reductions.end(), Action{Action::Kind::reduce, Scheduler::kRoot}) == 1);
+  CHECK(reductions.back().unit == Scheduler::kRoot);
+}
+
+TEST_CASE("I7: two models in one process, taking turns, train to the same bits as each alone") {
+  const auto results = on_ranks(2, [](World& world) {
+    const auto alone = [&](std::uint64_t seed) {
+      ChainRun run(world, {.schedule = {.prefetch = 2}, .seed = seed});
+      train(run, 2);
+      return run.weights();
+    };
+    const auto first_alone = alone(1), second_alone = alone(2);
+    ChainRun first(world, {.schedule = {.prefetch = 2}, .seed = 1}), second(world, {.schedule = {.prefetch = 2}, .seed = 2});
+    for (int step = 1; step <= 2; ++step) {
+      // The second model's micro-batches run inside those of the first.
+      first.micro_batch(2 * step, false);
+      second.micro_batch(2 * step, false);
+      first.runtime.begin_micro_batch(Mode::train, true);
+      const Tensor loss = first.model.loss(chain_input(first.context, (2 * step + 1) * 8 + world.rank()), chain_targets(first.context));
+      second.micro_batch(2 * step + 1);
+      backward(loss);
+      second.optimizer->step(1e-2f, step);
+      first.runtime.end_micro_batch();
+      first.optimizer->step(1e-2f, step);
+    }
+    return first.weights() == first_alone && second.weights() == second_alone && first_alone != second_alone;
+  });
+  CHECK(results == std::vector<bool>{true, true});
+}
+
+TEST_CASE("a unit that leaves the recorded order is warned of once, by name, and the step goes on") {
+  const auto world = make_single_world({.timeout_s = 60});
+  ChainRun run(*world);
+  const auto swapped = [&] {
+    run.runtime.begin_micro_batch(Mode::train, true);
+    const ForwardScope scope(&run.runtime, 0);
+    Tensor y = linear(chain_input(run.context, 0), run.model.head, nullptr);
+    for (const std::size_t i : {1, 0, 2}) y = run.model.layers[i]->forward(y);
+    backward(lm_head_loss(y, run.model.head, chain_targets(run.context), kChainWidth));
+  };
+  run.micro_batch(0);
+  const std::string said = stderr_of([&] {
+    for (int i = 0; i < 3; ++i) {
+      swapped();
+      run.runtime.end_micro_batch();
+    }
+  });
+  CHECK_THAT(said, Contains("layer1 in forward ran out of the recorded order"));
+  CHECK(std::count(said.begin(), said.end(), '\n') == 1);
+}
+
+}  // namespace zs::test
