@@ -50,6 +50,7 @@ class Session {
   Tensor enqueue_logits(const std::vector<std::int32_t>& tokens);
 
   ShardedRuntime& runtime() { return runtime_; }
+  AdamW& optimizer() { return *optimizer_; }
   Gpt2& model() { return model_; }
   const Config& config() const { return config_; }
   Device& device() { return device_; }

@@ -23,6 +23,9 @@ class AdamW {
   void step(float lr, std::int64_t step_number);
   /// f32 (1) on the device: the global norm of the last step's gradients before clipping.
   Buffer grad_norm() const;
+  /// The moments of a unit's master shard, f32 (shard_elems): with the step number they are all of the optimizer's state.
+  Buffer first_moment(std::size_t unit) const { return moments(unit).m.buffer(DType::f32, shard_elems(unit)); }
+  Buffer second_moment(std::size_t unit) const { return moments(unit).v.buffer(DType::f32, shard_elems(unit)); }
 
  private:
   struct Range {  // elements of one shard that share a weight decay
@@ -33,6 +36,8 @@ class AdamW {
     Memory m, v;
     std::vector<Range> ranges;
   };
+  const Moments& moments(std::size_t unit) const { return moments_.at(unit); }
+  std::int64_t shard_elems(std::size_t unit) const { return executor_.units().at(unit).layout.shard_elems(); }
   void set_scalars(float lr, std::int64_t step_number);
   void squared_norm();
   void squared_norm_order_free();

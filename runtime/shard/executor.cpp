@@ -37,12 +37,23 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
   initialise(unit, seed);
   if (precision_.param == DType::bf16) {
     unit.narrow = comm_pool_.acquire(unit.layout.shard_elems() * size_of(DType::bf16), compute, "param_shard");
-    const Buffer narrow = unit.narrow_buffer(), master = unit.master_buffer();
-    context_.launch({"narrow:" + unit.name, {master}, {narrow}},
-                    [&kernels = context_.kernels(), narrow, master](ExecContext& exec) { kernels.cast(exec, narrow, master); });
+    narrow_master(unit);
   }
   masters_updated();
   units_.push_back(std::move(unit));
+}
+
+void Executor::narrow_master(FlatParameter& unit) {
+  const Buffer narrow = unit.narrow_buffer(), master = unit.master_buffer();
+  context_.launch({"narrow:" + unit.name, {master}, {narrow}},
+                  [&kernels = context_.kernels(), narrow, master](ExecContext& exec) { kernels.cast(exec, narrow, master); });
+}
+
+void Executor::masters_loaded() {
+  for (FlatParameter& unit : units_) {
+    if (unit.narrow) narrow_master(unit);
+  }
+  masters_updated();
 }
 
 void Executor::initialise(FlatParameter& unit, std::uint64_t seed) {

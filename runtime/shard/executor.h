@@ -64,6 +64,8 @@ class Executor {
   void wait_reductions();
   /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait for it.
   void masters_updated();
+  /// The host filled the master shards while the device was idle: their narrow copies follow, and the next gathers wait for those.
+  void masters_loaded();
   /// The next reduction of each unit starts a new sum.
   void clear_gradients();
 
@@ -82,6 +84,7 @@ class Executor {
 
  private:
   void initialise(FlatParameter& unit, std::uint64_t seed);
+  void narrow_master(FlatParameter& unit);
   void gather(FlatParameter& unit);
   void wait_gathered(FlatParameter& unit);
   void free_full(FlatParameter& unit);

@@ -29,7 +29,7 @@ LIBRARIES = {
     "hwloc": {DEVICE, MODEL},
     "toml++/": {MODEL},
     "CLI/": {MODEL},
-    "nlohmann/": {MODEL},
+    "nlohmann/": {SHARD, MODEL},
     "catch2/": set(),
 }
 # base builds on the standard library, fmt, and what the operating system itself offers.

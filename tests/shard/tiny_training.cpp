@@ -52,7 +52,9 @@ TinyResult train_tiny(World& world, const Config& config, const TinyOptions& opt
   Session session(*device, world, config);
   if (options.follows_plan) plan.apply_order(session.runtime());
   TinyResult result;
-  for (int step = 1; step <= options.steps; ++step) {
+  const TrainingState state{world, session.runtime().executor(), session.optimizer()};
+  const std::int64_t done = options.resume.empty() ? 0 : load(state, options.resume).step;
+  for (std::int64_t step = done + 1; step <= options.steps; ++step) {
     device->trace().clear();
     device->trace().start();
     session.enqueue_step(step, 1e-2f, samples_of(config), false);
@@ -62,6 +64,8 @@ TinyResult train_tiny(World& world, const Config& config, const TinyOptions& opt
     result.grad_norms.push_back(outcome.grad_norm);
     result.peak_bytes.push_back(outcome.peak_bytes);
     result.allocations.push_back(outcome.allocations);
+    if (!options.checkpoints.empty())
+      result.saved = save(state, options.checkpoints, {.step = step, .attributes = {{"a key", "a value"}}}, options.watch);
     if (config.run.validate_every > 0 && step % config.run.validate_every == 0) session.validate(samples_of(config));
   }
   result.trace = device->trace().entries();

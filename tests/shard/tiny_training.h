@@ -7,6 +7,7 @@
 #include "model/train/config.h"
 #include "runtime/device/device.h"
 #include "runtime/device/trace.h"
+#include "runtime/shard/checkpoint.h"
 
 namespace zs::test {
 
@@ -18,6 +19,7 @@ struct TinyResult {
   std::vector<std::int64_t> allocations;                  // a step, the most of the ranks
   std::int64_t reserved_bytes = 0, allocation_calls = 0;  // at the end
   std::string weights;                                    // the hash of the final weights
+  std::string saved;                                      // the last checkpoint's folder
   std::vector<TraceEntry> trace;                          // of the last step
 };
 
@@ -26,6 +28,9 @@ struct TinyOptions {
   int threads = 1;
   int steps = 3;
   std::uint64_t perturb_seed = 0;
+  std::string checkpoints = {};  // a folder: every step is saved there
+  std::string resume = {};       // a checkpoint's folder: goes on from there
+  FileWatch* watch = nullptr;    // of the saves
   bool follows_plan = true;  // order and memory; else the first micro-batch records the order, and memory is allocated when it is needed
 };
 

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/buffer.h"
+#include "runtime/shard/checkpoint_data.h"
+#include "runtime/shard/checkpoint_manifest.h"
+
+namespace zs {
+
+/// "ROOT/step-12", and while it is being written or removed "ROOT/step-12.tmp", "ROOT/step-12.del".
+std::string step_folder(const std::string& root, std::int64_t step);
+inline constexpr const char* kWritingSuffix = ".tmp";
+inline constexpr const char* kRemovingSuffix = ".del";
+inline constexpr const char* kManifestFile = "manifest.json";
+std::string data_file_name(std::size_t rank);  ///< "rank-3.bin"
+
+/// The steps of the committed checkpoints below `root`, ascending. The name is enough: it comes with the rename that commits.
+std::vector<std::int64_t> list_checkpoints(const std::string& root);
+
+/// Removes the oldest checkpoints until `keep` are left (0: keeps all), and what saves and removals that were killed left behind. The
+/// newest is never removed, and nothing is unless the newest has a manifest that verifies. On one rank only.
+void prune_checkpoints(const std::string& root, std::int64_t keep, FileWatch* watch = nullptr);
+
+/// Removes the checkpoints of later steps than `step`, the latest first.
+void remove_later_checkpoints(const std::string& root, std::int64_t step, FileWatch* watch = nullptr);
+
+/// One committed checkpoint, for reading: by parameter name and element, however it was cut. Reads nothing outside its folder, and no
+/// byte that its checksum does not cover. Owns the open files; one thread uses it. Throws Error(checkpoint).
+class CheckpointReader {
+ public:
+  /// Reads the manifest and compares the folder with it.
+  explicit CheckpointReader(std::string folder);
+
+  const std::string& folder() const { return folder_; }
+  const CheckpointManifest& manifest() const { return manifest_; }
+  /// The number of a tensor.
+  std::optional<std::int64_t> find(const std::string& parameter, const std::string& kind) const;
+  /// Elements [begin, begin + out.elems) of a tensor, into host memory.
+  struct Request {
+    std::int64_t tensor, begin;
+    Buffer out;
+  };
+  /// Each file is opened once and read from its begin to its end.
+  void read(const std::vector<Request>& requests);
+  /// Reads every byte.
+  void verify();
+
+ private:
+  DataFileReader& file(int number);
+  void check_folder() const;
+
+  std::string folder_;
+  CheckpointManifest manifest_;
+  SegmentIndex index_;
+  std::map<std::pair<std::string, std::string>, std::int64_t> numbers_;
+  std::unique_ptr<DataFileReader> open_;  // one at a time: a job of thousands of ranks has more files than descriptors
+  int open_number_ = -1;
+};
+
+}  // namespace zs

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/check.h"
+
+namespace zs {
+
+/// What saving does to the disk.
+enum class FileOp : std::uint8_t { make_folder, create, reserve, write, sync, close, sync_folder, rename, remove };
+const char* name_of(FileOp op);
+
+/// Hears of every change of the disk before it is made. What it throws takes the place of the change: so tests end a save anywhere. Called
+/// by any rank's host thread.
+class FileWatch {
+ public:
+  virtual ~FileWatch() = default;
+  virtual void before(FileOp op, const std::string& path) = 0;
+};
+
+/// The changes of folders that a save is made of. All of them throw Error(io), or Error(cannot_create) where the place cannot be used at
+/// all.
+class FolderIo {
+ public:
+  explicit FolderIo(FileWatch* watch) : watch_(watch) {}
+
+  /// May be there already; the folder above must be.
+  void make_folder(const std::string& path) const;
+  void rename(const std::string& from, const std::string& to) const;
+  /// Makes the folder's entries durable.
+  void sync_folder(const std::string& path) const;
+  /// With all that it holds; nothing there is fine.
+  void remove_folder(const std::string& path) const;
+  FileWatch* watch() const { return watch_; }
+
+ private:
+  FileWatch* watch_;
+};
+
+/// A new file, written from its begin to its end. Owns the descriptor; one thread uses it. Without finish() it stays as it is.
+class FileWriter {
+ public:
+  /// `reserve_bytes`: taken on the disk at once, so that a disk too small is found out first. The file must not be there yet.
+  FileWriter(std::string path, std::int64_t reserve_bytes, FileWatch* watch);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write(const void* data, std::size_t bytes);
+  /// Syncs and closes.
+  void finish();
+
+ private:
+  void watch(FileOp op) const;
+  [[noreturn]] void fail(FileOp op, int error) const;
+
+  std::string path_;
+  FileWatch* watch_;
+  int descriptor_ = -1;
+};
+
+/// A file that is read anywhere. Owns the descriptor; one thread uses it. Throws Error(checkpoint).
+class FileReader {
+ public:
+  /// A regular file, no link.
+  explicit FileReader(std::string path);
+  ~FileReader();
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
+
+  std::int64_t bytes() const { return bytes_; }
+  void read(std::int64_t offset, void* data, std::size_t bytes) const;
+  /// All of it; more than `most` bytes are an error.
+  std::string read_all(std::int64_t most) const;
+  [[noreturn]] void fail(const std::string& what) const;
+  [[noreturn]] void fail_at(std::int64_t offset, const std::string& what) const;
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+  std::int64_t bytes_ = 0;
+};
+
+/// What every user of a checkpoint that cannot be read is told to do.
+inline constexpr const char* kTryAnother = "use another checkpoint, or --resume latest-valid";
+
+}  // namespace zs

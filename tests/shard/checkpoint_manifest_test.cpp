@@ -1,0 +1,150 @@
+#include "runtime/shard/checkpoint_manifest.h"
+
+#include <xxhash.h>
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/check.h"
+
+namespace zs::test {
+namespace {
+
+using nlohmann::json;
+
+CheckpointManifest example() {
+  CheckpointManifest manifest;
+  manifest.step = 12;
+  manifest.attributes = {{"config.train.seed", "7"}, {"a \"name\"\n", "\xc3\xa9"}};
+  manifest.tensors = {
+      {"wte.weight", "master", DType::f32, {4, 3}}, {"ln.bias", "adamw.m", DType::f32, {5}}, {"none", "master", DType::f32, {2, 0}}};
+  manifest.files = {{1000, 0xfedcba9876543210u, {{0, 0, 7, 64}, {1, 0, 5, 128}}}, {500, 1, {{0, 7, 5, 64}}}};
+  return manifest;
+}
+
+/// The example's document with `change` made to it and the checksum made right again: what an attacker would send.
+std::string forged(const std::function<void(json&)>& change) {
+  json root = json::parse(to_text(example()))["manifest"];
+  change(root);
+  const std::string body = root.dump();
+  return fmt::format("{{\"checksum\": \"{:016x}\", \"manifest\": {}}}\n", XXH3_64bits(body.data(), body.size()), body);
+}
+
+/// What the refusal says; empty without one.
+std::string refusal(const std::string& text) {
+  try {
+    parse_manifest(text, "place");
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::checkpoint);
+    CHECK(error.where() == "place");
+    return error.what_happened();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a manifest reads back as it was written, to the byte", "[checkpoint]") {
+  const std::string text = to_text(example());
+  const CheckpointManifest back = parse_manifest(text, "place");
+  CHECK(back.step == 12);
+  CHECK(back.attributes == example().attributes);
+  REQUIRE(back.tensors.size() == 3);
+  CHECK(back.tensors[1].parameter == "ln.bias");
+  CHECK(back.tensors[1].kind == "adamw.m");
+  CHECK(back.tensors[0].shape == Shape{4, 3});
+  REQUIRE(back.files.size() == 2);
+  CHECK(back.files[0].digest == 0xfedcba9876543210u);
+  CHECK(back.files[0].segments == example().files[0].segments);
+  CHECK(to_text(back) == text);
+  CHECK(json::accept(text));
+}
+
+TEST_CASE("C3: a manifest cut anywhere, or longer by a byte, is refused", "[checkpoint]") {
+  const std::string text = to_text(example());
+  for (std::size_t size = 0; size < text.size(); ++size) REQUIRE(refusal(text.substr(0, size)) != "");
+  CHECK(refusal(text + "\n") != "");
+}
+
+TEST_CASE("C4: every bit of a manifest counts", "[checkpoint]") {
+  const std::string text = to_text(example());
+  for (std::size_t bit = 0; bit < text.size() * 8; ++bit) {
+    std::string flipped = text;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+    REQUIRE(refusal(flipped) != "");
+  }
+}
+
+TEST_CASE("C13: a manifest with a good checksum that says what cannot be is refused", "[checkpoint]") {
+  CHECK(refusal(forged([](json&) {})) == "");
+  const std::vector<std::function<void(json&)>> changes = {
+      [](json& j) { j = json::array(); },
+      [](json& j) { j.erase("step"); },
+      [](json& j) { j["step"] = -1; },
+      [](json& j) { j["step"] = 1.5; },
+      [](json& j) { j["step"] = "1"; },
+      [](json& j) { j["step"] = 18446744073709551615u; },
+      [](json& j) { j["format"] = "other"; },
+      [](json& j) { j["attributes"]["x"] = 1; },
+      [](json& j) { j["attributes"] = json::array(); },
+      [](json& j) {
+        j["tensors"][0]["shape"] = {9223372036854775807, 4};
+      },
+      [](json& j) { j["tensors"][0]["shape"] = {1, 1, 1, 1, 1, 1, 12}; },
+      [](json& j) { j["tensors"][0]["shape"][0] = -4; },
+      [](json& j) { j["tensors"][0]["shape"][0] = 5; },
+      [](json& j) { j["tensors"][0]["dtype"] = "f64"; },
+      [](json& j) { j["tensors"][0].erase("kind"); },
+      [](json& j) { j["tensors"][1] = j["tensors"][0]; },
+      [](json& j) { j["tensors"] = nullptr; },
+      [](json& j) { j["files"][0]["bytes"] = 140; },
+      [](json& j) { j["files"][0]["bytes"] = -140; },
+      [](json& j) { j["files"][0]["digest"] = "12"; },
+      [](json& j) { j["files"][0]["digest"] = "+edcba9876543210"; },
+      [](json& j) {
+        j["files"][0]["segments"][0] = {0, 0, 7};
+      },
+      [](json& j) {
+        j["files"][0]["segments"][0] = {3, 0, 7, 64};
+      },
+      [](json& j) {
+        j["files"][0]["segments"][0] = {0, 0, 9223372036854775807, 64};
+      },
+      [](json& j) {
+        j["files"][0]["segments"][0] = {0, 9223372036854775807, 7, 64};
+      },
+      [](json& j) {
+        j["files"][0]["segments"][0] = {0, 0, 7, 9223372036854775807};
+      },
+      [](json& j) {
+        j["files"][0]["segments"][0] = {0, 0, 0, 64};
+      },
+      [](json& j) {
+        j["files"][0]["segments"][0] = {0, 0, 6, 64};
+      },
+      [](json& j) {
+        j["files"][1]["segments"][0] = {0, 6, 6, 64};
+      },
+      [](json& j) { j["files"].erase(1); },
+  };
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    CAPTURE(i);
+    CHECK(refusal(forged(changes[i])) != "");
+  }
+  CHECK(refusal(std::string(1000000, '[')) != "");
+}
+
+TEST_CASE("C14: another version is refused with both versions named", "[checkpoint]") {
+  const std::string what = refusal(forged([](json& j) { j["version"] = 2; }));
+  CHECK(what.find("version 2") != std::string::npos);
+  CHECK(what.find("reads 1") != std::string::npos);
+}
+
+TEST_CASE("C14: a manifest of version 1 stays readable", "[checkpoint]") {
+  const std::string text =
+      R"({"checksum": "c4ee7bc504201e81", "manifest": {"attributes":{},"files":[{"bytes":136,"digest":"00000000000000ff","segments":[[0,0,3,64]]}],"format":"zshard checkpoint","step":5,"tensors":[{"dtype":"f32","kind":"master","parameter":"w","shape":[3]}],"version":1}})"
+      "\n";
+  CHECK(parse_manifest(text, "place").step == 5);
+}
+
+}  // namespace zs::test

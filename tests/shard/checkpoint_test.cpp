@@ -1,0 +1,136 @@
+#include "runtime/shard/checkpoint.h"
+
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+
+#include "model/train/session.h"
+#include "tests/model/temp_dir.h"
+#include "tests/shard/tiny_training.h"
+
+namespace zs::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kStepLosses = 24;  // micro-batches of a step
+
+Config small_config(const std::string& param = "f32") {
+  Config config = tiny_config();
+  config.model.layers = 2;
+  config.precision.param = param;
+  return config;
+}
+
+/// What steps 1 and 2 of the uninterrupted run, then steps 3 and 4, left.
+const TinyResult& uninterrupted(const std::string& param) {
+  static const TinyResult f32 = train_tiny(small_config("f32"), {.steps = 4}), bf16 = train_tiny(small_config("bf16"), {.steps = 4});
+  return param == "f32" ? f32 : bf16;
+}
+
+/// Two steps by `ranks`, saved in `folder`; the checkpoint's path.
+std::string two_steps(const TempDir& folder, const Config& config, int ranks) {
+  return train_tiny(config, {.ranks = ranks, .steps = 2, .checkpoints = folder.path()}).saved;
+}
+
+bool is_the_rest_of(const TinyResult& resumed, const TinyResult& whole) {
+  return resumed.weights == whole.weights &&
+         resumed.losses == std::vector<float>(whole.losses.begin() + 2 * kStepLosses, whole.losses.end()) &&
+         resumed.grad_norms == std::vector<float>(whole.grad_norms.begin() + 2, whole.grad_norms.end());
+}
+
+std::map<std::string, std::string> contents(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder)) files[entry.path().filename().string()] = read_file(entry.path().string());
+  return files;
+}
+
+}  // namespace
+
+TEST_CASE("I2: save and load are as if nothing had been, bit for bit", "[checkpoint]") {
+  const int ranks = GENERATE(1, 2, 3, 4, 8);
+  const std::string param = GENERATE(as<std::string>{}, "f32", "bf16");
+  CAPTURE(ranks, param);
+  const TempDir folder;
+  const std::string saved = two_steps(folder, small_config(param), ranks);
+  CHECK(is_the_rest_of(train_tiny(small_config(param), {.ranks = ranks, .steps = 4, .resume = saved}), uninterrupted(param)));
+}
+
+TEST_CASE("I2: saving every step changes nothing", "[checkpoint]") {
+  const TempDir folder;
+  const TinyResult run = train_tiny(small_config(), {.ranks = 2, .steps = 4, .checkpoints = folder.path()});
+  CHECK(run.losses == uninterrupted("f32").losses);
+  CHECK(run.weights == uninterrupted("f32").weights);
+  CHECK(run.allocations.back() == 0);
+  CHECK(list_checkpoints(folder.path()) == std::vector<std::int64_t>{1, 2, 3, 4});
+}
+
+TEST_CASE("I2, C6: another number of ranks goes on bit for bit", "[checkpoint]") {
+  const int writers = GENERATE(1, 3, 4, 8);
+  const TempDir folder;
+  const std::string saved = two_steps(folder, small_config(), writers);
+  for (const int readers : {1, 2, 3, 8}) {
+    if (readers == writers) continue;
+    CAPTURE(writers, readers);
+    CHECK(is_the_rest_of(train_tiny(small_config(), {.ranks = readers, .steps = 4, .resume = saved}), uninterrupted("f32")));
+  }
+}
+
+TEST_CASE("I2: another cut into units and another policy go on bit for bit", "[checkpoint]") {
+  const TempDir folder;
+  const std::string saved = two_steps(folder, small_config(), 3);
+  Config other = small_config();
+  other.shard.units = "model";
+  other.shard.reshard_after_forward = false;
+  CHECK(is_the_rest_of(train_tiny(other, {.ranks = 2, .steps = 4, .resume = saved}), uninterrupted("f32")));
+}
+
+TEST_CASE("I2: a checkpoint of f32 parameters goes on in bf16, for the state is f32 in both", "[checkpoint]") {
+  const TempDir folder;
+  const std::string saved = two_steps(folder, small_config(), 2);
+  const TinyResult one = train_tiny(small_config("bf16"), {.ranks = 1, .steps = 4, .resume = saved});
+  CHECK(train_tiny(small_config("bf16"), {.ranks = 4, .steps = 4, .resume = saved}).weights == one.weights);
+}
+
+TEST_CASE("C9: what is loaded and saved again has the same bytes", "[checkpoint]") {
+  const int ranks = GENERATE(1, 3);
+  const TempDir first, second;
+  const Config config = small_config();
+  const std::string saved = two_steps(first, config, ranks);
+  std::string again;
+  run_local_world(ranks, {.timeout_s = 60}, [&](World& world) {
+    const auto device = Device::create(DeviceKind::cpu, {});
+    Session session(*device, world, config);
+    const TrainingState state{world, session.runtime().executor(), session.optimizer()};
+    const CheckpointInfo info = load(state, saved);
+    CHECK(info.step == 2);
+    CHECK(info.attributes.at("a key") == "a value");
+    const std::string path = save(state, second.path(), info);
+    if (world.rank() == 0) again = path;
+  });
+  CHECK(contents(again) == contents(saved));
+}
+
+TEST_CASE("a whole tensor can be read by one process, whoever wrote it", "[checkpoint]") {
+  const TempDir one, three;
+  CheckpointReader whole(two_steps(one, small_config(), 1)), cut(two_steps(three, small_config(), 3));
+  for (const CheckpointTensor& tensor : whole.manifest().tensors) {
+    std::vector<float> a(static_cast<std::size_t>(tensor.shape.numel()), 1.0f), b(a.size(), 2.0f);
+    whole.read({{whole.find(tensor.parameter, tensor.kind).value(), 0, Buffer{a.data(), tensor.shape.numel()}}});
+    cut.read({{cut.find(tensor.parameter, tensor.kind).value(), 0, Buffer{b.data(), tensor.shape.numel()}}});
+    CHECK(a == b);
+  }
+  cut.verify();
+}
+
+TEST_CASE("C6: more ranks than elements leave some files empty, and they load", "[checkpoint]") {
+  // 8 ranks of a model whose smallest unit, the final norm, has fewer 64-byte lines than that
+  Config config = small_config();
+  config.model.width = 16;
+  const TempDir folder;
+  const std::string saved = two_steps(folder, config, 8);
+  const TinyResult whole = train_tiny(config, {.steps = 4});
+  CHECK(is_the_rest_of(train_tiny(config, {.ranks = 3, .steps = 4, .resume = saved}), whole));
+}
+
+}  // namespace zs::test
