@@ -103,7 +103,9 @@ StepReport StepBench::run() {
   };
   {
     const TrainPlan plan = make_plan(config_, plan_options(world_, share_.threads));
-    const auto device = plan.create_device(device_options);
+    DeviceOptions with_arena = device_options;
+    with_arena.memory = world_.arena();
+    const auto device = plan.create_device(with_arena);
     Ranks ranks(world_, *device);
     report.pss_baseline = pss_of(ranks);
     measure_ceiling();

@@ -102,7 +102,7 @@ int run_step_program(int argc, char** argv, CLI::App& app, const StepOptions& st
     } catch (const CLI::ParseError& error) {
       program.problem = Error(ExitCode::usage, error.what(), "command line", fmt::format("see {} --help", program.name));
     }
-    const auto world = detect_launch() == Launch::mpirun ? make_mpi_world({}) : make_single_world({});
+    const auto world = detect_launch() == Launch::mpirun ? make_process_world({}) : make_single_world({});
     return run(*world, program);
   } catch (...) {
     const Error error = as_error(std::current_exception());

@@ -97,6 +97,11 @@ class NullWorld final : public World {
 
 }  // namespace
 
+Transport transport_of(const World& world) {
+  const std::string name = world.transport();
+  return name == "mpi" ? Transport::mpi : name == "shm" ? Transport::shm : Transport::local;
+}
+
 std::unique_ptr<World> make_meta_world(int rank, int size, Transport stands_for) {
   return std::make_unique<MetaWorld>(rank, size, stands_for);
 }

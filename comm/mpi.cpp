@@ -1,32 +1,23 @@
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 
-#include "comm/mpi_exchange.h"
-#include "comm/world.h"
+#include "comm/mpi_world.h"
 
 namespace zs {
 namespace {
 
-struct MpiShared {
-  WorldOptions options;
-  std::unique_ptr<Allocator> arena = make_cpu_allocator();
-};
-
 class MpiCommunicator final : public Communicator {
  public:
-  MpiCommunicator(MPI_Comm comm, std::shared_ptr<MpiShared> shared)
-      : shared_(std::move(shared)), exchange_(comm, shared_->options.timeout_s) {}
+  MpiCommunicator(MPI_Comm comm, const WorldOptions& options, std::shared_ptr<Allocator> arena)
+      : options_(options), arena_(std::move(arena)), exchange_(comm, options.timeout_s) {}
 
   int rank() const override { return exchange_.rank(); }
   int size() const override { return exchange_.size(); }
   const char* transport() const override { return "mpi"; }
-  Allocator& arena() override { return *shared_->arena; }
+  Allocator& arena() override { return *arena_; }
   std::unique_ptr<Communicator> split(int color, int key) override {
     MPI_Comm part = MPI_COMM_NULL;
     check_mpi(MPI_Comm_split(exchange_.comm(), color, key, &part), "MPI_Comm_split");
-    return std::make_unique<MpiCommunicator>(part, shared_);
+    return std::make_unique<MpiCommunicator>(part, options_, arena_);
   }
 
  private:
@@ -40,7 +31,8 @@ class MpiCommunicator final : public Communicator {
   void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) override;
   void do_barrier(const OpTag& tag) override;
 
-  std::shared_ptr<MpiShared> shared_;
+  WorldOptions options_;
+  std::shared_ptr<Allocator> arena_;
   MpiExchange exchange_;
 };
 
@@ -112,91 +104,6 @@ void MpiCommunicator::do_barrier(const OpTag& tag) {
   exchange_.run(tag);
 }
 
-OpTag host_tag(std::string_view text) {
-  OpTag tag;
-  std::copy(text.begin(), text.end(), tag.text_.begin());
-  return tag;  // hash 0: host calls meet host calls only, and need no more than their names
-}
-
-class MpiWorld final : public World {
- public:
-  MpiWorld(MPI_Comm root, const WorldOptions& options, bool finalizes) : shared_(std::make_shared<MpiShared>()), finalizes_(finalizes) {
-    shared_->options = options;
-    root_ = std::make_unique<MpiExchange>(root, options.timeout_s);
-    MPI_Comm host = MPI_COMM_NULL;
-    check_mpi(MPI_Comm_split_type(root, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &host), "MPI_Comm_split_type");
-    check_mpi(MPI_Comm_rank(host, &local_rank_), "MPI_Comm_rank");
-    check_mpi(MPI_Comm_size(host, &local_size_), "MPI_Comm_size");
-    check_mpi(MPI_Comm_free(&host), "MPI_Comm_free");
-  }
-  ~MpiWorld() override;
-
-  int rank() const override { return root_->rank(); }
-  int size() const override { return root_->size(); }
-  int local_rank() const override { return local_rank_; }
-  int local_size() const override { return local_size_; }
-  std::string transport() const override { return "mpi"; }
-  std::unique_ptr<Communicator> communicator() override { return split(0, rank()); }
-  std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
-    const auto self = std::find(ranks.begin(), ranks.end(), rank());
-    ZS_CHECK(self != ranks.end(), "rank {} is not in the group it names", rank());
-    return split(ranks[0], static_cast<int>(self - ranks.begin()));
-  }
-  Agreement agree(int code, const std::string& message) override;
-  void abort(int code) noexcept override {
-    if (MPI_Abort(MPI_COMM_WORLD, code) != MPI_SUCCESS) std::abort();
-  }
-
- private:
-  std::unique_ptr<Communicator> split(int color, int key) {
-    MPI_Comm part = MPI_COMM_NULL;
-    check_mpi(MPI_Comm_split(root_->comm(), color, key, &part), "MPI_Comm_split");
-    return std::make_unique<MpiCommunicator>(part, shared_);
-  }
-
-  std::shared_ptr<MpiShared> shared_;
-  std::unique_ptr<MpiExchange> root_;  // host thread only
-  bool finalizes_;
-  int local_rank_ = 0, local_size_ = 1;
-};
-
-MpiWorld::~MpiWorld() {
-  int finalized = 0;
-  if (!finalizes_ || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized) return;
-  try {
-    root_->prepare();
-    root_->run(host_tag("the end of the job"));
-    root_.reset();
-    check_mpi(MPI_Finalize(), "MPI_Finalize");
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "zshard: %s\n", error.what());
-    abort(static_cast<int>(ExitCode::peer_lost));
-  }
-}
-
-World::Agreement MpiWorld::agree(int code, const std::string& message) {
-  struct Vote {
-    std::int32_t code = 0, length = 0;
-    std::array<char, 1000> text{};
-  };
-  static_assert(sizeof(Vote) <= MpiExchange::kInlineBytes);
-  std::vector<Vote> votes(static_cast<std::size_t>(size()));
-  Vote& own = votes[static_cast<std::size_t>(rank())];
-  own.code = code;
-  own.length = static_cast<std::int32_t>(std::min(message.size(), own.text.size()));
-  std::copy_n(message.begin(), own.length, own.text.begin());
-  const auto peers = root_->prepare();
-  for (std::size_t p = 0; p < votes.size(); ++p) {
-    peers[p] = {reinterpret_cast<const std::byte*>(&own), sizeof own, reinterpret_cast<std::byte*>(&votes[p]), sizeof own};
-  }
-  root_->run(host_tag("agree"));
-  for (std::size_t p = 0; p < votes.size(); ++p) {
-    const Vote& vote = votes[p];
-    if (vote.code != 0) return {vote.code, std::string(vote.text.data(), static_cast<std::size_t>(vote.length)), static_cast<int>(p)};
-  }
-  return {};
-}
-
 }  // namespace
 
 std::int64_t mpi_reduce_scatter_scratch_bytes(int ranks, const Buffer& full) {
@@ -209,22 +116,8 @@ std::int64_t mpi_all_reduce_scratch_bytes(int rank, int ranks, const Buffer& dat
   return MpiExchange::scratch_bytes(ranks, share * size_of(data.dtype));
 }
 
-std::unique_ptr<World> make_mpi_world(const WorldOptions& options) {
-  int initialized = 0, provided = MPI_THREAD_SINGLE;
-  check_mpi(MPI_Initialized(&initialized), "MPI_Initialized");
-  if (initialized) {
-    check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
-  } else {
-    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
-  }
-  if (provided != MPI_THREAD_MULTIPLE) {
-    throw Error(ExitCode::usage, fmt::format("MPI gives thread level {}, zshard needs MPI_THREAD_MULTIPLE", provided), {},
-                "use an MPI built with thread support");
-  }
-  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  MPI_Comm root = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &root), "MPI_Comm_dup");
-  return std::make_unique<MpiWorld>(root, options, !initialized);
+std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm comm, const WorldOptions& options, std::shared_ptr<Allocator> arena) {
+  return std::make_unique<MpiCommunicator>(comm, options, std::move(arena));
 }
 
 }  // namespace zs

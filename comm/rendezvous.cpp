@@ -9,64 +9,94 @@ namespace {
 
 /// A rank that gives up waits at least this long for peers that are reading its buffers: they only copy, and look up often.
 constexpr double kLeastGrace_s = 60;
+/// How often a wait asks whether those that it waits for are alive.
+constexpr int kPausesBetweenChecks = 200;
 
 }  // namespace
 
+bool MeetingPlace::has_failed() const {
+  if (poison_.set.load()) return true;
+  return std::any_of(seats_.begin(), seats_.end(), [](const SeatOf& one) { return one.seat->failed.load(); });
+}
+
 Visit::Visit(MeetingPlace& place, const Who& who)
-    : place_(place), who_(who), round_(place.slots_[static_cast<std::size_t>(who.rank)].arrived.load() + 1) {}
+    : place_(place), who_(who), first_step_(place.count(who.rank, &MeetingSeat::arrived) + 1), step_(first_step_) {}
 
 void Visit::check_alive() const {
   if (!place_.has_failed()) return;
-  const std::string absent = missing(&MeetingPlace::Slot::arrived);
-  throw GroupEnded(ExitCode::peer_lost,
-                   fmt::format("rank {}: {} ended because another rank failed{}{}", who_.rank, who_.what,
-                               absent.empty() || !arrived_ ? "" : "; it waited for rank ", arrived_ ? absent : std::string()));
+  const auto absent = arrived_ ? missing(&MeetingSeat::arrived) : std::vector<int>();
+  throw GroupEnded(ExitCode::peer_lost, fmt::format("rank {}: {} ended because another rank failed{}{}", who_.rank, who_.what,
+                                                    absent.empty() ? "" : "; it waited for rank ", list_of(absent)));
 }
 
 void Visit::arrive() {
   arrived_ = true;
-  place_.slots_[static_cast<std::size_t>(who_.rank)].arrived.store(round_);
-  wait_for_all(&MeetingPlace::Slot::arrived);
+  place_.set(who_.rank, &MeetingSeat::arrived, step_);
+  wait_for_all(&MeetingSeat::arrived);
+}
+
+void Visit::step() {
+  ++step_;
+  arrive();
+  check_alive();
 }
 
 void Visit::finish() {
-  place_.slots_[static_cast<std::size_t>(who_.rank)].left.store(round_);
-  wait_for_all(&MeetingPlace::Slot::left);
+  place_.set(who_.rank, &MeetingSeat::left, step_);
+  wait_for_all(&MeetingSeat::left);
   finished_ = true;
 }
 
+bool Visit::all_have(Counter counter) const {
+  for (int r = 0; r < place_.size(); ++r) {
+    if (place_.count(r, counter) < step_) return false;
+  }
+  return true;
+}
+
 void Visit::wait_for_all(Counter counter) const {
-  const auto all_have = [&] {
-    return std::all_of(place_.slots_.begin(), place_.slots_.end(), [&](const auto& slot) { return (slot.*counter).load() >= round_; });
-  };
   Patience patience(who_.timeout_s);
-  while (!all_have()) {
+  for (int pauses = 1; !all_have(counter); ++pauses) {
     if (place_.has_failed()) {
       // Looked at again, because the failure may have come after the last rank: a disagreement is seen by all.
-      if (all_have()) return;
+      if (all_have(counter)) return;
       check_alive();
     }
+    if (pauses % kPausesBetweenChecks == 0) check_for_the_dead(counter);
     if (patience.pause()) continue;
     throw Error(ExitCode::peer_lost,
-                fmt::format("rank {}: {} waited {:g} s for rank {}", who_.rank, who_.what, who_.timeout_s, missing(counter)));
+                fmt::format("rank {}: {} waited {:g} s for rank {}", who_.rank, who_.what, who_.timeout_s, list_of(missing(counter))));
   }
 }
 
-std::string Visit::missing(Counter counter) const {
+void Visit::check_for_the_dead(Counter counter) const {
+  if (!place_.has_died_) return;
+  for (const int rank : missing(counter)) {
+    // Looked at again: it may have come just before its end.
+    if (!place_.has_died_(rank) || place_.count(rank, counter) >= step_) continue;
+    throw Error(ExitCode::peer_lost, fmt::format("rank {}: {} waited for rank {}, whose process has ended", who_.rank, who_.what, rank));
+  }
+}
+
+std::vector<int> Visit::missing(Counter counter) const {
   std::vector<int> ranks;
   for (int r = 0; r < place_.size(); ++r) {
-    if ((place_.slots_[static_cast<std::size_t>(r)].*counter).load() < round_) ranks.push_back(r);
+    if (place_.count(r, counter) < step_) ranks.push_back(r);
   }
-  return list_of(ranks);
+  return ranks;
 }
 
 void Visit::give_up() noexcept {
   if (!arrived_) return;
-  place_.failed_.store(true);
-  place_.slots_[static_cast<std::size_t>(who_.rank)].left.store(round_);
+  place_.seat(who_.rank).failed.store(true);
+  place_.set(who_.rank, &MeetingSeat::left, step_);
   Patience patience(std::max(who_.timeout_s, kLeastGrace_s));
-  for (const auto& slot : place_.slots_) {
-    while (slot.arrived.load() >= round_ && slot.left.load() < round_ && patience.pause()) {
+  for (int r = 0; r < place_.size(); ++r) {
+    const auto is_inside = [&] {
+      return place_.count(r, &MeetingSeat::arrived) >= first_step_ && place_.count(r, &MeetingSeat::left) < first_step_;
+    };
+    for (int pauses = 1; is_inside() && patience.pause(); ++pauses) {
+      if (pauses % kPausesBetweenChecks == 0 && place_.has_died_ && place_.has_died_(r)) break;
     }
   }
 }

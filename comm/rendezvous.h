@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,33 +11,54 @@
 
 namespace zs {
 
-/// Ends every wait of every rank of one local world. Set once, from any thread.
+/// Ends every wait of every rank of one world. Set once, from any thread.
 struct Poison {
   std::atomic<bool> set{false};
 };
 
-/// Where the ranks of a local group meet, over and over: each posts something, sees what all have posted, uses it, and nobody goes
-/// on before all have finished with it. Shared by the ranks of one group; a rank visits it from one thread at a time. All order
-/// between ranks comes from the slots' counters: no lock is shared (see runtime/device/futex.h).
+/// One rank's seat at a MeetingPlace, written by that rank only. May lie in memory that processes share. The counters never go back, so
+/// that a seat may be used again while a slow peer still looks at how its last meeting ended.
+struct alignas(64) MeetingSeat {
+  std::atomic<std::uint64_t> arrived{0}, left{0};  // steps of meetings, counted over the seat's life
+  std::atomic<bool> failed{false};                 // for ever: such a seat is not used again
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
+/// A seat, and where its counters stood when the group was made.
+struct SeatOf {
+  MeetingSeat* seat;
+  std::uint64_t base = 0;
+};
+
+/// Where the ranks of a group meet, over and over: each posts something, sees what all have posted, uses it, and nobody goes
+/// on before all have finished with it. Each rank has a view of its own, from which it visits with one thread at a time; the seats are
+/// owned by others. All order between ranks comes from the seats' counters: no lock is shared (see runtime/device/futex.h).
 ///
 /// When one rank gives up (deadline, poison, an error of its own), the meeting fails for all. A rank that gives up still waits
 /// until the ranks that may be reading its buffers have left, so that it can free them. Sequential consistency makes this safe:
 /// either the rank that gives up sees that a peer has arrived, or that peer sees the failure after arriving and touches nothing.
 class MeetingPlace {
  public:
-  MeetingPlace(int size, const Poison& poison) : poison_(poison), slots_(static_cast<std::size_t>(size)) {}
-  int size() const { return static_cast<int>(slots_.size()); }
+  /// `has_died`, asked now and then about a rank that is waited for: whether it can never come.
+  MeetingPlace(std::vector<SeatOf> seats, const Poison& poison, std::function<bool(int)> has_died = {})
+      : poison_(poison), seats_(std::move(seats)), has_died_(std::move(has_died)) {}
+  int size() const { return static_cast<int>(seats_.size()); }
+  bool has_failed() const;
 
  private:
   friend class Visit;
-  struct alignas(64) Slot {
-    std::atomic<std::uint64_t> arrived{0}, left{0};  // the number of the last meeting
-  };
-  bool has_failed() const { return failed_.load() || poison_.set.load(); }
+  using Counter = std::atomic<std::uint64_t> MeetingSeat::*;
+  MeetingSeat& seat(int rank) const { return *seats_[static_cast<std::size_t>(rank)].seat; }
+  std::uint64_t count(int rank, Counter counter) const {
+    return (seat(rank).*counter).load() - seats_[static_cast<std::size_t>(rank)].base;
+  }
+  void set(int rank, Counter counter, std::uint64_t steps) const {
+    (seat(rank).*counter).store(seats_[static_cast<std::size_t>(rank)].base + steps);
+  }
 
   const Poison& poison_;
-  std::atomic<bool> failed_{false};
-  std::vector<Slot> slots_;
+  std::vector<SeatOf> seats_;
+  std::function<bool(int)> has_died_;
 };
 
 /// One rank's part in one meeting, on its thread's stack. Destroyed before `finish`, it fails the meeting for everybody.
@@ -64,21 +86,25 @@ class Visit {
   Visit& operator=(const Visit&) = delete;
 
   void check_alive() const;
+  /// Another step of the same meeting: waits until all ranks have come to it, and checks that they are alive. What was posted stays.
+  void step();
   /// This rank has finished with the others' buffers; waits until they have finished with its own.
   void finish();
 
  private:
-  using Counter = std::atomic<std::uint64_t> MeetingPlace::Slot::*;
+  using Counter = MeetingPlace::Counter;
 
   Visit(MeetingPlace& place, const Who& who);
   void arrive();
   void wait_for_all(Counter counter) const;
-  std::string missing(Counter counter) const;
+  bool all_have(Counter counter) const;
+  std::vector<int> missing(Counter counter) const;
+  void check_for_the_dead(Counter counter) const;
   void give_up() noexcept;
 
   MeetingPlace& place_;
   Who who_;
-  std::uint64_t round_;
+  std::uint64_t first_step_, step_;
   bool arrived_ = false, finished_ = false;
 };
 

@@ -20,6 +20,9 @@ class World {
   virtual int local_rank() const = 0;
   virtual int local_size() const = 0;
   virtual std::string transport() const = 0;
+  /// Memory that can be communicated without a copy, for devices of this rank to draw on (DeviceOptions::memory); null where ordinary
+  /// memory is as good. Outlives communicators and devices.
+  virtual Allocator* arena() { return nullptr; }
 
   /// Collective, blocks the host: a communicator over all ranks, for one stream.
   virtual std::unique_ptr<Communicator> communicator() = 0;
@@ -53,12 +56,19 @@ std::unique_ptr<World> make_single_world(const WorldOptions& options);
 /// hanging in MPI_Finalize. Only one exists in a process. Where the program has initialised MPI itself, it finalises it too.
 std::unique_ptr<World> make_mpi_world(const WorldOptions& options);
 
+/// The same over the transport that is `wanted`: "mpi"; "shm", shared memory between the processes of one host; or "auto", what the
+/// environment variable ZSHARD_TRANSPORT says, else shm where several ranks are all on one host, else mpi. Where shared memory cannot be
+/// had on every rank, all use mpi, and rank 0 says so in one line.
+std::unique_ptr<World> make_process_world(const WorldOptions& options, std::string_view wanted = "auto");
+
 /// `ranks` threads of this process as ranks: runs `body(world)` on each and returns when all have ended. The first exception
 /// is thrown again: causes before lost peers before GroupEnded, then the lowest rank. Waiting ranks wake as soon as one throws.
 void run_local_world(int ranks, const WorldOptions& options, const std::function<void(World&)>& body);
 
 /// What moves the bytes between ranks.
-enum class Transport : std::uint8_t { local, mpi };
+enum class Transport : std::uint8_t { local, mpi, shm };
+/// What `World::transport()` says; local where that is a world without peers.
+Transport transport_of(const World& world);
 
 /// A rank that is said to be `rank` of `size`, for the meta device: operations are declared and checked, nothing moves. Their scratch is
 /// that of the transport which this world stands for. Nobody knows the other ranks' colours, so `split` only makes duplicates (0, rank);

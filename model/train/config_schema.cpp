@@ -97,8 +97,11 @@ constexpr std::array kKeys = {
     ConfigKey{"precision.reduce", [](Config& c) -> ConfigSlot { return &c.precision.reduce; }, any, "f32|bf16", "",
               "Gradients while they are reduced."},
 
-    ConfigKey{"comm.transport", [](Config& c) -> ConfigSlot { return &c.comm.transport; }, any, "auto|mpi|local", "",
-              "`local`: ranks are threads of one process. `auto`: `mpi` under `mpirun`, else `local`."},
+    ConfigKey{"comm.transport", [](Config& c) -> ConfigSlot { return &c.comm.transport; }, any, "auto|shm|mpi|local", "",
+              "`local`: ranks are threads of one process. Under `mpirun` `shm`, shared memory, for ranks of one host, or `mpi`; `auto`: "
+              "`shm` where "
+              "several ranks are all on one host (the variable `ZSHARD_TRANSPORT` may say otherwise), else `mpi`. Without `mpirun` `auto` "
+              "is `local`."},
     ConfigKey{"comm.ranks", [](Config& c) -> ConfigSlot { return &c.comm.ranks; }, between(1, 256), "", "",
               "Ranks of the `local` transport; `mpirun -np` says it otherwise."},
     ConfigKey{"comm.timeout_s", [](Config& c) -> ConfigSlot { return &c.comm.timeout_s; }, positive(86400), "", "",

@@ -112,7 +112,7 @@ int launch(const CommandLine& line, const char* program) {
   check_ranks_source(loaded, kind);
   const zs::WorldOptions options{.timeout_s = loaded.job.config.comm.timeout_s};
   if (kind == zs::Launch::mpirun) {
-    const auto world = zs::make_mpi_world(options);
+    const auto world = zs::make_process_world(options, loaded.job.config.comm.transport);
     return run_process(*world, loaded);
   }
   const auto& comm = loaded.job.config.comm;

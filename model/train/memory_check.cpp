@@ -80,8 +80,8 @@ void move_to(MemoryDemand& demand, int ranks, int local_ranks) {
 }
 
 std::string start(const MemoryDemand& demand, int ranks) {
-  return demand.plan.transport == Transport::mpi ? fmt::format("start {} ranks (mpirun -np {})", ranks, ranks)
-                                                 : fmt::format("set comm.ranks={}", ranks);
+  return demand.plan.transport != Transport::local ? fmt::format("start {} ranks (mpirun -np {})", ranks, ranks)
+                                                   : fmt::format("set comm.ranks={}", ranks);
 }
 
 /// Of one host, whose ranks share its memory: what is sharded stays the same, the rest is there once a rank.
@@ -100,7 +100,7 @@ constexpr int kMostTimes = 16;
 
 Changes more_ranks(const MemoryDemand& demand) {
   Changes changes;
-  if (demand.plan.ranks != demand.local_ranks || demand.plan.transport != Transport::mpi) return changes;
+  if (demand.plan.ranks != demand.local_ranks || demand.plan.transport == Transport::local) return changes;
   for (int ranks = demand.plan.ranks + 1; ranks <= demand.plan.ranks * kMostTimes; ++ranks) {
     if (!is_possible(demand, ranks)) continue;
     changes.push_back(change(demand, start(demand, ranks)));
@@ -157,7 +157,7 @@ std::vector<MemoryBudget> memory_budgets(const std::vector<MemoryLimit>& limits,
 }
 
 std::int64_t needed_bytes(const MemoryDemand& demand, std::int64_t rank_bytes, const MemoryBudget& budget) {
-  const bool is_alone = budget.is_per_process && demand.plan.transport == Transport::mpi;
+  const bool is_alone = budget.is_per_process && demand.plan.transport != Transport::local;
   return rank_bytes * (is_alone ? 1 : demand.local_ranks);
 }
 

@@ -133,10 +133,7 @@ void plan_step(TrainPlan& plan, MetaRun& run) {
 }  // namespace
 
 PlanOptions plan_options(const World& world, int threads) {
-  return {.rank = world.rank(),
-          .ranks = world.size(),
-          .threads = threads,
-          .transport = world.transport() == "mpi" ? Transport::mpi : Transport::local};
+  return {.rank = world.rank(), .ranks = world.size(), .threads = threads, .transport = transport_of(world)};
 }
 
 TrainPlan make_plan(const Config& config, const PlanOptions& options) {

@@ -99,7 +99,7 @@ MemoryDemand Trainer::memory_demand() const {
 
 std::vector<MemoryBudget> Trainer::budgets() const {
   const int threads = kStreamRoles + share_.threads - 1;
-  return memory_budgets(memory_limits(), threads * (world_.transport() == "mpi" ? 1 : memory_demand().local_ranks));
+  return memory_budgets(memory_limits(), threads * (transport_of(world_) == Transport::local ? memory_demand().local_ranks : 1));
 }
 
 /// One rank of each host speaks for all of them.
@@ -137,7 +137,8 @@ ReadSamples Trainer::reader(const SampleSource& source) const {
 
 int Trainer::train() {
   bind_this_thread(share_.cpus);
-  device_ = plan_.create_device({.threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = kStepTimeouts * config_.comm.timeout_s});
+  device_ = plan_.create_device(
+      {.threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = kStepTimeouts * config_.comm.timeout_s, .memory = world_.arena()});
   session_ = std::make_unique<Session>(*device_, world_, config_);
   plan_.apply_order(session_->runtime());
   is_terminal_ = is_first() && prints_to_terminal();

@@ -12,7 +12,8 @@ constexpr double kStopAfterTimeoutS = 5;
 }  // namespace
 
 CpuDevice::State::State(const DeviceOptions& options, Trace& trace, MemoryCounter& counter)
-    : pool(*allocator, counter, options.perturb_seed != 0, options.slab_bytes),
+    : allocator(options.memory != nullptr ? *options.memory : *ordinary),
+      pool(allocator, counter, options.perturb_seed != 0, options.slab_bytes),
       group{.options = options, .trace = trace, .scratch = scratch} {}
 
 CpuDevice::CpuDevice(const DeviceOptions& options) : Device(options), state_(std::make_unique<State>(options, trace_, counter_)) {

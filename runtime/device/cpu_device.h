@@ -5,7 +5,7 @@
 
 namespace zs {
 
-/// This rank's share of the CPU: one thread per stream role, a pool over ordinary memory.
+/// This rank's share of the CPU: one thread per stream role, a pool over ordinary memory, or over what its options say.
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(const DeviceOptions& options);
@@ -13,7 +13,7 @@ class CpuDevice final : public Device {
 
   DeviceKind kind() const override { return DeviceKind::cpu; }
   Stream& stream(StreamRole role) override;
-  Allocator& allocator() override { return *state_->allocator; }
+  Allocator& allocator() override { return state_->allocator; }
   Pool& pool() override { return state_->pool; }
   Profile& profile() override { return state_->group.profile; }
   Scratch& scratch() override { return state_->scratch; }
@@ -26,7 +26,8 @@ class CpuDevice final : public Device {
     State(const State&) = delete;
     State& operator=(const State&) = delete;
 
-    std::unique_ptr<Allocator> allocator = make_cpu_allocator();
+    std::unique_ptr<Allocator> ordinary = make_cpu_allocator();
+    Allocator& allocator;
     Pool pool;
     Scratch scratch{pool};
     CpuStreamGroup group;

@@ -17,6 +17,7 @@ struct DeviceOptions {
   double sync_timeout_s = 0;       ///< synchronize() throws SyncTimeout (peer_lost) after this long; 0: no limit (tests only)
   std::uint64_t perturb_seed = 0;  ///< not 0: seeded random delays before each op, per stream, and released blocks are poisoned
   std::int64_t slab_bytes = 0;     ///< of the device's pool, see Pool
+  Allocator* memory = nullptr;     ///< where a CPU device's pool takes its memory from, and outlives it; null: ordinary memory
 };
 
 /// One accelerator (or this rank's share of the CPU, or the meta device, which has shapes and lifetimes but no memory and

@@ -14,7 +14,7 @@ Executor::Executor(Context& context, World& world, const Precision& precision)
       gather_comm_(world.communicator()),
       reduce_comm_(world.communicator()),
       compute_comm_(world.communicator()),
-      comm_pool_(gather_comm_->prefers_arena()
+      comm_pool_(gather_comm_->prefers_arena() && &gather_comm_->arena() != &context.device().allocator()
                      ? arena_.emplace(gather_comm_->arena(), context.device().memory(), context.device().options().perturb_seed != 0)
                      : context.pool()) {}
 

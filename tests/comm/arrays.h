@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdlib>
 #include <cstring>
 
 #include "comm/communicator.h"
@@ -12,14 +13,26 @@ void expect(bool condition, fmt::format_string<Args...> text, Args&&... args) {
   if (!condition) throw std::runtime_error(fmt::format(text, std::forward<Args>(args)...));
 }
 
-/// n elements from a communicator's arena, filled with a pattern, with a guard behind them.
+/// Where the tests' arrays are, by the environment variable ZSHARD_TEST_MEMORY: "ordinary", "mixed" (here and there, and not on every rank
+/// alike), else in the communicator's arena.
+inline bool is_in_arena(int rank, std::int64_t n) {
+  const char* const wanted = std::getenv("ZSHARD_TEST_MEMORY");
+  const std::string_view memory = wanted == nullptr ? "" : wanted;
+  return memory == "mixed" ? (rank + n / 2) % 2 == 0 : memory != "ordinary";
+}
+
+/// n elements from a communicator's arena (see above), filled with a pattern, with a guard behind them.
 template <class T>
 class Array {
  public:
-  Array(Communicator& comm, std::int64_t n) : arena_(comm.arena()), n_(n), data_(static_cast<T*>(arena_.allocate(bytes()))) {
+  Array(Communicator& comm, std::int64_t n)
+      : ordinary_(is_in_arena(comm.rank(), n) ? nullptr : make_cpu_allocator()),
+        memory_(ordinary_ ? *ordinary_ : comm.arena()),
+        n_(n),
+        data_(static_cast<T*>(memory_.allocate(bytes()))) {
     std::memset(static_cast<void*>(data_), kPattern, static_cast<std::size_t>(bytes()));
   }
-  ~Array() { arena_.deallocate(data_, bytes()); }
+  ~Array() { memory_.deallocate(data_, bytes()); }
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
 
@@ -55,7 +68,8 @@ class Array {
   }
   std::int64_t bytes() const { return n_ * static_cast<std::int64_t>(sizeof(T)) + kGuardBytes; }
 
-  Allocator& arena_;
+  std::unique_ptr<Allocator> ordinary_;
+  Allocator& memory_;
   std::int64_t n_;
   T* data_;
 };

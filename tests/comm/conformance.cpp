@@ -168,7 +168,7 @@ void a_nan_of_any_rank_wins(World& world, Device& device) {
 void long_buffers_move_in_chunks(World& world, Device& device) {
   const auto comm = world.communicator();
   Stream& stream = device.stream(StreamRole::compute);
-  const std::int64_t n = world.transport() == "mpi" ? 5'000'011 : 300'007;  // the others have no messages
+  const std::int64_t n = transport_of(world) == Transport::local ? 300'007 : 5'000'011;  // threads have neither messages nor chunks
   Array<float> data(*comm, n);
   data.fill([&](std::int64_t i) { return whole<float>(comm->rank(), i); });
   comm->broadcast(stream, "unit", data.buffer(), comm->size() - 1);
@@ -183,6 +183,28 @@ void long_buffers_move_in_chunks(World& world, Device& device) {
     float sum = 0;
     for (int r = 0; r < comm->size(); ++r) sum += static_cast<float>((i + r) % 1021);
     return sum;
+  });
+}
+
+/// Every operation in many steps, where it has any, with a last one that is shorter.
+void long_shards_move_in_chunks(World& world, Device& device) {
+  const auto comm = world.communicator();
+  Stream& stream = device.stream(StreamRole::compute);
+  const int size = comm->size(), rank = comm->rank();
+  const std::int64_t n = (transport_of(world) == Transport::local ? 30'001 : 900'001) / size;
+  const auto at = [&](int r, std::int64_t i) { return static_cast<float>((i * 3 + r) % 1021); };
+  Array<float> shard(*comm, n), full(*comm, n * size), other(*comm, n * size);
+  shard.fill([&](std::int64_t i) { return at(rank, i); });
+  comm->all_gather(stream, "unit", shard.buffer(), full.buffer());
+  comm->all_to_all(stream, "unit", full.buffer(), other.buffer());
+  comm->reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), Fold::accumulate);
+  comm->reduce_scatter(stream, "unit", full.buffer(), full.buffer().slice(rank * n, n), Fold::overwrite);
+  stream.synchronize();
+  other.expect_is("long all_to_all", rank, [&](std::int64_t i) { return at(rank, i % n); });
+  shard.expect_is("long reduce_scatter", rank, [&](std::int64_t i) { return at(rank, i) * static_cast<float>(size + 1); });
+  full.expect_is("long all_gather, and reduce_scatter in place", rank, [&](std::int64_t i) {
+    const auto r = static_cast<int>(i / n);
+    return at(r, i % n) * static_cast<float>(r == rank ? size : 1);
   });
 }
 
@@ -284,6 +306,22 @@ void split_orders_ranks_of_a_color_by_key(World& world, Device& device) {
   expect(again->rank() == half->rank() && again->size() == half->size(), "a duplicate with rank {} of {}", again->rank(), again->size());
 }
 
+/// What a transport keeps of a communicator that was dropped has another history on every rank.
+void communicators_can_be_made_and_dropped_for_ever(World& world, Device& device) {
+  Stream& stream = device.stream(StreamRole::compute);
+  for (int round = 0; round < 20; ++round) {
+    const auto all = world.communicator();
+    const auto some = all->split(world.rank() % 2, world.rank());
+    for (int i = 0; i < (world.rank() % 2 == 0 ? 3 : 0); ++i) some->barrier(stream, "unit");
+    Array<std::int32_t> sum(*all, 5);
+    sum.fill([&](std::int64_t i) { return static_cast<std::int32_t>(world.rank() + i); });
+    all->all_reduce(stream, "unit", sum.buffer(), ReduceOp::max);
+    stream.synchronize();
+    sum.expect_is("all_reduce in a new group", world.rank(),
+                  [&](std::int64_t i) { return static_cast<std::int32_t>(world.size() - 1 + i); });
+  }
+}
+
 void mesh_axes_connect_the_right_ranks(World& world, Device& device) {
   const int outer = world.size() % 2 == 0 ? 2 : 1, inner = world.size() / outer;
   const Mesh mesh({{"outer", outer}, {"inner", inner}}, world.rank(), world.size());
@@ -320,7 +358,7 @@ std::map<std::string, std::int64_t> reduced_bytes(World& world, Device& device) 
 void scratch_is_counted_and_planned(World& world, Device& device) {
   const auto real = reduced_bytes(world, device);
   const auto meta = Device::create(DeviceKind::meta, {});
-  const Transport transport = world.transport() == "mpi" ? Transport::mpi : Transport::local;
+  const Transport transport = transport_of(world);
   const auto planned = reduced_bytes(*make_meta_world(world.rank(), world.size(), transport), *meta);
   for (const auto& [name, bytes] : real) {
     const auto found = planned.find(name);
@@ -353,12 +391,14 @@ std::span<const ConformanceCase> operation_cases() {
       {"all_reduce reduces", all_reduce_reduces},
       {"a NaN of any rank wins", a_nan_of_any_rank_wins},
       {"long buffers move in chunks", long_buffers_move_in_chunks},
+      {"long shards move in chunks", long_shards_move_in_chunks},
       {"scratch is counted and planned", scratch_is_counted_and_planned},
       {"broadcast copies the root's data", broadcast_copies_the_roots_data},
       {"all_to_all transposes", all_to_all_transposes},
       {"nobody passes a barrier before all have come", nobody_passes_a_barrier_before_all_have_come},
       {"communicators on different streams do not mix", communicators_on_different_streams_do_not_mix},
       {"split orders ranks of a color by key", split_orders_ranks_of_a_color_by_key},
+      {"communicators can be made and dropped for ever", communicators_can_be_made_and_dropped_for_ever},
       {"mesh axes connect the right ranks", mesh_axes_connect_the_right_ranks},
       {"agree returns the lowest failing rank", agree_returns_the_lowest_failing_rank},
   };

@@ -1,10 +1,16 @@
-// The conformance cases over MPI, run by mpirun. Exit 0: all passed. Modes: none; lost, a peer that never comes; abort, rank 0
-// ends the job with 42 while the others wait; late, the last rank does not come to the end of the job, which ends with 69.
+// The conformance cases over processes, run by mpirun: TRANSPORT [MODE]. Exit 0: all passed. Modes: none; lost, a peer that never comes;
+// abort, rank 0 ends the job with 42 while the others wait; late, the last rank does not come to the end of the job, which ends with 69;
+// killed, the last rank is killed and the others must notice by themselves; refused, the last rank gets no shared memory and all use mpi.
+#include <sys/resource.h>
+
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <string_view>
 #include <thread>
 
+#include "comm/mpi_exchange.h"
+#include "tests/comm/arrays.h"
 #include "tests/comm/conformance.h"
 
 using namespace zs;
@@ -34,13 +40,44 @@ void wait_for_ever(World& world) {
   device->synchronize();
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const std::string_view mode = argc > 1 ? argv[1] : "";
-  const double timeout_s = mode == "" ? 60 : mode == "abort" ? 30 : 1.5;
-  const auto world = make_mpi_world({timeout_s});
+/// mpirun, too, ends the others, a second later: their lines are the proof.
+void notice_a_killed_rank(World& world) {
+  const auto comm = world.communicator();
+  const int last = world.size() - 1;
+  if (world.rank() == last && raise(SIGKILL) != 0) throw std::runtime_error("still alive");
+  const auto device = Device::create(DeviceKind::cpu, {});
+  comm->barrier(device->stream(StreamRole::compute), "unit");
+  std::string message = "nothing was thrown";
   try {
+    device->synchronize();
+  } catch (const Error& error) {
+    message = error.code() == ExitCode::peer_lost ? error.what() : fmt::format("wrong code: {}", error.what());
+  }
+  // Whoever hears it from another survivor has no other news.
+  const bool is_known = message.find(fmt::format("waited for rank {}, whose process has ended", last)) != message.npos ||
+                        message.find("because another rank failed") != message.npos;
+  fmt::print("rank {} {}: {}\n", world.rank(), is_known ? "noticed" : "failed", message);
+  std::fflush(stdout);
+}
+
+/// A rank that may not write large files gets no shared memory either. MPI's own are there by then.
+void refuse_shared_memory() {
+  int provided = 0, rank = 0, size = 0;
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  if (rank != size - 1) return;
+  const rlimit limit{1 << 20, 1 << 20};
+  if (std::signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &limit) != 0) throw std::runtime_error("no limit was set");
+}
+
+int run(std::string_view transport, std::string_view mode) {
+  const double timeout_s = mode == "" ? 60 : mode == "abort" || mode == "killed" ? 30 : 1.5;
+  if (mode == "refused") refuse_shared_memory();
+  const auto world = make_process_world({timeout_s}, transport);
+  try {
+    const std::string_view expected = mode == "refused" ? "mpi" : transport;
+    expect(world->transport() == expected, "transport {} instead of {}", world->transport(), expected);
     if (mode == "lost") {
       const auto device = Device::create(DeviceKind::cpu, {});
       expect_lost_peer_is_named(*world, *device, timeout_s);
@@ -52,9 +89,12 @@ int main(int argc, char** argv) {
       wait_for_ever(*world);
     } else if (mode == "late") {
       if (world->rank() == world->size() - 1) std::this_thread::sleep_for(std::chrono::seconds(40));
+    } else if (mode == "killed") {
+      notice_a_killed_rank(*world);
+      wait_for_ever(*world);
     } else {
-      run_cases(*world, operation_cases());
-      if (world->size() > 1) run_cases(*world, disagreement_cases());
+      run_cases(*world, mode == "refused" ? operation_cases().first(1) : operation_cases());
+      if (world->size() > 1 && mode == "") run_cases(*world, disagreement_cases());
     }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d: %s\n", world->rank(), error.what());
@@ -62,4 +102,13 @@ int main(int argc, char** argv) {
     return 1;
   }
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view transport = argc > 1 ? argv[1] : "", mode = argc > 2 ? argv[2] : "";
+  const int code = run(transport, mode);
+  if (mode == "refused") check_mpi(MPI_Finalize(), "MPI_Finalize");
+  return code;
 }

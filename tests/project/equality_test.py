@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """With train.deterministic = true a run has one result: the loss and grad_norm columns and the final weights are the same bits
-at every number of ranks, over both transports, with and without resharding and prefetch, in f32 and (among themselves) in bf16, with one thread and with two.
+at every number of ranks, over all transports, with and without resharding and prefetch, in f32 and (among themselves) in bf16, with one thread and with two.
 Usage: equality_test.py TRAIN [--quick]"""
 
 import pathlib
@@ -15,23 +15,26 @@ STEPS = 4
 # name, mpirun ranks (None: without mpirun), --set values, OMP_NUM_THREADS
 REFERENCE = ("one rank without mpirun", None, {}, "1")
 VARIANTS = [
-    *[(f"mpi, {n} ranks", n, {}, "1") for n in (1, 2, 3, 4, 8)],
+    *[(f"mpi, {n} ranks", n, {"comm__transport": "mpi"}, "1") for n in (1, 2, 3, 4, 8)],
+    *[(f"shm, {n} ranks", n, {"comm__transport": "shm"}, "1") for n in (1, 2, 3, 4, 8)],
     *[(f"local, {n} ranks", None, {"comm__transport": "local", "comm__ranks": n}, "1") for n in (2, 3, 4, 8)],
-    *[(f"mpi, 3 ranks, reshard {str(r).lower()}, prefetch {p}", 3, {"shard__reshard_after_forward": r, "shard__prefetch": p}, "1")
+    *[(f"shm, 3 ranks, reshard {str(r).lower()}, prefetch {p}", 3, {"shard__reshard_after_forward": r, "shard__prefetch": p}, "1")
       for r, p in ((True, 0), (False, 0), (False, 1), (True, 3))],
     ("local, 4 ranks, reshard false, prefetch 0", None,
      {"comm__transport": "local", "comm__ranks": 4, "shard__reshard_after_forward": False, "shard__prefetch": 0}, "1"),
     *[(f"{n} ranks, gradients reduced once a step where order allows it", n, {"shard__reduce_every_micro_batch": False}, "1") for n in (2, 8)],
     ("local, 2 ranks, one unit", None, {"comm__transport": "local", "comm__ranks": 2, "shard__units": "model"}, "1"),
     ("one rank, 2 threads", None, {}, "2"),
-    ("mpi, 2 ranks, 2 threads", 2, {}, "2"),
+    ("mpi, 2 ranks, 2 threads", 2, {"comm__transport": "mpi"}, "2"),
+    ("shm, 2 ranks, 2 threads", 2, {}, "2"),
     ("local, 3 ranks, 2 threads", None, {"comm__transport": "local", "comm__ranks": 3}, "2"),
 ]
 BF16 = {"precision__param": "bf16"}
 BF16_VARIANTS = [
-    ("bf16, mpi, 3 ranks", 3, BF16, "1"),
+    ("bf16, mpi, 3 ranks", 3, {**BF16, "comm__transport": "mpi"}, "1"),
+    ("bf16, shm, 4 ranks", 4, BF16, "1"),
     ("bf16, local, 8 ranks", None, {**BF16, "comm__transport": "local", "comm__ranks": 8}, "1"),
-    ("bf16, mpi, 2 ranks, 2 threads", 2, BF16, "2"),
+    ("bf16, shm, 2 ranks, 2 threads", 2, BF16, "2"),
 ]
 
 

@@ -77,7 +77,7 @@ TEST_CASE("the table of a step adds up to the counted bytes at every moment", "[
   Config config = accumulating_config(ranks);
   config.shard.reshard_after_forward = GENERATE(true, false);
   config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
-  const TrainPlan plan = make_plan(config, {.ranks = ranks, .transport = GENERATE(Transport::local, Transport::mpi)});
+  const TrainPlan plan = make_plan(config, {.ranks = ranks, .transport = GENERATE(Transport::local, Transport::mpi, Transport::shm)});
   std::int64_t counted = plan.persistent_bytes, differences = 0, moments = 0;
   for (std::size_t i = 0; i < plan.trace.size(); ++i) {
     if (is_memory(plan.trace[i])) counted = plan.trace[i].live_bytes, ++moments;

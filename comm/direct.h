@@ -1,0 +1,76 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "comm/rendezvous.h"
+
+namespace zs {
+
+/// What one rank tells the others about its part in an operation. Trivially copyable; may lie in memory that processes share.
+struct OpPost {
+  OpTag tag;
+  std::int64_t data = 0;     ///< offset of what the others read (all_reduce: and write) in this rank's memory; or kPrivate
+  std::int64_t staging = 0;  ///< offset of its staging memory, where `data` is private
+};
+
+/// The memory of one rank that the others can read and write, as this process sees it.
+struct PeerMemory {
+  static constexpr std::int64_t kPrivate = -1;
+
+  std::uintptr_t base = 0;
+  std::int64_t bytes = INT64_MAX;
+
+  std::byte* at(std::int64_t offset) const { return reinterpret_cast<std::byte*>(base + static_cast<std::uintptr_t>(offset)); }
+  /// kPrivate when the buffer is elsewhere.
+  std::int64_t offset_of(const Buffer& buffer) const;
+};
+
+/// One rank's view of a group whose ranks reach each other's memory. All by rank.
+struct DirectGroup {
+  MeetingPlace place;
+  std::vector<OpPost*> posts;  ///< each written by its rank only
+  std::vector<PeerMemory> memory;
+};
+
+/// Operations between ranks that read each other's buffers where they are: each rank fetches (and folds) its own part of everybody's
+/// data. Buffers that the others cannot reach go through staging memory, chunk by chunk, which everybody steps through together.
+/// Thread and stream rules: Communicator's.
+class DirectCommunicator : public Communicator {
+ public:
+  /// Of each rank's staging memory.
+  static constexpr std::int64_t kStagingBytes = std::int64_t{1} << 20;
+
+  int rank() const override { return rank_; }
+  int size() const override { return group_.place.size(); }
+
+ protected:
+  DirectCommunicator(int rank, double timeout_s, DirectGroup group);
+  /// This rank's memory of kStagingBytes, within its PeerMemory. Called by the stream's thread.
+  virtual std::byte* staging() = 0;
+  Visit::Who who(std::string_view what) const { return {rank_, what, timeout_s_}; }
+  const DirectGroup& group() const { return group_; }
+
+ private:
+  /// How the data that a rank posts is cut: into `count` pieces of `bytes`, of which each rank fetches one; the last may be shorter.
+  struct Pieces {
+    std::int64_t count, bytes, total_bytes;
+    std::int64_t begin(std::int64_t piece) const { return std::min(piece * bytes, total_bytes); }
+    std::int64_t size(std::int64_t piece) const { return begin(piece + 1) - begin(piece); }
+  };
+  class Meeting;
+
+  void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) override;
+  void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold how, void* scratch) override;
+  void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) override;
+  void do_broadcast(const OpTag& tag, Buffer data, int root) override;
+  void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) override;
+  void do_barrier(const OpTag& tag) override;
+
+  int rank_;
+  double timeout_s_;
+  DirectGroup group_;
+  std::vector<const std::byte*> parts_;
+};
+
+}  // namespace zs

@@ -1,0 +1,104 @@
+#include "comm/mpi_world.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace zs {
+namespace {
+
+OpTag host_tag(std::string_view text) {
+  OpTag tag;
+  std::copy(text.begin(), text.end(), tag.text_.begin());
+  return tag;  // hash 0: host calls meet host calls only, and need no more than their names
+}
+
+}  // namespace
+
+MpiWorld::MpiWorld(MPI_Comm root, const WorldOptions& options, bool finalizes)
+    : options_(options), root_(std::make_unique<MpiExchange>(root, options.timeout_s)), finalizes_(finalizes) {
+  MPI_Comm host = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(root, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &host), "MPI_Comm_split_type");
+  check_mpi(MPI_Comm_rank(host, &local_rank_), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(host, &local_size_), "MPI_Comm_size");
+  check_mpi(MPI_Comm_free(&host), "MPI_Comm_free");
+}
+
+std::unique_ptr<Communicator> MpiWorld::group(std::span<const int> ranks) {
+  const auto self = std::find(ranks.begin(), ranks.end(), rank());
+  ZS_CHECK(self != ranks.end(), "rank {} is not in the group it names", rank());
+  return split(ranks[0], static_cast<int>(self - ranks.begin()));
+}
+
+std::unique_ptr<Communicator> MpiWorld::split(int color, int key) {
+  MPI_Comm part = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(root_->comm(), color, key, &part), "MPI_Comm_split");
+  return make_mpi_communicator(part, options_, arena_);
+}
+
+void MpiWorld::abort(int code) noexcept {
+  if (MPI_Abort(MPI_COMM_WORLD, code) != MPI_SUCCESS) std::abort();
+}
+
+void MpiWorld::exchange(std::span<std::byte> all) {
+  const std::int64_t bytes = std::ssize(all) / size();
+  ZS_CHECK(bytes <= MpiExchange::kInlineBytes, "{} bytes a rank do not fit a first message", bytes);
+  const auto peers = root_->prepare();
+  for (int p = 0; p < size(); ++p) peers[p] = {all.data() + rank() * bytes, bytes, all.data() + p * bytes, bytes};
+  root_->run(host_tag("agree"));
+}
+
+MpiWorld::~MpiWorld() {
+  int finalized = 0;
+  if (!finalizes_ || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized) return;
+  try {
+    root_->prepare();
+    root_->run(host_tag("the end of the job"));
+    root_.reset();
+    check_mpi(MPI_Finalize(), "MPI_Finalize");
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "zshard: %s\n", error.what());
+    abort(static_cast<int>(ExitCode::peer_lost));
+  }
+}
+
+World::Agreement MpiWorld::agree(int code, const std::string& message) {
+  struct Vote {
+    std::int32_t code = 0, length = 0;
+    std::array<char, 1000> text{};
+  };
+  std::vector<Vote> votes(static_cast<std::size_t>(size()));
+  Vote& own = votes[static_cast<std::size_t>(rank())];
+  own.code = code;
+  own.length = static_cast<std::int32_t>(std::min(message.size(), own.text.size()));
+  std::copy_n(message.begin(), own.length, own.text.begin());
+  exchange(std::as_writable_bytes(std::span(votes)));
+  for (std::size_t p = 0; p < votes.size(); ++p) {
+    const Vote& vote = votes[p];
+    if (vote.code != 0) return {vote.code, std::string(vote.text.data(), static_cast<std::size_t>(vote.length)), static_cast<int>(p)};
+  }
+  return {};
+}
+
+std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options) {
+  int initialized = 0, provided = MPI_THREAD_SINGLE;
+  check_mpi(MPI_Initialized(&initialized), "MPI_Initialized");
+  if (initialized) {
+    check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
+  } else {
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  }
+  if (provided != MPI_THREAD_MULTIPLE) {
+    throw Error(ExitCode::usage, fmt::format("MPI gives thread level {}, zshard needs MPI_THREAD_MULTIPLE", provided), {},
+                "use an MPI built with thread support");
+  }
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  MPI_Comm root = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &root), "MPI_Comm_dup");
+  return std::make_unique<MpiWorld>(root, options, !initialized);
+}
+
+std::unique_ptr<World> make_mpi_world(const WorldOptions& options) { return start_mpi_world(options); }
+
+}  // namespace zs

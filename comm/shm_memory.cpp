@@ -1,0 +1,221 @@
+#include "comm/shm_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/poll.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+namespace zs {
+namespace {
+
+constexpr std::int64_t kPage = 4096, kHugePage = std::int64_t{2} << 20, kHugeFrom = std::int64_t{4} << 20;
+constexpr std::int64_t kHeadBytes = kHugePage;
+/// Of all ranks of a host together: a quarter of what an x86-64 process can address.
+constexpr std::int64_t kMostAddresses = std::int64_t{1} << 45;
+
+std::int64_t whole_pages(std::int64_t bytes) { return std::max<std::int64_t>((bytes + kPage - 1) / kPage * kPage, kPage); }
+
+Error failure(const std::string& what, int number) {
+  return Error(ExitCode::out_of_memory, fmt::format("{}: {}", what, std::strerror(number)));
+}
+
+/// As much as a rank could ever fill.
+std::int64_t span_bytes(int ranks) {
+  const std::int64_t memory = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  return std::min(memory + (std::int64_t{1} << 30), kMostAddresses / ranks) / kHugePage * kHugePage;
+}
+
+/// Address space for a whole file, at a multiple of a huge page, so that both the owner and the peers can have huge pages.
+std::uintptr_t map_file(int fd, std::int64_t bytes, const std::string& what) {
+  void* const room =
+      mmap(nullptr, static_cast<std::size_t>(bytes + kHugePage), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) throw failure(fmt::format("{}, {} MiB of addresses", what, bytes >> 20), errno);
+  const auto begin = reinterpret_cast<std::uintptr_t>(room);
+  const std::uintptr_t base = (begin + kHugePage - 1) / kHugePage * kHugePage, end = begin + static_cast<std::uintptr_t>(bytes + kHugePage);
+  void* const mapped = mmap(reinterpret_cast<void*>(base), static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0);
+  const int number = errno;
+  // What is left over at both ends; the kernel takes back what it has just given.
+  if (base > begin && munmap(room, base - begin) != 0) errno = 0;
+  const std::uintptr_t rest = base + static_cast<std::uintptr_t>(bytes);
+  if (end > rest && munmap(reinterpret_cast<void*>(rest), end - rest) != 0) errno = 0;
+  if (mapped == MAP_FAILED) throw failure(what, number);
+  if (madvise(mapped, static_cast<std::size_t>(bytes), MADV_DONTDUMP) != 0) errno = 0;  // a core file of everybody's memory helps nobody
+  return base;
+}
+
+/// Now, where it can be refused: a page that is missing later would be a SIGBUS. Returns an errno.
+int allocate_file(int fd, std::int64_t offset, std::int64_t bytes) {
+  int rc = 0;
+  while ((rc = posix_fallocate(fd, offset, bytes)) == EINTR) {
+  }
+  return rc;
+}
+
+/// Only requests, as for ordinary memory (runtime/device/cpu_allocator.cpp).
+void ask_for_huge_pages(void* address, std::int64_t bytes, int advice) {
+  if (bytes >= kHugeFrom && madvise(address, static_cast<std::size_t>(bytes / kHugePage * kHugePage), advice) != 0) errno = 0;
+}
+
+}  // namespace
+
+/// What stands at the beginning of every rank's memory.
+struct ShmMemory::Head {
+  std::uint64_t nonce;
+  Poison poison;  // of rank 0 only: the world's
+};
+
+ShmMemory::Descriptor::~Descriptor() {
+  if (fd >= 0 && close(fd) != 0) errno = 0;
+}
+
+ShmMemory::Peer::~Peer() {
+  if (memory.base != 0 && munmap(memory.at(0), static_cast<std::size_t>(memory.bytes)) != 0) errno = 0;
+}
+
+namespace {
+
+constexpr std::int64_t kFirstSeat = kPage, kSeats = (kHeadBytes - kFirstSeat) / static_cast<std::int64_t>(sizeof(ShmSeat));
+
+}  // namespace
+
+ShmMemory::ShmMemory(int rank, int ranks) : rank_(rank), peers_(static_cast<std::size_t>(ranks)) {
+  file_.fd = memfd_create("zshard", MFD_CLOEXEC);
+  if (file_.fd < 0) throw failure("memfd_create", errno);
+  const std::int64_t bytes = span_bytes(ranks);
+  if (ftruncate(file_.fd, bytes) != 0) throw failure("ftruncate of a memfd", errno);
+  if (const int rc = allocate_file(file_.fd, 0, kPage); rc != 0) throw failure("fallocate of a memfd", rc);
+  PeerMemory& own = peers_[static_cast<std::size_t>(rank)].memory;
+  own = {map_file(file_.fd, bytes, "mapping shared memory"), bytes};
+  Head* const made = new (own.at(0)) Head{};
+  if (getrandom(&made->nonce, sizeof made->nonce, 0) != sizeof made->nonce) throw failure("getrandom", errno);
+  free_.emplace(kHeadBytes, bytes - kHeadBytes);
+  ZS_CHECK(take_seat() == kWorldSeat, "the world's seat is not the first");
+}
+
+ShmMemory::~ShmMemory() {
+  // Threads that were left behind with a device may still touch what it never gave back.
+  for (Peer& peer : peers_) {
+    if (allocated_bytes_ > 0) peer.memory = {0, 0};
+  }
+}
+
+ShmInvitation ShmMemory::invitation() const { return {getpid(), file_.fd, memory_of(rank_).bytes, head(rank_).nonce}; }
+
+void ShmMemory::map_peers(std::span<const ShmInvitation> invitations) {
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
+    if (static_cast<int>(r) == rank_) continue;
+    const ShmInvitation& theirs = invitations[r];
+    const std::string path = fmt::format("/proc/{}/fd/{}", theirs.pid, theirs.fd);
+    const Descriptor file{open(path.c_str(), O_RDWR | O_CLOEXEC)};
+    if (file.fd < 0) throw failure(fmt::format("opening rank {}'s memory, {}", r, path), errno);
+    Peer& peer = peers_[r];
+    peer.memory = {map_file(file.fd, theirs.bytes, fmt::format("mapping rank {}'s memory", r)), theirs.bytes};
+    if (head(static_cast<int>(r)).nonce != theirs.nonce) throw failure(fmt::format("{} is not rank {}'s memory", path, r), ESTALE);
+    peer.process.fd = static_cast<int>(
+        syscall(SYS_pidfd_open, static_cast<pid_t>(theirs.pid), 0));  // without it a death is noticed by the deadline alone
+  }
+}
+
+void* ShmMemory::allocate(std::int64_t bytes) {
+  ZS_CHECK(bytes >= 0, "allocation of {} bytes", bytes);
+  const std::int64_t whole = whole_pages(bytes);
+  const std::lock_guard lock(mutex_);
+  const std::int64_t offset = take_range(whole);
+  std::byte* const address = memory_of(rank_).at(std::max<std::int64_t>(offset, 0));
+  if (offset >= 0) ask_for_huge_pages(address, whole, MADV_HUGEPAGE);
+  const int rc = offset < 0 ? ENOMEM : allocate_file(file_.fd, offset, whole);
+  if (rc != 0) {
+    if (offset >= 0) give_back_range(offset, whole);
+    throw Error(ExitCode::out_of_memory, fmt::format("cannot allocate {} bytes of shared memory ({})", bytes, std::strerror(rc)), {},
+                "reduce train.micro_batch or the model, use more ranks, or raise the memory limit (cgroup)");
+  }
+  allocated_bytes_ += whole;
+#if defined(MADV_COLLAPSE)
+  ask_for_huge_pages(address, whole, MADV_COLLAPSE);
+#endif
+  return address;
+}
+
+std::int64_t ShmMemory::take_range(std::int64_t bytes) {
+  const std::int64_t alignment = bytes >= kHugeFrom ? kHugePage : kPage;
+  for (auto piece = free_.begin(); piece != free_.end(); ++piece) {
+    const auto [begin, length] = *piece;
+    const std::int64_t offset = (begin + alignment - 1) / alignment * alignment;
+    if (offset + bytes > begin + length) continue;
+    free_.erase(piece);
+    if (offset > begin) free_.emplace(begin, offset - begin);
+    if (offset + bytes < begin + length) free_.emplace(offset + bytes, begin + length - offset - bytes);
+    return offset;
+  }
+  return -1;
+}
+
+void ShmMemory::deallocate(void* address, std::int64_t bytes) noexcept {
+  const std::int64_t whole = whole_pages(bytes);
+  const auto offset = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(address) - memory_of(rank_).base);
+  const std::lock_guard lock(mutex_);
+  allocated_bytes_ -= whole;
+  // Back to the system, out of everybody's mappings.
+  if (fallocate(file_.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, whole) != 0) {
+    fmt::print(stderr, "zshard: {} bytes of shared memory could not be given back: {}\n", whole, std::strerror(errno));
+  }
+  give_back_range(offset, whole);
+}
+
+void ShmMemory::give_back_range(std::int64_t offset, std::int64_t bytes) {
+  auto piece = free_.emplace(offset, bytes).first;
+  if (const auto next = std::next(piece); next != free_.end() && offset + bytes == next->first) {
+    piece->second += next->second;
+    free_.erase(next);
+  }
+  if (piece == free_.begin()) return;
+  if (const auto before = std::prev(piece); before->first + before->second == offset) {
+    before->second += piece->second;
+    free_.erase(piece);
+  }
+}
+
+Poison& ShmMemory::poison() const { return head(0).poison; }
+
+ShmSeat& ShmMemory::seat(int rank, std::int64_t number) const {
+  return *reinterpret_cast<ShmSeat*>(memory_of(rank).at(kFirstSeat + number * static_cast<std::int64_t>(sizeof(ShmSeat))));
+}
+
+std::int64_t ShmMemory::take_seat() {
+  const std::lock_guard lock(mutex_);
+  if (free_seats_.empty()) {
+    ZS_CHECK(next_seat_ < kSeats, "more than {} communicators live at once, or have failed", kSeats);
+    const std::int64_t bytes = sizeof(ShmSeat);
+    if (const int rc = allocate_file(file_.fd, kFirstSeat + next_seat_ * bytes, bytes); rc != 0)
+      throw failure("a communicator's memory", rc);
+    new (&seat(rank_, next_seat_)) ShmSeat{};
+    return next_seat_++;
+  }
+  const std::int64_t number = free_seats_.back();
+  free_seats_.pop_back();
+  return number;
+}
+
+void ShmMemory::give_back_seat(std::int64_t number) noexcept {
+  const ShmSeat& old = seat(rank_, number);
+  // A late peer of a failed group must still find the failure.
+  if (old.ops.failed.load() || old.host.failed.load()) return;
+  const std::lock_guard lock(mutex_);
+  free_seats_.push_back(number);
+}
+
+bool ShmMemory::has_died(int rank) const {
+  pollfd watched{peers_[static_cast<std::size_t>(rank)].process.fd, POLLIN, 0};
+  return watched.fd >= 0 && poll(&watched, 1, 0) == 1;
+}
+
+}  // namespace zs

@@ -1,0 +1,22 @@
+#!/usr/bin/env python3
+"""How a job ends: ends_test.py CODE "COUNT TEXT" COMMAND... The command must end with this code, this number of its lines must have the
+text, and no file of ours may be left in /dev/shm."""
+
+import os
+import subprocess
+import sys
+
+
+def main():
+    code, (count, text), command = int(sys.argv[1]), sys.argv[2].split(" ", 1), sys.argv[3:]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(done.stdout)
+    lines = [line for line in done.stdout.splitlines() if text in line]
+    left = [name for name in os.listdir("/dev/shm") if "zshard" in name]
+    print(f"exit {done.returncode} (expected {code}), {len(lines)} lines with '{text}' (expected {count}), left behind: {left}")
+    # mpirun passes a signal's number on as 128 + n.
+    return 0 if done.returncode == code and len(lines) == int(count) and not left else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
