@@ -68,4 +68,12 @@ void CopyCeiling::measure(int rounds) {
   device_->synchronize();
 }
 
+void CopyCeiling::copy(bool is_streaming, int times) {
+  const Buffer out = out_.buffer(DType::u8, out_.bytes()), in = in_.buffer(DType::u8, in_.bytes());
+  device_->stream(StreamRole::compute).enqueue({"copy", {in}, {out}}, [=](ExecContext& exec) {
+    for (int i = 0; i < times; ++i) copy_rate(exec, out, in, is_streaming ? copy_streaming : copy_plain);
+  });
+  device_->synchronize();
+}
+
 }  // namespace zs::bench

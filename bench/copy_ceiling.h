@@ -16,6 +16,10 @@ class CopyCeiling {
 
   /// Copies `rounds` times more in each way. Blocks the host.
   void measure(int rounds);
+  /// Copies in one way, without measuring, and waits for the end: for several ranks that are timed together.
+  void copy(bool is_streaming, int times);
+  /// Of one copy, read and written.
+  std::int64_t touched_bytes() const { return 2 * out_.bytes(); }
   double gb_per_s() const { return std::max(memcpy_, streaming_); }
   double memcpy_gb_per_s() const { return memcpy_; }
 

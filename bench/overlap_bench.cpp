@@ -43,7 +43,7 @@ OverlapBench::OverlapBench(World& world, const StepOptions& options, const Confi
 OverlapReport OverlapBench::run() {
   bind_this_thread(share_.cpus);
   const DeviceOptions device_options{
-      .threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = kStepTimeouts * config_.comm.timeout_s};
+      .threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = kStepTimeouts * config_.comm.timeout_s, .memory = world_.arena()};
   Steps steps, compute;
   CommunicationPrices prices;
   {

@@ -1,0 +1,206 @@
+#include "bench/collective_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "bench/cache_size.h"
+#include "bench/median.h"
+#include "runtime/device/cpu_topology.h"
+
+namespace zs::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRounds = 7, kCopyRounds = 5, kCopies = 2;
+constexpr std::int64_t kMostSets = 64, kStep = 4;  // sizes grow by this factor
+
+/// A small whole number, so that sums over up to 85 ranks are exact in bf16.
+float value(int rank, std::int64_t i) { return static_cast<float>((i + i / 7 + rank * 3) % 7 - 3); }
+
+template <class T>
+void fill(T* out, std::int64_t elems, int rank, std::int64_t first) {
+  for (std::int64_t i = 0; i < elems; ++i) out[i] = T(value(rank, first + i));
+}
+
+template <class T, class Wanted>
+std::int64_t count_wrong(const T* data, std::int64_t elems, const Wanted& wanted) {
+  std::int64_t wrong = 0;
+  for (std::int64_t i = 0; i < elems; ++i) wrong += static_cast<float>(data[i]) != wanted(i);
+  return wrong;
+}
+
+template <class Use>
+auto with_type(DType dtype, const Buffer& buffer, const Use& use) {
+  return dtype == DType::f32 ? use(static_cast<float*>(buffer.data)) : use(static_cast<BFloat16*>(buffer.data));
+}
+
+}  // namespace
+
+/// The buffers of one case, in the arena, as many times as are together larger than the caches.
+struct CollectiveBench::Sets {
+  Sets(Allocator& arena, const Case& one, std::int64_t count)
+      : arena_(arena), bytes_(one.bytes * count), is_out_(one.op == Collective::all_to_all) {
+    in_ = arena_.allocate(bytes_);
+    if (is_out_) out_ = arena_.allocate(bytes_);
+    std::memset(in_, 0, static_cast<std::size_t>(bytes_));
+    if (is_out_) std::memset(out_, 0, static_cast<std::size_t>(bytes_));
+    for (std::int64_t i = 0; i < count; ++i) {
+      data.push_back(buffer(in_, one, i));
+      out.push_back(is_out_ ? buffer(out_, one, i) : Buffer{});
+    }
+  }
+  ~Sets() {
+    arena_.deallocate(in_, bytes_);
+    if (is_out_) arena_.deallocate(out_, bytes_);
+  }
+  Sets(const Sets&) = delete;
+  Sets& operator=(const Sets&) = delete;
+
+  std::vector<Buffer> data, out;
+
+ private:
+  static Buffer buffer(void* begin, const Case& one, std::int64_t i) {
+    return {static_cast<std::byte*>(begin) + i * one.bytes, one.bytes / size_of(one.dtype), one.dtype, DeviceKind::cpu};
+  }
+
+  Allocator& arena_;
+  std::int64_t bytes_;
+  bool is_out_;
+  void *in_ = nullptr, *out_ = nullptr;
+};
+
+CollectiveBench::CollectiveBench(World& world, const CollectiveOptions& options)
+    : world_(world), options_(options), device_(Device::create(DeviceKind::cpu, {})), ranks_(world, *device_), comm_(world.communicator()) {
+  if (options_.ops.empty())
+    options_.ops = {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce, Collective::all_to_all,
+                    Collective::broadcast};
+  if (options_.dtypes.empty()) options_.dtypes = {DType::f32, DType::bf16};
+  if (options_.compare) library_.emplace();
+  report_.ranks = world.size();
+}
+
+CollectiveReport CollectiveBench::run() {
+  const CpuShare share = cpu_share(world_.local_rank(), world_.local_size());
+  report_.cache_bytes = last_level_cache_bytes(share.cpus);
+  // All ranks copy at once, and their arrays are together what one process would take.
+  CopyCeiling copy({}, std::max<std::int64_t>(report_.cache_bytes / world_.local_size(), 1 << 20));
+  measure_copy(copy);
+  for (const Collective op : options_.ops) {
+    for (const DType dtype : options_.dtypes) {
+      for (std::int64_t bytes = options_.min_bytes; bytes <= options_.max_bytes; bytes *= kStep) measure({op, bytes, dtype});
+    }
+  }
+  measure_copy(copy);
+  return report_;
+}
+
+/// The best rate of all ranks together, from the moment when all begin to the moment when the last one ends: with fewer cores than ranks
+/// each rank alone may be faster.
+void CollectiveBench::measure_copy(CopyCeiling& copy) {
+  copy.copy(false, 1);  // the pages are there, and the caches as they will be
+  for (int i = 0; i < 2 * kCopyRounds; ++i) {
+    ranks_.line_up();
+    device_->synchronize();
+    const auto start = Clock::now();
+    copy.copy(i % 2 == 1, kCopies);
+    const double seconds = ranks_.max(std::chrono::duration<double>(Clock::now() - start).count());
+    const auto bytes = static_cast<double>(kCopies * copy.touched_bytes() * world_.size());
+    report_.copy_gb_per_s = std::max(report_.copy_gb_per_s, 1e-9 * bytes / seconds);
+  }
+}
+
+void CollectiveBench::measure(const Case& asked) {
+  // Whole lines for every rank.
+  const std::int64_t grain = 64 * world_.size();
+  const Case one{asked.op, (asked.bytes + grain - 1) / grain * grain, asked.dtype};
+  const std::int64_t all_bytes = one.bytes * world_.size() * (one.op == Collective::all_to_all ? 2 : 1);
+  const std::int64_t count = std::clamp<std::int64_t>((2 * report_.cache_bytes + all_bytes - 1) / all_bytes, 1, kMostSets);
+  const Sets sets(comm_->arena(), one, count);
+  std::vector<Candidate> candidates(1);
+  if (library_ && MpiLibrary::has(one.op, one.dtype)) candidates.push_back({.is_library = true});
+  for (Candidate& candidate : candidates) {
+    candidate.wrong = wrong_elements(candidate, one, sets);
+    const double once_us = std::max(time_calls(candidate, one, sets, count + 1), 0.1);  // touches every set
+    candidate.calls_a_round = std::max<std::int64_t>(static_cast<std::int64_t>(options_.min_time_s * 1e6 / kRounds / once_us), 1);
+  }
+  for (int round = 0; round < kRounds; ++round) {
+    for (Candidate& candidate : candidates) candidate.rounds_us.push_back(time_calls(candidate, one, sets, candidate.calls_a_round));
+  }
+  for (Candidate& candidate : candidates) {
+    candidate.wrong += wrong_elements(candidate, one, sets);
+    report_.rows.push_back({.op = one.op,
+                            .bytes = one.bytes,
+                            .dtype = one.dtype,
+                            .transport = candidate.is_library ? "openmpi" : world_.transport(),
+                            .sets = static_cast<int>(count),
+                            .calls = kRounds * candidate.calls_a_round,
+                            .time_us = median(candidate.rounds_us),
+                            .time_us_min = *std::min_element(candidate.rounds_us.begin(), candidate.rounds_us.end()),
+                            .wrong = candidate.wrong});
+  }
+}
+
+/// Of one call, on the slowest rank.
+double CollectiveBench::time_calls(const Candidate& candidate, const Case& one, const Sets& sets, std::int64_t calls) {
+  ranks_.line_up();
+  device_->synchronize();
+  const auto start = Clock::now();
+  for (std::int64_t i = 0; i < calls; ++i) call(candidate, one, sets, i);
+  device_->synchronize();
+  return ranks_.max(std::chrono::duration<double, std::micro>(Clock::now() - start).count()) / static_cast<double>(calls);
+}
+
+void CollectiveBench::call(const Candidate& candidate, const Case& one, const Sets& sets, std::int64_t number) {
+  const auto set = static_cast<std::size_t>(number % std::ssize(sets.data));
+  const Buffer data = sets.data[set];
+  if (candidate.is_library) return library_->call(one.op, data, sets.out[set]);
+  Stream& stream = device_->stream(StreamRole::compute);
+  const Buffer own = data.slice(world_.rank() * (data.elems / world_.size()), data.elems / world_.size());
+  switch (one.op) {
+    case Collective::all_gather: return comm_->all_gather(stream, "bench", own, data);
+    case Collective::reduce_scatter: return comm_->reduce_scatter(stream, "bench", data, own, Fold::overwrite);
+    case Collective::all_reduce: return comm_->all_reduce(stream, "bench", data, ReduceOp::sum);
+    case Collective::all_to_all: return comm_->all_to_all(stream, "bench", data, sets.out[set]);
+    case Collective::broadcast: return comm_->broadcast(stream, "bench", data, 0);
+  }
+}
+
+/// One call on known inputs, in the last set.
+std::int64_t CollectiveBench::wrong_elements(const Candidate& candidate, const Case& one, const Sets& sets) {
+  const std::int64_t last = std::ssize(sets.data) - 1;
+  const Buffer data = sets.data.back();
+  const int rank = world_.rank(), size = world_.size();
+  const std::int64_t part = data.elems / size;
+  with_type(one.dtype, data, [&](auto* in) {
+    // Before a gather the others' parts hold something else; before a broadcast, everything but the root's.
+    fill(in, data.elems, rank, one.op == Collective::all_gather ? 1 : 0);
+    if (one.op == Collective::all_gather) fill(in + rank * part, part, rank, 0);
+  });
+  call(candidate, one, sets, last);
+  device_->synchronize();
+  const auto sum = [&](std::int64_t i) {
+    float total = 0;
+    for (int r = 0; r < size; ++r) total += value(r, i);
+    return total;
+  };
+  const Buffer result = one.op == Collective::all_to_all ? sets.out.back() : data;
+  const std::int64_t wrong = with_type(one.dtype, result, [&](const auto* out) -> std::int64_t {
+    switch (one.op) {
+      case Collective::all_gather:
+        return count_wrong(out, data.elems, [&](std::int64_t i) { return value(static_cast<int>(i / part), i % part); });
+      case Collective::reduce_scatter:
+        return count_wrong(candidate.is_library ? out : out + rank * part, part, [&](std::int64_t i) { return sum(rank * part + i); });
+      case Collective::all_reduce: return count_wrong(out, data.elems, sum);
+      case Collective::all_to_all:
+        return count_wrong(out, data.elems, [&](std::int64_t i) { return value(static_cast<int>(i / part), rank * part + i % part); });
+      case Collective::broadcast: return count_wrong(out, data.elems, [&](std::int64_t i) { return value(0, i); });
+    }
+    return data.elems;
+  });
+  return std::llround(ranks_.sum(static_cast<double>(wrong)));
+}
+
+}  // namespace zs::bench

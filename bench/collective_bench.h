@@ -1,0 +1,59 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "bench/collective_report.h"
+#include "bench/copy_ceiling.h"
+#include "bench/mpi_library.h"
+#include "bench/ranks.h"
+
+namespace zs::bench {
+
+struct CollectiveOptions {
+  std::vector<Collective> ops;  ///< empty: all
+  std::vector<DType> dtypes;    ///< f32 and bf16; empty: both
+  std::int64_t min_bytes = 4 << 10, max_bytes = 256 << 20;
+  double min_time_s = 0.1;  ///< for each row
+  bool compare = false;     ///< with the MPI library's own
+};
+
+/// Measures the collectives of a world's transport, on buffers from its arena, in place where the operation allows it. One host thread uses
+/// it; every call is collective.
+class CollectiveBench {
+ public:
+  CollectiveBench(World& world, const CollectiveOptions& options);
+  /// The same on every rank.
+  CollectiveReport run();
+
+ private:
+  struct Sets;
+  struct Case {
+    Collective op;
+    std::int64_t bytes;
+    DType dtype;
+  };
+  /// What is timed: the transport's own, or the library's.
+  struct Candidate {
+    bool is_library = false;
+    std::vector<double> rounds_us = {};
+    std::int64_t calls_a_round = 1, wrong = 0;
+  };
+
+  void measure_copy(CopyCeiling& copy);
+  void measure(const Case& one);
+  void call(const Candidate& candidate, const Case& one, const Sets& sets, std::int64_t number);
+  double time_calls(const Candidate& candidate, const Case& one, const Sets& sets, std::int64_t calls);
+  std::int64_t wrong_elements(const Candidate& candidate, const Case& one, const Sets& sets);
+
+  World& world_;
+  CollectiveOptions options_;
+  std::unique_ptr<Device> device_;
+  Ranks ranks_;
+  std::unique_ptr<Communicator> comm_;
+  std::optional<MpiLibrary> library_;
+  CollectiveReport report_;
+};
+
+}  // namespace zs::bench

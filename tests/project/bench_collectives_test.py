@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""bench_collectives measures every collective over both transports of processes, finds no wrong element, and refuses bad flags in one line.
+Usage: bench_collectives_test.py BENCH_COLLECTIVES"""
+
+import json
+import sys
+
+import harness
+
+SMALL = ["--min-bytes", "4096", "--max-bytes", "70000", "--min-time", "0.01", "--json"]
+OPS = {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast"}
+FIELDS = "bytes time_us time_us_min algbw_gbs busbw_gbs pct_of_copy_ceiling sets calls wrong".split()
+
+
+def report_problems(result, ranks, transports):
+    if result.code != 0 or result.err or len(result.out.splitlines()) != 1:
+        return ["exit 0 and one line of output expected"]
+    report = json.loads(result.out)
+    rows = report["collectives"]
+    problems = [f"no number {key} in {row}" for row in rows for key in FIELDS if not isinstance(row.get(key), (int, float))]
+    if problems or report["ranks"] != ranks or not report["copy_gb_per_s"] > 0:
+        return problems + [f"{ranks} ranks and a copy ceiling expected"]
+    facts = {
+        "every operation, dtype and transport is there": {(r["op"], r["dtype"], r["transport"]) for r in rows} == {
+            (op, dtype, t) for op in OPS for dtype in ("f32", "bf16") for t in transports
+            if not (t == "openmpi" and dtype == "bf16" and op in ("reduce_scatter", "all_reduce"))},
+        "sizes grow by 4": {r["bytes"] // 4096 for r in rows} == {1, 4, 16},
+        "no element is wrong": all(r["wrong"] == 0 for r in rows),
+        "times are positive": all(0 < r["time_us_min"] <= r["time_us"] for r in rows),
+        "algbw is bytes by time": all(abs(r["algbw_gbs"] * r["time_us"] * 1e3 - r["bytes"]) <= 1e-6 * r["bytes"] for r in rows),
+    }
+    return [f"not so: {fact}" for fact, holds in facts.items() if not holds]
+
+
+def usage_problems(result, named):
+    lines = result.err.splitlines()
+    good = result.code == 64 and not result.out and len(lines) == 1 and lines[0].startswith("bench_collectives: error: ") and named in lines[0]
+    return [] if good and len(lines[0]) <= 300 else [f"exit 64 and one line that names {named} expected"]
+
+
+def main():
+    program, report = sys.argv[1], harness.Report()
+    run = harness.run
+    for ranks in (1, 2, 4):  # sizes are whole lines of every rank
+        result = run(harness.mpirun(ranks, [program, *SMALL, "--transport", "shm", "--compare"]))
+        report.case(f"shm and the library, {ranks} ranks", report_problems(result, ranks, ["shm", "openmpi"]), result)
+    result = run(harness.mpirun(3, [program, *SMALL, "--transport", "mpi"]))
+    report.case("mpi, 3 ranks", report_problems(result, 3, ["mpi"]), result)
+    result = run(harness.mpirun(2, [program, "--op", "broadcast", "--max-bytes", "4096", "--min-time", "0.01"]))
+    report.case("a table", [] if result.code == 0 and "broadcast" in result.out and "shm" in result.out else ["a table expected"], result)
+    for flags, named in ((["--op", "gather"], "--op"), (["--min-bytes", "0"], "--min-bytes"), (["--nonsense"], "--nonsense")):
+        result = run(harness.mpirun(2, [program, *flags]))
+        report.case(f"bad flags {flags}", usage_problems(result, named), result)
+    result = run([program])
+    report.case("without mpirun", usage_problems(result, "mpirun"), result)
+    return report.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
