@@ -36,7 +36,7 @@ std::string kind_of(const toml::node& node) {
 std::string expected(const ConfigKey& key) {
   const std::string allowed = key.allowed();
   if (!key.choices.empty()) return "use one of " + allowed;
-  return "give " + (key.type() == "true or false" ? key.type() : article(key.type())) + (allowed.empty() ? "" : ", " + allowed);
+  return "give " + (key.type().starts_with("true") ? key.type() : article(key.type())) + (allowed.empty() ? "" : ", " + allowed);
 }
 
 /// Puts single values into a draft.
@@ -91,6 +91,17 @@ class KeyReader {
     if (!value) return ill_typed(node);
     if (!key_.range.contains(static_cast<double>(*value))) return refuse(fmt::format("{}", *value));
     target = *value;
+  }
+  void read_into(const toml::node& node, Reshard& target) {
+    constexpr std::int64_t kMost = 1 << 20;
+    if (const auto value = node.value_exact<std::int64_t>()) {
+      if (*value < 1 || *value > kMost) return refuse(fmt::format("{}", *value));
+      target = Reshard::over(*value);
+    } else if (const auto whether = node.value_exact<bool>()) {
+      target = *whether;
+    } else {
+      ill_typed(node);
+    }
   }
   void read_into(const toml::node& node, double& target) {
     if (!node.is_number()) return ill_typed(node);

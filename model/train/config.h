@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/base/check.h"
+#include "runtime/shard/scheme.h"
 
 namespace zs {
 
@@ -38,9 +39,11 @@ struct Config {
   };
   struct Shard {
     std::string units = "block", strategy = "zero3";
-    bool reshard_after_forward = true;
+    std::int64_t group_size = 0;
+    Reshard reshard_after_forward = true;
+    bool keep_ends = true;
     std::int64_t prefetch = 1;
-    bool reduce_every_micro_batch = true;
+    bool reduce_every_micro_batch = true, all_reduce_every_micro_batch = false;
     std::int64_t max_reductions_in_flight = 2;
     bool operator==(const Shard&) const = default;
   };
@@ -93,8 +96,11 @@ Config parse_config(std::string_view text, const std::string& source, const std:
 /// The resolved configuration as TOML with every key; reading it back gives the same Config.
 std::string to_toml(const Config& config);
 
-/// What only the number of ranks decides: global_batch must be a multiple of micro_batch x ranks. Throws Error(config) that
-/// says which values would work.
+/// How the run is sharded.
+SchemeOptions scheme_options(const Config& config);
+
+/// What only the number of ranks decides: global_batch must be a multiple of micro_batch x ranks, and groups of ranks must divide them.
+/// Throws Error(config) that says which values would work.
 void check_ranks(const Config& config, int ranks);
 
 }  // namespace zs

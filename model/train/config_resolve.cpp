@@ -105,6 +105,44 @@ void check_precision(ConfigDraft& draft) {
                  "gradients of f32 parameters are f32: use precision.reduce = \"f32\", or param = \"bf16\"");
 }
 
+/// Keys that a strategy decides: given otherwise, they contradict it.
+void resolve_strategy(ConfigDraft& draft) {
+  Config::Shard& shard = draft.config.shard;
+  if (!are_good(draft, {"shard.strategy"})) return;
+  const Strategy strategy = strategy_of(shard.strategy);
+  const auto contradicts = [&](const char* key, const std::string& value, const char* instead) {
+    draft.report(key, fmt::format("{} = {} does not go with shard.strategy \"{}\"", key, value, shard.strategy), instead);
+  };
+  const bool shards_parameters = strategy == Strategy::zero3 || strategy == Strategy::hsdp || strategy == Strategy::nested;
+  const char* const kReshard = "shard.reshard_after_forward";
+  if (!shards_parameters) {
+    if (draft.is_given(kReshard) && are_good(draft, {kReshard}) && !shard.reshard_after_forward.is_off())
+      contradicts(kReshard, shard.reshard_after_forward.str(),
+                  "leave it out, or use a strategy that shards parameters: zero3, hsdp, nested");
+    shard.reshard_after_forward = false;
+  } else if (are_good(draft, {kReshard}) && shard.reshard_after_forward.group() != 0 && strategy != Strategy::zero3) {
+    contradicts(kReshard, shard.reshard_after_forward.str(), "use true or false; a number of ranks goes with zero3");
+  }
+  const char* const kReduce = "shard.reduce_every_micro_batch";
+  const bool is_fixed = strategy == Strategy::zero1 || strategy == Strategy::zero2,
+             usual = strategy != Strategy::zero1 && strategy != Strategy::grad_op;
+  if (!draft.is_given(kReduce)) {
+    shard.reduce_every_micro_batch = usual;
+  } else if (is_fixed && are_good(draft, {kReduce}) && shard.reduce_every_micro_batch != usual) {
+    contradicts(kReduce, usual ? "false" : "true", usual ? "use zero1" : "use zero2");
+  }
+  const bool has_replicas = strategy == Strategy::ddp || strategy == Strategy::hsdp;
+  if (!has_replicas && shard.all_reduce_every_micro_batch && are_good(draft, {"shard.all_reduce_every_micro_batch"}))
+    contradicts("shard.all_reduce_every_micro_batch", "true", "leave it out; only ddp and hsdp have replicas");
+  const bool has_groups = strategy == Strategy::hsdp || strategy == Strategy::nested;
+  if (!are_good(draft, {"shard.group_size"})) return;
+  if (has_groups && shard.group_size == 0)
+    draft.report("shard.group_size", fmt::format("shard.strategy \"{}\" needs a shard.group_size", shard.strategy),
+                 "give the ranks of a small group, as a rule those of one host");
+  if (!has_groups && shard.group_size != 0)
+    contradicts("shard.group_size", fmt::format("{}", shard.group_size), "leave it out; only hsdp and nested have small groups");
+}
+
 void check_rest(ConfigDraft& draft) {
   const Config& c = draft.config;
   if (are_good(draft, {"run.validate_every", "data.validation_fraction", "data.validation"}) && c.run.validate_every > 0 &&
@@ -146,11 +184,22 @@ void resolve_config(ConfigDraft& draft) {
   check_model(draft);
   check_sizes(draft);
   check_precision(draft);
+  resolve_strategy(draft);
   check_rest(draft);
+}
+
+SchemeOptions scheme_options(const Config& config) {
+  return {.strategy = strategy_of(config.shard.strategy),
+          .group_size = static_cast<int>(config.shard.group_size),
+          .reshard_after_forward = config.shard.reshard_after_forward,
+          .reduce_every_micro_batch = config.shard.reduce_every_micro_batch,
+          .all_reduce_every_micro_batch = config.shard.all_reduce_every_micro_batch,
+          .deterministic = config.train.deterministic};
 }
 
 void check_ranks(const Config& config, int ranks) {
   ZS_CHECK(ranks >= 1, "{} ranks", ranks);
+  const ShardScheme scheme(scheme_options(config), 0, ranks);  // for its checks
   const std::int64_t batch = config.train.global_batch, micro = config.train.micro_batch;
   const std::int64_t step = micro * ranks;
   if (batch % step == 0) return;

@@ -81,14 +81,28 @@ constexpr std::array kKeys = {
 
     ConfigKey{"shard.units", [](Config& c) -> ConfigSlot { return &c.shard.units; }, any, "block|model", "",
               "What is gathered at once: each transformer block, or the whole model."},
-    ConfigKey{"shard.strategy", [](Config& c) -> ConfigSlot { return &c.shard.strategy; }, any, "zero3", "",
-              "What is sharded: parameters, gradients and optimizer state."},
-    ConfigKey{"shard.reshard_after_forward", [](Config& c) -> ConfigSlot { return &c.shard.reshard_after_forward; }, any, "", "",
-              "Free a unit's parameters after its forward and gather them again for its backward."},
+    ConfigKey{"shard.strategy", [](Config& c) -> ConfigSlot { return &c.shard.strategy; }, any, kStrategies, "",
+              "What is sharded over which ranks; docs/sharding.md compares them. `hsdp` and `nested` need `shard.group_size`."},
+    ConfigKey{"shard.group_size", [](Config& c) -> ConfigSlot { return &c.shard.group_size; }, between(0, 1048576), "", "",
+              "Ranks of a small group, for `hsdp` and `nested`; must divide the ranks. As a rule those of one host."},
+    ConfigKey{
+        "shard.reshard_after_forward", [](Config& c) -> ConfigSlot { return &c.shard.reshard_after_forward; }, any, "",
+        "`true` for strategies that shard parameters, but for `grad_op`",
+        "Free a unit's parameters after its forward and gather them again for its backward. A number k (`zero3` only; must divide the "
+        "ranks) leaves them sharded over groups of k ranks in between, and gathers them there."},
+    ConfigKey{
+        "shard.keep_ends", [](Config& c) -> ConfigSlot { return &c.shard.keep_ends; }, any, "", "",
+        "Keep the root and the last unit gathered from forward to backward, and the root and the first one from one micro-batch to the "
+        "next."},
     ConfigKey{"shard.prefetch", [](Config& c) -> ConfigSlot { return &c.shard.prefetch; }, between(0, 8), "", "",
               "Units gathered ahead of the one that computes."},
-    ConfigKey{"shard.reduce_every_micro_batch", [](Config& c) -> ConfigSlot { return &c.shard.reduce_every_micro_batch; }, any, "", "",
-              "Reduce gradients after every micro-batch, which keeps them sharded in between, or once a step."},
+    ConfigKey{
+        "shard.reduce_every_micro_batch", [](Config& c) -> ConfigSlot { return &c.shard.reduce_every_micro_batch; }, any, "",
+        "`false` for `zero1` and `grad_op`, else `true`",
+        "Reduce gradients after every micro-batch, which keeps them sharded in between, or once a step. Always every micro-batch with "
+        "`train.deterministic`."},
+    ConfigKey{"shard.all_reduce_every_micro_batch", [](Config& c) -> ConfigSlot { return &c.shard.all_reduce_every_micro_batch; }, any, "",
+              "", "Sum gradients over replicas (`ddp`, `hsdp`) after every micro-batch, or once a step."},
     ConfigKey{"shard.max_reductions_in_flight", [](Config& c) -> ConfigSlot { return &c.shard.max_reductions_in_flight; }, between(1, 64),
               "", "", "Whole gradient buffers that may wait for their reduction."},
 
@@ -159,7 +173,8 @@ std::vector<std::string_view> ConfigKey::choice_list() const {
 }
 
 std::string ConfigKey::type() const {
-  static constexpr std::array kTypes = {"true or false", "integer", "number", "string", "string or array of strings"};
+  static constexpr std::array kTypes = {"true or false",         "integer", "number", "string", "string or array of strings",
+                                        "true, false or integer"};
   Config config;
   return kTypes[slot(config).index()];
 }
@@ -239,6 +254,7 @@ std::string toml_value(const ConfigSlot& slot) {
     return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
   }
   if (const auto* text = std::get_if<std::string*>(&slot)) return toml_string(**text);
+  if (const auto* reshard = std::get_if<Reshard*>(&slot)) return (*reshard)->str();
   std::string list;
   for (const auto& text : *std::get<std::vector<std::string>*>(slot)) list += (list.empty() ? "" : ", ") + toml_string(text);
   return "[" + list + "]";

@@ -63,14 +63,21 @@ Changes prefetches(const MemoryDemand& demand) {
 }
 
 Changes reshardings(const MemoryDemand& demand) {
-  if (demand.config.shard.reshard_after_forward) return {};
+  const Strategy strategy = strategy_of(demand.config.shard.strategy);
+  const bool is_possible = strategy == Strategy::zero3 || strategy == Strategy::hsdp || strategy == Strategy::nested;
+  if (!is_possible || demand.config.shard.reshard_after_forward.is_all()) return {};
   MemoryChange one = change(demand, "set shard.reshard_after_forward=true");
   one.demand.config.shard.reshard_after_forward = true;
   return {one};
 }
 
 bool is_possible(const MemoryDemand& demand, int ranks) {
-  return demand.config.train.global_batch % (demand.config.train.micro_batch * ranks) == 0;
+  try {
+    check_ranks(demand.config, ranks);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 void move_to(MemoryDemand& demand, int ranks, int local_ranks) {

@@ -40,11 +40,10 @@ Gpt2Config gpt2_config(const Config& config) {
 }
 
 ShardOptions shard_options(const Config& config) {
-  const bool reduces_each = config.shard.reduce_every_micro_batch || config.train.deterministic;
-  return {.schedule = {.reshard_after_forward = config.shard.reshard_after_forward,
-                       .prefetch = static_cast<int>(config.shard.prefetch),
-                       .reduce_every_micro_batch = reduces_each,
-                       .max_reductions_in_flight = static_cast<int>(config.shard.max_reductions_in_flight)},
+  return {.scheme = scheme_options(config),
+          .schedule = {.prefetch = static_cast<int>(config.shard.prefetch),
+                       .max_reductions_in_flight = static_cast<int>(config.shard.max_reductions_in_flight),
+                       .keep_ends = config.shard.keep_ends},
           .precision = {.param = dtype_of(config.precision.param), .reduce = dtype_of(config.precision.reduce)},
           .seed = static_cast<std::uint64_t>(config.train.seed)};
 }
@@ -141,7 +140,7 @@ void Session::enqueue_validation(const ReadSamples& read) {
   for (std::int64_t i = 0; i < local; ++i) {
     if (is_enough_()) local = i + 1;
     const std::int64_t micro_batch = i * world_.size() + world_.rank();
-    runtime_.begin_micro_batch(Mode::eval, true);
+    runtime_.begin_micro_batch(Mode::eval, i + 1 == local);
     store_loss(forward_loss(micro_batch * config_.train.micro_batch, read), i);
     runtime_.end_micro_batch();
   }

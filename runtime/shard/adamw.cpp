@@ -22,7 +22,7 @@ AdamW::AdamW(Executor& executor, const AdamWConfig& config) : executor_(executor
     const std::int64_t bytes = unit.layout.shard_elems() * size_of(DType::f32);
     const MemoryOwner owner(context.device().memory(), unit.name);
     Moments moments{context.pool().acquire(bytes, compute, "moments"), context.pool().acquire(bytes, compute, "moments"), {}};
-    for (const ShardSegment& segment : unit.layout.segments(executor.rank())) {
+    for (const ShardSegment& segment : unit.segments()) {
       const bool has_decay = unit.layout.views()[segment.view].has_decay;
       moments.ranges.push_back({segment.shard_offset, segment.count, has_decay ? config.weight_decay : 0.0f});
     }
@@ -71,7 +71,7 @@ void AdamW::squared_norm() {
                    *out.as<double>() = 0;
                    for (const Buffer& range : ranges) kernels.squared_norm(exec, out, range);
                  });
-  executor_.compute_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);
+  executor_.norm_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);
 }
 
 void AdamW::squared_norm_order_free() {
@@ -82,7 +82,7 @@ void AdamW::squared_norm_order_free() {
                    *largest.as<std::int32_t>() = std::numeric_limits<std::int32_t>::min();
                    for (const Buffer& range : ranges) kernels.max_exponent(exec, largest, range);
                  });
-  executor_.compute_comm().all_reduce(context.stream(), "grad_norm_exponent", largest, ReduceOp::max);
+  executor_.norm_comm().all_reduce(context.stream(), "grad_norm_exponent", largest, ReduceOp::max);
   auto reads = gradient_ranges();
   reads.push_back(largest);
   context.launch({"fixed_point_squares", std::move(reads), {out}},
@@ -90,7 +90,7 @@ void AdamW::squared_norm_order_free() {
                    *out.as<std::int64_t>() = 0;
                    for (const Buffer& range : ranges) kernels.fixed_point_squares(exec, out, range, largest, shift);
                  });
-  executor_.compute_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);
+  executor_.norm_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);
 }
 
 void AdamW::update(std::size_t unit) {

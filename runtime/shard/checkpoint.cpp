@@ -27,7 +27,7 @@ std::vector<HeldTensor> held_tensors(const TrainingState& state) {
   std::vector<HeldTensor> tensors;
   for (std::size_t unit = 0; unit < state.executor.units().size(); ++unit) {
     const FlatParameter& flat = state.executor.units()[unit];
-    const std::vector<ShardSegment> segments = flat.layout.segments(state.executor.rank());
+    const std::vector<ShardSegment> segments = flat.segments();
     const std::pair<std::string_view, Buffer> kinds[] = {{kMaster, flat.master_buffer()},
                                                          {kFirstMoment, state.optimizer.first_moment(unit)},
                                                          {kSecondMoment, state.optimizer.second_moment(unit)}};

@@ -9,8 +9,9 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value
 
 }  // namespace
 
-FlatLayout::FlatLayout(const std::vector<Parameter*>& parameters, DType runtime_dtype, int ranks) : ranks_(ranks) {
-  ZS_CHECK(ranks >= 1, "{} ranks", ranks);
+FlatLayout::FlatLayout(const std::vector<Parameter*>& parameters, DType runtime_dtype, int ranks, int finest) : ranks_(ranks) {
+  finest = std::max(finest, ranks);
+  ZS_CHECK(ranks >= 1 && finest % ranks == 0, "{} ranks, {} slices", ranks, finest);
   const std::int64_t align = kAlignBytes / size_of(runtime_dtype);
   std::int64_t end = 0;
   for (const Parameter* parameter : parameters) {
@@ -20,7 +21,7 @@ FlatLayout::FlatLayout(const std::vector<Parameter*>& parameters, DType runtime_
     numel_ += view.numel;
     views_.push_back(std::move(view));
   }
-  shard_elems_ = round_up((end + ranks - 1) / ranks, align);
+  shard_elems_ = round_up((end + finest - 1) / finest, align) * (finest / ranks);
 }
 
 std::vector<ShardSegment> FlatLayout::segments(int rank) const {

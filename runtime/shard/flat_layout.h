@@ -28,13 +28,14 @@ struct ShardSegment {
 };
 
 /// The *flat* layout of one unit over `ranks` ranks: parameters concatenated in order, every view and every shard boundary
-/// on a multiple of 64 bytes of the runtime dtype, the end padded so that all shards are equal. Offsets of views do not
-/// depend on the number of ranks. Elements outside every segment are padding: zero, and never seen by optimizer or norm.
+/// on a multiple of 64 bytes of the runtime dtype, the end padded so that all shards are equal. `finest` slices, a multiple of `ranks`,
+/// must be possible too: parts of a unit may be cut finer than its shards. Offsets of views do not depend on the number of ranks. Elements
+/// outside every segment are padding: zero, and never seen by optimizer or norm.
 class FlatLayout {
  public:
   static constexpr std::int64_t kAlignBytes = 64;
 
-  FlatLayout(const std::vector<Parameter*>& parameters, DType runtime_dtype, int ranks);
+  FlatLayout(const std::vector<Parameter*>& parameters, DType runtime_dtype, int ranks, int finest = 1);
 
   const std::vector<FlatView>& views() const { return views_; }
   int ranks() const { return ranks_; }

@@ -10,10 +10,15 @@ namespace zs {
 const char* name_of(Action::Kind kind) {
   switch (kind) {
     case Action::Kind::gather: return "gather";
+    case Action::Kind::gather_through: return "gather_through";
+    case Action::Kind::gather_kept: return "gather_kept";
     case Action::Kind::wait_gathered: return "wait_gathered";
+    case Action::Kind::keep_shard: return "keep_shard";
+    case Action::Kind::drop_shard: return "drop_shard";
     case Action::Kind::free_full: return "free_full";
     case Action::Kind::begin_gradient: return "begin_gradient";
     case Action::Kind::reduce: return "reduce";
+    case Action::Kind::finish: return "finish";
     case Action::Kind::release_gradient: return "release_gradient";
   }
   return "?";
@@ -39,27 +44,37 @@ const char* name_of(GradState state) {
 
 namespace {
 
-/// The transition tables: what each action needs to find, and what it leaves. An action that is about the other machine
+/// The transition tables: what each action needs to find, and what it leaves. An action that is about the other machines
 /// has no row and changes nothing.
-struct UnitMove {
+template <class State>
+struct Move {
   Action::Kind kind;
-  UnitState from, to;
+  State from, to;
 };
-constexpr UnitMove kUnitMoves[] = {
+constexpr Move<UnitState> kUnitMoves[] = {
     {Action::Kind::gather, UnitState::sharded, UnitState::gathering},
+    {Action::Kind::gather_through, UnitState::sharded, UnitState::gathering},
+    {Action::Kind::gather_kept, UnitState::sharded, UnitState::gathering},
     {Action::Kind::wait_gathered, UnitState::gathering, UnitState::unsharded},
+    {Action::Kind::keep_shard, UnitState::unsharded, UnitState::unsharded},
     {Action::Kind::free_full, UnitState::unsharded, UnitState::sharded},
     {Action::Kind::free_full, UnitState::gathering, UnitState::sharded},  // a prefetch that nobody used
 };
-struct GradMove {
-  Action::Kind kind;
-  GradState from, to;
+constexpr Move<ShardState> kShardMoves[] = {
+    {Action::Kind::gather, ShardState::none, ShardState::none},      {Action::Kind::gather_through, ShardState::none, ShardState::kept},
+    {Action::Kind::gather_kept, ShardState::kept, ShardState::kept}, {Action::Kind::keep_shard, ShardState::none, ShardState::kept},
+    {Action::Kind::drop_shard, ShardState::kept, ShardState::none},
 };
-constexpr GradMove kGradMoves[] = {
+constexpr Move<GradState> kGradMoves[] = {
     {Action::Kind::begin_gradient, GradState::none, GradState::accumulating},
     {Action::Kind::reduce, GradState::accumulating, GradState::reducing},
     {Action::Kind::release_gradient, GradState::reducing, GradState::none},
     {Action::Kind::release_gradient, GradState::accumulating, GradState::none},  // abandoned
+};
+constexpr Move<SumState> kSumMoves[] = {
+    {Action::Kind::reduce, SumState::none, SumState::partial},
+    {Action::Kind::reduce, SumState::partial, SumState::partial},
+    {Action::Kind::finish, SumState::partial, SumState::none},
 };
 
 /// Applies the row for (kind, state); false when the action has rows, but none for this state.
@@ -100,18 +115,36 @@ void Scheduler::refuse(const Unit& unit, const char* operation) const {
 
 void Scheduler::emit(std::vector<Action>& actions, Action::Kind kind, int unit) {
   Unit& target = unit_at(unit);
-  if (!apply(kUnitMoves, kind, target.state) || !apply(kGradMoves, kind, target.grad)) refuse(target, name_of(kind));
+  if (!apply(kUnitMoves, kind, target.state) || !apply(kShardMoves, kind, target.shard) || !apply(kGradMoves, kind, target.grad) ||
+      !apply(kSumMoves, kind, target.sum)) {
+    refuse(target, name_of(kind));
+  }
   actions.push_back({kind, unit});
 }
 
+void Scheduler::gather(std::vector<Action>& actions, int unit) {
+  if (unit_at(unit).shard == ShardState::kept) {
+    emit(actions, Action::Kind::gather_kept, unit);
+    if (options_.kept == SchedulerOptions::Kept::of_forward) emit(actions, Action::Kind::drop_shard, unit);
+  } else {
+    emit(actions, options_.kept == SchedulerOptions::Kept::of_gather ? Action::Kind::gather_through : Action::Kind::gather, unit);
+  }
+}
+
 void Scheduler::unshard(std::vector<Action>& actions, int unit) {
-  if (unit_at(unit).state == UnitState::sharded) emit(actions, Action::Kind::gather, unit);
+  if (unit_at(unit).state == UnitState::sharded) gather(actions, unit);
   if (unit_at(unit).state == UnitState::gathering) emit(actions, Action::Kind::wait_gathered, unit);
+}
+
+void Scheduler::reshard(std::vector<Action>& actions, int unit) {
+  if (unit_at(unit).state != UnitState::sharded) emit(actions, Action::Kind::free_full, unit);
+  // The optimizer comes next, and makes it old.
+  if (is_last_ && unit_at(unit).shard == ShardState::kept) emit(actions, Action::Kind::drop_shard, unit);
 }
 
 void Scheduler::prefetch(std::vector<Action>& actions, ExecOrder::Phase phase) {
   for (const int next : order().upcoming(phase, options_.prefetch)) {
-    if (unit_at(next).state == UnitState::sharded) emit(actions, Action::Kind::gather, next);
+    if (unit_at(next).state == UnitState::sharded) gather(actions, next);
   }
 }
 
@@ -141,21 +174,41 @@ std::vector<Action> Scheduler::before_forward(int unit) {
   return actions;
 }
 
-bool Scheduler::stays_unsharded(int unit) const {
-  if (mode_ == Mode::eval) return false;
-  if (unit == kRoot || !options_.reshard_after_forward) return true;
-  const ExecOrder& recorded = order(mode_);
-  if (!recorded.is_recorded()) return false;
-  const auto& forward = recorded.units(ExecOrder::Phase::forward);
-  const auto last = std::find_if(forward.rbegin(), forward.rend(), [](int u) { return u != kRoot; });
-  return last != forward.rend() && *last == unit;
+/// The root, and the last (or the first) other unit of the recorded forward.
+bool Scheduler::is_recorded_end(int unit, bool is_last) const {
+  if (!options_.keep_ends) return false;
+  if (unit == kRoot) return true;
+  if (!order(mode_).is_recorded()) return false;
+  const auto& forward = order(mode_).units(ExecOrder::Phase::forward);
+  const auto is_other = [](int u) { return u != kRoot; };
+  if (is_last) {
+    const auto last = std::find_if(forward.rbegin(), forward.rend(), is_other);
+    return last != forward.rend() && *last == unit;
+  }
+  const auto first = std::find_if(forward.begin(), forward.end(), is_other);
+  return first != forward.end() && *first == unit;
+}
+
+bool Scheduler::stays_after_forward(int unit) const {
+  if (mode_ == Mode::eval) return options_.is_resident && !is_last_;
+  return !options_.reshard_after_forward || options_.is_resident || is_recorded_end(unit, true);
+}
+
+bool Scheduler::stays_after_backward(int unit) const {
+  if (is_last_) return false;
+  return options_.is_resident || (mode_ == Mode::train && is_recorded_end(unit, false));
 }
 
 std::vector<Action> Scheduler::after_forward(int unit) {
   if (!unit_at(unit).in_forward) refuse(unit_at(unit), "end a forward that has not begun");
   std::vector<Action> actions;
   unit_at(unit).in_forward = false;
-  if (!stays_unsharded(unit)) emit(actions, Action::Kind::free_full, unit);
+  // An op that computes gradients in forward has begun the unit's backward, which goes on with the same parameters.
+  if (stays_after_forward(unit) || unit_at(unit).in_backward) return actions;
+  if (mode_ == Mode::train && options_.kept == SchedulerOptions::Kept::of_forward && unit_at(unit).shard == ShardState::none) {
+    emit(actions, Action::Kind::keep_shard, unit);
+  }
+  emit(actions, Action::Kind::free_full, unit);
   return actions;
 }
 
@@ -189,6 +242,9 @@ void Scheduler::reduce(std::vector<Action>& actions, int unit) {
   emit(actions, Action::Kind::reduce, unit);
   unit_at(unit).is_reduced = true;
   reducing_.push_back(unit);
+  using Final = SchedulerOptions::Final;
+  if (options_.final_step == Final::none) unit_at(unit).sum = SumState::none;
+  if (options_.final_step == Final::every || (options_.final_step == Final::last && is_last_)) emit(actions, Action::Kind::finish, unit);
 }
 
 void Scheduler::release_oldest(std::vector<Action>& actions) {
@@ -201,7 +257,7 @@ std::vector<Action> Scheduler::after_backward(int unit) {
   if (!target.in_backward) refuse(target, "end a backward that has not begun");
   std::vector<Action> actions;
   target.in_backward = false;
-  emit(actions, Action::Kind::free_full, unit);
+  if (!stays_after_backward(unit)) reshard(actions, unit);
   if (options_.reduce_every_micro_batch || is_last_) reduce(actions, unit);
   return actions;
 }
@@ -213,9 +269,15 @@ std::vector<Action> Scheduler::end_micro_batch() {
   }
   std::vector<Action> actions;
   for (int unit = 0; unit < size(); ++unit) {
-    if (unit_at(unit).state != UnitState::sharded) emit(actions, Action::Kind::free_full, unit);
-    const bool is_due = mode_ == Mode::train && (options_.reduce_every_micro_batch || is_last_);
-    if (is_due && unit_at(unit).grad == GradState::accumulating) reduce(actions, unit);
+    Unit& target = unit_at(unit);
+    if (target.state == UnitState::gathering || !stays_after_backward(unit)) reshard(actions, unit);
+    if (mode_ == Mode::train && target.grad == GradState::accumulating && (options_.reduce_every_micro_batch || is_last_)) {
+      reduce(actions, unit);
+    }
+    // Its gradients came in earlier micro-batches only.
+    if (mode_ == Mode::train && is_last_ && options_.final_step == SchedulerOptions::Final::last && target.sum == SumState::partial) {
+      emit(actions, Action::Kind::finish, unit);
+    }
   }
   if (mode_ == Mode::train && is_last_) {
     while (!reducing_.empty()) release_oldest(actions);
@@ -229,7 +291,9 @@ std::vector<Action> Scheduler::abandon() {
   std::vector<Action> actions;
   for (int unit = 0; unit < size(); ++unit) {
     if (unit_at(unit).state != UnitState::sharded) emit(actions, Action::Kind::free_full, unit);
+    if (unit_at(unit).shard == ShardState::kept) emit(actions, Action::Kind::drop_shard, unit);
     if (unit_at(unit).grad != GradState::none) emit(actions, Action::Kind::release_gradient, unit);
+    unit_at(unit).sum = SumState::none;
     unit_at(unit).in_forward = unit_at(unit).in_backward = unit_at(unit).is_reduced = false;
   }
   reducing_.clear();

@@ -17,11 +17,16 @@ inline constexpr int kModes = 2;
 /// What the scheduler asks of the executor. All of it is enqueued, in this order.
 struct Action {
   enum class Kind : std::uint8_t {
-    gather,            ///< all-gather the unit's flat parameter into a full buffer, on the unshard stream
+    gather,            ///< all-gather the unit's flat parameter from the master shards into a full buffer, on the unshard stream
+    gather_through,    ///< the same by way of the small group's shard, which stays at hand
+    gather_kept,       ///< all-gather it from the shards at hand, within the small group
     wait_gathered,     ///< compute waits for that gather
+    keep_shard,        ///< copy this rank's shard of the small group out of the full buffer, on compute
+    drop_shard,        ///< the shard at hand goes back once the unshard stream has done what is enqueued
     free_full,         ///< the full buffer goes back once compute has done what is enqueued
     begin_gradient,    ///< a full gradient buffer for the unit, on compute
-    reduce,            ///< reduce-scatter it into the gradient shard, on the reduce stream, once compute has filled it
+    reduce,            ///< reduce-scatter it, on the reduce stream, once compute has filled it
+    finish,            ///< the second step of the reduction: what `reduce` summed becomes the master shard's gradient
     release_gradient,  ///< the full gradient buffer goes back once its reduction is done
   };
   Kind kind;
@@ -31,20 +36,41 @@ struct Action {
 const char* name_of(Action::Kind kind);
 
 enum class UnitState : std::uint8_t { sharded, gathering, unsharded };
+/// Whether a shard of the small group is at hand, which is cheaper to gather from than the master shards.
+enum class ShardState : std::uint8_t { none, kept };
 enum class GradState : std::uint8_t { none, accumulating, reducing };
+/// Whether the sum of a unit's reductions so far waits for its second step.
+enum class SumState : std::uint8_t { none, partial };
 const char* name_of(UnitState state);
 const char* name_of(GradState state);
+
+/// How far units run ahead and stay behind, in any scheme.
+struct Pacing {
+  int prefetch = 1;
+  int max_reductions_in_flight = 2;
+  bool keep_ends = true;
+};
 
 struct SchedulerOptions {
   bool reshard_after_forward = true;
   int prefetch = 1;  ///< units gathered ahead of the one that runs
   bool reduce_every_micro_batch = true;
   int max_reductions_in_flight = 2;  ///< full gradient buffers under reduction while the next one is filled
+  /// Root and last unit stay unsharded from forward to backward, root and first one from one micro-batch to the next of the same step.
+  bool keep_ends = true;
+  bool is_resident = false;  ///< every unit stays unsharded up to the last micro-batch
+  enum class Kept : std::uint8_t {
+    none,
+    of_gather,   ///< the first gather leaves a shard of the small group, for the rest of the step
+    of_forward,  ///< a unit that is resharded after forward leaves one, for its backward
+  };
+  Kept kept = Kept::none;
+  enum class Final : std::uint8_t { none, last, every };
+  Final final_step = Final::none;  ///< after the reductions of which micro-batches `finish` follows
 };
 
 /// The pure state machine of sharding: hooks go in, actions come out. It touches no device and no communicator. Unit 0 is the
-/// root: it stays unsharded from its forward to the end of its backward, and so does the last other unit of the recorded
-/// order. Prefetch follows the recorded order; before there is one, each unit is gathered when it is needed. A unit that deviates from the
+/// root. Prefetch follows the recorded order; before there is one, each unit is gathered when it is needed. A unit that deviates from the
 /// order is gathered on demand and noted in `deviations`. A hook that comes in an illegal state throws, naming unit,
 /// state and operation.
 class Scheduler {
@@ -53,7 +79,8 @@ class Scheduler {
 
   Scheduler(std::vector<std::string> unit_names, const SchedulerOptions& options);
 
-  /// `is_last`: the last micro-batch of a step, in which gradients are reduced even when not every micro-batch does so.
+  /// `is_last`: the last micro-batch of a step (or of a validation). Gradients are reduced in it even when not every micro-batch does so,
+  /// and no unit stays unsharded after it, for the optimizer comes next.
   void begin_micro_batch(Mode mode, bool is_last);
   std::vector<Action> before_forward(int unit);
   std::vector<Action> after_forward(int unit);
@@ -73,7 +100,9 @@ class Scheduler {
   const ExecOrder& order(Mode mode) const { return orders_[static_cast<int>(mode)]; }
   void set_order(Mode mode, ExecOrder order) { orders_[static_cast<int>(mode)] = std::move(order); }
   UnitState state(int unit) const { return unit_at(unit).state; }
+  ShardState shard_state(int unit) const { return unit_at(unit).shard; }
   GradState grad_state(int unit) const { return unit_at(unit).grad; }
+  SumState sum_state(int unit) const { return unit_at(unit).sum; }
   const std::string& name(int unit) const { return unit_at(unit).name; }
   int size() const { return static_cast<int>(units_.size()); }
   bool is_in_micro_batch() const { return in_micro_batch_; }
@@ -84,7 +113,9 @@ class Scheduler {
   struct Unit {
     std::string name;
     UnitState state = UnitState::sharded;
+    ShardState shard = ShardState::none;
     GradState grad = GradState::none;
+    SumState sum = SumState::none;
     bool in_forward = false;
     bool in_backward = false;
     bool is_reduced = false;  // in this micro-batch
@@ -93,12 +124,16 @@ class Scheduler {
   const Unit& unit_at(int unit) const;
   Unit& unit_at(int unit);
   void emit(std::vector<Action>& actions, Action::Kind kind, int unit);
+  void gather(std::vector<Action>& actions, int unit);
   void unshard(std::vector<Action>& actions, int unit);
+  void reshard(std::vector<Action>& actions, int unit);
   void prefetch(std::vector<Action>& actions, ExecOrder::Phase phase);
   void note_order(ExecOrder::Phase phase, int unit);
   void reduce(std::vector<Action>& actions, int unit);
   void release_oldest(std::vector<Action>& actions);
-  bool stays_unsharded(int unit) const;
+  bool is_recorded_end(int unit, bool is_last) const;
+  bool stays_after_forward(int unit) const;
+  bool stays_after_backward(int unit) const;
   ExecOrder& order() { return orders_[static_cast<int>(mode_)]; }
   [[noreturn]] void refuse(const Unit& unit, const char* operation) const;
 

@@ -7,7 +7,9 @@
 namespace zs {
 
 ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOptions& options)
-    : context_(context), options_(options), executor_(context, world, options.precision) {}
+    : context_(context),
+      options_(options),
+      executor_(context, world, ShardScheme(options.scheme, world.rank(), world.size()), options.precision) {}
 
 ShardedRuntime::~ShardedRuntime() {
   for (auto& [parameter, unit] : unit_of_) {
@@ -32,7 +34,7 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
 }
 
 Scheduler& ShardedRuntime::scheduler() {
-  if (!scheduler_) scheduler_ = std::make_unique<Scheduler>(names_, options_.schedule);
+  if (!scheduler_) scheduler_ = std::make_unique<Scheduler>(names_, executor_.scheme().schedule(options_.schedule));
   return *scheduler_;
 }
 

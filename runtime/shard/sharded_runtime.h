@@ -10,7 +10,8 @@
 namespace zs {
 
 struct ShardOptions {
-  SchedulerOptions schedule = {};
+  SchemeOptions scheme = {};
+  Pacing schedule = {};
   Precision precision = {};
   std::uint64_t seed = 0;  ///< of the initial weights
 };
@@ -26,6 +27,7 @@ struct ShardOptions {
 /// blocks the host except read_full.
 class ShardedRuntime : private ParameterOwner {
  public:
+  /// Collective. Error(config) where the scheme does not go with the number of ranks.
   ShardedRuntime(Context& context, World& world, const ShardOptions& options);
   ~ShardedRuntime() override;
 

@@ -54,7 +54,7 @@ TEST_CASE("a small file gets every default from the schema") {
   CHECK(config.data.validation.empty());
   CHECK(config.train.sequence == 256);
   CHECK(config.train.beta2 == 0.95);
-  CHECK(config.shard == Config::Shard{"block", "zero3", true, 1, true, 2});
+  CHECK(config.shard == Config::Shard{});
   CHECK(config.comm == Config::Comm{"auto", 1, 300});
   CHECK(config.run.sample_tokens == 200);
 }
@@ -95,7 +95,7 @@ TEST_CASE("--set overrides the file, the last one wins, and bare words are strin
   CHECK(config.train.lr == 1e-3);
   CHECK(config.data.train == std::vector<std::string>{"my file.txt"});
   CHECK(config.name == "123");
-  CHECK_FALSE(config.shard.reshard_after_forward);
+  CHECK(config.shard.reshard_after_forward.is_off());
   CHECK(config.train.clip == 2.0);
 }
 
@@ -168,6 +168,9 @@ TEST_CASE("every key refuses values outside its range, of the wrong type, and na
     } else if (!key.choices.empty()) {
       CHECK(is_refused("nonsense"));
     }
+    if (type == 5) {
+      for (const char* value : {"0", "-1", "1.5", "\"true\"", "99999999999"}) CHECK(is_refused(value));
+    }
     if (type == 1) CHECK(is_refused("1.5"));
     if (type == 3 || type == 4) CHECK(is_refused("\"a\\u0000b\""));
     if (type == 3) CHECK(is_refused(std::string(5000, 'x')));
@@ -192,6 +195,25 @@ TEST_CASE("every key accepts both ends of its range and each of its choices") {
   }
 }
 
+TEST_CASE("a strategy decides what it is known by, and reads back as itself") {
+  const auto shard_of = [](Overrides overrides) {
+    const Config config = parse_config(kSmall, "small.toml", overrides);
+    CHECK(parse_config(to_toml(config), "small.toml") == config);
+    return config.shard;
+  };
+  CHECK(shard_of({"shard.strategy=zero3"}) == Config::Shard{});
+  CHECK(shard_of({"shard.reshard_after_forward=4"}).reshard_after_forward == Reshard::over(4));
+  CHECK(shard_of({"shard.reshard_after_forward=1"}).reshard_after_forward.is_off());
+  CHECK_FALSE(shard_of({"shard.strategy=zero1"}).reduce_every_micro_batch);
+  CHECK(shard_of({"shard.strategy=zero1"}).reshard_after_forward.is_off());
+  CHECK(shard_of({"shard.strategy=zero2"}).reduce_every_micro_batch);
+  CHECK(shard_of({"shard.strategy=grad_op"}).reshard_after_forward.is_off());
+  CHECK_FALSE(shard_of({"shard.strategy=grad_op"}).reduce_every_micro_batch);
+  CHECK(shard_of({"shard.strategy=grad_op", "shard.reduce_every_micro_batch=true"}).reduce_every_micro_batch);
+  CHECK(shard_of({"shard.strategy=nested", "shard.group_size=2"}).reshard_after_forward.is_all());
+  CHECK(shard_of({"shard.strategy=ddp", "shard.all_reduce_every_micro_batch=true"}).all_reduce_every_micro_batch);
+}
+
 TEST_CASE("keys that contradict each other are refused") {
   const auto [overrides, message] = GENERATE(table<Overrides, std::string>({
       {{"model.heads=3"}, "model.heads 3 does not divide model.width 128"},
@@ -204,6 +226,17 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"model.preset="}, "model.layers is missing"},
       {{"train.steps=1000000000", "train.global_batch=1048576", "train.sequence=1048576", "model.context=1048576"},
        "steps x batch x sequence is 1.1e+21 tokens"},
+      {{"shard.strategy=hsdp"}, "shard.strategy \"hsdp\" needs a shard.group_size"},
+      {{"shard.group_size=2"}, "shard.group_size = 2 does not go with shard.strategy \"zero3\""},
+      {{"shard.strategy=zero1", "shard.reduce_every_micro_batch=true"},
+       "shard.reduce_every_micro_batch = true does not go with shard.strategy \"zero1\""},
+      {{"shard.strategy=zero2", "shard.reduce_every_micro_batch=false"},
+       "shard.reduce_every_micro_batch = false does not go with shard.strategy \"zero2\""},
+      {{"shard.strategy=grad_op", "shard.reshard_after_forward=true"},
+       "shard.reshard_after_forward = true does not go with shard.strategy \"grad_op\""},
+      {{"shard.strategy=hsdp", "shard.group_size=4", "shard.reshard_after_forward=2"},
+       "shard.reshard_after_forward = 2 does not go with shard.strategy \"hsdp\""},
+      {{"shard.all_reduce_every_micro_batch=true"}, "shard.all_reduce_every_micro_batch = true does not go with shard.strategy \"zero3\""},
       {{"name=a/b"}, "name \"a/b\" cannot name a folder"},
       {{"name=.."}, "name \"..\" cannot name a folder"},
       {{"name="}, "name \"\" cannot name a folder"},
@@ -273,6 +306,15 @@ TEST_CASE("a rank count that does not divide the batch names what would work") {
   CHECK(message(7).ends_with("use 714 or 721, or 5, 6, 8 or 9 ranks"));
   config.train.global_batch = 1;
   CHECK(message(2).ends_with("use 2, or 1 rank"));
+}
+
+TEST_CASE("groups that do not divide the ranks are refused with the sizes that do") {
+  const Config config = parse_config(kSmall, "small.toml", {"shard.strategy=nested", "shard.group_size=4"});
+  CHECK_NOTHROW(check_ranks(config, 8));
+  CHECK_THROWS_WITH(check_ranks(config, 6), "shard.group_size 4 does not divide the job's 6 ranks: use one of 1, 2, 3, 6");
+  const Config between = parse_config(kSmall, "small.toml", {"shard.reshard_after_forward=2"});
+  CHECK_NOTHROW(check_ranks(between, 2));
+  CHECK_THROWS_WITH(check_ranks(between, 3), "shard.reshard_after_forward 2 does not divide the job's 3 ranks: use one of 1, 3");
 }
 
 TEST_CASE("the examples in model/configs are valid") {

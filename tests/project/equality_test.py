@@ -23,6 +23,9 @@ VARIANTS = [
     ("local, 4 ranks, reshard false, prefetch 0", None,
      {"comm__transport": "local", "comm__ranks": 4, "shard__reshard_after_forward": False, "shard__prefetch": 0}, "1"),
     *[(f"{n} ranks, gradients reduced once a step where order allows it", n, {"shard__reduce_every_micro_batch": False}, "1") for n in (2, 8)],
+    *[(f"mpi, 4 ranks, {' '.join(str(v) for v in sets.values())}", 4, sets, "1") for sets in (
+        {"shard__strategy": "ddp"}, {"shard__strategy": "zero1"}, {"shard__strategy": "hsdp", "shard__group_size": 2},
+        {"shard__strategy": "nested", "shard__group_size": 2}, {"shard__reshard_after_forward": 2})],
     ("local, 2 ranks, one unit", None, {"comm__transport": "local", "comm__ranks": 2, "shard__units": "model"}, "1"),
     ("one rank, 2 threads", None, {}, "2"),
     ("mpi, 2 ranks, 2 threads", 2, {"comm__transport": "mpi"}, "2"),

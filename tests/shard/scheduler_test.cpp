@@ -19,26 +19,55 @@ struct Plan {
   Mode mode = Mode::train;
 };
 
+using Kept = SchedulerOptions::Kept;
+using Final = SchedulerOptions::Final;
+
 std::string text_of(const Plan& plan) {
-  return fmt::format("units {} micro-batches {} reshard {} prefetch {} reduce_every {} in flight {} {}", plan.units, plan.micro_batches,
-                     plan.options.reshard_after_forward, plan.options.prefetch, plan.options.reduce_every_micro_batch,
-                     plan.options.max_reductions_in_flight, plan.mode == Mode::train ? "train" : "eval");
+  return fmt::format(
+      "units {} micro-batches {} reshard {} prefetch {} reduce_every {} in flight {} ends {} resident {} kept {} final {} {}", plan.units,
+      plan.micro_batches, plan.options.reshard_after_forward, plan.options.prefetch, plan.options.reduce_every_micro_batch,
+      plan.options.max_reductions_in_flight, plan.options.keep_ends, plan.options.is_resident, static_cast<int>(plan.options.kept),
+      static_cast<int>(plan.options.final_step), plan.mode == Mode::train ? "train" : "eval");
+}
+
+/// What sets the schemes apart for the scheduler.
+std::vector<SchedulerOptions> policies() {
+  return {{},
+          {.keep_ends = false},
+          {.is_resident = true},
+          {.kept = Kept::of_gather, .final_step = Final::last},
+          {.keep_ends = false, .kept = Kept::of_gather, .final_step = Final::last},
+          {.kept = Kept::of_forward},
+          {.keep_ends = false, .kept = Kept::of_forward},
+          {.final_step = Final::every}};
 }
 
 template <class Body>
 void for_each_plan(const Body& body) {
-  for (int bits = 0; bits < 8; ++bits) {
-    for (int units = 1; units <= 5; ++units) {
-      for (int prefetch = 0; prefetch <= 3; ++prefetch) {
-        for (int micro_batches = 1; micro_batches <= 3; ++micro_batches) {
-          for (int in_flight = 1; in_flight <= 3; ++in_flight) {
-            body(Plan{
-                units, micro_batches, {(bits & 1) != 0, prefetch, (bits & 2) != 0, in_flight}, (bits & 4) != 0 ? Mode::eval : Mode::train});
+  for (SchedulerOptions options : policies()) {
+    for (int bits = 0; bits < 8; ++bits) {
+      options.reshard_after_forward = (bits & 1) != 0;
+      options.reduce_every_micro_batch = (bits & 2) != 0;
+      for (const int units : {1, 2, 3, 5}) {
+        for (options.prefetch = 0; options.prefetch <= 3; ++options.prefetch) {
+          for (int micro_batches = 1; micro_batches <= 3; ++micro_batches) {
+            options.max_reductions_in_flight = 1 + (units + options.prefetch + micro_batches) % 3;
+            body(Plan{units, micro_batches, options, (bits & 4) != 0 ? Mode::eval : Mode::train});
           }
         }
       }
     }
   }
+}
+
+/// A unit that the ends of the order keep unsharded: from forward to backward, or from one micro-batch to the next.
+bool is_kept_for_backward(const Plan& plan, int unit) {
+  if (plan.mode == Mode::eval) return false;
+  const bool is_end = plan.options.keep_ends && (unit == 0 || unit == plan.units - 1);
+  return is_end || plan.options.is_resident || !plan.options.reshard_after_forward;
+}
+bool is_kept_for_next(const Plan& plan, int unit) {
+  return plan.options.is_resident || (plan.mode == Mode::train && plan.options.keep_ends && unit <= 1);
 }
 
 /// A step of the model, with `watch(hook, checker, is_replay)` after every hook.
@@ -85,11 +114,17 @@ TEST_CASE("no unit is used before its gather was waited for, whatever the plan")
   for_each_plan([](const Plan& plan) { run_plan(plan, [](const Hook&, bool, const ActionChecker&) {}); });
 }
 
-TEST_CASE("after every micro-batch all units are sharded, and after every step no gradient buffer is left") {
+TEST_CASE("after a micro-batch only what the next one needs is unsharded, and after every step nothing is left") {
   for_each_plan([](const Plan& plan) {
-    run_plan(plan, [&](const Hook& hook, bool, const ActionChecker& checker) {
+    int micro_batch = 0;
+    run_plan(plan, [&](const Hook& hook, bool is_replay, const ActionChecker& checker) {
       if (hook.kind != Kind::end) return;
-      for (int unit = 0; unit < plan.units; ++unit) REQUIRE_FALSE(checker.has_full(unit));
+      const bool is_last = ++micro_batch % plan.micro_batches == 0;
+      for (int unit = 0; unit < plan.units; ++unit) {
+        const bool is_known = unit == 0 || is_replay || plan.options.is_resident;  // as an end of the order
+        REQUIRE(checker.has_full(unit) == (!is_last && is_known && is_kept_for_next(plan, unit)));
+        REQUIRE(checker.has_shard(unit) == (!is_last && plan.options.kept == Kept::of_gather));
+      }
     });
     Scheduler scheduler(test::unit_names(plan.units), plan.options);
     ActionChecker checker(plan.units);
@@ -97,19 +132,26 @@ TEST_CASE("after every micro-batch all units are sharded, and after every step n
     for (int unit = 0; unit < plan.units; ++unit) {
       REQUIRE_FALSE(checker.has_grad(unit));
       REQUIRE(scheduler.state(unit) == UnitState::sharded);
+      REQUIRE(scheduler.shard_state(unit) == ShardState::none);
       REQUIRE(scheduler.grad_state(unit) == GradState::none);
+      REQUIRE(scheduler.sum_state(unit) == SumState::none);
     }
   });
 }
 
-TEST_CASE("I3: each unit is reduced exactly once per micro-batch, or once per step") {
+TEST_CASE("I3: each unit is reduced exactly once per micro-batch, or once per step, and its reduction finished as often as asked") {
   for_each_plan([](const Plan& plan) {
     int micro_batch = 0;
     run_plan(plan, [&](const Hook& hook, bool, const ActionChecker& checker) {
       if (hook.kind != Kind::end) return;
       const bool is_last = ++micro_batch % plan.micro_batches == 0;
       const bool is_due = plan.mode == Mode::train && (plan.options.reduce_every_micro_batch || is_last);
-      for (int unit = 0; unit < plan.units; ++unit) REQUIRE(checker.reduces(unit) == (is_due ? 1 : 0));
+      const Final final_step = plan.options.final_step;
+      const bool is_finished = is_due && (final_step == Final::every || (final_step == Final::last && is_last));
+      for (int unit = 0; unit < plan.units; ++unit) {
+        REQUIRE(checker.reduces(unit) == (is_due ? 1 : 0));
+        REQUIRE(checker.finishes(unit) == (is_finished ? 1 : 0));
+      }
     });
   });
 }
@@ -117,7 +159,7 @@ TEST_CASE("I3: each unit is reduced exactly once per micro-batch, or once per st
 TEST_CASE("full buffers alive are the root's, the running unit's and the prefetched ones, never more") {
   for_each_plan([](const Plan& plan) {
     const int blocks = plan.units - 1;
-    const bool reshards = plan.options.reshard_after_forward || plan.mode == Mode::eval;
+    const bool reshards = !plan.options.is_resident && (plan.options.reshard_after_forward || plan.mode == Mode::eval);
     run_plan(plan, [&](const Hook&, bool is_replay, const ActionChecker& checker) {
       const int ahead = is_replay ? plan.options.prefetch : 0;
       REQUIRE(checker.blocks_full() <= (reshards ? std::min(blocks, 1 + ahead) : blocks));
@@ -163,14 +205,92 @@ TEST_CASE("in a replay the next units of the order are gathered ahead, forward a
 
 TEST_CASE("a replay gathers no unit more often than its policy needs") {
   for_each_plan([](const Plan& plan) {
-    run_plan(plan, [&](const Hook& hook, bool is_replay, const ActionChecker& checker) {
-      if (hook.kind != Kind::end || !is_replay) return;
+    int micro_batch = -1;
+    run_plan(plan, [&](const Hook& hook, bool, const ActionChecker& checker) {
+      if (hook.kind != Kind::end || ++micro_batch < plan.micro_batches) return;
+      const bool is_first = micro_batch % plan.micro_batches == 0;
       for (int unit = 0; unit < plan.units; ++unit) {
-        const bool is_resident = unit == 0 || unit == plan.units - 1 || !plan.options.reshard_after_forward;
-        REQUIRE(checker.gathers(unit) == (plan.mode == Mode::eval || is_resident ? 1 : 2));
+        const int forward = is_first || !is_kept_for_next(plan, unit) ? 1 : 0;
+        const int backward = plan.mode == Mode::eval || is_kept_for_backward(plan, unit) ? 0 : 1;
+        const int from_masters = plan.options.kept == Kept::of_gather    ? (is_first ? forward : 0)
+                                 : plan.options.kept == Kept::of_forward ? forward
+                                                                         : forward + backward;
+        REQUIRE(checker.gathers(unit) == from_masters);
+        REQUIRE(checker.small_gathers(unit) == forward + backward - from_masters);
       }
     });
   });
+}
+
+TEST_CASE("a unit whose backward begins within its forward stays unsharded for it, also where the ends are not kept") {
+  Scheduler scheduler(test::unit_names(2), {.prefetch = 0, .keep_ends = false});
+  ActionChecker checker(2);
+  scheduler.begin_micro_batch(Mode::train, true);
+  checker.apply(scheduler.before_forward(0));
+  checker.apply(scheduler.before_forward(1));
+  checker.apply(scheduler.after_forward(1));
+  checker.apply(scheduler.before_backward(0));
+  checker.apply(scheduler.after_forward(0));
+  checker.apply(scheduler.before_backward(0));
+  checker.use(0);
+  CHECK_FALSE(checker.has_full(1));
+  checker.apply(scheduler.before_backward(1));
+  checker.apply(scheduler.after_backward(1));
+  checker.apply(scheduler.after_backward(0));
+  checker.apply(scheduler.end_micro_batch());
+  CHECK(checker.faults().empty());
+  CHECK(checker.gathers(0) == 1);
+}
+
+TEST_CASE("a shard kept of the first gather serves the rest of the step; one kept of a forward serves its backward") {
+  const auto hooks = test::step_hooks(2, Mode::train, 2);
+  Scheduler nested(test::unit_names(2), {.prefetch = 0, .keep_ends = false, .kept = Kept::of_gather, .final_step = Final::last});
+  const std::vector<std::string> of_gather = {
+      "gather_through 0, wait_gathered 0",
+      "gather_through 1, wait_gathered 1",
+      "free_full 1",
+      "free_full 0",
+      "gather_kept 0, wait_gathered 0, begin_gradient 0",
+      "gather_kept 1, wait_gathered 1, begin_gradient 1",
+      "free_full 1, reduce 1",
+      "free_full 0, reduce 0",
+      "gather_kept 0, wait_gathered 0",
+      "gather_kept 1, wait_gathered 1",
+      "free_full 1",
+      "free_full 0",
+      "gather_kept 0, wait_gathered 0, release_gradient 1, release_gradient 0, begin_gradient 0",
+      "gather_kept 1, wait_gathered 1, begin_gradient 1",
+      "free_full 1, drop_shard 1, reduce 1, finish 1",
+      "free_full 0, drop_shard 0, reduce 0, finish 0",
+      "release_gradient 1, release_gradient 0",
+  };
+  CHECK(script(nested, hooks, Mode::train) == of_gather);
+  CHECK(script(nested, hooks, Mode::train) == of_gather);
+
+  Scheduler between(test::unit_names(2), {.prefetch = 0, .kept = Kept::of_forward});
+  const std::vector<std::string> of_forward = {
+      "gather 0, wait_gathered 0",
+      "gather 1, wait_gathered 1",
+      "keep_shard 1, free_full 1",
+      "begin_gradient 0",
+      "gather_kept 1, drop_shard 1, wait_gathered 1, begin_gradient 1",
+      "free_full 1, reduce 1",
+      "free_full 0, reduce 0",
+      "release_gradient 1, release_gradient 0",
+  };
+  CHECK(script(between, test::step_hooks(2, Mode::train, 1), Mode::train) == of_forward);
+}
+
+TEST_CASE("a unit whose gradients came in earlier micro-batches only has its reduction finished in the last") {
+  Scheduler scheduler(test::unit_names(2), {.prefetch = 0, .final_step = Final::last});
+  ActionChecker checker(2);
+  for (const auto& hook : test::micro_batch_hooks(2, Mode::train, false)) checker.apply(test::call(scheduler, hook, Mode::train));
+  CHECK(scheduler.sum_state(1) == SumState::partial);
+  for (const auto& hook : test::micro_batch_hooks(1, Mode::train, true)) checker.apply(test::call(scheduler, hook, Mode::train));
+  CHECK(checker.finishes(1) == 1);
+  CHECK(checker.finishes(0) == 1);
+  CHECK(checker.faults().empty());
+  CHECK(scheduler.sum_state(1) == SumState::none);
 }
 
 TEST_CASE("training and validation keep their own orders") {

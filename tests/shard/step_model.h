@@ -99,9 +99,14 @@ class ActionChecker {
   void fill(int unit) { expect(at(unit).grad == Grad::filling, "has no gradient buffer to add to", unit); }
 
   void start_micro_batch() {
-    for (Unit& unit : units_) unit.reduces = unit.gathers = 0;
+    for (Unit& unit : units_) unit.reduces = unit.gathers = unit.small_gathers = unit.finishes = 0;
   }
   int reduces(int unit) const { return units_[static_cast<std::size_t>(unit)].reduces; }
+  int finishes(int unit) const { return units_[static_cast<std::size_t>(unit)].finishes; }
+  /// Gathers from kept shards; the others are from the master shards.
+  int small_gathers(int unit) const { return units_[static_cast<std::size_t>(unit)].small_gathers; }
+  bool has_shard(int unit) const { return units_[static_cast<std::size_t>(unit)].has_shard; }
+  bool has_sum(int unit) const { return units_[static_cast<std::size_t>(unit)].has_sum; }
   int gathers(int unit) const { return units_[static_cast<std::size_t>(unit)].gathers; }
   bool has_full(int unit) const { return units_[static_cast<std::size_t>(unit)].full != Full::none; }
   bool has_grad(int unit) const { return units_[static_cast<std::size_t>(unit)].grad != Grad::none; }
@@ -127,7 +132,8 @@ class ActionChecker {
   struct Unit {
     Full full = Full::none;
     Grad grad = Grad::none;
-    int reduces = 0, gathers = 0;
+    bool has_shard = false, has_sum = false;
+    int reduces = 0, finishes = 0, gathers = 0, small_gathers = 0;
   };
 
   Unit& at(int unit) { return units_.at(static_cast<std::size_t>(unit)); }
@@ -143,9 +149,20 @@ class ActionChecker {
     Unit& unit = at(action.unit);
     switch (action.kind) {
       case Action::Kind::gather:
-        expect(unit.full == Full::none, "is gathered while it has a full buffer", action.unit);
-        unit.full = Full::in_flight;
-        ++unit.gathers;
+      case Action::Kind::gather_through:
+      case Action::Kind::gather_kept: gather(unit, action); break;
+      case Action::Kind::keep_shard:
+        expect(unit.full == Full::waited && !unit.has_shard, "keeps a shard of nothing, or a second one", action.unit);
+        unit.has_shard = true;
+        break;
+      case Action::Kind::drop_shard:
+        expect(unit.has_shard, "drops a shard that it does not have", action.unit);
+        unit.has_shard = false;
+        break;
+      case Action::Kind::finish:
+        expect(unit.has_sum, "finishes a reduction that has not begun", action.unit);
+        unit.has_sum = false;
+        ++unit.finishes;
         break;
       case Action::Kind::wait_gathered:
         expect(unit.full == Full::in_flight, "is waited for without a gather in flight", action.unit);
@@ -162,6 +179,7 @@ class ActionChecker {
       case Action::Kind::reduce:
         expect(unit.grad == Grad::filling, "reduces what was not being filled", action.unit);
         unit.grad = Grad::reducing;
+        unit.has_sum = true;
         ++unit.reduces;
         break;
       case Action::Kind::release_gradient:
@@ -172,6 +190,15 @@ class ActionChecker {
     most_blocks_full_ = std::max(most_blocks_full_, blocks_full());
     most_reducing_ = std::max(most_reducing_, reducing());
     most_blocks_filling_ = std::max(most_blocks_filling_, blocks_filling());
+  }
+
+  void gather(Unit& unit, const Action& action) {
+    const bool is_small = action.kind == Action::Kind::gather_kept;
+    expect(unit.full == Full::none, "is gathered while it has a full buffer", action.unit);
+    expect(is_small == unit.has_shard, "is not gathered from the shard at hand, or from none", action.unit);
+    unit.full = Full::in_flight;
+    ++(is_small ? unit.small_gathers : unit.gathers);
+    if (action.kind == Action::Kind::gather_through) unit.has_shard = true;
   }
 
   std::vector<Unit> units_;

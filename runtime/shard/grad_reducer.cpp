@@ -1,0 +1,112 @@
+#include "runtime/shard/grad_reducer.h"
+
+#include <utility>
+
+namespace zs {
+
+GradReducer::GradReducer(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool, DType reduce)
+    : context_(context), groups_(groups), pool_(pool), reduce_(reduce) {
+  if (scheme.has_final_step()) {
+    const int sums = scheme.slice(scheme.reduced).count, masters = scheme.slice(scheme.master).count;
+    second_ = sums < masters ? Step::reduce_scatter : sums > masters ? Step::all_gather : Step::all_reduce;
+  }
+  is_all_reduced_each_ = second_ == Step::all_reduce && scheme.options().all_reduce_every_micro_batch;
+  has_own_sum_ = second_ == Step::reduce_scatter || second_ == Step::all_gather || is_all_reduced_each_;
+}
+
+void GradReducer::zero(Stream& stream, const char* name, std::vector<Buffer> buffers) {
+  if (buffers.empty()) return;
+  stream.enqueue({name, {}, buffers}, [&kernels = context_.kernels(), buffers](ExecContext& exec) {
+    for (const Buffer& buffer : buffers) kernels.zero(exec, buffer);
+  });
+}
+
+void GradReducer::begin_gradient(FlatParameter& unit) {
+  const MemoryOwner owner(context_.device().memory(), unit.name);
+  unit.full_grad = pool_.acquire(unit.layout.full_elems() * size_of(reduce_), context_.stream(), "full_grad");
+  const Buffer full = full_buffer(unit);
+  std::vector<Buffer> padding;
+  for (const auto& [offset, count] : unit.layout.padding()) padding.push_back(full.slice(offset, count));
+  zero(context_.stream(), "zero_padding", std::move(padding));
+  for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+    const FlatView& view = unit.layout.views()[i];
+    unit.parameters[i]->bind_grad(full.slice(view.offset, view.numel), false);
+  }
+}
+
+void GradReducer::record(Event& event) {
+  reduction().record(event);
+  last_reduction_ = event;
+}
+
+void GradReducer::reduce(FlatParameter& unit) {
+  const Buffer full = full_buffer(unit);
+  std::vector<Buffer> unwritten;
+  for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+    const FlatView& view = unit.layout.views()[i];
+    if (!unit.parameters[i]->is_grad_written()) unwritten.push_back(full.slice(view.offset, view.numel));
+    unit.parameters[i]->unbind_grad();
+  }
+  zero(context_.stream(), "zero_unused", std::move(unwritten));
+
+  Event ready;
+  context_.stream().record(ready);
+  reduction().wait(ready);
+  const MemoryOwner owner(context_.device().memory(), unit.name);
+  if (has_own_sum_ && !unit.sum) {
+    unit.sum = pool_.acquire(sum_elems(unit) * size_of(DType::f32), reduction(), "grad_sum");
+  }
+  bool& is_written = has_own_sum_ ? unit.sum_is_written : unit.grad_is_written;
+  groups_.reduce->reduce_scatter(reduction(), unit.name, full, has_own_sum_ ? sum_buffer(unit) : unit.grad_buffer(),
+                                 is_written ? Fold::accumulate : Fold::overwrite);
+  is_written = true;
+  record(unit.reduced);
+}
+
+void GradReducer::finish(FlatParameter& unit) {
+  switch (second_) {
+    case Step::none: break;
+    case Step::reduce_scatter:
+      groups_.finish->reduce_scatter(reduction(), unit.name, sum_buffer(unit), unit.grad_buffer(), Fold::overwrite);
+      break;
+    case Step::all_gather: groups_.finish->all_gather(reduction(), unit.name, sum_buffer(unit), unit.grad_buffer()); break;
+    case Step::all_reduce:
+      groups_.finish->all_reduce(reduction(), unit.name, is_all_reduced_each_ ? sum_buffer(unit) : unit.grad_buffer(), ReduceOp::sum);
+      break;
+  }
+  if (is_all_reduced_each_) add_to_grad(unit);
+  if (has_own_sum_) unit.sum.release(reduction());
+  unit.sum_is_written = false;
+  unit.grad_is_written = true;
+  Event finished;
+  record(finished);
+}
+
+void GradReducer::add_to_grad(FlatParameter& unit) {
+  const Buffer grad = unit.grad_buffer(), sum = sum_buffer(unit);
+  const bool is_first = !unit.grad_is_written;
+  std::vector<Buffer> reads{sum};
+  if (!is_first) reads.push_back(grad);
+  reduction().enqueue({"add_to_grad:" + unit.name, std::move(reads), {grad}},
+                      [&kernels = context_.kernels(), grad, sum, is_first](ExecContext& exec) {
+                        if (is_first) return kernels.copy(exec, grad, sum);
+                        kernels.add(exec, grad, grad, sum);
+                      });
+}
+
+void GradReducer::release_gradient(FlatParameter& unit) {
+  const bool is_abandoned = !unit.parameters.empty() && unit.parameters.front()->has_grad_buffer();
+  for (Parameter* parameter : unit.parameters) parameter->unbind_grad();
+  if (is_abandoned) {
+    unit.full_grad.release(context_.stream());
+  } else {
+    unit.full_grad.release(reduction(), unit.reduced);
+  }
+}
+
+void GradReducer::clear(FlatParameter& unit) {
+  unit.grad_is_written = unit.sum_is_written = false;
+  if (unit.sum) unit.sum.release(reduction());
+}
+
+}  // namespace zs

@@ -1,0 +1,50 @@
+#pragma once
+
+#include "runtime/shard/flat_parameter.h"
+#include "runtime/shard/shard_groups.h"
+#include "runtime/tensor/context.h"
+
+namespace zs {
+
+/// The way of gradients from a unit's full buffer to the f32 gradient of the master shard, on the reduce stream. Owned by an Executor; one
+/// host thread uses it. On return from every function: enqueued, not done.
+///
+/// The first step reduce-scatters a micro-batch's gradient over the axes `reduced` and adds it to what earlier micro-batches left. Where
+/// those are the master's axes, that is all. Else the sum becomes the master's gradient in a second step, as a rule once an optimizer
+/// step: a reduce-scatter over the master's other axes, an all-reduce over replicas, or, where the sum was cut finer than the master so
+/// that all ranks are folded in order, an all-gather.
+class GradReducer {
+ public:
+  GradReducer(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool, DType reduce);
+
+  void begin_gradient(FlatParameter& unit);
+  void reduce(FlatParameter& unit);
+  void finish(FlatParameter& unit);
+  void release_gradient(FlatParameter& unit);
+
+  /// Compute waits for every reduction so far.
+  void wait_reductions() { context_.stream().wait(last_reduction_); }
+  /// The next reduction of the unit starts a new sum.
+  void clear(FlatParameter& unit);
+
+ private:
+  enum class Step : std::uint8_t { none, reduce_scatter, all_reduce, all_gather };
+  Buffer full_buffer(const FlatParameter& unit) const { return unit.full_grad.buffer(reduce_, unit.layout.full_elems()); }
+  std::int64_t sum_elems(const FlatParameter& unit) const { return unit.layout.full_elems() / groups_.reduce->size(); }
+  Buffer sum_buffer(const FlatParameter& unit) const { return unit.sum.buffer(DType::f32, sum_elems(unit)); }
+  void zero(Stream& stream, const char* name, std::vector<Buffer> buffers);
+  void add_to_grad(FlatParameter& unit);
+  void record(Event& event);
+  Stream& reduction() { return context_.device().stream(StreamRole::reduce); }
+
+  Context& context_;
+  ShardGroups& groups_;
+  Pool& pool_;
+  DType reduce_;
+  Step second_ = Step::none;
+  bool is_all_reduced_each_;  // the replicas' gradients, every micro-batch
+  bool has_own_sum_;          // the first step does not sum into the master's gradient itself
+  Event last_reduction_;
+};
+
+}  // namespace zs

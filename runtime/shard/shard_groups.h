@@ -1,0 +1,24 @@
+#pragma once
+
+#include <memory>
+
+#include "comm/world.h"
+#include "runtime/shard/scheme.h"
+
+namespace zs {
+
+/// The communicators of a scheme on one rank, one for each group and stream. Owned by an Executor; must die before the World. What a
+/// scheme has no use for is null.
+struct ShardGroups {
+  ShardGroups(World& world, const ShardScheme& scheme);
+
+  std::unique_ptr<Communicator> compute;       ///< all ranks, compute stream: losses, status
+  std::unique_ptr<Communicator> norm;          ///< the ranks that share one set of master weights, compute stream; null: all ranks
+  std::unique_ptr<Communicator> gather;        ///< unshard stream: those ranks, or only the same place in every small group
+  std::unique_ptr<Communicator> gather_small;  ///< unshard stream: the ranks that share one set of kept shards
+  std::unique_ptr<Communicator> reduce;        ///< reduce stream: first step of a gradient's reduction
+  std::unique_ptr<Communicator> finish;        ///< reduce stream: its second step
+  ShardScheme::Axes kept;                      ///< over which the kept shards are cut; empty: none are kept
+};
+
+}  // namespace zs

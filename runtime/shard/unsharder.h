@@ -1,0 +1,47 @@
+#pragma once
+
+#include "runtime/shard/flat_parameter.h"
+#include "runtime/shard/shard_groups.h"
+#include "runtime/tensor/context.h"
+
+namespace zs {
+
+/// The way of parameters from shards to whole ones and back: gathers on the unshard stream, binding of parameters to views. Owned by an
+/// Executor; one host thread uses it. On return from every function: enqueued, not done.
+class Unsharder {
+ public:
+  Unsharder(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool, DType param);
+
+  /// From the master shards.
+  void gather(FlatParameter& unit);
+  /// By way of the small group's shards, which are the master slices of the same place in all groups, one after the other.
+  void gather_through(FlatParameter& unit);
+  void gather_kept(FlatParameter& unit);
+  void wait_gathered(FlatParameter& unit);
+  void keep_shard(FlatParameter& unit);
+  void drop_shard(FlatParameter& unit);
+  void free_full(FlatParameter& unit);
+
+  /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait for it.
+  void masters_updated();
+  /// The unit's f32 master weights, whole, in memory of the unshard stream.
+  Memory gather_masters(FlatParameter& unit);
+
+ private:
+  /// The master shards are the parameters: nothing is gathered.
+  bool is_whole(const FlatParameter& unit) const { return unit.layout.ranks() == 1; }
+  std::int64_t kept_elems(const FlatParameter& unit) const { return unit.layout.full_elems() / kept_.count; }
+  Buffer full_buffer(const FlatParameter& unit) const;
+  Memory acquire(std::int64_t elems, DType dtype, Stream& stream, const char* label);
+  Buffer begin(FlatParameter& unit);
+  Stream& unshard() { return context_.device().stream(StreamRole::unshard); }
+
+  Context& context_;
+  ShardGroups& groups_;
+  ShardScheme::Slice kept_;
+  Pool& pool_;
+  DType param_;
+  Event masters_ready_;
+};
+
+}  // namespace zs

@@ -1,0 +1,225 @@
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+
+#include "comm/world.h"
+#include "runtime/device/device.h"
+#include "runtime/shard/sharded_runtime.h"
+#include "tests/shard/scheme_cases.h"
+
+namespace zs::test {
+namespace {
+
+/// Every sum of these, in any order, is exact in f32, and each of them in bf16.
+float gradient(int rank, int step, int micro_batch, const std::string& name, std::int64_t i) {
+  const auto seed = static_cast<std::int64_t>(name.size()) + 3 * rank + 5 * micro_batch + 7 * step + 11 * i;
+  return static_cast<float>(seed % 9 - 4);
+}
+float weight(int step, const std::string& name, std::int64_t i) {
+  return static_cast<float>((static_cast<std::int64_t>(name.size()) + 13 * step + 3 * i) % 127);
+}
+
+using Parameters = std::vector<std::unique_ptr<Parameter>>;
+
+/// Odd sizes, so that views are cut anywhere; the last unit is smaller than a slice.
+std::vector<Parameters> make_units() {
+  std::vector<Parameters> units(4);
+  const auto add = [&](std::size_t unit, const std::string& name, Shape shape) {
+    units[unit].push_back(std::make_unique<Parameter>(name, shape, Init{}, true));
+  };
+  add(0, "table", {37, 11});
+  add(0, "bias", {5});
+  add(1, "one.weight", {64, 9});
+  add(1, "one.b", {7});
+  add(2, "two.weight", {301});
+  add(3, "three", {2});
+  return units;
+}
+
+struct Job {
+  SchemeCase one;
+  Precision precision;
+  std::string name;
+  std::atomic<int> wrong_values = 0, wrong_sums = 0, checked = 0;
+};
+
+/// One rank of a job whose gradients and weights are known: it runs the units' hooks as a model would.
+class RankRun {
+ public:
+  RankRun(World& world, Job& job)
+      : world_(world),
+        job_(job),
+        device_(Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60})),
+        context_(*device_),
+        units_(make_units()),
+        runtime_(context_, world, {.scheme = job.one.scheme, .schedule = {.prefetch = job.one.prefetch}, .precision = job.precision}) {
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+      std::vector<Parameter*> members;
+      for (const auto& parameter : units_[unit]) members.push_back(parameter.get());
+      runtime_.add_unit("unit" + std::to_string(unit), members);
+    }
+  }
+
+  void run() {
+    device_->trace().start();
+    for (int step = 0; step < 3; ++step) {
+      write_weights(step);
+      for (int i = 0; i < job_.one.micro_batches; ++i) micro_batch(step, i);
+      check_sums(step);
+      runtime_.executor().clear_gradients();
+      validate(step);
+    }
+    device_->trace().stop();
+    const auto violations = verify_order(device_->trace().entries());
+    if (!violations.empty()) throw Error(ExitCode::internal, job_.name + ": " + violations.front().message);
+  }
+
+ private:
+  void write_weights(int step) {
+    for (FlatParameter& unit : runtime_.executor().units()) {
+      const Buffer master = unit.master_buffer(), narrow = unit.narrow_buffer();
+      std::vector<Buffer> writes{master};
+      if (!narrow.empty()) writes.push_back(narrow);
+      context_.launch({"write_weights", {}, std::move(writes)}, [&, master, narrow, step](ExecContext& exec) {
+        for (const ShardSegment& segment : unit.segments()) {
+          const std::string& name = unit.layout.views()[segment.view].name;
+          for (std::int64_t i = 0; i < segment.count; ++i) {
+            master.as<float>()[segment.shard_offset + i] = weight(step, name, segment.view_offset + i);
+          }
+        }
+        if (!narrow.empty()) context_.kernels().cast(exec, narrow, master);
+      });
+    }
+    device_->synchronize();
+    runtime_.executor().masters_updated();
+  }
+
+  void check_values(int unit, int step) {
+    for (const auto& parameter : units_[static_cast<std::size_t>(unit)]) {
+      const Buffer value = parameter->value();
+      context_.launch({"check_values", {value}, {}}, [this, value, step, name = parameter->name()](ExecContext&) {
+        for (std::int64_t i = 0; i < value.elems; ++i) {
+          const float got = value.dtype == DType::bf16 ? static_cast<float>(value.as<BFloat16>()[i]) : value.as<float>()[i];
+          if (got != weight(step, name, i)) ++job_.wrong_values;
+        }
+      });
+    }
+  }
+
+  void fill_gradient(Parameter& parameter, int step, int micro_batch) {
+    const auto [target, beta] = parameter.grad_target();
+    std::vector<Buffer> reads;
+    if (beta != 0) reads.push_back(target);
+    context_.launch({"fill_gradient", std::move(reads), {target}},
+                    [target = target, beta = beta, rank = world_.rank(), step, micro_batch, name = parameter.name()](ExecContext&) {
+                      for (std::int64_t i = 0; i < target.elems; ++i) {
+                        const float own = gradient(rank, step, micro_batch, name, i);
+                        if (target.dtype == DType::bf16) {
+                          BFloat16& out = target.as<BFloat16>()[i];
+                          out = BFloat16(own + (beta != 0 ? static_cast<float>(out) : 0));
+                        } else {
+                          float& out = target.as<float>()[i];
+                          out = own + (beta != 0 ? out : 0);
+                        }
+                      }
+                    });
+  }
+
+  void forward(int step, bool is_recorded) {
+    const int last = static_cast<int>(units_.size()) - 1;
+    runtime_.before_forward(0);
+    check_values(0, step);
+    for (int unit = 1; unit <= last; ++unit) {
+      runtime_.before_forward(unit);
+      check_values(unit, step);
+      runtime_.after_forward(unit);
+    }
+    runtime_.after_forward(0);
+    if (!is_recorded) return;
+    for (const Parameters& unit : units_)
+      for (const auto& parameter : unit) parameter->add_use();
+  }
+
+  void micro_batch(int step, int number) {
+    runtime_.begin_micro_batch(Mode::train, number + 1 == job_.one.micro_batches);
+    forward(step, true);
+    for (int unit = static_cast<int>(units_.size()) - 1; unit >= 0; --unit) {
+      for (const auto& parameter : units_[static_cast<std::size_t>(unit)]) {
+        parameter->owner()->before_backward(*parameter);
+        check_values(unit, step);
+        fill_gradient(*parameter, step, number);
+        parameter->drop_use();
+        parameter->owner()->after_backward(*parameter);
+        if (parameter->pending_uses() != 0) ++job_.wrong_values;
+      }
+    }
+    runtime_.end_micro_batch();
+  }
+
+  void validate(int step) {
+    for (int i = 0; i < 2; ++i) {
+      runtime_.begin_micro_batch(Mode::eval, i == 1);
+      forward(step, false);
+      runtime_.end_micro_batch();
+    }
+  }
+
+  void check_sums(int step) {
+    runtime_.executor().wait_reductions();
+    device_->synchronize();
+    for (const FlatParameter& unit : runtime_.executor().units()) {
+      for (const ShardSegment& segment : unit.segments()) {
+        const std::string& name = unit.layout.views()[segment.view].name;
+        for (std::int64_t i = 0; i < segment.count; ++i) {
+          float sum = 0;
+          for (int rank = 0; rank < world_.size(); ++rank) {
+            for (int m = 0; m < job_.one.micro_batches; ++m) sum += gradient(rank, step, m, name, segment.view_offset + i);
+          }
+          if (unit.grad_buffer().as<float>()[segment.shard_offset + i] != sum) ++job_.wrong_sums;
+          ++job_.checked;
+        }
+      }
+    }
+  }
+
+  World& world_;
+  Job& job_;
+  std::unique_ptr<Device> device_;
+  Context context_;
+  std::vector<Parameters> units_;
+  ShardedRuntime runtime_;
+};
+
+void run_job(Job& job) {
+  run_local_world(job.one.ranks, {.timeout_s = 60}, [&](World& world) { RankRun(world, job).run(); });
+}
+
+std::string text_of(const Job& job) {
+  const SchemeOptions& scheme = job.one.scheme;
+  return fmt::format("{} deterministic {} reshard {} ranks {} prefetch {} micro-batches {} {}", job.name, scheme.deterministic,
+                     scheme.reshard_after_forward.str(), job.one.ranks, job.one.prefetch, job.one.micro_batches,
+                     name_of(job.precision.param));
+}
+
+}  // namespace
+
+TEST_CASE("every scheme gathers the weights last written, and sums integer-valued gradients exactly", "[schemes]") {
+  for (const std::string& name : scheme_names()) {
+    for (const SchemeCase& one : scheme_cases(name, {1, 2, 4, 8})) {
+      for (const bool is_deterministic : {false, true}) {
+        Job job{.one = one, .precision = {}, .name = name};
+        job.one.scheme.deterministic = is_deterministic;
+        if (is_deterministic) job.precision = {DType::bf16, DType::bf16};
+        CAPTURE(text_of(job));
+        run_job(job);
+        CHECK(job.wrong_values == 0);
+        CHECK(job.wrong_sums == 0);
+        CHECK(job.checked > 0);
+      }
+    }
+  }
+}
+
+}  // namespace zs::test

@@ -1,0 +1,105 @@
+#include <catch2/catch.hpp>
+
+#include <map>
+
+#include "model/train/plan.h"
+#include "tests/shard/scheme_cases.h"
+#include "tests/shard/tiny_training.h"
+
+namespace zs::test {
+namespace {
+
+Config config_of(const SchemeCase& one) {
+  Config config = tiny_config();
+  config.train.global_batch = one.ranks * one.micro_batches;
+  config.shard.strategy = name_of(one.scheme.strategy);
+  config.shard.group_size = one.scheme.group_size;
+  config.shard.reshard_after_forward = one.scheme.reshard_after_forward;
+  config.shard.reduce_every_micro_batch = one.scheme.reduce_every_micro_batch;
+  config.shard.all_reduce_every_micro_batch = one.scheme.all_reduce_every_micro_batch;
+  config.shard.prefetch = one.prefetch;
+  return config;
+}
+
+constexpr int kSteps = 2;
+
+/// The same samples on one rank, deterministic, by batch and dtype.
+const TinyResult& reference(std::int64_t global_batch, const std::string& param) {
+  static std::map<std::pair<std::int64_t, std::string>, TinyResult> results;
+  const auto key = std::pair(global_batch, param);
+  if (results.count(key) == 0) {
+    Config config = tiny_config();
+    config.train.global_batch = global_batch;
+    config.precision.param = param;
+    results[key] = train_tiny(config, {.steps = kSteps});
+  }
+  return results[key];
+}
+
+std::string text_of(const Config& config, const SchemeCase& one) {
+  return fmt::format("{} group {} reshard {} each {} ranks {} prefetch {} micro-batches {} {}", config.shard.strategy,
+                     config.shard.group_size, config.shard.reshard_after_forward.str(), config.shard.reduce_every_micro_batch, one.ranks,
+                     one.prefetch, one.micro_batches, config.precision.param);
+}
+
+/// What holds for every run: counted bytes are the plan's, and no access to memory is left unordered.
+void check_run(const Config& config, const SchemeCase& one, const TinyResult& run) {
+  const std::int64_t planned = make_plan(config, 0, one.ranks).step_peak_bytes;
+  for (const std::int64_t peak : run.peak_bytes) CHECK(peak == planned);
+  const auto violations = verify_order(run.trace);
+  CHECK((violations.empty() ? "" : violations.front().message) == "");
+}
+
+template <class Body>
+void for_each_case(const Body& body) {
+  int number = 0;
+  for (const std::string& name : scheme_names()) {
+    for (const SchemeCase& one : scheme_cases(name, {2, 4, 8})) {
+      Config config = config_of(one);
+      config.precision.param = number++ % 3 == 2 ? "bf16" : "f32";
+      CAPTURE(text_of(config, one));
+      body(config, one);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("I1, I4: deterministic training is bit-identical in every scheme, in the memory of its plan", "[schemes]") {
+  for_each_case([](const Config& config, const SchemeCase& one) {
+    const TinyResult run = train_tiny(config, {.ranks = one.ranks, .steps = kSteps});
+    const TinyResult& expected = reference(config.train.global_batch, config.precision.param);
+    CHECK(run.losses == expected.losses);
+    CHECK(run.grad_norms == expected.grad_norms);
+    CHECK(run.weights == expected.weights);
+    check_run(config, one, run);
+  });
+}
+
+TEST_CASE("I4: sums in a scheme's own order are the same up to rounding, in the memory of its plan", "[schemes]") {
+  for_each_case([](Config config, const SchemeCase& one) {
+    config.train.deterministic = false;
+    const TinyResult run = train_tiny(config, {.ranks = one.ranks, .steps = kSteps});
+    const TinyResult& expected = reference(config.train.global_batch, config.precision.param);
+    // f32 sums of up to 32 terms in another order; bf16 gradients of several micro-batches may be added up in bf16.
+    const double bound = config.precision.param == "bf16" ? 1e-2 : 1e-4;
+    for (std::size_t i = 0; i < run.grad_norms.size(); ++i) CHECK(run.grad_norms[i] == Approx(expected.grad_norms[i]).epsilon(bound));
+    CHECK(run.losses.back() == Approx(expected.losses.back()).epsilon(bound));
+    check_run(config, one, run);
+  });
+}
+
+TEST_CASE("I1: delays, poisoned memory, validation and ends that are not kept do not change a bit in any scheme", "[schemes]") {
+  for (const std::string name : {"zero1", "hsdp", "nested", "zero3 k"}) {
+    SchemeCase one{scheme_of(name, 4), 4, 1, 2};
+    Config config = config_of(one);
+    config.shard.keep_ends = false;
+    config.run.validate_every = 1;
+    config.run.validate_batches = 1;
+    CAPTURE(text_of(config, one));
+    const TinyResult run = train_tiny(config, {.ranks = 4, .steps = kSteps, .perturb_seed = 3});
+    CHECK(run.weights == reference(config.train.global_batch, "f32").weights);
+  }
+}
+
+}  // namespace zs::test
