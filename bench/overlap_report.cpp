@@ -62,9 +62,9 @@ std::string to_json(const OverlapReport& r) {
 
 std::string to_text(const OverlapReport& r) {
   std::string text =
-      fmt::format("{}: {}, {} x {} threads over {}, {}, {} x {} x {} tokens a rank; prefetch {}, {} reductions in flight, {}\n\n", r.preset,
-                  r.dtype, r.ranks, r.threads, r.transport, r.strategy, r.micro_batches, r.micro_batch, r.sequence, r.prefetch,
-                  r.max_reductions_in_flight, r.reshard_after_forward ? "resharded after forward" : "kept after forward");
+      fmt::format("{}: {}, {} x {} threads over {}, {}, {} x {} x {} tokens a rank; prefetch {}, {} reductions in flight, reshard {}\n\n",
+                  r.preset, r.dtype, r.ranks, r.threads, r.transport, r.strategy, r.micro_batches, r.micro_batch, r.sequence, r.prefetch,
+                  r.max_reductions_in_flight, r.reshard_after_forward);
   text += fmt::format("{:<12}{:>12}{:>16}{:>12}{:>12}\n", "ms", "compute", "communication", "together", "exposed");
   for (const auto& phase : r.phases) text += row(phase);
   text += row(r.step);

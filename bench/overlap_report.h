@@ -21,7 +21,7 @@ struct OverlapReport {
   int ranks = 1, threads = 1;
   std::int64_t micro_batch = 0, micro_batches = 0, sequence = 0;
   std::int64_t prefetch = 0, max_reductions_in_flight = 0;
-  bool reshard_after_forward = true;
+  std::string reshard_after_forward = {};  ///< as configured
   std::vector<Phase> phases = {};
   Phase step = {};       ///< all of it
   Simulation plan = {};  ///< the plan's graph, priced with compute and communication alone
