@@ -51,7 +51,7 @@ OverlapReport OverlapBench::run() {
     Session session(*device, world_, config_);
     plan_.apply_order(session.runtime());
     steps = measure_steps(session);
-    prices = measure_communication(session);
+    prices = measure_communication(session, log_step(session));
   }
   {
     const auto null = make_null_world(world_);
@@ -59,27 +59,29 @@ OverlapReport OverlapBench::run() {
     const auto device = plan.create_device(device_options);
     Session session(*device, *null, config_);
     plan.apply_order(session.runtime());
-    world_.agree(0, "");  // ranks begin together: they share the machine
     compute = measure_steps(session);
   }
   return report(steps, compute, prices);
 }
 
+double OverlapBench::step(Session& session) {
+  // Without communication nothing else keeps the ranks together, and they share the machine.
+  world_.agree(0, "");
+  const auto start = Clock::now();
+  session.enqueue_step(++step_, kLearningRate, made_up_samples(config_), false);
+  session.finish_step();
+  world_.agree(0, "");
+  return ms_since(start);
+}
+
 OverlapBench::Steps OverlapBench::measure_steps(Session& session) {
-  const ReadSamples read = made_up_samples(config_);
-  const auto step = [&] {
-    const auto start = Clock::now();
-    session.enqueue_step(++step_, kLearningRate, read, false);
-    session.finish_step();
-    return ms_since(start);
-  };
-  for (std::int64_t i = 0; i < options_.warmup; ++i) step();
+  for (std::int64_t i = 0; i < options_.warmup; ++i) step(session);
   std::vector<double> durations;
-  for (std::int64_t i = 0; i < options_.steps; ++i) durations.push_back(step());
+  for (std::int64_t i = 0; i < options_.steps; ++i) durations.push_back(step(session));
   Profile& profile = session.device().profile();
   profile.clear();
   profile.start();
-  for (std::int64_t i = 0; i < options_.profile_steps; ++i) step();
+  for (std::int64_t i = 0; i < options_.profile_steps; ++i) step(session);
   profile.stop();
   Steps result = sum_up(profile);
   result.ms = median(durations);
@@ -104,9 +106,16 @@ OverlapBench::Steps OverlapBench::sum_up(const Profile& profile) const {
   return result;
 }
 
-OverlapBench::CommunicationPrices OverlapBench::measure_communication(Session& session) const {
+std::vector<Action> OverlapBench::log_step(Session& session) {
+  std::vector<Action> actions;
+  session.runtime().log_actions(&actions);
+  step(session);
+  session.runtime().log_actions(nullptr);
+  return actions;
+}
+
+OverlapBench::CommunicationPrices OverlapBench::measure_communication(Session& session, const std::vector<Action>& actions) {
   Executor& executor = session.runtime().executor();
-  const std::vector<Action> actions = session.runtime().actions();
   Profile& profile = session.device().profile();
   CommunicationPrices prices;
   for (int round = 0; round < kCommunicationRounds; ++round) {
@@ -117,6 +126,8 @@ OverlapBench::CommunicationPrices OverlapBench::measure_communication(Session& s
       session.device().synchronize();
     }
     profile.stop();
+    executor.clear_gradients();
+    executor.masters_updated();
     for (const StreamRole stream : {StreamRole::unshard, StreamRole::reduce}) {
       for (const OpTime& time : profile.times(stream)) {
         if (time.is_wait) continue;
@@ -125,7 +136,6 @@ OverlapBench::CommunicationPrices OverlapBench::measure_communication(Session& s
       }
     }
   }
-  executor.clear_gradients();
   return prices;
 }
 

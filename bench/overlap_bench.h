@@ -30,9 +30,14 @@ class OverlapBench {
   /// By stream and OpInfo::name, in milliseconds: the least of several.
   using CommunicationPrices = std::map<std::pair<StreamRole, std::string>, double>;
 
+  /// The duration in milliseconds, until all ranks have done it.
+  double step(Session& session);
   Steps measure_steps(Session& session);
   Steps sum_up(const Profile& profile) const;
-  CommunicationPrices measure_communication(Session& session) const;
+  /// What one more step asks of the executor.
+  std::vector<Action> log_step(Session& session);
+  /// Does that again without the model, one action after the other.
+  static CommunicationPrices measure_communication(Session& session, const std::vector<Action>& actions);
   OverlapReport report(const Steps& steps, const Steps& compute, const CommunicationPrices& prices) const;
 
   World& world_;

@@ -40,6 +40,7 @@ Scheduler& ShardedRuntime::scheduler() {
 
 void ShardedRuntime::run(const std::vector<Action>& actions) {
   actions_.insert(actions_.end(), actions.begin(), actions.end());
+  if (log_) log_->insert(log_->end(), actions.begin(), actions.end());
   executor_.run(actions);
 }
 

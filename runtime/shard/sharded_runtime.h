@@ -48,6 +48,8 @@ class ShardedRuntime : private ParameterOwner {
   const std::string& name(int unit) const { return names_.at(static_cast<std::size_t>(unit)); }
   /// Everything asked of the executor since the current (or last) micro-batch began.
   const std::vector<Action>& actions() const { return actions_; }
+  /// What is asked of the executor from now on is appended to `log` as well, which must live until another (or null) takes its place.
+  void log_actions(std::vector<Action>* log) { log_ = log; }
 
  private:
   void before_backward(Parameter& parameter) override;
@@ -63,6 +65,7 @@ class ShardedRuntime : private ParameterOwner {
   std::unique_ptr<Scheduler> scheduler_;  // made at first use, when all units are known
   std::unordered_map<const Parameter*, int> unit_of_;
   std::vector<Action> actions_;
+  std::vector<Action>* log_ = nullptr;
   bool has_warned_ = false;
 };
 
