@@ -51,6 +51,11 @@ def main():
         problems = ["a step of two ranks begins with a gather"]
     report.case("two ranks", problems, result)
 
+    for strategy in ("ddp", "zero1", "grad_op", "nested"):
+        group = ["--set", "shard.group_size=1"] if strategy == "nested" else []
+        result = harness.run(harness.mpirun(2, [program, *SMALL, "--micro-batches", "2", "--set", f"shard.strategy={strategy}", *group, "--json"]))
+        report.case(strategy, report_problems(result, strategy=strategy), result)
+
     result = harness.run(harness.mpirun(2, [program, *SMALL, "--sweep", "--json"]))
     problems = report_problems(result, lines=16)
     if not problems:
