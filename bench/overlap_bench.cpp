@@ -147,7 +147,7 @@ OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, con
                        .sequence = config_.train.sequence,
                        .prefetch = config_.shard.prefetch,
                        .max_reductions_in_flight = config_.shard.max_reductions_in_flight,
-                       .reshard_after_forward = config_.shard.reshard_after_forward};
+                       .reshard_after_forward = !config_.shard.reshard_after_forward.is_off()};
   std::map<std::string, double> communication;
   for (const TraceEntry& entry : plan_.trace) {
     if (entry.kind == TraceEntry::Kind::op && communicates(entry.stream)) communication[entry.phase] += price_of(entry, 0);
