@@ -54,6 +54,18 @@ Error ranks_disagree(int rank_a, const OpTag& a, int rank_b, const OpTag& b) {
                                                      name_of(a.dtype), a.elems, rank_b, b.text(), name_of(b.dtype), b.elems));
 }
 
+const char* name_of(CommOp op) {
+  switch (op) {
+    case CommOp::all_gather: return "all_gather";
+    case CommOp::reduce_scatter: return "reduce_scatter";
+    case CommOp::all_reduce: return "all_reduce";
+    case CommOp::broadcast: return "broadcast";
+    case CommOp::all_to_all: return "all_to_all";
+    case CommOp::barrier: return "barrier";
+  }
+  return "?";
+}
+
 std::string Communicator::where(std::string_view op, std::string_view unit) const {
   return fmt::format("{}({}) on rank {} of {}", op, unit, rank(), size());
 }
@@ -67,6 +79,7 @@ void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shar
   ZS_CHECK(own.data == shard.data || !overlap(shard, full), "{}: shard overlaps full, but is not this rank's slice of it",
            where("all_gather", unit));
   const OpTag tag = make_tag("all_gather", unit, "", shard);
+  traffic_.add(CommOp::all_gather, (size() - 1) * shard.bytes());
   stream.enqueue(info("all_gather", unit, {shard}, {full}), [this, tag, shard, full](ExecContext&) { do_all_gather(tag, shard, full); });
 }
 
@@ -87,6 +100,7 @@ void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer 
   std::vector<Buffer> reads{full};
   if (accumulate) reads.push_back(shard);
   const std::int64_t scratch_bytes = reduce_scatter_scratch_bytes(full);
+  traffic_.add(CommOp::reduce_scatter, (size() - 1) * shard.elems * size_of(full.dtype));
   stream.enqueue(info("reduce_scatter", unit, std::move(reads), {shard}, scratch_bytes),
                  [this, tag, full, shard, fold, scratch_bytes](ExecContext& exec) {
                    do_reduce_scatter(tag, full, shard, fold, exec.scratch(scratch_bytes));
@@ -98,6 +112,8 @@ void Communicator::all_reduce(Stream& stream, std::string_view unit, Buffer data
            name_of(data.dtype));
   const OpTag tag = make_tag("all_reduce", unit, name_of(op), data);
   const std::int64_t scratch_bytes = all_reduce_scratch_bytes(data);
+  const std::int64_t part = data.elems * (rank() + 1) / size() - data.elems * rank() / size();
+  traffic_.add(CommOp::all_reduce, (data.elems - part + (size() - 1) * part) * size_of(data.dtype));
   stream.enqueue(info("all_reduce", unit, {data}, {data}, scratch_bytes),
                  [this, tag, data, op, scratch_bytes](ExecContext& exec) { do_all_reduce(tag, data, op, exec.scratch(scratch_bytes)); });
 }
@@ -106,6 +122,7 @@ void Communicator::broadcast(Stream& stream, std::string_view unit, Buffer data,
   ZS_CHECK(root >= 0 && root < size(), "{}: root {}", where("broadcast", unit), root);
   const OpTag tag = make_tag("broadcast", unit, fmt::format("root {}", root), data);
   const bool is_root = root == rank();
+  traffic_.add(CommOp::broadcast, is_root ? (size() - 1) * data.bytes() : 0);
   stream.enqueue(
       info("broadcast", unit, is_root ? std::vector{data} : std::vector<Buffer>{}, is_root ? std::vector<Buffer>{} : std::vector{data}),
       [this, tag, data, root](ExecContext&) { do_broadcast(tag, data, root); });
@@ -118,11 +135,13 @@ void Communicator::all_to_all(Stream& stream, std::string_view unit, Buffer in, 
            name_of(in.dtype), name_of(in.device), name_of(out.dtype), name_of(out.device));
   ZS_CHECK(!overlap(in, out), "{}: in and out overlap", where("all_to_all", unit));
   const OpTag tag = make_tag("all_to_all", unit, "", in);
+  traffic_.add(CommOp::all_to_all, in.bytes() / size() * (size() - 1));
   stream.enqueue(info("all_to_all", unit, {in}, {out}), [this, tag, in, out](ExecContext&) { do_all_to_all(tag, in, out); });
 }
 
 void Communicator::barrier(Stream& stream, std::string_view unit) {
   const OpTag tag = make_tag("barrier", unit, "", Buffer{});
+  traffic_.add(CommOp::barrier, 0);
   stream.enqueue(info("barrier", unit, {}, {}), [this, tag](ExecContext&) { do_barrier(tag); });
 }
 

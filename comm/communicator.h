@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "comm/traffic.h"
 #include "runtime/base/buffer.h"
 #include "runtime/device/allocator.h"
 #include "runtime/device/stream.h"
@@ -80,6 +81,9 @@ class Communicator {
   /// The stream goes on when every rank's stream has come here.
   void barrier(Stream& stream, std::string_view unit);
 
+  /// What this rank has sent so far, in all operations enqueued here.
+  const CommTraffic& traffic() const { return traffic_; }
+
   /// Collective, blocks the host: ranks of equal `color` form a communicator, ordered by (key, rank). `split(0, rank())`
   /// is a duplicate, for another stream.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
@@ -99,6 +103,8 @@ class Communicator {
 
  private:
   std::string where(std::string_view op, std::string_view unit) const;
+
+  CommTraffic traffic_;
 };
 
 }  // namespace zs

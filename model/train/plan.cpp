@@ -121,8 +121,10 @@ void plan_step(TrainPlan& plan, MetaRun& run) {
   auto& entries = run.device().trace().entries();
   plan.persistent_bytes = memory.live_bytes();
   const std::size_t begin = entries.size();
+  const ShardGroups::Sent sent = run.runtime().executor().sent();
   run.step(2);
   run.device().trace().stop();
+  plan.sent = run.runtime().executor().sent().since(sent);
   plan.step_peak_bytes = memory.peak_bytes();
   plan.at_peak = memory.at_peak();
   plan.micro_batch = run.runtime().actions();

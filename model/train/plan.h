@@ -31,6 +31,7 @@ struct TrainPlan {
   std::map<std::string, std::int64_t> at_peak;  ///< live bytes by kind when a step is at its peak
   std::vector<PlannedBuffer> buffers;           ///< of the second step; moments are indices into `trace`
   std::vector<TraceEntry> trace;                ///< of the second step
+  ShardGroups::Sent sent;                       ///< by this rank, in those micro-batches of the second step that `trace` has
   ScratchBytes scratch_bytes{};                 ///< of each stream
 
   /// A CPU device whose memory is allocated at once, and is enough for a run by this plan.

@@ -54,6 +54,8 @@ class Executor {
   Communicator& compute_comm() { return *groups_.compute; }
   /// The same over the ranks that together hold each master weight once: norms.
   Communicator& norm_comm() { return groups_.norm ? *groups_.norm : *groups_.compute; }
+  /// What this rank has sent so far for parameters and gradients.
+  ShardGroups::Sent sent() const { return groups_.sent(); }
   Context& context() { return context_; }
 
  private:

@@ -2,21 +2,41 @@
 
 namespace zs {
 
-ShardGroups::ShardGroups(World& world, const ShardScheme& scheme) {
-  using Axes = ShardScheme::Axes;
-  const auto over = [&](const Axes& axes) { return world.group(scheme.ranks_over(axes)); };
+ShardGroups::Over ShardGroups::axes_of(const ShardScheme& scheme) {
+  const auto without = &ShardScheme::without;
   const bool is_hierarchical = !scheme.runtime.empty() && scheme.runtime != scheme.master;
-  gather = over(is_hierarchical ? ShardScheme::without(scheme.master, scheme.runtime) : scheme.master);
-  if (is_hierarchical) kept = scheme.runtime;
-  if (!scheme.between.empty() && scheme.between != scheme.runtime) kept = scheme.between;
-  if (!kept.empty()) gather_small = over(kept);
+  Over over{.gather = is_hierarchical ? without(scheme.master, scheme.runtime) : scheme.master,
+            .gather_small = is_hierarchical ? scheme.runtime : ShardScheme::Axes{},
+            .reduce = scheme.reduced,
+            .finish = {}};
+  if (!scheme.between.empty() && scheme.between != scheme.runtime) over.gather_small = scheme.between;
+  if (!scheme.has_final_step()) return over;
+  over.finish = without(scheme.master, scheme.reduced);
+  if (over.finish.empty()) over.finish = without(scheme.reduced, scheme.master);
+  if (over.finish.empty()) over.finish = scheme.replicate;
+  return over;
+}
 
-  reduce = over(scheme.reduced);
+ShardGroups::ShardGroups(World& world, const ShardScheme& scheme) {
+  const auto group = [&](const ShardScheme::Axes& axes) { return world.group(scheme.ranks_over(axes)); };
+  const Over over = axes_of(scheme);
+  kept = over.gather_small;
+  gather = group(over.gather);
+  if (!kept.empty()) gather_small = group(kept);
+  reduce = group(over.reduce);
+  if (!over.finish.empty()) finish = group(over.finish);
   compute = world.communicator();
-  if (scheme.slice(scheme.master).count != world.size()) norm = over(scheme.master);
-  if (!scheme.has_final_step()) return;
-  const Axes rest = ShardScheme::without(scheme.master, scheme.reduced), beyond = ShardScheme::without(scheme.reduced, scheme.master);
-  finish = over(!rest.empty() ? rest : !beyond.empty() ? beyond : scheme.replicate);
+  if (scheme.slice(scheme.master).count != world.size()) norm = group(scheme.master);
+}
+
+ShardGroups::Sent ShardGroups::Sent::since(const Sent& earlier) const {
+  return {gather.since(earlier.gather), gather_small.since(earlier.gather_small), reduce.since(earlier.reduce),
+          finish.since(earlier.finish)};
+}
+
+ShardGroups::Sent ShardGroups::sent() const {
+  const auto of = [](const std::unique_ptr<Communicator>& comm) { return comm ? comm->traffic() : CommTraffic{}; };
+  return {of(gather), of(gather_small), of(reduce), of(finish)};
 }
 
 }  // namespace zs

@@ -18,7 +18,21 @@ struct ShardGroups {
   std::unique_ptr<Communicator> gather_small;  ///< unshard stream: the ranks that share one set of kept shards
   std::unique_ptr<Communicator> reduce;        ///< reduce stream: first step of a gradient's reduction
   std::unique_ptr<Communicator> finish;        ///< reduce stream: its second step
-  ShardScheme::Axes kept;                      ///< over which the kept shards are cut; empty: none are kept
+  /// The axes that each group is over; none where the scheme has no use for it.
+  struct Over {
+    ShardScheme::Axes gather, gather_small, reduce, finish;
+  };
+  static Over axes_of(const ShardScheme& scheme);
+
+  /// What this rank has sent for parameters and gradients, by group.
+  struct Sent {
+    CommTraffic gather, gather_small, reduce, finish;
+    Sent since(const Sent& earlier) const;
+    std::int64_t bytes() const { return gather.sent_bytes() + gather_small.sent_bytes() + reduce.sent_bytes() + finish.sent_bytes(); }
+  };
+  Sent sent() const;
+
+  ShardScheme::Axes kept;  ///< over which the kept shards are cut; empty: none are kept
 };
 
 }  // namespace zs

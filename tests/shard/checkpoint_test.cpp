@@ -76,6 +76,22 @@ TEST_CASE("I2, C6: another number of ranks goes on bit for bit", "[checkpoint]")
   }
 }
 
+TEST_CASE("I2: another sharding strategy goes on bit for bit", "[checkpoint]") {
+  const std::vector<std::string> strategies = {"ddp", "nested", "hsdp", "zero1", "zero3"};
+  const std::size_t writer = GENERATE(range(std::size_t{0}, std::size_t{4}));
+  const auto config_of = [](const std::string& strategy) {
+    Config config = small_config();
+    config.shard.strategy = strategy;
+    if (strategy == "hsdp" || strategy == "nested") config.shard.group_size = 2;
+    return config;
+  };
+  const TempDir folder;
+  const std::string saved = two_steps(folder, config_of(strategies[writer]), 4);
+  CAPTURE(strategies[writer], strategies[writer + 1]);
+  const TinyResult resumed = train_tiny(config_of(strategies[writer + 1]), {.ranks = 8, .steps = 4, .resume = saved});
+  CHECK(is_the_rest_of(resumed, uninterrupted("f32")));
+}
+
 TEST_CASE("I2: another cut into units and another policy go on bit for bit", "[checkpoint]") {
   const TempDir folder;
   const std::string saved = two_steps(folder, small_config(), 3);

@@ -57,9 +57,11 @@ TinyResult train_tiny(World& world, const Config& config, const TinyOptions& opt
   for (std::int64_t step = done + 1; step <= options.steps; ++step) {
     device->trace().clear();
     device->trace().start();
+    const ShardGroups::Sent sent = session.runtime().executor().sent();
     session.enqueue_step(step, 1e-2f, samples_of(config), false);
     const StepResult outcome = session.finish_step();
     device->trace().stop();
+    result.sent = session.runtime().executor().sent().since(sent);
     result.losses.insert(result.losses.end(), outcome.losses.begin(), outcome.losses.end());
     result.grad_norms.push_back(outcome.grad_norm);
     result.peak_bytes.push_back(outcome.peak_bytes);

@@ -8,6 +8,7 @@
 #include "runtime/device/device.h"
 #include "runtime/device/trace.h"
 #include "runtime/shard/checkpoint.h"
+#include "runtime/shard/shard_groups.h"
 
 namespace zs::test {
 
@@ -21,6 +22,7 @@ struct TinyResult {
   std::string weights;                                    // the hash of the final weights
   std::string saved;                                      // the last checkpoint's folder
   std::vector<TraceEntry> trace;                          // of the last step
+  ShardGroups::Sent sent;                                 // in the last step
 };
 
 struct TinyOptions {
