@@ -25,6 +25,7 @@ struct CommandLine {
   std::vector<std::string> overrides;
   std::string dry_run;  // empty, "plan" or "full"
   bool overwrite = false;
+  std::string resume;
   std::optional<Error> problem;  // told by one rank, like those of the configuration
 };
 
@@ -58,6 +59,7 @@ Loaded load(const CommandLine& line, const char* program) {
   loaded.job.dry_run = !line.dry_run.empty();
   loaded.job.full_plan = line.dry_run == "full";
   loaded.job.overwrite = line.overwrite;
+  loaded.job.resume = line.resume;
   loaded.job.config_path = line.config_path;
   std::error_code failed;
   const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
@@ -131,7 +133,10 @@ int parse_and_run(int argc, char** argv) {
                "print the plan and stop: nothing is allocated or created (ranks: as launched, or comm.ranks); --dry-run=full lists every "
                "buffer")
       ->check(CLI::IsMember({"plan", "full"}));
-  app.add_flag("--overwrite", line.overwrite, "replace the run in a named run.dir");
+  app.add_option("--resume", line.resume,
+                 "go on from a checkpoint: latest (of run.dir, or of the last runs/NAME-N that has one), latest-valid (passes over damaged "
+                 "ones), or a folder");
+  app.add_flag("--overwrite", line.overwrite, "replace the run in a named run.dir; with --resume, its checkpoints after the named one");
   app.add_flag("--help-config", wants_keys, "list every key of the configuration");
   app.set_version_flag("--version", std::string("zshard ") + zs::version());
   try {
