@@ -135,7 +135,8 @@ int parse_and_run(int argc, char** argv) {
       ->check(CLI::IsMember({"plan", "full"}));
   app.add_option("--resume", line.resume,
                  "go on from a checkpoint: latest (of run.dir, or of the last runs/NAME-N that has one), latest-valid (passes over damaged "
-                 "ones), or a folder");
+                 "ones), or a folder")
+      ->check([](const std::string& text) { return text.empty() ? std::string("needs latest, latest-valid or a folder") : std::string(); });
   app.add_flag("--overwrite", line.overwrite, "replace the run in a named run.dir; with --resume, its checkpoints after the named one");
   app.add_flag("--help-config", wants_keys, "list every key of the configuration");
   app.set_version_flag("--version", std::string("zshard ") + zs::version());

@@ -70,9 +70,7 @@ ResumePoint newest_valid(const std::string& run_dir) {
 /// The run directory that `path`, RUN/checkpoints/step-N, is in; empty when it is in none.
 std::string run_of(const fs::path& path) {
   const fs::path root = fs::absolute(path).lexically_normal().parent_path();
-  std::error_code failed;
-  const bool is_run = root.filename() == kFolder && fs::exists(root.parent_path() / "config.toml", failed);
-  return is_run ? root.parent_path().string() : std::string();
+  return root.filename() == kFolder ? root.parent_path().string() : std::string();
 }
 
 bool is_same_folder(const std::string& a, const std::string& b) {
@@ -97,6 +95,15 @@ ResumePoint named(const ResumeRequest& request) {
   return point;
 }
 
+/// A new run in `run_dir` would remove the checkpoint that it begins from.
+void check_apart(const std::string& checkpoint, const std::string& run_dir) {
+  std::error_code failed;
+  const fs::path inner = fs::canonical(checkpoint, failed), outer = fs::weakly_canonical(run_dir, failed);
+  if (failed || std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first != outer.end()) return;
+  throw Error(ExitCode::cannot_create, "the checkpoint lies in the run directory that --overwrite would replace", checkpoint,
+              "set another run.dir");
+}
+
 std::string latest_place(const ResumeRequest& request) {
   if (!request.run_dir.empty()) return request.run_dir;
   const std::string dir = latest_run_dir(request.name, kFolder);
@@ -114,7 +121,10 @@ bool is_in(std::string_view key, const Keys& keys) {
 ResumePoint find_checkpoint(const ResumeRequest& request) {
   if (request.what == "latest-valid") return newest_valid(latest_place(request));
   ResumePoint point = request.what == "latest" ? newest(latest_place(request)) : named(request);
-  if (point.run_dir.empty()) return point;
+  if (point.run_dir.empty()) {
+    if (request.overwrite && !request.run_dir.empty()) check_apart(point.checkpoint, request.run_dir);
+    return point;
+  }
   const std::int64_t last = list_checkpoints(root_of(point.run_dir)).back();
   if (last > point.step && !request.overwrite) {
     throw Error(ExitCode::cannot_create, fmt::format("the run has later checkpoints, up to step {}", last), root_of(point.run_dir),

@@ -169,6 +169,11 @@ void Trainer::create_run() {
   }
   run_dir_ = resume_->run_dir;
   log_.emplace(run_dir_ + "/metrics.jsonl");  // which nobody else has from here on
+}
+
+/// Only when the checkpoint is loaded: until then the run stays as it is.
+void Trainer::take_up_run() {
+  if (!is_first() || resume_->run_dir.empty()) return;
   reopen_run_dir(run_dir_, to_toml(config_));
   clear_way(*resume_);
   if (const std::int64_t last = log_->cut_after(resume_->step); last != resume_->step)
@@ -234,6 +239,7 @@ int Trainer::load_checkpoint() {
   if (!resume_) return 0;
   return collectively(world_, "", [&] {
     load({world_, session_->runtime().executor(), session_->optimizer()}, resume_->checkpoint);
+    together(world_, [&] { take_up_run(); });
     if (!is_first()) return;
     for (const std::int64_t step : resume_->damaged) fmt::print(stderr, "train: note: step {} is damaged and set aside\n", step);
     fmt::print("going on after step {} from {}{}{}\n", resume_->step, resume_->checkpoint,

@@ -49,6 +49,7 @@ class Trainer {
   /// The first rank's path, on every rank.
   std::string shared(const std::string& path);
   void create_run();
+  void take_up_run();
   int load_checkpoint();
   bool is_saved(std::int64_t step, bool is_stopped) const;
   int save_checkpoint(std::int64_t step);

@@ -98,6 +98,16 @@ TEST_CASE("going back within a run must be asked for, and removes what came afte
   CHECK(list_checkpoints(dir / "a/checkpoints") == std::vector<std::int64_t>{2});
 }
 
+TEST_CASE("a new run does not overwrite the folder of the checkpoint that it begins from") {
+  const TempDir dir;
+  write_checkpoint(dir, "a", 2);
+  fs::create_directory(dir / "a/old");
+  fs::rename(dir / "a/checkpoints/step-2", dir / "a/old/step-2");
+  CHECK(refusal({dir / "a/old/step-2", dir / "a", "n", true}) == ExitCode::cannot_create);
+  CHECK(refusal({dir / "a/old/step-2", dir / "b", "n", true}) == ExitCode::ok);
+  CHECK(refusal({dir / "a/old/step-2", dir / "a", "n", false}) == ExitCode::ok);  // that run.dir holds a run is told elsewhere
+}
+
 TEST_CASE("C8: each key may change, may change and is named, or may not") {
   const auto saved = run_attributes(example(), 1000);
   CHECK(compare_runs(saved, saved, "c").empty());
