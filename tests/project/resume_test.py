@@ -153,6 +153,22 @@ def disk_full(train, whole):
             ["a half checkpoint is left"] if any(line.endswith(".tmp") for line in listed) else [])
 
 
+def verified(train, whole):
+    """C4: --verify reads every byte: it says which checkpoints are good, and which are not."""
+    with Folder(train) as folder:
+        folder.start(checkpoint__every=3, checkpoint__keep=0, comm__ranks=2)
+        good = harness.run([train, "--verify", "out"], LIMIT_S, cwd=folder.path)
+        problems = [] if good.code == 0 and good.out.count("2 ranks") == 3 else [f"exit code {good.code}: {good.out}"]
+        manifest = folder.path / "out/checkpoints/step-6/manifest.json"
+        manifest.write_text(manifest.read_text().replace('"step":6', '"step":7'))
+        bad = harness.run([train, "--verify", "out"], LIMIT_S, cwd=folder.path)
+        problems += expect(bad, UNUSABLE, "step-6/manifest.json") + ([] if bad.out.count("good") == 2 else ["the other two are good"])
+        problems += expect(harness.run([train, "--verify", "out/checkpoints/step-6"], LIMIT_S, cwd=folder.path), UNUSABLE, "step-6")
+        one = harness.run([train, "--verify", "out/checkpoints/step-3"], LIMIT_S, cwd=folder.path)
+        problems += [] if one.code == 0 else [f"exit code {one.code} for step-3"]
+        return problems + expect(harness.run([train, "--verify", "nowhere"], LIMIT_S, cwd=folder.path), UNUSABLE, "nowhere")
+
+
 def damaged(train, whole):
     """C3, C4: a damaged checkpoint is refused; passing over it must be asked for."""
     with Folder(train) as folder:
@@ -226,7 +242,7 @@ def main():
     harness.become_subreaper()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     report, whole = harness.Report(), whole_run(train)
-    for case in (other_ranks, stopped, killed, disk_full, damaged, refused, forked):
+    for case in (other_ranks, stopped, killed, disk_full, verified, damaged, refused, forked):
         if not words or any(word in case.__name__ for word in words):
             report.case(case.__doc__.splitlines()[0], case(train, whole))
     return report.exit_code()
