@@ -85,21 +85,6 @@ TEST_CASE("I2: another cut into units and another policy go on bit for bit", "[c
   CHECK(is_the_rest_of(train_tiny(other, {.ranks = 2, .steps = 4, .resume = saved}), uninterrupted("f32")));
 }
 
-TEST_CASE("I2: what one strategy saved another goes on with, bit for bit", "[checkpoint]") {
-  const std::vector<std::string> strategies = {"ddp", "zero1", "zero2", "zero3", "grad_op"};
-  Config writer = small_config(), reader = small_config();
-  for (std::size_t i = 0; i < strategies.size(); ++i) {
-    writer.shard.strategy = strategies[i];
-    const TempDir folder;
-    const std::string saved = two_steps(folder, writer, 4);
-    for (const std::size_t step : {1, 3}) {
-      reader.shard.strategy = strategies[(i + step) % strategies.size()];
-      CAPTURE(writer.shard.strategy, reader.shard.strategy);
-      CHECK(is_the_rest_of(train_tiny(reader, {.ranks = 3, .steps = 4, .resume = saved}), uninterrupted("f32")));
-    }
-  }
-}
-
 TEST_CASE("I2: a checkpoint of f32 parameters goes on in bf16, for the state is f32 in both", "[checkpoint]") {
   const TempDir folder;
   const std::string saved = two_steps(folder, small_config(), 2);
