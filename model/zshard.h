@@ -8,6 +8,7 @@
 #include "runtime/device/cpu_topology.h"
 #include "runtime/device/device.h"
 #include "runtime/shard/adamw.h"
+#include "runtime/shard/checkpoint.h"
 #include "runtime/shard/sharded_runtime.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/ops.h"

@@ -57,6 +57,10 @@ struct Config {
     double timeout_s = 300;
     bool operator==(const Comm&) const = default;
   };
+  struct Checkpoint {
+    std::int64_t every = 0, keep = 3;
+    bool operator==(const Checkpoint&) const = default;
+  };
   struct Run {
     std::string dir;
     std::int64_t validate_every = 0, validate_batches = 8, sample_tokens = 200;
@@ -71,6 +75,7 @@ struct Config {
   Shard shard;
   Precision precision;
   Comm comm;
+  Checkpoint checkpoint;
   Run run;
   bool operator==(const Config&) const = default;
 };

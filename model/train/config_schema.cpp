@@ -121,6 +121,11 @@ constexpr std::array kKeys = {
     ConfigKey{"comm.timeout_s", [](Config& c) -> ConfigSlot { return &c.comm.timeout_s; }, positive(86400), "", "",
               "Seconds after which a silent peer is given up."},
 
+    ConfigKey{"checkpoint.every", [](Config& c) -> ConfigSlot { return &c.checkpoint.every; }, between(0, 1e9), "", "",
+              "Steps between checkpoints, and one at the end; 0 saves only when the run is asked to stop."},
+    ConfigKey{"checkpoint.keep", [](Config& c) -> ConfigSlot { return &c.checkpoint.keep; }, between(0, 1e6), "", "",
+              "Checkpoints that stay, the newest; 0 keeps all."},
+
     ConfigKey{"run.dir", [](Config& c) -> ConfigSlot { return &c.run.dir; }, any, "", "`runs/NAME-N` with the next free N",
               "Folder for what the run writes."},
     ConfigKey{"run.validate_every", [](Config& c) -> ConfigSlot { return &c.run.validate_every; }, between(0, 1e9), "", "",

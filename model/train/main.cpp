@@ -13,6 +13,7 @@
 #include "model/train/program.h"
 #include "model/train/stop_signal.h"
 #include "model/train/trainer.h"
+#include "model/train/verify.h"
 #include "model/version.h"
 
 namespace {
@@ -25,6 +26,7 @@ struct CommandLine {
   std::vector<std::string> overrides;
   std::string dry_run;  // empty, "plan" or "full"
   bool overwrite = false;
+  std::string resume;
   std::optional<Error> problem;  // told by one rank, like those of the configuration
 };
 
@@ -58,6 +60,7 @@ Loaded load(const CommandLine& line, const char* program) {
   loaded.job.dry_run = !line.dry_run.empty();
   loaded.job.full_plan = line.dry_run == "full";
   loaded.job.overwrite = line.overwrite;
+  loaded.job.resume = line.resume;
   loaded.job.config_path = line.config_path;
   std::error_code failed;
   const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
@@ -125,13 +128,19 @@ int parse_and_run(int argc, char** argv) {
   CLI::App app("Trains a GPT with sharded parameters. Several ranks: mpirun -q -np N build/train CONFIG.toml", "train");
   CommandLine line;
   bool wants_keys = false;
+  std::string verified;
   app.add_option("CONFIG.toml", line.config_path, "what to train (keys: --help-config, docs/configuration.md)");
   app.add_option("--set", line.overrides, "key=value: overrides a key of the file; repeatable")->allow_extra_args(false);
   app.add_flag("--dry-run{plan}", line.dry_run,
                "print the plan and stop: nothing is allocated or created (ranks: as launched, or comm.ranks); --dry-run=full lists every "
                "buffer")
       ->check(CLI::IsMember({"plan", "full"}));
-  app.add_flag("--overwrite", line.overwrite, "replace the run in a named run.dir");
+  app.add_option("--resume", line.resume,
+                 "go on from a checkpoint: latest (of run.dir, or of the last runs/NAME-N that has one), latest-valid (passes over damaged "
+                 "ones), or a folder")
+      ->check([](const std::string& text) { return text.empty() ? std::string("needs latest, latest-valid or a folder") : std::string(); });
+  app.add_flag("--overwrite", line.overwrite, "replace the run in a named run.dir; with --resume, its checkpoints after the named one");
+  app.add_option("--verify", verified, "read every byte of a checkpoint, or of all of a run, and stop; no configuration is needed");
   app.add_flag("--help-config", wants_keys, "list every key of the configuration");
   app.set_version_flag("--version", std::string("zshard ") + zs::version());
   try {
@@ -145,6 +154,7 @@ int parse_and_run(int argc, char** argv) {
     std::cout << zs::config_help();
     return 0;
   }
+  if (!line.problem && !verified.empty()) return zs::verify_checkpoints(verified);
   if (!line.problem && line.config_path.empty())
     line.problem = Error(ExitCode::usage, "no configuration file", "command line", "give one: train CONFIG.toml");
   zs::install_stop_signals();

@@ -1,12 +1,15 @@
 #include "model/train/metrics.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cmath>
+#include <fstream>
 #include <system_error>
 
 #include "runtime/base/check.h"
@@ -20,6 +23,15 @@ std::string json_number(Float value) {
 }
 
 std::string reason(int error) { return std::error_code(error, std::generic_category()).message(); }
+
+/// Of a line as to_json writes it; -1 for any other.
+std::int64_t step_of(std::string_view line) {
+  constexpr std::string_view kBegin = "{\"step\": ";
+  if (!line.starts_with(kBegin) || !line.ends_with('}')) return -1;
+  std::int64_t step = -1;
+  std::from_chars(line.data() + kBegin.size(), line.data() + line.size(), step);
+  return step;
+}
 
 }  // namespace
 
@@ -36,6 +48,11 @@ MetricsLog::MetricsLog(std::string path)
     : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
   if (descriptor_ < 0)
     throw Error(ExitCode::cannot_create, fmt::format("cannot write metrics: {}", reason(errno)), path_, "check the folder's permissions");
+  // A file system without locks has none to lose.
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    ::close(descriptor_);
+    throw Error(ExitCode::cannot_create, "another run is writing here", path_, "wait for it, or set another run.dir");
+  }
 }
 
 MetricsLog::~MetricsLog() { ::close(descriptor_); }
@@ -45,10 +62,38 @@ void MetricsLog::append(const StepMetrics& metrics) {
   for (std::size_t done = 0; done < line.size();) {
     const ssize_t count = ::write(descriptor_, line.data() + done, line.size() - done);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0)
-      throw Error(ExitCode::io, fmt::format("writing metrics failed: {}", reason(errno)), path_, "free some space and run again");
+    if (count <= 0) fail("writing", errno);
     done += static_cast<std::size_t>(count);
   }
+}
+
+void MetricsLog::fail(const char* operation, int error) const {
+  throw Error(ExitCode::io, fmt::format("{} metrics failed: {}", operation, reason(error)), path_, "free some space and run again");
+}
+
+std::int64_t MetricsLog::cut_after(std::int64_t step) {
+  std::ifstream file(path_, std::ios::binary);
+  std::int64_t last = 0;
+  off_t end = 0;
+  for (std::string line; std::getline(file, line) && !file.eof(); end += static_cast<off_t>(line.size() + 1)) {
+    const std::int64_t number = step_of(line);
+    if (number <= last || number > step) break;
+    last = number;
+  }
+  if (::ftruncate(descriptor_, end) != 0) fail("cutting", errno);
+  return last;
+}
+
+void MetricsLog::sync() {
+  if (::fsync(descriptor_) != 0 && errno != EINVAL) fail("syncing", errno);
+}
+
+bool is_in_use(const std::string& metrics_path) {
+  const int descriptor = ::open(metrics_path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  const bool is_locked = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(descriptor);
+  return is_locked;
 }
 
 std::string format_bytes(std::int64_t bytes) {

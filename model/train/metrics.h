@@ -22,8 +22,9 @@ struct StepMetrics {
 /// that is not finite is null; val_loss appears only when there is one.
 std::string to_json(const StepMetrics& metrics);
 
-/// Appends to metrics.jsonl, one write a line, so that a reader sees whole lines. Owns the descriptor; one thread uses it.
-/// Throws Error(cannot_create) when the file cannot be opened and Error(io) when a write fails.
+/// Appends to metrics.jsonl, one write a line, so that a reader sees whole lines. Owns the descriptor, and with it a lock that makes the
+/// run directory its own until the process ends, however it ends; one thread uses it. Throws Error(cannot_create) when the file cannot be
+/// opened or another run has it, and Error(io) when a write fails.
 class MetricsLog {
  public:
   explicit MetricsLog(std::string path);
@@ -32,11 +33,20 @@ class MetricsLog {
   MetricsLog& operator=(const MetricsLog&) = delete;
 
   void append(const StepMetrics& metrics);
+  /// Drops every line after step `step`, a line that is cut off included, and returns the step of the last one left (0: none).
+  std::int64_t cut_after(std::int64_t step);
+  /// Makes the lines so far durable.
+  void sync();
 
  private:
+  [[noreturn]] void fail(const char* operation, int error) const;
+
   std::string path_;
   int descriptor_;
 };
+
+/// Whether a MetricsLog of any process has the file.
+bool is_in_use(const std::string& metrics_path);
 
 /// What the terminal shows of a step.
 struct Progress {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "model/data/output_file.h"
+#include "model/train/metrics.h"
 #include "runtime/base/check.h"
 
 namespace zs {
@@ -21,6 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kConfigFile = "config.toml";
 constexpr const char* kMetricsFile = "metrics.jsonl";
+constexpr const char* kCheckpoints = "checkpoints";
 constexpr std::array kRunFiles = {kConfigFile, kMetricsFile, "model.safetensors"};
 const char* const kRunsFolder = "runs";
 
@@ -31,7 +33,8 @@ Error cannot_create(const std::string& why, const std::string& path) {
 }
 
 Error holds_a_run(const std::string& path) {
-  return Error(ExitCode::cannot_create, "the run directory already holds a run", path, "choose another run.dir or add --overwrite");
+  return Error(ExitCode::cannot_create, "the run directory already holds a run", path,
+               "choose another run.dir, or add --resume latest or --overwrite");
 }
 
 /// Exists as anything, a dangling link included.
@@ -40,7 +43,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(fs::symlink_status(path, error));
 }
 
-bool has_run(const fs::path& dir) { return is_there(dir / kConfigFile) || is_there(dir / kMetricsFile); }
+bool has_run(const fs::path& dir) { return is_there(dir / kConfigFile) || is_there(dir / kMetricsFile) || is_there(dir / kCheckpoints); }
 
 /// The nearest folder that exists must be one that we may write to.
 void check_writable(const fs::path& path) {
@@ -127,7 +130,18 @@ void claim(const fs::path& dir, Undo& undo) {
   if (::close(descriptor) != 0) throw cannot_create(reason(errno), dir.string());
 }
 
+/// Under another name first: what a removal that is killed leaves is no run's.
+void remove_old_checkpoints(const fs::path& dir) {
+  const fs::path removing = dir / (std::string(kCheckpoints) + ".del");
+  std::error_code error;
+  fs::remove_all(removing, error);
+  if (!error && is_there(dir / kCheckpoints)) fs::rename(dir / kCheckpoints, removing, error);
+  if (!error) fs::remove_all(removing, error);
+  if (error) throw cannot_create(error.message(), (dir / kCheckpoints).string());
+}
+
 void remove_old_run(const fs::path& dir) {
+  remove_old_checkpoints(dir);
   for (const char* file : kRunFiles) {
     std::error_code error;
     fs::remove(dir / file, error);
@@ -141,6 +155,8 @@ void check_run_dir(const RunDirRequest& request) {
   if (request.dir.empty()) return check_writable(fs::path(kRunsFolder));
   check_writable(request.dir);
   if (!request.overwrite && has_run(request.dir)) throw holds_a_run(request.dir);
+  if (is_in_use(request.dir + "/" + kMetricsFile))
+    throw Error(ExitCode::cannot_create, "another run is writing here", request.dir, "wait for it, or set another run.dir");
 }
 
 std::string create_run_dir(const RunDirRequest& request, const std::string& config_toml) {
@@ -157,6 +173,19 @@ std::string create_run_dir(const RunDirRequest& request, const std::string& conf
   write_file_atomically((dir / kConfigFile).string(), config_toml);
   undo.keep();
   return dir.string();
+}
+
+std::string latest_run_dir(const std::string& name, const std::string& within) {
+  for (std::int64_t number = next_number(kRunsFolder, name) - 1; number > 0; --number) {
+    const fs::path dir = fs::path(kRunsFolder) / fmt::format("{}-{}", name, number);
+    if (is_there(dir / within)) return dir.string();
+  }
+  return {};
+}
+
+void reopen_run_dir(const std::string& dir, const std::string& config_toml) {
+  check_writable(dir);
+  write_file_atomically((fs::path(dir) / kConfigFile).string(), config_toml);
 }
 
 }  // namespace zs

@@ -20,6 +20,7 @@
 #include "model/train/weights.h"
 #include "model/version.h"
 #include "runtime/device/memory_limit.h"
+#include "runtime/shard/checkpoint.h"
 
 namespace zs {
 namespace {
@@ -56,6 +57,24 @@ int agreed(World& world, const Body& body) {
   return agreement.code;
 }
 
+/// Ranks tell each other paths in messages, which are short.
+void check_length(const std::string& path) {
+  if (constexpr std::size_t kLongest = 900; path.size() > kLongest)
+    throw Error(ExitCode::cannot_create, fmt::format("a path of {} bytes is too long", path.size()), path, "use one of at most 900 bytes");
+}
+
+/// Runs what is collective and fails alike on all ranks: 0, or the code that it failed with; one rank prints why.
+template <class Body>
+int collectively(World& world, const std::string& place, const Body& body) {
+  try {
+    body();
+    return 0;
+  } catch (const AgreedError& error) {
+    if (world.rank() == 0) fmt::print(stderr, "{}\n", error_line(error, place));
+    return static_cast<int>(error.code());
+  }
+}
+
 }  // namespace
 
 Trainer::Trainer(World& world, const TrainJob& job) : world_(world), job_(job), config_(job_.config) {}
@@ -67,10 +86,17 @@ int Trainer::run() {
 
 int Trainer::prepare() {
   if (const int code = agreed(world_, [&] { check_and_plan(); }); code != 0) return code;
+  if (!job_.dry_run && !job_.resume.empty()) {
+    if (const int code = find_resume_point(); code != 0) return code;
+  }
   if (is_first()) print_header();
   if (job_.dry_run) return 0;
-  return agreed(world_, [&] { create_run(); });
+  if (const int code = agreed(world_, [&] { create_run(); }); code != 0) return code;
+  run_dir_ = shared(run_dir_);
+  return 0;
 }
+
+std::string Trainer::shared(const std::string& path) { return world_.agree(is_first() ? 1 : 0, path).message; }
 
 int Trainer::planned_ranks() const { return job_.dry_run && world_.size() == 1 ? static_cast<int>(config_.comm.ranks) : world_.size(); }
 
@@ -86,7 +112,7 @@ void Trainer::check_and_plan() {
   plan_ = make_plan(config_, memory_demand().plan);
   if (job_.dry_run) return;
   check_memory();
-  if (is_first()) check_run_dir({config_.run.dir, config_.name, job_.overwrite});
+  if (is_first() && job_.resume.empty()) check_run_dir({config_.run.dir, config_.name, job_.overwrite});
 }
 
 MemoryDemand Trainer::memory_demand() const {
@@ -110,9 +136,48 @@ void Trainer::check_memory() const {
   }
 }
 
+/// One rank looks, so that a checkpoint that appears meanwhile cannot part the ranks; all of them read what it found.
+int Trainer::find_resume_point() {
+  resume_.emplace();
+  const auto find = [&] {
+    if (is_first()) resume_ = find_checkpoint({job_.resume, config_.run.dir, config_.name, job_.overwrite});
+    check_length(resume_->checkpoint);
+  };
+  if (const int code = agreed(world_, find); code != 0) return code;
+  resume_->checkpoint = shared(resume_->checkpoint);
+  return agreed(world_, [&] { check_resume_point(); });
+}
+
+void Trainer::check_resume_point() {
+  const CheckpointReader reader(resume_->checkpoint);
+  resume_->step = reader.manifest().step;
+  changed_keys_ = compare_runs(reader.manifest().attributes, run_attributes(config_, dataset_->train.tokens()), resume_->checkpoint);
+  if (resume_->step > config_.train.steps) {
+    throw Error(ExitCode::config, fmt::format("train.steps {} is less than the checkpoint's {}", config_.train.steps, resume_->step),
+                resume_->checkpoint, "raise train.steps");
+  }
+  if (is_first() && resume_->run_dir.empty()) check_run_dir({config_.run.dir, config_.name, job_.overwrite});
+}
+
 void Trainer::create_run() {
-  if (is_first()) run_dir_ = create_run_dir({config_.run.dir, config_.name, job_.overwrite}, to_toml(config_));
-  if (is_first()) log_.emplace(run_dir_ + "/metrics.jsonl");
+  if (!is_first()) return;
+  check_length(resume_ ? resume_->run_dir : config_.run.dir);
+  if (!resume_ || resume_->run_dir.empty()) {
+    run_dir_ = create_run_dir({config_.run.dir, config_.name, job_.overwrite}, to_toml(config_));
+    log_.emplace(run_dir_ + "/metrics.jsonl");
+    return;
+  }
+  run_dir_ = resume_->run_dir;
+  log_.emplace(run_dir_ + "/metrics.jsonl");  // which nobody else has from here on
+}
+
+/// Only when the checkpoint is loaded: until then the run stays as it is.
+void Trainer::take_up_run() {
+  if (!is_first() || resume_->run_dir.empty()) return;
+  reopen_run_dir(run_dir_, to_toml(config_));
+  clear_way(*resume_);
+  if (const std::int64_t last = log_->cut_after(resume_->step); last != resume_->step)
+    fmt::print(stderr, "train: note: metrics.jsonl lacks steps {} to {}\n", last + 1, resume_->step);
 }
 
 void Trainer::print_header() const {
@@ -150,19 +215,58 @@ int Trainer::train() {
                run_dir_);
     std::fflush(stdout);
   }
+  if (const int code = load_checkpoint(); code != 0) return code;
   StepMetrics metrics;
   const auto start = Clock::now();
-  for (std::int64_t step = 1; step <= config_.train.steps; ++step) {
+  const std::int64_t steps = config_.train.steps, done = resume_ ? resume_->step : 0;
+  for (std::int64_t step = done + 1; step <= steps; ++step) {
     const int code = this->step(step, metrics);
     if (code != 0 && code != static_cast<int>(ExitCode::stopped)) return code;
-    if (is_first()) report(metrics, seconds_since(start) / static_cast<double>(step) * static_cast<double>(config_.train.steps - step));
-    if (code != 0 && step < config_.train.steps) {
+    if (is_first()) report(metrics, seconds_since(start) / static_cast<double>(step - done) * static_cast<double>(steps - step));
+    const bool is_stopped = code != 0 && step < steps;
+    if (is_saved(step, is_stopped)) {
+      if (const int failure = save_checkpoint(step); failure != 0) return failure;
+    }
+    if (is_stopped) {
       finish(step, true);
       return code;
     }
   }
   finish(config_.train.steps, false);
   return 0;
+}
+
+int Trainer::load_checkpoint() {
+  if (!resume_) return 0;
+  return collectively(world_, "", [&] {
+    load({world_, session_->runtime().executor(), session_->optimizer()}, resume_->checkpoint);
+    together(world_, [&] { take_up_run(); });
+    if (!is_first()) return;
+    for (const std::int64_t step : resume_->damaged) fmt::print(stderr, "train: note: step {} is damaged and set aside\n", step);
+    fmt::print("going on after step {} from {}{}{}\n", resume_->step, resume_->checkpoint,
+               changed_keys_.empty() ? "" : "; changed: ", fmt::join(changed_keys_, ", "));
+    std::fflush(stdout);
+  });
+}
+
+bool Trainer::is_saved(std::int64_t step, bool is_stopped) const {
+  const std::int64_t every = config_.checkpoint.every;
+  return is_stopped || (every > 0 && (step % every == 0 || step == config_.train.steps));
+}
+
+/// The metrics up to this step first: where the checkpoint is, they are.
+int Trainer::save_checkpoint(std::int64_t step) {
+  return collectively(world_, fmt::format("step {}", step), [&] {
+    together(world_, [&] {
+      if (is_first()) log_->sync();
+    });
+    const std::string root = run_dir_ + "/checkpoints";
+    save({world_, session_->runtime().executor(), session_->optimizer()}, root,
+         {.step = step, .attributes = run_attributes(config_, dataset_->train.tokens())});
+    together(world_, [&] {
+      if (is_first()) prune_checkpoints(root, config_.checkpoint.keep);
+    });
+  });
 }
 
 /// Only the live line has room for it, and only one rank prints that; all of them measure.
@@ -255,7 +359,8 @@ void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
   if (is_first()) fmt::print("{}weights: {}\n", is_terminal_ ? "\n" : "", hash);
   if (!was_stopped && config_.run.sample_tokens > 0) print_sample();
   if (is_first() && was_stopped) {
-    fmt::print(stderr, "train: stopped on request after step {} of {}: weights saved in {}\n", steps_done, config_.train.steps, path);
+    fmt::print(stderr, "train: stopped on request after step {} of {}: saved in {}; add --resume latest to go on\n", steps_done,
+               config_.train.steps, run_dir_);
   }
   std::fflush(stdout);
 }

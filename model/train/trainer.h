@@ -10,6 +10,7 @@
 #include "model/train/memory_check.h"
 #include "model/train/metrics.h"
 #include "model/train/plan.h"
+#include "model/train/resume.h"
 #include "model/train/session.h"
 #include "runtime/device/cpu_topology.h"
 
@@ -20,6 +21,7 @@ struct TrainJob {
   bool dry_run = false;
   bool full_plan = false;      ///< a dry run lists every buffer
   bool overwrite = false;      ///< of a named run directory that holds a run
+  std::string resume;          ///< "latest", "latest-valid" or a folder; empty: a new run
   std::string config_path;     ///< data is looked up beside it too
   std::string program_folder;  ///< and there
 };
@@ -42,7 +44,15 @@ class Trainer {
   MemoryDemand memory_demand() const;
   std::vector<MemoryBudget> budgets() const;
   void check_memory() const;
+  int find_resume_point();
+  void check_resume_point();
+  /// The first rank's path, on every rank.
+  std::string shared(const std::string& path);
   void create_run();
+  void take_up_run();
+  int load_checkpoint();
+  bool is_saved(std::int64_t step, bool is_stopped) const;
+  int save_checkpoint(std::int64_t step);
   void print_header() const;
   int train();
   void measure_ceiling();
@@ -62,6 +72,8 @@ class Trainer {
   CpuShare share_;
   std::optional<Dataset> dataset_;
   TrainPlan plan_;
+  std::optional<ResumePoint> resume_;
+  std::vector<std::string> changed_keys_;  // since the checkpoint
   std::string run_dir_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Session> session_;

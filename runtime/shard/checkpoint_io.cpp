@@ -88,9 +88,9 @@ FileWriter::FileWriter(std::string path, std::int64_t reserve_bytes, FileWatch* 
   if (descriptor_ < 0) fail(FileOp::create, errno);
   try {
     this->watch(FileOp::reserve);
-    const int error = reserve_bytes > 0 ? ::posix_fallocate(descriptor_, 0, reserve_bytes) : 0;
-    // A file system that cannot reserve is found full while writing.
-    if (error != 0 && error != EOPNOTSUPP && error != EINVAL && error != ENODEV) fail(FileOp::reserve, error);
+    // Not posix_fallocate, which writes every block where the file system cannot reserve: there it is found full while writing.
+    const bool is_reserved = reserve_bytes <= 0 || ::fallocate(descriptor_, 0, 0, reserve_bytes) == 0;
+    if (!is_reserved && errno != EOPNOTSUPP && errno != EINVAL && errno != ENODEV && errno != ENOSYS) fail(FileOp::reserve, errno);
   } catch (...) {
     ::close(descriptor_);
     throw;

@@ -43,12 +43,46 @@ TEST_CASE("values that are not finite are null") {
 
 TEST_CASE("the log appends whole lines that are in the file at once") {
   test::TempDir dir;
-  MetricsLog log(dir / "metrics.jsonl");
-  log.append({.step = 1});
+  MetricsLog(dir / "metrics.jsonl").append({.step = 1});
   const std::string first = test::read_file(dir / "metrics.jsonl");
   CHECK(first == to_json({.step = 1}) + "\n");
   MetricsLog(dir / "metrics.jsonl").append({.step = 2});
   CHECK(test::read_file(dir / "metrics.jsonl") == first + to_json({.step = 2}) + "\n");
+}
+
+TEST_CASE("lines after a step are cut off, a torn one included, and the log goes on behind the rest") {
+  test::TempDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  {
+    MetricsLog log(path);
+    for (const std::int64_t step : {1, 2, 3, 4}) log.append({.step = step});
+    CHECK(log.cut_after(9) == 4);
+    CHECK(log.cut_after(2) == 2);
+    log.append({.step = 3});
+  }
+  const std::string three = to_json({.step = 1}) + "\n" + to_json({.step = 2}) + "\n" + to_json({.step = 3}) + "\n";
+  CHECK(test::read_file(path) == three);
+  for (const std::string& torn :
+       {std::string("{\"step\": 4, \"lo"), to_json({.step = 4}), std::string("{\"step\": 4\n{\"step\": 5}\n"), std::string(9, '\0')}) {
+    dir.write("metrics.jsonl", three + torn);
+    MetricsLog log(path);
+    CHECK(log.cut_after(5) == 3);
+    CHECK(test::read_file(path) == three);
+    CHECK(log.cut_after(0) == 0);
+    CHECK(test::read_file(path).empty());
+  }
+}
+
+TEST_CASE("P12: of two logs of one file the second is refused while the first lives") {
+  test::TempDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  CHECK_FALSE(is_in_use(path));
+  {
+    MetricsLog log(path);
+    CHECK(is_in_use(path));
+    CHECK_THROWS_AS(MetricsLog(path), Error);
+  }
+  CHECK_FALSE(is_in_use(path));
 }
 
 TEST_CASE("a full disk while logging is an I/O error") {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "model/data/output_file.h"
+#include "model/train/metrics.h"
 #include "runtime/base/check.h"
 #include "tests/model/temp_dir.h"
 
@@ -120,7 +121,7 @@ TEST_CASE("a named directory that holds a run is refused and left as it is") {
   dir.write("old/" + file, "old");
   CHECK(refusal({"old", "exp", false}) == ExitCode::cannot_create);
   CHECK_THROWS_WITH(check_run_dir({"old", "exp", false}),
-                    "the run directory already holds a run (old): choose another run.dir or add --overwrite");
+                    "the run directory already holds a run (old): choose another run.dir, or add --resume latest or --overwrite");
   CHECK(test::read_file("old/" + file) == "old");
   CHECK(dir.entries() == 2);
 }
@@ -133,6 +134,33 @@ TEST_CASE("overwrite replaces the run's files and keeps others") {
   CHECK(test::read_file("old/metrics.jsonl").empty());
   CHECK_FALSE(fs::exists("old/model.safetensors"));
   CHECK(test::read_file("old/notes.txt") == "old");
+}
+
+TEST_CASE("checkpoints are a run's: they are not passed over, and overwriting removes them") {
+  InTempDir dir;
+  dir.write("out/checkpoints/step-3/manifest.json", "x");
+  dir.write("out/notes", "x");
+  CHECK(refusal({"out", "exp", false}) == ExitCode::cannot_create);
+  create_run_dir({"out", "exp", true}, "new");
+  CHECK_FALSE(fs::exists("out/checkpoints"));
+  CHECK_FALSE(fs::exists("out/checkpoints.del"));
+  CHECK(fs::exists("out/notes"));
+}
+
+TEST_CASE("the last numbered run is the one with the highest number that has what is asked for") {
+  InTempDir dir;
+  CHECK(latest_run_dir("exp", "checkpoints").empty());
+  for (const char* made : {"runs/exp-2/checkpoints", "runs/exp-9/checkpoints", "runs/exp-10", "runs/other-11/checkpoints"})
+    fs::create_directories(made);
+  CHECK(latest_run_dir("exp", "checkpoints") == "runs/exp-9");
+}
+
+TEST_CASE("P12: a run that is going on is not overwritten") {
+  InTempDir dir;
+  create_run_dir({"out", "exp", false}, "old");
+  const MetricsLog log("out/metrics.jsonl");
+  CHECK(refusal({"out", "exp", true}) == ExitCode::cannot_create);
+  CHECK(test::read_file("out/config.toml") == "old");
 }
 
 TEST_CASE("a place that cannot hold a directory is refused with nothing left behind") {

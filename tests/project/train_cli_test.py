@@ -69,6 +69,8 @@ COMMAND_LINE = [
     Case("unknown option", USAGE, args=["{config}", "--stepz", "4"], says=["--stepz"]),
     Case("two configurations", USAGE, args=["{config}", "second.toml"], says=["second.toml"]),
     Case("--set without a value", USAGE, args=["{config}", "--set"], says=["--set"]),
+    Case("--resume without a value", USAGE, args=["{config}", "--resume"], says=["--resume"]),
+    Case("--resume with an empty value", USAGE, args=["{config}", "--resume", ""], says=["--resume"]),
     Case("--set without an equals sign", CONFIG, sets=["train.steps"], says=["train.steps", "key=value"]),
     Case("several ranks by PMI", USAGE, env={"PMI_SIZE": "4", "PMI_RANK": "0"}, says=["PMI_SIZE", "mpirun"], ranks=(None,)),
     Case("several ranks by Slurm", USAGE, env={"SLURM_NTASKS": "4", "SLURM_PROCID": "1"}, says=["SLURM", "mpirun"], ranks=(None,)),

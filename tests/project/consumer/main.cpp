@@ -1,8 +1,9 @@
 // A trainer outside the tree, against the installed library: two ranks (threads) fit the identity map with a sharded linear layer.
-// Prints the first and the last loss; exits 0 when the loss has fallen tenfold.
+// Prints the first and the last loss; exits 0 when the loss has fallen tenfold and the saved state is good.
 #include <zshard/zshard.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <mutex>
 #include <vector>
 
@@ -49,13 +50,16 @@ std::vector<float> train(zs::World& world) {
     optimizer.step(0.1f, step);
     losses.push_back(loss.to_host()[0]);
   }
-  device->synchronize();
+  const zs::TrainingState state{world, runtime.executor(), optimizer};
+  const std::string saved = zs::save(state, "checkpoints", {.step = kSteps, .attributes = {{"made by", "consumer"}}});
+  if (zs::load(state, saved).attributes.at("made by") != "consumer") losses.push_back(losses.front());
   return losses;
 }
 
 }  // namespace
 
 int main() {
+  std::filesystem::remove_all("checkpoints");
   std::vector<float> losses;
   std::mutex mutex;
   zs::run_local_world(2, {.timeout_s = 60}, [&](zs::World& world) {
@@ -63,6 +67,7 @@ int main() {
     const std::lock_guard lock(mutex);
     losses = own;
   });
+  zs::CheckpointReader(zs::step_folder("checkpoints", kSteps)).verify();
   std::printf("zshard %s: loss %g, after %d steps %g\n", zs::version(), losses.front(), kSteps, losses.back());
   return losses.back() < losses.front() / 10 ? 0 : 1;
 }

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "model/train/config.h"
+
+namespace zs {
+
+/// What `--resume` says, beside where runs are.
+struct ResumeRequest {
+  std::string what;        ///< "latest", "latest-valid", a checkpoint's folder or a run's
+  std::string run_dir;     ///< run.dir; empty: not given
+  std::string name;        ///< the run's
+  bool overwrite = false;  ///< later checkpoints of the run may go
+};
+
+/// Where a run goes on.
+struct ResumePoint {
+  std::string checkpoint;             ///< its folder
+  std::int64_t step = 0;              ///< by its name
+  std::string run_dir;                ///< goes on in this one; empty: a new run begins from another one's checkpoint
+  std::vector<std::int64_t> damaged;  ///< later checkpoints of that run that do not verify (latest-valid only)
+};
+
+/// Finds the checkpoint. Folders that are being written or removed are none. `latest` is the newest, good or not; `latest-valid` the newest
+/// of which every byte verifies. Error(checkpoint) when there is none; Error(cannot_create) when the run has later ones that would be in
+/// the way. Changes nothing; on one rank only.
+ResumePoint find_checkpoint(const ResumeRequest& request);
+
+/// Removes or sets aside (as step-N.damaged) what is in the way of going on from `point`.
+void clear_way(const ResumePoint& point);
+
+/// What a checkpoint says about its run: every key of the configuration, and the data's length. With the step that is all of the state of
+/// schedule, data order and random numbers, which are functions of seed and step.
+std::map<std::string, std::string> run_attributes(const Config& config, std::int64_t train_tokens);
+
+/// Compares a checkpoint's attributes with those of the run that wants to go on: the differences that change the training from here on, in
+/// words ("train.lr 0.001 -> 0.0005"). What cannot change within a run (model, batch, seed, data ...) is an Error(config) with both values;
+/// what changes no result (ranks, sharding, folders ...) is not named.
+std::vector<std::string> compare_runs(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
+                                      const std::string& checkpoint);
+
+/// How the configuration's key may differ: docs/checkpoints.md has the same table.
+enum class OnResume : std::uint8_t { refused, named, free };
+OnResume on_resume(std::string_view key);
+
+}  // namespace zs

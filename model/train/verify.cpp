@@ -1,0 +1,44 @@
+#include "model/train/verify.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <vector>
+
+#include "model/train/error_line.h"
+#include "model/train/metrics.h"
+#include "runtime/shard/checkpoint_folder.h"
+
+namespace zs {
+namespace {
+
+std::string verify_one(const std::string& folder) {
+  CheckpointReader reader(folder);
+  reader.verify();
+  std::int64_t bytes = 0;
+  for (const CheckpointFile& file : reader.manifest().files) bytes += file.bytes;
+  return fmt::format("{}: good: step {}, {} tensors, {} from {}", folder, reader.manifest().step, reader.manifest().tensors.size(),
+                     format_bytes(bytes), format_number(static_cast<std::int64_t>(reader.manifest().files.size()), "rank"));
+}
+
+}  // namespace
+
+int verify_checkpoints(const std::string& path) {
+  const std::string root = path + "/checkpoints";
+  std::vector<std::string> folders;
+  for (const std::int64_t step : list_checkpoints(root)) folders.push_back(step_folder(root, step));
+  std::error_code failed;
+  if (folders.empty() && std::filesystem::exists(root, failed)) throw Error(ExitCode::checkpoint, "there is no checkpoint", root, "");
+  if (folders.empty()) folders.push_back(path);
+  int code = 0;
+  for (const std::string& folder : folders) {
+    try {
+      fmt::print("{}\n", verify_one(folder));
+    } catch (const Error& error) {
+      code = static_cast<int>(error.code());
+      fmt::print(stderr, "{}\n", error_line(error));
+    }
+  }
+  return code;
+}
+
+}  // namespace zs
