@@ -74,12 +74,12 @@ std::vector<TrafficRow> traffic_rows(const StepOptions& step, const TrafficOptio
 std::string traffic_table(const StepOptions& step, const TrafficOptions& options) {
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0); };
   std::string text =
-      fmt::format("{}, {}: MiB a rank and step, {} in groups of {}, {} of {} x {} tokens\n\n{:<20}{:>12}{:>12}{:>12}{:>14}{:>10}\n",
+      fmt::format("{}, {}: MiB a rank and step, {} in groups of {}, {} of {} x {} tokens\n\n{:<20}{:>12}{:>12}{:>14}{:>15}{:>10}\n",
                   step.preset, step.dtype, format_number(options.ranks, "rank"), options.group,
                   fmt::format("{} micro-batch{}", step.micro_batches, step.micro_batches == 1 ? "" : "es"), step.micro_batch, step.sequence,
                   "strategy", "parameters", "gradients", "beyond group", "between steps", "peak");
   for (const TrafficRow& row : traffic_rows(step, options)) {
-    text += fmt::format("{:<20}{:>12.1f}{:>12.1f}{:>12.1f}{:>14.1f}{:>10.1f}\n", row.strategy, mib(row.parameters_sent),
+    text += fmt::format("{:<20}{:>12.1f}{:>12.1f}{:>14.1f}{:>15.1f}{:>10.1f}\n", row.strategy, mib(row.parameters_sent),
                         mib(row.gradients_sent), mib(row.left_group), mib(row.between_steps), mib(row.peak));
   }
   text += "\nparameters, gradients: sent by each rank; beyond group: of both, to ranks of other groups.\n";
