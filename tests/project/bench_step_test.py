@@ -82,6 +82,17 @@ def main():
     words = ["tokens/s", "product ceiling", "counted peak", "linear_dweight", "nothing to do"]
     report.case("the tables", [f"'{word}' is missing" for word in words if word not in result.out] + (["exit 0 expected"] if result.code else []), result)
 
+    result = run([program, "--traffic", "--preset", "tiny", "--dtype", "bf16", "--traffic-ranks", "8", "--traffic-group", "2"])
+    rows = {line[:20].strip(): line[20:].split() for line in result.out.splitlines()}
+    words = ["ddp", "zero1", "zero2", "zero3", "grad_op", "hsdp", "nested"]
+    problems = [f"no row of five numbers for {word}" for word in words if len(rows.get(word, [])) != 5] + (["exit 0 expected"] if result.code else [])
+    if not problems and not float(rows["nested"][2]) < float(rows["hsdp"][2]) < float(rows["zero3"][2]):
+        problems = ["nested groups send less beyond their group than replicas, and these less than zero3"]
+    report.case("the traffic of every strategy", problems, result)
+    result = run([program, "--traffic", "--preset", "tiny", "--traffic-group", "3"])
+    good = result.code == 78 and "does not divide the job's 8 ranks" in result.err
+    report.case("refused: groups that do not divide the ranks", [] if good else ["exit 78 and one line expected"], result)
+
     for flags, named in [(["--dtype", "f16"], "--dtype"), (["--micro-batch", "0"], "--micro-batch"), (["--preset", "huge"], "--preset"),
                          (["--steps", "many"], "--steps"), (["--nonsense"], "--nonsense"), (["--set", "train.nonsense=1"], "train.nonsense"),
                          (["--preset", "tiny", "--sequence", "4096"], "train.sequence"), (["--preset", "tiny", "--width", "129"], "model.width")]:
