@@ -39,7 +39,7 @@ auto with_type(DType dtype, const Buffer& buffer, const Use& use) {
 
 }  // namespace
 
-/// The buffers of one case, in the arena, as many times as are together larger than the caches.
+/// The buffers of one case, as many times as are together larger than the caches.
 struct CollectiveBench::Sets {
   Sets(Allocator& arena, const Case& one, std::int64_t count)
       : arena_(arena), bytes_(one.bytes * count), is_out_(one.op == Collective::all_to_all) {
@@ -118,19 +118,19 @@ void CollectiveBench::measure(const Case& asked) {
   const Case one{asked.op, (asked.bytes + grain - 1) / grain * grain, asked.dtype};
   const std::int64_t all_bytes = one.bytes * world_.size() * (one.op == Collective::all_to_all ? 2 : 1);
   const std::int64_t count = std::clamp<std::int64_t>((2 * report_.cache_bytes + all_bytes - 1) / all_bytes, 1, kMostSets);
-  const Sets sets(comm_->arena(), one, count);
-  std::vector<Candidate> candidates(1);
-  if (library_ && MpiLibrary::has(one.op, one.dtype)) candidates.push_back({.is_library = true});
+  const Sets sets(comm_->arena(), one, count), ordinary(device_->allocator(), one, library_ ? count : 0);
+  std::vector<Candidate> candidates{{.sets = &sets}};
+  if (library_ && MpiLibrary::has(one.op, one.dtype)) candidates.push_back({.is_library = true, .sets = &ordinary});
   for (Candidate& candidate : candidates) {
-    candidate.wrong = wrong_elements(candidate, one, sets);
-    const double once_us = std::max(time_calls(candidate, one, sets, count + 1), 0.1);  // touches every set
+    candidate.wrong = wrong_elements(candidate, one);
+    const double once_us = std::max(time_calls(candidate, one, count + 1), 0.1);  // touches every set
     candidate.calls_a_round = std::max<std::int64_t>(static_cast<std::int64_t>(options_.min_time_s * 1e6 / kRounds / once_us), 1);
   }
   for (int round = 0; round < kRounds; ++round) {
-    for (Candidate& candidate : candidates) candidate.rounds_us.push_back(time_calls(candidate, one, sets, candidate.calls_a_round));
+    for (Candidate& candidate : candidates) candidate.rounds_us.push_back(time_calls(candidate, one, candidate.calls_a_round));
   }
   for (Candidate& candidate : candidates) {
-    candidate.wrong += wrong_elements(candidate, one, sets);
+    candidate.wrong += wrong_elements(candidate, one);
     report_.rows.push_back({.op = one.op,
                             .bytes = one.bytes,
                             .dtype = one.dtype,
@@ -144,16 +144,17 @@ void CollectiveBench::measure(const Case& asked) {
 }
 
 /// Of one call, on the slowest rank.
-double CollectiveBench::time_calls(const Candidate& candidate, const Case& one, const Sets& sets, std::int64_t calls) {
+double CollectiveBench::time_calls(const Candidate& candidate, const Case& one, std::int64_t calls) {
   ranks_.line_up();
   device_->synchronize();
   const auto start = Clock::now();
-  for (std::int64_t i = 0; i < calls; ++i) call(candidate, one, sets, i);
+  for (std::int64_t i = 0; i < calls; ++i) call(candidate, one, i);
   device_->synchronize();
   return ranks_.max(std::chrono::duration<double, std::micro>(Clock::now() - start).count()) / static_cast<double>(calls);
 }
 
-void CollectiveBench::call(const Candidate& candidate, const Case& one, const Sets& sets, std::int64_t number) {
+void CollectiveBench::call(const Candidate& candidate, const Case& one, std::int64_t number) {
+  const Sets& sets = *candidate.sets;
   const auto set = static_cast<std::size_t>(number % std::ssize(sets.data));
   const Buffer data = sets.data[set];
   if (candidate.is_library) return library_->call(one.op, data, sets.out[set]);
@@ -169,7 +170,8 @@ void CollectiveBench::call(const Candidate& candidate, const Case& one, const Se
 }
 
 /// One call on known inputs, in the last set.
-std::int64_t CollectiveBench::wrong_elements(const Candidate& candidate, const Case& one, const Sets& sets) {
+std::int64_t CollectiveBench::wrong_elements(const Candidate& candidate, const Case& one) {
+  const Sets& sets = *candidate.sets;
   const std::int64_t last = std::ssize(sets.data) - 1;
   const Buffer data = sets.data.back();
   const int rank = world_.rank(), size = world_.size();
@@ -179,7 +181,7 @@ std::int64_t CollectiveBench::wrong_elements(const Candidate& candidate, const C
     fill(in, data.elems, rank, one.op == Collective::all_gather ? 1 : 0);
     if (one.op == Collective::all_gather) fill(in + rank * part, part, rank, 0);
   });
-  call(candidate, one, sets, last);
+  call(candidate, one, last);
   device_->synchronize();
   const auto sum = [&](std::int64_t i) {
     float total = 0;

@@ -10,9 +10,14 @@ namespace {
 constexpr std::int64_t kLine = 64;
 /// Of a result that is folded and then handed round: stays in the second-level cache in between.
 constexpr std::int64_t kBlockBytes = std::int64_t{128} << 10;
+/// What is larger than a second-level cache.
+constexpr std::int64_t kStreamedFromBytes = std::int64_t{1} << 20;
 
 std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
 std::int64_t lines(std::int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+/// How a result of so many bytes is best written.
+auto copy_for(std::int64_t bytes) { return bytes >= kStreamedFromBytes ? stream_bytes : copy_bytes; }
 
 }  // namespace
 
@@ -109,10 +114,11 @@ void DirectCommunicator::do_all_gather(const OpTag& tag, Buffer shard, Buffer fu
   const std::int64_t bytes = shard.bytes();
   Meeting meeting(*this, tag, shard, {1, bytes, bytes});
   copy_bytes(bytes_of(full) + rank_ * bytes, shard.data, bytes);
+  const auto copy = copy_for(full.bytes());
   meeting.fetch(0, [&](auto parts, std::int64_t offset, std::int64_t count) {
     for (int i = 1; i < size(); ++i) {  // every rank begins with another peer
       const int r = (rank_ + i) % size();
-      copy_bytes(bytes_of(full) + r * bytes + offset, parts[static_cast<std::size_t>(r)], count);
+      copy(bytes_of(full) + r * bytes + offset, parts[static_cast<std::size_t>(r)], count);
     }
   });
   meeting.finish();
@@ -163,8 +169,9 @@ void DirectCommunicator::do_all_reduce(const OpTag& tag, Buffer data, ReduceOp o
 void DirectCommunicator::do_broadcast(const OpTag& tag, Buffer data, int root) {
   const Buffer posted = rank_ == root ? data : Buffer{};
   Meeting meeting(*this, tag, posted, {1, data.bytes(), data.bytes()});
+  const auto copy = copy_for(data.bytes());
   meeting.fetch(0, [&](auto parts, std::int64_t offset, std::int64_t count) {
-    if (rank_ != root) copy_bytes(bytes_of(data) + offset, parts[static_cast<std::size_t>(root)], count);
+    if (rank_ != root) copy(bytes_of(data) + offset, parts[static_cast<std::size_t>(root)], count);
   });
   meeting.finish();
 }
@@ -172,10 +179,11 @@ void DirectCommunicator::do_broadcast(const OpTag& tag, Buffer data, int root) {
 void DirectCommunicator::do_all_to_all(const OpTag& tag, Buffer in, Buffer out) {
   const std::int64_t bytes = in.bytes() / size();
   Meeting meeting(*this, tag, in, {size(), bytes, in.bytes()});
+  const auto copy = copy_for(out.bytes());
   meeting.fetch(rank_, [&](auto parts, std::int64_t offset, std::int64_t count) {
     for (int i = 0; i < size(); ++i) {
       const int r = (rank_ + i) % size();
-      copy_bytes(bytes_of(out) + r * bytes + offset, parts[static_cast<std::size_t>(r)], count);
+      copy(bytes_of(out) + r * bytes + offset, parts[static_cast<std::size_t>(r)], count);
     }
   });
   meeting.finish();

@@ -5,6 +5,10 @@
 #include <cstring>
 #include <type_traits>
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 namespace zs {
 namespace {
 
@@ -47,6 +51,12 @@ void combine(Acc* __restrict sums, const T* __restrict part, std::int64_t n, Op 
   for (std::int64_t i = 0; i < n; ++i) sums[i] = op(sums[i], static_cast<Acc>(part[i]));
 }
 
+/// The same as one after the other, with one pass over the sums.
+template <class Acc, class T, class Op>
+void combine_two(Acc* __restrict sums, const T* __restrict first, const T* __restrict second, std::int64_t n, Op op) {
+  for (std::int64_t i = 0; i < n; ++i) sums[i] = op(op(sums[i], static_cast<Acc>(first[i])), static_cast<Acc>(second[i]));
+}
+
 template <class Part, class Out, class Acc, class Op>
 void fold_blocks(const FoldArgs& args, Op op) {
   alignas(64) std::array<Acc, kBlockElems> sums;
@@ -58,7 +68,11 @@ void fold_blocks(const FoldArgs& args, Op op) {
     } else {
       load(sums.data(), reinterpret_cast<const Part*>(args.parts[next++]) + at, n);
     }
-    for (; next < args.parts.size(); ++next) combine(sums.data(), reinterpret_cast<const Part*>(args.parts[next]) + at, n, op);
+    for (; next + 1 < args.parts.size(); next += 2) {
+      combine_two(sums.data(), reinterpret_cast<const Part*>(args.parts[next]) + at,
+                  reinterpret_cast<const Part*>(args.parts[next + 1]) + at, n, op);
+    }
+    if (next < args.parts.size()) combine(sums.data(), reinterpret_cast<const Part*>(args.parts[next]) + at, n, op);
     store(reinterpret_cast<Out*>(args.out) + at, sums.data(), n);
   }
 }
@@ -84,6 +98,25 @@ void fold(const FoldArgs& args) {
   if (same && args.part_dtype == DType::i32) return fold_by_op<std::int32_t, std::int32_t, std::int32_t>(args);
   if (same && args.part_dtype == DType::i64) return fold_by_op<std::int64_t, std::int64_t, std::int64_t>(args);
   ZS_CHECK(false, "no fold of {} into {}", name_of(args.part_dtype), name_of(args.out_dtype));
+}
+
+void stream_bytes(void* to, const void* from, std::int64_t bytes) {
+#if defined(__SSE2__)
+  constexpr std::int64_t kLine = 64;
+  auto* out = static_cast<char*>(to);
+  const auto* in = static_cast<const char*>(from);
+  const std::int64_t head = std::min<std::int64_t>(bytes, static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(to) % kLine));
+  copy_bytes(out, in, head);
+  std::int64_t at = head;
+  for (; at + kLine <= bytes; at += kLine) {
+    for (std::int64_t i = at; i < at + kLine; i += 16)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(out + i), _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i)));
+  }
+  _mm_sfence();  // others may look as soon as a counter says so
+  copy_bytes(out + at, in + at, bytes - at);
+#else
+  copy_bytes(to, from, bytes);
+#endif
 }
 
 void copy_bytes(void* to, const void* from, std::int64_t bytes) {

@@ -24,4 +24,7 @@ void fold(const FoldArgs& args);
 /// memcpy that accepts null for zero bytes, and source == destination.
 void copy_bytes(void* to, const void* from, std::int64_t bytes);
 
+/// The same, past the caches where the processor can: spares reading what is overwritten, for results too large to stay in a cache anyway.
+void stream_bytes(void* to, const void* from, std::int64_t bytes);
+
 }  // namespace zs
