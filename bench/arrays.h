@@ -16,7 +16,9 @@ void enqueue_random(Stream& stream, Buffer out, float low, float high);
 /// outlive the device; synchronise it first.
 class Arrays {
  public:
-  explicit Arrays(Device& device) : stream_(device.stream(StreamRole::compute)), pool_(device.allocator(), counter_) {}
+  /// All arrays that fit come out of one block of `slab_bytes`, as the arrays of a training step do: on large pages.
+  explicit Arrays(Device& device, std::int64_t slab_bytes = 0)
+      : stream_(device.stream(StreamRole::compute)), pool_(device.allocator(), counter_, false, slab_bytes) {}
 
   /// Numbers in [low, high); f32 or bf16.
   Buffer random(std::int64_t elems, DType dtype, float low = -0.5f, float high = 0.5f);

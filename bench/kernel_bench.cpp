@@ -14,6 +14,8 @@ using Clock = std::chrono::steady_clock;
 
 /// A call on operands that other calls have pushed out of the caches: as many sets as are this often the last-level cache together.
 constexpr std::int64_t kCaches = 4;
+/// What arrays that a case does not count may take.
+constexpr std::int64_t kSlack = std::int64_t{8} << 20;
 constexpr int kFirstCeilingRounds = 5, kCeilingRounds = 1;
 constexpr std::size_t kFewestSamples = 5;
 /// Calls shorter than this are timed several at once.
@@ -101,10 +103,10 @@ void KernelBench::measure_ceiling(const DeviceOptions& options, const KernelCase
 }
 
 KernelReport::Row KernelBench::measure(Device& device, const KernelCase& kernel_case) const {
-  Arrays arrays(device);
   std::int64_t sets = 1;
   if (kernel_case.bound != Bound::latency)
     sets = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(kCaches * cache_bytes_) / kernel_case.bytes));
+  Arrays arrays(device, kSlack + sets * static_cast<std::int64_t>(kernel_case.bytes));
   std::vector<Work> calls;
   for (std::int64_t set = 0; set < sets; ++set) calls.push_back(kernel_case.make(arrays, static_cast<int>(set)));
   Samples samples;

@@ -40,8 +40,9 @@ enum class GeluKind : std::uint8_t { tanh, erf };
 /// Every kernel of a back end. Buffers are dense; "x" is f32 or bf16 unless said otherwise, outputs have the dtype of their input
 /// unless said otherwise, arithmetic is f32. All are deterministic: results do not depend on the number of threads. None
 /// allocates tensors; all run on the stream's thread with ctx.threads() threads.
-/// Sums run over fixed interleaved lanes folded in a fixed order, the same for every instruction set: apart from products and
-/// attention, which fuse multiplication and addition where the processor can, all instruction sets give the same bits.
+/// Sums run over fixed interleaved lanes and fixed blocks of rows, folded in a fixed order, the same for every instruction set: apart from
+/// products, attention, gelu and cross entropy, which fuse multiplication and addition where the processor can, all instruction sets give
+/// the same bits. Outputs of more than 1 MiB that no input shares are stored past the caches.
 /// Scratch lives in ctx.state and grows to the largest call: attention 6 * time * head_dim floats a thread, products of bf16 where the
 /// processor has none their operands in f32. A wrong size, dtype or index is an Error(internal) that names it.
 struct KernelTable {

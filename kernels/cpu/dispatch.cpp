@@ -1,6 +1,5 @@
 #include "kernels/cpu/dispatch.h"
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -21,17 +20,17 @@ void same_dtype(const Buffer& out, const Buffer& in) {
   ZS_CHECK(out.dtype == in.dtype, "{} out, {} in", name_of(out.dtype), name_of(in.dtype));
 }
 
-/// f(byte offset, bytes) over pieces that are large enough to be worth a thread.
-template <class F>
-void split_bytes(ExecContext& ctx, std::int64_t bytes, F f) {
-  const std::int64_t piece = std::max<std::int64_t>(1 << 17, round_up((bytes + ctx.threads() - 1) / ctx.threads(), 4096));
-  if (bytes <= piece) {
-    if (bytes > 0) f(std::int64_t{0}, bytes);
-    return;
-  }
-  const std::int64_t pieces = (bytes + piece - 1) / piece;
-#pragma omp parallel for num_threads(ctx.threads()) schedule(static)
-  for (std::int64_t i = 0; i < pieces; ++i) f(i * piece, std::min(piece, bytes - i * piece));
+/// The bytes of a buffer that are whole f32, and how many bytes follow them.
+struct Words {
+  Data data;
+  std::int64_t count;
+  std::byte* rest;
+  std::size_t rest_bytes;
+};
+Words words_of(const Buffer& buffer) {
+  auto* bytes = static_cast<std::byte*>(buffer.data);
+  const std::int64_t whole = buffer.bytes() / 4;
+  return {{bytes, false}, whole, bytes + 4 * whole, static_cast<std::size_t>(buffer.bytes() - 4 * whole)};
 }
 
 }  // namespace
@@ -64,17 +63,17 @@ void check_indices(const char* what, const std::int32_t* indices, std::int64_t c
 }
 
 void zero(ExecContext& ctx, Buffer out) {
-  auto* bytes = static_cast<std::byte*>(out.data);
-  split_bytes(ctx, out.bytes(), [=](std::int64_t at, std::int64_t count) { std::memset(bytes + at, 0, static_cast<std::size_t>(count)); });
+  const Words to = words_of(out);
+  isa().zero(ctx.threads(), to.data, to.count);
+  if (to.rest_bytes > 0) std::memset(to.rest, 0, to.rest_bytes);
 }
 
 void copy(ExecContext& ctx, Buffer out, Buffer in) {
   ZS_CHECK(out.bytes() == in.bytes(), "{} bytes out, {} in", out.bytes(), in.bytes());
-  auto* to = static_cast<std::byte*>(out.data);
-  const auto* from = static_cast<const std::byte*>(in.data);
-  if (to == from) return;
-  split_bytes(ctx, out.bytes(),
-              [=](std::int64_t at, std::int64_t count) { std::memcpy(to + at, from + at, static_cast<std::size_t>(count)); });
+  if (out.data == in.data) return;
+  const Words to = words_of(out), from = words_of(in);
+  isa().cast(ctx.threads(), to.data, from.data, to.count);
+  if (to.rest_bytes > 0) std::memcpy(to.rest, from.rest, to.rest_bytes);
 }
 
 void cast(ExecContext& ctx, Buffer out, Buffer in) { isa().cast(ctx.threads(), data_of(out), data_of(in), same_elems(out, in)); }

@@ -36,8 +36,8 @@ Buffer as_floats(float* at, const Buffer& like) { return {at, like.elems, DType:
 void bias_backward(ExecContext& ctx, Buffer dbias, Buffer dy, float beta) {
   const Rows rows = rows_of(dy, dbias.elems);
   check_gradient("dbias", dbias, dy);
-  float* sums = scratch(ctx, rows.width);
-  isa().column_sums(ctx.threads(), sums, data_of(dy), rows);
+  float* sums = scratch(ctx, (1 + row_blocks(rows.count).count) * rows.width);
+  isa().column_sums(ctx.threads(), sums, sums + rows.width, data_of(dy), rows);
   store_gradient(ctx, dbias, sums, beta);
 }
 
@@ -114,7 +114,7 @@ void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbet
   ZS_CHECK(mean.elems == rows.count && rstd.elems == rows.count && dgamma.elems == rows.width && dbeta.elems == rows.width,
            "mean {}, rstd {}, dgamma {}, dbeta {} for {} rows of {}", mean.elems, rstd.elems, dgamma.elems, dbeta.elems, rows.count,
            rows.width);
-  float* wide = scratch(ctx, 3 * rows.width);
+  float* wide = scratch(ctx, (3 + 2 * row_blocks(rows.count).count) * rows.width);
   float *dgamma_sums = wide + rows.width, *dbeta_sums = wide + 2 * rows.width;
   cast(ctx, as_floats(wide, gamma), gamma);
   isa().layer_norm_backward(ctx.threads(), {.dx = data_of(dx),
@@ -122,6 +122,7 @@ void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbet
                                             .x = data_of(x),
                                             .dgamma = dgamma_sums,
                                             .dbeta = dbeta_sums,
+                                            .parts = wide + 3 * rows.width,
                                             .mean = floats_of(mean),
                                             .rstd = floats_of(rstd),
                                             .gamma = wide,

@@ -1,4 +1,5 @@
 #include "kernels/cpu/isa_functions.h"
+#include "kernels/cpu/stream_store.h"
 #include "kernels/cpu/vec_math.h"
 
 namespace zs::cpu::ZS_ISA {
@@ -11,11 +12,11 @@ void map_unary(int threads, Data out, Data in, std::int64_t n, F f) {
     with_type(in, [&](auto in_tag) {
       using Out = decltype(out_tag);
       using In = decltype(in_tag);
+      const bool is_streamed = streams<Out>(out, n, in, in);
       parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
-        Out* y = elements<Out>(out);
         const In* x = elements<const In>(in);
-#pragma omp simd
-        for (std::int64_t i = begin; i < end; ++i) y[i] = from_float<Out>(f(to_float(x[i])));
+        store_range(elements<Out>(out), begin, end, is_streamed, [=](std::int64_t i, auto part) { return f(load(x + i, part)); });
+        end_streaming(is_streamed);
       });
     });
   });
@@ -28,12 +29,13 @@ void map_binary(int threads, Data out, Data a, Data b, std::int64_t n, F f) {
     with_type(b, [&](auto b_tag) {
       using T = decltype(out_tag);
       using B = decltype(b_tag);
+      const bool is_streamed = streams<T>(out, n, a, b);
       parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
-        T* y = elements<T>(out);
         const T* x = elements<const T>(a);
         const B* z = elements<const B>(b);
-#pragma omp simd
-        for (std::int64_t i = begin; i < end; ++i) y[i] = from_float<T>(f(to_float(x[i]), to_float(z[i])));
+        store_range(elements<T>(out), begin, end, is_streamed,
+                    [=](std::int64_t i, auto part) { return f(load(x + i, part), load(z + i, part)); });
+        end_streaming(is_streamed);
       });
     });
   });
@@ -43,71 +45,89 @@ constexpr float kTwoRootTwoOverPi = 1.5957691216057308f;  // 2 sqrt(2 / pi)
 constexpr float kCubic = 0.044715f;
 
 /// Beyond +-20 the function is 0 or x to f32; keeps powers of x finite. NaN stays NaN.
-inline float clamp20(float x) {
-  const float low = x < -20.0f ? -20.0f : x;
-  return low > 20.0f ? 20.0f : low;
+inline Vec clamp20(Vec x) {
+  const Vec low = x < -20.0f ? all<Vec>(-20.0f) : x;
+  return low > 20.0f ? all<Vec>(20.0f) : low;
 }
 
-/// 0.5 (1 + tanh u) = 1 / (1 + e^(-2u)): no cancellation for negative x.
-inline float tanh_gate(float x) {
-  const float c = clamp20(x);
-  return 1.0f / (1.0f + exp_of(-kTwoRootTwoOverPi * (c + kCubic * c * c * c)));
+/// 0.5 (1 + tanh u) = 1 / (1 + e^(-2u)): no cancellation for negative x. `square` is x^2.
+template <Precision kPrecision>
+inline Vec tanh_gate(Vec x, Vec square) {
+  const Vec power = exp_of<kPrecision>(x * fused(square, all<Vec>(-kTwoRootTwoOverPi * kCubic), all<Vec>(-kTwoRootTwoOverPi)));
+  return 1.0f / (1.0f + power);
 }
 
-inline float gelu_tanh(float x) { return x * tanh_gate(x); }
-inline float gelu_tanh_slope(float x) {
-  const float gate = tanh_gate(x), c = clamp20(x);
-  return gate + x * gate * (1.0f - gate) * (kTwoRootTwoOverPi * (1.0f + 3.0f * kCubic * c * c));
+template <Precision kPrecision>
+inline Vec gelu_tanh(Vec x) {
+  return x * tanh_gate<kPrecision>(x, x * x);
+}
+template <Precision kPrecision>
+inline Vec gelu_tanh_slope(Vec x) {
+  const Vec c = clamp20(x), square = c * c, gate = tanh_gate<kPrecision>(c, square);
+  const Vec inner = fused(square, all<Vec>(3.0f * kTwoRootTwoOverPi * kCubic), all<Vec>(kTwoRootTwoOverPi));
+  return gate * fused(c * (1.0f - gate), inner, all<Vec>(1.0f));
 }
 
 struct Normal {
-  float below;    // P(X <= x)
-  float density;  // at x
+  Vec below;    // P(X <= x)
+  Vec density;  // at x
 };
-inline Normal normal_at(float x) {
-  const float c = clamp20(x);
-  const float e = exp_of(-0.5f * c * c);
-  const float a = (c < 0.0f ? -c : c) * 0.70710678118654752f;
-  const float half_tail = 0.5f * erfc_of(a, e);
+inline Normal normal_at(Vec x) {
+  const Vec c = clamp20(x);
+  const Vec e = exp_of<Precision::full>(-0.5f * c * c);
+  const Vec a = (c < 0.0f ? -c : c) * 0.70710678118654752f;
+  const Vec half_tail = 0.5f * erfc_of(a, e);
   return {c < 0.0f ? half_tail : 1.0f - half_tail, 0.39894228040143268f * e};
 }
-inline float gelu_erf(float x) { return x * normal_at(x).below; }
-inline float gelu_erf_slope(float x) {
+inline Vec gelu_erf(Vec x) { return x * normal_at(x).below; }
+inline Vec gelu_erf_slope(Vec x) {
   const Normal normal = normal_at(x);
-  return normal.below + x * normal.density;
+  return fused(x, normal.density, normal.below);
 }
 
 }  // namespace
 
+void zero(int threads, Data out, std::int64_t n) {
+  const bool is_streamed = streams<float>(out, n, {}, {});
+  parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
+    store_range(elements<float>(out), begin, end, is_streamed, [](std::int64_t, auto) { return Vec{}; });
+    end_streaming(is_streamed);
+  });
+}
+
 void cast(int threads, Data out, Data in, std::int64_t n) {
-  map_unary(threads, out, in, n, [](float x) { return x; });
+  map_unary(threads, out, in, n, [](Vec x) { return x; });
 }
 
 void add(int threads, Data out, Data a, Data b, std::int64_t n) {
-  map_binary(threads, out, a, b, n, [](float x, float y) { return x + y; });
+  map_binary(threads, out, a, b, n, [](Vec x, Vec y) { return x + y; });
 }
 
 void scale(int threads, Data out, Data in, std::int64_t n, float factor) {
-  map_unary(threads, out, in, n, [factor](float x) { return x * factor; });
+  map_unary(threads, out, in, n, [factor](Vec x) { return x * factor; });
 }
 
 void accumulate(int threads, Data out, Data in, std::int64_t n) {
-  map_binary(threads, out, out, in, n, [](float x, float y) { return x + y; });
+  map_binary(threads, out, out, in, n, [](Vec x, Vec y) { return x + y; });
 }
 
 void gelu_forward(int threads, Data y, Data x, std::int64_t n, GeluKind kind) {
-  if (kind == GeluKind::tanh) {
-    map_unary(threads, y, x, n, [](float v) { return gelu_tanh(v); });
+  if (kind == GeluKind::erf) {
+    map_unary(threads, y, x, n, [](Vec v) { return gelu_erf(v); });
+  } else if (y.is_bf16) {
+    map_unary(threads, y, x, n, [](Vec v) { return gelu_tanh<Precision::bf16>(v); });
   } else {
-    map_unary(threads, y, x, n, [](float v) { return gelu_erf(v); });
+    map_unary(threads, y, x, n, [](Vec v) { return gelu_tanh<Precision::full>(v); });
   }
 }
 
 void gelu_backward(int threads, Data dx, Data dy, Data x, std::int64_t n, GeluKind kind) {
-  if (kind == GeluKind::tanh) {
-    map_binary(threads, dx, dy, x, n, [](float g, float v) { return g * gelu_tanh_slope(v); });
+  if (kind == GeluKind::erf) {
+    map_binary(threads, dx, dy, x, n, [](Vec g, Vec v) { return g * gelu_erf_slope(v); });
+  } else if (dx.is_bf16) {
+    map_binary(threads, dx, dy, x, n, [](Vec g, Vec v) { return g * gelu_tanh_slope<Precision::bf16>(v); });
   } else {
-    map_binary(threads, dx, dy, x, n, [](float g, float v) { return g * gelu_erf_slope(v); });
+    map_binary(threads, dx, dy, x, n, [](Vec g, Vec v) { return g * gelu_tanh_slope<Precision::full>(v); });
   }
 }
 

@@ -28,10 +28,10 @@ struct LayerNormForward {
   float eps;
 };
 
-/// dgamma and dbeta are plain sums, without what was there before.
+/// dgamma and dbeta are plain sums, without what was there before. parts: scratch of 2 * rows.width floats for each block of row_blocks.
 struct LayerNormBackward {
   Data dx, dy, x;
-  float *dgamma, *dbeta;
+  float *dgamma, *dbeta, *parts;
   const float *mean, *rstd, *gamma;
   Rows rows;
 };
@@ -82,14 +82,17 @@ struct AdamW {
 
 struct Isa {
   const char* name;
+  /// elements of f32, at any address
+  void (*zero)(int threads, Data out, std::int64_t n);
+  /// from f32 to f32: any bits, at any address
   void (*cast)(int threads, Data out, Data in, std::int64_t n);
   void (*add)(int threads, Data out, Data a, Data b, std::int64_t n);
   void (*scale)(int threads, Data out, Data in, std::int64_t n, float factor);
   void (*accumulate)(int threads, Data out, Data in, std::int64_t n);
   void (*gelu_forward)(int threads, Data y, Data x, std::int64_t n, GeluKind kind);
   void (*gelu_backward)(int threads, Data dx, Data dy, Data x, std::int64_t n, GeluKind kind);
-  /// out (width) := sum over rows of dy
-  void (*column_sums)(int threads, float* out, Data dy, Rows rows);
+  /// out (width) := sum over rows of dy; parts: scratch of rows.width floats for each block of row_blocks
+  void (*column_sums)(int threads, float* out, float* parts, Data dy, Rows rows);
   void (*embedding)(int threads, const Embedding& args);
   void (*scatter_rows)(int threads, const ScatterRows& args);
   void (*layer_norm_forward)(int threads, const LayerNormForward& args);
@@ -111,6 +114,17 @@ struct Isa {
 static constexpr std::int64_t kAttentionTile = 64;
 
 static constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+/// Sums over rows are taken in `count` blocks of `rows` each, which follow from the number of rows alone: blocks are given to threads, and
+/// their sums are added in order.
+struct RowBlocks {
+  std::int64_t rows, count;
+};
+static constexpr RowBlocks row_blocks(std::int64_t rows) {
+  constexpr std::int64_t kFewestRows = 64, kMostBlocks = 64;
+  const std::int64_t even = (rows + kMostBlocks - 1) / kMostBlocks, each = even > kFewestRows ? even : kFewestRows;
+  return {each, (rows + each - 1) / each};
+}
 
 /// Floats of scratch that one thread needs, forward or backward: six (time, head_dim) operands or results, the rows' statistics and
 /// a few tiles, all padded.

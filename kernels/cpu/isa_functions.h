@@ -5,6 +5,7 @@
 /// The functions behind one instruction set's table; see isa.h for their contracts.
 namespace zs::cpu::ZS_ISA {
 
+void zero(int threads, Data out, std::int64_t n);
 void cast(int threads, Data out, Data in, std::int64_t n);
 void add(int threads, Data out, Data a, Data b, std::int64_t n);
 void scale(int threads, Data out, Data in, std::int64_t n, float factor);
@@ -12,7 +13,7 @@ void accumulate(int threads, Data out, Data in, std::int64_t n);
 void gelu_forward(int threads, Data y, Data x, std::int64_t n, GeluKind kind);
 void gelu_backward(int threads, Data dx, Data dy, Data x, std::int64_t n, GeluKind kind);
 
-void column_sums(int threads, float* out, Data dy, Rows rows);
+void column_sums(int threads, float* out, float* parts, Data dy, Rows rows);
 void embedding(int threads, const Embedding& args);
 void scatter_rows(int threads, const ScatterRows& args);
 void layer_norm_forward(int threads, const LayerNormForward& args);

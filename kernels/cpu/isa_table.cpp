@@ -7,6 +7,7 @@ namespace zs::cpu::ZS_ISA {
 
 const Isa kIsa = {
     .name = ZS_STRING(ZS_ISA),
+    .zero = zero,
     .cast = cast,
     .add = add,
     .scale = scale,

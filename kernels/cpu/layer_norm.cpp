@@ -1,87 +1,102 @@
 #include "kernels/cpu/isa_functions.h"
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/stream_store.h"
 
 namespace zs::cpu::ZS_ISA {
 namespace {
 
-constexpr std::int64_t kColumns = 1024;  // columns summed together: long enough runs of memory, short enough for the first cache
-constexpr std::int64_t kRowBlock = 32;   // rows summed before they join the total
-
 template <class T>
-void forward_row(const LayerNormForward& args, std::int64_t row) {
+void forward_row(const LayerNormForward& args, std::int64_t row, bool is_streamed) {
   const std::int64_t width = args.rows.width;
   const T* x = elements<const T>(args.x) + row * width;
-  T* y = elements<T>(args.y) + row * width;
   const float count = static_cast<float>(width);
-  const float mean = lane_sum(width, [=](std::int64_t i) { return to_float(x[i]); }) / count;
-  const float variance = lane_sum(width, [=](std::int64_t i) { return (to_float(x[i]) - mean) * (to_float(x[i]) - mean); }) / count;
+  const float mean = lane_sum(width, [=](std::int64_t i, auto part) { return load(x + i, part); }) / count;
+  const float variance = lane_sum(width,
+                                  [=](std::int64_t i, auto part) {
+                                    const auto d = load(x + i, part) - mean;
+                                    return d * d;
+                                  }) /
+                         count;
   const float rstd = 1.0f / __builtin_sqrtf(variance + args.eps);
   const float *gamma = args.gamma, *beta = args.beta;
-#pragma omp simd
-  for (std::int64_t i = 0; i < width; ++i) y[i] = from_float<T>((to_float(x[i]) - mean) * rstd * gamma[i] + beta[i]);
+  store_range(elements<T>(args.y) + row * width, 0, width, is_streamed,
+              [=](std::int64_t i, auto part) { return (load(x + i, part) - mean) * rstd * load(gamma + i, part) + load(beta + i, part); });
   args.mean[row] = mean;
   args.rstd[row] = rstd;
 }
 
-/// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)).
-template <class T>
-void backward_row(const LayerNormBackward& args, std::int64_t row) {
-  const std::int64_t width = args.rows.width;
-  const T *x = elements<const T>(args.x) + row * width, *dy = elements<const T>(args.dy) + row * width;
-  T* dx = elements<T>(args.dx) + row * width;
-  const float* gamma = args.gamma;
-  const float mean = args.mean[row], rstd = args.rstd[row], count = static_cast<float>(width);
-  const float mean_g = lane_sum(width, [=](std::int64_t i) { return to_float(dy[i]) * gamma[i]; }) / count;
-  const float mean_gx =
-      lane_sum(width, [=](std::int64_t i) { return to_float(dy[i]) * gamma[i] * ((to_float(x[i]) - mean) * rstd); }) / count;
-#pragma omp simd
-  for (std::int64_t i = 0; i < width; ++i) {
-    const float xhat = (to_float(x[i]) - mean) * rstd;
-    dx[i] = from_float<T>(rstd * (to_float(dy[i]) * gamma[i] - mean_g - xhat * mean_gx));
-  }
-}
-
-struct ParameterSums {
+/// kRows rows from `row` on, and where a block of rows gathers its sums.
+template <int kRows, class T>
+struct RowGroup {
+  const T *x, *dy;
+  std::int64_t width;
+  const float *mean, *rstd, *gamma;
   float *dgamma, *dbeta;
+
+  /// Adds columns i .. to dgamma and dbeta, and g = dy gamma and g xhat of each row there to vector k of its sums.
+  template <class P>
+  void visit(std::int64_t i, P part, Lanes* g_sum, Lanes* gx_sum, std::int64_t k) const {
+    const Vec gain = load(gamma + i, part);
+    Vec gamma_sum = load(dgamma + i, part), beta_sum = load(dbeta + i, part);
+    for (int r = 0; r < kRows; ++r) {
+      const Vec gradient = load(dy + r * width + i, part), xhat = (load(x + r * width + i, part) - mean[r]) * rstd[r];
+      const Vec g = gradient * gain;
+      gamma_sum += gradient * xhat;
+      beta_sum += gradient;
+      g_sum[r].v[k] += keep(g, part);
+      gx_sum[r].v[k] += keep(g * xhat, part);
+    }
+    store(dgamma + i, gamma_sum, part);
+    store(dbeta + i, beta_sum, part);
+  }
+
+  /// Sums of g and of g xhat over each row.
+  void sums(float* g_sum, float* gx_sum) const {
+    Lanes g[kRows], gx[kRows];
+    std::int64_t i = 0;
+    for (; i + kLanes <= width; i += kLanes)
+      for (int k = 0; k < Lanes::kVectors; ++k) visit(i + k * kVectorFloats, Whole{}, g, gx, k);
+    for_each_vec(i, width, [&](std::int64_t at, auto part) { visit(at, part, g, gx, (at - i) / kVectorFloats); });
+    for (int r = 0; r < kRows; ++r) {
+      g_sum[r] = fold_sum(g[r]);
+      gx_sum[r] = fold_sum(gx[r]);
+    }
+  }
 };
 
-/// kRows rows from `row` on join the sums of columns [first, first + columns), in their order.
+/// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)); dgamma += dy xhat, dbeta += dy. The rows
+/// are read from memory by the sums and from the first cache by dx, which may be dy.
 template <int kRows, class T>
-void add_rows(const LayerNormBackward& args, ParameterSums sums, std::int64_t row, std::int64_t first, std::int64_t columns) {
-  const std::int64_t width = args.rows.width;
-  const T *x = elements<const T>(args.x) + row * width + first, *dy = elements<const T>(args.dy) + row * width + first;
-  const float *mean = args.mean + row, *rstd = args.rstd + row;
-#pragma omp simd
-  for (std::int64_t c = 0; c < columns; ++c) {
-    float dgamma = sums.dgamma[c], dbeta = sums.dbeta[c];
-    for (int r = 0; r < kRows; ++r) {
-      const float gradient = to_float(dy[r * width + c]);
-      dgamma += gradient * ((to_float(x[r * width + c]) - mean[r]) * rstd[r]);
-      dbeta += gradient;
-    }
-    sums.dgamma[c] = dgamma;
-    sums.dbeta[c] = dbeta;
+void backward_rows(const LayerNormBackward& args, float* sums, std::int64_t row, bool is_streamed) {
+  const std::int64_t width = args.rows.width, first = row * width;
+  const RowGroup<kRows, T> group{elements<const T>(args.x) + first,
+                                 elements<const T>(args.dy) + first,
+                                 width,
+                                 args.mean + row,
+                                 args.rstd + row,
+                                 args.gamma,
+                                 sums,
+                                 sums + width};
+  float g_sum[kRows], gx_sum[kRows];
+  group.sums(g_sum, gx_sum);
+  const float *gamma = args.gamma, count = static_cast<float>(width);
+  for (int r = 0; r < kRows; ++r) {
+    const float mean = args.mean[row + r], rstd = args.rstd[row + r], mean_g = g_sum[r] / count, mean_gx = gx_sum[r] / count;
+    const T *x = group.x + r * width, *dy = group.dy + r * width;
+    store_range(elements<T>(args.dx) + first + r * width, 0, width, is_streamed, [=](std::int64_t i, auto part) {
+      const Vec xhat = (load(x + i, part) - mean) * rstd;
+      return rstd * (load(dy + i, part) * load(gamma + i, part) - mean_g - xhat * mean_gx);
+    });
   }
 }
 
 template <class T>
-void parameter_columns(const LayerNormBackward& args, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t c = begin; c < end; ++c) args.dgamma[c] = args.dbeta[c] = 0.0f;
-  for (std::int64_t first = begin; first < end; first += kColumns) {
-    const std::int64_t columns = min_of(kColumns, end - first);
-    for (std::int64_t block = 0; block < args.rows.count; block += kRowBlock) {
-      alignas(64) float part_gamma[kColumns], part_beta[kColumns];
-      for (std::int64_t c = 0; c < columns; ++c) part_gamma[c] = part_beta[c] = 0.0f;
-      const std::int64_t block_end = min_of(args.rows.count, block + kRowBlock);
-      std::int64_t row = block;
-      for (; row + 2 <= block_end; row += 2) add_rows<2, T>(args, {part_gamma, part_beta}, row, first, columns);
-      for (; row < block_end; ++row) add_rows<1, T>(args, {part_gamma, part_beta}, row, first, columns);
-      for (std::int64_t c = 0; c < columns; ++c) {
-        args.dgamma[first + c] += part_gamma[c];
-        args.dbeta[first + c] += part_beta[c];
-      }
-    }
-  }
+void backward_block(const LayerNormBackward& args, std::int64_t block, bool is_streamed) {
+  const RowBlocks blocks = row_blocks(args.rows.count);
+  const std::int64_t end = min_of(args.rows.count, (block + 1) * blocks.rows);
+  float* sums = args.parts + block * 2 * args.rows.width;
+  for (std::int64_t c = 0; c < 2 * args.rows.width; ++c) sums[c] = 0.0f;
+  std::int64_t row = block * blocks.rows;
+  for (; row < end; ++row) backward_rows<1, T>(args, sums, row, is_streamed);
 }
 
 }  // namespace
@@ -89,22 +104,26 @@ void parameter_columns(const LayerNormBackward& args, std::int64_t begin, std::i
 void layer_norm_forward(int threads, const LayerNormForward& args) {
   with_type(args.x, [&](auto tag) {
     using T = decltype(tag);
-    parallel_ranges(split_rows(threads, args.rows.count, args.rows.width), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) forward_row<T>(args, row);
+    const bool is_streamed = streams_rows<T>(args.y, args.rows, args.x, args.x);
+    parallel_ranges(split_rows(threads, args.rows.count, args.rows.width), [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) forward_row<T>(args, row, is_streamed);
+      end_streaming(is_streamed);
     });
   });
 }
 
 void layer_norm_backward(int threads, const LayerNormBackward& args) {
+  const RowBlocks blocks = row_blocks(args.rows.count);
   with_type(args.x, [&](auto tag) {
     using T = decltype(tag);
-    // Columns first: dx may be dy, which they read.
-    const Split columns{threads, args.rows.width, max_of(1, 16384 / max_of(1, args.rows.count)), 16};
-    parallel_ranges(columns, [&](std::int64_t begin, std::int64_t end) { parameter_columns<T>(args, begin, end); });
-    parallel_ranges(split_rows(threads, args.rows.count, args.rows.width), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) backward_row<T>(args, row);
+    const bool is_streamed = streams_rows<T>(args.dx, args.rows, args.dy, args.x);
+    parallel_ranges(split_rows(threads, blocks.count, blocks.rows * args.rows.width), [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t block = begin; block < end; ++block) backward_block<T>(args, block, is_streamed);
+      end_streaming(is_streamed);
     });
   });
+  fold_parts(args.dgamma, args.parts, 2 * args.rows.width, blocks.count, args.rows.width);
+  fold_parts(args.dbeta, args.parts + args.rows.width, 2 * args.rows.width, blocks.count, args.rows.width);
 }
 
 }  // namespace zs::cpu::ZS_ISA

@@ -1,16 +1,18 @@
 #include "kernels/cpu/isa_functions.h"
+#include "kernels/cpu/stream_store.h"
 #include "kernels/cpu/vec_math.h"
 
 namespace zs::cpu::ZS_ISA {
 namespace {
 
 float row_max(const float* x, std::int64_t n) {
-  const std::int64_t whole = n / kLanes * kLanes;
+  constexpr int kCount = 4 * kLanes;
+  const std::int64_t whole = n / kCount * kCount;
   float largest = x[0];
   if (whole > 0) {
-    Lanes lanes;
+    LanesOf<kCount> lanes;
     for (Vec& v : lanes.v) v += largest;
-    for (std::int64_t i = 0; i < whole; i += kLanes) lanes.max(x + i);
+    for (std::int64_t i = 0; i < whole; i += kCount) lanes.max(x + i);
     largest = fold_max(lanes);
   }
   for (std::int64_t i = whole; i < n; ++i) largest = x[i] > largest ? x[i] : largest;
@@ -19,27 +21,24 @@ float row_max(const float* x, std::int64_t n) {
 
 /// A vocabulary is long: the sums of its chunks are carried in f64.
 double sum_exp(const float* x, std::int64_t n, float largest) {
-  alignas(64) float chunk[kChunk];
+  constexpr std::int64_t kChunk = 1024;
   double total = 0;
   for (std::int64_t begin = 0; begin < n; begin += kChunk) {
-    const int length = static_cast<int>(min_of(kChunk, n - begin));
-    const int padded = fill_chunk(chunk, begin, length, 0.0f, [=](std::int64_t i) { return exp_of(x[i] - largest); });
-    Lanes part;
-    for (int i = 0; i < padded; i += kLanes) part.add(chunk + i);
-    total += fold_sum(part);
+    const float* chunk = x + begin;
+    total += static_cast<double>(
+        lane_sum(min_of(kChunk, n - begin), [=](std::int64_t i, auto part) { return exp_of(load(chunk + i, part) - largest); }));
   }
   return total;
 }
 
 template <class T>
-void backward_row(const CrossEntropy& args, std::int64_t row, float factor) {
+void backward_row(const CrossEntropy& args, std::int64_t row, bool is_streamed) {
   const float* x = args.logits + row * args.stride;
   T* dx = elements<T>(args.dlogits) + row * args.stride;
-  const float lse = args.lse[row];
+  const float lse = args.lse[row], factor = args.factor;
   const std::int64_t target = args.targets[row];
   const float at_target = (exp_of(x[target] - lse) - 1.0f) * factor;
-#pragma omp simd
-  for (std::int64_t c = 0; c < args.classes; ++c) dx[c] = from_float<T>(exp_of(x[c] - lse) * factor);
+  store_range(dx, 0, args.classes, is_streamed, [=](std::int64_t c, auto part) { return exp_of(load(x + c, part) - lse) * factor; });
   dx[target] = from_float<T>(at_target);
   for (std::int64_t c = args.classes; c < args.stride; ++c) dx[c] = T{};
 }
@@ -61,8 +60,11 @@ void cross_entropy_forward(int threads, const CrossEntropy& args) {
 void cross_entropy_backward(int threads, const CrossEntropy& args) {
   with_type(args.dlogits, [&](auto tag) {
     using T = decltype(tag);
-    parallel_ranges(split_rows(threads, args.rows, args.stride), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) backward_row<T>(args, row, args.factor);
+    const Data logits{const_cast<float*>(args.logits), false};
+    const bool is_streamed = streams_rows<T>(args.dlogits, {args.rows, args.stride}, logits, logits);
+    parallel_ranges(split_rows(threads, args.rows, args.stride), [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) backward_row<T>(args, row, is_streamed);
+      end_streaming(is_streamed);
     });
   });
 }

@@ -8,7 +8,7 @@ namespace {
 /// Long sums are cut into blocks whose size follows from the length alone, so that the bits do not depend on the threads.
 constexpr std::int64_t kMaxBlocks = 512, kMinBlock = 16384;
 
-inline std::int64_t block_elems(std::int64_t n) { return max_of(kMinBlock, round_up((n + kMaxBlocks - 1) / kMaxBlocks, kChunk)); }
+inline std::int64_t block_elems(std::int64_t n) { return max_of(kMinBlock, round_up((n + kMaxBlocks - 1) / kMaxBlocks, 256)); }
 
 /// block(begin, end) -> R for every block, added in order.
 template <class R, class Block>
@@ -23,14 +23,17 @@ R sum_blocks(int threads, std::int64_t n, Block block) {
   return total;
 }
 
+/// Elements [begin, end), each or its square, in f64: element i belongs to lane i mod 32, lanes are folded last. A square of two f32 is
+/// exact in f64, so fusing it with the addition changes nothing.
 template <bool kSquare, class T>
 double double_sum(const T* in, std::int64_t begin, std::int64_t end) {
-  alignas(64) float chunk[kChunk];
-  DoubleLanes lanes;
-  for (std::int64_t first = begin; first < end; first += kChunk) {
-    const int length = static_cast<int>(min_of(kChunk, end - first));
-    const int padded = fill_chunk(chunk, first, length, 0.0f, [=](std::int64_t i) { return to_float(in[i]); });
-    for (int i = 0; i < padded; i += kLanes) lanes.add<kSquare>(chunk + i);
+  DoubleLanes<2 * kLanes> lanes;
+  std::int64_t i = begin;
+  for (; i + 2 * kLanes <= end; i += 2 * kLanes) lanes.template add<kSquare>(in + i);
+  if (i < end) {
+    T rest[2 * kLanes] = {};
+    for (std::int64_t k = i; k < end; ++k) rest[k - i] = in[k];
+    lanes.template add<kSquare>(rest);
   }
   return lanes.fold();
 }

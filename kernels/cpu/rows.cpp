@@ -5,34 +5,19 @@
 namespace zs::cpu::ZS_ISA {
 namespace {
 
-constexpr std::int64_t kColumns = 1024;  // columns summed together: long enough runs of memory, short enough for the first cache
-constexpr std::int64_t kRowBlock = 32;   // rows summed before they join the total
+constexpr std::int64_t kRowsAhead = 2;   // rows of a table in random order, which the processor cannot foresee
+constexpr std::int64_t kColumns = 4096;  // columns summed together: long runs of memory, sums that fit the first cache
 
-/// part (columns) += rows[0], then rows[1], ... of kRows rows, `width` elements apart.
-template <int kRows, class T>
-void add_rows(float* part, const T* rows, std::int64_t width, std::int64_t columns) {
-#pragma omp simd
-  for (std::int64_t c = 0; c < columns; ++c) {
-    float sum = part[c];
-    for (int r = 0; r < kRows; ++r) sum += to_float(rows[r * width + c]);
-    part[c] = sum;
-  }
-}
-
+/// sums (width) := sum of the rows [begin, end), row after row: memory is read in one run, which processors fetch ahead best.
 template <class T>
-void column_sums_of(float* out, const T* dy, Rows rows, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t first = begin; first < end; first += kColumns) {
-    const std::int64_t columns = min_of(kColumns, end - first);
-    float* total = out + first;
-    for (std::int64_t c = 0; c < columns; ++c) total[c] = 0.0f;
-    for (std::int64_t block = 0; block < rows.count; block += kRowBlock) {
-      alignas(64) float part[kColumns];
-      for (std::int64_t c = 0; c < columns; ++c) part[c] = 0.0f;
-      const std::int64_t block_end = min_of(rows.count, block + kRowBlock);
-      std::int64_t row = block;
-      for (; row + 4 <= block_end; row += 4) add_rows<4>(part, dy + row * rows.width + first, rows.width, columns);
-      for (; row < block_end; ++row) add_rows<1>(part, dy + row * rows.width + first, rows.width, columns);
-      for (std::int64_t c = 0; c < columns; ++c) total[c] += part[c];
+void block_sums(float* sums, const T* dy, std::int64_t width, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t c = 0; c < width; ++c) sums[c] = 0.0f;
+  for (std::int64_t first = 0; first < width; first += kColumns) {
+    float* to = sums + first;
+    for (std::int64_t row = begin; row < end; ++row) {
+      const T* from = dy + row * width + first;
+      for_each_vec(0, min_of(kColumns, width - first),
+                   [=](std::int64_t c, auto part) { store(to + c, load(to + c, part) + load(from + c, part), part); });
     }
   }
 }
@@ -47,22 +32,30 @@ void scatter_columns(const ScatterRows& args, std::int64_t begin, std::int64_t e
 #pragma omp simd
     for (std::int64_t c = begin; c < end; ++c) out[c] = args.beta == 0.0f ? T{} : from_float<T>(args.beta * to_float(out[c]));
   }
+  const auto row_of = [&](std::int64_t i) { return table + (args.ids != nullptr ? args.ids[i] : i % args.period) * width; };
   for (std::int64_t i = 0; i < args.rows.count; ++i) {
-    T* out = table + (args.ids != nullptr ? args.ids[i] : i % args.period) * width;
+    T* out = row_of(i);
     const G* in = dy + i * width;
-#pragma omp simd
-    for (std::int64_t c = begin; c < end; ++c) out[c] = from_float<T>(to_float(out[c]) + to_float(in[c]));
+    const T* soon = row_of(min_of(i + kRowsAhead, args.rows.count - 1));
+    for_each_vec(begin, end, [=](std::int64_t c, auto part) {
+      __builtin_prefetch(soon + c, 1);
+      store(out + c, load(out + c, part) + load(in + c, part), part);
+    });
   }
 }
 
 }  // namespace
 
-void column_sums(int threads, float* out, Data dy, Rows rows) {
-  const Split split{threads, rows.width, max_of(1, 16384 / max_of(1, rows.count)), 16};
+void column_sums(int threads, float* out, float* parts, Data dy, Rows rows) {
+  const RowBlocks blocks = row_blocks(rows.count);
   with_type(dy, [&](auto tag) {
-    using T = decltype(tag);
-    parallel_ranges(split, [=](std::int64_t begin, std::int64_t end) { column_sums_of(out, elements<const T>(dy), rows, begin, end); });
+    const auto* x = elements<const decltype(tag)>(dy);
+    parallel_ranges(split_rows(threads, blocks.count, blocks.rows * rows.width), [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t block = begin; block < end; ++block)
+        block_sums(parts + block * rows.width, x, rows.width, block * blocks.rows, min_of(rows.count, (block + 1) * blocks.rows));
+    });
   });
+  fold_parts(out, parts, rows.width, blocks.count, rows.width);
 }
 
 void embedding(int threads, const Embedding& args) {

@@ -12,7 +12,7 @@
 
 /// What the vector loops share: element types, threads, and sums over 16 interleaved lanes. Everything lives in the instruction
 /// set's own namespace (see isa.h). Products and sums are not contracted (-ffp-contract=off), so a vector body, its
-/// tail and every instruction set give the same bits; only attention fuses, through `fused`.
+/// tail and every instruction set give the same bits, except for what goes through `fused`.
 namespace zs::cpu::ZS_ISA {
 
 #if defined(__AVX512F__)
@@ -23,19 +23,53 @@ constexpr int kVectorFloats = 8;
 constexpr int kVectorFloats = 4;
 #endif
 constexpr int kLanes = 16;
-constexpr int kChunk = 256;
 
 typedef float Vec __attribute__((vector_size(kVectorFloats * 4)));
 typedef double DoubleVec __attribute__((vector_size(kVectorFloats * 4)));
 // The same in memory, at any address. (Not for locals: a reference to such a type forgets that it is unaligned.)
-typedef float VecAt __attribute__((vector_size(kVectorFloats * 4), aligned(4), may_alias));
-typedef float HalfVecAt __attribute__((vector_size(kVectorFloats * 2), aligned(4), may_alias));
+typedef float VecAt __attribute__((vector_size(kVectorFloats * 4), aligned(1), may_alias));
 typedef double DoubleVecAt __attribute__((vector_size(kVectorFloats * 4), aligned(8), may_alias));
+typedef std::uint32_t WordVec __attribute__((vector_size(kVectorFloats * 4)));
+typedef std::uint16_t Bf16Vec __attribute__((vector_size(kVectorFloats * 2)));
+typedef std::uint16_t Bf16VecAt __attribute__((vector_size(kVectorFloats * 2), aligned(2), may_alias));
 
 inline Vec load_vec(const float* x) { return *reinterpret_cast<const VecAt*>(x); }
 inline void store_vec(float* out, Vec x) { *reinterpret_cast<VecAt*>(out) = x; }
-/// Half a vector's floats, as doubles.
-inline DoubleVec load_double_vec(const float* x) { return __builtin_convertvector(*reinterpret_cast<const HalfVecAt*>(x), DoubleVec); }
+inline Vec load_vec(const std::uint16_t* x) {
+  const Bf16Vec half = *reinterpret_cast<const Bf16VecAt*>(x);
+#if defined(__AVX512F__)  // GCC 12 widens in two halves; without a mask its headers warn
+  return (Vec)((WordVec)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)half) << 16);
+#else
+  return (Vec)(__builtin_convertvector(half, WordVec) << 16);
+#endif
+}
+/// Rounds to nearest even; NaN stays NaN.
+inline Bf16Vec rounded(Vec x) {
+  const WordVec word = (WordVec)x;
+  const WordVec nearest = (word & 0x10000u) != 0u ? word + 0x8000u : word + 0x7fffu;
+  const WordVec upper = (x == x ? nearest : word | 0x400000u) >> 16;
+#if defined(__AVX512F__)
+  return (Bf16Vec)_mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)upper);
+#else
+  return __builtin_convertvector(upper, Bf16Vec);
+#endif
+}
+inline void store_vec(std::uint16_t* out, Vec x) { *reinterpret_cast<Bf16VecAt*>(out) = rounded(x); }
+struct DoubleHalves {
+  DoubleVec v[2];
+};
+/// All of a vector's floats, as doubles.
+inline DoubleHalves widen(Vec x) {
+#if defined(__AVX512F__)  // GCC 12 converts vectors in smaller pieces
+  const __m256 low = _mm512_maskz_extractf32x8_ps(0xff, (__m512)x, 0), high = _mm512_maskz_extractf32x8_ps(0xff, (__m512)x, 1);
+  return {{(DoubleVec)_mm512_maskz_cvtps_pd(0xff, low), (DoubleVec)_mm512_maskz_cvtps_pd(0xff, high)}};
+#elif defined(__AVX2__)
+  const __m128 low = _mm256_castps256_ps128((__m256)x), high = _mm256_extractf128_ps((__m256)x, 1);
+  return {{(DoubleVec)_mm256_cvtps_pd(low), (DoubleVec)_mm256_cvtps_pd(high)}};
+#else
+  return {{DoubleVec{x[0], x[1]}, DoubleVec{x[2], x[3]}}};
+#endif
+}
 
 inline Vec fused(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
@@ -46,6 +80,54 @@ inline Vec fused(Vec a, Vec b, Vec c) {
   return a * b + c;
 #endif
 }
+
+inline DoubleVec fused(DoubleVec a, DoubleVec b, DoubleVec c) {
+#if defined(__AVX512F__)
+  return (DoubleVec)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__AVX2__) && defined(__FMA__)
+  return (DoubleVec)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#else
+  return a * b + c;
+#endif
+}
+inline float fused(float a, float b, float c) {
+#if defined(__FMA__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+/// a < b ? a : b, in that order: b where one is NaN.
+inline float lower_of(float a, float b) { return a < b ? a : b; }
+inline Vec lower_of(Vec a, Vec b) {
+#if defined(__AVX512F__)  // GCC 12 takes two instructions otherwise
+  return (Vec)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (Vec)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+/// a > b ? a : b
+inline Vec higher_of(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (Vec)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+/// A constant as a float or in every lane.
+template <class V>
+inline V all(float x) {
+  return x - V{};
+}
+
+inline std::uint32_t word_of(float x) { return __builtin_bit_cast(std::uint32_t, x); }
+inline WordVec word_of(Vec x) { return (WordVec)x; }
+inline float float_of(std::uint32_t word) { return __builtin_bit_cast(float, word); }
+inline Vec float_of(WordVec word) { return (Vec)word; }
 
 using Bf16 = std::uint16_t;
 
@@ -65,6 +147,59 @@ inline Bf16 from_float<Bf16>(float x) {
   const std::uint32_t rounded = (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
   const std::uint32_t quiet = (word >> 16) | 0x40u;
   return static_cast<Bf16>((word & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+}
+
+/// A whole vector, or the first `count` < kVectorFloats elements of one: what a loop works on at its start and end.
+struct Whole {};
+struct Part {
+  int count;
+};
+
+inline Vec keep(Vec x, Whole) { return x; }
+/// Zero beyond the part.
+inline Vec keep(Vec x, Part part) {
+  typedef std::int32_t IntVec __attribute__((vector_size(kVectorFloats * 4)));
+  IntVec lane;
+  for (int i = 0; i < kVectorFloats; ++i) lane[i] = i;
+  return lane < part.count ? x : Vec{};
+}
+template <class T>
+inline Vec load(const T* x, Whole) {
+  return load_vec(x);
+}
+template <class T>
+inline Vec load(const T* x, Part part) {
+  T whole[kVectorFloats] = {};
+  __builtin_memcpy(whole, x, static_cast<std::size_t>(part.count) * sizeof(T));
+  return load_vec(whole);
+}
+template <class T>
+inline void store(T* out, Vec x, Whole) {
+  store_vec(out, x);
+}
+template <class T>
+inline void store(T* out, Vec x, Part part) {
+  T whole[kVectorFloats];
+  store_vec(whole, x);
+  __builtin_memcpy(out, whole, static_cast<std::size_t>(part.count) * sizeof(T));
+}
+#if defined(__AVX512F__)
+inline __mmask16 mask_of(Part part) { return static_cast<__mmask16>((1u << part.count) - 1); }
+inline Vec load(const float* x, Part part) { return (Vec)_mm512_maskz_loadu_ps(mask_of(part), x); }
+inline Vec load(const std::uint16_t* x, Part part) {
+  const __m256i half = _mm256_maskz_loadu_epi16(mask_of(part), x);
+  return (Vec)((WordVec)_mm512_maskz_cvtepu16_epi32(0xffff, half) << 16);
+}
+inline void store(float* out, Vec x, Part part) { _mm512_mask_storeu_ps(out, mask_of(part), (__m512)x); }
+inline void store(std::uint16_t* out, Vec x, Part part) { _mm256_mask_storeu_epi16(out, mask_of(part), (__m256i)rounded(x)); }
+#endif
+
+/// visit(i, Whole{} or Part) over [begin, end), vector by vector.
+template <class Visit>
+inline void for_each_vec(std::int64_t begin, std::int64_t end, Visit visit) {
+  std::int64_t i = begin;
+  for (; i + kVectorFloats <= end; i += kVectorFloats) visit(i, Whole{});
+  if (i < end) visit(i, Part{static_cast<int>(end - i)});
 }
 
 /// Calls f with a value of the element type.
@@ -119,84 +254,93 @@ inline void parallel_ranges(const Split& split, Body body) {
   }
 }
 
-/// 16 partial sums; element i of a chunk belongs to lane i mod 16.
-struct Lanes {
-  Vec v[kLanes / kVectorFloats] = {};
+/// kCount partial sums; element i of a run belongs to lane i mod kCount.
+template <int kCount>
+struct LanesOf {
+  static constexpr int kVectors = kCount / kVectorFloats;
+  Vec v[kVectors] = {};
 
-  void add(const float* x) {
-    for (int i = 0; i < kLanes / kVectorFloats; ++i) v[i] += load_vec(x + i * kVectorFloats);
+  /// value(k): the k-th vector of kCount elements.
+  template <class Value>
+  void add_each(Value value) {
+    for (int k = 0; k < kVectors; ++k) v[k] += value(k);
   }
-  void add(const Lanes& other) {
-    for (int i = 0; i < kLanes / kVectorFloats; ++i) v[i] += other.v[i];
+  void add(const float* x) {
+    add_each([x](int k) { return load_vec(x + k * kVectorFloats); });
   }
   void max(const float* x) {
-    for (int i = 0; i < kLanes / kVectorFloats; ++i) {
-      const Vec other = load_vec(x + i * kVectorFloats);
-      v[i] = v[i] > other ? v[i] : other;
+    for (int k = 0; k < kVectors; ++k) {
+      v[k] = higher_of(v[k], load_vec(x + k * kVectorFloats));
     }
   }
   void store(float* out) const {
-    for (int i = 0; i < kLanes / kVectorFloats; ++i) store_vec(out + i * kVectorFloats, v[i]);
+    for (int k = 0; k < kVectors; ++k) store_vec(out + k * kVectorFloats, v[k]);
   }
 };
+using Lanes = LanesOf<kLanes>;
 
-inline float fold_sum(const Lanes& lanes) {
-  float x[kLanes];
-  lanes.store(x);
-  for (int half = kLanes / 2; half > 0; half /= 2)
+template <int kCount>
+inline float fold_sum(LanesOf<kCount> lanes) {
+  for (int half = lanes.kVectors / 2; half > 0; half /= 2)
+    for (int k = 0; k < half; ++k) lanes.v[k] += lanes.v[k + half];
+  float x[kVectorFloats];
+  store_vec(x, lanes.v[0]);
+  for (int half = kVectorFloats / 2; half > 0; half /= 2)
     for (int i = 0; i < half; ++i) x[i] += x[i + half];
   return x[0];
 }
-inline float fold_max(const Lanes& lanes) {
-  float x[kLanes];
+template <int kCount>
+inline float fold_max(const LanesOf<kCount>& lanes) {
+  float x[kCount];
   lanes.store(x);
-  for (int half = kLanes / 2; half > 0; half /= 2)
+  for (int half = kCount / 2; half > 0; half /= 2)
     for (int i = 0; i < half; ++i) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
   return x[0];
 }
 
 /// The same in f64.
+template <int kCount>
 struct DoubleLanes {
   static constexpr int kPerVector = kVectorFloats / 2;
-  DoubleVec v[kLanes / kPerVector] = {};
+  DoubleVec v[kCount / kPerVector] = {};
 
-  template <bool kSquare>
-  void add(const float* x) {
-    for (int i = 0; i < kLanes / kPerVector; ++i) {
-      const DoubleVec wide = load_double_vec(x + i * kPerVector);
-      v[i] += kSquare ? wide * wide : wide;
+  template <bool kSquare, class T>
+  void add(const T* x) {
+    for (int i = 0; i < kCount / kVectorFloats; ++i) {
+      const DoubleHalves wide = widen(load_vec(x + i * kVectorFloats));
+      for (int half = 0; half < 2; ++half) {
+        DoubleVec& sum = v[2 * i + half];
+        sum = kSquare ? fused(wide.v[half], wide.v[half], sum) : sum + wide.v[half];
+      }
     }
   }
   double fold() const {
-    double x[kLanes];
-    for (int i = 0; i < kLanes / kPerVector; ++i) *reinterpret_cast<DoubleVecAt*>(x + i * kPerVector) = v[i];
-    for (int half = kLanes / 2; half > 0; half /= 2)
+    double x[kCount];
+    for (int i = 0; i < kCount / kPerVector; ++i) *reinterpret_cast<DoubleVecAt*>(x + i * kPerVector) = v[i];
+    for (int half = kCount / 2; half > 0; half /= 2)
       for (int i = 0; i < half; ++i) x[i] += x[i + half];
     return x[0];
   }
 };
 
-/// Writes f(begin) .. f(begin + length - 1) and pads with `padding` to whole lanes; length <= kChunk. Returns the padded length.
-template <class F>
-inline int fill_chunk(float* chunk, std::int64_t begin, int length, float padding, F f) {
+/// out[c] := the parts' columns added in order; parts are `stride` floats apart.
+inline void fold_parts(float* out, const float* parts, std::int64_t stride, std::int64_t count, std::int64_t width) {
+  for (std::int64_t c = 0; c < width; ++c) out[c] = count > 0 ? parts[c] : 0.0f;
+  for (std::int64_t part = 1; part < count; ++part) {
+    const float* x = parts + part * stride;
 #pragma omp simd
-  for (int i = 0; i < length; ++i) chunk[i] = f(begin + i);
-  const int padded = static_cast<int>(round_up(length, kLanes));
-  for (int i = length; i < padded; ++i) chunk[i] = padding;
-  return padded;
+    for (std::int64_t c = 0; c < width; ++c) out[c] += x[c];
+  }
 }
 
-/// Sum of f(0) .. f(n - 1): lanes within a chunk, chunks in order, lanes folded last.
-template <class F>
-inline float lane_sum(std::int64_t n, F f) {
-  alignas(64) float chunk[kChunk];
-  Lanes total;
-  for (std::int64_t begin = 0; begin < n; begin += kChunk) {
-    const int padded = fill_chunk(chunk, begin, static_cast<int>(min_of(kChunk, n - begin)), 0.0f, f);
-    Lanes part;
-    for (int i = 0; i < padded; i += kLanes) part.add(chunk + i);
-    total.add(part);
-  }
+/// Sum of value(i, part) for i in [0, n), where value gives elements i .. as a Vec: lane i mod 64, lanes folded last.
+template <class Value>
+inline float lane_sum(std::int64_t n, Value value) {
+  constexpr int kCount = 4 * kLanes;
+  LanesOf<kCount> total;
+  std::int64_t i = 0;
+  for (; i + kCount <= n; i += kCount) total.add_each([&](int k) { return value(i + k * kVectorFloats, Whole{}); });
+  for_each_vec(i, n, [&](std::int64_t at, auto part) { total.v[(at - i) / kVectorFloats] += keep(value(at, part), part); });
   return fold_sum(total);
 }
 

@@ -35,6 +35,33 @@ TEST_CASE("zero and copy move every byte of any size") {
   REQUIRE(out[1].same_bytes(Values::of(DType::f64, std::vector<double>(static_cast<std::size_t>(n), 0.0))));
 }
 
+TEST_CASE("results larger than a core's cache reach every element, wherever they start") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t n = 600011, first = GENERATE(0, 1, 5);  // elements behind a 16-byte boundary
+  const auto part = [=](Values& whole) {
+    Buffer buffer = whole.buffer();
+    buffer.data = static_cast<std::byte*>(buffer.data) + first * size_of(dtype);
+    buffer.elems = n;
+    return buffer;
+  };
+  Values a = Values::random(dtype, n, 1), b = Values::random(dtype, n, 2);
+  const Values before = Values::poison(dtype, n + 16);
+  const auto out = run({before, before, before}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().add(ctx, part(o[0]), a.buffer(), b.buffer());
+    k().copy(ctx, part(o[1]), a.buffer());
+    k().zero(ctx, part(o[2]));
+  });
+  Values sum = before, copied = before, cleared = before;
+  for (std::int64_t i = 0; i < n; ++i) {
+    sum.set(first + i, static_cast<double>(static_cast<float>(a[i]) + static_cast<float>(b[i])));
+    copied.set(first + i, a[i]);
+    cleared.set(first + i, 0.0);
+  }
+  REQUIRE(out[0].same_bytes(sum));
+  REQUIRE(out[1].same_bytes(copied));
+  REQUIRE(out[2].same_bytes(cleared));
+}
+
 TEST_CASE("cast rounds to nearest even, keeps NaN and infinities, and widens exactly") {
   const std::int64_t n = GENERATE(from_range(kSizes));
   Values wide = Values::of(DType::f32, awkward(n));
