@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -59,7 +60,11 @@ enum class Units : std::uint8_t {
   model,  ///< one unit owns everything
 };
 
-/// Makes `root` and, by `units`, its blocks units of the runtime. The runtime must be new.
-void shard_module(Module& root, ShardedRuntime& runtime, Units units);
+/// Whether a parameter stays out of every unit.
+using IsIgnored = std::function<bool(const Parameter&)>;
+
+/// Makes `root` and, by `units`, its blocks units of the runtime. The runtime must be new. An ignored parameter is neither sharded nor
+/// initialised nor reduced: whoever ignores it gives it an owner, a value and, if it is trained, a gradient of its own.
+void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored = {});
 
 }  // namespace zs

@@ -1,8 +1,10 @@
 #include "runtime/shard/adamw.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <limits>
 
 namespace zs {
@@ -24,7 +26,8 @@ AdamW::AdamW(Executor& executor, const AdamWConfig& config) : executor_(executor
     Moments moments{context.pool().acquire(bytes, compute, "moments"), context.pool().acquire(bytes, compute, "moments"), {}};
     for (const ShardSegment& segment : unit.segments()) {
       const bool has_decay = unit.layout.views()[segment.view].has_decay;
-      moments.ranges.push_back({segment.shard_offset, segment.count, has_decay ? config.weight_decay : 0.0f});
+      moments.ranges.push_back(
+          {segment.shard_offset, segment.count, has_decay ? config.weight_decay : 0.0f, unit.parameters[segment.view]});
     }
     const Buffer m = moments.m.buffer(DType::f32, unit.layout.shard_elems()), v = moments.v.buffer(DType::f32, unit.layout.shard_elems());
     context.launch({"zero_moments", {}, {m, v}}, [&kernels = context.kernels(), m, v](ExecContext& exec) {
@@ -53,12 +56,21 @@ void AdamW::set_scalars(float lr, std::int64_t step_number) {
   executor_.context().launch({"step_scalars", {}, {out}}, [out, values](ExecContext&) { *static_cast<StepScalars*>(out.data) = values; });
 }
 
+/// Frozen parameters take part in nothing.
+std::vector<AdamW::Range> AdamW::trained_ranges(std::size_t unit) const {
+  std::vector<Range> trained;
+  const std::vector<Range>& ranges = moments_[unit].ranges;
+  std::copy_if(ranges.begin(), ranges.end(), std::back_inserter(trained),
+               [](const Range& range) { return range.parameter->is_trainable(); });
+  return trained;
+}
+
 std::vector<Buffer> AdamW::gradient_ranges() const {
   std::vector<Buffer> ranges;
   for (std::size_t unit = 0; unit < moments_.size(); ++unit) {
     if (!executor_.units()[unit].grad_is_written) continue;
     const Buffer grad = executor_.units()[unit].grad_buffer();
-    for (const Range& range : moments_[unit].ranges) ranges.push_back(grad.slice(range.offset, range.count));
+    for (const Range& range : trained_ranges(unit)) ranges.push_back(grad.slice(range.offset, range.count));
   }
   return ranges;
 }
@@ -101,15 +113,15 @@ void AdamW::update(std::size_t unit) {
                v = moments_[unit].v.buffer(DType::f32, elems), narrow = flat.narrow_buffer(), step = scalars();
   std::vector<Buffer> writes{master, m, v};
   if (!narrow.empty()) writes.push_back(narrow);
-  context.launch({"adamw:" + flat.name, {master, grad, m, v, step}, std::move(writes)},
-                 [&kernels = context.kernels(), master, grad, m, v, narrow, step, ranges = moments_[unit].ranges,
-                  config = config_](ExecContext& exec) {
-                   for (const Range& r : ranges) {
-                     kernels.adamw(exec, master.slice(r.offset, r.count), m.slice(r.offset, r.count), v.slice(r.offset, r.count),
-                                   narrow.empty() ? Buffer{} : narrow.slice(r.offset, r.count), grad.slice(r.offset, r.count), step,
-                                   {config.beta1, config.beta2, config.eps, r.weight_decay});
-                   }
-                 });
+  context.launch(
+      {"adamw:" + flat.name, {master, grad, m, v, step}, std::move(writes)},
+      [&kernels = context.kernels(), master, grad, m, v, narrow, step, ranges = trained_ranges(unit), config = config_](ExecContext& exec) {
+        for (const Range& r : ranges) {
+          kernels.adamw(exec, master.slice(r.offset, r.count), m.slice(r.offset, r.count), v.slice(r.offset, r.count),
+                        narrow.empty() ? Buffer{} : narrow.slice(r.offset, r.count), grad.slice(r.offset, r.count), step,
+                        {config.beta1, config.beta2, config.eps, r.weight_decay});
+        }
+      });
 }
 
 void AdamW::step(float lr, std::int64_t step_number) {

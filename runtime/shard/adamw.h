@@ -28,9 +28,10 @@ class AdamW {
   Buffer second_moment(std::size_t unit) const { return moments(unit).v.buffer(DType::f32, shard_elems(unit)); }
 
  private:
-  struct Range {  // elements of one shard that share a weight decay
+  struct Range {  // elements of one parameter in one shard
     std::int64_t offset, count;
     float weight_decay;
+    const Parameter* parameter;
   };
   struct Moments {
     Memory m, v;
@@ -41,6 +42,7 @@ class AdamW {
   void set_scalars(float lr, std::int64_t step_number);
   void squared_norm();
   void squared_norm_order_free();
+  std::vector<Range> trained_ranges(std::size_t unit) const;
   std::vector<Buffer> gradient_ranges() const;
   void update(std::size_t unit);
   Buffer scalars() const { return scalars_.buffer(DType::f32, sizeof(StepScalars) / sizeof(float)); }

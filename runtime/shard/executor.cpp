@@ -88,10 +88,32 @@ void Executor::run(const std::vector<Action>& actions) {
       case Action::Kind::drop_shard: unsharder_.drop_shard(unit); break;
       case Action::Kind::free_full: unsharder_.free_full(unit); break;
       case Action::Kind::begin_gradient: reducer_.begin_gradient(unit); break;
-      case Action::Kind::reduce: reducer_.reduce(unit); break;
+      case Action::Kind::reduce: reduce(unit); break;
       case Action::Kind::finish: reducer_.finish(unit); break;
       case Action::Kind::release_gradient: reducer_.release_gradient(unit); break;
     }
+  }
+}
+
+void Executor::divide(const char* name, const Buffer& gradient, float divisor) {
+  if (divisor == 1) return;
+  context_.launch({name, {gradient}, {gradient}}, [&kernels = context_.kernels(), gradient, factor = 1 / divisor](ExecContext& exec) {
+    kernels.scale(exec, gradient, gradient, factor);
+  });
+}
+
+void Executor::reduce(FlatParameter& unit) {
+  divide("divide", unit.full_grad.buffer(precision_.reduce, unit.layout.full_elems()), division_.before);
+  for (const Event& event : held_for_) context_.device().stream(StreamRole::reduce).wait(event);
+  held_for_.clear();
+  reducer_.reduce(unit);
+}
+
+void Executor::wait_reductions() {
+  reducer_.wait_reductions();
+  for (FlatParameter& unit : units_) {
+    if (unit.grad_is_written && !unit.grad_is_divided) divide("divide_sum", unit.grad_buffer(), division_.after);
+    unit.grad_is_divided = unit.grad_is_written;
   }
 }
 
@@ -104,7 +126,10 @@ void Executor::masters_updated() {
 }
 
 void Executor::clear_gradients() {
-  for (FlatParameter& unit : units_) reducer_.clear(unit);
+  for (FlatParameter& unit : units_) {
+    reducer_.clear(unit);
+    unit.grad_is_divided = false;
+  }
 }
 
 void Executor::read_full(int unit_index, const UseParameter& use) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/shard/division.h"
 #include "runtime/shard/grad_reducer.h"
 #include "runtime/shard/scheduler.h"
 #include "runtime/shard/unsharder.h"
@@ -28,8 +29,12 @@ class Executor {
   void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed);
   void run(const std::vector<Action>& actions);
 
-  /// Compute waits for every reduction so far: call before the gradient shards are read there.
-  void wait_reductions() { reducer_.wait_reductions(); }
+  /// Compute waits for every reduction so far, and divides what is left to divide: call once, before the gradient shards are read there.
+  void wait_reductions();
+  /// Of all reductions; set before the first.
+  void set_division(const Division& division) { division_ = division.factors(ranks()); }
+  /// No later reduction starts before `event`: what is more urgent goes first.
+  void hold_reductions(const Event& event) { held_for_.push_back(event); }
   /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait for it. Not within a
   /// step: what is unsharded, or kept for a gather, would be old.
   void masters_updated();
@@ -61,6 +66,8 @@ class Executor {
  private:
   void initialise(FlatParameter& unit, std::uint64_t seed);
   void narrow_master(FlatParameter& unit);
+  void reduce(FlatParameter& unit);
+  void divide(const char* name, const Buffer& gradient, float divisor);
 
   Context& context_;
   ShardScheme scheme_;
@@ -71,6 +78,8 @@ class Executor {
   Unsharder unsharder_;
   GradReducer reducer_;
   std::vector<FlatParameter> units_;
+  Division::Factors division_;
+  std::vector<Event> held_for_;
 };
 
 }  // namespace zs

@@ -28,6 +28,7 @@ struct FlatParameter {
 
   Memory master, grad, narrow;
   bool grad_is_written = false;  // in this step
+  bool grad_is_divided = false;  // as far as it is divided after the sum
 
   Memory full, full_grad;  // while unsharded / while accumulating or reducing
   Memory kept, sum;        // the small group's shard at hand / what reductions summed before their second step

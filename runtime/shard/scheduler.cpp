@@ -142,8 +142,9 @@ void Scheduler::reshard(std::vector<Action>& actions, int unit) {
   if (is_last_ && unit_at(unit).shard == ShardState::kept) emit(actions, Action::Kind::drop_shard, unit);
 }
 
-void Scheduler::prefetch(std::vector<Action>& actions, ExecOrder::Phase phase) {
-  for (const int next : order().upcoming(phase, options_.prefetch)) {
+void Scheduler::prefetch(std::vector<Action>& actions, ExecOrder::Phase phase, int unit) {
+  const auto& listed = unit_at(unit).prefetch[static_cast<std::size_t>(phase)];
+  for (const int next : listed ? *listed : order().upcoming(phase, options_.prefetch)) {
     if (unit_at(next).state == UnitState::sharded) gather(actions, next);
   }
 }
@@ -159,6 +160,7 @@ void Scheduler::begin_micro_batch(Mode mode, bool is_last) {
   in_micro_batch_ = true;
   mode_ = mode;
   is_last_ = is_last;
+  is_due_ = mode == Mode::train && reduces_ && (options_.reduce_every_micro_batch || is_last);
   for (Unit& unit : units_) unit.in_forward = unit.in_backward = unit.is_reduced = false;
   order().begin();
 }
@@ -170,7 +172,7 @@ std::vector<Action> Scheduler::before_forward(int unit) {
   note_order(ExecOrder::Phase::forward, unit);
   unit_at(unit).in_forward = true;
   unshard(actions, unit);
-  prefetch(actions, ExecOrder::Phase::forward);
+  prefetch(actions, ExecOrder::Phase::forward, unit);
   return actions;
 }
 
@@ -225,11 +227,12 @@ std::vector<Action> Scheduler::before_backward(int unit) {
   if (target.is_reduced) refuse(target, "run backward again after its gradients were reduced");
   std::vector<Action> actions;
   if (target.in_backward) return actions;
+  reduce_delayed(actions);
   note_order(ExecOrder::Phase::backward, unit);
   target.in_backward = true;
   unshard(actions, unit);
-  prefetch(actions, ExecOrder::Phase::backward);
-  if (target.grad == GradState::accumulating) return actions;
+  if (!options_.prefetch_after_backward) prefetch(actions, ExecOrder::Phase::backward, unit);
+  if (target.grad == GradState::accumulating || target.is_frozen) return actions;
   // A unit still under reduction comes from an earlier micro-batch; older ones are released first.
   while (target.grad == GradState::reducing) release_oldest(actions);
   emit(actions, Action::Kind::begin_gradient, unit);
@@ -247,6 +250,10 @@ void Scheduler::reduce(std::vector<Action>& actions, int unit) {
   if (options_.final_step == Final::every || (options_.final_step == Final::last && is_last_)) emit(actions, Action::Kind::finish, unit);
 }
 
+void Scheduler::reduce_delayed(std::vector<Action>& actions) {
+  if (delayed_) reduce(actions, *std::exchange(delayed_, std::nullopt));
+}
+
 void Scheduler::release_oldest(std::vector<Action>& actions) {
   emit(actions, Action::Kind::release_gradient, reducing_.front());
   reducing_.pop_front();
@@ -258,7 +265,14 @@ std::vector<Action> Scheduler::after_backward(int unit) {
   std::vector<Action> actions;
   target.in_backward = false;
   if (!stays_after_backward(unit)) reshard(actions, unit);
-  if (options_.reduce_every_micro_batch || is_last_) reduce(actions, unit);
+  if (options_.prefetch_after_backward) prefetch(actions, ExecOrder::Phase::backward, unit);
+  reduce_delayed(actions);
+  if (!is_due_ || target.grad != GradState::accumulating) return actions;
+  if (options_.delays_reductions) {
+    delayed_ = unit;
+  } else {
+    reduce(actions, unit);
+  }
   return actions;
 }
 
@@ -268,12 +282,12 @@ std::vector<Action> Scheduler::end_micro_batch() {
     if (unit.in_forward) refuse(unit, "end the micro-batch inside its forward");
   }
   std::vector<Action> actions;
+  reduce_delayed(actions);
   for (int unit = 0; unit < size(); ++unit) {
-    Unit& target = unit_at(unit);
+    const Unit& target = unit_at(unit);
+    if (target.state == UnitState::gathering) unused_gathers_.push_back(target.name);
     if (target.state == UnitState::gathering || !stays_after_backward(unit)) reshard(actions, unit);
-    if (mode_ == Mode::train && target.grad == GradState::accumulating && (options_.reduce_every_micro_batch || is_last_)) {
-      reduce(actions, unit);
-    }
+    if (is_due_) reduce_rest(actions, unit);
     // Its gradients came in earlier micro-batches only.
     if (mode_ == Mode::train && is_last_ && options_.final_step == SchedulerOptions::Final::last && target.sum == SumState::partial) {
       emit(actions, Action::Kind::finish, unit);
@@ -287,6 +301,41 @@ std::vector<Action> Scheduler::end_micro_batch() {
   return actions;
 }
 
+/// Of a unit whose backward did not complete, or that had none.
+void Scheduler::reduce_rest(std::vector<Action>& actions, int unit) {
+  const Unit& target = unit_at(unit);
+  if (options_.reduces_unused && !target.is_reduced && !target.is_frozen && target.grad != GradState::accumulating) {
+    while (target.grad == GradState::reducing) release_oldest(actions);
+    emit(actions, Action::Kind::begin_gradient, unit);
+  }
+  if (target.grad == GradState::accumulating) reduce(actions, unit);
+}
+
+std::vector<Action> Scheduler::start_unshard(int unit) {
+  std::vector<Action> actions;
+  if (unit_at(unit).state == UnitState::sharded) gather(actions, unit);
+  return actions;
+}
+
+std::vector<Action> Scheduler::wait_unshard(int unit) {
+  std::vector<Action> actions;
+  unshard(actions, unit);
+  return actions;
+}
+
+std::vector<Action> Scheduler::reshard(int unit) {
+  if (unit_at(unit).in_forward || unit_at(unit).in_backward) refuse(unit_at(unit), "be resharded within its own forward or backward");
+  std::vector<Action> actions;
+  if (unit_at(unit).state != UnitState::sharded) emit(actions, Action::Kind::free_full, unit);
+  if (!in_micro_batch_ && unit_at(unit).shard == ShardState::kept) emit(actions, Action::Kind::drop_shard, unit);
+  return actions;
+}
+
+void Scheduler::set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets) {
+  for (const int target : targets) ZS_CHECK(target >= 0 && target < size(), "prefetch of unit {} of {}", target, size());
+  unit_at(unit).prefetch[static_cast<std::size_t>(phase)] = std::move(targets);
+}
+
 std::vector<Action> Scheduler::abandon() {
   std::vector<Action> actions;
   for (int unit = 0; unit < size(); ++unit) {
@@ -297,6 +346,7 @@ std::vector<Action> Scheduler::abandon() {
     unit_at(unit).in_forward = unit_at(unit).in_backward = unit_at(unit).is_reduced = false;
   }
   reducing_.clear();
+  delayed_.reset();
   in_micro_batch_ = false;
   return actions;
 }

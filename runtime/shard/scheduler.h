@@ -2,6 +2,7 @@
 
 #include <array>
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,9 @@ struct Pacing {
   int prefetch = 1;
   int max_reductions_in_flight = 2;
   bool keep_ends = true;
+  bool prefetch_after_backward = false;  ///< in backward the next units are gathered after a unit's backward, not before it
+  bool delays_reductions = false;        ///< a unit's reduction is asked for when the next unit's backward begins, or at the end
+  bool reduces_unused = false;  ///< a unit without backward is reduced all the same, as zeros; ranks agree on which units those are
 };
 
 struct SchedulerOptions {
@@ -66,7 +70,10 @@ struct SchedulerOptions {
   };
   Kept kept = Kept::none;
   enum class Final : std::uint8_t { none, last, every };
-  Final final_step = Final::none;  ///< after the reductions of which micro-batches `finish` follows
+  Final final_step = Final::none;        ///< after the reductions of which micro-batches `finish` follows
+  bool prefetch_after_backward = false;  ///< in backward the next units are gathered after a unit's backward, not before it
+  bool delays_reductions = false;        ///< a unit's reduction is asked for when the next unit's backward begins, or at the end
+  bool reduces_unused = false;  ///< a unit without backward is reduced all the same, as zeros; ranks agree on which units those are
 };
 
 /// The pure state machine of sharding: hooks go in, actions come out. It touches no device and no communicator. Unit 0 is the
@@ -94,6 +101,11 @@ class Scheduler {
   /// Reshards what is left (mis-aimed prefetches, units without backward), reduces what is left, and after the last
   /// micro-batch releases every gradient buffer.
   std::vector<Action> end_micro_batch();
+  /// By hand, within a micro-batch or outside: starts a gather, waits for it, frees the unit. Nothing where that is so already; a unit in
+  /// its own forward or backward is not freed.
+  std::vector<Action> start_unshard(int unit);
+  std::vector<Action> wait_unshard(int unit);
+  std::vector<Action> reshard(int unit);
   /// After an exception: forgets the micro-batch; everything back to sharded without gradients.
   std::vector<Action> abandon();
 
@@ -102,12 +114,21 @@ class Scheduler {
   UnitState state(int unit) const { return unit_at(unit).state; }
   ShardState shard_state(int unit) const { return unit_at(unit).shard; }
   GradState grad_state(int unit) const { return unit_at(unit).grad; }
+  /// What is gathered ahead when `unit` runs, instead of the units that follow it in the recorded order; empty: none.
+  void set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets);
+  /// A frozen unit is gathered and freed in backward and has no gradient.
+  void set_frozen(int unit, bool is_frozen) { unit_at(unit).is_frozen = is_frozen; }
+  /// Whether micro-batches that begin from now on are reduced at all; without, gradients go on accumulating.
+  void set_reduces(bool reduces) { reduces_ = reduces; }
+  bool reduces() const { return reduces_; }
   SumState sum_state(int unit) const { return unit_at(unit).sum; }
   const std::string& name(int unit) const { return unit_at(unit).name; }
   int size() const { return static_cast<int>(units_.size()); }
   bool is_in_micro_batch() const { return in_micro_batch_; }
   /// Units that did not run when the recorded order said, since the last call.
   std::vector<std::string> take_deviations() { return std::exchange(deviations_, {}); }
+  /// Units that were gathered ahead and did not run before their micro-batch ended, since the last call.
+  std::vector<std::string> take_unused_gathers() { return std::exchange(unused_gathers_, {}); }
 
  private:
   struct Unit {
@@ -119,6 +140,8 @@ class Scheduler {
     bool in_forward = false;
     bool in_backward = false;
     bool is_reduced = false;  // in this micro-batch
+    bool is_frozen = false;
+    std::array<std::optional<std::vector<int>>, 2> prefetch = {};  // by phase
   };
 
   const Unit& unit_at(int unit) const;
@@ -127,9 +150,11 @@ class Scheduler {
   void gather(std::vector<Action>& actions, int unit);
   void unshard(std::vector<Action>& actions, int unit);
   void reshard(std::vector<Action>& actions, int unit);
-  void prefetch(std::vector<Action>& actions, ExecOrder::Phase phase);
+  void prefetch(std::vector<Action>& actions, ExecOrder::Phase phase, int unit);
   void note_order(ExecOrder::Phase phase, int unit);
   void reduce(std::vector<Action>& actions, int unit);
+  void reduce_rest(std::vector<Action>& actions, int unit);
+  void reduce_delayed(std::vector<Action>& actions);
   void release_oldest(std::vector<Action>& actions);
   bool is_recorded_end(int unit, bool is_last) const;
   bool stays_after_forward(int unit) const;
@@ -142,8 +167,10 @@ class Scheduler {
   std::array<ExecOrder, kModes> orders_;
   Mode mode_ = Mode::train;
   bool in_micro_batch_ = false, is_last_ = false;
-  std::deque<int> reducing_;  // oldest first
-  std::vector<std::string> deviations_;
+  bool reduces_ = true, is_due_ = true;  // from now on; this micro-batch's gradients are reduced in it
+  std::deque<int> reducing_;             // oldest first
+  std::optional<int> delayed_;           // its gradients are complete, its reduction is not asked for
+  std::vector<std::string> deviations_, unused_gathers_;
 };
 
 }  // namespace zs

@@ -156,6 +156,9 @@ int ShardScheme::finest() const {
 SchedulerOptions ShardScheme::schedule(const Pacing& pacing) const {
   SchedulerOptions options{
       .prefetch = pacing.prefetch, .max_reductions_in_flight = pacing.max_reductions_in_flight, .keep_ends = pacing.keep_ends};
+  options.prefetch_after_backward = pacing.prefetch_after_backward;
+  options.delays_reductions = pacing.delays_reductions;
+  options.reduces_unused = pacing.reduces_unused;
   options.reshard_after_forward = !options_.reshard_after_forward.is_off();
   options.reduce_every_micro_batch = options_.reduce_every_micro_batch;
   options.is_resident = runtime.empty() && !master.empty();

@@ -2,14 +2,18 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <utility>
 
 namespace zs {
 
 ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOptions& options)
     : context_(context),
       options_(options),
-      executor_(context, world, ShardScheme(options.scheme, world.rank(), world.size()), options.precision) {}
+      executor_(context, world, ShardScheme(options.scheme, world.rank(), world.size()), options.precision) {
+  executor_.set_division(options.division);
+}
 
 ShardedRuntime::~ShardedRuntime() {
   for (auto& [parameter, unit] : unit_of_) {
@@ -46,6 +50,11 @@ void ShardedRuntime::run(const std::vector<Action>& actions) {
 
 void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last) {
   actions_.clear();
+  for (std::size_t unit = 0; unit < executor_.units().size(); ++unit) {
+    const auto& parameters = executor_.units()[unit].parameters;
+    const bool is_frozen = std::none_of(parameters.begin(), parameters.end(), [](const Parameter* p) { return p->is_trainable(); });
+    scheduler().set_frozen(static_cast<int>(unit), is_frozen);
+  }
   scheduler().begin_micro_batch(mode, is_last);
 }
 
@@ -86,12 +95,36 @@ void ShardedRuntime::end_micro_batch() {
   for (auto& unit : executor_.units()) {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();
   }
-  const std::vector<std::string> deviations = scheduler().take_deviations();
+  warn();
+}
+
+void ShardedRuntime::warn() {
+  const std::vector<std::string> deviations = scheduler().take_deviations(), unused = scheduler().take_unused_gathers();
   if (!deviations.empty() && !has_warned_) {
     has_warned_ = true;
     fmt::print(stderr, "zshard: warning: rank {}: {} ran out of the recorded order; units are gathered on demand where that happens\n",
                executor_.rank(), deviations.front());
   }
+  if (!unused.empty() && !has_warned_unused_) {
+    has_warned_unused_ = true;
+    fmt::print(stderr, "zshard: warning: rank {}: {} was gathered ahead and did not run in that micro-batch\n", executor_.rank(),
+               unused.front());
+  }
+}
+
+ShardedRuntime::Unsharding ShardedRuntime::unshard(int unit) {
+  run(scheduler().start_unshard(unit));
+  return {this, unit};
+}
+
+void ShardedRuntime::reshard(int unit) { run(scheduler().reshard(unit)); }
+
+void ShardedRuntime::pregather() {
+  for (int unit = 0; unit < scheduler().size(); ++unit) run(scheduler().start_unshard(unit));
+}
+
+void ShardedRuntime::set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets) {
+  scheduler().set_prefetch(phase, unit, std::move(targets));
 }
 
 void ShardedRuntime::abandon() {

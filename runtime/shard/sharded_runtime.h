@@ -14,6 +14,7 @@ struct ShardOptions {
   Pacing schedule = {};
   Precision precision = {};
   std::uint64_t seed = 0;  ///< of the initial weights
+  Division division = {};  ///< of the sum of gradients over the ranks
 };
 
 /// The sharded parameters of one model on one rank: units, their order, and the hooks that gather, free and reduce them around
@@ -27,6 +28,19 @@ struct ShardOptions {
 /// blocks the host except read_full.
 class ShardedRuntime : private ParameterOwner {
  public:
+  /// A gather that was started by hand.
+  class Unsharding {
+   public:
+    /// From now on compute has the unit's parameters, until it is resharded by hand, by its own backward or by the end of the micro-batch.
+    void wait() const { runtime_->run(runtime_->scheduler().wait_unshard(unit_)); }
+
+   private:
+    friend class ShardedRuntime;
+    Unsharding(ShardedRuntime* runtime, int unit) : runtime_(runtime), unit_(unit) {}
+    ShardedRuntime* runtime_;
+    int unit_;
+  };
+
   /// Collective. Error(config) where the scheme does not go with the number of ranks.
   ShardedRuntime(Context& context, World& world, const ShardOptions& options);
   ~ShardedRuntime() override;
@@ -40,6 +54,16 @@ class ShardedRuntime : private ParameterOwner {
   void end_micro_batch();
   /// After an exception that every rank saw alike: drops the micro-batch and leaves the runtime ready for another.
   void abandon();
+
+  /// By hand, within a micro-batch or before it, alike on every rank: starts the unit's gather, which nothing waits for yet. Nothing where
+  /// it is unsharded or on its way.
+  Unsharding unshard(int unit);
+  /// Frees the unit's full parameter; nothing where it is sharded. The optimizer's step wants every unit sharded.
+  void reshard(int unit);
+  /// Gathers every unit before a micro-batch begins, so that no rank's step waits for another's gather.
+  void pregather();
+  /// What is gathered ahead when `unit` runs, instead of the recorded order; empty: nothing.
+  void set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets);
 
   Executor& executor() { return executor_; }
   const Executor& executor() const { return executor_; }
@@ -57,6 +81,7 @@ class ShardedRuntime : private ParameterOwner {
   int unit_of(const Parameter& parameter) const { return unit_of_.at(&parameter); }
   int pending_uses(int unit) const;
   void run(const std::vector<Action>& actions);
+  void warn();
 
   Context& context_;
   ShardOptions options_;
@@ -66,7 +91,23 @@ class ShardedRuntime : private ParameterOwner {
   std::unordered_map<const Parameter*, int> unit_of_;
   std::vector<Action> actions_;
   std::vector<Action>* log_ = nullptr;
-  bool has_warned_ = false;
+  bool has_warned_ = false, has_warned_unused_ = false;
+};
+
+/// Micro-batches that begin while it lives are not reduced: gradients accumulate, whole, and the next micro-batch that is reduced reduces
+/// the sum. Alike on every rank; nests.
+class NoReduction {
+ public:
+  explicit NoReduction(ShardedRuntime& runtime) : scheduler_(runtime.scheduler()), previous_(scheduler_.reduces()) {
+    scheduler_.set_reduces(false);
+  }
+  ~NoReduction() { scheduler_.set_reduces(previous_); }
+  NoReduction(const NoReduction&) = delete;
+  NoReduction& operator=(const NoReduction&) = delete;
+
+ private:
+  Scheduler& scheduler_;
+  bool previous_;
 };
 
 /// A unit's forward. While it lives the unit's parameters are unsharded. In the second run of a recomputed function it only makes

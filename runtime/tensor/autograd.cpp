@@ -132,8 +132,8 @@ class Walk {
 /// Null when nothing here wants a gradient, or nothing is recorded.
 std::shared_ptr<Node> make_node(Context& context, std::string name, const std::vector<Tensor>& inputs,
                                 const std::vector<Parameter*>& parameters) {
-  const bool wanted =
-      !parameters.empty() || std::any_of(inputs.begin(), inputs.end(), [](const Tensor& t) { return t && t.requires_grad(); });
+  const bool wanted = std::any_of(parameters.begin(), parameters.end(), [](const Parameter* p) { return p && p->is_trainable(); }) ||
+                      std::any_of(inputs.begin(), inputs.end(), [](const Tensor& t) { return t && t.requires_grad(); });
   if (!context.is_grad_enabled() || !wanted) return nullptr;
 
   auto node = std::make_shared<Node>();

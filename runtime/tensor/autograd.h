@@ -41,7 +41,7 @@ class Node {
 };
 
 /// Records that `output` came from `inputs` and `parameters`, when gradients are enabled and any of them wants one. An op
-/// calls it last; everything that its backward saves is captured in `backward`.
+/// calls it last; everything that its backward saves is captured in `backward`, which asks no frozen parameter for its grad_target().
 void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters,
                Backward backward);
 /// The same for a recomputed function: backward calls `rerun`, then walks what that recorded in place of this node. See recompute.h.

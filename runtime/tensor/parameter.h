@@ -28,8 +28,8 @@ struct Init {
   float constant = 0;
 };
 
-/// A trainable tensor known by its name. Holds no memory: its owner binds a view of the unsharded flat parameter while it
-/// is materialised, and a view of the flat gradient buffer during backward. Ops keep a Parameter*, never its buffer.
+/// A tensor that is trained (unless it is frozen), known by its name. Holds no memory: its owner binds a view of the unsharded flat
+/// parameter while it is materialised, and a view of the flat gradient buffer during backward. Ops keep a Parameter*, never its buffer.
 class Parameter {
  public:
   Parameter(std::string name, Shape shape, Init init, bool has_decay)
@@ -44,6 +44,10 @@ class Parameter {
   const Init& init() const { return init_; }
   /// Whether weight decay applies (not to norms and biases).
   bool has_decay() const { return has_decay_; }
+  /// Whether it gets gradients; a new parameter does. A frozen one is gathered and freed like any other, and ops leave its gradient out.
+  /// Change it between micro-batches, alike on every rank.
+  bool is_trainable() const { return is_trainable_; }
+  void set_trainable(bool is_trainable) { is_trainable_ = is_trainable; }
 
   /// The unsharded value; an error that names the parameter while it is not materialised.
   Buffer value() const {
@@ -91,7 +95,7 @@ class Parameter {
   std::string name_;
   Shape shape_;
   Init init_;
-  bool has_decay_;
+  bool has_decay_, is_trainable_ = true;
   Buffer value_, grad_;
   bool grad_is_written_ = false;
   ParameterOwner* owner_ = nullptr;

@@ -21,3 +21,17 @@ LD_LIBRARY_PATH=$lib ./consumer
 c++ -std=c++20 -O1 "$here/consumer/main.cpp" -o consumer_static $(ask --cflags) "$lib/libzshard.a" $(ask --static --libs | sed "s/-lzshard//")
 ./consumer_static
 "$prefix/bin/train" --version
+
+# The example of the documentation: one rank and two, which see the same samples first and must learn them.
+[ "$(wc -l <"$here/../../docs/examples/custom_trainer.cpp")" -lt 60 ] || { echo 'the example has 60 lines or more' >&2; exit 1; }
+# shellcheck disable=SC2046
+c++ -std=c++20 -Wall -Wextra -Wno-stringop-overflow -O2 "$here/../../docs/examples/custom_trainer.cpp" -o custom_trainer $(ask --cflags --libs)
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+for ranks in 1 2; do
+  launcher=
+  [ "$ranks" = 1 ] || launcher="mpirun -q --oversubscribe -np $ranks"
+  LD_LIBRARY_PATH=$lib $launcher ./custom_trainer | tee example.log
+  awk -v ranks="$ranks" '{ last[$2] = $NF; if (!($2 in first)) first[$2] = $NF; lines++ }
+    END { for (r in first) if (last[r] > first[r] / 4) exit 1; exit lines == 4 * ranks ? 0 : 1 }' example.log ||
+    { echo "the example does not learn on $ranks ranks" >&2; exit 1; }
+done

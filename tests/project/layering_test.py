@@ -47,7 +47,7 @@ def folder_of(path):
 def sources(root):
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
-        if path.suffix in SUFFIXES and not name.startswith((".", "build", "runs/")):
+        if path.suffix in SUFFIXES and not name.startswith((".", "build", "docs/", "runs/")):
             yield name
 
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -80,6 +81,20 @@ class ChainRun {
     backward(loss, seed);
     runtime.end_micro_batch();
     return loss.to_host()[0];
+  }
+  /// This rank's shards of the reduced gradients, unit by unit, padding included.
+  std::vector<std::vector<float>> gradients() {
+    device->synchronize();
+    std::vector<std::vector<float>> all;
+    for (const FlatParameter& unit : runtime.executor().units()) {
+      const Buffer grad = unit.grad_buffer();
+      all.emplace_back(grad.as<float>(), grad.as<float>() + grad.elems);
+    }
+    return all;
+  }
+  std::ptrdiff_t count(Action::Kind kind, int unit) const {
+    const auto& actions = runtime.actions();
+    return std::count(actions.begin(), actions.end(), Action{kind, unit});
   }
   /// Gathers the weights: every parameter's values, in the order of units.
   std::vector<std::vector<float>> weights() {

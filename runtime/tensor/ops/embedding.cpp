@@ -8,12 +8,14 @@ void embedding_gradients(const Tensor& dy, const Tensor& ids, Parameter& table, 
   Context& context = dy.context();
   const std::int64_t time = ids.shape()[-1], width = table.shape()[1];
   const Buffer in = dy.buffer(), index = ids.buffer();
-  const auto dtable = table.grad_target();
-  context.launch({"embedding_backward", {in, index, dtable.buffer}, {dtable.buffer}},
-                 [&kernels = context.kernels(), in, index, dtable, width](ExecContext& exec) {
-                   kernels.embedding_backward(exec, dtable.buffer, index, in, width, dtable.beta);
-                 });
-  if (positions == nullptr) return;
+  if (table.is_trainable()) {
+    const auto dtable = table.grad_target();
+    context.launch({"embedding_backward", {in, index, dtable.buffer}, {dtable.buffer}},
+                   [&kernels = context.kernels(), in, index, dtable, width](ExecContext& exec) {
+                     kernels.embedding_backward(exec, dtable.buffer, index, in, width, dtable.beta);
+                   });
+  }
+  if (positions == nullptr || !positions->is_trainable()) return;
   const auto dpositions = positions->grad_target();
   context.launch({"position_backward", {in, dpositions.buffer}, {dpositions.buffer}},
                  [&kernels = context.kernels(), in, dpositions, time, width](ExecContext& exec) {

@@ -8,15 +8,25 @@ struct Saved {
   Tensor x, mean, rstd;  // (..., C), (rows), (rows)
 };
 
+/// The kernel makes both gradients in one pass: where one is not wanted it goes into `spare`.
+std::pair<Parameter::GradTarget, Parameter::GradTarget> targets(Parameter& gamma, Parameter& beta, const Tensor& spare) {
+  if (!gamma.is_trainable() && !beta.is_trainable()) return {{spare.buffer(), 0}, {spare.buffer(), 0}};
+  if (gamma.is_trainable() && beta.is_trainable()) return {gamma.grad_target(), beta.grad_target()};
+  const auto wanted = (gamma.is_trainable() ? gamma : beta).grad_target();
+  const Parameter::GradTarget other{spare.buffer(), wanted.beta};
+  return gamma.is_trainable() ? std::pair(wanted, other) : std::pair(other, wanted);
+}
+
 Tensor layer_norm_gradients(const Tensor& dy, const Saved& saved, Parameter& gamma, Parameter& beta) {
   Context& context = dy.context();
-  Tensor dx = Tensor::empty(context, saved.x.shape(), saved.x.dtype());
-  const auto dgamma = gamma.grad_target(), dbeta = beta.grad_target();
+  Tensor dx = Tensor::empty(context, saved.x.shape(), saved.x.dtype()), spare;
+  if (!gamma.is_trainable() || !beta.is_trainable()) spare = Tensor::zeros(context, gamma.shape(), DType::f32);
+  const auto [dgamma, dbeta] = targets(gamma, beta, spare);
   const Buffer out = dx.buffer(), in = dy.buffer(), x = saved.x.buffer(), mean = saved.mean.buffer(), rstd = saved.rstd.buffer(),
                scale = gamma.value();
   ZS_CHECK(dgamma.beta == dbeta.beta, "{} and {} were not touched alike", gamma.name(), beta.name());
   context.launch({"layer_norm_backward", {in, x, mean, rstd, scale, dgamma.buffer, dbeta.buffer}, {out, dgamma.buffer, dbeta.buffer}},
-                 [&kernels = context.kernels(), out, in, x, mean, rstd, scale, dgamma, dbeta](ExecContext& exec) {
+                 [&kernels = context.kernels(), out, in, x, mean, rstd, scale, dgamma = dgamma, dbeta = dbeta](ExecContext& exec) {
                    kernels.layer_norm_backward(exec, out, dgamma.buffer, dbeta.buffer, in, x, mean, rstd, scale, dgamma.beta);
                  });
   return dx;

@@ -17,10 +17,12 @@ void bias_gradient(const Tensor& dy, Parameter& bias) {
 Tensor linear_gradients(const Tensor& dy, const Tensor& x, bool wants_dx, Parameter& weight, Parameter* bias) {
   Context& context = dy.context();
   const std::int64_t outputs = weight.shape()[0], inputs = weight.shape()[1], rows = x.numel() / inputs;
-  const auto dweight = weight.grad_target();
-  launch_matmul(context, "linear_dweight", {dweight.buffer, dy.buffer(), x.buffer(), {}},
-                {.m = outputs, .n = inputs, .k = rows, .transpose_a = true, .beta = dweight.beta});
-  if (bias) bias_gradient(dy, *bias);
+  if (weight.is_trainable()) {
+    const auto dweight = weight.grad_target();
+    launch_matmul(context, "linear_dweight", {dweight.buffer, dy.buffer(), x.buffer(), {}},
+                  {.m = outputs, .n = inputs, .k = rows, .transpose_a = true, .beta = dweight.beta});
+  }
+  if (bias && bias->is_trainable()) bias_gradient(dy, *bias);
   if (!wants_dx) return {};
   Tensor dx = Tensor::empty(context, x.shape(), x.dtype());
   launch_matmul(context, "linear_dx", {dx.buffer(), dy.buffer(), weight.value(), {}}, {.m = rows, .n = inputs, .k = outputs});

@@ -78,6 +78,7 @@ void chunk_gradients(const LmHead& head, const Tensor& dx, const Tensor& dlogits
   const std::int64_t rows = dlogits.shape()[0];
   launch_matmul(context, "lm_head_dx", {dx.rows(first, rows).buffer(), dlogits.buffer(), head.weight.value(), {}},
                 {.m = rows, .n = head.width(), .k = head.padded_classes()});
+  if (!head.weight.is_trainable()) return;
   const auto dweight = head.weight.grad_target();
   launch_matmul(context, "lm_head_dweight", {dweight.buffer, dlogits.buffer(), head.x.rows(first, rows).buffer(), {}},
                 {.m = head.padded_classes(), .n = head.width(), .k = rows, .transpose_a = true, .beta = dweight.beta});

@@ -1,0 +1,59 @@
+// A trainer of one's own: a module and an op that zshard does not know, sharded over the ranks that mpirun starts, or over one alone.
+#include <zshard/zshard.h>
+#include <cstdio>
+
+constexpr std::int64_t kWidth = 32, kRows = 32;
+
+/// The op, y (rows, C) := x^2 * scale (C). The host only enqueues; backward stands beside forward and adds to the parameter's gradient.
+zs::Tensor scaled_square(const zs::Tensor& x, zs::Parameter& scale) {
+  zs::Tensor y = zs::Tensor::empty(x.context(), x.shape(), x.dtype());
+  const auto *v = x.buffer().as<float>(), *f = scale.value().as<float>();
+  x.context().launch({"scaled_square", {x.buffer(), scale.value()}, {y.buffer()}}, [v, f, out = y.buffer().as<float>()](zs::ExecContext&) {
+    for (std::int64_t i = 0; i < kRows * kWidth; ++i) out[i] = v[i] * v[i] * f[i % kWidth];
+  });
+  zs::record_op(y, "scaled_square", {x}, {&scale}, [x = x.detach(), &scale](const zs::Tensor& dy) {
+    zs::Tensor dx = zs::Tensor::empty(x.context(), x.shape(), x.dtype());
+    const auto [dscale, beta] = scale.grad_target();  // beta 0: what lies there is not a gradient yet
+    const auto *v = x.buffer().as<float>(), *g = dy.buffer().as<float>(), *f = scale.value().as<float>();
+    float *out = dx.buffer().as<float>(), *sum = dscale.as<float>();
+    const zs::OpInfo op{"scaled_square_backward", {x.buffer(), dy.buffer(), scale.value(), dscale}, {dx.buffer(), dscale}};
+    x.context().launch(op, [v, g, f, out, sum, beta = beta](zs::ExecContext&) {
+      for (std::int64_t c = 0; c < kWidth; ++c) sum[c] = beta == 0 ? 0 : sum[c];
+      for (std::int64_t i = 0; i < kRows * kWidth; ++i) out[i] = 2 * v[i] * f[i % kWidth] * g[i];
+      for (std::int64_t i = 0; i < kRows * kWidth; ++i) sum[i % kWidth] += v[i] * v[i] * g[i];
+    });
+    return std::vector<zs::Tensor>{dx};
+  });
+  return y;
+}
+
+struct Model : zs::Module {  // one unit; children that are blocks would be units of their own
+  Model() : Module("") {}
+  zs::Parameter& scale = add_parameter("scale", {kWidth}, {.constant = 1}, false);
+  zs::Parameter& head = add_parameter("head", {kWidth, kWidth}, {.normal_std = 0.1f}, true);
+  zs::Tensor loss(const zs::Tensor& x, const zs::Tensor& targets) {
+    const zs::ForwardScope scope = enter();  // while it lives the parameters are whole
+    return zs::lm_head_loss(scaled_square(x, scale), head, targets, kWidth);
+  }
+};
+
+int main() {
+  const auto world = zs::detect_launch() == zs::Launch::mpirun ? zs::make_mpi_world({.timeout_s = 60}) : zs::make_single_world({});
+  const auto device = zs::Device::create(zs::DeviceKind::cpu, {.threads = 1, .cpus = {}});
+  zs::Context context(*device);
+  Model model;
+  zs::ShardedRuntime runtime(context, *world, {.division = {zs::Division::Rule::mean}});
+  zs::shard_module(model, runtime, zs::Units::model);
+  zs::AdamW optimizer(runtime.executor(), {});
+  std::vector<float> rows(kRows * kWidth);
+  std::vector<std::int32_t> targets(kRows);
+  for (std::int64_t row = 0; row < kRows; ++row) rows[row * kWidth + (targets[row] = (row * 5 + world->rank()) % kWidth)] = 1;
+  for (int step = 1; step <= 100; ++step) {
+    runtime.begin_micro_batch(zs::Mode::train, true);
+    const auto loss = model.loss(zs::Tensor::from_host(context, {kRows, kWidth}, rows), zs::Tensor::from_host(context, {kRows}, targets));
+    zs::backward(loss);
+    runtime.end_micro_batch();
+    optimizer.step(0.05f, step);
+    if (step % 33 == 1) std::printf("rank %d of %d, step %d: loss %.3f\n", world->rank(), world->size(), step, loss.to_host()[0]);
+  }
+}

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+namespace zs {
+
+/// What a reduction divides its sum over the ranks by. `before` is applied to a rank's own gradient when it is complete, `after` to the
+/// sum, when the optimizer takes it.
+struct Division {
+  enum class Rule : std::uint8_t {
+    none,         ///< by nothing: the loss is scaled by whoever calls backward
+    mean,         ///< by the number of ranks, after
+    split_root,   ///< by the number of ranks, in two halves near its square root, so that neither gradients nor sums leave a narrow range
+    custom,       ///< by `factor`, before
+    custom_last,  ///< by `factor`, after
+  };
+  Rule rule = Rule::none;
+  float factor = 1;  ///< of the custom rules
+
+  struct Factors {
+    float before = 1, after = 1;
+  };
+  Factors factors(int ranks) const;
+};
+
+}  // namespace zs
