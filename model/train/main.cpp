@@ -24,7 +24,7 @@ struct CommandLine {
   std::string config_path;
   std::vector<std::string> overrides;
   std::string dry_run;  // empty, "plan" or "full"
-  bool overwrite = false;
+  bool overwrite = false, verify_order = false;
   std::optional<Error> problem;  // told by one rank, like those of the configuration
 };
 
@@ -58,6 +58,7 @@ Loaded load(const CommandLine& line, const char* program) {
   loaded.job.dry_run = !line.dry_run.empty();
   loaded.job.full_plan = line.dry_run == "full";
   loaded.job.overwrite = line.overwrite;
+  loaded.job.verify_order = line.verify_order;
   loaded.job.config_path = line.config_path;
   std::error_code failed;
   const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
@@ -132,6 +133,9 @@ int parse_and_run(int argc, char** argv) {
                "buffer")
       ->check(CLI::IsMember({"plan", "full"}));
   app.add_flag("--overwrite", line.overwrite, "replace the run in a named run.dir");
+  app.add_flag("--verify-order", line.verify_order,
+               "check that events order every conflicting access to memory, in the first two steps and the first validation of every rank "
+               "(with --dry-run: in the plan); exit code 70 if not");
   app.add_flag("--help-config", wants_keys, "list every key of the configuration");
   app.set_version_flag("--version", std::string("zshard ") + zs::version());
   try {

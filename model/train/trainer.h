@@ -12,6 +12,7 @@
 #include "model/train/plan.h"
 #include "model/train/session.h"
 #include "runtime/device/cpu_topology.h"
+#include "runtime/device/step_verifier.h"
 
 namespace zs {
 
@@ -19,6 +20,7 @@ struct TrainJob {
   Config config;
   bool dry_run = false;
   bool full_plan = false;      ///< a dry run lists every buffer
+  bool verify_order = false;   ///< of the plan in a dry run, else of the first steps
   bool overwrite = false;      ///< of a named run directory that holds a run
   std::string config_path;     ///< data is looked up beside it too
   std::string program_folder;  ///< and there
@@ -50,6 +52,9 @@ class Trainer {
   int step(std::int64_t step, StepMetrics& metrics);
   void check_finite(std::int64_t step, const StepResult& result) const;
   bool is_validated(std::int64_t step) const;
+  /// Steps 1 and 2, and the first that ends with a validation.
+  bool is_verified(std::int64_t step) const;
+  int check_order(std::int64_t step);
   void report(const StepMetrics& metrics, double seconds_left);
   void finish(std::int64_t steps_done, bool was_stopped);
   void print_sample();
@@ -64,6 +69,7 @@ class Trainer {
   TrainPlan plan_;
   std::string run_dir_;
   std::unique_ptr<Device> device_;
+  std::optional<StepVerifier> verifier_;
   std::unique_ptr<Session> session_;
   std::optional<MetricsLog> log_;
   bool is_terminal_ = false;

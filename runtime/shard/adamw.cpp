@@ -100,7 +100,9 @@ void AdamW::update(std::size_t unit) {
   const Buffer master = flat.master_buffer(), grad = flat.grad_buffer(), m = moments_[unit].m.buffer(DType::f32, elems),
                v = moments_[unit].v.buffer(DType::f32, elems), narrow = flat.narrow_buffer(), step = scalars();
   std::vector<Buffer> writes{master, m, v};
-  if (!narrow.empty()) writes.push_back(narrow);
+  for (const Range& range : moments_[unit].ranges) {
+    if (!narrow.empty()) writes.push_back(narrow.slice(range.offset, range.count));  // its padding stays zero
+  }
   context.launch({"adamw:" + flat.name, {master, grad, m, v, step}, std::move(writes)},
                  [&kernels = context.kernels(), master, grad, m, v, narrow, step, ranges = moments_[unit].ranges,
                   config = config_](ExecContext& exec) {

@@ -1,4 +1,5 @@
 #include "runtime/tensor/autograd.h"
+#include "runtime/tensor/declare_gradient.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {
@@ -9,13 +10,13 @@ void embedding_gradients(const Tensor& dy, const Tensor& ids, Parameter& table, 
   const std::int64_t time = ids.shape()[-1], width = table.shape()[1];
   const Buffer in = dy.buffer(), index = ids.buffer();
   const auto dtable = table.grad_target();
-  context.launch({"embedding_backward", {in, index, dtable.buffer}, {dtable.buffer}},
+  context.launch(declare_gradient({"embedding_backward", {in, index}}, dtable),
                  [&kernels = context.kernels(), in, index, dtable, width](ExecContext& exec) {
                    kernels.embedding_backward(exec, dtable.buffer, index, in, width, dtable.beta);
                  });
   if (positions == nullptr) return;
   const auto dpositions = positions->grad_target();
-  context.launch({"position_backward", {in, dpositions.buffer}, {dpositions.buffer}},
+  context.launch(declare_gradient({"position_backward", {in}}, dpositions),
                  [&kernels = context.kernels(), in, dpositions, time, width](ExecContext& exec) {
                    kernels.position_backward(exec, dpositions.buffer, in, time, width, dpositions.beta);
                  });
