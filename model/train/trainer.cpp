@@ -188,7 +188,13 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   const auto start = Clock::now();
   const double lr = learning_rate(config_.train, step - 1);
   session_->enqueue_step(step, static_cast<float>(lr), reader(dataset_->train), is_stop_requested());
-  const StepResult result = session_->finish_step();
+  StepResult result;
+  try {
+    result = session_->finish_step();
+  } catch (const OrderMismatch& error) {  // the same on every rank
+    if (is_first()) fmt::print(stderr, "{}{}\n", is_terminal_ ? "\n" : "", error_line(error, fmt::format("step {}", step)));
+    return static_cast<int>(error.code());
+  }
   const double seconds = seconds_since(start);
   const std::int64_t tokens = config_.train.global_batch * config_.train.sequence;
   metrics = {.step = step,

@@ -41,11 +41,14 @@ Scheduler& ShardedRuntime::scheduler() {
 void ShardedRuntime::run(const std::vector<Action>& actions) {
   actions_.insert(actions_.end(), actions.begin(), actions.end());
   if (log_) log_->insert(log_->end(), actions.begin(), actions.end());
+  order_check_.note(actions, mode_);
   executor_.run(actions);
 }
 
 void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last) {
   actions_.clear();
+  mode_ = mode;
+  is_last_ = is_last;
   scheduler().begin_micro_batch(mode, is_last);
 }
 
@@ -83,6 +86,7 @@ void ShardedRuntime::end_micro_batch() {
   }
   context_.device().memory().set_owner({});
   run(scheduler().end_micro_batch());
+  if (mode_ == Mode::train && is_last_) order_check_.compare();
   for (auto& unit : executor_.units()) {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();
   }
@@ -97,6 +101,7 @@ void ShardedRuntime::end_micro_batch() {
 void ShardedRuntime::abandon() {
   context_.device().memory().set_owner({});
   run(scheduler().abandon());
+  order_check_.forget();
   for (auto& unit : executor_.units()) {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();
   }

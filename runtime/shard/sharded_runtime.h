@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/shard/executor.h"
+#include "runtime/shard/order_check.h"
 #include "runtime/shard/scheduler.h"
 
 namespace zs {
@@ -41,6 +42,10 @@ class ShardedRuntime : private ParameterOwner {
   /// After an exception that every rank saw alike: drops the micro-batch and leaves the runtime ready for another.
   void abandon();
 
+  /// Turns an OrderMismatch that a synchronize threw, on every rank, into one that says what each rank did. Collective; blocks.
+  [[noreturn]] void explain(const OrderMismatch& mismatch) { order_check_.explain(mismatch); }
+
+  OrderCheck& order_check() { return order_check_; }
   Executor& executor() { return executor_; }
   const Executor& executor() const { return executor_; }
   Scheduler& scheduler();
@@ -61,6 +66,9 @@ class ShardedRuntime : private ParameterOwner {
   Context& context_;
   ShardOptions options_;
   Executor executor_;
+  OrderCheck order_check_{executor_};
+  Mode mode_ = Mode::train;
+  bool is_last_ = false;
   std::vector<std::string> names_;
   std::unique_ptr<Scheduler> scheduler_;  // made at first use, when all units are known
   std::unordered_map<const Parameter*, int> unit_of_;

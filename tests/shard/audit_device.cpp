@@ -115,11 +115,12 @@ AuditDevice::Bytes AuditDevice::filled(const Bytes& memory, const Bytes& said, c
 AuditDevice::Bytes AuditDevice::run(const OpInfo& info, const Work& work, const Buffer& scratch, const Bytes& memory) {
   std::memcpy(allocator_.begin(), memory.data(), memory.size());
   context_.set_scratch(scratch);
+  threw_ = false;
   try {
     work(context_);
   } catch (const Error& error) {
-    if (error.code() != ExitCode::internal) throw;
-    find(info, fmt::format("fails on other memory: {}", error.what()));
+    threw_ = true;
+    if (error.code() == ExitCode::internal) find(info, fmt::format("fails on other memory: {}", error.what()));
   }
   return Bytes(allocator_.begin(), allocator_.begin() + memory.size());
 }
@@ -180,6 +181,7 @@ void AuditDevice::audit_uses(const OpInfo& info, const Work& work, const Buffer&
       Bytes changed = before;
       if (buffer.bytes() > 0) change(buffer, changed.data() + offset(buffer), (how + rank_) % kChanges);
       const Bytes after = run(info, work, scratch, changed);
+      is_read = is_read || threw_;
       for (std::size_t i = 0; i < said.size(); ++i) {
         is_read = is_read || differs(plain, after, i);
         ever_changed[i] |= differs(after, changed, i);

@@ -94,6 +94,7 @@ class AuditDevice final : public Device {
   std::array<AuditStream, kStreamRoles> streams_;
   std::vector<std::string> findings_;
   std::set<std::string> audited_;
+  bool threw_ = false;                // the last run; an op may exist for that
   std::map<std::string, int> times_;  // by name and sizes
 };
 

@@ -8,6 +8,8 @@
 #include <sstream>
 
 #include "model/train/session.h"
+#include "runtime/shard/checkpoint.h"
+#include "tests/model/temp_dir.h"
 #include "tests/shard/audit_device.h"
 #include "tests/shard/chain_model.h"
 #include "tests/shard/tiny_training.h"
@@ -26,6 +28,7 @@ struct Audit {
 Audit audit_training(const Config& config) {
   Audit audit;
   std::mutex mutex;
+  const TempDir folder;
   const auto body = [&](World& world) {
     AuditDevice device(std::int64_t{8} << 20, world.rank());
     {
@@ -43,7 +46,12 @@ Audit audit_training(const Config& config) {
         session.finish_step();
       }
       session.validate(read);
+      save({world, session.runtime().executor(), session.optimizer()}, folder.path(), {.step = 2, .attributes = {}});
       session.next_token_logits({1, 2, 3});
+      try {
+        session.runtime().explain(OrderMismatch(1));  // exchanges the lists of the second step
+      } catch (const OrderMismatch&) {
+      }
     }
     const std::lock_guard lock(mutex);
     audit.findings.insert(audit.findings.end(), device.findings().begin(), device.findings().end());
