@@ -12,6 +12,7 @@
 #include "tests/model/temp_dir.h"
 #include "tests/shard/audit_device.h"
 #include "tests/shard/chain_model.h"
+#include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
 
 namespace zs::test {
@@ -24,8 +25,8 @@ struct Audit {
   Names ops;
 };
 
-/// Two steps, a validation and a sample of a small model, on two ranks.
-Audit audit_training(const Config& config) {
+/// Two steps, a validation, a sample and a checkpoint of a small model, on every rank.
+Audit audit_training(const Config& config, int ranks = 2) {
   Audit audit;
   std::mutex mutex;
   const TempDir folder;
@@ -57,7 +58,7 @@ Audit audit_training(const Config& config) {
     audit.findings.insert(audit.findings.end(), device.findings().begin(), device.findings().end());
     audit.ops.insert(device.audited().begin(), device.audited().end());
   };
-  run_local_world(2, {.timeout_s = 60}, body);
+  run_local_world(ranks, {.timeout_s = 60}, body);
   return audit;
 }
 
@@ -154,6 +155,16 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
     config.train.deterministic = deterministic;
     if (!deterministic) config.precision.param = "bf16";
     seen.merge(audit_training(config).ops);
+  }
+  for (const char* scheme : {"hsdp small each", "nested", "zero3 k"}) {
+    Config config = small_config();
+    config.train.deterministic = false;
+    config.train.global_batch = 8;
+    choose_scheme(config, scheme_of(scheme, 4));
+    const Audit audit = audit_training(config, 4);
+    CAPTURE(scheme);
+    CHECK(fmt::format("{}", fmt::join(audit.findings, "; ")) == "");
+    seen.insert(audit.ops.begin(), audit.ops.end());
   }
   for (const std::string& name : names_in_sources()) {
     CAPTURE(name);

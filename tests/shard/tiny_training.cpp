@@ -49,6 +49,14 @@ Config tiny_config() {
   return config;
 }
 
+void choose_scheme(Config& config, const SchemeOptions& scheme) {
+  config.shard.strategy = name_of(scheme.strategy);
+  config.shard.group_size = scheme.group_size;
+  config.shard.reshard_after_forward = scheme.reshard_after_forward;
+  config.shard.reduce_every_micro_batch = scheme.reduce_every_micro_batch;
+  config.shard.all_reduce_every_micro_batch = scheme.all_reduce_every_micro_batch;
+}
+
 TinyResult train_tiny(World& world, const Config& config, const TinyOptions& options) {
   const std::uint64_t seed = options.is_calm || options.perturb_seed != 0 ? options.perturb_seed : perturb_seed_of_environment();
   const DeviceOptions device_options{.threads = options.threads, .cpus = {}, .sync_timeout_s = 120, .perturb_seed = seed};

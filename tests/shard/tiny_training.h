@@ -37,6 +37,8 @@ struct TinyOptions {
 
 /// 3 blocks of width 32, sequences of 16, 24 micro-batches a step, deterministic.
 Config tiny_config();
+/// As the keys of a configuration say it.
+void choose_scheme(Config& config, const SchemeOptions& scheme);
 
 /// The same on every rank of `world`, and every rank's work verified: Error(internal) when no event orders a conflict. Samples are a
 /// function of their number alone.
