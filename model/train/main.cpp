@@ -25,7 +25,7 @@ struct CommandLine {
   std::string config_path;
   std::vector<std::string> overrides;
   std::string dry_run;  // empty, "plan" or "full"
-  bool overwrite = false;
+  bool overwrite = false, verify_order = false;
   std::string resume;
   std::optional<Error> problem;  // told by one rank, like those of the configuration
 };
@@ -61,6 +61,7 @@ Loaded load(const CommandLine& line, const char* program) {
   loaded.job.full_plan = line.dry_run == "full";
   loaded.job.overwrite = line.overwrite;
   loaded.job.resume = line.resume;
+  loaded.job.verify_order = line.verify_order;
   loaded.job.config_path = line.config_path;
   std::error_code failed;
   const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
@@ -141,6 +142,9 @@ int parse_and_run(int argc, char** argv) {
       ->check([](const std::string& text) { return text.empty() ? std::string("needs latest, latest-valid or a folder") : std::string(); });
   app.add_flag("--overwrite", line.overwrite, "replace the run in a named run.dir; with --resume, its checkpoints after the named one");
   app.add_option("--verify", verified, "read every byte of a checkpoint, or of all of a run, and stop; no configuration is needed");
+  app.add_flag("--verify-order", line.verify_order,
+               "check that events order every conflicting access to memory, in the first two steps and the first validation of every rank "
+               "(with --dry-run: in the plan); exit code 70 if not");
   app.add_flag("--help-config", wants_keys, "list every key of the configuration");
   app.set_version_flag("--version", std::string("zshard ") + zs::version());
   try {

@@ -124,7 +124,11 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
 }
 
 StepResult Session::finish_step() {
-  device_.synchronize();
+  try {
+    device_.synchronize();
+  } catch (const OrderMismatch& mismatch) {
+    runtime_.explain(mismatch);
+  }
   const std::int64_t* status = status_.buffer(DType::i64, kStatus).as<std::int64_t>();
   return {.losses = losses_in_order(global_micro_batches()),
           .grad_norm = *optimizer_->grad_norm().as<float>(),

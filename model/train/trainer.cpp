@@ -110,6 +110,7 @@ void Trainer::check_and_plan() {
   }
   if (config_.device == "cuda") Device::create(DeviceKind::cuda, {});
   plan_ = make_plan(config_, memory_demand().plan);
+  if (job_.dry_run && job_.verify_order) throw_if_out_of_order(verify_order(plan_.trace), "the plan of a step");
   if (job_.dry_run) return;
   check_memory();
   if (is_first() && job_.resume.empty()) check_run_dir({config_.run.dir, config_.name, job_.overwrite});
@@ -188,6 +189,7 @@ void Trainer::print_header() const {
   if (job_.dry_run) {
     fmt::print("{}\n{}", describe(plan_, config_, planned_ranks(), job_.full_plan),
                describe_budgets(memory_demand(), plan_.reserved_bytes, budgets()));
+    if (job_.verify_order) fmt::print("order verified: the plan of a step, {} entries\n", plan_.trace.size());
   }
   std::fflush(stdout);
 }
@@ -204,6 +206,7 @@ int Trainer::train() {
   bind_this_thread(share_.cpus);
   device_ = plan_.create_device(
       {.threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = kStepTimeouts * config_.comm.timeout_s, .memory = world_.arena()});
+  if (job_.verify_order) verifier_.emplace(*device_);
   session_ = std::make_unique<Session>(*device_, world_, config_);
   plan_.apply_order(session_->runtime());
   is_terminal_ = is_first() && prints_to_terminal();
@@ -285,10 +288,17 @@ std::optional<double> Trainer::ceiling_percent(const StepMetrics& metrics) const
 }
 
 int Trainer::step(std::int64_t step, StepMetrics& metrics) {
+  if (verifier_) is_verified(step) ? verifier_->resume() : verifier_->pause();
   const auto start = Clock::now();
   const double lr = learning_rate(config_.train, step - 1);
   session_->enqueue_step(step, static_cast<float>(lr), reader(dataset_->train), is_stop_requested());
-  const StepResult result = session_->finish_step();
+  StepResult result;
+  try {
+    result = session_->finish_step();
+  } catch (const OrderMismatch& error) {  // the same on every rank
+    if (is_first()) fmt::print(stderr, "{}{}\n", is_terminal_ ? "\n" : "", error_line(error, fmt::format("step {}", step)));
+    return static_cast<int>(error.code());
+  }
   const double seconds = seconds_since(start);
   const std::int64_t tokens = config_.train.global_batch * config_.train.sequence;
   metrics = {.step = step,
@@ -314,6 +324,9 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   if (is_validated(step)) {
     metrics.val_loss = static_cast<float>(session_->validate(reader(*dataset_->validation)));
   }
+  if (is_verified(step)) {
+    if (const int code = check_order(step); code != 0) return code;
+  }
   return result.should_stop ? static_cast<int>(ExitCode::stopped) : 0;
 }
 
@@ -336,6 +349,20 @@ void Trainer::check_finite(std::int64_t step, const StepResult& result) const {
 bool Trainer::is_validated(std::int64_t step) const {
   const std::int64_t every = config_.run.validate_every;
   return every > 0 && dataset_->validation && (step % every == 0 || step == config_.train.steps);
+}
+
+bool Trainer::is_verified(std::int64_t step) const {
+  return verifier_ && (step <= 2 || (is_validated(step) && step == std::min(config_.run.validate_every, config_.train.steps)));
+}
+
+int Trainer::check_order(std::int64_t step) {
+  VerifiedOrder order;
+  const int code = agreed(world_, [&] { order = verifier_->check(fmt::format("step {}", step)); });
+  if (code == 0 && is_first()) {
+    fmt::print("{}order verified: step {}, {} operations and {} waits of this rank\n", is_terminal_ ? "\n" : "", step, order.ops,
+               order.waits);
+  }
+  return code;
 }
 
 void Trainer::report(const StepMetrics& metrics, double seconds_left) {

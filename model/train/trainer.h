@@ -13,6 +13,7 @@
 #include "model/train/resume.h"
 #include "model/train/session.h"
 #include "runtime/device/cpu_topology.h"
+#include "runtime/device/step_verifier.h"
 
 namespace zs {
 
@@ -20,6 +21,7 @@ struct TrainJob {
   Config config;
   bool dry_run = false;
   bool full_plan = false;      ///< a dry run lists every buffer
+  bool verify_order = false;   ///< of the plan in a dry run, else of the first steps
   bool overwrite = false;      ///< of a named run directory that holds a run
   std::string resume;          ///< "latest", "latest-valid" or a folder; empty: a new run
   std::string config_path;     ///< data is looked up beside it too
@@ -60,6 +62,9 @@ class Trainer {
   int step(std::int64_t step, StepMetrics& metrics);
   void check_finite(std::int64_t step, const StepResult& result) const;
   bool is_validated(std::int64_t step) const;
+  /// Steps 1 and 2, and the first that ends with a validation.
+  bool is_verified(std::int64_t step) const;
+  int check_order(std::int64_t step);
   void report(const StepMetrics& metrics, double seconds_left);
   void finish(std::int64_t steps_done, bool was_stopped);
   void print_sample();
@@ -76,6 +81,7 @@ class Trainer {
   std::vector<std::string> changed_keys_;  // since the checkpoint
   std::string run_dir_;
   std::unique_ptr<Device> device_;
+  std::optional<StepVerifier> verifier_;
   std::unique_ptr<Session> session_;
   std::optional<MetricsLog> log_;
   bool is_terminal_ = false;

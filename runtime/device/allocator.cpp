@@ -44,11 +44,11 @@ void MemoryCounter::acquired(const std::string& label, const Buffer& block, cons
   trace_->add({TraceEntry::Kind::acquire, stream.role(), {label, {}, {block}}, -1, owner_, live_});
 }
 
-void MemoryCounter::released(const std::string& label, const Buffer& block, const Stream& stream) {
+void MemoryCounter::released(const std::string& label, const Buffer& block, const Stream& stream, const Event& last_use) {
   remove(label, block.bytes());
   layout_ ^= hash_of(block);
   if (trace_ == nullptr || !trace_->is_recording()) return;
-  trace_->add({TraceEntry::Kind::release, stream.role(), {label, {}, {block}}, -1, {}, live_});
+  trace_->add({TraceEntry::Kind::release, stream.role(), {label, {}, {block}}, last_use.id(), {}, live_});
 }
 
 void MemoryCounter::allocated(std::int64_t bytes) {
@@ -174,12 +174,12 @@ void Pool::count_allocation(std::int64_t bytes) {
 void Pool::give_back(Memory& memory, Stream& last_user, Event last_use) {
   if (memory.block_bytes_ == 0) return;
   const Buffer block = block_buffer(memory);
-  counter_.released(memory.label_, block, last_user);
   if (poison_) {
     last_user.enqueue({"poison", {}, {block}},
                       [block](ExecContext&) { std::memset(block.data, kPoison, static_cast<std::size_t>(block.bytes())); });
     last_user.record(last_use);
   }
+  counter_.released(memory.label_, block, last_user, last_use);
   if (slab_ && slab_->contains(memory.address_)) return slab_->give_back(memory.address_, memory.block_bytes_, last_user, last_use);
   free_[memory.block_bytes_].push_back({memory.address_, &last_user, std::move(last_use)});
 }

@@ -41,9 +41,9 @@ class MemoryCounter {
 
   void add(const std::string& label, std::int64_t bytes);
   void remove(const std::string& label, std::int64_t bytes);
-  /// The same for a block of a pool, acquired for `stream` or released by it.
+  /// The same for a block of a pool, acquired for `stream` or released by it as of `last_use`.
   void acquired(const std::string& label, const Buffer& block, const Stream& stream);
-  void released(const std::string& label, const Buffer& block, const Stream& stream);
+  void released(const std::string& label, const Buffer& block, const Stream& stream, const Event& last_use);
   /// A pool's allocation (bytes > 0) or deallocation (bytes < 0).
   void allocated(std::int64_t bytes);
 

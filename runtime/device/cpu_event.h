@@ -26,7 +26,7 @@ class CpuEventRecord final : public EventRecord {
   /// Host: one more stream will await this record.
   void add_user() { users_.fetch_add(1, std::memory_order_relaxed); }
 
-  std::int64_t id() const { return id_; }
+  std::int64_t id() const override { return id_; }
   const CpuStream& stream() const { return *stream_; }
   std::uint64_t position() const { return position_; }
 

@@ -54,8 +54,6 @@ class CpuStream final : public Stream {
   ~CpuStream() override;
 
   StreamRole role() const override { return role_; }
-  void enqueue(OpInfo info, Work work) override;
-  void synchronize() override;
 
   /// Ends the thread after what is enqueued and logs an error nobody has seen. False when that takes longer than `limit_s` (0: no
   /// limit): then the thread goes on by itself and this object must never be destroyed.
@@ -64,6 +62,9 @@ class CpuStream final : public Stream {
   std::string activity() const { return activity_.get(); }
 
  protected:
+  Buffer reserve_scratch(std::int64_t bytes) override;
+  void do_enqueue(OpInfo info, Work work, const Buffer& scratch) override;
+  void do_synchronize() override;
   EventRecord* do_record() override;
   void do_wait(EventRecord& record) override;
 

@@ -6,7 +6,7 @@ namespace {
 class MetaEventRecord final : public EventRecord {
  public:
   explicit MetaEventRecord(std::int64_t id) : id_(id) {}
-  std::int64_t id() const { return id_; }
+  std::int64_t id() const override { return id_; }
 
  private:
   void retire() noexcept override { delete this; }
@@ -15,14 +15,13 @@ class MetaEventRecord final : public EventRecord {
 
 }  // namespace
 
-void MetaStream::enqueue(OpInfo info, Work) {
-  const Buffer scratch = device_.scratch().reserve(*this, info.scratch_bytes);
-  if (!device_.trace().is_recording()) return;
-  if (!scratch.empty()) info.writes.push_back(scratch);
-  device_.trace().add({TraceEntry::Kind::op, role_, std::move(info), -1});
+Buffer MetaStream::reserve_scratch(std::int64_t bytes) { return device_.scratch().reserve(*this, bytes); }
+
+void MetaStream::do_enqueue(OpInfo info, Work, const Buffer&) {
+  if (device_.trace().is_recording()) device_.trace().add({TraceEntry::Kind::op, role_, std::move(info), -1});
 }
 
-void MetaStream::synchronize() { note(TraceEntry::Kind::sync, -1); }
+void MetaStream::do_synchronize() { note(TraceEntry::Kind::sync, -1); }
 
 EventRecord* MetaStream::do_record() {
   const std::int64_t id = device_.next_record_id();
@@ -30,7 +29,7 @@ EventRecord* MetaStream::do_record() {
   return new MetaEventRecord(id);
 }
 
-void MetaStream::do_wait(EventRecord& record) { note(TraceEntry::Kind::wait, dynamic_cast<MetaEventRecord&>(record).id()); }
+void MetaStream::do_wait(EventRecord& record) { note(TraceEntry::Kind::wait, record.id()); }
 
 void MetaStream::note(TraceEntry::Kind kind, std::int64_t record_id) {
   if (device_.trace().is_recording()) device_.trace().add({kind, role_, {}, record_id});

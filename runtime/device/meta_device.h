@@ -14,10 +14,11 @@ class MetaStream final : public Stream {
  public:
   MetaStream(StreamRole role, MetaDevice& device) : role_(role), device_(device) {}
   StreamRole role() const override { return role_; }
-  void enqueue(OpInfo info, Work work) override;
-  void synchronize() override;
 
  protected:
+  Buffer reserve_scratch(std::int64_t bytes) override;
+  void do_enqueue(OpInfo info, Work work, const Buffer& scratch) override;
+  void do_synchronize() override;
   EventRecord* do_record() override;
   void do_wait(EventRecord& record) override;
 

@@ -23,10 +23,14 @@ struct Access {
   std::size_t entry;
 };
 
+constexpr std::size_t kNone = ~std::size_t{0};
+
 /// What happened to one range of addresses whose bytes have always been used alike, per stream, oldest first.
 struct History {
   std::uint64_t end = 0;
   std::array<std::vector<Access>, kStreamRoles> reads, writes;
+  std::size_t block = kNone;     // the entry that acquired it
+  std::size_t released = kNone;  // the one that released it, unless acquired since
 };
 
 struct Range {
@@ -45,6 +49,8 @@ class Verifier {
   }
 
  private:
+  using Conflicts = std::map<std::size_t, Range>;  // by earlier entry
+
   void step(std::size_t index) {
     const TraceEntry& entry = entries_[index];
     Clock& clock = clocks_[static_cast<int>(entry.stream)];
@@ -59,8 +65,31 @@ class Verifier {
         break;
       case TraceEntry::Kind::sync: join(clocks_[kHost], clock); break;
       case TraceEntry::Kind::acquire:
-      case TraceEntry::Kind::release: break;  // what orders a block's users are the events around them
+        visit(entry.op.writes.front(), [&](Range, History& history) {
+          history.block = index;
+          history.released = kNone;
+        });
+        break;
+      case TraceEntry::Kind::release: release(index); break;
     }
+  }
+
+  /// The block was its last user's until now, read or not: that counts as a write.
+  void release(std::size_t index) {
+    const TraceEntry& entry = entries_[index];
+    const auto record = records_.find(entry.record_id);
+    const int stream = static_cast<int>(entry.stream);
+    const Clock clock = record == records_.end() ? Clock{} : record->second;
+    Conflicts conflicts;
+    visit(entry.op.writes.front(), [&](Range range, History& history) {
+      history.released = index;
+      if (record == records_.end()) return;  // before the trace
+      check(history.writes, clock, stream, range, conflicts);
+      check(history.reads, clock, stream, range, conflicts);
+      auto& writes = history.writes[stream];
+      if (writes.empty() || writes.back().time <= clock[stream]) writes.push_back({clock[stream], index});
+    });
+    for (const auto& [earlier, range] : conflicts) report(earlier, index, range);
   }
 
   void op(std::size_t index) {
@@ -69,37 +98,45 @@ class Verifier {
     Clock& clock = clocks_[stream];
     join(clock, clocks_[kHost]);
     const Access access{clock[stream] + 1, index};
-    std::map<std::size_t, Range> conflicts;  // by earlier op
-    for (const Buffer& buffer : entry.op.reads) visit(buffer, access, stream, false, conflicts);
-    for (const Buffer& buffer : entry.op.writes) visit(buffer, access, stream, true, conflicts);
+    Conflicts conflicts;
+    for (const Buffer& buffer : entry.op.reads) use(buffer, access, stream, false, conflicts);
+    for (const Buffer& buffer : entry.op.writes) use(buffer, access, stream, true, conflicts);
     clock[stream] = access.time;
     for (const auto& [earlier, range] : conflicts) report(earlier, index, range);
   }
 
-  void visit(const Buffer& buffer, const Access& access, int stream, bool is_write, std::map<std::size_t, Range>& conflicts) {
+  template <class Visitor>
+  void visit(const Buffer& buffer, const Visitor& visitor) {
     if (buffer.bytes() <= 0) return;
     const auto begin = reinterpret_cast<std::uint64_t>(buffer.data);
     const std::uint64_t end = begin + static_cast<std::uint64_t>(buffer.bytes());
-    for (auto piece = cut(begin, end); piece != pieces_.end() && piece->first < end; ++piece) {
-      History& history = piece->second;
-      check(history.writes, stream, {piece->first, history.end}, conflicts);
-      if (is_write) check(history.reads, stream, {piece->first, history.end}, conflicts);
+    for (auto piece = cut(begin, end); piece != pieces_.end() && piece->first < end; ++piece)
+      visitor(Range{piece->first, piece->second.end}, piece->second);
+  }
+
+  void use(const Buffer& buffer, const Access& access, int stream, bool is_write, Conflicts& conflicts) {
+    const Clock& clock = clocks_[stream];
+    visit(buffer, [&](Range range, History& history) {
+      if (history.released != kNone) add(conflicts, history.released, range);
+      check(history.writes, clock, stream, range, conflicts);
+      if (is_write) check(history.reads, clock, stream, range, conflicts);
       auto& accesses = (is_write ? history.writes : history.reads)[stream];
       if (accesses.empty() || accesses.back().entry != access.entry) accesses.push_back(access);
+    });
+  }
+
+  static void check(const std::array<std::vector<Access>, kStreamRoles>& earlier, const Clock& clock, int stream, Range range,
+                    Conflicts& conflicts) {
+    for (int other = 0; other < kStreamRoles; ++other) {
+      if (other == stream) continue;
+      for (auto access = earlier[other].rbegin(); access != earlier[other].rend() && access->time > clock[other]; ++access)
+        add(conflicts, access->entry, range);
     }
   }
 
-  void check(const std::array<std::vector<Access>, kStreamRoles>& earlier, int stream, Range range,
-             std::map<std::size_t, Range>& conflicts) const {
-    for (int other = 0; other < kStreamRoles; ++other) {
-      if (other == stream) continue;
-      const std::int64_t known = clocks_[stream][other];
-      for (auto access = earlier[other].rbegin(); access != earlier[other].rend() && access->time > known; ++access) {
-        const auto [found, is_new] = conflicts.try_emplace(access->entry, range);
-        if (is_new) continue;
-        found->second = {std::min(found->second.begin, range.begin), std::max(found->second.end, range.end)};
-      }
-    }
+  static void add(Conflicts& conflicts, std::size_t earlier, Range range) {
+    const auto [found, is_new] = conflicts.try_emplace(earlier, range);
+    if (!is_new) found->second = {std::min(found->second.begin, range.begin), std::max(found->second.end, range.end)};
   }
 
   /// Makes pieces cover exactly [begin, end); returns the first.
@@ -126,12 +163,26 @@ class Verifier {
   }
 
   void report(std::size_t first, std::size_t second, Range range) {
-    const TraceEntry &a = entries_[first], &b = entries_[second];
-    violations_.push_back(
-        {first, second,
-         fmt::format("no event orders '{}' (entry {}, stream '{}') before '{}' (entry {}, stream '{}'): both use "
-                     "{} bytes at {:#x}, and at least one writes them",
-                     a.op.name, first, name_of(a.stream), b.op.name, second, name_of(b.stream), range.end - range.begin, range.begin)});
+    const std::string bytes = fmt::format("{} bytes{} at {:#x}", range.end - range.begin, block_text(range), range.begin);
+    const bool is_late = entries_[first].kind == TraceEntry::Kind::release && pieces_.find(range.begin)->second.released == first;
+    std::string message = is_late ? fmt::format("{} uses {} after {}", text_of(second), bytes, text_of(first))
+                                  : fmt::format("no event orders {} before {}: both use {}, and at least one writes them", text_of(first),
+                                                text_of(second), bytes);
+    violations_.push_back({first, second, std::move(message)});
+  }
+
+  std::string text_of(std::size_t index) const {
+    const TraceEntry& entry = entries_[index];
+    const bool is_op = entry.kind == TraceEntry::Kind::op;
+    return fmt::format("{}'{}' (entry {}, stream '{}')", is_op ? "" : "the release of ", entry.op.name, index, name_of(entry.stream));
+  }
+
+  /// " of 'full_param' of blocks.1", where that is known.
+  std::string block_text(Range range) const {
+    const std::size_t block = pieces_.find(range.begin)->second.block;
+    if (block == kNone) return "";
+    const std::string& owner = entries_[block].owner;
+    return fmt::format(" of '{}'{}{}", entries_[block].op.name, owner.empty() ? "" : " of ", owner);
   }
 
   const std::vector<TraceEntry>& entries_;

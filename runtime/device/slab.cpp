@@ -61,11 +61,12 @@ void Slab::give_back(void* address, std::int64_t bytes, Stream& last_user, const
   if (std::next(at) != free_.end()) join(at, std::next(at));
 }
 
-/// Makes one piece of two neighbours with one last user, whose later event covers both.
+/// Makes one piece of two neighbours that were last used up to the same point. Others stay apart: with one event for both, who takes over
+/// the older would wait for the newer.
 Slab::Pieces::iterator Slab::join(Pieces::iterator left, Pieces::iterator right) {
   Piece &a = left->second, &b = right->second;
   if (left->first + a.bytes != right->first || a.last_user != b.last_user) return right;
-  if (a.last_use.is_before(b.last_use)) a.last_use = std::move(b.last_use);
+  if (a.last_use.is_before(b.last_use) || b.last_use.is_before(a.last_use)) return right;
   a.bytes += b.bytes;
   free_.erase(right);
   return left;

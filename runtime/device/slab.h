@@ -8,8 +8,8 @@ namespace zs {
 
 /// One range of memory from which a Pool cuts blocks of any size: always the lowest addresses where a block fits. Neighbours that are free
 /// join, so that what is left between the blocks stays usable; places depend on the sequence of sizes alone, so that the meta device finds
-/// out how long a range a run needs. Each free piece knows who used it last: a stream that takes it over waits for that. Does not own the
-/// memory; one host thread uses it.
+/// out how long a range a run needs. Each free piece knows its last use: a stream that takes it over waits for that, and for no other.
+/// Does not own the memory; one host thread uses it.
 class Slab {
  public:
   Slab(void* address, std::int64_t bytes);

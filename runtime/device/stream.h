@@ -92,6 +92,8 @@ class EventRecord {
  public:
   EventRecord(const EventRecord&) = delete;
   EventRecord& operator=(const EventRecord&) = delete;
+  /// Unique within the device; what the trace calls it.
+  virtual std::int64_t id() const = 0;
 
  protected:
   EventRecord() = default;
@@ -129,6 +131,13 @@ class Event {
     const auto source = static_cast<std::size_t>(source_);
     return clock_[source] < other.clock_[source];
   }
+  /// Whether whoever waits for this one need not wait for `other`, an event of any stream of the device.
+  bool implies(const Event& other) const {
+    const auto source = static_cast<std::size_t>(other.source_);
+    return other.clock_[source] <= clock_[source];
+  }
+  /// Of the latest record, as in the trace; -1 when there is none.
+  std::int64_t id() const { return latest_ ? latest_->id() : -1; }
 
  private:
   friend class Stream;
@@ -152,6 +161,9 @@ class Event {
 /// device's streams. The first exception that work throws poisons the stream: later work is skipped, waits on its later
 /// events are poisoned too, and the next synchronize (of this stream or of one that waited for it) throws it again. After
 /// that synchronize the stream is usable again; events recorded before it poison nobody any more.
+///
+/// As few events as there can be: a wait reaches the back end with the next work, record or synchronize, if nothing else that the stream
+/// has waited for implies it by then, directly or by way of other streams; two records with nothing between them are one.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -161,31 +173,28 @@ class Stream {
   virtual StreamRole role() const = 0;
   /// Work must not capture std::shared_ptr or other atomically counted owners that the host shares (see EventRecord): it
   /// captures Buffers and values. It is destroyed on the stream, whether it ran or was skipped.
-  virtual void enqueue(OpInfo info, Work work) = 0;
-  void record(Event& event) {
-    ++clock_[static_cast<std::size_t>(role())];
-    event.adopt(do_record());
-    event.source_ = role();
-    event.clock_ = clock_;
-  }
-  /// Asks nothing of the stream when earlier waits order it behind the event already, directly or by way of other streams.
-  void wait(const Event& event) {
-    const auto source = static_cast<std::size_t>(event.source_);
-    if (!event.latest_ || event.clock_[source] <= clock_[source]) return;
-    do_wait(*event.latest_);
-    for (std::size_t i = 0; i < clock_.size(); ++i) clock_[i] = std::max(clock_[i], event.clock_[i]);
-  }
+  void enqueue(OpInfo info, Work work);
+  void record(Event& event);
+  void wait(const Event& event);
   /// Blocks the host until all work enqueued so far is done; throws the first exception of that work, once. Throws
   /// SyncTimeout after the device's sync_timeout_s.
-  virtual void synchronize() = 0;
+  void synchronize();
 
  protected:
   Stream() = default;
+  /// Working memory for the op that is enqueued next: may make the stream wait and record.
+  virtual Buffer reserve_scratch(std::int64_t bytes) = 0;
+  virtual void do_enqueue(OpInfo info, Work work, const Buffer& scratch) = 0;
   virtual EventRecord* do_record() = 0;
   virtual void do_wait(EventRecord& record) = 0;
+  virtual void do_synchronize() = 0;
 
  private:
+  void flush_waits();
+
   StreamClock clock_{};
+  std::vector<Event> waits_;  // asked for, and not yet known to the back end
+  Event last_record_;         // is_recorded: of what is enqueued now
 };
 
 /// A stream did not finish in time; the message names what every busy stream was running.

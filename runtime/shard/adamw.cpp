@@ -112,10 +112,13 @@ void AdamW::update(std::size_t unit) {
   const Buffer master = flat.master_buffer(), grad = flat.grad_buffer(), m = moments_[unit].m.buffer(DType::f32, elems),
                v = moments_[unit].v.buffer(DType::f32, elems), narrow = flat.narrow_buffer(), step = scalars();
   std::vector<Buffer> writes{master, m, v};
-  if (!narrow.empty()) writes.push_back(narrow);
+  std::vector<Range> ranges = trained_ranges(unit);
+  for (const Range& range : ranges) {
+    if (!narrow.empty()) writes.push_back(narrow.slice(range.offset, range.count));  // its padding stays zero
+  }
   context.launch(
       {"adamw:" + flat.name, {master, grad, m, v, step}, std::move(writes)},
-      [&kernels = context.kernels(), master, grad, m, v, narrow, step, ranges = trained_ranges(unit), config = config_](ExecContext& exec) {
+      [&kernels = context.kernels(), master, grad, m, v, narrow, step, ranges = std::move(ranges), config = config_](ExecContext& exec) {
         for (const Range& r : ranges) {
           kernels.adamw(exec, master.slice(r.offset, r.count), m.slice(r.offset, r.count), v.slice(r.offset, r.count),
                         narrow.empty() ? Buffer{} : narrow.slice(r.offset, r.count), grad.slice(r.offset, r.count), step,

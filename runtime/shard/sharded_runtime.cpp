@@ -45,11 +45,14 @@ Scheduler& ShardedRuntime::scheduler() {
 void ShardedRuntime::run(const std::vector<Action>& actions) {
   actions_.insert(actions_.end(), actions.begin(), actions.end());
   if (log_) log_->insert(log_->end(), actions.begin(), actions.end());
+  order_check_.note(actions, mode_);
   executor_.run(actions);
 }
 
 void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last) {
   actions_.clear();
+  mode_ = mode;
+  is_last_ = is_last;
   for (std::size_t unit = 0; unit < executor_.units().size(); ++unit) {
     const auto& parameters = executor_.units()[unit].parameters;
     const bool is_frozen = std::none_of(parameters.begin(), parameters.end(), [](const Parameter* p) { return p->is_trainable(); });
@@ -92,6 +95,7 @@ void ShardedRuntime::end_micro_batch() {
   }
   context_.device().memory().set_owner({});
   run(scheduler().end_micro_batch());
+  if (mode_ == Mode::train && is_last_) order_check_.compare();
   for (auto& unit : executor_.units()) {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();
   }
@@ -130,6 +134,7 @@ void ShardedRuntime::set_prefetch(ExecOrder::Phase phase, int unit, std::vector<
 void ShardedRuntime::abandon() {
   context_.device().memory().set_owner({});
   run(scheduler().abandon());
+  order_check_.forget();
   for (auto& unit : executor_.units()) {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();
   }

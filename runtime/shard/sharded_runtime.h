@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/shard/executor.h"
+#include "runtime/shard/order_check.h"
 #include "runtime/shard/scheduler.h"
 
 namespace zs {
@@ -65,6 +66,10 @@ class ShardedRuntime : private ParameterOwner {
   /// What is gathered ahead when `unit` runs, instead of the recorded order; empty: nothing.
   void set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets);
 
+  /// Turns an OrderMismatch that a synchronize threw, on every rank, into one that says what each rank did. Collective; blocks.
+  [[noreturn]] void explain(const OrderMismatch& mismatch) { order_check_.explain(mismatch); }
+
+  OrderCheck& order_check() { return order_check_; }
   Executor& executor() { return executor_; }
   const Executor& executor() const { return executor_; }
   Scheduler& scheduler();
@@ -86,6 +91,9 @@ class ShardedRuntime : private ParameterOwner {
   Context& context_;
   ShardOptions options_;
   Executor executor_;
+  OrderCheck order_check_{executor_};
+  Mode mode_ = Mode::train;
+  bool is_last_ = false;
   std::vector<std::string> names_;
   std::unique_ptr<Scheduler> scheduler_;  // made at first use, when all units are known
   std::unordered_map<const Parameter*, int> unit_of_;

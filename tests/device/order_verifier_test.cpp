@@ -186,7 +186,61 @@ TEST_CASE("memory that streams hand over through the pool is in order, and not w
   }
   REQUIRE(p.violations().empty());
   std::erase_if(p.entries(), [](const TraceEntry& entry) { return entry.kind == TraceEntry::Kind::wait; });
+  CHECK(p.violations().size() == 4);  // a use and a release of each
+}
+
+TEST_CASE("a block belongs to its user until it is released, used to the end or not") {
+  Program p;
+  Memory block = p.device->pool().acquire(64, p.unshard, "full_param");
+  const Buffer x = block.buffer(DType::u8, 64), y = p.buffer(64), z = p.buffer(64);
+  Program::op(p.unshard, "gather", {}, {x});
+  Program::order(p.unshard, p.compute);
+  Program::op(p.compute, "last use", {x}, {});
+  Program::order(p.compute, p.unshard);
+  Program::op(p.unshard, "elsewhere", {}, {z});
+  Program::op(p.compute, "something else", {y}, {});
+  block.release(p.compute);
+  const Memory again = p.device->pool().acquire(64, p.unshard, "full_param");
+  Program::op(p.unshard, "gather again", {}, {x});
+  CHECK(p.violations().empty());
+  const auto last_wait =
+      std::find_if(p.entries().rbegin(), p.entries().rend(), [](const auto& e) { return e.kind == TraceEntry::Kind::wait; });
+  p.entries().erase(std::next(last_wait).base());
+  const auto found = p.violations();
+  REQUIRE(found.size() == 1);
+  CHECK_THAT(found[0].message,
+             Catch::Contains("no event orders the release of 'full_param' (entry 10, stream 'compute') before 'gather again'"));
+}
+
+TEST_CASE("a use of a block that was given back is reported, on its last user's stream too") {
+  Program p;
+  const MemoryOwner owner(p.device->memory(), "blocks.1");
+  Memory block = p.device->pool().acquire(256, p.compute, "full_param");
+  const Buffer x = block.buffer(DType::u8, 256);
+  Program::op(p.compute, "use", {x}, {});
+  block.reset();
+  Program::op(p.compute, "late use", {x.slice(128, 64)}, {});
+  const auto found = p.violations();
+  REQUIRE(found.size() == 1);
+  CHECK_THAT(found[0].message, Catch::Contains("'late use' (entry 4, stream 'compute') uses 64 bytes of 'full_param' of blocks.1 at 0x"));
+  CHECK_THAT(found[0].message, Catch::Contains("after the release of 'full_param' (entry 3, stream 'compute')"));
+  const Memory again = p.device->pool().acquire(256, p.compute, "full_param");
+  Program::op(p.compute, "use", {x}, {});
   CHECK(p.violations().size() == 1);
+}
+
+TEST_CASE("a block given back as of an earlier event is its user's until that event only") {
+  Program p;
+  Memory block = p.device->pool().acquire(64, p.reduce, "full_grad");
+  const Buffer x = block.buffer(DType::u8, 64), y = p.buffer(64);
+  Program::op(p.reduce, "reduce", {x}, {});
+  Event reduced;
+  p.reduce.record(reduced);
+  Program::op(p.reduce, "another", {y}, {});
+  block.release(p.reduce, reduced);
+  const Memory again = p.device->pool().acquire(64, p.compute, "full_grad");
+  Program::op(p.compute, "fill", {}, {x});
+  CHECK(p.violations().empty());
 }
 
 TEST_CASE("each deleted wait of a sharded step is reported") {

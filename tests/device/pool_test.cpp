@@ -81,9 +81,10 @@ TEST_CASE("a block released after another stream's use waits for that stream") {
   Memory full = device->pool().acquire(256, unshard, "full");
   full.release(compute);
   Memory again = device->pool().acquire(256, unshard, "full");
+  unshard.enqueue({"use", {}, {again.buffer(DType::u8, 256)}}, [](ExecContext&) {});
   std::vector<TraceEntry> entries = device->trace().entries();
   std::erase_if(entries, [](const TraceEntry& e) { return e.kind == TraceEntry::Kind::acquire || e.kind == TraceEntry::Kind::release; });
-  REQUIRE(entries.size() == 2);
+  REQUIRE(entries.size() == 3);
   CHECK(entries[0].kind == TraceEntry::Kind::record);
   CHECK(entries[0].stream == StreamRole::compute);
   CHECK(entries[1].kind == TraceEntry::Kind::wait);

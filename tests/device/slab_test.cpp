@@ -104,7 +104,7 @@ TEST_CASE("a block cut from pieces of several streams waits for each of them, on
   b.reset();
   c.reset();
   const Memory whole = device->pool().acquire(384, compute, "whole");
-  CHECK(whole.bytes() == 384);
+  compute.enqueue({"use", {}, {whole.buffer(DType::u8, 384)}}, [](ExecContext&) {});
   CHECK(waits_in(device->trace()) == 2);  // not for its own
 }
 
@@ -117,12 +117,34 @@ TEST_CASE("a stream does not wait for a neighbour that it does not take over") {
   a.reset();
   b.reset();
   const Memory part = device->pool().acquire(128, compute, "part");
+  compute.synchronize();
   CHECK(waits_in(device->trace()) == 0);
   const Memory more = device->pool().acquire(64, compute, "more");
+  compute.synchronize();
   CHECK(waits_in(device->trace()) == 1);
 }
 
-TEST_CASE("a joined piece keeps the later of two uses") {
+TEST_CASE("of free neighbours with one last user each keeps its own last use") {
+  const auto device = make_device(DeviceKind::meta, 1024);
+  Stream &compute = device->stream(StreamRole::compute), &reduce = device->stream(StreamRole::reduce);
+  Memory old = device->pool().acquire(128, compute, "old"), recent = device->pool().acquire(128, compute, "recent");
+  const Memory fence = device->pool().acquire(768, compute, "fence");
+  device->trace().start();
+  old.reset();
+  Event event;
+  compute.record(event);
+  reduce.wait(event);
+  compute.enqueue({"use", {}, {recent.buffer(DType::u8, 128)}}, [](ExecContext&) {});
+  recent.reset();
+  const Memory again = device->pool().acquire(128, reduce, "again");  // where `old` was: its use is waited for already
+  reduce.synchronize();
+  CHECK(waits_in(device->trace()) == 1);
+  const Memory next = device->pool().acquire(128, reduce, "next");
+  reduce.synchronize();
+  CHECK(waits_in(device->trace()) == 2);
+}
+
+TEST_CASE("a block cut from two uses of one stream is ordered after both") {
   const auto device = make_device(DeviceKind::meta, 1024);
   Stream &compute = device->stream(StreamRole::compute), &reduce = device->stream(StreamRole::reduce);
   Memory a = device->pool().acquire(128, compute, "a"), b = device->pool().acquire(128, compute, "b");

@@ -338,6 +338,55 @@ TEST_CASE("CPUs that the system refuses are an error at the first synchronize") 
   CHECK_THROWS_WITH(device->synchronize(), Catch::Contains("cannot run on CPUs 4095"));
 }
 
+TEST_CASE("of waits that nothing comes between, those that others imply are left out") {
+  const auto device = Device::create(GENERATE(DeviceKind::cpu, DeviceKind::meta), patient());
+  Stream &unshard = device->stream(StreamRole::unshard), &compute = device->stream(StreamRole::compute),
+         &reduce = device->stream(StreamRole::reduce);
+  const auto work = [](Stream& stream) { stream.enqueue({"work"}, [](ExecContext&) {}); };
+  const auto waits = [&] {
+    const auto& entries = device->trace().entries();
+    return std::count_if(entries.begin(), entries.end(), [](const TraceEntry& entry) { return entry.kind == TraceEntry::Kind::wait; });
+  };
+  device->trace().start();
+  Event first, second, third;
+  work(unshard);
+  unshard.record(first);
+  work(unshard);
+  unshard.record(second);
+  reduce.wait(second);
+  work(reduce);
+  reduce.record(third);
+  CHECK(waits() == 1);
+  compute.wait(first);
+  compute.wait(third);  // after the second, which is after the first
+  compute.wait(second);
+  CHECK(waits() == 1);
+  work(compute);
+  CHECK(waits() == 2);
+  device->synchronize();
+}
+
+TEST_CASE("two records with nothing between them are one, and a wait between them counts") {
+  const auto device = Device::create(GENERATE(DeviceKind::cpu, DeviceKind::meta), patient());
+  Stream &unshard = device->stream(StreamRole::unshard), &compute = device->stream(StreamRole::compute);
+  Event first, second, third, fourth, other;
+  compute.enqueue({"work"}, [](ExecContext&) {});
+  compute.record(first);
+  compute.record(second);
+  CHECK(first.id() == second.id());
+  unshard.enqueue({"work"}, [](ExecContext&) {});
+  unshard.record(other);
+  compute.wait(other);
+  compute.record(third);
+  CHECK(third.id() != second.id());
+  CHECK(third.implies(other));
+  CHECK_FALSE(second.implies(other));
+  compute.enqueue({"work"}, [](ExecContext&) {});
+  compute.record(fourth);
+  CHECK(fourth.id() != third.id());
+  device->synchronize();
+}
+
 TEST_CASE("a delayed device gives the same results") {
   DeviceOptions options = patient();
   options.perturb_seed = GENERATE(1, 2, 3);

@@ -215,6 +215,21 @@ def run_dry(train, ranks, report):
         report.case(f"--dry-run, {'without mpirun' if ranks is None else f'{ranks} ranks'}", problems, result)
 
 
+def run_verified(train, ranks, report):
+    """--verify-order looks at the first two steps and the first validation, and at nothing else; at the plan in a dry run."""
+    for arguments, wanted in (
+        (["--set", "train.steps=5", "--set", "run.validate_every=4", "--set", "run.validate_batches=1"], ["step 1", "step 2", "step 4"]),
+        (["--dry-run"], ["the plan of a step"]),
+    ):
+        with tempfile.TemporaryDirectory(prefix="train_cli.") as name:
+            config = tiny_run.write_files(name)
+            result = harness.run(harness.launch(ranks, [train, config, "--verify-order", *arguments]), LIMIT_S, cwd=name)
+            found = [line.removeprefix("order verified: ").split(",")[0] for line in result.out.splitlines() if line.startswith("order verified: ")]
+            problems = [] if result.code == 0 else [f"exit code {result.code}"]
+            problems += [] if found == wanted else [f"verified {found}, wanted {wanted}"]
+            report.case(f"--verify-order {arguments[0]}, {'without mpirun' if ranks is None else f'{ranks} ranks'}", problems, result)
+
+
 def main():
     train = pathlib.Path(sys.argv[1]).resolve()
     words = sys.argv[2:]
@@ -222,10 +237,11 @@ def main():
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     report = harness.Report()
     if not words:
-        run_help(train, "--help", ["--set", "--dry-run", "--version", "--overwrite"], report)
+        run_help(train, "--help", ["--set", "--dry-run", "--version", "--overwrite", "--verify-order"], report)
         run_help(train, "--version", ["0.1.0"], report)
         for ranks in (None, 3):
             run_dry(train, ranks, report)
+            run_verified(train, ranks, report)
     for case in COMMAND_LINE + CONFIGURATION + DATA + MEMORY + OUTPUT:
         if not words or any(word in case.name for word in words):
             for ranks in case.ranks:

@@ -12,11 +12,7 @@ namespace {
 Config config_of(const SchemeCase& one) {
   Config config = tiny_config();
   config.train.global_batch = one.ranks * one.micro_batches;
-  config.shard.strategy = name_of(one.scheme.strategy);
-  config.shard.group_size = one.scheme.group_size;
-  config.shard.reshard_after_forward = one.scheme.reshard_after_forward;
-  config.shard.reduce_every_micro_batch = one.scheme.reduce_every_micro_batch;
-  config.shard.all_reduce_every_micro_batch = one.scheme.all_reduce_every_micro_batch;
+  choose_scheme(config, one.scheme);
   config.shard.prefetch = one.prefetch;
   return config;
 }

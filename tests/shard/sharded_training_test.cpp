@@ -14,7 +14,7 @@ bool is_same_run(const TinyResult& a, const TinyResult& b) {
 }
 
 const TinyResult& reference() {
-  static const TinyResult result = train_tiny(tiny_config(), {});
+  static const TinyResult result = train_tiny(tiny_config(), {.is_calm = true});
   return result;
 }
 
@@ -66,7 +66,8 @@ TEST_CASE("I1: the number of threads and an order recorded on the fly do not cha
   CHECK(is_same_run(train_tiny(tiny_config(), {.ranks = 2, .follows_plan = false}), reference()));
 }
 
-TEST_CASE("I1: seeded delays and poisoned freed memory do not change a bit", "[sharded]") {
+TEST_CASE("I1: seeded delays and poisoned freed memory do not change a bit",
+          "[sharded]") {  // the whole program runs so too: see meson.build
   const auto seed = static_cast<std::uint64_t>(GENERATE(1, 2));
   CHECK(is_same_run(train_tiny(tiny_config(), {.ranks = 2, .steps = 3, .perturb_seed = seed}), reference()));
 }
@@ -91,37 +92,6 @@ TEST_CASE("reducing once a step gives the same gradients up to rounding", "[shar
     CHECK(once.grad_norms[i] == Approx(reference().grad_norms[i]).epsilon(1e-4));
   }
   CHECK(once.losses.back() == Approx(reference().losses.back()).epsilon(1e-4));
-}
-
-TEST_CASE("the order verifier finds nothing in the executor's trace, and every deleted wait", "[sharded]") {
-  Config config = tiny_config();
-  config.train.global_batch = 4;  // two micro-batches a rank
-  config.shard.prefetch = GENERATE(0, 1, 2);
-  config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
-  CAPTURE(config.shard.prefetch, config.precision.param);
-  const std::vector<TraceEntry> trace = train_tiny(config, {.ranks = 2}).trace;
-  const auto violations = verify_order(trace);
-  CHECK((violations.empty() ? "" : violations.front().message) == "");
-
-  // A wait of the unshard stream may guard a block up to its release, later than its last declared use; what compute and
-  // reductions wait for is exact.
-  std::size_t waits = 0, unreported = 0;
-  for (std::size_t i = 0; i < trace.size(); ++i) {
-    if (trace[i].kind != TraceEntry::Kind::wait) continue;
-    const bool recorded_in_trace = std::any_of(trace.begin(), trace.begin() + static_cast<std::ptrdiff_t>(i), [&](const TraceEntry& entry) {
-      return entry.kind == TraceEntry::Kind::record && entry.record_id == trace[i].record_id;
-    });
-    if (!recorded_in_trace) continue;  // it orders what came before this step
-    auto mutated = trace;
-    mutated.erase(mutated.begin() + static_cast<std::ptrdiff_t>(i));
-    const bool is_reported = !verify_order(mutated).empty();
-    CAPTURE(i, trace[i].record_id, name_of(trace[i].stream));
-    CHECK((is_reported || trace[i].stream == StreamRole::unshard));
-    unreported += is_reported ? 0 : 1;
-    ++waits;
-  }
-  CHECK(waits > 10);
-  CHECK(unreported <= 1);
 }
 
 }  // namespace zs::test

@@ -29,17 +29,21 @@ struct TinyOptions {
   int ranks = 1;
   int threads = 1;
   int steps = 3;
-  std::uint64_t perturb_seed = 0;
-  std::string checkpoints = {};  // a folder: every step is saved there
-  std::string resume = {};       // a checkpoint's folder: goes on from there
-  FileWatch* watch = nullptr;    // of the saves
+  std::uint64_t perturb_seed = 0;  // 0: that of the environment
+  bool is_calm = false;            // never the environment's
+  std::string checkpoints = {};    // a folder: every step is saved there
+  std::string resume = {};         // a checkpoint's folder: goes on from there
+  FileWatch* watch = nullptr;      // of the saves
   bool follows_plan = true;  // order and memory; else the first micro-batch records the order, and memory is allocated when it is needed
 };
 
 /// 3 blocks of width 32, sequences of 16, 24 micro-batches a step, deterministic.
 Config tiny_config();
+/// As the keys of a configuration say it.
+void choose_scheme(Config& config, const SchemeOptions& scheme);
 
-/// The same on every rank of `world`; samples are a function of their number alone.
+/// The same on every rank of `world`, and every rank's work verified: Error(internal) when no event orders a conflict. Samples are a
+/// function of their number alone.
 TinyResult train_tiny(World& world, const Config& config, const TinyOptions& options);
 /// On `options.ranks` threads of this process (or on one rank without a transport).
 TinyResult train_tiny(const Config& config, const TinyOptions& options);

@@ -1,4 +1,5 @@
 #include "runtime/tensor/autograd.h"
+#include "runtime/tensor/declare_gradient.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {
@@ -10,14 +11,14 @@ void embedding_gradients(const Tensor& dy, const Tensor& ids, Parameter& table, 
   const Buffer in = dy.buffer(), index = ids.buffer();
   if (table.is_trainable()) {
     const auto dtable = table.grad_target();
-    context.launch({"embedding_backward", {in, index, dtable.buffer}, {dtable.buffer}},
+    context.launch(declare_gradient({"embedding_backward", {in, index}}, dtable),
                    [&kernels = context.kernels(), in, index, dtable, width](ExecContext& exec) {
                      kernels.embedding_backward(exec, dtable.buffer, index, in, width, dtable.beta);
                    });
   }
   if (positions == nullptr || !positions->is_trainable()) return;
   const auto dpositions = positions->grad_target();
-  context.launch({"position_backward", {in, dpositions.buffer}, {dpositions.buffer}},
+  context.launch(declare_gradient({"position_backward", {in}}, dpositions),
                  [&kernels = context.kernels(), in, dpositions, time, width](ExecContext& exec) {
                    kernels.position_backward(exec, dpositions.buffer, in, time, width, dpositions.beta);
                  });

@@ -1,4 +1,5 @@
 #include "runtime/tensor/autograd.h"
+#include "runtime/tensor/declare_gradient.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {
@@ -25,7 +26,7 @@ Tensor layer_norm_gradients(const Tensor& dy, const Saved& saved, Parameter& gam
   const Buffer out = dx.buffer(), in = dy.buffer(), x = saved.x.buffer(), mean = saved.mean.buffer(), rstd = saved.rstd.buffer(),
                scale = gamma.value();
   ZS_CHECK(dgamma.beta == dbeta.beta, "{} and {} were not touched alike", gamma.name(), beta.name());
-  context.launch({"layer_norm_backward", {in, x, mean, rstd, scale, dgamma.buffer, dbeta.buffer}, {out, dgamma.buffer, dbeta.buffer}},
+  context.launch(declare_gradient(declare_gradient({"layer_norm_backward", {in, x, mean, rstd, scale}, {out}}, dgamma), dbeta),
                  [&kernels = context.kernels(), out, in, x, mean, rstd, scale, dgamma = dgamma, dbeta = dbeta](ExecContext& exec) {
                    kernels.layer_norm_backward(exec, out, dgamma.buffer, dbeta.buffer, in, x, mean, rstd, scale, dgamma.beta);
                  });

@@ -1,4 +1,5 @@
 #include "runtime/tensor/autograd.h"
+#include "runtime/tensor/declare_gradient.h"
 #include "runtime/tensor/launch_matmul.h"
 #include "runtime/tensor/ops.h"
 
@@ -9,7 +10,7 @@ void bias_gradient(const Tensor& dy, Parameter& bias) {
   Context& context = dy.context();
   const auto target = bias.grad_target();
   const Buffer in = dy.buffer();
-  context.launch({"bias_backward", {in, target.buffer}, {target.buffer}}, [&kernels = context.kernels(), in, target](ExecContext& exec) {
+  context.launch(declare_gradient({"bias_backward", {in}}, target), [&kernels = context.kernels(), in, target](ExecContext& exec) {
     kernels.bias_backward(exec, target.buffer, in, target.beta);
   });
 }

@@ -1,0 +1,114 @@
+#include "runtime/shard/order_check.h"
+
+#include <algorithm>
+
+#include "runtime/base/random.h"
+
+namespace zs {
+namespace {
+
+constexpr std::int64_t kHashes = 2;
+constexpr std::size_t kKeptSteps = 4;  // a host that is further ahead of its streams learns no names
+constexpr std::int32_t kNothing = -1;
+
+bool is_communication(Action::Kind kind) {
+  switch (kind) {
+    case Action::Kind::wait_gathered:
+    case Action::Kind::free_full:
+    case Action::Kind::begin_gradient:
+    case Action::Kind::release_gradient: return false;
+    default: return true;
+  }
+}
+
+}  // namespace
+
+OrderMismatch::OrderMismatch(std::int64_t step, const std::string& detail)
+    : Error(ExitCode::ranks_disagree, fmt::format("the ranks disagree on the order of communication in step {}{}", step + 1, detail), {},
+            "every rank must run the same units, in the same order, in as many micro-batches"),
+      step_(step) {}
+
+OrderCheck::OrderCheck(Executor& executor) : executor_(executor) {
+  if (executor.ranks() == 1) return;
+  Context& context = executor.context();
+  hashes_ = context.pool().acquire(kHashes * size_of(DType::i64), context.stream(), "scalars");
+}
+
+void OrderCheck::note(const std::vector<Action>& actions, Mode mode) {
+  for (const Action& action : actions) {
+    if (!is_communication(action.kind)) continue;
+    const std::int32_t entry = static_cast<std::int32_t>(mode) << 28 | static_cast<std::int32_t>(action.kind) << 20 | action.unit;
+    hash_ = mix64(hash_ ^ static_cast<std::uint64_t>(entry)) + hash_name(executor_.units()[static_cast<std::size_t>(action.unit)].name);
+    list_.push_back(entry);
+  }
+}
+
+void OrderCheck::compare() {
+  compared_.push_front(std::exchange(list_, {}));
+  if (compared_.size() > kKeptSteps) compared_.pop_back();
+  const std::int64_t step = steps_++;
+  if (executor_.ranks() == 1) return;
+  Context& context = executor_.context();
+  const Buffer hashes = hashes_.buffer(DType::i64, kHashes);
+  context.launch({"order_hash", {}, {hashes}}, [hashes, hash = static_cast<std::int64_t>(hash_)](ExecContext&) {
+    hashes.as<std::int64_t>()[0] = hash;
+    hashes.as<std::int64_t>()[1] = ~hash;
+  });
+  executor_.compute_comm().all_reduce(context.stream(), "order", hashes, ReduceOp::max);
+  context.launch({"order_check", {hashes}, {}}, [hashes, step](ExecContext&) {
+    if (hashes.as<std::int64_t>()[0] != ~hashes.as<std::int64_t>()[1]) throw OrderMismatch(step);
+  });
+}
+
+void OrderCheck::forget() { list_.clear(); }
+
+std::string OrderCheck::text_of(std::int32_t entry) const {
+  if (entry == kNothing) return "nothing more";
+  const auto kind = static_cast<Action::Kind>(entry >> 20 & 0xff);
+  const bool is_eval = (entry >> 28 & 1) != 0;
+  return fmt::format("{}({}){}", name_of(kind), executor_.units()[static_cast<std::size_t>(entry & 0xfffff)].name,
+                     is_eval ? " in a validation" : "");
+}
+
+std::vector<std::int64_t> OrderCheck::gather(const std::vector<std::int64_t>& own) {
+  Context& context = executor_.context();
+  const std::int64_t count = std::ssize(own), ranks = executor_.ranks();
+  const Memory mine = context.pool().acquire(count * size_of(DType::i64), context.stream(), "scalars"),
+               all = context.pool().acquire(ranks * count * size_of(DType::i64), context.stream(), "scalars");
+  const Buffer in = mine.buffer(DType::i64, count), out = all.buffer(DType::i64, ranks * count);
+  context.launch({"order_list", {}, {in}}, [in, own](ExecContext&) { std::copy(own.begin(), own.end(), in.as<std::int64_t>()); });
+  executor_.compute_comm().all_gather(context.stream(), "order_lists", in, out);
+  context.stream().synchronize();
+  return {out.as<std::int64_t>(), out.as<std::int64_t>() + out.elems};
+}
+
+/// Every rank's list, padded to one length with kNothing.
+std::vector<OrderCheck::List> OrderCheck::exchange(const List& own) {
+  const std::vector<std::int64_t> lengths = gather({std::ssize(own)});
+  const auto length = static_cast<std::size_t>(std::max<std::int64_t>(1, *std::max_element(lengths.begin(), lengths.end())));
+  std::vector<std::int64_t> padded(own.begin(), own.end());
+  padded.resize(length, kNothing);
+  const std::vector<std::int64_t> all = gather(padded);
+  std::vector<List> lists;
+  for (std::size_t rank = 0; rank < lengths.size(); ++rank) {
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(rank * length);
+    lists.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(length));
+  }
+  return lists;
+}
+
+void OrderCheck::explain(OrderMismatch mismatch) {
+  const std::int64_t age = steps_ - 1 - mismatch.step();
+  if (age < 0 || age >= std::ssize(compared_)) throw mismatch;
+  const std::vector<List> lists = exchange(compared_[static_cast<std::size_t>(age)]);
+  for (std::size_t at = 0; at < lists[0].size(); ++at) {
+    for (std::size_t rank = 1; rank < lists.size(); ++rank) {
+      if (lists[rank][at] == lists[0][at]) continue;
+      throw OrderMismatch(mismatch.step(), fmt::format(", operation {}: rank 0 {}, rank {} {}", at + 1, text_of(lists[0][at]), rank,
+                                                       text_of(lists[rank][at])));
+    }
+  }
+  throw mismatch;
+}
+
+}  // namespace zs

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "runtime/shard/executor.h"
+#include "runtime/shard/scheduler.h"
+
+namespace zs {
+
+/// The ranks have not asked for the same communication in the same order. Every rank throws it alike, from its next synchronize; what was
+/// enqueued after the comparison, the optimizer's step first of all, has not run.
+class OrderMismatch final : public Error {
+ public:
+  /// `detail`: where in the step the ranks part, once that is known.
+  explicit OrderMismatch(std::int64_t step, const std::string& detail = {});
+  std::int64_t step() const { return step_; }  ///< comparisons before this one
+
+ private:
+  std::int64_t step_;
+};
+
+/// Watches that all ranks communicate alike where messages alone would not tell: they carry a tag, but only within the group that exchanges
+/// them. Keeps a running hash of all gathers and reductions since the start, compared once a step by one all-reduce of 16 bytes
+/// on the compute stream, and their list, which is exchanged only when the hashes differ. Owned by a ShardedRuntime; one host thread uses
+/// it.
+class OrderCheck {
+ public:
+  explicit OrderCheck(Executor& executor);
+
+  void note(const std::vector<Action>& actions, Mode mode);
+  /// After the last micro-batch of a step. Enqueued on compute; nothing on one rank.
+  void compare();
+  /// What of a step is not to be compared: the micro-batch was abandoned.
+  void forget();
+  /// After an OrderMismatch, on every rank: collective, blocks. The same with the first operation that differs and the ranks that it
+  /// differs on: "operation 918 of step 3: rank 0 gather(blocks.3), rank 2 gather(blocks.4)".
+  [[noreturn]] void explain(OrderMismatch mismatch);
+
+ private:
+  using List = std::vector<std::int32_t>;  // mode, kind and unit of each operation
+  std::string text_of(std::int32_t entry) const;
+  std::vector<List> exchange(const List& own);
+  std::vector<std::int64_t> gather(const std::vector<std::int64_t>& own);
+
+  Executor& executor_;
+  Memory hashes_;  // i64: the hash and its complement; their maxima agree when all are equal
+  std::uint64_t hash_ = 0;
+  std::int64_t steps_ = 0;
+  List list_;                  // since the last comparison
+  std::deque<List> compared_;  // of the last comparisons, newest first
+};
+
+}  // namespace zs

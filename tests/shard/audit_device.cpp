@@ -1,0 +1,201 @@
+#include "tests/shard/audit_device.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/random.h"
+
+namespace zs::test {
+namespace {
+
+constexpr int kAsItIs = -1, kPoison = 255;
+
+class DoneRecord final : public EventRecord {
+ public:
+  std::int64_t id() const override { return 0; }
+
+ private:
+  void retire() noexcept override { delete this; }
+};
+
+constexpr int kChanges = 3;
+
+/// Other values that the dtype's users can live with: indices stay within what the buffer holds, or 0 and 1.
+template <class T>
+void change(T* values, std::int64_t count, int how) {
+  if constexpr (std::is_floating_point_v<T>) {
+    constexpr T factors[] = {T(0.5), T(-1.5), T(1024)}, offsets[] = {T(0.25), T(0.75), T(3)};
+    for (std::int64_t i = 0; i < count; ++i) values[i] = values[i] * factors[how] + offsets[how];
+  } else {
+    if (how == 0) std::rotate(values, values + (count > 1 ? 1 : 0), values + count);
+    if (how > 0) std::fill_n(values, count, static_cast<T>(how - 1));
+  }
+}
+
+void change(const Buffer& buffer, void* at, int how) {
+  switch (buffer.dtype) {
+    case DType::f32: return change(static_cast<float*>(at), buffer.elems, how);
+    case DType::f64: return change(static_cast<double*>(at), buffer.elems, how);
+    case DType::i32: return change(static_cast<std::int32_t*>(at), buffer.elems, how);
+    case DType::i64: return change(static_cast<std::int64_t*>(at), buffer.elems, how);
+    case DType::u16: return change(static_cast<std::uint16_t*>(at), buffer.elems, how);
+    case DType::u8: return change(static_cast<std::uint8_t*>(at), buffer.elems, how);
+    case DType::bf16: {  // the upper half of a float: another exponent, or the other sign
+      auto* const values = static_cast<std::uint16_t*>(at);
+      for (std::int64_t i = 0; i < buffer.elems; ++i)
+        values[i] = static_cast<std::uint16_t>(how == 0 ? values[i] ^ 0x40 : how == 1 ? values[i] ^ 0x8000 : 0x3fc0 + i % 8);
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+EventRecord* AuditDevice::AuditStream::do_record() { return new DoneRecord; }
+
+void* AuditDevice::RangeAllocator::allocate(std::int64_t bytes) {
+  constexpr std::size_t kPage = 4096;
+  if (used_ == 0) first_ = (kPage - reinterpret_cast<std::uintptr_t>(range_.data()) % kPage) % kPage;
+  const std::size_t at = (used_ + 63) / 64 * 64, size = static_cast<std::size_t>(bytes);
+  ZS_CHECK(first_ + at + size <= range_.size(), "{} bytes more than the {} of the audited range", size, range_.size());
+  used_ = at + size;
+  return begin() + at;
+}
+
+AuditDevice::AuditDevice(std::int64_t bytes, int rank)
+    : Device({}),
+      rank_(rank),
+      allocator_(bytes),
+      pool_(allocator_, counter_),
+      streams_{AuditStream(StreamRole::compute, *this), AuditStream(StreamRole::unshard, *this), AuditStream(StreamRole::reduce, *this),
+               AuditStream(StreamRole::offload, *this)} {}
+
+AuditDevice::~AuditDevice() { scratch_.drop(); }
+
+void AuditDevice::find(const OpInfo& info, const std::string& what) {
+  const std::string finding = fmt::format("'{}' {}", info.name.substr(0, info.name.find(':')), what);
+  if (std::find(findings_.begin(), findings_.end(), finding) == findings_.end()) findings_.push_back(finding);
+}
+
+std::size_t AuditDevice::offset(const Buffer& buffer) {
+  const auto* const data = static_cast<const unsigned char*>(buffer.data);
+  ZS_CHECK(buffer.bytes() == 0 || (data >= allocator_.begin() && data + buffer.bytes() <= allocator_.begin() + allocator_.used()),
+           "a buffer of {} bytes outside the audited range", buffer.bytes());
+  return static_cast<std::size_t>(data - allocator_.begin());
+}
+
+void AuditDevice::mark(Bytes& said, const Buffer& buffer, Said what) {
+  if (buffer.bytes() == 0) return;
+  auto* const begin = said.data() + offset(buffer);
+  for (auto* at = begin; at < begin + buffer.bytes(); ++at) *at = static_cast<unsigned char>(*at | what);
+}
+
+AuditDevice::Bytes AuditDevice::declaration(const OpInfo& info, const Buffer& scratch) {
+  Bytes said(allocator_.used(), nothing);
+  for (const Buffer& buffer : info.reads) mark(said, buffer, read);
+  for (const Buffer& buffer : info.writes) {
+    if (buffer.data != scratch.data || buffer.elems != scratch.elems) mark(said, buffer, written);
+  }
+  mark(said, scratch, scratch_byte);
+  return said;
+}
+
+AuditDevice::Bytes AuditDevice::filled(const Bytes& memory, const Bytes& said, const Fill& fill) const {
+  Bytes result = memory;
+  const CounterRng undeclared(static_cast<std::uint64_t>(fill.undeclared) + 1), unread(static_cast<std::uint64_t>(fill.written) + 1);
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    if (said[i] & read) continue;
+    const int how = said[i] == nothing ? fill.undeclared : fill.written;
+    if (how == kAsItIs) continue;
+    result[i] = static_cast<unsigned char>(how == kPoison ? 0xff : (said[i] == nothing ? undeclared : unread).bits(i));
+  }
+  return result;
+}
+
+AuditDevice::Bytes AuditDevice::run(const OpInfo& info, const Work& work, const Buffer& scratch, const Bytes& memory) {
+  std::memcpy(allocator_.begin(), memory.data(), memory.size());
+  context_.set_scratch(scratch);
+  threw_ = false;
+  try {
+    work(context_);
+  } catch (const Error& error) {
+    threw_ = true;
+    if (error.code() == ExitCode::internal) find(info, fmt::format("fails on other memory: {}", error.what()));
+  }
+  return Bytes(allocator_.begin(), allocator_.begin() + memory.size());
+}
+
+void AuditDevice::check_untouched(const OpInfo& info, const Bytes& said, const Bytes& before, const Bytes& after) {
+  for (std::size_t i = 0; i < said.size(); ++i) {
+    if ((said[i] & (written | scratch_byte)) != 0 || before[i] == after[i]) continue;
+    return find(info, said[i] == nothing ? "writes what it does not declare" : "writes what it declares as read only");
+  }
+}
+
+void AuditDevice::check_same(const OpInfo& info, const Bytes& said, const Bytes& a, const Bytes& b, const char* finding) {
+  for (std::size_t i = 0; i < said.size(); ++i) {
+    if ((said[i] & written) != 0 && a[i] != b[i]) return find(info, finding);
+  }
+}
+
+void AuditDevice::execute(const OpInfo& info, const Work& work, const Buffer& scratch) {
+  constexpr int kTimes = 2;
+  std::string key = info.name.substr(0, info.name.find(':'));
+  for (const auto* buffers : {&info.reads, &info.writes}) {
+    key += '|';
+    for (const Buffer& buffer : *buffers) key += fmt::format(" {}", buffer.bytes());
+  }
+  const Bytes memory(allocator_.begin(), allocator_.begin() + allocator_.used());
+  if (++times_[key] <= kTimes) audit(info, work, scratch);
+  run(info, work, scratch, memory);
+}
+
+void AuditDevice::audit(const OpInfo& info, const Work& work, const Buffer& scratch) {
+  audited_.insert(info.name.substr(0, info.name.find(':')));
+  const Bytes memory(allocator_.begin(), allocator_.begin() + allocator_.used()), said = declaration(info, scratch);
+  const auto run_filled = [&](const Fill& fill) {
+    const Bytes before = filled(memory, said, fill);
+    Bytes after = run(info, work, scratch, before);
+    check_untouched(info, said, before, after);
+    return after;
+  };
+  const Bytes plain = run_filled({kAsItIs, kPoison});
+  check_same(info, said, plain, run_filled({kAsItIs, 3}), "reads, or leaves as it was, a part of what it declares as written only");
+  check_same(info, said, plain, run_filled({kPoison, kPoison}), "reads what it does not declare");
+  check_same(info, said, plain, run_filled({5, kPoison}), "reads what it does not declare");
+  std::memcpy(allocator_.begin(), memory.data(), memory.size());
+  audit_uses(info, work, scratch, plain);
+}
+
+/// Whether each buffer that is declared matters.
+void AuditDevice::audit_uses(const OpInfo& info, const Work& work, const Buffer& scratch, const Bytes& plain) {
+  const Bytes said = declaration(info, scratch);
+  const Bytes before = filled(Bytes(allocator_.begin(), allocator_.begin() + said.size()), said, {kAsItIs, kPoison});
+  const auto differs = [&](const Bytes& a, const Bytes& b, std::size_t i) { return (said[i] & written) != 0 && a[i] != b[i]; };
+  Bytes ever_changed(said.size(), 0);
+  for (std::size_t i = 0; i < said.size(); ++i) ever_changed[i] = differs(plain, before, i);
+  for (std::size_t which = 0; which < info.reads.size(); ++which) {
+    const Buffer& buffer = info.reads[which];
+    bool is_read = buffer.bytes() == 0;
+    for (int how = 0; how < kChanges; ++how) {
+      Bytes changed = before;
+      if (buffer.bytes() > 0) change(buffer, changed.data() + offset(buffer), (how + rank_) % kChanges);
+      const Bytes after = run(info, work, scratch, changed);
+      is_read = is_read || threw_;
+      for (std::size_t i = 0; i < said.size(); ++i) {
+        is_read = is_read || differs(plain, after, i);
+        ever_changed[i] |= differs(after, changed, i);
+      }
+    }
+    if (!is_read) find(info, fmt::format("declares as read, and does not read, buffer {}", which));
+  }
+  for (std::size_t which = 0; which < info.writes.size(); ++which) {
+    const Buffer& buffer = info.writes[which];
+    if (buffer.bytes() == 0 || buffer.data == scratch.data) continue;
+    const auto* const begin = ever_changed.data() + offset(buffer);
+    if (std::all_of(begin, begin + buffer.bytes(), [](unsigned char is) { return is == 0; }))
+      find(info, fmt::format("declares as written, and does not write, buffer {}", which));
+  }
+}
+
+}  // namespace zs::test

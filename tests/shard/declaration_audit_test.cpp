@@ -1,0 +1,207 @@
+// Every op does to memory what it declares, no less and no more: the order verifier believes the declarations.
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <regex>
+#include <sstream>
+
+#include "model/train/session.h"
+#include "runtime/shard/checkpoint.h"
+#include "tests/model/temp_dir.h"
+#include "tests/shard/audit_device.h"
+#include "tests/shard/chain_model.h"
+#include "tests/shard/scheme_cases.h"
+#include "tests/shard/tiny_training.h"
+
+namespace zs::test {
+namespace {
+
+using Names = std::set<std::string>;
+
+struct Audit {
+  std::vector<std::string> findings;
+  Names ops;
+};
+
+/// Two steps, a validation, a sample and a checkpoint of a small model, on every rank.
+Audit audit_training(const Config& config, int ranks = 2) {
+  Audit audit;
+  std::mutex mutex;
+  const TempDir folder;
+  const auto body = [&](World& world) {
+    AuditDevice device(std::int64_t{8} << 20, world.rank());
+    {
+      Session session(device, world, config);
+      const ReadSamples read = [&](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+        inputs.resize(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence));
+        for (std::size_t i = 0; i < inputs.size(); ++i)
+          inputs[i] =
+              static_cast<std::int32_t>((static_cast<std::size_t>(first) * 5 + i * 7) % static_cast<std::size_t>(config.model.vocab));
+        targets = inputs;
+        std::reverse(targets.begin(), targets.end());
+      };
+      for (int step = 1; step <= 2; ++step) {
+        session.enqueue_step(step, 1e-2f, read, false);
+        session.finish_step();
+      }
+      session.validate(read);
+      save({world, session.runtime().executor(), session.optimizer()}, folder.path(), {.step = 2, .attributes = {}});
+      session.next_token_logits({1, 2, 3});
+      try {
+        session.runtime().explain(OrderMismatch(1));  // exchanges the lists of the second step
+      } catch (const OrderMismatch&) {
+      }
+    }
+    const std::lock_guard lock(mutex);
+    audit.findings.insert(audit.findings.end(), device.findings().begin(), device.findings().end());
+    audit.ops.insert(device.audited().begin(), device.audited().end());
+  };
+  run_local_world(ranks, {.timeout_s = 60}, body);
+  return audit;
+}
+
+Config small_config() {
+  Config config = tiny_config();
+  config.model.layers = 1;
+  config.model.width = 16;
+  config.train.sequence = 8;
+  config.train.global_batch = 4;
+  config.run.validate_every = 1;
+  config.run.validate_batches = 1;
+  return config;
+}
+
+/// What no step of a whole model does: a tensor of zeros, and a unit of which only a part is used.
+Names audit_the_rest() {
+  AuditDevice device(std::int64_t{1} << 20);
+  const auto world = make_single_world({.timeout_s = 60});
+  Context context(device);
+  const Tensor zeros = Tensor::zeros(context, {8}, DType::f32);
+  Chain model;
+  ShardedRuntime runtime(context, *world, {});
+  shard_module(model, runtime, Units::block);
+  runtime.begin_micro_batch(Mode::train, true);
+  {
+    const ForwardScope root(&runtime, 0);
+    Tensor y = linear(chain_input(context, 0), model.head, nullptr);
+    {
+      const ForwardScope block(&runtime, 1);
+      y = linear(y, model.layers[0]->weight, nullptr);
+    }
+    backward(lm_head_loss(y, model.head, chain_targets(context), kChainWidth));
+  }
+  runtime.end_micro_batch();
+  CHECK(fmt::format("{}", fmt::join(device.findings(), "; ")) == "");
+  return device.audited();
+}
+
+/// Every name that the sources give to an op of the runtime or the model: launch({"gelu", ..., zero(stream, "zero_unused", ....
+Names names_in_sources() {
+  const std::regex op(R"((?:launch|enqueue)\(\{"([a-z_]+)|zero\([a-z_.()]*, "([a-z_]+)\")");
+  Names names;
+  for (const char* folder : {"/runtime/tensor", "/runtime/shard", "/model"}) {
+    for (const auto& file : std::filesystem::recursive_directory_iterator(std::string(ZSHARD_SOURCE_ROOT) + folder)) {
+      if (file.path().extension() != ".cpp" || file.path().filename() == "ceiling.cpp") continue;  // a measurement, not part of a step
+      std::stringstream text;
+      text << std::ifstream(file.path()).rdbuf();
+      const std::string source = text.str();
+      for (std::sregex_iterator at(source.begin(), source.end(), op), end; at != end; ++at) names.insert((*at)[1].str() + (*at)[2].str());
+    }
+  }
+  return names;
+}
+
+/// What an audit says of one op of the test.
+std::string finding_about(const std::function<void(Stream&, const Buffer& a, const Buffer& b, const Buffer& c)>& enqueue) {
+  AuditDevice device(1 << 20);
+  Stream& stream = device.stream(StreamRole::compute);
+  std::vector<Memory> memory;
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < 3; ++i) {
+    memory.push_back(device.pool().acquire(256, stream, "x"));
+    buffers.push_back(memory.back().buffer(DType::f32, 64));
+    stream.enqueue({"fill", {}, {buffers.back()}}, [out = buffers.back(), i](ExecContext&) {
+      for (std::int64_t at = 0; at < out.elems; ++at) out.as<float>()[at] = static_cast<float>(at + i + 1);
+    });
+  }
+  enqueue(stream, buffers[0], buffers[1], buffers[2]);
+  return fmt::format("{}", fmt::join(device.findings(), "; "));
+}
+
+void add(const Buffer& out, const Buffer& a, const Buffer& b) {
+  for (std::int64_t i = 0; i < out.elems; ++i) out.as<float>()[i] = a.as<float>()[i] + b.as<float>()[i];
+}
+
+}  // namespace
+
+TEST_CASE("every op of a step reads and writes what it declares, all of it and nothing else") {
+  const int variant = GENERATE(range(0, 5));
+  Config config = small_config();
+  if (variant == 1) config.precision.param = config.precision.reduce = "bf16";
+  if (variant == 2) config.train.deterministic = false;
+  if (variant == 3) config.train.recompute = "block";
+  if (variant == 4)
+    config.train.recompute = "attention", config.model.activation = "gelu_erf", config.shard.reduce_every_micro_batch = false;
+  CAPTURE(variant);
+  CHECK(fmt::format("{}", fmt::join(audit_training(config).findings, "; ")) == "");
+}
+
+TEST_CASE("the audit meets every op of the library and the trainer") {
+  Names seen = audit_the_rest();
+  for (const bool deterministic : {true, false}) {
+    Config config = small_config();
+    config.train.deterministic = deterministic;
+    if (!deterministic) config.precision.param = "bf16";
+    seen.merge(audit_training(config).ops);
+  }
+  for (const char* scheme : {"hsdp small each", "nested", "zero3 k"}) {
+    Config config = small_config();
+    config.train.deterministic = false;
+    config.train.global_batch = 8;
+    choose_scheme(config, scheme_of(scheme, 4));
+    const Audit audit = audit_training(config, 4);
+    CAPTURE(scheme);
+    CHECK(fmt::format("{}", fmt::join(audit.findings, "; ")) == "");
+    seen.insert(audit.ops.begin(), audit.ops.end());
+  }
+  for (const std::string& name : names_in_sources()) {
+    CAPTURE(name);
+    CHECK(seen.count(name) == 1);
+  }
+  CHECK(names_in_sources().size() > 25);
+  for (const char* name : {"all_gather", "reduce_scatter", "all_reduce", "linear"}) CHECK(seen.count(name) == 1);
+}
+
+TEST_CASE("a true declaration is not complained about") {
+  CHECK(finding_about([](Stream& stream, const Buffer& a, const Buffer& b, const Buffer& c) {
+          stream.enqueue({"add", {a, b}, {c}}, [a, b, c](ExecContext&) { add(c, a, b); });
+          stream.enqueue({"add_to", {a, c}, {c}}, [a, c](ExecContext&) { add(c, a, c); });
+        }) == "");
+}
+
+TEST_CASE("each way to declare wrongly is found") {
+  const int way = GENERATE(range(0, 6));
+  const char* const expected[] = {"'op' reads what it does not declare",
+                                  "'op' writes what it does not declare",
+                                  "'op' writes what it declares as read only",
+                                  "'op' declares as read, and does not read, buffer 1",
+                                  "'op' declares as written, and does not write, buffer 1",
+                                  "'op' reads, or leaves as it was, a part of what it declares as written only"};
+  CAPTURE(way);
+  CHECK(finding_about([way](Stream& stream, const Buffer& a, const Buffer& b, const Buffer& c) {
+          OpInfo info{"op", {a, b}, {c}};
+          if (way == 0) info.reads = {a};
+          if (way == 1) info.writes = {c.slice(0, 32)};
+          if (way == 2) info = {"op", {a, b, c.slice(0, 32)}, {c.slice(32, 32)}};
+          if (way == 4) info = {"op", {a, b}, {c, b}};
+          stream.enqueue(info, [a, b, c, way](ExecContext&) {
+            const std::int64_t count = way == 5 ? 63 : 64;
+            if (way == 3) return add(c, a, a);
+            add(c.slice(0, count), a.slice(0, count), b.slice(0, count));
+          });
+        }).find(expected[way]) != std::string::npos);
+}
+
+}  // namespace zs::test

@@ -1,0 +1,131 @@
+// Ranks that do not communicate alike are stopped before the optimizer's step, and are told where they part.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+
+#include "tests/shard/chain_model.h"
+
+namespace zs::test {
+namespace {
+
+struct Outcome {
+  int steps_done = 0;
+  std::string message;  // of the OrderMismatch, explained
+  int code = 0;
+  bool is_untouched = false;  // the weights are those before the step that was stopped
+};
+
+/// Three steps; before the end of step `wrong_step` rank `wrong_rank` believes that it has done `extra` too.
+Outcome run(World& world, int wrong_step, int wrong_rank, const Action& extra, Mode mode = Mode::train) {
+  ChainRun run(world);
+  Outcome outcome;
+  std::vector<std::vector<float>> before;
+  try {
+    for (int step = 1; step <= 3; ++step) {
+      before = run.weights();
+      run.micro_batch(2 * step, false);
+      if (step == wrong_step && world.rank() == wrong_rank) run.runtime.order_check().note({extra}, mode);
+      run.runtime.begin_micro_batch(Mode::train, true);
+      backward(run.model.loss(chain_input(run.context, 2 * step + 1), chain_targets(run.context)));
+      run.runtime.end_micro_batch();
+      run.optimizer->step(1e-2f, step);
+      run.device->synchronize();
+      ++outcome.steps_done;
+    }
+  } catch (const OrderMismatch& mismatch) {
+    try {
+      run.runtime.explain(mismatch);
+    } catch (const OrderMismatch& explained) {
+      outcome.message = explained.what();
+      outcome.code = static_cast<int>(explained.code());
+    }
+    outcome.is_untouched = run.weights() == before;
+  }
+  return outcome;
+}
+
+std::string message_of_world(int ranks, const std::function<void(World&)>& body) {
+  try {
+    run_local_world(ranks, {.timeout_s = 60}, body);
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::ranks_disagree);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("I5: a rank that communicates otherwise stops all ranks before the optimizer's step, with both ranks' operations") {
+  const int wrong_step = GENERATE(1, 3), wrong_rank = GENERATE(0, 2);
+  CAPTURE(wrong_step, wrong_rank);
+  const auto outcomes = on_ranks(3, [&](World& world) { return run(world, wrong_step, wrong_rank, {Action::Kind::reduce, 2}); });
+  for (const Outcome& outcome : outcomes) {
+    CHECK(outcome.steps_done == wrong_step - 1);
+    CHECK(outcome.code == static_cast<int>(ExitCode::ranks_disagree));
+    CHECK(outcome.is_untouched);
+    CHECK(outcome.message == outcomes[0].message);
+    CHECK_THAT(outcome.message,
+               Catch::Contains(fmt::format("the ranks disagree on the order of communication in step {}, operation ", wrong_step)));
+    CHECK_THAT(outcome.message, Catch::Contains(fmt::format("rank {} reduce(layer1)", wrong_rank)));
+    CHECK_THAT(outcome.message, Catch::Contains(wrong_rank == 0 ? ", rank 1 " : "rank 0 "));
+  }
+}
+
+TEST_CASE("I5: ranks in step are not stopped, and compare with one small all-reduce a step") {
+  const auto counts = on_ranks(2, [](World& world) {
+    ChainRun run(world);
+    run.device->trace().start();
+    for (int step = 1; step <= 3; ++step) {
+      run.micro_batch(3 * step, false);
+      run.micro_batch(3 * step + 1);
+      run.optimizer->step(1e-2f, step);
+      const NoGradGuard no_grad(run.context);  // a validation is an order of its own
+      run.runtime.begin_micro_batch(Mode::eval, true);
+      run.model.loss(chain_input(run.context, step), chain_targets(run.context));
+      run.runtime.end_micro_batch();
+    }
+    run.device->synchronize();
+    const auto& entries = run.device->trace().entries();
+    return std::pair(std::count_if(entries.begin(), entries.end(), [](const TraceEntry& e) { return e.op.name == "all_reduce:order"; }),
+                     run.runtime.scheduler().take_deviations().size());
+  });
+  for (const auto& [compared, deviations] : counts) {
+    CHECK(compared == 3);
+    CHECK(deviations == 0);
+  }
+}
+
+TEST_CASE("I5: a validation that only some ranks run is noticed at the next step") {
+  const auto outcomes = on_ranks(2, [&](World& world) { return run(world, 2, 1, {Action::Kind::gather, 3}, Mode::eval); });
+  CHECK_THAT(outcomes[0].message, Catch::Contains("rank 1 gather(layer2) in a validation"));
+}
+
+TEST_CASE("I5: ranks whose layers run in another order are stopped at the first message, equal sizes or not, with both names") {
+  const std::string message = message_of_world(2, [](World& world) {
+    ChainRun run(world);
+    run.runtime.begin_micro_batch(Mode::train, true);
+    const ForwardScope scope(&run.runtime, 0);
+    Tensor y = linear(chain_input(run.context, 0), run.model.head, nullptr);
+    for (const std::size_t i : world.rank() == 0 ? std::vector<std::size_t>{0, 1, 2} : std::vector<std::size_t>{1, 0, 2})
+      y = run.model.layers[i]->forward(y);
+    run.device->synchronize();
+  });
+  CHECK_THAT(message, Catch::Contains("rank 0 all_gather(layer0)") && Catch::Contains("rank 1 all_gather(layer1)"));
+}
+
+TEST_CASE("I5: an abandoned micro-batch is not compared") {
+  const auto done = on_ranks(2, [](World& world) {
+    ChainRun run(world);
+    run.runtime.begin_micro_batch(Mode::train, true);
+    { const ForwardScope scope(&run.runtime, 0); }
+    run.runtime.abandon();
+    run.micro_batch(0);
+    run.optimizer->step(1e-2f, 1);
+    run.device->synchronize();
+    return true;
+  });
+  CHECK(done == std::vector<bool>{true, true});
+}
+
+}  // namespace zs::test
