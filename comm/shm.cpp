@@ -157,20 +157,24 @@ std::shared_ptr<ShmMemory> agreed_memory(MpiWorld& world, std::string& why) {
 
 }  // namespace
 
-std::unique_ptr<World> make_process_world(const WorldOptions& options, std::string_view wanted) {
-  auto mpi = start_mpi_world(options);
+std::string chosen_transport(std::string_view wanted) {
   const char* const from_environment = std::getenv("ZSHARD_TRANSPORT");
-  const bool is_free = wanted == "auto";
-  if (is_free && from_environment != nullptr) wanted = from_environment;
+  if (wanted == "auto" && from_environment != nullptr) wanted = from_environment;
   if (wanted != "auto" && wanted != "mpi" && wanted != "shm")
     throw Error(ExitCode::usage, fmt::format("no transport is called \"{}\"", wanted), "ZSHARD_TRANSPORT", "use auto, mpi or shm");
-  if (wanted == "mpi" || (wanted == "auto" && mpi->size() == 1)) return mpi;
+  return std::string(wanted);
+}
+
+std::unique_ptr<World> make_process_world(const WorldOptions& options, std::string_view wanted) {
+  const std::string chosen = chosen_transport(wanted);
+  auto mpi = start_mpi_world(options);
+  if (chosen == "mpi" || (chosen == "auto" && mpi->size() == 1)) return mpi;
   std::string why = "the ranks are on several hosts";
   const bool is_one_host = mpi->agree(mpi->local_size() == mpi->size() ? 0 : 1, "").code == 0;
   if (auto memory = is_one_host ? agreed_memory(*mpi, why) : nullptr) {
     return std::make_unique<ShmWorld>(std::move(mpi), std::move(memory), options);
   }
-  const bool is_expected = wanted == "auto" && !is_one_host;
+  const bool is_expected = chosen == "auto" && !is_one_host;
   if (mpi->rank() == 0 && !is_expected) fmt::print(stderr, "zshard: no shared memory, transport mpi is used: {}\n", why);
   return mpi;
 }

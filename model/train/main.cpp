@@ -110,13 +110,24 @@ void check_ranks_source(Loaded& loaded, zs::Launch kind) {
   loaded.message = error_lines(error);
 }
 
+/// The transport of mpirun's ranks; when there is something wrong anyhow, one to say so over.
+std::string transport_for(Loaded& loaded) {
+  try {
+    if (loaded.code == 0) return zs::chosen_transport(loaded.job.config.comm.transport);
+  } catch (const Error& error) {
+    loaded.code = static_cast<int>(error.code());
+    loaded.message = error_lines(error);
+  }
+  return "mpi";
+}
+
 int launch(const CommandLine& line, const char* program) {
   const zs::Launch kind = zs::detect_launch();
   Loaded loaded = load(line, program);
   check_ranks_source(loaded, kind);
   const zs::WorldOptions options{.timeout_s = loaded.job.config.comm.timeout_s};
   if (kind == zs::Launch::mpirun) {
-    const auto world = zs::make_process_world(options, loaded.job.config.comm.transport);
+    const auto world = zs::make_process_world(options, transport_for(loaded));
     return run_process(*world, loaded);
   }
   const auto& comm = loaded.job.config.comm;
