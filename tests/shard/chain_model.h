@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -121,9 +122,9 @@ class ChainRun {
 /// What `body` returns on each rank of a local world, in the order of ranks. Catch's macros are for one thread only: check it afterwards.
 template <class Body>
 auto on_ranks(int ranks, const Body& body) {
-  std::vector<decltype(body(std::declval<World&>()))> results(static_cast<std::size_t>(ranks));
+  std::deque<decltype(body(std::declval<World&>()))> results(static_cast<std::size_t>(ranks));  // a vector of bool would share bytes
   run_local_world(ranks, {.timeout_s = 60}, [&](World& world) { results[static_cast<std::size_t>(world.rank())] = body(world); });
-  return results;
+  return std::vector(results.begin(), results.end());
 }
 
 }  // namespace zs::test

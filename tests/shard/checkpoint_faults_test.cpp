@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <csignal>
@@ -169,22 +170,31 @@ TEST_CASE("C1, C2: a disk that fails once voids that save on all ranks alike, an
   for (bool goes_on = true; goes_on; ++points) {
     const TempDir root;
     Failing failing(points);
+    std::array<std::optional<Error>, 3> errors;
+    std::vector<std::int64_t> after_failure;
+    bool is_clean = false;
     on_ranks(3, [&](World& world) {
       const Model model(world);
       save(model.state(), root.path(), {.step = 1, .attributes = {}});
       try {
         save(model.state(), root.path(), {.step = 2, .attributes = {}}, &failing);
       } catch (const AgreedError& error) {
-        CHECK(error.code() == ExitCode::io);
-        CHECK(error.what_to_do() == "injected");
+        errors[static_cast<std::size_t>(world.rank())] = error;
       }
       world.agree(0, "");
       if (world.rank() == 0) {
-        CHECK(list_checkpoints(root.path()).front() == 1);
-        CHECK_FALSE(fs::exists(step_folder(root.path(), 2) + kWritingSuffix));
+        after_failure = list_checkpoints(root.path());
+        is_clean = !fs::exists(step_folder(root.path(), 2) + kWritingSuffix);
       }
       save(model.state(), root.path(), {.step = 3, .attributes = {}});
     });
+    for (const auto& error : errors) {
+      if (!error) continue;
+      CHECK(error->code() == ExitCode::io);
+      CHECK(error->what_to_do() == "injected");
+    }
+    CHECK(after_failure.front() == 1);
+    CHECK(is_clean);
     goes_on = failing.was_reached();
     for (const std::int64_t step : list_checkpoints(root.path())) CHECK_FALSE(refusal(step_folder(root.path(), step)));
     CHECK(list_checkpoints(root.path()).back() == 3);
