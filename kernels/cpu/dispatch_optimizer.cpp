@@ -59,7 +59,8 @@ void fixed_point_squares(ExecContext& ctx, Buffer out, Buffer in, Buffer exponen
   ZS_CHECK(shift >= 0 && shift <= 60, "a shift of {}, expected 0 to 60", shift);
   std::int64_t& total = scalar<std::int64_t>("out", out);
   if (e == kNoExponent || e == kNotFinite) return;
-  total += isa().fixed_point_squares(ctx.threads(), data_of(in), in.elems, std::ldexp(1.0, shift - 2 * e));
+  const std::int64_t more = isa().fixed_point_squares(ctx.threads(), data_of(in), in.elems, std::ldexp(1.0, shift - 2 * e));
+  total = static_cast<std::int64_t>(static_cast<std::uint64_t>(total) + static_cast<std::uint64_t>(more));  // wraps
 }
 
 void clip_coefficient(ExecContext&, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift, float clip) {

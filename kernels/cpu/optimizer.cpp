@@ -38,14 +38,15 @@ double double_sum(const T* in, std::int64_t begin, std::int64_t end) {
   return lanes.fold();
 }
 
+/// Unsigned: what does not fit, because the exponent was not the largest, wraps.
 template <class T>
-std::int64_t fixed_point_block(const T* in, std::int64_t begin, std::int64_t end, double factor) {
-  std::int64_t total = 0;
+std::uint64_t fixed_point_block(const T* in, std::int64_t begin, std::int64_t end, double factor) {
+  std::uint64_t total = 0;
   for (std::int64_t i = begin; i < end; ++i) {
     const double x = static_cast<double>(to_float(in[i]));
     const double scaled = x * x * factor;  // exact: 48 bits times a power of two
     const std::int64_t whole = static_cast<std::int64_t>(scaled);
-    total += whole + (scaled - static_cast<double>(whole) >= 0.5 ? 1 : 0);
+    total += static_cast<std::uint64_t>(whole) + (scaled - static_cast<double>(whole) >= 0.5 ? 1 : 0);
   }
   return total;
 }
@@ -90,8 +91,8 @@ std::int64_t fixed_point_squares(int threads, Data in, std::int64_t n, double fa
   std::int64_t result = 0;
   with_type(in, [&](auto tag) {
     const auto* x = elements<const decltype(tag)>(in);
-    result = sum_blocks<std::int64_t>(threads, n,
-                                      [=](std::int64_t begin, std::int64_t end) { return fixed_point_block(x, begin, end, factor); });
+    result = static_cast<std::int64_t>(sum_blocks<std::uint64_t>(
+        threads, n, [=](std::int64_t begin, std::int64_t end) { return fixed_point_block(x, begin, end, factor); }));
   });
   return result;
 }
