@@ -1,62 +1,13 @@
 #include "bench/step_command.h"
 
-#include <cstdio>
-#include <optional>
+#include <string_view>
+#include <vector>
 
+#include "bench/rank_program.h"
 #include "model/train/config_schema.h"
-#include "model/train/error_line.h"
-#include "model/train/program.h"
-#include "model/version.h"
 
 namespace zs::bench {
 namespace {
-
-struct Program {
-  std::string name;
-  const StepOptions& step;
-  const StepBody& body;
-  std::optional<Error> problem = {};  // of the command line: told by one rank
-
-  std::string line_of(const Error& error, const World* world = nullptr) const {
-    return error_line(error, world != nullptr && world->size() > 1 ? fmt::format("rank {}", world->rank()) : "", name);
-  }
-};
-
-/// The configuration, or nothing and the exit code: what is wrong with the command line, every rank sees alike and one tells.
-std::optional<Config> agreed_config(World& world, const Program& program, int& code) {
-  std::optional<Config> config;
-  std::string message;
-  try {
-    if (program.problem) throw *program.problem;
-    config = step_config(program.step, world.size());
-  } catch (const Error& error) {
-    code = static_cast<int>(error.code());
-    message = program.line_of(error);
-  }
-  const World::Agreement agreement = world.agree(code, message);
-  code = agreement.code;
-  if (code == 0) return config;
-  if (world.rank() == agreement.rank) fmt::print(stderr, "{}\n", agreement.message);
-  return std::nullopt;
-}
-
-int run(World& world, const Program& program) {
-  try {
-    int code = 0;
-    const auto config = agreed_config(world, program, code);
-    if (!config) return code;
-    const std::string text = program.body(world, *config);
-    if (world.rank() == 0) fmt::print("{}\n", text);
-    std::fflush(stdout);
-    return 0;
-  } catch (...) {
-    const Error error = as_error(std::current_exception());
-    fmt::print(stderr, "{}\n", program.line_of(error, &world));
-    std::fflush(nullptr);
-    if (world.size() > 1) world.abort(static_cast<int>(error.code()));
-    return static_cast<int>(error.code());
-  }
-}
 
 /// The presets that the configuration knows.
 std::vector<std::string> presets() {
@@ -88,27 +39,13 @@ void add_step_options(CLI::App& app, StepOptions& step) {
   add_count_option(app, "--steps", step.steps, "timed steps");
   add_count_option(app, "--warmup", step.warmup, "steps before them", 0);
   add_count_option(app, "--profile-steps", step.profile_steps, "steps after them whose ops are timed");
-  app.set_version_flag("--version", std::string("zshard ") + version());
 }
 
 int run_step_program(int argc, char** argv, CLI::App& app, const StepOptions& step, const StepBody& body) {
-  Program program{app.get_name(), step, body};
-  try {
-    limit_spinning(argv);
-    try {
-      app.parse(argc, argv);
-    } catch (const CLI::Success& success) {  // --help, --version
-      return app.exit(success);
-    } catch (const CLI::ParseError& error) {
-      program.problem = Error(ExitCode::usage, error.what(), "command line", fmt::format("see {} --help", program.name));
-    }
-    const auto world = detect_launch() == Launch::mpirun ? make_process_world({}) : make_single_world({});
-    return run(*world, program);
-  } catch (...) {
-    const Error error = as_error(std::current_exception());
-    fmt::print(stderr, "{}\n", program.line_of(error));
-    return static_cast<int>(error.code());
-  }
+  Config config;
+  const auto read_config = [&](const World& world) { config = step_config(step, world.size()); };
+  const auto run_body = [&](World& world) { return ProgramOutput{body(world, config)}; };
+  return run_rank_program(argc, argv, app, {launched_world, read_config, run_body});
 }
 
 }  // namespace zs::bench

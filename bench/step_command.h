@@ -9,7 +9,7 @@
 
 namespace zs::bench {
 
-/// The options that every program around a training step has: the model's sizes, dtype, micro-batches, --set, --version.
+/// The options that every program around a training step has: the model's sizes, dtype, micro-batches, --set.
 void add_step_options(CLI::App& app, StepOptions& step);
 void add_count_option(CLI::App& app, const char* flag, std::int64_t& count, const char* what, std::int64_t smallest = 1);
 

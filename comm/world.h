@@ -56,11 +56,11 @@ std::unique_ptr<World> make_single_world(const WorldOptions& options);
 /// hanging in MPI_Finalize. Only one exists in a process. Where the program has initialised MPI itself, it finalises it too.
 std::unique_ptr<World> make_mpi_world(const WorldOptions& options);
 
+/// What of "auto", "mpi" and "shm" `wanted` and ZSHARD_TRANSPORT come to; Error(usage) for anything else.
+std::string chosen_transport(std::string_view wanted);
 /// The same over the transport that is `wanted`: "mpi"; "shm", shared memory between the processes of one host; or "auto", what the
 /// environment variable ZSHARD_TRANSPORT says, else shm where several ranks are all on one host, else mpi. Where shared memory cannot be
 /// had on every rank, all use mpi, and rank 0 says so in one line.
-/// What of "auto", "mpi" and "shm" `wanted` and ZSHARD_TRANSPORT come to; Error(usage) for anything else.
-std::string chosen_transport(std::string_view wanted);
 std::unique_ptr<World> make_process_world(const WorldOptions& options, std::string_view wanted = "auto");
 
 /// `ranks` threads of this process as ranks: runs `body(world)` on each and returns when all have ended. The first exception
