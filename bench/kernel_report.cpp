@@ -41,7 +41,7 @@ std::string line(const KernelReport& report, const KernelReport::Row& row) {
   if (row.bound == Bound::memory) rate = fmt::format("{:.1f} GB/s", row.gb_per_s());
   if (row.bound == Bound::products) rate = fmt::format("{:.1f} GFLOP/s", row.gflops());
   const std::string percent = row.bound == Bound::latency ? "" : fmt::format("{:.1f}", report.percent(row));
-  return fmt::format("{:<24}{:<36}{:<6}{:>4}{:>18}{:>8}{:>13.4f}{:>13.4f}\n", row.kernel, row.shape, name_of(row.dtype), row.threads, rate,
+  return fmt::format("{:<24}{:<46}{:<6}{:>4}{:>18}{:>8}{:>13.4f}{:>13.4f}\n", row.kernel, row.shape, name_of(row.dtype), row.threads, rate,
                      percent, row.ms_min, row.ms_median);
 }
 
@@ -76,7 +76,7 @@ std::string to_text(const KernelReport& report) {
     for (const auto& [dtype, gflops] : ceilings.product_gflops) text += fmt::format(" {} products {:.1f} GFLOP/s", name_of(dtype), gflops);
     text += "\n";
   }
-  text += fmt::format("\n{:<24}{:<36}{:<6}{:>4}{:>18}{:>8}{:>13}{:>13}\n", "kernel", "shape", "dtype", "thr", "rate", "%", "fastest ms",
+  text += fmt::format("\n{:<24}{:<46}{:<6}{:>4}{:>18}{:>8}{:>13}{:>13}\n", "kernel", "shape", "dtype", "thr", "rate", "%", "fastest ms",
                       "median ms");
   for (const auto& row : report.rows) text += line(report, row);
   return text;

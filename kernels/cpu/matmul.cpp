@@ -30,21 +30,34 @@ struct Product {
   std::int64_t b_stride() const { return dims.transpose_b ? dims.k : dims.n; }
 };
 
+/// x W^T, as a linear layer computes it.
+bool is_forward(const MatmulDims& dims) { return !dims.transpose_a && dims.transpose_b; }
+
 /// Rows [row, row + rows) and columns [column, column + columns) of C.
 struct Block {
   std::int64_t row, rows, column, columns;
 };
 
-/// Pieces of about 192 to 384 (smaller ones lose to packing the other operand again; docs/decisions/0005), a power of two at most 16 of
-/// them, along the longer side of C.
+/// Whether the library multiplies bf16 by tiles (AMX), which wants larger pieces, and each operand's long side whole.
+bool library_has_tiles() {
+#if defined(__x86_64__)
+  constexpr unsigned kNeeded = dnnl_cpu_isa_avx512_core_amx;
+  static const bool has = (static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & kNeeded) == kNeeded;
+  return has;
+#else
+  return false;
+#endif
+}
+
+/// A power of two at most 16 of pieces of at least 192 (smaller ones lose to packing the other operand again; docs/decisions/0005).
 struct Cut {
   bool by_columns;
   std::int64_t length, blocks;
 
-  explicit Cut(const MatmulDims& dims) : by_columns(dims.n > dims.m) {
-    const std::int64_t side = by_columns ? dims.n : dims.m;
+  explicit Cut(const Product& p) : by_columns(cuts_columns(p)) {
+    const std::int64_t side = by_columns ? p.dims.n : p.dims.m, most = is_tiled(p) ? 8 : 16;
     std::int64_t pieces = 1;
-    while (pieces < 16 && side / (2 * pieces) >= 192) pieces *= 2;
+    while (pieces < most && side / (2 * pieces) >= 192) pieces *= 2;
     length = round_up((side + pieces - 1) / pieces, 16);
     blocks = (side + length - 1) / length;
   }
@@ -52,6 +65,16 @@ struct Cut {
     const std::int64_t first = i * length;
     if (by_columns) return {0, dims.m, first, std::min(length, dims.n - first)};
     return {first, std::min(length, dims.m - first), 0, dims.n};
+  }
+
+ private:
+  static bool is_tiled(const Product& p) { return p.operand == DType::bf16 && library_has_tiles(); }
+  /// Along the longer side of C; by tiles a forward pass along its tokens where these are enough, and never along the shorter inner side.
+  static bool cuts_columns(const Product& p) {
+    const MatmulDims& d = p.dims;
+    if (is_tiled(p) && is_forward(d)) return d.m < 512;
+    if (is_tiled(p) && !d.transpose_a && d.k > 2 * d.n) return true;
+    return d.n > d.m;
   }
 };
 
@@ -173,10 +196,7 @@ void run_gemm(const Product& p, const Block& block) {
 }
 
 /// Measured with oneDNN 2.6: the gemm call is the faster one, except for f32 a * b transposed (the forward pass of a linear layer).
-bool prefers_gemm(const Product& p) {
-  const bool is_forward = !p.dims.transpose_a && p.dims.transpose_b;
-  return p.operand == DType::f32 && p.bias == nullptr && !is_forward;
-}
+bool prefers_gemm(const Product& p) { return p.operand == DType::f32 && p.bias == nullptr && !is_forward(p.dims); }
 
 /// While it lives, a library call made by this thread or by a team that it starts uses one thread.
 class OneThreadScope {
@@ -192,7 +212,7 @@ class OneThreadScope {
 
 void run_product(Library& library, int threads, const Product& p) {
   const OneThreadScope one_thread;
-  const Cut cut(p.dims);
+  const Cut cut(p);
   const int team = static_cast<int>(std::min<std::int64_t>(threads, cut.blocks));
   while (library.slots.size() < static_cast<std::size_t>(team)) library.slots.push_back(std::make_unique<Slot>(library.engine));
   std::exception_ptr failure;

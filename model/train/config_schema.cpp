@@ -77,7 +77,7 @@ constexpr std::array kKeys = {
               "Activations that backward computes again instead of keeping them: none, all of a transformer block but its input, or what "
               "its attention makes up to the output projection. The results are the same bits."},
     ConfigKey{"train.loss_chunk", [](Config& c) -> ConfigSlot { return &c.train.loss_chunk; }, between(0, 1e9), "", "",
-              "Tokens whose logits exist at once; 0: as many, in multiples of 32, as keep them within 32 MiB."},
+              "Tokens whose logits exist at once; 0: even shares, in multiples of 32, that keep them within 128 MiB."},
 
     ConfigKey{"shard.units", [](Config& c) -> ConfigSlot { return &c.shard.units; }, any, "block|model", "",
               "What is gathered at once: each transformer block, or the whole model."},

@@ -42,7 +42,7 @@ Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, s
 /// (N', C) -> (N', V') f32 logits, without gradient: for sampling.
 Tensor lm_head_logits(const Tensor& x, Parameter& weight);
 
-/// Tokens whose logits exist at once: as many as keep (rows, V') f32 within 32 MiB, a multiple of 32, at least 32.
+/// Tokens whose logits exist at once: shares of all tokens as equal as multiples of 32 can be, whose (rows, V') f32 keep within 128 MiB.
 std::int64_t lm_head_chunk_rows(std::int64_t tokens, std::int64_t padded_classes);
 
 }  // namespace zs

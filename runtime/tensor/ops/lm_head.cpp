@@ -119,9 +119,11 @@ std::pair<Tensor, Tensor> forward_with_gradients(const LmHead& head, float seed)
 }  // namespace
 
 std::int64_t lm_head_chunk_rows(std::int64_t tokens, std::int64_t padded_classes) {
-  constexpr std::int64_t kChunkBytes = 32 << 20, kMultiple = 32;
-  const std::int64_t fitting = kChunkBytes / (padded_classes * size_of(DType::f32)) / kMultiple * kMultiple;
-  return std::min(tokens, std::max(fitting, kMultiple));
+  constexpr std::int64_t kChunkBytes = 128 << 20, kMultiple = 32;
+  const std::int64_t fitting = std::max(kChunkBytes / (padded_classes * size_of(DType::f32)) / kMultiple * kMultiple, kMultiple);
+  const std::int64_t chunks = (tokens + fitting - 1) / fitting;
+  const std::int64_t share = (tokens + chunks - 1) / chunks;
+  return std::min(tokens, (share + kMultiple - 1) / kMultiple * kMultiple);
 }
 
 Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes, const LossOptions& options) {
