@@ -21,6 +21,21 @@ void add_copies(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
          const Buffer out = arrays.random(n, dtype), in = arrays.random(n, dtype);
          return [=](ExecContext& exec) { kernels().copy(exec, out, in); };
        }});
+  constexpr std::int64_t kShards = 4, kRun = 192;  // a matrix of 768 columns from its shards on the last dim
+  const std::int64_t rows = n / (kShards * kRun), row = kShards * kRun;
+  cases.push_back({.kernel = "copy_rows",
+                   .shape = fmt::format("{} x {} from {}", rows, row, kShards),
+                   .dtype = dtype,
+                   .bytes = 2 * static_cast<double>(rows * row) * size,
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer out = arrays.random(rows * row, dtype), in = arrays.random(rows * row, dtype);
+                     return [=](ExecContext& exec) {
+                       for (std::int64_t i = 0; i < kShards; ++i) {
+                         kernels().copy_rows(exec, out.slice(i * kRun, (rows - 1) * row + kRun), in.slice(i * rows * kRun, rows * kRun),
+                                             {rows, kRun, row, kRun});
+                       }
+                     };
+                   }});
   cases.push_back({.kernel = "cast",
                    .shape = fmt::format("{} to {}", n, zs::name_of(other(dtype))),
                    .dtype = dtype,

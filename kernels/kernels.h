@@ -35,6 +35,11 @@ struct AdamWOptions {
   float beta1, beta2, eps, weight_decay;
 };
 
+/// `rows` rows of `run` elements, which begin so many elements apart.
+struct RowCopy {
+  std::int64_t rows, run, out_stride, in_stride;
+};
+
 enum class GeluKind : std::uint8_t { tanh, erf };
 
 /// Every kernel of a back end. Buffers are dense; "x" is f32 or bf16 unless said otherwise, outputs have the dtype of their input
@@ -49,6 +54,9 @@ struct KernelTable {
   /// fills with zero bytes / copies bytes
   void (*zero)(ExecContext& ctx, Buffer out);
   void (*copy)(ExecContext& ctx, Buffer out, Buffer in);
+  /// out[r * out_stride + i] := in[r * in_stride + i] for i < run, r < rows; one dtype, no overlap. Both buffers end with the last row;
+  /// what lies between rows of out stays as it is.
+  void (*copy_rows)(ExecContext& ctx, Buffer out, Buffer in, const RowCopy& rows);
   /// out := in, between f32 and bf16 (round to nearest even)
   void (*cast)(ExecContext& ctx, Buffer out, Buffer in);
   /// out := a + b (residual); out may be a or b

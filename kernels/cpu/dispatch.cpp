@@ -76,6 +76,17 @@ void copy(ExecContext& ctx, Buffer out, Buffer in) {
   if (to.rest_bytes > 0) std::memcpy(to.rest, from.rest, to.rest_bytes);
 }
 
+void copy_rows(ExecContext& ctx, Buffer out, Buffer in, const RowCopy& rows) {
+  same_dtype(out, in);
+  const auto extent = [&](std::int64_t stride) { return rows.rows == 0 ? 0 : (rows.rows - 1) * stride + rows.run; };
+  ZS_CHECK(rows.rows >= 0 && rows.run >= 0 && (rows.rows < 2 || (rows.out_stride >= rows.run && rows.in_stride >= rows.run)),
+           "{} rows of {}, {} apart out and {} in", rows.rows, rows.run, rows.out_stride, rows.in_stride);
+  ZS_CHECK(out.elems == extent(rows.out_stride) && in.elems == extent(rows.in_stride),
+           "{} rows of {}, {} apart in {} elements out, {} apart in {} in", rows.rows, rows.run, rows.out_stride, out.elems, rows.in_stride,
+           in.elems);
+  for (std::int64_t r = 0; r < rows.rows; ++r) copy(ctx, out.slice(r * rows.out_stride, rows.run), in.slice(r * rows.in_stride, rows.run));
+}
+
 void cast(ExecContext& ctx, Buffer out, Buffer in) { isa().cast(ctx.threads(), data_of(out), data_of(in), same_elems(out, in)); }
 
 void add(ExecContext& ctx, Buffer out, Buffer a, Buffer b) {

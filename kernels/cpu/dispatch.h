@@ -21,6 +21,7 @@ void check_indices(const char* what, const std::int32_t* indices, std::int64_t c
 
 void zero(ExecContext& ctx, Buffer out);
 void copy(ExecContext& ctx, Buffer out, Buffer in);
+void copy_rows(ExecContext& ctx, Buffer out, Buffer in, const RowCopy& rows);
 void cast(ExecContext& ctx, Buffer out, Buffer in);
 void add(ExecContext& ctx, Buffer out, Buffer a, Buffer b);
 void scale(ExecContext& ctx, Buffer out, Buffer in, float factor);

@@ -49,6 +49,7 @@ const Isa& choose_isa() {
 const KernelTable kTable = {
     .zero = zero,
     .copy = copy,
+    .copy_rows = copy_rows,
     .cast = cast,
     .add = add,
     .scale = scale,

@@ -35,6 +35,28 @@ TEST_CASE("zero and copy move every byte of any size") {
   REQUIRE(out[1].same_bytes(Values::of(DType::f64, std::vector<double>(static_cast<std::size_t>(n), 0.0))));
 }
 
+TEST_CASE("copy_rows copies rows between strides, and nothing in between") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t rows = GENERATE(0, 1, 2, 7), width = GENERATE(1, 3, 64), out_gap = GENERATE(0, 1, 5), in_gap = GENERATE(0, 2);
+  const std::int64_t out_stride = width + out_gap, in_stride = width + in_gap;
+  const std::int64_t out_elems = rows == 0 ? 0 : (rows - 1) * out_stride + width, in_elems = rows == 0 ? 0 : (rows - 1) * in_stride + width;
+  Values in = Values::random(dtype, in_elems, 1), expected = Values::poison(dtype, out_elems);
+  const auto out = run({expected}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().copy_rows(ctx, o[0].buffer(), in.buffer(), {rows, width, out_stride, in_stride});
+  });
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t i = 0; i < width; ++i) expected.set(r * out_stride + i, in[r * in_stride + i]);
+  REQUIRE(out[0].same_bytes(expected));
+}
+
+TEST_CASE("copy_rows refuses rows that overlap or do not fill their buffers") {
+  Values in = Values::random(DType::f32, 12, 1), out = Values::poison(DType::f32, 12);
+  ExecContext ctx(1, nullptr);
+  CHECK_THROWS_AS(k().copy_rows(ctx, out.buffer(), in.buffer(), {3, 4, 3, 4}), Error);
+  CHECK_THROWS_AS(k().copy_rows(ctx, out.buffer(), in.buffer(), {2, 4, 4, 4}), Error);
+  CHECK_THROWS_AS(k().copy_rows(ctx, out.buffer(), in.buffer(), {4, 3, 3, 4}), Error);
+}
+
 TEST_CASE("results larger than a core's cache reach every element, wherever they start") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const std::int64_t n = 600011, first = GENERATE(0, 1, 5);  // elements behind a 16-byte boundary
