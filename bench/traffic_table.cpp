@@ -50,15 +50,16 @@ TrafficRow row_of(const StepOptions& step, const TrafficOptions& options, const 
   const TrainPlan plan = make_plan(config, {.rank = 0, .ranks = static_cast<int>(options.ranks), .has_every_micro_batch = true});
   const ShardScheme scheme(scheme_options(config), 0, static_cast<int>(options.ranks));
   TrafficRow row{.strategy = variant.name,
-                 .parameters_sent = plan.sent.gather.sent_bytes() + plan.sent.gather_small.sent_bytes(),
-                 .gradients_sent = plan.sent.reduce.sent_bytes() + plan.sent.finish.sent_bytes(),
+                 .parameters_sent = plan.sent.parameter_bytes(),
+                 .gradients_sent = plan.sent.gradient_bytes(),
                  .between_steps = plan.persistent_bytes,
                  .peak = plan.step_peak_bytes};
   const ShardGroups::Over over = ShardGroups::axes_of(scheme);
   const std::pair<const ShardScheme::Axes*, const CommTraffic*> parts[] = {{&over.gather, &plan.sent.gather},
                                                                            {&over.gather_small, &plan.sent.gather_small},
                                                                            {&over.reduce, &plan.sent.reduce},
-                                                                           {&over.finish, &plan.sent.finish}};
+                                                                           {&over.finish, &plan.sent.finish},
+                                                                           {&over.whole, &plan.sent.whole}};
   for (const auto& [axes, traffic] : parts) row.left_group += leaving(scheme, *axes, options.group, traffic->sent_bytes());
   return row;
 }

@@ -1,34 +1,61 @@
 #include "model/module.h"
 
+#include <set>
+
 namespace zs {
 namespace {
 
-/// Parameters of `module` and of its children that are not units themselves; those go to `blocks`.
-void collect(Module& module, Units units, const IsIgnored& is_ignored, std::vector<Parameter*>& parameters, std::vector<Module*>& blocks) {
-  for (const auto& parameter : module.own_parameters()) {
-    if (!is_ignored || !is_ignored(*parameter)) parameters.push_back(parameter.get());
-  }
-  for (Module* child : module.children()) {
-    if (units == Units::block && child->is_block()) {
-      blocks.push_back(child);
-    } else {
-      collect(*child, units, is_ignored, parameters, blocks);
+/// Makes a module and the blocks below it units. A module may be registered in several places.
+class UnitMaker {
+ public:
+  UnitMaker(ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored)
+      : runtime_(runtime), units_(units), is_ignored_(is_ignored) {}
+
+  void add(Module& module, std::string name) {
+    std::vector<Parameter*> parameters;
+    std::vector<Module*> blocks;
+    collect(module, units_, parameters, blocks);
+    leave_to_others(parameters, blocks);
+    module.attach(&runtime_, runtime_.add_unit(std::move(name), parameters));
+    for (Module* block : blocks) {
+      if (made_.insert(block).second) add(*block, block->path());
     }
   }
-}
 
-void add_units(Module& module, std::string name, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored) {
-  std::vector<Parameter*> parameters;
-  std::vector<Module*> blocks;
-  collect(module, units, is_ignored, parameters, blocks);
-  module.attach(&runtime, runtime.add_unit(std::move(name), parameters));
-  for (Module* block : blocks) add_units(*block, block->path(), runtime, units, is_ignored);
-}
+ private:
+  /// Parameters of `module` and of its children that are not units themselves; those go to `blocks`.
+  void collect(Module& module, Units units, std::vector<Parameter*>& parameters, std::vector<Module*>& blocks) const {
+    for (const auto& parameter : module.own_parameters()) {
+      if (!is_ignored_ || !is_ignored_(*parameter)) parameters.push_back(parameter.get());
+    }
+    for (Module* child : module.children()) {
+      if (units == Units::block && child->is_block()) {
+        blocks.push_back(child);
+      } else {
+        collect(*child, units, parameters, blocks);
+      }
+    }
+  }
+
+  /// What is below a block is the block's, and of several blocks the first one's; the rest stays, each parameter once.
+  void leave_to_others(std::vector<Parameter*>& parameters, const std::vector<Module*>& blocks) const {
+    std::vector<Parameter*> inner;
+    std::vector<Module*> none;
+    for (Module* block : blocks) collect(*block, Units::model, inner, none);
+    std::set<Parameter*> known(inner.begin(), inner.end());
+    std::erase_if(parameters, [&](Parameter* parameter) { return parameter->owner() != nullptr || !known.insert(parameter).second; });
+  }
+
+  ShardedRuntime& runtime_;
+  Units units_;
+  const IsIgnored& is_ignored_;
+  std::set<Module*> made_;
+};
 
 }  // namespace
 
 void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored) {
-  add_units(root, "root", runtime, units, is_ignored);
+  UnitMaker(runtime, units, is_ignored).add(root, "root");
 }
 
 }  // namespace zs

@@ -64,7 +64,8 @@ enum class Units : std::uint8_t {
 using IsIgnored = std::function<bool(const Parameter&)>;
 
 /// Makes `root` and, by `units`, its blocks units of the runtime. The runtime must be new. An ignored parameter is neither sharded nor
-/// initialised nor reduced: whoever ignores it gives it an owner, a value and, if it is trained, a gradient of its own.
+/// initialised nor reduced: whoever ignores it gives it an owner, a value and, if it is trained, a gradient of its own. A module that is
+/// registered in several places belongs to one unit: a block below the root before the root, and of several the first.
 void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored = {});
 
 }  // namespace zs

@@ -6,6 +6,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/shard/scheme.h"
+#include "runtime/shard/unit_layout.h"
 
 namespace zs {
 
@@ -45,6 +46,9 @@ struct Config {
     std::int64_t prefetch = 1;
     bool reduce_every_micro_batch = true, all_reduce_every_micro_batch = false;
     std::int64_t max_reductions_in_flight = 2;
+    std::string layout = "flat";
+    std::int64_t min_shard_bytes = 0;
+    std::vector<std::string> dims;  ///< "PATTERN=DIM"
     bool operator==(const Shard&) const = default;
   };
   struct Precision {

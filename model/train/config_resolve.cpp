@@ -7,6 +7,7 @@
 #include <initializer_list>
 
 #include "model/train/config_schema.h"
+#include "model/train/dim_patterns.h"
 
 namespace zs {
 namespace {
@@ -143,6 +144,26 @@ void resolve_strategy(ConfigDraft& draft) {
     contradicts("shard.group_size", fmt::format("{}", shard.group_size), "leave it out; only hsdp and nested have small groups");
 }
 
+/// The flat layout has no use for what is said of single parameters.
+void check_layout(ConfigDraft& draft) {
+  const Config::Shard& shard = draft.config.shard;
+  const auto of_parameters = [&](const char* key, bool is_set, const std::string& value) {
+    if (is_set && shard.layout == "flat" && are_good(draft, {"shard.layout", key}))
+      draft.report(key, fmt::format("{} = {} does not go with shard.layout \"flat\"", key, value),
+                   "leave it out, or use shard.layout = \"per_parameter\"");
+  };
+  of_parameters("shard.min_shard_bytes", shard.min_shard_bytes != 0, fmt::format("{}", shard.min_shard_bytes));
+  of_parameters("shard.dims", !shard.dims.empty(), fmt::format("[\"{}\"]", fmt::join(shard.dims, "\", \"")));
+  if (!are_good(draft, {"shard.dims"})) return;
+  for (const std::string& entry : shard.dims) {
+    try {
+      DimPattern::parse(entry);
+    } catch (const Error& error) {
+      draft.report("shard.dims", error.what_happened(), error.what_to_do());
+    }
+  }
+}
+
 void check_rest(ConfigDraft& draft) {
   const Config& c = draft.config;
   if (are_good(draft, {"run.validate_every", "data.validation_fraction", "data.validation"}) && c.run.validate_every > 0 &&
@@ -185,6 +206,7 @@ void resolve_config(ConfigDraft& draft) {
   check_sizes(draft);
   check_precision(draft);
   resolve_strategy(draft);
+  check_layout(draft);
   check_rest(draft);
 }
 

@@ -105,6 +105,16 @@ constexpr std::array kKeys = {
               "", "Sum gradients over replicas (`ddp`, `hsdp`) after every micro-batch, or once a step."},
     ConfigKey{"shard.max_reductions_in_flight", [](Config& c) -> ConfigSlot { return &c.shard.max_reductions_in_flight; }, between(1, 64),
               "", "", "Whole gradient buffers that may wait for their reduction."},
+    ConfigKey{"shard.layout", [](Config& c) -> ConfigSlot { return &c.shard.layout; }, any, kLayouts, "",
+              "How a unit is cut: `flat`, all its parameters as one, or `per_parameter`, each on a dim of its own."},
+    ConfigKey{
+        "shard.min_shard_bytes", [](Config& c) -> ConfigSlot { return &c.shard.min_shard_bytes; }, between(0, 1e12), "", "",
+        "Parameters of fewer bytes (of `precision.param`) stay whole on every rank; `per_parameter` only. Their gradients are reduced as "
+        "all others are."},
+    ConfigKey{
+        "shard.dims", [](Config& c) -> ConfigSlot { return &c.shard.dims; }, any, "", "the first dim of each parameter",
+        "`\"PATTERN=DIM\"`: on which dim parameters are sharded, negative from the last; `*` in a pattern matches any part of a name, the "
+        "first pattern that matches counts. `per_parameter` only."},
 
     ConfigKey{"precision.param", [](Config& c) -> ConfigSlot { return &c.precision.param; }, any, "f32|bf16", "",
               "Parameters and activations; the master weights are always f32."},

@@ -20,14 +20,33 @@ ReadSamples no_samples(const Config& config) {
 }
 
 std::string describe_units(const TrainPlan& plan, DType param) {
-  std::string text = fmt::format("{:<14}{:>8}{:>14}{:>14}{:>12}{:>12}\n", "unit", "params", "elements", "shard elems", "full", "shard f32");
+  const bool is_flat = std::none_of(plan.units.begin(), plan.units.end(), [](const auto& unit) { return unit.layout->is_interleaved(); });
+  std::string text = fmt::format("{:<14}{:>8}{:>14}{:>14}{:>12}{:>12}{}\n", "unit", "params", "elements", "shard elems", "full",
+                                 "shard f32", is_flat ? "" : "      gathered         whole");
   std::int64_t elements = 0;
-  for (const TrainPlan::Unit& unit : plan.units) elements += unit.numel;
   for (const TrainPlan::Unit& unit : plan.units) {
-    text += fmt::format("{:<14}{:>8}{:>14}{:>14}{:>12}{:>12}\n", unit.name, unit.parameters, unit.numel, unit.shard_elems,
-                        format_bytes(unit.numel * size_of(param)), format_bytes(unit.shard_elems * size_of(DType::f32)));
+    const UnitLayout& layout = *unit.layout;
+    elements += layout.numel();
+    text += fmt::format("{:<14}{:>8}{:>14}{:>14}{:>12}{:>12}", unit.name, layout.views().size(), layout.numel(), layout.shard_elems(),
+                        format_bytes(layout.numel() * size_of(param)), format_bytes(layout.held_elems() * size_of(DType::f32)));
+    text += is_flat ? "\n" : fmt::format("{:>14}{:>14}\n", layout.gathered_shard_elems(), layout.whole_elems());
   }
   return text + fmt::format("{:<14}{:>8}{:>14}\n", "all", "", elements);
+}
+
+/// Where parameters are cut one by one: each with its dim, and what the first rank has of it, which is the most.
+std::string describe_parameters(const TrainPlan& plan) {
+  std::string text = fmt::format("\nevery parameter\n  {:<40}{:>20}{:>8}{:>16}\n", "name", "shape", "dim", "elements a rank");
+  for (const TrainPlan::Unit& unit : plan.units) {
+    std::vector<std::int64_t> here(unit.layout->views().size(), 0);
+    for (const ShardSegment& segment : unit.layout->held_segments(0)) here[segment.view] += segment.count;
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      const FlatView& view = unit.layout->views()[i];
+      text += fmt::format("  {:<40}{:>20}{:>8}{:>16}\n", view.name, view.shape.str(), view.is_whole ? "whole" : fmt::format("{}", view.dim),
+                          here[i]);
+    }
+  }
+  return text;
 }
 
 std::string describe_memory(const TrainPlan& plan, bool is_full) {
@@ -157,7 +176,7 @@ TrainPlan make_plan(const Config& config, const PlanOptions& options) {
   plan.peak_bytes = run.device().memory().peak_bytes();
   plan.reserved_bytes = run.device().memory().reserved_bytes();
   for (const FlatParameter& unit : run.runtime().executor().units()) {
-    plan.units.push_back({unit.name, std::ssize(unit.parameters), unit.layout.numel(), unit.layout.shard_elems()});
+    plan.units.push_back({unit.name, unit.layout});
   }
   return plan;
 }
@@ -181,6 +200,7 @@ std::string describe(const TrainPlan& plan, const Config& config, int ranks, boo
                                  format_number(ranks, "rank"), micro_batches, micro_batches == 1 ? "" : "es", config.train.micro_batch,
                                  config.train.sequence, config.precision.param, config.shard.prefetch);
   text += describe_units(plan, param);
+  if (is_full && config.shard.layout == "per_parameter") text += describe_parameters(plan);
   text += describe_memory(plan, is_full);
   text += fmt::format("\nschedule of the last micro-batch of a step\n{}", describe_schedule(plan));
   return text;

@@ -17,9 +17,7 @@ namespace zs {
 struct TrainPlan {
   struct Unit {
     std::string name;
-    std::int64_t parameters;   ///< how many
-    std::int64_t numel;        ///< their elements
-    std::int64_t shard_elems;  ///< of the padded flat parameter, per rank
+    std::shared_ptr<const UnitLayout> layout;  ///< over the ranks that share one set of masters
   };
   std::vector<Unit> units;
   std::vector<Action> micro_batch;  ///< the actions of the last micro-batch of a steady step

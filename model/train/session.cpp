@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "model/train/dim_patterns.h"
 #include "runtime/tensor/autograd.h"
 
 namespace zs {
@@ -15,6 +16,13 @@ DType dtype_of(const std::string& name) { return name == "bf16" ? DType::bf16 : 
 Recompute recompute_of(const std::string& name) {
   if (name == "block") return Recompute::block;
   return name == "attention" ? Recompute::attention : Recompute::none;
+}
+
+std::vector<std::string> parameter_names(const Executor& executor) {
+  std::vector<std::string> names;
+  for (const FlatParameter& unit : executor.units())
+    for (const Parameter* parameter : unit.parameters) names.push_back(parameter->name());
+  return names;
 }
 
 AdamWConfig adamw_config(const Config& config) {
@@ -45,6 +53,9 @@ ShardOptions shard_options(const Config& config) {
                        .max_reductions_in_flight = static_cast<int>(config.shard.max_reductions_in_flight),
                        .keep_ends = config.shard.keep_ends},
           .precision = {.param = dtype_of(config.precision.param), .reduce = dtype_of(config.precision.reduce)},
+          .layout = {.layout = config.shard.layout == "flat" ? Layout::flat : Layout::per_parameter,
+                     .min_shard_bytes = config.shard.min_shard_bytes,
+                     .dim = choose_dim(config.shard.dims)},
           .seed = static_cast<std::uint64_t>(config.train.seed)};
 }
 
@@ -56,6 +67,7 @@ Session::Session(Device& device, World& world, const Config& config)
       model_(gpt2_config(config)),
       runtime_(context_, world, shard_options(config)) {
   shard_module(model_, runtime_, config.shard.units == "block" ? Units::block : Units::model);
+  check_matches(config.shard.dims, parameter_names(runtime_.executor()));
   optimizer_ = std::make_unique<AdamW>(runtime_.executor(), adamw_config(config));
   loss_slots_ = local_micro_batches() * (config.run.validate_every > 0 ? std::max<std::int64_t>(1, config.run.validate_batches) : 1);
   const std::int64_t slot_bytes = loss_slots_ * size_of(DType::f32);

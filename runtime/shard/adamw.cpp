@@ -20,16 +20,12 @@ AdamW::AdamW(Executor& executor, const AdamWConfig& config) : executor_(executor
   Stream& compute = context.stream();
   std::int64_t elements = 0;
   for (const FlatParameter& unit : executor.units()) {
-    elements += unit.layout.numel();
-    const std::int64_t bytes = unit.layout.shard_elems() * size_of(DType::f32);
+    elements += unit.layout->numel();
+    const std::int64_t elems = unit.layout->held_elems(), bytes = elems * size_of(DType::f32);
     const MemoryOwner owner(context.device().memory(), unit.name);
-    Moments moments{context.pool().acquire(bytes, compute, "moments"), context.pool().acquire(bytes, compute, "moments"), {}};
-    for (const ShardSegment& segment : unit.segments()) {
-      const bool has_decay = unit.layout.views()[segment.view].has_decay;
-      moments.ranges.push_back(
-          {segment.shard_offset, segment.count, has_decay ? config.weight_decay : 0.0f, unit.parameters[segment.view]});
-    }
-    const Buffer m = moments.m.buffer(DType::f32, unit.layout.shard_elems()), v = moments.v.buffer(DType::f32, unit.layout.shard_elems());
+    Moments moments{context.pool().acquire(bytes, compute, "moments"), context.pool().acquire(bytes, compute, "moments"),
+                    ranges(unit, unit.held_segments()), ranges(unit, unit.segments())};
+    const Buffer m = moments.m.buffer(DType::f32, elems), v = moments.v.buffer(DType::f32, elems);
     context.launch({"zero_moments", {}, {m, v}}, [&kernels = context.kernels(), m, v](ExecContext& exec) {
       kernels.zero(exec, m);
       kernels.zero(exec, v);
@@ -40,6 +36,15 @@ AdamW::AdamW(Executor& executor, const AdamWConfig& config) : executor_(executor
   scalars_ = context.pool().acquire(sizeof(StepScalars), compute, "scalars");
   squares_ = context.pool().acquire(size_of(DType::f64), compute, "scalars");
   exponent_ = context.pool().acquire(size_of(DType::i32), compute, "scalars");
+}
+
+std::vector<AdamW::Range> AdamW::ranges(const FlatParameter& unit, const std::vector<ShardSegment>& segments) const {
+  std::vector<Range> ranges;
+  for (const ShardSegment& segment : segments) {
+    const bool has_decay = unit.layout->views()[segment.view].has_decay;
+    ranges.push_back({segment.shard_offset, segment.count, has_decay ? config_.weight_decay : 0.0f, unit.parameters[segment.view]});
+  }
+  return ranges;
 }
 
 Buffer AdamW::grad_norm() const { return scalars().slice(offsetof(StepScalars, grad_norm) / sizeof(float), 1); }
@@ -57,9 +62,8 @@ void AdamW::set_scalars(float lr, std::int64_t step_number) {
 }
 
 /// Frozen parameters take part in nothing.
-std::vector<AdamW::Range> AdamW::trained_ranges(std::size_t unit) const {
+std::vector<AdamW::Range> AdamW::trained(const std::vector<Range>& ranges) {
   std::vector<Range> trained;
-  const std::vector<Range>& ranges = moments_[unit].ranges;
   std::copy_if(ranges.begin(), ranges.end(), std::back_inserter(trained),
                [](const Range& range) { return range.parameter->is_trainable(); });
   return trained;
@@ -70,7 +74,7 @@ std::vector<Buffer> AdamW::gradient_ranges() const {
   for (std::size_t unit = 0; unit < moments_.size(); ++unit) {
     if (!executor_.units()[unit].grad_is_written) continue;
     const Buffer grad = executor_.units()[unit].grad_buffer();
-    for (const Range& range : trained_ranges(unit)) ranges.push_back(grad.slice(range.offset, range.count));
+    for (const Range& range : trained(moments_[unit].counted)) ranges.push_back(grad.slice(range.offset, range.count));
   }
   return ranges;
 }
@@ -108,11 +112,11 @@ void AdamW::squared_norm_order_free() {
 void AdamW::update(std::size_t unit) {
   Context& context = executor_.context();
   const FlatParameter& flat = executor_.units()[unit];
-  const std::int64_t elems = flat.layout.shard_elems();
-  const Buffer master = flat.master_buffer(), grad = flat.grad_buffer(), m = moments_[unit].m.buffer(DType::f32, elems),
+  const std::int64_t elems = flat.layout->held_elems();
+  const Buffer master = flat.master_buffer(), grad = flat.held_grad_buffer(), m = moments_[unit].m.buffer(DType::f32, elems),
                v = moments_[unit].v.buffer(DType::f32, elems), narrow = flat.narrow_buffer(), step = scalars();
   std::vector<Buffer> writes{master, m, v};
-  std::vector<Range> ranges = trained_ranges(unit);
+  std::vector<Range> ranges = trained(moments_[unit].held);
   for (const Range& range : ranges) {
     if (!narrow.empty()) writes.push_back(narrow.slice(range.offset, range.count));  // its padding stays zero
   }

@@ -23,26 +23,27 @@ class AdamW {
   void step(float lr, std::int64_t step_number);
   /// f32 (1) on the device: the global norm of the last step's gradients before clipping.
   Buffer grad_norm() const;
-  /// The moments of a unit's master shard, f32 (shard_elems): with the step number they are all of the optimizer's state.
-  Buffer first_moment(std::size_t unit) const { return moments(unit).m.buffer(DType::f32, shard_elems(unit)); }
-  Buffer second_moment(std::size_t unit) const { return moments(unit).v.buffer(DType::f32, shard_elems(unit)); }
+  /// The moments of a unit's master weights, f32 (held_elems): with the step number they are all of the optimizer's state.
+  Buffer first_moment(std::size_t unit) const { return moments(unit).m.buffer(DType::f32, held_elems(unit)); }
+  Buffer second_moment(std::size_t unit) const { return moments(unit).v.buffer(DType::f32, held_elems(unit)); }
 
  private:
-  struct Range {  // elements of one parameter in one shard
+  struct Range {  // elements of one parameter in what is held
     std::int64_t offset, count;
     float weight_decay;
     const Parameter* parameter;
   };
   struct Moments {
     Memory m, v;
-    std::vector<Range> ranges;
+    std::vector<Range> held, counted;  // what is updated here; of all ranks together every element once: the norm's
   };
   const Moments& moments(std::size_t unit) const { return moments_.at(unit); }
-  std::int64_t shard_elems(std::size_t unit) const { return executor_.units().at(unit).layout.shard_elems(); }
+  std::int64_t held_elems(std::size_t unit) const { return executor_.units().at(unit).layout->held_elems(); }
+  std::vector<Range> ranges(const FlatParameter& unit, const std::vector<ShardSegment>& segments) const;
   void set_scalars(float lr, std::int64_t step_number);
   void squared_norm();
   void squared_norm_order_free();
-  std::vector<Range> trained_ranges(std::size_t unit) const;
+  static std::vector<Range> trained(const std::vector<Range>& ranges);
   std::vector<Buffer> gradient_ranges() const;
   void update(std::size_t unit);
   Buffer scalars() const { return scalars_.buffer(DType::f32, sizeof(StepScalars) / sizeof(float)); }

@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kMaster = "master", kFirstMoment = "adamw.m", kSecondMoment = "adamw.v";
 constexpr char kSeparator = '\x1f';
 
-/// A tensor of the state, and the parts of it that this rank holds.
+/// A tensor of the state, and the parts of it that this rank holds, in the order of elements.
 struct HeldTensor {
   struct Piece {
     std::int64_t begin;
@@ -27,16 +27,18 @@ std::vector<HeldTensor> held_tensors(const TrainingState& state) {
   std::vector<HeldTensor> tensors;
   for (std::size_t unit = 0; unit < state.executor.units().size(); ++unit) {
     const FlatParameter& flat = state.executor.units()[unit];
-    const std::vector<ShardSegment> segments = flat.segments();
+    const std::vector<ShardSegment> segments = flat.held_segments();
     const std::pair<std::string_view, Buffer> kinds[] = {{kMaster, flat.master_buffer()},
                                                          {kFirstMoment, state.optimizer.first_moment(unit)},
                                                          {kSecondMoment, state.optimizer.second_moment(unit)}};
-    for (std::size_t view = 0; view < flat.layout.views().size(); ++view) {
-      const FlatView& parameter = flat.layout.views()[view];
+    for (std::size_t view = 0; view < flat.layout->views().size(); ++view) {
+      const FlatView& parameter = flat.layout->views()[view];
       for (const auto& [kind, shard] : kinds) {
         HeldTensor held{{parameter.name, std::string(kind), shard.dtype, parameter.shape}, {}};
         for (const ShardSegment& segment : segments) {
-          if (segment.view == view) held.pieces.push_back({segment.view_offset, shard.slice(segment.shard_offset, segment.count)});
+          if (segment.view != view) continue;
+          for (std::int64_t i = 0; i < segment.count; i += segment.run)
+            held.pieces.push_back({segment.element(i), shard.slice(segment.shard_offset + i, segment.run)});
         }
         tensors.push_back(std::move(held));
       }
@@ -120,11 +122,12 @@ class ShardWriter {
 
  private:
   static Buffer piece_at(const HeldTensor& held, std::int64_t at, std::int64_t end) {
-    for (const auto& piece : held.pieces) {
-      const std::int64_t into = at - piece.begin;
-      if (into >= 0 && into < piece.data.elems) return piece.data.slice(into, std::min(piece.data.elems - into, end - at));
-    }
-    ZS_CHECK(false, "element {} of {} is not held here", at, held.tensor.parameter);
+    const auto next = std::upper_bound(held.pieces.begin(), held.pieces.end(), at,
+                                       [](std::int64_t element, const auto& piece) { return element < piece.begin; });
+    const std::int64_t into = next == held.pieces.begin() ? -1 : at - std::prev(next)->begin;
+    ZS_CHECK(into >= 0 && into < std::prev(next)->data.elems, "element {} of {} is not held here", at, held.tensor.parameter);
+    const Buffer& data = std::prev(next)->data;
+    return data.slice(into, std::min(data.elems - into, end - at));
   }
 
   const std::vector<HeldTensor>& tensors_;

@@ -8,16 +8,19 @@
 
 namespace zs {
 
-Executor::Executor(Context& context, World& world, const ShardScheme& scheme, const Precision& precision)
+Executor::Executor(Context& context, World& world, const ShardScheme& scheme, const Precision& precision, LayoutOptions layout)
     : context_(context),
       scheme_(scheme),
       precision_(precision),
-      groups_(world, scheme),
+      layout_(std::move(layout)),
+      groups_(world, scheme, layout_.min_shard_bytes > 0),
       comm_pool_(groups_.compute->prefers_arena() && &groups_.compute->arena() != &context.device().allocator()
                      ? arena_.emplace(groups_.compute->arena(), context.device().memory(), context.device().options().perturb_seed != 0)
                      : context.pool()),
       unsharder_(context, scheme, groups_, comm_pool_, precision.param),
-      reducer_(context, scheme, groups_, comm_pool_, precision.reduce) {}
+      reducer_(context, scheme, groups_, comm_pool_, precision.reduce) {
+  check(layout_);
+}
 
 Executor::~Executor() {
   units_.clear();
@@ -31,15 +34,20 @@ Executor::~Executor() {
 void Executor::add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed) {
   Stream& compute = context_.stream();
   const ShardScheme::Slice slice = scheme_.slice(scheme_.master);
-  FlatParameter unit(std::move(name), parameters, FlatLayout(parameters, precision_.param, slice.count, scheme_.finest()), slice.index);
+  FlatParameter unit(std::move(name), parameters, make_layout(layout_, parameters, precision_.param, slice.count, scheme_.finest()),
+                     slice.index);
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  const std::int64_t bytes = unit.layout.shard_elems() * size_of(DType::f32);
+  const std::int64_t bytes = unit.layout->held_elems() * size_of(DType::f32);
   unit.master = comm_pool_.acquire(bytes, compute, "master");
   unit.grad = comm_pool_.acquire(bytes, compute, "grad_shard");
   initialise(unit, seed);
   if (precision_.param == DType::bf16) {
-    unit.narrow = comm_pool_.acquire(unit.layout.shard_elems() * size_of(DType::bf16), compute, "param_shard");
+    unit.narrow = comm_pool_.acquire(unit.layout->held_elems() * size_of(DType::bf16), compute, "param_shard");
     narrow_master(unit);
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const FlatView& view = unit.layout->views()[i];
+    if (view.is_whole) parameters[i]->bind(unit.whole_view(unit.held_param_buffer(), view));
   }
   masters_updated();
   units_.push_back(std::move(unit));
@@ -61,14 +69,14 @@ void Executor::masters_loaded() {
 void Executor::initialise(FlatParameter& unit, std::uint64_t seed) {
   const Buffer master = unit.master_buffer();
   context_.launch({"initialise:" + unit.name, {}, {master}},
-                  [master, seed, views = unit.layout.views(), segments = unit.segments()](ExecContext&) {
+                  [master, seed, views = unit.layout->views(), segments = unit.held_segments()](ExecContext&) {
                     float* out = master.as<float>();
                     std::fill_n(out, master.elems, 0.0f);
                     for (const ShardSegment& segment : segments) {
                       const FlatView& view = views[segment.view];
                       const CounterRng rng(seed, hash_name(view.name));
                       for (std::int64_t i = 0; i < segment.count; ++i) {
-                        const auto counter = static_cast<std::uint64_t>(segment.view_offset + i);
+                        const auto counter = static_cast<std::uint64_t>(segment.element(i));
                         out[segment.shard_offset + i] =
                             view.init.normal_std == 0 ? view.init.constant : static_cast<float>(view.init.normal_std * rng.normal(counter));
                       }
@@ -103,16 +111,19 @@ void Executor::divide(const char* name, const Buffer& gradient, float divisor) {
 }
 
 void Executor::reduce(FlatParameter& unit) {
-  divide("divide", unit.full_grad.buffer(precision_.reduce, unit.layout.full_elems()), division_.before);
+  divide("divide", unit.full_grad.buffer(precision_.reduce, unit.layout->full_elems()), division_.before);
   for (const Event& event : held_for_) context_.device().stream(StreamRole::reduce).wait(event);
   held_for_.clear();
   reducer_.reduce(unit);
 }
 
 void Executor::wait_reductions() {
+  for (FlatParameter& unit : units_) {
+    if (unit.grad_is_written && !unit.grad_is_divided) reducer_.gather_whole(unit);
+  }
   reducer_.wait_reductions();
   for (FlatParameter& unit : units_) {
-    if (unit.grad_is_written && !unit.grad_is_divided) divide("divide_sum", unit.grad_buffer(), division_.after);
+    if (unit.grad_is_written && !unit.grad_is_divided) divide("divide_sum", unit.held_grad_buffer(), division_.after);
     unit.grad_is_divided = unit.grad_is_written;
   }
 }
@@ -136,10 +147,11 @@ void Executor::read_full(int unit_index, const UseParameter& use) {
   FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
   const Memory memory = unsharder_.gather_masters(unit);
   context_.device().stream(StreamRole::unshard).synchronize();
-  const Buffer full = memory.buffer(DType::f32, unit.layout.full_elems());
+  const Buffer full = memory.buffer(DType::f32, unit.layout->gathered_elems());
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-    const FlatView& view = unit.layout.views()[i];
-    use(*unit.parameters[i], full.slice(view.offset, view.numel).as<float>());
+    const FlatView& view = unit.layout->views()[i];
+    const Buffer values = view.is_whole ? unit.whole_view(unit.master_buffer(), view) : full.slice(view.offset, view.numel);
+    use(*unit.parameters[i], values.as<float>());
   }
 }
 

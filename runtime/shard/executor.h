@@ -17,15 +17,16 @@ namespace zs {
 /// views. Owned by a ShardedRuntime; one host thread uses it. On return from every function: enqueued, not done.
 class Executor {
  public:
-  /// Collective: makes the scheme's groups.
-  Executor(Context& context, World& world, const ShardScheme& scheme, const Precision& precision);
+  /// Collective: makes the scheme's groups. Error(config) where the options of the layout do not go together.
+  Executor(Context& context, World& world, const ShardScheme& scheme, const Precision& precision, LayoutOptions layout = {});
   /// Waits for the streams: their work uses the arena.
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
   /// Allocates the persistent shards and fills `master` with each parameter's initial values, drawn by (seed, name, element),
-  /// so that they depend on nothing else.
+  /// so that they depend on nothing else. Whole parameters are bound to their values from now on. Error(config) where a parameter has not
+  /// the dim that was chosen for it.
   void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed);
   void run(const std::vector<Action>& actions);
 
@@ -72,6 +73,7 @@ class Executor {
   Context& context_;
   ShardScheme scheme_;
   Precision precision_;
+  LayoutOptions layout_;
   ShardGroups groups_;
   std::optional<Pool> arena_;  // where the transport prefers its own memory
   Pool& comm_pool_;            // everything that is communicated

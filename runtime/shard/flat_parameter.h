@@ -1,11 +1,12 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/device/allocator.h"
-#include "runtime/shard/flat_layout.h"
+#include "runtime/shard/unit_layout.h"
 
 namespace zs {
 
@@ -14,36 +15,46 @@ struct Precision {
   DType reduce = DType::f32;  ///< full gradient buffers, and what a reduction carries
 };
 
-/// One flat parameter: its layout, its persistent shards and its transient buffers. `master` (f32 weights), `grad`
-/// (f32, reduced) and, where parameters run in bf16, `narrow` (their bf16 copy, written by the optimizer) hold
-/// layout.shard_elems() elements each: slice `slice` of layout.ranks().
+/// One unit's parameters: their layout, their persistent shards and their transient buffers. `master` (f32 weights), `grad`
+/// (f32, reduced) and, where parameters run in bf16, `narrow` (their bf16 copy, written by the optimizer) have
+/// layout->held_elems() elements each: slice `slice` of layout->ranks(), and whole parameters behind it.
 struct FlatParameter {
-  FlatParameter(std::string unit_name, std::vector<Parameter*> members, FlatLayout flat_layout, int master_slice)
-      : name(std::move(unit_name)), parameters(std::move(members)), layout(std::move(flat_layout)), slice(master_slice) {}
+  FlatParameter(std::string unit_name, std::vector<Parameter*> members, std::shared_ptr<const UnitLayout> unit_layout, int master_slice)
+      : name(std::move(unit_name)), parameters(std::move(members)), layout(std::move(unit_layout)), slice(master_slice) {}
 
   std::string name;
-  std::vector<Parameter*> parameters;  // in the order of layout.views()
-  FlatLayout layout;
-  int slice;  // of the master shards: what this rank's layout.segments() are asked for
+  std::vector<Parameter*> parameters;  // in the order of layout->views()
+  std::shared_ptr<const UnitLayout> layout;
+  int slice;  // of the master shards: what this rank's segments are asked for
 
   Memory master, grad, narrow;
   bool grad_is_written = false;  // in this step
   bool grad_is_divided = false;  // as far as it is divided after the sum
 
   Memory full, full_grad;  // while unsharded / while accumulating or reducing
+  Memory bucket;           // of an interleaved layout, from a gather until compute has waited for it
   Memory kept, sum;        // the small group's shard at hand / what reductions summed before their second step
   bool sum_is_written = false;
   Event gathered, reduced;     // the latest
   Event kept_ready;            // `kept` was copied on compute
   bool is_waited_for = false;  // compute has waited for `gathered`
 
-  std::vector<ShardSegment> segments() const { return layout.segments(slice); }
-  Buffer master_buffer() const { return master.buffer(DType::f32, layout.shard_elems()); }
+  std::vector<ShardSegment> segments() const { return layout->segments(slice); }
+  std::vector<ShardSegment> held_segments() const { return layout->held_segments(slice); }
+  Buffer master_buffer() const { return master.buffer(DType::f32, layout->held_elems()); }
   /// bf16, or empty where parameters run in f32.
-  Buffer narrow_buffer() const { return narrow ? narrow.buffer(DType::bf16, layout.shard_elems()) : Buffer{}; }
+  Buffer narrow_buffer() const { return narrow ? narrow.buffer(DType::bf16, layout->held_elems()) : Buffer{}; }
+  /// In the runtime dtype.
+  Buffer held_param_buffer() const { return narrow ? narrow_buffer() : master_buffer(); }
   /// What is gathered.
-  Buffer param_buffer() const { return narrow ? narrow_buffer() : master_buffer(); }
-  Buffer grad_buffer() const { return grad.buffer(DType::f32, layout.shard_elems()); }
+  Buffer param_buffer() const { return held_param_buffer().slice(0, layout->gathered_shard_elems()); }
+  Buffer held_grad_buffer() const { return grad.buffer(DType::f32, layout->held_elems()); }
+  /// What is reduced: this rank's segments.
+  Buffer grad_buffer() const { return held_grad_buffer().slice(0, layout->shard_elems()); }
+  /// Of a parameter that is whole, in what is held: masters, gradients or their like.
+  Buffer whole_view(const Buffer& held, const FlatView& view) const { return held.slice(layout->held_offset(view), view.numel); }
+  /// Nothing is gathered: the master shards are the parameters.
+  bool is_never_gathered() const { return layout->ranks() == 1 || layout->gathered_elems() == 0; }
 };
 
 }  // namespace zs

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "runtime/shard/bucket_copy.h"
+
 namespace zs {
 
 GradReducer::GradReducer(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool, DType reduce)
@@ -23,13 +25,13 @@ void GradReducer::zero(Stream& stream, const char* name, std::vector<Buffer> buf
 
 void GradReducer::begin_gradient(FlatParameter& unit) {
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  unit.full_grad = pool_.acquire(unit.layout.full_elems() * size_of(reduce_), context_.stream(), "full_grad");
+  unit.full_grad = pool_.acquire(unit.layout->full_elems() * size_of(reduce_), context_.stream(), "full_grad");
   const Buffer full = full_buffer(unit);
   std::vector<Buffer> padding;
-  for (const auto& [offset, count] : unit.layout.padding()) padding.push_back(full.slice(offset, count));
+  for (const auto& [offset, count] : unit.layout->padding()) padding.push_back(full.slice(offset, count));
   zero(context_.stream(), "zero_padding", std::move(padding));
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-    const FlatView& view = unit.layout.views()[i];
+    const FlatView& view = unit.layout->views()[i];
     unit.parameters[i]->bind_grad(full.slice(view.offset, view.numel), false);
   }
 }
@@ -43,24 +45,33 @@ void GradReducer::reduce(FlatParameter& unit) {
   const Buffer full = full_buffer(unit);
   std::vector<Buffer> unwritten;
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-    const FlatView& view = unit.layout.views()[i];
+    const FlatView& view = unit.layout->views()[i];
     if (!unit.parameters[i]->is_grad_written()) unwritten.push_back(full.slice(view.offset, view.numel));
     unit.parameters[i]->unbind_grad();
   }
   zero(context_.stream(), "zero_unused", std::move(unwritten));
+  const MemoryOwner owner(context_.device().memory(), unit.name);
+  if (unit.layout->is_interleaved()) interleave(unit);
 
   Event ready;
   context_.stream().record(ready);
   reduction().wait(ready);
-  const MemoryOwner owner(context_.device().memory(), unit.name);
   if (has_own_sum_ && !unit.sum) {
     unit.sum = pool_.acquire(sum_elems(unit) * size_of(DType::f32), reduction(), "grad_sum");
   }
   bool& is_written = has_own_sum_ ? unit.sum_is_written : unit.grad_is_written;
-  groups_.reduce->reduce_scatter(reduction(), unit.name, full, has_own_sum_ ? sum_buffer(unit) : unit.grad_buffer(),
+  groups_.reduce->reduce_scatter(reduction(), unit.name, full_buffer(unit), has_own_sum_ ? sum_buffer(unit) : unit.grad_buffer(),
                                  is_written ? Fold::accumulate : Fold::overwrite);
   is_written = true;
   record(unit.reduced);
+}
+
+void GradReducer::interleave(FlatParameter& unit) {
+  const Buffer full = full_buffer(unit);
+  Memory memory = pool_.acquire(full.bytes(), context_.stream(), "full_grad");
+  copy_in(context_.stream(), context_.kernels(), unit, {0, unit.layout->ranks(), unit.layout->shard_elems()}, full,
+          memory.buffer(reduce_, full.elems));
+  unit.full_grad = std::move(memory);
 }
 
 void GradReducer::finish(FlatParameter& unit) {
@@ -92,6 +103,16 @@ void GradReducer::add_to_grad(FlatParameter& unit) {
                         if (is_first) return kernels.copy(exec, grad, sum);
                         kernels.add(exec, grad, grad, sum);
                       });
+}
+
+void GradReducer::gather_whole(FlatParameter& unit) {
+  if (unit.layout->whole_elems() == 0) return;
+  const UnitLayout& layout = *unit.layout;
+  const Buffer held = unit.held_grad_buffer(),
+               part = unit.grad_buffer().slice(layout.gathered_shard_elems(), layout.shard_elems() - layout.gathered_shard_elems());
+  groups_.over_masters().all_gather(reduction(), unit.name, part, held.slice(layout.shard_elems(), layout.whole_elems()));
+  Event gathered;
+  record(gathered);
 }
 
 void GradReducer::release_gradient(FlatParameter& unit) {

@@ -21,6 +21,8 @@ class GradReducer {
   void reduce(FlatParameter& unit);
   void finish(FlatParameter& unit);
   void release_gradient(FlatParameter& unit);
+  /// After the last reduction of a step: every rank gets the parts of whole parameters' gradients that the others have.
+  void gather_whole(FlatParameter& unit);
 
   /// Compute waits for every reduction so far.
   void wait_reductions() { context_.stream().wait(last_reduction_); }
@@ -29,10 +31,12 @@ class GradReducer {
 
  private:
   enum class Step : std::uint8_t { none, reduce_scatter, all_reduce, all_gather };
-  Buffer full_buffer(const FlatParameter& unit) const { return unit.full_grad.buffer(reduce_, unit.layout.full_elems()); }
-  std::int64_t sum_elems(const FlatParameter& unit) const { return unit.layout.full_elems() / groups_.reduce->size(); }
+  Buffer full_buffer(const FlatParameter& unit) const { return unit.full_grad.buffer(reduce_, unit.layout->full_elems()); }
+  std::int64_t sum_elems(const FlatParameter& unit) const { return unit.layout->full_elems() / groups_.reduce->size(); }
   Buffer sum_buffer(const FlatParameter& unit) const { return unit.sum.buffer(DType::f32, sum_elems(unit)); }
   void zero(Stream& stream, const char* name, std::vector<Buffer> buffers);
+  /// On compute: the full gradient, view after view, becomes its bucket.
+  void interleave(FlatParameter& unit);
   void add_to_grad(FlatParameter& unit);
   void record(Event& event);
   Stream& reduction() { return context_.device().stream(StreamRole::reduce); }

@@ -43,6 +43,13 @@ void OrderCheck::note(const std::vector<Action>& actions, Mode mode) {
   }
 }
 
+void OrderCheck::note(const FlatParameter& unit) {
+  for (const FlatView& view : unit.layout->views()) {
+    const auto cut = static_cast<std::uint64_t>(view.dim) << 1 | static_cast<std::uint64_t>(view.is_whole);
+    hash_ = mix64(hash_ ^ cut) + hash_name(view.name);
+  }
+}
+
 void OrderCheck::compare() {
   compared_.push_front(std::exchange(list_, {}));
   if (compared_.size() > kKeptSteps) compared_.pop_back();
@@ -108,7 +115,7 @@ void OrderCheck::explain(OrderMismatch mismatch) {
                                                        text_of(lists[rank][at])));
     }
   }
-  throw mismatch;
+  throw OrderMismatch(mismatch.step(), ": parameters are cut on different dims");
 }
 
 }  // namespace zs

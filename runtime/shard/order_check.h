@@ -21,15 +21,17 @@ class OrderMismatch final : public Error {
   std::int64_t step_;
 };
 
-/// Watches that all ranks communicate alike where messages alone would not tell: they carry a tag, but only within the group that exchanges
-/// them. Keeps a running hash of all gathers and reductions since the start, compared once a step by one all-reduce of 16 bytes
-/// on the compute stream, and their list, which is exchanged only when the hashes differ. Owned by a ShardedRuntime; one host thread uses
-/// it.
+/// Watches that all ranks communicate alike, and cut their parameters alike, where messages alone would not tell: they carry a tag, but
+/// only within the group that exchanges them. Keeps a running hash of all gathers and reductions since the start, compared once a step by
+/// one all-reduce of 16 bytes on the compute stream, and their list, which is exchanged only when the hashes differ. Owned by a
+/// ShardedRuntime; one host thread uses it.
 class OrderCheck {
  public:
   explicit OrderCheck(Executor& executor);
 
   void note(const std::vector<Action>& actions, Mode mode);
+  /// How a unit is cut, which the sizes of messages need not tell.
+  void note(const FlatParameter& unit);
   /// After the last micro-batch of a step. Enqueued on compute; nothing on one rank.
   void compare();
   /// What of a step is not to be compared: the micro-batch was abandoned.

@@ -10,7 +10,8 @@ namespace zs {
 /// The communicators of a scheme on one rank, one for each group and stream. Owned by an Executor; must die before the World. What a
 /// scheme has no use for is null.
 struct ShardGroups {
-  ShardGroups(World& world, const ShardScheme& scheme);
+  /// `has_whole`: some parameters may be whole on every rank, but for their gradients' reduction.
+  ShardGroups(World& world, const ShardScheme& scheme, bool has_whole);
 
   std::unique_ptr<Communicator> compute;       ///< all ranks, compute stream: losses, status
   std::unique_ptr<Communicator> norm;          ///< the ranks that share one set of master weights, compute stream; null: all ranks
@@ -18,17 +19,22 @@ struct ShardGroups {
   std::unique_ptr<Communicator> gather_small;  ///< unshard stream: the ranks that share one set of kept shards
   std::unique_ptr<Communicator> reduce;        ///< reduce stream: first step of a gradient's reduction
   std::unique_ptr<Communicator> finish;        ///< reduce stream: its second step
+  std::unique_ptr<Communicator> whole;         ///< reduce stream: the ranks that share one set of masters, where `reduce` is over others
+  /// On the reduce stream, over the ranks that share one set of master weights.
+  Communicator& over_masters() { return whole ? *whole : *reduce; }
   /// The axes that each group is over; none where the scheme has no use for it.
   struct Over {
-    ShardScheme::Axes gather, gather_small, reduce, finish;
+    ShardScheme::Axes gather, gather_small, reduce, finish, whole;
   };
   static Over axes_of(const ShardScheme& scheme);
 
   /// What this rank has sent for parameters and gradients, by group.
   struct Sent {
-    CommTraffic gather, gather_small, reduce, finish;
+    CommTraffic gather, gather_small, reduce, finish, whole;
     Sent since(const Sent& earlier) const;
-    std::int64_t bytes() const { return gather.sent_bytes() + gather_small.sent_bytes() + reduce.sent_bytes() + finish.sent_bytes(); }
+    /// Of both kinds.
+    std::int64_t parameter_bytes() const { return gather.sent_bytes() + gather_small.sent_bytes(); }
+    std::int64_t gradient_bytes() const { return reduce.sent_bytes() + finish.sent_bytes() + whole.sent_bytes(); }
   };
   Sent sent() const;
 

@@ -11,7 +11,7 @@ namespace zs {
 ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOptions& options)
     : context_(context),
       options_(options),
-      executor_(context, world, ShardScheme(options.scheme, world.rank(), world.size()), options.precision) {
+      executor_(context, world, ShardScheme(options.scheme, world.rank(), world.size()), options.precision, options.layout) {
   executor_.set_division(options.division);
 }
 
@@ -34,6 +34,7 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
   }
   names_.push_back(name);
   executor_.add_unit(std::move(name), parameters, options_.seed);
+  order_check_.note(executor_.units().back());
   return unit;
 }
 

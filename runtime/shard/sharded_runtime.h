@@ -14,6 +14,7 @@ struct ShardOptions {
   SchemeOptions scheme = {};
   Pacing schedule = {};
   Precision precision = {};
+  LayoutOptions layout = {};
   std::uint64_t seed = 0;  ///< of the initial weights
   Division division = {};  ///< of the sum of gradients over the ranks
 };

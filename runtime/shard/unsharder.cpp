@@ -1,5 +1,7 @@
 #include "runtime/shard/unsharder.h"
 
+#include "runtime/shard/bucket_copy.h"
+
 namespace zs {
 
 Unsharder::Unsharder(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool, DType param)
@@ -10,50 +12,71 @@ Memory Unsharder::acquire(std::int64_t elems, DType dtype, Stream& stream, const
 }
 
 Buffer Unsharder::full_buffer(const FlatParameter& unit) const {
-  return is_whole(unit) ? unit.param_buffer() : unit.full.buffer(param_, unit.layout.full_elems());
+  return unit.is_never_gathered() ? unit.param_buffer() : unit.full.buffer(param_, unit.layout->gathered_elems());
 }
 
 Buffer Unsharder::begin(FlatParameter& unit) {
-  unit.full = acquire(unit.layout.full_elems(), param_, unshard(), "full_param");
+  unit.full = acquire(unit.layout->gathered_elems(), param_, unshard(), "full_param");
   return full_buffer(unit);
+}
+
+template <class Gather>
+void Unsharder::gather_to(FlatParameter& unit, const Buffer& full, Memory& bucket, const Gather& gather) {
+  if (!unit.layout->is_interleaved()) return gather(full);
+  bucket = acquire(full.elems, full.dtype, unshard(), "param_bucket");
+  const Buffer gathered = bucket.buffer(full.dtype, full.elems);
+  gather(gathered);
+  copy_out(unshard(), context_.kernels(), unit, gathered, full);
 }
 
 void Unsharder::gather(FlatParameter& unit) {
   unit.is_waited_for = false;
-  if (is_whole(unit)) return;
+  if (unit.is_never_gathered()) return;
   unshard().wait(masters_ready_);
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  const Buffer full = begin(unit);
-  groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), full);
+  gather_to(unit, begin(unit), unit.bucket,
+            [&](const Buffer& bucket) { groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), bucket); });
   unshard().record(unit.gathered);
 }
 
 void Unsharder::gather_through(FlatParameter& unit) {
   unit.is_waited_for = false;
+  if (unit.is_never_gathered()) return;
   unshard().wait(masters_ready_);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   unit.kept = acquire(kept_elems(unit), param_, unshard(), "kept_shard");
-  const Buffer kept = unit.kept.buffer(param_, kept_elems(unit)), full = begin(unit);
-  groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), kept);
-  groups_.gather_small->all_gather(unshard(), unit.name, kept, full);
+  const Buffer kept = unit.kept.buffer(param_, kept_elems(unit));
+  gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
+    groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), kept);
+    groups_.gather_small->all_gather(unshard(), unit.name, kept, bucket);
+  });
   unshard().record(unit.gathered);
 }
 
 void Unsharder::gather_kept(FlatParameter& unit) {
   unit.is_waited_for = false;
+  if (unit.is_never_gathered()) return;
   unshard().wait(unit.kept_ready);
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  const Buffer full = begin(unit);
-  groups_.gather_small->all_gather(unshard(), unit.name, unit.kept.buffer(param_, kept_elems(unit)), full);
+  gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
+    groups_.gather_small->all_gather(unshard(), unit.name, unit.kept.buffer(param_, kept_elems(unit)), bucket);
+  });
   unshard().record(unit.gathered);
 }
 
 void Unsharder::keep_shard(FlatParameter& unit) {
+  if (unit.is_never_gathered()) return;
   const MemoryOwner owner(context_.device().memory(), unit.name);
   unit.kept = acquire(kept_elems(unit), param_, context_.stream(), "kept_shard");
-  const Buffer out = unit.kept.buffer(param_, kept_elems(unit)), in = full_buffer(unit).slice(kept_.index * out.elems, out.elems);
-  context_.launch({"keep_shard:" + unit.name, {in}, {out}},
-                  [&kernels = context_.kernels(), out, in](ExecContext& exec) { kernels.copy(exec, out, in); });
+  const Buffer out = unit.kept.buffer(param_, kept_elems(unit)), full = full_buffer(unit);
+  if (unit.layout->is_interleaved()) {
+    const int shards = unit.layout->ranks() / kept_.count;
+    copy_in(context_.stream(), context_.kernels(), unit, {kept_.index * shards, shards, unit.layout->gathered_shard_elems()}, full, out);
+  } else {
+    const Buffer in = full.slice(kept_.index * out.elems, out.elems);
+    context_.launch({"keep_shard:" + unit.name, {in}, {out}},
+                    [&kernels = context_.kernels(), out, in](ExecContext& exec) { kernels.copy(exec, out, in); });
+  }
   context_.stream().record(unit.kept_ready);
 }
 
@@ -61,19 +84,25 @@ void Unsharder::drop_shard(FlatParameter& unit) { unit.kept.release(unshard()); 
 
 void Unsharder::wait_gathered(FlatParameter& unit) {
   unit.is_waited_for = true;
-  if (!is_whole(unit)) context_.stream().wait(unit.gathered);
+  if (!unit.is_never_gathered()) {
+    context_.stream().wait(unit.gathered);
+    unit.bucket.release(unshard(), unit.gathered);  // not before: compute work that got its memory would wait for a gather ahead of it
+  }
   const Buffer full = full_buffer(unit);
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-    const FlatView& view = unit.layout.views()[i];
-    unit.parameters[i]->bind(full.slice(view.offset, view.numel));
+    const FlatView& view = unit.layout->views()[i];
+    if (!view.is_whole) unit.parameters[i]->bind(full.slice(view.offset, view.numel));
   }
 }
 
 void Unsharder::free_full(FlatParameter& unit) {
-  for (Parameter* parameter : unit.parameters) parameter->unbind();
-  if (is_whole(unit)) return;
+  for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+    if (!unit.layout->views()[i].is_whole) unit.parameters[i]->unbind();
+  }
+  if (unit.is_never_gathered()) return;
   // A prefetch that nobody used still reads the master weights, which compute may write next.
   if (!unit.is_waited_for) context_.stream().wait(unit.gathered);
+  unit.bucket.release(unshard(), unit.gathered);
   unit.full.release(context_.stream());
 }
 
@@ -82,16 +111,17 @@ void Unsharder::masters_updated() { context_.stream().record(masters_ready_); }
 Memory Unsharder::gather_masters(FlatParameter& unit) {
   unshard().wait(masters_ready_);
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  Memory memory = acquire(unit.layout.full_elems(), DType::f32, unshard(), "full_param");
-  const Buffer full = memory.buffer(DType::f32, unit.layout.full_elems());
-  const std::int64_t through = groups_.gather->size() * unit.layout.shard_elems();
-  if (through == unit.layout.full_elems()) {
-    groups_.gather->all_gather(unshard(), unit.name, unit.master_buffer(), full);
-  } else {
+  Memory memory = acquire(unit.layout->gathered_elems(), DType::f32, unshard(), "full_param");
+  if (unit.layout->gathered_elems() == 0) return memory;
+  const Buffer masters = unit.master_buffer().slice(0, unit.layout->gathered_shard_elems());
+  const std::int64_t through = groups_.gather->size() * masters.elems;
+  Memory between;
+  gather_to(unit, memory.buffer(DType::f32, unit.layout->gathered_elems()), between, [&](const Buffer& bucket) {
+    if (through == bucket.elems) return groups_.gather->all_gather(unshard(), unit.name, masters, bucket);
     const Memory kept = acquire(through, DType::f32, unshard(), "full_param");
-    groups_.gather->all_gather(unshard(), unit.name, unit.master_buffer(), kept.buffer(DType::f32, through));
-    groups_.gather_small->all_gather(unshard(), unit.name, kept.buffer(DType::f32, through), full);
-  }
+    groups_.gather->all_gather(unshard(), unit.name, masters, kept.buffer(DType::f32, through));
+    groups_.gather_small->all_gather(unshard(), unit.name, kept.buffer(DType::f32, through), bucket);
+  });
   return memory;
 }
 

@@ -24,13 +24,14 @@ class Unsharder {
 
   /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait for it.
   void masters_updated();
-  /// The unit's f32 master weights, whole, in memory of the unshard stream.
+  /// The unit's f32 master weights but for whole parameters (gathered_elems), in memory of the unshard stream.
   Memory gather_masters(FlatParameter& unit);
 
  private:
-  /// The master shards are the parameters: nothing is gathered.
-  bool is_whole(const FlatParameter& unit) const { return unit.layout.ranks() == 1; }
-  std::int64_t kept_elems(const FlatParameter& unit) const { return unit.layout.full_elems() / kept_.count; }
+  /// Gathers to `full` what `gather` puts into a bucket: the same, or one in `bucket` that is copied from.
+  template <class Gather>
+  void gather_to(FlatParameter& unit, const Buffer& full, Memory& bucket, const Gather& gather);
+  std::int64_t kept_elems(const FlatParameter& unit) const { return unit.layout->gathered_elems() / kept_.count; }
   Buffer full_buffer(const FlatParameter& unit) const;
   Memory acquire(std::int64_t elems, DType dtype, Stream& stream, const char* label);
   Buffer begin(FlatParameter& unit);

@@ -6,6 +6,7 @@
 #include "model/train/config.h"
 #include "model/train/config_dataset.h"
 #include "model/train/config_schema.h"
+#include "model/train/dim_patterns.h"
 #include "model/train/error_line.h"
 #include "tests/model/temp_dir.h"
 
@@ -236,6 +237,12 @@ TEST_CASE("keys that contradict each other are refused") {
        "shard.reshard_after_forward = true does not go with shard.strategy \"grad_op\""},
       {{"shard.strategy=hsdp", "shard.group_size=4", "shard.reshard_after_forward=2"},
        "shard.reshard_after_forward = 2 does not go with shard.strategy \"hsdp\""},
+      {{"shard.min_shard_bytes=1"}, "shard.min_shard_bytes = 1 does not go with shard.layout \"flat\""},
+      {{"shard.dims=a=1"}, "shard.dims = [\"a=1\"] does not go with shard.layout \"flat\""},
+      {{"shard.layout=per_parameter", "shard.dims=['*.weight']"}, "shard.dims has \"*.weight\""},
+      {{"shard.layout=per_parameter", "shard.dims=['*=1', 'b=']"}, "shard.dims has \"b=\""},
+      {{"shard.layout=per_parameter", "shard.dims=['=1']"}, "shard.dims has \"=1\""},
+      {{"shard.layout=per_parameter", "shard.dims=['a=1x']"}, "shard.dims has \"a=1x\""},
       {{"shard.all_reduce_every_micro_batch=true"}, "shard.all_reduce_every_micro_batch = true does not go with shard.strategy \"zero3\""},
       {{"name=a/b"}, "name \"a/b\" cannot name a folder"},
       {{"name=.."}, "name \"..\" cannot name a folder"},
@@ -244,6 +251,21 @@ TEST_CASE("keys that contradict each other are refused") {
   const auto problems = problems_of(kSmall, overrides);
   REQUIRE_FALSE(problems.empty());
   CHECK(problems[0].what_happened() == message);
+}
+
+TEST_CASE("the first pattern that matches a parameter says its dim, and each must match one") {
+  const std::vector<std::string> entries = {"blocks.?.mlp.*.weight=-1", "*.weight=1", "blocks.[12].*=0", "*bias=-1"};
+  const ChooseDim choose = choose_dim(entries);
+  const Shape shape{4, 4};
+  CHECK(choose("blocks.3.mlp.up.weight", shape) == -1);
+  CHECK(choose("blocks.3.attention.qkv.weight", shape) == 1);
+  CHECK(choose("blocks.1.norm1.bias", shape) == 0);
+  CHECK(choose("blocks.3.norm1.bias", shape) == -1);
+  CHECK(choose("token_embedding", shape) == 0);
+  CHECK_FALSE(choose_dim({}));
+  CHECK_NOTHROW(check_matches(entries, {"blocks.1.mlp.up.weight", "norm.bias"}));
+  CHECK_THROWS_WITH(check_matches(entries, {"blocks.3.mlp.up.weight", "norm.bias"}),
+                    Catch::Contains("no parameter matches \"blocks.[12].*\""));
 }
 
 TEST_CASE("malformed TOML is one problem with its line") {

@@ -142,6 +142,13 @@ MEMORY = [
          says=[r"needs? [\d.]+ TiB on this host", "use a smaller model|hosts like this one"]),
 ]
 
+LAYOUT = [
+    Case("dims of no parameter", CONFIG, sets=["shard.layout=per_parameter", "shard.dims=['*.wieght=1']"],
+         says=[r"shard\.dims: no parameter matches \"\*\.wieght\"", "blocks"]),
+    Case("a dim that a parameter has not", CONFIG, sets=["shard.layout=per_parameter", "shard.dims=['*.bias=1']"],
+         says=[r"bias of shape \(\d+\) has no dim 1"]),
+]
+
 OUTPUT = [
     Case("run.dir below a file", CANNOT_CREATE, prepare=write("file", "x"), sets=["run.dir=file/out"], says=["file/out|file"]),
     Case("run.dir is a file", CANNOT_CREATE, prepare=write("file", "x"), sets=["run.dir=file"], says=["file"]),
@@ -243,7 +250,7 @@ def main():
         for ranks in (None, 3):
             run_dry(train, ranks, report)
             run_verified(train, ranks, report)
-    for case in COMMAND_LINE + CONFIGURATION + DATA + MEMORY + OUTPUT:
+    for case in COMMAND_LINE + CONFIGURATION + LAYOUT + DATA + MEMORY + OUTPUT:
         if not words or any(word in case.name for word in words):
             for ranks in case.ranks:
                 run_case(train, case, ranks, report)

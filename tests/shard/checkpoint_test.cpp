@@ -2,7 +2,9 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <filesystem>
+#include <limits>
 
 #include "model/train/session.h"
 #include "tests/model/temp_dir.h"
@@ -92,6 +94,63 @@ TEST_CASE("I2: another sharding strategy goes on bit for bit", "[checkpoint]") {
   CHECK(is_the_rest_of(resumed, uninterrupted("f32")));
 }
 
+TEST_CASE("I2: another layout goes on bit for bit, whatever the dims, at the same or another number of ranks", "[checkpoint]") {
+  const std::string writer = GENERATE(from_range(layout_names())), param = GENERATE(as<std::string>{}, "f32", "bf16");
+  const int writers = GENERATE(2, 3);
+  const auto config_of = [&](const std::string& layout) {
+    Config config = small_config(param);
+    choose_layout(config, layout);
+    return config;
+  };
+  const TempDir folder;
+  const std::string saved = two_steps(folder, config_of(writer), writers);
+  for (const std::string& reader : layout_names()) {
+    for (const int readers : {3, 4}) {
+      CAPTURE(writer, writers, reader, readers, param);
+      const TinyResult resumed = train_tiny(config_of(reader), {.ranks = readers, .steps = 4, .resume = saved});
+      CHECK(is_the_rest_of(resumed, uninterrupted(param)));
+    }
+  }
+}
+
+TEST_CASE("I2: another layout and another sharding strategy go on bit for bit", "[checkpoint]") {
+  const std::vector<std::string> strategies = {"hsdp", "nested", "zero1"};
+  const std::string writer = GENERATE_COPY(from_range(strategies)), layout = GENERATE(as<std::string>{}, "last dim", "small whole");
+  const auto config_of = [](const std::string& strategy, const std::string& layout_name) {
+    Config config = small_config();
+    config.shard.strategy = strategy;
+    if (strategy == "hsdp" || strategy == "nested") config.shard.group_size = 2;
+    choose_layout(config, layout_name);
+    return config;
+  };
+  const TempDir folder;
+  const std::string saved = two_steps(folder, config_of(writer, layout), 4);
+  for (const std::string& reader : strategies) {
+    CAPTURE(writer, reader, layout);
+    const TinyResult resumed = train_tiny(config_of(reader, "per_parameter"), {.ranks = 4, .steps = 4, .resume = saved});
+    CHECK(is_the_rest_of(resumed, uninterrupted("f32")));
+  }
+}
+
+TEST_CASE("whole parameters are in a checkpoint once, and shared out among the ranks", "[checkpoint]") {
+  Config config = small_config();
+  choose_layout(config, "per_parameter");
+  config.shard.min_shard_bytes = 1 << 20;  // everything
+  const TempDir folder;
+  const CheckpointReader reader(two_steps(folder, config, 4));
+  std::int64_t least = std::numeric_limits<std::int64_t>::max(), most = 0, all = 0, elements = 0;
+  for (const CheckpointTensor& tensor : reader.manifest().tensors) elements += tensor.shape.numel();
+  for (const CheckpointFile& file : reader.manifest().files) {
+    std::int64_t own = 0;
+    for (const SavedSegment& segment : file.segments) own += segment.count;
+    least = std::min(least, own);
+    most = std::max(most, own);
+    all += own;
+  }
+  CHECK(all == elements);
+  CHECK(least * 2 > most);
+}
+
 TEST_CASE("I2: another cut into units and another policy go on bit for bit", "[checkpoint]") {
   const TempDir folder;
   const std::string saved = two_steps(folder, small_config(), 3);
@@ -110,8 +169,10 @@ TEST_CASE("I2: a checkpoint of f32 parameters goes on in bf16, for the state is 
 
 TEST_CASE("C9: what is loaded and saved again has the same bytes", "[checkpoint]") {
   const int ranks = GENERATE(1, 3);
+  const std::string layout = GENERATE(as<std::string>{}, "flat", "last dim", "small whole");
   const TempDir first, second;
-  const Config config = small_config();
+  Config config = small_config();
+  choose_layout(config, layout);
   const std::string saved = two_steps(first, config, ranks);
   std::string again;
   std::vector<CheckpointInfo> loaded(static_cast<std::size_t>(ranks));
@@ -133,7 +194,9 @@ TEST_CASE("C9: what is loaded and saved again has the same bytes", "[checkpoint]
 
 TEST_CASE("a whole tensor can be read by one process, whoever wrote it", "[checkpoint]") {
   const TempDir one, three;
-  CheckpointReader whole(two_steps(one, small_config(), 1)), cut(two_steps(three, small_config(), 3));
+  Config other = small_config();
+  choose_layout(other, GENERATE(from_range(layout_names())));
+  CheckpointReader whole(two_steps(one, small_config(), 1)), cut(two_steps(three, other, 3));
   for (const CheckpointTensor& tensor : whole.manifest().tensors) {
     std::vector<float> a(static_cast<std::size_t>(tensor.shape.numel()), 1.0f), b(a.size(), 2.0f);
     whole.read({{whole.find(tensor.parameter, tensor.kind).value(), 0, Buffer{a.data(), tensor.shape.numel()}}});

@@ -3,27 +3,11 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
-#include <memory>
 
-namespace zs {
+#include "tests/shard/parameters.h"
+
+namespace zs::test {
 namespace {
-
-/// Parameters whose names say their place; they own themselves, as a model's do.
-class Parameters {
- public:
-  explicit Parameters(const std::vector<Shape>& shapes) {
-    for (const Shape& shape : shapes) {
-      const bool has_decay = shape.rank() > 1;
-      owned_.push_back(std::make_unique<Parameter>(fmt::format("p{}", owned_.size()), shape, Init{0.02f, 0}, has_decay));
-      pointers_.push_back(owned_.back().get());
-    }
-  }
-  const std::vector<Parameter*>& pointers() const { return pointers_; }
-
- private:
-  std::vector<std::unique_ptr<Parameter>> owned_;
-  std::vector<Parameter*> pointers_;
-};
 
 const std::vector<std::vector<Shape>>& units() {
   static const std::vector<std::vector<Shape>> units = {
@@ -160,4 +144,4 @@ TEST_CASE("a layout of no ranks and the segments of a rank that is not there are
   CHECK_THROWS_AS(layout.segments(-1), Error);
 }
 
-}  // namespace zs
+}  // namespace zs::test

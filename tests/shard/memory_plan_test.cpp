@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <sstream>
 
 #include "model/train/plan.h"
 #include "tests/shard/tiny_training.h"
@@ -166,6 +167,20 @@ TEST_CASE("the meta device's trace of a step is the real one's", "[plan]") {
     REQUIRE(planned[i].live_bytes == real[i].live_bytes);
     REQUIRE(planned[i].owner == real[i].owner);
   }
+}
+
+TEST_CASE("the page of a plan whose parameters are cut one by one names each one's dim, and those that are whole", "[plan]") {
+  Config config = tiny_config();
+  choose_layout(config, "small whole");
+  const std::string page = describe(make_plan(config, 0, 3), config, 3, true);
+  const auto words_after = [&](const std::string& name) {
+    std::istringstream line(page.substr(page.find("  " + name + " ")));
+    std::vector<std::string> words;
+    for (std::string word; words.size() < 5 && line >> word;) words.push_back(word);
+    return words;
+  };
+  CHECK(words_after("token_embedding.weight") == std::vector<std::string>{"token_embedding.weight", "(128,", "32)", "1", "1408"});
+  CHECK(words_after("norm.bias") == std::vector<std::string>{"norm.bias", "(32)", "whole", "32", "blocks.0.norm1.weight"});
 }
 
 TEST_CASE("the page of a plan groups the buffers and ends in the peak", "[plan]") {

@@ -152,7 +152,7 @@ TEST_CASE("a parameter that backward did not use has a gradient of zero, and its
     const FlatParameter& unit = run.runtime.executor().units()[2];
     const auto gradient = run.gradients()[2];
     bool is_right = run.count(Kind::reduce, 2) == 1, has_weight = false;
-    for (const ShardSegment& segment : unit.layout.segments(world.rank())) {
+    for (const ShardSegment& segment : unit.layout->segments(world.rank())) {
       for (std::int64_t i = segment.shard_offset; i < segment.shard_offset + segment.count; ++i) {
         const bool is_zero = gradient[static_cast<std::size_t>(i)] == 0;
         if (segment.view == 1) is_right = is_right && is_zero;

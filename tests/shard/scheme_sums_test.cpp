@@ -41,6 +41,7 @@ std::vector<Parameters> make_units() {
 struct Job {
   SchemeCase one;
   Precision precision;
+  LayoutOptions layout;
   std::string name;
   std::atomic<int> wrong_values = 0, wrong_sums = 0, checked = 0;
 };
@@ -54,7 +55,8 @@ class RankRun {
         device_(Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60})),
         context_(*device_),
         units_(make_units()),
-        runtime_(context_, world, {.scheme = job.one.scheme, .schedule = {.prefetch = job.one.prefetch}, .precision = job.precision}) {
+        runtime_(context_, world,
+                 {.scheme = job.one.scheme, .schedule = {.prefetch = job.one.prefetch}, .precision = job.precision, .layout = job.layout}) {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       std::vector<Parameter*> members;
       for (const auto& parameter : units_[unit]) members.push_back(parameter.get());
@@ -83,10 +85,10 @@ class RankRun {
       std::vector<Buffer> writes{master};
       if (!narrow.empty()) writes.push_back(narrow);
       context_.launch({"write_weights", {}, std::move(writes)}, [&, master, narrow, step](ExecContext& exec) {
-        for (const ShardSegment& segment : unit.segments()) {
-          const std::string& name = unit.layout.views()[segment.view].name;
+        for (const ShardSegment& segment : unit.held_segments()) {
+          const std::string& name = unit.layout->views()[segment.view].name;
           for (std::int64_t i = 0; i < segment.count; ++i) {
-            master.as<float>()[segment.shard_offset + i] = weight(step, name, segment.view_offset + i);
+            master.as<float>()[segment.shard_offset + i] = weight(step, name, segment.element(i));
           }
         }
         if (!narrow.empty()) context_.kernels().cast(exec, narrow, master);
@@ -170,14 +172,17 @@ class RankRun {
     runtime_.executor().wait_reductions();
     device_->synchronize();
     for (const FlatParameter& unit : runtime_.executor().units()) {
-      for (const ShardSegment& segment : unit.segments()) {
-        const std::string& name = unit.layout.views()[segment.view].name;
+      auto segments = unit.segments();
+      const auto held = unit.held_segments();
+      segments.insert(segments.end(), held.begin(), held.end());
+      for (const ShardSegment& segment : segments) {
+        const std::string& name = unit.layout->views()[segment.view].name;
         for (std::int64_t i = 0; i < segment.count; ++i) {
           float sum = 0;
           for (int rank = 0; rank < world_.size(); ++rank) {
-            for (int m = 0; m < job_.one.micro_batches; ++m) sum += gradient(rank, step, m, name, segment.view_offset + i);
+            for (int m = 0; m < job_.one.micro_batches; ++m) sum += gradient(rank, step, m, name, segment.element(i));
           }
-          if (unit.grad_buffer().as<float>()[segment.shard_offset + i] != sum) ++job_.wrong_sums;
+          if (unit.held_grad_buffer().as<float>()[segment.shard_offset + i] != sum) ++job_.wrong_sums;
           ++job_.checked;
         }
       }
@@ -198,18 +203,17 @@ void run_job(Job& job) {
 
 std::string text_of(const Job& job) {
   const SchemeOptions& scheme = job.one.scheme;
-  return fmt::format("{} deterministic {} reshard {} ranks {} prefetch {} micro-batches {} {}", job.name, scheme.deterministic,
-                     scheme.reshard_after_forward.str(), job.one.ranks, job.one.prefetch, job.one.micro_batches,
-                     name_of(job.precision.param));
+  return fmt::format("{} deterministic {} reshard {} ranks {} prefetch {} micro-batches {} {} {} whole below {}", job.name,
+                     scheme.deterministic, scheme.reshard_after_forward.str(), job.one.ranks, job.one.prefetch, job.one.micro_batches,
+                     name_of(job.precision.param), name_of(job.layout.layout), job.layout.min_shard_bytes);
 }
 
-}  // namespace
-
-TEST_CASE("every scheme gathers the weights last written, and sums integer-valued gradients exactly", "[schemes]") {
+/// Runs every scheme in a layout.
+void run_all(const LayoutOptions& layout, const std::vector<int>& ranks) {
   for (const std::string& name : scheme_names()) {
-    for (const SchemeCase& one : scheme_cases(name, {1, 2, 4, 8})) {
+    for (const SchemeCase& one : scheme_cases(name, ranks)) {
       for (const bool is_deterministic : {false, true}) {
-        Job job{.one = one, .precision = {}, .name = name};
+        Job job{.one = one, .precision = {}, .layout = layout, .name = name};
         job.one.scheme.deterministic = is_deterministic;
         if (is_deterministic) job.precision = {DType::bf16, DType::bf16};
         CAPTURE(text_of(job));
@@ -220,6 +224,20 @@ TEST_CASE("every scheme gathers the weights last written, and sums integer-value
       }
     }
   }
+}
+
+}  // namespace
+
+TEST_CASE("every scheme gathers the weights last written, and sums integer-valued gradients exactly", "[schemes]") {
+  run_all({}, {1, 2, 4, 8});
+}
+
+TEST_CASE("1-2, 1.3-7a, 1.3-7b: so does every scheme with parameters cut one by one, on any dim, small ones whole", "[schemes]") {
+  const ChooseDim last = [](std::string_view, const Shape&) { return -1; };
+  const std::int64_t below = GENERATE(0, 64, 1 << 20);  // none, the biases and the last unit, everything
+  const bool is_last = GENERATE(false, true);
+  run_all({.layout = Layout::per_parameter, .min_shard_bytes = below, .dim = is_last ? last : ChooseDim{}},
+          is_last ? std::vector<int>{2, 4} : std::vector<int>{1, 4, 8});
 }
 
 }  // namespace zs::test

@@ -34,15 +34,20 @@ TEST_CASE("a tiny model learns and every number is finite", "[sharded]") {
   CHECK(std::all_of(run.grad_norms.begin(), run.grad_norms.end(), [](float norm) { return std::isfinite(norm) && norm > 0; }));
 }
 
-TEST_CASE("I1: deterministic training is bit-identical at every rank count", "[sharded]") {
-  const int ranks = GENERATE(2, 3, 4, 8);
-  CAPTURE(ranks);
-  CHECK(is_same_run(train_tiny(tiny_config(), {.ranks = ranks}), reference()));
+TEST_CASE("I1: deterministic training is bit-identical at every rank count, in every layout", "[sharded]") {
+  const int ranks = GENERATE(1, 2, 3, 4, 8);
+  const std::string layout = GENERATE(from_range(layout_names()));
+  CAPTURE(ranks, layout);
+  Config config = tiny_config();
+  choose_layout(config, layout);
+  CHECK(is_same_run(train_tiny(config, {.ranks = ranks}), reference()));
 }
 
 TEST_CASE("I1: reshard, prefetch depth, unit plan and gradient buffers do not change a bit", "[sharded]") {
   const int variant = GENERATE(range(0, 7));
+  const std::string layout = GENERATE(as<std::string>{}, "flat", "small whole");
   Config config = tiny_config();
+  choose_layout(config, layout);
   switch (variant) {
     case 0: config.shard.reshard_after_forward = false; break;
     case 1: config.shard.prefetch = 0; break;
@@ -55,7 +60,7 @@ TEST_CASE("I1: reshard, prefetch depth, unit plan and gradient buffers do not ch
       break;
     default: config.shard.max_reductions_in_flight = 4; break;
   }
-  CAPTURE(variant);
+  CAPTURE(variant, layout);
   CHECK(is_same_run(train_tiny(config, {.ranks = 2}), reference()));
 }
 
@@ -78,8 +83,13 @@ TEST_CASE("I1: bf16 parameters and reductions are bit-identical at every rank co
   config.precision.reduce = GENERATE(as<std::string>{}, "f32", "bf16");
   const TinyResult one = train_tiny(config, {});
   CHECK(mean(one.losses, 48, 24) < mean(one.losses, 0, 24) - 0.2);
-  CHECK(is_same_run(train_tiny(config, {.ranks = 2}), one));
-  CHECK(is_same_run(train_tiny(config, {.ranks = 3}), one));
+  for (const std::string& layout : layout_names()) {
+    Config other = config;
+    choose_layout(other, layout);
+    CAPTURE(layout);
+    CHECK(is_same_run(train_tiny(other, {.ranks = 2}), one));
+    CHECK(is_same_run(train_tiny(other, {.ranks = 3}), one));
+  }
 }
 
 TEST_CASE("reducing once a step gives the same gradients up to rounding", "[sharded]") {

@@ -57,6 +57,18 @@ void choose_scheme(Config& config, const SchemeOptions& scheme) {
   config.shard.all_reduce_every_micro_batch = scheme.all_reduce_every_micro_batch;
 }
 
+const std::vector<std::string>& layout_names() {
+  static const std::vector<std::string> names = {"flat", "per_parameter", "last dim", "small whole"};
+  return names;
+}
+
+void choose_layout(Config& config, const std::string& name) {
+  constexpr std::int64_t kAboveVectors = 1000;  // bytes: the longest vector of tiny_config has 128 elements
+  config.shard.layout = name == "flat" ? "flat" : "per_parameter";
+  if (name == "last dim" || name == "small whole") config.shard.dims = {"*=-1"};
+  if (name == "small whole") config.shard.min_shard_bytes = kAboveVectors;
+}
+
 TinyResult train_tiny(World& world, const Config& config, const TinyOptions& options) {
   const std::uint64_t seed = options.is_calm || options.perturb_seed != 0 ? options.perturb_seed : perturb_seed_of_environment();
   const DeviceOptions device_options{.threads = options.threads, .cpus = {}, .sync_timeout_s = 120, .perturb_seed = seed};

@@ -41,6 +41,10 @@ struct TinyOptions {
 Config tiny_config();
 /// As the keys of a configuration say it.
 void choose_scheme(Config& config, const SchemeOptions& scheme);
+/// Ways to cut units, by name, as the keys of a configuration say it: each parameter on its first dim; on its last; matrices on their last
+/// and the others whole.
+const std::vector<std::string>& layout_names();
+void choose_layout(Config& config, const std::string& name);
 
 /// The same on every rank of `world`, and every rank's work verified: Error(internal) when no event orders a conflict. Samples are a
 /// function of their number alone.

@@ -10,40 +10,48 @@ namespace zs::test {
 namespace {
 
 struct Bytes {
-  std::int64_t gather = 0, gather_small = 0, reduce = 0, finish = 0;
+  std::int64_t gather = 0, gather_small = 0, reduce = 0, finish = 0, whole = 0;
   bool operator==(const Bytes&) const = default;
 };
 
 std::ostream& operator<<(std::ostream& out, const Bytes& bytes) {
-  return out << fmt::format("gather {} small {} reduce {} finish {}", bytes.gather, bytes.gather_small, bytes.reduce, bytes.finish);
+  return out << fmt::format("gather {} small {} reduce {} finish {} whole {}", bytes.gather, bytes.gather_small, bytes.reduce, bytes.finish,
+                            bytes.whole);
 }
 
 Bytes bytes_of(const ShardGroups::Sent& sent) {
-  return {sent.gather.sent_bytes(), sent.gather_small.sent_bytes(), sent.reduce.sent_bytes(), sent.finish.sent_bytes()};
+  return {sent.gather.sent_bytes(), sent.gather_small.sent_bytes(), sent.reduce.sent_bytes(), sent.finish.sent_bytes(),
+          sent.whole.sent_bytes()};
 }
 
-/// What the closed formulas are made of. P: elements of a unit's padded flat parameter.
+/// Elements of a unit, padded: P of what is gathered, G of what is reduced, S of parameters that are whole.
+struct Padded {
+  std::int64_t gathered, reduced, whole;
+};
+
+/// What the closed formulas are made of.
 struct Job {
   Strategy strategy;
   std::int64_t ranks, group, between;  // W; N: of a small group; k
   std::int64_t micro_batches;          // M
   bool reshards, reduces_each, all_reduces_each, keeps_ends;
+  std::int64_t finest;  // slices of the finest cut
   std::int64_t param_bytes, reduce_bytes;
 };
 
 /// Of n ranks, each sends n - 1 of n equal parts.
 std::int64_t parts(std::int64_t ranks, std::int64_t bytes) { return bytes / ranks * (ranks - 1); }
 
-/// What one rank sends for a unit of P elements in a step: the formulas of docs/sharding.md.
-Bytes formula(const Job& job, std::int64_t elems, int unit, int units) {
-  const std::int64_t w = job.ranks, n = job.group, m = job.micro_batches, whole = elems * job.param_bytes,
-                     gradient = elems * job.reduce_bytes;
+/// What one rank sends for a unit in a step: the formulas of docs/sharding.md, but for parameters that are whole.
+Bytes formula(const Job& job, const Padded& elems, int unit, int units) {
+  const std::int64_t w = job.ranks, n = job.group, m = job.micro_batches, whole = elems.gathered * job.param_bytes,
+                     gradient = elems.reduced * job.reduce_bytes;
   const bool is_kept_for_next = job.keeps_ends && unit <= 1;
   // The root's backward begins within its forward: the head computes its gradients there.
   const bool is_kept_for_backward = !job.reshards || unit == 0 || (job.keeps_ends && unit == units - 1);
   const std::int64_t forward = is_kept_for_next ? 1 : m, backward = is_kept_for_backward ? 0 : m, reductions = job.reduces_each ? m : 1;
   switch (job.strategy) {
-    case Strategy::ddp: return {0, 0, 0, 2 * parts(w, elems * 4) * (job.all_reduces_each ? m : 1)};
+    case Strategy::ddp: return {0, 0, 0, 2 * parts(w, elems.reduced * 4) * (job.all_reduces_each ? m : 1)};
     case Strategy::zero1:
     case Strategy::zero2: return {parts(w, whole), 0, reductions * parts(w, gradient), 0};
     case Strategy::zero3:
@@ -52,10 +60,10 @@ Bytes formula(const Job& job, std::int64_t elems, int unit, int units) {
       return {forward * parts(w, whole), backward * parts(job.between, whole), reductions * parts(w, gradient), 0};
     case Strategy::hsdp:
       return {(forward + backward) * parts(n, whole), 0, reductions * parts(n, gradient),
-              2 * parts(w / n, elems / n * 4) * (job.all_reduces_each ? m : 1)};
+              2 * parts(w / n, elems.reduced / n * 4) * (job.all_reduces_each ? m : 1)};
     case Strategy::nested:
       return {parts(w / n, whole / n), (forward + backward) * parts(n, whole), reductions * parts(n, gradient),
-              parts(w / n, elems / n * 4)};
+              parts(w / n, elems.reduced / n * 4)};
   }
   return {};
 }
@@ -68,19 +76,47 @@ struct Planned {
   int masters() const {
     return static_cast<int>(job.strategy == Strategy::ddp ? 1 : job.strategy == Strategy::hsdp ? job.group : job.ranks);
   }
-  std::int64_t full_elems(std::size_t unit) const { return plan.units[unit].shard_elems * masters(); }
-  std::int64_t all_elems() const {
-    std::int64_t sum = 0;
-    for (std::size_t unit = 0; unit < plan.units.size(); ++unit) sum += full_elems(unit);
+  /// What each layout pads, counted anew.
+  Padded padded(std::size_t unit) const {
+    const std::int64_t ranks = masters(), align = 64 / job.param_bytes, fine = align * (job.finest / ranks);
+    const auto up = [](std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; };
+    const std::vector<FlatView>& views = plan.units[unit].layout->views();
+    if (config.shard.layout == "flat" || ranks == 1) {
+      std::int64_t end = 0;
+      for (const FlatView& view : views) end = up(end, align) + view.numel;
+      const std::int64_t all = up((end + job.finest - 1) / job.finest, align) * job.finest;
+      return {all, all, 0};
+    }
+    std::int64_t shard = 0, whole = 0;
+    for (const FlatView& view : views) {
+      const std::int64_t rows = view.shape[config.shard.dims.empty() ? 0 : -1];
+      if (view.numel * job.param_bytes < config.shard.min_shard_bytes) {
+        whole += up(view.numel, align);
+      } else {
+        shard += up((rows + ranks - 1) / ranks * (view.numel / rows), align);
+      }
+    }
+    const std::int64_t part = up((whole + ranks - 1) / ranks, fine);
+    shard = up(shard, fine);
+    return {shard * ranks, (shard + part) * ranks, part * ranks};
+  }
+  Padded all_elems() const {
+    Padded sum{};
+    for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+      const Padded one = padded(unit);
+      sum = {sum.gathered + one.gathered, sum.reduced + one.reduced, sum.whole + one.whole};
+    }
     return sum;
   }
   Bytes expected() const {
     Bytes sum;
     const int units = static_cast<int>(plan.units.size());
     for (int unit = 0; unit < units; ++unit) {
-      const Bytes one = formula(job, full_elems(static_cast<std::size_t>(unit)), unit, units);
+      const Bytes one = formula(job, padded(static_cast<std::size_t>(unit)), unit, units);
       sum = {sum.gather + one.gather, sum.gather_small + one.gather_small, sum.reduce + one.reduce, sum.finish + one.finish};
     }
+    // Through the group that reduced them, but that nested groups reduce in two.
+    (job.strategy == Strategy::nested ? sum.whole : sum.reduce) += parts(masters(), all_elems().whole * 4);
     return sum;
   }
   /// The most bytes of one kind that are live at once.
@@ -96,7 +132,13 @@ struct Planned {
   }
 };
 
-Planned plan_of(const std::string& name, int ranks, int micro_batches, const std::string& param, bool keeps_ends) {
+struct Way {
+  std::string param = "f32", layout = "flat";
+  bool keeps_ends = true;
+};
+
+Planned plan_of(const std::string& name, int ranks, int micro_batches, const Way& way) {
+  const std::string& param = way.param;
   const SchemeOptions options = scheme_of(name, ranks);
   Planned planned{.config = tiny_config(), .job = {}, .plan = {}};
   Config& config = planned.config;
@@ -109,7 +151,8 @@ Planned plan_of(const std::string& name, int ranks, int micro_batches, const std
   config.shard.reshard_after_forward = options.reshard_after_forward;
   config.shard.reduce_every_micro_batch = options.reduce_every_micro_batch;
   config.shard.all_reduce_every_micro_batch = options.all_reduce_every_micro_batch;
-  config.shard.keep_ends = keeps_ends;
+  config.shard.keep_ends = way.keeps_ends;
+  choose_layout(config, way.layout);
   const std::int64_t bytes = param == "bf16" ? 2 : 4;
   planned.job = {.strategy = options.strategy,
                  .ranks = ranks,
@@ -119,11 +162,20 @@ Planned plan_of(const std::string& name, int ranks, int micro_batches, const std
                  .reshards = !options.reshard_after_forward.is_off() && options.strategy != Strategy::grad_op,
                  .reduces_each = options.reduce_every_micro_batch && options.strategy != Strategy::zero1,
                  .all_reduces_each = options.all_reduce_every_micro_batch,
-                 .keeps_ends = keeps_ends,
+                 .keeps_ends = way.keeps_ends,
+                 .finest = ShardScheme(options, 0, ranks).finest(),
                  .param_bytes = bytes,
                  .reduce_bytes = bytes};
   planned.plan = make_plan(config, {.ranks = ranks, .has_every_micro_batch = true});
   return planned;
+}
+
+/// Every pair.
+std::vector<std::pair<int, std::string>> all_of(const std::vector<int>& ranks, const std::vector<std::string>& layouts) {
+  std::vector<std::pair<int, std::string>> pairs;
+  for (const int one : ranks)
+    for (const std::string& layout : layouts) pairs.emplace_back(one, layout);
+  return pairs;
 }
 
 }  // namespace
@@ -134,12 +186,14 @@ TEST_CASE("bytes sent by a rank are the closed formula of its scheme, in the pla
     for (const int ranks : {4, 8}) {
       for (const int micro_batches : {1, 4}) {
         ++number;
-        const Planned planned = plan_of(name, ranks, micro_batches, number % 2 == 0 ? "f32" : "bf16", number % 3 != 0);
-        CAPTURE(name, ranks, micro_batches, planned.config.precision.param, planned.config.shard.keep_ends);
-        CHECK(bytes_of(planned.plan.sent) == planned.expected());
-        CHECK(planned.expected() != Bytes{});
-        if (ranks == 8) continue;
-        CHECK(bytes_of(train_tiny(planned.config, {.ranks = ranks, .steps = 2}).sent) == planned.expected());
+        for (const std::string& layout : layout_names()) {
+          const Planned planned = plan_of(name, ranks, micro_batches, {number % 2 == 0 ? "f32" : "bf16", layout, number % 3 != 0});
+          CAPTURE(name, ranks, micro_batches, planned.config.precision.param, planned.config.shard.keep_ends, layout);
+          CHECK(bytes_of(planned.plan.sent) == planned.expected());
+          CHECK(planned.expected() != Bytes{});
+          if (ranks == 8 || (layout != "flat" && micro_batches == 1)) continue;
+          CHECK(bytes_of(train_tiny(planned.config, {.ranks = ranks, .steps = 2}).sent) == planned.expected());
+        }
       }
     }
   }
@@ -147,30 +201,34 @@ TEST_CASE("bytes sent by a rank are the closed formula of its scheme, in the pla
 
 TEST_CASE("I4: what a scheme keeps of each role is its part of the model, exactly", "[traffic]") {
   for (const std::string& name : scheme_names()) {
-    for (const int ranks : {4, 8}) {
-      const Planned planned = plan_of(name, ranks, 4, ranks == 4 ? "f32" : "bf16", true);
+    for (const auto& [ranks, layout] : all_of({4, 8}, layout_names())) {
+      const Planned planned = plan_of(name, ranks, 4, {ranks == 4 ? "f32" : "bf16", layout});
       const Job& job = planned.job;
-      CAPTURE(name, ranks);
-      const std::int64_t all = planned.all_elems(), shard = all / planned.masters();
-      CHECK(planned.most("master") == shard * 4);
-      CHECK(planned.most("grad_shard") == shard * 4);
-      CHECK(planned.most("moments") == shard * 8);
-      CHECK(planned.most("param_shard") == (ranks == 8 ? shard * 2 : 0));
+      CAPTURE(name, ranks, layout);
+      const bool is_flat = layout == "flat" || planned.masters() == 1;
+      const auto [gathered, all, whole] = planned.all_elems();
+      const std::int64_t held = all / planned.masters() + whole;
+      CHECK(planned.most("master") == held * 4);
+      CHECK(planned.most("grad_shard") == held * 4);
+      CHECK(planned.most("moments") == held * 8);
+      CHECK(planned.most("param_shard") == (ranks == 8 ? held * 2 : 0));
       // Whole parameters for the whole step, whole gradients from the first micro-batch to the last.
-      if (job.strategy == Strategy::zero1 || job.strategy == Strategy::zero2) CHECK(planned.most("full_param") == all * job.param_bytes);
+      if (job.strategy == Strategy::zero1 || job.strategy == Strategy::zero2)
+        CHECK(planned.most("full_param") == gathered * job.param_bytes);
       if (job.strategy == Strategy::ddp) CHECK(planned.most("full_param") == 0);
-      if (!job.reduces_each) CHECK(planned.most("full_grad") == all * job.reduce_bytes);
       std::int64_t largest = 0, resharded = 0;
       for (std::size_t unit = 0; unit < planned.plan.units.size(); ++unit) {
-        largest = std::max(largest, planned.full_elems(unit));
-        if (unit != 0 && unit + 1 != planned.plan.units.size()) resharded += planned.full_elems(unit);
+        largest = std::max(largest, planned.padded(unit).reduced);
+        if (unit != 0 && unit + 1 != planned.plan.units.size()) resharded += planned.padded(unit).gathered;
       }
+      // While the first unit is brought into the order of its shards, it is there twice.
+      if (!job.reduces_each) CHECK(planned.most("full_grad") == (all + (is_flat ? 0 : largest)) * job.reduce_bytes);
       // The root's share of a sum is the last to be added, and goes on at once where nothing is kept for another micro-batch.
       const std::int64_t sums = job.strategy == Strategy::nested ? (job.reduces_each ? all : largest) / job.group
                                 : job.all_reduces_each           ? largest / planned.masters()
                                                                  : 0;
       CHECK(planned.most("grad_sum") == sums * 4);
-      const std::int64_t kept = job.strategy == Strategy::nested ? all / job.group : job.between != 0 ? resharded / job.between : 0;
+      const std::int64_t kept = job.strategy == Strategy::nested ? gathered / job.group : job.between != 0 ? resharded / job.between : 0;
       CHECK(planned.most("kept_shard") == kept * job.param_bytes);
     }
   }
