@@ -1,6 +1,7 @@
 #include "bench/overlap_bench.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <optional>
 
@@ -19,7 +20,9 @@ constexpr const char* kPhases[] = {"forward", "backward", "optimizer"};
 
 double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
-bool communicates(StreamRole stream) { return stream == StreamRole::unshard || stream == StreamRole::reduce; }
+constexpr std::array kCommunicating = {StreamRole::unshard, StreamRole::reduce, StreamRole::finish};
+
+bool communicates(StreamRole stream) { return std::find(kCommunicating.begin(), kCommunicating.end(), stream) != kCommunicating.end(); }
 
 TrainPlan whole_plan(const Config& config, const World& world, int threads) {
   PlanOptions options = plan_options(world, threads);
@@ -128,7 +131,7 @@ OverlapBench::CommunicationPrices OverlapBench::measure_communication(Session& s
     profile.stop();
     executor.clear_gradients();
     executor.masters_updated();
-    for (const StreamRole stream : {StreamRole::unshard, StreamRole::reduce}) {
+    for (const StreamRole stream : kCommunicating) {
       for (const OpTime& time : profile.times(stream)) {
         if (time.is_wait) continue;
         const auto [price, is_new] = prices.try_emplace({stream, time.name}, time.ms());

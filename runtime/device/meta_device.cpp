@@ -38,7 +38,7 @@ void MetaStream::note(TraceEntry::Kind kind, std::int64_t record_id) {
 MetaDevice::MetaDevice(const DeviceOptions& options)
     : Device(options),
       streams_{MetaStream(StreamRole::compute, *this), MetaStream(StreamRole::unshard, *this), MetaStream(StreamRole::reduce, *this),
-               MetaStream(StreamRole::offload, *this)},
+               MetaStream(StreamRole::finish, *this), MetaStream(StreamRole::offload, *this)},
       pool_(*allocator_, counter_, options.perturb_seed != 0, options.slab_bytes) {}
 
 MetaDevice::~MetaDevice() {

@@ -16,13 +16,15 @@
 namespace zs {
 
 /// One device has one stream per role. Only the compute stream owns a team of threads.
-enum class StreamRole : std::uint8_t { compute, unshard, reduce, offload };
-inline constexpr int kStreamRoles = 4;
+/// `reduce` carries the first step of every gradient's reduction, `finish` its second one.
+enum class StreamRole : std::uint8_t { compute, unshard, reduce, finish, offload };
+inline constexpr int kStreamRoles = 5;
 constexpr const char* name_of(StreamRole role) {
   switch (role) {
     case StreamRole::compute: return "compute";
     case StreamRole::unshard: return "unshard";
     case StreamRole::reduce: return "reduce";
+    case StreamRole::finish: return "finish";
     case StreamRole::offload: return "offload";
   }
   return "?";

@@ -36,11 +36,6 @@ void GradReducer::begin_gradient(FlatParameter& unit) {
   }
 }
 
-void GradReducer::record(Event& event) {
-  reduction().record(event);
-  last_reduction_ = event;
-}
-
 void GradReducer::reduce(FlatParameter& unit) {
   const Buffer full = full_buffer(unit);
   std::vector<Buffer> unwritten;
@@ -63,7 +58,8 @@ void GradReducer::reduce(FlatParameter& unit) {
   groups_.reduce->reduce_scatter(reduction(), unit.name, full_buffer(unit), has_own_sum_ ? sum_buffer(unit) : unit.grad_buffer(),
                                  is_written ? Fold::accumulate : Fold::overwrite);
   is_written = true;
-  record(unit.reduced);
+  reduction().record(unit.reduced);
+  last_reduction_ = unit.reduced;
 }
 
 void GradReducer::interleave(FlatParameter& unit) {
@@ -75,22 +71,35 @@ void GradReducer::interleave(FlatParameter& unit) {
 }
 
 void GradReducer::finish(FlatParameter& unit) {
+  Stream& stream = finishing();
+  stream.wait(unit.reduced);
   switch (second_) {
     case Step::none: break;
     case Step::reduce_scatter:
-      groups_.finish->reduce_scatter(reduction(), unit.name, sum_buffer(unit), unit.grad_buffer(), Fold::overwrite);
+      groups_.finish->reduce_scatter(stream, unit.name, sum_buffer(unit), unit.grad_buffer(), Fold::overwrite);
       break;
-    case Step::all_gather: groups_.finish->all_gather(reduction(), unit.name, sum_buffer(unit), unit.grad_buffer()); break;
+    case Step::all_gather: groups_.finish->all_gather(stream, unit.name, sum_buffer(unit), unit.grad_buffer()); break;
     case Step::all_reduce:
-      groups_.finish->all_reduce(reduction(), unit.name, is_all_reduced_each_ ? sum_buffer(unit) : unit.grad_buffer(), ReduceOp::sum);
+      groups_.finish->all_reduce(stream, unit.name, is_all_reduced_each_ ? sum_buffer(unit) : unit.grad_buffer(), ReduceOp::sum);
       break;
   }
   if (is_all_reduced_each_) add_to_grad(unit);
-  if (has_own_sum_) unit.sum.release(reduction());
   unit.sum_is_written = false;
   unit.grad_is_written = true;
-  Event finished;
-  record(finished);
+  // Not yet this unit's sum: the next unit's reduction would be given its memory, and would have to wait for this step.
+  release_finished_sum();
+  stream.record(last_finish_);
+  finished_sum_ = std::move(unit.sum);
+}
+
+void GradReducer::release_finished_sum() {
+  if (finished_sum_) finished_sum_.release(finishing(), last_finish_);
+}
+
+void GradReducer::wait_reductions() {
+  release_finished_sum();
+  context_.stream().wait(last_reduction_);
+  context_.stream().wait(last_finish_);
 }
 
 void GradReducer::add_to_grad(FlatParameter& unit) {
@@ -98,7 +107,7 @@ void GradReducer::add_to_grad(FlatParameter& unit) {
   const bool is_first = !unit.grad_is_written;
   std::vector<Buffer> reads{sum};
   if (!is_first) reads.push_back(grad);
-  reduction().enqueue({"add_to_grad:" + unit.name, std::move(reads), {grad}},
+  finishing().enqueue({"add_to_grad:" + unit.name, std::move(reads), {grad}},
                       [&kernels = context_.kernels(), grad, sum, is_first](ExecContext& exec) {
                         if (is_first) return kernels.copy(exec, grad, sum);
                         kernels.add(exec, grad, grad, sum);
@@ -110,9 +119,9 @@ void GradReducer::gather_whole(FlatParameter& unit) {
   const UnitLayout& layout = *unit.layout;
   const Buffer held = unit.held_grad_buffer(),
                part = unit.grad_buffer().slice(layout.gathered_shard_elems(), layout.shard_elems() - layout.gathered_shard_elems());
+  reduction().wait(last_finish_);
   groups_.over_masters().all_gather(reduction(), unit.name, part, held.slice(layout.shard_elems(), layout.whole_elems()));
-  Event gathered;
-  record(gathered);
+  reduction().record(last_reduction_);
 }
 
 void GradReducer::release_gradient(FlatParameter& unit) {
@@ -128,6 +137,9 @@ void GradReducer::release_gradient(FlatParameter& unit) {
 void GradReducer::clear(FlatParameter& unit) {
   unit.grad_is_written = unit.sum_is_written = false;
   if (unit.sum) unit.sum.release(reduction());
+  release_finished_sum();
+  // Of a step that was abandoned the second steps may still write the gradients that the next reductions write.
+  reduction().wait(last_finish_);
 }
 
 }  // namespace zs

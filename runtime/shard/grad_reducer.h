@@ -6,13 +6,14 @@
 
 namespace zs {
 
-/// The way of gradients from a unit's full buffer to the f32 gradient of the master shard, on the reduce stream. Owned by an Executor; one
-/// host thread uses it. On return from every function: enqueued, not done.
+/// The way of gradients from a unit's full buffer to the f32 gradient of the master shard. Owned by an Executor; one host thread uses it.
+/// On return from every function: enqueued, not done.
 ///
-/// The first step reduce-scatters a micro-batch's gradient over the axes `reduced` and adds it to what earlier micro-batches left. Where
-/// those are the master's axes, that is all. Else the sum becomes the master's gradient in a second step, as a rule once an optimizer
-/// step: a reduce-scatter over the master's other axes, an all-reduce over replicas, or, where the sum was cut finer than the master so
-/// that all ranks are folded in order, an all-gather.
+/// The first step, on the reduce stream, reduce-scatters a micro-batch's gradient over the axes `reduced` and adds it to what earlier
+/// micro-batches left. Where those are the master's axes, that is all. Else the sum becomes the master's gradient in a second step, as a
+/// rule once an optimizer step: a reduce-scatter over the master's other axes, an all-reduce over replicas, or, where the sum was cut finer
+/// than the master so that all ranks are folded in order, an all-gather. It has a stream of its own, `finish`, and so runs beside the
+/// first step of the next unit; the sums of two units are alive for that.
 class GradReducer {
  public:
   GradReducer(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool, DType reduce);
@@ -25,7 +26,7 @@ class GradReducer {
   void gather_whole(FlatParameter& unit);
 
   /// Compute waits for every reduction so far.
-  void wait_reductions() { context_.stream().wait(last_reduction_); }
+  void wait_reductions();
   /// The next reduction of the unit starts a new sum.
   void clear(FlatParameter& unit);
 
@@ -38,8 +39,9 @@ class GradReducer {
   /// On compute: the full gradient, view after view, becomes its bucket.
   void interleave(FlatParameter& unit);
   void add_to_grad(FlatParameter& unit);
-  void record(Event& event);
+  void release_finished_sum();
   Stream& reduction() { return context_.device().stream(StreamRole::reduce); }
+  Stream& finishing() { return context_.device().stream(StreamRole::finish); }
 
   Context& context_;
   ShardGroups& groups_;
@@ -48,7 +50,8 @@ class GradReducer {
   Step second_ = Step::none;
   bool is_all_reduced_each_;  // the replicas' gradients, every micro-batch
   bool has_own_sum_;          // the first step does not sum into the master's gradient itself
-  Event last_reduction_;
+  Memory finished_sum_;       // of the unit that was finished last; last_finish_ is its last use
+  Event last_reduction_, last_finish_;
 };
 
 }  // namespace zs

@@ -27,7 +27,7 @@ struct Action {
     free_full,         ///< the full buffer goes back once compute has done what is enqueued
     begin_gradient,    ///< a full gradient buffer for the unit, on compute
     reduce,            ///< reduce-scatter it, on the reduce stream, once compute has filled it
-    finish,            ///< the second step of the reduction: what `reduce` summed becomes the master shard's gradient
+    finish,            ///< the second step of the reduction, on the finish stream: what `reduce` summed becomes the master's gradient
     release_gradient,  ///< the full gradient buffer goes back once its reduction is done
   };
   Kind kind;

@@ -18,7 +18,7 @@ struct ShardGroups {
   std::unique_ptr<Communicator> gather;        ///< unshard stream: those ranks, or only the same place in every small group
   std::unique_ptr<Communicator> gather_small;  ///< unshard stream: the ranks that share one set of kept shards
   std::unique_ptr<Communicator> reduce;        ///< reduce stream: first step of a gradient's reduction
-  std::unique_ptr<Communicator> finish;        ///< reduce stream: its second step
+  std::unique_ptr<Communicator> finish;        ///< finish stream: its second step
   std::unique_ptr<Communicator> whole;         ///< reduce stream: the ranks that share one set of masters, where `reduce` is over others
   /// On the reduce stream, over the ranks that share one set of master weights.
   Communicator& over_masters() { return whole ? *whole : *reduce; }

@@ -311,8 +311,8 @@ TEST_CASE("only the compute stream has the team, and each stream keeps its own s
         calls[role] = ++context.state<int>();
       });
   device->synchronize();
-  CHECK(threads == std::array<int, kStreamRoles>{3, 1, 1, 1});
-  CHECK(calls == std::array<int, kStreamRoles>{2, 2, 2, 2});
+  CHECK(threads == std::array<int, kStreamRoles>{3, 1, 1, 1, 1});
+  CHECK(calls == std::array<int, kStreamRoles>{2, 2, 2, 2, 2});
 }
 
 TEST_CASE("stream threads have names and run on the CPUs given") {

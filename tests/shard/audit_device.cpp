@@ -68,7 +68,7 @@ AuditDevice::AuditDevice(std::int64_t bytes, int rank)
       allocator_(bytes),
       pool_(allocator_, counter_),
       streams_{AuditStream(StreamRole::compute, *this), AuditStream(StreamRole::unshard, *this), AuditStream(StreamRole::reduce, *this),
-               AuditStream(StreamRole::offload, *this)} {}
+               AuditStream(StreamRole::finish, *this), AuditStream(StreamRole::offload, *this)} {}
 
 AuditDevice::~AuditDevice() { scratch_.drop(); }
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tests/shard/chain_model.h"
+#include "tests/shard/scheme_cases.h"
 
 namespace zs::test {
 namespace {
@@ -35,6 +36,27 @@ Entries traced_step(const ShardOptions& options) {
                     return run.device->trace().entries();
                   })
       .front();
+}
+
+/// Schemes whose reductions have a second step: over replicas every time or once, and over the other groups.
+std::vector<SchemeOptions> two_step_schemes() {
+  std::vector<SchemeOptions> schemes;
+  for (const char* name : {"ddp", "hsdp", "hsdp small each", "nested", "nested once"}) schemes.push_back(scheme_of(name, 4));
+  return schemes;
+}
+
+/// Stands still until `is_open`; false in `gave_up` says that it was.
+Work stand_still(const std::atomic<bool>& is_open, std::atomic<bool>& gave_up) {
+  return [&](ExecContext&) {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!is_open) {
+      if (std::chrono::steady_clock::now() > limit) {
+        gave_up = true;
+        return;
+      }
+      std::this_thread::yield();
+    }
+  };
 }
 
 bool is_op(const TraceEntry& entry, const std::string& prefix) { return entry.kind == Kind::op && entry.op.name.starts_with(prefix); }
@@ -147,16 +169,7 @@ TEST_CASE("the host enqueues a whole step while the compute stream stands still"
     run.optimizer->step(1e-2f, 1);
     run.device->synchronize();
     std::atomic<bool> is_enqueued = false, gave_up = false;
-    run.context.launch({"stand_still"}, [&](ExecContext&) {
-      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-      while (!is_enqueued) {
-        if (std::chrono::steady_clock::now() > limit) {
-          gave_up = true;
-          return;
-        }
-        std::this_thread::yield();
-      }
-    });
+    run.context.launch({"stand_still"}, stand_still(is_enqueued, gave_up));
     for (int step = 2; step <= 4; ++step) {
       run.runtime.begin_micro_batch(Mode::train, true);
       const Tensor loss = run.model.loss(chain_input(run.context, step), chain_targets(run.context));
@@ -169,6 +182,54 @@ TEST_CASE("the host enqueues a whole step while the compute stream stands still"
     return !gave_up;
   });
   CHECK(came_through == std::vector<bool>{true, true});
+}
+
+TEST_CASE("the second step of a unit's reduction runs on a stream of its own, beside the first step of the next unit's") {
+  for (const SchemeOptions& scheme : two_step_schemes()) {
+    const auto results = on_ranks(4, [&](World& world) {
+      ChainRun run(world, {.scheme = scheme});
+      for (const std::size_t frozen : {1, 2}) {  // two units are left to be reduced: layer0, then the root
+        run.model.layers[frozen]->weight.set_trainable(false);
+        run.model.layers[frozen]->bias.set_trainable(false);
+      }
+      std::atomic<bool> are_summed = false, gave_up = false;
+      run.device->stream(StreamRole::finish).enqueue({"stand_still"}, stand_still(are_summed, gave_up));
+      run.device->trace().start();
+      run.runtime.begin_micro_batch(Mode::train, true);
+      backward(run.model.loss(chain_input(run.context, world.rank()), chain_targets(run.context)));
+      run.runtime.end_micro_batch();
+      run.device->stream(StreamRole::reduce).enqueue({"open"}, [&](ExecContext&) { are_summed = true; });
+      run.optimizer->step(1e-2f, 1);
+      run.device->synchronize();
+      std::ptrdiff_t first_steps = 0, second_steps = 0;
+      for (const TraceEntry& entry : run.device->trace().entries()) {
+        if (is_op(entry, "reduce_scatter") && entry.stream == StreamRole::reduce) ++first_steps;
+        if ((is_op(entry, "reduce_scatter") || is_op(entry, "all_reduce")) && entry.stream == StreamRole::finish) ++second_steps;
+      }
+      return std::tuple(gave_up.load(), first_steps, second_steps);
+    });
+    CAPTURE(name_of(scheme.strategy), scheme.all_reduce_every_micro_batch, scheme.reduce_every_micro_batch);
+    CHECK(results[0] == std::tuple(false, 2, 2));
+  }
+}
+
+TEST_CASE("the first steps of a micro-batch come after the second steps of one that was abandoned") {
+  for (const SchemeOptions& scheme : two_step_schemes()) {
+    const auto messages = on_ranks(4, [&](World& world) {
+      ChainRun run(world, {.scheme = scheme});
+      run.device->trace().start();
+      run.runtime.begin_micro_batch(Mode::train, true);
+      backward(run.model.loss(chain_input(run.context, world.rank()), chain_targets(run.context)));
+      run.runtime.abandon();
+      run.micro_batch(1);
+      run.optimizer->step(1e-2f, 1);
+      run.device->synchronize();
+      const auto violations = verify_order(run.device->trace().entries());
+      return violations.empty() ? std::string() : violations.front().message;
+    });
+    CAPTURE(name_of(scheme.strategy), scheme.all_reduce_every_micro_batch, scheme.reduce_every_micro_batch);
+    CHECK(messages == std::vector<std::string>(4));
+  }
 }
 
 }  // namespace zs::test

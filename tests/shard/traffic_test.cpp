@@ -216,16 +216,18 @@ TEST_CASE("I4: what a scheme keeps of each role is its part of the model, exactl
       if (job.strategy == Strategy::zero1 || job.strategy == Strategy::zero2)
         CHECK(planned.most("full_param") == gathered * job.param_bytes);
       if (job.strategy == Strategy::ddp) CHECK(planned.most("full_param") == 0);
-      std::int64_t largest = 0, resharded = 0;
+      std::int64_t largest = 0, two = 0, resharded = 0;
       for (std::size_t unit = 0; unit < planned.plan.units.size(); ++unit) {
+        const std::size_t next = (unit + 1) % planned.plan.units.size();
         largest = std::max(largest, planned.padded(unit).reduced);
+        two = std::max(two, planned.padded(unit).reduced + planned.padded(next).reduced);
         if (unit != 0 && unit + 1 != planned.plan.units.size()) resharded += planned.padded(unit).gathered;
       }
       // While the first unit is brought into the order of its shards, it is there twice.
       if (!job.reduces_each) CHECK(planned.most("full_grad") == (all + (is_flat ? 0 : largest)) * job.reduce_bytes);
-      // The root's share of a sum is the last to be added, and goes on at once where nothing is kept for another micro-batch.
-      const std::int64_t sums = job.strategy == Strategy::nested ? (job.reduces_each ? all : largest) / job.group
-                                : job.all_reduces_each           ? largest / planned.masters()
+      // Where no sum is kept for another micro-batch it goes on at once, beside the next unit's.
+      const std::int64_t sums = job.strategy == Strategy::nested ? (job.reduces_each ? all : two) / job.group
+                                : job.all_reduces_each           ? two / planned.masters()
                                                                  : 0;
       CHECK(planned.most("grad_sum") == sums * 4);
       const std::int64_t kept = job.strategy == Strategy::nested ? gathered / job.group : job.between != 0 ? resharded / job.between : 0;
