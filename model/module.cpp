@@ -8,15 +8,15 @@ namespace {
 /// Makes a module and the blocks below it units. A module may be registered in several places.
 class UnitMaker {
  public:
-  UnitMaker(ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored)
-      : runtime_(runtime), units_(units), is_ignored_(is_ignored) {}
+  UnitMaker(ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored, const ChoosePolicy& policy)
+      : runtime_(runtime), units_(units), is_ignored_(is_ignored), policy_(policy) {}
 
   void add(Module& module, std::string name) {
     std::vector<Parameter*> parameters;
     std::vector<Module*> blocks;
     collect(module, units_, parameters, blocks);
     leave_to_others(parameters, blocks);
-    module.attach(&runtime_, runtime_.add_unit(std::move(name), parameters));
+    module.attach(&runtime_, runtime_.add_unit(std::move(name), parameters, policy_ ? policy_(module) : UnitPolicy{}));
     for (Module* block : blocks) {
       if (made_.insert(block).second) add(*block, block->path());
     }
@@ -49,13 +49,14 @@ class UnitMaker {
   ShardedRuntime& runtime_;
   Units units_;
   const IsIgnored& is_ignored_;
+  const ChoosePolicy& policy_;
   std::set<Module*> made_;
 };
 
 }  // namespace
 
-void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored) {
-  UnitMaker(runtime, units, is_ignored).add(root, "root");
+void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored, const ChoosePolicy& policy) {
+  UnitMaker(runtime, units, is_ignored, policy).add(root, "root");
 }
 
 }  // namespace zs

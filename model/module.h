@@ -63,9 +63,12 @@ enum class Units : std::uint8_t {
 /// Whether a parameter stays out of every unit.
 using IsIgnored = std::function<bool(const Parameter&)>;
 
+/// What is special about the unit that this module becomes.
+using ChoosePolicy = std::function<UnitPolicy(const Module& unit)>;
+
 /// Makes `root` and, by `units`, its blocks units of the runtime. The runtime must be new. An ignored parameter is neither sharded nor
 /// initialised nor reduced: whoever ignores it gives it an owner, a value and, if it is trained, a gradient of its own. A module that is
 /// registered in several places belongs to one unit: a block below the root before the root, and of several the first.
-void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored = {});
+void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored = {}, const ChoosePolicy& policy = {});
 
 }  // namespace zs

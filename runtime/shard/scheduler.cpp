@@ -193,7 +193,15 @@ bool Scheduler::is_recorded_end(int unit, bool is_last) const {
 
 bool Scheduler::stays_after_forward(int unit) const {
   if (mode_ == Mode::eval) return options_.is_resident && !is_last_;
+  if (unit_at(unit).after_forward) return unit_at(unit).after_forward == AfterForward::stay;
   return !options_.reshard_after_forward || options_.is_resident || is_recorded_end(unit, true);
+}
+
+/// For its backward, of what it is about to free.
+bool Scheduler::keeps_shard(int unit) const {
+  if (mode_ == Mode::eval || unit_at(unit).shard == ShardState::kept) return false;
+  return unit_at(unit).after_forward ? unit_at(unit).after_forward == AfterForward::keep_shard
+                                     : options_.kept == SchedulerOptions::Kept::of_forward;
 }
 
 bool Scheduler::stays_after_backward(int unit) const {
@@ -207,9 +215,7 @@ std::vector<Action> Scheduler::after_forward(int unit) {
   unit_at(unit).in_forward = false;
   // An op that computes gradients in forward has begun the unit's backward, which goes on with the same parameters.
   if (stays_after_forward(unit) || unit_at(unit).in_backward) return actions;
-  if (mode_ == Mode::train && options_.kept == SchedulerOptions::Kept::of_forward && unit_at(unit).shard == ShardState::none) {
-    emit(actions, Action::Kind::keep_shard, unit);
-  }
+  if (keeps_shard(unit)) emit(actions, Action::Kind::keep_shard, unit);
   emit(actions, Action::Kind::free_full, unit);
   return actions;
 }

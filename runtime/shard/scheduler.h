@@ -116,6 +116,9 @@ class Scheduler {
   GradState grad_state(int unit) const { return unit_at(unit).grad; }
   /// What is gathered ahead when `unit` runs, instead of the units that follow it in the recorded order; empty: none.
   void set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets);
+  /// What becomes of one unit's full parameter after its forward in training, instead of what the options say.
+  enum class AfterForward : std::uint8_t { stay, free, keep_shard };
+  void set_after_forward(int unit, AfterForward what) { unit_at(unit).after_forward = what; }
   /// A frozen unit is gathered and freed in backward and has no gradient.
   void set_frozen(int unit, bool is_frozen) { unit_at(unit).is_frozen = is_frozen; }
   /// Whether micro-batches that begin from now on are reduced at all; without, gradients go on accumulating.
@@ -141,6 +144,7 @@ class Scheduler {
     bool in_backward = false;
     bool is_reduced = false;  // in this micro-batch
     bool is_frozen = false;
+    std::optional<AfterForward> after_forward = {};
     std::array<std::optional<std::vector<int>>, 2> prefetch = {};  // by phase
   };
 
@@ -158,6 +162,7 @@ class Scheduler {
   void release_oldest(std::vector<Action>& actions);
   bool is_recorded_end(int unit, bool is_last) const;
   bool stays_after_forward(int unit) const;
+  bool keeps_shard(int unit) const;
   bool stays_after_backward(int unit) const;
   ExecOrder& order() { return orders_[static_cast<int>(mode_)]; }
   [[noreturn]] void refuse(const Unit& unit, const char* operation) const;

@@ -15,7 +15,7 @@ const std::string kData = "data", kShard = "shard", kReplica = "replica", kNode 
                   kOuter = "outer";
 
 bool has_group_size(Strategy strategy) { return strategy == Strategy::hsdp || strategy == Strategy::nested; }
-bool shards_parameters(Strategy strategy) {
+bool has_sharded_parameters(Strategy strategy) {
   return strategy == Strategy::zero3 || strategy == Strategy::grad_op || has_group_size(strategy);
 }
 
@@ -40,7 +40,7 @@ SchemeOptions checked(SchemeOptions options, int ranks) {
     throw Error(ExitCode::config, fmt::format("shard.group_size does not go with shard.strategy \"{}\"", name_of(options.strategy)), {},
                 "leave it out, or use hsdp or nested");
   }
-  if (!shards_parameters(options.strategy) || options.strategy == Strategy::grad_op) options.reshard_after_forward = false;
+  if (!has_sharded_parameters(options.strategy) || options.strategy == Strategy::grad_op) options.reshard_after_forward = false;
   if (options.strategy == Strategy::zero1) options.reduce_every_micro_batch = false;
   if (options.strategy == Strategy::zero2 || options.deterministic) options.reduce_every_micro_batch = true;
   if (options.deterministic) options.all_reduce_every_micro_batch = false;
@@ -87,6 +87,8 @@ ShardScheme::ShardScheme(const SchemeOptions& options, int rank, int ranks)
     : options_(checked(options, ranks)), rank_(rank), mesh_(make_mesh(options_, rank, ranks)) {
   set_roles();
 }
+
+bool ShardScheme::shards_parameters() const { return has_sharded_parameters(options_.strategy); }
 
 void ShardScheme::set_roles() {
   Axes all;

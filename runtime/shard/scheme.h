@@ -88,6 +88,8 @@ class ShardScheme {
   int finest() const;
 
   const SchemeOptions& options() const { return options_; }
+  /// Whether the strategy does, at any number of ranks.
+  bool shards_parameters() const;
   const Mesh& mesh() const { return mesh_; }
 
   SchedulerOptions schedule(const Pacing& pacing) const;

@@ -7,6 +7,31 @@
 #include <utility>
 
 namespace zs {
+namespace {
+
+void check(const UnitPolicy& policy, const ShardScheme& scheme, const std::string& unit) {
+  if (!policy.reshard_after_forward) return;
+  const Reshard reshard = *policy.reshard_after_forward;
+  const auto refuse = [&](const std::string& why, const char* instead) {
+    throw Error(ExitCode::config, fmt::format("unit {}: reshard_after_forward = {} does not go with {}", unit, reshard.str(), why), {},
+                instead);
+  };
+  if (!scheme.shards_parameters()) {
+    refuse(fmt::format("strategy \"{}\", which does not shard parameters", name_of(scheme.options().strategy)),
+           "leave it out, or use zero3, grad_op, hsdp or nested");
+  }
+  if (reshard.group() != 0 && reshard != scheme.options().reshard_after_forward) {
+    refuse(fmt::format("the scheme's {}", scheme.options().reshard_after_forward.str()),
+           "use true, false, or the scheme's number of ranks");
+  }
+}
+
+Scheduler::AfterForward after_forward_of(const Reshard& reshard) {
+  using AfterForward = Scheduler::AfterForward;
+  return reshard.is_off() ? AfterForward::stay : reshard.group() != 0 ? AfterForward::keep_shard : AfterForward::free;
+}
+
+}  // namespace
 
 ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOptions& options)
     : context_(context),
@@ -24,8 +49,9 @@ ShardedRuntime::~ShardedRuntime() {
   }
 }
 
-int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& parameters) {
+int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& parameters, const UnitPolicy& policy) {
   ZS_CHECK(!scheduler_, "unit {} is added after the first micro-batch", name);
+  check(policy, executor_.scheme(), name);
   const int unit = static_cast<int>(names_.size());
   for (Parameter* parameter : parameters) {
     ZS_CHECK(parameter->owner() == nullptr, "parameter {} already belongs to a unit", parameter->name());
@@ -33,13 +59,20 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
     unit_of_[parameter] = unit;
   }
   names_.push_back(name);
+  policies_.push_back(policy);
   executor_.add_unit(std::move(name), parameters, options_.seed);
   order_check_.note(executor_.units().back());
   return unit;
 }
 
 Scheduler& ShardedRuntime::scheduler() {
-  if (!scheduler_) scheduler_ = std::make_unique<Scheduler>(names_, executor_.scheme().schedule(options_.schedule));
+  if (scheduler_) return *scheduler_;
+  scheduler_ = std::make_unique<Scheduler>(names_, executor_.scheme().schedule(options_.schedule));
+  for (std::size_t unit = 0; unit < policies_.size(); ++unit) {
+    if (const auto& reshard = policies_[unit].reshard_after_forward) {
+      scheduler_->set_after_forward(static_cast<int>(unit), after_forward_of(*reshard));
+    }
+  }
   return *scheduler_;
 }
 

@@ -7,6 +7,7 @@
 #include "runtime/shard/executor.h"
 #include "runtime/shard/order_check.h"
 #include "runtime/shard/scheduler.h"
+#include "runtime/shard/unit_policy.h"
 
 namespace zs {
 
@@ -47,8 +48,9 @@ class ShardedRuntime : private ParameterOwner {
   ShardedRuntime(Context& context, World& world, const ShardOptions& options);
   ~ShardedRuntime() override;
 
-  /// Returns the unit's number. All units are added before the first micro-batch.
-  int add_unit(std::string name, const std::vector<Parameter*>& parameters);
+  /// Returns the unit's number. All units are added before the first micro-batch. A unit may have no parameters. Error(config) where the
+  /// policy does not go with the scheme.
+  int add_unit(std::string name, const std::vector<Parameter*>& parameters, const UnitPolicy& policy = {});
 
   void begin_micro_batch(Mode mode, bool is_last);
   void before_forward(int unit);
@@ -96,6 +98,7 @@ class ShardedRuntime : private ParameterOwner {
   Mode mode_ = Mode::train;
   bool is_last_ = false;
   std::vector<std::string> names_;
+  std::vector<UnitPolicy> policies_;
   std::unique_ptr<Scheduler> scheduler_;  // made at first use, when all units are known
   std::unordered_map<const Parameter*, int> unit_of_;
   std::vector<Action> actions_;
