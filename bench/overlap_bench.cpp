@@ -159,6 +159,7 @@ OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, con
                        .micro_batches = config_.train.global_batch / config_.train.micro_batch / world_.size(),
                        .sequence = config_.train.sequence,
                        .prefetch = config_.shard.prefetch,
+                       .limit = config_.shard.limit,
                        .max_reductions_in_flight = config_.shard.max_reductions_in_flight,
                        .reshard_after_forward = config_.shard.reshard_after_forward.str()};
   std::map<std::string, double> communication;

@@ -7,14 +7,14 @@ namespace {
 
 using namespace zs::bench;
 
-constexpr std::int64_t kMostPrefetch = 3, kMostReductions = 4;
+constexpr std::int64_t kMostPrefetch = 3, kHighestLimit = 4;
 
 std::string sweep(zs::World& world, const StepOptions& options, zs::Config config, bool json) {
   std::string text = json ? "" : sweep_header();
   for (std::int64_t prefetch = 0; prefetch <= kMostPrefetch; ++prefetch) {
-    for (std::int64_t reductions = 1; reductions <= kMostReductions; ++reductions) {
+    for (std::int64_t limit = 1; limit <= kHighestLimit; ++limit) {
       config.shard.prefetch = prefetch;
-      config.shard.max_reductions_in_flight = reductions;
+      config.shard.limit = limit;
       const OverlapReport report = OverlapBench(world, options, config).run();
       text += json ? to_json(report) + "\n" : sweep_row(report);
     }
@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   StepOptions step;
   bool json = false, is_sweep = false;
   add_step_options(app, step);
-  app.add_flag("--sweep", is_sweep, "a table over prefetch 0..3 and 1..4 reductions in flight");
+  app.add_flag("--sweep", is_sweep, "a table over prefetch 0..3 and limits of 1..4 units");
   app.add_flag("--json", json, "one line of JSON a configuration instead of tables");
   return run_step_program(argc, argv, app, step, [&](zs::World& world, const zs::Config& config) {
     if (is_sweep) return sweep(world, step, config, json);

@@ -45,6 +45,7 @@ std::string to_json(const OverlapReport& r) {
                      {"micro_batches", r.micro_batches},
                      {"sequence", r.sequence},
                      {"prefetch", r.prefetch},
+                     {"limit", r.limit},
                      {"max_reductions_in_flight", r.max_reductions_in_flight},
                      {"reshard_after_forward", r.reshard_after_forward},
                      {"compute_ms", r.step.compute_ms},
@@ -61,10 +62,10 @@ std::string to_json(const OverlapReport& r) {
 }
 
 std::string to_text(const OverlapReport& r) {
-  std::string text =
-      fmt::format("{}: {}, {} x {} threads over {}, {}, {} x {} x {} tokens a rank; prefetch {}, {} reductions in flight, reshard {}\n\n",
-                  r.preset, r.dtype, r.ranks, r.threads, r.transport, r.strategy, r.micro_batches, r.micro_batch, r.sequence, r.prefetch,
-                  r.max_reductions_in_flight, r.reshard_after_forward);
+  std::string text = fmt::format(
+      "{}: {}, {} x {} threads over {}, {}, {} x {} x {} tokens a rank; prefetch {}, limit {}, {} reductions in flight, reshard {}\n\n",
+      r.preset, r.dtype, r.ranks, r.threads, r.transport, r.strategy, r.micro_batches, r.micro_batch, r.sequence, r.prefetch, r.limit,
+      r.max_reductions_in_flight, r.reshard_after_forward);
   text += fmt::format("{:<12}{:>12}{:>16}{:>12}{:>12}\n", "ms", "compute", "communication", "together", "exposed");
   for (const auto& phase : r.phases) text += row(phase);
   text += row(r.step);
@@ -79,15 +80,14 @@ std::string to_text(const OverlapReport& r) {
 }
 
 std::string sweep_header() {
-  return "| prefetch | reductions in flight | step, ms | compute, ms | communication, ms | exposed, ms | hideable, ms | overlap efficiency "
+  return "| prefetch | limit | step, ms | compute, ms | communication, ms | exposed, ms | hideable, ms | overlap efficiency "
          "|\n"
          "|---|---|---|---|---|---|---|---|\n";
 }
 
 std::string sweep_row(const OverlapReport& r) {
-  return fmt::format("| {} | {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.0f} % |\n", r.prefetch, r.max_reductions_in_flight,
-                     r.step.step_ms, r.step.compute_ms, r.step.communication_ms, r.step.exposed_ms(), r.hideable_ms(),
-                     100 * r.efficiency());
+  return fmt::format("| {} | {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.0f} % |\n", r.prefetch, r.limit, r.step.step_ms,
+                     r.step.compute_ms, r.step.communication_ms, r.step.exposed_ms(), r.hideable_ms(), 100 * r.efficiency());
 }
 
 }  // namespace zs::bench

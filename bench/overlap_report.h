@@ -20,7 +20,7 @@ struct OverlapReport {
   std::string preset = {}, dtype = {}, transport = {}, strategy = {};
   int ranks = 1, threads = 1;
   std::int64_t micro_batch = 0, micro_batches = 0, sequence = 0;
-  std::int64_t prefetch = 0, max_reductions_in_flight = 0;
+  std::int64_t prefetch = 0, limit = 0, max_reductions_in_flight = 0;
   std::string reshard_after_forward = {};  ///< as configured
   std::vector<Phase> phases = {};
   Phase step = {};       ///< all of it

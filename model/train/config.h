@@ -43,7 +43,7 @@ struct Config {
     std::int64_t group_size = 0;
     Reshard reshard_after_forward = true;
     bool keep_ends = true;
-    std::int64_t prefetch = 1;
+    std::int64_t prefetch = 1, limit = 0;
     bool reduce_every_micro_batch = true, all_reduce_every_micro_batch = false;
     std::int64_t max_reductions_in_flight = 2;
     std::string layout = "flat";

@@ -96,6 +96,11 @@ constexpr std::array kKeys = {
         "next."},
     ConfigKey{"shard.prefetch", [](Config& c) -> ConfigSlot { return &c.shard.prefetch; }, between(0, 8), "", "",
               "Units gathered ahead of the one that computes."},
+    ConfigKey{"shard.limit", [](Config& c) -> ConfigSlot { return &c.shard.limit; }, between(0, 64), "", "",
+              "Units, beside the root and those that stay gathered, whose whole parameters may exist at once: the one that computes, those "
+              "gathered ahead, and, where that leaves room, those that compute is not yet done with. 0: `shard.prefetch` + 1; less cuts "
+              "the prefetch short, "
+              "more lets gathers run further ahead of compute."},
     ConfigKey{
         "shard.reduce_every_micro_batch", [](Config& c) -> ConfigSlot { return &c.shard.reduce_every_micro_batch; }, any, "",
         "`false` for `zero1` and `grad_op`, else `true`",

@@ -55,6 +55,11 @@ Changes loss_chunks(const MemoryDemand& demand) {
 
 Changes prefetches(const MemoryDemand& demand) {
   Changes changes;
+  for (std::int64_t limit = demand.config.shard.limit - 1; limit >= 1; --limit) {
+    changes.push_back(change(demand, fmt::format("set shard.limit={}", limit)));
+    changes.back().demand.config.shard.limit = limit;
+  }
+  if (demand.config.shard.limit > 0) return changes;
   for (std::int64_t depth = demand.config.shard.prefetch - 1; depth >= 0; --depth) {
     changes.push_back(change(demand, fmt::format("set shard.prefetch={}", depth)));
     changes.back().demand.config.shard.prefetch = depth;

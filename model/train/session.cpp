@@ -50,6 +50,7 @@ Gpt2Config gpt2_config(const Config& config) {
 ShardOptions shard_options(const Config& config) {
   return {.scheme = scheme_options(config),
           .schedule = {.prefetch = static_cast<int>(config.shard.prefetch),
+                       .limit = static_cast<int>(config.shard.limit),
                        .max_reductions_in_flight = static_cast<int>(config.shard.max_reductions_in_flight),
                        .keep_ends = config.shard.keep_ends},
           .precision = {.param = dtype_of(config.precision.param), .reduce = dtype_of(config.precision.reduce)},

@@ -95,6 +95,8 @@ void Executor::run(const std::vector<Action>& actions) {
       case Action::Kind::keep_shard: unsharder_.keep_shard(unit); break;
       case Action::Kind::drop_shard: unsharder_.drop_shard(unit); break;
       case Action::Kind::free_full: unsharder_.free_full(unit); break;
+      case Action::Kind::set_aside: unsharder_.set_aside(unit); break;
+      case Action::Kind::give_back: unsharder_.give_back(unit); break;
       case Action::Kind::begin_gradient: reducer_.begin_gradient(unit); break;
       case Action::Kind::reduce: reduce(unit); break;
       case Action::Kind::finish: reducer_.finish(unit); break;

@@ -15,6 +15,8 @@ bool is_communication(Action::Kind kind) {
   switch (kind) {
     case Action::Kind::wait_gathered:
     case Action::Kind::free_full:
+    case Action::Kind::set_aside:
+    case Action::Kind::give_back:
     case Action::Kind::begin_gradient:
     case Action::Kind::release_gradient: return false;
     default: return true;

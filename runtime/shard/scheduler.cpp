@@ -16,6 +16,8 @@ const char* name_of(Action::Kind kind) {
     case Action::Kind::keep_shard: return "keep_shard";
     case Action::Kind::drop_shard: return "drop_shard";
     case Action::Kind::free_full: return "free_full";
+    case Action::Kind::set_aside: return "set_aside";
+    case Action::Kind::give_back: return "give_back";
     case Action::Kind::begin_gradient: return "begin_gradient";
     case Action::Kind::reduce: return "reduce";
     case Action::Kind::finish: return "finish";
@@ -58,6 +60,7 @@ constexpr Move<UnitState> kUnitMoves[] = {
     {Action::Kind::wait_gathered, UnitState::gathering, UnitState::unsharded},
     {Action::Kind::keep_shard, UnitState::unsharded, UnitState::unsharded},
     {Action::Kind::free_full, UnitState::unsharded, UnitState::sharded},
+    {Action::Kind::set_aside, UnitState::unsharded, UnitState::sharded},
     {Action::Kind::free_full, UnitState::gathering, UnitState::sharded},  // a prefetch that nobody used
 };
 constexpr Move<ShardState> kShardMoves[] = {
@@ -97,6 +100,7 @@ bool apply(const Moves& moves, Action::Kind kind, State& state) {
 Scheduler::Scheduler(std::vector<std::string> unit_names, const SchedulerOptions& options) : options_(options) {
   ZS_CHECK(!unit_names.empty(), "a scheduler needs at least the root unit");
   ZS_CHECK(options.prefetch >= 0, "prefetch depth {}", options.prefetch);
+  ZS_CHECK(options.limit >= 0, "a limit of {} units", options.limit);
   ZS_CHECK(options.max_reductions_in_flight >= 1, "{} reductions in flight", options.max_reductions_in_flight);
   for (std::string& name : unit_names) units_.push_back({.name = std::move(name)});
 }
@@ -122,7 +126,27 @@ void Scheduler::emit(std::vector<Action>& actions, Action::Kind kind, int unit) 
   actions.push_back({kind, unit});
 }
 
+/// Units other than the root whose full parameters are on their way or in use.
+int Scheduler::in_flight() const {
+  const auto counts = [](const Unit& unit) {
+    return unit.state == UnitState::gathering || (unit.state == UnitState::unsharded && (unit.in_forward || unit.in_backward));
+  };
+  return static_cast<int>(std::count_if(units_.begin() + 1, units_.end(), counts));
+}
+
+void Scheduler::free_used(std::vector<Action>& actions, int unit) {
+  const bool is_limited = unit != kRoot && options_.limit > options_.prefetch + 1;
+  emit(actions, is_limited ? Action::Kind::set_aside : Action::Kind::free_full, unit);
+  if (is_limited) aside_.push_back(unit);
+}
+
+void Scheduler::give_back_oldest(std::vector<Action>& actions) {
+  emit(actions, Action::Kind::give_back, aside_.front());
+  aside_.pop_front();
+}
+
 void Scheduler::gather(std::vector<Action>& actions, int unit) {
+  while (unit != kRoot && !aside_.empty() && in_flight() + std::ssize(aside_) >= options_.limit) give_back_oldest(actions);
   if (unit_at(unit).shard == ShardState::kept) {
     emit(actions, Action::Kind::gather_kept, unit);
     if (options_.kept == SchedulerOptions::Kept::of_forward) emit(actions, Action::Kind::drop_shard, unit);
@@ -137,7 +161,8 @@ void Scheduler::unshard(std::vector<Action>& actions, int unit) {
 }
 
 void Scheduler::reshard(std::vector<Action>& actions, int unit) {
-  if (unit_at(unit).state != UnitState::sharded) emit(actions, Action::Kind::free_full, unit);
+  if (unit_at(unit).state == UnitState::unsharded) free_used(actions, unit);
+  if (unit_at(unit).state == UnitState::gathering) emit(actions, Action::Kind::free_full, unit);
   // The optimizer comes next, and makes it old.
   if (is_last_ && unit_at(unit).shard == ShardState::kept) emit(actions, Action::Kind::drop_shard, unit);
 }
@@ -145,6 +170,7 @@ void Scheduler::reshard(std::vector<Action>& actions, int unit) {
 void Scheduler::prefetch(std::vector<Action>& actions, ExecOrder::Phase phase, int unit) {
   const auto& listed = unit_at(unit).prefetch[static_cast<std::size_t>(phase)];
   for (const int next : listed ? *listed : order().upcoming(phase, options_.prefetch)) {
+    if (options_.limit > 0 && in_flight() >= options_.limit) return;
     if (unit_at(next).state == UnitState::sharded) gather(actions, next);
   }
 }
@@ -216,7 +242,7 @@ std::vector<Action> Scheduler::after_forward(int unit) {
   // An op that computes gradients in forward has begun the unit's backward, which goes on with the same parameters.
   if (stays_after_forward(unit) || unit_at(unit).in_backward) return actions;
   if (keeps_shard(unit)) emit(actions, Action::Kind::keep_shard, unit);
-  emit(actions, Action::Kind::free_full, unit);
+  free_used(actions, unit);
   return actions;
 }
 
@@ -299,6 +325,7 @@ std::vector<Action> Scheduler::end_micro_batch() {
       emit(actions, Action::Kind::finish, unit);
     }
   }
+  while (is_last_ && !aside_.empty()) give_back_oldest(actions);
   if (mode_ == Mode::train && is_last_) {
     while (!reducing_.empty()) release_oldest(actions);
   }
@@ -351,6 +378,7 @@ std::vector<Action> Scheduler::abandon() {
     unit_at(unit).sum = SumState::none;
     unit_at(unit).in_forward = unit_at(unit).in_backward = unit_at(unit).is_reduced = false;
   }
+  while (!aside_.empty()) give_back_oldest(actions);
   reducing_.clear();
   delayed_.reset();
   in_micro_batch_ = false;

@@ -25,6 +25,8 @@ struct Action {
     keep_shard,        ///< copy this rank's shard of the small group out of the full buffer, on compute
     drop_shard,        ///< the shard at hand goes back once the unshard stream has done what is enqueued
     free_full,         ///< the full buffer goes back once compute has done what is enqueued
+    set_aside,         ///< the unit is done with its full buffer, which does not go back yet
+    give_back,         ///< the oldest buffer that the unit has set aside goes back as of then
     begin_gradient,    ///< a full gradient buffer for the unit, on compute
     reduce,            ///< reduce-scatter it, on the reduce stream, once compute has filled it
     finish,            ///< the second step of the reduction, on the finish stream: what `reduce` summed becomes the master's gradient
@@ -48,6 +50,7 @@ const char* name_of(GradState state);
 /// How far units run ahead and stay behind, in any scheme.
 struct Pacing {
   int prefetch = 1;
+  int limit = 0;  ///< as in SchedulerOptions
   int max_reductions_in_flight = 2;
   bool keep_ends = true;
   bool prefetch_after_backward = false;  ///< in backward the next units are gathered after a unit's backward, not before it
@@ -58,6 +61,11 @@ struct Pacing {
 struct SchedulerOptions {
   bool reshard_after_forward = true;
   int prefetch = 1;  ///< units gathered ahead of the one that runs
+  /// Units, beside the root and those that stay gathered, whose full parameters may exist at once on the device: in use, or gathered ahead.
+  /// Where it is less than prefetch + 1, less is gathered ahead. Where it is more, a buffer goes back later than compute is done with it,
+  /// so that gathers, which the host asks for long before, may run further ahead of compute than the prefetch says. 0: prefetch + 1, and
+  /// explicit lists of any length.
+  int limit = 0;
   bool reduce_every_micro_batch = true;
   int max_reductions_in_flight = 2;  ///< full gradient buffers under reduction while the next one is filled
   /// Root and last unit stay unsharded from forward to backward, root and first one from one micro-batch to the next of the same step.
@@ -152,6 +160,9 @@ class Scheduler {
   Unit& unit_at(int unit);
   void emit(std::vector<Action>& actions, Action::Kind kind, int unit);
   void gather(std::vector<Action>& actions, int unit);
+  int in_flight() const;
+  void free_used(std::vector<Action>& actions, int unit);
+  void give_back_oldest(std::vector<Action>& actions);
   void unshard(std::vector<Action>& actions, int unit);
   void reshard(std::vector<Action>& actions, int unit);
   void prefetch(std::vector<Action>& actions, ExecOrder::Phase phase, int unit);
@@ -174,6 +185,7 @@ class Scheduler {
   bool in_micro_batch_ = false, is_last_ = false;
   bool reduces_ = true, is_due_ = true;  // from now on; this micro-batch's gradients are reduced in it
   std::deque<int> reducing_;             // oldest first
+  std::deque<int> aside_;                // units whose buffers were set aside, oldest first
   std::optional<int> delayed_;           // its gradients are complete, its reduction is not asked for
   std::vector<std::string> deviations_, unused_gathers_;
 };

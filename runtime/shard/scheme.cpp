@@ -158,6 +158,7 @@ int ShardScheme::finest() const {
 SchedulerOptions ShardScheme::schedule(const Pacing& pacing) const {
   SchedulerOptions options{
       .prefetch = pacing.prefetch, .max_reductions_in_flight = pacing.max_reductions_in_flight, .keep_ends = pacing.keep_ends};
+  options.limit = pacing.limit;
   options.prefetch_after_backward = pacing.prefetch_after_backward;
   options.delays_reductions = pacing.delays_reductions;
   options.reduces_unused = pacing.reduces_unused;

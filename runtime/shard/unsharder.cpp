@@ -1,5 +1,8 @@
 #include "runtime/shard/unsharder.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "runtime/shard/bucket_copy.h"
 
 namespace zs {
@@ -95,15 +98,34 @@ void Unsharder::wait_gathered(FlatParameter& unit) {
   }
 }
 
-void Unsharder::free_full(FlatParameter& unit) {
+void Unsharder::unbind(FlatParameter& unit) {
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     if (!unit.layout->views()[i].is_whole) unit.parameters[i]->unbind();
   }
+}
+
+void Unsharder::free_full(FlatParameter& unit) {
+  unbind(unit);
   if (unit.is_never_gathered()) return;
   // A prefetch that nobody used still reads the master weights, which compute may write next.
   if (!unit.is_waited_for) context_.stream().wait(unit.gathered);
   unit.bucket.release(unshard(), unit.gathered);
   unit.full.release(context_.stream());
+}
+
+void Unsharder::set_aside(FlatParameter& unit) {
+  unbind(unit);
+  if (unit.is_never_gathered()) return;
+  Aside& aside = aside_.emplace_back(Aside{&unit, std::move(unit.full), {}});
+  context_.stream().record(aside.last_use);
+}
+
+void Unsharder::give_back(FlatParameter& unit) {
+  if (unit.is_never_gathered()) return;
+  const auto oldest = std::find_if(aside_.begin(), aside_.end(), [&](const Aside& aside) { return aside.unit == &unit; });
+  ZS_CHECK(oldest != aside_.end(), "unit {} has set no buffer aside", unit.name);
+  oldest->full.release(context_.stream(), oldest->last_use);
+  aside_.erase(oldest);
 }
 
 void Unsharder::masters_updated() { context_.stream().record(masters_ready_); }

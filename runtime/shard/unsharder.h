@@ -1,5 +1,7 @@
 #pragma once
 
+#include <deque>
+
 #include "runtime/shard/flat_parameter.h"
 #include "runtime/shard/shard_groups.h"
 #include "runtime/tensor/context.h"
@@ -21,6 +23,8 @@ class Unsharder {
   void keep_shard(FlatParameter& unit);
   void drop_shard(FlatParameter& unit);
   void free_full(FlatParameter& unit);
+  void set_aside(FlatParameter& unit);
+  void give_back(FlatParameter& unit);
 
   /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait for it.
   void masters_updated();
@@ -35,6 +39,7 @@ class Unsharder {
   Buffer full_buffer(const FlatParameter& unit) const;
   Memory acquire(std::int64_t elems, DType dtype, Stream& stream, const char* label);
   Buffer begin(FlatParameter& unit);
+  static void unbind(FlatParameter& unit);
   Stream& unshard() { return context_.device().stream(StreamRole::unshard); }
 
   Context& context_;
@@ -43,6 +48,12 @@ class Unsharder {
   Pool& pool_;
   DType param_;
   Event masters_ready_;
+  struct Aside {
+    const FlatParameter* unit;
+    Memory full;
+    Event last_use;  // by compute
+  };
+  std::deque<Aside> aside_;  // oldest first
 };
 
 }  // namespace zs

@@ -59,7 +59,7 @@ def main():
     result = harness.run(harness.mpirun(2, [program, *SMALL, "--sweep", "--json"]))
     problems = report_problems(result, lines=16)
     if not problems:
-        seen = {(r["prefetch"], r["max_reductions_in_flight"]) for r in map(json.loads, result.out.splitlines())}
+        seen = {(r["prefetch"], r["limit"]) for r in map(json.loads, result.out.splitlines())}
         problems = [] if len(seen) == 16 else [f"16 configurations expected: {sorted(seen)}"]
     report.case("a sweep", problems, result)
 

@@ -131,7 +131,7 @@ TEST_CASE("of two changes that fit, the one that costs less is proposed", "[memo
   CHECK(proposal(keeps, host_bytes(keeps) - 1).text == "set train.recompute=attention");
 }
 
-TEST_CASE("then less prefetch, then resharding after forward", "[memory]") {
+TEST_CASE("then less prefetch or a lower limit, then resharding after forward", "[memory]") {
   const MemoryDemand least = with(demand(), [](MemoryDemand& d) {
     d.config.train.recompute = "block";
     d.config.train.micro_batch = 1;
@@ -143,6 +143,8 @@ TEST_CASE("then less prefetch, then resharding after forward", "[memory]") {
              shallow = with(least, [](MemoryDemand&d) { d.config.shard.prefetch = 2; });
   REQUIRE(host_bytes(shallow) < host_bytes(deep));
   CHECK(proposal(deep, host_bytes(deep) - 1).text == "set shard.prefetch=2");
+  const auto limited = with(deep, [](MemoryDemand& d) { d.config.shard.limit = 3; });
+  CHECK(proposal(limited, host_bytes(limited) - 1).text == "set shard.limit=2");
   const auto unsharded = with(least, [](MemoryDemand& d) {
     d.config.shard.prefetch = 0;
     d.config.shard.reshard_after_forward = false;

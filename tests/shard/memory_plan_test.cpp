@@ -52,9 +52,10 @@ TEST_CASE("a run that follows its plan allocates once, before its first step, an
   Config config = accumulating_config(ranks);
   config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
   config.shard.prefetch = GENERATE(0, 2);
+  config.shard.limit = GENERATE(0, 2, 4);
   config.run.validate_every = 2;
   config.run.validate_batches = 2;
-  CAPTURE(ranks, config.precision.param, config.shard.prefetch);
+  CAPTURE(ranks, config.precision.param, config.shard.prefetch, config.shard.limit);
   const TinyResult run = train_tiny(config, {.ranks = ranks, .steps = 5});
   CHECK(run.allocations == std::vector<std::int64_t>{1, 0, 0, 0, 0});
   CHECK(run.allocation_calls == 1);

@@ -60,6 +60,7 @@ ActionChecker run_blocks(Scheduler& scheduler, const std::vector<int>& blocks) {
 
 void check_clean_end(const Scheduler& scheduler, const ActionChecker& checker) {
   CHECK(checker.faults() == Strings{});
+  CHECK(checker.aside() == 0);
   for (int unit = 0; unit < scheduler.size(); ++unit) {
     CHECK_FALSE(checker.has_full(unit));
     CHECK_FALSE(checker.has_grad(unit));
@@ -222,8 +223,11 @@ TEST_CASE("a refused end of a micro-batch changes nothing") {
 }
 
 TEST_CASE("I7: a step abandoned after any hook leaves everything sharded, and the next step is the undisturbed one") {
-  for (int bits = 0; bits < 8; ++bits) {
-    const SchedulerOptions options{(bits & 1) != 0, (bits & 2) != 0 ? 2 : 0, (bits & 4) != 0, 2};
+  for (int bits = 0; bits < 16; ++bits) {
+    const SchedulerOptions options{.reshard_after_forward = (bits & 1) != 0,
+                                   .prefetch = (bits & 2) != 0 ? 2 : 0,
+                                   .limit = (bits & 8) != 0 ? 4 : 0,
+                                   .reduce_every_micro_batch = (bits & 4) != 0};
     const auto hooks = step_hooks(4, Mode::train, 2);
     for (const bool is_replay : {false, true}) {
       Scheduler undisturbed(unit_names(4), options);

@@ -44,7 +44,7 @@ TEST_CASE("I1: deterministic training is bit-identical at every rank count, in e
 }
 
 TEST_CASE("I1: reshard, prefetch depth, unit plan and gradient buffers do not change a bit", "[sharded]") {
-  const int variant = GENERATE(range(0, 7));
+  const int variant = GENERATE(range(0, 9));
   const std::string layout = GENERATE(as<std::string>{}, "flat", "small whole");
   Config config = tiny_config();
   choose_layout(config, layout);
@@ -57,6 +57,11 @@ TEST_CASE("I1: reshard, prefetch depth, unit plan and gradient buffers do not ch
     case 5:
       config.shard.reshard_after_forward = false;
       config.shard.prefetch = 0;
+      break;
+    case 6: config.shard.limit = 3; break;
+    case 7:
+      config.shard.prefetch = 2;
+      config.shard.limit = 1;
       break;
     default: config.shard.max_reductions_in_flight = 4; break;
   }

@@ -114,6 +114,8 @@ class ActionChecker {
   int blocks_full() const {
     return count([](const Unit& unit) { return unit.full != Full::none; }, 1);
   }
+  /// Buffers that were set aside and have not gone back.
+  int aside() const { return static_cast<int>(aside_.size()); }
   int reducing() const {
     return count([](const Unit& unit) { return unit.grad == Grad::reducing; }, 0);
   }
@@ -121,6 +123,8 @@ class ActionChecker {
     return count([](const Unit& unit) { return unit.grad == Grad::filling; }, 1);
   }
   int most_blocks_full() const { return most_blocks_full_; }
+  /// Of blocks: full buffers, and those that were set aside.
+  int most_blocks_held() const { return most_blocks_held_; }
   int most_reducing() const { return most_reducing_; }
   int most_blocks_filling() const { return most_blocks_filling_; }
 
@@ -172,6 +176,15 @@ class ActionChecker {
         expect(unit.full != Full::none, "is freed without a full buffer", action.unit);
         unit.full = Full::none;
         break;
+      case Action::Kind::set_aside:
+        expect(unit.full == Full::waited, "is set aside without being unsharded", action.unit);
+        unit.full = Full::none;
+        aside_.push_back(action.unit);
+        break;
+      case Action::Kind::give_back:
+        expect(!aside_.empty() && aside_.front() == action.unit, "gives back what is not the oldest buffer aside", action.unit);
+        if (!aside_.empty()) aside_.erase(aside_.begin());
+        break;
       case Action::Kind::begin_gradient:
         expect(unit.grad == Grad::none, "begins a gradient while it has one", action.unit);
         unit.grad = Grad::filling;
@@ -188,6 +201,7 @@ class ActionChecker {
         break;
     }
     most_blocks_full_ = std::max(most_blocks_full_, blocks_full());
+    most_blocks_held_ = std::max(most_blocks_held_, blocks_full() + aside());
     most_reducing_ = std::max(most_reducing_, reducing());
     most_blocks_filling_ = std::max(most_blocks_filling_, blocks_filling());
   }
@@ -202,7 +216,8 @@ class ActionChecker {
   }
 
   std::vector<Unit> units_;
-  int most_blocks_full_ = 0, most_reducing_ = 0, most_blocks_filling_ = 0;
+  std::vector<int> aside_;  // units whose buffers wait, oldest first
+  int most_blocks_full_ = 0, most_blocks_held_ = 0, most_reducing_ = 0, most_blocks_filling_ = 0;
   std::vector<std::string> faults_;
 };
 

@@ -184,6 +184,29 @@ TEST_CASE("the host enqueues a whole step while the compute stream stands still"
   CHECK(came_through == std::vector<bool>{true, true});
 }
 
+TEST_CASE("as many units as the limit says are gathered while compute stands still in the first, though nothing is prefetched") {
+  for (const int limit : {1, 2, 3}) {
+    const auto reached = on_ranks(2, [limit](World& world) {
+      ChainRun run(world, {.schedule = {.prefetch = 0, .limit = limit}});
+      std::atomic<int> gathered = 0;
+      std::atomic<bool> are_gathered = false, gave_up = false;
+      run.runtime.begin_micro_batch(Mode::eval, true);
+      for (int unit = 1; unit <= 3; ++unit) {
+        run.runtime.before_forward(unit);
+        run.device->stream(StreamRole::unshard).enqueue({"gathered"}, [&, limit](ExecContext&) { are_gathered = ++gathered >= limit; });
+        if (unit == 1) run.context.launch({"stand_still"}, stand_still(are_gathered, gave_up));
+        run.runtime.after_forward(unit);
+      }
+      run.runtime.end_micro_batch();
+      const std::int64_t most = run.device->memory().at_peak().at("full_param"),
+                         one = run.runtime.executor().units()[1].layout->gathered_elems() * 4;
+      run.device->synchronize();
+      return std::tuple(!gave_up, most / one);
+    });
+    CHECK(reached == std::vector<std::tuple<bool, std::int64_t>>(2, {true, limit}));
+  }
+}
+
 TEST_CASE("the second step of a unit's reduction runs on a stream of its own, beside the first step of the next unit's") {
   for (const SchemeOptions& scheme : two_step_schemes()) {
     const auto results = on_ranks(4, [&](World& world) {
