@@ -25,13 +25,12 @@ ReadSamples samples_of(const Config& config) {
   };
 }
 
-/// Under which all tests of a program run: none, or what the build says for its perturbed runs (tests/shard/meson.build).
+}  // namespace
+
 std::uint64_t perturb_seed_of_environment() {
   const char* const seed = std::getenv("ZSHARD_TEST_PERTURB");
   return seed == nullptr ? 0 : std::strtoull(seed, nullptr, 10);
 }
-
-}  // namespace
 
 Config tiny_config() {
   Config config;

@@ -37,6 +37,9 @@ struct TinyOptions {
   bool follows_plan = true;  // order and memory; else the first micro-batch records the order, and memory is allocated when it is needed
 };
 
+/// Under which all tests of a program run: none, or what the build says for its perturbed runs (tests/shard/meson.build).
+std::uint64_t perturb_seed_of_environment();
+
 /// 3 blocks of width 32, sequences of 16, 24 micro-batches a step, deterministic.
 Config tiny_config();
 /// As the keys of a configuration say it.
