@@ -109,11 +109,12 @@ class MetaRun {
 };
 
 /// Notices that the micro-batches of a step have begun to repeat: one that finds every block of memory where an earlier one did does
-/// what that did.
+/// what that did, unless that was the first, which has nothing to add its gradients to.
 class Repetition {
  public:
   /// Whether the micro-batch that begins in this layout may stand for all that follow.
   bool has_begun(std::uint64_t layout) {
+    if (std::exchange(is_first_, false)) return false;
     const bool is_known = std::find(layouts_.begin(), layouts_.end(), layout) != layouts_.end();
     layouts_.push_back(layout);
     return is_known || std::ssize(layouts_) == kMost;
@@ -121,6 +122,7 @@ class Repetition {
 
  private:
   static constexpr std::int64_t kMost = 12;  // small blocks may wander for longer; measured, that is worth a thousandth of the memory
+  bool is_first_ = true;
   std::vector<std::uint64_t> layouts_;
 };
 

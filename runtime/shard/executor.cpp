@@ -113,7 +113,7 @@ void Executor::divide(const char* name, const Buffer& gradient, float divisor) {
 }
 
 void Executor::reduce(FlatParameter& unit) {
-  divide("divide", unit.full_grad.buffer(precision_.reduce, unit.layout->full_elems()), division_.before);
+  divide("divide", reducer_.full_buffer(unit), division_.before);
   for (const Event& event : held_for_) context_.device().stream(StreamRole::reduce).wait(event);
   held_for_.clear();
   reducer_.reduce(unit);
@@ -143,6 +143,11 @@ void Executor::clear_gradients() {
     reducer_.clear(unit);
     unit.grad_is_divided = false;
   }
+}
+
+void Executor::abandon_gradients() {
+  reducer_.wait_reductions();
+  clear_gradients();
 }
 
 void Executor::read_full(int unit_index, const UseParameter& use) {

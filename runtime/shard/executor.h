@@ -43,6 +43,8 @@ class Executor {
   void masters_loaded();
   /// The next reduction of each unit starts a new sum.
   void clear_gradients();
+  /// The same after a micro-batch that was abandoned: what is still being reduced comes before the next gradients.
+  void abandon_gradients();
 
   /// Gathers one unit's f32 master weights and hands them to the host: `use(parameter, values)` for every parameter of the
   /// unit, on every rank. Collective; blocks.

@@ -13,6 +13,7 @@ GradReducer::GradReducer(Context& context, const ShardScheme& scheme, ShardGroup
     second_ = sums < masters ? Step::reduce_scatter : sums > masters ? Step::all_gather : Step::all_reduce;
   }
   is_all_reduced_each_ = second_ == Step::all_reduce && scheme.options().all_reduce_every_micro_batch;
+  is_alone_ = groups_.reduce->size() == 1 && second_ == Step::none && reduce == DType::f32;
   has_own_sum_ = second_ == Step::reduce_scatter || second_ == Step::all_gather || is_all_reduced_each_;
 }
 
@@ -25,7 +26,9 @@ void GradReducer::zero(Stream& stream, const char* name, std::vector<Buffer> buf
 
 void GradReducer::begin_gradient(FlatParameter& unit) {
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  unit.full_grad = pool_.acquire(unit.layout->full_elems() * size_of(reduce_), context_.stream(), "full_grad");
+  // Later micro-batches are added to the first, so that the sum is the same at any number of ranks.
+  if (!is_alone_ || unit.grad_is_written || unit.layout->is_interleaved())
+    unit.full_grad = pool_.acquire(unit.layout->full_elems() * size_of(reduce_), context_.stream(), "full_grad");
   const Buffer full = full_buffer(unit);
   std::vector<Buffer> padding;
   for (const auto& [offset, count] : unit.layout->padding()) padding.push_back(full.slice(offset, count));
@@ -45,6 +48,10 @@ void GradReducer::reduce(FlatParameter& unit) {
     unit.parameters[i]->unbind_grad();
   }
   zero(context_.stream(), "zero_unused", std::move(unwritten));
+  if (!unit.full_grad) {
+    unit.grad_is_written = true;
+    return;
+  }
   const MemoryOwner owner(context_.device().memory(), unit.name);
   if (unit.layout->is_interleaved()) interleave(unit);
 
@@ -127,6 +134,7 @@ void GradReducer::gather_whole(FlatParameter& unit) {
 void GradReducer::release_gradient(FlatParameter& unit) {
   const bool is_abandoned = !unit.parameters.empty() && unit.parameters.front()->has_grad_buffer();
   for (Parameter* parameter : unit.parameters) parameter->unbind_grad();
+  if (!unit.full_grad) return;
   if (is_abandoned) {
     unit.full_grad.release(context_.stream());
   } else {
@@ -138,8 +146,6 @@ void GradReducer::clear(FlatParameter& unit) {
   unit.grad_is_written = unit.sum_is_written = false;
   if (unit.sum) unit.sum.release(reduction());
   release_finished_sum();
-  // Of a step that was abandoned the second steps may still write the gradients that the next reductions write.
-  reduction().wait(last_finish_);
 }
 
 }  // namespace zs

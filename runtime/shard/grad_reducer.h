@@ -19,6 +19,10 @@ class GradReducer {
   GradReducer(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool, DType reduce);
 
   void begin_gradient(FlatParameter& unit);
+  /// What gradients are accumulated in: of one rank, the first micro-batch's the master's gradient itself.
+  Buffer full_buffer(const FlatParameter& unit) const {
+    return unit.full_grad ? unit.full_grad.buffer(reduce_, unit.layout->full_elems()) : unit.grad_buffer();
+  }
   void reduce(FlatParameter& unit);
   void finish(FlatParameter& unit);
   void release_gradient(FlatParameter& unit);
@@ -32,7 +36,6 @@ class GradReducer {
 
  private:
   enum class Step : std::uint8_t { none, reduce_scatter, all_reduce, all_gather };
-  Buffer full_buffer(const FlatParameter& unit) const { return unit.full_grad.buffer(reduce_, unit.layout->full_elems()); }
   std::int64_t sum_elems(const FlatParameter& unit) const { return unit.layout->full_elems() / groups_.reduce->size(); }
   Buffer sum_buffer(const FlatParameter& unit) const { return unit.sum.buffer(DType::f32, sum_elems(unit)); }
   void zero(Stream& stream, const char* name, std::vector<Buffer> buffers);
@@ -49,6 +52,7 @@ class GradReducer {
   DType reduce_;
   Step second_ = Step::none;
   bool is_all_reduced_each_;  // the replicas' gradients, every micro-batch
+  bool is_alone_;             // the full gradient is the master's, in the same dtype
   bool has_own_sum_;          // the first step does not sum into the master's gradient itself
   Memory finished_sum_;       // of the unit that was finished last; last_finish_ is its last use
   Event last_reduction_, last_finish_;

@@ -172,7 +172,7 @@ void ShardedRuntime::abandon() {
   for (auto& unit : executor_.units()) {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();
   }
-  executor_.clear_gradients();
+  executor_.abandon_gradients();
 }
 
 }  // namespace zs

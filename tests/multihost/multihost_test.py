@@ -90,7 +90,9 @@ def main():
         print(f"skipped: {reason}")
         return harness.SKIP
     lost_host_case(report, train, "a host that dies", lambda hosts: kill_all(hosts, "host1"), range(1, 256), [])
-    lost_host_case(report, train, "a cable that is pulled", lambda hosts: hosts.cut("host1"), [69], ["waited 3 s for rank 1", "train: error:"])
+    # 205 is mpirun's own, where it gives its daemon on the other host up before it has heard of the rank's end.
+    ends = [69, 205]
+    lost_host_case(report, train, "a cable that is pulled", lambda hosts: hosts.cut("host1"), ends, ["waited 3 s for rank 1", "train: error:"])
     return report.exit_code()
 
 

@@ -255,4 +255,34 @@ TEST_CASE("the first steps of a micro-batch come after the second steps of one t
   }
 }
 
+TEST_CASE("one rank's first micro-batch accumulates in the master's gradient; others are added, after those of a step that was abandoned") {
+  const auto [full_grads, message] = on_ranks(1, [&](World& world) {
+                                       ChainRun run(world, {});
+                                       const auto micro_batch = [&](bool is_last) {
+                                         run.runtime.begin_micro_batch(Mode::train, is_last);
+                                         backward(run.model.loss(chain_input(run.context, 0), chain_targets(run.context)));
+                                         if (is_last) run.runtime.end_micro_batch();
+                                       };
+                                       std::vector<std::int64_t> full_grads;
+                                       run.device->trace().start();
+                                       for (const bool is_alone : {true, false}) {
+                                         run.device->memory().reset_peak();
+                                         if (!is_alone) {
+                                           micro_batch(false);
+                                           run.runtime.end_micro_batch();
+                                           micro_batch(false);
+                                           run.runtime.abandon();
+                                         }
+                                         micro_batch(true);
+                                         run.optimizer->step(1e-2f, 1);
+                                         full_grads.push_back(run.device->memory().at_peak().contains("full_grad"));
+                                       }
+                                       run.device->synchronize();
+                                       const auto violations = verify_order(run.device->trace().entries());
+                                       return std::pair(full_grads, violations.empty() ? std::string() : violations.front().message);
+                                     }).front();
+  CHECK(full_grads == std::vector<std::int64_t>{0, 1});
+  CHECK(message == "");
+}
+
 }  // namespace zs::test
