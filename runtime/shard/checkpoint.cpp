@@ -12,15 +12,22 @@ namespace {
 constexpr std::string_view kMaster = "master", kFirstMoment = "adamw.m", kSecondMoment = "adamw.v";
 constexpr char kSeparator = '\x1f';
 
-/// A tensor of the state, and the parts of it that this rank holds, in the order of elements.
+/// A tensor of the state, and the parts of it that this rank holds, in the order of elements. They are cut on the same dim.
 struct HeldTensor {
   struct Piece {
-    std::int64_t begin;
-    Buffer data;
+    ElementRange range;  // of this tensor, as if it were the first
+    Buffer data;         // run after run
+
+    Buffer run(std::int64_t number) const { return data.slice(number * range.count, range.count); }
   };
   CheckpointTensor tensor;
   std::vector<Piece> pieces;
 };
+
+HeldTensor::Piece piece_of(const ShardSegment& segment, const Buffer& shard) {
+  const std::int64_t runs = segment.runs();
+  return {{0, segment.view_offset, segment.run, runs, runs > 1 ? segment.stride : 0}, shard.slice(segment.shard_offset, segment.count)};
+}
 
 /// The only place that knows where the state is.
 std::vector<HeldTensor> held_tensors(const TrainingState& state) {
@@ -36,9 +43,7 @@ std::vector<HeldTensor> held_tensors(const TrainingState& state) {
       for (const auto& [kind, shard] : kinds) {
         HeldTensor held{{parameter.name, std::string(kind), shard.dtype, parameter.shape}, {}};
         for (const ShardSegment& segment : segments) {
-          if (segment.view != view) continue;
-          for (std::int64_t i = 0; i < segment.count; i += segment.run)
-            held.pieces.push_back({segment.element(i), shard.slice(segment.shard_offset + i, segment.run)});
+          if (segment.view == view) held.pieces.push_back(piece_of(segment, shard));
         }
         tensors.push_back(std::move(held));
       }
@@ -80,12 +85,13 @@ std::vector<std::vector<std::int64_t>> gather_numbers(Executor& executor, const 
 std::vector<std::vector<ElementRange>> gather_ranges(Executor& executor, const std::vector<HeldTensor>& tensors) {
   std::vector<std::int64_t> own;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    for (const auto& piece : tensors[i].pieces) own.insert(own.end(), {static_cast<std::int64_t>(i), piece.begin, piece.data.elems});
+    for (const auto& [range, data] : tensors[i].pieces)
+      own.insert(own.end(), {static_cast<std::int64_t>(i), range.begin, range.count, range.runs, range.stride});
   }
   std::vector<std::vector<ElementRange>> held;
   for (const auto& row : gather_numbers(executor, own)) {
     std::vector<ElementRange> ranges;
-    for (std::size_t i = 0; i + 2 < row.size(); i += 3) ranges.push_back({row[i], row[i + 1], row[i + 2]});
+    for (std::size_t i = 0; i + 4 < row.size(); i += 5) ranges.push_back({row[i], row[i + 1], row[i + 2], row[i + 3], row[i + 4]});
     held.push_back(std::move(ranges));
   }
   return held;
@@ -110,24 +116,26 @@ class ShardWriter {
     for (const SavedSegment& segment : segments_) {
       file.pad_to(segment.offset);
       const HeldTensor& held = tensors_[static_cast<std::size_t>(segment.tensor)];
-      for (std::int64_t at = segment.begin; at < segment.begin + segment.count;) {
-        const Buffer data = piece_at(held, at, segment.begin + segment.count);
-        check_finite(held, at, data);
-        file.append(data.data, data.bytes());
-        at += data.elems;
+      for (std::int64_t run = 0; run < segment.runs; ++run) {
+        for (std::int64_t at = segment.begin; at < segment.begin + segment.count;) {
+          const Buffer data = piece_at(held, run, at, segment.begin + segment.count);
+          check_finite(held, run * segment.stride + at, data);
+          file.append(data.data, data.bytes());
+          at += data.elems;
+        }
       }
     }
     file.pad_to(data_bytes);
   }
 
  private:
-  static Buffer piece_at(const HeldTensor& held, std::int64_t at, std::int64_t end) {
-    const auto next = std::upper_bound(held.pieces.begin(), held.pieces.end(), at,
-                                       [](std::int64_t element, const auto& piece) { return element < piece.begin; });
-    const std::int64_t into = next == held.pieces.begin() ? -1 : at - std::prev(next)->begin;
-    ZS_CHECK(into >= 0 && into < std::prev(next)->data.elems, "element {} of {} is not held here", at, held.tensor.parameter);
-    const Buffer& data = std::prev(next)->data;
-    return data.slice(into, std::min(data.elems - into, end - at));
+  /// Elements [at, end) of a run, as far as they lie in one piece.
+  static Buffer piece_at(const HeldTensor& held, std::int64_t run, std::int64_t at, std::int64_t end) {
+    for (const auto& piece : held.pieces) {
+      const std::int64_t into = at - piece.range.begin;
+      if (into >= 0 && into < piece.range.count) return piece.run(run).slice(into, std::min(piece.range.count - into, end - at));
+    }
+    ZS_CHECK(false, "element {} of {} is not held here", at, held.tensor.parameter);
   }
 
   const std::vector<HeldTensor>& tensors_;
@@ -266,7 +274,10 @@ void fill(CheckpointReader& reader, const std::vector<HeldTensor>& tensors) {
   std::vector<CheckpointReader::Request> requests;
   for (const HeldTensor& held : tensors) {
     const std::int64_t tensor = reader.find(held.tensor.parameter, held.tensor.kind).value();
-    for (const auto& piece : held.pieces) requests.push_back({tensor, piece.begin, piece.data});
+    for (const auto& piece : held.pieces) {
+      for (std::int64_t run = 0; run < piece.range.runs; ++run)
+        requests.push_back({tensor, piece.range.begin + run * piece.range.stride, piece.run(run)});
+    }
   }
   reader.read(requests);
 }

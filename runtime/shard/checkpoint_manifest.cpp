@@ -105,10 +105,11 @@ class Reader {
     const auto parsed = std::from_chars(digest.data(), digest.data() + digest.size(), file.digest, 16);
     if (digest.size() != kDigits || parsed.ec != std::errc() || hex(file.digest) != digest) fail("the manifest has no valid \"digest\"");
     for (const json& row : member(value, "segments", json::value_t::array)) {
-      if (!row.is_array() || row.size() != 4) fail("the manifest has no valid \"segments\"");
-      std::array<std::int64_t, 4> numbers{};
-      for (std::size_t i = 0; i < 4; ++i) numbers[i] = as_number(row[i], "segments");
-      file.segments.push_back({numbers[0], numbers[1], numbers[2], numbers[3]});
+      if (!row.is_array() || (row.size() != 4 && row.size() != 6)) fail("the manifest has no valid \"segments\"");
+      std::array<std::int64_t, 6> numbers{0, 0, 0, 0, 1, 0};
+      for (std::size_t i = 0; i < row.size(); ++i) numbers[i] = as_number(row[i], "segments");
+      if (row.size() == 6 && numbers[4] < 2) fail("the manifest has no valid \"segments\"");
+      file.segments.push_back({numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]});
       check_segment(file.segments.back(), file.bytes, manifest);
     }
     return file;
@@ -117,10 +118,12 @@ class Reader {
   void check_segment(const SavedSegment& segment, std::int64_t file_bytes, const CheckpointManifest& manifest) const {
     if (segment.tensor >= static_cast<std::int64_t>(manifest.tensors.size())) fail("a segment is of no tensor");
     const CheckpointTensor& tensor = manifest.tensors[static_cast<std::size_t>(segment.tensor)];
-    const std::int64_t numel = tensor.shape.numel();
-    if (segment.count < 1 || segment.begin > numel || segment.count > numel - segment.begin)
+    const std::int64_t numel = tensor.shape.numel(), length = segment.runs > 1 ? segment.stride : numel;
+    if (segment.runs > 1 && (segment.stride < 1 || numel % segment.stride != 0 || numel / segment.stride != segment.runs))
+      fail(fmt::format("a segment's runs do not make up {}", tensor.parameter));
+    if (segment.count < 1 || segment.begin > length || segment.count > length - segment.begin)
       fail(fmt::format("a segment lies outside of {}", tensor.parameter));
-    if (segment.offset > file_bytes || segment.count > (file_bytes - segment.offset) / size_of(tensor.dtype))
+    if (segment.offset > file_bytes || segment.elems() > (file_bytes - segment.offset) / size_of(tensor.dtype))
       fail("a segment lies outside of its file");
   }
 
@@ -167,7 +170,10 @@ std::string to_text(const CheckpointManifest& manifest) {
   }
   for (const CheckpointFile& file : manifest.files) {
     json segments = json::array();
-    for (const SavedSegment& s : file.segments) segments.push_back(json::array({s.tensor, s.begin, s.count, s.offset}));
+    for (const SavedSegment& s : file.segments) {
+      segments.push_back(json::array({s.tensor, s.begin, s.count, s.offset}));
+      if (s.runs > 1) segments.back().insert(segments.back().end(), {s.runs, s.stride});
+    }
     files.push_back({{"bytes", file.bytes}, {"digest", hex(file.digest)}, {"segments", std::move(segments)}});
   }
   const json root = {{"format", kFormat},

@@ -5,21 +5,25 @@
 
 namespace zs {
 
-/// Elements [begin, begin + count) of one tensor, in row-major order. Tensors are numbered within one checkpoint.
+/// Elements [begin, begin + count) of one tensor, in row-major order; or, of a tensor that was cut on a later dim, the same of each of
+/// `runs` stretches of `stride` elements, which together are the tensor. Tensors are numbered within one checkpoint.
 struct ElementRange {
-  std::int64_t tensor = 0, begin = 0, count = 0;
+  std::int64_t tensor = 0, begin = 0, count = 0, runs = 1, stride = 0;
+  std::int64_t elems() const { return count * runs; }
   bool operator==(const ElementRange&) const = default;
 };
 
-/// A range of a tensor in a data file, `offset` bytes from its begin.
+/// A range of a tensor in a data file, `offset` bytes from its begin, run after run.
 struct SavedSegment {
-  std::int64_t tensor = 0, begin = 0, count = 0, offset = 0;
+  std::int64_t tensor = 0, begin = 0, count = 0, offset = 0, runs = 1, stride = 0;
+  std::int64_t elems() const { return count * runs; }
   bool operator==(const SavedSegment&) const = default;
 };
 
 /// Who writes what: rank r holds the ranges `held[r]`, of tensors with `numels` elements. Every element is given to one of the ranks that
 /// hold it, to the one with the least to write so far; so replicas share the work and nothing is written twice. The same on every
-/// rank. Each rank's ranges come in the order of tensors and elements. An element that nobody holds is an Error(internal).
+/// rank. Each rank's ranges come in the order of tensors and elements. An element that nobody holds is an Error(internal), and so are
+/// ranges of one tensor that are cut on different dims.
 std::vector<std::vector<ElementRange>> plan_writes(const std::vector<std::vector<ElementRange>>& held,
                                                    const std::vector<std::int64_t>& numels);
 
@@ -48,7 +52,7 @@ class SegmentIndex {
 
   /// Whether every element of the tensor was saved exactly once.
   bool is_complete(std::int64_t tensor) const;
-  /// In the order of elements. The tensor is complete and holds the range.
+  /// In the order of elements. The tensor is complete and holds the range, which is one run.
   std::vector<ReadPart> find(const ElementRange& wanted) const;
 
  private:
@@ -57,6 +61,7 @@ class SegmentIndex {
     int file;
   };
   std::vector<std::vector<Entry>> entries_;  // of each tensor, by begin
+  std::vector<std::int64_t> strides_;        // all of the tensor, where it is not cut on a later dim; 0: cut in two ways
   std::vector<std::int64_t> numels_, element_bytes_;
 };
 

@@ -81,8 +81,10 @@ std::vector<ShardSegment> PerParameterLayout::segments(int rank) const {
     if (views_[i].is_whole) continue;
     const Rows rows(views_[i]);
     const std::int64_t first = std::min(rows.rows, rank * rows.each(ranks_)), last = std::min(rows.rows, first + rows.each(ranks_));
-    const std::int64_t run = (last - first) * rows.inner, count = rows.outer * run;
-    if (count > 0) segments.push_back({i, slots_[i], first * rows.inner, count, run, rows.rows * rows.inner});
+    const std::int64_t run = (last - first) * rows.inner, count = rows.outer * run, stride = rows.rows * rows.inner;
+    if (count == 0) continue;
+    const bool is_dense = rows.outer == 1 || run == stride;
+    segments.push_back({i, slots_[i], first * rows.inner, count, is_dense ? count : run, is_dense ? count : stride});
   }
   const std::int64_t part = shard_elems_ - gathered_shard_elems_, begin = gathered_elems() + rank * part;
   cut(segments, true, {begin, begin + part}, gathered_shard_elems_);

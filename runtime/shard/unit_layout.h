@@ -26,7 +26,7 @@ struct FlatView {
 };
 
 /// Elements of one view inside one shard, where they lie one after the other: `count` elements in runs of `run`, which begin `stride`
-/// apart in the view.
+/// apart in the view. Where there are several, all strides together are the view.
 struct ShardSegment {
   std::size_t view;           ///< index into UnitLayout::views()
   std::int64_t shard_offset;  ///< in the shard

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """With train.deterministic = true a run has one result: the loss and grad_norm columns and the final weights are the same bits
-at every number of ranks, over all transports, with and without resharding and prefetch, in f32 and (among themselves) in bf16, with one thread and with two.
+at every number of ranks, over all transports, with and without resharding and prefetch, in either layout, in f32 and (among themselves) in bf16, with one thread and with two.
 Usage: equality_test.py TRAIN [--quick]"""
 
 import pathlib
@@ -12,6 +12,7 @@ import harness
 import tiny_run
 
 STEPS = 4
+CUT_ONE_BY_ONE = {"shard__layout": "per_parameter", "shard__min_shard_bytes": 1024, "shard__dims": ["*.mlp.*.weight=1", "*embedding.weight=-1"]}
 # name, mpirun ranks (None: without mpirun), --set values, OMP_NUM_THREADS
 REFERENCE = ("one rank without mpirun", None, {}, "1")
 VARIANTS = [
@@ -26,6 +27,9 @@ VARIANTS = [
     *[(f"mpi, 4 ranks, {' '.join(str(v) for v in sets.values())}", 4, sets, "1") for sets in (
         {"shard__strategy": "ddp"}, {"shard__strategy": "zero1"}, {"shard__strategy": "hsdp", "shard__group_size": 2},
         {"shard__strategy": "nested", "shard__group_size": 2}, {"shard__reshard_after_forward": 2})],
+    *[(f"{transport}, 3 ranks, parameters cut one by one", 3, {"comm__transport": transport, **CUT_ONE_BY_ONE}, "1") for transport in ("mpi", "shm")],
+    ("local, 8 ranks, nested, parameters cut one by one", None,
+     {"comm__transport": "local", "comm__ranks": 8, "shard__strategy": "nested", "shard__group_size": 2, **CUT_ONE_BY_ONE}, "1"),
     ("local, 2 ranks, one unit", None, {"comm__transport": "local", "comm__ranks": 2, "shard__units": "model"}, "1"),
     ("one rank, 2 threads", None, {}, "2"),
     ("mpi, 2 ranks, 2 threads", 2, {"comm__transport": "mpi"}, "2"),

@@ -22,9 +22,17 @@ CheckpointManifest example() {
   return manifest;
 }
 
+/// The same, its first tensor cut on the second dim.
+CheckpointManifest example_of_runs() {
+  CheckpointManifest manifest = example();
+  manifest.files[0].segments[0] = {0, 0, 2, 64, 4, 3};
+  manifest.files[1].segments[0] = {0, 2, 1, 64, 4, 3};
+  return manifest;
+}
+
 /// The example's document with `change` made to it and the checksum made right again: what an attacker would send.
-std::string forged(const std::function<void(json&)>& change) {
-  json root = json::parse(to_text(example()))["manifest"];
+std::string forged(const std::function<void(json&)>& change, const CheckpointManifest& manifest = example()) {
+  json root = json::parse(to_text(manifest))["manifest"];
   change(root);
   const std::string body = root.dump();
   return fmt::format("{{\"checksum\": \"{:016x}\", \"manifest\": {}}}\n", XXH3_64bits(body.data(), body.size()), body);
@@ -58,6 +66,13 @@ TEST_CASE("a manifest reads back as it was written, to the byte", "[checkpoint]"
   CHECK(back.files[0].segments == example().files[0].segments);
   CHECK(to_text(back) == text);
   CHECK(json::accept(text));
+}
+
+TEST_CASE("a manifest of tensors that are cut on a later dim reads back as it was written, to the byte", "[checkpoint]") {
+  const std::string text = to_text(example_of_runs());
+  const CheckpointManifest back = parse_manifest(text, "place");
+  for (std::size_t file = 0; file < 2; ++file) CHECK(back.files[file].segments == example_of_runs().files[file].segments);
+  CHECK(to_text(back) == text);
 }
 
 TEST_CASE("C3: a manifest cut anywhere, or longer by a byte, is refused", "[checkpoint]") {
@@ -132,6 +147,29 @@ TEST_CASE("C13: a manifest with a good checksum that says what cannot be is refu
     CHECK(refusal(forged(changes[i])) != "");
   }
   CHECK(refusal(std::string(1000000, '[')) != "");
+}
+
+TEST_CASE("C13: runs that do not make up their tensor, or not all alike, are refused", "[checkpoint]") {
+  CHECK(refusal(forged([](json&) {}, example_of_runs())) == "");
+  const json rows[] = {{0, 0, 2, 64, 4, 2},
+                       {0, 0, 2, 64, 3, 4},
+                       {0, 0, 2, 64, 1, 3},
+                       {0, 0, 2, 64, 0, 3},
+                       {0, 0, 2, 64, 4, 0},
+                       {0, 0, 4, 64, 4, 3},
+                       {0, 2, 2, 64, 4, 3},
+                       {0, 0, 2, 980, 4, 3},
+                       {0, 0, 2, 64, 4},
+                       {0, 0, 2, 64, 4, 3, 1},
+                       {0, 0, 1, 64, 4, 3},
+                       {0, 0, 8, 64},
+                       {0, 0, 2, 64, 2, 6},
+                       {0, 0, 2, 64, 4, 9223372036854775807},
+                       {0, 0, 2, 64, 9223372036854775807, 3}};
+  for (const json& row : rows) {
+    CAPTURE(row.dump());
+    CHECK(refusal(forged([&](json& j) { j["files"][0]["segments"][0] = row; }, example_of_runs())) != "");
+  }
 }
 
 TEST_CASE("C14: another version is refused with both versions named", "[checkpoint]") {

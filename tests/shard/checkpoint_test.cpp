@@ -132,6 +132,27 @@ TEST_CASE("I2: another layout and another sharding strategy go on bit for bit", 
   }
 }
 
+TEST_CASE("what a rank has of a tensor that is cut on a later dim is one segment", "[checkpoint]") {
+  Config config = small_config();
+  choose_layout(config, "last dim");
+  const TempDir folder;
+  const CheckpointReader reader(two_steps(folder, config, 3));
+  const auto tensor = reader.find("blocks.1.mlp.up.weight", "master").value();  // (128, 32)
+  std::vector<SavedSegment> found;
+  for (const CheckpointFile& file : reader.manifest().files) {
+    for (const SavedSegment& segment : file.segments) {
+      if (segment.tensor == tensor) found.push_back(segment);
+    }
+  }
+  REQUIRE(found.size() == 3);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    CHECK(found[rank].begin == static_cast<std::int64_t>(rank) * 11);
+    CHECK(found[rank].count == (rank == 2 ? 10 : 11));
+    CHECK(found[rank].runs == 128);
+    CHECK(found[rank].stride == 32);
+  }
+}
+
 TEST_CASE("whole parameters are in a checkpoint once, and shared out among the ranks", "[checkpoint]") {
   Config config = small_config();
   choose_layout(config, "per_parameter");
@@ -142,7 +163,7 @@ TEST_CASE("whole parameters are in a checkpoint once, and shared out among the r
   for (const CheckpointTensor& tensor : reader.manifest().tensors) elements += tensor.shape.numel();
   for (const CheckpointFile& file : reader.manifest().files) {
     std::int64_t own = 0;
-    for (const SavedSegment& segment : file.segments) own += segment.count;
+    for (const SavedSegment& segment : file.segments) own += segment.elems();
     least = std::min(least, own);
     most = std::max(most, own);
     all += own;

@@ -177,8 +177,8 @@ TEST_CASE("what is copied into a bucket lies where the segments say, and comes o
     for (int rank = 0; rank < ranks; ++rank) {
       for (const ShardSegment& segment : layout.segments(rank)) {
         for (std::int64_t i = 0; i < segment.count; ++i) {
-          expected[static_cast<std::size_t>(rank * layout.shard_elems() + segment.shard_offset + i)] =
-              full[static_cast<std::size_t>(layout.views()[segment.view].offset + segment.element(i))];
+          expected.at(static_cast<std::size_t>(rank * layout.shard_elems() + segment.shard_offset + i)) =
+              full.at(static_cast<std::size_t>(layout.views()[segment.view].offset + segment.element(i)));
         }
       }
     }
