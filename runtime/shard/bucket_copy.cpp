@@ -30,40 +30,46 @@ void copy_shard_in(ExecContext& exec, const KernelTable& kernels, const UnitLayo
   if (end < shard.elems) kernels.zero(exec, shard.slice(end, shard.elems - end));
 }
 
+/// The views that a part has elements of.
+std::vector<Buffer> views_in(const UnitLayout& layout, const BucketPart& part, const Buffer& full) {
+  const bool has_all = part.shards == layout.ranks();  // then there is no need to look at each shard, of which there may be thousands
+  std::set<std::size_t> found;
+  for (int i = 0; i < part.shards && !has_all; ++i) {
+    for (const ShardSegment& segment : segments_of(layout, part, i)) found.insert(segment.view);
+  }
+  std::vector<Buffer> views;
+  for (std::size_t i = 0; i < layout.views().size(); ++i) {
+    const FlatView& view = layout.views()[i];
+    const bool is_in = has_all ? !view.is_whole || part.shard_elems == layout.shard_elems() : found.contains(i);
+    if (is_in && view.numel > 0) views.push_back(full.slice(view.offset, view.numel));
+  }
+  return views;
+}
+
 }  // namespace
 
 void copy_out(Stream& stream, const KernelTable& kernels, const FlatParameter& unit, const Buffer& bucket, const Buffer& full) {
-  std::vector<Buffer> writes;
-  for (const FlatView& view : unit.layout->views()) {
-    if (!view.is_whole && view.numel > 0) writes.push_back(full.slice(view.offset, view.numel));
-  }
   const BucketPart part{0, unit.layout->ranks(), unit.layout->gathered_shard_elems()};
-  stream.enqueue(
-      {"copy_out:" + unit.name, {bucket}, std::move(writes)}, [&kernels, layout = unit.layout, part, bucket, full](ExecContext& exec) {
-        for (int i = 0; i < part.shards; ++i) {
-          const Buffer shard = bucket.slice(i * part.shard_elems, part.shard_elems);
-          for (const ShardSegment& segment : segments_of(*layout, part, i)) {
-            kernels.copy_rows(exec, rows_of(full, layout->views()[segment.view], segment), shard.slice(segment.shard_offset, segment.count),
-                              {segment.runs(), segment.run, segment.stride, segment.run});
-          }
-        }
-      });
+  const auto work = [&kernels, layout = unit.layout, part, bucket, full](ExecContext& exec) {
+    for (int i = 0; i < part.shards; ++i) {
+      const Buffer shard = bucket.slice(i * part.shard_elems, part.shard_elems);
+      for (const ShardSegment& segment : segments_of(*layout, part, i)) {
+        kernels.copy_rows(exec, rows_of(full, layout->views()[segment.view], segment), shard.slice(segment.shard_offset, segment.count),
+                          {segment.runs(), segment.run, segment.stride, segment.run});
+      }
+    }
+  };
+  stream.enqueue({"copy_out:" + unit.name, {bucket}, views_in(*unit.layout, part, full)}, work);
 }
 
 void copy_in(Stream& stream, const KernelTable& kernels, const FlatParameter& unit, const BucketPart& part, const Buffer& full,
              const Buffer& bucket) {
-  std::set<std::size_t> views;
-  for (int i = 0; i < part.shards; ++i) {
-    for (const ShardSegment& segment : segments_of(*unit.layout, part, i)) views.insert(segment.view);
-  }
-  std::vector<Buffer> reads;
-  for (const std::size_t i : views) reads.push_back(full.slice(unit.layout->views()[i].offset, unit.layout->views()[i].numel));
-  stream.enqueue(
-      {"copy_in:" + unit.name, std::move(reads), {bucket}}, [&kernels, layout = unit.layout, part, bucket, full](ExecContext& exec) {
-        for (int i = 0; i < part.shards; ++i) {
-          copy_shard_in(exec, kernels, *layout, segments_of(*layout, part, i), full, bucket.slice(i * part.shard_elems, part.shard_elems));
-        }
-      });
+  const auto work = [&kernels, layout = unit.layout, part, bucket, full](ExecContext& exec) {
+    for (int i = 0; i < part.shards; ++i) {
+      copy_shard_in(exec, kernels, *layout, segments_of(*layout, part, i), full, bucket.slice(i * part.shard_elems, part.shard_elems));
+    }
+  };
+  stream.enqueue({"copy_in:" + unit.name, views_in(*unit.layout, part, full), {bucket}}, work);
 }
 
 }  // namespace zs

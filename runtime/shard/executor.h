@@ -56,7 +56,8 @@ class Executor {
   int rank() const { return groups_.compute->rank(); }
   int ranks() const { return groups_.compute->size(); }
   const ShardScheme& scheme() const { return scheme_; }
-  /// Whether this rank's master shards are the first of their replicas: over all ranks of which this holds, each element is there once.
+  /// Whether this rank's master shards are the first of their replicas: over all ranks of which this holds, each element is in one of the
+  /// segments once.
   bool is_first_replica() const { return scheme_.slice(scheme_.replicate).index == 0; }
   /// For small reductions on the compute stream, over all ranks: losses.
   Communicator& compute_comm() { return *groups_.compute; }
