@@ -132,26 +132,32 @@ TEST_CASE("C6: whatever cut was written, any other finds every element of its ow
 
 TEST_CASE("of tensors cut on a later dim each element is written once, and any other cut finds it", "[checkpoint]") {
   const int writers = GENERATE(1, 2, 3, 8);
-  constexpr std::int64_t kRuns = 5, kStride = 7, kNumel = kRuns * kStride;
-  Held held(static_cast<std::size_t>(2 * writers));  // and a replica of each
+  constexpr std::int64_t kRuns = 5, kStride = 7, kNumel = kRuns * kStride, kMore = 3;  // a second tensor behind it
+  Held held(static_cast<std::size_t>(2 * writers));                                    // and a replica of each
   for (int rank = 0; rank < writers; ++rank) {
     const std::int64_t each = (kStride + writers - 1) / writers, begin = rank * each, count = std::min(each, kStride - begin);
     if (count <= 0) continue;
-    for (const int replica : {rank, rank + writers}) held[static_cast<std::size_t>(replica)].push_back({0, begin, count, kRuns, kStride});
+    for (const int replica : {rank, rank + writers}) {
+      held[static_cast<std::size_t>(replica)].push_back({0, begin, count, kRuns, kStride});
+      held[static_cast<std::size_t>(replica)].push_back({1, 0, kMore});
+    }
   }
   std::vector<std::vector<SavedSegment>> files;
   std::vector<std::vector<std::int64_t>> contents;  // of each file, the element that lies at each place of 4 bytes
-  for (const auto& ranges : plan_writes(held, {kNumel})) {
-    files.push_back(lay_out(ranges, {4}, 64));
-    contents.emplace_back(static_cast<std::size_t>(data_end(files.back(), {4}, 64) / 4), -1);
+  for (const auto& ranges : plan_writes(held, {kNumel, kMore})) {
+    files.push_back(lay_out(ranges, {4, 4}, 64));
+    contents.emplace_back(static_cast<std::size_t>(data_end(files.back(), {4, 4}, 64) / 4), -1);
     for (const SavedSegment& segment : files.back()) {
-      for (std::int64_t i = 0; i < segment.elems(); ++i)
-        contents.back().at(static_cast<std::size_t>(segment.offset / 4 + i)) =
-            segment.begin + i / segment.count * segment.stride + i % segment.count;
+      for (std::int64_t i = 0; i < segment.elems(); ++i) {
+        std::int64_t& place = contents.back().at(static_cast<std::size_t>(segment.offset / 4 + i));
+        REQUIRE(place == -1);
+        place = 1000 * segment.tensor + segment.begin + i / segment.count * segment.stride + i % segment.count;
+      }
     }
   }
-  const SegmentIndex index(files, {kNumel}, {4});
+  const SegmentIndex index(files, {kNumel, kMore}, {4, 4});
   CHECK(index.is_complete(0));
+  CHECK(index.is_complete(1));
   for (std::int64_t begin = 0; begin < kNumel; ++begin) {
     for (std::int64_t count = 1; begin + count <= kNumel; ++count) {
       std::int64_t at = 0;
@@ -171,7 +177,7 @@ TEST_CASE("a tensor that ranks cut on different dims is an error, and not comple
   CHECK_THROWS_AS(plan_writes({{{0, 0, 3, 4, 3}}}, {15}), Error);
   CHECK_THROWS_AS(plan_writes({{{0, 0, 2, 5, 3}}}, {15}), Error);
   CHECK(SegmentIndex({{{0, 0, 2, 64, 5, 3}}, {{0, 2, 1, 64, 5, 3}}}, {15}, {4}).is_complete(0));
-  CHECK_FALSE(SegmentIndex({{{0, 0, 2, 64, 5, 3}}, {{0, 2, 3, 64, 3, 5}}}, {15}, {4}).is_complete(0));
+  CHECK_FALSE(SegmentIndex({{{0, 0, 2, 64, 5, 3}}, {{0, 2, 1, 64, 3, 5}}}, {15}, {4}).is_complete(0));
   CHECK_FALSE(SegmentIndex({{{0, 0, 2, 64, 5, 3}}, {{0, 2, 13, 64}}}, {15}, {4}).is_complete(0));
   CHECK_FALSE(SegmentIndex({{{0, 0, 2, 64, 5, 3}}}, {15}, {4}).is_complete(0));
 }

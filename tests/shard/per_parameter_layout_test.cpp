@@ -199,16 +199,21 @@ TEST_CASE("what is copied into a bucket lies where the segments say, and comes o
   }
 }
 
-TEST_CASE("shards in the middle of a bucket are copied in alone") {
-  const Parameters parameters({{5, 7}, {9, 2}});
+TEST_CASE("shards in the middle of a bucket are copied in alone, from the parameters that they have rows of") {
+  const Parameters parameters({{5, 7}, {2}, {9, 2}});  // the second is on the first two ranks
   const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
   Stream& stream = device->stream(StreamRole::compute);
   const FlatParameter unit("unit", parameters.pointers(), make_layout(options_of(Dims::mixed), parameters.pointers(), DType::f32, 8), 0);
   const std::int64_t shard = unit.layout->gathered_shard_elems();
   std::vector<float> full = numbered(unit.layout->full_elems()), all(full.size()), some(static_cast<std::size_t>(2 * shard));
   copy_in(stream, cpu_kernels(), unit, {0, 8, shard}, buffer_of(full), buffer_of(all));
+  device->trace().start();
   copy_in(stream, cpu_kernels(), unit, {2, 2, shard}, buffer_of(full), buffer_of(some));
   stream.synchronize();
+  device->trace().stop();
+  std::vector<std::int64_t> read;
+  for (const Buffer& buffer : device->trace().entries().front().op.reads) read.push_back(buffer.elems);
+  CHECK(read == std::vector<std::int64_t>{35, 18});
   CHECK(some == std::vector<float>(all.begin() + 2 * shard, all.begin() + 4 * shard));
 }
 
