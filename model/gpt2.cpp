@@ -37,7 +37,7 @@ Tensor Gpt2Block::run(Recompute part, const Tensor& x, const Body& body, const L
 
 Tensor Gpt2Block::attention(const Tensor& x) {
   const auto attend = [this](const Tensors& in) {
-    return Tensors{causal_attention(linear(layer_norm(in[0], norm1_weight_, norm1_bias_), qkv_weight_, &qkv_bias_), heads_)};
+    return Tensors{causal_attention(linear(layer_norm(input(in[0]), norm1_weight_, norm1_bias_), qkv_weight_, &qkv_bias_), heads_)};
   };
   return run(Recompute::attention, x, attend, [this](const Tensors& in) { return linear(in[0], out_weight_, &out_bias_); });
 }
@@ -45,11 +45,12 @@ Tensor Gpt2Block::attention(const Tensor& x) {
 Tensor Gpt2Block::forward(const Tensor& x) {
   const ForwardScope scope = enter();
   const auto up_to_gelu = [this](const Tensors& in) {
-    const Tensor attended = add(in[0], attention(in[0]));
-    const Tensor up = linear(layer_norm(attended, norm2_weight_, norm2_bias_), up_weight_, &up_bias_);
+    const Tensor attended = add(in[0], output(attention(in[0])));
+    const Tensor up = linear(layer_norm(input(attended), norm2_weight_, norm2_bias_), up_weight_, &up_bias_);
     return Tensors{attended, gelu(up, gelu_)};
   };
-  return run(Recompute::block, x, up_to_gelu, [this](const Tensors& in) { return add(in[0], linear(in[1], down_weight_, &down_bias_)); });
+  return run(Recompute::block, x, up_to_gelu,
+             [this](const Tensors& in) { return add(in[0], output(linear(in[1], down_weight_, &down_bias_))); });
 }
 
 Gpt2::Gpt2(const Gpt2Config& config)
@@ -68,9 +69,9 @@ Gpt2::Gpt2(const Gpt2Config& config)
 }
 
 Tensor Gpt2::hidden(const Tensor& ids) {
-  Tensor x = embedding(ids, token_embedding_, &position_embedding_);
+  Tensor x = output(embedding(ids, token_embedding_, &position_embedding_));
   for (const auto& block : blocks_) x = block->forward(x);
-  return layer_norm(x, norm_weight_, norm_bias_);
+  return layer_norm(input(x), norm_weight_, norm_bias_);
 }
 
 Tensor Gpt2::loss(const Tensor& ids, const Tensor& targets, const LossOptions& options) {

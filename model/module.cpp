@@ -16,7 +16,9 @@ class UnitMaker {
     std::vector<Module*> blocks;
     collect(module, units_, parameters, blocks);
     leave_to_others(parameters, blocks);
-    module.attach(&runtime_, runtime_.add_unit(std::move(name), parameters, policy_ ? policy_(module) : UnitPolicy{}));
+    const int unit = runtime_.add_unit(std::move(name), parameters, policy_ ? policy_(module) : UnitPolicy{});
+    module.attach(&runtime_, unit);
+    take_in(module, unit);
     for (Module* block : blocks) {
       if (made_.insert(block).second) add(*block, block->path());
     }
@@ -34,6 +36,15 @@ class UnitMaker {
       } else {
         collect(*child, units, parameters, blocks);
       }
+    }
+  }
+
+  /// What below `module` is no unit of its own is a part of this one.
+  void take_in(const Module& module, int unit) const {
+    for (Module* child : module.children()) {
+      if (units_ == Units::block && child->is_block()) continue;
+      child->belong(&runtime_, unit);
+      take_in(*child, unit);
     }
   }
 

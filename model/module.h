@@ -26,9 +26,16 @@ class Module {
   /// Whether a plan by blocks makes this module a unit of its own.
   virtual bool is_block() const { return false; }
 
+  /// It is this unit.
   void attach(ShardedRuntime* runtime, int unit) {
     runtime_ = runtime;
     unit_ = unit;
+    belong(runtime, unit);
+  }
+  /// It is a part of this unit, whose precision is its own too.
+  void belong(ShardedRuntime* runtime, int unit) {
+    owner_ = runtime;
+    owner_unit_ = unit;
   }
 
  protected:
@@ -46,13 +53,17 @@ class Module {
     return child;
   }
   ForwardScope enter() const { return ForwardScope(runtime_, unit_); }
+  /// What comes in from other units, before it meets this one's parameters, and what is handed on to others: cast where the unit's
+  /// precision asks for it.
+  Tensor input(const Tensor& x) const { return owner_ ? owner_->cast_input(owner_unit_, x) : x; }
+  Tensor output(const Tensor& y) const { return owner_ ? owner_->cast_output(owner_unit_, y) : y; }
 
  private:
   std::string path_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<Module*> children_;
-  ShardedRuntime* runtime_ = nullptr;
-  int unit_ = 0;
+  ShardedRuntime *runtime_ = nullptr, *owner_ = nullptr;
+  int unit_ = 0, owner_unit_ = 0;
 };
 
 enum class Units : std::uint8_t {

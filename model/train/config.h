@@ -53,6 +53,7 @@ struct Config {
   };
   struct Precision {
     std::string param = "f32", reduce = "f32";
+    std::string output, validation;  ///< empty: as param
     bool operator==(const Precision&) const = default;
   };
   struct Comm {

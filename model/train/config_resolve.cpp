@@ -99,8 +99,16 @@ void check_sizes(ConfigDraft& draft) {
   }
 }
 
-void check_precision(ConfigDraft& draft) {
-  const Config& c = draft.config;
+void resolve_precision(ConfigDraft& draft) {
+  Config& c = draft.config;
+  for (const auto& [key, value] :
+       {std::pair("precision.output", &c.precision.output), std::pair("precision.validation", &c.precision.validation)}) {
+    if (!draft.is_given(key)) {
+      *value = c.precision.param;
+    } else if (are_good(draft, {"precision.param", key}) && c.precision.param == "f32" && *value == "bf16") {
+      draft.report(key, fmt::format("{} \"bf16\" does not go with precision.param \"f32\"", key), "leave it out, or use param = \"bf16\"");
+    }
+  }
   if (are_good(draft, {"precision.param", "precision.reduce"}) && c.precision.param == "f32" && c.precision.reduce == "bf16")
     draft.report("precision.reduce", "precision.reduce \"bf16\" does not go with precision.param \"f32\"",
                  "gradients of f32 parameters are f32: use precision.reduce = \"f32\", or param = \"bf16\"");
@@ -204,7 +212,7 @@ void resolve_config(ConfigDraft& draft) {
   check_name(draft);
   check_model(draft);
   check_sizes(draft);
-  check_precision(draft);
+  resolve_precision(draft);
   resolve_strategy(draft);
   check_layout(draft);
   check_rest(draft);

@@ -124,7 +124,13 @@ constexpr std::array kKeys = {
     ConfigKey{"precision.param", [](Config& c) -> ConfigSlot { return &c.precision.param; }, any, "f32|bf16", "",
               "Parameters and activations; the master weights are always f32."},
     ConfigKey{"precision.reduce", [](Config& c) -> ConfigSlot { return &c.precision.reduce; }, any, "f32|bf16", "",
-              "Gradients while they are reduced."},
+              "Gradients while they are reduced. Those of several micro-batches are summed in f32 in any case."},
+    ConfigKey{
+        "precision.output", [](Config& c) -> ConfigSlot { return &c.precision.output; }, any, "f32|bf16", "`precision.param`",
+        "What a block adds up and hands on to the next. `f32` with bf16 parameters rounds no sum of the residual stream, and takes twice "
+        "its memory."},
+    ConfigKey{"precision.validation", [](Config& c) -> ConfigSlot { return &c.precision.validation; }, any, "f32|bf16", "`precision.param`",
+              "Parameters and activations of validations and of the sample; `f32` with bf16 parameters gathers the master weights."},
 
     ConfigKey{"comm.transport", [](Config& c) -> ConfigSlot { return &c.comm.transport; }, any, "auto|shm|mpi|local", "",
               "`local`: ranks are threads of one process. Under `mpirun` `shm`, shared memory, for ranks of one host, or `mpi`; `auto`: "

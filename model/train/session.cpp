@@ -47,13 +47,22 @@ Gpt2Config gpt2_config(const Config& config) {
           .recompute = recompute_of(config.train.recompute)};
 }
 
+Precision precision_of(const Config& config) {
+  const DType param = dtype_of(config.precision.param);
+  const auto is_f32 = [](const std::string& name) { return name == "f32"; };
+  Precision precision{.param = param, .reduce = dtype_of(config.precision.reduce)};
+  if (param == DType::bf16 && is_f32(config.precision.output)) precision.output = DType::f32;
+  precision.is_full_in_evaluation = param == DType::bf16 && is_f32(config.precision.validation);
+  return precision;
+}
+
 ShardOptions shard_options(const Config& config) {
   return {.scheme = scheme_options(config),
           .schedule = {.prefetch = static_cast<int>(config.shard.prefetch),
                        .limit = static_cast<int>(config.shard.limit),
                        .max_reductions_in_flight = static_cast<int>(config.shard.max_reductions_in_flight),
                        .keep_ends = config.shard.keep_ends},
-          .precision = {.param = dtype_of(config.precision.param), .reduce = dtype_of(config.precision.reduce)},
+          .precision = precision_of(config),
           .layout = {.layout = config.shard.layout == "flat" ? Layout::flat : Layout::per_parameter,
                      .min_shard_bytes = config.shard.min_shard_bytes,
                      .dim = choose_dim(config.shard.dims)},

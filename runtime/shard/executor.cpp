@@ -8,17 +8,16 @@
 
 namespace zs {
 
-Executor::Executor(Context& context, World& world, const ShardScheme& scheme, const Precision& precision, LayoutOptions layout)
+Executor::Executor(Context& context, World& world, const ShardScheme& scheme, LayoutOptions layout)
     : context_(context),
       scheme_(scheme),
-      precision_(precision),
       layout_(std::move(layout)),
       groups_(world, scheme, layout_.min_shard_bytes > 0),
       comm_pool_(groups_.compute->prefers_arena() && &groups_.compute->arena() != &context.device().allocator()
                      ? arena_.emplace(groups_.compute->arena(), context.device().memory(), context.device().options().perturb_seed != 0)
                      : context.pool()),
-      unsharder_(context, scheme, groups_, comm_pool_, precision.param),
-      reducer_(context, scheme, groups_, comm_pool_, precision.reduce) {
+      unsharder_(context, scheme, groups_, comm_pool_),
+      reducer_(context, scheme, groups_, comm_pool_) {
   check(layout_);
 }
 
@@ -31,26 +30,40 @@ Executor::~Executor() {
   }
 }
 
-void Executor::add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed) {
+void Executor::add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed, const Precision& precision) {
   Stream& compute = context_.stream();
   const ShardScheme::Slice slice = scheme_.slice(scheme_.master);
-  FlatParameter unit(std::move(name), parameters, make_layout(layout_, parameters, precision_.param, slice.count, scheme_.finest()),
-                     slice.index);
+  FlatParameter unit(std::move(name), parameters, make_layout(layout_, parameters, precision.param, slice.count, scheme_.finest()),
+                     slice.index, precision);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   const std::int64_t bytes = unit.layout->held_elems() * size_of(DType::f32);
   unit.master = comm_pool_.acquire(bytes, compute, "master");
   unit.grad = comm_pool_.acquire(bytes, compute, "grad_shard");
   initialise(unit, seed);
-  if (precision_.param == DType::bf16) {
+  if (precision.param == DType::bf16) {
     unit.narrow = comm_pool_.acquire(unit.layout->held_elems() * size_of(DType::bf16), compute, "param_shard");
     narrow_master(unit);
   }
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const FlatView& view = unit.layout->views()[i];
-    if (view.is_whole) parameters[i]->bind(unit.whole_view(unit.held_param_buffer(), view));
-  }
+  bind_whole(unit);
   masters_updated();
   units_.push_back(std::move(unit));
+}
+
+void Executor::bind_whole(const FlatParameter& unit) {
+  for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+    const FlatView& view = unit.layout->views()[i];
+    if (view.is_whole) unit.parameters[i]->bind(unit.whole_view(unit.held_param_buffer(), view));
+  }
+}
+
+void Executor::set_mode(bool is_evaluation, bool accumulates) {
+  accumulates_ = accumulates;
+  for (FlatParameter& unit : units_) {
+    const DType dtype = is_evaluation && unit.precision.is_full_in_evaluation ? DType::f32 : unit.precision.param;
+    if (dtype == unit.gathered_dtype) continue;
+    unit.gathered_dtype = dtype;
+    bind_whole(unit);
+  }
 }
 
 void Executor::narrow_master(FlatParameter& unit) {
@@ -97,7 +110,7 @@ void Executor::run(const std::vector<Action>& actions) {
       case Action::Kind::free_full: unsharder_.free_full(unit); break;
       case Action::Kind::set_aside: unsharder_.set_aside(unit); break;
       case Action::Kind::give_back: unsharder_.give_back(unit); break;
-      case Action::Kind::begin_gradient: reducer_.begin_gradient(unit); break;
+      case Action::Kind::begin_gradient: reducer_.begin_gradient(unit, accumulates_); break;
       case Action::Kind::reduce: reduce(unit); break;
       case Action::Kind::finish: reducer_.finish(unit); break;
       case Action::Kind::release_gradient: reducer_.release_gradient(unit); break;

@@ -18,7 +18,7 @@ namespace zs {
 class Executor {
  public:
   /// Collective: makes the scheme's groups. Error(config) where the options of the layout do not go together.
-  Executor(Context& context, World& world, const ShardScheme& scheme, const Precision& precision, LayoutOptions layout = {});
+  Executor(Context& context, World& world, const ShardScheme& scheme, LayoutOptions layout = {});
   /// Waits for the streams: their work uses the arena.
   ~Executor();
   Executor(const Executor&) = delete;
@@ -27,7 +27,10 @@ class Executor {
   /// Allocates the persistent shards and fills `master` with each parameter's initial values, drawn by (seed, name, element),
   /// so that they depend on nothing else. Whole parameters are bound to their values from now on. Error(config) where a parameter has not
   /// the dim that was chosen for it.
-  void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed);
+  void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed, const Precision& precision);
+  /// What holds for gathers and gradients from now on: whether parameters are those of an evaluation, and whether gradients that begin
+  /// are those of several micro-batches. Every unit whose parameters are otherwise then is sharded.
+  void set_mode(bool is_evaluation, bool accumulates);
   void run(const std::vector<Action>& actions);
 
   /// Compute waits for every reduction so far, and divides what is left to divide: call once, before the gradient shards are read there.
@@ -70,12 +73,12 @@ class Executor {
  private:
   void initialise(FlatParameter& unit, std::uint64_t seed);
   void narrow_master(FlatParameter& unit);
+  static void bind_whole(const FlatParameter& unit);
   void reduce(FlatParameter& unit);
   void divide(const char* name, const Buffer& gradient, float divisor);
 
   Context& context_;
   ShardScheme scheme_;
-  Precision precision_;
   LayoutOptions layout_;
   ShardGroups groups_;
   std::optional<Pool> arena_;  // where the transport prefers its own memory
@@ -84,6 +87,7 @@ class Executor {
   GradReducer reducer_;
   std::vector<FlatParameter> units_;
   Division::Factors division_;
+  bool accumulates_ = false;
   std::vector<Event> held_for_;
 };
 

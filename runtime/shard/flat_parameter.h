@@ -6,26 +6,32 @@
 #include <vector>
 
 #include "runtime/device/allocator.h"
+#include "runtime/shard/precision.h"
 #include "runtime/shard/unit_layout.h"
 
 namespace zs {
-
-struct Precision {
-  DType param = DType::f32;   ///< runtime parameters and activations
-  DType reduce = DType::f32;  ///< full gradient buffers, and what a reduction carries
-};
 
 /// One unit's parameters: their layout, their persistent shards and their transient buffers. `master` (f32 weights), `grad`
 /// (f32, reduced) and, where parameters run in bf16, `narrow` (their bf16 copy, written by the optimizer) have
 /// layout->held_elems() elements each: slice `slice` of layout->ranks(), and whole parameters behind it.
 struct FlatParameter {
-  FlatParameter(std::string unit_name, std::vector<Parameter*> members, std::shared_ptr<const UnitLayout> unit_layout, int master_slice)
-      : name(std::move(unit_name)), parameters(std::move(members)), layout(std::move(unit_layout)), slice(master_slice) {}
+  FlatParameter(std::string unit_name, std::vector<Parameter*> members, std::shared_ptr<const UnitLayout> unit_layout, int master_slice,
+                const Precision& unit_precision)
+      : name(std::move(unit_name)),
+        parameters(std::move(members)),
+        layout(std::move(unit_layout)),
+        slice(master_slice),
+        precision(unit_precision),
+        gathered_dtype(unit_precision.param),
+        grad_dtype(unit_precision.reduce) {}
 
   std::string name;
   std::vector<Parameter*> parameters;  // in the order of layout->views()
   std::shared_ptr<const UnitLayout> layout;
   int slice;  // of the master shards: what this rank's segments are asked for
+  Precision precision;
+  DType gathered_dtype;  // of `full` and `kept`: precision.param, but in an evaluation in full precision
+  DType grad_dtype;      // of `full_grad`: precision.reduce, but f32 while several micro-batches accumulate
 
   Memory master, grad, narrow;
   bool grad_is_written = false;  // in this step
@@ -44,8 +50,8 @@ struct FlatParameter {
   Buffer master_buffer() const { return master.buffer(DType::f32, layout->held_elems()); }
   /// bf16, or empty where parameters run in f32.
   Buffer narrow_buffer() const { return narrow ? narrow.buffer(DType::bf16, layout->held_elems()) : Buffer{}; }
-  /// In the runtime dtype.
-  Buffer held_param_buffer() const { return narrow ? narrow_buffer() : master_buffer(); }
+  /// In gathered_dtype.
+  Buffer held_param_buffer() const { return gathered_dtype == DType::f32 ? master_buffer() : narrow_buffer(); }
   /// What is gathered.
   Buffer param_buffer() const { return held_param_buffer().slice(0, layout->gathered_shard_elems()); }
   Buffer held_grad_buffer() const { return grad.buffer(DType::f32, layout->held_elems()); }

@@ -6,14 +6,14 @@
 
 namespace zs {
 
-GradReducer::GradReducer(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool, DType reduce)
-    : context_(context), groups_(groups), pool_(pool), reduce_(reduce) {
+GradReducer::GradReducer(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool)
+    : context_(context), groups_(groups), pool_(pool) {
   if (scheme.has_final_step()) {
     const int sums = scheme.slice(scheme.reduced).count, masters = scheme.slice(scheme.master).count;
     second_ = sums < masters ? Step::reduce_scatter : sums > masters ? Step::all_gather : Step::all_reduce;
   }
   is_all_reduced_each_ = second_ == Step::all_reduce && scheme.options().all_reduce_every_micro_batch;
-  is_alone_ = groups_.reduce->size() == 1 && second_ == Step::none && reduce == DType::f32;
+  is_alone_ = groups_.reduce->size() == 1 && second_ == Step::none;
   has_own_sum_ = second_ == Step::reduce_scatter || second_ == Step::all_gather || is_all_reduced_each_;
 }
 
@@ -24,11 +24,12 @@ void GradReducer::zero(Stream& stream, const char* name, std::vector<Buffer> buf
   });
 }
 
-void GradReducer::begin_gradient(FlatParameter& unit) {
+void GradReducer::begin_gradient(FlatParameter& unit, bool accumulates) {
   const MemoryOwner owner(context_.device().memory(), unit.name);
+  unit.grad_dtype = accumulates ? DType::f32 : unit.precision.reduce;
   // Later micro-batches are added to the first, so that the sum is the same at any number of ranks.
-  if (!is_alone_ || unit.grad_is_written || unit.layout->is_interleaved())
-    unit.full_grad = pool_.acquire(unit.layout->full_elems() * size_of(reduce_), context_.stream(), "full_grad");
+  if (!is_alone_ || unit.precision.reduce != DType::f32 || unit.grad_is_written || unit.layout->is_interleaved())
+    unit.full_grad = pool_.acquire(unit.layout->full_elems() * size_of(unit.grad_dtype), context_.stream(), "full_grad");
   const Buffer full = full_buffer(unit);
   std::vector<Buffer> padding;
   for (const auto& [offset, count] : unit.layout->padding()) padding.push_back(full.slice(offset, count));
@@ -53,6 +54,7 @@ void GradReducer::reduce(FlatParameter& unit) {
     return;
   }
   const MemoryOwner owner(context_.device().memory(), unit.name);
+  if (unit.grad_dtype != unit.precision.reduce) narrow(unit);
   if (unit.layout->is_interleaved()) interleave(unit);
 
   Event ready;
@@ -69,11 +71,21 @@ void GradReducer::reduce(FlatParameter& unit) {
   last_reduction_ = unit.reduced;
 }
 
+void GradReducer::narrow(FlatParameter& unit) {
+  const Buffer full = full_buffer(unit);
+  Memory memory = pool_.acquire(full.elems * size_of(unit.precision.reduce), context_.stream(), "full_grad");
+  const Buffer out = memory.buffer(unit.precision.reduce, full.elems);
+  context_.launch({"narrow_gradient", {full}, {out}},
+                  [&kernels = context_.kernels(), out, full](ExecContext& exec) { kernels.cast(exec, out, full); });
+  unit.grad_dtype = unit.precision.reduce;
+  unit.full_grad = std::move(memory);
+}
+
 void GradReducer::interleave(FlatParameter& unit) {
   const Buffer full = full_buffer(unit);
   Memory memory = pool_.acquire(full.bytes(), context_.stream(), "full_grad");
   copy_in(context_.stream(), context_.kernels(), unit, {0, unit.layout->ranks(), unit.layout->shard_elems()}, full,
-          memory.buffer(reduce_, full.elems));
+          memory.buffer(unit.grad_dtype, full.elems));
   unit.full_grad = std::move(memory);
 }
 

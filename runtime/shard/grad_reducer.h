@@ -16,12 +16,13 @@ namespace zs {
 /// first step of the next unit; the sums of two units are alive for that.
 class GradReducer {
  public:
-  GradReducer(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool, DType reduce);
+  GradReducer(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool);
 
-  void begin_gradient(FlatParameter& unit);
+  /// `accumulates`: over several micro-batches, before it is reduced.
+  void begin_gradient(FlatParameter& unit, bool accumulates);
   /// What gradients are accumulated in: of one rank, the first micro-batch's the master's gradient itself.
   Buffer full_buffer(const FlatParameter& unit) const {
-    return unit.full_grad ? unit.full_grad.buffer(reduce_, unit.layout->full_elems()) : unit.grad_buffer();
+    return unit.full_grad ? unit.full_grad.buffer(unit.grad_dtype, unit.layout->full_elems()) : unit.grad_buffer();
   }
   void reduce(FlatParameter& unit);
   void finish(FlatParameter& unit);
@@ -39,6 +40,8 @@ class GradReducer {
   std::int64_t sum_elems(const FlatParameter& unit) const { return unit.layout->full_elems() / groups_.reduce->size(); }
   Buffer sum_buffer(const FlatParameter& unit) const { return unit.sum.buffer(DType::f32, sum_elems(unit)); }
   void zero(Stream& stream, const char* name, std::vector<Buffer> buffers);
+  /// On compute: what was accumulated in f32 becomes what the reduction carries.
+  void narrow(FlatParameter& unit);
   /// On compute: the full gradient, view after view, becomes its bucket.
   void interleave(FlatParameter& unit);
   void add_to_grad(FlatParameter& unit);
@@ -49,10 +52,9 @@ class GradReducer {
   Context& context_;
   ShardGroups& groups_;
   Pool& pool_;
-  DType reduce_;
   Step second_ = Step::none;
   bool is_all_reduced_each_;  // the replicas' gradients, every micro-batch
-  bool is_alone_;             // the full gradient is the master's, in the same dtype
+  bool is_alone_;             // one rank: where it reduces in f32 the full gradient is the master's
   bool has_own_sum_;          // the first step does not sum into the master's gradient itself
   Memory finished_sum_;       // of the unit that was finished last; last_finish_ is its last use
   Event last_reduction_, last_finish_;

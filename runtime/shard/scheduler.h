@@ -132,6 +132,8 @@ class Scheduler {
   /// Whether micro-batches that begin from now on are reduced at all; without, gradients go on accumulating.
   void set_reduces(bool reduces) { reduces_ = reduces; }
   bool reduces() const { return reduces_; }
+  /// Whether this micro-batch's gradients are reduced in it.
+  bool is_due() const { return is_due_; }
   SumState sum_state(int unit) const { return unit_at(unit).sum; }
   const std::string& name(int unit) const { return unit_at(unit).name; }
   int size() const { return static_cast<int>(units_.size()); }

@@ -6,8 +6,22 @@
 #include <cstdio>
 #include <utility>
 
+#include "runtime/tensor/ops.h"
+
 namespace zs {
 namespace {
+
+bool is_computed_in(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+
+void check(const Precision& precision, const std::string& unit) {
+  if (!is_computed_in(precision.param) || !is_computed_in(precision.reduce) || !is_computed_in(precision.output.value_or(DType::f32))) {
+    throw Error(ExitCode::config, fmt::format("unit {}: a dtype that nothing is computed in", unit), {}, "use f32 or bf16");
+  }
+  if (precision.reduce == DType::bf16 && precision.param == DType::f32) {
+    throw Error(ExitCode::config, fmt::format("unit {}: gradients of f32 parameters are reduced in bf16", unit), {},
+                "reduce them in f32, or use bf16 parameters");
+  }
+}
 
 void check(const UnitPolicy& policy, const ShardScheme& scheme, const std::string& unit) {
   if (!policy.reshard_after_forward) return;
@@ -36,7 +50,7 @@ Scheduler::AfterForward after_forward_of(const Reshard& reshard) {
 ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOptions& options)
     : context_(context),
       options_(options),
-      executor_(context, world, ShardScheme(options.scheme, world.rank(), world.size()), options.precision, options.layout) {
+      executor_(context, world, ShardScheme(options.scheme, world.rank(), world.size()), options.layout) {
   executor_.set_division(options.division);
 }
 
@@ -51,6 +65,8 @@ ShardedRuntime::~ShardedRuntime() {
 
 int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& parameters, const UnitPolicy& policy) {
   ZS_CHECK(!scheduler_, "unit {} is added after the first micro-batch", name);
+  const Precision precision = policy.precision.value_or(options_.precision);
+  check(precision, name);
   check(policy, executor_.scheme(), name);
   const int unit = static_cast<int>(names_.size());
   for (Parameter* parameter : parameters) {
@@ -60,7 +76,7 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
   }
   names_.push_back(name);
   policies_.push_back(policy);
-  executor_.add_unit(std::move(name), parameters, options_.seed);
+  executor_.add_unit(std::move(name), parameters, options_.seed, precision);
   order_check_.note(executor_.units().back());
   return unit;
 }
@@ -93,6 +109,30 @@ void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last) {
     scheduler().set_frozen(static_cast<int>(unit), is_frozen);
   }
   scheduler().begin_micro_batch(mode, is_last);
+  set_mode(mode, !scheduler().is_due());
+}
+
+void ShardedRuntime::set_mode(Mode mode, bool accumulates) {
+  for (int unit = 0; unit < scheduler().size(); ++unit) {
+    const FlatParameter& flat = executor_.units()[static_cast<std::size_t>(unit)];
+    const bool is_full = mode == Mode::eval && flat.precision.is_full_in_evaluation;
+    if (flat.gathered_dtype == (is_full ? DType::f32 : flat.precision.param)) continue;
+    ZS_CHECK(scheduler().state(unit) == UnitState::sharded && scheduler().shard_state(unit) == ShardState::none,
+             "unit {} is gathered in {}, and an evaluation in full precision begins or ends: it does so between steps", name(unit),
+             name_of(flat.gathered_dtype));
+  }
+  executor_.set_mode(mode == Mode::eval, accumulates);
+}
+
+Tensor ShardedRuntime::cast_input(int unit, const Tensor& x) const {
+  const FlatParameter& flat = executor_.units().at(static_cast<std::size_t>(unit));
+  return flat.precision.casts_inputs && is_computed_in(x.dtype()) ? cast(x, flat.gathered_dtype) : x;
+}
+
+Tensor ShardedRuntime::cast_output(int unit, const Tensor& y) const {
+  const FlatParameter& flat = executor_.units().at(static_cast<std::size_t>(unit));
+  const bool is_full = mode_ == Mode::eval && flat.precision.is_full_in_evaluation;
+  return flat.precision.output && is_computed_in(y.dtype()) ? cast(y, is_full ? DType::f32 : *flat.precision.output) : y;
 }
 
 void ShardedRuntime::before_forward(int unit) {
@@ -129,6 +169,7 @@ void ShardedRuntime::end_micro_batch() {
   }
   context_.device().memory().set_owner({});
   run(scheduler().end_micro_batch());
+  if (is_last_) set_mode(Mode::train, false);  // what is gathered by hand comes before a micro-batch begins
   if (mode_ == Mode::train && is_last_) order_check_.compare();
   for (auto& unit : executor_.units()) {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();
@@ -168,6 +209,7 @@ void ShardedRuntime::set_prefetch(ExecOrder::Phase phase, int unit, std::vector<
 void ShardedRuntime::abandon() {
   context_.device().memory().set_owner({});
   run(scheduler().abandon());
+  set_mode(Mode::train, false);
   order_check_.forget();
   for (auto& unit : executor_.units()) {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();

@@ -8,6 +8,7 @@
 #include "runtime/shard/order_check.h"
 #include "runtime/shard/scheduler.h"
 #include "runtime/shard/unit_policy.h"
+#include "runtime/tensor/tensor.h"
 
 namespace zs {
 
@@ -55,6 +56,9 @@ class ShardedRuntime : private ParameterOwner {
   void begin_micro_batch(Mode mode, bool is_last);
   void before_forward(int unit);
   void after_forward(int unit);
+  /// What comes into the unit, and what it hands on, in the dtypes that its precision says; other tensors than of f32 and bf16 as they are.
+  Tensor cast_input(int unit, const Tensor& x) const;
+  Tensor cast_output(int unit, const Tensor& y) const;
   void end_micro_batch();
   /// After an exception that every rank saw alike: drops the micro-batch and leaves the runtime ready for another.
   void abandon();
@@ -90,6 +94,7 @@ class ShardedRuntime : private ParameterOwner {
   int pending_uses(int unit) const;
   void run(const std::vector<Action>& actions);
   void warn();
+  void set_mode(Mode mode, bool accumulates);
 
   Context& context_;
   ShardOptions options_;

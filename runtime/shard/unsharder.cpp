@@ -7,19 +7,19 @@
 
 namespace zs {
 
-Unsharder::Unsharder(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool, DType param)
-    : context_(context), groups_(groups), kept_(scheme.slice(groups.kept)), pool_(pool), param_(param) {}
+Unsharder::Unsharder(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool)
+    : context_(context), groups_(groups), kept_(scheme.slice(groups.kept)), pool_(pool) {}
 
 Memory Unsharder::acquire(std::int64_t elems, DType dtype, Stream& stream, const char* label) {
   return pool_.acquire(elems * size_of(dtype), stream, label);
 }
 
 Buffer Unsharder::full_buffer(const FlatParameter& unit) const {
-  return unit.is_never_gathered() ? unit.param_buffer() : unit.full.buffer(param_, unit.layout->gathered_elems());
+  return unit.is_never_gathered() ? unit.param_buffer() : unit.full.buffer(unit.gathered_dtype, unit.layout->gathered_elems());
 }
 
 Buffer Unsharder::begin(FlatParameter& unit) {
-  unit.full = acquire(unit.layout->gathered_elems(), param_, unshard(), "full_param");
+  unit.full = acquire(unit.layout->gathered_elems(), unit.gathered_dtype, unshard(), "full_param");
   return full_buffer(unit);
 }
 
@@ -47,8 +47,8 @@ void Unsharder::gather_through(FlatParameter& unit) {
   if (unit.is_never_gathered()) return;
   unshard().wait(masters_ready_);
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  unit.kept = acquire(kept_elems(unit), param_, unshard(), "kept_shard");
-  const Buffer kept = unit.kept.buffer(param_, kept_elems(unit));
+  unit.kept = acquire(kept_elems(unit), unit.gathered_dtype, unshard(), "kept_shard");
+  const Buffer kept = unit.kept.buffer(unit.gathered_dtype, kept_elems(unit));
   gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
     groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), kept);
     groups_.gather_small->all_gather(unshard(), unit.name, kept, bucket);
@@ -62,7 +62,7 @@ void Unsharder::gather_kept(FlatParameter& unit) {
   unshard().wait(unit.kept_ready);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
-    groups_.gather_small->all_gather(unshard(), unit.name, unit.kept.buffer(param_, kept_elems(unit)), bucket);
+    groups_.gather_small->all_gather(unshard(), unit.name, unit.kept.buffer(unit.gathered_dtype, kept_elems(unit)), bucket);
   });
   unshard().record(unit.gathered);
 }
@@ -70,8 +70,8 @@ void Unsharder::gather_kept(FlatParameter& unit) {
 void Unsharder::keep_shard(FlatParameter& unit) {
   if (unit.is_never_gathered()) return;
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  unit.kept = acquire(kept_elems(unit), param_, context_.stream(), "kept_shard");
-  const Buffer out = unit.kept.buffer(param_, kept_elems(unit)), full = full_buffer(unit);
+  unit.kept = acquire(kept_elems(unit), unit.gathered_dtype, context_.stream(), "kept_shard");
+  const Buffer out = unit.kept.buffer(unit.gathered_dtype, kept_elems(unit)), full = full_buffer(unit);
   if (unit.layout->is_interleaved()) {
     const int shards = unit.layout->ranks() / kept_.count;
     copy_in(context_.stream(), context_.kernels(), unit, {kept_.index * shards, shards, unit.layout->gathered_shard_elems()}, full, out);

@@ -12,7 +12,7 @@ namespace zs {
 /// Executor; one host thread uses it. On return from every function: enqueued, not done.
 class Unsharder {
  public:
-  Unsharder(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool, DType param);
+  Unsharder(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool);
 
   /// From the master shards.
   void gather(FlatParameter& unit);
@@ -46,7 +46,6 @@ class Unsharder {
   ShardGroups& groups_;
   ShardScheme::Slice kept_;
   Pool& pool_;
-  DType param_;
   Event masters_ready_;
   struct Aside {
     const FlatParameter* unit;

@@ -21,6 +21,9 @@ Tensor linear(const Tensor& x, Parameter& weight, Parameter* bias);
 
 Tensor gelu(const Tensor& x, GeluKind kind);
 
+/// The same values in f32 or bf16, rounded to nearest even; x itself where it has that dtype.
+Tensor cast(const Tensor& x, DType dtype);
+
 /// Sum of two tensors of one shape.
 Tensor add(const Tensor& a, const Tensor& b);
 

@@ -60,6 +60,17 @@ TEST_CASE("a small file gets every default from the schema") {
   CHECK(config.run.sample_tokens == 200);
 }
 
+TEST_CASE("dtypes of outputs and validation follow the parameters', and are not narrower") {
+  CHECK(parse_config(kSmall, "small.toml").precision == Config::Precision{"f32", "f32", "f32", "f32"});
+  CHECK(parse_config(kSmall, "small.toml", {"precision.param=bf16"}).precision == Config::Precision{"bf16", "f32", "bf16", "bf16"});
+  const Overrides wide = {"precision.param=bf16", "precision.output=f32", "precision.validation=f32"};
+  CHECK(parse_config(kSmall, "small.toml", wide).precision == Config::Precision{"bf16", "f32", "f32", "f32"});
+  for (const char* key : {"precision.output", "precision.validation"}) {
+    const Error problem = only_problem(kSmall, {set(key, "bf16")});
+    CHECK_THAT(problem.what(), Catch::Contains(std::string(key) + " \"bf16\" does not go with precision.param \"f32\""));
+  }
+}
+
 TEST_CASE("presets are the published sizes and explicit keys override them") {
   const auto [preset, layers, heads, width] = GENERATE(
       table<std::string, int, int, int>({{"124M", 12, 12, 768}, {"355M", 24, 16, 1024}, {"774M", 36, 20, 1280}, {"1.5B", 48, 25, 1600}}));

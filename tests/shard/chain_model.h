@@ -27,7 +27,7 @@ struct ChainLayer : Module {
   bool is_block() const override { return true; }
   Tensor forward(const Tensor& x) {
     const ForwardScope scope = enter();
-    return add(x, gelu(linear(x, weight, &bias), GeluKind::tanh));
+    return add(x, output(gelu(linear(input(x), weight, &bias), GeluKind::tanh)));
   }
   Parameter &weight, &bias;
 };
@@ -38,9 +38,9 @@ struct Chain : Module {
   }
   Tensor loss(const Tensor& x, const Tensor& targets) {
     const ForwardScope scope = enter();
-    Tensor y = linear(x, head, nullptr);
+    Tensor y = output(linear(input(x), head, nullptr));
     for (const auto& layer : layers) y = layer->forward(y);
-    return lm_head_loss(y, head, targets, kChainWidth);
+    return lm_head_loss(input(y), head, targets, kChainWidth);
   }
   Parameter& head;
   std::vector<std::unique_ptr<ChainLayer>> layers;

@@ -73,6 +73,14 @@ Config small_config() {
   return config;
 }
 
+/// Everything that casts: bf16 parameters and reductions, f32 sums of activations and of several micro-batches' gradients, f32 validations.
+void choose_narrow_sums(Config& config) {
+  config.precision = {.param = "bf16", .reduce = "bf16", .output = "f32", .validation = "f32"};
+  config.train.deterministic = false;
+  config.train.global_batch = 8;
+  config.shard.reduce_every_micro_batch = false;
+}
+
 /// What no step of a whole model does: a tensor of zeros, and a unit of which only a part is used.
 Names audit_the_rest() {
   AuditDevice device(std::int64_t{1} << 20);
@@ -137,7 +145,7 @@ void add(const Buffer& out, const Buffer& a, const Buffer& b) {
 }  // namespace
 
 TEST_CASE("every op of a step reads and writes what it declares, all of it and nothing else") {
-  const int variant = GENERATE(range(0, 7));
+  const int variant = GENERATE(range(0, 8));
   Config config = small_config();
   if (variant == 1) config.precision.param = config.precision.reduce = "bf16";
   if (variant == 2) config.train.deterministic = false;
@@ -146,6 +154,7 @@ TEST_CASE("every op of a step reads and writes what it declares, all of it and n
     config.train.recompute = "attention", config.model.activation = "gelu_erf", config.shard.reduce_every_micro_batch = false;
   if (variant == 5) choose_layout(config, "last dim");
   if (variant == 6) choose_layout(config, "small whole"), config.precision.param = "bf16";
+  if (variant == 7) choose_narrow_sums(config);
   CAPTURE(variant);
   CHECK(fmt::format("{}", fmt::join(audit_training(config).findings, "; ")) == "");
 }
@@ -158,6 +167,9 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
     if (!deterministic) config.precision.param = "bf16";
     seen.merge(audit_training(config).ops);
   }
+  Config narrow = small_config();
+  choose_narrow_sums(narrow);
+  seen.merge(audit_training(narrow).ops);
   for (const std::string scheme : {"hsdp small each", "nested", "zero3 k", "zero3 k one by one"}) {
     Config config = small_config();
     if (scheme == "zero3 k one by one") choose_layout(config, "small whole");

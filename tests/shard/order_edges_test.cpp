@@ -26,6 +26,13 @@ std::vector<Way> all_ways() {
       {"a limit above the prefetch", [](Config& config) { config.shard.limit = 3; }},
       {"a limit without prefetch", [](Config& config) { config.shard.prefetch = 0, config.shard.limit = 2; }},
       {"bf16", [](Config& config) { config.precision.param = config.precision.reduce = "bf16"; }},
+      {"bf16, reduced once",
+       [](Config& config) {
+         config.precision.param = config.precision.reduce = "bf16";
+         config.shard.reduce_every_micro_batch = false;
+       }},
+      {"bf16, validated in f32", [](Config& config) { config.precision.param = "bf16", config.precision.validation = "f32"; }},
+      {"bf16, sums in f32", [](Config& config) { config.precision.param = "bf16", config.precision.output = "f32"; }},
       {"one reduction in flight", [](Config& config) { config.shard.max_reductions_in_flight = 1; }},
       {"one unit", [](Config& config) { config.shard.units = "model"; }},
       {"blocks run again", [](Config& config) { config.train.recompute = "block"; }},

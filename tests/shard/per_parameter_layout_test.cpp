@@ -171,7 +171,7 @@ TEST_CASE("what is copied into a bucket lies where the segments say, and comes o
   for (const auto& shapes : units()) {
     const Parameters parameters(shapes);
     const FlatParameter unit("unit", parameters.pointers(),
-                             make_layout(options_of(dims, threshold), parameters.pointers(), DType::f32, ranks), 0);
+                             make_layout(options_of(dims, threshold), parameters.pointers(), DType::f32, ranks), 0, {});
     const UnitLayout& layout = *unit.layout;
     std::vector<float> full = numbered(layout.full_elems()), bucket(full.size(), -1.0f), expected(full.size(), 0.0f);
     for (int rank = 0; rank < ranks; ++rank) {
@@ -203,7 +203,8 @@ TEST_CASE("shards in the middle of a bucket are copied in alone, from the parame
   const Parameters parameters({{5, 7}, {2}, {9, 2}});  // the second is on the first two ranks
   const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
   Stream& stream = device->stream(StreamRole::compute);
-  const FlatParameter unit("unit", parameters.pointers(), make_layout(options_of(Dims::mixed), parameters.pointers(), DType::f32, 8), 0);
+  const FlatParameter unit("unit", parameters.pointers(), make_layout(options_of(Dims::mixed), parameters.pointers(), DType::f32, 8), 0,
+                           {});
   const std::int64_t shard = unit.layout->gathered_shard_elems();
   std::vector<float> full = numbered(unit.layout->full_elems()), all(full.size()), some(static_cast<std::size_t>(2 * shard));
   copy_in(stream, cpu_kernels(), unit, {0, 8, shard}, buffer_of(full), buffer_of(all));

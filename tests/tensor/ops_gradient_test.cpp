@@ -131,6 +131,20 @@ TEST_CASE("I8: the gradient flows through a reshape unchanged") {
                            [](const Arguments& a) { return ref::gelu(a[0], GeluKind::erf); }});
 }
 
+TEST_CASE("I8: the gradient of a cast agrees with central differences, to the precision of the narrower dtype") {
+  const auto check = [](DType dtype, const Precisions& precisions) {
+    check_gradients(
+        {{normal({3, 41}, "x")},
+         {},
+         [=](Context&, const Tensors& x, const Parameters&) { return cast(gelu(cast(x[0], dtype), GeluKind::erf), x[0].dtype()); },
+         [](const Arguments& a) { return ref::gelu(a[0], GeluKind::erf); }},
+        precisions);
+  };
+  check(DType::f32, kF32);  // no op at all
+  check(DType::f32, kBf16);
+  check(DType::bf16, {"f32 through bf16", DType::f32, DType::f32, kBf16.tolerance});
+}
+
 TEST_CASE("I8: the gradient of causal attention agrees with central differences") {
   check_in_all_precisions(attention_op({2, 7, 3, 5}));
   check_in_all_precisions(attention_op({1, 1, 2, 3}));

@@ -21,6 +21,25 @@ Tensor gelu(const Tensor& x, GeluKind kind) {
   return y;
 }
 
+namespace {
+
+Tensor cast_elements(const Tensor& x, DType dtype) {
+  Context& context = x.context();
+  Tensor y = Tensor::empty(context, x.shape(), dtype);
+  const Buffer out = y.buffer(), in = x.buffer();
+  context.launch({"cast", {in}, {out}}, [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.cast(exec, out, in); });
+  return y;
+}
+
+}  // namespace
+
+Tensor cast(const Tensor& x, DType dtype) {
+  if (x.dtype() == dtype) return x;
+  Tensor y = cast_elements(x, dtype);
+  record_op(y, "cast", {x}, {}, [dtype = x.dtype()](const Tensor& dy) { return std::vector<Tensor>{cast_elements(dy, dtype)}; });
+  return y;
+}
+
 Tensor add(const Tensor& a, const Tensor& b) {
   ZS_CHECK(a.shape() == b.shape() && a.dtype() == b.dtype(), "add of {} {} and {} {}", name_of(a.dtype()), a.shape().str(),
            name_of(b.dtype()), b.shape().str());
