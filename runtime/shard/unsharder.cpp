@@ -83,7 +83,10 @@ void Unsharder::keep_shard(FlatParameter& unit) {
   context_.stream().record(unit.kept_ready);
 }
 
-void Unsharder::drop_shard(FlatParameter& unit) { unit.kept.release(unshard()); }
+void Unsharder::drop_shard(FlatParameter& unit) {
+  unshard().wait(unit.kept_ready);  // where no gather has
+  unit.kept.release(unshard());
+}
 
 void Unsharder::wait_gathered(FlatParameter& unit) {
   unit.is_waited_for = true;

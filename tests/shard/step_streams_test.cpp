@@ -285,4 +285,19 @@ TEST_CASE("one rank's first micro-batch accumulates in the master's gradient; ot
   CHECK(message == "");
 }
 
+TEST_CASE("a shard that was kept for a backward that does not come is given back after its copy") {
+  const auto messages = on_ranks(4, [](World& world) {
+    ChainRun run(world, {.scheme = scheme_of("zero3 k", 4)});
+    run.device->trace().start();
+    run.runtime.begin_micro_batch(Mode::train, true);
+    const Tensor loss = run.model.loss(chain_input(run.context, world.rank()), chain_targets(run.context));
+    run.runtime.end_micro_batch();
+    run.micro_batch(1);
+    run.device->synchronize();
+    const auto violations = verify_order(run.device->trace().entries());
+    return violations.empty() ? std::string() : violations.front().message;
+  });
+  CHECK(messages == std::vector<std::string>(4));
+}
+
 }  // namespace zs::test
