@@ -31,7 +31,7 @@ void add_options(CLI::App& app, CommandLine& line) {
   add_bytes("--min-bytes", options.min_bytes, "of a rank's largest buffer; sizes grow by a factor of 4");
   add_bytes("--max-bytes", options.max_bytes, "the largest of them");
   app.add_option("--min-time", options.min_time_s, "seconds for each row")->check(CLI::Range(0.0, 60.0))->capture_default_str();
-  app.add_option("--transport", line.transport, "of zshard")->check(CLI::IsMember({"auto", "shm", "mpi"}))->capture_default_str();
+  app.add_option("--transport", line.transport, "of zshard")->check(CLI::IsMember({"auto", "hier", "shm", "mpi"}))->capture_default_str();
   app.add_flag("--compare", options.compare, "the MPI library's own collectives too, alternated, as transport openmpi");
   app.add_flag("--json", line.json, "one line of JSON instead of a table");
 }

@@ -83,6 +83,9 @@ class Communicator {
 
   /// What this rank has sent so far, in all operations enqueued here.
   const CommTraffic& traffic() const { return traffic_; }
+  /// What it has put into messages, as the transport moves it: nothing where ranks reach each other's memory. Without what is enqueued and
+  /// has not begun. Any thread.
+  virtual std::int64_t message_bytes() const { return 0; }
 
   /// Collective, blocks the host: ranks of equal `color` form a communicator, ordered by (key, rank). `split(0, rank())`
   /// is a duplicate, for another stream.

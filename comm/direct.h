@@ -43,22 +43,18 @@ class DirectCommunicator : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return group_.place.size(); }
+  /// What errors call the ranks, by rank, where these are part of a larger group.
+  void call_ranks(std::vector<int> names) { names_ = std::move(names); }
 
  protected:
   DirectCommunicator(int rank, double timeout_s, DirectGroup group);
   /// This rank's memory of kStagingBytes, within its PeerMemory. Called by the stream's thread.
   virtual std::byte* staging() = 0;
-  Visit::Who who(std::string_view what) const { return {rank_, what, timeout_s_}; }
+  Visit::Who who(std::string_view what) const { return {rank_, what, timeout_s_, names_}; }
   const DirectGroup& group() const { return group_; }
 
  private:
-  /// How the data that a rank posts is cut: into `count` pieces of `bytes`, of which each rank fetches one; the last may be shorter.
-  struct Pieces {
-    std::int64_t count, bytes, total_bytes;
-    std::int64_t begin(std::int64_t piece) const { return std::min(piece * bytes, total_bytes); }
-    std::int64_t size(std::int64_t piece) const { return begin(piece + 1) - begin(piece); }
-  };
-  class Meeting;
+  friend class DirectMeeting;
 
   void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) override;
   void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold how, void* scratch) override;
@@ -70,6 +66,7 @@ class DirectCommunicator : public Communicator {
   int rank_;
   double timeout_s_;
   DirectGroup group_;
+  std::vector<int> names_;
   std::vector<const std::byte*> parts_;
 };
 

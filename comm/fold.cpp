@@ -92,6 +92,7 @@ void fold(const FoldArgs& args) {
   ZS_CHECK(!args.parts.empty(), "a fold of no parts");
   const bool same = args.part_dtype == args.out_dtype;
   if (args.part_dtype == DType::bf16 && args.out_dtype == DType::f32) return fold_by_op<BFloat16, float, float>(args);
+  if (args.part_dtype == DType::f32 && args.out_dtype == DType::bf16) return fold_by_op<float, BFloat16, float>(args);
   if (same && args.part_dtype == DType::f32) return fold_by_op<float, float, float>(args);
   if (same && args.part_dtype == DType::bf16) return fold_by_op<BFloat16, BFloat16, float>(args);
   if (same && args.part_dtype == DType::f64) return fold_by_op<double, double, double>(args);

@@ -15,7 +15,7 @@ struct FoldArgs {
   DType part_dtype;
   const std::byte* start;  ///< (elems) of out_dtype; null: the fold starts with parts[0]
   std::byte* out;          ///< (elems)
-  DType out_dtype;         ///< part_dtype, or f32 where the parts are bf16
+  DType out_dtype;         ///< part_dtype; or f32 where the parts are bf16, or the other way round
   std::int64_t elems;
   ReduceOp op = ReduceOp::sum;
 };
@@ -26,5 +26,11 @@ void copy_bytes(void* to, const void* from, std::int64_t bytes);
 
 /// The same, past the caches where the processor can: spares reading what is overwritten, for results too large to stay in a cache anyway.
 void stream_bytes(void* to, const void* from, std::int64_t bytes);
+
+/// How a result of so many bytes is best written.
+inline auto copy_for(std::int64_t bytes) {
+  constexpr std::int64_t kStreamedFrom = std::int64_t{1} << 20;  // what is larger than a second-level cache
+  return bytes >= kStreamedFrom ? stream_bytes : copy_bytes;
+}
 
 }  // namespace zs

@@ -1,6 +1,7 @@
 #include <algorithm>
+#include <numeric>
 
-#include "comm/mpi_exchange.h"
+#include "comm/hier.h"
 #include "comm/world.h"
 
 namespace zs {
@@ -13,10 +14,12 @@ class IdleCommunicator final : public Communicator {
  public:
   struct Kind {
     const char* name;
-    Transport stands_for;
+    Wiring stands_for;
     std::shared_ptr<Allocator> arena;
   };
-  IdleCommunicator(int rank, int size, Kind kind) : rank_(rank), size_(size), kind_(std::move(kind)) {}
+  /// `ranks`: of the world.
+  IdleCommunicator(std::span<const int> ranks, int rank, Kind kind)
+      : rank_(rank), size_(static_cast<int>(ranks.size())), kind_(std::move(kind)), map_(hosts_of(ranks, kind_.stands_for)) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -24,15 +27,32 @@ class IdleCommunicator final : public Communicator {
   Allocator& arena() override { return *kind_.arena; }
   std::unique_ptr<Communicator> split(int color, int key) override {
     ZS_CHECK(color == 0 && key == rank_, "split({}, {}) on rank {}: this communicator can only be duplicated", color, key, rank_);
-    return std::make_unique<IdleCommunicator>(rank_, size_, kind_);
+    return std::make_unique<IdleCommunicator>(*this);
   }
+  IdleCommunicator(const IdleCommunicator& other) : rank_(other.rank_), size_(other.size_), kind_(other.kind_), map_(other.map_) {}
 
  private:
+  static HostMap hosts_of(std::span<const int> ranks, const Wiring& wiring) {
+    std::vector<int> hosts(ranks.size());
+    for (std::size_t i = 0; i < ranks.size() && !wiring.hosts.empty(); ++i) hosts[i] = wiring.hosts[static_cast<std::size_t>(ranks[i])];
+    return HostMap(hosts);
+  }
+  /// What carries this group's sums.
+  Transport sums_by() const {
+    const Transport transport = kind_.stands_for.transport;
+    if (transport != Transport::hier) return transport;
+    if (map_.is_one_host()) return Transport::shm;
+    return map_.is_one_rank_each() || kind_.stands_for.sums_in_rank_order ? Transport::mpi : Transport::hier;
+  }
   std::int64_t reduce_scatter_scratch_bytes(const Buffer& full) const override {
-    return kind_.stands_for == Transport::mpi ? mpi_reduce_scatter_scratch_bytes(size_, full) : 0;
+    const Transport transport = sums_by();
+    if (transport == Transport::hier) return hier_reduce_scatter_scratch_bytes(map_, full);
+    return transport == Transport::mpi ? mpi_reduce_scatter_scratch_bytes(size_, full) : 0;
   }
   std::int64_t all_reduce_scratch_bytes(const Buffer& data) const override {
-    return kind_.stands_for == Transport::mpi ? mpi_all_reduce_scratch_bytes(rank_, size_, data) : 0;
+    const Transport transport = sums_by();
+    if (transport == Transport::hier) return hier_all_reduce_scratch_bytes(map_, data);
+    return transport == Transport::mpi ? mpi_all_reduce_scratch_bytes(rank_, size_, data) : 0;
   }
 
   void do_all_gather(const OpTag&, Buffer, Buffer) override {}
@@ -44,18 +64,25 @@ class IdleCommunicator final : public Communicator {
 
   int rank_, size_;
   Kind kind_;
+  HostMap map_;
 };
+
+std::vector<int> everybody(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
 
 std::unique_ptr<Communicator> idle_group(std::span<const int> ranks, int self, const IdleCommunicator::Kind& kind) {
   const auto place = std::find(ranks.begin(), ranks.end(), self);
   ZS_CHECK(place != ranks.end(), "rank {} is not in the group it names", self);
-  return std::make_unique<IdleCommunicator>(static_cast<int>(place - ranks.begin()), static_cast<int>(ranks.size()), kind);
+  return std::make_unique<IdleCommunicator>(ranks, static_cast<int>(place - ranks.begin()), kind);
 }
 
 class MetaWorld final : public World {
  public:
-  MetaWorld(int rank, int size, Transport stands_for)
-      : rank_(rank), size_(size), kind_{"meta", stands_for, make_meta_allocator(kArenaRange)} {
+  MetaWorld(int rank, int size, Wiring stands_for)
+      : rank_(rank), size_(size), kind_{"meta", std::move(stands_for), make_meta_allocator(kArenaRange)} {
     ZS_CHECK(rank >= 0 && rank < size, "rank {} of a meta world of {}", rank, size);
   }
 
@@ -64,7 +91,7 @@ class MetaWorld final : public World {
   int local_rank() const override { return rank_; }
   int local_size() const override { return size_; }
   std::string transport() const override { return kind_.name; }
-  std::unique_ptr<Communicator> communicator() override { return std::make_unique<IdleCommunicator>(rank_, size_, kind_); }
+  std::unique_ptr<Communicator> communicator() override { return group(everybody(size_)); }
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override { return idle_group(ranks, rank_, kind_); }
   Agreement agree(int code, const std::string& message) override {
     return code == 0 ? Agreement{} : Agreement{code, message.substr(0, 1000), rank_};
@@ -84,26 +111,34 @@ class NullWorld final : public World {
   int size() const override { return real_.size(); }
   int local_rank() const override { return real_.local_rank(); }
   int local_size() const override { return real_.local_size(); }
+  std::vector<int> hosts() const override { return real_.hosts(); }
   std::string transport() const override { return kind_.name; }
-  std::unique_ptr<Communicator> communicator() override { return std::make_unique<IdleCommunicator>(rank(), size(), kind_); }
+  std::unique_ptr<Communicator> communicator() override { return group(everybody(size())); }
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override { return idle_group(ranks, rank(), kind_); }
   Agreement agree(int code, const std::string& message) override { return real_.agree(code, message); }
   void abort(int code) noexcept override { real_.abort(code); }
 
  private:
   World& real_;
-  IdleCommunicator::Kind kind_{"null", Transport::local, make_cpu_allocator()};
+  IdleCommunicator::Kind kind_{"null", {}, make_cpu_allocator()};
 };
 
 }  // namespace
 
 Transport transport_of(const World& world) {
   const std::string name = world.transport();
-  return name == "mpi" ? Transport::mpi : name == "shm" ? Transport::shm : Transport::local;
+  return name == "mpi" ? Transport::mpi : name == "shm" ? Transport::shm : name == "hier" ? Transport::hier : Transport::local;
 }
 
-std::unique_ptr<World> make_meta_world(int rank, int size, Transport stands_for) {
-  return std::make_unique<MetaWorld>(rank, size, stands_for);
+std::string describe_transport(const World& world) {
+  const std::string name = world.transport();
+  return name == "hier" ? fmt::format("hier (shm inside {} hosts, mpi across)", HostMap(world.hosts()).hosts()) : name;
+}
+
+Wiring wiring_of(const World& world) { return {transport_of(world), world.hosts(), world.sums_in_rank_order()}; }
+
+std::unique_ptr<World> make_meta_world(int rank, int size, Wiring stands_for) {
+  return std::make_unique<MetaWorld>(rank, size, std::move(stands_for));
 }
 
 std::unique_ptr<World> make_null_world(World& real) { return std::make_unique<NullWorld>(real); }

@@ -1,40 +1,9 @@
 #include <algorithm>
 
-#include "comm/mpi_world.h"
+#include "comm/mpi_communicator.h"
 
 namespace zs {
 namespace {
-
-class MpiCommunicator final : public Communicator {
- public:
-  MpiCommunicator(MPI_Comm comm, const WorldOptions& options, std::shared_ptr<Allocator> arena)
-      : options_(options), arena_(std::move(arena)), exchange_(comm, options.timeout_s) {}
-
-  int rank() const override { return exchange_.rank(); }
-  int size() const override { return exchange_.size(); }
-  const char* transport() const override { return "mpi"; }
-  Allocator& arena() override { return *arena_; }
-  std::unique_ptr<Communicator> split(int color, int key) override {
-    MPI_Comm part = MPI_COMM_NULL;
-    check_mpi(MPI_Comm_split(exchange_.comm(), color, key, &part), "MPI_Comm_split");
-    return std::make_unique<MpiCommunicator>(part, options_, arena_);
-  }
-
- private:
-  std::int64_t reduce_scatter_scratch_bytes(const Buffer& full) const override { return mpi_reduce_scatter_scratch_bytes(size(), full); }
-  std::int64_t all_reduce_scratch_bytes(const Buffer& data) const override { return mpi_all_reduce_scratch_bytes(rank(), size(), data); }
-
-  void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) override;
-  void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold how, void* scratch) override;
-  void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) override;
-  void do_broadcast(const OpTag& tag, Buffer data, int root) override;
-  void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) override;
-  void do_barrier(const OpTag& tag) override;
-
-  WorldOptions options_;
-  std::shared_ptr<Allocator> arena_;
-  MpiExchange exchange_;
-};
 
 /// Small data: everybody gets everything and folds it.
 bool is_one_round(const Buffer& data) { return data.bytes() <= MpiExchange::kInlineBytes; }
@@ -46,6 +15,12 @@ std::int64_t share_begin(std::int64_t elems, int part, int size) {
 }
 
 std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
+
+}  // namespace
+
+std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) {
+  return std::make_unique<MpiCommunicator>(split_off(color, key), options_, arena_);
+}
 
 void MpiCommunicator::do_all_gather(const OpTag& tag, Buffer shard, Buffer full) {
   const std::int64_t bytes = shard.bytes();
@@ -104,8 +79,6 @@ void MpiCommunicator::do_barrier(const OpTag& tag) {
   exchange_.run(tag);
 }
 
-}  // namespace
-
 std::int64_t mpi_reduce_scatter_scratch_bytes(int ranks, const Buffer& full) {
   return MpiExchange::scratch_bytes(ranks, full.bytes() / ranks);
 }
@@ -114,10 +87,6 @@ std::int64_t mpi_all_reduce_scratch_bytes(int rank, int ranks, const Buffer& dat
   if (is_one_round(data)) return MpiExchange::scratch_bytes(ranks, data.bytes());
   const std::int64_t share = share_begin(data.elems, rank + 1, ranks) - share_begin(data.elems, rank, ranks);
   return MpiExchange::scratch_bytes(ranks, share * size_of(data.dtype));
-}
-
-std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm comm, const WorldOptions& options, std::shared_ptr<Allocator> arena) {
-  return std::make_unique<MpiCommunicator>(comm, options, std::move(arena));
 }
 
 }  // namespace zs

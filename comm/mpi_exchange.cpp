@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace zs {
 namespace {
 
 constexpr int kFirstTag = 1, kChunkTag = 2;  // messages of one pair and tag do not overtake each other
 constexpr double kAbandonTimeout_s = 1;
+constexpr int kPausesBetweenChecks = 200;  // of whether those that are waited for are alive
 
 std::int64_t chunks_in(std::int64_t bytes, std::int64_t chunk_bytes) { return (bytes + chunk_bytes - 1) / chunk_bytes; }
 
@@ -55,6 +57,26 @@ MpiExchange::~MpiExchange() {
   if (MPI_Finalized(&finalized) == MPI_SUCCESS && !finalized && MPI_Comm_free(&comm_) != MPI_SUCCESS) comm_ = MPI_COMM_NULL;
 }
 
+MPI_Comm MpiExchange::split_off(int color, int key) const {
+  MPI_Comm part = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(comm_, color, key, &part), "MPI_Comm_split");
+  return part;
+}
+
+std::vector<int> MpiExchange::ranks_of(MPI_Comm part) const {
+  MPI_Group whole = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
+  check_mpi(MPI_Comm_group(comm_, &whole), "MPI_Comm_group");
+  check_mpi(MPI_Comm_group(part, &some), "MPI_Comm_group");
+  int count = 0;
+  check_mpi(MPI_Group_size(some, &count), "MPI_Group_size");
+  std::vector<int> numbers(static_cast<std::size_t>(count)), ranks(numbers.size());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  check_mpi(MPI_Group_translate_ranks(some, count, numbers.data(), whole, ranks.data()), "MPI_Group_translate_ranks");
+  check_mpi(MPI_Group_free(&some), "MPI_Group_free");
+  check_mpi(MPI_Group_free(&whole), "MPI_Group_free");
+  return ranks;
+}
+
 std::span<MpiExchange::Peer> MpiExchange::prepare() {
   std::fill(peers_.begin(), peers_.end(), Peer{});
   return peers_;
@@ -94,13 +116,14 @@ void MpiExchange::start() {
     if (small) copy_bytes(message + sizeof tag_, at(peer).send, at(peer).send_bytes);
     const auto bytes = static_cast<int>(sizeof tag_) + static_cast<int>(small ? at(peer).send_bytes : 0);
     check_mpi(MPI_Isend(message, bytes, MPI_BYTE, peer, kFirstTag, comm_, &request(first_out, peer)), "MPI_Isend");
+    sent_bytes_.fetch_add(at(peer).send_bytes, std::memory_order_relaxed);
     if (!small) pump_sends(peer);
   }
 }
 
 void MpiExchange::poll_to_the_end() {
   Patience patience(timeout_s_);
-  for (;;) {
+  for (int pauses = 1;; ++pauses) {
     int count = 0;
     check_mpi(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), MPI_STATUSES_IGNORE),
               "MPI_Testsome");
@@ -108,9 +131,12 @@ void MpiExchange::poll_to_the_end() {
     for (int i = 0; i < count; ++i) completed(indices_[static_cast<std::size_t>(i)]);
     if (count > 0) {
       patience.restart();
+      pauses = 0;
     } else if (!patience.pause()) {
-      throw Error(ExitCode::peer_lost, fmt::format("rank {}: {} waited {:g} s for rank {}", rank_, tag_.text(), timeout_s_, waited_for()));
+      throw Error(ExitCode::peer_lost,
+                  fmt::format("rank {}: {} waited {:g} s for rank {}", rank_, tag_.text(), timeout_s_, list_of(waited_for())));
     }
+    if (pauses % kPausesBetweenChecks == kPausesBetweenChecks - 1) check_for_the_dead();
   }
 }
 
@@ -194,7 +220,15 @@ std::byte* MpiExchange::destination(int peer, std::int64_t chunk) {
   return static_cast<std::byte*>(folding_->scratch) + (chunk % kSlots * (size_ - 1) + peer - (peer > rank_ ? 1 : 0)) * room;
 }
 
-std::string MpiExchange::waited_for() const {
+void MpiExchange::check_for_the_dead() const {
+  if (!has_died_) return;
+  for (const int rank : waited_for()) {
+    if (!has_died_(rank)) continue;
+    throw Error(ExitCode::peer_lost, fmt::format("rank {}: {} waited for rank {}, whose process has ended", rank_, tag_.text(), rank));
+  }
+}
+
+std::vector<int> MpiExchange::waited_for() const {
   std::vector<int> ranks;
   for (int peer = 0; peer < size_; ++peer) {
     const auto pending = [&](int lane) { return requests_[static_cast<std::size_t>(lane * size_ + peer)] != MPI_REQUEST_NULL; };
@@ -204,7 +238,7 @@ std::string MpiExchange::waited_for() const {
     const auto pending = [&](int lane) { return requests_[static_cast<std::size_t>(lane * size_ + peer)] != MPI_REQUEST_NULL; };
     if (pending(first_out) || pending(out_0) || pending(out_1)) ranks.push_back(peer);
   }
-  return list_of(ranks);
+  return ranks;
 }
 
 /// After a failure: takes the receives back, so that nothing writes into buffers any more. Sends cannot be taken back; those that

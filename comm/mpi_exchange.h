@@ -3,6 +3,8 @@
 #include <mpi.h>
 
 #include <array>
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -63,9 +65,16 @@ class MpiExchange {
   MpiExchange(const MpiExchange&) = delete;
   MpiExchange& operator=(const MpiExchange&) = delete;
 
-  MPI_Comm comm() const { return comm_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
+  /// `has_died` is asked now and then about a rank that is waited for: whether it can never come.
+  void watch(std::function<bool(int)> has_died) { has_died_ = std::move(has_died); }
+  /// Collective, blocks the host: the communicator of those that name the same color, ordered by (key, rank).
+  MPI_Comm split_off(int color, int key) const;
+  /// This communicator's ranks of those of `part`, which was split off it.
+  std::vector<int> ranks_of(MPI_Comm part) const;
+  /// Payload handed to MPI so far. Any thread.
+  std::int64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
 
   /// One entry a rank, cleared; filled by the caller before each run.
   std::span<Peer> prepare();
@@ -89,7 +98,8 @@ class MpiExchange {
   void fold_what_is_complete();
   bool chunk_is_complete(int peer, std::int64_t chunk);
   std::byte* destination(int peer, std::int64_t chunk);
-  std::string waited_for() const;
+  std::vector<int> waited_for() const;
+  void check_for_the_dead() const;
   void abandon() noexcept;
 
   MPI_Request& request(Lane lane, int peer) { return requests_[static_cast<std::size_t>(lane * size_ + peer)]; }
@@ -100,7 +110,9 @@ class MpiExchange {
   MPI_Comm comm_;
   double timeout_s_;
   int rank_ = 0, size_ = 0;
+  std::function<bool(int)> has_died_;
   bool has_failed_ = false;
+  std::atomic<std::int64_t> sent_bytes_{0};
   std::vector<std::byte> incoming_, outgoing_;  // first messages, by peer
 
   // of the operation that runs

@@ -5,6 +5,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "comm/host_map.h"
+#include "comm/mpi_communicator.h"
+
 namespace zs {
 namespace {
 
@@ -22,7 +25,19 @@ MpiWorld::MpiWorld(MPI_Comm root, const WorldOptions& options, bool finalizes)
   check_mpi(MPI_Comm_split_type(root, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &host), "MPI_Comm_split_type");
   check_mpi(MPI_Comm_rank(host, &local_rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(host, &local_size_), "MPI_Comm_size");
+  hosts_ = find_hosts(host);
   check_mpi(MPI_Comm_free(&host), "MPI_Comm_free");
+}
+
+/// By the lowest rank of each.
+std::vector<int> MpiWorld::find_hosts(MPI_Comm host) {
+  std::vector<int> hosts(static_cast<std::size_t>(size()));
+  int& own = hosts[static_cast<std::size_t>(rank())] = rank();
+  check_mpi(MPI_Bcast(&own, 1, MPI_INT, 0, host), "MPI_Bcast");
+  exchange(std::as_writable_bytes(std::span(hosts)));
+  const HostMap map(hosts);
+  for (int r = 0; r < size(); ++r) hosts[static_cast<std::size_t>(r)] = map.host_of(r);
+  return hosts;
 }
 
 std::unique_ptr<Communicator> MpiWorld::group(std::span<const int> ranks) {
@@ -32,9 +47,7 @@ std::unique_ptr<Communicator> MpiWorld::group(std::span<const int> ranks) {
 }
 
 std::unique_ptr<Communicator> MpiWorld::split(int color, int key) {
-  MPI_Comm part = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split(root_->comm(), color, key, &part), "MPI_Comm_split");
-  return make_mpi_communicator(part, options_, arena_);
+  return std::make_unique<MpiCommunicator>(split_off(color, key), options_, arena_);
 }
 
 void MpiWorld::abort(int code) noexcept {

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "comm/mpi_exchange.h"
 #include "comm/world.h"
@@ -19,6 +20,7 @@ class MpiWorld final : public World {
   int size() const override { return root_->size(); }
   int local_rank() const override { return local_rank_; }
   int local_size() const override { return local_size_; }
+  std::vector<int> hosts() const override { return hosts_; }
   std::string transport() const override { return "mpi"; }
   std::unique_ptr<Communicator> communicator() override { return split(0, rank()); }
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override;
@@ -27,21 +29,24 @@ class MpiWorld final : public World {
 
   /// Collective, blocks the host: everybody gets everybody's bytes, in rank order; each has put its own in its place. Few bytes.
   void exchange(std::span<std::byte> all);
+  /// Has hosts() say so, before anything is made of it.
+  void call_hosts(std::vector<int> hosts) { hosts_ = std::move(hosts); }
+  /// Collective, blocks the host: the MPI communicator of those that name the same color, ordered by (key, rank).
+  MPI_Comm split_off(int color, int key) const { return root_->split_off(color, key); }
 
  private:
   std::unique_ptr<Communicator> split(int color, int key);
+  std::vector<int> find_hosts(MPI_Comm host);
 
   WorldOptions options_;
   std::shared_ptr<Allocator> arena_ = make_cpu_allocator();
   std::unique_ptr<MpiExchange> root_;  // host thread only
   bool finalizes_;
   int local_rank_ = 0, local_size_ = 1;
+  std::vector<int> hosts_;
 };
 
 /// What make_mpi_world makes.
 std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options);
-
-/// Takes the communicator over.
-std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm comm, const WorldOptions& options, std::shared_ptr<Allocator> arena);
 
 }  // namespace zs

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -69,6 +70,7 @@ class Visit {
     int rank;
     std::string_view what;
     double timeout_s;
+    std::span<const int> names = {};  ///< of the ranks, in errors; none: their numbers
   };
 
   /// Stores `value` in this rank's `post`, and waits until all ranks have posted. Then everybody's posts may be read; buffers
@@ -100,6 +102,8 @@ class Visit {
   bool all_have(Counter counter) const;
   std::vector<int> missing(Counter counter) const;
   void check_for_the_dead(Counter counter) const;
+  int name_of(int rank) const { return who_.names.empty() ? rank : who_.names[static_cast<std::size_t>(rank)]; }
+  std::string names_of(const std::vector<int>& ranks) const;
   void give_up() noexcept;
 
   MeetingPlace& place_;

@@ -116,10 +116,11 @@ void ShmMemory::map_peers(std::span<const ShmInvitation> invitations) {
     const ShmInvitation& theirs = invitations[r];
     const std::string path = fmt::format("/proc/{}/fd/{}", theirs.pid, theirs.fd);
     const Descriptor file{open(path.c_str(), O_RDWR | O_CLOEXEC)};
-    if (file.fd < 0) throw failure(fmt::format("opening rank {}'s memory, {}", r, path), errno);
+    if (file.fd < 0) throw failure(fmt::format("opening the memory of this host's rank {}, {}", r, path), errno);
     Peer& peer = peers_[r];
-    peer.memory = {map_file(file.fd, theirs.bytes, fmt::format("mapping rank {}'s memory", r)), theirs.bytes};
-    if (head(static_cast<int>(r)).nonce != theirs.nonce) throw failure(fmt::format("{} is not rank {}'s memory", path, r), ESTALE);
+    peer.memory = {map_file(file.fd, theirs.bytes, fmt::format("mapping the memory of this host's rank {}", r)), theirs.bytes};
+    if (head(static_cast<int>(r)).nonce != theirs.nonce)
+      throw failure(fmt::format("{} is not the memory of this host's rank {}", path, r), ESTALE);
     peer.process.fd = static_cast<int>(
         syscall(SYS_pidfd_open, static_cast<pid_t>(theirs.pid), 0));  // without it a death is noticed by the deadline alone
   }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "comm/communicator.h"
 
@@ -20,6 +21,10 @@ class World {
   virtual int local_rank() const = 0;
   virtual int local_size() const = 0;
   virtual std::string transport() const = 0;
+  /// The host of each rank, numbered from 0 in the order of their first ranks.
+  virtual std::vector<int> hosts() const { return std::vector<int>(static_cast<std::size_t>(size())); }
+  /// WorldOptions::sums_in_rank_order, where it makes a difference.
+  virtual bool sums_in_rank_order() const { return false; }
   /// Memory that can be communicated without a copy, for devices of this rank to draw on (DeviceOptions::memory); null where ordinary
   /// memory is as good. Outlives communicators and devices.
   virtual Allocator* arena() { return nullptr; }
@@ -45,7 +50,8 @@ class World {
 };
 
 struct WorldOptions {
-  double timeout_s = 300;  ///< longest wait for a peer inside one operation
+  double timeout_s = 300;           ///< longest wait for a peer inside one operation
+  bool sums_in_rank_order = false;  ///< over all ranks of a group, one after the other, also where hosts could sum up first
 };
 
 /// One rank, no transport, no copies where input and output are the same buffer.
@@ -56,11 +62,13 @@ std::unique_ptr<World> make_single_world(const WorldOptions& options);
 /// hanging in MPI_Finalize. Only one exists in a process. Where the program has initialised MPI itself, it finalises it too.
 std::unique_ptr<World> make_mpi_world(const WorldOptions& options);
 
-/// What of "auto", "mpi" and "shm" `wanted` and ZSHARD_TRANSPORT come to; Error(usage) for anything else.
+/// What of "auto", "hier", "shm" and "mpi" `wanted` and the environment variable ZSHARD_TRANSPORT come to; Error(usage) for anything else,
+/// and where ZSHARD_HOSTS_OF makes no sense for a transport that asks it.
 std::string chosen_transport(std::string_view wanted);
-/// The same over the transport that is `wanted`: "mpi"; "shm", shared memory between the processes of one host; or "auto", what the
-/// environment variable ZSHARD_TRANSPORT says, else shm where several ranks are all on one host, else mpi. Where shared memory cannot be
-/// had on every rank, all use mpi, and rank 0 says so in one line.
+/// The same over the transport that is `wanted`. "hier": chosen for every group by where its ranks are; shared memory, "shm", where all are
+/// on one host, messages, "mpi", where each is alone on its own, and both in their places where there are several hosts with several ranks.
+/// "auto" is what ZSHARD_TRANSPORT says, else hier; for a single rank mpi. The transport() of a hier world is the name of what it came to
+/// for all ranks. Where shared memory cannot be had on every rank, all use mpi, and rank 0 says so in one line.
 std::unique_ptr<World> make_process_world(const WorldOptions& options, std::string_view wanted = "auto");
 
 /// `ranks` threads of this process as ranks: runs `body(world)` on each and returns when all have ended. The first exception
@@ -68,14 +76,26 @@ std::unique_ptr<World> make_process_world(const WorldOptions& options, std::stri
 void run_local_world(int ranks, const WorldOptions& options, const std::function<void(World&)>& body);
 
 /// What moves the bytes between ranks.
-enum class Transport : std::uint8_t { local, mpi, shm };
+enum class Transport : std::uint8_t { local, mpi, shm, hier };
+/// For people: "hier (shm inside 2 hosts, mpi across)", else the name alone.
+std::string describe_transport(const World& world);
 /// What `World::transport()` says; local where that is a world without peers.
 Transport transport_of(const World& world);
+
+/// What the scratch of a world's operations depends on.
+struct Wiring {
+  Transport transport = Transport::local;
+  std::vector<int> hosts = {};  ///< of each rank, for hier
+  bool sums_in_rank_order = false;
+};
+
+/// What a meta world needs to stand for `world`.
+Wiring wiring_of(const World& world);
 
 /// A rank that is said to be `rank` of `size`, for the meta device: operations are declared and checked, nothing moves. Their scratch is
 /// that of the transport which this world stands for. Nobody knows the other ranks' colours, so `split` only makes duplicates (0, rank);
 /// `group` makes any group.
-std::unique_ptr<World> make_meta_world(int rank, int size, Transport stands_for = Transport::local);
+std::unique_ptr<World> make_meta_world(int rank, int size, Wiring stands_for = {});
 
 /// The ranks of `real`, which must outlive it, whose collectives move nothing and wait for nobody, so that what they write keeps what it
 /// held: for finding out what a step takes without communication. Like the meta world's, its communicators can only be duplicated.

@@ -178,7 +178,7 @@ void check_rest(ConfigDraft& draft) {
       c.data.validation.empty() && c.data.validation_fraction == 0)
     draft.report("run.validate_every", "run.validate_every is set, but there is no validation data",
                  "set data.validation or data.validation_fraction, or run.validate_every = 0");
-  if (are_good(draft, {"comm.transport", "comm.ranks"}) && (c.comm.transport == "mpi" || c.comm.transport == "shm") && c.comm.ranks != 1)
+  if (are_good(draft, {"comm.transport", "comm.ranks"}) && c.comm.transport != "auto" && c.comm.transport != "local" && c.comm.ranks != 1)
     draft.report("comm.ranks", fmt::format("comm.ranks {} does not go with comm.transport = \"{}\"", c.comm.ranks, c.comm.transport),
                  "use mpirun -np, or comm.transport = \"local\"");
 }

@@ -125,7 +125,8 @@ int launch(const CommandLine& line, const char* program) {
   const zs::Launch kind = zs::detect_launch();
   Loaded loaded = load(line, program);
   check_ranks_source(loaded, kind);
-  const zs::WorldOptions options{.timeout_s = loaded.job.config.comm.timeout_s};
+  const zs::Config& config = loaded.job.config;
+  const zs::WorldOptions options{.timeout_s = config.comm.timeout_s, .sums_in_rank_order = config.train.deterministic};
   if (kind == zs::Launch::mpirun) {
     const auto world = zs::make_process_world(options, transport_for(loaded));
     return run_process(*world, loaded);

@@ -88,6 +88,8 @@ bool is_possible(const MemoryDemand& demand, int ranks) {
 void move_to(MemoryDemand& demand, int ranks, int local_ranks) {
   demand.plan.rank = 0;
   demand.plan.ranks = ranks;
+  demand.plan.hosts.clear();
+  for (int r = 0; r < ranks && ranks > local_ranks; ++r) demand.plan.hosts.push_back(r / local_ranks);
   demand.local_ranks = local_ranks;
 }
 
@@ -129,7 +131,7 @@ Changes more_hosts(const MemoryDemand& demand) {
     if (!is_possible(demand, ranks)) continue;
     changes.push_back(change(demand, fmt::format("use {} hosts like this one, {} ranks in all", more, ranks)));
     move_to(changes.back().demand, ranks, demand.local_ranks);
-    changes.back().demand.plan.transport = Transport::mpi;
+    changes.back().demand.plan.transport = demand.local_ranks > 1 ? Transport::hier : Transport::mpi;
   }
   return changes;
 }

@@ -77,7 +77,7 @@ class MetaRun {
  public:
   MetaRun(const Config& config, const PlanOptions& options)
       : device_(Device::create(DeviceKind::meta, {.threads = options.threads, .cpus = {}, .slab_bytes = Pool::kGrowingSlab})),
-        world_(make_meta_world(options.rank, options.ranks, options.transport)),
+        world_(make_meta_world(options.rank, options.ranks, {options.transport, options.hosts, options.sums_in_rank_order})),
         read_(no_samples(config)) {
     device_->trace().start();
   }
@@ -156,7 +156,12 @@ void plan_step(TrainPlan& plan, MetaRun& run) {
 }  // namespace
 
 PlanOptions plan_options(const World& world, int threads) {
-  return {.rank = world.rank(), .ranks = world.size(), .threads = threads, .transport = transport_of(world)};
+  return {.rank = world.rank(),
+          .ranks = world.size(),
+          .threads = threads,
+          .transport = transport_of(world),
+          .hosts = world.hosts(),
+          .sums_in_rank_order = world.sums_in_rank_order()};
 }
 
 TrainPlan make_plan(const Config& config, const PlanOptions& options) {

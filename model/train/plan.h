@@ -43,6 +43,8 @@ struct PlanOptions {
   int rank = 0, ranks = 1;
   int threads = 1;  ///< of the compute stream: kernels may need scratch for each
   Transport transport = Transport::local;
+  std::vector<int> hosts = {};  ///< of each rank; none: one for all
+  bool sums_in_rank_order = false;
   /// Else the trace of a step leaves out the micro-batches that find the memory as the one before did, but for the last: they would do
   /// the same. The bytes are the same.
   bool has_every_micro_batch = false;

@@ -120,6 +120,7 @@ MemoryDemand Trainer::memory_demand() const {
   MemoryDemand demand{config_, plan_options(world_, share_.threads), world_.local_size()};
   if (planned_ranks() != world_.size()) {  // a dry run for ranks that it has not got
     demand.plan.ranks = demand.local_ranks = planned_ranks();
+    demand.plan.hosts.clear();
   }
   return demand;
 }
@@ -184,7 +185,7 @@ void Trainer::take_up_run() {
 void Trainer::print_header() const {
   const MemoryLimit limit = memory_limit_bytes();
   fmt::print("zshard {}: {}, {} ({} each), cpu {}, transport {}, memory limit {} ({})\n", version(), format_number(world_.size(), "rank"),
-             share_.description, format_number(share_.threads, "thread"), cpu_isa(), world_.transport(), format_bytes(limit.bytes),
+             share_.description, format_number(share_.threads, "thread"), cpu_isa(), describe_transport(world_), format_bytes(limit.bytes),
              limit.source);
   if (job_.dry_run) {
     fmt::print("{}\n{}", describe(plan_, config_, planned_ranks(), job_.full_plan),

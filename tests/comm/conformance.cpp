@@ -9,6 +9,7 @@
 
 #include "comm/mesh.h"
 #include "tests/comm/arrays.h"
+#include "tests/comm/host_cases.h"
 
 namespace zs::test {
 namespace {
@@ -78,47 +79,6 @@ void reduce_scatter_sums(World& world, Device& device) {
   reduce_scatter_of<float, float>(*comm, stream);
   reduce_scatter_of<BFloat16, float>(*comm, stream);
   reduce_scatter_of<BFloat16, BFloat16>(*comm, stream);
-}
-
-template <class T, class Out>
-void fold_order_of(Communicator& comm, Stream& stream, std::int64_t n) {
-  Array<T> full(comm, n * comm.size());
-  Array<Out> shard(comm, n), accumulator(comm, n);
-  full.fill([&](std::int64_t i) { return T(real(comm.rank(), i)); });
-  accumulator.fill([&](std::int64_t i) { return Out(real(99, i)); });
-  comm.reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), Fold::overwrite);
-  comm.reduce_scatter(stream, "unit", full.buffer(), accumulator.buffer(), Fold::accumulate);
-  stream.synchronize();
-  const auto part = [&](int r, std::int64_t i) { return static_cast<float>(T(real(r, comm.rank() * n + i))); };
-  shard.expect_is("order of the sum", comm.rank(), [&](std::int64_t i) {
-    float sum = part(0, i);
-    for (int r = 1; r < comm.size(); ++r) sum += part(r, i);
-    return Out(sum);
-  });
-  accumulator.expect_is("order of the sum onto an accumulator", comm.rank(), [&](std::int64_t i) {
-    float sum = static_cast<float>(Out(real(99, i)));
-    for (int r = 0; r < comm.size(); ++r) sum += part(r, i);
-    return Out(sum);
-  });
-}
-
-void sums_are_folded_in_rank_order(World& world, Device& device) {
-  const auto comm = world.communicator();
-  Stream& stream = device.stream(StreamRole::reduce);
-  for (const std::int64_t n : {5, 20'001}) {
-    fold_order_of<float, float>(*comm, stream, n);
-    fold_order_of<BFloat16, float>(*comm, stream, n);
-    fold_order_of<BFloat16, BFloat16>(*comm, stream, n);
-    Array<float> data(*comm, n);
-    data.fill([&](std::int64_t i) { return real(comm->rank(), i); });
-    comm->all_reduce(stream, "unit", data.buffer(), ReduceOp::sum);
-    stream.synchronize();
-    data.expect_is("order of all_reduce", comm->rank(), [&](std::int64_t i) {
-      float sum = real(0, i);
-      for (int r = 1; r < comm->size(); ++r) sum += real(r, i);
-      return sum;
-    });
-  }
 }
 
 template <class T>
@@ -359,13 +319,13 @@ void scratch_is_counted_and_planned(World& world, Device& device) {
   const auto real = reduced_bytes(world, device);
   const auto meta = Device::create(DeviceKind::meta, {});
   const Transport transport = transport_of(world);
-  const auto planned = reduced_bytes(*make_meta_world(world.rank(), world.size(), transport), *meta);
+  const auto planned = reduced_bytes(*make_meta_world(world.rank(), world.size(), wiring_of(world)), *meta);
   for (const auto& [name, bytes] : real) {
     const auto found = planned.find(name);
     expect(found != planned.end() && found->second == bytes, "{} bytes of {} on rank {}, planned {}", bytes, name, world.rank(),
            found == planned.end() ? 0 : found->second);
   }
-  const bool folds_in_scratch = transport == Transport::mpi && world.size() > 1;
+  const bool folds_in_scratch = (transport == Transport::mpi || transport == Transport::hier) && world.size() > 1;
   expect(real.contains("scratch") == folds_in_scratch && planned.size() == real.size(), "scratch on rank {}: {} labels here, {} planned",
          world.rank(), real.size(), planned.size());
 }
@@ -387,7 +347,8 @@ std::span<const ConformanceCase> operation_cases() {
   static constexpr ConformanceCase kCases[] = {
       {"all_gather concatenates", all_gather_concatenates},
       {"reduce_scatter sums", reduce_scatter_sums},
-      {"sums are folded in rank order", sums_are_folded_in_rank_order},
+      {"sums are folded in the transport's order", sums_are_folded_in_the_transports_order},
+      {"messages carry what they must", messages_carry_what_they_must},
       {"all_reduce reduces", all_reduce_reduces},
       {"a NaN of any rank wins", a_nan_of_any_rank_wins},
       {"long buffers move in chunks", long_buffers_move_in_chunks},

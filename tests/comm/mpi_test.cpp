@@ -1,6 +1,7 @@
 // The conformance cases over processes, run by mpirun: TRANSPORT [MODE]. Exit 0: all passed. Modes: none; lost, a peer that never comes;
 // abort, rank 0 ends the job with 42 while the others wait; late, the last rank does not come to the end of the job, which ends with 69;
-// killed, the last rank is killed and the others must notice by themselves; refused, the last rank gets no shared memory and all use mpi.
+// ordered, sums over all ranks one after the other; killed, the last rank is killed and the others must notice by themselves; refused, the
+// last rank gets no shared memory and all use mpi.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -9,6 +10,7 @@
 #include <string_view>
 #include <thread>
 
+#include "comm/host_map.h"
 #include "comm/mpi_exchange.h"
 #include "tests/comm/arrays.h"
 #include "tests/comm/conformance.h"
@@ -31,6 +33,11 @@ void run_cases(World& world, std::span<const ConformanceCase> cases) {
     }
     if (code != 0) throw std::runtime_error(std::string(one.name) + ": " + message);
   }
+}
+
+std::string hier_comes_to(const World& world) {
+  const HostMap map(world.hosts());
+  return map.is_one_host() ? "shm" : map.is_one_rank_each() ? "mpi" : "hier";
 }
 
 void wait_for_ever(World& world) {
@@ -72,11 +79,11 @@ void refuse_shared_memory() {
 }
 
 int run(std::string_view transport, std::string_view mode) {
-  const double timeout_s = mode == "" ? 60 : mode == "abort" || mode == "killed" ? 30 : 1.5;
+  const double timeout_s = mode == "" || mode == "ordered" ? 60 : mode == "abort" || mode == "killed" ? 30 : 1.5;
   if (mode == "refused") refuse_shared_memory();
-  const auto world = make_process_world({timeout_s}, transport);
+  const auto world = make_process_world({timeout_s, mode == "ordered"}, transport);
   try {
-    const std::string_view expected = mode == "refused" ? "mpi" : transport;
+    const std::string expected = mode == "refused" ? "mpi" : transport == "hier" ? hier_comes_to(*world) : std::string(transport);
     expect(world->transport() == expected, "transport {} instead of {}", world->transport(), expected);
     if (mode == "lost") {
       const auto device = Device::create(DeviceKind::cpu, {});
@@ -94,7 +101,7 @@ int run(std::string_view transport, std::string_view mode) {
       wait_for_ever(*world);
     } else {
       run_cases(*world, mode == "refused" ? operation_cases().first(1) : operation_cases());
-      if (world->size() > 1 && mode == "") run_cases(*world, disagreement_cases());
+      if (world->size() > 1 && mode != "refused") run_cases(*world, disagreement_cases());
     }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d: %s\n", world->rank(), error.what());

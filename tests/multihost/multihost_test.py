@@ -36,16 +36,17 @@ def left_running(hosts):
     return [f"still running on {name}: {hosts.pids(name)}" for name in hosts.names if hosts.pids(name)]
 
 
-def same_bits_case(report, train, hosts, ranks_each):
+def same_bits_case(report, train, hosts, ranks_each, *placement):
     ranks = ranks_each * len(hosts.names)
     with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
         wanted = harness.weights_hash(reference(train, folder, ranks).out)
     with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
         options = train_options(folder, train__steps=4, train__deterministic=True)
-        result = harness.run(hosts.mpirun(ranks_each, [train, *options]), timeout_s=240, cwd=folder)
+        result = harness.run(hosts.mpirun(ranks_each, [train, *options], *placement), timeout_s=240, cwd=folder)
         problems = [] if result.code == 0 and wanted and harness.weights_hash(result.out) == wanted else [f"exit 0 and weights {wanted} expected"]
-        problems += [] if f"{ranks} ranks" in result.out.partition("\n")[0] else [f"{ranks} ranks expected"]
-    report.case(f"{len(hosts.names)} hosts of {ranks_each} ranks over {hosts.rate}", problems + left_running(hosts), result)
+        transport = "transport mpi" if ranks_each == 1 else f"transport hier (shm inside {len(hosts.names)} hosts, mpi across)"
+        problems += [f"'{word}' expected" for word in (f"{ranks} ranks", transport) if word not in result.out.partition("\n")[0]]
+    report.case(f"{len(hosts.names)} hosts of {ranks_each} ranks over {hosts.rate} {' '.join(placement)}", problems + left_running(hosts), result)
 
 
 def when_it_trains(folder, act):
@@ -84,6 +85,7 @@ def main():
         with Hosts(2) as hosts:
             same_bits_case(report, train, hosts, 1)
             same_bits_case(report, train, hosts, 2)
+            same_bits_case(report, train, hosts, 2, "--map-by", "node")
         with Hosts(3, rate="20mbit") as hosts:
             same_bits_case(report, train, hosts, 1)
     except Unavailable as reason:

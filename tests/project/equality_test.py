@@ -13,7 +13,7 @@ import tiny_run
 
 STEPS = 4
 CUT_ONE_BY_ONE = {"shard__layout": "per_parameter", "shard__min_shard_bytes": 1024, "shard__dims": ["*.mlp.*.weight=1", "*embedding.weight=-1"]}
-# name, mpirun ranks (None: without mpirun), --set values, OMP_NUM_THREADS
+# name, mpirun ranks (None: without mpirun), --set values (in capitals: variables of the environment), OMP_NUM_THREADS
 REFERENCE = ("one rank without mpirun", None, {}, "1")
 VARIANTS = [
     *[(f"mpi, {n} ranks", n, {"comm__transport": "mpi"}, "1") for n in (1, 2, 3, 4, 8)],
@@ -30,6 +30,9 @@ VARIANTS = [
     *[(f"{transport}, 3 ranks, parameters cut one by one", 3, {"comm__transport": transport, **CUT_ONE_BY_ONE}, "1") for transport in ("mpi", "shm")],
     ("local, 8 ranks, nested, parameters cut one by one", None,
      {"comm__transport": "local", "comm__ranks": 8, "shard__strategy": "nested", "shard__group_size": 2, **CUT_ONE_BY_ONE}, "1"),
+    *[(f"hier, {hosts.count(',') + 1} ranks on hosts {hosts}{'' if not sets else ', nested'}", hosts.count(",") + 1,
+       {"comm__transport": "hier", "ZSHARD_HOSTS_OF": hosts, **sets}, "1")
+      for hosts, sets in (("0,0,1", {}), ("0,1,1,0", {}), ("0,0,1,1", {"shard__strategy": "nested", "shard__group_size": 2}), ("0,1,0,1,2,0,0,0", {}))],
     ("local, 2 ranks, one unit", None, {"comm__transport": "local", "comm__ranks": 2, "shard__units": "model"}, "1"),
     ("one rank, 2 threads", None, {}, "2"),
     ("mpi, 2 ranks, 2 threads", 2, {"comm__transport": "mpi"}, "2"),
@@ -61,8 +64,11 @@ def outcome(train, ranks, sets, threads):
     """(loss column, grad_norm column, weights hash), or the failed result"""
     with tempfile.TemporaryDirectory(prefix="equality.") as folder:
         config = tiny_run.write_files(folder)
-        values = {"train__steps": STEPS, "train__deterministic": True, "run__sample_tokens": 0, **sets}
-        result = harness.run(harness.launch(ranks, [train, config, *tiny_run.options(**values)]), 90, cwd=folder, env={"OMP_NUM_THREADS": threads})
+        variables = {name: value for name, value in sets.items() if name.isupper()}
+        values = {"train__steps": STEPS, "train__deterministic": True, "run__sample_tokens": 0,
+                  **{name: value for name, value in sets.items() if name not in variables}}
+        result = harness.run(harness.launch(ranks, [train, config, *tiny_run.options(**values)]), 90, cwd=folder,
+                             env={"OMP_NUM_THREADS": threads, **variables})
         count = ranks or sets.get("comm__ranks", 1)
         if result.code != 0 or result.orphans or not says_what_it_uses(result.out, count, threads):
             return None, result
@@ -92,7 +98,7 @@ def main():
     train, quick = pathlib.Path(sys.argv[1]).resolve(), "--quick" in sys.argv[2:]
     harness.become_subreaper()
     report = harness.Report()
-    compare(train, REFERENCE, VARIANTS[1:3] + VARIANTS[6:7] if quick else VARIANTS, report)
+    compare(train, REFERENCE, VARIANTS[1:3] + VARIANTS[6:7] + [v for v in VARIANTS if v[0].startswith("hier, 4")][:1] if quick else VARIANTS, report)
     if not quick:
         compare(train, ("bf16, one rank without mpirun", None, BF16, "1"), BF16_VARIANTS, report)
     return report.exit_code()

@@ -102,6 +102,8 @@ CONFIGURATION = [
     Case("ranks do not divide the batch", CONFIG, sets=["train.global_batch=16"], says=["16", "3"], ranks=(3,)),
     Case("local ranks do not divide the batch", CONFIG, sets=["train.global_batch=16", "comm.ranks=3"], says=["16", "3"], ranks=(None,)),
     Case("a transport of the environment that there is not", USAGE, env={"ZSHARD_TRANSPORT": "pigeon"}, says=["pigeon", "ZSHARD_TRANSPORT"], ranks=(3,)),
+    Case("hosts that are not one a rank", USAGE, env={"ZSHARD_HOSTS_OF": "0,1"}, says=["0,1", "3 ranks", "ZSHARD_HOSTS_OF"], ranks=(3,)),
+    Case("hosts that are no numbers", USAGE, env={"ZSHARD_HOSTS_OF": "0,a,1"}, says=["0,a,1", "ZSHARD_HOSTS_OF"], ranks=(3,)),
     Case("transport local under mpirun", CONFIG, sets=["comm.transport=local"], says=["local", "mpirun"], ranks=(3,)),
     Case("a device this build has not", CONFIG, sets=["device=cuda"], says=["cuda", "cpu|auto"]),
     Case("several mistakes at once", CONFIG, sets=["train.stepz=4", "train.beta2=7", "model.layers=none", "data.kind=video"],

@@ -63,7 +63,7 @@ std::vector<TraceEntry> trace_of(const Way& way) {
   way.choose(config);
   const auto device = Device::create(DeviceKind::meta, {.cpus = {}, .slab_bytes = Pool::kGrowingSlab});
   device->trace().start();
-  const auto world = make_meta_world(0, kRanks, Transport::local);
+  const auto world = make_meta_world(0, kRanks);
   Session session(*device, *world, config);
   const ReadSamples read = [&](std::int64_t, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
     inputs.assign(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence), 0);

@@ -1,0 +1,267 @@
+#include "comm/hier.h"
+
+#include <algorithm>
+
+#include "comm/direct_meeting.h"
+
+namespace zs {
+namespace {
+
+constexpr std::int64_t kLine = 64;
+constexpr std::int64_t kLineElems = 32;  // a whole line in every dtype
+constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20, kLeastChunkElems = 1024;
+
+std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
+std::int64_t rounded(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+/// What sums of it are carried in.
+DType carried(DType dtype) { return dtype == DType::bf16 ? DType::f32 : dtype; }
+
+/// Of each rank's part of an all-reduce: equal parts of whole lines, the last ones shorter or empty.
+std::int64_t part_bytes(const Buffer& data, int ranks) { return rounded((data.bytes() + ranks - 1) / ranks, kLine); }
+
+bool is_one_round(const Buffer& data) { return data.bytes() <= MpiExchange::kInlineBytes; }
+
+/// Sums of a chunk in scratch: this rank's own part, those of the ranks that it serves, and the other hosts' of its own part.
+int slots(const HostMap& map) { return 1 + map.most_served() + map.hosts() - 1; }
+
+/// Elements of a part that are summed and sent at a time: the same on every rank, so that they meet.
+std::int64_t chunk_elems(const HostMap& map, std::int64_t part_elems, DType dtype) {
+  const std::int64_t room = kScratchBytes / slots(map) / size_of(carried(dtype)) / kLineElems * kLineElems;
+  return std::min(std::max(room, kLeastChunkElems), rounded(part_elems, kLineElems));
+}
+
+std::int64_t scratch_of_parts(const HostMap& map, std::int64_t part_elems, DType dtype) {
+  return slots(map) * chunk_elems(map, part_elems, dtype) * size_of(carried(dtype));
+}
+
+/// One round: everybody's data, and each host's sum of it.
+std::int64_t scratch_of_one_round(const HostMap& map, const Buffer& data) {
+  return map.size() * rounded(data.bytes(), kLine) + map.hosts() * rounded(data.elems * size_of(carried(data.dtype)), kLine);
+}
+
+}  // namespace
+
+/// A reduction of `data`, of which rank r gets piece r.
+struct HierCommunicator::Sum {
+  Buffer data;
+  std::int64_t piece_bytes;
+  Buffer out;  ///< this rank's piece of the result
+  bool accumulate;
+  ReduceOp op;
+  std::byte* scratch;
+  std::int64_t chunk_bytes;  ///< of sums
+
+  DType dtype() const { return carried(data.dtype); }
+  std::int64_t piece_elems() const { return piece_bytes / size_of(data.dtype); }
+  std::byte* slot(int index) const { return scratch + index * chunk_bytes; }
+  /// Of the chunk that begins at `from` and has at most `elems` elements, those that piece `rank` has.
+  std::int64_t elems_of(int rank, std::int64_t from, std::int64_t elems) const {
+    const std::int64_t begin = std::min(rank * piece_elems() + from, data.elems);
+    const std::int64_t end = std::min((rank + 1) * piece_elems(), data.elems);
+    return std::clamp<std::int64_t>(end - begin, 0, elems);
+  }
+};
+
+HierCommunicator::HierCommunicator(MPI_Comm comm, HostMap map, std::unique_ptr<ShmCommunicator> host, const WorldOptions& options,
+                                   std::shared_ptr<Allocator> arena)
+    : MpiCommunicator(comm, options, std::move(arena)), map_(std::move(map)), host_(std::move(host)) {
+  host_->call_ranks({mates().begin(), mates().end()});
+  exchange().watch([this](int other) { return map_.host_of(other) == own_host() && host_->has_died(map_.place_of(other)); });
+}
+
+std::unique_ptr<Communicator> HierCommunicator::split(int color, int key) {
+  const MPI_Comm part = split_off(color, key);
+  std::vector<int> hosts;
+  for (const int rank : exchange().ranks_of(part)) hosts.push_back(map_.host_of(rank));
+  return make_group(part, hosts, host_->split_off(color, key), options(), shared_arena());
+}
+
+std::int64_t HierCommunicator::reduce_scatter_scratch_bytes(const Buffer& full) const {
+  if (options().sums_in_rank_order) return MpiCommunicator::reduce_scatter_scratch_bytes(full);
+  return hier_reduce_scatter_scratch_bytes(map_, full);
+}
+
+std::int64_t HierCommunicator::all_reduce_scratch_bytes(const Buffer& data) const {
+  if (options().sums_in_rank_order) return MpiCommunicator::all_reduce_scratch_bytes(data);
+  return hier_all_reduce_scratch_bytes(map_, data);
+}
+
+void HierCommunicator::do_all_gather(const OpTag& tag, Buffer shard, Buffer full) {
+  copy_bytes(bytes_of(full) + rank() * shard.bytes(), shard.data, shard.bytes());
+  gather(tag, full, shard.bytes());
+}
+
+/// Every rank has its piece of `full` and gets the others'.
+void HierCommunicator::gather(const OpTag& tag, Buffer full, std::int64_t piece_bytes) {
+  Pieces pieces{size(), piece_bytes, full.bytes()};
+  const auto at = [&](int rank) { return bytes_of(full) + pieces.begin(rank); };
+  const auto peers = exchange().prepare();
+  for (int host = 0; host < map_.hosts(); ++host) {
+    if (host == own_host()) continue;
+    auto& partner = peers[map_.partner(host, rank())];
+    partner.send = at(rank());
+    partner.send_bytes = pieces.size(rank());
+  }
+  for (const int served : map_.served_by(rank())) {
+    peers[served].receive = at(served);
+    peers[served].receive_bytes = pieces.size(served);
+  }
+  exchange().run(tag);
+  if (full.empty()) return;
+  DirectMeeting meeting(*host_, tag, full, pieces);
+  const auto copy = copy_for(full.bytes());
+  meeting.chunks(0, piece_bytes, [&](std::int64_t offset, std::int64_t bytes) {
+    const auto take = [&](int place, int piece) {
+      const std::int64_t count = std::clamp<std::int64_t>(pieces.size(piece) - offset, 0, bytes);
+      copy(at(piece) + offset, meeting.part(place, piece, offset), count);
+    };
+    for (int i = 1; i < host_->size(); ++i) {  // every rank begins with another peer
+      const int place = (host_->rank() + i) % host_->size(), mate = mates()[static_cast<std::size_t>(place)];
+      take(place, mate);
+      for (const int served : map_.served_by(mate)) take(place, served);
+    }
+  });
+  meeting.finish();
+}
+
+void HierCommunicator::do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold how, void* scratch) {
+  if (options().sums_in_rank_order) return MpiCommunicator::do_reduce_scatter(tag, full, shard, how, scratch);
+  reduce(tag, {full, full.bytes() / size(), shard, how == Fold::accumulate, ReduceOp::sum, static_cast<std::byte*>(scratch), 0});
+}
+
+void HierCommunicator::do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) {
+  if (options().sums_in_rank_order) return MpiCommunicator::do_all_reduce(tag, data, op, scratch);
+  if (is_one_round(data)) return reduce_in_one_round(tag, data, op, static_cast<std::byte*>(scratch));
+  const std::int64_t bytes = part_bytes(data, size()), elems = bytes / size_of(data.dtype);
+  const std::int64_t begin = std::min(rank() * elems, data.elems), end = std::min(begin + elems, data.elems);
+  reduce(tag, {data, bytes, data.slice(begin, end - begin), false, op, static_cast<std::byte*>(scratch), 0});
+  gather(tag, data, bytes);
+}
+
+void HierCommunicator::reduce(const OpTag& tag, const Sum& wanted) {
+  exchange().prepare();
+  exchange().run(tag);  // nobody looks at anybody's data before all agree what it is
+  if (wanted.data.empty()) return;
+  Sum sum = wanted;
+  const std::int64_t elem_bytes = size_of(sum.data.dtype), chunk = chunk_elems(map_, sum.piece_elems(), sum.data.dtype);
+  sum.chunk_bytes = chunk * size_of(sum.dtype());
+  DirectMeeting meeting(*host_, tag, sum.data, {size(), sum.piece_bytes, sum.data.bytes()});
+  std::vector<const std::byte*> parts(static_cast<std::size_t>(host_->size()));
+  for (std::int64_t from = 0; from < sum.piece_elems(); from += chunk) {
+    const std::int64_t count = std::min(chunk, sum.piece_elems() - from);
+    meeting.chunks(from * elem_bytes, (from + count) * elem_bytes, [&](std::int64_t offset, std::int64_t bytes) {
+      const std::int64_t at = offset / elem_bytes;
+      const auto sum_up = [&](int piece, int slot) {
+        const std::int64_t elems = sum.elems_of(piece, at, bytes / elem_bytes);
+        for (std::size_t place = 0; place < parts.size(); ++place) parts[place] = meeting.part(static_cast<int>(place), piece, offset);
+        std::byte* out = sum.slot(slot) + (at - from) * size_of(sum.dtype());
+        fold({parts, sum.data.dtype, nullptr, out, sum.dtype(), elems, sum.op});
+      };
+      sum_up(rank(), 0);
+      for (int slot = 1; const int served : map_.served_by(rank())) sum_up(served, slot++);
+    });
+    exchange_sums(tag, sum, from, count);
+  }
+  meeting.finish();
+}
+
+/// Sends the sums of a chunk to the ranks whose pieces they are of, and adds up those of this rank's own.
+void HierCommunicator::exchange_sums(const OpTag& tag, const Sum& sum, std::int64_t from, std::int64_t elems) {
+  const std::int64_t own_elems = sum.elems_of(rank(), from, elems), bytes = size_of(sum.dtype());
+  const auto peers = exchange().prepare();
+  for (int slot = 1; const int served : map_.served_by(rank())) {
+    peers[served].send = sum.slot(slot++);
+    peers[served].send_bytes = sum.elems_of(served, from, elems) * bytes;
+  }
+  std::vector<const std::byte*> parts;  // by host
+  for (int host = 0, slot = 1 + map_.most_served(); host < map_.hosts(); ++host) {
+    parts.push_back(sum.slot(host == own_host() ? 0 : slot++));
+    if (host == own_host()) continue;
+    auto& partner = peers[map_.partner(host, rank())];
+    partner.receive = sum.slot(slot - 1);
+    partner.receive_bytes = own_elems * bytes;
+  }
+  exchange().run(tag);
+  std::byte* out = bytes_of(sum.out) + from * size_of(sum.out.dtype);
+  fold({parts, sum.dtype(), sum.accumulate ? out : nullptr, out, sum.out.dtype, own_elems, sum.op});
+}
+
+/// Small data, where the time of a round is more than that of its bytes: everybody gets everything, and adds it up as above.
+void HierCommunicator::reduce_in_one_round(const OpTag& tag, Buffer data, ReduceOp op, std::byte* scratch) {
+  const std::int64_t room = rounded(data.bytes(), kLine);
+  const DType sum_dtype = carried(data.dtype);
+  const auto theirs = [&](int rank) { return scratch + rank * room; };
+  const auto peers = exchange().prepare();
+  for (int p = 0; p < size(); ++p) peers[p] = {bytes_of(data), data.bytes(), theirs(p), data.bytes()};
+  copy_bytes(theirs(rank()), data.data, data.bytes());
+  exchange().run(tag);
+  std::vector<const std::byte*> sums;
+  for (int host = 0; host < map_.hosts(); ++host) {
+    std::byte* sum = theirs(size()) + host * rounded(data.elems * size_of(sum_dtype), kLine);
+    std::vector<const std::byte*> parts;
+    for (const int mate : map_.ranks_on(host)) parts.push_back(theirs(mate));
+    fold({parts, data.dtype, nullptr, sum, sum_dtype, data.elems, op});
+    sums.push_back(sum);
+  }
+  fold({sums, sum_dtype, nullptr, bytes_of(data), data.dtype, data.elems, op});
+}
+
+void HierCommunicator::do_broadcast(const OpTag& tag, Buffer data, int root) {
+  // The root gives it to one rank of each other host.
+  const int giver = own_host() == map_.host_of(root) ? root : map_.partner(own_host(), root);
+  const auto peers = exchange().prepare();
+  for (int host = 0; host < map_.hosts() && rank() == root; ++host) {
+    if (host != own_host()) peers[map_.partner(host, root)] = {bytes_of(data), data.bytes(), nullptr, 0};
+  }
+  if (rank() == giver && rank() != root) peers[root] = {nullptr, 0, bytes_of(data), data.bytes()};
+  exchange().run(tag);
+  if (data.empty()) return;
+  DirectMeeting meeting(*host_, tag, rank() == giver ? data : Buffer{}, {1, data.bytes(), data.bytes()});
+  const auto copy = copy_for(data.bytes());
+  meeting.chunks(0, data.bytes(), [&](std::int64_t offset, std::int64_t bytes) {
+    if (rank() != giver) copy(bytes_of(data) + offset, meeting.part(map_.place_of(giver), 0, offset), bytes);
+  });
+  meeting.finish();
+}
+
+void HierCommunicator::do_all_to_all(const OpTag& tag, Buffer in, Buffer out) {
+  const std::int64_t bytes = in.bytes() / size();
+  const auto peers = exchange().prepare();
+  for (int p = 0; p < size(); ++p) {
+    if (map_.host_of(p) != own_host()) peers[p] = {bytes_of(in) + p * bytes, bytes, bytes_of(out) + p * bytes, bytes};
+  }
+  exchange().run(tag);
+  if (in.empty()) return;
+  DirectMeeting meeting(*host_, tag, in, {size(), bytes, in.bytes()});
+  const auto copy = copy_for(out.bytes());
+  meeting.chunks(0, bytes, [&](std::int64_t offset, std::int64_t count) {
+    for (int i = 0; i < host_->size(); ++i) {
+      const int place = (host_->rank() + i) % host_->size(), mate = mates()[static_cast<std::size_t>(place)];
+      copy(bytes_of(out) + mate * bytes + offset, meeting.part(place, rank(), offset), count);
+    }
+  });
+  meeting.finish();
+}
+
+std::int64_t hier_reduce_scatter_scratch_bytes(const HostMap& map, const Buffer& full) {
+  return scratch_of_parts(map, full.elems / map.size(), full.dtype);
+}
+
+std::int64_t hier_all_reduce_scratch_bytes(const HostMap& map, const Buffer& data) {
+  if (is_one_round(data)) return scratch_of_one_round(map, data);
+  return scratch_of_parts(map, part_bytes(data, map.size()) / size_of(data.dtype), data.dtype);
+}
+
+std::unique_ptr<Communicator> make_group(MPI_Comm comm, std::span<const int> hosts, std::unique_ptr<ShmCommunicator> host,
+                                         const WorldOptions& options, std::shared_ptr<Allocator> arena) {
+  HostMap map(hosts);
+  if (map.is_one_host()) {
+    check_mpi(MPI_Comm_free(&comm), "MPI_Comm_free");
+    return host;
+  }
+  if (map.is_one_rank_each()) return std::make_unique<MpiCommunicator>(comm, options, std::move(arena));
+  return std::make_unique<HierCommunicator>(comm, std::move(map), std::move(host), options, std::move(arena));
+}
+
+}  // namespace zs

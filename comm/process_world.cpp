@@ -1,0 +1,142 @@
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <sstream>
+
+#include "comm/hier.h"
+#include "comm/mpi_world.h"
+
+namespace zs {
+namespace {
+
+/// Processes of one or several hosts, those of one over memory that all of them have mapped. MPI has started them, agrees for them and ends
+/// them.
+class HostsWorld final : public World {
+ public:
+  HostsWorld(std::unique_ptr<MpiWorld> mpi, std::shared_ptr<ShmMemory> memory, const WorldOptions& options)
+      : mpi_(std::move(mpi)),
+        memory_(std::move(memory)),
+        options_(options),
+        map_(mpi_->hosts()),
+        host_(memory_, everybody(memory_->ranks()), memory_->rank(), options) {
+    const auto mates = map_.ranks_on(map_.host_of(rank()));
+    host_.call_ranks({mates.begin(), mates.end()});
+  }
+
+  int rank() const override { return mpi_->rank(); }
+  int size() const override { return mpi_->size(); }
+  int local_rank() const override { return mpi_->local_rank(); }
+  int local_size() const override { return mpi_->local_size(); }
+  std::vector<int> hosts() const override { return mpi_->hosts(); }
+  std::string transport() const override { return map_.is_one_host() ? "shm" : map_.is_one_rank_each() ? "mpi" : "hier"; }
+  bool sums_in_rank_order() const override { return options_.sums_in_rank_order; }
+  Allocator* arena() override { return memory_.get(); }
+  std::unique_ptr<Communicator> communicator() override {
+    std::vector<int> ranks(static_cast<std::size_t>(size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return group(ranks);
+  }
+  std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
+    const auto self = std::find(ranks.begin(), ranks.end(), rank());
+    ZS_CHECK(self != ranks.end(), "rank {} is not in the group it names", rank());
+    const auto place = static_cast<int>(self - ranks.begin());
+    auto host = host_.split_off(ranks[0], place);
+    if (map_.is_one_host()) return host;
+    std::vector<int> hosts;
+    for (const int r : ranks) hosts.push_back(map_.host_of(r));
+    return make_group(mpi_->split_off(ranks[0], place), hosts, std::move(host), options_, memory_);
+  }
+  Agreement agree(int code, const std::string& message) override { return mpi_->agree(code, message); }
+  void abort(int code) noexcept override {
+    memory_->poison().set.store(true);
+    mpi_->abort(code);
+  }
+
+ private:
+  static std::vector<ShmMember> everybody(int ranks) {
+    std::vector<ShmMember> members;
+    for (int r = 0; r < ranks; ++r) members.push_back({r, {.seat = ShmMemory::kWorldSeat}});
+    return members;
+  }
+
+  std::unique_ptr<MpiWorld> mpi_;  // ends last
+  std::shared_ptr<ShmMemory> memory_;
+  WorldOptions options_;
+  HostMap map_;
+  ShmCommunicator host_;  // for splits only
+};
+
+/// What ZSHARD_HOSTS_OF says, for tests: "0,0,1,1" parts the ranks of one host. Empty where it is not set.
+std::vector<int> hosts_in_environment() {
+  const char* const count = std::getenv("OMPI_COMM_WORLD_SIZE");
+  const int ranks = count == nullptr ? 1 : std::atoi(count);
+  const char* const text = std::getenv("ZSHARD_HOSTS_OF");
+  std::vector<int> hosts;
+  std::istringstream words(text == nullptr ? "" : text);
+  for (std::string word; std::getline(words, word, ',');) {
+    int& host = hosts.emplace_back(-1);
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), host);
+    if (error != std::errc() || end != word.data() + word.size() || host < 0) hosts.assign(1, -1);
+    if (host < 0) break;
+  }
+  if (text != nullptr && (static_cast<int>(hosts.size()) != ranks || hosts.back() < 0)) {
+    throw Error(ExitCode::usage, fmt::format("\"{}\" is not a host number for each of {} ranks", text, ranks), "ZSHARD_HOSTS_OF",
+                "write one number a rank, as in \"0,0,1,1\", or unset it");
+  }
+  return hosts;
+}
+
+/// Memory that all ranks of this host have mapped, or nothing on any rank of any host, and why.
+std::shared_ptr<ShmMemory> agreed_memory(MpiWorld& world, const HostMap& map, std::string& why) {
+  std::shared_ptr<ShmMemory> memory;
+  std::string problem;
+  const auto attempt = [&](const auto& part) {
+    if (problem.empty()) try {
+        part();
+      } catch (const Error& error) {
+        problem = error.what();
+      }
+    why = world.agree(problem.empty() ? 0 : 1, problem).message;
+    return why.empty();
+  };
+  const auto mates = map.ranks_on(map.host_of(world.rank()));
+  if (!attempt([&] { memory = std::make_shared<ShmMemory>(map.place_of(world.rank()), static_cast<int>(mates.size())); })) return nullptr;
+  std::vector<ShmInvitation> all(static_cast<std::size_t>(world.size())), invitations;
+  all[static_cast<std::size_t>(world.rank())] = memory->invitation();
+  world.exchange(std::as_writable_bytes(std::span(all)));
+  for (const int mate : mates) invitations.push_back(all[static_cast<std::size_t>(mate)]);
+  if (!attempt([&] { memory->map_peers(invitations); })) return nullptr;
+  return memory;
+}
+
+}  // namespace
+
+std::string chosen_transport(std::string_view wanted) {
+  const char* const from_environment = std::getenv("ZSHARD_TRANSPORT");
+  if (wanted == "auto" && from_environment != nullptr) wanted = from_environment;
+  if (wanted != "mpi") hosts_in_environment();  // what is wrong with it is found here
+  for (const char* const known : {"auto", "hier", "shm", "mpi"}) {
+    if (wanted == known) return known;
+  }
+  throw Error(ExitCode::usage, fmt::format("no transport is called \"{}\"", wanted), "ZSHARD_TRANSPORT", "use auto, hier, shm or mpi");
+}
+
+std::unique_ptr<World> make_process_world(const WorldOptions& options, std::string_view wanted) {
+  const std::string chosen = chosen_transport(wanted);
+  auto mpi = start_mpi_world(options);
+  if (chosen == "mpi") return mpi;
+  if (auto hosts = hosts_in_environment(); !hosts.empty()) mpi->call_hosts(std::move(hosts));
+  const HostMap map(mpi->hosts());
+  if (chosen == "auto" && map.is_one_rank_each()) return mpi;
+  std::string why = "the ranks are on several hosts; comm.transport = \"hier\" would use it inside each";
+  const bool is_possible = chosen != "shm" || map.is_one_host();
+  if (auto memory = is_possible ? agreed_memory(*mpi, map, why) : nullptr) {
+    return std::make_unique<HostsWorld>(std::move(mpi), std::move(memory), options);
+  }
+  if (mpi->rank() == 0) fmt::print(stderr, "zshard: no shared memory, transport mpi is used: {}\n", why);
+  return mpi;
+}
+
+}  // namespace zs

@@ -1,0 +1,64 @@
+#include "comm/shm_communicator.h"
+
+#include <algorithm>
+
+namespace zs {
+
+ShmCommunicator::ShmCommunicator(std::shared_ptr<ShmMemory> memory, std::vector<ShmMember> members, int rank, const WorldOptions& options)
+    : DirectCommunicator(rank, options.timeout_s, view(*memory, members)),
+      memory_(std::move(memory)),
+      members_(std::move(members)),
+      options_(options),
+      host_(place(*memory_, members_, true)) {}
+
+ShmCommunicator::~ShmCommunicator() {
+  if (staging_ != nullptr) memory_->deallocate(staging_, kStagingBytes);
+  memory_->give_back_seat(members_[static_cast<std::size_t>(rank())].split.seat);
+}
+
+MeetingPlace ShmCommunicator::place(const ShmMemory& memory, const std::vector<ShmMember>& members, bool is_host) {
+  std::vector<SeatOf> seats;
+  std::vector<int> ranks;
+  for (const auto& [host_rank, split] : members) {
+    ShmSeat& seat = memory.seat(host_rank, split.seat);
+    seats.push_back(is_host ? SeatOf{&seat.host, split.host_base} : SeatOf{&seat.ops, split.ops_base});
+    ranks.push_back(host_rank);
+  }
+  const auto has_died = [&memory, ranks = std::move(ranks)](int rank) { return memory.has_died(ranks[static_cast<std::size_t>(rank)]); };
+  return {std::move(seats), memory.poison(), has_died};
+}
+
+DirectGroup ShmCommunicator::view(const ShmMemory& memory, const std::vector<ShmMember>& members) {
+  DirectGroup made{place(memory, members, false), {}, {}};
+  for (const auto& [host_rank, split] : members) {
+    made.posts.push_back(&memory.seat(host_rank, split.seat).op);
+    made.memory.push_back(memory.memory_of(host_rank));
+  }
+  return made;
+}
+
+std::byte* ShmCommunicator::staging() {
+  if (staging_ == nullptr) staging_ = memory_->allocate(kStagingBytes);
+  return static_cast<std::byte*>(staging_);
+}
+
+std::unique_ptr<ShmCommunicator> ShmCommunicator::split_off(int color, int key) {
+  const std::int64_t number = memory_->take_seat();
+  const ShmSeat& fresh = memory_->seat(memory_->rank(), number);
+  std::vector<std::pair<std::int64_t, int>> order;  // (key, rank) of this rank's color
+  std::vector<ShmMember> members;
+  {
+    Visit visit(host_, who("split"), seat(rank()).split, {color, key, number, fresh.ops.arrived.load(), fresh.host.arrived.load()});
+    visit.check_alive();
+    for (int r = 0; r < size(); ++r) {
+      if (seat(r).split.color == color) order.emplace_back(seat(r).split.key, r);
+    }
+    std::sort(order.begin(), order.end());
+    for (const auto& [unused, r] : order) members.push_back({members_[static_cast<std::size_t>(r)].host_rank, seat(r).split});
+    visit.finish();
+  }
+  const auto self = std::find(order.begin(), order.end(), std::pair(std::int64_t{key}, rank()));
+  return std::make_unique<ShmCommunicator>(memory_, std::move(members), static_cast<int>(self - order.begin()), options_);
+}
+
+}  // namespace zs

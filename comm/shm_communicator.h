@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/shm_memory.h"
+#include "comm/world.h"
+
+namespace zs {
+
+/// One rank of a group: its rank among those of the host, its seat there, and where the seat's counters stood when the group was made.
+struct ShmMember {
+  int host_rank = 0;
+  ShmSeat::Split split = {};
+};
+
+/// The processes of one host, over memory that all of them have mapped. Owns its seat. Thread and stream rules: Communicator's.
+class ShmCommunicator final : public DirectCommunicator {
+ public:
+  ShmCommunicator(std::shared_ptr<ShmMemory> memory, std::vector<ShmMember> members, int rank, const WorldOptions& options);
+  ~ShmCommunicator() override;
+
+  const char* transport() const override { return "shm"; }
+  Allocator& arena() override { return *memory_; }
+  bool prefers_arena() const override { return true; }
+  std::unique_ptr<Communicator> split(int color, int key) override { return split_off(color, key); }
+  /// The same.
+  std::unique_ptr<ShmCommunicator> split_off(int color, int key);
+  /// Whether the process of that rank has ended.
+  bool has_died(int rank) const { return memory_->has_died(members_[static_cast<std::size_t>(rank)].host_rank); }
+
+ private:
+  static MeetingPlace place(const ShmMemory& memory, const std::vector<ShmMember>& members, bool is_host);
+  static DirectGroup view(const ShmMemory& memory, const std::vector<ShmMember>& members);
+  std::byte* staging() override;
+  ShmSeat& seat(int rank) const {
+    const ShmMember& member = members_[static_cast<std::size_t>(rank)];
+    return memory_->seat(member.host_rank, member.split.seat);
+  }
+
+  std::shared_ptr<ShmMemory> memory_;
+  std::vector<ShmMember> members_;
+  WorldOptions options_;
+  MeetingPlace host_;
+  void* staging_ = nullptr;
+};
+
+}  // namespace zs
