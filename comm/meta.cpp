@@ -106,6 +106,7 @@ class MetaWorld final : public World {
 class NullWorld final : public World {
  public:
   explicit NullWorld(World& real) : real_(real) {}
+  explicit NullWorld(std::unique_ptr<World> real) : owned_(std::move(real)), real_(*owned_) {}
 
   int rank() const override { return real_.rank(); }
   int size() const override { return real_.size(); }
@@ -119,6 +120,7 @@ class NullWorld final : public World {
   void abort(int code) noexcept override { real_.abort(code); }
 
  private:
+  std::unique_ptr<World> owned_;
   World& real_;
   IdleCommunicator::Kind kind_{"null", {}, make_cpu_allocator()};
 };
@@ -132,6 +134,7 @@ Transport transport_of(const World& world) {
 
 std::string describe_transport(const World& world) {
   const std::string name = world.transport();
+  if (name == "null") return "null (collectives do nothing: the results are meaningless)";
   return name == "hier" ? fmt::format("hier (shm inside {} hosts, mpi across)", HostMap(world.hosts()).hosts()) : name;
 }
 
@@ -142,5 +145,6 @@ std::unique_ptr<World> make_meta_world(int rank, int size, Wiring stands_for) {
 }
 
 std::unique_ptr<World> make_null_world(World& real) { return std::make_unique<NullWorld>(real); }
+std::unique_ptr<World> make_null_world(std::unique_ptr<World> real) { return std::make_unique<NullWorld>(std::move(real)); }
 
 }  // namespace zs

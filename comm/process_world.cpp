@@ -117,16 +117,18 @@ std::string chosen_transport(std::string_view wanted) {
   const char* const from_environment = std::getenv("ZSHARD_TRANSPORT");
   if (wanted == "auto" && from_environment != nullptr) wanted = from_environment;
   if (wanted != "mpi") hosts_in_environment();  // what is wrong with it is found here
-  for (const char* const known : {"auto", "hier", "shm", "mpi"}) {
+  for (const char* const known : {"auto", "hier", "shm", "mpi", "null"}) {
     if (wanted == known) return known;
   }
-  throw Error(ExitCode::usage, fmt::format("no transport is called \"{}\"", wanted), "ZSHARD_TRANSPORT", "use auto, hier, shm or mpi");
+  throw Error(ExitCode::usage, fmt::format("no transport is called \"{}\"", wanted), "ZSHARD_TRANSPORT",
+              "use auto, hier, shm, mpi or null");
 }
 
 std::unique_ptr<World> make_process_world(const WorldOptions& options, std::string_view wanted) {
   const std::string chosen = chosen_transport(wanted);
   auto mpi = start_mpi_world(options);
   if (chosen == "mpi") return mpi;
+  if (chosen == "null") return make_null_world(std::move(mpi));
   if (auto hosts = hosts_in_environment(); !hosts.empty()) mpi->call_hosts(std::move(hosts));
   const HostMap map(mpi->hosts());
   if (chosen == "auto" && map.is_one_rank_each()) return mpi;

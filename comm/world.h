@@ -62,13 +62,13 @@ std::unique_ptr<World> make_single_world(const WorldOptions& options);
 /// hanging in MPI_Finalize. Only one exists in a process. Where the program has initialised MPI itself, it finalises it too.
 std::unique_ptr<World> make_mpi_world(const WorldOptions& options);
 
-/// What of "auto", "hier", "shm" and "mpi" `wanted` and the environment variable ZSHARD_TRANSPORT come to; Error(usage) for anything else,
-/// and where ZSHARD_HOSTS_OF makes no sense for a transport that asks it.
+/// What of "auto", "hier", "shm", "mpi" and "null" `wanted` and the environment variable ZSHARD_TRANSPORT come to; Error(usage) for
+/// anything else, and where ZSHARD_HOSTS_OF makes no sense for a transport that asks it.
 std::string chosen_transport(std::string_view wanted);
 /// The same over the transport that is `wanted`. "hier": chosen for every group by where its ranks are; shared memory, "shm", where all are
 /// on one host, messages, "mpi", where each is alone on its own, and both in their places where there are several hosts with several ranks.
 /// "auto" is what ZSHARD_TRANSPORT says, else hier; for a single rank mpi. The transport() of a hier world is the name of what it came to
-/// for all ranks. Where shared memory cannot be had on every rank, all use mpi, and rank 0 says so in one line.
+/// for all ranks. "null" is make_null_world. Where shared memory cannot be had on every rank, all use mpi, and rank 0 says so in one line.
 std::unique_ptr<World> make_process_world(const WorldOptions& options, std::string_view wanted = "auto");
 
 /// `ranks` threads of this process as ranks: runs `body(world)` on each and returns when all have ended. The first exception
@@ -100,6 +100,7 @@ std::unique_ptr<World> make_meta_world(int rank, int size, Wiring stands_for = {
 /// The ranks of `real`, which must outlive it, whose collectives move nothing and wait for nobody, so that what they write keeps what it
 /// held: for finding out what a step takes without communication. Like the meta world's, its communicators can only be duplicated.
 std::unique_ptr<World> make_null_world(World& real);
+std::unique_ptr<World> make_null_world(std::unique_ptr<World> real);
 
 /// How the process was launched, read off the environment, before MPI is touched. Throws Error(usage) when a launcher's
 /// variables (PMI_SIZE, SLURM_NTASKS with SLURM_PROCID, MPI_LOCALNRANKS, WORLD_SIZE ...) say several ranks and Open MPI's do not.

@@ -132,11 +132,12 @@ constexpr std::array kKeys = {
     ConfigKey{"precision.validation", [](Config& c) -> ConfigSlot { return &c.precision.validation; }, any, "f32|bf16", "`precision.param`",
               "Parameters and activations of validations and of the sample; `f32` with bf16 parameters gathers the master weights."},
 
-    ConfigKey{"comm.transport", [](Config& c) -> ConfigSlot { return &c.comm.transport; }, any, "auto|hier|shm|mpi|local", "",
+    ConfigKey{"comm.transport", [](Config& c) -> ConfigSlot { return &c.comm.transport; }, any, "auto|hier|shm|mpi|local|null", "",
               "`local`: ranks are threads of one process. Under `mpirun` `shm`, shared memory, for ranks of one host; `mpi`, messages; or "
               "`hier`, chosen for each group of ranks by where they are: `shm` on one host, `mpi` where each is on a host of its own, else "
               "`shm` inside the hosts and `mpi` across. `auto` is `hier`, unless the variable `ZSHARD_TRANSPORT` names another. Without "
-              "`mpirun` it is `local`."},
+              "`mpirun` it is `local`. `null` moves nothing, so that a run takes as long as it would without communication; its results "
+              "are meaningless."},
     ConfigKey{"comm.ranks", [](Config& c) -> ConfigSlot { return &c.comm.ranks; }, between(1, 256), "", "",
               "Ranks of the `local` transport; `mpirun -np` says it otherwise."},
     ConfigKey{"comm.timeout_s", [](Config& c) -> ConfigSlot { return &c.comm.timeout_s; }, positive(86400), "", "",

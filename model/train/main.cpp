@@ -133,7 +133,8 @@ int launch(const CommandLine& line, const char* program) {
   }
   const auto& comm = loaded.job.config.comm;
   if (loaded.code == 0 && comm.ranks > 1 && line.dry_run.empty()) return run_threads(loaded, options);
-  const auto world = zs::make_single_world(options);
+  auto world = zs::make_single_world(options);
+  if (loaded.code == 0 && comm.transport == "null") world = zs::make_null_world(std::move(world));
   return run_process(*world, loaded);
 }
 

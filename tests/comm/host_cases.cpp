@@ -122,4 +122,32 @@ void messages_carry_what_they_must(World& world, Device& device) {
   compare("all_to_all", found.all_to_all, wanted.all_to_all);
 }
 
+void huge_buffers_arrive(World& world, Device& device) {
+  const auto comm = world.communicator();
+  Stream& stream = device.stream(StreamRole::compute);
+  const int rank = comm->rank(), size = comm->size();
+  const std::int64_t n = (std::int64_t{1} << 30) / size + 2049;  // of bf16
+  Array<BFloat16> data(*comm, n * size);
+  const Buffer full = data.buffer(), bytes{full.data, full.bytes(), DType::u8, full.device};
+  const auto value = [](int r, std::int64_t i) { return BFloat16(static_cast<float>((i + i / 65'521 + r * 5) % 31)); };
+  for (std::int64_t i = 0; i < n; ++i) data[rank * n + i] = value(rank, i);
+  comm->all_gather(stream, "unit", bytes.slice(2 * rank * n, 2 * n), bytes);
+  stream.synchronize();
+  data.expect_is("huge all_gather", rank, [&](std::int64_t i) { return value(static_cast<int>(i / n), i % n); });
+  comm->reduce_scatter(stream, "unit", full, full.slice(rank * n, n), Fold::overwrite);
+  stream.synchronize();
+  data.expect_is("huge reduce_scatter", rank, [&](std::int64_t i) {
+    const auto r = static_cast<int>(i / n);
+    const BFloat16 gathered = value(r, i % n);
+    return r == rank ? BFloat16(static_cast<float>(gathered) * static_cast<float>(size)) : gathered;
+  });
+  const int root = size - 1;
+  comm->broadcast(stream, "unit", bytes, root);
+  stream.synchronize();
+  data.expect_is("huge broadcast", rank, [&](std::int64_t i) {
+    const auto r = static_cast<int>(i / n);
+    return r == root ? BFloat16(static_cast<float>(value(r, i % n)) * static_cast<float>(size)) : value(r, i % n);
+  });
+}
+
 }  // namespace zs::test

@@ -99,6 +99,29 @@ TEST_CASE("a communicator that has failed refuses further work") {
   }));
 }
 
+TEST_CASE("2A-12: the collectives of a null world move nothing, wait for nobody and are counted") {
+  REQUIRE_NOTHROW(run_local_world(2, {}, [](World& real) {
+    const auto world = make_null_world(real);
+    const auto comm = world->communicator();
+    if (comm->size() != 2 || world->transport() != "null" || world->agree(real.rank(), "").rank != 1)
+      throw std::runtime_error("not the ranks");
+    if (real.rank() == 1) return;  // rank 0 is alone
+    const auto device = Device::create(DeviceKind::cpu, {});
+    Stream& stream = device->stream(StreamRole::compute);
+    std::array<float, 4> data{1, 2, 3, 4}, before = data;
+    const Buffer full{data.data(), 4, DType::f32, DeviceKind::cpu};
+    comm->all_gather(stream, "u", full.slice(0, 2), full);
+    comm->reduce_scatter(stream, "u", full, full.slice(0, 2), Fold::overwrite);
+    comm->all_reduce(stream, "u", full, ReduceOp::sum);
+    comm->broadcast(stream, "u", full, 1);
+    comm->all_to_all(stream, "u", full.slice(0, 2), full.slice(2, 2));
+    comm->barrier(stream, "u");
+    stream.synchronize();
+    if (data != before) throw std::runtime_error("something was written");
+    if (comm->traffic().sent_bytes() != 8 + 8 + 16 + 4) throw std::runtime_error("not what would have been sent");
+  }));
+}
+
 TEST_CASE("a communicator checks its arguments and says where") {
   const auto world = make_meta_world(1, 4);
   const auto comm = world->communicator();

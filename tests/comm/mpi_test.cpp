@@ -1,7 +1,7 @@
 // The conformance cases over processes, run by mpirun: TRANSPORT [MODE]. Exit 0: all passed. Modes: none; lost, a peer that never comes;
 // abort, rank 0 ends the job with 42 while the others wait; late, the last rank does not come to the end of the job, which ends with 69;
-// ordered, sums over all ranks one after the other; killed, the last rank is killed and the others must notice by themselves; refused, the
-// last rank gets no shared memory and all use mpi.
+// huge, buffers of more than 2^31 bytes; ordered, sums over all ranks one after the other; killed, the last rank is killed and the others
+// must notice by themselves; refused, the last rank gets no shared memory and all use mpi.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -14,6 +14,7 @@
 #include "comm/mpi_exchange.h"
 #include "tests/comm/arrays.h"
 #include "tests/comm/conformance.h"
+#include "tests/comm/host_cases.h"
 
 using namespace zs;
 using namespace zs::test;
@@ -79,7 +80,7 @@ void refuse_shared_memory() {
 }
 
 int run(std::string_view transport, std::string_view mode) {
-  const double timeout_s = mode == "" || mode == "ordered" ? 60 : mode == "abort" || mode == "killed" ? 30 : 1.5;
+  const double timeout_s = mode == "" || mode == "ordered" || mode == "huge" ? 60 : mode == "abort" || mode == "killed" ? 30 : 1.5;
   if (mode == "refused") refuse_shared_memory();
   const auto world = make_process_world({timeout_s, mode == "ordered"}, transport);
   try {
@@ -96,6 +97,9 @@ int run(std::string_view transport, std::string_view mode) {
       wait_for_ever(*world);
     } else if (mode == "late") {
       if (world->rank() == world->size() - 1) std::this_thread::sleep_for(std::chrono::seconds(40));
+    } else if (mode == "huge") {
+      const auto device = Device::create(DeviceKind::cpu, {});
+      huge_buffers_arrive(*world, *device);
     } else if (mode == "killed") {
       notice_a_killed_rank(*world);
       wait_for_ever(*world);
