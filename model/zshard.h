@@ -9,6 +9,7 @@
 #include "runtime/device/device.h"
 #include "runtime/shard/adamw.h"
 #include "runtime/shard/checkpoint.h"
+#include "runtime/shard/full_parameters.h"
 #include "runtime/shard/sharded_runtime.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/ops.h"

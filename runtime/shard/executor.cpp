@@ -59,11 +59,35 @@ void Executor::bind_whole(const FlatParameter& unit) {
 void Executor::set_mode(bool is_evaluation, bool accumulates) {
   accumulates_ = accumulates;
   for (FlatParameter& unit : units_) {
-    const DType dtype = is_evaluation && unit.precision.is_full_in_evaluation ? DType::f32 : unit.precision.param;
-    if (dtype == unit.gathered_dtype) continue;
-    unit.gathered_dtype = dtype;
-    bind_whole(unit);
+    set_gathered(unit, is_evaluation && unit.precision.is_full_in_evaluation ? DType::f32 : unit.precision.param);
   }
+}
+
+void Executor::set_gathered(FlatParameter& unit, DType dtype) {
+  if (dtype == unit.gathered_dtype) return;
+  unit.gathered_dtype = dtype;
+  bind_whole(unit);
+}
+
+void Executor::set_full_precision(int unit_index, bool is_full) {
+  FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
+  set_gathered(unit, is_full ? DType::f32 : unit.precision.param);
+}
+
+void Executor::write_back(int unit_index) {
+  FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
+  ZS_CHECK(unit.gathered_dtype == DType::f32, "unit {} is written back from {}", unit.name, name_of(unit.gathered_dtype));
+  if (!unit.is_never_gathered()) {
+    copy_own_shard(context_, unit, Unsharder::full_buffer(unit), unit.master_buffer().slice(0, unit.layout->gathered_shard_elems()));
+  }
+  if (unit.narrow) narrow_master(unit);
+  unsharder_.masters_updated();
+}
+
+void Executor::check_written(int unit_index) {
+  const FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
+  write_check_.compare(unit, Unsharder::full_buffer(unit));
+  write_check_.settle(units_);
 }
 
 void Executor::narrow_master(FlatParameter& unit) {
@@ -100,6 +124,8 @@ void Executor::initialise(FlatParameter& unit, std::uint64_t seed) {
 void Executor::run(const std::vector<Action>& actions) {
   for (const Action& action : actions) {
     FlatParameter& unit = units_.at(static_cast<std::size_t>(action.unit));
+    const bool is_freed = action.kind == Action::Kind::free_full || action.kind == Action::Kind::set_aside;
+    if (is_freed && checks_all_written_ && unit.is_waited_for) write_check_.compare(unit, Unsharder::full_buffer(unit));
     switch (action.kind) {
       case Action::Kind::gather: unsharder_.gather(unit); break;
       case Action::Kind::gather_through: unsharder_.gather_through(unit); break;

@@ -10,6 +10,7 @@
 #include "runtime/shard/grad_reducer.h"
 #include "runtime/shard/scheduler.h"
 #include "runtime/shard/unsharder.h"
+#include "runtime/shard/write_check.h"
 
 namespace zs {
 
@@ -44,6 +45,16 @@ class Executor {
   void masters_updated();
   /// The host filled the master shards while the device was idle: their narrow copies follow, and the next gathers wait for those.
   void masters_loaded();
+  /// Whether the unit, which is sharded, is gathered in f32 whatever its precision.
+  void set_full_precision(int unit, bool is_full);
+  /// Of an unsharded unit in full precision: what compute has of it becomes the master weights.
+  void write_back(int unit);
+  /// Collective: whether somebody has written into an unsharded unit. See WriteCheck.
+  void check_written(int unit);
+  /// The same of every unit that is freed from now on; `settle_written` throws what was found. For finding errors: it reads all that is
+  /// freed.
+  void check_all_written(bool checks) { checks_all_written_ = checks; }
+  void settle_written() { write_check_.settle(units_); }
   /// The next reduction of each unit starts a new sum.
   void clear_gradients();
   /// The same after a micro-batch that was abandoned: what is still being reduced comes before the next gradients.
@@ -74,6 +85,7 @@ class Executor {
   void initialise(FlatParameter& unit, std::uint64_t seed);
   void narrow_master(FlatParameter& unit);
   static void bind_whole(const FlatParameter& unit);
+  static void set_gathered(FlatParameter& unit, DType dtype);
   void reduce(FlatParameter& unit);
   void divide(const char* name, const Buffer& gradient, float divisor);
 
@@ -87,7 +99,8 @@ class Executor {
   GradReducer reducer_;
   std::vector<FlatParameter> units_;
   Division::Factors division_;
-  bool accumulates_ = false;
+  WriteCheck write_check_{context_, groups_};
+  bool accumulates_ = false, checks_all_written_ = false;
   std::vector<Event> held_for_;
 };
 

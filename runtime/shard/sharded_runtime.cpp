@@ -52,6 +52,7 @@ ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOption
       options_(options),
       executor_(context, world, ShardScheme(options.scheme, world.rank(), world.size()), options.layout) {
   executor_.set_division(options.division);
+  executor_.check_all_written(options.checks_writes);
 }
 
 ShardedRuntime::~ShardedRuntime() {
@@ -169,6 +170,7 @@ void ShardedRuntime::end_micro_batch() {
   }
   context_.device().memory().set_owner({});
   run(scheduler().end_micro_batch());
+  executor_.settle_written();
   if (is_last_) set_mode(Mode::train, false);  // what is gathered by hand comes before a micro-batch begins
   if (mode_ == Mode::train && is_last_) order_check_.compare();
   for (auto& unit : executor_.units()) {

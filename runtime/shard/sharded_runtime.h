@@ -19,6 +19,9 @@ struct ShardOptions {
   LayoutOptions layout = {};
   std::uint64_t seed = 0;  ///< of the initial weights
   Division division = {};  ///< of the sum of gradients over the ranks
+  /// Whether somebody writes into full parameters, where only the optimizer and FullParameters may: a LostWrite at the end of the
+  /// micro-batch. For finding errors: it reads all that is freed, and adds a small all-reduce to each micro-batch.
+  bool checks_writes = false;
 };
 
 /// The sharded parameters of one model on one rank: units, their order, and the hooks that gather, free and reduce them around
@@ -64,7 +67,7 @@ class ShardedRuntime : private ParameterOwner {
   void abandon();
 
   /// By hand, within a micro-batch or before it, alike on every rank: starts the unit's gather, which nothing waits for yet. Nothing where
-  /// it is unsharded or on its way.
+  /// it is unsharded or on its way. For reading: who writes does so within FullParameters.
   Unsharding unshard(int unit);
   /// Frees the unit's full parameter; nothing where it is sharded. The optimizer's step wants every unit sharded.
   void reshard(int unit);

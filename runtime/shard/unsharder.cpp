@@ -14,7 +14,7 @@ Memory Unsharder::acquire(std::int64_t elems, DType dtype, Stream& stream, const
   return pool_.acquire(elems * size_of(dtype), stream, label);
 }
 
-Buffer Unsharder::full_buffer(const FlatParameter& unit) const {
+Buffer Unsharder::full_buffer(const FlatParameter& unit) {
   return unit.is_never_gathered() ? unit.param_buffer() : unit.full.buffer(unit.gathered_dtype, unit.layout->gathered_elems());
 }
 

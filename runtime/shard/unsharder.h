@@ -26,6 +26,8 @@ class Unsharder {
   void set_aside(FlatParameter& unit);
   void give_back(FlatParameter& unit);
 
+  /// What compute has of an unsharded unit.
+  static Buffer full_buffer(const FlatParameter& unit);
   /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait for it.
   void masters_updated();
   /// The unit's f32 master weights but for whole parameters (gathered_elems), in memory of the unshard stream.
@@ -36,7 +38,6 @@ class Unsharder {
   template <class Gather>
   void gather_to(FlatParameter& unit, const Buffer& full, Memory& bucket, const Gather& gather);
   std::int64_t kept_elems(const FlatParameter& unit) const { return unit.layout->gathered_elems() / kept_.count; }
-  Buffer full_buffer(const FlatParameter& unit) const;
   Memory acquire(std::int64_t elems, DType dtype, Stream& stream, const char* label);
   Buffer begin(FlatParameter& unit);
   static void unbind(FlatParameter& unit);

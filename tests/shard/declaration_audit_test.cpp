@@ -9,6 +9,7 @@
 
 #include "model/train/session.h"
 #include "runtime/shard/checkpoint.h"
+#include "runtime/shard/full_parameters.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/audit_device.h"
 #include "tests/shard/chain_model.h"
@@ -105,6 +106,29 @@ Names audit_the_rest() {
   return device.audited();
 }
 
+/// A unit's parameters made full, written back and looked at, on two ranks.
+Names audit_writing(Layout layout) {
+  Names ops;
+  std::vector<std::string> findings;
+  std::mutex mutex;
+  run_local_world(2, {.timeout_s = 60}, [&](World& world) {
+    AuditDevice device(std::int64_t{1} << 20, world.rank());
+    {
+      Context context(device);
+      Chain model;
+      ShardedRuntime runtime(context, world, {.precision = {.param = DType::bf16}, .layout = {.layout = layout}});
+      shard_module(model, runtime, Units::block);
+      FullParameters full(runtime, 1);
+      full.write_back();
+    }
+    const std::lock_guard lock(mutex);
+    ops.insert(device.audited().begin(), device.audited().end());
+    findings.insert(findings.end(), device.findings().begin(), device.findings().end());
+  });
+  CHECK(fmt::format("{}", fmt::join(findings, "; ")) == "");
+  return ops;
+}
+
 /// Every name that the sources give to an op of the runtime or the model: launch({"gelu", ..., zero(stream, "zero_unused", ....
 Names names_in_sources() {
   const std::regex op(R"((?:launch|enqueue)\(\{"([a-z_]+)|zero\([a-z_.()]*, "([a-z_]+)\")");
@@ -161,6 +185,7 @@ TEST_CASE("every op of a step reads and writes what it declares, all of it and n
 
 TEST_CASE("the audit meets every op of the library and the trainer") {
   Names seen = audit_the_rest();
+  for (const Layout layout : {Layout::flat, Layout::per_parameter}) seen.merge(audit_writing(layout));
   for (const bool deterministic : {true, false}) {
     Config config = small_config();
     config.train.deterministic = deterministic;

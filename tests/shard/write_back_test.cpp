@@ -1,0 +1,266 @@
+// What a trainer writes into full parameters reaches the weights, or is not lost silently.
+#include <catch2/catch.hpp>
+
+#include "runtime/shard/full_parameters.h"
+#include "tests/shard/chain_model.h"
+#include "tests/shard/scheme_cases.h"
+
+namespace zs::test {
+namespace {
+
+using Arrays = std::vector<std::vector<float>>;
+using Catch::Contains;
+
+constexpr int kRanks = 4;
+constexpr std::int64_t kSmall = 100;  // bytes: the biases' are fewer
+
+template <class Body>
+std::string message_of(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::vector<LayoutOptions> layouts() {
+  return {{},
+          {.layout = Layout::per_parameter, .dim = [](std::string_view, const Shape&) { return -1; }},
+          {.layout = Layout::per_parameter, .min_shard_bytes = kSmall}};
+}
+
+/// No number of 8 bits, so that bf16 would round it.
+float edited(std::int64_t i) { return 1.0f + 1.0f / 4096 + static_cast<float>(i); }
+
+void edit(Context& context, const Parameter& parameter) {
+  const Buffer out = parameter.value();
+  context.launch({"edit:" + parameter.name(), {}, {out}}, [out](ExecContext&) {
+    for (std::int64_t i = 0; i < out.elems; ++i) {
+      if (out.dtype == DType::f32) out.as<float>()[i] = edited(i);
+      if (out.dtype == DType::bf16) out.as<BFloat16>()[i] = BFloat16(edited(i));
+    }
+  });
+}
+
+Arrays edited_weights(const Chain& chain) {
+  Arrays all;
+  const auto add = [&](const Parameter& parameter) {
+    auto& values = all.emplace_back();
+    for (std::int64_t i = 0; i < parameter.numel(); ++i) values.push_back(edited(i));
+  };
+  add(chain.head);
+  for (const auto& layer : chain.layers) add(layer->weight), add(layer->bias);
+  return all;
+}
+
+void edit_unit(ChainRun& run, int unit) {
+  for (const Parameter* parameter : run.runtime.executor().units()[static_cast<std::size_t>(unit)].parameters)
+    edit(run.context, *parameter);
+}
+
+struct Written {
+  Arrays weights, expected;
+  std::string problem;
+};
+
+/// A step, every weight written anew, and what is trained with then, in bf16.
+Written write_all(World& world, const SchemeOptions& scheme, const LayoutOptions& layout) {
+  ChainRun run(world, {.scheme = scheme, .precision = {.param = DType::bf16}, .layout = layout});
+  run.micro_batch(0);
+  run.optimizer->step(1e-2f, 1);
+  run.device->trace().start();
+  for (int unit = 0; unit < 4; ++unit) {
+    FullParameters full(run.runtime, unit);
+    edit_unit(run, unit);
+    full.write_back();
+  }
+  Written written{.weights = run.weights(), .expected = edited_weights(run.model), .problem = {}};
+  run.runtime.unshard(2).wait();
+  const Buffer used = run.model.layers[1]->weight.value();
+  run.context.launch({"look", {used}, {}}, [used](ExecContext&) {
+    for (std::int64_t i = 0; i < used.elems; ++i) ZS_CHECK(used.as<BFloat16>()[i].bits == BFloat16(edited(i)).bits, "element {} is old", i);
+  });
+  run.runtime.reshard(2);
+  written.problem = message_of([&] { run.device->synchronize(); });
+  const auto violations = verify_order(run.device->trace().entries());
+  if (!violations.empty()) written.problem += violations.front().message;
+  return written;
+}
+
+}  // namespace
+
+TEST_CASE("what is written into full parameters and written back are the weights, unrounded, in every scheme and layout") {
+  for (const std::string& name : scheme_names()) {
+    std::size_t number = 0;
+    for (const LayoutOptions& layout : layouts()) {
+      CAPTURE(name, number++);
+      for (const Written& written : on_ranks(kRanks, [&](World& world) { return write_all(world, scheme_of(name, kRanks), layout); })) {
+        CHECK(written.weights == written.expected);
+        CHECK(written.problem == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("what is written and not written back is an error on every rank that names the unit, and the weights are as they were") {
+  for (const LayoutOptions& layout : layouts()) {
+    const auto results = on_ranks(kRanks, [&](World& world) {
+      ChainRun run(world, {.layout = layout});
+      const Arrays before = run.weights();
+      {
+        const FullParameters full(run.runtime, 2);
+        edit(run.context, run.model.layers[1]->weight);
+      }
+      const std::string message = message_of([&] { run.device->synchronize(); });
+      return std::pair(message, run.weights() == before);
+    });
+    for (const auto& [message, is_as_before] : results) {
+      CHECK_THAT(message, Contains("unit layer1") && Contains("not written back"));
+      CHECK(is_as_before);
+    }
+  }
+}
+
+TEST_CASE("one element that one rank has written alone is an error on all ranks where that rank owns it") {
+  const auto messages = on_ranks(kRanks, [](World& world) {
+    ChainRun run(world);
+    {
+      const FullParameters full(run.runtime, 1);
+      const Buffer last =
+          run.model.layers[0]->weight.value().slice(kChainWidth * kChainWidth - 1, 1);  // of the last rank but the padding's
+      if (world.rank() ==
+          run.runtime.executor().units()[1].layout->views()[0].numel / run.runtime.executor().units()[1].layout->shard_elems())
+        run.context.launch({"edit_one", {}, {last}}, [last](ExecContext&) { *last.as<float>() += 1; });
+    }
+    return message_of([&] { run.device->synchronize(); });
+  });
+  for (const std::string& message : messages) CHECK_THAT(message, Contains("unit layer0"));
+}
+
+TEST_CASE("where a rank is given the weight itself, a bf16 copy that was not written back is missed") {
+  for (const char* name : {"zero3", "ddp"}) {
+    const auto messages = on_ranks(name == std::string("ddp") ? 2 : 1, [&](World& world) {
+      ChainRun run(world, {.scheme = scheme_of(name, world.size()), .precision = {.param = DType::bf16}});
+      {
+        const FullParameters full(run.runtime, 2);
+        edit(run.context, run.model.layers[1]->bias);
+      }
+      return message_of([&] { run.device->synchronize(); });
+    });
+    for (const std::string& message : messages) CHECK_THAT(message, Contains("unit layer1"));
+  }
+}
+
+TEST_CASE("reading full parameters changes nothing, and training goes on as without") {
+  const auto train = [](bool reads) {
+    return on_ranks(2, [reads](World& world) {
+      ChainRun run(world, {.precision = {.param = DType::bf16}});
+      std::vector<float> seen;
+      for (int step = 1; step <= 3; ++step) {
+        run.micro_batch(step);
+        run.optimizer->step(1e-2f, step);
+        if (!reads) continue;
+        const FullParameters full(run.runtime, 1);
+        const Buffer weight = run.model.layers[0]->weight.value();
+        run.context.stream().synchronize();
+        seen.assign(weight.as<float>(), weight.as<float>() + weight.elems);
+      }
+      const Arrays weights = run.weights();
+      return std::pair(weights, !reads || seen == weights[1]);
+    });
+  };
+  const auto with = train(true), without = train(false);
+  CHECK(with[0].first == without[0].first);
+  CHECK(with[0].second);
+}
+
+TEST_CASE("parameters are made full between steps, once at a time") {
+  const auto messages = on_ranks(2, [](World& world) {
+    ChainRun run(world);
+    std::vector<std::string> messages;
+    const auto make_full = [&](int unit) { messages.push_back(message_of([&] { const FullParameters full(run.runtime, unit); })); };
+    run.runtime.unshard(1);
+    make_full(1);
+    run.runtime.reshard(1);
+    {
+      const FullParameters full(run.runtime, 1);
+      make_full(1);
+      make_full(2);
+    }
+    run.runtime.begin_micro_batch(Mode::train, true);
+    make_full(3);
+    run.runtime.end_micro_batch();
+    make_full(3);
+    run.device->synchronize();
+    return messages;
+  });
+  REQUIRE(messages[0].size() == 5);
+  CHECK_THAT(messages[0][0], Contains("unit layer0 is made full while it is gathered"));
+  CHECK_THAT(messages[0][1], Contains("unit layer0 is made full while it is gathered"));
+  CHECK(messages[0][2].empty());
+  CHECK_THAT(messages[0][3], Contains("unit layer2 is made full within a micro-batch"));
+  CHECK(messages[0][4].empty());
+}
+
+TEST_CASE("every wait around a write is needed: without it the verifier reports a conflict") {
+  const auto trace = on_ranks(kRanks, [](World& world) {
+    ChainRun run(world, {.scheme = scheme_of("nested", kRanks)});
+    run.device->trace().start();
+    for (int step = 1; step <= 2; ++step) {
+      run.micro_batch(step);
+      run.optimizer->step(1e-2f, step);
+      FullParameters full(run.runtime, 2);
+      edit_unit(run, 2);
+      full.write_back();
+    }
+    run.micro_batch(3);
+    run.device->trace().stop();
+    run.device->synchronize();
+    return run.device->trace().entries();
+  })[0];
+  CHECK(verify_order(trace).empty());
+  for (std::size_t i = 0; i < trace.size(); ++i) {
+    const auto is_record = [&](const TraceEntry& entry) {
+      return entry.kind == TraceEntry::Kind::record && entry.record_id == trace[i].record_id;
+    };
+    // What was recorded before the trace began orders nothing in it.
+    if (trace[i].kind != TraceEntry::Kind::wait || std::none_of(trace.begin(), trace.end(), is_record)) continue;
+    std::vector<TraceEntry> without = trace;
+    without.erase(without.begin() + static_cast<std::ptrdiff_t>(i));
+    CAPTURE(i, name_of(trace[i].stream));
+    CHECK_FALSE(verify_order(without).empty());
+  }
+}
+
+TEST_CASE("with checks_writes a write in forward is an error at the end of its micro-batch; without writes nothing changes") {
+  const auto train = [](const ShardOptions& options, bool writes) {
+    return on_ranks(2, [&](World& world) {
+      ChainRun run(world, options);
+      const std::string message = message_of([&] {
+        for (int step = 1; step <= 2; ++step) {
+          run.runtime.begin_micro_batch(Mode::train, true);
+          const Tensor loss = run.model.loss(chain_input(run.context, step, options.precision.param), chain_targets(run.context));
+          if (writes) edit(run.context, run.model.head);
+          backward(loss);
+          run.runtime.end_micro_batch();
+          run.device->synchronize();
+          run.optimizer->step(1e-2f, step);
+        }
+      });
+      return std::pair(message, message.empty() ? run.weights() : Arrays{});
+    });
+  };
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int limit : {0, 3}) {
+      ShardOptions options{.schedule = {.limit = limit}, .precision = {.param = dtype}};
+      const auto unchecked = train(options, false);
+      options.checks_writes = true;
+      CHECK(train(options, false) == unchecked);
+      for (const auto& [message, weights] : train(options, true))
+        CHECK_THAT(message, Contains("unit root") && Contains("not written back"));
+    }
+  }
+}
+
+}  // namespace zs::test
