@@ -32,6 +32,8 @@ OpTag make_tag(std::string_view op, std::string_view unit, std::string_view vari
   return tag;
 }
 
+bool can_be_packed(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+
 const char* name_of(ReduceOp op) {
   switch (op) {
     case ReduceOp::sum: return "sum";
@@ -70,7 +72,7 @@ std::string Communicator::where(std::string_view op, std::string_view unit) cons
   return fmt::format("{}({}) on rank {} of {}", op, unit, rank(), size());
 }
 
-void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full) {
+void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full, Wire wire) {
   ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("all_gather", unit), full.elems,
            shard.elems * size());
   ZS_CHECK(full.dtype == shard.dtype && full.device == shard.device, "{}: shard is {} on {}, full {} on {}", where("all_gather", unit),
@@ -78,12 +80,28 @@ void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shar
   const Buffer own = full.slice(rank() * shard.elems, shard.elems);
   ZS_CHECK(own.data == shard.data || !overlap(shard, full), "{}: shard overlaps full, but is not this rank's slice of it",
            where("all_gather", unit));
-  const OpTag tag = make_tag("all_gather", unit, "", shard);
-  traffic_.add(CommOp::all_gather, (size() - 1) * shard.bytes());
+  ZS_CHECK(wire == Wire::exact || can_be_packed(shard.dtype), "{}: {} cannot travel as int8", where("all_gather", unit),
+           name_of(shard.dtype));
+  const OpTag tag = make_tag("all_gather", unit, wire == Wire::int8 ? "int8" : "", shard);
+  traffic_.add(CommOp::all_gather, (size() - 1) * (wire == Wire::int8 ? packed_bytes(shard.elems) : shard.bytes()));
+  if (wire == Wire::int8 && size() > 1) return enqueue_packed_gather(stream, unit, tag, shard, full);
   stream.enqueue(info("all_gather", unit, {shard}, {full}), [this, tag, shard, full](ExecContext&) { do_all_gather(tag, shard, full); });
 }
 
-void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, Fold fold) {
+void Communicator::enqueue_packed_gather(Stream& stream, std::string_view unit, const OpTag& tag, Buffer shard, Buffer full) {
+  const std::int64_t bytes = packed_bytes(shard.elems), scratch_bytes = size() * bytes;
+  stream.enqueue(info("all_gather", unit, {shard}, {full}, scratch_bytes),
+                 [this, tag, shard, full, bytes, scratch_bytes](ExecContext& exec) {
+                   if (is_idle()) return;
+                   auto* packed = static_cast<std::byte*>(exec.scratch(scratch_bytes));
+                   const Buffer all{packed, scratch_bytes, DType::u8, full.device};
+                   pack_int8(packed + rank() * bytes, shard);
+                   do_all_gather(tag, all.slice(rank() * bytes, bytes), all);
+                   for (int r = 0; r < size(); ++r) unpack_int8(full.slice(r * shard.elems, shard.elems), packed + r * bytes);
+                 });
+}
+
+void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, Fold fold, Wire wire) {
   const bool accumulate = fold == Fold::accumulate;
   ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("reduce_scatter", unit), full.elems,
            shard.elems * size());
@@ -96,15 +114,38 @@ void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer 
   const bool in_place = own.data == shard.data && own.dtype == shard.dtype && !accumulate;
   ZS_CHECK(in_place || !overlap(shard, full), "{}: shard overlaps full; it may only be this rank's slice, same dtype, overwrite",
            where("reduce_scatter", unit));
-  const OpTag tag = make_tag("reduce_scatter", unit, fmt::format("{}{}", accumulate ? "accumulate " : "into ", name_of(shard.dtype)), full);
+  const char* const suffix = wire == Wire::int8 ? " int8" : "";
+  const OpTag tag =
+      make_tag("reduce_scatter", unit, fmt::format("{}{}{}", accumulate ? "accumulate " : "into ", name_of(shard.dtype), suffix), full);
   std::vector<Buffer> reads{full};
   if (accumulate) reads.push_back(shard);
+  if (wire == Wire::int8 && size() > 1) {
+    traffic_.add(CommOp::reduce_scatter, (size() - 1) * packed_bytes(shard.elems));
+    return enqueue_packed_sum(stream, info("reduce_scatter", unit, std::move(reads), {shard}), tag, full, shard, fold);
+  }
   const std::int64_t scratch_bytes = reduce_scatter_scratch_bytes(full);
   traffic_.add(CommOp::reduce_scatter, (size() - 1) * shard.elems * size_of(full.dtype));
   stream.enqueue(info("reduce_scatter", unit, std::move(reads), {shard}, scratch_bytes),
                  [this, tag, full, shard, fold, scratch_bytes](ExecContext& exec) {
                    do_reduce_scatter(tag, full, shard, fold, exec.scratch(scratch_bytes));
                  });
+}
+
+void Communicator::enqueue_packed_sum(Stream& stream, OpInfo info, const OpTag& tag, Buffer full, Buffer shard, Fold fold) {
+  const std::int64_t bytes = packed_bytes(shard.elems), all_bytes = size() * bytes;
+  info.scratch_bytes = 2 * all_bytes;
+  stream.enqueue(std::move(info), [this, tag, full, shard, fold, bytes, all_bytes](ExecContext& exec) {
+    if (is_idle()) return;
+    auto* out = static_cast<std::byte*>(exec.scratch(2 * all_bytes));
+    std::byte* in = out + all_bytes;
+    std::vector<const std::byte*> parts;
+    for (int r = 0; r < size(); ++r) {
+      pack_int8(out + r * bytes, full.slice(r * shard.elems, shard.elems));
+      parts.push_back(in + r * bytes);
+    }
+    do_all_to_all(tag, {out, all_bytes, DType::u8, full.device}, {in, all_bytes, DType::u8, full.device});
+    fold_int8(shard, parts, fold == Fold::accumulate);
+  });
 }
 
 void Communicator::all_reduce(Stream& stream, std::string_view unit, Buffer data, ReduceOp op) {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "comm/traffic.h"
+#include "comm/wire.h"
 #include "runtime/base/buffer.h"
 #include "runtime/device/allocator.h"
 #include "runtime/device/stream.h"
@@ -59,14 +60,15 @@ class Communicator {
   virtual bool prefers_arena() const { return false; }
 
   /// full (size * n) := concatenation of every rank's shard (n), in rank order. In place when `shard` is this rank's slice of
-  /// `full`. Same dtype. Any other overlap is an error.
-  void all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full);
+  /// `full`. Same dtype. Any other overlap is an error. Wire::int8 (f32 and bf16; exact on one rank): every rank decodes the same bits, its
+  /// own part included.
+  void all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full, Wire wire = Wire::exact);
 
   /// shard (n) := [shard +] sum over ranks, in rank order 0..size-1, of their `full` (size * n) slices that belong to this
   /// rank. `full` f32 or bf16; `shard` f32 (the sum is carried in f32: one f32 addition a rank and element), or the same
   /// dtype as `full` (then rounded once at the end, also with accumulate). In place when `shard` is this rank's slice of `full`
-  /// (same dtype, overwrite only).
-  void reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, Fold fold);
+  /// (same dtype, overwrite only). Wire::int8: slices travel packed, and are summed in f32, in rank order over all ranks.
+  void reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, Fold fold, Wire wire = Wire::exact);
 
   /// data := reduction over ranks in rank order. f32, f64, i32 and i64 (sums wrap); bf16 is carried in f32. A NaN of any rank
   /// makes the maximum and the minimum NaN.
@@ -103,8 +105,12 @@ class Communicator {
   virtual void do_broadcast(const OpTag& tag, Buffer data, int root) = 0;
   virtual void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) = 0;
   virtual void do_barrier(const OpTag& tag) = 0;
+  /// Whether these move anything at all.
+  virtual bool is_idle() const { return false; }
 
  private:
+  void enqueue_packed_gather(Stream& stream, std::string_view unit, const OpTag& tag, Buffer shard, Buffer full);
+  void enqueue_packed_sum(Stream& stream, OpInfo info, const OpTag& tag, Buffer full, Buffer shard, Fold fold);
   std::string where(std::string_view op, std::string_view unit) const;
 
   CommTraffic traffic_;

@@ -48,6 +48,7 @@ struct Config {
     std::int64_t max_reductions_in_flight = 2;
     std::string layout = "flat";
     std::int64_t min_shard_bytes = 0;
+    std::string compress_gather = "none", compress_reduce = "none";
     std::vector<std::string> dims;  ///< "PATTERN=DIM"
     bool operator==(const Shard&) const = default;
   };

@@ -112,6 +112,12 @@ void resolve_precision(ConfigDraft& draft) {
   if (are_good(draft, {"precision.param", "precision.reduce"}) && c.precision.param == "f32" && c.precision.reduce == "bf16")
     draft.report("precision.reduce", "precision.reduce \"bf16\" does not go with precision.param \"f32\"",
                  "gradients of f32 parameters are f32: use precision.reduce = \"f32\", or param = \"bf16\"");
+  for (const auto& [key, value] :
+       {std::pair("shard.compress_gather", c.shard.compress_gather), {"shard.compress_reduce", c.shard.compress_reduce}}) {
+    if (are_good(draft, {key, "train.deterministic"}) && value != "none" && c.train.deterministic)
+      draft.report(key, fmt::format("{} = \"{}\" does not go with train.deterministic", key, value),
+                   "what is rounded depends on the number of ranks: leave one of them out");
+  }
 }
 
 /// Keys that a strategy decides: given otherwise, they contradict it.

@@ -108,6 +108,13 @@ constexpr std::array kKeys = {
         "`train.deterministic`."},
     ConfigKey{"shard.all_reduce_every_micro_batch", [](Config& c) -> ConfigSlot { return &c.shard.all_reduce_every_micro_batch; }, any, "",
               "", "Sum gradients over replicas (`ddp`, `hsdp`) after every micro-batch, or once a step."},
+    ConfigKey{
+        "shard.compress_gather", [](Config& c) -> ConfigSlot { return &c.shard.compress_gather; }, any, "none|int8", "",
+        "How parameters travel when they are gathered from the master shards: as they are, or as whole numbers of 8 bits with a scale for "
+        "every 256. The master weights stay exact. Not with `train.deterministic`."},
+    ConfigKey{"shard.compress_reduce", [](Config& c) -> ConfigSlot { return &c.shard.compress_reduce; }, any, "none|int8", "",
+              "The same for gradients that are reduce-scattered; they are summed in f32. Sums over replicas (`ddp`, `hsdp`) travel as they "
+              "are. Not with `train.deterministic`."},
     ConfigKey{"shard.max_reductions_in_flight", [](Config& c) -> ConfigSlot { return &c.shard.max_reductions_in_flight; }, between(1, 64),
               "", "", "Whole gradient buffers that may wait for their reduction."},
     ConfigKey{"shard.layout", [](Config& c) -> ConfigSlot { return &c.shard.layout; }, any, kLayouts, "",

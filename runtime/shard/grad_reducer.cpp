@@ -65,7 +65,7 @@ void GradReducer::reduce(FlatParameter& unit) {
   }
   bool& is_written = has_own_sum_ ? unit.sum_is_written : unit.grad_is_written;
   groups_.reduce->reduce_scatter(reduction(), unit.name, full_buffer(unit), has_own_sum_ ? sum_buffer(unit) : unit.grad_buffer(),
-                                 is_written ? Fold::accumulate : Fold::overwrite);
+                                 is_written ? Fold::accumulate : Fold::overwrite, unit.precision.reduce_wire);
   is_written = true;
   reduction().record(unit.reduced);
   last_reduction_ = unit.reduced;
@@ -95,7 +95,7 @@ void GradReducer::finish(FlatParameter& unit) {
   switch (second_) {
     case Step::none: break;
     case Step::reduce_scatter:
-      groups_.finish->reduce_scatter(stream, unit.name, sum_buffer(unit), unit.grad_buffer(), Fold::overwrite);
+      groups_.finish->reduce_scatter(stream, unit.name, sum_buffer(unit), unit.grad_buffer(), Fold::overwrite, unit.precision.reduce_wire);
       break;
     case Step::all_gather: groups_.finish->all_gather(stream, unit.name, sum_buffer(unit), unit.grad_buffer()); break;
     case Step::all_reduce:

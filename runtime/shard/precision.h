@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "comm/wire.h"
 #include "runtime/base/dtype.h"
 
 namespace zs {
@@ -13,6 +14,8 @@ struct Precision {
   DType reduce = DType::f32;           ///< what a reduction carries; bf16 only where param is
   std::optional<DType> output = {};    ///< of what the unit hands on (Module::output); none: as it is computed
   bool casts_inputs = true;            ///< what comes into the unit (Module::input) is cast to param
+  Wire gather_wire = Wire::exact;      ///< how parameters travel from the master shards; f32 masters for an evaluation are exact
+  Wire reduce_wire = Wire::exact;      ///< how reduce-scattered gradients travel
   bool is_full_in_evaluation = false;  ///< an evaluation gathers the f32 master weights, and hands on f32
 
   bool operator==(const Precision&) const = default;

@@ -6,6 +6,11 @@
 #include "runtime/shard/bucket_copy.h"
 
 namespace zs {
+namespace {
+
+Wire wire_of(const FlatParameter& unit) { return unit.gathered_dtype == unit.precision.param ? unit.precision.gather_wire : Wire::exact; }
+
+}  // namespace
 
 Unsharder::Unsharder(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool)
     : context_(context), groups_(groups), kept_(scheme.slice(groups.kept)), pool_(pool) {}
@@ -38,7 +43,7 @@ void Unsharder::gather(FlatParameter& unit) {
   unshard().wait(masters_ready_);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   gather_to(unit, begin(unit), unit.bucket,
-            [&](const Buffer& bucket) { groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), bucket); });
+            [&](const Buffer& bucket) { groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), bucket, wire_of(unit)); });
   unshard().record(unit.gathered);
 }
 
@@ -50,7 +55,7 @@ void Unsharder::gather_through(FlatParameter& unit) {
   unit.kept = acquire(kept_elems(unit), unit.gathered_dtype, unshard(), "kept_shard");
   const Buffer kept = unit.kept.buffer(unit.gathered_dtype, kept_elems(unit));
   gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
-    groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), kept);
+    groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), kept, wire_of(unit));
     groups_.gather_small->all_gather(unshard(), unit.name, kept, bucket);
   });
   unshard().record(unit.gathered);

@@ -349,6 +349,8 @@ std::span<const ConformanceCase> operation_cases() {
       {"reduce_scatter sums", reduce_scatter_sums},
       {"sums are folded in the transport's order", sums_are_folded_in_the_transports_order},
       {"messages carry what they must", messages_carry_what_they_must},
+      {"packed gathers are decoded alike", packed_gathers_are_decoded_alike},
+      {"packed sums are folded in rank order", packed_sums_are_folded_in_rank_order},
       {"all_reduce reduces", all_reduce_reduces},
       {"a NaN of any rank wins", a_nan_of_any_rank_wins},
       {"long buffers move in chunks", long_buffers_move_in_chunks},

@@ -5,9 +5,11 @@
 
 namespace zs::test {
 
-/// Conformance cases about where ranks are: ConformanceCase::run.
+/// Conformance cases about where ranks are, and about what travels: ConformanceCase::run.
 void sums_are_folded_in_the_transports_order(World& world, Device& device);
 void messages_carry_what_they_must(World& world, Device& device);
+void packed_gathers_are_decoded_alike(World& world, Device& device);
+void packed_sums_are_folded_in_rank_order(World& world, Device& device);
 /// Buffers of more than 2^31 bytes, one a rank; for two or three ranks.
 void huge_buffers_arrive(World& world, Device& device);
 

@@ -233,6 +233,7 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"train.sequence=257"}, "train.sequence 257 is longer than model.context 256"},
       {{"train.micro_batch=5"}, "train.global_batch 24 is not a multiple of train.micro_batch 5"},
       {{"precision.reduce=bf16"}, "precision.reduce \"bf16\" does not go with precision.param \"f32\""},
+      {{"shard.compress_reduce=int8", "train.deterministic=true"}, "shard.compress_reduce = \"int8\" does not go with train.deterministic"},
       {{"run.validate_every=5", "data.validation_fraction=0"}, "run.validate_every is set, but there is no validation data"},
       {{"comm.transport=mpi", "comm.ranks=2"}, "comm.ranks 2 does not go with comm.transport = \"mpi\""},
       {{"model.preset="}, "model.layers is missing"},

@@ -37,15 +37,28 @@ struct Job {
   bool reshards, reduces_each, all_reduces_each, keeps_ends;
   std::int64_t finest;  // slices of the finest cut
   std::int64_t param_bytes, reduce_bytes;
+  bool packs_gathers = false, packs_reductions = false;
 };
 
 /// Of n ranks, each sends n - 1 of n equal parts.
 std::int64_t parts(std::int64_t ranks, std::int64_t bytes) { return bytes / ranks * (ranks - 1); }
 
+/// Of one of n equal parts of so many elements: a byte each, 4 for each 256, in lines of 64.
+std::int64_t packed_part(std::int64_t ranks, std::int64_t elems) {
+  const std::int64_t part = elems / ranks;
+  return (part + (part + 255) / 256 * 4 + 63) / 64 * 64;
+}
+
 /// What one rank sends for a unit in a step: the formulas of docs/sharding.md, but for parameters that are whole.
 Bytes formula(const Job& job, const Padded& elems, int unit, int units) {
-  const std::int64_t w = job.ranks, n = job.group, m = job.micro_batches, whole = elems.gathered * job.param_bytes,
-                     gradient = elems.reduced * job.reduce_bytes;
+  const std::int64_t w = job.ranks, n = job.group, m = job.micro_batches, whole = elems.gathered * job.param_bytes;
+  const auto gathered = [&](std::int64_t ranks, std::int64_t all) {
+    return job.packs_gathers ? (ranks - 1) * packed_part(ranks, all) : parts(ranks, all * job.param_bytes);
+  };
+  const auto reduced = [&](std::int64_t ranks, std::int64_t all, std::int64_t elem_bytes) {
+    return job.packs_reductions ? (ranks - 1) * packed_part(ranks, all) : parts(ranks, all * elem_bytes);
+  };
+  const std::int64_t gradient_w = reduced(w, elems.reduced, job.reduce_bytes);
   const bool is_kept_for_next = job.keeps_ends && unit <= 1;
   // The root's backward begins within its forward: the head computes its gradients there.
   const bool is_kept_for_backward = !job.reshards || unit == 0 || (job.keeps_ends && unit == units - 1);
@@ -53,17 +66,17 @@ Bytes formula(const Job& job, const Padded& elems, int unit, int units) {
   switch (job.strategy) {
     case Strategy::ddp: return {0, 0, 0, 2 * parts(w, elems.reduced * 4) * (job.all_reduces_each ? m : 1)};
     case Strategy::zero1:
-    case Strategy::zero2: return {parts(w, whole), 0, reductions * parts(w, gradient), 0};
+    case Strategy::zero2: return {gathered(w, elems.gathered), 0, reductions * gradient_w, 0};
     case Strategy::zero3:
     case Strategy::grad_op:
-      if (job.between == 0) return {(forward + backward) * parts(w, whole), 0, reductions * parts(w, gradient), 0};
-      return {forward * parts(w, whole), backward * parts(job.between, whole), reductions * parts(w, gradient), 0};
+      if (job.between == 0) return {(forward + backward) * gathered(w, elems.gathered), 0, reductions * gradient_w, 0};
+      return {forward * gathered(w, elems.gathered), backward * parts(job.between, whole), reductions * gradient_w, 0};
     case Strategy::hsdp:
-      return {(forward + backward) * parts(n, whole), 0, reductions * parts(n, gradient),
+      return {(forward + backward) * gathered(n, elems.gathered), 0, reductions * reduced(n, elems.reduced, job.reduce_bytes),
               2 * parts(w / n, elems.reduced / n * 4) * (job.all_reduces_each ? m : 1)};
     case Strategy::nested:
-      return {parts(w / n, whole / n), (forward + backward) * parts(n, whole), reductions * parts(n, gradient),
-              parts(w / n, elems.reduced / n * 4)};
+      return {gathered(w / n, elems.gathered / n), (forward + backward) * parts(n, whole),
+              reductions * reduced(n, elems.reduced, job.reduce_bytes), reduced(w / n, elems.reduced / n, 4)};
   }
   return {};
 }
@@ -134,7 +147,7 @@ struct Planned {
 
 struct Way {
   std::string param = "f32", layout = "flat";
-  bool keeps_ends = true;
+  bool keeps_ends = true, packs_gathers = false, packs_reductions = false;
 };
 
 Planned plan_of(const std::string& name, int ranks, int micro_batches, const Way& way) {
@@ -152,6 +165,8 @@ Planned plan_of(const std::string& name, int ranks, int micro_batches, const Way
   config.shard.reduce_every_micro_batch = options.reduce_every_micro_batch;
   config.shard.all_reduce_every_micro_batch = options.all_reduce_every_micro_batch;
   config.shard.keep_ends = way.keeps_ends;
+  config.shard.compress_gather = way.packs_gathers ? "int8" : "none";
+  config.shard.compress_reduce = way.packs_reductions ? "int8" : "none";
   choose_layout(config, way.layout);
   const std::int64_t bytes = param == "bf16" ? 2 : 4;
   planned.job = {.strategy = options.strategy,
@@ -165,7 +180,9 @@ Planned plan_of(const std::string& name, int ranks, int micro_batches, const Way
                  .keeps_ends = way.keeps_ends,
                  .finest = ShardScheme(options, 0, ranks).finest(),
                  .param_bytes = bytes,
-                 .reduce_bytes = bytes};
+                 .reduce_bytes = bytes,
+                 .packs_gathers = way.packs_gathers,
+                 .packs_reductions = way.packs_reductions};
   planned.plan = make_plan(config, {.ranks = ranks, .has_every_micro_batch = true});
   return planned;
 }
@@ -195,6 +212,19 @@ TEST_CASE("bytes sent by a rank are the closed formula of its scheme, in the pla
           CHECK(bytes_of(train_tiny(planned.config, {.ranks = ranks, .steps = 2}).sent) == planned.expected());
         }
       }
+    }
+  }
+}
+
+TEST_CASE("compressed gathers and reductions send the bytes of their closed formula", "[traffic]") {
+  int number = 0;
+  for (const std::string& name : scheme_names()) {
+    for (const std::string& layout : layout_names()) {
+      ++number;
+      const Planned planned = plan_of(name, 4, 2, {number % 2 == 0 ? "f32" : "bf16", layout, true, number % 3 != 0, number % 3 != 1});
+      CAPTURE(name, layout, planned.config.precision.param, planned.config.shard.compress_gather, planned.config.shard.compress_reduce);
+      CHECK(bytes_of(planned.plan.sent) == planned.expected());
+      CHECK(bytes_of(train_tiny(planned.config, {.ranks = 4, .steps = 2}).sent) == planned.expected());
     }
   }
 }

@@ -1,0 +1,90 @@
+#include <array>
+#include <vector>
+
+#include "comm/wire.h"
+#include "tests/comm/arrays.h"
+#include "tests/comm/host_cases.h"
+
+namespace zs::test {
+namespace {
+
+constexpr std::array<std::int64_t, 6> kCounts = {0, 1, 255, 256, 777, 20'011};
+
+/// n elements of rank `r` from element `first` on, packed.
+template <class T>
+std::vector<std::byte> packed(int r, std::int64_t first, std::int64_t n) {
+  std::vector<T> values(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) values[static_cast<std::size_t>(i)] = T(real(r, first + i));
+  std::vector<std::byte> bytes(static_cast<std::size_t>(packed_bytes(n)));
+  pack_int8(bytes.data(), {values.data(), n, DTypeOf<T>::value, DeviceKind::cpu});
+  return bytes;
+}
+
+template <class T>
+void gather_of(Communicator& comm, Stream& stream) {
+  for (const std::int64_t n : kCounts) {
+    Array<T> shard(comm, n), full(comm, n * comm.size()), in_place(comm, n * comm.size());
+    shard.fill([&](std::int64_t i) { return T(real(comm.rank(), i)); });
+    for (std::int64_t i = 0; i < n; ++i) in_place[comm.rank() * n + i] = shard[i];
+    const std::int64_t before = comm.traffic().sent_bytes();
+    comm.all_gather(stream, "unit", shard.buffer(), full.buffer(), Wire::int8);
+    const std::int64_t sent = comm.traffic().sent_bytes() - before;
+    comm.all_gather(stream, "unit", in_place.buffer().slice(comm.rank() * n, n), in_place.buffer(), Wire::int8);
+    stream.synchronize();
+    expect(sent == (comm.size() - 1) * packed_bytes(n), "{} bytes were counted for {} elements", sent, n);
+    std::vector<T> wanted(static_cast<std::size_t>(n * comm.size()));
+    const Buffer all{wanted.data(), n * comm.size(), DTypeOf<T>::value, DeviceKind::cpu};
+    for (int r = 0; r < comm.size(); ++r) unpack_int8(all.slice(r * n, n), packed<T>(r, 0, n).data());
+    for (std::int64_t i = 0; i < n && comm.size() == 1; ++i) wanted[static_cast<std::size_t>(i)] = T(real(0, i));  // nothing travels
+    full.expect_is("packed all_gather", comm.rank(), [&](std::int64_t i) { return wanted[static_cast<std::size_t>(i)]; });
+    in_place.expect_is("packed all_gather in place", comm.rank(), [&](std::int64_t i) { return wanted[static_cast<std::size_t>(i)]; });
+  }
+}
+
+template <class T, class Out>
+void sum_of(Communicator& comm, Stream& stream) {
+  for (const std::int64_t n : kCounts) {
+    Array<T> full(comm, n * comm.size());
+    Array<Out> shard(comm, n), accumulator(comm, n);
+    full.fill([&](std::int64_t i) { return T(real(comm.rank(), i)); });
+    accumulator.fill([&](std::int64_t i) { return Out(real(99, i)); });
+    const std::int64_t before = comm.traffic().sent_bytes();
+    comm.reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), Fold::overwrite, Wire::int8);
+    const std::int64_t sent = comm.traffic().sent_bytes() - before;
+    comm.reduce_scatter(stream, "unit", full.buffer(), accumulator.buffer(), Fold::accumulate, Wire::int8);
+    stream.synchronize();
+    expect(sent == (comm.size() - 1) * packed_bytes(n), "{} bytes were counted for {} elements", sent, n);
+    // One after the other, each decoded to f32 by itself.
+    std::vector<float> sums, onto, part(static_cast<std::size_t>(n));
+    for (int r = 0; r < comm.size(); ++r) {
+      unpack_int8({part.data(), n, DType::f32, DeviceKind::cpu}, packed<T>(r, comm.rank() * n, n).data());
+      for (std::int64_t i = 0; i < n && comm.size() == 1; ++i) part[static_cast<std::size_t>(i)] = static_cast<float>(T(real(0, i)));
+      if (r == 0) sums = part;
+      for (std::int64_t i = 0; r == 0 && i < n; ++i) onto.push_back(static_cast<float>(Out(real(99, i))));
+      for (std::size_t i = 0; i < part.size(); ++i) {
+        if (r > 0) sums[i] += part[i];
+        onto[i] += part[i];
+      }
+    }
+    shard.expect_is("packed sum", comm.rank(), [&](std::int64_t i) { return Out(sums[static_cast<std::size_t>(i)]); });
+    accumulator.expect_is("packed sum onto an accumulator", comm.rank(),
+                          [&](std::int64_t i) { return Out(onto[static_cast<std::size_t>(i)]); });
+  }
+}
+
+}  // namespace
+
+void packed_gathers_are_decoded_alike(World& world, Device& device) {
+  const auto comm = world.communicator();
+  gather_of<float>(*comm, device.stream(StreamRole::unshard));
+  gather_of<BFloat16>(*comm, device.stream(StreamRole::unshard));
+}
+
+void packed_sums_are_folded_in_rank_order(World& world, Device& device) {
+  const auto comm = world.communicator();
+  sum_of<float, float>(*comm, device.stream(StreamRole::reduce));
+  sum_of<BFloat16, float>(*comm, device.stream(StreamRole::reduce));
+  sum_of<BFloat16, BFloat16>(*comm, device.stream(StreamRole::reduce));
+}
+
+}  // namespace zs::test
