@@ -1,6 +1,7 @@
 """Hosts made of network namespaces: each with a name, an address and a shaped link of its own, joined by a bridge. Open MPI takes them for
 what real ones are, because its launcher's remote shell is a script that enters the namespace. Needs root, ip and tc."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -74,6 +75,10 @@ class Hosts:
     def pids(self, name):
         """Of everything that runs on the host."""
         return [int(pid) for pid in _run("ip", "netns", "pids", self.namespace(name)).split()]
+
+    def sent_bytes(self, name):
+        """That have left the host by its link, as the interface itself counts them."""
+        return json.loads(_run("ip", "-s", "-j", "-n", self.namespace(name), "link", "show", "eth0"))[0]["stats64"]["tx"]["bytes"]
 
     def cut(self, name):
         """Pulls the host's cable."""

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""How much of a step's communication hides between hosts: bench_overlap over hosts made of network namespaces with limited links
+(tests/multihost/hosts.py; needs root), and what really crossed the links, read off their own counters. Prints a Markdown table.
+Usage: multihost.py [--build build] [--hosts 2,4] [--ranks-each 1] [--rates 1gbit,200mbit] [--steps 5] [-- OPTIONS OF bench_overlap]"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "multihost"))
+
+from hosts import Hosts, Unavailable  # noqa: E402
+
+FEW_STEPS, MORE_STEPS = 2, 6
+HEADER = """| hosts | link | transport | prefetch | step, ms | critical path, ms | step / path | overlap efficiency | MiB a step and link | of the link |
+|---|---|---|---|---|---|---|---|---|---|"""
+
+
+def run_json(hosts, ranks_each, command):
+    env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    words = hosts.mpirun(ranks_each, command, "--oversubscribe", "--bind-to", "none")
+    done = subprocess.run([str(w) for w in words], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env)
+    if done.returncode != 0:
+        sys.exit(f"multihost: {' '.join(map(str, command))} ended with {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def bytes_a_step(hosts, ranks_each, program, options):
+    """What the busiest link carried: two runs differ in their steps alone, so that starting and ending cancel out."""
+    sent = []
+    for steps in (FEW_STEPS, MORE_STEPS):
+        before = [hosts.sent_bytes(name) for name in hosts.names]
+        run_json(hosts, ranks_each, [program, *options, "--warmup", 0, "--steps", steps, "--profile-steps", 1, "--json"])
+        sent.append(max(hosts.sent_bytes(name) - b for name, b in zip(hosts.names, before)))
+    return (sent[1] - sent[0]) / (MORE_STEPS - FEW_STEPS)
+
+
+def bits_per_s(rate):
+    for unit, factor in (("gbit", 1e9), ("mbit", 1e6)):
+        if rate.endswith(unit):
+            return float(rate[:-len(unit)]) * factor
+    sys.exit(f"multihost: {rate} is not a rate: write 1gbit or 200mbit")
+
+
+def row(count, rate, arguments, options):
+    build = pathlib.Path(arguments.build).resolve()
+    with Hosts(count, rate=rate) as hosts:
+        overlap = run_json(hosts, arguments.ranks_each, [build / "bench_overlap", *options, "--steps", arguments.steps, "--json"])
+        carried = bytes_a_step(hosts, arguments.ranks_each, build / "bench_step", options)
+    step, path, efficiency = overlap["step_ms"], overlap["planned_step_ms"], overlap["overlap_efficiency"]
+    shown = "-" if efficiency is None else f"{100 * efficiency:.0f} %"
+    used = carried * 8 / bits_per_s(rate) / (step / 1e3)
+    return (f"| {count} x {arguments.ranks_each} | {rate} | {overlap['transport']} | {overlap['prefetch']} | {step:.1f} | {path:.1f} | {step / path:.2f} "
+            f"| {shown} | {carried / 2**20:.2f} | {100 * used:.0f} % |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default=ROOT / "build")
+    parser.add_argument("--hosts", default="2,4", help="how many, by commas")
+    parser.add_argument("--ranks-each", type=int, default=1)
+    parser.add_argument("--rates", default="1gbit,200mbit", help="of each host's link, as tc writes them, by commas")
+    parser.add_argument("--steps", type=int, default=5, help="timed ones")
+    parser.add_argument("options", nargs="*", help="of bench_overlap, after --; not --steps, --warmup and --profile-steps")
+    arguments = parser.parse_args()
+    for rate in arguments.rates.split(","):
+        bits_per_s(rate)
+    print(HEADER)
+    try:
+        for count in map(int, arguments.hosts.split(",")):
+            for rate in arguments.rates.split(","):
+                for prefetch in (0, 1):
+                    print(row(count, rate, arguments, [*arguments.options, "--set", f"shard.prefetch={prefetch}"]), flush=True)
+    except Unavailable as reason:
+        sys.exit(f"multihost: {reason}")
+
+
+if __name__ == "__main__":
+    main()
