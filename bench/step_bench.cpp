@@ -9,6 +9,7 @@
 #include "bench/process_memory.h"
 #include "bench/product_ceiling.h"
 #include "bench/ranks.h"
+#include "comm/watchdog.h"
 #include "model/train/ceiling.h"
 #include "model/train/plan.h"
 #include "model/train/session.h"
@@ -146,10 +147,13 @@ StepProfile StepBench::profile_steps(Session& session) {
 }
 
 double StepBench::step(Session& session, StepReport& report) {
+  const auto operations = [&] { return world_.watchdog() != nullptr ? world_.watchdog()->page().started.load() : 0; };
+  const std::uint64_t operations_before = operations();
   const auto start = Clock::now();
   session.enqueue_step(++step_, kLearningRate, made_up_samples(config_), false);
   const StepResult result = session.finish_step();
   const double duration_ms = ms_since(start);
+  report.operations = static_cast<std::int64_t>(operations() - operations_before);
   report.peak_bytes = result.peak_bytes;
   report.loss = std::accumulate(result.losses.begin(), result.losses.end(), 0.0) / static_cast<double>(result.losses.size());
   if (!std::isfinite(report.loss))  // every rank sees the same

@@ -2,6 +2,7 @@
 
 #include "bench/step_command.h"
 #include "bench/traffic_table.h"
+#include "bench/watch_cost.h"
 
 int main(int argc, char** argv) {
   CLI::App app("Times the training step of a GPT-2 on made-up tokens. Several ranks: mpirun -q -np N build/bench_step ...", "bench_step");
@@ -13,9 +14,12 @@ int main(int argc, char** argv) {
   app.add_flag("--traffic", traffic, "runs nothing: what each sharding strategy would send and hold");
   zs::bench::add_count_option(app, "--traffic-ranks", job.ranks, "with --traffic: ranks of the job");
   zs::bench::add_count_option(app, "--traffic-group", job.group, "with --traffic: ranks of a small group");
+  bool watch = false;
+  app.add_flag("--watch", watch, "what being watched costs: records, fingerprint, watchdog");
   app.add_flag("--json", json, "one line of JSON instead of tables");
   return zs::bench::run_step_program(argc, argv, app, step, [&](zs::World& world, const zs::Config& config) {
     if (traffic) return traffic_table(step, job);
+    if (watch) return watch_cost(world, step, config);
     const zs::bench::StepReport report = zs::bench::StepBench(world, step, config).run();
     return json ? to_json(report) : to_text(report);
   });

@@ -15,7 +15,8 @@ struct StepReport {
   std::int64_t layers = 0, width = 0, parameters = 0;
   std::int64_t micro_batch = 0, micro_batches = 0, sequence = 0;  ///< micro_batches a rank and step
   std::int64_t steps = 0;
-  double loss = 0;  ///< of the last step
+  double loss = 0;              ///< of the last step
+  std::int64_t operations = 0;  ///< between ranks, of one rank in the last step; 0 where nobody counts
   double step_ms = 0, step_ms_min = 0, flops_per_token = 0, product_ceiling_gflops = 0;
   std::int64_t peak_bytes = 0, planned_peak_bytes = 0;  ///< counted, the largest of the ranks
   struct Pss {

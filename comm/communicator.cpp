@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <iterator>
 
+#include "comm/watchdog.h"
 #include "runtime/base/random.h"
 
 namespace zs {
@@ -68,6 +69,27 @@ const char* name_of(CommOp op) {
   return "?";
 }
 
+Communicator::Ticket Communicator::ticket(const OpTag& tag) { return {tag, ++sequence_, watchdog_ != nullptr ? monotonic_ns() : 0}; }
+
+bool Communicator::is_shadowed() const { return watchdog_ != nullptr && watchdog_->shadow_ms() > 0; }
+
+/// An operation that throws stays unfinished in the record.
+template <class Run>
+void Communicator::perform(const Ticket& ticket, const Run& run) {
+  if (watchdog_ == nullptr) return run();
+  const std::uint64_t number = watchdog_->recorder().start({.group = group_name_.name,
+                                                            .sequence = ticket.sequence,
+                                                            .enqueued_ns = ticket.enqueued_ns,
+                                                            .elems = ticket.tag.elems,
+                                                            .rank = rank(),
+                                                            .size = size(),
+                                                            .dtype = ticket.tag.dtype,
+                                                            .text = ticket.tag.text()});
+  watchdog_->faults().hit("comm.op");
+  run();
+  watchdog_->recorder().done(number);
+}
+
 std::string Communicator::where(std::string_view op, std::string_view unit) const {
   return fmt::format("{}({}) on rank {} of {}", op, unit, rank(), size());
 }
@@ -84,19 +106,22 @@ void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shar
            name_of(shard.dtype));
   const OpTag tag = make_tag("all_gather", unit, wire == Wire::int8 ? "int8" : "", shard);
   traffic_.add(CommOp::all_gather, (size() - 1) * (wire == Wire::int8 ? packed_bytes(shard.elems) : shard.bytes()));
-  if (wire == Wire::int8 && size() > 1) return enqueue_packed_gather(stream, unit, tag, shard, full);
-  stream.enqueue(info("all_gather", unit, {shard}, {full}), [this, tag, shard, full](ExecContext&) { do_all_gather(tag, shard, full); });
+  if (wire == Wire::int8 && size() > 1) return enqueue_packed_gather(stream, unit, ticket(tag), shard, full);
+  stream.enqueue(info("all_gather", unit, {shard}, {full}), [this, ticket = ticket(tag), shard, full](ExecContext&) {
+    perform(ticket, [&] { is_shadowed() ? shadow_all_gather(ticket, shard, full) : do_all_gather(ticket.tag, shard, full); });
+  });
 }
 
-void Communicator::enqueue_packed_gather(Stream& stream, std::string_view unit, const OpTag& tag, Buffer shard, Buffer full) {
+// What travels packed lies in scratch that nobody else sees: it needs no shadow.
+void Communicator::enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard, Buffer full) {
   const std::int64_t bytes = packed_bytes(shard.elems), scratch_bytes = size() * bytes;
   stream.enqueue(info("all_gather", unit, {shard}, {full}, scratch_bytes),
-                 [this, tag, shard, full, bytes, scratch_bytes](ExecContext& exec) {
+                 [this, ticket, shard, full, bytes, scratch_bytes](ExecContext& exec) {
                    if (is_idle()) return;
                    auto* packed = static_cast<std::byte*>(exec.scratch(scratch_bytes));
                    const Buffer all{packed, scratch_bytes, DType::u8, full.device};
                    pack_int8(packed + rank() * bytes, shard);
-                   do_all_gather(tag, all.slice(rank() * bytes, bytes), all);
+                   perform(ticket, [&] { do_all_gather(ticket.tag, all.slice(rank() * bytes, bytes), all); });
                    for (int r = 0; r < size(); ++r) unpack_int8(full.slice(r * shard.elems, shard.elems), packed + r * bytes);
                  });
 }
@@ -121,20 +146,23 @@ void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer 
   if (accumulate) reads.push_back(shard);
   if (wire == Wire::int8 && size() > 1) {
     traffic_.add(CommOp::reduce_scatter, (size() - 1) * packed_bytes(shard.elems));
-    return enqueue_packed_sum(stream, info("reduce_scatter", unit, std::move(reads), {shard}), tag, full, shard, fold);
+    return enqueue_packed_sum(stream, info("reduce_scatter", unit, std::move(reads), {shard}), ticket(tag), full, shard, fold);
   }
   const std::int64_t scratch_bytes = reduce_scatter_scratch_bytes(full);
   traffic_.add(CommOp::reduce_scatter, (size() - 1) * shard.elems * size_of(full.dtype));
   stream.enqueue(info("reduce_scatter", unit, std::move(reads), {shard}, scratch_bytes),
-                 [this, tag, full, shard, fold, scratch_bytes](ExecContext& exec) {
-                   do_reduce_scatter(tag, full, shard, fold, exec.scratch(scratch_bytes));
+                 [this, ticket = ticket(tag), full, shard, fold, scratch_bytes](ExecContext& exec) {
+                   perform(ticket, [&] {
+                     is_shadowed() ? shadow_reduce_scatter(ticket, full, shard, fold, exec.scratch(scratch_bytes))
+                                   : do_reduce_scatter(ticket.tag, full, shard, fold, exec.scratch(scratch_bytes));
+                   });
                  });
 }
 
-void Communicator::enqueue_packed_sum(Stream& stream, OpInfo info, const OpTag& tag, Buffer full, Buffer shard, Fold fold) {
+void Communicator::enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, Fold fold) {
   const std::int64_t bytes = packed_bytes(shard.elems), all_bytes = size() * bytes;
   info.scratch_bytes = 2 * all_bytes;
-  stream.enqueue(std::move(info), [this, tag, full, shard, fold, bytes, all_bytes](ExecContext& exec) {
+  stream.enqueue(std::move(info), [this, ticket, full, shard, fold, bytes, all_bytes](ExecContext& exec) {
     if (is_idle()) return;
     auto* out = static_cast<std::byte*>(exec.scratch(2 * all_bytes));
     std::byte* in = out + all_bytes;
@@ -143,7 +171,8 @@ void Communicator::enqueue_packed_sum(Stream& stream, OpInfo info, const OpTag& 
       pack_int8(out + r * bytes, full.slice(r * shard.elems, shard.elems));
       parts.push_back(in + r * bytes);
     }
-    do_all_to_all(tag, {out, all_bytes, DType::u8, full.device}, {in, all_bytes, DType::u8, full.device});
+    const Buffer sent{out, all_bytes, DType::u8, full.device}, received{in, all_bytes, DType::u8, full.device};
+    perform(ticket, [&] { do_all_to_all(ticket.tag, sent, received); });
     fold_int8(shard, parts, fold == Fold::accumulate);
   });
 }
@@ -156,7 +185,12 @@ void Communicator::all_reduce(Stream& stream, std::string_view unit, Buffer data
   const std::int64_t part = data.elems * (rank() + 1) / size() - data.elems * rank() / size();
   traffic_.add(CommOp::all_reduce, (data.elems - part + (size() - 1) * part) * size_of(data.dtype));
   stream.enqueue(info("all_reduce", unit, {data}, {data}, scratch_bytes),
-                 [this, tag, data, op, scratch_bytes](ExecContext& exec) { do_all_reduce(tag, data, op, exec.scratch(scratch_bytes)); });
+                 [this, ticket = ticket(tag), data, op, scratch_bytes](ExecContext& exec) {
+                   perform(ticket, [&] {
+                     is_shadowed() ? shadow_all_reduce(ticket, data, op, exec.scratch(scratch_bytes))
+                                   : do_all_reduce(ticket.tag, data, op, exec.scratch(scratch_bytes));
+                   });
+                 });
 }
 
 void Communicator::broadcast(Stream& stream, std::string_view unit, Buffer data, int root) {
@@ -166,7 +200,9 @@ void Communicator::broadcast(Stream& stream, std::string_view unit, Buffer data,
   traffic_.add(CommOp::broadcast, is_root ? (size() - 1) * data.bytes() : 0);
   stream.enqueue(
       info("broadcast", unit, is_root ? std::vector{data} : std::vector<Buffer>{}, is_root ? std::vector<Buffer>{} : std::vector{data}),
-      [this, tag, data, root](ExecContext&) { do_broadcast(tag, data, root); });
+      [this, ticket = ticket(tag), data, root](ExecContext&) {
+        perform(ticket, [&] { is_shadowed() ? shadow_broadcast(ticket, data, root) : do_broadcast(ticket.tag, data, root); });
+      });
 }
 
 void Communicator::all_to_all(Stream& stream, std::string_view unit, Buffer in, Buffer out) {
@@ -177,13 +213,16 @@ void Communicator::all_to_all(Stream& stream, std::string_view unit, Buffer in, 
   ZS_CHECK(!overlap(in, out), "{}: in and out overlap", where("all_to_all", unit));
   const OpTag tag = make_tag("all_to_all", unit, "", in);
   traffic_.add(CommOp::all_to_all, in.bytes() / size() * (size() - 1));
-  stream.enqueue(info("all_to_all", unit, {in}, {out}), [this, tag, in, out](ExecContext&) { do_all_to_all(tag, in, out); });
+  stream.enqueue(info("all_to_all", unit, {in}, {out}), [this, ticket = ticket(tag), in, out](ExecContext&) {
+    perform(ticket, [&] { is_shadowed() ? shadow_all_to_all(ticket, in, out) : do_all_to_all(ticket.tag, in, out); });
+  });
 }
 
 void Communicator::barrier(Stream& stream, std::string_view unit) {
   const OpTag tag = make_tag("barrier", unit, "", Buffer{});
   traffic_.add(CommOp::barrier, 0);
-  stream.enqueue(info("barrier", unit, {}, {}), [this, tag](ExecContext&) { do_barrier(tag); });
+  stream.enqueue(info("barrier", unit, {}, {}),
+                 [this, ticket = ticket(tag)](ExecContext&) { perform(ticket, [&] { do_barrier(ticket.tag); }); });
 }
 
 }  // namespace zs

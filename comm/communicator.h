@@ -8,10 +8,20 @@
 #include "comm/traffic.h"
 #include "comm/wire.h"
 #include "runtime/base/buffer.h"
+#include "runtime/base/random.h"
 #include "runtime/device/allocator.h"
 #include "runtime/device/stream.h"
 
 namespace zs {
+
+class Shadow;
+class Watchdog;
+
+/// What tells a communicator from all others of its world, the same for all its members: made from its parent's and the split.
+struct GroupName {
+  std::uint64_t name = 0, splits = 0;
+  GroupName child(int color) { return {mix64(name ^ mix64(++splits << 32 ^ static_cast<std::uint32_t>(color))), 0}; }
+};
 
 enum class ReduceOp : std::uint8_t { sum, max, min };
 
@@ -83,6 +93,12 @@ class Communicator {
   /// The stream goes on when every rank's stream has come here.
   void barrier(Stream& stream, std::string_view unit);
 
+  /// What it does is written down by the watchdog, which outlives it; null: nowhere. Before the first operation.
+  void watch_by(Watchdog* watchdog, GroupName group) {
+    watchdog_ = watchdog;
+    group_name_ = group;
+  }
+
   /// What this rank has sent so far, in all operations enqueued here.
   const CommTraffic& traffic() const { return traffic_; }
   /// What it has put into messages, as the transport moves it: nothing where ranks reach each other's memory. Without what is enqueued and
@@ -94,6 +110,13 @@ class Communicator {
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
  protected:
+  Watchdog* watchdog() const { return watchdog_; }
+  /// A part that was split off by that color is watched as this one is.
+  std::unique_ptr<Communicator> watched_like_this(std::unique_ptr<Communicator> part, int color) {
+    part->watch_by(watchdog_, group_name_.child(color));
+    return part;
+  }
+
   /// Working memory that the two reductions ask of their stream; depends on the sizes only.
   virtual std::int64_t reduce_scatter_scratch_bytes(const Buffer& /*full*/) const { return 0; }
   virtual std::int64_t all_reduce_scratch_bytes(const Buffer& /*data*/) const { return 0; }
@@ -109,11 +132,32 @@ class Communicator {
   virtual bool is_idle() const { return false; }
 
  private:
-  void enqueue_packed_gather(Stream& stream, std::string_view unit, const OpTag& tag, Buffer shard, Buffer full);
-  void enqueue_packed_sum(Stream& stream, OpInfo info, const OpTag& tag, Buffer full, Buffer shard, Fold fold);
+  /// What an operation takes along to its stream.
+  struct Ticket {
+    OpTag tag;
+    std::uint64_t sequence = 0;
+    std::int64_t enqueued_ns = 0;
+  };
+  Ticket ticket(const OpTag& tag);
+  /// On the stream's thread: `run` with its record.
+  template <class Run>
+  void perform(const Ticket& ticket, const Run& run);
+  /// Whether operations run on private copies, to find who touches buffers that are in use (comm/shadow.h).
+  bool is_shadowed() const;
+  Shadow make_shadow(const Ticket& ticket) const;
+  void shadow_all_gather(const Ticket& ticket, Buffer shard, Buffer full);
+  void shadow_reduce_scatter(const Ticket& ticket, Buffer full, Buffer shard, Fold fold, void* scratch);
+  void shadow_all_reduce(const Ticket& ticket, Buffer data, ReduceOp op, void* scratch);
+  void shadow_broadcast(const Ticket& ticket, Buffer data, int root);
+  void shadow_all_to_all(const Ticket& ticket, Buffer in, Buffer out);
+  void enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard, Buffer full);
+  void enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, Fold fold);
   std::string where(std::string_view op, std::string_view unit) const;
 
   CommTraffic traffic_;
+  Watchdog* watchdog_ = nullptr;
+  GroupName group_name_;
+  std::uint64_t sequence_ = 0;
 };
 
 }  // namespace zs

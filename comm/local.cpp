@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "comm/direct.h"
+#include "comm/watchdog.h"
 #include "comm/world.h"
 
 namespace zs {
@@ -10,7 +11,10 @@ namespace {
 
 /// What all groups of one local world share.
 struct LocalWorldState {
+  LocalWorldState(const WorldOptions& chosen, int ranks) : options(chosen), watched(ranks) {}
+
   WorldOptions options;
+  Watchdog::Threads watched;
   Poison poison;
   std::unique_ptr<Allocator> arena = make_cpu_allocator();
 };
@@ -66,6 +70,7 @@ class LocalCommunicator final : public DirectCommunicator {
 };
 
 std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
+  const HostWait wait(watchdog(), "split");
   std::vector<std::pair<int, int>> members;  // (key, rank) of this rank's color
   {
     Visit visit(host_, who("split"), host_post(rank()), HostPost{color, key, {}, {}});
@@ -86,12 +91,15 @@ std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
     visit.finish();
   }
   host_post(rank()).group.reset();
-  return std::make_unique<LocalCommunicator>(std::move(group), static_cast<int>(self - members.begin()));
+  return watched_like_this(std::make_unique<LocalCommunicator>(std::move(group), static_cast<int>(self - members.begin())), color);
 }
 
 class LocalWorld final : public World {
  public:
-  LocalWorld(std::shared_ptr<LocalGroup> group, int rank) : root_(std::move(group), rank) {}
+  LocalWorld(std::shared_ptr<LocalGroup> group, int rank)
+      : watchdog_(group->world->options.watch, rank, group->world->watched), root_(std::move(group), rank) {
+    root_.watch_by(&watchdog_, {});
+  }
 
   int rank() const override { return root_.rank(); }
   int size() const override { return root_.size(); }
@@ -105,6 +113,7 @@ class LocalWorld final : public World {
     return root_.split(ranks[0], static_cast<int>(self - ranks.begin()));
   }
   Agreement agree(int code, const std::string& message) override {
+    const HostWait wait(&watchdog_, "agreement of all ranks");
     Agreement result;
     Visit visit(root_.host_, root_.who("agree"), root_.host_post(rank()), HostPost{code, 0, message.substr(0, 1000), {}});
     for (int r = 0; r < size() && result.code == 0; ++r) {
@@ -114,9 +123,14 @@ class LocalWorld final : public World {
     visit.finish();
     return result;
   }
-  void abort(int) noexcept override { root_.group_->world->poison.set.store(true); }
+  void abort(int) noexcept override {
+    watchdog_.stand_down();
+    root_.group_->world->poison.set.store(true);
+  }
+  Watchdog* watchdog() override { return &watchdog_; }
 
  private:
+  Watchdog watchdog_;
   LocalCommunicator root_;
 };
 
@@ -137,8 +151,7 @@ int distance_from_cause(const std::exception_ptr& error) {
 
 void run_local_world(int ranks, const WorldOptions& options, const std::function<void(World&)>& body) {
   ZS_CHECK(ranks >= 1, "a local world of {} ranks", ranks);
-  auto state = std::make_shared<LocalWorldState>();
-  state->options = options;
+  auto state = std::make_shared<LocalWorldState>(options, ranks);
   auto group = std::make_shared<LocalGroup>(ranks, state);
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks));
   const auto run_rank = [&](int rank) {

@@ -119,6 +119,7 @@ class NullWorld final : public World {
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override { return idle_group(ranks, rank(), kind_); }
   Agreement agree(int code, const std::string& message) override { return real_.agree(code, message); }
   void abort(int code) noexcept override { real_.abort(code); }
+  Watchdog* watchdog() override { return real_.watchdog(); }
 
  private:
   std::unique_ptr<World> owned_;

@@ -133,8 +133,7 @@ void MpiExchange::poll_to_the_end() {
       patience.restart();
       pauses = 0;
     } else if (!patience.pause()) {
-      throw Error(ExitCode::peer_lost,
-                  fmt::format("rank {}: {} waited {:g} s for rank {}", rank_, tag_.text(), timeout_s_, list_of(waited_for())));
+      throw waited_in_vain(tag_.text(), rank_, timeout_s_, list_of(waited_for()));
     }
     if (pauses % kPausesBetweenChecks == kPausesBetweenChecks - 1) check_for_the_dead();
   }
@@ -224,7 +223,8 @@ void MpiExchange::check_for_the_dead() const {
   if (!has_died_) return;
   for (const int rank : waited_for()) {
     if (!has_died_(rank)) continue;
-    throw Error(ExitCode::peer_lost, fmt::format("rank {}: {} waited for rank {}, whose process has ended", rank_, tag_.text(), rank));
+    throw GroupEnded(ExitCode::peer_lost, fmt::format("{} waited for rank {}, whose process has ended", tag_.text(), rank),
+                     fmt::format("rank {}", rank_), kAfterADeath);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "comm/host_map.h"
 #include "comm/mpi_communicator.h"
@@ -19,8 +20,11 @@ OpTag host_tag(std::string_view text) {
 
 }  // namespace
 
-MpiWorld::MpiWorld(MPI_Comm root, const WorldOptions& options, bool finalizes)
-    : options_(options), root_(std::make_unique<MpiExchange>(root, options.timeout_s)), finalizes_(finalizes) {
+MpiWorld::MpiWorld(MPI_Comm root, const WorldOptions& options, bool finalizes, std::unique_ptr<Watchdog> watchdog)
+    : watchdog_(std::move(watchdog)),
+      options_(options),
+      root_(std::make_unique<MpiExchange>(root, options.timeout_s)),
+      finalizes_(finalizes) {
   MPI_Comm host = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(root, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &host), "MPI_Comm_split_type");
   check_mpi(MPI_Comm_rank(host, &local_rank_), "MPI_Comm_rank");
@@ -47,10 +51,14 @@ std::unique_ptr<Communicator> MpiWorld::group(std::span<const int> ranks) {
 }
 
 std::unique_ptr<Communicator> MpiWorld::split(int color, int key) {
-  return std::make_unique<MpiCommunicator>(split_off(color, key), options_, arena_);
+  auto part = std::make_unique<MpiCommunicator>(split_off(color, key), options_, arena_);
+  part->watch_by(watchdog_.get(), group_name_.child(color));
+  return part;
 }
 
 void MpiWorld::abort(int code) noexcept {
+  watchdog_->note_told();
+  watchdog_->stand_down();
   if (MPI_Abort(MPI_COMM_WORLD, code) != MPI_SUCCESS) std::abort();
 }
 
@@ -59,16 +67,23 @@ void MpiWorld::exchange(std::span<std::byte> all) {
   ZS_CHECK(bytes <= MpiExchange::kInlineBytes, "{} bytes a rank do not fit a first message", bytes);
   const auto peers = root_->prepare();
   for (int p = 0; p < size(); ++p) peers[p] = {all.data() + rank() * bytes, bytes, all.data() + p * bytes, bytes};
+  const HostWait wait(watchdog_.get(), "agreement of all ranks");
   root_->run(host_tag("agree"));
 }
 
 MpiWorld::~MpiWorld() {
+  watchdog_->leave();
   int finalized = 0;
   if (!finalizes_ || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized) return;
   try {
-    root_->prepare();
-    root_->run(host_tag("the end of the job"));
+    {
+      const HostWait wait(watchdog_.get(), "the end of the job");
+      root_->prepare();
+      root_->run(host_tag("the end of the job"));
+    }
     root_.reset();
+    watchdog_->faults().hit("finalize");
+    const HostWait wait(watchdog_.get(), kFinalizing);
     check_mpi(MPI_Finalize(), "MPI_Finalize");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "zshard: %s\n", error.what());
@@ -95,11 +110,16 @@ World::Agreement MpiWorld::agree(int code, const std::string& message) {
 }
 
 std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options) {
+  auto watchdog = std::make_unique<Watchdog>(options.watch);
+  watchdog->faults().hit("init");
+  // Of several ranks the others tell of one that dies: without Open MPI's stack traces in between, unless the user asks for them.
+  if (watchdog->ranks() > 1 && setenv("OMPI_MCA_opal_signal", "", 0) != 0) throw std::bad_alloc();
   int initialized = 0, provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Initialized(&initialized), "MPI_Initialized");
   if (initialized) {
     check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
   } else {
+    const HostWait wait(watchdog.get(), "MPI_Init");
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   }
   if (provided != MPI_THREAD_MULTIPLE) {
@@ -108,10 +128,18 @@ std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options) {
   }
   check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   MPI_Comm root = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &root), "MPI_Comm_dup");
-  return std::make_unique<MpiWorld>(root, options, !initialized);
+  {
+    const HostWait wait(watchdog.get(), "MPI_Comm_dup");
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &root), "MPI_Comm_dup");
+  }
+  watchdog->find_peers();
+  return std::make_unique<MpiWorld>(root, options, !initialized, std::move(watchdog));
 }
 
-std::unique_ptr<World> make_mpi_world(const WorldOptions& options) { return start_mpi_world(options); }
+std::unique_ptr<World> make_mpi_world(const WorldOptions& options) {
+  auto world = start_mpi_world(options);
+  world->watchdog()->enter(Phase::idle);
+  return world;
+}
 
 }  // namespace zs

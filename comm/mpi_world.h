@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/mpi_exchange.h"
+#include "comm/watchdog.h"
 #include "comm/world.h"
 
 namespace zs {
@@ -13,7 +14,7 @@ namespace zs {
 class MpiWorld final : public World {
  public:
   /// Takes the communicator over.
-  MpiWorld(MPI_Comm root, const WorldOptions& options, bool finalizes);
+  MpiWorld(MPI_Comm root, const WorldOptions& options, bool finalizes, std::unique_ptr<Watchdog> watchdog);
   ~MpiWorld() override;
 
   int rank() const override { return root_->rank(); }
@@ -26,18 +27,24 @@ class MpiWorld final : public World {
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override;
   Agreement agree(int code, const std::string& message) override;
   void abort(int code) noexcept override;
+  Watchdog* watchdog() override { return watchdog_.get(); }
 
   /// Collective, blocks the host: everybody gets everybody's bytes, in rank order; each has put its own in its place. Few bytes.
   void exchange(std::span<std::byte> all);
   /// Has hosts() say so, before anything is made of it.
   void call_hosts(std::vector<int> hosts) { hosts_ = std::move(hosts); }
   /// Collective, blocks the host: the MPI communicator of those that name the same color, ordered by (key, rank).
-  MPI_Comm split_off(int color, int key) const { return root_->split_off(color, key); }
+  MPI_Comm split_off(int color, int key) const {
+    const HostWait wait(watchdog_.get(), "MPI_Comm_split");
+    return root_->split_off(color, key);
+  }
 
  private:
   std::unique_ptr<Communicator> split(int color, int key);
   std::vector<int> find_hosts(MPI_Comm host);
 
+  std::unique_ptr<Watchdog> watchdog_;  // ends last
+  GroupName group_name_;
   WorldOptions options_;
   std::shared_ptr<Allocator> arena_ = make_cpu_allocator();
   std::unique_ptr<MpiExchange> root_;  // host thread only

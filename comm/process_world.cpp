@@ -1,3 +1,5 @@
+#include <sys/statvfs.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -42,12 +44,12 @@ class HostsWorld final : public World {
     const auto self = std::find(ranks.begin(), ranks.end(), rank());
     ZS_CHECK(self != ranks.end(), "rank {} is not in the group it names", rank());
     const auto place = static_cast<int>(self - ranks.begin());
-    auto host = host_.split_off(ranks[0], place);
-    if (map_.is_one_host()) return host;
-    std::vector<int> hosts;
-    for (const int r : ranks) hosts.push_back(map_.host_of(r));
-    return make_group(mpi_->split_off(ranks[0], place), hosts, std::move(host), options_, memory_);
+    const HostWait wait(mpi_->watchdog(), "split");
+    auto made = make(ranks, place);
+    made->watch_by(mpi_->watchdog(), group_name_.child(ranks[0]));
+    return made;
   }
+  Watchdog* watchdog() override { return mpi_->watchdog(); }
   Agreement agree(int code, const std::string& message) override { return mpi_->agree(code, message); }
   void abort(int code) noexcept override {
     memory_->poison().set.store(true);
@@ -55,6 +57,13 @@ class HostsWorld final : public World {
   }
 
  private:
+  std::unique_ptr<Communicator> make(std::span<const int> ranks, int place) {
+    auto host = host_.split_off(ranks[0], place);
+    if (map_.is_one_host()) return host;
+    std::vector<int> hosts;
+    for (const int r : ranks) hosts.push_back(map_.host_of(r));
+    return make_group(mpi_->split_off(ranks[0], place), hosts, std::move(host), options_, memory_);
+  }
   static std::vector<ShmMember> everybody(int ranks) {
     std::vector<ShmMember> members;
     for (int r = 0; r < ranks; ++r) members.push_back({r, {.seat = ShmMemory::kWorldSeat}});
@@ -66,6 +75,7 @@ class HostsWorld final : public World {
   WorldOptions options_;
   HostMap map_;
   ShmCommunicator host_;  // for splits only
+  GroupName group_name_;
 };
 
 /// What ZSHARD_HOSTS_OF says, for tests: "0,0,1,1" parts the ranks of one host. Empty where it is not set.
@@ -124,7 +134,21 @@ std::string chosen_transport(std::string_view wanted) {
               "use auto, hier, shm, mpi or null");
 }
 
-std::unique_ptr<World> make_process_world(const WorldOptions& options, std::string_view wanted) {
+namespace {
+
+/// What Open MPI's own shared memory takes for each rank of a host; with less room it uses TCP there, without a word.
+constexpr std::int64_t kOpenMpiSegmentBytes = std::int64_t{4} << 20;
+
+void warn_of_small_dev_shm(const World& world) {
+  struct statvfs status {};
+  if (world.local_rank() != 0 || world.local_size() == 1 || statvfs("/dev/shm", &status) != 0) return;
+  const auto free_bytes = static_cast<std::int64_t>(status.f_bavail) * static_cast<std::int64_t>(status.f_frsize);
+  if (free_bytes >= kOpenMpiSegmentBytes) return;  // the ranks' own are taken already
+  fmt::print(stderr, "zshard: /dev/shm has {} KiB left: Open MPI's messages within this host may go over TCP, and more slowly\n",
+             free_bytes >> 10);
+}
+
+std::unique_ptr<World> start_process_world(const WorldOptions& options, std::string_view wanted) {
   const std::string chosen = chosen_transport(wanted);
   auto mpi = start_mpi_world(options);
   if (chosen == "mpi") return mpi;
@@ -139,6 +163,15 @@ std::unique_ptr<World> make_process_world(const WorldOptions& options, std::stri
   }
   if (mpi->rank() == 0) fmt::print(stderr, "zshard: no shared memory, transport mpi is used: {}\n", why);
   return mpi;
+}
+
+}  // namespace
+
+std::unique_ptr<World> make_process_world(const WorldOptions& options, std::string_view wanted) {
+  auto world = start_process_world(options, wanted);
+  if (world->transport() == "mpi") warn_of_small_dev_shm(*world);
+  world->watchdog()->enter(Phase::idle);
+  return world;
 }
 
 }  // namespace zs

@@ -25,8 +25,10 @@ Visit::Visit(MeetingPlace& place, const Who& who)
 void Visit::check_alive() const {
   if (!place_.has_failed()) return;
   const auto absent = arrived_ ? missing(&MeetingSeat::arrived) : std::vector<int>();
-  throw GroupEnded(ExitCode::peer_lost, fmt::format("rank {}: {} ended because another rank failed{}{}", name_of(who_.rank), who_.what,
-                                                    absent.empty() ? "" : "; it waited for rank ", names_of(absent)));
+  throw GroupEnded(
+      ExitCode::peer_lost,
+      fmt::format("{} ended because another rank failed{}{}", who_.what, absent.empty() ? "" : "; it waited for rank ", names_of(absent)),
+      fmt::format("rank {}", name_of(who_.rank)), "see what that rank says");
 }
 
 void Visit::arrive() {
@@ -64,8 +66,7 @@ void Visit::wait_for_all(Counter counter) const {
     }
     if (pauses % kPausesBetweenChecks == 0) check_for_the_dead(counter);
     if (patience.pause()) continue;
-    throw Error(ExitCode::peer_lost, fmt::format("rank {}: {} waited {:g} s for rank {}", name_of(who_.rank), who_.what, who_.timeout_s,
-                                                 names_of(missing(counter))));
+    throw waited_in_vain(who_.what, name_of(who_.rank), who_.timeout_s, names_of(missing(counter)));
   }
 }
 
@@ -74,8 +75,8 @@ void Visit::check_for_the_dead(Counter counter) const {
   for (const int rank : missing(counter)) {
     // Looked at again: it may have come just before its end.
     if (!place_.has_died_(rank) || place_.count(rank, counter) >= step_) continue;
-    throw Error(ExitCode::peer_lost,
-                fmt::format("rank {}: {} waited for rank {}, whose process has ended", name_of(who_.rank), who_.what, name_of(rank)));
+    throw GroupEnded(ExitCode::peer_lost, fmt::format("{} waited for rank {}, whose process has ended", who_.what, name_of(rank)),
+                     fmt::format("rank {}", name_of(who_.rank)), kAfterADeath);
   }
 }
 

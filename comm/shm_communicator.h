@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "comm/shm_memory.h"
+#include "comm/watchdog.h"
 #include "comm/world.h"
 
 namespace zs {
@@ -23,7 +24,10 @@ class ShmCommunicator final : public DirectCommunicator {
   const char* transport() const override { return "shm"; }
   Allocator& arena() override { return *memory_; }
   bool prefers_arena() const override { return true; }
-  std::unique_ptr<Communicator> split(int color, int key) override { return split_off(color, key); }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    const HostWait wait(watchdog(), "split");
+    return watched_like_this(split_off(color, key), color);
+  }
   /// The same.
   std::unique_ptr<ShmCommunicator> split_off(int color, int key);
   /// Whether the process of that rank has ended.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/watch_options.h"
 
 namespace zs {
 
@@ -47,11 +48,15 @@ class World {
   /// Ends every rank of the job with this exit code. Does not return to a useful state: mpi ends the process; local
   /// poisons the group, so that every wait of every rank throws.
   virtual void abort(int code) noexcept = 0;
+
+  /// Watches over this rank; null where there is nobody to wait for.
+  virtual Watchdog* watchdog() { return nullptr; }
 };
 
 struct WorldOptions {
   double timeout_s = 300;           ///< longest wait for a peer inside one operation
   bool sums_in_rank_order = false;  ///< over all ranks of a group, one after the other, also where hosts could sum up first
+  WatchOptions watch = {};
 };
 
 /// One rank, no transport, no copies where input and output are the same buffer.

@@ -60,8 +60,12 @@ struct Config {
   struct Comm {
     std::string transport = "auto";
     std::int64_t ranks = 1;
-    double timeout_s = 300;
+    double timeout_s = 300, shadow_ms = 0;
     bool operator==(const Comm&) const = default;
+  };
+  struct Watch {
+    double init_s = 300, first_step_s = 300, step_s = 120, checkpoint_s = 300;
+    bool operator==(const Watch&) const = default;
   };
   struct Checkpoint {
     std::int64_t every = 0, keep = 3;
@@ -81,6 +85,7 @@ struct Config {
   Shard shard;
   Precision precision;
   Comm comm;
+  Watch watchdog;
   Checkpoint checkpoint;
   Run run;
   bool operator==(const Config&) const = default;

@@ -149,6 +149,18 @@ constexpr std::array kKeys = {
               "Ranks of the `local` transport; `mpirun -np` says it otherwise."},
     ConfigKey{"comm.timeout_s", [](Config& c) -> ConfigSlot { return &c.comm.timeout_s; }, positive(86400), "", "",
               "Seconds after which a silent peer is given up."},
+    ConfigKey{"comm.shadow_ms", [](Config& c) -> ConfigSlot { return &c.comm.shadow_ms; }, between(0, 1000), "", "",
+              "Above 0, for debugging: operations between ranks run on private copies and end up to so many milliseconds later. Who "
+              "touches a buffer in use is found; exit code 70."},
+
+    ConfigKey{"watchdog.init_s", [](Config& c) -> ConfigSlot { return &c.watchdog.init_s; }, between(0, 86400), "", "",
+              "Seconds that a rank may stand still while the job starts; 0: for ever. docs/reliability.md says what standing still is."},
+    ConfigKey{"watchdog.first_step_s", [](Config& c) -> ConfigSlot { return &c.watchdog.first_step_s; }, between(0, 86400), "", "",
+              "The same in the first step of a run."},
+    ConfigKey{"watchdog.step_s", [](Config& c) -> ConfigSlot { return &c.watchdog.step_s; }, between(0, 86400), "", "",
+              "The same in every later step, and its validation."},
+    ConfigKey{"watchdog.checkpoint_s", [](Config& c) -> ConfigSlot { return &c.watchdog.checkpoint_s; }, between(0, 86400), "", "",
+              "The same while a checkpoint or the final weights are written, and at the end of the job."},
 
     ConfigKey{"checkpoint.every", [](Config& c) -> ConfigSlot { return &c.checkpoint.every; }, between(0, 1e9), "", "",
               "Steps between checkpoints, and one at the end; 0 saves only when the run is asked to stop."},

@@ -2,18 +2,22 @@
 
 #include <CLI/CLI.hpp>
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 #include "model/train/config_schema.h"
 #include "model/train/error_line.h"
 #include "model/train/program.h"
+#include "model/train/startup.h"
 #include "model/train/stop_signal.h"
 #include "model/train/trainer.h"
 #include "model/train/verify.h"
+#include "model/train/watch.h"
 #include "model/version.h"
 
 namespace {
@@ -69,6 +73,21 @@ Loaded load(const CommandLine& line, const char* program) {
   return loaded;
 }
 
+/// The last words of a rank that the others know nothing of, and the end of the job. One rank of a host speaks.
+int end_alone(zs::World& world, const std::exception_ptr& problem) {
+  const Error error = zs::as_error(problem);
+  const zs::RankWatch watch(world);
+  // What another rank has caused is that rank's to tell, or its peers' watchdogs', who know more.
+  if (zs::is_consequence(problem)) std::this_thread::sleep_for(std::chrono::seconds(1));
+  watch.dump(error.what());
+  const bool is_told = error.where().starts_with("rank ");
+  if (watch.watchdog() == nullptr || watch.watchdog()->claim_report())
+    print_error(error_lines(error, world.size() > 1 && !is_told ? fmt::format("rank {}", world.rank()) : ""));
+  std::fflush(nullptr);
+  if (world.size() > 1) world.abort(static_cast<int>(error.code()));
+  return static_cast<int>(error.code());
+}
+
 /// One rank that owns its process.
 int run_process(zs::World& world, const Loaded& loaded) {
   try {
@@ -77,13 +96,10 @@ int run_process(zs::World& world, const Loaded& loaded) {
       if (world.rank() == agreement.rank) print_error(agreement.message);
       return agreement.code;
     }
+    if (const int code = zs::agree_at_start(world, loaded.job.config); code != 0) return code;
     return zs::Trainer(world, loaded.job).run();
   } catch (...) {
-    const Error error = zs::as_error(std::current_exception());
-    print_error(error_lines(error, world.size() > 1 ? fmt::format("rank {}", world.rank()) : ""));
-    std::fflush(nullptr);
-    if (world.size() > 1) world.abort(static_cast<int>(error.code()));
-    return static_cast<int>(error.code());
+    return end_alone(world, std::current_exception());
   }
 }
 
@@ -126,7 +142,8 @@ int launch(const CommandLine& line, const char* program) {
   Loaded loaded = load(line, program);
   check_ranks_source(loaded, kind);
   const zs::Config& config = loaded.job.config;
-  const zs::WorldOptions options{.timeout_s = config.comm.timeout_s, .sums_in_rank_order = config.train.deterministic};
+  const zs::WorldOptions options{
+      .timeout_s = config.comm.timeout_s, .sums_in_rank_order = config.train.deterministic, .watch = zs::watch_options(config)};
   if (kind == zs::Launch::mpirun) {
     const auto world = zs::make_process_world(options, transport_for(loaded));
     return run_process(*world, loaded);

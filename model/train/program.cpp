@@ -7,6 +7,8 @@
 #include <new>
 #include <system_error>
 
+#include "comm/communicator.h"
+
 namespace zs {
 
 void limit_spinning(char** argv) {
@@ -15,6 +17,16 @@ void limit_spinning(char** argv) {
   const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
   if (failed || setenv("GOMP_SPINCOUNT", "3000", 1) != 0) return;
   execv(executable.c_str(), argv);  // returns only when it failed: then on as we are
+}
+
+bool is_consequence(const std::exception_ptr& problem) {
+  try {
+    std::rethrow_exception(problem);
+  } catch (const GroupEnded&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
 }
 
 Error as_error(std::exception_ptr problem) {

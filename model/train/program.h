@@ -11,6 +11,9 @@ namespace zs {
 /// Call it first in main.
 void limit_spinning(char** argv);
 
+/// Whether it was thrown only because another rank had failed before.
+bool is_consequence(const std::exception_ptr& problem);
+
 /// What a program dies of, whatever was thrown: an Error as it is, memory that is missing, anything else as a defect of zshard.
 Error as_error(std::exception_ptr problem);
 

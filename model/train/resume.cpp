@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 15> kRefused = {
 // What says where and how fast, not what. Files may move: their length is compared instead.
 constexpr std::array<std::string_view, 7> kFree = {
     "name", "device", "model.preset", "data.train", "data.validation", "train.recompute", "data.validation_fraction"};
-constexpr std::array<std::string_view, 4> kFreeTables = {"shard.", "comm.", "run.", "checkpoint."};
+constexpr std::array<std::string_view, 5> kFreeTables = {"shard.", "comm.", "watchdog.", "run.", "checkpoint."};
 
 Error none_found(const std::string& where) {
   return {ExitCode::checkpoint, "there is no checkpoint to go on from", where, "start without --resume, or name a checkpoint's folder"};

@@ -3,13 +3,18 @@
 #include <algorithm>
 #include <numeric>
 
+#include "comm/watchdog.h"
 #include "model/train/dim_patterns.h"
 #include "runtime/tensor/autograd.h"
 
 namespace zs {
 namespace {
 
-constexpr std::int64_t kStatus = 3;  // numbers that all ranks agree on at the end of a step
+constexpr const char* kFaultPoint = "compute";
+/// Numbers whose maxima over the ranks are known at the end of a step.
+enum Status : std::uint8_t { peak_bytes, allocations, stop, least_wait, most_wait, kStatus };
+/// The least wait and whose it is, in one number whose maximum is wanted: nanoseconds below kLongestWait, then the rank.
+constexpr std::int64_t kLongestWait_ns = std::int64_t{1} << 46, kRanks = std::int64_t{1} << 16;
 
 DType dtype_of(const std::string& name) { return name == "bf16" ? DType::bf16 : DType::f32; }
 
@@ -96,6 +101,12 @@ Tensor Session::forward_loss(std::int64_t first_sample, const ReadSamples& read)
                      {.seed = backward_seed(), .chunk = config_.train.loss_chunk});
 }
 
+void Session::enqueue_fault_point() {
+  Watchdog* const watchdog = world_.watchdog();
+  if (watchdog == nullptr || !watchdog->faults().has(kFaultPoint)) return;
+  context_.launch({kFaultPoint, {}, {}}, [watchdog](ExecContext&) { watchdog->faults().hit(kFaultPoint); });
+}
+
 void Session::store_loss(const Tensor& loss, std::int64_t slot) {
   const Buffer in = loss.buffer(), out = local_losses_.buffer(DType::f32, loss_slots_).slice(slot, 1);
   context_.launch({"store_loss", {in}, {out}},
@@ -124,6 +135,7 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
     if (is_enough_()) local = i + 1;
     const std::int64_t micro_batch = i * world_.size() + world_.rank();
     runtime_.begin_micro_batch(Mode::train, i + 1 == local);
+    enqueue_fault_point();
     {
       device_.trace().set_phase("forward");
       const Tensor loss = forward_loss(first_of_step + micro_batch * config_.train.micro_batch, read);
@@ -137,14 +149,25 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
   optimizer_->step(lr, step);
   gather_losses();
   const Buffer status = status_.buffer(DType::i64, kStatus);
-  const std::int64_t allocations = device_.memory().allocation_calls() - allocations_seen_;
-  allocations_seen_ += allocations;
-  context_.launch({"status", {}, {status}}, [status, peak = device_.memory().peak_bytes(), allocations, wants_stop](ExecContext&) {
-    status.as<std::int64_t>()[0] = peak;
-    status.as<std::int64_t>()[1] = allocations;
-    status.as<std::int64_t>()[2] = wants_stop;
+  const std::int64_t calls = device_.memory().allocation_calls() - allocations_seen_;
+  allocations_seen_ += calls;
+  context_.launch({"status", {}, {status}}, [this, status, peak = device_.memory().peak_bytes(), calls, wants_stop](ExecContext&) {
+    auto* const values = status.as<std::int64_t>();
+    const std::int64_t waited = std::clamp<std::int64_t>(waited_since_last_ns(), 0, kLongestWait_ns - 1);
+    values[peak_bytes] = peak;
+    values[allocations] = calls;
+    values[stop] = wants_stop;
+    values[least_wait] = (kLongestWait_ns - 1 - waited) * kRanks + world_.rank();
+    values[most_wait] = waited;
   });
   runtime_.executor().compute_comm().all_reduce(context_.stream(), "status", status, ReduceOp::max);
+}
+
+std::int64_t Session::waited_since_last_ns() {
+  const Watchdog* const watchdog = world_.watchdog();
+  if (watchdog == nullptr) return 0;
+  const std::int64_t waited = watchdog->recorder().waited_ns();
+  return waited - std::exchange(waited_seen_ns_, waited);
 }
 
 StepResult Session::finish_step() {
@@ -156,9 +179,12 @@ StepResult Session::finish_step() {
   const std::int64_t* status = status_.buffer(DType::i64, kStatus).as<std::int64_t>();
   return {.losses = losses_in_order(global_micro_batches()),
           .grad_norm = *optimizer_->grad_norm().as<float>(),
-          .peak_bytes = status[0],
-          .allocations = status[1],
-          .should_stop = status[2] != 0};
+          .peak_bytes = status[peak_bytes],
+          .allocations = status[allocations],
+          .should_stop = status[stop] != 0,
+          .waits = {.slowest = static_cast<int>(status[least_wait] % kRanks),
+                    .least_s = static_cast<double>(kLongestWait_ns - 1 - status[least_wait] / kRanks) * 1e-9,
+                    .most_s = static_cast<double>(status[most_wait]) * 1e-9}};
 }
 
 void Session::enqueue_validation(const ReadSamples& read) {

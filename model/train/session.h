@@ -6,6 +6,7 @@
 
 #include "model/gpt2.h"
 #include "model/train/config.h"
+#include "model/train/straggler.h"
 #include "runtime/shard/adamw.h"
 
 namespace zs {
@@ -20,6 +21,7 @@ struct StepResult {
   std::int64_t peak_bytes = 0;   ///< counted, the largest of the ranks
   std::int64_t allocations = 0;  ///< calls to the system for counted memory since the last step's end, the most of the ranks
   bool should_stop = false;      ///< some rank was asked to stop
+  StepWaits waits;               ///< of the ranks for each other
 };
 
 /// One model in training on one rank: device memory, units, optimizer, and a step as stream work. The trainer runs it on the
@@ -59,8 +61,12 @@ class Session {
   /// Each micro-batch's share in the step's mean loss.
   float backward_seed() const { return 1.0f / static_cast<float>(global_micro_batches()); }
   Tensor forward_loss(std::int64_t first_sample, const ReadSamples& read);
+  /// Of TRAIN_FAULT, on the compute stream.
+  void enqueue_fault_point();
   void store_loss(const Tensor& loss, std::int64_t slot);
   void gather_losses();
+  /// In operations between ranks, since it was asked last. On the compute stream.
+  std::int64_t waited_since_last_ns();
   std::vector<float> losses_in_order(std::int64_t count) const;
 
   Device& device_;
@@ -72,8 +78,9 @@ class Session {
   std::unique_ptr<AdamW> optimizer_;
   std::int64_t loss_slots_;
   std::function<bool()> is_enough_ = [] { return false; };
-  Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64: peak bytes, allocations, stop
+  Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64 (kStatus)
   std::int64_t allocations_seen_ = 0;
+  std::int64_t waited_seen_ns_ = 0;  // the compute stream's
 };
 
 Gpt2Config gpt2_config(const Config& config);

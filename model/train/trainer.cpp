@@ -77,9 +77,10 @@ int collectively(World& world, const std::string& place, const Body& body) {
 
 }  // namespace
 
-Trainer::Trainer(World& world, const TrainJob& job) : world_(world), job_(job), config_(job_.config) {}
+Trainer::Trainer(World& world, const TrainJob& job) : world_(world), watch_(world), job_(job), config_(job_.config) {}
 
 int Trainer::run() {
+  watch_.enter(Phase::init);
   if (const int code = prepare(); code != 0 || job_.dry_run) return code;
   return train();
 }
@@ -93,6 +94,7 @@ int Trainer::prepare() {
   if (job_.dry_run) return 0;
   if (const int code = agreed(world_, [&] { create_run(); }); code != 0) return code;
   run_dir_ = shared(run_dir_);
+  watch_.run_in(run_dir_);
   return 0;
 }
 
@@ -197,6 +199,7 @@ void Trainer::print_header() const {
 
 ReadSamples Trainer::reader(const SampleSource& source) const {
   return [this, &source](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+    const RankWatch::Activity activity(watch_, "reading data", "data.load");
     inputs.resize(static_cast<std::size_t>(config_.train.micro_batch * config_.train.sequence));
     targets.resize(inputs.size());
     source.fill(first, config_.train.micro_batch, inputs.data(), targets.data());
@@ -207,6 +210,7 @@ int Trainer::train() {
   bind_this_thread(share_.cpus);
   device_ = plan_.create_device(
       {.threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = kStepTimeouts * config_.comm.timeout_s, .memory = world_.arena()});
+  if (Watchdog* const watchdog = watch_.watchdog()) observed_.emplace(*watchdog, *device_);
   if (job_.verify_order) verifier_.emplace(*device_);
   session_ = std::make_unique<Session>(*device_, world_, config_);
   plan_.apply_order(session_->runtime());
@@ -224,6 +228,8 @@ int Trainer::train() {
   const auto start = Clock::now();
   const std::int64_t steps = config_.train.steps, done = resume_ ? resume_->step : 0;
   for (std::int64_t step = done + 1; step <= steps; ++step) {
+    watch_.enter(step == done + 1 ? Phase::first_step : Phase::step, step);
+    if (watch_.hit("step")) return 0;
     const int code = this->step(step, metrics);
     if (code != 0 && code != static_cast<int>(ExitCode::stopped)) return code;
     if (is_first()) report(metrics, seconds_since(start) / static_cast<double>(step - done) * static_cast<double>(steps - step));
@@ -244,6 +250,7 @@ int Trainer::load_checkpoint() {
   if (!resume_) return 0;
   return collectively(world_, "", [&] {
     load({world_, session_->runtime().executor(), session_->optimizer()}, resume_->checkpoint);
+    watch_.saved(resume_->step);
     together(world_, [&] { take_up_run(); });
     if (!is_first()) return;
     for (const std::int64_t step : resume_->damaged) fmt::print(stderr, "train: note: step {} is damaged and set aside\n", step);
@@ -260,17 +267,21 @@ bool Trainer::is_saved(std::int64_t step, bool is_stopped) const {
 
 /// The metrics up to this step first: where the checkpoint is, they are.
 int Trainer::save_checkpoint(std::int64_t step) {
-  return collectively(world_, fmt::format("step {}", step), [&] {
+  watch_.enter(Phase::checkpoint, step);
+  CheckpointWatch files(watch_);
+  const int code = collectively(world_, fmt::format("step {}", step), [&] {
     together(world_, [&] {
       if (is_first()) log_->sync();
     });
     const std::string root = run_dir_ + "/checkpoints";
     save({world_, session_->runtime().executor(), session_->optimizer()}, root,
-         {.step = step, .attributes = run_attributes(config_, dataset_->train.tokens())});
+         {.step = step, .attributes = run_attributes(config_, dataset_->train.tokens())}, &files);
     together(world_, [&] {
       if (is_first()) prune_checkpoints(root, config_.checkpoint.keep);
     });
   });
+  if (code == 0) watch_.saved(step);
+  return code;
 }
 
 /// Only the live line has room for it, and only one rank prints that; all of them measure.
@@ -297,6 +308,7 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   try {
     result = session_->finish_step();
   } catch (const OrderMismatch& error) {  // the same on every rank
+    watch_.dump(error.what());
     if (is_first()) fmt::print(stderr, "{}{}\n", is_terminal_ ? "\n" : "", error_line(error, fmt::format("step {}", step)));
     return static_cast<int>(error.code());
   }
@@ -322,6 +334,7 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
     }
     return static_cast<int>(error.code());
   }
+  report_stragglers(result.waits, seconds);
   if (is_validated(step)) {
     metrics.val_loss = static_cast<float>(session_->validate(reader(*dataset_->validation)));
   }
@@ -329,6 +342,12 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
     if (const int code = check_order(step); code != 0) return code;
   }
   return result.should_stop ? static_cast<int>(ExitCode::stopped) : 0;
+}
+
+void Trainer::report_stragglers(const StepWaits& waits, double step_s) {
+  if (world_.size() == 1) return;
+  const std::string line = stragglers_.after_step(waits, step_s);
+  if (is_first() && !line.empty()) fmt::print(stderr, "{}train: warning: {}\n", is_terminal_ ? "\n" : "", line);
 }
 
 void Trainer::check_finite(std::int64_t step, const StepResult& result) const {
@@ -382,6 +401,7 @@ void Trainer::report(const StepMetrics& metrics, double seconds_left) {
 }
 
 void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
+  watch_.enter(Phase::ending, steps_done);
   const std::string path = is_first() ? run_dir_ + "/model.safetensors" : "";
   const std::string hash = save_weights(session_->runtime().executor(), path);
   if (is_first()) fmt::print("{}weights: {}\n", is_terminal_ ? "\n" : "", hash);

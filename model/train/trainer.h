@@ -12,6 +12,7 @@
 #include "model/train/plan.h"
 #include "model/train/resume.h"
 #include "model/train/session.h"
+#include "model/train/watch.h"
 #include "runtime/device/cpu_topology.h"
 #include "runtime/device/step_verifier.h"
 
@@ -65,6 +66,7 @@ class Trainer {
   /// Steps 1 and 2, and the first that ends with a validation.
   bool is_verified(std::int64_t step) const;
   int check_order(std::int64_t step);
+  void report_stragglers(const StepWaits& waits, double step_s);
   void report(const StepMetrics& metrics, double seconds_left);
   void finish(std::int64_t steps_done, bool was_stopped);
   void print_sample();
@@ -72,6 +74,7 @@ class Trainer {
   bool is_first() const { return world_.rank() == 0; }
 
   World& world_;
+  RankWatch watch_;
   TrainJob job_;
   const Config& config_;
   CpuShare share_;
@@ -81,9 +84,11 @@ class Trainer {
   std::vector<std::string> changed_keys_;  // since the checkpoint
   std::string run_dir_;
   std::unique_ptr<Device> device_;
+  std::optional<Watchdog::Observation> observed_;
   std::optional<StepVerifier> verifier_;
   std::unique_ptr<Session> session_;
   std::optional<MetricsLog> log_;
+  StragglerWatch stragglers_;
   bool is_terminal_ = false;
   std::optional<double> ceiling_gflops_;
 };

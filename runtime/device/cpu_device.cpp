@@ -39,6 +39,12 @@ CpuDevice::~CpuDevice() {
 #endif
 }
 
+std::uint64_t CpuDevice::completed() const {
+  std::uint64_t sum = 0;
+  for (const auto& stream : state_->streams) sum += stream->completed();
+  return sum;
+}
+
 Stream& CpuDevice::stream(StreamRole role) { return *state_->streams[static_cast<int>(role)]; }
 
 }  // namespace zs

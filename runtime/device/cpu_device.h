@@ -17,6 +17,8 @@ class CpuDevice final : public Device {
   Pool& pool() override { return state_->pool; }
   Profile& profile() override { return state_->group.profile; }
   Scratch& scratch() override { return state_->scratch; }
+  std::uint64_t completed() const override;
+  std::string activity() const override { return state_->group.activity(); }
 
  private:
   /// All that a stream's thread may touch. Destroyed only after the threads have ended.

@@ -4,7 +4,6 @@
 #include <pthread.h>
 
 #include <cstdio>
-#include <cstring>
 
 #include "runtime/base/random.h"
 #include "runtime/device/cpu_topology.h"
@@ -38,27 +37,6 @@ void perturb(std::uint64_t seed, StreamRole role, std::uint64_t op) {
 }
 
 }  // namespace
-
-void Activity::set(std::string_view text) noexcept {
-  char bytes[sizeof(words_)] = {};
-  std::memcpy(bytes, text.data(), std::min(text.size(), sizeof(bytes) - 1));
-  for (std::size_t i = 0; i < words_.size(); ++i) {
-    std::uint64_t word;
-    std::memcpy(&word, bytes + 8 * i, 8);
-    words_[i].store(word, std::memory_order_relaxed);
-    if (word == 0) break;  // the rest is never read
-  }
-}
-
-std::string Activity::get() const {
-  char bytes[sizeof(words_) + 1] = {};
-  for (std::size_t i = 0; i < words_.size(); ++i) {
-    const std::uint64_t word = words_[i].load(std::memory_order_relaxed);
-    std::memcpy(bytes + 8 * i, &word, 8);
-    if (word == 0) break;
-  }
-  return bytes;
-}
 
 CpuStream::CpuStream(StreamRole role, CpuStreamGroup& group) : role_(role), group_(group), tail_(new Node), head_(tail_) {
   activity_.set("idle");
@@ -151,13 +129,18 @@ void CpuStream::do_synchronize() {
   std::rethrow_exception(group_.last_thrown);
 }
 
-void CpuStream::throw_timeout() {
-  group_.timed_out = true;
+std::string CpuStreamGroup::activity() const {
   std::string busy;
-  for (const CpuStream* stream : group_.streams) {
+  for (const CpuStream* stream : streams) {
     const std::string activity = stream->activity();
     if (activity != "idle") busy += fmt::format("{}{}: {}", busy.empty() ? "" : "; ", name_of(stream->role()), activity);
   }
+  return busy;
+}
+
+void CpuStream::throw_timeout() {
+  group_.timed_out = true;
+  const std::string busy = group_.activity();
   throw SyncTimeout(ExitCode::peer_lost,
                     fmt::format("stream '{}' did not finish within {} s", name_of(role_), group_.options.sync_timeout_s),
                     busy.empty() ? "no stream is running anything" : busy, "a rank is lost, stopped or much slower than the others");

@@ -7,6 +7,7 @@
 #include <optional>
 #include <thread>
 
+#include "runtime/device/activity.h"
 #include "runtime/device/cpu_event.h"
 #include "runtime/device/device.h"
 #include "runtime/device/profile.h"
@@ -30,17 +31,9 @@ struct CpuStreamGroup {
   std::int64_t next_record_id = 0;
   bool timed_out = false;
   std::exception_ptr last_thrown = nullptr;  ///< an error that synchronize has thrown is not logged again
-};
 
-/// What a stream's thread is doing, readable at any time by the host without ordering the two: words of a text, stored and
-/// loaded one by one. A text read while it changes is torn; it is only read when the thread hangs.
-class Activity {
- public:
-  void set(std::string_view text) noexcept;
-  std::string get() const;
-
- private:
-  std::array<std::atomic<std::uint64_t>, 12> words_{};
+  /// "compute: waits for stream 'unshard'; unshard: all_gather:blocks.3": of the streams that are not idle. Any thread.
+  std::string activity() const;
 };
 
 /// A CPU stream: a thread that runs the nodes of a linked list in order. The host appends nodes and the thread frees them. The
@@ -60,6 +53,8 @@ class CpuStream final : public Stream {
   bool stop(double limit_s) noexcept;
   /// "idle", or the op that runs, or the stream it waits for. Any thread.
   std::string activity() const { return activity_.get(); }
+  /// Ops, records and waits that are done so far. Any thread.
+  std::uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
 
  protected:
   Buffer reserve_scratch(std::int64_t bytes) override;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/device/allocator.h"
@@ -40,6 +41,9 @@ class Device {
   /// Opt-in times of the work, see Profile.
   virtual Profile& profile() = 0;
   const DeviceOptions& options() const { return options_; }
+  /// What the streams have done so far, in a number that only grows, and what those that are not idle do. Any thread.
+  virtual std::uint64_t completed() const { return 0; }
+  virtual std::string activity() const { return {}; }
   /// Synchronises every stream; throws the first error found, after which all streams are usable again.
   void synchronize();
 

@@ -32,6 +32,17 @@ TEST_CASE("the local transport does what every transport does") {
   }
 }
 
+TEST_CASE("the local transport does so on private copies too") {
+  const int ranks = GENERATE(1, 3, 4);
+  WorldOptions options;
+  options.watch.shadow_ms = 0.5;
+  for (const ConformanceCase& one : operation_cases()) {
+    DYNAMIC_SECTION(ranks << " ranks: " << one.name) {
+      REQUIRE_NOTHROW(run_local_world(ranks, options, [&](World& world) { run_case(world, one); }));
+    }
+  }
+}
+
 TEST_CASE("the local transport catches ranks that disagree") {
   const int ranks = GENERATE(2, 3, 8);
   for (const ConformanceCase& one : disagreement_cases()) {

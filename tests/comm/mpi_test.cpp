@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <string_view>
 #include <thread>
 
@@ -82,7 +83,10 @@ void refuse_shared_memory() {
 int run(std::string_view transport, std::string_view mode) {
   const double timeout_s = mode == "" || mode == "ordered" || mode == "huge" ? 60 : mode == "abort" || mode == "killed" ? 30 : 1.5;
   if (mode == "refused") refuse_shared_memory();
-  const auto world = make_process_world({timeout_s, mode == "ordered"}, transport);
+  WorldOptions options{.timeout_s = timeout_s, .sums_in_rank_order = mode == "ordered"};
+  const char* const shadow = std::getenv("ZSHARD_TEST_SHADOW_MS");
+  if (shadow != nullptr) options.watch.shadow_ms = std::atof(shadow);
+  const auto world = make_process_world(options, transport);
   try {
     const std::string expected = mode == "refused" ? "mpi" : transport == "hier" ? hier_comes_to(*world) : std::string(transport);
     expect(world->transport() == expected, "transport {} instead of {}", world->transport(), expected);

@@ -126,7 +126,8 @@ def killed(train, whole):
                     if attempt < 6 and process.poll() is None:
                         os.killpg(process.pid, signal.SIGKILL)
 
-                arguments = ["--resume", "latest"] if folder.checkpoints() else ["--overwrite"]
+                is_any_whole = any(not name.endswith(".tmp") for name in folder.checkpoints())
+                arguments = ["--resume", "latest"] if is_any_whole else ["--overwrite"]
                 result = folder.start(*arguments, ranks=ranks, checkpoint__every=1, checkpoint__keep=2, on_start=after_lines(metrics, done + 1, kill))
                 if result.code == 0:
                     break

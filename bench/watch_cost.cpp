@@ -1,0 +1,77 @@
+#include "bench/watch_cost.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <chrono>
+#include <memory>
+
+#include "bench/ranks.h"
+#include "comm/watchdog.h"
+
+namespace zs::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRecords = 200'000, kComparisons = 500;
+constexpr std::int64_t kHashes = 2;  // as in runtime/shard/order_check.cpp
+
+double us_since(Clock::time_point start, int count) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / count;
+}
+
+double record_us() {
+  const auto page = std::make_unique<FlightPage>();
+  FlightRecorder recorder(*page);
+  const auto start = Clock::now();
+  for (int i = 0; i < kRecords; ++i) {
+    recorder.done(recorder.start({.group = 1,
+                                  .sequence = static_cast<std::uint64_t>(i),
+                                  .enqueued_ns = monotonic_ns(),
+                                  .elems = 1,
+                                  .text = "reduce_scatter(blocks.3) accumulate f32"}));
+  }
+  return us_since(start, kRecords);
+}
+
+/// The ranks go through them together, one behind the other on their streams, as in a step.
+double comparison_us(World& world, Device& device) {
+  const auto comm = world.communicator();
+  Stream& stream = device.stream(StreamRole::compute);
+  std::array<std::int64_t, kHashes> hashes{};
+  const Buffer buffer{hashes.data(), kHashes, DType::i64, DeviceKind::cpu};
+  comm->barrier(stream, "bench");
+  device.synchronize();
+  const auto start = Clock::now();
+  for (int i = 0; i < kComparisons; ++i) comm->all_reduce(stream, "order", buffer, ReduceOp::max);
+  device.synchronize();
+  return us_since(start, kComparisons);
+}
+
+std::string row(const char* name, const std::string& each, double step_us, double step_ms) {
+  return fmt::format("{:<14}{:<36}{:>10.2f} us a step{:>10.3f} %\n", name, each, step_us, 0.1 * step_us / step_ms);
+}
+
+}  // namespace
+
+std::string watch_cost(World& world, const StepOptions& options, const Config& config) {
+  const StepReport report = StepBench(world, options, config).run();
+  const Watchdog* const watchdog = world.watchdog();
+  if (watchdog == nullptr) return "one rank without mpirun is not watched: nothing to measure";
+  const auto device = Device::create(DeviceKind::cpu, {});
+  const Watchdog::Cost looks = watchdog->cost();
+  std::array<double, 3> costs{record_us(), world.size() > 1 ? comparison_us(world, *device) : 0, looks.cpu_us_a_look};
+  Ranks(world, *device).reduce(costs, ReduceOp::max);
+  const auto [record, comparison, look] = costs;
+  const double looks_a_step = report.step_ms / looks.look_every_ms;
+  const double steps[] = {record * static_cast<double>(report.operations), comparison, look * looks_a_step};
+  std::string text = fmt::format("{} ranks, a step of {:.2f} ms with {} operations between ranks, of each rank\n", report.ranks,
+                                 report.step_ms, report.operations);
+  text += row("record", fmt::format("{:.3f} us an operation", record), steps[0], report.step_ms);
+  text += row("fingerprint", "one all-reduce of 16 bytes", steps[1], report.step_ms);
+  text += row("watchdog", fmt::format("{:.1f} us a look, every {:.0f} ms", look, looks.look_every_ms), steps[2], report.step_ms);
+  return text + row("together", "", steps[0] + steps[1] + steps[2], report.step_ms);
+}
+
+}  // namespace zs::bench

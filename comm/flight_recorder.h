@@ -1,0 +1,81 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "runtime/base/dtype.h"
+#include "runtime/device/activity.h"
+
+namespace zs {
+
+/// What a rank is about. Each but `idle` has a limit (WatchOptions).
+enum class Phase : std::uint8_t { idle, init, first_step, step, checkpoint, ending };
+const char* name_of(Phase phase);
+
+/// Nanoseconds of the monotonic clock, which all processes of a host share.
+std::int64_t monotonic_ns();
+
+/// One operation of a rank. Written by the thread that runs it, read at any time, also by other processes.
+struct FlightEntry {
+  std::atomic<std::uint64_t> number{0};    ///< from 1, in the order of their starts; 0: none, or being written
+  std::atomic<std::uint64_t> group{0};     ///< the same for all members of a communicator, and for no other one
+  std::atomic<std::uint64_t> sequence{0};  ///< of the operation in its communicator, from 1: the same on all members
+  std::atomic<std::int64_t> enqueued_ns{0}, started_ns{0}, done_ns{0};  ///< done: 0 until then
+  std::atomic<std::int64_t> elems{0};
+  std::atomic<std::int32_t> rank{0}, size{0}, dtype{0};  ///< of and in the communicator
+  Activity text;                                         ///< "all_gather(blocks.3)"
+};
+
+/// All that a rank tells of itself, in memory that the other ranks of the host can read. Every member is atomic, so that a reader in
+/// another process sees torn texts at worst. Owned by a Watchdog.
+struct FlightPage {
+  static constexpr std::uint64_t kMagic = 0x7a73666c69676874;  // "zsflight"
+  static constexpr std::size_t kEntries = 1024;
+
+  std::atomic<std::uint64_t> magic{0};
+  std::atomic<std::int32_t> rank{0}, size{0}, pid{0};
+  std::atomic<Phase> phase{Phase::idle};
+  std::atomic<std::int64_t> step{0};
+  std::atomic<std::int64_t> heartbeat_ns{0};       ///< the watchdog's last look
+  std::atomic<std::int64_t> moved_ns{0};           ///< when anything was last found done
+  std::atomic<bool> has_left{false};               ///< it has come to the end of its part
+  std::atomic<bool> has_spoken{false};             ///< it has told the user why the job ends
+  std::atomic<std::int32_t> host_waits{0};         ///< the host thread waits for other ranks
+  std::atomic<std::uint64_t> started{0}, done{0};  ///< operations
+  Activity host, streams;                          ///< what the host thread does, what the device's streams do
+  std::array<FlightEntry, kEntries> entries;       ///< operation n at n mod kEntries
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::int32_t>::is_always_lock_free);
+
+/// Writes down the operations of one rank in its page: the last kEntries. Any thread; never blocks. Owned by a Watchdog.
+class FlightRecorder {
+ public:
+  struct Operation {
+    std::uint64_t group = 0, sequence = 0;
+    std::int64_t enqueued_ns = 0, elems = 0;
+    int rank = 0, size = 0;
+    DType dtype = DType::f32;
+    std::string_view text;
+  };
+  explicit FlightRecorder(FlightPage& page) : page_(page) {}
+
+  /// The operation's number, for `done`.
+  std::uint64_t start(const Operation& operation) noexcept;
+  void done(std::uint64_t number) noexcept;
+  /// Time in which at least one operation was under way, all together: what this rank has given to the others and to waiting for them.
+  std::int64_t waited_ns() const { return waited_ns_.load(std::memory_order_relaxed); }
+
+ private:
+  FlightPage& page_;
+  std::atomic<std::int32_t> under_way_{0};
+  std::atomic<std::int64_t> since_ns_{0}, waited_ns_{0};
+};
+
+/// The page as text, see docs/reliability.md. `reason` says why it is written.
+std::string flight_text(const FlightPage& page, std::string_view host, std::string_view reason);
+
+}  // namespace zs

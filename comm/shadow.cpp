@@ -1,0 +1,157 @@
+#include "comm/shadow.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <thread>
+
+#include "comm/communicator.h"
+#include "comm/watchdog.h"
+#include "runtime/base/check.h"
+#include "runtime/base/random.h"
+
+namespace zs {
+namespace {
+
+constexpr auto kPattern = std::byte{0xff};
+constexpr std::size_t kAlignment = 64;
+
+std::byte* allocate(std::int64_t bytes) {
+  const std::size_t whole = (static_cast<std::size_t>(bytes) / kAlignment + 1) * kAlignment;
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, whole));
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+void move_bytes(std::byte* to, const void* from, std::int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
+}  // namespace
+
+void Shadow::Free::operator()(std::byte* memory) const { std::free(memory); }
+
+Shadow::Shadow(std::string_view what, double longest_ms, std::uint64_t draw)
+    : what_(what), delay_ms_(longest_ms * (0.5 + static_cast<double>(mix64(draw) % 1024) / 2048)) {}
+
+Shadow::~Shadow() {
+  if (is_finished_) return;
+  for (const Result& result : results_) move_bytes(result.user, result.before.get(), result.bytes);
+}
+
+Buffer Shadow::copy_of(const Buffer& user) {
+  copies_.emplace_back(allocate(user.bytes()));
+  move_bytes(copies_.back().get(), user.data, user.bytes());
+  return {copies_.back().get(), user.elems, user.dtype, user.device};
+}
+
+void Shadow::watch_input(const std::byte* user, std::int64_t bytes) {
+  if (bytes == 0) return;
+  Bytes expected(allocate(bytes));
+  move_bytes(expected.get(), user, bytes);
+  watched_.push_back({user, std::move(expected), bytes, "input"});
+}
+
+void Shadow::watch_output(std::byte* user, std::int64_t bytes) {
+  if (bytes == 0) return;
+  std::fill_n(user, bytes, kPattern);
+  watched_.push_back({user, nullptr, bytes, "output"});
+}
+
+Buffer Shadow::input(const Buffer& user) {
+  const Buffer made = copy_of(user);
+  watch_input(static_cast<const std::byte*>(user.data), user.bytes());
+  return made;
+}
+
+Buffer Shadow::output(const Buffer& user, const Buffer& spared) {
+  const Buffer made = copy_of(user);
+  auto* const begin = static_cast<std::byte*>(user.data);
+  Bytes before(allocate(user.bytes()));
+  move_bytes(before.get(), user.data, user.bytes());
+  results_.push_back({begin, static_cast<const std::byte*>(made.data), user.bytes(), std::move(before)});
+  if (spared.empty()) {
+    watch_output(begin, user.bytes());
+    return made;
+  }
+  auto* const kept = static_cast<std::byte*>(spared.data);
+  watch_input(kept, spared.bytes());
+  watch_output(begin, kept - begin);
+  watch_output(kept + spared.bytes(), user.bytes() - spared.bytes() - (kept - begin));
+  return made;
+}
+
+Buffer Shadow::same_place(const Buffer& slice, const Buffer& user, const Buffer& copy) {
+  const std::ptrdiff_t offset = static_cast<const std::byte*>(slice.data) - static_cast<const std::byte*>(user.data);
+  return {static_cast<std::byte*>(copy.data) + offset, slice.elems, slice.dtype, slice.device};
+}
+
+void Shadow::check(const Watched& watched) const {
+  for (std::int64_t i = 0; i < watched.bytes; ++i) {
+    if (watched.user[i] == (watched.expected ? watched.expected.get()[i] : kPattern)) continue;
+    throw Error(ExitCode::internal, fmt::format("an {} of {} was written while the operation used it, at byte {}", watched.kind, what_, i),
+                "", "let the writer wait for the operation's event");
+  }
+}
+
+void Shadow::finish() {
+  std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(delay_ms_));
+  for (const Watched& watched : watched_) check(watched);
+  is_finished_ = true;
+  for (const Result& result : results_) move_bytes(result.user, result.copy, result.bytes);
+}
+
+// The operations of a Communicator on private copies.
+
+void Communicator::shadow_all_gather(const Ticket& ticket, Buffer shard, Buffer full) {
+  Shadow shadow = make_shadow(ticket);
+  const bool in_place = full.slice(rank() * shard.elems, shard.elems).data == shard.data;
+  const Buffer whole = shadow.output(full, in_place ? shard : Buffer{});
+  do_all_gather(ticket.tag, in_place ? Shadow::same_place(shard, full, whole) : shadow.input(shard), whole);
+  shadow.finish();
+}
+
+void Communicator::shadow_reduce_scatter(const Ticket& ticket, Buffer full, Buffer shard, Fold fold, void* scratch) {
+  Shadow shadow = make_shadow(ticket);
+  const bool in_place = full.slice(rank() * shard.elems, shard.elems).data == shard.data;
+  if (!in_place) {
+    const Buffer out = shadow.output(shard);
+    do_reduce_scatter(ticket.tag, shadow.input(full), out, fold, scratch);
+  } else {
+    // What is not this rank's slice is an input only.
+    const Buffer whole = shadow.copy_of(full), result = shadow.output(shard);
+    shadow.input(full.slice(0, rank() * shard.elems));
+    shadow.input(full.slice((rank() + 1) * shard.elems, full.elems - (rank() + 1) * shard.elems));
+    const Buffer slice = Shadow::same_place(shard, full, whole);
+    do_reduce_scatter(ticket.tag, whole, slice, fold, scratch);
+    move_bytes(static_cast<std::byte*>(result.data), slice.data, slice.bytes());
+  }
+  shadow.finish();
+}
+
+void Communicator::shadow_all_reduce(const Ticket& ticket, Buffer data, ReduceOp op, void* scratch) {
+  Shadow shadow = make_shadow(ticket);
+  do_all_reduce(ticket.tag, shadow.output(data), op, scratch);
+  shadow.finish();
+}
+
+void Communicator::shadow_broadcast(const Ticket& ticket, Buffer data, int root) {
+  Shadow shadow = make_shadow(ticket);
+  do_broadcast(ticket.tag, root == rank() ? shadow.input(data) : shadow.output(data), root);
+  shadow.finish();
+}
+
+void Communicator::shadow_all_to_all(const Ticket& ticket, Buffer in, Buffer out) {
+  Shadow shadow = make_shadow(ticket);
+  const Buffer results = shadow.output(out);
+  do_all_to_all(ticket.tag, shadow.input(in), results);
+  shadow.finish();
+}
+
+Shadow Communicator::make_shadow(const Ticket& ticket) const {
+  return {ticket.tag.text(), watchdog_->shadow_ms(), ticket.sequence ^ group_name_.name << 8 ^ static_cast<std::uint64_t>(rank())};
+}
+
+}  // namespace zs

@@ -1,0 +1,126 @@
+#include "comm/verdict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace zs {
+namespace {
+
+constexpr double kLeastHeartbeatAge_s = 1;
+
+double seconds_since(std::int64_t ns) { return static_cast<double>(monotonic_ns() - ns) * 1e-9; }
+
+/// Whether `other` has not come to an operation of its own group in which `waiting` waits. A group that `other` has never used is its own
+/// only when that is certain: when it is everybody's.
+bool holds_up(const RankView& other, const RankView& waiting, int world_size) {
+  return std::any_of(waiting.unfinished.begin(), waiting.unfinished.end(), [&](const OpView& op) {
+    const auto last =
+        std::find_if(other.last_started.begin(), other.last_started.end(), [&](const OpView& o) { return o.group == op.group; });
+    return last == other.last_started.end() ? op.size == world_size : last->sequence < op.sequence;
+  });
+}
+
+bool waits(const RankView& rank) { return rank.host_waits || !rank.unfinished.empty(); }
+
+int waiting_for(std::span<const RankView> ranks, const RankView& culprit, int world_size) {
+  for (const RankView& rank : ranks) {
+    if (rank.rank != culprit.rank && holds_up(culprit, rank, world_size)) return rank.rank;
+  }
+  for (const RankView& rank : ranks) {
+    if (rank.rank != culprit.rank && waits(rank)) return rank.rank;
+  }
+  return -1;
+}
+
+}  // namespace
+
+RankView view_of(const FlightPage& page, char state) {
+  RankView view{.rank = page.rank.load(),
+                .pid = page.pid.load(),
+                .state = state,
+                .has_page = true,
+                .phase = page.phase.load(),
+                .has_left = page.has_left.load(),
+                .step = page.step.load(),
+                .heartbeat_age_s = seconds_since(page.heartbeat_ns.load()),
+                .still_s = seconds_since(page.moved_ns.load()),
+                .host_waits = page.host_waits.load() > 0,
+                .host = page.host.get(),
+                .streams = page.streams.get(),
+                .unfinished = {},
+                .last_started = {}};
+  std::vector<std::pair<std::uint64_t, OpView>> unfinished;  // by number
+  for (const FlightEntry& entry : page.entries) {
+    const std::uint64_t number = entry.number.load();
+    if (number == 0) continue;
+    const OpView op{entry.group.load(), entry.sequence.load(), entry.size.load(), entry.text.get()};
+    if (entry.done_ns.load() == 0) unfinished.emplace_back(number, op);
+    const auto last =
+        std::find_if(view.last_started.begin(), view.last_started.end(), [&](const OpView& o) { return o.group == op.group; });
+    if (last == view.last_started.end()) {
+      view.last_started.push_back(op);
+    } else if (last->sequence < op.sequence) {
+      *last = op;
+    }
+  }
+  std::sort(unfinished.begin(), unfinished.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (auto& [number, op] : unfinished) view.unfinished.push_back(std::move(op));
+  return view;
+}
+
+Verdict judge(std::span<const RankView> ranks, int world_size, double limit_s) {
+  using Kind = Verdict::Kind;
+  const auto verdict = [&](Kind kind, const RankView& culprit) {
+    return Verdict{kind, culprit.rank, waiting_for(ranks, culprit, world_size)};
+  };
+  for (const RankView& rank : ranks) {
+    if (std::string_view("XZ").find(rank.state) != std::string_view::npos && !rank.has_left) return verdict(Kind::died, rank);
+  }
+  for (const RankView& rank : ranks) {
+    if (std::string_view("Tt").find(rank.state) != std::string_view::npos) return verdict(Kind::stopped, rank);
+  }
+  for (const RankView& rank : ranks) {
+    if (rank.has_page && rank.state != 'X' && rank.heartbeat_age_s > std::max(limit_s / 2, kLeastHeartbeatAge_s))
+      return verdict(Kind::stopped, rank);
+  }
+  const auto is_still = [&](const RankView& rank) { return rank.still_s >= limit_s; };
+  for (const RankView& rank : ranks) {
+    if (is_still(rank) && !waits(rank) && !rank.has_left) return verdict(Kind::stands, rank);
+  }
+  // Who keeps others waiting, and is kept waiting by nobody, stands; if there is none, they wait for each other.
+  std::optional<Verdict> disagreement;
+  for (const RankView& rank : ranks) {
+    const RankView *held = nullptr, *holder = nullptr;
+    for (const RankView& other : ranks) {
+      if (other.rank == rank.rank) continue;
+      if (holds_up(rank, other, world_size)) held = &other;
+      if (holds_up(other, rank, world_size)) holder = &other;
+    }
+    if (held == nullptr) continue;
+    if (holder == nullptr && is_still(rank)) return verdict(Kind::stands, rank);
+    if (holder == nullptr) return {};  // it moves
+    if (!disagreement) disagreement = Verdict{Kind::disagree, rank.rank, held->rank};
+  }
+  const bool all_still = static_cast<int>(ranks.size()) == world_size && std::all_of(ranks.begin(), ranks.end(), is_still);
+  if (disagreement && all_still) return *disagreement;
+  return {};
+}
+
+Verdict judge_the_ended(std::span<const RankView> ranks, int world_size) {
+  for (const RankView& gone : ranks) {
+    if (!gone.has_left) continue;
+    for (const RankView& rank : ranks) {
+      if (rank.rank != gone.rank && holds_up(gone, rank, world_size)) return {Verdict::Kind::left_early, gone.rank, rank.rank};
+    }
+  }
+  return {};
+}
+
+std::string doing(const RankView& rank) {
+  if (!rank.host.empty()) return rank.host;
+  if (!rank.unfinished.empty()) return fmt::format("{} #{}", rank.unfinished.front().text, rank.unfinished.front().sequence);
+  return rank.phase == Phase::first_step || rank.phase == Phase::step ? "compute" : "";
+}
+
+}  // namespace zs

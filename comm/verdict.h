@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/flight_recorder.h"
+
+namespace zs {
+
+/// An operation that a rank has started and not finished, or the last that it has started in a group.
+struct OpView {
+  std::uint64_t group = 0, sequence = 0;
+  int size = 0;
+  std::string text;
+};
+
+/// What is known of one rank at a moment.
+struct RankView {
+  int rank = 0;
+  int pid = 0;
+  char state = '?';  ///< of /proc/PID/stat; 'X': there is no such process; '?': not known
+  bool has_page = false;
+  Phase phase = Phase::idle;
+  bool has_left = false;
+  std::int64_t step = 0;
+  double heartbeat_age_s = 0, still_s = 0;
+  bool host_waits = false;
+  std::string host = {}, streams = {};    ///< what its host thread and its streams do
+  std::vector<OpView> unfinished = {};    ///< oldest first
+  std::vector<OpView> last_started = {};  ///< one a group
+};
+RankView view_of(const FlightPage& page, char state);
+
+/// Who keeps the others waiting.
+struct Verdict {
+  enum class Kind : std::uint8_t {
+    nobody,      ///< whoever is waited for moves, or cannot be seen from here
+    died,        ///< its process has ended
+    stopped,     ///< its process does not run: stopped, or hanging in the system
+    stands,      ///< its process runs, but does nothing that others wait for
+    left_early,  ///< it has come to the end of its part, and others wait for it in an operation
+    disagree,    ///< ranks wait for each other in different operations
+  };
+  Kind kind = Kind::nobody;
+  int rank = -1;          ///< the culprit
+  int waiting_rank = -1;  ///< one that waits for it; -1: none is known
+};
+
+/// What the ranks that can be seen here tell together, once a rank that waits has not moved for `limit_s`: those that do not run before
+/// those that run and do nothing, and these before those that wait themselves.
+Verdict judge(std::span<const RankView> ranks, int world_size, double limit_s);
+/// What needs no limit: a rank that has ended its part, while another waits for it.
+Verdict judge_the_ended(std::span<const RankView> ranks, int world_size);
+/// "all_gather(blocks.3) #918", or what else it is known to do; may be empty.
+std::string doing(const RankView& rank);
+
+}  // namespace zs

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "runtime/base/check.h"
+
+namespace zs {
+
+/// How long a rank may stand still in each phase, in seconds: finish no operation, read and write nothing. 0: for ever. A rank that is
+/// waited for and moves, however slowly, is left alone.
+struct WatchOptions {
+  double init_s = 300, first_step_s = 0, step_s = 0, checkpoint_s = 0;
+  /// Above 0, for debugging: operations run on private copies and end up to so many milliseconds later, so that whoever touches a buffer
+  /// in use is found (comm/shadow.h).
+  double shadow_ms = 0;
+  std::string program = "zshard";  ///< begins the lines that it prints
+  /// One line for the user; without it: "program: error: ...".
+  std::function<std::string(const Error& error, const std::string& place)> line = {};
+};
+
+}  // namespace zs

@@ -1,0 +1,340 @@
+#include "comm/watchdog.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace zs {
+namespace {
+
+constexpr auto kLookEvery = std::chrono::milliseconds(100);
+/// A thread that wakes so much too late was not allowed to run: its process was stopped, or the host was.
+constexpr std::int64_t kPauseFrom_ns = 2'000'000'000;
+constexpr int kLooksBetweenSearches = 5;  // for the other ranks' processes, while the job starts
+constexpr std::int64_t kPauseToldAfter_ns = 2'500'000'000;
+constexpr double kEndedAfter_s = 1;  // that a rank waits for one that has ended
+
+int number_in(const char* variable, int otherwise) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr ? std::atoi(text) : otherwise;
+}
+
+std::string name_of_host() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
+}
+
+/// Bytes that a thread has read and written, with the kernel's help. No allocation, no stream: also runs when memory is short.
+std::uint64_t io_bytes(int thread) {
+  std::array<char, 64> path{};
+  *fmt::format_to(path.data(), "/proc/self/task/{}/io", thread) = '\0';
+  const int fd = open(path.data(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  std::array<char, 256> text{};
+  const auto length = read(fd, text.data(), text.size() - 1);
+  if (close(fd) != 0 || length <= 0) return 0;
+  std::uint64_t sum = 0;
+  for (const char* key : {"rchar: ", "wchar: "}) {
+    const char* const at = std::strstr(text.data(), key);
+    if (at != nullptr) sum += std::strtoull(at + std::strlen(key), nullptr, 10);
+  }
+  return sum;
+}
+
+std::int64_t cpu_ns_of_this_thread() {
+  timespec spent{};
+  return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent) == 0 ? spent.tv_sec * 1'000'000'000 + spent.tv_nsec : 0;
+}
+
+}  // namespace
+
+Watchdog::Watchdog(const WatchOptions& options)
+    : options_(options),
+      faults_(Faults::from_environment(number_in("OMPI_COMM_WORLD_RANK", 0))),
+      host_name_(name_of_host()),
+      own_(std::make_unique<OwnPage>()),
+      page_(own_->page()),
+      host_thread_(gettid()),
+      launcher_(getppid()) {
+  page_.rank = number_in("OMPI_COMM_WORLD_RANK", 0);
+  page_.size = number_in("OMPI_COMM_WORLD_SIZE", 1);
+  page_.pid = getpid();
+  enter(Phase::init);
+  page_.heartbeat_ns = monotonic_ns();
+  page_.magic = FlightPage::kMagic;
+  guard_exit();
+  start_thread();
+}
+
+Watchdog::Watchdog(const WatchOptions& options, int rank, Threads& threads)
+    : options_(options),
+      faults_(Faults::from_environment(rank)),
+      host_name_(name_of_host()),
+      threads_(&threads),
+      page_(threads.pages[static_cast<std::size_t>(rank)]),
+      host_thread_(gettid()) {
+  page_.rank = rank;
+  page_.size = static_cast<int>(threads.pages.size());
+  page_.pid = getpid();
+  page_.heartbeat_ns = page_.moved_ns = monotonic_ns();
+  page_.magic = FlightPage::kMagic;
+}
+
+Watchdog::~Watchdog() {
+  leave();
+  stand_down();
+  thread_ = {};
+  if (report_socket_ >= 0 && close(report_socket_) != 0) errno = 0;
+}
+
+void Watchdog::start_thread() {
+  sigset_t all, before;
+  sigfillset(&all);
+  // Signals are for the threads that know what to do about them.
+  const bool is_blocked = pthread_sigmask(SIG_SETMASK, &all, &before) == 0;
+  try {
+    thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+  } catch (const std::system_error& error) {
+    fmt::print(stderr, "{}: warning: no watchdog, its thread cannot be started: {}\n", options_.program, error.what());
+  }
+  if (is_blocked && pthread_sigmask(SIG_SETMASK, &before, nullptr) != 0) errno = 0;
+}
+
+void Watchdog::enter(Phase phase, std::int64_t step) {
+  page_.phase = phase;
+  page_.step = step;
+  page_.moved_ns = monotonic_ns();
+  ++phases_;
+  if (threads_ != nullptr && !thread_.joinable() && limit_s() > 0) start_thread();
+}
+
+/// Who is known stays so, also when it has ended: what it has said counts.
+void Watchdog::find_peers() {
+  if (has_all_peers()) return;
+  auto found = find_peer_processes(page_.rank);
+  const std::lock_guard lock(mutex_);
+  for (auto& peer : found) {
+    const auto known = std::find_if(peers_.begin(), peers_.end(), [&](const auto& one) { return one->rank() == peer->rank(); });
+    if (known == peers_.end()) {
+      peers_.push_back(std::move(peer));
+    } else if ((*known)->page() == nullptr) {
+      *known = std::move(peer);
+    }
+  }
+}
+
+bool Watchdog::has_all_peers() const {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::count_if(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->page() != nullptr; });
+  return found + 1 >= number_in("OMPI_COMM_WORLD_LOCAL_SIZE", page_.size);
+}
+
+void Watchdog::record_to(std::string folder) {
+  const std::lock_guard lock(mutex_);
+  folder_ = std::move(folder);
+}
+
+void Watchdog::advise(std::string advice) {
+  const std::lock_guard lock(mutex_);
+  advice_ = std::move(advice);
+}
+
+Watchdog::Cost Watchdog::cost() const {
+  const auto looks = static_cast<double>(std::max<std::uint64_t>(looks_, 1));
+  return {static_cast<double>(looks_cpu_ns_) * 1e-3 / looks, std::chrono::duration<double, std::milli>(kLookEvery).count()};
+}
+
+double Watchdog::limit_s() const {
+  switch (page_.phase.load()) {
+    case Phase::init: return options_.init_s;
+    case Phase::first_step: return options_.first_step_s;
+    case Phase::step: return options_.step_s;
+    case Phase::checkpoint:
+    case Phase::ending: return options_.checkpoint_s;
+    case Phase::idle: return 0;
+  }
+  return 0;
+}
+
+double Watchdog::still_s() const { return static_cast<double>(monotonic_ns() - page_.moved_ns.load()) * 1e-9; }
+
+void Watchdog::watch(const std::stop_token& stop) {
+  last_look_ns_ = monotonic_ns();
+  while (!stop.stop_requested()) {
+    {
+      std::unique_lock lock(mutex_);
+      wakes_.wait_for(lock, stop, kLookEvery, [] { return false; });
+    }
+    if (stop.stop_requested()) return;
+    try {
+      look();
+      ++looks_;
+      looks_cpu_ns_ = cpu_ns_of_this_thread();
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "{}: warning: the watchdog of rank {} ends: {}\n", options_.program, page_.rank.load(), error.what());
+      return;
+    }
+  }
+}
+
+void Watchdog::look() {
+  const std::int64_t now = monotonic_ns();
+  note_a_pause(now);
+  tell_of_a_pause(now);
+  last_look_ns_ = now;
+  page_.heartbeat_ns = now;
+  if (has_moved()) page_.moved_ns = now;
+  if (is_standing_down_) return;
+  if (threads_ == nullptr && page_.phase == Phase::init && looks_ % kLooksBetweenSearches == 0) find_peers();
+  look_for_the_launcher();
+  look_for_the_dead();
+  look_for_the_ended();
+  look_at_the_limit();
+}
+
+/// Time in which this rank could not move is not held against it, nor against those that it waits for.
+void Watchdog::note_a_pause(std::int64_t now) {
+  const std::int64_t pause = now - last_look_ns_;
+  if (pause < kPauseFrom_ns) return;
+  page_.moved_ns = now;
+  if (page_.phase == Phase::idle) return;
+  pause_ = fmt::format("{}: warning: rank {} did not run for {:.1f} s, and goes on (host {}, pid {}, step {})\n", options_.program,
+                       page_.rank.load(), static_cast<double>(pause) * 1e-9, host_name_, getpid(), page_.step.load());
+  pause_ended_ns_ = now;
+}
+
+/// Later, when it has turned out that the rank was not awakened only to be ended.
+void Watchdog::tell_of_a_pause(std::int64_t now) {
+  if (pause_.empty() || now - pause_ended_ns_ < kPauseToldAfter_ns) return;
+  if (!is_standing_down_ && !is_told()) write_line(pause_);
+  pause_.clear();
+}
+
+bool Watchdog::has_moved() {
+  std::uint64_t moves = phases_ + page_.started + page_.done + io_bytes(host_thread_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (device_ != nullptr) {
+      moves += device_->completed();
+      page_.streams.set(device_->activity());
+    }
+  }
+  return std::exchange(last_moves_, moves) != moves;
+}
+
+std::vector<RankView> Watchdog::views() const {
+  std::vector<RankView> ranks;
+  if (threads_ != nullptr) {
+    for (const FlightPage& page : threads_->pages) {
+      if (page.magic.load() == FlightPage::kMagic) ranks.push_back(view_of(page, 'R'));
+    }
+    return ranks;
+  }
+  ranks.push_back(view_of(page_, 'R'));
+  const std::lock_guard lock(mutex_);
+  for (const auto& peer : peers_) {
+    if (peer->page() != nullptr) {
+      ranks.push_back(view_of(*peer->page(), peer->state()));
+    } else {
+      ranks.push_back({.rank = peer->rank(),
+                       .pid = peer->pid(),
+                       .state = peer->state(),
+                       .host = {},
+                       .streams = {},
+                       .unfinished = {},
+                       .last_started = {}});
+    }
+  }
+  return ranks;
+}
+
+const FlightPage* Watchdog::page_of(int rank) const {
+  if (threads_ != nullptr) return &threads_->pages[static_cast<std::size_t>(rank)];
+  if (rank == page_.rank) return &page_;
+  const std::lock_guard lock(mutex_);
+  for (const auto& peer : peers_) {
+    if (peer->rank() == rank) return peer->page();
+  }
+  return nullptr;
+}
+
+/// Ranks whose launcher is gone get no signals any more: a stopped one would stay for ever.
+void Watchdog::look_for_the_launcher() {
+  if (threads_ != nullptr || page_.size == 1 || getppid() == launcher_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& peer : peers_) peer->kill_if_stopped();
+  }
+  const Error error(ExitCode::peer_lost, "mpirun has ended before its ranks", fmt::format("host {}, pid {}", host_name_, launcher_),
+                    advice_.empty() ? "start again" : advice_);
+  if (claim_report()) print(error, "");
+  _exit(static_cast<int>(error.code()));
+}
+
+void Watchdog::look_for_the_dead() {
+  const auto is_news = [](const PeerProcess& peer) {
+    const FlightPage* const page = peer.page();
+    return page != nullptr && !page->has_left && !page->has_spoken && peer.has_ended();
+  };
+  int dead = -1;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& peer : peers_) {
+      if (is_news(*peer)) dead = peer->rank();
+    }
+  }
+  if (dead >= 0) alarm({Verdict::Kind::died, dead, -1}, views());
+}
+
+void Watchdog::look_for_the_ended() {
+  if (page_.started == page_.done || still_s() < kEndedAfter_s) return;
+  const auto ranks = views();
+  const Verdict verdict = judge_the_ended(ranks, page_.size);
+  if (verdict.kind != Verdict::Kind::nobody) alarm(verdict, ranks);
+}
+
+void Watchdog::look_at_the_limit() {
+  const double limit = limit_s();
+  if (limit <= 0 || still_s() < limit) return;
+  const auto ranks = views();
+  Verdict verdict = judge(ranks, page_.size, limit);
+  // MPI's own start and end have no other deadline.
+  const bool is_in_mpi = page_.phase == Phase::init || page_.host.get() == kFinalizing;
+  if (verdict.kind == Verdict::Kind::nobody && is_in_mpi) verdict = {Verdict::Kind::stands, page_.rank, -1};
+  if (verdict.kind != Verdict::Kind::nobody) alarm(verdict, ranks);
+}
+
+Watchdog::Observation::Observation(Watchdog& watchdog, const Device& device) : watchdog_(watchdog) {
+  const std::lock_guard lock(watchdog_.mutex_);
+  watchdog_.device_ = &device;
+}
+
+Watchdog::Observation::~Observation() {
+  const std::lock_guard lock(watchdog_.mutex_);
+  watchdog_.device_ = nullptr;
+  watchdog_.page_.streams.set("");
+}
+
+HostWait::HostWait(Watchdog* watchdog, std::string_view what) : watchdog_(watchdog) {
+  if (watchdog_ == nullptr) return;
+  watchdog_->page_.host.set(what);
+  ++watchdog_->page_.host_waits;
+  ++watchdog_->phases_;
+}
+
+HostWait::~HostWait() {
+  if (watchdog_ == nullptr) return;
+  --watchdog_->page_.host_waits;
+  watchdog_->page_.host.set("");
+  ++watchdog_->phases_;
+}
+
+}  // namespace zs

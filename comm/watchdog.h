@@ -1,0 +1,162 @@
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "comm/fault.h"
+#include "comm/flight_recorder.h"
+#include "comm/rank_processes.h"
+#include "comm/verdict.h"
+#include "comm/watch_options.h"
+#include "runtime/device/device.h"
+
+namespace zs {
+
+/// Watches over one rank, and with the others over all: a thread that never waits for a peer, an allocation or MPI. It looks every 100 ms
+/// whether the rank has moved. When it has stood still for the limit of its phase, it reads what the other ranks of the host tell of
+/// themselves, names the one that keeps the rest waiting, writes everybody's flight record, and ends the process with exit code 69, or 72
+/// when the ranks wait for each other; mpirun ends the others. Of all ranks of a host one speaks.
+///
+/// Owned by a World, which outlives whatever it watches. `enter`, `observe` and HostWait are the host thread's, the rest is anybody's.
+class Watchdog {
+ public:
+  /// Of a process that mpirun has started; before MPI is.
+  explicit Watchdog(const WatchOptions& options);
+
+  /// What the ranks of a process share. Outlives their watchdogs.
+  struct Threads {
+    explicit Threads(int ranks) : pages(static_cast<std::size_t>(ranks)) {}
+    std::vector<FlightPage> pages;  ///< by rank
+    std::atomic<bool> is_claimed{false};
+  };
+  /// Of a rank that is a thread, on that thread. Begins with the first phase that has a limit.
+  Watchdog(const WatchOptions& options, int rank, Threads& threads);
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  /// The host thread begins something else.
+  void enter(Phase phase, std::int64_t step = 0);
+  Phase phase() const { return page_.phase.load(); }
+  /// What the host thread does, for the line: "reading data". Empty: nothing in particular.
+  void set_activity(std::string_view what) { page_.host.set(what); }
+  /// Once every rank of the job has started: their processes are looked up, so that their deaths are noticed.
+  void find_peers();
+  /// Where `dump` and alarms write rank-N.txt; made when it is needed. Empty: nowhere.
+  void record_to(std::string folder);
+  /// What the line tells the user to do at last: how to go on.
+  void advise(std::string advice);
+  /// The host thread has come to the end of its part: no other rank need wait for it in an operation.
+  void leave() { page_.has_left = true; }
+  /// Writes this rank's record. Never throws.
+  void dump(std::string_view reason) noexcept;
+  /// Whether this rank is the one of its host that tells the user why the job ends; true once.
+  bool claim_report() noexcept;
+  /// Whether another rank of the host has told.
+  bool is_told() const noexcept;
+  /// This rank ends the job, and has said why: the others need not.
+  void note_told() noexcept { page_.has_spoken = true; }
+  /// The job ends from here on: neither exit() nor the peers' ends are news.
+  void stand_down() noexcept;
+
+  /// What looking takes of its thread.
+  struct Cost {
+    double cpu_us_a_look = 0, look_every_ms = 0;
+  };
+  Cost cost() const;
+  FlightRecorder& recorder() { return recorder_; }
+  const FlightRecorder& recorder() const { return recorder_; }
+  const FlightPage& page() const { return page_; }
+  double shadow_ms() const { return options_.shadow_ms; }
+  Faults& faults() { return faults_; }
+  /// Of the job, as the launcher has said.
+  int ranks() const { return page_.size.load(); }
+
+  /// While it lives, the device's work counts as movement. Destroyed before the device.
+  class Observation {
+   public:
+    Observation(Watchdog& watchdog, const Device& device);
+    ~Observation();
+    Observation(const Observation&) = delete;
+    Observation& operator=(const Observation&) = delete;
+
+   private:
+    Watchdog& watchdog_;
+  };
+
+ private:
+  friend class HostWait;
+  struct ExitGuard;
+
+  bool has_all_peers() const;
+  void guard_exit();
+  static void write_line(const std::string& line);
+  void start_thread();
+  void watch(const std::stop_token& stop);
+  void look();
+  void note_a_pause(std::int64_t now);
+  void tell_of_a_pause(std::int64_t now);
+  bool has_moved();
+  double limit_s() const;
+  double still_s() const;
+  std::vector<RankView> views() const;
+  const FlightPage* page_of(int rank) const;
+  void look_for_the_launcher();
+  void look_for_the_dead();
+  void look_for_the_ended();
+  void look_at_the_limit();
+  void alarm(const Verdict& verdict, const std::vector<RankView>& ranks);
+  Error error_for(const Verdict& verdict, const std::vector<RankView>& ranks) const;
+  void write_record(const FlightPage& page, std::string_view reason) const;
+  void print(const Error& error, const std::string& place) const;
+  [[noreturn]] void end_process(ExitCode code, bool waits);
+
+  WatchOptions options_;
+  Faults faults_;
+  std::string host_name_;
+  std::unique_ptr<OwnPage> own_;
+  Threads* threads_ = nullptr;
+  FlightPage& page_;
+  FlightRecorder recorder_{page_};
+  ExitGuard* exit_guard_ = nullptr;
+  int host_thread_, launcher_ = 0;
+  int report_socket_ = -1;
+  std::atomic<std::uint64_t> phases_{0}, looks_{0};
+  std::atomic<std::int64_t> looks_cpu_ns_{0};  // so far
+  std::atomic<bool> is_standing_down_{false};
+
+  mutable std::mutex mutex_;  // of what follows; held for moments
+  std::condition_variable_any wakes_;
+  const Device* device_ = nullptr;
+  std::string folder_, advice_;
+  std::vector<std::unique_ptr<PeerProcess>> peers_;
+
+  // of the thread
+  std::uint64_t last_moves_ = 0;
+  std::int64_t last_look_ns_ = 0;
+  std::string pause_;  // what is to be said of one
+  std::int64_t pause_ended_ns_ = 0;
+  std::jthread thread_;
+};
+
+inline constexpr const char* kFinalizing = "MPI_Finalize";
+
+/// The host thread waits for other ranks while it lives. `watchdog` may be null.
+class HostWait {
+ public:
+  HostWait(Watchdog* watchdog, std::string_view what);
+  ~HostWait();
+  HostWait(const HostWait&) = delete;
+  HostWait& operator=(const HostWait&) = delete;
+
+ private:
+  Watchdog* watchdog_;
+};
+
+}  // namespace zs

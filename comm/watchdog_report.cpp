@@ -1,0 +1,174 @@
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+
+#include "comm/watchdog.h"
+
+namespace zs {
+namespace {
+
+constexpr auto kNewsTravel = std::chrono::milliseconds(200);  // from a death to mpirun
+constexpr auto kGrace = std::chrono::seconds(5);              // for mpirun, or the rank that speaks, to end this one
+
+std::string name_of_state(char state) {
+  switch (state) {
+    case 'T':
+    case 't': return "T (stopped)";
+    case 'X': return "X (gone)";
+    case 'Z': return "Z (ended)";
+    case 'D': return "D (in the system)";
+    default: return std::string(1, state);
+  }
+}
+
+}  // namespace
+
+/// What exit() finds when nobody has ended the job before. Never freed: exit handlers cannot be taken back.
+struct Watchdog::ExitGuard {
+  std::atomic<Watchdog*> watchdog;
+
+  static void on_exit(int code, void* self) {
+    Watchdog* const watchdog = static_cast<ExitGuard*>(self)->watchdog.exchange(nullptr);
+    if (watchdog == nullptr) return;
+    watchdog->dump("exit() was called before the end of the job");
+    if (watchdog->claim_report()) {
+      const Error error(ExitCode::internal, fmt::format("exit({}) was called before the end of the job", code),
+                        fmt::format("host {}, pid {}", watchdog->host_name_, getpid()), "let the rank return from its work, or throw");
+      watchdog->print(error, fmt::format("rank {}", watchdog->page_.rank.load()));
+    }
+    _exit(static_cast<int>(ExitCode::internal));
+  }
+};
+
+void Watchdog::guard_exit() {
+  exit_guard_ = new ExitGuard{this};
+  if (::on_exit(&ExitGuard::on_exit, exit_guard_) != 0) stand_down();
+}
+
+void Watchdog::stand_down() noexcept {
+  is_standing_down_ = true;
+  if (exit_guard_ != nullptr) exit_guard_->watchdog = nullptr;
+}
+
+/// One write: lines of several processes do not mix, and no lock of stdio is waited for.
+void Watchdog::write_line(const std::string& line) {
+  for (std::size_t done = 0; done < line.size();) {
+    const auto written = write(STDERR_FILENO, line.data() + done, line.size() - done);
+    if (written < 0 && errno != EINTR) return;
+    done += static_cast<std::size_t>(std::max<ssize_t>(written, 0));
+  }
+}
+
+bool Watchdog::is_told() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->page() != nullptr && peer->page()->has_spoken; });
+}
+
+bool Watchdog::claim_report() noexcept {
+  if (threads_ != nullptr) return !threads_->is_claimed.exchange(true);
+  if (page_.has_spoken || is_told()) return false;
+  // A name that is nowhere in the file system, that one process of the host can have, and that goes with it.
+  const int made = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (made < 0) return !page_.has_spoken.exchange(true);  // twice rather than never
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const auto end = fmt::format_to_n(address.sun_path + 1, sizeof address.sun_path - 2, "zshard-report-{}-{}", getuid(), job_name());
+  const auto length = static_cast<socklen_t>(end.out - reinterpret_cast<char*>(&address));
+  const bool is_free = bind(made, reinterpret_cast<const sockaddr*>(&address), length) == 0;
+  if (!is_free || is_told()) {  // asked again: who had the name may have spoken and gone meanwhile
+    if (close(made) != 0) errno = 0;
+    return false;
+  }
+  report_socket_ = made;
+  page_.has_spoken = true;
+  return true;
+}
+
+void Watchdog::alarm(const Verdict& verdict, const std::vector<RankView>& ranks) {
+  const Error error = error_for(verdict, ranks);
+  const bool speaks = claim_report();
+  if (speaks) {
+    for (const RankView& rank : ranks) {
+      if (const FlightPage* const page = page_of(rank.rank)) write_record(*page, error.what_happened());
+    }
+    print(error, "");
+  }
+  const bool is_known = verdict.kind == Verdict::Kind::died;
+  if (is_known) std::this_thread::sleep_for(kNewsTravel);
+  end_process(error.code(), !speaks && !is_known);
+}
+
+Error Watchdog::error_for(const Verdict& verdict, const std::vector<RankView>& ranks) const {
+  const auto find = [&](int rank) -> const RankView* {
+    for (const RankView& one : ranks) {
+      if (one.rank == rank) return &one;
+    }
+    return nullptr;
+  };
+  const RankView& culprit = *find(verdict.rank);
+  const RankView* const waiting = find(verdict.waiting_rank);
+  std::string when = culprit.has_page ? fmt::format("in {}", name_of(culprit.phase)) : "at its start";
+  if (culprit.step > 0) when += fmt::format(" {}", culprit.step);
+  if (const std::string what = doing(culprit); !what.empty()) when += ", in " + what;
+  const std::string others = waiting == nullptr ? "" : fmt::format("; rank {} waits in {}", waiting->rank, doing(*waiting));
+  const std::string where = fmt::format("host {}, pid {}, state {}", host_name_, culprit.pid, name_of_state(culprit.state));
+  std::string todo = folder_.empty() ? "" : fmt::format("see {}/rank-*.txt", folder_);
+  if (todo.empty() && advice_.empty()) todo = "find out what happened to it, then start again";
+  if (!advice_.empty()) todo += (todo.empty() ? "" : "; ") + advice_;
+  const auto error = [&](ExitCode code, const std::string& what) { return Error(code, what, where, todo); };
+  switch (verdict.kind) {
+    case Verdict::Kind::died: return error(ExitCode::peer_lost, fmt::format("rank {} has died {}", culprit.rank, when));
+    case Verdict::Kind::stopped:
+      return error(ExitCode::peer_lost, fmt::format("rank {} stopped answering {:.1f} s ago {}{}", culprit.rank,
+                                                    culprit.has_page ? culprit.heartbeat_age_s : still_s(), when, others));
+    case Verdict::Kind::left_early:
+      return error(ExitCode::ranks_disagree,
+                   fmt::format("the ranks disagree: rank {} has ended its part, rank {} waits for it {} in {}", culprit.rank, waiting->rank,
+                               waiting->step > 0 ? fmt::format("in step {}", waiting->step) : "", doing(*waiting)));
+    case Verdict::Kind::disagree:
+      return error(ExitCode::ranks_disagree, fmt::format("the ranks disagree: rank {} waits in {}, rank {} in {}", culprit.rank,
+                                                         doing(culprit), waiting->rank, doing(*waiting)));
+    default:
+      return error(ExitCode::peer_lost, fmt::format("rank {} has stood still for {:.1f} s {}{}", culprit.rank,
+                                                    culprit.has_page ? culprit.still_s : still_s(), when, others));
+  }
+}
+
+void Watchdog::print(const Error& error, const std::string& place) const {
+  std::string line = options_.line ? options_.line(error, place)
+                                   : fmt::format("{}: error: {}{}{}", options_.program, error.what(), place.empty() ? "" : " ", place);
+  write_line(line + '\n');
+}
+
+void Watchdog::write_record(const FlightPage& page, std::string_view reason) const {
+  if (folder_.empty()) return;
+  if (mkdir(folder_.c_str(), 0777) != 0 && errno != EEXIST) return;
+  const std::string path = fmt::format("{}/rank-{}.txt", folder_, page.rank.load()), text = flight_text(page, host_name_, reason);
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  if (file == nullptr) return;
+  const bool is_whole = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (std::fclose(file) != 0 || !is_whole) fmt::print(stderr, "{}: warning: {} is not whole\n", options_.program, path);
+}
+
+void Watchdog::dump(std::string_view reason) noexcept {
+  try {
+    if (is_told()) return;  // then this rank's record is written
+    write_record(page_, reason);
+  } catch (const std::exception&) {
+    std::fputs("zshard: warning: no memory for a flight record\n", stderr);
+  }
+}
+
+/// Whoever has spoken ends the job, and the others leave that to it. Of a death mpirun knows already: its code stands.
+void Watchdog::end_process(ExitCode code, bool waits) {
+  if (waits) std::this_thread::sleep_for(kGrace);
+  _exit(static_cast<int>(code));
+}
+
+}  // namespace zs

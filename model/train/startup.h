@@ -1,0 +1,33 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/world.h"
+#include "model/train/config.h"
+
+namespace zs {
+
+/// What a rank compares with the first rank's before it allocates anything.
+struct StartupFacts {
+  std::string build;    ///< of the program and the library: their linkers' build ids
+  std::string isa;      ///< of the kernels
+  std::string floats;   ///< byte order, rounding, what becomes of denormal numbers
+  std::string config;   ///< resolved, as TOML
+  std::string host;     ///< "node7: 4 ranks, 16 CPUs"
+  double free_gib = 0;  ///< of the host's memory, now
+};
+StartupFacts startup_facts(const World& world, const Config& config);
+
+/// How `own` differs from the first rank's in what must be the same: "build 12ab, rank 0 has 34cd". Nothing when it does not.
+std::optional<std::string> difference(const StartupFacts& own, const StartupFacts& first);
+/// The first line in which two configurations differ: "train.lr = 0.01, rank 0 has 0.001".
+std::string config_difference(std::string_view own, std::string_view first);
+
+/// Collective, before anything is allocated: 0, or 72 where ranks differ in program, instruction set, floating-point behaviour or
+/// configuration; the lowest such rank prints the first difference. Hosts that differ in shape or free memory are worth one line, no more.
+int agree_at_start(World& world, const Config& config);
+
+}  // namespace zs

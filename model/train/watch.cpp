@@ -1,0 +1,60 @@
+#include "model/train/watch.h"
+
+#include "model/train/error_line.h"
+
+namespace zs {
+namespace {
+
+const char* fault_point(FileOp op) {
+  switch (op) {
+    case FileOp::make_folder: return "ckpt.make_folder";
+    case FileOp::create: return "ckpt.create";
+    case FileOp::reserve: return "ckpt.reserve";
+    case FileOp::write: return "ckpt.write";
+    case FileOp::sync: return "ckpt.sync";
+    case FileOp::close: return "ckpt.close";
+    case FileOp::sync_folder: return "ckpt.sync_folder";
+    case FileOp::rename: return "ckpt.rename";
+    case FileOp::remove: return "ckpt.remove";
+  }
+  return "ckpt";
+}
+
+}  // namespace
+
+WatchOptions watch_options(const Config& config) {
+  const Config::Watch& limits = config.watchdog;
+  return {.init_s = limits.init_s,
+          .first_step_s = limits.first_step_s,
+          .step_s = limits.step_s,
+          .checkpoint_s = limits.checkpoint_s,
+          .shadow_ms = config.comm.shadow_ms,
+          .program = "train",
+          .line = [](const Error& error, const std::string& place) { return error_line(error, place); }};
+}
+
+RankWatch::Activity::Activity(const RankWatch& watch, std::string_view what, std::string_view fault) : watchdog_(watch.watchdog_) {
+  if (watchdog_ == nullptr) return;
+  watchdog_->set_activity(what);
+  watchdog_->faults().hit(fault);
+}
+
+RankWatch::Activity::~Activity() {
+  if (watchdog_ != nullptr) watchdog_->set_activity("");
+}
+
+void RankWatch::run_in(const std::string& run_dir) const {
+  if (watchdog_ == nullptr) return;
+  watchdog_->record_to(run_dir + "/flight");
+  watchdog_->advise("no checkpoint is saved yet, start again");
+}
+
+void RankWatch::saved(std::int64_t step) const {
+  if (watchdog_ != nullptr) watchdog_->advise(fmt::format("--resume latest goes on after step {}", step));
+}
+
+void CheckpointWatch::before(FileOp op, const std::string& /*path*/) {
+  const RankWatch::Activity activity(watch_, "writing a checkpoint", fault_point(op));
+}
+
+}  // namespace zs

@@ -1,0 +1,83 @@
+// Touching a buffer while an operation uses it is found, whoever does it and however the operation would have ended.
+#include <catch2/catch.hpp>
+
+#include <cmath>
+#include <thread>
+
+#include "comm/watchdog.h"
+#include "comm/world.h"
+#include "tests/comm/arrays.h"
+#include "tests/skip.h"
+
+using namespace zs;
+using namespace zs::test;
+
+namespace {
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kCountsRaces = true;  // and these are some
+#else
+constexpr bool kCountsRaces = false;
+#endif
+
+/// What comes of an operation during which rank 1 does `meddle` with the buffers.
+template <class Enqueue, class Meddle>
+std::string outcome(const Enqueue& enqueue, const Meddle& meddle) {
+  WorldOptions options{.timeout_s = 30};
+  options.watch.shadow_ms = 400;
+  std::string message;
+  try {
+    run_local_world(2, options, [&](World& world) {
+      const auto comm = world.communicator();
+      const auto device = Device::create(DeviceKind::cpu, {});
+      Array<float> full(*comm, 8), shard(*comm, 4);
+      for (Array<float>* array : {&full, &shard}) array->fill([](std::int64_t i) { return static_cast<float>(i); });
+      Stream& stream = device->stream(StreamRole::unshard);
+      enqueue(*comm, stream, shard.buffer(), full.buffer());
+      const FlightPage& page = world.watchdog()->page();
+      while (page.started == 0) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // its buffers are copied by then; its end is far off
+      if (world.rank() == 1) meddle(shard.buffer().as<float>(), full.buffer().as<float>());
+      stream.synchronize();
+    });
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  return message;
+}
+
+void gather(Communicator& comm, Stream& stream, Buffer shard, Buffer full) { comm.all_gather(stream, "unit", shard, full); }
+void reduce(Communicator& comm, Stream& stream, Buffer shard, Buffer full) {
+  comm.reduce_scatter(stream, "unit", full, shard, Fold::overwrite);
+}
+void reduce_all(Communicator& comm, Stream& stream, Buffer, Buffer full) { comm.all_reduce(stream, "unit", full, ReduceOp::sum); }
+
+}  // namespace
+
+TEST_CASE("an input that is written while an operation uses it is found") {
+  if (kCountsRaces) return skip("a race on purpose");
+  CHECK_THAT(outcome(gather, [](float* shard, float*) { shard[1] = 9; }),
+             Catch::Contains("an input of all_gather(unit) was written while the operation used it, at byte 6"));
+  CHECK_THAT(outcome(reduce, [](float*, float* full) { full[7] = 9; }),
+             Catch::Contains("an input of reduce_scatter(unit) into f32 was written"));
+}
+
+TEST_CASE("an output that is written while an operation uses it is found") {
+  if (kCountsRaces) return skip("a race on purpose");
+  CHECK_THAT(outcome(gather, [](float*, float* full) { full[0] = 9; }), Catch::Contains("an output of all_gather(unit) was written"));
+  CHECK_THAT(outcome(reduce, [](float* shard, float*) { shard[3] = 9; }), Catch::Contains("an output of reduce_scatter(unit)"));
+  CHECK_THAT(outcome(reduce_all, [](float*, float* full) { full[2] = 9; }), Catch::Contains("an output of all_reduce(unit)"));
+}
+
+TEST_CASE("who reads an output too early gets what is not a number") {
+  if (kCountsRaces) return skip("a race on purpose");
+  float early = 0;
+  CHECK(outcome(gather, [&](float*, float* full) { early = full[5]; }) == "");
+  CHECK(std::isnan(early));
+}
+
+TEST_CASE("who touches nothing is left alone") {
+  CHECK(outcome(gather, [](float*, float*) {}) == "");
+  CHECK(outcome(reduce, [](float*, float*) {}) == "");
+  CHECK(outcome(reduce_all, [](float*, float*) {}) == "");
+}

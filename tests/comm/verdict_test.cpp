@@ -1,0 +1,111 @@
+#include "comm/verdict.h"
+
+#include <catch2/catch.hpp>
+
+using namespace zs;
+using Kind = Verdict::Kind;
+
+namespace {
+
+constexpr double kLimit_s = 3;
+constexpr std::uint64_t kWorld = 7, kPair = 8;
+
+/// A rank in a step that has moved just now and waits for nobody.
+RankView computing(int rank) { return {.rank = rank, .pid = 100 + rank, .state = 'S', .has_page = true, .phase = Phase::step, .step = 41}; }
+
+RankView still(RankView view) {
+  view.still_s = kLimit_s + 1;
+  return view;
+}
+
+/// Has started operation `sequence` of a group of `size`, and not finished it.
+RankView in(RankView view, std::uint64_t group, std::uint64_t sequence, int size) {
+  const OpView op{group, sequence, size, "all_gather(blocks.3)"};
+  view.unfinished.push_back(op);
+  view.last_started.push_back(op);
+  return still(std::move(view));
+}
+
+/// Has finished operation `sequence` of a group.
+RankView done(RankView view, std::uint64_t group, std::uint64_t sequence, int size) {
+  view.last_started.push_back({group, sequence, size, "all_gather(blocks.2)"});
+  return view;
+}
+
+Verdict verdict(std::vector<RankView> ranks, int world_size = 3) { return judge(ranks, world_size, kLimit_s); }
+
+}  // namespace
+
+TEST_CASE("a process that has ended is named before one that is stopped, and that before one that stands") {
+  auto dead = still(computing(2)), stopped = still(computing(1));
+  dead.state = 'X';
+  stopped.state = 'T';
+  const auto waiting = in(computing(0), kWorld, 9, 3);
+  CHECK(verdict({waiting, stopped, dead}).kind == Kind::died);
+  CHECK(verdict({waiting, stopped, dead}).rank == 2);
+  CHECK(verdict({waiting, stopped, still(computing(2))}).kind == Kind::stopped);
+  CHECK(verdict({waiting, stopped, still(computing(2))}).rank == 1);
+  CHECK(verdict({waiting, in(computing(1), kWorld, 9, 3), still(computing(2))}).kind == Kind::stands);
+  CHECK(verdict({waiting, in(computing(1), kWorld, 9, 3), still(computing(2))}).rank == 2);
+}
+
+TEST_CASE("a process that has left its part may end") {
+  auto gone = still(computing(2));
+  gone.state = 'X';
+  gone.has_left = true;
+  gone.heartbeat_age_s = 60;
+  CHECK(verdict({in(computing(0), kPair, 9, 2), in(computing(1), kPair, 9, 2), gone}).kind == Kind::nobody);
+}
+
+TEST_CASE("a rank whose watchdog itself does not run is as good as stopped") {
+  auto frozen = still(computing(1));
+  frozen.heartbeat_age_s = 2;
+  const Verdict found = verdict({in(computing(0), kWorld, 9, 3), frozen, in(computing(2), kWorld, 9, 3)});
+  CHECK(found.kind == Kind::stopped);
+  CHECK(found.rank == 1);
+  CHECK(found.waiting_rank == 0);
+}
+
+TEST_CASE("who moves is waited for, however slow") {
+  CHECK(verdict({in(computing(0), kWorld, 9, 3), computing(1), in(computing(2), kWorld, 9, 3)}).kind == Kind::nobody);
+  // also when one of its streams waits for the others
+  auto slow = in(computing(1), kPair, 4, 2);
+  slow.still_s = 0.1;
+  CHECK(verdict({in(computing(0), kWorld, 9, 3), slow, in(computing(2), kWorld, 9, 3)}).kind == Kind::nobody);
+}
+
+TEST_CASE("a rank that stands in compute while its streams wait is found by who has come to which operation") {
+  // Rank 1 has gathered ahead, and has not come to the reduction that the others wait in.
+  auto ahead = done(in(computing(1), kWorld, 12, 3), kPair, 3, 3);
+  const auto other = [&](int rank) { return done(in(computing(rank), kPair, 4, 3), kWorld, 12, 3); };
+  const Verdict found = verdict({other(0), ahead, other(2)});
+  CHECK(found.kind == Kind::stands);
+  CHECK(found.rank == 1);
+}
+
+TEST_CASE("ranks that wait for each other in different operations disagree") {
+  // All have used both groups; rank 1 waits in the second for those that wait in the first.
+  const auto others = [](int rank) { return done(in(computing(rank), kWorld, 9, 3), kPair, 3, 3); };
+  const auto odd = done(in(computing(1), kPair, 4, 3), kWorld, 8, 3);
+  const Verdict found = verdict({others(0), odd, others(2)});
+  CHECK(found.kind == Kind::disagree);
+  // Not as long as somebody who cannot be seen may be the reason.
+  CHECK(verdict({others(0), odd, others(2)}, 4).kind == Kind::nobody);
+}
+
+TEST_CASE("a group that a rank has never used is not taken for its own") {
+  const auto pair = in(computing(0), kPair, 5, 2), peer = in(computing(1), kPair, 5, 2);
+  const Verdict found = verdict({pair, peer, done(computing(2), kWorld, 1, 3)});
+  CHECK(found.kind == Kind::nobody);
+}
+
+TEST_CASE("a rank that has ended its part is found at once, if others wait for it in an operation that it has not come to") {
+  auto gone = done(computing(2), kWorld, 8, 3);
+  gone.has_left = true;
+  const std::vector<RankView> early{in(computing(0), kWorld, 9, 3), computing(1), gone};
+  CHECK(judge_the_ended(early, 3).kind == Kind::left_early);
+  CHECK(judge_the_ended(early, 3).rank == 2);
+  CHECK(judge_the_ended(early, 3).waiting_rank == 0);
+  const std::vector<RankView> late{in(computing(0), kWorld, 8, 3), computing(1), gone};
+  CHECK(judge_the_ended(late, 3).kind == Kind::nobody);
+}

@@ -1,0 +1,43 @@
+#include "model/train/startup.h"
+
+#include <catch2/catch.hpp>
+
+using namespace zs;
+
+namespace {
+
+const char* const kFirst = "name = \"a\"\n\n[train]\nsteps = 3\nlr = 0.001\n\n[shard]\nprefetch = 1\n";
+
+}  // namespace
+
+TEST_CASE("the first key that differs is named with both values") {
+  CHECK(config_difference("name = \"a\"\n\n[train]\nsteps = 3\nlr = 0.01\n\n[shard]\nprefetch = 2\n", kFirst) ==
+        "train.lr = 0.01, rank 0 has 0.001");
+  CHECK(config_difference("name = \"b\"\n\n[train]\nsteps = 3\nlr = 0.001\n\n[shard]\nprefetch = 1\n", kFirst) ==
+        "name = \"b\", rank 0 has \"a\"");
+}
+
+TEST_CASE("programs, instruction sets and floating-point behaviour must be the same, hosts need not") {
+  const StartupFacts first{"12ab", "avx512", "little endian", kFirst, "4 ranks on 8 CPUs", 20};
+  StartupFacts own = first;
+  CHECK(difference(own, first) == std::nullopt);
+  own.host = "2 ranks on 2 CPUs";
+  own.free_gib = 1;
+  CHECK(difference(own, first) == std::nullopt);
+  own.floats = "big endian";
+  CHECK(difference(own, first) == "big endian, rank 0 has little endian");
+  own.isa = "avx2";
+  CHECK(difference(own, first) == "kernels for avx2, rank 0 has avx512 (ZSHARD_ISA chooses)");
+  own.build = "34cd";
+  CHECK(difference(own, first) == "program build 34cd, rank 0 has 12ab");
+}
+
+TEST_CASE("what this process is, it finds out: a build id among others") {
+  const Config config = parse_config("[data]\ntrain = \"x\"\n[model]\npreset = \"tiny\"\n[train]\nsteps = 1\nglobal_batch = 2\n", "c.toml");
+  const auto world = make_single_world({});
+  const StartupFacts facts = startup_facts(*world, config);
+  CHECK(facts.build.size() == 40);
+  CHECK(facts.build.find_first_not_of("0123456789abcdef") == std::string::npos);
+  CHECK_THAT(facts.floats, Catch::Contains("little endian, rounding mode 0, denormal numbers kept"));
+  CHECK(facts.free_gib > 0);
+}
