@@ -151,9 +151,10 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
   const Buffer status = status_.buffer(DType::i64, kStatus);
   const std::int64_t calls = device_.memory().allocation_calls() - allocations_seen_;
   allocations_seen_ += calls;
-  context_.launch({"status", {}, {status}}, [this, status, peak = device_.memory().peak_bytes(), calls, wants_stop](ExecContext&) {
+  // As far as this step's work has not run yet, its waits count in the next one's.
+  const std::int64_t waited = std::clamp<std::int64_t>(waited_since_last_ns(), 0, kLongestWait_ns - 1);
+  context_.launch({"status", {}, {status}}, [this, status, waited, peak = device_.memory().peak_bytes(), calls, wants_stop](ExecContext&) {
     auto* const values = status.as<std::int64_t>();
-    const std::int64_t waited = std::clamp<std::int64_t>(waited_since_last_ns(), 0, kLongestWait_ns - 1);
     values[peak_bytes] = peak;
     values[allocations] = calls;
     values[stop] = wants_stop;

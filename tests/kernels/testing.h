@@ -34,7 +34,7 @@ class Values {
   /// What an output holds before its kernel runs: reading it shows.
   static Values poison(DType dtype, std::int64_t elems) {
     Values values(dtype, elems);
-    std::memset(values.words_.data(), 0xff, values.words_.size() * 8);
+    if (elems > 0) std::memset(values.words_.data(), 0xff, values.words_.size() * 8);
     return values;
   }
 
