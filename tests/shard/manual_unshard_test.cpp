@@ -1,6 +1,7 @@
 // Gathering and freeing by hand, and prefetch by lists.
 #include <catch2/catch.hpp>
 
+#include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
 #include "tests/shard/step_model.h"
 
@@ -10,16 +11,6 @@ namespace {
 using Catch::Contains;
 using Kind = Action::Kind;
 using Phase = ExecOrder::Phase;
-
-template <class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 bool is_bound(const Parameter& parameter) {
   return message_of([&] { (void)parameter.value(); }).empty();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
 
 namespace zs::test {
@@ -44,16 +45,6 @@ Arrays trained(World& world, const ShardOptions& options) {
 std::vector<float> values_of(const Parameter& parameter) {
   const Buffer value = parameter.value();
   return {value.as<float>(), value.as<float>() + value.elems};
-}
-
-template <class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 /// A module that two blocks and the root know: layer 0's own.

@@ -3,6 +3,7 @@
 
 #include "model/train/plan.h"
 #include "model/train/session.h"
+#include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
@@ -13,16 +14,6 @@ namespace {
 using Arrays = std::vector<std::vector<float>>;
 using Catch::Contains;
 constexpr DType kF32 = DType::f32, kBf16 = DType::bf16;
-
-template <class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 /// Units root, layer0, layer1, layer2 with these precisions.
 auto shard_by(const std::vector<Precision>& precisions) {

@@ -6,22 +6,13 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
 
 namespace zs::test {
 namespace {
 
 using Catch::Contains;
-
-template <class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 std::vector<float> train(ChainRun& run, int steps) {
   std::vector<float> losses;

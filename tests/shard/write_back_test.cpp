@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/shard/full_parameters.h"
+#include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"
 
@@ -13,16 +14,6 @@ using Catch::Contains;
 
 constexpr int kRanks = 4;
 constexpr std::int64_t kSmall = 100;  // bytes: the biases' are fewer
-
-template <class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 std::vector<LayoutOptions> layouts() {
   return {{},
