@@ -50,7 +50,8 @@ template <class Body>
 void for_each_case(const Body& body) {
   int number = 0;
   for (const std::string& name : scheme_names()) {
-    for (const SchemeCase& one : scheme_cases(name, {2, 4, 8})) {
+    const bool has_groups = scheme_of(name, 4).group_size > 0 || scheme_of(name, 4).reshard_after_forward.group() > 0;
+    for (const SchemeCase& one : scheme_cases(name, has_groups ? std::vector{2, 4, 8} : std::vector{2, 3, 4, 8})) {
       ++number;
       for (const std::string& layout : layout_names()) {
         Config config = config_of(one);
