@@ -16,10 +16,11 @@ struct StepWaits {
 /// thread uses it.
 class StragglerWatch {
  public:
-  static constexpr int kSteps = 16;        ///< looked at
-  static constexpr int kSameRank = 15;     ///< of them, at least, for the slowest to be one that is slow
-  static constexpr double kShare = 0.15;   ///< of the time that the others lose by it, at least
-  static constexpr int kQuietSteps = 100;  ///< between two lines
+  static constexpr int kSteps = 16;         ///< looked at
+  static constexpr int kSameRank = 15;      ///< of them, at least, for the slowest to be one that is slow
+  static constexpr double kShare = 0.15;    ///< of the time that the others lose by it, at least
+  static constexpr double kLeast_s = 0.01;  ///< of each step, at least: less is the operating system's turns
+  static constexpr int kQuietSteps = 100;   ///< between two lines
 
   /// What to tell the user after this step; mostly nothing.
   std::string after_step(const StepWaits& waits, double step_s);

@@ -12,11 +12,11 @@ namespace {
 
 /// The steps after which a line came, of steps in which rank `slowest(step)` kept others waiting for `lost` of the time.
 template <class Slowest>
-std::vector<int> told(int steps, const Slowest& slowest, double lost, std::string* line = nullptr) {
+std::vector<int> told(int steps, const Slowest& slowest, double lost, std::string* line = nullptr, double step_s = 0.2) {
   StragglerWatch watch;
   std::vector<int> at;
   for (int step = 1; step <= steps; ++step) {
-    const std::string text = watch.after_step({slowest(step), 0.01, 0.01 + 0.2 * lost}, 0.2);
+    const std::string text = watch.after_step({slowest(step), 0.01, 0.01 + step_s * lost}, step_s);
     if (text.empty()) continue;
     at.push_back(step);
     if (line != nullptr) *line = text;
@@ -47,5 +47,8 @@ TEST_CASE("nobody is named where turns are taken, or little is lost") {
   }
   CHECK(told(
             1000, [](int) { return 1; }, 0.1)
+            .empty());
+  CHECK(told(
+            1000, [](int) { return 1; }, 0.5, nullptr, 0.019)  // the system's turns
             .empty());
 }
