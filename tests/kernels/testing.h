@@ -17,8 +17,9 @@ namespace zs::test {
 /// Elements in the kernels' own format, next to what they are worth in double precision.
 class Values {
  public:
+  /// One word more than it takes: the data of no elements is not null, which memcpy and its like may not be given.
   Values(DType dtype, std::int64_t elems)
-      : dtype_(dtype), elems_(elems), words_(static_cast<std::size_t>((elems * size_of(dtype) + 7) / 8)) {}
+      : dtype_(dtype), elems_(elems), words_(static_cast<std::size_t>((elems * size_of(dtype) + 7) / 8 + 1)) {}
 
   static Values random(DType dtype, std::int64_t elems, std::uint64_t seed, double scale = 1.0) {
     Values values(dtype, elems);
@@ -34,7 +35,7 @@ class Values {
   /// What an output holds before its kernel runs: reading it shows.
   static Values poison(DType dtype, std::int64_t elems) {
     Values values(dtype, elems);
-    if (elems > 0) std::memset(values.words_.data(), 0xff, values.words_.size() * 8);
+    std::memset(values.words_.data(), 0xff, values.words_.size() * 8);
     return values;
   }
 
