@@ -133,7 +133,7 @@ ResumePoint find_checkpoint(const ResumeRequest& request) {
   return point;
 }
 
-void clear_way(const ResumePoint& point) {
+void clear_way(const ResumePoint& point, std::int64_t keep) {
   if (point.run_dir.empty()) return;
   const std::string root = root_of(point.run_dir);
   const FolderIo io(nullptr);
@@ -143,6 +143,7 @@ void clear_way(const ResumePoint& point) {
     io.rename(folder, folder + kDamagedSuffix);
   }
   remove_later_checkpoints(root, point.step);
+  prune_checkpoints(root, keep);  // a run that was killed at its end saves no more
 }
 
 std::map<std::string, std::string> run_attributes(const Config& config, std::int64_t train_tokens) {

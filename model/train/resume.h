@@ -30,8 +30,9 @@ struct ResumePoint {
 /// the way. Changes nothing; on one rank only.
 ResumePoint find_checkpoint(const ResumeRequest& request);
 
-/// Removes or sets aside (as step-N.damaged) what is in the way of going on from `point`.
-void clear_way(const ResumePoint& point);
+/// Removes or sets aside (as step-N.damaged) what is in the way of going on from `point`, and removes what a save that was killed left to
+/// remove: half checkpoints, and the oldest until `keep` are left (0: all stay).
+void clear_way(const ResumePoint& point, std::int64_t keep);
 
 /// What a checkpoint says about its run: every key of the configuration, and the data's length. With the step that is all of the state of
 /// schedule, data order and random numbers, which are functions of seed and step.

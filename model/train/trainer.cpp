@@ -179,7 +179,7 @@ void Trainer::create_run() {
 void Trainer::take_up_run() {
   if (!is_first() || resume_->run_dir.empty()) return;
   reopen_run_dir(run_dir_, to_toml(config_));
-  clear_way(*resume_);
+  clear_way(*resume_, config_.checkpoint.keep);
   if (const std::int64_t last = log_->cut_after(resume_->step); last != resume_->step)
     fmt::print(stderr, "train: note: metrics.jsonl lacks steps {} to {}\n", last + 1, resume_->step);
 }

@@ -64,7 +64,7 @@ TEST_CASE("C3: latest-valid passes over damaged ones, and clearing the way sets 
   CHECK(point.step == 2);
   CHECK(point.damaged == std::vector<std::int64_t>{10, 9});
   CHECK(list_checkpoints(dir / "a/checkpoints").size() == 3);
-  clear_way(point);
+  clear_way(point, 1);
   CHECK(list_checkpoints(dir / "a/checkpoints") == std::vector<std::int64_t>{2});
   CHECK(fs::exists(dir / "a/checkpoints/step-10.damaged"));
   dir.write("a/checkpoints/step-2/manifest.json", "x");
@@ -94,8 +94,23 @@ TEST_CASE("going back within a run must be asked for, and removes what came afte
   CHECK(refusal({two, dir / "b", "n", false}) == ExitCode::ok);
   const ResumePoint point = find_checkpoint({two, dir / "a", "n", true});
   CHECK(list_checkpoints(dir / "a/checkpoints").size() == 3);
-  clear_way(point);
+  clear_way(point, 1);
   CHECK(list_checkpoints(dir / "a/checkpoints") == std::vector<std::int64_t>{2});
+}
+
+TEST_CASE("P2: going on removes what a save that was killed left to remove") {
+  const TempDir dir;
+  for (const std::int64_t step : {2, 3, 9, 10}) write_checkpoint(dir, "a", step);
+  const std::string root = dir / "a/checkpoints";
+  fs::rename(root + "/step-2", root + "/step-2.del");
+  fs::create_directory(root + "/step-11.tmp");
+  const ResumePoint point = find_checkpoint({"latest", dir / "a", "n", false});
+  clear_way(point, 0);
+  CHECK(list_checkpoints(root) == std::vector<std::int64_t>{3, 9, 10});
+  CHECK_FALSE(fs::exists(root + "/step-2.del"));
+  CHECK_FALSE(fs::exists(root + "/step-11.tmp"));
+  clear_way(point, 2);
+  CHECK(list_checkpoints(root) == std::vector<std::int64_t>{9, 10});
 }
 
 TEST_CASE("a new run does not overwrite the folder of the checkpoint that it begins from") {

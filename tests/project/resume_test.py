@@ -136,6 +136,11 @@ def killed(train, whole):
                     return problems + [f"{ranks} ranks, start {attempt}: exit code {result.code}\n{result}"]
             problems += compare(folder, result, whole)
             problems += [] if folder.checkpoints() == ["step-7", "step-8"] else [f"checkpoints at the end: {folder.checkpoints()}"]
+            # Killed within the last save, after it had committed: nothing is left to train or to save.
+            for name in ("step-5", "step-6.del", "step-8.tmp"):
+                shutil.copytree(folder.path / "out" / "checkpoints" / "step-7", folder.path / "out" / "checkpoints" / name)
+            folder.start("--resume", "latest", ranks=ranks, checkpoint__every=1, checkpoint__keep=2)
+            problems += [] if folder.checkpoints() == ["step-7", "step-8"] else [f"left by the last save: {folder.checkpoints()}"]
     return problems + ([] if kills >= 3 else [f"only {kills} kills took place"])
 
 
