@@ -7,7 +7,6 @@
 #include "model/train/config_dataset.h"
 #include "model/train/config_schema.h"
 #include "model/train/dim_patterns.h"
-#include "model/train/error_line.h"
 #include "tests/model/temp_dir.h"
 
 using namespace zs;
@@ -378,23 +377,6 @@ TEST_CASE("the help lists every key with its default and choices") {
   for (const ConfigKey& key : config_keys()) CHECK(help.find("  " + std::string(key.name) + " ") != std::string::npos);
   CHECK(help.find("number: above 0, at most 1000000000000; default 0.0006") != std::string::npos);
   CHECK(help.find("\"cosine\", \"linear\", \"constant\", \"wsd\"") != std::string::npos);
-}
-
-TEST_CASE("an error line is one short line of printable characters") {
-  const Error plain(ExitCode::config, "train.lr is -1", "a.toml:3", "give a number");
-  CHECK(error_line(plain) == "train: error: train.lr is -1 (a.toml:3): give a number");
-  CHECK(error_line(plain, "rank 2 step 7") == "train: error: train.lr is -1 (a.toml:3) rank 2 step 7: give a number");
-  const Error odd(ExitCode::config, "a\nb\x1b[2J", "c\td", "");
-  CHECK(error_line(odd) == "train: error: a\\x0ab\\x1b[2J (c\\x09d)");
-
-  const Error lengthy(ExitCode::config, std::string(500, 'w'), "/" + std::string(500, 'p') + "/last.toml:9", std::string(200, 't'));
-  const std::string line = error_line(lengthy);
-  CHECK(line.size() == 300);
-  CHECK(line.find("last.toml:9)") != std::string::npos);
-  CHECK(line.ends_with("ttt..."));
-  std::string umlauts;
-  for (int i = 0; i < 400; ++i) umlauts += "\xc3\xa4";
-  CHECK(error_line(Error(ExitCode::config, umlauts)).find("\xc3.") == std::string::npos);
 }
 
 TEST_CASE("data is looked up in the current folder, beside the file, then in the build folder") {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
@@ -15,6 +14,7 @@
 #include "runtime/base/random.h"
 #include "runtime/shard/checkpoint.h"
 #include "tests/model/temp_dir.h"
+#include "tests/shard/file_watches.h"
 #include "tests/shard/tiny_training.h"
 
 namespace zs::test {
@@ -82,50 +82,6 @@ Error agreed_error(int ranks, const std::function<void(World&)>& body) {
   for (const Error& error : errors) CHECK(std::string(error.what()) == errors[0].what());
   return errors[0];
 }
-
-/// Ends every change of the disk from the n-th on, on all ranks, as the death of the job would.
-class Killed final : public FileWatch {
- public:
-  explicit Killed(int at) : left_(at) {}
-  void before(FileOp, const std::string&) override {
-    if (left_.fetch_sub(1) <= 0) throw std::runtime_error("killed");
-  }
-  bool was_reached() const { return left_ < 0; }
-
- private:
-  std::atomic<int> left_;
-};
-
-/// Fails the n-th change only, as a disk would.
-class Failing final : public FileWatch {
- public:
-  explicit Failing(int at) : left_(at) {}
-  void before(FileOp op, const std::string& path) override {
-    if (left_.fetch_sub(1) == 0) throw Error(ExitCode::io, name_of(op), path, "injected");
-  }
-  bool was_reached() const { return left_ < 0; }
-
- private:
-  std::atomic<int> left_;
-};
-
-class Recording final : public FileWatch {
- public:
-  void before(FileOp op, const std::string& path) override {
-    const std::lock_guard lock(mutex_);
-    ops.emplace_back(op, path);
-  }
-  std::vector<std::pair<FileOp, std::string>> ops;
-  std::ptrdiff_t find(FileOp op, const std::string& ending) const {
-    const auto at =
-        std::find_if(ops.begin(), ops.end(), [&](const auto& entry) { return entry.first == op && entry.second.ends_with(ending); });
-    REQUIRE(at != ops.end());
-    return at - ops.begin();
-  }
-
- private:
-  std::mutex mutex_;
-};
 
 void corrupt(const std::string& path, const std::function<void(std::string&)>& change) {
   std::string bytes = read_file(path);
