@@ -124,7 +124,7 @@ class Watchdog {
   Threads* threads_ = nullptr;
   FlightPage& page_;
   FlightRecorder recorder_{page_};
-  ExitGuard* exit_guard_ = nullptr;
+  std::shared_ptr<ExitGuard> exit_guard_;
   int host_thread_, launcher_ = 0;
   int report_socket_ = -1;
   std::atomic<std::uint64_t> phases_{0}, looks_{0};

@@ -29,12 +29,14 @@ std::string name_of_state(char state) {
 
 }  // namespace
 
-/// What exit() finds when nobody has ended the job before. Never freed: exit handlers cannot be taken back.
+/// What exit() finds when nobody has ended the job before. Exit handlers cannot be taken back: one of them outlives the watchdog.
 struct Watchdog::ExitGuard {
+  explicit ExitGuard(Watchdog* guarded) : watchdog(guarded) {}
   std::atomic<Watchdog*> watchdog;
 
-  static void on_exit(int code, void* self) {
-    Watchdog* const watchdog = static_cast<ExitGuard*>(self)->watchdog.exchange(nullptr);
+  static void on_exit(int code, void* handle) {
+    const std::unique_ptr<std::shared_ptr<ExitGuard>> guard(static_cast<std::shared_ptr<ExitGuard>*>(handle));
+    Watchdog* const watchdog = (*guard)->watchdog.exchange(nullptr);
     if (watchdog == nullptr) return;
     watchdog->dump("exit() was called before the end of the job");
     if (watchdog->claim_report()) {
@@ -47,8 +49,9 @@ struct Watchdog::ExitGuard {
 };
 
 void Watchdog::guard_exit() {
-  exit_guard_ = new ExitGuard{this};
-  if (::on_exit(&ExitGuard::on_exit, exit_guard_) != 0) stand_down();
+  exit_guard_ = std::make_shared<ExitGuard>(this);
+  auto handle = std::make_unique<std::shared_ptr<ExitGuard>>(exit_guard_);
+  if (::on_exit(&ExitGuard::on_exit, handle.get()) == 0) static_cast<void>(handle.release());  // the handler's, from here on
 }
 
 void Watchdog::stand_down() noexcept {
