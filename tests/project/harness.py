@@ -95,7 +95,7 @@ def _reap_orphans(session, limit_s):
         time.sleep(0.02)
 
 
-def run(command, timeout_s=60, cwd=None, env=None, on_start=None):
+def run(command, timeout_s=180, cwd=None, env=None, on_start=None):
     """Runs to the end or to the limit. `on_start(process)` is called once, beside the running program. Not reentrant."""
     command = [str(c) for c in command]
     begin = time.monotonic()
