@@ -5,7 +5,9 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 
 PREFIX = "zshard-"
@@ -56,6 +58,7 @@ class Hosts:
         for namespace in _namespaces():
             if not _is_alive(namespace[len(PREFIX):].split("-")[0]):
                 _remove(namespace)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # else it would leave them behind
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="hosts."))
         try:
             self._make()
