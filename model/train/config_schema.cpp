@@ -18,7 +18,7 @@ constexpr std::array kKeys = {
     ConfigKey{"name", [](Config& c) -> ConfigSlot { return &c.name; }, any, "", "the configuration file's name without its ending",
               "Name of the run; letters, digits, `.`, `_` and `-`."},
     ConfigKey{"device", [](Config& c) -> ConfigSlot { return &c.device; }, any, "auto|cpu|cuda", "",
-              "Where to compute; `auto` takes CUDA where there is a device and this build has the back end."},
+              "Where to compute: `auto` is `cpu` in this version, which cannot train on a GPU yet (docs/gpu.md)."},
 
     ConfigKey{"model.family", [](Config& c) -> ConfigSlot { return &c.model.family; }, any, "gpt2", "", "Architecture."},
     ConfigKey{"model.preset", [](Config& c) -> ConfigSlot { return &c.model.preset; }, any, "|tiny|124M|355M|774M|1.5B", "",

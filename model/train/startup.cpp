@@ -16,6 +16,7 @@
 #include "model/train/error_line.h"
 #include "model/version.h"
 #include "runtime/base/random.h"
+#include "runtime/device/device.h"
 
 namespace zs {
 namespace {
@@ -130,6 +131,14 @@ StartupFacts startup_facts(const World& world, const Config& config) {
           .config = to_toml(config),
           .host = fmt::format("{} ranks on {} CPUs", world.local_size(), std::thread::hardware_concurrency()),
           .free_gib = free_gib()};
+}
+
+void check_device(const std::string& device) {
+  if (device != "cuda") return;
+  DeviceOptions options;
+  options.shares_gpu = true;
+  Device::create(DeviceKind::cuda, options);
+  throw Error(ExitCode::config, "this version cannot train on a GPU yet", "device = \"cuda\"", "use device = \"cpu\" or \"auto\"");
 }
 
 std::optional<std::string> difference(const StartupFacts& own, const StartupFacts& first) {

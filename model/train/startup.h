@@ -21,6 +21,10 @@ struct StartupFacts {
 };
 StartupFacts startup_facts(const World& world, const Config& config);
 
+/// Error(config) where `device` of the configuration cannot be had: the back end is not in this build, there is no GPU, or, in this
+/// version, there are no kernels for it.
+void check_device(const std::string& device);
+
 /// How `own` differs from the first rank's in what must be the same: "build 12ab, rank 0 has 34cd". Nothing when it does not.
 std::optional<std::string> difference(const StartupFacts& own, const StartupFacts& first);
 /// The first line in which two configurations differ: "train.lr = 0.01, rank 0 has 0.001".

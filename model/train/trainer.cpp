@@ -13,10 +13,10 @@
 #include "model/train/agreed.h"
 #include "model/train/ceiling.h"
 #include "model/train/config_dataset.h"
-#include "model/train/error_line.h"
 #include "model/train/run_dir.h"
 #include "model/train/sample.h"
 #include "model/train/schedule.h"
+#include "model/train/startup.h"
 #include "model/train/stop_signal.h"
 #include "model/train/weights.h"
 #include "model/version.h"
@@ -83,7 +83,7 @@ void Trainer::check_and_plan() {
     std::int64_t& batches = job_.config.run.validate_batches;
     batches = std::clamp<std::int64_t>(dataset_->validation->windows() / config_.train.global_batch, 1, batches);
   }
-  if (config_.device == "cuda") Device::create(DeviceKind::cuda, {});
+  check_device(config_.device);
   plan_ = make_plan(config_, memory_demand().plan);
   if (job_.dry_run && job_.verify_order) throw_if_out_of_order(verify_order(plan_.trace), "the plan of a step");
   if (job_.dry_run) return;

@@ -46,36 +46,4 @@ std::exception_ptr CpuEventRecord::await() noexcept {
 
 bool CpuEventRecord::is_unused() const { return users_.load(kReuseOrder) == 0; }
 
-void CpuEventRecord::retire() noexcept { pool_->retire(*this); }
-
-CpuEventRecord& CpuEventPool::take() {
-  while (!retired_.empty() && retired_.front()->is_unused()) {
-    // A failed record keeps its exception until the threads have ended: clearing it here would race with them.
-    if (!retired_.front()->has_failed()) unused_.push_back(retired_.front());
-    retired_.pop_front();
-  }
-  if (unused_.empty()) {
-    records_.emplace_back();
-    records_.back().pool_ = this;
-    unused_.push_back(&records_.back());
-  }
-  CpuEventRecord& record = *unused_.back();
-  unused_.pop_back();
-  ++with_handles_;
-  return record;
-}
-
-void CpuEventPool::retire(CpuEventRecord& record) noexcept {
-  --with_handles_;
-  if (!closed_)
-    retired_.push_back(&record);
-  else if (with_handles_ == 0)
-    delete this;
-}
-
-void CpuEventPool::close() noexcept {
-  closed_ = true;
-  if (with_handles_ == 0) delete this;
-}
-
 }  // namespace zs

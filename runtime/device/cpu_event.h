@@ -2,16 +2,12 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <exception>
-#include <memory>
-#include <vector>
 
-#include "runtime/device/stream.h"
+#include "runtime/device/event_pool.h"
 
 namespace zs {
 
-class CpuEventPool;
 class CpuStream;
 
 /// The completion of one record() on a CPU stream: the recording stream's thread releases it, waiting streams' threads acquire
@@ -36,47 +32,23 @@ class CpuEventRecord final : public EventRecord {
   std::exception_ptr await() noexcept;
 
  private:
-  friend class CpuEventPool;
+  friend class EventPool<CpuEventRecord>;
   enum State : std::uint32_t { pending, done, failed };
-  void retire() noexcept override;
+  void retire() noexcept override { pool_->retire(*this); }
   bool is_unused() const;
-  bool has_failed() const { return state_.load(std::memory_order_relaxed) == failed; }
+  /// A failed record keeps its exception until the threads have ended: clearing it earlier would race with them.
+  bool may_serve_again() const { return state_.load(std::memory_order_relaxed) != failed; }
   void end_use() noexcept { users_.fetch_sub(1, std::memory_order_release); }
 
   std::atomic<std::uint32_t> state_{pending}, sleepers_{0}, users_{0};
   std::exception_ptr error_;  // written before `failed` is released; such a record is not used again
   // Host only.
-  CpuEventPool* pool_ = nullptr;
+  EventPool<CpuEventRecord>* pool_ = nullptr;
   std::int64_t id_ = -1;
   const CpuStream* stream_ = nullptr;
   std::uint64_t position_ = 0;
 };
 
-/// Owns the records of one device's streams. Host thread only. Its owner closes it after the streams' threads have ended; it
-/// deletes itself when the last Event handle is gone too.
-class CpuEventPool {
- public:
-  struct Close {
-    void operator()(CpuEventPool* pool) const noexcept { pool->close(); }
-  };
-  using Owner = std::unique_ptr<CpuEventPool, Close>;
-  static Owner create() { return Owner(new CpuEventPool); }
-
-  /// A record that nothing refers to.
-  CpuEventRecord& take();
-  std::size_t records_made() const { return records_.size(); }
-
- private:
-  friend class CpuEventRecord;
-  CpuEventPool() = default;
-  void close() noexcept;
-  void retire(CpuEventRecord& record) noexcept;
-
-  std::deque<CpuEventRecord> records_;
-  std::vector<CpuEventRecord*> unused_;
-  std::deque<CpuEventRecord*> retired_;  // no handles; streams may still need them
-  std::int64_t with_handles_ = 0;
-  bool closed_ = false;
-};
+using CpuEventPool = EventPool<CpuEventRecord>;
 
 }  // namespace zs

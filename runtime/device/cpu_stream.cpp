@@ -8,6 +8,7 @@
 #include "runtime/base/random.h"
 #include "runtime/device/cpu_topology.h"
 #include "runtime/device/futex.h"
+#include "runtime/device/stream_report.h"
 #include "runtime/device/tsan_touch.h"
 
 namespace zs {
@@ -16,16 +17,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 std::int64_t now_ns() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
-
-std::string message_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "an exception of unknown type";
-  }
-}
 
 /// A function of (seed, stream, number of the op) only: in turns of 16 ops a stream is slow (up to 400 us an op), a little late (up to 50
 /// us) or not delayed at all, so that each stream is sometimes far behind the others and sometimes far ahead.
@@ -130,33 +121,26 @@ void CpuStream::do_synchronize() {
 }
 
 std::string CpuStreamGroup::activity() const {
-  std::string busy;
-  for (const CpuStream* stream : streams) {
-    const std::string activity = stream->activity();
-    if (activity != "idle") busy += fmt::format("{}{}: {}", busy.empty() ? "" : "; ", name_of(stream->role()), activity);
-  }
-  return busy;
+  std::vector<std::pair<StreamRole, std::string>> activities;
+  for (const CpuStream* stream : streams) activities.emplace_back(stream->role(), stream->activity());
+  return describe_activity(activities);
 }
 
 void CpuStream::throw_timeout() {
   group_.timed_out = true;
-  const std::string busy = group_.activity();
-  throw SyncTimeout(ExitCode::peer_lost,
-                    fmt::format("stream '{}' did not finish within {} s", name_of(role_), group_.options.sync_timeout_s),
-                    busy.empty() ? "no stream is running anything" : busy, "a rank is lost, stopped or much slower than the others");
+  throw sync_timeout(role_, group_.options.sync_timeout_s, group_.activity());
 }
 
 bool CpuStream::stop(double limit_s) noexcept {
   try {
     append(std::make_unique<Node>());
     if (!await_completion(appended_, limit_s)) {
-      fmt::print(stderr, "zshard: stream '{}' does not end ({}); it is left behind\n", name_of(role_), activity());
+      log_left_behind(role_, activity());
       thread_.detach();
       return false;
     }
     thread_.join();
-    if (error_ && error_ != group_.last_thrown)
-      fmt::print(stderr, "zshard: stream '{}' ended with an error that nobody asked for: {}\n", name_of(role_), message_of(error_));
+    if (error_ && error_ != group_.last_thrown) log_unseen_error(role_, error_);
     group_.last_thrown = error_ ? error_ : group_.last_thrown;
     return true;
   } catch (const std::exception& e) {

@@ -1,6 +1,7 @@
 #include "runtime/device/device.h"
 
 #include "runtime/device/cpu_device.h"
+#include "runtime/device/cuda_device.h"
 #include "runtime/device/meta_device.h"
 
 namespace zs {
@@ -12,7 +13,11 @@ std::unique_ptr<Device> Device::create(DeviceKind kind, const DeviceOptions& opt
     case DeviceKind::meta: return std::make_unique<MetaDevice>(options);
     case DeviceKind::cuda: break;
   }
+#ifdef ZSHARD_CUDA
+  return std::make_unique<CudaDevice>(options, open_cuda_driver());
+#else
   throw Error(ExitCode::config, "device 'cuda' is not in this build", {}, "use device = \"cpu\" or \"auto\"");
+#endif
 }
 
 void Device::synchronize() {

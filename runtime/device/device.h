@@ -19,9 +19,11 @@ struct DeviceOptions {
   std::uint64_t perturb_seed = 0;  ///< not 0: seeded random delays before each op, per stream, and released blocks are poisoned
   std::int64_t slab_bytes = 0;     ///< of the device's pool, see Pool
   Allocator* memory = nullptr;     ///< where a CPU device's pool takes its memory from, and outlives it; null: ordinary memory
+  int gpu = 0;                     ///< of those that the driver shows to this process; for a CUDA device
+  bool shares_gpu = false;         ///< with other devices, of this process or others; else two on one GPU are refused
 };
 
-/// One accelerator (or this rank's share of the CPU, or the meta device, which has shapes and lifetimes but no memory and
+/// One GPU (or this rank's share of the CPU, or the meta device, which has shapes and lifetimes but no memory and
 /// no arithmetic: its streams record the trace and drop the work, its allocator hands out addresses that nothing backs).
 /// Owned by one runtime; one host thread uses it. On destruction every stream is drained; errors that nobody has seen are
 /// logged, not thrown. A stream that does not end within the timeout is left behind with the memory it may still touch.

@@ -3,10 +3,10 @@
 #include "tests/device/test_devices.h"
 
 using namespace zs;
-using test::cpu_device, test::patient;
+using test::cpu_device, test::patient, test::TestDevice;
 
 TEST_CASE("the first exception skips later work and is thrown by synchronize") {
-  auto device = cpu_device(patient());
+  const TestDevice device(GENERATE(DeviceKind::cpu, DeviceKind::cuda));
   Stream& stream = device->stream(StreamRole::compute);
   bool has_run = false;
   stream.enqueue({"fail", {}, {}}, [](ExecContext&) { throw Error(ExitCode::io, "first"); });
@@ -17,7 +17,7 @@ TEST_CASE("the first exception skips later work and is thrown by synchronize") {
 }
 
 TEST_CASE("an event carries the error to the streams that wait for it") {
-  auto device = cpu_device(patient());
+  const TestDevice device(GENERATE(DeviceKind::cpu, DeviceKind::cuda));
   Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute), &c = device->stream(StreamRole::reduce);
   bool has_run = false;
   Event from_a, from_b;
@@ -33,7 +33,7 @@ TEST_CASE("an event carries the error to the streams that wait for it") {
 }
 
 TEST_CASE("an event recorded before the error carries none") {
-  auto device = cpu_device(patient());
+  const TestDevice device(GENERATE(DeviceKind::cpu, DeviceKind::cuda));
   Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute);
   bool has_run = false;
   Event event;
@@ -47,22 +47,25 @@ TEST_CASE("an event recorded before the error carries none") {
 }
 
 TEST_CASE("after its error was thrown a device is usable again, old events included") {
-  auto device = cpu_device(patient());
-  Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute);
+  const TestDevice device(GENERATE(DeviceKind::cpu, DeviceKind::cuda));
+  Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute), &c = device->stream(StreamRole::reduce);
   Event old;
   a.enqueue({"fail", {}, {}}, [](ExecContext&) { throw Error(ExitCode::io, "broken"); });
   a.record(old);
   b.wait(old);
   CHECK_THROWS_WITH(device->synchronize(), "broken");
-  bool has_run = false;
+  bool has_run = false, has_run_there = false;
   b.wait(old);  // its error has been thrown
   b.enqueue({"run", {}, {}}, [&](ExecContext&) { has_run = true; });
+  c.wait(old);  // for the first time
+  c.enqueue({"run", {}, {}}, [&](ExecContext&) { has_run_there = true; });
   device->synchronize();
   CHECK(has_run);
+  CHECK(has_run_there);
 }
 
 TEST_CASE("records made after an error do not carry it") {
-  auto device = cpu_device(patient());
+  const TestDevice device(GENERATE(DeviceKind::cpu, DeviceKind::cuda));
   Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute);
   a.enqueue({"fail", {}, {}}, [](ExecContext&) { throw Error(ExitCode::io, "broken"); });
   for (int i = 0; i < 20; ++i) {

@@ -2,7 +2,8 @@
 
 #include <memory>
 
-#include "runtime/device/device.h"
+#include "runtime/device/cuda_device.h"
+#include "tests/gpu/emulation/emulated_driver.h"
 
 namespace zs::test {
 
@@ -14,5 +15,23 @@ inline DeviceOptions patient() {
   options.sync_timeout_s = 30;
   return options;
 }
+
+/// A device of any kind; the CUDA one on an emulated driver.
+class TestDevice {
+ public:
+  explicit TestDevice(DeviceKind kind) {
+    if (kind == DeviceKind::cuda) {
+      driver_ = std::make_unique<EmulatedDriver>();
+      device_ = std::make_unique<CudaDevice>(patient(), driver_->table());
+    } else {
+      device_ = Device::create(kind, patient());
+    }
+  }
+  Device* operator->() const { return device_.get(); }
+
+ private:
+  std::unique_ptr<EmulatedDriver> driver_;  // outlives the device
+  std::unique_ptr<Device> device_;
+};
 
 }  // namespace zs::test

@@ -1,0 +1,52 @@
+// Compiled by nvcc where there is one, and linked to nothing: what CudaDriver says of the driver's functions is what NVIDIA's header says.
+#include <cuda.h>
+
+#include <type_traits>
+
+#include "runtime/device/cuda_driver.h"
+
+namespace zs {
+namespace {
+
+/// The same to a caller: int for an enumeration, void* for any pointer.
+template <class Ours, class Theirs>
+constexpr bool kAlike = std::is_same_v<Ours, Theirs> ||
+                        (std::is_same_v<Ours, int> && std::is_enum_v<Theirs> && sizeof(Theirs) == sizeof(int)) ||
+                        (std::is_same_v<Ours, void*> && std::is_pointer_v<Theirs>);
+
+template <class Ours, class Theirs>
+constexpr bool kSame = false;
+template <class... Ours, class... Theirs>
+constexpr bool kSame<int (*)(Ours...), CUresult (*)(Theirs...)> = [] {
+  if constexpr (sizeof...(Ours) == sizeof...(Theirs)) return (kAlike<Ours, Theirs> && ...);
+  return false;
+}();
+
+static_assert(kSame<decltype(CudaDriver::init), decltype(&cuInit)>);
+static_assert(kSame<decltype(CudaDriver::error_text), decltype(&cuGetErrorString)>);
+static_assert(kSame<decltype(CudaDriver::device_count), decltype(&cuDeviceGetCount)>);
+static_assert(kSame<decltype(CudaDriver::device), decltype(&cuDeviceGet)>);
+static_assert(kSame<decltype(CudaDriver::device_name), decltype(&cuDeviceGetName)>);
+static_assert(kSame<decltype(CudaDriver::device_uuid), decltype(&cuDeviceGetUuid)>);
+static_assert(kSame<decltype(CudaDriver::device_attribute), decltype(&cuDeviceGetAttribute)>);
+static_assert(kSame<decltype(CudaDriver::device_memory), decltype(&cuDeviceTotalMem)>);
+static_assert(kSame<decltype(CudaDriver::context_retain), decltype(&cuDevicePrimaryCtxRetain)>);
+static_assert(kSame<decltype(CudaDriver::context_release), decltype(&cuDevicePrimaryCtxRelease)>);
+static_assert(kSame<decltype(CudaDriver::context_make_current), decltype(&cuCtxSetCurrent)>);
+static_assert(kSame<decltype(CudaDriver::priority_range), decltype(&cuCtxGetStreamPriorityRange)>);
+static_assert(kSame<decltype(CudaDriver::stream_create), decltype(&cuStreamCreateWithPriority)>);
+static_assert(kSame<decltype(CudaDriver::stream_destroy), decltype(&cuStreamDestroy)>);
+static_assert(kSame<decltype(CudaDriver::stream_query), decltype(&cuStreamQuery)>);
+static_assert(kSame<decltype(CudaDriver::stream_wait_event), decltype(&cuStreamWaitEvent)>);
+static_assert(kSame<decltype(CudaDriver::event_create), decltype(&cuEventCreate)>);
+static_assert(kSame<decltype(CudaDriver::event_destroy), decltype(&cuEventDestroy)>);
+static_assert(kSame<decltype(CudaDriver::event_record), decltype(&cuEventRecord)>);
+static_assert(kSame<decltype(CudaDriver::event_query), decltype(&cuEventQuery)>);
+static_assert(kSame<decltype(CudaDriver::memory_allocate), decltype(&cuMemAlloc)>);
+static_assert(kSame<decltype(CudaDriver::memory_free), decltype(&cuMemFree)>);
+static_assert(kSame<decltype(CudaDriver::memory_info), decltype(&cuMemGetInfo)>);
+static_assert(cuda_status::kSuccess == CUDA_SUCCESS && cuda_status::kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY &&
+              cuda_status::kNotReady == CUDA_ERROR_NOT_READY);
+
+}  // namespace
+}  // namespace zs

@@ -1,0 +1,94 @@
+#include "runtime/device/cuda_context.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <system_error>
+
+namespace zs {
+namespace {
+
+CudaGpu gpu_of(const CudaDriver& driver, int ordinal) {
+  const std::vector<CudaGpu> gpus = cuda_gpus(driver);
+  if (ordinal >= 0 && ordinal < static_cast<int>(gpus.size())) return gpus[static_cast<std::size_t>(ordinal)];
+  throw Error(ExitCode::config, fmt::format("there is no GPU {}: the driver shows {}", ordinal, gpus.size()), "",
+              "start at most one rank for each GPU of a host");
+}
+
+class CudaAllocator final : public Allocator {
+ public:
+  explicit CudaAllocator(const CudaContext& context) : context_(context) {}
+  DeviceKind device() const override { return DeviceKind::cuda; }
+
+  void* allocate(std::int64_t bytes) override {
+    ZS_CHECK(bytes >= 0, "allocation of {} bytes", bytes);
+    context_.make_current();
+    CudaDriver::Address address = 0;
+    const int status = context_.driver().memory_allocate(&address, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
+    if (status == cuda_status::kOutOfMemory) throw out_of_memory(bytes);
+    context_.check(status, "cuMemAlloc");
+    return reinterpret_cast<void*>(address);
+  }
+
+  void deallocate(void* address, std::int64_t) noexcept override {
+    int status = context_.try_make_current();
+    if (status == cuda_status::kSuccess) status = context_.driver().memory_free(reinterpret_cast<CudaDriver::Address>(address));
+    log_cuda(context_.driver(), status, "cuMemFree");
+  }
+
+ private:
+  Error out_of_memory(std::int64_t bytes) const {
+    std::size_t free_bytes = 0, total_bytes = 0;
+    context_.check(context_.driver().memory_info(&free_bytes, &total_bytes), "cuMemGetInfo");
+    return {ExitCode::out_of_memory,
+            fmt::format("cannot allocate {} bytes of GPU memory: {} of {} are free", bytes, free_bytes, total_bytes),
+            context_.gpu().describe(), "reduce train.micro_batch or the model, use more ranks, or end what else runs on this GPU"};
+  }
+
+  const CudaContext& context_;
+};
+
+}  // namespace
+
+CudaContext::Claim::Claim(const CudaGpu& gpu, bool shares) {
+  if (shares) return;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string name = "zshard-gpu-" + gpu.uuid;  // after a zero byte: in no file system
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  socket_ = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (socket_ >= 0 && bind(socket_, reinterpret_cast<const sockaddr*>(&address), length) == 0) return;
+  const int error = errno;
+  if (socket_ >= 0) close(socket_);
+  if (error == EADDRINUSE)
+    throw Error(ExitCode::config, "another rank on this host has this GPU", gpu.describe(),
+                "start at most one rank for each GPU of a host");
+  throw Error(ExitCode::internal, fmt::format("no socket to hold a GPU by: {}", std::generic_category().message(error)), gpu.describe());
+}
+
+CudaContext::Claim::~Claim() {
+  if (socket_ >= 0 && close(socket_) != 0) std::perror("zshard: the socket that holds a GPU");
+}
+
+CudaContext::CudaContext(std::shared_ptr<const CudaDriver> driver, int ordinal, bool shares)
+    : driver_(std::move(driver)), gpu_(gpu_of(*driver_, ordinal)), claim_(gpu_, shares) {
+  check(driver_->device(&device_, ordinal), "cuDeviceGet");
+  check(driver_->context_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
+}
+
+CudaContext::~CudaContext() { log_cuda(*driver_, driver_->context_release(device_), "cuDevicePrimaryCtxRelease"); }
+
+void CudaContext::check(int status, const char* call, const std::string& what) const {
+  if (status == cuda_status::kSuccess) return;
+  check_cuda(*driver_, status, call, what.empty() ? gpu_.describe() : fmt::format("{}, {}", gpu_.describe(), what));
+}
+
+std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context) { return std::make_unique<CudaAllocator>(context); }
+
+}  // namespace zs

@@ -1,0 +1,44 @@
+#pragma once
+
+#include "runtime/device/cuda_stream.h"
+#include "runtime/device/device.h"
+
+namespace zs {
+
+/// One GPU, held by this rank (DeviceOptions::gpu): a stream of the driver for each role, a pool over the GPU's memory. Times of the work
+/// are not taken yet: `profile` stays empty.
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(const DeviceOptions& options, std::shared_ptr<const CudaDriver> driver);
+  ~CudaDevice() override;
+
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+  Stream& stream(StreamRole role) override { return *state_->streams[static_cast<std::size_t>(role)]; }
+  Allocator& allocator() override { return *state_->allocator; }
+  Pool& pool() override { return state_->pool; }
+  Profile& profile() override { return profile_; }
+  Scratch& scratch() override { return state_->scratch; }
+  std::uint64_t completed() const override;
+  std::string activity() const override { return state_->group.activity(); }
+  const CudaGpu& gpu() const { return state_->context.gpu(); }
+
+ private:
+  /// All that the GPU may still use. Destroyed only after the streams have ended.
+  struct State {
+    State(const DeviceOptions& options, std::shared_ptr<const CudaDriver> driver, Trace& trace, MemoryCounter& counter);
+    ~State();
+    State(const State&) = delete;
+    State& operator=(const State&) = delete;
+
+    CudaContext context;
+    std::unique_ptr<Allocator> allocator = make_cuda_allocator(context);
+    Pool pool;
+    Scratch scratch{pool};
+    CudaStreamGroup group;
+    std::array<std::unique_ptr<CudaStream>, kStreamRoles> streams;
+  };
+  Profile profile_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace zs

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+
+// The driver's own handles, as its header declares them.
+struct CUctx_st;
+struct CUevent_st;
+struct CUstream_st;
+
+namespace zs {
+
+/// The functions of NVIDIA's driver (libcuda) that zshard calls, with the driver's own signatures: enumerations are int, a device address
+/// is an integer. Nothing here needs NVIDIA's headers, so the whole host side is built and tested everywhere; where nvcc is found,
+/// cuda_abi_check.cpp compares each line with those headers. All return 0 or an error's number, which `check_cuda` reads.
+struct CudaDriver {
+  using Address = unsigned long long;
+
+  int (*init)(unsigned flags);
+  int (*error_text)(int error, const char** text);
+
+  int (*device_count)(int* count);
+  int (*device)(int* device, int ordinal);
+  int (*device_name)(char* name, int size, int device);
+  int (*device_uuid)(void* uuid, int device);  ///< 16 bytes
+  int (*device_attribute)(int* value, int attribute, int device);
+  int (*device_memory)(std::size_t* bytes, int device);
+
+  int (*context_retain)(CUctx_st** context, int device);
+  int (*context_release)(int device);
+  int (*context_make_current)(CUctx_st* context);
+  int (*priority_range)(int* least, int* greatest);
+
+  int (*stream_create)(CUstream_st** stream, unsigned flags, int priority);
+  int (*stream_destroy)(CUstream_st* stream);
+  int (*stream_query)(CUstream_st* stream);
+  int (*stream_wait_event)(CUstream_st* stream, CUevent_st* event, unsigned flags);
+
+  int (*event_create)(CUevent_st** event, unsigned flags);
+  int (*event_destroy)(CUevent_st* event);
+  int (*event_record)(CUevent_st* event, CUstream_st* stream);
+  int (*event_query)(CUevent_st* event);
+
+  int (*memory_allocate)(Address* address, std::size_t bytes);
+  int (*memory_free)(Address address);
+  int (*memory_info)(std::size_t* free_bytes, std::size_t* total_bytes);
+};
+
+/// What the driver's functions return where it matters here.
+namespace cuda_status {
+inline constexpr int kSuccess = 0, kOutOfMemory = 2, kNotReady = 600;
+}
+
+}  // namespace zs

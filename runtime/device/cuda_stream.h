@@ -1,0 +1,80 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/device/cuda_progress.h"
+#include "runtime/device/device.h"
+
+namespace zs {
+
+class CudaStream;
+
+/// What the streams of one CUDA device share. Host thread only, but for `context`.
+struct CudaStreamGroup {
+  const DeviceOptions options;
+  Trace& trace;
+  Scratch& scratch;
+  const CudaContext& context;
+  CudaEventPool::Owner events = CudaEventPool::create();
+  std::vector<CudaStream*> streams = {};  ///< to say what each was doing when one does not finish
+  std::int64_t next_record_id = 0;
+  bool timed_out = false;
+  std::exception_ptr last_thrown = nullptr;  ///< an error that synchronize has thrown is not logged again
+  bool is_loss_told = false;                 ///< nor that the context is lost, which every stream finds out
+
+  /// Of the streams that are not idle. Any thread.
+  std::string activity() const;
+};
+
+/// A stream of the driver. Work runs on the host as it is enqueued, and enqueues what the GPU shall do on ExecContext::native_stream. So an
+/// exception of the work poisons the stream at once. What goes wrong on the GPU shows in some later call of the driver: that error names
+/// the op enqueued last, and how far the stream had come.
+///
+/// Owned by its device; `stop` comes before destruction.
+class CudaStream final : public Stream {
+ public:
+  CudaStream(StreamRole role, CudaStreamGroup& group);
+  ~CudaStream() override;
+
+  StreamRole role() const override { return role_; }
+
+  /// Waits for what is enqueued and logs an error nobody has seen. False when that takes longer than `limit_s` (0: no limit): then this
+  /// object must never be destroyed.
+  bool stop(double limit_s) noexcept;
+  /// Any thread.
+  std::string activity() { return progress_.activity(); }
+  std::uint64_t completed() { return progress_.completed(); }
+
+ protected:
+  Buffer reserve_scratch(std::int64_t bytes) override { return group_.scratch.reserve(*this, bytes); }
+  void do_enqueue(OpInfo info, Work work, const Buffer& scratch) override;
+  void do_synchronize() override;
+  EventRecord* do_record() override;
+  void do_wait(EventRecord& record) override;
+
+ private:
+  void note(TraceEntry::Kind kind, std::int64_t record_id) const;
+  /// Runs `body` unless the stream is poisoned; what it throws poisons the stream.
+  template <class Body>
+  void guarded(const Body& body) noexcept;
+  void check(int status, const char* call);
+  /// "GPU 0 (NVIDIA H200), stream 'compute', last enqueued: adamw; compute: after sum, up to adamw": for an error.
+  std::string where_now();
+  /// `error` has been thrown or logged.
+  void told(const std::exception_ptr& error) noexcept;
+  bool is_told(const std::exception_ptr& error) const noexcept;
+  /// False when it takes longer than `limit_s` (0: no limit).
+  bool await_end(double limit_s);
+
+  const StreamRole role_;
+  CudaStreamGroup& group_;
+  CUstream_st* stream_ = nullptr;
+  CudaProgress progress_;
+  std::unique_ptr<ExecContext> exec_;
+  std::uint64_t appended_ = 0, synchronized_ = 0;
+  std::exception_ptr error_;
+};
+
+}  // namespace zs

@@ -1,0 +1,49 @@
+#include "runtime/device/stream_report.h"
+
+#include <cstdio>
+
+namespace zs {
+namespace {
+
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception of unknown type";
+  }
+}
+
+}  // namespace
+
+std::string describe_activity(const std::vector<std::pair<StreamRole, std::string>>& activities) {
+  std::string busy;
+  for (const auto& [role, activity] : activities) {
+    if (activity != "idle") busy += fmt::format("{}{}: {}", busy.empty() ? "" : "; ", name_of(role), activity);
+  }
+  return busy;
+}
+
+SyncTimeout sync_timeout(StreamRole role, double limit_s, const std::string& busy) {
+  return {ExitCode::peer_lost, fmt::format("stream '{}' did not finish within {} s", name_of(role), limit_s),
+          busy.empty() ? "no stream is running anything" : busy, "a rank is lost, stopped or much slower than the others"};
+}
+
+void log_unseen_error(StreamRole role, const std::exception_ptr& error) noexcept {
+  try {
+    fmt::print(stderr, "zshard: stream '{}' ended with an error that nobody asked for: {}\n", name_of(role), message_of(error));
+  } catch (const std::exception&) {
+    std::fputs("zshard: a stream ended with an error that nobody asked for\n", stderr);
+  }
+}
+
+void log_left_behind(StreamRole role, const std::string& activity) noexcept {
+  try {
+    fmt::print(stderr, "zshard: stream '{}' does not end ({}); it is left behind\n", name_of(role), activity);
+  } catch (const std::exception&) {
+    std::fputs("zshard: a stream does not end; it is left behind\n", stderr);
+  }
+}
+
+}  // namespace zs

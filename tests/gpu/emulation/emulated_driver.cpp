@@ -1,0 +1,298 @@
+#include "tests/gpu/emulation/emulated_driver.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <stdexcept>
+
+// The driver's handles: what they point to is its own affair, and here this.
+struct CUctx_st {
+  int gpu;
+};
+
+struct CUevent_st {
+  std::shared_ptr<bool> latest;  // of the last record: passed?
+};
+
+struct CUstream_st {
+  struct Entry {
+    std::shared_ptr<bool> awaited;  // null: none
+    std::function<void()> run;
+  };
+  int priority;
+  int number;  // in the order of making
+  std::deque<Entry> queue;
+};
+
+namespace zs::test {
+namespace {
+
+constexpr int kInvalidValue = 1, kInvalidHandle = 400, kInvalidContext = 201, kFirstSticky = 700, kLastSticky = 720;
+constexpr int kEntriesAtATime = 3;
+
+/// The driver's functions are plain functions: this is whose they are.
+std::atomic<EmulatedDriver*> active{nullptr};
+thread_local const CUctx_st* current = nullptr;
+
+std::string next_uuid() {
+  static std::atomic<int> drivers{0};
+  std::string text = std::to_string(getpid()) + "-" + std::to_string(drivers++);
+  text.resize(15, '.');
+  return text;
+}
+
+}  // namespace
+
+struct EmulatedFunctions {
+  static EmulatedDriver& driver() { return *active.load(); }
+
+  /// Every function: lock, count, fail if asked to, else `body`. `needs_context`: one must be current, as for the real one.
+  template <class Body>
+  static int call(const char* name, bool needs_context, const Body& body) {
+    const std::lock_guard lock(driver().mutex_);
+    if (const int status = driver().enter(name); status != 0) return status;
+    if (needs_context && current == nullptr) return kInvalidContext;
+    return body(driver());
+  }
+
+  static int init(unsigned) {
+    return call("cuInit", false, [](auto&) { return 0; });
+  }
+  static int error_text(int error, const char** text) {
+    *text = error == 700                         ? "an illegal memory access was encountered"
+            : error == cuda_status::kOutOfMemory ? "out of memory"
+                                                 : "a made-up error";
+    return 0;
+  }
+  static int device_count(int* count) {
+    return call("cuDeviceGetCount", false, [&](auto& self) { return *count = self.options_.gpus, 0; });
+  }
+  static int device(int* device, int ordinal) {
+    return call("cuDeviceGet", false, [&](auto& self) {
+      *device = ordinal;
+      return ordinal >= 0 && ordinal < self.options_.gpus ? 0 : kInvalidValue;
+    });
+  }
+  static int device_name(char* name, int size, int) {
+    return call("cuDeviceGetName", false, [&](auto&) { return std::strncpy(name, "Emulated", static_cast<std::size_t>(size)), 0; });
+  }
+  static int device_uuid(void* uuid, int device) {
+    return call("cuDeviceGetUuid", false, [&](auto& self) {
+      const std::string text = self.uuid_ + static_cast<char>('0' + device);
+      return std::memcpy(uuid, text.data(), 16), 0;
+    });
+  }
+  static int device_attribute(int* value, int, int) {
+    return call("cuDeviceGetAttribute", false, [&](auto&) { return *value = 9, 0; });
+  }
+  static int device_memory(std::size_t* bytes, int) {
+    return call("cuDeviceTotalMem", false, [&](auto& self) { return *bytes = static_cast<std::size_t>(self.options_.memory_bytes), 0; });
+  }
+  static int context_retain(CUctx_st** context, int device) {
+    return call("cuDevicePrimaryCtxRetain", false, [&](auto& self) {
+      self.contexts_.push_back(device);
+      static CUctx_st contexts[16];
+      contexts[device].gpu = device;
+      return *context = &contexts[device], 0;
+    });
+  }
+  static int context_release(int device) {
+    return call("cuDevicePrimaryCtxRelease", false, [&](auto& self) {
+      const auto held = std::find(self.contexts_.begin(), self.contexts_.end(), device);
+      if (held == self.contexts_.end()) return kInvalidContext;
+      self.contexts_.erase(held);
+      current = nullptr;
+      return 0;
+    });
+  }
+  static int context_make_current(CUctx_st* context) {
+    return call("cuCtxSetCurrent", false, [&](auto&) { return current = context, 0; });
+  }
+  static int priority_range(int* least, int* greatest) {
+    return call("cuCtxGetStreamPriorityRange", true, [&](auto&) { return *least = 0, *greatest = -5, 0; });
+  }
+  static int stream_create(CUstream_st** stream, unsigned flags, int priority) {
+    return call("cuStreamCreateWithPriority", true, [&](auto& self) {
+      if (flags != 1 || priority > 0 || priority < -5) return kInvalidValue;
+      *stream = *self.streams_.insert(new CUstream_st{priority, self.streams_made_++, {}}).first;
+      return 0;
+    });
+  }
+  static int stream_destroy(CUstream_st* stream) {
+    return call("cuStreamDestroy", false, [&](auto& self) {
+      if (self.streams_.erase(stream) == 0) return kInvalidHandle;
+      delete stream;
+      return 0;
+    });
+  }
+  static int stream_query(CUstream_st* stream) {
+    return call("cuStreamQuery", true, [&](auto& self) {
+      if (self.streams_.count(stream) == 0) return kInvalidHandle;
+      self.run_some();
+      return self.lost_ != 0 ? self.lost_ : stream->queue.empty() ? 0 : cuda_status::kNotReady;
+    });
+  }
+  static int stream_wait_event(CUstream_st* stream, CUevent_st* event, unsigned) {
+    return call("cuStreamWaitEvent", true, [&](auto& self) {
+      if (self.streams_.count(stream) == 0 || self.events_.count(event) == 0) return kInvalidHandle;
+      if (event->latest) stream->queue.push_back({event->latest, [] {}});
+      return 0;
+    });
+  }
+  static int event_create(CUevent_st** event, unsigned) {
+    return call("cuEventCreate", true, [&](auto& self) { return *event = *self.events_.insert(new CUevent_st).first, 0; });
+  }
+  static int event_destroy(CUevent_st* event) {
+    return call("cuEventDestroy", true, [&](auto& self) {
+      if (self.events_.erase(event) == 0) return kInvalidHandle;
+      delete event;
+      return 0;
+    });
+  }
+  static int event_record(CUevent_st* event, CUstream_st* stream) {
+    return call("cuEventRecord", true, [&](auto& self) {
+      if (self.streams_.count(stream) == 0 || self.events_.count(event) == 0) return kInvalidHandle;
+      event->latest = std::make_shared<bool>(false);
+      stream->queue.push_back({nullptr, [passed = event->latest] { *passed = true; }});
+      return 0;
+    });
+  }
+  static int event_query(CUevent_st* event) {
+    return call("cuEventQuery", true, [&](auto& self) {
+      if (self.events_.count(event) == 0) return kInvalidHandle;
+      self.run_some();
+      return self.lost_ != 0 ? self.lost_ : !event->latest || *event->latest ? 0 : cuda_status::kNotReady;
+    });
+  }
+  static int memory_allocate(CudaDriver::Address* address, std::size_t bytes) {
+    return call("cuMemAlloc", true, [&](auto& self) {
+      if (bytes == 0) return kInvalidValue;
+      if (self.used_bytes_ + bytes > static_cast<std::size_t>(self.options_.memory_bytes)) return cuda_status::kOutOfMemory;
+      constexpr std::size_t kAlignment = 256;
+      auto block = std::make_unique<std::byte[]>(bytes + kAlignment);
+      const auto start = reinterpret_cast<CudaDriver::Address>(block.get());
+      *address = (start + kAlignment - 1) / kAlignment * kAlignment;
+      self.memory_[*address] = {std::move(block), bytes};
+      self.used_bytes_ += bytes;
+      return 0;
+    });
+  }
+  static int memory_free(CudaDriver::Address address) {
+    return call("cuMemFree", true, [&](auto& self) {
+      const auto block = self.memory_.find(address);
+      if (block == self.memory_.end()) return kInvalidValue;
+      self.used_bytes_ -= block->second.second;
+      self.memory_.erase(block);
+      return 0;
+    });
+  }
+  static int memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
+    return call("cuMemGetInfo", true, [&](auto& self) {
+      *total_bytes = static_cast<std::size_t>(self.options_.memory_bytes);
+      return *free_bytes = *total_bytes - self.used_bytes_, 0;
+    });
+  }
+
+  static constexpr CudaDriver kTable = {
+      .init = init,
+      .error_text = error_text,
+      .device_count = device_count,
+      .device = device,
+      .device_name = device_name,
+      .device_uuid = device_uuid,
+      .device_attribute = device_attribute,
+      .device_memory = device_memory,
+      .context_retain = context_retain,
+      .context_release = context_release,
+      .context_make_current = context_make_current,
+      .priority_range = priority_range,
+      .stream_create = stream_create,
+      .stream_destroy = stream_destroy,
+      .stream_query = stream_query,
+      .stream_wait_event = stream_wait_event,
+      .event_create = event_create,
+      .event_destroy = event_destroy,
+      .event_record = event_record,
+      .event_query = event_query,
+      .memory_allocate = memory_allocate,
+      .memory_free = memory_free,
+      .memory_info = memory_info,
+  };
+};
+
+EmulatedDriver::EmulatedDriver(const Options& options)
+    : options_(options), uuid_(next_uuid()), table_(std::make_shared<const CudaDriver>(EmulatedFunctions::kTable)), random_(options.seed) {
+  if (active.exchange(this) != nullptr) throw std::logic_error("two emulated drivers at a time");
+}
+
+EmulatedDriver::~EmulatedDriver() {
+  current = nullptr;
+  for (CUstream_st* stream : streams_) delete stream;
+  for (CUevent_st* event : events_) delete event;
+  active = nullptr;
+}
+
+int EmulatedDriver::enter(const char* function) {
+  ++calls_[function];
+  if (lost_ != 0) return lost_;
+  const auto failure = failures_.find(function);
+  if (failure == failures_.end()) return 0;
+  const int status = failure->second;
+  failures_.erase(failure);
+  if (status >= kFirstSticky && status <= kLastSticky) lost_ = status;
+  return status;
+}
+
+void EmulatedDriver::launch(void* native_stream, std::function<void()> body) {
+  const std::lock_guard lock(mutex_);
+  auto* const stream = static_cast<CUstream_st*>(native_stream);
+  if (streams_.count(stream) == 0) throw std::logic_error("a launch on what is no stream");
+  stream->queue.push_back({nullptr, std::move(body)});
+}
+
+void EmulatedDriver::fail_on_gpu(void* native_stream, int status) {
+  launch(native_stream, [this, status] { lost_ = status; });
+}
+
+bool EmulatedDriver::is_free_to_run(const CUstream_st& stream) const {
+  return !stream.queue.empty() && held_.count(&stream) == 0 && (stream.queue.front().awaited == nullptr || *stream.queue.front().awaited);
+}
+
+void EmulatedDriver::run_some() {
+  for (int i = 0; i < kEntriesAtATime && !stands_still_ && lost_ == 0; ++i) {
+    std::vector<CUstream_st*> ready;
+    std::copy_if(streams_.begin(), streams_.end(), std::back_inserter(ready),
+                 [&](const CUstream_st* stream) { return is_free_to_run(*stream); });
+    if (ready.empty()) return;
+    // The set is ordered by address, which differs from run to run.
+    std::sort(ready.begin(), ready.end(), [](const CUstream_st* a, const CUstream_st* b) { return a->number < b->number; });
+    CUstream_st& stream = *ready[random_() % ready.size()];
+    const CUstream_st::Entry entry = std::move(stream.queue.front());
+    stream.queue.pop_front();
+    entry.run();
+  }
+}
+
+int EmulatedDriver::calls(const std::string& function) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = calls_.find(function);
+  return found == calls_.end() ? 0 : found->second;
+}
+
+std::set<std::string> EmulatedDriver::functions_called() const {
+  const std::lock_guard lock(mutex_);
+  std::set<std::string> names;
+  for (const auto& [name, count] : calls_) names.insert(name);
+  return names;
+}
+
+int EmulatedDriver::priority(void* native_stream) const { return static_cast<CUstream_st*>(native_stream)->priority; }
+
+std::size_t EmulatedDriver::live_handles() const {
+  const std::lock_guard lock(mutex_);
+  return streams_.size() + events_.size() + memory_.size() + contexts_.size();
+}
+
+}  // namespace zs::test

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/device/cuda_gpu.h"
+
+namespace zs::test {
+
+/// A driver for tests, of GPUs that do not exist: memory is the host's, streams are queues. Whenever somebody asks how far the GPU is, some
+/// of what is enqueued runs: of the streams whose next entry may run, a random one, by seed; so that a missing event shows as a wrong order
+/// on some seed. What the real driver checks at a call is checked here. One at a time; a device must not outlive it.
+class EmulatedDriver {
+ public:
+  struct Options {
+    int gpus = 1;
+    std::int64_t memory_bytes = 1 << 30;
+    std::uint64_t seed = 1;
+  };
+  explicit EmulatedDriver(const Options& options);
+  EmulatedDriver() : EmulatedDriver(Options{}) {}
+  ~EmulatedDriver();
+  EmulatedDriver(const EmulatedDriver&) = delete;
+  EmulatedDriver& operator=(const EmulatedDriver&) = delete;
+
+  std::shared_ptr<const CudaDriver> table() const { return table_; }
+
+  /// What a kernel launch does: `body` runs when the GPU comes to it. For a stream's work.
+  void launch(void* native_stream, std::function<void()> body);
+  /// From now on nothing enqueued runs, of any stream or of this one; or again.
+  void stand_still(bool stands) { stands_still_ = stands; }
+  void hold(void* native_stream) { held_.insert(static_cast<CUstream_st*>(native_stream)); }
+  void let_go(void* native_stream) { held_.erase(static_cast<CUstream_st*>(native_stream)); }
+  /// The next call of this function ("cuMemAlloc") returns `status` and does nothing; from 700 to 720 so do all that follow, of any
+  /// function.
+  void fail(const std::string& function, int status) { failures_[function] = status; }
+  /// The GPU fails with `status` when it comes to this point of the stream: every call that follows says so.
+  void fail_on_gpu(void* native_stream, int status);
+  /// Calls of a function so far, with and without success.
+  int calls(const std::string& function) const;
+  std::set<std::string> functions_called() const;
+  int priority(void* native_stream) const;
+  /// Streams, events, blocks of memory and contexts that nobody has given back.
+  std::size_t live_handles() const;
+
+ private:
+  friend struct EmulatedFunctions;
+  /// Counts the call; its status if it shall fail, else 0.
+  int enter(const char* function);
+  void run_some();
+  bool is_free_to_run(const CUstream_st& stream) const;
+
+  const Options options_;
+  const std::string uuid_;  // the first 15 bytes of the GPUs'; no other emulated driver has them
+  std::shared_ptr<const CudaDriver> table_;
+  mutable std::recursive_mutex mutex_;
+  std::mt19937_64 random_;
+  bool stands_still_ = false;
+  std::set<const CUstream_st*> held_;
+  int lost_ = 0;  // every call returns it
+  std::map<std::string, int> failures_, calls_;
+  std::set<CUstream_st*> streams_;
+  int streams_made_ = 0;
+  std::set<CUevent_st*> events_;
+  std::map<CudaDriver::Address, std::pair<std::unique_ptr<std::byte[]>, std::size_t>> memory_;
+  std::size_t used_bytes_ = 0;
+  std::vector<int> contexts_;  // retained, by GPU
+};
+
+}  // namespace zs::test
