@@ -31,7 +31,7 @@ struct FlightEntry {
 };
 
 /// All that a rank tells of itself, in memory that the other ranks of the host can read. Every member is atomic, so that a reader in
-/// another process sees torn texts at worst. Owned by a Watchdog.
+/// another process sees torn texts at worst. Its rank alone writes it, but for `is_told`. Owned by a Watchdog.
 struct FlightPage {
   static constexpr std::uint64_t kMagic = 0x7a73666c69676874;  // "zsflight"
   static constexpr std::size_t kEntries = 1024;
@@ -44,6 +44,7 @@ struct FlightPage {
   std::atomic<std::int64_t> moved_ns{0};           ///< when anything was last found done
   std::atomic<bool> has_left{false};               ///< it has come to the end of its part
   std::atomic<bool> has_spoken{false};             ///< it has told the user why the job ends
+  std::atomic<bool> is_told{false};                ///< some rank has; written by the one that has, into every page of the host
   std::atomic<std::int32_t> host_waits{0};         ///< the host thread waits for other ranks
   std::atomic<std::uint64_t> started{0}, done{0};  ///< operations
   Activity host, streams;                          ///< what the host thread does, what the device's streams do

@@ -97,6 +97,15 @@ PeerProcess::PeerProcess(int rank, int pid) : rank_(rank), pid_(pid) {
   page_ = nullptr;
 }
 
+void PeerProcess::note_told() const {
+  const auto path = page_ != nullptr ? page_of(pid_) : std::nullopt;
+  const int fd = path ? open(path->c_str(), O_RDWR | O_CLOEXEC) : -1;
+  if (fd < 0) return;
+  FlightPage* const page = map_page(fd, PROT_READ | PROT_WRITE);
+  if (page != nullptr) page->is_told = true;
+  if ((page != nullptr && munmap(page, sizeof(FlightPage)) != 0) || close(fd) != 0) errno = 0;
+}
+
 PeerProcess::~PeerProcess() {
   if (page_ != nullptr && munmap(const_cast<FlightPage*>(page_), sizeof(FlightPage)) != 0) errno = 0;
   if (process_ >= 0 && close(process_) != 0) errno = 0;

@@ -37,6 +37,8 @@ class PeerProcess {
   int pid() const { return pid_; }
   const FlightPage* page() const { return page_; }
   bool has_ended() const;
+  /// Sets `is_told` in its page, also while it is stopped. Nothing where it has ended or has no page.
+  void note_told() const;
   /// SIGKILL for a process that no other signal reaches.
   void kill_if_stopped() const;
   /// The letter of /proc/PID/stat, 'X' once the process has ended.

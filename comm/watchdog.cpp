@@ -247,6 +247,7 @@ std::vector<RankView> Watchdog::views() const {
       ranks.push_back({.rank = peer->rank(),
                        .pid = peer->pid(),
                        .state = peer->state(),
+                       .still_s = page_.phase == Phase::init ? still_s() : 0,  // it has not begun
                        .host = {},
                        .streams = {},
                        .unfinished = {},

@@ -115,6 +115,7 @@ class Watchdog {
   Error error_for(const Verdict& verdict, const std::vector<RankView>& ranks) const;
   void write_record(const FlightPage& page, std::string_view reason) const;
   void print(const Error& error, const std::string& place) const;
+  void tell_peers() noexcept;
   [[noreturn]] void end_process(ExitCode code, bool waits);
 
   WatchOptions options_;

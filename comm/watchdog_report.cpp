@@ -69,8 +69,23 @@ void Watchdog::write_line(const std::string& line) {
 }
 
 bool Watchdog::is_told() const noexcept {
+  if (page_.has_spoken) return false;
   const std::lock_guard lock(mutex_);
-  return std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->page() != nullptr && peer->page()->has_spoken; });
+  return page_.is_told || std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) {
+           return peer->page() != nullptr && (peer->page()->has_spoken || peer->page()->is_told);
+         });
+}
+
+/// Who was stopped, or has just begun, may know nobody yet, and would take the ends of the others for news.
+void Watchdog::tell_peers() noexcept {
+  page_.is_told = page_.has_spoken = true;
+  try {
+    find_peers();
+    const std::lock_guard lock(mutex_);
+    for (const auto& peer : peers_) peer->note_told();
+  } catch (const std::exception&) {
+    errno = 0;  // no memory: who knows this rank's page is told all the same
+  }
 }
 
 bool Watchdog::claim_report() noexcept {
@@ -89,7 +104,7 @@ bool Watchdog::claim_report() noexcept {
     return false;
   }
   report_socket_ = made;
-  page_.has_spoken = true;
+  tell_peers();
   return true;
 }
 

@@ -52,15 +52,14 @@ class Job:
         return [line for line in self.result.err.splitlines() if line.startswith(f"train: {kind}: ")]
 
     def problems(self, code, says, leaves_segments=False, is_start=False):
-        """Whether the job has ended with this code, nothing left, and one line that says all this. While the job starts, ranks have nothing
-        through which to agree who tells, so that deaths of the end may be told too, and Open MPI's mpirun now and then dies of a
-        segmentation fault of its own when a rank aborts."""
+        """Whether the job has ended with this code, nothing left, and one line that says all this. While the job starts, Open MPI's mpirun
+        now and then dies of a segmentation fault of its own when a rank ends."""
         codes = [code, -signal.SIGSEGV] if is_start else [code]
         found = [] if self.result.code in codes else [f"exit code {self.result.code}, expected {code}"]
         found += ["did not end in time"] if self.result.timed_out else []
         found += [f"{len(self.result.orphans)} processes were left running"] if self.result.orphans else []
         found += [f"left in /dev/shm: {self.left}"] if self.left and not leaves_segments else []
-        errors = [line for line in self.lines() if not (is_start and "has died in init" in line)]
+        errors = self.lines()
         if len(errors) != (1 if says else 0):
             found.append(f"{len(errors)} error lines")
         for line in errors[:1]:
@@ -100,6 +99,25 @@ def stopped_ranks(train, report, count):
         ages += said
         report.case(f"P4 stop {i}: rank {culprit} of {ranks} in {place} over {transport}, said after {said} s of {LIMIT_S}", problems, job.result)
     print(f"P4: {len(ages)} of {count} said; the line came {max(ages, default=0) - LIMIT_S:.1f} s after the limit at most")
+
+
+def starts(train, report, count):
+    """P4 in init: ranks that have no connection yet agree who tells. A rank stops there, stands there, or does not come at all."""
+    with tempfile.TemporaryDirectory(prefix="watchdog.") as folder:
+        late = pathlib.Path(folder, "late")
+        late.write_text(f'#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" = 1 ] && exec sleep 1000\nexec {train} "$@"\n')
+        late.chmod(0o755)
+        for i in range(count):
+            ranks = (4, 3, 8, 2)[i % 4]
+            culprit = (i // 3) % ranks
+            program, fault, says = (
+                (train, f"init@rank={culprit}:stop", [rf"rank {culprit} stopped answering [\d.]+ s ago in init", "state T"]),
+                (train, f"init@rank={culprit}:delay=1000000", [rf"rank {culprit} has stood still for [\d.]+ s in init"]),
+                (late, "", [r"rank 1 has stood still for [\d.]+ s at its start"]),
+            )[i % 3]
+            job = Job(program, ranks, fault)
+            problems = job.problems(LOST, [*says, r"host \S+, pid \d+", r"; rank \d+ waits in MPI_Init"], is_start=True)
+            report.case(f"P4 start {i} of {ranks} ranks: {fault or 'rank 1 does not come'}", problems, job.result)
 
 
 def resumed_rank(train, report):
@@ -250,6 +268,7 @@ def main():
     report = harness.Report()
     parts = {
         "stop": lambda: stopped_ranks(train, report, 100 if is_long else 10),
+        "start": lambda: starts(train, report, 36 if is_long else 6),
         "kill": lambda: killed_ranks(train, report, 30 if is_long else 4),
         "job": lambda: killed_jobs(train, report),
         "resume": lambda: resumed_rank(train, report),
@@ -259,7 +278,7 @@ def main():
         "place": lambda: places_to_run(train, report),
     }
     for name, part in parts.items():
-        if (words and name in words) or (not words and (not is_long or name in ("stop", "kill", "slow"))):
+        if (words and name in words) or (not words and (not is_long or name in ("stop", "start", "kill", "slow"))):
             part()
     return report.exit_code()
 
