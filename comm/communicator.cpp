@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <iterator>
 
+#include "comm/part_table.h"
 #include "comm/watchdog.h"
 #include "runtime/base/random.h"
 
@@ -214,8 +215,53 @@ void Communicator::all_to_all(Stream& stream, std::string_view unit, Buffer in, 
   const OpTag tag = make_tag("all_to_all", unit, "", in);
   traffic_.add(CommOp::all_to_all, in.bytes() / size() * (size() - 1));
   stream.enqueue(info("all_to_all", unit, {in}, {out}), [this, ticket = ticket(tag), in, out](ExecContext&) {
-    perform(ticket, [&] { is_shadowed() ? shadow_all_to_all(ticket, in, out) : do_all_to_all(ticket.tag, in, out); });
+    const auto exchange = [&](Buffer from, Buffer to) { do_all_to_all(ticket.tag, from, to); };
+    perform(ticket, [&] { is_shadowed() ? shadow_exchange(ticket, in, out, exchange) : exchange(in, out); });
   });
+}
+
+void Communicator::all_to_all_v(Stream& stream, std::string_view unit, RankParts in, RankParts out) {
+  const std::string here = where("all_to_all_v", unit);
+  std::vector<std::int64_t> said;  // what this rank sends, then what it expects
+  for (const RankParts* parts : {&in, &out}) {
+    const char* const name = parts == &in ? "in" : "out";
+    ZS_CHECK(static_cast<int>(parts->counts.size()) == size(), "{}: {} has {} counts, expected {}", here, name, parts->counts.size(),
+             size());
+    std::int64_t sum = 0;
+    for (const std::int64_t count : parts->counts) {
+      ZS_CHECK(count >= 0, "{}: {} has a part of {} elements", here, name, count);
+      said.push_back(count);
+      sum += count;
+    }
+    ZS_CHECK(sum == parts->data.elems, "{}: {} has {} elements, its parts {}", here, name, parts->data.elems, sum);
+  }
+  const Buffer from = in.data, to = out.data;
+  ZS_CHECK(from.dtype == to.dtype && from.device == to.device, "{}: in is {} on {}, out {} on {}", here, name_of(from.dtype),
+           name_of(from.device), name_of(to.dtype), name_of(to.device));
+  ZS_CHECK(!overlap(from, to), "{}: in and out overlap", here);
+  OpTag tag = make_tag("all_to_all_v", unit, "", Buffer{nullptr, 0, from.dtype, from.device});  // ranks differ in their counts
+  tag.elems = from.elems;
+  traffic_.add(CommOp::all_to_all, (from.elems - in.counts[static_cast<std::size_t>(rank())]) * size_of(from.dtype));
+  const std::int64_t scratch_bytes = size() * std::ssize(said) * size_of(DType::i64);
+  stream.enqueue(info("all_to_all_v", unit, {from}, {to}, scratch_bytes),
+                 [this, ticket = ticket(tag), from, to, said = std::move(said), scratch_bytes](ExecContext& exec) {
+                   if (is_idle()) return;
+                   perform(ticket, [&] {
+                     const PartTable parts = agree_on_parts(ticket.tag, said, exec.scratch(scratch_bytes));
+                     const auto exchange = [&](Buffer a, Buffer b) { do_all_to_all_v(ticket.tag, parts, a, b); };
+                     is_shadowed() ? shadow_exchange(ticket, from, to, exchange) : exchange(from, to);
+                   });
+                 });
+}
+
+PartTable Communicator::agree_on_parts(const OpTag& tag, std::span<const std::int64_t> own, void* scratch) {
+  OpTag counts = tag;
+  counts.hash = mix64(tag.hash);  // no rank takes counts for data
+  const auto elems = std::ssize(own);
+  const Buffer all{scratch, size() * elems, DType::i64, DeviceKind::cpu}, mine = all.slice(rank() * elems, elems);
+  std::copy(own.begin(), own.end(), mine.as<std::int64_t>());
+  do_all_gather(counts, mine, all);
+  return {{all.as<std::int64_t>(), static_cast<std::size_t>(all.elems)}, size(), tag.text()};
 }
 
 void Communicator::barrier(Stream& stream, std::string_view unit) {

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -14,8 +16,15 @@
 
 namespace zs {
 
+class PartTable;
 class Shadow;
 class Watchdog;
+
+/// A buffer in parts, one for each rank, one after the other: counts[r] elements for rank r, or of it. Any count, zero included.
+struct RankParts {
+  Buffer data;
+  std::span<const std::int64_t> counts;  ///< not needed after the call
+};
 
 /// What tells a communicator from all others of its world, the same for all its members: made from its parent's and the split.
 struct GroupName {
@@ -90,6 +99,11 @@ class Communicator {
   /// out slice j (n) on this rank := in slice (this rank) of rank j. Same dtype and count (size * n). Not in place.
   void all_to_all(Stream& stream, std::string_view unit, Buffer in, Buffer out);
 
+  /// out part j := in part (this rank) of rank j: what rank i sends to j is what j expects of i, else Error(ranks_disagree) on every rank,
+  /// before data moves. For that the ranks tell each other all counts first, in a round of its own: where all parts are equal, all_to_all
+  /// is faster. Same dtype. Not in place.
+  void all_to_all_v(Stream& stream, std::string_view unit, RankParts in, RankParts out);
+
   /// The stream goes on when every rank's stream has come here.
   void barrier(Stream& stream, std::string_view unit);
 
@@ -127,6 +141,7 @@ class Communicator {
   virtual void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) = 0;
   virtual void do_broadcast(const OpTag& tag, Buffer data, int root) = 0;
   virtual void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) = 0;
+  virtual void do_all_to_all_v(const OpTag& tag, const PartTable& parts, Buffer in, Buffer out) = 0;
   virtual void do_barrier(const OpTag& tag) = 0;
   /// Whether these move anything at all.
   virtual bool is_idle() const { return false; }
@@ -149,7 +164,8 @@ class Communicator {
   void shadow_reduce_scatter(const Ticket& ticket, Buffer full, Buffer shard, Fold fold, void* scratch);
   void shadow_all_reduce(const Ticket& ticket, Buffer data, ReduceOp op, void* scratch);
   void shadow_broadcast(const Ticket& ticket, Buffer data, int root);
-  void shadow_all_to_all(const Ticket& ticket, Buffer in, Buffer out);
+  void shadow_exchange(const Ticket& ticket, Buffer in, Buffer out, const std::function<void(Buffer in, Buffer out)>& exchange);
+  PartTable agree_on_parts(const OpTag& tag, std::span<const std::int64_t> own, void* scratch);
   void enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard, Buffer full);
   void enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, Fold fold);
   std::string where(std::string_view op, std::string_view unit) const;

@@ -1,6 +1,7 @@
 #include "comm/direct.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "comm/direct_meeting.h"
 
@@ -101,6 +102,14 @@ void DirectCommunicator::do_all_to_all(const OpTag& tag, Buffer in, Buffer out) 
       copy(bytes_of(out) + r * bytes + offset, parts[static_cast<std::size_t>(r)], count);
     }
   });
+  meeting.finish();
+}
+
+void DirectCommunicator::do_all_to_all_v(const OpTag& tag, const PartTable& parts, Buffer in, Buffer out) {
+  std::vector<int> everybody(static_cast<std::size_t>(size()));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  DirectMeeting meeting(*this, tag, in, {1, parts.most_sent() * size_of(in.dtype), in.bytes()});
+  fetch_parts(meeting, parts, everybody, rank_, out);
   meeting.finish();
 }
 

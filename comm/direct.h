@@ -61,6 +61,7 @@ class DirectCommunicator : public Communicator {
   void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) override;
   void do_broadcast(const OpTag& tag, Buffer data, int root) override;
   void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) override;
+  void do_all_to_all_v(const OpTag& tag, const PartTable& parts, Buffer in, Buffer out) override;
   void do_barrier(const OpTag& tag) override;
 
   int rank_;

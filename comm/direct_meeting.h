@@ -5,6 +5,7 @@
 
 #include "comm/direct.h"
 #include "comm/fold.h"
+#include "comm/part_table.h"
 
 namespace zs {
 
@@ -107,5 +108,23 @@ class DirectMeeting {
   bool has_private_ = false;
   Visit visit_;  // the last: its end is the end of everybody's reading
 };
+
+/// out := what each rank of this rank's memory has for `self`. The group's ranks are `names` of the table's, in this order. One piece of
+/// table.most_sent() elements; private data goes by as a whole, and each rank takes its part.
+inline void fetch_parts(DirectMeeting& meeting, const PartTable& table, std::span<const int> names, int self, const Buffer& out) {
+  const std::int64_t elem_bytes = size_of(out.dtype);
+  const auto copy = copy_for(out.bytes());
+  meeting.chunks(0, table.most_sent() * elem_bytes, [&](std::int64_t offset, std::int64_t bytes) {
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const std::size_t place = (i + static_cast<std::size_t>(self)) % names.size();  // every rank begins with another peer
+      const std::int64_t begin = table.sent_begin(names[place], self) * elem_bytes;
+      const std::int64_t from = std::max(begin, offset);
+      const std::int64_t to = std::min(begin + table.count(names[place], self) * elem_bytes, offset + bytes);
+      if (from >= to) continue;
+      std::byte* target = static_cast<std::byte*>(out.data) + table.received_begin(self, names[place]) * elem_bytes + from - begin;
+      copy(target, meeting.part(static_cast<int>(place), 0, offset) + (from - offset), to - from);
+    }
+  });
+}
 
 }  // namespace zs

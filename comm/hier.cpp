@@ -244,6 +244,20 @@ void HierCommunicator::do_all_to_all(const OpTag& tag, Buffer in, Buffer out) {
   meeting.finish();
 }
 
+void HierCommunicator::do_all_to_all_v(const OpTag& tag, const PartTable& parts, Buffer in, Buffer out) {
+  const std::int64_t elem_bytes = size_of(in.dtype);
+  const auto peers = exchange().prepare();
+  for (int p = 0; p < size(); ++p) {
+    if (map_.host_of(p) == own_host()) continue;
+    peers[p] = {bytes_of(in) + parts.sent_begin(rank(), p) * elem_bytes, parts.count(rank(), p) * elem_bytes,
+                bytes_of(out) + parts.received_begin(rank(), p) * elem_bytes, parts.count(p, rank()) * elem_bytes};
+  }
+  exchange().run(tag);
+  DirectMeeting meeting(*host_, tag, in, {1, parts.most_sent() * elem_bytes, in.bytes()});
+  fetch_parts(meeting, parts, mates(), rank(), out);
+  meeting.finish();
+}
+
 std::int64_t hier_reduce_scatter_scratch_bytes(const HostMap& map, const Buffer& full) {
   return scratch_of_parts(map, full.elems / map.size(), full.dtype);
 }

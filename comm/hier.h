@@ -36,6 +36,7 @@ class HierCommunicator final : public MpiCommunicator {
   void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) override;
   void do_broadcast(const OpTag& tag, Buffer data, int root) override;
   void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) override;
+  void do_all_to_all_v(const OpTag& tag, const PartTable& parts, Buffer in, Buffer out) override;
 
   int own_host() const { return map_.host_of(rank()); }
   std::span<const int> mates() const { return map_.ranks_on(own_host()); }

@@ -60,6 +60,7 @@ class IdleCommunicator final : public Communicator {
   void do_all_reduce(const OpTag&, Buffer, ReduceOp, void*) override {}
   void do_broadcast(const OpTag&, Buffer, int) override {}
   void do_all_to_all(const OpTag&, Buffer, Buffer) override {}
+  void do_all_to_all_v(const OpTag&, const PartTable&, Buffer, Buffer) override {}
   void do_barrier(const OpTag&) override {}
   bool is_idle() const override { return true; }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "comm/mpi_communicator.h"
+#include "comm/part_table.h"
 
 namespace zs {
 namespace {
@@ -71,6 +72,15 @@ void MpiCommunicator::do_all_to_all(const OpTag& tag, Buffer in, Buffer out) {
   const auto peers = exchange_.prepare();
   for (int p = 0; p < size(); ++p) peers[p] = {bytes_of(in) + p * bytes, bytes, bytes_of(out) + p * bytes, bytes};
   copy_bytes(bytes_of(out) + rank() * bytes, bytes_of(in) + rank() * bytes, bytes);
+  exchange_.run(tag);
+}
+
+void MpiCommunicator::do_all_to_all_v(const OpTag& tag, const PartTable& parts, Buffer in, Buffer out) {
+  const auto sent = [&](int p) { return in.slice(parts.sent_begin(rank(), p), parts.count(rank(), p)); };
+  const auto received = [&](int p) { return out.slice(parts.received_begin(rank(), p), parts.count(p, rank())); };
+  const auto peers = exchange_.prepare();
+  for (int p = 0; p < size(); ++p) peers[p] = {bytes_of(sent(p)), sent(p).bytes(), bytes_of(received(p)), received(p).bytes()};
+  copy_bytes(received(rank()).data, sent(rank()).data, sent(rank()).bytes());
   exchange_.run(tag);
 }
 

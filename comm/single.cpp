@@ -29,6 +29,7 @@ class SingleCommunicator final : public Communicator {
   void do_all_reduce(const OpTag&, Buffer, ReduceOp, void*) override {}
   void do_broadcast(const OpTag&, Buffer, int) override {}
   void do_all_to_all(const OpTag&, Buffer in, Buffer out) override { copy_bytes(out.data, in.data, in.bytes()); }
+  void do_all_to_all_v(const OpTag& tag, const PartTable&, Buffer in, Buffer out) override { do_all_to_all(tag, in, out); }
   void do_barrier(const OpTag&) override {}
 
   std::shared_ptr<Allocator> arena_;

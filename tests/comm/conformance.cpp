@@ -358,6 +358,7 @@ std::span<const ConformanceCase> operation_cases() {
       {"scratch is counted and planned", scratch_is_counted_and_planned},
       {"broadcast copies the root's data", broadcast_copies_the_roots_data},
       {"all_to_all transposes", all_to_all_transposes},
+      {"parts of any size arrive", parts_of_any_size_arrive},
       {"nobody passes a barrier before all have come", nobody_passes_a_barrier_before_all_have_come},
       {"communicators on different streams do not mix", communicators_on_different_streams_do_not_mix},
       {"split orders ranks of a color by key", split_orders_ranks_of_a_color_by_key},

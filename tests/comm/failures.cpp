@@ -3,6 +3,7 @@
 
 #include "tests/comm/arrays.h"
 #include "tests/comm/conformance.h"
+#include "tests/comm/host_cases.h"
 
 namespace zs::test {
 namespace {
@@ -78,7 +79,7 @@ std::span<const ConformanceCase> disagreement_cases() {
   static constexpr ConformanceCase kCases[] = {
       {"a different unit is caught", a_different_unit_is_caught},           {"a different count is caught", a_different_count_is_caught},
       {"a different operation is caught", a_different_operation_is_caught}, {"a different root is caught", a_different_root_is_caught},
-      {"long unit names keep their ends", long_unit_names_keep_their_ends},
+      {"long unit names keep their ends", long_unit_names_keep_their_ends}, {"parts that differ are caught", parts_that_differ_are_caught},
   };
   return kCases;
 }

@@ -115,10 +115,12 @@ TEST_CASE("2A-12: the collectives of a null world move nothing, wait for nobody 
     comm->all_reduce(stream, "u", full, ReduceOp::sum);
     comm->broadcast(stream, "u", full, 1);
     comm->all_to_all(stream, "u", full.slice(0, 2), full.slice(2, 2));
+    const std::array<std::int64_t, 2> counts{0, 2};
+    comm->all_to_all_v(stream, "u", {full.slice(0, 2), counts}, {full.slice(2, 2), counts});
     comm->barrier(stream, "u");
     stream.synchronize();
     if (data != before) throw std::runtime_error("something was written");
-    if (comm->traffic().sent_bytes() != 8 + 8 + 16 + 4) throw std::runtime_error("not what would have been sent");
+    if (comm->traffic().sent_bytes() != 8 + 8 + 16 + 4 + 8) throw std::runtime_error("not what would have been sent");
   }));
 }
 
@@ -145,6 +147,14 @@ TEST_CASE("a communicator checks its arguments and says where") {
   CHECK_THROWS_WITH(comm->broadcast(stream, "u", full, 4), Contains("root 4"));
   CHECK_THROWS_WITH(comm->all_to_all(stream, "u", full, full), Contains("overlap"));
   CHECK_THROWS_WITH(comm->all_to_all(stream, "u", buffer(6), buffer(6)), Contains("multiples of 4"));
+  const std::array<std::int64_t, 4> counts{1, 0, 2, 3}, negative{7, -1, 0, 0};
+  const auto parts = [&](const RankParts& in, const RankParts& out) { comm->all_to_all_v(stream, "u", in, out); };
+  CHECK_THROWS_WITH(parts({buffer(6), std::span(counts).first(3)}, {buffer(6), counts}), Contains("in has 3 counts, expected 4"));
+  CHECK_THROWS_WITH(parts({buffer(6), counts}, {buffer(7), counts}), Contains("out has 7 elements, its parts 6"));
+  CHECK_THROWS_WITH(parts({buffer(6), negative}, {buffer(6), counts}), Contains("in has a part of -1 elements"));
+  CHECK_THROWS_WITH(parts({buffer(6), counts}, {buffer(6, DType::i32), counts}), Contains("in is f32"));
+  CHECK_THROWS_WITH(parts({full.slice(0, 6), counts}, {full.slice(5, 6), counts}), Contains("overlap"));
+  CHECK_NOTHROW(parts({full.slice(0, 6), counts}, {full.slice(6, 6), counts}));
 }
 
 TEST_CASE("operations declare what they read and write") {
@@ -163,6 +173,8 @@ TEST_CASE("operations declare what they read and write") {
   comm->broadcast(stream, "u", shard, 0);
   comm->broadcast(stream, "u", shard, 1);
   comm->all_to_all(stream, "u", full.slice(0, 20), full.slice(20, 20));
+  const std::array<std::int64_t, 4> counts{20, 0, 0, 0};
+  comm->all_to_all_v(stream, "u", {full.slice(0, 20), counts}, {full.slice(20, 20), counts});
   comm->barrier(stream, "u");
   const auto shown = [&](const std::vector<Buffer>& buffers) {
     std::string text;
@@ -171,7 +183,8 @@ TEST_CASE("operations declare what they read and write") {
               : b.data == own.data                ? "own "
               : b.data == full.slice(20, 20).data ? "second "
               : b.elems == 20                     ? "first "
-                                                  : "full ";
+              : b.data == full.data               ? "full "
+                                                  : "scratch ";
     }
     return text;
   };
@@ -188,5 +201,7 @@ TEST_CASE("operations declare what they read and write") {
         "broadcast:u -> shard \n"
         "broadcast:u shard -> \n"
         "all_to_all:u first -> second \n"
+        "scratch -> scratch \n"
+        "all_to_all_v:u first -> second scratch \n"
         "barrier:u -> \n");
 }
