@@ -161,21 +161,26 @@ void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer 
 }
 
 void Communicator::enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, Fold fold) {
-  const std::int64_t bytes = packed_bytes(shard.elems), all_bytes = size() * bytes;
-  info.scratch_bytes = 2 * all_bytes;
-  stream.enqueue(std::move(info), [this, ticket, full, shard, fold, bytes, all_bytes](ExecContext& exec) {
+  const std::int64_t scratch_bytes = info.scratch_bytes = packed_sum_scratch_bytes(full);
+  stream.enqueue(std::move(info), [this, ticket, full, shard, fold, scratch_bytes](ExecContext& exec) {
     if (is_idle()) return;
-    auto* out = static_cast<std::byte*>(exec.scratch(2 * all_bytes));
-    std::byte* in = out + all_bytes;
-    std::vector<const std::byte*> parts;
-    for (int r = 0; r < size(); ++r) {
-      pack_int8(out + r * bytes, full.slice(r * shard.elems, shard.elems));
-      parts.push_back(in + r * bytes);
-    }
-    const Buffer sent{out, all_bytes, DType::u8, full.device}, received{in, all_bytes, DType::u8, full.device};
-    perform(ticket, [&] { do_all_to_all(ticket.tag, sent, received); });
-    fold_int8(shard, parts, fold == Fold::accumulate);
+    perform(ticket, [&] { do_packed_sum(ticket.tag, full, shard, fold, exec.scratch(scratch_bytes)); });
   });
+}
+
+std::int64_t Communicator::packed_sum_scratch_bytes(const Buffer& full) const { return 2 * size() * packed_bytes(full.elems / size()); }
+
+void Communicator::do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, Fold fold, void* scratch) {
+  const std::int64_t bytes = packed_bytes(shard.elems), all_bytes = size() * bytes;
+  auto* out = static_cast<std::byte*>(scratch);
+  std::byte* in = out + all_bytes;
+  std::vector<const std::byte*> parts;
+  for (int r = 0; r < size(); ++r) {
+    pack_int8(out + r * bytes, full.slice(r * shard.elems, shard.elems));
+    parts.push_back(in + r * bytes);
+  }
+  do_all_to_all(tag, {out, all_bytes, DType::u8, full.device}, {in, all_bytes, DType::u8, full.device});
+  fold_int8(shard, parts, fold == Fold::accumulate);
 }
 
 void Communicator::all_reduce(Stream& stream, std::string_view unit, Buffer data, ReduceOp op) {

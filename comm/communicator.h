@@ -86,7 +86,8 @@ class Communicator {
   /// shard (n) := [shard +] sum over ranks, in rank order 0..size-1, of their `full` (size * n) slices that belong to this
   /// rank. `full` f32 or bf16; `shard` f32 (the sum is carried in f32: one f32 addition a rank and element), or the same
   /// dtype as `full` (then rounded once at the end, also with accumulate). In place when `shard` is this rank's slice of `full`
-  /// (same dtype, overwrite only). Wire::int8: slices travel packed, and are summed in f32, in rank order over all ranks.
+  /// (same dtype, overwrite only). Wire::int8: slices travel packed, and are summed in f32, in rank order over all ranks;
+  /// transport `hier` sums inside each host first, exactly, and packs what crosses.
   void reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, Fold fold, Wire wire = Wire::exact);
 
   /// data := reduction over ranks in rank order. f32, f64, i32 and i64 (sums wrap); bf16 is carried in f32. A NaN of any rank
@@ -134,6 +135,8 @@ class Communicator {
   /// Working memory that the two reductions ask of their stream; depends on the sizes only.
   virtual std::int64_t reduce_scatter_scratch_bytes(const Buffer& /*full*/) const { return 0; }
   virtual std::int64_t all_reduce_scratch_bytes(const Buffer& /*data*/) const { return 0; }
+  /// Those of do_packed_sum.
+  virtual std::int64_t packed_sum_scratch_bytes(const Buffer& full) const;
 
   // Called on the stream's thread with checked arguments. Size 1 and counts of zero come here too. `scratch` has the bytes asked for above.
   virtual void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) = 0;
@@ -143,6 +146,8 @@ class Communicator {
   virtual void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) = 0;
   virtual void do_all_to_all_v(const OpTag& tag, const PartTable& parts, Buffer in, Buffer out) = 0;
   virtual void do_barrier(const OpTag& tag) = 0;
+  /// do_reduce_scatter with Wire::int8.
+  virtual void do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, Fold fold, void* scratch);
   /// Whether these move anything at all.
   virtual bool is_idle() const { return false; }
 

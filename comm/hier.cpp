@@ -8,7 +8,7 @@ namespace zs {
 namespace {
 
 constexpr std::int64_t kLine = 64;
-constexpr std::int64_t kLineElems = 32;  // a whole line in every dtype
+constexpr std::int64_t kUnitElems = kWireBlockElems;  // of chunks: whole lines in every dtype, and whole blocks of the wire
 constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20, kLeastChunkElems = 1024;
 
 std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
@@ -27,13 +27,16 @@ int slots(const HostMap& map) { return 1 + map.most_served() + map.hosts() - 1; 
 
 /// Elements of a part that are summed and sent at a time: the same on every rank, so that they meet.
 std::int64_t chunk_elems(const HostMap& map, std::int64_t part_elems, DType dtype) {
-  const std::int64_t room = kScratchBytes / slots(map) / size_of(carried(dtype)) / kLineElems * kLineElems;
-  return std::min(std::max(room, kLeastChunkElems), rounded(part_elems, kLineElems));
+  const std::int64_t room = kScratchBytes / slots(map) / size_of(carried(dtype)) / kUnitElems * kUnitElems;
+  return std::min(std::max(room, kLeastChunkElems), rounded(part_elems, kUnitElems));
 }
 
 std::int64_t scratch_of_parts(const HostMap& map, std::int64_t part_elems, DType dtype) {
   return slots(map) * chunk_elems(map, part_elems, dtype) * size_of(carried(dtype));
 }
+
+/// What is packed of a chunk: the sums of the ranks that this rank serves, and the other hosts' of its own part.
+int packed_slots(const HostMap& map) { return slots(map) - 1; }
 
 /// One round: everybody's data, and each host's sum of it.
 std::int64_t scratch_of_one_round(const HostMap& map, const Buffer& data) {
@@ -50,7 +53,8 @@ struct HierCommunicator::Sum {
   bool accumulate;
   ReduceOp op;
   std::byte* scratch;
-  std::int64_t chunk_bytes;  ///< of sums
+  Wire wire = Wire::exact;       ///< between hosts
+  std::int64_t chunk_bytes = 0;  ///< of sums
 
   DType dtype() const { return carried(data.dtype); }
   std::int64_t piece_elems() const { return piece_bytes / size_of(data.dtype); }
@@ -80,6 +84,11 @@ std::unique_ptr<Communicator> HierCommunicator::split(int color, int key) {
 std::int64_t HierCommunicator::reduce_scatter_scratch_bytes(const Buffer& full) const {
   if (options().sums_in_rank_order) return MpiCommunicator::reduce_scatter_scratch_bytes(full);
   return hier_reduce_scatter_scratch_bytes(map_, full);
+}
+
+std::int64_t HierCommunicator::packed_sum_scratch_bytes(const Buffer& full) const {
+  if (options().sums_in_rank_order) return MpiCommunicator::packed_sum_scratch_bytes(full);
+  return hier_packed_sum_scratch_bytes(map_, full);
 }
 
 std::int64_t HierCommunicator::all_reduce_scratch_bytes(const Buffer& data) const {
@@ -127,7 +136,12 @@ void HierCommunicator::gather(const OpTag& tag, Buffer full, std::int64_t piece_
 
 void HierCommunicator::do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold how, void* scratch) {
   if (options().sums_in_rank_order) return MpiCommunicator::do_reduce_scatter(tag, full, shard, how, scratch);
-  reduce(tag, {full, full.bytes() / size(), shard, how == Fold::accumulate, ReduceOp::sum, static_cast<std::byte*>(scratch), 0});
+  reduce(tag, {full, full.bytes() / size(), shard, how == Fold::accumulate, ReduceOp::sum, static_cast<std::byte*>(scratch)});
+}
+
+void HierCommunicator::do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, Fold how, void* scratch) {
+  if (options().sums_in_rank_order) return MpiCommunicator::do_packed_sum(tag, full, shard, how, scratch);
+  reduce(tag, {full, full.bytes() / size(), shard, how == Fold::accumulate, ReduceOp::sum, static_cast<std::byte*>(scratch), Wire::int8});
 }
 
 void HierCommunicator::do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) {
@@ -135,7 +149,7 @@ void HierCommunicator::do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op,
   if (is_one_round(data)) return reduce_in_one_round(tag, data, op, static_cast<std::byte*>(scratch));
   const std::int64_t bytes = part_bytes(data, size()), elems = bytes / size_of(data.dtype);
   const std::int64_t begin = std::min(rank() * elems, data.elems), end = std::min(begin + elems, data.elems);
-  reduce(tag, {data, bytes, data.slice(begin, end - begin), false, op, static_cast<std::byte*>(scratch), 0});
+  reduce(tag, {data, bytes, data.slice(begin, end - begin), false, op, static_cast<std::byte*>(scratch)});
   gather(tag, data, bytes);
 }
 
@@ -161,12 +175,14 @@ void HierCommunicator::reduce(const OpTag& tag, const Sum& wanted) {
       sum_up(rank(), 0);
       for (int slot = 1; const int served : map_.served_by(rank())) sum_up(served, slot++);
     });
-    exchange_sums(tag, sum, from, count);
+    sum.wire == Wire::int8 ? exchange_packed(tag, sum, from, count) : exchange_sums(tag, sum, from, count);
+    add_up_hosts(sum, from, count);
   }
   meeting.finish();
 }
 
-/// Sends the sums of a chunk to the ranks whose pieces they are of, and adds up those of this rank's own.
+/// Sends the sums of a chunk to the ranks whose pieces they are of, and gets those of this rank's own: into the slots behind the sent ones,
+/// by host.
 void HierCommunicator::exchange_sums(const OpTag& tag, const Sum& sum, std::int64_t from, std::int64_t elems) {
   const std::int64_t own_elems = sum.elems_of(rank(), from, elems), bytes = size_of(sum.dtype());
   const auto peers = exchange().prepare();
@@ -174,17 +190,44 @@ void HierCommunicator::exchange_sums(const OpTag& tag, const Sum& sum, std::int6
     peers[served].send = sum.slot(slot++);
     peers[served].send_bytes = sum.elems_of(served, from, elems) * bytes;
   }
-  std::vector<const std::byte*> parts;  // by host
   for (int host = 0, slot = 1 + map_.most_served(); host < map_.hosts(); ++host) {
-    parts.push_back(sum.slot(host == own_host() ? 0 : slot++));
     if (host == own_host()) continue;
     auto& partner = peers[map_.partner(host, rank())];
-    partner.receive = sum.slot(slot - 1);
+    partner.receive = sum.slot(slot++);
     partner.receive_bytes = own_elems * bytes;
   }
   exchange().run(tag);
+}
+
+/// The same, packed on the way, in scratch behind the slots.
+void HierCommunicator::exchange_packed(const OpTag& tag, const Sum& sum, std::int64_t from, std::int64_t elems) {
+  const std::int64_t own_elems = sum.elems_of(rank(), from, elems), room = packed_bytes(sum.chunk_bytes / size_of(sum.dtype()));
+  const auto packed = [&](int slot) { return sum.slot(slots(map_)) + (slot - 1) * room; };
+  const auto sums = [&](int slot, std::int64_t n) { return Buffer{sum.slot(slot), n, sum.dtype(), sum.data.device}; };
+  const auto peers = exchange().prepare();
+  for (int slot = 1; const int served : map_.served_by(rank())) {
+    const std::int64_t n = sum.elems_of(served, from, elems);
+    pack_int8(packed(slot), sums(slot, n));
+    peers[served].send = packed(slot++);
+    peers[served].send_bytes = packed_bytes(n);
+  }
+  for (int host = 0, slot = 1 + map_.most_served(); host < map_.hosts(); ++host) {
+    if (host == own_host()) continue;
+    auto& partner = peers[map_.partner(host, rank())];
+    partner.receive = packed(slot++);
+    partner.receive_bytes = packed_bytes(own_elems);
+  }
+  exchange().run(tag);
+  for (int slot = 1 + map_.most_served(); slot < slots(map_); ++slot) unpack_int8(sums(slot, own_elems), packed(slot));
+}
+
+void HierCommunicator::add_up_hosts(const Sum& sum, std::int64_t from, std::int64_t elems) {
+  std::vector<const std::byte*> parts;  // by host
+  for (int host = 0, slot = 1 + map_.most_served(); host < map_.hosts(); ++host) {
+    parts.push_back(sum.slot(host == own_host() ? 0 : slot++));
+  }
   std::byte* out = bytes_of(sum.out) + from * size_of(sum.out.dtype);
-  fold({parts, sum.dtype(), sum.accumulate ? out : nullptr, out, sum.out.dtype, own_elems, sum.op});
+  fold({parts, sum.dtype(), sum.accumulate ? out : nullptr, out, sum.out.dtype, sum.elems_of(rank(), from, elems), sum.op});
 }
 
 /// Small data, where the time of a round is more than that of its bytes: everybody gets everything, and adds it up as above.
@@ -260,6 +303,11 @@ void HierCommunicator::do_all_to_all_v(const OpTag& tag, const PartTable& parts,
 
 std::int64_t hier_reduce_scatter_scratch_bytes(const HostMap& map, const Buffer& full) {
   return scratch_of_parts(map, full.elems / map.size(), full.dtype);
+}
+
+std::int64_t hier_packed_sum_scratch_bytes(const HostMap& map, const Buffer& full) {
+  const std::int64_t elems = full.elems / map.size();
+  return scratch_of_parts(map, elems, full.dtype) + packed_slots(map) * packed_bytes(chunk_elems(map, elems, full.dtype));
 }
 
 std::int64_t hier_all_reduce_scratch_bytes(const HostMap& map, const Buffer& data) {

@@ -15,7 +15,8 @@ namespace zs {
 /// not come is known to everybody.
 ///
 /// Sums are made inside each host first, in the order of its ranks, and then over the hosts in their order; carried in f32 for bf16, on the
-/// wire too. WorldOptions::sums_in_rank_order has them made as MpiCommunicator makes them. Thread and stream rules: Communicator's.
+/// wire too, or packed (Wire::int8) where asked. WorldOptions::sums_in_rank_order has them made as MpiCommunicator makes them. Thread and
+/// stream rules: Communicator's.
 class HierCommunicator final : public MpiCommunicator {
  public:
   /// Takes the communicator over. `host`: the ranks of this host, in the same order.
@@ -30,9 +31,11 @@ class HierCommunicator final : public MpiCommunicator {
   struct Sum;
   std::int64_t reduce_scatter_scratch_bytes(const Buffer& full) const override;
   std::int64_t all_reduce_scratch_bytes(const Buffer& data) const override;
+  std::int64_t packed_sum_scratch_bytes(const Buffer& full) const override;
 
   void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) override;
   void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold how, void* scratch) override;
+  void do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, Fold how, void* scratch) override;
   void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) override;
   void do_broadcast(const OpTag& tag, Buffer data, int root) override;
   void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) override;
@@ -43,6 +46,8 @@ class HierCommunicator final : public MpiCommunicator {
   void gather(const OpTag& tag, Buffer full, std::int64_t piece_bytes);
   void reduce(const OpTag& tag, const Sum& sum);
   void exchange_sums(const OpTag& tag, const Sum& sum, std::int64_t from, std::int64_t elems);
+  void exchange_packed(const OpTag& tag, const Sum& sum, std::int64_t from, std::int64_t elems);
+  void add_up_hosts(const Sum& sum, std::int64_t from, std::int64_t elems);
   void reduce_in_one_round(const OpTag& tag, Buffer data, ReduceOp op, std::byte* scratch);
 
   HostMap map_;
@@ -51,6 +56,7 @@ class HierCommunicator final : public MpiCommunicator {
 
 /// The scratch of its reductions, for those who plan without it.
 std::int64_t hier_reduce_scatter_scratch_bytes(const HostMap& map, const Buffer& full);
+std::int64_t hier_packed_sum_scratch_bytes(const HostMap& map, const Buffer& full);
 std::int64_t hier_all_reduce_scratch_bytes(const HostMap& map, const Buffer& data);
 
 /// The communicator for a group: `host` itself where all its ranks are on one host, messages where each is alone on its own, else both.

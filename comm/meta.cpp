@@ -49,6 +49,9 @@ class IdleCommunicator final : public Communicator {
     if (transport == Transport::hier) return hier_reduce_scatter_scratch_bytes(map_, full);
     return transport == Transport::mpi ? mpi_reduce_scatter_scratch_bytes(size_, full) : 0;
   }
+  std::int64_t packed_sum_scratch_bytes(const Buffer& full) const override {
+    return sums_by() == Transport::hier ? hier_packed_sum_scratch_bytes(map_, full) : Communicator::packed_sum_scratch_bytes(full);
+  }
   std::int64_t all_reduce_scratch_bytes(const Buffer& data) const override {
     const Transport transport = sums_by();
     if (transport == Transport::hier) return hier_all_reduce_scratch_bytes(map_, data);

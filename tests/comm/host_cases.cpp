@@ -3,18 +3,10 @@
 #include <numeric>
 #include <optional>
 
-#include "comm/host_map.h"
 #include "tests/comm/arrays.h"
 
 namespace zs::test {
 namespace {
-
-/// The hosts inside which sums are made first: for most transports each rank is one.
-HostMap summed_first(const World& world) {
-  std::vector<int> hosts = world.hosts();
-  if (transport_of(world) != Transport::hier || world.sums_in_rank_order()) std::iota(hosts.begin(), hosts.end(), 0);
-  return HostMap(hosts);
-}
 
 template <class Part>
 float sum_of(const HostMap& map, std::optional<float> start, const Part& part) {
@@ -44,7 +36,7 @@ void fold_order_of(const World& world, Communicator& comm, Stream& stream, std::
 
 /// Of one operation of `size` ranks on `hosts` hosts, whose largest buffer is `full` bytes: what all ranks together put into messages.
 struct Messages {
-  std::int64_t all_gather, reduce_scatter, all_reduce, broadcast, all_to_all;
+  std::int64_t all_gather, reduce_scatter, all_reduce, broadcast, all_to_all, packed_gather, packed_sum;
 };
 
 Messages expected_messages(const World& world, std::int64_t full) {
@@ -58,11 +50,25 @@ Messages expected_messages(const World& world, std::int64_t full) {
   }
   const std::int64_t others = (is_mpi ? size : map.hosts()) - 1;
   const std::int64_t sums = (world.sums_in_rank_order() ? size - 1 : others) * full;
-  // In rank order an all-reduce is the mpi transport's throughout.
-  return {others * full, sums, world.sums_in_rank_order() ? 2 * sums : sums + others * full, others * full, pairs * full / size};
+  const std::int64_t packed = packed_bytes(full / size_of(DType::f32) / size);
+  return {
+      .all_gather = others * full,
+      .reduce_scatter = sums,
+      .all_reduce = world.sums_in_rank_order() ? 2 * sums : sums + others * full,  // in rank order it is the mpi transport's throughout
+      .broadcast = others * full,
+      .all_to_all = pairs * full / size,
+      .packed_gather = others * size * packed,
+      .packed_sum = (is_hier && !world.sums_in_rank_order() ? others * size : pairs) * packed,
+  };
 }
 
 }  // namespace
+
+HostMap summed_first(const World& world) {
+  std::vector<int> hosts = world.hosts();
+  if (transport_of(world) != Transport::hier || world.sums_in_rank_order()) std::iota(hosts.begin(), hosts.end(), 0);
+  return HostMap(hosts);
+}
 
 void sums_are_folded_in_the_transports_order(World& world, Device& device) {
   const auto comm = world.communicator();
@@ -111,6 +117,8 @@ void messages_carry_what_they_must(World& world, Device& device) {
       total_of([&] { comm->all_reduce(stream, "unit", full.buffer(), ReduceOp::sum); }),
       total_of([&] { comm->broadcast(stream, "unit", full.buffer(), comm->size() - 1); }),
       total_of([&] { comm->all_to_all(stream, "unit", full.buffer(), other.buffer()); }),
+      total_of([&] { comm->all_gather(stream, "unit", own, full.buffer(), Wire::int8); }),
+      total_of([&] { comm->reduce_scatter(stream, "unit", full.buffer(), own, Fold::overwrite, Wire::int8); }),
   };
   const auto compare = [&](const char* what, std::int64_t a, std::int64_t b) {
     expect(a == b, "{} put {} bytes into messages, expected {}", what, a, b);
@@ -120,6 +128,8 @@ void messages_carry_what_they_must(World& world, Device& device) {
   compare("all_reduce", found.all_reduce, wanted.all_reduce);
   compare("broadcast", found.broadcast, wanted.broadcast);
   compare("all_to_all", found.all_to_all, wanted.all_to_all);
+  compare("packed all_gather", found.packed_gather, wanted.packed_gather);
+  compare("packed reduce_scatter", found.packed_sum, wanted.packed_sum);
 }
 
 void huge_buffers_arrive(World& world, Device& device) {

@@ -1,6 +1,8 @@
 #include <array>
+#include <span>
 #include <vector>
 
+#include "comm/host_map.h"
 #include "comm/wire.h"
 #include "tests/comm/arrays.h"
 #include "tests/comm/host_cases.h"
@@ -41,8 +43,35 @@ void gather_of(Communicator& comm, Stream& stream) {
   }
 }
 
+/// n elements that `rank` of `map` gets from the ranks of `host` together: added up one after the other, and through the wire where the
+/// host is another one.
+template <class T>
+std::vector<float> sum_of_host(const HostMap& map, int host, int rank, std::int64_t n) {
+  std::vector<float> sum(static_cast<std::size_t>(n));
+  const Buffer all{sum.data(), n, DType::f32, DeviceKind::cpu};
+  const std::span<const int> ranks = map.ranks_on(host);
+  const bool is_whole_host = map.hosts() < map.size(), is_own = is_whole_host && host == map.host_of(rank);
+  if (!is_whole_host) {  // each rank by itself, in its own dtype, this one's own part too
+    unpack_int8(all, packed<T>(ranks[0], rank * n, n).data());
+    return sum;
+  }
+  for (const int r : ranks) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto part = static_cast<float>(T(real(r, rank * n + i)));
+      float& element = sum[static_cast<std::size_t>(i)];
+      element = r == ranks[0] ? part : element + part;
+    }
+  }
+  if (is_own) return sum;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(packed_bytes(n)));
+  pack_int8(bytes.data(), all);
+  unpack_int8(all, bytes.data());
+  return sum;
+}
+
 template <class T, class Out>
-void sum_of(Communicator& comm, Stream& stream) {
+void sum_of(const World& world, Communicator& comm, Stream& stream) {
+  const HostMap map = summed_first(world);
   for (const std::int64_t n : kCounts) {
     Array<T> full(comm, n * comm.size());
     Array<Out> shard(comm, n), accumulator(comm, n);
@@ -54,17 +83,16 @@ void sum_of(Communicator& comm, Stream& stream) {
     comm.reduce_scatter(stream, "unit", full.buffer(), accumulator.buffer(), Fold::accumulate, Wire::int8);
     stream.synchronize();
     expect(sent == (comm.size() - 1) * packed_bytes(n), "{} bytes were counted for {} elements", sent, n);
-    // One after the other, each decoded to f32 by itself.
-    std::vector<float> sums, onto, part(static_cast<std::size_t>(n));
-    for (int r = 0; r < comm.size(); ++r) {
-      unpack_int8({part.data(), n, DType::f32, DeviceKind::cpu}, packed<T>(r, comm.rank() * n, n).data());
-      for (std::int64_t i = 0; i < n && comm.size() == 1; ++i) part[static_cast<std::size_t>(i)] = static_cast<float>(T(real(0, i)));
-      if (r == 0) sums = part;
-      for (std::int64_t i = 0; r == 0 && i < n; ++i) onto.push_back(static_cast<float>(Out(real(99, i))));
+    std::vector<float> sums, onto;
+    for (std::int64_t i = 0; i < n; ++i) onto.push_back(static_cast<float>(Out(real(99, i))));
+    for (int host = 0; host < map.hosts(); ++host) {
+      std::vector<float> part = sum_of_host<T>(map, host, comm.rank(), n);
       for (std::size_t i = 0; i < part.size(); ++i) {
-        if (r > 0) sums[i] += part[i];
+        if (comm.size() == 1) part[i] = static_cast<float>(T(real(0, static_cast<std::int64_t>(i))));  // nothing travels
         onto[i] += part[i];
+        if (host > 0) sums[i] += part[i];
       }
+      if (host == 0) sums = part;
     }
     shard.expect_is("packed sum", comm.rank(), [&](std::int64_t i) { return Out(sums[static_cast<std::size_t>(i)]); });
     accumulator.expect_is("packed sum onto an accumulator", comm.rank(),
@@ -80,11 +108,11 @@ void packed_gathers_are_decoded_alike(World& world, Device& device) {
   gather_of<BFloat16>(*comm, device.stream(StreamRole::unshard));
 }
 
-void packed_sums_are_folded_in_rank_order(World& world, Device& device) {
+void packed_sums_are_folded_in_the_transports_order(World& world, Device& device) {
   const auto comm = world.communicator();
-  sum_of<float, float>(*comm, device.stream(StreamRole::reduce));
-  sum_of<BFloat16, float>(*comm, device.stream(StreamRole::reduce));
-  sum_of<BFloat16, BFloat16>(*comm, device.stream(StreamRole::reduce));
+  sum_of<float, float>(world, *comm, device.stream(StreamRole::reduce));
+  sum_of<BFloat16, float>(world, *comm, device.stream(StreamRole::reduce));
+  sum_of<BFloat16, BFloat16>(world, *comm, device.stream(StreamRole::reduce));
 }
 
 }  // namespace zs::test
