@@ -30,6 +30,7 @@ const std::vector<Variant>& variants() {
 Config config_of(const StepOptions& step, const TrafficOptions& options, const Variant& variant) {
   Config config = step_config(step, static_cast<int>(options.ranks));
   config.shard.strategy = variant.strategy;
+  config.shard.zero_copy = "off";  // the formulas are for ranks of several hosts
   config.shard.group_size = variant.has_group ? options.group : 0;
   config.shard.reduce_every_micro_batch = variant.reduces_each;
   config.shard.reshard_after_forward = true;

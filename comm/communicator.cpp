@@ -276,4 +276,24 @@ void Communicator::barrier(Stream& stream, std::string_view unit) {
                  [this, ticket = ticket(tag)](ExecContext&) { perform(ticket, [&] { do_barrier(ticket.tag); }); });
 }
 
+void Communicator::publish(Stream& stream, std::string_view unit, Buffer shard, Buffer window) {
+  const std::int64_t before = rank() * shard.elems, after = before + shard.elems;
+  ZS_CHECK(window.elems == shard.elems * size() && window.dtype == shard.dtype, "{}: the window has {} elements of {}, the shard {} of {}",
+           where("publish", unit), window.elems, name_of(window.dtype), shard.elems, name_of(shard.dtype));
+  ZS_CHECK(window.slice(before, shard.elems).data == shard.data, "{}: the shard is not this rank's slice of the window",
+           where("publish", unit));
+  const OpTag tag = make_tag("publish", unit, "", shard);
+  traffic_.add(CommOp::barrier, 0);
+  OpInfo published = info("publish", unit, {shard}, {});
+  published.arrivals = {window.slice(0, before), window.slice(after, window.elems - after)};
+  stream.enqueue(std::move(published), [this, ticket = ticket(tag), shard](ExecContext&) {
+    perform(ticket, [&] { is_shadowed() ? shadow_publish(ticket, shard) : do_barrier(ticket.tag); });
+  });
+}
+
+Error Communicator::windows_disagree(int rank_a, std::int64_t bytes_a, int rank_b, std::int64_t bytes_b) {
+  return Error(ExitCode::ranks_disagree,
+               fmt::format("the ranks disagree: rank {} shares a window of {} bytes, rank {} one of {}", rank_a, bytes_a, rank_b, bytes_b));
+}
+
 }  // namespace zs

@@ -114,6 +114,16 @@ class Communicator {
     group_name_ = group;
   }
 
+  /// Collective, blocks the host: `bytes` of memory that every rank addresses, not initialised; null on every rank where the transport has
+  /// none. Lives until the last rank has let go of it, or its process has ended. Error(out_of_memory) on every rank, Error(ranks_disagree)
+  /// where they do not ask for the same.
+  virtual std::shared_ptr<void> shared_window(std::int64_t /*bytes*/) { return nullptr; }
+
+  /// A barrier after which this rank reads in `window` (size * n, of a shared window, the same on every rank) what the others have put in
+  /// their slices, and they what this rank has put in its own, `shard` (n). Nothing moves. When a rank may write its slice again the
+  /// caller has to know.
+  void publish(Stream& stream, std::string_view unit, Buffer shard, Buffer window);
+
   /// What this rank has sent so far, in all operations enqueued here.
   const CommTraffic& traffic() const { return traffic_; }
   /// What it has put into messages, as the transport moves it: nothing where ranks reach each other's memory. Without what is enqueued and
@@ -132,6 +142,8 @@ class Communicator {
     return part;
   }
 
+  /// Error(ranks_disagree): the two ranks ask for shared windows of different sizes.
+  static Error windows_disagree(int rank_a, std::int64_t bytes_a, int rank_b, std::int64_t bytes_b);
   /// Working memory that the two reductions ask of their stream; depends on the sizes only.
   virtual std::int64_t reduce_scatter_scratch_bytes(const Buffer& /*full*/) const { return 0; }
   virtual std::int64_t all_reduce_scratch_bytes(const Buffer& /*data*/) const { return 0; }
@@ -171,6 +183,7 @@ class Communicator {
   void shadow_broadcast(const Ticket& ticket, Buffer data, int root);
   void shadow_exchange(const Ticket& ticket, Buffer in, Buffer out, const std::function<void(Buffer in, Buffer out)>& exchange);
   PartTable agree_on_parts(const OpTag& tag, std::span<const std::int64_t> own, void* scratch);
+  void shadow_publish(const Ticket& ticket, Buffer shard);
   void enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard, Buffer full);
   void enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, Fold fold);
   std::string where(std::string_view op, std::string_view unit) const;

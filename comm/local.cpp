@@ -24,6 +24,8 @@ struct HostPost {
   int first = 0, second = 0;  // color and key of a split; code of an agreement
   std::string message;
   std::shared_ptr<LocalGroup> group;
+  std::shared_ptr<void> window;
+  std::int64_t window_bytes = 0;
 };
 
 /// Shared by its ranks' communicators. Streams meet at `ops`, host threads at `host`. All by rank, written by that rank only.
@@ -59,6 +61,7 @@ class LocalCommunicator final : public DirectCommunicator {
   const char* transport() const override { return "local"; }
   Allocator& arena() override { return *group_->world->arena; }
   std::unique_ptr<Communicator> split(int color, int key) override;
+  std::shared_ptr<void> shared_window(std::int64_t bytes) override;
 
  private:
   friend class LocalWorld;
@@ -73,7 +76,7 @@ std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
   const HostWait wait(watchdog(), "split");
   std::vector<std::pair<int, int>> members;  // (key, rank) of this rank's color
   {
-    Visit visit(host_, who("split"), host_post(rank()), HostPost{color, key, {}, {}});
+    Visit visit(host_, who("split"), host_post(rank()), HostPost{color, key, {}, {}, {}});
     for (int r = 0; r < size(); ++r) {
       if (host_post(r).first == color) members.emplace_back(host_post(r).second, r);
     }
@@ -92,6 +95,28 @@ std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
   }
   host_post(rank()).group.reset();
   return watched_like_this(std::make_unique<LocalCommunicator>(std::move(group), static_cast<int>(self - members.begin())), color);
+}
+
+/// One allocation for all; whoever holds it last gives it back.
+std::shared_ptr<void> LocalCommunicator::shared_window(std::int64_t bytes) {
+  const HostWait wait(watchdog(), "shared window");
+  HostPost made;
+  made.window_bytes = bytes;
+  if (rank() == 0) {
+    made.window = {arena().allocate(bytes), [world = group_->world, bytes](void* address) { world->arena->deallocate(address, bytes); }};
+  }
+  std::shared_ptr<void> window;
+  {
+    Visit visit(host_, who("shared_window"), host_post(rank()), std::move(made));
+    for (int r = 1; r < size(); ++r) {
+      if (host_post(r).window_bytes != host_post(0).window_bytes)
+        throw windows_disagree(0, host_post(0).window_bytes, r, host_post(r).window_bytes);
+    }
+    window = host_post(0).window;
+    visit.finish();
+  }
+  host_post(rank()).window.reset();
+  return window;
 }
 
 class LocalWorld final : public World {
@@ -115,7 +140,7 @@ class LocalWorld final : public World {
   Agreement agree(int code, const std::string& message) override {
     const HostWait wait(&watchdog_, "agreement of all ranks");
     Agreement result;
-    Visit visit(root_.host_, root_.who("agree"), root_.host_post(rank()), HostPost{code, 0, message.substr(0, 1000), {}});
+    Visit visit(root_.host_, root_.who("agree"), root_.host_post(rank()), HostPost{code, 0, message.substr(0, 1000), {}, {}});
     for (int r = 0; r < size() && result.code == 0; ++r) {
       const HostPost& post = root_.host_post(r);
       if (post.first != 0) result = {post.first, post.message, r};

@@ -29,6 +29,10 @@ class IdleCommunicator final : public Communicator {
     ZS_CHECK(color == 0 && key == rank_, "split({}, {}) on rank {}: this communicator can only be duplicated", color, key, rank_);
     return std::make_unique<IdleCommunicator>(*this);
   }
+  std::shared_ptr<void> shared_window(std::int64_t bytes) override {
+    if (sums_by() != Transport::local && sums_by() != Transport::shm) return nullptr;
+    return {kind_.arena->allocate(bytes), [arena = kind_.arena, bytes](void* address) { arena->deallocate(address, bytes); }};
+  }
   IdleCommunicator(const IdleCommunicator& other) : rank_(other.rank_), size_(other.size_), kind_(other.kind_), map_(other.map_) {}
 
  private:
@@ -128,14 +132,18 @@ class NullWorld final : public World {
  private:
   std::unique_ptr<World> owned_;
   World& real_;
-  IdleCommunicator::Kind kind_{"null", {}, make_cpu_allocator()};
+  IdleCommunicator::Kind kind_{"null", {Transport::null}, make_cpu_allocator()};
 };
 
 }  // namespace
 
 Transport transport_of(const World& world) {
   const std::string name = world.transport();
-  return name == "mpi" ? Transport::mpi : name == "shm" ? Transport::shm : name == "hier" ? Transport::hier : Transport::local;
+  for (const auto& [known, transport] :
+       {std::pair("mpi", Transport::mpi), {"shm", Transport::shm}, {"hier", Transport::hier}, {"null", Transport::null}}) {
+    if (name == known) return transport;
+  }
+  return Transport::local;
 }
 
 std::string describe_transport(const World& world) {

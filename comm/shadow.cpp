@@ -150,6 +150,14 @@ void Communicator::shadow_exchange(const Ticket& ticket, Buffer in, Buffer out, 
   shadow.finish();
 }
 
+/// The window is everybody's: all that can be watched there is this rank's own slice.
+void Communicator::shadow_publish(const Ticket& ticket, Buffer shard) {
+  Shadow shadow = make_shadow(ticket);
+  shadow.input(shard);
+  do_barrier(ticket.tag);
+  shadow.finish();
+}
+
 Shadow Communicator::make_shadow(const Ticket& ticket) const {
   return {ticket.tag.text(), watchdog_->shadow_ms(), ticket.sequence ^ group_name_.name << 8 ^ static_cast<std::uint64_t>(rank())};
 }

@@ -1,6 +1,7 @@
 #include "comm/shm_communicator.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace zs {
 
@@ -59,6 +60,31 @@ std::unique_ptr<ShmCommunicator> ShmCommunicator::split_off(int color, int key) 
   }
   const auto self = std::find(order.begin(), order.end(), std::pair(std::int64_t{key}, rank()));
   return std::make_unique<ShmCommunicator>(memory_, std::move(members), static_cast<int>(self - order.begin()), options_);
+}
+
+/// Of the first rank's memory, which all have mapped.
+std::shared_ptr<void> ShmCommunicator::shared_window(std::int64_t bytes) {
+  const HostWait wait(watchdog(), "shared window");
+  ShmSeat::Window own{.bytes = bytes};
+  std::optional<Error> refused;
+  if (rank() == 0) try {
+      own.offset = memory_->make_window(bytes, size());
+    } catch (const Error& error) {
+      refused = error;
+    }
+  Visit visit(host_, who("shared_window"), seat(rank()).window, own);
+  visit.check_alive();
+  const std::int64_t offset = seat(0).window.offset;
+  for (int r = 1; r < size(); ++r) {
+    if (seat(r).window.bytes != seat(0).window.bytes) throw windows_disagree(0, seat(0).window.bytes, r, seat(r).window.bytes);
+  }
+  visit.finish();
+  if (refused) throw *refused;
+  if (offset == ShmSeat::Window::kNone)
+    throw Error(ExitCode::out_of_memory, fmt::format("another rank of this host has no {} bytes of shared memory", bytes));
+  const int owner = members_[0].host_rank;
+  return {memory_->memory_of(owner).at(offset),
+          [memory = memory_, owner, offset, bytes](void*) { memory->leave_window(owner, offset, bytes); }};
 }
 
 }  // namespace zs

@@ -185,6 +185,50 @@ void ShmMemory::give_back_range(std::int64_t offset, std::int64_t bytes) {
   }
 }
 
+namespace {
+
+/// Behind a window: how many ranks are there.
+constexpr std::int64_t kUsersBytes = 64;
+
+std::int64_t users_offset(std::int64_t bytes) { return (bytes + kUsersBytes - 1) / kUsersBytes * kUsersBytes; }
+
+}  // namespace
+
+std::atomic<std::int64_t>& ShmMemory::window_users(int owner, std::int64_t offset, std::int64_t bytes) const {
+  return *reinterpret_cast<std::atomic<std::int64_t>*>(memory_of(owner).at(offset + users_offset(bytes)));
+}
+
+std::int64_t ShmMemory::make_window(std::int64_t bytes, int users) {
+  give_back_left_windows();
+  auto* const begin = static_cast<std::byte*>(allocate(users_offset(bytes) + kUsersBytes));
+  const auto offset = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(begin) - memory_of(rank_).base);
+  new (&window_users(rank_, offset, bytes)) std::atomic<std::int64_t>(users);
+  return offset;
+}
+
+void ShmMemory::leave_window(int owner, std::int64_t offset, std::int64_t bytes) noexcept {
+  window_users(owner, offset, bytes).fetch_sub(1);
+  if (owner != rank_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    left_windows_.emplace_back(offset, bytes);
+  }
+  give_back_left_windows();
+}
+
+void ShmMemory::give_back_left_windows() noexcept {
+  std::vector<std::pair<std::int64_t, std::int64_t>> all, empty;
+  {
+    const std::lock_guard lock(mutex_);
+    all.swap(left_windows_);
+    for (const auto& [offset, bytes] : all) {
+      auto& list = window_users(rank_, offset, bytes).load() == 0 ? empty : left_windows_;
+      list.emplace_back(offset, bytes);
+    }
+  }
+  for (const auto& [offset, bytes] : empty) deallocate(memory_of(rank_).at(offset), users_offset(bytes) + kUsersBytes);
+}
+
 Poison& ShmMemory::poison() const { return head(0).poison; }
 
 ShmSeat& ShmMemory::seat(int rank, std::int64_t number) const {

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/direct.h"
@@ -27,6 +29,11 @@ struct alignas(64) ShmSeat {
     std::int64_t color = 0, key = 0, seat = 0;
     std::uint64_t ops_base = 0, host_base = 0;
   } split;
+  /// Of a shared window: where it begins in the first rank's memory, or kNone; how long each rank wants it.
+  struct Window {
+    static constexpr std::int64_t kNone = -1;
+    std::int64_t offset = kNone, bytes = 0;
+  } window;
 };
 
 /// Memory of this rank that the other ranks of the host have mapped too, and theirs: an anonymous file (memfd) a rank, as many addresses
@@ -50,6 +57,12 @@ class ShmMemory final : public Allocator {
   DeviceKind device() const override { return DeviceKind::cpu; }
   void* allocate(std::int64_t bytes) override;
   void deallocate(void* address, std::int64_t bytes) noexcept override;
+
+  /// Memory of this rank for `users` ranks, this one among them: its offset. Goes back when all of them have left it, if this one does so
+  /// last or makes another window later; else when the process ends.
+  std::int64_t make_window(std::int64_t bytes, int users);
+  /// This rank is done with a window of `owner`'s.
+  void leave_window(int owner, std::int64_t offset, std::int64_t bytes) noexcept;
 
   int rank() const { return rank_; }
   int ranks() const { return static_cast<int>(peers_.size()); }
@@ -79,6 +92,8 @@ class ShmMemory final : public Allocator {
   Head& head(int rank) const { return *reinterpret_cast<Head*>(memory_of(rank).at(0)); }
   std::int64_t take_range(std::int64_t bytes);
   void give_back_range(std::int64_t offset, std::int64_t bytes);
+  std::atomic<std::int64_t>& window_users(int owner, std::int64_t offset, std::int64_t bytes) const;
+  void give_back_left_windows() noexcept;
 
   int rank_;
   Descriptor file_;
@@ -86,6 +101,7 @@ class ShmMemory final : public Allocator {
   std::mutex mutex_;                           // of what follows
   std::map<std::int64_t, std::int64_t> free_;  // bytes by offset
   std::vector<std::int64_t> free_seats_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> left_windows_;  // of this rank: offset and bytes, while others are still there
   std::int64_t next_seat_ = 0, allocated_bytes_ = 0;
 };
 

@@ -81,7 +81,7 @@ std::unique_ptr<World> make_process_world(const WorldOptions& options, std::stri
 void run_local_world(int ranks, const WorldOptions& options, const std::function<void(World&)>& body);
 
 /// What moves the bytes between ranks.
-enum class Transport : std::uint8_t { local, mpi, shm, hier };
+enum class Transport : std::uint8_t { local, mpi, shm, hier, null };
 /// For people: "hier (shm inside 2 hosts, mpi across)", else the name alone.
 std::string describe_transport(const World& world);
 /// What `World::transport()` says; local where that is a world without peers.
@@ -103,7 +103,8 @@ Wiring wiring_of(const World& world);
 std::unique_ptr<World> make_meta_world(int rank, int size, Wiring stands_for = {});
 
 /// The ranks of `real`, which must outlive it, whose collectives move nothing and wait for nobody, so that what they write keeps what it
-/// held: for finding out what a step takes without communication. Like the meta world's, its communicators can only be duplicated.
+/// held: for finding out what a step takes without communication. Like the meta world's, its communicators can only be duplicated. It
+/// has no windows.
 std::unique_ptr<World> make_null_world(World& real);
 std::unique_ptr<World> make_null_world(std::unique_ptr<World> real);
 

@@ -50,6 +50,7 @@ struct Config {
     std::int64_t min_shard_bytes = 0;
     std::string compress_gather = "none", compress_reduce = "none";
     std::vector<std::string> dims;  ///< "PATTERN=DIM"
+    std::string zero_copy = "auto";
     bool operator==(const Shard&) const = default;
   };
   struct Precision {

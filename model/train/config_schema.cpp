@@ -127,6 +127,9 @@ constexpr std::array kKeys = {
         "shard.dims", [](Config& c) -> ConfigSlot { return &c.shard.dims; }, any, "", "the first dim of each parameter",
         "`\"PATTERN=DIM\"`: on which dim parameters are sharded, negative from the last; `*` in a pattern matches any part of a name, the "
         "first pattern that matches counts. `per_parameter` only."},
+    ConfigKey{"shard.zero_copy", [](Config& c) -> ConfigSlot { return &c.shard.zero_copy; }, any, "auto|off", "",
+              "`auto`: where the ranks of a host can share memory, and the layout and the strategy allow it, units are read where their "
+              "shards lie, without a copy. `off`: every rank gathers a copy of its own. The results are the same bits."},
 
     ConfigKey{"precision.param", [](Config& c) -> ConfigSlot { return &c.precision.param; }, any, "f32|bf16", "",
               "Parameters and activations; the master weights are always f32."},

@@ -34,6 +34,18 @@ std::string describe_units(const TrainPlan& plan, DType param) {
   return text + fmt::format("{:<14}{:>8}{:>14}\n", "all", "", elements);
 }
 
+/// Which units are read where their shards lie.
+std::string describe_zero_copy(const TrainPlan& plan) {
+  std::vector<std::string> names;
+  for (const TrainPlan::Unit& unit : plan.units) {
+    if (unit.is_zero_copy) names.push_back(unit.name);
+  }
+  if (names.empty()) return "zero-copy: no unit\n";
+  std::string which = "all units";
+  if (names.size() < plan.units.size()) which = fmt::format("{}", fmt::join(names, ", "));
+  return fmt::format("zero-copy: {}, {} of shards on this rank where the others read them\n", which, format_bytes(plan.shared_bytes));
+}
+
 /// Where parameters are cut one by one: each with its dim, and what the first rank has of it, which is the most.
 std::string describe_parameters(const TrainPlan& plan) {
   std::string text = fmt::format("\nevery parameter\n  {:<40}{:>20}{:>8}{:>16}\n", "name", "shape", "dim", "elements a rank");
@@ -182,14 +194,15 @@ TrainPlan make_plan(const Config& config, const PlanOptions& options) {
   run.rest();
   plan.peak_bytes = run.device().memory().peak_bytes();
   plan.reserved_bytes = run.device().memory().reserved_bytes();
+  plan.shared_bytes = run.device().memory().adopted_bytes();
   for (const FlatParameter& unit : run.runtime().executor().units()) {
-    plan.units.push_back({unit.name, unit.layout});
+    plan.units.push_back({unit.name, unit.layout, unit.is_zero_copy()});
   }
   return plan;
 }
 
 std::unique_ptr<Device> TrainPlan::create_device(DeviceOptions options) const {
-  options.slab_bytes = reserved_bytes;
+  options.slab_bytes = reserved_bytes - shared_bytes;
   auto device = Device::create(DeviceKind::cpu, options);
   device->scratch().reserve(*device, scratch_bytes);
   return device;
@@ -207,6 +220,7 @@ std::string describe(const TrainPlan& plan, const Config& config, int ranks, boo
                                  format_number(ranks, "rank"), micro_batches, micro_batches == 1 ? "" : "es", config.train.micro_batch,
                                  config.train.sequence, config.precision.param, config.shard.prefetch);
   text += describe_units(plan, param);
+  text += describe_zero_copy(plan);
   if (is_full && config.shard.layout == "per_parameter") text += describe_parameters(plan);
   text += describe_memory(plan, is_full);
   text += fmt::format("\nschedule of the last micro-batch of a step\n{}", describe_schedule(plan));

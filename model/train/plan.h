@@ -18,6 +18,7 @@ struct TrainPlan {
   struct Unit {
     std::string name;
     std::shared_ptr<const UnitLayout> layout;  ///< over the ranks that share one set of masters
+    bool is_zero_copy = false;
   };
   std::vector<Unit> units;
   std::vector<Action> micro_batch;  ///< the actions of the last micro-batch of a steady step
@@ -25,7 +26,8 @@ struct TrainPlan {
   std::int64_t persistent_bytes = 0;            ///< counted on this rank between steps
   std::int64_t step_peak_bytes = 0;             ///< counted within a step: what metrics call peak_bytes
   std::int64_t peak_bytes = 0;                  ///< the largest of a step's, a validation's and the end's (weights saved, text sampled)
-  std::int64_t reserved_bytes = 0;              ///< taken from the system for it, at once, as a device's slab
+  std::int64_t reserved_bytes = 0;              ///< taken from the system for it, at once: a device's slab, and its part of shared memory
+  std::int64_t shared_bytes = 0;                ///< of those, in memory that the ranks of a host share
   std::map<std::string, std::int64_t> at_peak;  ///< live bytes by kind when a step is at its peak
   std::vector<PlannedBuffer> buffers;           ///< of the second step; moments are indices into `trace`
   std::vector<TraceEntry> trace;                ///< of the second step

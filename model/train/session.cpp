@@ -73,7 +73,8 @@ ShardOptions shard_options(const Config& config) {
           .layout = {.layout = config.shard.layout == "flat" ? Layout::flat : Layout::per_parameter,
                      .min_shard_bytes = config.shard.min_shard_bytes,
                      .dim = choose_dim(config.shard.dims)},
-          .seed = static_cast<std::uint64_t>(config.train.seed)};
+          .seed = static_cast<std::uint64_t>(config.train.seed),
+          .zero_copy = config.shard.zero_copy == "auto"};
 }
 
 Session::Session(Device& device, World& world, const Config& config)

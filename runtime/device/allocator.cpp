@@ -56,6 +56,11 @@ void MemoryCounter::allocated(std::int64_t bytes) {
   if (bytes > 0) ++allocation_calls_;
 }
 
+void MemoryCounter::adopted(std::int64_t bytes) {
+  reserved_ += bytes;
+  adopted_ += bytes;
+}
+
 void MemoryCounter::reset_peak() {
   peak_ = live_;
   at_peak_ = by_label_;
@@ -69,6 +74,7 @@ Memory& Memory::operator=(Memory&& other) noexcept {
   bytes_ = std::exchange(other.bytes_, 0);
   block_bytes_ = std::exchange(other.block_bytes_, 0);
   stream_ = std::exchange(other.stream_, nullptr);
+  is_adopted_ = std::exchange(other.is_adopted_, false);
   label_ = std::move(other.label_);
   return *this;
 }
@@ -139,6 +145,20 @@ Memory Pool::acquire(std::int64_t bytes, Stream& stream, std::string label) {
   return memory;
 }
 
+Memory Pool::adopt(void* address, std::int64_t bytes, Stream& stream, std::string label) {
+  Memory memory;
+  memory.address_ = address;
+  memory.bytes_ = bytes;
+  memory.block_bytes_ = rounded(bytes);
+  memory.stream_ = &stream;
+  memory.is_adopted_ = true;
+  memory.label_ = std::move(label);
+  memory.pool_ = this;
+  counter_.adopted(memory.block_bytes_);
+  counter_.acquired(memory.label_, block_buffer(memory), stream);
+  return memory;
+}
+
 Pool::FreeBlock Pool::take_block(std::int64_t block_bytes) {
   if (auto& blocks = free_[block_bytes]; !blocks.empty()) {
     FreeBlock block = std::move(blocks.back());
@@ -174,12 +194,13 @@ void Pool::count_allocation(std::int64_t bytes) {
 void Pool::give_back(Memory& memory, Stream& last_user, Event last_use) {
   if (memory.block_bytes_ == 0) return;
   const Buffer block = block_buffer(memory);
-  if (poison_) {
+  if (poison_ && !memory.is_adopted_) {
     last_user.enqueue({"poison", {}, {block}},
                       [block](ExecContext&) { std::memset(block.data, kPoison, static_cast<std::size_t>(block.bytes())); });
-    last_user.record(last_use);
   }
+  if (poison_) last_user.record(last_use);
   counter_.released(memory.label_, block, last_user, last_use);
+  if (memory.is_adopted_) return counter_.adopted(-memory.block_bytes_);
   if (slab_ && slab_->contains(memory.address_)) return slab_->give_back(memory.address_, memory.block_bytes_, last_user, last_use);
   free_[memory.block_bytes_].push_back({memory.address_, &last_user, std::move(last_use)});
 }

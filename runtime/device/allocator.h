@@ -46,6 +46,8 @@ class MemoryCounter {
   void released(const std::string& label, const Buffer& block, const Stream& stream, const Event& last_use);
   /// A pool's allocation (bytes > 0) or deallocation (bytes < 0).
   void allocated(std::int64_t bytes);
+  /// What a pool counts of memory that somebody else has allocated (bytes > 0), or no longer does.
+  void adopted(std::int64_t bytes);
 
   /// Whose memory is acquired from now on: a unit's name, or nothing. Only noted in the trace. Returns the previous owner.
   std::string set_owner(std::string owner) { return std::exchange(owner_, std::move(owner)); }
@@ -61,13 +63,15 @@ class MemoryCounter {
   std::uint64_t layout() const { return layout_; }
   /// Taken from the allocators and not given back, in use or cached: what the process really holds for the counted bytes.
   std::int64_t reserved_bytes() const { return reserved_; }
+  /// Of those, what somebody else has allocated: this rank's part of memory that ranks share.
+  std::int64_t adopted_bytes() const { return adopted_; }
   /// How often a pool had to ask its allocator.
   std::int64_t allocation_calls() const { return allocation_calls_; }
 
  private:
   Trace* trace_;
   std::string owner_;
-  std::int64_t live_ = 0, peak_ = 0, reserved_ = 0, allocation_calls_ = 0;
+  std::int64_t live_ = 0, peak_ = 0, reserved_ = 0, adopted_ = 0, allocation_calls_ = 0;
   std::uint64_t layout_ = 0;
   std::map<std::string, std::int64_t> by_label_, at_peak_;
 };
@@ -114,6 +118,7 @@ class Memory {
   void* address_ = nullptr;
   std::int64_t bytes_ = 0, block_bytes_ = 0;
   Stream* stream_ = nullptr;
+  bool is_adopted_ = false;
   std::string label_;
 };
 
@@ -137,6 +142,9 @@ class Pool {
 
   /// `bytes` >= 0; zero bytes give an empty (but valid, non-null) block.
   Memory acquire(std::int64_t bytes, Stream& stream, std::string label);
+  /// The same of memory that somebody else has allocated, and keeps until it was released and the streams have finished with it: it is
+  /// counted, but never handed out again or poisoned.
+  Memory adopt(void* address, std::int64_t bytes, Stream& stream, std::string label);
   /// What `bytes` are counted as.
   static std::int64_t rounded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
   /// Bytes taken from the allocator so far, in use or cached.

@@ -19,6 +19,7 @@ class CpuDevice final : public Device {
   Scratch& scratch() override { return state_->scratch; }
   std::uint64_t completed() const override;
   std::string activity() const override { return state_->group.activity(); }
+  void keep(std::vector<std::shared_ptr<void>> memory) override { state_->kept.push_back(std::move(memory)); }
 
  private:
   /// All that a stream's thread may touch. Destroyed only after the threads have ended.
@@ -28,6 +29,7 @@ class CpuDevice final : public Device {
     State(const State&) = delete;
     State& operator=(const State&) = delete;
 
+    std::vector<std::vector<std::shared_ptr<void>>> kept;
     std::unique_ptr<Allocator> ordinary = make_cpu_allocator();
     Allocator& allocator;
     Pool pool;

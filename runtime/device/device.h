@@ -42,6 +42,8 @@ class Device {
   Trace& trace() { return trace_; }
   /// Opt-in times of the work, see Profile.
   virtual Profile& profile() = 0;
+  /// Memory that work may still touch and that nobody else looks after any more: kept for as long as the device's own.
+  virtual void keep(std::vector<std::shared_ptr<void>> memory) = 0;
   const DeviceOptions& options() const { return options_; }
   /// What the streams have done so far, in a number that only grows, and what those that are not idle do. Any thread.
   virtual std::uint64_t completed() const { return 0; }

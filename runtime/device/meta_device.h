@@ -41,6 +41,7 @@ class MetaDevice final : public Device {
   Pool& pool() override { return pool_; }
   Profile& profile() override { return profile_; }
   Scratch& scratch() override { return scratch_; }
+  void keep(std::vector<std::shared_ptr<void>>) override {}  // nothing is left to touch it
   std::int64_t next_record_id() { return next_record_id_++; }
 
  private:

@@ -101,6 +101,7 @@ class Verifier {
     Conflicts conflicts;
     for (const Buffer& buffer : entry.op.reads) use(buffer, access, stream, false, conflicts);
     for (const Buffer& buffer : entry.op.writes) use(buffer, access, stream, true, conflicts);
+    for (const Buffer& buffer : entry.op.arrivals) use(buffer, access, stream, true, conflicts);
     clock[stream] = access.time;
     for (const auto& [earlier, range] : conflicts) report(earlier, index, range);
   }

@@ -37,6 +37,8 @@ struct OpInfo {
   std::vector<Buffer> reads = {};
   std::vector<Buffer> writes = {};
   std::int64_t scratch_bytes = 0;  ///< the most that it asks of ExecContext::scratch; what it holds there does not outlast it
+  /// What others than this device's streams have written by the time it is done: to the verifier a write, though it writes nothing itself.
+  std::vector<Buffer> arrivals = {};
 };
 
 /// What work sees while it runs. Lives as long as its stream and is used by that stream's thread only.

@@ -326,6 +326,7 @@ std::string save(const TrainingState& state, const std::string& root, const Chec
 }
 
 CheckpointInfo load(const TrainingState& state, const std::string& folder) {
+  state.executor.wait_readers();
   state.executor.context().device().synchronize();
   CheckpointInfo info;
   together(state.world, [&] {

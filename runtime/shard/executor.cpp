@@ -8,10 +8,11 @@
 
 namespace zs {
 
-Executor::Executor(Context& context, World& world, const ShardScheme& scheme, LayoutOptions layout)
+Executor::Executor(Context& context, World& world, const ShardScheme& scheme, LayoutOptions layout, bool zero_copy)
     : context_(context),
       scheme_(scheme),
       layout_(std::move(layout)),
+      zero_copy_(zero_copy),
       groups_(world, scheme, layout_.min_shard_bytes > 0),
       comm_pool_(groups_.compute->prefers_arena() && &groups_.compute->arena() != &context.device().allocator()
                      ? arena_.emplace(groups_.compute->arena(), context.device().memory(), context.device().options().perturb_seed != 0)
@@ -27,6 +28,7 @@ Executor::~Executor() {
     context_.device().synchronize();
   } catch (const std::exception& error) {
     fmt::print(stderr, "zshard: rank {}: work that nobody waited for failed: {}\n", rank(), error.what());
+    context_.device().keep(std::move(windows_));
   }
 }
 
@@ -37,16 +39,33 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
                      slice.index, precision);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   const std::int64_t bytes = unit.layout->held_elems() * size_of(DType::f32);
-  unit.master = comm_pool_.acquire(bytes, compute, "master");
+  unit.master = acquire_shard(unit, DType::f32, "master");
   unit.grad = comm_pool_.acquire(bytes, compute, "grad_shard");
   initialise(unit, seed);
   if (precision.param == DType::bf16) {
-    unit.narrow = comm_pool_.acquire(unit.layout->held_elems() * size_of(DType::bf16), compute, "param_shard");
+    unit.narrow = acquire_shard(unit, DType::bf16, "param_shard");
     narrow_master(unit);
   }
   bind_whole(unit);
   masters_updated();
   units_.push_back(std::move(unit));
+}
+
+/// What the other ranks gather lies beside theirs, where the ranks can share memory and gather nothing else.
+Memory Executor::acquire_shard(FlatParameter& unit, DType dtype, const char* label) {
+  const UnitLayout& layout = *unit.layout;
+  const std::int64_t bytes = layout.held_elems() * size_of(dtype);
+  const bool is_gathered_as_one =
+      !unit.is_never_gathered() && !layout.is_interleaved() && layout.whole_elems() == 0 && groups_.kept.empty();
+  if (zero_copy_ && dtype == unit.precision.param && unit.precision.gather_wire == Wire::exact && is_gathered_as_one) {
+    if (auto window = groups_.gather->shared_window(bytes * layout.ranks())) {
+      unit.shared = {window.get(), layout.gathered_elems(), dtype, comm_pool_.device()};
+      windows_.push_back(std::move(window));
+      const Buffer own = unit.shared.slice(groups_.gather->rank() * layout.held_elems(), layout.held_elems());
+      return comm_pool_.adopt(own.data, bytes, context_.stream(), label);
+    }
+  }
+  return comm_pool_.acquire(bytes, context_.stream(), label);
 }
 
 void Executor::bind_whole(const FlatParameter& unit) {
@@ -72,11 +91,14 @@ void Executor::set_gathered(FlatParameter& unit, DType dtype) {
 void Executor::set_full_precision(int unit_index, bool is_full) {
   FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
   set_gathered(unit, is_full ? DType::f32 : unit.precision.param);
+  unit.is_for_writing = is_full;
 }
 
 void Executor::write_back(int unit_index) {
   FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
   ZS_CHECK(unit.gathered_dtype == DType::f32, "unit {} is written back from {}", unit.name, name_of(unit.gathered_dtype));
+  if (unit.is_zero_copy()) wait_readers();
+  unit.is_published = false;
   if (!unit.is_never_gathered()) {
     copy_own_shard(context_, unit, Unsharder::full_buffer(unit), unit.master_buffer().slice(0, unit.layout->gathered_shard_elems()));
   }
@@ -171,10 +193,25 @@ void Executor::wait_reductions() {
 
 void Executor::masters_updated() {
   for (const FlatParameter& unit : units_) {
-    ZS_CHECK(!unit.full && !unit.kept, "the weights of unit {} are updated while it is unsharded: end the step's last micro-batch first",
-             unit.name);
+    ZS_CHECK(!unit.full && !unit.kept && !unit.is_open,
+             "the weights of unit {} are updated while it is unsharded: end the step's last micro-batch first", unit.name);
   }
+  for (FlatParameter& unit : units_) unit.is_published = false;
   unsharder_.masters_updated();
+}
+
+void Executor::forget_published() {
+  if (!has_zero_copy()) return;
+  for (FlatParameter& unit : units_) unit.is_published = false;
+  unsharder_.masters_updated();
+}
+
+bool Executor::has_zero_copy() const {
+  return std::any_of(units_.begin(), units_.end(), [](const FlatParameter& unit) { return unit.is_zero_copy(); });
+}
+
+void Executor::wait_readers() {
+  if (has_zero_copy()) norm_comm().barrier(context_.stream(), "readers");
 }
 
 void Executor::clear_gradients() {
@@ -191,9 +228,9 @@ void Executor::abandon_gradients() {
 
 void Executor::read_full(int unit_index, const UseParameter& use) {
   FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
-  const Memory memory = unsharder_.gather_masters(unit);
+  Memory memory;
+  const Buffer full = unsharder_.gather_masters(unit, memory);
   context_.device().stream(StreamRole::unshard).synchronize();
-  const Buffer full = memory.buffer(DType::f32, unit.layout->gathered_elems());
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const FlatView& view = unit.layout->views()[i];
     const Buffer values = view.is_whole ? unit.whole_view(unit.master_buffer(), view) : full.slice(view.offset, view.numel);

@@ -19,7 +19,8 @@ namespace zs {
 class Executor {
  public:
   /// Collective: makes the scheme's groups. Error(config) where the options of the layout do not go together.
-  Executor(Context& context, World& world, const ShardScheme& scheme, LayoutOptions layout = {});
+  /// `zero_copy`: units whose shards the ranks can share in memory are unsharded without a copy.
+  Executor(Context& context, World& world, const ShardScheme& scheme, LayoutOptions layout = {}, bool zero_copy = true);
   /// Waits for the streams: their work uses the arena.
   ~Executor();
   Executor(const Executor&) = delete;
@@ -43,11 +44,18 @@ class Executor {
   /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait for it. Not within a
   /// step: what is unsharded, or kept for a gather, would be old.
   void masters_updated();
+  /// Compute waits until no rank reads this rank's shards any more. Before they are written otherwise than by AdamW or right after a
+  /// step's last micro-batch, whose own communication on compute says the same, or by `write_back`. Collective; nothing where no unit is
+  /// zero-copy.
+  void wait_readers();
+  /// Shards in shared memory count as not yet written, as of what compute was given so far: after an error the operation that said
+  /// otherwise may have been skipped.
+  void forget_published();
   /// The host filled the master shards while the device was idle: their narrow copies follow, and the next gathers wait for those.
   void masters_loaded();
-  /// Whether the unit, which is sharded, is gathered in f32 whatever its precision.
+  /// Whether the unit, which is sharded, is gathered in f32 whatever its precision, and to be written to: never a view.
   void set_full_precision(int unit, bool is_full);
-  /// Of an unsharded unit in full precision: what compute has of it becomes the master weights.
+  /// Of an unsharded unit in full precision: what compute has of it becomes the master weights, once nobody reads them any more.
   void write_back(int unit);
   /// Collective: whether somebody has written into an unsharded unit. See WriteCheck.
   void check_written(int unit);
@@ -83,6 +91,8 @@ class Executor {
 
  private:
   void initialise(FlatParameter& unit, std::uint64_t seed);
+  Memory acquire_shard(FlatParameter& unit, DType dtype, const char* label);
+  bool has_zero_copy() const;
   void narrow_master(FlatParameter& unit);
   static void bind_whole(const FlatParameter& unit);
   static void set_gathered(FlatParameter& unit, DType dtype);
@@ -92,9 +102,11 @@ class Executor {
   Context& context_;
   ShardScheme scheme_;
   LayoutOptions layout_;
+  bool zero_copy_;
   ShardGroups groups_;
-  std::optional<Pool> arena_;  // where the transport prefers its own memory
-  Pool& comm_pool_;            // everything that is communicated
+  std::vector<std::shared_ptr<void>> windows_;  // of zero-copy units
+  std::optional<Pool> arena_;                   // where the transport prefers its own memory
+  Pool& comm_pool_;                             // everything that is communicated
   Unsharder unsharder_;
   GradReducer reducer_;
   std::vector<FlatParameter> units_;

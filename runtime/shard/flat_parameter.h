@@ -13,7 +13,8 @@ namespace zs {
 
 /// One unit's parameters: their layout, their persistent shards and their transient buffers. `master` (f32 weights), `grad`
 /// (f32, reduced) and, where parameters run in bf16, `narrow` (their bf16 copy, written by the optimizer) have
-/// layout->held_elems() elements each: slice `slice` of layout->ranks(), and whole parameters behind it.
+/// layout->held_elems() elements each: slice `slice` of layout->ranks(), and whole parameters behind it. Of a zero-copy unit other ranks
+/// read this rank's shard (the one in the runtime dtype): it is written only behind what Executor::wait_readers does.
 struct FlatParameter {
   FlatParameter(std::string unit_name, std::vector<Parameter*> members, std::shared_ptr<const UnitLayout> unit_layout, int master_slice,
                 const Precision& unit_precision)
@@ -37,6 +38,11 @@ struct FlatParameter {
   bool grad_is_written = false;  // in this step
   bool grad_is_divided = false;  // as far as it is divided after the sum
 
+  Buffer shared;                // zero-copy: every rank's shard in the runtime dtype, in memory that they share; else empty
+  bool is_published = false;    // since the last update: the others' shards there are written
+  bool is_open = false;         // a view of them is unsharded, or on its way
+  bool is_for_writing = false;  // what is gathered may be written to, and is not the weights: never a view
+
   Memory full, full_grad;  // while unsharded / while accumulating or reducing
   Memory bucket;           // of an interleaved layout, from a gather until compute has waited for it
   Memory kept, sum;        // the small group's shard at hand / what reductions summed before their second step
@@ -59,6 +65,10 @@ struct FlatParameter {
   Buffer grad_buffer() const { return held_grad_buffer().slice(0, layout->shard_elems()); }
   /// Of a parameter that is whole, in what is held: masters, gradients or their like.
   Buffer whole_view(const Buffer& held, const FlatView& view) const { return held.slice(layout->held_offset(view), view.numel); }
+  /// Its shards lie in memory that the ranks share.
+  bool is_zero_copy() const { return !shared.empty(); }
+  /// As things stand nothing is copied to gather it: the unsharded parameters are a view of everybody's shards.
+  bool is_view() const { return is_zero_copy() && gathered_dtype == shared.dtype && !is_for_writing; }
   /// Nothing is gathered: the master shards are the parameters.
   bool is_never_gathered() const { return layout->ranks() == 1 || layout->gathered_elems() == 0; }
 };

@@ -50,7 +50,8 @@ Scheduler::AfterForward after_forward_of(const Reshard& reshard) {
 ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOptions& options)
     : context_(context),
       options_(options),
-      executor_(context, world, ShardScheme(options.scheme, world.rank(), world.size()), options.layout) {
+      executor_(context, world, ShardScheme(options.scheme, world.rank(), world.size()), options.layout,
+                options.zero_copy && !options.checks_writes) {
   executor_.set_division(options.division);
   executor_.check_all_written(options.checks_writes);
 }
@@ -217,6 +218,7 @@ void ShardedRuntime::abandon() {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();
   }
   executor_.abandon_gradients();
+  executor_.forget_published();
 }
 
 }  // namespace zs

@@ -19,8 +19,10 @@ struct ShardOptions {
   LayoutOptions layout = {};
   std::uint64_t seed = 0;  ///< of the initial weights
   Division division = {};  ///< of the sum of gradients over the ranks
+  bool zero_copy = true;   ///< where ranks can share memory, unsharded parameters are a view of their shards (docs/sharding.md)
   /// Whether somebody writes into full parameters, where only the optimizer and FullParameters may: a LostWrite at the end of the
-  /// micro-batch. For finding errors: it reads all that is freed, and adds a small all-reduce to each micro-batch.
+  /// micro-batch. For finding errors: it reads all that is freed, adds a small all-reduce to each micro-batch, and takes the place of
+  /// zero_copy, in whose views a write is the weight.
   bool checks_writes = false;
 };
 

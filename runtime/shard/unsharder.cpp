@@ -20,6 +20,7 @@ Memory Unsharder::acquire(std::int64_t elems, DType dtype, Stream& stream, const
 }
 
 Buffer Unsharder::full_buffer(const FlatParameter& unit) {
+  if (unit.is_view()) return unit.shared;
   return unit.is_never_gathered() ? unit.param_buffer() : unit.full.buffer(unit.gathered_dtype, unit.layout->gathered_elems());
 }
 
@@ -37,9 +38,20 @@ void Unsharder::gather_to(FlatParameter& unit, const Buffer& full, Memory& bucke
   copy_out(unshard(), context_.kernels(), unit, gathered, full);
 }
 
+/// Only the first gather after an update has something to wait for: that every rank has written its shard.
+void Unsharder::publish(FlatParameter& unit) {
+  if (unit.is_published) return;
+  unit.is_published = true;
+  unshard().wait(masters_ready_);
+  groups_.gather->publish(unshard(), unit.name, unit.param_buffer(), unit.shared);
+  unshard().record(unit.gathered);
+}
+
 void Unsharder::gather(FlatParameter& unit) {
   unit.is_waited_for = false;
   if (unit.is_never_gathered()) return;
+  unit.is_open = unit.is_view();
+  if (unit.is_view()) return publish(unit);
   unshard().wait(masters_ready_);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   gather_to(unit, begin(unit), unit.bucket,
@@ -117,15 +129,17 @@ void Unsharder::free_full(FlatParameter& unit) {
   if (unit.is_never_gathered()) return;
   // A prefetch that nobody used still reads the master weights, which compute may write next.
   if (!unit.is_waited_for) context_.stream().wait(unit.gathered);
+  unit.is_open = false;
   unit.bucket.release(unshard(), unit.gathered);
   unit.full.release(context_.stream());
 }
 
 void Unsharder::set_aside(FlatParameter& unit) {
   unbind(unit);
+  unit.is_open = false;
   if (unit.is_never_gathered()) return;
   Aside& aside = aside_.emplace_back(Aside{&unit, std::move(unit.full), {}});
-  context_.stream().record(aside.last_use);
+  if (aside.full) context_.stream().record(aside.last_use);  // else it was a view, whose turn comes all the same
 }
 
 void Unsharder::give_back(FlatParameter& unit) {
@@ -138,21 +152,26 @@ void Unsharder::give_back(FlatParameter& unit) {
 
 void Unsharder::masters_updated() { context_.stream().record(masters_ready_); }
 
-Memory Unsharder::gather_masters(FlatParameter& unit) {
+Buffer Unsharder::gather_masters(FlatParameter& unit, Memory& memory) {
+  if (unit.is_zero_copy() && unit.shared.dtype == DType::f32) {
+    publish(unit);
+    return unit.shared;
+  }
   unshard().wait(masters_ready_);
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  Memory memory = acquire(unit.layout->gathered_elems(), DType::f32, unshard(), "full_param");
-  if (unit.layout->gathered_elems() == 0) return memory;
+  memory = acquire(unit.layout->gathered_elems(), DType::f32, unshard(), "full_param");
+  const Buffer full = memory.buffer(DType::f32, unit.layout->gathered_elems());
+  if (full.empty()) return full;
   const Buffer masters = unit.master_buffer().slice(0, unit.layout->gathered_shard_elems());
   const std::int64_t through = groups_.gather->size() * masters.elems;
   Memory between;
-  gather_to(unit, memory.buffer(DType::f32, unit.layout->gathered_elems()), between, [&](const Buffer& bucket) {
+  gather_to(unit, full, between, [&](const Buffer& bucket) {
     if (through == bucket.elems) return groups_.gather->all_gather(unshard(), unit.name, masters, bucket);
     const Memory kept = acquire(through, DType::f32, unshard(), "full_param");
     groups_.gather->all_gather(unshard(), unit.name, masters, kept.buffer(DType::f32, through));
     groups_.gather_small->all_gather(unshard(), unit.name, kept.buffer(DType::f32, through), bucket);
   });
-  return memory;
+  return full;
 }
 
 }  // namespace zs

@@ -30,8 +30,9 @@ class Unsharder {
   static Buffer full_buffer(const FlatParameter& unit);
   /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait for it.
   void masters_updated();
-  /// The unit's f32 master weights but for whole parameters (gathered_elems), in memory of the unshard stream.
-  Memory gather_masters(FlatParameter& unit);
+  /// The unit's f32 master weights but for whole parameters (gathered_elems), once the unshard stream has come here: in `memory`, of that
+  /// stream, or where they lie anyway.
+  Buffer gather_masters(FlatParameter& unit, Memory& memory);
 
  private:
   /// Gathers to `full` what `gather` puts into a bucket: the same, or one in `bucket` that is copied from.
@@ -40,6 +41,7 @@ class Unsharder {
   std::int64_t kept_elems(const FlatParameter& unit) const { return unit.layout->gathered_elems() / kept_.count; }
   Memory acquire(std::int64_t elems, DType dtype, Stream& stream, const char* label);
   Buffer begin(FlatParameter& unit);
+  void publish(FlatParameter& unit);
   static void unbind(FlatParameter& unit);
   Stream& unshard() { return context_.device().stream(StreamRole::unshard); }
 

@@ -366,6 +366,7 @@ std::span<const ConformanceCase> operation_cases() {
       {"communicators on different streams do not mix", communicators_on_different_streams_do_not_mix},
       {"split orders ranks of a color by key", split_orders_ranks_of_a_color_by_key},
       {"communicators can be made and dropped for ever", communicators_can_be_made_and_dropped_for_ever},
+      {"a window is everybody's", a_window_is_everybodys},
       {"mesh axes connect the right ranks", mesh_axes_connect_the_right_ranks},
       {"agree returns the lowest failing rank", agree_returns_the_lowest_failing_rank},
   };

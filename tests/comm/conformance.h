@@ -16,6 +16,8 @@ struct ConformanceCase {
 
 /// Every operation, on good arguments.
 std::span<const ConformanceCase> operation_cases();
+/// Each rank writes its slice of a window and reads the others', over and over; then all let go of it, the first rank first.
+void a_window_is_everybodys(World& world, Device& device);
 /// Ranks that disagree. Leave failed communicators behind, but the world usable. Need two ranks.
 std::span<const ConformanceCase> disagreement_cases();
 

@@ -73,13 +73,34 @@ void long_unit_names_keep_their_ends(World& world, Device& device) {
       "mm.8)", "mm.9)");
 }
 
+void a_different_window_is_caught(World& world, Device&) {
+  const auto comm = world.communicator();
+  const int last = comm->size() - 1;
+  std::string message = "nothing was thrown";
+  try {
+    const auto window = comm->shared_window(comm->rank() == last ? 128 : 64);
+    if (window == nullptr) return;  // this transport has none
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  const std::string wanted = fmt::format("rank 0 shares a window of 64 bytes, rank {} one of 128", last);
+  expect(message.find(wanted) != message.npos || message.find("because another rank failed") != message.npos, "rank {}: \"{}\"",
+         comm->rank(), message);
+  const World::Agreement seen = world.agree(message.find(wanted) != message.npos ? 1 : 0, "");
+  expect(seen.code == 1, "rank {}: nobody named both ranks", comm->rank());
+}
+
 }  // namespace
 
 std::span<const ConformanceCase> disagreement_cases() {
   static constexpr ConformanceCase kCases[] = {
-      {"a different unit is caught", a_different_unit_is_caught},           {"a different count is caught", a_different_count_is_caught},
-      {"a different operation is caught", a_different_operation_is_caught}, {"a different root is caught", a_different_root_is_caught},
-      {"long unit names keep their ends", long_unit_names_keep_their_ends}, {"parts that differ are caught", parts_that_differ_are_caught},
+      {"a different unit is caught", a_different_unit_is_caught},
+      {"a different count is caught", a_different_count_is_caught},
+      {"a different operation is caught", a_different_operation_is_caught},
+      {"a different root is caught", a_different_root_is_caught},
+      {"a different window is caught", a_different_window_is_caught},
+      {"long unit names keep their ends", long_unit_names_keep_their_ends},
+      {"parts that differ are caught", parts_that_differ_are_caught},
   };
   return kCases;
 }

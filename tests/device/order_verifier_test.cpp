@@ -314,6 +314,18 @@ TEST_CASE("the verdict equals that of comparing every pair, on random programs")
   CHECK(found == expected);
 }
 
+TEST_CASE("what has arrived with an op is written as of then, and not before what was read is done with") {
+  Program p;
+  const Buffer x = p.buffer(64);
+  const bool is_awaited = GENERATE(true, false), are_readers = GENERATE(true, false);
+  Program::op(p.compute, "earlier", {x}, {});
+  if (are_readers) Program::order(p.compute, p.unshard);
+  p.unshard.enqueue({.name = "publish", .arrivals = {x}}, [](ExecContext&) {});
+  if (is_awaited) Program::order(p.unshard, p.compute);
+  Program::op(p.compute, "later", {x}, {});
+  CHECK(p.violations().size() == std::size_t{!is_awaited} + std::size_t{!are_readers});
+}
+
 TEST_CASE("a trace of 20,000 entries is verified in the time of a test") {
   Program p;
   add_steps(p, 50, 32);

@@ -183,6 +183,27 @@ TEST_CASE("the counter explains the peak by label and can start anew") {
   CHECK_THROWS_WITH(counter.remove("full_param", 61), Catch::Contains("61 bytes of 'full_param' given back, 60 are live"));
 }
 
+TEST_CASE("adopted memory is counted, but neither poisoned nor handed out") {
+  auto device = Device::create(DeviceKind::cpu, patient(1));
+  Stream& stream = device->stream(StreamRole::compute);
+  alignas(64) std::array<float, 32> shared{};
+  const MemoryCounter& counter = device->memory();
+  {
+    const Memory own = device->pool().adopt(shared.data(), sizeof shared, stream, "master");
+    CHECK(own.address() == shared.data());
+    CHECK(counter.live_by_label() == std::map<std::string, std::int64_t>{{"master", 128}});
+    CHECK(counter.reserved_bytes() == 128);
+    CHECK(counter.adopted_bytes() == 128);
+    CHECK(counter.allocation_calls() == 0);
+  }
+  const Memory next = device->pool().acquire(sizeof shared, stream, "next");
+  device->synchronize();
+  CHECK(next.address() != shared.data());
+  CHECK(std::all_of(shared.begin(), shared.end(), [](float value) { return value == 0; }));
+  CHECK(counter.reserved_bytes() == 128);
+  CHECK(counter.adopted_bytes() == 0);
+}
+
 TEST_CASE("zero bytes give a valid block that counts nothing") {
   auto device = Device::create(GENERATE(DeviceKind::cpu, DeviceKind::meta), patient());
   Memory empty = device->pool().acquire(0, device->stream(StreamRole::compute), "empty");

@@ -45,11 +45,13 @@ def main():
     result = harness.run([program, *SMALL, "--json"])
     report.case("one rank", report_problems(result, ranks=1), result)
 
-    result = harness.run(harness.mpirun(2, [program, *SMALL, "--micro-batches", "2", "--json"]))
-    problems = report_problems(result, ranks=2, micro_batches=2)
-    if not problems and not json.loads(result.out)["critical_path"][0]["first_op"].startswith("all_gather"):
-        problems = ["a step of two ranks begins with a gather"]
-    report.case("two ranks", problems, result)
+    for zero_copy, first in (("auto", "publish"), ("off", "all_gather")):
+        sets = ["--set", f"shard.zero_copy={zero_copy}"]
+        result = harness.run(harness.mpirun(2, [program, *SMALL, *sets, "--micro-batches", "2", "--json"]))
+        problems = report_problems(result, ranks=2, micro_batches=2)
+        if not problems and not json.loads(result.out)["critical_path"][0]["first_op"].startswith(first):
+            problems = [f"a step of two ranks begins with {first}"]
+        report.case(f"two ranks, zero-copy {zero_copy}", problems, result)
 
     for strategy in ("ddp", "zero1", "grad_op", "nested"):
         group = ["--set", "shard.group_size=1"] if strategy == "nested" else []

@@ -75,7 +75,7 @@ def main():
     problems = report_problems(result, ranks=2, dtype="bf16", reduce_dtype="f32", micro_batches=2)
     if not problems:
         ops = {(op["stream"], op["op"]) for op in json.loads(result.out)["profile"]["ops"]}
-        problems = [f"no row {row}" for row in [("unshard", "all_gather"), ("reduce", "reduce_scatter"), ("compute", "wait for unshard")] if row not in ops]
+        problems = [f"no row {row}" for row in [("unshard", "publish"), ("reduce", "reduce_scatter"), ("compute", "wait for unshard")] if row not in ops]
     report.case("two ranks, bf16", problems, result)
 
     result = run([program, *SMALL])

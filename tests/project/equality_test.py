@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """With train.deterministic = true a run has one result: the loss and grad_norm columns and the final weights are the same bits
-at every number of ranks, over all transports, with and without resharding and prefetch, in either layout, in f32 and (among themselves) in bf16, with one thread and with two.
+at every number of ranks, over all transports, with and without resharding, prefetch and zero-copy units, in either layout, in f32 and (among themselves) in bf16, with one thread and with two.
 Usage: equality_test.py TRAIN [--quick]"""
 
 import pathlib
@@ -33,6 +33,12 @@ VARIANTS = [
     *[(f"hier, {hosts.count(',') + 1} ranks on hosts {hosts}{'' if not sets else ', nested'}", hosts.count(",") + 1,
        {"comm__transport": "hier", "ZSHARD_HOSTS_OF": hosts, **sets}, "1")
       for hosts, sets in (("0,0,1", {}), ("0,1,1,0", {}), ("0,0,1,1", {"shard__strategy": "nested", "shard__group_size": 2}), ("0,1,0,1,2,0,0,0", {}))],
+    ("hier, 4 ranks on hosts 0,1,0,1, hsdp whose groups share memory", 4,
+     {"comm__transport": "hier", "ZSHARD_HOSTS_OF": "0,1,0,1", "shard__strategy": "hsdp", "shard__group_size": 2}, "1"),
+    *[(f"{t}, 4 ranks, every rank gathers a copy", n, {"comm__transport": t, "shard__zero_copy": "off", **r}, "1")
+      for t, n, r in (("shm", 4, {}), ("local", None, {"comm__ranks": 4}))],
+    *[(f"shm, 4 ranks, {' '.join(str(v) for v in sets.values())}", 4, sets, "1") for sets in (
+        {"shard__strategy": "zero1"}, {"shard__strategy": "grad_op"}, {"shard__strategy": "hsdp", "shard__group_size": 2})],
     ("local, 2 ranks, one unit", None, {"comm__transport": "local", "comm__ranks": 2, "shard__units": "model"}, "1"),
     ("one rank, 2 threads", None, {}, "2"),
     ("mpi, 2 ranks, 2 threads", 2, {"comm__transport": "mpi"}, "2"),

@@ -28,6 +28,7 @@ class AuditDevice final : public Device {
   Pool& pool() override { return pool_; }
   Profile& profile() override { return profile_; }
   Scratch& scratch() override { return scratch_; }
+  void keep(std::vector<std::shared_ptr<void>>) override {}
 
   const std::vector<std::string>& findings() const { return findings_; }
   /// Of the ops that ran, without what follows a colon.

@@ -106,7 +106,7 @@ Names audit_the_rest() {
   return device.audited();
 }
 
-/// A unit's parameters made full, written back and looked at, on two ranks.
+/// A unit's parameters made full, written back and looked at, on two ranks. As copies: what ranks share cannot be filled for one op alone.
 Names audit_writing(Layout layout) {
   Names ops;
   std::vector<std::string> findings;
@@ -116,7 +116,7 @@ Names audit_writing(Layout layout) {
     {
       Context context(device);
       Chain model;
-      ShardedRuntime runtime(context, world, {.precision = {.param = DType::bf16}, .layout = {.layout = layout}});
+      ShardedRuntime runtime(context, world, {.precision = {.param = DType::bf16}, .layout = {.layout = layout}, .zero_copy = false});
       shard_module(model, runtime, Units::block);
       FullParameters full(runtime, 1);
       full.write_back();

@@ -107,8 +107,9 @@ TEST_CASE("masters and reduced gradients are f32 shards whatever the runtime dty
 }
 
 TEST_CASE("parameters are views of their unit's full buffer while it is unsharded, and bound to nothing otherwise") {
-  const auto problems = on_ranks(2, [](World& world) {
-    ChainRun run(world);
+  const bool zero_copy = GENERATE(false, true);
+  const auto problems = on_ranks(2, [&](World& world) {
+    ChainRun run(world, {.zero_copy = zero_copy});
     std::string problem;
     const auto expect = [&](bool holds, const char* what) { problem += holds ? "" : fmt::format("{}; ", what); };
     const auto is_bound = [](const Parameter& parameter) {
@@ -124,7 +125,7 @@ TEST_CASE("parameters are views of their unit's full buffer while it is unsharde
     run.runtime.begin_micro_batch(Mode::train, true);
     run.runtime.before_forward(1);
     expect(is_bound(layer.weight) && is_bound(layer.bias), "not bound in its forward");
-    const auto* full = static_cast<const std::byte*>(unit.full.address());
+    const auto* full = static_cast<const std::byte*>(zero_copy ? unit.shared.data : unit.full.address());
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const auto* value = static_cast<const std::byte*>(unit.parameters[i]->value().data);
       expect(value - full == unit.layout->views()[i].offset * size_of(DType::f32), "not at its offset in the full buffer");

@@ -45,6 +45,21 @@ std::vector<Way> all_ways() {
                       choose_layout(config, "small whole");
                     }});
   }
+  for (const char* name : {"zero1", "zero2", "zero3", "zero3 once", "grad_op", "hsdp"}) {
+    ways.push_back({std::string(name) + ", zero-copy", [name](Config& config) {
+                      choose_scheme(config, scheme_of(name, kRanks));
+                      config.shard.zero_copy = "auto";
+                    }});
+  }
+  ways.push_back({"zero-copy, bf16, no prefetch, a limit", [](Config& config) {
+                    config.precision.param = config.precision.reduce = "bf16";
+                    config.shard.prefetch = 0, config.shard.limit = 2;
+                    config.shard.zero_copy = "auto";
+                  }});
+  ways.push_back({"zero-copy, bf16, validated in f32", [](Config& config) {
+                    config.precision.param = "bf16", config.precision.validation = "f32";
+                    config.shard.zero_copy = "auto";
+                  }});
   for (const std::string& layout : layout_names()) ways.push_back({layout, [layout](Config& config) { choose_layout(config, layout); }});
   ways.push_back({"everything whole", [](Config& config) {
                     choose_layout(config, "per_parameter");

@@ -42,7 +42,7 @@ struct Outcome {
 
 /// One training micro-batch.
 Outcome train(World& world, const std::vector<Precision>& precisions) {
-  ChainRun run(world, {.schedule = {.prefetch = 0}, .seed = 3}, shard_by(precisions));
+  ChainRun run(world, {.schedule = {.prefetch = 0}, .seed = 3, .zero_copy = false}, shard_by(precisions));
   run.device->trace().start();
   Outcome outcome;
   outcome.loss = run.micro_batch(1);
@@ -141,7 +141,7 @@ TEST_CASE("a precision that there is not is a configuration error that names the
 
 TEST_CASE("validation in full precision gives the bits of f32 parameters, in every scheme and layout") {
   for (const std::string& scheme : scheme_names()) {
-    for (const char* layout : {"flat", "small whole"}) {
+    for (const char* layout : {"flat", "zero-copy", "small whole"}) {
       Config config = validated_config(scheme, layout, 4);
       const auto loss = [&](const char* param, const char* validation) {
         config.precision.param = param;
@@ -158,7 +158,7 @@ TEST_CASE("validation in full precision gives the bits of f32 parameters, in eve
 
 TEST_CASE("training goes on in bf16 as if it had not been validated in f32, in the memory of the plan") {
   const std::string scheme = GENERATE(as<std::string>{}, "zero3", "zero3 k", "nested", "zero1", "ddp");
-  Config config = validated_config(scheme, GENERATE(as<std::string>{}, "flat", "small whole"), 4);
+  Config config = validated_config(scheme, GENERATE(as<std::string>{}, "flat", "zero-copy", "small whole"), 4);
   config.precision.param = "bf16";
   const TinyResult expected = train_tiny(config, {.ranks = 4});
   config.precision.validation = "f32";

@@ -42,6 +42,7 @@ struct Job {
   SchemeCase one;
   Precision precision;
   LayoutOptions layout;
+  bool zero_copy;
   std::string name;
   std::atomic<int> wrong_values = 0, wrong_sums = 0, checked = 0;
 };
@@ -56,7 +57,11 @@ class RankRun {
         context_(*device_),
         units_(make_units()),
         runtime_(context_, world,
-                 {.scheme = job.one.scheme, .schedule = {.prefetch = job.one.prefetch}, .precision = job.precision, .layout = job.layout}) {
+                 {.scheme = job.one.scheme,
+                  .schedule = {.prefetch = job.one.prefetch},
+                  .precision = job.precision,
+                  .layout = job.layout,
+                  .zero_copy = job.zero_copy}) {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       std::vector<Parameter*> members;
       for (const auto& parameter : units_[unit]) members.push_back(parameter.get());
@@ -80,6 +85,7 @@ class RankRun {
 
  private:
   void write_weights(int step) {
+    runtime_.executor().wait_readers();
     for (FlatParameter& unit : runtime_.executor().units()) {
       const Buffer master = unit.master_buffer(), narrow = unit.narrow_buffer();
       std::vector<Buffer> writes{master};
@@ -209,11 +215,11 @@ std::string text_of(const Job& job) {
 }
 
 /// Runs every scheme in a layout.
-void run_all(const LayoutOptions& layout, const std::vector<int>& ranks) {
+void run_all(const LayoutOptions& layout, const std::vector<int>& ranks, bool zero_copy = false) {
   for (const std::string& name : scheme_names()) {
     for (const SchemeCase& one : scheme_cases(name, ranks)) {
       for (const bool is_deterministic : {false, true}) {
-        Job job{.one = one, .precision = {}, .layout = layout, .name = name};
+        Job job{.one = one, .precision = {}, .layout = layout, .zero_copy = zero_copy, .name = name};
         job.one.scheme.deterministic = is_deterministic;
         if (is_deterministic) job.precision = {DType::bf16, DType::bf16};
         CAPTURE(text_of(job));
@@ -229,7 +235,9 @@ void run_all(const LayoutOptions& layout, const std::vector<int>& ranks) {
 }  // namespace
 
 TEST_CASE("every scheme gathers the weights last written, and sums integer-valued gradients exactly", "[schemes]") {
-  run_all({}, {1, 2, 4, 8});
+  const bool zero_copy = GENERATE(false, true);
+  CAPTURE(zero_copy);
+  run_all({}, {1, 2, 4, 8}, zero_copy);
 }
 
 TEST_CASE("1-2, 1.3-7a, 1.3-7b: so does every scheme with parameters cut one by one, on any dim, small ones whole", "[schemes]") {

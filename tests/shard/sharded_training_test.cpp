@@ -45,7 +45,7 @@ TEST_CASE("I1: deterministic training is bit-identical at every rank count, in e
 
 TEST_CASE("I1: reshard, prefetch depth, unit plan and gradient buffers do not change a bit", "[sharded]") {
   const int variant = GENERATE(range(0, 10));
-  const std::string layout = GENERATE(as<std::string>{}, "flat", "small whole");
+  const std::string layout = GENERATE(as<std::string>{}, "flat", "zero-copy", "small whole");
   Config config = tiny_config();
   choose_layout(config, layout);
   switch (variant) {

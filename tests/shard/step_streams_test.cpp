@@ -78,7 +78,7 @@ std::int64_t record_after_gather(const Entries& trace, const std::string& unit, 
 }  // namespace
 
 TEST_CASE("gathers run on the unshard stream, reductions on the reduce stream, and all arithmetic on compute") {
-  const Entries trace = traced_step({});
+  const Entries trace = traced_step({.zero_copy = false});
   int gathers = 0, reductions = 0;
   for (const TraceEntry& entry : trace) {
     if (entry.kind != Kind::op) continue;
@@ -94,7 +94,7 @@ TEST_CASE("gathers run on the unshard stream, reductions on the reduce stream, a
 }
 
 TEST_CASE("compute waits for the gather of the unit that it is about to run, not for one that was issued later") {
-  const Entries trace = traced_step({.schedule = {.prefetch = 2}});
+  const Entries trace = traced_step({.schedule = {.prefetch = 2}, .zero_copy = false});
   const std::int64_t first = record_after_gather(trace, "layer0", 0), second = record_after_gather(trace, "layer1", 0);
   std::vector<std::int64_t> waits;  // of compute, before the bias of layer0 is first read
   for (const TraceEntry& entry : trace) {
@@ -111,7 +111,7 @@ TEST_CASE("compute waits for the gather of the unit that it is about to run, not
 TEST_CASE("the first gather of a step waits for the optimizer's writes of the step before, and those after it need not") {
   Entries two_steps;
   on_ranks(2, [&](World& world) {
-    ChainRun run(world);
+    ChainRun run(world, {.zero_copy = false});
     run.micro_batch(0);
     run.optimizer->step(1e-2f, 1);
     run.device->synchronize();
@@ -141,7 +141,7 @@ TEST_CASE("the first gather of a step waits for the optimizer's writes of the st
 
 TEST_CASE("a gather reads the shard in the runtime dtype, cast once a step by the optimizer") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Entries trace = traced_step({.precision = {.param = dtype}});
+    const Entries trace = traced_step({.precision = {.param = dtype}, .zero_copy = false});
     for (const TraceEntry& entry : trace) {
       if (is_op(entry, "all_gather")) {
         CHECK(entry.op.reads.front().dtype == dtype);
@@ -155,7 +155,7 @@ TEST_CASE("a gather reads the shard in the runtime dtype, cast once a step by th
 
 TEST_CASE("a reduction carries the dtype that it was told, and needs no cast before it") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const TraceEntry& entry : traced_step({.precision = {.param = DType::bf16, .reduce = dtype}})) {
+    for (const TraceEntry& entry : traced_step({.precision = {.param = DType::bf16, .reduce = dtype}, .zero_copy = false})) {
       if (is_op(entry, "reduce_scatter")) CHECK(entry.op.reads.front().dtype == dtype);
       CHECK_FALSE(is_op(entry, "cast"));
     }
@@ -164,7 +164,7 @@ TEST_CASE("a reduction carries the dtype that it was told, and needs no cast bef
 
 TEST_CASE("the host enqueues a whole step while the compute stream stands still") {
   const auto came_through = on_ranks(2, [](World& world) {
-    ChainRun run(world, {.schedule = {.prefetch = 2}});
+    ChainRun run(world, {.schedule = {.prefetch = 2}, .zero_copy = false});
     run.micro_batch(0);
     run.optimizer->step(1e-2f, 1);
     run.device->synchronize();
@@ -187,7 +187,7 @@ TEST_CASE("the host enqueues a whole step while the compute stream stands still"
 TEST_CASE("as many units as the limit says are gathered while compute stands still in the first, though nothing is prefetched") {
   for (const int limit : {1, 2, 3}) {
     const auto reached = on_ranks(2, [limit](World& world) {
-      ChainRun run(world, {.schedule = {.prefetch = 0, .limit = limit}});
+      ChainRun run(world, {.schedule = {.prefetch = 0, .limit = limit}, .zero_copy = false});
       std::atomic<int> gathered = 0;
       std::atomic<bool> are_gathered = false, gave_up = false;
       run.runtime.begin_micro_batch(Mode::eval, true);
@@ -210,7 +210,7 @@ TEST_CASE("as many units as the limit says are gathered while compute stands sti
 TEST_CASE("the second step of a unit's reduction runs on a stream of its own, beside the first step of the next unit's") {
   for (const SchemeOptions& scheme : two_step_schemes()) {
     const auto results = on_ranks(4, [&](World& world) {
-      ChainRun run(world, {.scheme = scheme});
+      ChainRun run(world, {.scheme = scheme, .zero_copy = false});
       for (const std::size_t frozen : {1, 2}) {  // two units are left to be reduced: layer0, then the root
         run.model.layers[frozen]->weight.set_trainable(false);
         run.model.layers[frozen]->bias.set_trainable(false);
@@ -239,7 +239,7 @@ TEST_CASE("the second step of a unit's reduction runs on a stream of its own, be
 TEST_CASE("the first steps of a micro-batch come after the second steps of one that was abandoned") {
   for (const SchemeOptions& scheme : two_step_schemes()) {
     const auto messages = on_ranks(4, [&](World& world) {
-      ChainRun run(world, {.scheme = scheme});
+      ChainRun run(world, {.scheme = scheme, .zero_copy = false});
       run.device->trace().start();
       run.runtime.begin_micro_batch(Mode::train, true);
       backward(run.model.loss(chain_input(run.context, world.rank()), chain_targets(run.context)));

@@ -34,6 +34,7 @@ std::uint64_t perturb_seed_of_environment() {
 
 Config tiny_config() {
   Config config;
+  config.shard.zero_copy = "off";
   config.name = "tiny";
   config.model.layers = 3;
   config.model.heads = 2;
@@ -57,13 +58,14 @@ void choose_scheme(Config& config, const SchemeOptions& scheme) {
 }
 
 const std::vector<std::string>& layout_names() {
-  static const std::vector<std::string> names = {"flat", "per_parameter", "last dim", "small whole"};
+  static const std::vector<std::string> names = {"flat", "zero-copy", "per_parameter", "last dim", "small whole"};
   return names;
 }
 
 void choose_layout(Config& config, const std::string& name) {
   constexpr std::int64_t kAboveVectors = 1000;  // bytes: the longest vector of tiny_config has 128 elements
-  config.shard.layout = name == "flat" ? "flat" : "per_parameter";
+  config.shard.layout = name == "flat" || name == "zero-copy" ? "flat" : "per_parameter";
+  config.shard.zero_copy = name == "zero-copy" ? "auto" : "off";
   if (name == "last dim" || name == "small whole") config.shard.dims = {"*=-1"};
   if (name == "small whole") config.shard.min_shard_bytes = kAboveVectors;
 }

@@ -40,12 +40,12 @@ struct TinyOptions {
 /// Under which all tests of a program run: none, or what the build says for its perturbed runs (tests/shard/meson.build).
 std::uint64_t perturb_seed_of_environment();
 
-/// 3 blocks of width 32, sequences of 16, 24 micro-batches a step, deterministic.
+/// 3 blocks of width 32, sequences of 16, 24 micro-batches a step, deterministic; every rank gathers a copy.
 Config tiny_config();
 /// As the keys of a configuration say it.
 void choose_scheme(Config& config, const SchemeOptions& scheme);
-/// Ways to cut units, by name, as the keys of a configuration say it: each parameter on its first dim; on its last; matrices on their last
-/// and the others whole.
+/// Ways to cut units, by name, as the keys of a configuration say it: all parameters as one; the same, read where they lie; each on its
+/// first dim; on its last; matrices on their last and the others whole.
 const std::vector<std::string>& layout_names();
 void choose_layout(Config& config, const std::string& name);
 

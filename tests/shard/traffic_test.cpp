@@ -35,6 +35,7 @@ struct Job {
   std::int64_t ranks, group, between;  // W; N: of a small group; k
   std::int64_t micro_batches;          // M
   bool reshards, reduces_each, all_reduces_each, keeps_ends;
+  bool is_zero_copy;
   std::int64_t finest;  // slices of the finest cut
   std::int64_t param_bytes, reduce_bytes;
   bool packs_gathers = false, packs_reductions = false;
@@ -128,6 +129,7 @@ struct Planned {
       const Bytes one = formula(job, padded(static_cast<std::size_t>(unit)), unit, units);
       sum = {sum.gather + one.gather, sum.gather_small + one.gather_small, sum.reduce + one.reduce, sum.finish + one.finish};
     }
+    if (job.is_zero_copy) sum.gather = 0;  // read where it lies
     // Through the group that reduced them, but that nested groups reduce in two.
     (job.strategy == Strategy::nested ? sum.whole : sum.reduce) += parts(masters(), all_elems().whole * 4);
     return sum;
@@ -178,6 +180,8 @@ Planned plan_of(const std::string& name, int ranks, int micro_batches, const Way
                  .reduces_each = options.reduce_every_micro_batch && options.strategy != Strategy::zero1,
                  .all_reduces_each = options.all_reduce_every_micro_batch,
                  .keeps_ends = way.keeps_ends,
+                 .is_zero_copy = way.layout == "zero-copy" && !way.packs_gathers && options.reshard_after_forward.group() == 0 &&
+                                 options.strategy != Strategy::ddp && options.strategy != Strategy::nested,
                  .finest = ShardScheme(options, 0, ranks).finest(),
                  .param_bytes = bytes,
                  .reduce_bytes = bytes,
@@ -208,7 +212,7 @@ TEST_CASE("bytes sent by a rank are the closed formula of its scheme, in the pla
           CAPTURE(name, ranks, micro_batches, planned.config.precision.param, planned.config.shard.keep_ends, layout);
           CHECK(bytes_of(planned.plan.sent) == planned.expected());
           CHECK(planned.expected() != Bytes{});
-          if (ranks == 8 || (layout != "flat" && micro_batches == 1)) continue;
+          if (ranks == 8 || (planned.config.shard.layout != "flat" && micro_batches == 1)) continue;
           CHECK(bytes_of(train_tiny(planned.config, {.ranks = ranks, .steps = 2}).sent) == planned.expected());
         }
       }
@@ -229,13 +233,24 @@ TEST_CASE("compressed gathers and reductions send the bytes of their closed form
   }
 }
 
+TEST_CASE("units are zero-copy in schemes that gather master shards alone, and then nobody holds whole parameters", "[traffic]") {
+  int views = 0;
+  for (const std::string& name : scheme_names()) {
+    const Planned planned = plan_of(name, 4, 2, {.layout = "zero-copy"});
+    CAPTURE(name);
+    views += planned.job.is_zero_copy;
+    CHECK((planned.most("full_param") == 0) == (planned.job.is_zero_copy || planned.job.strategy == Strategy::ddp));
+  }
+  CHECK(views == 8);
+}
+
 TEST_CASE("I4: what a scheme keeps of each role is its part of the model, exactly", "[traffic]") {
   for (const std::string& name : scheme_names()) {
     for (const auto& [ranks, layout] : all_of({4, 8}, layout_names())) {
       const Planned planned = plan_of(name, ranks, 4, {ranks == 4 ? "f32" : "bf16", layout});
       const Job& job = planned.job;
       CAPTURE(name, ranks, layout);
-      const bool is_flat = layout == "flat" || planned.masters() == 1;
+      const bool is_flat = planned.config.shard.layout == "flat" || planned.masters() == 1;
       const auto [gathered, all, whole] = planned.all_elems();
       const std::int64_t held = all / planned.masters() + whole;
       CHECK(planned.most("master") == held * 4);
@@ -244,7 +259,7 @@ TEST_CASE("I4: what a scheme keeps of each role is its part of the model, exactl
       CHECK(planned.most("param_shard") == (ranks == 8 ? held * 2 : 0));
       // Whole parameters for the whole step, whole gradients from the first micro-batch to the last.
       if (job.strategy == Strategy::zero1 || job.strategy == Strategy::zero2)
-        CHECK(planned.most("full_param") == gathered * job.param_bytes);
+        CHECK(planned.most("full_param") == (job.is_zero_copy ? 0 : gathered * job.param_bytes));
       if (job.strategy == Strategy::ddp) CHECK(planned.most("full_param") == 0);
       std::int64_t largest = 0, two = 0, resharded = 0;
       for (std::size_t unit = 0; unit < planned.plan.units.size(); ++unit) {

@@ -15,8 +15,10 @@ using Catch::Contains;
 constexpr int kRanks = 4;
 constexpr std::int64_t kSmall = 100;  // bytes: the biases' are fewer
 
+/// The first of them is for a zero-copy run, the second, the same, for one of copies.
 std::vector<LayoutOptions> layouts() {
   return {{},
+          {},
           {.layout = Layout::per_parameter, .dim = [](std::string_view, const Shape&) { return -1; }},
           {.layout = Layout::per_parameter, .min_shard_bytes = kSmall}};
 }
@@ -56,8 +58,8 @@ struct Written {
 };
 
 /// A step, every weight written anew, and what is trained with then, in bf16.
-Written write_all(World& world, const SchemeOptions& scheme, const LayoutOptions& layout) {
-  ChainRun run(world, {.scheme = scheme, .precision = {.param = DType::bf16}, .layout = layout});
+Written write_all(World& world, const SchemeOptions& scheme, const LayoutOptions& layout, bool zero_copy) {
+  ChainRun run(world, {.scheme = scheme, .precision = {.param = DType::bf16}, .layout = layout, .zero_copy = zero_copy});
   run.micro_batch(0);
   run.optimizer->step(1e-2f, 1);
   run.device->trace().start();
@@ -85,8 +87,10 @@ TEST_CASE("what is written into full parameters and written back are the weights
   for (const std::string& name : scheme_names()) {
     std::size_t number = 0;
     for (const LayoutOptions& layout : layouts()) {
+      const bool zero_copy = number == 0;
       CAPTURE(name, number++);
-      for (const Written& written : on_ranks(kRanks, [&](World& world) { return write_all(world, scheme_of(name, kRanks), layout); })) {
+      const auto write = [&](World& world) { return write_all(world, scheme_of(name, kRanks), layout, zero_copy); };
+      for (const Written& written : on_ranks(kRanks, write)) {
         CHECK(written.weights == written.expected);
         CHECK(written.problem == "");
       }
@@ -95,9 +99,11 @@ TEST_CASE("what is written into full parameters and written back are the weights
 }
 
 TEST_CASE("what is written and not written back is an error on every rank that names the unit, and the weights are as they were") {
+  std::size_t number = 0;
   for (const LayoutOptions& layout : layouts()) {
+    const bool zero_copy = number++ == 0;
     const auto results = on_ranks(kRanks, [&](World& world) {
-      ChainRun run(world, {.layout = layout});
+      ChainRun run(world, {.layout = layout, .zero_copy = zero_copy});
       const Arrays before = run.weights();
       {
         const FullParameters full(run.runtime, 2);
@@ -195,8 +201,10 @@ TEST_CASE("parameters are made full between steps, once at a time") {
 }
 
 TEST_CASE("every wait around a write is needed: without it the verifier reports a conflict") {
-  const auto trace = on_ranks(kRanks, [](World& world) {
-    ChainRun run(world, {.scheme = scheme_of("nested", kRanks)});
+  const std::string scheme = GENERATE("nested", "zero3");
+  const DType param = GENERATE(DType::f32, DType::bf16);
+  const auto trace = on_ranks(kRanks, [&](World& world) {
+    ChainRun run(world, {.scheme = scheme_of(scheme, kRanks), .precision = {.param = param}});
     run.device->trace().start();
     for (int step = 1; step <= 2; ++step) {
       run.micro_batch(step);
