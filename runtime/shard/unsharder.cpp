@@ -8,7 +8,10 @@
 namespace zs {
 namespace {
 
-Wire wire_of(const FlatParameter& unit) { return unit.gathered_dtype == unit.precision.param ? unit.precision.gather_wire : Wire::exact; }
+/// What is written back would else be the weights as they were decoded.
+Wire wire_of(const FlatParameter& unit) {
+  return unit.gathered_dtype == unit.precision.param && !unit.is_for_writing ? unit.precision.gather_wire : Wire::exact;
+}
 
 }  // namespace
 

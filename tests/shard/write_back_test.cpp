@@ -172,6 +172,23 @@ TEST_CASE("reading full parameters changes nothing, and training goes on as with
   CHECK(with[0].second);
 }
 
+TEST_CASE("full parameters are the weights unrounded, also where gathers travel as 8 bits") {
+  const auto results = on_ranks(2, [](World& world) {
+    ChainRun run(world, {.precision = {.gather_wire = Wire::int8}, .seed = 3});
+    const Arrays before = run.weights();
+    const std::string message = message_of([&] {
+      FullParameters full(run.runtime, 1);
+      full.write_back();
+      run.device->synchronize();
+    });
+    return std::pair(message, run.weights() == before);
+  });
+  for (const auto& [message, is_as_before] : results) {
+    CHECK(message == "");
+    CHECK(is_as_before);
+  }
+}
+
 TEST_CASE("parameters are made full between steps, once at a time") {
   const auto messages = on_ranks(2, [](World& world) {
     ChainRun run(world);
