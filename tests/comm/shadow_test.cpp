@@ -51,6 +51,9 @@ void reduce(Communicator& comm, Stream& stream, Buffer shard, Buffer full) {
   comm.reduce_scatter(stream, "unit", full, shard, Fold::overwrite);
 }
 void reduce_all(Communicator& comm, Stream& stream, Buffer, Buffer full) { comm.all_reduce(stream, "unit", full, ReduceOp::sum); }
+void publish(Communicator& comm, Stream& stream, Buffer, Buffer full) {
+  comm.publish(stream, "unit", full.slice(comm.rank() * 4, 4), full);
+}
 
 }  // namespace
 
@@ -60,6 +63,7 @@ TEST_CASE("an input that is written while an operation uses it is found") {
              Catch::Contains("an input of all_gather(unit) was written while the operation used it, at byte 6"));
   CHECK_THAT(outcome(reduce, [](float*, float* full) { full[7] = 9; }),
              Catch::Contains("an input of reduce_scatter(unit) into f32 was written"));
+  CHECK_THAT(outcome(publish, [](float*, float* full) { full[5] = 9; }), Catch::Contains("an input of publish(unit) was written"));
 }
 
 TEST_CASE("an output that is written while an operation uses it is found") {
@@ -80,4 +84,5 @@ TEST_CASE("who touches nothing is left alone") {
   CHECK(outcome(gather, [](float*, float*) {}) == "");
   CHECK(outcome(reduce, [](float*, float*) {}) == "");
   CHECK(outcome(reduce_all, [](float*, float*) {}) == "");
+  CHECK(outcome(publish, [](float*, float* full) { full[1] = 9; }) == "");  // another rank's, which that rank may have written by then
 }
