@@ -116,6 +116,7 @@ class OneUnit {
   }
   Executor& executor() { return runtime_.executor(); }
   void synchronize() { device_->synchronize(); }
+  void abandon() { runtime_.abandon(); }
 
  private:
   std::unique_ptr<Device> device_;
@@ -274,6 +275,30 @@ TEST_CASE("what is made full is a copy of its own, and the weights are published
     run.synchronize();
   });
   CHECK(gathers == std::vector<std::string>{"publish:root", "all_gather:root", "all_gather:root", "publish:root"});
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("what an error has kept from being published is published after it", "[zero_copy]") {
+  std::vector<std::string> gathers;
+  std::atomic<std::int64_t> wrong = 0;
+  run_local_world(2, {.timeout_s = 60}, [&](World& world) {
+    OneUnit run(world);
+    run.write(1);
+    run.read(1, wrong);
+    run.synchronize();
+    run.executor().context().launch({"fails", {}, {}}, [](ExecContext&) { throw std::runtime_error("alike on all ranks"); });
+    run.executor().masters_updated();
+    run.read(1, wrong);  // enqueued, and then skipped
+    try {
+      run.synchronize();
+    } catch (const std::runtime_error&) {
+      run.abandon();
+    }
+    const std::vector<std::string> seen = run.gathers_of([&] { run.read(1, wrong); });
+    if (world.rank() == 0) gathers = seen;  // the only writer; read after every rank has ended
+    run.synchronize();
+  });
+  CHECK(gathers == std::vector<std::string>{"publish:root"});
   CHECK(wrong == 0);
 }
 
