@@ -6,7 +6,7 @@
 namespace zs::test {
 namespace {
 
-constexpr std::int64_t kElems = 1000, kRounds = 20;
+constexpr std::int64_t kElems = 1000, kRounds = 8;
 
 /// Each rank writes its slice and reads the others', over and over.
 void write_and_read(const std::shared_ptr<void>& memory, Communicator& comm, Device& device) {
@@ -66,7 +66,7 @@ void a_window_is_everybodys(World& world, Device& device) {
     if (hosts.at(static_cast<std::size_t>(r)) == hosts.at(static_cast<std::size_t>(world.rank()))) mates.push_back(r);
   }
   try_group(world, device, everybody);
-  try_group(world, device, mates);
+  if (mates.size() < everybody.size()) try_group(world, device, mates);
 }
 
 }  // namespace zs::test
