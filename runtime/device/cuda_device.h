@@ -20,6 +20,7 @@ class CudaDevice final : public Device {
   Scratch& scratch() override { return state_->scratch; }
   std::uint64_t completed() const override;
   std::string activity() const override { return state_->group.activity(); }
+  void keep(std::vector<std::shared_ptr<void>> memory) override { state_->kept.push_back(std::move(memory)); }
   const CudaGpu& gpu() const { return state_->context.gpu(); }
 
  private:
@@ -30,6 +31,7 @@ class CudaDevice final : public Device {
     State(const State&) = delete;
     State& operator=(const State&) = delete;
 
+    std::vector<std::vector<std::shared_ptr<void>>> kept;
     CudaContext context;
     std::unique_ptr<Allocator> allocator = make_cuda_allocator(context);
     Pool pool;
