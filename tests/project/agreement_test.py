@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """G3: ranks that were started with different configurations, programs or instruction sets end at once with exit code 72 and one line that names
-the first difference, before anything is created. Usage: agreement_test.py TRAIN"""
+the first difference, before anything is created. Hosts that differ in CPUs or free memory are one note. Usage: agreement_test.py TRAIN"""
 
+import os
 import pathlib
 import re
 import shutil
@@ -34,6 +35,22 @@ def run(train, folder, first, last):
     return harness.run(command, LIMIT_S, cwd=folder, env={"OMP_NUM_THREADS": "1"})
 
 
+def hosts_that_differ(plain, folder):
+    """(name, the third rank's command, what the one note says): worth a line, and no reason to end. The rank sees files of ours in place of
+    the system's."""
+    prefix = harness.in_namespace("-m")
+    if prefix is None or os.geteuid() != 0:
+        print("hosts that differ: skipped, only root can make one rank see another host")
+        return
+    for name, file, text, note in (
+        ("a host with other CPUs", "/sys/devices/system/cpu/online", "0-98\n", r"rank 2 has 3 ranks on 99 CPUs, rank 0 3 ranks on \d+ CPUs"),
+        ("a host with little memory", "/proc/meminfo", "MemAvailable: 1048576 kB\n", r"rank 2's host has 1\.0 GiB of memory free, rank 0's \d+\.\d"),
+    ):
+        ours = pathlib.Path(folder, pathlib.Path(file).name)
+        ours.write_text(text)
+        yield name, [*prefix, "sh", "-c", f'mount --bind {ours} {file} && exec "$@"', "sh", *plain, "--dry-run"], note
+
+
 def problems_of(result, before, after, says):
     errors = [line for line in result.err.splitlines() if line.startswith("train: error: ")]
     problems = [] if result.code == DISAGREE else [f"exit code {result.code}, expected {DISAGREE}"]
@@ -62,6 +79,11 @@ def main():
             before = harness.tree(folder)
             result = run(train, folder, plain, last)
             report.case(name, problems_of(result, before, harness.tree(folder), says), result)
+        for name, last, note in hosts_that_differ(plain, folder):
+            result = run(train, folder, [*plain, "--dry-run"], last)
+            notes = [line for line in result.err.splitlines() if line.startswith("train: note: ")]
+            problems = [] if len(notes) == 1 and re.search(note, notes[0]) else [f"one note that says /{note}/ expected, not {notes}"]
+            report.case(name, problems + ([] if result.code == 0 else ["exit code 0 expected"]), result)
         result = run(train, folder, plain, plain)
         report.case("the same thrice", [] if result.code == 0 and "error" not in result.err else ["does not run"], result)
     return report.exit_code()

@@ -39,6 +39,12 @@ def mpirun(ranks, command):
     return ["mpirun", "-q", "--oversubscribe", "--mca", "btl", "self,vader", "-np", str(ranks), *map(str, command)]
 
 
+def in_namespace(*flags):
+    """What to put before a command for namespaces of its own (flags of unshare); None where this user may make none."""
+    prefix = ["unshare", *([] if os.geteuid() == 0 else ["-Ur"]), *flags]
+    return prefix if subprocess.run([*prefix, "true"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=20).returncode == 0 else None
+
+
 def launch(ranks, command):
     """`ranks` None: the program itself, without mpirun."""
     return [str(c) for c in command] if ranks is None else mpirun(ranks, command)
