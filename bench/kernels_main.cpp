@@ -17,14 +17,12 @@ void add_options(CLI::App& app, CommandLine& line) {
   app.add_option("--threads", kernels.threads, "threads of the team, repeatable; default 1 and all that this process may use")
       ->check(CLI::Range(1, 1024))
       ->allow_extra_args(false);
-  app.add_option("--min-time", kernels.min_time_s, "seconds for each kernel, shape and number of threads")
-      ->check(CLI::Range(0.0, 60.0))
-      ->capture_default_str();
+  zs::bench::add_min_time_option(app, kernels.min_time_s, "seconds for each kernel, shape and number of threads");
   app.add_flag("--list", line.list, "print the texts and measure nothing");
   app.add_flag("--json", line.json, "one line of JSON instead of a table");
 }
 
-std::unique_ptr<zs::World> one_rank() {
+std::unique_ptr<zs::World> one_rank(std::optional<zs::Error>&) {
   if (zs::detect_launch() == zs::Launch::mpirun)
     throw zs::Error(zs::ExitCode::usage, "ranks would disturb each other's times", "mpirun", "start bench_kernels without mpirun");
   return zs::make_single_world({});

@@ -53,6 +53,10 @@ Config step_config(const StepOptions& options, int ranks) {
   try {
     Config config = parse_config("", "bench_step", settings);
     check_ranks(config, ranks);
+    // The world is there already, made without them.
+    if (config.comm.transport != "auto" || config.comm.ranks != 1)
+      throw Error(ExitCode::usage, "comm.transport and comm.ranks choose nothing here", "--set",
+                  "set ZSHARD_TRANSPORT, and start ranks with mpirun");
     return config;
   } catch (const Error& error) {
     throw Error(ExitCode::usage, error.what_happened(), error.where(), error.what_to_do());

@@ -48,9 +48,22 @@ def main():
     report.case("mpi, 3 ranks", report_problems(result, 3, ["mpi"]), result)
     result = run(harness.mpirun(2, [program, "--op", "broadcast", "--max-bytes", "4096", "--min-time", "0.01"]))
     report.case("a table", [] if result.code == 0 and "broadcast" in result.out and "shm" in result.out else ["a table expected"], result)
-    for flags, named in ((["--op", "gather"], "--op"), (["--min-bytes", "0"], "--min-bytes"), (["--nonsense"], "--nonsense")):
+    for flags, named in (
+        (["--op", "gather"], "gather not in {all_gather,all_reduce,all_to_all,broadcast,reduce_scatter}"),
+        (["--dtype", "f16"], "f16 not in {bf16,f32}"),
+        (["--transport", "rdma"], "rdma not in"),
+        (["--min-bytes", "0"], "--min-bytes"),
+        (["--max-bytes", "1G"], "--max-bytes"),
+        (["--min-bytes", "8192", "--max-bytes", "4096"], "no size is 8192 bytes or more and 4096 or fewer"),
+        (["--min-time", "-1"], "--min-time"),
+        (["--min-time", "NaN", "--max-bytes", "4096"], "it is not a number"),
+        (["--json", "out.json"], "out.json"),
+        (["--nonsense"], "--nonsense"),
+    ):
         result = run(harness.mpirun(2, [program, *flags]))
         report.case(f"bad flags {flags}", usage_problems(result, named), result)
+    result = run(harness.mpirun(2, [program, "--max-bytes", "4096"]), env={"ZSHARD_TRANSPORT": "rdma"})
+    report.case("an unknown transport in the environment, told once", usage_problems(result, "ZSHARD_TRANSPORT"), result)
     result = run([program])
     report.case("without mpirun", usage_problems(result, "mpirun"), result)
     return report.exit_code()

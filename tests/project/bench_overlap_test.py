@@ -69,9 +69,28 @@ def main():
     words = ["exposed", "hideable", "critical path", "optimizer"]
     report.case("the tables", [f"'{word}' is missing" for word in words if word not in result.out] + (["exit 0 expected"] if result.code else []), result)
 
-    result = harness.run(harness.mpirun(2, [program, "--preset", "huge"]))
-    good = result.code == 64 and len(result.err.splitlines()) == 1 and "bench_overlap: error: " in result.err and "--preset" in result.err
-    report.case("refused once by two ranks", [] if good else ["exit 64 and one line that names --preset expected"], result)
+    for ranks, flags, says in (
+        (2, ["--preset", "huge"], "--preset"),
+        (2, ["--layers", "0"], "model.layers is 0"),
+        (2, ["--width", "7"], "does not divide model.width 7"),
+        (2, ["--sequence", "1000000"], "longer than model.context"),
+        (2, ["--steps", "0"], "--steps"),
+        (2, ["--dtype", "f16"], "f16 not in {f32,bf16}"),
+        (2, ["--set", "nonsense"], "--set"),
+        (2, ["--set", "shard.prefetch=-1"], "shard.prefetch is -1"),
+        (2, ["--set", "shard.strategy=hsdp", "--set", "shard.group_size=3"], "does not divide the job's 2 ranks"),
+        (2, ["--set", "comm.transport=mpi"], "set ZSHARD_TRANSPORT"),
+        (2, ["--sweep", "twice"], "twice"),
+        (None, ["--set", "comm.ranks=2"], "comm.ranks"),
+    ):
+        result = harness.run(harness.launch(ranks, [program, "--preset", "tiny", *flags] if "--preset" not in flags else [program, *flags]))
+        lines = result.err.splitlines()
+        good = result.code == 64 and not result.out and len(lines) == 1 and lines[0].startswith("bench_overlap: error: ") and says in lines[0]
+        report.case(f"refused in one line: {flags}", [] if good else [f"exit 64 and one line that says '{says}' expected"], result)
+
+    result = harness.run(["sh", "-c", 'exec "$@" > /dev/full', "sh", program, *SMALL])
+    good = result.code == 74 and "the result cannot be written" in result.err
+    report.case("a full disk", [] if good else ["exit 74 and one line expected"], result)
     return report.exit_code()
 
 
