@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -11,6 +10,7 @@
 #include <thread>
 
 #include "runtime/base/check.h"
+#include "runtime/base/whole_number.h"
 
 namespace zs {
 namespace {
@@ -26,11 +26,9 @@ std::string_view take(std::string_view& text, char separator) {
 }
 
 long number(std::string_view text) {
-  long value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || stop != text.data() + text.size())
-    throw Error(ExitCode::usage, fmt::format("\"{}\" is not a number", text), kVariable, "write POINT@rank=R,hit=N:ACTION");
-  return value;
+  const auto value = whole_number<long>(text);
+  if (!value) throw Error(ExitCode::usage, fmt::format("\"{}\" is not a number", text), kVariable, "write POINT@rank=R,hit=N:ACTION");
+  return *value;
 }
 
 void act(std::string_view action, long value) {

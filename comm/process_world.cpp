@@ -1,7 +1,6 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
@@ -9,6 +8,7 @@
 
 #include "comm/hier.h"
 #include "comm/mpi_world.h"
+#include "runtime/base/whole_number.h"
 
 namespace zs {
 namespace {
@@ -80,15 +80,14 @@ class HostsWorld final : public World {
 
 /// What ZSHARD_HOSTS_OF says, for tests: "0,0,1,1" parts the ranks of one host. Empty where it is not set.
 std::vector<int> hosts_in_environment() {
-  const char* const count = std::getenv("OMPI_COMM_WORLD_SIZE");
-  const int ranks = count == nullptr ? 1 : std::atoi(count);
+  const int ranks = number_in_environment<int>("OMPI_COMM_WORLD_SIZE").value_or(1);
   const char* const text = std::getenv("ZSHARD_HOSTS_OF");
   std::vector<int> hosts;
   std::istringstream words(text == nullptr ? "" : text);
   for (std::string word; std::getline(words, word, ',');) {
-    int& host = hosts.emplace_back(-1);
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), host);
-    if (error != std::errc() || end != word.data() + word.size() || host < 0) hosts.assign(1, -1);
+    const int host = whole_number<int>(word).value_or(-1);
+    if (host < 0) hosts.clear();
+    hosts.push_back(host);
     if (host < 0) break;
   }
   if (text != nullptr && (static_cast<int>(hosts.size()) != ranks || hosts.back() < 0)) {

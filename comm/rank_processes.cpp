@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +18,7 @@
 #include <optional>
 
 #include "runtime/base/check.h"
+#include "runtime/base/whole_number.h"
 
 namespace zs {
 namespace {
@@ -28,12 +28,6 @@ namespace fs = std::filesystem;
 constexpr const char* kPageName = "zshard-flight";
 constexpr const char* kJobVariable = "PMIX_NAMESPACE";
 constexpr const char* kRankVariable = "OMPI_COMM_WORLD_RANK";
-
-std::optional<int> number(std::string_view text) {
-  int value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && stop == text.data() + text.size() && !text.empty() ? std::optional(value) : std::nullopt;
-}
 
 std::string contents(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -138,11 +132,11 @@ std::vector<std::unique_ptr<PeerProcess>> find_peer_processes(int own_rank) {
   const std::string job = job_name();
   std::error_code failed;
   for (fs::directory_iterator entry("/proc", failed), end; !job.empty() && !failed && entry != end; entry.increment(failed)) {
-    const auto pid = number(entry->path().filename().string());
+    const auto pid = whole_number<int>(entry->path().filename().string());
     if (!pid || *pid == getpid()) continue;
     const std::string environment = contents(entry->path().string() + "/environ");
     if (variable(environment, kJobVariable) != job) continue;
-    const auto rank = number(variable(environment, kRankVariable).value_or(""));
+    const auto rank = whole_number<int>(variable(environment, kRankVariable).value_or(""));
     if (!rank || *rank == own_rank) continue;
     auto peer = std::make_unique<PeerProcess>(*rank, *pid);
     auto& known = found[*rank];

@@ -1,4 +1,5 @@
 #include "comm/watchdog.h"
+#include "runtime/base/whole_number.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -7,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,11 +21,6 @@ constexpr std::int64_t kPauseFrom_ns = 2'000'000'000;
 constexpr int kLooksBetweenSearches = 5;  // for the other ranks' processes, while the job starts
 constexpr std::int64_t kPauseToldAfter_ns = 2'500'000'000;
 constexpr double kEndedAfter_s = 1;  // that a rank waits for one that has ended
-
-int number_in(const char* variable, int otherwise) {
-  const char* const text = std::getenv(variable);
-  return text != nullptr ? std::atoi(text) : otherwise;
-}
 
 std::string name_of_host() {
   std::array<char, 256> name{};
@@ -58,14 +53,14 @@ std::int64_t cpu_ns_of_this_thread() {
 
 Watchdog::Watchdog(const WatchOptions& options)
     : options_(options),
-      faults_(Faults::from_environment(number_in("OMPI_COMM_WORLD_RANK", 0))),
+      faults_(Faults::from_environment(number_in_environment<int>("OMPI_COMM_WORLD_RANK").value_or(0))),
       host_name_(name_of_host()),
       own_(std::make_unique<OwnPage>()),
       page_(own_->page()),
       host_thread_(gettid()),
       launcher_(getppid()) {
-  page_.rank = number_in("OMPI_COMM_WORLD_RANK", 0);
-  page_.size = number_in("OMPI_COMM_WORLD_SIZE", 1);
+  page_.rank = number_in_environment<int>("OMPI_COMM_WORLD_RANK").value_or(0);
+  page_.size = number_in_environment<int>("OMPI_COMM_WORLD_SIZE").value_or(1);
   page_.pid = getpid();
   enter(Phase::init);
   page_.heartbeat_ns = monotonic_ns();
@@ -134,7 +129,7 @@ void Watchdog::find_peers() {
 bool Watchdog::has_all_peers() const {
   const std::lock_guard lock(mutex_);
   const auto found = std::count_if(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->page() != nullptr; });
-  return found + 1 >= number_in("OMPI_COMM_WORLD_LOCAL_SIZE", page_.size);
+  return found + 1 >= number_in_environment<int>("OMPI_COMM_WORLD_LOCAL_SIZE").value_or(page_.size);
 }
 
 void Watchdog::record_to(std::string folder) {

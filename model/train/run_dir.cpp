@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
 #include <system_error>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "model/data/output_file.h"
 #include "model/train/metrics.h"
 #include "runtime/base/check.h"
+#include "runtime/base/whole_number.h"
 
 namespace zs {
 namespace {
@@ -100,11 +100,9 @@ std::int64_t next_number(const fs::path& runs, const std::string& name) {
   for (fs::directory_iterator entry(runs, error), end; !error && entry != end; entry.increment(error)) {
     const std::string file = entry->path().filename().string();
     if (file.size() <= name.size() + 1 || file.compare(0, name.size() + 1, name + "-") != 0) continue;
-    std::int64_t number = 0;
-    const char *first = file.data() + name.size() + 1, *limit = file.data() + file.size();
-    const auto parsed = std::from_chars(first, limit, number);
     constexpr std::int64_t kLargest = 1'000'000'000;
-    if (parsed.ec == std::errc() && parsed.ptr == limit && number > last && number < kLargest) last = number;
+    const auto number = whole_number<std::int64_t>(std::string_view(file).substr(name.size() + 1));
+    if (number && *number > last && *number < kLargest) last = *number;
   }
   return last + 1;
 }

@@ -1,7 +1,7 @@
 #include "runtime/shard/checkpoint_folder.h"
+#include "runtime/base/whole_number.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <set>
 #include <string_view>
@@ -19,11 +19,8 @@ constexpr std::int64_t kLargestManifest = std::int64_t{1} << 30;
 std::optional<std::int64_t> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
-  std::int64_t step = 0;
-  const auto parsed = std::from_chars(name.data(), name.data() + name.size(), step);
-  if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size() || step < 0 || name != fmt::format("{}", step))
-    return std::nullopt;
-  return step;
+  const auto step = whole_number<std::int64_t>(name);
+  return step && *step >= 0 && name == fmt::format("{}", *step) ? step : std::nullopt;
 }
 
 std::vector<std::string> names_in(const std::string& folder) {

@@ -6,6 +6,7 @@
 
 #include "comm/mesh.h"
 #include "comm/world.h"
+#include "runtime/base/whole_number.h"
 
 using namespace zs;
 
@@ -102,4 +103,14 @@ TEST_CASE("a meta world makes the groups of a mesh and duplicates") {
   CHECK(comm->split(0, 1)->size() == 4);
   CHECK_THROWS_WITH(comm->split(1, 1), Catch::Contains("only be duplicated"));
   CHECK(&comm->arena() == &world->communicator()->arena());
+}
+
+TEST_CASE("a number is a whole text, or none") {
+  CHECK(whole_number<int>("42") == 42);
+  CHECK(whole_number<int>("-7") == -7);
+  CHECK(whole_number<long>("4294967296") == 4294967296);
+  for (const char* text : {"", " 4", "4 ", "4x", "+4", "0x4", "4.0", "99999999999"}) {
+    CAPTURE(text);
+    CHECK_FALSE(whole_number<int>(text));
+  }
 }
