@@ -124,10 +124,11 @@ struct KernelTable {
   void (*adamw)(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars, const AdamWOptions& options);
 };
 
-/// The CPU kernels for this processor, chosen at the first call among AVX-512, AVX2 and baseline. ZSHARD_ISA=avx512|avx2|baseline
-/// overrides (an instruction set the processor lacks is an Error(usage)); it does not reach into oneDNN, which makes its own choice.
+/// The CPU kernels for this processor, chosen at the first call among AVX-512 with tiles (AMX), AVX-512, AVX2 and baseline.
+/// ZSHARD_ISA=amx|avx512|avx2|baseline overrides (an instruction set the processor lacks is an Error(usage)); it does not reach into
+/// oneDNN, which makes its own choice.
 const KernelTable& cpu_kernels();
-/// "avx512", "avx2" or "baseline": what cpu_kernels() chose.
+/// "amx", "avx512", "avx2" or "baseline": what cpu_kernels() chose.
 const char* cpu_isa();
 /// Whether products of bf16 run in bf16 here, or through f32.
 bool cpu_has_bf16_products();

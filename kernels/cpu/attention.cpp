@@ -96,6 +96,9 @@ void forward_head(const Attention& args, std::int64_t pair, Scratch scratch) {
 }  // namespace
 
 void attention_forward(int threads, const Attention& args) {
+#if defined(__AMX_BF16__)
+  if (args.qkv.is_bf16) return attention_forward_amx(threads, args);
+#endif
   with_type(args.qkv, [&](auto tag) {
     using T = decltype(tag);
     for_each_head(threads, args, [&](std::int64_t pair, Scratch scratch) { forward_head<T>(args, pair, scratch); });

@@ -24,25 +24,6 @@ BackwardScratch carve(Scratch scratch, std::int64_t time, std::int64_t width) {
   return s;
 }
 
-/// One head's rows in tensors (batch, time, heads, head_dim) and (batch, time, 3, heads, head_dim).
-template <class T>
-struct HeadRows {
-  const T *qkv, *out, *dout;
-  T* dqkv;
-  const float* lse;
-  std::int64_t model;  // heads * head_dim
-};
-
-template <class T>
-HeadRows<T> head_rows(const Attention& args, std::int64_t pair) {
-  const AttentionDims& dims = args.dims;
-  const std::int64_t model = dims.heads * dims.head_dim, head = pair % dims.heads * dims.head_dim;
-  const std::int64_t token = pair / dims.heads * dims.time;
-  const std::int64_t at = token * model + head, at_qkv = token * 3 * model + head;
-  return {elements<const T>(args.qkv) + at_qkv, elements<const T>(args.out) + at, elements<const T>(args.dout) + at,
-          elements<T>(args.dqkv) + at_qkv,      args.lse + pair * dims.time,      model};
-}
-
 template <class T>
 void load_head(const HeadRows<T>& rows, const BackwardScratch& s, const AttentionDims& dims, std::int64_t time, std::int64_t width) {
   const std::int64_t model = rows.model, stride = 3 * model;
@@ -78,15 +59,6 @@ void probabilities(const BackwardScratch& s, std::int64_t queries, bool diagonal
 }
 
 template <class T>
-void store_rows(T* out, std::int64_t token_stride, const float* in, std::int64_t width, std::int64_t rows, const AttentionDims& dims,
-                float factor) {
-  for (std::int64_t r = 0; r < rows; ++r) {
-#pragma omp simd
-    for (std::int64_t d = 0; d < dims.head_dim; ++d) out[r * token_stride + d] = from_float<T>(in[r * width + d] * factor);
-  }
-}
-
-template <class T>
 void backward_head(const Attention& args, std::int64_t pair, Scratch scratch) {
   const AttentionDims& dims = args.dims;
   const std::int64_t width = round_up(dims.head_dim, 16), time = round_up(dims.time, kTile), depth = dims.head_dim;
@@ -116,6 +88,9 @@ void backward_head(const Attention& args, std::int64_t pair, Scratch scratch) {
 }  // namespace
 
 void attention_backward(int threads, const Attention& args) {
+#if defined(__AMX_BF16__)
+  if (args.qkv.is_bf16) return attention_backward_amx(threads, args);
+#endif
   with_type(args.qkv, [&](auto tag) {
     using T = decltype(tag);
     for_each_head(threads, args, [&](std::int64_t pair, Scratch scratch) { backward_head<T>(args, pair, scratch); });

@@ -89,6 +89,35 @@ inline void transpose_tiles(float* out, const float* in, std::int64_t width, std
       for (std::int64_t t = 0; t < kTile; ++t) out[first * head_dim + d * kTile + t] = in[(first + t) * width + d];
 }
 
+/// One head's rows in tensors (batch, time, heads, head_dim) and (batch, time, 3, heads, head_dim).
+template <class T>
+struct HeadRows {
+  const T *qkv, *out, *dout;
+  T* dqkv;
+  const float* lse;
+  std::int64_t model;  // heads * head_dim
+};
+
+template <class T>
+inline HeadRows<T> head_rows(const Attention& args, std::int64_t pair) {
+  const AttentionDims& dims = args.dims;
+  const std::int64_t model = dims.heads * dims.head_dim, head = pair % dims.heads * dims.head_dim;
+  const std::int64_t token = pair / dims.heads * dims.time;
+  const std::int64_t at = token * model + head, at_qkv = token * 3 * model + head;
+  return {elements<const T>(args.qkv) + at_qkv, elements<const T>(args.out) + at, elements<const T>(args.dout) + at,
+          elements<T>(args.dqkv) + at_qkv,      args.lse + pair * dims.time,      model};
+}
+
+/// rows (rows, width) times factor to head_dim elements each, token_stride apart.
+template <class T>
+inline void store_rows(T* out, std::int64_t token_stride, const float* in, std::int64_t width, std::int64_t rows, const AttentionDims& dims,
+                       float factor) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+#pragma omp simd
+    for (std::int64_t d = 0; d < dims.head_dim; ++d) out[r * token_stride + d] = from_float<T>(in[r * width + d] * factor);
+  }
+}
+
 /// Hands out one thread's scratch.
 struct Scratch {
   float* next;
@@ -96,6 +125,11 @@ struct Scratch {
     float* const block = next;
     next += round_up(elems, 16);
     return block;
+  }
+  /// So many floats for elements of another type.
+  template <class T>
+  T* take_as(std::int64_t floats) {
+    return reinterpret_cast<T*>(take(floats));
   }
 };
 

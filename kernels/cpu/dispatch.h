@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "kernels/cpu/isa.h"
 #include "kernels/kernels.h"
 
@@ -9,6 +11,9 @@ namespace zs::cpu {
 
 /// What ZSHARD_ISA or the processor chose, once for the process.
 const Isa& isa();
+
+/// Those that the processor has and the system lets this process use, the best first.
+std::vector<const Isa*> available_isas();
 
 /// The buffer as f32 or bf16 elements; another dtype or device is a bug.
 Data data_of(const Buffer& buffer);

@@ -126,11 +126,14 @@ static constexpr RowBlocks row_blocks(std::int64_t rows) {
   return {each, (rows + each - 1) / each};
 }
 
-/// Floats of scratch that one thread needs, forward or backward: six (time, head_dim) operands or results, the rows' statistics and
-/// a few tiles, all padded.
+/// Where attention is computed by tiles: keys whose scores are taken together.
+static constexpr std::int64_t kAmxKeys = 512;
+
+/// Floats of scratch that one thread needs, forward or backward, on any instruction set: six (time, head_dim) operands or results, the
+/// rows' statistics and a few tiles or rows of scores, all padded.
 static constexpr std::int64_t attention_scratch_elems(const AttentionDims& dims) {
-  const std::int64_t time = round_up(dims.time, kAttentionTile), width = round_up(dims.head_dim, 16);
-  return 6 * time * width + 2 * time + kAttentionTile * (2 * kAttentionTile + 3 * width + 32);
+  const std::int64_t time = round_up(dims.time, kAttentionTile), width = round_up(dims.head_dim, 32);
+  return 6 * time * width + (kAttentionTile + 2) * time + kAttentionTile * (kAmxKeys + 3 * width + 32);
 }
 
 namespace baseline {
@@ -142,5 +145,11 @@ extern const Isa kIsa;
 namespace avx512 {
 extern const Isa kIsa;
 }
+#if defined(ZS_HAS_AMX)
+/// AVX-512 with tiles for bf16.
+namespace amx {
+extern const Isa kIsa;
+}
+#endif
 
 }  // namespace zs::cpu

@@ -21,6 +21,11 @@ void layer_norm_backward(int threads, const LayerNormBackward& args);
 
 void attention_forward(int threads, const Attention& args);
 void attention_backward(int threads, const Attention& args);
+#if defined(__AMX_BF16__)
+/// bf16 only.
+void attention_forward_amx(int threads, const Attention& args);
+void attention_backward_amx(int threads, const Attention& args);
+#endif
 
 void cross_entropy_forward(int threads, const CrossEntropy& args);
 void cross_entropy_backward(int threads, const CrossEntropy& args);

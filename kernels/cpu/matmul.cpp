@@ -311,7 +311,8 @@ void matmul(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const M
 namespace zs {
 
 bool cpu_has_bf16_products() {
-  static const bool has = std::string_view(cpu_isa()) == "avx512" && cpu::library_has_bf16();
+  static const std::string_view isa = cpu_isa();
+  static const bool has = (isa == "amx" || isa == "avx512") && cpu::library_has_bf16();
   return has;
 }
 

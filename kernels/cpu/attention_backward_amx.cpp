@@ -1,0 +1,144 @@
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/isa_functions.h"
+#include "kernels/cpu/vec_math.h"
+
+/// The formulas of attention_backward.cpp with every matrix of scores transposed, keys by queries, so that probabilities and their
+/// gradients are left operands as they are: dv = P^T dout, dk = scale dS^T q, dq^T = scale k^T dS^T. Both are rounded to bf16 first.
+namespace zs::cpu::ZS_ISA {
+namespace {
+
+constexpr std::int64_t kKeys = kAttentionTile;  // taken together: two blocks
+
+struct BackwardScratch {
+  Bf16 *queries, *keys, *values, *dout;                       // (padded_time, width)
+  Bf16* keys_t;                                               // (width, pitch)
+  std::uint32_t *queries_p, *dout_p;                          // panels of (padded_time, width)
+  std::uint32_t *queries_t, *dout_t;                          // panels of (width, padded_time)
+  float *dqueries_t, *dqueries;                               // (width, pitch), (padded_time, width)
+  Bf16 *p, *ds;                                               // (kKeys, pitch)
+  std::uint32_t* ds_panel;                                    // (kKeys, kBlock)
+  float *scores, *dscores, *dkeys, *minus_lse, *minus_delta;  // (kBlock, kBlock) twice, (kKeys, width), (padded_time) twice
+  std::int64_t time, width;
+  std::int64_t pitch;  // of rows over time: a power of two would share few places of the first cache
+  float scale;
+};
+
+BackwardScratch carve(Scratch scratch, std::int64_t time, std::int64_t width) {
+  BackwardScratch s;
+  s.time = time;
+  s.width = width;
+  s.pitch = time + kBlock;
+  for (Bf16** block : {&s.queries, &s.keys, &s.values, &s.dout}) *block = scratch.take_as<Bf16>(time * width / 2);
+  for (std::uint32_t** block : {&s.queries_p, &s.dout_p, &s.queries_t, &s.dout_t})
+    *block = scratch.take_as<std::uint32_t>(time * width / 2);
+  s.keys_t = scratch.take_as<Bf16>(s.pitch * width / 2);
+  s.dqueries_t = scratch.take(s.pitch * width);
+  s.dqueries = reinterpret_cast<float*>(s.queries_p);  // when these have been used
+  for (Bf16** block : {&s.p, &s.ds}) *block = scratch.take_as<Bf16>(kKeys * s.pitch / 2);
+  s.ds_panel = scratch.take_as<std::uint32_t>(kKeys * kBlock / 2);
+  for (float** block : {&s.scores, &s.dscores}) *block = scratch.take(kBlock * kBlock);
+  s.dkeys = scratch.take(kKeys * width);
+  for (float** block : {&s.minus_lse, &s.minus_delta}) *block = scratch.take(time);
+  return s;
+}
+
+void load_head(const HeadRows<Bf16>& rows, const BackwardScratch& s, const AttentionDims& dims) {
+  const std::int64_t model = rows.model, time = s.time, width = s.width;
+  copy_rows(s.queries, width, rows.qkv, 3 * model, time, dims);
+  copy_rows(s.keys, width, rows.qkv + model, 3 * model, time, dims);
+  copy_rows(s.values, width, rows.qkv + 2 * model, 3 * model, time, dims);
+  copy_rows(s.dout, width, rows.dout, model, time, dims);
+  pack_panels(s.queries_p, s.keys, time, width);  // for the moment: its words are those of keys_t, transposed
+  for (std::int64_t d = 0; d < width; d += kHalf)
+    for (std::int64_t t = 0; t < time; t += kBlock)
+      transpose_words(reinterpret_cast<std::uint32_t*>(s.keys_t + d * s.pitch + t), s.pitch / 2,
+                      s.queries_p + (d / kBlock * kBlock * time + t * kBlock) / 2 + d % kBlock, kBlock);
+  pack_panels(s.queries_p, s.queries, time, width);
+  pack_panels(s.dout_p, s.dout, time, width);
+  pack_transposed(s.queries_t, s.queries, width, time);
+  pack_transposed(s.dout_t, s.dout, width, time);
+  for (std::int64_t i = 0; i < s.pitch * width; ++i) s.dqueries_t[i] = 0.0f;
+  for (std::int64_t t = 0; t < time; ++t) {
+    const Bf16 *out = rows.out + t * model, *dout = s.dout + t * width;
+    const bool inside = t < dims.time;
+    s.minus_lse[t] = inside ? -rows.lse[t] : 0.0f;
+    s.minus_delta[t] =
+        inside ? -lane_sum(dims.head_dim, [=](std::int64_t d, auto part) { return load(dout + d, part) * load(out + d, part); }) : 0.0f;
+  }
+}
+
+/// Two rows of a block of scores and dout v^T, keys `key` and `key` + 1, queries `query` ..: to p, ds and one row of ds_panel.
+void probabilities(const BackwardScratch& s, std::int64_t first, std::int64_t key, std::int64_t query) {
+  const std::int64_t at = (key - first) % kBlock * kBlock;
+  __m512i p[2], ds[2];
+  for (int r = 0; r < 2; ++r) {
+    Vec e[2], de[2];
+    for (int half = 0; half < 2; ++half) {
+      const std::int64_t q = query + half * kHalf, in = at + r * kBlock + half * kHalf;
+      const __m512i index = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(q - key - r)),
+                                             _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
+      const __mmask16 is_seen = _mm512_cmpge_epi32_mask(index, _mm512_setzero_si512());
+      const Vec power = fused(load_vec(s.scores + in), all<Vec>(s.scale), load_vec(s.minus_lse + q));
+      e[half] = (Vec)_mm512_maskz_mov_ps(is_seen, (__m512)exp_of<Precision::bf16>(power));
+      de[half] = e[half] * (load_vec(s.dscores + in) + load_vec(s.minus_delta + q));
+    }
+    p[r] = narrow(e[0], e[1]);
+    ds[r] = narrow(de[0], de[1]);
+    _mm512_storeu_si512(s.p + (key - first + r) * s.pitch + query, p[r]);
+    _mm512_storeu_si512(s.ds + (key - first + r) * s.pitch + query, ds[r]);
+  }
+  interleave(s.ds_panel + (key - first) / 2 * kBlock, ds[0], ds[1]);
+}
+
+/// kKeys keys from `first` on, and kBlock queries: p, ds and their part of dqueries_t.
+void backward_block(const BackwardScratch& s, std::int64_t first, std::int64_t query) {
+  for (std::int64_t key = first; key < first + kKeys; key += kBlock) {
+    const std::int64_t panel = query / 2 * s.width;
+    amx_block<false>({s.scores, kBlock}, {s.keys + key * s.width, s.width}, s.queries_t + panel, s.width);
+    amx_block<false>({s.dscores, kBlock}, {s.values + key * s.width, s.width}, s.dout_t + panel, s.width);
+    for (std::int64_t r = 0; r < kBlock; r += 2) probabilities(s, first, key + r, query);
+  }
+  for (std::int64_t d = 0; d < s.width; d += kBlock)
+    amx_block<true>({s.dqueries_t + d * s.pitch + query, s.pitch}, {s.keys_t + d * s.pitch + first, s.pitch}, s.ds_panel, kKeys);
+}
+
+/// out (kKeys, width) := left (kKeys, queries from `first` on) * right, which is packed in panels.
+void key_product(const BackwardScratch& s, float* out, const Bf16* left, const std::uint32_t* right, std::int64_t first) {
+  for (std::int64_t r = 0; r < kKeys; r += kBlock)
+    for (std::int64_t d = 0; d < s.width; d += kBlock)
+      amx_block<false>({out + r * s.width + d, s.width}, {left + r * s.pitch + first, s.pitch}, right + (d * s.time + first * kBlock) / 2,
+                       s.time - first);
+}
+
+void backward_head(const Attention& args, std::int64_t pair, Scratch scratch) {
+  const AttentionDims& dims = args.dims;
+  const HeadRows<Bf16> rows = head_rows<Bf16>(args, pair);
+  BackwardScratch s = carve(scratch, round_up(dims.time, kKeys), round_up(dims.head_dim, kBlock));
+  s.scale = 1.0f / __builtin_sqrtf(static_cast<float>(dims.head_dim));
+  const TileScope tiles;
+  load_head(rows, s, dims);
+  const std::int64_t model = rows.model;
+  for (std::int64_t keys = 0; keys < s.time; keys += kKeys) {
+    for (std::int64_t query = keys; query < s.time; query += kBlock) backward_block(s, keys, query);
+    const std::int64_t valid = min_of(kKeys, dims.time - keys);
+    Bf16* dkv = rows.dqkv + keys * 3 * model;
+    key_product(s, s.dkeys, s.ds, s.queries_p, keys);
+    store_rows(dkv + model, 3 * model, s.dkeys, s.width, valid, dims, s.scale);
+    key_product(s, s.dkeys, s.p, s.dout_p, keys);
+    store_rows(dkv + 2 * model, 3 * model, s.dkeys, s.width, valid, dims, 1.0f);
+  }
+  for (std::int64_t t = 0; t < s.time; t += kHalf)
+    for (std::int64_t d = 0; d < s.width; d += kHalf)
+      transpose_words(reinterpret_cast<std::uint32_t*>(s.dqueries + t * s.width + d), s.width,
+                      reinterpret_cast<const std::uint32_t*>(s.dqueries_t + d * s.pitch + t), s.pitch);
+  store_rows(rows.dqkv, 3 * model, s.dqueries, s.width, dims.time, dims, s.scale);
+}
+
+}  // namespace
+
+void attention_backward_amx(int threads, const Attention& args) {
+  for_each_head(threads, args, [&](std::int64_t pair, Scratch scratch) { backward_head(args, pair, scratch); });
+}
+
+}  // namespace zs::cpu::ZS_ISA
