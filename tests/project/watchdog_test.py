@@ -16,7 +16,7 @@ import harness
 import tiny_run
 from stop_test import children, wait_for_steps
 
-LIMIT_S, HARD_LIMIT_S = 2, 60  # of the watchdog under test; of a job that should have ended
+LIMIT_S, HARD_LIMIT_S = 2, 240  # of the watchdog under test; of a job that should have ended
 LOST, INTERNAL, DISAGREE = 69, 70, 72
 
 
@@ -201,7 +201,7 @@ def ranks_that_end(train, report):
         ("abort", 128 + signal.SIGABRT, died),
         ("segv", 128 + signal.SIGSEGV, died),
         ("exit=0", INTERNAL, [r"exit\(0\) was called before the end of the job", "rank 1"]),
-        ("return", DISAGREE, [r"rank 1 has ended its part, rank \d waits for it in step 5 in all_gather\(root\) .*#\d+"]),
+        ("return", DISAGREE, [r"rank 1 has ended its part, rank \d waits for it in step 5 in (all_gather|publish)\(root\) .*#\d+"]),
     ):
         for transport in ("shm", "mpi"):
             job = Job(train, 3, f"step@rank=1,hit=5:{action}", {"comm__transport": transport})
@@ -223,7 +223,7 @@ def ranks_that_stand(train, report):
 def slow_ranks(train, report, is_long):
     """P6: a rank that is slower than the rest is named within 20 steps; nobody is in 1000 steps without one, on a machine with nothing else to do."""
     slow = r"rank 1 is slow: in the last \d+ steps others waited for it \d+ % of the time"
-    for name, fault in (("its computing", "compute@rank=1:delay=10"), ("its host", "step@rank=1:delay=100")):
+    for name, fault in (("its computing", "compute@rank=1:delay=60"), ("its host", "step@rank=1:delay=100")):
         job = Job(train, 3, fault, {"train__steps": 21, "run__sample_tokens": 0}, watch_s=30)
         warnings = job.lines("warning")
         problems = job.problems(0, []) + ([] if len(warnings) == 1 and re.search(slow, warnings[0]) else [f"warnings: {warnings}"])
