@@ -45,7 +45,7 @@ std::vector<Way> all_ways() {
                       choose_layout(config, "small whole");
                     }});
   }
-  for (const char* name : {"zero1", "zero2", "zero3", "zero3 once", "grad_op", "hsdp"}) {
+  for (const char* name : {"zero1", "zero3 once", "grad_op", "hsdp"}) {
     ways.push_back({std::string(name) + ", zero-copy", [name](Config& config) {
                       choose_scheme(config, scheme_of(name, kRanks));
                       config.shard.zero_copy = "auto";

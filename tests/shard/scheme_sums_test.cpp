@@ -209,16 +209,20 @@ void run_job(Job& job) {
 
 std::string text_of(const Job& job) {
   const SchemeOptions& scheme = job.one.scheme;
-  return fmt::format("{} deterministic {} reshard {} ranks {} prefetch {} micro-batches {} {} {} whole below {}", job.name,
-                     scheme.deterministic, scheme.reshard_after_forward.str(), job.one.ranks, job.one.prefetch, job.one.micro_batches,
-                     name_of(job.precision.param), name_of(job.layout.layout), job.layout.min_shard_bytes);
+  return fmt::format("{} deterministic {} zero-copy {} reshard {} ranks {} prefetch {} micro-batches {} {} {} whole below {}", job.name,
+                     scheme.deterministic, job.zero_copy, scheme.reshard_after_forward.str(), job.one.ranks, job.one.prefetch,
+                     job.one.micro_batches, name_of(job.precision.param), name_of(job.layout.layout), job.layout.min_shard_bytes);
 }
 
-/// Runs every scheme in a layout.
-void run_all(const LayoutOptions& layout, const std::vector<int>& ranks, bool zero_copy = false) {
+/// Runs every scheme in a layout, with zero-copy units where it is deterministic and without where it is not, the next scheme the other way
+/// round.
+void run_all(const LayoutOptions& layout, const std::vector<int>& ranks) {
+  int scheme = 0;
   for (const std::string& name : scheme_names()) {
+    ++scheme;
     for (const SchemeCase& one : scheme_cases(name, ranks)) {
       for (const bool is_deterministic : {false, true}) {
+        const bool zero_copy = (scheme + is_deterministic) % 2 == 0;
         Job job{.one = one, .precision = {}, .layout = layout, .zero_copy = zero_copy, .name = name};
         job.one.scheme.deterministic = is_deterministic;
         if (is_deterministic) job.precision = {DType::bf16, DType::bf16};
@@ -235,9 +239,7 @@ void run_all(const LayoutOptions& layout, const std::vector<int>& ranks, bool ze
 }  // namespace
 
 TEST_CASE("every scheme gathers the weights last written, and sums integer-valued gradients exactly", "[schemes]") {
-  const bool zero_copy = GENERATE(false, true);
-  CAPTURE(zero_copy);
-  run_all({}, {1, 2, 4, 8}, zero_copy);
+  run_all({}, {1, 2, 4, 8});
 }
 
 TEST_CASE("1-2, 1.3-7a, 1.3-7b: so does every scheme with parameters cut one by one, on any dim, small ones whole", "[schemes]") {

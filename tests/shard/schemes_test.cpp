@@ -61,6 +61,7 @@ void for_each_case(const Body& body) {
     for (const SchemeCase& one : scheme_cases(name, has_groups ? std::vector{2, 4, 8} : std::vector{2, 3, 4, 8})) {
       if (++number % step != 0) continue;
       for (const std::string& layout : layout_names()) {
+        if (layout == "zero-copy" && !gathers_masters_alone(one.scheme)) continue;  // as flat
         Config config = config_of(one);
         choose_layout(config, layout);
         config.precision.param = number % 3 == 0 ? "bf16" : "f32";

@@ -180,8 +180,7 @@ Planned plan_of(const std::string& name, int ranks, int micro_batches, const Way
                  .reduces_each = options.reduce_every_micro_batch && options.strategy != Strategy::zero1,
                  .all_reduces_each = options.all_reduce_every_micro_batch,
                  .keeps_ends = way.keeps_ends,
-                 .is_zero_copy = way.layout == "zero-copy" && !way.packs_gathers && options.reshard_after_forward.group() == 0 &&
-                                 options.strategy != Strategy::ddp && options.strategy != Strategy::nested,
+                 .is_zero_copy = way.layout == "zero-copy" && !way.packs_gathers && gathers_masters_alone(options),
                  .finest = ShardScheme(options, 0, ranks).finest(),
                  .param_bytes = bytes,
                  .reduce_bytes = bytes,
