@@ -19,6 +19,7 @@ class TileScope {
       std::uint16_t bytes_a_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     } const shapes;
+    __asm__ volatile("" ::"r"(&shapes) : "memory");  // GCC 12 sees that the next line reads a word of it only
     _tile_loadconfig(&shapes);
   }
   ~TileScope() { _tile_release(); }
@@ -45,6 +46,7 @@ inline void amx_block(AmxResult c, AmxLeft a, AmxPanel b, std::int64_t depth) {
   const std::size_t c_bytes = static_cast<std::size_t>(c.stride) * sizeof(float),
                     a_bytes = static_cast<std::size_t>(a.stride) * sizeof(Bf16);
   constexpr std::size_t kPanelBytes = kBlock * sizeof(std::uint32_t);
+  __asm__ volatile("" ::: "memory");  // GCC 12 does not see that loads of tiles read memory
   if constexpr (kAdd) {
     _tile_loadd(0, upper, c_bytes);
     _tile_loadd(1, upper + kHalf, c_bytes);
