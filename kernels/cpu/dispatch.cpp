@@ -4,21 +4,14 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/checks.h"
+
 namespace zs::cpu {
 namespace {
 
 struct ScratchBlock {
   std::vector<float> elems;
 };
-
-std::int64_t same_elems(const Buffer& out, const Buffer& in) {
-  ZS_CHECK(out.elems == in.elems, "{} elements out, {} in", out.elems, in.elems);
-  return out.elems;
-}
-
-void same_dtype(const Buffer& out, const Buffer& in) {
-  ZS_CHECK(out.dtype == in.dtype, "{} out, {} in", name_of(out.dtype), name_of(in.dtype));
-}
 
 /// The bytes of a buffer that are whole f32, and how many bytes follow them.
 struct Words {
@@ -69,7 +62,7 @@ void zero(ExecContext& ctx, Buffer out) {
 }
 
 void copy(ExecContext& ctx, Buffer out, Buffer in) {
-  ZS_CHECK(out.bytes() == in.bytes(), "{} bytes out, {} in", out.bytes(), in.bytes());
+  checks::same_bytes(out, in);
   if (out.data == in.data) return;
   const Words to = words_of(out), from = words_of(in);
   isa().cast(ctx.threads(), to.data, from.data, to.count);
@@ -77,44 +70,32 @@ void copy(ExecContext& ctx, Buffer out, Buffer in) {
 }
 
 void copy_rows(ExecContext& ctx, Buffer out, Buffer in, const RowCopy& rows) {
-  same_dtype(out, in);
-  const auto extent = [&](std::int64_t stride) { return rows.rows == 0 ? 0 : (rows.rows - 1) * stride + rows.run; };
-  ZS_CHECK(rows.rows >= 0 && rows.run >= 0 && (rows.rows < 2 || (rows.out_stride >= rows.run && rows.in_stride >= rows.run)),
-           "{} rows of {}, {} apart out and {} in", rows.rows, rows.run, rows.out_stride, rows.in_stride);
-  ZS_CHECK(out.elems == extent(rows.out_stride) && in.elems == extent(rows.in_stride),
-           "{} rows of {}, {} apart in {} elements out, {} apart in {} in", rows.rows, rows.run, rows.out_stride, out.elems, rows.in_stride,
-           in.elems);
+  checks::row_copy(out, in, rows);
   for (std::int64_t r = 0; r < rows.rows; ++r) copy(ctx, out.slice(r * rows.out_stride, rows.run), in.slice(r * rows.in_stride, rows.run));
 }
 
-void cast(ExecContext& ctx, Buffer out, Buffer in) { isa().cast(ctx.threads(), data_of(out), data_of(in), same_elems(out, in)); }
+void cast(ExecContext& ctx, Buffer out, Buffer in) { isa().cast(ctx.threads(), data_of(out), data_of(in), checks::same_elems(out, in)); }
 
 void add(ExecContext& ctx, Buffer out, Buffer a, Buffer b) {
-  same_dtype(out, a);
-  same_dtype(out, b);
-  same_elems(out, b);
-  isa().add(ctx.threads(), data_of(out), data_of(a), data_of(b), same_elems(out, a));
+  const std::int64_t elems = checks::alike(out, a, b);
+  isa().add(ctx.threads(), data_of(out), data_of(a), data_of(b), elems);
 }
 
 void scale(ExecContext& ctx, Buffer out, Buffer in, float factor) {
-  same_dtype(out, in);
-  isa().scale(ctx.threads(), data_of(out), data_of(in), same_elems(out, in), factor);
+  isa().scale(ctx.threads(), data_of(out), data_of(in), checks::alike(out, in, in), factor);
 }
 
 void accumulate(ExecContext& ctx, Buffer out, Buffer in) {
-  isa().accumulate(ctx.threads(), data_of(out), data_of(in), same_elems(out, in));
+  isa().accumulate(ctx.threads(), data_of(out), data_of(in), checks::same_elems(out, in));
 }
 
 void gelu_forward(ExecContext& ctx, Buffer y, Buffer x, GeluKind kind) {
-  same_dtype(y, x);
-  isa().gelu_forward(ctx.threads(), data_of(y), data_of(x), same_elems(y, x), kind);
+  isa().gelu_forward(ctx.threads(), data_of(y), data_of(x), checks::alike(y, x, x), kind);
 }
 
 void gelu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, GeluKind kind) {
-  same_dtype(dx, dy);
-  same_dtype(dx, x);
-  same_elems(dx, dy);
-  isa().gelu_backward(ctx.threads(), data_of(dx), data_of(dy), data_of(x), same_elems(dx, x), kind);
+  const std::int64_t elems = checks::alike(dx, dy, x);
+  isa().gelu_backward(ctx.threads(), data_of(dx), data_of(dy), data_of(x), elems, kind);
 }
 
 }  // namespace zs::cpu

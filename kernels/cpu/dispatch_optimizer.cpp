@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/checks.h"
 #include "kernels/cpu/dispatch.h"
 
 /// Checks and unpacking for sums, norms and the optimizer.
@@ -11,12 +12,6 @@ namespace {
 
 constexpr std::int32_t kNoExponent = std::numeric_limits<std::int32_t>::min();
 constexpr std::int32_t kNotFinite = std::numeric_limits<std::int32_t>::max();
-
-template <class T>
-T& scalar(const char* what, const Buffer& buffer) {
-  ZS_CHECK(buffer.elems == 1, "{} has {} elements, expected 1", what, buffer.elems);
-  return *buffer.as<T>();
-}
 
 /// floor(log2 |x|) from the bits of |x|.
 std::int32_t exponent_of(std::int32_t magnitude) {
@@ -27,37 +22,37 @@ std::int32_t exponent_of(std::int32_t magnitude) {
 }
 
 StepScalars& step_scalars(const Buffer& scalars) {
-  ZS_CHECK(scalars.bytes() == sizeof(StepScalars), "{} bytes of scalars, expected {}", scalars.bytes(), sizeof(StepScalars));
+  checks::step_scalars(scalars);
   return *reinterpret_cast<StepScalars*>(scalars.as<float>());
 }
 
 double norm_of(const Buffer& squared_norm, const Buffer& exponent, int shift) {
-  if (exponent.empty()) return std::sqrt(scalar<double>("squared_norm", squared_norm));
-  const std::int32_t e = scalar<std::int32_t>("exponent", exponent);
+  if (exponent.empty()) return std::sqrt(*checks::scalar<double>("squared_norm", squared_norm));
+  const std::int32_t e = *checks::scalar<std::int32_t>("exponent", exponent);
   if (e == kNotFinite) return std::numeric_limits<double>::infinity();
   if (e == kNoExponent) return 0.0;
-  return std::sqrt(std::ldexp(static_cast<double>(scalar<std::int64_t>("squared_norm", squared_norm)), 2 * e - shift));
+  return std::sqrt(std::ldexp(static_cast<double>(*checks::scalar<std::int64_t>("squared_norm", squared_norm)), 2 * e - shift));
 }
 
 }  // namespace
 
 void sum(ExecContext& ctx, Buffer out, Buffer in, float factor) {
-  scalar<float>("out", out) = static_cast<float>(static_cast<double>(factor) * isa().sum(ctx.threads(), floats_of(in), in.elems));
+  *checks::scalar<float>("out", out) = static_cast<float>(static_cast<double>(factor) * isa().sum(ctx.threads(), floats_of(in), in.elems));
 }
 
 void squared_norm(ExecContext& ctx, Buffer out, Buffer in) {
-  scalar<double>("out", out) += isa().squares(ctx.threads(), data_of(in), in.elems);
+  *checks::scalar<double>("out", out) += isa().squares(ctx.threads(), data_of(in), in.elems);
 }
 
 void max_exponent(ExecContext& ctx, Buffer out, Buffer in) {
-  std::int32_t& largest = scalar<std::int32_t>("out", out);
+  std::int32_t& largest = *checks::scalar<std::int32_t>("out", out);
   largest = std::max(largest, exponent_of(isa().max_magnitude_bits(ctx.threads(), data_of(in), in.elems)));
 }
 
 void fixed_point_squares(ExecContext& ctx, Buffer out, Buffer in, Buffer exponent, int shift) {
-  const std::int32_t e = scalar<std::int32_t>("exponent", exponent);
-  ZS_CHECK(shift >= 0 && shift <= 60, "a shift of {}, expected 0 to 60", shift);
-  std::int64_t& total = scalar<std::int64_t>("out", out);
+  const std::int32_t e = *checks::scalar<std::int32_t>("exponent", exponent);
+  checks::fixed_point_shift(shift);
+  std::int64_t& total = *checks::scalar<std::int64_t>("out", out);
   if (e == kNoExponent || e == kNotFinite) return;
   const std::int64_t more = isa().fixed_point_squares(ctx.threads(), data_of(in), in.elems, std::ldexp(1.0, shift - 2 * e));
   total = static_cast<std::int64_t>(static_cast<std::uint64_t>(total) + static_cast<std::uint64_t>(more));  // wraps
@@ -73,10 +68,7 @@ void clip_coefficient(ExecContext&, Buffer scalars, Buffer squared_norm, Buffer 
 }
 
 void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars, const AdamWOptions& options) {
-  ZS_CHECK(m.elems == master.elems && v.elems == master.elems && grad.elems == master.elems, "master {}, m {}, v {}, grad {} elements",
-           master.elems, m.elems, v.elems, grad.elems);
-  ZS_CHECK(copy.empty() || (copy.elems == master.elems && copy.dtype == DType::bf16), "copy {} x {} of {} elements", copy.elems,
-           name_of(copy.dtype), master.elems);
+  checks::adamw(master, m, v, copy, grad);
   const StepScalars& step = step_scalars(scalars);
   if (step.skip != 0.0f) return;
   isa().adamw(ctx.threads(),

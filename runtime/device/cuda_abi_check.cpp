@@ -45,8 +45,14 @@ static_assert(kSame<decltype(CudaDriver::event_query), decltype(&cuEventQuery)>)
 static_assert(kSame<decltype(CudaDriver::memory_allocate), decltype(&cuMemAlloc)>);
 static_assert(kSame<decltype(CudaDriver::memory_free), decltype(&cuMemFree)>);
 static_assert(kSame<decltype(CudaDriver::memory_info), decltype(&cuMemGetInfo)>);
+static_assert(kSame<decltype(CudaDriver::memory_set), decltype(&cuMemsetD8Async)>);
+static_assert(kSame<decltype(CudaDriver::memory_copy), decltype(&cuMemcpyAsync)>);
+static_assert(kSame<decltype(CudaDriver::module_load), decltype(&cuModuleLoadData)>);
+static_assert(kSame<decltype(CudaDriver::module_unload), decltype(&cuModuleUnload)>);
+static_assert(kSame<decltype(CudaDriver::module_function), decltype(&cuModuleGetFunction)>);
+static_assert(kSame<decltype(CudaDriver::launch), decltype(&cuLaunchKernel)>);
 static_assert(cuda_status::kSuccess == CUDA_SUCCESS && cuda_status::kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY &&
-              cuda_status::kNotReady == CUDA_ERROR_NOT_READY);
+              cuda_status::kNoKernelImage == CUDA_ERROR_NO_BINARY_FOR_GPU && cuda_status::kNotReady == CUDA_ERROR_NOT_READY);
 
 }  // namespace
 }  // namespace zs

@@ -5,6 +5,8 @@
 // The driver's own handles, as its header declares them.
 struct CUctx_st;
 struct CUevent_st;
+struct CUfunc_st;
+struct CUmod_st;
 struct CUstream_st;
 
 namespace zs {
@@ -43,11 +45,20 @@ struct CudaDriver {
   int (*memory_allocate)(Address* address, std::size_t bytes);
   int (*memory_free)(Address address);
   int (*memory_info)(std::size_t* free_bytes, std::size_t* total_bytes);
+  int (*memory_set)(Address address, unsigned char value, std::size_t bytes, CUstream_st* stream);
+  int (*memory_copy)(Address to, Address from, std::size_t bytes, CUstream_st* stream);
+
+  int (*module_load)(CUmod_st** module, const void* image);
+  int (*module_unload)(CUmod_st* module);
+  int (*module_function)(CUfunc_st** function, CUmod_st* module, const char* name);
+  /// `arguments`: the address of each.
+  int (*launch)(CUfunc_st* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                unsigned block_z, unsigned shared_bytes, CUstream_st* stream, void** arguments, void** extra);
 };
 
 /// What the driver's functions return where it matters here.
 namespace cuda_status {
-inline constexpr int kSuccess = 0, kOutOfMemory = 2, kNotReady = 600;
+inline constexpr int kSuccess = 0, kOutOfMemory = 2, kNoKernelImage = 209, kNotReady = 600;
 }
 
 }  // namespace zs

@@ -66,6 +66,12 @@ struct LoadedDriver {
     library.find(table.memory_allocate, "cuMemAlloc_v2");
     library.find(table.memory_free, "cuMemFree_v2");
     library.find(table.memory_info, "cuMemGetInfo_v2");
+    library.find(table.memory_set, "cuMemsetD8Async");
+    library.find(table.memory_copy, "cuMemcpyAsync");
+    library.find(table.module_load, "cuModuleLoadData");
+    library.find(table.module_unload, "cuModuleUnload");
+    library.find(table.module_function, "cuModuleGetFunction");
+    library.find(table.launch, "cuLaunchKernel");
   }
 
   Library library;
@@ -91,6 +97,8 @@ void check_cuda(const CudaDriver& driver, int status, const char* call, const st
   const std::string what = fmt::format("{}: {}", call, words_for(driver, status));
   if (status == cuda_status::kOutOfMemory)
     throw CudaError(ExitCode::out_of_memory, status, what, where, "reduce train.micro_batch or the model, or use more ranks");
+  if (status == cuda_status::kNoKernelImage)
+    throw CudaError(ExitCode::config, status, what, where, "build with -Dgpu_arch= and the compute capability of this GPU");
   throw CudaError(ExitCode::internal, status, what, where, loses_context(status) ? "the GPU's work is lost; start again" : "");
 }
 

@@ -51,7 +51,7 @@ CudaStream::CudaStream(StreamRole role, CudaStreamGroup& group) : role_(role), g
   int least = 0, greatest = 0;
   context.check(context.driver().priority_range(&least, &greatest), "cuCtxGetStreamPriorityRange");
   context.check(context.driver().stream_create(&stream_, kNonBlocking, priority_of(role, least, greatest)), "cuStreamCreateWithPriority");
-  exec_ = std::make_unique<ExecContext>(1, stream_);
+  exec_ = std::make_unique<ExecContext>(1, stream_, &context);
 }
 
 CudaStream::~CudaStream() {
@@ -85,13 +85,16 @@ void CudaStream::guarded(const Body& body) noexcept {
   }
 }
 
+Buffer CudaStream::reserve_scratch(std::int64_t bytes) { return group_.scratch.reserve(*this, Pool::rounded(bytes) + workspace_bytes()); }
+
 void CudaStream::do_enqueue(OpInfo info, Work work, const Buffer& scratch) {
   if (group_.trace.is_recording()) group_.trace.add({TraceEntry::Kind::op, role_, info, -1});
   ++appended_;
   if (error_) return;
   progress_.enqueued(std::move(info.name));
   guarded([&] {
-    exec_->set_scratch(scratch);
+    const std::int64_t own_bytes = scratch.elems - workspace_bytes();
+    exec_->set_scratch(scratch.slice(0, own_bytes), scratch.slice(own_bytes, workspace_bytes()));
     try {
       work(*exec_);
     } catch (const CudaError& error) {  // of a call by the work itself, which knows no label

@@ -48,13 +48,15 @@ class CudaStream final : public Stream {
   std::uint64_t completed() { return progress_.completed(); }
 
  protected:
-  Buffer reserve_scratch(std::int64_t bytes) override { return group_.scratch.reserve(*this, bytes); }
+  /// With the kernels' workspace behind what the op asks for.
+  Buffer reserve_scratch(std::int64_t bytes) override;
   void do_enqueue(OpInfo info, Work work, const Buffer& scratch) override;
   void do_synchronize() override;
   EventRecord* do_record() override;
   void do_wait(EventRecord& record) override;
 
  private:
+  std::int64_t workspace_bytes() const { return role_ == StreamRole::compute ? ExecContext::kWorkspaceBytes : 0; }
   void note(TraceEntry::Kind kind, std::int64_t record_id) const;
   /// Runs `body` unless the stream is poisoned; what it throws poisons the stream.
   template <class Body>

@@ -15,6 +15,8 @@
 
 namespace zs {
 
+class CudaContext;
+
 /// One device has one stream per role. Only the compute stream owns a team of threads.
 /// `reduce` carries the first step of every gradient's reduction, `finish` its second one.
 enum class StreamRole : std::uint8_t { compute, unshard, reduce, finish, offload };
@@ -44,12 +46,18 @@ struct OpInfo {
 /// What work sees while it runs. Lives as long as its stream and is used by that stream's thread only.
 class ExecContext {
  public:
-  ExecContext(int threads, void* native_stream) : threads_(threads), native_stream_(native_stream) {}
+  ExecContext(int threads, void* native_stream, const CudaContext* gpu = nullptr)
+      : threads_(threads), native_stream_(native_stream), gpu_(gpu) {}
 
   /// Team size that the work may use (always 1 except on the compute stream).
   int threads() const { return threads_; }
   /// The back end's stream handle (cudaStream_t); null on the CPU.
   void* native_stream() const { return native_stream_; }
+  /// Of a CUDA device's stream.
+  const CudaContext& gpu() const {
+    ZS_CHECK(gpu_ != nullptr, "work for a GPU on a stream of another device");
+    return *gpu_;
+  }
   /// One T per stream, made on first use: where libraries keep engines and primitive caches.
   template <class T>
   T& state() {
@@ -61,29 +69,39 @@ class ExecContext {
   /// Working memory for the op that runs, 64-byte aligned, its contents undefined: counted memory of the stream, at most what the op
   /// declared. Where work runs without a stream (a kernel called by hand) it is the context's own and grows.
   void* scratch(std::int64_t bytes) {
-    if (!has_stream_ && bytes > scratch_.elems) grow_own_scratch(bytes);
+    if (!has_stream_ && bytes > scratch_.elems) scratch_ = grow(own_scratch_, bytes);
     ZS_CHECK(bytes <= scratch_.elems, "{} bytes of scratch are used, {} were declared", bytes, scratch_.elems);
     return scratch_.data;
   }
-  /// By the stream, before each op: what its OpInfo declared (u8).
-  void set_scratch(const Buffer& scratch) {
+  /// Working memory for kernels, beside what an op declares: ops of a CUDA device's compute stream have kWorkspaceBytes.
+  void* workspace(std::int64_t bytes) {
+    if (!has_stream_ && bytes > workspace_.elems) workspace_ = grow(own_workspace_, bytes);
+    ZS_CHECK(bytes <= workspace_.elems, "{} bytes of workspace, there are {}", bytes, workspace_.elems);
+    return workspace_.data;
+  }
+  static constexpr std::int64_t kWorkspaceBytes = std::int64_t{4} << 20;
+
+  /// By the stream, before each op: what its OpInfo declared (u8), and the workspace.
+  void set_scratch(const Buffer& scratch, const Buffer& workspace = {}) {
     scratch_ = scratch;
+    workspace_ = workspace;
     has_stream_ = true;
   }
 
  private:
-  void grow_own_scratch(std::int64_t bytes) {
-    own_scratch_.resize(static_cast<std::size_t>(bytes) + 64);
-    void* address = own_scratch_.data();
-    std::size_t room = own_scratch_.size();
-    scratch_ = {std::align(64, static_cast<std::size_t>(bytes), address, room), bytes, DType::u8, DeviceKind::cpu};
+  static Buffer grow(std::vector<std::byte>& own, std::int64_t bytes) {
+    own.resize(static_cast<std::size_t>(bytes) + 64);
+    void* address = own.data();
+    std::size_t room = own.size();
+    return {std::align(64, static_cast<std::size_t>(bytes), address, room), bytes, DType::u8, DeviceKind::cpu};
   }
 
   int threads_;
   void* native_stream_;
+  const CudaContext* gpu_;
   bool has_stream_ = false;
-  Buffer scratch_;
-  std::vector<std::byte> own_scratch_;
+  Buffer scratch_, workspace_;
+  std::vector<std::byte> own_scratch_, own_workspace_;
   std::unordered_map<std::type_index, std::shared_ptr<void>> states_;
 };
 

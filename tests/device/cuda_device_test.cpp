@@ -74,7 +74,7 @@ TEST_CASE("a device whose GPU is lost can be destroyed") {
 TEST_CASE("the planned memory is one allocation, and a step makes none") {
   EmulatedDriver driver;
   DeviceOptions options = patient();
-  options.slab_bytes = 1 << 20;
+  options.slab_bytes = 1 << 24;
   CudaDevice device(options, driver.table());
   CHECK(device.pool().device() == DeviceKind::cuda);
   for (int i = 0; i < 3; ++i) use(device);

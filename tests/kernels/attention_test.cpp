@@ -6,7 +6,7 @@
 namespace zs::test {
 namespace {
 
-const KernelTable& k() { return cpu_kernels(); }
+const KernelTable& k() { return kernels_under_test(); }
 
 const std::vector<AttentionDims> kShapes = {{1, 1, 1, 1},    {2, 3, 2, 3},    {1, 17, 3, 8},   {2, 64, 1, 16}, {1, 65, 2, 32},
                                             {1, 100, 2, 48}, {1, 130, 2, 64}, {3, 40, 1, 100}, {1, 200, 4, 80}};
@@ -195,7 +195,7 @@ TEST_CASE("attention's bf16 gradients are the f32 ones of the same values, round
 }
 
 TEST_CASE("attention refuses buffers that do not fit its dims") {
-  ExecContext ctx(1, nullptr);
+  ExecContext ctx = make_context();
   Values qkv(DType::f32, 3 * 8), out(DType::f32, 8), lse(DType::f32, 3);
   REQUIRE_THROWS_AS(k().attention_forward(ctx, out.buffer(), lse.buffer(), qkv.buffer(), {1, 4, 1, 2}), Error);
 }

@@ -5,7 +5,7 @@
 namespace zs::test {
 namespace {
 
-const KernelTable& k() { return cpu_kernels(); }
+const KernelTable& k() { return kernels_under_test(); }
 
 struct Types {
   DType operand, result;
@@ -60,7 +60,7 @@ TEST_CASE("a product has the same bits with 1, 2 and 3 threads and when repeated
   Values first(DType::f32, 0);
   const int before = omp_get_max_threads();
   for (const int threads : {1, 2, 3, 2}) {
-    ExecContext ctx(threads, nullptr);
+    ExecContext ctx = make_context(threads);
     for (int repeat = 0; repeat < 2; ++repeat) {
       Values c = Values::poison(DType::f32, d.m * d.n);
       k().matmul(ctx, c.buffer(), a.buffer(), b.buffer(), none.buffer(), d);
@@ -84,7 +84,7 @@ TEST_CASE("a product of integers is exact") {
 }
 
 TEST_CASE("a product refuses operands that do not fit") {
-  ExecContext ctx(1, nullptr);
+  ExecContext ctx = make_context();
   Values a(DType::f32, 6), b(DType::f32, 6), c(DType::f32, 4), narrow(DType::bf16, 4), none(DType::f32, 0);
   REQUIRE_THROWS_AS(k().matmul(ctx, c.buffer(), a.buffer(), b.buffer(), none.buffer(), MatmulDims{2, 2, 2}), Error);
   REQUIRE_THROWS_AS(k().matmul(ctx, narrow.buffer(), a.buffer(), b.buffer(), none.buffer(), MatmulDims{2, 2, 3}), Error);

@@ -6,7 +6,7 @@
 namespace zs::test {
 namespace {
 
-const KernelTable& k() { return cpu_kernels(); }
+const KernelTable& k() { return kernels_under_test(); }
 constexpr std::int32_t kNoExponent = std::numeric_limits<std::int32_t>::min();
 constexpr std::int32_t kNotFinite = std::numeric_limits<std::int32_t>::max();
 
@@ -25,7 +25,7 @@ struct OrderFree {
 };
 /// The order-free norm of `in`, taken in pieces [cuts[i], cuts[i + 1]) visited in the given order.
 OrderFree order_free(Values& in, const std::vector<std::int64_t>& cuts, const std::vector<std::size_t>& order, int shift, int threads) {
-  ExecContext ctx(threads, nullptr);
+  ExecContext ctx = make_context(threads);
   Values exponent = no_exponent(), total = zero_of(DType::i64);
   for (const std::size_t i : order) k().max_exponent(ctx, exponent.buffer(), in.buffer().slice(cuts[i], cuts[i + 1] - cuts[i]));
   for (const std::size_t i : order)
@@ -67,10 +67,17 @@ TEST_CASE("the order-free norm is the same integer for every cut, order and numb
   REQUIRE(static_cast<double>(whole.total) == expected);
 }
 
+TEST_CASE("squares in fixed point round halves up") {
+  Values in = Values::of(DType::f32, {1.0, 0.5, -0.5, 0.25});
+  const OrderFree norm = order_free(in, {0, 4}, {0}, 1, 1);
+  CHECK(norm.exponent == 0);
+  CHECK(norm.total == 2 + 1 + 1 + 0);
+}
+
 TEST_CASE("the largest exponent counts subnormals, ignores zeros and reports what is not finite") {
   const double value = GENERATE(1.0, 1.999, 2.0, 0.5, -3.0, 0x1.0p-126, 0x1.0p-127, 0x1.0p-149, 3e38);
   Values in = Values::of(DType::f32, std::vector<double>(50, 0.0));
-  ExecContext ctx(1, nullptr);
+  ExecContext ctx = make_context();
   Values out = no_exponent();
   k().max_exponent(ctx, out.buffer(), in.buffer());
   REQUIRE(out.at<std::int32_t>(0) == kNoExponent);
@@ -83,7 +90,7 @@ TEST_CASE("the largest exponent counts subnormals, ignores zeros and reports wha
 }
 
 TEST_CASE("the clip coefficient comes from either form of the norm") {
-  ExecContext ctx(1, nullptr);
+  ExecContext ctx = make_context();
   Values in = Values::of(DType::f32, {3.0, 4.0, 0.0}), none(DType::i32, 0), exponent = no_exponent(), fixed = zero_of(DType::i64);
   Values squares = zero_of(DType::f64);
   k().squared_norm(ctx, squares.buffer(), in.buffer());
@@ -102,7 +109,7 @@ TEST_CASE("the clip coefficient comes from either form of the norm") {
 }
 
 TEST_CASE("a norm of nothing is 0 and one that is not finite asks to skip the step") {
-  ExecContext ctx(1, nullptr);
+  ExecContext ctx = make_context();
   const double bad = GENERATE(0.0, std::numeric_limits<double>::infinity(), std::nan(""));
   const bool finite = bad == 0.0;
   Values in = Values::of(DType::f32, {bad, 0.0}), none(DType::i32, 0), exponent = no_exponent(), fixed = zero_of(DType::i64);
@@ -163,7 +170,7 @@ TEST_CASE("AdamW gives the same bits for any cut of the elements") {
   const Values zeros(DType::f32, n), start = Values::random(DType::f32, n, 1);
   Values grad = Values::random(DType::f32, n, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 0.0f});
   const auto step = [&](std::vector<Values>& o, std::int64_t from, std::int64_t to) {
-    ExecContext ctx(1, nullptr);
+    ExecContext ctx = make_context();
     k().adamw(ctx, o[0].buffer().slice(from, to - from), o[1].buffer().slice(from, to - from), o[2].buffer().slice(from, to - from), {},
               grad.buffer().slice(from, to - from), scalars.buffer(), {0.9f, 0.95f, 1e-8f, 0.1f});
   };
@@ -190,7 +197,7 @@ TEST_CASE("AdamW leaves everything as it is when told to skip") {
   const Values start = Values::random(DType::f32, 10, 1);
   std::vector<Values> o = {start, start, start};
   Values grad = Values::random(DType::f32, 10, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 1.0f});
-  ExecContext ctx(1, nullptr);
+  ExecContext ctx = make_context();
   k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), {}, grad.buffer(), scalars.buffer(), {0.9f, 0.95f, 1e-8f, 0.1f});
   for (const Values& values : o) REQUIRE(values.same_bytes(start));
 }

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/kernels.h"
 #include "runtime/base/random.h"
+#include "tests/kernels/backend.h"
 
 /// Buffers, comparisons and central differences for the kernels' tests.
 namespace zs::test {
@@ -39,7 +39,7 @@ class Values {
     return values;
   }
 
-  Buffer buffer() { return {words_.data(), elems_, dtype_, DeviceKind::cpu}; }
+  Buffer buffer() { return {words_.data(), elems_, dtype_, device_under_test()}; }
   DType dtype() const { return dtype_; }
   std::int64_t elems() const { return elems_; }
   double operator[](std::int64_t i) const {
@@ -106,20 +106,20 @@ inline void require_close(const Values& actual, const std::vector<double>& expec
   }
 }
 
-/// Runs `kernel(ctx, out...)` with 1 and with 3 threads on copies of `out`; both must leave the same bytes. Returns them.
+/// Runs `kernel(ctx, out...)` with 1, 2 and 3 threads on copies of `out`; all must leave the same bytes. Returns them.
 template <class Kernel>
 std::vector<Values> run(const std::vector<Values>& out, Kernel kernel) {
   std::vector<Values> first;
-  for (const int threads : {1, 3}) {
+  for (const int threads : {1, 2, 3}) {
     std::vector<Values> results = out;
-    ExecContext ctx(threads, nullptr);
+    ExecContext ctx = make_context(threads);
     kernel(ctx, results);
     if (first.empty()) {
       first = results;
       continue;
     }
     for (std::size_t i = 0; i < results.size(); ++i) {
-      INFO("output " << i << " with 1 and with 3 threads");
+      INFO("output " << i << " with 1 and with " << threads << " threads");
       REQUIRE(first[i].same_bytes(results[i]));
     }
   }

@@ -16,6 +16,14 @@ struct CUevent_st {
   std::shared_ptr<bool> latest;  // of the last record: passed?
 };
 
+struct CUfunc_st {
+  const zs::test::EmulatedKernel* kernel;
+};
+
+struct CUmod_st {
+  std::map<std::string, CUfunc_st> functions;
+};
+
 struct CUstream_st {
   struct Entry {
     std::shared_ptr<bool> awaited;  // null: none
@@ -29,7 +37,8 @@ struct CUstream_st {
 namespace zs::test {
 namespace {
 
-constexpr int kInvalidValue = 1, kInvalidHandle = 400, kInvalidContext = 201, kFirstSticky = 700, kLastSticky = 720;
+constexpr int kInvalidValue = 1, kInvalidHandle = 400, kInvalidContext = 201, kNotFound = 500, kLaunchFailed = 719, kFirstSticky = 700,
+              kLastSticky = 720;
 constexpr int kEntriesAtATime = 3;
 
 /// The driver's functions are plain functions: this is whose they are.
@@ -195,6 +204,55 @@ struct EmulatedFunctions {
     });
   }
 
+  static int memory_set(CudaDriver::Address address, unsigned char value, std::size_t bytes, CUstream_st* stream) {
+    return call("cuMemsetD8Async", true, [&](auto& self) {
+      self.push(*stream, [=] { std::memset(reinterpret_cast<void*>(address), value, bytes); });
+      return self.lost_;
+    });
+  }
+  static int memory_copy(CudaDriver::Address to, CudaDriver::Address from, std::size_t bytes, CUstream_st* stream) {
+    return call("cuMemcpyAsync", true, [&](auto& self) {
+      self.push(*stream, [=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
+      return self.lost_;
+    });
+  }
+  static int module_load(CUmod_st** module, const void*) {
+    return call("cuModuleLoadData", true, [&](auto& self) {
+      *module = *self.modules_.insert(new CUmod_st).first;
+      for (const auto& [name, kernel] : self.options_.kernels) (*module)->functions[name] = {&kernel};
+      return 0;
+    });
+  }
+  static int module_unload(CUmod_st* module) {
+    return call("cuModuleUnload", true, [&](auto& self) {
+      if (self.modules_.erase(module) == 0) return kInvalidHandle;
+      delete module;
+      return 0;
+    });
+  }
+  static int module_function(CUfunc_st** function, CUmod_st* module, const char* name) {
+    return call("cuModuleGetFunction", true, [&](auto& self) {
+      if (self.modules_.count(module) == 0) return kInvalidHandle;
+      const auto found = module->functions.find(name);
+      if (found == module->functions.end()) return kNotFound;
+      *function = &found->second;
+      return 0;
+    });
+  }
+  static int launch(CUfunc_st* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                    unsigned block_z, unsigned, CUstream_st* stream, void** arguments, void**) {
+    return call("cuLaunchKernel", true, [&](auto& self) {
+      constexpr unsigned kMostThreads = 1024;
+      if (grid_x == 0 || grid_x > INT32_MAX || block_x == 0 || block_x > kMostThreads) return kInvalidValue;
+      const auto* const bytes = static_cast<const std::byte*>(arguments[0]);
+      const std::vector<std::byte> args(bytes, bytes + function->kernel->args_bytes);
+      self.push(*stream, [=, &self, kernel = function->kernel] {
+        self.run_kernel(*kernel, args.data(), {grid_x, grid_y, grid_z}, {block_x, block_y, block_z});
+      });
+      return self.lost_;
+    });
+  }
+
   static constexpr CudaDriver kTable = {
       .init = init,
       .error_text = error_text,
@@ -219,6 +277,12 @@ struct EmulatedFunctions {
       .memory_allocate = memory_allocate,
       .memory_free = memory_free,
       .memory_info = memory_info,
+      .memory_set = memory_set,
+      .memory_copy = memory_copy,
+      .module_load = module_load,
+      .module_unload = module_unload,
+      .module_function = module_function,
+      .launch = launch,
   };
 };
 
@@ -231,6 +295,7 @@ EmulatedDriver::~EmulatedDriver() {
   current = nullptr;
   for (CUstream_st* stream : streams_) delete stream;
   for (CUevent_st* event : events_) delete event;
+  for (CUmod_st* module : modules_) delete module;
   active = nullptr;
 }
 
@@ -249,7 +314,22 @@ void EmulatedDriver::launch(void* native_stream, std::function<void()> body) {
   const std::lock_guard lock(mutex_);
   auto* const stream = static_cast<CUstream_st*>(native_stream);
   if (streams_.count(stream) == 0) throw std::logic_error("a launch on what is no stream");
-  stream->queue.push_back({nullptr, std::move(body)});
+  push(*stream, std::move(body));
+}
+
+void EmulatedDriver::push(CUstream_st& stream, std::function<void()> body) {
+  if (options_.is_immediate)
+    body();
+  else
+    stream.queue.push_back({nullptr, std::move(body)});
+}
+
+void EmulatedDriver::run_kernel(const EmulatedKernel& kernel, const void* args, const emulation::Dim& grid, const emulation::Dim& block) {
+  try {
+    kernel.run(args, grid, block, runs_backwards_);
+  } catch (const std::exception&) {
+    lost_ = kLaunchFailed;
+  }
 }
 
 void EmulatedDriver::fail_on_gpu(void* native_stream, int status) {
@@ -292,7 +372,7 @@ int EmulatedDriver::priority(void* native_stream) const { return static_cast<CUs
 
 std::size_t EmulatedDriver::live_handles() const {
   const std::lock_guard lock(mutex_);
-  return streams_.size() + events_.size() + memory_.size() + contexts_.size();
+  return streams_.size() + events_.size() + modules_.size() + memory_.size() + contexts_.size();
 }
 
 }  // namespace zs::test

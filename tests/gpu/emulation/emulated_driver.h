@@ -12,8 +12,15 @@
 #include <vector>
 
 #include "runtime/device/cuda_gpu.h"
+#include "tests/gpu/emulation/grid.h"
 
 namespace zs::test {
+
+/// A kernel that the host can run.
+struct EmulatedKernel {
+  std::size_t args_bytes;  ///< of its only argument
+  std::function<void(const void* args, const emulation::Dim& grid, const emulation::Dim& block, bool backwards)> run;
+};
 
 /// A driver for tests, of GPUs that do not exist: memory is the host's, streams are queues. Whenever somebody asks how far the GPU is, some
 /// of what is enqueued runs: of the streams whose next entry may run, a random one, by seed; so that a missing event shows as a wrong order
@@ -24,6 +31,8 @@ class EmulatedDriver {
     int gpus = 1;
     std::int64_t memory_bytes = 1 << 30;
     std::uint64_t seed = 1;
+    bool is_immediate = false;  ///< what is enqueued runs at once
+    std::map<std::string, EmulatedKernel> kernels = {};
   };
   explicit EmulatedDriver(const Options& options);
   EmulatedDriver() : EmulatedDriver(Options{}) {}
@@ -33,6 +42,8 @@ class EmulatedDriver {
 
   std::shared_ptr<const CudaDriver> table() const { return table_; }
 
+  /// Kernels run from their last thread to the first.
+  void run_backwards(bool backwards) { runs_backwards_ = backwards; }
   /// What a kernel launch does: `body` runs when the GPU comes to it. For a stream's work.
   void launch(void* native_stream, std::function<void()> body);
   /// From now on nothing enqueued runs, of any stream or of this one; or again.
@@ -48,7 +59,7 @@ class EmulatedDriver {
   int calls(const std::string& function) const;
   std::set<std::string> functions_called() const;
   int priority(void* native_stream) const;
-  /// Streams, events, blocks of memory and contexts that nobody has given back.
+  /// Streams, events, modules, blocks of memory and contexts that nobody has given back.
   std::size_t live_handles() const;
 
  private:
@@ -56,6 +67,8 @@ class EmulatedDriver {
   /// Counts the call; its status if it shall fail, else 0.
   int enter(const char* function);
   void run_some();
+  void push(CUstream_st& stream, std::function<void()> body);
+  void run_kernel(const EmulatedKernel& kernel, const void* args, const emulation::Dim& grid, const emulation::Dim& block);
   bool is_free_to_run(const CUstream_st& stream) const;
 
   const Options options_;
@@ -63,13 +76,14 @@ class EmulatedDriver {
   std::shared_ptr<const CudaDriver> table_;
   mutable std::recursive_mutex mutex_;
   std::mt19937_64 random_;
-  bool stands_still_ = false;
+  bool stands_still_ = false, runs_backwards_ = false;
   std::set<const CUstream_st*> held_;
   int lost_ = 0;  // every call returns it
   std::map<std::string, int> failures_, calls_;
   std::set<CUstream_st*> streams_;
   int streams_made_ = 0;
   std::set<CUevent_st*> events_;
+  std::set<CUmod_st*> modules_;
   std::map<CudaDriver::Address, std::pair<std::unique_ptr<std::byte[]>, std::size_t>> memory_;
   std::size_t used_bytes_ = 0;
   std::vector<int> contexts_;  // retained, by GPU

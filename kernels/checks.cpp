@@ -1,0 +1,126 @@
+#include "kernels/checks.h"
+
+namespace zs::checks {
+
+std::int64_t same_elems(const Buffer& out, const Buffer& in) {
+  ZS_CHECK(out.elems == in.elems, "{} elements out, {} in", out.elems, in.elems);
+  return out.elems;
+}
+
+void same_dtype(const Buffer& out, const Buffer& in) {
+  ZS_CHECK(out.dtype == in.dtype, "{} out, {} in", name_of(out.dtype), name_of(in.dtype));
+}
+
+std::int64_t alike(const Buffer& out, const Buffer& a, const Buffer& b) {
+  same_dtype(out, a);
+  same_dtype(out, b);
+  same_elems(out, b);
+  return same_elems(out, a);
+}
+
+void same_bytes(const Buffer& out, const Buffer& in) {
+  ZS_CHECK(out.bytes() == in.bytes(), "{} bytes out, {} in", out.bytes(), in.bytes());
+}
+
+void row_copy(const Buffer& out, const Buffer& in, const RowCopy& rows) {
+  same_dtype(out, in);
+  const auto extent = [&](std::int64_t stride) { return rows.rows == 0 ? 0 : (rows.rows - 1) * stride + rows.run; };
+  ZS_CHECK(rows.rows >= 0 && rows.run >= 0 && (rows.rows < 2 || (rows.out_stride >= rows.run && rows.in_stride >= rows.run)),
+           "{} rows of {}, {} apart out and {} in", rows.rows, rows.run, rows.out_stride, rows.in_stride);
+  ZS_CHECK(out.elems == extent(rows.out_stride) && in.elems == extent(rows.in_stride),
+           "{} rows of {}, {} apart in {} elements out, {} apart in {} in", rows.rows, rows.run, rows.out_stride, out.elems, rows.in_stride,
+           in.elems);
+}
+
+std::int64_t rows_of(const Buffer& buffer, std::int64_t width) {
+  ZS_CHECK(width > 0 && buffer.elems % width == 0, "{} elements do not make rows of {}", buffer.elems, width);
+  return buffer.elems / width;
+}
+
+void same_as(const char* what, const Buffer& buffer, const Buffer& like) {
+  ZS_CHECK(buffer.elems == like.elems && buffer.dtype == like.dtype, "{} is {} x {}, expected {} x {}", what, buffer.elems,
+           name_of(buffer.dtype), like.elems, name_of(like.dtype));
+}
+
+void gradient(const char* what, const Buffer& gradient, const Buffer& dy) {
+  ZS_CHECK(gradient.dtype == DType::f32 || gradient.dtype == dy.dtype, "{} is {}, expected f32 or {}", what, name_of(gradient.dtype),
+           name_of(dy.dtype));
+}
+
+TableRows embedding_forward(const Buffer& out, const Buffer& ids, const Buffer& table, const Buffer& positions, std::int64_t time) {
+  ZS_CHECK(out.elems % ids.elems == 0, "{} elements for {} tokens", out.elems, ids.elems);
+  const std::int64_t width = out.elems / ids.elems;
+  ZS_CHECK(out.dtype == table.dtype && (positions.empty() || positions.dtype == table.dtype), "out is {}, table {}, positions {}",
+           name_of(out.dtype), name_of(table.dtype), name_of(positions.dtype));
+  ZS_CHECK(positions.empty() || (time > 0 && positions.elems >= time * width), "{} elements of positions for {} steps of width {}",
+           positions.elems, time, width);
+  return {ids.elems, width, rows_of(table, width)};
+}
+
+TableRows embedding_backward(const Buffer& dtable, const Buffer& ids, const Buffer& dy, std::int64_t width) {
+  const TableRows rows{rows_of(dy, width), width, rows_of(dtable, width)};
+  ZS_CHECK(rows.tokens == ids.elems, "{} rows of gradients for {} tokens", rows.tokens, ids.elems);
+  gradient("dtable", dtable, dy);
+  return rows;
+}
+
+TableRows position_backward(const Buffer& dpositions, const Buffer& dy, std::int64_t time, std::int64_t width) {
+  const TableRows rows{rows_of(dy, width), width, rows_of(dpositions, width)};
+  ZS_CHECK(time > 0 && time <= rows.table_rows, "{} steps for {} positions", time, rows.table_rows);
+  gradient("dpositions", dpositions, dy);
+  return rows;
+}
+
+std::int64_t layer_norm_forward(const Buffer& y, const Buffer& mean, const Buffer& rstd, const Buffer& x, const Buffer& gamma,
+                                const Buffer& beta) {
+  const std::int64_t width = gamma.elems, rows = rows_of(x, width);
+  same_as("y", y, x);
+  ZS_CHECK(mean.elems == rows && rstd.elems == rows && beta.elems == width, "mean {}, rstd {}, beta {} for {} rows of {}", mean.elems,
+           rstd.elems, beta.elems, rows, width);
+  return rows;
+}
+
+std::int64_t layer_norm_backward(const Buffer& dx, const Buffer& dgamma, const Buffer& dbeta, const Buffer& dy, const Buffer& x,
+                                 const Buffer& mean, const Buffer& rstd, const Buffer& gamma) {
+  const std::int64_t width = gamma.elems, rows = rows_of(x, width);
+  same_as("dx", dx, x);
+  same_as("dy", dy, x);
+  gradient("dgamma", dgamma, x);
+  gradient("dbeta", dbeta, x);
+  ZS_CHECK(mean.elems == rows && rstd.elems == rows && dgamma.elems == width && dbeta.elems == width,
+           "mean {}, rstd {}, dgamma {}, dbeta {} for {} rows of {}", mean.elems, rstd.elems, dgamma.elems, dbeta.elems, rows, width);
+  return rows;
+}
+
+std::int64_t cross_entropy(const Buffer& lse, const Buffer& logits, const Buffer& targets, std::int64_t classes) {
+  const std::int64_t rows = targets.elems;
+  ZS_CHECK(rows > 0 && logits.elems % rows == 0 && lse.elems == rows, "{} logits, {} lse for {} targets", logits.elems, lse.elems, rows);
+  const std::int64_t stride = logits.elems / rows;
+  ZS_CHECK(classes > 0 && classes <= stride, "{} classes in rows of {}", classes, stride);
+  return stride;
+}
+
+void cross_entropy_losses(const Buffer& losses, const Buffer& targets) {
+  ZS_CHECK(losses.elems == targets.elems, "{} losses for {} rows", losses.elems, targets.elems);
+}
+
+void cross_entropy_gradient(const Buffer& dlogits, const Buffer& logits, const Buffer& dloss) {
+  ZS_CHECK(dlogits.elems == logits.elems && dloss.elems == 1, "{} dlogits for {} logits, {} dloss", dlogits.elems, logits.elems,
+           dloss.elems);
+}
+
+void step_scalars(const Buffer& scalars) {
+  ZS_CHECK(scalars.bytes() == sizeof(StepScalars) && scalars.dtype == DType::f32, "{} bytes of {} as scalars, expected {} of f32",
+           scalars.bytes(), name_of(scalars.dtype), sizeof(StepScalars));
+}
+
+void fixed_point_shift(int shift) { ZS_CHECK(shift >= 0 && shift <= 60, "a shift of {}, expected 0 to 60", shift); }
+
+void adamw(const Buffer& master, const Buffer& m, const Buffer& v, const Buffer& copy, const Buffer& grad) {
+  ZS_CHECK(m.elems == master.elems && v.elems == master.elems && grad.elems == master.elems, "master {}, m {}, v {}, grad {} elements",
+           master.elems, m.elems, v.elems, grad.elems);
+  ZS_CHECK(copy.empty() || (copy.elems == master.elems && copy.dtype == DType::bf16), "copy {} x {} of {} elements", copy.elems,
+           name_of(copy.dtype), master.elems);
+}
+
+}  // namespace zs::checks

@@ -1,0 +1,50 @@
+#pragma once
+
+#include "kernels/kernels.h"
+
+/// What every back end's kernels demand of their Buffers before they look at the elements. A violation is an Error(internal) with the
+/// numbers.
+namespace zs::checks {
+
+/// The number of elements that both have.
+std::int64_t same_elems(const Buffer& out, const Buffer& in);
+void same_dtype(const Buffer& out, const Buffer& in);
+/// out, a and b are alike; their number of elements.
+std::int64_t alike(const Buffer& out, const Buffer& a, const Buffer& b);
+void same_bytes(const Buffer& out, const Buffer& in);
+void row_copy(const Buffer& out, const Buffer& in, const RowCopy& rows);
+
+/// One element, of the dtype that T is.
+template <class T>
+T* scalar(const char* what, const Buffer& buffer) {
+  ZS_CHECK(buffer.elems == 1, "{} has {} elements, expected 1", what, buffer.elems);
+  return buffer.as<T>();
+}
+/// `elems` elements in rows of `width`: how many rows.
+std::int64_t rows_of(const Buffer& buffer, std::int64_t width);
+void same_as(const char* what, const Buffer& buffer, const Buffer& like);
+/// A gradient is f32, or of the dtype of what it comes from.
+void gradient(const char* what, const Buffer& gradient, const Buffer& dy);
+
+struct TableRows {
+  std::int64_t tokens, width, table_rows;
+};
+TableRows embedding_forward(const Buffer& out, const Buffer& ids, const Buffer& table, const Buffer& positions, std::int64_t time);
+TableRows embedding_backward(const Buffer& dtable, const Buffer& ids, const Buffer& dy, std::int64_t width);
+TableRows position_backward(const Buffer& dpositions, const Buffer& dy, std::int64_t time, std::int64_t width);
+/// The number of rows.
+std::int64_t layer_norm_forward(const Buffer& y, const Buffer& mean, const Buffer& rstd, const Buffer& x, const Buffer& gamma,
+                                const Buffer& beta);
+std::int64_t layer_norm_backward(const Buffer& dx, const Buffer& dgamma, const Buffer& dbeta, const Buffer& dy, const Buffer& x,
+                                 const Buffer& mean, const Buffer& rstd, const Buffer& gamma);
+/// The distance of two rows of logits.
+std::int64_t cross_entropy(const Buffer& lse, const Buffer& logits, const Buffer& targets, std::int64_t classes);
+void cross_entropy_losses(const Buffer& losses, const Buffer& targets);
+void cross_entropy_gradient(const Buffer& dlogits, const Buffer& logits, const Buffer& dloss);
+
+/// As long as StepScalars, f32.
+void step_scalars(const Buffer& scalars);
+void fixed_point_shift(int shift);
+void adamw(const Buffer& master, const Buffer& m, const Buffer& v, const Buffer& copy, const Buffer& grad);
+
+}  // namespace zs::checks

@@ -1,0 +1,157 @@
+#pragma once
+
+#include <cstdint>
+
+/// What a kernel is given: one struct, by value. Seen by the host code, which fills it in from checked Buffers, and by nvcc; so it includes
+/// nothing of the host's.
+namespace zs::cuda {
+
+/// f32 or bf16 elements in the GPU's memory.
+struct Data {
+  void* address;
+  bool is_bf16;
+};
+
+struct Rows {
+  std::int64_t count, width;
+};
+
+/// Threads of a block, of every kernel.
+inline constexpr int kThreads = 256;
+inline constexpr int kWarp = 32;
+
+/// out[i] := f(a[i], b[i]) for i < elems. Whole packs of 16 bytes are read and written where `is_aligned`: all addresses are multiples
+/// of 16.
+struct MapArgs {
+  Data out, a, b;  // b.address null: none
+  std::int64_t elems;
+  float factor;
+  bool is_erf, is_aligned;
+};
+/// Elements of a row, whatever their dtype, that one thread takes at a time.
+inline constexpr int kRowElems = 8;
+
+/// out = table[ids[i]] + positions[i mod time]; positions.address null: none.
+struct EmbeddingArgs {
+  Data out, table, positions;
+  const std::int32_t* ids;
+  Rows rows;
+  std::int64_t table_rows, time;
+  bool is_aligned;  // here and below: addresses, and rows to whole packs
+};
+
+/// table[ids[i]] += dy[i] in order of i, or at i mod time where ids is null.
+struct ScatterArgs {
+  Data table, dy;
+  const std::int32_t* ids;
+  Rows rows;
+  std::int64_t table_rows, time;
+  bool is_aligned;
+};
+
+/// parts (count, [2,] width) f32: sums of dy, and with x of dy xhat in front of them, over rows_a_part rows each.
+struct ColumnSumsArgs {
+  Data dy, x;  // x.address null: sums of dy alone
+  const float *mean, *rstd;
+  float* parts;
+  Rows rows;
+  std::int64_t rows_a_part;
+  bool is_aligned;
+};
+
+/// out (width) := the parts in order, `stride` floats apart, + beta * out
+struct FoldArgs {
+  const float* parts;
+  std::int64_t count, stride, width;
+  Data out;
+  float beta;
+};
+
+struct LayerNormArgs {
+  Data y, x, gamma, beta;
+  float *mean, *rstd;
+  Rows rows;
+  float eps;
+  bool is_aligned;
+};
+
+struct LayerNormBackwardArgs {
+  Data dx, dy, x, gamma;
+  const float *mean, *rstd;
+  Rows rows;
+  bool is_aligned;
+};
+
+struct CrossEntropyArgs {
+  float *losses, *lse;
+  const float* logits;
+  Data dlogits;
+  const float* dloss;
+  const std::int32_t* targets;
+  std::int64_t rows, stride, classes;
+  float factor;
+  bool is_aligned;
+};
+
+/// Elements that one thread of a map takes: 16 bytes of the narrowest operand.
+constexpr std::int64_t pack_elems(bool has_bf16) { return has_bf16 ? 8 : 4; }
+
+/// Units of 1, 2, 4, 8 or 16 bytes; strides are of units too.
+struct CopyRowsArgs {
+  void* out;
+  const void* in;
+  std::int64_t rows, run, out_stride, in_stride;
+  int unit_bytes;
+};
+
+enum class Reduction : std::uint8_t { sum, squares, max_magnitude, fixed_point };
+
+/// parts[b] := what of `in` lies in [b * chunk, (b + 1) * chunk), one number of 8 bytes for each block.
+struct ReduceArgs {
+  Data in;
+  std::int64_t elems, chunk;
+  void* parts;
+  const std::int32_t* exponent;  // of fixed_point
+  int shift;
+  Reduction reduction;
+  bool is_aligned;
+};
+/// At most so many blocks reduce, each at least so many elements; both follow from the number of elements alone, and so do the bits.
+inline constexpr std::int64_t kReduceBlocks = 512, kReduceChunk = 8 * kThreads * 4;
+
+/// out[0] gets the parts, in order: sum: f32, times factor; squares: f64, added; max_magnitude: i32, the larger exponent; fixed_point: i64,
+/// added.
+struct FinishArgs {
+  const void* parts;
+  int count;
+  void* out;
+  const std::int32_t* exponent;
+  float factor;
+  Reduction reduction;
+};
+
+/// The six floats of StepScalars, in its order.
+struct Scalars {
+  float lr, bias_correction1, bias_correction2, clip_coefficient, grad_norm, skip;
+};
+
+/// squared_norm: f64, or i64 where `exponent` is not null.
+struct ClipArgs {
+  Scalars* scalars;
+  const void* squared_norm;
+  const std::int32_t* exponent;
+  int shift;
+  float clip;
+};
+
+struct AdamWArgs {
+  float *master, *m, *v;
+  std::uint16_t* copy;  // bf16, null: none
+  const float* grad;
+  const Scalars* scalars;
+  std::int64_t elems;
+  float beta1, beta2, eps, weight_decay;
+  bool is_aligned;
+};
+
+}  // namespace zs::cuda

@@ -1,0 +1,85 @@
+#include "kernels/cuda/dispatch.h"
+
+#include <numeric>
+
+#include "kernels/checks.h"
+#include "kernels/cuda/launch.h"
+
+namespace zs::cuda {
+namespace {
+
+MapArgs map_args(const Data& out, const Data& a, const Data& b, std::int64_t elems) {
+  return {.out = out,
+          .a = a,
+          .b = b,
+          .elems = elems,
+          .factor = 1.0f,
+          .is_erf = false,
+          .is_aligned = are_aligned(out.address, a.address, b.address)};
+}
+
+void launch_map(ExecContext& ctx, const char* kernel, const MapArgs& args) {
+  launch_elems(ctx, kernel, args.elems, pack_elems(args.out.is_bf16 || args.a.is_bf16 || args.b.is_bf16), args);
+}
+
+constexpr Data kNone{nullptr, false};
+
+}  // namespace
+
+void zero(ExecContext& ctx, Buffer out) { set_bytes(ctx, out, 0); }
+
+void copy(ExecContext& ctx, Buffer out, Buffer in) {
+  checks::same_bytes(out, in);
+  if (out.data != in.data) copy_bytes(ctx, out, in);
+}
+
+void copy_rows(ExecContext& ctx, Buffer out, Buffer in, const RowCopy& rows) {
+  checks::row_copy(out, in, rows);
+  const std::int64_t elem_bytes = size_of(out.dtype);
+  // Of one row there are no strides.
+  std::int64_t unit = std::gcd<std::int64_t>(16, rows.run * elem_bytes);
+  if (rows.rows > 1) unit = std::gcd(unit, std::gcd(rows.out_stride, rows.in_stride) * elem_bytes);
+  for (const void* address : {out.data, static_cast<void*>(in.data)})
+    unit = std::gcd(unit, static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(address) % 16));
+  const CopyRowsArgs args{.out = out.data,
+                          .in = in.data,
+                          .rows = rows.rows,
+                          .run = rows.run * elem_bytes / unit,
+                          .out_stride = rows.out_stride * elem_bytes / unit,
+                          .in_stride = rows.in_stride * elem_bytes / unit,
+                          .unit_bytes = static_cast<int>(unit)};
+  launch_elems(ctx, "zs_copy_rows", args.rows * args.run, 1, args);
+}
+
+void cast(ExecContext& ctx, Buffer out, Buffer in) {
+  launch_map(ctx, "zs_cast", map_args(data_of(out), data_of(in), kNone, checks::same_elems(out, in)));
+}
+
+void add(ExecContext& ctx, Buffer out, Buffer a, Buffer b) {
+  const std::int64_t elems = checks::alike(out, a, b);
+  launch_map(ctx, "zs_add", map_args(data_of(out), data_of(a), data_of(b), elems));
+}
+
+void scale(ExecContext& ctx, Buffer out, Buffer in, float factor) {
+  MapArgs args = map_args(data_of(out), data_of(in), kNone, checks::alike(out, in, in));
+  args.factor = factor;
+  launch_map(ctx, "zs_scale", args);
+}
+
+void accumulate(ExecContext& ctx, Buffer out, Buffer in) {
+  launch_map(ctx, "zs_accumulate", map_args(data_of(out), data_of(out), data_of(in), checks::same_elems(out, in)));
+}
+
+void gelu_forward(ExecContext& ctx, Buffer y, Buffer x, GeluKind kind) {
+  MapArgs args = map_args(data_of(y), data_of(x), kNone, checks::alike(y, x, x));
+  args.is_erf = kind == GeluKind::erf;
+  launch_map(ctx, "zs_gelu_forward", args);
+}
+
+void gelu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, GeluKind kind) {
+  MapArgs args = map_args(data_of(dx), data_of(dy), data_of(x), checks::alike(dx, dy, x));
+  args.is_erf = kind == GeluKind::erf;
+  launch_map(ctx, "zs_gelu_backward", args);
+}
+
+}  // namespace zs::cuda

@@ -1,0 +1,98 @@
+#include <algorithm>
+
+#include "kernels/checks.h"
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/launch.h"
+
+/// Sums, norms and the optimizer.
+namespace zs::cuda {
+namespace {
+
+static_assert(sizeof(Scalars) == sizeof(StepScalars) && offsetof(Scalars, skip) == offsetof(StepScalars, skip) &&
+              offsetof(Scalars, clip_coefficient) == offsetof(StepScalars, clip_coefficient));
+
+struct Exponent {
+  const std::int32_t* address = nullptr;
+  int shift = 0;
+};
+
+/// Two launches: blocks leave their parts in the workspace, one block adds them up in order.
+void reduce(ExecContext& ctx, Reduction reduction, const Buffer& out, const Buffer& in, float factor, const Exponent& exponent) {
+  const std::int64_t even = (in.elems + kReduceBlocks - 1) / kReduceBlocks;
+  const std::int64_t chunk = std::max(kReduceChunk, (even + kReduceChunk - 1) / kReduceChunk * kReduceChunk);
+  const std::int64_t blocks = (in.elems + chunk - 1) / chunk;
+  void* const parts = ctx.workspace(kReduceBlocks * size_of(DType::f64));
+  const ReduceArgs args{.in = data_of(in),
+                        .elems = in.elems,
+                        .chunk = chunk,
+                        .parts = parts,
+                        .exponent = exponent.address,
+                        .shift = exponent.shift,
+                        .reduction = reduction,
+                        .is_aligned = are_aligned(in.data)};
+  launch(ctx, "zs_reduce", blocks, kThreads, &args);
+  const FinishArgs finish{.parts = parts,
+                          .count = static_cast<int>(blocks),
+                          .out = out.data,
+                          .exponent = exponent.address,
+                          .factor = factor,
+                          .reduction = reduction};
+  launch(ctx, "zs_finish_reduction", 1, kThreads, &finish);
+}
+
+}  // namespace
+
+void sum(ExecContext& ctx, Buffer out, Buffer in, float factor) {
+  checks::scalar<float>("out", out);
+  floats_of(in);
+  reduce(ctx, Reduction::sum, out, in, factor, {});
+}
+
+void squared_norm(ExecContext& ctx, Buffer out, Buffer in) {
+  checks::scalar<double>("out", out);
+  reduce(ctx, Reduction::squares, out, in, 1.0f, {});
+}
+
+void max_exponent(ExecContext& ctx, Buffer out, Buffer in) {
+  checks::scalar<std::int32_t>("out", out);
+  reduce(ctx, Reduction::max_magnitude, out, in, 1.0f, {});
+}
+
+void fixed_point_squares(ExecContext& ctx, Buffer out, Buffer in, Buffer exponent, int shift) {
+  checks::fixed_point_shift(shift);
+  checks::scalar<std::int64_t>("out", out);
+  reduce(ctx, Reduction::fixed_point, out, in, 1.0f, {checks::scalar<std::int32_t>("exponent", exponent), shift});
+}
+
+void clip_coefficient(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift, float clip) {
+  checks::step_scalars(scalars);
+  ClipArgs args{.scalars = static_cast<Scalars*>(scalars.data), .squared_norm = nullptr, .exponent = nullptr, .shift = shift, .clip = clip};
+  if (exponent.empty()) {
+    args.squared_norm = checks::scalar<double>("squared_norm", squared_norm);
+  } else {
+    args.squared_norm = checks::scalar<std::int64_t>("squared_norm", squared_norm);
+    args.exponent = checks::scalar<std::int32_t>("exponent", exponent);
+  }
+  launch(ctx, "zs_clip_coefficient", 1, 1, &args);
+}
+
+void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars, const AdamWOptions& options) {
+  checks::adamw(master, m, v, copy, grad);
+  checks::step_scalars(scalars);
+  constexpr std::int64_t kElemsAThread = 4;
+  const AdamWArgs args{.master = floats_of(master),
+                       .m = floats_of(m),
+                       .v = floats_of(v),
+                       .copy = copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(copy).address),
+                       .grad = floats_of(grad),
+                       .scalars = static_cast<const Scalars*>(scalars.data),
+                       .elems = master.elems,
+                       .beta1 = options.beta1,
+                       .beta2 = options.beta2,
+                       .eps = options.eps,
+                       .weight_decay = options.weight_decay,
+                       .is_aligned = are_aligned(master.data, m.data, v.data, grad.data, copy.data)};
+  launch_elems(ctx, "zs_adamw", args.elems, kElemsAThread, args);
+}
+
+}  // namespace zs::cuda

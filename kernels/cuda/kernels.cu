@@ -1,0 +1,6 @@
+// Every kernel, as one image.
+#include "kernels/cuda/elementwise.cu"
+#include "kernels/cuda/layer_norm.cu"
+#include "kernels/cuda/loss.cu"
+#include "kernels/cuda/optimizer.cu"
+#include "kernels/cuda/rows.cu"

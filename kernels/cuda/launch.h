@@ -1,0 +1,31 @@
+#pragma once
+
+#include "kernels/cuda/args.h"
+#include "runtime/device/stream.h"
+
+/// From checked Buffers to kernels of the GPU.
+namespace zs::cuda {
+
+/// Of a kernel's only argument, `args_bytes` there. `blocks` of `threads`; no blocks is no launch.
+void launch(ExecContext& ctx, const char* kernel, std::int64_t blocks, int threads, const void* args);
+
+template <class Args>
+void launch_elems(ExecContext& ctx, const char* kernel, std::int64_t elems, std::int64_t elems_a_thread, const Args& args) {
+  const std::int64_t a_block = elems_a_thread * kThreads;
+  launch(ctx, kernel, (elems + a_block - 1) / a_block, kThreads, &args);
+}
+
+void set_bytes(ExecContext& ctx, const Buffer& out, unsigned char value);
+void copy_bytes(ExecContext& ctx, const Buffer& out, const Buffer& in);
+
+/// The buffer as f32 or bf16 elements of the GPU; another dtype or device is a bug.
+Data data_of(const Buffer& buffer);
+float* floats_of(const Buffer& buffer);
+
+/// Whether every address is a multiple of 16; null is.
+template <class... Address>
+bool are_aligned(Address... addresses) {
+  return ((reinterpret_cast<std::uintptr_t>(addresses) % 16 == 0) && ...);
+}
+
+}  // namespace zs::cuda

@@ -1,0 +1,77 @@
+#include "kernels/cuda/device.h"
+
+namespace zs::cuda {
+namespace {
+
+__device__ float plus_float(float a, float b) { return a + b; }
+
+/// Sum over the row of f(element i of x, column): x is that of the row.
+template <class F>
+__device__ float row_sum(const Data& x, std::int64_t first, std::int64_t width, bool is_aligned, float* shared, const F& f) {
+  float mine = 0;
+  for_each_pack(width, [&](std::int64_t begin) {
+    float values[kRowElems];
+    const int count = load_some(x, first + begin, first + width, is_aligned, values);
+    for (int i = 0; i < kRowElems; ++i) mine += i < count ? f(values[i]) : 0.0f;
+  });
+  return block_reduce(mine, shared, plus_float);
+}
+
+}  // namespace
+
+/// One block a row.
+extern "C" __global__ void zs_layer_norm_forward(const LayerNormArgs args) {
+  __shared__ float shared[kThreads];
+  const std::int64_t row = blockIdx.x, width = args.rows.width, first = row * width;
+  const float elems = static_cast<float>(width);
+  const float mean = row_sum(args.x, first, width, args.is_aligned, shared, [](float x) { return x; }) / elems;
+  const float variance = row_sum(args.x, first, width, args.is_aligned, shared, [=](float x) { return (x - mean) * (x - mean); }) / elems;
+  const float rstd = 1.0f / sqrtf(variance + args.eps);
+  for_each_pack(width, [&](std::int64_t begin) {
+    float x[kRowElems], gamma[kRowElems], beta[kRowElems];
+    load_some(args.x, first + begin, first + width, args.is_aligned, x);
+    load_some(args.gamma, begin, width, args.is_aligned, gamma);
+    load_some(args.beta, begin, width, args.is_aligned, beta);
+    for (int i = 0; i < kRowElems; ++i) x[i] = (x[i] - mean) * rstd * gamma[i] + beta[i];
+    store_some(args.y, first + begin, first + width, args.is_aligned, x);
+  });
+  if (threadIdx.x != 0) return;
+  args.mean[row] = mean;
+  args.rstd[row] = rstd;
+}
+
+/// One block a row. With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)). dx may be dy: each thread
+/// writes what it alone has read.
+extern "C" __global__ void zs_layer_norm_backward(const LayerNormBackwardArgs args) {
+  __shared__ float shared[kThreads];
+  const std::int64_t row = blockIdx.x, width = args.rows.width, first = row * width;
+  const float mean = args.mean[row], rstd = args.rstd[row], elems = static_cast<float>(width);
+  // visit(begin, g, xhat): the gradient times gamma, and the normalised input, of a pack.
+  const auto for_each = [&](const auto& visit) {
+    for_each_pack(width, [&](std::int64_t begin) {
+      float g[kRowElems], x[kRowElems], gamma[kRowElems];
+      load_some(args.dy, first + begin, first + width, args.is_aligned, g);
+      load_some(args.x, first + begin, first + width, args.is_aligned, x);
+      load_some(args.gamma, begin, width, args.is_aligned, gamma);
+      for (int i = 0; i < kRowElems; ++i) {
+        g[i] *= gamma[i];  // 0 behind the row's end
+        x[i] = (x[i] - mean) * rstd;
+      }
+      visit(begin, g, x);
+    });
+  };
+  float g_sum = 0, gx_sum = 0;
+  for_each([&](std::int64_t, const float(&g)[kRowElems], const float(&xhat)[kRowElems]) {
+    for (int i = 0; i < kRowElems; ++i) {
+      g_sum += g[i];
+      gx_sum += g[i] * xhat[i];
+    }
+  });
+  const float mean_g = block_reduce(g_sum, shared, plus_float) / elems, mean_gx = block_reduce(gx_sum, shared, plus_float) / elems;
+  for_each([&](std::int64_t begin, float(&g)[kRowElems], const float(&xhat)[kRowElems]) {
+    for (int i = 0; i < kRowElems; ++i) g[i] = rstd * (g[i] - mean_g - xhat[i] * mean_gx);
+    store_some(args.dx, first + begin, first + width, args.is_aligned, g);
+  });
+}
+
+}  // namespace zs::cuda

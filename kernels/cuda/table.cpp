@@ -1,0 +1,39 @@
+#include "kernels/cuda/dispatch.h"
+
+namespace zs {
+namespace {
+
+constexpr KernelTable kTable = {
+    .zero = cuda::zero,
+    .copy = cuda::copy,
+    .copy_rows = cuda::copy_rows,
+    .cast = cuda::cast,
+    .add = cuda::add,
+    .scale = cuda::scale,
+    .accumulate = cuda::accumulate,
+    .matmul = nullptr,
+    .bias_backward = cuda::bias_backward,
+    .embedding_forward = cuda::embedding_forward,
+    .embedding_backward = cuda::embedding_backward,
+    .position_backward = cuda::position_backward,
+    .layer_norm_forward = cuda::layer_norm_forward,
+    .layer_norm_backward = cuda::layer_norm_backward,
+    .gelu_forward = cuda::gelu_forward,
+    .gelu_backward = cuda::gelu_backward,
+    .attention_forward = nullptr,
+    .attention_backward = nullptr,
+    .cross_entropy_forward = cuda::cross_entropy_forward,
+    .cross_entropy_backward = cuda::cross_entropy_backward,
+    .sum = cuda::sum,
+    .squared_norm = cuda::squared_norm,
+    .max_exponent = cuda::max_exponent,
+    .fixed_point_squares = cuda::fixed_point_squares,
+    .clip_coefficient = cuda::clip_coefficient,
+    .adamw = cuda::adamw,
+};
+
+}  // namespace
+
+const KernelTable& cuda_kernels() { return kTable; }
+
+}  // namespace zs

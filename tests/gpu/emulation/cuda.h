@@ -1,0 +1,27 @@
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+
+#include <stdexcept>
+#include <utility>
+
+#include "tests/gpu/emulation/grid.h"
+
+/// What a kernel's source finds of CUDA where the host's compiler reads it.
+#define __global__
+#define __device__
+#define __shared__ static  // one block at a time
+#define threadIdx (::zs::emulation::place().thread)
+#define blockIdx (::zs::emulation::place().block)
+#define blockDim (::zs::emulation::place().block_dim)
+#define gridDim (::zs::emulation::place().grid_dim)
+
+/// No other thread of the block runs meanwhile.
+template <class T>
+T atomicOr(T* address, T value) {
+  return std::exchange(*address, *address | value);
+}
+inline int __ffs(unsigned word) { return __builtin_ffs(static_cast<int>(word)); }
+inline void __syncthreads() { ::zs::emulation::sync_block(); }
+[[noreturn]] inline void __trap() { throw std::runtime_error("a kernel has trapped"); }

@@ -1,0 +1,53 @@
+#include "tests/gpu/emulation/kernels.h"
+
+#include <cstring>
+
+#include "tests/gpu/emulation/cuda.h"
+// Behind it: they are compiled here, by the host's compiler.
+#include "kernels/cuda/elementwise.cu"
+#include "kernels/cuda/layer_norm.cu"
+#include "kernels/cuda/loss.cu"
+#include "kernels/cuda/optimizer.cu"
+#include "kernels/cuda/rows.cu"
+
+namespace zs::test {
+namespace {
+
+/// `meets`: its blocks have barriers.
+template <class Args>
+EmulatedKernel kernel_of(void (*function)(Args), bool meets = false) {
+  return {sizeof(Args), [function, meets](const void* args, const emulation::Dim& grid, const emulation::Dim& block, bool backwards) {
+            Args copy;
+            std::memcpy(&copy, args, sizeof(Args));
+            emulation::run_grid(grid, block, meets, backwards, [&] { function(copy); });
+          }};
+}
+
+}  // namespace
+
+std::map<std::string, EmulatedKernel> emulated_kernels() {
+  return {
+      {"zs_cast", kernel_of(cuda::zs_cast)},
+      {"zs_add", kernel_of(cuda::zs_add)},
+      {"zs_scale", kernel_of(cuda::zs_scale)},
+      {"zs_accumulate", kernel_of(cuda::zs_accumulate)},
+      {"zs_gelu_forward", kernel_of(cuda::zs_gelu_forward)},
+      {"zs_gelu_backward", kernel_of(cuda::zs_gelu_backward)},
+      {"zs_copy_rows", kernel_of(cuda::zs_copy_rows)},
+      {"zs_reduce", kernel_of(cuda::zs_reduce, true)},
+      {"zs_finish_reduction", kernel_of(cuda::zs_finish_reduction, true)},
+      {"zs_clip_coefficient", kernel_of(cuda::zs_clip_coefficient)},
+      {"zs_adamw", kernel_of(cuda::zs_adamw)},
+      {"zs_embedding_forward", kernel_of(cuda::zs_embedding_forward)},
+      {"zs_embedding_backward", kernel_of(cuda::zs_embedding_backward, true)},
+      {"zs_position_backward", kernel_of(cuda::zs_position_backward)},
+      {"zs_column_sums", kernel_of(cuda::zs_column_sums)},
+      {"zs_fold_columns", kernel_of(cuda::zs_fold_columns)},
+      {"zs_layer_norm_forward", kernel_of(cuda::zs_layer_norm_forward, true)},
+      {"zs_layer_norm_backward", kernel_of(cuda::zs_layer_norm_backward, true)},
+      {"zs_cross_entropy_forward", kernel_of(cuda::zs_cross_entropy_forward, true)},
+      {"zs_cross_entropy_backward", kernel_of(cuda::zs_cross_entropy_backward)},
+  };
+}
+
+}  // namespace zs::test

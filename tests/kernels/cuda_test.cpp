@@ -1,0 +1,126 @@
+#include "tests/kernels/testing.h"
+
+/// What the CUDA kernels have and the CPU's have not.
+namespace zs::test {
+namespace {
+
+const KernelTable& k() { return kernels_under_test(); }
+
+/// The `elems` elements that begin `skipped` elements behind the buffer's start.
+Buffer part(Values& values, std::int64_t skipped, std::int64_t elems) {
+  Buffer buffer = values.buffer();
+  buffer.data = static_cast<std::byte*>(buffer.data) + skipped * size_of(values.dtype());
+  buffer.elems = elems;
+  return buffer;
+}
+
+}  // namespace
+
+TEST_CASE("packs and single elements give the same bits in every map") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t n = 1003;
+  Values a = Values::random(dtype, n + 1, 1), b = Values::random(dtype, n + 1, 2);
+  const auto all = [&](std::int64_t skipped) {
+    std::vector<Values> out(6, Values::poison(dtype, n + 1));
+    ExecContext ctx = make_context();
+    Values shifted_a = Values::poison(dtype, n + 1), shifted_b = shifted_a;
+    k().copy(ctx, part(shifted_a, skipped, n), part(a, 0, n));
+    k().copy(ctx, part(shifted_b, skipped, n), part(b, 0, n));
+    const Buffer x = part(shifted_a, skipped, n), y = part(shifted_b, skipped, n);
+    const auto at = [&](std::size_t i) { return part(out[i], skipped, n); };
+    k().add(ctx, at(0), x, y);
+    k().scale(ctx, at(1), x, 0.3f);
+    k().gelu_forward(ctx, at(2), x, GeluKind::tanh);
+    k().gelu_backward(ctx, at(3), x, y, GeluKind::erf);
+    k().cast(ctx, at(4), x);
+    k().copy(ctx, at(5), x);
+    k().accumulate(ctx, at(5), y);
+    std::vector<Values> results;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      results.emplace_back(dtype, n);
+      k().copy(ctx, results.back().buffer(), at(i));
+    }
+    return results;
+  };
+  const std::vector<Values> aligned = all(0), odd = all(1);
+  for (std::size_t i = 0; i < aligned.size(); ++i) {
+    INFO("output " << i);
+    CHECK(aligned[i].same_bytes(odd[i]));
+  }
+}
+
+TEST_CASE("packs and single elements give the same bits in every kernel of rows") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t rows = 5, width = 24, n = rows * width;
+  Values x = Values::random(dtype, n, 1), dy = Values::random(dtype, n, 2), gamma = Values::random(DType::f32, width, 3);
+  Values ids = Values::of(DType::i32, {1, 0, 1, 1, 2}), logits = Values::random(DType::f32, n, 4), dloss = Values::of(DType::f32, {1});
+  const auto all = [&](std::int64_t skipped) {
+    ExecContext ctx = make_context();
+    Values moved_x(dtype, n + 1), moved_dy(dtype, n + 1), moved_logits(DType::f32, n + 1), mean(DType::f32, rows), rstd = mean, lse = mean;
+    k().copy(ctx, part(moved_x, skipped, n), x.buffer());
+    k().copy(ctx, part(moved_dy, skipped, n), dy.buffer());
+    k().copy(ctx, part(moved_logits, skipped, n), logits.buffer());
+    std::vector<Values> out = {Values::poison(dtype, n + 1), Values::poison(dtype, n + 1), Values::poison(dtype, n + 1)};
+    const auto at = [&](std::size_t i) { return part(out[i], skipped, n); };
+    Values dgamma(DType::f32, width), dbeta = dgamma, dbias = dgamma, dtable(DType::f32, 3 * width), losses = lse;
+    k().layer_norm_forward(ctx, at(0), mean.buffer(), rstd.buffer(), part(moved_x, skipped, n), gamma.buffer(), gamma.buffer(), 1e-5f);
+    k().layer_norm_backward(ctx, at(1), dgamma.buffer(), dbeta.buffer(), part(moved_dy, skipped, n), part(moved_x, skipped, n),
+                            mean.buffer(), rstd.buffer(), gamma.buffer(), 0.0f);
+    k().bias_backward(ctx, dbias.buffer(), part(moved_dy, skipped, n), 0.0f);
+    k().embedding_backward(ctx, dtable.buffer(), ids.buffer(), part(moved_dy, skipped, n), width, 0.0f);
+    k().cross_entropy_forward(ctx, losses.buffer(), lse.buffer(), part(moved_logits, skipped, n), ids.buffer(), 20);
+    k().cross_entropy_backward(ctx, at(2), part(moved_logits, skipped, n), lse.buffer(), ids.buffer(), dloss.buffer(), 20, 1.0f);
+    std::vector<Values> results = {mean, rstd, dgamma, dbeta, dbias, dtable, losses};
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      results.emplace_back(dtype, n);
+      k().copy(ctx, results.back().buffer(), at(i));
+    }
+    return results;
+  };
+  const std::vector<Values> aligned = all(0), odd = all(1);
+  for (std::size_t i = 0; i < aligned.size(); ++i) {
+    INFO("output " << i);
+    CHECK(aligned[i].same_bytes(odd[i]));
+  }
+}
+
+TEST_CASE("sums do not depend on where their elements begin") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t n = GENERATE(5, 1003, 40007);
+  Values in = Values::random(dtype, n, 1, 10.0), odd = Values::poison(dtype, n + 1);
+  ExecContext ctx = make_context();
+  k().copy(ctx, part(odd, 1, n), in.buffer());
+  Values first = Values::of(DType::f64, {0.0}), second = first;
+  k().squared_norm(ctx, first.buffer(), in.buffer());
+  k().squared_norm(ctx, second.buffer(), part(odd, 1, n));
+  CHECK(first.same_bytes(second));
+}
+
+TEST_CASE("sums of more parts than a block has threads count every part") {
+  const std::int64_t n = 8192 * 300 + 5;
+  Values in(DType::f32, n);
+  for (std::int64_t i = 0; i < n; ++i) in.set(i, 2.0);
+  ExecContext ctx = make_context();
+  Values squares = Values::of(DType::f64, {0.0}), total = Values::of(DType::f32, {0.0});
+  k().squared_norm(ctx, squares.buffer(), in.buffer());
+  k().sum(ctx, total.buffer(), in.buffer(), 0.5f);
+  CHECK(squares[0] == 4.0 * static_cast<double>(n));
+  CHECK(total[0] == static_cast<double>(n));
+}
+
+TEST_CASE("rows of any unit are copied whole: 1, 2, 4, 8 and 16 bytes at a time") {
+  const std::int64_t run = GENERATE(1, 2, 4, 8, 16, 48), gap = GENERATE(0, 1, 16), rows = 3;
+  const std::int64_t stride = run + gap, elems = (rows - 1) * stride + run;
+  const auto bytes = [](std::vector<std::uint8_t>& values) {
+    return Buffer{values.data(), static_cast<std::int64_t>(values.size()), DType::u8, DeviceKind::cuda};
+  };
+  std::vector<std::uint8_t> in(static_cast<std::size_t>(rows * run)), out(static_cast<std::size_t>(elems), 0xee), expected = out;
+  for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<std::uint8_t>(i);
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t i = 0; i < run; ++i) expected[static_cast<std::size_t>(r * stride + i)] = in[static_cast<std::size_t>(r * run + i)];
+  ExecContext ctx = make_context();
+  k().copy_rows(ctx, bytes(out), bytes(in), {rows, run, stride, run});
+  CHECK(out == expected);
+}
+
+}  // namespace zs::test
