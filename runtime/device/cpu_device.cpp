@@ -1,15 +1,8 @@
 #include "runtime/device/cpu_device.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/lsan_interface.h>
-#endif
+#include "runtime/device/device_end.h"
 
 namespace zs {
-namespace {
-
-constexpr double kStopAfterTimeoutS = 5;
-
-}  // namespace
 
 CpuDevice::State::State(const DeviceOptions& options, Trace& trace, MemoryCounter& counter)
     : allocator(options.memory != nullptr ? *options.memory : *ordinary),
@@ -25,25 +18,10 @@ CpuDevice::CpuDevice(const DeviceOptions& options) : Device(options), state_(std
 
 CpuDevice::~CpuDevice() {
   trace_.stop();
-  state_->scratch.drop();
-  // After a timeout somebody is known to hang: wait only for those that a poisoned group lets go.
-  double limit_s = options_.sync_timeout_s;
-  if (state_->group.timed_out) limit_s = std::min(limit_s, kStopAfterTimeoutS);
-  bool all_ended = true;
-  for (const auto& stream : state_->streams) all_ended = stream->stop(limit_s) && all_ended;
-  // The threads left behind may still write to this device's memory: it is never given back.
-  if (all_ended) return;
-  [[maybe_unused]] const State* const left_behind = state_.release();
-#if defined(__SANITIZE_ADDRESS__)
-  __lsan_ignore_object(left_behind);
-#endif
+  end_streams(state_, options_.sync_timeout_s);
 }
 
-std::uint64_t CpuDevice::completed() const {
-  std::uint64_t sum = 0;
-  for (const auto& stream : state_->streams) sum += stream->completed();
-  return sum;
-}
+std::uint64_t CpuDevice::completed() const { return completed_of(state_->streams); }
 
 Stream& CpuDevice::stream(StreamRole role) { return *state_->streams[static_cast<int>(role)]; }
 

@@ -1,15 +1,8 @@
 #include "runtime/device/cuda_device.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/lsan_interface.h>
-#endif
+#include "runtime/device/device_end.h"
 
 namespace zs {
-namespace {
-
-constexpr double kStopAfterTimeoutS = 5;
-
-}  // namespace
 
 CudaDevice::State::State(const DeviceOptions& options, std::shared_ptr<const CudaDriver> driver, Trace& trace, MemoryCounter& counter)
     : context(std::move(driver), options.gpu, options.shares_gpu),
@@ -33,23 +26,9 @@ CudaDevice::CudaDevice(const DeviceOptions& options, std::shared_ptr<const CudaD
 
 CudaDevice::~CudaDevice() {
   trace_.stop();
-  state_->scratch.drop();
-  double limit_s = options_.sync_timeout_s;
-  if (state_->group.timed_out) limit_s = std::min(limit_s, kStopAfterTimeoutS);
-  bool all_ended = true;
-  for (const auto& stream : state_->streams) all_ended = stream->stop(limit_s) && all_ended;
-  if (all_ended) return;
-  // The GPU may still write to this device's memory: it is never given back.
-  [[maybe_unused]] const State* const left_behind = state_.release();
-#if defined(__SANITIZE_ADDRESS__)
-  __lsan_ignore_object(left_behind);
-#endif
+  end_streams(state_, options_.sync_timeout_s);
 }
 
-std::uint64_t CudaDevice::completed() const {
-  std::uint64_t sum = 0;
-  for (const auto& stream : state_->streams) sum += stream->completed();
-  return sum;
-}
+std::uint64_t CudaDevice::completed() const { return completed_of(state_->streams); }
 
 }  // namespace zs
