@@ -14,6 +14,21 @@ Buffer part(Values& values, std::int64_t skipped, std::int64_t elems) {
   return buffer;
 }
 
+/// What lies there, in memory of its own.
+Values copied(ExecContext& ctx, const Buffer& from) {
+  Values values(from.dtype, from.elems);
+  k().copy(ctx, values.buffer(), from);
+  return values;
+}
+
+void check_same_bytes(const std::vector<Values>& aligned, const std::vector<Values>& odd) {
+  REQUIRE(aligned.size() == odd.size());
+  for (std::size_t i = 0; i < aligned.size(); ++i) {
+    INFO("output " << i);
+    CHECK(aligned[i].same_bytes(odd[i]));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("packs and single elements give the same bits in every map") {
@@ -36,17 +51,10 @@ TEST_CASE("packs and single elements give the same bits in every map") {
     k().copy(ctx, at(5), x);
     k().accumulate(ctx, at(5), y);
     std::vector<Values> results;
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      results.emplace_back(dtype, n);
-      k().copy(ctx, results.back().buffer(), at(i));
-    }
+    for (std::size_t i = 0; i < out.size(); ++i) results.push_back(copied(ctx, at(i)));
     return results;
   };
-  const std::vector<Values> aligned = all(0), odd = all(1);
-  for (std::size_t i = 0; i < aligned.size(); ++i) {
-    INFO("output " << i);
-    CHECK(aligned[i].same_bytes(odd[i]));
-  }
+  check_same_bytes(all(0), all(1));
 }
 
 TEST_CASE("packs and single elements give the same bits in every kernel of rows") {
@@ -71,17 +79,10 @@ TEST_CASE("packs and single elements give the same bits in every kernel of rows"
     k().cross_entropy_forward(ctx, losses.buffer(), lse.buffer(), part(moved_logits, skipped, n), ids.buffer(), 20);
     k().cross_entropy_backward(ctx, at(2), part(moved_logits, skipped, n), lse.buffer(), ids.buffer(), dloss.buffer(), 20, 1.0f);
     std::vector<Values> results = {mean, rstd, dgamma, dbeta, dbias, dtable, losses};
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      results.emplace_back(dtype, n);
-      k().copy(ctx, results.back().buffer(), at(i));
-    }
+    for (std::size_t i = 0; i < out.size(); ++i) results.push_back(copied(ctx, at(i)));
     return results;
   };
-  const std::vector<Values> aligned = all(0), odd = all(1);
-  for (std::size_t i = 0; i < aligned.size(); ++i) {
-    INFO("output " << i);
-    CHECK(aligned[i].same_bytes(odd[i]));
-  }
+  check_same_bytes(all(0), all(1));
 }
 
 TEST_CASE("sums do not depend on where their elements begin") {
