@@ -50,6 +50,7 @@ struct Watchdog::ExitGuard {
 
 void Watchdog::guard_exit() {
   exit_guard_ = std::make_shared<ExitGuard>(this);
+  // Where it cannot be registered an early exit is seen by the other ranks alone.
   auto handle = std::make_unique<std::shared_ptr<ExitGuard>>(exit_guard_);
   if (::on_exit(&ExitGuard::on_exit, handle.get()) == 0) static_cast<void>(handle.release());  // the handler's, from here on
 }
