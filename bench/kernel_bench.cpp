@@ -110,9 +110,10 @@ KernelReport::Row KernelBench::measure(Device& device, const KernelCase& kernel_
   std::vector<Work> calls;
   for (std::int64_t set = 0; set < sets; ++set) calls.push_back(kernel_case.make(arrays, static_cast<int>(set)));
   Samples samples;
-  device.stream(StreamRole::compute).enqueue({kernel_case.text(), {}, {}}, [&, min_time_s = options_.min_time_s](ExecContext& exec) {
-    sample(exec, calls, min_time_s, samples);
-  });
+  const std::int64_t scratch = device.options().threads * kScratchBytes;
+  device.stream(StreamRole::compute)
+      .enqueue({kernel_case.text(), {}, {}, scratch},
+               [&, min_time_s = options_.min_time_s](ExecContext& exec) { sample(exec, calls, min_time_s, samples); });
   device.synchronize();
   return {.kernel = kernel_case.kernel,
           .shape = kernel_case.shape,

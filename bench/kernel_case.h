@@ -36,6 +36,9 @@ struct KernelCase {
   std::string text() const { return fmt::format("{} {} {}", kernel, shape, zs::name_of(dtype)); }
 };
 
+/// Scratch of one thread: no case needs more.
+inline constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;
+
 /// Every kernel of the table at the shapes of GPT-2 124M with 1024 tokens, 4 x 256, and at a few odd ones.
 std::vector<KernelCase> kernel_cases();
 /// The parts that it is put together from.

@@ -42,15 +42,27 @@ struct RowCopy {
 
 enum class GeluKind : std::uint8_t { tanh, erf };
 
+/// The working memory (ExecContext::scratch) that kernels take, in bytes: what an op that runs one declares (OpInfo::scratch_bytes). It
+/// follows from these arguments and from the instruction set alone. threads: of the stream.
+struct KernelScratch {
+  std::int64_t (*bias_backward)(std::int64_t rows, std::int64_t width);
+  std::int64_t (*layer_norm_forward)(std::int64_t width);
+  std::int64_t (*layer_norm_backward)(std::int64_t rows, std::int64_t width);
+  /// Forward or backward.
+  std::int64_t (*attention)(int threads, const AttentionDims& dims);
+};
+
 /// Every kernel of a back end. Buffers are dense; "x" is f32 or bf16 unless said otherwise, outputs have the dtype of their input
 /// unless said otherwise, arithmetic is f32. All are deterministic: results do not depend on the number of threads. None
 /// allocates tensors; all run on the stream's thread with ctx.threads() threads.
 /// Sums run over fixed interleaved lanes and fixed blocks of rows, folded in a fixed order, the same for every instruction set: apart from
 /// products, attention, gelu and cross entropy, which fuse multiplication and addition where the processor can, all instruction sets give
 /// the same bits. Outputs of more than 1 MiB that no input shares are stored past the caches.
-/// Scratch lives in ctx.state and grows to the largest call: attention 6 * time * head_dim floats a thread, products of bf16 where the
-/// processor has none their operands in f32. A wrong size, dtype or index is an Error(internal) that names it.
+/// What the library keeps for each shape of a product lives in ctx.state, and so do f32 copies of bf16 operands where the processor has no
+/// such products. A wrong size, dtype or index is an Error(internal) that names it.
 struct KernelTable {
+  KernelScratch scratch;
+
   /// fills with zero bytes / copies bytes
   void (*zero)(ExecContext& ctx, Buffer out);
   void (*copy)(ExecContext& ctx, Buffer out, Buffer in);

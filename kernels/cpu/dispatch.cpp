@@ -1,17 +1,11 @@
 #include "kernels/cpu/dispatch.h"
 
 #include <cstring>
-#include <memory>
-#include <vector>
 
 #include "kernels/checks.h"
 
 namespace zs::cpu {
 namespace {
-
-struct ScratchBlock {
-  std::vector<float> elems;
-};
 
 /// The bytes of a buffer that are whole f32, and how many bytes follow them.
 struct Words {
@@ -37,17 +31,6 @@ Data data_of(const Buffer& buffer) {
 float* floats_of(const Buffer& buffer) {
   data_of(buffer);
   return buffer.as<float>();
-}
-
-float* scratch(ExecContext& ctx, std::int64_t elems) {
-  std::vector<float>& block = ctx.state<ScratchBlock>().elems;
-  if (static_cast<std::int64_t>(block.size()) < elems + 16) {
-    block = {};  // the old block goes before the new one comes
-    block.resize(static_cast<std::size_t>(elems + 16));
-  }
-  void* address = block.data();
-  std::size_t room = block.size() * sizeof(float);
-  return static_cast<float*>(std::align(64, static_cast<std::size_t>(elems) * sizeof(float), address, room));
 }
 
 void check_indices(const char* what, const std::int32_t* indices, std::int64_t count, std::int64_t limit) {

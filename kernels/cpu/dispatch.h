@@ -19,10 +19,16 @@ std::vector<const Isa*> available_isas();
 Data data_of(const Buffer& buffer);
 /// The buffer as f32 elements.
 float* floats_of(const Buffer& buffer);
-/// 64-byte aligned scratch of this stream, valid until the next call; contents undefined.
-float* scratch(ExecContext& ctx, std::int64_t elems);
+/// The op's scratch, at most what it has declared.
+inline float* scratch(ExecContext& ctx, std::int64_t bytes) { return static_cast<float*>(ctx.scratch(bytes)); }
 /// Every index lies in [0, limit).
 void check_indices(const char* what, const std::int32_t* indices, std::int64_t count, std::int64_t limit);
+
+// Of KernelScratch.
+std::int64_t bias_backward_scratch(std::int64_t rows, std::int64_t width);
+std::int64_t layer_norm_forward_scratch(std::int64_t width);
+std::int64_t layer_norm_backward_scratch(std::int64_t rows, std::int64_t width);
+std::int64_t attention_scratch(int threads, const AttentionDims& dims);
 
 void zero(ExecContext& ctx, Buffer out);
 void copy(ExecContext& ctx, Buffer out, Buffer in);

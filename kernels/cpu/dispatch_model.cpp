@@ -19,12 +19,23 @@ void store_gradient(ExecContext& ctx, Buffer gradient, float* sums, float beta) 
 
 Buffer as_floats(float* at, const Buffer& like) { return {at, like.elems, DType::f32, like.device}; }
 
+constexpr std::int64_t kFloat = sizeof(float);
+
 }  // namespace
+
+std::int64_t bias_backward_scratch(std::int64_t rows, std::int64_t width) { return kFloat * (1 + row_blocks(rows).count) * width; }
+std::int64_t layer_norm_forward_scratch(std::int64_t width) { return kFloat * 2 * width; }
+std::int64_t layer_norm_backward_scratch(std::int64_t rows, std::int64_t width) {
+  return kFloat * (3 + 2 * row_blocks(rows).count) * width;
+}
+std::int64_t attention_scratch(int threads, const AttentionDims& dims) {
+  return kFloat * std::min<std::int64_t>(threads, dims.batch * dims.heads) * round_up(attention_scratch_elems(dims), 16);
+}
 
 void bias_backward(ExecContext& ctx, Buffer dbias, Buffer dy, float beta) {
   const Rows rows = rows_of(dy, dbias.elems);
   checks::gradient("dbias", dbias, dy);
-  float* sums = scratch(ctx, (1 + row_blocks(rows.count).count) * rows.width);
+  float* sums = scratch(ctx, bias_backward_scratch(rows.count, rows.width));
   isa().column_sums(ctx.threads(), sums, sums + rows.width, data_of(dy), rows);
   store_gradient(ctx, dbias, sums, beta);
 }
@@ -67,7 +78,7 @@ void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int6
 
 void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, Buffer x, Buffer gamma, Buffer beta, float eps) {
   const Rows rows{checks::layer_norm_forward(y, mean, rstd, x, gamma, beta), gamma.elems};
-  float* wide = scratch(ctx, 2 * rows.width);
+  float* wide = scratch(ctx, layer_norm_forward_scratch(rows.width));
   cast(ctx, as_floats(wide, gamma), gamma);
   cast(ctx, as_floats(wide + rows.width, beta), beta);
   isa().layer_norm_forward(ctx.threads(), {.y = data_of(y),
@@ -83,7 +94,7 @@ void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, Bu
 void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, Buffer dy, Buffer x, Buffer mean, Buffer rstd,
                          Buffer gamma, float grad_beta) {
   const Rows rows{checks::layer_norm_backward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma), gamma.elems};
-  float* wide = scratch(ctx, (3 + 2 * row_blocks(rows.count).count) * rows.width);
+  float* wide = scratch(ctx, layer_norm_backward_scratch(rows.count, rows.width));
   float *dgamma_sums = wide + rows.width, *dbeta_sums = wide + 2 * rows.width;
   cast(ctx, as_floats(wide, gamma), gamma);
   isa().layer_norm_backward(ctx.threads(), {.dx = data_of(dx),
@@ -109,16 +120,14 @@ Attention attention_args(ExecContext& ctx, const Buffer& out, const Buffer& lse,
   ZS_CHECK(qkv.elems == 3 * tokens * width && out.elems == tokens * width && lse.elems == tokens * dims.heads && out.dtype == qkv.dtype,
            "qkv {} x {}, out {} x {}, lse {} for {} tokens, {} heads of {}", qkv.elems, name_of(qkv.dtype), out.elems, name_of(out.dtype),
            lse.elems, tokens, dims.heads, dims.head_dim);
-  const std::int64_t per_thread = round_up(attention_scratch_elems(dims), 16);
-  const std::int64_t team = std::min<std::int64_t>(ctx.threads(), dims.batch * dims.heads);
   return {.out = data_of(out),
           .qkv = data_of(qkv),
           .dout = {},
           .dqkv = {},
           .lse = floats_of(lse),
           .dims = dims,
-          .scratch = scratch(ctx, team * per_thread),
-          .scratch_elems = per_thread};
+          .scratch = scratch(ctx, attention_scratch(ctx.threads(), dims)),
+          .scratch_elems = round_up(attention_scratch_elems(dims), 16)};
 }
 
 CrossEntropy cross_entropy_args(const Buffer& lse, const Buffer& logits, const Buffer& targets, std::int64_t classes) {

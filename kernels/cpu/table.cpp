@@ -43,6 +43,10 @@ const Isa& choose_isa() {
 }
 
 const KernelTable kTable = {
+    .scratch = {.bias_backward = bias_backward_scratch,
+                .layer_norm_forward = layer_norm_forward_scratch,
+                .layer_norm_backward = layer_norm_backward_scratch,
+                .attention = attention_scratch},
     .zero = zero,
     .copy = copy,
     .copy_rows = copy_rows,

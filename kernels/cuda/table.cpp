@@ -3,7 +3,16 @@
 namespace zs {
 namespace {
 
+/// Sums have the stream's workspace (ExecContext::workspace).
+constexpr KernelScratch kNoScratch = {
+    .bias_backward = [](std::int64_t, std::int64_t) { return std::int64_t{0}; },
+    .layer_norm_forward = [](std::int64_t) { return std::int64_t{0}; },
+    .layer_norm_backward = [](std::int64_t, std::int64_t) { return std::int64_t{0}; },
+    .attention = [](int, const AttentionDims&) { return std::int64_t{0}; },
+};
+
 constexpr KernelTable kTable = {
+    .scratch = kNoScratch,
     .zero = cuda::zero,
     .copy = cuda::copy,
     .copy_rows = cuda::copy_rows,

@@ -31,6 +31,8 @@ class Context {
   Stream& stream() const { return device_.stream(StreamRole::compute); }
   Pool& pool() const { return device_.pool(); }
   const KernelTable& kernels() const { return kernels_; }
+  /// Of the compute stream.
+  int threads() const { return device_.options().threads; }
 
   /// Enqueues work on the compute stream. Work captures buffers and scalars by value, never tensors: memory is ordered by
   /// the stream, not by references. Left out where the mode says so.

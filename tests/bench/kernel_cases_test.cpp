@@ -11,7 +11,7 @@ TEST_CASE("every case runs, and moves each of its operands once or twice") {
   for (const KernelCase& one : kernel_cases()) {
     INFO(one.text());
     Arrays arrays(*device);
-    device->stream(StreamRole::compute).enqueue({one.text(), {}, {}}, one.make(arrays, 0));
+    device->stream(StreamRole::compute).enqueue({one.text(), {}, {}, 2 * kScratchBytes}, one.make(arrays, 0));
     REQUIRE_NOTHROW(device->synchronize());
     CHECK(one.bytes >= 0.99 * static_cast<double>(arrays.own_bytes()));  // the last rows of a padded vocabulary are not read
     CHECK(one.bytes <= 2.0 * static_cast<double>(arrays.own_bytes() + arrays.shared_bytes()));

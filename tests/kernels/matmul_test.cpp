@@ -74,7 +74,9 @@ TEST_CASE("a product has the same bits with 1, 2 and 3 threads and when repeated
 
 TEST_CASE("a product of integers is exact") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
-  const MatmulDims d{64, 400, 300, false, true};
+  MatmulDims d = GENERATE(MatmulDims{64, 400, 300}, MatmulDims{40, 1100, 70}, MatmulDims{1100, 40, 70}, MatmulDims{70, 40, 2100});
+  d.transpose_a = GENERATE(false, true);
+  d.transpose_b = GENERATE(false, true);
   Values a(dtype, d.m * d.k), b(dtype, d.k * d.n), none(DType::f32, 0), c = Values::poison(DType::f32, d.m * d.n);
   for (std::int64_t i = 0; i < a.elems(); ++i) a.set(i, static_cast<double>(i % 7 - 3));
   for (std::int64_t i = 0; i < b.elems(); ++i) b.set(i, static_cast<double>(i % 11 - 5));

@@ -42,6 +42,28 @@ TEST_CASE("I4: counted bytes of every step equal the plan", "[plan]") {
   for (const std::int64_t peak : run.peak_bytes) CHECK(peak == planned);
 }
 
+TEST_CASE("the kernels' working memory is in the plan, for as many threads as there are", "[plan]") {
+  const int threads = GENERATE(1, 2, 3);
+  Config config = tiny_config();
+  config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
+  const TrainPlan plan = make_plan(config, {.threads = threads});
+  const std::int64_t tokens = config.train.micro_batch * config.train.sequence, width = config.model.width;
+  const AttentionDims attention{config.train.micro_batch, config.train.sequence, config.model.heads, width / config.model.heads};
+  const KernelScratch& scratch = cpu_kernels().scratch;
+  // What the largest layers take.
+  std::int64_t needed = scratch.attention(threads, attention);
+  needed = std::max(needed, scratch.layer_norm_backward(tokens, width));
+  needed = std::max(needed, scratch.bias_backward(tokens, 4 * width));
+  const std::int64_t planned = plan.scratch_bytes[static_cast<std::size_t>(StreamRole::compute)];
+  CAPTURE(threads, config.precision.param);
+  CHECK(needed > 0);
+  CHECK(planned >= needed);
+  CHECK(plan.at_peak.at("scratch") >= planned);
+  const TinyResult run = train_tiny(config, {.ranks = 1, .threads = threads});
+  for (const std::int64_t peak : run.peak_bytes) CHECK(peak == plan.step_peak_bytes);
+  CHECK(run.allocation_calls == 1);
+}
+
 TEST_CASE("counted bytes do not depend on where the memory comes from", "[plan]") {
   const Config config = accumulating_config(2);
   CHECK(train_tiny(config, {.ranks = 2, .follows_plan = false}).peak_bytes[2] == make_plan(config, 0, 2).step_peak_bytes);

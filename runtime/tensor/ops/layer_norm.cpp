@@ -26,7 +26,8 @@ Tensor layer_norm_gradients(const Tensor& dy, const Saved& saved, Parameter& gam
   const Buffer out = dx.buffer(), in = dy.buffer(), x = saved.x.buffer(), mean = saved.mean.buffer(), rstd = saved.rstd.buffer(),
                scale = gamma.value();
   ZS_CHECK(dgamma.beta == dbeta.beta, "{} and {} were not touched alike", gamma.name(), beta.name());
-  context.launch(declare_gradient(declare_gradient({"layer_norm_backward", {in, x, mean, rstd, scale}, {out}}, dgamma), dbeta),
+  const std::int64_t scratch = context.kernels().scratch.layer_norm_backward(mean.elems, scale.elems);
+  context.launch(declare_gradient(declare_gradient({"layer_norm_backward", {in, x, mean, rstd, scale}, {out}, scratch}, dgamma), dbeta),
                  [&kernels = context.kernels(), out, in, x, mean, rstd, scale, dgamma = dgamma, dbeta = dbeta](ExecContext& exec) {
                    kernels.layer_norm_backward(exec, out, dgamma.buffer, dbeta.buffer, in, x, mean, rstd, scale, dgamma.beta);
                  });
@@ -43,7 +44,7 @@ Tensor layer_norm(const Tensor& x, Parameter& gamma, Parameter& beta, float eps)
   Saved saved{x.detach(), Tensor::empty(context, {x.numel() / width}, DType::f32), Tensor::empty(context, {x.numel() / width}, DType::f32)};
   const Buffer out = y.buffer(), in = x.buffer(), mean = saved.mean.buffer(), rstd = saved.rstd.buffer(), scale = gamma.value(),
                shift = beta.value();
-  context.launch({"layer_norm", {in, scale, shift}, {out, mean, rstd}},
+  context.launch({"layer_norm", {in, scale, shift}, {out, mean, rstd}, context.kernels().scratch.layer_norm_forward(width)},
                  [&kernels = context.kernels(), out, mean, rstd, in, scale, shift, eps](ExecContext& exec) {
                    kernels.layer_norm_forward(exec, out, mean, rstd, in, scale, shift, eps);
                  });

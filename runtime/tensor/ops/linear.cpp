@@ -10,9 +10,10 @@ void bias_gradient(const Tensor& dy, Parameter& bias) {
   Context& context = dy.context();
   const auto target = bias.grad_target();
   const Buffer in = dy.buffer();
-  context.launch(declare_gradient({"bias_backward", {in}}, target), [&kernels = context.kernels(), in, target](ExecContext& exec) {
-    kernels.bias_backward(exec, target.buffer, in, target.beta);
-  });
+  const std::int64_t width = target.buffer.elems, scratch = context.kernels().scratch.bias_backward(in.elems / width, width);
+  context.launch(
+      declare_gradient({"bias_backward", {in}, {}, scratch}, target),
+      [&kernels = context.kernels(), in, target](ExecContext& exec) { kernels.bias_backward(exec, target.buffer, in, target.beta); });
 }
 
 Tensor linear_gradients(const Tensor& dy, const Tensor& x, bool wants_dx, Parameter& weight, Parameter* bias) {
