@@ -36,44 +36,64 @@ struct Min {
   Acc operator()(Acc a, Acc b) const { return b < a || b != b ? b : a; }
 };
 
-template <class Acc, class T>
-void load(Acc* __restrict sums, const T* __restrict from, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) sums[i] = static_cast<Acc>(from[i]);
+/// How many parts one pass adds: each is a stream of memory of its own.
+constexpr std::size_t kPartsAPass = 3;
+
+/// to[i] := from[i] + parts[0][i] + ... + parts[kCount - 1][i]; `to` may be what is read.
+template <std::size_t kCount, class Acc, class To, class From, class Part, class Op>
+void add_parts(To* to, const From* from, const std::array<const Part*, kPartsAPass>& parts, std::int64_t n, Op op) {
+  const auto [first, second, third] = parts;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    Acc sum = static_cast<Acc>(from[i]);
+    if constexpr (kCount > 0) sum = op(sum, static_cast<Acc>(first[i]));
+    if constexpr (kCount > 1) sum = op(sum, static_cast<Acc>(second[i]));
+    if constexpr (kCount > 2) sum = op(sum, static_cast<Acc>(third[i]));
+    to[i] = static_cast<To>(sum);
+  }
 }
 
-template <class Acc, class T>
-void store(T* __restrict to, const Acc* __restrict sums, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(sums[i]);
-}
+/// The elements from `at` on of one fold, its parts taken from the next one on.
+template <class Part, class Acc, class Op>
+struct Pass {
+  const FoldArgs& args;
+  Op op;
+  std::size_t next = 0;
+  std::int64_t at = 0;
 
-template <class Acc, class T, class Op>
-void combine(Acc* __restrict sums, const T* __restrict part, std::int64_t n, Op op) {
-  for (std::int64_t i = 0; i < n; ++i) sums[i] = op(sums[i], static_cast<Acc>(part[i]));
-}
+  const Part* take() { return reinterpret_cast<const Part*>(args.parts[next++]) + at; }
+  bool is_last() const { return args.parts.size() - next <= kPartsAPass; }
 
-/// The same as one after the other, with one pass over the sums.
-template <class Acc, class T, class Op>
-void combine_two(Acc* __restrict sums, const T* __restrict first, const T* __restrict second, std::int64_t n, Op op) {
-  for (std::int64_t i = 0; i < n; ++i) sums[i] = op(op(sums[i], static_cast<Acc>(first[i])), static_cast<Acc>(second[i]));
-}
+  template <class To, class From>
+  void run(To* to, const From* from, std::int64_t n) {
+    std::array<const Part*, kPartsAPass> parts{};
+    std::size_t count = 0;
+    while (count < kPartsAPass && next < args.parts.size()) parts[count++] = take();
+    switch (count) {
+      case 0: return add_parts<0, Acc>(to, from, parts, n, op);
+      case 1: return add_parts<1, Acc>(to, from, parts, n, op);
+      case 2: return add_parts<2, Acc>(to, from, parts, n, op);
+      default: return add_parts<3, Acc>(to, from, parts, n, op);
+    }
+  }
+};
 
+/// One pass where it can take all parts; else block by block, the sums in between in the first-level cache.
 template <class Part, class Out, class Acc, class Op>
 void fold_blocks(const FoldArgs& args, Op op) {
   alignas(64) std::array<Acc, kBlockElems> sums;
-  for (std::int64_t at = 0; at < args.elems; at += kBlockElems) {
-    const std::int64_t n = std::min(kBlockElems, args.elems - at);
-    std::size_t next = 0;
-    if (args.start) {
-      load(sums.data(), reinterpret_cast<const Out*>(args.start) + at, n);
-    } else {
-      load(sums.data(), reinterpret_cast<const Part*>(args.parts[next++]) + at, n);
-    }
-    for (; next + 1 < args.parts.size(); next += 2) {
-      combine_two(sums.data(), reinterpret_cast<const Part*>(args.parts[next]) + at,
-                  reinterpret_cast<const Part*>(args.parts[next + 1]) + at, n, op);
-    }
-    if (next < args.parts.size()) combine(sums.data(), reinterpret_cast<const Part*>(args.parts[next]) + at, n, op);
-    store(reinterpret_cast<Out*>(args.out) + at, sums.data(), n);
+  const std::size_t after_the_first = args.parts.size() - (args.start ? 0 : 1);
+  const bool is_single = after_the_first <= kPartsAPass;
+  const std::int64_t block = is_single ? args.elems : kBlockElems;
+  for (std::int64_t at = 0; at < args.elems; at += block) {
+    const std::int64_t n = std::min(block, args.elems - at);
+    Out* const out = reinterpret_cast<Out*>(args.out) + at;
+    Pass<Part, Acc, Op> pass{args, op, 0, at};
+    const auto begin = [&](const auto* from) { pass.is_last() ? pass.run(out, from, n) : pass.run(sums.data(), from, n); };
+    args.start ? begin(reinterpret_cast<const Out*>(args.start) + at) : begin(pass.take());
+    if (is_single) continue;
+    while (!pass.is_last()) pass.run(sums.data(), sums.data(), n);
+    pass.run(out, sums.data(), n);
   }
 }
 

@@ -1,10 +1,12 @@
 #include "comm/mpi_world.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "comm/host_map.h"
 #include "comm/mpi_communicator.h"
@@ -16,6 +18,20 @@ OpTag host_tag(std::string_view text) {
   OpTag tag;
   std::copy(text.begin(), text.end(), tag.text_.begin());
   return tag;  // hash 0: host calls meet host calls only, and need no more than their names
+}
+
+/// Of Open MPI's own, where the user has not set them.
+void prefer_settings() {
+  constexpr std::array<std::pair<const char*, const char*>, 2> kPreferred{{
+      // The others tell of a rank that dies: without stack traces in between.
+      {"OMPI_MCA_opal_signal", ""},
+      // Over TCP a large message otherwise travels as one piece, behind which the answer to the peer's own large message waits, so that the
+      // two directions of a link take turns.
+      {"OMPI_MCA_btl_tcp_flags", "send,inplace,need-ack"},
+  }};
+  for (const auto& [name, value] : kPreferred) {
+    if (setenv(name, value, 0) != 0) throw std::bad_alloc();
+  }
 }
 
 }  // namespace
@@ -112,8 +128,7 @@ World::Agreement MpiWorld::agree(int code, const std::string& message) {
 std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options) {
   auto watchdog = std::make_unique<Watchdog>(options.watch);
   watchdog->faults().hit("init");
-  // Of several ranks the others tell of one that dies: without Open MPI's stack traces in between, unless the user asks for them.
-  if (watchdog->ranks() > 1 && setenv("OMPI_MCA_opal_signal", "", 0) != 0) throw std::bad_alloc();
+  if (watchdog->ranks() > 1) prefer_settings();
   int initialized = 0, provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Initialized(&initialized), "MPI_Initialized");
   if (initialized) {

@@ -1,7 +1,8 @@
 // The conformance cases over processes, run by mpirun: TRANSPORT [MODE]. Exit 0: all passed. Modes: none; lost, a peer that never comes;
 // abort, rank 0 ends the job with 42 while the others wait; late, the last rank does not come to the end of the job, which ends with 69;
 // huge, buffers of more than 2^31 bytes; ordered, sums over all ranks one after the other; killed, the last rank is killed and the others
-// must notice by themselves; refused, the last rank gets no shared memory and all use mpi.
+// must notice by themselves; refused, the last rank gets no shared memory and all use mpi; tcp, how Open MPI would send over TCP is
+// printed.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -80,6 +81,21 @@ void refuse_shared_memory() {
   if (std::signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &limit) != 0) throw std::runtime_error("no limit was set");
 }
 
+/// As Open MPI itself understood what it was told.
+void print_tcp_setting(const World& world) {
+  constexpr unsigned kPut = 2;  // MCA_BTL_FLAGS_PUT
+  int provided = 0, index = 0, count = 0;
+  unsigned flags = 0;
+  MPI_T_cvar_handle handle = MPI_T_CVAR_HANDLE_NULL;
+  check_mpi(MPI_T_init_thread(MPI_THREAD_SINGLE, &provided), "MPI_T_init_thread");
+  check_mpi(MPI_T_cvar_get_index("btl_tcp_flags", &index), "MPI_T_cvar_get_index");
+  check_mpi(MPI_T_cvar_handle_alloc(index, nullptr, &handle, &count), "MPI_T_cvar_handle_alloc");
+  check_mpi(MPI_T_cvar_read(handle, &flags), "MPI_T_cvar_read");
+  check_mpi(MPI_T_cvar_handle_free(&handle), "MPI_T_cvar_handle_free");
+  check_mpi(MPI_T_finalize(), "MPI_T_finalize");
+  fmt::print("rank {} sends large messages over tcp {}\n", world.rank(), (flags & kPut) != 0 ? "as one piece" : "in fragments");
+}
+
 int run(std::string_view transport, std::string_view mode) {
   const double timeout_s = mode == "" || mode == "ordered" || mode == "huge" ? 60 : mode == "abort" || mode == "killed" ? 30 : 1.5;
   if (mode == "refused") refuse_shared_memory();
@@ -104,6 +120,8 @@ int run(std::string_view transport, std::string_view mode) {
     } else if (mode == "huge") {
       const auto device = Device::create(DeviceKind::cpu, {});
       huge_buffers_arrive(*world, *device);
+    } else if (mode == "tcp") {
+      print_tcp_setting(*world);
     } else if (mode == "killed") {
       notice_a_killed_rank(*world);
       wait_for_ever(*world);
