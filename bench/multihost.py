@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """How much of a step's communication hides between hosts: bench_overlap over hosts made of network namespaces with limited links
 (tests/multihost/hosts.py; needs root), and what really crossed the links, read off their own counters. Prints a Markdown table.
-Usage: multihost.py [--build build] [--hosts 2,4] [--ranks-each 1] [--rates 1gbit,200mbit] [--steps 5] [-- OPTIONS OF bench_overlap]"""
+Usage: multihost.py [--build build] [--hosts 2,4] [--ranks-each 1] [--rates 1gbit,200mbit] [--prefetch 0,1] [--warmup 2] [--steps 5]
+       [-- OPTIONS OF bench_overlap]"""
 
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -15,7 +17,8 @@ sys.path.insert(0, str(ROOT / "tests" / "multihost"))
 
 from hosts import Hosts, Unavailable  # noqa: E402
 
-FEW_STEPS, MORE_STEPS = 2, 6
+FEW_STEPS, MORE_STEPS = 1, 3
+COUNTING_RATE = "10gbit"  # what crosses a link does not depend on its rate, so it is counted over quick ones
 HEADER = """| hosts | link | transport | prefetch | step, ms | critical path, ms | step / path | overlap efficiency | MiB a step and link | of the link |
 |---|---|---|---|---|---|---|---|---|---|"""
 
@@ -29,13 +32,15 @@ def run_json(hosts, ranks_each, command):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def bytes_a_step(hosts, ranks_each, program, options):
-    """What the busiest link carried: two runs differ in their steps alone, so that starting and ending cancel out."""
+@functools.cache
+def bytes_a_step(count, ranks_each, program, options):
+    """What the busiest link carries: two runs differ in their steps alone, so that starting and ending cancel out."""
     sent = []
-    for steps in (FEW_STEPS, MORE_STEPS):
-        before = [hosts.sent_bytes(name) for name in hosts.names]
-        run_json(hosts, ranks_each, [program, *options, "--warmup", 0, "--steps", steps, "--profile-steps", 1, "--json"])
-        sent.append(max(hosts.sent_bytes(name) - b for name, b in zip(hosts.names, before)))
+    with Hosts(count, rate=COUNTING_RATE, divides_cpus=True) as hosts:
+        for steps in (FEW_STEPS, MORE_STEPS):
+            before = [hosts.sent_bytes(name) for name in hosts.names]
+            run_json(hosts, ranks_each, [program, *options, "--warmup", 0, "--steps", steps, "--profile-steps", 1, "--json"])
+            sent.append(max(hosts.sent_bytes(name) - b for name, b in zip(hosts.names, before)))
     return (sent[1] - sent[0]) / (MORE_STEPS - FEW_STEPS)
 
 
@@ -46,11 +51,13 @@ def bits_per_s(rate):
     sys.exit(f"multihost: {rate} is not a rate: write 1gbit or 200mbit")
 
 
-def row(count, rate, arguments, options):
+def row(count, rate, prefetch, arguments):
     build = pathlib.Path(arguments.build).resolve()
-    with Hosts(count, rate=rate) as hosts:
-        overlap = run_json(hosts, arguments.ranks_each, [build / "bench_overlap", *options, "--steps", arguments.steps, "--json"])
-        carried = bytes_a_step(hosts, arguments.ranks_each, build / "bench_step", options)
+    command = [build / "bench_overlap", *arguments.options, "--set", f"shard.prefetch={prefetch}", "--warmup", arguments.warmup, "--steps",
+               arguments.steps, "--profile-steps", min(arguments.steps, 2), "--json"]
+    with Hosts(count, rate=rate, divides_cpus=True) as hosts:
+        overlap = run_json(hosts, arguments.ranks_each, command)
+    carried = bytes_a_step(count, arguments.ranks_each, build / "bench_step", tuple(arguments.options))
     step, path, efficiency = overlap["step_ms"], overlap["planned_step_ms"], overlap["overlap_efficiency"]
     shown = "-" if efficiency is None else f"{100 * efficiency:.0f} %"
     used = carried * 8 / bits_per_s(rate) / (step / 1e3)
@@ -64,6 +71,8 @@ def main():
     parser.add_argument("--hosts", default="2,4", help="how many, by commas")
     parser.add_argument("--ranks-each", type=int, default=1)
     parser.add_argument("--rates", default="1gbit,200mbit", help="of each host's link, as tc writes them, by commas")
+    parser.add_argument("--prefetch", default="0,1", help="units fetched ahead, by commas")
+    parser.add_argument("--warmup", type=int, default=2, help="steps before those that are timed")
     parser.add_argument("--steps", type=int, default=5, help="timed ones")
     parser.add_argument("options", nargs="*", help="of bench_overlap, after --; not --steps, --warmup and --profile-steps")
     arguments = parser.parse_args()
@@ -73,8 +82,8 @@ def main():
     try:
         for count in map(int, arguments.hosts.split(",")):
             for rate in arguments.rates.split(","):
-                for prefetch in (0, 1):
-                    print(row(count, rate, arguments, [*arguments.options, "--set", f"shard.prefetch={prefetch}"]), flush=True)
+                for prefetch in map(int, arguments.prefetch.split(",")):
+                    print(row(count, rate, prefetch, arguments), flush=True)
     except Unavailable as reason:
         sys.exit(f"multihost: {reason}")
 

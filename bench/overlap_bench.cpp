@@ -171,7 +171,9 @@ OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, con
     report.phases.push_back({phase, compute.phase_ms.at(phase), communication[phase], steps.phase_ms.at(phase)});
     report.step.communication_ms += communication[phase];
   }
-  report.plan = simulate(plan_.trace, price_of);
+  // Between hosts there is one link; inside one, ranks copy with processors of their own.
+  const bool is_across_hosts = world_.size() > world_.local_size();
+  report.plan = simulate(plan_.trace, price_of, [&](const TraceEntry& op) { return is_across_hosts && communicates(op.stream); });
   return report;
 }
 

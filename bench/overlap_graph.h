@@ -11,22 +11,26 @@ namespace zs::bench {
 /// How long an op of the trace takes, in milliseconds. `index` counts the ops of its stream.
 using Price = std::function<double(const TraceEntry& op, std::size_t index)>;
 
+/// Whether the op needs the one link that all such ops share: those under way at the same time have even parts of it.
+using NeedsLink = std::function<bool(const TraceEntry& op)>;
+
 /// A piece of the critical path: ops of one stream and phase, one after the other.
 struct PathPiece {
   StreamRole stream;
   std::string phase, first_op, last_op;  ///< OpInfo::name
-  double ms = 0;
+  double ms = 0;  ///< from the first one's start to the last one's end
 };
 
-/// One step run by its plan's own graph: each stream does its ops in order, each op as long as it is priced, and waits for the records
-/// that it waits for.
+/// One step run by its plan's own graph: each stream does its ops in order, each op as long as it is priced, longer where it shares the link,
+/// and waits for the records that it waits for.
 struct Simulation {
   double step_ms = 0;
-  std::array<double, kStreamRoles> busy_ms{};  ///< what each stream's ops take
+  std::array<double, kStreamRoles> busy_ms{};  ///< what each stream's ops are priced at
   std::vector<PathPiece> critical_path;        ///< in order of time; sums up to step_ms
 };
 
 /// Events that were recorded before the trace began order nothing. Host synchronisation is not part of a step and is ignored.
-Simulation simulate(const std::vector<TraceEntry>& entries, const Price& price);
+/// The trace must be able to end: a wait's record stands before it.
+Simulation simulate(const std::vector<TraceEntry>& entries, const Price& price, const NeedsLink& needs_link);
 
 }  // namespace zs::bench

@@ -43,14 +43,17 @@ def _remove(namespace):
 
 class Hosts:
     """`count` hosts named host0, host1 ..., each link limited to `rate` (as tc writes it). A context manager: everything that was made, and every
-    process in it, is gone at the end. What a killed test left behind is removed by the next one."""
+    process in it, is gone at the end. What a killed test left behind is removed by the next one. With `divides_cpus` each host has an even part of
+    this machine's processors for itself, where there are enough; else all have all."""
 
-    def __init__(self, count, rate="1gbit"):
+    def __init__(self, count, rate="1gbit", divides_cpus=False):
         self.names = [f"host{i}" for i in range(count)]
         self.rate, self.folder = rate, None
+        self.cpus = sorted(os.sched_getaffinity(0))
+        self.cpus_each = len(self.cpus) // count if divides_cpus else 0
 
     def __enter__(self):
-        for tool in ("ip", "tc", "unshare"):
+        for tool in ("ip", "tc", "unshare", "taskset"):
             if not shutil.which(tool):
                 raise Unavailable(f"there is no {tool} (Debian: iproute2, util-linux)")
         if os.geteuid() != 0:
@@ -119,13 +122,21 @@ class Hosts:
         _run("ip", "-n", namespace, "link", "set", "eth0", "up")
         _run("tc", "-n", namespace, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", self.rate, "burst", "256kb", "latency", "50ms")
 
+    def _cpus_of(self, number):
+        own = self.cpus[number * self.cpus_each:(number + 1) * self.cpus_each] or self.cpus
+        return ",".join(map(str, own))
+
     def _write_agent(self):
         """A remote shell: agent HOST COMMAND... Names are the host's own, /etc/hosts is that of these hosts."""
         inside = 'mount --bind "$1" /etc/hosts && hostname "$2" && shift 2 && exec sh -c "$*"'
         agent = self.folder / "agent"
+        own_cpus = "\n".join(f"  {name}) taskset -cp {self._cpus_of(i)} $$ >/dev/null ;;" for i, name in enumerate(self.names))
         agent.write_text(f"""#!/bin/sh
 host=$1
 shift
+case $host in
+{own_cpus}
+esac
 exec ip netns exec {PREFIX}{os.getpid()}-"$host" unshare --mount --uts sh -c '{inside}' sh {self.folder}/hosts "$host" "$@"
 """)
         agent.chmod(0o755)
