@@ -18,11 +18,11 @@ using NeedsLink = std::function<bool(const TraceEntry& op)>;
 struct PathPiece {
   StreamRole stream;
   std::string phase, first_op, last_op;  ///< OpInfo::name
-  double ms = 0;  ///< from the first one's start to the last one's end
+  double ms = 0;                         ///< from the first one's start to the last one's end
 };
 
-/// One step run by its plan's own graph: each stream does its ops in order, each op as long as it is priced, longer where it shares the link,
-/// and waits for the records that it waits for.
+/// One step run by its plan's own graph: each stream does its ops in order, each op as long as it is priced, longer where it shares the
+/// link, and waits for the records that it waits for.
 struct Simulation {
   double step_ms = 0;
   std::array<double, kStreamRoles> busy_ms{};  ///< what each stream's ops are priced at

@@ -11,8 +11,9 @@
 
 namespace zs {
 
-/// How every wait for a peer passes its time: a few looks, a few yields, then sleeps that grow to 100 us (there may be four ranks
-/// to a core), with a deadline on the monotonic clock. A value on the waiting thread's stack.
+/// How every wait for a peer passes its time: a few looks, yields for 20 us at most (they take longer where others need the core: then
+/// waking up from a sleep is the sooner turn), then sleeps that grow to 100 us (there may be four ranks to a core), with a deadline on the
+/// monotonic clock. A value on the waiting thread's stack.
 class Patience {
  public:
   explicit Patience(double timeout_s) : limit_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s))) {
@@ -23,15 +24,20 @@ class Patience {
   void restart() {
     round_ = 0;
     sleep_ = kFirstSleep;
-    deadline_ = Clock::now() + limit_;
+    const auto now = Clock::now();
+    yields_end_ = now + kYielding;
+    deadline_ = now + limit_;
   }
 
   /// Pauses, longer each time. False, without a pause, when the deadline has passed.
   bool pause() {
-    ++round_;
-    if (round_ <= kLooks) return true;
-    if (Clock::now() >= deadline_) return false;
-    if (round_ <= kLooks + kYields) {
+    if (round_ < kLooks) {
+      ++round_;
+      return true;
+    }
+    const auto now = Clock::now();
+    if (now >= deadline_) return false;
+    if (now < yields_end_) {
       std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(sleep_);
@@ -42,11 +48,11 @@ class Patience {
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr int kLooks = 16, kYields = 16;
-  static constexpr std::chrono::microseconds kFirstSleep{5}, kLongestSleep{100};
+  static constexpr int kLooks = 16;
+  static constexpr std::chrono::microseconds kYielding{20}, kFirstSleep{5}, kLongestSleep{100};
 
   Clock::duration limit_;
-  Clock::time_point deadline_;
+  Clock::time_point yields_end_, deadline_;
   std::chrono::microseconds sleep_{kFirstSleep};
   int round_ = 0;
 };
