@@ -47,6 +47,17 @@ void gradient(const char* what, const Buffer& gradient, const Buffer& dy) {
            name_of(dy.dtype));
 }
 
+void matmul(const Buffer& c, const Buffer& a, const Buffer& b, const Buffer& bias, const MatmulDims& d) {
+  ZS_CHECK(d.m > 0 && d.n > 0 && d.k > 0, "a product of ({}, {}) and ({}, {})", d.m, d.k, d.k, d.n);
+  ZS_CHECK(d.beta == 0.0f || d.beta == 1.0f, "beta is {}, expected 0 or 1", d.beta);
+  ZS_CHECK(a.elems == d.m * d.k && b.elems == d.k * d.n && c.elems == d.m * d.n, "a {}, b {}, c {} elements for m {}, n {}, k {}", a.elems,
+           b.elems, c.elems, d.m, d.n, d.k);
+  ZS_CHECK(a.dtype == b.dtype && (c.dtype == a.dtype || c.dtype == DType::f32), "a {}, b {}, c {}", name_of(a.dtype), name_of(b.dtype),
+           name_of(c.dtype));
+  ZS_CHECK(bias.empty() || (bias.elems == d.n && (bias.dtype == c.dtype || bias.dtype == a.dtype)), "bias {} x {} for {} columns of {}",
+           bias.elems, name_of(bias.dtype), d.n, name_of(c.dtype));
+}
+
 TableRows embedding_forward(const Buffer& out, const Buffer& ids, const Buffer& table, const Buffer& positions, std::int64_t time) {
   ZS_CHECK(out.elems % ids.elems == 0, "{} elements for {} tokens", out.elems, ids.elems);
   const std::int64_t width = out.elems / ids.elems;

@@ -26,6 +26,8 @@ void same_as(const char* what, const Buffer& buffer, const Buffer& like);
 /// A gradient is f32, or of the dtype of what it comes from.
 void gradient(const char* what, const Buffer& gradient, const Buffer& dy);
 
+void matmul(const Buffer& c, const Buffer& a, const Buffer& b, const Buffer& bias, const MatmulDims& dims);
+
 struct TableRows {
   std::int64_t tokens, width, table_rows;
 };

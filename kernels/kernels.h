@@ -45,6 +45,7 @@ enum class GeluKind : std::uint8_t { tanh, erf };
 /// The working memory (ExecContext::scratch) that kernels take, in bytes: what an op that runs one declares (OpInfo::scratch_bytes). It
 /// follows from these arguments and from the instruction set alone. threads: of the stream.
 struct KernelScratch {
+  std::int64_t (*matmul)(const MatmulDims& dims);
   std::int64_t (*bias_backward)(std::int64_t rows, std::int64_t width);
   std::int64_t (*layer_norm_forward)(std::int64_t width);
   std::int64_t (*layer_norm_backward)(std::int64_t rows, std::int64_t width);

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kernels/checks.h"
 #include "kernels/cpu/dispatch.h"
 
 /// Products by oneDNN, API generation 2 or 3. Every product is cut into blocks of C whose sizes follow from its shape alone; each block is
@@ -260,14 +261,7 @@ void run_widened(ExecContext& ctx, Library& library, Product p) {
 }
 
 Product checked(const Buffer& c, const Buffer& a, const Buffer& b, const Buffer& bias, const MatmulDims& d) {
-  ZS_CHECK(d.m > 0 && d.n > 0 && d.k > 0, "a product of ({}, {}) and ({}, {})", d.m, d.k, d.k, d.n);
-  ZS_CHECK(d.beta == 0.0f || d.beta == 1.0f, "beta is {}, expected 0 or 1", d.beta);
-  ZS_CHECK(a.elems == d.m * d.k && b.elems == d.k * d.n && c.elems == d.m * d.n, "a {}, b {}, c {} elements for m {}, n {}, k {}", a.elems,
-           b.elems, c.elems, d.m, d.n, d.k);
-  ZS_CHECK(a.dtype == b.dtype && (c.dtype == a.dtype || c.dtype == DType::f32), "a {}, b {}, c {}", name_of(a.dtype), name_of(b.dtype),
-           name_of(c.dtype));
-  ZS_CHECK(bias.empty() || (bias.elems == d.n && (bias.dtype == c.dtype || bias.dtype == a.dtype)), "bias {} x {} for {} columns of {}",
-           bias.elems, name_of(bias.dtype), d.n, name_of(c.dtype));
+  checks::matmul(c, a, b, bias, d);
   for (const Buffer* buffer : {&a, &b, &c}) data_of(*buffer);
   return {.a = static_cast<const std::byte*>(a.data),
           .b = static_cast<const std::byte*>(b.data),

@@ -43,7 +43,8 @@ const Isa& choose_isa() {
 }
 
 const KernelTable kTable = {
-    .scratch = {.bias_backward = bias_backward_scratch,
+    .scratch = {.matmul = [](const MatmulDims&) { return std::int64_t{0}; },  // the library keeps its own
+                .bias_backward = bias_backward_scratch,
                 .layer_norm_forward = layer_norm_forward_scratch,
                 .layer_norm_backward = layer_norm_backward_scratch,
                 .attention = attention_scratch},

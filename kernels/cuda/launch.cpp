@@ -37,10 +37,11 @@ class LoadedKernels {
   std::map<std::string, CUfunc_st*, std::less<>> functions_;
 };
 
-CUstream_st* stream_of(const ExecContext& ctx) { return static_cast<CUstream_st*>(ctx.native_stream()); }
 CudaDriver::Address address_of(const Buffer& buffer) { return reinterpret_cast<CudaDriver::Address>(buffer.data); }
 
 }  // namespace
+
+CUstream_st* stream_of(const ExecContext& ctx) { return static_cast<CUstream_st*>(ctx.native_stream()); }
 
 void launch(ExecContext& ctx, const char* kernel, std::int64_t blocks, int threads, const void* args) {
   constexpr std::int64_t kMostBlocks = INT32_MAX;

@@ -3,6 +3,8 @@
 #include "kernels/cuda/args.h"
 #include "runtime/device/stream.h"
 
+struct CUstream_st;
+
 /// From checked Buffers to kernels of the GPU.
 namespace zs::cuda {
 
@@ -15,6 +17,8 @@ void launch_elems(ExecContext& ctx, const char* kernel, std::int64_t elems, std:
   launch(ctx, kernel, (elems + a_block - 1) / a_block, kThreads, &args);
 }
 
+/// The driver's stream that the context's work goes to.
+CUstream_st* stream_of(const ExecContext& ctx);
 void set_bytes(ExecContext& ctx, const Buffer& out, unsigned char value);
 void copy_bytes(ExecContext& ctx, const Buffer& out, const Buffer& in);
 

@@ -4,7 +4,8 @@ namespace zs {
 namespace {
 
 /// Sums have the stream's workspace (ExecContext::workspace).
-constexpr KernelScratch kNoScratch = {
+constexpr KernelScratch kScratch = {
+    .matmul = cuda::matmul_scratch,
     .bias_backward = [](std::int64_t, std::int64_t) { return std::int64_t{0}; },
     .layer_norm_forward = [](std::int64_t) { return std::int64_t{0}; },
     .layer_norm_backward = [](std::int64_t, std::int64_t) { return std::int64_t{0}; },
@@ -12,7 +13,7 @@ constexpr KernelScratch kNoScratch = {
 };
 
 constexpr KernelTable kTable = {
-    .scratch = kNoScratch,
+    .scratch = kScratch,
     .zero = cuda::zero,
     .copy = cuda::copy,
     .copy_rows = cuda::copy_rows,
@@ -20,7 +21,7 @@ constexpr KernelTable kTable = {
     .add = cuda::add,
     .scale = cuda::scale,
     .accumulate = cuda::accumulate,
-    .matmul = nullptr,
+    .matmul = cuda::matmul,
     .bias_backward = cuda::bias_backward,
     .embedding_forward = cuda::embedding_forward,
     .embedding_backward = cuda::embedding_backward,

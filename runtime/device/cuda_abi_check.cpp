@@ -1,26 +1,10 @@
 // Compiled by nvcc where there is one, and linked to nothing: what CudaDriver says of the driver's functions is what NVIDIA's header says.
 #include <cuda.h>
 
-#include <type_traits>
-
+#include "runtime/device/abi_check.h"
 #include "runtime/device/cuda_driver.h"
 
-namespace zs {
-namespace {
-
-/// The same to a caller: int for an enumeration, void* for any pointer.
-template <class Ours, class Theirs>
-constexpr bool kAlike = std::is_same_v<Ours, Theirs> ||
-                        (std::is_same_v<Ours, int> && std::is_enum_v<Theirs> && sizeof(Theirs) == sizeof(int)) ||
-                        (std::is_same_v<Ours, void*> && std::is_pointer_v<Theirs>);
-
-template <class Ours, class Theirs>
-constexpr bool kSame = false;
-template <class... Ours, class... Theirs>
-constexpr bool kSame<int (*)(Ours...), CUresult (*)(Theirs...)> = [] {
-  if constexpr (sizeof...(Ours) == sizeof...(Theirs)) return (kAlike<Ours, Theirs> && ...);
-  return false;
-}();
+namespace zs::abi {
 
 static_assert(kSame<decltype(CudaDriver::init), decltype(&cuInit)>);
 static_assert(kSame<decltype(CudaDriver::error_text), decltype(&cuGetErrorString)>);
@@ -54,5 +38,4 @@ static_assert(kSame<decltype(CudaDriver::launch), decltype(&cuLaunchKernel)>);
 static_assert(cuda_status::kSuccess == CUDA_SUCCESS && cuda_status::kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY &&
               cuda_status::kNoKernelImage == CUDA_ERROR_NO_BINARY_FOR_GPU && cuda_status::kNotReady == CUDA_ERROR_NOT_READY);
 
-}  // namespace
-}  // namespace zs
+}  // namespace zs::abi

@@ -76,17 +76,25 @@ CudaContext::Claim::~Claim() {
   if (socket_ >= 0 && close(socket_) != 0) std::perror("zshard: the socket that holds a GPU");
 }
 
-CudaContext::CudaContext(std::shared_ptr<const CudaDriver> driver, int ordinal, bool shares)
-    : driver_(std::move(driver)), gpu_(gpu_of(*driver_, ordinal)), claim_(gpu_, shares) {
-  check(driver_->device(&device_, ordinal), "cuDeviceGet");
-  check(driver_->context_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
+CudaContext::CudaContext(Libraries libraries, int ordinal, bool shares, bool has_tf32)
+    : libraries_(std::move(libraries)), gpu_(gpu_of(driver(), ordinal)), claim_(gpu_, shares), has_tf32_(has_tf32) {
+  check(driver().device(&device_, ordinal), "cuDeviceGet");
+  check(driver().context_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
 }
 
-CudaContext::~CudaContext() { log_cuda(*driver_, driver_->context_release(device_), "cuDevicePrimaryCtxRelease"); }
+CudaContext::~CudaContext() { log_cuda(driver(), driver().context_release(device_), "cuDevicePrimaryCtxRelease"); }
 
 void CudaContext::check(int status, const char* call, const std::string& what) const {
   if (status == cuda_status::kSuccess) return;
-  check_cuda(*driver_, status, call, what.empty() ? gpu_.describe() : fmt::format("{}, {}", gpu_.describe(), what));
+  check_cuda(driver(), status, call, what.empty() ? gpu_.describe() : fmt::format("{}, {}", gpu_.describe(), what));
+}
+
+void CudaContext::check_cublas(int status, const char* call, const std::string& what) const {
+  if (status == cublas::kSuccess) return;
+  const bool is_full = status == cublas::kAllocationFailed;
+  throw CudaError(is_full ? ExitCode::out_of_memory : ExitCode::internal, status,
+                  fmt::format("{} for {}: cuBLAS status {}, {}", call, what, status, cublas().status_text(status)), gpu_.describe(),
+                  is_full ? "reduce train.micro_batch or the model, or use more ranks" : "");
 }
 
 std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context) { return std::make_unique<CudaAllocator>(context); }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "runtime/device/allocator.h"
+#include "runtime/device/cublas_lt.h"
 #include "runtime/device/cuda_gpu.h"
 
 namespace zs {
@@ -13,19 +14,34 @@ namespace zs {
 /// the device; outlives all that was made in it. Any thread.
 class CudaContext {
  public:
-  CudaContext(std::shared_ptr<const CudaDriver> driver, int ordinal, bool shares);
+  /// Whose functions are called. Without `cublas` there are no products.
+  struct Libraries {
+    Libraries(std::shared_ptr<const CudaDriver> its_driver, std::shared_ptr<const CublasLt> its_cublas = nullptr)
+        : driver(std::move(its_driver)), cublas(std::move(its_cublas)) {}
+    std::shared_ptr<const CudaDriver> driver;
+    std::shared_ptr<const CublasLt> cublas;
+  };
+  CudaContext(Libraries libraries, int ordinal, bool shares, bool has_tf32 = false);
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
 
-  const CudaDriver& driver() const { return *driver_; }
+  const CudaDriver& driver() const { return *libraries_.driver; }
+  const CublasLt& cublas() const {
+    ZS_CHECK(libraries_.cublas != nullptr, "a product on {}, whose device was made without cuBLASLt", gpu_.describe());
+    return *libraries_.cublas;
+  }
+  /// Whether products of f32 may round their operands to tf32 (DeviceOptions::tf32).
+  bool has_tf32() const { return has_tf32_; }
   const CudaGpu& gpu() const { return gpu_; }
   /// For the calling thread: comes before any call that makes, uses or frees something.
   void make_current() const { check(try_make_current(), "cuCtxSetCurrent"); }
   /// The same without an exception: the driver's return code.
-  int try_make_current() const noexcept { return driver_->context_make_current(context_); }
+  int try_make_current() const noexcept { return driver().context_make_current(context_); }
   /// Reads a return code: see check_cuda. `what` is added to the GPU's name.
   void check(int status, const char* call, const std::string& what = {}) const;
+  /// The same of cuBLASLt's.
+  void check_cublas(int status, const char* call, const std::string& what) const;
 
  private:
   /// A name that only one socket of the host can have, and that goes with its process, however that ends.
@@ -40,9 +56,10 @@ class CudaContext {
     int socket_ = -1;
   };
 
-  std::shared_ptr<const CudaDriver> driver_;
+  Libraries libraries_;
   CudaGpu gpu_;
   Claim claim_;
+  const bool has_tf32_;
   int device_ = 0;
   CUctx_st* context_ = nullptr;
 };

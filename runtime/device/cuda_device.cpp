@@ -4,8 +4,8 @@
 
 namespace zs {
 
-CudaDevice::State::State(const DeviceOptions& options, std::shared_ptr<const CudaDriver> driver, Trace& trace, MemoryCounter& counter)
-    : context(std::move(driver), options.gpu, options.shares_gpu),
+CudaDevice::State::State(const DeviceOptions& options, CudaContext::Libraries libraries, Trace& trace, MemoryCounter& counter)
+    : context(std::move(libraries), options.gpu, options.shares_gpu, options.tf32),
       pool(*allocator, counter, false, options.slab_bytes),
       group{.options = options, .trace = trace, .scratch = scratch, .context = context} {
   for (std::size_t role = 0; role < streams.size(); ++role) {
@@ -18,10 +18,10 @@ CudaDevice::State::~State() {
   for (CudaEventRecord& record : group.events->records()) record.destroy(context);
 }
 
-CudaDevice::CudaDevice(const DeviceOptions& options, std::shared_ptr<const CudaDriver> driver) : Device(options) {
+CudaDevice::CudaDevice(const DeviceOptions& options, CudaContext::Libraries libraries) : Device(options) {
   ZS_CHECK(options.perturb_seed == 0, "delays and poisoned memory are for the CPU device, seed {}", options.perturb_seed);
   ZS_CHECK(options.memory == nullptr, "memory from elsewhere, for device cuda");
-  state_ = std::make_unique<State>(options, std::move(driver), trace_, counter_);
+  state_ = std::make_unique<State>(options, std::move(libraries), trace_, counter_);
 }
 
 CudaDevice::~CudaDevice() {

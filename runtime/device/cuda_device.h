@@ -9,7 +9,7 @@ namespace zs {
 /// are not taken yet: `profile` stays empty.
 class CudaDevice final : public Device {
  public:
-  CudaDevice(const DeviceOptions& options, std::shared_ptr<const CudaDriver> driver);
+  CudaDevice(const DeviceOptions& options, CudaContext::Libraries libraries);
   ~CudaDevice() override;
 
   DeviceKind kind() const override { return DeviceKind::cuda; }
@@ -26,7 +26,7 @@ class CudaDevice final : public Device {
  private:
   /// All that the GPU may still use. Destroyed only after the streams have ended.
   struct State {
-    State(const DeviceOptions& options, std::shared_ptr<const CudaDriver> driver, Trace& trace, MemoryCounter& counter);
+    State(const DeviceOptions& options, CudaContext::Libraries libraries, Trace& trace, MemoryCounter& counter);
     ~State();
     State(const State&) = delete;
     State& operator=(const State&) = delete;

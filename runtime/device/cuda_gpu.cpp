@@ -1,10 +1,10 @@
 #include "runtime/device/cuda_gpu.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
+
+#include "runtime/device/shared_library.h"
 
 namespace zs {
 namespace {
@@ -18,31 +18,8 @@ std::string words_for(const CudaDriver& driver, int status) {
   return fmt::format("CUDA error {}, {}", status, text);
 }
 
-class Library {
- public:
-  explicit Library(const char* name) : name_(name), handle_(dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
-    if (handle_ == nullptr) throw Error(ExitCode::config, fmt::format("no NVIDIA driver here ({})", dlerror()), "", kTodo);
-  }
-  ~Library() {
-    if (dlclose(handle_) != 0) fmt::print(stderr, "zshard: {} could not be closed: {}\n", name_, dlerror());
-  }
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
-
-  template <class Function>
-  void find(Function*& function, const char* symbol) const {
-    function = reinterpret_cast<Function*>(dlsym(handle_, symbol));
-    if (function == nullptr)
-      throw Error(ExitCode::config, fmt::format("the NVIDIA driver is too old: it has no {}", symbol), name_, "update the driver");
-  }
-
- private:
-  std::string name_;
-  void* handle_;
-};
-
 struct LoadedDriver {
-  explicit LoadedDriver(const char* name) : library(name) {
+  explicit LoadedDriver(const char* name) : library({name}, "NVIDIA driver", kTodo) {
     library.find(table.init, "cuInit");
     library.find(table.error_text, "cuGetErrorString");
     library.find(table.device_count, "cuDeviceGetCount");
@@ -74,7 +51,7 @@ struct LoadedDriver {
     library.find(table.launch, "cuLaunchKernel");
   }
 
-  Library library;
+  SharedLibrary library;
   CudaDriver table{};
 };
 

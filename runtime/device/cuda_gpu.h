@@ -10,7 +10,7 @@
 
 namespace zs {
 
-/// A function of the driver returned an error; its number, its own words, and the function are in the message.
+/// A function of the driver, or of cuBLASLt, returned an error; its number, its own words, and the function are in the message.
 class CudaError final : public Error {
  public:
   CudaError(ExitCode code, int status, const std::string& what_happened, const std::string& where, const std::string& what_to_do)

@@ -14,7 +14,7 @@ std::unique_ptr<Device> Device::create(DeviceKind kind, const DeviceOptions& opt
     case DeviceKind::cuda: break;
   }
 #ifdef ZSHARD_CUDA
-  return std::make_unique<CudaDevice>(options, open_cuda_driver());
+  return std::make_unique<CudaDevice>(options, CudaContext::Libraries(open_cuda_driver(), open_cublas_lt()));
 #else
   throw Error(ExitCode::config, "device 'cuda' is not in this build", {}, "use device = \"cpu\" or \"auto\"");
 #endif

@@ -21,6 +21,7 @@ struct DeviceOptions {
   Allocator* memory = nullptr;     ///< where a CPU device's pool takes its memory from, and outlives it; null: ordinary memory
   int gpu = 0;                     ///< of those that the driver shows to this process; for a CUDA device
   bool shares_gpu = false;         ///< with other devices, of this process or others; else two on one GPU are refused
+  bool tf32 = false;               ///< products of f32 on a GPU may round their operands to 11 bits: faster
 };
 
 /// One GPU (or this rank's share of the CPU, or the meta device, which has shapes and lifetimes but no memory and

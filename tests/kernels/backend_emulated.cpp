@@ -1,4 +1,5 @@
 #include "runtime/device/cuda_device.h"
+#include "tests/gpu/emulation/emulated_cublas.h"
 #include "tests/gpu/emulation/kernels.h"
 #include "tests/kernels/backend.h"
 
@@ -8,7 +9,8 @@ namespace {
 /// One emulated GPU for the whole program, with everything done when a launch returns.
 struct Gpu {
   EmulatedDriver driver{{.is_immediate = true, .kernels = emulated_kernels()}};
-  CudaContext context{driver.table(), 0, false};
+  EmulatedCublas cublas{driver};
+  CudaContext context{{driver.table(), cublas.table()}, 0, false};
   CUstream_st* stream = nullptr;
 
   Gpu() {

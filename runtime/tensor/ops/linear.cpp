@@ -34,7 +34,7 @@ Tensor linear_gradients(const Tensor& dy, const Tensor& x, bool wants_dx, Parame
 }  // namespace
 
 void launch_matmul(Context& context, const char* name, const MatmulBuffers& buffers, const MatmulDims& dims) {
-  OpInfo info{name, {buffers.a, buffers.b}, {buffers.c}};
+  OpInfo info{name, {buffers.a, buffers.b}, {buffers.c}, context.kernels().scratch.matmul(dims)};
   if (!buffers.bias.empty()) info.reads.push_back(buffers.bias);
   if (dims.beta != 0) info.reads.push_back(buffers.c);
   context.launch(std::move(info), [&kernels = context.kernels(), buffers, dims](ExecContext& exec) {

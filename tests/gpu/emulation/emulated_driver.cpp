@@ -370,6 +370,8 @@ std::set<std::string> EmulatedDriver::functions_called() const {
 
 int EmulatedDriver::priority(void* native_stream) const { return static_cast<CUstream_st*>(native_stream)->priority; }
 
+bool EmulatedDriver::has_current_context() const { return current != nullptr; }
+
 std::size_t EmulatedDriver::live_handles() const {
   const std::lock_guard lock(mutex_);
   return streams_.size() + events_.size() + modules_.size() + memory_.size() + contexts_.size();

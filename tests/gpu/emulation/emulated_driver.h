@@ -59,6 +59,8 @@ class EmulatedDriver {
   int calls(const std::string& function) const;
   std::set<std::string> functions_called() const;
   int priority(void* native_stream) const;
+  /// Of the calling thread.
+  bool has_current_context() const;
   /// Streams, events, modules, blocks of memory and contexts that nobody has given back.
   std::size_t live_handles() const;
 

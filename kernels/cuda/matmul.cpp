@@ -1,0 +1,222 @@
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "kernels/checks.h"
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/launch.h"
+#include "runtime/device/cuda_context.h"
+
+/// Products by cuBLASLt. It stores matrices by columns, so what it is asked for is the transpose: C^T (n, m) = B'^T A'^T, of the same
+/// bytes, with b as its first operand and a as its second. The bias, one number for each column of C, is then one for each row, as it wants
+/// it.
+namespace zs::cuda {
+namespace {
+
+/// What NVIDIA recommends for the GPUs that want most; the library's algorithms may need less.
+constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
+/// Of the workspace, and the most that an algorithm asks of an operand.
+constexpr std::int64_t kAlignment = 256;
+/// The library reads a bias in packs.
+constexpr std::uintptr_t kBiasAlignment = 16;
+
+/// Room for a bias that cannot be read where it lies.
+std::int64_t bias_bytes(const MatmulDims& dims) { return (dims.n * size_of(DType::f32) + kAlignment - 1) / kAlignment * kAlignment; }
+
+int alignment_of(const void* address) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(address) | static_cast<std::uintptr_t>(kAlignment);
+  return static_cast<int>(bits & -bits);
+}
+
+int library_dtype(DType dtype) { return dtype == DType::bf16 ? cublas::kBf16 : cublas::kF32; }
+
+std::string describe(const MatmulDims& d) { return fmt::format("the product m {}, n {}, k {}", d.m, d.n, d.k); }
+
+/// All that an algorithm is chosen by.
+struct ProductKey {
+  MatmulDims dims;
+  DType operand, result;
+  bool has_bias;
+  int a_alignment, b_alignment, c_alignment;
+
+  auto tie() const {
+    return std::tuple(dims.m, dims.n, dims.k, dims.transpose_a, dims.transpose_b, dims.beta, operand, result, has_bias, a_alignment,
+                      b_alignment, c_alignment);
+  }
+  bool operator<(const ProductKey& other) const { return tie() < other.tie(); }
+};
+
+/// The library as one GPU has it: calls whose status is read.
+class Library {
+ public:
+  explicit Library(const CudaContext& gpu, const std::string& what) : gpu_(&gpu), table_(&gpu.cublas()), what_(&what) {}
+
+  const CublasLt& table() const { return *table_; }
+  bool has_tf32() const { return gpu_->has_tf32(); }
+  void check(int status, const char* call) const { gpu_->check_cublas(status, call, *what_); }
+  [[noreturn]] void refuse() const {
+    throw Error(ExitCode::internal, fmt::format("cuBLASLt has no algorithm for {}", *what_), gpu_->gpu().describe(),
+                "update CUDA's libcublasLt, or make the sizes multiples of 8");
+  }
+
+ private:
+  const CudaContext* gpu_;
+  const CublasLt* table_;
+  const std::string* what_;
+};
+
+void log_cublas(const CublasLt& table, int status, const char* call) noexcept {
+  if (status == cublas::kSuccess) return;
+  std::fprintf(stderr, "zshard: %s: cuBLAS status %d, %s\n", call, status, table.status_text(status));
+}
+
+/// Owns one of the library's objects.
+template <class T, int (*CublasLt::*kDestroy)(T*)>
+struct Destroy {
+  const CublasLt* table;
+  const char* call;
+  void operator()(T* object) const noexcept { log_cublas(*table, (table->*kDestroy)(object), call); }
+};
+template <class T, int (*CublasLt::*kDestroy)(T*)>
+using Owned = std::unique_ptr<T, Destroy<T, kDestroy>>;
+using Handle = Owned<CublasLt::Handle, &CublasLt::destroy>;
+using Operation = Owned<CublasLt::Operation, &CublasLt::operation_destroy>;
+using Layout = Owned<CublasLt::Layout, &CublasLt::layout_destroy>;
+using Preference = Owned<CublasLt::Preference, &CublasLt::preference_destroy>;
+
+Operation make_operation(const Library& library, const ProductKey& key) {
+  const CublasLt& table = library.table();
+  const bool is_tf32 = key.operand == DType::f32 && library.has_tf32();
+  CublasLt::Operation* made = nullptr;
+  library.check(table.operation_create(&made, is_tf32 ? cublas::kComputeTf32 : cublas::kComputeF32, cublas::kF32),
+                "cublasLtMatmulDescCreate");
+  Operation operation(made, {&table, "cublasLtMatmulDescDestroy"});
+  const auto set = [&](int attribute, int value) {
+    library.check(table.operation_set(made, attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
+  };
+  if (key.dims.transpose_b) set(cublas::kTransposeA, cublas::kTransposed);
+  if (key.dims.transpose_a) set(cublas::kTransposeB, cublas::kTransposed);
+  if (key.has_bias) {
+    set(cublas::kEpilogue, cublas::kBiasEpilogue);
+    set(cublas::kBiasType, library_dtype(key.result));
+  }
+  return operation;
+}
+
+/// Of a row-major matrix (rows, columns).
+Layout make_layout(const Library& library, DType dtype, std::int64_t rows, std::int64_t columns) {
+  CublasLt::Layout* made = nullptr;
+  library.check(library.table().layout_create(&made, library_dtype(dtype), static_cast<std::uint64_t>(columns),
+                                              static_cast<std::uint64_t>(rows), columns),
+                "cublasLtMatrixLayoutCreate");
+  return Layout(made, {&library.table(), "cublasLtMatrixLayoutDestroy"});
+}
+
+Preference make_preference(const Library& library, const ProductKey& key) {
+  const CublasLt& table = library.table();
+  CublasLt::Preference* made = nullptr;
+  library.check(table.preference_create(&made), "cublasLtMatmulPreferenceCreate");
+  Preference preference(made, {&table, "cublasLtMatmulPreferenceDestroy"});
+  const auto set = [&](int attribute, const auto& value) {
+    library.check(table.preference_set(made, attribute, &value, sizeof(value)), "cublasLtMatmulPreferenceSetAttribute");
+  };
+  set(cublas::kMostWorkspace, static_cast<std::uint64_t>(kWorkspaceBytes));
+  set(cublas::kAlignmentA, static_cast<std::uint32_t>(key.b_alignment));
+  set(cublas::kAlignmentB, static_cast<std::uint32_t>(key.a_alignment));
+  set(cublas::kAlignmentC, static_cast<std::uint32_t>(key.c_alignment));
+  set(cublas::kAlignmentD, static_cast<std::uint32_t>(key.c_alignment));
+  return preference;
+}
+
+/// A product that the library has been asked about.
+struct Product {
+  Product(const Library& library, CublasLt::Handle* handle, const ProductKey& key)
+      : operation(make_operation(library, key)),
+        a(make_layout(library, key.operand, key.dims.transpose_a ? key.dims.k : key.dims.m,
+                      key.dims.transpose_a ? key.dims.m : key.dims.k)),
+        b(make_layout(library, key.operand, key.dims.transpose_b ? key.dims.n : key.dims.k,
+                      key.dims.transpose_b ? key.dims.k : key.dims.n)),
+        c(make_layout(library, key.result, key.dims.m, key.dims.n)) {
+    // Where there will be a bias an address must stand for it, aligned no better than the worst; nobody reads there.
+    if (key.has_bias) set_bias(library, reinterpret_cast<const void*>(kBiasAlignment));
+    const Preference preference = make_preference(library, key);
+    int found = 0;
+    const int status =
+        library.table().find_algorithms(handle, operation.get(), b.get(), a.get(), c.get(), c.get(), preference.get(), 1, &chosen, &found);
+    if (status == cublas::kNotSupported || (status == cublas::kSuccess && found == 0)) library.refuse();
+    library.check(status, "cublasLtMatmulAlgoGetHeuristic");
+    library.check(chosen.status, "cublasLtMatmulAlgoGetHeuristic");
+  }
+  void set_bias(const Library& library, const void* bias) const {
+    library.check(library.table().operation_set(operation.get(), cublas::kBiasPointer, &bias, sizeof(bias)),
+                  "cublasLtMatmulDescSetAttribute");
+  }
+
+  Operation operation;
+  Layout a, b, c;
+  CublasLt::Candidate chosen{};
+};
+
+/// One per stream: the algorithm of each shape, asked for once.
+class Products {
+ public:
+  const Product& get(const Library& library, const ProductKey& key) {
+    make_handle(library);
+    auto found = products_.find(key);
+    if (found == products_.end()) found = products_.emplace(key, std::make_unique<Product>(library, handle_.get(), key)).first;
+    return *found->second;
+  }
+  CublasLt::Handle* handle() const { return handle_.get(); }
+
+ private:
+  void make_handle(const Library& library) {
+    if (handle_) return;
+    CublasLt::Handle* made = nullptr;
+    library.check(library.table().create(&made), "cublasLtCreate");
+    handle_ = Handle(made, {&library.table(), "cublasLtDestroy"});
+  }
+
+  Handle handle_{nullptr, {}};
+  std::map<ProductKey, std::unique_ptr<Product>> products_;  // dies before the handle
+};
+
+/// The stream's scratch as a product uses it: the library's workspace, then the bias.
+struct Room {
+  std::byte* workspace;
+  void* bias;
+
+  Room(ExecContext& ctx, std::int64_t workspace_bytes, std::int64_t bias_bytes) {
+    const auto address = reinterpret_cast<std::uintptr_t>(ctx.scratch(workspace_bytes + bias_bytes + kAlignment));
+    workspace = reinterpret_cast<std::byte*>((address + kAlignment - 1) / kAlignment * kAlignment);
+    bias = workspace + (workspace_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+};
+
+}  // namespace
+
+std::int64_t matmul_scratch(const MatmulDims& dims) { return kWorkspaceBytes + bias_bytes(dims) + kAlignment; }
+
+void matmul(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const MatmulDims& dims) {
+  if (c.empty()) return;
+  checks::matmul(c, a, b, bias, dims);
+  for (const Buffer* buffer : {&a, &b, &c}) data_of(*buffer);
+  const std::string what = describe(dims);
+  const Library library(ctx.gpu(), what);
+  const ProductKey key{dims, a.dtype, c.dtype, !bias.empty(), alignment_of(a.data), alignment_of(b.data), alignment_of(c.data)};
+  auto& products = ctx.state<Products>();
+  const Product& product = products.get(library, key);
+  const bool moves_bias = key.has_bias && (bias.dtype != c.dtype || reinterpret_cast<std::uintptr_t>(bias.data) % kBiasAlignment != 0);
+  const std::size_t workspace_bytes = product.chosen.workspace_bytes;
+  const Room room(ctx, static_cast<std::int64_t>(workspace_bytes), moves_bias ? bias_bytes(dims) : 0);
+  if (moves_bias) cast(ctx, {room.bias, dims.n, c.dtype, c.device}, bias);
+  if (key.has_bias) product.set_bias(library, moves_bias ? room.bias : bias.data);
+  constexpr float kOne = 1.0f;
+  library.check(library.table().multiply(products.handle(), product.operation.get(), &kOne, b.data, product.b.get(), a.data,
+                                         product.a.get(), &dims.beta, c.data, product.c.get(), c.data, product.c.get(),
+                                         &product.chosen.algorithm, room.workspace, workspace_bytes, stream_of(ctx)),
+                "cublasLtMatmul");
+}
+
+}  // namespace zs::cuda

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <initializer_list>
+#include <string>
+
+namespace zs {
+
+/// A library of somebody else, opened while the program runs: the first of `names` that there is. Its functions live as long as it does.
+class SharedLibrary {
+ public:
+  /// `what` it is ("NVIDIA driver"), for errors; `todo`: what somebody does who has none. Without one: Error(config).
+  SharedLibrary(std::initializer_list<const char*> names, std::string what, const char* todo);
+  ~SharedLibrary();
+  SharedLibrary(const SharedLibrary&) = delete;
+  SharedLibrary& operator=(const SharedLibrary&) = delete;
+
+  const std::string& name() const { return name_; }
+  /// Error(config) where the library has no such function: then it is too old.
+  template <class Function>
+  void find(Function*& function, const char* symbol) const {
+    function = reinterpret_cast<Function*>(address_of(symbol));
+  }
+
+ private:
+  void* address_of(const char* symbol) const;
+
+  std::string name_, what_;
+  void* handle_ = nullptr;
+};
+
+}  // namespace zs

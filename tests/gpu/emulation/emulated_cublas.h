@@ -1,0 +1,45 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "runtime/device/cublas_lt.h"
+#include "tests/gpu/emulation/emulated_driver.h"
+
+namespace zs::test {
+
+/// cuBLASLt for tests, on an emulated driver's GPUs: products are computed by the host when the GPU comes to them, in f32. It refuses what
+/// the library refuses: matrices that do not go together, an algorithm that was found for something else, a workspace that is too small,
+/// addresses less aligned than the algorithm was told. One at a time, no longer than its driver.
+class EmulatedCublas {
+ public:
+  explicit EmulatedCublas(EmulatedDriver& driver);
+  ~EmulatedCublas();
+  EmulatedCublas(const EmulatedCublas&) = delete;
+  EmulatedCublas& operator=(const EmulatedCublas&) = delete;
+
+  std::shared_ptr<const CublasLt> table() const { return table_; }
+
+  /// From now on no algorithm is found.
+  void know_nothing() { knows_nothing_ = true; }
+  /// The next call of this function ("cublasLtMatmul") returns `status` and does nothing.
+  void fail(const std::string& function, int status) { failures_[function] = status; }
+  int calls(const std::string& function) const;
+  std::set<std::string> functions_called() const;
+  /// Objects that nobody has given back.
+  std::size_t live_handles() const;
+
+ private:
+  friend struct EmulatedCublasFunctions;
+
+  EmulatedDriver& driver_;
+  std::shared_ptr<const CublasLt> table_;
+  bool knows_nothing_ = false;
+  std::map<std::string, int> failures_, calls_;
+  std::map<const void*, std::shared_ptr<void>> objects_;
+};
+
+}  // namespace zs::test
