@@ -29,6 +29,8 @@ static_assert(kSame<decltype(CudaDriver::event_query), decltype(&cuEventQuery)>)
 static_assert(kSame<decltype(CudaDriver::memory_allocate), decltype(&cuMemAlloc)>);
 static_assert(kSame<decltype(CudaDriver::memory_free), decltype(&cuMemFree)>);
 static_assert(kSame<decltype(CudaDriver::memory_info), decltype(&cuMemGetInfo)>);
+static_assert(kSame<decltype(CudaDriver::host_allocate), decltype(&cuMemHostAlloc)>);
+static_assert(kSame<decltype(CudaDriver::host_free), decltype(&cuMemFreeHost)>);
 static_assert(kSame<decltype(CudaDriver::memory_set), decltype(&cuMemsetD8Async)>);
 static_assert(kSame<decltype(CudaDriver::memory_copy), decltype(&cuMemcpyAsync)>);
 static_assert(kSame<decltype(CudaDriver::module_load), decltype(&cuModuleLoadData)>);

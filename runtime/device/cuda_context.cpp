@@ -53,6 +53,35 @@ class CudaAllocator final : public Allocator {
   const CudaContext& context_;
 };
 
+class PinnedAllocator final : public Allocator {
+ public:
+  explicit PinnedAllocator(const CudaContext& context) : context_(context) {}
+  DeviceKind device() const override { return DeviceKind::cpu; }
+
+  void* allocate(std::int64_t bytes) override {
+    ZS_CHECK(bytes >= 0, "allocation of {} bytes", bytes);
+    context_.make_current();
+    void* address = nullptr;
+    const int status = context_.driver().host_allocate(&address, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), kPortable);
+    if (status == cuda_status::kOutOfMemory) {
+      throw Error(ExitCode::out_of_memory, fmt::format("cannot lock {} bytes of the host's memory for the GPU", bytes),
+                  context_.gpu().describe(), "free memory of this host, or start fewer ranks on it");
+    }
+    context_.check(status, "cuMemHostAlloc");
+    return address;
+  }
+
+  void deallocate(void* address, std::int64_t) noexcept override {
+    int status = context_.try_make_current();
+    if (status == cuda_status::kSuccess) status = context_.driver().host_free(address);
+    log_cuda(context_.driver(), status, "cuMemFreeHost");
+  }
+
+ private:
+  static constexpr unsigned kPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: page-locked for every context
+  const CudaContext& context_;
+};
+
 }  // namespace
 
 CudaContext::Claim::Claim(const CudaGpu& gpu, bool shares) {
@@ -98,5 +127,6 @@ void CudaContext::check_cublas(int status, const char* call, const std::string& 
 }
 
 std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context) { return std::make_unique<CudaAllocator>(context); }
+std::unique_ptr<Allocator> make_pinned_allocator(const CudaContext& context) { return std::make_unique<PinnedAllocator>(context); }
 
 }  // namespace zs

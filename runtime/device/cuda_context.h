@@ -66,5 +66,7 @@ class CudaContext {
 
 /// Memory of the GPU, 256-byte aligned, not initialised. `context` outlives it.
 std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context);
+/// Memory of this host that the GPU reaches by the same address, page-locked. `context` outlives it.
+std::unique_ptr<Allocator> make_pinned_allocator(const CudaContext& context);
 
 }  // namespace zs

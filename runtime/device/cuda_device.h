@@ -22,6 +22,7 @@ class CudaDevice final : public Device {
   std::string activity() const override { return state_->group.activity(); }
   void keep(std::vector<std::shared_ptr<void>> memory) override { state_->kept.push_back(std::move(memory)); }
   const CudaGpu& gpu() const { return state_->context.gpu(); }
+  const CudaContext& context() const { return state_->context; }
 
  private:
   /// All that the GPU may still use. Destroyed only after the streams have ended.

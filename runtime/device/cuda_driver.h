@@ -45,6 +45,8 @@ struct CudaDriver {
   int (*memory_allocate)(Address* address, std::size_t bytes);
   int (*memory_free)(Address address);
   int (*memory_info)(std::size_t* free_bytes, std::size_t* total_bytes);
+  int (*host_allocate)(void** address, std::size_t bytes, unsigned flags);  ///< the GPU reaches it by the same address
+  int (*host_free)(void* address);
   int (*memory_set)(Address address, unsigned char value, std::size_t bytes, CUstream_st* stream);
   int (*memory_copy)(Address to, Address from, std::size_t bytes, CUstream_st* stream);
 

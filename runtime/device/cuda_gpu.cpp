@@ -43,6 +43,8 @@ struct LoadedDriver {
     library.find(table.memory_allocate, "cuMemAlloc_v2");
     library.find(table.memory_free, "cuMemFree_v2");
     library.find(table.memory_info, "cuMemGetInfo_v2");
+    library.find(table.host_allocate, "cuMemHostAlloc");
+    library.find(table.host_free, "cuMemFreeHost");
     library.find(table.memory_set, "cuMemsetD8Async");
     library.find(table.memory_copy, "cuMemcpyAsync");
     library.find(table.module_load, "cuModuleLoadData");

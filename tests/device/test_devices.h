@@ -4,6 +4,7 @@
 
 #include "runtime/device/cuda_device.h"
 #include "tests/gpu/emulation/emulated_driver.h"
+#include "tests/gpu/real_gpu.h"
 
 namespace zs::test {
 
@@ -16,11 +17,13 @@ inline DeviceOptions patient() {
   return options;
 }
 
-/// A device of any kind; the CUDA one on an emulated driver.
+/// A device of any kind; the CUDA one on an emulated driver, or the GPU of this machine where the tests are on it.
 class TestDevice {
  public:
   explicit TestDevice(DeviceKind kind) {
-    if (kind == DeviceKind::cuda) {
+    if (kind == DeviceKind::cuda && is_on_real_gpu()) {
+      device_ = std::make_unique<CudaDevice>(patient(), open_cuda_driver());
+    } else if (kind == DeviceKind::cuda) {
       driver_ = std::make_unique<EmulatedDriver>();
       device_ = std::make_unique<CudaDevice>(patient(), driver_->table());
     } else {

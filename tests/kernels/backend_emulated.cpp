@@ -1,21 +1,29 @@
 #include "runtime/device/cuda_device.h"
 #include "tests/gpu/emulation/emulated_cublas.h"
 #include "tests/gpu/emulation/kernels.h"
+#include "tests/gpu/real_gpu.h"
 #include "tests/kernels/backend.h"
 
 namespace zs::test {
 namespace {
 
-/// One emulated GPU for the whole program, with everything done when a launch returns.
+/// One GPU for the whole program, emulated or this machine's first, with everything done when a launch returns.
 struct Gpu {
-  EmulatedDriver driver{{.is_immediate = true, .kernels = emulated_kernels()}};
-  EmulatedCublas cublas{driver};
-  CudaContext context{{driver.table(), cublas.table()}, 0, false};
+  std::unique_ptr<EmulatedDriver> emulated =
+      is_on_real_gpu() ? nullptr
+                       : std::make_unique<EmulatedDriver>(EmulatedDriver::Options{.is_immediate = true, .kernels = emulated_kernels()});
+  std::unique_ptr<EmulatedCublas> cublas = emulated ? std::make_unique<EmulatedCublas>(*emulated) : nullptr;
+  CudaContext context{libraries(), 0, false};
+  std::unique_ptr<Allocator> memory = make_pinned_allocator(context);
   CUstream_st* stream = nullptr;
 
   Gpu() {
     context.make_current();
     context.check(context.driver().stream_create(&stream, 1, 0), "cuStreamCreateWithPriority");
+  }
+  CudaContext::Libraries libraries() const {
+    if (emulated) return {emulated->table(), cublas->table()};
+    return {real_driver_done_at_once(), real_cublas_done_at_once()};
   }
 };
 
@@ -29,8 +37,9 @@ Gpu& gpu() {
 const KernelTable& kernels_under_test() { return cuda_kernels(); }
 DeviceKind device_under_test() { return DeviceKind::cuda; }
 ExecContext make_context(int threads) {
-  gpu().driver.run_backwards(threads % 2 == 0);
+  if (gpu().emulated) gpu().emulated->run_backwards(threads % 2 == 0);
   return {threads, gpu().stream, &gpu().context};
 }
+Allocator& memory_under_test() { return *gpu().memory; }
 
 }  // namespace zs::test

@@ -112,10 +112,10 @@ TEST_CASE("sums of more parts than a block has threads count every part") {
 TEST_CASE("rows of any unit are copied whole: 1, 2, 4, 8 and 16 bytes at a time") {
   const std::int64_t run = GENERATE(1, 2, 4, 8, 16, 48), gap = GENERATE(0, 1, 16), rows = 3;
   const std::int64_t stride = run + gap, elems = (rows - 1) * stride + run;
-  const auto bytes = [](std::vector<std::uint8_t>& values) {
+  const auto bytes = [](TestVector<std::uint8_t>& values) {
     return Buffer{values.data(), static_cast<std::int64_t>(values.size()), DType::u8, DeviceKind::cuda};
   };
-  std::vector<std::uint8_t> in(static_cast<std::size_t>(rows * run)), out(static_cast<std::size_t>(elems), 0xee), expected = out;
+  TestVector<std::uint8_t> in(static_cast<std::size_t>(rows * run)), out(static_cast<std::size_t>(elems), 0xee), expected = out;
   for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<std::uint8_t>(i);
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t i = 0; i < run; ++i) expected[static_cast<std::size_t>(r * stride + i)] = in[static_cast<std::size_t>(r * run + i)];

@@ -87,7 +87,7 @@ class Values {
 
   DType dtype_;
   std::int64_t elems_;
-  std::vector<double> words_;  // aligned for every element type
+  TestVector<double> words_;  // aligned for every element type
 };
 
 /// Half a unit in the last place of a value of this dtype, relative; f32 kernels are allowed a few.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 
@@ -203,6 +204,22 @@ struct EmulatedFunctions {
       return *free_bytes = *total_bytes - self.used_bytes_, 0;
     });
   }
+  static int host_allocate(void** address, std::size_t bytes, unsigned) {
+    return call("cuMemHostAlloc", true, [&](auto& self) {
+      constexpr std::size_t kPage = 4096;
+      *address = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
+      if (*address == nullptr) return cuda_status::kOutOfMemory;
+      self.host_memory_.insert(*address);
+      return 0;
+    });
+  }
+  static int host_free(void* address) {
+    return call("cuMemFreeHost", true, [&](auto& self) {
+      if (self.host_memory_.erase(address) == 0) return kInvalidValue;
+      std::free(address);
+      return 0;
+    });
+  }
 
   static int memory_set(CudaDriver::Address address, unsigned char value, std::size_t bytes, CUstream_st* stream) {
     return call("cuMemsetD8Async", true, [&](auto& self) {
@@ -277,6 +294,8 @@ struct EmulatedFunctions {
       .memory_allocate = memory_allocate,
       .memory_free = memory_free,
       .memory_info = memory_info,
+      .host_allocate = host_allocate,
+      .host_free = host_free,
       .memory_set = memory_set,
       .memory_copy = memory_copy,
       .module_load = module_load,
@@ -296,6 +315,7 @@ EmulatedDriver::~EmulatedDriver() {
   for (CUstream_st* stream : streams_) delete stream;
   for (CUevent_st* event : events_) delete event;
   for (CUmod_st* module : modules_) delete module;
+  for (void* address : host_memory_) std::free(address);
   active = nullptr;
 }
 
@@ -374,7 +394,7 @@ bool EmulatedDriver::has_current_context() const { return current != nullptr; }
 
 std::size_t EmulatedDriver::live_handles() const {
   const std::lock_guard lock(mutex_);
-  return streams_.size() + events_.size() + modules_.size() + memory_.size() + contexts_.size();
+  return streams_.size() + events_.size() + modules_.size() + memory_.size() + host_memory_.size() + contexts_.size();
 }
 
 }  // namespace zs::test

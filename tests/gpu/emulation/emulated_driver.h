@@ -61,7 +61,7 @@ class EmulatedDriver {
   int priority(void* native_stream) const;
   /// Of the calling thread.
   bool has_current_context() const;
-  /// Streams, events, modules, blocks of memory and contexts that nobody has given back.
+  /// Streams, events, modules, blocks of memory (of the host's too) and contexts that nobody has given back.
   std::size_t live_handles() const;
 
  private:
@@ -88,6 +88,7 @@ class EmulatedDriver {
   std::set<CUmod_st*> modules_;
   std::map<CudaDriver::Address, std::pair<std::unique_ptr<std::byte[]>, std::size_t>> memory_;
   std::size_t used_bytes_ = 0;
+  std::set<void*> host_memory_;
   std::vector<int> contexts_;  // retained, by GPU
 };
 
