@@ -103,6 +103,15 @@ std::int64_t layer_norm_backward(const Buffer& dx, const Buffer& dgamma, const B
   return rows;
 }
 
+void attention(const Buffer& out, const Buffer& lse, const Buffer& qkv, const AttentionDims& dims) {
+  const std::int64_t tokens = dims.batch * dims.time, width = dims.heads * dims.head_dim;
+  ZS_CHECK(tokens > 0 && width > 0, "attention over batch {}, time {}, heads {}, head_dim {}", dims.batch, dims.time, dims.heads,
+           dims.head_dim);
+  ZS_CHECK(qkv.elems == 3 * tokens * width && out.elems == tokens * width && lse.elems == tokens * dims.heads && out.dtype == qkv.dtype,
+           "qkv {} x {}, out {} x {}, lse {} for {} tokens, {} heads of {}", qkv.elems, name_of(qkv.dtype), out.elems, name_of(out.dtype),
+           lse.elems, tokens, dims.heads, dims.head_dim);
+}
+
 std::int64_t cross_entropy(const Buffer& lse, const Buffer& logits, const Buffer& targets, std::int64_t classes) {
   const std::int64_t rows = targets.elems;
   ZS_CHECK(rows > 0 && logits.elems % rows == 0 && lse.elems == rows, "{} logits, {} lse for {} targets", logits.elems, lse.elems, rows);

@@ -39,6 +39,7 @@ std::int64_t layer_norm_forward(const Buffer& y, const Buffer& mean, const Buffe
                                 const Buffer& beta);
 std::int64_t layer_norm_backward(const Buffer& dx, const Buffer& dgamma, const Buffer& dbeta, const Buffer& dy, const Buffer& x,
                                  const Buffer& mean, const Buffer& rstd, const Buffer& gamma);
+void attention(const Buffer& out, const Buffer& lse, const Buffer& qkv, const AttentionDims& dims);
 /// The distance of two rows of logits.
 std::int64_t cross_entropy(const Buffer& lse, const Buffer& logits, const Buffer& targets, std::int64_t classes);
 void cross_entropy_losses(const Buffer& losses, const Buffer& targets);

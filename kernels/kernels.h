@@ -141,8 +141,8 @@ struct KernelTable {
 /// ZSHARD_ISA=amx|avx512|avx2|baseline overrides (an instruction set the processor lacks is an Error(usage)); it does not reach into
 /// oneDNN, which makes its own choice.
 const KernelTable& cpu_kernels();
-/// The kernels for NVIDIA GPUs: for ExecContexts and Buffers of a CUDA device. Launched on the stream, not done on return. What is null in
-/// the table is not there yet. Nothing is checked that only the GPU knows.
+/// The kernels for NVIDIA GPUs: for ExecContexts and Buffers of a CUDA device. Launched on the stream, not done on return. Nothing
+/// is checked that only the GPU knows.
 const KernelTable& cuda_kernels();
 /// "amx", "avx512", "avx2" or "baseline": what cpu_kernels() chose.
 const char* cpu_isa();

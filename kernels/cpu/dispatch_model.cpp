@@ -114,12 +114,7 @@ void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbet
 namespace {
 
 Attention attention_args(ExecContext& ctx, const Buffer& out, const Buffer& lse, const Buffer& qkv, const AttentionDims& dims) {
-  const std::int64_t tokens = dims.batch * dims.time, width = dims.heads * dims.head_dim;
-  ZS_CHECK(tokens > 0 && width > 0, "attention over batch {}, time {}, heads {}, head_dim {}", dims.batch, dims.time, dims.heads,
-           dims.head_dim);
-  ZS_CHECK(qkv.elems == 3 * tokens * width && out.elems == tokens * width && lse.elems == tokens * dims.heads && out.dtype == qkv.dtype,
-           "qkv {} x {}, out {} x {}, lse {} for {} tokens, {} heads of {}", qkv.elems, name_of(qkv.dtype), out.elems, name_of(out.dtype),
-           lse.elems, tokens, dims.heads, dims.head_dim);
+  checks::attention(out, lse, qkv, dims);
   return {.out = data_of(out),
           .qkv = data_of(qkv),
           .dout = {},

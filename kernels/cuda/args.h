@@ -104,6 +104,38 @@ struct CopyRowsArgs {
   int unit_bytes;
 };
 
+/// See KernelTable; delta (batch, heads, time): sum of dout * out of each row. What an operation does not use is null.
+struct AttentionArgs {
+  Data qkv, out, dout, dqkv;
+  float *lse, *delta;
+  std::int64_t batch, time, heads, head_dim;
+  float scale;  // 1 / sqrt(head_dim)
+  bool is_aligned;
+};
+/// Threads of a block of the kernels on tensor cores; lanes that share a row of delta.
+inline constexpr int kAttentionThreads = 128, kDeltaLanes = 8;
+/// Of the general kernels: rows and columns of a block's scores, and elements of head_dim that a block computes results for.
+inline constexpr int kAttentionRows = 64, kAttentionSlice = 64;
+
+/// A block's part of attention on tensor cores: rows of its own (forward and dqueries: queries; dkeys: keys), which it holds, and of the
+/// others, which pass by in two buffers. shared_bytes: of dynamic shared memory.
+struct AttentionShape {
+  int own, other, shared_bytes;
+};
+/// `held`: the block's own matrices; two others pass by, with `floats` of their rows.
+constexpr AttentionShape attention_shape(int head_dim, int own, int other, int held, int floats) {
+  return {own, other, 2 * head_dim * (held * own + 2 * 2 * other) + 2 * 4 * floats * other};
+}
+/// Queries; keys and values pass by.
+template <int kHeadDim>
+inline constexpr AttentionShape kForwardShape = attention_shape(kHeadDim, 128, kHeadDim == 64 ? 64 : 32, 1, 0);
+/// Queries and dout; keys and values pass by.
+template <int kHeadDim>
+inline constexpr AttentionShape kQueriesShape = attention_shape(kHeadDim, 128, kHeadDim == 64 ? 64 : 32, 2, 0);
+/// Keys and values; queries and dout pass by, with lse and delta.
+template <int kHeadDim>
+inline constexpr AttentionShape kKeysShape = attention_shape(kHeadDim, kHeadDim == 64 ? 128 : 64, kHeadDim == 64 ? 64 : 32, 2, 2);
+
 enum class Reduction : std::uint8_t { sum, squares, max_magnitude, fixed_point };
 
 /// parts[b] := what of `in` lies in [b * chunk, (b + 1) * chunk), one number of 8 bytes for each block.

@@ -19,14 +19,23 @@ class LoadedKernels {
   LoadedKernels(const LoadedKernels&) = delete;
   LoadedKernels& operator=(const LoadedKernels&) = delete;
 
-  CUfunc_st* function(const CudaContext& gpu, const char* name) {
+  CUfunc_st* function(const CudaContext& gpu, const char* name, int shared_bytes) {
     if (module_ == nullptr) load(gpu);
-    CUfunc_st*& function = functions_[name];
-    if (function == nullptr) gpu.check(gpu.driver().module_function(&function, module_, name), "cuModuleGetFunction", name);
-    return function;
+    Function& function = functions_[name];
+    if (function.handle == nullptr) gpu.check(gpu.driver().module_function(&function.handle, module_, name), "cuModuleGetFunction", name);
+    if (shared_bytes > function.most_shared_bytes) {
+      gpu.check(gpu.driver().function_attribute(function.handle, CudaDriver::kMostDynamicSharedBytes, shared_bytes), "cuFuncSetAttribute",
+                name);
+      function.most_shared_bytes = shared_bytes;
+    }
+    return function.handle;
   }
 
  private:
+  struct Function {
+    CUfunc_st* handle = nullptr;
+    int most_shared_bytes = 48 << 10;  // what every function may use
+  };
   void load(const CudaContext& gpu) {
     gpu.check(gpu.driver().module_load(&module_, kernel_image().data()), "cuModuleLoadData");
     gpu_ = &gpu;
@@ -34,7 +43,7 @@ class LoadedKernels {
 
   const CudaContext* gpu_ = nullptr;
   CUmod_st* module_ = nullptr;
-  std::map<std::string, CUfunc_st*, std::less<>> functions_;
+  std::map<std::string, Function, std::less<>> functions_;
 };
 
 CudaDriver::Address address_of(const Buffer& buffer) { return reinterpret_cast<CudaDriver::Address>(buffer.data); }
@@ -43,15 +52,15 @@ CudaDriver::Address address_of(const Buffer& buffer) { return reinterpret_cast<C
 
 CUstream_st* stream_of(const ExecContext& ctx) { return static_cast<CUstream_st*>(ctx.native_stream()); }
 
-void launch(ExecContext& ctx, const char* kernel, std::int64_t blocks, int threads, const void* args) {
+void launch(ExecContext& ctx, const char* kernel, std::int64_t blocks, int threads, const void* args, int shared_bytes) {
   constexpr std::int64_t kMostBlocks = INT32_MAX;
   ZS_CHECK(blocks >= 0 && blocks <= kMostBlocks, "{} blocks of {}, a grid has at most {}", blocks, kernel, kMostBlocks);
   if (blocks == 0) return;
   const CudaContext& gpu = ctx.gpu();
-  CUfunc_st* const function = ctx.state<LoadedKernels>().function(gpu, kernel);
+  CUfunc_st* const function = ctx.state<LoadedKernels>().function(gpu, kernel, shared_bytes);
   void* arguments[] = {const_cast<void*>(args)};
-  gpu.check(gpu.driver().launch(function, static_cast<unsigned>(blocks), 1, 1, static_cast<unsigned>(threads), 1, 1, 0, stream_of(ctx),
-                                arguments, nullptr),
+  gpu.check(gpu.driver().launch(function, static_cast<unsigned>(blocks), 1, 1, static_cast<unsigned>(threads), 1, 1,
+                                static_cast<unsigned>(shared_bytes), stream_of(ctx), arguments, nullptr),
             "cuLaunchKernel", kernel);
 }
 

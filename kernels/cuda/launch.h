@@ -8,8 +8,8 @@ struct CUstream_st;
 /// From checked Buffers to kernels of the GPU.
 namespace zs::cuda {
 
-/// Of a kernel's only argument, `args_bytes` there. `blocks` of `threads`; no blocks is no launch.
-void launch(ExecContext& ctx, const char* kernel, std::int64_t blocks, int threads, const void* args);
+/// Of a kernel's only argument. `blocks` of `threads`, each with so much dynamic shared memory; no blocks is no launch.
+void launch(ExecContext& ctx, const char* kernel, std::int64_t blocks, int threads, const void* args, int shared_bytes = 0);
 
 template <class Args>
 void launch_elems(ExecContext& ctx, const char* kernel, std::int64_t elems, std::int64_t elems_a_thread, const Args& args) {

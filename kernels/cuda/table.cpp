@@ -9,7 +9,7 @@ constexpr KernelScratch kScratch = {
     .bias_backward = [](std::int64_t, std::int64_t) { return std::int64_t{0}; },
     .layer_norm_forward = [](std::int64_t) { return std::int64_t{0}; },
     .layer_norm_backward = [](std::int64_t, std::int64_t) { return std::int64_t{0}; },
-    .attention = [](int, const AttentionDims&) { return std::int64_t{0}; },
+    .attention = cuda::attention_scratch,
 };
 
 constexpr KernelTable kTable = {
@@ -30,8 +30,8 @@ constexpr KernelTable kTable = {
     .layer_norm_backward = cuda::layer_norm_backward,
     .gelu_forward = cuda::gelu_forward,
     .gelu_backward = cuda::gelu_backward,
-    .attention_forward = nullptr,
-    .attention_backward = nullptr,
+    .attention_forward = cuda::attention_forward,
+    .attention_backward = cuda::attention_backward,
     .cross_entropy_forward = cuda::cross_entropy_forward,
     .cross_entropy_backward = cuda::cross_entropy_backward,
     .sum = cuda::sum,

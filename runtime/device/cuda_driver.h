@@ -53,6 +53,9 @@ struct CudaDriver {
   int (*module_load)(CUmod_st** module, const void* image);
   int (*module_unload)(CUmod_st* module);
   int (*module_function)(CUfunc_st** function, CUmod_st* module, const char* name);
+  /// What a function may use; of shared memory beyond 48 KiB nothing until it is said here.
+  static constexpr int kMostDynamicSharedBytes = 8;
+  int (*function_attribute)(CUfunc_st* function, int attribute, int value);
   /// `arguments`: the address of each.
   int (*launch)(CUfunc_st* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                 unsigned block_z, unsigned shared_bytes, CUstream_st* stream, void** arguments, void** extra);

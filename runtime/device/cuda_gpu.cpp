@@ -50,6 +50,7 @@ struct LoadedDriver {
     library.find(table.module_load, "cuModuleLoadData");
     library.find(table.module_unload, "cuModuleUnload");
     library.find(table.module_function, "cuModuleGetFunction");
+    library.find(table.function_attribute, "cuFuncSetAttribute");
     library.find(table.launch, "cuLaunchKernel");
   }
 

@@ -1,5 +1,3 @@
-#include <string_view>
-
 #include "tests/kernels/testing.h"
 #include "tests/skip.h"
 
@@ -8,11 +6,10 @@ namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
 
-const std::vector<AttentionDims> kShapes = {{1, 1, 1, 1},    {2, 3, 2, 3},    {1, 17, 3, 8},   {2, 64, 1, 16}, {1, 65, 2, 32},
-                                            {1, 100, 2, 48}, {1, 130, 2, 64}, {3, 40, 1, 100}, {1, 200, 4, 80}};
+const std::vector<AttentionDims> kShapes = {{1, 1, 1, 1},    {2, 3, 2, 3},    {1, 17, 3, 8},    {2, 64, 1, 16},  {1, 65, 2, 32},
+                                            {1, 100, 2, 48}, {1, 130, 2, 64}, {2, 129, 1, 128}, {3, 40, 1, 100}, {1, 200, 4, 80}};
 
-/// Whether probabilities are rounded to bf16 before they are multiplied, by up to kNarrow of each.
-bool rounds_probabilities(DType dtype) { return dtype == DType::bf16 && std::string_view(cpu_isa()) == "amx"; }
+/// Probabilities that are rounded to bf16 (rounds_probabilities) are off by up to kNarrow of each.
 constexpr double kNarrow = 0x1.0p-8, kExponential = 6e-6;  // the latter: of an exponential that will be rounded
 
 struct Reference {
@@ -61,13 +58,13 @@ Forward forward(Values& qkv, const AttentionDims& d) {
 
 }  // namespace
 
-TEST_CASE("attention is causal softmax attention at every shape") {
+TEST_CASE("attention is causal softmax attention at every shape", "[attention]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const AttentionDims d = GENERATE(from_range(kShapes));
   Values qkv = Values::random(dtype, 3 * d.batch * d.time * d.heads * d.head_dim, 1);
   const Forward result = forward(qkv, d);
   const Reference expected = attention(qkv.list(), d);
-  const bool is_rounded = rounds_probabilities(dtype);
+  const bool is_rounded = rounds_probabilities(dtype, d.head_dim);
   double largest = 0;
   for (const double x : qkv.list()) largest = std::max(largest, std::abs(x));
   // averages of values of order 1, weights accurate to about 1e-6
@@ -75,14 +72,14 @@ TEST_CASE("attention is causal softmax attention at every shape") {
   require_close(result.lse, expected.lse, 3e-6 + (is_rounded ? kExponential : 0));
 }
 
-TEST_CASE("attention stays exact when scores are large") {
+TEST_CASE("attention stays exact when scores are large", "[attention]") {
   const AttentionDims d{1, 150, 1, 16};
   Values qkv = Values::random(DType::f32, 3 * d.time * d.head_dim, 1, 4.0);
   const Forward result = forward(qkv, d);
   require_close(result.out, attention(qkv.list(), d).out, 5e-4);  // scores near 60 carry absolute errors of 4e-6 times |v| and 100 terms
 }
 
-TEST_CASE("attention over a long sequence rescales what it has gathered") {
+TEST_CASE("attention over a long sequence rescales what it has gathered", "[attention][long]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const AttentionDims d{1, 1100, 1, 8};
   Values qkv = Values::random(dtype, 3 * d.time * d.head_dim, 1);
@@ -92,11 +89,11 @@ TEST_CASE("attention over a long sequence rescales what it has gathered") {
   const Forward result = forward(qkv, d);
   const Reference expected = attention(qkv.list(), d);
   const double large = 1e-4;  // scores near 40 carry absolute errors of 3e-6
-  require_close(result.out, expected.out, large + (rounds_probabilities(dtype) ? 4 * kNarrow : 0));
+  require_close(result.out, expected.out, large + (rounds_probabilities(dtype, d.head_dim) ? 4 * kNarrow : 0));
   require_close(result.lse, expected.lse, large);
 }
 
-TEST_CASE("attention over equal keys averages the values seen so far") {
+TEST_CASE("attention over equal keys averages the values seen so far", "[attention]") {
   const AttentionDims d{1, 70, 1, 4};
   Values qkv(DType::f32, 3 * d.time * d.head_dim);
   for (std::int64_t t = 0; t < d.time; ++t)
@@ -108,7 +105,7 @@ TEST_CASE("attention over equal keys averages the values seen so far") {
   }
 }
 
-TEST_CASE("attention's gradients agree with central differences") {
+TEST_CASE("attention's gradients agree with central differences", "[attention]") {
   const AttentionDims d = GENERATE(AttentionDims{1, 1, 1, 1}, AttentionDims{2, 3, 2, 3}, AttentionDims{1, 17, 2, 8},
                                    AttentionDims{1, 70, 1, 16}, AttentionDims{1, 130, 2, 64}, AttentionDims{2, 65, 1, 100});
   const std::int64_t elems = d.batch * d.time * d.heads * d.head_dim;
@@ -160,9 +157,10 @@ Gradients attention_gradients(const Values& qkv, const Values& dout, const Forwa
 
 }  // namespace
 
-TEST_CASE("attention's bf16 gradients are off by the rounding of their terms at most") {
+TEST_CASE("attention's bf16 gradients are off by the rounding of their terms at most", "[attention]") {
   const AttentionDims d =
-      GENERATE(AttentionDims{1, 1, 1, 1}, AttentionDims{1, 63, 1, 20}, AttentionDims{1, 130, 1, 64}, AttentionDims{1, 97, 1, 100});
+      GENERATE(AttentionDims{1, 1, 1, 1}, AttentionDims{1, 63, 1, 20}, AttentionDims{1, 130, 1, 64}, AttentionDims{1, 97, 1, 100},
+               AttentionDims{1, 1, 1, 128}, AttentionDims{1, 65, 1, 128}, AttentionDims{1, 129, 1, 128}, AttentionDims{1, 300, 1, 64});
   Values qkv = Values::random(DType::bf16, 3 * d.time * d.head_dim, 1), dout = Values::random(DType::bf16, d.time * d.head_dim, 2);
   Forward f = forward(qkv, d);
   const Gradients expected = attention_gradients(qkv, dout, f, d.time, d.head_dim);
@@ -170,7 +168,7 @@ TEST_CASE("attention's bf16 gradients are off by the rounding of their terms at 
     k().attention_backward(ctx, o[0].buffer(), dout.buffer(), f.out.buffer(), qkv.buffer(), f.lse.buffer(), d);
   });
   // Sums in f32 of up to 130 terms, and differences dout v - dout out of sums of up to 100.
-  const double term = 1e-4 + (rounds_probabilities(DType::bf16) ? kNarrow : 0);
+  const double term = 1e-4 + (rounds_probabilities(DType::bf16, d.head_dim) ? kNarrow : 0);
   for (std::size_t i = 0; i < expected.value.size(); ++i) {
     const double want = expected.value[i], got = out[0][static_cast<std::int64_t>(i)];
     INFO("element " << i << ": got " << got << ", expected " << want << ", terms of " << expected.magnitude[i]);
@@ -178,9 +176,9 @@ TEST_CASE("attention's bf16 gradients are off by the rounding of their terms at 
   }
 }
 
-TEST_CASE("attention's bf16 gradients are the f32 ones of the same values, rounded") {
-  if (rounds_probabilities(DType::bf16)) return skip("tiles round probabilities, too");
-  const AttentionDims d = GENERATE(AttentionDims{2, 17, 2, 8}, AttentionDims{1, 130, 2, 64});
+TEST_CASE("attention's bf16 gradients are the f32 ones of the same values, rounded", "[attention]") {
+  const AttentionDims d = GENERATE(AttentionDims{2, 17, 2, 8}, AttentionDims{1, 130, 2, 64}, AttentionDims{1, 70, 1, 80});
+  if (rounds_probabilities(DType::bf16, d.head_dim)) return skip("probabilities are rounded, too");
   const std::int64_t elems = d.batch * d.time * d.heads * d.head_dim;
   Values qkv = Values::random(DType::bf16, 3 * elems, 1), dout = Values::random(DType::bf16, elems, 2);
   Forward f = forward(qkv, d);
@@ -194,7 +192,48 @@ TEST_CASE("attention's bf16 gradients are the f32 ones of the same values, round
   for (std::int64_t i = 0; i < 3 * elems; ++i) REQUIRE(out[0].at<BFloat16>(i).bits == BFloat16(out[1].at<float>(i)).bits);
 }
 
-TEST_CASE("attention refuses buffers that do not fit its dims") {
+namespace {
+
+/// One pair of a batch and a head out of (batch, time, parts, heads, head_dim).
+Values of_pair(const Values& all, const AttentionDims& d, std::int64_t batch, std::int64_t head, std::int64_t parts) {
+  Values one(all.dtype(), d.time * parts * d.head_dim);
+  for (std::int64_t row = 0; row < d.time * parts; ++row)
+    for (std::int64_t i = 0; i < d.head_dim; ++i)
+      one.set(row * d.head_dim + i, all[((batch * d.time * parts + row) * d.heads + head) * d.head_dim + i]);
+  return one;
+}
+
+/// Once: out, lse, dqkv.
+std::vector<Values> both_ways(Values& qkv, Values& dout, const AttentionDims& d) {
+  ExecContext ctx = make_context();
+  Values out = Values::poison(qkv.dtype(), dout.elems()), dqkv = Values::poison(qkv.dtype(), qkv.elems());
+  Values lse = Values::poison(DType::f32, d.batch * d.heads * d.time);
+  k().attention_forward(ctx, out.buffer(), lse.buffer(), qkv.buffer(), d);
+  k().attention_backward(ctx, dqkv.buffer(), dout.buffer(), out.buffer(), qkv.buffer(), lse.buffer(), d);
+  return {out, lse, dqkv};
+}
+
+}  // namespace
+
+TEST_CASE("every head of every batch is what it is alone", "[attention][long]") {
+  const DType dtype = GENERATE(DType::bf16, DType::f32);
+  const std::int64_t time = GENERATE(1, 17, 63, 65, 129, 300), head_dim = GENERATE(64, 128), heads = GENERATE(1, 3);
+  if (time * heads > 300 || (dtype == DType::f32 && time * head_dim > 64 * 65)) return;
+  const AttentionDims d{2, time, heads, head_dim}, alone{1, time, 1, head_dim};
+  const std::int64_t elems = d.batch * d.time * d.heads * d.head_dim;
+  Values qkv = Values::random(dtype, 3 * elems, 1), dout = Values::random(dtype, elems, 2);
+  const std::vector<Values> all = both_ways(qkv, dout, d);
+  for (std::int64_t batch = 0; batch < d.batch; ++batch)
+    for (std::int64_t head = 0; head < heads; ++head) {
+      Values own_qkv = of_pair(qkv, d, batch, head, 3), own_dout = of_pair(dout, d, batch, head, 1);
+      const std::vector<Values> own = both_ways(own_qkv, own_dout, alone);
+      CHECK(of_pair(all[0], d, batch, head, 1).same_bytes(own[0]));
+      for (std::int64_t t = 0; t < time; ++t) REQUIRE(all[1][(batch * heads + head) * time + t] == own[1][t]);
+      CHECK(of_pair(all[2], d, batch, head, 3).same_bytes(own[2]));
+    }
+}
+
+TEST_CASE("attention refuses buffers that do not fit its dims", "[attention]") {
   ExecContext ctx = make_context();
   Values qkv(DType::f32, 3 * 8), out(DType::f32, 8), lse(DType::f32, 3);
   REQUIRE_THROWS_AS(k().attention_forward(ctx, out.buffer(), lse.buffer(), qkv.buffer(), {1, 4, 1, 2}), Error);

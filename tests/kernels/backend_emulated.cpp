@@ -36,6 +36,8 @@ Gpu& gpu() {
 
 const KernelTable& kernels_under_test() { return cuda_kernels(); }
 DeviceKind device_under_test() { return DeviceKind::cuda; }
+/// Tensor cores do.
+bool rounds_probabilities(DType dtype, std::int64_t head_dim) { return dtype == DType::bf16 && (head_dim == 64 || head_dim == 128); }
 ExecContext make_context(int threads) {
   if (gpu().emulated) gpu().emulated->run_backwards(threads % 2 == 0);
   return {threads, gpu().stream, &gpu().context};

@@ -59,6 +59,37 @@ TEST_CASE("a launch that the driver refuses names the kernel and the op") {
                     Catch::StartsWith("cuLaunchKernel: CUDA error 1") && Catch::Contains("last enqueued: residual:blocks.2"));
 }
 
+namespace {
+
+/// One head's attention, backward, on memory of its own.
+void attend(CudaDevice& device, const AttentionDims& d) {
+  Stream& stream = device.stream(StreamRole::compute);
+  const std::int64_t elems = d.time * d.head_dim;
+  const Memory memory = device.pool().acquire(16 * elems, stream, "activation"), rows = device.pool().acquire(4 * d.time, stream, "lse");
+  const Buffer all = memory.buffer(DType::bf16, 8 * elems), qkv = all.slice(0, 3 * elems), dqkv = all.slice(3 * elems, 3 * elems),
+               out = all.slice(6 * elems, elems), dout = all.slice(7 * elems, elems), lse = rows.buffer(DType::f32, d.time);
+  stream.enqueue({"attention:blocks.1", {out, dout, qkv, lse}, {dqkv}, cuda_kernels().scratch.attention(1, d)},
+                 [=](ExecContext& exec) { cuda_kernels().attention_backward(exec, dqkv, dout, out, qkv, lse, d); });
+  device.synchronize();
+}
+
+}  // namespace
+
+TEST_CASE("a kernel that needs more than 48 KiB of shared memory asks for it, once") {
+  EmulatedDriver driver({.kernels = emulated_kernels()});
+  CudaDevice device(patient(), driver.table());
+  for (int i = 0; i < 3; ++i) attend(device, {1, 5, 1, 64});
+  CHECK(driver.calls("cuFuncSetAttribute") == 2);
+}
+
+TEST_CASE("shared memory that a GPU refuses is an error that names the op") {
+  EmulatedDriver driver({.kernels = emulated_kernels()});
+  CudaDevice device(patient(), driver.table());
+  driver.fail("cuFuncSetAttribute", 1);
+  CHECK_THROWS_WITH(attend(device, {1, 5, 1, 128}),
+                    Catch::StartsWith("cuFuncSetAttribute: CUDA error 1") && Catch::Contains("last enqueued: attention:blocks.1"));
+}
+
 TEST_CASE("kernels that are not for this GPU are a configuration error that says how to build them") {
   EmulatedDriver driver({.kernels = emulated_kernels()});
   CudaDevice device(patient(), driver.table());

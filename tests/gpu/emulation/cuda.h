@@ -12,6 +12,7 @@
 #define __global__
 #define __device__
 #define __shared__ static  // one block at a time
+#define __launch_bounds__(threads)
 #define threadIdx (::zs::emulation::place().thread)
 #define blockIdx (::zs::emulation::place().block)
 #define blockDim (::zs::emulation::place().block_dim)

@@ -19,6 +19,7 @@ struct CUevent_st {
 
 struct CUfunc_st {
   const zs::test::EmulatedKernel* kernel;
+  unsigned most_shared_bytes = 48 << 10;
 };
 
 struct CUmod_st {
@@ -256,15 +257,24 @@ struct EmulatedFunctions {
       return 0;
     });
   }
+  static int function_attribute(CUfunc_st* function, int attribute, int value) {
+    return call("cuFuncSetAttribute", true, [&](auto& self) {
+      constexpr int kMostSharedBytes = 227 << 10;  // of compute capability 9.0
+      if (attribute != CudaDriver::kMostDynamicSharedBytes || value < 0 || value > kMostSharedBytes) return kInvalidValue;
+      function->most_shared_bytes = static_cast<unsigned>(value);
+      return self.lost_;
+    });
+  }
   static int launch(CUfunc_st* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                    unsigned block_z, unsigned, CUstream_st* stream, void** arguments, void**) {
+                    unsigned block_z, unsigned shared_bytes, CUstream_st* stream, void** arguments, void**) {
     return call("cuLaunchKernel", true, [&](auto& self) {
       constexpr unsigned kMostThreads = 1024;
       if (grid_x == 0 || grid_x > INT32_MAX || block_x == 0 || block_x > kMostThreads) return kInvalidValue;
+      if (shared_bytes > function->most_shared_bytes) return kInvalidValue;
       const auto* const bytes = static_cast<const std::byte*>(arguments[0]);
       const std::vector<std::byte> args(bytes, bytes + function->kernel->args_bytes);
       self.push(*stream, [=, &self, kernel = function->kernel] {
-        self.run_kernel(*kernel, args.data(), {grid_x, grid_y, grid_z}, {block_x, block_y, block_z});
+        self.run_kernel(*kernel, args.data(), {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes});
       });
       return self.lost_;
     });
@@ -301,6 +311,7 @@ struct EmulatedFunctions {
       .module_load = module_load,
       .module_unload = module_unload,
       .module_function = module_function,
+      .function_attribute = function_attribute,
       .launch = launch,
   };
 };
@@ -344,9 +355,10 @@ void EmulatedDriver::push(CUstream_st& stream, std::function<void()> body) {
     stream.queue.push_back({nullptr, std::move(body)});
 }
 
-void EmulatedDriver::run_kernel(const EmulatedKernel& kernel, const void* args, const emulation::Dim& grid, const emulation::Dim& block) {
+void EmulatedDriver::run_kernel(const EmulatedKernel& kernel, const void* args, emulation::Launch launch) {
+  launch.backwards = runs_backwards_;
   try {
-    kernel.run(args, grid, block, runs_backwards_);
+    kernel.run(args, launch);
   } catch (const std::exception&) {
     lost_ = kLaunchFailed;
   }

@@ -19,7 +19,7 @@ namespace zs::test {
 /// A kernel that the host can run.
 struct EmulatedKernel {
   std::size_t args_bytes;  ///< of its only argument
-  std::function<void(const void* args, const emulation::Dim& grid, const emulation::Dim& block, bool backwards)> run;
+  std::function<void(const void* args, const emulation::Launch& launch)> run;
 };
 
 /// A driver for tests, of GPUs that do not exist: memory is the host's, streams are queues. Whenever somebody asks how far the GPU is, some
@@ -70,7 +70,7 @@ class EmulatedDriver {
   int enter(const char* function);
   void run_some();
   void push(CUstream_st& stream, std::function<void()> body);
-  void run_kernel(const EmulatedKernel& kernel, const void* args, const emulation::Dim& grid, const emulation::Dim& block);
+  void run_kernel(const EmulatedKernel& kernel, const void* args, emulation::Launch launch);
   bool is_free_to_run(const CUstream_st& stream) const;
 
   const Options options_;

@@ -4,6 +4,9 @@
 
 #include "tests/gpu/emulation/cuda.h"
 // Behind it: they are compiled here, by the host's compiler.
+#include "kernels/cuda/attention.cu"
+#include "kernels/cuda/attention_backward.cu"
+#include "kernels/cuda/attention_general.cu"
 #include "kernels/cuda/elementwise.cu"
 #include "kernels/cuda/layer_norm.cu"
 #include "kernels/cuda/loss.cu"
@@ -16,10 +19,10 @@ namespace {
 /// `meets`: its blocks have barriers.
 template <class Args>
 EmulatedKernel kernel_of(void (*function)(Args), bool meets = false) {
-  return {sizeof(Args), [function, meets](const void* args, const emulation::Dim& grid, const emulation::Dim& block, bool backwards) {
+  return {sizeof(Args), [function, meets](const void* args, const emulation::Launch& launch) {
             Args copy;
             std::memcpy(&copy, args, sizeof(Args));
-            emulation::run_grid(grid, block, meets, backwards, [&] { function(copy); });
+            emulation::run_grid(launch, meets, [&] { function(copy); });
           }};
 }
 
@@ -27,6 +30,16 @@ EmulatedKernel kernel_of(void (*function)(Args), bool meets = false) {
 
 std::map<std::string, EmulatedKernel> emulated_kernels() {
   return {
+      {"zs_attention_forward", kernel_of(cuda::general::zs_attention_forward, true)},
+      {"zs_attention_forward_64", kernel_of(cuda::zs_attention_forward_64, true)},
+      {"zs_attention_forward_128", kernel_of(cuda::zs_attention_forward_128, true)},
+      {"zs_attention_delta", kernel_of(cuda::general::zs_attention_delta, true)},
+      {"zs_attention_dqueries", kernel_of(cuda::general::zs_attention_dqueries, true)},
+      {"zs_attention_dqueries_64", kernel_of(cuda::zs_attention_dqueries_64, true)},
+      {"zs_attention_dqueries_128", kernel_of(cuda::zs_attention_dqueries_128, true)},
+      {"zs_attention_dkeys", kernel_of(cuda::general::zs_attention_dkeys, true)},
+      {"zs_attention_dkeys_64", kernel_of(cuda::zs_attention_dkeys_64, true)},
+      {"zs_attention_dkeys_128", kernel_of(cuda::zs_attention_dkeys_128, true)},
       {"zs_cast", kernel_of(cuda::zs_cast)},
       {"zs_add", kernel_of(cuda::zs_add)},
       {"zs_scale", kernel_of(cuda::zs_scale)},

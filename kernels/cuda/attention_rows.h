@@ -1,0 +1,27 @@
+#pragma once
+
+#include "kernels/cuda/device.h"
+
+/// Where the rows of one head lie in attention's tensors.
+namespace zs::cuda {
+
+/// Row t of a head: T at[t * stride], head_dim elements.
+struct HeadRows {
+  Data data;
+  std::int64_t first, stride;
+};
+
+/// pair = batch * heads + head
+__device__ inline HeadRows rows_of_out(const AttentionArgs& args, const Data& data, std::int64_t pair) {
+  const std::int64_t stride = args.heads * args.head_dim;
+  return {data, pair / args.heads * args.time * stride + pair % args.heads * args.head_dim, stride};
+}
+enum class Part : std::uint8_t { query, key, value };
+__device__ inline HeadRows rows_of_qkv(const AttentionArgs& args, const Data& data, std::int64_t pair, Part part) {
+  const std::int64_t model = args.heads * args.head_dim, stride = 3 * model;
+  return {data, pair / args.heads * args.time * stride + static_cast<int>(part) * model + pair % args.heads * args.head_dim, stride};
+}
+
+inline constexpr float kLog2E = 1.44269504088896340736f, kMinusInfinity = -__builtin_inff();
+
+}  // namespace zs::cuda

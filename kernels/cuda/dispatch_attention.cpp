@@ -1,0 +1,73 @@
+#include <cmath>
+#include <string>
+
+#include "kernels/checks.h"
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/launch.h"
+
+namespace zs::cuda {
+namespace {
+
+constexpr Data kNone{nullptr, false};
+
+AttentionArgs attention_args(const Buffer& out, const Buffer& lse, const Buffer& qkv, const AttentionDims& dims) {
+  checks::attention(out, lse, qkv, dims);
+  return {.qkv = data_of(qkv),
+          .out = data_of(out),
+          .dout = kNone,
+          .dqkv = kNone,
+          .lse = floats_of(lse),
+          .delta = nullptr,
+          .batch = dims.batch,
+          .time = dims.time,
+          .heads = dims.heads,
+          .head_dim = dims.head_dim,
+          .scale = 1.0f / std::sqrt(static_cast<float>(dims.head_dim)),
+          .is_aligned = dims.head_dim % kRowElems == 0 && are_aligned(qkv.data, out.data)};
+}
+
+/// Whether there are kernels on tensor cores for it.
+bool is_for_tensor_cores(const AttentionArgs& args) {
+  return args.qkv.is_bf16 && (args.head_dim == 64 || args.head_dim == 128) && args.is_aligned;
+}
+
+std::int64_t blocks_of(const AttentionArgs& args, std::int64_t rows) { return args.batch * args.heads * ((args.time + rows - 1) / rows); }
+
+void launch_general(ExecContext& ctx, const char* kernel, const AttentionArgs& args) {
+  const std::int64_t slices = (args.head_dim + kAttentionSlice - 1) / kAttentionSlice;
+  launch(ctx, kernel, blocks_of(args, kAttentionRows) * slices, kThreads, &args);
+}
+
+void launch_tensor(ExecContext& ctx, const std::string& kernel, const AttentionArgs& args, const AttentionShape& shape) {
+  launch(ctx, (kernel + "_" + std::to_string(args.head_dim)).c_str(), blocks_of(args, shape.own), kAttentionThreads, &args,
+         shape.shared_bytes);
+}
+
+}  // namespace
+
+std::int64_t attention_scratch(int, const AttentionDims& dims) { return dims.batch * dims.heads * dims.time * size_of(DType::f32); }
+
+void attention_forward(ExecContext& ctx, Buffer out, Buffer lse, Buffer qkv, const AttentionDims& dims) {
+  const AttentionArgs args = attention_args(out, lse, qkv, dims);
+  if (!is_for_tensor_cores(args)) return launch_general(ctx, "zs_attention_forward", args);
+  launch_tensor(ctx, "zs_attention_forward", args, args.head_dim == 64 ? kForwardShape<64> : kForwardShape<128>);
+}
+
+void attention_backward(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, Buffer qkv, Buffer lse, const AttentionDims& dims) {
+  AttentionArgs args = attention_args(out, lse, qkv, dims);
+  checks::same_as("dqkv", dqkv, qkv);
+  checks::same_as("dout", dout, out);
+  args.dqkv = data_of(dqkv);
+  args.dout = data_of(dout);
+  args.delta = static_cast<float*>(ctx.scratch(attention_scratch(ctx.threads(), dims)));
+  args.is_aligned = args.is_aligned && are_aligned(dqkv.data, dout.data);
+  launch_elems(ctx, "zs_attention_delta", dims.batch * dims.heads * dims.time * kDeltaLanes, 1, args);
+  if (!is_for_tensor_cores(args)) {
+    launch_general(ctx, "zs_attention_dqueries", args);
+    return launch_general(ctx, "zs_attention_dkeys", args);
+  }
+  launch_tensor(ctx, "zs_attention_dqueries", args, args.head_dim == 64 ? kQueriesShape<64> : kQueriesShape<128>);
+  launch_tensor(ctx, "zs_attention_dkeys", args, args.head_dim == 64 ? kKeysShape<64> : kKeysShape<128>);
+}
+
+}  // namespace zs::cuda
