@@ -16,7 +16,7 @@ __device__ inline int warp_of_block() { return static_cast<int>(threadIdx.x) / k
 /// Begins to copy kRows rows from row `first` on; zeros behind the last one.
 template <int kHeadDim, int kRows>
 __device__ inline void copy_tile(Words* tile, const HeadRows& rows, std::int64_t first, std::int64_t time) {
-#pragma unroll
+#pragma unroll 1  // unrolled, its addresses take the registers that products need
   for (int round = 0; round < kRows * kChunks<kHeadDim> / kAttentionThreads; ++round) {
     const int i = round * kAttentionThreads + static_cast<int>(threadIdx.x);
     const int row = i / kChunks<kHeadDim>, chunk = i % kChunks<kHeadDim>;

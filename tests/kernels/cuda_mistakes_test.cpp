@@ -1,4 +1,4 @@
-#include <cstring>
+#include <memory>
 
 #include "runtime/device/cuda_device.h"
 #include "tests/gpu/emulation/kernels.h"
@@ -9,6 +9,11 @@ namespace zs::test {
 
 const KernelTable& kernels_under_test() { return cuda_kernels(); }
 DeviceKind device_under_test() { return DeviceKind::cuda; }
+/// An emulated GPU has the host's.
+Allocator& memory_under_test() {
+  static const std::unique_ptr<Allocator> memory = make_cpu_allocator();
+  return *memory;
+}
 
 namespace {
 

@@ -180,20 +180,4 @@ TEST_CASE("what a GPU would not forgive is an error") {
   }
 }
 
-TEST_CASE("after threads that never met, the next block runs as if nothing had been") {
-  int ended = 0;
-  const auto kernel = [&] {
-    if (blockIdx.x == 0 && threadIdx.x == 0) return;
-    cuda::sync_warp();
-    ++ended;
-  };
-  CHECK_THROWS(run_grid({{1}, {kLanes}}, true, kernel));
-  CHECK(ended == 0);
-  run_grid({{1}, {kLanes}}, true, [&] {
-    cuda::sync_warp();
-    ++ended;
-  });
-  CHECK(ended == 32);
-}
-
 }  // namespace zs::test

@@ -90,9 +90,6 @@ class Block {
     do {
       for (std::size_t warp = 0; warp < warps_.size(); ++warp) run_warp(launch_.backwards ? warps_.size() - 1 - warp : warp);
     } while (!is_stuck_ && open_barrier());
-    if (is_stuck_)
-      for (Fiber& fiber : fibers_) fiber.has_begun = false;  // what they were doing is given up
-    is_stuck_ = false;
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   }
 
