@@ -39,8 +39,9 @@ void load_head(const HeadRows<T>& rows, const BackwardScratch& s, const Attentio
     const float* dout = s.dout + t * width;
     const bool inside = t < dims.time;
     s.lse[t] = inside ? rows.lse[t] : 0.0f;
-    s.delta[t] =
-        inside ? lane_sum(dims.head_dim, [=](std::int64_t d, auto part) { return load(dout + d, part) * load(out + d, part); }) : 0.0f;
+    s.delta[t] = inside ? lane_sum<Order::in_line>(dims.head_dim,
+                                                   [=](std::int64_t d, auto part) { return load(dout + d, part) * load(out + d, part); })
+                        : 0.0f;
   }
 }
 

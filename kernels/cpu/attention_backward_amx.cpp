@@ -63,8 +63,9 @@ void load_head(const HeadRows<Bf16>& rows, const BackwardScratch& s, const Atten
     const Bf16 *out = rows.out + t * model, *dout = s.dout + t * width;
     const bool inside = t < dims.time;
     s.minus_lse[t] = inside ? -rows.lse[t] : 0.0f;
-    s.minus_delta[t] =
-        inside ? -lane_sum(dims.head_dim, [=](std::int64_t d, auto part) { return load(dout + d, part) * load(out + d, part); }) : 0.0f;
+    s.minus_delta[t] = inside ? -lane_sum<Order::in_line>(
+                                    dims.head_dim, [=](std::int64_t d, auto part) { return load(dout + d, part) * load(out + d, part); })
+                              : 0.0f;
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/lanes.h"
 
 /// Products of small row-major tiles, held in vector registers.
 namespace zs::cpu::ZS_ISA {

@@ -17,8 +17,6 @@ void store_gradient(ExecContext& ctx, Buffer gradient, float* sums, float beta) 
   accumulate(ctx, gradient, in);
 }
 
-Buffer as_floats(float* at, const Buffer& like) { return {at, like.elems, DType::f32, like.device}; }
-
 constexpr std::int64_t kFloat = sizeof(float);
 
 }  // namespace
@@ -78,15 +76,13 @@ void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int6
 
 void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, Buffer x, Buffer gamma, Buffer beta, float eps) {
   const Rows rows{checks::layer_norm_forward(y, mean, rstd, x, gamma, beta), gamma.elems};
-  float* wide = scratch(ctx, layer_norm_forward_scratch(rows.width));
-  cast(ctx, as_floats(wide, gamma), gamma);
-  cast(ctx, as_floats(wide + rows.width, beta), beta);
   isa().layer_norm_forward(ctx.threads(), {.y = data_of(y),
                                            .x = data_of(x),
+                                           .gamma = data_of(gamma),
+                                           .beta = data_of(beta),
                                            .mean = floats_of(mean),
                                            .rstd = floats_of(rstd),
-                                           .gamma = wide,
-                                           .beta = wide + rows.width,
+                                           .wide = scratch(ctx, layer_norm_forward_scratch(rows.width)),
                                            .rows = rows,
                                            .eps = eps});
 }
@@ -96,16 +92,16 @@ void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbet
   const Rows rows{checks::layer_norm_backward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma), gamma.elems};
   float* wide = scratch(ctx, layer_norm_backward_scratch(rows.count, rows.width));
   float *dgamma_sums = wide + rows.width, *dbeta_sums = wide + 2 * rows.width;
-  cast(ctx, as_floats(wide, gamma), gamma);
   isa().layer_norm_backward(ctx.threads(), {.dx = data_of(dx),
                                             .dy = data_of(dy),
                                             .x = data_of(x),
+                                            .gamma = data_of(gamma),
                                             .dgamma = dgamma_sums,
                                             .dbeta = dbeta_sums,
+                                            .wide = wide,
                                             .parts = wide + 3 * rows.width,
                                             .mean = floats_of(mean),
                                             .rstd = floats_of(rstd),
-                                            .gamma = wide,
                                             .rows = rows});
   store_gradient(ctx, dgamma, dgamma_sums, grad_beta);
   store_gradient(ctx, dbeta, dbeta_sums, grad_beta);

@@ -15,7 +15,11 @@ void map_unary(int threads, Data out, Data in, std::int64_t n, F f) {
       const bool is_streamed = streams<Out>(out, n, in, in);
       parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
         const In* x = elements<const In>(in);
-        store_range(elements<Out>(out), begin, end, is_streamed, [=](std::int64_t i, auto part) { return f(load(x + i, part)); });
+        constexpr Order kOrder = sizeof(Out) == sizeof(In) ? kOwnOrder<Out> : Order::in_line;
+        store_range<kOrder>(elements<Out>(out), begin, end, is_streamed, [=](std::int64_t i, auto part) {
+          fetch_ahead(x + i, part);
+          return each(f, load(x + i, part));
+        });
         end_streaming(is_streamed);
       });
     });
@@ -33,8 +37,12 @@ void map_binary(int threads, Data out, Data a, Data b, std::int64_t n, F f) {
       parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
         const T* x = elements<const T>(a);
         const B* z = elements<const B>(b);
-        store_range(elements<T>(out), begin, end, is_streamed,
-                    [=](std::int64_t i, auto part) { return f(load(x + i, part), load(z + i, part)); });
+        constexpr Order kOrder = sizeof(T) == sizeof(B) ? kOwnOrder<T> : Order::in_line;
+        store_range<kOrder>(elements<T>(out), begin, end, is_streamed, [=](std::int64_t i, auto part) {
+          fetch_ahead(x + i, part);
+          fetch_ahead(z + i, part);
+          return each(f, load(x + i, part), load(z + i, part));
+        });
         end_streaming(is_streamed);
       });
     });
@@ -45,24 +53,24 @@ constexpr float kTwoRootTwoOverPi = 1.5957691216057308f;  // 2 sqrt(2 / pi)
 constexpr float kCubic = 0.044715f;
 
 /// Beyond +-20 the function is 0 or x to f32; keeps powers of x finite. NaN stays NaN.
-inline Vec clamp20(Vec x) {
+__attribute__((always_inline)) inline Vec clamp20(Vec x) {
   const Vec low = x < -20.0f ? all<Vec>(-20.0f) : x;
   return low > 20.0f ? all<Vec>(20.0f) : low;
 }
 
 /// 0.5 (1 + tanh u) = 1 / (1 + e^(-2u)): no cancellation for negative x. `square` is x^2.
 template <Precision kPrecision>
-inline Vec tanh_gate(Vec x, Vec square) {
+__attribute__((always_inline)) inline Vec tanh_gate(Vec x, Vec square) {
   const Vec power = exp_of<kPrecision>(x * fused(square, all<Vec>(-kTwoRootTwoOverPi * kCubic), all<Vec>(-kTwoRootTwoOverPi)));
-  return 1.0f / (1.0f + power);
+  return inverse_of(1.0f + power);
 }
 
 template <Precision kPrecision>
-inline Vec gelu_tanh(Vec x) {
+__attribute__((always_inline)) inline Vec gelu_tanh(Vec x) {
   return x * tanh_gate<kPrecision>(x, x * x);
 }
 template <Precision kPrecision>
-inline Vec gelu_tanh_slope(Vec x) {
+__attribute__((always_inline)) inline Vec gelu_tanh_slope(Vec x) {
   const Vec c = clamp20(x), square = c * c, gate = tanh_gate<kPrecision>(c, square);
   const Vec inner = fused(square, all<Vec>(3.0f * kTwoRootTwoOverPi * kCubic), all<Vec>(kTwoRootTwoOverPi));
   return gate * fused(c * (1.0f - gate), inner, all<Vec>(1.0f));
@@ -72,15 +80,15 @@ struct Normal {
   Vec below;    // P(X <= x)
   Vec density;  // at x
 };
-inline Normal normal_at(Vec x) {
+__attribute__((always_inline)) inline Normal normal_at(Vec x) {
   const Vec c = clamp20(x);
   const Vec e = exp_of<Precision::full>(-0.5f * c * c);
   const Vec a = (c < 0.0f ? -c : c) * 0.70710678118654752f;
   const Vec half_tail = 0.5f * erfc_of(a, e);
   return {c < 0.0f ? half_tail : 1.0f - half_tail, 0.39894228040143268f * e};
 }
-inline Vec gelu_erf(Vec x) { return x * normal_at(x).below; }
-inline Vec gelu_erf_slope(Vec x) {
+__attribute__((always_inline)) inline Vec gelu_erf(Vec x) { return x * normal_at(x).below; }
+__attribute__((always_inline)) inline Vec gelu_erf_slope(Vec x) {
   const Normal normal = normal_at(x);
   return fused(x, normal.density, normal.below);
 }
@@ -90,7 +98,7 @@ inline Vec gelu_erf_slope(Vec x) {
 void zero(int threads, Data out, std::int64_t n) {
   const bool is_streamed = streams<float>(out, n, {}, {});
   parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
-    store_range(elements<float>(out), begin, end, is_streamed, [](std::int64_t, auto) { return Vec{}; });
+    store_range<Order::in_line>(elements<float>(out), begin, end, is_streamed, [](std::int64_t, auto part) { return none(part); });
     end_streaming(is_streamed);
   });
 }

@@ -20,19 +20,20 @@ struct Rows {
   std::int64_t count, width;
 };
 
+/// wide: scratch of 2 * rows.width floats.
 struct LayerNormForward {
-  Data y, x;
-  float *mean, *rstd;
-  const float *gamma, *beta;
+  Data y, x, gamma, beta;
+  float *mean, *rstd, *wide;
   Rows rows;
   float eps;
 };
 
-/// dgamma and dbeta are plain sums, without what was there before. parts: scratch of 2 * rows.width floats for each block of row_blocks.
+/// dgamma and dbeta are plain sums, without what was there before. wide: scratch of rows.width floats; parts: of 2 * rows.width floats for
+/// each block of row_blocks.
 struct LayerNormBackward {
-  Data dx, dy, x;
-  float *dgamma, *dbeta, *parts;
-  const float *mean, *rstd, *gamma;
+  Data dx, dy, x, gamma;
+  float *dgamma, *dbeta, *wide, *parts;
+  const float *mean, *rstd;
   Rows rows;
 };
 

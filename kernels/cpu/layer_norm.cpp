@@ -1,102 +1,148 @@
 #include "kernels/cpu/isa_functions.h"
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/stream_store.h"
 
 namespace zs::cpu::ZS_ISA {
 namespace {
 
+/// Whether results are streamed, and bf16 is taken apart: only where every row begins with a line do gamma and its like keep to it.
 template <class T>
-void forward_row(const LayerNormForward& args, std::int64_t row, bool is_streamed) {
-  const std::int64_t width = args.rows.width;
-  const T* x = elements<const T>(args.x) + row * width;
-  const float count = static_cast<float>(width);
-  const float mean = lane_sum(width, [=](std::int64_t i, auto part) { return load(x + i, part); }) / count;
-  const float variance = lane_sum(width,
-                                  [=](std::int64_t i, auto part) {
-                                    const auto d = load(x + i, part) - mean;
-                                    return d * d;
-                                  }) /
-                         count;
-  const float rstd = 1.0f / __builtin_sqrtf(variance + args.eps);
-  const float *gamma = args.gamma, *beta = args.beta;
-  store_range(elements<T>(args.y) + row * width, 0, width, is_streamed,
-              [=](std::int64_t i, auto part) { return (load(x + i, part) - mean) * rstd * load(gamma + i, part) + load(beta + i, part); });
-  args.mean[row] = mean;
-  args.rstd[row] = rstd;
+struct RowStores {
+  bool is_streamed, is_apart;
+  RowStores(Data out, Rows rows, Data a, Data b)
+      : is_streamed(streams<T>(out, rows.count * rows.width, a, b)),
+        is_apart(sizeof(T) == 2 && (!is_streamed || (begins_line(out) && rows.width * 2 % kLineBytes == 0))) {}
+};
+
+/// body(order) with the order as a constant.
+template <class T, class Body>
+void with_order(bool is_apart, Body body) {
+  if constexpr (sizeof(T) == 2) {
+    if (is_apart) return body(Two<Order::apart>{});
+  }
+  body(Two<Order::in_line>{});
 }
 
-/// kRows rows from `row` on, and where a block of rows gathers its sums.
-template <int kRows, class T>
+constexpr int kRowsTogether = 2;
+template <int kCount>
 struct RowGroup {
+  static constexpr int value = kCount;
+};
+
+/// body(row, RowGroup, ahead) for every kRowsTogether rows of [begin, end), and what is left one by one; ahead: rows to as many that
+/// follow, or 0 where there are not as many.
+template <class Body>
+void for_each_row_group(std::int64_t begin, std::int64_t end, Body body) {
+  constexpr std::int64_t kMany = kRowsTogether;
+  std::int64_t row = begin;
+  for (; row + kMany <= end; row += kMany) body(row, RowGroup<kRowsTogether>{}, row + 2 * kMany <= end ? kMany : 0);
+  for (; row < end; ++row) body(row, RowGroup<1>{}, 0);
+}
+
+/// kRows rows: a sum is folded, and what follows from it computed, while the next row is summed. `next`: the row that follows them.
+template <Order kOrder, int kRows, class T>
+void forward_rows(const LayerNormForward& args, std::int64_t row, const T* next, bool is_streamed) {
+  const std::int64_t width = args.rows.width;
+  const T* rows = elements<const T>(args.x) + row * width;
+  const float count = static_cast<float>(width), *gamma = args.wide, *beta = args.wide + width;
+  float *mean = args.mean + row, *rstd = args.rstd + row;
+  for (int r = 0; r < kRows; ++r)
+    mean[r] = lane_sum<kOrder>(width, [x = rows + r * width](std::int64_t i, auto part) { return load(x + i, part); }) / count;
+  for (int r = 0; r < kRows; ++r) {
+    const auto square = [x = rows + r * width, mean = mean[r]](std::int64_t i, auto part) {
+      const auto d = load(x + i, part) - mean;
+      return d * d;
+    };
+    rstd[r] = 1.0f / __builtin_sqrtf(lane_sum<kOrder>(width, square) / count + args.eps);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    const auto value = [=, x = rows + r * width, soon = next + r * width, mean = mean[r], rstd = rstd[r]](std::int64_t i, auto part) {
+      fetch(soon + i, part);
+      return (load(x + i, part) - mean) * rstd * load(gamma + i, part) + load(beta + i, part);
+    };
+    store_range<kOrder>(elements<T>(args.y) + (row + r) * width, 0, width, is_streamed, value);
+  }
+}
+
+/// A row, and where its block of rows gathers the sums for gamma and beta.
+template <Order kOrder, class T>
+struct BackwardRow {
   const T *x, *dy;
   std::int64_t width;
-  const float *mean, *rstd, *gamma;
+  float mean, rstd;
+  const float* gamma;
   float *dgamma, *dbeta;
 
-  /// Adds columns i .. to dgamma and dbeta, and g = dy gamma and g xhat of each row there to vector k of its sums.
-  template <class P>
-  void visit(std::int64_t i, P part, Lanes* g_sum, Lanes* gx_sum, std::int64_t k) const {
-    const Vec gain = load(gamma + i, part);
-    Vec gamma_sum = load(dgamma + i, part), beta_sum = load(dbeta + i, part);
-    for (int r = 0; r < kRows; ++r) {
-      const Vec gradient = load(dy + r * width + i, part), xhat = (load(x + r * width + i, part) - mean[r]) * rstd[r];
-      const Vec g = gradient * gain;
-      gamma_sum += gradient * xhat;
-      beta_sum += gradient;
-      g_sum[r].v[k] += keep(g, part);
-      gx_sum[r].v[k] += keep(g * xhat, part);
-    }
-    store(dgamma + i, gamma_sum, part);
-    store(dbeta + i, beta_sum, part);
-  }
-
-  /// Sums of g and of g xhat over each row.
+  /// Sums of g and of g xhat over the row.
   void sums(float* g_sum, float* gx_sum) const {
-    Lanes g[kRows], gx[kRows];
-    std::int64_t i = 0;
-    for (; i + kLanes <= width; i += kLanes)
-      for (int k = 0; k < Lanes::kVectors; ++k) visit(i + k * kVectorFloats, Whole{}, g, gx, k);
-    for_each_vec(i, width, [&](std::int64_t at, auto part) { visit(at, part, g, gx, (at - i) / kVectorFloats); });
-    for (int r = 0; r < kRows; ++r) {
-      g_sum[r] = fold_sum(g[r]);
-      gx_sum[r] = fold_sum(gx[r]);
-    }
+    constexpr int kCount = 2 * kLanes;
+    LanesOf<kCount> g_lanes, gx_lanes;
+    const auto visit = [&, to_gamma = dgamma, to_beta = dbeta](std::int64_t i, auto part, std::int64_t k) {
+      const auto gradient = load(dy + i, part), xhat = (load(x + i, part) - mean) * rstd;
+      const auto g = gradient * load(gamma + i, part);
+      store(to_gamma + i, load(to_gamma + i, part) + gradient * xhat, part);
+      store(to_beta + i, load(to_beta + i, part) + gradient, part);
+      g_lanes.add_at(k, keep(g, part));
+      gx_lanes.add_at(k, keep(g * xhat, part));
+    };
+    for_each_in_runs<kCount, kOrder>(width, visit, [&] {
+      g_lanes.put_together();
+      gx_lanes.put_together();
+    });
+    *g_sum = fold_sum(g_lanes);
+    *gx_sum = fold_sum(gx_lanes);
   }
 };
 
 /// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)); dgamma += dy xhat, dbeta += dy. The rows
-/// are read from memory by the sums and from the first cache by dx, which may be dy.
-template <int kRows, class T>
-void backward_rows(const LayerNormBackward& args, float* sums, std::int64_t row, bool is_streamed) {
-  const std::int64_t width = args.rows.width, first = row * width;
-  const RowGroup<kRows, T> group{elements<const T>(args.x) + first,
-                                 elements<const T>(args.dy) + first,
-                                 width,
-                                 args.mean + row,
-                                 args.rstd + row,
-                                 args.gamma,
-                                 sums,
-                                 sums + width};
+/// are read from memory by the sums and from the first cache by dx, which may be dy. ahead: elements to the rows that follow, or 0.
+template <Order kOrder, int kRows, class T>
+void backward_rows(const LayerNormBackward& args, float* sums, std::int64_t row, std::int64_t ahead, bool is_streamed) {
+  const std::int64_t width = args.rows.width;
+  const float count = static_cast<float>(width), *gamma = args.wide;
+  BackwardRow<kOrder, T> rows[kRows];
   float g_sum[kRows], gx_sum[kRows];
-  group.sums(g_sum, gx_sum);
-  const float *gamma = args.gamma, count = static_cast<float>(width);
   for (int r = 0; r < kRows; ++r) {
-    const float mean = args.mean[row + r], rstd = args.rstd[row + r], mean_g = g_sum[r] / count, mean_gx = gx_sum[r] / count;
-    const T *x = group.x + r * width, *dy = group.dy + r * width;
-    store_range(elements<T>(args.dx) + first + r * width, 0, width, is_streamed, [=](std::int64_t i, auto part) {
-      const Vec xhat = (load(x + i, part) - mean) * rstd;
-      return rstd * (load(dy + i, part) * load(gamma + i, part) - mean_g - xhat * mean_gx);
-    });
+    const std::int64_t at = (row + r) * width;
+    rows[r] = {elements<const T>(args.x) + at,
+               elements<const T>(args.dy) + at,
+               width,
+               args.mean[row + r],
+               args.rstd[row + r],
+               gamma,
+               sums,
+               sums + width};
+    rows[r].sums(&g_sum[r], &gx_sum[r]);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    const auto value = [=, x = rows[r].x, dy = rows[r].dy, mean = rows[r].mean, rstd = rows[r].rstd, mean_g = g_sum[r] / count,
+                        mean_gx = gx_sum[r] / count](std::int64_t i, auto part) {
+      fetch(x + ahead + i, part);
+      fetch(dy + ahead + i, part);
+      const auto xhat = (load(x + i, part) - mean) * rstd;
+      return (load(dy + i, part) * load(gamma + i, part) - mean_g - xhat * mean_gx) * rstd;
+    };
+    store_range<kOrder>(elements<T>(args.dx) + (row + r) * width, 0, width, is_streamed, value);
   }
 }
 
-template <class T>
+template <Order kOrder, class T>
 void backward_block(const LayerNormBackward& args, std::int64_t block, bool is_streamed) {
   const RowBlocks blocks = row_blocks(args.rows.count);
-  const std::int64_t end = min_of(args.rows.count, (block + 1) * blocks.rows);
-  float* sums = args.parts + block * 2 * args.rows.width;
-  for (std::int64_t c = 0; c < 2 * args.rows.width; ++c) sums[c] = 0.0f;
-  std::int64_t row = block * blocks.rows;
-  for (; row < end; ++row) backward_rows<1, T>(args, sums, row, is_streamed);
+  const std::int64_t width = args.rows.width, end = min_of(args.rows.count, (block + 1) * blocks.rows);
+  float* sums = args.parts + block * 2 * width;
+  for (std::int64_t c = 0; c < 2 * width; ++c) sums[c] = 0.0f;
+  for_each_row_group(block * blocks.rows, end, [&](std::int64_t row, auto group, std::int64_t ahead) {
+    backward_rows<kOrder, group.value, T>(args, sums, row, ahead * width, is_streamed);
+  });
+  if (kOrder == Order::in_line) return;
+  put_together(sums, width);
+  put_together(sums + width, width);
+}
+
+template <Order kOrder>
+void widen(float* out, Data in, std::int64_t n) {
+  with_type(in, [&](auto tag) { lay_out<kOrder>(out, elements<const decltype(tag)>(in), n); });
 }
 
 }  // namespace
@@ -104,10 +150,18 @@ void backward_block(const LayerNormBackward& args, std::int64_t block, bool is_s
 void layer_norm_forward(int threads, const LayerNormForward& args) {
   with_type(args.x, [&](auto tag) {
     using T = decltype(tag);
-    const bool is_streamed = streams_rows<T>(args.y, args.rows, args.x, args.x);
-    parallel_ranges(split_rows(threads, args.rows.count, args.rows.width), [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) forward_row<T>(args, row, is_streamed);
-      end_streaming(is_streamed);
+    const RowStores<T> stores(args.y, args.rows, args.x, args.x);
+    with_order<T>(stores.is_apart, [&]<Order kOrder>(Two<kOrder>) {
+      const std::int64_t width = args.rows.width;
+      widen<kOrder>(args.wide, args.gamma, width);
+      widen<kOrder>(args.wide + width, args.beta, width);
+      parallel_ranges(split_rows(threads, args.rows.count, width), [=](std::int64_t begin, std::int64_t end) {
+        const T* x = elements<const T>(args.x);
+        for_each_row_group(begin, end, [&](std::int64_t row, auto group, std::int64_t ahead) {
+          forward_rows<kOrder, group.value>(args, row, x + (row + ahead) * width, stores.is_streamed);
+        });
+        end_streaming(stores.is_streamed);
+      });
     });
   });
 }
@@ -116,10 +170,13 @@ void layer_norm_backward(int threads, const LayerNormBackward& args) {
   const RowBlocks blocks = row_blocks(args.rows.count);
   with_type(args.x, [&](auto tag) {
     using T = decltype(tag);
-    const bool is_streamed = streams_rows<T>(args.dx, args.rows, args.dy, args.x);
-    parallel_ranges(split_rows(threads, blocks.count, blocks.rows * args.rows.width), [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t block = begin; block < end; ++block) backward_block<T>(args, block, is_streamed);
-      end_streaming(is_streamed);
+    const RowStores<T> stores(args.dx, args.rows, args.dy, args.x);
+    with_order<T>(stores.is_apart, [&]<Order kOrder>(Two<kOrder>) {
+      widen<kOrder>(args.wide, args.gamma, args.rows.width);
+      parallel_ranges(split_rows(threads, blocks.count, blocks.rows * args.rows.width), [=](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t block = begin; block < end; ++block) backward_block<kOrder, T>(args, block, stores.is_streamed);
+        end_streaming(stores.is_streamed);
+      });
     });
   });
   fold_parts(args.dgamma, args.parts, 2 * args.rows.width, blocks.count, args.rows.width);

@@ -1,4 +1,5 @@
 #include "kernels/cpu/isa_functions.h"
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/stream_store.h"
 #include "kernels/cpu/vec_math.h"
 
@@ -25,8 +26,9 @@ double sum_exp(const float* x, std::int64_t n, float largest) {
   double total = 0;
   for (std::int64_t begin = 0; begin < n; begin += kChunk) {
     const float* chunk = x + begin;
-    total += static_cast<double>(
-        lane_sum(min_of(kChunk, n - begin), [=](std::int64_t i, auto part) { return exp_of(load(chunk + i, part) - largest); }));
+    total += static_cast<double>(lane_sum<Order::in_line>(min_of(kChunk, n - begin), [=](std::int64_t i, auto part) {
+      return each([](Vec v) { return exp_of(v); }, load(chunk + i, part) - largest);
+    }));
   }
   return total;
 }
@@ -38,7 +40,10 @@ void backward_row(const CrossEntropy& args, std::int64_t row, bool is_streamed) 
   const float lse = args.lse[row], factor = args.factor;
   const std::int64_t target = args.targets[row];
   const float at_target = (exp_of(x[target] - lse) - 1.0f) * factor;
-  store_range(dx, 0, args.classes, is_streamed, [=](std::int64_t c, auto part) { return exp_of(load(x + c, part) - lse) * factor; });
+  store_range<Order::in_line>(dx, 0, args.classes, is_streamed, [=](std::int64_t c, auto part) {
+    fetch_ahead(x + c, part);
+    return each([](Vec v) { return exp_of(v); }, load(x + c, part) - lse) * factor;
+  });
   dx[target] = from_float<T>(at_target);
   for (std::int64_t c = args.classes; c < args.stride; ++c) dx[c] = T{};
 }
@@ -61,7 +66,7 @@ void cross_entropy_backward(int threads, const CrossEntropy& args) {
   with_type(args.dlogits, [&](auto tag) {
     using T = decltype(tag);
     const Data logits{const_cast<float*>(args.logits), false};
-    const bool is_streamed = streams_rows<T>(args.dlogits, {args.rows, args.stride}, logits, logits);
+    const bool is_streamed = streams<T>(args.dlogits, args.rows * args.stride, logits, logits);
     parallel_ranges(split_rows(threads, args.rows, args.stride), [=](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) backward_row<T>(args, row, is_streamed);
       end_streaming(is_streamed);

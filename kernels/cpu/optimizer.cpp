@@ -1,5 +1,5 @@
 #include "kernels/cpu/isa_functions.h"
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/lanes.h"
 
 /// AdamW, and the sums that precede it.
 namespace zs::cpu::ZS_ISA {
@@ -29,7 +29,10 @@ template <bool kSquare, class T>
 double double_sum(const T* in, std::int64_t begin, std::int64_t end) {
   DoubleLanes<2 * kLanes> lanes;
   std::int64_t i = begin;
-  for (; i + 2 * kLanes <= end; i += 2 * kLanes) lanes.template add<kSquare>(in + i);
+  for (; i + 2 * kLanes <= end; i += 2 * kLanes) {
+    for (int half = 0; half < 2 * kLanes; half += kTwinFloats) fetch_ahead(in + i + half, Whole{});
+    lanes.template add<kSquare>(in + i);
+  }
   if (i < end) {
     T rest[2 * kLanes] = {};
     for (std::int64_t k = i; k < end; ++k) rest[k - i] = in[k];

@@ -1,5 +1,6 @@
 #include "kernels/cpu/isa_functions.h"
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/stream_store.h"
 
 /// Embedding rows, and sums over rows.
 namespace zs::cpu::ZS_ISA {
@@ -11,37 +12,66 @@ constexpr std::int64_t kColumns = 4096;  // columns summed together: long runs o
 /// sums (width) := sum of the rows [begin, end), row after row: memory is read in one run, which processors fetch ahead best.
 template <class T>
 void block_sums(float* sums, const T* dy, std::int64_t width, std::int64_t begin, std::int64_t end) {
+  static_assert(kColumns % kTwinFloats == 0);
   for (std::int64_t c = 0; c < width; ++c) sums[c] = 0.0f;
   for (std::int64_t first = 0; first < width; first += kColumns) {
     float* to = sums + first;
     for (std::int64_t row = begin; row < end; ++row) {
       const T* from = dy + row * width + first;
-      for_each_vec(0, min_of(kColumns, width - first),
-                   [=](std::int64_t c, auto part) { store(to + c, load(to + c, part) + load(from + c, part), part); });
+      for_each_twin<kOwnOrder<T>>(0, min_of(kColumns, width - first), [=](std::int64_t c, auto part) {
+        fetch_ahead(from + c, part);
+        store(to + c, load(to + c, part) + load(from + c, part), part);
+      });
+    }
+  }
+  if (kOwnOrder<T> == Order::apart) put_together(sums, width);
+}
+
+/// out (width) += in
+template <class T, class G, class Fetch>
+inline void add_row(T* out, const G* in, std::int64_t begin, std::int64_t end, Fetch fetch) {
+  constexpr Order kOrder = sizeof(T) == sizeof(G) ? kOwnOrder<T> : Order::in_line;
+  for_each_twin<kOrder>(begin, end, [=](std::int64_t c, auto part) {
+    fetch(c, part);
+    store(out + c, load(out + c, part) + load(in + c, part), part);
+  });
+}
+
+/// Columns [begin, end) of every row that a token of args.ids names.
+template <class T, class G>
+void scatter_columns(const ScatterRows& args, std::int64_t begin, std::int64_t end) {
+  const std::int64_t width = args.rows.width;
+  const auto row_of = [&](std::int64_t i) { return elements<T>(args.table) + args.ids[i] * width; };
+  for (std::int64_t i = 0; i < args.rows.count; ++i) {
+    const T* soon = row_of(min_of(i + kRowsAhead, args.rows.count - 1));
+    add_row(row_of(i), elements<const G>(args.dy) + i * width, begin, end, [=](std::int64_t c, auto part) { fetch(soon + c, part); });
+  }
+}
+
+/// Rows [begin, end) of a table whose row i mod period takes row i: each is done with before the next.
+template <class T, class G>
+void gather_rows(const ScatterRows& args, std::int64_t begin, std::int64_t end) {
+  const std::int64_t width = args.rows.width;
+  for (std::int64_t row = begin; row < end; ++row) {
+    T* out = elements<T>(args.table) + row * width;
+    if (args.beta != 1.0f)
+      for_each_twin<kOwnOrder<T>>(0, width, [=, beta = args.beta](std::int64_t c, auto part) {
+        store(out + c, beta == 0.0f ? none(part) : load(out + c, part) * beta, part);
+      });
+    for (std::int64_t i = row; row < args.period && i < args.rows.count; i += args.period) {
+      const G* in = elements<const G>(args.dy) + i * width;
+      add_row(out, in, 0, width, [=](std::int64_t c, auto part) { fetch_ahead(in + c, part); });
     }
   }
 }
 
-template <class T, class G>
-void scatter_columns(const ScatterRows& args, std::int64_t begin, std::int64_t end) {
-  T* table = elements<T>(args.table);
-  const G* dy = elements<const G>(args.dy);
-  const std::int64_t width = args.rows.width;
-  for (std::int64_t row = 0; args.beta != 1.0f && row < args.table_rows; ++row) {
-    T* out = table + row * width;
-#pragma omp simd
-    for (std::int64_t c = begin; c < end; ++c) out[c] = args.beta == 0.0f ? T{} : from_float<T>(args.beta * to_float(out[c]));
-  }
-  const auto row_of = [&](std::int64_t i) { return table + (args.ids != nullptr ? args.ids[i] : i % args.period) * width; };
-  for (std::int64_t i = 0; i < args.rows.count; ++i) {
-    T* out = row_of(i);
-    const G* in = dy + i * width;
-    const T* soon = row_of(min_of(i + kRowsAhead, args.rows.count - 1));
-    for_each_vec(begin, end, [=](std::int64_t c, auto part) {
-      __builtin_prefetch(soon + c, 1);
-      store(out + c, load(out + c, part) + load(in + c, part), part);
-    });
-  }
+/// table := beta * table
+void scale_table(int threads, const ScatterRows& args) {
+  const std::int64_t elems = args.table_rows * args.rows.width;
+  if (args.beta == 1.0f) return;
+  if (args.beta != 0.0f) return scale(threads, args.table, args.table, elems, args.beta);
+  zero(threads, args.table, args.table.is_bf16 ? elems / 2 : elems);
+  if (args.table.is_bf16 && elems % 2 != 0) elements<Bf16>(args.table)[elems - 1] = 0;
 }
 
 }  // namespace
@@ -61,31 +91,41 @@ void column_sums(int threads, float* out, float* parts, Data dy, Rows rows) {
 void embedding(int threads, const Embedding& args) {
   with_type(args.out, [&](auto tag) {
     using T = decltype(tag);
-    const std::int64_t width = args.rows.width;
-    parallel_ranges(split_rows(threads, args.rows.count, width), [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t width = args.rows.width, rows = args.rows.count;
+    const bool is_streamed = streams<T>(args.out, rows * width, args.table, args.positions);
+    parallel_ranges(split_rows(threads, rows, width), [=](std::int64_t begin, std::int64_t end) {
+      const auto row_of = [&](std::int64_t i) { return elements<const T>(args.table) + args.ids[i] * width; };
       for (std::int64_t i = begin; i < end; ++i) {
         T* out = elements<T>(args.out) + i * width;
-        const T* row = elements<const T>(args.table) + args.ids[i] * width;
         if (args.positions.address == nullptr) {
-          __builtin_memcpy(out, row, static_cast<std::size_t>(width) * sizeof(T));
+          __builtin_memcpy(out, row_of(i), static_cast<std::size_t>(width) * sizeof(T));
           continue;
         }
-        const T* position = elements<const T>(args.positions) + i % args.time * width;
-#pragma omp simd
-        for (std::int64_t c = 0; c < width; ++c) out[c] = from_float<T>(to_float(row[c]) + to_float(position[c]));
+        const T *position = elements<const T>(args.positions) + i % args.time * width, *row = row_of(i);
+        const T* soon = row_of(min_of(i + kRowsAhead, rows - 1));
+        store_range<kOwnOrder<T>>(out, 0, width, is_streamed, [=](std::int64_t c, auto part) {
+          fetch(soon + c, part);
+          return load(row + c, part) + load(position + c, part);
+        });
       }
+      end_streaming(is_streamed);
     });
   });
 }
 
 void scatter_rows(int threads, const ScatterRows& args) {
-  const std::int64_t touched = args.rows.count + (args.beta == 1.0f ? 0 : args.table_rows);
-  const Split split{threads, args.rows.width, max_of(1, 16384 / max_of(1, touched)), 32};
+  const bool is_gathered = args.ids == nullptr;
+  const std::int64_t width = args.rows.width, rows_each = args.rows.count / max_of(1, args.period) + 1;
+  if (!is_gathered) scale_table(threads, args);
+  const Split columns{threads, width, max_of(1, 16384 / max_of(1, args.rows.count)), 32};
+  const Split split = is_gathered ? split_rows(threads, args.table_rows, rows_each * width) : columns;
   with_type(args.table, [&](auto table_tag) {
     with_type(args.dy, [&](auto dy_tag) {
       using T = decltype(table_tag);
       using G = decltype(dy_tag);
-      parallel_ranges(split, [&](std::int64_t begin, std::int64_t end) { scatter_columns<T, G>(args, begin, end); });
+      parallel_ranges(split, [=](std::int64_t begin, std::int64_t end) {
+        is_gathered ? gather_rows<T, G>(args, begin, end) : scatter_columns<T, G>(args, begin, end);
+      });
     });
   });
 }

@@ -71,6 +71,15 @@ inline DoubleHalves widen(Vec x) {
 #endif
 }
 
+inline DoubleHalves widen_at(const std::uint16_t* x) { return widen(load_vec(x)); }
+inline DoubleHalves widen_at(const float* x) {
+#if defined(__AVX512F__)  // halves from memory need no shuffle
+  return {{(DoubleVec)_mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(x)), (DoubleVec)_mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(x + 8))}};
+#else
+  return widen(load_vec(x));
+#endif
+}
+
 inline Vec fused(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -196,7 +205,7 @@ inline void store(std::uint16_t* out, Vec x, Part part) { _mm256_mask_storeu_epi
 
 /// visit(i, Whole{} or Part) over [begin, end), vector by vector.
 template <class Visit>
-inline void for_each_vec(std::int64_t begin, std::int64_t end, Visit visit) {
+__attribute__((always_inline)) inline void for_each_vec(std::int64_t begin, std::int64_t end, Visit visit) {
   std::int64_t i = begin;
   for (; i + kVectorFloats <= end; i += kVectorFloats) visit(i, Whole{});
   if (i < end) visit(i, Part{static_cast<int>(end - i)});
@@ -252,96 +261,6 @@ inline void parallel_ranges(const Split& split, Body body) {
     const std::int64_t begin = min_of(split.count, me * share), end = min_of(split.count, begin + share);
     if (begin < end) run_range(body, begin, end);
   }
-}
-
-/// kCount partial sums; element i of a run belongs to lane i mod kCount.
-template <int kCount>
-struct LanesOf {
-  static constexpr int kVectors = kCount / kVectorFloats;
-  Vec v[kVectors] = {};
-
-  /// value(k): the k-th vector of kCount elements.
-  template <class Value>
-  void add_each(Value value) {
-    for (int k = 0; k < kVectors; ++k) v[k] += value(k);
-  }
-  void add(const float* x) {
-    add_each([x](int k) { return load_vec(x + k * kVectorFloats); });
-  }
-  void max(const float* x) {
-    for (int k = 0; k < kVectors; ++k) {
-      v[k] = higher_of(v[k], load_vec(x + k * kVectorFloats));
-    }
-  }
-  void store(float* out) const {
-    for (int k = 0; k < kVectors; ++k) store_vec(out + k * kVectorFloats, v[k]);
-  }
-};
-using Lanes = LanesOf<kLanes>;
-
-template <int kCount>
-inline float fold_sum(LanesOf<kCount> lanes) {
-  for (int half = lanes.kVectors / 2; half > 0; half /= 2)
-    for (int k = 0; k < half; ++k) lanes.v[k] += lanes.v[k + half];
-  float x[kVectorFloats];
-  store_vec(x, lanes.v[0]);
-  for (int half = kVectorFloats / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) x[i] += x[i + half];
-  return x[0];
-}
-template <int kCount>
-inline float fold_max(const LanesOf<kCount>& lanes) {
-  float x[kCount];
-  lanes.store(x);
-  for (int half = kCount / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
-  return x[0];
-}
-
-/// The same in f64.
-template <int kCount>
-struct DoubleLanes {
-  static constexpr int kPerVector = kVectorFloats / 2;
-  DoubleVec v[kCount / kPerVector] = {};
-
-  template <bool kSquare, class T>
-  void add(const T* x) {
-    for (int i = 0; i < kCount / kVectorFloats; ++i) {
-      const DoubleHalves wide = widen(load_vec(x + i * kVectorFloats));
-      for (int half = 0; half < 2; ++half) {
-        DoubleVec& sum = v[2 * i + half];
-        sum = kSquare ? fused(wide.v[half], wide.v[half], sum) : sum + wide.v[half];
-      }
-    }
-  }
-  double fold() const {
-    double x[kCount];
-    for (int i = 0; i < kCount / kPerVector; ++i) *reinterpret_cast<DoubleVecAt*>(x + i * kPerVector) = v[i];
-    for (int half = kCount / 2; half > 0; half /= 2)
-      for (int i = 0; i < half; ++i) x[i] += x[i + half];
-    return x[0];
-  }
-};
-
-/// out[c] := the parts' columns added in order; parts are `stride` floats apart.
-inline void fold_parts(float* out, const float* parts, std::int64_t stride, std::int64_t count, std::int64_t width) {
-  for (std::int64_t c = 0; c < width; ++c) out[c] = count > 0 ? parts[c] : 0.0f;
-  for (std::int64_t part = 1; part < count; ++part) {
-    const float* x = parts + part * stride;
-#pragma omp simd
-    for (std::int64_t c = 0; c < width; ++c) out[c] += x[c];
-  }
-}
-
-/// Sum of value(i, part) for i in [0, n), where value gives elements i .. as a Vec: lane i mod 64, lanes folded last.
-template <class Value>
-inline float lane_sum(std::int64_t n, Value value) {
-  constexpr int kCount = 4 * kLanes;
-  LanesOf<kCount> total;
-  std::int64_t i = 0;
-  for (; i + kCount <= n; i += kCount) total.add_each([&](int k) { return value(i + k * kVectorFloats, Whole{}); });
-  for_each_vec(i, n, [&](std::int64_t at, auto part) { total.v[(at - i) / kVectorFloats] += keep(value(at, part), part); });
-  return fold_sum(total);
 }
 
 }  // namespace zs::cpu::ZS_ISA

@@ -50,24 +50,90 @@ TEST_CASE("every instruction set gives the same bits, element by element") {
   });
 }
 
+TEST_CASE("every instruction set rounds every kind of value to bf16 alike, between others of its kind and beside NaN") {
+  std::vector<std::uint32_t> words;  // every upper half, with lower halves around the tie
+  for (std::uint32_t lower : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})
+    for (std::uint32_t upper = 0; upper < 0x10000; ++upper) words.push_back(upper << 16 | lower);
+  const auto n = static_cast<std::int64_t>(words.size());
+  Values wide(DType::f32, n), ones = Values::of(DType::bf16, std::vector<double>(static_cast<std::size_t>(n), 1.0)), upper(DType::bf16, n);
+  std::memcpy(wide.buffer().data, words.data(), words.size() * 4);
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const auto half = static_cast<std::uint16_t>(words[i] >> 16);
+    std::memcpy(static_cast<std::byte*>(upper.buffer().data) + 2 * i, &half, 2);
+  }
+  const Values empty = Values::poison(DType::bf16, n);
+  std::vector<Values> results;
+  require_same_bits({empty, empty}, [&](const Isa& isa, std::vector<Values>& o) {
+    isa.cast(1, data(o[0]), data(wide), n);
+    isa.add(1, data(o[1]), data(upper), data(ones), n);
+    results = o;
+  });
+  std::int64_t wrong = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float x = wide.at<float>(i), y = static_cast<float>(upper.at<BFloat16>(i)) + 1.0f;
+    const auto differs = [](float exact, BFloat16 got) {
+      return std::isnan(exact) ? !std::isnan(static_cast<float>(got)) : BFloat16(exact).bits != got.bits;
+    };
+    wrong += differs(x, results[0].at<BFloat16>(i)) + differs(y, results[1].at<BFloat16>(i));
+  }
+  REQUIRE(wrong == 0);
+}
+
+TEST_CASE("norms of many rows give the same bits, whether rows begin with a line of memory or anywhere") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16), parameters = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t rows = 1101, width = GENERATE(512, 515), n = rows * width;  // more than is stored through the caches
+  const std::int64_t shift = GENERATE(0, 1), line = 64 / size_of(dtype);
+  Values x = Values::random(dtype, n, 1, 2.0), dy = Values::random(dtype, n, 2), gamma = Values::random(parameters, width, 3);
+  Values parts(DType::f32, cpu::row_blocks(rows).count * 2 * width), wide(DType::f32, 2 * width);
+  const Values row = Values::poison(DType::f32, rows), column = Values::poison(DType::f32, width), plane = Values::poison(dtype, n);
+  Values space(dtype, n + 2 * line);
+  const auto shifted = [&] {  // `shift` elements after a line begins
+    const auto address = reinterpret_cast<std::uintptr_t>(space.buffer().data);
+    return Data{reinterpret_cast<void*>((address + 63) / 64 * 64 + static_cast<std::uintptr_t>(shift * size_of(dtype))),
+                dtype == DType::bf16};
+  };
+  require_same_bits({plane, plane, row, row, column, column}, [&](const Isa& isa, std::vector<Values>& o) {
+    const auto f = [&](std::size_t i) { return o[i].buffer().as<float>(); };
+    const auto take = [&](std::size_t i) {
+      std::memcpy(o[i].buffer().data, shifted().address, static_cast<std::size_t>(n * size_of(dtype)));
+    };
+    float* scratch = wide.buffer().as<float>();
+    const cpu::Rows shape{rows, width};
+    isa.layer_norm_forward(1, {shifted(), data(x), data(gamma), data(gamma), f(2), f(3), scratch, shape, 1e-5f});
+    take(0);
+    isa.layer_norm_backward(
+        1, {shifted(), data(dy), data(x), data(gamma), f(4), f(5), scratch, parts.buffer().as<float>(), f(2), f(3), shape});
+    take(1);
+    const float *mean = f(2), *rstd = f(3);
+    for (std::int64_t i = 0; i < n; i += 97) {
+      const double gain = gamma[i % width],
+                   expected = (x[i] - static_cast<double>(mean[i / width])) * static_cast<double>(rstd[i / width]) * gain + gain;
+      if (!(std::abs(o[0][i] - expected) <= (2 * rounding(dtype) + 1e-6) * (1.0 + std::abs(expected))))
+        FAIL("element " << i << " is " << o[0][i]);
+    }
+  });
+}
+
 TEST_CASE("every instruction set gives the same bits, sum by sum") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const std::int64_t rows = 137, width = 101, n = rows * width;
   Values x = Values::random(dtype, n, 1), dy = Values::random(dtype, n, 2), gamma = Values::random(DType::f32, width, 3);
   const Values row = Values::poison(DType::f32, rows), column = Values::poison(DType::f32, width), full = Values::poison(dtype, n);
-  Values parts(DType::f32, cpu::row_blocks(rows).count * 2 * width);
-  require_same_bits({full, row, row, full, column, column, column, Values(DType::f64, 2), Values(DType::i64, 1)},
-                    [&](const Isa& isa, std::vector<Values>& o) {
-                      const auto f = [&](std::size_t i) { return o[i].buffer().as<float>(); };
-                      float *g = gamma.buffer().as<float>(), *scratch = parts.buffer().as<float>();
-                      const cpu::Rows shape{rows, width};
-                      isa.layer_norm_forward(1, {data(o[0]), data(x), f(1), f(2), g, g, shape, 1e-5f});
-                      isa.layer_norm_backward(1, {data(o[3]), data(dy), data(x), f(4), f(5), scratch, f(1), f(2), g, shape});
-                      isa.column_sums(1, f(6), scratch, data(dy), shape);
-                      o[7].set(0, isa.sum(1, g, width));
-                      o[7].set(1, isa.squares(1, data(x), n));
-                      o[8].set(0, static_cast<double>(isa.fixed_point_squares(1, data(x), n, 0x1.0p30)));
-                    });
+  Values parts(DType::f32, cpu::row_blocks(rows).count * 2 * width), wide(DType::f32, 2 * width);
+  require_same_bits(
+      {full, row, row, full, column, column, column, Values(DType::f64, 2), Values(DType::i64, 1)},
+      [&](const Isa& isa, std::vector<Values>& o) {
+        const auto f = [&](std::size_t i) { return o[i].buffer().as<float>(); };
+        float *g = gamma.buffer().as<float>(), *scratch = parts.buffer().as<float>();
+        const cpu::Rows shape{rows, width};
+        isa.layer_norm_forward(1, {data(o[0]), data(x), data(gamma), data(gamma), f(1), f(2), wide.buffer().as<float>(), shape, 1e-5f});
+        isa.layer_norm_backward(
+            1, {data(o[3]), data(dy), data(x), data(gamma), f(4), f(5), wide.buffer().as<float>(), scratch, f(1), f(2), shape});
+        isa.column_sums(1, f(6), scratch, data(dy), shape);
+        o[7].set(0, isa.sum(1, g, width));
+        o[7].set(1, isa.squares(1, data(x), n));
+        o[8].set(0, static_cast<double>(isa.fixed_point_squares(1, data(x), n, 0x1.0p30)));
+      });
 }
 
 TEST_CASE("every instruction set agrees on what it fuses") {
