@@ -76,7 +76,8 @@ bool Communicator::is_shadowed() const { return watchdog_ != nullptr && watchdog
 
 /// An operation that throws stays unfinished in the record.
 template <class Run>
-void Communicator::perform(const Ticket& ticket, const Run& run) {
+void Communicator::perform(ExecContext& exec, const Ticket& ticket, const Run& run) {
+  exec_ = &exec;
   if (watchdog_ == nullptr) return run();
   const std::uint64_t number = watchdog_->recorder().start({.group = group_name_.name,
                                                             .sequence = ticket.sequence,
@@ -108,8 +109,8 @@ void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shar
   const OpTag tag = make_tag("all_gather", unit, wire == Wire::int8 ? "int8" : "", shard);
   traffic_.add(CommOp::all_gather, (size() - 1) * (wire == Wire::int8 ? packed_bytes(shard.elems) : shard.bytes()));
   if (wire == Wire::int8 && size() > 1) return enqueue_packed_gather(stream, unit, ticket(tag), shard, full);
-  stream.enqueue(info("all_gather", unit, {shard}, {full}), [this, ticket = ticket(tag), shard, full](ExecContext&) {
-    perform(ticket, [&] { is_shadowed() ? shadow_all_gather(ticket, shard, full) : do_all_gather(ticket.tag, shard, full); });
+  stream.enqueue(info("all_gather", unit, {shard}, {full}), [this, ticket = ticket(tag), shard, full](ExecContext& exec) {
+    perform(exec, ticket, [&] { is_shadowed() ? shadow_all_gather(ticket, shard, full) : do_all_gather(ticket.tag, shard, full); });
   });
 }
 
@@ -122,7 +123,7 @@ void Communicator::enqueue_packed_gather(Stream& stream, std::string_view unit, 
                    auto* packed = static_cast<std::byte*>(exec.scratch(scratch_bytes));
                    const Buffer all{packed, scratch_bytes, DType::u8, full.device};
                    pack_int8(packed + rank() * bytes, shard);
-                   perform(ticket, [&] { do_all_gather(ticket.tag, all.slice(rank() * bytes, bytes), all); });
+                   perform(exec, ticket, [&] { do_all_gather(ticket.tag, all.slice(rank() * bytes, bytes), all); });
                    for (int r = 0; r < size(); ++r) unpack_int8(full.slice(r * shard.elems, shard.elems), packed + r * bytes);
                  });
 }
@@ -153,7 +154,7 @@ void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer 
   traffic_.add(CommOp::reduce_scatter, (size() - 1) * shard.elems * size_of(full.dtype));
   stream.enqueue(info("reduce_scatter", unit, std::move(reads), {shard}, scratch_bytes),
                  [this, ticket = ticket(tag), full, shard, fold, scratch_bytes](ExecContext& exec) {
-                   perform(ticket, [&] {
+                   perform(exec, ticket, [&] {
                      is_shadowed() ? shadow_reduce_scatter(ticket, full, shard, fold, exec.scratch(scratch_bytes))
                                    : do_reduce_scatter(ticket.tag, full, shard, fold, exec.scratch(scratch_bytes));
                    });
@@ -164,7 +165,7 @@ void Communicator::enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket&
   const std::int64_t scratch_bytes = info.scratch_bytes = packed_sum_scratch_bytes(full);
   stream.enqueue(std::move(info), [this, ticket, full, shard, fold, scratch_bytes](ExecContext& exec) {
     if (is_idle()) return;
-    perform(ticket, [&] { do_packed_sum(ticket.tag, full, shard, fold, exec.scratch(scratch_bytes)); });
+    perform(exec, ticket, [&] { do_packed_sum(ticket.tag, full, shard, fold, exec.scratch(scratch_bytes)); });
   });
 }
 
@@ -192,7 +193,7 @@ void Communicator::all_reduce(Stream& stream, std::string_view unit, Buffer data
   traffic_.add(CommOp::all_reduce, (data.elems - part + (size() - 1) * part) * size_of(data.dtype));
   stream.enqueue(info("all_reduce", unit, {data}, {data}, scratch_bytes),
                  [this, ticket = ticket(tag), data, op, scratch_bytes](ExecContext& exec) {
-                   perform(ticket, [&] {
+                   perform(exec, ticket, [&] {
                      is_shadowed() ? shadow_all_reduce(ticket, data, op, exec.scratch(scratch_bytes))
                                    : do_all_reduce(ticket.tag, data, op, exec.scratch(scratch_bytes));
                    });
@@ -206,8 +207,8 @@ void Communicator::broadcast(Stream& stream, std::string_view unit, Buffer data,
   traffic_.add(CommOp::broadcast, is_root ? (size() - 1) * data.bytes() : 0);
   stream.enqueue(
       info("broadcast", unit, is_root ? std::vector{data} : std::vector<Buffer>{}, is_root ? std::vector<Buffer>{} : std::vector{data}),
-      [this, ticket = ticket(tag), data, root](ExecContext&) {
-        perform(ticket, [&] { is_shadowed() ? shadow_broadcast(ticket, data, root) : do_broadcast(ticket.tag, data, root); });
+      [this, ticket = ticket(tag), data, root](ExecContext& exec) {
+        perform(exec, ticket, [&] { is_shadowed() ? shadow_broadcast(ticket, data, root) : do_broadcast(ticket.tag, data, root); });
       });
 }
 
@@ -219,9 +220,9 @@ void Communicator::all_to_all(Stream& stream, std::string_view unit, Buffer in, 
   ZS_CHECK(!overlap(in, out), "{}: in and out overlap", where("all_to_all", unit));
   const OpTag tag = make_tag("all_to_all", unit, "", in);
   traffic_.add(CommOp::all_to_all, in.bytes() / size() * (size() - 1));
-  stream.enqueue(info("all_to_all", unit, {in}, {out}), [this, ticket = ticket(tag), in, out](ExecContext&) {
+  stream.enqueue(info("all_to_all", unit, {in}, {out}), [this, ticket = ticket(tag), in, out](ExecContext& exec) {
     const auto exchange = [&](Buffer from, Buffer to) { do_all_to_all(ticket.tag, from, to); };
-    perform(ticket, [&] { is_shadowed() ? shadow_exchange(ticket, in, out, exchange) : exchange(in, out); });
+    perform(exec, ticket, [&] { is_shadowed() ? shadow_exchange(ticket, in, out, exchange) : exchange(in, out); });
   });
 }
 
@@ -251,7 +252,7 @@ void Communicator::all_to_all_v(Stream& stream, std::string_view unit, RankParts
   stream.enqueue(info("all_to_all_v", unit, {from}, {to}, scratch_bytes),
                  [this, ticket = ticket(tag), from, to, said = std::move(said), scratch_bytes](ExecContext& exec) {
                    if (is_idle()) return;
-                   perform(ticket, [&] {
+                   perform(exec, ticket, [&] {
                      const PartTable parts = agree_on_parts(ticket.tag, said, exec.scratch(scratch_bytes));
                      const auto exchange = [&](Buffer a, Buffer b) { do_all_to_all_v(ticket.tag, parts, a, b); };
                      is_shadowed() ? shadow_exchange(ticket, from, to, exchange) : exchange(from, to);
@@ -273,7 +274,7 @@ void Communicator::barrier(Stream& stream, std::string_view unit) {
   const OpTag tag = make_tag("barrier", unit, "", Buffer{});
   traffic_.add(CommOp::barrier, 0);
   stream.enqueue(info("barrier", unit, {}, {}),
-                 [this, ticket = ticket(tag)](ExecContext&) { perform(ticket, [&] { do_barrier(ticket.tag); }); });
+                 [this, ticket = ticket(tag)](ExecContext& exec) { perform(exec, ticket, [&] { do_barrier(ticket.tag); }); });
 }
 
 void Communicator::publish(Stream& stream, std::string_view unit, Buffer shard, Buffer window) {
@@ -286,8 +287,8 @@ void Communicator::publish(Stream& stream, std::string_view unit, Buffer shard, 
   traffic_.add(CommOp::barrier, 0);
   OpInfo published = info("publish", unit, {shard}, {});
   published.arrivals = {window.slice(0, before), window.slice(after, window.elems - after)};
-  stream.enqueue(std::move(published), [this, ticket = ticket(tag), shard](ExecContext&) {
-    perform(ticket, [&] { is_shadowed() ? shadow_publish(ticket, shard) : do_barrier(ticket.tag); });
+  stream.enqueue(std::move(published), [this, ticket = ticket(tag), shard](ExecContext& exec) {
+    perform(exec, ticket, [&] { is_shadowed() ? shadow_publish(ticket, shard) : do_barrier(ticket.tag); });
   });
 }
 

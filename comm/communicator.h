@@ -150,6 +150,8 @@ class Communicator {
   /// Those of do_packed_sum.
   virtual std::int64_t packed_sum_scratch_bytes(const Buffer& full) const;
 
+  /// Of the stream, within the calls below.
+  ExecContext& exec() const { return *exec_; }
   // Called on the stream's thread with checked arguments. Size 1 and counts of zero come here too. `scratch` has the bytes asked for above.
   virtual void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) = 0;
   virtual void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold fold, void* scratch) = 0;
@@ -173,7 +175,7 @@ class Communicator {
   Ticket ticket(const OpTag& tag);
   /// On the stream's thread: `run` with its record.
   template <class Run>
-  void perform(const Ticket& ticket, const Run& run);
+  void perform(ExecContext& exec, const Ticket& ticket, const Run& run);
   /// Whether operations run on private copies, to find who touches buffers that are in use (comm/shadow.h).
   bool is_shadowed() const;
   Shadow make_shadow(const Ticket& ticket) const;
@@ -189,6 +191,7 @@ class Communicator {
   std::string where(std::string_view op, std::string_view unit) const;
 
   CommTraffic traffic_;
+  ExecContext* exec_ = nullptr;  // on the stream's thread
   Watchdog* watchdog_ = nullptr;
   GroupName group_name_;
   std::uint64_t sequence_ = 0;

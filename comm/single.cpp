@@ -2,6 +2,7 @@
 
 #include "comm/fold.h"
 #include "comm/world.h"
+#include "runtime/device/cuda_context.h"
 
 namespace zs {
 namespace {
@@ -18,19 +19,25 @@ class SingleCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int, int) override { return std::make_unique<SingleCommunicator>(arena_); }
 
  private:
-  void do_all_gather(const OpTag&, Buffer shard, Buffer full) override { copy_bytes(full.data, shard.data, shard.bytes()); }
+  void do_all_gather(const OpTag&, Buffer shard, Buffer full) override { copy(full, shard); }
   void do_reduce_scatter(const OpTag&, Buffer full, Buffer shard, Fold how, void*) override {
     const bool accumulate = how == Fold::accumulate;
-    if (!accumulate && full.dtype == shard.dtype) return copy_bytes(shard.data, full.data, full.bytes());
+    if (!accumulate && full.dtype == shard.dtype) return copy(shard, full);
+    ZS_CHECK(full.device != DeviceKind::cuda, "a sum of {} into {} on a GPU", name_of(full.dtype), name_of(shard.dtype));
     const std::array<const std::byte*, 1> parts{static_cast<const std::byte*>(full.data)};
     auto* out = static_cast<std::byte*>(shard.data);
     fold({parts, full.dtype, accumulate ? out : nullptr, out, shard.dtype, shard.elems, ReduceOp::sum});
   }
   void do_all_reduce(const OpTag&, Buffer, ReduceOp, void*) override {}
   void do_broadcast(const OpTag&, Buffer, int) override {}
-  void do_all_to_all(const OpTag&, Buffer in, Buffer out) override { copy_bytes(out.data, in.data, in.bytes()); }
+  void do_all_to_all(const OpTag&, Buffer in, Buffer out) override { copy(out, in); }
   void do_all_to_all_v(const OpTag& tag, const PartTable&, Buffer in, Buffer out) override { do_all_to_all(tag, in, out); }
   void do_barrier(const OpTag&) override {}
+
+  void copy(const Buffer& out, const Buffer& in) const {
+    if (in.device != DeviceKind::cuda) return copy_bytes(out.data, in.data, in.bytes());
+    exec().gpu().copy(exec().native_stream(), out, in);
+  }
 
   std::shared_ptr<Allocator> arena_;
 };

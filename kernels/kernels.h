@@ -67,6 +67,10 @@ struct KernelTable {
   /// fills with zero bytes / copies bytes
   void (*zero)(ExecContext& ctx, Buffer out);
   void (*copy)(ExecContext& ctx, Buffer out, Buffer in);
+  /// out := as many bytes of the host's memory, which may change once this returns
+  void (*upload)(ExecContext& ctx, Buffer out, const void* in);
+  /// `out`, of the host's memory := the bytes of `in`; they are there when the stream is known to have passed it
+  void (*download)(ExecContext& ctx, void* out, Buffer in);
   /// out[r * out_stride + i] := in[r * in_stride + i] for i < run, r < rows; one dtype, no overlap. Both buffers end with the last row;
   /// what lies between rows of out stays as it is.
   void (*copy_rows)(ExecContext& ctx, Buffer out, Buffer in, const RowCopy& rows);

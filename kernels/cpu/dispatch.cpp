@@ -44,6 +44,14 @@ void zero(ExecContext& ctx, Buffer out) {
   if (to.rest_bytes > 0) std::memset(to.rest, 0, to.rest_bytes);
 }
 
+void upload(ExecContext&, Buffer out, const void* in) {
+  if (out.bytes() > 0) std::memcpy(out.data, in, static_cast<std::size_t>(out.bytes()));
+}
+
+void download(ExecContext&, void* out, Buffer in) {
+  if (in.bytes() > 0) std::memcpy(out, in.data, static_cast<std::size_t>(in.bytes()));
+}
+
 void copy(ExecContext& ctx, Buffer out, Buffer in) {
   checks::same_bytes(out, in);
   if (out.data == in.data) return;

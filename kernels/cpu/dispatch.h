@@ -32,6 +32,8 @@ std::int64_t attention_scratch(int threads, const AttentionDims& dims);
 
 void zero(ExecContext& ctx, Buffer out);
 void copy(ExecContext& ctx, Buffer out, Buffer in);
+void upload(ExecContext& ctx, Buffer out, const void* in);
+void download(ExecContext& ctx, void* out, Buffer in);
 void copy_rows(ExecContext& ctx, Buffer out, Buffer in, const RowCopy& rows);
 void cast(ExecContext& ctx, Buffer out, Buffer in);
 void add(ExecContext& ctx, Buffer out, Buffer a, Buffer b);

@@ -4,6 +4,7 @@
 
 #include "kernels/checks.h"
 #include "kernels/cuda/launch.h"
+#include "runtime/device/cuda_context.h"
 
 namespace zs::cuda {
 namespace {
@@ -30,7 +31,7 @@ void zero(ExecContext& ctx, Buffer out) { set_bytes(ctx, out, 0); }
 
 void copy(ExecContext& ctx, Buffer out, Buffer in) {
   checks::same_bytes(out, in);
-  if (out.data != in.data) copy_bytes(ctx, out, in);
+  ctx.gpu().copy(ctx.native_stream(), out, in);
 }
 
 void copy_rows(ExecContext& ctx, Buffer out, Buffer in, const RowCopy& rows) {

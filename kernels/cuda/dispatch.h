@@ -8,6 +8,8 @@ namespace zs::cuda {
 
 void zero(ExecContext& ctx, Buffer out);
 void copy(ExecContext& ctx, Buffer out, Buffer in);
+void upload(ExecContext& ctx, Buffer out, const void* in);
+void download(ExecContext& ctx, void* out, Buffer in);
 void copy_rows(ExecContext& ctx, Buffer out, Buffer in, const RowCopy& rows);
 void cast(ExecContext& ctx, Buffer out, Buffer in);
 void add(ExecContext& ctx, Buffer out, Buffer a, Buffer b);

@@ -70,13 +70,6 @@ void set_bytes(ExecContext& ctx, const Buffer& out, unsigned char value) {
   gpu.check(gpu.driver().memory_set(address_of(out), value, static_cast<std::size_t>(out.bytes()), stream_of(ctx)), "cuMemsetD8Async");
 }
 
-void copy_bytes(ExecContext& ctx, const Buffer& out, const Buffer& in) {
-  if (out.bytes() == 0) return;
-  const CudaContext& gpu = ctx.gpu();
-  gpu.check(gpu.driver().memory_copy(address_of(out), address_of(in), static_cast<std::size_t>(out.bytes()), stream_of(ctx)),
-            "cuMemcpyAsync");
-}
-
 Data data_of(const Buffer& buffer) {
   ZS_CHECK(buffer.device == DeviceKind::cuda, "a CUDA kernel got a buffer of device {}", name_of(buffer.device));
   ZS_CHECK(buffer.dtype == DType::f32 || buffer.dtype == DType::bf16, "expected f32 or bf16, got {}", name_of(buffer.dtype));

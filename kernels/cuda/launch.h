@@ -20,7 +20,6 @@ void launch_elems(ExecContext& ctx, const char* kernel, std::int64_t elems, std:
 /// The driver's stream that the context's work goes to.
 CUstream_st* stream_of(const ExecContext& ctx);
 void set_bytes(ExecContext& ctx, const Buffer& out, unsigned char value);
-void copy_bytes(ExecContext& ctx, const Buffer& out, const Buffer& in);
 
 /// The buffer as f32 or bf16 elements of the GPU; another dtype or device is a bug.
 Data data_of(const Buffer& buffer);

@@ -64,6 +64,10 @@ struct Config {
     double timeout_s = 300, shadow_ms = 0;
     bool operator==(const Comm&) const = default;
   };
+  struct Cuda {
+    bool tf32 = false, share_gpu = false;
+    bool operator==(const Cuda&) const = default;
+  };
   struct Watch {
     double init_s = 300, first_step_s = 300, step_s = 120, checkpoint_s = 300;
     bool operator==(const Watch&) const = default;
@@ -86,6 +90,7 @@ struct Config {
   Shard shard;
   Precision precision;
   Comm comm;
+  Cuda cuda;
   Watch watchdog;
   Checkpoint checkpoint;
   Run run;

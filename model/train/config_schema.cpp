@@ -18,7 +18,7 @@ constexpr std::array kKeys = {
     ConfigKey{"name", [](Config& c) -> ConfigSlot { return &c.name; }, any, "", "the configuration file's name without its ending",
               "Name of the run; letters, digits, `.`, `_` and `-`."},
     ConfigKey{"device", [](Config& c) -> ConfigSlot { return &c.device; }, any, "auto|cpu|cuda", "",
-              "Where to compute: `auto` is `cpu` in this version, which cannot train on a GPU yet (docs/gpu.md)."},
+              "Where to compute: `auto` is `cpu` in this version, whose `cuda` has not run on a real GPU yet (docs/gpu.md)."},
 
     ConfigKey{"model.family", [](Config& c) -> ConfigSlot { return &c.model.family; }, any, "gpt2", "", "Architecture."},
     ConfigKey{"model.preset", [](Config& c) -> ConfigSlot { return &c.model.preset; }, any, "|tiny|124M|355M|774M|1.5B", "",
@@ -155,6 +155,12 @@ constexpr std::array kKeys = {
     ConfigKey{"comm.shadow_ms", [](Config& c) -> ConfigSlot { return &c.comm.shadow_ms; }, between(0, 1000), "", "",
               "Above 0, for debugging: operations between ranks run on private copies and end up to so many milliseconds later. Who "
               "touches a buffer in use is found; exit code 70."},
+
+    ConfigKey{
+        "cuda.tf32", [](Config& c) -> ConfigSlot { return &c.cuda.tf32; }, any, "", "",
+        "Products of f32 on a GPU may round their operands to tf32 (11 bits): faster. Without effect on those of bf16, and on the CPU."},
+    ConfigKey{"cuda.share_gpu", [](Config& c) -> ConfigSlot { return &c.cuda.share_gpu; }, any, "", "",
+              "Use a GPU that another rank of this host has, and let others use this rank's: else that is refused."},
 
     ConfigKey{"watchdog.init_s", [](Config& c) -> ConfigSlot { return &c.watchdog.init_s; }, between(0, 86400), "", "",
               "Seconds that a rank may stand still while the job starts; 0: for ever. docs/reliability.md says what standing still is."},

@@ -88,7 +88,8 @@ std::string describe_schedule(const TrainPlan& plan) {
 class MetaRun {
  public:
   MetaRun(const Config& config, const PlanOptions& options)
-      : device_(Device::create(DeviceKind::meta, {.threads = options.threads, .cpus = {}, .slab_bytes = Pool::kGrowingSlab})),
+      : device_(Device::create(DeviceKind::meta,
+                               {.threads = options.threads, .cpus = {}, .slab_bytes = Pool::kGrowingSlab, .stands_for = options.device})),
         world_(make_meta_world(options.rank, options.ranks, {options.transport, options.hosts, options.sums_in_rank_order})),
         read_(no_samples(config)) {
     device_->trace().start();
@@ -178,6 +179,7 @@ PlanOptions plan_options(const World& world, int threads) {
 
 TrainPlan make_plan(const Config& config, const PlanOptions& options) {
   TrainPlan plan;
+  plan.device = options.device;
   record(plan, config, options);
   MetaRun run(config, options);
   run.device().scratch().reserve(run.device(), plan.scratch_bytes);
@@ -203,9 +205,9 @@ TrainPlan make_plan(const Config& config, const PlanOptions& options) {
 
 std::unique_ptr<Device> TrainPlan::create_device(DeviceOptions options) const {
   options.slab_bytes = reserved_bytes - shared_bytes;
-  auto device = Device::create(DeviceKind::cpu, options);
-  device->scratch().reserve(*device, scratch_bytes);
-  return device;
+  auto created = Device::create(device, options);
+  created->scratch().reserve(*created, scratch_bytes);
+  return created;
 }
 
 void TrainPlan::apply_order(ShardedRuntime& runtime) const {

@@ -33,8 +33,9 @@ struct TrainPlan {
   std::vector<TraceEntry> trace;                ///< of the second step
   ShardGroups::Sent sent;                       ///< by this rank, in those micro-batches of the second step that `trace` has
   ScratchBytes scratch_bytes{};                 ///< of each stream
+  DeviceKind device = DeviceKind::cpu;
 
-  /// A CPU device whose memory is allocated at once, and is enough for a run by this plan.
+  /// A device whose memory is allocated at once, and is enough for a run by this plan.
   std::unique_ptr<Device> create_device(DeviceOptions options) const;
   /// Gives a session the recorded order, before its first step.
   void apply_order(ShardedRuntime& runtime) const;
@@ -43,7 +44,8 @@ struct TrainPlan {
 /// Whose plan it is, and how much of it.
 struct PlanOptions {
   int rank = 0, ranks = 1;
-  int threads = 1;  ///< of the compute stream: kernels may need scratch for each
+  int threads = 1;                      ///< of the compute stream: kernels may need scratch for each
+  DeviceKind device = DeviceKind::cpu;  ///< whose kernels need scratch of their own
   Transport transport = Transport::local;
   std::vector<int> hosts = {};  ///< of each rank; none: one for all
   bool sums_in_rank_order = false;

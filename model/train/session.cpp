@@ -6,6 +6,7 @@
 #include "comm/watchdog.h"
 #include "model/train/dim_patterns.h"
 #include "runtime/tensor/autograd.h"
+#include "runtime/tensor/host_view.h"
 
 namespace zs {
 namespace {
@@ -120,7 +121,8 @@ void Session::gather_losses() {
 }
 
 std::vector<float> Session::losses_in_order(std::int64_t count) const {
-  const float* gathered = all_losses_.buffer(DType::f32, loss_slots_ * world_.size()).as<float>();
+  const HostView view(context_, context_.stream(), all_losses_.buffer(DType::f32, loss_slots_ * world_.size()));
+  const auto* const gathered = view.as<float>();
   std::vector<float> losses(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
     losses[static_cast<std::size_t>(i)] = gathered[(i % world_.size()) * loss_slots_ + i / world_.size()];
@@ -154,14 +156,13 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
   allocations_seen_ += calls;
   // As far as this step's work has not run yet, its waits count in the next one's.
   const std::int64_t waited = std::clamp<std::int64_t>(waited_since_last_ns(), 0, kLongestWait_ns - 1);
-  context_.launch({"status", {}, {status}}, [this, status, waited, peak = device_.memory().peak_bytes(), calls, wants_stop](ExecContext&) {
-    auto* const values = status.as<std::int64_t>();
-    values[peak_bytes] = peak;
-    values[allocations] = calls;
-    values[stop] = wants_stop;
-    values[least_wait] = (kLongestWait_ns - 1 - waited) * kRanks + world_.rank();
-    values[most_wait] = waited;
-  });
+  std::vector<std::int64_t> values(kStatus);
+  values[peak_bytes] = device_.memory().peak_bytes();
+  values[allocations] = calls;
+  values[stop] = wants_stop;
+  values[least_wait] = (kLongestWait_ns - 1 - waited) * kRanks + world_.rank();
+  values[most_wait] = waited;
+  context_.launch({"status", {}, {status}}, upload_of(context_.kernels(), status, std::move(values)));
   runtime_.executor().compute_comm().all_reduce(context_.stream(), "status", status, ReduceOp::max);
 }
 
@@ -178,9 +179,10 @@ StepResult Session::finish_step() {
   } catch (const OrderMismatch& mismatch) {
     runtime_.explain(mismatch);
   }
-  const std::int64_t* status = status_.buffer(DType::i64, kStatus).as<std::int64_t>();
+  const HostView view(context_, context_.stream(), status_.buffer(DType::i64, kStatus));
+  const auto* const status = view.as<std::int64_t>();
   return {.losses = losses_in_order(global_micro_batches()),
-          .grad_norm = *optimizer_->grad_norm().as<float>(),
+          .grad_norm = *HostView(context_, context_.stream(), optimizer_->grad_norm()).as<float>(),
           .peak_bytes = status[peak_bytes],
           .allocations = status[allocations],
           .should_stop = status[stop] != 0,

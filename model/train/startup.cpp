@@ -16,7 +16,6 @@
 #include "model/train/error_line.h"
 #include "model/version.h"
 #include "runtime/base/random.h"
-#include "runtime/device/device.h"
 
 namespace zs {
 namespace {
@@ -133,12 +132,23 @@ StartupFacts startup_facts(const World& world, const Config& config) {
           .free_gib = free_gib()};
 }
 
-void check_device(const std::string& device) {
-  if (device != "cuda") return;
+DeviceKind device_kind(const Config& config) { return config.device == "cuda" ? DeviceKind::cuda : DeviceKind::cpu; }
+
+DeviceOptions gpu_options(const Config& config, int local_rank) {
   DeviceOptions options;
-  options.shares_gpu = true;
-  Device::create(DeviceKind::cuda, options);
-  throw Error(ExitCode::config, "this version cannot train on a GPU yet", "device = \"cuda\"", "use device = \"cpu\" or \"auto\"");
+  if (device_kind(config) != DeviceKind::cuda) return options;
+  options.gpu = local_rank;
+  options.tf32 = config.cuda.tf32;
+  options.shares_gpu = config.cuda.share_gpu;
+  return options;
+}
+
+void check_device(const Config& config, int local_rank, int ranks) {
+  if (device_kind(config) != DeviceKind::cuda) return;
+  Device::create(DeviceKind::cuda, gpu_options(config, local_rank));
+  if (ranks == 1) return;
+  throw Error(ExitCode::config, "this version trains on one GPU, by one rank, only", "device = \"cuda\"",
+              "use device = \"cpu\" or \"auto\", or one rank");
 }
 
 std::optional<std::string> difference(const StartupFacts& own, const StartupFacts& first) {

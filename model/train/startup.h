@@ -7,6 +7,7 @@
 
 #include "comm/world.h"
 #include "model/train/config.h"
+#include "runtime/device/device.h"
 
 namespace zs {
 
@@ -21,9 +22,13 @@ struct StartupFacts {
 };
 StartupFacts startup_facts(const World& world, const Config& config);
 
-/// Error(config) where `device` of the configuration cannot be had: the back end is not in this build, there is no GPU, or, in this
-/// version, there are no kernels for it.
-void check_device(const std::string& device);
+/// What the configuration's `device` comes to.
+DeviceKind device_kind(const Config& config);
+/// What it says of a rank's GPU; the first rank of a host has the first that the driver shows. With cuda.share_gpu, ranks take turns.
+DeviceOptions gpu_options(const Config& config, int local_rank);
+/// Error(config) where `device` of the configuration cannot be had: the back end is not in this build, there is no driver, no cuBLASLt, no
+/// GPU, or, in this version, no kernel or no transport for it.
+void check_device(const Config& config, int local_rank, int ranks);
 
 /// How `own` differs from the first rank's in what must be the same: "build 12ab, rank 0 has 34cd". Nothing when it does not.
 std::optional<std::string> difference(const StartupFacts& own, const StartupFacts& first);

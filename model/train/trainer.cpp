@@ -83,7 +83,7 @@ void Trainer::check_and_plan() {
     std::int64_t& batches = job_.config.run.validate_batches;
     batches = std::clamp<std::int64_t>(dataset_->validation->windows() / config_.train.global_batch, 1, batches);
   }
-  check_device(config_.device);
+  check_device(config_, world_.local_rank(), planned_ranks());
   plan_ = make_plan(config_, memory_demand().plan);
   if (job_.dry_run && job_.verify_order) throw_if_out_of_order(verify_order(plan_.trace), "the plan of a step");
   if (job_.dry_run) return;
@@ -93,6 +93,7 @@ void Trainer::check_and_plan() {
 
 MemoryDemand Trainer::memory_demand() const {
   MemoryDemand demand{config_, plan_options(world_, share_.threads), world_.local_size()};
+  demand.plan.device = device_kind(config_);
   if (planned_ranks() != world_.size()) {  // a dry run for ranks that it has not got
     demand.plan.ranks = demand.local_ranks = planned_ranks();
     demand.plan.hosts.clear();
@@ -100,9 +101,14 @@ MemoryDemand Trainer::memory_demand() const {
   return demand;
 }
 
+std::vector<MemoryLimit> Trainer::limits() const {
+  if (device_kind(config_) != DeviceKind::cuda) return memory_limits();
+  return {gpu_memory_limit(gpu_options(config_, world_.local_rank()).gpu)};
+}
+
 std::vector<MemoryBudget> Trainer::budgets() const {
   const int threads = kStreamRoles + share_.threads - 1;
-  return memory_budgets(memory_limits(), threads * (transport_of(world_) == Transport::local ? memory_demand().local_ranks : 1));
+  return memory_budgets(limits(), threads * (transport_of(world_) == Transport::local ? memory_demand().local_ranks : 1));
 }
 
 /// One rank of each host speaks for all of them.
@@ -158,7 +164,8 @@ void Trainer::take_up_run() {
 }
 
 void Trainer::print_header() const {
-  const MemoryLimit limit = memory_limit_bytes();
+  const std::vector<MemoryLimit> all = limits();
+  const MemoryLimit& limit = lowest(all);
   fmt::print("zshard {}: {}, {} ({} each), cpu {}, transport {}, memory limit {} ({})\n", version(), format_number(world_.size(), "rank"),
              share_.description, format_number(share_.threads, "thread"), cpu_isa(), describe_transport(world_), format_bytes(limit.bytes),
              limit.source);
@@ -181,8 +188,12 @@ ReadSamples Trainer::reader(const SampleSource& source) const {
 
 int Trainer::train() {
   bind_this_thread(share_.cpus);
-  device_ = plan_.create_device(
-      {.threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = kStepTimeouts * config_.comm.timeout_s, .memory = world_.arena()});
+  DeviceOptions options = gpu_options(config_, world_.local_rank());
+  options.threads = share_.threads;
+  options.cpus = share_.cpus;
+  options.sync_timeout_s = kStepTimeouts * config_.comm.timeout_s;
+  if (plan_.device == DeviceKind::cpu) options.memory = world_.arena();
+  device_ = plan_.create_device(options);
   if (Watchdog* const watchdog = watch_.watchdog()) observed_.emplace(*watchdog, *device_);
   if (job_.verify_order) verifier_.emplace(*device_);
   session_ = std::make_unique<Session>(*device_, world_, config_);
@@ -260,7 +271,7 @@ int Trainer::save_checkpoint(std::int64_t step) {
 /// Only the live line has room for it, and only one rank prints that; all of them measure.
 void Trainer::measure_ceiling() {
   const bool is_shown = world_.agree(is_terminal_ ? 1 : 0, "").code != 0;
-  if (!is_shown) return;
+  if (!is_shown || plan_.device != DeviceKind::cpu) return;
   const DeviceOptions options{.threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = config_.comm.timeout_s};
   ceiling_gflops_ = product_rate_gflops(world_, options, config_.precision.param == "bf16" ? DType::bf16 : DType::f32);
 }

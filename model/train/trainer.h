@@ -45,6 +45,8 @@ class Trainer {
   /// As launched; a dry run on one rank plans for comm.ranks.
   int planned_ranks() const;
   MemoryDemand memory_demand() const;
+  /// Of this host's memory, or of this rank's GPU.
+  std::vector<MemoryLimit> limits() const;
   std::vector<MemoryBudget> budgets() const;
   void check_memory() const;
   int find_resume_point();

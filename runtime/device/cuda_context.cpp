@@ -43,10 +43,9 @@ class CudaAllocator final : public Allocator {
 
  private:
   Error out_of_memory(std::int64_t bytes) const {
-    std::size_t free_bytes = 0, total_bytes = 0;
-    context_.check(context_.driver().memory_info(&free_bytes, &total_bytes), "cuMemGetInfo");
+    const CudaContext::Room room = context_.room();
     return {ExitCode::out_of_memory,
-            fmt::format("cannot allocate {} bytes of GPU memory: {} of {} are free", bytes, free_bytes, total_bytes),
+            fmt::format("cannot allocate {} bytes of GPU memory: {} of {} are free", bytes, room.free_bytes, room.total_bytes),
             context_.gpu().describe(), "reduce train.micro_batch or the model, use more ranks, or end what else runs on this GPU"};
   }
 
@@ -124,6 +123,26 @@ void CudaContext::check_cublas(int status, const char* call, const std::string& 
   throw CudaError(is_full ? ExitCode::out_of_memory : ExitCode::internal, status,
                   fmt::format("{} for {}: cuBLAS status {}, {}", call, what, status, cublas().status_text(status)), gpu_.describe(),
                   is_full ? "reduce train.micro_batch or the model, or use more ranks" : "");
+}
+
+CudaContext::Room CudaContext::room() const {
+  make_current();
+  std::size_t free_bytes = 0, total_bytes = 0;
+  check(driver().memory_info(&free_bytes, &total_bytes), "cuMemGetInfo");
+  return {static_cast<std::int64_t>(free_bytes), static_cast<std::int64_t>(total_bytes)};
+}
+
+void CudaContext::copy(void* native_stream, const Buffer& out, const Buffer& in) const {
+  ZS_CHECK(out.bytes() == in.bytes(), "{} bytes are copied to {}", in.bytes(), out.bytes());
+  if (out.bytes() == 0 || out.data == in.data) return;
+  const auto address_of = [](const Buffer& buffer) { return reinterpret_cast<CudaDriver::Address>(buffer.data); };
+  check(driver().memory_copy(address_of(out), address_of(in), static_cast<std::size_t>(out.bytes()),
+                             static_cast<CUstream_st*>(native_stream)),
+        "cuMemcpyAsync");
+}
+
+MemoryLimit cuda_memory_limit(const CudaContext& context) {
+  return {.bytes = context.room().free_bytes, .source = "free memory of " + context.gpu().describe(), .is_per_process = true};
 }
 
 std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context) { return std::make_unique<CudaAllocator>(context); }

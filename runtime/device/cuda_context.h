@@ -6,6 +6,7 @@
 #include "runtime/device/allocator.h"
 #include "runtime/device/cublas_lt.h"
 #include "runtime/device/cuda_gpu.h"
+#include "runtime/device/memory_limit.h"
 
 namespace zs {
 
@@ -42,6 +43,13 @@ class CudaContext {
   void check(int status, const char* call, const std::string& what = {}) const;
   /// The same of cuBLASLt's.
   void check_cublas(int status, const char* call, const std::string& what) const;
+  /// What of its memory nobody has taken yet, and of how much.
+  struct Room {
+    std::int64_t free_bytes, total_bytes;
+  };
+  Room room() const;
+  /// Enqueues out := in, bytes of the GPU's memory or of the host's, on a stream of the driver. The context is current.
+  void copy(void* native_stream, const Buffer& out, const Buffer& in) const;
 
  private:
   /// A name that only one socket of the host can have, and that goes with its process, however that ends.
@@ -63,6 +71,9 @@ class CudaContext {
   int device_ = 0;
   CUctx_st* context_ = nullptr;
 };
+
+/// What of its memory is free now.
+MemoryLimit cuda_memory_limit(const CudaContext& context);
 
 /// Memory of the GPU, 256-byte aligned, not initialised. `context` outlives it.
 std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context);

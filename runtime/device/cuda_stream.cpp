@@ -85,7 +85,9 @@ void CudaStream::guarded(const Body& body) noexcept {
   }
 }
 
-Buffer CudaStream::reserve_scratch(std::int64_t bytes) { return group_.scratch.reserve(*this, Pool::rounded(bytes) + workspace_bytes()); }
+Buffer CudaStream::reserve_scratch(std::int64_t bytes) {
+  return group_.scratch.reserve(*this, scratch_block_bytes(DeviceKind::cuda, role_, bytes));
+}
 
 void CudaStream::do_enqueue(OpInfo info, Work work, const Buffer& scratch) {
   if (group_.trace.is_recording()) group_.trace.add({TraceEntry::Kind::op, role_, info, -1});

@@ -2,9 +2,17 @@
 
 #include "runtime/device/cpu_device.h"
 #include "runtime/device/cuda_device.h"
+#include "runtime/device/memory_limit.h"
 #include "runtime/device/meta_device.h"
 
 namespace zs {
+namespace {
+
+#ifndef ZSHARD_CUDA
+Error no_cuda() { return {ExitCode::config, "device 'cuda' is not in this build", {}, "use device = \"cpu\" or \"auto\""}; }
+#endif
+
+}  // namespace
 
 std::unique_ptr<Device> Device::create(DeviceKind kind, const DeviceOptions& options) {
   ZS_CHECK(options.threads >= 1, "a device needs at least 1 thread, got {}", options.threads);
@@ -16,7 +24,16 @@ std::unique_ptr<Device> Device::create(DeviceKind kind, const DeviceOptions& opt
 #ifdef ZSHARD_CUDA
   return std::make_unique<CudaDevice>(options, CudaContext::Libraries(open_cuda_driver(), open_cublas_lt()));
 #else
-  throw Error(ExitCode::config, "device 'cuda' is not in this build", {}, "use device = \"cpu\" or \"auto\"");
+  throw no_cuda();
+#endif
+}
+
+MemoryLimit gpu_memory_limit([[maybe_unused]] int gpu) {
+#ifdef ZSHARD_CUDA
+  const CudaContext context(open_cuda_driver(), gpu, true);
+  return cuda_memory_limit(context);
+#else
+  throw no_cuda();
 #endif
 }
 

@@ -13,15 +13,16 @@
 namespace zs {
 
 struct DeviceOptions {
-  int threads = 1;                 ///< team of the compute stream
-  std::vector<int> cpus;           ///< CPUs the device's threads may run on; empty: leave the affinity as it is
-  double sync_timeout_s = 0;       ///< synchronize() throws SyncTimeout (peer_lost) after this long; 0: no limit (tests only)
-  std::uint64_t perturb_seed = 0;  ///< not 0: seeded random delays before each op, per stream, and released blocks are poisoned
-  std::int64_t slab_bytes = 0;     ///< of the device's pool, see Pool
-  Allocator* memory = nullptr;     ///< where a CPU device's pool takes its memory from, and outlives it; null: ordinary memory
-  int gpu = 0;                     ///< of those that the driver shows to this process; for a CUDA device
-  bool shares_gpu = false;         ///< with other devices, of this process or others; else two on one GPU are refused
-  bool tf32 = false;               ///< products of f32 on a GPU may round their operands to 11 bits: faster
+  int threads = 1;                          ///< team of the compute stream
+  std::vector<int> cpus;                    ///< CPUs the device's threads may run on; empty: leave the affinity as it is
+  double sync_timeout_s = 0;                ///< synchronize() throws SyncTimeout (peer_lost) after this long; 0: no limit (tests only)
+  std::uint64_t perturb_seed = 0;           ///< not 0: seeded random delays before each op, per stream, and released blocks are poisoned
+  std::int64_t slab_bytes = 0;              ///< of the device's pool, see Pool
+  Allocator* memory = nullptr;              ///< where a CPU device's pool takes its memory from, and outlives it; null: ordinary memory
+  int gpu = 0;                              ///< of those that the driver shows to this process; for a CUDA device
+  bool shares_gpu = false;                  ///< with other devices, of this process or others; else two on one GPU are refused
+  DeviceKind stands_for = DeviceKind::cpu;  ///< of the meta device: whose kernels' working memory it counts
+  bool tf32 = false;                        ///< products of f32 on a GPU may round their operands to 11 bits: faster
 };
 
 /// One GPU (or this rank's share of the CPU, or the meta device, which has shapes and lifetimes but no memory and

@@ -103,8 +103,7 @@ std::vector<MemoryLimit> memory_limits(const std::string& root) {
   return limits;
 }
 
-MemoryLimit memory_limit_bytes(const std::string& root) {
-  const std::vector<MemoryLimit> limits = memory_limits(root);
+const MemoryLimit& lowest(const std::vector<MemoryLimit>& limits) {
   return *std::min_element(limits.begin(), limits.end(), [](const MemoryLimit& a, const MemoryLimit& b) { return a.bytes < b.bytes; });
 }
 

@@ -8,7 +8,8 @@ namespace zs {
 
 struct MemoryLimit {
   std::int64_t bytes = 0;
-  std::string source;             ///< "physical memory", "cgroup memory.max", "cgroup memory.limit_in_bytes", "ulimit -v" or "ulimit -d"
+  std::string source;             ///< "physical memory", "cgroup memory.max", "cgroup memory.limit_in_bytes", "ulimit -v", "ulimit -d" or
+                                  ///< "free memory of GPU 0 (NVIDIA H200)"
   bool is_per_process = false;    ///< else the processes of this host share it
   std::int64_t used_bytes = 0;    ///< of one per process: what this process has used of it already
   std::int64_t thread_bytes = 0;  ///< of one per process: what each thread that it starts will use, for its stack and the C library
@@ -18,7 +19,11 @@ struct MemoryLimit {
 /// lower, ulimit -v and ulimit -d where there are such. `root` is put before /proc and /sys.
 std::vector<MemoryLimit> memory_limits(const std::string& root = {});
 
-/// The smallest of them.
-MemoryLimit memory_limit_bytes(const std::string& root = {});
+/// What is free now of a GPU's memory: a limit of this process. Error(config) as Device::create has them.
+MemoryLimit gpu_memory_limit(int gpu);
+
+/// The smallest of them. There is one.
+const MemoryLimit& lowest(const std::vector<MemoryLimit>& limits);
+inline MemoryLimit memory_limit_bytes(const std::string& root = {}) { return lowest(memory_limits(root)); }
 
 }  // namespace zs

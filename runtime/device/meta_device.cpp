@@ -15,7 +15,9 @@ class MetaEventRecord final : public EventRecord {
 
 }  // namespace
 
-Buffer MetaStream::reserve_scratch(std::int64_t bytes) { return device_.scratch().reserve(*this, bytes); }
+Buffer MetaStream::reserve_scratch(std::int64_t bytes) {
+  return device_.scratch().reserve(*this, scratch_block_bytes(device_.options().stands_for, role_, bytes));
+}
 
 void MetaStream::do_enqueue(OpInfo info, Work, const Buffer&) {
   if (device_.trace().is_recording()) device_.trace().add({TraceEntry::Kind::op, role_, std::move(info), -1});

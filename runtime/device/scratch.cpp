@@ -2,6 +2,11 @@
 
 namespace zs {
 
+std::int64_t scratch_block_bytes(DeviceKind device, StreamRole role, std::int64_t bytes) {
+  if (device != DeviceKind::cuda || role != StreamRole::compute) return bytes;
+  return Pool::rounded(bytes) + ExecContext::kWorkspaceBytes;
+}
+
 Buffer Scratch::reserve(Stream& stream, std::int64_t bytes) {
   ZS_CHECK(bytes >= 0, "{} bytes of scratch on stream '{}'", bytes, name_of(stream.role()));
   if (bytes == 0) return {};

@@ -8,6 +8,10 @@ namespace zs {
 
 class Device;
 
+/// What a stream takes of its device for an op that asks for `bytes`: on the compute stream of a GPU the kernels' workspace lies behind
+/// them (ExecContext::workspace).
+std::int64_t scratch_block_bytes(DeviceKind device, StreamRole role, std::int64_t bytes);
+
 /// By stream.
 using ScratchBytes = std::array<std::int64_t, kStreamRoles>;
 

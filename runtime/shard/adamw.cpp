@@ -7,6 +7,8 @@
 #include <iterator>
 #include <limits>
 
+#include "runtime/tensor/host_view.h"
+
 namespace zs {
 namespace {
 
@@ -58,7 +60,8 @@ void AdamW::set_scalars(float lr, std::int64_t step_number) {
                            .grad_norm = 0,
                            .skip = 0};
   const Buffer out = scalars();
-  executor_.context().launch({"step_scalars", {}, {out}}, [out, values](ExecContext&) { *static_cast<StepScalars*>(out.data) = values; });
+  Context& context = executor_.context();
+  context.launch({"step_scalars", {}, {out}}, upload_of(context.kernels(), out, std::vector<StepScalars>{values}));
 }
 
 /// Frozen parameters take part in nothing.
@@ -84,7 +87,7 @@ void AdamW::squared_norm() {
   const Buffer out = squares();
   context.launch({"squared_norm", gradient_ranges(), {out}},
                  [&kernels = context.kernels(), out, ranges = gradient_ranges()](ExecContext& exec) {
-                   *out.as<double>() = 0;
+                   kernels.zero(exec, out);
                    for (const Buffer& range : ranges) kernels.squared_norm(exec, out, range);
                  });
   executor_.norm_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);
@@ -95,7 +98,8 @@ void AdamW::squared_norm_order_free() {
   const Buffer largest = exponent(), out = squares();
   context.launch({"max_exponent", gradient_ranges(), {largest}},
                  [&kernels = context.kernels(), largest, ranges = gradient_ranges()](ExecContext& exec) {
-                   *largest.as<std::int32_t>() = std::numeric_limits<std::int32_t>::min();
+                   constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
+                   kernels.upload(exec, largest, &kLeast);
                    for (const Buffer& range : ranges) kernels.max_exponent(exec, largest, range);
                  });
   executor_.norm_comm().all_reduce(context.stream(), "grad_norm_exponent", largest, ReduceOp::max);
@@ -103,7 +107,7 @@ void AdamW::squared_norm_order_free() {
   reads.push_back(largest);
   context.launch({"fixed_point_squares", std::move(reads), {out}},
                  [&kernels = context.kernels(), out, largest, shift = shift_, ranges = gradient_ranges()](ExecContext& exec) {
-                   *out.as<std::int64_t>() = 0;
+                   kernels.zero(exec, out);
                    for (const Buffer& range : ranges) kernels.fixed_point_squares(exec, out, range, largest, shift);
                  });
   executor_.norm_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);

@@ -6,6 +6,8 @@
 #include <new>
 #include <set>
 
+#include "runtime/tensor/host_view.h"
+
 namespace zs {
 namespace {
 
@@ -59,24 +61,20 @@ std::vector<std::vector<std::int64_t>> gather_numbers(Executor& executor, const 
   Communicator& comm = executor.compute_comm();
   const Memory count_memory = context.pool().acquire(size_of(DType::i64), compute, "checkpoint");
   const Buffer most = count_memory.buffer(DType::i64, 1);
-  context.launch({"checkpoint_count", {}, {most}},
-                 [most, count = static_cast<std::int64_t>(own.size())](ExecContext&) { *most.as<std::int64_t>() = count; });
+  context.launch({"checkpoint_count", {}, {most}}, upload_of(context.kernels(), most, std::vector{std::ssize(own)}));
   comm.all_reduce(compute, "checkpoint", most, ReduceOp::max);
-  compute.synchronize();
-  const std::int64_t row = *most.as<std::int64_t>() + 1;  // its length first
+  const std::int64_t row = *HostView(context, compute, most).as<std::int64_t>() + 1;  // its length first
   const Memory memory = context.pool().acquire(row * comm.size() * size_of(DType::i64), compute, "checkpoint");
   const Buffer all = memory.buffer(DType::i64, row * comm.size()), mine = all.slice(row * comm.rank(), row);
-  context.launch({"checkpoint_numbers", {}, {mine}}, [mine, own](ExecContext&) {
-    std::int64_t* out = mine.as<std::int64_t>();
-    *out = static_cast<std::int64_t>(own.size());
-    std::copy(own.begin(), own.end(), out + 1);
-    std::fill(out + 1 + own.size(), out + mine.elems, 0);
-  });
+  std::vector<std::int64_t> numbers{std::ssize(own)};
+  numbers.insert(numbers.end(), own.begin(), own.end());
+  numbers.resize(static_cast<std::size_t>(row));
+  context.launch({"checkpoint_numbers", {}, {mine}}, upload_of(context.kernels(), mine, std::move(numbers)));
   comm.all_gather(compute, "checkpoint", mine, all);
-  compute.synchronize();
+  const HostView gathered(context, compute, all);
   std::vector<std::vector<std::int64_t>> rows;
   for (int rank = 0; rank < comm.size(); ++rank) {
-    const std::int64_t* begin = all.as<std::int64_t>() + row * rank;
+    const std::int64_t* begin = gathered.as<std::int64_t>() + row * rank;
     rows.emplace_back(begin + 1, begin + 1 + *begin);
   }
   return rows;
@@ -110,7 +108,8 @@ void check_finite(const HeldTensor& held, std::int64_t begin, const Buffer& data
 /// This rank's part of what is being saved.
 class ShardWriter {
  public:
-  ShardWriter(const std::vector<HeldTensor>& tensors, const std::vector<SavedSegment>& segments) : tensors_(tensors), segments_(segments) {}
+  ShardWriter(const Context& context, const std::vector<HeldTensor>& tensors, const std::vector<SavedSegment>& segments)
+      : context_(context), tensors_(tensors), segments_(segments) {}
 
   void write(DataFileWriter& file, std::int64_t data_bytes) const {
     for (const SavedSegment& segment : segments_) {
@@ -118,7 +117,8 @@ class ShardWriter {
       const HeldTensor& held = tensors_[static_cast<std::size_t>(segment.tensor)];
       for (std::int64_t run = 0; run < segment.runs; ++run) {
         for (std::int64_t at = segment.begin; at < segment.begin + segment.count;) {
-          const Buffer data = piece_at(held, run, at, segment.begin + segment.count);
+          const HostView view(context_, context_.stream(), piece_at(held, run, at, segment.begin + segment.count));
+          const Buffer& data = view.buffer();
           check_finite(held, run * segment.stride + at, data);
           file.append(data.data, data.bytes());
           at += data.elems;
@@ -138,6 +138,7 @@ class ShardWriter {
     ZS_CHECK(false, "element {} of {} is not held here", at, held.tensor.parameter);
   }
 
+  const Context& context_;
   const std::vector<HeldTensor>& tensors_;
   const std::vector<SavedSegment>& segments_;
 };
@@ -192,7 +193,7 @@ class Saver {
     header.step = info_.step;
     header.data_bytes = data_end(segments, manifest_.element_bytes(), sizeof header);
     DataFileWriter file(writing_ + "/" + data_file_name(rank), header, io_.watch());
-    ShardWriter(tensors, segments).write(file, header.data_bytes);
+    ShardWriter(state_.executor.context(), tensors, segments).write(file, header.data_bytes);
     file.finish();
     bytes_ = file.bytes();
     digest_ = file.digest();
@@ -267,7 +268,7 @@ std::string differences(const CheckpointReader& reader, const std::vector<HeldTe
   return fmt::format("{} tensors differ: {}{}", count, fmt::join(found, "; "), count > kMostNamed ? " ..." : "");
 }
 
-void fill(CheckpointReader& reader, const std::vector<HeldTensor>& tensors) {
+void fill(CheckpointReader& reader, const std::vector<HeldTensor>& tensors, Context& context) {
   if (const std::string found = differences(reader, tensors); !found.empty())
     throw Error(ExitCode::checkpoint, "the checkpoint is of another model: " + found, reader.folder(),
                 "use the configuration it was saved with");
@@ -279,7 +280,12 @@ void fill(CheckpointReader& reader, const std::vector<HeldTensor>& tensors) {
         requests.push_back({tensor, piece.range.begin + run * piece.range.stride, piece.run(run)});
     }
   }
-  reader.read(requests);
+  CheckpointReader::Store store;
+  if (context.device().kind() == DeviceKind::cuda) {
+    store = [&](const Buffer& out, const void* elements) { upload_now(context, out, elements); };
+  }
+  reader.read(requests, store);
+  context.device().synchronize();
 }
 
 AgreedError decode(const std::string& message, int code) {
@@ -331,7 +337,7 @@ CheckpointInfo load(const TrainingState& state, const std::string& folder) {
   CheckpointInfo info;
   together(state.world, [&] {
     CheckpointReader reader(folder);
-    fill(reader, held_tensors(state));
+    fill(reader, held_tensors(state), state.executor.context());
     info = {reader.manifest().step, reader.manifest().attributes};
   });
   state.executor.masters_loaded();

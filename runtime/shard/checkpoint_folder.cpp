@@ -128,7 +128,7 @@ DataFileReader& CheckpointReader::file(int number) {
   return *open_;
 }
 
-void CheckpointReader::read(const std::vector<Request>& requests) {
+void CheckpointReader::read(const std::vector<Request>& requests, const Store& store) {
   struct Part {
     int file;
     std::int64_t offset;
@@ -137,14 +137,28 @@ void CheckpointReader::read(const std::vector<Request>& requests) {
   std::vector<Part> parts;
   for (const Request& request : requests) {
     const CheckpointTensor& saved = manifest_.tensors.at(static_cast<std::size_t>(request.tensor));
-    ZS_CHECK(request.out.dtype == saved.dtype && request.out.device == DeviceKind::cpu, "{} is read into {} on {}", saved.parameter,
-             name_of(request.out.dtype), name_of(request.out.device));
+    ZS_CHECK(request.out.dtype == saved.dtype && (store || request.out.device == DeviceKind::cpu), "{} is read into {} on {}",
+             saved.parameter, name_of(request.out.dtype), name_of(request.out.device));
     for (const ReadPart& part : index_.find({request.tensor, request.begin, request.out.elems}))
       parts.push_back({part.file, part.offset, request.out.slice(part.target, part.count)});
   }
   std::sort(parts.begin(), parts.end(),
             [](const Part& a, const Part& b) { return std::tie(a.file, a.offset) < std::tie(b.file, b.offset); });
-  for (const Part& part : parts) file(part.file).read(part.offset, part.out.data, part.out.bytes());
+  for (const Part& part : parts) {
+    if (!store) {
+      file(part.file).read(part.offset, part.out.data, part.out.bytes());
+      continue;
+    }
+    constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+    const std::int64_t elem_bytes = size_of(part.out.dtype), most = kPieceBytes / elem_bytes;
+    std::vector<std::byte> piece;
+    for (std::int64_t at = 0; at < part.out.elems; at += most) {
+      const Buffer out = part.out.slice(at, std::min(most, part.out.elems - at));
+      piece.resize(static_cast<std::size_t>(out.bytes()));
+      file(part.file).read(part.offset + at * elem_bytes, piece.data(), out.bytes());
+      store(out, piece.data());
+    }
+  }
 }
 
 void CheckpointReader::verify() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -41,13 +42,15 @@ class CheckpointReader {
   const CheckpointManifest& manifest() const { return manifest_; }
   /// The number of a tensor.
   std::optional<std::int64_t> find(const std::string& parameter, const std::string& kind) const;
-  /// Elements [begin, begin + out.elems) of a tensor, into host memory.
+  /// Elements [begin, begin + out.elems) of a tensor, into host memory unless they are stored otherwise.
   struct Request {
     std::int64_t tensor, begin;
     Buffer out;
   };
-  /// Each file is opened once and read from its begin to its end.
-  void read(const std::vector<Request>& requests);
+  /// Takes elements that were read for `out`, which is of their size, to memory that the host does not write to.
+  using Store = std::function<void(const Buffer& out, const void* elements)>;
+  /// Each file is opened once and read from its begin to its end. With `store` it gets what `out` should, piece by piece.
+  void read(const std::vector<Request>& requests, const Store& store = {});
   /// Reads every byte.
   void verify();
 

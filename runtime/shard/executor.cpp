@@ -5,8 +5,24 @@
 #include <utility>
 
 #include "runtime/base/random.h"
+#include "runtime/tensor/host_view.h"
 
 namespace zs {
+namespace {
+
+/// Those of a segment from its element `begin` on, as many as are worth a copy.
+void initial_values(const FlatView& view, const ShardSegment& segment, std::int64_t begin, std::uint64_t seed, std::vector<float>& values) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 16;
+  values.resize(static_cast<std::size_t>(std::min(kMost, segment.count - begin)));
+  const CounterRng rng(seed, hash_name(view.name));
+  for (std::int64_t i = 0; i < std::ssize(values); ++i) {
+    const auto counter = static_cast<std::uint64_t>(segment.element(begin + i));
+    values[static_cast<std::size_t>(i)] =
+        view.init.normal_std == 0 ? view.init.constant : static_cast<float>(view.init.normal_std * rng.normal(counter));
+  }
+}
+
+}  // namespace
 
 Executor::Executor(Context& context, World& world, const ShardScheme& scheme, LayoutOptions layout, bool zero_copy)
     : context_(context),
@@ -127,20 +143,17 @@ void Executor::masters_loaded() {
 
 void Executor::initialise(FlatParameter& unit, std::uint64_t seed) {
   const Buffer master = unit.master_buffer();
-  context_.launch({"initialise:" + unit.name, {}, {master}},
-                  [master, seed, views = unit.layout->views(), segments = unit.held_segments()](ExecContext&) {
-                    float* out = master.as<float>();
-                    std::fill_n(out, master.elems, 0.0f);
-                    for (const ShardSegment& segment : segments) {
-                      const FlatView& view = views[segment.view];
-                      const CounterRng rng(seed, hash_name(view.name));
-                      for (std::int64_t i = 0; i < segment.count; ++i) {
-                        const auto counter = static_cast<std::uint64_t>(segment.element(i));
-                        out[segment.shard_offset + i] =
-                            view.init.normal_std == 0 ? view.init.constant : static_cast<float>(view.init.normal_std * rng.normal(counter));
-                      }
-                    }
-                  });
+  context_.launch({"initialise:" + unit.name, {}, {master}}, [&kernels = context_.kernels(), master, seed, views = unit.layout->views(),
+                                                              segments = unit.held_segments()](ExecContext& exec) {
+    kernels.zero(exec, master);
+    std::vector<float> values;
+    for (const ShardSegment& segment : segments) {
+      for (std::int64_t at = 0; at < segment.count; at += std::ssize(values)) {
+        initial_values(views[segment.view], segment, at, seed, values);
+        kernels.upload(exec, master.slice(segment.shard_offset + at, std::ssize(values)), values.data());
+      }
+    }
+  });
 }
 
 void Executor::run(const std::vector<Action>& actions) {
@@ -230,11 +243,10 @@ void Executor::read_full(int unit_index, const UseParameter& use) {
   FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
   Memory memory;
   const Buffer full = unsharder_.gather_masters(unit, memory);
-  context_.device().stream(StreamRole::unshard).synchronize();
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const FlatView& view = unit.layout->views()[i];
     const Buffer values = view.is_whole ? unit.whole_view(unit.master_buffer(), view) : full.slice(view.offset, view.numel);
-    use(*unit.parameters[i], values.as<float>());
+    use(*unit.parameters[i], HostView(context_, context_.device().stream(StreamRole::unshard), values).as<float>());
   }
 }
 

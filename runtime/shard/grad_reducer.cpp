@@ -64,11 +64,24 @@ void GradReducer::reduce(FlatParameter& unit) {
     unit.sum = pool_.acquire(sum_elems(unit) * size_of(DType::f32), reduction(), "grad_sum");
   }
   bool& is_written = has_own_sum_ ? unit.sum_is_written : unit.grad_is_written;
-  groups_.reduce->reduce_scatter(reduction(), unit.name, full_buffer(unit), has_own_sum_ ? sum_buffer(unit) : unit.grad_buffer(),
-                                 is_written ? Fold::accumulate : Fold::overwrite, unit.precision.reduce_wire);
+  reduce_scatter(unit, has_own_sum_ ? sum_buffer(unit) : unit.grad_buffer(), is_written ? Fold::accumulate : Fold::overwrite);
   is_written = true;
   reduction().record(unit.reduced);
   last_reduction_ = unit.reduced;
+}
+
+void GradReducer::reduce_scatter(const FlatParameter& unit, const Buffer& out, Fold fold) {
+  const Buffer full = full_buffer(unit);
+  if (context_.device().kind() != DeviceKind::cuda || groups_.reduce->size() > 1) {
+    groups_.reduce->reduce_scatter(reduction(), unit.name, full, out, fold, unit.precision.reduce_wire);
+    return;
+  }
+  // There is nobody to exchange anything with, and on a GPU only kernels can add.
+  OpInfo info{"reduce_scatter:" + unit.name, {full}, {out}};
+  if (fold == Fold::accumulate) info.reads.push_back(out);
+  reduction().enqueue(std::move(info), [&kernels = context_.kernels(), full, out, fold](ExecContext& exec) {
+    fold == Fold::accumulate ? kernels.accumulate(exec, out, full) : kernels.cast(exec, out, full);
+  });
 }
 
 void GradReducer::narrow(FlatParameter& unit) {

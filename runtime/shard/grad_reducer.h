@@ -41,6 +41,8 @@ class GradReducer {
   Buffer sum_buffer(const FlatParameter& unit) const { return unit.sum.buffer(DType::f32, sum_elems(unit)); }
   void zero(Stream& stream, const char* name, std::vector<Buffer> buffers);
   /// On compute: what was accumulated in f32 becomes what the reduction carries.
+  /// Communicator::reduce_scatter of the unit's full gradient.
+  void reduce_scatter(const FlatParameter& unit, const Buffer& out, Fold fold);
   void narrow(FlatParameter& unit);
   /// On compute: the full gradient, view after view, becomes its bucket.
   void interleave(FlatParameter& unit);

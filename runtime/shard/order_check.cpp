@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/random.h"
+#include "runtime/tensor/host_view.h"
 
 namespace zs {
 namespace {
@@ -59,13 +60,12 @@ void OrderCheck::compare() {
   if (executor_.ranks() == 1) return;
   Context& context = executor_.context();
   const Buffer hashes = hashes_.buffer(DType::i64, kHashes);
-  context.launch({"order_hash", {}, {hashes}}, [hashes, hash = static_cast<std::int64_t>(hash_)](ExecContext&) {
-    hashes.as<std::int64_t>()[0] = hash;
-    hashes.as<std::int64_t>()[1] = ~hash;
-  });
+  const auto hash = static_cast<std::int64_t>(hash_);
+  context.launch({"order_hash", {}, {hashes}}, upload_of(context.kernels(), hashes, std::vector{hash, ~hash}));
   executor_.compute_comm().all_reduce(context.stream(), "order", hashes, ReduceOp::max);
-  context.launch({"order_check", {hashes}, {}}, [hashes, step](ExecContext&) {
-    if (hashes.as<std::int64_t>()[0] != ~hashes.as<std::int64_t>()[1]) throw OrderMismatch(step);
+  launch_on_host(context, {"order_check", {hashes}, {}}, [step](ExecContext&, const std::vector<Buffer>& reads) {
+    const auto* const found = reads[0].as<std::int64_t>();
+    if (found[0] != ~found[1]) throw OrderMismatch(step);
   });
 }
 
@@ -85,10 +85,10 @@ std::vector<std::int64_t> OrderCheck::gather(const std::vector<std::int64_t>& ow
   const Memory mine = context.pool().acquire(count * size_of(DType::i64), context.stream(), "scalars"),
                all = context.pool().acquire(ranks * count * size_of(DType::i64), context.stream(), "scalars");
   const Buffer in = mine.buffer(DType::i64, count), out = all.buffer(DType::i64, ranks * count);
-  context.launch({"order_list", {}, {in}}, [in, own](ExecContext&) { std::copy(own.begin(), own.end(), in.as<std::int64_t>()); });
+  context.launch({"order_list", {}, {in}}, upload_of(context.kernels(), in, own));
   executor_.compute_comm().all_gather(context.stream(), "order_lists", in, out);
-  context.stream().synchronize();
-  return {out.as<std::int64_t>(), out.as<std::int64_t>() + out.elems};
+  const HostView lists(context, context.stream(), out);
+  return {lists.as<std::int64_t>(), lists.as<std::int64_t>() + out.elems};
 }
 
 /// Every rank's list, padded to one length with kNothing.

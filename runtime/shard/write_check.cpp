@@ -5,6 +5,7 @@
 
 #include "runtime/base/random.h"
 #include "runtime/shard/bucket_copy.h"
+#include "runtime/tensor/host_view.h"
 
 namespace zs {
 namespace {
@@ -41,11 +42,12 @@ void WriteCheck::note(const FlatParameter& unit, const Buffer& a, const Buffer& 
   const Buffer found = found_.buffer(DType::i64, 1);
   std::vector<Buffer> reads{a, b};
   if (has_found_) reads.push_back(found);
-  context_.launch({"compare_written:" + unit.name, std::move(reads), {found}},
-                  [a, b, found, is_first = !has_found_, mark = mark_of(unit.name)](ExecContext&) {
-                    const std::int64_t before = is_first ? 0 : *found.as<std::int64_t>();
-                    *found.as<std::int64_t>() = is_same(a, b) ? before : mark;
-                  });
+  launch_on_host(context_, {"compare_written:" + unit.name, std::move(reads), {found}},
+                 [&kernels = context_.kernels(), found, mark = mark_of(unit.name)](ExecContext& exec, const std::vector<Buffer>& seen) {
+                   const std::int64_t before = seen.size() == 2 ? 0 : *seen[2].as<std::int64_t>();
+                   const std::int64_t after = is_same(seen[0], seen[1]) ? before : mark;
+                   kernels.upload(exec, found, &after);
+                 });
   has_found_ = true;
 }
 
@@ -72,9 +74,10 @@ void WriteCheck::settle(const std::vector<FlatParameter>& units) {
   if (groups_.compute->size() > 1) groups_.compute->all_reduce(context_.stream(), "written", found, ReduceOp::max);
   std::vector<std::string> names;
   for (const FlatParameter& unit : units) names.push_back(unit.name);
-  context_.launch({"check_written", {found}, {}}, [found, names = std::move(names)](ExecContext&) {
-    if (*found.as<std::int64_t>() == 0) return;
-    const auto is_it = [&](const std::string& name) { return mark_of(name) == *found.as<std::int64_t>(); };
+  launch_on_host(context_, {"check_written", {found}, {}}, [names = std::move(names)](ExecContext&, const std::vector<Buffer>& reads) {
+    const std::int64_t mark = *reads[0].as<std::int64_t>();
+    if (mark == 0) return;
+    const auto is_it = [&](const std::string& name) { return mark_of(name) == mark; };
     const auto unit = std::find_if(names.begin(), names.end(), is_it);
     throw LostWrite(unit == names.end() ? "?" : *unit);
   });

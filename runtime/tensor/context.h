@@ -23,7 +23,7 @@ struct OpMode {
 /// backward. Owned by the runtime, outlives every tensor made in it; one host thread uses it.
 class Context {
  public:
-  explicit Context(Device& device) : device_(device), kernels_(cpu_kernels()) {}
+  explicit Context(Device& device) : device_(device), kernels_(kernels_for(device)) {}
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
@@ -46,6 +46,10 @@ class Context {
 
  private:
   friend class OpModeGuard;
+  static const KernelTable& kernels_for(const Device& device) {
+    const bool is_gpu = (device.kind() == DeviceKind::meta ? device.options().stands_for : device.kind()) == DeviceKind::cuda;
+    return is_gpu ? cuda_kernels() : cpu_kernels();
+  }
   Device& device_;
   const KernelTable& kernels_;
   OpMode mode_;

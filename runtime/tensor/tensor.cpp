@@ -1,10 +1,10 @@
 #include "runtime/tensor/tensor.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "runtime/tensor/autograd.h"
+#include "runtime/tensor/host_view.h"
 
 namespace zs {
 
@@ -33,10 +33,13 @@ Tensor Tensor::zeros(Context& context, Shape shape, DType dtype, const char* lab
 Tensor Tensor::from_host(Context& context, Shape shape, std::vector<float> values, DType dtype) {
   ZS_CHECK(std::cmp_equal(values.size(), shape.numel()), "{} values for shape {}", values.size(), shape.str());
   Tensor tensor = empty(context, shape, dtype);
+  ZS_CHECK(dtype == DType::f32 || dtype == DType::bf16, "a tensor of {} from f32 values", name_of(dtype));
   const Buffer out = tensor.buffer();
-  context.launch({"from_host", {}, {out}}, [&kernels = context.kernels(), out, values = std::move(values)](ExecContext& exec) mutable {
-    kernels.cast(exec, out, {values.data(), out.elems, DType::f32, out.device});
-  });
+  if (dtype == DType::f32) {
+    context.launch({"from_host", {}, {out}}, upload_of(context.kernels(), out, std::move(values)));
+  } else {
+    context.launch({"from_host", {}, {out}}, upload_of(context.kernels(), out, std::vector<BFloat16>(values.begin(), values.end())));
+  }
   return tensor;
 }
 
@@ -44,9 +47,7 @@ Tensor Tensor::from_host(Context& context, Shape shape, std::vector<std::int32_t
   ZS_CHECK(std::cmp_equal(values.size(), shape.numel()), "{} values for shape {}", values.size(), shape.str());
   Tensor tensor = empty(context, shape, DType::i32, "batch");
   const Buffer out = tensor.buffer();
-  context.launch({"from_host", {}, {out}}, [out, values = std::move(values)](ExecContext&) {
-    if (!values.empty()) std::memcpy(out.data, values.data(), values.size() * sizeof(std::int32_t));
-  });
+  context.launch({"from_host", {}, {out}}, upload_of(context.kernels(), out, std::move(values)));
   return tensor;
 }
 
@@ -88,8 +89,8 @@ Tensor Tensor::detach() const {
 
 std::vector<float> Tensor::to_host() const {
   ZS_CHECK(context().device().kind() != DeviceKind::meta, "the meta device holds no values");
-  context().stream().synchronize();
-  const Buffer in = buffer();
+  const HostView view(context(), context().stream(), buffer());
+  const Buffer& in = view.buffer();
   std::vector<float> values(static_cast<std::size_t>(in.elems));
   if (dtype_ == DType::f32) {
     std::copy_n(in.as<float>(), values.size(), values.begin());

@@ -1,6 +1,9 @@
 #include "runtime/device/cuda_device.h"
 
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
+#include <cerrno>
 
 #include "tests/device/test_devices.h"
 #include "tests/message_of.h"
@@ -150,6 +153,37 @@ TEST_CASE("a machine without a driver, or with one that lacks a function, is tol
   CHECK_THAT(error_of("libno-such-driver.so.1"), Catch::StartsWith("no NVIDIA driver here (libno-such-driver.so.1: ") &&
                                                      Catch::EndsWith("): use device = \"cpu\" or \"auto\""));
   CHECK_THAT(error_of("libm.so.6"), Catch::StartsWith("the NVIDIA driver is too old: it has no cuInit (libm.so.6): "));
+}
+
+TEST_CASE("the limit of a GPU's memory is what is free of it") {
+  EmulatedDriver driver({.memory_bytes = 10000});
+  const CudaContext context(driver.table(), 0, false);
+  const auto memory = make_cuda_allocator(context);
+  void* const taken = memory->allocate(3000);
+  const MemoryLimit limit = cuda_memory_limit(context);
+  CHECK(limit.bytes == 7000);
+  CHECK(limit.source == "free memory of GPU 0 (Emulated)");
+  CHECK(limit.is_per_process);
+  memory->deallocate(taken, 3000);
+}
+
+TEST_CASE("the memory of an emulated GPU can be kept from the host, which is found when it touches it") {
+  EmulatedDriver driver({.is_guarded = true});
+  CudaDevice device(patient(), driver.table());
+  Stream& stream = device.stream(StreamRole::compute);
+  const Memory memory = device.pool().acquire(100, stream, "activation");
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const auto can_read = [&] { return write(ends[1], memory.address(), 1) == 1; };  // no signal, unlike the host's own look
+  bool could_gpu = false;
+  stream.enqueue({"op", {}, {memory.buffer(DType::u8, 100)}},
+                 [&](ExecContext& exec) { driver.launch(exec.native_stream(), [&] { could_gpu = can_read(); }); });
+  device.synchronize();
+  CHECK(could_gpu);
+  CHECK(!can_read());
+  CHECK(errno == EFAULT);
+  close(ends[0]);
+  close(ends[1]);
 }
 
 TEST_CASE("delays and poisoned memory are refused on a GPU") {

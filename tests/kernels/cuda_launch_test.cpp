@@ -47,6 +47,29 @@ TEST_CASE("kernels run in their stream's order, with the compute stream's worksp
   CHECK(driver.live_handles() == 0);
 }
 
+TEST_CASE("what is uploaded may change at once, and what is downloaded is there after a wait") {
+  EmulatedDriver driver({.is_guarded = true});
+  {
+    CudaDevice device(patient(), driver.table());
+    Stream& stream = device.stream(StreamRole::compute);
+    const Memory values = device.pool().acquire(4000, stream, "activation");
+    const Buffer out = values.buffer(DType::i32, 1000);
+    std::vector<std::int32_t> host(1000), back(1000);
+    for (std::int32_t i = 0; i < 100; ++i) {
+      std::iota(host.begin(), host.end(), i);
+      stream.enqueue({"up", {}, {out}}, [&](ExecContext& exec) { cuda_kernels().upload(exec, out, host.data()); });
+      std::fill(host.begin(), host.end(), -1);
+      stream.enqueue({"down", {out}, {}}, [&](ExecContext& exec) { cuda_kernels().download(exec, back.data(), out); });
+      if (i % 10 != 9) continue;
+      device.synchronize();
+      CHECK(back.front() == i);
+      CHECK(back.back() == i + 999);
+    }
+    CHECK(driver.calls("cuEventCreate") < 25);  // events serve again
+  }
+  CHECK(driver.live_handles() == 0);
+}
+
 TEST_CASE("a launch that the driver refuses names the kernel and the op") {
   EmulatedDriver driver({.kernels = emulated_kernels()});
   CudaDevice device(patient(), driver.table());

@@ -1,5 +1,6 @@
 #include "tests/gpu/emulation/emulated_driver.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,6 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
+#include <system_error>
+#include <vector>
 
 // The driver's handles: what they point to is its own affair, and here this.
 struct CUctx_st {
@@ -46,6 +49,21 @@ constexpr int kEntriesAtATime = 3;
 /// The driver's functions are plain functions: this is whose they are.
 std::atomic<EmulatedDriver*> active{nullptr};
 thread_local const CUctx_st* current = nullptr;
+
+/// Its end is where a sanitizer sees it.
+std::shared_ptr<void> plain_memory(std::size_t bytes) {
+  constexpr std::size_t kAlignment = 256;
+  const auto block = std::make_shared<std::vector<std::byte>>(bytes + kAlignment);
+  void* address = block->data();
+  std::size_t room = block->size();
+  return {block, std::align(kAlignment, bytes, address, room)};
+}
+
+std::shared_ptr<void> guarded_memory(std::size_t bytes) {
+  void* const address = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) throw std::bad_alloc();
+  return {address, [bytes](void* begin) { munmap(begin, bytes); }};
+}
 
 std::string next_uuid() {
   static std::atomic<int> drivers{0};
@@ -181,10 +199,8 @@ struct EmulatedFunctions {
     return call("cuMemAlloc", true, [&](auto& self) {
       if (bytes == 0) return kInvalidValue;
       if (self.used_bytes_ + bytes > static_cast<std::size_t>(self.options_.memory_bytes)) return cuda_status::kOutOfMemory;
-      constexpr std::size_t kAlignment = 256;
-      auto block = std::make_unique<std::byte[]>(bytes + kAlignment);
-      const auto start = reinterpret_cast<CudaDriver::Address>(block.get());
-      *address = (start + kAlignment - 1) / kAlignment * kAlignment;
+      auto block = self.options_.is_guarded ? guarded_memory(bytes) : plain_memory(bytes);
+      *address = reinterpret_cast<CudaDriver::Address>(block.get());
       self.memory_[*address] = {std::move(block), bytes};
       self.used_bytes_ += bytes;
       return 0;
@@ -194,7 +210,7 @@ struct EmulatedFunctions {
     return call("cuMemFree", true, [&](auto& self) {
       const auto block = self.memory_.find(address);
       if (block == self.memory_.end()) return kInvalidValue;
-      self.used_bytes_ -= block->second.second;
+      self.used_bytes_ -= block->second.bytes;
       self.memory_.erase(block);
       return 0;
     });
@@ -349,10 +365,13 @@ void EmulatedDriver::launch(void* native_stream, std::function<void()> body) {
 }
 
 void EmulatedDriver::push(CUstream_st& stream, std::function<void()> body) {
-  if (options_.is_immediate)
-    body();
-  else
+  if (!options_.is_immediate) {
     stream.queue.push_back({nullptr, std::move(body)});
+    return;
+  }
+  open_memory(true);
+  body();
+  open_memory(false);
 }
 
 void EmulatedDriver::run_kernel(const EmulatedKernel& kernel, const void* args, emulation::Launch launch) {
@@ -372,6 +391,14 @@ bool EmulatedDriver::is_free_to_run(const CUstream_st& stream) const {
   return !stream.queue.empty() && held_.count(&stream) == 0 && (stream.queue.front().awaited == nullptr || *stream.queue.front().awaited);
 }
 
+void EmulatedDriver::open_memory(bool opens) {
+  if (!options_.is_guarded) return;
+  for (const auto& [address, block] : memory_) {
+    if (mprotect(block.memory.get(), block.bytes, opens ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+      throw std::system_error(errno, std::generic_category(), "mprotect");
+  }
+}
+
 void EmulatedDriver::run_some() {
   for (int i = 0; i < kEntriesAtATime && !stands_still_ && lost_ == 0; ++i) {
     std::vector<CUstream_st*> ready;
@@ -383,7 +410,9 @@ void EmulatedDriver::run_some() {
     CUstream_st& stream = *ready[random_() % ready.size()];
     const CUstream_st::Entry entry = std::move(stream.queue.front());
     stream.queue.pop_front();
+    open_memory(true);
     entry.run();
+    open_memory(false);
   }
 }
 

@@ -32,6 +32,7 @@ class EmulatedDriver {
     std::int64_t memory_bytes = 1 << 30;
     std::uint64_t seed = 1;
     bool is_immediate = false;  ///< what is enqueued runs at once
+    bool is_guarded = false;    ///< the host that touches the GPU's memory itself is ended by a signal, as it is with a real GPU
     std::map<std::string, EmulatedKernel> kernels = {};
   };
   explicit EmulatedDriver(const Options& options);
@@ -69,6 +70,8 @@ class EmulatedDriver {
   /// Counts the call; its status if it shall fail, else 0.
   int enter(const char* function);
   void run_some();
+  /// Guarded memory: whether it can be touched now.
+  void open_memory(bool opens);
   void push(CUstream_st& stream, std::function<void()> body);
   void run_kernel(const EmulatedKernel& kernel, const void* args, emulation::Launch launch);
   bool is_free_to_run(const CUstream_st& stream) const;
@@ -86,7 +89,11 @@ class EmulatedDriver {
   int streams_made_ = 0;
   std::set<CUevent_st*> events_;
   std::set<CUmod_st*> modules_;
-  std::map<CudaDriver::Address, std::pair<std::unique_ptr<std::byte[]>, std::size_t>> memory_;
+  struct Block {
+    std::shared_ptr<void> memory;
+    std::size_t bytes;
+  };
+  std::map<CudaDriver::Address, Block> memory_;
   std::size_t used_bytes_ = 0;
   std::set<void*> host_memory_;
   std::vector<int> contexts_;  // retained, by GPU

@@ -1,0 +1,41 @@
+#include "runtime/tensor/host_view.h"
+
+namespace zs {
+
+HostView::HostView(const Context& context, Stream& stream, const Buffer& buffer) : buffer_(buffer) {
+  if (buffer.device != DeviceKind::cuda) {
+    stream.synchronize();
+    return;
+  }
+  copy_ = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(buffer.bytes()));
+  buffer_.data = copy_->data();
+  buffer_.device = DeviceKind::cpu;
+  OpInfo info{"download", {buffer}, {}};
+  try {
+    stream.enqueue(std::move(info),
+                   [&kernels = context.kernels(), out = copy_->data(), buffer](ExecContext& exec) { kernels.download(exec, out, buffer); });
+    stream.synchronize();
+  } catch (...) {
+    context.device().keep({copy_});  // the GPU may still write to it
+    throw;
+  }
+}
+
+void upload_now(const Context& context, const Buffer& out, const void* in) {
+  ZS_CHECK(context.device().kind() == DeviceKind::cuda, "memory of device {} is written in place", name_of(context.device().kind()));
+  OpInfo info{"upload", {}, {out}};
+  context.stream().enqueue(std::move(info), [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.upload(exec, out, in); });
+}
+
+void launch_on_host(const Context& context, OpInfo info, HostWork work) {
+  std::vector<Buffer> reads = info.reads;
+  if (context.device().kind() != DeviceKind::cuda) {
+    context.launch(std::move(info), [reads = std::move(reads), work = std::move(work)](ExecContext& exec) { work(exec, reads); });
+    return;
+  }
+  std::vector<HostView> views;
+  for (Buffer& buffer : reads) buffer = views.emplace_back(context, context.stream(), buffer).buffer();
+  context.launch(std::move(info), [&](ExecContext& exec) { work(exec, reads); });  // which the stream of a GPU runs at once
+}
+
+}  // namespace zs
