@@ -72,7 +72,7 @@ const char* name_of(CommOp op) {
 
 Communicator::Ticket Communicator::ticket(const OpTag& tag) { return {tag, ++sequence_, watchdog_ != nullptr ? monotonic_ns() : 0}; }
 
-bool Communicator::is_shadowed() const { return watchdog_ != nullptr && watchdog_->shadow_ms() > 0; }
+bool Communicator::is_shadowed() const { return watchdog_ != nullptr && watchdog_->shadow_ms() > 0 && is_on_host(); }
 
 /// An operation that throws stays unfinished in the record.
 template <class Run>
@@ -96,6 +96,14 @@ std::string Communicator::where(std::string_view op, std::string_view unit) cons
   return fmt::format("{}({}) on rank {} of {}", op, unit, rank(), size());
 }
 
+void Communicator::check_wire(Wire wire, std::string_view op, std::string_view unit, DType dtype) const {
+  if (wire == Wire::exact) return;
+  ZS_CHECK(can_be_packed(dtype), "{}: {} cannot travel as int8", where(op, unit), name_of(dtype));
+  if (is_on_host()) return;
+  throw Error(ExitCode::config, fmt::format("transport {} sends nothing as int8", transport()), where(op, unit),
+              "use the exact wire on GPUs");
+}
+
 void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full, Wire wire) {
   ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("all_gather", unit), full.elems,
            shard.elems * size());
@@ -104,8 +112,7 @@ void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shar
   const Buffer own = full.slice(rank() * shard.elems, shard.elems);
   ZS_CHECK(own.data == shard.data || !overlap(shard, full), "{}: shard overlaps full, but is not this rank's slice of it",
            where("all_gather", unit));
-  ZS_CHECK(wire == Wire::exact || can_be_packed(shard.dtype), "{}: {} cannot travel as int8", where("all_gather", unit),
-           name_of(shard.dtype));
+  check_wire(wire, "all_gather", unit, shard.dtype);
   const OpTag tag = make_tag("all_gather", unit, wire == Wire::int8 ? "int8" : "", shard);
   traffic_.add(CommOp::all_gather, (size() - 1) * (wire == Wire::int8 ? packed_bytes(shard.elems) : shard.bytes()));
   if (wire == Wire::int8 && size() > 1) return enqueue_packed_gather(stream, unit, ticket(tag), shard, full);
@@ -141,6 +148,7 @@ void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer 
   const bool in_place = own.data == shard.data && own.dtype == shard.dtype && !accumulate;
   ZS_CHECK(in_place || !overlap(shard, full), "{}: shard overlaps full; it may only be this rank's slice, same dtype, overwrite",
            where("reduce_scatter", unit));
+  check_wire(wire, "reduce_scatter", unit, full.dtype);
   const char* const suffix = wire == Wire::int8 ? " int8" : "";
   const OpTag tag =
       make_tag("reduce_scatter", unit, fmt::format("{}{}{}", accumulate ? "accumulate " : "into ", name_of(shard.dtype), suffix), full);
@@ -150,7 +158,7 @@ void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer 
     traffic_.add(CommOp::reduce_scatter, (size() - 1) * packed_bytes(shard.elems));
     return enqueue_packed_sum(stream, info("reduce_scatter", unit, std::move(reads), {shard}), ticket(tag), full, shard, fold);
   }
-  const std::int64_t scratch_bytes = reduce_scatter_scratch_bytes(full);
+  const std::int64_t scratch_bytes = reduce_scatter_scratch_bytes(full, shard, fold);
   traffic_.add(CommOp::reduce_scatter, (size() - 1) * shard.elems * size_of(full.dtype));
   stream.enqueue(info("reduce_scatter", unit, std::move(reads), {shard}, scratch_bytes),
                  [this, ticket = ticket(tag), full, shard, fold, scratch_bytes](ExecContext& exec) {
@@ -248,7 +256,7 @@ void Communicator::all_to_all_v(Stream& stream, std::string_view unit, RankParts
   OpTag tag = make_tag("all_to_all_v", unit, "", Buffer{nullptr, 0, from.dtype, from.device});  // ranks differ in their counts
   tag.elems = from.elems;
   traffic_.add(CommOp::all_to_all, (from.elems - in.counts[static_cast<std::size_t>(rank())]) * size_of(from.dtype));
-  const std::int64_t scratch_bytes = size() * std::ssize(said) * size_of(DType::i64);
+  const std::int64_t scratch_bytes = is_on_host() ? size() * std::ssize(said) * size_of(DType::i64) : 0;
   stream.enqueue(info("all_to_all_v", unit, {from}, {to}, scratch_bytes),
                  [this, ticket = ticket(tag), from, to, said = std::move(said), scratch_bytes](ExecContext& exec) {
                    if (is_idle()) return;

@@ -62,7 +62,8 @@ class GroupEnded final : public Error {
 /// communicator are enqueued on one stream, in the same order on every rank. On return: enqueued, not done. Every
 /// operation names the unit (or purpose) it works for; transports carry an OpTag with the data, so ranks that disagree throw
 /// Error(ranks_disagree) before data mixes. A wait for a peer longer than the world's timeout throws Error(peer_lost). After
-/// either the communicator is of no further use. Sums are folded in rank order, so they are the same for every transport.
+/// either the communicator is of no further use. Sums are folded in rank order, so they are the same for every transport but nccl, whose
+/// exceptions are said at make_nccl_world (comm/gpu_world.h).
 /// Any count is legal, zero included. Every operation begins when all ranks have come to it.
 ///
 /// Owned by whoever split it off; must outlive the streams' work, and must die before its World. One host thread uses it.
@@ -144,8 +145,8 @@ class Communicator {
 
   /// Error(ranks_disagree): the two ranks ask for shared windows of different sizes.
   static Error windows_disagree(int rank_a, std::int64_t bytes_a, int rank_b, std::int64_t bytes_b);
-  /// Working memory that the two reductions ask of their stream; depends on the sizes only.
-  virtual std::int64_t reduce_scatter_scratch_bytes(const Buffer& /*full*/) const { return 0; }
+  /// Working memory that the two reductions ask of their stream; depends on the arguments only.
+  virtual std::int64_t reduce_scatter_scratch_bytes(const Buffer& /*full*/, const Buffer& /*shard*/, Fold) const { return 0; }
   virtual std::int64_t all_reduce_scratch_bytes(const Buffer& /*data*/) const { return 0; }
   /// Those of do_packed_sum.
   virtual std::int64_t packed_sum_scratch_bytes(const Buffer& full) const;
@@ -160,6 +161,12 @@ class Communicator {
   virtual void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) = 0;
   virtual void do_all_to_all_v(const OpTag& tag, const PartTable& parts, Buffer in, Buffer out) = 0;
   virtual void do_barrier(const OpTag& tag) = 0;
+  /// Of the operation that runs: for transports that enqueue on a GPU's stream.
+  ExecContext& exec() const { return *exec_; }
+  /// Whether the buffers are this host's memory. Only there anything travels as int8, and the shadow mode (comm/shadow.h) works.
+  virtual bool is_on_host() const { return true; }
+  /// The ranks tell each other `own`: what each sends to every other, then what it expects. `scratch`: of so many bytes for each rank.
+  virtual PartTable agree_on_parts(const OpTag& tag, std::span<const std::int64_t> own, void* scratch);
   /// do_reduce_scatter with Wire::int8.
   virtual void do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, Fold fold, void* scratch);
   /// Whether these move anything at all.
@@ -184,17 +191,18 @@ class Communicator {
   void shadow_all_reduce(const Ticket& ticket, Buffer data, ReduceOp op, void* scratch);
   void shadow_broadcast(const Ticket& ticket, Buffer data, int root);
   void shadow_exchange(const Ticket& ticket, Buffer in, Buffer out, const std::function<void(Buffer in, Buffer out)>& exchange);
-  PartTable agree_on_parts(const OpTag& tag, std::span<const std::int64_t> own, void* scratch);
   void shadow_publish(const Ticket& ticket, Buffer shard);
   void enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard, Buffer full);
   void enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, Fold fold);
   std::string where(std::string_view op, std::string_view unit) const;
+  void check_wire(Wire wire, std::string_view op, std::string_view unit, DType dtype) const;
 
   CommTraffic traffic_;
   ExecContext* exec_ = nullptr;  // on the stream's thread
   Watchdog* watchdog_ = nullptr;
   GroupName group_name_;
   std::uint64_t sequence_ = 0;
+  ExecContext* exec_ = nullptr;
 };
 
 }  // namespace zs

@@ -81,8 +81,8 @@ std::unique_ptr<Communicator> HierCommunicator::split(int color, int key) {
   return watched_like_this(make_group(part, hosts, host_->split_off(color, key), options(), shared_arena()), color);
 }
 
-std::int64_t HierCommunicator::reduce_scatter_scratch_bytes(const Buffer& full) const {
-  if (options().sums_in_rank_order) return MpiCommunicator::reduce_scatter_scratch_bytes(full);
+std::int64_t HierCommunicator::reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold) const {
+  if (options().sums_in_rank_order) return MpiCommunicator::reduce_scatter_scratch_bytes(full, shard, fold);
   return hier_reduce_scatter_scratch_bytes(map_, full);
 }
 

@@ -29,7 +29,7 @@ class HierCommunicator final : public MpiCommunicator {
 
  private:
   struct Sum;
-  std::int64_t reduce_scatter_scratch_bytes(const Buffer& full) const override;
+  std::int64_t reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold) const override;
   std::int64_t all_reduce_scratch_bytes(const Buffer& data) const override;
   std::int64_t packed_sum_scratch_bytes(const Buffer& full) const override;
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "comm/gpu_side.h"
 #include "comm/hier.h"
 #include "comm/world.h"
 
@@ -48,9 +49,10 @@ class IdleCommunicator final : public Communicator {
     if (map_.is_one_host()) return Transport::shm;
     return map_.is_one_rank_each() || kind_.stands_for.sums_in_rank_order ? Transport::mpi : Transport::hier;
   }
-  std::int64_t reduce_scatter_scratch_bytes(const Buffer& full) const override {
+  std::int64_t reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold) const override {
     const Transport transport = sums_by();
     if (transport == Transport::hier) return hier_reduce_scatter_scratch_bytes(map_, full);
+    if (transport == Transport::nccl) return nccl_reduce_scatter_scratch_bytes(full, shard, fold);
     return transport == Transport::mpi ? mpi_reduce_scatter_scratch_bytes(size_, full) : 0;
   }
   std::int64_t packed_sum_scratch_bytes(const Buffer& full) const override {
@@ -139,8 +141,12 @@ class NullWorld final : public World {
 
 Transport transport_of(const World& world) {
   const std::string name = world.transport();
-  for (const auto& [known, transport] :
-       {std::pair("mpi", Transport::mpi), {"shm", Transport::shm}, {"hier", Transport::hier}, {"null", Transport::null}}) {
+  for (const auto& [known, transport] : {std::pair("mpi", Transport::mpi),
+                                         {"shm", Transport::shm},
+                                         {"hier", Transport::hier},
+                                         {"null", Transport::null},
+                                         {"nccl", Transport::nccl},
+                                         {"staged", Transport::staged}}) {
     if (name == known) return transport;
   }
   return Transport::local;

@@ -27,7 +27,9 @@ class MpiCommunicator : public Communicator {
   MpiExchange& exchange() { return exchange_; }
   MPI_Comm split_off(int color, int key) const { return exchange_.split_off(color, key); }
 
-  std::int64_t reduce_scatter_scratch_bytes(const Buffer& full) const override { return mpi_reduce_scatter_scratch_bytes(size(), full); }
+  std::int64_t reduce_scatter_scratch_bytes(const Buffer& full, const Buffer&, Fold) const override {
+    return mpi_reduce_scatter_scratch_bytes(size(), full);
+  }
   std::int64_t all_reduce_scratch_bytes(const Buffer& data) const override { return mpi_all_reduce_scratch_bytes(rank(), size(), data); }
 
   void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) override;

@@ -187,6 +187,10 @@ void Watchdog::look() {
   last_look_ns_ = now;
   page_.heartbeat_ns = now;
   if (has_moved()) page_.moved_ns = now;
+  {
+    const std::lock_guard lock(errands_mutex_);
+    for (const WatchErrand* errand : errands_) errand->look_();
+  }
   if (is_standing_down_) return;
   if (threads_ == nullptr && page_.phase == Phase::init && looks_ % kLooksBetweenSearches == 0) find_peers();
   look_for_the_launcher();
@@ -317,6 +321,18 @@ Watchdog::Observation::~Observation() {
   const std::lock_guard lock(watchdog_.mutex_);
   watchdog_.device_ = nullptr;
   watchdog_.page_.streams.set("");
+}
+
+WatchErrand::WatchErrand(Watchdog* watchdog, std::function<void()> look) : watchdog_(watchdog), look_(std::move(look)) {
+  if (watchdog_ == nullptr) return;
+  const std::lock_guard lock(watchdog_->errands_mutex_);
+  watchdog_->errands_.push_back(this);
+}
+
+WatchErrand::~WatchErrand() {
+  if (watchdog_ == nullptr) return;
+  const std::lock_guard lock(watchdog_->errands_mutex_);
+  std::erase(watchdog_->errands_, this);
 }
 
 HostWait::HostWait(Watchdog* watchdog, std::string_view what) : watchdog_(watchdog) {

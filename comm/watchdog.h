@@ -18,6 +18,8 @@
 
 namespace zs {
 
+class WatchErrand;
+
 /// Watches over one rank, and with the others over all: a thread that never waits for a peer, an allocation or MPI. It looks every 100 ms
 /// whether the rank has moved. When it has stood still for the limit of its phase, it reads what the other ranks of the host tell of
 /// themselves, names the one that keeps the rest waiting, writes everybody's flight record, and ends the process with exit code 69, or 72
@@ -92,6 +94,7 @@ class Watchdog {
 
  private:
   friend class HostWait;
+  friend class WatchErrand;
   struct ExitGuard;
 
   bool has_all_peers() const;
@@ -138,6 +141,9 @@ class Watchdog {
   std::string folder_, advice_;
   std::vector<std::unique_ptr<PeerProcess>> peers_;
 
+  std::mutex errands_mutex_;
+  std::vector<WatchErrand*> errands_;
+
   // of the thread
   std::uint64_t last_moves_ = 0;
   std::int64_t last_look_ns_ = 0;
@@ -147,6 +153,21 @@ class Watchdog {
 };
 
 inline constexpr const char* kFinalizing = "MPI_Finalize";
+
+/// While it lives, the watchdog's thread calls `look` each time it looks: short, never waits, never throws. `watchdog` may be null.
+class WatchErrand {
+ public:
+  WatchErrand(Watchdog* watchdog, std::function<void()> look);
+  /// Waits for a call that is under way.
+  ~WatchErrand();
+  WatchErrand(const WatchErrand&) = delete;
+  WatchErrand& operator=(const WatchErrand&) = delete;
+
+ private:
+  friend class Watchdog;
+  Watchdog* watchdog_;
+  std::function<void()> look_;
+};
 
 /// The host thread waits for other ranks while it lives. `watchdog` may be null.
 class HostWait {

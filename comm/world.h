@@ -81,7 +81,7 @@ std::unique_ptr<World> make_process_world(const WorldOptions& options, std::stri
 void run_local_world(int ranks, const WorldOptions& options, const std::function<void(World&)>& body);
 
 /// What moves the bytes between ranks.
-enum class Transport : std::uint8_t { local, mpi, shm, hier, null };
+enum class Transport : std::uint8_t { local, mpi, shm, hier, null, nccl, staged };
 /// For people: "hier (shm inside 2 hosts, mpi across)", else the name alone.
 std::string describe_transport(const World& world);
 /// What `World::transport()` says; local where that is a world without peers.

@@ -150,6 +150,8 @@ class Pool {
   /// Bytes taken from the allocator so far, in use or cached.
   std::int64_t reserved_bytes() const { return reserved_; }
   std::int64_t allocation_calls() const { return allocation_calls_; }
+  /// (address, bytes) of all that was taken so far.
+  const std::vector<std::pair<void*, std::int64_t>>& allocations() const { return blocks_; }
   MemoryCounter& counter() { return counter_; }
   DeviceKind device() const { return allocator_.device(); }
 

@@ -139,18 +139,33 @@ bool CudaStream::is_told(const std::exception_ptr& error) const noexcept {
   return error == group_.last_thrown || (group_.is_loss_told && is_loss(error));
 }
 
+void CudaStream::ask_watches(void (StreamWatch::*question)(), std::exception_ptr& failure) const {
+  if (failure) return;
+  try {
+    for (const auto& known : exec_->state<StreamWatches>().all()) {
+      if (const auto watch = known.lock()) ((*watch).*question)();
+    }
+  } catch (...) {
+    failure = std::current_exception();
+  }
+}
+
 bool CudaStream::await_end(double limit_s) {
   const auto end = Clock::now() + std::chrono::duration<double>(limit_s);
+  std::exception_ptr failure;  // thrown once the GPU has left the stream's memory alone
   check(group_.context.try_make_current(), "cuCtxSetCurrent");
   for (int looks = 0;; ++looks) {
     const int status = group_.context.driver().stream_query(stream_);
     if (status == cuda_status::kSuccess) break;
     if (status != cuda_status::kNotReady) check(status, "cuStreamQuery");
     if (looks < kLooks) continue;
+    ask_watches(&StreamWatch::check, failure);
     if (limit_s > 0 && Clock::now() >= end) return false;
     std::this_thread::sleep_for(kPause);
   }
   progress_.finished();
+  ask_watches(&StreamWatch::finish, failure);
+  if (failure) std::rethrow_exception(failure);
   return true;
 }
 

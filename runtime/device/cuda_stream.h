@@ -6,6 +6,7 @@
 
 #include "runtime/device/cuda_progress.h"
 #include "runtime/device/device.h"
+#include "runtime/device/stream_watch.h"
 
 namespace zs {
 
@@ -69,6 +70,8 @@ class CudaStream final : public Stream {
   bool is_told(const std::exception_ptr& error) const noexcept;
   /// False when it takes longer than `limit_s` (0: no limit).
   bool await_end(double limit_s);
+  /// What the first of them throws that throws, unless there is a failure.
+  void ask_watches(void (StreamWatch::*question)(), std::exception_ptr& failure) const;
 
   const StreamRole role_;
   CudaStreamGroup& group_;

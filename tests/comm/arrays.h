@@ -21,13 +21,23 @@ inline bool is_in_arena(int rank, std::int64_t n) {
   return memory == "mixed" ? (rank + n / 2) % 2 == 0 : memory != "ordinary";
 }
 
+/// Where they are for communicators over GPUs: what both the GPU and the tests reach. Null: the arena, which is the host's memory where
+/// GPUs are emulated.
+inline Allocator*& memory_of_gpu_arrays() {
+  thread_local Allocator* memory = nullptr;
+  return memory;
+}
+
 /// n elements from a communicator's arena (see above), filled with a pattern, with a guard behind them.
 template <class T>
 class Array {
  public:
   Array(Communicator& comm, std::int64_t n)
-      : ordinary_(is_in_arena(comm.rank(), n) ? nullptr : make_cpu_allocator()),
-        memory_(ordinary_ ? *ordinary_ : comm.arena()),
+      : device_(comm.arena().device()),
+        ordinary_(is_in_arena(comm.rank(), n) || device_ == DeviceKind::cuda ? nullptr : make_cpu_allocator()),
+        memory_(ordinary_                                                          ? *ordinary_
+                : device_ == DeviceKind::cuda && memory_of_gpu_arrays() != nullptr ? *memory_of_gpu_arrays()
+                                                                                   : comm.arena()),
         n_(n),
         data_(static_cast<T*>(memory_.allocate(bytes()))) {
     std::memset(static_cast<void*>(data_), kPattern, static_cast<std::size_t>(bytes()));
@@ -36,7 +46,7 @@ class Array {
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
 
-  Buffer buffer() const { return {data_, n_, DTypeOf<T>::value, DeviceKind::cpu}; }
+  Buffer buffer() const { return {data_, n_, DTypeOf<T>::value, device_}; }
   T& operator[](std::int64_t i) { return data_[i]; }
 
   template <class Value>
@@ -68,6 +78,7 @@ class Array {
   }
   std::int64_t bytes() const { return n_ * static_cast<std::int64_t>(sizeof(T)) + kGuardBytes; }
 
+  DeviceKind device_;
   std::unique_ptr<Allocator> ordinary_;
   Allocator& memory_;
   std::int64_t n_;

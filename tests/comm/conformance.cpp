@@ -124,11 +124,17 @@ void a_nan_of_any_rank_wins(World& world, Device& device) {
   }
 }
 
+/// Threads and GPUs have neither messages nor chunks.
+bool moves_in_chunks(const World& world) {
+  const Transport transport = transport_of(world);
+  return transport == Transport::mpi || transport == Transport::shm || transport == Transport::hier;
+}
+
 /// Longer than one message, and the last chunk shorter than the others.
 void long_buffers_move_in_chunks(World& world, Device& device) {
   const auto comm = world.communicator();
   Stream& stream = device.stream(StreamRole::compute);
-  const std::int64_t n = transport_of(world) == Transport::local ? 300'007 : 5'000'011;  // threads have neither messages nor chunks
+  const std::int64_t n = moves_in_chunks(world) ? 5'000'011 : 300'007;
   Array<float> data(*comm, n);
   data.fill([&](std::int64_t i) { return whole<float>(comm->rank(), i); });
   comm->broadcast(stream, "unit", data.buffer(), comm->size() - 1);
@@ -151,7 +157,7 @@ void long_shards_move_in_chunks(World& world, Device& device) {
   const auto comm = world.communicator();
   Stream& stream = device.stream(StreamRole::compute);
   const int size = comm->size(), rank = comm->rank();
-  const std::int64_t n = (transport_of(world) == Transport::local ? 30'001 : 900'001) / size;
+  const std::int64_t n = (moves_in_chunks(world) ? 900'001 : 30'001) / size;
   const auto at = [&](int r, std::int64_t i) { return static_cast<float>((i * 3 + r) % 1021); };
   Array<float> shard(*comm, n), full(*comm, n * size), other(*comm, n * size);
   shard.fill([&](std::int64_t i) { return at(rank, i); });
@@ -350,20 +356,20 @@ std::span<const ConformanceCase> operation_cases() {
   static constexpr ConformanceCase kCases[] = {
       {"all_gather concatenates", all_gather_concatenates},
       {"reduce_scatter sums", reduce_scatter_sums},
-      {"sums are folded in the transport's order", sums_are_folded_in_the_transports_order},
-      {"messages carry what they must", messages_carry_what_they_must},
-      {"packed gathers are decoded alike", packed_gathers_are_decoded_alike},
-      {"packed sums are folded in the transport's order", packed_sums_are_folded_in_the_transports_order},
+      {"sums are folded in the transport's order", sums_are_folded_in_the_transports_order, kWrittenOrder},
+      {"messages carry what they must", messages_carry_what_they_must, kHostMemory},
+      {"packed gathers are decoded alike", packed_gathers_are_decoded_alike, kHostMemory},
+      {"packed sums are folded in the transport's order", packed_sums_are_folded_in_the_transports_order, kHostMemory},
       {"all_reduce reduces", all_reduce_reduces},
-      {"a NaN of any rank wins", a_nan_of_any_rank_wins},
+      {"a NaN of any rank wins", a_nan_of_any_rank_wins, kNansWin},
       {"long buffers move in chunks", long_buffers_move_in_chunks},
       {"long shards move in chunks", long_shards_move_in_chunks},
-      {"scratch is counted and planned", scratch_is_counted_and_planned},
+      {"scratch is counted and planned", scratch_is_counted_and_planned, kHostMemory},
       {"broadcast copies the root's data", broadcast_copies_the_roots_data},
       {"all_to_all transposes", all_to_all_transposes},
       {"parts of any size arrive", parts_of_any_size_arrive},
       {"nobody passes a barrier before all have come", nobody_passes_a_barrier_before_all_have_come},
-      {"communicators on different streams do not mix", communicators_on_different_streams_do_not_mix},
+      {"communicators on different streams do not mix", communicators_on_different_streams_do_not_mix, kAnyOrder},
       {"split orders ranks of a color by key", split_orders_ranks_of_a_color_by_key},
       {"communicators can be made and dropped for ever", communicators_can_be_made_and_dropped_for_ever},
       {"a window is everybody's", a_window_is_everybodys},

@@ -12,7 +12,16 @@ namespace zs::test {
 struct ConformanceCase {
   const char* name;
   void (*run)(World& world, Device& device);
+  unsigned needs = 0;  ///< of the following
 };
+/// What transports between GPUs have not: buffers of the host, on devices that the case makes, and int8 on the wire.
+inline constexpr unsigned kHostMemory = 1;
+/// Ranks may issue operations of different communicators in different orders.
+inline constexpr unsigned kAnyOrder = 2;
+/// Sums have an order that is written down.
+inline constexpr unsigned kWrittenOrder = 4;
+/// A NaN makes a maximum NaN.
+inline constexpr unsigned kNansWin = 8;
 
 /// Every operation, on good arguments.
 std::span<const ConformanceCase> operation_cases();

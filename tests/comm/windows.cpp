@@ -34,7 +34,7 @@ void try_group(World& world, Device& device, const std::vector<int>& ranks) {
   const bool is_one_host = std::all_of(ranks.begin(), ranks.end(), [&](int r) {
     return hosts.at(static_cast<std::size_t>(r)) == hosts.at(static_cast<std::size_t>(ranks[0]));
   });
-  const bool expected = is_one_host && world.transport() != "mpi";
+  const bool expected = is_one_host && world.transport() != "mpi" && world.transport() != "nccl" && world.transport() != "staged";
   const auto comm = world.group(ranks);
   if (ranks.size() == 1) {  // nobody to share with
     world.agree(0, "");

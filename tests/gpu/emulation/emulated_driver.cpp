@@ -364,6 +364,15 @@ void EmulatedDriver::launch(void* native_stream, std::function<void()> body) {
   push(*stream, std::move(body));
 }
 
+void EmulatedDriver::await(void* native_stream, std::shared_ptr<bool> passed) {
+  const std::lock_guard lock(mutex_);
+  auto* const stream = static_cast<CUstream_st*>(native_stream);
+  if (streams_.count(stream) == 0) throw std::logic_error("a wait on what is no stream");
+  stream->queue.push_back({std::move(passed), [] {}});
+}
+
+int EmulatedDriver::current_gpu() { return current == nullptr ? -1 : current->gpu; }
+
 void EmulatedDriver::push(CUstream_st& stream, std::function<void()> body) {
   if (!options_.is_immediate) {
     stream.queue.push_back({nullptr, std::move(body)});

@@ -47,6 +47,12 @@ class EmulatedDriver {
   void run_backwards(bool backwards) { runs_backwards_ = backwards; }
   /// What a kernel launch does: `body` runs when the GPU comes to it. For a stream's work.
   void launch(void* native_stream, std::function<void()> body);
+  /// The stream goes on when somebody has set it.
+  void await(void* native_stream, std::shared_ptr<bool> passed);
+  /// What it does is under this lock: for libraries that are emulated beside it.
+  std::recursive_mutex& mutex() const { return mutex_; }
+  /// Of the calling thread's context; -1: none is current.
+  static int current_gpu();
   /// From now on nothing enqueued runs, of any stream or of this one; or again.
   void stand_still(bool stands) { stands_still_ = stands; }
   void hold(void* native_stream) { held_.insert(static_cast<CUstream_st*>(native_stream)); }

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/inline_stream.h"
+#include "comm/part_table.h"
+#include "comm/world.h"
+#include "runtime/device/cuda_context.h"
+#include "runtime/device/device.h"
+
+// What the transports over GPU buffers have in common.
+namespace zs {
+
+/// Of a CUDA device; Error(internal) for another.
+const CudaContext& context_of(Device& device);
+/// "blocks.3" of "all_gather(blocks.3) int8".
+std::string_view unit_of(const OpTag& tag);
+/// Blocks the host until the GPU has done what is enqueued. Error(peer_lost) that names `what` after `timeout_s`.
+void await_stream(const CudaContext& gpu, CUstream_st* stream, double timeout_s, std::string_view what);
+/// What Communicator::agree_on_parts does, between the hosts.
+PartTable agree_between_hosts(Communicator& hosts, InlineStream& stream, const OpTag& tag, std::span<const std::int64_t> own);
+
+/// The scratch of the nccl transport's reductions, for those who plan without it: slices that travel before they are added, or a sum that
+/// is added to an accumulator.
+std::int64_t nccl_reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold);
+
+/// The ranks of another world, with other communicators.
+class GpuSideWorld : public World {
+ public:
+  explicit GpuSideWorld(World& base) : base_(base) {}
+  int rank() const override { return base_.rank(); }
+  int size() const override { return base_.size(); }
+  int local_rank() const override { return base_.local_rank(); }
+  int local_size() const override { return base_.local_size(); }
+  std::vector<int> hosts() const override { return base_.hosts(); }
+  bool sums_in_rank_order() const override { return base_.sums_in_rank_order(); }
+  Agreement agree(int code, const std::string& message) override { return base_.agree(code, message); }
+  void abort(int code) noexcept override { base_.abort(code); }
+  Watchdog* watchdog() override { return base_.watchdog(); }
+
+ protected:
+  World& base() const { return base_; }
+
+ private:
+  World& base_;
+};
+
+}  // namespace zs

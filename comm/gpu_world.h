@@ -1,0 +1,50 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/world.h"
+#include "runtime/device/device.h"
+
+namespace zs {
+
+/// The ranks of `base` (mpi, shm, hier or local), which must outlive it, whose communicators work on buffers of a GPU: transport "staged".
+/// Every operation is copied to this host's memory, done there by `base`, and copied back: sums are those of `base`, to the bit. The host
+/// waits inside each call for the stream to come to it and for the other ranks, so all ranks must issue the operations of all communicators
+/// in the same order, and nothing runs beside anything. For tests, for several ranks on one GPU, and where there is no NCCL. `device`, a
+/// CUDA device, outlives it too. `timeout_s`: the longest wait for this rank's own GPU. Nothing travels as int8.
+std::unique_ptr<World> make_staged_world(World& base, Device& device, double timeout_s);
+
+/// Arithmetic that NCCL has not, on the stream, as the kernels' table has it (KernelTable::cast, accumulate).
+struct GpuSums {
+  void (*cast)(ExecContext& exec, Buffer out, Buffer in) = nullptr;        ///< out (n) := in, f32 from bf16
+  void (*accumulate)(ExecContext& exec, Buffer out, Buffer in) = nullptr;  ///< out (n) += in, any mix of f32 and bf16
+};
+
+struct NcclLibrary;
+
+struct NcclOptions {
+  double timeout_s = 300;    ///< longest wait for a peer, as in WorldOptions
+  GpuSums sums = {};         ///< both, or reductions into another dtype or onto an accumulator are refused
+  bool checks_order = true;  ///< hosts tell each other what they launch, see make_nccl_world
+  const char* library = "libnccl.so.2";
+  std::shared_ptr<const NcclLibrary> table = nullptr;  ///< instead of the library, for tests
+};
+
+/// The same ranks over NCCL, on the streams themselves: transport "nccl". `device` holds this rank's GPU, one GPU a rank. What differs from
+/// other transports:
+/// - Sums of a reduce_scatter into the same dtype, and of an all_reduce, have NCCL's order, and bf16 is carried as NCCL carries it. Into
+/// f32
+///   from bf16 the slices travel as they are and are added in f32, in rank order. Onto an accumulator of the same dtype NCCL's sum is
+///   added.
+/// - The maximum and the minimum pass over NaNs, as NCCL's do.
+/// - Nothing travels as int8. There are no shared windows. `split` waits for what the communicator has been given to do.
+/// - All ranks must issue the operations of all communicators in the same order, whatever their streams.
+/// - NCCL compares nothing. With `checks_order` a thread of each communicator tells the others' what was launched: ranks that disagree, or
+///   that do not come within the timeout, are an Error of the stream's next synchronize at the latest, which names them; data may have
+///   mixed by then. Without it such ranks hang until the device's sync_timeout_s, or mix data.
+/// A failure of NCCL or of a peer ends (aborts) the communicator: its operations end, and the stream's error says why.
+/// Error(config) where the library is missing or older than 2.18. Collective, blocks the host.
+std::unique_ptr<World> make_nccl_world(World& base, Device& device, const NcclOptions& options);
+
+}  // namespace zs

@@ -1,0 +1,133 @@
+#include "comm/nccl_handle.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace zs {
+namespace {
+
+/// At the end of a communicator its peers need not come any more.
+constexpr double kLongestFarewell_s = 10;
+
+void log(const std::string& what) noexcept {
+  if (std::fprintf(stderr, "zshard: %s\n", what.c_str()) < 0) return;  // nobody to tell
+}
+
+}  // namespace
+
+Error NcclHandle::error_of(int status, const char* name, std::string_view what) const {
+  const char* const words = library_->error_text(status);
+  const char* const last = library_->last_error(comm_);
+  const std::string detail = last != nullptr && *last != '\0' ? fmt::format(" ({})", last) : "";
+  const ExitCode code = status == nccl::kRemoteError ? ExitCode::peer_lost : ExitCode::internal;
+  return Error(code, fmt::format("{}: NCCL error {}, {}{}", name, status, words == nullptr ? "unknown" : words, detail),
+               fmt::format("{}, {}", what, who_), "NCCL_DEBUG=INFO says more");
+}
+
+void NcclHandle::init(int ranks, const NcclLibrary::Id& id, int rank) {
+  run("ncclCommInitRankConfig", "start", [&](ncclComm*) {
+    NcclLibrary::Config config;
+    config.blocking = 0;
+    return library_->init(&comm_, ranks, id, rank, &config);
+  });
+}
+
+void NcclHandle::split_into(NcclHandle& part, int color, int key) {
+  run("ncclCommSplit", "split", [&](ncclComm* comm) { return library_->split(comm, color, key, &part.comm_, nullptr); });
+  if (part.comm_ == nullptr) throw Error(ExitCode::internal, "ncclCommSplit made no communicator", who_);
+  part.await(nccl::kInProgress, "ncclCommSplit", "split");
+}
+
+void NcclHandle::enroll(const std::vector<std::pair<void*, std::int64_t>>& blocks) {
+  if (library_->enroll == nullptr || library_->discharge == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [address, bytes] : blocks) {
+    void* handle = nullptr;
+    // What it refuses is copied as before: no error.
+    if (library_->enroll(comm_, address, static_cast<std::size_t>(bytes), &handle) == nccl::kSuccess && handle != nullptr)
+      enrolled_.push_back(handle);
+  }
+}
+
+int NcclHandle::state(ncclComm* comm) const {
+  int state = nccl::kSuccess;
+  const int status = library_->async_error(comm, &state);
+  return status != nccl::kSuccess ? status : state;
+}
+
+void NcclHandle::refuse_after_failure(std::string_view what) const {
+  if (failure_ == nullptr) return;
+  throw Error(ExitCode::peer_lost, fmt::format("{} on a communicator that has failed before", what), who_);
+}
+
+void NcclHandle::await(int status, const char* name, std::string_view what) {
+  Patience patience(timeout_s_);
+  while (status == nccl::kInProgress) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_) std::rethrow_exception(failure_);
+      status = state(comm_);
+    }
+    if (status == nccl::kInProgress && !patience.pause()) {
+      fail(std::make_exception_ptr(Error(ExitCode::peer_lost, fmt::format("{} waited {:g} s for NCCL in {}", what, timeout_s_, name), who_,
+                                         "see whether all ranks still run; comm.timeout_s limits the wait")));
+      check();
+    }
+  }
+  if (status == nccl::kSuccess) return;
+  fail(std::make_exception_ptr(error_of(status, name, what)));
+  check();
+}
+
+void NcclHandle::check() const {
+  const std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void NcclHandle::look() noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (failure_ || comm_ == nullptr) return;
+    const int status = state(comm_);
+    if (status != nccl::kSuccess && status != nccl::kInProgress)
+      failure_ = std::make_exception_ptr(error_of(status, "ncclCommGetAsyncError", "while it ran"));
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void NcclHandle::fail(const std::exception_ptr& error) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = error;
+  abort_locked();
+}
+
+void NcclHandle::abort_locked() noexcept {
+  if (comm_ == nullptr || is_aborted_) return;
+  is_aborted_ = true;
+  const int status = library_->abort(comm_);
+  if (status != nccl::kSuccess && status != nccl::kInProgress) log(fmt::format("ncclCommAbort: NCCL error {} ({})", status, who_));
+}
+
+/// Whether nothing of it is left under way, here and at the peers.
+bool NcclHandle::has_quietly_ended() noexcept {
+  int status = library_->finalize(comm_);
+  Patience patience(std::min(timeout_s_, kLongestFarewell_s));
+  while (status == nccl::kInProgress && patience.pause()) status = state(comm_);
+  return status == nccl::kSuccess;
+}
+
+NcclHandle::~NcclHandle() {
+  if (comm_ == nullptr || is_aborted_) return;
+  for (void* handle : enrolled_) {
+    if (const int status = library_->discharge(comm_, handle); status != nccl::kSuccess)
+      log(fmt::format("ncclCommDeregister: NCCL error {} ({})", status, who_));
+  }
+  if (failure_ || !has_quietly_ended()) {
+    abort_locked();
+  } else if (const int status = library_->destroy(comm_); status != nccl::kSuccess) {
+    log(fmt::format("ncclCommDestroy: NCCL error {} ({})", status, who_));
+  }
+}
+
+}  // namespace zs

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/nccl_library.h"
+#include "comm/wait.h"
+#include "runtime/base/buffer.h"
+
+namespace zs {
+
+/// A communicator of NCCL's, which never blocks: every call is polled to its success, with a deadline, before anything else is done with
+/// the stream. The first failure, of whatever kind, ends it: what runs on the GPU ends too, and every later call says so. Owned by what
+/// communicates; any thread, one call at a time.
+class NcclHandle {
+ public:
+  using Library = std::shared_ptr<const NcclLibrary>;
+  /// `who`: "rank 1 of 4, GPU 0 (NVIDIA H200)", for errors. Makes nothing yet.
+  NcclHandle(Library library, std::string who, double timeout_s)
+      : library_(std::move(library)), who_(std::move(who)), timeout_s_(timeout_s) {}
+  ~NcclHandle();
+  NcclHandle(const NcclHandle&) = delete;
+  NcclHandle& operator=(const NcclHandle&) = delete;
+
+  const NcclLibrary& library() const { return *library_; }
+  /// Collective, of all that have the same `id`.
+  void init(int ranks, const NcclLibrary::Id& id, int rank);
+  /// Collective: `part` becomes the communicator of those that name the same color, ordered by key. Nothing may be under way here.
+  void split_into(NcclHandle& part, int color, int key);
+  /// NCCL uses such memory without a copy, where it can; nothing where the library is too old or refuses.
+  void enroll(const std::vector<std::pair<void*, std::int64_t>>& blocks);
+
+  /// `call(comm)` returns NCCL's status; on return it is enqueued. `what`: the operation, for errors.
+  template <class Call>
+  void run(const char* name, std::string_view what, const Call& call) {
+    int status = nccl::kSuccess;
+    {
+      const std::lock_guard lock(mutex_);
+      refuse_after_failure(what);
+      status = call(comm_);
+    }
+    await(status, name, what);
+  }
+
+  /// Throws what has failed.
+  void check() const;
+  /// Any thread: asks NCCL whether something has failed that nobody waits for. Ends nothing: for a thread that may not wait.
+  void look() noexcept;
+  /// Any thread: ends the communicator because of `error`, if nothing has ended it before.
+  void fail(const std::exception_ptr& error) noexcept;
+
+ private:
+  void refuse_after_failure(std::string_view what) const;
+  int state(ncclComm* comm) const;
+  void await(int status, const char* name, std::string_view what);
+  Error error_of(int status, const char* name, std::string_view what) const;
+  void abort_locked() noexcept;
+  bool has_quietly_ended() noexcept;
+
+  const Library library_;
+  const std::string who_;
+  const double timeout_s_;
+  mutable std::mutex mutex_;
+  ncclComm* comm_ = nullptr;
+  bool is_aborted_ = false;
+  std::exception_ptr failure_;
+  std::vector<void*> enrolled_;
+};
+
+}  // namespace zs

@@ -1,0 +1,354 @@
+// The transports over GPU buffers: ranks are threads, each with an emulated GPU, over the local transport between their hosts.
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "comm/gpu_world.h"
+#include "kernels/kernels.h"
+#include "tests/comm/arrays.h"
+#include "tests/comm/conformance.h"
+#include "tests/device/test_devices.h"
+#include "tests/gpu/emulation/fake_nccl.h"
+#include "tests/gpu/emulation/kernels.h"
+
+using namespace zs;
+using namespace zs::test;
+using Catch::Contains;
+
+namespace {
+
+/// Emulated GPUs, one a rank, and an NCCL between them.
+struct Machine {
+  explicit Machine(int ranks, std::uint64_t seed = 1)
+      : driver({.gpus = ranks, .memory_bytes = std::int64_t{4} << 30, .seed = seed, .kernels = emulated_kernels()}), nccl(driver, seed) {}
+
+  using Body = std::function<void(World& world, CudaDevice& device)>;
+  void run(int ranks, bool over_nccl, const WorldOptions& options, const Body& body, bool checks_order = true) {
+    run_local_world(ranks, options, [&](World& base) {
+      DeviceOptions gpu = patient();
+      gpu.gpu = base.rank();
+      CudaDevice device(gpu, driver.table());
+      const NcclOptions wanted{.timeout_s = options.timeout_s,
+                               .sums = {cuda_kernels().cast, cuda_kernels().accumulate},
+                               .checks_order = checks_order,
+                               .table = nccl.table()};
+      const auto world = over_nccl ? make_nccl_world(base, device, wanted) : make_staged_world(base, device, options.timeout_s);
+      body(*world, device);
+    });
+  }
+
+  EmulatedDriver driver;
+  FakeNccl nccl;
+};
+
+void run_cases(std::span<const ConformanceCase> cases, int ranks, bool over_nccl, unsigned lacks) {
+  for (const ConformanceCase& one : cases) {
+    if ((one.needs & lacks) != 0) continue;
+    DYNAMIC_SECTION(ranks << " ranks: " << one.name) {
+      Machine machine(ranks, static_cast<std::uint64_t>(ranks));
+      REQUIRE_NOTHROW(machine.run(ranks, over_nccl, {60}, [&](World& world, CudaDevice& device) { one.run(world, device); }));
+      CHECK(machine.driver.live_handles() == 0);
+      CHECK(machine.nccl.live() == 0);
+    }
+  }
+}
+
+/// What the stream says when the host waits for it.
+std::string message_of_stream(Stream& stream) {
+  try {
+    stream.synchronize();
+  } catch (const Error& error) {
+    return fmt::format("{}: {}", static_cast<int>(error.code()), error.what());
+  }
+  return "nothing was thrown";
+}
+
+/// `enqueue` on every rank with 1000 f32 there, then what each rank's stream says.
+std::vector<std::string> messages(Machine& machine, int ranks, const WorldOptions& options,
+                                  const std::function<void(Communicator&, Stream&, Buffer)>& enqueue, bool checks_order = true) {
+  std::vector<std::string> said(static_cast<std::size_t>(ranks));
+  const auto body = [&](World& world, CudaDevice& device) {
+    const auto comm = world.communicator();
+    Array<float> data(*comm, 1000);
+    data.fill([](std::int64_t) { return 1.0f; });
+    Stream& stream = device.stream(StreamRole::compute);
+    enqueue(*comm, stream, data.buffer());
+    said[static_cast<std::size_t>(world.rank())] = message_of_stream(stream);
+  };
+  REQUIRE_NOTHROW(machine.run(ranks, true, options, body, checks_order));
+  CHECK(machine.driver.live_handles() == 0);
+  CHECK(machine.nccl.live() == 0);
+  return said;
+}
+
+}  // namespace
+
+TEST_CASE("the staged transport does what every transport does, with the sums of the one below it") {
+  run_cases(operation_cases(), GENERATE(1, 2, 3, 4), false, kHostMemory | kAnyOrder);
+}
+
+TEST_CASE("the staged transport catches ranks that disagree") { run_cases(disagreement_cases(), GENERATE(2, 3), false, 0); }
+
+TEST_CASE("the staged transport names a rank that never comes") {
+  Machine machine(3);
+  REQUIRE_NOTHROW(machine.run(3, false, {1}, [](World& world, CudaDevice& device) { expect_lost_peer_is_named(world, device, 1); }));
+}
+
+TEST_CASE("a staged operation waits for its own GPU no longer than it may") {
+  Machine machine(1);
+  machine.run(1, false, {0.05}, [&](World& world, CudaDevice& device) {
+    const auto comm = world.communicator();
+    machine.driver.stand_still(true);
+    Stream& stream = device.stream(StreamRole::compute);
+    Memory memory = device.pool().acquire(64, stream, "data");
+    comm->all_reduce(stream, "blocks.3", memory.buffer(DType::f32, 16), ReduceOp::sum);
+    machine.driver.stand_still(false);
+    CHECK_THAT(message_of_stream(stream), Contains("69: all_reduce(blocks.3) sum waited 0.05 s for this rank's GPU (GPU 0 (Emulated))"));
+  });
+}
+
+TEST_CASE("the nccl transport does what every transport does but for the order of sums, NaNs and int8") {
+  run_cases(operation_cases(), GENERATE(1, 2, 3, 4, 8), true, kHostMemory | kAnyOrder | kWrittenOrder | kNansWin);
+}
+
+TEST_CASE("nothing is recorded before NCCL has enqueued, on every seed") {
+  const auto seed = static_cast<std::uint64_t>(GENERATE(range(1, 11)));
+  constexpr int kRanks = 3, kRounds = 20;
+  Machine machine(kRanks, seed);
+  std::atomic<int> wrong{0};
+  machine.run(kRanks, true, {60}, [&](World& world, CudaDevice& device) {
+    const auto comm = world.communicator();
+    Stream &gathers = device.stream(StreamRole::unshard), &reads = device.stream(StreamRole::compute);
+    Array<float> data(*comm, 3 * 100);
+    std::atomic<int> here{0};
+    Event gathered, read;
+    for (int round = 0; round < kRounds; ++round) {
+      gathers.wait(read);
+      gathers.enqueue({"fill"}, [&, round](ExecContext& exec) {
+        machine.driver.launch(exec.native_stream(),
+                              [&, round] { data.fill([&](std::int64_t i) { return i / 100 == comm->rank() ? round : -1.0f; }); });
+      });
+      comm->all_gather(gathers, "unit", data.buffer().slice(comm->rank() * 100, 100), data.buffer());
+      gathers.record(gathered);
+      reads.wait(gathered);
+      reads.enqueue({"read"}, [&, round](ExecContext& exec) {
+        machine.driver.launch(exec.native_stream(), [&, round] {
+          for (std::int64_t i = 0; i < 300; ++i) here += data[i] != static_cast<float>(round);
+        });
+      });
+      reads.record(read);
+    }
+    device.synchronize();
+    wrong += here;
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("sums into f32 and onto accumulators are those of the contract where NCCL has none of its own") {
+  constexpr int kRanks = 3;
+  Machine machine(kRanks);
+  const auto body = [](World& world, CudaDevice& device) {
+    const auto comm = world.communicator();
+    Stream& stream = device.stream(StreamRole::reduce);
+    const std::int64_t n = 1003;
+    const auto value = [&](int r, std::int64_t i) { return static_cast<float>(BFloat16(real(r, comm->rank() * n + i))); };
+    Array<BFloat16> full(*comm, n * kRanks);
+    Array<float> shard(*comm, n), accumulator(*comm, n);
+    full.fill([&](std::int64_t i) { return BFloat16(real(comm->rank(), i)); });
+    accumulator.fill([](std::int64_t i) { return real(99, i); });
+    comm->reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), Fold::overwrite);
+    comm->reduce_scatter(stream, "unit", full.buffer(), accumulator.buffer(), Fold::accumulate);
+    stream.synchronize();
+    shard.expect_is("sum into f32", comm->rank(), [&](std::int64_t i) { return value(0, i) + value(1, i) + value(2, i); });
+    accumulator.expect_is("sum onto f32", comm->rank(),
+                          [&](std::int64_t i) { return real(99, i) + value(0, i) + value(1, i) + value(2, i); });
+  };
+  REQUIRE_NOTHROW(machine.run(kRanks, true, {60}, body));
+}
+
+TEST_CASE("ranks that disagree over NCCL are named, whether it would have mixed their data or hung") {
+  const bool would_hang = GENERATE(false, true);
+  Machine machine(3);
+  const auto said = messages(machine, 3, {20}, [&](Communicator& comm, Stream& stream, Buffer data) {
+    const bool is_odd = comm.rank() == 2;
+    comm.all_reduce(stream, is_odd ? "blocks.4" : "blocks.3", data.slice(0, is_odd && would_hang ? 10 : 100), ReduceOp::sum);
+  });
+  for (const std::string& message : said) {
+    CHECK_THAT(message,
+               Contains("72: the ranks disagree: rank 0 all_reduce(blocks.3) sum f32 n=100, rank 2 all_reduce(blocks.4) sum f32 n=") ||
+                   Contains("because another rank failed"));
+  }
+  CHECK_THAT(said[0] + said[1] + said[2], Contains("72: "));
+}
+
+TEST_CASE("a rank that launches less over NCCL is named") {
+  Machine machine(3);
+  const auto said = messages(machine, 3, {1}, [&](Communicator& comm, Stream& stream, Buffer data) {
+    if (comm.rank() != 1) comm.all_reduce(stream, "blocks.3", data, ReduceOp::sum);
+  });
+  CHECK(said[1] == "nothing was thrown");
+  for (const int r : {0, 2}) {
+    CHECK_THAT(said[static_cast<std::size_t>(r)],
+               Contains("69: all_reduce(blocks.3) sum: all_gather(order) waited 1 s for rank 1 (rank ") ||
+                   Contains("because another rank failed"));
+  }
+}
+
+TEST_CASE("a communicator of NCCL that has failed refuses further work") {
+  Machine machine(2);
+  const auto said = messages(machine, 2, {20}, [&](Communicator& comm, Stream& stream, Buffer data) {
+    comm.all_reduce(stream, comm.rank() == 0 ? "this" : "that", data, ReduceOp::sum);
+    if (message_of_stream(stream) == "nothing was thrown") return;
+    comm.barrier(stream, "later");
+  });
+  for (const std::string& message : said) CHECK_THAT(message, Contains("69: barrier(later) on a communicator that has failed before"));
+}
+
+TEST_CASE("a call that NCCL refuses is an error that names call, operation, rank and GPU") {
+  Machine machine(1);
+  machine.nccl.fail("ncclReduceScatter", 3);
+  const auto said = messages(machine, 1, {1}, [&](Communicator& comm, Stream& stream, Buffer data) {
+    comm.reduce_scatter(stream, "blocks.3", data, data, Fold::overwrite);
+  });
+  CHECK_THAT(said[0], Contains("70: ncclReduceScatter: NCCL error 3, a made-up error (nothing is known) (reduce_scatter(blocks.3) into "
+                               "f32, rank 0 of 1, GPU 0 (Emulated))") &&
+                          Contains("NCCL_DEBUG=INFO says more"));
+}
+
+TEST_CASE("an error behind NCCL's calls ends the wait for the GPU") {
+  Machine machine(2);
+  const auto said = messages(
+      machine, 2, {20},
+      [&](Communicator& comm, Stream& stream, Buffer data) {
+        if (comm.rank() == 1) return machine.nccl.fail_behind(2, 0, nccl::kRemoteError);
+        comm.all_reduce(stream, "blocks.3", data, ReduceOp::sum);
+      },
+      false);
+  CHECK_THAT(said[0], Contains("69: ncclCommGetAsyncError: NCCL error 6"));
+  CHECK(said[1] == "nothing was thrown");
+}
+
+TEST_CASE("without its order check a rank that hangs in NCCL ends with the device's timeout") {
+  // What the check is there for.
+  EmulatedDriver driver({.gpus = 2});
+  FakeNccl nccl(driver, 1);
+  std::vector<std::string> said(2);
+  run_local_world(2, {1}, [&](World& base) {
+    DeviceOptions gpu;
+    gpu.gpu = base.rank();
+    gpu.sync_timeout_s = 0.2;
+    CudaDevice device(gpu, driver.table());
+    const auto world = make_nccl_world(base, device, {.timeout_s = 1, .checks_order = false, .table = nccl.table()});
+    const auto comm = world->communicator();
+    Stream& stream = device.stream(StreamRole::reduce);
+    if (base.rank() == 0) comm->barrier(stream, "blocks.3");
+    said[static_cast<std::size_t>(base.rank())] = message_of_stream(stream);
+    base.agree(0, "");
+  });
+  CHECK_THAT(said[0], Contains("69: stream 'reduce' did not finish within 0.2 s"));
+  CHECK(said[1] == "nothing was thrown");
+}
+
+TEST_CASE("a reduction that NCCL has not needs the arithmetic to be given") {
+  Machine machine(1);
+  machine.run(1, false, {1}, [&](World&, CudaDevice& device) {
+    const auto single = make_single_world({});
+    const auto world = make_nccl_world(*single, device, {.timeout_s = 1, .table = machine.nccl.table()});
+    const auto comm = world->communicator();
+    const Array<float> data(*comm, 8), more(*comm, 8);
+    Stream& stream = device.stream(StreamRole::reduce);
+    comm->reduce_scatter(stream, "unit", data.buffer(), more.buffer(), Fold::accumulate);
+    CHECK_THAT(message_of_stream(stream), Contains("without NcclOptions::sums"));
+  });
+}
+
+TEST_CASE("two ranks on one GPU are refused by NCCL and served by the staged transport") {
+  EmulatedDriver driver;
+  FakeNccl nccl(driver, 1);
+  std::vector<std::string> said(2);
+  const auto run = [&](bool over_nccl) {
+    run_local_world(2, {2}, [&](World& base) {
+      DeviceOptions gpu = patient();
+      gpu.shares_gpu = true;
+      CudaDevice device(gpu, driver.table());
+      auto& message = said[static_cast<std::size_t>(base.rank())];
+      try {
+        const auto world =
+            over_nccl ? make_nccl_world(base, device, {.timeout_s = 0.3, .table = nccl.table()}) : make_staged_world(base, device, 2);
+        const auto comm = world->communicator();
+        comm->barrier(device.stream(StreamRole::compute), "unit");
+        device.synchronize();
+        message = "served";
+      } catch (const Error& error) {
+        message = error.what();
+      }
+      base.agree(0, "");
+    });
+  };
+  run(true);
+  CHECK_THAT(said[0] + said[1], Contains("ncclCommInitRankConfig: NCCL error 5"));
+  run(false);
+  CHECK(said == std::vector<std::string>{"served", "served"});
+}
+
+TEST_CASE("what the device's pool holds is registered with each communicator, where NCCL can") {
+  Machine machine(2);
+  machine.run(2, true, {20}, [](World& world, CudaDevice& device) {
+    const Memory memory = device.pool().acquire(4096, device.stream(StreamRole::unshard), "full_param");
+    const auto one = world.communicator(), two = world.communicator();
+    world.agree(0, "");
+  });
+  CHECK(machine.nccl.calls("ncclCommRegister") == 4);
+  CHECK(machine.nccl.calls("ncclCommDeregister") == 4);
+  auto old = std::make_shared<NcclLibrary>(*machine.nccl.table());
+  old->enroll = nullptr;
+  machine.run(1, false, {1}, [&](World& staged, CudaDevice& device) {
+    const auto single = make_single_world({});
+    const Memory memory = device.pool().acquire(4096, device.stream(StreamRole::unshard), "full_param");
+    CHECK_NOTHROW(make_nccl_world(*single, device, {.timeout_s = 1, .table = old})->communicator());
+    CHECK(staged.transport() == "staged");
+  });
+  CHECK(machine.nccl.calls("ncclCommRegister") == 4);
+}
+
+TEST_CASE("nothing travels as int8 between GPUs") {
+  Machine machine(1);
+  machine.run(1, GENERATE(true, false), {1}, [](World& world, CudaDevice& device) {
+    const auto comm = world.communicator();
+    const Array<float> data(*comm, 8);
+    try {
+      comm->all_gather(device.stream(StreamRole::unshard), "blocks.3", data.buffer(), data.buffer(), Wire::int8);
+      FAIL("int8 was taken");
+    } catch (const Error& error) {
+      CHECK(error.code() == ExitCode::config);
+      CHECK_THAT(error.what(), Contains("sends nothing as int8 (all_gather(blocks.3) on rank 0 of 1)"));
+    }
+  });
+}
+
+TEST_CASE("the scratch that NCCL's reductions take is planned") {
+  Machine machine(2);
+  std::atomic<int> wrong{0};
+  machine.run(2, true, {20}, [&](World& world, CudaDevice& device) {
+    const auto meta = Device::create(DeviceKind::meta, {});
+    const auto planned = make_meta_world(world.rank(), world.size(), wiring_of(world));
+    const auto bytes_of = [](World& one, Device& where) {
+      const auto comm = one.communicator();
+      Stream& stream = where.stream(StreamRole::reduce);
+      const Memory memory = where.pool().acquire(4096, stream, "data"), out = where.pool().acquire(4096, stream, "data");
+      for (const Fold fold : {Fold::overwrite, Fold::accumulate}) {
+        comm->reduce_scatter(stream, "unit", memory.buffer(DType::bf16, 1024), out.buffer(DType::f32, 512), fold);
+        comm->reduce_scatter(stream, "unit", memory.buffer(DType::f32, 1024), out.buffer(DType::f32, 512), fold);
+      }
+      if (where.kind() != DeviceKind::meta) where.synchronize();
+      return where.scratch().bytes();
+    };
+    wrong += bytes_of(world, device) != bytes_of(*planned, *meta);
+    wrong += device.scratch().bytes()[static_cast<std::size_t>(StreamRole::reduce)] != 2048;
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("a machine without NCCL is told in one line") {
+  CHECK_THROWS_WITH(open_nccl_library("libno-such-nccl.so.2"), Catch::StartsWith("no NCCL here (libno-such-nccl.so.2: "));
+  CHECK_THROWS_WITH(open_nccl_library("libm.so.6"), Catch::StartsWith("NCCL is too old: it has no ncclGetVersion (libm.so.6): "));
+}

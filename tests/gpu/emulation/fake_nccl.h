@@ -1,0 +1,48 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "comm/nccl_library.h"
+#include "tests/gpu/emulation/emulated_driver.h"
+
+namespace zs::test {
+
+struct FakeClique;
+
+/// NCCL for tests, between emulated GPUs whose ranks are threads. It never blocks: every call may be under way for some looks, and only
+/// then is anything on the stream. An operation ends when all ranks of its communicator have come to it with the same; else it never does,
+/// as with the real one. Refused are: two ranks on one GPU, a blocking configuration, a communicator that is under way, was aborted or
+/// destroyed, a split while operations are under way. Sums are not in rank order. One at a time.
+class FakeNccl {
+ public:
+  FakeNccl(EmulatedDriver& driver, std::uint64_t seed);
+  ~FakeNccl();
+  FakeNccl(const FakeNccl&) = delete;
+  FakeNccl& operator=(const FakeNccl&) = delete;
+
+  std::shared_ptr<const NcclLibrary> table() const { return table_; }
+  /// The next call of this function ("ncclAllGather") returns `status` and does nothing.
+  void fail(const std::string& function, int status);
+  /// This rank's communicators of `size` ranks learn of an error that no call has returned.
+  void fail_behind(int size, int rank, int status);
+  int calls(const std::string& function) const;
+  /// Communicators that nobody has destroyed or aborted.
+  int live() const;
+
+ private:
+  friend struct FakeNcclFunctions;
+  EmulatedDriver& driver_;
+  std::mt19937_64 random_;
+  std::shared_ptr<const NcclLibrary> table_;
+  std::map<std::string, int> failures_, calls_;
+  std::map<std::string, std::shared_ptr<FakeClique>> started_;  // by id
+  std::vector<std::unique_ptr<ncclComm>> comms_;
+  int ids_ = 0;
+};
+
+}  // namespace zs::test
