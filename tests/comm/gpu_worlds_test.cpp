@@ -107,7 +107,7 @@ TEST_CASE("a staged operation waits for its own GPU no longer than it may") {
 }
 
 TEST_CASE("the nccl transport does what every transport does but for the order of sums, NaNs and int8") {
-  run_cases(operation_cases(), GENERATE(1, 2, 3, 4, 8), true, kHostMemory | kAnyOrder | kWrittenOrder | kNansWin);
+  run_cases(operation_cases(), GENERATE(1, 2, 3, 4), true, kHostMemory | kAnyOrder | kWrittenOrder | kNansWin);
 }
 
 TEST_CASE("nothing is recorded before NCCL has enqueued, on every seed") {
