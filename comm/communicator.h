@@ -161,8 +161,6 @@ class Communicator {
   virtual void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) = 0;
   virtual void do_all_to_all_v(const OpTag& tag, const PartTable& parts, Buffer in, Buffer out) = 0;
   virtual void do_barrier(const OpTag& tag) = 0;
-  /// Of the operation that runs: for transports that enqueue on a GPU's stream.
-  ExecContext& exec() const { return *exec_; }
   /// Whether the buffers are this host's memory. Only there anything travels as int8, and the shadow mode (comm/shadow.h) works.
   virtual bool is_on_host() const { return true; }
   /// The ranks tell each other `own`: what each sends to every other, then what it expects. `scratch`: of so many bytes for each rank.
@@ -202,7 +200,6 @@ class Communicator {
   Watchdog* watchdog_ = nullptr;
   GroupName group_name_;
   std::uint64_t sequence_ = 0;
-  ExecContext* exec_ = nullptr;
 };
 
 }  // namespace zs

@@ -1,5 +1,6 @@
 // The transports over GPU buffers: ranks are threads, each with an emulated GPU, over the local transport between their hosts.
 #include <catch2/catch.hpp>
+#include <latch>
 #include <thread>
 
 #include "comm/gpu_world.h"
@@ -216,11 +217,13 @@ TEST_CASE("a call that NCCL refuses is an error that names call, operation, rank
 
 TEST_CASE("an error behind NCCL's calls ends the wait for the GPU") {
   Machine machine(2);
+  std::latch is_launched(2);  // before, it would be the launch's error
   const auto said = messages(
       machine, 2, {20},
       [&](Communicator& comm, Stream& stream, Buffer data) {
-        if (comm.rank() == 1) return machine.nccl.fail_behind(2, 0, nccl::kRemoteError);
-        comm.all_reduce(stream, "blocks.3", data, ReduceOp::sum);
+        if (comm.rank() == 0) comm.all_reduce(stream, "blocks.3", data, ReduceOp::sum);
+        is_launched.arrive_and_wait();
+        if (comm.rank() == 1) machine.nccl.fail_behind(2, 0, nccl::kRemoteError);
       },
       false);
   CHECK_THAT(said[0], Contains("69: ncclCommGetAsyncError: NCCL error 6"));
