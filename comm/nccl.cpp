@@ -2,8 +2,8 @@
 
 #include "comm/gpu_side.h"
 #include "comm/gpu_world.h"
+#include "comm/launch_order.h"
 #include "comm/nccl_handle.h"
-#include "comm/order_check.h"
 #include "comm/watchdog.h"
 #include "runtime/device/stream_watch.h"
 
@@ -51,7 +51,7 @@ class NcclGroup final : public StreamWatch {
 
   NcclHandle& handle() { return handle_; }
   void check_order_by(std::unique_ptr<Communicator> hosts) {
-    order_ = std::make_unique<OrderCheck>(std::move(hosts), [this](const std::exception_ptr& error) { handle_.fail(error); });
+    order_ = std::make_unique<LaunchOrderCheck>(std::move(hosts), [this](const std::exception_ptr& error) { handle_.fail(error); });
   }
   void launches(const OpTag& tag) {
     if (order_) order_->add(tag);
@@ -73,7 +73,7 @@ class NcclGroup final : public StreamWatch {
 
  private:
   NcclHandle handle_;
-  std::unique_ptr<OrderCheck> order_;
+  std::unique_ptr<LaunchOrderCheck> order_;
   WatchErrand errand_;
 };
 

@@ -16,13 +16,13 @@ namespace zs {
 /// Tells the other ranks of a communicator what this one has launched on its GPU, in order, and hears what they have: on a thread of its
 /// own, behind the launches. For a transport that compares nothing itself. Ranks that disagree, or do not come in time, are an error.
 /// Owned by a communicator over GPUs; the host's thread uses it.
-class OrderCheck {
+class LaunchOrderCheck {
  public:
   /// `hosts`: the same ranks, with a deadline. `on_failure`: on the thread, at most once.
-  OrderCheck(std::unique_ptr<Communicator> hosts, std::function<void(const std::exception_ptr&)> on_failure);
-  ~OrderCheck();
-  OrderCheck(const OrderCheck&) = delete;
-  OrderCheck& operator=(const OrderCheck&) = delete;
+  LaunchOrderCheck(std::unique_ptr<Communicator> hosts, std::function<void(const std::exception_ptr&)> on_failure);
+  ~LaunchOrderCheck();
+  LaunchOrderCheck(const LaunchOrderCheck&) = delete;
+  LaunchOrderCheck& operator=(const LaunchOrderCheck&) = delete;
 
   void add(const OpTag& tag);
   /// Blocks until all that was added has been compared, or something has failed: not longer than the hosts' deadline for each.

@@ -1,27 +1,27 @@
-#include "comm/order_check.h"
+#include "comm/launch_order.h"
 
 #include <cstring>
 #include <vector>
 
 namespace zs {
 
-OrderCheck::OrderCheck(std::unique_ptr<Communicator> hosts, std::function<void(const std::exception_ptr&)> on_failure)
+LaunchOrderCheck::LaunchOrderCheck(std::unique_ptr<Communicator> hosts, std::function<void(const std::exception_ptr&)> on_failure)
     : hosts_(std::move(hosts)), on_failure_(std::move(on_failure)), thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
-OrderCheck::~OrderCheck() = default;  // the thread ends with the comparison that it is in, which has a deadline
+LaunchOrderCheck::~LaunchOrderCheck() = default;  // the thread ends with the comparison that it is in, which has a deadline
 
-void OrderCheck::add(const OpTag& tag) {
+void LaunchOrderCheck::add(const OpTag& tag) {
   const std::lock_guard lock(mutex_);
   tags_.push_back(tag);
   changed_.notify_all();
 }
 
-void OrderCheck::finish() {
+void LaunchOrderCheck::finish() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return tags_.empty() || has_failed_; });
 }
 
-void OrderCheck::run(const std::stop_token& stop) {
+void LaunchOrderCheck::run(const std::stop_token& stop) {
   for (;;) {
     OpTag tag;
     {
@@ -44,7 +44,7 @@ void OrderCheck::run(const std::stop_token& stop) {
   }
 }
 
-void OrderCheck::compare(const OpTag& tag) {
+void LaunchOrderCheck::compare(const OpTag& tag) {
   constexpr auto kBytes = static_cast<std::int64_t>(sizeof(OpTag));
   std::vector<OpTag> all(static_cast<std::size_t>(hosts_->size()));
   all[static_cast<std::size_t>(hosts_->rank())] = tag;

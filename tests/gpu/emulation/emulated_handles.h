@@ -1,0 +1,62 @@
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "tests/gpu/emulation/emulated_driver.h"
+
+// The driver's handles: what they point to is its own affair, and here this.
+struct CUctx_st {
+  int gpu;
+};
+
+struct CUevent_st {
+  std::shared_ptr<bool> latest;  // of the last record: passed?
+};
+
+struct CUfunc_st {
+  const zs::test::EmulatedKernel* kernel;
+  unsigned most_shared_bytes = 48 << 10;
+};
+
+struct CUmod_st {
+  std::map<std::string, CUfunc_st> functions;
+};
+
+struct CUstream_st {
+  struct Entry {
+    std::shared_ptr<bool> awaited;  // null: none
+    std::function<void()> run;
+  };
+  int priority;
+  int number;  // in the order of making
+  std::deque<Entry> queue;
+};
+
+namespace zs::test {
+
+/// Of an emulated GPU: its end is where a sanitizer sees it.
+inline std::shared_ptr<void> plain_memory(std::size_t bytes) {
+  constexpr std::size_t kAlignment = 256;
+  const auto block = std::make_shared<std::vector<std::byte>>(bytes + kAlignment);
+  void* address = block->data();
+  std::size_t room = block->size();
+  return {block, std::align(kAlignment, bytes, address, room)};
+}
+
+/// Closed to the host until it is opened.
+inline std::shared_ptr<void> guarded_memory(std::size_t bytes) {
+  void* const address = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) throw std::bad_alloc();
+  return {address, [bytes](void* begin) { munmap(begin, bytes); }};
+}
+
+}  // namespace zs::test
