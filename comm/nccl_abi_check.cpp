@@ -2,29 +2,16 @@
 #include <nccl.h>
 
 #include <cstddef>
-#include <type_traits>
 
 #include "comm/nccl_library.h"
+#include "runtime/device/abi_check.h"
 
-namespace zs {
-namespace {
+namespace zs::abi {
 
-/// The same to a caller: int for an enumeration, a struct of the same size for another, a pointer to one for a pointer to another.
-template <class Ours, class Theirs>
-constexpr bool kAlike = std::is_same_v<Ours, Theirs> ||
-                        (std::is_same_v<Ours, int> && std::is_enum_v<Theirs> && sizeof(Theirs) == sizeof(int)) ||
-                        (std::is_same_v<Ours, int*> && std::is_pointer_v<Theirs> && std::is_enum_v<std::remove_pointer_t<Theirs>>) ||
-                        (std::is_same_v<Ours, NcclLibrary::Id> && std::is_same_v<Theirs, ncclUniqueId>) ||
-                        (std::is_same_v<Ours, NcclLibrary::Id*> && std::is_same_v<Theirs, ncclUniqueId*>) ||
-                        (std::is_same_v<Ours, NcclLibrary::Config*> && std::is_same_v<Theirs, ncclConfig_t*>);
-
-template <class Ours, class Theirs>
-constexpr bool kSame = false;
-template <class Ours, class Theirs, class... OurArgs, class... TheirArgs>
-constexpr bool kSame<Ours (*)(OurArgs...), Theirs (*)(TheirArgs...)> = [] {
-  if constexpr (sizeof...(OurArgs) == sizeof...(TheirArgs)) return kAlike<Ours, Theirs> && (kAlike<OurArgs, TheirArgs> && ...);
-  return false;
-}();
+template <>
+constexpr bool kStandsFor<NcclLibrary::Id, ncclUniqueId> = true;
+template <>
+constexpr bool kStandsFor<NcclLibrary::Config, ncclConfig_t> = true;
 
 static_assert(sizeof(NcclLibrary::Id) == sizeof(ncclUniqueId) && alignof(NcclLibrary::Id) == alignof(ncclUniqueId));
 static_assert(offsetof(NcclLibrary::Config, size) == offsetof(ncclConfig_t, size) &&
@@ -65,5 +52,4 @@ static_assert(nccl::kU8 == ncclUint8 && nccl::kI32 == ncclInt32 && nccl::kI64 ==
               nccl::kF64 == ncclFloat64 && nccl::kBf16 == ncclBfloat16);
 static_assert(nccl::kSum == ncclSum && nccl::kMax == ncclMax && nccl::kMin == ncclMin);
 
-}  // namespace
-}  // namespace zs
+}  // namespace zs::abi

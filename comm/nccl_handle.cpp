@@ -33,8 +33,13 @@ void NcclHandle::init(int ranks, const NcclLibrary::Id& id, int rank) {
 }
 
 void NcclHandle::split_into(NcclHandle& part, int color, int key) {
-  run("ncclCommSplit", "split", [&](ncclComm* comm) { return library_->split(comm, color, key, &part.comm_, nullptr); });
-  if (part.comm_ == nullptr) throw Error(ExitCode::internal, "ncclCommSplit made no communicator", who_);
+  ncclComm* made = nullptr;
+  run("ncclCommSplit", "split", [&](ncclComm* comm) { return library_->split(comm, color, key, &made, nullptr); });
+  if (made == nullptr) throw Error(ExitCode::internal, "ncclCommSplit made no communicator", who_);
+  {
+    const std::lock_guard lock(part.mutex_);  // the watchdog looks at it already
+    part.comm_ = made;
+  }
   part.await(nccl::kInProgress, "ncclCommSplit", "split");
 }
 

@@ -65,13 +65,7 @@ class StagedCommunicator final : public Communicator {
   }
 
   CUstream_st* native() const { return static_cast<CUstream_st*>(exec().native_stream()); }
-  void copy(const Buffer& to, const Buffer& from) {
-    if (from.empty()) return;
-    const int status =
-        staging_->gpu.driver().memory_copy(reinterpret_cast<CudaDriver::Address>(to.data), reinterpret_cast<CudaDriver::Address>(from.data),
-                                           static_cast<std::size_t>(from.bytes()), native());
-    staging_->gpu.check(status, "cuMemcpyAsync", "staging");
-  }
+  void copy(const Buffer& to, const Buffer& from) const { staging_->gpu.copy(native(), to, from); }
   /// What `from` holds when the stream comes here: after `await`.
   Buffer fetched(Room& room, const Buffer& from) {
     const Buffer to = room.take(from);

@@ -2,8 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <cstdio>
-
 #include "runtime/base/check.h"
 
 namespace zs {
@@ -21,12 +19,9 @@ SharedLibrary::SharedLibrary(std::initializer_list<const char*> names, std::stri
   throw Error(ExitCode::config, fmt::format("no {} here ({})", what_, reason), "", todo);
 }
 
-SharedLibrary::~SharedLibrary() {
-  if (dlclose(handle_) != 0) fmt::print(stderr, "zshard: {} could not be closed: {}\n", name_, dlerror());
-}
+void* SharedLibrary::address_of(const char* symbol) const { return dlsym(handle_, symbol); }
 
-void* SharedLibrary::address_of(const char* symbol) const {
-  if (void* const address = dlsym(handle_, symbol); address != nullptr) return address;
+void SharedLibrary::throw_too_old(const char* symbol) const {
   throw Error(ExitCode::config, fmt::format("the {} is too old: it has no {}", what_, symbol), name_, "install a newer one");
 }
 

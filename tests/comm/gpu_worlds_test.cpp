@@ -353,5 +353,5 @@ TEST_CASE("the scratch that NCCL's reductions take is planned") {
 
 TEST_CASE("a machine without NCCL is told in one line") {
   CHECK_THROWS_WITH(open_nccl_library("libno-such-nccl.so.2"), Catch::StartsWith("no NCCL here (libno-such-nccl.so.2: "));
-  CHECK_THROWS_WITH(open_nccl_library("libm.so.6"), Catch::StartsWith("NCCL is too old: it has no ncclGetVersion (libm.so.6): "));
+  CHECK_THROWS_WITH(open_nccl_library("libm.so.6"), Catch::StartsWith("the NCCL is too old: it has no ncclGetVersion (libm.so.6): "));
 }
