@@ -87,19 +87,17 @@ template <int kHeadDim>
 __device__ inline void attention_forward_block(const AttentionArgs& args) {
   constexpr int kQueries = kForwardShape<kHeadDim>.own, kKeys = kForwardShape<kHeadDim>.other;
   static_assert(kQueries == kAttentionThreads / kWarp * kWarpRows);
-  constexpr int kTile = kKeys * kChunks<kHeadDim>;
   const std::int64_t blocks = (args.time + kQueries - 1) / kQueries, pair = blockIdx.x / blocks;
   const std::int64_t first = (blocks - 1 - blockIdx.x % blocks) * kQueries;  // those with most keys first
   const std::int64_t end = first + kQueries < args.time ? first + kQueries : args.time;
-  const HeadRows keys = rows_of_qkv(args, args.qkv, pair, Part::key), values = rows_of_qkv(args, args.qkv, pair, Part::value);
   Words* const queries = dynamic_shared();
-  Words* const buffers = queries + kQueries * kChunks<kHeadDim>;  // keys, values; keys, values
+  const KeyTiles<kHeadDim, kKeys> tiles{queries + kQueries * kChunks<kHeadDim>, rows_of_qkv(args, args.qkv, pair, Part::key),
+                                        rows_of_qkv(args, args.qkv, pair, Part::value)};
   const int tile_row = warp_of_block() * kWarpRows;
   const std::int64_t warp_first = first + tile_row;
 
   copy_tile<kHeadDim, kQueries>(queries, rows_of_qkv(args, args.qkv, pair, Part::query), first, args.time);
-  copy_tile<kHeadDim, kKeys>(buffers, keys, 0, args.time);
-  copy_tile<kHeadDim, kKeys>(buffers + kTile, values, 0, args.time);
+  tiles.copy(0, args.time);
   Softmax softmax;
   float result[kRowTiles][kHeadDim / 8][4];
   clear(result);
@@ -111,21 +109,15 @@ __device__ inline void attention_forward_block(const AttentionArgs& args) {
       softmax.sums[m][half] = 0.0f;
     }
   for (std::int64_t key = 0; key < end; key += kKeys) {
-    const int now = static_cast<int>(key / kKeys) % 2;
     wait_copies();
     __syncthreads();  // all copies are there, and nobody reads the other buffer any more
-    if (key + kKeys < end) {
-      Words* const next = buffers + (1 - now) * 2 * kTile;
-      copy_tile<kHeadDim, kKeys>(next, keys, key + kKeys, args.time);
-      copy_tile<kHeadDim, kKeys>(next + kTile, values, key + kKeys, args.time);
-    }
+    if (key + kKeys < end) tiles.copy(key + kKeys, args.time);
     if (key >= warp_first + kWarpRows) continue;  // no query of this warp sees these keys
-    const Words* const tile = buffers + now * 2 * kTile;
     float s[kRowTiles][kKeys / 8][4];
-    product_of_rows<kHeadDim, kRowTiles, kKeys>(s, queries, tile_row, tile, 0);
+    product_of_rows<kHeadDim, kRowTiles, kKeys>(s, queries, tile_row, tiles.keys_at(key), 0);
     if (key + kKeys - 1 > warp_first) mask_scores<kKeys>(s, warp_first, key);
     softmax_tile<kHeadDim, kKeys>(softmax, s, result, args.scale * kLog2E);
-    add_product<kHeadDim, kRowTiles, kKeys>(result, s, tile + kTile, 0);
+    add_product<kHeadDim, kRowTiles, kKeys>(result, s, tiles.values_at(key), 0);
   }
   finish_rows<kHeadDim>(args, pair, warp_first, queries, tile_row, softmax, result);
 }

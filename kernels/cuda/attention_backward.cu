@@ -55,36 +55,29 @@ template <int kHeadDim>
 __device__ inline void attention_dqueries_block(const AttentionArgs& args) {
   constexpr int kQueries = kQueriesShape<kHeadDim>.own, kKeys = kQueriesShape<kHeadDim>.other;
   static_assert(kQueries == kAttentionThreads / kWarp * kQueriesOfWarp);
-  constexpr int kTile = kKeys * kChunks<kHeadDim>, kColumns = kHeadDim == 64 ? 32 : 16;
+  constexpr int kColumns = kHeadDim == 64 ? 32 : 16;
   const std::int64_t blocks = (args.time + kQueries - 1) / kQueries, pair = blockIdx.x / blocks;
   const std::int64_t first = (blocks - 1 - blockIdx.x % blocks) * kQueries;  // those with most keys first
   const std::int64_t end = first + kQueries < args.time ? first + kQueries : args.time;
-  const HeadRows keys = rows_of_qkv(args, args.qkv, pair, Part::key), values = rows_of_qkv(args, args.qkv, pair, Part::value);
   Words* const queries = dynamic_shared();
   Words* const dout = queries + kQueries * kChunks<kHeadDim>;
-  Words* const buffers = dout + kQueries * kChunks<kHeadDim>;  // keys, values; keys, values
+  const KeyTiles<kHeadDim, kKeys> tiles{dout + kQueries * kChunks<kHeadDim>, rows_of_qkv(args, args.qkv, pair, Part::key),
+                                        rows_of_qkv(args, args.qkv, pair, Part::value)};
   const int tile_row = warp_of_block() * kQueriesOfWarp;
   const std::int64_t warp_first = first + tile_row;
 
   copy_tile<kHeadDim, kQueries>(queries, rows_of_qkv(args, args.qkv, pair, Part::query), first, args.time);
   copy_tile<kHeadDim, kQueries>(dout, rows_of_out(args, args.dout, pair), first, args.time);
-  copy_tile<kHeadDim, kKeys>(buffers, keys, 0, args.time);
-  copy_tile<kHeadDim, kKeys>(buffers + kTile, values, 0, args.time);
+  tiles.copy(0, args.time);
   const QueryRows rows = load_query_rows(args, pair, warp_first);
   float dq[kQueryTiles][kHeadDim / 8][4];
   clear(dq);
   for (std::int64_t key = 0; key < end; key += kKeys) {
-    const int now = static_cast<int>(key / kKeys) % 2;
     wait_copies();
     __syncthreads();  // all copies are there, and nobody reads the other buffer any more
-    if (key + kKeys < end) {
-      Words* const next = buffers + (1 - now) * 2 * kTile;
-      copy_tile<kHeadDim, kKeys>(next, keys, key + kKeys, args.time);
-      copy_tile<kHeadDim, kKeys>(next + kTile, values, key + kKeys, args.time);
-    }
-    const Words* const tile = buffers + now * 2 * kTile;
+    if (key + kKeys < end) tiles.copy(key + kKeys, args.time);
     for (int column = 0; column < kKeys && key + column < warp_first + kQueriesOfWarp; column += kColumns)
-      add_keys<kHeadDim, kColumns>(dq, rows, queries, dout, tile_row, tile, tile + kTile, column,
+      add_keys<kHeadDim, kColumns>(dq, rows, queries, dout, tile_row, tiles.keys_at(key), tiles.values_at(key), column,
                                    static_cast<int>(warp_first - key) - column, args.scale * kLog2E);
   }
   const float factor[kQueryTiles][2] = {{args.scale, args.scale}, {args.scale, args.scale}};

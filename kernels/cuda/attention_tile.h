@@ -26,6 +26,22 @@ __device__ inline void copy_tile(Words* tile, const HeadRows& rows, std::int64_t
   }
 }
 
+/// Tiles of the keys and of the values that pass by, two of each: one is worked on while the next is on its way.
+template <int kHeadDim, int kKeys>
+struct KeyTiles {
+  static constexpr int kTile = kKeys * kChunks<kHeadDim>;
+  Words* buffers;  // keys, values; keys, values
+  HeadRows keys, values;
+
+  __device__ inline Words* keys_at(std::int64_t key) const { return buffers + static_cast<int>(key / kKeys) % 2 * 2 * kTile; }
+  __device__ inline Words* values_at(std::int64_t key) const { return keys_at(key) + kTile; }
+  /// Those from `key` on.
+  __device__ inline void copy(std::int64_t key, std::int64_t time) const {
+    copy_tile<kHeadDim, kKeys>(keys_at(key), keys, key, time);
+    copy_tile<kHeadDim, kKeys>(values_at(key), values, key, time);
+  }
+};
+
 // The operands of products, 16 rows from `row` on, chunks `chunk` and the next: row is a multiple of 8, chunk of 2.
 
 /// Rows times depth: a left operand.
@@ -47,16 +63,21 @@ __device__ inline void load_right_transposed(std::uint32_t (&b)[4], const Words*
   load_matrices_transposed(b, tile + (row + (lane & 15)) * kChunks<kHeadDim> + (chunk ^ (lane >> 4) ^ (lane & 7)));
 }
 
+template <int kRowTiles, int kColumns>
+__device__ inline void clear(float (&c)[kRowTiles][kColumns][4]) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) c[m][n][i] = 0.0f;
+}
+
 /// c (16 kRowTiles, kColumns) := rows of `left` times the transpose of rows of `right`.
 template <int kHeadDim, int kRowTiles, int kColumns>
 __device__ inline void product_of_rows(float (&c)[kRowTiles][kColumns / 8][4], const Words* left, int left_row, const Words* right,
                                        int right_row) {
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-    for (int n = 0; n < kColumns / 8; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) c[m][n][i] = 0.0f;
+  clear(c);
 #pragma unroll
   for (int k = 0; k < kHeadDim / 16; ++k) {
     std::uint32_t a[kRowTiles][4];
@@ -98,16 +119,6 @@ __device__ inline void add_product(float (&c)[kRowTiles][kHeadDim / 8][4], const
       }
     }
   }
-}
-
-template <int kRowTiles, int kColumns>
-__device__ inline void clear(float (&c)[kRowTiles][kColumns][4]) {
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) c[m][n][i] = 0.0f;
 }
 
 /// A lane's rows of a product: row(m, i) of its elements i = 0 .. 3 in block m of 16 rows, column(n, i) in block n of 8 columns.
