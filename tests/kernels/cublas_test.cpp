@@ -2,6 +2,7 @@
 
 #include "kernels/kernels.h"
 #include "runtime/device/cuda_device.h"
+#include "tests/device/test_devices.h"
 #include "tests/gpu/emulation/emulated_cublas.h"
 #include "tests/gpu/emulation/kernels.h"
 #include "tests/message_of.h"
@@ -10,12 +11,6 @@ using namespace zs;
 using namespace zs::test;
 
 namespace {
-
-DeviceOptions patient() {
-  DeviceOptions options;
-  options.sync_timeout_s = 30;
-  return options;
-}
 
 DeviceOptions rounding(bool tf32) {
   DeviceOptions options = patient();

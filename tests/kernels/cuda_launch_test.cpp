@@ -6,21 +6,12 @@
 #include "kernels/cuda/image.h"
 #include "kernels/kernels.h"
 #include "runtime/device/cuda_device.h"
+#include "tests/device/test_devices.h"
 #include "tests/gpu/emulation/kernels.h"
 #include "tests/skip.h"
 
 using namespace zs;
 using namespace zs::test;
-
-namespace {
-
-DeviceOptions patient() {
-  DeviceOptions options;
-  options.sync_timeout_s = 30;
-  return options;
-}
-
-}  // namespace
 
 TEST_CASE("kernels run in their stream's order, with the compute stream's workspace") {
   EmulatedDriver driver({.seed = GENERATE(1, 2, 3), .kernels = emulated_kernels()});

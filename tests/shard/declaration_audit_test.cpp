@@ -131,7 +131,7 @@ Names audit_writing(Layout layout) {
 
 /// Every name that the sources give to an op of the runtime or the model: launch({"gelu", ..., zero(stream, "zero_unused", ....
 Names names_in_sources() {
-  const std::regex op(R"((?:launch|enqueue)\(\{"([a-z_]+)|zero\([a-z_.()]*, "([a-z_]+)\")");
+  const std::regex op(R"((?:launch|enqueue|launch_on_host)\((?:context_?, )?\{"([a-z_]+)|zero\([a-z_.()]*, "([a-z_]+)\")");
   Names names;
   for (const char* folder : {"/runtime/tensor", "/runtime/shard", "/model"}) {
     for (const auto& file : std::filesystem::recursive_directory_iterator(std::string(ZSHARD_SOURCE_ROOT) + folder)) {

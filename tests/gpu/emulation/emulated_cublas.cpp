@@ -161,12 +161,8 @@ struct EmulatedCublasFunctions {
   template <class Body>
   static int call(const char* name, const Body& body) {
     EmulatedCublas& self = library();
-    ++self.calls_[name];
-    const auto failure = self.failures_.find(name);
-    if (failure == self.failures_.end()) return body(self);
-    const int status = failure->second;
-    self.failures_.erase(failure);
-    return status;
+    const int status = self.calls_.enter(name);
+    return status != 0 ? status : body(self);
   }
 
   template <class T>
@@ -310,17 +306,6 @@ EmulatedCublas::EmulatedCublas(EmulatedDriver& driver)
 }
 
 EmulatedCublas::~EmulatedCublas() { active = nullptr; }
-
-int EmulatedCublas::calls(const std::string& function) const {
-  const auto found = calls_.find(function);
-  return found == calls_.end() ? 0 : found->second;
-}
-
-std::set<std::string> EmulatedCublas::functions_called() const {
-  std::set<std::string> names;
-  for (const auto& [name, count] : calls_) names.insert(name);
-  return names;
-}
 
 std::size_t EmulatedCublas::live_handles() const { return objects_.size(); }
 

@@ -26,9 +26,9 @@ class EmulatedCublas {
   /// From now on no algorithm is found.
   void know_nothing() { knows_nothing_ = true; }
   /// The next call of this function ("cublasLtMatmul") returns `status` and does nothing.
-  void fail(const std::string& function, int status) { failures_[function] = status; }
-  int calls(const std::string& function) const;
-  std::set<std::string> functions_called() const;
+  void fail(const std::string& function, int status) { calls_.fail(function, status); }
+  int calls(const std::string& function) const { return calls_.count(function); }
+  std::set<std::string> functions_called() const { return calls_.functions(); }
   /// Objects that nobody has given back.
   std::size_t live_handles() const;
 
@@ -38,7 +38,7 @@ class EmulatedCublas {
   EmulatedDriver& driver_;
   std::shared_ptr<const CublasLt> table_;
   bool knows_nothing_ = false;
-  std::map<std::string, int> failures_, calls_;
+  FunctionCalls calls_;
   std::map<const void*, std::shared_ptr<void>> objects_;
 };
 

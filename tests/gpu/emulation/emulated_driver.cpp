@@ -306,12 +306,8 @@ EmulatedDriver::~EmulatedDriver() {
 }
 
 int EmulatedDriver::enter(const char* function) {
-  ++calls_[function];
+  const int status = calls_.enter(function);
   if (lost_ != 0) return lost_;
-  const auto failure = failures_.find(function);
-  if (failure == failures_.end()) return 0;
-  const int status = failure->second;
-  failures_.erase(failure);
   if (status >= kFirstSticky && status <= kLastSticky) lost_ = status;
   return status;
 }
@@ -386,15 +382,12 @@ void EmulatedDriver::run_some() {
 
 int EmulatedDriver::calls(const std::string& function) const {
   const std::lock_guard lock(mutex_);
-  const auto found = calls_.find(function);
-  return found == calls_.end() ? 0 : found->second;
+  return calls_.count(function);
 }
 
 std::set<std::string> EmulatedDriver::functions_called() const {
   const std::lock_guard lock(mutex_);
-  std::set<std::string> names;
-  for (const auto& [name, count] : calls_) names.insert(name);
-  return names;
+  return calls_.functions();
 }
 
 int EmulatedDriver::priority(void* native_stream) const { return static_cast<CUstream_st*>(native_stream)->priority; }

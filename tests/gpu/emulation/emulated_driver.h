@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/device/cuda_gpu.h"
+#include "tests/gpu/emulation/function_calls.h"
 #include "tests/gpu/emulation/grid.h"
 
 namespace zs::test {
@@ -59,7 +60,7 @@ class EmulatedDriver {
   void let_go(void* native_stream) { held_.erase(static_cast<CUstream_st*>(native_stream)); }
   /// The next call of this function ("cuMemAlloc") returns `status` and does nothing; from 700 to 720 so do all that follow, of any
   /// function.
-  void fail(const std::string& function, int status) { failures_[function] = status; }
+  void fail(const std::string& function, int status) { calls_.fail(function, status); }
   /// The GPU fails with `status` when it comes to this point of the stream: every call that follows says so.
   void fail_on_gpu(void* native_stream, int status);
   /// Calls of a function so far, with and without success.
@@ -90,7 +91,7 @@ class EmulatedDriver {
   bool stands_still_ = false, runs_backwards_ = false;
   std::set<const CUstream_st*> held_;
   int lost_ = 0;  // every call returns it
-  std::map<std::string, int> failures_, calls_;
+  FunctionCalls calls_;
   std::set<CUstream_st*> streams_;
   int streams_made_ = 0;
   std::set<CUevent_st*> events_;

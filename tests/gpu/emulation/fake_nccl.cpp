@@ -37,12 +37,8 @@ struct FakeNcclFunctions {
   static int call(const char* name, const Body& body) {
     FakeNccl& self = *active.load();
     const std::lock_guard lock(self.driver_.mutex());
-    ++self.calls_[name];
-    const auto failure = self.failures_.find(name);
-    if (failure == self.failures_.end()) return body(self);
-    const int status = failure->second;
-    self.failures_.erase(failure);
-    return status;
+    const int status = self.calls_.enter(name);
+    return status != 0 ? status : body(self);
   }
   /// The same of a communicator that can be used.
   template <class Body>
@@ -256,7 +252,7 @@ FakeNccl::~FakeNccl() { active = nullptr; }
 
 void FakeNccl::fail(const std::string& function, int status) {
   const std::lock_guard lock(driver_.mutex());
-  failures_[function] = status;
+  calls_.fail(function, status);
 }
 
 void FakeNccl::fail_behind(int size, int rank, int status) {
@@ -268,8 +264,7 @@ void FakeNccl::fail_behind(int size, int rank, int status) {
 
 int FakeNccl::calls(const std::string& function) const {
   const std::lock_guard lock(driver_.mutex());
-  const auto found = calls_.find(function);
-  return found == calls_.end() ? 0 : found->second;
+  return calls_.count(function);
 }
 
 int FakeNccl::live() const {

@@ -39,7 +39,7 @@ class FakeNccl {
   EmulatedDriver& driver_;
   std::mt19937_64 random_;
   std::shared_ptr<const NcclLibrary> table_;
-  std::map<std::string, int> failures_, calls_;
+  FunctionCalls calls_;
   std::map<std::string, std::shared_ptr<FakeClique>> started_;  // by id
   std::vector<std::unique_ptr<ncclComm>> comms_;
   int ids_ = 0;
