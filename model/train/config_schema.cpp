@@ -160,7 +160,7 @@ constexpr std::array kKeys = {
         "cuda.tf32", [](Config& c) -> ConfigSlot { return &c.cuda.tf32; }, any, "", "",
         "Products of f32 on a GPU may round their operands to tf32 (11 bits): faster. Without effect on those of bf16, and on the CPU."},
     ConfigKey{"cuda.share_gpu", [](Config& c) -> ConfigSlot { return &c.cuda.share_gpu; }, any, "", "",
-              "Use a GPU that another rank of this host has, and let others use this rank's: else that is refused."},
+              "Use a GPU that another process has too, and let others use this one's: else that is refused."},
 
     ConfigKey{"watchdog.init_s", [](Config& c) -> ConfigSlot { return &c.watchdog.init_s; }, between(0, 86400), "", "",
               "Seconds that a rank may stand still while the job starts; 0: for ever. docs/reliability.md says what standing still is."},

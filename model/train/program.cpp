@@ -1,5 +1,6 @@
 #include "model/train/program.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -17,6 +18,14 @@ void limit_spinning(char** argv) {
   const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
   if (failed || setenv("GOMP_SPINCOUNT", "3000", 1) != 0) return;
   execv(executable.c_str(), argv);  // returns only when it failed: then on as we are
+}
+
+bool prints_to_terminal() {
+  if (isatty(STDOUT_FILENO) == 0) return false;
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return true;
+  std::error_code failed;
+  const auto target = std::filesystem::read_symlink(fmt::format("/proc/{}/fd/1", getppid()), failed).string();
+  return !failed && (target.starts_with("/dev/pts/") || target.starts_with("/dev/tty"));
 }
 
 bool is_consequence(const std::exception_ptr& problem) {

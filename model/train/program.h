@@ -11,6 +11,10 @@ namespace zs {
 /// Call it first in main.
 void limit_spinning(char** argv);
 
+/// Whether a person reads this process's standard output. mpirun gives a rank a terminal of its own to print to, whatever mpirun
+/// itself prints to: that is what counts.
+bool prints_to_terminal();
+
 /// Whether it was thrown only because another rank had failed before.
 bool is_consequence(const std::exception_ptr& problem);
 

@@ -24,11 +24,15 @@ StartupFacts startup_facts(const World& world, const Config& config);
 
 /// What the configuration's `device` comes to.
 DeviceKind device_kind(const Config& config);
-/// What it says of a rank's GPU; the first rank of a host has the first that the driver shows. With cuda.share_gpu, ranks take turns.
+/// What it says of a rank's GPU; the first rank of a host has the first that the driver shows.
 DeviceOptions gpu_options(const Config& config, int local_rank);
 /// Error(config) where `device` of the configuration cannot be had: the back end is not in this build, there is no driver, no cuBLASLt, no
-/// GPU, or, in this version, no kernel or no transport for it.
+/// GPU, or, in this version, there are several ranks.
 void check_device(const Config& config, int local_rank, int ranks);
+
+/// Whether this process's standard output is read by a person. mpirun gives a rank a terminal of its own to print to, whatever mpirun
+/// itself prints to: that is what counts.
+bool prints_to_terminal();
 
 /// How `own` differs from the first rank's in what must be the same: "build 12ab, rank 0 has 34cd". Nothing when it does not.
 std::optional<std::string> difference(const StartupFacts& own, const StartupFacts& first);

@@ -1,18 +1,15 @@
 #include "model/train/trainer.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <numeric>
 
 #include "model/train/agreed.h"
 #include "model/train/ceiling.h"
 #include "model/train/config_dataset.h"
+#include "model/train/program.h"
 #include "model/train/run_dir.h"
 #include "model/train/sample.h"
 #include "model/train/schedule.h"
@@ -32,15 +29,6 @@ using Clock = std::chrono::steady_clock;
 constexpr double kStepTimeouts = 20;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-/// mpirun gives a rank a terminal of its own to print to, whatever mpirun itself prints to: that is what counts.
-bool prints_to_terminal() {
-  if (isatty(STDOUT_FILENO) == 0) return false;
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return true;
-  std::error_code failed;
-  const auto target = std::filesystem::read_symlink(fmt::format("/proc/{}/fd/1", getppid()), failed).string();
-  return !failed && (target.starts_with("/dev/pts/") || target.starts_with("/dev/tty"));
-}
 
 /// Ranks tell each other paths in messages, which are short.
 void check_length(const std::string& path) {
