@@ -41,15 +41,40 @@ double double_sum(const T* in, std::int64_t begin, std::int64_t end) {
   return lanes.fold();
 }
 
-/// Unsigned: what does not fit, because the exponent was not the largest, wraps.
+/// The bits of the largest |element|, which as integers have the order of the numbers, and NaN above all.
+template <class T>
+std::int32_t magnitude_bits(const T* in, std::int64_t begin, std::int64_t end) {
+  LaneVec lanes[2] = {};
+  std::int64_t i = begin;
+  for (; i + kTwinFloats <= end; i += kTwinFloats) {
+    constexpr Two<kOwnOrder<T>> kTwo;
+    fetch_ahead(in + i, kTwo);
+    const Twin x = load(in + i, kTwo);
+    for (int half = 0; half < 2; ++half) {
+      const LaneVec bits = (LaneVec)x.v[half] & 0x7fffffff;
+      lanes[half] = bits > lanes[half] ? bits : lanes[half];
+    }
+  }
+  std::int32_t largest = 0;
+  const auto take = [&](std::int32_t bits) { largest = bits > largest ? bits : largest; };
+  for (int k = 0; k < kTwinFloats; ++k) take(lanes[k / kVectorFloats][k % kVectorFloats]);
+  for (; i < end; ++i) take(__builtin_bit_cast(std::int32_t, to_float(in[i])) & 0x7fffffff);
+  return largest;
+}
+
+/// Each square times `factor`, which is a power of two, rounded to nearest, half up. Unsigned: what does not fit, because the exponent was
+/// not the largest, wraps.
 template <class T>
 std::uint64_t fixed_point_block(const T* in, std::int64_t begin, std::int64_t end, double factor) {
+  constexpr std::int64_t kRun = 256;
   std::uint64_t total = 0;
-  for (std::int64_t i = begin; i < end; ++i) {
-    const double x = static_cast<double>(to_float(in[i]));
-    const double scaled = x * x * factor;  // exact: 48 bits times a power of two
-    const std::int64_t whole = static_cast<std::int64_t>(scaled);
-    total += static_cast<std::uint64_t>(whole) + (scaled - static_cast<double>(whole) >= 0.5 ? 1 : 0);
+  for (std::int64_t run = begin; run < end; run += kRun) {
+    for (std::int64_t i = 0; i < kRun; i += kTwinFloats) fetch_ahead(in + run + i, Whole{});
+    for (std::int64_t i = run; i < min_of(end, run + kRun); ++i) {
+      const double x = static_cast<double>(to_float(in[i]));
+      const double scaled = x * x * factor;  // exact: 48 bits; what has a fraction stays so with the half added
+      total += static_cast<std::uint64_t>(static_cast<std::int64_t>(scaled + 0.5));
+    }
   }
   return total;
 }
@@ -75,14 +100,7 @@ std::int32_t max_magnitude_bits(int threads, Data in, std::int64_t n) {
   with_type(in, [&](auto tag) {
     const auto* x = elements<const decltype(tag)>(in);
     parallel_ranges({threads, blocks, 1, 1}, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t b = begin; b < end; ++b) {
-        std::int32_t largest = 0;
-        for (std::int64_t i = b * length; i < min_of(n, (b + 1) * length); ++i) {
-          const std::int32_t bits = __builtin_bit_cast(std::int32_t, to_float(x[i])) & 0x7fffffff;
-          largest = bits > largest ? bits : largest;
-        }
-        parts[b] = largest;
-      }
+      for (std::int64_t b = begin; b < end; ++b) parts[b] = magnitude_bits(x, b * length, min_of(n, (b + 1) * length));
     });
   });
   std::int32_t largest = 0;

@@ -181,9 +181,8 @@ inline void fetch(const T* x, P) {
 }
 /// The same for what lies so far behind it that it comes in time. A processor fetches ahead by itself, but not across pages of 4 KiB, and
 /// what it has begun to compute holds fewer loads than memory can have under way.
-template <class T, class P>
+template <std::uintptr_t kAheadBytes = 2048, class T, class P>
 inline void fetch_ahead(const T* x, P part) {
-  constexpr std::uintptr_t kAheadBytes = 2048;
   fetch(reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(x) + kAheadBytes), part);  // it may end before: not x + a number
 }
 

@@ -8,7 +8,7 @@ const KernelTable& k() { return kernels_under_test(); }
 struct Size {
   std::int64_t rows, stride, classes;
 };
-const std::vector<Size> kSizes = {{1, 1, 1}, {3, 17, 17}, {17, 128, 100}, {64, 1024, 1000}, {5, 16, 3}};
+const std::vector<Size> kSizes = {{1, 1, 1}, {3, 17, 17}, {17, 128, 100}, {64, 1024, 1000}, {5, 16, 3}, {2, 3008, 3001}};
 
 Values targets_of(const Size& size) {
   Values targets(DType::i32, size.rows);
@@ -63,6 +63,34 @@ TEST_CASE("cross entropy of equal logits is the log of the number of classes") {
     k().cross_entropy_forward(ctx, o[0].buffer(), o[1].buffer(), logits.buffer(), target.buffer(), classes);
   });
   REQUIRE(out[0][0] == Approx(std::log(50257.0)).epsilon(1e-7));
+}
+
+TEST_CASE("cross entropy of a long row does not depend on where its large and its impossible logits lie") {
+  const std::int64_t classes = 4000, at = GENERATE(0, 1023, 1024, 3999);  // chunks have 1024
+  std::vector<double> row(static_cast<std::size_t>(classes), -1.0);
+  std::fill(row.begin(), row.begin() + 1500, -std::numeric_limits<double>::infinity());
+  std::fill(row.begin() + 3000, row.end(), 90.0);
+  row[static_cast<std::size_t>(at)] = 95.0;
+  Values logits = Values::of(DType::f32, row), target = Values::of(DType::i32, {static_cast<double>(at)});
+  const auto out = run({Values::poison(DType::f32, 1), Values::poison(DType::f32, 1)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().cross_entropy_forward(ctx, o[0].buffer(), o[1].buffer(), logits.buffer(), target.buffer(), classes);
+  });
+  const double others = static_cast<double>(at < 3000 ? 1000 : 999);
+  REQUIRE(out[1][0] == Approx(95.0 + std::log1p(others * std::exp(-5.0))).epsilon(1e-7));
+  REQUIRE(out[0][0] == Approx(std::log1p(others * std::exp(-5.0))).epsilon(1e-5));
+}
+
+TEST_CASE("cross entropy of a row with a NaN is NaN wherever it lies") {
+  const std::int64_t classes = 2100;
+  for (const std::int64_t at : {0, 5, 1024, 1500, 2099}) {
+    std::vector<double> row(static_cast<std::size_t>(classes), 1.0);
+    row[static_cast<std::size_t>(at)] = std::numeric_limits<double>::quiet_NaN();
+    Values logits = Values::of(DType::f32, row), target = Values::of(DType::i32, {7.0});
+    const auto out = run({Values::poison(DType::f32, 1), Values::of(DType::f32, {0.0})}, [&](ExecContext& ctx, std::vector<Values>& o) {
+      k().cross_entropy_forward(ctx, o[0].buffer(), o[1].buffer(), logits.buffer(), target.buffer(), classes);
+    });
+    REQUIRE(std::isnan(out[1][0]));
+  }
 }
 
 TEST_CASE("logits whose powers no float holds have their losses all the same") {
