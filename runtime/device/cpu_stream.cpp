@@ -2,14 +2,13 @@
 
 #include <omp.h>
 #include <pthread.h>
-#include <sys/prctl.h>
 
-#include <cerrno>
 #include <cstdio>
 
 #include "runtime/base/random.h"
 #include "runtime/device/cpu_topology.h"
 #include "runtime/device/futex.h"
+#include "runtime/device/prompt_thread.h"
 #include "runtime/device/stream_report.h"
 #include "runtime/device/tsan_touch.h"
 
@@ -179,9 +178,7 @@ void CpuStream::prepare_thread() {
   const std::string name = fmt::format("zs-{}", name_of(role_));
   ZS_CHECK(pthread_setname_np(pthread_self(), name.c_str()) == 0, "thread name '{}'", name);
   if (!group_.options.cpus.empty()) bind_this_thread(group_.options.cpus);
-  // Waits for a peer sleep 5 to 100 us at a time; by default Linux makes each 50 us longer.
-  constexpr unsigned long kTimerSlackNs = 1000;
-  if (prctl(PR_SET_TIMERSLACK, kTimerSlackNs) != 0) errno = 0;  // then they are
+  wake_promptly(role_ != StreamRole::compute);
   // Libraries that ask OpenMP for its default must not open a second team; our kernels pass num_threads(ctx.threads()).
   omp_set_num_threads(1);
 }

@@ -1,5 +1,6 @@
 #include <pthread.h>
 
+#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -9,6 +10,7 @@
 
 #include "runtime/device/cpu_topology.h"
 #include "runtime/device/device.h"
+#include "runtime/device/prompt_thread.h"
 #include "tests/device/test_devices.h"
 
 using namespace zs;
@@ -48,6 +50,24 @@ TEST_CASE("enqueue returns before the work runs") {
   device->stream(StreamRole::compute).enqueue({"gate", {}, {}}, gate.work());
   gate.open();  // reached only when enqueue did not wait for the work
   device->synchronize();
+}
+
+TEST_CASE("streams that wait for peers ask for short turns of the processor, the one that computes does not") {
+  auto device = cpu_device(patient());
+  std::array<std::uint64_t, kStreamRoles> slices{};
+  for (int role = 0; role < kStreamRoles; ++role)
+    device->stream(static_cast<StreamRole>(role)).enqueue({"slice", {}, {}}, [&slices, role](ExecContext&) {
+      slices[static_cast<std::size_t>(role)] = slice_of_this_thread();
+    });
+  device->synchronize();
+  const std::uint64_t usual = slices[static_cast<std::size_t>(StreamRole::compute)];
+  if (usual == 0) {
+    WARN("this Linux does not say how long a thread's turns are: 6.12 does");
+    return;
+  }
+  CHECK(usual > kPromptSliceNs);
+  for (const StreamRole role : {StreamRole::unshard, StreamRole::reduce, StreamRole::finish, StreamRole::offload})
+    CHECK(slices[static_cast<std::size_t>(role)] == kPromptSliceNs);
 }
 
 TEST_CASE("streams run at the same time") {
