@@ -54,7 +54,7 @@ std::string to_json(const OverlapReport& r) {
                      {"exposed_ms", r.step.exposed_ms()},
                      {"hideable_ms", r.hideable_ms()},
                      {"hidden_ms", r.hidden_ms()},
-                     {"overlap_efficiency", r.hideable_ms() > 0 ? Json(r.efficiency()) : Json()},
+                     {"overlap_efficiency", r.efficiency() ? Json(*r.efficiency()) : Json()},
                      {"planned_step_ms", r.plan.step_ms},
                      {"phases", std::move(phases)},
                      {"critical_path", std::move(path)}};
@@ -70,7 +70,7 @@ std::string to_text(const OverlapReport& r) {
   for (const auto& phase : r.phases) text += row(phase);
   text += row(r.step);
   text += fmt::format("\nhideable {:.2f} ms, hidden {:.2f} ms", r.hideable_ms(), r.hidden_ms());
-  text += r.hideable_ms() > 0 ? fmt::format(": overlap efficiency {:.0f} %\n", 100 * r.efficiency()) : "\n";
+  text += r.efficiency() ? fmt::format(": overlap efficiency {:.0f} %\n", 100 * *r.efficiency()) : ": there is next to nothing to hide\n";
   text += fmt::format("\ncritical path of the plan, {:.2f} ms with every op as long as alone\n", r.plan.step_ms);
   for (const PathPiece& piece : r.plan.critical_path) {
     text += fmt::format("{:>12.2f}  {:<10}{:<11}{}{}\n", piece.ms, name_of(piece.stream), piece.phase, piece.first_op,
@@ -86,8 +86,9 @@ std::string sweep_header() {
 }
 
 std::string sweep_row(const OverlapReport& r) {
-  return fmt::format("| {} | {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.0f} % |\n", r.prefetch, r.limit, r.step.step_ms,
-                     r.step.compute_ms, r.step.communication_ms, r.step.exposed_ms(), r.hideable_ms(), 100 * r.efficiency());
+  const std::string efficiency = r.efficiency() ? fmt::format("{:.0f} %", 100 * *r.efficiency()) : "-";
+  return fmt::format("| {} | {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {} |\n", r.prefetch, r.limit, r.step.step_ms,
+                     r.step.compute_ms, r.step.communication_ms, r.step.exposed_ms(), r.hideable_ms(), efficiency);
 }
 
 }  // namespace zs::bench

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,13 @@ struct OverlapReport {
     return step.communication_ms - (plan.step_ms - plan.busy_ms[static_cast<std::size_t>(StreamRole::compute)]);
   }
   double hidden_ms() const { return step.communication_ms - step.exposed_ms(); }
-  /// Negative when the step takes longer than compute and communication one after the other. 0 where nothing can be hidden.
-  double efficiency() const { return hideable_ms() > 0 ? hidden_ms() / hideable_ms() : 0; }
+  /// Negative when the step takes longer than compute and communication one after the other. Nothing where less can be hidden than a step
+  /// is uncertain by.
+  std::optional<double> efficiency() const {
+    constexpr double kLeast = 0.01;  // of the step on paper
+    if (hideable_ms() < kLeast * plan.step_ms) return std::nullopt;
+    return hidden_ms() / hideable_ms();
+  }
 };
 
 std::string to_json(const OverlapReport& report);  ///< one line, without its end

@@ -94,5 +94,17 @@ TEST_CASE("what the plan cannot hide is not hideable, and hidden is what did not
   CHECK(report.hideable_ms() == Approx(3));  // the first gather comes before everything
   CHECK(report.step.exposed_ms() == Approx(4.5));
   CHECK(report.hidden_ms() == Approx(1.5));
-  CHECK(report.efficiency() == Approx(0.5));
+  REQUIRE(report.efficiency());
+  CHECK(*report.efficiency() == Approx(0.5));
+}
+
+TEST_CASE("where there is next to nothing to hide no efficiency is given") {
+  OverlapReport report;
+  report.plan = simulate(two_units(true), price, nothing);
+  const double alone_ms = report.plan.step_ms - report.plan.busy_ms[static_cast<std::size_t>(kCompute)];
+  report.step = {.name = "step", .compute_ms = 10, .communication_ms = alone_ms + 0.009 * report.plan.step_ms, .step_ms = 14.5};
+  CHECK_FALSE(report.efficiency());
+  CHECK(sweep_row(report).ends_with("| - |\n"));
+  report.step.communication_ms = alone_ms + 0.011 * report.plan.step_ms;
+  CHECK(report.efficiency());
 }
