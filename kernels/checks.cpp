@@ -1,5 +1,7 @@
 #include "kernels/checks.h"
 
+#include <cmath>
+
 namespace zs::checks {
 
 std::int64_t same_elems(const Buffer& out, const Buffer& in) {
@@ -103,13 +105,56 @@ std::int64_t layer_norm_backward(const Buffer& dx, const Buffer& dgamma, const B
   return rows;
 }
 
+std::int64_t rms_norm_forward(const Buffer& y, const Buffer& rstd, const Buffer& x, const Buffer& gamma) {
+  const std::int64_t width = gamma.elems, rows = rows_of(x, width);
+  same_as("y", y, x);
+  ZS_CHECK(rstd.elems == rows, "rstd {} for {} rows of {}", rstd.elems, rows, width);
+  return rows;
+}
+
+std::int64_t rms_norm_backward(const Buffer& dx, const Buffer& dgamma, const Buffer& dy, const Buffer& x, const Buffer& rstd,
+                               const Buffer& gamma) {
+  const std::int64_t rows = rms_norm_forward(dx, rstd, x, gamma);
+  same_as("dy", dy, x);
+  gradient("dgamma", dgamma, x);
+  ZS_CHECK(dgamma.elems == gamma.elems, "dgamma {} for rows of {}", dgamma.elems, gamma.elems);
+  return rows;
+}
+
+std::int64_t swiglu(const Buffer& y, const Buffer& x, std::int64_t width) {
+  const std::int64_t rows = rows_of(y, width);
+  same_dtype(y, x);
+  ZS_CHECK(x.elems == 2 * y.elems, "{} elements in for {} rows of {}, expected {}", x.elems, rows, width, 2 * y.elems);
+  return rows;
+}
+
+namespace {
+
+/// The number of tokens.
+std::int64_t heads(const AttentionDims& dims) {
+  const std::int64_t tokens = dims.batch * dims.time;
+  ZS_CHECK(tokens > 0 && dims.heads * dims.head_dim > 0, "attention over batch {}, time {}, heads {}, head_dim {}", dims.batch, dims.time,
+           dims.heads, dims.head_dim);
+  ZS_CHECK(dims.kv_heads >= 0 && dims.heads % kv_heads_of(dims) == 0, "{} heads share {} key and value heads", dims.heads, dims.kv_heads);
+  return tokens;
+}
+
+}  // namespace
+
+double rotary(const Buffer& out, const Buffer& in, const AttentionDims& dims, const RotaryOptions& options) {
+  const std::int64_t elems = heads(dims) * qkv_width_of(dims);
+  same_as("out", out, in);
+  ZS_CHECK(in.elems == elems, "{} elements of qkv, expected {}", in.elems, elems);
+  ZS_CHECK(dims.head_dim % 2 == 0 && options.base >= 1, "rotary positions for head_dim {}, base {}", dims.head_dim, options.base);
+  return std::pow(options.base, -2.0 / static_cast<double>(dims.head_dim));
+}
+
 void attention(const Buffer& out, const Buffer& lse, const Buffer& qkv, const AttentionDims& dims) {
-  const std::int64_t tokens = dims.batch * dims.time, width = dims.heads * dims.head_dim;
-  ZS_CHECK(tokens > 0 && width > 0, "attention over batch {}, time {}, heads {}, head_dim {}", dims.batch, dims.time, dims.heads,
-           dims.head_dim);
-  ZS_CHECK(qkv.elems == 3 * tokens * width && out.elems == tokens * width && lse.elems == tokens * dims.heads && out.dtype == qkv.dtype,
-           "qkv {} x {}, out {} x {}, lse {} for {} tokens, {} heads of {}", qkv.elems, name_of(qkv.dtype), out.elems, name_of(out.dtype),
-           lse.elems, tokens, dims.heads, dims.head_dim);
+  const std::int64_t tokens = heads(dims), width = dims.heads * dims.head_dim;
+  ZS_CHECK(
+      qkv.elems == tokens * qkv_width_of(dims) && out.elems == tokens * width && lse.elems == tokens * dims.heads && out.dtype == qkv.dtype,
+      "qkv {} x {}, out {} x {}, lse {} for {} tokens, {} heads of {}, {} of keys", qkv.elems, name_of(qkv.dtype), out.elems,
+      name_of(out.dtype), lse.elems, tokens, dims.heads, dims.head_dim, kv_heads_of(dims));
 }
 
 std::int64_t cross_entropy(const Buffer& lse, const Buffer& logits, const Buffer& targets, std::int64_t classes) {

@@ -39,6 +39,13 @@ std::int64_t layer_norm_forward(const Buffer& y, const Buffer& mean, const Buffe
                                 const Buffer& beta);
 std::int64_t layer_norm_backward(const Buffer& dx, const Buffer& dgamma, const Buffer& dbeta, const Buffer& dy, const Buffer& x,
                                  const Buffer& mean, const Buffer& rstd, const Buffer& gamma);
+std::int64_t rms_norm_forward(const Buffer& y, const Buffer& rstd, const Buffer& x, const Buffer& gamma);
+std::int64_t rms_norm_backward(const Buffer& dx, const Buffer& dgamma, const Buffer& dy, const Buffer& x, const Buffer& rstd,
+                               const Buffer& gamma);
+/// y, or dy, and x, or dx: the number of rows.
+std::int64_t swiglu(const Buffer& y, const Buffer& x, std::int64_t width);
+/// base^(-2 / head_dim): by how much the angle of a pair is less than that of the pair before.
+double rotary(const Buffer& out, const Buffer& in, const AttentionDims& dims, const RotaryOptions& options);
 void attention(const Buffer& out, const Buffer& lse, const Buffer& qkv, const AttentionDims& dims);
 /// The distance of two rows of logits.
 std::int64_t cross_entropy(const Buffer& lse, const Buffer& logits, const Buffer& targets, std::int64_t classes);

@@ -26,9 +26,20 @@ struct MatmulDims {
   float beta = 0;
 };
 
-/// q, k, v of (batch, time, heads, head_dim), interleaved in one buffer qkv (batch, time, 3, heads, head_dim).
+/// q of (batch, time, heads, head_dim), k and v of (batch, time, kv_heads, head_dim), interleaved in one buffer qkv
+/// (batch, time, heads + 2 kv_heads, head_dim): a token's queries, then its keys, then its values.
 struct AttentionDims {
   std::int64_t batch, time, heads, head_dim;
+  /// Ainslie et al. 2023 (grouped queries): each key and value head serves heads / kv_heads query heads, neighbours. 0: as many as heads.
+  std::int64_t kv_heads = 0;
+};
+static constexpr std::int64_t kv_heads_of(const AttentionDims& dims) { return dims.kv_heads > 0 ? dims.kv_heads : dims.heads; }
+/// Elements of a token's row of qkv.
+static constexpr std::int64_t qkv_width_of(const AttentionDims& dims) { return (dims.heads + 2 * kv_heads_of(dims)) * dims.head_dim; }
+
+struct RotaryOptions {
+  double base = 10000;
+  bool is_inverse = false;  ///< turns back: the gradient
 };
 
 struct AdamWOptions {
@@ -47,20 +58,22 @@ enum class GeluKind : std::uint8_t { tanh, erf };
 struct KernelScratch {
   std::int64_t (*matmul)(const MatmulDims& dims);
   std::int64_t (*bias_backward)(std::int64_t rows, std::int64_t width);
+  /// Here and below of rms_norm, too.
   std::int64_t (*layer_norm_forward)(std::int64_t width);
   std::int64_t (*layer_norm_backward)(std::int64_t rows, std::int64_t width);
   /// Forward or backward.
   std::int64_t (*attention)(int threads, const AttentionDims& dims);
+  std::int64_t (*rotary)(int threads, const AttentionDims& dims);
 };
 
 /// Every kernel of a back end. Buffers are dense; "x" is f32 or bf16 unless said otherwise, outputs have the dtype of their input
 /// unless said otherwise, arithmetic is f32. All are deterministic: results do not depend on the number of threads. None
 /// allocates tensors; all run on the stream's thread with ctx.threads() threads.
 /// Sums run over fixed interleaved lanes and fixed blocks of rows, folded in a fixed order, the same for every instruction set: apart from
-/// products, attention, gelu and cross entropy, which fuse multiplication and addition where the processor can, all instruction sets give
-/// the same bits. Outputs of more than 1 MiB that no input shares are stored past the caches.
-/// What the library keeps for each shape of a product lives in ctx.state, and so do f32 copies of bf16 operands where the processor has no
-/// such products. A wrong size, dtype or index is an Error(internal) that names it.
+/// products, attention, gelu, swiglu and cross entropy, which fuse multiplication and addition where the processor can, all instruction
+/// sets give the same bits. Outputs of more than 1 MiB that no input shares are stored past the caches. What the library keeps for each
+/// shape of a product lives in ctx.state, and so do f32 copies of bf16 operands where the processor has no such products. A wrong size,
+/// dtype or index is an Error(internal) that names it.
 struct KernelTable {
   KernelScratch scratch;
 
@@ -102,10 +115,27 @@ struct KernelTable {
   void (*layer_norm_backward)(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, Buffer dy, Buffer x, Buffer mean, Buffer rstd,
                               Buffer gamma, float grad_beta);
 
+  /// Zhang, Sennrich 2019: y = x * rstd * gamma over the last dim (width), rstd = 1 / sqrt(mean(x^2) + eps), f32 (rows); gamma f32 or bf16,
+  /// whatever x is
+  void (*rms_norm_forward)(ExecContext& ctx, Buffer y, Buffer rstd, Buffer x, Buffer gamma, float eps);
+  /// dx (x's dtype; may be dy); dgamma (width; f32 or x's dtype) := its sums over rows + grad_beta * what it holds
+  void (*rms_norm_backward)(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dy, Buffer x, Buffer rstd, Buffer gamma, float grad_beta);
+
   /// Hendrycks, Gimpel 2016. tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); erf: 0.5 x (1 + erf(x / sqrt 2))
   void (*gelu_forward)(ExecContext& ctx, Buffer y, Buffer x, GeluKind kind);
   /// dx := dy * gelu'(x); dx may be dy
   void (*gelu_backward)(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, GeluKind kind);
+
+  /// Shazeer 2020: y (rows, width) := silu(a) * b, silu(a) = a / (1 + e^-a), where a row of x (rows, 2 width) is a, then b
+  void (*swiglu_forward)(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width);
+  /// dx (rows, 2 width) := dy * b * silu'(a), then dy * silu(a)
+  void (*swiglu_backward)(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width);
+
+  /// Su et al. 2021: out := qkv `in` with the queries and keys of token t of each sequence turned; values are copied. Elements i and
+  /// i + head_dim / 2 of a head, i < head_dim / 2, are a pair (halves, as in Llama's published weights, not neighbours as in the paper) and
+  /// turn by the angle t * base^(-2 i / head_dim). Angles, cosines and sines are computed in f64, the same bits on every back end, and
+  /// rounded to f32; the turn is f32. head_dim is even; out may be in.
+  void (*rotary)(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, const RotaryOptions& options);
 
   /// Causal softmax(q k^T / sqrt(head_dim)) v, blocked with an online softmax (Dao et al. 2022): never a (time, time) matrix.
   /// out (batch, time, heads, head_dim); lse f32 (batch, heads, time): log-sum-exp of each row's scaled scores

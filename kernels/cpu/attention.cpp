@@ -53,7 +53,8 @@ float fold_row(const float* lane_sums) {
 template <class T>
 void forward_queries(const Attention& args, const ForwardScratch& s, std::int64_t pair, std::int64_t first) {
   const AttentionDims& dims = args.dims;
-  const std::int64_t width = round_up(dims.head_dim, 16), batch = pair / dims.heads, head = pair % dims.heads;
+  const std::int64_t width = round_up(dims.head_dim, 16);
+  const HeadPlace place = head_place(dims, pair);
   for (std::int64_t i = 0; i < kTile * width; ++i) s.result[i] = 0.0f;
   for (std::int64_t i = 0; i < kTile * kLanes; ++i) s.lane_sums[i] = 0.0f;
   for (std::int64_t r = 0; r < kTile; ++r) s.largest[r] = kMinusInfinity;
@@ -67,7 +68,7 @@ void forward_queries(const Attention& args, const ForwardScratch& s, std::int64_
   const std::int64_t rows = min_of(kTile, dims.time - first);
   for (std::int64_t r = 0; r < rows; ++r) {
     const float sum = fold_row(s.lane_sums + r * kLanes), inverse = 1.0f / sum;
-    T* out = elements<T>(args.out) + ((batch * dims.time + first + r) * dims.heads + head) * dims.head_dim;
+    T* out = elements<T>(args.out) + place.out + (first + r) * place.out_stride;
     for (std::int64_t d = 0; d < dims.head_dim; ++d) out[d] = from_float<T>(s.result[r * width + d] * inverse);
     args.lse[pair * dims.time + first + r] = s.largest[r] + __builtin_logf(sum);
   }
@@ -76,8 +77,9 @@ void forward_queries(const Attention& args, const ForwardScratch& s, std::int64_
 template <class T>
 void forward_head(const Attention& args, std::int64_t pair, Scratch scratch) {
   const AttentionDims& dims = args.dims;
-  const std::int64_t width = round_up(dims.head_dim, 16), time = round_up(dims.time, kTile), model = dims.heads * dims.head_dim;
-  const T* q = elements<const T>(args.qkv) + pair / dims.heads * dims.time * 3 * model + pair % dims.heads * dims.head_dim;
+  const std::int64_t width = round_up(dims.head_dim, 16), time = round_up(dims.time, kTile);
+  const HeadPlace place = head_place(dims, pair);
+  const T* const qkv = elements<const T>(args.qkv);
   ForwardScratch s;
   s.keys_t = scratch.take(time * width);
   s.values = scratch.take(time * width);
@@ -86,10 +88,10 @@ void forward_head(const Attention& args, std::int64_t pair, Scratch scratch) {
   s.result = scratch.take(kTile * width);
   s.largest = scratch.take(kTile);
   s.lane_sums = scratch.take(kTile * kLanes);
-  load_rows(s.values, width, q + model, 3 * model, time, dims, 1.0f);
+  load_rows(s.values, width, qkv + place.key, place.stride, time, dims, 1.0f);
   transpose_tiles(s.keys_t, s.values, width, time, dims.head_dim);
-  load_rows(s.values, width, q + 2 * model, 3 * model, time, dims, 1.0f);
-  load_rows(s.queries, width, q, 3 * model, time, dims, 1.0f / __builtin_sqrtf(static_cast<float>(dims.head_dim)));
+  load_rows(s.values, width, qkv + place.value, place.stride, time, dims, 1.0f);
+  load_rows(s.queries, width, qkv + place.query, place.stride, time, dims, 1.0f / __builtin_sqrtf(static_cast<float>(dims.head_dim)));
   for (std::int64_t first = 0; first < time; first += kTile) forward_queries<T>(args, s, pair, first);
 }
 

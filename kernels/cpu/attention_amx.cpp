@@ -56,13 +56,14 @@ void softmax_row(const ForwardScratch& s, std::int64_t r, std::int64_t visible, 
 
 void store_queries(const Attention& args, const ForwardScratch& s, std::int64_t pair, std::int64_t first) {
   const AttentionDims& dims = args.dims;
-  const std::int64_t rows = min_of(kBlock, dims.time - first), batch = pair / dims.heads, head = pair % dims.heads;
+  const std::int64_t rows = min_of(kBlock, dims.time - first);
+  const HeadPlace place = head_place(dims, pair);
   for (std::int64_t r = 0; r < rows; ++r) {
     Lanes lanes;
     lanes.add(s.lane_sums + r * kLanes);
     const float sum = fold_sum(lanes), inverse = 1.0f / sum;
     const float* result = s.result + r * s.width;
-    Bf16* out = elements<Bf16>(args.out) + ((batch * dims.time + first + r) * dims.heads + head) * dims.head_dim;
+    Bf16* out = elements<Bf16>(args.out) + place.out + (first + r) * place.out_stride;
     for_each_vec(0, dims.head_dim, [=](std::int64_t d, auto part) { store(out + d, load(result + d, part) * inverse, part); });
     args.lse[pair * dims.time + first + r] = s.scale * s.largest[r] + __builtin_logf(sum);
   }
@@ -89,8 +90,9 @@ void forward_queries(const Attention& args, const ForwardScratch& s, std::int64_
 
 void forward_head(const Attention& args, std::int64_t pair, Scratch scratch) {
   const AttentionDims& dims = args.dims;
-  const std::int64_t width = round_up(dims.head_dim, kBlock), time = round_up(dims.time, kTile), model = dims.heads * dims.head_dim;
-  const Bf16* q = elements<const Bf16>(args.qkv) + pair / dims.heads * dims.time * 3 * model + pair % dims.heads * dims.head_dim;
+  const std::int64_t width = round_up(dims.head_dim, kBlock), time = round_up(dims.time, kTile);
+  const HeadPlace place = head_place(dims, pair);
+  const Bf16* const qkv = elements<const Bf16>(args.qkv);
   ForwardScratch s;
   s.width = width;
   s.scale = 1.0f / __builtin_sqrtf(static_cast<float>(dims.head_dim));
@@ -102,11 +104,11 @@ void forward_head(const Attention& args, std::int64_t pair, Scratch scratch) {
   s.largest = scratch.take(kBlock);
   s.lane_sums = scratch.take(kBlock * kLanes);
   const TileScope tiles;
-  copy_rows(s.rows, width, q + model, 3 * model, time, dims);
+  copy_rows(s.rows, width, qkv + place.key, place.stride, time, dims);
   pack_transposed(s.keys_t, s.rows, width, time);
-  copy_rows(s.rows, width, q + 2 * model, 3 * model, time, dims);
+  copy_rows(s.rows, width, qkv + place.value, place.stride, time, dims);
   pack_panels(s.values, s.rows, time, width);
-  copy_rows(s.queries, width, q, 3 * model, time, dims);
+  copy_rows(s.queries, width, qkv + place.query, place.stride, time, dims);
   for (std::int64_t first = 0; first < dims.time; first += kBlock) forward_queries(args, s, pair, first, time);
 }
 

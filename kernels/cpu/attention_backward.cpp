@@ -3,7 +3,8 @@
 #include "kernels/cpu/vec_math.h"
 
 /// Dao et al. 2022, algorithm 4. With P = exp(S - lse), S = scale q k^T and delta = rowsum(dout * out):
-/// dv = P^T dout, dS = P (dout v^T - delta), dq = scale dS k, dk = scale dS^T q.
+/// dv = P^T dout, dS = P (dout v^T - delta), dq = scale dS k, dk = scale dS^T q. Query heads that share keys add to dk and dv one after the
+/// other.
 namespace zs::cpu::ZS_ISA {
 namespace {
 
@@ -12,33 +13,42 @@ struct BackwardScratch {
   float *keys_t, *values_t;                 // tiles (head_dim, kTile)
   float *lse, *delta;                       // (padded_time)
   float *p, *ds;                            // (kTile, kTile)
-  float *dkeys, *dvalues;                   // (kTile, width)
+  float *dkeys, *dvalues;                   // (kTile, width), or (padded_time, width) where heads share keys
 };
 
-BackwardScratch carve(Scratch scratch, std::int64_t time, std::int64_t width) {
+BackwardScratch carve(Scratch scratch, std::int64_t time, std::int64_t width, bool is_shared) {
   BackwardScratch s;
   for (float** block : {&s.queries, &s.keys, &s.dout, &s.dqueries, &s.keys_t, &s.values_t}) *block = scratch.take(time * width);
   for (float** block : {&s.lse, &s.delta}) *block = scratch.take(time);
   for (float** block : {&s.p, &s.ds}) *block = scratch.take(kTile * kTile);
-  for (float** block : {&s.dkeys, &s.dvalues}) *block = scratch.take(kTile * width);
+  for (float** block : {&s.dkeys, &s.dvalues}) *block = scratch.take((is_shared ? time : kTile) * width);
   return s;
 }
 
 template <class T>
-void load_head(const HeadRows<T>& rows, const BackwardScratch& s, const AttentionDims& dims, std::int64_t time, std::int64_t width) {
-  const std::int64_t model = rows.model, stride = 3 * model;
-  load_rows(s.keys, width, rows.qkv + 2 * model, stride, time, dims, 1.0f);
+void load_keys(const Attention& args, std::int64_t pair, const BackwardScratch& s, std::int64_t time, std::int64_t width) {
+  const AttentionDims& dims = args.dims;
+  const HeadPlace place = head_place(dims, pair);
+  const T* const qkv = elements<const T>(args.qkv);
+  load_rows(s.keys, width, qkv + place.value, place.stride, time, dims, 1.0f);
   transpose_tiles(s.values_t, s.keys, width, time, dims.head_dim);
-  load_rows(s.keys, width, rows.qkv + model, stride, time, dims, 1.0f);
+  load_rows(s.keys, width, qkv + place.key, place.stride, time, dims, 1.0f);
   transpose_tiles(s.keys_t, s.keys, width, time, dims.head_dim);
-  load_rows(s.queries, width, rows.qkv, stride, time, dims, 1.0f / __builtin_sqrtf(static_cast<float>(dims.head_dim)));
-  load_rows(s.dout, width, rows.dout, model, time, dims, 1.0f);
+}
+
+template <class T>
+void load_queries(const Attention& args, std::int64_t pair, const BackwardScratch& s, std::int64_t time, std::int64_t width) {
+  const AttentionDims& dims = args.dims;
+  const HeadPlace place = head_place(dims, pair);
+  load_rows(s.queries, width, elements<const T>(args.qkv) + place.query, place.stride, time, dims,
+            1.0f / __builtin_sqrtf(static_cast<float>(dims.head_dim)));
+  load_rows(s.dout, width, elements<const T>(args.dout) + place.out, place.out_stride, time, dims, 1.0f);
   for (std::int64_t i = 0; i < time * width; ++i) s.dqueries[i] = 0.0f;
   for (std::int64_t t = 0; t < time; ++t) {
-    const T* out = rows.out + t * model;
+    const T* out = elements<const T>(args.out) + place.out + t * place.out_stride;
     const float* dout = s.dout + t * width;
     const bool inside = t < dims.time;
-    s.lse[t] = inside ? rows.lse[t] : 0.0f;
+    s.lse[t] = inside ? args.lse[pair * dims.time + t] : 0.0f;
     s.delta[t] = inside ? lane_sum<Order::in_line>(dims.head_dim,
                                                    [=](std::int64_t d, auto part) { return load(dout + d, part) * load(out + d, part); })
                         : 0.0f;
@@ -59,31 +69,43 @@ void probabilities(const BackwardScratch& s, std::int64_t queries, bool diagonal
   }
 }
 
+/// Adds what the queries from `keys` on give: to the keys' dkeys and dvalues, and to their own dqueries.
+void add_tiles(const BackwardScratch& s, float* dkeys, float* dvalues, std::int64_t keys, std::int64_t time, std::int64_t width,
+               std::int64_t depth) {
+  for (std::int64_t queries = keys; queries < time; queries += kTile) {
+    const float *q = s.queries + queries * width, *dout = s.dout + queries * width;
+    tile_product<false>({s.p, kTile}, {q, width, 1}, {s.keys_t + keys * depth, kTile}, kTile, kTile, depth);
+    tile_product<false>({s.ds, kTile}, {dout, width, 1}, {s.values_t + keys * depth, kTile}, kTile, kTile, depth);
+    probabilities(s, queries, queries == keys);
+    tile_product<true>({dvalues, width}, {s.p, 1, kTile}, {dout, width}, kTile, width, kTile);
+    tile_product<true>({dkeys, width}, {s.ds, 1, kTile}, {q, width}, kTile, width, kTile);
+    tile_product<true>({s.dqueries + queries * width, width}, {s.ds, kTile, 1}, {s.keys + keys * width, width}, kTile, width, kTile);
+  }
+}
+
 template <class T>
-void backward_head(const Attention& args, std::int64_t pair, Scratch scratch) {
+void backward_group(const Attention& args, HeadGroup group, Scratch scratch) {
   const AttentionDims& dims = args.dims;
   const std::int64_t width = round_up(dims.head_dim, 16), time = round_up(dims.time, kTile), depth = dims.head_dim;
-  const HeadRows<T> rows = head_rows<T>(args, pair);
-  const BackwardScratch s = carve(scratch, time, width);
-  load_head(rows, s, dims, time, width);
-  const std::int64_t model = rows.model;
-  for (std::int64_t keys = 0; keys < time; keys += kTile) {
-    for (std::int64_t i = 0; i < kTile * width; ++i) s.dkeys[i] = s.dvalues[i] = 0.0f;
-    for (std::int64_t queries = keys; queries < time; queries += kTile) {
-      const float *q = s.queries + queries * width, *dout = s.dout + queries * width;
-      tile_product<false>({s.p, kTile}, {q, width, 1}, {s.keys_t + keys * depth, kTile}, kTile, kTile, depth);
-      tile_product<false>({s.ds, kTile}, {dout, width, 1}, {s.values_t + keys * depth, kTile}, kTile, kTile, depth);
-      probabilities(s, queries, queries == keys);
-      tile_product<true>({s.dvalues, width}, {s.p, 1, kTile}, {dout, width}, kTile, width, kTile);
-      tile_product<true>({s.dkeys, width}, {s.ds, 1, kTile}, {q, width}, kTile, width, kTile);
-      tile_product<true>({s.dqueries + queries * width, width}, {s.ds, kTile, 1}, {s.keys + keys * width, width}, kTile, width, kTile);
+  const bool is_shared = group.count > 1;
+  const BackwardScratch s = carve(scratch, time, width, is_shared);
+  T* const dqkv = elements<T>(args.dqkv);
+  load_keys<T>(args, group.first, s, time, width);
+  for (std::int64_t pair = group.first; pair < group.first + group.count; ++pair) {
+    const HeadPlace place = head_place(dims, pair);
+    load_queries<T>(args, pair, s, time, width);
+    for (std::int64_t keys = 0; keys < time; keys += kTile) {
+      const std::int64_t at = is_shared ? keys * width : 0, row = keys * place.stride, valid = min_of(kTile, dims.time - keys);
+      float *dkeys = s.dkeys + at, *dvalues = s.dvalues + at;
+      if (pair == group.first)
+        for (std::int64_t i = 0; i < kTile * width; ++i) dkeys[i] = dvalues[i] = 0.0f;
+      add_tiles(s, dkeys, dvalues, keys, time, width, depth);
+      if (pair + 1 < group.first + group.count) continue;
+      store_rows(dqkv + place.key + row, place.stride, dkeys, width, valid, dims, 1.0f);
+      store_rows(dqkv + place.value + row, place.stride, dvalues, width, valid, dims, 1.0f);
     }
-    const std::int64_t valid = min_of(kTile, dims.time - keys);
-    T* dkv = rows.dqkv + keys * 3 * model;
-    store_rows(dkv + model, 3 * model, s.dkeys, width, valid, dims, 1.0f);
-    store_rows(dkv + 2 * model, 3 * model, s.dvalues, width, valid, dims, 1.0f);
+    store_rows(dqkv + place.query, place.stride, s.dqueries, width, dims.time, dims, 1.0f / __builtin_sqrtf(static_cast<float>(depth)));
   }
-  store_rows(rows.dqkv, 3 * model, s.dqueries, width, dims.time, dims, 1.0f / __builtin_sqrtf(static_cast<float>(depth)));
 }
 
 }  // namespace
@@ -94,7 +116,7 @@ void attention_backward(int threads, const Attention& args) {
 #endif
   with_type(args.qkv, [&](auto tag) {
     using T = decltype(tag);
-    for_each_head(threads, args, [&](std::int64_t pair, Scratch scratch) { backward_head<T>(args, pair, scratch); });
+    for_each_group(threads, args, [&](HeadGroup group, Scratch scratch) { backward_group<T>(args, group, scratch); });
   });
 }
 

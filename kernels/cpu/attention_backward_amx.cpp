@@ -11,20 +11,21 @@ namespace {
 constexpr std::int64_t kKeys = kAttentionTile;  // taken together: two blocks
 
 struct BackwardScratch {
-  Bf16 *queries, *keys, *values, *dout;                       // (padded_time, width)
-  Bf16* keys_t;                                               // (width, pitch)
-  std::uint32_t *queries_p, *dout_p;                          // panels of (padded_time, width)
-  std::uint32_t *queries_t, *dout_t;                          // panels of (width, padded_time)
-  float *dqueries_t, *dqueries;                               // (width, pitch), (padded_time, width)
-  Bf16 *p, *ds;                                               // (kKeys, pitch)
-  std::uint32_t* ds_panel;                                    // (kKeys, kBlock)
-  float *scores, *dscores, *dkeys, *minus_lse, *minus_delta;  // (kBlock, kBlock) twice, (kKeys, width), (padded_time) twice
+  Bf16 *queries, *keys, *values, *dout;               // (padded_time, width)
+  Bf16* keys_t;                                       // (width, pitch)
+  std::uint32_t *queries_p, *dout_p;                  // panels of (padded_time, width)
+  std::uint32_t *queries_t, *dout_t;                  // panels of (width, padded_time)
+  float *dqueries_t, *dqueries;                       // (width, pitch), (padded_time, width)
+  Bf16 *p, *ds;                                       // (kKeys, pitch)
+  std::uint32_t* ds_panel;                            // (kKeys, kBlock)
+  float *scores, *dscores, *minus_lse, *minus_delta;  // (kBlock, kBlock) twice, (padded_time) twice
+  float *dkeys, *dvalues;  // where heads share keys (padded_time, width), else one (kKeys, width) for both, one after the other
   std::int64_t time, width;
   std::int64_t pitch;  // of rows over time: a power of two would share few places of the first cache
   float scale;
 };
 
-BackwardScratch carve(Scratch scratch, std::int64_t time, std::int64_t width) {
+BackwardScratch carve(Scratch scratch, std::int64_t time, std::int64_t width, bool is_shared) {
   BackwardScratch s;
   s.time = time;
   s.width = width;
@@ -38,31 +39,40 @@ BackwardScratch carve(Scratch scratch, std::int64_t time, std::int64_t width) {
   for (Bf16** block : {&s.p, &s.ds}) *block = scratch.take_as<Bf16>(kKeys * s.pitch / 2);
   s.ds_panel = scratch.take_as<std::uint32_t>(kKeys * kBlock / 2);
   for (float** block : {&s.scores, &s.dscores}) *block = scratch.take(kBlock * kBlock);
-  s.dkeys = scratch.take(kKeys * width);
+  s.dkeys = scratch.take((is_shared ? time : kKeys) * width);
+  s.dvalues = is_shared ? scratch.take(time * width) : s.dkeys;
   for (float** block : {&s.minus_lse, &s.minus_delta}) *block = scratch.take(time);
   return s;
 }
 
-void load_head(const HeadRows<Bf16>& rows, const BackwardScratch& s, const AttentionDims& dims) {
-  const std::int64_t model = rows.model, time = s.time, width = s.width;
-  copy_rows(s.queries, width, rows.qkv, 3 * model, time, dims);
-  copy_rows(s.keys, width, rows.qkv + model, 3 * model, time, dims);
-  copy_rows(s.values, width, rows.qkv + 2 * model, 3 * model, time, dims);
-  copy_rows(s.dout, width, rows.dout, model, time, dims);
+void load_keys(const Attention& args, std::int64_t pair, const BackwardScratch& s) {
+  const HeadPlace place = head_place(args.dims, pair);
+  const Bf16* const qkv = elements<const Bf16>(args.qkv);
+  const std::int64_t time = s.time, width = s.width;
+  copy_rows(s.keys, width, qkv + place.key, place.stride, time, args.dims);
+  copy_rows(s.values, width, qkv + place.value, place.stride, time, args.dims);
   pack_panels(s.queries_p, s.keys, time, width);  // for the moment: its words are those of keys_t, transposed
   for (std::int64_t d = 0; d < width; d += kHalf)
     for (std::int64_t t = 0; t < time; t += kBlock)
       transpose_words(reinterpret_cast<std::uint32_t*>(s.keys_t + d * s.pitch + t), s.pitch / 2,
                       s.queries_p + (d / kBlock * kBlock * time + t * kBlock) / 2 + d % kBlock, kBlock);
+}
+
+void load_queries(const Attention& args, std::int64_t pair, const BackwardScratch& s) {
+  const AttentionDims& dims = args.dims;
+  const HeadPlace place = head_place(dims, pair);
+  const std::int64_t time = s.time, width = s.width;
+  copy_rows(s.queries, width, elements<const Bf16>(args.qkv) + place.query, place.stride, time, dims);
+  copy_rows(s.dout, width, elements<const Bf16>(args.dout) + place.out, place.out_stride, time, dims);
   pack_panels(s.queries_p, s.queries, time, width);
   pack_panels(s.dout_p, s.dout, time, width);
   pack_transposed(s.queries_t, s.queries, width, time);
   pack_transposed(s.dout_t, s.dout, width, time);
   for (std::int64_t i = 0; i < s.pitch * width; ++i) s.dqueries_t[i] = 0.0f;
   for (std::int64_t t = 0; t < time; ++t) {
-    const Bf16 *out = rows.out + t * model, *dout = s.dout + t * width;
+    const Bf16 *out = elements<const Bf16>(args.out) + place.out + t * place.out_stride, *dout = s.dout + t * width;
     const bool inside = t < dims.time;
-    s.minus_lse[t] = inside ? -rows.lse[t] : 0.0f;
+    s.minus_lse[t] = inside ? -args.lse[pair * dims.time + t] : 0.0f;
     s.minus_delta[t] = inside ? -lane_sum<Order::in_line>(
                                     dims.head_dim, [=](std::int64_t d, auto part) { return load(dout + d, part) * load(out + d, part); })
                               : 0.0f;
@@ -104,42 +114,52 @@ void backward_block(const BackwardScratch& s, std::int64_t first, std::int64_t q
     amx_block<true>({s.dqueries_t + d * s.pitch + query, s.pitch}, {s.keys_t + d * s.pitch + first, s.pitch}, s.ds_panel, kKeys);
 }
 
-/// out (kKeys, width) := left (kKeys, queries from `first` on) * right, which is packed in panels.
-void key_product(const BackwardScratch& s, float* out, const Bf16* left, const std::uint32_t* right, std::int64_t first) {
+/// out (kKeys, width) := [out +] left (kKeys, queries from `first` on) * right, which is packed in panels.
+void key_product(const BackwardScratch& s, float* out, bool adds, const Bf16* left, const std::uint32_t* right, std::int64_t first) {
   for (std::int64_t r = 0; r < kKeys; r += kBlock)
-    for (std::int64_t d = 0; d < s.width; d += kBlock)
-      amx_block<false>({out + r * s.width + d, s.width}, {left + r * s.pitch + first, s.pitch}, right + (d * s.time + first * kBlock) / 2,
-                       s.time - first);
+    for (std::int64_t d = 0; d < s.width; d += kBlock) {
+      const AmxResult c{out + r * s.width + d, s.width};
+      const AmxLeft a{left + r * s.pitch + first, s.pitch};
+      const AmxPanel b = right + (d * s.time + first * kBlock) / 2;
+      adds ? amx_block<true>(c, a, b, s.time - first) : amx_block<false>(c, a, b, s.time - first);
+    }
 }
 
-void backward_head(const Attention& args, std::int64_t pair, Scratch scratch) {
+/// One query head of a group. The first sets dkeys and dvalues, which the others add to and the last one stores.
+void backward_head(const Attention& args, HeadGroup group, std::int64_t pair, const BackwardScratch& s) {
   const AttentionDims& dims = args.dims;
-  const HeadRows<Bf16> rows = head_rows<Bf16>(args, pair);
-  BackwardScratch s = carve(scratch, round_up(dims.time, kKeys), round_up(dims.head_dim, kBlock));
-  s.scale = 1.0f / __builtin_sqrtf(static_cast<float>(dims.head_dim));
-  const TileScope tiles;
-  load_head(rows, s, dims);
-  const std::int64_t model = rows.model;
+  const HeadPlace place = head_place(dims, pair);
+  const bool adds = pair > group.first, is_last = pair + 1 == group.first + group.count;
+  Bf16* const dqkv = elements<Bf16>(args.dqkv);
+  load_queries(args, pair, s);
   for (std::int64_t keys = 0; keys < s.time; keys += kKeys) {
     for (std::int64_t query = keys; query < s.time; query += kBlock) backward_block(s, keys, query);
-    const std::int64_t valid = min_of(kKeys, dims.time - keys);
-    Bf16* dkv = rows.dqkv + keys * 3 * model;
-    key_product(s, s.dkeys, s.ds, s.queries_p, keys);
-    store_rows(dkv + model, 3 * model, s.dkeys, s.width, valid, dims, s.scale);
-    key_product(s, s.dkeys, s.p, s.dout_p, keys);
-    store_rows(dkv + 2 * model, 3 * model, s.dkeys, s.width, valid, dims, 1.0f);
+    const std::int64_t at = group.count > 1 ? keys * s.width : 0, row = keys * place.stride, valid = min_of(kKeys, dims.time - keys);
+    key_product(s, s.dkeys + at, adds, s.ds, s.queries_p, keys);
+    if (is_last) store_rows(dqkv + place.key + row, place.stride, s.dkeys + at, s.width, valid, dims, s.scale);
+    key_product(s, s.dvalues + at, adds, s.p, s.dout_p, keys);
+    if (is_last) store_rows(dqkv + place.value + row, place.stride, s.dvalues + at, s.width, valid, dims, 1.0f);
   }
   for (std::int64_t t = 0; t < s.time; t += kHalf)
     for (std::int64_t d = 0; d < s.width; d += kHalf)
       transpose_words(reinterpret_cast<std::uint32_t*>(s.dqueries + t * s.width + d), s.width,
                       reinterpret_cast<const std::uint32_t*>(s.dqueries_t + d * s.pitch + t), s.pitch);
-  store_rows(rows.dqkv, 3 * model, s.dqueries, s.width, dims.time, dims, s.scale);
+  store_rows(dqkv + place.query, place.stride, s.dqueries, s.width, dims.time, dims, s.scale);
+}
+
+void backward_group(const Attention& args, HeadGroup group, Scratch scratch) {
+  const AttentionDims& dims = args.dims;
+  BackwardScratch s = carve(scratch, round_up(dims.time, kKeys), round_up(dims.head_dim, kBlock), group.count > 1);
+  s.scale = 1.0f / __builtin_sqrtf(static_cast<float>(dims.head_dim));
+  const TileScope tiles;
+  load_keys(args, group.first, s);
+  for (std::int64_t pair = group.first; pair < group.first + group.count; ++pair) backward_head(args, group, pair, s);
 }
 
 }  // namespace
 
 void attention_backward_amx(int threads, const Attention& args) {
-  for_each_head(threads, args, [&](std::int64_t pair, Scratch scratch) { backward_head(args, pair, scratch); });
+  for_each_group(threads, args, [&](HeadGroup group, Scratch scratch) { backward_group(args, group, scratch); });
 }
 
 }  // namespace zs::cpu::ZS_ISA

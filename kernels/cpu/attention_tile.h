@@ -89,24 +89,27 @@ inline void transpose_tiles(float* out, const float* in, std::int64_t width, std
       for (std::int64_t t = 0; t < kTile; ++t) out[first * head_dim + d * kTile + t] = in[(first + t) * width + d];
 }
 
-/// One head's rows in tensors (batch, time, heads, head_dim) and (batch, time, 3, heads, head_dim).
-template <class T>
-struct HeadRows {
-  const T *qkv, *out, *dout;
-  T* dqkv;
-  const float* lse;
-  std::int64_t model;  // heads * head_dim
+/// Where the first rows of a head lie in tensors (batch, time, heads + 2 kv_heads, head_dim) and (batch, time, heads, head_dim), and how
+/// many elements apart its rows are. pair = batch * heads + head.
+struct HeadPlace {
+  std::int64_t query, key, value, stride;  // in qkv
+  std::int64_t out, out_stride;
 };
-
-template <class T>
-inline HeadRows<T> head_rows(const Attention& args, std::int64_t pair) {
-  const AttentionDims& dims = args.dims;
-  const std::int64_t model = dims.heads * dims.head_dim, head = pair % dims.heads * dims.head_dim;
-  const std::int64_t token = pair / dims.heads * dims.time;
-  const std::int64_t at = token * model + head, at_qkv = token * 3 * model + head;
-  return {elements<const T>(args.qkv) + at_qkv, elements<const T>(args.out) + at, elements<const T>(args.dout) + at,
-          elements<T>(args.dqkv) + at_qkv,      args.lse + pair * dims.time,      model};
+inline HeadPlace head_place(const AttentionDims& dims, std::int64_t pair) {
+  const std::int64_t kv_heads = kv_heads_of(dims), head = pair % dims.heads, key_head = dims.heads + head / (dims.heads / kv_heads);
+  const std::int64_t token = pair / dims.heads * dims.time, stride = qkv_width_of(dims), first = token * stride;
+  return {first + head * dims.head_dim,
+          first + key_head * dims.head_dim,
+          first + (key_head + kv_heads) * dims.head_dim,
+          stride,
+          (token * dims.heads + head) * dims.head_dim,
+          dims.heads * dims.head_dim};
 }
+
+/// The query heads that share the keys and values of one head: pairs first .. first + count - 1.
+struct HeadGroup {
+  std::int64_t first, count;
+};
 
 /// rows (rows, width) times factor to head_dim elements each, token_stride apart.
 template <class T>
@@ -140,6 +143,16 @@ inline void for_each_head(int threads, const Attention& args, F f) {
   const int team = static_cast<int>(max_of(1, min_of(threads, pairs)));
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (team > 1)
   for (std::int64_t pair = 0; pair < pairs; ++pair) f(pair, Scratch{args.scratch + omp_get_thread_num() * args.scratch_elems});
+}
+
+/// f(group, scratch) for every (batch, key and value head), in the same way.
+template <class F>
+inline void for_each_group(int threads, const Attention& args, F f) {
+  const AttentionDims& dims = args.dims;
+  const std::int64_t kv_heads = kv_heads_of(dims), count = dims.heads / kv_heads;
+  Attention groups = args;
+  groups.dims.heads = kv_heads;
+  for_each_head(threads, groups, [=](std::int64_t group, Scratch scratch) { f(HeadGroup{group * count, count}, scratch); });
 }
 
 }  // namespace zs::cpu::ZS_ISA

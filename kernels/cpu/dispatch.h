@@ -29,6 +29,7 @@ std::int64_t bias_backward_scratch(std::int64_t rows, std::int64_t width);
 std::int64_t layer_norm_forward_scratch(std::int64_t width);
 std::int64_t layer_norm_backward_scratch(std::int64_t rows, std::int64_t width);
 std::int64_t attention_scratch(int threads, const AttentionDims& dims);
+std::int64_t rotary_scratch(int threads, const AttentionDims& dims);
 
 void zero(ExecContext& ctx, Buffer out);
 void copy(ExecContext& ctx, Buffer out, Buffer in);
@@ -49,6 +50,11 @@ void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbet
                          Buffer gamma, float grad_beta);
 void gelu_forward(ExecContext& ctx, Buffer y, Buffer x, GeluKind kind);
 void gelu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, GeluKind kind);
+void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, Buffer x, Buffer gamma, float eps);
+void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dy, Buffer x, Buffer rstd, Buffer gamma, float grad_beta);
+void swiglu_forward(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width);
+void swiglu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width);
+void rotary(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, const RotaryOptions& options);
 void attention_forward(ExecContext& ctx, Buffer out, Buffer lse, Buffer qkv, const AttentionDims& dims);
 void attention_backward(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, Buffer qkv, Buffer lse, const AttentionDims& dims);
 void cross_entropy_forward(ExecContext& ctx, Buffer losses, Buffer lse, Buffer logits, Buffer targets, std::int64_t classes);

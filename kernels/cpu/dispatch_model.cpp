@@ -30,6 +30,8 @@ std::int64_t attention_scratch(int threads, const AttentionDims& dims) {
   return kFloat * std::min<std::int64_t>(threads, dims.batch * dims.heads) * round_up(attention_scratch_elems(dims), 16);
 }
 
+std::int64_t rotary_scratch(int threads, const AttentionDims& dims) { return kFloat * threads * rotary_scratch_elems(dims); }
+
 void bias_backward(ExecContext& ctx, Buffer dbias, Buffer dy, float beta) {
   const Rows rows = rows_of(dy, dbias.elems);
   checks::gradient("dbias", dbias, dy);
@@ -105,6 +107,54 @@ void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbet
                                             .rows = rows});
   store_gradient(ctx, dgamma, dgamma_sums, grad_beta);
   store_gradient(ctx, dbeta, dbeta_sums, grad_beta);
+}
+
+void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, Buffer x, Buffer gamma, float eps) {
+  const Rows rows{checks::rms_norm_forward(y, rstd, x, gamma), gamma.elems};
+  isa().layer_norm_forward(ctx.threads(), {.y = data_of(y),
+                                           .x = data_of(x),
+                                           .gamma = data_of(gamma),
+                                           .beta = {},
+                                           .mean = nullptr,
+                                           .rstd = floats_of(rstd),
+                                           .wide = scratch(ctx, layer_norm_forward_scratch(rows.width)),
+                                           .rows = rows,
+                                           .eps = eps});
+}
+
+void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dy, Buffer x, Buffer rstd, Buffer gamma, float grad_beta) {
+  const Rows rows{checks::rms_norm_backward(dx, dgamma, dy, x, rstd, gamma), gamma.elems};
+  float *wide = scratch(ctx, layer_norm_backward_scratch(rows.count, rows.width)), *sums = wide + rows.width;
+  isa().layer_norm_backward(ctx.threads(), {.dx = data_of(dx),
+                                            .dy = data_of(dy),
+                                            .x = data_of(x),
+                                            .gamma = data_of(gamma),
+                                            .dgamma = sums,
+                                            .dbeta = nullptr,
+                                            .wide = wide,
+                                            .parts = wide + 3 * rows.width,
+                                            .mean = nullptr,
+                                            .rstd = floats_of(rstd),
+                                            .rows = rows});
+  store_gradient(ctx, dgamma, sums, grad_beta);
+}
+
+void swiglu_forward(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width) {
+  isa().swiglu_forward(ctx.threads(), data_of(y), data_of(x), {checks::swiglu(y, x, width), width});
+}
+
+void swiglu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width) {
+  checks::same_as("dx", dx, x);
+  isa().swiglu_backward(ctx.threads(), data_of(dx), data_of(dy), data_of(x), {checks::swiglu(dy, x, width), width});
+}
+
+void rotary(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, const RotaryOptions& options) {
+  isa().rotary(ctx.threads(), {.out = data_of(out),
+                               .in = data_of(in),
+                               .dims = dims,
+                               .ratio = checks::rotary(out, in, dims, options),
+                               .is_inverse = options.is_inverse,
+                               .scratch = scratch(ctx, rotary_scratch(ctx.threads(), dims))});
 }
 
 namespace {

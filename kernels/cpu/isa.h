@@ -20,7 +20,7 @@ struct Rows {
   std::int64_t count, width;
 };
 
-/// wide: scratch of 2 * rows.width floats.
+/// Layer norm, or, where mean is null, RMS norm, which has no beta either. wide: scratch of 2 * rows.width floats.
 struct LayerNormForward {
   Data y, x, gamma, beta;
   float *mean, *rstd, *wide;
@@ -28,8 +28,8 @@ struct LayerNormForward {
   float eps;
 };
 
-/// dgamma and dbeta are plain sums, without what was there before. wide: scratch of rows.width floats; parts: of 2 * rows.width floats for
-/// each block of row_blocks.
+/// The same; RMS norm has no dbeta. dgamma and dbeta are plain sums, without what was there before. wide: scratch of rows.width floats;
+/// parts: of 2 * rows.width floats for each block of row_blocks.
 struct LayerNormBackward {
   Data dx, dy, x, gamma;
   float *dgamma, *dbeta, *wide, *parts;
@@ -52,6 +52,15 @@ struct ScatterRows {
   Rows rows;
   std::int64_t table_rows, period;
   float beta;
+};
+
+/// ratio: base^(-2 / head_dim). scratch: rotary_scratch_elems floats for each thread, 8-byte aligned.
+struct Rotary {
+  Data out, in;
+  AttentionDims dims;
+  double ratio;
+  bool is_inverse;
+  float* scratch;
 };
 
 /// dout, dqkv: backward only. scratch: `scratch_elems` floats for each thread, 64-byte aligned (attention_scratch_elems).
@@ -98,6 +107,9 @@ struct Isa {
   void (*scatter_rows)(int threads, const ScatterRows& args);
   void (*layer_norm_forward)(int threads, const LayerNormForward& args);
   void (*layer_norm_backward)(int threads, const LayerNormBackward& args);
+  void (*swiglu_forward)(int threads, Data y, Data x, Rows rows);
+  void (*swiglu_backward)(int threads, Data dx, Data dy, Data x, Rows rows);
+  void (*rotary)(int threads, const Rotary& args);
   void (*attention_forward)(int threads, const Attention& args);
   void (*attention_backward)(int threads, const Attention& args);
   void (*cross_entropy_forward)(int threads, const CrossEntropy& args);
@@ -130,12 +142,16 @@ static constexpr RowBlocks row_blocks(std::int64_t rows) {
 /// Where attention is computed by tiles: keys whose scores are taken together.
 static constexpr std::int64_t kAmxKeys = 512;
 
-/// Floats of scratch that one thread needs, forward or backward, on any instruction set: six (time, head_dim) operands or results, the
-/// rows' statistics and a few tiles or rows of scores, all padded.
+/// Floats of scratch that one thread needs, forward or backward, on any instruction set: six (time, head_dim) operands or results, or eight
+/// where query heads share keys, the rows' statistics and a few tiles or rows of scores, all padded.
 static constexpr std::int64_t attention_scratch_elems(const AttentionDims& dims) {
   const std::int64_t time = round_up(dims.time, kAttentionTile), width = round_up(dims.head_dim, 32);
-  return 6 * time * width + (kAttentionTile + 2) * time + kAttentionTile * (kAmxKeys + 3 * width + 32);
+  return (kv_heads_of(dims) < dims.heads ? 8 : 6) * time * width + (kAttentionTile + 2) * time +
+         kAttentionTile * (kAmxKeys + 3 * width + 32);
 }
+
+/// The angles of a position and their cosines and sines.
+static constexpr std::int64_t rotary_scratch_elems(const AttentionDims& dims) { return 3 * round_up(dims.head_dim, 16); }
 
 namespace baseline {
 extern const Isa kIsa;

@@ -19,6 +19,9 @@ void scatter_rows(int threads, const ScatterRows& args);
 void layer_norm_forward(int threads, const LayerNormForward& args);
 void layer_norm_backward(int threads, const LayerNormBackward& args);
 
+void swiglu_forward(int threads, Data y, Data x, Rows rows);
+void swiglu_backward(int threads, Data dx, Data dy, Data x, Rows rows);
+void rotary(int threads, const Rotary& args);
 void attention_forward(int threads, const Attention& args);
 void attention_backward(int threads, const Attention& args);
 #if defined(__AMX_BF16__)

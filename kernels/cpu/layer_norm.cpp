@@ -39,18 +39,29 @@ void for_each_row_group(std::int64_t begin, std::int64_t end, Body body) {
   for (; row < end; ++row) body(row, RowGroup<1>{}, 0);
 }
 
+/// Layer norm takes the mean from a row and adds beta; RMS norm does neither.
+enum class Norm { layer, rms };
+
+template <Norm kNorm, class V>
+inline auto centred(V x, float mean) {
+  return kNorm == Norm::layer ? x - mean : x;
+}
+
 /// kRows rows: a sum is folded, and what follows from it computed, while the next row is summed. `next`: the row that follows them.
-template <Order kOrder, int kRows, class T>
+template <Norm kNorm, Order kOrder, int kRows, class T>
 void forward_rows(const LayerNormForward& args, std::int64_t row, const T* next, bool is_streamed) {
   const std::int64_t width = args.rows.width;
   const T* rows = elements<const T>(args.x) + row * width;
   const float count = static_cast<float>(width), *gamma = args.wide, *beta = args.wide + width;
-  float *mean = args.mean + row, *rstd = args.rstd + row;
-  for (int r = 0; r < kRows; ++r)
-    mean[r] = lane_sum<kOrder>(width, [x = rows + r * width](std::int64_t i, auto part) { return load(x + i, part); }) / count;
+  float *rstd = args.rstd + row, mean[kRows] = {};
+  if constexpr (kNorm == Norm::layer) {
+    for (int r = 0; r < kRows; ++r)
+      args.mean[row + r] = mean[r] =
+          lane_sum<kOrder>(width, [x = rows + r * width](std::int64_t i, auto part) { return load(x + i, part); }) / count;
+  }
   for (int r = 0; r < kRows; ++r) {
     const auto square = [x = rows + r * width, mean = mean[r]](std::int64_t i, auto part) {
-      const auto d = load(x + i, part) - mean;
+      const auto d = centred<kNorm>(load(x + i, part), mean);
       return d * d;
     };
     rstd[r] = 1.0f / __builtin_sqrtf(lane_sum<kOrder>(width, square) / count + args.eps);
@@ -58,14 +69,16 @@ void forward_rows(const LayerNormForward& args, std::int64_t row, const T* next,
   for (int r = 0; r < kRows; ++r) {
     const auto value = [=, x = rows + r * width, soon = next + r * width, mean = mean[r], rstd = rstd[r]](std::int64_t i, auto part) {
       fetch(soon + i, part);
-      return (load(x + i, part) - mean) * rstd * load(gamma + i, part) + load(beta + i, part);
+      const auto y = centred<kNorm>(load(x + i, part), mean) * rstd * load(gamma + i, part);
+      if constexpr (kNorm == Norm::rms) return y;
+      return y + load(beta + i, part);
     };
     store_range<kOrder>(elements<T>(args.y) + (row + r) * width, 0, width, is_streamed, value);
   }
 }
 
 /// A row, and where its block of rows gathers the sums for gamma and beta.
-template <Order kOrder, class T>
+template <Norm kNorm, Order kOrder, class T>
 struct BackwardRow {
   const T *x, *dy;
   std::int64_t width;
@@ -78,11 +91,13 @@ struct BackwardRow {
     constexpr int kCount = 2 * kLanes;
     LanesOf<kCount> g_lanes, gx_lanes;
     const auto visit = [&, to_gamma = dgamma, to_beta = dbeta](std::int64_t i, auto part, std::int64_t k) {
-      const auto gradient = load(dy + i, part), xhat = (load(x + i, part) - mean) * rstd;
+      const auto gradient = load(dy + i, part), xhat = centred<kNorm>(load(x + i, part), mean) * rstd;
       const auto g = gradient * load(gamma + i, part);
       store(to_gamma + i, load(to_gamma + i, part) + gradient * xhat, part);
-      store(to_beta + i, load(to_beta + i, part) + gradient, part);
-      g_lanes.add_at(k, keep(g, part));
+      if constexpr (kNorm == Norm::layer) {
+        store(to_beta + i, load(to_beta + i, part) + gradient, part);
+        g_lanes.add_at(k, keep(g, part));
+      }
       gx_lanes.add_at(k, keep(g * xhat, part));
     };
     for_each_in_runs<kCount, kOrder>(width, visit, [&] {
@@ -95,19 +110,20 @@ struct BackwardRow {
 };
 
 /// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)); dgamma += dy xhat, dbeta += dy. The rows
-/// are read from memory by the sums and from the first cache by dx, which may be dy. ahead: elements to the rows that follow, or 0.
-template <Order kOrder, int kRows, class T>
+/// are read from memory by the sums and from the first cache by dx, which may be dy. RMS norm: the same without means of x and of g, and
+/// without beta. ahead: elements to the rows that follow, or 0.
+template <Norm kNorm, Order kOrder, int kRows, class T>
 void backward_rows(const LayerNormBackward& args, float* sums, std::int64_t row, std::int64_t ahead, bool is_streamed) {
   const std::int64_t width = args.rows.width;
   const float count = static_cast<float>(width), *gamma = args.wide;
-  BackwardRow<kOrder, T> rows[kRows];
+  BackwardRow<kNorm, kOrder, T> rows[kRows];
   float g_sum[kRows], gx_sum[kRows];
   for (int r = 0; r < kRows; ++r) {
     const std::int64_t at = (row + r) * width;
     rows[r] = {elements<const T>(args.x) + at,
                elements<const T>(args.dy) + at,
                width,
-               args.mean[row + r],
+               kNorm == Norm::layer ? args.mean[row + r] : 0.0f,
                args.rstd[row + r],
                gamma,
                sums,
@@ -119,21 +135,21 @@ void backward_rows(const LayerNormBackward& args, float* sums, std::int64_t row,
                         mean_gx = gx_sum[r] / count](std::int64_t i, auto part) {
       fetch(x + ahead + i, part);
       fetch(dy + ahead + i, part);
-      const auto xhat = (load(x + i, part) - mean) * rstd;
-      return (load(dy + i, part) * load(gamma + i, part) - mean_g - xhat * mean_gx) * rstd;
+      const auto xhat = centred<kNorm>(load(x + i, part), mean) * rstd;
+      return (centred<kNorm>(load(dy + i, part) * load(gamma + i, part), mean_g) - xhat * mean_gx) * rstd;
     };
     store_range<kOrder>(elements<T>(args.dx) + (row + r) * width, 0, width, is_streamed, value);
   }
 }
 
-template <Order kOrder, class T>
+template <Norm kNorm, Order kOrder, class T>
 void backward_block(const LayerNormBackward& args, std::int64_t block, bool is_streamed) {
   const RowBlocks blocks = row_blocks(args.rows.count);
   const std::int64_t width = args.rows.width, end = min_of(args.rows.count, (block + 1) * blocks.rows);
   float* sums = args.parts + block * 2 * width;
   for (std::int64_t c = 0; c < 2 * width; ++c) sums[c] = 0.0f;
   for_each_row_group(block * blocks.rows, end, [&](std::int64_t row, auto group, std::int64_t ahead) {
-    backward_rows<kOrder, group.value, T>(args, sums, row, ahead * width, is_streamed);
+    backward_rows<kNorm, kOrder, group.value, T>(args, sums, row, ahead * width, is_streamed);
   });
   if (kOrder == Order::in_line) return;
   put_together(sums, width);
@@ -145,20 +161,19 @@ void widen(float* out, Data in, std::int64_t n) {
   with_type(in, [&](auto tag) { lay_out<kOrder>(out, elements<const decltype(tag)>(in), n); });
 }
 
-}  // namespace
-
-void layer_norm_forward(int threads, const LayerNormForward& args) {
+template <Norm kNorm>
+void norm_forward(int threads, const LayerNormForward& args) {
   with_type(args.x, [&](auto tag) {
     using T = decltype(tag);
     const RowStores<T> stores(args.y, args.rows, args.x, args.x);
     with_order<T>(stores.is_apart, [&]<Order kOrder>(Two<kOrder>) {
       const std::int64_t width = args.rows.width;
       widen<kOrder>(args.wide, args.gamma, width);
-      widen<kOrder>(args.wide + width, args.beta, width);
+      if constexpr (kNorm == Norm::layer) widen<kOrder>(args.wide + width, args.beta, width);
       parallel_ranges(split_rows(threads, args.rows.count, width), [=](std::int64_t begin, std::int64_t end) {
         const T* x = elements<const T>(args.x);
         for_each_row_group(begin, end, [&](std::int64_t row, auto group, std::int64_t ahead) {
-          forward_rows<kOrder, group.value>(args, row, x + (row + ahead) * width, stores.is_streamed);
+          forward_rows<kNorm, kOrder, group.value>(args, row, x + (row + ahead) * width, stores.is_streamed);
         });
         end_streaming(stores.is_streamed);
       });
@@ -166,7 +181,8 @@ void layer_norm_forward(int threads, const LayerNormForward& args) {
   });
 }
 
-void layer_norm_backward(int threads, const LayerNormBackward& args) {
+template <Norm kNorm>
+void norm_backward(int threads, const LayerNormBackward& args) {
   const RowBlocks blocks = row_blocks(args.rows.count);
   with_type(args.x, [&](auto tag) {
     using T = decltype(tag);
@@ -174,13 +190,24 @@ void layer_norm_backward(int threads, const LayerNormBackward& args) {
     with_order<T>(stores.is_apart, [&]<Order kOrder>(Two<kOrder>) {
       widen<kOrder>(args.wide, args.gamma, args.rows.width);
       parallel_ranges(split_rows(threads, blocks.count, blocks.rows * args.rows.width), [=](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t block = begin; block < end; ++block) backward_block<kOrder, T>(args, block, stores.is_streamed);
+        for (std::int64_t block = begin; block < end; ++block) backward_block<kNorm, kOrder, T>(args, block, stores.is_streamed);
         end_streaming(stores.is_streamed);
       });
     });
   });
   fold_parts(args.dgamma, args.parts, 2 * args.rows.width, blocks.count, args.rows.width);
-  fold_parts(args.dbeta, args.parts + args.rows.width, 2 * args.rows.width, blocks.count, args.rows.width);
+  if constexpr (kNorm == Norm::layer)
+    fold_parts(args.dbeta, args.parts + args.rows.width, 2 * args.rows.width, blocks.count, args.rows.width);
+}
+
+}  // namespace
+
+void layer_norm_forward(int threads, const LayerNormForward& args) {
+  args.mean != nullptr ? norm_forward<Norm::layer>(threads, args) : norm_forward<Norm::rms>(threads, args);
+}
+
+void layer_norm_backward(int threads, const LayerNormBackward& args) {
+  args.mean != nullptr ? norm_backward<Norm::layer>(threads, args) : norm_backward<Norm::rms>(threads, args);
 }
 
 }  // namespace zs::cpu::ZS_ISA

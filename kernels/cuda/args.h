@@ -49,10 +49,11 @@ struct ScatterArgs {
   bool is_aligned;
 };
 
-/// parts (count, [2,] width) f32: sums of dy, and with x of dy xhat in front of them, over rows_a_part rows each.
+/// parts (count, [2,] width) f32: sums over rows_a_part rows each. Of a bias: of dy. Of layer norm: of dy xhat, then of dy. Of RMS norm: of
+/// dy xhat.
 struct ColumnSumsArgs {
-  Data dy, x;  // x.address null: sums of dy alone
-  const float *mean, *rstd;
+  Data dy, x;                // x.address null: of a bias
+  const float *mean, *rstd;  // mean null: of RMS norm
   float* parts;
   Rows rows;
   std::int64_t rows_a_part;
@@ -67,6 +68,7 @@ struct FoldArgs {
   float beta;
 };
 
+/// RMS norm has neither mean nor beta.
 struct LayerNormArgs {
   Data y, x, gamma, beta;
   float *mean, *rstd;
@@ -80,6 +82,21 @@ struct LayerNormBackwardArgs {
   const float *mean, *rstd;
   Rows rows;
   bool is_aligned;
+};
+
+/// y (rows), or dy, and x, or dx, of twice their width.
+struct SwigluArgs {
+  Data y, x, dy, dx;
+  Rows rows;
+  bool is_aligned;
+};
+
+/// Rows of qkv, one for each token: `turned` elements of heads to be turned, then `kept` ones.
+struct RotaryArgs {
+  Data out, in;
+  std::int64_t tokens, time, head_dim, turned, kept;
+  double ratio;  // base^(-2 / head_dim)
+  bool is_inverse, is_aligned;
 };
 
 struct CrossEntropyArgs {
@@ -108,7 +125,7 @@ struct CopyRowsArgs {
 struct AttentionArgs {
   Data qkv, out, dout, dqkv;
   float *lse, *delta;
-  std::int64_t batch, time, heads, head_dim;
+  std::int64_t batch, time, heads, kv_heads, head_dim;
   float scale;  // 1 / sqrt(head_dim)
   bool is_aligned;
 };

@@ -2,8 +2,9 @@
 
 /// Dao 2023, backward, in bf16 on tensor cores. With P = exp(S - lse), S = scale q k^T and delta = rowsum(dout * out): dv = P^T dout,
 /// dS = P (dout v^T - delta), dq = scale dS k, dk = scale dS^T q. Two kernels: blocks of queries add up dq over the keys, blocks of keys dk
-/// and dv over the queries, each in order, so that nothing is added by several blocks; scores are computed by both. The second one works on
-/// transposes (keys by queries), so that P^T and dS^T are left operands as they lie in the registers.
+/// and dv over the queries, of one query head after the other where heads share keys, each in order, so that nothing is added by several
+/// blocks; scores are computed by both. The second one works on transposes (keys by queries), so that P^T and dS^T are left operands as
+/// they lie in the registers.
 namespace zs::cuda {
 namespace {
 
@@ -139,7 +140,8 @@ __device__ inline void attention_dkeys_block(const AttentionArgs& args) {
   constexpr int kKeysOfWarp = kKeys / (kAttentionThreads / kWarp), kKeyTiles = kKeysOfWarp / 16, kColumns = 16;
   using Queries = QueryTile<kHeadDim, kQueries>;
   static_assert(2 * kQueries <= kAttentionThreads);
-  const std::int64_t blocks = (args.time + kKeys - 1) / kKeys, pair = blockIdx.x / blocks;
+  const std::int64_t blocks = (args.time + kKeys - 1) / kKeys, group = args.heads / args.kv_heads;
+  const std::int64_t first_pair = blockIdx.x / blocks * group, end = first_pair + group;
   const std::int64_t first = blockIdx.x % blocks * kKeys;  // those with most queries first
   Words* const keys = dynamic_shared();
   Words* const values = keys + kKeys * kChunks<kHeadDim>;
@@ -147,22 +149,26 @@ __device__ inline void attention_dkeys_block(const AttentionArgs& args) {
   const int tile_row = warp_of_block() * kKeysOfWarp;
   const std::int64_t warp_first = first + tile_row;
 
-  copy_tile<kHeadDim, kKeys>(keys, rows_of_qkv(args, args.qkv, pair, Part::key), first, args.time);
-  copy_tile<kHeadDim, kKeys>(values, rows_of_qkv(args, args.qkv, pair, Part::value), first, args.time);
-  Queries::at(buffers, 0).copy(args, pair, first);
+  copy_tile<kHeadDim, kKeys>(keys, rows_of_qkv(args, args.qkv, first_pair, Part::key), first, args.time);
+  copy_tile<kHeadDim, kKeys>(values, rows_of_qkv(args, args.qkv, first_pair, Part::value), first, args.time);
+  Queries::at(buffers, 0).copy(args, first_pair, first);
   float dk[kKeyTiles][kHeadDim / 8][4], dv[kKeyTiles][kHeadDim / 8][4];
   clear(dk);
   clear(dv);
   int now = 0;
-  for (std::int64_t query = first; query < args.time; query += kQueries, now = 1 - now) {
+  for (std::int64_t pair = first_pair, query = first; pair < end; now = 1 - now) {
     wait_copies();
-    __syncthreads();  // all copies are there, and nobody reads the other buffer any more
-    if (query + kQueries < args.time) Queries::at(buffers, 1 - now).copy(args, pair, query + kQueries);
+    __syncthreads();                                     // all copies are there, and nobody reads the other buffer any more
+    const bool is_last = query + kQueries >= args.time;  // of this head
+    const std::int64_t next_pair = is_last ? pair + 1 : pair, next_query = is_last ? first : query + kQueries;
+    if (next_pair < end) Queries::at(buffers, 1 - now).copy(args, next_pair, next_query);
     const Queries tile = Queries::at(buffers, now);
     for (int column = 0; column < kQueries; column += kColumns)
       if (query + column + kColumns > warp_first)  // else no query sees this warp's keys
         add_queries<kHeadDim, kKeyTiles, kColumns>(dk, dv, keys, values, tile_row, tile, column,
                                                    static_cast<int>(query - warp_first) + column, args.scale * kLog2E);
+    pair = next_pair;
+    query = next_query;
   }
   float scale[kKeyTiles][2], one[kKeyTiles][2];
 #pragma unroll
@@ -170,8 +176,8 @@ __device__ inline void attention_dkeys_block(const AttentionArgs& args) {
     scale[m][0] = scale[m][1] = args.scale;
     one[m][0] = one[m][1] = 1.0f;
   }
-  store_rows<kHeadDim>(rows_of_qkv(args, args.dqkv, pair, Part::key), warp_first, args.time, keys, tile_row, dk, scale);
-  store_rows<kHeadDim>(rows_of_qkv(args, args.dqkv, pair, Part::value), warp_first, args.time, values, tile_row, dv, one);
+  store_rows<kHeadDim>(rows_of_qkv(args, args.dqkv, first_pair, Part::key), warp_first, args.time, keys, tile_row, dk, scale);
+  store_rows<kHeadDim>(rows_of_qkv(args, args.dqkv, first_pair, Part::value), warp_first, args.time, values, tile_row, dv, one);
 }
 
 }  // namespace

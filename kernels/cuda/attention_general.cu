@@ -231,38 +231,41 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dqueries(con
   store_rows(rows_of_qkv(args, args.dqkv, place.pair, Part::query), place.first, place.slice, args, dq, factor);
 }
 
-/// Of keys: dk and dv.
+/// Of keys: dk and dv, over the query heads that share them, one after the other.
 extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dkeys(const AttentionArgs args) {
   __shared__ Operands operands;
   __shared__ Weights weights;
-  const Place place = place_of_block(args);
-  const HeadRows queries = rows_of_qkv(args, args.qkv, place.pair, Part::query), keys = rows_of_qkv(args, args.qkv, place.pair, Part::key);
-  const HeadRows values = rows_of_qkv(args, args.qkv, place.pair, Part::value), dout = rows_of_out(args, args.dout, place.pair);
+  const Place place = place_of_block(args);  // its pair counts heads of keys
+  const std::int64_t group = args.heads / args.kv_heads, first_pair = place.pair * group;
+  const HeadRows keys = rows_of_qkv(args, args.qkv, first_pair, Part::key), values = rows_of_qkv(args, args.qkv, first_pair, Part::value);
   Square s, ds, dk, dv;
   clear(dk);
   clear(dv);
-  for (std::int64_t query = place.first; query < args.time; query += kRows) {
-    product_of_rows(s, keys, place.first, queries, query, args, operands);
-    product_of_rows(ds, values, place.first, dout, query, args, operands);
+  for (std::int64_t pair = first_pair; pair < first_pair + group; ++pair) {
+    const HeadRows queries = rows_of_qkv(args, args.qkv, pair, Part::query), dout = rows_of_out(args, args.dout, pair);
+    for (std::int64_t query = place.first; query < args.time; query += kRows) {
+      product_of_rows(s, keys, place.first, queries, query, args, operands);
+      product_of_rows(ds, values, place.first, dout, query, args, operands);
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const std::int64_t column = query + first_column() + i, row = place.pair * args.time + column;
-      const float lse = column < args.time ? args.lse[row] : 0.0f, delta = column < args.time ? args.delta[row] : 0.0f;
+      for (int i = 0; i < kEach; ++i) {
+        const std::int64_t column = query + first_column() + i, row = pair * args.time + column;
+        const float lse = column < args.time ? args.lse[row] : 0.0f, delta = column < args.time ? args.delta[row] : 0.0f;
 #pragma unroll
-      for (int r = 0; r < kEach; ++r) {
-        const bool is_seen = place.first + first_row() + r <= column;
-        s[r][i] = is_seen ? exp2_of(fmaf(s[r][i], args.scale, -lse) * kLog2E) : 0.0f;
-        ds[r][i] = s[r][i] * (ds[r][i] - delta);
+        for (int r = 0; r < kEach; ++r) {
+          const bool is_seen = place.first + first_row() + r <= column;
+          s[r][i] = is_seen ? exp2_of(fmaf(s[r][i], args.scale, -lse) * kLog2E) : 0.0f;
+          ds[r][i] = s[r][i] * (ds[r][i] - delta);
+        }
       }
+      store_weights(weights, s);
+      add_product(dv, weights, dout, query, place.slice, args, operands);
+      store_weights(weights, ds);
+      add_product(dk, weights, queries, query, place.slice, args, operands);
     }
-    store_weights(weights, s);
-    add_product(dv, weights, dout, query, place.slice, args, operands);
-    store_weights(weights, ds);
-    add_product(dk, weights, queries, query, place.slice, args, operands);
   }
   const float one[kEach] = {1.0f, 1.0f, 1.0f, 1.0f}, scale[kEach] = {args.scale, args.scale, args.scale, args.scale};
-  store_rows(rows_of_qkv(args, args.dqkv, place.pair, Part::key), place.first, place.slice, args, dk, scale);
-  store_rows(rows_of_qkv(args, args.dqkv, place.pair, Part::value), place.first, place.slice, args, dv, one);
+  store_rows(rows_of_qkv(args, args.dqkv, first_pair, Part::key), place.first, place.slice, args, dk, scale);
+  store_rows(rows_of_qkv(args, args.dqkv, first_pair, Part::value), place.first, place.slice, args, dv, one);
 }
 
 }  // namespace zs::cuda::general

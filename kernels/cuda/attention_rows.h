@@ -18,8 +18,10 @@ __device__ inline HeadRows rows_of_out(const AttentionArgs& args, const Data& da
 }
 enum class Part : std::uint8_t { query, key, value };
 __device__ inline HeadRows rows_of_qkv(const AttentionArgs& args, const Data& data, std::int64_t pair, Part part) {
-  const std::int64_t model = args.heads * args.head_dim, stride = 3 * model;
-  return {data, pair / args.heads * args.time * stride + static_cast<int>(part) * model + pair % args.heads * args.head_dim, stride};
+  const std::int64_t stride = (args.heads + 2 * args.kv_heads) * args.head_dim, head = pair % args.heads;
+  const std::int64_t key_head = args.heads + head / (args.heads / args.kv_heads);
+  const std::int64_t at = part == Part::query ? head : part == Part::key ? key_head : key_head + args.kv_heads;
+  return {data, pair / args.heads * args.time * stride + at * args.head_dim, stride};
 }
 
 inline constexpr float kLog2E = 1.44269504088896340736f, kMinusInfinity = -__builtin_inff();

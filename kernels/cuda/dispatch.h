@@ -26,6 +26,11 @@ void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int6
 void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, Buffer x, Buffer gamma, Buffer beta, float eps);
 void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, Buffer dy, Buffer x, Buffer mean, Buffer rstd,
                          Buffer gamma, float grad_beta);
+void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, Buffer x, Buffer gamma, float eps);
+void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dy, Buffer x, Buffer rstd, Buffer gamma, float grad_beta);
+void swiglu_forward(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width);
+void swiglu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width);
+void rotary(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, const RotaryOptions& options);
 /// Of each row's delta.
 std::int64_t attention_scratch(int threads, const AttentionDims& dims);
 void attention_forward(ExecContext& ctx, Buffer out, Buffer lse, Buffer qkv, const AttentionDims& dims);

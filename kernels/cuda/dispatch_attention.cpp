@@ -21,6 +21,7 @@ AttentionArgs attention_args(const Buffer& out, const Buffer& lse, const Buffer&
           .batch = dims.batch,
           .time = dims.time,
           .heads = dims.heads,
+          .kv_heads = kv_heads_of(dims),
           .head_dim = dims.head_dim,
           .scale = 1.0f / std::sqrt(static_cast<float>(dims.head_dim)),
           .is_aligned = dims.head_dim % kRowElems == 0 && are_aligned(qkv.data, out.data)};
@@ -31,15 +32,19 @@ bool is_for_tensor_cores(const AttentionArgs& args) {
   return args.qkv.is_bf16 && (args.head_dim == 64 || args.head_dim == 128) && args.is_aligned;
 }
 
-std::int64_t blocks_of(const AttentionArgs& args, std::int64_t rows) { return args.batch * args.heads * ((args.time + rows - 1) / rows); }
-
-void launch_general(ExecContext& ctx, const char* kernel, const AttentionArgs& args) {
-  const std::int64_t slices = (args.head_dim + kAttentionSlice - 1) / kAttentionSlice;
-  launch(ctx, kernel, blocks_of(args, kAttentionRows) * slices, kThreads, &args);
+/// `heads`: whose rows the blocks have, queries' or keys'.
+std::int64_t blocks_of(const AttentionArgs& args, std::int64_t heads, std::int64_t rows) {
+  return args.batch * heads * ((args.time + rows - 1) / rows);
 }
 
-void launch_tensor(ExecContext& ctx, const std::string& kernel, const AttentionArgs& args, const AttentionShape& shape) {
-  launch(ctx, (kernel + "_" + std::to_string(args.head_dim)).c_str(), blocks_of(args, shape.own), kAttentionThreads, &args,
+void launch_general(ExecContext& ctx, const char* kernel, const AttentionArgs& args, std::int64_t heads) {
+  const std::int64_t slices = (args.head_dim + kAttentionSlice - 1) / kAttentionSlice;
+  launch(ctx, kernel, blocks_of(args, heads, kAttentionRows) * slices, kThreads, &args);
+}
+
+void launch_tensor(ExecContext& ctx, const std::string& kernel, const AttentionArgs& args, std::int64_t heads,
+                   const AttentionShape& shape) {
+  launch(ctx, (kernel + "_" + std::to_string(args.head_dim)).c_str(), blocks_of(args, heads, shape.own), kAttentionThreads, &args,
          shape.shared_bytes);
 }
 
@@ -49,8 +54,8 @@ std::int64_t attention_scratch(int, const AttentionDims& dims) { return dims.bat
 
 void attention_forward(ExecContext& ctx, Buffer out, Buffer lse, Buffer qkv, const AttentionDims& dims) {
   const AttentionArgs args = attention_args(out, lse, qkv, dims);
-  if (!is_for_tensor_cores(args)) return launch_general(ctx, "zs_attention_forward", args);
-  launch_tensor(ctx, "zs_attention_forward", args, args.head_dim == 64 ? kForwardShape<64> : kForwardShape<128>);
+  if (!is_for_tensor_cores(args)) return launch_general(ctx, "zs_attention_forward", args, args.heads);
+  launch_tensor(ctx, "zs_attention_forward", args, args.heads, args.head_dim == 64 ? kForwardShape<64> : kForwardShape<128>);
 }
 
 void attention_backward(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, Buffer qkv, Buffer lse, const AttentionDims& dims) {
@@ -63,11 +68,11 @@ void attention_backward(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, 
   args.is_aligned = args.is_aligned && are_aligned(dqkv.data, dout.data);
   launch_elems(ctx, "zs_attention_delta", dims.batch * dims.heads * dims.time * kDeltaLanes, 1, args);
   if (!is_for_tensor_cores(args)) {
-    launch_general(ctx, "zs_attention_dqueries", args);
-    return launch_general(ctx, "zs_attention_dkeys", args);
+    launch_general(ctx, "zs_attention_dqueries", args, args.heads);
+    return launch_general(ctx, "zs_attention_dkeys", args, args.kv_heads);
   }
-  launch_tensor(ctx, "zs_attention_dqueries", args, args.head_dim == 64 ? kQueriesShape<64> : kQueriesShape<128>);
-  launch_tensor(ctx, "zs_attention_dkeys", args, args.head_dim == 64 ? kKeysShape<64> : kKeysShape<128>);
+  launch_tensor(ctx, "zs_attention_dqueries", args, args.heads, args.head_dim == 64 ? kQueriesShape<64> : kQueriesShape<128>);
+  launch_tensor(ctx, "zs_attention_dkeys", args, args.kv_heads, args.head_dim == 64 ? kKeysShape<64> : kKeysShape<128>);
 }
 
 }  // namespace zs::cuda

@@ -165,6 +165,80 @@ void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbet
   launch(ctx, "zs_layer_norm_backward", rows.count, kThreads, &args);
 }
 
+void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, Buffer x, Buffer gamma, float eps) {
+  const Rows rows{checks::rms_norm_forward(y, rstd, x, gamma), gamma.elems};
+  const LayerNormArgs args{.y = data_of(y),
+                           .x = data_of(x),
+                           .gamma = data_of(gamma),
+                           .beta = kNone,
+                           .mean = nullptr,
+                           .rstd = floats_of(rstd),
+                           .rows = rows,
+                           .eps = eps,
+                           .is_aligned = are_whole_packs(rows.width, y.data, x.data, gamma.data)};
+  launch(ctx, "zs_rms_norm_forward", rows.count, kThreads, &args);
+}
+
+/// dgamma first: dx may be dy.
+void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dy, Buffer x, Buffer rstd, Buffer gamma, float grad_beta) {
+  const Rows rows{checks::rms_norm_backward(dx, dgamma, dy, x, rstd, gamma), gamma.elems};
+  const Parts parts = parts_of(rows, 1);
+  const ColumnSumsArgs columns{.dy = data_of(dy),
+                               .x = data_of(x),
+                               .mean = nullptr,
+                               .rstd = floats_of(rstd),
+                               .parts = nullptr,
+                               .rows = rows,
+                               .rows_a_part = 0,
+                               .is_aligned = are_whole_packs(rows.width, dy.data, x.data)};
+  fold(ctx, dgamma, sum_columns(ctx, columns, parts, 1), parts.count, rows.width, grad_beta);
+  const LayerNormBackwardArgs args{.dx = data_of(dx),
+                                   .dy = data_of(dy),
+                                   .x = data_of(x),
+                                   .gamma = data_of(gamma),
+                                   .mean = nullptr,
+                                   .rstd = floats_of(rstd),
+                                   .rows = rows,
+                                   .is_aligned = are_whole_packs(rows.width, dx.data, dy.data, x.data, gamma.data)};
+  launch(ctx, "zs_rms_norm_backward", rows.count, kThreads, &args);
+}
+
+void swiglu_forward(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width) {
+  const SwigluArgs args{.y = data_of(y),
+                        .x = data_of(x),
+                        .dy = kNone,
+                        .dx = kNone,
+                        .rows = {checks::swiglu(y, x, width), width},
+                        .is_aligned = are_whole_packs(width, y.data, x.data)};
+  launch_elems(ctx, "zs_swiglu_forward", args.rows.count * packs_of(width), 1, args);
+}
+
+void swiglu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width) {
+  checks::same_as("dx", dx, x);
+  const SwigluArgs args{.y = kNone,
+                        .x = data_of(x),
+                        .dy = data_of(dy),
+                        .dx = data_of(dx),
+                        .rows = {checks::swiglu(dy, x, width), width},
+                        .is_aligned = are_whole_packs(width, dx.data, dy.data, x.data)};
+  launch_elems(ctx, "zs_swiglu_backward", args.rows.count * packs_of(width), 1, args);
+}
+
+void rotary(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, const RotaryOptions& options) {
+  const std::int64_t width = qkv_width_of(dims), kept = kv_heads_of(dims) * dims.head_dim;
+  const RotaryArgs args{.out = data_of(out),
+                        .in = data_of(in),
+                        .tokens = dims.batch * dims.time,
+                        .time = dims.time,
+                        .head_dim = dims.head_dim,
+                        .turned = width - kept,
+                        .kept = kept,
+                        .ratio = checks::rotary(out, in, dims, options),
+                        .is_inverse = options.is_inverse,
+                        .is_aligned = are_whole_packs(dims.head_dim / 2, out.data, in.data)};
+  launch(ctx, "zs_rotary", args.tokens, kThreads, &args, static_cast<int>(dims.head_dim / 2 * 2 * size_of(DType::f32)));
+}
+
 void cross_entropy_forward(ExecContext& ctx, Buffer losses, Buffer lse, Buffer logits, Buffer targets, std::int64_t classes) {
   if (targets.empty()) return;
   CrossEntropyArgs args = cross_entropy_args(lse, logits, targets, classes);

@@ -52,6 +52,27 @@ __device__ inline float gelu_slope(float value, bool is_erf) {
   return gate * fmaf(x * (1.0f - gate), inner, 1.0f);
 }
 
+/// Below -80 silu is 0 to f32. NaN stays NaN.
+__device__ inline float above_80(float x) { return x < -80.0f ? -80.0f : x; }
+__device__ inline float silu_gate(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ inline float silu(float value) {
+  const float x = above_80(value);
+  return x * silu_gate(x);
+}
+__device__ inline float silu_slope(float value) {
+  const float x = above_80(value), gate = silu_gate(x);
+  return gate * fmaf(x, 1.0f - gate, 1.0f);
+}
+
+/// visit(at, end, at_x) for the pack that this thread takes: it begins at `at` in y, whose row ends at `end`, and in x at `at_x` and
+/// `width` behind it.
+template <class Visit>
+__device__ inline void with_halves(const SwigluArgs& args, const Visit& visit) {
+  const std::int64_t width = args.rows.width, packs = (width + kRowElems - 1) / kRowElems;
+  const std::int64_t row = global_thread() / packs, begin = global_thread() % packs * kRowElems;
+  if (row < args.rows.count) visit(row * width + begin, (row + 1) * width, 2 * row * width + begin);
+}
+
 template <class Unit>
 __device__ void copy_unit(const CopyRowsArgs& args) {
   const std::int64_t i = global_thread();
@@ -92,6 +113,33 @@ extern "C" __global__ void zs_gelu_forward(const MapArgs args) {
 /// a: dy, b: x
 extern "C" __global__ void zs_gelu_backward(const MapArgs args) {
   map_same(args, [&](float dy, float x) { return dy * gelu_slope(x, args.is_erf); });
+}
+
+extern "C" __global__ void zs_swiglu_forward(const SwigluArgs args) {
+  with_halves(args, [&](std::int64_t at, std::int64_t end, std::int64_t at_x) {
+    const std::int64_t width = args.rows.width, elems = end - at;
+    float a[kRowElems], b[kRowElems];
+    load_some(args.x, at_x, at_x + elems, args.is_aligned, a);
+    load_some(args.x, at_x + width, at_x + width + elems, args.is_aligned, b);
+    for (int i = 0; i < kRowElems; ++i) a[i] = silu(a[i]) * b[i];
+    store_some(args.y, at, end, args.is_aligned, a);
+  });
+}
+
+extern "C" __global__ void zs_swiglu_backward(const SwigluArgs args) {
+  with_halves(args, [&](std::int64_t at, std::int64_t end, std::int64_t at_x) {
+    const std::int64_t width = args.rows.width, elems = end - at;
+    float a[kRowElems], b[kRowElems], dy[kRowElems];
+    load_some(args.x, at_x, at_x + elems, args.is_aligned, a);
+    load_some(args.x, at_x + width, at_x + width + elems, args.is_aligned, b);
+    load_some(args.dy, at, end, args.is_aligned, dy);
+    for (int i = 0; i < kRowElems; ++i) {
+      b[i] = dy[i] * b[i] * silu_slope(a[i]);
+      a[i] = dy[i] * silu(a[i]);
+    }
+    store_some(args.dx, at_x, at_x + elems, args.is_aligned, b);
+    store_some(args.dx, at_x + width, at_x + width + elems, args.is_aligned, a);
+  });
 }
 
 extern "C" __global__ void zs_copy_rows(const CopyRowsArgs args) {

@@ -6,4 +6,5 @@
 #include "kernels/cuda/layer_norm.cu"
 #include "kernels/cuda/loss.cu"
 #include "kernels/cuda/optimizer.cu"
+#include "kernels/cuda/rotary.cu"
 #include "kernels/cuda/rows.cu"

@@ -17,35 +17,37 @@ __device__ float row_sum(const Data& x, std::int64_t first, std::int64_t width, 
   return block_reduce(mine, shared, plus_float);
 }
 
-}  // namespace
+/// Layer norm takes the mean from a row and adds beta; RMS norm does neither.
+enum class Norm { layer, rms };
 
 /// One block a row.
-extern "C" __global__ void zs_layer_norm_forward(const LayerNormArgs args) {
-  __shared__ float shared[kThreads];
+template <Norm kNorm>
+__device__ inline void norm_forward(const LayerNormArgs& args, float* shared) {
   const std::int64_t row = blockIdx.x, width = args.rows.width, first = row * width;
   const float elems = static_cast<float>(width);
-  const float mean = row_sum(args.x, first, width, args.is_aligned, shared, [](float x) { return x; }) / elems;
+  float mean = 0;
+  if constexpr (kNorm == Norm::layer) mean = row_sum(args.x, first, width, args.is_aligned, shared, [](float x) { return x; }) / elems;
   const float variance = row_sum(args.x, first, width, args.is_aligned, shared, [=](float x) { return (x - mean) * (x - mean); }) / elems;
   const float rstd = 1.0f / sqrtf(variance + args.eps);
   for_each_pack(width, [&](std::int64_t begin) {
-    float x[kRowElems], gamma[kRowElems], beta[kRowElems];
+    float x[kRowElems], gamma[kRowElems], beta[kRowElems] = {};
     load_some(args.x, first + begin, first + width, args.is_aligned, x);
     load_some(args.gamma, begin, width, args.is_aligned, gamma);
-    load_some(args.beta, begin, width, args.is_aligned, beta);
+    if constexpr (kNorm == Norm::layer) load_some(args.beta, begin, width, args.is_aligned, beta);
     for (int i = 0; i < kRowElems; ++i) x[i] = (x[i] - mean) * rstd * gamma[i] + beta[i];
     store_some(args.y, first + begin, first + width, args.is_aligned, x);
   });
   if (threadIdx.x != 0) return;
-  args.mean[row] = mean;
+  if constexpr (kNorm == Norm::layer) args.mean[row] = mean;
   args.rstd[row] = rstd;
 }
 
 /// One block a row. With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)). dx may be dy: each thread
-/// writes what it alone has read.
-extern "C" __global__ void zs_layer_norm_backward(const LayerNormBackwardArgs args) {
-  __shared__ float shared[kThreads];
+/// writes what it alone has read. RMS norm: the same without means of x and of g.
+template <Norm kNorm>
+__device__ inline void norm_backward(const LayerNormBackwardArgs& args, float* shared) {
   const std::int64_t row = blockIdx.x, width = args.rows.width, first = row * width;
-  const float mean = args.mean[row], rstd = args.rstd[row], elems = static_cast<float>(width);
+  const float mean = kNorm == Norm::layer ? args.mean[row] : 0.0f, rstd = args.rstd[row], elems = static_cast<float>(width);
   // visit(begin, g, xhat): the gradient times gamma, and the normalised input, of a pack.
   const auto for_each = [&](const auto& visit) {
     for_each_pack(width, [&](std::int64_t begin) {
@@ -67,11 +69,31 @@ extern "C" __global__ void zs_layer_norm_backward(const LayerNormBackwardArgs ar
       gx_sum += g[i] * xhat[i];
     }
   });
-  const float mean_g = block_reduce(g_sum, shared, plus_float) / elems, mean_gx = block_reduce(gx_sum, shared, plus_float) / elems;
+  const float mean_g = kNorm == Norm::layer ? block_reduce(g_sum, shared, plus_float) / elems : 0.0f;
+  const float mean_gx = block_reduce(gx_sum, shared, plus_float) / elems;
   for_each([&](std::int64_t begin, float(&g)[kRowElems], const float(&xhat)[kRowElems]) {
     for (int i = 0; i < kRowElems; ++i) g[i] = rstd * (g[i] - mean_g - xhat[i] * mean_gx);
     store_some(args.dx, first + begin, first + width, args.is_aligned, g);
   });
+}
+
+}  // namespace
+
+extern "C" __global__ void zs_layer_norm_forward(const LayerNormArgs args) {
+  __shared__ float shared[kThreads];
+  norm_forward<Norm::layer>(args, shared);
+}
+extern "C" __global__ void zs_rms_norm_forward(const LayerNormArgs args) {
+  __shared__ float shared[kThreads];
+  norm_forward<Norm::rms>(args, shared);
+}
+extern "C" __global__ void zs_layer_norm_backward(const LayerNormBackwardArgs args) {
+  __shared__ float shared[kThreads];
+  norm_backward<Norm::layer>(args, shared);
+}
+extern "C" __global__ void zs_rms_norm_backward(const LayerNormBackwardArgs args) {
+  __shared__ float shared[kThreads];
+  norm_backward<Norm::rms>(args, shared);
 }
 
 }  // namespace zs::cuda

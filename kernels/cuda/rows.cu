@@ -43,8 +43,10 @@ __device__ bool is_any(const std::uint32_t (&found)[kThreads / kWarp], std::int6
   return any != 0;
 }
 
-/// Sums of a pack of columns over the rows of one part, those weighted by xhat in front where there is an x.
-template <bool kHasX>
+enum class Sums { bias, layer_norm, rms_norm };
+
+/// Sums of a pack of columns over the rows of one part: see ColumnSumsArgs.
+template <Sums kSums>
 __device__ void sum_columns(const ColumnSumsArgs& args, std::int64_t part, std::int64_t begin) {
   const std::int64_t width = args.rows.width, first = part * args.rows_a_part;
   const std::int64_t last = first + args.rows_a_part < args.rows.count ? first + args.rows_a_part : args.rows.count;
@@ -53,18 +55,18 @@ __device__ void sum_columns(const ColumnSumsArgs& args, std::int64_t part, std::
     float dy[kRowElems], x[kRowElems];
     load_some(args.dy, row * width + begin, (row + 1) * width, args.is_aligned, dy);
     for (int i = 0; i < kRowElems; ++i) sums[i] += dy[i];
-    if constexpr (kHasX) {
-      const float mean = args.mean[row], rstd = args.rstd[row];
+    if constexpr (kSums != Sums::bias) {
+      const float mean = kSums == Sums::layer_norm ? args.mean[row] : 0.0f, rstd = args.rstd[row];
       load_some(args.x, row * width + begin, (row + 1) * width, args.is_aligned, x);
       for (int i = 0; i < kRowElems; ++i) weighted[i] += dy[i] * ((x[i] - mean) * rstd);
     }
   }
-  float* parts = args.parts + part * width * (kHasX ? 2 : 1);
-  if constexpr (kHasX) {
+  float* parts = args.parts + part * width * (kSums == Sums::layer_norm ? 2 : 1);
+  if constexpr (kSums != Sums::bias) {
     store_some({parts, false}, begin, width, args.is_aligned, weighted);
     parts += width;
   }
-  store_some({parts, false}, begin, width, args.is_aligned, sums);
+  if constexpr (kSums != Sums::rms_norm) store_some({parts, false}, begin, width, args.is_aligned, sums);
 }
 
 }  // namespace
@@ -109,10 +111,12 @@ extern "C" __global__ void zs_column_sums(const ColumnSumsArgs args) {
   const std::int64_t packs = (args.rows.width + kRowElems - 1) / kRowElems;
   const std::int64_t part = global_thread() / packs, begin = global_thread() % packs * kRowElems;
   if (part * args.rows_a_part >= args.rows.count) return;
-  if (args.x.address != nullptr)
-    sum_columns<true>(args, part, begin);
+  if (args.x.address == nullptr)
+    sum_columns<Sums::bias>(args, part, begin);
+  else if (args.mean != nullptr)
+    sum_columns<Sums::layer_norm>(args, part, begin);
   else
-    sum_columns<false>(args, part, begin);
+    sum_columns<Sums::rms_norm>(args, part, begin);
 }
 
 extern "C" __global__ void zs_fold_columns(const FoldArgs args) {

@@ -10,6 +10,7 @@ constexpr KernelScratch kScratch = {
     .layer_norm_forward = [](std::int64_t) { return std::int64_t{0}; },
     .layer_norm_backward = [](std::int64_t, std::int64_t) { return std::int64_t{0}; },
     .attention = cuda::attention_scratch,
+    .rotary = [](int, const AttentionDims&) { return std::int64_t{0}; },
 };
 
 constexpr KernelTable kTable = {
@@ -30,8 +31,13 @@ constexpr KernelTable kTable = {
     .position_backward = cuda::position_backward,
     .layer_norm_forward = cuda::layer_norm_forward,
     .layer_norm_backward = cuda::layer_norm_backward,
+    .rms_norm_forward = cuda::rms_norm_forward,
+    .rms_norm_backward = cuda::rms_norm_backward,
     .gelu_forward = cuda::gelu_forward,
     .gelu_backward = cuda::gelu_backward,
+    .swiglu_forward = cuda::swiglu_forward,
+    .swiglu_backward = cuda::swiglu_backward,
+    .rotary = cuda::rotary,
     .attention_forward = cuda::attention_forward,
     .attention_backward = cuda::attention_backward,
     .cross_entropy_forward = cuda::cross_entropy_forward,

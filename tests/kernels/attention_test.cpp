@@ -6,8 +6,9 @@ namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
 
-const std::vector<AttentionDims> kShapes = {{1, 1, 1, 1},    {2, 3, 2, 3},    {1, 17, 3, 8},    {2, 64, 1, 16},  {1, 65, 2, 32},
-                                            {1, 100, 2, 48}, {1, 130, 2, 64}, {2, 129, 1, 128}, {3, 40, 1, 100}, {1, 200, 4, 80}};
+const std::vector<AttentionDims> kShapes = {{1, 1, 1, 1},     {2, 3, 2, 3},      {1, 17, 3, 8},     {2, 64, 1, 16},  {1, 65, 2, 32},
+                                            {1, 100, 2, 48},  {1, 130, 2, 64},   {2, 129, 1, 128},  {3, 40, 1, 100}, {1, 200, 4, 80},
+                                            {2, 33, 6, 8, 2}, {1, 70, 4, 64, 1}, {2, 20, 4, 128, 2}};
 
 /// Probabilities that are rounded to bf16 (rounds_probabilities) are off by up to kNarrow of each.
 constexpr double kNarrow = 0x1.0p-8, kExponential = 6e-6;  // the latter: of an exponential that will be rounded
@@ -18,8 +19,10 @@ struct Reference {
 
 /// The definition: full scores of every row.
 Reference attention(const std::vector<double>& qkv, const AttentionDims& d) {
+  const std::int64_t kv_heads = kv_heads_of(d), group = d.heads / kv_heads;
   const auto at = [&](std::int64_t b, std::int64_t t, std::int64_t which, std::int64_t h, std::int64_t i) {
-    return qkv[static_cast<std::size_t>((((b * d.time + t) * 3 + which) * d.heads + h) * d.head_dim + i)];
+    const std::int64_t head = which == 0 ? h : d.heads + (which - 1) * kv_heads + h / group;
+    return qkv[static_cast<std::size_t>((b * d.time + t) * qkv_width_of(d) + head * d.head_dim + i)];
   };
   Reference r;
   r.out.resize(static_cast<std::size_t>(d.batch * d.time * d.heads * d.head_dim));
@@ -61,7 +64,7 @@ Forward forward(Values& qkv, const AttentionDims& d) {
 TEST_CASE("attention is causal softmax attention at every shape", "[attention]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const AttentionDims d = GENERATE(from_range(kShapes));
-  Values qkv = Values::random(dtype, 3 * d.batch * d.time * d.heads * d.head_dim, 1);
+  Values qkv = Values::random(dtype, d.batch * d.time * qkv_width_of(d), 1);
   const Forward result = forward(qkv, d);
   const Reference expected = attention(qkv.list(), d);
   const bool is_rounded = rounds_probabilities(dtype, d.head_dim);
@@ -107,11 +110,12 @@ TEST_CASE("attention over equal keys averages the values seen so far", "[attenti
 
 TEST_CASE("attention's gradients agree with central differences", "[attention]") {
   const AttentionDims d = GENERATE(AttentionDims{1, 1, 1, 1}, AttentionDims{2, 3, 2, 3}, AttentionDims{1, 17, 2, 8},
-                                   AttentionDims{1, 70, 1, 16}, AttentionDims{1, 130, 2, 64}, AttentionDims{2, 65, 1, 100});
-  const std::int64_t elems = d.batch * d.time * d.heads * d.head_dim;
-  Values qkv = Values::random(DType::f32, 3 * elems, 1), dout = Values::random(DType::f32, elems, 2);
+                                   AttentionDims{1, 70, 1, 16}, AttentionDims{1, 130, 2, 64}, AttentionDims{2, 65, 1, 100},
+                                   AttentionDims{2, 5, 6, 3, 2}, AttentionDims{1, 70, 4, 16, 2}, AttentionDims{1, 66, 3, 64, 1});
+  const std::int64_t elems = d.batch * d.time * d.heads * d.head_dim, qkv_elems = d.batch * d.time * qkv_width_of(d);
+  Values qkv = Values::random(DType::f32, qkv_elems, 1), dout = Values::random(DType::f32, elems, 2);
   Forward f = forward(qkv, d);
-  const auto out = run({Values::poison(DType::f32, 3 * elems)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+  const auto out = run({Values::poison(DType::f32, qkv_elems)}, [&](ExecContext& ctx, std::vector<Values>& o) {
     k().attention_backward(ctx, o[0].buffer(), dout.buffer(), f.out.buffer(), qkv.buffer(), f.lse.buffer(), d);
   });
   const std::vector<double> x = qkv.list(), weights = dout.list();
@@ -231,6 +235,62 @@ TEST_CASE("every head of every batch is what it is alone", "[attention][long]") 
       for (std::int64_t t = 0; t < time; ++t) REQUIRE(all[1][(batch * heads + head) * time + t] == own[1][t]);
       CHECK(of_pair(all[2], d, batch, head, 3).same_bytes(own[2]));
     }
+}
+
+namespace {
+
+/// qkv with the keys and values of each head once for every query head that shares them.
+Values with_own_keys(const Values& qkv, const AttentionDims& d) {
+  const std::int64_t kv_heads = kv_heads_of(d), group = d.heads / kv_heads;
+  Values own(qkv.dtype(), 3 * d.batch * d.time * d.heads * d.head_dim);
+  for (std::int64_t token = 0; token < d.batch * d.time; ++token)
+    for (std::int64_t h = 0; h < 3 * d.heads; ++h)
+      for (std::int64_t i = 0; i < d.head_dim; ++i) {
+        const std::int64_t head = h < d.heads ? h : d.heads + (h - d.heads) / d.heads * kv_heads + h % d.heads / group;
+        own.set((token * 3 * d.heads + h) * d.head_dim + i, qkv[token * qkv_width_of(d) + head * d.head_dim + i]);
+      }
+  return own;
+}
+
+}  // namespace
+
+TEST_CASE("query heads that share keys are what they are with keys of their own, and dk and dv are the sums of theirs", "[attention]") {
+  const DType dtype = GENERATE(DType::bf16, DType::f32);
+  const AttentionDims d = GENERATE(AttentionDims{2, 17, 4, 64, 2}, AttentionDims{1, 150, 4, 64, 1}, AttentionDims{2, 70, 6, 128, 3},
+                                   AttentionDims{1, 65, 3, 20, 1});
+  if (dtype == DType::f32 && d.head_dim > 64) return;
+  const AttentionDims alone{d.batch, d.time, d.heads, d.head_dim};
+  Values qkv = Values::random(dtype, d.batch * d.time * qkv_width_of(d), 1);
+  Values dout = Values::random(dtype, d.batch * d.time * d.heads * d.head_dim, 2), own_qkv = with_own_keys(qkv, d);
+  const std::vector<Values> shared = both_ways(qkv, dout, d), own = both_ways(own_qkv, dout, alone);
+  CHECK(shared[0].same_bytes(own[0]));
+  CHECK(shared[1].same_bytes(own[1]));
+  const std::int64_t group = d.heads / d.kv_heads;
+  for (std::int64_t token = 0; token < d.batch * d.time; ++token)
+    for (std::int64_t h = 0; h < d.heads + 2 * d.kv_heads; ++h)
+      for (std::int64_t i = 0; i < d.head_dim; ++i) {
+        double sum = 0, magnitude = 0;
+        const bool is_query = h < d.heads;
+        const std::int64_t key_head = h - d.heads, part = is_query ? 0 : d.heads + key_head / d.kv_heads * d.heads;
+        const std::int64_t first = is_query ? h : part + key_head % d.kv_heads * group;
+        for (std::int64_t g = 0; g < (is_query ? 1 : group); ++g) {
+          const double term = own[2][(token * 3 * d.heads + first + g) * d.head_dim + i];
+          sum += term;
+          magnitude += std::abs(term);
+        }
+        const double got = shared[2][token * qkv_width_of(d) + h * d.head_dim + i];
+        INFO("token " << token << ", head " << h << ", element " << i << ": got " << got << ", expected " << sum);
+        // The terms were rounded one by one, and f32 sums of some hundred in another order.
+        REQUIRE(std::abs(got - sum) <= (is_query ? 0 : rounding(dtype) * (magnitude + std::abs(sum)) + 1e-5));
+      }
+}
+
+TEST_CASE("attention refuses key and value heads that do not divide the query heads", "[attention]") {
+  ExecContext ctx = make_context();
+  const AttentionDims d{1, 1, 3, 1, 2};
+  Values qkv(DType::f32, qkv_width_of(d)), out(DType::f32, 3), lse(DType::f32, 3);
+  REQUIRE_THROWS_WITH(k().attention_forward(ctx, out.buffer(), lse.buffer(), qkv.buffer(), d),
+                      Catch::Contains("3 heads share 2 key and value heads"));
 }
 
 TEST_CASE("attention refuses buffers that do not fit its dims", "[attention]") {

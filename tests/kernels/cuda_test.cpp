@@ -59,7 +59,7 @@ TEST_CASE("packs and single elements give the same bits in every map") {
 
 TEST_CASE("packs and single elements give the same bits in every kernel of rows") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
-  const std::int64_t rows = 5, width = 24, n = rows * width;
+  const std::int64_t rows = 5, width = 48, n = rows * width;  // 48: halves of 24, and heads of 16, are whole packs
   Values x = Values::random(dtype, n, 1), dy = Values::random(dtype, n, 2), gamma = Values::random(DType::f32, width, 3);
   Values ids = Values::of(DType::i32, {1, 0, 1, 1, 2}), logits = Values::random(DType::f32, n, 4), dloss = Values::of(DType::f32, {1});
   const auto all = [&](std::int64_t skipped) {
@@ -68,9 +68,9 @@ TEST_CASE("packs and single elements give the same bits in every kernel of rows"
     k().copy(ctx, part(moved_x, skipped, n), x.buffer());
     k().copy(ctx, part(moved_dy, skipped, n), dy.buffer());
     k().copy(ctx, part(moved_logits, skipped, n), logits.buffer());
-    std::vector<Values> out = {Values::poison(dtype, n + 1), Values::poison(dtype, n + 1), Values::poison(dtype, n + 1)};
+    std::vector<Values> out(8, Values::poison(dtype, n + 1));
     const auto at = [&](std::size_t i) { return part(out[i], skipped, n); };
-    Values dgamma(DType::f32, width), dbeta = dgamma, dbias = dgamma, dtable(DType::f32, 3 * width), losses = lse;
+    Values dgamma(DType::f32, width), dbeta = dgamma, dbias = dgamma, dgain = dgamma, dtable(DType::f32, 3 * width), losses = lse;
     k().layer_norm_forward(ctx, at(0), mean.buffer(), rstd.buffer(), part(moved_x, skipped, n), gamma.buffer(), gamma.buffer(), 1e-5f);
     k().layer_norm_backward(ctx, at(1), dgamma.buffer(), dbeta.buffer(), part(moved_dy, skipped, n), part(moved_x, skipped, n),
                             mean.buffer(), rstd.buffer(), gamma.buffer(), 0.0f);
@@ -78,7 +78,16 @@ TEST_CASE("packs and single elements give the same bits in every kernel of rows"
     k().embedding_backward(ctx, dtable.buffer(), ids.buffer(), part(moved_dy, skipped, n), width, 0.0f);
     k().cross_entropy_forward(ctx, losses.buffer(), lse.buffer(), part(moved_logits, skipped, n), ids.buffer(), 20);
     k().cross_entropy_backward(ctx, at(2), part(moved_logits, skipped, n), lse.buffer(), ids.buffer(), dloss.buffer(), 20, 1.0f);
-    std::vector<Values> results = {mean, rstd, dgamma, dbeta, dbias, dtable, losses};
+    const AttentionDims heads{1, rows, 1, width / 3};
+    k().rotary(ctx, at(3), part(moved_x, skipped, n), heads, {});
+    Buffer gated = at(4);
+    gated.elems = n / 2;
+    k().swiglu_forward(ctx, gated, part(moved_x, skipped, n), width / 2);
+    k().swiglu_backward(ctx, at(5), part(moved_dy, skipped, n / 2), part(moved_x, skipped, n), width / 2);
+    k().rms_norm_forward(ctx, at(6), rstd.buffer(), part(moved_x, skipped, n), gamma.buffer(), 1e-5f);
+    k().rms_norm_backward(ctx, at(7), dgain.buffer(), part(moved_dy, skipped, n), part(moved_x, skipped, n), rstd.buffer(), gamma.buffer(),
+                          0.0f);
+    std::vector<Values> results = {mean, rstd, dgamma, dbeta, dbias, dgain, dtable, losses};
     for (std::size_t i = 0; i < out.size(); ++i) results.push_back(copied(ctx, at(i)));
     return results;
   };
@@ -122,6 +131,21 @@ TEST_CASE("rows of any unit are copied whole: 1, 2, 4, 8 and 16 bytes at a time"
   ExecContext ctx = make_context();
   k().copy_rows(ctx, bytes(out), bytes(in), {rows, run, stride, run});
   CHECK(out == expected);
+}
+
+TEST_CASE("rotary positions are the same bits as the CPU's") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const AttentionDims d{2, 33, 4, GENERATE(6, 64), 2};
+  Values qkv = Values::random(dtype, d.batch * d.time * qkv_width_of(d), 1), out = qkv, on_cpu = qkv;
+  const auto here = [](Values& values) {
+    Buffer buffer = values.buffer();
+    buffer.device = DeviceKind::cpu;
+    return buffer;
+  };
+  ExecContext ctx = make_context(), cpu_ctx(1, nullptr);
+  k().rotary(ctx, out.buffer(), qkv.buffer(), d, {.base = 500000});
+  cpu_kernels().rotary(cpu_ctx, here(on_cpu), here(qkv), d, {.base = 500000});
+  CHECK(out.same_bytes(on_cpu));
 }
 
 }  // namespace zs::test

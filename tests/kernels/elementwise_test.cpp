@@ -180,11 +180,72 @@ TEST_CASE("gelu's gradient agrees with central differences, also in place") {
   require_close(out[0], expected, 5e-6);  // slopes near 1, each a few roundings off, times |dy| up to 5
 }
 
+namespace {
+
+double silu(double a) { return a / (1 + std::exp(-a)); }
+
+struct SwigluCase {
+  std::int64_t rows, width;
+};
+/// Rows of a and b; in the second half's first row what is far from 0.
+Values swiglu_input(DType dtype, const SwigluCase& size) {
+  Values x = Values::random(dtype, 2 * size.rows * size.width, 3, 3.0);
+  if (size.width != 100) return x;
+  for (std::int64_t i = 0; i < size.width; ++i) x.set(i, -120.0 + 2.4 * static_cast<double>(i));
+  x.set(99, 1e30);
+  x.set(0, -1e30);
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE("swiglu is silu of a row's first half times the second, over the whole range") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const SwigluCase size = GENERATE(SwigluCase{1, 1}, SwigluCase{3, 100}, SwigluCase{7, 17}, SwigluCase{301, 1027}, SwigluCase{64, 512});
+  Values x = swiglu_input(dtype, size);
+  const auto out = run({Values::poison(dtype, size.rows * size.width)},
+                       [&](ExecContext& ctx, std::vector<Values>& o) { k().swiglu_forward(ctx, o[0].buffer(), x.buffer(), size.width); });
+  std::vector<double> expected;
+  for (std::int64_t i = 0; i < size.rows * size.width; ++i) {
+    const std::int64_t at = i / size.width * 2 * size.width + i % size.width;
+    const double a = std::max(x[at], -700.0);
+    expected.push_back(silu(a) * x[at + size.width]);
+  }
+  require_close(out[0], expected, 1e-5);  // a few f32 roundings, or 6e-6 of an exponential for bf16, of products up to 100
+}
+
+TEST_CASE("swiglu has the published values") {
+  Values x = Values::of(DType::f32, {0, 1, -1, 2, -3, 1, 1, 1, 1, 2});
+  const auto out = run({Values::poison(DType::f32, 5)},
+                       [&](ExecContext& ctx, std::vector<Values>& o) { k().swiglu_forward(ctx, o[0].buffer(), x.buffer(), 5); });
+  require_close(out[0], {0, 0.7310585786, -0.2689414214, 1.7615941560, -0.2845552391}, 2e-7);
+}
+
+TEST_CASE("swiglu's gradients agree with central differences") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const SwigluCase size = GENERATE(SwigluCase{1, 1}, SwigluCase{3, 100}, SwigluCase{7, 17}, SwigluCase{64, 24});
+  Values x = swiglu_input(dtype, size), dy = Values::random(dtype, size.rows * size.width, 4);
+  if (size.width == 100) x.set(99, 30.0);  // where differences of 1e30 would be rounded away
+  const auto out = run({Values::poison(dtype, x.elems())}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().swiglu_backward(ctx, o[0].buffer(), dy.buffer(), x.buffer(), size.width);
+  });
+  std::vector<double> expected(static_cast<std::size_t>(x.elems()));
+  for (std::int64_t i = 0; i < size.rows * size.width; ++i) {
+    const std::int64_t at = i / size.width * 2 * size.width + i % size.width;
+    const double a = std::max(x[at], -700.0), b = x[at + size.width];
+    expected[static_cast<std::size_t>(at)] =
+        dy[i] * b * central_difference({a}, 0, [](const std::vector<double>& v) { return silu(v[0]); });
+    expected[static_cast<std::size_t>(at + size.width)] = dy[i] * silu(a);
+  }
+  require_close(out[0], expected, 1e-5 * (dtype == DType::bf16 ? 10 : 1));  // dy b up to 50, each slope 1e-7 off, 6e-6 for bf16
+}
+
 TEST_CASE("a kernel refuses buffers of the wrong size or type") {
   ExecContext ctx = make_context();
   Values a(DType::f32, 4), b(DType::f32, 5), c(DType::i32, 4);
   REQUIRE_THROWS_AS(k().add(ctx, a.buffer(), a.buffer(), b.buffer()), Error);
   REQUIRE_THROWS_AS(k().cast(ctx, a.buffer(), c.buffer()), Error);
+  REQUIRE_THROWS_AS(k().swiglu_forward(ctx, a.buffer(), b.buffer(), 2), Error);
   Buffer elsewhere = a.buffer();
   elsewhere.device = DeviceKind::meta;
   REQUIRE_THROWS_AS(k().scale(ctx, elsewhere, a.buffer(), 1.0f), Error);

@@ -92,7 +92,7 @@ TEST_CASE("norms of many rows give the same bits, whether rows begin with a line
     return Data{reinterpret_cast<void*>((address + 63) / 64 * 64 + static_cast<std::uintptr_t>(shift * size_of(dtype))),
                 dtype == DType::bf16};
   };
-  require_same_bits({plane, plane, row, row, column, column}, [&](const Isa& isa, std::vector<Values>& o) {
+  require_same_bits({plane, plane, row, row, column, column, plane, plane, row, column}, [&](const Isa& isa, std::vector<Values>& o) {
     const auto f = [&](std::size_t i) { return o[i].buffer().as<float>(); };
     const auto take = [&](std::size_t i) {
       std::memcpy(o[i].buffer().data, shifted().address, static_cast<std::size_t>(n * size_of(dtype)));
@@ -104,12 +104,20 @@ TEST_CASE("norms of many rows give the same bits, whether rows begin with a line
     isa.layer_norm_backward(
         1, {shifted(), data(dy), data(x), data(gamma), f(4), f(5), scratch, parts.buffer().as<float>(), f(2), f(3), shape});
     take(1);
-    const float *mean = f(2), *rstd = f(3);
+    isa.layer_norm_forward(1, {shifted(), data(x), data(gamma), {}, nullptr, f(8), scratch, shape, 1e-5f});
+    take(6);
+    isa.layer_norm_backward(
+        1, {shifted(), data(dy), data(x), data(gamma), f(9), nullptr, scratch, parts.buffer().as<float>(), nullptr, f(8), shape});
+    take(7);
+    const float *mean = f(2), *rstd = f(3), *rms_rstd = f(8);
     for (std::int64_t i = 0; i < n; i += 97) {
       const double gain = gamma[i % width],
                    expected = (x[i] - static_cast<double>(mean[i / width])) * static_cast<double>(rstd[i / width]) * gain + gain;
       if (!(std::abs(o[0][i] - expected) <= (2 * rounding(dtype) + 1e-6) * (1.0 + std::abs(expected))))
         FAIL("element " << i << " is " << o[0][i]);
+      const double by_rms = x[i] * static_cast<double>(rms_rstd[i / width]) * gain;
+      if (!(std::abs(o[6][i] - by_rms) <= (2 * rounding(dtype) + 1e-6) * (1.0 + std::abs(by_rms))))
+        FAIL("by RMS norm element " << i << " is " << o[6][i]);
     }
   });
 }
@@ -136,6 +144,16 @@ TEST_CASE("every instruction set gives the same bits, sum by sum") {
       });
 }
 
+TEST_CASE("every instruction set gives the same bits, position by position") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const AttentionDims d{2, 37, 3, GENERATE(6, 64, 130), 1};
+  const std::int64_t n = d.batch * d.time * qkv_width_of(d);
+  Values qkv = Values::random(dtype, n, 1), scratch(DType::f32, cpu::rotary_scratch_elems(d));
+  require_same_bits({Values::poison(dtype, n)}, [&](const Isa& isa, std::vector<Values>& o) {
+    isa.rotary(1, {data(o[0]), data(qkv), d, 0.87, false, scratch.buffer().as<float>()});
+  });
+}
+
 TEST_CASE("every instruction set agrees on what it fuses") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const std::int64_t rows = 11, width = 1003, n = rows * width;
@@ -146,6 +164,7 @@ TEST_CASE("every instruction set agrees on what it fuses") {
   std::vector<std::vector<double>> first;
   for (const Isa* isa : available()) {
     std::vector<Values> o(5, Values::poison(dtype, n));
+    Values gated = Values::poison(dtype, n / 2), slopes = Values::poison(dtype, n / 2 * 2);
     Values losses(DType::f32, rows), lse(DType::f32, rows);
     isa->gelu_forward(1, data(o[0]), data(x), n, GeluKind::tanh);
     isa->gelu_forward(1, data(o[1]), data(x), n, GeluKind::erf);
@@ -162,8 +181,12 @@ TEST_CASE("every instruction set agrees on what it fuses") {
                                0.5f};
     isa->cross_entropy_forward(1, ce);
     isa->cross_entropy_backward(1, ce);
+    isa->swiglu_forward(1, data(gated), data(x), {1, n / 2});
+    isa->swiglu_backward(1, data(slopes), data(dy), data(x), {1, n / 2});
     o.push_back(losses);
     o.push_back(lse);
+    o.push_back(gated);
+    o.push_back(slopes);
     for (std::size_t i = 0; i < o.size(); ++i) {
       INFO("output " << i << " of " << isa->name << " and of baseline");
       if (first.size() < o.size()) first.push_back(o[i].list());

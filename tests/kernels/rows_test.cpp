@@ -33,6 +33,17 @@ std::vector<double> layer_norm(const std::vector<double>& x, const NormParameter
   return y;
 }
 
+std::vector<double> rms_norm(const std::vector<double>& x, const std::vector<double>& gamma, double eps) {
+  const std::size_t width = gamma.size();
+  std::vector<double> y(x.size());
+  for (std::size_t first = 0; first < x.size(); first += width) {
+    double squares = 0;
+    for (std::size_t i = 0; i < width; ++i) squares += x[first + i] * x[first + i] / static_cast<double>(width);
+    for (std::size_t i = 0; i < width; ++i) y[first + i] = x[first + i] / std::sqrt(squares + eps) * gamma[i];
+  }
+  return y;
+}
+
 }  // namespace
 
 TEST_CASE("a bias gradient is the sum of the rows, added to what is there when beta is 1") {
@@ -174,6 +185,61 @@ TEST_CASE("layer norm's gradients of wide rows do not depend on the threads") {
   std::vector<double> dbeta(static_cast<std::size_t>(width), 0.0);
   for (std::int64_t i = 0; i < dy.elems(); ++i) dbeta[static_cast<std::size_t>(i % width)] += dy[i];
   require_close(out[2], dbeta, 3e-5);
+}
+
+TEST_CASE("RMS norm follows its formula") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16), parameters = GENERATE(DType::f32, DType::bf16);
+  const Size size = GENERATE(from_range(kSizes));
+  Values x = Values::random(dtype, size.rows * size.width, 1, 2.0), gamma = Values::random(parameters, size.width, 2);
+  const auto out =
+      run({Values::poison(dtype, x.elems()), Values::poison(DType::f32, size.rows)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+        k().rms_norm_forward(ctx, o[0].buffer(), o[1].buffer(), x.buffer(), gamma.buffer(), 1e-5f);
+      });
+  require_close(out[0], rms_norm(x.list(), gamma.list(), 1e-5), 3e-6);  // |gamma| up to 4
+  for (std::int64_t r = 0; r < size.rows; ++r) {
+    double squares = 0;
+    for (std::int64_t c = 0; c < size.width; ++c) squares += x[r * size.width + c] * x[r * size.width + c];
+    REQUIRE(out[1][r] == Approx(1 / std::sqrt(squares / static_cast<double>(size.width) + 1e-5)).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("RMS norm's gradients agree with central differences") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const float grad_beta = GENERATE(0.0f, 1.0f);
+  const Size size = GENERATE(Size{3, 17}, Size{17, 3}, Size{2, 100}, Size{70, 5});
+  Values x = Values::random(dtype, size.rows * size.width, 1, 2.0), gamma = Values::random(dtype, size.width, 2);
+  Values dy = Values::random(dtype, x.elems(), 4), y(dtype, x.elems()), rstd(DType::f32, size.rows);
+  ExecContext ctx = make_context();
+  k().rms_norm_forward(ctx, y.buffer(), rstd.buffer(), x.buffer(), gamma.buffer(), 1e-5f);
+  const Values before = grad_beta == 0.0f ? Values::poison(DType::f32, size.width) : Values::random(DType::f32, size.width, 5);
+  const auto out = run({Values::poison(dtype, x.elems()), before}, [&](ExecContext& c, std::vector<Values>& o) {
+    k().rms_norm_backward(c, o[0].buffer(), o[1].buffer(), dy.buffer(), x.buffer(), rstd.buffer(), gamma.buffer(), grad_beta);
+  });
+  const std::vector<double> gains = gamma.list();
+  std::vector<double> dx, dgamma;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(x.elems()); ++i)
+    dx.push_back(central_difference(x.list(), i, [&](const std::vector<double>& v) { return dot(rms_norm(v, gains, 1e-5), dy.list()); }));
+  for (std::size_t i = 0; i < gains.size(); ++i) {
+    const double held = grad_beta == 0.0f ? 0.0 : before[static_cast<std::int64_t>(i)];
+    dgamma.push_back(
+        held + central_difference(gains, i, [&](const std::vector<double>& v) { return dot(rms_norm(x.list(), v, 1e-5), dy.list()); }));
+  }
+  double steepest = 1.0;  // as for layer norm
+  for (std::int64_t r = 0; r < size.rows; ++r) steepest = std::max(steepest, rstd[r]);
+  require_close(out[0], dx, 2e-5 * steepest);
+  require_close(out[1], dgamma, 2e-5 * steepest);
+}
+
+TEST_CASE("RMS norm's gradients of wide rows do not depend on the threads, also in place") {
+  const std::int64_t rows = 400, width = 771;  // as for layer norm
+  Values x = Values::random(DType::f32, rows * width, 1), dy = Values::random(DType::f32, rows * width, 2);
+  Values gamma = Values::random(DType::f32, width, 3), rstd = Values::random(DType::f32, rows, 5);
+  const auto out = run({dy, Values::poison(DType::f32, width)}, [&](ExecContext& c, std::vector<Values>& o) {
+    k().rms_norm_backward(c, o[0].buffer(), o[1].buffer(), o[0].buffer(), x.buffer(), rstd.buffer(), gamma.buffer(), 0.0f);
+  });
+  std::vector<double> dgamma(static_cast<std::size_t>(width), 0.0);
+  for (std::int64_t i = 0; i < dy.elems(); ++i) dgamma[static_cast<std::size_t>(i % width)] += dy[i] * x[i] * rstd[i / width];
+  require_close(out[1], dgamma, 1e-4);  // 400 terms of order 1 in f32
 }
 
 }  // namespace zs::test

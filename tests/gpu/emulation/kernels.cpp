@@ -11,6 +11,7 @@
 #include "kernels/cuda/layer_norm.cu"
 #include "kernels/cuda/loss.cu"
 #include "kernels/cuda/optimizer.cu"
+#include "kernels/cuda/rotary.cu"
 #include "kernels/cuda/rows.cu"
 
 namespace zs::test {
@@ -46,6 +47,9 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       {"zs_accumulate", kernel_of(cuda::zs_accumulate)},
       {"zs_gelu_forward", kernel_of(cuda::zs_gelu_forward)},
       {"zs_gelu_backward", kernel_of(cuda::zs_gelu_backward)},
+      {"zs_swiglu_forward", kernel_of(cuda::zs_swiglu_forward)},
+      {"zs_swiglu_backward", kernel_of(cuda::zs_swiglu_backward)},
+      {"zs_rotary", kernel_of(cuda::zs_rotary, true)},
       {"zs_copy_rows", kernel_of(cuda::zs_copy_rows)},
       {"zs_reduce", kernel_of(cuda::zs_reduce, true)},
       {"zs_finish_reduction", kernel_of(cuda::zs_finish_reduction, true)},
@@ -58,6 +62,8 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       {"zs_fold_columns", kernel_of(cuda::zs_fold_columns)},
       {"zs_layer_norm_forward", kernel_of(cuda::zs_layer_norm_forward, true)},
       {"zs_layer_norm_backward", kernel_of(cuda::zs_layer_norm_backward, true)},
+      {"zs_rms_norm_forward", kernel_of(cuda::zs_rms_norm_forward, true)},
+      {"zs_rms_norm_backward", kernel_of(cuda::zs_rms_norm_backward, true)},
       {"zs_cross_entropy_forward", kernel_of(cuda::zs_cross_entropy_forward, true)},
       {"zs_cross_entropy_backward", kernel_of(cuda::zs_cross_entropy_backward)},
   };

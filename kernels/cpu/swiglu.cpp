@@ -1,0 +1,76 @@
+#include "kernels/cpu/isa_functions.h"
+#include "kernels/cpu/stream_store.h"
+#include "kernels/cpu/vec_math.h"
+
+namespace zs::cpu::ZS_ISA {
+namespace {
+
+/// Below -80 the function is 0 to f32, and e^-a stays finite. NaN stays NaN.
+__attribute__((always_inline)) inline Vec clamped(Vec a) { return higher_of(all<Vec>(-80.0f), a); }
+
+template <Precision kPrecision>
+__attribute__((always_inline)) inline Vec gate_of(Vec a) {
+  return inverse_of(1.0f + exp_of<kPrecision>(-a));
+}
+template <Precision kPrecision>
+__attribute__((always_inline)) inline Vec silu(Vec a) {
+  const Vec c = clamped(a);
+  return c * gate_of<kPrecision>(c);
+}
+template <Precision kPrecision>
+__attribute__((always_inline)) inline Vec silu_slope(Vec a) {
+  const Vec c = clamped(a), gate = gate_of<kPrecision>(c);
+  return gate * fused(c, 1.0f - gate, all<Vec>(1.0f));
+}
+
+template <class T>
+constexpr Precision kPrecisionOf = sizeof(T) == 2 ? Precision::bf16 : Precision::full;
+
+/// body(row) on each thread's rows.
+template <class Body>
+void for_each_row(int threads, Rows rows, bool is_streamed, Body body) {
+  parallel_ranges(split_rows(threads, rows.count, rows.width), [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) body(row);
+    end_streaming(is_streamed);
+  });
+}
+
+}  // namespace
+
+void swiglu_forward(int threads, Data y, Data x, Rows rows) {
+  with_type(y, [&](auto tag) {
+    using T = decltype(tag);
+    const bool is_streamed = streams<T>(y, rows.count * rows.width, x, x);
+    for_each_row(threads, rows, is_streamed, [=, width = rows.width](std::int64_t row) {
+      const T *a = elements<const T>(x) + row * 2 * width, *b = a + width;
+      store_range<kOwnOrder<T>>(elements<T>(y) + row * width, 0, width, is_streamed, [=](std::int64_t i, auto part) {
+        fetch_ahead(a + i, part);
+        fetch_ahead(b + i, part);
+        return each([](Vec v) { return silu<kPrecisionOf<T>>(v); }, load(a + i, part)) * load(b + i, part);
+      });
+    });
+  });
+}
+
+/// The halves of a row of dx one after the other: what the second reads is in the first cache by then.
+void swiglu_backward(int threads, Data dx, Data dy, Data x, Rows rows) {
+  with_type(dx, [&](auto tag) {
+    using T = decltype(tag);
+    const bool is_streamed = streams<T>(dx, 2 * rows.count * rows.width, dy, x);
+    for_each_row(threads, rows, is_streamed, [=, width = rows.width](std::int64_t row) {
+      const T *a = elements<const T>(x) + row * 2 * width, *b = a + width, *g = elements<const T>(dy) + row * width;
+      T* const out = elements<T>(dx) + row * 2 * width;
+      store_range<kOwnOrder<T>>(out, 0, width, is_streamed, [=](std::int64_t i, auto part) {
+        fetch_ahead(a + i, part);
+        fetch_ahead(b + i, part);
+        fetch_ahead(g + i, part);
+        return load(g + i, part) * load(b + i, part) * each([](Vec v) { return silu_slope<kPrecisionOf<T>>(v); }, load(a + i, part));
+      });
+      store_range<kOwnOrder<T>>(out + width, 0, width, is_streamed, [=](std::int64_t i, auto part) {
+        return load(g + i, part) * each([](Vec v) { return silu<kPrecisionOf<T>>(v); }, load(a + i, part));
+      });
+    });
+  });
+}
+
+}  // namespace zs::cpu::ZS_ISA

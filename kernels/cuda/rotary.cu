@@ -1,0 +1,46 @@
+#include "kernels/cuda/warp.h"
+#include "kernels/rotary_angle.h"
+
+namespace zs::cuda {
+namespace {
+
+/// A pack of pairs (x, y) := (x cos - y sin, y cos + x sin); x from `at` on, y `pairs` elements behind it.
+__device__ inline void turn_pack(const RotaryArgs& args, std::int64_t at, std::int64_t end, std::int64_t pairs, const Rotation* rotations) {
+  float x[kRowElems], y[kRowElems];
+  load_some(args.in, at, end, args.is_aligned, x);
+  load_some(args.in, at + pairs, end + pairs, args.is_aligned, y);
+  for (int i = 0; i < kRowElems; ++i) {
+    if (i >= end - at) break;
+    const Rotation by = rotations[i];
+    const float turned = x[i] * by.cosine - y[i] * by.sine;
+    y[i] = y[i] * by.cosine + x[i] * by.sine;
+    x[i] = turned;
+  }
+  store_some(args.out, at, end, args.is_aligned, x);
+  store_some(args.out, at + pairs, end + pairs, args.is_aligned, y);
+}
+
+}  // namespace
+
+/// One block a token: it computes the angles of its position once, for all heads. Dynamic shared memory: a Rotation a pair.
+extern "C" __global__ void __launch_bounds__(kThreads) zs_rotary(const RotaryArgs args) {
+  Rotation* const rotations = reinterpret_cast<Rotation*>(dynamic_shared());
+  const std::int64_t pairs = args.head_dim / 2, packs = (pairs + kRowElems - 1) / kRowElems;
+  const std::int64_t token = blockIdx.x, first = token * (args.turned + args.kept);
+  const double position = static_cast<double>(args.is_inverse ? -(token % args.time) : token % args.time);
+  for (std::int64_t i = threadIdx.x; i < pairs; i += kThreads) rotations[i] = rotation_by(position * rotary_turns(args.ratio, i));
+  __syncthreads();
+  for (std::int64_t i = threadIdx.x; i < args.turned / args.head_dim * packs; i += kThreads) {
+    const std::int64_t pair = i % packs * kRowElems, head = first + i / packs * args.head_dim;
+    turn_pack(args, head + pair, head + pairs, pairs, rotations + pair);
+  }
+  if (args.in.address == args.out.address) return;
+  const std::int64_t values = first + args.turned;
+  for_each_pack(args.kept, [&](std::int64_t begin) {
+    float x[kRowElems];
+    load_some(args.in, values + begin, values + args.kept, args.is_aligned, x);
+    store_some(args.out, values + begin, values + args.kept, args.is_aligned, x);
+  });
+}
+
+}  // namespace zs::cuda

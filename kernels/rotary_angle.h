@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+
+/// By how much rotary positions turn (Su et al. 2021). The CPU's kernels and the GPU's compute it from the same source, by plain f64
+/// arithmetic that no compiler of them may fuse: the same bits everywhere. Functions are static because an instruction set's own copy must
+/// stay its own (kernels/cpu/isa.h).
+namespace zs {
+
+/// Turns of a pair from one position to the next: base^(-2 pair / head_dim) / (2 pi). ratio: base^(-2 / head_dim).
+static constexpr double rotary_turns(double ratio, std::int64_t pair) {
+  double turns = 0.15915494309189533577, power = ratio;
+  for (std::int64_t rest = pair; rest > 0; rest /= 2, power *= power)
+    if (rest % 2 != 0) turns *= power;
+  return turns;
+}
+
+struct Rotation {
+  float cosine, sine;
+};
+
+/// Of so many turns, at most 2^49 of them. Taylor's series up to x^16, of the part of the angle beyond the nearest quarter of a turn: off
+/// by less than 1e-16 before it is rounded to f32.
+static constexpr Rotation rotation_by(double turns) {
+  constexpr double kRound = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
+  const double shifted = 4 * turns + kRound, x = 6.28318530717958647692 * (turns - 0.25 * (shifted - kRound)), square = x * x;
+  const std::uint64_t quarter = __builtin_bit_cast(std::uint64_t, shifted);
+  double sine = -1.0 / 1307674368000, cosine = 1.0 / 20922789888000;
+  sine = sine * square + 1.0 / 6227020800;
+  sine = sine * square - 1.0 / 39916800;
+  sine = sine * square + 1.0 / 362880;
+  sine = sine * square - 1.0 / 5040;
+  sine = sine * square + 1.0 / 120;
+  sine = sine * square - 1.0 / 6;
+  sine = x + x * square * sine;
+  cosine = cosine * square - 1.0 / 87178291200;
+  cosine = cosine * square + 1.0 / 479001600;
+  cosine = cosine * square - 1.0 / 3628800;
+  cosine = cosine * square + 1.0 / 40320;
+  cosine = cosine * square - 1.0 / 720;
+  cosine = cosine * square + 1.0 / 24;
+  cosine = cosine * square - 0.5;
+  cosine = 1 + square * cosine;
+  const double across = quarter % 2 != 0 ? sine : cosine, up = quarter % 2 != 0 ? cosine : sine;
+  return {static_cast<float>((quarter + 1) % 4 >= 2 ? -across : across), static_cast<float>(quarter % 4 >= 2 ? -up : up)};
+}
+
+}  // namespace zs
