@@ -41,7 +41,7 @@ Config step_config(const StepOptions& options, int ranks) {
   std::vector<std::string> settings = {
       "name=bench_step",
       "model.preset=" + options.preset,
-      std::string("data.kind=") + (options.preset == "tiny" ? "text" : "tokens"),
+      std::string("data.kind=") + (options.preset.ends_with("tiny") ? "text" : "tokens"),
       "data.train=made-up",
       "precision.param=" + options.dtype,
       fmt::format("train.micro_batch={}", options.micro_batch),
@@ -124,7 +124,7 @@ void StepBench::run_steps(Device& device, const TrainPlan& plan, StepReport& rep
   Session session(device, world_, config_);
   plan.apply_order(session.runtime());
   report.parameters = session.model().parameter_count();
-  report.flops_per_token = flops_per_token(report.parameters, report.layers, report.width, report.sequence);
+  report.flops_per_token = flops_per_token(session.model().working_parameter_count(), report.layers, report.width, report.sequence);
   time_steps(session, report);
   report.profile = profile_steps(session);
   Ranks ranks(world_, device);

@@ -12,8 +12,9 @@ namespace zs {
 /// host.
 double product_rate_gflops(World& world, const DeviceOptions& options, DType dtype);
 
-/// FLOPs of a training step for each token: 6 for each parameter, and 6 x layers x width x sequence for causal attention, as model FLOPs
-/// utilisation counts them (Chowdhery et al. 2022, arXiv:2204.02311, appendix B, with half of the attention matrix).
+/// FLOPs of a training step for each token: 6 for each parameter (LanguageModel::working_parameter_count), and 6 x layers x width x
+/// sequence for causal attention, as model FLOPs utilisation counts them (Chowdhery et al. 2022, arXiv:2204.02311, appendix B, with half of
+/// the attention matrix).
 double flops_per_token(std::int64_t parameters, std::int64_t layers, std::int64_t width, std::int64_t sequence);
 
 }  // namespace zs

@@ -18,6 +18,9 @@ struct Config {
     std::string preset;
     std::int64_t layers = 0, heads = 0, width = 0, context = 0, vocab = 0;
     std::string activation = "gelu_tanh";
+    std::int64_t kv_heads = 0, hidden = 0;  ///< llama's, as what follows
+    double rotary_base = 10000;
+    bool tied_head = true;
     bool operator==(const Model&) const = default;
   };
   struct Data {

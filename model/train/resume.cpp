@@ -19,9 +19,10 @@ constexpr const char* kTrainTokens = "data.train_tokens";
 constexpr const char* kDamagedSuffix = ".damaged";
 
 // What the state was made with and makes no sense without; the order of data, and what its elements mean.
-constexpr std::array<std::string_view, 15> kRefused = {
-    "model.family",       "model.layers",   "model.heads", "model.width", "model.context", "model.vocab", "model.activation", "data.kind",
-    "train.global_batch", "train.sequence", "train.seed",  "train.beta1", "train.beta2",   "train.eps",   "data.train_tokens"};
+constexpr std::array<std::string_view, 19> kRefused = {
+    "model.family",   "model.layers", "model.heads",       "model.width",     "model.context",    "model.vocab",        "model.activation",
+    "model.kv_heads", "model.hidden", "model.rotary_base", "model.tied_head", "data.kind",        "train.global_batch", "train.sequence",
+    "train.seed",     "train.beta1",  "train.beta2",       "train.eps",       "data.train_tokens"};
 // What says where and how fast, not what. Files may move: their length is compared instead.
 constexpr std::array<std::string_view, 7> kFree = {
     "name", "device", "model.preset", "data.train", "data.validation", "train.recompute", "data.validation_fraction"};

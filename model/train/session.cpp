@@ -4,6 +4,8 @@
 #include <numeric>
 
 #include "comm/watchdog.h"
+#include "model/gpt2.h"
+#include "model/llama.h"
 #include "model/train/dim_patterns.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/host_view.h"
@@ -41,17 +43,30 @@ AdamWConfig adamw_config(const Config& config) {
           .order_free = train.deterministic};
 }
 
-}  // namespace
-
-Gpt2Config gpt2_config(const Config& config) {
-  return {.layers = config.model.layers,
-          .heads = config.model.heads,
-          .width = config.model.width,
-          .context = config.model.context,
-          .vocab = config.model.vocab,
-          .gelu = config.model.activation == "gelu_erf" ? GeluKind::erf : GeluKind::tanh,
-          .recompute = recompute_of(config.train.recompute)};
+std::unique_ptr<LanguageModel> make_model(const Config& config) {
+  const Config::Model& model = config.model;
+  const Recompute recompute = recompute_of(config.train.recompute);
+  if (model.family == "llama") {
+    return std::make_unique<Llama>(LlamaConfig{.layers = model.layers,
+                                               .heads = model.heads,
+                                               .kv_heads = model.kv_heads,
+                                               .width = model.width,
+                                               .hidden = model.hidden,
+                                               .vocab = model.vocab,
+                                               .rotary_base = model.rotary_base,
+                                               .is_tied = model.tied_head,
+                                               .recompute = recompute});
+  }
+  return std::make_unique<Gpt2>(Gpt2Config{.layers = model.layers,
+                                           .heads = model.heads,
+                                           .width = model.width,
+                                           .context = model.context,
+                                           .vocab = model.vocab,
+                                           .gelu = model.activation == "gelu_erf" ? GeluKind::erf : GeluKind::tanh,
+                                           .recompute = recompute});
 }
+
+}  // namespace
 
 Precision precision_of(const Config& config) {
   const DType param = dtype_of(config.precision.param);
@@ -83,9 +98,9 @@ Session::Session(Device& device, World& world, const Config& config)
       world_(world),
       config_(config),
       context_(device),
-      model_(gpt2_config(config)),
+      model_(make_model(config)),
       runtime_(context_, world, shard_options(config)) {
-  shard_module(model_, runtime_, config.shard.units == "block" ? Units::block : Units::model);
+  shard_module(*model_, runtime_, config.shard.units == "block" ? Units::block : Units::model);
   check_matches(config.shard.dims, parameter_names(runtime_.executor()));
   optimizer_ = std::make_unique<AdamW>(runtime_.executor(), adamw_config(config));
   loss_slots_ = local_micro_batches() * (config.run.validate_every > 0 ? std::max<std::int64_t>(1, config.run.validate_batches) : 1);
@@ -99,8 +114,8 @@ Tensor Session::forward_loss(std::int64_t first_sample, const ReadSamples& read)
   std::vector<std::int32_t> inputs, targets;
   read(first_sample, inputs, targets);
   const Shape shape{config_.train.micro_batch, config_.train.sequence};
-  return model_.loss(Tensor::from_host(context_, shape, std::move(inputs)), Tensor::from_host(context_, shape, std::move(targets)),
-                     {.seed = backward_seed(), .chunk = config_.train.loss_chunk});
+  return model_->loss(Tensor::from_host(context_, shape, std::move(inputs)), Tensor::from_host(context_, shape, std::move(targets)),
+                      {.seed = backward_seed(), .chunk = config_.train.loss_chunk});
 }
 
 void Session::enqueue_fault_point() {
@@ -220,7 +235,7 @@ Tensor Session::enqueue_logits(const std::vector<std::int32_t>& tokens) {
   padded.resize(static_cast<std::size_t>(std::min(config_.model.context, (count + kMultiple - 1) / kMultiple * kMultiple)), 0);
   runtime_.begin_micro_batch(Mode::eval, true);
   const auto length = static_cast<std::int64_t>(padded.size());
-  Tensor logits = model_.next_token_logits(Tensor::from_host(context_, {1, length}, std::move(padded)), count - 1);
+  Tensor logits = model_->next_token_logits(Tensor::from_host(context_, {1, length}, std::move(padded)), count - 1);
   runtime_.end_micro_batch();
   return logits;
 }

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "model/gpt2.h"
+#include "model/language_model.h"
 #include "model/train/config.h"
 #include "model/train/straggler.h"
 #include "runtime/shard/adamw.h"
@@ -53,7 +53,7 @@ class Session {
 
   ShardedRuntime& runtime() { return runtime_; }
   AdamW& optimizer() { return *optimizer_; }
-  Gpt2& model() { return model_; }
+  LanguageModel& model() { return *model_; }
   const Config& config() const { return config_; }
   Device& device() { return device_; }
 
@@ -73,7 +73,7 @@ class Session {
   World& world_;
   Config config_;
   Context context_;
-  Gpt2 model_;
+  std::unique_ptr<LanguageModel> model_;
   ShardedRuntime runtime_;
   std::unique_ptr<AdamW> optimizer_;
   std::int64_t loss_slots_;
@@ -83,7 +83,6 @@ class Session {
   std::int64_t waited_seen_ns_ = 0;  // the compute stream's
 };
 
-Gpt2Config gpt2_config(const Config& config);
 ShardOptions shard_options(const Config& config);
 
 }  // namespace zs

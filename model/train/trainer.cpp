@@ -267,7 +267,7 @@ void Trainer::measure_ceiling() {
 std::optional<double> Trainer::ceiling_percent(const StepMetrics& metrics) const {
   if (!ceiling_gflops_) return std::nullopt;
   const double flops =
-      flops_per_token(session_->model().parameter_count(), config_.model.layers, config_.model.width, config_.train.sequence);
+      flops_per_token(session_->model().working_parameter_count(), config_.model.layers, config_.model.width, config_.train.sequence);
   return 100 * metrics.tokens_per_s * flops * 1e-9 / *ceiling_gflops_;
 }
 

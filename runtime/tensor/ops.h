@@ -16,10 +16,16 @@ Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions);
 /// (..., C) -> (..., C), gamma and beta (C).
 Tensor layer_norm(const Tensor& x, Parameter& gamma, Parameter& beta, float eps = 1e-5f);
 
+/// (..., C) -> (..., C), gamma (C).
+Tensor rms_norm(const Tensor& x, Parameter& gamma, float eps = 1e-5f);
+
 /// (..., in) -> (..., out): x weight^T + bias; weight (out, in), bias (out) or null.
 Tensor linear(const Tensor& x, Parameter& weight, Parameter* bias);
 
 Tensor gelu(const Tensor& x, GeluKind kind);
+
+/// (..., 2 F) -> (..., F): silu of the first half of each row times the second.
+Tensor swiglu(const Tensor& x);
 
 /// The same values in f32 or bf16, rounded to nearest even; x itself where it has that dtype.
 Tensor cast(const Tensor& x, DType dtype);
@@ -27,8 +33,12 @@ Tensor cast(const Tensor& x, DType dtype);
 /// Sum of two tensors of one shape.
 Tensor add(const Tensor& a, const Tensor& b);
 
-/// (B, T, 3 C) interleaved q, k, v -> (B, T, C).
-Tensor causal_attention(const Tensor& qkv, std::int64_t heads);
+/// (B, T, (heads + 2 kv_heads) head_dim) interleaved q, k, v -> (B, T, heads head_dim). kv_heads: 0 for as many as heads, or a divisor of
+/// them.
+Tensor causal_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0);
+
+/// The same qkv with queries and keys turned by their positions, 0 .. T - 1.
+Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, double base = 10000);
 
 struct LossOptions {
   /// With it, the gradients, the weight's included, are computed in forward, chunk by chunk, and backward(loss, seed), with this seed and

@@ -81,6 +81,29 @@ TEST_CASE("presets are the published sizes and explicit keys override them") {
   CHECK(parse_config(kSmall, "small.toml", {"model.preset=" + preset, "model.layers=3"}).model.layers == 3);
 }
 
+TEST_CASE("a Llama preset brings its family and its sizes, and explicit keys override them") {
+  const auto llama_of = [](Overrides overrides) { return parse_config(kSmall, "small.toml", overrides).model; };
+  Config::Model tiny{"llama", "llama-tiny", 4, 4, 128, 256, 256, "gelu_tanh", 2, 384, 10000, false};
+  CHECK(llama_of({"model.preset=llama-tiny"}) == tiny);
+  CHECK(llama_of({"model.preset=llama-tiny", "model.family=llama"}) == tiny);
+  const Config::Model large{"llama", "llama-8B", 32, 32, 4096, 8192, 128256, "gelu_tanh", 8, 14336, 500000, false};
+  CHECK(llama_of({"model.preset=llama-8B", "data.kind=tokens"}) == large);
+  tiny.kv_heads = 4, tiny.hidden = 100, tiny.rotary_base = 500, tiny.tied_head = true;
+  CHECK(llama_of({"model.preset=llama-tiny", "model.kv_heads=4", "model.hidden=100", "model.rotary_base=500", "model.tied_head=true"}) ==
+        tiny);
+}
+
+TEST_CASE("a Llama without a preset has as many key heads as heads, and 8/3 of its width") {
+  const Config config = parse_config(kSmall, "small.toml",
+                                     {"model.preset=", "model.family=llama", "model.layers=2", "model.heads=6", "model.width=192",
+                                      "model.context=64", "data.kind=tokens"});
+  CHECK(config.model == Config::Model{"llama", "", 2, 6, 192, 64, 32000, "gelu_tanh", 6, 512, 10000, false});
+  CHECK(parse_config(to_toml(config), "again.toml") == config);
+  const Config other = parse_config(kSmall, "small.toml", {"model.preset=llama-tiny", "model.heads=8", "model.width=256"});
+  CHECK(other.model.kv_heads == 8);  // the preset's go with its own heads
+  CHECK(other.model.hidden == 768);
+}
+
 TEST_CASE("the resolved configuration reads back as the same configuration") {
   const Overrides overrides = {"name=odd.name-1",
                                "data.train=[\"a b\", 'c\"d\\e']",
@@ -228,6 +251,13 @@ TEST_CASE("a strategy decides what it is known by, and reads back as itself") {
 TEST_CASE("keys that contradict each other are refused") {
   const auto [overrides, message] = GENERATE(table<Overrides, std::string>({
       {{"model.heads=3"}, "model.heads 3 does not divide model.width 128"},
+      {{"model.family=llama"}, "model.preset \"tiny\" is a gpt2, not a llama"},
+      {{"model.preset=llama-tiny", "model.family=gpt2"}, "model.preset \"llama-tiny\" is a llama, not a gpt2"},
+      {{"model.kv_heads=2"}, "model.kv_heads does not go with model.family \"gpt2\""},
+      {{"model.tied_head=false"}, "model.tied_head does not go with model.family \"gpt2\""},
+      {{"model.preset=llama-tiny", "model.activation=gelu_erf"}, "model.activation does not go with model.family \"llama\""},
+      {{"model.preset=llama-tiny", "model.kv_heads=3"}, "model.kv_heads 3 does not divide model.heads 4"},
+      {{"model.preset=llama-tiny", "model.heads=128"}, "heads of 1 elements have no halves to turn"},
       {{"model.vocab=255"}, "model.vocab 255 is too small for bytes"},
       {{"train.sequence=257"}, "train.sequence 257 is longer than model.context 256"},
       {{"train.micro_batch=5"}, "train.global_batch 24 is not a multiple of train.micro_batch 5"},
@@ -356,6 +386,9 @@ TEST_CASE("the examples in model/configs are valid") {
   for (const int ranks : {1, 2, 3, 4, 8}) CHECK_NOTHROW(check_ranks(tiny, ranks));
   CHECK(tiny.model.vocab == 256);
   CHECK(load_config(folder + "gpt2-124M-tokens.toml").model.vocab == 50257);
+  const Config llama = load_config(folder + "kjv-llama-tiny.toml");
+  for (const int ranks : {1, 2, 3, 4, 8}) CHECK_NOTHROW(check_ranks(llama, ranks));
+  CHECK(llama.model.family == "llama");
 }
 
 TEST_CASE("docs/configuration.md holds the tables that the schema generates") {

@@ -148,7 +148,8 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
     }
   }
   CHECK(refused == std::set<std::string>{"config.data.kind", "config.model.activation", "config.model.context", "config.model.family",
-                                         "config.model.heads", "config.model.layers", "config.model.vocab", "config.model.width",
+                                         "config.model.heads", "config.model.hidden", "config.model.kv_heads", "config.model.layers",
+                                         "config.model.rotary_base", "config.model.tied_head", "config.model.vocab", "config.model.width",
                                          "config.train.beta1", "config.train.beta2", "config.train.eps", "config.train.global_batch",
                                          "config.train.seed", "config.train.sequence", "data.train_tokens"});
 }

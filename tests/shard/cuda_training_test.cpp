@@ -294,7 +294,7 @@ TEST_CASE("full parameters of a GPU are written to and written back, or the lost
 
 namespace {
 
-/// What a run of a small GPT-2 leaves.
+/// What a run of a small model leaves.
 struct SessionRun {
   std::vector<Training::Step> steps;
   std::vector<std::int64_t> peak_bytes;
@@ -330,8 +330,9 @@ SessionRun run_session(Device& device, const Config& config, const TrainPlan& pl
 
 }  // namespace
 
-TEST_CASE("a GPT-2 trains on a GPU as on the CPU, in the memory of its plan") {
+TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of their plans") {
   Config config = tiny_config();
+  choose_family(config, GENERATE(as<std::string>{}, "gpt2", "llama"));
   config.train.global_batch = 2;
   config.train.deterministic = GENERATE(false, true);
   config.run.validate_every = 1;

@@ -33,6 +33,7 @@ std::map<std::string, std::int64_t> by_label(const std::vector<PlannedBuffer>& b
 TEST_CASE("I4: counted bytes of every step equal the plan", "[plan]") {
   const int ranks = GENERATE(1, 2, 4);
   Config config = tiny_config();
+  choose_family(config, GENERATE(as<std::string>{}, "gpt2", "llama"));
   config.shard.reshard_after_forward = GENERATE(true, false);
   config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
   const TinyResult run = train_tiny(config, {.ranks = ranks});
@@ -49,15 +50,18 @@ TEST_CASE("the kernels' working memory is in the plan, for as many threads as th
   const int threads = GENERATE(1, 2, 3);
 #endif
   Config config = tiny_config();
+  choose_family(config, GENERATE(as<std::string>{}, "gpt2", "llama"));
   config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
   const TrainPlan plan = make_plan(config, {.threads = threads});
   const std::int64_t tokens = config.train.micro_batch * config.train.sequence, width = config.model.width;
-  const AttentionDims attention{config.train.micro_batch, config.train.sequence, config.model.heads, width / config.model.heads};
+  const AttentionDims attention{config.train.micro_batch, config.train.sequence, config.model.heads, width / config.model.heads,
+                                config.model.kv_heads};
   const KernelScratch& scratch = cpu_kernels().scratch;
   // What the largest layers take.
   std::int64_t needed = scratch.attention(threads, attention);
   needed = std::max(needed, scratch.layer_norm_backward(tokens, width));
-  needed = std::max(needed, scratch.bias_backward(tokens, 4 * width));
+  if (config.model.family == "gpt2") needed = std::max(needed, scratch.bias_backward(tokens, 4 * width));
+  if (config.model.family == "llama") needed = std::max(needed, scratch.rotary(threads, attention));
   const std::int64_t planned = plan.scratch_bytes[static_cast<std::size_t>(StreamRole::compute)];
   CAPTURE(threads, config.precision.param);
   CHECK(needed > 0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "model/train/plan.h"
 #include "tests/shard/tiny_training.h"
@@ -13,9 +14,16 @@ bool is_same_run(const TinyResult& a, const TinyResult& b) {
   return a.losses == b.losses && a.grad_norms == b.grad_norms && a.weights == b.weights;
 }
 
-const TinyResult& reference() {
-  static const TinyResult result = train_tiny(tiny_config(), {.is_calm = true});
-  return result;
+Config config_of(const std::string& family) {
+  Config config = tiny_config();
+  choose_family(config, family);
+  return config;
+}
+
+const TinyResult& reference(const std::string& family = "gpt2") {
+  static std::map<std::string, TinyResult> results;
+  if (results.count(family) == 0) results[family] = train_tiny(config_of(family), {.is_calm = true});
+  return results.at(family);
 }
 
 double mean(const std::vector<float>& values, std::size_t first, std::size_t count) {
@@ -33,7 +41,7 @@ bool is_left_out(const std::string& layout, int number) {
 }  // namespace
 
 TEST_CASE("a tiny model learns and every number is finite", "[sharded]") {
-  const TinyResult& run = reference();
+  const TinyResult& run = reference(GENERATE(as<std::string>{}, "gpt2", "llama"));
   REQUIRE(run.losses.size() == 3 * 24);
   CHECK(mean(run.losses, 0, 24) == Approx(std::log(61.0)).margin(0.2));
   CHECK(mean(run.losses, 48, 24) < mean(run.losses, 0, 24) - 0.2);
@@ -42,12 +50,12 @@ TEST_CASE("a tiny model learns and every number is finite", "[sharded]") {
 
 TEST_CASE("I1: deterministic training is bit-identical at every rank count, in every layout", "[sharded]") {
   const int ranks = GENERATE(1, 2, 3, 4, 8);
-  const std::string layout = GENERATE(from_range(layout_names()));
-  if (is_left_out(layout, ranks)) return;
-  CAPTURE(ranks, layout);
-  Config config = tiny_config();
+  const std::string layout = GENERATE(from_range(layout_names())), family = GENERATE(as<std::string>{}, "gpt2", "llama");
+  if (is_left_out(layout, ranks) || (family == "llama" && ranks != 1 && ranks != 2 && ranks != 4)) return;
+  CAPTURE(ranks, layout, family);
+  Config config = config_of(family);
   choose_layout(config, layout);
-  CHECK(is_same_run(train_tiny(config, {.ranks = ranks}), reference()));
+  CHECK(is_same_run(train_tiny(config, {.ranks = ranks}), reference(family)));
 }
 
 TEST_CASE("I1: reshard, prefetch depth, unit plan and gradient buffers do not change a bit", "[sharded]") {
@@ -78,9 +86,22 @@ TEST_CASE("I1: reshard, prefetch depth, unit plan and gradient buffers do not ch
   CHECK(is_same_run(train_tiny(config, {.ranks = 2}), reference()));
 }
 
+TEST_CASE("I1: recomputed activations, one unit and a tied head of a Llama do not change a bit", "[sharded]") {
+  Config config = config_of("llama");
+  config.model.tied_head = GENERATE(false, true);
+  const TinyResult one = config.model.tied_head ? train_tiny(config, {.is_calm = true}) : reference("llama");
+  const int variant = GENERATE(range(0, 3));
+  if (variant == 0) config.train.recompute = "attention";
+  if (variant == 1) config.train.recompute = "block";
+  if (variant == 2) config.shard.units = "model";
+  CAPTURE(variant, config.model.tied_head);
+  CHECK(is_same_run(train_tiny(config, {.ranks = 2}), one));
+}
+
 TEST_CASE("I1: the number of threads and an order recorded on the fly do not change a bit", "[sharded]") {
 #ifndef ZSHARD_TSAN  // libgomp's barriers are invisible to it
   CHECK(is_same_run(train_tiny(tiny_config(), {.ranks = 1, .threads = 2}), reference()));
+  CHECK(is_same_run(train_tiny(config_of("llama"), {.ranks = 1, .threads = 2}), reference("llama")));
 #endif
   CHECK(is_same_run(train_tiny(tiny_config(), {.ranks = 2, .follows_plan = false}), reference()));
 }
@@ -92,7 +113,7 @@ TEST_CASE("I1: seeded delays and poisoned freed memory do not change a bit",
 }
 
 TEST_CASE("I1: bf16 parameters and reductions are bit-identical at every rank count too", "[sharded]") {
-  Config config = tiny_config();
+  Config config = config_of(GENERATE(as<std::string>{}, "gpt2", "llama"));
   config.precision.param = "bf16";
   config.precision.reduce = GENERATE(as<std::string>{}, "f32", "bf16");
   const TinyResult one = train_tiny(config, {});

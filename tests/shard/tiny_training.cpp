@@ -49,6 +49,14 @@ Config tiny_config() {
   return config;
 }
 
+void choose_family(Config& config, const std::string& family) {
+  config.model.family = family;
+  if (family != "llama") return;
+  config.model.kv_heads = 1;
+  config.model.hidden = 40;
+  config.model.tied_head = false;
+}
+
 void choose_scheme(Config& config, const SchemeOptions& scheme) {
   config.shard.strategy = name_of(scheme.strategy);
   config.shard.group_size = scheme.group_size;

@@ -41,6 +41,13 @@ OpUnderTest layer_norm_op(const Shape& shape, double mean, float eps = 1e-5f) {
           [eps](const Arguments& a) { return ref::layer_norm(a[0], a[1], a[2], static_cast<double>(eps)); }};
 }
 
+OpUnderTest rms_norm_op(const Shape& shape, float eps = 1e-5f) {
+  return {{normal(shape, "x")},
+          {normal({shape[-1]}, "gamma", 0.5, 1)},
+          [eps](Context&, const Tensors& x, const Parameters& p) { return rms_norm(x[0], *p[0], eps); },
+          [eps](const Arguments& a) { return ref::rms_norm(a[0], a[1], static_cast<double>(eps)); }};
+}
+
 OpUnderTest linear_op(const Shape& shape, std::int64_t outputs, bool has_bias) {
   const std::int64_t inputs = shape[-1];
   OpUnderTest op{{normal(shape, "x")}, {normal({outputs, inputs}, "weight")}, {}, {}};
@@ -51,10 +58,17 @@ OpUnderTest linear_op(const Shape& shape, std::int64_t outputs, bool has_bias) {
 }
 
 OpUnderTest attention_op(const ref::Attention& dims) {
-  return {{normal({dims.batch, dims.time, 3 * dims.heads * dims.head_dim}, "qkv")},
+  return {{normal({dims.batch, dims.time, dims.width()}, "qkv")},
           {},
-          [=](Context&, const Tensors& x, const Parameters&) { return causal_attention(x[0], dims.heads); },
+          [=](Context&, const Tensors& x, const Parameters&) { return causal_attention(x[0], dims.heads, dims.kv_heads); },
           [=](const Arguments& a) { return ref::causal_attention(a[0], dims); }};
+}
+
+OpUnderTest rotary_op(const ref::Attention& dims, double base) {
+  return {{normal({dims.batch, dims.time, dims.width()}, "qkv")},
+          {},
+          [=](Context&, const Tensors& x, const Parameters&) { return rotary(x[0], dims.heads, dims.kv_heads, base); },
+          [=](const Arguments& a) { return ref::rotary(a[0], dims, base); }};
 }
 
 OpUnderTest lm_head_op(const Shape& shape, std::int64_t padded_classes, std::int64_t classes, std::int64_t chunk = 0) {
@@ -87,6 +101,27 @@ TEST_CASE("I8: the gradients of layer norm agree with central differences") {
   check_in_all_precisions(layer_norm_op({1, 1, 16}, -1));
   check_in_all_precisions(layer_norm_op({4, 9}, 0, 0.5f));
   check_gradients(layer_norm_op({37, 33}, 2), kF32);
+}
+
+TEST_CASE("I8: the gradients of RMS norm agree with central differences") {
+  check_in_all_precisions(rms_norm_op({3, 5, 7}));
+  check_in_all_precisions(rms_norm_op({2, 67}));
+  check_in_all_precisions(rms_norm_op({4, 9}, 0.5f));
+  check_gradients(rms_norm_op({37, 33}), kF32);
+}
+
+TEST_CASE("I8: the gradient of swiglu agrees with central differences") {
+  const std::int64_t width = GENERATE(2, 34, 82);
+  check_in_all_precisions({{normal({3, 2, width}, "x", 2)},
+                           {},
+                           [](Context&, const Tensors& x, const Parameters&) { return swiglu(x[0]); },
+                           [width](const Arguments& a) { return ref::swiglu(a[0], width); }});
+}
+
+TEST_CASE("I8: the gradient of rotary positions agrees with central differences") {
+  check_in_all_precisions(rotary_op({2, 7, 3, 6}, 10000));
+  check_in_all_precisions(rotary_op({1, 5, 4, 10, 2}, 100));
+  check_in_all_precisions(rotary_op({3, 2, 2, 16, 1}, 500000));
 }
 
 TEST_CASE("I8: the gradients of linear with bias agree with central differences") {
@@ -149,11 +184,13 @@ TEST_CASE("I8: the gradient of causal attention agrees with central differences"
   check_in_all_precisions(attention_op({2, 7, 3, 5}));
   check_in_all_precisions(attention_op({1, 1, 2, 3}));
   check_in_all_precisions(attention_op({3, 2, 1, 16}));
+  check_in_all_precisions(attention_op({2, 7, 6, 4, 2}));
+  check_in_all_precisions(attention_op({1, 9, 3, 5, 1}));
 }
 
 TEST_CASE("I8: the gradient of causal attention over several blocks agrees with central differences") {
   const std::int64_t time = GENERATE(63, 65, 131);
-  OpUnderTest op = attention_op({1, time, 2, 3});
+  OpUnderTest op = attention_op({1, time, 2, 3, GENERATE(2, 1)});
   op.inputs[0] = sparse(op.inputs[0], 13);
   check_gradients(op, kF32);
   check_gradients(op, kBf16);

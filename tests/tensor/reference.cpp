@@ -40,6 +40,43 @@ Values layer_norm(const Values& x, const Values& gamma, const Values& beta, doub
   return out;
 }
 
+Values rms_norm(const Values& x, const Values& gamma, double eps) {
+  const std::int64_t width = size(gamma);
+  Values out(x.size());
+  for (std::int64_t first = 0; first < size(x); first += width) {
+    double squares = 0;
+    for (std::int64_t c = 0; c < width; ++c) squares += x[at(first + c)] * x[at(first + c)];
+    for (std::int64_t c = 0; c < width; ++c)
+      out[at(first + c)] = gamma[at(c)] * x[at(first + c)] / std::sqrt(squares / static_cast<double>(width) + eps);
+  }
+  return out;
+}
+
+Values swiglu(const Values& x, std::int64_t width) {
+  Values out;
+  for (std::int64_t first = 0; first < size(x); first += width)
+    for (std::int64_t c = 0; c < width / 2; ++c) {
+      const double gate = x[at(first + c)];
+      out.push_back(gate / (1 + std::exp(-gate)) * x[at(first + width / 2 + c)]);
+    }
+  return out;
+}
+
+Values rotary(const Values& qkv, const Attention& dims, double base) {
+  Values out = qkv;
+  const std::int64_t half = dims.head_dim / 2, turned = (dims.heads + dims.kv_heads) * dims.head_dim;
+  for (std::int64_t token = 0; token < dims.batch * dims.time; ++token)
+    for (std::int64_t head = 0; head < turned; head += dims.head_dim)
+      for (std::int64_t i = 0; i < half; ++i) {
+        const double angle =
+            static_cast<double>(token % dims.time) / std::pow(base, 2.0 * static_cast<double>(i) / static_cast<double>(dims.head_dim));
+        const std::size_t x = at(token * dims.width() + head + i), y = x + at(half);
+        out[x] = std::cos(angle) * qkv[x] - std::sin(angle) * qkv[y];
+        out[y] = std::sin(angle) * qkv[x] + std::cos(angle) * qkv[y];
+      }
+  return out;
+}
+
 Values linear(const Values& x, const Values& weight, const Values* bias, std::int64_t inputs) {
   const std::int64_t rows = size(x) / inputs, outputs = size(weight) / inputs;
   Values out;
@@ -69,11 +106,13 @@ Values add(const Values& a, const Values& b) {
 }
 
 Values causal_attention(const Values& qkv, const Attention& dims) {
-  const auto [batch, time, heads, head_dim] = dims;
+  const auto [batch, time, heads, head_dim, kv_heads] = dims;
+  const std::int64_t row_width = dims.width(), group = heads / kv_heads, shared = kv_heads;
   const std::int64_t width = heads * head_dim;
   Values out(at(batch * time * width), 0.0);
-  const auto row = [&](std::int64_t b, std::int64_t t, int which, std::int64_t h) {
-    return &qkv[at(((b * time + t) * 3 + which) * width + h * head_dim)];
+  const auto row = [&, time = time, heads = heads, head_dim = head_dim](std::int64_t b, std::int64_t t, int which, std::int64_t h) {
+    const std::int64_t head = which == 0 ? h : heads + (which - 1) * shared + h / group;
+    return &qkv[at((b * time + t) * row_width + head * head_dim)];
   };
   for (std::int64_t b = 0; b < batch; ++b) {
     for (std::int64_t h = 0; h < heads; ++h) {

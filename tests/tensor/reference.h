@@ -15,13 +15,21 @@ namespace ref {
 
 Values embedding(const std::vector<std::int32_t>& ids, std::int64_t time, const Values& table, const Values* positions, std::int64_t width);
 Values layer_norm(const Values& x, const Values& gamma, const Values& beta, double eps);
+Values rms_norm(const Values& x, const Values& gamma, double eps);
+/// Rows of `width`: silu of the first half times the second.
+Values swiglu(const Values& x, std::int64_t width);
 Values linear(const Values& x, const Values& weight, const Values* bias, std::int64_t inputs);
 Values gelu(const Values& x, GeluKind kind);
 Values add(const Values& a, const Values& b);
 
 struct Attention {
   std::int64_t batch, time, heads, head_dim;
+  std::int64_t kv_heads = heads;
+
+  std::int64_t width() const { return (heads + 2 * kv_heads) * head_dim; }  // of a token's q, k and v
 };
+/// Pairs of halves, turned by rotation matrices.
+Values rotary(const Values& qkv, const Attention& dims, double base);
 Values causal_attention(const Values& qkv, const Attention& dims);
 
 /// Mean cross entropy; `classes` real rows of weight (V', width).

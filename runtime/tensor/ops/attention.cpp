@@ -2,14 +2,40 @@
 #include "runtime/tensor/ops.h"
 
 namespace zs {
+namespace {
 
-Tensor causal_attention(const Tensor& qkv, std::int64_t heads) {
+AttentionDims dims_of(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads) {
+  const std::int64_t all = heads + 2 * (kv_heads > 0 ? kv_heads : heads);
+  ZS_CHECK(qkv.shape().rank() == 3 && qkv.shape()[2] % all == 0, "attention with {} heads, {} of keys, meets qkv {}", heads, kv_heads,
+           qkv.shape().str());
+  return {qkv.shape()[0], qkv.shape()[1], heads, qkv.shape()[2] / all, kv_heads};
+}
+
+Tensor turned(const Tensor& qkv, const AttentionDims& dims, const RotaryOptions& options) {
   Context& context = qkv.context();
-  ZS_CHECK(qkv.shape().rank() == 3 && qkv.shape()[2] % (3 * heads) == 0, "attention with {} heads meets qkv {}", heads, qkv.shape().str());
-  const std::int64_t batch = qkv.shape()[0], time = qkv.shape()[1], width = qkv.shape()[2] / 3;
-  const AttentionDims dims{batch, time, heads, width / heads};
-  Tensor y = Tensor::empty(context, {batch, time, width}, qkv.dtype());
-  Tensor lse = Tensor::empty(context, {batch, heads, time}, DType::f32);
+  Tensor y = Tensor::empty(context, qkv.shape(), qkv.dtype());
+  const Buffer out = y.buffer(), in = qkv.buffer();
+  context.launch(
+      {"rotary", {in}, {out}, context.kernels().scratch.rotary(context.threads(), dims)},
+      [&kernels = context.kernels(), out, in, dims, options](ExecContext& exec) { kernels.rotary(exec, out, in, dims, options); });
+  return y;
+}
+
+}  // namespace
+
+Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads, double base) {
+  const AttentionDims dims = dims_of(qkv, heads, kv_heads);
+  Tensor y = turned(qkv, dims, {.base = base});
+  record_op(y, "rotary", {qkv}, {},
+            [dims, base](const Tensor& dy) { return std::vector<Tensor>{turned(dy, dims, {.base = base, .is_inverse = true})}; });
+  return y;
+}
+
+Tensor causal_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads) {
+  Context& context = qkv.context();
+  const AttentionDims dims = dims_of(qkv, heads, kv_heads);
+  Tensor y = Tensor::empty(context, {dims.batch, dims.time, heads * dims.head_dim}, qkv.dtype());
+  Tensor lse = Tensor::empty(context, {dims.batch, heads, dims.time}, DType::f32);
   const Buffer out = y.buffer(), sums = lse.buffer(), in = qkv.buffer();
   const std::int64_t scratch = context.kernels().scratch.attention(context.threads(), dims);
   context.launch({"attention", {in}, {out, sums}, scratch}, [&kernels = context.kernels(), out, sums, in, dims](ExecContext& exec) {

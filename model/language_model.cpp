@@ -1,0 +1,29 @@
+#include "model/language_model.h"
+
+#include <functional>
+
+namespace zs {
+
+Tensor LanguageModel::loss(const Tensor& ids, const Tensor& targets, const LossOptions& options) {
+  const ForwardScope scope = enter();
+  return lm_head_loss(hidden(ids), head(), targets, vocab_, options);
+}
+
+Tensor LanguageModel::next_token_logits(const Tensor& ids, std::int64_t position) {
+  const ForwardScope scope = enter();
+  const NoGradGuard no_grad(ids.context());
+  const Tensor x = hidden(ids);
+  return lm_head_logits(x.reshape({ids.numel(), x.shape()[-1]}).rows(position, 1), head());
+}
+
+std::int64_t LanguageModel::parameter_count() const {
+  std::int64_t count = 0;
+  const std::function<void(const Module&)> visit = [&](const Module& module) {
+    for (const auto& parameter : module.own_parameters()) count += parameter->numel();
+    for (const Module* child : module.children()) visit(*child);
+  };
+  visit(*this);
+  return count;
+}
+
+}  // namespace zs

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/transformer_block.h"
+
+namespace zs {
+
+/// The vocabulary as stored: rows up to a multiple of 128; logits of the extra ones are masked.
+constexpr std::int64_t padded_vocab(std::int64_t vocab) { return (vocab + 127) / 128 * 128; }
+
+/// A model of what follows a sequence of tokens: its loss in training, and logits for sampling.
+class LanguageModel : public Module {
+ public:
+  /// Scalar f32: mean cross entropy over the (B, T) tokens, in nats. ids and targets are i32. `options` as in lm_head_loss.
+  Tensor loss(const Tensor& ids, const Tensor& targets, const LossOptions& options = {});
+  /// (1, V') f32 logits of what follows token `position` of the one sequence ids (1, T). Without gradient.
+  Tensor next_token_logits(const Tensor& ids, std::int64_t position);
+
+  std::int64_t parameter_count() const;
+  /// Those that a token's work grows with: all but an embedding that is not the head, too.
+  virtual std::int64_t working_parameter_count() const { return parameter_count(); }
+
+ protected:
+  explicit LanguageModel(std::int64_t vocab) : Module(""), vocab_(vocab) {}
+
+ private:
+  /// (B, T) -> (B, T, C): what the head meets.
+  virtual Tensor hidden(const Tensor& ids) = 0;
+  /// (V', C)
+  virtual Parameter& head() = 0;
+
+  std::int64_t vocab_;
+};
+
+}  // namespace zs
