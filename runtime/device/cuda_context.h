@@ -7,6 +7,7 @@
 #include "runtime/device/cublas_lt.h"
 #include "runtime/device/cuda_gpu.h"
 #include "runtime/device/memory_limit.h"
+#include "runtime/device/nvtx.h"
 
 namespace zs {
 
@@ -17,10 +18,12 @@ class CudaContext {
  public:
   /// Whose functions are called. Without `cublas` there are no products.
   struct Libraries {
-    Libraries(std::shared_ptr<const CudaDriver> its_driver, std::shared_ptr<const CublasLt> its_cublas = nullptr)
-        : driver(std::move(its_driver)), cublas(std::move(its_cublas)) {}
+    Libraries(std::shared_ptr<const CudaDriver> its_driver, std::shared_ptr<const CublasLt> its_cublas = nullptr,
+              const Nvtx* its_profiler = nullptr)
+        : driver(std::move(its_driver)), cublas(std::move(its_cublas)), profiler(its_profiler) {}
     std::shared_ptr<const CudaDriver> driver;
     std::shared_ptr<const CublasLt> cublas;
+    const Nvtx* profiler;  ///< null: none is attached
   };
   CudaContext(Libraries libraries, int ordinal, bool shares, bool has_tf32 = false);
   ~CudaContext();
@@ -32,6 +35,8 @@ class CudaContext {
     ZS_CHECK(libraries_.cublas != nullptr, "a product on {}, whose device was made without cuBLASLt", gpu_.describe());
     return *libraries_.cublas;
   }
+  /// Whose ranges have the names of ops; null: nobody's.
+  const Nvtx* profiler() const { return libraries_.profiler; }
   /// Whether products of f32 may round their operands to tf32 (DeviceOptions::tf32).
   bool has_tf32() const { return has_tf32_; }
   const CudaGpu& gpu() const { return gpu_; }

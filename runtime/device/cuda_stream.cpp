@@ -52,6 +52,7 @@ CudaStream::CudaStream(StreamRole role, CudaStreamGroup& group) : role_(role), g
   context.check(context.driver().priority_range(&least, &greatest), "cuCtxGetStreamPriorityRange");
   context.check(context.driver().stream_create(&stream_, kNonBlocking, priority_of(role, least, greatest)), "cuStreamCreateWithPriority");
   exec_ = std::make_unique<ExecContext>(1, stream_, &context);
+  if (context.profiler() != nullptr) context.profiler()->name(stream_, name_of(role_));
 }
 
 CudaStream::~CudaStream() {
@@ -93,6 +94,7 @@ void CudaStream::do_enqueue(OpInfo info, Work work, const Buffer& scratch) {
   if (group_.trace.is_recording()) group_.trace.add({TraceEntry::Kind::op, role_, info, -1});
   ++appended_;
   if (error_) return;
+  const NvtxRange range(group_.context.profiler(), info.name.c_str());
   progress_.enqueued(std::move(info.name));
   guarded([&] {
     const std::int64_t own_bytes = scratch.elems - workspace_bytes();

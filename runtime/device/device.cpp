@@ -22,7 +22,7 @@ std::unique_ptr<Device> Device::create(DeviceKind kind, const DeviceOptions& opt
     case DeviceKind::cuda: break;
   }
 #ifdef ZSHARD_CUDA
-  return std::make_unique<CudaDevice>(options, CudaContext::Libraries(open_cuda_driver(), open_cublas_lt()));
+  return std::make_unique<CudaDevice>(options, CudaContext::Libraries(open_cuda_driver(), open_cublas_lt(), Nvtx::of_process()));
 #else
   throw no_cuda();
 #endif
