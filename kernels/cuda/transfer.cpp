@@ -10,8 +10,6 @@
 namespace zs::cuda {
 namespace {
 
-constexpr unsigned kNoTiming = 2;  // CU_EVENT_DISABLE_TIMING
-
 /// What is on its way to the GPU. Whether the driver reads ordinary memory of the host at once or later it leaves open: so a copy is kept
 /// until the GPU has passed its event. One per stream; dies with the stream's ExecContext, after the stream's work.
 class Uploads {
@@ -51,7 +49,7 @@ class Uploads {
   CUevent_st* take_event() {
     CUevent_st* event = nullptr;
     if (unused_.empty()) {
-      gpu_->check(gpu_->driver().event_create(&event, kNoTiming), "cuEventCreate");
+      gpu_->check(gpu_->driver().event_create(&event, CudaDriver::kWithoutTime), "cuEventCreate");
     } else {
       event = unused_.back();
       unused_.pop_back();

@@ -26,6 +26,8 @@ static_assert(kSame<decltype(CudaDriver::event_create), decltype(&cuEventCreate)
 static_assert(kSame<decltype(CudaDriver::event_destroy), decltype(&cuEventDestroy)>);
 static_assert(kSame<decltype(CudaDriver::event_record), decltype(&cuEventRecord)>);
 static_assert(kSame<decltype(CudaDriver::event_query), decltype(&cuEventQuery)>);
+static_assert(kSame<decltype(CudaDriver::event_elapsed), decltype(&cuEventElapsedTime)>);
+static_assert(CudaDriver::kWithTime == CU_EVENT_DEFAULT && CudaDriver::kWithoutTime == CU_EVENT_DISABLE_TIMING);
 static_assert(kSame<decltype(CudaDriver::memory_allocate), decltype(&cuMemAlloc)>);
 static_assert(kSame<decltype(CudaDriver::memory_free), decltype(&cuMemFree)>);
 static_assert(kSame<decltype(CudaDriver::memory_info), decltype(&cuMemGetInfo)>);

@@ -4,10 +4,11 @@
 
 namespace zs {
 
-CudaDevice::State::State(const DeviceOptions& options, CudaContext::Libraries libraries, Trace& trace, MemoryCounter& counter)
+CudaDevice::State::State(const DeviceOptions& options, CudaContext::Libraries libraries, Trace& trace, MemoryCounter& counter,
+                         Profile& profile)
     : context(std::move(libraries), options.gpu, options.shares_gpu, options.tf32),
       pool(*allocator, counter, false, options.slab_bytes),
-      group{.options = options, .trace = trace, .scratch = scratch, .context = context} {
+      group{.options = options, .trace = trace, .scratch = scratch, .context = context, .profile = profile} {
   for (std::size_t role = 0; role < streams.size(); ++role) {
     streams[role] = std::make_unique<CudaStream>(static_cast<StreamRole>(role), group);
     group.streams.push_back(streams[role].get());
@@ -21,7 +22,7 @@ CudaDevice::State::~State() {
 CudaDevice::CudaDevice(const DeviceOptions& options, CudaContext::Libraries libraries) : Device(options) {
   ZS_CHECK(options.perturb_seed == 0, "delays and poisoned memory are for the CPU device, seed {}", options.perturb_seed);
   ZS_CHECK(options.memory == nullptr, "memory from elsewhere, for device cuda");
-  state_ = std::make_unique<State>(options, std::move(libraries), trace_, counter_);
+  state_ = std::make_unique<State>(options, std::move(libraries), trace_, counter_, profile_);
 }
 
 CudaDevice::~CudaDevice() {

@@ -6,7 +6,7 @@
 namespace zs {
 
 /// One GPU, held by this rank (DeviceOptions::gpu): a stream of the driver for each role, a pool over the GPU's memory. Times of the work
-/// are not taken yet: `profile` stays empty.
+/// are the GPU's own, and reach `profile` when the stream is synchronised.
 class CudaDevice final : public Device {
  public:
   CudaDevice(const DeviceOptions& options, CudaContext::Libraries libraries);
@@ -27,7 +27,7 @@ class CudaDevice final : public Device {
  private:
   /// All that the GPU may still use. Destroyed only after the streams have ended.
   struct State {
-    State(const DeviceOptions& options, CudaContext::Libraries libraries, Trace& trace, MemoryCounter& counter);
+    State(const DeviceOptions& options, CudaContext::Libraries libraries, Trace& trace, MemoryCounter& counter, Profile& profile);
     ~State();
     State(const State&) = delete;
     State& operator=(const State&) = delete;

@@ -41,6 +41,8 @@ struct CudaDriver {
   int (*event_destroy)(CUevent_st* event);
   int (*event_record)(CUevent_st* event, CUstream_st* stream);
   int (*event_query)(CUevent_st* event);
+  int (*event_elapsed)(float* ms, CUevent_st* start, CUevent_st* end);  ///< both passed, and made without kWithoutTime
+  static constexpr unsigned kWithTime = 0, kWithoutTime = 2;
 
   int (*memory_allocate)(Address* address, std::size_t bytes);
   int (*memory_free)(Address address);

@@ -1,12 +1,6 @@
 #include "runtime/device/cuda_event.h"
 
 namespace zs {
-namespace {
-
-constexpr unsigned kWithoutTime = 2;  // CU_EVENT_DISABLE_TIMING
-
-}  // namespace
-
 void CudaEventRecord::start(std::int64_t id, const CudaStream& stream, std::uint64_t position, std::exception_ptr error) {
   is_in_use_.store(true, std::memory_order_relaxed);
   id_ = id;
@@ -16,7 +10,7 @@ void CudaEventRecord::start(std::int64_t id, const CudaStream& stream, std::uint
 }
 
 CUevent_st* CudaEventRecord::event(const CudaContext& context) {
-  if (event_ == nullptr) context.check(context.driver().event_create(&event_, kWithoutTime), "cuEventCreate");
+  if (event_ == nullptr) context.check(context.driver().event_create(&event_, CudaDriver::kWithoutTime), "cuEventCreate");
   return event_;
 }
 

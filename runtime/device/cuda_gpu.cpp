@@ -40,6 +40,7 @@ struct LoadedDriver {
     library.find(table.event_destroy, "cuEventDestroy_v2");
     library.find(table.event_record, "cuEventRecord");
     library.find(table.event_query, "cuEventQuery");
+    library.find(table.event_elapsed, "cuEventElapsedTime");
     library.find(table.memory_allocate, "cuMemAlloc_v2");
     library.find(table.memory_free, "cuMemFree_v2");
     library.find(table.memory_info, "cuMemGetInfo_v2");

@@ -45,7 +45,8 @@ std::string CudaStreamGroup::activity() const {
   return describe_activity(activities);
 }
 
-CudaStream::CudaStream(StreamRole role, CudaStreamGroup& group) : role_(role), group_(group), progress_(group.context) {
+CudaStream::CudaStream(StreamRole role, CudaStreamGroup& group)
+    : role_(role), group_(group), progress_(group.context), times_(group.profile, group.clock, role) {
   const CudaContext& context = group_.context;
   context.make_current();
   int least = 0, greatest = 0;
@@ -95,12 +96,12 @@ void CudaStream::do_enqueue(OpInfo info, Work work, const Buffer& scratch) {
   ++appended_;
   if (error_) return;
   const NvtxRange range(group_.context.profiler(), info.name.c_str());
-  progress_.enqueued(std::move(info.name));
+  progress_.enqueued(info.name);
   guarded([&] {
     const std::int64_t own_bytes = scratch.elems - workspace_bytes();
     exec_->set_scratch(scratch.slice(0, own_bytes), scratch.slice(own_bytes, workspace_bytes()));
     try {
-      work(*exec_);
+      times_.time(stream_, info.name, false, [&] { work(*exec_); });
     } catch (const CudaError& error) {  // of a call by the work itself, which knows no label
       throw CudaError(error.code(), error.status(), error.what_happened(), where_now(), error.what_to_do());
     }
@@ -129,7 +130,10 @@ void CudaStream::do_wait(EventRecord& base) {
   // A stream is in order with itself. What the host has synchronised with is done, and its errors have been thrown.
   if (&from == this || record.position() <= from.synchronized_) return;
   if (!error_) error_ = record.error();
-  guarded([&] { check(group_.context.driver().stream_wait_event(stream_, record.event(group_.context), 0), "cuStreamWaitEvent"); });
+  guarded([&] {
+    times_.time(stream_, name_of(from.role_), true,
+                [&] { check(group_.context.driver().stream_wait_event(stream_, record.event(group_.context), 0), "cuStreamWaitEvent"); });
+  });
 }
 
 void CudaStream::told(const std::exception_ptr& error) noexcept {
@@ -176,7 +180,9 @@ void CudaStream::do_synchronize() {
   bool has_ended = true;
   try {
     has_ended = await_end(group_.options.sync_timeout_s);
+    if (has_ended) times_.collect();
   } catch (...) {
+    times_.forget();
     if (!error_) error_ = std::current_exception();
   }
   if (!has_ended) {

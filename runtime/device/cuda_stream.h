@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/device/cuda_progress.h"
+#include "runtime/device/cuda_times.h"
 #include "runtime/device/device.h"
 #include "runtime/device/stream_watch.h"
 
@@ -18,6 +19,8 @@ struct CudaStreamGroup {
   Trace& trace;
   Scratch& scratch;
   const CudaContext& context;
+  Profile& profile;
+  CudaClock clock{context};
   CudaEventPool::Owner events = CudaEventPool::create();
   std::vector<CudaStream*> streams = {};  ///< to say what each was doing when one does not finish
   std::int64_t next_record_id = 0;
@@ -77,6 +80,7 @@ class CudaStream final : public Stream {
   CudaStreamGroup& group_;
   CUstream_st* stream_ = nullptr;
   CudaProgress progress_;
+  CudaTimes times_;
   std::unique_ptr<ExecContext> exec_;
   std::uint64_t appended_ = 0, synchronized_ = 0;
   std::exception_ptr error_;

@@ -20,7 +20,8 @@ struct OpTime {
 };
 
 /// The times of one device's work. Off until `start`; from then to `stop` whatever is enqueued is timed when it runs, also if that is
-/// after `stop`. Work that is skipped because of an earlier exception leaves no entry. The meta device runs nothing and times nothing.
+/// after `stop`. Work that is skipped because of an earlier exception leaves no entry. The meta device runs nothing and times nothing. A
+/// GPU's times are its own, and are in the lists once the stream was synchronised.
 ///
 /// Owned by a device. The host starts and stops it at any time. Each stream's thread writes a list of its own, so the host reads and
 /// clears the lists only after it has synchronised the device, and before it enqueues more: they need no lock, and none may be

@@ -2,9 +2,10 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "runtime/device/device.h"
+#include "tests/device/test_devices.h"
 
 using namespace zs;
+using namespace zs::test;
 
 namespace {
 
@@ -40,7 +41,7 @@ TEST_CASE("nothing is timed until the profile is started, and nothing that is en
 }
 
 TEST_CASE("a stream's times are in its order and do not overlap") {
-  const auto device = Device::create(DeviceKind::cpu, {});
+  const TestDevice device(GENERATE(DeviceKind::cpu, DeviceKind::cuda));
   device->profile().start();
   for (const char* name : {"a", "b", "c"}) enqueue(device->stream(StreamRole::reduce), name);
   device->synchronize();
@@ -77,7 +78,7 @@ TEST_CASE("the time in an op is inside its entry, and a wait ends after what it 
 }
 
 TEST_CASE("an op that throws and those skipped after it leave no times") {
-  const auto device = Device::create(DeviceKind::cpu, {});
+  const TestDevice device(GENERATE(DeviceKind::cpu, DeviceKind::cuda));
   Stream& compute = device->stream(StreamRole::compute);
   device->profile().start();
   enqueue(compute, "good");
@@ -88,7 +89,7 @@ TEST_CASE("an op that throws and those skipped after it leave no times") {
 }
 
 TEST_CASE("a cleared profile goes on from nothing") {
-  const auto device = Device::create(DeviceKind::cpu, {});
+  const TestDevice device(GENERATE(DeviceKind::cpu, DeviceKind::cuda));
   device->profile().start();
   enqueue(device->stream(StreamRole::compute), "first");
   device->synchronize();

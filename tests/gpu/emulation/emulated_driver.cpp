@@ -19,6 +19,7 @@ namespace {
 constexpr int kInvalidValue = 1, kInvalidHandle = 400, kInvalidContext = 201, kNotFound = 500, kLaunchFailed = 719, kFirstSticky = 700,
               kLastSticky = 720;
 constexpr int kEntriesAtATime = 3;
+constexpr double kEntryMs = 1.0 / 1024;
 
 /// The driver's functions are plain functions: this is whose they are.
 std::atomic<EmulatedDriver*> active{nullptr};
@@ -129,8 +130,11 @@ struct EmulatedFunctions {
       return 0;
     });
   }
-  static int event_create(CUevent_st** event, unsigned) {
-    return call("cuEventCreate", true, [&](auto& self) { return *event = *self.events_.insert(new CUevent_st).first, 0; });
+  static int event_create(CUevent_st** event, unsigned flags) {
+    return call("cuEventCreate", true, [&](auto& self) {
+      if (flags != CudaDriver::kWithTime && flags != CudaDriver::kWithoutTime) return kInvalidValue;
+      return *event = *self.events_.insert(new CUevent_st{flags == CudaDriver::kWithTime, {}, {}}).first, 0;
+    });
   }
   static int event_destroy(CUevent_st* event) {
     return call("cuEventDestroy", true, [&](auto& self) {
@@ -143,8 +147,21 @@ struct EmulatedFunctions {
     return call("cuEventRecord", true, [&](auto& self) {
       if (self.streams_.count(stream) == 0 || self.events_.count(event) == 0) return kInvalidHandle;
       event->latest = std::make_shared<bool>(false);
-      stream->queue.push_back({nullptr, [passed = event->latest] { *passed = true; }});
+      event->at_ms = std::make_shared<double>();
+      stream->queue.push_back({nullptr, [&self, passed = event->latest, at_ms = event->at_ms] {
+                                 *passed = true;
+                                 *at_ms = self.now_ms_;
+                               }});
       return 0;
+    });
+  }
+  static int event_elapsed(float* ms, CUevent_st* start, CUevent_st* end) {
+    return call("cuEventElapsedTime", true, [&](auto& self) {
+      for (const CUevent_st* event : {start, end}) {
+        if (self.events_.count(const_cast<CUevent_st*>(event)) == 0 || !event->has_time || !event->latest) return kInvalidHandle;
+        if (!*event->latest) return cuda_status::kNotReady;
+      }
+      return *ms = static_cast<float>(*end->at_ms - *start->at_ms), self.lost_;
     });
   }
   static int event_query(CUevent_st* event) {
@@ -276,6 +293,7 @@ struct EmulatedFunctions {
       .event_destroy = event_destroy,
       .event_record = event_record,
       .event_query = event_query,
+      .event_elapsed = event_elapsed,
       .memory_allocate = memory_allocate,
       .memory_free = memory_free,
       .memory_info = memory_info,
@@ -377,6 +395,7 @@ void EmulatedDriver::run_some() {
     open_memory(true);
     entry.run();
     open_memory(false);
+    now_ms_ += kEntryMs;
   }
 }
 

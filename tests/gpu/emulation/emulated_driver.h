@@ -54,6 +54,8 @@ class EmulatedDriver {
   std::recursive_mutex& mutex() const { return mutex_; }
   /// Of the calling thread's context; -1: none is current.
   static int current_gpu();
+  /// The GPU's clock, which else goes on by about a microsecond with each entry.
+  void pass_time(double ms) { now_ms_ += ms; }
   /// From now on nothing enqueued runs, of any stream or of this one; or again.
   void stand_still(bool stands) { stands_still_ = stands; }
   void hold(void* native_stream) { held_.insert(static_cast<CUstream_st*>(native_stream)); }
@@ -91,6 +93,7 @@ class EmulatedDriver {
   bool stands_still_ = false, runs_backwards_ = false;
   std::set<const CUstream_st*> held_;
   int lost_ = 0;  // every call returns it
+  double now_ms_ = 0;
   FunctionCalls calls_;
   std::set<CUstream_st*> streams_;
   int streams_made_ = 0;

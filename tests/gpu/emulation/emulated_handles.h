@@ -19,7 +19,9 @@ struct CUctx_st {
 };
 
 struct CUevent_st {
-  std::shared_ptr<bool> latest;  // of the last record: passed?
+  bool has_time;
+  std::shared_ptr<bool> latest;   // of the last record: passed?
+  std::shared_ptr<double> at_ms;  // and when
 };
 
 struct CUfunc_st {
