@@ -23,9 +23,12 @@ void await_stream(const CudaContext& gpu, CUstream_st* stream, double timeout_s,
 /// What Communicator::agree_on_parts does, between the hosts.
 PartTable agree_between_hosts(Communicator& hosts, InlineStream& stream, const OpTag& tag, std::span<const std::int64_t> own);
 
+/// Whether the nccl transport lets the slices of a reduction travel and adds them itself, in rank order: where NCCL has no such sum, or one
+/// of another order than wanted.
+bool nccl_adds_slices(const Buffer& full, const Buffer& shard, bool in_rank_order);
 /// The scratch of the nccl transport's reductions, for those who plan without it: slices that travel before they are added, or a sum that
 /// is added to an accumulator.
-std::int64_t nccl_reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold);
+std::int64_t nccl_reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold, bool in_rank_order);
 
 /// The ranks of another world, with other communicators.
 class GpuSideWorld : public World {

@@ -24,9 +24,10 @@ struct GpuSums {
 struct NcclLibrary;
 
 struct NcclOptions {
-  double timeout_s = 300;    ///< longest wait for a peer, as in WorldOptions
-  GpuSums sums = {};         ///< both, or reductions into another dtype or onto an accumulator are refused
-  bool checks_order = true;  ///< hosts tell each other what they launch, see make_nccl_world
+  double timeout_s = 300;           ///< longest wait for a peer, as in WorldOptions
+  GpuSums sums = {};                ///< both, or reductions into another dtype or onto an accumulator are refused
+  bool checks_order = true;         ///< hosts tell each other what they launch, see make_nccl_world
+  bool sums_in_rank_order = false;  ///< of a reduce_scatter of f32 too, made as those of bf16 into f32
   const char* library = "libnccl.so.2";
   std::shared_ptr<const NcclLibrary> table = nullptr;  ///< instead of the library, for tests
 };

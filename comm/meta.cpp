@@ -52,7 +52,7 @@ class IdleCommunicator final : public Communicator {
   std::int64_t reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold) const override {
     const Transport transport = sums_by();
     if (transport == Transport::hier) return hier_reduce_scatter_scratch_bytes(map_, full);
-    if (transport == Transport::nccl) return nccl_reduce_scatter_scratch_bytes(full, shard, fold);
+    if (transport == Transport::nccl) return nccl_reduce_scatter_scratch_bytes(full, shard, fold, kind_.stands_for.sums_in_rank_order);
     return transport == Transport::mpi ? mpi_reduce_scatter_scratch_bytes(size_, full) : 0;
   }
   std::int64_t packed_sum_scratch_bytes(const Buffer& full) const override {

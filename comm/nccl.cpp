@@ -126,7 +126,7 @@ class NcclCommunicator final : public Communicator {
 
   bool is_on_host() const override { return false; }
   std::int64_t reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold) const override {
-    return nccl_reduce_scatter_scratch_bytes(full, shard, fold);
+    return nccl_reduce_scatter_scratch_bytes(full, shard, fold, shared_->options.sums_in_rank_order);
   }
   PartTable agree_on_parts(const OpTag& tag, std::span<const std::int64_t> own, void*) override {
     return agree_between_hosts(*hosts_, stream_, tag, own);
@@ -180,7 +180,7 @@ class NcclCommunicator final : public Communicator {
     });
   }
   void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold fold, void* scratch) override {
-    if (full.dtype != shard.dtype) return add_slices(tag, full, shard, fold, scratch);
+    if (nccl_adds_slices(full, shard, shared_->options.sums_in_rank_order)) return add_slices(tag, full, shard, fold, scratch);
     const bool accumulates = fold == Fold::accumulate;
     const Buffer sum = accumulates ? Buffer{scratch, shard.elems, shard.dtype, shard.device} : shard;
     launch(tag, "ncclReduceScatter", [&](const NcclLibrary& library, ncclComm* comm, CUstream_st* stream) {
@@ -195,8 +195,12 @@ class NcclCommunicator final : public Communicator {
     exchange(
         tag, [&](int r) { return piece(slice_of(full, r)); }, [&](int r) { return piece(slice_of(slices, r)); });
     if (shard.empty()) return;
-    if (fold == Fold::overwrite) sums().cast(exec(), shard, slice_of(slices, 0));
+    if (fold == Fold::overwrite) begin_sum(shard, slice_of(slices, 0));
     for (int r = fold == Fold::overwrite ? 1 : 0; r < size(); ++r) sums().accumulate(exec(), shard, slice_of(slices, r));
+  }
+  void begin_sum(const Buffer& sum, const Buffer& first) const {
+    if (sum.dtype == first.dtype) return shared_->gpu.copy(native_, sum, first);
+    sums().cast(exec(), sum, first);
   }
   void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void*) override {
     launch(tag, "ncclAllReduce", [&](const NcclLibrary& library, ncclComm* comm, CUstream_st* stream) {
@@ -260,6 +264,7 @@ class NcclWorld final : public GpuSideWorld {
   }
 
   std::string transport() const override { return "nccl"; }
+  bool sums_in_rank_order() const override { return shared_->options.sums_in_rank_order; }
   std::unique_ptr<Communicator> communicator() override {
     std::vector<int> ranks(static_cast<std::size_t>(size()));
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -281,8 +286,12 @@ class NcclWorld final : public GpuSideWorld {
 
 }  // namespace
 
-std::int64_t nccl_reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold) {
-  if (full.dtype != shard.dtype) return full.bytes();
+bool nccl_adds_slices(const Buffer& full, const Buffer& shard, bool in_rank_order) {
+  return full.dtype != shard.dtype || (in_rank_order && full.dtype == DType::f32);
+}
+
+std::int64_t nccl_reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold, bool in_rank_order) {
+  if (nccl_adds_slices(full, shard, in_rank_order)) return full.bytes();
   return fold == Fold::accumulate ? shard.bytes() : 0;
 }
 

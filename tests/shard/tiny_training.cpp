@@ -81,23 +81,24 @@ void choose_layout(Config& config, const std::string& name) {
 TinyResult train_tiny(World& world, const Config& config, const TinyOptions& options) {
   const std::uint64_t seed = options.is_calm || options.perturb_seed != 0 ? options.perturb_seed : perturb_seed_of_environment();
   const DeviceOptions device_options{.threads = options.threads, .cpus = {}, .sync_timeout_s = 120, .perturb_seed = seed};
-  TrainPlan plan;
-  if (options.follows_plan) {
-    plan = make_plan(config, {.rank = world.rank(), .ranks = world.size(), .threads = options.threads});
-  }
-  const auto device = options.follows_plan ? plan.create_device(device_options) : Device::create(DeviceKind::cpu, device_options);
-  StepVerifier verifier(*device);
-  Session session(*device, world, config);
-  if (options.follows_plan) plan.apply_order(session.runtime());
+  if (!options.follows_plan) return train_tiny(world, *Device::create(DeviceKind::cpu, device_options), nullptr, config, options);
+  const TrainPlan plan = make_plan(config, {.rank = world.rank(), .ranks = world.size(), .threads = options.threads});
+  return train_tiny(world, *plan.create_device(device_options), &plan, config, options);
+}
+
+TinyResult train_tiny(World& world, Device& device, const TrainPlan* plan, const Config& config, const TinyOptions& options) {
+  StepVerifier verifier(device);
+  Session session(device, world, config);
+  if (plan != nullptr) plan->apply_order(session.runtime());
   TinyResult result;
   const TrainingState state{world, session.runtime().executor(), session.optimizer()};
   const std::int64_t done = options.resume.empty() ? 0 : load(state, options.resume).step;
   for (std::int64_t step = done + 1; step <= options.steps; ++step) {
-    const std::ptrdiff_t before = std::ssize(device->trace().entries());  // blocks that live on
+    const std::ptrdiff_t before = std::ssize(device.trace().entries());  // blocks that live on
     const ShardGroups::Sent sent = session.runtime().executor().sent();
     session.enqueue_step(step, 1e-2f, samples_of(config), false);
     const StepResult outcome = session.finish_step();
-    if (step == options.steps) result.trace.assign(device->trace().entries().begin() + before, device->trace().entries().end());
+    if (step == options.steps) result.trace.assign(device.trace().entries().begin() + before, device.trace().entries().end());
     verifier.check(fmt::format("step {}", step));
     result.sent = session.runtime().executor().sent().since(sent);
     result.losses.insert(result.losses.end(), outcome.losses.begin(), outcome.losses.end());
@@ -110,8 +111,8 @@ TinyResult train_tiny(World& world, const Config& config, const TinyOptions& opt
     verifier.check(fmt::format("the validation after step {}", step));
   }
   result.weights = save_weights(session.runtime().executor(), "");
-  result.reserved_bytes = device->memory().reserved_bytes();
-  result.allocation_calls = device->memory().allocation_calls();
+  result.reserved_bytes = device.memory().reserved_bytes();
+  result.allocation_calls = device.memory().allocation_calls();
   return result;
 }
 

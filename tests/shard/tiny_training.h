@@ -10,6 +10,10 @@
 #include "runtime/shard/checkpoint.h"
 #include "runtime/shard/shard_groups.h"
 
+namespace zs {
+struct TrainPlan;
+}
+
 namespace zs::test {
 
 /// What a run of a few steps of a tiny GPT left on rank 0.
@@ -54,6 +58,8 @@ void choose_layout(Config& config, const std::string& name);
 /// The same on every rank of `world`, and every rank's work verified: Error(internal) when no event orders a conflict. Samples are a
 /// function of their number alone.
 TinyResult train_tiny(World& world, const Config& config, const TinyOptions& options);
+/// On a device that is there, by `plan` if there is one.
+TinyResult train_tiny(World& world, Device& device, const TrainPlan* plan, const Config& config, const TinyOptions& options);
 /// On `options.ranks` threads of this process (or on one rank without a transport).
 TinyResult train_tiny(const Config& config, const TinyOptions& options);
 

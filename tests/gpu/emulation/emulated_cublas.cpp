@@ -161,6 +161,7 @@ struct EmulatedCublasFunctions {
   template <class Body>
   static int call(const char* name, const Body& body) {
     EmulatedCublas& self = library();
+    const std::lock_guard lock(self.driver_.mutex());
     const int status = self.calls_.enter(name);
     return status != 0 ? status : body(self);
   }

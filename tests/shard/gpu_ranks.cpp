@@ -1,0 +1,74 @@
+#include "tests/shard/gpu_ranks.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "comm/gpu_world.h"
+#include "kernels/kernels.h"
+#include "model/train/plan.h"
+#include "tests/gpu/emulation/kernels.h"
+#include "tests/gpu/real_gpu.h"
+
+namespace zs::test {
+namespace {
+
+constexpr double kTimeout_s = 120;
+
+}  // namespace
+
+GpuMachine::GpuMachine(int ranks, std::uint64_t seed) : ranks_(ranks), gpus_(ranks) {
+  if (is_on_real_gpu()) {
+    gpus_ = static_cast<int>(cuda_gpus(*open_cuda_driver()).size());
+    return;
+  }
+  emulated_ = std::make_unique<EmulatedDriver>(
+      EmulatedDriver::Options{.gpus = ranks, .seed = seed, .is_guarded = true, .kernels = emulated_kernels()});
+  emulated_cublas_ = std::make_unique<EmulatedCublas>(*emulated_);
+  fake_nccl_ = std::make_unique<FakeNccl>(*emulated_, seed);
+}
+
+GpuMachine::~GpuMachine() = default;
+
+std::size_t GpuMachine::live_handles() const {
+  if (emulated_ == nullptr) return 0;
+  return emulated_->live_handles() + emulated_cublas_->live_handles() + static_cast<std::size_t>(fake_nccl_->live());
+}
+
+void GpuMachine::run(const Config& config, Transport transport, const Body& body) {
+  run_local_world(ranks_, {.timeout_s = kTimeout_s}, [&](World& base) {
+    const TrainPlan plan = make_plan(config, {.rank = base.rank(),
+                                              .ranks = base.size(),
+                                              .device = DeviceKind::cuda,
+                                              .transport = transport,
+                                              .sums_in_rank_order = config.train.deterministic});
+    DeviceOptions options;
+    options.sync_timeout_s = kTimeout_s;
+    options.gpu = base.rank() % gpus_;
+    options.shares_gpu = gpus_ < ranks_;
+    options.slab_bytes = plan.reserved_bytes;
+    CudaDevice device(options, emulated_ ? CudaContext::Libraries{emulated_->table(), emulated_cublas_->table()}
+                                         : CudaContext::Libraries{open_cuda_driver(), open_cublas_lt()});
+    device.scratch().reserve(device, plan.scratch_bytes);
+    NcclOptions nccl{.timeout_s = kTimeout_s,
+                     .sums = {cuda_kernels().cast, cuda_kernels().accumulate},
+                     .sums_in_rank_order = config.train.deterministic};
+    if (fake_nccl_) nccl.table = fake_nccl_->table();
+    const auto world = transport == Transport::nccl ? make_nccl_world(base, device, nccl) : make_staged_world(base, device, kTimeout_s);
+    body(*world, device, plan);
+  });
+}
+
+TinyResult GpuMachine::train(const Config& config, Transport transport, const TinyOptions& options) {
+  TinyResult first;
+  run(config, transport, [&](World& world, CudaDevice& device, const TrainPlan& plan) {
+    TinyResult result = train_tiny(world, device, &plan, config, options);
+    for (const std::int64_t bytes : result.peak_bytes) {
+      if (bytes != plan.step_peak_bytes)
+        throw std::runtime_error(fmt::format("a step took {} bytes, planned were {}", bytes, plan.step_peak_bytes));
+    }
+    if (world.rank() == 0) first = std::move(result);  // the only writer; read after every rank has ended
+  });
+  return first;
+}
+
+}  // namespace zs::test

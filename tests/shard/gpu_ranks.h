@@ -1,0 +1,45 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "comm/world.h"
+#include "runtime/device/cuda_device.h"
+#include "tests/gpu/emulation/emulated_cublas.h"
+#include "tests/gpu/emulation/fake_nccl.h"
+#include "tests/shard/tiny_training.h"
+
+namespace zs::test {
+
+/// A machine with GPUs for tests of several ranks, which are its threads: emulated GPUs, one a rank, whose memory the host cannot touch,
+/// with an NCCL made for tests; or, where tests run on a GPU (is_on_real_gpu), those that are there, shared if they are fewer than ranks.
+/// One at a time.
+class GpuMachine {
+ public:
+  explicit GpuMachine(int ranks, std::uint64_t seed = 1);
+  ~GpuMachine();
+  GpuMachine(const GpuMachine&) = delete;
+  GpuMachine& operator=(const GpuMachine&) = delete;
+
+  /// Whether NCCL can connect its ranks: two of them on one GPU it refuses.
+  bool has_nccl() const { return fake_nccl_ != nullptr || gpus_ >= ranks_; }
+  /// The NCCL made for tests; null on real GPUs.
+  FakeNccl* fake_nccl() { return fake_nccl_.get(); }
+  /// What nobody has given back, of emulated GPUs and NCCL.
+  std::size_t live_handles() const;
+
+  using Body = std::function<void(World& world, CudaDevice& device, const TrainPlan& plan)>;
+  /// Every rank on its GPU, with memory as planned for `config`. `transport`: nccl or staged.
+  void run(const Config& config, Transport transport, const Body& body);
+  /// Rank 0's result of `train_tiny` there; the memory of all ranks must have been that of their plans.
+  TinyResult train(const Config& config, Transport transport, const TinyOptions& options = {});
+
+ private:
+  const int ranks_;
+  int gpus_;
+  std::unique_ptr<EmulatedDriver> emulated_;
+  std::unique_ptr<EmulatedCublas> emulated_cublas_;
+  std::unique_ptr<FakeNccl> fake_nccl_;
+};
+
+}  // namespace zs::test
