@@ -69,6 +69,7 @@ struct Config {
   };
   struct Cuda {
     bool tf32 = false, share_gpu = false;
+    std::string transport = "auto";
     bool operator==(const Cuda&) const = default;
   };
   struct Watch {

@@ -174,6 +174,10 @@ constexpr std::array kKeys = {
         "Products of f32 on a GPU may round their operands to tf32 (11 bits): faster. Without effect on those of bf16, and on the CPU."},
     ConfigKey{"cuda.share_gpu", [](Config& c) -> ConfigSlot { return &c.cuda.share_gpu; }, any, "", "",
               "Use a GPU that another process has too, and let others use this one's: else that is refused."},
+    ConfigKey{
+        "cuda.transport", [](Config& c) -> ConfigSlot { return &c.cuda.transport; }, any, "auto|nccl|staged", "",
+        "What moves data between the GPUs of several ranks: `nccl`, or `staged`, through the hosts' memory and `comm.transport`. `auto`: "
+        "`nccl` where every rank has the library and a GPU of its own, else `staged`, and one line says why."},
 
     ConfigKey{"watchdog.init_s", [](Config& c) -> ConfigSlot { return &c.watchdog.init_s; }, between(0, 86400), "", "",
               "Seconds that a rank may stand still while the job starts; 0: for ever. docs/reliability.md says what standing still is."},

@@ -94,8 +94,8 @@ void move_to(MemoryDemand& demand, int ranks, int local_ranks) {
 }
 
 std::string start(const MemoryDemand& demand, int ranks) {
-  return demand.plan.transport != Transport::local ? fmt::format("start {} ranks (mpirun -np {})", ranks, ranks)
-                                                   : fmt::format("set comm.ranks={}", ranks);
+  const bool is_launched = demand.plan.transport != Transport::local && demand.config.comm.ranks == 1;
+  return is_launched ? fmt::format("start {} ranks (mpirun -np {})", ranks, ranks) : fmt::format("set comm.ranks={}", ranks);
 }
 
 /// Of one host, whose ranks share its memory: what is sharded stays the same, the rest is there once a rank.
@@ -115,7 +115,8 @@ constexpr int kMostTimes = 16;
 Changes more_ranks(const MemoryDemand& demand) {
   Changes changes;
   if (demand.plan.ranks != demand.local_ranks || demand.plan.transport == Transport::local) return changes;
-  for (int ranks = demand.plan.ranks + 1; ranks <= demand.plan.ranks * kMostTimes; ++ranks) {
+  const int most = demand.gpus > 0 ? demand.gpus : demand.plan.ranks * kMostTimes;
+  for (int ranks = demand.plan.ranks + 1; ranks <= most; ++ranks) {
     if (!is_possible(demand, ranks)) continue;
     changes.push_back(change(demand, start(demand, ranks)));
     move_to(changes.back().demand, ranks, ranks);
@@ -131,7 +132,7 @@ Changes more_hosts(const MemoryDemand& demand) {
     if (!is_possible(demand, ranks)) continue;
     changes.push_back(change(demand, fmt::format("use {} hosts like this one, {} ranks in all", more, ranks)));
     move_to(changes.back().demand, ranks, demand.local_ranks);
-    changes.back().demand.plan.transport = demand.local_ranks > 1 ? Transport::hier : Transport::mpi;
+    if (demand.gpus == 0) changes.back().demand.plan.transport = demand.local_ranks > 1 ? Transport::hier : Transport::mpi;
   }
   return changes;
 }
@@ -171,6 +172,7 @@ std::vector<MemoryBudget> memory_budgets(const std::vector<MemoryLimit>& limits,
 }
 
 std::int64_t needed_bytes(const MemoryDemand& demand, std::int64_t rank_bytes, const MemoryBudget& budget) {
+  if (demand.gpus > 0) return rank_bytes * ((demand.local_ranks + demand.gpus - 1) / demand.gpus);
   const bool is_alone = budget.is_per_process && demand.plan.transport != Transport::local;
   return rank_bytes * (is_alone ? 1 : demand.local_ranks);
 }

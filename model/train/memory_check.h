@@ -25,6 +25,7 @@ struct MemoryDemand {
   Config config;
   PlanOptions plan;
   int local_ranks = 1;
+  int gpus = 0;  ///< of each host, whose memory it is that is asked for; 0: the hosts' own
 };
 
 /// What the ranks that share a budget need of it, when each needs `rank_bytes`.

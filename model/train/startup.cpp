@@ -134,21 +134,17 @@ StartupFacts startup_facts(const World& world, const Config& config) {
 
 DeviceKind device_kind(const Config& config) { return config.device == "cuda" ? DeviceKind::cuda : DeviceKind::cpu; }
 
-DeviceOptions gpu_options(const Config& config, int local_rank) {
+DeviceOptions gpu_options(const Config& config, int gpu) {
   DeviceOptions options;
   if (device_kind(config) != DeviceKind::cuda) return options;
-  options.gpu = local_rank;
+  options.gpu = gpu;
   options.tf32 = config.cuda.tf32;
   options.shares_gpu = config.cuda.share_gpu;
   return options;
 }
 
-void check_device(const Config& config, int local_rank, int ranks) {
-  if (device_kind(config) != DeviceKind::cuda) return;
-  Device::create(DeviceKind::cuda, gpu_options(config, local_rank));
-  if (ranks == 1) return;
-  throw Error(ExitCode::config, "this version trains on one GPU, by one rank, only", "device = \"cuda\"",
-              "use device = \"cpu\" or \"auto\", or one rank");
+void check_device(const Config& config, int gpu) {
+  if (device_kind(config) == DeviceKind::cuda) Device::create(DeviceKind::cuda, gpu_options(config, gpu));
 }
 
 std::optional<std::string> difference(const StartupFacts& own, const StartupFacts& first) {

@@ -24,11 +24,11 @@ StartupFacts startup_facts(const World& world, const Config& config);
 
 /// What the configuration's `device` comes to.
 DeviceKind device_kind(const Config& config);
-/// What it says of a rank's GPU; the first rank of a host has the first that the driver shows.
-DeviceOptions gpu_options(const Config& config, int local_rank);
+/// What it says of a rank's GPU, `gpu` of those that the driver shows.
+DeviceOptions gpu_options(const Config& config, int gpu);
 /// Error(config) where `device` of the configuration cannot be had: the back end is not in this build, there is no driver, no cuBLASLt, no
-/// GPU, or, in this version, there are several ranks.
-void check_device(const Config& config, int local_rank, int ranks);
+/// GPU, or somebody else has it.
+void check_device(const Config& config, int gpu);
 
 /// Whether this process's standard output is read by a person. mpirun gives a rank a terminal of its own to print to, whatever mpirun
 /// itself prints to: that is what counts.

@@ -47,6 +47,7 @@ int Trainer::run() {
 }
 
 int Trainer::prepare() {
+  if (const int code = find_gpus(world_, config_, planned_ranks(), gpus_); code != 0) return code;
   if (const int code = agreed(world_, [&] { check_and_plan(); }); code != 0) return code;
   if (!job_.dry_run && !job_.resume.empty()) {
     if (const int code = find_resume_point(); code != 0) return code;
@@ -71,7 +72,7 @@ void Trainer::check_and_plan() {
     std::int64_t& batches = job_.config.run.validate_batches;
     batches = std::clamp<std::int64_t>(dataset_->validation->windows() / config_.train.global_batch, 1, batches);
   }
-  check_device(config_, world_.local_rank(), planned_ranks());
+  check_device(config_, gpus_.gpu);
   plan_ = make_plan(config_, memory_demand().plan);
   if (job_.dry_run && job_.verify_order) throw_if_out_of_order(verify_order(plan_.trace), "the plan of a step");
   if (job_.dry_run) return;
@@ -81,17 +82,16 @@ void Trainer::check_and_plan() {
 
 MemoryDemand Trainer::memory_demand() const {
   MemoryDemand demand{config_, plan_options(world_, share_.threads), world_.local_size()};
-  demand.plan.device = device_kind(config_);
   if (planned_ranks() != world_.size()) {  // a dry run for ranks that it has not got
     demand.plan.ranks = demand.local_ranks = planned_ranks();
     demand.plan.hosts.clear();
   }
-  return demand;
+  return device_kind(config_) == DeviceKind::cuda ? on_gpus(demand, gpus_) : demand;
 }
 
 std::vector<MemoryLimit> Trainer::limits() const {
   if (device_kind(config_) != DeviceKind::cuda) return memory_limits();
-  return {gpu_memory_limit(gpu_options(config_, world_.local_rank()).gpu)};
+  return {gpu_memory_limit(gpus_.gpu)};
 }
 
 std::vector<MemoryBudget> Trainer::budgets() const {
@@ -99,9 +99,9 @@ std::vector<MemoryBudget> Trainer::budgets() const {
   return memory_budgets(limits(), threads * (transport_of(world_) == Transport::local ? memory_demand().local_ranks : 1));
 }
 
-/// One rank of each host speaks for all of them.
+/// One rank of each host speaks for all of them, or each for its own GPU.
 void Trainer::check_memory() const {
-  if (world_.local_rank() != 0) return;
+  if (world_.local_rank() != 0 && plan_.device == DeviceKind::cpu) return;
   if (exceeded(memory_demand(), plan_.reserved_bytes, budgets()) != nullptr) {
     throw memory_refusal(memory_demand(), plan_.reserved_bytes, budgets());
   }
@@ -155,8 +155,8 @@ void Trainer::print_header() const {
   const std::vector<MemoryLimit> all = limits();
   const MemoryLimit& limit = lowest(all);
   fmt::print("zshard {}: {}, {} ({} each), cpu {}, transport {}, memory limit {} ({})\n", version(), format_number(world_.size(), "rank"),
-             share_.description, format_number(share_.threads, "thread"), cpu_isa(), describe_transport(world_), format_bytes(limit.bytes),
-             limit.source);
+             share_.description, format_number(share_.threads, "thread"), cpu_isa(), describe_transport(world_, gpus_),
+             format_bytes(limit.bytes), limit.source);
   if (job_.dry_run) {
     fmt::print("{}\n{}", describe(plan_, config_, planned_ranks(), job_.full_plan),
                describe_budgets(memory_demand(), plan_.reserved_bytes, budgets()));
@@ -176,7 +176,7 @@ ReadSamples Trainer::reader(const SampleSource& source) const {
 
 int Trainer::train() {
   bind_this_thread(share_.cpus);
-  DeviceOptions options = gpu_options(config_, world_.local_rank());
+  DeviceOptions options = gpu_options(config_, gpus_.gpu);
   options.threads = share_.threads;
   options.cpus = share_.cpus;
   options.sync_timeout_s = kStepTimeouts * config_.comm.timeout_s;
@@ -184,7 +184,8 @@ int Trainer::train() {
   device_ = plan_.create_device(options);
   if (Watchdog* const watchdog = watch_.watchdog()) observed_.emplace(*watchdog, *device_);
   if (job_.verify_order) verifier_.emplace(*device_);
-  session_ = std::make_unique<Session>(*device_, world_, config_);
+  if (plan_.device == DeviceKind::cuda) gpu_world_ = make_gpu_world(world_, *device_, gpus_.transport, nccl_options(config_));
+  session_ = std::make_unique<Session>(*device_, gpu_world_ ? *gpu_world_ : world_, config_);
   plan_.apply_order(session_->runtime());
   is_terminal_ = is_first() && prints_to_terminal();
   measure_ceiling();

@@ -7,6 +7,7 @@
 #include "comm/world.h"
 #include "model/data/dataset.h"
 #include "model/train/config.h"
+#include "model/train/gpu_ranks.h"
 #include "model/train/memory_check.h"
 #include "model/train/metrics.h"
 #include "model/train/plan.h"
@@ -81,6 +82,7 @@ class Trainer {
   const Config& config_;
   CpuShare share_;
   std::optional<Dataset> dataset_;
+  GpuRanks gpus_;
   TrainPlan plan_;
   std::optional<ResumePoint> resume_;
   std::vector<std::string> changed_keys_;  // since the checkpoint
@@ -88,6 +90,7 @@ class Trainer {
   std::unique_ptr<Device> device_;
   std::optional<Watchdog::Observation> observed_;
   std::optional<StepVerifier> verifier_;
+  std::unique_ptr<World> gpu_world_;  // null: world_ itself moves what is on the device
   std::unique_ptr<Session> session_;
   std::optional<MetricsLog> log_;
   StragglerWatch stragglers_;

@@ -42,5 +42,7 @@ struct CudaGpu {
   std::string describe() const { return fmt::format("GPU {} ({})", ordinal, name); }
 };
 std::vector<CudaGpu> cuda_gpus(const CudaDriver& driver);
+/// Of this machine's driver; at least one. Error(config) as Device::create has them.
+std::vector<CudaGpu> visible_gpus();
 
 }  // namespace zs

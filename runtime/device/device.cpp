@@ -28,6 +28,14 @@ std::unique_ptr<Device> Device::create(DeviceKind kind, const DeviceOptions& opt
 #endif
 }
 
+std::vector<CudaGpu> visible_gpus() {
+#ifdef ZSHARD_CUDA
+  return cuda_gpus(*open_cuda_driver());
+#else
+  throw no_cuda();
+#endif
+}
+
 MemoryLimit gpu_memory_limit([[maybe_unused]] int gpu) {
 #ifdef ZSHARD_CUDA
   const CudaContext context(open_cuda_driver(), gpu, true);

@@ -1,0 +1,191 @@
+#include "model/train/gpu_ranks.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <type_traits>
+
+#include "comm/inline_stream.h"
+#include "comm/nccl_library.h"
+#include "kernels/kernels.h"
+#include "model/train/agreed.h"
+#include "model/train/startup.h"
+#include "runtime/base/random.h"
+
+namespace zs {
+namespace {
+
+constexpr const char *kWhere = "device = \"cuda\"", *kNcclWhere = "cuda.transport = \"nccl\"";
+
+std::int64_t nccl_version() {
+  int version = 0;
+  const auto library = open_nccl_library(NcclOptions{}.library);
+  if (const int status = library->version(&version); status != nccl::kSuccess)
+    throw Error(ExitCode::config, fmt::format("ncclGetVersion: NCCL error {}", status), NcclOptions{}.library);
+  return version;
+}
+
+/// NCCL where it may be wanted: without it the ranks are staged, unless it is asked for by its name.
+void look_for_nccl(GpuSeat& seat, const std::string& wanted) {
+  if (wanted == "staged") return;
+  if (const char* const host = std::getenv("NCCL_HOSTID"); host != nullptr) seat.nccl_host = hash_name(host);
+  try {
+    seat.nccl_version = nccl_version();
+  } catch (const Error&) {
+    if (wanted == "nccl") throw;
+  }
+}
+
+/// Two ranks, the lower first, of which something holds.
+struct Pair {
+  std::size_t first, second;
+};
+
+template <class Holds>
+std::optional<Pair> find_pair(std::size_t ranks, const Holds& holds) {
+  for (std::size_t second = 1; second < ranks; ++second) {
+    for (std::size_t first = 0; first < second; ++first) {
+      if (holds(first, second)) return Pair{first, second};
+    }
+  }
+  return std::nullopt;
+}
+
+/// Why NCCL cannot connect them; nothing where it can.
+std::optional<Error> what_nccl_lacks(std::span<const GpuSeat> ranks) {
+  const auto lacking = std::find_if(ranks.begin(), ranks.end(), [](const GpuSeat& seat) { return seat.nccl_version == 0; });
+  if (lacking != ranks.end()) {
+    return Error(ExitCode::config, fmt::format("rank {} has no NCCL of version 2.18 or newer", lacking - ranks.begin()), kNcclWhere,
+                 "put libnccl.so.2 where the loader of every rank looks (LD_LIBRARY_PATH), or use \"staged\"");
+  }
+  if (const auto other = find_pair(ranks.size(), [&](auto a, auto b) { return ranks[a].nccl_version != ranks[b].nccl_version; })) {
+    return Error(ExitCode::config,
+                 fmt::format("rank {} has NCCL {}, rank {} has {}", other->first, ranks[other->first].nccl_version, other->second,
+                             ranks[other->second].nccl_version),
+                 kNcclWhere, "let every rank load the same libnccl.so.2");
+  }
+  const auto clashes = [&](std::size_t a, std::size_t b) {
+    const bool look_apart = ranks[a].nccl_host != 0 && ranks[b].nccl_host != 0 && ranks[a].nccl_host != ranks[b].nccl_host;
+    return ranks[a].uuid == ranks[b].uuid && !look_apart;
+  };
+  if (const auto pair = find_pair(ranks.size(), clashes)) {
+    return Error(ExitCode::config, fmt::format("ranks {} and {} share a GPU, which NCCL refuses", pair->first, pair->second), kNcclWhere,
+                 "use \"staged\", or give each rank an NCCL_HOSTID of its own (docs/gpu.md)");
+  }
+  return std::nullopt;
+}
+
+int most_alike(std::span<const GpuSeat> ranks) {
+  std::map<std::array<char, 32>, int> counts;
+  int most = 1;
+  for (const GpuSeat& seat : ranks) most = std::max(most, ++counts[seat.uuid]);
+  return most;
+}
+
+}  // namespace
+
+GpuSeat gpu_seat(std::span<const CudaGpu> gpus, int local_rank) {
+  ZS_CHECK(!gpus.empty() && local_rank >= 0, "a seat for rank {} of a host, of {} GPUs", local_rank, gpus.size());
+  GpuSeat seat;
+  seat.gpus = static_cast<std::int32_t>(gpus.size());
+  seat.gpu = local_rank % seat.gpus;
+  const std::string& uuid = gpus[static_cast<std::size_t>(seat.gpu)].uuid;
+  std::copy_n(uuid.begin(), std::min(uuid.size(), seat.uuid.size()), seat.uuid.begin());
+  return seat;
+}
+
+std::vector<GpuSeat> exchange_gpu_seats(World& world, const GpuSeat& own) {
+  static_assert(std::is_trivially_copyable_v<GpuSeat>);
+  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(GpuSeat));
+  std::vector<GpuSeat> seats(static_cast<std::size_t>(world.size()));
+  const Buffer all{seats.data(), world.size() * kBytes, DType::u8, DeviceKind::cpu}, mine = all.slice(world.rank() * kBytes, kBytes);
+  std::memcpy(mine.data, &own, sizeof own);
+  const auto comm = world.communicator();
+  InlineStream stream;
+  comm->all_gather(stream, "gpus", mine, all);
+  return seats;
+}
+
+GpuRanks choose_gpu_transport(std::span<const GpuSeat> ranks, const Config::Cuda& wanted) {
+  GpuRanks found{.ranks_a_gpu = most_alike(ranks)};
+  const auto shared = find_pair(ranks.size(), [&](auto a, auto b) { return ranks[a].uuid == ranks[b].uuid; });
+  if (shared && !wanted.share_gpu) {
+    const GpuSeat& seat = ranks[shared->second];
+    throw Error(
+        ExitCode::config,
+        fmt::format("ranks {} and {} would share GPU {}, of {} that the driver shows", shared->first, shared->second, seat.gpu, seat.gpus),
+        kWhere, "start at most one rank for each GPU of a host, or set cuda.share_gpu = true");
+  }
+  if (ranks.size() == 1) return found;
+  found.transport = Transport::staged;
+  if (wanted.transport == "staged") return found;
+  const std::optional<Error> lack = what_nccl_lacks(ranks);
+  if (lack && wanted.transport == "nccl") throw Error(*lack);
+  if (!lack && (wanted.transport == "nccl" || !shared)) {
+    found.transport = Transport::nccl;
+  } else {
+    const std::string why = shared ? fmt::format("ranks {} and {} share one", shared->first, shared->second) : lack->what_happened();
+    found.note = fmt::format("what GPUs exchange goes through the hosts' memory: {} (cuda.transport)", why);
+  }
+  return found;
+}
+
+int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& found) {
+  if (device_kind(config) != DeviceKind::cuda) return 0;
+  std::vector<CudaGpu> gpus;
+  GpuSeat own;
+  const auto sit_down = [&] {
+    gpus = visible_gpus();
+    own = gpu_seat(gpus, world.local_rank());
+    if (planned_ranks > 1) look_for_nccl(own, config.cuda.transport);
+  };
+  if (const int code = agreed(world, sit_down); code != 0) return code;
+  std::vector<GpuSeat> seats = exchange_gpu_seats(world, own);
+  for (int rank = world.size(); rank < planned_ranks; ++rank) {
+    seats.push_back(gpu_seat(gpus, rank));
+    seats.back().nccl_version = own.nccl_version;
+  }
+  if (const int code = agreed(world, [&] { found = choose_gpu_transport(seats, config.cuda); }); code != 0) return code;
+  found.gpu = own.gpu;
+  found.gpus = own.gpus;
+  if (transport_of(world) == Transport::null) {
+    found.transport = Transport::null;
+  } else if (world.rank() == 0 && !found.note.empty()) {
+    fmt::print(stderr, "train: note: {}\n", found.note);
+  }
+  return 0;
+}
+
+MemoryDemand on_gpus(MemoryDemand demand, const GpuRanks& gpus) {
+  demand.plan.device = DeviceKind::cuda;
+  demand.plan.transport = gpus.transport;
+  demand.plan.sums_in_rank_order = demand.config.train.deterministic;
+  demand.gpus = std::max(gpus.gpus, demand.local_ranks / gpus.ranks_a_gpu);
+  return demand;
+}
+
+std::string describe_transport(const World& base, const GpuRanks& gpus) {
+  const std::string name = describe_transport(base);
+  if (gpus.transport == Transport::nccl) return "nccl, started over " + name;
+  return gpus.transport == Transport::staged ? fmt::format("staged over {}", name) : name;
+}
+
+NcclOptions nccl_options(const Config& config) {
+  return {.timeout_s = config.comm.timeout_s,
+          .sums = {cuda_kernels().cast, cuda_kernels().accumulate},
+          .sums_in_rank_order = config.train.deterministic};
+}
+
+std::unique_ptr<World> make_gpu_world(World& base, Device& device, Transport transport, const NcclOptions& nccl) {
+  switch (transport) {
+    case Transport::nccl: return make_nccl_world(base, device, nccl);
+    case Transport::staged: return make_staged_world(base, device, nccl.timeout_s);
+    case Transport::local: return make_single_world({});
+    default: return nullptr;
+  }
+}
+
+}  // namespace zs

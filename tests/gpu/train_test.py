@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""`train` by two ranks that share this machine's GPU has the CPU's losses: staged through the host, and over NCCL, for which each rank must
+look like a host of its own. With `cpu` in the place of the GPU it tries nothing but itself.
+Usage: train_test.py TRAIN CONFIG BUILD_DIR [cpu]"""
+
+import pathlib
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "project"))
+
+import harness  # noqa: E402
+import tiny_run  # noqa: E402
+
+STEPS = 8
+TOLERANCE = 1e-3  # of f32 sums in other orders, after some steps of the warm-up
+NCCL_ON_ONE_GPU = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+def command(train, config, out, corpus, device, transport):
+    sets = tiny_run.options(train__steps=STEPS, train__warmup=STEPS, run__dir=out, run__validate_every=STEPS, run__validate_batches=1,
+                            run__sample_tokens=8, data__train=corpus, device=device, comm__timeout_s=60)
+    if device == "cuda":
+        sets += tiny_run.options(cuda__share_gpu="true", cuda__transport=transport)
+    rank = [str(word) for word in (train, config, *sets)]
+    if transport != "nccl":
+        return harness.mpirun(2, rank)
+    first = harness.mpirun(1, ["-x", "NCCL_HOSTID=zshard-test-0", *rank])
+    return [*first, ":", "-np", "1", "-x", "NCCL_HOSTID=zshard-test-1", *rank]
+
+
+def losses(out):
+    metrics = harness.read_metrics(out)
+    return [m["loss"] for m in metrics] + [m["val_loss"] for m in metrics if m.get("val_loss") is not None]
+
+
+def check(result, out, transport, expected):
+    if result.code != 0:
+        return [f"exit code {result.code}"]
+    problems = [] if f"transport {transport}" in result.out.splitlines()[0] else [f"the first line does not say {transport}"]
+    found = losses(out)
+    if len(found) != len(expected) or any(abs(a - b) > TOLERANCE * b for a, b in zip(found, expected)):
+        problems.append(f"losses {found}, of the CPU {expected}")
+    return problems + ([f"{len(result.orphans)} processes were left running"] if result.orphans else [])
+
+
+def main():
+    train, config, build_dir = (pathlib.Path(a).resolve() for a in sys.argv[1:4])
+    device = sys.argv[4] if len(sys.argv) > 4 else "cuda"
+    harness.become_subreaper()
+    report = harness.Report()
+    with tempfile.TemporaryDirectory(prefix="gpu_train.") as folder:
+        corpus = harness.bible_text(build_dir, folder) or tiny_run.write_files(folder).with_name("corpus.txt")
+
+        def run(name, its_device, transport):
+            out = pathlib.Path(folder, name)
+            return out, harness.run(command(train, config, out, corpus, its_device, transport), 120, cwd=folder, env=NCCL_ON_ONE_GPU)
+
+        out, result = run("cpu", "cpu", "shm")
+        report.case("two ranks on the CPU", [] if result.code == 0 else [f"exit code {result.code}"], result)
+        expected = losses(out) if result.code == 0 else []
+        for transport in ("staged", "nccl"):
+            out, result = run(transport, device, transport)
+            if "no NCCL here" in result.err:
+                print(f"skipped {transport}: {result.last_error_line()}")
+                continue
+            report.case(f"two ranks, {transport}", check(result, out, transport if device == "cuda" else "shm", expected), result)
+    return report.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+// Which GPU each rank has and what connects them, from what the ranks tell each other.
+#include "model/train/gpu_ranks.h"
+
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "model/train/error_line.h"
+
+using namespace zs;
+using Catch::Contains;
+
+namespace {
+
+std::vector<CudaGpu> gpus(int count) {
+  std::vector<CudaGpu> all(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    all[static_cast<std::size_t>(i)].ordinal = i;
+    all[static_cast<std::size_t>(i)].uuid = fmt::format("{:032x}", 1000 + i);
+  }
+  return all;
+}
+
+/// `ranks` of one host, with NCCL, on so many GPUs.
+std::vector<GpuSeat> seats(int ranks, int count) {
+  std::vector<GpuSeat> all;
+  for (int r = 0; r < ranks; ++r) {
+    all.push_back(gpu_seat(gpus(count), r));
+    all.back().nccl_version = 22800;
+  }
+  return all;
+}
+
+Config::Cuda wish(const std::string& transport = "auto", bool shares = false) { return {false, shares, transport}; }
+
+std::string refusal(const std::vector<GpuSeat>& ranks, const Config::Cuda& wanted) {
+  try {
+    choose_gpu_transport(ranks, wanted);
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::config);
+    return error_line(error);
+  }
+  return "nothing was refused";
+}
+
+}  // namespace
+
+TEST_CASE("ranks of a host take its GPUs in turn") {
+  CHECK(gpu_seat(gpus(4), 2).gpu == 2);
+  CHECK(gpu_seat(gpus(2), 3).gpu == 1);
+  CHECK(gpu_seat(gpus(1), 3).gpu == 0);  // each process may be shown another one
+  CHECK(gpu_seat(gpus(2), 1).uuid == gpu_seat(gpus(2), 3).uuid);
+  CHECK(gpu_seat(gpus(2), 1).uuid != gpu_seat(gpus(2), 2).uuid);
+}
+
+TEST_CASE("GPUs of one rank each are connected by NCCL, or staged where that is said") {
+  const GpuRanks found = choose_gpu_transport(seats(4, 4), wish());
+  CHECK(found.transport == Transport::nccl);
+  CHECK(found.ranks_a_gpu == 1);
+  CHECK(found.note.empty());
+  CHECK(choose_gpu_transport(seats(4, 4), wish("nccl", true)).transport == Transport::nccl);
+  const GpuRanks staged = choose_gpu_transport(seats(4, 4), wish("staged"));
+  CHECK(staged.transport == Transport::staged);
+  CHECK(staged.note.empty());  // it was asked for
+  CHECK(choose_gpu_transport(seats(1, 4), wish("nccl")).transport == Transport::local);
+}
+
+TEST_CASE("without NCCL on every rank the ranks are staged, and one line says why") {
+  auto ranks = seats(3, 3);
+  ranks[1].nccl_version = 0;
+  const GpuRanks found = choose_gpu_transport(ranks, wish());
+  CHECK(found.transport == Transport::staged);
+  CHECK(found.note == "what GPUs exchange goes through the hosts' memory: rank 1 has no NCCL of version 2.18 or newer (cuda.transport)");
+  CHECK_THAT(refusal(ranks, wish("nccl")),
+             Contains("rank 1 has no NCCL of version 2.18 or newer (cuda.transport = \"nccl\"): put libnccl"));
+  ranks[1].nccl_version = 22703;
+  CHECK_THAT(choose_gpu_transport(ranks, wish()).note, Contains("rank 0 has NCCL 22800, rank 1 has 22703"));
+  CHECK_THAT(refusal(ranks, wish("nccl")), Contains("let every rank load the same libnccl.so.2"));
+}
+
+TEST_CASE("two ranks on one GPU are refused unless they may share it") {
+  CHECK(
+      refusal(seats(4, 2), wish()) ==
+      "train: error: ranks 0 and 2 would share GPU 0, of 2 that the driver shows (device = \"cuda\"): start at most one rank for each GPU "
+      "of a host, or set cuda.share_gpu = true");
+  const GpuRanks found = choose_gpu_transport(seats(5, 2), wish("auto", true));
+  CHECK(found.transport == Transport::staged);
+  CHECK(found.ranks_a_gpu == 3);
+  CHECK_THAT(found.note, Contains("ranks 0 and 2 share one"));
+  CHECK(choose_gpu_transport(seats(1, 2), wish()).ranks_a_gpu == 1);
+}
+
+TEST_CASE("NCCL on a shared GPU is refused unless its ranks look like hosts of their own") {
+  auto ranks = seats(3, 2);
+  CHECK_THAT(refusal(ranks, wish("nccl", true)), Contains("ranks 0 and 2 share a GPU, which NCCL refuses") && Contains("NCCL_HOSTID"));
+  ranks[0].nccl_host = 7;
+  CHECK_THAT(refusal(ranks, wish("nccl", true)), Contains("ranks 0 and 2 share a GPU"));
+  ranks[2].nccl_host = 7;
+  CHECK_THAT(refusal(ranks, wish("nccl", true)), Contains("ranks 0 and 2 share a GPU"));
+  ranks[2].nccl_host = 8;
+  CHECK(choose_gpu_transport(ranks, wish("nccl", true)).transport == Transport::nccl);
+  CHECK(choose_gpu_transport(ranks, wish("auto", true)).transport == Transport::staged);
+}
+
+TEST_CASE("all ranks hear of all seats, so that they choose alike") {
+  std::vector<std::string> chosen(3);
+  run_local_world(3, {10}, [&](World& world) {
+    GpuSeat own = seats(3, 3)[static_cast<std::size_t>(world.rank())];
+    if (world.rank() == 2) own.nccl_version = 0;
+    chosen[static_cast<std::size_t>(world.rank())] = choose_gpu_transport(exchange_gpu_seats(world, own), wish()).note;
+  });
+  CHECK_THAT(chosen[0], Contains("rank 2 has no NCCL"));
+  CHECK(chosen == std::vector<std::string>(3, chosen[0]));
+}
+
+TEST_CASE("a run on GPUs asks for their memory, shared by the ranks that share one") {
+  MemoryDemand demand;
+  demand.plan.ranks = demand.local_ranks = 4;
+  demand.config.train.deterministic = true;
+  const MemoryBudget gpu{100, true, "90 % of free memory of GPU 0"};
+  const MemoryDemand alone = on_gpus(demand, {.gpus = 4, .transport = Transport::nccl, .ranks_a_gpu = 1}),
+                     shared = on_gpus(demand, {.gpus = 1, .transport = Transport::staged, .ranks_a_gpu = 4}),
+                     shown_one = on_gpus(demand, {.gpus = 1, .transport = Transport::nccl, .ranks_a_gpu = 1});
+  CHECK(alone.plan.transport == Transport::nccl);
+  CHECK(alone.plan.device == DeviceKind::cuda);
+  CHECK(alone.plan.sums_in_rank_order);
+  CHECK(needed_bytes(alone, 30, gpu) == 30);
+  CHECK(needed_bytes(shared, 30, gpu) == 120);
+  CHECK(needed_bytes(shown_one, 30, gpu) == 30);
+}
