@@ -7,6 +7,8 @@
 #include <set>
 #include <tuple>
 
+#include "model/train/session.h"
+#include "runtime/shard/full_parameters.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/gpu_ranks.h"
 #include "tests/shard/scheme_cases.h"
@@ -127,6 +129,47 @@ TEST_CASE("I2: checkpoints go from several GPUs to the CPU and to other numbers 
   CHECK(rest.weights == whole.weights);
   const TinyResult cpu = train_tiny(config, {.ranks = 2, .steps = 1, .checkpoints = folder / "cpu"});
   CHECK(on_gpus(3, {.steps = 1, .resume = cpu.saved}).weights == cpu.weights);
+}
+
+TEST_CASE("full parameters on several GPUs are written back by each rank, and a lost write of one is told to all") {
+  const Transport transport = GENERATE(Transport::nccl, Transport::staged);
+  GpuMachine machine(2);
+  if (transport == Transport::nccl && !machine.has_nccl()) return skip("one GPU");
+  Config config = small_config(2);
+  choose_layout(config, GENERATE("flat", "per_parameter"));
+  std::vector<std::int64_t> kept(2);  // of what was to be zeroed, by rank
+  std::vector<std::string> told(2);
+  machine.run(config, transport, [&](World& world, CudaDevice& device, const TrainPlan&) {
+    const auto rank = static_cast<std::size_t>(world.rank());
+    Session session(device, world, config);
+    Context& context = session.runtime().context();
+    Executor& executor = session.runtime().executor();
+    const auto zero_weights = [&](std::size_t unit) {
+      for (const Parameter* parameter : executor.units()[unit].parameters) {
+        const Buffer value = parameter->value();
+        context.launch({"edit", {}, {value}}, [&kernels = context.kernels(), value](ExecContext& exec) { kernels.zero(exec, value); });
+      }
+    };
+    {
+      FullParameters full(session.runtime(), 1);
+      zero_weights(1);
+      full.write_back();
+    }
+    executor.read_full(1, [&](const Parameter& parameter, const float* values) {
+      kept[rank] += std::count_if(values, values + parameter.numel(), [](float value) { return value != 0; });
+    });
+    {
+      const FullParameters full(session.runtime(), 2);
+      if (rank == 1) zero_weights(2);
+    }
+    try {
+      device.synchronize();
+    } catch (const LostWrite& lost) {
+      told[rank] = lost.what();
+    }
+  });
+  CHECK(kept == std::vector<std::int64_t>{0, 0});
+  for (const std::string& message : told) CHECK_THAT(message, Catch::Contains("the parameters of unit blocks.1 were written to and not"));
 }
 
 TEST_CASE("a rank that fails within a training on GPUs ends all of them, and is named") {
