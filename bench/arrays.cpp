@@ -1,7 +1,6 @@
 #include "bench/arrays.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/base/random.h"
 
@@ -10,23 +9,39 @@ namespace {
 
 constexpr std::int64_t kPeriod = 65537;
 
+/// Enqueues the copying of what the host has to the beginning of `out`, and of that to all the rest of it, in pieces that double.
 template <class T>
-void repeat(Buffer out, float low, float high) {
+void enqueue_repeated(Stream& stream, Buffer out, std::vector<T> values) {
+  stream.enqueue({"fill", {}, {out}}, [out, values = std::move(values)](ExecContext& exec) {
+    if (out.empty()) return;
+    const auto known = static_cast<std::int64_t>(values.size());
+    kernels_of(exec).upload(exec, out.slice(0, known), values.data());
+    for (std::int64_t done = known; done < out.elems;) {
+      const std::int64_t count = std::min(done, out.elems - done);
+      kernels_of(exec).copy(exec, out.slice(done, count), out.slice(0, count));
+      done += count;
+    }
+  });
+}
+
+template <class T>
+std::vector<T> random_values(std::int64_t count, float low, float high) {
   const CounterRng rng(1);
-  std::vector<T> values(static_cast<std::size_t>(std::min(out.elems, kPeriod)));
+  std::vector<T> values(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = T(low + (high - low) * static_cast<float>(rng.uniform(i)));
-  for (std::int64_t first = 0; first < out.elems; first += kPeriod) {
-    const std::int64_t count = std::min(kPeriod, out.elems - first);
-    std::memcpy(static_cast<void*>(out.as<T>() + first), values.data(), static_cast<std::size_t>(count) * sizeof(T));
-  }
+  return values;
 }
 
 }  // namespace
 
+const KernelTable& kernels_of(const ExecContext& exec) { return exec.native_stream() != nullptr ? cuda_kernels() : cpu_kernels(); }
+
 void enqueue_random(Stream& stream, Buffer out, float low, float high) {
-  stream.enqueue({"fill", {}, {out}}, [out, low, high](ExecContext&) {
-    out.dtype == DType::f32 ? repeat<float>(out, low, high) : repeat<BFloat16>(out, low, high);
-  });
+  const std::int64_t count = std::min(out.elems, kPeriod);
+  if (out.dtype == DType::f32)
+    enqueue_repeated(stream, out, random_values<float>(count, low, high));
+  else
+    enqueue_repeated(stream, out, random_values<BFloat16>(count, low, high));
 }
 
 Buffer Arrays::acquire(std::int64_t elems, DType dtype) {
@@ -52,23 +67,22 @@ Buffer Arrays::shared_random(const std::string& name, std::int64_t elems, DType 
 
 Buffer Arrays::ids(std::int64_t elems, std::int64_t limit, int set) {
   const Buffer out = acquire(elems, DType::i32);
-  stream_.enqueue({"fill", {}, {out}}, [out, limit, set](ExecContext&) {
-    for (std::int64_t i = 0; i < out.elems; ++i)
-      out.as<std::int32_t>()[i] = static_cast<std::int32_t>((i + set * out.elems) * 7919 % limit);
-  });
+  std::vector<std::int32_t> values(static_cast<std::size_t>(elems));
+  for (std::int64_t i = 0; i < elems; ++i)
+    values[static_cast<std::size_t>(i)] = static_cast<std::int32_t>((i + set * elems) * 7919 % limit);
+  enqueue_repeated(stream_, out, std::move(values));
   return out;
 }
 
 Buffer Arrays::floats(std::vector<float> values) {
   const Buffer out = acquire(static_cast<std::int64_t>(values.size()), DType::f32);
-  stream_.enqueue({"fill", {}, {out}},
-                  [out, values = std::move(values)](ExecContext&) { std::copy(values.begin(), values.end(), out.as<float>()); });
+  enqueue_repeated(stream_, out, std::move(values));
   return out;
 }
 
 Buffer Arrays::zeros(std::int64_t elems, DType dtype) {
   const Buffer out = acquire(elems, dtype);
-  stream_.enqueue({"fill", {}, {out}}, [out](ExecContext&) { std::memset(out.data, 0, static_cast<std::size_t>(out.bytes())); });
+  stream_.enqueue({"fill", {}, {out}}, [out](ExecContext& exec) { kernels_of(exec).zero(exec, out); });
   return out;
 }
 

@@ -5,9 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "kernels/kernels.h"
 #include "runtime/device/device.h"
 
 namespace zs::bench {
+
+/// The table of the device whose stream this is.
+const KernelTable& kernels_of(const ExecContext& exec);
 
 /// Enqueues the filling of `out` (f32 or bf16) with numbers in [low, high), a sequence of 65,537 of them over and over.
 void enqueue_random(Stream& stream, Buffer out, float low, float high);

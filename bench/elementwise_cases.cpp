@@ -4,8 +4,6 @@
 namespace zs::bench {
 namespace {
 
-const KernelTable& kernels() { return cpu_kernels(); }
-
 DType other(DType dtype) { return dtype == DType::f32 ? DType::bf16 : DType::f32; }
 
 void add_copies(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
@@ -14,12 +12,12 @@ void add_copies(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
   cases.push_back(
       {.kernel = "zero", .shape = fmt::format("{}", n), .dtype = dtype, .bytes = elems * size, .make = [=](Arrays& arrays, int) {
          const Buffer out = arrays.random(n, dtype);
-         return [=](ExecContext& exec) { kernels().zero(exec, out); };
+         return [=](ExecContext& exec) { kernels_of(exec).zero(exec, out); };
        }});
   cases.push_back(
       {.kernel = "copy", .shape = fmt::format("{}", n), .dtype = dtype, .bytes = 2 * elems * size, .make = [=](Arrays& arrays, int) {
          const Buffer out = arrays.random(n, dtype), in = arrays.random(n, dtype);
-         return [=](ExecContext& exec) { kernels().copy(exec, out, in); };
+         return [=](ExecContext& exec) { kernels_of(exec).copy(exec, out, in); };
        }});
   constexpr std::int64_t kShards = 4, kRun = 192;  // a matrix of 768 columns from its shards on the last dim
   const std::int64_t rows = n / (kShards * kRun), row = kShards * kRun;
@@ -31,8 +29,8 @@ void add_copies(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
                      const Buffer out = arrays.random(rows * row, dtype), in = arrays.random(rows * row, dtype);
                      return [=](ExecContext& exec) {
                        for (std::int64_t i = 0; i < kShards; ++i) {
-                         kernels().copy_rows(exec, out.slice(i * kRun, (rows - 1) * row + kRun), in.slice(i * rows * kRun, rows * kRun),
-                                             {rows, kRun, row, kRun});
+                         kernels_of(exec).copy_rows(exec, out.slice(i * kRun, (rows - 1) * row + kRun),
+                                                    in.slice(i * rows * kRun, rows * kRun), {rows, kRun, row, kRun});
                        }
                      };
                    }});
@@ -42,7 +40,7 @@ void add_copies(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
                    .bytes = elems * (size + other_size),
                    .make = [=](Arrays& arrays, int) {
                      const Buffer out = arrays.random(n, other(dtype)), in = arrays.random(n, dtype);
-                     return [=](ExecContext& exec) { kernels().cast(exec, out, in); };
+                     return [=](ExecContext& exec) { kernels_of(exec).cast(exec, out, in); };
                    }});
 }
 
@@ -50,22 +48,22 @@ void add_arithmetic(std::vector<KernelCase>& cases, DType dtype, std::int64_t n,
   const auto bytes = static_cast<double>(n * size_of(dtype));
   cases.push_back({.kernel = "add", .shape = shape, .dtype = dtype, .bytes = 3 * bytes, .make = [=](Arrays& arrays, int) {
                      const Buffer out = arrays.random(n, dtype), a = arrays.random(n, dtype), b = arrays.random(n, dtype);
-                     return [=](ExecContext& exec) { kernels().add(exec, out, a, b); };
+                     return [=](ExecContext& exec) { kernels_of(exec).add(exec, out, a, b); };
                    }});
   cases.push_back({.kernel = "scale", .shape = shape, .dtype = dtype, .bytes = 2 * bytes, .make = [=](Arrays& arrays, int) {
                      const Buffer out = arrays.random(n, dtype), in = arrays.random(n, dtype);
-                     return [=](ExecContext& exec) { kernels().scale(exec, out, in, 0.5f); };
+                     return [=](ExecContext& exec) { kernels_of(exec).scale(exec, out, in, 0.5f); };
                    }});
 }
 
-void add_accumulate(std::vector<KernelCase>& cases, DType dtype, DType into) {
+void add_accumulate(std::vector<KernelCase>& cases, DType dtype, std::int64_t n, DType into) {
   cases.push_back({.kernel = "accumulate",
-                   .shape = fmt::format("{} into {}", kUnitElems, zs::name_of(into)),
+                   .shape = fmt::format("{} into {}", n, zs::name_of(into)),
                    .dtype = dtype,
-                   .bytes = static_cast<double>(kUnitElems * (size_of(dtype) + 2 * size_of(into))),
+                   .bytes = static_cast<double>(n * (size_of(dtype) + 2 * size_of(into))),
                    .make = [=](Arrays& arrays, int) {
-                     const Buffer out = arrays.random(kUnitElems, into), in = arrays.random(kUnitElems, dtype);
-                     return [=](ExecContext& exec) { kernels().accumulate(exec, out, in); };
+                     const Buffer out = arrays.random(n, into), in = arrays.random(n, dtype);
+                     return [=](ExecContext& exec) { kernels_of(exec).accumulate(exec, out, in); };
                    }});
 }
 
@@ -74,26 +72,27 @@ void add_gelu(std::vector<KernelCase>& cases, DType dtype, std::int64_t n, const
   const std::string text = shape + (kind == GeluKind::tanh ? " tanh" : " erf");
   cases.push_back({.kernel = "gelu_forward", .shape = text, .dtype = dtype, .bytes = 2 * bytes, .make = [=](Arrays& arrays, int) {
                      const Buffer y = arrays.random(n, dtype), x = arrays.random(n, dtype, -3, 3);
-                     return [=](ExecContext& exec) { kernels().gelu_forward(exec, y, x, kind); };
+                     return [=](ExecContext& exec) { kernels_of(exec).gelu_forward(exec, y, x, kind); };
                    }});
   cases.push_back({.kernel = "gelu_backward", .shape = text, .dtype = dtype, .bytes = 3 * bytes, .make = [=](Arrays& arrays, int) {
                      const Buffer dx = arrays.random(n, dtype), dy = arrays.random(n, dtype), x = arrays.random(n, dtype, -3, 3);
-                     return [=](ExecContext& exec) { kernels().gelu_backward(exec, dx, dy, x, kind); };
+                     return [=](ExecContext& exec) { kernels_of(exec).gelu_backward(exec, dx, dy, x, kind); };
                    }});
 }
 
 }  // namespace
 
-void add_elementwise_cases(std::vector<KernelCase>& cases, DType dtype) {
-  add_copies(cases, dtype, kUnitElems);
-  add_copies(cases, dtype, kOddElems);
-  add_arithmetic(cases, dtype, kTokens * kWidth, fmt::format("{} x {}", kTokens, kWidth));
-  add_arithmetic(cases, dtype, kOddElems, fmt::format("{}", kOddElems));
-  add_accumulate(cases, dtype, DType::f32);
-  if (dtype != DType::f32) add_accumulate(cases, dtype, dtype);
+void add_elementwise_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, DType dtype) {
+  const std::int64_t tokens = sizes.tokens(), odd = sizes.odd_elems;
+  add_copies(cases, dtype, sizes.unit_elems);
+  add_copies(cases, dtype, odd);
+  add_arithmetic(cases, dtype, tokens * sizes.width, fmt::format("{} x {}", tokens, sizes.width));
+  add_arithmetic(cases, dtype, odd, fmt::format("{}", odd));
+  add_accumulate(cases, dtype, sizes.unit_elems, DType::f32);
+  if (dtype != DType::f32) add_accumulate(cases, dtype, sizes.unit_elems, dtype);
   for (const GeluKind kind : {GeluKind::tanh, GeluKind::erf})
-    add_gelu(cases, dtype, 4 * kTokens * kWidth, fmt::format("{} x {}", kTokens, 4 * kWidth), kind);
-  add_gelu(cases, dtype, kOddElems, fmt::format("{}", kOddElems), GeluKind::tanh);
+    add_gelu(cases, dtype, 4 * tokens * sizes.width, fmt::format("{} x {}", tokens, 4 * sizes.width), kind);
+  add_gelu(cases, dtype, odd, fmt::format("{}", odd), GeluKind::tanh);
 }
 
 }  // namespace zs::bench

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "bench/cache_size.h"
-#include "bench/median.h"
 
 namespace zs::bench {
 namespace {
@@ -17,10 +16,8 @@ constexpr std::int64_t kCaches = 4;
 /// What arrays that a case does not count may take.
 constexpr std::int64_t kSlack = std::int64_t{8} << 20;
 constexpr int kFirstCeilingRounds = 5, kCeilingRounds = 1;
-constexpr std::size_t kFewestSamples = 5;
 /// Calls shorter than this are timed several at once.
 constexpr double kShortestSampleMs = 0.02;
-constexpr double kTimeoutS = 600;
 
 double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
@@ -43,10 +40,25 @@ void sample(ExecContext& exec, std::vector<Work>& calls, double min_time_s, Samp
   }
 }
 
+std::int64_t sets_of(const KernelCase& kernel_case, std::int64_t cache_bytes) {
+  if (kernel_case.bound == Bound::latency) return 1;
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(kCaches * cache_bytes) / kernel_case.bytes));
+}
+
 }  // namespace
 
+ColdCalls::ColdCalls(Device& device, const KernelCase& kernel_case, std::int64_t cache_bytes)
+    : arrays(device, kSlack + sets_of(kernel_case, cache_bytes) * static_cast<std::int64_t>(kernel_case.bytes)) {
+  for (std::int64_t set = 0; set < sets_of(kernel_case, cache_bytes); ++set)
+    calls.push_back(kernel_case.make(arrays, static_cast<int>(set)));
+}
+
 std::vector<KernelCase> selected_cases(const KernelOptions& options) {
-  std::vector<KernelCase> cases = kernel_cases();
+  return selected_cases(options, options.device == "cuda" ? gpu_case_sizes() : CaseSizes{});
+}
+
+std::vector<KernelCase> selected_cases(const KernelOptions& options, const CaseSizes& sizes) {
+  std::vector<KernelCase> cases = kernel_cases(sizes);
   std::erase_if(cases, [&](const KernelCase& one) {
     return one.text().find(options.filter) == std::string::npos || (!options.dtype.empty() && zs::name_of(one.dtype) != options.dtype);
   });
@@ -75,7 +87,7 @@ KernelReport KernelBench::run() {
 }
 
 void KernelBench::measure_all(int threads, KernelReport& report) {
-  const DeviceOptions options{.threads = threads, .cpus = share_.cpus, .sync_timeout_s = kTimeoutS};
+  const DeviceOptions options{.threads = threads, .cpus = share_.cpus, .sync_timeout_s = kKernelTimeoutS};
   const auto device = Device::create(DeviceKind::cpu, options);
   KernelReport::Ceilings& ceilings = report.ceilings[threads];
   for (const KernelCase& one : cases_) {
@@ -103,28 +115,14 @@ void KernelBench::measure_ceiling(const DeviceOptions& options, const KernelCase
 }
 
 KernelReport::Row KernelBench::measure(Device& device, const KernelCase& kernel_case) const {
-  std::int64_t sets = 1;
-  if (kernel_case.bound != Bound::latency)
-    sets = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(kCaches * cache_bytes_) / kernel_case.bytes));
-  Arrays arrays(device, kSlack + sets * static_cast<std::int64_t>(kernel_case.bytes));
-  std::vector<Work> calls;
-  for (std::int64_t set = 0; set < sets; ++set) calls.push_back(kernel_case.make(arrays, static_cast<int>(set)));
+  ColdCalls cold(device, kernel_case, cache_bytes_);
   Samples samples;
   const std::int64_t scratch = device.options().threads * kScratchBytes;
   device.stream(StreamRole::compute)
       .enqueue({kernel_case.text(), {}, {}, scratch},
-               [&, min_time_s = options_.min_time_s](ExecContext& exec) { sample(exec, calls, min_time_s, samples); });
+               [&, min_time_s = options_.min_time_s](ExecContext& exec) { sample(exec, cold.calls, min_time_s, samples); });
   device.synchronize();
-  return {.kernel = kernel_case.kernel,
-          .shape = kernel_case.shape,
-          .dtype = kernel_case.dtype,
-          .bound = kernel_case.bound,
-          .threads = device.options().threads,
-          .bytes = kernel_case.bytes,
-          .flops = kernel_case.flops,
-          .calls = samples.calls,
-          .ms_min = *std::min_element(samples.ms.begin(), samples.ms.end()),
-          .ms_median = median(samples.ms)};
+  return row_of(kernel_case, device.options().threads, samples.calls, samples.ms);
 }
 
 }  // namespace zs::bench

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "bench/arrays.h"
-#include "kernels/kernels.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs::bench {
@@ -36,23 +35,31 @@ struct KernelCase {
   std::string text() const { return fmt::format("{} {} {}", kernel, shape, zs::name_of(dtype)); }
 };
 
-/// Scratch of one thread: no case needs more.
-inline constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;
+/// What a CPU's kernels take of scratch for each thread, and a GPU's together: no case needs more.
+inline constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20, kGpuScratchBytes = std::int64_t{64} << 20;
 
-/// Every kernel of the table at the shapes of GPT-2 124M with 1024 tokens, 4 x 256, and at a few odd ones.
-std::vector<KernelCase> kernel_cases();
+/// The sizes that the cases have: those of a model's step, and a few odd ones.
+struct CaseSizes {
+  std::int64_t batch = 4, time = 256, width = 768, heads = 12;           ///< of a micro-batch: GPT-2 124M with 1024 tokens
+  std::int64_t vocab = 50257, padded_vocab = 50304;                      ///< real and with padding
+  std::int64_t unit_elems = 7'087'872;                                   ///< of a block's unit
+  std::int64_t odd_elems = 1'000'003, odd_rows = 1001, odd_width = 771;  ///< no multiples of anything
+  std::vector<AttentionDims> attention = {{4, 256, 12, 64}, {1, 1024, 12, 64}, {3, 331, 5, 40}};
+
+  std::int64_t tokens() const { return batch * time; }
+  /// Rows of logits that the head works on at a time.
+  std::int64_t chunk_rows() const { return lm_head_chunk_rows(tokens(), padded_vocab); }
+};
+/// What keeps a GPU at work for longer than a launch takes: GPT-2 124M with 16 x 1024 tokens, a block's unit of 1.5B, attention of up to
+/// 4096 tokens.
+CaseSizes gpu_case_sizes();
+
+/// Every kernel of the table at these sizes.
+std::vector<KernelCase> kernel_cases(const CaseSizes& sizes = {});
 /// The parts that it is put together from.
-void add_elementwise_cases(std::vector<KernelCase>& cases, DType dtype);
-void add_model_cases(std::vector<KernelCase>& cases, DType dtype);
-void add_product_cases(std::vector<KernelCase>& cases, DType dtype);
-void add_optimizer_cases(std::vector<KernelCase>& cases);
-
-/// GPT-2 124M: tokens of a micro-batch, width, padded and real vocabulary, elements of a block's unit.
-inline constexpr std::int64_t kTokens = 1024, kTime = 256, kWidth = 768, kHeads = 12, kPaddedVocab = 50304, kVocab = 50257,
-                              kUnitElems = 7'087'872;
-/// Rows of logits that the head works on at a time.
-inline std::int64_t chunk_rows() { return lm_head_chunk_rows(kTokens, kPaddedVocab); }
-/// A size that is no multiple of anything.
-inline constexpr std::int64_t kOddElems = 1'000'003, kOddRows = 1001, kOddWidth = 771;
+void add_elementwise_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, DType dtype);
+void add_model_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, DType dtype);
+void add_product_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, DType dtype);
+void add_optimizer_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes);
 
 }  // namespace zs::bench

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "bench/median.h"
 #include "model/train/metrics.h"
 
 namespace zs::bench {
@@ -55,11 +57,26 @@ double KernelReport::percent(const Row& row) const {
   return product == found->second.product_gflops.end() ? 0 : 100 * row.gflops() / product->second;
 }
 
+KernelReport::Row row_of(const KernelCase& kernel_case, int threads, std::int64_t calls, const std::vector<double>& ms) {
+  return {.kernel = kernel_case.kernel,
+          .shape = kernel_case.shape,
+          .dtype = kernel_case.dtype,
+          .bound = kernel_case.bound,
+          .threads = threads,
+          .bytes = kernel_case.bytes,
+          .flops = kernel_case.flops,
+          .calls = calls,
+          .ms_min = *std::min_element(ms.begin(), ms.end()),
+          .ms_median = median(ms)};
+}
+
 std::string to_json(const KernelReport& report) {
   Json ceilings = Json::array(), rows = Json::array();
   for (const auto& [threads, values] : report.ceilings) ceilings.push_back(to_object(threads, values));
   for (const auto& row : report.rows) rows.push_back(to_object(report, row));
   const Json json = {{"program", "bench_kernels"},
+                     {"device", report.gpu.empty() ? "cpu" : "cuda"},
+                     {"gpu", report.gpu.empty() ? Json() : Json(report.gpu)},
                      {"isa", report.isa},
                      {"last_level_cache_bytes", report.cache_bytes},
                      {"ceilings", std::move(ceilings)},
@@ -68,11 +85,14 @@ std::string to_json(const KernelReport& report) {
 }
 
 std::string to_text(const KernelReport& report) {
-  std::string text = fmt::format("{}, last-level cache {}\n", report.isa, format_bytes(report.cache_bytes));
+  const bool is_gpu = !report.gpu.empty();
+  const std::string machine = is_gpu ? fmt::format("{} ({}), L2", report.gpu, report.isa) : report.isa + ", last-level";
+  std::string text = fmt::format("{} cache {}\n", machine, format_bytes(report.cache_bytes));
   for (const auto& [threads, ceilings] : report.ceilings) {
-    text += fmt::format("ceilings of {} thread{}:", threads, threads == 1 ? "" : "s");
+    text += is_gpu ? "ceilings of the GPU:" : fmt::format("ceilings of {} thread{}:", threads, threads == 1 ? "" : "s");
     if (ceilings.copy_gb_per_s > 0)
-      text += fmt::format(" copy {:.1f} GB/s (memcpy {:.1f})", ceilings.copy_gb_per_s, ceilings.memcpy_gb_per_s);
+      text += fmt::format(" copy {:.1f} GB/s ({} {:.1f})", ceilings.copy_gb_per_s, is_gpu ? "the driver's" : "memcpy",
+                          ceilings.memcpy_gb_per_s);
     for (const auto& [dtype, gflops] : ceilings.product_gflops) text += fmt::format(" {} products {:.1f} GFLOP/s", name_of(dtype), gflops);
     text += "\n";
   }

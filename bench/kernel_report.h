@@ -29,14 +29,18 @@ struct KernelReport {
     double gflops() const { return flops / (ms_min * 1e6); }
   };
 
-  std::string isa;
-  std::int64_t cache_bytes = 0;
+  std::string isa;                        ///< of the kernels: an instruction set, or "sm_90"
+  std::string gpu = {};                   ///< its name; empty: the CPU
+  std::int64_t cache_bytes = 0;           ///< of the last level; of a GPU its L2
   std::map<int, Ceilings> ceilings = {};  ///< by number of threads
   std::vector<Row> rows = {};
 
   /// The rate of the fastest call as a percentage of the ceiling of its kind, dtype and number of threads; 0 where there is none.
   double percent(const Row& row) const;
 };
+
+/// `ms`: of a call, by each sample.
+KernelReport::Row row_of(const KernelCase& kernel_case, int threads, std::int64_t calls, const std::vector<double>& ms);
 
 std::string to_json(const KernelReport& report);  ///< one line, without its end
 std::string to_text(const KernelReport& report);

@@ -6,7 +6,6 @@ namespace {
 
 constexpr DType kF32 = DType::f32;
 
-const KernelTable& kernels() { return cpu_kernels(); }
 double bytes_of(std::int64_t elems, DType dtype) { return static_cast<double>(elems * size_of(dtype)); }
 std::string matrix(std::int64_t rows, std::int64_t columns) { return fmt::format("{} x {}", rows, columns); }
 
@@ -20,7 +19,7 @@ void add_bias(std::vector<KernelCase>& cases, DType dtype, std::int64_t rows, st
                    .bytes = bytes_of(rows * width, dtype) + gradient_bytes(width, beta),
                    .make = [=](Arrays& arrays, int) {
                      const Buffer dbias = arrays.random(width, kF32), dy = arrays.random(rows * width, dtype);
-                     return [=](ExecContext& exec) { kernels().bias_backward(exec, dbias, dy, beta); };
+                     return [=](ExecContext& exec) { kernels_of(exec).bias_backward(exec, dbias, dy, beta); };
                    }});
 }
 
@@ -34,56 +33,58 @@ void add_layer_norm(std::vector<KernelCase>& cases, DType dtype, std::int64_t ro
                      const Buffer y = arrays.random(rows * width, dtype), mean = arrays.zeros(rows, kF32), rstd = arrays.zeros(rows, kF32),
                                   x = arrays.random(rows * width, dtype), gamma = arrays.random(width, dtype),
                                   beta = arrays.random(width, dtype);
-                     return [=](ExecContext& exec) { kernels().layer_norm_forward(exec, y, mean, rstd, x, gamma, beta, 1e-5f); };
+                     return [=](ExecContext& exec) { kernels_of(exec).layer_norm_forward(exec, y, mean, rstd, x, gamma, beta, 1e-5f); };
                    }});
-  cases.push_back({.kernel = "layer_norm_backward",
-                   .shape = matrix(rows, width),
-                   .dtype = dtype,
-                   .bytes = 3 * plane + statistics + gains / 2 + gradient_bytes(2 * width, 0),
-                   .make = [=](Arrays& arrays, int) {
-                     const Buffer dx = arrays.random(rows * width, dtype), dgamma = arrays.random(width, kF32),
-                                  dbeta = arrays.random(width, kF32), dy = arrays.random(rows * width, dtype),
-                                  x = arrays.random(rows * width, dtype), mean = arrays.random(rows, kF32),
-                                  rstd = arrays.random(rows, kF32, 1, 2), gamma = arrays.random(width, dtype);
-                     return [=](ExecContext& exec) { kernels().layer_norm_backward(exec, dx, dgamma, dbeta, dy, x, mean, rstd, gamma, 0); };
-                   }});
+  cases.push_back(
+      {.kernel = "layer_norm_backward",
+       .shape = matrix(rows, width),
+       .dtype = dtype,
+       .bytes = 3 * plane + statistics + gains / 2 + gradient_bytes(2 * width, 0),
+       .make = [=](Arrays& arrays, int) {
+         const Buffer dx = arrays.random(rows * width, dtype), dgamma = arrays.random(width, kF32), dbeta = arrays.random(width, kF32),
+                      dy = arrays.random(rows * width, dtype), x = arrays.random(rows * width, dtype), mean = arrays.random(rows, kF32),
+                      rstd = arrays.random(rows, kF32, 1, 2), gamma = arrays.random(width, dtype);
+         return [=](ExecContext& exec) { kernels_of(exec).layer_norm_backward(exec, dx, dgamma, dbeta, dy, x, mean, rstd, gamma, 0); };
+       }});
 }
 
-void add_embedding(std::vector<KernelCase>& cases, DType dtype) {
-  const double rows = bytes_of(kTokens * kWidth, dtype), ids_bytes = bytes_of(kTokens, DType::i32);
-  const std::string shape = fmt::format("{} of {}", matrix(kTokens, kWidth), kPaddedVocab);
+void add_embedding(std::vector<KernelCase>& cases, const CaseSizes& sizes, DType dtype) {
+  const std::int64_t tokens = sizes.tokens(), time = sizes.time, width = sizes.width, vocab = sizes.padded_vocab;
+  const double rows = bytes_of(tokens * width, dtype), ids_bytes = bytes_of(tokens, DType::i32);
+  const std::string shape = fmt::format("{} of {}", matrix(tokens, width), vocab);
   cases.push_back({.kernel = "embedding_forward",
                    .shape = shape,
                    .dtype = dtype,
-                   .bytes = 2 * rows + ids_bytes + bytes_of(kTime * kWidth, dtype),
+                   .bytes = 2 * rows + ids_bytes + bytes_of(time * width, dtype),
                    .make = [=](Arrays& arrays, int set) {
-                     const Buffer out = arrays.random(kTokens * kWidth, dtype), ids = arrays.ids(kTokens, kPaddedVocab, set),
-                                  table = arrays.shared_random("table", kPaddedVocab * kWidth, dtype),
-                                  positions = arrays.random(kTime * kWidth, dtype);
-                     return [=](ExecContext& exec) { kernels().embedding_forward(exec, out, ids, table, positions, kTime); };
+                     const Buffer out = arrays.random(tokens * width, dtype), ids = arrays.ids(tokens, vocab, set),
+                                  table = arrays.shared_random("table", vocab * width, dtype),
+                                  positions = arrays.random(time * width, dtype);
+                     return [=](ExecContext& exec) { kernels_of(exec).embedding_forward(exec, out, ids, table, positions, time); };
                    }});
   for (const float beta : {0.0f, 1.0f}) {
-    const double table_bytes = beta == 0 ? bytes_of(kPaddedVocab * kWidth, kF32) : 2 * bytes_of(kTokens * kWidth, kF32);
+    const double table_bytes = beta == 0 ? bytes_of(vocab * width, kF32) : 2 * bytes_of(tokens * width, kF32);
     cases.push_back({.kernel = "embedding_backward",
                      .shape = fmt::format("{} beta {:g}", shape, beta),
                      .dtype = dtype,
                      .bytes = rows + ids_bytes + table_bytes,
                      .make = [=](Arrays& arrays, int set) {
-                       const Buffer dtable = arrays.shared_random("dtable", kPaddedVocab * kWidth, kF32),
-                                    ids = arrays.ids(kTokens, kPaddedVocab, set), dy = arrays.random(kTokens * kWidth, dtype);
-                       return [=](ExecContext& exec) { kernels().embedding_backward(exec, dtable, ids, dy, kWidth, beta); };
+                       const Buffer dtable = arrays.shared_random("dtable", vocab * width, kF32), ids = arrays.ids(tokens, vocab, set),
+                                    dy = arrays.random(tokens * width, dtype);
+                       return [=](ExecContext& exec) { kernels_of(exec).embedding_backward(exec, dtable, ids, dy, width, beta); };
                      }});
   }
 }
 
-void add_positions(std::vector<KernelCase>& cases, DType dtype) {
+void add_positions(std::vector<KernelCase>& cases, const CaseSizes& sizes, DType dtype) {
+  const std::int64_t tokens = sizes.tokens(), time = sizes.time, width = sizes.width;
   cases.push_back({.kernel = "position_backward",
-                   .shape = fmt::format("{} to {} beta 0", matrix(kTokens, kWidth), kTime),
+                   .shape = fmt::format("{} to {} beta 0", matrix(tokens, width), time),
                    .dtype = dtype,
-                   .bytes = bytes_of(kTokens * kWidth, dtype) + gradient_bytes(kTime * kWidth, 0),
+                   .bytes = bytes_of(tokens * width, dtype) + gradient_bytes(time * width, 0),
                    .make = [=](Arrays& arrays, int) {
-                     const Buffer dpositions = arrays.random(kTime * kWidth, kF32), dy = arrays.random(kTokens * kWidth, dtype);
-                     return [=](ExecContext& exec) { kernels().position_backward(exec, dpositions, dy, kTime, kWidth, 0); };
+                     const Buffer dpositions = arrays.random(time * width, kF32), dy = arrays.random(tokens * width, dtype);
+                     return [=](ExecContext& exec) { kernels_of(exec).position_backward(exec, dpositions, dy, time, width, 0); };
                    }});
 }
 
@@ -102,7 +103,7 @@ void add_attention(std::vector<KernelCase>& cases, DType dtype, const AttentionD
                    .make = [=](Arrays& arrays, int) {
                      const Buffer out = arrays.random(tokens * width, dtype), lse = arrays.zeros(tokens * dims.heads, kF32),
                                   qkv = arrays.random(3 * tokens * width, dtype);
-                     return [=](ExecContext& exec) { kernels().attention_forward(exec, out, lse, qkv, dims); };
+                     return [=](ExecContext& exec) { kernels_of(exec).attention_forward(exec, out, lse, qkv, dims); };
                    }});
   cases.push_back({.kernel = "attention_backward",
                    .shape = shape,
@@ -114,7 +115,7 @@ void add_attention(std::vector<KernelCase>& cases, DType dtype, const AttentionD
                      const Buffer dqkv = arrays.random(3 * tokens * width, dtype), dout = arrays.random(tokens * width, dtype),
                                   out = arrays.random(tokens * width, dtype), qkv = arrays.random(3 * tokens * width, dtype),
                                   lse = arrays.random(tokens * dims.heads, kF32, 5, 6);
-                     return [=](ExecContext& exec) { kernels().attention_backward(exec, dqkv, dout, out, qkv, lse, dims); };
+                     return [=](ExecContext& exec) { kernels_of(exec).attention_backward(exec, dqkv, dout, out, qkv, lse, dims); };
                    }});
 }
 
@@ -130,7 +131,8 @@ void add_cross_entropy(std::vector<KernelCase>& cases, DType dtype, std::int64_t
                      .make = [=](Arrays& arrays, int set) {
                        const Buffer losses = arrays.zeros(rows, kF32), lse = arrays.zeros(rows, kF32),
                                     logits = arrays.random(rows * stride, kF32), targets = arrays.ids(rows, classes, set);
-                       return [=](ExecContext& exec) { kernels().cross_entropy_forward(exec, losses, lse, logits, targets, classes); };
+                       return
+                           [=](ExecContext& exec) { kernels_of(exec).cross_entropy_forward(exec, losses, lse, logits, targets, classes); };
                      }});
   }
   cases.push_back({.kernel = "cross_entropy_backward",
@@ -142,25 +144,24 @@ void add_cross_entropy(std::vector<KernelCase>& cases, DType dtype, std::int64_t
                                   targets = arrays.ids(rows, classes, set), dloss = arrays.floats({1.0f});
                      const Buffer dlogits = dtype == kF32 ? logits : arrays.random(rows * stride, dtype);
                      return [=](ExecContext& exec) {
-                       kernels().cross_entropy_backward(exec, dlogits, logits, lse, targets, dloss, classes, 1e-3f);
+                       kernels_of(exec).cross_entropy_backward(exec, dlogits, logits, lse, targets, dloss, classes, 1e-3f);
                      };
                    }});
 }
 
 }  // namespace
 
-void add_model_cases(std::vector<KernelCase>& cases, DType dtype) {
-  for (const std::int64_t width : {kWidth, 3 * kWidth, 4 * kWidth}) add_bias(cases, dtype, kTokens, width, 0);
-  add_bias(cases, dtype, kOddRows, kOddWidth, 1);
-  add_layer_norm(cases, dtype, kTokens, kWidth);
-  add_layer_norm(cases, dtype, kOddRows, kOddWidth);
-  add_embedding(cases, dtype);
-  add_positions(cases, dtype);
-  add_attention(cases, dtype, {.batch = kTokens / kTime, .time = kTime, .heads = kHeads, .head_dim = kWidth / kHeads});
-  add_attention(cases, dtype, {.batch = 1, .time = kTokens, .heads = kHeads, .head_dim = kWidth / kHeads});
-  add_attention(cases, dtype, {.batch = 3, .time = 331, .heads = 5, .head_dim = 40});
-  add_cross_entropy(cases, dtype, chunk_rows(), kPaddedVocab, kVocab);
-  add_cross_entropy(cases, dtype, kOddRows, kOddWidth, kOddWidth);
+void add_model_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, DType dtype) {
+  const std::int64_t tokens = sizes.tokens();
+  for (const std::int64_t width : {sizes.width, 3 * sizes.width, 4 * sizes.width}) add_bias(cases, dtype, tokens, width, 0);
+  add_bias(cases, dtype, sizes.odd_rows, sizes.odd_width, 1);
+  add_layer_norm(cases, dtype, tokens, sizes.width);
+  add_layer_norm(cases, dtype, sizes.odd_rows, sizes.odd_width);
+  add_embedding(cases, sizes, dtype);
+  add_positions(cases, sizes, dtype);
+  for (const AttentionDims& dims : sizes.attention) add_attention(cases, dtype, dims);
+  add_cross_entropy(cases, dtype, sizes.chunk_rows(), sizes.padded_vocab, sizes.vocab);
+  add_cross_entropy(cases, dtype, sizes.odd_rows, sizes.odd_width, sizes.odd_width);
 }
 
 }  // namespace zs::bench

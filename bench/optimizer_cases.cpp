@@ -6,16 +6,14 @@ namespace {
 
 constexpr DType kF32 = DType::f32;
 
-const KernelTable& kernels() { return cpu_kernels(); }
-
 void add_sum(std::vector<KernelCase>& cases, std::int64_t n, Bound bound) {
   cases.push_back({.kernel = "sum",
                    .shape = fmt::format("{}", n),
                    .bound = bound,
-                   .bytes = static_cast<double>(n * size_of(kF32)),
+                   .bytes = static_cast<double>((n + 1) * size_of(kF32)),
                    .make = [=](Arrays& arrays, int) {
                      const Buffer out = arrays.zeros(1, kF32), in = arrays.random(n, kF32);
-                     return [=](ExecContext& exec) { kernels().sum(exec, out, in, 1.0f); };
+                     return [=](ExecContext& exec) { kernels_of(exec).sum(exec, out, in, 1.0f); };
                    }});
 }
 
@@ -26,16 +24,16 @@ void add_norms(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
   };
   add("squared_norm", [=](Arrays& arrays, int) {
     const Buffer out = arrays.zeros(1, DType::f64), in = arrays.random(n, dtype);
-    return [=](ExecContext& exec) { kernels().squared_norm(exec, out, in); };
+    return [=](ExecContext& exec) { kernels_of(exec).squared_norm(exec, out, in); };
   });
   add("max_exponent", [=](Arrays& arrays, int) {
     const Buffer out = arrays.zeros(1, DType::i32), in = arrays.random(n, dtype);
-    return [=](ExecContext& exec) { kernels().max_exponent(exec, out, in); };
+    return [=](ExecContext& exec) { kernels_of(exec).max_exponent(exec, out, in); };
   });
   add("fixed_point_squares", [=](Arrays& arrays, int) {
     constexpr int kShift = 30;
     const Buffer out = arrays.zeros(1, DType::i64), in = arrays.random(n, dtype), exponent = arrays.zeros(1, DType::i32);
-    return [=](ExecContext& exec) { kernels().fixed_point_squares(exec, out, in, exponent, kShift); };
+    return [=](ExecContext& exec) { kernels_of(exec).fixed_point_squares(exec, out, in, exponent, kShift); };
   });
 }
 
@@ -46,7 +44,7 @@ void add_clip(std::vector<KernelCase>& cases) {
                    .bytes = sizeof(double) + sizeof(StepScalars),
                    .make = [=](Arrays& arrays, int) {
                      const Buffer scalars = arrays.zeros(sizeof(StepScalars) / sizeof(float), kF32), norm = arrays.zeros(1, DType::f64);
-                     return [=](ExecContext& exec) { kernels().clip_coefficient(exec, scalars, norm, {}, 0, 1.0f); };
+                     return [=](ExecContext& exec) { kernels_of(exec).clip_coefficient(exec, scalars, norm, {}, 0, 1.0f); };
                    }});
 }
 
@@ -60,30 +58,39 @@ void add_adamw(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
                      const Buffer master = arrays.random(n, kF32), m = arrays.random(n, kF32), v = arrays.random(n, kF32, 0.1f, 1),
                                   copy = has_copy ? arrays.random(n, DType::bf16) : Buffer{}, grad = arrays.random(n, kF32),
                                   scalars = arrays.floats({1e-4f, 0.5f, 0.5f, 1.0f, 1.0f, 0.0f});
-                     return [=](ExecContext& exec) { kernels().adamw(exec, master, m, v, copy, grad, scalars, kOptions); };
+                     return [=](ExecContext& exec) { kernels_of(exec).adamw(exec, master, m, v, copy, grad, scalars, kOptions); };
                    }});
 }
 
 }  // namespace
 
-void add_optimizer_cases(std::vector<KernelCase>& cases) {
-  add_sum(cases, kTokens, Bound::latency);
-  add_sum(cases, kUnitElems, Bound::memory);
-  for (const DType dtype : {kF32, DType::bf16}) add_norms(cases, dtype, kUnitElems);
-  add_norms(cases, kF32, kOddElems);
+void add_optimizer_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes) {
+  add_sum(cases, sizes.tokens(), Bound::latency);
+  add_sum(cases, sizes.unit_elems, Bound::memory);
+  for (const DType dtype : {kF32, DType::bf16}) add_norms(cases, dtype, sizes.unit_elems);
+  add_norms(cases, kF32, sizes.odd_elems);
   add_clip(cases);
-  for (const std::int64_t n : {kUnitElems, kOddElems})
+  for (const std::int64_t n : {sizes.unit_elems, sizes.odd_elems})
     for (const bool has_copy : {false, true}) add_adamw(cases, n, has_copy);
 }
 
-std::vector<KernelCase> kernel_cases() {
+CaseSizes gpu_case_sizes() {
+  return {.batch = 16,
+          .time = 1024,
+          .unit_elems = 30'740'800,
+          .odd_elems = 30'000'001,
+          .odd_rows = 16001,
+          .attention = {{16, 1024, 12, 64}, {4, 4096, 12, 64}, {4, 4096, 12, 128}, {3, 331, 5, 40}}};
+}
+
+std::vector<KernelCase> kernel_cases(const CaseSizes& sizes) {
   std::vector<KernelCase> cases;
   for (const DType dtype : {kF32, DType::bf16}) {
-    add_product_cases(cases, dtype);
-    add_elementwise_cases(cases, dtype);
-    add_model_cases(cases, dtype);
+    add_product_cases(cases, sizes, dtype);
+    add_elementwise_cases(cases, sizes, dtype);
+    add_model_cases(cases, sizes, dtype);
   }
-  add_optimizer_cases(cases);
+  add_optimizer_cases(cases, sizes);
   return cases;
 }
 

@@ -27,7 +27,7 @@ void add(std::vector<KernelCase>& cases, DType dtype, const Product& p) {
          const MatmulDims& dims = p.dims;
          const Buffer c = arrays.random(dims.m * dims.n, p.result), a = arrays.random(dims.m * dims.k, dtype),
                       b = arrays.random(dims.k * dims.n, dtype), bias = p.has_bias ? arrays.random(dims.n, dtype) : Buffer{};
-         return [=, dims = p.dims](ExecContext& exec) { cpu_kernels().matmul(exec, c, a, b, bias, dims); };
+         return [=, dims = p.dims](ExecContext& exec) { kernels_of(exec).matmul(exec, c, a, b, bias, dims); };
        }});
 }
 
@@ -54,10 +54,12 @@ void add_layer(std::vector<KernelCase>& cases, DType dtype, const Layer& l) {
 
 }  // namespace
 
-void add_product_cases(std::vector<KernelCase>& cases, DType dtype) {
-  for (const Layer& layer : {Layer{"qkv", kTokens, 3 * kWidth, kWidth}, Layer{"out", kTokens, kWidth, kWidth},
-                             Layer{"up", kTokens, 4 * kWidth, kWidth}, Layer{"down", kTokens, kWidth, 4 * kWidth},
-                             Layer{"head", chunk_rows(), kPaddedVocab, kWidth, true}, Layer{"odd", kOddRows, kOddWidth, kOddWidth - 2}})
+void add_product_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, DType dtype) {
+  const std::int64_t tokens = sizes.tokens(), width = sizes.width, odd = sizes.odd_width;
+  for (const Layer& layer :
+       {Layer{"qkv", tokens, 3 * width, width}, Layer{"out", tokens, width, width}, Layer{"up", tokens, 4 * width, width},
+        Layer{"down", tokens, width, 4 * width}, Layer{"head", sizes.chunk_rows(), sizes.padded_vocab, width, true},
+        Layer{"odd", sizes.odd_rows, odd, odd - 2}})
     add_layer(cases, dtype, layer);
 }
 

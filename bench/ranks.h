@@ -19,6 +19,11 @@ class Ranks {
   int size() const { return comm_->size(); }
   /// The compute streams of all ranks go on together. On return: enqueued, not done.
   void line_up() { comm_->barrier(device_.stream(StreamRole::compute), "bench"); }
+  /// The hosts of all ranks go on together.
+  void meet() {
+    line_up();
+    device_.synchronize();
+  }
   /// Each value becomes its sum (largest) over the ranks. Collective; blocks the host.
   void reduce(std::span<double> values, ReduceOp op) {
     comm_->all_reduce(device_.stream(StreamRole::compute), "bench",

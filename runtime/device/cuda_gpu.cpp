@@ -10,7 +10,8 @@ namespace zs {
 namespace {
 
 constexpr const char* kTodo = "use device = \"cpu\" or \"auto\"";
-constexpr int kMajorAttribute = 75, kMinorAttribute = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
+constexpr int kMajorAttribute = 75, kMinorAttribute = 76, kL2Attribute = 38;
 
 std::string words_for(const CudaDriver& driver, int status) {
   const char* text = nullptr;
@@ -111,7 +112,7 @@ std::vector<CudaGpu> cuda_gpus(const CudaDriver& driver) {
   std::vector<CudaGpu> gpus(static_cast<std::size_t>(count));
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     CudaGpu& gpu = gpus[static_cast<std::size_t>(ordinal)];
-    int device = 0;
+    int device = 0, l2_bytes = 0;
     std::array<char, 128> name{};
     std::array<unsigned char, 16> uuid{};
     std::size_t bytes = 0;
@@ -120,11 +121,13 @@ std::vector<CudaGpu> cuda_gpus(const CudaDriver& driver) {
     check(driver.device_uuid(uuid.data(), device), "cuDeviceGetUuid");
     check(driver.device_attribute(&gpu.major, kMajorAttribute, device), "cuDeviceGetAttribute");
     check(driver.device_attribute(&gpu.minor, kMinorAttribute, device), "cuDeviceGetAttribute");
+    check(driver.device_attribute(&l2_bytes, kL2Attribute, device), "cuDeviceGetAttribute");
     check(driver.device_memory(&bytes, device), "cuDeviceTotalMem");
     gpu.ordinal = ordinal;
     gpu.name = name.data();
     gpu.uuid = hexadecimal(uuid);
     gpu.memory_bytes = static_cast<std::int64_t>(bytes);
+    gpu.l2_bytes = l2_bytes;
   }
   return gpus;
 }

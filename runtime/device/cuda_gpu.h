@@ -37,7 +37,7 @@ struct CudaGpu {
   int ordinal = 0;
   std::string name, uuid;  ///< "NVIDIA H200", 32 hexadecimal digits
   int major = 0, minor = 0;
-  std::int64_t memory_bytes = 0;
+  std::int64_t memory_bytes = 0, l2_bytes = 0;
 
   std::string describe() const { return fmt::format("GPU {} ({})", ordinal, name); }
 };

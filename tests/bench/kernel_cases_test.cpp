@@ -1,22 +1,153 @@
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <set>
+
+#include "bench/gpu_kernel_bench.h"
 #include "bench/kernel_bench.h"
+#include "runtime/device/cuda_device.h"
 #include "runtime/device/device.h"
+#include "tests/gpu/emulation/emulated_cublas.h"
+#include "tests/gpu/emulation/kernels.h"
 
 using namespace zs;
 using namespace zs::bench;
+using namespace zs::test;
 
-TEST_CASE("every case runs, and moves each of its operands once or twice") {
-  const auto device = Device::create(DeviceKind::cpu, {.threads = 2, .cpus = {}});
-  for (const KernelCase& one : kernel_cases()) {
+namespace {
+
+/// Of a GPU that the host plays: large enough that each kernel has some blocks and a tail.
+const GpuBenchSizes kTiny{.cases = {.batch = 2,
+                                    .time = 16,
+                                    .width = 24,
+                                    .heads = 2,
+                                    .vocab = 383,
+                                    .padded_vocab = 384,
+                                    .unit_elems = 2304,
+                                    .odd_elems = 1003,
+                                    .odd_rows = 13,
+                                    .odd_width = 19,
+                                    .attention = {{1, 16, 2, 64}, {1, 7, 1, 40}}},
+                          .ceilings = {.sample_ms = 0, .copy_bytes = 1 << 16, .product_size = 32}};
+constexpr std::int64_t kEmulatedL2Bytes = 1 << 14;
+
+/// Whose memory ends the test by a signal where the host touches it.
+struct Emulated {
+  EmulatedDriver driver{{.is_guarded = true, .kernels = emulated_kernels()}};
+  EmulatedCublas cublas{driver};
+
+  std::unique_ptr<Device> make(const DeviceOptions& options = {}) {
+    return std::make_unique<CudaDevice>(options, CudaContext::Libraries(driver.table(), cublas.table()));
+  }
+  MakeDevice maker() {
+    return [this](DeviceKind kind, const DeviceOptions& options) {
+      REQUIRE(kind == DeviceKind::cuda);
+      return make(options);
+    };
+  }
+};
+
+void check_cases(Device& device, const CaseSizes& sizes, std::int64_t scratch_bytes) {
+  for (const KernelCase& one : kernel_cases(sizes)) {
     INFO(one.text());
-    Arrays arrays(*device);
-    device->stream(StreamRole::compute).enqueue({one.text(), {}, {}, 2 * kScratchBytes}, one.make(arrays, 0));
-    REQUIRE_NOTHROW(device->synchronize());
+    Arrays arrays(device);
+    device.stream(StreamRole::compute).enqueue({one.text(), {}, {}, scratch_bytes}, one.make(arrays, 0));
+    REQUIRE_NOTHROW(device.synchronize());
     CHECK(one.bytes >= 0.99 * static_cast<double>(arrays.own_bytes()));  // the last rows of a padded vocabulary are not read
     CHECK(one.bytes <= 2.0 * static_cast<double>(arrays.own_bytes() + arrays.shared_bytes()));
     CHECK((one.flops > 0) == (one.bound == Bound::products));
   }
+}
+
+}  // namespace
+
+TEST_CASE("every case runs, and moves each of its operands once or twice") {
+  check_cases(*Device::create(DeviceKind::cpu, {.threads = 2, .cpus = {}}), {}, 2 * kScratchBytes);
+}
+
+TEST_CASE("every case runs on a GPU, and moves each of its operands once or twice") {
+  Emulated gpu;
+  check_cases(*gpu.make(), kTiny.cases, kGpuScratchBytes);
+}
+
+TEST_CASE("a GPU's arrays are filled as the CPU's are") {
+  Emulated gpu;
+  const auto host = Device::create(DeviceKind::cpu, {}), device = gpu.make();
+  const auto filled = [](Device& on, DType dtype) {
+    Arrays arrays(on);
+    const std::array all = {arrays.random(200'003, dtype), arrays.ids(1000, kTiny.cases.vocab, 3), arrays.floats({1, 2, 3}),
+                            arrays.zeros(1001, dtype)};
+    std::vector<std::vector<std::byte>> seen;
+    for (const Buffer& one : all) seen.emplace_back(static_cast<std::size_t>(one.bytes()));
+    on.stream(StreamRole::compute).enqueue({"read", {all.begin(), all.end()}, {}}, [&](ExecContext& exec) {
+      for (std::size_t i = 0; i < all.size(); ++i) kernels_of(exec).download(exec, seen[i].data(), all[i]);
+    });
+    on.synchronize();
+    return seen;
+  };
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto seen = filled(*device, dtype);
+    CHECK(seen == filled(*host, dtype));
+    const std::int64_t period = 65'537 * size_of(dtype);
+    CHECK(std::equal(seen[0].begin() + period, seen[0].end(), seen[0].begin()));
+    CHECK(std::set(seen[0].begin(), seen[0].end()).size() > 100);
+  }
+}
+
+TEST_CASE("a GPU's kernels are compared with its copies and its products, and say which GPU it was") {
+  Emulated gpu;
+  const KernelReport report =
+      GpuKernelBench({.device = "cuda", .filter = "", .dtype = "", .threads = {}, .min_time_s = 0}, gpu.maker(), kTiny).run();
+  CHECK(report.gpu == "Emulated");
+  CHECK(report.cache_bytes == kEmulatedL2Bytes);
+  REQUIRE(report.rows.size() == kernel_cases(kTiny.cases).size());
+  const KernelReport::Ceilings& ceilings = report.ceilings.at(1);
+  CHECK(ceilings.copy_gb_per_s >= ceilings.memcpy_gb_per_s);
+  CHECK(ceilings.memcpy_gb_per_s > 0);
+  CHECK(ceilings.product_gflops.size() == 2);
+  for (const KernelReport::Row& row : report.rows) {
+    INFO(row.kernel << " " << row.shape);
+    CHECK(row.calls >= static_cast<std::int64_t>(kFewestSamples));
+    CHECK(row.ms_min > 0);
+    CHECK(row.ms_min <= row.ms_median);
+    CHECK((report.percent(row) > 0) == (row.bound != Bound::latency));
+  }
+  CHECK_THAT(to_text(report), Catch::Contains("Emulated (sm_99)") && Catch::Contains("the driver's"));
+  CHECK_THAT(to_json(report), Catch::Contains(R"("device":"cuda","gpu":"Emulated")"));
+}
+
+TEST_CASE("calls on a GPU go round more operands than its L2 holds") {
+  Emulated gpu;
+  const auto device = gpu.make();
+  for (const KernelCase& one : kernel_cases(kTiny.cases)) {
+    INFO(one.text());
+    const ColdCalls cold(*device, one, kEmulatedL2Bytes);
+    device->synchronize();  // before what is filled goes
+    const auto sets = static_cast<double>(cold.calls.size());
+    if (one.bound == Bound::latency)
+      CHECK(sets == 1);
+    else
+      CHECK((sets + 1) * one.bytes >= 4.0 * kEmulatedL2Bytes);
+  }
+}
+
+TEST_CASE("a GPU's calls are over when their time is taken") {
+  Emulated gpu;
+  const auto device = gpu.make();
+  int begun = 0, ended = 0;
+  std::vector<Work> calls;
+  for (int i = 0; i < 3; ++i) {
+    calls.emplace_back([&](ExecContext& exec) {
+      ++begun;
+      gpu.driver.launch(exec.native_stream(), [&] { ++ended; });
+    });
+  }
+  GpuCalls timed(*device, "counted", calls);
+  CHECK(timed.run(7) > 0);
+  CHECK(begun == 7);
+  CHECK(ended == 7);
+  CHECK(timed.count_in(0) == 1);
+  CHECK(ended == 13);  // two rounds of three
 }
 
 TEST_CASE("no two cases have the same text") {
@@ -38,15 +169,16 @@ TEST_CASE("a filter selects by kernel, shape or dtype, and refuses to select not
 
 TEST_CASE("the ids of one set are different, and different from the next set's") {
   const auto device = Device::create(DeviceKind::cpu, {});
+  const std::int64_t padded_vocab = CaseSizes{}.padded_vocab;
   Arrays arrays(*device);
-  const Buffer first = arrays.ids(1024, kPaddedVocab, 0), second = arrays.ids(1024, kPaddedVocab, 1);
+  const Buffer first = arrays.ids(1024, padded_vocab, 0), second = arrays.ids(1024, padded_vocab, 1);
   device->synchronize();
   std::vector<std::int32_t> ids(first.as<std::int32_t>(), first.as<std::int32_t>() + first.elems);
   ids.insert(ids.end(), second.as<std::int32_t>(), second.as<std::int32_t>() + second.elems);
   std::sort(ids.begin(), ids.end());
   CHECK(std::adjacent_find(ids.begin(), ids.end()) == ids.end());
   CHECK(ids.front() >= 0);
-  CHECK(ids.back() < kPaddedVocab);
+  CHECK(ids.back() < padded_vocab);
 }
 
 TEST_CASE("a rate is compared with the ceiling of its kind, dtype and number of threads") {

@@ -49,6 +49,8 @@ def report_problems(result, rows, threads, kinds):
     problems = [f"{len(report['kernels'])} rows, expected {rows}"] if len(report["kernels"]) != rows else []
     if [c["threads"] for c in report["ceilings"]] != threads or {row["threads"] for row in report["kernels"]} != set(threads):
         problems.append(f"threads {threads} expected")
+    if (report["device"], report["gpu"]) != ("cpu", None):
+        problems.append("the CPU is the device")
     if report["last_level_cache_bytes"] <= 0 or not report["isa"]:
         problems.append("no cache size or no instruction set")
     for c in report["ceilings"]:
@@ -83,6 +85,14 @@ def main():
                          (["--min-time", "-1"], "--min-time"), (["--nonsense"], "--nonsense")]:
         result = run([program, *flags])
         report.case(f"refused: {' '.join(flags)}", usage_problems(result, named), result)
+    result = run([program, "--device", "cuda", "--list"])
+    report.case("every kernel of the table is there for a GPU", coverage_problems(result.out) if result.code == 0 else ["exit 0 expected"], result)
+    result = run([program, "--device", "cuda"], env={"CUDA_VISIBLE_DEVICES": ""})
+    lines = result.err.splitlines()
+    good = result.code == 78 and not result.out and len(lines) == 1 and lines[0].startswith("bench_kernels: error: ")
+    report.case("no GPU", [] if good else ["exit 78 and one line expected"], result)
+    result = run([program, "--device", "cuda", "--threads", "2"])
+    report.case("refused: threads of a GPU", usage_problems(result, "--threads"), result)
     result = run(harness.mpirun(1, [program]))
     report.case("refused under mpirun", usage_problems(result, "mpirun"), result)
     return report.exit_code()

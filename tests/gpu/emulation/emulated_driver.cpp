@@ -20,6 +20,7 @@ constexpr int kInvalidValue = 1, kInvalidHandle = 400, kInvalidContext = 201, kN
               kLastSticky = 720;
 constexpr int kEntriesAtATime = 3;
 constexpr double kEntryMs = 1.0 / 1024;
+constexpr int kL2Attribute = 38, kL2Bytes = 1 << 14;
 
 /// The driver's functions are plain functions: this is whose they are.
 std::atomic<EmulatedDriver*> active{nullptr};
@@ -73,8 +74,8 @@ struct EmulatedFunctions {
       return std::memcpy(uuid, text.data(), 16), 0;
     });
   }
-  static int device_attribute(int* value, int, int) {
-    return call("cuDeviceGetAttribute", false, [&](auto&) { return *value = 9, 0; });
+  static int device_attribute(int* value, int attribute, int) {
+    return call("cuDeviceGetAttribute", false, [&](auto&) { return *value = attribute == kL2Attribute ? kL2Bytes : 9, 0; });
   }
   static int device_memory(std::size_t* bytes, int) {
     return call("cuDeviceTotalMem", false, [&](auto& self) { return *bytes = static_cast<std::size_t>(self.options_.memory_bytes), 0; });

@@ -1,0 +1,31 @@
+#include "bench/gpu_calls.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "bench/kernel_case.h"
+
+namespace zs::bench {
+
+double GpuCalls::run(std::int64_t count) {
+  using Clock = std::chrono::steady_clock;
+  Stream& stream = device_.stream(StreamRole::compute);
+  stream.synchronize();
+  const auto start = Clock::now();
+  stream.enqueue({name_, {}, {}, kGpuScratchBytes}, [&](ExecContext& exec) {
+    for (std::int64_t i = 0; i < count; ++i) calls_[next_++ % calls_.size()](exec);
+  });
+  stream.synchronize();
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+std::int64_t GpuCalls::count_in(double ms) {
+  constexpr double kMost = 1e5;
+  const auto round = static_cast<std::int64_t>(calls_.size());
+  run(round);
+  const double call_ms = run(round) / static_cast<double>(round);
+  return static_cast<std::int64_t>(std::clamp(std::ceil(ms / std::max(call_ms, 1e-6)), 1.0, kMost));
+}
+
+}  // namespace zs::bench
