@@ -5,8 +5,13 @@
 #include <cmath>
 
 #include "bench/kernel_case.h"
+#include "runtime/device/cuda_device.h"
 
 namespace zs::bench {
+
+const CudaGpu& gpu_of(const Device& device) { return dynamic_cast<const CudaDevice&>(device).gpu(); }
+
+std::string isa_of(const CudaGpu& gpu) { return fmt::format("sm_{}{}", gpu.major, gpu.minor); }
 
 double GpuCalls::run(std::int64_t count) {
   using Clock = std::chrono::steady_clock;

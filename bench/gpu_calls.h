@@ -1,16 +1,16 @@
 #pragma once
 
-#include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "runtime/device/cuda_gpu.h"
 #include "runtime/device/device.h"
 
 namespace zs::bench {
 
-/// Device::create, or what stands for it in tests.
-using MakeDevice = std::function<std::unique_ptr<Device>(DeviceKind, const DeviceOptions&)>;
+/// Of a CUDA device; and what its kernels are compiled for, "sm_90".
+const CudaGpu& gpu_of(const Device& device);
+std::string isa_of(const CudaGpu& gpu);
 
 /// Calls on a GPU's compute stream, timed by the host: from the first launch to when the host knows that the last call has ended. What this
 /// and the host's look at the stream take, tens of microseconds, is shared by all calls of a row. Calls are launched one after the other

@@ -2,15 +2,11 @@
 
 #include <chrono>
 
-#include "runtime/device/cuda_device.h"
-
 namespace zs::bench {
 namespace {
 
 /// A GPU's rows stand beside the only ceilings that there are.
 constexpr int kThreads = 1;
-
-const CudaGpu& gpu_of(const Device& device) { return dynamic_cast<const CudaDevice&>(device).gpu(); }
 
 DeviceOptions patient() {
   DeviceOptions options;
@@ -20,7 +16,7 @@ DeviceOptions patient() {
 
 }  // namespace
 
-GpuKernelBench::GpuKernelBench(const KernelOptions& options, const MakeDevice& make_device, const GpuBenchSizes& sizes)
+GpuKernelBench::GpuKernelBench(const KernelOptions& options, const TrainPlan::MakeDevice& make_device, const GpuBenchSizes& sizes)
     : options_(options),
       sizes_(sizes),
       cases_(selected_cases(options, sizes.cases)),
@@ -32,7 +28,7 @@ GpuKernelBench::GpuKernelBench(const KernelOptions& options, const MakeDevice& m
 
 KernelReport GpuKernelBench::run() {
   const CudaGpu& gpu = gpu_of(*device_);
-  KernelReport report{.isa = fmt::format("sm_{}{}", gpu.major, gpu.minor), .gpu = gpu.name, .cache_bytes = cache_bytes_};
+  KernelReport report{.isa = isa_of(gpu), .gpu = gpu.name, .cache_bytes = cache_bytes_};
   for (const KernelCase& one : cases_) {
     report.rows.push_back(measure(one));
     measure_ceiling(one, report.ceilings[kThreads]);

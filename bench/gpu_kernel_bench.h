@@ -6,6 +6,7 @@
 
 #include "bench/gpu_ceilings.h"
 #include "bench/kernel_bench.h"
+#include "model/train/plan.h"
 
 namespace zs::bench {
 
@@ -20,7 +21,8 @@ struct GpuBenchSizes {
 class GpuKernelBench {
  public:
   /// Error(config) where there is no GPU, or no back end for it in this build.
-  explicit GpuKernelBench(const KernelOptions& options, const MakeDevice& make_device = Device::create, const GpuBenchSizes& sizes = {});
+  explicit GpuKernelBench(const KernelOptions& options, const TrainPlan::MakeDevice& make_device = Device::create,
+                          const GpuBenchSizes& sizes = {});
   KernelReport run();
 
  private:

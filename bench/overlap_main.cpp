@@ -2,6 +2,7 @@
 
 #include "bench/overlap_bench.h"
 #include "bench/step_command.h"
+#include "model/train/startup.h"
 
 namespace {
 
@@ -33,6 +34,9 @@ int main(int argc, char** argv) {
   app.add_flag("--sweep", is_sweep, "a table over prefetch 0..3 and limits of 1..4 units");
   app.add_flag("--json", json, "one line of JSON a configuration instead of tables");
   return run_step_program(argc, argv, app, step, [&](zs::World& world, const zs::Config& config) {
+    if (device_kind(config) == zs::DeviceKind::cuda)
+      throw zs::Error(zs::ExitCode::config, "what hides behind compute is meaningful on several GPUs only, and this version trains on one",
+                      "--device cuda", "measure it on the CPU, or the step with bench_step --device cuda");
     if (is_sweep) return sweep(world, step, config, json);
     const OverlapReport report = OverlapBench(world, step, config).run();
     return json ? to_json(report) : to_text(report);

@@ -11,8 +11,8 @@
 #include "bench/ranks.h"
 #include "comm/watchdog.h"
 #include "model/train/ceiling.h"
-#include "model/train/plan.h"
 #include "model/train/session.h"
+#include "model/train/startup.h"
 #include "runtime/base/random.h"
 
 namespace zs::bench {
@@ -82,14 +82,38 @@ ReadSamples made_up_samples(const Config& config) {
   };
 }
 
-StepBench::StepBench(World& world, const StepOptions& options, const Config& config)
-    : world_(world), options_(options), config_(config), share_(cpu_share(world.local_rank(), world.local_size())) {}
+StepBench::StepBench(World& world, const StepOptions& options, const Config& config, StepMachine machine)
+    : world_(world),
+      options_(options),
+      config_(config),
+      machine_(std::move(machine)),
+      share_(cpu_share(world.local_rank(), world.local_size())),
+      host_device_(device_kind(config) == DeviceKind::cuda ? Device::create(DeviceKind::cpu, {}) : nullptr) {}
+
+DeviceOptions StepBench::device_options() const {
+  DeviceOptions options = gpu_options(config_, world_.local_rank());
+  options.threads = share_.threads;
+  options.cpus = share_.cpus;
+  options.sync_timeout_s = kStepTimeouts * config_.comm.timeout_s;
+  return options;
+}
+
+void StepBench::measure_ceiling(StepReport& report) {
+  const DType dtype = config_.precision.param == "bf16" ? DType::bf16 : DType::f32;
+  double gflops = 0;
+  if (!host_device_) {
+    gflops = ProductCeiling(world_, device_options(), dtype).measure(kCeilingRounds);
+  } else {
+    const auto gpu = machine_.make_device(DeviceKind::cuda, device_options());
+    Ranks ranks(world_, *host_device_);
+    GpuProductCeiling ceiling(*gpu, ranks, dtype, machine_.gpu_ceilings);
+    for (int round = 0; round < kCeilingRounds; ++round) gflops = ceiling.measure();
+  }
+  report.product_ceiling_gflops = std::max(report.product_ceiling_gflops, gflops);
+}
 
 StepReport StepBench::run() {
   bind_this_thread(share_.cpus);
-  const DeviceOptions device_options{
-      .threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = kStepTimeouts * config_.comm.timeout_s};
-  const DType dtype = config_.precision.param == "bf16" ? DType::bf16 : DType::f32;
   StepReport report{.preset = options_.preset,
                     .dtype = config_.precision.param,
                     .reduce_dtype = config_.precision.reduce,
@@ -102,21 +126,24 @@ StepReport StepBench::run() {
                     .micro_batches = config_.train.global_batch / config_.train.micro_batch / world_.size(),
                     .sequence = config_.train.sequence,
                     .steps = options_.steps};
-  const auto measure_ceiling = [&] {
-    const double gflops = ProductCeiling(world_, device_options, dtype).measure(kCeilingRounds);
-    report.product_ceiling_gflops = std::max(report.product_ceiling_gflops, gflops);
-  };
+  if (host_device_) measure_ceiling(report);  // one device at a time holds a GPU
   {
-    const TrainPlan plan = make_plan(config_, plan_options(world_, share_.threads));
-    DeviceOptions with_arena = device_options;
-    with_arena.memory = world_.arena();
-    const auto device = plan.create_device(with_arena);
-    Ranks ranks(world_, *device);
+    PlanOptions plan_of = plan_options(world_, share_.threads);
+    plan_of.device = device_kind(config_);
+    const TrainPlan plan = make_plan(config_, plan_of);
+    DeviceOptions options = device_options();
+    if (!host_device_) options.memory = world_.arena();
+    const auto device = plan.create_device(options, machine_.make_device);
+    if (host_device_) {
+      report.gpu = gpu_of(*device).name;
+      report.isa = isa_of(gpu_of(*device));
+    }
+    Ranks ranks = ranks_beside(*device);
     report.pss_baseline = pss_of(ranks);
-    measure_ceiling();
+    if (!host_device_) measure_ceiling(report);
     run_steps(*device, plan, report);
   }
-  measure_ceiling();
+  measure_ceiling(report);
   return report;
 }
 
@@ -127,7 +154,7 @@ void StepBench::run_steps(Device& device, const TrainPlan& plan, StepReport& rep
   report.flops_per_token = flops_per_token(session.model().working_parameter_count(), report.layers, report.width, report.sequence);
   time_steps(session, report);
   report.profile = profile_steps(session);
-  Ranks ranks(world_, device);
+  Ranks ranks = ranks_beside(device);
   report.pss = pss_of(ranks);
   report.planned_peak_bytes = static_cast<std::int64_t>(ranks.max(static_cast<double>(plan.step_peak_bytes)));
 }

@@ -4,15 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "bench/gpu_ceilings.h"
 #include "bench/step_report.h"
 #include "comm/world.h"
+#include "model/train/plan.h"
 #include "model/train/session.h"
 #include "runtime/device/cpu_topology.h"
 #include "runtime/device/device.h"
-
-namespace zs {
-struct TrainPlan;
-}  // namespace zs
 
 namespace zs::bench {
 
@@ -30,16 +28,27 @@ Config step_config(const StepOptions& options, int ranks);
 /// Random tokens, drawn by (train.seed, sample, position).
 ReadSamples made_up_samples(const Config& config);
 
-/// One rank of bench_step: the ceiling, a model on made-up tokens, timed steps, profiled steps, the ceiling again. One host thread
-/// uses it.
+/// What a benchmark of steps runs on where that is not this machine's GPU. Only for tests.
+struct StepMachine {
+  TrainPlan::MakeDevice make_device = Device::create;
+  GpuCeilingSizes gpu_ceilings = {};
+};
+
+/// One rank of bench_step: the ceiling, a model on made-up tokens, timed steps, profiled steps, the ceiling again, on the CPU or on a GPU
+/// as the configuration says. One host thread uses it.
 class StepBench {
  public:
-  StepBench(World& world, const StepOptions& options, const Config& config);
+  StepBench(World& world, const StepOptions& options, const Config& config, StepMachine machine = {});
   /// Collective; blocks the host. The report is whole on rank 0.
   StepReport run();
 
  private:
+  DeviceOptions device_options() const;
+  /// The best product so far, in GFLOP/s. No device of this rank's GPU lives beside it.
+  void measure_ceiling(StepReport& report);
   void run_steps(Device& device, const TrainPlan& plan, StepReport& report);
+  /// What the ranks exchange numbers over, beside `device`.
+  Ranks ranks_beside(Device& device) { return {world_, host_device_ ? *host_device_ : device}; }
   void time_steps(Session& session, StepReport& report);
   StepProfile profile_steps(Session& session);
   /// The duration in milliseconds.
@@ -48,7 +57,9 @@ class StepBench {
   World& world_;
   StepOptions options_;
   const Config& config_;
+  StepMachine machine_;
   CpuShare share_;
+  std::unique_ptr<Device> host_device_;  // where the ranks compute on GPUs
   std::int64_t step_ = 0;
 };
 

@@ -5,6 +5,7 @@
 
 #include "bench/rank_program.h"
 #include "model/train/config_schema.h"
+#include "model/train/startup.h"
 
 namespace zs::bench {
 namespace {
@@ -29,6 +30,8 @@ void add_step_options(CLI::App& app, StepOptions& step) {
     const auto set = [&step, size](const std::int64_t& value) { step.settings.push_back(fmt::format("model.{}={}", size, value)); };
     app.add_option_function<std::int64_t>(fmt::format("--{}", size), set, "instead of the preset's");
   }
+  const auto set_device = [&step](const std::string& device) { step.settings.push_back("device=" + device); };
+  app.add_option_function<std::string>("--device", set_device, "where to compute; default: cpu")->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--dtype", step.dtype, "of parameters and activations")->check(CLI::IsMember({"f32", "bf16"}))->capture_default_str();
   const auto set_all = [&step](const std::vector<std::string>& all) { step.settings.insert(step.settings.end(), all.begin(), all.end()); };
   app.add_option_function<std::vector<std::string>>("--set", set_all, "key=value: a key of the configuration; repeatable")
@@ -43,7 +46,10 @@ void add_step_options(CLI::App& app, StepOptions& step) {
 
 int run_step_program(int argc, char** argv, CLI::App& app, const StepOptions& step, const StepBody& body) {
   Config config;
-  const auto read_config = [&](const World& world) { config = step_config(step, world.size()); };
+  const auto read_config = [&](const World& world) {
+    config = step_config(step, world.size());
+    check_device(config, world.local_rank(), world.size());
+  };
   const auto run_body = [&](World& world) { return ProgramOutput{body(world, config)}; };
   return run_rank_program(argc, argv, app, {launched_world, read_config, run_body});
 }

@@ -3,6 +3,7 @@
 #include "bench/step_command.h"
 #include "bench/traffic_table.h"
 #include "bench/watch_cost.h"
+#include "model/train/startup.h"
 
 int main(int argc, char** argv) {
   CLI::App app("Times the training step of a GPT-2 on made-up tokens. Several ranks: mpirun -q -np N build/bench_step ...", "bench_step");
@@ -19,6 +20,8 @@ int main(int argc, char** argv) {
   app.add_flag("--json", json, "one line of JSON instead of tables");
   return zs::bench::run_step_program(argc, argv, app, step, [&](zs::World& world, const zs::Config& config) {
     if (traffic) return traffic_table(step, job);
+    if (watch && device_kind(config) == zs::DeviceKind::cuda)
+      throw zs::Error(zs::ExitCode::usage, "what being watched costs is measured on the CPU", "--watch", "leave out --device cuda");
     if (watch) return watch_cost(world, step, config);
     const zs::bench::StepReport report = zs::bench::StepBench(world, step, config).run();
     return json ? to_json(report) : to_text(report);

@@ -16,6 +16,7 @@ Json bytes_or_null(const std::optional<StepReport::Pss>& pss, double StepReport:
 }
 
 Json to_object(const StepProfile& profile) {
+  if (profile.rows.empty()) return {};
   Json ops = Json::array();
   for (const auto& row : profile.rows) {
     ops.push_back({{"stream", name_of(row.stream)},
@@ -30,6 +31,7 @@ Json to_object(const StepProfile& profile) {
 }
 
 std::string describe(const StepProfile& profile) {
+  if (profile.rows.empty()) return "\nwhere a step went is not known: this device takes no times of its work\n";
   std::string text = fmt::format("\nwhere a step of rank 0 went, mean of {} steps\n{:<10}{:<28}{:>8}{:>12}{:>9}\n", profile.steps, "stream",
                                  "op", "calls", "ms", "%");
   const auto line = [&](const char* stream, const std::string& op, const std::string& calls, double ms) {
@@ -61,6 +63,8 @@ std::string to_json(const StepReport& r) {
                      {"reduce_dtype", r.reduce_dtype},
                      {"ranks", r.ranks},
                      {"threads", r.threads},
+                     {"device", r.gpu.empty() ? "cpu" : "cuda"},
+                     {"gpu", r.gpu.empty() ? Json() : Json(r.gpu)},
                      {"isa", r.isa},
                      {"micro_batch", r.micro_batch},
                      {"micro_batches", r.micro_batches},
@@ -85,9 +89,10 @@ std::string to_json(const StepReport& r) {
 }
 
 std::string to_text(const StepReport& r) {
-  std::string text = fmt::format("{}: {} parameters in {} layers, {} (reduced in {}), {} x {} threads ({}), {} x {} x {} tokens a rank\n",
-                                 r.preset, format_count(static_cast<double>(r.parameters)), r.layers, r.dtype, r.reduce_dtype, r.ranks,
-                                 r.threads, r.isa, r.micro_batches, r.micro_batch, r.sequence);
+  std::string text =
+      fmt::format("{}: {} parameters in {} layers, {} (reduced in {}), {} x {} ({}), {} x {} x {} tokens a rank\n", r.preset,
+                  format_count(static_cast<double>(r.parameters)), r.layers, r.dtype, r.reduce_dtype, r.ranks,
+                  r.gpu.empty() ? fmt::format("{} threads", r.threads) : r.gpu, r.isa, r.micro_batches, r.micro_batch, r.sequence);
   text += fmt::format("{:<16}{:.1f} tokens/s: {:.1f} ms, median of {} steps; the fastest {:.1f} ms; loss {:.4f}\n", "step",
                       r.tokens_per_s(), r.step_ms, r.steps, r.step_ms_min, r.loss);
   text += fmt::format("{:<16}{:.1f} of {:.1f} GFLOP/s: {:.1f} % of the product ceiling at {:.3f} GFLOP a token\n", "products", r.gflops(),

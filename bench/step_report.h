@@ -11,6 +11,7 @@ namespace zs::bench {
 /// What bench_step found out; docs/benchmarks.md says what each field means. Rates and bytes are of all ranks unless they say otherwise.
 struct StepReport {
   std::string preset = {}, dtype = {}, reduce_dtype = {}, isa = {};
+  std::string gpu = {};        ///< the name of rank 0's; empty: the CPU
   int ranks = 1, threads = 1;  ///< threads a rank
   std::int64_t layers = 0, width = 0, parameters = 0;
   std::int64_t micro_batch = 0, micro_batches = 0, sequence = 0;  ///< micro_batches a rank and step
@@ -23,7 +24,7 @@ struct StepReport {
     double sum = 0, rank_max = 0;
   };
   std::optional<Pss> pss = {}, pss_baseline = {};
-  StepProfile profile = {};  ///< of rank 0
+  StepProfile profile = {};  ///< of rank 0; without rows where the device takes no times
 
   double tokens_per_step() const { return static_cast<double>(ranks * micro_batches * micro_batch * sequence); }
   double tokens_per_s() const { return tokens_per_step() / (step_ms * 1e-3); }

@@ -204,9 +204,9 @@ TrainPlan make_plan(const Config& config, const PlanOptions& options) {
   return plan;
 }
 
-std::unique_ptr<Device> TrainPlan::create_device(DeviceOptions options) const {
+std::unique_ptr<Device> TrainPlan::create_device(DeviceOptions options, const MakeDevice& make) const {
   options.slab_bytes = reserved_bytes - shared_bytes;
-  auto created = Device::create(device, options);
+  auto created = make(device, options);
   created->scratch().reserve(*created, scratch_bytes);
   return created;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,8 +36,9 @@ struct TrainPlan {
   ScratchBytes scratch_bytes{};                 ///< of each stream
   DeviceKind device = DeviceKind::cpu;
 
-  /// A device whose memory is allocated at once, and is enough for a run by this plan.
-  std::unique_ptr<Device> create_device(DeviceOptions options) const;
+  /// A device whose memory is allocated at once, and is enough for a run by this plan. `make`: what stands for Device::create in tests.
+  using MakeDevice = std::function<std::unique_ptr<Device>(DeviceKind, const DeviceOptions&)>;
+  std::unique_ptr<Device> create_device(DeviceOptions options, const MakeDevice& make = Device::create) const;
   /// Gives a session the recorded order, before its first step.
   void apply_order(ShardedRuntime& runtime) const;
 };

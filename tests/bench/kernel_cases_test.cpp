@@ -5,10 +5,8 @@
 
 #include "bench/gpu_kernel_bench.h"
 #include "bench/kernel_bench.h"
-#include "runtime/device/cuda_device.h"
 #include "runtime/device/device.h"
-#include "tests/gpu/emulation/emulated_cublas.h"
-#include "tests/gpu/emulation/kernels.h"
+#include "tests/bench/emulated_gpu.h"
 
 using namespace zs;
 using namespace zs::bench;
@@ -30,22 +28,6 @@ const GpuBenchSizes kTiny{.cases = {.batch = 2,
                                     .attention = {{1, 16, 2, 64}, {1, 7, 1, 40}}},
                           .ceilings = {.sample_ms = 0, .copy_bytes = 1 << 16, .product_size = 32}};
 constexpr std::int64_t kEmulatedL2Bytes = 1 << 14;
-
-/// Whose memory ends the test by a signal where the host touches it.
-struct Emulated {
-  EmulatedDriver driver{{.is_guarded = true, .kernels = emulated_kernels()}};
-  EmulatedCublas cublas{driver};
-
-  std::unique_ptr<Device> make(const DeviceOptions& options = {}) {
-    return std::make_unique<CudaDevice>(options, CudaContext::Libraries(driver.table(), cublas.table()));
-  }
-  MakeDevice maker() {
-    return [this](DeviceKind kind, const DeviceOptions& options) {
-      REQUIRE(kind == DeviceKind::cuda);
-      return make(options);
-    };
-  }
-};
 
 void check_cases(Device& device, const CaseSizes& sizes, std::int64_t scratch_bytes) {
   for (const KernelCase& one : kernel_cases(sizes)) {

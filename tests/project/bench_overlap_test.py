@@ -88,6 +88,10 @@ def main():
         good = result.code == 64 and not result.out and len(lines) == 1 and lines[0].startswith("bench_overlap: error: ") and says in lines[0]
         report.case(f"refused in one line: {flags}", [] if good else [f"exit 64 and one line that says '{says}' expected"], result)
 
+    result = harness.run([program, *SMALL, "--device", "cuda"], env={"CUDA_VISIBLE_DEVICES": ""})
+    good = result.code == 78 and not result.out and len(result.err.splitlines()) == 1
+    report.case("no GPU", [] if good else ["exit 78 and one line expected"], result)
+
     result = harness.run(["sh", "-c", 'exec "$@" > /dev/full', "sh", program, *SMALL])
     good = result.code == 74 and "the result cannot be written" in result.err
     report.case("a full disk", [] if good else ["exit 74 and one line expected"], result)

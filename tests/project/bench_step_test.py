@@ -11,7 +11,7 @@ SMALL = ["--preset", "tiny", "--layers", "2", "--sequence", "64", "--micro-batch
 NUMBERS = ("layers width parameters ranks threads micro_batch micro_batches sequence steps loss tokens_per_s step_ms step_ms_min flops_per_token "
            "gflops product_ceiling_gflops pct_of_product_ceiling peak_bytes planned_peak_bytes pss_bytes pss_rank_max_bytes pss_baseline_bytes "
            "pss_baseline_rank_max_bytes").split()
-TEXTS = ["program", "preset", "dtype", "reduce_dtype", "isa"]
+TEXTS = ["program", "preset", "dtype", "reduce_dtype", "device", "isa"]
 OPS = {"linear", "linear_dx", "linear_dweight", "attention", "attention_backward", "layer_norm", "adamw"}
 
 
@@ -98,6 +98,11 @@ def main():
                          (["--preset", "tiny", "--sequence", "4096"], "train.sequence"), (["--preset", "tiny", "--width", "129"], "model.width")]:
         result = run([program, *flags])
         report.case(f"refused: {' '.join(flags)}", usage_problems(result, named), result)
+    for what, command in [("no GPU", [program, "--device", "cuda"]), ("no GPU, two ranks", harness.mpirun(2, [program, "--device", "cuda"]))]:
+        result = run(command, env={"CUDA_VISIBLE_DEVICES": ""})
+        lines = result.err.splitlines()
+        good = result.code == 78 and not result.out and len(lines) == 1 and lines[0].startswith("bench_step: error: ")
+        report.case(what, [] if good else ["exit 78 and one line expected"], result)
     result = run(harness.mpirun(2, [program, "--steps", "0"]))
     report.case("refused once by two ranks", usage_problems(result, "--steps"), result)
     return report.exit_code()
