@@ -71,9 +71,10 @@ def import_torch():
     return None
 
 
-def make_model(torch, preset):
+def make_model(torch, sizes):
+    """`sizes`: as in PRESETS."""
     nn, functional = torch.nn, torch.nn.functional
-    layers, heads, width, context, vocab = PRESETS[preset]
+    layers, heads, width, context, vocab = sizes
 
     class Block(nn.Module):
         def __init__(self):
@@ -97,7 +98,7 @@ def make_model(torch, preset):
             self.norm = nn.LayerNorm(width)
 
         def forward(self, ids, targets):
-            x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+            x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
             for block in self.blocks:
                 x = block(x)
             logits = functional.linear(self.norm(x), self.tokens.weight)
@@ -136,7 +137,7 @@ def make_optimizer(torch, model):
 class Trainer:
     def __init__(self, torch, options, rank):
         self.torch, self.options = torch, options
-        self.model = make_model(torch, options.preset)
+        self.model = make_model(torch, PRESETS[options.preset])
         self.parameters = sum(p.numel() for p in self.model.parameters())
         if options.wrap == "fsdp2":
             shard(torch, self.model, options)
