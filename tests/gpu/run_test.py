@@ -120,9 +120,47 @@ def a_catch_program_is_taken_case_by_case(made):
     expect([c["cmd"][-1] for c in cases] == ["one\\, two", "three \\[x\\]"], json.dumps(cases))
 
 
+def log_of(program, **report):
+    return "a line before\n{broken\n" + json.dumps({"program": program, **report}) + "\n"
+
+
+def figures_are_read_off_the_logs(made):
+    lines_of = run.bench_rows.lines_of
+    row = {"kernel": "add", "shape": "8", "dtype": "bf16", "bound": "memory", "gb_per_s": 1999.6, "gflops": 0, "percent": 66.66, "ms_min": 0.5}
+    rows = [row, row | {"kernel": "matmul", "bound": "products", "gflops": 345600, "percent": 50}, row | {"kernel": "clip", "bound": "latency"}]
+    ceilings = [{"copy_gb_per_s": 3000.4, "product_gflops": {"bf16": 691200}}]
+    lines = lines_of(log_of("bench_kernels", gpu="A GPU", isa="sm_90", last_level_cache_bytes=50 << 20, ceilings=ceilings, kernels=rows))
+    expect(lines[0] == "A GPU (sm_90), L2 50 MiB: copy 3000 GB/s, bf16 products 691.2 TFLOP/s", lines[0])
+    expect([line.split() for line in lines[1:]] == [["add", "8", "bf16", "2000", "GB/s", "66.7", "%"],
+                                                    ["matmul", "8", "bf16", "345.6", "TFLOP/s", "50.0", "%"],
+                                                    ["clip", "8", "bf16", "500.0", "us", "a", "launch"]], f"wrong rows: {lines}")
+    step = {"preset": "124M", "dtype": "bf16", "micro_batch": 16, "sequence": 1024, "tokens_per_s": 1e5, "step_ms": 163.84,
+            "pct_of_product_ceiling": 41.5, "product_ceiling_gflops": 691200}
+    lines = lines_of(log_of("bench_step", **step, profile=None) + log_of("bench_step", **step, profile={"idle_ms": 1, "step_ms": 8}))
+    expect(lines == ["124M bf16, 16 x 1024 tokens: 100000 tokens/s, 163.84 ms, 41.5 % of 691.2 TFLOP/s" + idle for idle in ("", ", idle 12.5 %")], f"wrong lines: {lines}")
+    both = {"zshard": 30, "PyTorch": 20, "ratio": 1.5}
+    lines = lines_of(log_of("compare_gpu", steps=[{"what": "124M", "tokens_per_s": both}], kernels=[{"what": "copy 7", "ms": both}]))
+    expect([" ".join(line.split()) for line in lines] == ["124M zshard 30, PyTorch 20 tokens/s, 1.50 times as fast", "copy 7 zshard 30, PyTorch 20 ms, 1.50 times as fast"], f"wrong lines: {lines}")
+    expect(lines_of("no report\n") == [], "figures without a report")
+
+
+def the_part_bench_shows_the_figures_of_every_call(made):
+    made.add("step", "echo '" + log_of("compare_gpu", steps=[{"what": "tiny", "tokens_per_s": {"zshard": 3, "PyTorch": 2, "ratio": 1.5}}], kernels=[]).splitlines()[-1] + "'")
+    arguments = argparse.Namespace(part="bench", build="build", bundle="none", again=False, limit_s=100)
+    for call in ("passed", "passed before"):
+        (made.folder / "build").mkdir(exist_ok=True)
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            one = run.Run(arguments)
+            rows = one.run_all(made.tests)
+            one.show_figures(made.tests)
+        expect([outcome for _, outcome, _ in rows] == [call] and "zshard 3, PyTorch 2 tokens/s" in said.getvalue(), f"{rows}: {said.getvalue()}")
+
+
 def main():
     for case in (what_has_passed_is_not_run_again, a_changed_program_is_run_again, what_does_not_fit_is_left_for_another_call,
-                 a_test_that_hangs_fails_when_it_had_its_time, a_catch_program_is_taken_case_by_case, without_a_gpu_it_is_one_line):
+                 a_test_that_hangs_fails_when_it_had_its_time, a_catch_program_is_taken_case_by_case, figures_are_read_off_the_logs,
+                 the_part_bench_shows_the_figures_of_every_call, without_a_gpu_it_is_one_line):
         with tempfile.TemporaryDirectory() as folder:
             case(Made(folder))
 
