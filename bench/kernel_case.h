@@ -43,8 +43,9 @@ struct CaseSizes {
   std::int64_t batch = 4, time = 256, width = 768, heads = 12;           ///< of a micro-batch: GPT-2 124M with 1024 tokens
   std::int64_t vocab = 50257, padded_vocab = 50304;                      ///< real and with padding
   std::int64_t unit_elems = 7'087'872;                                   ///< of a block's unit
+  std::int64_t swiglu_width = 2048;                                      ///< of a Llama's gated MLP that is about as large
   std::int64_t odd_elems = 1'000'003, odd_rows = 1001, odd_width = 771;  ///< no multiples of anything
-  std::vector<AttentionDims> attention = {{4, 256, 12, 64}, {1, 1024, 12, 64}, {3, 331, 5, 40}};
+  std::vector<AttentionDims> attention = {{4, 256, 12, 64}, {1, 1024, 12, 64}, {1, 1024, 12, 64, 4}, {3, 331, 5, 40}};
 
   std::int64_t tokens() const { return batch * time; }
   /// Rows of logits that the head works on at a time.

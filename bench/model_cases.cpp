@@ -48,6 +48,45 @@ void add_layer_norm(std::vector<KernelCase>& cases, DType dtype, std::int64_t ro
        }});
 }
 
+void add_rms_norm(std::vector<KernelCase>& cases, DType dtype, std::int64_t rows, std::int64_t width) {
+  const double plane = bytes_of(rows * width, dtype), statistics = bytes_of(rows, kF32), gains = bytes_of(width, dtype);
+  cases.push_back({.kernel = "rms_norm_forward",
+                   .shape = matrix(rows, width),
+                   .dtype = dtype,
+                   .bytes = 2 * plane + statistics + gains,
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer y = arrays.random(rows * width, dtype), rstd = arrays.zeros(rows, kF32),
+                                  x = arrays.random(rows * width, dtype), gamma = arrays.random(width, dtype);
+                     return [=](ExecContext& exec) { kernels_of(exec).rms_norm_forward(exec, y, rstd, x, gamma, 1e-5f); };
+                   }});
+  cases.push_back({.kernel = "rms_norm_backward",
+                   .shape = matrix(rows, width),
+                   .dtype = dtype,
+                   .bytes = 3 * plane + statistics + gains + gradient_bytes(width, 0),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer dx = arrays.random(rows * width, dtype), dgamma = arrays.random(width, kF32),
+                                  dy = arrays.random(rows * width, dtype), x = arrays.random(rows * width, dtype),
+                                  rstd = arrays.random(rows, kF32, 1, 2), gamma = arrays.random(width, dtype);
+                     return [=](ExecContext& exec) { kernels_of(exec).rms_norm_backward(exec, dx, dgamma, dy, x, rstd, gamma, 0); };
+                   }});
+}
+
+/// `width`: of what comes out; what goes in is twice as wide.
+void add_swiglu(std::vector<KernelCase>& cases, DType dtype, std::int64_t rows, std::int64_t width) {
+  const double plane = bytes_of(rows * width, dtype);
+  cases.push_back(
+      {.kernel = "swiglu_forward", .shape = matrix(rows, width), .dtype = dtype, .bytes = 3 * plane, .make = [=](Arrays& arrays, int) {
+         const Buffer y = arrays.random(rows * width, dtype), x = arrays.random(2 * rows * width, dtype, -3, 3);
+         return [=](ExecContext& exec) { kernels_of(exec).swiglu_forward(exec, y, x, width); };
+       }});
+  cases.push_back(
+      {.kernel = "swiglu_backward", .shape = matrix(rows, width), .dtype = dtype, .bytes = 5 * plane, .make = [=](Arrays& arrays, int) {
+         const Buffer dx = arrays.random(2 * rows * width, dtype), dy = arrays.random(rows * width, dtype),
+                      x = arrays.random(2 * rows * width, dtype, -3, 3);
+         return [=](ExecContext& exec) { kernels_of(exec).swiglu_backward(exec, dx, dy, x, width); };
+       }});
+}
+
 void add_embedding(std::vector<KernelCase>& cases, const CaseSizes& sizes, DType dtype) {
   const std::int64_t tokens = sizes.tokens(), time = sizes.time, width = sizes.width, vocab = sizes.padded_vocab;
   const double rows = bytes_of(tokens * width, dtype), ids_bytes = bytes_of(tokens, DType::i32);
@@ -88,35 +127,50 @@ void add_positions(std::vector<KernelCase>& cases, const CaseSizes& sizes, DType
                    }});
 }
 
+std::string shape_of(const AttentionDims& dims) {
+  const std::string shared = dims.kv_heads > 0 ? fmt::format(" on {}", dims.kv_heads) : "";
+  return fmt::format("{} x {}, {}{} heads of {}", dims.batch, dims.time, dims.heads, shared, dims.head_dim);
+}
+
 /// Only the lower triangle counts. Forward has 2 products with it, backward 5, one of which is the scores again.
 void add_attention(std::vector<KernelCase>& cases, DType dtype, const AttentionDims& dims) {
   const std::int64_t tokens = dims.batch * dims.time, width = dims.heads * dims.head_dim;
-  const double plane = bytes_of(tokens * width, dtype), sums = bytes_of(tokens * dims.heads, kF32);
+  const std::int64_t qkv_elems = tokens * qkv_width_of(dims);
+  const double plane = bytes_of(tokens * width, dtype), sums = bytes_of(tokens * dims.heads, kF32), qkv_bytes = bytes_of(qkv_elems, dtype);
   const double product = static_cast<double>(tokens * dims.time) * static_cast<double>(width);
-  const std::string shape = fmt::format("{} x {}, {} heads of {}", dims.batch, dims.time, dims.heads, dims.head_dim);
+  const std::string shape = shape_of(dims);
   cases.push_back({.kernel = "attention_forward",
                    .shape = shape,
                    .dtype = dtype,
                    .bound = Bound::products,
-                   .bytes = 4 * plane + sums,
+                   .bytes = plane + qkv_bytes + sums,
                    .flops = 2 * product,
                    .make = [=](Arrays& arrays, int) {
                      const Buffer out = arrays.random(tokens * width, dtype), lse = arrays.zeros(tokens * dims.heads, kF32),
-                                  qkv = arrays.random(3 * tokens * width, dtype);
+                                  qkv = arrays.random(qkv_elems, dtype);
                      return [=](ExecContext& exec) { kernels_of(exec).attention_forward(exec, out, lse, qkv, dims); };
                    }});
   cases.push_back({.kernel = "attention_backward",
                    .shape = shape,
                    .dtype = dtype,
                    .bound = Bound::products,
-                   .bytes = 8 * plane + sums,
+                   .bytes = 2 * (plane + qkv_bytes) + sums,
                    .flops = 5 * product,
                    .make = [=](Arrays& arrays, int) {
-                     const Buffer dqkv = arrays.random(3 * tokens * width, dtype), dout = arrays.random(tokens * width, dtype),
-                                  out = arrays.random(tokens * width, dtype), qkv = arrays.random(3 * tokens * width, dtype),
+                     const Buffer dqkv = arrays.random(qkv_elems, dtype), dout = arrays.random(tokens * width, dtype),
+                                  out = arrays.random(tokens * width, dtype), qkv = arrays.random(qkv_elems, dtype),
                                   lse = arrays.random(tokens * dims.heads, kF32, 5, 6);
                      return [=](ExecContext& exec) { kernels_of(exec).attention_backward(exec, dqkv, dout, out, qkv, lse, dims); };
                    }});
+}
+
+void add_rotary(std::vector<KernelCase>& cases, DType dtype, const AttentionDims& dims) {
+  const std::int64_t elems = dims.batch * dims.time * qkv_width_of(dims);
+  cases.push_back(
+      {.kernel = "rotary", .shape = shape_of(dims), .dtype = dtype, .bytes = 2 * bytes_of(elems, dtype), .make = [=](Arrays& arrays, int) {
+         const Buffer out = arrays.random(elems, dtype), in = arrays.random(elems, dtype);
+         return [=](ExecContext& exec) { kernels_of(exec).rotary(exec, out, in, dims, {}); };
+       }});
 }
 
 /// Logits of `rows` tokens. f32 works in place, as a training step does.
@@ -157,6 +211,11 @@ void add_model_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, DTy
   add_bias(cases, dtype, sizes.odd_rows, sizes.odd_width, 1);
   add_layer_norm(cases, dtype, tokens, sizes.width);
   add_layer_norm(cases, dtype, sizes.odd_rows, sizes.odd_width);
+  add_rms_norm(cases, dtype, tokens, sizes.width);
+  add_rms_norm(cases, dtype, sizes.odd_rows, sizes.odd_width);
+  add_swiglu(cases, dtype, tokens, sizes.swiglu_width);
+  add_swiglu(cases, dtype, sizes.odd_rows, sizes.odd_width);
+  for (const AttentionDims& dims : sizes.attention) add_rotary(cases, dtype, dims);
   add_embedding(cases, sizes, dtype);
   add_positions(cases, sizes, dtype);
   for (const AttentionDims& dims : sizes.attention) add_attention(cases, dtype, dims);

@@ -22,10 +22,11 @@ const GpuBenchSizes kTiny{.cases = {.batch = 2,
                                     .vocab = 383,
                                     .padded_vocab = 384,
                                     .unit_elems = 2304,
+                                    .swiglu_width = 40,
                                     .odd_elems = 1003,
                                     .odd_rows = 13,
                                     .odd_width = 19,
-                                    .attention = {{1, 16, 2, 64}, {1, 7, 1, 40}}},
+                                    .attention = {{1, 16, 2, 64}, {1, 16, 2, 64, 1}, {1, 7, 1, 40}}},
                           .ceilings = {.sample_ms = 0, .copy_bytes = 1 << 16, .product_size = 32}};
 constexpr std::int64_t kEmulatedL2Bytes = 1 << 14;
 
