@@ -9,6 +9,13 @@ std::int64_t same_elems(const Buffer& out, const Buffer& in) {
   return out.elems;
 }
 
+std::int64_t stochastic_cast(const Buffer& out, const Buffer& in, const StochasticRounding& rounding) {
+  ZS_CHECK(out.dtype == DType::bf16 && in.dtype == DType::f32, "{} out, {} in, expected bf16 and f32", name_of(out.dtype),
+           name_of(in.dtype));
+  ZS_CHECK(rounding.first >= 0 && (rounding.run > 0 || in.elems == 0), "runs of {} from {} on", rounding.run, rounding.first);
+  return same_elems(out, in);
+}
+
 void same_dtype(const Buffer& out, const Buffer& in) {
   ZS_CHECK(out.dtype == in.dtype, "{} out, {} in", name_of(out.dtype), name_of(in.dtype));
 }

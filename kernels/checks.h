@@ -6,6 +6,8 @@
 /// numbers.
 namespace zs::checks {
 
+/// From f32 to bf16. The number of elements.
+std::int64_t stochastic_cast(const Buffer& out, const Buffer& in, const StochasticRounding& rounding);
 /// The number of elements that both have.
 std::int64_t same_elems(const Buffer& out, const Buffer& in);
 void same_dtype(const Buffer& out, const Buffer& in);

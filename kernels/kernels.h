@@ -46,6 +46,13 @@ struct AdamWOptions {
   float beta1, beta2, eps, weight_decay;
 };
 
+/// Which elements of a parameter a part of it has, as ShardSegment says it: runs of `run` elements, which begin `stride` apart, the first
+/// one at `first`. key: of the parameter's random numbers.
+struct StochasticRounding {
+  std::uint64_t key;
+  std::int64_t first, run, stride;
+};
+
 /// `rows` rows of `run` elements, which begin so many elements apart.
 struct RowCopy {
   std::int64_t rows, run, out_stride, in_stride;
@@ -89,6 +96,9 @@ struct KernelTable {
   void (*copy_rows)(ExecContext& ctx, Buffer out, Buffer in, const RowCopy& rows);
   /// out := in, between f32 and bf16 (round to nearest even)
   void (*cast)(ExecContext& ctx, Buffer out, Buffer in);
+  /// out bf16 (n) := in f32 (n), rounded up or down at random (Gupta et al. 2015), so that the mean is exact. An element's random number
+  /// follows from the key, its index in its parameter and its own bits: any cut, and any back end, gives the same bits. NaN stays NaN.
+  void (*stochastic_cast)(ExecContext& ctx, Buffer out, Buffer in, const StochasticRounding& rounding);
   /// out := a + b (residual); out may be a or b
   void (*add)(ExecContext& ctx, Buffer out, Buffer a, Buffer b);
   /// out := in * factor; out may be in

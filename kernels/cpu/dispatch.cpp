@@ -67,6 +67,11 @@ void copy_rows(ExecContext& ctx, Buffer out, Buffer in, const RowCopy& rows) {
 
 void cast(ExecContext& ctx, Buffer out, Buffer in) { isa().cast(ctx.threads(), data_of(out), data_of(in), checks::same_elems(out, in)); }
 
+void stochastic_cast(ExecContext& ctx, Buffer out, Buffer in, const StochasticRounding& rounding) {
+  const std::int64_t elems = checks::stochastic_cast(out, in, rounding);
+  isa().stochastic_cast(ctx.threads(), static_cast<std::uint16_t*>(data_of(out).address), floats_of(in), elems, rounding);
+}
+
 void add(ExecContext& ctx, Buffer out, Buffer a, Buffer b) {
   const std::int64_t elems = checks::alike(out, a, b);
   isa().add(ctx.threads(), data_of(out), data_of(a), data_of(b), elems);

@@ -96,6 +96,7 @@ struct Isa {
   void (*zero)(int threads, Data out, std::int64_t n);
   /// from f32 to f32: any bits, at any address
   void (*cast)(int threads, Data out, Data in, std::int64_t n);
+  void (*stochastic_cast)(int threads, std::uint16_t* out, const float* in, std::int64_t n, const StochasticRounding& rounding);
   void (*add)(int threads, Data out, Data a, Data b, std::int64_t n);
   void (*scale)(int threads, Data out, Data in, std::int64_t n, float factor);
   void (*accumulate)(int threads, Data out, Data in, std::int64_t n);

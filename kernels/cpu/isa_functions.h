@@ -7,6 +7,7 @@ namespace zs::cpu::ZS_ISA {
 
 void zero(int threads, Data out, std::int64_t n);
 void cast(int threads, Data out, Data in, std::int64_t n);
+void stochastic_cast(int threads, std::uint16_t* out, const float* in, std::int64_t n, const StochasticRounding& rounding);
 void add(int threads, Data out, Data a, Data b, std::int64_t n);
 void scale(int threads, Data out, Data in, std::int64_t n, float factor);
 void accumulate(int threads, Data out, Data in, std::int64_t n);

@@ -9,6 +9,7 @@ const Isa kIsa = {
     .name = ZS_STRING(ZS_ISA),
     .zero = zero,
     .cast = cast,
+    .stochastic_cast = stochastic_cast,
     .add = add,
     .scale = scale,
     .accumulate = accumulate,

@@ -55,6 +55,7 @@ const KernelTable kTable = {
     .download = download,
     .copy_rows = copy_rows,
     .cast = cast,
+    .stochastic_cast = stochastic_cast,
     .add = add,
     .scale = scale,
     .accumulate = accumulate,

@@ -153,6 +153,16 @@ inline constexpr AttentionShape kQueriesShape = attention_shape(kHeadDim, 128, k
 template <int kHeadDim>
 inline constexpr AttentionShape kKeysShape = attention_shape(kHeadDim, kHeadDim == 64 ? 128 : 64, kHeadDim == 64 ? 64 : 32, 2, 2);
 
+/// out bf16; see StochasticRounding.
+struct StochasticCastArgs {
+  std::uint16_t* out;
+  const float* in;
+  std::int64_t elems;
+  std::uint64_t key;
+  std::int64_t first, run, stride;
+  bool is_aligned;
+};
+
 enum class Reduction : std::uint8_t { sum, squares, max_magnitude, fixed_point };
 
 /// parts[b] := what of `in` lies in [b * chunk, (b + 1) * chunk), one number of 8 bytes for each block.

@@ -56,6 +56,18 @@ void cast(ExecContext& ctx, Buffer out, Buffer in) {
   launch_map(ctx, "zs_cast", map_args(data_of(out), data_of(in), kNone, checks::same_elems(out, in)));
 }
 
+void stochastic_cast(ExecContext& ctx, Buffer out, Buffer in, const StochasticRounding& rounding) {
+  const StochasticCastArgs args{.out = static_cast<std::uint16_t*>(data_of(out).address),
+                                .in = floats_of(in),
+                                .elems = checks::stochastic_cast(out, in, rounding),
+                                .key = rounding.key,
+                                .first = rounding.first,
+                                .run = rounding.run,
+                                .stride = rounding.stride,
+                                .is_aligned = are_aligned(out.data, in.data)};
+  launch_elems(ctx, "zs_stochastic_cast", args.elems, kRowElems, args);
+}
+
 void add(ExecContext& ctx, Buffer out, Buffer a, Buffer b) {
   const std::int64_t elems = checks::alike(out, a, b);
   launch_map(ctx, "zs_add", map_args(data_of(out), data_of(a), data_of(b), elems));

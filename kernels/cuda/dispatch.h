@@ -12,6 +12,7 @@ void upload(ExecContext& ctx, Buffer out, const void* in);
 void download(ExecContext& ctx, void* out, Buffer in);
 void copy_rows(ExecContext& ctx, Buffer out, Buffer in, const RowCopy& rows);
 void cast(ExecContext& ctx, Buffer out, Buffer in);
+void stochastic_cast(ExecContext& ctx, Buffer out, Buffer in, const StochasticRounding& rounding);
 void add(ExecContext& ctx, Buffer out, Buffer a, Buffer b);
 void scale(ExecContext& ctx, Buffer out, Buffer in, float factor);
 void accumulate(ExecContext& ctx, Buffer out, Buffer in);

@@ -8,3 +8,4 @@
 #include "kernels/cuda/optimizer.cu"
 #include "kernels/cuda/rotary.cu"
 #include "kernels/cuda/rows.cu"
+#include "kernels/cuda/stochastic_cast.cu"

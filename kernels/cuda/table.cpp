@@ -21,6 +21,7 @@ constexpr KernelTable kTable = {
     .download = cuda::download,
     .copy_rows = cuda::copy_rows,
     .cast = cuda::cast,
+    .stochastic_cast = cuda::stochastic_cast,
     .add = cuda::add,
     .scale = cuda::scale,
     .accumulate = cuda::accumulate,

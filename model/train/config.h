@@ -59,6 +59,7 @@ struct Config {
   struct Precision {
     std::string param = "f32", reduce = "f32";
     std::string output, validation;  ///< empty: as param
+    std::string rounding = "nearest";
     bool operator==(const Precision&) const = default;
   };
   struct Comm {

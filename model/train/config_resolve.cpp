@@ -169,6 +169,9 @@ void resolve_precision(ConfigDraft& draft) {
       draft.report(key, fmt::format("{} \"bf16\" does not go with precision.param \"f32\"", key), "leave it out, or use param = \"bf16\"");
     }
   }
+  if (are_good(draft, {"precision.param", "precision.rounding"}) && c.precision.param == "f32" && c.precision.rounding != "nearest")
+    draft.report("precision.rounding", "precision.rounding \"stochastic\" does not go with precision.param \"f32\"",
+                 "f32 parameters are not rounded: leave it out, or use param = \"bf16\"");
   if (are_good(draft, {"precision.param", "precision.reduce"}) && c.precision.param == "f32" && c.precision.reduce == "bf16")
     draft.report("precision.reduce", "precision.reduce \"bf16\" does not go with precision.param \"f32\"",
                  "gradients of f32 parameters are f32: use precision.reduce = \"f32\", or param = \"bf16\"");

@@ -155,6 +155,11 @@ constexpr std::array kKeys = {
     ConfigKey{"precision.validation", [](Config& c) -> ConfigSlot { return &c.precision.validation; }, any, "f32|bf16", "`precision.param`",
               "Parameters and activations of validations and of the sample; `f32` with bf16 parameters gathers the master weights."},
 
+    ConfigKey{
+        "precision.rounding", [](Config& c) -> ConfigSlot { return &c.precision.rounding; }, any, "nearest|stochastic", "",
+        "How the bf16 parameters are made of the f32 master weights: to nearest, or up or down at random, so that updates too small for "
+        "bf16 count on average. Needs `precision.param = \"bf16\"`."},
+
     ConfigKey{"comm.transport", [](Config& c) -> ConfigSlot { return &c.comm.transport; }, any, "auto|hier|shm|mpi|local|null", "",
               "`local`: ranks are threads of one process. Under `mpirun` `shm`, shared memory, for ranks of one host; `mpi`, messages; or "
               "`hier`, chosen for each group of ranks by where they are: `shm` on one host, `mpi` where each is on a host of its own, else "

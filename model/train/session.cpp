@@ -75,6 +75,7 @@ Precision precision_of(const Config& config) {
   if (param == DType::bf16 && is_f32(config.precision.output)) precision.output = DType::f32;
   precision.gather_wire = config.shard.compress_gather == "int8" ? Wire::int8 : Wire::exact;
   precision.reduce_wire = config.shard.compress_reduce == "int8" ? Wire::int8 : Wire::exact;
+  precision.rounds_stochastically = config.precision.rounding == "stochastic";
   precision.is_full_in_evaluation = param == DType::bf16 && is_f32(config.precision.validation);
   return precision;
 }

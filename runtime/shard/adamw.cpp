@@ -44,7 +44,8 @@ std::vector<AdamW::Range> AdamW::ranges(const FlatParameter& unit, const std::ve
   std::vector<Range> ranges;
   for (const ShardSegment& segment : segments) {
     const bool has_decay = unit.layout->views()[segment.view].has_decay;
-    ranges.push_back({segment.shard_offset, segment.count, has_decay ? config_.weight_decay : 0.0f, unit.parameters[segment.view]});
+    ranges.push_back({segment.shard_offset, segment.count, has_decay ? config_.weight_decay : 0.0f, unit.parameters[segment.view],
+                      unit.rounding_of(segment)});
   }
   return ranges;
 }
@@ -124,15 +125,17 @@ void AdamW::update(std::size_t unit) {
   for (const Range& range : ranges) {
     if (!narrow.empty()) writes.push_back(narrow.slice(range.offset, range.count));  // its padding stays zero
   }
-  context.launch(
-      {"adamw:" + flat.name, {master, grad, m, v, step}, std::move(writes)},
-      [&kernels = context.kernels(), master, grad, m, v, narrow, step, ranges = std::move(ranges), config = config_](ExecContext& exec) {
-        for (const Range& r : ranges) {
-          kernels.adamw(exec, master.slice(r.offset, r.count), m.slice(r.offset, r.count), v.slice(r.offset, r.count),
-                        narrow.empty() ? Buffer{} : narrow.slice(r.offset, r.count), grad.slice(r.offset, r.count), step,
-                        {config.beta1, config.beta2, config.eps, r.weight_decay});
-        }
-      });
+  context.launch({"adamw:" + flat.name, {master, grad, m, v, step}, std::move(writes)},
+                 [&kernels = context.kernels(), master, grad, m, v, narrow, step, ranges = std::move(ranges), config = config_,
+                  is_at_random = flat.precision.rounds_stochastically](ExecContext& exec) {
+                   for (const Range& r : ranges) {
+                     const Buffer updated = master.slice(r.offset, r.count),
+                                  copy = narrow.empty() ? Buffer{} : narrow.slice(r.offset, r.count);
+                     kernels.adamw(exec, updated, m.slice(r.offset, r.count), v.slice(r.offset, r.count), is_at_random ? Buffer{} : copy,
+                                   grad.slice(r.offset, r.count), step, {config.beta1, config.beta2, config.eps, r.weight_decay});
+                     if (is_at_random && !copy.empty()) kernels.stochastic_cast(exec, copy, updated, r.rounding);
+                   }
+                 });
 }
 
 void AdamW::step(float lr, std::int64_t step_number) {

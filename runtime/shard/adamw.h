@@ -32,6 +32,7 @@ class AdamW {
     std::int64_t offset, count;
     float weight_decay;
     const Parameter* parameter;
+    StochasticRounding rounding;
   };
   struct Moments {
     Memory m, v;

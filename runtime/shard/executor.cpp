@@ -52,7 +52,7 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
   Stream& compute = context_.stream();
   const ShardScheme::Slice slice = scheme_.slice(scheme_.master);
   FlatParameter unit(std::move(name), parameters, make_layout(layout_, parameters, precision.param, slice.count, scheme_.finest()),
-                     slice.index, precision);
+                     slice.index, precision, seed);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   const std::int64_t bytes = unit.layout->held_elems() * size_of(DType::f32);
   unit.master = acquire_shard(unit, DType::f32, "master");
@@ -130,8 +130,16 @@ void Executor::check_written(int unit_index) {
 
 void Executor::narrow_master(FlatParameter& unit) {
   const Buffer narrow = unit.narrow_buffer(), master = unit.master_buffer();
+  std::vector<std::pair<ShardSegment, StochasticRounding>> at_random;
+  if (unit.precision.rounds_stochastically)
+    for (const ShardSegment& segment : unit.held_segments()) at_random.emplace_back(segment, unit.rounding_of(segment));
   context_.launch({"narrow:" + unit.name, {master}, {narrow}},
-                  [&kernels = context_.kernels(), narrow, master](ExecContext& exec) { kernels.cast(exec, narrow, master); });
+                  [&kernels = context_.kernels(), narrow, master, at_random = std::move(at_random)](ExecContext& exec) {
+                    kernels.cast(exec, narrow, master);  // the padding too
+                    for (const auto& [segment, rounding] : at_random)
+                      kernels.stochastic_cast(exec, narrow.slice(segment.shard_offset, segment.count),
+                                              master.slice(segment.shard_offset, segment.count), rounding);
+                  });
 }
 
 void Executor::masters_loaded() {

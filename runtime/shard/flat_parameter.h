@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/kernels.h"
+#include "runtime/base/random.h"
 #include "runtime/device/allocator.h"
 #include "runtime/shard/precision.h"
 #include "runtime/shard/unit_layout.h"
@@ -17,12 +19,13 @@ namespace zs {
 /// read this rank's shard (the one in the runtime dtype): it is written only behind what Executor::wait_readers does.
 struct FlatParameter {
   FlatParameter(std::string unit_name, std::vector<Parameter*> members, std::shared_ptr<const UnitLayout> unit_layout, int master_slice,
-                const Precision& unit_precision)
+                const Precision& unit_precision, std::uint64_t rounding_seed = 0)
       : name(std::move(unit_name)),
         parameters(std::move(members)),
         layout(std::move(unit_layout)),
         slice(master_slice),
         precision(unit_precision),
+        seed(rounding_seed),
         gathered_dtype(unit_precision.param),
         grad_dtype(unit_precision.reduce) {}
 
@@ -31,6 +34,7 @@ struct FlatParameter {
   std::shared_ptr<const UnitLayout> layout;
   int slice;  // of the master shards: what this rank's segments are asked for
   Precision precision;
+  std::uint64_t seed;    // of what is rounded at random
   DType gathered_dtype;  // of `full` and `kept`: precision.param, but in an evaluation in full precision
   DType grad_dtype;      // of `full_grad`: precision.reduce, but f32 while several micro-batches accumulate
 
@@ -53,6 +57,11 @@ struct FlatParameter {
 
   std::vector<ShardSegment> segments() const { return layout->segments(slice); }
   std::vector<ShardSegment> held_segments() const { return layout->held_segments(slice); }
+  /// Of the segment's elements, wherever they are held.
+  StochasticRounding rounding_of(const ShardSegment& segment) const {
+    return {mix64(seed ^ hash_name("rounding")) ^ hash_name(layout->views()[segment.view].name), segment.view_offset, segment.run,
+            segment.stride};
+  }
   Buffer master_buffer() const { return master.buffer(DType::f32, layout->held_elems()); }
   /// bf16, or empty where parameters run in f32.
   Buffer narrow_buffer() const { return narrow ? narrow.buffer(DType::bf16, layout->held_elems()) : Buffer{}; }

@@ -16,6 +16,7 @@ struct Precision {
   bool casts_inputs = true;            ///< what comes into the unit (Module::input) is cast to param
   Wire gather_wire = Wire::exact;      ///< how parameters travel from the master shards; f32 masters for an evaluation are exact
   Wire reduce_wire = Wire::exact;      ///< how reduce-scattered gradients travel
+  bool rounds_stochastically = false;  ///< the masters' bf16 copy: up or down at random (KernelTable::stochastic_cast), else to nearest
   bool is_full_in_evaluation = false;  ///< an evaluation gathers the f32 master weights, and hands on f32
 
   bool operator==(const Precision&) const = default;

@@ -1,6 +1,7 @@
 #include "runtime/shard/write_check.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "runtime/base/random.h"
@@ -12,11 +13,15 @@ namespace {
 
 std::int64_t mark_of(const std::string& unit) { return static_cast<std::int64_t>(hash_name(unit) >> 1) | 1; }
 
-/// Whether they hold the same, of one dtype bit for bit, of two when the wider one is rounded.
-bool is_same(const Buffer& a, const Buffer& b) {
+/// Whether they hold the same, of one dtype bit for bit, of two when the wider one is rounded, to nearest or, at random, to a neighbour.
+bool is_same(const Buffer& a, const Buffer& b, bool is_at_random) {
   if (a.dtype == b.dtype) return std::memcmp(a.data, b.data, static_cast<std::size_t>(a.bytes())) == 0;
   for (std::int64_t i = 0; i < a.elems; ++i) {
-    if (BFloat16(a.as<float>()[i]).bits != b.as<BFloat16>()[i].bits) return false;
+    const std::uint16_t bits = b.as<BFloat16>()[i].bits,
+                        below = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(a.as<float>()[i]) >> 16);
+    const bool is_neighbour =
+        is_at_random && (bits == below || (bits == below + 1 && std::bit_cast<std::uint32_t>(a.as<float>()[i]) % 0x10000 != 0));
+    if (!is_neighbour && BFloat16(a.as<float>()[i]).bits != bits) return false;
   }
   return true;
 }
@@ -43,9 +48,10 @@ void WriteCheck::note(const FlatParameter& unit, const Buffer& a, const Buffer& 
   std::vector<Buffer> reads{a, b};
   if (has_found_) reads.push_back(found);
   launch_on_host(context_, {"compare_written:" + unit.name, std::move(reads), {found}},
-                 [&kernels = context_.kernels(), found, mark = mark_of(unit.name)](ExecContext& exec, const std::vector<Buffer>& seen) {
+                 [&kernels = context_.kernels(), found, mark = mark_of(unit.name), is_at_random = unit.precision.rounds_stochastically](
+                     ExecContext& exec, const std::vector<Buffer>& seen) {
                    const std::int64_t before = seen.size() == 2 ? 0 : *seen[2].as<std::int64_t>();
-                   const std::int64_t after = is_same(seen[0], seen[1]) ? before : mark;
+                   const std::int64_t after = is_same(seen[0], seen[1], is_at_random) ? before : mark;
                    kernels.upload(exec, found, &after);
                  });
   has_found_ = true;

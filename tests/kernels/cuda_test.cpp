@@ -133,15 +133,31 @@ TEST_CASE("rows of any unit are copied whole: 1, 2, 4, 8 and 16 bytes at a time"
   CHECK(out == expected);
 }
 
+namespace {
+
+/// As the CPU's kernels want it.
+Buffer here(Values& values) {
+  Buffer buffer = values.buffer();
+  buffer.device = DeviceKind::cpu;
+  return buffer;
+}
+
+}  // namespace
+
+TEST_CASE("a stochastic cast gives the same bits as the CPU's, from any address") {
+  const std::int64_t n = 1003, skipped = GENERATE(0, 1);
+  const StochasticRounding rounding = GENERATE(StochasticRounding{77, std::int64_t{5} << 33, 2000, 0}, StochasticRounding{77, 3, 17, 100});
+  Values in = Values::random(DType::f32, n, 1), out = Values::poison(DType::bf16, n + 1), on_cpu = Values::poison(DType::bf16, n);
+  ExecContext ctx = make_context(), cpu_ctx(1, nullptr);
+  k().stochastic_cast(ctx, part(out, skipped, n), in.buffer(), rounding);
+  cpu_kernels().stochastic_cast(cpu_ctx, here(on_cpu), here(in), rounding);
+  CHECK(copied(ctx, part(out, skipped, n)).same_bytes(on_cpu));
+}
+
 TEST_CASE("rotary positions are the same bits as the CPU's") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const AttentionDims d{2, 33, 4, GENERATE(6, 64), 2};
   Values qkv = Values::random(dtype, d.batch * d.time * qkv_width_of(d), 1), out = qkv, on_cpu = qkv;
-  const auto here = [](Values& values) {
-    Buffer buffer = values.buffer();
-    buffer.device = DeviceKind::cpu;
-    return buffer;
-  };
   ExecContext ctx = make_context(), cpu_ctx(1, nullptr);
   k().rotary(ctx, out.buffer(), qkv.buffer(), d, {.base = 500000});
   cpu_kernels().rotary(cpu_ctx, here(on_cpu), here(qkv), d, {.base = 500000});

@@ -50,6 +50,17 @@ TEST_CASE("every instruction set gives the same bits, element by element") {
   });
 }
 
+TEST_CASE("every instruction set rounds at random alike") {
+  const std::int64_t n = 1003;
+  Values wide = Values::random(DType::f32, n, 1);
+  const Values empty = Values::poison(DType::bf16, n);
+  require_same_bits({empty, empty}, [&](const Isa& isa, std::vector<Values>& o) {
+    const auto bits = [&](std::size_t i) { return static_cast<std::uint16_t*>(o[i].buffer().data); };
+    isa.stochastic_cast(1, bits(0), wide.buffer().as<float>(), n, {77, std::int64_t{5} << 33, n, 0});
+    isa.stochastic_cast(1, bits(1), wide.buffer().as<float>(), n, {77, 3, 17, 100});
+  });
+}
+
 TEST_CASE("every instruction set rounds every kind of value to bf16 alike, between others of its kind and beside NaN") {
   std::vector<std::uint32_t> words;  // every upper half, with lower halves around the tie
   for (std::uint32_t lower : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})

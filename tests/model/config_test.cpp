@@ -262,6 +262,7 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"train.sequence=257"}, "train.sequence 257 is longer than model.context 256"},
       {{"train.micro_batch=5"}, "train.global_batch 24 is not a multiple of train.micro_batch 5"},
       {{"precision.reduce=bf16"}, "precision.reduce \"bf16\" does not go with precision.param \"f32\""},
+      {{"precision.rounding=stochastic"}, "precision.rounding \"stochastic\" does not go with precision.param \"f32\""},
       {{"shard.compress_reduce=int8", "train.deterministic=true"}, "shard.compress_reduce = \"int8\" does not go with train.deterministic"},
       {{"shard.compress_gather=int8", "device=cuda"}, "shard.compress_gather = \"int8\" does not go with device = \"cuda\""},
       {{"run.validate_every=5", "data.validation_fraction=0"}, "run.validate_every is set, but there is no validation data"},

@@ -49,6 +49,14 @@ std::map<std::string, std::string> contents(const std::string& folder) {
 
 }  // namespace
 
+TEST_CASE("I2: parameters rounded at random go on from a checkpoint, bit for bit", "[checkpoint]") {
+  Config config = small_config("bf16");
+  config.precision.rounding = "stochastic";
+  const TempDir folder;
+  const TinyResult whole = train_tiny(config, {.steps = 4});
+  CHECK(is_the_rest_of(train_tiny(config, {.ranks = 3, .steps = 4, .resume = two_steps(folder, config, 2)}), whole));
+}
+
 TEST_CASE("I2: a Llama's checkpoint goes on at another rank count, bit for bit", "[checkpoint]") {
   Config config = small_config(GENERATE(as<std::string>{}, "f32", "bf16"));
   choose_family(config, "llama");

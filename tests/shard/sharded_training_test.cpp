@@ -127,6 +127,26 @@ TEST_CASE("I1: bf16 parameters and reductions are bit-identical at every rank co
   }
 }
 
+TEST_CASE("I1: parameters rounded at random are the same bits at every rank count and in every layout", "[sharded]") {
+  Config config = tiny_config();
+  config.precision.param = "bf16";
+  const TinyResult nearest = train_tiny(config, {});
+  config.precision.rounding = "stochastic";
+  const TinyResult one = train_tiny(config, {});
+  CHECK(mean(one.losses, 48, 24) < mean(one.losses, 0, 24) - 0.2);
+  CHECK(one.losses != nearest.losses);
+  for (const std::string& layout : layout_names()) {
+    Config other = config;
+    choose_layout(other, layout);
+    CAPTURE(layout);
+    CHECK(is_same_run(train_tiny(other, {.ranks = 2}), one));
+    CHECK(is_same_run(train_tiny(other, {.ranks = 3}), one));
+  }
+  Config other_seed = config;
+  other_seed.train.seed += 1;
+  CHECK(train_tiny(other_seed, {}).losses != one.losses);
+}
+
 TEST_CASE("reducing once a step gives the same gradients up to rounding", "[sharded]") {
   Config config = tiny_config();
   config.train.deterministic = false;

@@ -136,9 +136,11 @@ TEST_CASE("one element that one rank has written alone is an error on all ranks 
 }
 
 TEST_CASE("where a rank is given the weight itself, a bf16 copy that was not written back is missed") {
+  const bool is_at_random = GENERATE(false, true);
   for (const char* name : {"zero3", "ddp"}) {
     const auto messages = on_ranks(name == std::string("ddp") ? 2 : 1, [&](World& world) {
-      ChainRun run(world, {.scheme = scheme_of(name, world.size()), .precision = {.param = DType::bf16}});
+      ChainRun run(world,
+                   {.scheme = scheme_of(name, world.size()), .precision = {.param = DType::bf16, .rounds_stochastically = is_at_random}});
       {
         const FullParameters full(run.runtime, 2);
         edit(run.context, run.model.layers[1]->bias);
@@ -150,9 +152,11 @@ TEST_CASE("where a rank is given the weight itself, a bf16 copy that was not wri
 }
 
 TEST_CASE("reading full parameters changes nothing, and training goes on as without") {
-  const auto train = [](bool reads) {
-    return on_ranks(2, [reads](World& world) {
-      ChainRun run(world, {.precision = {.param = DType::bf16}});
+  const bool is_at_random = GENERATE(false, true);
+  const int ranks = GENERATE(1, 2);
+  const auto train = [=](bool reads) {
+    return on_ranks(ranks, [=](World& world) {
+      ChainRun run(world, {.precision = {.param = DType::bf16, .rounds_stochastically = is_at_random}});
       std::vector<float> seen;
       for (int step = 1; step <= 3; ++step) {
         run.micro_batch(step);

@@ -13,6 +13,7 @@
 #include "kernels/cuda/optimizer.cu"
 #include "kernels/cuda/rotary.cu"
 #include "kernels/cuda/rows.cu"
+#include "kernels/cuda/stochastic_cast.cu"
 
 namespace zs::test {
 namespace {
@@ -42,6 +43,7 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       {"zs_attention_dkeys_64", kernel_of(cuda::zs_attention_dkeys_64, true)},
       {"zs_attention_dkeys_128", kernel_of(cuda::zs_attention_dkeys_128, true)},
       {"zs_cast", kernel_of(cuda::zs_cast)},
+      {"zs_stochastic_cast", kernel_of(cuda::zs_stochastic_cast)},
       {"zs_add", kernel_of(cuda::zs_add)},
       {"zs_scale", kernel_of(cuda::zs_scale)},
       {"zs_accumulate", kernel_of(cuda::zs_accumulate)},
