@@ -70,6 +70,7 @@ std::string describe_memory(const TrainPlan& plan, bool is_full) {
   line("peak_bytes", plan.step_peak_bytes);
   line("between steps", plan.persistent_bytes);
   line("from the system", plan.reserved_bytes);
+  if (plan.upload_bytes > 0) line("locked on host", plan.upload_bytes);
   text += fmt::format("\nbuffers of a step on this rank (micro-batches that repeat the one before are left out)\n{}",
                       describe_grouped(plan.buffers, plan.trace));
   if (is_full) text += fmt::format("\nevery buffer of a step\n{}", describe_all(plan.buffers, plan.trace));
@@ -167,6 +168,14 @@ void plan_step(TrainPlan& plan, MetaRun& run) {
   plan.trace.assign(std::make_move_iterator(entries.begin() + static_cast<std::ptrdiff_t>(begin)), std::make_move_iterator(entries.end()));
 }
 
+/// What the host says in a step, inputs and targets above all, so that it need not wait for the GPU within one; and room for weights to
+/// go up by the piece.
+std::int64_t upload_bytes(const Config& config, int ranks) {
+  constexpr std::int64_t kLeast = std::int64_t{1} << 20, kMost = std::int64_t{64} << 20;
+  const std::int64_t samples = (config.train.global_batch + ranks - 1) / ranks;
+  return std::clamp(2 * samples * config.train.sequence * size_of(DType::i32) + kLeast, kLeast, kMost);
+}
+
 }  // namespace
 
 PlanOptions plan_options(const World& world, int threads) {
@@ -181,6 +190,7 @@ PlanOptions plan_options(const World& world, int threads) {
 TrainPlan make_plan(const Config& config, const PlanOptions& options) {
   TrainPlan plan;
   plan.device = options.device;
+  if (options.device == DeviceKind::cuda) plan.upload_bytes = upload_bytes(config, options.ranks);
   record(plan, config, options);
   MetaRun run(config, options);
   run.device().scratch().reserve(run.device(), plan.scratch_bytes);
@@ -206,6 +216,7 @@ TrainPlan make_plan(const Config& config, const PlanOptions& options) {
 
 std::unique_ptr<Device> TrainPlan::create_device(DeviceOptions options, const MakeDevice& make) const {
   options.slab_bytes = reserved_bytes - shared_bytes;
+  if (upload_bytes > 0) options.upload_bytes = upload_bytes;
   auto created = make(device, options);
   created->scratch().reserve(*created, scratch_bytes);
   return created;

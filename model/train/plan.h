@@ -34,6 +34,7 @@ struct TrainPlan {
   std::vector<TraceEntry> trace;                ///< of the second step
   ShardGroups::Sent sent;                       ///< by this rank, in those micro-batches of the second step that `trace` has
   ScratchBytes scratch_bytes{};                 ///< of each stream
+  std::int64_t upload_bytes = 0;                ///< page-locked on the host for uploads, where there is a GPU
   DeviceKind device = DeviceKind::cpu;
 
   /// A device whose memory is allocated at once, and is enough for a run by this plan. `make`: what stands for Device::create in tests.

@@ -7,8 +7,9 @@ namespace zs {
 CudaDevice::State::State(const DeviceOptions& options, CudaContext::Libraries libraries, Trace& trace, MemoryCounter& counter,
                          Profile& profile)
     : context(std::move(libraries), options.gpu, options.shares_gpu, options.tf32),
+      uploads(context, options.upload_bytes, options.sync_timeout_s),
       pool(*allocator, counter, false, options.slab_bytes),
-      group{.options = options, .trace = trace, .scratch = scratch, .context = context, .profile = profile} {
+      group{.options = options, .trace = trace, .scratch = scratch, .context = context, .uploads = uploads, .profile = profile} {
   for (std::size_t role = 0; role < streams.size(); ++role) {
     streams[role] = std::make_unique<CudaStream>(static_cast<StreamRole>(role), group);
     group.streams.push_back(streams[role].get());

@@ -19,6 +19,7 @@ class CudaDevice final : public Device {
   Profile& profile() override { return profile_; }
   Scratch& scratch() override { return state_->scratch; }
   std::uint64_t completed() const override;
+  std::int64_t locked_bytes() const override { return state_->uploads.locked_bytes(); }
   std::string activity() const override { return state_->group.activity(); }
   void keep(std::vector<std::shared_ptr<void>> memory) override { state_->kept.push_back(std::move(memory)); }
   const CudaGpu& gpu() const { return state_->context.gpu(); }
@@ -34,6 +35,7 @@ class CudaDevice final : public Device {
 
     std::vector<std::vector<std::shared_ptr<void>>> kept;
     CudaContext context;
+    UploadRing uploads;
     std::unique_ptr<Allocator> allocator = make_cuda_allocator(context);
     Pool pool;
     Scratch scratch{pool};

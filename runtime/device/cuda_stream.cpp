@@ -52,7 +52,7 @@ CudaStream::CudaStream(StreamRole role, CudaStreamGroup& group)
   int least = 0, greatest = 0;
   context.check(context.driver().priority_range(&least, &greatest), "cuCtxGetStreamPriorityRange");
   context.check(context.driver().stream_create(&stream_, kNonBlocking, priority_of(role, least, greatest)), "cuStreamCreateWithPriority");
-  exec_ = std::make_unique<ExecContext>(1, stream_, &context);
+  exec_ = std::make_unique<ExecContext>(1, stream_, &context, &group.uploads);
   if (context.profiler() != nullptr) context.profiler()->name(stream_, name_of(role_));
 }
 

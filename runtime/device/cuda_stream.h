@@ -8,6 +8,7 @@
 #include "runtime/device/cuda_times.h"
 #include "runtime/device/device.h"
 #include "runtime/device/stream_watch.h"
+#include "runtime/device/upload_ring.h"
 
 namespace zs {
 
@@ -19,6 +20,7 @@ struct CudaStreamGroup {
   Trace& trace;
   Scratch& scratch;
   const CudaContext& context;
+  UploadRing& uploads;
   Profile& profile;
   CudaClock clock{context};
   CudaEventPool::Owner events = CudaEventPool::create();

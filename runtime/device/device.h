@@ -22,7 +22,8 @@ struct DeviceOptions {
   int gpu = 0;                              ///< of those that the driver shows to this process; for a CUDA device
   bool shares_gpu = false;                  ///< with other devices, of this process or others; else two on one GPU are refused
   DeviceKind stands_for = DeviceKind::cpu;  ///< of the meta device: whose kernels' working memory it counts
-  bool tf32 = false;                        ///< products of f32 on a GPU may round their operands to 11 bits: faster
+  std::int64_t upload_bytes = std::int64_t{4} << 20;  ///< of the host's memory, page-locked, through which uploads go to a GPU
+  bool tf32 = false;                                  ///< products of f32 on a GPU may round their operands to 11 bits: faster
 };
 
 /// One GPU (or this rank's share of the CPU, or the meta device, which has shapes and lifetimes but no memory and
@@ -41,6 +42,8 @@ class Device {
   /// Memory of whatever needs no special one.
   virtual Pool& pool() = 0;
   virtual Scratch& scratch() = 0;
+  /// Of the host's memory, page-locked: beside what `memory` counts, which is the device's own.
+  virtual std::int64_t locked_bytes() const { return 0; }
   Trace& trace() { return trace_; }
   /// Opt-in times of the work, see Profile.
   virtual Profile& profile() = 0;

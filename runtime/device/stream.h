@@ -16,6 +16,7 @@
 namespace zs {
 
 class CudaContext;
+class UploadRing;
 
 /// One device has one stream per role. Only the compute stream owns a team of threads.
 /// `reduce` carries the first step of every gradient's reduction, `finish` its second one.
@@ -46,8 +47,8 @@ struct OpInfo {
 /// What work sees while it runs. Lives as long as its stream and is used by that stream's thread only.
 class ExecContext {
  public:
-  ExecContext(int threads, void* native_stream, const CudaContext* gpu = nullptr)
-      : threads_(threads), native_stream_(native_stream), gpu_(gpu) {}
+  ExecContext(int threads, void* native_stream, const CudaContext* gpu = nullptr, UploadRing* uploads = nullptr)
+      : threads_(threads), native_stream_(native_stream), gpu_(gpu), uploads_(uploads) {}
 
   /// Team size that the work may use (always 1 except on the compute stream).
   int threads() const { return threads_; }
@@ -57,6 +58,11 @@ class ExecContext {
   const CudaContext& gpu() const {
     ZS_CHECK(gpu_ != nullptr, "work for a GPU on a stream of another device");
     return *gpu_;
+  }
+  /// The same: by which way the host's memory reaches the GPU.
+  UploadRing& uploads() const {
+    ZS_CHECK(uploads_ != nullptr, "an upload on a stream that has no way to a GPU");
+    return *uploads_;
   }
   /// One T per stream, made on first use: where libraries keep engines and primitive caches.
   template <class T>
@@ -99,6 +105,7 @@ class ExecContext {
   int threads_;
   void* native_stream_;
   const CudaContext* gpu_;
+  UploadRing* uploads_;
   bool has_stream_ = false;
   Buffer scratch_, workspace_;
   std::vector<std::byte> own_scratch_, own_workspace_;

@@ -342,6 +342,7 @@ TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of th
   EmulatedCublas cublas(driver);
   DeviceOptions options = patient();
   options.slab_bytes = plan.reserved_bytes;
+  options.upload_bytes = plan.upload_bytes;
   CudaDevice gpu(options, {driver.table(), cublas.table()});
   gpu.scratch().reserve(gpu, plan.scratch_bytes);
   const auto host = host_plan.create_device(patient());
@@ -352,6 +353,10 @@ TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of th
         std::max_element(on_cpu.logits.begin(), on_cpu.logits.end()) - on_cpu.logits.begin());
   for (const std::int64_t peak : on_gpu.peak_bytes) CHECK(peak == plan.step_peak_bytes);
   CHECK(driver.calls("cuMemAlloc") == 1);
+  CHECK(plan.upload_bytes > 2 * config.train.global_batch * config.train.sequence * size_of(DType::i32));
+  CHECK(host_plan.upload_bytes == 0);
+  CHECK(gpu.locked_bytes() == plan.upload_bytes);
+  CHECK(driver.calls("cuMemHostAlloc") == 1);
 }
 
 TEST_CASE("tensors of a GPU come from the host and go back to it") {

@@ -1,0 +1,96 @@
+#include "runtime/device/upload_ring.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+namespace zs {
+namespace {
+
+constexpr std::int64_t kAlignment = 64;
+constexpr std::chrono::microseconds kPause{20};  // between two looks at a GPU that is behind
+
+}  // namespace
+
+UploadRing::UploadRing(const CudaContext& context, std::int64_t bytes, double timeout_s)
+    : context_(context), bytes_(bytes / kAlignment * kAlignment), timeout_s_(timeout_s), allocator_(make_pinned_allocator(context)) {
+  ZS_CHECK(bytes_ >= 2 * kAlignment, "page-locked memory of {} bytes for uploads", bytes);
+}
+
+UploadRing::~UploadRing() {
+  for (const Piece& piece : pieces_) unused_.push_back(piece.passed);
+  for (CUevent_st* event : unused_) log_cuda(context_.driver(), context_.driver().event_destroy(event), "cuEventDestroy");
+  if (memory_ != nullptr) allocator_->deallocate(memory_, bytes_);
+}
+
+void UploadRing::upload(CUstream_st* stream, const Buffer& out, const void* in) {
+  const auto* const from = static_cast<const std::byte*>(in);
+  const std::int64_t most = bytes_ / 2 / kAlignment * kAlignment;
+  const Buffer all{out.data, out.bytes(), DType::u8, out.device};
+  for (std::int64_t at = 0; at < all.elems; at += most) {
+    const Buffer part = all.slice(at, std::min(most, all.elems - at));
+    std::byte* const piece = take((part.elems + kAlignment - 1) / kAlignment * kAlignment);
+    CUevent_st* const passed = take_event();
+    pieces_.push_back({piece - memory_, passed});
+    std::memcpy(piece, from + at, static_cast<std::size_t>(part.elems));
+    context_.copy(stream, part, {piece, part.elems, DType::u8, DeviceKind::cpu});
+    context_.check(context_.driver().event_record(passed, stream), "cuEventRecord");
+  }
+}
+
+std::byte* UploadRing::take(std::int64_t bytes) {
+  if (memory_ == nullptr) memory_ = static_cast<std::byte*>(allocator_->allocate(bytes_));
+  for (forget_passed(); !fits(bytes); forget_passed()) await_oldest();
+  std::byte* const piece = memory_ + next_;
+  next_ += bytes;
+  return piece;
+}
+
+/// From next_ on, which may become the beginning. What is in use lies between the oldest piece and next_; they meet only where nothing is.
+bool UploadRing::fits(std::int64_t bytes) {
+  if (pieces_.empty()) {
+    next_ = 0;
+    return true;
+  }
+  const std::int64_t oldest = pieces_.front().offset;
+  if (next_ <= oldest) return next_ + bytes < oldest;
+  if (next_ + bytes <= bytes_) return true;
+  if (bytes >= oldest) return false;
+  next_ = 0;
+  return true;
+}
+
+void UploadRing::forget_passed() {
+  while (!pieces_.empty()) {
+    const int status = context_.driver().event_query(pieces_.front().passed);
+    if (status == cuda_status::kNotReady) return;
+    context_.check(status, "cuEventQuery");
+    unused_.push_back(pieces_.front().passed);
+    pieces_.pop_front();
+  }
+}
+
+void UploadRing::await_oldest() const {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s_);
+  while (context_.driver().event_query(pieces_.front().passed) == cuda_status::kNotReady) {
+    if (timeout_s_ > 0 && std::chrono::steady_clock::now() >= end) {
+      throw Error(ExitCode::peer_lost, fmt::format("the GPU has not taken what was uploaded within {} s", timeout_s_),
+                  context_.gpu().describe(), "a rank is lost, stopped or much slower than the others");
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+CUevent_st* UploadRing::take_event() {
+  CUevent_st* event = nullptr;
+  if (unused_.empty()) {
+    context_.check(context_.driver().event_create(&event, CudaDriver::kWithoutTime), "cuEventCreate");
+  } else {
+    event = unused_.back();
+    unused_.pop_back();
+  }
+  return event;
+}
+
+}  // namespace zs

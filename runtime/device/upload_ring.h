@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "runtime/device/cuda_context.h"
+
+namespace zs {
+
+/// Page-locked memory of the host through which uploads go to one GPU: the driver copies from ordinary memory only after it has copied it
+/// to such memory itself, at a time of its own choice. A piece is free again when the GPU has passed the event behind its copy. Pieces are
+/// used in turn. Locked at the first upload. Owned by the device; host thread only; dies after the streams' work.
+class UploadRing {
+ public:
+  /// `timeout_s`: for the GPU, where all is in use; 0: no limit.
+  UploadRing(const CudaContext& context, std::int64_t bytes, double timeout_s);
+  ~UploadRing();
+  UploadRing(const UploadRing&) = delete;
+  UploadRing& operator=(const UploadRing&) = delete;
+
+  /// Enqueues out := `in`, as many bytes of the host's memory, which may change once this returns. The context is current.
+  void upload(CUstream_st* stream, const Buffer& out, const void* in);
+  /// Page-locked now.
+  std::int64_t locked_bytes() const { return memory_ == nullptr ? 0 : bytes_; }
+
+ private:
+  struct Piece {
+    std::int64_t offset;
+    CUevent_st* passed;
+  };
+  std::byte* take(std::int64_t bytes);
+  bool fits(std::int64_t bytes);
+  void forget_passed();
+  void await_oldest() const;
+  CUevent_st* take_event();
+
+  const CudaContext& context_;
+  const std::int64_t bytes_;
+  const double timeout_s_;
+  std::unique_ptr<Allocator> allocator_;
+  std::byte* memory_ = nullptr;
+  std::int64_t next_ = 0;     // offset
+  std::deque<Piece> pieces_;  // in use, oldest first
+  std::vector<CUevent_st*> unused_;
+};
+
+}  // namespace zs
