@@ -48,7 +48,9 @@ int run_step_program(int argc, char** argv, CLI::App& app, const StepOptions& st
   Config config;
   const auto read_config = [&](const World& world) {
     config = step_config(step, world.size());
-    check_device(config, world.local_rank(), world.size());
+    if (device_kind(config) == DeviceKind::cuda && world.size() > 1)
+      throw Error(ExitCode::config, "in this version benchmarks measure one GPU, by one rank", "--device cuda", "start one rank");
+    check_device(config, world.local_rank());
   };
   const auto run_body = [&](World& world) { return ProgramOutput{body(world, config)}; };
   return run_rank_program(argc, argv, app, {launched_world, read_config, run_body});
