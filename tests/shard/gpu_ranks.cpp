@@ -46,6 +46,7 @@ void GpuMachine::run(const Config& config, Transport transport, const Body& body
     options.gpu = base.rank() % gpus_;
     options.shares_gpu = gpus_ < ranks_;
     options.slab_bytes = plan.reserved_bytes;
+    options.upload_bytes = plan.upload_bytes;
     CudaDevice device(options, emulated_ ? CudaContext::Libraries{emulated_->table(), emulated_cublas_->table()}
                                          : CudaContext::Libraries{open_cuda_driver(), open_cublas_lt()});
     device.scratch().reserve(device, plan.scratch_bytes);
