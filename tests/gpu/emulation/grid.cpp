@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -44,9 +45,41 @@ void go_first(Point& from, ucontext_t& to) {
 
 enum class Wait { none, warp, block };
 
+/// Stacks of fibers that have ended, for the next: 256 new ones would be most of what a launch takes.
+class Stacks {
+ public:
+  std::unique_ptr<char[]> take() {
+    const std::lock_guard lock(mutex_);
+    if (spare_.empty()) return std::unique_ptr<char[]>(new char[kStackBytes]);
+    std::unique_ptr<char[]> stack = std::move(spare_.back());
+    spare_.pop_back();
+    return stack;
+  }
+  void give_back(std::unique_ptr<char[]> stack) {
+    const std::lock_guard lock(mutex_);
+    spare_.push_back(std::move(stack));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<char[]>> spare_;
+};
+
+Stacks& stacks() {
+  static Stacks all;
+  return all;
+}
+
 /// One thread of a block, on a stack of its own.
 struct Fiber {
-  std::unique_ptr<char[]> stack{new char[kStackBytes]};
+  Fiber() = default;
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+  ~Fiber() {
+    if (has_ended) stacks().give_back(std::move(stack));  // else frames are left on it
+  }
+
+  std::unique_ptr<char[]> stack = stacks().take();
   Point point;  // once it has begun
   ThreadPlace place;
   bool has_begun = false, has_ended = false;
