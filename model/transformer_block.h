@@ -11,7 +11,7 @@
 namespace zs {
 
 /// What a block computes again in backward instead of keeping it. With C the width, a token's activations in a block of GPT-2 are 16 C
-/// elements and some statistics: the input and two sums (x, attended), two norms, qkv (3), attention's output, and the MLP before and after
+/// elements and some statistics: the input and a sum (x, attended), two norms, qkv (3), attention's output, and the MLP before and after
 /// GELU (4 each).
 enum class Recompute : std::uint8_t {
   none,       ///< nothing: all are kept

@@ -143,6 +143,10 @@ int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& f
     if (planned_ranks > 1) look_for_nccl(own, config.cuda.transport);
   };
   if (const int code = agreed(world, sit_down); code != 0) return code;
+  if (transport_of(world) == Transport::null) {  // where nobody tells anybody what it has
+    found = {.gpu = own.gpu, .gpus = own.gpus, .transport = Transport::null};
+    return 0;
+  }
   std::vector<GpuSeat> seats = exchange_gpu_seats(world, own);
   for (int rank = world.size(); rank < planned_ranks; ++rank) {
     seats.push_back(gpu_seat(gpus, rank));
@@ -151,11 +155,7 @@ int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& f
   if (const int code = agreed(world, [&] { found = choose_gpu_transport(seats, config.cuda); }); code != 0) return code;
   found.gpu = own.gpu;
   found.gpus = own.gpus;
-  if (transport_of(world) == Transport::null) {
-    found.transport = Transport::null;
-  } else if (world.rank() == 0 && !found.note.empty()) {
-    fmt::print(stderr, "train: note: {}\n", found.note);
-  }
+  if (world.rank() == 0 && !found.note.empty()) fmt::print(stderr, "train: note: {}\n", found.note);
   return 0;
 }
 
@@ -163,7 +163,8 @@ MemoryDemand on_gpus(MemoryDemand demand, const GpuRanks& gpus) {
   demand.plan.device = DeviceKind::cuda;
   demand.plan.transport = gpus.transport;
   demand.plan.sums_in_rank_order = demand.config.train.deterministic;
-  demand.gpus = std::max(gpus.gpus, demand.local_ranks / gpus.ranks_a_gpu);
+  const int used = (demand.local_ranks + gpus.ranks_a_gpu - 1) / gpus.ranks_a_gpu;
+  demand.gpus = gpus.ranks_a_gpu > 1 ? used : std::max(gpus.gpus, used);
   return demand;
 }
 

@@ -91,6 +91,7 @@ void move_to(MemoryDemand& demand, int ranks, int local_ranks) {
   demand.plan.hosts.clear();
   for (int r = 0; r < ranks && ranks > local_ranks; ++r) demand.plan.hosts.push_back(r / local_ranks);
   demand.local_ranks = local_ranks;
+  if (demand.gpus > 0 && ranks > 1 && demand.plan.transport == Transport::local) demand.plan.transport = Transport::nccl;
 }
 
 std::string start(const MemoryDemand& demand, int ranks) {
@@ -114,7 +115,8 @@ constexpr int kMostTimes = 16;
 
 Changes more_ranks(const MemoryDemand& demand) {
   Changes changes;
-  if (demand.plan.ranks != demand.local_ranks || demand.plan.transport == Transport::local) return changes;
+  const bool are_threads = demand.plan.transport == Transport::local && demand.gpus == 0;  // one rank on a GPU has no transport either
+  if (demand.plan.ranks != demand.local_ranks || are_threads) return changes;
   const int most = demand.gpus > 0 ? demand.gpus : demand.plan.ranks * kMostTimes;
   for (int ranks = demand.plan.ranks + 1; ranks <= most; ++ranks) {
     if (!is_possible(demand, ranks)) continue;

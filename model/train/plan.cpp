@@ -70,7 +70,7 @@ std::string describe_memory(const TrainPlan& plan, bool is_full) {
   line("peak_bytes", plan.step_peak_bytes);
   line("between steps", plan.persistent_bytes);
   line("from the system", plan.reserved_bytes);
-  if (plan.upload_bytes > 0) line("locked on host", plan.upload_bytes);
+  if (plan.upload_bytes > 0) line("upload buffers", plan.upload_bytes);
   text += fmt::format("\nbuffers of a step on this rank (micro-batches that repeat the one before are left out)\n{}",
                       describe_grouped(plan.buffers, plan.trace));
   if (is_full) text += fmt::format("\nevery buffer of a step\n{}", describe_all(plan.buffers, plan.trace));

@@ -30,10 +30,6 @@ DeviceOptions gpu_options(const Config& config, int gpu);
 /// GPU, or somebody else has it.
 void check_device(const Config& config, int gpu);
 
-/// Whether this process's standard output is read by a person. mpirun gives a rank a terminal of its own to print to, whatever mpirun
-/// itself prints to: that is what counts.
-bool prints_to_terminal();
-
 /// How `own` differs from the first rank's in what must be the same: "build 12ab, rank 0 has 34cd". Nothing when it does not.
 std::optional<std::string> difference(const StartupFacts& own, const StartupFacts& first);
 /// The first line in which two configurations differ: "train.lr = 0.01, rank 0 has 0.001".

@@ -102,9 +102,8 @@ std::vector<MemoryBudget> Trainer::budgets() const {
 /// One rank of each host speaks for all of them, or each for its own GPU.
 void Trainer::check_memory() const {
   if (world_.local_rank() != 0 && plan_.device == DeviceKind::cpu) return;
-  if (exceeded(memory_demand(), plan_.reserved_bytes, budgets()) != nullptr) {
-    throw memory_refusal(memory_demand(), plan_.reserved_bytes, budgets());
-  }
+  const std::vector<MemoryBudget> known = budgets();  // a GPU's is another one at every look
+  if (exceeded(memory_demand(), plan_.reserved_bytes, known) != nullptr) throw memory_refusal(memory_demand(), plan_.reserved_bytes, known);
 }
 
 /// One rank looks, so that a checkpoint that appears meanwhile cannot part the ranks; all of them read what it found.

@@ -42,7 +42,7 @@ class Device {
   /// Memory of whatever needs no special one.
   virtual Pool& pool() = 0;
   virtual Scratch& scratch() = 0;
-  /// Of the host's memory, page-locked: beside what `memory` counts, which is the device's own.
+  /// Of the host's memory, page-locked for uploads: beside what `memory` counts, which is the device's own.
   virtual std::int64_t locked_bytes() const { return 0; }
   Trace& trace() { return trace_; }
   /// Opt-in times of the work, see Profile.

@@ -47,16 +47,16 @@ std::byte* UploadRing::take(std::int64_t bytes) {
   return piece;
 }
 
-/// From next_ on, which may become the beginning. What is in use lies between the oldest piece and next_; they meet only where nothing is.
+/// From next_ on, which may become the beginning. What is in use lies between the oldest piece and next_; where they meet, all is.
 bool UploadRing::fits(std::int64_t bytes) {
   if (pieces_.empty()) {
     next_ = 0;
     return true;
   }
   const std::int64_t oldest = pieces_.front().offset;
-  if (next_ <= oldest) return next_ + bytes < oldest;
+  if (next_ <= oldest) return next_ + bytes <= oldest;
   if (next_ + bytes <= bytes_) return true;
-  if (bytes >= oldest) return false;
+  if (bytes > oldest) return false;
   next_ = 0;
   return true;
 }

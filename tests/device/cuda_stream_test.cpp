@@ -17,12 +17,6 @@ Work on_gpu(EmulatedDriver& driver, std::function<void()> body) {
   return [&driver, body = std::move(body)](ExecContext& exec) { driver.launch(exec.native_stream(), body); };
 }
 
-void* native(Device& device, StreamRole role) {
-  void* stream = nullptr;
-  device.stream(role).enqueue({"ask"}, [&](ExecContext& exec) { stream = exec.native_stream(); });
-  return stream;
-}
-
 }  // namespace
 
 TEST_CASE("work of a CUDA stream is enqueued at once and runs on the GPU later") {

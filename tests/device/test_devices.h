@@ -10,6 +10,13 @@ namespace zs::test {
 
 inline std::unique_ptr<Device> cpu_device(DeviceOptions options = {}) { return Device::create(DeviceKind::cpu, options); }
 
+/// The driver's stream of this role, of a CUDA device.
+inline void* native(Device& device, StreamRole role) {
+  void* stream = nullptr;
+  device.stream(role).enqueue({"ask"}, [&](ExecContext& exec) { stream = exec.native_stream(); });
+  return stream;
+}
+
 /// A deadline for tests whose failure would be a hang.
 inline DeviceOptions patient() {
   DeviceOptions options;

@@ -69,6 +69,25 @@ TEST_CASE("memory is locked at the first upload, once, and given back") {
   CHECK(driver.live_handles() == 0);
 }
 
+TEST_CASE("one half of the ring is filled while the other is on its way") {
+  EmulatedDriver driver;
+  CudaDevice device(with_ring(1024, 0.2), driver.table());
+  Stream &first = device.stream(StreamRole::compute), &second = device.stream(StreamRole::reduce);
+  const Memory memory = device.pool().acquire(512, first, "activation"), other = device.pool().acquire(512, second, "activation");
+  const std::vector<std::int32_t> values(128, 1);
+  void *const native_first = native(device, StreamRole::compute), *const native_second = native(device, StreamRole::reduce);
+  driver.hold(native_first);
+  driver.hold(native_second);
+  upload(first, memory.buffer(DType::i32, 128), values);
+  upload(second, other.buffer(DType::i32, 128), values);
+  driver.let_go(native_first);
+  first.synchronize();
+  upload(first, memory.buffer(DType::i32, 128), values);  // into the half that the GPU has taken: the other is held
+  first.synchronize();
+  driver.let_go(native_second);
+  device.synchronize();
+}
+
 TEST_CASE("an upload that finds the ring full waits for the GPU, no longer than any wait") {
   EmulatedDriver driver;
   CudaDevice device(with_ring(1024, 0.2), driver.table());

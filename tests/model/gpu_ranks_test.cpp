@@ -126,4 +126,9 @@ TEST_CASE("a run on GPUs asks for their memory, shared by the ranks that share o
   CHECK(needed_bytes(alone, 30, gpu) == 30);
   CHECK(needed_bytes(shared, 30, gpu) == 120);
   CHECK(needed_bytes(shown_one, 30, gpu) == 30);
+  demand.plan.ranks = demand.local_ranks = 3;
+  CHECK(needed_bytes(on_gpus(demand, {.gpus = 1, .transport = Transport::staged, .ranks_a_gpu = 2}), 30, gpu) ==
+        60);  // two on one, one alone
+  demand.plan.ranks = demand.local_ranks = 2;
+  CHECK(needed_bytes(on_gpus(demand, {.gpus = 2, .transport = Transport::staged, .ranks_a_gpu = 2}), 30, gpu) == 60);  // both on one of two
 }

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "comm/gpu_world.h"
-#include "kernels/kernels.h"
+#include "comm/nccl_library.h"
+#include "model/train/gpu_ranks.h"
 #include "model/train/plan.h"
 #include "tests/gpu/emulation/kernels.h"
 #include "tests/gpu/real_gpu.h"
@@ -14,11 +14,21 @@ namespace {
 
 constexpr double kTimeout_s = 120;
 
+bool has_nccl_library() {
+  try {
+    open_nccl_library(NcclOptions{}.library);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 GpuMachine::GpuMachine(int ranks, std::uint64_t seed) : ranks_(ranks), gpus_(ranks) {
   if (is_on_real_gpu()) {
     gpus_ = static_cast<int>(cuda_gpus(*open_cuda_driver()).size());
+    has_nccl_ = gpus_ >= ranks_ && has_nccl_library();
     return;
   }
   emulated_ = std::make_unique<EmulatedDriver>(
@@ -45,17 +55,15 @@ void GpuMachine::run(const Config& config, Transport transport, const Body& body
     options.sync_timeout_s = kTimeout_s;
     options.gpu = base.rank() % gpus_;
     options.shares_gpu = gpus_ < ranks_;
-    options.slab_bytes = plan.reserved_bytes;
-    options.upload_bytes = plan.upload_bytes;
-    CudaDevice device(options, emulated_ ? CudaContext::Libraries{emulated_->table(), emulated_cublas_->table()}
-                                         : CudaContext::Libraries{open_cuda_driver(), open_cublas_lt()});
-    device.scratch().reserve(device, plan.scratch_bytes);
-    NcclOptions nccl{.timeout_s = kTimeout_s,
-                     .sums = {cuda_kernels().cast, cuda_kernels().accumulate},
-                     .sums_in_rank_order = config.train.deterministic};
+    const auto device = plan.create_device(options, [&](DeviceKind, const DeviceOptions& planned) {
+      return std::make_unique<CudaDevice>(planned, emulated_ ? CudaContext::Libraries{emulated_->table(), emulated_cublas_->table()}
+                                                             : CudaContext::Libraries{open_cuda_driver(), open_cublas_lt()});
+    });
+    NcclOptions nccl = nccl_options(config);
+    nccl.timeout_s = kTimeout_s;
     if (fake_nccl_) nccl.table = fake_nccl_->table();
-    const auto world = transport == Transport::nccl ? make_nccl_world(base, device, nccl) : make_staged_world(base, device, kTimeout_s);
-    body(*world, device, plan);
+    const auto world = make_gpu_world(base, *device, transport, nccl);
+    body(*world, static_cast<CudaDevice&>(*device), plan);
   });
 }
 

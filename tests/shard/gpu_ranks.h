@@ -21,8 +21,8 @@ class GpuMachine {
   GpuMachine(const GpuMachine&) = delete;
   GpuMachine& operator=(const GpuMachine&) = delete;
 
-  /// Whether NCCL can connect its ranks: two of them on one GPU it refuses.
-  bool has_nccl() const { return fake_nccl_ != nullptr || gpus_ >= ranks_; }
+  /// Whether NCCL can connect its ranks: it is there, and two of them on one GPU it refuses.
+  bool has_nccl() const { return has_nccl_; }
   /// The NCCL made for tests; null on real GPUs.
   FakeNccl* fake_nccl() { return fake_nccl_.get(); }
   /// What nobody has given back, of emulated GPUs and NCCL.
@@ -37,6 +37,7 @@ class GpuMachine {
  private:
   const int ranks_;
   int gpus_;
+  bool has_nccl_ = true;
   std::unique_ptr<EmulatedDriver> emulated_;
   std::unique_ptr<EmulatedCublas> emulated_cublas_;
   std::unique_ptr<FakeNccl> fake_nccl_;
