@@ -48,6 +48,19 @@ void add_clip(std::vector<KernelCase>& cases) {
                    }});
 }
 
+/// A whole parameter, or a part of one that is cut along its last dim: runs of `run` elements.
+void add_stochastic_cast(std::vector<KernelCase>& cases, std::int64_t n, std::int64_t run) {
+  cases.push_back({.kernel = "stochastic_cast",
+                   .shape = fmt::format("{}{}", n, run < n ? fmt::format(" in runs of {}", run) : ""),
+                   .bytes = static_cast<double>(n * (size_of(kF32) + size_of(DType::bf16))),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer out = arrays.random(n, DType::bf16), in = arrays.random(n, kF32);
+                     return [=](ExecContext& exec) {
+                       kernels_of(exec).stochastic_cast(exec, out, in, {.key = 1, .first = 0, .run = run, .stride = 4 * run});
+                     };
+                   }});
+}
+
 /// Reads and writes master, m and v, reads grad; `has_copy`: writes bf16 parameters too.
 void add_adamw(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
   cases.push_back({.kernel = "adamw",
@@ -72,6 +85,7 @@ void add_optimizer_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes)
   add_clip(cases);
   for (const std::int64_t n : {sizes.unit_elems, sizes.odd_elems})
     for (const bool has_copy : {false, true}) add_adamw(cases, n, has_copy);
+  for (const std::int64_t run : {sizes.unit_elems, std::int64_t{192}}) add_stochastic_cast(cases, sizes.unit_elems, run);
 }
 
 CaseSizes gpu_case_sizes() {

@@ -35,7 +35,8 @@ int main(int argc, char** argv) {
   app.add_flag("--json", json, "one line of JSON a configuration instead of tables");
   return run_step_program(argc, argv, app, step, [&](zs::World& world, const zs::Config& config) {
     if (device_kind(config) == zs::DeviceKind::cuda)
-      throw zs::Error(zs::ExitCode::config, "what hides behind compute is meaningful on several GPUs only, and this version trains on one",
+      throw zs::Error(zs::ExitCode::config,
+                      "what hides behind compute is meaningful on several GPUs only, and in this version benchmarks measure one",
                       "--device cuda", "measure it on the CPU, or the step with bench_step --device cuda");
     if (is_sweep) return sweep(world, step, config, json);
     const OverlapReport report = OverlapBench(world, step, config).run();

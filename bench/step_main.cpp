@@ -6,7 +6,8 @@
 #include "model/train/startup.h"
 
 int main(int argc, char** argv) {
-  CLI::App app("Times the training step of a GPT-2 on made-up tokens. Several ranks: mpirun -q -np N build/bench_step ...", "bench_step");
+  CLI::App app("Times the training step of a GPT-2 or a Llama on made-up tokens. Several ranks: mpirun -q -np N build/bench_step ...",
+               "bench_step");
   zs::bench::StepOptions step;
   bool json = false;
   zs::bench::add_step_options(app, step);

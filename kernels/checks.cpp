@@ -137,8 +137,7 @@ std::int64_t swiglu(const Buffer& y, const Buffer& x, std::int64_t width) {
 
 namespace {
 
-/// The number of tokens.
-std::int64_t heads(const AttentionDims& dims) {
+std::int64_t tokens_of(const AttentionDims& dims) {
   const std::int64_t tokens = dims.batch * dims.time;
   ZS_CHECK(tokens > 0 && dims.heads * dims.head_dim > 0, "attention over batch {}, time {}, heads {}, head_dim {}", dims.batch, dims.time,
            dims.heads, dims.head_dim);
@@ -149,7 +148,7 @@ std::int64_t heads(const AttentionDims& dims) {
 }  // namespace
 
 double rotary(const Buffer& out, const Buffer& in, const AttentionDims& dims, const RotaryOptions& options) {
-  const std::int64_t elems = heads(dims) * qkv_width_of(dims);
+  const std::int64_t elems = tokens_of(dims) * qkv_width_of(dims);
   same_as("out", out, in);
   ZS_CHECK(in.elems == elems, "{} elements of qkv, expected {}", in.elems, elems);
   ZS_CHECK(dims.head_dim % 2 == 0 && options.base >= 1, "rotary positions for head_dim {}, base {}", dims.head_dim, options.base);
@@ -157,7 +156,7 @@ double rotary(const Buffer& out, const Buffer& in, const AttentionDims& dims, co
 }
 
 void attention(const Buffer& out, const Buffer& lse, const Buffer& qkv, const AttentionDims& dims) {
-  const std::int64_t tokens = heads(dims), width = dims.heads * dims.head_dim;
+  const std::int64_t tokens = tokens_of(dims), width = dims.heads * dims.head_dim;
   ZS_CHECK(
       qkv.elems == tokens * qkv_width_of(dims) && out.elems == tokens * width && lse.elems == tokens * dims.heads && out.dtype == qkv.dtype,
       "qkv {} x {}, out {} x {}, lse {} for {} tokens, {} heads of {}, {} of keys", qkv.elems, name_of(qkv.dtype), out.elems,

@@ -19,8 +19,8 @@ struct Rotation {
   float cosine, sine;
 };
 
-/// Of so many turns, at most 2^49 of them. Taylor's series up to x^16, of the part of the angle beyond the nearest quarter of a turn: off
-/// by less than 1e-16 before it is rounded to f32.
+/// Of so many turns, at most 2^49 of them. Taylor's series up to x^16, of the part of the angle beyond the nearest quarter of a turn: what
+/// it leaves out is less than 1e-16.
 static constexpr Rotation rotation_by(double turns) {
   constexpr double kRound = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
   const double shifted = 4 * turns + kRound, x = 6.28318530717958647692 * (turns - 0.25 * (shifted - kRound)), square = x * x;

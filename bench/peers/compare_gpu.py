@@ -99,14 +99,15 @@ def rate(row, name):
 def text_of(result):
     lines = [f"{'':<46}{OURS:>16}{PEER:>16}{'ratio':>8}"]
     for row in result["steps"]:
-        for label, field, unit, digits in (("tokens/s", "tokens_per_s", 1, 0), ("% of its own product ceiling", "pct_of_product_ceiling", 1, 1),
+        for label, field, unit, digits in (("tokens/s", "tokens_per_s", 1, 0), ("% of its product", "pct_of_product_ceiling", 1, 1),
                                            ("peak memory, MiB", "peak_bytes", 2**20, 0)):
             cells = "".join(f"{'unknown' if row[field][n] is None else f'{row[field][n] / unit:.{digits}f}':>16}" for n in (OURS, PEER))
             both = row[field]["ratio"]
             lines.append(f"{row['what'] if field == 'tokens_per_s' else '':<30}{label:<16.16}{cells}{'' if both is None else f'{both:.2f}':>8}")
     for row in result["kernels"]:
         lines.append(f"{row['what']:<46}{rate(row, OURS):>16}{rate(row, PEER):>16}{row['ms']['ratio']:>8.2f}")
-    head = f"{result['gpu'] or 'the CPU: no figure of a GPU'}; PyTorch {result['peer_version'] or 'as installed'}; medians of {result['rounds']} alternated runs"
+    machine = result["gpu"] or ("the CPU: no figure of a GPU" if result["device"] == "cpu" else "a GPU")
+    head = f"{machine}; PyTorch {result['peer_version'] or 'as installed'}; {result['rounds']} alternated runs: of steps the medians, of kernels the fastest call"
     return "\n".join([head, *lines])
 
 

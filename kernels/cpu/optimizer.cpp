@@ -66,11 +66,12 @@ std::int32_t magnitude_bits(const T* in, std::int64_t begin, std::int64_t end) {
 /// not the largest, wraps.
 template <class T>
 std::uint64_t fixed_point_block(const T* in, std::int64_t begin, std::int64_t end, double factor) {
-  constexpr std::int64_t kRun = 256;
+  constexpr std::int64_t kRun = 256;  // whole lines are asked for between runs, which keeps a run one vector loop
   std::uint64_t total = 0;
   for (std::int64_t run = begin; run < end; run += kRun) {
-    for (std::int64_t i = 0; i < kRun; i += kTwinFloats) fetch_ahead(in + run + i, Whole{});
-    for (std::int64_t i = run; i < min_of(end, run + kRun); ++i) {
+    const std::int64_t stop = min_of(end, run + kRun);
+    for (std::int64_t i = run; i < stop; i += kTwinFloats) fetch_ahead(in + i, Whole{});
+    for (std::int64_t i = run; i < stop; ++i) {
       const double x = static_cast<double>(to_float(in[i]));
       const double scaled = x * x * factor;  // exact: 48 bits; what has a fraction stays so with the half added
       total += static_cast<std::uint64_t>(static_cast<std::int64_t>(scaled + 0.5));

@@ -5,7 +5,7 @@
 namespace zs::cpu::ZS_ISA {
 namespace {
 
-/// Below -80 the function is 0 to f32, and e^-a stays finite. NaN stays NaN.
+/// Below -80 the function is taken to be what it is there, -1.4e-33, so that e^-a stays finite. NaN stays NaN.
 __attribute__((always_inline)) inline Vec clamped(Vec a) { return higher_of(all<Vec>(-80.0f), a); }
 
 template <Precision kPrecision>

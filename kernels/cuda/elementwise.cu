@@ -52,7 +52,7 @@ __device__ inline float gelu_slope(float value, bool is_erf) {
   return gate * fmaf(x * (1.0f - gate), inner, 1.0f);
 }
 
-/// Below -80 silu is 0 to f32. NaN stays NaN.
+/// Below -80 silu is taken to be what it is there, -1.4e-33. NaN stays NaN.
 __device__ inline float above_80(float x) { return x < -80.0f ? -80.0f : x; }
 __device__ inline float silu_gate(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline float silu(float value) {

@@ -187,7 +187,7 @@ double silu(double a) { return a / (1 + std::exp(-a)); }
 struct SwigluCase {
   std::int64_t rows, width;
 };
-/// Rows of a and b; in the second half's first row what is far from 0.
+/// Rows of a and b; where they are 100 wide, the first a's are far from 0.
 Values swiglu_input(DType dtype, const SwigluCase& size) {
   Values x = Values::random(dtype, 2 * size.rows * size.width, 3, 3.0);
   if (size.width != 100) return x;
