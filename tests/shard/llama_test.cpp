@@ -51,8 +51,8 @@ TEST_CASE("a Llama computes what its papers say, from tokens to logits") {
   const auto device = Device::create(DeviceKind::cpu, {});
   Context context(*device);
   const auto world = make_single_world({});
-  ShardedRuntime runtime(context, *world, {});
   Llama model(config);
+  ShardedRuntime runtime(context, *world, {});
   shard_module(model, runtime, Units::block);
   const auto ids = random_ids(kTime, config.vocab, 3);
   const Values expected = logits_of(weights_of(runtime.executor()), config, ids);
