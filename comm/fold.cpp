@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -36,21 +37,44 @@ struct Min {
   Acc operator()(Acc a, Acc b) const { return b < a || b != b ? b : a; }
 };
 
-/// How many parts one pass adds: each is a stream of memory of its own.
-constexpr std::size_t kPartsAPass = 3;
+/// How many parts one pass adds: each is a stream of memory of its own. With the first, those of eight ranks.
+constexpr std::size_t kPartsAPass = 7;
+template <class Part>
+using Parts = std::array<const Part*, kPartsAPass>;
 
-/// to[i] := from[i] + parts[0][i] + ... + parts[kCount - 1][i]; `to` may be what is read.
-template <std::size_t kCount, class Acc, class To, class From, class Part, class Op>
-void add_parts(To* to, const From* from, const std::array<const Part*, kPartsAPass>& parts, std::int64_t n, Op op) {
-  const auto [first, second, third] = parts;
+constexpr std::int64_t kLine = 64;
+/// So much further on memory is asked for: a core reads more at a time than it asks for by itself.
+constexpr std::int64_t kAhead = 16 * kLine;
+
+/// to[i] := from[i] + parts[0][i] + ... + parts[sizeof...(kPart) - 1][i]; `to` may be what is read.
+template <class Acc, class To, class From, class Part, class Op, std::size_t... kPart>
+void add_parts(To* to, const From* from, Parts<Part> parts, std::int64_t n, Op op, std::index_sequence<kPart...>) {
+  const auto add_between = [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    Acc sum = static_cast<Acc>(from[i]);
-    if constexpr (kCount > 0) sum = op(sum, static_cast<Acc>(first[i]));
-    if constexpr (kCount > 1) sum = op(sum, static_cast<Acc>(second[i]));
-    if constexpr (kCount > 2) sum = op(sum, static_cast<Acc>(third[i]));
-    to[i] = static_cast<To>(sum);
+    for (std::int64_t i = begin; i < end; ++i) {
+      Acc sum = static_cast<Acc>(from[i]);
+      ((sum = op(sum, static_cast<Acc>(parts[kPart][i]))), ...);
+      to[i] = static_cast<To>(sum);
+    }
+  };
+  constexpr std::int64_t kLineElems = kLine / static_cast<std::int64_t>(sizeof(Part));
+  std::int64_t at = 0;
+  for (; at + kLineElems <= n; at += kLineElems) {
+    const auto ask = [=](const auto* part) { __builtin_prefetch(reinterpret_cast<const char*>(part + at) + kAhead); };
+    ask(from);
+    (ask(parts[kPart]), ...);
+    add_between(at, at + kLineElems);
   }
+  add_between(at, n);
+}
+
+/// add_parts for each count of parts, by that count.
+template <class Acc, class To, class From, class Part, class Op, std::size_t... kCount>
+constexpr auto adders(std::index_sequence<kCount...>) {
+  using Adder = void (*)(To*, const From*, Parts<Part>, std::int64_t, Op);
+  return std::array<Adder, sizeof...(kCount)>{[](To* to, const From* from, Parts<Part> parts, std::int64_t n, Op op) {
+    add_parts<Acc>(to, from, parts, n, op, std::make_index_sequence<kCount>());
+  }...};
 }
 
 /// The elements from `at` on of one fold, its parts taken from the next one on.
@@ -66,15 +90,11 @@ struct Pass {
 
   template <class To, class From>
   void run(To* to, const From* from, std::int64_t n) {
-    std::array<const Part*, kPartsAPass> parts{};
+    Parts<Part> parts{};
     std::size_t count = 0;
     while (count < kPartsAPass && next < args.parts.size()) parts[count++] = take();
-    switch (count) {
-      case 0: return add_parts<0, Acc>(to, from, parts, n, op);
-      case 1: return add_parts<1, Acc>(to, from, parts, n, op);
-      case 2: return add_parts<2, Acc>(to, from, parts, n, op);
-      default: return add_parts<3, Acc>(to, from, parts, n, op);
-    }
+    static constexpr auto kAdders = adders<Acc, To, From, Part, Op>(std::make_index_sequence<kPartsAPass + 1>());
+    kAdders[count](to, from, parts, n, op);
   }
 };
 
@@ -123,13 +143,13 @@ void fold(const FoldArgs& args) {
 
 void stream_bytes(void* to, const void* from, std::int64_t bytes) {
 #if defined(__SSE2__)
-  constexpr std::int64_t kLine = 64;
   auto* out = static_cast<char*>(to);
   const auto* in = static_cast<const char*>(from);
   const std::int64_t head = std::min<std::int64_t>(bytes, static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(to) % kLine));
   copy_bytes(out, in, head);
   std::int64_t at = head;
   for (; at + kLine <= bytes; at += kLine) {
+    _mm_prefetch(in + at + kAhead, _MM_HINT_T0);
     for (std::int64_t i = at; i < at + kLine; i += 16)
       _mm_stream_si128(reinterpret_cast<__m128i*>(out + i), _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i)));
   }

@@ -1,0 +1,97 @@
+#include "comm/fold.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "tests/comm/arrays.h"
+
+using namespace zs;
+
+namespace {
+
+/// One fold of parts whose numbers differ in size by 2^20, so that sums in another order have other bits.
+struct Case {
+  std::size_t parts;
+  std::int64_t elems;
+  bool has_start;
+  std::int64_t offset;  ///< of every array, in elements: vectors begin anywhere
+};
+
+template <class T>
+std::vector<T> numbers(std::size_t part, const Case& c) {
+  std::vector<T> values;
+  for (std::int64_t i = 0; i < c.offset + c.elems; ++i) {
+    const float value = test::real(static_cast<int>(part), i) * static_cast<float>(1 << (part * 7 + static_cast<std::size_t>(i)) % 20);
+    values.push_back(static_cast<T>(value));
+  }
+  return values;
+}
+
+template <class Part, class Out, class Acc>
+bool is_right(const Case& c, ReduceOp op) {
+  std::vector<std::vector<Part>> parts;
+  std::vector<const std::byte*> starts;
+  for (std::size_t p = 0; p < c.parts; ++p) parts.push_back(numbers<Part>(p, c));
+  for (const auto& part : parts) starts.push_back(reinterpret_cast<const std::byte*>(part.data() + c.offset));
+  std::vector<Out> out = numbers<Out>(c.parts, c), expected = out;
+  for (auto i = static_cast<std::size_t>(c.offset); i < out.size(); ++i) {
+    Acc sum = c.has_start ? static_cast<Acc>(out[i]) : static_cast<Acc>(parts[0][i]);
+    for (std::size_t p = c.has_start ? 0 : 1; p < c.parts; ++p) {
+      const Acc next = static_cast<Acc>(parts[p][i]);
+      sum = op == ReduceOp::sum ? sum + next : op == ReduceOp::max ? std::max(sum, next) : std::min(sum, next);
+    }
+    expected[i] = static_cast<Out>(sum);
+  }
+  auto* const to = reinterpret_cast<std::byte*>(out.data() + c.offset);
+  fold({starts, DTypeOf<Part>::value, c.has_start ? to : nullptr, to, DTypeOf<Out>::value, c.elems, op});
+  return std::memcmp(out.data(), expected.data(), out.size() * sizeof(Out)) == 0;
+}
+
+template <class Part, class Out, class Acc>
+std::vector<std::string> wrong_ones() {
+  std::vector<std::string> wrong;
+  for (std::size_t parts = 1; parts <= 18; ++parts) {
+    for (const std::int64_t elems : {0, 1, 15, 16, 33, 2048, 4100}) {
+      for (const bool has_start : {false, true}) {
+        for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
+          const Case c{parts, elems, has_start, elems % 3};
+          if (!is_right<Part, Out, Acc>(c, op))
+            wrong.push_back(fmt::format("{} parts, {} elements, start {}, op {}", parts, elems, has_start, static_cast<int>(op)));
+        }
+      }
+    }
+  }
+  return wrong;
+}
+
+}  // namespace
+
+TEST_CASE("a fold takes any number of parts in their order, element by element") {
+  CHECK(wrong_ones<float, float, float>() == std::vector<std::string>{});
+  CHECK(wrong_ones<BFloat16, float, float>() == std::vector<std::string>{});
+  CHECK(wrong_ones<float, BFloat16, float>() == std::vector<std::string>{});
+  CHECK(wrong_ones<BFloat16, BFloat16, float>() == std::vector<std::string>{});
+  CHECK(wrong_ones<double, double, double>() == std::vector<std::string>{});
+  CHECK(wrong_ones<std::int32_t, std::int32_t, std::int32_t>() == std::vector<std::string>{});
+  CHECK(wrong_ones<std::int64_t, std::int64_t, std::int64_t>() == std::vector<std::string>{});
+}
+
+TEST_CASE("a fold may write over any one of its parts") {
+  for (std::size_t over = 0; over < 10; ++over) {
+    const Case c{10, 4100, false, 0};
+    std::vector<std::vector<float>> parts;
+    std::vector<const std::byte*> starts;
+    for (std::size_t p = 0; p < c.parts; ++p) parts.push_back(numbers<float>(p, c));
+    for (const auto& part : parts) starts.push_back(reinterpret_cast<const std::byte*>(part.data()));
+    std::vector<float> expected = parts[0];
+    for (std::size_t p = 1; p < c.parts; ++p)
+      std::transform(expected.begin(), expected.end(), parts[p].begin(), expected.begin(), std::plus<>());
+    fold({starts, DType::f32, nullptr, reinterpret_cast<std::byte*>(parts[over].data()), DType::f32, c.elems});
+    CHECK(parts[over] == expected);
+  }
+}
