@@ -35,6 +35,13 @@ static_assert(kSame<decltype(CudaDriver::host_allocate), decltype(&cuMemHostAllo
 static_assert(kSame<decltype(CudaDriver::host_free), decltype(&cuMemFreeHost)>);
 static_assert(kSame<decltype(CudaDriver::memory_set), decltype(&cuMemsetD8Async)>);
 static_assert(kSame<decltype(CudaDriver::memory_copy), decltype(&cuMemcpyAsync)>);
+static_assert(kSame<decltype(CudaDriver::capture_begin), decltype(&cuStreamBeginCapture)>);
+static_assert(kSame<decltype(CudaDriver::capture_end), decltype(&cuStreamEndCapture)>);
+static_assert(CudaDriver::kThreadLocalCapture == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+static_assert(kSame<decltype(CudaDriver::graph_instantiate), decltype(&cuGraphInstantiateWithFlags)>);
+static_assert(kSame<decltype(CudaDriver::graph_launch), decltype(&cuGraphLaunch)>);
+static_assert(kSame<decltype(CudaDriver::graph_exec_destroy), decltype(&cuGraphExecDestroy)>);
+static_assert(kSame<decltype(CudaDriver::graph_destroy), decltype(&cuGraphDestroy)>);
 static_assert(kSame<decltype(CudaDriver::module_load), decltype(&cuModuleLoadData)>);
 static_assert(kSame<decltype(CudaDriver::module_unload), decltype(&cuModuleUnload)>);
 static_assert(kSame<decltype(CudaDriver::module_function), decltype(&cuModuleGetFunction)>);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "runtime/device/cuda_capture.h"
 #include "runtime/device/cuda_stream.h"
 #include "runtime/device/device.h"
 
@@ -22,6 +23,12 @@ class CudaDevice final : public Device {
   std::int64_t locked_bytes() const override { return state_->uploads.locked_bytes(); }
   std::string activity() const override { return state_->group.activity(); }
   void keep(std::vector<std::shared_ptr<void>> memory) override { state_->kept.push_back(std::move(memory)); }
+  /// Runs `enqueue`, which gives the streams work, and keeps that instead of doing it: events among the streams are its order. First waits
+  /// for what was enqueued before. Within, nothing may be uploaded, read back, waited for by the host, or allocated, and no event of before
+  /// need be waited for. Throws what goes wrong; the streams are usable then, and nothing was done.
+  std::unique_ptr<CudaGraph> capture(const std::function<void()>& enqueue) { return state_->capture.capture(enqueue); }
+  /// Enqueues it once more, behind all that the streams were given and before all that they will be.
+  void replay(const CudaGraph& graph) { state_->capture.replay(graph); }
   const CudaGpu& gpu() const { return state_->context.gpu(); }
   const CudaContext& context() const { return state_->context; }
 
@@ -40,6 +47,7 @@ class CudaDevice final : public Device {
     Pool pool;
     Scratch scratch{pool};
     CudaStreamGroup group;
+    CudaCapture capture{group};
     std::array<std::unique_ptr<CudaStream>, kStreamRoles> streams;
   };
   Profile profile_;

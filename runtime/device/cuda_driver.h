@@ -6,6 +6,8 @@
 struct CUctx_st;
 struct CUevent_st;
 struct CUfunc_st;
+struct CUgraph_st;
+struct CUgraphExec_st;
 struct CUmod_st;
 struct CUstream_st;
 
@@ -51,6 +53,15 @@ struct CudaDriver {
   int (*host_free)(void* address);
   int (*memory_set)(Address address, unsigned char value, std::size_t bytes, CUstream_st* stream);
   int (*memory_copy)(Address to, Address from, std::size_t bytes, CUstream_st* stream);
+
+  /// Until the end, what the stream is given, and what streams are given that wait for it, is noted and not done.
+  int (*capture_begin)(CUstream_st* stream, int mode);
+  int (*capture_end)(CUstream_st* stream, CUgraph_st** graph);
+  static constexpr int kThreadLocalCapture = 1;  ///< meanwhile the calling thread may not ask, wait or allocate
+  int (*graph_instantiate)(CUgraphExec_st** made, CUgraph_st* graph, unsigned long long flags);
+  int (*graph_launch)(CUgraphExec_st* graph, CUstream_st* stream);
+  int (*graph_exec_destroy)(CUgraphExec_st* graph);
+  int (*graph_destroy)(CUgraph_st* graph);
 
   int (*module_load)(CUmod_st** module, const void* image);
   int (*module_unload)(CUmod_st* module);

@@ -1,12 +1,13 @@
 #include "runtime/device/cuda_event.h"
 
 namespace zs {
-void CudaEventRecord::start(std::int64_t id, const CudaStream& stream, std::uint64_t position, std::exception_ptr error) {
+void CudaEventRecord::start(std::int64_t id, const CudaStream& stream, std::uint64_t position, std::exception_ptr error, int capture) {
   is_in_use_.store(true, std::memory_order_relaxed);
   id_ = id;
   stream_ = &stream;
   position_ = position;
   error_ = std::move(error);
+  capture_ = capture;
 }
 
 CUevent_st* CudaEventRecord::event(const CudaContext& context) {

@@ -17,8 +17,9 @@ class CudaEventRecord final : public EventRecord {
  public:
   CudaEventRecord() = default;
 
-  /// Host: a fresh record number `id`, the `position`-th entry of `stream`, which has failed with `error` (null: has not).
-  void start(std::int64_t id, const CudaStream& stream, std::uint64_t position, std::exception_ptr error);
+  /// Host: a fresh record number `id`, the `position`-th entry of `stream`, which has failed with `error` (null: has not), made in the
+  /// `capture`-th capture (0: in none).
+  void start(std::int64_t id, const CudaStream& stream, std::uint64_t position, std::exception_ptr error, int capture);
   /// Host: made on first use; until `destroy`.
   CUevent_st* event(const CudaContext& context);
   void destroy(const CudaContext& context) noexcept;
@@ -31,6 +32,7 @@ class CudaEventRecord final : public EventRecord {
   const CudaStream& stream() const { return *stream_; }
   std::uint64_t position() const { return position_; }
   const std::exception_ptr& error() const { return error_; }
+  int capture() const { return capture_; }
 
  private:
   friend class EventPool<CudaEventRecord>;
@@ -45,6 +47,7 @@ class CudaEventRecord final : public EventRecord {
   const CudaStream* stream_ = nullptr;
   std::uint64_t position_ = 0;
   std::exception_ptr error_;
+  int capture_ = 0;
 };
 
 using CudaEventPool = EventPool<CudaEventRecord>;

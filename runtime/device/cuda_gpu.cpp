@@ -49,6 +49,12 @@ struct LoadedDriver {
     library.find(table.host_free, "cuMemFreeHost");
     library.find(table.memory_set, "cuMemsetD8Async");
     library.find(table.memory_copy, "cuMemcpyAsync");
+    library.find(table.capture_begin, "cuStreamBeginCapture_v2");
+    library.find(table.capture_end, "cuStreamEndCapture");
+    library.find(table.graph_instantiate, "cuGraphInstantiateWithFlags");
+    library.find(table.graph_launch, "cuGraphLaunch");
+    library.find(table.graph_exec_destroy, "cuGraphExecDestroy");
+    library.find(table.graph_destroy, "cuGraphDestroy");
     library.find(table.module_load, "cuModuleLoadData");
     library.find(table.module_unload, "cuModuleUnload");
     library.find(table.module_function, "cuModuleGetFunction");

@@ -104,6 +104,9 @@ void CudaStream::do_enqueue(OpInfo info, Work work, const Buffer& scratch) {
       times_.time(stream_, info.name, false, [&] { work(*exec_); });
     } catch (const CudaError& error) {  // of a call by the work itself, which knows no label
       throw CudaError(error.code(), error.status(), error.what_happened(), where_now(), error.what_to_do());
+    } catch (const Error& error) {
+      if (group_.capture == 0) throw;
+      throw Error(error.code(), error.what_happened(), where_now(), error.what_to_do());
     }
   });
 }
@@ -114,9 +117,9 @@ EventRecord* CudaStream::do_record() {
   CudaEventRecord& record = group_.events->take();
   ++appended_;
   guarded([&] { check(group_.context.driver().event_record(record.event(group_.context), stream_), "cuEventRecord"); });
-  record.start(id, *this, appended_, error_);
-  if (error_)
-    record.end_use();  // never recorded: the error goes on, nobody asks for the event
+  record.start(id, *this, appended_, error_, group_.capture);
+  if (error_ || group_.capture != 0)
+    record.end_use();  // not recorded, or only noted: nobody may ask for the event
   else
     progress_.recorded(record);
   return &record;
@@ -130,10 +133,17 @@ void CudaStream::do_wait(EventRecord& base) {
   // A stream is in order with itself. What the host has synchronised with is done, and its errors have been thrown.
   if (&from == this || record.position() <= from.synchronized_) return;
   if (!error_) error_ = record.error();
+  // Where a capture begins and ends, and around each replay, all streams meet: nobody waits across that, nor would the driver let them.
+  if (record.capture() != group_.capture) return;
   guarded([&] {
     times_.time(stream_, name_of(from.role_), true,
                 [&] { check(group_.context.driver().stream_wait_event(stream_, record.event(group_.context), 0), "cuStreamWaitEvent"); });
   });
+}
+
+std::exception_ptr CudaStream::take_error() noexcept {
+  if (error_) told(error_);
+  return std::exchange(error_, nullptr);
 }
 
 void CudaStream::told(const std::exception_ptr& error) noexcept {
@@ -176,6 +186,9 @@ bool CudaStream::await_end(double limit_s) {
 }
 
 void CudaStream::do_synchronize() {
+  if (group_.capture != 0)
+    throw Error(ExitCode::usage, fmt::format("the host waits for stream '{}' while its work is captured", name_of(role_)), where_now(),
+                "read what the work leaves after it, not within");
   note(TraceEntry::Kind::sync, -1);
   bool has_ended = true;
   try {

@@ -26,6 +26,7 @@ struct CudaStreamGroup {
   CudaEventPool::Owner events = CudaEventPool::create();
   std::vector<CudaStream*> streams = {};  ///< to say what each was doing when one does not finish
   std::int64_t next_record_id = 0;
+  int capture = 0, captures = 0;  ///< the one under way (0: none), and how many there were
   bool timed_out = false;
   std::exception_ptr last_thrown = nullptr;  ///< an error that synchronize has thrown is not logged again
   bool is_loss_told = false;                 ///< nor that the context is lost, which every stream finds out
@@ -49,6 +50,9 @@ class CudaStream final : public Stream {
   /// Waits for what is enqueued and logs an error nobody has seen. False when that takes longer than `limit_s` (0: no limit): then this
   /// object must never be destroyed.
   bool stop(double limit_s) noexcept;
+  CUstream_st* native() const { return stream_; }
+  /// What has poisoned it, which nobody else will throw.
+  std::exception_ptr take_error() noexcept;
   /// Any thread.
   std::string activity() { return progress_.activity(); }
   std::uint64_t completed() { return progress_.completed(); }

@@ -25,6 +25,10 @@ UploadRing::~UploadRing() {
 }
 
 void UploadRing::upload(CUstream_st* stream, const Buffer& out, const void* in) {
+  if (refuses_) {
+    throw Error(ExitCode::usage, "an upload within captured work, whose replays would all have these values", "",
+                "upload them before, to memory that stays");
+  }
   const auto* const from = static_cast<const std::byte*>(in);
   const std::int64_t most = bytes_ / 2 / kAlignment * kAlignment;
   const Buffer all{out.data, out.bytes(), DType::u8, out.device};

@@ -22,6 +22,8 @@ class UploadRing {
 
   /// Enqueues out := `in`, as many bytes of the host's memory, which may change once this returns. The context is current.
   void upload(CUstream_st* stream, const Buffer& out, const void* in);
+  /// From now on an upload is an error, or no more: work that is captured would repeat its values.
+  void refuse(bool refuses) { refuses_ = refuses; }
   /// Page-locked now.
   std::int64_t locked_bytes() const { return memory_ == nullptr ? 0 : bytes_; }
 
@@ -41,6 +43,7 @@ class UploadRing {
   const double timeout_s_;
   std::unique_ptr<Allocator> allocator_;
   std::byte* memory_ = nullptr;
+  bool refuses_ = false;
   std::int64_t next_ = 0;     // offset
   std::deque<Piece> pieces_;  // in use, oldest first
   std::vector<CUevent_st*> unused_;

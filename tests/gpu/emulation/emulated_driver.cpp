@@ -127,6 +127,7 @@ struct EmulatedFunctions {
   static int stream_wait_event(CUstream_st* stream, CUevent_st* event, unsigned) {
     return call("cuStreamWaitEvent", true, [&](auto& self) {
       if (self.streams_.count(stream) == 0 || self.events_.count(event) == 0) return kInvalidHandle;
+      if (self.graphs_.concerns(*stream, *event)) return self.graphs_.wait(*stream, *event);
       if (event->latest) stream->queue.push_back({event->latest, [] {}});
       return 0;
     });
@@ -147,6 +148,8 @@ struct EmulatedFunctions {
   static int event_record(CUevent_st* event, CUstream_st* stream) {
     return call("cuEventRecord", true, [&](auto& self) {
       if (self.streams_.count(stream) == 0 || self.events_.count(event) == 0) return kInvalidHandle;
+      if (self.graphs_.captures(*stream)) return self.graphs_.record(*stream, *event);
+      event->captured_in = 0;
       event->latest = std::make_shared<bool>(false);
       event->at_ms = std::make_shared<double>();
       stream->queue.push_back({nullptr, [&self, passed = event->latest, at_ms = event->at_ms] {
@@ -168,6 +171,7 @@ struct EmulatedFunctions {
   static int event_query(CUevent_st* event) {
     return call("cuEventQuery", true, [&](auto& self) {
       if (self.events_.count(event) == 0) return kInvalidHandle;
+      if (event->captured_in != 0) return EmulatedGraphs::kCapturedEvent;
       self.run_some();
       return self.lost_ != 0 ? self.lost_ : !event->latest || *event->latest ? 0 : cuda_status::kNotReady;
     });
@@ -226,6 +230,26 @@ struct EmulatedFunctions {
       self.push(*stream, [=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
       return self.lost_;
     });
+  }
+  static int capture_begin(CUstream_st* stream, int mode) {
+    return call("cuStreamBeginCapture", true, [&](auto& self) {
+      return self.streams_.count(stream) == 0 || mode != CudaDriver::kThreadLocalCapture ? kInvalidHandle : self.graphs_.begin(*stream);
+    });
+  }
+  static int capture_end(CUstream_st* stream, CUgraph_st** graph) {
+    return call("cuStreamEndCapture", true, [&](auto& self) { return self.graphs_.end(stream, graph); });
+  }
+  static int graph_instantiate(CUgraphExec_st** made, CUgraph_st* graph, unsigned long long flags) {
+    return call("cuGraphInstantiate", true, [&](auto& self) { return flags != 0 ? kInvalidValue : self.graphs_.instantiate(made, graph); });
+  }
+  static int graph_launch(CUgraphExec_st* graph, CUstream_st* stream) {
+    return call("cuGraphLaunch", true, [&](auto& self) { return self.graphs_.launch(graph, *stream); });
+  }
+  static int graph_exec_destroy(CUgraphExec_st* graph) {
+    return call("cuGraphExecDestroy", true, [&](auto& self) { return self.graphs_.destroy(graph); });
+  }
+  static int graph_destroy(CUgraph_st* graph) {
+    return call("cuGraphDestroy", true, [&](auto& self) { return self.graphs_.destroy(graph); });
   }
   static int module_load(CUmod_st** module, const void*) {
     return call("cuModuleLoadData", true, [&](auto& self) {
@@ -302,6 +326,12 @@ struct EmulatedFunctions {
       .host_free = host_free,
       .memory_set = memory_set,
       .memory_copy = memory_copy,
+      .capture_begin = capture_begin,
+      .capture_end = capture_end,
+      .graph_instantiate = graph_instantiate,
+      .graph_launch = graph_launch,
+      .graph_exec_destroy = graph_exec_destroy,
+      .graph_destroy = graph_destroy,
       .module_load = module_load,
       .module_unload = module_unload,
       .module_function = module_function,
@@ -328,7 +358,7 @@ int EmulatedDriver::enter(const char* function) {
   const int status = calls_.enter(function);
   if (lost_ != 0) return lost_;
   if (status >= kFirstSticky && status <= kLastSticky) lost_ = status;
-  return status;
+  return status != 0 ? status : graphs_.forbid(function);
 }
 
 void EmulatedDriver::launch(void* native_stream, std::function<void()> body) {
@@ -348,6 +378,7 @@ void EmulatedDriver::await(void* native_stream, std::shared_ptr<bool> passed) {
 int EmulatedDriver::current_gpu() { return current == nullptr ? -1 : current->gpu; }
 
 void EmulatedDriver::push(CUstream_st& stream, std::function<void()> body) {
+  if (graphs_.captures(stream)) return graphs_.add(stream, std::move(body));
   if (!options_.is_immediate) {
     stream.queue.push_back({nullptr, std::move(body)});
     return;
@@ -387,14 +418,20 @@ void EmulatedDriver::run_some() {
     std::vector<CUstream_st*> ready;
     std::copy_if(streams_.begin(), streams_.end(), std::back_inserter(ready),
                  [&](const CUstream_st* stream) { return is_free_to_run(*stream); });
-    if (ready.empty()) return;
+    const std::vector<std::function<void()>> nodes = graphs_.ready();
+    if (ready.empty() && nodes.empty()) return;
     // The set is ordered by address, which differs from run to run.
     std::sort(ready.begin(), ready.end(), [](const CUstream_st* a, const CUstream_st* b) { return a->number < b->number; });
-    CUstream_st& stream = *ready[random_() % ready.size()];
-    const CUstream_st::Entry entry = std::move(stream.queue.front());
-    stream.queue.pop_front();
+    const std::size_t chosen = random_() % (ready.size() + nodes.size());
+    std::function<void()> run;
+    if (chosen < ready.size()) {
+      run = std::move(ready[chosen]->queue.front().run);
+      ready[chosen]->queue.pop_front();
+    } else {
+      run = nodes[chosen - ready.size()];
+    }
     open_memory(true);
-    entry.run();
+    run();
     open_memory(false);
     now_ms_ += kEntryMs;
   }
@@ -416,7 +453,8 @@ bool EmulatedDriver::has_current_context() const { return current != nullptr; }
 
 std::size_t EmulatedDriver::live_handles() const {
   const std::lock_guard lock(mutex_);
-  return streams_.size() + events_.size() + modules_.size() + memory_.size() + host_memory_.size() + contexts_.size();
+  return streams_.size() + events_.size() + modules_.size() + graphs_.live_handles() + memory_.size() + host_memory_.size() +
+         contexts_.size();
 }
 
 }  // namespace zs::test

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/device/cuda_gpu.h"
+#include "tests/gpu/emulation/emulated_graph.h"
 #include "tests/gpu/emulation/function_calls.h"
 #include "tests/gpu/emulation/grid.h"
 
@@ -94,6 +95,7 @@ class EmulatedDriver {
   std::set<const CUstream_st*> held_;
   int lost_ = 0;  // every call returns it
   double now_ms_ = 0;
+  EmulatedGraphs graphs_;
   FunctionCalls calls_;
   std::set<CUstream_st*> streams_;
   int streams_made_ = 0;

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct CUevent_st {
   bool has_time;
   std::shared_ptr<bool> latest;   // of the last record: passed?
   std::shared_ptr<double> at_ms;  // and when
+  int captured_in = 0;            // the number of the capture in which it was recorded last; 0: in none
+  std::set<std::size_t> after{};  // then: the nodes before it
 };
 
 struct CUfunc_st {
