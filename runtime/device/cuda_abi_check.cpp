@@ -34,6 +34,7 @@ static_assert(kSame<decltype(CudaDriver::memory_info), decltype(&cuMemGetInfo)>)
 static_assert(kSame<decltype(CudaDriver::host_allocate), decltype(&cuMemHostAlloc)>);
 static_assert(kSame<decltype(CudaDriver::host_free), decltype(&cuMemFreeHost)>);
 static_assert(kSame<decltype(CudaDriver::memory_set), decltype(&cuMemsetD8Async)>);
+static_assert(kSame<decltype(CudaDriver::memory_set_words), decltype(&cuMemsetD32Async)>);
 static_assert(kSame<decltype(CudaDriver::memory_copy), decltype(&cuMemcpyAsync)>);
 static_assert(kSame<decltype(CudaDriver::capture_begin), decltype(&cuStreamBeginCapture)>);
 static_assert(kSame<decltype(CudaDriver::capture_end), decltype(&cuStreamEndCapture)>);

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "runtime/device/cuda_stream.h"
 
@@ -31,7 +32,7 @@ class CudaCapture {
   CudaCapture& operator=(const CudaCapture&) = delete;
 
   std::unique_ptr<CudaGraph> capture(const std::function<void()>& enqueue);
-  void replay(const CudaGraph& graph);
+  void replay(const CudaGraph& graph, const std::string& name);
 
  private:
   CUstream_st* compute() const { return group_.streams.front()->native(); }

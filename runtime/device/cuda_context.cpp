@@ -141,6 +141,13 @@ void CudaContext::copy(void* native_stream, const Buffer& out, const Buffer& in)
         "cuMemcpyAsync");
 }
 
+void CudaContext::fill(void* native_stream, const Buffer& out, std::uint32_t word) const {
+  if (out.elems == 0) return;
+  check(driver().memory_set_words(reinterpret_cast<CudaDriver::Address>(out.data), word, static_cast<std::size_t>(out.elems),
+                                  static_cast<CUstream_st*>(native_stream)),
+        "cuMemsetD32Async");
+}
+
 MemoryLimit cuda_memory_limit(const CudaContext& context) {
   return {.bytes = context.room().free_bytes, .source = "free memory of " + context.gpu().describe(), .is_per_process = true};
 }

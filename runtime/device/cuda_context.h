@@ -55,6 +55,8 @@ class CudaContext {
   Room room() const;
   /// Enqueues out := in, bytes of the GPU's memory or of the host's, on a stream of the driver. The context is current.
   void copy(void* native_stream, const Buffer& out, const Buffer& in) const;
+  /// The same of out := `word`, the bits of each of its elements of 4 bytes.
+  void fill(void* native_stream, const Buffer& out, std::uint32_t word) const;
 
  private:
   /// A name that only one socket of the host can have, and that goes with its process, however that ends.

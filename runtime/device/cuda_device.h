@@ -27,8 +27,8 @@ class CudaDevice final : public Device {
   /// for what was enqueued before. Within, nothing may be uploaded, read back, waited for by the host, or allocated, and no event of before
   /// need be waited for. Throws what goes wrong; the streams are usable then, and nothing was done.
   std::unique_ptr<CudaGraph> capture(const std::function<void()>& enqueue) { return state_->capture.capture(enqueue); }
-  /// Enqueues it once more, behind all that the streams were given and before all that they will be.
-  void replay(const CudaGraph& graph) { state_->capture.replay(graph); }
+  /// Enqueues it once more, behind all that the streams were given and before all that they will be. `name`: as one operation.
+  void replay(const CudaGraph& graph, const std::string& name = "replay") { state_->capture.replay(graph, name); }
   const CudaGpu& gpu() const { return state_->context.gpu(); }
   const CudaContext& context() const { return state_->context; }
 

@@ -52,6 +52,7 @@ struct CudaDriver {
   int (*host_allocate)(void** address, std::size_t bytes, unsigned flags);  ///< the GPU reaches it by the same address
   int (*host_free)(void* address);
   int (*memory_set)(Address address, unsigned char value, std::size_t bytes, CUstream_st* stream);
+  int (*memory_set_words)(Address address, unsigned value, std::size_t words, CUstream_st* stream);  ///< of 4 bytes
   int (*memory_copy)(Address to, Address from, std::size_t bytes, CUstream_st* stream);
 
   /// Until the end, what the stream is given, and what streams are given that wait for it, is noted and not done.

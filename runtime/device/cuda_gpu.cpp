@@ -48,6 +48,7 @@ struct LoadedDriver {
     library.find(table.host_allocate, "cuMemHostAlloc");
     library.find(table.host_free, "cuMemFreeHost");
     library.find(table.memory_set, "cuMemsetD8Async");
+    library.find(table.memory_set_words, "cuMemsetD32Async");
     library.find(table.memory_copy, "cuMemcpyAsync");
     library.find(table.capture_begin, "cuStreamBeginCapture_v2");
     library.find(table.capture_end, "cuStreamEndCapture");

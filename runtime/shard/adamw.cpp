@@ -100,7 +100,7 @@ void AdamW::squared_norm_order_free() {
   context.launch({"max_exponent", gradient_ranges(), {largest}},
                  [&kernels = context.kernels(), largest, ranges = gradient_ranges()](ExecContext& exec) {
                    constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
-                   kernels.upload(exec, largest, &kLeast);
+                   fill_words(exec, largest, std::bit_cast<std::uint32_t>(kLeast));
                    for (const Buffer& range : ranges) kernels.max_exponent(exec, largest, range);
                  });
   executor_.norm_comm().all_reduce(context.stream(), "grad_norm_exponent", largest, ReduceOp::max);
@@ -114,7 +114,7 @@ void AdamW::squared_norm_order_free() {
   executor_.norm_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);
 }
 
-void AdamW::update(std::size_t unit) {
+void AdamW::update_unit(std::size_t unit) {
   Context& context = executor_.context();
   const FlatParameter& flat = executor_.units()[unit];
   const std::int64_t elems = flat.layout->held_elems();
@@ -138,10 +138,9 @@ void AdamW::update(std::size_t unit) {
                  });
 }
 
-void AdamW::step(float lr, std::int64_t step_number) {
+void AdamW::update() {
   Context& context = executor_.context();
   executor_.wait_reductions();
-  set_scalars(lr, step_number);
   if (config_.order_free) {
     squared_norm_order_free();
   } else {
@@ -155,7 +154,7 @@ void AdamW::step(float lr, std::int64_t step_number) {
                    kernels.clip_coefficient(exec, step_scalars, sum, largest, shift, clip);
                  });
   for (std::size_t unit = 0; unit < moments_.size(); ++unit) {
-    if (executor_.units()[unit].grad_is_written) update(unit);
+    if (executor_.units()[unit].grad_is_written) update_unit(unit);
   }
   executor_.clear_gradients();
   executor_.masters_updated();

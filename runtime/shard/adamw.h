@@ -20,7 +20,14 @@ class AdamW {
   AdamW(Executor& executor, const AdamWConfig& config);
 
   /// One update from the reduced gradients of this step (`step_number` counts from 1), which it consumes. Collective.
-  void step(float lr, std::int64_t step_number);
+  void step(float lr, std::int64_t step_number) {
+    set_scalars(lr, step_number);
+    update();
+  }
+  /// The two parts of `step`: what the host alone knows goes to the device, any time before the update; and the rest, which is the same
+  /// work every time, so that it can be captured.
+  void set_scalars(float lr, std::int64_t step_number);
+  void update();
   /// f32 (1) on the device: the global norm of the last step's gradients before clipping.
   Buffer grad_norm() const;
   /// The moments of a unit's master weights, f32 (held_elems): with the step number they are all of the optimizer's state.
@@ -41,12 +48,11 @@ class AdamW {
   const Moments& moments(std::size_t unit) const { return moments_.at(unit); }
   std::int64_t held_elems(std::size_t unit) const { return executor_.units().at(unit).layout->held_elems(); }
   std::vector<Range> ranges(const FlatParameter& unit, const std::vector<ShardSegment>& segments) const;
-  void set_scalars(float lr, std::int64_t step_number);
   void squared_norm();
   void squared_norm_order_free();
   static std::vector<Range> trained(const std::vector<Range>& ranges);
   std::vector<Buffer> gradient_ranges() const;
-  void update(std::size_t unit);
+  void update_unit(std::size_t unit);
   Buffer scalars() const { return scalars_.buffer(DType::f32, sizeof(StepScalars) / sizeof(float)); }
   Buffer squares() const { return squares_.buffer(config_.order_free ? DType::i64 : DType::f64, 1); }
   Buffer exponent() const { return config_.order_free ? exponent_.buffer(DType::i32, 1) : Buffer{}; }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "runtime/tensor/constant.h"
+
 namespace zs {
 namespace {
 
@@ -204,7 +206,7 @@ void backward(const Tensor& loss, float seed) {
   const std::shared_ptr<Node>& root = loss.autograd()->producer;
   Walk walk(root.get(), seed);
   walk.enter(root, 0);
-  root->grad = Tensor::from_host(loss.context(), loss.shape(), std::vector<float>{seed});
+  root->grad = constant(loss.context(), loss.shape(), seed);
   walk.run();
 }
 

@@ -1,8 +1,12 @@
 #include "runtime/tensor/host_view.h"
 
+#include <algorithm>
+
+#include "runtime/device/cuda_context.h"
+
 namespace zs {
 
-HostView::HostView(const Context& context, Stream& stream, const Buffer& buffer) : buffer_(buffer) {
+HostView::HostView(const Context& context, Stream& stream, const Buffer& buffer, const std::string& purpose) : buffer_(buffer) {
   if (buffer.device != DeviceKind::cuda) {
     stream.synchronize();
     return;
@@ -10,7 +14,7 @@ HostView::HostView(const Context& context, Stream& stream, const Buffer& buffer)
   copy_ = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(buffer.bytes()));
   buffer_.data = copy_->data();
   buffer_.device = DeviceKind::cpu;
-  OpInfo info{"download", {buffer}, {}};
+  OpInfo info{purpose.empty() ? "download" : "download:" + purpose, {buffer}, {}};
   try {
     stream.enqueue(std::move(info),
                    [&kernels = context.kernels(), out = copy_->data(), buffer](ExecContext& exec) { kernels.download(exec, out, buffer); });
@@ -27,6 +31,12 @@ void upload_now(const Context& context, const Buffer& out, const void* in) {
   context.stream().enqueue(std::move(info), [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.upload(exec, out, in); });
 }
 
+void fill_words(ExecContext& exec, const Buffer& out, std::uint32_t word) {
+  ZS_CHECK(size_of(out.dtype) == sizeof word, "a word of 4 bytes for elements of {}", name_of(out.dtype));
+  if (out.device == DeviceKind::cuda) return exec.gpu().fill(exec.native_stream(), out, word);
+  std::fill_n(static_cast<std::uint32_t*>(out.data), out.elems, word);
+}
+
 void launch_on_host(const Context& context, OpInfo info, HostWork work) {
   std::vector<Buffer> reads = info.reads;
   if (context.device().kind() != DeviceKind::cuda) {
@@ -34,7 +44,7 @@ void launch_on_host(const Context& context, OpInfo info, HostWork work) {
     return;
   }
   std::vector<HostView> views;
-  for (Buffer& buffer : reads) buffer = views.emplace_back(context, context.stream(), buffer).buffer();
+  for (Buffer& buffer : reads) buffer = views.emplace_back(context, context.stream(), buffer, info.name).buffer();
   context.launch(std::move(info), [&](ExecContext& exec) { work(exec, reads); });  // which the stream of a GPU runs at once
 }
 

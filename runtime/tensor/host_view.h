@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,7 +14,8 @@ namespace zs {
 /// been given before is done; it throws what Stream::synchronize does. Valid as long as the buffer is, and nobody writes to it.
 class HostView {
  public:
-  HostView(const Context& context, Stream& stream, const Buffer& buffer);
+  /// `purpose`: whose the operation is that copies, for its name.
+  HostView(const Context& context, Stream& stream, const Buffer& buffer, const std::string& purpose = {});
 
   template <class T>
   const T* as() const {
@@ -34,6 +36,9 @@ void launch_on_host(const Context& context, OpInfo info, HostWork work);
 
 /// To a GPU, in the compute stream's order; `in` may change once this returns.
 void upload_now(const Context& context, const Buffer& out, const void* in);
+
+/// Writes the bits `word` to each element of `out`, of 4 bytes. To a GPU nothing is uploaded for it, so that captured work may do it.
+void fill_words(ExecContext& exec, const Buffer& out, std::uint32_t word);
 
 /// Work that writes what the host knows to `out`.
 template <class T>

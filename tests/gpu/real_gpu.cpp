@@ -26,6 +26,9 @@ struct DoneAtOnce {
   static int memory_set(CudaDriver::Address address, unsigned char value, std::size_t bytes, CUstream_st* stream) {
     return finish(real()->memory_set(address, value, bytes, stream), stream);
   }
+  static int memory_set_words(CudaDriver::Address address, unsigned value, std::size_t words, CUstream_st* stream) {
+    return finish(real()->memory_set_words(address, value, words, stream), stream);
+  }
   static int memory_copy(CudaDriver::Address to, CudaDriver::Address from, std::size_t bytes, CUstream_st* stream) {
     return finish(real()->memory_copy(to, from, bytes, stream), stream);
   }
@@ -60,6 +63,7 @@ bool is_on_real_gpu() {
 std::shared_ptr<const CudaDriver> real_driver_done_at_once() {
   const auto driver = std::make_shared<CudaDriver>(*DoneAtOnce::real());
   driver->memory_set = DoneAtOnce::memory_set;
+  driver->memory_set_words = DoneAtOnce::memory_set_words;
   driver->memory_copy = DoneAtOnce::memory_copy;
   driver->launch = DoneAtOnce::launch;
   return driver;

@@ -12,6 +12,7 @@
 #include "runtime/shard/checkpoint.h"
 #include "runtime/shard/full_parameters.h"
 #include "runtime/tensor/autograd.h"
+#include "runtime/tensor/constant.h"
 #include "runtime/tensor/host_view.h"
 #include "runtime/tensor/ops.h"
 #include "runtime/tensor/recompute.h"
@@ -292,6 +293,22 @@ TEST_CASE("full parameters of a GPU are written to and written back, or the lost
   CHECK(std::count(all.begin(), all.end(), 0.0f) >= 4 * kWidth * kWidth);
 }
 
+TEST_CASE("what is read back in mid-step cannot be captured, and is named") {
+  Gpu gpu;
+  TrainingOptions options;
+  options.shard.checks_writes = true;
+  Training training(gpu.device, options);
+  training.steps(1);
+  const auto settle = [&] {
+    training.runtime.begin_micro_batch(Mode::eval, true);
+    const NoGradGuard no_grad(training.context);
+    training.runtime.pregather();
+    training.runtime.end_micro_batch();
+  };
+  CHECK_THROWS_WITH(gpu.device.capture(settle), Catch::Contains("the host waits for stream 'compute' while its work is captured") &&
+                                                    Catch::Contains("last enqueued: download:check_written"));
+}
+
 namespace {
 
 /// What a run of a small model leaves.
@@ -357,6 +374,23 @@ TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of th
   CHECK(host_plan.upload_bytes == 0);
   CHECK(gpu.locked_bytes() == plan.upload_bytes);
   CHECK(driver.calls("cuMemHostAlloc") == 1);
+}
+
+TEST_CASE("a constant is filled in on its device, and nothing is uploaded for it") {
+  const auto host = Device::create(DeviceKind::cpu, patient());
+  Context on_cpu(*host);
+  CHECK(constant(on_cpu, {3}, -1.25f).to_host() == std::vector<float>(3, -1.25f));
+  Gpu gpu;
+  Context context(gpu.device);
+  const int before = gpu.driver.calls("cuMemcpyAsync");
+  const Tensor filled = constant(context, {2, 2}, -1.25f);
+  CHECK(gpu.driver.calls("cuMemcpyAsync") == before);
+  CHECK(filled.to_host() == std::vector<float>(4, -1.25f));
+  context.launch({"wrong", {}, {filled.buffer()}}, [&](ExecContext& exec) {
+    const Buffer& all = filled.buffer();
+    fill_words(exec, {all.data, 2 * all.elems, DType::bf16, all.device}, 0);
+  });
+  CHECK_THROWS_WITH(gpu.device.synchronize(), Catch::Contains("a word of 4 bytes for elements of bf16"));
 }
 
 TEST_CASE("tensors of a GPU come from the host and go back to it") {

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "runtime/tensor/autograd.h"
+#include "runtime/tensor/constant.h"
 #include "runtime/tensor/launch_matmul.h"
 #include "runtime/tensor/ops.h"
 
@@ -101,8 +102,7 @@ Tensor gradients(const LmHead& head, const Tensor& dloss) {
 /// Loss and dx with each chunk's logits computed once.
 std::pair<Tensor, Tensor> forward_with_gradients(const LmHead& head, float seed) {
   Context& context = head.x.context();
-  const Tensor losses = Tensor::empty(context, {head.tokens()}, DType::f32),
-               dloss = Tensor::from_host(context, {}, std::vector<float>{seed});
+  const Tensor losses = Tensor::empty(context, {head.tokens()}, DType::f32), dloss = constant(context, {}, seed);
   Tensor dx = Tensor::empty(context, head.x.shape(), head.x.dtype());
   head.weight.owner()->before_backward(head.weight);
   head.weight.add_early_gradient();

@@ -104,16 +104,20 @@ int EmulatedGraphs::wait(CUstream_st& stream, const CUevent_st& event) {
   return 0;
 }
 
+int EmulatedGraphs::refuse() {
+  capture_->is_broken = true;
+  return kUnsupported;
+}
+
 int EmulatedGraphs::forbid(const std::string& function) {
   constexpr std::array kUnsafe = {"cuMemAlloc",    "cuMemFree",    "cuMemHostAlloc",   "cuMemFreeHost",
                                   "cuStreamQuery", "cuEventQuery", "cuModuleLoadData", "cuEventElapsedTime"};
-  constexpr std::array kCaptured = {"cuMemcpyAsync", "cuMemsetD8Async", "cuLaunchKernel", "cuEventRecord", "cuStreamWaitEvent"};
+  constexpr std::array kCaptured = {"cuMemcpyAsync",  "cuMemsetD8Async", "cuMemsetD32Async",
+                                    "cuLaunchKernel", "cuEventRecord",   "cuStreamWaitEvent"};
   if (!capture_ || capture_->thread != std::this_thread::get_id()) return 0;
   const auto is_in = [&](const auto& names) { return std::find(names.begin(), names.end(), function) != names.end(); };
   if (capture_->is_broken && is_in(kCaptured)) return kInvalidated;
-  if (!is_in(kUnsafe)) return 0;
-  capture_->is_broken = true;
-  return kUnsupported;
+  return is_in(kUnsafe) ? refuse() : 0;
 }
 
 std::vector<std::function<void()>> EmulatedGraphs::ready() const {

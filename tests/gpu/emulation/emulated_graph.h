@@ -46,6 +46,8 @@ class EmulatedGraphs {
   /// Whether a wait is for a capture to see.
   bool concerns(const CUstream_st& stream, const CUevent_st& event) const;
   int wait(CUstream_st& stream, const CUevent_st& event);
+  /// What somebody gets, whichever thread it is, who asks a stream that captures how far it is: the capture is over.
+  int refuse();
   /// What the calling thread gets for calling this function while it captures; 0: it may.
   int forbid(const std::string& function);
   /// Of graphs that run: each node that may run now.
