@@ -71,6 +71,7 @@ struct Config {
   struct Cuda {
     bool tf32 = false, share_gpu = false;
     std::string transport = "auto";
+    bool graph = false;
     bool operator==(const Cuda&) const = default;
   };
   struct Watch {

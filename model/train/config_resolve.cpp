@@ -243,6 +243,9 @@ void check_layout(ConfigDraft& draft) {
 
 void check_rest(ConfigDraft& draft) {
   const Config& c = draft.config;
+  if (are_good(draft, {"cuda.graph", "device"}) && c.cuda.graph && c.device != "cuda")
+    draft.report("cuda.graph", fmt::format("cuda.graph = true does not go with device = \"{}\"", c.device),
+                 "leave it out, or use device = \"cuda\": the CPU has no graphs");
   for (const auto& [key, value] :
        {std::pair("shard.compress_gather", c.shard.compress_gather), {"shard.compress_reduce", c.shard.compress_reduce}}) {
     if (are_good(draft, {key, "device"}) && value != "none" && c.device == "cuda")
@@ -304,6 +307,10 @@ SchemeOptions scheme_options(const Config& config) {
 
 void check_ranks(const Config& config, int ranks) {
   ZS_CHECK(ranks >= 1, "{} ranks", ranks);
+  if (config.cuda.graph && ranks > 1) {
+    throw Error(ExitCode::config, fmt::format("cuda.graph = true does not go with {} ranks", ranks),
+                "in mid-step their hosts compare the order of communication, and move what is staged", "leave it out, or start one rank");
+  }
   const ShardScheme scheme(scheme_options(config), 0, ranks);  // for its checks
   const std::int64_t batch = config.train.global_batch, micro = config.train.micro_batch;
   const std::int64_t step = micro * ranks;

@@ -184,6 +184,8 @@ constexpr std::array kKeys = {
         "cuda.transport", [](Config& c) -> ConfigSlot { return &c.cuda.transport; }, any, "auto|nccl|staged", "",
         "What moves data between the GPUs of several ranks: `nccl`, or `staged`, through the hosts' memory and `comm.transport`. `auto`: "
         "`nccl` where every rank has the library and a GPU of its own, else `staged`, and one line says why."},
+    ConfigKey{"cuda.graph", [](Config& c) -> ConfigSlot { return &c.cuda.graph; }, any, "", "",
+              "A step of one rank on a GPU is captured as a CUDA graph and replayed by one launch: the same results. docs/gpu.md."},
 
     ConfigKey{"watchdog.init_s", [](Config& c) -> ConfigSlot { return &c.watchdog.init_s; }, between(0, 86400), "", "",
               "Seconds that a rank may stand still while the job starts; 0: for ever. docs/reliability.md says what standing still is."},

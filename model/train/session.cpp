@@ -109,14 +109,48 @@ Session::Session(Device& device, World& world, const Config& config)
   local_losses_ = device.pool().acquire(slot_bytes, context_.stream(), "scalars");
   all_losses_ = device.pool().acquire(slot_bytes * world.size(), context_.stream(), "scalars");
   status_ = device.pool().acquire(kStatus * size_of(DType::i64), context_.stream(), "scalars");
+  if (!config.cuda.graph) return;
+  ZS_CHECK(world.size() == 1, "cuda.graph with {} ranks", world.size());
+  replay_.emplace(device);
+  const Shape shape{local_micro_batches() * config_.train.micro_batch, config_.train.sequence};
+  kept_ = {Tensor::empty(context_, shape, DType::i32, "batch"), Tensor::empty(context_, shape, DType::i32, "batch")};
 }
 
-Tensor Session::forward_loss(std::int64_t first_sample, const ReadSamples& read) {
+std::int64_t Session::first_sample(std::int64_t first, std::int64_t i) const {
+  return first + (i * world_.size() + world_.rank()) * config_.train.micro_batch;
+}
+
+Session::Batch Session::read_batch(std::int64_t first_sample, const ReadSamples& read) {
   std::vector<std::int32_t> inputs, targets;
   read(first_sample, inputs, targets);
   const Shape shape{config_.train.micro_batch, config_.train.sequence};
-  return model_->loss(Tensor::from_host(context_, shape, std::move(inputs)), Tensor::from_host(context_, shape, std::move(targets)),
-                      {.seed = backward_seed(), .chunk = config_.train.loss_chunk});
+  return {Tensor::from_host(context_, shape, std::move(inputs)), Tensor::from_host(context_, shape, std::move(targets))};
+}
+
+Session::Batch Session::kept_batch(std::int64_t i) const {
+  const std::int64_t rows = config_.train.micro_batch;
+  return {kept_.inputs.rows(i * rows, rows), kept_.targets.rows(i * rows, rows)};
+}
+
+void Session::upload_batches(std::int64_t first_of_step, const ReadSamples& read) {
+  std::vector<std::int32_t> inputs, targets;
+  for (std::int64_t i = 0; i < local_micro_batches(); ++i) {
+    read(first_sample(first_of_step, i), inputs, targets);
+    const Batch batch = kept_batch(i);
+    for (const auto& [tensor, values] : {std::pair(&batch.inputs, &inputs), {&batch.targets, &targets}}) {
+      const Buffer out = tensor->buffer();
+      context_.launch({"samples", {}, {out}}, upload_of(context_.kernels(), out, *values));
+    }
+  }
+}
+
+Tensor Session::forward_loss(const Batch& batch) {
+  return model_->loss(batch.inputs, batch.targets, {.seed = backward_seed(), .chunk = config_.train.loss_chunk});
+}
+
+std::string Session::obstacle_to_capture() const {
+  Watchdog* const watchdog = world_.watchdog();
+  return watchdog != nullptr && watchdog->faults().has(kFaultPoint) ? "TRAIN_FAULT has a point in its work" : "";
 }
 
 void Session::enqueue_fault_point() {
@@ -149,15 +183,25 @@ std::vector<float> Session::losses_in_order(std::int64_t count) const {
 void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read, bool wants_stop) {
   device_.memory().reset_peak();
   const std::int64_t first_of_step = (step - 1) * config_.train.global_batch;
+  optimizer_->set_scalars(lr, step);
+  if (replay_) {
+    upload_batches(first_of_step, read);
+    replay_->run(runtime_.step_key(), obstacle_to_capture(), [&] { enqueue_work([&](std::int64_t i) { return kept_batch(i); }); });
+  } else {
+    enqueue_work([&](std::int64_t i) { return read_batch(first_sample(first_of_step, i), read); });
+  }
+  send_status(wants_stop);
+}
+
+void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch) {
   std::int64_t local = local_micro_batches();
   for (std::int64_t i = 0; i < local; ++i) {
     if (is_enough_()) local = i + 1;
-    const std::int64_t micro_batch = i * world_.size() + world_.rank();
     runtime_.begin_micro_batch(Mode::train, i + 1 == local);
     enqueue_fault_point();
     {
       device_.trace().set_phase("forward");
-      const Tensor loss = forward_loss(first_of_step + micro_batch * config_.train.micro_batch, read);
+      const Tensor loss = forward_loss(batch(i));
       store_loss(loss, i);
       device_.trace().set_phase("backward");
       backward(loss, backward_seed());
@@ -165,15 +209,18 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
     runtime_.end_micro_batch();
   }
   device_.trace().set_phase("optimizer");
-  optimizer_->step(lr, step);
+  optimizer_->update();
   gather_losses();
+}
+
+void Session::send_status(bool wants_stop) {
   const Buffer status = status_.buffer(DType::i64, kStatus);
   const std::int64_t calls = device_.memory().allocation_calls() - allocations_seen_;
   allocations_seen_ += calls;
   // As far as this step's work has not run yet, its waits count in the next one's.
   const std::int64_t waited = std::clamp<std::int64_t>(waited_since_last_ns(), 0, kLongestWait_ns - 1);
   std::vector<std::int64_t> values(kStatus);
-  values[peak_bytes] = device_.memory().peak_bytes();
+  values[peak_bytes] = replay_ ? replay_->peak_bytes() : device_.memory().peak_bytes();
   values[allocations] = calls;
   values[stop] = wants_stop;
   values[least_wait] = (kLongestWait_ns - 1 - waited) * kRanks + world_.rank();
@@ -213,9 +260,8 @@ void Session::enqueue_validation(const ReadSamples& read) {
   ZS_CHECK(local <= loss_slots_, "{} validation micro-batches on this rank, {} slots", local, loss_slots_);
   for (std::int64_t i = 0; i < local; ++i) {
     if (is_enough_()) local = i + 1;
-    const std::int64_t micro_batch = i * world_.size() + world_.rank();
     runtime_.begin_micro_batch(Mode::eval, i + 1 == local);
-    store_loss(forward_loss(micro_batch * config_.train.micro_batch, read), i);
+    store_loss(forward_loss(read_batch(first_sample(0, i), read)), i);
     runtime_.end_micro_batch();
   }
   gather_losses();

@@ -2,10 +2,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "model/language_model.h"
 #include "model/train/config.h"
+#include "model/train/step_replay.h"
 #include "model/train/straggler.h"
 #include "runtime/shard/adamw.h"
 
@@ -35,7 +38,8 @@ class Session {
   std::int64_t local_micro_batches() const { return global_micro_batches() / world_.size(); }
 
   /// Enqueues step `step` (from 1), whole: forward and backward of this rank's micro-batches (micro-batch i of the step runs on rank i mod
-  /// ranks), the reduction, the update. Collective.
+  /// ranks), the reduction, the update. With cuda.graph its samples are all read first, and its work may be that of a captured step.
+  /// Collective.
   void enqueue_step(std::int64_t step, float lr, const ReadSamples& read, bool wants_stop);
   /// For plans: before each micro-batch of a step or a validation `is_enough` is asked; true makes it the last.
   void abridge(std::function<bool()> is_enough) { is_enough_ = std::move(is_enough); }
@@ -56,11 +60,28 @@ class Session {
   LanguageModel& model() { return *model_; }
   const Config& config() const { return config_; }
   Device& device() { return device_; }
+  /// How steps became graphs; null without cuda.graph.
+  StepReplay* replay() { return replay_ ? &*replay_ : nullptr; }
 
  private:
+  /// Inputs and targets, (micro_batch, sequence) each.
+  struct Batch {
+    Tensor inputs, targets;
+  };
   /// Each micro-batch's share in the step's mean loss.
   float backward_seed() const { return 1.0f / static_cast<float>(global_micro_batches()); }
-  Tensor forward_loss(std::int64_t first_sample, const ReadSamples& read);
+  /// The first sample of this rank's micro-batch i of a step or a validation that begins with the sample `first`.
+  std::int64_t first_sample(std::int64_t first, std::int64_t i) const;
+  Batch read_batch(std::int64_t first_sample, const ReadSamples& read);
+  /// The rows of micro-batch i in those of all of a step.
+  Batch kept_batch(std::int64_t i) const;
+  void upload_batches(std::int64_t first_of_step, const ReadSamples& read);
+  Tensor forward_loss(const Batch& batch);
+  /// All that the device does for a step's losses and weights. `batch(i)`: this rank's micro-batch i.
+  void enqueue_work(const std::function<Batch(std::int64_t)>& batch);
+  void send_status(bool wants_stop);
+  /// Why a step cannot be captured, beside what the device says; empty: it can.
+  std::string obstacle_to_capture() const;
   /// Of TRAIN_FAULT, on the compute stream.
   void enqueue_fault_point();
   void store_loss(const Tensor& loss, std::int64_t slot);
@@ -76,6 +97,8 @@ class Session {
   std::unique_ptr<LanguageModel> model_;
   ShardedRuntime runtime_;
   std::unique_ptr<AdamW> optimizer_;
+  std::optional<StepReplay> replay_;  // cuda.graph
+  Batch kept_;                        // then: of all micro-batches of a step, one after the other
   std::int64_t loss_slots_;
   std::function<bool()> is_enough_ = [] { return false; };
   Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64 (kStatus)

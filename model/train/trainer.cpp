@@ -306,7 +306,8 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
     }
     return static_cast<int>(error.code());
   }
-  report_stragglers(result.waits, seconds);
+  if (world_.size() > 1) tell("warning", stragglers_.after_step(result.waits, seconds));
+  if (StepReplay* const replay = session_->replay()) tell("note", replay->take_news(step));
   if (is_validated(step)) {
     metrics.val_loss = static_cast<float>(session_->validate(reader(*dataset_->validation)));
   }
@@ -316,10 +317,8 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   return result.should_stop ? static_cast<int>(ExitCode::stopped) : 0;
 }
 
-void Trainer::report_stragglers(const StepWaits& waits, double step_s) {
-  if (world_.size() == 1) return;
-  const std::string line = stragglers_.after_step(waits, step_s);
-  if (is_first() && !line.empty()) fmt::print(stderr, "{}train: warning: {}\n", is_terminal_ ? "\n" : "", line);
+void Trainer::tell(const char* kind, const std::string& line) const {
+  if (is_first() && !line.empty()) fmt::print(stderr, "{}train: {}: {}\n", is_terminal_ ? "\n" : "", kind, line);
 }
 
 void Trainer::check_finite(std::int64_t step, const StepResult& result) const {

@@ -69,7 +69,8 @@ class Trainer {
   /// Steps 1 and 2, and the first that ends with a validation.
   bool is_verified(std::int64_t step) const;
   int check_order(std::int64_t step);
-  void report_stragglers(const StepWaits& waits, double step_s);
+  /// A line on stderr, if there is one, of one rank. `kind`: "note" or "warning".
+  void tell(const char* kind, const std::string& line) const;
   void report(const StepMetrics& metrics, double seconds_left);
   void finish(std::int64_t steps_done, bool was_stopped);
   void print_sample();

@@ -367,6 +367,7 @@ std::vector<Action> Scheduler::reshard(int unit) {
 void Scheduler::set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets) {
   for (const int target : targets) ZS_CHECK(target >= 0 && target < size(), "prefetch of unit {} of {}", target, size());
   unit_at(unit).prefetch[static_cast<std::size_t>(phase)] = std::move(targets);
+  ++changes_;
 }
 
 std::vector<Action> Scheduler::abandon() {

@@ -118,7 +118,10 @@ class Scheduler {
   std::vector<Action> abandon();
 
   const ExecOrder& order(Mode mode) const { return orders_[static_cast<int>(mode)]; }
-  void set_order(Mode mode, ExecOrder order) { orders_[static_cast<int>(mode)] = std::move(order); }
+  void set_order(Mode mode, ExecOrder order) {
+    orders_[static_cast<int>(mode)] = std::move(order);
+    ++changes_;
+  }
   UnitState state(int unit) const { return unit_at(unit).state; }
   ShardState shard_state(int unit) const { return unit_at(unit).shard; }
   GradState grad_state(int unit) const { return unit_at(unit).grad; }
@@ -126,7 +129,10 @@ class Scheduler {
   void set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets);
   /// What becomes of one unit's full parameter after its forward in training, instead of what the options say.
   enum class AfterForward : std::uint8_t { stay, free, keep_shard };
-  void set_after_forward(int unit, AfterForward what) { unit_at(unit).after_forward = what; }
+  void set_after_forward(int unit, AfterForward what) {
+    unit_at(unit).after_forward = what;
+    ++changes_;
+  }
   /// A frozen unit is gathered and freed in backward and has no gradient.
   void set_frozen(int unit, bool is_frozen) { unit_at(unit).is_frozen = is_frozen; }
   /// Whether micro-batches that begin from now on are reduced at all; without, gradients go on accumulating.
@@ -134,6 +140,8 @@ class Scheduler {
   bool reduces() const { return reduces_; }
   /// Whether this micro-batch's gradients are reduced in it.
   bool is_due() const { return is_due_; }
+  /// How often somebody has said how units shall run, beside which are frozen and what is reduced: a number to compare.
+  std::int64_t changes() const { return changes_; }
   SumState sum_state(int unit) const { return unit_at(unit).sum; }
   const std::string& name(int unit) const { return unit_at(unit).name; }
   int size() const { return static_cast<int>(units_.size()); }
@@ -188,7 +196,8 @@ class Scheduler {
   bool reduces_ = true, is_due_ = true;  // from now on; this micro-batch's gradients are reduced in it
   std::deque<int> reducing_;             // oldest first
   std::deque<int> aside_;                // units whose buffers were set aside, oldest first
-  std::optional<int> delayed_;           // its gradients are complete, its reduction is not asked for
+  std::int64_t changes_ = 0;
+  std::optional<int> delayed_;  // its gradients are complete, its reduction is not asked for
   std::vector<std::string> deviations_, unused_gathers_;
 };
 

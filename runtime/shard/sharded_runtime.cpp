@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "runtime/base/random.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {
@@ -207,6 +208,20 @@ void ShardedRuntime::pregather() {
 
 void ShardedRuntime::set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets) {
   scheduler().set_prefetch(phase, unit, std::move(targets));
+}
+
+std::uint64_t ShardedRuntime::step_key() {
+  std::uint64_t key = mix64(static_cast<std::uint64_t>(scheduler().changes()) << 1 | static_cast<std::uint64_t>(scheduler().reduces()));
+  const auto add = [&](std::uint64_t value) { key = mix64(key ^ value); };
+  for (const auto phase : {ExecOrder::Phase::forward, ExecOrder::Phase::backward}) {
+    for (const int unit : scheduler().order(Mode::train).units(phase)) add(static_cast<std::uint64_t>(unit));
+    add(~std::uint64_t{0});
+  }
+  for (const FlatParameter& unit : executor_.units()) {
+    add(static_cast<std::uint64_t>(unit.grad_is_written) << 1 | static_cast<std::uint64_t>(unit.sum_is_written));
+    for (const Parameter* parameter : unit.parameters) add(static_cast<std::uint64_t>(parameter->is_trainable()));
+  }
+  return key;
 }
 
 void ShardedRuntime::abandon() {

@@ -78,6 +78,10 @@ class ShardedRuntime : private ParameterOwner {
   /// What is gathered ahead when `unit` runs, instead of the recorded order; empty: nothing.
   void set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets);
 
+  /// A hash of what decides, beside the model and its input, which work the next training step is: two steps with the same number, and with
+  /// the same blocks of memory live when they begin (MemoryCounter::layout), are the same work on the same addresses.
+  std::uint64_t step_key();
+
   /// Turns an OrderMismatch that a synchronize threw, on every rank, into one that says what each rank did. Collective; blocks.
   [[noreturn]] void explain(const OrderMismatch& mismatch) { order_check_.explain(mismatch); }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`train` by two ranks that share this machine's GPU has the CPU's losses: staged through the host, and over NCCL, for which each rank must
-look like a host of its own. With `cpu` in the place of the GPU it tries nothing but itself.
+look like a host of its own. By one rank, steps that are replayed as CUDA graphs have the very losses of steps that are not. With `cpu` in
+the place of the GPU it tries nothing but itself.
 Usage: train_test.py TRAIN CONFIG BUILD_DIR [cpu]"""
 
 import pathlib
@@ -18,12 +19,16 @@ TOLERANCE = 1e-3  # of f32 sums in other orders, after some steps of the warm-up
 NCCL_ON_ONE_GPU = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"}
 
 
-def command(train, config, out, corpus, device, transport):
+def command(train, config, out, corpus, device, transport, ranks=2, has_graph=False):
     sets = tiny_run.options(train__steps=STEPS, train__warmup=STEPS, run__dir=out, run__validate_every=STEPS, run__validate_batches=1,
                             run__sample_tokens=8, data__train=corpus, device=device, comm__timeout_s=60)
     if device == "cuda":
         sets += tiny_run.options(cuda__share_gpu="true", cuda__transport=transport)
+    if has_graph and device == "cuda":
+        sets += tiny_run.options(cuda__graph="true")
     rank = [str(word) for word in (train, config, *sets)]
+    if ranks == 1:
+        return harness.mpirun(1, rank)
     if transport != "nccl":
         return harness.mpirun(2, rank)
     first = harness.mpirun(1, ["-x", "NCCL_HOSTID=zshard-test-0", *rank])
@@ -45,6 +50,14 @@ def check(result, out, transport, expected):
     return problems + ([f"{len(result.orphans)} processes were left running"] if result.orphans else [])
 
 
+def check_graph(result, out, device, expected):
+    if result.code != 0:
+        return [f"exit code {result.code}"]
+    has_begun = "train: note: step 2: captured as a CUDA graph" in result.err
+    problems = [] if has_begun == (device == "cuda") else ["nothing says that step 2 is captured"]
+    return problems + ([] if losses(out) == expected else [f"losses {losses(out)}, without a graph {expected}"])
+
+
 def main():
     train, config, build_dir = (pathlib.Path(a).resolve() for a in sys.argv[1:4])
     device = sys.argv[4] if len(sys.argv) > 4 else "cuda"
@@ -53,9 +66,9 @@ def main():
     with tempfile.TemporaryDirectory(prefix="gpu_train.") as folder:
         corpus = harness.bible_text(build_dir, folder) or tiny_run.write_files(folder).with_name("corpus.txt")
 
-        def run(name, its_device, transport):
+        def run(name, its_device, transport, **what):
             out = pathlib.Path(folder, name)
-            return out, harness.run(command(train, config, out, corpus, its_device, transport), 120, cwd=folder, env=NCCL_ON_ONE_GPU)
+            return out, harness.run(command(train, config, out, corpus, its_device, transport, **what), 120, cwd=folder, env=NCCL_ON_ONE_GPU)
 
         out, result = run("cpu", "cpu", "shm")
         report.case("two ranks on the CPU", [] if result.code == 0 else [f"exit code {result.code}"], result)
@@ -66,6 +79,11 @@ def main():
                 print(f"skipped {transport}: {result.last_error_line()}")
                 continue
             report.case(f"two ranks, {transport}", check(result, out, transport if device == "cuda" else "shm", expected), result)
+        out, result = run("one", device, "auto", ranks=1)
+        report.case("one rank", [] if result.code == 0 else [f"exit code {result.code}"], result)
+        expected = losses(out) if result.code == 0 else []
+        out, result = run("graph", device, "auto", ranks=1, has_graph=True)
+        report.case("one rank, steps as graphs", check_graph(result, out, device, expected), result)
     return report.exit_code()
 
 

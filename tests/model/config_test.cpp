@@ -265,6 +265,8 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"precision.rounding=stochastic"}, "precision.rounding \"stochastic\" does not go with precision.param \"f32\""},
       {{"shard.compress_reduce=int8", "train.deterministic=true"}, "shard.compress_reduce = \"int8\" does not go with train.deterministic"},
       {{"shard.compress_gather=int8", "device=cuda"}, "shard.compress_gather = \"int8\" does not go with device = \"cuda\""},
+      {{"cuda.graph=true"}, "cuda.graph = true does not go with device = \"auto\""},
+      {{"cuda.graph=true", "device=cpu"}, "cuda.graph = true does not go with device = \"cpu\""},
       {{"run.validate_every=5", "data.validation_fraction=0"}, "run.validate_every is set, but there is no validation data"},
       {{"comm.transport=mpi", "comm.ranks=2"}, "comm.ranks 2 does not go with comm.transport = \"mpi\""},
       {{"model.preset="}, "model.layers is missing"},
@@ -371,6 +373,22 @@ TEST_CASE("a rank count that does not divide the batch names what would work") {
   CHECK(message(7).ends_with("use 714 or 721, or 5, 6, 8 or 9 ranks"));
   config.train.global_batch = 1;
   CHECK(message(2).ends_with("use 2, or 1 rank"));
+}
+
+TEST_CASE("a CUDA graph of a step is refused with several ranks, whatever connects them") {
+  Config config;
+  config.device = "cuda";
+  config.cuda.graph = true;
+  config.cuda.transport = GENERATE(as<std::string>{}, "auto", "nccl", "staged");
+  config.train.global_batch = 12;
+  CHECK_NOTHROW(check_ranks(config, 1));
+  try {
+    check_ranks(config, 2);
+    FAIL("not refused");
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::config);
+    CHECK_THAT(error.what(), Catch::Contains("cuda.graph = true does not go with 2 ranks"));
+  }
 }
 
 TEST_CASE("groups that do not divide the ranks are refused with the sizes that do") {

@@ -106,6 +106,7 @@ CONFIGURATION = [
     Case("hosts that are no numbers", USAGE, env={"ZSHARD_HOSTS_OF": "0,a,1"}, says=["0,a,1", "ZSHARD_HOSTS_OF"], ranks=(3,)),
     Case("transport local under mpirun", CONFIG, sets=["comm.transport=local"], says=["local", "mpirun"], ranks=(3,)),
     Case("a device that this build or machine has not", CONFIG, sets=["device=cuda"], says=["cuda", "cpu|auto"]),
+    Case("a CUDA graph on the CPU", CONFIG, sets=["cuda.graph=true"], says=[r"cuda\.graph", "device", "cpu|CPU"]),
     Case("several mistakes at once", CONFIG, sets=["train.stepz=4", "train.beta2=7", "model.layers=none", "data.kind=video"],
          lists=[r"train\.stepz", r"train\.beta2", r"model\.layers", r"data\.kind"]),
     Case("a key of 2000 characters", CONFIG, sets=["x" * 2000 + "=1"], says=["xxx"]),

@@ -194,6 +194,11 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
     if (!deterministic) config.precision.param = "bf16";
     seen.merge(audit_training(config).ops);
   }
+  Config graph = small_config();
+  graph.cuda.graph = true;  // whose steps are fed otherwise, here too
+  const Audit fed = audit_training(graph, 1);
+  CHECK(fmt::format("{}", fmt::join(fed.findings, "; ")) == "");
+  seen.insert(fed.ops.begin(), fed.ops.end());
   Config narrow = small_config();
   choose_narrow_sums(narrow);
   choose_family(narrow, "llama");
