@@ -14,6 +14,11 @@ CudaDevice::State::State(const DeviceOptions& options, CudaContext::Libraries li
     streams[role] = std::make_unique<CudaStream>(static_cast<StreamRole>(role), group);
     group.streams.push_back(streams[role].get());
   }
+  uploads.ask({.check =
+                   [this] {
+                     for (const auto& stream : streams) stream->check_watches();
+                   },
+               .activity = [this] { return group.activity(); }});
 }
 
 CudaDevice::State::~State() {

@@ -1,6 +1,7 @@
 #include "runtime/device/cuda_event.h"
 
 namespace zs {
+
 void CudaEventRecord::start(std::int64_t id, const CudaStream& stream, std::uint64_t position, std::exception_ptr error, int capture) {
   is_in_use_.store(true, std::memory_order_relaxed);
   id_ = id;

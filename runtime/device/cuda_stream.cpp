@@ -166,6 +166,12 @@ void CudaStream::ask_watches(void (StreamWatch::*question)(), std::exception_ptr
   }
 }
 
+void CudaStream::check_watches() const {
+  std::exception_ptr failure;
+  ask_watches(&StreamWatch::check, failure);
+  if (failure) std::rethrow_exception(failure);
+}
+
 bool CudaStream::await_end(double limit_s) {
   const auto end = Clock::now() + std::chrono::duration<double>(limit_s);
   std::exception_ptr failure;  // thrown once the GPU has left the stream's memory alone

@@ -53,6 +53,8 @@ class CudaStream final : public Stream {
   CUstream_st* native() const { return stream_; }
   /// What has poisoned it, which nobody else will throw.
   std::exception_ptr take_error() noexcept;
+  /// Throws what has gone wrong behind the stream's back so far (StreamWatch::check).
+  void check_watches() const;
   /// Any thread.
   std::string activity() { return progress_.activity(); }
   std::uint64_t completed() { return progress_.completed(); }

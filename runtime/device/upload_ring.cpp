@@ -78,9 +78,11 @@ void UploadRing::forget_passed() {
 void UploadRing::await_oldest() const {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s_);
   while (context_.driver().event_query(pieces_.front().passed) == cuda_status::kNotReady) {
+    streams_.check();  // else what NCCL has to tell would be heard at the next synchronize, which is behind this wait
     if (timeout_s_ > 0 && std::chrono::steady_clock::now() >= end) {
       throw Error(ExitCode::peer_lost, fmt::format("the GPU has not taken what was uploaded within {} s", timeout_s_),
-                  context_.gpu().describe(), "a rank is lost, stopped or much slower than the others");
+                  fmt::format("{}; {}", context_.gpu().describe(), streams_.activity()),
+                  "a rank is lost, stopped or much slower than the others");
     }
     std::this_thread::sleep_for(kPause);
   }

@@ -2,7 +2,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/device/cuda_context.h"
@@ -19,6 +22,14 @@ class UploadRing {
   ~UploadRing();
   UploadRing(const UploadRing&) = delete;
   UploadRing& operator=(const UploadRing&) = delete;
+
+  /// What is asked while the host waits for the GPU: `check` throws what has gone wrong on the streams, which ends the wait, and `activity`
+  /// says what they do, for the error of a wait that is too long. Before the first upload.
+  struct Streams {
+    std::function<void()> check = [] {};
+    std::function<std::string()> activity = [] { return std::string(); };
+  };
+  void ask(Streams streams) { streams_ = std::move(streams); }
 
   /// Enqueues out := `in`, as many bytes of the host's memory, which may change once this returns. The context is current.
   void upload(CUstream_st* stream, const Buffer& out, const void* in);
@@ -42,6 +53,7 @@ class UploadRing {
   const std::int64_t bytes_;
   const double timeout_s_;
   std::unique_ptr<Allocator> allocator_;
+  Streams streams_;
   std::byte* memory_ = nullptr;
   bool refuses_ = false;
   std::int64_t next_ = 0;     // offset

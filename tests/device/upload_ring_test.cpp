@@ -96,5 +96,27 @@ TEST_CASE("an upload that finds the ring full waits for the GPU, no longer than 
   driver.stand_still(true);
   for (int i = 0; i < 4; ++i) upload(stream, memory.buffer(DType::i32, 100), std::vector<std::int32_t>(100, i));
   driver.stand_still(false);
-  CHECK_THROWS_WITH(device.synchronize(), Catch::Contains("the GPU has not taken what was uploaded within 0.2 s"));
+  CHECK_THROWS_WITH(device.synchronize(), Catch::Contains("the GPU has not taken what was uploaded within 0.2 s") &&
+                                              Catch::Contains("; compute: ") && Catch::Contains("upload"));
+}
+
+TEST_CASE("an upload that finds the ring full hears what goes wrong behind any stream's back") {
+  struct Watch final : StreamWatch {
+    int asked = 0;
+    void check() override {
+      if (++asked == 3) throw Error(ExitCode::peer_lost, "rank 1 has ended", "a communicator");
+    }
+    void finish() override {}
+  };
+  EmulatedDriver driver;
+  CudaDevice device(with_ring(1024), driver.table());
+  Stream &stream = device.stream(StreamRole::compute), &other = device.stream(StreamRole::unshard);
+  const Memory memory = device.pool().acquire(400, stream, "activation");
+  const auto watch = std::make_shared<Watch>();
+  other.enqueue({"all_gather"}, [&](ExecContext& exec) { exec.state<StreamWatches>().add(watch); });
+  driver.stand_still(true);
+  for (int i = 0; i < 4; ++i) upload(stream, memory.buffer(DType::i32, 100), std::vector<std::int32_t>(100, i));
+  CHECK(watch->asked == 3);
+  driver.stand_still(false);
+  CHECK_THROWS_WITH(stream.synchronize(), Catch::Contains("rank 1 has ended (a communicator)"));
 }
