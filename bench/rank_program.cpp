@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "comm/gpu_world.h"
 #include "comm/watchdog.h"
 #include "model/train/error_line.h"
 #include "model/train/program.h"
@@ -80,6 +81,7 @@ void add_min_time_option(CLI::App& app, double& seconds, const char* what) {
 int run_rank_program(int argc, char** argv, CLI::App& app, const RankProgram& program) {
   const std::string name = app.get_name();
   app.set_version_flag("--version", std::string("zshard ") + version());
+  set_nccl_environment();
   limit_spinning(argv);
   try {
     std::optional<Error> problem;

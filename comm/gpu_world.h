@@ -32,6 +32,10 @@ struct NcclOptions {
   std::shared_ptr<const NcclLibrary> table = nullptr;  ///< instead of the library, for tests
 };
 
+/// Operations of several communicators on one GPU shall keep the host's order, which all ranks share: NCCL_LAUNCH_ORDER_IMPLICIT=1, unless
+/// it is set already. In main, before there are threads: they read the environment, and NCCL does when it starts.
+void set_nccl_environment();
+
 /// The same ranks over NCCL, on the streams themselves: transport "nccl". `device` holds this rank's GPU, one GPU a rank. What differs from
 /// other transports:
 /// - Sums of a reduce_scatter into the same dtype, and of an all_reduce, have NCCL's order, and bf16 is carried as NCCL carries it.
@@ -44,7 +48,7 @@ struct NcclOptions {
 ///   that do not come within the timeout, are an Error of the stream's next synchronize at the latest, which names them; data may have
 ///   mixed by then. Without it such ranks hang until the device's sync_timeout_s, or mix data.
 /// A failure of NCCL or of a peer ends (aborts) the communicator: its operations end, and the stream's error says why.
-/// Error(config) where the library is missing or older than 2.18. Collective, blocks the host.
+/// Error(config) where the library is missing or older than 2.18, or set_nccl_environment was not called. Collective, blocks the host.
 std::unique_ptr<World> make_nccl_world(World& base, Device& device, const NcclOptions& options);
 
 }  // namespace zs

@@ -3,12 +3,14 @@
 #include <cstdlib>
 #include <new>
 
+#include "comm/gpu_world.h"
 #include "runtime/base/check.h"
 #include "runtime/device/shared_library.h"
 
 namespace zs {
 namespace {
 
+constexpr const char* kLaunchOrder = "NCCL_LAUNCH_ORDER_IMPLICIT";
 constexpr const char* kTodo = "put libnccl.so.2 of NCCL 2.18 or newer where the loader looks (LD_LIBRARY_PATH), or stage over the hosts";
 
 struct LoadedNccl {
@@ -41,15 +43,24 @@ struct LoadedNccl {
 
 }  // namespace
 
-std::shared_ptr<const NcclLibrary> open_nccl_library(const char* library) {
-  // Operations of several communicators on one GPU keep the host's order, which all ranks share. Read when NCCL starts.
-  if (setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0) != 0) throw std::bad_alloc();
-  const auto loaded = std::make_shared<const LoadedNccl>(library);
+void set_nccl_environment() {
+  if (setenv(kLaunchOrder, "1", 0) != 0) throw std::bad_alloc();
+}
+
+int version_of(const NcclLibrary& library, const char* name) {
   int version = 0;
-  const int status = loaded->table.version(&version);
-  if (status != nccl::kSuccess) throw Error(ExitCode::config, fmt::format("ncclGetVersion: NCCL error {}", status), library, kTodo);
-  if (version < NcclLibrary::kOldestVersion)
+  const int status = library.version(&version);
+  if (status != nccl::kSuccess) throw Error(ExitCode::config, fmt::format("ncclGetVersion: NCCL error {}", status), name, kTodo);
+  return version;
+}
+
+std::shared_ptr<const NcclLibrary> open_nccl_library(const char* library) {
+  const auto loaded = std::make_shared<const LoadedNccl>(library);
+  if (const int version = version_of(loaded->table, library); version < NcclLibrary::kOldestVersion)
     throw Error(ExitCode::config, fmt::format("NCCL is too old: version {}", version), library, kTodo);
+  if (std::getenv(kLaunchOrder) == nullptr)
+    throw Error(ExitCode::config, fmt::format("{} is not set", kLaunchOrder), "environment",
+                "set it to 1, or call set_nccl_environment() in main");
   return {loaded, &loaded->table};
 }
 

@@ -9,16 +9,17 @@
 
 namespace zs {
 
-/// Runs `body` on every rank and agrees on its outcome: 0, or the code of the lowest rank that failed, which prints why.
+/// Runs `body` on every rank and agrees on its outcome: 0, or the code of the lowest rank that failed, which prints why in `program`'s
+/// name.
 template <class Body>
-int agreed(World& world, const Body& body) {
+int agreed(World& world, const Body& body, const std::string& program = "train") {
   int code = 0;
   std::string message;
   try {
     body();
   } catch (const Error& error) {
     code = static_cast<int>(error.code());
-    message = error_line(error, world.size() > 1 ? fmt::format("rank {}", world.rank()) : "");
+    message = error_line(error, world.size() > 1 ? fmt::format("rank {}", world.rank()) : "", program);
   }
   const World::Agreement agreement = world.agree(code, message);
   if (agreement.code != 0 && world.rank() == agreement.rank) fmt::print(stderr, "{}\n", agreement.message);

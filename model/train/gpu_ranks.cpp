@@ -20,22 +20,16 @@ namespace {
 
 constexpr const char *kWhere = "device = \"cuda\"", *kNcclWhere = "cuda.transport = \"nccl\"";
 
-std::int64_t nccl_version() {
-  int version = 0;
-  const auto library = open_nccl_library(NcclOptions{}.library);
-  if (const int status = library->version(&version); status != nccl::kSuccess)
-    throw Error(ExitCode::config, fmt::format("ncclGetVersion: NCCL error {}", status), NcclOptions{}.library);
-  return version;
-}
-
 /// NCCL where it may be wanted: without it the ranks are staged, unless it is asked for by its name.
 void look_for_nccl(GpuSeat& seat, const std::string& wanted) {
   if (wanted == "staged") return;
   if (const char* const host = std::getenv("NCCL_HOSTID"); host != nullptr) seat.nccl_host = hash_name(host);
   try {
-    seat.nccl_version = nccl_version();
-  } catch (const Error&) {
+    const char* const name = NcclOptions{}.library;
+    seat.nccl_version = version_of(*open_nccl_library(name), name);
+  } catch (const Error& error) {
     if (wanted == "nccl") throw;
+    seat.set_nccl_lack(error.what_happened());
   }
 }
 
@@ -58,8 +52,10 @@ std::optional<Pair> find_pair(std::size_t ranks, const Holds& holds) {
 std::optional<Error> what_nccl_lacks(std::span<const GpuSeat> ranks) {
   const auto lacking = std::find_if(ranks.begin(), ranks.end(), [](const GpuSeat& seat) { return seat.nccl_version == 0; });
   if (lacking != ranks.end()) {
-    return Error(ExitCode::config, fmt::format("rank {} has no NCCL of version 2.18 or newer", lacking - ranks.begin()), kNcclWhere,
-                 "put libnccl.so.2 where the loader of every rank looks (LD_LIBRARY_PATH), or use \"staged\"");
+    const std::string_view why = lacking->nccl_lack.data();
+    return Error(ExitCode::config,
+                 fmt::format("rank {} has no NCCL of version 2.18 or newer{}{}", lacking - ranks.begin(), why.empty() ? "" : ": ", why),
+                 kNcclWhere, "put libnccl.so.2 where the loader of every rank looks (LD_LIBRARY_PATH), or use \"staged\"");
   }
   if (const auto other = find_pair(ranks.size(), [&](auto a, auto b) { return ranks[a].nccl_version != ranks[b].nccl_version; })) {
     return Error(ExitCode::config,
@@ -86,6 +82,11 @@ int most_alike(std::span<const GpuSeat> ranks) {
 }
 
 }  // namespace
+
+void GpuSeat::set_nccl_lack(std::string_view why) {
+  nccl_lack.fill(0);
+  std::copy_n(why.begin(), std::min(why.size(), nccl_lack.size() - 1), nccl_lack.begin());
+}
 
 GpuSeat gpu_seat(std::span<const CudaGpu> gpus, int local_rank) {
   ZS_CHECK(!gpus.empty() && local_rank >= 0, "a seat for rank {} of a host, of {} GPUs", local_rank, gpus.size());
@@ -129,11 +130,12 @@ GpuRanks choose_gpu_transport(std::span<const GpuSeat> ranks, const Config::Cuda
   } else {
     const std::string why = shared ? fmt::format("ranks {} and {} share one", shared->first, shared->second) : lack->what_happened();
     found.note = fmt::format("what GPUs exchange goes through the hosts' memory: {} (cuda.transport)", why);
+    found.is_warning = !shared;
   }
   return found;
 }
 
-int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& found) {
+int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& found, const std::string& program) {
   if (device_kind(config) != DeviceKind::cuda) return 0;
   std::vector<CudaGpu> gpus;
   GpuSeat own;
@@ -142,7 +144,7 @@ int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& f
     own = gpu_seat(gpus, world.local_rank());
     if (planned_ranks > 1) look_for_nccl(own, config.cuda.transport);
   };
-  if (const int code = agreed(world, sit_down); code != 0) return code;
+  if (const int code = agreed(world, sit_down, program); code != 0) return code;
   if (transport_of(world) == Transport::null) {  // where nobody tells anybody what it has
     found = {.gpu = own.gpu, .gpus = own.gpus, .transport = Transport::null};
     return 0;
@@ -151,18 +153,26 @@ int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& f
   for (int rank = world.size(); rank < planned_ranks; ++rank) {
     seats.push_back(gpu_seat(gpus, rank));
     seats.back().nccl_version = own.nccl_version;
+    seats.back().nccl_lack = own.nccl_lack;
   }
-  if (const int code = agreed(world, [&] { found = choose_gpu_transport(seats, config.cuda); }); code != 0) return code;
+  const auto choose = [&] { found = choose_gpu_transport(seats, config.cuda); };
+  if (const int code = agreed(world, choose, program); code != 0) return code;
   found.gpu = own.gpu;
   found.gpus = own.gpus;
-  if (world.rank() == 0 && !found.note.empty()) fmt::print(stderr, "train: note: {}\n", found.note);
+  if (world.rank() == 0 && !found.note.empty())
+    fmt::print(stderr, "{}: {}: {}\n", program, found.is_warning ? "warning" : "note", found.note);
   return 0;
 }
 
+PlanOptions on_gpus(PlanOptions plan, const Config& config, const GpuRanks& gpus) {
+  plan.device = DeviceKind::cuda;
+  plan.transport = gpus.transport;
+  plan.sums_in_rank_order = config.train.deterministic;
+  return plan;
+}
+
 MemoryDemand on_gpus(MemoryDemand demand, const GpuRanks& gpus) {
-  demand.plan.device = DeviceKind::cuda;
-  demand.plan.transport = gpus.transport;
-  demand.plan.sums_in_rank_order = demand.config.train.deterministic;
+  demand.plan = on_gpus(demand.plan, demand.config, gpus);
   const int used = (demand.local_ranks + gpus.ranks_a_gpu - 1) / gpus.ranks_a_gpu;
   demand.gpus = gpus.ranks_a_gpu > 1 ? used : std::max(gpus.gpus, used);
   return demand;

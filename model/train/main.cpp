@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "comm/gpu_world.h"
 #include "model/train/config_schema.h"
 #include "model/train/error_line.h"
 #include "model/train/program.h"
@@ -198,6 +199,7 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  zs::set_nccl_environment();
   zs::limit_spinning(argv);
   try {
     return parse_and_run(argc, argv);

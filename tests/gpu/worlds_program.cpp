@@ -18,9 +18,11 @@ namespace {
 
 constexpr double kTimeout_s = 60;
 
-/// NCCL refuses two ranks on one GPU of one host: each looks like a host of its own, which exchanges through the network.
-void look_like_a_host(int rank) {
-  const std::string id = "zshard-test-" + std::to_string(rank);
+/// NCCL refuses two ranks on one GPU of one host: each looks like a host of its own, which exchanges through the network. Before there are
+/// threads.
+void look_like_a_host() {
+  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  const std::string id = std::string("zshard-test-") + (rank == nullptr ? "0" : rank);
   for (const auto& [name, value] :
        {std::pair("NCCL_HOSTID", id.c_str()), {"NCCL_P2P_DISABLE", "1"}, {"NCCL_SHM_DISABLE", "1"}, {"NCCL_SOCKET_IFNAME", "lo"}})
     if (setenv(name, value, 1) != 0) throw std::runtime_error("no room for the environment");
@@ -35,7 +37,6 @@ int run(World& base, bool over_nccl) {
   CudaDevice device(options, emulated ? emulated->table() : open_cuda_driver());
   const auto pinned = make_pinned_allocator(device.context());
   memory_of_gpu_arrays() = pinned.get();
-  if (over_nccl) look_like_a_host(base.rank());
   const NcclOptions nccl{.timeout_s = kTimeout_s, .sums = {cuda_kernels().cast, cuda_kernels().accumulate}};
   const auto world = over_nccl ? make_nccl_world(base, device, nccl) : make_staged_world(base, device, kTimeout_s);
   const unsigned lacks = kHostMemory | kAnyOrder | (over_nccl ? kWrittenOrder | kNansWin : 0);
@@ -61,6 +62,10 @@ int main(int argc, char** argv) {
   if (transport != "staged" && transport != "nccl") {
     std::fprintf(stderr, "usage: %s staged|nccl\n", argv[0]);
     return static_cast<int>(ExitCode::usage);
+  }
+  if (transport == "nccl") {
+    set_nccl_environment();
+    look_like_a_host();
   }
   const auto base = make_process_world({.timeout_s = kTimeout_s}, "mpi");
   try {

@@ -70,6 +70,15 @@ TEST_CASE("without NCCL on every rank the ranks are staged, and one line says wh
   const GpuRanks found = choose_gpu_transport(ranks, wish());
   CHECK(found.transport == Transport::staged);
   CHECK(found.note == "what GPUs exchange goes through the hosts' memory: rank 1 has no NCCL of version 2.18 or newer (cuda.transport)");
+  CHECK(found.is_warning);
+  ranks[1].set_nccl_lack("no NCCL here (libnccl.so.2: cannot open shared object file)");
+  CHECK_THAT(
+      choose_gpu_transport(ranks, wish()).note,
+      Contains(
+          "rank 1 has no NCCL of version 2.18 or newer: no NCCL here (libnccl.so.2: cannot open shared object file) (cuda.transport)"));
+  ranks[1].set_nccl_lack(std::string(1000, 'x'));
+  CHECK_THAT(choose_gpu_transport(ranks, wish()).note, Contains(": " + std::string(199, 'x') + " ("));
+  ranks[1].set_nccl_lack("");
   CHECK_THAT(refusal(ranks, wish("nccl")),
              Contains("rank 1 has no NCCL of version 2.18 or newer (cuda.transport = \"nccl\"): put libnccl"));
   ranks[1].nccl_version = 22703;
@@ -86,6 +95,7 @@ TEST_CASE("two ranks on one GPU are refused unless they may share it") {
   CHECK(found.transport == Transport::staged);
   CHECK(found.ranks_a_gpu == 3);
   CHECK_THAT(found.note, Contains("ranks 0 and 2 share one"));
+  CHECK_FALSE(found.is_warning);  // it was allowed by name
   CHECK(choose_gpu_transport(seats(1, 2), wish()).ranks_a_gpu == 1);
 }
 
@@ -105,10 +115,13 @@ TEST_CASE("all ranks hear of all seats, so that they choose alike") {
   std::vector<std::string> chosen(3);
   run_local_world(3, {10}, [&](World& world) {
     GpuSeat own = seats(3, 3)[static_cast<std::size_t>(world.rank())];
-    if (world.rank() == 2) own.nccl_version = 0;
+    if (world.rank() == 2) {
+      own.nccl_version = 0;
+      own.set_nccl_lack("no such file");
+    }
     chosen[static_cast<std::size_t>(world.rank())] = choose_gpu_transport(exchange_gpu_seats(world, own), wish()).note;
   });
-  CHECK_THAT(chosen[0], Contains("rank 2 has no NCCL"));
+  CHECK_THAT(chosen[0], Contains("rank 2 has no NCCL of version 2.18 or newer: no such file"));
   CHECK(chosen == std::vector<std::string>(3, chosen[0]));
 }
 

@@ -14,7 +14,9 @@ namespace {
 
 constexpr double kTimeout_s = 120;
 
+/// Before the ranks are: they are threads.
 bool has_nccl_library() {
+  set_nccl_environment();
   try {
     open_nccl_library(NcclOptions{}.library);
     return true;
