@@ -152,10 +152,10 @@ class Trainer:
     def step(self):
         """The loss of this rank and the duration in milliseconds."""
         torch, options = self.torch, self.options
-        batches = [self.batch() for _ in range(options.micro_batches)]
         torch.distributed.barrier()
         start, total = time.monotonic(), 0.0
-        for ids, targets in batches:
+        for _ in range(options.micro_batches):
+            ids, targets = self.batch()  # within the time, as bench_step's are
             with torch.autocast("cpu", torch.bfloat16, enabled=options.wrap == "none" and options.dtype == "bf16"):
                 loss = self.model(ids, targets) / options.micro_batches
             loss.backward()
