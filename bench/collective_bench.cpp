@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 
 #include "bench/cache_size.h"
+#include "bench/gpu_calls.h"
 #include "bench/median.h"
+#include "model/train/startup.h"
 #include "runtime/device/cpu_topology.h"
 
 namespace zs::bench {
@@ -14,8 +15,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRounds = 7, kCopyRounds = 5, kCopies = 2;
+constexpr int kRounds = 7, kCopyRounds = 5, kCopies = 2, kGpuCopyRounds = 3;
 constexpr std::int64_t kMostSets = 64, kStep = 4;  // sizes grow by this factor
+constexpr std::int64_t kGrain = 64;                // bytes: whole lines for every rank
 
 /// A small whole number, so that sums over up to 85 ranks are exact in bf16.
 float value(int rank, std::int64_t i) { return static_cast<float>((i + i / 7 + rank * 3) % 7 - 3); }
@@ -33,68 +35,79 @@ std::int64_t count_wrong(const T* data, std::int64_t elems, const Wanted& wanted
 }
 
 template <class Use>
-auto with_type(DType dtype, const Buffer& buffer, const Use& use) {
-  return dtype == DType::f32 ? use(static_cast<float*>(buffer.data)) : use(static_cast<BFloat16*>(buffer.data));
+auto with_type(DType dtype, std::vector<std::byte>& image, const Use& use) {
+  return dtype == DType::f32 ? use(reinterpret_cast<float*>(image.data())) : use(reinterpret_cast<BFloat16*>(image.data()));
+}
+
+std::unique_ptr<Device> make_device(const World& world, const Config& config, const Machine& machine) {
+  if (device_kind(config) != DeviceKind::cuda) return Device::create(DeviceKind::cpu, {});
+  return machine.make_device(DeviceKind::cuda, machine.device_options(config, cpu_share(world.local_rank(), world.local_size())));
+}
+
+CollectiveOptions with_all(CollectiveOptions options) {
+  if (options.ops.empty())
+    options.ops = {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce, Collective::all_to_all,
+                   Collective::broadcast};
+  if (options.dtypes.empty()) options.dtypes = {DType::f32, DType::bf16};
+  return options;
 }
 
 }  // namespace
 
-/// The buffers of one case, as many times as are together larger than the caches.
-struct CollectiveBench::Sets {
-  Sets(Allocator& arena, const Case& one, std::int64_t count)
-      : arena_(arena), bytes_(one.bytes * count), is_out_(one.op == Collective::all_to_all) {
-    in_ = arena_.allocate(bytes_);
-    if (is_out_) out_ = arena_.allocate(bytes_);
-    std::memset(in_, 0, static_cast<std::size_t>(bytes_));
-    if (is_out_) std::memset(out_, 0, static_cast<std::size_t>(bytes_));
-    for (std::int64_t i = 0; i < count; ++i) {
-      data.push_back(buffer(in_, one, i));
-      out.push_back(is_out_ ? buffer(out_, one, i) : Buffer{});
-    }
-  }
-  ~Sets() {
-    arena_.deallocate(in_, bytes_);
-    if (is_out_) arena_.deallocate(out_, bytes_);
-  }
-  Sets(const Sets&) = delete;
-  Sets& operator=(const Sets&) = delete;
-
-  std::vector<Buffer> data, out;
-
- private:
-  static Buffer buffer(void* begin, const Case& one, std::int64_t i) {
-    return {static_cast<std::byte*>(begin) + i * one.bytes, one.bytes / size_of(one.dtype), one.dtype, DeviceKind::cpu};
-  }
-
-  Allocator& arena_;
-  std::int64_t bytes_;
-  bool is_out_;
-  void *in_ = nullptr, *out_ = nullptr;
-};
-
-CollectiveBench::CollectiveBench(World& world, const CollectiveOptions& options)
-    : world_(world), options_(options), device_(Device::create(DeviceKind::cpu, {})), ranks_(world, *device_), comm_(world.communicator()) {
-  if (options_.ops.empty())
-    options_.ops = {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce, Collective::all_to_all,
-                    Collective::broadcast};
-  if (options_.dtypes.empty()) options_.dtypes = {DType::f32, DType::bf16};
+CollectiveBench::CollectiveBench(World& world, const CollectiveOptions& options, const Config& config, const Machine& machine)
+    : world_(world),
+      options_(with_all(options)),
+      machine_(machine),
+      device_(make_device(world, config, machine)),
+      host_device_(is_on_gpus() ? Device::create(DeviceKind::cpu, {}) : nullptr),
+      ranks_(world, is_on_gpus() ? *host_device_ : *device_),
+      room_(make_room()),
+      gpu_world_(machine.connect(world, *device_, config)),
+      comm_(measured_world().communicator()) {
   if (options_.compare) library_.emplace();
   report_.ranks = world.size();
+  if (!is_on_gpus()) return;
+  report_.gpu = gpu_of(*device_).name;
+  report_.ranks_a_gpu = machine.gpus.ranks_a_gpu;
 }
 
-CollectiveReport CollectiveBench::run() {
+/// Of a GPU, for every case, before communicators are made: NCCL knows it before the first call, as it knows a training's.
+Memory CollectiveBench::make_room() {
+  if (!is_on_gpus()) return {};
+  const bool has_two = std::count(options_.ops.begin(), options_.ops.end(), Collective::all_to_all) > 0;
+  const std::int64_t bytes = 2 * gpu_of(*device_).l2_bytes + options_.max_bytes + kGrain * world_.size();
+  return device_->pool().acquire((has_two ? 2 : 1) * bytes, device_->stream(StreamRole::compute), "bench");
+}
+
+CollectiveReport CollectiveBench::run() { return is_on_gpus() ? run_on_gpus() : run_on_cpus(); }
+
+CollectiveReport CollectiveBench::run_on_cpus() {
   const CpuShare share = cpu_share(world_.local_rank(), world_.local_size());
   report_.cache_bytes = last_level_cache_bytes(share.cpus);
   // All ranks copy at once, and their arrays are together what one process would take.
   CopyCeiling copy({}, std::max<std::int64_t>(report_.cache_bytes / world_.local_size(), 1 << 20));
   measure_copy(copy);
+  measure_all();
+  measure_copy(copy);
+  return report_;
+}
+
+CollectiveReport CollectiveBench::run_on_gpus() {
+  report_.cache_bytes = gpu_of(*device_).l2_bytes;
+  GpuCopyCeiling copy(*device_, ranks_, machine_.gpu_ceilings);
+  for (int i = 0; i < kGpuCopyRounds; ++i) copy.measure();
+  measure_all();
+  for (int i = 0; i < kGpuCopyRounds; ++i) copy.measure();
+  report_.copy_gb_per_s = copy.gb_per_s();
+  return report_;
+}
+
+void CollectiveBench::measure_all() {
   for (const Collective op : options_.ops) {
     for (const DType dtype : options_.dtypes) {
       for (std::int64_t bytes = options_.min_bytes; bytes <= options_.max_bytes; bytes *= kStep) measure({op, bytes, dtype});
     }
   }
-  measure_copy(copy);
-  return report_;
 }
 
 /// The best rate of all ranks together, from the moment when all begin to the moment when the last one ends: with fewer cores than ranks
@@ -113,12 +126,12 @@ void CollectiveBench::measure_copy(CopyCeiling& copy) {
 }
 
 void CollectiveBench::measure(const Case& asked) {
-  // Whole lines for every rank.
-  const std::int64_t grain = 64 * world_.size();
+  const std::int64_t grain = kGrain * world_.size();
   const Case one{asked.op, (asked.bytes + grain - 1) / grain * grain, asked.dtype};
-  const std::int64_t all_bytes = one.bytes * world_.size() * (one.op == Collective::all_to_all ? 2 : 1);
+  const std::int64_t all_bytes = CollectiveSets::total_bytes(one, is_on_gpus() ? report_.ranks_a_gpu : world_.size());
   const std::int64_t count = std::clamp<std::int64_t>((2 * report_.cache_bytes + all_bytes - 1) / all_bytes, 1, kMostSets);
-  const Sets sets(comm_->arena(), one, count), ordinary(device_->allocator(), one, library_ ? count : 0);
+  const CollectiveSets sets(*device_, is_on_gpus() ? parts_of(room_) : bytes_of(comm_->arena()), one, count),
+      ordinary(*device_, bytes_of(device_->allocator()), one, library_ ? count : 0);
   std::vector<Candidate> candidates{{.sets = &sets}};
   if (library_ && MpiLibrary::has(one.op, one.dtype)) candidates.push_back({.is_library = true, .sets = &ordinary});
   for (Candidate& candidate : candidates) {
@@ -134,7 +147,7 @@ void CollectiveBench::measure(const Case& asked) {
     report_.rows.push_back({.op = one.op,
                             .bytes = one.bytes,
                             .dtype = one.dtype,
-                            .transport = candidate.is_library ? "openmpi" : world_.transport(),
+                            .transport = candidate.is_library ? "openmpi" : measured_world().transport(),
                             .sets = static_cast<int>(count),
                             .calls = kRounds * candidate.calls_a_round,
                             .time_us = median(candidate.rounds_us),
@@ -154,7 +167,7 @@ double CollectiveBench::time_calls(const Candidate& candidate, const Case& one, 
 }
 
 void CollectiveBench::call(const Candidate& candidate, const Case& one, std::int64_t number) {
-  const Sets& sets = *candidate.sets;
+  const CollectiveSets& sets = *candidate.sets;
   const auto set = static_cast<std::size_t>(number % std::ssize(sets.data));
   const Buffer data = sets.data[set];
   if (candidate.is_library) return library_->call(one.op, data, sets.out[set]);
@@ -171,16 +184,18 @@ void CollectiveBench::call(const Candidate& candidate, const Case& one, std::int
 
 /// One call on known inputs, in the last set.
 std::int64_t CollectiveBench::wrong_elements(const Candidate& candidate, const Case& one) {
-  const Sets& sets = *candidate.sets;
+  const CollectiveSets& sets = *candidate.sets;
   const std::int64_t last = std::ssize(sets.data) - 1;
   const Buffer data = sets.data.back();
   const int rank = world_.rank(), size = world_.size();
   const std::int64_t part = data.elems / size;
-  with_type(one.dtype, data, [&](auto* in) {
+  std::vector<std::byte> image(static_cast<std::size_t>(data.bytes()));
+  with_type(one.dtype, image, [&](auto* in) {
     // Before a gather the others' parts hold something else; before a broadcast, everything but the root's.
     fill(in, data.elems, rank, one.op == Collective::all_gather ? 1 : 0);
     if (one.op == Collective::all_gather) fill(in + rank * part, part, rank, 0);
   });
+  put(*device_, data, image);
   call(candidate, one, last);
   device_->synchronize();
   const auto sum = [&](std::int64_t i) {
@@ -188,8 +203,8 @@ std::int64_t CollectiveBench::wrong_elements(const Candidate& candidate, const C
     for (int r = 0; r < size; ++r) total += value(r, i);
     return total;
   };
-  const Buffer result = one.op == Collective::all_to_all ? sets.out.back() : data;
-  const std::int64_t wrong = with_type(one.dtype, result, [&](const auto* out) -> std::int64_t {
+  image = get(*device_, one.op == Collective::all_to_all ? sets.out.back() : data);
+  const std::int64_t wrong = with_type(one.dtype, image, [&](const auto* out) -> std::int64_t {
     switch (one.op) {
       case Collective::all_gather:
         return count_wrong(out, data.elems, [&](std::int64_t i) { return value(static_cast<int>(i / part), i % part); });

@@ -4,8 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "bench/collective_report.h"
+#include "bench/collective_sets.h"
 #include "bench/copy_ceiling.h"
+#include "bench/machine.h"
 #include "bench/mpi_library.h"
 #include "bench/ranks.h"
 
@@ -19,30 +20,31 @@ struct CollectiveOptions {
   bool compare = false;     ///< with the MPI library's own
 };
 
-/// Measures the collectives of a world's transport, on buffers from its arena, in place where the operation allows it. One host thread uses
-/// it; every call is collective.
+/// Measures the collectives of a world's transport, on buffers from its arena, or those between its ranks' GPUs, as the configuration says;
+/// in place where the operation allows it. One host thread uses it; every call is collective.
 class CollectiveBench {
  public:
-  CollectiveBench(World& world, const CollectiveOptions& options);
+  CollectiveBench(World& world, const CollectiveOptions& options, const Config& config = {}, const Machine& machine = {});
   /// The same on every rank.
   CollectiveReport run();
 
  private:
-  struct Sets;
-  struct Case {
-    Collective op;
-    std::int64_t bytes;
-    DType dtype;
-  };
+  using Case = CollectiveCase;
   /// What is timed: the transport's own, or the library's.
   struct Candidate {
     bool is_library = false;
-    const Sets* sets = nullptr;  // ordinary memory for the library: shared memory makes Open MPI several times slower
+    const CollectiveSets* sets = nullptr;  // ordinary memory for the library: shared memory makes Open MPI several times slower
     std::vector<double> rounds_us = {};
     std::int64_t calls_a_round = 1, wrong = 0;
   };
 
+  bool is_on_gpus() const { return device_->kind() == DeviceKind::cuda; }
+  World& measured_world() const { return gpu_world_ ? *gpu_world_ : world_; }
+  Memory make_room();
+  CollectiveReport run_on_cpus();
+  CollectiveReport run_on_gpus();
   void measure_copy(CopyCeiling& copy);
+  void measure_all();
   void measure(const Case& one);
   void call(const Candidate& candidate, const Case& one, std::int64_t number);
   double time_calls(const Candidate& candidate, const Case& one, std::int64_t calls);
@@ -50,8 +52,11 @@ class CollectiveBench {
 
   World& world_;
   CollectiveOptions options_;
-  std::unique_ptr<Device> device_;
+  Machine machine_;
+  std::unique_ptr<Device> device_, host_device_;  // the second where the first is a GPU
   Ranks ranks_;
+  Memory room_;  // of a GPU
+  std::unique_ptr<World> gpu_world_;
   std::unique_ptr<Communicator> comm_;
   std::optional<MpiLibrary> library_;
   CollectiveReport report_;

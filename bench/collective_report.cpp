@@ -68,7 +68,10 @@ std::string to_json(const CollectiveReport& report) {
                     {"wrong", row.wrong}});
   }
   const Json json = {{"program", "bench_collectives"},
+                     {"device", report.gpu.empty() ? "cpu" : "cuda"},
+                     {"gpu", report.gpu.empty() ? Json() : Json(report.gpu)},
                      {"ranks", report.ranks},
+                     {"ranks_a_gpu", report.gpu.empty() ? Json() : Json(report.ranks_a_gpu)},
                      {"last_level_cache_bytes", report.cache_bytes},
                      {"copy_gb_per_s", report.copy_gb_per_s},
                      {"collectives", std::move(rows)}};
@@ -76,9 +79,10 @@ std::string to_json(const CollectiveReport& report) {
 }
 
 std::string to_text(const CollectiveReport& report) {
+  const std::string gpus = report.gpu.empty() ? "" : fmt::format(", up to {} on one {}", report.ranks_a_gpu, report.gpu);
   std::string text = fmt::format(
-      "{} ranks, last-level cache {}, copy by all ranks {:.1f} GB/s\n\n{:<16}{:>12}  {:<6}{:<10}{:>12}{:>12}{:>10}{:>10}{:>8}{:>6}\n",
-      report.ranks, format_bytes(report.cache_bytes), report.copy_gb_per_s, "collective", "bytes", "dtype", "transport", "median us",
+      "{} ranks{}, last-level cache {}, copy by all ranks {:.1f} GB/s\n\n{:<16}{:>12}  {:<6}{:<10}{:>12}{:>12}{:>10}{:>10}{:>8}{:>6}\n",
+      report.ranks, gpus, format_bytes(report.cache_bytes), report.copy_gb_per_s, "collective", "bytes", "dtype", "transport", "median us",
       "fastest us", "algbw", "busbw", "% copy", "wrong");
   for (const auto& row : report.rows) {
     text += fmt::format("{:<16}{:>12}  {:<6}{:<10}{:>12.1f}{:>12.1f}{:>10.2f}{:>10.2f}{:>8.1f}{:>6}\n", name_of(row.op), row.bytes,

@@ -29,7 +29,8 @@ struct CollectiveReport {
     std::int64_t wrong;           ///< elements, over all ranks
   };
 
-  int ranks = 1;
+  std::string gpu = {};  ///< the name of rank 0's; empty: the CPU
+  int ranks = 1, ranks_a_gpu = 1;
   std::int64_t cache_bytes = 0;
   double copy_gb_per_s = 0;  ///< of all ranks together
   std::vector<Row> rows = {};

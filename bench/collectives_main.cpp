@@ -9,9 +9,12 @@ namespace {
 
 using zs::bench::Collective;
 
+constexpr const char* kName = "bench_collectives";
+
 struct CommandLine {
   zs::bench::CollectiveOptions collectives;
-  std::string transport = "auto";
+  std::string device = "cpu", transport = "auto";
+  bool share_gpu = false;
   bool json = false;
 };
 
@@ -43,35 +46,59 @@ void add_options(CLI::App& app, CommandLine& line) {
   add_bytes("--min-bytes", options.min_bytes, "of a rank's largest buffer; sizes grow by a factor of 4");
   add_bytes("--max-bytes", options.max_bytes, "the largest of them");
   zs::bench::add_min_time_option(app, options.min_time_s, "seconds for each row");
-  app.add_option("--transport", line.transport, "of zshard")->check(CLI::IsMember({"auto", "hier", "shm", "mpi"}))->capture_default_str();
+  app.add_option("--device", line.device, "whose memory")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
+  app.add_option("--transport", line.transport, "of zshard: hier, shm or mpi, between GPUs nccl or staged")
+      ->check(CLI::IsMember({"auto", "hier", "shm", "mpi", "nccl", "staged"}))
+      ->capture_default_str();
+  app.add_flag("--share-gpu", line.share_gpu, "several ranks may have one GPU (cuda.share_gpu)");
   app.add_flag("--compare", options.compare, "the MPI library's own collectives too, alternated, as transport openmpi");
   app.add_flag("--json", line.json, "one line of JSON instead of a table");
 }
 
+bool is_between_gpus(const CommandLine& line) { return line.transport == "nccl" || line.transport == "staged"; }
+
 std::unique_ptr<zs::World> ranks_of(const CommandLine& line, std::optional<zs::Error>& problem) {
   if (zs::detect_launch() != zs::Launch::mpirun)
     throw zs::Error(zs::ExitCode::usage, "there are no ranks to measure", {}, "start it with mpirun -q -np N");
-  return zs::bench::ranks_over(line.transport, problem);
+  return zs::bench::ranks_over(line.device == "cuda" || is_between_gpus(line) ? "auto" : line.transport, problem);
 }
 
-void check(const zs::bench::CollectiveOptions& options) {
+void check(const CommandLine& line) {
+  const zs::bench::CollectiveOptions& options = line.collectives;
+  const auto refuse = [](const std::string& what, const char* where, const char* todo) {
+    throw zs::Error(zs::ExitCode::usage, what, where, todo);
+  };
   if (options.min_bytes > options.max_bytes)
-    throw zs::Error(zs::ExitCode::usage, fmt::format("no size is {} bytes or more and {} or fewer", options.min_bytes, options.max_bytes),
-                    "--min-bytes, --max-bytes", "give the larger one to --max-bytes");
+    refuse(fmt::format("no size is {} bytes or more and {} or fewer", options.min_bytes, options.max_bytes), "--min-bytes, --max-bytes",
+           "give the larger one to --max-bytes");
+  if (line.device == "cuda") {
+    if (line.transport != "auto" && !is_between_gpus(line))
+      refuse(fmt::format("{} is no transport between GPUs", line.transport), "--transport",
+             "use nccl or staged; ZSHARD_TRANSPORT chooses beneath it");
+    if (options.compare) refuse("the MPI library's own collectives are compared on the CPU", "--compare", "leave out --device cuda");
+  } else if (is_between_gpus(line) || line.share_gpu) {
+    refuse("nothing is sent between GPUs without --device cuda", line.share_gpu ? "--share-gpu" : "--transport", "add --device cuda");
+  }
+}
+
+zs::bench::ProgramOutput measure(zs::World& world, const CommandLine& line) {
+  zs::Config config;
+  config.device = line.device;
+  config.cuda.share_gpu = line.share_gpu;
+  if (is_between_gpus(line)) config.cuda.transport = line.transport;
+  zs::bench::Machine machine;
+  if (const zs::ExitCode code = take_gpus(world, config, kName, machine); code != zs::ExitCode::ok) return {"", code};
+  const zs::bench::CollectiveReport report = zs::bench::CollectiveBench(world, line.collectives, config, machine).run();
+  return {line.json ? to_json(report) : to_text(report), report.wrong() == 0 ? zs::ExitCode::ok : zs::ExitCode::internal};
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times collective operations. mpirun -q -np N build/bench_collectives ...", "bench_collectives");
+  CLI::App app("Times collective operations. mpirun -q -np N build/bench_collectives ...", kName);
   CommandLine line;
   add_options(app, line);
-  return zs::bench::run_rank_program(
-      argc, argv, app,
-      {[&](std::optional<zs::Error>& problem) { return ranks_of(line, problem); }, [&](const zs::World&) { check(line.collectives); },
-       [&](zs::World& world) {
-         const zs::bench::CollectiveReport report = zs::bench::CollectiveBench(world, line.collectives).run();
-         return zs::bench::ProgramOutput{line.json ? to_json(report) : to_text(report),
-                                         report.wrong() == 0 ? zs::ExitCode::ok : zs::ExitCode::internal};
-       }});
+  return zs::bench::run_rank_program(argc, argv, app,
+                                     {[&](std::optional<zs::Error>& problem) { return ranks_of(line, problem); },
+                                      [&](const zs::World&) { check(line); }, [&](zs::World& world) { return measure(world, line); }});
 }

@@ -9,8 +9,11 @@ GpuCalls calls_of(Device& device, const char* name, Work call) { return {device,
 
 }  // namespace
 
-GpuCopyCeiling::GpuCopyCeiling(Device& device, const GpuCeilingSizes& sizes)
-    : arrays_(device, 2 * sizes.copy_bytes), bytes_(2.0 * static_cast<double>(sizes.copy_bytes)), sample_ms_(sizes.sample_ms) {
+GpuCopyCeiling::GpuCopyCeiling(Device& device, Ranks& ranks, const GpuCeilingSizes& sizes)
+    : arrays_(device, 2 * sizes.copy_bytes),
+      ranks_(ranks),
+      bytes_(2.0 * static_cast<double>(sizes.copy_bytes)),
+      sample_ms_(sizes.sample_ms) {
   const std::int64_t elems = sizes.copy_bytes / size_of(DType::f32);
   const Buffer out = arrays_.random(elems, DType::f32), in = arrays_.random(elems, DType::f32);
   ways_.push_back(calls_of(device, "copy", [=](ExecContext& exec) { kernels_of(exec).copy(exec, out, in); }));
@@ -21,7 +24,8 @@ GpuCopyCeiling::GpuCopyCeiling(Device& device, const GpuCeilingSizes& sizes)
 void GpuCopyCeiling::measure() {
   for (std::size_t i = 0; i < ways_.size(); ++i) {
     const std::int64_t count = ways_[i].count_in(sample_ms_);
-    best_[i] = std::max(best_[i], bytes_ * static_cast<double>(count) / (ways_[i].run(count) * 1e6));
+    ranks_.meet();
+    best_[i] = std::max(best_[i], ranks_.sum(bytes_ * static_cast<double>(count) / (ways_[i].run(count) * 1e6)));
   }
 }
 

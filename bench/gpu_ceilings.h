@@ -17,19 +17,22 @@ struct GpuCeilingSizes {
   std::int64_t product_size = 8192;                   ///< rows and columns of the matrices that are multiplied
 };
 
-/// What memory-bound kernels on a GPU are compared with: the best rate, bytes read plus bytes written, at which it has copied an array in
-/// this process: by the driver's copy, and by a kernel (copy_rows). Two arrays, while it lives; `device` outlives it. One host thread.
+/// What memory-bound kernels on a GPU are compared with: the best rate, bytes read plus bytes written, at which the GPUs of all ranks
+/// together have copied an array each in this process: by the driver's copy, and by a kernel (copy_rows). Two arrays, while it lives;
+/// `device` and `ranks`, which is over a CPU device, outlive it. One host thread.
 class GpuCopyCeiling {
  public:
-  GpuCopyCeiling(Device& device, const GpuCeilingSizes& sizes);
+  /// Collective, as `measure`.
+  GpuCopyCeiling(Device& device, Ranks& ranks, const GpuCeilingSizes& sizes);
 
-  /// Takes a sample more of each way. Blocks the host.
+  /// Takes a sample more of each way, in which the ranks begin together. Blocks the host.
   void measure();
   double gb_per_s() const { return *std::max_element(best_.begin(), best_.end()); }
   double driver_gb_per_s() const { return best_[0]; }
 
  private:
   Arrays arrays_;
+  Ranks& ranks_;
   double bytes_, sample_ms_;
   std::vector<GpuCalls> ways_;
   std::array<double, 2> best_{};

@@ -49,7 +49,7 @@ KernelReport::Row GpuKernelBench::measure(const KernelCase& kernel_case) {
 
 void GpuKernelBench::measure_ceiling(const KernelCase& kernel_case, KernelReport::Ceilings& ceilings) {
   if (kernel_case.bound == Bound::memory) {
-    if (!copies_) copies_ = std::make_unique<GpuCopyCeiling>(*device_, sizes_.ceilings);
+    if (!copies_) copies_ = std::make_unique<GpuCopyCeiling>(*device_, ranks_, sizes_.ceilings);
     copies_->measure();
     ceilings.copy_gb_per_s = copies_->gb_per_s();
     ceilings.memcpy_gb_per_s = copies_->driver_gb_per_s();

@@ -4,10 +4,13 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <optional>
 
+#include "bench/gpu_calls.h"
 #include "bench/median.h"
 #include "model/train/session.h"
+#include "runtime/tensor/host_view.h"
 
 namespace zs::bench {
 namespace {
@@ -15,7 +18,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr float kLearningRate = 1e-4f;
-constexpr double kStepTimeouts = 20;  // a step may take longer than the longest wait for a peer inside one of its operations
 constexpr int kCommunicationRounds = 3;
 constexpr const char* kPhases[] = {"forward", "backward", "optimizer"};
 
@@ -32,20 +34,48 @@ void touch_memory(Device& device) {
   for (const auto& [address, bytes] : device.pool().allocations()) std::memset(address, 0, static_cast<std::size_t>(bytes));
 }
 
-TrainPlan whole_plan(const Config& config, const World& world, int threads) {
-  PlanOptions options = plan_options(world, threads);
+TrainPlan whole_plan(const Config& config, const World& world, const Machine& machine, int threads) {
+  PlanOptions options = machine.plan_options(world, config, threads);
   options.has_every_micro_batch = true;
   return make_plan(config, options);
 }
 
+/// What the host looks at, which no plan has, and which on a GPU comes behind a step for the most part.
+bool is_of_the_host(const OpTime& time) { return std::string_view(time.name).starts_with(HostView::kDownload); }
+
+/// From the start of the step's first entry to the end of its last one, of all streams.
+double span_ms(const Profile& profile) {
+  std::int64_t first_ns = std::numeric_limits<std::int64_t>::max(), last_ns = 0;
+  for (int role = 0; role < kStreamRoles; ++role) {
+    for (const OpTime& time : profile.times(static_cast<StreamRole>(role))) {
+      if (is_of_the_host(time)) continue;
+      first_ns = std::min(first_ns, time.start_ns);
+      last_ns = std::max(last_ns, time.end_ns);
+    }
+  }
+  return static_cast<double>(last_ns - first_ns) * 1e-6;
+}
+
 }  // namespace
 
-OverlapBench::OverlapBench(World& world, const StepOptions& options, const Config& config)
+std::string why_nothing_hides(int ranks, const GpuRanks& gpus) {
+  if (ranks == 1) return "one rank exchanges nothing: what hides behind compute is meaningful on several GPUs only";
+  if (gpus.transport == Transport::null) return "nothing is exchanged (transport null): there is nothing to hide";
+  if (gpus.ranks_a_gpu > 1)
+    return fmt::format("up to {} ranks share a GPU and take turns on it: what hides behind compute is meaningful on a GPU a rank only",
+                       gpus.ranks_a_gpu);
+  if (gpus.transport == Transport::staged)
+    return "what is staged through the hosts makes them wait, so nothing is enqueued beside it: it is meaningful over NCCL only";
+  return "";
+}
+
+OverlapBench::OverlapBench(World& world, const StepOptions& options, const Config& config, Machine machine)
     : world_(world),
       options_(options),
       config_(config),
+      machine_(std::move(machine)),
       share_(cpu_share(world.local_rank(), world.local_size())),
-      plan_(whole_plan(config, world, share_.threads)) {
+      plan_(whole_plan(config, world, machine_, share_.threads)) {
   for (const TraceEntry& entry : plan_.trace) {
     if (entry.kind == TraceEntry::Kind::op && entry.stream == StreamRole::compute) compute_phases_.push_back(entry.phase);
   }
@@ -53,21 +83,27 @@ OverlapBench::OverlapBench(World& world, const StepOptions& options, const Confi
 
 OverlapReport OverlapBench::run() {
   bind_this_thread(share_.cpus);
-  const DeviceOptions device_options{
-      .threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = kStepTimeouts * config_.comm.timeout_s, .memory = world_.arena()};
+  DeviceOptions device_options = machine_.device_options(config_, share_);
+  if (!is_on_gpus()) device_options.memory = world_.arena();
   Steps steps, compute;
   CommunicationPrices prices;
   {
-    const auto device = plan_.create_device(device_options);
-    Session session(*device, world_, config_);
+    const auto device = plan_.create_device(device_options, machine_.make_device);
+    if (is_on_gpus()) gpu_ = gpu_of(*device).name;
+    const std::unique_ptr<World> gpu_world = machine_.connect(world_, *device, config_);
+    World& world = gpu_world ? *gpu_world : world_;
+    transport_ = world.transport();
+    Session session(*device, world, config_);
     plan_.apply_order(session.runtime());
     steps = measure_steps(session);
     prices = measure_communication(session, log_step(session));
   }
   {
     const auto null = make_null_world(world_);
-    const TrainPlan plan = whole_plan(config_, *null, share_.threads);
-    const auto device = plan.create_device(device_options);
+    Machine machine = machine_;
+    machine.gpus.transport = Transport::null;
+    const TrainPlan plan = whole_plan(config_, *null, machine, share_.threads);
+    const auto device = plan.create_device(device_options, machine_.make_device);
     touch_memory(*device);
     Session session(*device, *null, config_);
     plan.apply_order(session.runtime());
@@ -90,32 +126,35 @@ OverlapBench::Steps OverlapBench::measure_steps(Session& session) {
   for (std::int64_t i = 0; i < options_.warmup; ++i) step(session);
   std::vector<double> durations;
   for (std::int64_t i = 0; i < options_.steps; ++i) durations.push_back(step(session));
+  Steps result{.host_ms = median(durations), .compute_op_ms = std::vector<double>(compute_phases_.size())};
+  std::vector<double> spans;
   Profile& profile = session.device().profile();
-  profile.clear();
-  profile.start();
-  for (std::int64_t i = 0; i < options_.profile_steps; ++i) step(session);
-  profile.stop();
-  Steps result = sum_up(profile);
-  result.ms = median(durations);
+  for (std::int64_t i = 0; i < options_.profile_steps; ++i) {
+    profile.clear();
+    profile.start();
+    step(session);
+    profile.stop();
+    add(profile, result);
+    spans.push_back(span_ms(profile));
+  }
+  result.ms = is_on_gpus() ? median(spans) : result.host_ms;
   return result;
 }
 
-OverlapBench::Steps OverlapBench::sum_up(const Profile& profile) const {
-  Steps result{.compute_op_ms = std::vector<double>(compute_phases_.size())};
+void OverlapBench::add(const Profile& profile, Steps& steps) const {
   std::size_t count = 0;
   std::int64_t before_ns = 0;
   for (const OpTime& time : profile.times(StreamRole::compute)) {
-    if (time.is_wait) continue;
-    const std::size_t op = count++ % compute_phases_.size();
+    if (time.is_wait || is_of_the_host(time)) continue;
+    const std::size_t op = count++;
+    if (op >= compute_phases_.size()) continue;
     if (op == 0) before_ns = time.start_ns;
-    result.compute_op_ms[op] += time.ms() / static_cast<double>(options_.profile_steps);
-    result.phase_ms[compute_phases_[op]] +=
+    steps.compute_op_ms[op] += time.ms() / static_cast<double>(options_.profile_steps);
+    steps.phase_ms[compute_phases_[op]] +=
         static_cast<double>(time.end_ns - before_ns) * 1e-6 / static_cast<double>(options_.profile_steps);
     before_ns = time.end_ns;
   }
-  const std::size_t expected = compute_phases_.size() * static_cast<std::size_t>(options_.profile_steps);
-  ZS_CHECK(count == expected, "{} ops ran on the compute stream, {} are in the plan", count, expected);
-  return result;
+  ZS_CHECK(count == compute_phases_.size(), "{} ops ran on the compute stream, {} are in the plan", count, compute_phases_.size());
 }
 
 std::vector<Action> OverlapBench::log_step(Session& session) {
@@ -134,6 +173,7 @@ OverlapBench::CommunicationPrices OverlapBench::measure_communication(Session& s
     profile.clear();
     profile.start();
     for (const Action& action : actions) {
+      if (is_on_gpus()) world_.agree(0, "");  // the first rank's GPU would wait for the last one's host
       executor.run({action});
       session.device().synchronize();
     }
@@ -160,8 +200,9 @@ OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, con
   };
   OverlapReport report{.preset = options_.preset,
                        .dtype = config_.precision.param,
-                       .transport = world_.transport(),
+                       .transport = transport_,
                        .strategy = config_.shard.strategy,
+                       .gpu = gpu_,
                        .ranks = world_.size(),
                        .threads = share_.threads,
                        .micro_batch = config_.train.micro_batch,
@@ -176,13 +217,16 @@ OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, con
     if (entry.kind == TraceEntry::Kind::op && communicates(entry.stream)) communication[entry.phase] += price_of(entry, 0);
   }
   report.step = {.name = "step", .compute_ms = compute.ms, .step_ms = steps.ms};
+  report.host_compute_ms = compute.host_ms;
+  report.host_step_ms = steps.host_ms;
+  if (is_on_gpus()) report.note = why_nothing_hides(world_.size(), machine_.gpus);
   for (const char* phase : kPhases) {
     report.phases.push_back({phase, compute.phase_ms.at(phase), communication[phase], steps.phase_ms.at(phase)});
     report.step.communication_ms += communication[phase];
   }
-  // Between hosts there is one link; inside one, ranks copy with processors of their own.
-  const bool is_across_hosts = world_.size() > world_.local_size();
-  report.plan = simulate(plan_.trace, price_of, [&](const TraceEntry& op) { return is_across_hosts && communicates(op.stream); });
+  // Between hosts there is one link, and so there is from a GPU to others; inside a host, ranks copy with processors of their own.
+  const bool has_one_link = is_on_gpus() || world_.size() > world_.local_size();
+  report.plan = simulate(plan_.trace, price_of, [&](const TraceEntry& op) { return has_one_link && communicates(op.stream); });
   return report;
 }
 

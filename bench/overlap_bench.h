@@ -12,18 +12,22 @@
 
 namespace zs::bench {
 
+/// Why nothing, or next to nothing, can hide on these GPUs, however good the schedule; empty where something can.
+std::string why_nothing_hides(int ranks, const GpuRanks& gpus);
+
 /// One rank of bench_overlap: the same step with communication, without it (null world), and its communication alone; how much of the
-/// communication hid behind compute, and how much could have. One host thread uses it.
+/// communication hid behind compute, and how much could have. On GPUs all times are the GPU's own. One host thread uses it.
 class OverlapBench {
  public:
-  OverlapBench(World& world, const StepOptions& options, const Config& config);
+  OverlapBench(World& world, const StepOptions& options, const Config& config, Machine machine = {});
   /// Collective; blocks the host. Times are rank 0's.
   OverlapReport run();
 
  private:
   /// What a run of some steps showed.
   struct Steps {
-    double ms = 0;                                ///< of one step: median
+    double ms = 0;                                ///< of one step: median; of a GPU from its first op's start to its last one's end
+    double host_ms = 0;                           ///< by the host's clock: median
     std::vector<double> compute_op_ms = {};       ///< of each op of the compute stream: mean
     std::map<std::string, double> phase_ms = {};  ///< of each phase: mean
   };
@@ -33,19 +37,24 @@ class OverlapBench {
   /// The duration in milliseconds, until all ranks have done it.
   double step(Session& session);
   Steps measure_steps(Session& session);
-  Steps sum_up(const Profile& profile) const;
+  /// Adds the ops of a step to the means.
+  void add(const Profile& profile, Steps& steps) const;
   /// What one more step asks of the executor.
   std::vector<Action> log_step(Session& session);
   /// Does that again without the model, one action after the other.
-  static CommunicationPrices measure_communication(Session& session, const std::vector<Action>& actions);
+  CommunicationPrices measure_communication(Session& session, const std::vector<Action>& actions);
   OverlapReport report(const Steps& steps, const Steps& compute, const CommunicationPrices& prices) const;
+
+  bool is_on_gpus() const { return plan_.device == DeviceKind::cuda; }
 
   World& world_;
   StepOptions options_;
   Config config_;
+  Machine machine_;
   CpuShare share_;
   TrainPlan plan_;
   std::vector<std::string> compute_phases_;  // of each op of the compute stream
+  std::string gpu_, transport_;              // of the step as it is
   std::int64_t step_ = 0;
 };
 

@@ -10,18 +10,24 @@ using namespace zs::bench;
 
 constexpr std::int64_t kMostPrefetch = 3, kHighestLimit = 4;
 
-std::string sweep(zs::World& world, const StepOptions& options, zs::Config config, bool json) {
+std::string sweep(zs::World& world, const StepOptions& options, zs::Config config, const Machine& machine, bool json) {
   std::string text = json ? "" : sweep_header();
   for (std::int64_t prefetch = 0; prefetch <= kMostPrefetch; ++prefetch) {
     for (std::int64_t limit = 1; limit <= kHighestLimit; ++limit) {
       config.shard.prefetch = prefetch;
       config.shard.limit = limit;
-      const OverlapReport report = OverlapBench(world, options, config).run();
+      const OverlapReport report = OverlapBench(world, options, config, machine).run();
       text += json ? to_json(report) + "\n" : sweep_row(report);
     }
   }
   text.pop_back();
   return text;
+}
+
+void tell_where_nothing_hides(const zs::World& world, const zs::Config& config, const Machine& machine) {
+  if (device_kind(config) != zs::DeviceKind::cuda || world.rank() != 0) return;
+  const std::string note = why_nothing_hides(world.size(), machine.gpus);
+  if (!note.empty()) fmt::print(stderr, "bench_overlap: note: {}\n", note);
 }
 
 }  // namespace
@@ -33,13 +39,10 @@ int main(int argc, char** argv) {
   add_step_options(app, step);
   app.add_flag("--sweep", is_sweep, "a table over prefetch 0..3 and limits of 1..4 units");
   app.add_flag("--json", json, "one line of JSON a configuration instead of tables");
-  return run_step_program(argc, argv, app, step, [&](zs::World& world, const zs::Config& config) {
-    if (device_kind(config) == zs::DeviceKind::cuda)
-      throw zs::Error(zs::ExitCode::config,
-                      "what hides behind compute is meaningful on several GPUs only, and in this version benchmarks measure one",
-                      "--device cuda", "measure it on the CPU, or the step with bench_step --device cuda");
-    if (is_sweep) return sweep(world, step, config, json);
-    const OverlapReport report = OverlapBench(world, step, config).run();
+  return run_step_program(argc, argv, app, step, [&](zs::World& world, const zs::Config& config, const Machine& machine) {
+    tell_where_nothing_hides(world, config, machine);
+    if (is_sweep) return sweep(world, step, config, machine, json);
+    const OverlapReport report = OverlapBench(world, step, config, machine).run();
     return json ? to_json(report) : to_text(report);
   });
 }

@@ -39,6 +39,11 @@ std::string to_json(const OverlapReport& r) {
                      {"dtype", r.dtype},
                      {"transport", r.transport},
                      {"strategy", r.strategy},
+                     {"device", r.gpu.empty() ? "cpu" : "cuda"},
+                     {"gpu", r.gpu.empty() ? Json() : Json(r.gpu)},
+                     {"clock", r.gpu.empty() ? "host" : "gpu"},
+                     {"is_meaningful", r.note.empty()},
+                     {"note", r.note.empty() ? Json() : Json(r.note)},
                      {"ranks", r.ranks},
                      {"threads", r.threads},
                      {"micro_batch", r.micro_batch},
@@ -51,6 +56,8 @@ std::string to_json(const OverlapReport& r) {
                      {"compute_ms", r.step.compute_ms},
                      {"communication_ms", r.step.communication_ms},
                      {"step_ms", r.step.step_ms},
+                     {"host_compute_ms", r.host_compute_ms},
+                     {"host_step_ms", r.host_step_ms},
                      {"exposed_ms", r.step.exposed_ms()},
                      {"hideable_ms", r.hideable_ms()},
                      {"hidden_ms", r.hidden_ms()},
@@ -62,13 +69,16 @@ std::string to_json(const OverlapReport& r) {
 }
 
 std::string to_text(const OverlapReport& r) {
-  std::string text = fmt::format(
-      "{}: {}, {} x {} threads over {}, {}, {} x {} x {} tokens a rank; prefetch {}, limit {}, {} reductions in flight, reshard {}\n\n",
-      r.preset, r.dtype, r.ranks, r.threads, r.transport, r.strategy, r.micro_batches, r.micro_batch, r.sequence, r.prefetch, r.limit,
-      r.max_reductions_in_flight, r.reshard_after_forward);
+  std::string text =
+      fmt::format("{}: {}, {} x {} over {}, {}, {} x {} x {} tokens a rank; prefetch {}, limit {}, {} reductions in flight, reshard {}\n\n",
+                  r.preset, r.dtype, r.ranks, r.gpu.empty() ? fmt::format("{} threads", r.threads) : r.gpu, r.transport, r.strategy,
+                  r.micro_batches, r.micro_batch, r.sequence, r.prefetch, r.limit, r.max_reductions_in_flight, r.reshard_after_forward);
   text += fmt::format("{:<12}{:>12}{:>16}{:>12}{:>12}\n", "ms", "compute", "communication", "together", "exposed");
   for (const auto& phase : r.phases) text += row(phase);
   text += row(r.step);
+  if (!r.gpu.empty())
+    text += fmt::format("\nby the GPU's clock; by the host's a step took {:.2f} ms, without communication {:.2f} ms\n", r.host_step_ms,
+                        r.host_compute_ms);
   text += fmt::format("\nhideable {:.2f} ms, hidden {:.2f} ms", r.hideable_ms(), r.hidden_ms());
   text += r.efficiency() ? fmt::format(": overlap efficiency {:.0f} %\n", 100 * *r.efficiency()) : ": there is next to nothing to hide\n";
   text += fmt::format("\ncritical path of the plan, {:.2f} ms with every op as long as alone\n", r.plan.step_ms);

@@ -19,13 +19,16 @@ struct OverlapReport {
     double exposed_ms() const { return step_ms - compute_ms; }
   };
   std::string preset = {}, dtype = {}, transport = {}, strategy = {};
+  std::string gpu = {};  ///< the name of rank 0's, whose own clock all times are of; empty: the CPU, whose are the host's
   int ranks = 1, threads = 1;
   std::int64_t micro_batch = 0, micro_batches = 0, sequence = 0;
   std::int64_t prefetch = 0, limit = 0, max_reductions_in_flight = 0;
   std::string reshard_after_forward = {};  ///< as configured
   std::vector<Phase> phases = {};
-  Phase step = {};       ///< all of it
-  Simulation plan = {};  ///< the plan's graph, priced with compute and communication alone
+  Phase step = {};                               ///< all of it
+  double host_compute_ms = 0, host_step_ms = 0;  ///< of a step, by the host's clock
+  std::string note = {};                         ///< why nothing can hide here, whatever the schedule; empty: something can
+  Simulation plan = {};                          ///< the plan's graph, priced with compute and communication alone
 
   /// What of the communication the plan's own graph could hide: all but what lengthens the step where nothing disturbs anything.
   double hideable_ms() const {

@@ -50,7 +50,7 @@ ExitCode run(World& world, const std::string& name, const RankProgram& program, 
     const ExitCode agreed = agreed_problem(world, name, program, problem);
     if (agreed != ExitCode::ok) return agreed;
     const ProgramOutput output = program.body(world);
-    if (world.rank() == 0) print_result(output.text);
+    if (world.rank() == 0 && !output.text.empty()) print_result(output.text);
     return output.code;
   } catch (...) {
     return end_job(world, name, std::current_exception());

@@ -12,7 +12,7 @@
 
 namespace zs::bench {
 
-/// What a benchmark prints on rank 0, and how it ends.
+/// What a benchmark prints on rank 0, nothing where all is said, and how it ends.
 struct ProgramOutput {
   std::string text;
   ExitCode code = ExitCode::ok;

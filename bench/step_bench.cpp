@@ -20,8 +20,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// As in the trainer: a step may take longer than the longest wait for a peer inside one of its operations.
-constexpr double kStepTimeouts = 20;
 constexpr int kCeilingRounds = 4;  // before the steps, and as many after them
 constexpr float kLearningRate = 1e-4f;
 
@@ -82,21 +80,13 @@ ReadSamples made_up_samples(const Config& config) {
   };
 }
 
-StepBench::StepBench(World& world, const StepOptions& options, const Config& config, StepMachine machine)
+StepBench::StepBench(World& world, const StepOptions& options, const Config& config, Machine machine)
     : world_(world),
       options_(options),
       config_(config),
       machine_(std::move(machine)),
       share_(cpu_share(world.local_rank(), world.local_size())),
       host_device_(device_kind(config) == DeviceKind::cuda ? Device::create(DeviceKind::cpu, {}) : nullptr) {}
-
-DeviceOptions StepBench::device_options() const {
-  DeviceOptions options = gpu_options(config_, world_.local_rank());
-  options.threads = share_.threads;
-  options.cpus = share_.cpus;
-  options.sync_timeout_s = kStepTimeouts * config_.comm.timeout_s;
-  return options;
-}
 
 void StepBench::measure_ceiling(StepReport& report) {
   const DType dtype = config_.precision.param == "bf16" ? DType::bf16 : DType::f32;
@@ -120,6 +110,7 @@ StepReport StepBench::run() {
                     .isa = cpu_isa(),
                     .ranks = world_.size(),
                     .threads = share_.threads,
+                    .ranks_a_gpu = machine_.gpus.ranks_a_gpu,
                     .layers = config_.model.layers,
                     .width = config_.model.width,
                     .micro_batch = config_.train.micro_batch,
@@ -128,9 +119,7 @@ StepReport StepBench::run() {
                     .steps = options_.steps};
   if (host_device_) measure_ceiling(report);  // one device at a time holds a GPU
   {
-    PlanOptions plan_of = plan_options(world_, share_.threads);
-    plan_of.device = device_kind(config_);
-    const TrainPlan plan = make_plan(config_, plan_of);
+    const TrainPlan plan = make_plan(config_, machine_.plan_options(world_, config_, share_.threads));
     DeviceOptions options = device_options();
     if (!host_device_) options.memory = world_.arena();
     const auto device = plan.create_device(options, machine_.make_device);
@@ -148,7 +137,10 @@ StepReport StepBench::run() {
 }
 
 void StepBench::run_steps(Device& device, const TrainPlan& plan, StepReport& report) {
-  Session session(device, world_, config_);
+  const std::unique_ptr<World> gpu_world = machine_.connect(world_, device, config_);
+  World& world = gpu_world ? *gpu_world : world_;
+  report.transport = world.transport();
+  Session session(device, world, config_);
   plan.apply_order(session.runtime());
   report.parameters = session.model().parameter_count();
   report.flops_per_token = flops_per_token(session.model().working_parameter_count(), report.layers, report.width, report.sequence);

@@ -4,12 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "bench/gpu_ceilings.h"
+#include "bench/machine.h"
 #include "bench/step_report.h"
 #include "comm/world.h"
 #include "model/train/plan.h"
 #include "model/train/session.h"
-#include "runtime/device/cpu_topology.h"
 #include "runtime/device/device.h"
 
 namespace zs::bench {
@@ -20,6 +19,7 @@ struct StepOptions {
   std::int64_t micro_batch = 4, sequence = 256, micro_batches = 1;  ///< micro_batches a rank and step
   std::int64_t steps = 5, warmup = 2, profile_steps = 2;
   std::vector<std::string> settings;  ///< "key=value" of the configuration, over what follows from the rest
+  std::string needs_gpus = {};        ///< the flag that means nothing on the CPU; empty: none was given
 };
 
 /// The configuration that a trainer would have for these options. Throws Error(usage).
@@ -28,22 +28,16 @@ Config step_config(const StepOptions& options, int ranks);
 /// Random tokens, drawn by (train.seed, sample, position).
 ReadSamples made_up_samples(const Config& config);
 
-/// What a benchmark of steps runs on where that is not this machine's GPU. Only for tests.
-struct StepMachine {
-  TrainPlan::MakeDevice make_device = Device::create;
-  GpuCeilingSizes gpu_ceilings = {};
-};
-
 /// One rank of bench_step: the ceiling, a model on made-up tokens, timed steps, profiled steps, the ceiling again, on the CPU or on a GPU
-/// as the configuration says. One host thread uses it.
+/// a rank as the configuration says. One host thread uses it.
 class StepBench {
  public:
-  StepBench(World& world, const StepOptions& options, const Config& config, StepMachine machine = {});
+  StepBench(World& world, const StepOptions& options, const Config& config, Machine machine = {});
   /// Collective; blocks the host. The report is whole on rank 0.
   StepReport run();
 
  private:
-  DeviceOptions device_options() const;
+  DeviceOptions device_options() const { return machine_.device_options(config_, share_); }
   /// The best product so far, in GFLOP/s. No device of this rank's GPU lives beside it.
   void measure_ceiling(StepReport& report);
   void run_steps(Device& device, const TrainPlan& plan, StepReport& report);
@@ -57,7 +51,7 @@ class StepBench {
   World& world_;
   StepOptions options_;
   const Config& config_;
-  StepMachine machine_;
+  Machine machine_;
   CpuShare share_;
   std::unique_ptr<Device> host_device_;  // where the ranks compute on GPUs
   std::int64_t step_ = 0;

@@ -32,6 +32,12 @@ void add_step_options(CLI::App& app, StepOptions& step) {
   }
   const auto set_device = [&step](const std::string& device) { step.settings.push_back("device=" + device); };
   app.add_option_function<std::string>("--device", set_device, "where to compute; default: cpu")->check(CLI::IsMember({"cpu", "cuda"}));
+  const auto set_transport = [&step](const std::string& transport) {
+    step.settings.push_back("cuda.transport=" + transport);
+    step.needs_gpus = "--transport";
+  };
+  app.add_option_function<std::string>("--transport", set_transport, "between GPUs (cuda.transport); default: auto")
+      ->check(CLI::IsMember({"auto", "nccl", "staged"}));
   app.add_option("--dtype", step.dtype, "of parameters and activations")->check(CLI::IsMember({"f32", "bf16"}))->capture_default_str();
   const auto set_all = [&step](const std::vector<std::string>& all) { step.settings.insert(step.settings.end(), all.begin(), all.end()); };
   app.add_option_function<std::vector<std::string>>("--set", set_all, "key=value: a key of the configuration; repeatable")
@@ -48,11 +54,15 @@ int run_step_program(int argc, char** argv, CLI::App& app, const StepOptions& st
   Config config;
   const auto read_config = [&](const World& world) {
     config = step_config(step, world.size());
-    if (device_kind(config) == DeviceKind::cuda && world.size() > 1)
-      throw Error(ExitCode::config, "in this version benchmarks measure one GPU, by one rank", "--device cuda", "start one rank");
-    check_device(config, world.local_rank());
+    if (device_kind(config) != DeviceKind::cuda && !step.needs_gpus.empty())
+      throw Error(ExitCode::usage, "nothing is sent between GPUs without --device cuda", step.needs_gpus,
+                  "add --device cuda; between hosts ZSHARD_TRANSPORT chooses");
   };
-  const auto run_body = [&](World& world) { return ProgramOutput{body(world, config)}; };
+  const auto run_body = [&](World& world) {
+    Machine machine;
+    if (const ExitCode code = take_gpus(world, config, app.get_name(), machine); code != ExitCode::ok) return ProgramOutput{"", code};
+    return ProgramOutput{body(world, config, machine)};
+  };
   return run_rank_program(argc, argv, app, {launched_world, read_config, run_body});
 }
 

@@ -19,12 +19,13 @@ int main(int argc, char** argv) {
   bool watch = false;
   app.add_flag("--watch", watch, "what being watched costs: records, fingerprint, watchdog");
   app.add_flag("--json", json, "one line of JSON instead of tables");
-  return zs::bench::run_step_program(argc, argv, app, step, [&](zs::World& world, const zs::Config& config) {
-    if (traffic) return traffic_table(step, job);
-    if (watch && device_kind(config) == zs::DeviceKind::cuda)
-      throw zs::Error(zs::ExitCode::usage, "what being watched costs is measured on the CPU", "--watch", "leave out --device cuda");
-    if (watch) return watch_cost(world, step, config);
-    const zs::bench::StepReport report = zs::bench::StepBench(world, step, config).run();
-    return json ? to_json(report) : to_text(report);
-  });
+  return zs::bench::run_step_program(
+      argc, argv, app, step, [&](zs::World& world, const zs::Config& config, const zs::bench::Machine& machine) {
+        if (traffic) return traffic_table(step, job);
+        if (watch && device_kind(config) == zs::DeviceKind::cuda)
+          throw zs::Error(zs::ExitCode::usage, "what being watched costs is measured on the CPU", "--watch", "leave out --device cuda");
+        if (watch) return watch_cost(world, step, config);
+        const zs::bench::StepReport report = zs::bench::StepBench(world, step, config, machine).run();
+        return json ? to_json(report) : to_text(report);
+      });
 }

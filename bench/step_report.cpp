@@ -45,6 +45,12 @@ std::string describe(const StepProfile& profile) {
   return text;
 }
 
+std::string describe_ranks(const StepReport& r) {
+  if (r.gpu.empty()) return fmt::format("{} x {} threads", r.ranks, r.threads);
+  if (r.ranks_a_gpu == 1) return fmt::format("{} x {}", r.ranks, r.gpu);
+  return fmt::format("{} ranks, up to {} on one {}", r.ranks, r.ranks_a_gpu, r.gpu);
+}
+
 std::string describe(const char* name, const std::optional<StepReport::Pss>& pss) {
   if (!pss) return fmt::format("{} unknown", name);
   return fmt::format("{} {} ({} in one rank)", name, format_bytes(static_cast<std::int64_t>(pss->sum)),
@@ -66,6 +72,8 @@ std::string to_json(const StepReport& r) {
                      {"device", r.gpu.empty() ? "cpu" : "cuda"},
                      {"gpu", r.gpu.empty() ? Json() : Json(r.gpu)},
                      {"isa", r.isa},
+                     {"ranks_a_gpu", r.gpu.empty() ? Json() : Json(r.ranks_a_gpu)},
+                     {"transport", r.transport},
                      {"micro_batch", r.micro_batch},
                      {"micro_batches", r.micro_batches},
                      {"sequence", r.sequence},
@@ -89,10 +97,9 @@ std::string to_json(const StepReport& r) {
 }
 
 std::string to_text(const StepReport& r) {
-  std::string text =
-      fmt::format("{}: {} parameters in {} layers, {} (reduced in {}), {} x {} ({}), {} x {} x {} tokens a rank\n", r.preset,
-                  format_count(static_cast<double>(r.parameters)), r.layers, r.dtype, r.reduce_dtype, r.ranks,
-                  r.gpu.empty() ? fmt::format("{} threads", r.threads) : r.gpu, r.isa, r.micro_batches, r.micro_batch, r.sequence);
+  std::string text = fmt::format("{}: {} parameters in {} layers, {} (reduced in {}), {} ({}){}, {} x {} x {} tokens a rank\n", r.preset,
+                                 format_count(static_cast<double>(r.parameters)), r.layers, r.dtype, r.reduce_dtype, describe_ranks(r),
+                                 r.isa, r.ranks > 1 ? " over " + r.transport : "", r.micro_batches, r.micro_batch, r.sequence);
   text += fmt::format("{:<16}{:.1f} tokens/s: {:.1f} ms, median of {} steps; the fastest {:.1f} ms; loss {:.4f}\n", "step",
                       r.tokens_per_s(), r.step_ms, r.steps, r.step_ms_min, r.loss);
   text += fmt::format("{:<16}{:.1f} of {:.1f} GFLOP/s: {:.1f} % of the product ceiling at {:.3f} GFLOP a token\n", "products", r.gflops(),

@@ -12,7 +12,9 @@ namespace zs::bench {
 struct StepReport {
   std::string preset = {}, dtype = {}, reduce_dtype = {}, isa = {};
   std::string gpu = {};        ///< the name of rank 0's; empty: the CPU
+  std::string transport = {};  ///< that moves what the ranks exchange in a step
   int ranks = 1, threads = 1;  ///< threads a rank
+  int ranks_a_gpu = 1;         ///< at most
   std::int64_t layers = 0, width = 0, parameters = 0;
   std::int64_t micro_batch = 0, micro_batches = 0, sequence = 0;  ///< micro_batches a rank and step
   std::int64_t steps = 0;

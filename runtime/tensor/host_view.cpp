@@ -14,7 +14,7 @@ HostView::HostView(const Context& context, Stream& stream, const Buffer& buffer,
   copy_ = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(buffer.bytes()));
   buffer_.data = copy_->data();
   buffer_.device = DeviceKind::cpu;
-  OpInfo info{purpose.empty() ? "download" : "download:" + purpose, {buffer}, {}};
+  OpInfo info{purpose.empty() ? kDownload : fmt::format("{}:{}", kDownload, purpose), {buffer}, {}};
   try {
     stream.enqueue(std::move(info),
                    [&kernels = context.kernels(), out = copy_->data(), buffer](ExecContext& exec) { kernels.download(exec, out, buffer); });

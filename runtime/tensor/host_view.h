@@ -14,6 +14,9 @@ namespace zs {
 /// been given before is done; it throws what Stream::synchronize does. Valid as long as the buffer is, and nobody writes to it.
 class HostView {
  public:
+  /// Of the copy, OpInfo::name, or its beginning.
+  static constexpr const char* kDownload = "download";
+
   /// `purpose`: whose the operation is that copies, for its name.
   HostView(const Context& context, Stream& stream, const Buffer& buffer, const std::string& purpose = {});
 

@@ -58,12 +58,20 @@ def main():
         (["--min-time", "-1"], "--min-time"),
         (["--min-time", "NaN", "--max-bytes", "4096"], "it is not a number"),
         (["--json", "out.json"], "out.json"),
+        (["--transport", "nccl"], "without --device cuda (--transport)"),
+        (["--share-gpu"], "without --device cuda (--share-gpu)"),
+        (["--device", "cuda", "--transport", "shm"], "shm is no transport between GPUs"),
+        (["--device", "cuda", "--compare"], "(--compare)"),
         (["--nonsense"], "--nonsense"),
     ):
         result = run(harness.mpirun(2, [program, *flags]))
         report.case(f"bad flags {flags}", usage_problems(result, named), result)
     result = run(harness.mpirun(2, [program, "--max-bytes", "4096"]), env={"ZSHARD_TRANSPORT": "rdma"})
     report.case("an unknown transport in the environment, told once", usage_problems(result, "ZSHARD_TRANSPORT"), result)
+    result = run(harness.mpirun(2, [program, "--device", "cuda"]), env={"CUDA_VISIBLE_DEVICES": ""})
+    lines = result.err.splitlines()
+    good = result.code == 78 and not result.out and len(lines) == 1 and lines[0].startswith("bench_collectives: error: ")
+    report.case("no GPU", [] if good else ["exit 78 and one line expected"], result)
     result = run([program])
     report.case("without mpirun", usage_problems(result, "mpirun"), result)
     return report.exit_code()

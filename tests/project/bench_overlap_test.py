@@ -81,6 +81,8 @@ def main():
         (2, ["--set", "shard.strategy=hsdp", "--set", "shard.group_size=3"], "does not divide the job's 2 ranks"),
         (2, ["--set", "comm.transport=mpi"], "set ZSHARD_TRANSPORT"),
         (2, ["--sweep", "twice"], "twice"),
+        (2, ["--transport", "nccl"], "--device cuda"),
+        (2, ["--device", "cuda", "--transport", "shm"], "shm not in {auto,nccl,staged}"),
         (None, ["--set", "comm.ranks=2"], "comm.ranks"),
     ):
         result = harness.run(harness.launch(ranks, [program, "--preset", "tiny", *flags] if "--preset" not in flags else [program, *flags]))
@@ -88,9 +90,11 @@ def main():
         good = result.code == 64 and not result.out and len(lines) == 1 and lines[0].startswith("bench_overlap: error: ") and says in lines[0]
         report.case(f"refused in one line: {flags}", [] if good else [f"exit 64 and one line that says '{says}' expected"], result)
 
-    result = harness.run([program, *SMALL, "--device", "cuda"], env={"CUDA_VISIBLE_DEVICES": ""})
-    good = result.code == 78 and not result.out and len(result.err.splitlines()) == 1
-    report.case("no GPU", [] if good else ["exit 78 and one line expected"], result)
+    for ranks in (None, 2):
+        result = harness.run(harness.launch(ranks, [program, *SMALL, "--device", "cuda"]), env={"CUDA_VISIBLE_DEVICES": ""})
+        lines = result.err.splitlines()
+        good = result.code == 78 and not result.out and len(lines) == 1 and lines[0].startswith("bench_overlap: error: ")
+        report.case(f"no GPU, {ranks or 1} ranks", [] if good else ["exit 78 and one line expected"], result)
 
     result = harness.run(["sh", "-c", 'exec "$@" > /dev/full', "sh", program, *SMALL])
     good = result.code == 74 and "the result cannot be written" in result.err

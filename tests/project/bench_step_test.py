@@ -11,7 +11,7 @@ SMALL = ["--preset", "tiny", "--layers", "2", "--sequence", "64", "--micro-batch
 NUMBERS = ("layers width parameters ranks threads micro_batch micro_batches sequence steps loss tokens_per_s step_ms step_ms_min flops_per_token "
            "gflops product_ceiling_gflops pct_of_product_ceiling peak_bytes planned_peak_bytes pss_bytes pss_rank_max_bytes pss_baseline_bytes "
            "pss_baseline_rank_max_bytes").split()
-TEXTS = ["program", "preset", "dtype", "reduce_dtype", "device", "isa"]
+TEXTS = ["program", "preset", "dtype", "reduce_dtype", "device", "isa", "transport"]
 OPS = {"linear", "linear_dx", "linear_dweight", "attention", "attention_backward", "layer_norm", "adamw"}
 
 
@@ -95,6 +95,7 @@ def main():
 
     for flags, named in [(["--dtype", "f16"], "--dtype"), (["--micro-batch", "0"], "--micro-batch"), (["--preset", "huge"], "--preset"),
                          (["--steps", "many"], "--steps"), (["--nonsense"], "--nonsense"), (["--set", "train.nonsense=1"], "train.nonsense"),
+                         (["--transport", "staged"], "--transport"),
                          (["--preset", "tiny", "--sequence", "4096"], "train.sequence"), (["--preset", "tiny", "--width", "129"], "model.width")]:
         result = run([program, *flags])
         report.case(f"refused: {' '.join(flags)}", usage_problems(result, named), result)
