@@ -41,7 +41,7 @@ TrainPlan whole_plan(const Config& config, const World& world, const Machine& ma
 }
 
 /// What the host looks at, which no plan has, and which on a GPU comes behind a step for the most part.
-bool is_of_the_host(const OpTime& time) { return std::string_view(time.name).starts_with(HostView::kDownload); }
+bool is_of_the_host(const OpTime& time) { return time.name.starts_with(HostView::kDownload); }
 
 /// From the start of the step's first entry to the end of its last one, of all streams.
 double span_ms(const Profile& profile) {

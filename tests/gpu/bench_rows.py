@@ -34,8 +34,29 @@ def kernels_lines(report):
 def step_lines(report):
     profile = report["profile"]
     idle = f", idle {100 * profile['idle_ms'] / profile['step_ms']:.1f} %" if profile else ""
-    return [f"{report['preset']} {report['dtype']}, {report['micro_batch']} x {report['sequence']} tokens: {report['tokens_per_s']:.0f} tokens/s, "
+    ranks = f" {report['ranks']} ranks over {report['transport']}," if report.get("ranks", 1) > 1 else ""
+    shared = f" up to {report['ranks_a_gpu']} on a GPU," if (report.get("ranks_a_gpu") or 1) > 1 else ""
+    return [f"{report['preset']} {report['dtype']},{ranks}{shared} {report['micro_batch']} x {report['sequence']} tokens: {report['tokens_per_s']:.0f} tokens/s, "
             f"{report['step_ms']:.2f} ms, {report['pct_of_product_ceiling']:.1f} % of {report['product_ceiling_gflops'] * 1e-3:.1f} TFLOP/s{idle}"]
+
+
+def overlap_lines(report):
+    efficiency = report["overlap_efficiency"]
+    hides = "next to nothing can hide" if efficiency is None else f"{100 * efficiency:.0f} % of what can hide hides"
+    note = f"; not meaningful: {report['note']}" if report["note"] else ""
+    return [f"{report['preset']} {report['dtype']}, {report['ranks']} ranks over {report['transport']}: a step {report['step_ms']:.2f} ms, compute "
+            f"{report['compute_ms']:.2f}, communication {report['communication_ms']:.2f}; {hides}{note}"]
+
+
+def collectives_lines(report):
+    """Of the largest size of each."""
+    largest = {}
+    for row in report["collectives"]:
+        key = row["op"], row["dtype"], row["transport"]
+        largest[key] = max(row, largest.get(key, row), key=lambda one: one["bytes"])
+    head = f"{report['ranks']} ranks, up to {report['ranks_a_gpu']} on one {report['gpu']}: copy by all {report['copy_gb_per_s']:.0f} GB/s"
+    return [head, *(f"{op:<16}{dtype:<6}{transport:<8}{row['bytes']:>11} bytes {row['time_us']:10.1f} us  busbw {row['busbw_gbs']:8.1f} GB/s {row['pct_of_copy_ceiling']:6.1f} %"
+                    for (op, dtype, transport), row in largest.items())]
 
 
 def compare_lines(report):
@@ -43,7 +64,8 @@ def compare_lines(report):
     return [f"{what:<46} zshard {both['zshard']:.4g}, PyTorch {both['PyTorch']:.4g} {unit}, {both['ratio']:.2f} times as fast" for what, unit, both in rows]
 
 
-KINDS = {"bench_kernels": kernels_lines, "bench_step": step_lines, "compare_gpu": compare_lines}
+KINDS = {"bench_kernels": kernels_lines, "bench_step": step_lines, "bench_overlap": overlap_lines, "bench_collectives": collectives_lines,
+         "compare_gpu": compare_lines}
 
 
 def lines_of(log):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""`train` by two ranks that share this machine's GPU has the CPU's losses: staged through the host, and over NCCL, for which each rank must
-look like a host of its own. By one rank, steps that are replayed as CUDA graphs have the very losses of steps that are not. With `cpu` in
-the place of the GPU it tries nothing but itself.
-Usage: train_test.py TRAIN CONFIG BUILD_DIR [cpu]"""
+"""`train` by two ranks that share this machine's GPU has the CPU's losses: staged through the host, or over NCCL, for which each rank must
+look like a host of its own. Exit 77, with the reason in the last line, where there is no NCCL. `graph`: by one rank, steps that are replayed as
+CUDA graphs have the very losses of steps that are not. With `cpu` in the place of the GPU it tries nothing but itself.
+Usage: train_test.py TRAIN CONFIG BUILD_DIR staged|nccl|graph [cpu]"""
 
 import pathlib
 import sys
@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "tests" / "project"))
 import harness  # noqa: E402
 import tiny_run  # noqa: E402
 
-STEPS = 8
+STEPS, SKIPPED = 8, 77
 TOLERANCE = 1e-3  # of f32 sums in other orders, after some steps of the warm-up
 NCCL_ON_ONE_GPU = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"}
 
@@ -27,10 +27,8 @@ def command(train, config, out, corpus, device, transport, ranks=2, has_graph=Fa
     if has_graph and device == "cuda":
         sets += tiny_run.options(cuda__graph="true")
     rank = [str(word) for word in (train, config, *sets)]
-    if ranks == 1:
-        return harness.mpirun(1, rank)
-    if transport != "nccl":
-        return harness.mpirun(2, rank)
+    if ranks == 1 or transport != "nccl":
+        return harness.mpirun(ranks, rank)
     first = harness.mpirun(1, ["-x", "NCCL_HOSTID=zshard-test-0", *rank])
     return [*first, ":", "-np", "1", "-x", "NCCL_HOSTID=zshard-test-1", *rank]
 
@@ -58,33 +56,56 @@ def check_graph(result, out, device, expected):
     return problems + ([] if losses(out) == expected else [f"losses {losses(out)}, without a graph {expected}"])
 
 
+def own_problems(config, build_dir):
+    """This program, of a `train` that has no NCCL."""
+    with tempfile.TemporaryDirectory(prefix="gpu_train.") as folder:
+        train = pathlib.Path(folder, "train")
+        train.write_text("#!/bin/sh\necho 'train: error: no NCCL here (libnccl.so.2: no such file): put it there' >&2\nexit 78\n")
+        train.chmod(0o755)
+        result = harness.run([sys.executable, __file__, train, config, build_dir, "nccl"], 120)
+    good = result.code == SKIPPED and result.out.splitlines()[-1:] == ["skipped: train: error: no NCCL here (libnccl.so.2: no such file): put it there"]
+    return result, [] if good else [f"exit 77 and the reason expected, got {result.code}"]
+
+
+def try_ranks(run, report, device, transport):
+    out, result = run(transport, device, transport)
+    if device == "cuda" and "no NCCL here" in result.err:
+        print(f"skipped: {result.last_error_line()}")
+        return SKIPPED
+    of_the_cpu, cpu = run("cpu", "cpu", "shm")
+    report.case("two ranks on the CPU", [] if cpu.code == 0 else [f"exit code {cpu.code}"], cpu)
+    expected = losses(of_the_cpu) if cpu.code == 0 else []
+    report.case(f"two ranks, {transport}", check(result, out, transport if device == "cuda" else "shm", expected), result)
+    return report.exit_code()
+
+
+def try_graph(run, report, device):
+    out, result = run("one", device, "auto", ranks=1)
+    report.case("one rank", [] if result.code == 0 else [f"exit code {result.code}"], result)
+    expected = losses(out) if result.code == 0 else []
+    out, result = run("graph", device, "auto", ranks=1, has_graph=True)
+    report.case("one rank, steps as graphs", check_graph(result, out, device, expected), result)
+    return report.exit_code()
+
+
 def main():
     train, config, build_dir = (pathlib.Path(a).resolve() for a in sys.argv[1:4])
-    device = sys.argv[4] if len(sys.argv) > 4 else "cuda"
+    what, device = sys.argv[4], sys.argv[5] if len(sys.argv) > 5 else "cuda"
     harness.become_subreaper()
     report = harness.Report()
     with tempfile.TemporaryDirectory(prefix="gpu_train.") as folder:
         corpus = harness.bible_text(build_dir, folder) or tiny_run.write_files(folder).with_name("corpus.txt")
 
-        def run(name, its_device, transport, **what):
+        def run(name, its_device, transport, **how):
             out = pathlib.Path(folder, name)
-            return out, harness.run(command(train, config, out, corpus, its_device, transport, **what), 120, cwd=folder, env=NCCL_ON_ONE_GPU)
+            return out, harness.run(command(train, config, out, corpus, its_device, transport, **how), 120, cwd=folder, env=NCCL_ON_ONE_GPU)
 
-        out, result = run("cpu", "cpu", "shm")
-        report.case("two ranks on the CPU", [] if result.code == 0 else [f"exit code {result.code}"], result)
-        expected = losses(out) if result.code == 0 else []
-        for transport in ("staged", "nccl"):
-            out, result = run(transport, device, transport)
-            if "no NCCL here" in result.err:
-                print(f"skipped {transport}: {result.last_error_line()}")
-                continue
-            report.case(f"two ranks, {transport}", check(result, out, transport if device == "cuda" else "shm", expected), result)
-        out, result = run("one", device, "auto", ranks=1)
-        report.case("one rank", [] if result.code == 0 else [f"exit code {result.code}"], result)
-        expected = losses(out) if result.code == 0 else []
-        out, result = run("graph", device, "auto", ranks=1, has_graph=True)
-        report.case("one rank, steps as graphs", check_graph(result, out, device, expected), result)
-    return report.exit_code()
+        code = try_graph(run, report, device) if what == "graph" else try_ranks(run, report, device, what)
+    if what == "nccl" and device == "cpu":
+        result, problems = own_problems(config, build_dir)
+        report.case("without NCCL it is skipped, with the reason", problems, result)
+        code = report.exit_code()
+    return code
 
 
 if __name__ == "__main__":
