@@ -48,6 +48,36 @@ void add_layer_norm(std::vector<KernelCase>& cases, DType dtype, std::int64_t ro
        }});
 }
 
+/// What a residual adds to a norm: its sum with x, written as well, and in backward the gradient that goes past the norm.
+void add_norm_of_sum(std::vector<KernelCase>& cases, DType dtype, std::int64_t rows, std::int64_t width) {
+  const double plane = bytes_of(rows * width, dtype), statistics = bytes_of(2 * rows, kF32), gains = bytes_of(2 * width, dtype);
+  cases.push_back({.kernel = "add_layer_norm_forward",
+                   .shape = matrix(rows, width),
+                   .dtype = dtype,
+                   .bytes = 4 * plane + statistics + gains,
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer y = arrays.random(rows * width, dtype), sum = arrays.random(rows * width, dtype),
+                                  mean = arrays.zeros(rows, kF32), rstd = arrays.zeros(rows, kF32), x = arrays.random(rows * width, dtype),
+                                  residual = arrays.random(rows * width, dtype), gamma = arrays.random(width, dtype),
+                                  beta = arrays.random(width, dtype);
+                     const NormInput in{x, residual, sum};
+                     return [=](ExecContext& exec) { kernels_of(exec).layer_norm_forward(exec, y, mean, rstd, in, gamma, beta, 1e-5f); };
+                   }});
+  cases.push_back({.kernel = "add_layer_norm_backward",
+                   .shape = matrix(rows, width),
+                   .dtype = dtype,
+                   .bytes = 4 * plane + statistics + gains / 2 + gradient_bytes(2 * width, 0),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer dx = arrays.random(rows * width, dtype), dgamma = arrays.random(width, kF32),
+                                  dbeta = arrays.random(width, kF32), dy = arrays.random(rows * width, dtype),
+                                  x = arrays.random(rows * width, dtype), mean = arrays.random(rows, kF32),
+                                  rstd = arrays.random(rows, kF32, 1, 2), gamma = arrays.random(width, dtype);
+                     return [=](ExecContext& exec) {  // in place, as most often in a step
+                       kernels_of(exec).layer_norm_backward(exec, dx, dgamma, dbeta, {dy, dx}, x, mean, rstd, gamma, 0);
+                     };
+                   }});
+}
+
 void add_rms_norm(std::vector<KernelCase>& cases, DType dtype, std::int64_t rows, std::int64_t width) {
   const double plane = bytes_of(rows * width, dtype), statistics = bytes_of(rows, kF32), gains = bytes_of(width, dtype);
   cases.push_back({.kernel = "rms_norm_forward",
@@ -211,6 +241,8 @@ void add_model_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, DTy
   add_bias(cases, dtype, sizes.odd_rows, sizes.odd_width, 1);
   add_layer_norm(cases, dtype, tokens, sizes.width);
   add_layer_norm(cases, dtype, sizes.odd_rows, sizes.odd_width);
+  add_norm_of_sum(cases, dtype, tokens, sizes.width);
+  add_norm_of_sum(cases, dtype, sizes.odd_rows, sizes.odd_width);
   add_rms_norm(cases, dtype, tokens, sizes.width);
   add_rms_norm(cases, dtype, sizes.odd_rows, sizes.odd_width);
   add_swiglu(cases, dtype, tokens, sizes.swiglu_width);

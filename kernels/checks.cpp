@@ -91,20 +91,38 @@ TableRows position_backward(const Buffer& dpositions, const Buffer& dy, std::int
   return rows;
 }
 
-std::int64_t layer_norm_forward(const Buffer& y, const Buffer& mean, const Buffer& rstd, const Buffer& x, const Buffer& gamma,
+namespace {
+
+/// The number of rows.
+std::int64_t norm_input(const Buffer& y, const NormInput& in, std::int64_t width) {
+  same_as("y", y, in.x);
+  if (!in.residual.empty()) {
+    same_as("residual", in.residual, in.x);
+    same_as("sum", in.sum, in.x);
+  }
+  return rows_of(in.x, width);
+}
+
+void norm_gradient(const Buffer& dx, const NormGradient& gradient, const Buffer& x) {
+  same_as("dx", dx, x);
+  same_as("dy", gradient.dy, x);
+  if (!gradient.skip.empty()) same_as("skip", gradient.skip, x);
+}
+
+}  // namespace
+
+std::int64_t layer_norm_forward(const Buffer& y, const Buffer& mean, const Buffer& rstd, const NormInput& x, const Buffer& gamma,
                                 const Buffer& beta) {
-  const std::int64_t width = gamma.elems, rows = rows_of(x, width);
-  same_as("y", y, x);
+  const std::int64_t width = gamma.elems, rows = norm_input(y, x, width);
   ZS_CHECK(mean.elems == rows && rstd.elems == rows && beta.elems == width, "mean {}, rstd {}, beta {} for {} rows of {}", mean.elems,
            rstd.elems, beta.elems, rows, width);
   return rows;
 }
 
-std::int64_t layer_norm_backward(const Buffer& dx, const Buffer& dgamma, const Buffer& dbeta, const Buffer& dy, const Buffer& x,
+std::int64_t layer_norm_backward(const Buffer& dx, const Buffer& dgamma, const Buffer& dbeta, const NormGradient& dy, const Buffer& x,
                                  const Buffer& mean, const Buffer& rstd, const Buffer& gamma) {
   const std::int64_t width = gamma.elems, rows = rows_of(x, width);
-  same_as("dx", dx, x);
-  same_as("dy", dy, x);
+  norm_gradient(dx, dy, x);
   gradient("dgamma", dgamma, x);
   gradient("dbeta", dbeta, x);
   ZS_CHECK(mean.elems == rows && rstd.elems == rows && dgamma.elems == width && dbeta.elems == width,
@@ -112,17 +130,16 @@ std::int64_t layer_norm_backward(const Buffer& dx, const Buffer& dgamma, const B
   return rows;
 }
 
-std::int64_t rms_norm_forward(const Buffer& y, const Buffer& rstd, const Buffer& x, const Buffer& gamma) {
-  const std::int64_t width = gamma.elems, rows = rows_of(x, width);
-  same_as("y", y, x);
+std::int64_t rms_norm_forward(const Buffer& y, const Buffer& rstd, const NormInput& x, const Buffer& gamma) {
+  const std::int64_t width = gamma.elems, rows = norm_input(y, x, width);
   ZS_CHECK(rstd.elems == rows, "rstd {} for {} rows of {}", rstd.elems, rows, width);
   return rows;
 }
 
-std::int64_t rms_norm_backward(const Buffer& dx, const Buffer& dgamma, const Buffer& dy, const Buffer& x, const Buffer& rstd,
+std::int64_t rms_norm_backward(const Buffer& dx, const Buffer& dgamma, const NormGradient& dy, const Buffer& x, const Buffer& rstd,
                                const Buffer& gamma) {
   const std::int64_t rows = rms_norm_forward(dx, rstd, x, gamma);
-  same_as("dy", dy, x);
+  norm_gradient(dx, dy, x);
   gradient("dgamma", dgamma, x);
   ZS_CHECK(dgamma.elems == gamma.elems, "dgamma {} for rows of {}", dgamma.elems, gamma.elems);
   return rows;

@@ -37,12 +37,12 @@ TableRows embedding_forward(const Buffer& out, const Buffer& ids, const Buffer& 
 TableRows embedding_backward(const Buffer& dtable, const Buffer& ids, const Buffer& dy, std::int64_t width);
 TableRows position_backward(const Buffer& dpositions, const Buffer& dy, std::int64_t time, std::int64_t width);
 /// The number of rows.
-std::int64_t layer_norm_forward(const Buffer& y, const Buffer& mean, const Buffer& rstd, const Buffer& x, const Buffer& gamma,
+std::int64_t layer_norm_forward(const Buffer& y, const Buffer& mean, const Buffer& rstd, const NormInput& x, const Buffer& gamma,
                                 const Buffer& beta);
-std::int64_t layer_norm_backward(const Buffer& dx, const Buffer& dgamma, const Buffer& dbeta, const Buffer& dy, const Buffer& x,
+std::int64_t layer_norm_backward(const Buffer& dx, const Buffer& dgamma, const Buffer& dbeta, const NormGradient& dy, const Buffer& x,
                                  const Buffer& mean, const Buffer& rstd, const Buffer& gamma);
-std::int64_t rms_norm_forward(const Buffer& y, const Buffer& rstd, const Buffer& x, const Buffer& gamma);
-std::int64_t rms_norm_backward(const Buffer& dx, const Buffer& dgamma, const Buffer& dy, const Buffer& x, const Buffer& rstd,
+std::int64_t rms_norm_forward(const Buffer& y, const Buffer& rstd, const NormInput& x, const Buffer& gamma);
+std::int64_t rms_norm_backward(const Buffer& dx, const Buffer& dgamma, const NormGradient& dy, const Buffer& x, const Buffer& rstd,
                                const Buffer& gamma);
 /// y, or dy, and x, or dx: the number of rows.
 std::int64_t swiglu(const Buffer& y, const Buffer& x, std::int64_t width);

@@ -58,6 +58,22 @@ struct RowCopy {
   std::int64_t rows, run, out_stride, in_stride;
 };
 
+/// What a norm normalises: x, or, with a residual, sum := x + residual, written in the same pass. All of x's dtype: the sum is rounded to
+/// it before it is normalised. sum may be x or residual.
+struct NormInput {
+  Buffer x, residual, sum;
+  NormInput(Buffer input) : x(input) {}
+  NormInput(Buffer input, Buffer added, Buffer total) : x(input), residual(added), sum(total) {}
+};
+
+/// What comes back to a norm: dy, and, with it, what comes back to its input past it, of x's dtype: it is added to what the norm passes
+/// on, rounded to that dtype first, in the same pass.
+struct NormGradient {
+  Buffer dy, skip;
+  NormGradient(Buffer gradient) : dy(gradient) {}
+  NormGradient(Buffer gradient, Buffer past) : dy(gradient), skip(past) {}
+};
+
 enum class GeluKind : std::uint8_t { tanh, erf };
 
 /// The working memory (ExecContext::scratch) that kernels take, in bytes: what an op that runs one declares (OpInfo::scratch_bytes). It
@@ -78,9 +94,9 @@ struct KernelScratch {
 /// allocates tensors; all run on the stream's thread with ctx.threads() threads.
 /// Sums run over fixed interleaved lanes and fixed blocks of rows, folded in a fixed order, the same for every instruction set: apart from
 /// products, attention, gelu, swiglu and cross entropy, which fuse multiplication and addition where the processor can, all instruction
-/// sets give the same bits. Outputs of more than 1 MiB that no input shares are stored past the caches. What the library keeps for each
-/// shape of a product lives in ctx.state, and so do f32 copies of bf16 operands where the processor has no such products. A wrong size,
-/// dtype or index is an Error(internal) that names it.
+/// sets give the same bits. Outputs of more than 1 MiB that no input shares are stored past the caches, but for a norm's sum in bf16. What
+/// the library keeps for each shape of a product lives in ctx.state, and so do f32 copies of bf16 operands where the processor has no such
+/// products. A wrong size, dtype or index is an Error(internal) that names it.
 struct KernelTable {
   KernelScratch scratch;
 
@@ -120,16 +136,17 @@ struct KernelTable {
 
   /// Ba, Kiros, Hinton 2016: y = (x - mean) * rstd * gamma + beta over the last dim (width); mean, rstd f32 (rows); gamma and beta
   /// each f32 or bf16, whatever x is
-  void (*layer_norm_forward)(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, Buffer x, Buffer gamma, Buffer beta, float eps);
-  /// dx (x's dtype; may be dy); dgamma, dbeta (width; f32 or x's dtype) := their sums over rows + grad_beta * what they hold
-  void (*layer_norm_backward)(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, Buffer dy, Buffer x, Buffer mean, Buffer rstd,
+  void (*layer_norm_forward)(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, NormInput x, Buffer gamma, Buffer beta, float eps);
+  /// dx (x's dtype; may be dy or skip); dgamma, dbeta (width; f32 or x's dtype) := their sums over rows + grad_beta * what they hold
+  void (*layer_norm_backward)(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, NormGradient dy, Buffer x, Buffer mean, Buffer rstd,
                               Buffer gamma, float grad_beta);
 
   /// Zhang, Sennrich 2019: y = x * rstd * gamma over the last dim (width), rstd = 1 / sqrt(mean(x^2) + eps), f32 (rows); gamma f32 or bf16,
   /// whatever x is
-  void (*rms_norm_forward)(ExecContext& ctx, Buffer y, Buffer rstd, Buffer x, Buffer gamma, float eps);
-  /// dx (x's dtype; may be dy); dgamma (width; f32 or x's dtype) := its sums over rows + grad_beta * what it holds
-  void (*rms_norm_backward)(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dy, Buffer x, Buffer rstd, Buffer gamma, float grad_beta);
+  void (*rms_norm_forward)(ExecContext& ctx, Buffer y, Buffer rstd, NormInput x, Buffer gamma, float eps);
+  /// dx (x's dtype; may be dy or skip); dgamma (width; f32 or x's dtype) := its sums over rows + grad_beta * what it holds
+  void (*rms_norm_backward)(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient dy, Buffer x, Buffer rstd, Buffer gamma,
+                            float grad_beta);
 
   /// Hendrycks, Gimpel 2016. tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); erf: 0.5 x (1 + erf(x / sqrt 2))
   void (*gelu_forward)(ExecContext& ctx, Buffer y, Buffer x, GeluKind kind);

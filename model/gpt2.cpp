@@ -30,9 +30,13 @@ Tensor Gpt2Block::attend(const Tensor& x) {
 
 Tensor Gpt2Block::project(const Tensor& attended) { return linear(attended, out_weight_, &out_bias_); }
 
-Tensor Gpt2Block::activate(const Tensor& x) {
-  return gelu(linear(layer_norm(x, norm2_weight_, norm2_bias_), up_weight_, &up_bias_), gelu_);
+Tensor Gpt2Block::normalise(const Tensor& x) { return layer_norm(x, norm2_weight_, norm2_bias_); }
+
+SumAndNorm Gpt2Block::add_and_normalise(const Tensor& x, const Tensor& attended) {
+  return add_layer_norm(x, attended, norm2_weight_, norm2_bias_);
 }
+
+Tensor Gpt2Block::activate(const Tensor& normalised) { return gelu(linear(normalised, up_weight_, &up_bias_), gelu_); }
 
 Tensor Gpt2Block::contract(const Tensor& hidden) { return linear(hidden, down_weight_, &down_bias_); }
 

@@ -19,7 +19,9 @@ class Gpt2Block : public TransformerBlock {
  private:
   Tensor attend(const Tensor& x) override;
   Tensor project(const Tensor& attended) override;
-  Tensor activate(const Tensor& x) override;
+  Tensor normalise(const Tensor& x) override;
+  SumAndNorm add_and_normalise(const Tensor& x, const Tensor& attended) override;
+  Tensor activate(const Tensor& normalised) override;
   Tensor contract(const Tensor& hidden) override;
 
   std::int64_t heads_;

@@ -22,7 +22,11 @@ Tensor LlamaBlock::attend(const Tensor& x) {
 
 Tensor LlamaBlock::project(const Tensor& attended) { return linear(attended, out_, nullptr); }
 
-Tensor LlamaBlock::activate(const Tensor& x) { return swiglu(linear(rms_norm(x, norm2_), gate_up_, nullptr)); }
+Tensor LlamaBlock::normalise(const Tensor& x) { return rms_norm(x, norm2_); }
+
+SumAndNorm LlamaBlock::add_and_normalise(const Tensor& x, const Tensor& attended) { return add_rms_norm(x, attended, norm2_); }
+
+Tensor LlamaBlock::activate(const Tensor& normalised) { return swiglu(linear(normalised, gate_up_, nullptr)); }
 
 Tensor LlamaBlock::contract(const Tensor& hidden) { return linear(hidden, down_, nullptr); }
 

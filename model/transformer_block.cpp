@@ -17,11 +17,17 @@ Tensor TransformerBlock::attention(const Tensor& x) {
       [this](const Tensors& in) { return project(in[0]); });
 }
 
+SumAndNorm TransformerBlock::sum_and_norm(const Tensor& x, const Tensor& attended) {
+  if (!casts_input(x.dtype())) return add_and_normalise(x, attended);
+  const Tensor sum = add(x, attended);
+  return {sum, normalise(input(sum))};
+}
+
 Tensor TransformerBlock::forward(const Tensor& x) {
   const ForwardScope scope = enter();
   const auto up_to_hidden = [this](const Tensors& in) {
-    const Tensor attended = add(in[0], output(attention(in[0])));
-    return Tensors{attended, activate(input(attended))};
+    const auto [sum, normalised] = sum_and_norm(in[0], output(attention(in[0])));
+    return Tensors{sum, activate(normalised)};
   };
   return run(Recompute::block, x, up_to_hidden, [this](const Tensors& in) { return add(in[0], output(contract(in[1]))); });
 }

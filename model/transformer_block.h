@@ -41,8 +41,12 @@ class TransformerBlock : public Module {
   virtual Tensor attend(const Tensor& x) = 0;
   /// The projection behind it.
   virtual Tensor project(const Tensor& attended) = 0;
-  /// The norm and the MLP's hidden activations: (B, T, C) -> (B, T, hidden).
-  virtual Tensor activate(const Tensor& x) = 0;
+  /// The MLP's norm: (B, T, C) -> (B, T, C).
+  virtual Tensor normalise(const Tensor& x) = 0;
+  /// x + attended, and its norm, in one pass.
+  virtual SumAndNorm add_and_normalise(const Tensor& x, const Tensor& attended) = 0;
+  /// The MLP's hidden activations: (B, T, C) -> (B, T, hidden).
+  virtual Tensor activate(const Tensor& normalised) = 0;
   /// (B, T, hidden) -> (B, T, C)
   virtual Tensor contract(const Tensor& hidden) = 0;
 
@@ -50,6 +54,8 @@ class TransformerBlock : public Module {
   template <class Body, class Last>
   Tensor run(Recompute part, const Tensor& x, const Body& body, const Last& last);
   Tensor attention(const Tensor& x);
+  /// x + attended, and its norm.
+  SumAndNorm sum_and_norm(const Tensor& x, const Tensor& attended);
 
   Recompute recompute_;
 };

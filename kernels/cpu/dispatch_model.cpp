@@ -17,6 +17,8 @@ void store_gradient(ExecContext& ctx, Buffer gradient, float* sums, float beta) 
   accumulate(ctx, gradient, in);
 }
 
+Data data_or_none(const Buffer& buffer) { return buffer.empty() ? Data{} : data_of(buffer); }
+
 constexpr std::int64_t kFloat = sizeof(float);
 
 }  // namespace
@@ -76,26 +78,28 @@ void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int6
                                      .beta = beta});
 }
 
-void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, Buffer x, Buffer gamma, Buffer beta, float eps) {
+void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, NormInput x, Buffer gamma, Buffer beta, float eps) {
   const Rows rows{checks::layer_norm_forward(y, mean, rstd, x, gamma, beta), gamma.elems};
   isa().layer_norm_forward(ctx.threads(), {.y = data_of(y),
-                                           .x = data_of(x),
+                                           .x = data_of(x.x),
                                            .gamma = data_of(gamma),
                                            .beta = data_of(beta),
                                            .mean = floats_of(mean),
                                            .rstd = floats_of(rstd),
                                            .wide = scratch(ctx, layer_norm_forward_scratch(rows.width)),
                                            .rows = rows,
-                                           .eps = eps});
+                                           .eps = eps,
+                                           .residual = data_or_none(x.residual),
+                                           .sum = data_or_none(x.sum)});
 }
 
-void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, Buffer dy, Buffer x, Buffer mean, Buffer rstd,
+void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, NormGradient dy, Buffer x, Buffer mean, Buffer rstd,
                          Buffer gamma, float grad_beta) {
   const Rows rows{checks::layer_norm_backward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma), gamma.elems};
   float* wide = scratch(ctx, layer_norm_backward_scratch(rows.count, rows.width));
   float *dgamma_sums = wide + rows.width, *dbeta_sums = wide + 2 * rows.width;
   isa().layer_norm_backward(ctx.threads(), {.dx = data_of(dx),
-                                            .dy = data_of(dy),
+                                            .dy = data_of(dy.dy),
                                             .x = data_of(x),
                                             .gamma = data_of(gamma),
                                             .dgamma = dgamma_sums,
@@ -104,29 +108,32 @@ void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbet
                                             .parts = wide + 3 * rows.width,
                                             .mean = floats_of(mean),
                                             .rstd = floats_of(rstd),
-                                            .rows = rows});
+                                            .rows = rows,
+                                            .skip = data_or_none(dy.skip)});
   store_gradient(ctx, dgamma, dgamma_sums, grad_beta);
   store_gradient(ctx, dbeta, dbeta_sums, grad_beta);
 }
 
-void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, Buffer x, Buffer gamma, float eps) {
+void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, NormInput x, Buffer gamma, float eps) {
   const Rows rows{checks::rms_norm_forward(y, rstd, x, gamma), gamma.elems};
   isa().layer_norm_forward(ctx.threads(), {.y = data_of(y),
-                                           .x = data_of(x),
+                                           .x = data_of(x.x),
                                            .gamma = data_of(gamma),
                                            .beta = {},
                                            .mean = nullptr,
                                            .rstd = floats_of(rstd),
                                            .wide = scratch(ctx, layer_norm_forward_scratch(rows.width)),
                                            .rows = rows,
-                                           .eps = eps});
+                                           .eps = eps,
+                                           .residual = data_or_none(x.residual),
+                                           .sum = data_or_none(x.sum)});
 }
 
-void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dy, Buffer x, Buffer rstd, Buffer gamma, float grad_beta) {
+void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient dy, Buffer x, Buffer rstd, Buffer gamma, float grad_beta) {
   const Rows rows{checks::rms_norm_backward(dx, dgamma, dy, x, rstd, gamma), gamma.elems};
   float *wide = scratch(ctx, layer_norm_backward_scratch(rows.count, rows.width)), *sums = wide + rows.width;
   isa().layer_norm_backward(ctx.threads(), {.dx = data_of(dx),
-                                            .dy = data_of(dy),
+                                            .dy = data_of(dy.dy),
                                             .x = data_of(x),
                                             .gamma = data_of(gamma),
                                             .dgamma = sums,
@@ -135,7 +142,8 @@ void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dy, Bu
                                             .parts = wide + 3 * rows.width,
                                             .mean = nullptr,
                                             .rstd = floats_of(rstd),
-                                            .rows = rows});
+                                            .rows = rows,
+                                            .skip = data_or_none(dy.skip)});
   store_gradient(ctx, dgamma, sums, grad_beta);
 }
 

@@ -20,21 +20,24 @@ struct Rows {
   std::int64_t count, width;
 };
 
-/// Layer norm, or, where mean is null, RMS norm, which has no beta either. wide: scratch of 2 * rows.width floats.
+/// Layer norm, or, where mean is null, RMS norm, which has no beta either. wide: scratch of 2 * rows.width floats. residual, sum: see
+/// NormInput; null: none.
 struct LayerNormForward {
   Data y, x, gamma, beta;
   float *mean, *rstd, *wide;
   Rows rows;
   float eps;
+  Data residual = {}, sum = {};
 };
 
 /// The same; RMS norm has no dbeta. dgamma and dbeta are plain sums, without what was there before. wide: scratch of rows.width floats;
-/// parts: of 2 * rows.width floats for each block of row_blocks.
+/// parts: of 2 * rows.width floats for each block of row_blocks. skip: see NormGradient; null: none.
 struct LayerNormBackward {
   Data dx, dy, x, gamma;
   float *dgamma, *dbeta, *wide, *parts;
   const float *mean, *rstd;
   Rows rows;
+  Data skip = {};
 };
 
 /// out = table[ids[i]] + positions[i mod time]; positions.address null: none.

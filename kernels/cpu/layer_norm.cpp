@@ -9,8 +9,8 @@ namespace {
 template <class T>
 struct RowStores {
   bool is_streamed, is_apart;
-  RowStores(Data out, Rows rows, Data a, Data b)
-      : is_streamed(streams<T>(out, rows.count * rows.width, a, b)),
+  RowStores(Data out, Rows rows, Data a, Data b, Data c)
+      : is_streamed(streams<T>(out, rows.count * rows.width, a, b) && out.address != c.address),
         is_apart(sizeof(T) == 2 && (!is_streamed || (begins_line(out) && rows.width * 2 % kLineBytes == 0))) {}
 };
 
@@ -21,6 +21,14 @@ void with_order(bool is_apart, Body body) {
     if (is_apart) return body(Two<Order::apart>{});
   }
   body(Two<Order::in_line>{});
+}
+
+template <bool kIs>
+struct Has {};
+/// body(Has) with whether there is this operand as a constant.
+template <class Body>
+void with_optional(Data data, Body body) {
+  data.address != nullptr ? body(Has<true>{}) : body(Has<false>{});
 }
 
 constexpr int kRowsTogether = 2;
@@ -47,33 +55,76 @@ inline auto centred(V x, float mean) {
   return kNorm == Norm::layer ? x - mean : x;
 }
 
-/// kRows rows: a sum is folded, and what follows from it computed, while the next row is summed. `next`: the row that follows them.
-template <Norm kNorm, Order kOrder, int kRows, class T>
-void forward_rows(const LayerNormForward& args, std::int64_t row, const T* next, bool is_streamed) {
+/// What a row normalises: x, or its sum with the residual. In f32 that is cheaper added again from the first cache than written first: an
+/// ordinary store reads the line from memory. In bf16 rounding again would cost more than that, so it is written, and read back.
+template <bool kHasResidual, class T>
+struct InputRow {
+  static constexpr bool kIsSumFirst = kHasResidual && sizeof(T) != sizeof(float);
+  const T *x, *residual;
+  T* sum;
+
+  template <class P>
+  auto at(std::int64_t i, P part) const {
+    if constexpr (kIsSumFirst)
+      return load(sum + i, part);
+    else if constexpr (kHasResidual)
+      return added(i, part);
+    else
+      return load(x + i, part);
+  }
+  template <class P>
+  auto added(std::int64_t i, P part) const {
+    return load(x + i, part) + load(residual + i, part);
+  }
+  template <Order kOrder>
+  void store_sum(std::int64_t width, bool is_streamed) const {
+    store_range<kOrder>(sum, 0, width, is_streamed, [row = *this](std::int64_t i, auto part) { return row.added(i, part); });
+  }
+  template <class P>
+  void fetch_at(std::int64_t i, P part) const {
+    fetch(x + i, part);
+    if constexpr (kHasResidual) fetch(residual + i, part);
+  }
+};
+
+/// Which results are stored past the caches.
+struct Streamed {
+  bool y, sum;
+};
+
+/// kRows rows: a sum is folded, and what follows from it computed, while the next row is summed. ahead: elements to the rows that follow,
+/// or 0.
+template <Norm kNorm, Order kOrder, bool kHasResidual, int kRows, class T>
+void forward_rows(const LayerNormForward& args, std::int64_t row, std::int64_t ahead, Streamed is_streamed) {
   const std::int64_t width = args.rows.width;
-  const T* rows = elements<const T>(args.x) + row * width;
   const float count = static_cast<float>(width), *gamma = args.wide, *beta = args.wide + width;
   float *rstd = args.rstd + row, mean[kRows] = {};
-  if constexpr (kNorm == Norm::layer) {
-    for (int r = 0; r < kRows; ++r)
-      args.mean[row + r] = mean[r] =
-          lane_sum<kOrder>(width, [x = rows + r * width](std::int64_t i, auto part) { return load(x + i, part); }) / count;
+  InputRow<kHasResidual, T> rows[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    const std::int64_t at = (row + r) * width;
+    rows[r] = {elements<const T>(args.x) + at, kHasResidual ? elements<const T>(args.residual) + at : nullptr,
+               kHasResidual ? elements<T>(args.sum) + at : nullptr};
+    if constexpr (InputRow<kHasResidual, T>::kIsSumFirst) rows[r].template store_sum<kOrder>(width, false);
+    if constexpr (kNorm == Norm::layer)
+      args.mean[row + r] = mean[r] = lane_sum<kOrder>(width, [x = rows[r]](std::int64_t i, auto part) { return x.at(i, part); }) / count;
   }
   for (int r = 0; r < kRows; ++r) {
-    const auto square = [x = rows + r * width, mean = mean[r]](std::int64_t i, auto part) {
-      const auto d = centred<kNorm>(load(x + i, part), mean);
+    const auto square = [x = rows[r], mean = mean[r]](std::int64_t i, auto part) {
+      const auto d = centred<kNorm>(x.at(i, part), mean);
       return d * d;
     };
     rstd[r] = 1.0f / __builtin_sqrtf(lane_sum<kOrder>(width, square) / count + args.eps);
   }
   for (int r = 0; r < kRows; ++r) {
-    const auto value = [=, x = rows + r * width, soon = next + r * width, mean = mean[r], rstd = rstd[r]](std::int64_t i, auto part) {
-      fetch(soon + i, part);
-      const auto y = centred<kNorm>(load(x + i, part), mean) * rstd * load(gamma + i, part);
+    const auto value = [=, x = rows[r], mean = mean[r], rstd = rstd[r]](std::int64_t i, auto part) {
+      x.fetch_at(i + ahead, part);
+      const auto y = centred<kNorm>(x.at(i, part), mean) * rstd * load(gamma + i, part);
       if constexpr (kNorm == Norm::rms) return y;
       return y + load(beta + i, part);
     };
-    store_range<kOrder>(elements<T>(args.y) + (row + r) * width, 0, width, is_streamed, value);
+    store_range<kOrder>(elements<T>(args.y) + (row + r) * width, 0, width, is_streamed.y, value);
+    if constexpr (kHasResidual && !InputRow<kHasResidual, T>::kIsSumFirst)  // last: it may be x or the residual
+      rows[r].template store_sum<kOrder>(width, is_streamed.sum);
   }
 }
 
@@ -112,7 +163,7 @@ struct BackwardRow {
 /// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)); dgamma += dy xhat, dbeta += dy. The rows
 /// are read from memory by the sums and from the first cache by dx, which may be dy. RMS norm: the same without means of x and of g, and
 /// without beta. ahead: elements to the rows that follow, or 0.
-template <Norm kNorm, Order kOrder, int kRows, class T>
+template <Norm kNorm, Order kOrder, bool kHasSkip, int kRows, class T>
 void backward_rows(const LayerNormBackward& args, float* sums, std::int64_t row, std::int64_t ahead, bool is_streamed) {
   const std::int64_t width = args.rows.width;
   const float count = static_cast<float>(width), *gamma = args.wide;
@@ -131,25 +182,32 @@ void backward_rows(const LayerNormBackward& args, float* sums, std::int64_t row,
     rows[r].sums(&g_sum[r], &gx_sum[r]);
   }
   for (int r = 0; r < kRows; ++r) {
+    const std::int64_t at = (row + r) * width;
+    const T* skip = kHasSkip ? elements<const T>(args.skip) + at : nullptr;
     const auto value = [=, x = rows[r].x, dy = rows[r].dy, mean = rows[r].mean, rstd = rows[r].rstd, mean_g = g_sum[r] / count,
                         mean_gx = gx_sum[r] / count](std::int64_t i, auto part) {
       fetch(x + ahead + i, part);
       fetch(dy + ahead + i, part);
+      if constexpr (kHasSkip) fetch(skip + ahead + i, part);
       const auto xhat = centred<kNorm>(load(x + i, part), mean) * rstd;
-      return (centred<kNorm>(load(dy + i, part) * load(gamma + i, part), mean_g) - xhat * mean_gx) * rstd;
+      const auto dx = (centred<kNorm>(load(dy + i, part) * load(gamma + i, part), mean_g) - xhat * mean_gx) * rstd;
+      if constexpr (kHasSkip)
+        return as_stored<T>(dx) + load(skip + i, part);
+      else
+        return dx;
     };
-    store_range<kOrder>(elements<T>(args.dx) + (row + r) * width, 0, width, is_streamed, value);
+    store_range<kOrder>(elements<T>(args.dx) + at, 0, width, is_streamed, value);
   }
 }
 
-template <Norm kNorm, Order kOrder, class T>
+template <Norm kNorm, Order kOrder, bool kHasSkip, class T>
 void backward_block(const LayerNormBackward& args, std::int64_t block, bool is_streamed) {
   const RowBlocks blocks = row_blocks(args.rows.count);
   const std::int64_t width = args.rows.width, end = min_of(args.rows.count, (block + 1) * blocks.rows);
   float* sums = args.parts + block * 2 * width;
   for (std::int64_t c = 0; c < 2 * width; ++c) sums[c] = 0.0f;
   for_each_row_group(block * blocks.rows, end, [&](std::int64_t row, auto group, std::int64_t ahead) {
-    backward_rows<kNorm, kOrder, group.value, T>(args, sums, row, ahead * width, is_streamed);
+    backward_rows<kNorm, kOrder, kHasSkip, group.value, T>(args, sums, row, ahead * width, is_streamed);
   });
   if (kOrder == Order::in_line) return;
   put_together(sums, width);
@@ -161,36 +219,36 @@ void widen(float* out, Data in, std::int64_t n) {
   with_type(in, [&](auto tag) { lay_out<kOrder>(out, elements<const decltype(tag)>(in), n); });
 }
 
-template <Norm kNorm>
+template <Norm kNorm, bool kHasResidual>
 void norm_forward(int threads, const LayerNormForward& args) {
   with_type(args.x, [&](auto tag) {
     using T = decltype(tag);
-    const RowStores<T> stores(args.y, args.rows, args.x, args.x);
+    const RowStores<T> stores(args.y, args.rows, args.x, args.residual, args.sum);
+    const std::int64_t width = args.rows.width;
+    const Streamed is_streamed{stores.is_streamed, kHasResidual && streams<T>(args.sum, args.rows.count * width, args.x, args.residual)};
     with_order<T>(stores.is_apart, [&]<Order kOrder>(Two<kOrder>) {
-      const std::int64_t width = args.rows.width;
       widen<kOrder>(args.wide, args.gamma, width);
       if constexpr (kNorm == Norm::layer) widen<kOrder>(args.wide + width, args.beta, width);
       parallel_ranges(split_rows(threads, args.rows.count, width), [=](std::int64_t begin, std::int64_t end) {
-        const T* x = elements<const T>(args.x);
         for_each_row_group(begin, end, [&](std::int64_t row, auto group, std::int64_t ahead) {
-          forward_rows<kNorm, kOrder, group.value>(args, row, x + (row + ahead) * width, stores.is_streamed);
+          forward_rows<kNorm, kOrder, kHasResidual, group.value, T>(args, row, ahead * width, is_streamed);
         });
-        end_streaming(stores.is_streamed);
+        end_streaming(is_streamed.y || is_streamed.sum);
       });
     });
   });
 }
 
-template <Norm kNorm>
+template <Norm kNorm, bool kHasSkip>
 void norm_backward(int threads, const LayerNormBackward& args) {
   const RowBlocks blocks = row_blocks(args.rows.count);
   with_type(args.x, [&](auto tag) {
     using T = decltype(tag);
-    const RowStores<T> stores(args.dx, args.rows, args.dy, args.x);
+    const RowStores<T> stores(args.dx, args.rows, args.dy, args.x, args.skip);
     with_order<T>(stores.is_apart, [&]<Order kOrder>(Two<kOrder>) {
       widen<kOrder>(args.wide, args.gamma, args.rows.width);
       parallel_ranges(split_rows(threads, blocks.count, blocks.rows * args.rows.width), [=](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t block = begin; block < end; ++block) backward_block<kNorm, kOrder, T>(args, block, stores.is_streamed);
+        for (std::int64_t block = begin; block < end; ++block) backward_block<kNorm, kOrder, kHasSkip, T>(args, block, stores.is_streamed);
         end_streaming(stores.is_streamed);
       });
     });
@@ -203,11 +261,15 @@ void norm_backward(int threads, const LayerNormBackward& args) {
 }  // namespace
 
 void layer_norm_forward(int threads, const LayerNormForward& args) {
-  args.mean != nullptr ? norm_forward<Norm::layer>(threads, args) : norm_forward<Norm::rms>(threads, args);
+  with_optional(args.residual, [&]<bool kIs>(Has<kIs>) {
+    args.mean != nullptr ? norm_forward<Norm::layer, kIs>(threads, args) : norm_forward<Norm::rms, kIs>(threads, args);
+  });
 }
 
 void layer_norm_backward(int threads, const LayerNormBackward& args) {
-  args.mean != nullptr ? norm_backward<Norm::layer>(threads, args) : norm_backward<Norm::rms>(threads, args);
+  with_optional(args.skip, [&]<bool kIs>(Has<kIs>) {
+    args.mean != nullptr ? norm_backward<Norm::layer, kIs>(threads, args) : norm_backward<Norm::rms, kIs>(threads, args);
+  });
 }
 
 }  // namespace zs::cpu::ZS_ISA

@@ -145,6 +145,20 @@ inline WordVec packed(Twin x, Two<Order::in_line>) {
 #endif
 }
 
+/// As it would come back from memory of elements T.
+template <class T>
+inline Twin as_stored(Twin x) {
+  if constexpr (sizeof(T) == sizeof(float)) return x;
+  const WordVec word = packed(x);
+  return {{(Vec)(word << 16), (Vec)(word & 0xffff0000u)}};
+}
+template <class T>
+inline Vec as_stored(Vec x) {
+  T stored[kVectorFloats];
+  store_vec(stored, x);
+  return load_vec(stored);
+}
+
 template <Order kOrder>
 inline void store(float* out, Twin x, Two<kOrder>) {
   store_vec(out, x.v[0]);

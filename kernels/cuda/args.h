@@ -68,17 +68,18 @@ struct FoldArgs {
   float beta;
 };
 
-/// RMS norm has neither mean nor beta.
+/// RMS norm has neither mean nor beta. residual, sum: see NormInput; null: none.
 struct LayerNormArgs {
-  Data y, x, gamma, beta;
+  Data y, x, residual, sum, gamma, beta;
   float *mean, *rstd;
   Rows rows;
   float eps;
   bool is_aligned;
 };
 
+/// skip: see NormGradient; null: none.
 struct LayerNormBackwardArgs {
-  Data dx, dy, x, gamma;
+  Data dx, dy, skip, x, gamma;
   const float *mean, *rstd;
   Rows rows;
   bool is_aligned;

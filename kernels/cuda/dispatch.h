@@ -24,11 +24,11 @@ void bias_backward(ExecContext& ctx, Buffer dbias, Buffer dy, float beta);
 void embedding_forward(ExecContext& ctx, Buffer out, Buffer ids, Buffer table, Buffer positions, std::int64_t time);
 void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, std::int64_t width, float beta);
 void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int64_t time, std::int64_t width, float beta);
-void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, Buffer x, Buffer gamma, Buffer beta, float eps);
-void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, Buffer dy, Buffer x, Buffer mean, Buffer rstd,
+void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, NormInput x, Buffer gamma, Buffer beta, float eps);
+void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, NormGradient dy, Buffer x, Buffer mean, Buffer rstd,
                          Buffer gamma, float grad_beta);
-void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, Buffer x, Buffer gamma, float eps);
-void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dy, Buffer x, Buffer rstd, Buffer gamma, float grad_beta);
+void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, NormInput x, Buffer gamma, float eps);
+void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient dy, Buffer x, Buffer rstd, Buffer gamma, float grad_beta);
 void swiglu_forward(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width);
 void swiglu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width);
 void rotary(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, const RotaryOptions& options);

@@ -5,13 +5,13 @@ namespace {
 
 __device__ float plus_float(float a, float b) { return a + b; }
 
-/// Sum over the row of f(element i of x, column): x is that of the row.
-template <class F>
-__device__ float row_sum(const Data& x, std::int64_t first, std::int64_t width, bool is_aligned, float* shared, const F& f) {
+/// Sum over a row of f(element), where load(begin, values) gives a pack's elements and how many.
+template <class Load, class F>
+__device__ float row_sum(std::int64_t width, float* shared, const Load& load, const F& f) {
   float mine = 0;
   for_each_pack(width, [&](std::int64_t begin) {
     float values[kRowElems];
-    const int count = load_some(x, first + begin, first + width, is_aligned, values);
+    const int count = load(begin, values);
     for (int i = 0; i < kRowElems; ++i) mine += i < count ? f(values[i]) : 0.0f;
   });
   return block_reduce(mine, shared, plus_float);
@@ -20,18 +20,37 @@ __device__ float row_sum(const Data& x, std::int64_t first, std::int64_t width, 
 /// Layer norm takes the mean from a row and adds beta; RMS norm does neither.
 enum class Norm { layer, rms };
 
-/// One block a row.
+/// One block a row. The first pass over it writes the sum with the residual, of which each thread reads back what it alone wrote.
 template <Norm kNorm>
 __device__ inline void norm_forward(const LayerNormArgs& args, float* shared) {
   const std::int64_t row = blockIdx.x, width = args.rows.width, first = row * width;
   const float elems = static_cast<float>(width);
-  float mean = 0;
-  if constexpr (kNorm == Norm::layer) mean = row_sum(args.x, first, width, args.is_aligned, shared, [](float x) { return x; }) / elems;
-  const float variance = row_sum(args.x, first, width, args.is_aligned, shared, [=](float x) { return (x - mean) * (x - mean); }) / elems;
-  const float rstd = 1.0f / sqrtf(variance + args.eps);
+  const bool has_residual = args.residual.address != nullptr;
+  const Data input{has_residual ? args.sum.address : args.x.address, args.x.is_bf16};
+  const auto load = [&](std::int64_t begin, float(&x)[kRowElems]) {
+    return load_some(input, first + begin, first + width, args.is_aligned, x);
+  };
+  const auto load_first = [&](std::int64_t begin, float(&x)[kRowElems]) {
+    const int count = load_some(args.x, first + begin, first + width, args.is_aligned, x);
+    if (!has_residual) return count;
+    float residual[kRowElems];
+    load_some(args.residual, first + begin, first + width, args.is_aligned, residual);
+    for (int i = 0; i < kRowElems; ++i) x[i] = rounded(x[i] + residual[i], args.sum);
+    store_some(args.sum, first + begin, first + width, args.is_aligned, x);
+    return count;
+  };
+  const auto deviation = [](float x, float mean) { return (x - mean) * (x - mean); };
+  float mean = 0, squares;
+  if constexpr (kNorm == Norm::layer) {
+    mean = row_sum(width, shared, load_first, [](float x) { return x; }) / elems;
+    squares = row_sum(width, shared, load, [=](float x) { return deviation(x, mean); });
+  } else {
+    squares = row_sum(width, shared, load_first, [=](float x) { return deviation(x, 0.0f); });
+  }
+  const float rstd = 1.0f / sqrtf(squares / elems + args.eps);
   for_each_pack(width, [&](std::int64_t begin) {
     float x[kRowElems], gamma[kRowElems], beta[kRowElems] = {};
-    load_some(args.x, first + begin, first + width, args.is_aligned, x);
+    load(begin, x);
     load_some(args.gamma, begin, width, args.is_aligned, gamma);
     if constexpr (kNorm == Norm::layer) load_some(args.beta, begin, width, args.is_aligned, beta);
     for (int i = 0; i < kRowElems; ++i) x[i] = (x[i] - mean) * rstd * gamma[i] + beta[i];
@@ -42,8 +61,8 @@ __device__ inline void norm_forward(const LayerNormArgs& args, float* shared) {
   args.rstd[row] = rstd;
 }
 
-/// One block a row. With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)). dx may be dy: each thread
-/// writes what it alone has read. RMS norm: the same without means of x and of g.
+/// One block a row. With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)) + skip. dx may be dy or skip:
+/// each thread writes what it alone has read. RMS norm: the same without means of x and of g.
 template <Norm kNorm>
 __device__ inline void norm_backward(const LayerNormBackwardArgs& args, float* shared) {
   const std::int64_t row = blockIdx.x, width = args.rows.width, first = row * width;
@@ -73,6 +92,11 @@ __device__ inline void norm_backward(const LayerNormBackwardArgs& args, float* s
   const float mean_gx = block_reduce(gx_sum, shared, plus_float) / elems;
   for_each([&](std::int64_t begin, float(&g)[kRowElems], const float(&xhat)[kRowElems]) {
     for (int i = 0; i < kRowElems; ++i) g[i] = rstd * (g[i] - mean_g - xhat[i] * mean_gx);
+    if (args.skip.address != nullptr) {
+      float skip[kRowElems];
+      load_some(args.skip, first + begin, first + width, args.is_aligned, skip);
+      for (int i = 0; i < kRowElems; ++i) g[i] = rounded(g[i], args.dx) + skip[i];
+    }
     store_some(args.dx, first + begin, first + width, args.is_aligned, g);
   });
 }

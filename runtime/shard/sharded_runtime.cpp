@@ -128,8 +128,12 @@ void ShardedRuntime::set_mode(Mode mode, bool accumulates) {
 }
 
 Tensor ShardedRuntime::cast_input(int unit, const Tensor& x) const {
+  return casts_input(unit, x.dtype()) ? cast(x, executor_.units().at(static_cast<std::size_t>(unit)).gathered_dtype) : x;
+}
+
+bool ShardedRuntime::casts_input(int unit, DType dtype) const {
   const FlatParameter& flat = executor_.units().at(static_cast<std::size_t>(unit));
-  return flat.precision.casts_inputs && is_computed_in(x.dtype()) ? cast(x, flat.gathered_dtype) : x;
+  return flat.precision.casts_inputs && is_computed_in(dtype) && dtype != flat.gathered_dtype;
 }
 
 Tensor ShardedRuntime::cast_output(int unit, const Tensor& y) const {

@@ -63,6 +63,8 @@ class ShardedRuntime : private ParameterOwner {
   void after_forward(int unit);
   /// What comes into the unit, and what it hands on, in the dtypes that its precision says; other tensors than of f32 and bf16 as they are.
   Tensor cast_input(int unit, const Tensor& x) const;
+  /// Whether that is another dtype than this.
+  bool casts_input(int unit, DType dtype) const;
   Tensor cast_output(int unit, const Tensor& y) const;
   void end_micro_batch();
   /// After an exception that every rank saw alike: drops the micro-batch and leaves the runtime ready for another.

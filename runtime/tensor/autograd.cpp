@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 #include "runtime/tensor/constant.h"
 
@@ -37,18 +38,38 @@ void accumulate(Tensor& sum, const Tensor& part) {
   sum = out;
 }
 
-void deliver(const std::shared_ptr<AutogradState>& input, const Tensor& grad) {
-  if (!grad) return;
-  if (input->producer) {
-    accumulate(input->producer->grad, grad);
+/// The gradient so far, which is put back with what comes to it.
+Tensor take_gradient(AutogradState& input) {
+  if (input.producer) return std::exchange(input.producer->grad, {});
+  return input.grad ? std::exchange(*input.grad, {}) : Tensor{};
+}
+void put_gradient(AutogradState& input, Tensor grad) {
+  if (input.producer) {
+    input.producer->grad = std::move(grad);
   } else {
-    Tensor sum = input->grad ? std::move(*input->grad) : Tensor{};
-    accumulate(sum, grad);
-    input->grad = std::make_shared<Tensor>(std::move(sum));
+    input.grad = std::make_shared<Tensor>(std::move(grad));
   }
 }
 
+void deliver(const std::shared_ptr<AutogradState>& input, const Tensor& grad) {
+  if (!grad) return;
+  Tensor sum = take_gradient(*input);
+  accumulate(sum, grad);
+  put_gradient(*input, std::move(sum));
+}
+
+void run_adding_backward(Node& node) {
+  AutogradState* const input = node.inputs.front().get();
+  if (node.grad) {
+    Tensor grad = node.adding_backward(node.grad, input ? take_gradient(*input) : Tensor{});
+    if (input) put_gradient(*input, std::move(grad));
+  }
+  node.grad = {};
+  node.adding_backward = nullptr;
+}
+
 void run_backward(Node& node) {
+  if (node.adding_backward) return run_adding_backward(node);
   std::vector<Tensor> grads;
   if (node.grad) grads = node.backward(node.grad);
   node.grad = {};
@@ -190,6 +211,16 @@ void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inpu
   std::shared_ptr<Node> node = make_node(context, std::move(name), inputs, parameters);
   if (!node) return;
   node->backward = std::move(backward);
+  set_producer(output, std::move(node));
+}
+
+void record_adding_op(Tensor& output, std::string name, const Tensor& input, const std::vector<Parameter*>& parameters,
+                      AddingBackward backward) {
+  Context& context = output.context();
+  if (context.mode().used) return note_op(*context.mode().used, name, {input}, parameters);
+  std::shared_ptr<Node> node = make_node(context, std::move(name), {input}, parameters);
+  if (!node) return;
+  node->adding_backward = std::move(backward);
   set_producer(output, std::move(node));
 }
 

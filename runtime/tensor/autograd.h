@@ -15,6 +15,10 @@ namespace zs {
 /// of parameters go straight into `Parameter::grad_target()`. Captures what it saved; runs once.
 using Backward = std::function<std::vector<Tensor>(const Tensor& grad_output)>;
 
+/// The same of an op with one input, which adds to what this input's gradient holds so far (`held`; empty: nothing) in its own pass. Gives
+/// the sum; where nobody else sees `held` (is_sole_owner), it may lie there.
+using AddingBackward = std::function<Tensor(const Tensor& grad_output, const Tensor& held)>;
+
 /// Runs a recomputed function again and records it. Gives what autograd knows of its output; null when that wants no gradient.
 using Rerun = std::function<std::shared_ptr<AutogradState>()>;
 
@@ -32,10 +36,11 @@ class Node {
   std::vector<std::shared_ptr<AutogradState>> inputs;  // null where no gradient is wanted
   std::vector<Parameter*> parameters;
   Backward backward;
-  Rerun rerun;                // of a recomputed function, instead of backward
-  std::optional<float> seed;  // set: the gradients were computed in forward for this seed, so the op must be where backward starts
+  AddingBackward adding_backward;  // instead of backward
+  Rerun rerun;                     // of a recomputed function, instead of backward
+  std::optional<float> seed;       // set: the gradients were computed in forward for this seed, so the op must be where backward starts
 
-  bool can_run() const { return backward != nullptr || rerun != nullptr; }
+  bool can_run() const { return backward != nullptr || adding_backward != nullptr || rerun != nullptr; }
 
   Tensor grad;  // during backward: the sum of what its consumers have contributed so far
 };
@@ -44,6 +49,8 @@ class Node {
 /// calls it last; everything that its backward saves is captured in `backward`, which asks no frozen parameter for its grad_target().
 void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters,
                Backward backward);
+void record_adding_op(Tensor& output, std::string name, const Tensor& input, const std::vector<Parameter*>& parameters,
+                      AddingBackward backward);
 /// The same for a recomputed function: backward calls `rerun`, then walks what that recorded in place of this node. See recompute.h.
 void record_rerun(Tensor& output, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters, Rerun rerun);
 

@@ -19,6 +19,13 @@ Tensor layer_norm(const Tensor& x, Parameter& gamma, Parameter& beta, float eps 
 /// (..., C) -> (..., C), gamma (C).
 Tensor rms_norm(const Tensor& x, Parameter& gamma, float eps = 1e-5f);
 
+struct SumAndNorm {
+  Tensor sum, y;
+};
+/// x + residual, both (..., C), and the norm of that sum, in one pass: the same bits as add and the norm.
+SumAndNorm add_layer_norm(const Tensor& x, const Tensor& residual, Parameter& gamma, Parameter& beta, float eps = 1e-5f);
+SumAndNorm add_rms_norm(const Tensor& x, const Tensor& residual, Parameter& gamma, float eps = 1e-5f);
+
 /// (..., in) -> (..., out): x weight^T + bias; weight (out, in), bias (out) or null.
 Tensor linear(const Tensor& x, Parameter& weight, Parameter* bias);
 

@@ -68,7 +68,7 @@ TEST_CASE("packs and single elements give the same bits in every kernel of rows"
     k().copy(ctx, part(moved_x, skipped, n), x.buffer());
     k().copy(ctx, part(moved_dy, skipped, n), dy.buffer());
     k().copy(ctx, part(moved_logits, skipped, n), logits.buffer());
-    std::vector<Values> out(8, Values::poison(dtype, n + 1));
+    std::vector<Values> out(11, Values::poison(dtype, n + 1));
     const auto at = [&](std::size_t i) { return part(out[i], skipped, n); };
     Values dgamma(DType::f32, width), dbeta = dgamma, dbias = dgamma, dgain = dgamma, dtable(DType::f32, 3 * width), losses = lse;
     k().layer_norm_forward(ctx, at(0), mean.buffer(), rstd.buffer(), part(moved_x, skipped, n), gamma.buffer(), gamma.buffer(), 1e-5f);
@@ -87,6 +87,10 @@ TEST_CASE("packs and single elements give the same bits in every kernel of rows"
     k().rms_norm_forward(ctx, at(6), rstd.buffer(), part(moved_x, skipped, n), gamma.buffer(), 1e-5f);
     k().rms_norm_backward(ctx, at(7), dgain.buffer(), part(moved_dy, skipped, n), part(moved_x, skipped, n), rstd.buffer(), gamma.buffer(),
                           0.0f);
+    const NormInput sum{part(moved_x, skipped, n), part(moved_dy, skipped, n), at(9)};
+    k().layer_norm_forward(ctx, at(8), mean.buffer(), rstd.buffer(), sum, gamma.buffer(), gamma.buffer(), 1e-5f);
+    k().layer_norm_backward(ctx, at(10), dgamma.buffer(), dbeta.buffer(), {part(moved_dy, skipped, n), part(moved_x, skipped, n)},
+                            part(moved_x, skipped, n), mean.buffer(), rstd.buffer(), gamma.buffer(), 0.0f);
     std::vector<Values> results = {mean, rstd, dgamma, dbeta, dbias, dgain, dtable, losses};
     for (std::size_t i = 0; i < out.size(); ++i) results.push_back(copied(ctx, at(i)));
     return results;

@@ -133,6 +133,27 @@ TEST_CASE("norms of many rows give the same bits, whether rows begin with a line
   });
 }
 
+TEST_CASE("norms of sums give the same bits, whether rows begin with a line of memory or anywhere") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t rows = 1101, width = GENERATE(512, 515), n = rows * width;  // more than is stored through the caches
+  const bool is_layer = GENERATE(true, false);
+  Values x = Values::random(dtype, n, 1, 2.0), dy = Values::random(dtype, n, 2), gamma = Values::random(DType::f32, width, 3);
+  Values parts(DType::f32, cpu::row_blocks(rows).count * 2 * width), wide(DType::f32, 2 * width);
+  const Values row = Values::poison(DType::f32, rows), column = Values::poison(DType::f32, width), plane = Values::poison(dtype, n + 1);
+  const auto shifted = [&](Values& values, std::int64_t by) {
+    return Data{static_cast<std::byte*>(values.buffer().data) + by * size_of(dtype), dtype == DType::bf16};
+  };
+  require_same_bits({plane, plane, plane, row, row, column, column}, [&](const Isa& isa, std::vector<Values>& o) {
+    const auto f = [&](std::size_t i) { return o[i].buffer().as<float>(); };
+    float *scratch = wide.buffer().as<float>(), *mean = is_layer ? f(3) : nullptr, *dbeta = is_layer ? f(6) : nullptr;
+    const cpu::Rows shape{rows, width};
+    isa.layer_norm_forward(
+        1, {shifted(o[0], 1), data(x), data(gamma), data(gamma), mean, f(4), scratch, shape, 1e-5f, data(dy), shifted(o[1], 1)});
+    isa.layer_norm_backward(1, {shifted(o[2], 1), data(dy), shifted(o[1], 1), data(gamma), f(5), dbeta, scratch, parts.buffer().as<float>(),
+                                mean, f(4), shape, data(x)});
+  });
+}
+
 TEST_CASE("every instruction set gives the same bits, sum by sum") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const std::int64_t rows = 137, width = 101, n = rows * width;

@@ -44,7 +44,98 @@ std::vector<double> rms_norm(const std::vector<double>& x, const std::vector<dou
   return y;
 }
 
+/// The operands of a norm, with mean and beta where it is layer norm, and its kernels with results that replace what is in `o`.
+struct NormCase {
+  bool is_layer;
+  Values gamma, beta;
+
+  /// o: y, rstd, mean
+  void forward(ExecContext& ctx, std::vector<Values>& o, const NormInput& in) {
+    if (is_layer) return k().layer_norm_forward(ctx, o[0].buffer(), o[2].buffer(), o[1].buffer(), in, gamma.buffer(), beta.buffer(), 1e-5f);
+    k().rms_norm_forward(ctx, o[0].buffer(), o[1].buffer(), in, gamma.buffer(), 1e-5f);
+  }
+  /// o: dgamma, dbeta
+  void backward(ExecContext& ctx, Buffer dx, std::vector<Values>& o, const NormGradient& in, Values& x, std::vector<Values>& forward) {
+    if (is_layer)
+      return k().layer_norm_backward(ctx, dx, o[0].buffer(), o[1].buffer(), in, x.buffer(), forward[2].buffer(), forward[1].buffer(),
+                                     gamma.buffer(), 0.0f);
+    k().rms_norm_backward(ctx, dx, o[0].buffer(), in, x.buffer(), forward[1].buffer(), gamma.buffer(), 0.0f);
+  }
+};
+
+const std::vector<Size> kSumSizes = {{1, 1}, {3, 17}, {17, 3}, {100, 64}, {301, 100}, {700, 1001}};  // the last is stored past the caches
+
 }  // namespace
+
+TEST_CASE("a norm of a sum writes the bits of the sum, and of its norm, in one pass") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16), parameters = GENERATE(DType::f32, DType::bf16);
+  const Size size = GENERATE(from_range(kSumSizes));
+  const std::int64_t n = size.rows * size.width;
+  NormCase norm{GENERATE(true, false), Values::random(parameters, size.width, 3), Values::random(parameters, size.width, 4)};
+  Values x = Values::random(dtype, n, 1, 2.0), residual = Values::random(dtype, n, 2);
+  const Values row = Values::poison(DType::f32, size.rows), plane = Values::poison(dtype, n);
+  const auto apart = run({plane, row, row, plane}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().add(ctx, o[3].buffer(), x.buffer(), residual.buffer());
+    norm.forward(ctx, o, o[3].buffer());
+  });
+  const auto check = [&](const std::vector<Values>& together) {
+    for (std::size_t i = 0; i < apart.size(); ++i) {
+      INFO("output " << i);
+      REQUIRE(together[i].same_bytes(apart[i]));
+    }
+  };
+  check(run({plane, row, row, plane}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    norm.forward(ctx, o, {x.buffer(), residual.buffer(), o[3].buffer()});
+  }));
+  check(run({plane, row, row, x}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    norm.forward(ctx, o, {o[3].buffer(), residual.buffer(), o[3].buffer()});
+  }));
+  check(run({plane, row, row, residual}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    norm.forward(ctx, o, {x.buffer(), o[3].buffer(), o[3].buffer()});
+  }));
+}
+
+TEST_CASE("a norm adds what goes past it to its own gradient, with the bits of a sum of both") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const Size size = GENERATE(from_range(kSumSizes));
+  const std::int64_t n = size.rows * size.width;
+  NormCase norm{GENERATE(true, false), Values::random(dtype, size.width, 3), Values::random(dtype, size.width, 4)};
+  Values x = Values::random(dtype, n, 1, 2.0), dy = Values::random(dtype, n, 5), skip = Values::random(dtype, n, 6);
+  const Values column = Values::poison(DType::f32, size.width), plane = Values::poison(dtype, n);
+  std::vector<Values> forward{Values(dtype, n), Values(DType::f32, size.rows), Values(DType::f32, size.rows)};
+  ExecContext context = make_context();
+  norm.forward(context, forward, x.buffer());
+  const auto apart = run({column, column, plane}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    norm.backward(ctx, o[2].buffer(), o, dy.buffer(), x, forward);
+    k().add(ctx, o[2].buffer(), skip.buffer(), o[2].buffer());
+  });
+  const auto check = [&](const std::vector<Values>& together) {
+    for (std::size_t i = 0; i < apart.size(); ++i) {
+      INFO("output " << i);
+      REQUIRE(together[i].same_bytes(apart[i]));
+    }
+  };
+  check(run({column, column, plane}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    norm.backward(ctx, o[2].buffer(), o, {dy.buffer(), skip.buffer()}, x, forward);
+  }));
+  check(run({column, column, skip}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    norm.backward(ctx, o[2].buffer(), o, {dy.buffer(), o[2].buffer()}, x, forward);
+  }));
+  check(run({column, column, dy}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    norm.backward(ctx, o[2].buffer(), o, {o[2].buffer(), skip.buffer()}, x, forward);
+  }));
+}
+
+TEST_CASE("a norm refuses a sum and a gradient that are not as its input", "[cpu]") {
+  ExecContext ctx = make_context();
+  Values x(DType::f32, 12), short_one(DType::f32, 8), other(DType::bf16, 12), gamma(DType::f32, 4), rstd(DType::f32, 3);
+  const auto forward = [&](const NormInput& in) { k().rms_norm_forward(ctx, x.buffer(), rstd.buffer(), in, gamma.buffer(), 1e-5f); };
+  REQUIRE_THROWS_WITH(forward({x.buffer(), short_one.buffer(), x.buffer()}), Catch::Contains("residual is 8 x f32, expected 12 x f32"));
+  REQUIRE_THROWS_WITH(forward({x.buffer(), x.buffer(), other.buffer()}), Catch::Contains("sum is 12 x bf16, expected 12 x f32"));
+  REQUIRE_THROWS_WITH(k().rms_norm_backward(ctx, x.buffer(), gamma.buffer(), {x.buffer(), short_one.buffer()}, x.buffer(), rstd.buffer(),
+                                            gamma.buffer(), 0.0f),
+                      Catch::Contains("skip is 8 x f32, expected 12 x f32"));
+}
 
 TEST_CASE("a bias gradient is the sum of the rows, added to what is there when beta is 1") {
   const Size size = GENERATE(from_range(kSizes));

@@ -203,6 +203,9 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
   choose_narrow_sums(narrow);
   choose_family(narrow, "llama");
   seen.merge(audit_training(narrow).ops);
+  Config llama = small_config();
+  choose_family(llama, "llama");
+  seen.merge(audit_training(llama).ops);
   for (const std::string scheme : {"hsdp small each", "nested", "zero3 k", "zero3 k one by one"}) {
     Config config = small_config();
     if (scheme == "zero3 k one by one") choose_layout(config, "small whole");
@@ -219,7 +222,9 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
     CHECK(seen.count(name) == 1);
   }
   CHECK(names_in_sources().size() > 25);
-  for (const char* name : {"all_gather", "reduce_scatter", "all_reduce", "linear"}) CHECK(seen.count(name) == 1);
+  for (const char* name : {"all_gather", "reduce_scatter", "all_reduce", "linear", "layer_norm", "add_layer_norm", "layer_norm_backward",
+                           "rms_norm", "add_rms_norm", "rms_norm_backward"})
+    CHECK(seen.count(name) == 1);
 }
 
 TEST_CASE("a true declaration is not complained about") {

@@ -265,9 +265,10 @@ TEST_CASE("a recomputed part runs again once, without what no backward needs", "
   CHECK(launched("none", "linear") == 12);
   CHECK(launched("block", "linear") == 12 + 9);
   CHECK(launched("attention", "linear") == 12 + 3);
-  CHECK(launched("none", "add") == 6);
-  CHECK(launched("block", "add") == 6 + 3);
-  CHECK(launched("attention", "add") == 6);
+  for (const char* recompute : {"none", "block", "attention"}) CHECK(launched(recompute, "add") == 3);
+  CHECK(launched("none", "add_layer_norm") == 3);
+  CHECK(launched("block", "add_layer_norm") == 3 + 3);
+  CHECK(launched("attention", "add_layer_norm") == 3);
   CHECK(launched("block", "attention") == 6);
   CHECK(launched("attention", "attention") == 6);
   CHECK(launched("attention", "gelu") == 3);
