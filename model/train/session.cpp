@@ -148,11 +148,6 @@ Tensor Session::forward_loss(const Batch& batch) {
   return model_->loss(batch.inputs, batch.targets, {.seed = backward_seed(), .chunk = config_.train.loss_chunk});
 }
 
-std::string Session::obstacle_to_capture() const {
-  Watchdog* const watchdog = world_.watchdog();
-  return watchdog != nullptr && watchdog->faults().has(kFaultPoint) ? "TRAIN_FAULT has a point in its work" : "";
-}
-
 void Session::enqueue_fault_point() {
   Watchdog* const watchdog = world_.watchdog();
   if (watchdog == nullptr || !watchdog->faults().has(kFaultPoint)) return;
@@ -186,7 +181,7 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
   optimizer_->set_scalars(lr, step);
   if (replay_) {
     upload_batches(first_of_step, read);
-    replay_->run(runtime_.step_key(), obstacle_to_capture(), [&] { enqueue_work([&](std::int64_t i) { return kept_batch(i); }); });
+    replay_->run(runtime_.step_key(), [&] { enqueue_work([&](std::int64_t i) { return kept_batch(i); }); });
   } else {
     enqueue_work([&](std::int64_t i) { return read_batch(first_sample(first_of_step, i), read); });
   }

@@ -3,7 +3,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "model/language_model.h"
@@ -80,8 +79,6 @@ class Session {
   /// All that the device does for a step's losses and weights. `batch(i)`: this rank's micro-batch i.
   void enqueue_work(const std::function<Batch(std::int64_t)>& batch);
   void send_status(bool wants_stop);
-  /// Why a step cannot be captured, beside what the device says; empty: it can.
-  std::string obstacle_to_capture() const;
   /// Of TRAIN_FAULT, on the compute stream.
   void enqueue_fault_point();
   void store_loss(const Tensor& loss, std::int64_t slot);

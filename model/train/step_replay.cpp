@@ -8,15 +8,15 @@ constexpr const char* kName = "step (graph)";
 
 }  // namespace
 
-std::string StepReplay::obstacle_of_device() const {
+std::string StepReplay::obstacle() const {
   if (device_.trace().is_recording()) return "its order is recorded";
   return device_.profile().is_recording() ? "its operations are timed" : "";
 }
 
-void StepReplay::run(std::uint64_t key, const std::string& obstacle, const std::function<void()>& enqueue) {
+void StepReplay::run(std::uint64_t key, const std::function<void()>& enqueue) {
   const Kind kind{key, device_.memory().layout()};
   if (gpu_ == nullptr) return enqueue_as_ever(kind, enqueue);
-  const std::string why_not = obstacle.empty() ? obstacle_of_device() : obstacle;
+  const std::string why_not = obstacle();
   if (!why_not.empty()) {
     if (!std::exchange(has_told_obstacle_, true)) news_ = "not captured as a CUDA graph: " + why_not;
     return enqueue_as_ever(kind, enqueue);

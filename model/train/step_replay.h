@@ -20,15 +20,15 @@ class StepReplay {
   explicit StepReplay(Device& device) : device_(device), gpu_(dynamic_cast<CudaDevice*>(&device)) {}
 
   /// `enqueue` gives the device's streams the step's work, which the GPU does from memory that stays: nothing is uploaded or read back
-  /// within. `key` says which work it is, but for the layout of memory. `obstacle`: why it cannot be captured just now; empty: it can. On
-  /// return: enqueued, not done. Throws what `enqueue` and CudaDevice::capture throw.
-  void run(std::uint64_t key, const std::string& obstacle, const std::function<void()>& enqueue);
+  /// within. `key` says which work it is, but for the layout of memory. On return: enqueued, not done. Throws what `enqueue` and
+  /// CudaDevice::capture throw.
+  void run(std::uint64_t key, const std::function<void()>& enqueue);
 
   /// The most counted bytes that were live in the last step, as if it had been enqueued.
   std::int64_t peak_bytes() const { return peak_bytes_; }
   std::int64_t captures() const { return captures_; }
   std::int64_t replays() const { return replays_; }
-  /// A line to tell, once, after step `step`: the first was captured, or cannot be. Empty: nothing new.
+  /// A line to tell, once, after step `step`: the first was captured, or cannot be just now. Empty: nothing new.
   std::string take_news(std::int64_t step) { return news_.empty() ? "" : "step " + std::to_string(step) + ": " + std::exchange(news_, {}); }
 
  private:
@@ -36,7 +36,8 @@ class StepReplay {
     std::uint64_t key, layout;
     bool operator==(const Kind&) const = default;
   };
-  std::string obstacle_of_device() const;
+  /// Why nothing can be captured just now; empty: it can.
+  std::string obstacle() const;
   void enqueue_as_ever(const Kind& kind, const std::function<void()>& enqueue);
   void capture(const Kind& kind, const std::function<void()>& enqueue);
 

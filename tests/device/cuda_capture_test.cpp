@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include <thread>
+
 #include "runtime/base/random.h"
 #include "tests/device/test_devices.h"
 #include "tests/message_of.h"
@@ -138,6 +140,29 @@ TEST_CASE("what a replay would not repeat is refused by the name of its op, and 
   gpu.count(value, kSteps);
   CHECK_NOTHROW(gpu.device.synchronize());
   CHECK(value == kSteps);
+}
+
+TEST_CASE("a stream that captures cannot be asked how far it is by any thread, but the device can") {
+  Gpu gpu;
+  Stream& compute = gpu.device.stream(StreamRole::compute);
+  const bool asks_stream = GENERATE(true, false);
+  int status = 0;
+  const auto ask = [&](ExecContext& exec) {
+    std::thread watcher([&] {
+      gpu.device.context().make_current();
+      if (asks_stream) status = gpu.driver.table()->stream_query(static_cast<CUstream_st*>(exec.native_stream()));
+      gpu.device.completed();
+      gpu.device.activity();
+    });
+    watcher.join();
+  };
+  const auto capture = [&] { gpu.device.capture([&] { compute.enqueue({"ask"}, ask); }); };
+  if (asks_stream) {
+    CHECK_THROWS_WITH(capture(), Catch::Contains("CUDA error 901"));
+    CHECK(status == 900);
+  } else {
+    CHECK_NOTHROW(capture());
+  }
 }
 
 TEST_CASE("a driver that fails to capture says which call, and leaves the device usable") {

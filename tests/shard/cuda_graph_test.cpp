@@ -256,7 +256,7 @@ TEST_CASE("a step that trains other parameters, or gathers otherwise, is enqueue
   CHECK(run.replays() == 4);
 }
 
-TEST_CASE("nothing is captured while the order is recorded, work is timed or something else is in the way, and that is said once") {
+TEST_CASE("nothing is captured while the order is recorded or work is timed, and that is said once") {
   Config config = small_config();
   const Outcome expected = expected_of(config);
   config.cuda.graph = true;
@@ -278,11 +278,6 @@ TEST_CASE("nothing is captured while the order is recorded, work is timed or som
   CHECK(news == std::vector<std::string>{"step 1: not captured as a CUDA graph: " + why, "",
                                          "step 3: captured as a CUDA graph, which steps replay from here on", "", "", ""});
   CHECK(run.captures() == 1);
-  int enqueued = 0;
-  StepReplay replay(*run.device);
-  for (int i = 0; i < 3; ++i) replay.run(1, "a wall", [&] { ++enqueued; });
-  CHECK(enqueued == 3);
-  CHECK(replay.take_news(1) == "step 1: not captured as a CUDA graph: a wall");
 }
 
 TEST_CASE("work that leaves other memory than it found is never replayed twice") {
@@ -292,7 +287,7 @@ TEST_CASE("work that leaves other memory than it found is never replayed twice")
   Memory block = run.device->pool().acquire(64, compute, "held");
   int enqueued = 0;
   for (int i = 0; i < 6; ++i) {
-    replay.run(1, "", [&] {
+    replay.run(1, [&] {
       ++enqueued;
       if (enqueued % 2 == 0) block = run.device->pool().acquire(128, compute, "held");
     });
