@@ -1,4 +1,5 @@
 #include "bench/kernel_case.h"
+#include "runtime/base/int8_blocks.h"
 
 /// Kernels that look at each element on its own.
 namespace zs::bench {
@@ -67,6 +68,31 @@ void add_accumulate(std::vector<KernelCase>& cases, DType dtype, std::int64_t n,
                    }});
 }
 
+/// As a gather of 4 ranks packs and decodes, and a reduction of 4 ranks adds up.
+void add_int8(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
+  constexpr int kParts = 4;
+  const std::int64_t slice = n / kParts, packed = kParts * packed_bytes(slice);
+  const auto add = [&](const char* kernel, std::int64_t elems, auto make) {
+    cases.push_back({.kernel = kernel,
+                     .shape = fmt::format("{} x {}", kParts, slice),
+                     .dtype = dtype,
+                     .bytes = static_cast<double>(packed + elems * size_of(dtype)),
+                     .make = make});
+  };
+  add("pack_int8", kParts * slice, [=](Arrays& arrays, int) {
+    const Buffer out = arrays.zeros(packed, DType::u8), in = arrays.random(kParts * slice, dtype);
+    return [=](ExecContext& exec) { kernels_of(exec).pack_int8(exec, out, in, kParts); };
+  });
+  add("unpack_int8", kParts * slice, [=](Arrays& arrays, int) {
+    const Buffer out = arrays.random(kParts * slice, dtype), in = arrays.zeros(packed, DType::u8);
+    return [=](ExecContext& exec) { kernels_of(exec).unpack_int8(exec, out, in, kParts); };
+  });
+  add("fold_int8", slice, [=](Arrays& arrays, int) {
+    const Buffer out = arrays.random(slice, dtype), in = arrays.zeros(packed, DType::u8);
+    return [=](ExecContext& exec) { kernels_of(exec).fold_int8(exec, out, in, kParts, false); };
+  });
+}
+
 void add_gelu(std::vector<KernelCase>& cases, DType dtype, std::int64_t n, const std::string& shape, GeluKind kind) {
   const auto bytes = static_cast<double>(n * size_of(dtype));
   const std::string text = shape + (kind == GeluKind::tanh ? " tanh" : " erf");
@@ -90,6 +116,7 @@ void add_elementwise_cases(std::vector<KernelCase>& cases, const CaseSizes& size
   add_arithmetic(cases, dtype, odd, fmt::format("{}", odd));
   add_accumulate(cases, dtype, sizes.unit_elems, DType::f32);
   if (dtype != DType::f32) add_accumulate(cases, dtype, sizes.unit_elems, dtype);
+  add_int8(cases, dtype, sizes.unit_elems);
   for (const GeluKind kind : {GeluKind::tanh, GeluKind::erf})
     add_gelu(cases, dtype, 4 * tokens * sizes.width, fmt::format("{} x {}", tokens, 4 * sizes.width), kind);
   add_gelu(cases, dtype, odd, fmt::format("{}", odd), GeluKind::tanh);

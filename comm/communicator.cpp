@@ -99,9 +99,9 @@ std::string Communicator::where(std::string_view op, std::string_view unit) cons
 void Communicator::check_wire(Wire wire, std::string_view op, std::string_view unit, DType dtype) const {
   if (wire == Wire::exact) return;
   ZS_CHECK(can_be_packed(dtype), "{}: {} cannot travel as int8", where(op, unit), name_of(dtype));
-  if (is_on_host()) return;
+  if (can_pack()) return;
   throw Error(ExitCode::config, fmt::format("transport {} sends nothing as int8", transport()), where(op, unit),
-              "use the exact wire on GPUs");
+              "give its world the GPU's arithmetic, or use the exact wire");
 }
 
 void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full, Wire wire) {
@@ -127,12 +127,24 @@ void Communicator::enqueue_packed_gather(Stream& stream, std::string_view unit, 
   stream.enqueue(info("all_gather", unit, {shard}, {full}, scratch_bytes),
                  [this, ticket, shard, full, bytes, scratch_bytes](ExecContext& exec) {
                    if (is_idle()) return;
-                   auto* packed = static_cast<std::byte*>(exec.scratch(scratch_bytes));
-                   const Buffer all{packed, scratch_bytes, DType::u8, full.device};
-                   pack_int8(packed + rank() * bytes, shard);
-                   perform(exec, ticket, [&] { do_all_gather(ticket.tag, all.slice(rank() * bytes, bytes), all); });
-                   for (int r = 0; r < size(); ++r) unpack_int8(full.slice(r * shard.elems, shard.elems), packed + r * bytes);
+                   const Buffer all{exec.scratch(scratch_bytes), scratch_bytes, DType::u8, full.device};
+                   const Buffer own = all.slice(rank() * bytes, bytes);
+                   perform(exec, ticket, [&] {
+                     pack(own, shard, 1);
+                     do_all_gather(ticket.tag, own, all);
+                     unpack(full, all, size());
+                   });
                  });
+}
+
+void Communicator::pack(Buffer packed, Buffer elements, int slices) { pack_int8(static_cast<std::byte*>(packed.data), elements, slices); }
+
+void Communicator::unpack(Buffer elements, Buffer packed, int slices) {
+  unpack_int8(elements, static_cast<const std::byte*>(packed.data), slices);
+}
+
+void Communicator::fold_packed(Buffer out, Buffer packed, int parts, bool accumulate) {
+  fold_int8(out, static_cast<const std::byte*>(packed.data), parts, accumulate);
 }
 
 void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, Fold fold, Wire wire) {
@@ -180,16 +192,11 @@ void Communicator::enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket&
 std::int64_t Communicator::packed_sum_scratch_bytes(const Buffer& full) const { return 2 * size() * packed_bytes(full.elems / size()); }
 
 void Communicator::do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, Fold fold, void* scratch) {
-  const std::int64_t bytes = packed_bytes(shard.elems), all_bytes = size() * bytes;
-  auto* out = static_cast<std::byte*>(scratch);
-  std::byte* in = out + all_bytes;
-  std::vector<const std::byte*> parts;
-  for (int r = 0; r < size(); ++r) {
-    pack_int8(out + r * bytes, full.slice(r * shard.elems, shard.elems));
-    parts.push_back(in + r * bytes);
-  }
-  do_all_to_all(tag, {out, all_bytes, DType::u8, full.device}, {in, all_bytes, DType::u8, full.device});
-  fold_int8(shard, parts, fold == Fold::accumulate);
+  const std::int64_t bytes = size() * packed_bytes(shard.elems);
+  const Buffer both{scratch, 2 * bytes, DType::u8, full.device}, out = both.slice(0, bytes), in = both.slice(bytes, bytes);
+  pack(out, full, size());
+  do_all_to_all(tag, out, in);
+  fold_packed(shard, in, size(), fold == Fold::accumulate);
 }
 
 void Communicator::all_reduce(Stream& stream, std::string_view unit, Buffer data, ReduceOp op) {

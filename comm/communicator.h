@@ -161,8 +161,14 @@ class Communicator {
   virtual void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) = 0;
   virtual void do_all_to_all_v(const OpTag& tag, const PartTable& parts, Buffer in, Buffer out) = 0;
   virtual void do_barrier(const OpTag& tag) = 0;
-  /// Whether the buffers are this host's memory. Only there anything travels as int8, and the shadow mode (comm/shadow.h) works.
+  /// Whether the buffers are this host's memory. Only there the shadow mode (comm/shadow.h) works.
   virtual bool is_on_host() const { return true; }
+  /// Whether it has the following three, where the buffers are: else nothing travels as int8.
+  virtual bool can_pack() const { return true; }
+  /// As KernelTable's pack_int8, unpack_int8 and fold_int8: elements (slices, n), packed u8, one part after the other.
+  virtual void pack(Buffer packed, Buffer elements, int slices);
+  virtual void unpack(Buffer elements, Buffer packed, int slices);
+  virtual void fold_packed(Buffer out, Buffer packed, int parts, bool accumulate);
   /// The ranks tell each other `own`: what each sends to every other, then what it expects. `scratch`: of so many bytes for each rank.
   virtual PartTable agree_on_parts(const OpTag& tag, std::span<const std::int64_t> own, void* scratch);
   /// do_reduce_scatter with Wire::int8.

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/gpu_world.h"
 #include "comm/inline_stream.h"
 #include "comm/part_table.h"
 #include "comm/world.h"
@@ -29,6 +30,28 @@ bool nccl_adds_slices(const Buffer& full, const Buffer& shard, bool in_rank_orde
 /// The scratch of the nccl transport's reductions, for those who plan without it: slices that travel before they are added, or a sum that
 /// is added to an accumulator.
 std::int64_t nccl_reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold, bool in_rank_order);
+
+/// A communicator over buffers of a GPU: what travels as int8 is packed by its kernels. Thread and stream rules: Communicator's.
+class GpuSideCommunicator : public Communicator {
+ public:
+  explicit GpuSideCommunicator(const GpuArithmetic& arithmetic) : arithmetic_(arithmetic) {}
+
+ protected:
+  const GpuArithmetic& arithmetic() const { return arithmetic_; }
+
+ private:
+  bool is_on_host() const final { return false; }
+  bool can_pack() const final {
+    return arithmetic_.pack_int8 != nullptr && arithmetic_.unpack_int8 != nullptr && arithmetic_.fold_int8 != nullptr;
+  }
+  void pack(Buffer packed, Buffer elements, int slices) final { arithmetic_.pack_int8(exec(), packed, elements, slices); }
+  void unpack(Buffer elements, Buffer packed, int slices) final { arithmetic_.unpack_int8(exec(), elements, packed, slices); }
+  void fold_packed(Buffer out, Buffer packed, int parts, bool accumulate) final {
+    arithmetic_.fold_int8(exec(), out, packed, parts, accumulate);
+  }
+
+  const GpuArithmetic arithmetic_;
+};
 
 /// The ranks of another world, with other communicators.
 class GpuSideWorld : public World {

@@ -8,24 +8,33 @@
 
 namespace zs {
 
-/// The ranks of `base` (mpi, shm, hier or local), which must outlive it, whose communicators work on buffers of a GPU: transport "staged".
-/// Every operation is copied to this host's memory, done there by `base`, and copied back: sums are those of `base`, to the bit. The host
-/// waits inside each call for the stream to come to it and for the other ranks, so all ranks must issue the operations of all communicators
-/// in the same order, and nothing runs beside anything. For tests, for several ranks on one GPU, and where there is no NCCL. `device`, a
-/// CUDA device, outlives it too. `timeout_s`: the longest wait for this rank's own GPU. Nothing travels as int8.
-std::unique_ptr<World> make_staged_world(World& base, Device& device, double timeout_s);
+/// What communication computes on the stream, as the kernels' table has it (KernelTable, functions of the same names).
+struct GpuArithmetic {
+  void (*cast)(ExecContext& exec, Buffer out, Buffer in) = nullptr;
+  void (*accumulate)(ExecContext& exec, Buffer out, Buffer in) = nullptr;
+  void (*pack_int8)(ExecContext& exec, Buffer packed, Buffer elements, int slices) = nullptr;
+  void (*unpack_int8)(ExecContext& exec, Buffer elements, Buffer packed, int slices) = nullptr;
+  void (*fold_int8)(ExecContext& exec, Buffer out, Buffer packed, int parts, bool accumulate) = nullptr;
 
-/// Arithmetic that NCCL has not, on the stream, as the kernels' table has it (KernelTable::cast, accumulate).
-struct GpuSums {
-  void (*cast)(ExecContext& exec, Buffer out, Buffer in) = nullptr;        ///< out (n) := in, f32 from bf16
-  void (*accumulate)(ExecContext& exec, Buffer out, Buffer in) = nullptr;  ///< out (n) += in, any mix of f32 and bf16
+  template <class Table>
+  static GpuArithmetic of(const Table& kernels) {
+    return {kernels.cast, kernels.accumulate, kernels.pack_int8, kernels.unpack_int8, kernels.fold_int8};
+  }
 };
+
+/// The ranks of `base` (mpi, shm, hier or local), which must outlive it, whose communicators work on buffers of a GPU: transport "staged".
+/// Every operation is copied to this host's memory, done there by `base`, and copied back: sums are those of `base`, to the bit, but what
+/// travels as int8 is packed and added up by the GPU, in rank order over all ranks. The host waits inside each call for the stream to come
+/// to it and for the other ranks, so all ranks must issue the operations of all communicators in the same order, and nothing runs beside
+/// anything. For tests, for several ranks on one GPU, and where there is no NCCL. `device`, a CUDA device, outlives it too. `timeout_s`:
+/// the longest wait for this rank's own GPU. Without `arithmetic` nothing travels as int8.
+std::unique_ptr<World> make_staged_world(World& base, Device& device, double timeout_s, const GpuArithmetic& arithmetic = {});
 
 struct NcclLibrary;
 
 struct NcclOptions {
   double timeout_s = 300;           ///< longest wait for a peer, as in WorldOptions
-  GpuSums sums = {};                ///< both, or reductions into another dtype or onto an accumulator are refused
+  GpuArithmetic arithmetic = {};    ///< else reductions into another dtype or onto an accumulator are refused, and int8
   bool checks_order = true;         ///< hosts tell each other what they launch, see make_nccl_world
   bool sums_in_rank_order = false;  ///< of a reduce_scatter of f32 too, made as those of bf16 into f32
   const char* library = "libnccl.so.2";
@@ -42,7 +51,7 @@ void set_nccl_environment();
 ///   From bf16 into f32 the slices travel as they are and are added in f32, in rank order. Onto an accumulator of the same dtype NCCL's
 ///   sum is added.
 /// - The maximum and the minimum pass over NaNs, as NCCL's do.
-/// - Nothing travels as int8. There are no shared windows. `split` waits for what the communicator has been given to do.
+/// - There are no shared windows. `split` waits for what the communicator has been given to do.
 /// - All ranks must issue the operations of all communicators in the same order, whatever their streams.
 /// - NCCL compares nothing. With `checks_order` a thread of each communicator tells the others' what was launched: ranks that disagree, or
 ///   that do not come within the timeout, are an Error of the stream's next synchronize at the latest, which names them; data may have

@@ -8,7 +8,7 @@ namespace zs {
 namespace {
 
 constexpr std::int64_t kLine = 64;
-constexpr std::int64_t kUnitElems = kWireBlockElems;  // of chunks: whole lines in every dtype, and whole blocks of the wire
+constexpr std::int64_t kUnitElems = kInt8BlockElems;  // of chunks: whole lines in every dtype, and whole blocks of the wire
 constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20, kLeastChunkElems = 1024;
 
 std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffer.data); }

@@ -78,11 +78,15 @@ class NcclGroup final : public StreamWatch {
 };
 
 /// GPUs that NCCL connects. Thread and stream rules: Communicator's; what differs is said at make_nccl_world.
-class NcclCommunicator final : public Communicator {
+class NcclCommunicator final : public GpuSideCommunicator {
  public:
   /// `hosts`: the same ranks between the hosts. The group's NCCL communicator is there.
   NcclCommunicator(std::shared_ptr<NcclShared> shared, std::unique_ptr<Communicator> hosts, std::shared_ptr<NcclGroup> group)
-      : shared_(std::move(shared)), hosts_(std::move(hosts)), group_(std::move(group)), token_(shared_->device.allocator()) {
+      : GpuSideCommunicator(shared->options.arithmetic),
+        shared_(std::move(shared)),
+        hosts_(std::move(hosts)),
+        group_(std::move(group)),
+        token_(shared_->device.allocator()) {
     group_->handle().enroll(shared_->device.pool().allocations());
   }
 
@@ -124,7 +128,6 @@ class NcclCommunicator final : public Communicator {
     void* address_;
   };
 
-  bool is_on_host() const override { return false; }
   std::int64_t reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold) const override {
     return nccl_reduce_scatter_scratch_bytes(full, shard, fold, shared_->options.sums_in_rank_order);
   }
@@ -186,7 +189,7 @@ class NcclCommunicator final : public Communicator {
     launch(tag, "ncclReduceScatter", [&](const NcclLibrary& library, ncclComm* comm, CUstream_st* stream) {
       return library.reduce_scatter(full.data, sum.data, count_of(sum.elems), dtype_of(sum.dtype), nccl::kSum, comm, stream);
     });
-    if (accumulates && !shard.empty()) sums().accumulate(exec(), shard, sum);
+    if (accumulates && !shard.empty()) checked().accumulate(exec(), shard, sum);
   }
   /// In f32, in rank order: the slices travel to those that add them.
   void add_slices(const OpTag& tag, Buffer full, Buffer shard, Fold fold, void* scratch) {
@@ -196,11 +199,11 @@ class NcclCommunicator final : public Communicator {
         tag, [&](int r) { return piece(slice_of(full, r)); }, [&](int r) { return piece(slice_of(slices, r)); });
     if (shard.empty()) return;
     if (fold == Fold::overwrite) begin_sum(shard, slice_of(slices, 0));
-    for (int r = fold == Fold::overwrite ? 1 : 0; r < size(); ++r) sums().accumulate(exec(), shard, slice_of(slices, r));
+    for (int r = fold == Fold::overwrite ? 1 : 0; r < size(); ++r) checked().accumulate(exec(), shard, slice_of(slices, r));
   }
   void begin_sum(const Buffer& sum, const Buffer& first) const {
     if (sum.dtype == first.dtype) return shared_->gpu.copy(native_, sum, first);
-    sums().cast(exec(), sum, first);
+    checked().cast(exec(), sum, first);
   }
   void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void*) override {
     launch(tag, "ncclAllReduce", [&](const NcclLibrary& library, ncclComm* comm, CUstream_st* stream) {
@@ -228,10 +231,10 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  const GpuSums& sums() const {
-    const GpuSums& sums = shared_->options.sums;
-    ZS_CHECK(sums.cast != nullptr && sums.accumulate != nullptr, "a reduction that NCCL has not, without NcclOptions::sums");
-    return sums;
+  const GpuArithmetic& checked() const {
+    ZS_CHECK(arithmetic().cast != nullptr && arithmetic().accumulate != nullptr,
+             "a reduction that NCCL has not, without NcclOptions::arithmetic");
+    return arithmetic();
   }
 
   std::shared_ptr<NcclShared> shared_;

@@ -11,6 +11,7 @@ struct Staging {
   Device& device;
   const CudaContext& gpu;
   double timeout_s;
+  GpuArithmetic arithmetic;
   std::unique_ptr<Allocator> pinned = make_pinned_allocator(gpu);
 };
 
@@ -44,10 +45,14 @@ class Room {
 };
 
 /// Copies through this host's memory, around a communicator there. Thread and stream rules: Communicator's.
-class StagedCommunicator final : public Communicator {
+class StagedCommunicator final : public GpuSideCommunicator {
  public:
   StagedCommunicator(std::unique_ptr<Communicator> hosts, std::shared_ptr<Staging> staging)
-      : hosts_(std::move(hosts)), staging_(std::move(staging)), in_(*staging_->pinned), out_(*staging_->pinned) {}
+      : GpuSideCommunicator(staging->arithmetic),
+        hosts_(std::move(hosts)),
+        staging_(std::move(staging)),
+        in_(*staging_->pinned),
+        out_(*staging_->pinned) {}
 
   int rank() const override { return hosts_->rank(); }
   int size() const override { return hosts_->size(); }
@@ -59,7 +64,6 @@ class StagedCommunicator final : public Communicator {
   }
 
  private:
-  bool is_on_host() const override { return false; }
   PartTable agree_on_parts(const OpTag& tag, std::span<const std::int64_t> own, void*) override {
     return agree_between_hosts(*hosts_, stream_, tag, own);
   }
@@ -135,8 +139,8 @@ class StagedCommunicator final : public Communicator {
 
 class StagedWorld final : public GpuSideWorld {
  public:
-  StagedWorld(World& base, Device& device, double timeout_s)
-      : GpuSideWorld(base), staging_(std::make_shared<Staging>(Staging{device, context_of(device), timeout_s})) {}
+  StagedWorld(World& base, Device& device, double timeout_s, const GpuArithmetic& arithmetic)
+      : GpuSideWorld(base), staging_(std::make_shared<Staging>(Staging{device, context_of(device), timeout_s, arithmetic})) {}
 
   std::string transport() const override { return "staged"; }
   std::unique_ptr<Communicator> communicator() override { return std::make_unique<StagedCommunicator>(base().communicator(), staging_); }
@@ -150,8 +154,8 @@ class StagedWorld final : public GpuSideWorld {
 
 }  // namespace
 
-std::unique_ptr<World> make_staged_world(World& base, Device& device, double timeout_s) {
-  return std::make_unique<StagedWorld>(base, device, timeout_s);
+std::unique_ptr<World> make_staged_world(World& base, Device& device, double timeout_s, const GpuArithmetic& arithmetic) {
+  return std::make_unique<StagedWorld>(base, device, timeout_s, arithmetic);
 }
 
 }  // namespace zs

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "runtime/base/int8_blocks.h"
+
 namespace zs::checks {
 
 std::int64_t same_elems(const Buffer& out, const Buffer& in) {
@@ -14,6 +16,18 @@ std::int64_t stochastic_cast(const Buffer& out, const Buffer& in, const Stochast
            name_of(in.dtype));
   ZS_CHECK(rounding.first >= 0 && (rounding.run > 0 || in.elems == 0), "runs of {} from {} on", rounding.run, rounding.first);
   return same_elems(out, in);
+}
+
+std::int64_t int8_blocks(const Buffer& packed, const Buffer& elements, int parts, bool of_slices) {
+  ZS_CHECK(elements.dtype == DType::f32 || elements.dtype == DType::bf16, "elements of {} in whole numbers, expected f32 or bf16",
+           name_of(elements.dtype));
+  ZS_CHECK(parts > 0 && (!of_slices || elements.elems % parts == 0), "{} elements in {} packed parts", elements.elems, parts);
+  const std::int64_t elems = of_slices ? elements.elems / parts : elements.elems;
+  ZS_CHECK(packed.dtype == DType::u8 && packed.elems == parts * packed_bytes(elems),
+           "{} {} for {} packed parts of {} elements, expected {}", packed.elems, name_of(packed.dtype), parts, elems,
+           parts * packed_bytes(elems));
+  ZS_CHECK(reinterpret_cast<std::uintptr_t>(packed.data) % 16 == 0, "packed elements at {}, expected a multiple of 16", packed.data);
+  return elems;
 }
 
 void same_dtype(const Buffer& out, const Buffer& in) {

@@ -8,6 +8,8 @@ namespace zs::checks {
 
 /// From f32 to bf16. The number of elements.
 std::int64_t stochastic_cast(const Buffer& out, const Buffer& in, const StochasticRounding& rounding);
+/// Packed parts of `elements`, or slices of it (of_slices): the elements of each part.
+std::int64_t int8_blocks(const Buffer& packed, const Buffer& elements, int parts, bool of_slices);
 /// The number of elements that both have.
 std::int64_t same_elems(const Buffer& out, const Buffer& in);
 void same_dtype(const Buffer& out, const Buffer& in);

@@ -115,6 +115,13 @@ struct KernelTable {
   /// out bf16 (n) := in f32 (n), rounded up or down at random (Gupta et al. 2015), so that the mean is exact. An element's random number
   /// follows from the key, its index in its parameter and its own bits: any cut, and any back end, gives the same bits. NaN stays NaN.
   void (*stochastic_cast)(ExecContext& ctx, Buffer out, Buffer in, const StochasticRounding& rounding);
+  /// packed u8 (slices * packed_bytes(n)) := elements (slices, n), each slice by itself, as runtime/base/int8_blocks.h has it; here and
+  /// below `packed` begins at a multiple of 16
+  void (*pack_int8)(ExecContext& ctx, Buffer packed, Buffer elements, int slices);
+  /// elements (slices, n) := packed
+  void (*unpack_int8)(ExecContext& ctx, Buffer elements, Buffer packed, int slices);
+  /// out (n) := [out +] the sum of so many parts, packed (parts * packed_bytes(n)), in their order
+  void (*fold_int8)(ExecContext& ctx, Buffer out, Buffer packed, int parts, bool accumulate);
   /// out := a + b (residual); out may be a or b
   void (*add)(ExecContext& ctx, Buffer out, Buffer a, Buffer b);
   /// out := in * factor; out may be in

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/checks.h"
+#include "runtime/base/int8_blocks.h"
 
 namespace zs::cpu {
 namespace {
@@ -70,6 +71,22 @@ void cast(ExecContext& ctx, Buffer out, Buffer in) { isa().cast(ctx.threads(), d
 void stochastic_cast(ExecContext& ctx, Buffer out, Buffer in, const StochasticRounding& rounding) {
   const std::int64_t elems = checks::stochastic_cast(out, in, rounding);
   isa().stochastic_cast(ctx.threads(), static_cast<std::uint16_t*>(data_of(out).address), floats_of(in), elems, rounding);
+}
+
+// By one thread: on the host communication packs for itself, on the thread of its stream.
+void pack_int8(ExecContext&, Buffer packed, Buffer elements, int slices) {
+  checks::int8_blocks(packed, elements, slices, true);
+  zs::pack_int8(static_cast<std::byte*>(packed.data), elements, slices);
+}
+
+void unpack_int8(ExecContext&, Buffer elements, Buffer packed, int slices) {
+  checks::int8_blocks(packed, elements, slices, true);
+  zs::unpack_int8(elements, static_cast<const std::byte*>(packed.data), slices);
+}
+
+void fold_int8(ExecContext&, Buffer out, Buffer packed, int parts, bool accumulate) {
+  checks::int8_blocks(packed, out, parts, false);
+  zs::fold_int8(out, static_cast<const std::byte*>(packed.data), parts, accumulate);
 }
 
 void add(ExecContext& ctx, Buffer out, Buffer a, Buffer b) {

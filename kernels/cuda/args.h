@@ -164,6 +164,18 @@ struct StochasticCastArgs {
   bool is_aligned;
 };
 
+/// `slices` slices of `elems` elements, and what is packed of them, `stride` bytes apart: of each slice one (pack), or `parts` to be added
+/// up (fold). `packed`: a multiple of 16, and so is stride. is_aligned: the elements of every slice.
+struct Int8Args {
+  Data data;
+  std::int8_t* packed;
+  std::int64_t elems, slices, stride, scales_at;
+  int parts;
+  bool accumulates, is_aligned;
+};
+/// Elements that share a scale, and those that one thread takes.
+inline constexpr int kInt8Block = 256, kInt8Elems = 16;
+
 enum class Reduction : std::uint8_t { sum, squares, max_magnitude, fixed_point };
 
 /// parts[b] := what of `in` lies in [b * chunk, (b + 1) * chunk), one number of 8 bytes for each block.

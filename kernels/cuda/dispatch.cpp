@@ -4,6 +4,7 @@
 
 #include "kernels/checks.h"
 #include "kernels/cuda/launch.h"
+#include "runtime/base/int8_blocks.h"
 #include "runtime/device/cuda_context.h"
 
 namespace zs::cuda {
@@ -24,6 +25,26 @@ void launch_map(ExecContext& ctx, const char* kernel, const MapArgs& args) {
 }
 
 constexpr Data kNone{nullptr, false};
+
+static_assert(kInt8Block == kInt8BlockElems);
+
+/// Of `slices` slices, each packed `parts` times.
+Int8Args int8_args(const Buffer& data, const Buffer& packed, std::int64_t elems, int slices, int parts) {
+  const bool are_slices_aligned = slices == 1 || elems * size_of(data.dtype) % 16 == 0;
+  return {.data = data_of(data),
+          .packed = static_cast<std::int8_t*>(packed.data),
+          .elems = elems,
+          .slices = slices,
+          .stride = packed_bytes(elems),
+          .scales_at = int8_scales_at(elems),
+          .parts = parts,
+          .accumulates = false,
+          .is_aligned = are_aligned(data.data) && are_slices_aligned};
+}
+
+void launch_int8(ExecContext& ctx, const char* kernel, const Int8Args& args) {
+  launch_elems(ctx, kernel, args.slices * int8_blocks(args.elems) * kInt8Block, kInt8Elems, args);
+}
 
 }  // namespace
 
@@ -66,6 +87,22 @@ void stochastic_cast(ExecContext& ctx, Buffer out, Buffer in, const StochasticRo
                                 .stride = rounding.stride,
                                 .is_aligned = are_aligned(out.data, in.data)};
   launch_elems(ctx, "zs_stochastic_cast", args.elems, kRowElems, args);
+}
+
+void pack_int8(ExecContext& ctx, Buffer packed, Buffer elements, int slices) {
+  const std::int64_t elems = checks::int8_blocks(packed, elements, slices, true);
+  launch_int8(ctx, "zs_pack_int8", int8_args(elements, packed, elems, slices, 1));
+}
+
+void unpack_int8(ExecContext& ctx, Buffer elements, Buffer packed, int slices) {
+  const std::int64_t elems = checks::int8_blocks(packed, elements, slices, true);
+  launch_int8(ctx, "zs_fold_int8", int8_args(elements, packed, elems, slices, 1));
+}
+
+void fold_int8(ExecContext& ctx, Buffer out, Buffer packed, int parts, bool accumulate) {
+  Int8Args args = int8_args(out, packed, checks::int8_blocks(packed, out, parts, false), 1, parts);
+  args.accumulates = accumulate;
+  launch_int8(ctx, "zs_fold_int8", args);
 }
 
 void add(ExecContext& ctx, Buffer out, Buffer a, Buffer b) {

@@ -246,12 +246,6 @@ void check_rest(ConfigDraft& draft) {
   if (are_good(draft, {"cuda.graph", "device"}) && c.cuda.graph && c.device != "cuda")
     draft.report("cuda.graph", fmt::format("cuda.graph = true does not go with device = \"{}\"", c.device),
                  "leave it out, or use device = \"cuda\": the CPU has no graphs");
-  for (const auto& [key, value] :
-       {std::pair("shard.compress_gather", c.shard.compress_gather), {"shard.compress_reduce", c.shard.compress_reduce}}) {
-    if (are_good(draft, {key, "device"}) && value != "none" && c.device == "cuda")
-      draft.report(key, fmt::format("{} = \"{}\" does not go with device = \"cuda\"", key, value),
-                   "leave it out: between GPUs everything travels as it is");
-  }
   if (are_good(draft, {"run.validate_every", "data.validation_fraction", "data.validation"}) && c.run.validate_every > 0 &&
       c.data.validation.empty() && c.data.validation_fraction == 0)
     draft.report("run.validate_every", "run.validate_every is set, but there is no validation data",

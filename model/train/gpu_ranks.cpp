@@ -186,14 +186,14 @@ std::string describe_transport(const World& base, const GpuRanks& gpus) {
 
 NcclOptions nccl_options(const Config& config) {
   return {.timeout_s = config.comm.timeout_s,
-          .sums = {cuda_kernels().cast, cuda_kernels().accumulate},
+          .arithmetic = GpuArithmetic::of(cuda_kernels()),
           .sums_in_rank_order = config.train.deterministic};
 }
 
 std::unique_ptr<World> make_gpu_world(World& base, Device& device, Transport transport, const NcclOptions& nccl) {
   switch (transport) {
     case Transport::nccl: return make_nccl_world(base, device, nccl);
-    case Transport::staged: return make_staged_world(base, device, nccl.timeout_s);
+    case Transport::staged: return make_staged_world(base, device, nccl.timeout_s, nccl.arithmetic);
     case Transport::local: return make_single_world({});
     default: return nullptr;
   }

@@ -14,7 +14,7 @@ struct ConformanceCase {
   void (*run)(World& world, Device& device);
   unsigned needs = 0;  ///< of the following
 };
-/// What transports between GPUs have not: buffers of the host, on devices that the case makes, and int8 on the wire.
+/// What transports between GPUs have not: buffers of the host, on devices that the case makes.
 inline constexpr unsigned kHostMemory = 1;
 /// Ranks may issue operations of different communicators in different orders.
 inline constexpr unsigned kAnyOrder = 2;

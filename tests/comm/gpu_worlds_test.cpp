@@ -30,10 +30,11 @@ struct Machine {
       gpu.gpu = base.rank();
       CudaDevice device(gpu, driver.table());
       const NcclOptions wanted{.timeout_s = options.timeout_s,
-                               .sums = {cuda_kernels().cast, cuda_kernels().accumulate},
+                               .arithmetic = GpuArithmetic::of(cuda_kernels()),
                                .checks_order = checks_order,
                                .table = nccl.table()};
-      const auto world = over_nccl ? make_nccl_world(base, device, wanted) : make_staged_world(base, device, options.timeout_s);
+      const auto world =
+          over_nccl ? make_nccl_world(base, device, wanted) : make_staged_world(base, device, options.timeout_s, wanted.arithmetic);
       body(*world, device);
     });
   }
@@ -108,7 +109,7 @@ TEST_CASE("a staged operation waits for its own GPU no longer than it may") {
   });
 }
 
-TEST_CASE("the nccl transport does what every transport does but for the order of sums, NaNs and int8") {
+TEST_CASE("the nccl transport does what every transport does but for the order of sums and NaNs") {
   run_cases(operation_cases(), GENERATE(1, 2, 3, 4), true, kHostMemory | kAnyOrder | kWrittenOrder | kNansWin);
 }
 
@@ -261,7 +262,7 @@ TEST_CASE("a reduction that NCCL has not needs the arithmetic to be given") {
     const Array<float> data(*comm, 8), more(*comm, 8);
     Stream& stream = device.stream(StreamRole::reduce);
     comm->reduce_scatter(stream, "unit", data.buffer(), more.buffer(), Fold::accumulate);
-    CHECK_THAT(message_of_stream(stream), Contains("without NcclOptions::sums"));
+    CHECK_THAT(message_of_stream(stream), Contains("without NcclOptions::arithmetic"));
   });
 }
 
@@ -314,10 +315,14 @@ TEST_CASE("what the device's pool holds is registered with each communicator, wh
   CHECK(machine.nccl.calls("ncclCommRegister") == 4);
 }
 
-TEST_CASE("nothing travels as int8 between GPUs") {
+TEST_CASE("nothing travels as int8 between GPUs without their arithmetic") {
   Machine machine(1);
-  machine.run(1, GENERATE(true, false), {1}, [](World& world, CudaDevice& device) {
-    const auto comm = world.communicator();
+  const bool over_nccl = GENERATE(true, false);
+  machine.run(1, false, {1}, [&](World&, CudaDevice& device) {
+    const auto base = make_single_world({});
+    const auto world =
+        over_nccl ? make_nccl_world(*base, device, {.timeout_s = 1, .table = machine.nccl.table()}) : make_staged_world(*base, device, 1);
+    const auto comm = world->communicator();
     const Array<float> data(*comm, 8);
     try {
       comm->all_gather(device.stream(StreamRole::unshard), "blocks.3", data.buffer(), data.buffer(), Wire::int8);
@@ -329,25 +334,32 @@ TEST_CASE("nothing travels as int8 between GPUs") {
   });
 }
 
-TEST_CASE("the scratch that NCCL's reductions take is planned") {
+TEST_CASE("the scratch that reductions and gathers between GPUs take is planned") {
+  const bool over_nccl = GENERATE(true, false);
+  const Wire wire = GENERATE(Wire::exact, Wire::int8);
   Machine machine(2);
   std::atomic<int> wrong{0};
-  machine.run(2, true, {20}, [&](World& world, CudaDevice& device) {
+  machine.run(2, over_nccl, {20}, [&](World& world, CudaDevice& device) {
     const auto meta = Device::create(DeviceKind::meta, {});
     const auto planned = make_meta_world(world.rank(), world.size(), wiring_of(world));
-    const auto bytes_of = [](World& one, Device& where) {
-      const auto comm = one.communicator();
-      Stream& stream = where.stream(StreamRole::reduce);
+    const auto bytes_of = [&](World& one, Device& where) {
+      const auto reduces = one.communicator(), gathers = one.communicator();
+      Stream &stream = where.stream(StreamRole::reduce), &unshard = where.stream(StreamRole::unshard);
       const Memory memory = where.pool().acquire(4096, stream, "data"), out = where.pool().acquire(4096, stream, "data");
       for (const Fold fold : {Fold::overwrite, Fold::accumulate}) {
-        comm->reduce_scatter(stream, "unit", memory.buffer(DType::bf16, 1024), out.buffer(DType::f32, 512), fold);
-        comm->reduce_scatter(stream, "unit", memory.buffer(DType::f32, 1024), out.buffer(DType::f32, 512), fold);
+        reduces->reduce_scatter(stream, "unit", memory.buffer(DType::bf16, 1024), out.buffer(DType::f32, 512), fold, wire);
+        reduces->reduce_scatter(stream, "unit", memory.buffer(DType::f32, 1024), out.buffer(DType::f32, 512), fold, wire);
       }
+      gathers->all_gather(unshard, "unit", out.buffer(DType::f32, 512), memory.buffer(DType::f32, 1024), wire);
       if (where.kind() != DeviceKind::meta) where.synchronize();
       return where.scratch().bytes();
     };
     wrong += bytes_of(world, device) != bytes_of(*planned, *meta);
-    wrong += device.scratch().bytes()[static_cast<std::size_t>(StreamRole::reduce)] != 2048;
+    const auto bytes = device.scratch().bytes();
+    const auto of = [&](StreamRole role) { return bytes[static_cast<std::size_t>(role)]; };
+    const bool is_packed = wire == Wire::int8;  // two slices of 512 and their scales: 576 bytes each
+    wrong += of(StreamRole::reduce) != (is_packed ? 2 * 2 * 576 : over_nccl ? 2048 : 0);
+    wrong += of(StreamRole::unshard) != (is_packed ? 2 * 576 : 0);
   });
   CHECK(wrong == 0);
 }

@@ -1,4 +1,4 @@
-#include "comm/wire.h"
+#include "runtime/base/int8_blocks.h"
 
 #include <catch2/catch.hpp>
 
@@ -38,8 +38,8 @@ TEST_CASE("a decoded element is within 1/254 of its block's largest magnitude") 
   for (std::int64_t i = 0; i < 5000; ++i) values.push_back(test::real(3, i) * std::ldexp(1.0f, static_cast<int>(i / 256) * 4 - 40));
   const std::vector<float> decoded = through_the_wire(values);
   int differing = 0;
-  for (std::size_t begin = 0; begin < values.size(); begin += kWireBlockElems) {
-    const std::size_t end = std::min(begin + kWireBlockElems, values.size());
+  for (std::size_t begin = 0; begin < values.size(); begin += kInt8BlockElems) {
+    const std::size_t end = std::min(begin + kInt8BlockElems, values.size());
     float most = 0;
     for (std::size_t i = begin; i < end; ++i) most = std::max(most, std::fabs(values[i]));
     // f32 itself: the scale, its inverse and the products are each rounded by 2^-24 of at most the largest magnitude.

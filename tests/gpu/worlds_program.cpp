@@ -37,8 +37,8 @@ int run(World& base, bool over_nccl) {
   CudaDevice device(options, emulated ? emulated->table() : open_cuda_driver());
   const auto pinned = make_pinned_allocator(device.context());
   memory_of_gpu_arrays() = pinned.get();
-  const NcclOptions nccl{.timeout_s = kTimeout_s, .sums = {cuda_kernels().cast, cuda_kernels().accumulate}};
-  const auto world = over_nccl ? make_nccl_world(base, device, nccl) : make_staged_world(base, device, kTimeout_s);
+  const NcclOptions nccl{.timeout_s = kTimeout_s, .arithmetic = GpuArithmetic::of(cuda_kernels())};
+  const auto world = over_nccl ? make_nccl_world(base, device, nccl) : make_staged_world(base, device, kTimeout_s, nccl.arithmetic);
   const unsigned lacks = kHostMemory | kAnyOrder | (over_nccl ? kWrittenOrder | kNansWin : 0);
   const auto run_cases = [&](std::span<const ConformanceCase> cases) {
     for (const ConformanceCase& one : cases) {

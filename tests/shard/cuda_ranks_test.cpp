@@ -111,6 +111,29 @@ TEST_CASE("I1: a deterministic training has the same bits on any number of GPUs,
   CHECK(losses.size() == 1);
 }
 
+TEST_CASE("with 8 bits on the wire several GPUs train with the CPU's losses, in the memory of the plan, over NCCL and staged") {
+  const auto [name, layout, is_bf16] =
+      GENERATE(std::tuple("zero3", "flat", false), std::tuple("nested", "per_parameter", true), std::tuple("hsdp", "flat", false));
+  const int ranks = std::string(name) == "zero3" ? 3 : 4;
+  Config config = small_config(ranks);
+  choose_scheme(config, scheme_of(name, ranks));
+  choose_layout(config, layout);
+  if (is_bf16) choose_bf16(config, "bf16");
+  const TinyResult exact = train_tiny(config, {.ranks = ranks, .steps = 2});
+  config.shard.compress_gather = config.shard.compress_reduce = "int8";
+  const TinyResult cpu = train_tiny(config, {.ranks = ranks, .steps = 2});
+  for (const Transport transport : {Transport::nccl, Transport::staged}) {
+    GpuMachine machine(ranks, static_cast<std::uint64_t>(ranks));
+    if (transport == Transport::nccl && !machine.has_nccl()) continue;
+    INFO(name << ", " << text_of(transport));
+    const TinyResult gpu = machine.train(config, transport, {.steps = 2});
+    check_alike(gpu, cpu, is_bf16 ? kBf16Tolerance : kF32Tolerance);
+    CHECK(gpu.weights != exact.weights);
+    CHECK(std::abs(gpu.losses[0] - cpu.losses[0]) < 0.1f * std::abs(exact.losses[0] - cpu.losses[0]));  // the CPU's roundings, not others
+    CHECK(machine.live_handles() == 0);
+  }
+}
+
 TEST_CASE("I2: checkpoints go from several GPUs to the CPU and to other numbers of GPUs, and back") {
   const TempDir folder;
   const Transport transport = GENERATE(Transport::nccl, Transport::staged);

@@ -8,6 +8,7 @@
 #include "kernels/cuda/attention_backward.cu"
 #include "kernels/cuda/attention_general.cu"
 #include "kernels/cuda/elementwise.cu"
+#include "kernels/cuda/int8_blocks.cu"
 #include "kernels/cuda/layer_norm.cu"
 #include "kernels/cuda/loss.cu"
 #include "kernels/cuda/optimizer.cu"
@@ -44,6 +45,8 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       {"zs_attention_dkeys_128", kernel_of(cuda::zs_attention_dkeys_128, true)},
       {"zs_cast", kernel_of(cuda::zs_cast)},
       {"zs_stochastic_cast", kernel_of(cuda::zs_stochastic_cast)},
+      {"zs_pack_int8", kernel_of(cuda::zs_pack_int8, true)},
+      {"zs_fold_int8", kernel_of(cuda::zs_fold_int8)},
       {"zs_add", kernel_of(cuda::zs_add)},
       {"zs_scale", kernel_of(cuda::zs_scale)},
       {"zs_accumulate", kernel_of(cuda::zs_accumulate)},

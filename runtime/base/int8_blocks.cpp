@@ -1,4 +1,4 @@
-#include "comm/wire.h"
+#include "runtime/base/int8_blocks.h"
 
 #include <algorithm>
 #include <array>
@@ -16,12 +16,10 @@ constexpr float kMost = 127;
 /// Below it a block is zero: its scale would lose its digits.
 constexpr float kLeast = 1e-35f;
 
-using Block = std::array<float, kWireBlockElems>;
-
-std::int64_t blocks_in(std::int64_t elems) { return (elems + kWireBlockElems - 1) / kWireBlockElems; }
+using Block = std::array<float, kInt8BlockElems>;
 
 /// The block that begins at element `at`: as many as there are.
-std::int64_t length_at(std::int64_t at, std::int64_t elems) { return std::min(kWireBlockElems, elems - at); }
+std::int64_t length_at(std::int64_t at, std::int64_t elems) { return std::min(kInt8BlockElems, elems - at); }
 
 template <class T>
 void load(Block& block, const Buffer& from, std::int64_t at, std::int64_t n) {
@@ -32,7 +30,10 @@ void load(Block& block, const Buffer& from, std::int64_t at, std::int64_t n) {
 template <class T>
 void store(const Buffer& to, std::int64_t at, const Block& block, std::int64_t n) {
   auto* target = static_cast<T*>(to.data) + at;
-  for (std::int64_t i = 0; i < n; ++i) target[i] = static_cast<T>(block[static_cast<std::size_t>(i)]);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float value = block[static_cast<std::size_t>(i)];
+    target[i] = static_cast<T>(value == value ? value : std::numeric_limits<float>::quiet_NaN());  // whatever the processor made of it
+  }
 }
 
 void load(Block& block, const Buffer& from, std::int64_t at, std::int64_t n) {
@@ -59,8 +60,8 @@ float scale_of(const Block& block, std::int64_t n) {
 /// sums := [sums +] the packed elements of the block that begins at element `at`.
 void add_block(Block& sums, const std::byte* packed, std::int64_t elems, std::int64_t at, bool is_first) {
   float scale = 0;
-  std::memcpy(&scale, packed + at / kWireBlockElems * 4, sizeof scale);
-  const auto* bytes = reinterpret_cast<const std::int8_t*>(packed + blocks_in(elems) * 4) + at;
+  std::memcpy(&scale, packed + int8_scales_at(elems) + at / kInt8BlockElems * 4, sizeof scale);
+  const auto* bytes = reinterpret_cast<const std::int8_t*>(packed) + at;
   for (std::int64_t i = 0; i < length_at(at, elems); ++i) {
     const float value = scale * static_cast<float>(bytes[i]);
     float& sum = sums[static_cast<std::size_t>(i)];
@@ -68,18 +69,15 @@ void add_block(Block& sums, const std::byte* packed, std::int64_t elems, std::in
   }
 }
 
-}  // namespace
-
-std::int64_t packed_bytes(std::int64_t elems) { return (blocks_in(elems) * 4 + elems + 63) / 64 * 64; }
-
-void pack_int8(std::byte* packed, const Buffer& elements) {
-  auto* bytes = reinterpret_cast<std::int8_t*>(packed + blocks_in(elements.elems) * 4);
+void pack_slice(std::byte* packed, const Buffer& elements) {
+  auto* bytes = reinterpret_cast<std::int8_t*>(packed);
+  std::byte* const scales = packed + int8_scales_at(elements.elems);
   Block block;
-  for (std::int64_t at = 0; at < elements.elems; at += kWireBlockElems) {
+  for (std::int64_t at = 0; at < elements.elems; at += kInt8BlockElems) {
     const std::int64_t n = length_at(at, elements.elems);
     load(block, elements, at, n);
     const float scale = scale_of(block, n);
-    std::memcpy(packed + at / kWireBlockElems * 4, &scale, sizeof scale);
+    std::memcpy(scales + at / kInt8BlockElems * 4, &scale, sizeof scale);
     const float inverse = scale > 0 ? 1 / scale : 0;  // not for NaN either: the bytes do not matter then
     for (std::int64_t i = 0; i < n; ++i) {
       const float value = scale > 0 ? block[static_cast<std::size_t>(i)] * inverse : 0;
@@ -88,15 +86,25 @@ void pack_int8(std::byte* packed, const Buffer& elements) {
   }
 }
 
-void unpack_int8(const Buffer& elements, const std::byte* packed) { fold_int8(elements, std::array{packed}, false); }
+}  // namespace
 
-void fold_int8(const Buffer& out, std::span<const std::byte* const> parts, bool accumulate) {
-  ZS_CHECK(!parts.empty(), "a fold of no parts");
+void pack_int8(std::byte* packed, const Buffer& elements, int slices) {
+  const std::int64_t n = elements.elems / slices;
+  for (int s = 0; s < slices; ++s) pack_slice(packed + s * packed_bytes(n), elements.slice(s * n, n));
+}
+
+void unpack_int8(const Buffer& elements, const std::byte* packed, int slices) {
+  const std::int64_t n = elements.elems / slices;
+  for (int s = 0; s < slices; ++s) fold_int8(elements.slice(s * n, n), packed + s * packed_bytes(n), 1, false);
+}
+
+void fold_int8(const Buffer& out, const std::byte* packed, int parts, bool accumulate) {
+  ZS_CHECK(parts > 0, "a fold of {} parts", parts);
   Block sums;
-  for (std::int64_t at = 0; at < out.elems; at += kWireBlockElems) {
+  for (std::int64_t at = 0; at < out.elems; at += kInt8BlockElems) {
     const std::int64_t n = length_at(at, out.elems);
     if (accumulate) load(sums, out, at, n);
-    for (std::size_t p = 0; p < parts.size(); ++p) add_block(sums, parts[p], out.elems, at, p == 0 && !accumulate);
+    for (int p = 0; p < parts; ++p) add_block(sums, packed + p * packed_bytes(out.elems), out.elems, at, p == 0 && !accumulate);
     store(out, at, sums, n);
   }
 }
