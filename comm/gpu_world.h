@@ -31,12 +31,16 @@ struct GpuArithmetic {
 std::unique_ptr<World> make_staged_world(World& base, Device& device, double timeout_s, const GpuArithmetic& arithmetic = {});
 
 struct NcclLibrary;
+class NcclMemory;
 
 struct NcclOptions {
   double timeout_s = 300;           ///< longest wait for a peer, as in WorldOptions
   GpuArithmetic arithmetic = {};    ///< else reductions into another dtype or onto an accumulator are refused, and int8
   bool checks_order = true;         ///< hosts tell each other what they launch, see make_nccl_world
   bool sums_in_rank_order = false;  ///< of a reduce_scatter of f32 too, made as those of bf16 into f32
+  /// Registered with each communicator, if every rank has as much of it: see NcclMemory, which is then where `device` has its slab. Null:
+  /// nothing is.
+  std::shared_ptr<NcclMemory> memory = nullptr;
   const char* library = "libnccl.so.2";
   std::shared_ptr<const NcclLibrary> table = nullptr;  ///< instead of the library, for tests
 };
@@ -59,5 +63,16 @@ void set_nccl_environment();
 /// A failure of NCCL or of a peer ends (aborts) the communicator: its operations end, and the stream's error says why.
 /// Error(config) where the library is missing or older than 2.18, or set_nccl_environment was not called. Collective, blocks the host.
 std::unique_ptr<World> make_nccl_world(World& base, Device& device, const NcclOptions& options);
+
+/// What the communicators of such a world, of this rank and more than one, have registered so far.
+struct NcclRegistration {
+  std::int64_t bytes = 0;    ///< with each
+  int communicators = 0;     ///< with how many
+  std::string refusal = {};  ///< why not with the last one where nothing was
+};
+/// Nothing for another world.
+NcclRegistration registration_of(const World& world);
+/// Null where NCCL cannot register any: before 2.19. Error(config) as make_nccl_world.
+std::shared_ptr<NcclMemory> make_nccl_memory(const NcclOptions& options);
 
 }  // namespace zs

@@ -4,6 +4,7 @@
 #include "comm/gpu_world.h"
 #include "comm/launch_order.h"
 #include "comm/nccl_handle.h"
+#include "comm/nccl_memory.h"
 #include "comm/watchdog.h"
 #include "runtime/device/stream_watch.h"
 
@@ -40,7 +41,22 @@ struct NcclShared {
   NcclOptions options;
   std::shared_ptr<const NcclLibrary> library;
   Watchdog* watchdog;
+  NcclRegistration registration = {};
 };
+
+std::shared_ptr<const NcclLibrary> library_of(const NcclOptions& options) {
+  return options.table != nullptr ? options.table : open_nccl_library(options.library);
+}
+
+/// Why ranks that said so have nothing registered; nothing where they have.
+std::string refusal_of(std::span<const std::int64_t> bytes) {
+  for (std::size_t r = 0; r < bytes.size(); ++r) {
+    if (bytes[r] == 0) return fmt::format("rank {} has no memory of NCCL's", r);
+    if (bytes[r] < 0) return fmt::format("NCCL refuses that of rank {}", r);
+    if (bytes[r] != bytes[0]) return fmt::format("rank 0 has {} bytes, rank {} has {}", bytes[0], r, bytes[r]);
+  }
+  return {};
+}
 
 /// What fails behind the stream's back.
 class NcclGroup final : public StreamWatch {
@@ -87,7 +103,7 @@ class NcclCommunicator final : public GpuSideCommunicator {
         hosts_(std::move(hosts)),
         group_(std::move(group)),
         token_(shared_->device.allocator()) {
-    group_->handle().enroll(shared_->device.pool().allocations());
+    if (hosts_->size() > 1) enroll_memory();
   }
 
   int rank() const override { return hosts_->rank(); }
@@ -133,6 +149,23 @@ class NcclCommunicator final : public GpuSideCommunicator {
   }
   PartTable agree_on_parts(const OpTag& tag, std::span<const std::int64_t> own, void*) override {
     return agree_between_hosts(*hosts_, stream_, tag, own);
+  }
+
+  /// Where one rank has nothing registered nobody may have: NCCL takes it that buffers of an operation are alike on all ranks. Memory of
+  /// one size is planned alike, and buffers lie at the same place of it.
+  void enroll_memory() {
+    const NcclMemory* const memory = shared_->options.memory.get();
+    std::int64_t own = 0;
+    if (memory != nullptr && memory->bytes() > 0) own = group_->handle().enroll(memory->blocks()) ? memory->bytes() : -1;
+    std::vector<std::int64_t> all(count_of(size()));
+    const Buffer said{all.data(), size(), DType::i64, DeviceKind::cpu}, mine = said.slice(rank(), 1);
+    *mine.as<std::int64_t>() = own;
+    hosts_->all_gather(stream_, "registered", mine, said);
+    NcclRegistration& registration = shared_->registration;
+    registration.refusal = refusal_of(all);
+    if (!registration.refusal.empty()) return group_->handle().discharge();
+    registration.bytes = own;
+    ++registration.communicators;
   }
 
   /// One operation: `call(library, comm, stream)`.
@@ -248,8 +281,7 @@ class NcclCommunicator final : public GpuSideCommunicator {
 class NcclWorld final : public GpuSideWorld {
  public:
   NcclWorld(World& base, Device& device, const NcclOptions& options) : GpuSideWorld(base) {
-    auto library = options.table != nullptr ? options.table : open_nccl_library(options.library);
-    shared_ = std::make_shared<NcclShared>(NcclShared{device, context_of(device), options, std::move(library), base.watchdog()});
+    shared_ = std::make_shared<NcclShared>(NcclShared{device, context_of(device), options, library_of(options), base.watchdog()});
     const HostWait wait(base.watchdog(), "the start of NCCL");
     const auto hosts = base.communicator();
     NcclLibrary::Id id{};
@@ -268,6 +300,7 @@ class NcclWorld final : public GpuSideWorld {
 
   std::string transport() const override { return "nccl"; }
   bool sums_in_rank_order() const override { return shared_->options.sums_in_rank_order; }
+  const NcclRegistration& registration() const { return shared_->registration; }
   std::unique_ptr<Communicator> communicator() override {
     std::vector<int> ranks(static_cast<std::size_t>(size()));
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -297,6 +330,13 @@ std::int64_t nccl_reduce_scatter_scratch_bytes(const Buffer& full, const Buffer&
   if (nccl_adds_slices(full, shard, in_rank_order)) return full.bytes();
   return fold == Fold::accumulate ? shard.bytes() : 0;
 }
+
+NcclRegistration registration_of(const World& world) {
+  const auto* const nccl = dynamic_cast<const NcclWorld*>(&world);
+  return nccl != nullptr ? nccl->registration() : NcclRegistration{};
+}
+
+std::shared_ptr<NcclMemory> make_nccl_memory(const NcclOptions& options) { return NcclMemory::made_by(library_of(options)); }
 
 std::unique_ptr<World> make_nccl_world(World& base, Device& device, const NcclOptions& options) {
   return std::make_unique<NcclWorld>(base, device, options);

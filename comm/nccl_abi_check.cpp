@@ -43,6 +43,8 @@ static_assert(kSame<decltype(NcclLibrary::send), decltype(&ncclSend)>);
 static_assert(kSame<decltype(NcclLibrary::receive), decltype(&ncclRecv)>);
 static_assert(kSame<decltype(NcclLibrary::group_start), decltype(&ncclGroupStart)>);
 static_assert(kSame<decltype(NcclLibrary::group_end), decltype(&ncclGroupEnd)>);
+static_assert(kSame<decltype(NcclLibrary::memory_allocate), decltype(&ncclMemAlloc)>);
+static_assert(kSame<decltype(NcclLibrary::memory_free), decltype(&ncclMemFree)>);
 static_assert(kSame<decltype(NcclLibrary::enroll), decltype(&ncclCommRegister)>);
 static_assert(kSame<decltype(NcclLibrary::discharge), decltype(&ncclCommDeregister)>);
 

@@ -43,15 +43,32 @@ void NcclHandle::split_into(NcclHandle& part, int color, int key) {
   part.await(nccl::kInProgress, "ncclCommSplit", "split");
 }
 
-void NcclHandle::enroll(const std::vector<std::pair<void*, std::int64_t>>& blocks) {
-  if (library_->enroll == nullptr || library_->discharge == nullptr) return;
+bool NcclHandle::enroll(std::span<const NcclMemory::Block> blocks) {
   const std::lock_guard lock(mutex_);
+  if (failure_ || blocks.empty()) return false;
   for (const auto& [address, bytes] : blocks) {
     void* handle = nullptr;
-    // What it refuses is copied as before: no error.
-    if (library_->enroll(comm_, address, static_cast<std::size_t>(bytes), &handle) == nccl::kSuccess && handle != nullptr)
-      enrolled_.push_back(handle);
+    const int status = library_->enroll(comm_, address, static_cast<std::size_t>(bytes), &handle);
+    if (status != nccl::kSuccess || handle == nullptr) {
+      discharge_locked();
+      return false;
+    }
+    enrolled_.push_back(handle);
   }
+  return true;
+}
+
+void NcclHandle::discharge() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!is_aborted_) discharge_locked();
+}
+
+void NcclHandle::discharge_locked() noexcept {
+  for (void* handle : enrolled_) {
+    if (const int status = library_->discharge(comm_, handle); status != nccl::kSuccess)
+      log(fmt::format("ncclCommDeregister: NCCL error {} ({})", status, who_));
+  }
+  enrolled_.clear();
 }
 
 int NcclHandle::state(ncclComm* comm) const {
@@ -124,10 +141,7 @@ bool NcclHandle::has_quietly_ended() noexcept {
 
 NcclHandle::~NcclHandle() {
   if (comm_ == nullptr || is_aborted_) return;
-  for (void* handle : enrolled_) {
-    if (const int status = library_->discharge(comm_, handle); status != nccl::kSuccess)
-      log(fmt::format("ncclCommDeregister: NCCL error {} ({})", status, who_));
-  }
+  discharge_locked();
   if (failure_ || !has_quietly_ended()) {
     abort_locked();
   } else if (const int status = library_->destroy(comm_); status != nccl::kSuccess) {

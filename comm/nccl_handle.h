@@ -3,11 +3,13 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "comm/nccl_library.h"
+#include "comm/nccl_memory.h"
 #include "comm/wait.h"
 #include "runtime/base/buffer.h"
 
@@ -31,8 +33,11 @@ class NcclHandle {
   void init(int ranks, const NcclLibrary::Id& id, int rank);
   /// Collective: `part` becomes the communicator of those that name the same color, ordered by key. Nothing may be under way here.
   void split_into(NcclHandle& part, int color, int key);
-  /// NCCL uses such memory without a copy, where it can; nothing where the library is too old or refuses.
-  void enroll(const std::vector<std::pair<void*, std::int64_t>>& blocks);
+  /// NCCL uses such memory without a copy, where it can. False where it refuses, which leaves nothing registered; what has failed is for
+  /// the next call to say.
+  bool enroll(std::span<const NcclMemory::Block> blocks);
+  /// Takes back what is registered; nothing of it may be in use.
+  void discharge() noexcept;
 
   /// `call(comm)` returns NCCL's status; on return it is enqueued. `what`: the operation, for errors.
   template <class Call>
@@ -59,6 +64,7 @@ class NcclHandle {
   void await(int status, const char* name, std::string_view what);
   Error error_of(int status, const char* name, std::string_view what) const;
   void abort_locked() noexcept;
+  void discharge_locked() noexcept;
   bool has_quietly_ended() noexcept;
 
   const Library library_;

@@ -33,6 +33,8 @@ struct LoadedNccl {
     library.find(table.receive, "ncclRecv");
     library.find(table.group_start, "ncclGroupStart");
     library.find(table.group_end, "ncclGroupEnd");
+    library.find_if_there(table.memory_allocate, "ncclMemAlloc");
+    library.find_if_there(table.memory_free, "ncclMemFree");
     library.find_if_there(table.enroll, "ncclCommRegister");
     library.find_if_there(table.discharge, "ncclCommDeregister");
   }

@@ -70,7 +70,7 @@ struct Config {
   };
   struct Cuda {
     bool tf32 = false, share_gpu = false;
-    std::string transport = "auto";
+    std::string transport = "auto", registration = "auto";
     bool graph = false;
     bool operator==(const Cuda&) const = default;
   };

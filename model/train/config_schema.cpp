@@ -186,6 +186,10 @@ constexpr std::array kKeys = {
         "`nccl` where every rank has the library and a GPU of its own, else `staged`, and one line says why."},
     ConfigKey{"cuda.graph", [](Config& c) -> ConfigSlot { return &c.cuda.graph; }, any, "", "",
               "A step of one rank on a GPU is captured as a CUDA graph and replayed by one launch: the same results. docs/gpu.md."},
+    ConfigKey{
+        "cuda.register", [](Config& c) -> ConfigSlot { return &c.cuda.registration; }, any, "auto|off", "",
+        "Over NCCL: take the GPU's memory from NCCL and register it, so that what is gathered and reduced can move without a copy. `auto`: "
+        "where NCCL can (2.19 and later), with all ranks or none."},
 
     ConfigKey{"watchdog.init_s", [](Config& c) -> ConfigSlot { return &c.watchdog.init_s; }, between(0, 86400), "", "",
               "Seconds that a rank may stand still while the job starts; 0: for ever. docs/reliability.md says what standing still is."},

@@ -10,8 +10,10 @@
 
 #include "comm/inline_stream.h"
 #include "comm/nccl_library.h"
+#include "comm/nccl_memory.h"
 #include "kernels/kernels.h"
 #include "model/train/agreed.h"
+#include "model/train/metrics.h"
 #include "model/train/startup.h"
 #include "runtime/base/random.h"
 
@@ -188,6 +190,17 @@ NcclOptions nccl_options(const Config& config) {
   return {.timeout_s = config.comm.timeout_s,
           .arithmetic = GpuArithmetic::of(cuda_kernels()),
           .sums_in_rank_order = config.train.deterministic};
+}
+
+void register_memory(NcclOptions& nccl, const Config& config, Transport transport) {
+  if (transport == Transport::nccl && config.cuda.registration == "auto") nccl.memory = make_nccl_memory(nccl);
+}
+
+std::string describe_registration(const World& world, const Config& config) {
+  if (transport_of(world) != Transport::nccl || config.cuda.registration != "auto") return {};
+  const NcclRegistration found = registration_of(world);
+  if (!found.refusal.empty()) return fmt::format("nccl: no memory registered: {} (cuda.register)", found.refusal);
+  return fmt::format("nccl: {} registered with {}", format_bytes(found.bytes), format_number(found.communicators, "communicator"));
 }
 
 std::unique_ptr<World> make_gpu_world(World& base, Device& device, Transport transport, const NcclOptions& nccl) {

@@ -63,5 +63,9 @@ std::string describe_transport(const World& base, const GpuRanks& gpus);
 /// What moves the bytes between the GPUs of `base`'s ranks; both and `device` outlive it. Null where `base` itself does. Collective.
 std::unique_ptr<World> make_gpu_world(World& base, Device& device, Transport transport, const NcclOptions& nccl);
 NcclOptions nccl_options(const Config& config);
+/// Gives them memory that is registered, where NCCL is the transport, has it, and `cuda.register` asks for it: for DeviceOptions::memory.
+void register_memory(NcclOptions& nccl, const Config& config, Transport transport);
+/// For people, once there are communicators: "nccl: 1.2 GiB registered with 3 communicators"; nothing where nobody asks for that.
+std::string describe_registration(const World& world, const Config& config);
 
 }  // namespace zs

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "comm/nccl_memory.h"
 #include "model/train/agreed.h"
 #include "model/train/ceiling.h"
 #include "model/train/config_dataset.h"
@@ -173,20 +174,32 @@ ReadSamples Trainer::reader(const SampleSource& source) const {
   };
 }
 
-int Trainer::train() {
-  bind_this_thread(share_.cpus);
+/// The device, and what moves the bytes between devices where the world itself does not.
+void Trainer::make_device() {
   DeviceOptions options = gpu_options(config_, gpus_.gpu);
   options.threads = share_.threads;
   options.cpus = share_.cpus;
   options.sync_timeout_s = kStepTimeouts * config_.comm.timeout_s;
   if (plan_.device == DeviceKind::cpu) options.memory = world_.arena();
+  if (plan_.device == DeviceKind::cuda) {
+    nccl_ = nccl_options(config_);
+    register_memory(nccl_, config_, gpus_.transport);
+    options.memory = nccl_.memory.get();
+  }
   device_ = plan_.create_device(options);
   if (Watchdog* const watchdog = watch_.watchdog()) observed_.emplace(*watchdog, *device_);
   if (job_.verify_order) verifier_.emplace(*device_);
-  if (plan_.device == DeviceKind::cuda) gpu_world_ = make_gpu_world(world_, *device_, gpus_.transport, nccl_options(config_));
+  if (plan_.device == DeviceKind::cuda) gpu_world_ = make_gpu_world(world_, *device_, gpus_.transport, nccl_);
+}
+
+int Trainer::train() {
+  bind_this_thread(share_.cpus);
+  make_device();
   session_ = std::make_unique<Session>(*device_, gpu_world_ ? *gpu_world_ : world_, config_);
   plan_.apply_order(session_->runtime());
   is_terminal_ = is_first() && prints_to_terminal();
+  if (const std::string text = gpu_world_ ? describe_registration(*gpu_world_, config_) : ""; is_first() && !text.empty())
+    fmt::print("{}\n", text);
   measure_ceiling();
   if (is_first()) {
     fmt::print("{}: {} parameters in {} units, {} of {} tokens; planned peak {} a rank; writing to {}\n", config_.name,

@@ -60,6 +60,7 @@ class Trainer {
   bool is_saved(std::int64_t step, bool is_stopped) const;
   int save_checkpoint(std::int64_t step);
   void print_header() const;
+  void make_device();
   int train();
   void measure_ceiling();
   std::optional<double> ceiling_percent(const StepMetrics& metrics) const;
@@ -88,6 +89,7 @@ class Trainer {
   std::optional<ResumePoint> resume_;
   std::vector<std::string> changed_keys_;  // since the checkpoint
   std::string run_dir_;
+  NcclOptions nccl_;
   std::unique_ptr<Device> device_;
   std::optional<Watchdog::Observation> observed_;
   std::optional<StepVerifier> verifier_;

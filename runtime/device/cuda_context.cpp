@@ -52,6 +52,38 @@ class CudaAllocator final : public Allocator {
   const CudaContext& context_;
 };
 
+/// A slab from elsewhere, and everything else as ever.
+class SlabAllocator final : public Allocator {
+ public:
+  SlabAllocator(const CudaContext& context, Allocator& memory, std::int64_t slab_bytes)
+      : context_(context), memory_(memory), slab_bytes_(slab_bytes), rest_(make_cuda_allocator(context)) {}
+  DeviceKind device() const override { return DeviceKind::cuda; }
+
+  void* allocate(std::int64_t bytes) override {
+    if (slab_ != nullptr || bytes < slab_bytes_) return rest_->allocate(bytes);
+    context_.make_current();
+    try {
+      return slab_ = memory_.allocate(bytes);
+    } catch (const Error&) {  // what it rounds up to may not be there
+      return rest_->allocate(bytes);
+    }
+  }
+
+  void deallocate(void* address, std::int64_t bytes) noexcept override {
+    if (address != slab_) return rest_->deallocate(address, bytes);
+    log_cuda(context_.driver(), context_.try_make_current(), "cuCtxSetCurrent");
+    memory_.deallocate(address, bytes);
+    slab_ = nullptr;
+  }
+
+ private:
+  const CudaContext& context_;
+  Allocator& memory_;
+  const std::int64_t slab_bytes_;
+  const std::unique_ptr<Allocator> rest_;
+  void* slab_ = nullptr;
+};
+
 class PinnedAllocator final : public Allocator {
  public:
   explicit PinnedAllocator(const CudaContext& context) : context_(context) {}
@@ -153,6 +185,12 @@ MemoryLimit cuda_memory_limit(const CudaContext& context) {
 }
 
 std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context) { return std::make_unique<CudaAllocator>(context); }
+
+std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context, Allocator* memory, std::int64_t slab_bytes) {
+  if (memory == nullptr || slab_bytes <= 0) return make_cuda_allocator(context);
+  return std::make_unique<SlabAllocator>(context, *memory, slab_bytes);
+}
+
 std::unique_ptr<Allocator> make_pinned_allocator(const CudaContext& context) { return std::make_unique<PinnedAllocator>(context); }
 
 }  // namespace zs

@@ -84,6 +84,8 @@ MemoryLimit cuda_memory_limit(const CudaContext& context);
 
 /// Memory of the GPU, 256-byte aligned, not initialised. `context` outlives it.
 std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context);
+/// The same, but the first block of at least so many bytes comes from `memory`, which outlives it, where that has it to give.
+std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context, Allocator* memory, std::int64_t slab_bytes);
 /// Memory of this host that the GPU reaches by the same address, page-locked. `context` outlives it.
 std::unique_ptr<Allocator> make_pinned_allocator(const CudaContext& context);
 

@@ -8,6 +8,7 @@ CudaDevice::State::State(const DeviceOptions& options, CudaContext::Libraries li
                          Profile& profile)
     : context(std::move(libraries), options.gpu, options.shares_gpu, options.tf32),
       uploads(context, options.upload_bytes, options.sync_timeout_s),
+      allocator(make_cuda_allocator(context, options.memory, options.slab_bytes)),
       pool(*allocator, counter, false, options.slab_bytes),
       group{.options = options, .trace = trace, .scratch = scratch, .context = context, .uploads = uploads, .profile = profile} {
   for (std::size_t role = 0; role < streams.size(); ++role) {
@@ -27,7 +28,6 @@ CudaDevice::State::~State() {
 
 CudaDevice::CudaDevice(const DeviceOptions& options, CudaContext::Libraries libraries) : Device(options) {
   ZS_CHECK(options.perturb_seed == 0, "delays and poisoned memory are for the CPU device, seed {}", options.perturb_seed);
-  ZS_CHECK(options.memory == nullptr, "memory from elsewhere, for device cuda");
   state_ = std::make_unique<State>(options, std::move(libraries), trace_, counter_, profile_);
 }
 

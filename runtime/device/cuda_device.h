@@ -43,7 +43,7 @@ class CudaDevice final : public Device {
     std::vector<std::vector<std::shared_ptr<void>>> kept;
     CudaContext context;
     UploadRing uploads;
-    std::unique_ptr<Allocator> allocator = make_cuda_allocator(context);
+    std::unique_ptr<Allocator> allocator;
     Pool pool;
     Scratch scratch{pool};
     CudaStreamGroup group;

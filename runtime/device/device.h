@@ -18,7 +18,7 @@ struct DeviceOptions {
   double sync_timeout_s = 0;                ///< synchronize() throws SyncTimeout (peer_lost) after this long; 0: no limit (tests only)
   std::uint64_t perturb_seed = 0;           ///< not 0: seeded random delays before each op, per stream, and released blocks are poisoned
   std::int64_t slab_bytes = 0;              ///< of the device's pool, see Pool
-  Allocator* memory = nullptr;              ///< where a CPU device's pool takes its memory from, and outlives it; null: ordinary memory
+  Allocator* memory = nullptr;              ///< a CPU device's pool, or a CUDA device's slab, comes from there; outlives it; null: ordinary
   int gpu = 0;                              ///< of those that the driver shows to this process; for a CUDA device
   bool shares_gpu = false;                  ///< with other devices, of this process or others; else two on one GPU are refused
   DeviceKind stands_for = DeviceKind::cpu;  ///< of the meta device: whose kernels' working memory it counts

@@ -295,26 +295,6 @@ TEST_CASE("two ranks on one GPU are refused by NCCL and served by the staged tra
   CHECK(said == std::vector<std::string>{"served", "served"});
 }
 
-TEST_CASE("what the device's pool holds is registered with each communicator, where NCCL can") {
-  Machine machine(2);
-  machine.run(2, true, {20}, [](World& world, CudaDevice& device) {
-    const Memory memory = device.pool().acquire(4096, device.stream(StreamRole::unshard), "full_param");
-    const auto one = world.communicator(), two = world.communicator();
-    world.agree(0, "");
-  });
-  CHECK(machine.nccl.calls("ncclCommRegister") == 4);
-  CHECK(machine.nccl.calls("ncclCommDeregister") == 4);
-  auto old = std::make_shared<NcclLibrary>(*machine.nccl.table());
-  old->enroll = nullptr;
-  machine.run(1, false, {1}, [&](World& staged, CudaDevice& device) {
-    const auto single = make_single_world({});
-    const Memory memory = device.pool().acquire(4096, device.stream(StreamRole::unshard), "full_param");
-    CHECK_NOTHROW(make_nccl_world(*single, device, {.timeout_s = 1, .table = old})->communicator());
-    CHECK(staged.transport() == "staged");
-  });
-  CHECK(machine.nccl.calls("ncclCommRegister") == 4);
-}
-
 TEST_CASE("nothing travels as int8 between GPUs without their arithmetic") {
   Machine machine(1);
   const bool over_nccl = GENERATE(true, false);

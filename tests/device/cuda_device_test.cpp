@@ -87,6 +87,41 @@ TEST_CASE("the planned memory is one allocation, and a step makes none") {
   CHECK(memory.buffer(DType::f32, 25).device == DeviceKind::cuda);
 }
 
+TEST_CASE("a slab comes from where it is asked for, if there is one to be had, and nothing else does") {
+  const bool has_memory = GENERATE(true, false);
+  struct Elsewhere final : Allocator {
+    explicit Elsewhere(bool has) : has_memory(has) {}
+    DeviceKind device() const override { return DeviceKind::cuda; }
+    void* allocate(std::int64_t bytes) override {
+      if (!has_memory) throw Error(ExitCode::out_of_memory, "none left");
+      taken += bytes;
+      return memory->allocate(bytes);
+    }
+    void deallocate(void* address, std::int64_t bytes) noexcept override {
+      taken -= bytes;
+      memory->deallocate(address, bytes);
+    }
+    const bool has_memory;
+    std::int64_t taken = 0;
+    std::unique_ptr<Allocator> memory = make_cpu_allocator();
+  } elsewhere(has_memory);
+  EmulatedDriver driver;
+  DeviceOptions options = patient();
+  options.slab_bytes = 1 << 20;
+  options.memory = &elsewhere;
+  {
+    CudaDevice device(options, driver.table());
+    CHECK(elsewhere.taken == (has_memory ? 1 << 20 : 0));
+    CHECK(driver.calls("cuMemAlloc") == (has_memory ? 0 : 1));
+    void* const more = device.allocator().allocate(1 << 21);
+    CHECK(driver.calls("cuMemAlloc") == (has_memory ? 1 : 2));
+    device.allocator().deallocate(more, 1 << 21);
+    use(device);
+  }
+  CHECK(elsewhere.taken == 0);
+  CHECK(driver.live_handles() == 0);
+}
+
 TEST_CASE("more memory than a GPU has is one line with what it has") {
   EmulatedDriver driver({.memory_bytes = 1 << 20});
   CudaDevice device(patient(), driver.table());

@@ -3,10 +3,12 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 #include <tuple>
 
+#include "model/train/gpu_ranks.h"
 #include "model/train/session.h"
 #include "runtime/shard/full_parameters.h"
 #include "tests/model/temp_dir.h"
@@ -49,6 +51,16 @@ void check_alike(const TinyResult& gpu, const TinyResult& cpu, double tolerance)
 
 const char* text_of(Transport transport) { return transport == Transport::nccl ? "nccl" : "staged"; }
 
+/// Nothing that NCCL refuses was done, and where ranks have equal shards, what they gather and reduce was registered, at the same places.
+void check_registered(const GpuMachine& machine, bool are_alike) {
+  if (machine.fake_nccl() == nullptr) return;
+  CHECK(machine.fake_nccl()->registry().mistakes().empty());
+  CHECK(machine.fake_nccl()->registry().blocks() == 0);
+  if (!are_alike) return;
+  CHECK(machine.fake_nccl()->registered().collectives > 0);
+  CHECK(machine.fake_nccl()->registered().displaced == 0);
+}
+
 /// One scheme on so many ranks. Layouts, dtypes and what connects the GPUs take turns with `number`, so that any two of them meet
 /// somewhere.
 void check_scheme(const std::string& name, int ranks, int number) {
@@ -66,6 +78,7 @@ void check_scheme(const std::string& name, int ranks, int number) {
   const TinyResult cpu = train_tiny(config, {.ranks = ranks, .steps = 2});
   check_alike(machine.train(config, transport, {.steps = 2}), cpu, is_bf16 ? kBf16Tolerance : kF32Tolerance);
   CHECK(machine.live_handles() == 0);
+  check_registered(machine, transport == Transport::nccl && config.shard.layout == "flat");
 }
 
 /// The message of what ends a training in which every rank does `body`; a cause comes before what follows from it.
@@ -152,6 +165,24 @@ TEST_CASE("I2: checkpoints go from several GPUs to the CPU and to other numbers 
   CHECK(rest.weights == whole.weights);
   const TinyResult cpu = train_tiny(config, {.ranks = 2, .steps = 1, .checkpoints = folder / "cpu"});
   CHECK(on_gpus(3, {.steps = 1, .resume = cpu.saved}).weights == cpu.weights);
+}
+
+TEST_CASE("memory is registered with NCCL, or not, as cuda.register says, and a run tells") {
+  GpuMachine machine(2);
+  if (machine.fake_nccl() == nullptr) return skip("what is registered is counted by the made-up NCCL");
+  Config config = small_config(2);
+  config.cuda.registration = GENERATE("auto", "off");
+  std::array<std::string, 2> told;
+  machine.run(config, Transport::nccl, [&](World& world, CudaDevice& device, const TrainPlan& plan) {
+    train_tiny(world, device, &plan, config, {.steps = 1});
+    told[static_cast<std::size_t>(world.rank())] = describe_registration(world, config);
+  });
+  const bool is_on = config.cuda.registration == "auto";
+  CHECK((machine.fake_nccl()->registered().collectives > 0) == is_on);
+  CHECK((machine.fake_nccl()->calls("ncclMemAlloc") > 0) == is_on);
+  for (const std::string& text : told)
+    CHECK_THAT(text, is_on ? Catch::Matches("nccl: .* registered with [0-9]+ communicators") : Catch::Matches(""));
+  CHECK(machine.live_handles() == 0);
 }
 
 TEST_CASE("full parameters on several GPUs are written back by each rank, and a lost write of one is told to all") {

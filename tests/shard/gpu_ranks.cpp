@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "comm/nccl_library.h"
+#include "comm/nccl_memory.h"
 #include "model/train/gpu_ranks.h"
 #include "model/train/plan.h"
 #include "tests/gpu/emulation/kernels.h"
@@ -53,7 +54,12 @@ void GpuMachine::run(const Config& config, Transport transport, const Body& body
                                               .device = DeviceKind::cuda,
                                               .transport = transport,
                                               .sums_in_rank_order = config.train.deterministic});
+    NcclOptions nccl = nccl_options(config);
+    nccl.timeout_s = kTimeout_s;
+    if (fake_nccl_) nccl.table = fake_nccl_->table();
+    register_memory(nccl, config, transport);
     DeviceOptions options;
+    options.memory = nccl.memory.get();
     options.sync_timeout_s = kTimeout_s;
     options.gpu = base.rank() % gpus_;
     options.shares_gpu = gpus_ < ranks_;
@@ -61,9 +67,6 @@ void GpuMachine::run(const Config& config, Transport transport, const Body& body
       return std::make_unique<CudaDevice>(planned, emulated_ ? CudaContext::Libraries{emulated_->table(), emulated_cublas_->table()}
                                                              : CudaContext::Libraries{open_cuda_driver(), open_cublas_lt()});
     });
-    NcclOptions nccl = nccl_options(config);
-    nccl.timeout_s = kTimeout_s;
-    if (fake_nccl_) nccl.table = fake_nccl_->table();
     const auto world = make_gpu_world(base, *device, transport, nccl);
     body(*world, static_cast<CudaDevice&>(*device), plan);
   });

@@ -24,7 +24,7 @@ class GpuMachine {
   /// Whether NCCL can connect its ranks: it is there, and two of them on one GPU it refuses.
   bool has_nccl() const { return has_nccl_; }
   /// The NCCL made for tests; null on real GPUs.
-  FakeNccl* fake_nccl() { return fake_nccl_.get(); }
+  FakeNccl* fake_nccl() const { return fake_nccl_.get(); }
   /// What nobody has given back, of emulated GPUs and NCCL.
   std::size_t live_handles() const;
 

@@ -108,6 +108,14 @@ void arrive(FakeClique& clique, std::size_t number, int rank, const FakeOp& op) 
   meeting.arrived[rank] = op;
   if (meeting.arrived.size() < clique.members.size() || !run_collective(meeting)) return;  // if they differ, they wait for ever
   for (const auto& [r, done] : meeting.done) *done = true;
+  if (op.place() < 0) return;
+  ++clique.registered;
+  for (const auto& [r, other] : meeting.arrived) {
+    if (other.place() != op.place()) {
+      ++clique.displaced;
+      return;
+    }
+  }
 }
 
 void arrive(FakeClique& clique, int rank, const std::vector<FakeOp>& ops, const std::shared_ptr<FakeExchange>& exchange) {

@@ -20,11 +20,16 @@ struct FakeOp {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
   std::size_t count = 0;
-  int dtype = 0, number = 0;  // number: reduction, root, or peer
+  int dtype = 0, number = 0;                    // number: reduction, root, or peer
+  std::int64_t from_place = -1, to_place = -1;  // in registered memory; -1: not there
 
+  /// Buffers are registered on all ranks or on none.
   bool goes_with(const FakeOp& other) const {
-    return kind == other.kind && count == other.count && dtype == other.dtype && number == other.number;
+    return kind == other.kind && count == other.count && dtype == other.dtype && number == other.number &&
+           (from_place < 0) == (other.from_place < 0) && (to_place < 0) == (other.to_place < 0);
   }
+  /// Where what is alike on all ranks is: what is gathered, or added up.
+  std::int64_t place() const { return kind == "reduce_scatter" ? from_place : to_place; }
 };
 
 struct FakeMeeting {
@@ -61,6 +66,7 @@ struct FakeClique {
   std::vector<std::pair<int, std::shared_ptr<bool>>> enqueued;  // (rank, done)
   std::vector<FakeSplit> splits;                                // of the round that is under way
   int rounds = 0;                                               // of splits, done
+  int registered = 0, displaced = 0;  // collectives on registered memory, and those that have it at different places
 
   bool is_complete() const {
     return std::none_of(members.begin(), members.end(), [](const ncclComm* member) { return member == nullptr; });

@@ -137,15 +137,15 @@ struct FakeNcclFunctions {
     return call_on(comm, "ncclCommFinalize", [&](FakeNccl& self) { return begin(self, *comm, nullptr, nullptr); });
   }
   static int destroy(ncclComm* comm) {
-    return call_on(comm, "ncclCommDestroy", [&](FakeNccl&) { return comm->is_dead = true, nccl::kSuccess; });
+    return call_on(comm, "ncclCommDestroy", [&](FakeNccl& self) { return comm->is_dead = true, self.registry_.end(comm, false); });
   }
   /// What it has on streams ends there, without having moved anything.
   static int abort(ncclComm* comm) {
-    return call_on(comm, "ncclCommAbort", [&](FakeNccl&) {
+    return call_on(comm, "ncclCommAbort", [&](FakeNccl& self) {
       for (const auto& [rank, done] : comm->clique->enqueued) {
         if (rank == comm->rank) *done = true;
       }
-      return comm->is_dead = true, nccl::kSuccess;
+      return comm->is_dead = true, self.registry_.end(comm, true);
     });
   }
   static int async_error(ncclComm* comm, int* status) {
@@ -160,6 +160,8 @@ struct FakeNcclFunctions {
         group_stream = stream;
         return nccl::kSuccess;
       }
+      op.from_place = self.registry_.place_of(comm, op.from);
+      op.to_place = self.registry_.place_of(comm, op.to);
       return launch(self, *comm, {std::move(op)}, stream);
     });
   }
@@ -212,11 +214,17 @@ struct FakeNcclFunctions {
       return comm == nullptr ? nccl::kSuccess : launch(self, *comm, std::move(ops), group_stream);
     });
   }
-  static int enroll(ncclComm* comm, void* address, std::size_t, void** handle) {
-    return call_on(comm, "ncclCommRegister", [&](FakeNccl&) { return *handle = address, nccl::kSuccess; });
+  static int memory_allocate(void** address, std::size_t bytes) {
+    return call("ncclMemAlloc", [&](FakeNccl& self) { return self.registry_.allocate(address, bytes); });
   }
-  static int discharge(ncclComm* comm, void*) {
-    return call_on(comm, "ncclCommDeregister", [](FakeNccl&) { return nccl::kSuccess; });
+  static int memory_free(void* address) {
+    return call("ncclMemFree", [&](FakeNccl& self) { return self.registry_.give_back(address); });
+  }
+  static int enroll(ncclComm* comm, void* address, std::size_t bytes, void** handle) {
+    return call_on(comm, "ncclCommRegister", [&](FakeNccl& self) { return self.registry_.enroll(comm, address, bytes, handle); });
+  }
+  static int discharge(ncclComm* comm, void* handle) {
+    return call_on(comm, "ncclCommDeregister", [&](FakeNccl& self) { return self.registry_.discharge(comm, handle); });
   }
 
   static constexpr NcclLibrary kTable = {
@@ -238,13 +246,15 @@ struct FakeNcclFunctions {
       .receive = receive,
       .group_start = group_start,
       .group_end = group_end,
+      .memory_allocate = memory_allocate,
+      .memory_free = memory_free,
       .enroll = enroll,
       .discharge = discharge,
   };
 };
 
 FakeNccl::FakeNccl(EmulatedDriver& driver, std::uint64_t seed)
-    : driver_(driver), random_(seed), table_(std::make_shared<const NcclLibrary>(FakeNcclFunctions::kTable)) {
+    : driver_(driver), random_(seed), registry_(driver), table_(std::make_shared<const NcclLibrary>(FakeNcclFunctions::kTable)) {
   if (active.exchange(this) != nullptr) throw std::logic_error("two fake NCCLs at a time");
 }
 
@@ -265,6 +275,18 @@ void FakeNccl::fail_behind(int size, int rank, int status) {
 int FakeNccl::calls(const std::string& function) const {
   const std::lock_guard lock(driver_.mutex());
   return calls_.count(function);
+}
+
+FakeNccl::Registered FakeNccl::registered() const {
+  const std::lock_guard lock(driver_.mutex());
+  Registered sum{};
+  std::set<const FakeClique*> cliques;
+  for (const auto& comm : comms_) cliques.insert(comm->clique.get());
+  for (const FakeClique* clique : cliques) {
+    sum.collectives += clique->registered;
+    sum.displaced += clique->displaced;
+  }
+  return sum;
 }
 
 int FakeNccl::live() const {

@@ -9,6 +9,7 @@
 
 #include "comm/nccl_library.h"
 #include "tests/gpu/emulation/emulated_driver.h"
+#include "tests/gpu/emulation/fake_registry.h"
 
 namespace zs::test {
 
@@ -17,7 +18,8 @@ struct FakeClique;
 /// NCCL for tests, between emulated GPUs whose ranks are threads. It never blocks: every call may be under way for some looks, and only
 /// then is anything on the stream. An operation ends when all ranks of its communicator have come to it with the same; else it never does,
 /// as with the real one. Refused are: two ranks on one GPU, a blocking configuration, a communicator that is under way, was aborted or
-/// destroyed, a split while operations are under way. Sums are not in rank order. One at a time.
+/// destroyed, a split while operations are under way, and what FakeRegistry refuses. An operation whose buffers are registered on some
+/// ranks only never ends. Sums are not in rank order. One at a time.
 class FakeNccl {
  public:
   FakeNccl(EmulatedDriver& driver, std::uint64_t seed);
@@ -33,11 +35,19 @@ class FakeNccl {
   int calls(const std::string& function) const;
   /// Communicators that nobody has destroyed or aborted.
   int live() const;
+  /// Read after the ranks have ended.
+  const FakeRegistry& registry() const { return registry_; }
+  /// Collectives on registered memory so far, and those of them whose ranks have it at different places.
+  struct Registered {
+    int collectives, displaced;
+  };
+  Registered registered() const;
 
  private:
   friend struct FakeNcclFunctions;
   EmulatedDriver& driver_;
   std::mt19937_64 random_;
+  FakeRegistry registry_;
   std::shared_ptr<const NcclLibrary> table_;
   FunctionCalls calls_;
   std::map<std::string, std::shared_ptr<FakeClique>> started_;  // by id
