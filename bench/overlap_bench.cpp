@@ -76,6 +76,10 @@ OverlapBench::OverlapBench(World& world, const StepOptions& options, const Confi
       machine_(std::move(machine)),
       share_(cpu_share(world.local_rank(), world.local_size())),
       plan_(whole_plan(config, world, machine_, share_.threads)) {
+  if (config.cuda.graph) {
+    throw Error(ExitCode::config, "cuda.graph = true hides the operations of a step, which this benchmark looks at one by one", {},
+                "leave it out");
+  }
   for (const TraceEntry& entry : plan_.trace) {
     if (entry.kind == TraceEntry::Kind::op && entry.stream == StreamRole::compute) compute_phases_.push_back(entry.phase);
   }

@@ -5,6 +5,7 @@
 
 #include "bench/overlap_bench.h"
 #include "tests/bench/emulated_gpu.h"
+#include "tests/message_of.h"
 
 using namespace zs;
 using namespace zs::bench;
@@ -96,6 +97,17 @@ TEST_CASE("where nothing can hide between GPUs the report is marked, with the re
   CHECK(why_nothing_hides(2, {.transport = Transport::nccl}).empty());
   CHECK_THAT(why_nothing_hides(4, {.transport = Transport::nccl, .ranks_a_gpu = 2}), Contains("up to 2 ranks share a GPU"));
   CHECK_THAT(why_nothing_hides(2, {.transport = Transport::null}), Contains("nothing is exchanged"));
+}
+
+TEST_CASE("steps that are replayed as graphs have no operations to look at, and are refused") {
+  Emulated gpus(1);
+  StepOptions options = kSmall;
+  options.settings.emplace_back("cuda.graph=true");
+  const Config config = step_config(options, 1);
+  std::string message;
+  gpus.run(1, Transport::local,
+           [&](World& world, const Machine& machine) { message = message_of([&] { OverlapBench(world, options, config, machine); }); });
+  CHECK_THAT(message, Contains("cuda.graph = true hides the operations of a step"));
 }
 
 TEST_CASE("on the CPU the times are the host's, and it says so") {
