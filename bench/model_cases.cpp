@@ -51,8 +51,8 @@ void add_layer_norm(std::vector<KernelCase>& cases, DType dtype, std::int64_t ro
 /// What a residual adds to a norm: its sum with x, written as well, and in backward the gradient that goes past the norm.
 void add_norm_of_sum(std::vector<KernelCase>& cases, DType dtype, std::int64_t rows, std::int64_t width) {
   const double plane = bytes_of(rows * width, dtype), statistics = bytes_of(2 * rows, kF32), gains = bytes_of(2 * width, dtype);
-  cases.push_back({.kernel = "add_layer_norm_forward",
-                   .shape = matrix(rows, width),
+  cases.push_back({.kernel = "layer_norm_forward",
+                   .shape = matrix(rows, width) + " with a residual",
                    .dtype = dtype,
                    .bytes = 4 * plane + statistics + gains,
                    .make = [=](Arrays& arrays, int) {
@@ -63,8 +63,8 @@ void add_norm_of_sum(std::vector<KernelCase>& cases, DType dtype, std::int64_t r
                      const NormInput in{x, residual, sum};
                      return [=](ExecContext& exec) { kernels_of(exec).layer_norm_forward(exec, y, mean, rstd, in, gamma, beta, 1e-5f); };
                    }});
-  cases.push_back({.kernel = "add_layer_norm_backward",
-                   .shape = matrix(rows, width),
+  cases.push_back({.kernel = "layer_norm_backward",
+                   .shape = matrix(rows, width) + " with a residual",
                    .dtype = dtype,
                    .bytes = 4 * plane + statistics + gains / 2 + gradient_bytes(2 * width, 0),
                    .make = [=](Arrays& arrays, int) {
