@@ -49,7 +49,7 @@ bool is_right(const Case& c, ReduceOp op) {
   }
   auto* const to = reinterpret_cast<std::byte*>(out.data() + c.offset);
   fold({starts, DTypeOf<Part>::value, c.has_start ? to : nullptr, to, DTypeOf<Out>::value, c.elems, op});
-  return std::memcmp(out.data(), expected.data(), out.size() * sizeof(Out)) == 0;
+  return out.empty() || std::memcmp(out.data(), expected.data(), out.size() * sizeof(Out)) == 0;
 }
 
 template <class Part, class Out, class Acc>
