@@ -9,7 +9,7 @@
 namespace zs {
 namespace {
 
-constexpr const char* kTodo = "use device = \"cpu\" or \"auto\"";
+constexpr const char* kTodo = "use device \"cpu\"";
 // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
 constexpr int kMajorAttribute = 75, kMinorAttribute = 76, kL2Attribute = 38;
 

@@ -9,7 +9,7 @@ namespace zs {
 namespace {
 
 #ifndef ZSHARD_CUDA
-Error no_cuda() { return {ExitCode::config, "device 'cuda' is not in this build", {}, "use device = \"cpu\" or \"auto\""}; }
+Error no_cuda() { return {ExitCode::config, "device 'cuda' is not in this build", {}, "use device \"cpu\""}; }
 #endif
 
 }  // namespace
