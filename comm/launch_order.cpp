@@ -4,6 +4,15 @@
 #include <vector>
 
 namespace zs {
+namespace {
+
+/// The same kind of error, which names the operation whose order was compared.
+template <class Kind>
+Kind of_operation(const OpTag& tag, const Kind& error) {
+  return Kind(error.code(), fmt::format("{}: {}", tag.text(), error.what_happened()), error.where(), error.what_to_do());
+}
+
+}  // namespace
 
 LaunchOrderCheck::LaunchOrderCheck(std::unique_ptr<Communicator> hosts, std::function<void(const std::exception_ptr&)> on_failure)
     : hosts_(std::move(hosts)), on_failure_(std::move(on_failure)), thread_([this](const std::stop_token& stop) { run(stop); }) {}
@@ -51,8 +60,10 @@ void LaunchOrderCheck::compare(const OpTag& tag) {
   const Buffer said{all.data(), hosts_->size() * kBytes, DType::u8, DeviceKind::cpu};
   try {
     hosts_->all_gather(stream_, "order", said.slice(hosts_->rank() * kBytes, kBytes), said);
+  } catch (const GroupEnded& error) {
+    throw of_operation(tag, error);
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: {}", tag.text(), error.what_happened()), error.where(), error.what_to_do());
+    throw of_operation(tag, error);
   }
   for (int rank = 1; rank < hosts_->size(); ++rank) {
     const OpTag& theirs = all[static_cast<std::size_t>(rank)];

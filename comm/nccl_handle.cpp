@@ -77,9 +77,8 @@ int NcclHandle::state(ncclComm* comm) const {
   return status != nccl::kSuccess ? status : state;
 }
 
-void NcclHandle::refuse_after_failure(std::string_view what) const {
-  if (failure_ == nullptr) return;
-  throw Error(ExitCode::peer_lost, fmt::format("{} on a communicator that has failed before", what), who_);
+void NcclHandle::note_locked(int status, const char* name, std::string_view what) {
+  if (status != nccl::kSuccess && status != nccl::kInProgress) fail_locked(std::make_exception_ptr(error_of(status, name, what)));
 }
 
 void NcclHandle::await(int status, const char* name, std::string_view what) {
@@ -89,15 +88,13 @@ void NcclHandle::await(int status, const char* name, std::string_view what) {
       const std::lock_guard lock(mutex_);
       if (failure_) std::rethrow_exception(failure_);
       status = state(comm_);
+      note_locked(status, name, what);
     }
     if (status == nccl::kInProgress && !patience.pause()) {
       fail(std::make_exception_ptr(Error(ExitCode::peer_lost, fmt::format("{} waited {:g} s for NCCL in {}", what, timeout_s_, name), who_,
                                          "see whether all ranks still run; comm.timeout_s limits the wait")));
-      check();
     }
   }
-  if (status == nccl::kSuccess) return;
-  fail(std::make_exception_ptr(error_of(status, name, what)));
   check();
 }
 
@@ -107,19 +104,23 @@ void NcclHandle::check() const {
 }
 
 void NcclHandle::look() noexcept {
+  const std::unique_lock lock(mutex_, std::try_to_lock);  // who holds it asks NCCL, or ends it
+  if (!lock || failure_ || comm_ == nullptr) return;
   try {
-    const std::lock_guard lock(mutex_);
-    if (failure_ || comm_ == nullptr) return;
     const int status = state(comm_);
     if (status != nccl::kSuccess && status != nccl::kInProgress)
       failure_ = std::make_exception_ptr(error_of(status, "ncclCommGetAsyncError", "while it ran"));
   } catch (...) {
-    fail(std::current_exception());
+    failure_ = std::current_exception();
   }
 }
 
 void NcclHandle::fail(const std::exception_ptr& error) noexcept {
   const std::lock_guard lock(mutex_);
+  fail_locked(error);
+}
+
+void NcclHandle::fail_locked(const std::exception_ptr& error) noexcept {
   if (!failure_) failure_ = error;
   abort_locked();
 }
@@ -142,7 +143,8 @@ bool NcclHandle::has_quietly_ended() noexcept {
 NcclHandle::~NcclHandle() {
   if (comm_ == nullptr || is_aborted_) return;
   discharge_locked();
-  if (failure_ || !has_quietly_ended()) {
+  const bool is_unwinding = std::uncaught_exceptions() > 0;  // then the peers may not come to the end, and the user waits for the reason
+  if (failure_ || is_unwinding || !has_quietly_ended()) {
     abort_locked();
   } else if (const int status = library_->destroy(comm_); status != nccl::kSuccess) {
     log(fmt::format("ncclCommDestroy: NCCL error {} ({})", status, who_));

@@ -16,8 +16,8 @@
 namespace zs {
 
 /// A communicator of NCCL's, which never blocks: every call is polled to its success, with a deadline, before anything else is done with
-/// the stream. The first failure, of whatever kind, ends it: what runs on the GPU ends too, and every later call says so. Owned by what
-/// communicates; any thread, one call at a time.
+/// the stream. The first failure, of whatever kind, ends it: what runs on the GPU ends too, and every later call throws the same. Owned by
+/// what communicates; any thread, one call at a time.
 class NcclHandle {
  public:
   using Library = std::shared_ptr<const NcclLibrary>;
@@ -45,8 +45,9 @@ class NcclHandle {
     int status = nccl::kSuccess;
     {
       const std::lock_guard lock(mutex_);
-      refuse_after_failure(what);
+      if (failure_) std::rethrow_exception(failure_);
       status = call(comm_);
+      note_locked(status, name, what);
     }
     await(status, name, what);
   }
@@ -59,10 +60,11 @@ class NcclHandle {
   void fail(const std::exception_ptr& error) noexcept;
 
  private:
-  void refuse_after_failure(std::string_view what) const;
   int state(ncclComm* comm) const;
   void await(int status, const char* name, std::string_view what);
   Error error_of(int status, const char* name, std::string_view what) const;
+  void note_locked(int status, const char* name, std::string_view what);
+  void fail_locked(const std::exception_ptr& error) noexcept;
   void abort_locked() noexcept;
   void discharge_locked() noexcept;
   bool has_quietly_ended() noexcept;

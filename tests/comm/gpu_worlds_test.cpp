@@ -196,14 +196,38 @@ TEST_CASE("a rank that launches less over NCCL is named") {
   }
 }
 
-TEST_CASE("a communicator of NCCL that has failed refuses further work") {
+TEST_CASE("a communicator of NCCL that has failed says at every later launch what has failed") {
   Machine machine(2);
   const auto said = messages(machine, 2, {20}, [&](Communicator& comm, Stream& stream, Buffer data) {
     comm.all_reduce(stream, comm.rank() == 0 ? "this" : "that", data, ReduceOp::sum);
     if (message_of_stream(stream) == "nothing was thrown") return;
     comm.barrier(stream, "later");
   });
-  for (const std::string& message : said) CHECK_THAT(message, Contains("69: barrier(later) on a communicator that has failed before"));
+  for (const std::string& message : said)
+    CHECK_THAT(message, Contains("72: the ranks disagree: rank 0 all_reduce(this)") || Contains("because another rank failed"));
+}
+
+TEST_CASE("of ranks over NCCL the one is heard that has failed, not those that waited for it") {
+  Machine machine(2);
+  const auto body = [](World& world, CudaDevice& device) {
+    const auto comm = world.communicator();
+    Stream& stream = device.stream(StreamRole::compute);
+    if (world.rank() == 1) throw Error(ExitCode::peer_lost, "rank 1 has its own reason");
+    comm->barrier(stream, "blocks.3");
+    stream.synchronize();
+  };
+  REQUIRE_THROWS_WITH(machine.run(2, true, {20}, body), Contains("its own reason"));
+}
+
+TEST_CASE("a rank that throws does not wait for its peers to end NCCL with it") {
+  Machine machine(1);
+  const auto body = [](World& world, CudaDevice&) {
+    const auto comm = world.communicator();
+    throw Error(ExitCode::internal, "a reason");
+  };
+  REQUIRE_THROWS_WITH(machine.run(1, true, {20}, body), Contains("a reason"));
+  CHECK(machine.nccl.calls("ncclCommFinalize") == 0);
+  CHECK(machine.nccl.live() == 0);
 }
 
 TEST_CASE("a call that NCCL refuses is an error that names call, operation, rank and GPU") {
