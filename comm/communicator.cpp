@@ -117,11 +117,11 @@ void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shar
   traffic_.add(CommOp::all_gather, (size() - 1) * (wire == Wire::int8 ? packed_bytes(shard.elems) : shard.bytes()));
   if (wire == Wire::int8 && size() > 1) return enqueue_packed_gather(stream, unit, ticket(tag), shard, full);
   stream.enqueue(info("all_gather", unit, {shard}, {full}), [this, ticket = ticket(tag), shard, full](ExecContext& exec) {
-    perform(exec, ticket, [&] { is_shadowed() ? shadow_all_gather(ticket, shard, full) : do_all_gather(ticket.tag, shard, full); });
+    const auto gather = [&](Buffer from, Buffer to) { do_all_gather(ticket.tag, from, to); };
+    perform(exec, ticket, [&] { is_shadowed() ? shadow_all_gather(ticket, shard, full, gather) : gather(shard, full); });
   });
 }
 
-// What travels packed lies in scratch that nobody else sees: it needs no shadow.
 void Communicator::enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard, Buffer full) {
   const std::int64_t bytes = packed_bytes(shard.elems), scratch_bytes = size() * bytes;
   stream.enqueue(info("all_gather", unit, {shard}, {full}, scratch_bytes),
@@ -129,11 +129,12 @@ void Communicator::enqueue_packed_gather(Stream& stream, std::string_view unit, 
                    if (is_idle()) return;
                    const Buffer all{exec.scratch(scratch_bytes), scratch_bytes, DType::u8, full.device};
                    const Buffer own = all.slice(rank() * bytes, bytes);
-                   perform(exec, ticket, [&] {
-                     pack(own, shard, 1);
+                   const auto gather = [&](Buffer from, Buffer to) {
+                     pack(own, from, 1);
                      do_all_gather(ticket.tag, own, all);
-                     unpack(full, all, size());
-                   });
+                     unpack(to, all, size());
+                   };
+                   perform(exec, ticket, [&] { is_shadowed() ? shadow_all_gather(ticket, shard, full, gather) : gather(shard, full); });
                  });
 }
 
@@ -172,20 +173,19 @@ void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer 
   }
   const std::int64_t scratch_bytes = reduce_scatter_scratch_bytes(full, shard, fold);
   traffic_.add(CommOp::reduce_scatter, (size() - 1) * shard.elems * size_of(full.dtype));
-  stream.enqueue(info("reduce_scatter", unit, std::move(reads), {shard}, scratch_bytes),
-                 [this, ticket = ticket(tag), full, shard, fold, scratch_bytes](ExecContext& exec) {
-                   perform(exec, ticket, [&] {
-                     is_shadowed() ? shadow_reduce_scatter(ticket, full, shard, fold, exec.scratch(scratch_bytes))
-                                   : do_reduce_scatter(ticket.tag, full, shard, fold, exec.scratch(scratch_bytes));
-                   });
-                 });
+  stream.enqueue(info("reduce_scatter", unit, std::move(reads), {shard}, scratch_bytes), [this, ticket = ticket(tag), full, shard, fold,
+                                                                                          scratch_bytes](ExecContext& exec) {
+    const auto reduce = [&](Buffer from, Buffer to) { do_reduce_scatter(ticket.tag, from, to, fold, exec.scratch(scratch_bytes)); };
+    perform(exec, ticket, [&] { is_shadowed() ? shadow_reduce_scatter(ticket, full, shard, reduce) : reduce(full, shard); });
+  });
 }
 
 void Communicator::enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, Fold fold) {
   const std::int64_t scratch_bytes = info.scratch_bytes = packed_sum_scratch_bytes(full);
   stream.enqueue(std::move(info), [this, ticket, full, shard, fold, scratch_bytes](ExecContext& exec) {
     if (is_idle()) return;
-    perform(exec, ticket, [&] { do_packed_sum(ticket.tag, full, shard, fold, exec.scratch(scratch_bytes)); });
+    const auto reduce = [&](Buffer from, Buffer to) { do_packed_sum(ticket.tag, from, to, fold, exec.scratch(scratch_bytes)); };
+    perform(exec, ticket, [&] { is_shadowed() ? shadow_reduce_scatter(ticket, full, shard, reduce) : reduce(full, shard); });
   });
 }
 

@@ -190,11 +190,13 @@ class Communicator {
   /// Whether operations run on private copies, to find who touches buffers that are in use (comm/shadow.h).
   bool is_shadowed() const;
   Shadow make_shadow(const Ticket& ticket) const;
-  void shadow_all_gather(const Ticket& ticket, Buffer shard, Buffer full);
-  void shadow_reduce_scatter(const Ticket& ticket, Buffer full, Buffer shard, Fold fold, void* scratch);
+  /// What an operation does, from one buffer to the other.
+  using Exchange = std::function<void(Buffer in, Buffer out)>;
+  void shadow_all_gather(const Ticket& ticket, Buffer shard, Buffer full, const Exchange& gather);
+  void shadow_reduce_scatter(const Ticket& ticket, Buffer full, Buffer shard, const Exchange& reduce);
   void shadow_all_reduce(const Ticket& ticket, Buffer data, ReduceOp op, void* scratch);
   void shadow_broadcast(const Ticket& ticket, Buffer data, int root);
-  void shadow_exchange(const Ticket& ticket, Buffer in, Buffer out, const std::function<void(Buffer in, Buffer out)>& exchange);
+  void shadow_exchange(const Ticket& ticket, Buffer in, Buffer out, const Exchange& exchange);
   void shadow_publish(const Ticket& ticket, Buffer shard);
   void enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard, Buffer full);
   void enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, Fold fold);

@@ -105,27 +105,27 @@ void Shadow::finish() {
 
 // The operations of a Communicator on private copies.
 
-void Communicator::shadow_all_gather(const Ticket& ticket, Buffer shard, Buffer full) {
+void Communicator::shadow_all_gather(const Ticket& ticket, Buffer shard, Buffer full, const Exchange& gather) {
   Shadow shadow = make_shadow(ticket);
   const bool in_place = full.slice(rank() * shard.elems, shard.elems).data == shard.data;
   const Buffer whole = shadow.output(full, in_place ? shard : Buffer{});
-  do_all_gather(ticket.tag, in_place ? Shadow::same_place(shard, full, whole) : shadow.input(shard), whole);
+  gather(in_place ? Shadow::same_place(shard, full, whole) : shadow.input(shard), whole);
   shadow.finish();
 }
 
-void Communicator::shadow_reduce_scatter(const Ticket& ticket, Buffer full, Buffer shard, Fold fold, void* scratch) {
+void Communicator::shadow_reduce_scatter(const Ticket& ticket, Buffer full, Buffer shard, const Exchange& reduce) {
   Shadow shadow = make_shadow(ticket);
   const bool in_place = full.slice(rank() * shard.elems, shard.elems).data == shard.data;
   if (!in_place) {
     const Buffer out = shadow.output(shard);
-    do_reduce_scatter(ticket.tag, shadow.input(full), out, fold, scratch);
+    reduce(shadow.input(full), out);
   } else {
     // What is not this rank's slice is an input only.
     const Buffer whole = shadow.copy_of(full), result = shadow.output(shard);
     shadow.input(full.slice(0, rank() * shard.elems));
     shadow.input(full.slice((rank() + 1) * shard.elems, full.elems - (rank() + 1) * shard.elems));
     const Buffer slice = Shadow::same_place(shard, full, whole);
-    do_reduce_scatter(ticket.tag, whole, slice, fold, scratch);
+    reduce(whole, slice);
     move_bytes(static_cast<std::byte*>(result.data), slice.data, slice.bytes());
   }
   shadow.finish();
@@ -143,7 +143,7 @@ void Communicator::shadow_broadcast(const Ticket& ticket, Buffer data, int root)
   shadow.finish();
 }
 
-void Communicator::shadow_exchange(const Ticket& ticket, Buffer in, Buffer out, const std::function<void(Buffer, Buffer)>& exchange) {
+void Communicator::shadow_exchange(const Ticket& ticket, Buffer in, Buffer out, const Exchange& exchange) {
   Shadow shadow = make_shadow(ticket);
   const Buffer results = shadow.output(out);
   exchange(shadow.input(in), results);

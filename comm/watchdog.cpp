@@ -15,7 +15,6 @@
 namespace zs {
 namespace {
 
-constexpr auto kLookEvery = std::chrono::milliseconds(100);
 /// A thread that wakes so much too late was not allowed to run: its process was stopped, or the host was.
 constexpr std::int64_t kPauseFrom_ns = 2'000'000'000;
 constexpr int kLooksBetweenSearches = 5;  // for the other ranks' processes, while the job starts
@@ -186,11 +185,8 @@ void Watchdog::look() {
   tell_of_a_pause(now);
   last_look_ns_ = now;
   page_.heartbeat_ns = now;
+  enquiry_.look();
   if (has_moved()) page_.moved_ns = now;
-  {
-    const std::lock_guard lock(errands_mutex_);
-    for (const WatchErrand* errand : errands_) errand->look_();
-  }
   if (is_standing_down_) return;
   if (threads_ == nullptr && page_.phase == Phase::init && looks_ % kLooksBetweenSearches == 0) find_peers();
   look_for_the_launcher();
@@ -218,14 +214,7 @@ void Watchdog::tell_of_a_pause(std::int64_t now) {
 }
 
 bool Watchdog::has_moved() {
-  std::uint64_t moves = phases_ + page_.started + page_.done + io_bytes(host_thread_);
-  {
-    const std::lock_guard lock(mutex_);
-    if (device_ != nullptr) {
-      moves += device_->completed();
-      page_.streams.set(device_->activity());
-    }
-  }
+  const std::uint64_t moves = phases_ + page_.started + page_.done + io_bytes(host_thread_) + enquiry_.completed();
   return std::exchange(last_moves_, moves) != moves;
 }
 
@@ -312,27 +301,16 @@ void Watchdog::look_at_the_limit() {
   if (verdict.kind != Verdict::Kind::nobody) alarm(verdict, ranks);
 }
 
-Watchdog::Observation::Observation(Watchdog& watchdog, const Device& device) : watchdog_(watchdog) {
-  const std::lock_guard lock(watchdog_.mutex_);
-  watchdog_.device_ = &device;
-}
+Watchdog::Observation::Observation(Watchdog& watchdog, const Device& device) : watchdog_(watchdog) { watchdog_.enquiry_.observe(&device); }
 
-Watchdog::Observation::~Observation() {
-  const std::lock_guard lock(watchdog_.mutex_);
-  watchdog_.device_ = nullptr;
-  watchdog_.page_.streams.set("");
-}
+Watchdog::Observation::~Observation() { watchdog_.enquiry_.observe(nullptr); }
 
 WatchErrand::WatchErrand(Watchdog* watchdog, std::function<void()> look) : watchdog_(watchdog), look_(std::move(look)) {
-  if (watchdog_ == nullptr) return;
-  const std::lock_guard lock(watchdog_->errands_mutex_);
-  watchdog_->errands_.push_back(this);
+  if (watchdog_ != nullptr) watchdog_->enquiry_.add(look_);
 }
 
 WatchErrand::~WatchErrand() {
-  if (watchdog_ == nullptr) return;
-  const std::lock_guard lock(watchdog_->errands_mutex_);
-  std::erase(watchdog_->errands_, this);
+  if (watchdog_ != nullptr) watchdog_->enquiry_.remove(look_);
 }
 
 HostWait::HostWait(Watchdog* watchdog, std::string_view what) : watchdog_(watchdog) {

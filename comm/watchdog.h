@@ -13,12 +13,11 @@
 #include "comm/flight_recorder.h"
 #include "comm/rank_processes.h"
 #include "comm/verdict.h"
+#include "comm/watch_enquiry.h"
 #include "comm/watch_options.h"
 #include "runtime/device/device.h"
 
 namespace zs {
-
-class WatchErrand;
 
 /// Watches over one rank, and with the others over all: a thread that never waits for a peer, an allocation or MPI. It looks every 100 ms
 /// whether the rank has moved. When it has stood still for the limit of its phase, it reads what the other ranks of the host tell of
@@ -128,6 +127,7 @@ class Watchdog {
   Threads* threads_ = nullptr;
   FlightPage& page_;
   FlightRecorder recorder_{page_};
+  WatchEnquiry enquiry_{page_};
   std::shared_ptr<ExitGuard> exit_guard_;
   int host_thread_, launcher_ = 0;
   int report_socket_ = -1;
@@ -137,12 +137,8 @@ class Watchdog {
 
   mutable std::mutex mutex_;  // of what follows; held for moments
   std::condition_variable_any wakes_;
-  const Device* device_ = nullptr;
   std::string folder_, advice_;
   std::vector<std::unique_ptr<PeerProcess>> peers_;
-
-  std::mutex errands_mutex_;
-  std::vector<WatchErrand*> errands_;
 
   // of the thread
   std::uint64_t last_moves_ = 0;
@@ -154,7 +150,8 @@ class Watchdog {
 
 inline constexpr const char* kFinalizing = "MPI_Finalize";
 
-/// While it lives, the watchdog's thread calls `look` each time it looks: short, never waits, never throws. `watchdog` may be null.
+/// While it lives, `look` is called each time the watchdog looks, by a thread that may wait (WatchEnquiry). It never throws. `watchdog` may
+/// be null.
 class WatchErrand {
  public:
   WatchErrand(Watchdog* watchdog, std::function<void()> look);
@@ -164,7 +161,6 @@ class WatchErrand {
   WatchErrand& operator=(const WatchErrand&) = delete;
 
  private:
-  friend class Watchdog;
   Watchdog* watchdog_;
   std::function<void()> look_;
 };

@@ -27,6 +27,12 @@ std::string name_of_state(char state) {
   }
 }
 
+/// Without mpirun the process is the job.
+std::string job_or_process() {
+  const std::string job = job_name();
+  return job.empty() ? std::to_string(getpid()) : job;
+}
+
 }  // namespace
 
 /// What exit() finds when nobody has ended the job before. Exit handlers cannot be taken back: one of them outlives the watchdog.
@@ -97,7 +103,7 @@ bool Watchdog::claim_report() noexcept {
   if (made < 0) return !page_.has_spoken.exchange(true);  // twice rather than never
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  const auto end = fmt::format_to_n(address.sun_path + 1, sizeof address.sun_path - 2, "zshard-report-{}-{}", getuid(), job_name());
+  const auto end = fmt::format_to_n(address.sun_path + 1, sizeof address.sun_path - 2, "zshard-report-{}-{}", getuid(), job_or_process());
   const auto length = static_cast<socklen_t>(end.out - reinterpret_cast<char*>(&address));
   const bool is_free = bind(made, reinterpret_cast<const sockaddr*>(&address), length) == 0;
   if (!is_free || is_told()) {  // asked again: who had the name may have spoken and gone meanwhile
@@ -148,8 +154,8 @@ Error Watchdog::error_for(const Verdict& verdict, const std::vector<RankView>& r
                                                     culprit.has_page ? culprit.heartbeat_age_s : still_s(), when, others));
     case Verdict::Kind::left_early:
       return error(ExitCode::ranks_disagree,
-                   fmt::format("the ranks disagree: rank {} has ended its part, rank {} waits for it {} in {}", culprit.rank, waiting->rank,
-                               waiting->step > 0 ? fmt::format("in step {}", waiting->step) : "", doing(*waiting)));
+                   fmt::format("the ranks disagree: rank {} has ended its part, rank {} waits for it{} in {}", culprit.rank, waiting->rank,
+                               waiting->step > 0 ? fmt::format(" in step {}", waiting->step) : "", doing(*waiting)));
     case Verdict::Kind::disagree:
       return error(ExitCode::ranks_disagree, fmt::format("the ranks disagree: rank {} waits in {}, rank {} in {}", culprit.rank,
                                                          doing(culprit), waiting->rank, doing(*waiting)));

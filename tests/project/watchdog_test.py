@@ -148,9 +148,9 @@ def killed_ranks(train, report, count):
     draw, seconds = random.Random(1), []
     for i in range(count):
         ranks = (4, 8)[i % 2]
-        moment = {}
+        victim, moment = i // 2 % ranks, {}
 
-        def kill_one(job, process, rank=i % ranks):
+        def kill_one(job, process, rank=victim):
             wait_for_steps(job.metrics, 3)
             time.sleep(draw.uniform(0, 0.3))
             # The ranks in order: their environment says which they are.
@@ -160,8 +160,8 @@ def killed_ranks(train, report, count):
 
         job = Job(train, ranks, "", {"checkpoint__every": 2}, kill_one)
         seconds.append(time.monotonic() - moment["killed"])
-        problems = job.problems(128 + signal.SIGKILL, [rf"rank {i % ranks} has died in (step|checkpoint) \d+", r"host \S+, pid \d+", r"--resume latest"])
-        report.case(f"P1 rank {i % ranks} of {ranks} is killed: {seconds[-1]:.2f} s to the end", problems, job.result)
+        problems = job.problems(128 + signal.SIGKILL, [rf"rank {victim} has died in (step|checkpoint) \d+", r"host \S+, pid \d+", r"--resume latest"])
+        report.case(f"P1 rank {victim} of {ranks} is killed: {seconds[-1]:.2f} s to the end", problems, job.result)
     print(f"P1: {max(seconds):.2f} s from kill to the job's end at most")
 
 
