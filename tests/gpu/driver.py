@@ -1,6 +1,8 @@
-"""What the NVIDIA driver of this machine shows, without any of its tools."""
+"""What the NVIDIA driver of this machine shows, without any of its tools. As a program it prints the first GPU's compute capability, "90", or
+ends with 1 where there is none."""
 
 import ctypes
+import sys
 
 COMPUTE_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 
@@ -37,3 +39,10 @@ def architecture():
             raise DriverError(f"cuDeviceGetAttribute: CUDA error {status}")
         parts.append(str(value.value))
     return "".join(parts)
+
+
+if __name__ == "__main__":
+    try:
+        print(architecture())
+    except (NoGpu, DriverError) as reason:
+        sys.exit(str(reason))
