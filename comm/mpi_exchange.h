@@ -32,9 +32,9 @@ class MpiExchange {
  public:
   static constexpr std::int64_t kFirstMessageBytes = 3072;  // stays below the eager limits of vader (4 KiB) and tcp (64 KiB)
   static constexpr std::int64_t kInlineBytes = kFirstMessageBytes - static_cast<std::int64_t>(sizeof(OpTag));
-  static constexpr std::int64_t kPlacedChunkBytes = std::int64_t{8} << 20;  // far below what an int can count
-  static constexpr std::int64_t kFoldChunkBytes = std::int64_t{1} << 20;    // at most, for one peer
-  static constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;      // for all peers together, at most
+  static constexpr std::int64_t kPlacedChunkBytes = std::int64_t{256} << 20;  // far below what an int can count
+  static constexpr std::int64_t kFoldChunkBytes = std::int64_t{1} << 20;      // at most, for one peer
+  static constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;        // for all peers together, at most
   static constexpr int kSlots = 2;
 
   /// What goes to and comes from one peer. Ignored for this rank itself.

@@ -11,9 +11,9 @@
 
 namespace zs {
 
-/// How every wait for a peer passes its time: a few looks, yields for 20 us at most (they take longer where others need the core: then
-/// waking up from a sleep is the sooner turn), then sleeps that grow to 100 us (there may be four ranks to a core), with a deadline on the
-/// monotonic clock. A value on the waiting thread's stack.
+/// How every wait for a peer passes its time: a few looks, yields for 100 us (what a peer on another core needs to copy half a MiB), then
+/// sleeps that grow to 100 us (there may be four ranks to a core), with a deadline on the monotonic clock. A value on the waiting
+/// thread's stack.
 class Patience {
  public:
   explicit Patience(double timeout_s) : limit_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s))) {
@@ -49,7 +49,7 @@ class Patience {
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr int kLooks = 16;
-  static constexpr std::chrono::microseconds kYielding{20}, kFirstSleep{5}, kLongestSleep{100};
+  static constexpr std::chrono::microseconds kYielding{100}, kFirstSleep{5}, kLongestSleep{100};
 
   Clock::duration limit_;
   Clock::time_point yields_end_, deadline_;
