@@ -17,6 +17,17 @@ namespace {
 template <class T>
 constexpr std::array<std::int64_t, 6> kCounts = {0, 1, 3, 777, 1000, std::is_same_v<T, float> ? 100'003 : 10'007};
 
+template <class Body>
+void of_every_dtype(const Body& body) {
+  body(float{});
+  body(BFloat16{});
+  body(double{});
+  body(std::int32_t{});
+  body(std::int64_t{});
+  body(std::uint8_t{});
+  body(std::uint16_t{});
+}
+
 template <class T>
 void all_gather_of(Communicator& comm, Stream& stream) {
   for (const std::int64_t n : kCounts<T>) {
@@ -38,10 +49,7 @@ void all_gather_of(Communicator& comm, Stream& stream) {
 void all_gather_concatenates(World& world, Device& device) {
   const auto comm = world.communicator();
   Stream& stream = device.stream(StreamRole::unshard);
-  all_gather_of<float>(*comm, stream);
-  all_gather_of<BFloat16>(*comm, stream);
-  all_gather_of<std::int64_t>(*comm, stream);
-  all_gather_of<std::uint8_t>(*comm, stream);
+  of_every_dtype([&]<class T>(T) { all_gather_of<T>(*comm, stream); });
 }
 
 template <class T, class Out>
@@ -130,7 +138,7 @@ bool moves_in_chunks(const World& world) {
   return transport == Transport::mpi || transport == Transport::shm || transport == Transport::hier;
 }
 
-/// Longer than one message, and the last chunk shorter than the others.
+/// Longer than what shm moves, and mpi folds, at once, and the last chunk shorter than the others.
 void long_buffers_move_in_chunks(World& world, Device& device) {
   const auto comm = world.communicator();
   Stream& stream = device.stream(StreamRole::compute);
@@ -174,33 +182,43 @@ void long_shards_move_in_chunks(World& world, Device& device) {
   });
 }
 
+template <class T>
+void broadcast_of(Communicator& comm, Stream& stream) {
+  for (int root = 0; root < comm.size(); ++root) {
+    for (const std::int64_t n : kCounts<T>) {
+      Array<T> data(comm, n);
+      if (comm.rank() == root) data.fill([&](std::int64_t i) { return whole<T>(root, i); });
+      comm.broadcast(stream, "unit", data.buffer(), root);
+      stream.synchronize();
+      data.expect_is("broadcast", comm.rank(), [&](std::int64_t i) { return whole<T>(root, i); });
+    }
+  }
+}
+
 void broadcast_copies_the_roots_data(World& world, Device& device) {
   const auto comm = world.communicator();
   Stream& stream = device.stream(StreamRole::offload);
-  for (int root = 0; root < comm->size(); ++root) {
-    for (const std::int64_t n : kCounts<std::uint16_t>) {
-      Array<std::uint16_t> data(*comm, n);
-      if (comm->rank() == root) data.fill([&](std::int64_t i) { return whole<std::uint16_t>(root, i); });
-      comm->broadcast(stream, "unit", data.buffer(), root);
-      stream.synchronize();
-      data.expect_is("broadcast", comm->rank(), [&](std::int64_t i) { return whole<std::uint16_t>(root, i); });
-    }
+  of_every_dtype([&]<class T>(T) { broadcast_of<T>(*comm, stream); });
+}
+
+template <class T>
+void all_to_all_of(Communicator& comm, Stream& stream) {
+  for (const std::int64_t n : kCounts<T>) {
+    Array<T> in(comm, n * comm.size()), out(comm, n * comm.size());
+    in.fill([&](std::int64_t i) { return whole<T>(comm.rank(), i); });
+    comm.all_to_all(stream, "unit", in.buffer(), out.buffer());
+    stream.synchronize();
+    out.expect_is("all_to_all", comm.rank(), [&](std::int64_t i) {
+      const auto from = static_cast<int>(i / n);
+      return whole<T>(from, comm.rank() * n + i % n);
+    });
   }
 }
 
 void all_to_all_transposes(World& world, Device& device) {
   const auto comm = world.communicator();
   Stream& stream = device.stream(StreamRole::compute);
-  for (const std::int64_t n : kCounts<float>) {
-    Array<float> in(*comm, n * comm->size()), out(*comm, n * comm->size());
-    in.fill([&](std::int64_t i) { return whole<float>(comm->rank(), i); });
-    comm->all_to_all(stream, "unit", in.buffer(), out.buffer());
-    stream.synchronize();
-    out.expect_is("all_to_all", comm->rank(), [&](std::int64_t i) {
-      const auto from = static_cast<int>(i / n);
-      return whole<float>(from, comm->rank() * n + i % n);
-    });
-  }
+  of_every_dtype([&]<class T>(T) { all_to_all_of<T>(*comm, stream); });
 }
 
 void nobody_passes_a_barrier_before_all_have_come(World& world, Device& device) {

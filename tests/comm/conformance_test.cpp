@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/comm/host_cases.h"
+
 using namespace zs;
 using namespace zs::test;
 
@@ -30,6 +32,13 @@ TEST_CASE("the local transport does what every transport does") {
       REQUIRE_NOTHROW(run_local_world(ranks, {}, [&](World& world) { run_case(world, one); }));
     }
   }
+}
+
+TEST_CASE("the local transport moves more than 2^31 bytes", "[.huge]") {
+  REQUIRE_NOTHROW(run_local_world(2, {}, [](World& world) {
+    const auto device = Device::create(DeviceKind::cpu, {});
+    huge_buffers_arrive(world, *device);
+  }));
 }
 
 TEST_CASE("the local transport does so on private copies too") {

@@ -158,6 +158,20 @@ void huge_buffers_arrive(World& world, Device& device) {
     const auto r = static_cast<int>(i / n);
     return r == root ? BFloat16(static_cast<float>(value(r, i % n)) * static_cast<float>(size)) : value(r, i % n);
   });
+  data.fill([&](std::int64_t i) { return value(rank, i); });
+  {
+    const Array<BFloat16> turned(*comm, n * size);
+    comm->all_to_all(stream, "unit", full, turned.buffer());
+    stream.synchronize();
+    turned.expect_is("huge all_to_all", rank, [&](std::int64_t i) { return value(static_cast<int>(i / n), rank * n + i % n); });
+  }
+  comm->all_reduce(stream, "unit", full, ReduceOp::sum);
+  stream.synchronize();
+  data.expect_is("huge all_reduce", rank, [&](std::int64_t i) {
+    float sum = 0;
+    for (int r = 0; r < size; ++r) sum += static_cast<float>(value(r, i));
+    return BFloat16(sum);
+  });
 }
 
 }  // namespace zs::test
