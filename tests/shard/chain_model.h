@@ -12,6 +12,7 @@
 #include "runtime/shard/adamw.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/ops.h"
+#include "tests/shard/zero_copy_asked.h"
 
 namespace zs::test {
 
@@ -59,6 +60,11 @@ inline Tensor chain_targets(Context& context) {
   return Tensor::from_host(context, {kChainRows}, std::move(targets));
 }
 
+inline ShardOptions in_tests(ShardOptions options) {
+  options.zero_copy = zero_copy_in_tests(options.zero_copy);
+  return options;
+}
+
 /// A chain on one rank of `world`, and everything that it needs.
 class ChainRun {
  public:
@@ -70,7 +76,7 @@ class ChainRun {
         rank_(world.rank()),
         device(Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60})),
         context(*device),
-        runtime(context, world, options) {
+        runtime(context, world, in_tests(options)) {
     shard(model, runtime);
     optimizer.emplace(runtime.executor(), AdamWConfig{});
   }

@@ -106,7 +106,7 @@ TEST_CASE("masters and reduced gradients are f32 shards whatever the runtime dty
   CHECK(is_right == std::vector<bool>{true, true});
 }
 
-TEST_CASE("parameters are views of their unit's full buffer while it is unsharded, and bound to nothing otherwise") {
+TEST_CASE("parameters are views of their unit's full buffer while it is unsharded, and bound to nothing otherwise", "[views]") {
   const bool zero_copy = GENERATE(false, true);
   const auto problems = on_ranks(2, [&](World& world) {
     ChainRun run(world, {.zero_copy = zero_copy});

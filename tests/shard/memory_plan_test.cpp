@@ -122,7 +122,7 @@ TEST_CASE("the table of a step adds up to the counted bytes at every moment", "[
   CHECK(by_label(plan.buffers, peak) == plan.at_peak);
 }
 
-TEST_CASE("the table says who uses a buffer first and last, and for which unit it is", "[plan]") {
+TEST_CASE("the table says who uses a buffer first and last, and for which unit it is", "[copies]") {
   Config config = accumulating_config(2);
   const TrainPlan plan = make_plan(config, 0, 2);
   const auto name_at = [&](std::int64_t moment) { return plan.trace.at(static_cast<std::size_t>(moment)).op.name; };

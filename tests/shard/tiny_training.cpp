@@ -7,6 +7,7 @@
 #include "model/train/weights.h"
 #include "runtime/base/random.h"
 #include "runtime/device/step_verifier.h"
+#include "tests/shard/zero_copy_asked.h"
 
 namespace zs::test {
 namespace {
@@ -34,7 +35,7 @@ std::uint64_t perturb_seed_of_environment() {
 
 Config tiny_config() {
   Config config;
-  config.shard.zero_copy = "off";
+  config.shard.zero_copy = zero_copy_in_tests(false) ? "auto" : "off";
   config.name = "tiny";
   config.model.layers = 3;
   config.model.heads = 2;

@@ -44,7 +44,7 @@ struct TinyOptions {
 /// Under which all tests of a program run: none, or what the build says for its perturbed runs (tests/shard/meson.build).
 std::uint64_t perturb_seed_of_environment();
 
-/// 3 blocks of width 32, sequences of 16, 24 micro-batches a step, deterministic; every rank gathers a copy.
+/// 3 blocks of width 32, sequences of 16, 24 micro-batches a step, deterministic; every rank gathers a copy (zero_copy_in_tests).
 Config tiny_config();
 /// "gpt2", which tiny_config is, or "llama" of its layers, heads and width.
 void choose_family(Config& config, const std::string& family);
