@@ -88,6 +88,7 @@ Verdict judge(std::span<const RankView> ranks, int world_size, double limit_s) {
   for (const RankView& rank : ranks) {
     if (is_still(rank) && !waits(rank) && !rank.has_left) return verdict(Kind::stands, rank);
   }
+  const bool sees_all = static_cast<int>(ranks.size()) == world_size;
   // Who keeps others waiting, and is kept waiting by nobody, stands; if there is none, they wait for each other.
   std::optional<Verdict> disagreement;
   for (const RankView& rank : ranks) {
@@ -98,12 +99,12 @@ Verdict judge(std::span<const RankView> ranks, int world_size, double limit_s) {
       if (holds_up(other, rank, world_size)) holder = &other;
     }
     if (held == nullptr) continue;
-    if (holder == nullptr && is_still(rank)) return verdict(Kind::stands, rank);
-    if (holder == nullptr) return {};  // it moves
+    if (holder == nullptr && !is_still(rank)) return {};          // it moves
+    if (holder == nullptr && waits(rank) && !sees_all) continue;  // perhaps for one that is not seen
+    if (holder == nullptr) return verdict(Kind::stands, rank);
     if (!disagreement) disagreement = Verdict{Kind::disagree, rank.rank, held->rank};
   }
-  const bool all_still = static_cast<int>(ranks.size()) == world_size && std::all_of(ranks.begin(), ranks.end(), is_still);
-  if (disagreement && all_still) return *disagreement;
+  if (disagreement && sees_all && std::all_of(ranks.begin(), ranks.end(), is_still)) return *disagreement;
   return {};
 }
 

@@ -43,6 +43,7 @@ struct Verdict {
     stands,      ///< its process runs, but does nothing that others wait for
     left_early,  ///< it has come to the end of its part, and others wait for it in an operation
     disagree,    ///< ranks wait for each other in different operations
+    unseen,      ///< MPI itself does not go on, and it is no rank that can be seen from here; `rank` is the one that says so
   };
   Kind kind = Kind::nobody;
   int rank = -1;          ///< the culprit

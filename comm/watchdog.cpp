@@ -19,7 +19,8 @@ namespace {
 constexpr std::int64_t kPauseFrom_ns = 2'000'000'000;
 constexpr int kLooksBetweenSearches = 5;  // for the other ranks' processes, while the job starts
 constexpr std::int64_t kPauseToldAfter_ns = 2'500'000'000;
-constexpr double kEndedAfter_s = 1;  // that a rank waits for one that has ended
+constexpr double kForThoseWhoSee_s = 3;  // whom a rank that sees no culprit lets tell
+constexpr double kEndedAfter_s = 1;      // that a rank waits for one that has ended
 
 std::string name_of_host() {
   std::array<char, 256> name{};
@@ -297,7 +298,11 @@ void Watchdog::look_at_the_limit() {
   Verdict verdict = judge(ranks, page_.size, limit);
   // MPI's own start and end have no other deadline.
   const bool is_in_mpi = page_.phase == Phase::init || page_.host.get() == kFinalizing;
-  if (verdict.kind == Verdict::Kind::nobody && is_in_mpi) verdict = {Verdict::Kind::stands, page_.rank, -1};
+  if (verdict.kind == Verdict::Kind::nobody && is_in_mpi) {
+    const bool sees_all = static_cast<int>(ranks.size()) == page_.size;
+    if (!sees_all && still_s() < limit + kForThoseWhoSee_s) return;
+    verdict = {sees_all ? Verdict::Kind::stands : Verdict::Kind::unseen, page_.rank, -1};
+  }
   if (verdict.kind != Verdict::Kind::nobody) alarm(verdict, ranks);
 }
 

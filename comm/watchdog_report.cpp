@@ -159,6 +159,10 @@ Error Watchdog::error_for(const Verdict& verdict, const std::vector<RankView>& r
     case Verdict::Kind::disagree:
       return error(ExitCode::ranks_disagree, fmt::format("the ranks disagree: rank {} waits in {}, rank {} in {}", culprit.rank,
                                                          doing(culprit), waiting->rank, doing(*waiting)));
+    case Verdict::Kind::unseen:
+      return error(ExitCode::peer_lost,
+                   fmt::format("{} has not ended for {:.1f} s, and no rank of this host is the reason; those of other hosts cannot be seen",
+                               doing(culprit).empty() ? name_of(culprit.phase) : doing(culprit), culprit.still_s));
     default:
       return error(ExitCode::peer_lost, fmt::format("rank {} has stood still for {:.1f} s {}{}", culprit.rank,
                                                     culprit.has_page ? culprit.still_s : still_s(), when, others));

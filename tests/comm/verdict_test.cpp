@@ -93,6 +93,18 @@ TEST_CASE("ranks that wait for each other in different operations disagree") {
   CHECK(verdict({others(0), odd, others(2)}, 4).kind == Kind::nobody);
 }
 
+TEST_CASE("a rank that waits is not blamed while one that cannot be seen may be the reason") {
+  // Four ranks on two hosts, {0, 2} and {1, 3} pairs across them. Rank 2 is stopped: rank 0 waits in its pair, rank 1 for rank 0 in the
+  // world.
+  const auto first = done(in(computing(0), kPair, 5, 2), kWorld, 8, 4), second = in(computing(1), kWorld, 9, 4);
+  CHECK(verdict({first, second}, 4).kind == Kind::nobody);
+  // Who does not wait is to blame all the same, and so is who has been found out by everybody's word.
+  CHECK(verdict({done(still(computing(0)), kWorld, 8, 4), second}, 4).rank == 0);
+  auto stopped = done(still(computing(2)), kWorld, 8, 4);
+  stopped.state = 'T';
+  CHECK(verdict({first, second, stopped, in(computing(3), kWorld, 9, 4)}, 4).rank == 2);
+}
+
 TEST_CASE("a group that a rank has never used is not taken for its own") {
   const auto pair = in(computing(0), kPair, 5, 2), peer = in(computing(1), kPair, 5, 2);
   const Verdict found = verdict({pair, peer, done(computing(2), kWorld, 1, 3)});

@@ -1,5 +1,6 @@
-"""Hosts made of network namespaces: each with a name, an address and a shaped link of its own, joined by a bridge. Open MPI takes them for
-what real ones are, because its launcher's remote shell is a script that enters the namespace. Needs root, ip and tc."""
+"""Hosts made of namespaces: each with a name, an address and a shaped link of its own, joined by a bridge, and with processes and memory in
+/dev/shm that no other host sees. Open MPI takes them for what real ones are, because its launcher's remote shell is a script that enters the
+namespaces. Needs root, ip and tc."""
 
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 import tempfile
 
 PREFIX = "zshard-"
+FRONT = "front"  # where mpirun runs. It sees everybody's processes, since they are its children; the hosts see their own only
 NETWORK = "10.77.31"
 # Else mpirun takes minutes to notice that a host is out of reach (docs/clusters.md).
 NOTICE_SOON = [word for name, value in (("time", 2), ("intvl", 1), ("probes", 2)) for word in ("--mca", f"oob_tcp_keepalive_{name}", str(value))]
@@ -53,9 +55,9 @@ class Hosts:
         self.cpus_each = len(self.cpus) // count if divides_cpus else 0
 
     def __enter__(self):
-        for tool in ("ip", "tc", "unshare", "taskset"):
+        for tool in ("ip", "tc", "unshare", "taskset", "pgrep", "sysctl"):
             if not shutil.which(tool):
-                raise Unavailable(f"there is no {tool} (Debian: iproute2, util-linux)")
+                raise Unavailable(f"there is no {tool} (Debian: iproute2, util-linux, procps)")
         if os.geteuid() != 0:
             raise Unavailable("only root may make network namespaces")
         for namespace in _namespaces():
@@ -71,7 +73,7 @@ class Hosts:
         return self
 
     def __exit__(self, *_):
-        for name in [*self.names, "switch"]:
+        for name in [*self.names, FRONT, "switch"]:
             _remove(self.namespace(name))
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -95,9 +97,9 @@ class Hosts:
         return [str(self.folder / "agent"), name, *map(str, command)]
 
     def mpirun(self, ranks_each, command, *options):
-        """The command that runs `command` on every host, started on host0."""
+        """The command that runs `command` on every host, started on a machine before them."""
         hosts = ",".join(f"{name}:{ranks_each}" for name in self.names)
-        return self.on("host0", ["mpirun", "-q", "--host", hosts, "--mca", "plm_rsh_agent", self.folder / "agent", "--mca", "btl", "self,vader,tcp",
+        return self.on(FRONT, ["mpirun", "-q", "--host", hosts, "--mca", "plm_rsh_agent", self.folder / "agent", "--mca", "btl", "self,vader,tcp",
                                  "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0", *NOTICE_SOON, *options, *command])
 
     def _make(self):
@@ -105,9 +107,10 @@ class Hosts:
         _run("ip", "netns", "add", switch)
         _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
         _run("ip", "-n", switch, "link", "set", "bridge", "up")
-        for i, name in enumerate(self.names):
+        plugs = list(enumerate([*self.names, FRONT]))
+        for i, name in plugs:
             self._plug_in(name, i, switch)
-        lines = ["127.0.0.1 localhost", *(f"{NETWORK}.{i + 1} {name}" for i, name in enumerate(self.names))]
+        lines = ["127.0.0.1 localhost", *(f"{NETWORK}.{i + 1} {name}" for i, name in plugs)]
         (self.folder / "hosts").write_text("\n".join(lines) + "\n")
         self._write_agent()
         _run(*self.on("host0", ["true"]))
@@ -122,6 +125,8 @@ class Hosts:
         # A wire sends packet by packet; pieces of 64 KiB, which the kernel likes to cut behind the limiter, come through it in jolts.
         _run("ip", "-n", namespace, "link", "set", "eth0", "gso_max_size", "16384")
         _run("ip", "-n", namespace, "link", "set", "eth0", "up")
+        # What is sent to a host that is gone is given up after seconds, else after a quarter of an hour (docs/clusters.md).
+        _run("ip", "netns", "exec", namespace, "sysctl", "-q", "-w", "net.ipv4.tcp_retries2=4")
         _run("tc", "-n", namespace, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", self.rate, "burst", "256kb", "latency", "50ms")
 
     def _cpus_of(self, number):
@@ -129,16 +134,21 @@ class Hosts:
         return ",".join(map(str, own))
 
     def _write_agent(self):
-        """A remote shell: agent HOST COMMAND... Names are the host's own, /etc/hosts is that of these hosts."""
-        inside = 'mount --bind "$1" /etc/hosts && hostname "$2" && shift 2 && exec sh -c "$*"'
+        """A remote shell: agent HOST COMMAND... Names are the host's own, /etc/hosts is that of these hosts, temporary files are in /dev/shm.
+        The first process of the host is its shell, which stays until all that it has started has ended."""
+        inside = ('mount --bind "$1" /etc/hosts && hostname "$2" && mount -t tmpfs tmpfs /dev/shm && shift 2 && export TMPDIR=/dev/shm || exit 255\n'
+                  '[ $$ != 1 ] && exec sh -c "$*"\n'
+                  'sh -c "$*"\ncode=$?\nwhile pgrep -v -x "sh|pgrep" >/dev/null; do sleep 0.05; done\nexit $code')
         agent = self.folder / "agent"
         own_cpus = "\n".join(f"  {name}) taskset -cp {self._cpus_of(i)} $$ >/dev/null ;;" for i, name in enumerate(self.names))
         agent.write_text(f"""#!/bin/sh
 host=$1
 shift
+own="--pid --fork --mount-proc --kill-child"
 case $host in
 {own_cpus}
+  {FRONT}) own= ;;
 esac
-exec ip netns exec {PREFIX}{os.getpid()}-"$host" unshare --mount --uts sh -c '{inside}' sh {self.folder}/hosts "$host" "$@"
+exec ip netns exec {PREFIX}{os.getpid()}-"$host" unshare --mount --uts $own sh -c '{inside}' sh {self.folder}/hosts "$host" "$@"
 """)
         agent.chmod(0o755)

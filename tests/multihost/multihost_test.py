@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Training across hosts: the same bits as on one, over slow links too, and one clear line and no process left when a host is lost.
+"""Training across hosts: the same bits as on one, over slow links too, and one clear line and no process left when a host is lost or a rank of
+one stops.
 Usage: multihost_test.py TRAIN"""
 
 import os
 import pathlib
+import re
 import signal
 import sys
 import tempfile
@@ -17,6 +19,7 @@ import tiny_run  # noqa: E402
 from hosts import Hosts, Unavailable  # noqa: E402
 
 LONG_RUN = {"train__steps": 100000, "run__sample_tokens": 0}
+LIMIT_S = 4  # of the watchdog, where it is what is tried
 
 
 def train_options(folder, **values):
@@ -78,6 +81,39 @@ def kill_all(hosts, name):
             pass
 
 
+def rank_on(hosts, rank):
+    """(host, pid as all hosts together have it, pid on its host) of a rank."""
+    for name in hosts.names:
+        for pid in hosts.pids(name):
+            environment = pathlib.Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
+            if pathlib.Path("/proc", str(pid), "comm").read_text() == "train\n" and f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment:
+                return name, pid, re.search(r"NSpid:.*\t(\d+)\n", pathlib.Path("/proc", str(pid), "status").read_text()).group(1)
+    raise LookupError(f"no rank {rank}")
+
+
+def watched_case(report, train, hosts, ranks_each, name, says, fault="", stops=None, **values):
+    """The watchdog ends the run: one line in all, that says these words. `stops` is a rank that is stopped while it trains."""
+    with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
+        limits = {f"watchdog__{phase}_s": LIMIT_S for phase in ("init", "first_step", "step", "checkpoint")}
+        options = train_options(folder, **LONG_RUN, **limits, comm__timeout_s=60, **values)
+        stopped = {}
+
+        def stop():
+            host, pid, own_pid = rank_on(hosts, stops)
+            stopped.update(at=time.monotonic(), where=[rf"rank {stops} stopped answering", f"host {host}, pid {own_pid}, "])
+            os.kill(pid, signal.SIGSTOP)
+
+        result = harness.run(hosts.mpirun(ranks_each, [train, *options]), timeout_s=240, cwd=folder, env={"TRAIN_FAULT": fault},
+                             on_start=when_it_trains(folder, stop) if stops is not None else None)
+        after = f", {time.monotonic() - stopped['at']:.1f} s after it at a limit of {LIMIT_S}" if stopped else ""
+        lines = [line for line in result.err.splitlines() if line.startswith("train: error: ")]
+        problems = ["it went on until the time limit"] if result.timed_out else [] if result.code == 69 else ["exit 69 expected"]
+        problems += [] if len(lines) == 1 else [f"{len(lines)} lines of error"]
+        problems += [f"the line does not say /{word}/" for word in [*says, *stopped.get("where", [])] if not re.search(word, "".join(lines[:1]))]
+        problems += [f"the line has {len(line.encode())} bytes, more than 300" for line in lines[:1] if len(line.encode()) > 300]
+        report.case(f"{len(hosts.names)} hosts of {ranks_each} ranks: {name}{after}", problems + left_running(hosts), result)
+
+
 def main():
     train, report = pathlib.Path(sys.argv[1]).resolve(), harness.Report()
     harness.become_subreaper()
@@ -86,6 +122,11 @@ def main():
             same_bits_case(report, train, hosts, 1)
             same_bits_case(report, train, hosts, 2)
             same_bits_case(report, train, hosts, 2, "--map-by", "node")
+            place = r"in step \d+, .*; rank \d waits in .*\(host"
+            for rank in (0, 2, 3):
+                watched_case(report, train, hosts, 2, f"rank {rank} is stopped", [place, "state T"], stops=rank)
+            watched_case(report, train, hosts, 2, "rank 3 stops at the start", ["rank 3 stopped answering", "host host1, "], "init@rank=3:stop")
+            watched_case(report, train, hosts, 1, "rank 1 stops at the start", ["MPI_Init has not ended for", "those of other hosts cannot be seen"], "init@rank=1:stop")
         with Hosts(3, rate="20mbit") as hosts:
             same_bits_case(report, train, hosts, 1)
     except Unavailable as reason:
