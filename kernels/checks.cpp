@@ -81,6 +81,13 @@ void matmul(const Buffer& c, const Buffer& a, const Buffer& b, const Buffer& bia
            bias.elems, name_of(bias.dtype), d.n, name_of(c.dtype));
 }
 
+void matmul_gelu(const MatmulBuffers& product, const Buffer& other, const MatmulDims& dims) {
+  matmul(product.c, product.a, product.b, product.bias, dims);
+  ZS_CHECK(dims.beta == 0.0f, "beta is {} beside GELU, expected 0", dims.beta);
+  same_as("c", product.c, other);
+  same_dtype(product.c, product.a);
+}
+
 TableRows embedding_forward(const Buffer& out, const Buffer& ids, const Buffer& table, const Buffer& positions, std::int64_t time) {
   ZS_CHECK(out.elems % ids.elems == 0, "{} elements for {} tokens", out.elems, ids.elems);
   const std::int64_t width = out.elems / ids.elems;

@@ -31,6 +31,8 @@ void same_as(const char* what, const Buffer& buffer, const Buffer& like);
 void gradient(const char* what, const Buffer& gradient, const Buffer& dy);
 
 void matmul(const Buffer& c, const Buffer& a, const Buffer& b, const Buffer& bias, const MatmulDims& dims);
+/// other: what GELU gives, or was taken of.
+void matmul_gelu(const MatmulBuffers& product, const Buffer& other, const MatmulDims& dims);
 
 struct TableRows {
   std::int64_t tokens, width, table_rows;

@@ -26,6 +26,11 @@ struct MatmulDims {
   float beta = 0;
 };
 
+/// Of a product; bias may be empty.
+struct MatmulBuffers {
+  Buffer c, a, b, bias;
+};
+
 /// q of (batch, time, heads, head_dim), k and v of (batch, time, kv_heads, head_dim), interleaved in one buffer qkv
 /// (batch, time, heads + 2 kv_heads, head_dim): a token's queries, then its keys, then its values.
 struct AttentionDims {
@@ -131,6 +136,12 @@ struct KernelTable {
 
   /// see MatmulDims; bias is empty or (n), of c's, or a's, dtype
   void (*matmul)(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const MatmulDims& dims);
+  /// The same, and y (m, n) := gelu, by tanh, of it; beta is 0, c and y have a's dtype. y may be of the sum before that is rounded to c.
+  /// Here and in the next kernel the scratch is matmul's. Both are null in a back end that has no such products.
+  void (*matmul_gelu)(ExecContext& ctx, Buffer y, const MatmulBuffers& product, const MatmulDims& dims);
+  /// c := product * gelu'(x), by tanh; x (m, n); beta is 0, there is no bias, c and x have a's dtype. The product may be rounded to that
+  /// dtype or not.
+  void (*matmul_gelu_backward)(ExecContext& ctx, Buffer x, const MatmulBuffers& product, const MatmulDims& dims);
   /// dbias (cols) := sum over rows of dy (rows, cols) + beta * dbias; dbias f32 or dy's dtype
   void (*bias_backward)(ExecContext& ctx, Buffer dbias, Buffer dy, float beta);
 

@@ -36,7 +36,7 @@ SumAndNorm Gpt2Block::add_and_normalise(const Tensor& x, const Tensor& attended)
   return add_layer_norm(x, attended, norm2_weight_, norm2_bias_);
 }
 
-Tensor Gpt2Block::activate(const Tensor& normalised) { return gelu(linear(normalised, up_weight_, &up_bias_), gelu_); }
+Tensor Gpt2Block::activate(const Tensor& normalised) { return linear_gelu(normalised, up_weight_, &up_bias_, gelu_); }
 
 Tensor Gpt2Block::contract(const Tensor& hidden) { return linear(hidden, down_weight_, &down_bias_); }
 

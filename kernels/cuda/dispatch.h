@@ -23,6 +23,8 @@ void gelu_forward(ExecContext& ctx, Buffer y, Buffer x, GeluKind kind);
 void gelu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, GeluKind kind);
 std::int64_t matmul_scratch(const MatmulDims& dims);
 void matmul(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const MatmulDims& dims);
+void matmul_gelu(ExecContext& ctx, Buffer y, const MatmulBuffers& product, const MatmulDims& dims);
+void matmul_gelu_backward(ExecContext& ctx, Buffer x, const MatmulBuffers& product, const MatmulDims& dims);
 void bias_backward(ExecContext& ctx, Buffer dbias, Buffer dy, float beta);
 void embedding_forward(ExecContext& ctx, Buffer out, Buffer ids, Buffer table, Buffer positions, std::int64_t time);
 void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, std::int64_t width, float beta);

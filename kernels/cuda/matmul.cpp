@@ -11,7 +11,8 @@
 
 /// Products by cuBLASLt. It stores matrices by columns, so what it is asked for is the transpose: C^T (n, m) = B'^T A'^T, of the same
 /// bytes, with b as its first operand and a as its second. The bias, one number for each column of C, is then one for each row, as it wants
-/// it.
+/// it. GELU, and its gradient, are computed before the sums are stored where the library has an algorithm for that, else by kernels of
+/// their own: which of the two follows from the shape, the dtypes and the addresses' alignment, and is asked for once.
 namespace zs::cuda {
 namespace {
 
@@ -21,6 +22,11 @@ constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kAlignment = 256;
 /// The library reads a bias in packs.
 constexpr std::uintptr_t kBiasAlignment = 16;
+/// The same of GELU's input, whose rows are so many elements long, or a multiple.
+constexpr std::uintptr_t kAuxAlignment = 16;
+constexpr std::int64_t kAuxStride = 8;
+/// From this compute capability on: on 8.0 others found products with GELU slower than a kernel of its own (docs/decisions/0037).
+constexpr int kFusesFrom = 9;
 
 /// Room for a bias that cannot be read where it lies.
 std::int64_t bias_bytes(const MatmulDims& dims) { return (dims.n * size_of(DType::f32) + kAlignment - 1) / kAlignment * kAlignment; }
@@ -34,16 +40,25 @@ int library_dtype(DType dtype) { return dtype == DType::bf16 ? cublas::kBf16 : c
 
 std::string describe(const MatmulDims& d) { return fmt::format("the product m {}, n {}, k {}", d.m, d.n, d.k); }
 
+/// What becomes of the sums before they are stored.
+enum class Activation : std::uint8_t { none, gelu, gelu_gradient };
+
 /// All that an algorithm is chosen by.
 struct ProductKey {
   MatmulDims dims;
   DType operand, result;
   bool has_bias;
+  Activation activation;
   int a_alignment, b_alignment, c_alignment;
 
   auto tie() const {
-    return std::tuple(dims.m, dims.n, dims.k, dims.transpose_a, dims.transpose_b, dims.beta, operand, result, has_bias, a_alignment,
-                      b_alignment, c_alignment);
+    return std::tuple(dims.m, dims.n, dims.k, dims.transpose_a, dims.transpose_b, dims.beta, operand, result, has_bias, activation,
+                      a_alignment, b_alignment, c_alignment);
+  }
+  int epilogue() const {
+    if (activation == Activation::gelu_gradient) return cublas::kGeluGradientEpilogue;
+    if (activation == Activation::gelu) return has_bias ? cublas::kGeluBiasEpilogue : cublas::kGeluEpilogue;
+    return has_bias ? cublas::kBiasEpilogue : cublas::kPlainEpilogue;
   }
   bool operator<(const ProductKey& other) const { return tie() < other.tie(); }
 };
@@ -54,12 +69,8 @@ class Library {
   explicit Library(const CudaContext& gpu, const std::string& what) : gpu_(&gpu), table_(&gpu.cublas()), what_(&what) {}
 
   const CublasLt& table() const { return *table_; }
-  bool has_tf32() const { return gpu_->has_tf32(); }
+  bool has_tf32() const { return gpu_->products().tf32; }
   void check(int status, const char* call) const { gpu_->check_cublas(status, call, *what_); }
-  [[noreturn]] void refuse() const {
-    throw Error(ExitCode::internal, fmt::format("cuBLASLt has no algorithm for {}", *what_), gpu_->gpu().describe(),
-                "update CUDA's libcublasLt, or make the sizes multiples of 8");
-  }
 
  private:
   const CudaContext* gpu_;
@@ -93,14 +104,16 @@ Operation make_operation(const Library& library, const ProductKey& key) {
   library.check(table.operation_create(&made, is_tf32 ? cublas::kComputeTf32 : cublas::kComputeF32, cublas::kF32),
                 "cublasLtMatmulDescCreate");
   Operation operation(made, {&table, "cublasLtMatmulDescDestroy"});
-  const auto set = [&](int attribute, int value) {
+  const auto set = [&](int attribute, const auto& value) {
     library.check(table.operation_set(made, attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
   };
   if (key.dims.transpose_b) set(cublas::kTransposeA, cublas::kTransposed);
   if (key.dims.transpose_a) set(cublas::kTransposeB, cublas::kTransposed);
-  if (key.has_bias) {
-    set(cublas::kEpilogue, cublas::kBiasEpilogue);
-    set(cublas::kBiasType, library_dtype(key.result));
+  set(cublas::kEpilogue, key.epilogue());
+  if (key.has_bias) set(cublas::kBiasType, library_dtype(key.result));
+  if (key.activation != Activation::none) {
+    set(cublas::kAuxType, library_dtype(key.result));
+    set(cublas::kAuxStride, key.dims.n);
   }
   return operation;
 }
@@ -130,7 +143,7 @@ Preference make_preference(const Library& library, const ProductKey& key) {
   return preference;
 }
 
-/// A product that the library has been asked about.
+/// A product that the library has been asked about, and may not have (is_found).
 struct Product {
   Product(const Library& library, CublasLt::Handle* handle, const ProductKey& key)
       : operation(make_operation(library, key)),
@@ -139,24 +152,26 @@ struct Product {
         b(make_layout(library, key.operand, key.dims.transpose_b ? key.dims.n : key.dims.k,
                       key.dims.transpose_b ? key.dims.k : key.dims.n)),
         c(make_layout(library, key.result, key.dims.m, key.dims.n)) {
-    // Where there will be a bias an address must stand for it, aligned no better than the worst; nobody reads there.
-    if (key.has_bias) set_bias(library, reinterpret_cast<const void*>(kBiasAlignment));
+    // Where there will be a bias, or GELU's input, an address must stand for it, aligned no better than the worst; nobody reads there.
+    if (key.has_bias) set_pointer(library, cublas::kBiasPointer, reinterpret_cast<const void*>(kBiasAlignment));
+    if (key.activation != Activation::none) set_pointer(library, cublas::kAuxPointer, reinterpret_cast<const void*>(kAuxAlignment));
     const Preference preference = make_preference(library, key);
     int found = 0;
     const int status =
         library.table().find_algorithms(handle, operation.get(), b.get(), a.get(), c.get(), c.get(), preference.get(), 1, &chosen, &found);
-    if (status == cublas::kNotSupported || (status == cublas::kSuccess && found == 0)) library.refuse();
+    is_found = status != cublas::kNotSupported && (status != cublas::kSuccess || found > 0);
+    if (!is_found) return;
     library.check(status, "cublasLtMatmulAlgoGetHeuristic");
     library.check(chosen.status, "cublasLtMatmulAlgoGetHeuristic");
   }
-  void set_bias(const Library& library, const void* bias) const {
-    library.check(library.table().operation_set(operation.get(), cublas::kBiasPointer, &bias, sizeof(bias)),
-                  "cublasLtMatmulDescSetAttribute");
+  void set_pointer(const Library& library, int attribute, const void* address) const {
+    library.check(library.table().operation_set(operation.get(), attribute, &address, sizeof(address)), "cublasLtMatmulDescSetAttribute");
   }
 
   Operation operation;
   Layout a, b, c;
   CublasLt::Candidate chosen{};
+  bool is_found = false;
 };
 
 /// One per stream: the algorithm of each shape, asked for once.
@@ -194,6 +209,47 @@ struct Room {
   }
 };
 
+/// GELU's input, or what takes it; empty: neither.
+struct Aux {
+  Activation activation = Activation::none;
+  Buffer buffer = {};
+};
+
+/// Whether there is such a product; then it is enqueued.
+bool try_multiply(ExecContext& ctx, const MatmulBuffers& p, const Aux& aux, const MatmulDims& dims) {
+  const std::string what = describe(dims);
+  const Library library(ctx.gpu(), what);
+  const ProductKey key{
+      dims, p.a.dtype, p.c.dtype, !p.bias.empty(), aux.activation, alignment_of(p.a.data), alignment_of(p.b.data), alignment_of(p.c.data)};
+  auto& products = ctx.state<Products>();
+  const Product& product = products.get(library, key);
+  if (!product.is_found) return false;
+  const bool moves_bias =
+      key.has_bias && (p.bias.dtype != p.c.dtype || reinterpret_cast<std::uintptr_t>(p.bias.data) % kBiasAlignment != 0);
+  const std::size_t workspace_bytes = product.chosen.workspace_bytes;
+  const Room room(ctx, static_cast<std::int64_t>(workspace_bytes), moves_bias ? bias_bytes(dims) : 0);
+  if (moves_bias) cast(ctx, {room.bias, dims.n, p.c.dtype, p.c.device}, p.bias);
+  if (key.has_bias) product.set_pointer(library, cublas::kBiasPointer, moves_bias ? room.bias : p.bias.data);
+  if (!aux.buffer.empty()) product.set_pointer(library, cublas::kAuxPointer, aux.buffer.data);
+  constexpr float kOne = 1.0f;
+  library.check(library.table().multiply(products.handle(), product.operation.get(), &kOne, p.b.data, product.b.get(), p.a.data,
+                                         product.a.get(), &dims.beta, p.c.data, product.c.get(), p.c.data, product.c.get(),
+                                         &product.chosen.algorithm, room.workspace, workspace_bytes, stream_of(ctx)),
+                "cublasLtMatmul");
+  return true;
+}
+
+void check_memory(const MatmulBuffers& p) {
+  for (const Buffer* buffer : {&p.a, &p.b, &p.c}) data_of(*buffer);
+}
+
+/// Whether the library is asked at all. In f32 it is not: nobody says how exact its tanh is.
+bool may_fuse(ExecContext& ctx, const Buffer& aux, const MatmulDims& dims) {
+  const CudaContext& gpu = ctx.gpu();
+  return gpu.products().fuses_gelu && gpu.gpu().major >= kFusesFrom && aux.dtype == DType::bf16 && dims.n % kAuxStride == 0 &&
+         reinterpret_cast<std::uintptr_t>(aux.data) % kAuxAlignment == 0;
+}
+
 }  // namespace
 
 std::int64_t matmul_scratch(const MatmulDims& dims) { return kWorkspaceBytes + bias_bytes(dims) + kAlignment; }
@@ -201,22 +257,33 @@ std::int64_t matmul_scratch(const MatmulDims& dims) { return kWorkspaceBytes + b
 void matmul(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const MatmulDims& dims) {
   if (c.empty()) return;
   checks::matmul(c, a, b, bias, dims);
-  for (const Buffer* buffer : {&a, &b, &c}) data_of(*buffer);
-  const std::string what = describe(dims);
-  const Library library(ctx.gpu(), what);
-  const ProductKey key{dims, a.dtype, c.dtype, !bias.empty(), alignment_of(a.data), alignment_of(b.data), alignment_of(c.data)};
-  auto& products = ctx.state<Products>();
-  const Product& product = products.get(library, key);
-  const bool moves_bias = key.has_bias && (bias.dtype != c.dtype || reinterpret_cast<std::uintptr_t>(bias.data) % kBiasAlignment != 0);
-  const std::size_t workspace_bytes = product.chosen.workspace_bytes;
-  const Room room(ctx, static_cast<std::int64_t>(workspace_bytes), moves_bias ? bias_bytes(dims) : 0);
-  if (moves_bias) cast(ctx, {room.bias, dims.n, c.dtype, c.device}, bias);
-  if (key.has_bias) product.set_bias(library, moves_bias ? room.bias : bias.data);
-  constexpr float kOne = 1.0f;
-  library.check(library.table().multiply(products.handle(), product.operation.get(), &kOne, b.data, product.b.get(), a.data,
-                                         product.a.get(), &dims.beta, c.data, product.c.get(), c.data, product.c.get(),
-                                         &product.chosen.algorithm, room.workspace, workspace_bytes, stream_of(ctx)),
-                "cublasLtMatmul");
+  const MatmulBuffers product{c, a, b, bias};
+  check_memory(product);
+  if (try_multiply(ctx, product, {}, dims)) return;
+  throw Error(ExitCode::internal, fmt::format("cuBLASLt has no algorithm for {}", describe(dims)), ctx.gpu().gpu().describe(),
+              "update CUDA's libcublasLt, or make the sizes multiples of 8");
+}
+
+void matmul_gelu(ExecContext& ctx, Buffer y, const MatmulBuffers& product, const MatmulDims& dims) {
+  if (y.empty()) return;
+  checks::matmul_gelu(product, y, dims);
+  check_memory(product);
+  data_of(y);
+  const MatmulBuffers fused{y, product.a, product.b, product.bias};
+  if (may_fuse(ctx, product.c, dims) && try_multiply(ctx, fused, {Activation::gelu, product.c}, dims)) return;
+  matmul(ctx, product.c, product.a, product.b, product.bias, dims);
+  gelu_forward(ctx, y, product.c, GeluKind::tanh);
+}
+
+void matmul_gelu_backward(ExecContext& ctx, Buffer x, const MatmulBuffers& product, const MatmulDims& dims) {
+  if (x.empty()) return;
+  checks::matmul_gelu(product, x, dims);
+  ZS_CHECK(product.bias.empty(), "a bias of {} elements beside GELU's gradient", product.bias.elems);
+  check_memory(product);
+  data_of(x);
+  if (may_fuse(ctx, x, dims) && try_multiply(ctx, product, {Activation::gelu_gradient, x}, dims)) return;
+  matmul(ctx, product.c, product.a, product.b, {}, dims);
+  gelu_backward(ctx, product.c, product.c, x, GeluKind::tanh);
 }
 
 }  // namespace zs::cuda

@@ -71,7 +71,7 @@ struct Config {
   struct Cuda {
     bool tf32 = false, share_gpu = false;
     std::string transport = "auto", registration = "auto";
-    bool graph = false;
+    bool graph = false, fused_gelu = true;
     bool operator==(const Cuda&) const = default;
   };
   struct Watch {

@@ -178,6 +178,10 @@ constexpr std::array kKeys = {
     ConfigKey{
         "cuda.tf32", [](Config& c) -> ConfigSlot { return &c.cuda.tf32; }, any, "", "",
         "Products of f32 on a GPU may round their operands to tf32 (11 bits): faster. Without effect on those of bf16, and on the CPU."},
+    ConfigKey{
+        "cuda.fused_gelu", [](Config& c) -> ConfigSlot { return &c.cuda.fused_gelu; }, any, "", "",
+        "Products of bf16 on a GPU (compute capability 9.0 and later) compute GELU by tanh, and its gradient, before they store their "
+        "sums, where cuBLASLt has that. docs/gpu.md."},
     ConfigKey{"cuda.share_gpu", [](Config& c) -> ConfigSlot { return &c.cuda.share_gpu; }, any, "", "",
               "Use a GPU that another process has too, and let others use this one's: else that is refused."},
     ConfigKey{

@@ -139,6 +139,7 @@ DeviceOptions gpu_options(const Config& config, int gpu) {
   if (device_kind(config) != DeviceKind::cuda) return options;
   options.gpu = gpu;
   options.tf32 = config.cuda.tf32;
+  options.fuses_gelu = config.cuda.fused_gelu;
   options.shares_gpu = config.cuda.share_gpu;
   return options;
 }

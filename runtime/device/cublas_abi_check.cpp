@@ -46,10 +46,15 @@ static_assert(cublas::kSuccess == CUBLAS_STATUS_SUCCESS && cublas::kNotInitializ
               cublas::kExecutionFailed == CUBLAS_STATUS_EXECUTION_FAILED && cublas::kNotSupported == CUBLAS_STATUS_NOT_SUPPORTED);
 static_assert(cublas::kF32 == CUDA_R_32F && cublas::kBf16 == CUDA_R_16BF && cublas::kComputeF32 == CUBLAS_COMPUTE_32F &&
               cublas::kComputeTf32 == CUBLAS_COMPUTE_32F_FAST_TF32 && cublas::kTransposed == CUBLAS_OP_T &&
-              cublas::kBiasEpilogue == CUBLASLT_EPILOGUE_BIAS);
+              cublas::kPlainEpilogue == CUBLASLT_EPILOGUE_DEFAULT && cublas::kBiasEpilogue == CUBLASLT_EPILOGUE_BIAS &&
+              cublas::kGeluEpilogue == CUBLASLT_EPILOGUE_GELU_AUX && cublas::kGeluBiasEpilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS &&
+              cublas::kGeluGradientEpilogue == CUBLASLT_EPILOGUE_DGELU);
 static_assert(cublas::kTransposeA == CUBLASLT_MATMUL_DESC_TRANSA && cublas::kTransposeB == CUBLASLT_MATMUL_DESC_TRANSB &&
               cublas::kEpilogue == CUBLASLT_MATMUL_DESC_EPILOGUE && cublas::kBiasPointer == CUBLASLT_MATMUL_DESC_BIAS_POINTER &&
-              cublas::kBiasType == CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE);
+              cublas::kBiasType == CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE &&
+              cublas::kAuxPointer == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER &&
+              cublas::kAuxStride == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD &&
+              cublas::kAuxType == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE);
 static_assert(cublas::kMostWorkspace == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES &&
               cublas::kAlignmentA == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES &&
               cublas::kAlignmentB == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES &&

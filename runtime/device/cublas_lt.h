@@ -59,9 +59,12 @@ inline constexpr int kSuccess = 0, kNotInitialized = 1, kAllocationFailed = 3, k
 inline constexpr int kF32 = 0, kBf16 = 14;
 inline constexpr int kComputeF32 = 68, kComputeTf32 = 77;
 inline constexpr int kTransposed = 1;
-inline constexpr int kBiasEpilogue = 4;
+/// What becomes of a product's sums. GELU is its tanh form; a product with GELU writes GELU's input beside its output, and one with GELU's
+/// gradient multiplies by the slope at the input that it reads: "aux" below.
+inline constexpr int kPlainEpilogue = 1, kBiasEpilogue = 4, kGeluEpilogue = 160, kGeluBiasEpilogue = 164, kGeluGradientEpilogue = 192;
 /// Attributes of an operation, then of a preference.
-inline constexpr int kTransposeA = 3, kTransposeB = 4, kEpilogue = 7, kBiasPointer = 8, kBiasType = 26;
+inline constexpr int kTransposeA = 3, kTransposeB = 4, kEpilogue = 7, kBiasPointer = 8, kBiasType = 26, kAuxPointer = 11, kAuxStride = 12,
+                     kAuxType = 22;
 inline constexpr int kMostWorkspace = 1, kAlignmentA = 5, kAlignmentB = 6, kAlignmentC = 7, kAlignmentD = 8;
 }  // namespace cublas
 

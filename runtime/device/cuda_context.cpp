@@ -136,8 +136,8 @@ CudaContext::Claim::~Claim() {
   if (socket_ >= 0 && close(socket_) != 0) std::perror("zshard: the socket that holds a GPU");
 }
 
-CudaContext::CudaContext(Libraries libraries, int ordinal, bool shares, bool has_tf32)
-    : libraries_(std::move(libraries)), gpu_(gpu_of(driver(), ordinal)), claim_(gpu_, shares), has_tf32_(has_tf32) {
+CudaContext::CudaContext(Libraries libraries, int ordinal, bool shares, const ProductOptions& products)
+    : libraries_(std::move(libraries)), gpu_(gpu_of(driver(), ordinal)), claim_(gpu_, shares), products_(products) {
   check(driver().device(&device_, ordinal), "cuDeviceGet");
   check(driver().context_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
 }

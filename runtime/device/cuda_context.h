@@ -11,6 +11,11 @@
 
 namespace zs {
 
+/// What products on a GPU may do, as DeviceOptions has it.
+struct ProductOptions {
+  bool tf32 = false, fuses_gelu = true;
+};
+
 /// A GPU held by this rank: its primary context, which cuBLAS and NCCL in the same process use too, and the right to it. Two holders of one
 /// GPU on this host, in one process or in two, are an Error(config), unless they share it: who shares neither asks nor is seen. Owned by
 /// the device; outlives all that was made in it. Any thread.
@@ -25,7 +30,7 @@ class CudaContext {
     std::shared_ptr<const CublasLt> cublas;
     const Nvtx* profiler;  ///< null: none is attached
   };
-  CudaContext(Libraries libraries, int ordinal, bool shares, bool has_tf32 = false);
+  CudaContext(Libraries libraries, int ordinal, bool shares, const ProductOptions& products = {});
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
@@ -37,8 +42,7 @@ class CudaContext {
   }
   /// Whose ranges have the names of ops; null: nobody's.
   const Nvtx* profiler() const { return libraries_.profiler; }
-  /// Whether products of f32 may round their operands to tf32 (DeviceOptions::tf32).
-  bool has_tf32() const { return has_tf32_; }
+  const ProductOptions& products() const { return products_; }
   const CudaGpu& gpu() const { return gpu_; }
   /// For the calling thread: comes before any call that makes, uses or frees something.
   void make_current() const { check(try_make_current(), "cuCtxSetCurrent"); }
@@ -74,7 +78,7 @@ class CudaContext {
   Libraries libraries_;
   CudaGpu gpu_;
   Claim claim_;
-  const bool has_tf32_;
+  const ProductOptions products_;
   int device_ = 0;
   CUctx_st* context_ = nullptr;
 };

@@ -6,7 +6,7 @@ namespace zs {
 
 CudaDevice::State::State(const DeviceOptions& options, CudaContext::Libraries libraries, Trace& trace, MemoryCounter& counter,
                          Profile& profile)
-    : context(std::move(libraries), options.gpu, options.shares_gpu, options.tf32),
+    : context(std::move(libraries), options.gpu, options.shares_gpu, {.tf32 = options.tf32, .fuses_gelu = options.fuses_gelu}),
       uploads(context, options.upload_bytes, options.sync_timeout_s),
       allocator(make_cuda_allocator(context, options.memory, options.slab_bytes)),
       pool(*allocator, counter, false, options.slab_bytes),

@@ -24,6 +24,7 @@ struct DeviceOptions {
   DeviceKind stands_for = DeviceKind::cpu;  ///< of the meta device: whose kernels' working memory it counts
   std::int64_t upload_bytes = std::int64_t{4} << 20;  ///< of the host's memory, page-locked, through which uploads go to a GPU
   bool tf32 = false;                                  ///< products of f32 on a GPU may round their operands to 11 bits: faster
+  bool fuses_gelu = true;                             ///< products of bf16 on a GPU may compute GELU before they round their sums
 };
 
 /// One GPU (or this rank's share of the CPU, or the meta device, which has shapes and lifetimes but no memory and

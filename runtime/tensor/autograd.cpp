@@ -74,6 +74,7 @@ void run_backward(Node& node) {
   if (node.grad) grads = node.backward(node.grad);
   node.grad = {};
   node.backward = nullptr;
+  node.gelu_input = {};
   ZS_CHECK(grads.empty() || grads.size() == node.inputs.size(), "op {} gave {} gradients for {} inputs", node.name, grads.size(),
            node.inputs.size());
   for (std::size_t i = 0; i < grads.size(); ++i) {

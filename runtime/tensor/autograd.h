@@ -38,6 +38,7 @@ class Node {
   Backward backward;
   AddingBackward adding_backward;  // instead of backward
   Rerun rerun;                     // of a recomputed function, instead of backward
+  Tensor gelu_input;               // of GELU by tanh: see gelu_input_of
   std::optional<float> seed;       // set: the gradients were computed in forward for this seed, so the op must be where backward starts
 
   bool can_run() const { return backward != nullptr || adding_backward != nullptr || rerun != nullptr; }

@@ -31,6 +31,10 @@ Tensor linear(const Tensor& x, Parameter& weight, Parameter* bias);
 
 Tensor gelu(const Tensor& x, GeluKind kind);
 
+/// gelu(linear(x, weight, bias), kind), by one product where the back end has that: then GELU may be of sums that are not rounded yet. A
+/// linear that takes what this or gelu gives multiplies by GELU's gradient in the product of its own backward, in the same way.
+Tensor linear_gelu(const Tensor& x, Parameter& weight, Parameter* bias, GeluKind kind);
+
 /// (..., 2 F) -> (..., F): silu of the first half of each row times the second.
 Tensor swiglu(const Tensor& x);
 

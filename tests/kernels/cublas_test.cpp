@@ -12,16 +12,18 @@ using namespace zs::test;
 
 namespace {
 
-DeviceOptions rounding(bool tf32) {
+DeviceOptions with_products(const ProductOptions& products) {
   DeviceOptions options = patient();
-  options.tf32 = tf32;
+  options.tf32 = products.tf32;
+  options.fuses_gelu = products.fuses_gelu;
   return options;
 }
 
 /// A CUDA device with products, on an emulated GPU.
 struct Gpu {
-  explicit Gpu(bool tf32 = false)
-      : device(rounding(tf32), {driver.table(), cublas.table()}), memory(device.pool().acquire(kElems * 4, stream(), "activation")) {}
+  explicit Gpu(const ProductOptions& products = {})
+      : device(with_products(products), {driver.table(), cublas.table()}),
+        memory(device.pool().acquire(kElems * 4, stream(), "activation")) {}
 
   Stream& stream() { return device.stream(StreamRole::compute); }
   /// `elems` elements of the device's memory, `skipped` elements behind its start; every one 1.
@@ -38,6 +40,20 @@ struct Gpu {
   void multiply(const Buffer& c, const Buffer& a, const Buffer& b, const Buffer& bias, const MatmulDims& dims) {
     stream().enqueue({"linear", {a, b}, {c}, cuda_kernels().scratch.matmul(dims)},
                      [=](ExecContext& exec) { cuda_kernels().matmul(exec, c, a, b, bias, dims); });
+  }
+  /// The product with GELU, then that with its gradient, of ones of this type, (m, k) and (k, n).
+  void multiply_with_gelu(DType dtype, const MatmulDims& dims) {
+    const auto at = [&](std::int64_t which, std::int64_t elems) { return ones(dtype, 512 * which, elems); };
+    const Buffer a = at(0, dims.m * dims.k), b = at(1, dims.k * dims.n), bias = at(2, dims.n), sums = at(3, dims.m * dims.n),
+                 y = at(4, dims.m * dims.n), dx = at(5, dims.m * dims.n);
+    const std::int64_t scratch = cuda_kernels().scratch.matmul(dims);
+    stream().enqueue({"linear_gelu", {a, b, bias}, {sums, y}, scratch}, [=](ExecContext& exec) {
+      cuda_kernels().matmul_gelu(exec, y, {sums, a, b, bias}, dims);
+    });
+    stream().enqueue({"linear_dx_gelu", {a, b, sums}, {dx}, scratch}, [=](ExecContext& exec) {
+      cuda_kernels().matmul_gelu_backward(exec, sums, {dx, a, b, {}}, dims);
+    });
+    device.synchronize();
   }
 
   static constexpr std::int64_t kElems = 4096;
@@ -92,7 +108,7 @@ TEST_CASE("a bias that is of another type than the result, or lies askew, is mov
 
 TEST_CASE("products of f32 round their operands only where that is allowed") {
   const bool tf32 = GENERATE(false, true);
-  Gpu gpu(tf32);
+  Gpu gpu({.tf32 = tf32});
   const Buffer a = gpu.ones(DType::f32, 0, 1), b = gpu.ones(DType::f32, 512, 1), c = gpu.ones(DType::f32, 1024, 1);
   a.as<float>()[0] = 1.0f + 0x1.0p-20f;
   gpu.multiply(c, a, b, {}, {.m = 1, .n = 1, .k = 1});
@@ -170,4 +186,72 @@ TEST_CASE("a product that cuBLASLt cannot compute, and one without cuBLASLt, are
   stream.enqueue({"linear", {a, b}, {c}, cuda_kernels().scratch.matmul(dims)},
                  [&](ExecContext& exec) { cuda_kernels().matmul(exec, c, a, b, {}, dims); });
   CHECK_THROWS_WITH(without.synchronize(), Catch::Contains("whose device was made without cuBLASLt"));
+}
+
+TEST_CASE("GELU is left to products of bf16 whose rows are packs, on GPUs that are asked, and else to kernels") {
+  struct Case {
+    DType dtype;
+    std::int64_t n;
+    bool fuses, is_known, is_fused;
+  };
+  const Case c =
+      GENERATE(Case{DType::bf16, 8, true, true, true}, Case{DType::bf16, 24, true, true, true}, Case{DType::bf16, 12, true, true, false},
+               Case{DType::f32, 8, true, true, false}, Case{DType::bf16, 8, false, true, false}, Case{DType::bf16, 8, true, false, false});
+  Gpu gpu({.fuses_gelu = c.fuses});
+  if (!c.is_known) gpu.cublas.know_no_gelu();
+  gpu.multiply_with_gelu(c.dtype, {.m = 4, .n = c.n, .k = 8});
+  CHECK(gpu.cublas.gelu_products() == (c.is_fused ? 1 : 0));
+  CHECK(gpu.cublas.gelu_gradient_products() == (c.is_fused ? 1 : 0));
+  CHECK(gpu.driver.calls("cuLaunchKernel") == (c.is_fused ? 0 : 2));
+}
+
+TEST_CASE("a product with GELU that cuBLASLt has not is asked for once a shape") {
+  Gpu gpu;
+  gpu.cublas.know_no_gelu();
+  for (int i = 0; i < 3; ++i) gpu.multiply_with_gelu(DType::bf16, {.m = 4, .n = 8, .k = 8});
+  CHECK(gpu.cublas.calls("cublasLtMatmulAlgoGetHeuristic") == 4);  // with GELU and without, forward and backward
+  CHECK(gpu.cublas.calls("cublasLtMatmul") == 6);
+  gpu.multiply_with_gelu(DType::bf16, {.m = 2, .n = 8, .k = 8});
+  CHECK(gpu.cublas.calls("cublasLtMatmulAlgoGetHeuristic") == 8);
+}
+
+TEST_CASE("the emulated cuBLASLt refuses GELU's input where it is missing, too narrow, askew or of another type") {
+  struct Case {
+    std::int64_t stride;
+    std::uintptr_t address;
+    int type, operands, status;
+  };
+  using namespace zs::cublas;
+  const Case c =
+      GENERATE(Case{8, 16, kBf16, kBf16, kSuccess}, Case{16, 4096, kBf16, kBf16, kSuccess}, Case{8, 0, kBf16, kBf16, kInvalidValue},
+               Case{0, 16, kBf16, kBf16, kInvalidValue}, Case{12, 16, kBf16, kBf16, kInvalidValue}, Case{8, 16, kF32, kBf16, kInvalidValue},
+               Case{8, 8, kBf16, kBf16, kNotSupported});
+  const std::int32_t epilogue = GENERATE(kGeluEpilogue, kGeluGradientEpilogue);
+  Gpu gpu;
+  const CublasLt& library = *gpu.cublas.table();
+  int status = -1;
+  gpu.stream().enqueue({"ask"}, [&](ExecContext&) {
+    CublasLt::Handle* handle = nullptr;
+    CublasLt::Operation* operation = nullptr;
+    CublasLt::Layout *operand = nullptr, *result = nullptr;
+    CublasLt::Preference* preference = nullptr;
+    library.create(&handle);
+    library.operation_create(&operation, kComputeF32, kF32);
+    library.operation_set(operation, kEpilogue, &epilogue, sizeof(epilogue));
+    library.operation_set(operation, kAuxPointer, &c.address, sizeof(c.address));
+    library.operation_set(operation, kAuxStride, &c.stride, sizeof(c.stride));
+    library.operation_set(operation, kAuxType, &c.type, sizeof(c.type));
+    library.layout_create(&operand, c.operands, 8, 8, 8);
+    library.layout_create(&result, kBf16, 8, 8, 8);
+    library.preference_create(&preference);
+    CublasLt::Candidate candidate{};
+    int found = 0;
+    status = library.find_algorithms(handle, operation, operand, operand, result, result, preference, 1, &candidate, &found);
+    library.preference_destroy(preference);
+    for (CublasLt::Layout* layout : {operand, result}) library.layout_destroy(layout);
+    library.operation_destroy(operation);
+    library.destroy(handle);
+  });
+  gpu.device.synchronize();
+  CHECK(status == c.status);
 }

@@ -41,3 +41,16 @@ TEST_CASE("what this process is, it finds out: a build id among others") {
   CHECK_THAT(facts.floats, Catch::Contains("little endian, rounding mode 0, denormal numbers kept"));
   CHECK(facts.free_gib > 0);
 }
+
+TEST_CASE("what products on a GPU may do is what the configuration says") {
+  Config config;
+  config.device = "cuda";
+  const DeviceOptions plain = gpu_options(config, 1);
+  CHECK(plain.gpu == 1);
+  CHECK_FALSE(plain.tf32);
+  CHECK(plain.fuses_gelu);
+  config.cuda.tf32 = true;
+  config.cuda.fused_gelu = false;
+  CHECK(gpu_options(config, 0).tf32);
+  CHECK_FALSE(gpu_options(config, 0).fuses_gelu);
+}

@@ -23,9 +23,8 @@ struct Outcome {
   std::vector<std::vector<float>> gradients;  // inputs, then parameters
 };
 
-Outcome run_op(const OpUnderTest& op, const std::vector<float>& weights, const Precisions& precisions) {
-  const auto device = Device::create(DeviceKind::cpu, {.threads = 2, .cpus = {}, .sync_timeout_s = 60});
-  Context context(*device);
+Outcome run_op(Device& device, const OpUnderTest& op, const std::vector<float>& weights, const Precisions& precisions) {
+  Context context(device);
   std::vector<std::unique_ptr<Parameter>> owned;
   PlainOwner owner(context, precisions.value, precisions.grad);
   std::vector<Parameter*> parameters;
@@ -147,6 +146,11 @@ void check_close(const std::string& what, const std::vector<float>& got, const V
 }
 
 void check_gradients(const OpUnderTest& op, const Precisions& precisions) {
+  const auto device = Device::create(DeviceKind::cpu, {.threads = 2, .cpus = {}, .sync_timeout_s = 60});
+  check_gradients(*device, op, precisions);
+}
+
+void check_gradients(Device& device, const OpUnderTest& op, const Precisions& precisions) {
   INFO("in " << precisions.name);
   OpUnderTest exact = op;
   std::vector<Argument> arguments;
@@ -163,7 +167,7 @@ void check_gradients(const OpUnderTest& op, const Precisions& precisions) {
   const Values weights =
       is_loss ? Values{1.0} : rounded(normal({static_cast<std::int64_t>(output.size())}, "weights").values, precisions.value);
 
-  const Outcome got = run_op(exact, to_floats(weights), precisions);
+  const Outcome got = run_op(device, exact, to_floats(weights), precisions);
   check_close("output", got.output, output, precisions.tolerance);
   const auto want = central_differences(arguments, [&](const std::vector<Values>& at) {
     const Values y = op.reference(at);

@@ -45,6 +45,8 @@ inline constexpr Precisions kBf16Grads{"bf16 with bf16 gradients", DType::bf16, 
 /// Runs the op in these precisions, and compares its output with the reference and its gradients, of a randomly weighted sum of
 /// the output, with central differences of the reference in double precision.
 void check_gradients(const OpUnderTest& op, const Precisions& precisions);
+/// On this device, whose work is done, in memory that the host reaches, when it is enqueued.
+void check_gradients(Device& device, const OpUnderTest& op, const Precisions& precisions);
 
 /// Scalar f32: sum of weights * y. An op like any other, made of record_op and launch.
 Tensor weighted_sum(const Tensor& y, const std::vector<float>& weights);

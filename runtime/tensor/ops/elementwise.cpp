@@ -3,24 +3,6 @@
 
 namespace zs {
 
-Tensor gelu(const Tensor& x, GeluKind kind) {
-  Context& context = x.context();
-  Tensor y = Tensor::empty(context, x.shape(), x.dtype());
-  const Buffer out = y.buffer(), in = x.buffer();
-  context.launch({"gelu", {in}, {out}},
-                 [&kernels = context.kernels(), out, in, kind](ExecContext& exec) { kernels.gelu_forward(exec, out, in, kind); });
-  record_op(y, "gelu", {x}, {}, [x = x.detach(), kind](const Tensor& dy) {
-    Context& context = dy.context();
-    Tensor dx = Tensor::empty(context, x.shape(), x.dtype());
-    const Buffer out = dx.buffer(), grad = dy.buffer(), in = x.buffer();
-    context.launch({"gelu_backward", {grad, in}, {out}}, [&kernels = context.kernels(), out, grad, in, kind](ExecContext& exec) {
-      kernels.gelu_backward(exec, out, grad, in, kind);
-    });
-    return std::vector<Tensor>{dx};
-  });
-  return y;
-}
-
 namespace {
 
 Tensor cast_elements(const Tensor& x, DType dtype) {

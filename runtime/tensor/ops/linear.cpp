@@ -1,5 +1,6 @@
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/declare_gradient.h"
+#include "runtime/tensor/gelu_node.h"
 #include "runtime/tensor/launch_matmul.h"
 #include "runtime/tensor/ops.h"
 
@@ -16,8 +17,26 @@ void bias_gradient(const Tensor& dy, Parameter& bias) {
       [&kernels = context.kernels(), in, target](ExecContext& exec) { kernels.bias_backward(exec, target.buffer, in, target.beta); });
 }
 
-Tensor linear_gradients(const Tensor& dy, const Tensor& x, bool wants_dx, Parameter& weight, Parameter* bias) {
+/// What a linear keeps for its backward.
+struct Saved {
+  Tensor x, gelu_input;  // gelu_input: of x, which is what GELU gave, and whose gradient is passed on; or empty
+};
+
+/// The gradient of what GELU took.
+Tensor gradient_past_gelu(const Tensor& dy, const Tensor& gelu_input, const Buffer& weight, const MatmulDims& dims) {
   Context& context = dy.context();
+  Tensor dx = Tensor::empty(context, gelu_input.shape(), gelu_input.dtype());
+  const MatmulBuffers product{dx.buffer(), dy.buffer(), weight, {}};
+  const Buffer in = gelu_input.buffer();
+  context.launch(
+      {"linear_dx_gelu", {product.a, product.b, in}, {product.c}, context.kernels().scratch.matmul(dims)},
+      [&kernels = context.kernels(), in, product, dims](ExecContext& exec) { kernels.matmul_gelu_backward(exec, in, product, dims); });
+  return dx;
+}
+
+Tensor linear_gradients(const Tensor& dy, const Saved& saved, bool wants_dx, Parameter& weight, Parameter* bias) {
+  Context& context = dy.context();
+  const Tensor& x = saved.x;
   const std::int64_t outputs = weight.shape()[0], inputs = weight.shape()[1], rows = x.numel() / inputs;
   if (weight.is_trainable()) {
     const auto dweight = weight.grad_target();
@@ -26,9 +45,37 @@ Tensor linear_gradients(const Tensor& dy, const Tensor& x, bool wants_dx, Parame
   }
   if (bias && bias->is_trainable()) bias_gradient(dy, *bias);
   if (!wants_dx) return {};
+  const MatmulDims dims{.m = rows, .n = inputs, .k = outputs};
+  if (saved.gelu_input) return gradient_past_gelu(dy, saved.gelu_input, weight.value(), dims);
   Tensor dx = Tensor::empty(context, x.shape(), x.dtype());
-  launch_matmul(context, "linear_dx", {dx.buffer(), dy.buffer(), weight.value(), {}}, {.m = rows, .n = inputs, .k = outputs});
+  launch_matmul(context, "linear_dx", {dx.buffer(), dy.buffer(), weight.value(), {}}, dims);
   return dx;
+}
+
+/// The output, not computed yet.
+Tensor output_of(const Tensor& x, const Parameter& weight) {
+  ZS_CHECK(x.shape()[-1] == weight.shape()[1], "linear {} {} meets {}", weight.name(), weight.shape().str(), x.shape().str());
+  std::vector<std::int64_t> dims(x.shape().dims().begin(), x.shape().dims().end());
+  dims.back() = weight.shape()[0];
+  return Tensor::empty(x.context(), Shape(std::span<const std::int64_t>(dims)), x.dtype());
+}
+
+MatmulBuffers buffers_of(const Tensor& y, const Tensor& x, const Parameter& weight, const Parameter* bias) {
+  return {y.buffer(), x.buffer(), weight.value(), bias ? bias->value() : Buffer{}};
+}
+
+MatmulDims dims_of(const Tensor& x, const Parameter& weight) {
+  const std::int64_t outputs = weight.shape()[0], inputs = weight.shape()[1];
+  return {.m = x.numel() / inputs, .n = outputs, .k = inputs, .transpose_b = true};
+}
+
+void record_linear(Tensor& y, const Tensor& x, Parameter& weight, Parameter* bias) {
+  const Tensor gelu_input = gelu_input_of(x);
+  const Saved saved{x.detach(), gelu_input.detach()};
+  record_op(y, "linear", {gelu_input ? gelu_input : x}, {&weight, bias},
+            [saved, wants_dx = x.requires_grad(), &weight, bias](const Tensor& dy) {
+              return std::vector<Tensor>{linear_gradients(dy, saved, wants_dx, weight, bias)};
+            });
 }
 
 }  // namespace
@@ -43,17 +90,25 @@ void launch_matmul(Context& context, const char* name, const MatmulBuffers& buff
 }
 
 Tensor linear(const Tensor& x, Parameter& weight, Parameter* bias) {
+  Tensor y = output_of(x, weight);
+  launch_matmul(x.context(), "linear", buffers_of(y, x, weight, bias), dims_of(x, weight));
+  record_linear(y, x, weight, bias);
+  return y;
+}
+
+Tensor linear_gelu(const Tensor& x, Parameter& weight, Parameter* bias, GeluKind kind) {
   Context& context = x.context();
-  const std::int64_t outputs = weight.shape()[0], inputs = weight.shape()[1];
-  ZS_CHECK(x.shape()[-1] == inputs, "linear {} {} meets {}", weight.name(), weight.shape().str(), x.shape().str());
-  std::vector<std::int64_t> dims(x.shape().dims().begin(), x.shape().dims().end());
-  dims.back() = outputs;
-  Tensor y = Tensor::empty(context, Shape(std::span<const std::int64_t>(dims)), x.dtype());
-  launch_matmul(context, "linear", {y.buffer(), x.buffer(), weight.value(), bias ? bias->value() : Buffer{}},
-                {.m = x.numel() / inputs, .n = outputs, .k = inputs, .transpose_b = true});
-  record_op(y, "linear", {x}, {&weight, bias}, [x = x.detach(), wants_dx = x.requires_grad(), &weight, bias](const Tensor& dy) {
-    return std::vector<Tensor>{linear_gradients(dy, x, wants_dx, weight, bias)};
-  });
+  if (kind != GeluKind::tanh || context.kernels().matmul_gelu == nullptr) return gelu(linear(x, weight, bias), kind);
+  Tensor sums = output_of(x, weight), y = Tensor::empty(context, sums.shape(), sums.dtype());
+  const MatmulBuffers product = buffers_of(sums, x, weight, bias);
+  const MatmulDims dims = dims_of(x, weight);
+  const Buffer out = y.buffer();
+  OpInfo info{"linear_gelu", {product.a, product.b}, {product.c, out}, context.kernels().scratch.matmul(dims)};
+  if (bias) info.reads.push_back(product.bias);
+  context.launch(std::move(info),
+                 [&kernels = context.kernels(), out, product, dims](ExecContext& exec) { kernels.matmul_gelu(exec, out, product, dims); });
+  record_linear(sums, x, weight, bias);
+  record_gelu(y, sums, kind);
   return y;
 }
 

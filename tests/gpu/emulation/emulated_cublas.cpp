@@ -17,8 +17,9 @@ struct CublasLt::Handle {
 };
 struct CublasLt::Operation {
   int compute_type, scale_type;
-  std::map<int, int> numbers = {};
+  std::map<int, std::int64_t> numbers = {};
   const void* bias = nullptr;
+  const void* aux = nullptr;
 };
 struct CublasLt::Layout {
   int type;
@@ -36,9 +37,21 @@ namespace {
 
 std::atomic<EmulatedCublas*> active{nullptr};
 
-int number(const CublasLt::Operation& operation, int attribute, int otherwise) {
+std::int64_t number(const CublasLt::Operation& operation, int attribute, std::int64_t otherwise) {
   const auto found = operation.numbers.find(attribute);
   return found == operation.numbers.end() ? otherwise : found->second;
+}
+
+bool has_gelu(std::int64_t epilogue) { return epilogue == cublas::kGeluEpilogue || epilogue == cublas::kGeluBiasEpilogue; }
+bool has_bias(std::int64_t epilogue) { return epilogue == cublas::kBiasEpilogue || epilogue == cublas::kGeluBiasEpilogue; }
+bool has_aux(std::int64_t epilogue) { return has_gelu(epilogue) || epilogue == cublas::kGeluGradientEpilogue; }
+
+constexpr double kRootTwoOverPi = 0.7978845608028654, kCubic = 0.044715;
+double gelu_tanh(double x) { return std::tanh(kRootTwoOverPi * (x + kCubic * x * x * x)); }
+float gelu(float x) { return static_cast<float>(0.5 * x * (1 + gelu_tanh(x))); }
+float gelu_slope(float value) {
+  const double x = value, t = gelu_tanh(x);
+  return static_cast<float>(0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kRootTwoOverPi * (1 + 3 * kCubic * x * x));
 }
 
 float rounded_to_tf32(float value) {
@@ -76,7 +89,8 @@ std::vector<float> elements(const Matrix& matrix, bool is_transposed, bool is_tf
 }
 
 struct Product {
-  Matrix a, b, c, d, bias;  // bias.address null: none
+  Matrix a, b, c, d, bias, aux;  // bias.address null: none
+  std::int64_t epilogue;
   bool is_a_transposed, is_b_transposed, is_tf32;
   float beta;
   std::byte* workspace;
@@ -101,6 +115,13 @@ void run(const Product& p) {
       float sum = sums[row];
       if (p.beta != 0) sum += p.beta * p.c.at(column * static_cast<std::size_t>(p.c.layout.stride) + row);
       if (p.bias.address != nullptr) sum += p.bias.at(row);
+      const std::size_t at_aux = column * static_cast<std::size_t>(p.aux.layout.stride) + row;
+      if (has_gelu(p.epilogue)) {
+        p.aux.set(at_aux, sum);
+        sum = gelu(sum);
+      } else if (p.epilogue == cublas::kGeluGradientEpilogue) {
+        sum *= gelu_slope(p.aux.at(at_aux));
+      }
       p.d.set(column * static_cast<std::size_t>(p.d.layout.stride) + row, sum);
     }
   }
@@ -109,7 +130,7 @@ void run(const Product& p) {
 /// What an algorithm was found for, as it stands in its bytes.
 struct Found {
   std::uint64_t problem;
-  std::uint32_t a_alignment, b_alignment, c_alignment, d_alignment;
+  std::uint32_t a_alignment, b_alignment, c_alignment, d_alignment, aux_alignment;
   std::uint64_t workspace_bytes;
 };
 static_assert(sizeof(Found) <= sizeof(CublasLt::Algorithm));
@@ -131,6 +152,23 @@ std::uint64_t problem_of(const CublasLt::Operation& operation, std::initializer_
   return hash;
 }
 
+bool is_aligned(const void* address, std::uint64_t alignment) { return reinterpret_cast<std::uintptr_t>(address) % alignment == 0; }
+
+/// A power of two, at most 256.
+std::uint32_t alignment_of(const void* address) {
+  std::uint32_t alignment = 256;
+  while (!is_aligned(address, alignment)) alignment /= 2;
+  return alignment;
+}
+
+/// Whether the library takes the matrix for GELU's input, which has the result's type, and that the operands'.
+int aux_status(const CublasLt::Operation& o, const CublasLt::Layout& a, const CublasLt::Layout& d) {
+  const std::int64_t stride = number(o, cublas::kAuxStride, 0);
+  if (o.aux == nullptr || stride < static_cast<std::int64_t>(d.rows) || stride % 8 != 0) return cublas::kInvalidValue;
+  if (number(o, cublas::kAuxType, d.type) != d.type) return cublas::kInvalidValue;
+  return a.type == d.type && is_aligned(o.aux, 16) ? cublas::kSuccess : cublas::kNotSupported;
+}
+
 /// Whether the library takes these together.
 int status_of(const CublasLt::Operation& o, const CublasLt::Layout& a, const CublasLt::Layout& b, const CublasLt::Layout& c,
               const CublasLt::Layout& d) {
@@ -143,14 +181,15 @@ int status_of(const CublasLt::Operation& o, const CublasLt::Layout& a, const Cub
   if (o.scale_type != cublas::kF32 || a.type != b.type || c.type != d.type || (d.type != a.type && d.type != cublas::kF32))
     return cublas::kNotSupported;
   if (o.compute_type == cublas::kComputeTf32 ? a.type != cublas::kF32 : o.compute_type != cublas::kComputeF32) return cublas::kNotSupported;
-  const int epilogue = number(o, cublas::kEpilogue, 1);
-  if (epilogue == 1) return cublas::kSuccess;
-  if (epilogue != cublas::kBiasEpilogue) return cublas::kNotSupported;
+  const std::int64_t epilogue = number(o, cublas::kEpilogue, cublas::kPlainEpilogue);
+  if (epilogue != cublas::kPlainEpilogue && !has_bias(epilogue) && !has_aux(epilogue)) return cublas::kNotSupported;
+  if (has_aux(epilogue)) {
+    if (const int status = aux_status(o, a, d); status != cublas::kSuccess) return status;
+  }
+  if (!has_bias(epilogue)) return cublas::kSuccess;
   if (o.bias == nullptr) return cublas::kInvalidValue;
   return number(o, cublas::kBiasType, d.type) == d.type ? cublas::kSuccess : cublas::kNotSupported;
 }
-
-bool is_aligned(const void* address, std::uint64_t alignment) { return reinterpret_cast<std::uintptr_t>(address) % alignment == 0; }
 
 }  // namespace
 
@@ -196,9 +235,13 @@ struct EmulatedCublasFunctions {
   static int operation_destroy(CublasLt::Operation* operation) { return destroy("cublasLtMatmulDescDestroy", operation); }
   static int operation_set(CublasLt::Operation* operation, int attribute, const void* value, std::size_t bytes) {
     return call("cublasLtMatmulDescSetAttribute", [&](auto& self) {
-      const bool is_pointer = attribute == cublas::kBiasPointer;
-      if (!live(self, operation) || value == nullptr || bytes != (is_pointer ? sizeof(void*) : sizeof(int))) return cublas::kInvalidValue;
-      std::memcpy(is_pointer ? static_cast<void*>(&operation->bias) : &operation->numbers[attribute], value, bytes);
+      const bool is_bias = attribute == cublas::kBiasPointer, is_aux = attribute == cublas::kAuxPointer;
+      const std::size_t expected = is_bias || is_aux ? sizeof(void*) : attribute == cublas::kAuxStride ? sizeof(std::int64_t) : sizeof(int);
+      if (!live(self, operation) || value == nullptr || bytes != expected) return cublas::kInvalidValue;
+      if (is_bias || is_aux)
+        std::memcpy(is_bias ? &operation->bias : &operation->aux, value, bytes);
+      else
+        std::memcpy(&(operation->numbers[attribute] = 0), value, bytes);
       return cublas::kSuccess;
     });
   }
@@ -228,7 +271,8 @@ struct EmulatedCublasFunctions {
     return call("cublasLtMatmulAlgoGetHeuristic", [&](auto& self) {
       if (!live(self, handle, operation, a, b, c, d, preference) || wanted < 1) return cublas::kInvalidValue;
       if (const int status = status_of(*operation, *a, *b, *c, *d); status != cublas::kSuccess) return status;
-      if (self.knows_nothing_) return *count = 0, cublas::kNotSupported;
+      const bool is_with_aux = has_aux(number(*operation, cublas::kEpilogue, cublas::kPlainEpilogue));
+      if (self.knows_nothing_ || (is_with_aux && !self.knows_gelu_)) return *count = 0, cublas::kNotSupported;
       const auto alignment = [&](int attribute) {
         const auto found = preference->numbers.find(attribute);
         return static_cast<std::uint32_t>(found == preference->numbers.end() ? 256 : found->second);
@@ -243,6 +287,7 @@ struct EmulatedCublasFunctions {
                         .b_alignment = alignment(cublas::kAlignmentB),
                         .c_alignment = alignment(cublas::kAlignmentC),
                         .d_alignment = alignment(cublas::kAlignmentD),
+                        .aux_alignment = is_with_aux ? alignment_of(operation->aux) : 1,
                         .workspace_bytes = is_cut ? parts_bytes : 0};
       candidates[0] = {};
       std::memcpy(&candidates[0].algorithm, &found, sizeof(found));
@@ -264,21 +309,27 @@ struct EmulatedCublasFunctions {
       std::memcpy(&found, algorithm, sizeof(found));
       if (found.problem != problem_of(*operation, {a_layout, b_layout, c_layout, d_layout})) return cublas::kInvalidValue;
       if (workspace_bytes < found.workspace_bytes || !is_aligned(workspace, 256)) return cublas::kInvalidValue;
-      const bool has_bias = number(*operation, cublas::kEpilogue, 1) == cublas::kBiasEpilogue;
+      const std::int64_t epilogue = number(*operation, cublas::kEpilogue, cublas::kPlainEpilogue);
       if (!is_aligned(a, found.a_alignment) || !is_aligned(b, found.b_alignment) || !is_aligned(c, found.c_alignment) ||
-          !is_aligned(d, found.d_alignment) || (has_bias && !is_aligned(operation->bias, 16)))
+          !is_aligned(d, found.d_alignment) || (has_bias(epilogue) && !is_aligned(operation->bias, 16)) ||
+          (has_aux(epilogue) && !is_aligned(operation->aux, found.aux_alignment)))
         return cublas::kExecutionFailed;
       const Product product{.a = {const_cast<void*>(a), *a_layout},
                             .b = {const_cast<void*>(b), *b_layout},
                             .c = {const_cast<void*>(c), *c_layout},
                             .d = {d, *d_layout},
-                            .bias = {has_bias ? const_cast<void*>(operation->bias) : nullptr, *d_layout},
+                            .bias = {has_bias(epilogue) ? const_cast<void*>(operation->bias) : nullptr, *d_layout},
+                            .aux = {const_cast<void*>(operation->aux),
+                                    {d_layout->type, d_layout->rows, d_layout->columns, number(*operation, cublas::kAuxStride, 0)}},
+                            .epilogue = epilogue,
                             .is_a_transposed = number(*operation, cublas::kTransposeA, 0) == cublas::kTransposed,
                             .is_b_transposed = number(*operation, cublas::kTransposeB, 0) == cublas::kTransposed,
                             .is_tf32 = operation->compute_type == cublas::kComputeTf32,
                             .beta = *static_cast<const float*>(beta),
                             .workspace = static_cast<std::byte*>(workspace),
                             .workspace_bytes = found.workspace_bytes};
+      self.gelu_products_ += has_gelu(epilogue) ? 1 : 0;
+      self.gelu_gradient_products_ += epilogue == cublas::kGeluGradientEpilogue ? 1 : 0;
       self.driver_.launch(stream, [product] { run(product); });
       return cublas::kSuccess;
     });

@@ -13,7 +13,8 @@ namespace zs::test {
 
 /// cuBLASLt for tests, on an emulated driver's GPUs: products are computed by the host when the GPU comes to them, in f32. It refuses what
 /// the library refuses: matrices that do not go together, an algorithm that was found for something else, a workspace that is too small,
-/// addresses less aligned than the algorithm was told. One at a time, no longer than its driver.
+/// addresses less aligned than the algorithm was told, a matrix for GELU's input that is missing, of another type than the result, askew,
+/// or whose rows are no multiple of 8. One at a time, no longer than its driver.
 class EmulatedCublas {
  public:
   explicit EmulatedCublas(EmulatedDriver& driver);
@@ -25,6 +26,11 @@ class EmulatedCublas {
 
   /// From now on no algorithm is found.
   void know_nothing() { knows_nothing_ = true; }
+  /// The same for products with GELU, or its gradient, alone.
+  void know_no_gelu() { knows_gelu_ = false; }
+  /// Products with GELU, and with its gradient, that were begun.
+  int gelu_products() const { return gelu_products_; }
+  int gelu_gradient_products() const { return gelu_gradient_products_; }
   /// The next call of this function ("cublasLtMatmul") returns `status` and does nothing.
   void fail(const std::string& function, int status) { calls_.fail(function, status); }
   int calls(const std::string& function) const { return calls_.count(function); }
@@ -37,7 +43,8 @@ class EmulatedCublas {
 
   EmulatedDriver& driver_;
   std::shared_ptr<const CublasLt> table_;
-  bool knows_nothing_ = false;
+  bool knows_nothing_ = false, knows_gelu_ = true;
+  int gelu_products_ = 0, gelu_gradient_products_ = 0;
   FunctionCalls calls_;
   std::map<const void*, std::shared_ptr<void>> objects_;
 };
