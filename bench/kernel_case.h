@@ -47,6 +47,8 @@ struct CaseSizes {
   std::int64_t odd_elems = 1'000'003, odd_rows = 1001, odd_width = 771;  ///< no multiples of anything
   std::vector<AttentionDims> attention = {{4, 256, 12, 64}, {1, 1024, 12, 64}, {1, 1024, 12, 64, 4}, {3, 331, 5, 40}};
 
+  bool has_gelu_products = false;  ///< which GPUs have, and CPUs have not
+
   std::int64_t tokens() const { return batch * time; }
   /// Rows of logits that the head works on at a time.
   std::int64_t chunk_rows() const { return lm_head_chunk_rows(tokens(), padded_vocab); }

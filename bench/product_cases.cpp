@@ -31,6 +31,24 @@ void add(std::vector<KernelCase>& cases, DType dtype, const Product& p) {
        }});
 }
 
+/// One of the MLP's products that compute GELU, or its gradient: with what that is taken of written, or read, beside the result.
+void add_gelu_product(std::vector<KernelCase>& cases, DType dtype, const MatmulDims& d, bool is_backward) {
+  const std::int64_t bias_elems = is_backward ? 0 : d.n, elems = d.m * d.k + d.k * d.n + 2 * d.m * d.n + bias_elems;
+  cases.push_back({.kernel = is_backward ? "matmul_gelu_backward" : "matmul_gelu",
+                   .shape = fmt::format("{} {} x {} x {}", is_backward ? "dx down" : "forward up", d.m, d.n, d.k),
+                   .dtype = dtype,
+                   .bound = Bound::products,
+                   .bytes = static_cast<double>(elems * size_of(dtype)),
+                   .flops = 2.0 * static_cast<double>(d.m * d.n) * static_cast<double>(d.k),
+                   .make = [=](Arrays& arrays, int) -> Work {
+                     const Buffer a = arrays.random(d.m * d.k, dtype), b = arrays.random(d.k * d.n, dtype),
+                                  x = arrays.random(d.m * d.n, dtype), y = arrays.random(d.m * d.n, dtype);
+                     if (is_backward) return [=](ExecContext& exec) { kernels_of(exec).matmul_gelu_backward(exec, x, {y, a, b, {}}, d); };
+                     const Buffer bias = arrays.random(d.n, dtype);
+                     return [=](ExecContext& exec) { kernels_of(exec).matmul_gelu(exec, y, {x, a, b, bias}, d); };
+                   }});
+}
+
 struct Layer {
   const char* name;
   std::int64_t rows, outputs, inputs;
@@ -61,6 +79,9 @@ void add_product_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, D
         Layer{"down", tokens, width, 4 * width}, Layer{"head", sizes.chunk_rows(), sizes.padded_vocab, width, true},
         Layer{"odd", sizes.odd_rows, odd, odd - 2}})
     add_layer(cases, dtype, layer);
+  if (!sizes.has_gelu_products) return;
+  add_gelu_product(cases, dtype, {.m = tokens, .n = 4 * width, .k = width, .transpose_b = true}, false);
+  add_gelu_product(cases, dtype, {.m = tokens, .n = 4 * width, .k = width}, true);
 }
 
 }  // namespace zs::bench

@@ -26,7 +26,8 @@ const GpuBenchSizes kTiny{.cases = {.batch = 2,
                                     .odd_elems = 1003,
                                     .odd_rows = 13,
                                     .odd_width = 19,
-                                    .attention = {{1, 16, 2, 64}, {1, 16, 2, 64, 1}, {1, 7, 1, 40}}},
+                                    .attention = {{1, 16, 2, 64}, {1, 16, 2, 64, 1}, {1, 7, 1, 40}},
+                                    .has_gelu_products = true},
                           .ceilings = {.sample_ms = 0, .copy_bytes = 1 << 16, .product_size = 32}};
 constexpr std::int64_t kEmulatedL2Bytes = 1 << 14;
 
@@ -143,6 +144,8 @@ TEST_CASE("no two cases have the same text") {
 TEST_CASE("a filter selects by kernel, shape or dtype, and refuses to select nothing") {
   const auto count = [](KernelOptions options) { return selected_cases(options).size(); };
   CHECK(count({.filter = "gelu", .dtype = "bf16", .threads = {}}) * 2 == count({.filter = "gelu", .dtype = "", .threads = {}}));
+  CHECK(count({.device = "cuda", .filter = "matmul_gelu", .dtype = "bf16", .threads = {}}) == 2);
+  CHECK_THROWS_WITH(count({.filter = "matmul_gelu", .dtype = "", .threads = {}}), Catch::Contains("matmul_gelu"));
   for (const KernelCase& one : selected_cases({.filter = "x 768", .dtype = "f32", .threads = {}})) {
     CHECK_THAT(one.shape, Catch::Contains("x 768"));
     CHECK(one.dtype == DType::f32);

@@ -21,8 +21,9 @@ DeviceOptions with_products(const ProductOptions& products) {
 
 /// A CUDA device with products, on an emulated GPU.
 struct Gpu {
-  explicit Gpu(const ProductOptions& products = {})
-      : device(with_products(products), {driver.table(), cublas.table()}),
+  explicit Gpu(const ProductOptions& products = {}, int major = 9)
+      : driver({.seed = 3, .major = major, .kernels = emulated_kernels()}),
+        device(with_products(products), {driver.table(), cublas.table()}),
         memory(device.pool().acquire(kElems * 4, stream(), "activation")) {}
 
   Stream& stream() { return device.stream(StreamRole::compute); }
@@ -57,7 +58,7 @@ struct Gpu {
   }
 
   static constexpr std::int64_t kElems = 4096;
-  EmulatedDriver driver{{.seed = 3, .kernels = emulated_kernels()}};
+  EmulatedDriver driver;
   EmulatedCublas cublas{driver};
   CudaDevice device;
   Memory memory;
@@ -193,16 +194,30 @@ TEST_CASE("GELU is left to products of bf16 whose rows are packs, on GPUs that a
     DType dtype;
     std::int64_t n;
     bool fuses, is_known, is_fused;
+    int major = 9;
   };
   const Case c =
       GENERATE(Case{DType::bf16, 8, true, true, true}, Case{DType::bf16, 24, true, true, true}, Case{DType::bf16, 12, true, true, false},
-               Case{DType::f32, 8, true, true, false}, Case{DType::bf16, 8, false, true, false}, Case{DType::bf16, 8, true, false, false});
-  Gpu gpu({.fuses_gelu = c.fuses});
+               Case{DType::f32, 8, true, true, false}, Case{DType::bf16, 8, false, true, false}, Case{DType::bf16, 8, true, false, false},
+               Case{DType::bf16, 8, true, true, false, 8}, Case{DType::bf16, 8, true, true, true, 10});
+  Gpu gpu({.fuses_gelu = c.fuses}, c.major);
   if (!c.is_known) gpu.cublas.know_no_gelu();
   gpu.multiply_with_gelu(c.dtype, {.m = 4, .n = c.n, .k = 8});
   CHECK(gpu.cublas.gelu_products() == (c.is_fused ? 1 : 0));
   CHECK(gpu.cublas.gelu_gradient_products() == (c.is_fused ? 1 : 0));
   CHECK(gpu.driver.calls("cuLaunchKernel") == (c.is_fused ? 0 : 2));
+}
+
+TEST_CASE("an algorithm of a product is none of the same product with GELU, or with its gradient") {
+  Gpu gpu;
+  const MatmulDims dims{.m = 4, .n = 8, .k = 8};
+  const Buffer a = gpu.ones(DType::bf16, 0, 32), b = gpu.ones(DType::bf16, 512, 64), bias = gpu.ones(DType::bf16, 1024, 8),
+               c = gpu.ones(DType::bf16, 1536, 32);
+  for (const Buffer& added : {Buffer{}, bias}) gpu.multiply(c, a, b, added, dims);
+  gpu.multiply_with_gelu(DType::bf16, dims);
+  CHECK(gpu.cublas.calls("cublasLtMatmulAlgoGetHeuristic") == 4);
+  CHECK(gpu.cublas.gelu_products() == 1);
+  CHECK(gpu.cublas.gelu_gradient_products() == 1);
 }
 
 TEST_CASE("a product with GELU that cuBLASLt has not is asked for once a shape") {

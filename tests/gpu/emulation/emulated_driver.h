@@ -35,6 +35,7 @@ class EmulatedDriver {
     std::uint64_t seed = 1;
     bool is_immediate = false;  ///< what is enqueued runs at once
     bool is_guarded = false;    ///< the host that touches the GPU's memory itself is ended by a signal, as it is with a real GPU
+    int major = 9;              ///< of the compute capability; the minor one is 9
     std::map<std::string, EmulatedKernel> kernels = {};
   };
   explicit EmulatedDriver(const Options& options);

@@ -12,7 +12,7 @@ namespace zs::test {
 namespace {
 
 constexpr int kInvalidValue = 1, kInvalidHandle = 400, kInvalidContext = 201, kNotFound = 500;
-constexpr int kL2Attribute = 38, kL2Bytes = 1 << 14;
+constexpr int kL2Attribute = 38, kMajorAttribute = 75, kL2Bytes = 1 << 14;
 
 }  // namespace
 
@@ -59,7 +59,10 @@ struct EmulatedFunctions {
     });
   }
   static int device_attribute(int* value, int attribute, int) {
-    return call("cuDeviceGetAttribute", false, [&](auto&) { return *value = attribute == kL2Attribute ? kL2Bytes : 9, 0; });
+    return call("cuDeviceGetAttribute", false, [&](auto& self) {
+      *value = attribute == kL2Attribute ? kL2Bytes : attribute == kMajorAttribute ? self.options_.major : 9;
+      return 0;
+    });
   }
   static int device_memory(std::size_t* bytes, int) {
     return call("cuDeviceTotalMem", false, [&](auto& self) { return *bytes = static_cast<std::size_t>(self.options_.memory_bytes), 0; });
