@@ -63,8 +63,10 @@ class GpuSideWorld : public World {
   int local_size() const override { return base_.local_size(); }
   std::vector<int> hosts() const override { return base_.hosts(); }
   bool sums_in_rank_order() const override { return base_.sums_in_rank_order(); }
+  std::unique_ptr<Communicator> host_communicator() override { return base_.host_communicator(); }
   Agreement agree(int code, const std::string& message) override { return base_.agree(code, message); }
   void abort(int code) noexcept override { base_.abort(code); }
+  bool has_ended() const noexcept override { return base_.has_ended(); }
   Watchdog* watchdog() override { return base_.watchdog(); }
 
  protected:

@@ -152,6 +152,7 @@ class LocalWorld final : public World {
     watchdog_.stand_down();
     root_.group_->world->poison.set.store(true);
   }
+  bool has_ended() const noexcept override { return root_.group_->world->poison.set.load(); }
   Watchdog* watchdog() override { return &watchdog_; }
 
  private:

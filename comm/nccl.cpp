@@ -40,7 +40,7 @@ struct NcclShared {
   const CudaContext& gpu;
   NcclOptions options;
   std::shared_ptr<const NcclLibrary> library;
-  Watchdog* watchdog;
+  World& base;
   NcclRegistration registration = {};
 };
 
@@ -62,8 +62,9 @@ std::string refusal_of(std::span<const std::int64_t> bytes) {
 class NcclGroup final : public StreamWatch {
  public:
   NcclGroup(const NcclShared& shared, int rank, int size)
-      : handle_(shared.library, fmt::format("rank {} of {}, {}", rank, size, shared.gpu.gpu().describe()), shared.options.timeout_s),
-        errand_(shared.watchdog, [this] { handle_.look(); }) {}
+      : base_(shared.base),
+        handle_(shared.library, fmt::format("rank {} of {}, {}", rank, size, shared.gpu.gpu().describe()), shared.options.timeout_s),
+        errand_(shared.base.watchdog(), [this] { handle_.look(); }) {}
 
   NcclHandle& handle() { return handle_; }
   void check_order_by(std::unique_ptr<Communicator> hosts) {
@@ -76,6 +77,8 @@ class NcclGroup final : public StreamWatch {
   void check() override {
     handle_.look();
     try {
+      // Who waits for its GPU, which waits for another rank, is woken by nobody.
+      if (base_.has_ended()) handle_.fail(std::make_exception_ptr(GroupEnded(ExitCode::peer_lost, "another rank has failed", "nccl")));
       handle_.check();
     } catch (...) {
       handle_.fail(std::current_exception());  // lets the stream end
@@ -88,6 +91,7 @@ class NcclGroup final : public StreamWatch {
   }
 
  private:
+  const World& base_;
   NcclHandle handle_;
   std::unique_ptr<LaunchOrderCheck> order_;
   WatchErrand errand_;
@@ -112,6 +116,9 @@ class NcclCommunicator final : public GpuSideCommunicator {
   Allocator& arena() override { return shared_->device.allocator(); }
   std::unique_ptr<Communicator> split(int color, int key) override {
     const HostWait wait(watchdog(), "split");
+    if (watches_ != nullptr && watches_->are_captured())
+      throw Error(ExitCode::usage, "a communicator is split while its stream is captured", shared_->gpu.gpu().describe(),
+                  "make communicators before");
     if (native_ != nullptr) await_stream(shared_->gpu, native_, shared_->options.timeout_s, "split");
     auto hosts = hosts_->split(color, key), order = hosts_->split(color, key);
     return watched_like_this(make_part(shared_, *group_, color, key, std::move(hosts), std::move(order)), color);
@@ -148,6 +155,9 @@ class NcclCommunicator final : public GpuSideCommunicator {
     return nccl_reduce_scatter_scratch_bytes(full, shard, fold, shared_->options.sums_in_rank_order);
   }
   PartTable agree_on_parts(const OpTag& tag, std::span<const std::int64_t> own, void*) override {
+    if (exec().state<StreamWatches>().are_captured())
+      throw Error(ExitCode::usage, fmt::format("{} is captured, whose counts the hosts agree on", tag.text()),
+                  shared_->gpu.gpu().describe(), "use all_to_all within a graph");
     return agree_between_hosts(*hosts_, stream_, tag, own);
   }
 
@@ -172,7 +182,9 @@ class NcclCommunicator final : public GpuSideCommunicator {
   template <class Call>
   void launch(const OpTag& tag, const char* name, const Call& call) {
     native_ = static_cast<CUstream_st*>(exec().native_stream());
-    exec().state<StreamWatches>().add(group_);
+    watches_ = &exec().state<StreamWatches>();
+    watches_->add(group_);
+    if (watches_->are_captured()) group_->handle().note_captured();
     group_->launches(tag);
     shared_->gpu.make_current();
     group_->handle().run(name, tag.text(), [&](ncclComm* comm) { return call(*shared_->library, comm, native_); });
@@ -275,13 +287,14 @@ class NcclCommunicator final : public GpuSideCommunicator {
   InlineStream stream_;  // of hosts_
   std::shared_ptr<NcclGroup> group_;
   Token token_;
-  CUstream_st* native_ = nullptr;  // once it has been used
+  CUstream_st* native_ = nullptr;     // once it has been used
+  StreamWatches* watches_ = nullptr;  // of its stream, then
 };
 
 class NcclWorld final : public GpuSideWorld {
  public:
   NcclWorld(World& base, Device& device, const NcclOptions& options) : GpuSideWorld(base) {
-    shared_ = std::make_shared<NcclShared>(NcclShared{device, context_of(device), options, library_of(options), base.watchdog()});
+    shared_ = std::make_shared<NcclShared>(NcclShared{device, context_of(device), options, library_of(options), base});
     const HostWait wait(base.watchdog(), "the start of NCCL");
     const auto hosts = base.communicator();
     NcclLibrary::Id id{};

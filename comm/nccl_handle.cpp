@@ -1,7 +1,9 @@
 #include "comm/nccl_handle.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <thread>
 
 namespace zs {
 namespace {
@@ -128,8 +130,18 @@ void NcclHandle::fail_locked(const std::exception_ptr& error) noexcept {
 void NcclHandle::abort_locked() noexcept {
   if (comm_ == nullptr || is_aborted_) return;
   is_aborted_ = true;
-  const int status = library_->abort(comm_);
-  if (status != nccl::kSuccess && status != nccl::kInProgress) log(fmt::format("ncclCommAbort: NCCL error {} ({})", status, who_));
+  const auto abort = [library = library_, comm = comm_, who = who_] {
+    const int status = library->abort(comm);
+    if (status != nccl::kSuccess && status != nccl::kInProgress) log(fmt::format("ncclCommAbort: NCCL error {} ({})", status, who));
+  };
+  if (!is_captured_) return abort();
+  try {
+    std::packaged_task<void()> task(abort);
+    aborted_ = task.get_future();
+    std::thread(std::move(task)).detach();
+  } catch (const std::exception& error) {
+    log(fmt::format("no thread for ncclCommAbort: {} ({})", error.what(), who_));
+  }
 }
 
 /// Whether nothing of it is left under way, here and at the peers.
@@ -141,14 +153,18 @@ bool NcclHandle::has_quietly_ended() noexcept {
 }
 
 NcclHandle::~NcclHandle() {
-  if (comm_ == nullptr || is_aborted_) return;
-  discharge_locked();
-  const bool is_unwinding = std::uncaught_exceptions() > 0;  // then the peers may not come to the end, and the user waits for the reason
-  if (failure_ || is_unwinding || !has_quietly_ended()) {
-    abort_locked();
-  } else if (const int status = library_->destroy(comm_); status != nccl::kSuccess) {
-    log(fmt::format("ncclCommDestroy: NCCL error {} ({})", status, who_));
+  if (comm_ == nullptr) return;
+  if (!is_aborted_) {
+    discharge_locked();
+    const bool is_unwinding = std::uncaught_exceptions() > 0;  // then the peers may not come to the end, and the user waits for the reason
+    if (failure_ || is_unwinding || !has_quietly_ended()) {
+      abort_locked();
+    } else if (const int status = library_->destroy(comm_); status != nccl::kSuccess) {
+      log(fmt::format("ncclCommDestroy: NCCL error {} ({})", status, who_));
+    }
   }
+  if (aborted_.valid() && aborted_.wait_for(std::chrono::duration<double>(kLongestFarewell_s)) != std::future_status::ready)
+    log(fmt::format("ncclCommAbort has not returned after {:g} s, and is left behind ({})", kLongestFarewell_s, who_));
 }
 
 }  // namespace zs

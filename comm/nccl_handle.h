@@ -1,6 +1,7 @@
 #pragma once
 
 #include <exception>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -36,6 +37,11 @@ class NcclHandle {
   /// NCCL uses such memory without a copy, where it can. False where it refuses, which leaves nothing registered; what has failed is for
   /// the next call to say.
   bool enroll(std::span<const NcclMemory::Block> blocks);
+  /// An operation has become part of a graph, which dies before this: until then NCCL's abort waits for it, so that it is a thread's own.
+  void note_captured() {
+    const std::lock_guard lock(mutex_);
+    is_captured_ = true;
+  }
   /// Takes back what is registered; nothing of it may be in use.
   void discharge() noexcept;
 
@@ -74,7 +80,8 @@ class NcclHandle {
   const double timeout_s_;
   mutable std::mutex mutex_;
   ncclComm* comm_ = nullptr;
-  bool is_aborted_ = false;
+  bool is_captured_ = false, is_aborted_ = false;
+  std::future<void> aborted_;  // by a thread
   std::exception_ptr failure_;
   std::vector<void*> enrolled_;
 };

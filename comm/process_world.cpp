@@ -55,6 +55,7 @@ class HostsWorld final : public World {
     memory_->poison().set.store(true);
     mpi_->abort(code);
   }
+  bool has_ended() const noexcept override { return memory_->poison().set.load(); }
 
  private:
   std::unique_ptr<Communicator> make(std::span<const int> ranks, int place) {

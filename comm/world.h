@@ -32,6 +32,8 @@ class World {
 
   /// Collective, blocks the host: a communicator over all ranks, for one stream.
   virtual std::unique_ptr<Communicator> communicator() = 0;
+  /// The same over buffers of the hosts' memory, whatever the others are for.
+  virtual std::unique_ptr<Communicator> host_communicator() { return communicator(); }
   /// Collective over all ranks of the world, blocks the host: a communicator over `ranks` (of the world, in the order wanted), for one
   /// stream. Every rank names the group that it belongs to itself; the groups are disjoint.
   virtual std::unique_ptr<Communicator> group(std::span<const int> ranks) = 0;
@@ -48,6 +50,8 @@ class World {
   /// Ends every rank of the job with this exit code. Does not return to a useful state: mpi ends the process; local
   /// poisons the group, so that every wait of every rank throws.
   virtual void abort(int code) noexcept = 0;
+  /// Whether a rank has ended the job, as far as this one can know without asking: nobody need wait for the others. Any thread.
+  virtual bool has_ended() const noexcept { return false; }
 
   /// Watches over this rank; null where there is nobody to wait for.
   virtual Watchdog* watchdog() { return nullptr; }

@@ -301,10 +301,6 @@ SchemeOptions scheme_options(const Config& config) {
 
 void check_ranks(const Config& config, int ranks) {
   ZS_CHECK(ranks >= 1, "{} ranks", ranks);
-  if (config.cuda.graph && ranks > 1) {
-    throw Error(ExitCode::config, fmt::format("cuda.graph = true does not go with {} ranks", ranks),
-                "in mid-step their hosts compare the order of communication, and move what is staged", "leave it out, or start one rank");
-  }
   const ShardScheme scheme(scheme_options(config), 0, ranks);  // for its checks
   const std::int64_t batch = config.train.global_batch, micro = config.train.micro_batch;
   const std::int64_t step = micro * ranks;

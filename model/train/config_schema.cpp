@@ -189,7 +189,8 @@ constexpr std::array kKeys = {
         "What moves data between the GPUs of several ranks: `nccl`, or `staged`, through the hosts' memory and `comm.transport`. `auto`: "
         "`nccl` where every rank has the library and a GPU of its own, else `staged`, and one line says why."},
     ConfigKey{"cuda.graph", [](Config& c) -> ConfigSlot { return &c.cuda.graph; }, any, "", "",
-              "A step of one rank on a GPU is captured as a CUDA graph and replayed by one launch: the same results. docs/gpu.md."},
+              "A step on GPUs, which NCCL connects if they are several, is captured as a CUDA graph and replayed by one launch: the same "
+              "results. docs/gpu.md."},
     ConfigKey{
         "cuda.register", [](Config& c) -> ConfigSlot { return &c.cuda.registration; }, any, "auto|off", "",
         "Over NCCL: take the GPU's memory from NCCL and register it, so that what is gathered and reduced can move without a copy. `auto`: "

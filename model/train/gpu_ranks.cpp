@@ -15,6 +15,7 @@
 #include "model/train/agreed.h"
 #include "model/train/metrics.h"
 #include "model/train/startup.h"
+#include "model/train/step_agreement.h"
 #include "runtime/base/random.h"
 
 namespace zs {
@@ -124,13 +125,17 @@ GpuRanks choose_gpu_transport(std::span<const GpuSeat> ranks, const Config::Cuda
   }
   if (ranks.size() == 1) return found;
   found.transport = Transport::staged;
-  if (wanted.transport == "staged") return found;
+  if (wanted.transport == "staged") {
+    if (wanted.graph) throw graphs_are_refused({});
+    return found;
+  }
   const std::optional<Error> lack = what_nccl_lacks(ranks);
   if (lack && wanted.transport == "nccl") throw Error(*lack);
   if (!lack && (wanted.transport == "nccl" || !shared)) {
     found.transport = Transport::nccl;
   } else {
     const std::string why = shared ? fmt::format("ranks {} and {} share one", shared->first, shared->second) : lack->what_happened();
+    if (wanted.graph) throw graphs_are_refused(why);
     found.note = fmt::format("what GPUs exchange goes through the hosts' memory: {} (cuda.transport)", why);
     found.is_warning = !shared;
   }

@@ -110,8 +110,7 @@ Session::Session(Device& device, World& world, const Config& config)
   all_losses_ = device.pool().acquire(slot_bytes * world.size(), context_.stream(), "scalars");
   status_ = device.pool().acquire(kStatus * size_of(DType::i64), context_.stream(), "scalars");
   if (!config.cuda.graph) return;
-  ZS_CHECK(world.size() == 1, "cuda.graph with {} ranks", world.size());
-  replay_.emplace(device);
+  replay_.emplace(device, world, runtime_.order_check());
   const Shape shape{local_micro_batches() * config_.train.micro_batch, config_.train.sequence};
   kept_ = {Tensor::empty(context_, shape, DType::i32, "batch"), Tensor::empty(context_, shape, DType::i32, "batch")};
 }
@@ -181,7 +180,12 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
   optimizer_->set_scalars(lr, step);
   if (replay_) {
     upload_batches(first_of_step, read);
-    replay_->run(runtime_.step_key(), [&] { enqueue_work([&](std::int64_t i) { return kept_batch(i); }); });
+    for (std::int64_t i = 0; i < local_micro_batches(); ++i) enqueue_fault_point();
+    try {
+      replay_->run(runtime_.step_key(), [&] { enqueue_work([&](std::int64_t i) { return kept_batch(i); }); });
+    } catch (const OrderMismatch& mismatch) {
+      runtime_.explain(mismatch);
+    }
   } else {
     enqueue_work([&](std::int64_t i) { return read_batch(first_sample(first_of_step, i), read); });
   }
@@ -193,7 +197,7 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch) {
   for (std::int64_t i = 0; i < local; ++i) {
     if (is_enough_()) local = i + 1;
     runtime_.begin_micro_batch(Mode::train, i + 1 == local);
-    enqueue_fault_point();
+    if (!replay_) enqueue_fault_point();  // else it has been
     {
       device_.trace().set_phase("forward");
       const Tensor loss = forward_loss(batch(i));

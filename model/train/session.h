@@ -38,7 +38,7 @@ class Session {
 
   /// Enqueues step `step` (from 1), whole: forward and backward of this rank's micro-batches (micro-batch i of the step runs on rank i mod
   /// ranks), the reduction, the update. With cuda.graph its samples are all read first, and its work may be that of a captured step.
-  /// Collective.
+  /// Collective. OrderMismatch where ranks do not communicate alike, which then is found before the work is launched.
   void enqueue_step(std::int64_t step, float lr, const ReadSamples& read, bool wants_stop);
   /// For plans: before each micro-batch of a step or a validation `is_enough` is asked; true makes it the last.
   void abridge(std::function<bool()> is_enough) { is_enough_ = std::move(is_enough); }

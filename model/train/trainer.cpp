@@ -288,9 +288,9 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   if (verifier_) is_verified(step) ? verifier_->resume() : verifier_->pause();
   const auto start = Clock::now();
   const double lr = learning_rate(config_.train, step - 1);
-  session_->enqueue_step(step, static_cast<float>(lr), reader(dataset_->train), is_stop_requested());
   StepResult result;
   try {
+    session_->enqueue_step(step, static_cast<float>(lr), reader(dataset_->train), is_stop_requested());
     result = session_->finish_step();
   } catch (const OrderMismatch& error) {  // the same on every rank
     watch_.dump(error.what());

@@ -34,6 +34,7 @@ std::unique_ptr<CudaGraph> CudaCapture::capture(const std::function<void()>& enq
     if (!failure) failure = error;
   }
   CUgraph_st* const captured = end(failure);
+  ask_watches(failure);
   if (!failure) return std::unique_ptr<CudaGraph>(new CudaGraph(group_.context, captured));
   if (captured != nullptr) log_cuda(group_.context.driver(), group_.context.driver().graph_destroy(captured), "cuGraphDestroy");
   std::rethrow_exception(failure);
@@ -45,6 +46,7 @@ void CudaCapture::begin() {
   if (border_ == nullptr) check(driver.event_create(&border_, CudaDriver::kWithoutTime), "cuEventCreate");
   check(driver.capture_begin(compute(), CudaDriver::kThreadLocalCapture), "cuStreamBeginCapture");
   group_.capture = ++group_.captures;
+  for (CudaStream* stream : group_.streams) stream->set_captured(true);
   group_.uploads.refuse(true);
   std::exception_ptr failure;
   try {
@@ -67,6 +69,7 @@ CUgraph_st* CudaCapture::end(std::exception_ptr& failure) {
     failure = std::current_exception();
   }
   group_.capture = 0;
+  for (CudaStream* stream : group_.streams) stream->set_captured(false);
   group_.uploads.refuse(false);
   const int status = group_.context.driver().capture_end(compute(), &captured);
   try {
@@ -75,6 +78,18 @@ CUgraph_st* CudaCapture::end(std::exception_ptr& failure) {
     failure = std::current_exception();
   }
   return captured;
+}
+
+void CudaCapture::ask_watches(std::exception_ptr& failure) const {
+  const bool has_failed = failure != nullptr;
+  for (CudaStream* stream : group_.streams) {
+    try {
+      has_failed ? stream->check_watches() : stream->finish_watches();
+    } catch (...) {
+      failure = std::current_exception();
+      return;
+    }
+  }
 }
 
 void CudaCapture::part() const {

@@ -39,6 +39,8 @@ class CudaCapture {
   void begin();
   /// Null where it fails; then `failure` says why, unless it did before.
   CUgraph_st* end(std::exception_ptr& failure);
+  /// What went wrong behind the streams' backs, which is the cause of what they say themselves.
+  void ask_watches(std::exception_ptr& failure) const;
   /// All other streams go on behind compute, or compute behind all of them.
   void part() const;
   void meet() const;

@@ -25,7 +25,8 @@ class CudaDevice final : public Device {
   void keep(std::vector<std::shared_ptr<void>> memory) override { state_->kept.push_back(std::move(memory)); }
   /// Runs `enqueue`, which gives the streams work, and keeps that instead of doing it: events among the streams are its order. First waits
   /// for what was enqueued before. Within, nothing may be uploaded, read back, waited for by the host, or allocated, and no event of before
-  /// need be waited for. Throws what goes wrong; the streams are usable then, and nothing was done.
+  /// need be waited for. What communicators have to compare (StreamWatch::finish) they have compared on return, and nothing again in a
+  /// replay. Throws what goes wrong; the streams are usable then, and nothing was done. The graph dies before what it communicates with.
   std::unique_ptr<CudaGraph> capture(const std::function<void()>& enqueue) { return state_->capture.capture(enqueue); }
   /// Enqueues it once more, behind all that the streams were given and before all that they will be. `name`: as one operation.
   void replay(const CudaGraph& graph, const std::string& name = "replay") { state_->capture.replay(graph, name); }

@@ -166,9 +166,9 @@ void CudaStream::ask_watches(void (StreamWatch::*question)(), std::exception_ptr
   }
 }
 
-void CudaStream::check_watches() const {
+void CudaStream::throw_of_watches(void (StreamWatch::*question)()) const {
   std::exception_ptr failure;
-  ask_watches(&StreamWatch::check, failure);
+  ask_watches(question, failure);
   if (failure) std::rethrow_exception(failure);
 }
 
@@ -181,7 +181,8 @@ bool CudaStream::await_end(double limit_s) {
     if (status == cuda_status::kSuccess) break;
     if (status != cuda_status::kNotReady) check(status, "cuStreamQuery");
     if (looks < kLooks) continue;
-    ask_watches(&StreamWatch::check, failure);
+    // This stream may wait for what fails on another.
+    for (const CudaStream* stream : group_.streams) stream->ask_watches(&StreamWatch::check, failure);
     if (limit_s > 0 && Clock::now() >= end) return false;
     std::this_thread::sleep_for(kPause);
   }

@@ -54,7 +54,11 @@ class CudaStream final : public Stream {
   /// What has poisoned it, which nobody else will throw.
   std::exception_ptr take_error() noexcept;
   /// Throws what has gone wrong behind the stream's back so far (StreamWatch::check).
-  void check_watches() const;
+  void check_watches() const { throw_of_watches(&StreamWatch::check); }
+  /// The same, of all that was captured (StreamWatch::finish).
+  void finish_watches() const { throw_of_watches(&StreamWatch::finish); }
+  /// What it is given from now on becomes part of a graph, or no longer.
+  void set_captured(bool captured) { exec_->state<StreamWatches>().set_captured(captured); }
   /// Any thread.
   std::string activity() { return progress_.activity(); }
   std::uint64_t completed() { return progress_.completed(); }
@@ -83,6 +87,7 @@ class CudaStream final : public Stream {
   bool await_end(double limit_s);
   /// What the first of them throws that throws, unless there is a failure.
   void ask_watches(void (StreamWatch::*question)(), std::exception_ptr& failure) const;
+  void throw_of_watches(void (StreamWatch::*question)()) const;
 
   const StreamRole role_;
   CudaStreamGroup& group_;

@@ -17,9 +17,13 @@ class StreamWatch {
   virtual void finish() = 0;
 };
 
-/// Those of one stream: its ExecContext::state.
+/// Those of one stream, and what they have to know of it: its ExecContext::state.
 class StreamWatches {
  public:
+  /// Whether what the stream is given becomes part of a graph.
+  bool are_captured() const { return are_captured_; }
+  void set_captured(bool captured) { are_captured_ = captured; }
+
   /// From now on, as long as it lives.
   void add(const std::shared_ptr<StreamWatch>& watch) {
     std::erase_if(watches_, [](const auto& known) { return known.expired(); });
@@ -30,6 +34,7 @@ class StreamWatches {
 
  private:
   std::vector<std::weak_ptr<StreamWatch>> watches_;
+  bool are_captured_ = false;
 };
 
 }  // namespace zs

@@ -53,11 +53,15 @@ void OrderCheck::note(const FlatParameter& unit) {
   }
 }
 
-void OrderCheck::compare() {
+std::int64_t OrderCheck::close_step() {
   compared_.push_front(std::exchange(list_, {}));
   if (compared_.size() > kKeptSteps) compared_.pop_back();
-  const std::int64_t step = steps_++;
-  if (executor_.ranks() == 1) return;
+  return steps_++;
+}
+
+void OrderCheck::compare() {
+  const std::int64_t step = close_step();
+  if (executor_.ranks() == 1 || defers_) return;
   Context& context = executor_.context();
   const Buffer hashes = hashes_.buffer(DType::i64, kHashes);
   const auto hash = static_cast<std::int64_t>(hash_);
@@ -67,6 +71,15 @@ void OrderCheck::compare() {
     const auto* const found = reads[0].as<std::int64_t>();
     if (found[0] != ~found[1]) throw OrderMismatch(step);
   });
+}
+
+void OrderCheck::compare_replayed(bool are_equal) {
+  close_step();
+  settle(are_equal);
+}
+
+void OrderCheck::settle(bool are_equal) const {
+  if (!are_equal) throw OrderMismatch(steps_ - 1);
 }
 
 void OrderCheck::forget() { list_.clear(); }

@@ -34,6 +34,15 @@ class OrderCheck {
   void note(const FlatParameter& unit);
   /// After the last micro-batch of a step. Enqueued on compute; nothing on one rank.
   void compare();
+  /// While it holds, compare() enqueues nothing: the step is captured, and whoever does that compares `hash` between the hosts before any
+  /// of it runs, and says what came of it by settle().
+  void defer(bool defers) { defers_ = defers; }
+  /// Of all that was noted since the start.
+  std::uint64_t hash() const { return hash_; }
+  /// The hosts have compared their hashes before a step that is replayed, of which nothing is noted. Throws what settle() throws.
+  void compare_replayed(bool are_equal);
+  /// Of the last comparison, on every rank alike. Error(ranks_disagree), OrderMismatch, where the hashes differ.
+  void settle(bool are_equal) const;
   /// What of a step is not to be compared: the micro-batch was abandoned.
   void forget();
   /// After an OrderMismatch, on every rank: collective, blocks. The same with the first operation that differs and the ranks that it
@@ -41,6 +50,7 @@ class OrderCheck {
   [[noreturn]] void explain(OrderMismatch mismatch);
 
  private:
+  std::int64_t close_step();
   using List = std::vector<std::int32_t>;  // mode, kind and unit of each operation
   std::string text_of(std::int32_t entry) const;
   std::vector<List> exchange(const List& own);
@@ -50,6 +60,7 @@ class OrderCheck {
   Memory hashes_;  // i64: the hash and its complement; their maxima agree when all are equal
   std::uint64_t hash_ = 0;
   std::int64_t steps_ = 0;
+  bool defers_ = false;
   List list_;                  // since the last comparison
   std::deque<List> compared_;  // of the last comparisons, newest first
 };

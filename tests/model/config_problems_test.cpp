@@ -225,22 +225,6 @@ TEST_CASE("a rank count that does not divide the batch names what would work") {
   CHECK(message(2).ends_with("use 2, or 1 rank"));
 }
 
-TEST_CASE("a CUDA graph of a step is refused with several ranks, whatever connects them") {
-  Config config;
-  config.device = "cuda";
-  config.cuda.graph = true;
-  config.cuda.transport = GENERATE(as<std::string>{}, "auto", "nccl", "staged");
-  config.train.global_batch = 12;
-  CHECK_NOTHROW(check_ranks(config, 1));
-  try {
-    check_ranks(config, 2);
-    FAIL("not refused");
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::config);
-    CHECK_THAT(error.what(), Catch::Contains("cuda.graph = true does not go with 2 ranks"));
-  }
-}
-
 TEST_CASE("groups that do not divide the ranks are refused with the sizes that do") {
   const Config config = parse_config(kSmall, "small.toml", {"shard.strategy=nested", "shard.group_size=4"});
   CHECK_NOTHROW(check_ranks(config, 8));

@@ -86,6 +86,22 @@ TEST_CASE("without NCCL on every rank the ranks are staged, and one line says wh
   CHECK_THAT(refusal(ranks, wish("nccl")), Contains("let every rank load the same libnccl.so.2"));
 }
 
+TEST_CASE("graphs of steps are for one rank and for what NCCL connects: ranks that are staged are refused, with why they are") {
+  Config::Cuda wanted = wish();
+  wanted.graph = true;
+  CHECK(choose_gpu_transport(seats(3, 3), wanted).transport == Transport::nccl);
+  CHECK(choose_gpu_transport(seats(1, 1), wanted).transport == Transport::local);
+  auto lacking = seats(3, 3);
+  lacking[1].nccl_version = 0;
+  CHECK(refusal(lacking, wanted) ==
+        "train: error: cuda.graph = true does not go with ranks that are staged: rank 1 has no NCCL of version 2.18 or newer (the hosts "
+        "move what they exchange, in mid-step): leave it out, or let NCCL connect the GPUs (cuda.transport)");
+  wanted.share_gpu = true;
+  CHECK_THAT(refusal(seats(2, 1), wanted), Contains("ranks that are staged: ranks 0 and 1 share one (the hosts"));
+  wanted.transport = "staged";
+  CHECK_THAT(refusal(seats(3, 3), wanted), Contains("does not go with ranks that are staged (the hosts"));
+}
+
 TEST_CASE("two ranks on one GPU are refused unless they may share it") {
   CHECK(
       refusal(seats(4, 2), wish()) ==

@@ -282,7 +282,7 @@ TEST_CASE("nothing is captured while the order is recorded or work is timed, and
 
 TEST_CASE("work that leaves other memory than it found is never replayed twice") {
   Run run(small_config());
-  StepReplay replay(*run.device);
+  StepReplay replay(*run.device, *run.world, run.session->runtime().order_check());
   Stream& compute = run.device->stream(StreamRole::compute);
   Memory block = run.device->pool().acquire(64, compute, "held");
   int enqueued = 0;

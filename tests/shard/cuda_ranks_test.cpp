@@ -22,21 +22,6 @@ namespace {
 /// As with one rank (cuda_training_test): other orders of f32 sums, and roundings of bf16 that tip over, after some steps at a high rate.
 constexpr double kF32Tolerance = 1e-4, kBf16Tolerance = 2e-2;
 
-Config small_config(int ranks) {
-  Config config = tiny_config();
-  config.model.layers = 2;
-  config.model.width = 16;
-  config.model.context = config.train.sequence = 8;
-  config.train.global_batch = 2 * ranks;
-  config.train.deterministic = false;
-  return config;
-}
-
-void choose_bf16(Config& config, const std::string& reduce) {
-  config.precision.param = config.precision.output = config.precision.validation = "bf16";
-  config.precision.reduce = reduce;
-}
-
 void check_alike(const TinyResult& gpu, const TinyResult& cpu, double tolerance) {
   REQUIRE(gpu.losses.size() == cpu.losses.size());
   for (std::size_t i = 0; i < cpu.losses.size(); ++i) {

@@ -28,6 +28,21 @@ bool has_nccl_library() {
 
 }  // namespace
 
+Config small_config(int ranks) {
+  Config config = tiny_config();
+  config.model.layers = 2;
+  config.model.width = 16;
+  config.model.context = config.train.sequence = 8;
+  config.train.global_batch = 2 * ranks;
+  config.train.deterministic = false;
+  return config;
+}
+
+void choose_bf16(Config& config, const std::string& reduce) {
+  config.precision.param = config.precision.output = config.precision.validation = "bf16";
+  config.precision.reduce = reduce;
+}
+
 GpuMachine::GpuMachine(int ranks, std::uint64_t seed) : ranks_(ranks), gpus_(ranks) {
   if (is_on_real_gpu()) {
     gpus_ = static_cast<int>(cuda_gpus(*open_cuda_driver()).size());

@@ -11,6 +11,10 @@
 
 namespace zs::test {
 
+/// Two blocks of width 16, sequences of 8, two micro-batches a rank; not deterministic.
+Config small_config(int ranks);
+void choose_bf16(Config& config, const std::string& reduce);
+
 /// A machine with GPUs for tests of several ranks, which are its threads: emulated GPUs, one a rank, whose memory the host cannot touch,
 /// with an NCCL made for tests; or, where tests run on a GPU (is_on_real_gpu), those that are there, shared if they are fewer than ranks.
 /// One at a time.
@@ -25,6 +29,8 @@ class GpuMachine {
   bool has_nccl() const { return has_nccl_; }
   /// The NCCL made for tests; null on real GPUs.
   FakeNccl* fake_nccl() const { return fake_nccl_.get(); }
+  /// Null on real GPUs.
+  EmulatedDriver* emulated() const { return emulated_.get(); }
   /// What nobody has given back, of emulated GPUs and NCCL.
   std::size_t live_handles() const;
 

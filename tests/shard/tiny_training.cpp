@@ -3,16 +3,14 @@
 #include <cstdlib>
 
 #include "model/train/plan.h"
-#include "model/train/session.h"
 #include "model/train/weights.h"
 #include "runtime/base/random.h"
 #include "runtime/device/step_verifier.h"
 #include "tests/shard/zero_copy_asked.h"
 
 namespace zs::test {
-namespace {
 
-ReadSamples samples_of(const Config& config) {
+ReadSamples tiny_samples(const Config& config) {
   return [&config](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
     const CounterRng rng(7);
     const auto count = static_cast<std::size_t>(config.train.micro_batch * config.train.sequence);
@@ -25,8 +23,6 @@ ReadSamples samples_of(const Config& config) {
     }
   };
 }
-
-}  // namespace
 
 std::uint64_t perturb_seed_of_environment() {
   const char* const seed = std::getenv("ZSHARD_TEST_PERTURB");
@@ -97,7 +93,7 @@ TinyResult train_tiny(World& world, Device& device, const TrainPlan* plan, const
   for (std::int64_t step = done + 1; step <= options.steps; ++step) {
     const std::ptrdiff_t before = std::ssize(device.trace().entries());  // blocks that live on
     const ShardGroups::Sent sent = session.runtime().executor().sent();
-    session.enqueue_step(step, 1e-2f, samples_of(config), false);
+    session.enqueue_step(step, 1e-2f, tiny_samples(config), false);
     const StepResult outcome = session.finish_step();
     if (step == options.steps) result.trace.assign(device.trace().entries().begin() + before, device.trace().entries().end());
     verifier.check(fmt::format("step {}", step));
@@ -108,7 +104,7 @@ TinyResult train_tiny(World& world, Device& device, const TrainPlan* plan, const
     result.allocations.push_back(outcome.allocations);
     if (!options.checkpoints.empty())
       result.saved = save(state, options.checkpoints, {.step = step, .attributes = {{"a key", "a value"}}}, options.watch);
-    if (config.run.validate_every > 0 && step % config.run.validate_every == 0) session.validate(samples_of(config));
+    if (config.run.validate_every > 0 && step % config.run.validate_every == 0) session.validate(tiny_samples(config));
     verifier.check(fmt::format("the validation after step {}", step));
   }
   result.weights = save_weights(session.runtime().executor(), "");

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "comm/world.h"
-#include "model/train/config.h"
+#include "model/train/session.h"
 #include "runtime/device/device.h"
 #include "runtime/device/trace.h"
 #include "runtime/shard/checkpoint.h"
@@ -55,8 +55,9 @@ void choose_scheme(Config& config, const SchemeOptions& scheme);
 const std::vector<std::string>& layout_names();
 void choose_layout(Config& config, const std::string& name);
 
-/// The same on every rank of `world`, and every rank's work verified: Error(internal) when no event orders a conflict. Samples are a
-/// function of their number alone.
+/// Samples are a function of their number alone. Of `config`, which outlives it.
+ReadSamples tiny_samples(const Config& config);
+/// The same on every rank of `world`, and every rank's work verified: Error(internal) when no event orders a conflict.
 TinyResult train_tiny(World& world, const Config& config, const TinyOptions& options);
 /// On a device that is there, by `plan` if there is one.
 TinyResult train_tiny(World& world, Device& device, const TrainPlan* plan, const Config& config, const TinyOptions& options);

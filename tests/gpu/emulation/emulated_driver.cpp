@@ -58,12 +58,19 @@ void EmulatedDriver::launch(void* native_stream, std::function<void()> body) {
   push(*stream, std::move(body));
 }
 
-void EmulatedDriver::await(void* native_stream, std::shared_ptr<bool> passed) {
+void EmulatedDriver::await(void* native_stream, std::function<bool()> passed) {
   const std::lock_guard lock(mutex_);
   auto* const stream = static_cast<CUstream_st*>(native_stream);
   if (streams_.count(stream) == 0) throw std::logic_error("a wait on what is no stream");
-  if (graphs_.captures(*stream)) throw std::logic_error("an emulated library's wait within captured work");
+  if (graphs_.captures(*stream))
+    return graphs_.add(
+        *stream, [] {}, std::move(passed));
   stream->queue.push_back({std::move(passed), [] {}});
+}
+
+bool EmulatedDriver::captures(void* native_stream) const {
+  const std::lock_guard lock(mutex_);
+  return graphs_.captures(*static_cast<CUstream_st*>(native_stream));
 }
 
 int EmulatedDriver::current_gpu() { return current_context == nullptr ? -1 : current_context->gpu; }
@@ -93,7 +100,7 @@ void EmulatedDriver::fail_on_gpu(void* native_stream, int status) {
 }
 
 bool EmulatedDriver::is_free_to_run(const CUstream_st& stream) const {
-  return !stream.queue.empty() && held_.count(&stream) == 0 && (stream.queue.front().awaited == nullptr || *stream.queue.front().awaited);
+  return !stream.queue.empty() && held_.count(&stream) == 0 && (!stream.queue.front().may_run || stream.queue.front().may_run());
 }
 
 void EmulatedDriver::open_memory(bool opens) {

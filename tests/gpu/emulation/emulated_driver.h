@@ -50,8 +50,10 @@ class EmulatedDriver {
   void run_backwards(bool backwards) { runs_backwards_ = backwards; }
   /// What a kernel launch does: `body` runs when the GPU comes to it. For a stream's work.
   void launch(void* native_stream, std::function<void()> body);
-  /// The stream goes on when somebody has set it.
-  void await(void* native_stream, std::shared_ptr<bool> passed);
+  /// The stream goes on when `passed` says so.
+  void await(void* native_stream, std::function<bool()> passed);
+  /// Whether what it is given becomes part of a graph.
+  bool captures(void* native_stream) const;
   /// What it does is under this lock: for libraries that are emulated beside it.
   std::recursive_mutex& mutex() const { return mutex_; }
   /// Of the calling thread's context; -1: none is current.

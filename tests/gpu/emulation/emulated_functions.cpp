@@ -107,7 +107,7 @@ struct EmulatedFunctions {
   static int stream_query(CUstream_st* stream) {
     return call("cuStreamQuery", true, [&](auto& self) {
       if (self.streams_.count(stream) == 0) return kInvalidHandle;
-      if (self.graphs_.captures(*stream)) return self.graphs_.refuse();
+      if (self.graphs_.captures(*stream)) return self.graphs_.refuse(*stream);
       self.run_some();
       return self.lost_ != 0 ? self.lost_ : stream->queue.empty() ? 0 : cuda_status::kNotReady;
     });
@@ -116,7 +116,7 @@ struct EmulatedFunctions {
     return call("cuStreamWaitEvent", true, [&](auto& self) {
       if (self.streams_.count(stream) == 0 || self.events_.count(event) == 0) return kInvalidHandle;
       if (self.graphs_.concerns(*stream, *event)) return self.graphs_.wait(*stream, *event);
-      if (event->latest) stream->queue.push_back({event->latest, [] {}});
+      if (event->latest) stream->queue.push_back({when(event->latest), [] {}});
       return 0;
     });
   }

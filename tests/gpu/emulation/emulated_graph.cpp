@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "tests/gpu/emulation/emulated_handles.h"
 
@@ -14,34 +15,48 @@ struct CUgraphExec_st {
 
 namespace zs::test {
 
+EmulatedGraphs::Captures::const_iterator EmulatedGraphs::find(const CUstream_st& stream) const {
+  return std::find_if(captures_.begin(), captures_.end(), [&](const Capture& capture) { return capture.last.count(&stream) != 0; });
+}
+
+EmulatedGraphs::Captures::iterator EmulatedGraphs::find(const CUstream_st& stream) {
+  const auto found = std::as_const(*this).find(stream);
+  return captures_.erase(found, found);  // the same, not const
+}
+
+EmulatedGraphs::Captures::iterator EmulatedGraphs::own() {
+  return std::find_if(captures_.begin(), captures_.end(),
+                      [](const Capture& capture) { return capture.thread == std::this_thread::get_id(); });
+}
+
 int EmulatedGraphs::begin(CUstream_st& stream) {
-  if (capture_) return kUnmatched;
-  capture_.emplace(Capture{&stream, std::this_thread::get_id()});
-  capture_->last[&stream] = {};
-  ++captures_;
+  if (own() != captures_.end() || captures(stream)) return kUnmatched;
+  captures_.push_back({&stream, std::this_thread::get_id(), ++captures_made_});
+  captures_.back().last[&stream] = {};
   return 0;
 }
 
 /// Whether all that was captured comes before the end of the stream where the capture began.
-bool EmulatedGraphs::is_joined() const {
+bool EmulatedGraphs::is_joined(const Capture& capture) {
   std::set<std::size_t> reached;
-  std::vector<std::size_t> next(capture_->last.at(capture_->origin).begin(), capture_->last.at(capture_->origin).end());
+  std::vector<std::size_t> next(capture.last.at(capture.origin).begin(), capture.last.at(capture.origin).end());
   while (!next.empty()) {
     const std::size_t node = next.back();
     next.pop_back();
     if (!reached.insert(node).second) continue;
-    const auto& after = capture_->graph.nodes[node].after;
+    const auto& after = capture.graph.nodes[node].after;
     next.insert(next.end(), after.begin(), after.end());
   }
-  return reached.size() == capture_->graph.nodes.size();
+  return reached.size() == capture.graph.nodes.size();
 }
 
 int EmulatedGraphs::end(CUstream_st* stream, CUgraph_st** graph) {
   *graph = nullptr;
-  if (!capture_ || capture_->origin != stream || capture_->thread != std::this_thread::get_id()) return kUnmatched;
-  const int status = capture_->is_broken ? kInvalidated : is_joined() ? 0 : kUnjoined;
-  if (status == 0) *graph = *graphs_.insert(new CUgraph_st{std::move(capture_->graph)}).first;
-  capture_.reset();
+  const auto capture = own();
+  if (capture == captures_.end() || capture->origin != stream) return kUnmatched;
+  const int status = capture->is_broken ? kInvalidated : is_joined(*capture) ? 0 : kUnjoined;
+  if (status == 0) *graph = *graphs_.insert(new CUgraph_st{std::move(capture->graph)}).first;
+  captures_.erase(capture);
   return status;
 }
 
@@ -57,12 +72,14 @@ int EmulatedGraphs::launch(CUgraphExec_st* graph, CUstream_st& stream) {
   run->is_done.resize(graph->graph->nodes.size());
   stream.queue.push_back({nullptr, [this, run] {
                             *run->has_ended = run->is_done.empty();
-                            runs_.erase(std::remove_if(runs_.begin(), runs_.end(), [](const auto& old) { return *old->has_ended; }),
-                                        runs_.end());
                             runs_.push_back(run);
                           }});
-  stream.queue.push_back({run->has_ended, [] {}});
+  stream.queue.push_back({when(run->has_ended), [] {}});
   return 0;
+}
+
+void EmulatedGraphs::forget_what_ended() {
+  runs_.erase(std::remove_if(runs_.begin(), runs_.end(), [](const auto& run) { return *run->has_ended; }), runs_.end());
 }
 
 int EmulatedGraphs::destroy(CUgraph_st* graph) {
@@ -74,19 +91,22 @@ int EmulatedGraphs::destroy(CUgraph_st* graph) {
 int EmulatedGraphs::destroy(CUgraphExec_st* graph) {
   if (executables_.erase(graph) == 0) return 1;
   delete graph;
+  forget_what_ended();
   return 0;
 }
 
-void EmulatedGraphs::add(CUstream_st& stream, std::function<void()> run) {
-  std::set<std::size_t>& last = capture_->last.at(&stream);
-  capture_->graph.nodes.push_back({std::move(last), std::move(run)});
-  last = {capture_->graph.nodes.size() - 1};
+void EmulatedGraphs::add(CUstream_st& stream, std::function<void()> run, std::function<bool()> may_run) {
+  Capture& capture = *find(stream);
+  std::set<std::size_t>& last = capture.last.at(&stream);
+  capture.graph.nodes.push_back({std::move(last), std::move(run), std::move(may_run)});
+  last = {capture.graph.nodes.size() - 1};
 }
 
 int EmulatedGraphs::record(CUstream_st& stream, CUevent_st& event) {
+  const Capture& capture = *find(stream);
   event.latest = nullptr;
-  event.captured_in = captures_;
-  event.after = capture_->last.at(&stream);
+  event.captured_in = capture.number;
+  event.after = capture.last.at(&stream);
   return 0;
 }
 
@@ -95,17 +115,21 @@ bool EmulatedGraphs::concerns(const CUstream_st& stream, const CUevent_st& event
 }
 
 int EmulatedGraphs::wait(CUstream_st& stream, const CUevent_st& event) {
-  if (!capture_) return kCapturedEvent;
-  if (event.captured_in != captures_) {
-    capture_->is_broken = true;
+  auto capture = find(stream);
+  if (capture == captures_.end()) {  // which the event may bring in
+    capture = std::find_if(captures_.begin(), captures_.end(), [&](const Capture& any) { return any.number == event.captured_in; });
+    if (capture == captures_.end()) return kCapturedEvent;
+  }
+  if (event.captured_in != capture->number) {
+    capture->is_broken = true;
     return kIsolation;
   }
-  capture_->last[&stream].insert(event.after.begin(), event.after.end());
+  capture->last[&stream].insert(event.after.begin(), event.after.end());
   return 0;
 }
 
-int EmulatedGraphs::refuse() {
-  capture_->is_broken = true;
+int EmulatedGraphs::refuse(const CUstream_st& stream) {
+  find(stream)->is_broken = true;
   return kUnsupported;
 }
 
@@ -114,18 +138,23 @@ int EmulatedGraphs::forbid(const std::string& function) {
                                   "cuStreamQuery", "cuEventQuery", "cuModuleLoadData", "cuEventElapsedTime"};
   constexpr std::array kCaptured = {"cuMemcpyAsync",  "cuMemsetD8Async", "cuMemsetD32Async",
                                     "cuLaunchKernel", "cuEventRecord",   "cuStreamWaitEvent"};
-  if (!capture_ || capture_->thread != std::this_thread::get_id()) return 0;
+  const auto capture = own();
+  if (capture == captures_.end()) return 0;
   const auto is_in = [&](const auto& names) { return std::find(names.begin(), names.end(), function) != names.end(); };
-  if (capture_->is_broken && is_in(kCaptured)) return kInvalidated;
-  return is_in(kUnsafe) ? refuse() : 0;
+  if (capture->is_broken && is_in(kCaptured)) return kInvalidated;
+  if (!is_in(kUnsafe)) return 0;
+  capture->is_broken = true;
+  return kUnsupported;
 }
 
-std::vector<std::function<void()>> EmulatedGraphs::ready() const {
+std::vector<std::function<void()>> EmulatedGraphs::ready() {
+  forget_what_ended();
   std::vector<std::function<void()>> found;
   for (const auto& run : runs_) {
     for (std::size_t i = 0; i < run->is_done.size(); ++i) {
       const EmulatedGraph::Node& node = run->graph->nodes[i];
       if (run->is_done[i] || !std::all_of(node.after.begin(), node.after.end(), [&](std::size_t j) { return run->is_done[j]; })) continue;
+      if (node.may_run && !node.may_run()) continue;
       found.emplace_back([run, i] {
         run->graph->nodes[i].run();
         run->is_done[i] = true;

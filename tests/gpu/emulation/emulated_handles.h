@@ -38,7 +38,7 @@ struct CUmod_st {
 
 struct CUstream_st {
   struct Entry {
-    std::shared_ptr<bool> awaited;  // null: none
+    std::function<bool()> may_run;  // null: at once
     std::function<void()> run;
   };
   int priority;
@@ -47,6 +47,11 @@ struct CUstream_st {
 };
 
 namespace zs::test {
+
+/// Of a stream's entry: once somebody has set it.
+inline std::function<bool()> when(std::shared_ptr<bool> passed) {
+  return [passed = std::move(passed)] { return *passed; };
+}
 
 /// Of an emulated GPU: its end is where a sanitizer sees it.
 inline std::shared_ptr<void> plain_memory(std::size_t bytes) {

@@ -91,7 +91,9 @@ bool run_collective(const FakeMeeting& meeting) {
 void match(FakePair& pair) {
   while (!pair.sent.empty() && !pair.received.empty()) {
     const FakeLetter sent = pair.sent.front(), received = pair.received.front();
-    if (sent.op.count != received.op.count || sent.op.dtype != received.op.dtype) return;  // both wait for ever
+    const bool go_together =
+        sent.op.count == received.op.count && sent.op.dtype == received.op.dtype && (sent.op.captured == 0) == (received.op.captured == 0);
+    if (!go_together) return;  // both wait for ever
     std::memcpy(received.op.to, sent.op.from, sent.op.count * size_of_number(sent.op.dtype));
     for (const auto& exchange : {sent.exchange, received.exchange}) {
       if (--exchange->open == 0) *exchange->done = true;
@@ -103,11 +105,14 @@ void match(FakePair& pair) {
 
 }  // namespace
 
-void arrive(FakeClique& clique, std::size_t number, int rank, const FakeOp& op) {
+void arrive(FakeClique& clique, int rank, const FakeOp& op, const std::shared_ptr<bool>& done) {
+  const std::size_t number = clique.next[static_cast<std::size_t>(rank)]++;
+  if (clique.meetings.size() <= number) clique.meetings.resize(number + 1);
   FakeMeeting& meeting = clique.meetings[number];
   meeting.arrived[rank] = op;
+  meeting.done[rank] = done;
   if (meeting.arrived.size() < clique.members.size() || !run_collective(meeting)) return;  // if they differ, they wait for ever
-  for (const auto& [r, done] : meeting.done) *done = true;
+  for (const auto& [r, ended] : meeting.done) *ended = true;
   if (op.place() < 0) return;
   ++clique.registered;
   for (const auto& [r, other] : meeting.arrived) {

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <set>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "tests/gpu/emulation/fake_clique.h"
@@ -19,6 +21,10 @@ struct ncclComm {
   int looks = 0;                           // until what is under way is done
   std::function<bool()> ready = nullptr;   // beside that
   std::function<void()> launch = nullptr;  // then
+  /// Graphs have copies of it.
+  std::shared_ptr<const char> hold = std::make_shared<const char>();
+
+  bool is_held_by_graphs() const { return hold.use_count() > 1; }
 };
 
 namespace zs::test {
@@ -29,6 +35,32 @@ thread_local int group_depth = 0;
 thread_local std::vector<FakeOp> group_ops;
 thread_local ncclComm* group_comm = nullptr;
 thread_local CUstream_st* group_stream = nullptr;
+
+/// As long as a communicator that ends waits for graphs that have captured it; the real one does for ever.
+constexpr std::chrono::seconds kLongestHold{5};
+
+/// One operation, or group of sends and receives, of one rank on a stream; again with each replay of a graph.
+struct FakeLaunch {
+  const ncclComm& comm;
+  std::vector<FakeOp> ops;
+  std::shared_ptr<bool> done = std::make_shared<bool>(false);
+  std::shared_ptr<const char> hold = nullptr;  // of the communicator, if it is captured
+
+  void begin() {
+    FakeClique& clique = *comm.clique;
+    if (hold != nullptr) {
+      done = std::make_shared<bool>(false);
+      clique.enqueued.emplace_back(comm.rank, done);
+    }
+    if (comm.is_dead) {
+      *done = true;
+    } else if (ops[0].kind == "send" || ops[0].kind == "receive") {
+      arrive(clique, comm.rank, ops, std::make_shared<FakeExchange>(FakeExchange{ops.size(), done}));
+    } else {
+      arrive(clique, comm.rank, ops[0], done);
+    }
+  }
+};
 
 }  // namespace
 
@@ -134,19 +166,34 @@ struct FakeNcclFunctions {
     ++clique.rounds;
   }
   static int finalize(ncclComm* comm) {
-    return call_on(comm, "ncclCommFinalize", [&](FakeNccl& self) { return begin(self, *comm, nullptr, nullptr); });
+    return call_on(comm, "ncclCommFinalize", [&](FakeNccl& self) {
+      return begin(
+          self, *comm, [comm] { return !comm->is_held_by_graphs(); }, nullptr);
+    });
   }
   static int destroy(ncclComm* comm) {
     return call_on(comm, "ncclCommDestroy", [&](FakeNccl& self) { return comm->is_dead = true, self.registry_.end(comm, false); });
   }
-  /// What it has on streams ends there, without having moved anything.
+  /// What it has on streams ends there, without having moved anything. Then it waits for the graphs that hold it, as the real one does.
   static int abort(ncclComm* comm) {
-    return call_on(comm, "ncclCommAbort", [&](FakeNccl& self) {
+    const int status = call_on(comm, "ncclCommAbort", [&](FakeNccl& self) {
       for (const auto& [rank, done] : comm->clique->enqueued) {
         if (rank == comm->rank) *done = true;
       }
       return comm->is_dead = true, self.registry_.end(comm, true);
     });
+    return status != nccl::kSuccess ? status : await_graphs(*active.load(), *comm);
+  }
+  static int await_graphs(FakeNccl& self, const ncclComm& comm) {
+    const auto end = std::chrono::steady_clock::now() + kLongestHold;
+    for (;;) {
+      {
+        const std::lock_guard lock(self.driver_.mutex());
+        if (!comm.is_held_by_graphs()) return nccl::kSuccess;
+        if (std::chrono::steady_clock::now() > end) return ++self.held_too_long_, nccl::kSuccess;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
   static int async_error(ncclComm* comm, int* status) {
     return call_on(comm, "ncclCommGetAsyncError", [&](FakeNccl&) { return *status = progress(*comm), nccl::kSuccess; });
@@ -166,19 +213,17 @@ struct FakeNcclFunctions {
     });
   }
   static int launch(FakeNccl& self, ncclComm& comm, std::vector<FakeOp> ops, CUstream_st* stream) {
-    return begin(self, comm, nullptr, [&self, clique = comm.clique, rank = comm.rank, ops = std::move(ops), stream] {
-      const auto done = std::make_shared<bool>(false);
-      clique->enqueued.emplace_back(rank, done);
-      if (ops[0].kind == "send" || ops[0].kind == "receive") {
-        const auto exchange = std::make_shared<FakeExchange>(FakeExchange{ops.size(), done});
-        self.driver_.launch(stream, [clique, rank, ops, exchange] { arrive(*clique, rank, ops, exchange); });
+    return begin(self, comm, nullptr, [&self, &comm, ops = std::move(ops), stream] {
+      const auto launched = std::make_shared<FakeLaunch>(FakeLaunch{comm, ops});
+      if (self.driver_.captures(stream)) {
+        const std::size_t number = ++comm.clique->captured[static_cast<std::size_t>(comm.rank)];
+        for (FakeOp& op : launched->ops) op.captured = number;
+        launched->hold = comm.hold;
       } else {
-        const std::size_t number = clique->next[static_cast<std::size_t>(rank)]++;
-        if (clique->meetings.size() <= number) clique->meetings.resize(number + 1);
-        clique->meetings[number].done[rank] = done;
-        self.driver_.launch(stream, [clique, number, rank, ops] { arrive(*clique, number, rank, ops[0]); });
+        comm.clique->enqueued.emplace_back(comm.rank, launched->done);
       }
-      self.driver_.await(stream, done);
+      self.driver_.launch(stream, [launched] { launched->begin(); });
+      self.driver_.await(stream, [launched] { return *launched->done; });
     });
   }
   static int all_gather(const void* from, void* to, std::size_t count, int dtype, ncclComm* comm, CUstream_st* stream) {
@@ -287,6 +332,11 @@ FakeNccl::Registered FakeNccl::registered() const {
     sum.displaced += clique->displaced;
   }
   return sum;
+}
+
+int FakeNccl::held_too_long() const {
+  const std::lock_guard lock(driver_.mutex());
+  return held_too_long_;
 }
 
 int FakeNccl::live() const {

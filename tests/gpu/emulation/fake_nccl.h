@@ -17,9 +17,11 @@ struct FakeClique;
 
 /// NCCL for tests, between emulated GPUs whose ranks are threads. It never blocks: every call may be under way for some looks, and only
 /// then is anything on the stream. An operation ends when all ranks of its communicator have come to it with the same; else it never does,
-/// as with the real one. Refused are: two ranks on one GPU, a blocking configuration, a communicator that is under way, was aborted or
-/// destroyed, a split while operations are under way, and what FakeRegistry refuses. An operation whose buffers are registered on some
-/// ranks only never ends. Sums are not in rank order. One at a time.
+/// as with the real one. What a stream is given while it captures becomes part of the graph, and each replay comes to it again: it ends
+/// when all ranks replay it, from the same capture. A communicator that ends waits for graphs that have captured it. Refused are: two ranks
+/// on one GPU, a blocking configuration, a communicator that is under way, was aborted or destroyed, a split while operations are under
+/// way, and what FakeRegistry refuses. An operation whose buffers are registered on some ranks only never ends. Sums are not in rank order.
+/// One at a time.
 class FakeNccl {
  public:
   FakeNccl(EmulatedDriver& driver, std::uint64_t seed);
@@ -33,6 +35,8 @@ class FakeNccl {
   /// This rank's communicators of `size` ranks learn of an error that no call has returned.
   void fail_behind(int size, int rank, int status);
   int calls(const std::string& function) const;
+  /// Communicators that were aborted while a graph held them, which nobody destroyed for long.
+  int held_too_long() const;
   /// Communicators that nobody has destroyed or aborted.
   int live() const;
   /// Read after the ranks have ended.
@@ -52,7 +56,7 @@ class FakeNccl {
   FunctionCalls calls_;
   std::map<std::string, std::shared_ptr<FakeClique>> started_;  // by id
   std::vector<std::unique_ptr<ncclComm>> comms_;
-  int ids_ = 0;
+  int ids_ = 0, held_too_long_ = 0;
 };
 
 }  // namespace zs::test
