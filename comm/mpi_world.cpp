@@ -47,6 +47,23 @@ MpiWorld::MpiWorld(MPI_Comm root, const WorldOptions& options, bool finalizes, s
   check_mpi(MPI_Comm_size(host, &local_size_), "MPI_Comm_size");
   hosts_ = find_hosts(host);
   check_mpi(MPI_Comm_free(&host), "MPI_Comm_free");
+  if (!HostMap(hosts_).is_one_host()) join_watchers();
+}
+
+/// Collective, whatever this rank's own options say.
+void MpiWorld::join_watchers() {
+  std::unique_ptr<HostNews> news;
+  if (options_.watch.tells_hosts) news = std::make_unique<HostNews>();
+  std::vector<HostNews::Offer> offers(static_cast<std::size_t>(size()));
+  if (news) offers[static_cast<std::size_t>(rank())] = news->offer();
+  exchange(std::as_writable_bytes(std::span(offers)));
+  if (!news) return;
+  if (!news->problem().empty() && local_rank_ == 0) {
+    fmt::print(stderr, "{}: warning: what rank {} does is not known on other hosts: {}\n", options_.watch.program, rank(), news->problem());
+  }
+  if (!news->problem().empty() || offers.front().port == 0) return;
+  news->join(rank(), std::move(offers), HostMap(hosts_));
+  watchdog_->join_hosts(std::move(news));
 }
 
 /// By the lowest rank of each.

@@ -42,6 +42,7 @@ class MpiWorld final : public World {
  private:
   std::unique_ptr<Communicator> split(int color, int key);
   std::vector<int> find_hosts(MPI_Comm host);
+  void join_watchers();
 
   std::unique_ptr<Watchdog> watchdog_;  // ends last
   GroupName group_name_;

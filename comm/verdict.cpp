@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace zs {
 namespace {
@@ -69,7 +70,10 @@ RankView view_of(const FlightPage& page, char state) {
   return view;
 }
 
-Verdict judge(std::span<const RankView> ranks, int world_size, double limit_s) {
+namespace {
+
+/// By ranks whose word is fresh; `otherwise` where none of them is to blame, and none that is waited for moves.
+Verdict judge_heard(std::span<const RankView> ranks, int world_size, double limit_s, const Verdict& otherwise) {
   using Kind = Verdict::Kind;
   const auto verdict = [&](Kind kind, const RankView& culprit) {
     return Verdict{kind, culprit.rank, waiting_for(ranks, culprit, world_size)};
@@ -105,7 +109,19 @@ Verdict judge(std::span<const RankView> ranks, int world_size, double limit_s) {
     if (!disagreement) disagreement = Verdict{Kind::disagree, rank.rank, held->rank};
   }
   if (disagreement && sees_all && std::all_of(ranks.begin(), ranks.end(), is_still)) return *disagreement;
-  return {};
+  return otherwise;
+}
+
+}  // namespace
+
+Verdict judge(std::span<const RankView> ranks, int world_size, double limit_s) {
+  const auto is_silent = [&](const RankView& rank) { return rank.silent_s > std::max(limit_s / 2, kSilentAfter_s); };
+  std::vector<RankView> heard;
+  std::remove_copy_if(ranks.begin(), ranks.end(), std::back_inserter(heard), is_silent);
+  const auto lost = std::find_if(ranks.begin(), ranks.end(), [&](const RankView& rank) { return is_silent(rank) && !rank.has_left; });
+  const Verdict otherwise =
+      lost == ranks.end() ? Verdict{} : Verdict{Verdict::Kind::silent, lost->rank, waiting_for(heard, *lost, world_size)};
+  return judge_heard(heard, world_size, limit_s, otherwise);
 }
 
 Verdict judge_the_ended(std::span<const RankView> ranks, int world_size) {

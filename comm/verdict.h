@@ -15,7 +15,11 @@ struct OpView {
   std::uint64_t group = 0, sequence = 0;
   int size = 0;
   std::string text;
+  bool operator==(const OpView&) const = default;
 };
+
+/// From when on a host that was heard before counts as silent: messages get lost.
+inline constexpr double kSilentAfter_s = 3;
 
 /// What is known of one rank at a moment.
 struct RankView {
@@ -31,6 +35,8 @@ struct RankView {
   std::string host = {}, streams = {};    ///< what its host thread and its streams do
   std::vector<OpView> unfinished = {};    ///< oldest first
   std::vector<OpView> last_started = {};  ///< one a group
+  std::string host_name = {};             ///< of another host; empty: on this one
+  double silent_s = 0;                    ///< since another host was heard to tell this
 };
 RankView view_of(const FlightPage& page, char state);
 
@@ -43,6 +49,8 @@ struct Verdict {
     stands,      ///< its process runs, but does nothing that others wait for
     left_early,  ///< it has come to the end of its part, and others wait for it in an operation
     disagree,    ///< ranks wait for each other in different operations
+    silent,      ///< its host, another one, is not heard any more
+    mute,        ///< the same, but the host's system answers: its processes do not run
     unseen,      ///< MPI itself does not go on, and it is no rank that can be seen from here; `rank` is the one that says so
   };
   Kind kind = Kind::nobody;

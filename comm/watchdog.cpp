@@ -19,8 +19,10 @@ namespace {
 constexpr std::int64_t kPauseFrom_ns = 2'000'000'000;
 constexpr int kLooksBetweenSearches = 5;  // for the other ranks' processes, while the job starts
 constexpr std::int64_t kPauseToldAfter_ns = 2'500'000'000;
-constexpr double kForThoseWhoSee_s = 3;  // whom a rank that sees no culprit lets tell
-constexpr double kEndedAfter_s = 1;      // that a rank waits for one that has ended
+constexpr std::int64_t kTellEvery_ns = 1'000'000'000;  // other hosts
+constexpr double kTellsWithin_s = 1;                   // a watcher has looked who is taken to tell them
+constexpr double kForThoseWhoSee_s = 10;               // whom a rank that sees no culprit lets tell
+constexpr double kEndedAfter_s = 1;                    // that a rank waits for one that has ended
 
 std::string name_of_host() {
   std::array<char, 256> name{};
@@ -189,6 +191,7 @@ void Watchdog::look() {
   enquiry_.look();
   if (has_moved()) page_.moved_ns = now;
   if (is_standing_down_) return;
+  if (news() != nullptr) exchange_news(now);
   if (threads_ == nullptr && page_.phase == Phase::init && looks_ % kLooksBetweenSearches == 0) find_peers();
   look_for_the_launcher();
   look_for_the_dead();
@@ -219,7 +222,37 @@ bool Watchdog::has_moved() {
   return std::exchange(last_moves_, moves) != moves;
 }
 
+void Watchdog::join_hosts(std::unique_ptr<HostNews> news) {
+  own_news_ = std::move(news);
+  news_ = own_news_.get();
+}
+
+/// The first rank of the host whose watcher runs tells of all of them.
+void Watchdog::exchange_news(std::int64_t now) {
+  news()->hear();
+  if (news()->is_told() && !page_.is_told) take_the_end();
+  const bool has_left = page_.has_left.load();
+  if (now - last_told_ns_ < kTellEvery_ns && has_left == has_told_leave_) return;
+  last_told_ns_ = now;
+  has_told_leave_ = has_left;
+  const auto ranks = host_views();
+  const auto tells = [&](const RankView& rank) { return rank.rank < page_.rank && rank.has_page && rank.heartbeat_age_s < kTellsWithin_s; };
+  if (std::none_of(ranks.begin(), ranks.end(), tells)) news()->tell(ranks);
+}
+
 std::vector<RankView> Watchdog::views() const {
+  auto ranks = host_views();
+  if (news() == nullptr) return ranks;
+  const auto on_host = std::ssize(ranks);
+  for (RankView& other : news()->views()) {
+    const auto seen = std::find_if(ranks.begin(), ranks.begin() + on_host, [&](const RankView& rank) { return rank.rank == other.rank; });
+    if (seen == ranks.begin() + on_host) ranks.push_back(std::move(other));
+  }
+  return ranks;
+}
+
+/// Of the ranks that can be seen without a message.
+std::vector<RankView> Watchdog::host_views() const {
   std::vector<RankView> ranks;
   if (threads_ != nullptr) {
     for (const FlightPage& page : threads_->pages) {
@@ -296,6 +329,7 @@ void Watchdog::look_at_the_limit() {
   if (limit <= 0 || still_s() < limit) return;
   const auto ranks = views();
   Verdict verdict = judge(ranks, page_.size, limit);
+  if (verdict.kind == Verdict::Kind::silent && news()->host_answers(verdict.rank)) verdict.kind = Verdict::Kind::mute;
   // MPI's own start and end have no other deadline.
   const bool is_in_mpi = page_.phase == Phase::init || page_.host.get() == kFinalizing;
   if (verdict.kind == Verdict::Kind::nobody && is_in_mpi) {

@@ -11,6 +11,7 @@
 
 #include "comm/fault.h"
 #include "comm/flight_recorder.h"
+#include "comm/host_news.h"
 #include "comm/rank_processes.h"
 #include "comm/verdict.h"
 #include "comm/watch_enquiry.h"
@@ -49,6 +50,8 @@ class Watchdog {
   void set_activity(std::string_view what) { page_.host.set(what); }
   /// Once every rank of the job has started: their processes are looked up, so that their deaths are noticed.
   void find_peers();
+  /// From here on it knows the ranks of other hosts, and they know those of this one.
+  void join_hosts(std::unique_ptr<HostNews> news);
   /// Where `dump` and alarms write rank-N.txt; made when it is needed. Empty: nowhere.
   void record_to(std::string folder);
   /// What the line tells the user to do at last: how to go on.
@@ -57,9 +60,9 @@ class Watchdog {
   void leave() { page_.has_left = true; }
   /// Writes this rank's record. Never throws.
   void dump(std::string_view reason) noexcept;
-  /// Whether this rank is the one of its host that tells the user why the job ends; true once.
-  bool claim_report() noexcept;
-  /// Whether another rank of the host has told.
+  /// Whether this rank is the one that tells the user why the job ends; true once. On several hosts, of those that have not heard `reason`.
+  bool claim_report(std::string_view reason = {}) noexcept;
+  /// Whether another rank has told.
   bool is_told() const noexcept;
   /// This rank ends the job, and has said why: the others need not.
   void note_told() noexcept { page_.has_spoken = true; }
@@ -108,6 +111,12 @@ class Watchdog {
   double limit_s() const;
   double still_s() const;
   std::vector<RankView> views() const;
+  std::vector<RankView> host_views() const;
+  HostNews* news() const { return news_.load(); }
+  void exchange_news(std::int64_t now);
+  void take_the_end();
+  bool is_others_turn(const Verdict& verdict) const;
+  void write_records(std::string_view reason) const;
   const FlightPage* page_of(int rank) const;
   void look_for_the_launcher();
   void look_for_the_dead();
@@ -117,7 +126,7 @@ class Watchdog {
   Error error_for(const Verdict& verdict, const std::vector<RankView>& ranks) const;
   void write_record(const FlightPage& page, std::string_view reason) const;
   void print(const Error& error, const std::string& place) const;
-  void tell_peers() noexcept;
+  void tell_peers(bool has_spoken) noexcept;
   [[noreturn]] void end_process(ExitCode code, bool waits);
 
   WatchOptions options_;
@@ -134,6 +143,8 @@ class Watchdog {
   std::atomic<std::uint64_t> phases_{0}, looks_{0};
   std::atomic<std::int64_t> looks_cpu_ns_{0};  // so far
   std::atomic<bool> is_standing_down_{false};
+  std::unique_ptr<HostNews> own_news_;
+  std::atomic<HostNews*> news_{nullptr};  // the same, once it is there
 
   mutable std::mutex mutex_;  // of what follows; held for moments
   std::condition_variable_any wakes_;
@@ -142,7 +153,8 @@ class Watchdog {
 
   // of the thread
   std::uint64_t last_moves_ = 0;
-  std::int64_t last_look_ns_ = 0;
+  std::int64_t last_look_ns_ = 0, last_told_ns_ = 0;
+  bool has_told_leave_ = false;
   std::string pause_;  // what is to be said of one
   std::int64_t pause_ended_ns_ = 0;
   std::jthread thread_;

@@ -14,7 +14,8 @@ namespace zs {
 namespace {
 
 constexpr auto kNewsTravel = std::chrono::milliseconds(200);  // from a death to mpirun
-constexpr auto kGrace = std::chrono::seconds(5);              // for mpirun, or the rank that speaks, to end this one
+constexpr auto kListenEvery = std::chrono::milliseconds(50);
+constexpr auto kGrace = std::chrono::seconds(5);  // for mpirun, or the rank that speaks, to end this one
 
 std::string name_of_state(char state) {
   switch (state) {
@@ -31,6 +32,12 @@ std::string name_of_state(char state) {
 std::string job_or_process() {
   const std::string job = job_name();
   return job.empty() ? std::to_string(getpid()) : job;
+}
+
+std::string evidence_of(const Verdict& verdict, const RankView& culprit) {
+  if (verdict.kind == Verdict::Kind::mute) return "whose system answers";
+  if (verdict.kind == Verdict::Kind::silent) return "no answer: power, network or firewall";
+  return "state " + name_of_state(culprit.state);
 }
 
 }  // namespace
@@ -84,8 +91,9 @@ bool Watchdog::is_told() const noexcept {
 }
 
 /// Who was stopped, or has just begun, may know nobody yet, and would take the ends of the others for news.
-void Watchdog::tell_peers() noexcept {
-  page_.is_told = page_.has_spoken = true;
+void Watchdog::tell_peers(bool has_spoken) noexcept {
+  page_.is_told = true;
+  if (has_spoken) page_.has_spoken = true;
   try {
     find_peers();
     const std::lock_guard lock(mutex_);
@@ -95,7 +103,18 @@ void Watchdog::tell_peers() noexcept {
   }
 }
 
-bool Watchdog::claim_report() noexcept {
+/// Another host has told: nobody here need, and mpirun is about to end them.
+void Watchdog::take_the_end() {
+  tell_peers(false);
+  const std::string reason = news()->reason();
+  if (!reason.empty()) write_records(reason);
+}
+
+bool Watchdog::claim_report(std::string_view reason) noexcept {
+  if (news() != nullptr) {
+    news()->hear();
+    if (news()->is_told()) return false;
+  }
   if (threads_ != nullptr) return !threads_->is_claimed.exchange(true);
   if (page_.has_spoken || is_told()) return false;
   // A name that is nowhere in the file system, that one process of the host can have, and that goes with it.
@@ -111,22 +130,40 @@ bool Watchdog::claim_report() noexcept {
     return false;
   }
   report_socket_ = made;
-  tell_peers();
+  tell_peers(true);
+  if (news() != nullptr) news()->tell_the_end(reason);
   return true;
 }
 
 void Watchdog::alarm(const Verdict& verdict, const std::vector<RankView>& ranks) {
   const Error error = error_for(verdict, ranks);
-  const bool speaks = claim_report();
+  const bool speaks = !is_others_turn(verdict) && claim_report(error.what_happened());
   if (speaks) {
-    for (const RankView& rank : ranks) {
-      if (const FlightPage* const page = page_of(rank.rank)) write_record(*page, error.what_happened());
-    }
+    write_records(error.what_happened());
     print(error, "");
   }
+  if (!speaks && news() != nullptr && news()->is_told() && !page_.is_told) take_the_end();
   const bool is_known = verdict.kind == Verdict::Kind::died;
   if (is_known) std::this_thread::sleep_for(kNewsTravel);
   end_process(error.code(), !speaks && !is_known);
+}
+
+/// Whether another host tells, which is better placed to.
+bool Watchdog::is_others_turn(const Verdict& verdict) const {
+  if (news() == nullptr) return false;
+  const std::int64_t until = monotonic_ns() + static_cast<std::int64_t>(news()->turn_s(verdict) * 1e9);
+  while (monotonic_ns() < until && !news()->is_told()) {
+    std::this_thread::sleep_for(kListenEvery);
+    news()->hear();
+  }
+  return news()->is_told();
+}
+
+/// Of this host's ranks.
+void Watchdog::write_records(std::string_view reason) const {
+  for (const RankView& rank : host_views()) {
+    if (const FlightPage* const page = page_of(rank.rank)) write_record(*page, reason);
+  }
 }
 
 Error Watchdog::error_for(const Verdict& verdict, const std::vector<RankView>& ranks) const {
@@ -142,7 +179,8 @@ Error Watchdog::error_for(const Verdict& verdict, const std::vector<RankView>& r
   if (culprit.step > 0) when += fmt::format(" {}", culprit.step);
   if (const std::string what = doing(culprit); !what.empty()) when += ", in " + what;
   const std::string others = waiting == nullptr ? "" : fmt::format("; rank {} waits in {}", waiting->rank, doing(*waiting));
-  const std::string where = fmt::format("host {}, pid {}, state {}", host_name_, culprit.pid, name_of_state(culprit.state));
+  const std::string where = fmt::format("host {}, pid {}, {}", culprit.host_name.empty() ? host_name_ : culprit.host_name, culprit.pid,
+                                        evidence_of(verdict, culprit));
   std::string todo = folder_.empty() ? "" : fmt::format("see {}/rank-*.txt", folder_);
   if (todo.empty() && advice_.empty()) todo = "find out what happened to it, then start again";
   if (!advice_.empty()) todo += (todo.empty() ? "" : "; ") + advice_;
@@ -159,6 +197,12 @@ Error Watchdog::error_for(const Verdict& verdict, const std::vector<RankView>& r
     case Verdict::Kind::disagree:
       return error(ExitCode::ranks_disagree, fmt::format("the ranks disagree: rank {} waits in {}, rank {} in {}", culprit.rank,
                                                          doing(culprit), waiting->rank, doing(*waiting)));
+    case Verdict::Kind::mute:
+      return error(ExitCode::peer_lost,
+                   fmt::format("rank {} stopped answering {:.1f} s ago, last heard {}{}", culprit.rank, culprit.silent_s, when, others));
+    case Verdict::Kind::silent:
+      return error(ExitCode::peer_lost,
+                   fmt::format("rank {} has not been heard for {:.1f} s, last {}{}", culprit.rank, culprit.silent_s, when, others));
     case Verdict::Kind::unseen:
       return error(ExitCode::peer_lost,
                    fmt::format("{} has not ended for {:.1f} s, and no rank of this host is the reason; those of other hosts cannot be seen",

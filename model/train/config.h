@@ -76,6 +76,7 @@ struct Config {
   };
   struct Watch {
     double init_s = 300, first_step_s = 300, step_s = 120, checkpoint_s = 300;
+    bool hosts = true;
     bool operator==(const Watch&) const = default;
   };
   struct Checkpoint {

@@ -204,6 +204,8 @@ constexpr std::array kKeys = {
               "The same in every later step, and its validation."},
     ConfigKey{"watchdog.checkpoint_s", [](Config& c) -> ConfigSlot { return &c.watchdog.checkpoint_s; }, between(0, 86400), "", "",
               "The same while a checkpoint or the final weights are written, and at the end of the job."},
+    ConfigKey{"watchdog.hosts", [](Config& c) -> ConfigSlot { return &c.watchdog.hosts; }, any, "", "",
+              "Where ranks are on several hosts, these tell each other what their ranks do, once a second by UDP. docs/reliability.md."},
 
     ConfigKey{"checkpoint.every", [](Config& c) -> ConfigSlot { return &c.checkpoint.every; }, between(0, 1e9), "", "",
               "Steps between checkpoints, and one at the end; 0 saves only when the run is asked to stop."},

@@ -105,6 +105,29 @@ TEST_CASE("a rank that waits is not blamed while one that cannot be seen may be 
   CHECK(verdict({first, second, stopped, in(computing(3), kWorld, 9, 4)}, 4).rank == 2);
 }
 
+TEST_CASE("a host that is not heard any more is named, after those that are heard, and its ranks are not judged by what was heard last") {
+  auto lost = still(computing(1));  // by its last word it stood for the whole limit, and waited for nobody
+  lost.host_name = "host1";
+  lost.silent_s = kSilentAfter_s + 0.1;
+  const auto first = in(computing(0), kWorld, 9, 3), last = in(computing(2), kWorld, 9, 3);
+  const Verdict found = verdict({first, lost, last});
+  CHECK(found.kind == Kind::silent);
+  CHECK(found.rank == 1);
+  CHECK(found.waiting_rank == 0);
+  // A word may get lost now and then.
+  lost.silent_s = kSilentAfter_s - 0.1;
+  CHECK(verdict({first, lost, last}).kind == Kind::stands);
+  lost.silent_s = kSilentAfter_s + 0.1;
+  // Half of a long limit.
+  CHECK(judge(std::vector{first, lost, last}, 3, 60).kind == Kind::nobody);
+  auto stopped = last;
+  stopped.state = 'T';
+  CHECK(verdict({first, lost, stopped}).rank == 2);
+  CHECK(verdict({first, lost, computing(2)}).kind == Kind::nobody);  // it moves, and rank 0 waits for it
+  lost.has_left = true;
+  CHECK(verdict({first, lost, last}).kind == Kind::nobody);
+}
+
 TEST_CASE("a group that a rank has never used is not taken for its own") {
   const auto pair = in(computing(0), kPair, 5, 2), peer = in(computing(1), kPair, 5, 2);
   const Verdict found = verdict({pair, peer, done(computing(2), kWorld, 1, 3)});

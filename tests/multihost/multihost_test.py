@@ -91,16 +91,17 @@ def rank_on(hosts, rank):
     raise LookupError(f"no rank {rank}")
 
 
-def watched_case(report, train, hosts, ranks_each, name, says, fault="", stops=None, **values):
-    """The watchdog ends the run: one line in all, that says these words. `stops` is a rank that is stopped while it trains."""
+def watched_case(report, train, hosts, ranks_each, name, says, fault="", stops=None, most_lines=1, **values):
+    """A rank's watchdog, or its patience, ends the run: one line in all, or as few as said, the first of which says these words. `stops` is a rank that is stopped while it trains;
+    {where} in a word is its host and pid there. What can write the records of all ranks does."""
     with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
         limits = {f"watchdog__{phase}_s": LIMIT_S for phase in ("init", "first_step", "step", "checkpoint")}
-        options = train_options(folder, **LONG_RUN, **limits, comm__timeout_s=60, **values)
+        options = train_options(folder, **{**LONG_RUN, **limits, "comm__timeout_s": 60, **values})
         stopped = {}
 
         def stop():
             host, pid, own_pid = rank_on(hosts, stops)
-            stopped.update(at=time.monotonic(), where=[rf"rank {stops} stopped answering", f"host {host}, pid {own_pid}, "])
+            stopped.update(at=time.monotonic(), where=f"host {host}, pid {own_pid}, ")
             os.kill(pid, signal.SIGSTOP)
 
         result = harness.run(hosts.mpirun(ranks_each, [train, *options]), timeout_s=240, cwd=folder, env={"TRAIN_FAULT": fault},
@@ -108,9 +109,12 @@ def watched_case(report, train, hosts, ranks_each, name, says, fault="", stops=N
         after = f", {time.monotonic() - stopped['at']:.1f} s after it at a limit of {LIMIT_S}" if stopped else ""
         lines = [line for line in result.err.splitlines() if line.startswith("train: error: ")]
         problems = ["it went on until the time limit"] if result.timed_out else [] if result.code == 69 else ["exit 69 expected"]
-        problems += [] if len(lines) == 1 else [f"{len(lines)} lines of error"]
-        problems += [f"the line does not say /{word}/" for word in [*says, *stopped.get("where", [])] if not re.search(word, "".join(lines[:1]))]
+        problems += [] if 1 <= len(lines) <= most_lines else [f"{len(lines)} lines of error"]
+        problems += [f"the line does not say /{word}/" for word in says if not re.search(word.replace("{where}", stopped.get("where", "")), "".join(lines[:1]))]
         problems += [f"the line has {len(line.encode())} bytes, more than 300" for line in lines[:1] if len(line.encode()) > 300]
+        records = sorted(path.name for path in pathlib.Path(folder, "out", "flight").glob("*"))
+        wanted = [f"rank-{rank}.txt" for rank in range(2 * len(hosts.names))] if stops is not None and ranks_each == 2 else records
+        problems += [] if records == wanted else [f"records: {records}"]
         report.case(f"{len(hosts.names)} hosts of {ranks_each} ranks: {name}{after}", problems + left_running(hosts), result)
 
 
@@ -122,9 +126,13 @@ def main():
             same_bits_case(report, train, hosts, 1)
             same_bits_case(report, train, hosts, 2)
             same_bits_case(report, train, hosts, 2, "--map-by", "node")
-            place = r"in step \d+, .*; rank \d waits in .*\(host"
+            place = r"in .*; rank \d waits in .*\({where}"
             for rank in (0, 2, 3):
-                watched_case(report, train, hosts, 2, f"rank {rank} is stopped", [place, "state T"], stops=rank)
+                watched_case(report, train, hosts, 2, f"rank {rank} is stopped", [rf"rank {rank} stopped answering [\d.]+ s ago {place}state T"], stops=rank)
+            for rank in (0, 1):
+                watched_case(report, train, hosts, 1, f"rank {rank} is stopped", [rf"rank {rank} stopped answering [\d.]+ s ago, last heard {place}whose system answers"], stops=rank)
+            watched_case(report, train, hosts, 1, "rank 1 is stopped, and hosts do not tell each other", ["waited 12 s for rank 1"], stops=1,
+                         most_lines=2, watchdog__hosts=False, comm__timeout_s=12)
             watched_case(report, train, hosts, 2, "rank 3 stops at the start", ["rank 3 stopped answering", "host host1, "], "init@rank=3:stop")
             watched_case(report, train, hosts, 1, "rank 1 stops at the start", ["MPI_Init has not ended for", "those of other hosts cannot be seen"], "init@rank=1:stop")
         with Hosts(3, rate="20mbit") as hosts:

@@ -1,0 +1,350 @@
+#include "comm/host_news.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "runtime/base/check.h"
+
+namespace zs {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x7a736e6577733031;  // "zsnews01": another layout needs another one
+constexpr std::size_t kOps = 200;
+constexpr int kMostAtOnce = 4096;  // messages taken in by one look
+constexpr std::array<std::uint8_t, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+struct Op {
+  std::uint64_t group = 0, sequence = 0;
+  std::int32_t size = 0, unused = 0;
+};
+
+template <std::size_t N>
+void put(std::array<char, N>& to, std::string_view text) {
+  to = {};
+  std::copy_n(text.begin(), std::min(text.size(), N - 1), to.begin());
+}
+
+template <std::size_t N>
+std::string got(const std::array<char, N>& from) {
+  return {from.data(), strnlen(from.data(), N)};
+}
+
+HostNews::Address mapped(const in_addr& address) {
+  HostNews::Address made{};
+  std::copy(kMapped.begin(), kMapped.end(), made.begin());
+  std::memcpy(made.data() + kMapped.size(), &address, sizeof address);
+  return made;
+}
+
+std::span<const HostNews::Address> addresses_of(const HostNews::Offer& offer) {
+  return std::span(offer.address).first(offer.port == 0 ? 0 : std::min<std::size_t>(offer.addresses, HostNews::Offer::kAddresses));
+}
+
+/// An address as a socket of a family takes it.
+struct Target {
+  sockaddr_in6 any{};  // the larger one
+  socklen_t length = sizeof(sockaddr_in6);
+
+  const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&any); }
+  /// Whether it has that family.
+  bool find(int family, const HostNews::Address& wanted, std::uint16_t port) {
+    any.sin6_family = AF_INET6;
+    any.sin6_port = htons(port);
+    std::memcpy(&any.sin6_addr, wanted.data(), wanted.size());
+    if (family == AF_INET6) return true;
+    sockaddr_in four{};
+    four.sin_family = AF_INET;
+    four.sin_port = htons(port);
+    std::memcpy(&four.sin_addr, wanted.data() + kMapped.size(), sizeof four.sin_addr);
+    std::memcpy(&any, &four, length = sizeof four);
+    return std::equal(kMapped.begin(), kMapped.end(), wanted.begin());
+  }
+};
+
+}  // namespace
+
+/// As it travels: all but the end of `ops`. Hosts of a job have one byte order, which is compared at its start.
+struct HostNews::Message {
+  std::uint64_t magic = kMagic, token = 0;
+  std::int64_t sent_ns = 0;  // by a clock that all senders of the host share
+  std::int64_t step = 0;
+  double heartbeat_age_s = 0, still_s = 0;
+  std::int32_t rank = 0, pid = 0;
+  std::uint32_t unfinished = 0, last_started = 0;  // numbers of ops
+  char state = '?';
+  Phase phase = Phase::idle;
+  std::uint8_t has_page = 0, has_left = 0, host_waits = 0, is_end = 0;
+  std::array<char, 96> doing{}, operation{}, streams{};  // operation: the first unfinished one's. At the end: the reason
+  std::array<Op, kOps> ops{};
+
+  std::size_t bytes() const { return offsetof(Message, ops) + sizeof(Op) * (unfinished + last_started); }
+};
+
+std::vector<HostNews::Address> HostNews::own_addresses() {
+  std::vector<Address> found;
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return found;
+  for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0 || (one->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    if (one->ifa_addr->sa_family == AF_INET) {
+      sockaddr_in address{};
+      std::memcpy(&address, one->ifa_addr, sizeof address);
+      found.push_back(mapped(address.sin_addr));
+    } else if (one->ifa_addr->sa_family == AF_INET6) {
+      sockaddr_in6 address{};
+      std::memcpy(&address, one->ifa_addr, sizeof address);
+      if (IN6_IS_ADDR_LINKLOCAL(&address.sin6_addr)) continue;
+      std::memcpy(found.emplace_back().data(), &address.sin6_addr, sizeof(Address));
+    }
+  }
+  freeifaddrs(first);
+  return found;
+}
+
+HostNews::HostNews(const std::vector<Address>& addresses) {
+  offer_.addresses = static_cast<std::uint16_t>(std::min(addresses.size(), Offer::kAddresses));
+  std::copy_n(addresses.begin(), offer_.addresses, offer_.address.begin());
+  if (gethostname(offer_.host.data(), offer_.host.size() - 1) != 0) put(offer_.host, "unknown host");
+  if (addresses.empty()) {
+    problem_ = "no interface has an address that other hosts could reach";
+  } else if (getrandom(&offer_.token, sizeof offer_.token, 0) != sizeof offer_.token) {
+    problem_ = fmt::format("getrandom: {}", std::strerror(errno));
+  } else {
+    open_socket();
+  }
+}
+
+HostNews::~HostNews() {
+  if (socket_ >= 0 && close(socket_) != 0) errno = 0;
+}
+
+void HostNews::open_socket() {
+  problem_ = bind_to(AF_INET6);
+  if (!problem_.empty()) problem_ = bind_to(AF_INET);  // where there is no IPv6
+}
+
+/// Empty, or what failed.
+std::string HostNews::bind_to(int family) {
+  const int made = socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (made < 0) return fmt::format("socket: {}", std::strerror(errno));
+  sockaddr_in6 any{};  // the larger of both; all zero is any address and any port
+  any.sin6_family = static_cast<sa_family_t>(family);
+  socklen_t length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  const int off = 0;
+  const bool is_bound = (family != AF_INET6 || setsockopt(made, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0) &&
+                        bind(made, reinterpret_cast<const sockaddr*>(&any), length) == 0 &&
+                        getsockname(made, reinterpret_cast<sockaddr*>(&any), &length) == 0;
+  if (!is_bound) {
+    const std::string why = fmt::format("bind: {}", std::strerror(errno));
+    if (close(made) != 0) errno = 0;
+    return why;
+  }
+  socket_ = made;
+  family_ = family;
+  offer_.port = ntohs(any.sin6_port);  // where sin_port is
+  return {};
+}
+
+void HostNews::join(int rank, std::vector<Offer> offers, HostMap hosts) {
+  ZS_CHECK(static_cast<int>(offers.size()) == hosts.size() && rank < hosts.size(), "{} offers, {} ranks, rank {}", offers.size(),
+           hosts.size(), rank);
+  rank_ = rank;
+  offers_ = std::move(offers);
+  hosts_ = std::make_unique<HostMap>(std::move(hosts));
+  const std::lock_guard lock(mutex_);
+  heard_.resize(offers_.size());
+}
+
+void HostNews::tell(std::span<const RankView> ranks) {
+  for (const RankView& view : ranks) {
+    if (view.unfinished.size() + view.last_started.size() > kOps) continue;
+    Message message;
+    message.step = view.step;
+    message.heartbeat_age_s = view.heartbeat_age_s;
+    message.still_s = view.still_s;
+    message.rank = view.rank;
+    message.pid = view.pid;
+    message.state = view.state;
+    message.phase = view.phase;
+    message.has_page = view.has_page;
+    message.has_left = view.has_left;
+    message.host_waits = view.host_waits;
+    put(message.doing, view.host);
+    put(message.streams, view.streams);
+    if (!view.unfinished.empty()) put(message.operation, view.unfinished.front().text);
+    Op* next = message.ops.data();
+    for (const auto* list : {&view.unfinished, &view.last_started}) {
+      for (const OpView& op : *list) *next++ = {op.group, op.sequence, op.size, 0};
+    }
+    message.unfinished = static_cast<std::uint32_t>(view.unfinished.size());
+    message.last_started = static_cast<std::uint32_t>(view.last_started.size());
+    send(message);
+  }
+}
+
+void HostNews::tell_the_end(std::string_view reason) noexcept {
+  Message message;
+  message.is_end = 1;
+  message.rank = rank_;
+  put(message.operation, reason);
+  for (int times = 0; times < 3; ++times) send(message);  // there is no later
+}
+
+void HostNews::send(const Message& message) noexcept {
+  const int own = hosts_->host_of(rank_);
+  for (int host = 0; host < hosts_->hosts(); ++host) {
+    if (host != own) send_to(offers_[static_cast<std::size_t>(hosts_->ranks_on(host).front())], message);
+  }
+}
+
+/// To all of its addresses: which of them lead there is not known.
+void HostNews::send_to(const Offer& offer, const Message& message) noexcept {
+  Message sent = message;
+  sent.token = offers_.front().token;
+  sent.sent_ns = monotonic_ns();
+  for (const Address& address : addresses_of(offer)) {
+    Target target;
+    if (!target.find(family_, address, offer.port)) continue;
+    // What cannot be sent is as good as lost.
+    if (sendto(socket_, &sent, sent.bytes(), MSG_DONTWAIT | MSG_NOSIGNAL, target.address(), target.length) < 0) errno = 0;
+  }
+}
+
+void HostNews::hear() noexcept {
+  Message message;
+  for (int taken = 0; taken < kMostAtOnce; ++taken) {
+    const auto bytes = recv(socket_, &message, sizeof message, MSG_DONTWAIT | MSG_TRUNC);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0) break;  // nothing more
+    try {
+      take(message, static_cast<std::size_t>(bytes));
+    } catch (const std::bad_alloc&) {
+      return;  // it is told again
+    }
+  }
+  errno = 0;
+}
+
+void HostNews::take(const Message& message, std::size_t bytes) {
+  if (bytes < offsetof(Message, ops) || message.magic != kMagic || message.token != offers_.front().token) return;
+  if (message.unfinished > kOps || message.last_started > kOps - message.unfinished || bytes != message.bytes()) return;
+  if (message.rank < 0 || message.rank >= hosts_->size() || hosts_->host_of(message.rank) == hosts_->host_of(rank_)) return;
+  if (message.phase > Phase::ending) return;
+  const std::lock_guard lock(mutex_);
+  if (message.is_end != 0) {
+    is_told_ = true;
+    reason_ = got(message.operation);
+    return;
+  }
+  Heard& heard = heard_[static_cast<std::size_t>(message.rank)];
+  if (message.sent_ns <= heard.sent_ns) return;  // overtaken on its way, or come twice
+  RankView view{.rank = message.rank,
+                .pid = message.pid,
+                .state = message.state,
+                .has_page = message.has_page != 0,
+                .phase = message.phase,
+                .has_left = message.has_left != 0,
+                .step = message.step,
+                .heartbeat_age_s = message.heartbeat_age_s,
+                .still_s = message.still_s,
+                .host_waits = message.host_waits != 0,
+                .host = got(message.doing),
+                .streams = got(message.streams),
+                .unfinished = {},
+                .last_started = {},
+                .host_name = got(offers_[static_cast<std::size_t>(message.rank)].host)};
+  for (std::uint32_t i = 0; i < message.unfinished + message.last_started; ++i) {
+    const Op& op = message.ops[i];
+    auto& list = i < message.unfinished ? view.unfinished : view.last_started;
+    list.push_back({op.group, op.sequence, op.size, i == 0 && message.unfinished > 0 ? got(message.operation) : ""});
+  }
+  heard = {monotonic_ns(), message.sent_ns, std::move(view)};
+}
+
+std::vector<RankView> HostNews::views() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<RankView> views;
+  const std::int64_t now = monotonic_ns();
+  for (const Heard& heard : heard_) {
+    if (heard.at_ns == 0) continue;
+    views.push_back(heard.view);
+    views.back().silent_s = static_cast<double>(now - heard.at_ns) * 1e-9;
+  }
+  return views;
+}
+
+bool HostNews::is_told() const {
+  const std::lock_guard lock(mutex_);
+  return is_told_;
+}
+
+std::string HostNews::reason() const {
+  const std::lock_guard lock(mutex_);
+  return reason_;
+}
+
+bool HostNews::is_heard(int host, std::int64_t now) const {
+  const auto ranks = hosts_->ranks_on(host);
+  return std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
+    const std::int64_t at = heard_[static_cast<std::size_t>(rank)].at_ns;
+    return at != 0 && static_cast<double>(now - at) * 1e-9 < kSilentAfter_s;
+  });
+}
+
+/// A connection is asked for at a port where hardly anybody listens. A refusal is an answer, and so is a connection.
+bool HostNews::host_answers(int rank) const {
+  constexpr std::int64_t kAnswerWithin_ns = 300'000'000;
+  const Offer& offer = offers_[static_cast<std::size_t>(rank)];
+  std::vector<pollfd> asked;
+  bool answers = false;
+  for (const Address& address : addresses_of(offer)) {
+    Target target;
+    const int made = target.find(family_, address, offer.port) ? socket(family_, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0) : -1;
+    if (made < 0) continue;
+    asked.push_back({made, POLLOUT, 0});
+    const bool is_connected = connect(made, target.address(), target.length) == 0;
+    answers = answers || is_connected || errno == ECONNREFUSED;
+  }
+  const std::int64_t until = monotonic_ns() + kAnswerWithin_ns;
+  while (!answers && !asked.empty() && monotonic_ns() < until) {
+    if (poll(asked.data(), asked.size(), 20) <= 0) continue;
+    for (const pollfd& one : asked) {
+      int error = EINPROGRESS;
+      socklen_t length = sizeof error;
+      if (one.revents == 0 || getsockopt(one.fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) continue;
+      answers = answers || error == ECONNREFUSED || (error == 0 && (one.revents & POLLHUP) == 0);
+    }
+    if (!answers) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // who cannot be reached says so at once, each time
+  }
+  for (const pollfd& one : asked) {
+    if (close(one.fd) != 0) errno = 0;
+  }
+  return answers;
+}
+
+double HostNews::turn_s(const Verdict& verdict) const {
+  constexpr double kTurn_s = 0.5;
+  const int own = hosts_->host_of(rank_), culprit = hosts_->host_of(verdict.rank);
+  if (own == culprit) return 0;
+  const std::lock_guard lock(mutex_);
+  const std::int64_t now = monotonic_ns();
+  int first = 0;
+  while (first < own && (first == culprit || !is_heard(first, now))) ++first;
+  const bool is_seen_there = verdict.kind != Verdict::Kind::silent && verdict.kind != Verdict::Kind::mute;
+  const int turn = (is_seen_there ? 1 : 0) + (first == own ? 0 : 1);
+  return turn * kTurn_s;
+}
+
+}  // namespace zs

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/host_map.h"
+#include "comm/verdict.h"
+
+namespace zs {
+
+/// What the watchers of a job's hosts tell each other, by UDP: each host of its own ranks, to the first rank of every other host. Nothing
+/// is waited for and everything may be lost; it is told again a second later. Messages carry a number that only the job's ranks know:
+/// others are passed over. Owned by a Watchdog; any thread, except `join`, which comes first.
+class HostNews {
+ public:
+  /// An IPv6 address, or an IPv4 address mapped into one.
+  using Address = std::array<std::uint8_t, 16>;
+  /// How a rank is reached. A value that ranks exchange as bytes. Port 0: not at all.
+  struct Offer {
+    static constexpr std::size_t kAddresses = 8;
+    std::uint64_t token = 0;  ///< the job's number, if this rank is the first
+    std::uint16_t port = 0;
+    std::uint16_t addresses = 0;
+    std::array<Address, kAddresses> address{};
+    std::array<char, 64> host{};
+  };
+  /// Those of this host's interfaces that others may reach: up, and neither loopback nor of one link.
+  static std::vector<Address> own_addresses();
+
+  /// Opens a socket on a port of the system's choice. Where that fails the offer has port 0, and `problem` says why.
+  explicit HostNews(const std::vector<Address>& addresses = own_addresses());
+  ~HostNews();
+  HostNews(const HostNews&) = delete;
+  HostNews& operator=(const HostNews&) = delete;
+  const Offer& offer() const { return offer_; }
+  const std::string& problem() const { return problem_; }
+  /// `offers`: of all ranks.
+  void join(int rank, std::vector<Offer> offers, HostMap hosts);
+
+  /// Sends what is known of ranks of this host. One in more groups than a message has room for is left out.
+  void tell(std::span<const RankView> ranks);
+  /// Some rank of this host has told the user why the job ends.
+  void tell_the_end(std::string_view reason) noexcept;
+  /// Takes in what has come.
+  void hear() noexcept;
+  /// What was heard of ranks of other hosts at last, with `silent_s`, in their order. Ages are those of the sender: what is older than it
+  /// says is younger than it is.
+  std::vector<RankView> views() const;
+  /// Whether another host has told the user why the job ends; `reason` may be empty.
+  bool is_told() const;
+  std::string reason() const;
+  /// Whether the system of that rank's host answers, though its watchers are not heard: at most 300 ms.
+  bool host_answers(int rank) const;
+  /// How long this host leaves it to others to tell of this culprit, so that one does: its own host, which sees it, then the first of those
+  /// that are heard.
+  double turn_s(const Verdict& verdict) const;
+
+ private:
+  struct Message;
+  struct Heard {
+    std::int64_t at_ns = 0;    // by this host's clock; 0: never
+    std::int64_t sent_ns = 0;  // by the other's
+    RankView view = {};
+  };
+  void open_socket();
+  std::string bind_to(int family);
+  void send(const Message& message) noexcept;
+  void send_to(const Offer& offer, const Message& message) noexcept;
+  void take(const Message& message, std::size_t bytes);
+  bool is_heard(int host, std::int64_t now) const;
+
+  Offer offer_;
+  std::string problem_;
+  int socket_ = -1, family_ = 0, rank_ = 0;
+  std::vector<Offer> offers_;
+  std::unique_ptr<HostMap> hosts_;
+
+  mutable std::mutex mutex_;  // of what follows; held for moments
+  std::vector<Heard> heard_;  // by rank
+  bool is_told_ = false;
+  std::string reason_;
+};
+
+}  // namespace zs

@@ -1,0 +1,237 @@
+#include "comm/host_news.h"
+
+#include <catch2/catch.hpp>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+
+using namespace zs;
+using Bytes = std::vector<char>;
+
+namespace {
+
+const HostNews::Address kLoopback{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+
+/// The watchers of ranks on hosts as told, reached on this machine.
+struct Watchers {
+  explicit Watchers(const std::vector<int>& hosts) {
+    std::vector<HostNews::Offer> offers;
+    for (std::size_t r = 0; r < hosts.size(); ++r) {
+      news.push_back(std::make_unique<HostNews>(std::vector{kLoopback}));
+      REQUIRE(news.back()->problem().empty());
+      offers.push_back(news.back()->offer());
+    }
+    for (std::size_t r = 0; r < hosts.size(); ++r) news[r]->join(static_cast<int>(r), offers, HostMap(hosts));
+  }
+  HostNews& operator[](std::size_t rank) { return *news[rank]; }
+  std::vector<std::unique_ptr<HostNews>> news;
+};
+
+/// A socket that is no rank's: it keeps what it is sent, and sends anything.
+class Stranger {
+ public:
+  Stranger() : socket_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in own = at(0);
+    socklen_t length = sizeof own;
+    REQUIRE(bind(socket_, reinterpret_cast<const sockaddr*>(&own), length) == 0);
+    REQUIRE(getsockname(socket_, reinterpret_cast<sockaddr*>(&own), &length) == 0);
+    port = ntohs(own.sin_port);
+  }
+  ~Stranger() { close(socket_); }
+  void send(const Bytes& bytes, std::uint16_t to_port) const {
+    const sockaddr_in to = at(to_port);
+    REQUIRE(sendto(socket_, bytes.data(), bytes.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to) == std::ssize(bytes));
+  }
+  Bytes next() const {
+    Bytes bytes(65536);
+    const auto length = recv(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    bytes.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
+    return bytes;
+  }
+  std::uint16_t port = 0;
+
+ private:
+  static sockaddr_in at(std::uint16_t port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+  }
+  int socket_;
+};
+
+RankView a_view(int rank) {
+  return {.rank = rank,
+          .pid = 4321,
+          .state = 'T',
+          .has_page = true,
+          .phase = Phase::step,
+          .has_left = true,
+          .step = 41,
+          .heartbeat_age_s = 3.25,
+          .still_s = 4.5,
+          .host_waits = true,
+          .host = "reading data",
+          .streams = "compute: gelu",
+          .unfinished = {{7, 9, 4, "all_gather(blocks.3)"}, {8, 2, 2, ""}},
+          .last_started = {{7, 9, 4, ""}, {8, 2, 2, ""}, {9, 1, 2, ""}}};
+}
+
+/// What rank 1, on a host of its own, sends when it tells this, and where rank 0 hears it.
+struct Tapped {
+  HostNews listener{std::vector{kLoopback}}, teller{std::vector{kLoopback}};
+  Stranger tap;
+
+  Tapped() {
+    std::vector<HostNews::Offer> offers{listener.offer(), teller.offer()};
+    listener.join(0, offers, HostMap(std::vector{0, 1}));
+    offers[0].port = tap.port;
+    teller.join(1, offers, HostMap(std::vector{0, 1}));
+  }
+  Bytes told(const RankView& view) {
+    teller.tell(std::vector{view});
+    Bytes bytes = tap.next();
+    REQUIRE_FALSE(bytes.empty());
+    return bytes;
+  }
+  /// What the listener knows after these bytes.
+  std::vector<RankView> after(const Bytes& bytes) {
+    tap.send(bytes, listener.offer().port);
+    listener.hear();
+    return listener.views();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("what is told of a rank comes whole to the first rank of every other host, and to nobody else") {
+  Watchers watchers({0, 0, 1, 1, 2});
+  const RankView told = a_view(3);
+  watchers[3].tell(std::vector{told});
+  for (auto& one : watchers.news) one->hear();
+  for (const std::size_t other : {1U, 2U, 3U}) CHECK(watchers[other].views().empty());
+  for (const std::size_t first : {0U, 4U}) {
+    const auto views = watchers[first].views();
+    REQUIRE(views.size() == 1);
+    const RankView& view = views[0];
+    CHECK(view.rank == 3);
+    CHECK(view.pid == told.pid);
+    CHECK(view.state == 'T');
+    CHECK((view.has_page && view.has_left && view.host_waits));
+    CHECK(view.phase == Phase::step);
+    CHECK(view.step == 41);
+    CHECK(view.heartbeat_age_s == told.heartbeat_age_s);
+    CHECK(view.still_s == told.still_s);
+    CHECK(view.host == told.host);
+    CHECK(view.streams == told.streams);
+    CHECK(view.unfinished == told.unfinished);
+    CHECK(view.last_started == told.last_started);
+    CHECK(view.host_name == watchers[3].offer().host.data());
+  }
+}
+
+TEST_CASE("what is older, or comes twice, does not replace what is newer, nor does it end a silence") {
+  Tapped tapped;
+  auto view = a_view(1);
+  const Bytes before = tapped.told(view);
+  view.step = 42;
+  const Bytes later = tapped.told(view);
+  CHECK(tapped.after(later).at(0).step == 42);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  for (const Bytes& bytes : {before, later}) {
+    const auto views = tapped.after(bytes);
+    CHECK(views.at(0).step == 42);
+    CHECK(views.at(0).silent_s >= 0.03);
+  }
+}
+
+TEST_CASE("messages of strangers, cut ones and impossible ones are passed over") {
+  Tapped tapped;
+  const Bytes good = tapped.told(a_view(1));
+  const auto with = [&](std::size_t at, auto value) {
+    Bytes bytes = good;
+    std::memcpy(bytes.data() + at, &value, sizeof value);
+    return bytes;
+  };
+  CHECK(tapped.after({}).empty());
+  CHECK(tapped.after(Bytes(1)).empty());
+  CHECK(tapped.after(Bytes(good.size())).empty());
+  CHECK(tapped.after(Bytes(60000, 'x')).empty());
+  CHECK(tapped.after(with(0, std::uint64_t{1})).empty());                   // of another version
+  CHECK(tapped.after(with(8, tapped.listener.offer().token + 1)).empty());  // of another job
+  CHECK(tapped.after(Bytes(good.begin(), good.end() - 1)).empty());
+  CHECK(tapped.after(Bytes(good.begin(), good.begin() + 100)).empty());
+  Bytes longer = good;
+  longer.push_back(0);
+  CHECK(tapped.after(longer).empty());
+  for (const int rank : {0, -1, 2, 1 << 30}) CHECK(tapped.after(with(48, rank)).empty());  // of this host, or of none
+  for (const std::uint32_t ops : {3U, 201U, 0xffffffffU}) {
+    CHECK(tapped.after(with(56, ops)).empty());
+    CHECK(tapped.after(with(60, ops == 3U ? 4U : ops)).empty());
+  }
+  CHECK(tapped.after(with(65, std::uint8_t{200})).empty());  // no such phase
+  CHECK(tapped.after(good).size() == 1);
+}
+
+TEST_CASE("a rank of more groups than a message has room for is not told of, rather than in part") {
+  Tapped tapped;
+  auto view = a_view(1);
+  view.last_started.resize(198, {1, 1, 2, ""});
+  CHECK(tapped.after(tapped.told(view)).at(0).last_started.size() == 198);
+  view.last_started.resize(199, {1, 1, 2, ""});
+  tapped.teller.tell(std::vector{view});
+  CHECK(tapped.tap.next().empty());
+}
+
+TEST_CASE("that one host has told why the job ends is known on the others") {
+  Watchers watchers({0, 0, 1, 2});
+  CHECK_FALSE(watchers[0].is_told());
+  watchers[3].tell_the_end("rank 3 has died");
+  for (auto& one : watchers.news) one->hear();
+  for (const std::size_t first : {0U, 2U}) {
+    CHECK(watchers[first].is_told());
+    CHECK(watchers[first].reason() == "rank 3 has died");
+    CHECK(watchers[first].views().empty());
+  }
+  CHECK_FALSE(watchers[1].is_told());
+}
+
+TEST_CASE("one host tells: the culprit's own, then the first that is heard") {
+  Watchers watchers({0, 1, 2, 3});
+  const Verdict stopped{Verdict::Kind::stopped, 2, 0}, silent{Verdict::Kind::silent, 0, 1};
+  CHECK(watchers[2].turn_s(stopped) == 0);
+  for (const std::size_t rank : {1U, 2U, 3U}) watchers[rank].tell(std::vector{a_view(static_cast<int>(rank))});
+  for (auto& one : watchers.news) one->hear();
+  CHECK(watchers[0].turn_s(stopped) > 0);
+  CHECK(watchers[1].turn_s(stopped) == watchers[0].turn_s(stopped));  // it has not heard of host 0
+  CHECK(watchers[3].turn_s(stopped) > watchers[1].turn_s(stopped));
+  CHECK(watchers[1].turn_s(silent) == 0);
+  CHECK(watchers[2].turn_s(silent) > 0);
+}
+
+TEST_CASE("a host answers if its system does, whoever runs there, at any of its addresses") {
+  constexpr HostNews::Address kNobody{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 0, 0, 1};  // no single host's
+  for (const auto& [addresses, answers] : std::vector<std::pair<std::vector<HostNews::Address>, bool>>{
+           {{kLoopback}, true}, {{kNobody, kLoopback}, true}, {{kNobody}, false}}) {
+    HostNews asks(std::vector{kLoopback});
+    std::vector<HostNews::Offer> offers{asks.offer(), {}};
+    {
+      const HostNews gone(addresses);
+      offers[1] = gone.offer();
+    }
+    asks.join(0, offers, HostMap(std::vector{0, 1}));
+    CHECK(asks.host_answers(1) == answers);
+  }
+}
+
+TEST_CASE("where there is no address that others could reach, that is said, and nothing is sent") {
+  HostNews lonely(std::vector<HostNews::Address>{});
+  CHECK(lonely.offer().port == 0);
+  CHECK(lonely.problem().find("address") != std::string::npos);
+  for (const HostNews::Address& address : HostNews::own_addresses()) CHECK(address != kLoopback);
+}
