@@ -116,15 +116,17 @@ void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shar
   const OpTag tag = make_tag("all_gather", unit, wire == Wire::int8 ? "int8" : "", shard);
   traffic_.add(CommOp::all_gather, (size() - 1) * (wire == Wire::int8 ? packed_bytes(shard.elems) : shard.bytes()));
   if (wire == Wire::int8 && size() > 1) return enqueue_packed_gather(stream, unit, ticket(tag), shard, full);
-  stream.enqueue(info("all_gather", unit, {shard}, {full}), [this, ticket = ticket(tag), shard, full](ExecContext& exec) {
-    const auto gather = [&](Buffer from, Buffer to) { do_all_gather(ticket.tag, from, to); };
-    perform(exec, ticket, [&] { is_shadowed() ? shadow_all_gather(ticket, shard, full, gather) : gather(shard, full); });
-  });
+  stream.enqueue(moving(info("all_gather", unit, {shard}, {full}), shard, full),
+                 [this, ticket = ticket(tag), shard, full](ExecContext& exec) {
+                   const auto gather = [&](Buffer from, Buffer to) { do_all_gather(ticket.tag, from, to); };
+                   perform(exec, ticket, [&] { is_shadowed() ? shadow_all_gather(ticket, shard, full, gather) : gather(shard, full); });
+                 });
 }
 
 void Communicator::enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard, Buffer full) {
   const std::int64_t bytes = packed_bytes(shard.elems), scratch_bytes = size() * bytes;
-  stream.enqueue(info("all_gather", unit, {shard}, {full}, scratch_bytes),
+  const Buffer wire{nullptr, scratch_bytes, DType::u8, full.device};
+  stream.enqueue(moving(info("all_gather", unit, {shard}, {full}, scratch_bytes), wire.slice(0, bytes), wire),
                  [this, ticket, shard, full, bytes, scratch_bytes](ExecContext& exec) {
                    if (is_idle()) return;
                    const Buffer all{exec.scratch(scratch_bytes), scratch_bytes, DType::u8, full.device};
@@ -173,16 +175,19 @@ void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer 
   }
   const std::int64_t scratch_bytes = reduce_scatter_scratch_bytes(full, shard, fold);
   traffic_.add(CommOp::reduce_scatter, (size() - 1) * shard.elems * size_of(full.dtype));
-  stream.enqueue(info("reduce_scatter", unit, std::move(reads), {shard}, scratch_bytes), [this, ticket = ticket(tag), full, shard, fold,
-                                                                                          scratch_bytes](ExecContext& exec) {
-    const auto reduce = [&](Buffer from, Buffer to) { do_reduce_scatter(ticket.tag, from, to, fold, exec.scratch(scratch_bytes)); };
-    perform(exec, ticket, [&] { is_shadowed() ? shadow_reduce_scatter(ticket, full, shard, reduce) : reduce(full, shard); });
-  });
+  stream.enqueue(moving(info("reduce_scatter", unit, std::move(reads), {shard}, scratch_bytes), full, shard),
+                 [this, ticket = ticket(tag), full, shard, fold, scratch_bytes](ExecContext& exec) {
+                   const auto reduce = [&](Buffer from, Buffer to) {
+                     do_reduce_scatter(ticket.tag, from, to, fold, exec.scratch(scratch_bytes));
+                   };
+                   perform(exec, ticket, [&] { is_shadowed() ? shadow_reduce_scatter(ticket, full, shard, reduce) : reduce(full, shard); });
+                 });
 }
 
 void Communicator::enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, Fold fold) {
   const std::int64_t scratch_bytes = info.scratch_bytes = packed_sum_scratch_bytes(full);
-  stream.enqueue(std::move(info), [this, ticket, full, shard, fold, scratch_bytes](ExecContext& exec) {
+  const Buffer wire{nullptr, size() * packed_bytes(shard.elems), DType::u8, full.device};
+  stream.enqueue(moving(std::move(info), wire, wire), [this, ticket, full, shard, fold, scratch_bytes](ExecContext& exec) {
     if (is_idle()) return;
     const auto reduce = [&](Buffer from, Buffer to) { do_packed_sum(ticket.tag, from, to, fold, exec.scratch(scratch_bytes)); };
     perform(exec, ticket, [&] { is_shadowed() ? shadow_reduce_scatter(ticket, full, shard, reduce) : reduce(full, shard); });
@@ -206,7 +211,7 @@ void Communicator::all_reduce(Stream& stream, std::string_view unit, Buffer data
   const std::int64_t scratch_bytes = all_reduce_scratch_bytes(data);
   const std::int64_t part = data.elems * (rank() + 1) / size() - data.elems * rank() / size();
   traffic_.add(CommOp::all_reduce, (data.elems - part + (size() - 1) * part) * size_of(data.dtype));
-  stream.enqueue(info("all_reduce", unit, {data}, {data}, scratch_bytes),
+  stream.enqueue(moving(info("all_reduce", unit, {data}, {data}, scratch_bytes), data, {}),
                  [this, ticket = ticket(tag), data, op, scratch_bytes](ExecContext& exec) {
                    perform(exec, ticket, [&] {
                      is_shadowed() ? shadow_all_reduce(ticket, data, op, exec.scratch(scratch_bytes))
@@ -220,11 +225,11 @@ void Communicator::broadcast(Stream& stream, std::string_view unit, Buffer data,
   const OpTag tag = make_tag("broadcast", unit, fmt::format("root {}", root), data);
   const bool is_root = root == rank();
   traffic_.add(CommOp::broadcast, is_root ? (size() - 1) * data.bytes() : 0);
-  stream.enqueue(
-      info("broadcast", unit, is_root ? std::vector{data} : std::vector<Buffer>{}, is_root ? std::vector<Buffer>{} : std::vector{data}),
-      [this, ticket = ticket(tag), data, root](ExecContext& exec) {
-        perform(exec, ticket, [&] { is_shadowed() ? shadow_broadcast(ticket, data, root) : do_broadcast(ticket.tag, data, root); });
-      });
+  OpInfo sent =
+      info("broadcast", unit, is_root ? std::vector{data} : std::vector<Buffer>{}, is_root ? std::vector<Buffer>{} : std::vector{data});
+  stream.enqueue(moving(std::move(sent), data, {}), [this, ticket = ticket(tag), data, root](ExecContext& exec) {
+    perform(exec, ticket, [&] { is_shadowed() ? shadow_broadcast(ticket, data, root) : do_broadcast(ticket.tag, data, root); });
+  });
 }
 
 void Communicator::all_to_all(Stream& stream, std::string_view unit, Buffer in, Buffer out) {
@@ -235,7 +240,7 @@ void Communicator::all_to_all(Stream& stream, std::string_view unit, Buffer in, 
   ZS_CHECK(!overlap(in, out), "{}: in and out overlap", where("all_to_all", unit));
   const OpTag tag = make_tag("all_to_all", unit, "", in);
   traffic_.add(CommOp::all_to_all, in.bytes() / size() * (size() - 1));
-  stream.enqueue(info("all_to_all", unit, {in}, {out}), [this, ticket = ticket(tag), in, out](ExecContext& exec) {
+  stream.enqueue(moving(info("all_to_all", unit, {in}, {out}), in, out), [this, ticket = ticket(tag), in, out](ExecContext& exec) {
     const auto exchange = [&](Buffer from, Buffer to) { do_all_to_all(ticket.tag, from, to); };
     perform(exec, ticket, [&] { is_shadowed() ? shadow_exchange(ticket, in, out, exchange) : exchange(in, out); });
   });
@@ -264,7 +269,7 @@ void Communicator::all_to_all_v(Stream& stream, std::string_view unit, RankParts
   tag.elems = from.elems;
   traffic_.add(CommOp::all_to_all, (from.elems - in.counts[static_cast<std::size_t>(rank())]) * size_of(from.dtype));
   const std::int64_t scratch_bytes = is_on_host() ? size() * std::ssize(said) * size_of(DType::i64) : 0;
-  stream.enqueue(info("all_to_all_v", unit, {from}, {to}, scratch_bytes),
+  stream.enqueue(moving(info("all_to_all_v", unit, {from}, {to}, scratch_bytes), from, to),
                  [this, ticket = ticket(tag), from, to, said = std::move(said), scratch_bytes](ExecContext& exec) {
                    if (is_idle()) return;
                    perform(exec, ticket, [&] {

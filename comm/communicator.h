@@ -150,6 +150,8 @@ class Communicator {
   virtual std::int64_t all_reduce_scratch_bytes(const Buffer& /*data*/) const { return 0; }
   /// Those of do_packed_sum.
   virtual std::int64_t packed_sum_scratch_bytes(const Buffer& full) const;
+  /// Of the host's page-locked memory, what any operation that moves data asks of its stream. `out`: empty where that is `in`.
+  virtual std::int64_t locked_bytes(const Buffer& /*in*/, const Buffer& /*out*/) const { return 0; }
 
   /// Of the stream, within the calls below.
   ExecContext& exec() const { return *exec_; }
@@ -184,6 +186,11 @@ class Communicator {
     std::int64_t enqueued_ns = 0;
   };
   Ticket ticket(const OpTag& tag);
+  /// What it is enqueued as.
+  OpInfo moving(OpInfo info, const Buffer& in, const Buffer& out) const {
+    info.locked_bytes = locked_bytes(in, out);
+    return info;
+  }
   /// On the stream's thread: `run` with its record.
   template <class Run>
   void perform(ExecContext& exec, const Ticket& ticket, const Run& run);

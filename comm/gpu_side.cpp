@@ -33,6 +33,8 @@ void await_stream(const CudaContext& gpu, CUstream_st* stream, double timeout_s,
   }
 }
 
+std::int64_t staged_bytes(const Buffer& in, const Buffer& out) { return Pool::rounded(in.bytes()) + Pool::rounded(out.bytes()); }
+
 PartTable agree_between_hosts(Communicator& hosts, InlineStream& stream, const OpTag& tag, std::span<const std::int64_t> own) {
   const auto elems = std::ssize(own);
   std::vector<std::int64_t> all(static_cast<std::size_t>(hosts.size() * elems));

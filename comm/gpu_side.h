@@ -31,6 +31,10 @@ bool nccl_adds_slices(const Buffer& full, const Buffer& shard, bool in_rank_orde
 /// is added to an accumulator.
 std::int64_t nccl_reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold, bool in_rank_order);
 
+/// The page-locked memory of the staged transport's operations, for those who plan without it: a copy of what goes in, and behind it one of
+/// what comes out.
+std::int64_t staged_bytes(const Buffer& in, const Buffer& out);
+
 /// A communicator over buffers of a GPU: what travels as int8 is packed by its kernels. Thread and stream rules: Communicator's.
 class GpuSideCommunicator : public Communicator {
  public:

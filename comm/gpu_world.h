@@ -23,11 +23,11 @@ struct GpuArithmetic {
 };
 
 /// The ranks of `base` (mpi, shm, hier or local), which must outlive it, whose communicators work on buffers of a GPU: transport "staged".
-/// Every operation is copied to this host's memory, done there by `base`, and copied back: sums are those of `base`, to the bit, but what
-/// travels as int8 is packed and added up by the GPU, in rank order over all ranks. The host waits inside each call for the stream to come
-/// to it and for the other ranks, so all ranks must issue the operations of all communicators in the same order, and nothing runs beside
-/// anything. For tests, for several ranks on one GPU, and where there is no NCCL. `device`, a CUDA device, outlives it too. `timeout_s`:
-/// the longest wait for this rank's own GPU. Without `arithmetic` nothing travels as int8.
+/// Every operation is copied to this host's memory (LockedMemory), done there by `base`, and copied back: sums are those of `base`, to the
+/// bit, but what travels as int8 is packed and added up by the GPU, in rank order over all ranks. The host waits inside each call for the
+/// stream to come to it and for the other ranks, so all ranks must issue the operations of all communicators in the same order, and nothing
+/// runs beside anything. For tests, for several ranks on one GPU, and where there is no NCCL. `device`, a CUDA device, outlives it too.
+/// `timeout_s`: the longest wait for this rank's own GPU. Without `arithmetic` nothing travels as int8.
 std::unique_ptr<World> make_staged_world(World& base, Device& device, double timeout_s, const GpuArithmetic& arithmetic = {});
 
 struct NcclLibrary;

@@ -13,17 +13,18 @@ class InlineStream final : public Stream {
   StreamRole role() const override { return StreamRole::offload; }
 
  private:
-  Buffer reserve_scratch(std::int64_t bytes) override {
+  OpMemory reserve(const OpInfo& info) override {
     constexpr std::int64_t kAlignment = 64;
+    const std::int64_t bytes = info.scratch_bytes;
     if (bytes == 0) return {};
     if (std::ssize(scratch_) < bytes + kAlignment) scratch_.resize(static_cast<std::size_t>(bytes + kAlignment));
     void* address = scratch_.data();
     std::size_t room = scratch_.size();
-    return {std::align(static_cast<std::size_t>(kAlignment), static_cast<std::size_t>(bytes), address, room), bytes, DType::u8,
-            DeviceKind::cpu};
+    address = std::align(static_cast<std::size_t>(kAlignment), static_cast<std::size_t>(bytes), address, room);
+    return {.scratch = {address, bytes, DType::u8, DeviceKind::cpu}, .locked = {}};
   }
-  void do_enqueue(OpInfo, Work work, const Buffer& scratch) override {
-    exec_.set_scratch(scratch);
+  void do_enqueue(OpInfo, Work work, const OpMemory& memory) override {
+    exec_.set_memory(memory);
     work(exec_);
   }
   void do_synchronize() override {}

@@ -64,6 +64,10 @@ class IdleCommunicator final : public Communicator {
     return transport == Transport::mpi ? mpi_all_reduce_scratch_bytes(rank_, size_, data) : 0;
   }
 
+  std::int64_t locked_bytes(const Buffer& in, const Buffer& out) const override {
+    return sums_by() == Transport::staged ? staged_bytes(in, out) : 0;
+  }
+
   void do_all_gather(const OpTag&, Buffer, Buffer) override {}
   void do_reduce_scatter(const OpTag&, Buffer, Buffer, Fold, void*) override {}
   void do_all_reduce(const OpTag&, Buffer, ReduceOp, void*) override {}

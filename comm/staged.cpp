@@ -12,47 +12,13 @@ struct Staging {
   const CudaContext& gpu;
   double timeout_s;
   GpuArithmetic arithmetic;
-  std::unique_ptr<Allocator> pinned = make_pinned_allocator(gpu);
-};
-
-/// Page-locked memory that is used by one operation after the other, and grows.
-class Room {
- public:
-  explicit Room(Allocator& memory) : memory_(memory) {}
-  ~Room() { drop(); }
-  Room(const Room&) = delete;
-  Room& operator=(const Room&) = delete;
-
-  /// As large as `like`. What it held is lost.
-  Buffer take(const Buffer& like) {
-    if (like.bytes() > bytes_) {
-      drop();
-      address_ = memory_.allocate(like.bytes());
-      bytes_ = like.bytes();
-    }
-    return {address_, like.elems, like.dtype, DeviceKind::cpu};
-  }
-
- private:
-  void drop() noexcept {
-    if (address_ != nullptr) memory_.deallocate(address_, bytes_);
-    address_ = nullptr;
-    bytes_ = 0;
-  }
-  Allocator& memory_;
-  void* address_ = nullptr;
-  std::int64_t bytes_ = 0;
 };
 
 /// Copies through this host's memory, around a communicator there. Thread and stream rules: Communicator's.
 class StagedCommunicator final : public GpuSideCommunicator {
  public:
   StagedCommunicator(std::unique_ptr<Communicator> hosts, std::shared_ptr<Staging> staging)
-      : GpuSideCommunicator(staging->arithmetic),
-        hosts_(std::move(hosts)),
-        staging_(std::move(staging)),
-        in_(*staging_->pinned),
-        out_(*staging_->pinned) {}
+      : GpuSideCommunicator(staging->arithmetic), hosts_(std::move(hosts)), staging_(std::move(staging)) {}
 
   int rank() const override { return hosts_->rank(); }
   int size() const override { return hosts_->size(); }
@@ -68,51 +34,56 @@ class StagedCommunicator final : public GpuSideCommunicator {
     return agree_between_hosts(*hosts_, stream_, tag, own);
   }
 
+  std::int64_t locked_bytes(const Buffer& in, const Buffer& out) const override { return staged_bytes(in, out); }
+
   CUstream_st* native() const { return static_cast<CUstream_st*>(exec().native_stream()); }
   void copy(const Buffer& to, const Buffer& from) const { staging_->gpu.copy(native(), to, from); }
-  /// What `from` holds when the stream comes here: after `await`.
-  Buffer fetched(Room& room, const Buffer& from) {
-    const Buffer to = room.take(from);
-    copy(to, from);
-    return to;
+  /// Where the hosts find what the operation takes from `in`, and put what goes to `out`, as staged_bytes has it.
+  struct Staged {
+    Buffer in, out;
+  };
+  Staged staged(const Buffer& in, const Buffer& out) const {
+    auto* const begin = static_cast<std::byte*>(exec().locked(staged_bytes(in, out)));
+    return {{begin, in.elems, in.dtype, DeviceKind::cpu}, {begin + Pool::rounded(in.bytes()), out.elems, out.dtype, DeviceKind::cpu}};
   }
-  /// The stream has come here, so that nobody uses the rooms but the host.
+  /// The stream has come here, so that nobody uses the operation's page-locked memory but the host.
   void await(const OpTag& tag) const { await_stream(staging_->gpu, native(), staging_->timeout_s, tag.text()); }
 
   void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) override {
+    const Staged host = staged(shard, full);
+    copy(host.in, shard);
     await(tag);
-    const Buffer in = fetched(in_, shard), out = out_.take(full);
-    await(tag);
-    hosts_->all_gather(stream_, unit_of(tag), in, out);
-    copy(full, out);
+    hosts_->all_gather(stream_, unit_of(tag), host.in, host.out);
+    copy(full, host.out);
   }
   void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold fold, void*) override {
+    const Staged host = staged(full, shard);
+    copy(host.in, full);
+    if (fold == Fold::accumulate) copy(host.out, shard);
     await(tag);
-    const Buffer in = fetched(in_, full), out = fold == Fold::accumulate ? fetched(out_, shard) : out_.take(shard);
-    await(tag);
-    hosts_->reduce_scatter(stream_, unit_of(tag), in, out, fold);
-    copy(shard, out);
+    hosts_->reduce_scatter(stream_, unit_of(tag), host.in, host.out, fold);
+    copy(shard, host.out);
   }
   void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void*) override {
-    await(tag);
-    const Buffer both = fetched(in_, data);
+    const Buffer both = staged(data, {}).in;
+    copy(both, data);
     await(tag);
     hosts_->all_reduce(stream_, unit_of(tag), both, op);
     copy(data, both);
   }
   void do_broadcast(const OpTag& tag, Buffer data, int root) override {
-    await(tag);
-    const Buffer both = root == rank() ? fetched(in_, data) : in_.take(data);
+    const Buffer both = staged(data, {}).in;
+    if (root == rank()) copy(both, data);
     await(tag);
     hosts_->broadcast(stream_, unit_of(tag), both, root);
     if (root != rank()) copy(data, both);
   }
   void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) override {
+    const Staged host = staged(in, out);
+    copy(host.in, in);
     await(tag);
-    const Buffer from = fetched(in_, in), to = out_.take(out);
-    await(tag);
-    hosts_->all_to_all(stream_, unit_of(tag), from, to);
-    copy(out, to);
+    hosts_->all_to_all(stream_, unit_of(tag), host.in, host.out);
+    copy(out, host.out);
   }
   void do_all_to_all_v(const OpTag& tag, const PartTable& parts, Buffer in, Buffer out) override {
     std::vector<std::int64_t> sent, received;
@@ -120,11 +91,11 @@ class StagedCommunicator final : public GpuSideCommunicator {
       sent.push_back(parts.count(rank(), r));
       received.push_back(parts.count(r, rank()));
     }
+    const Staged host = staged(in, out);
+    copy(host.in, in);
     await(tag);
-    const Buffer from = fetched(in_, in), to = out_.take(out);
-    await(tag);
-    hosts_->all_to_all_v(stream_, unit_of(tag), {from, sent}, {to, received});
-    copy(out, to);
+    hosts_->all_to_all_v(stream_, unit_of(tag), {host.in, sent}, {host.out, received});
+    copy(out, host.out);
   }
   void do_barrier(const OpTag& tag) override {
     await(tag);
@@ -134,7 +105,6 @@ class StagedCommunicator final : public GpuSideCommunicator {
   std::unique_ptr<Communicator> hosts_;
   InlineStream stream_;
   std::shared_ptr<Staging> staging_;
-  Room in_, out_;
 };
 
 class StagedWorld final : public GpuSideWorld {

@@ -61,6 +61,20 @@ std::string describe_parameters(const TrainPlan& plan) {
   return text;
 }
 
+/// Beside the device's own memory.
+std::string describe_locked(const TrainPlan& plan) {
+  std::string text = "\npage-locked memory of the host, for this rank's GPU\n";
+  const auto line = [&](const std::string& name, std::int64_t bytes) {
+    text += fmt::format("  {:<16}{:>16}  {}\n", name, bytes, format_bytes(bytes));
+  };
+  line(LockedMemory::kUploads, plan.upload_bytes);
+  for (std::size_t role = 0; role < plan.staging_bytes.size(); ++role) {
+    if (const std::int64_t bytes = plan.staging_bytes[role]; bytes > 0) line(name_of(static_cast<StreamRole>(role)), bytes);
+  }
+  line("from the system", plan.locked_bytes);
+  return text;
+}
+
 std::string describe_memory(const TrainPlan& plan, bool is_full) {
   std::string text = "\nbytes on this rank, by kind, at the peak of a step\n";
   const auto line = [&](const std::string& name, std::int64_t bytes) {
@@ -70,7 +84,7 @@ std::string describe_memory(const TrainPlan& plan, bool is_full) {
   line("peak_bytes", plan.step_peak_bytes);
   line("between steps", plan.persistent_bytes);
   line("from the system", plan.reserved_bytes);
-  if (plan.upload_bytes > 0) line("upload buffers", plan.upload_bytes);
+  if (plan.locked_bytes > 0) text += describe_locked(plan);
   text += fmt::format("\nbuffers of a step on this rank (micro-batches that repeat the one before are left out)\n{}",
                       describe_grouped(plan.buffers, plan.trace));
   if (is_full) text += fmt::format("\nevery buffer of a step\n{}", describe_all(plan.buffers, plan.trace));
@@ -85,12 +99,27 @@ std::string describe_schedule(const TrainPlan& plan) {
   return text;
 }
 
+/// Of the compute stream: losses, norms and the like come to the host through it.
+constexpr std::int64_t kLeastStaging = std::int64_t{1} << 20;
+
+/// What the host says in a step, inputs and targets above all, so that it need not wait for the GPU within one; and room for weights to
+/// go up by the piece.
+std::int64_t upload_bytes(const Config& config, int ranks) {
+  constexpr std::int64_t kLeast = std::int64_t{1} << 20, kMost = std::int64_t{64} << 20;
+  const std::int64_t samples = (config.train.global_batch + ranks - 1) / ranks;
+  return std::clamp(2 * samples * config.train.sequence * size_of(DType::i32) + kLeast, kLeast, kMost);
+}
+
 /// A session on the meta device, whose memory has no end.
 class MetaRun {
  public:
   MetaRun(const Config& config, const PlanOptions& options)
-      : device_(Device::create(DeviceKind::meta,
-                               {.threads = options.threads, .cpus = {}, .slab_bytes = Pool::kGrowingSlab, .stands_for = options.device})),
+      : device_(Device::create(DeviceKind::meta, {.threads = options.threads,
+                                                  .cpus = {},
+                                                  .slab_bytes = Pool::kGrowingSlab,
+                                                  .stands_for = options.device,
+                                                  .upload_bytes = upload_bytes(config, options.ranks),
+                                                  .locked_bytes = Pool::kGrowingSlab})),
         world_(make_meta_world(options.rank, options.ranks, {options.transport, options.hosts, options.sums_in_rank_order})),
         read_(no_samples(config)) {
     device_->trace().start();
@@ -148,6 +177,11 @@ void record(TrainPlan& plan, const Config& config, const PlanOptions& options) {
   run.step(1);
   run.rest();
   plan.scratch_bytes = run.device().scratch().bytes();
+  plan.staging_bytes = run.device().locked_memory().staging().bytes();
+  if (options.device == DeviceKind::cuda) {
+    std::int64_t& compute = plan.staging_bytes[static_cast<std::size_t>(StreamRole::compute)];
+    compute = std::max(compute, kLeastStaging);
+  }
   plan.train_order = run.runtime().scheduler().order(Mode::train);
   plan.eval_order = run.runtime().scheduler().order(Mode::eval);
 }
@@ -168,14 +202,6 @@ void plan_step(TrainPlan& plan, MetaRun& run) {
   plan.trace.assign(std::make_move_iterator(entries.begin() + static_cast<std::ptrdiff_t>(begin)), std::make_move_iterator(entries.end()));
 }
 
-/// What the host says in a step, inputs and targets above all, so that it need not wait for the GPU within one; and room for weights to
-/// go up by the piece.
-std::int64_t upload_bytes(const Config& config, int ranks) {
-  constexpr std::int64_t kLeast = std::int64_t{1} << 20, kMost = std::int64_t{64} << 20;
-  const std::int64_t samples = (config.train.global_batch + ranks - 1) / ranks;
-  return std::clamp(2 * samples * config.train.sequence * size_of(DType::i32) + kLeast, kLeast, kMost);
-}
-
 }  // namespace
 
 PlanOptions plan_options(const World& world, int threads) {
@@ -193,7 +219,7 @@ TrainPlan make_plan(const Config& config, const PlanOptions& options) {
   if (options.device == DeviceKind::cuda) plan.upload_bytes = upload_bytes(config, options.ranks);
   record(plan, config, options);
   MetaRun run(config, options);
-  run.device().scratch().reserve(run.device(), plan.scratch_bytes);
+  plan.reserve(run.device());
   Session& session = run.start(config);
   plan.apply_order(session.runtime());
   Repetition repetition;
@@ -208,6 +234,7 @@ TrainPlan make_plan(const Config& config, const PlanOptions& options) {
   plan.peak_bytes = run.device().memory().peak_bytes();
   plan.reserved_bytes = run.device().memory().reserved_bytes();
   plan.shared_bytes = run.device().memory().adopted_bytes();
+  plan.locked_bytes = run.device().locked_memory().counter().reserved_bytes();
   for (const FlatParameter& unit : run.runtime().executor().units()) {
     plan.units.push_back({unit.name, unit.layout, unit.is_zero_copy()});
   }
@@ -217,9 +244,15 @@ TrainPlan make_plan(const Config& config, const PlanOptions& options) {
 std::unique_ptr<Device> TrainPlan::create_device(DeviceOptions options, const MakeDevice& make) const {
   options.slab_bytes = reserved_bytes - shared_bytes;
   if (upload_bytes > 0) options.upload_bytes = upload_bytes;
+  options.locked_bytes += locked_bytes;
   auto created = make(device, options);
-  created->scratch().reserve(*created, scratch_bytes);
+  reserve(*created);
   return created;
+}
+
+void TrainPlan::reserve(Device& created) const {
+  created.scratch().reserve(created, scratch_bytes);
+  created.locked_memory().staging().reserve(created, staging_bytes);
 }
 
 void TrainPlan::apply_order(ShardedRuntime& runtime) const {

@@ -34,12 +34,17 @@ struct TrainPlan {
   std::vector<TraceEntry> trace;                ///< of the second step
   ShardGroups::Sent sent;                       ///< by this rank, in those micro-batches of the second step that `trace` has
   ScratchBytes scratch_bytes{};                 ///< of each stream
-  std::int64_t upload_bytes = 0;                ///< page-locked on the host for uploads, where there is a GPU
+  std::int64_t locked_bytes = 0;                ///< of the host, page-locked at once where there is a GPU: for uploads, and for streams
+  std::int64_t upload_bytes = 0;                ///< of those, for uploads
+  ScratchBytes staging_bytes{};                 ///< of those, for each stream: what ranks without NCCL exchange, what the host looks at
   DeviceKind device = DeviceKind::cpu;
 
-  /// A device whose memory is allocated at once, and is enough for a run by this plan. `make`: what stands for Device::create in tests.
+  /// A device whose memory is allocated at once, and is enough for a run by this plan; page-locked memory that `options` asks for is there
+  /// beside it. `make`: what stands for Device::create in tests.
   using MakeDevice = std::function<std::unique_ptr<Device>(DeviceKind, const DeviceOptions&)>;
   std::unique_ptr<Device> create_device(DeviceOptions options, const MakeDevice& make = Device::create) const;
+  /// Takes the streams' working memory, before anything else does, as create_device does.
+  void reserve(Device& created) const;
   /// Gives a session the recorded order, before its first step.
   void apply_order(ShardedRuntime& runtime) const;
 };

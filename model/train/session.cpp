@@ -214,7 +214,7 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch) {
 
 void Session::send_status(bool wants_stop) {
   const Buffer status = status_.buffer(DType::i64, kStatus);
-  const std::int64_t calls = device_.memory().allocation_calls() - allocations_seen_;
+  const std::int64_t calls = device_.memory().allocation_calls() + device_.locked_memory().counter().allocation_calls() - allocations_seen_;
   allocations_seen_ += calls;
   // As far as this step's work has not run yet, its waits count in the next one's.
   const std::int64_t waited = std::clamp<std::int64_t>(waited_since_last_ns(), 0, kLongestWait_ns - 1);

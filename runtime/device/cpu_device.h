@@ -17,6 +17,7 @@ class CpuDevice final : public Device {
   Pool& pool() override { return state_->pool; }
   Profile& profile() override { return state_->group.profile; }
   Scratch& scratch() override { return state_->scratch; }
+  LockedMemory& locked_memory() override { return state_->locked; }
   std::uint64_t completed() const override;
   std::string activity() const override { return state_->group.activity(); }
   void keep(std::vector<std::shared_ptr<void>> memory) override { state_->kept.push_back(std::move(memory)); }
@@ -25,15 +26,19 @@ class CpuDevice final : public Device {
   /// All that a stream's thread may touch. Destroyed only after the threads have ended.
   struct State {
     State(const DeviceOptions& options, Trace& trace, MemoryCounter& counter);
-    ~State() { scratch.drop(); }
+    ~State() { drop(); }
     State(const State&) = delete;
     State& operator=(const State&) = delete;
+
+    /// Blocks of the streams, while those still live.
+    void drop() noexcept;
 
     std::vector<std::vector<std::shared_ptr<void>>> kept;
     std::unique_ptr<Allocator> ordinary = make_cpu_allocator();
     Allocator& allocator;
     Pool pool;
     Scratch scratch{pool};
+    LockedMemory locked;
     CpuStreamGroup group;
     std::array<std::unique_ptr<CpuStream>, kStreamRoles> streams;
   };

@@ -55,11 +55,13 @@ void CpuStream::append(std::unique_ptr<Node> node) {
     futex::wake_all(thread_sleeps_);
 }
 
-Buffer CpuStream::reserve_scratch(std::int64_t bytes) { return group_.scratch.reserve(*this, bytes); }
+OpMemory CpuStream::reserve(const OpInfo& info) {
+  return {group_.scratch.reserve(*this, info.scratch_bytes), group_.locked.staging().reserve(*this, info.locked_bytes)};
+}
 
-void CpuStream::do_enqueue(OpInfo info, Work work, const Buffer& scratch) {
+void CpuStream::do_enqueue(OpInfo info, Work work, const OpMemory& memory) {
   auto node = std::make_unique<Node>();
-  node->scratch = scratch;
+  node->memory = memory;
   if (group_.trace.is_recording()) group_.trace.add({TraceEntry::Kind::op, role_, info, -1});
   node->kind = Node::Kind::op;
   node->is_timed = group_.profile.is_recording();
@@ -222,7 +224,7 @@ void CpuStream::run_op(Node& node, ExecContext& context) {
     touch_declared(node.info);
 #endif
     const std::int64_t start_ns = node.is_timed ? now_ns() : 0;
-    context.set_scratch(node.scratch);
+    context.set_memory(node.memory);
     node.work(context);
     if (node.is_timed) group_.profile.add(role_, {std::move(node.info.name), false, start_ns, now_ns()});
   } catch (...) {

@@ -26,6 +26,7 @@ struct CpuStreamGroup {
   Trace& trace;
   Profile profile = {};
   Scratch& scratch;
+  LockedMemory& locked;
   CpuEventPool::Owner events = CpuEventPool::create();
   std::vector<const CpuStream*> streams = {};  ///< to say what each was doing when one does not finish
   std::int64_t next_record_id = 0;
@@ -57,8 +58,8 @@ class CpuStream final : public Stream {
   std::uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
 
  protected:
-  Buffer reserve_scratch(std::int64_t bytes) override;
-  void do_enqueue(OpInfo info, Work work, const Buffer& scratch) override;
+  OpMemory reserve(const OpInfo& info) override;
+  void do_enqueue(OpInfo info, Work work, const OpMemory& memory) override;
   void do_synchronize() override;
   EventRecord* do_record() override;
   void do_wait(EventRecord& record) override;
@@ -72,7 +73,7 @@ class CpuStream final : public Stream {
     CpuEventRecord* record = nullptr;          // kind == record or wait
     OpInfo info;
     Work work;
-    Buffer scratch;
+    OpMemory memory;
     std::atomic<Node*> next{nullptr};
   };
   static constexpr std::uint64_t kNobodyWaits = ~std::uint64_t{0};

@@ -7,19 +7,33 @@ namespace zs {
 CudaDevice::State::State(const DeviceOptions& options, CudaContext::Libraries libraries, Trace& trace, MemoryCounter& counter,
                          Profile& profile)
     : context(std::move(libraries), options.gpu, options.shares_gpu, {.tf32 = options.tf32, .fuses_gelu = options.fuses_gelu}),
-      uploads(context, options.upload_bytes, options.sync_timeout_s),
+      locked(make_pinned_allocator(context), options.locked_bytes),
+      uploads(context, options.sync_timeout_s),
       allocator(make_cuda_allocator(context, options.memory, options.slab_bytes)),
       pool(*allocator, counter, false, options.slab_bytes),
-      group{.options = options, .trace = trace, .scratch = scratch, .context = context, .uploads = uploads, .profile = profile} {
+      group{.options = options,
+            .trace = trace,
+            .scratch = scratch,
+            .locked = locked,
+            .context = context,
+            .uploads = uploads,
+            .profile = profile} {
   for (std::size_t role = 0; role < streams.size(); ++role) {
     streams[role] = std::make_unique<CudaStream>(static_cast<StreamRole>(role), group);
     group.streams.push_back(streams[role].get());
   }
-  uploads.ask({.check =
-                   [this] {
-                     for (const auto& stream : streams) stream->check_watches();
-                   },
-               .activity = [this] { return group.activity(); }});
+  uploads.start(locked.acquire(options.upload_bytes, *streams.front(), LockedMemory::kUploads),
+                {.check =
+                     [this] {
+                       for (const auto& stream : streams) stream->check_watches();
+                     },
+                 .activity = [this] { return group.activity(); }});
+}
+
+void CudaDevice::State::drop() noexcept {
+  scratch.drop();
+  locked.staging().drop();
+  uploads.stop();
 }
 
 CudaDevice::State::~State() {

@@ -19,8 +19,8 @@ class CudaDevice final : public Device {
   Pool& pool() override { return state_->pool; }
   Profile& profile() override { return profile_; }
   Scratch& scratch() override { return state_->scratch; }
+  LockedMemory& locked_memory() override { return state_->locked; }
   std::uint64_t completed() const override;
-  std::int64_t locked_bytes() const override { return state_->uploads.locked_bytes(); }
   std::string activity() const override { return state_->group.activity(); }
   void keep(std::vector<std::shared_ptr<void>> memory) override { state_->kept.push_back(std::move(memory)); }
   /// Runs `enqueue`, which gives the streams work, and keeps that instead of doing it: events among the streams are its order. First waits
@@ -40,9 +40,12 @@ class CudaDevice final : public Device {
     ~State();
     State(const State&) = delete;
     State& operator=(const State&) = delete;
+    /// Blocks of the streams, while those still live.
+    void drop() noexcept;
 
     std::vector<std::vector<std::shared_ptr<void>>> kept;
     CudaContext context;
+    LockedMemory locked;
     UploadRing uploads;
     std::unique_ptr<Allocator> allocator;
     Pool pool;

@@ -87,19 +87,20 @@ void CudaStream::guarded(const Body& body) noexcept {
   }
 }
 
-Buffer CudaStream::reserve_scratch(std::int64_t bytes) {
-  return group_.scratch.reserve(*this, scratch_block_bytes(DeviceKind::cuda, role_, bytes));
+OpMemory CudaStream::reserve(const OpInfo& info) {
+  return {group_.scratch.reserve(*this, scratch_block_bytes(DeviceKind::cuda, role_, info.scratch_bytes)),
+          group_.locked.staging().reserve(*this, info.locked_bytes)};
 }
 
-void CudaStream::do_enqueue(OpInfo info, Work work, const Buffer& scratch) {
+void CudaStream::do_enqueue(OpInfo info, Work work, const OpMemory& memory) {
   if (group_.trace.is_recording()) group_.trace.add({TraceEntry::Kind::op, role_, info, -1});
   ++appended_;
   if (error_) return;
   const NvtxRange range(group_.context.profiler(), info.name.c_str());
   progress_.enqueued(info.name);
   guarded([&] {
-    const std::int64_t own_bytes = scratch.elems - workspace_bytes();
-    exec_->set_scratch(scratch.slice(0, own_bytes), scratch.slice(own_bytes, workspace_bytes()));
+    const std::int64_t own_bytes = memory.scratch.elems - workspace_bytes();
+    exec_->set_memory({memory.scratch.slice(0, own_bytes), memory.locked}, memory.scratch.slice(own_bytes, workspace_bytes()));
     try {
       times_.time(stream_, info.name, false, [&] { work(*exec_); });
     } catch (const CudaError& error) {  // of a call by the work itself, which knows no label

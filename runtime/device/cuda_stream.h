@@ -19,6 +19,7 @@ struct CudaStreamGroup {
   const DeviceOptions options;
   Trace& trace;
   Scratch& scratch;
+  LockedMemory& locked;
   const CudaContext& context;
   UploadRing& uploads;
   Profile& profile;
@@ -64,9 +65,9 @@ class CudaStream final : public Stream {
   std::uint64_t completed() { return progress_.completed(); }
 
  protected:
-  /// With the kernels' workspace behind what the op asks for.
-  Buffer reserve_scratch(std::int64_t bytes) override;
-  void do_enqueue(OpInfo info, Work work, const Buffer& scratch) override;
+  /// With the kernels' workspace behind the scratch that the op asks for.
+  OpMemory reserve(const OpInfo& info) override;
+  void do_enqueue(OpInfo info, Work work, const OpMemory& memory) override;
   void do_synchronize() override;
   EventRecord* do_record() override;
   void do_wait(EventRecord& record) override;

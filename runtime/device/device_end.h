@@ -15,7 +15,7 @@ namespace zs {
 template <class State>
 void end_streams(std::unique_ptr<State>& state, double sync_timeout_s) {
   constexpr double kStopAfterTimeoutS = 5;  // somebody is known to hang: wait only for those that a poisoned group lets go
-  state->scratch.drop();
+  state->drop();
   const double limit_s = state->group.timed_out ? std::min(sync_timeout_s, kStopAfterTimeoutS) : sync_timeout_s;
   bool all_ended = true;
   for (const auto& stream : state->streams) all_ended = stream->stop(limit_s) && all_ended;

@@ -3,6 +3,8 @@
 namespace zs {
 namespace {
 
+constexpr int kLockedRange = 2;  // of addresses; the device's own allocator has range 0, what communicates 1
+
 class MetaEventRecord final : public EventRecord {
  public:
   explicit MetaEventRecord(std::int64_t id) : id_(id) {}
@@ -15,11 +17,12 @@ class MetaEventRecord final : public EventRecord {
 
 }  // namespace
 
-Buffer MetaStream::reserve_scratch(std::int64_t bytes) {
-  return device_.scratch().reserve(*this, scratch_block_bytes(device_.options().stands_for, role_, bytes));
+OpMemory MetaStream::reserve(const OpInfo& info) {
+  return {device_.scratch().reserve(*this, scratch_block_bytes(device_.options().stands_for, role_, info.scratch_bytes)),
+          device_.locked_memory().staging().reserve(*this, info.locked_bytes)};
 }
 
-void MetaStream::do_enqueue(OpInfo info, Work, const Buffer&) {
+void MetaStream::do_enqueue(OpInfo info, Work, const OpMemory&) {
   if (device_.trace().is_recording()) device_.trace().add({TraceEntry::Kind::op, role_, std::move(info), -1});
 }
 
@@ -41,11 +44,16 @@ MetaDevice::MetaDevice(const DeviceOptions& options)
     : Device(options),
       streams_{MetaStream(StreamRole::compute, *this), MetaStream(StreamRole::unshard, *this), MetaStream(StreamRole::reduce, *this),
                MetaStream(StreamRole::finish, *this), MetaStream(StreamRole::offload, *this)},
-      pool_(*allocator_, counter_, options.perturb_seed != 0, options.slab_bytes) {}
+      pool_(*allocator_, counter_, options.perturb_seed != 0, options.slab_bytes),
+      locked_(make_meta_allocator(kLockedRange), options.locked_bytes) {
+  if (options.stands_for == DeviceKind::cuda) uploads_ = locked_.acquire(options.upload_bytes, streams_.front(), LockedMemory::kUploads);
+}
 
 MetaDevice::~MetaDevice() {
   trace_.stop();
   scratch_.drop();
+  locked_.staging().drop();
+  uploads_.reset();
 }
 
 }  // namespace zs

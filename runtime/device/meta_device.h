@@ -16,8 +16,8 @@ class MetaStream final : public Stream {
   StreamRole role() const override { return role_; }
 
  protected:
-  Buffer reserve_scratch(std::int64_t bytes) override;
-  void do_enqueue(OpInfo info, Work work, const Buffer& scratch) override;
+  OpMemory reserve(const OpInfo& info) override;
+  void do_enqueue(OpInfo info, Work work, const OpMemory& memory) override;
   void do_synchronize() override;
   EventRecord* do_record() override;
   void do_wait(EventRecord& record) override;
@@ -41,6 +41,7 @@ class MetaDevice final : public Device {
   Pool& pool() override { return pool_; }
   Profile& profile() override { return profile_; }
   Scratch& scratch() override { return scratch_; }
+  LockedMemory& locked_memory() override { return locked_; }
   void keep(std::vector<std::shared_ptr<void>>) override {}  // nothing is left to touch it
   std::int64_t next_record_id() { return next_record_id_++; }
 
@@ -51,6 +52,8 @@ class MetaDevice final : public Device {
   Pool pool_;
   Profile profile_;  // stays empty
   Scratch scratch_{pool_};
+  LockedMemory locked_;
+  Memory uploads_;  // what the device that it stands for has for them
 };
 
 }  // namespace zs

@@ -14,7 +14,7 @@ Buffer Scratch::reserve(Stream& stream, std::int64_t bytes) {
   if (block.bytes() < bytes) {
     block.reset();
     const MemoryOwner owner(pool_.counter(), name_of(stream.role()));
-    block = pool_.acquire(bytes, stream, "scratch");
+    block = pool_.acquire(bytes, stream, label_);
   }
   return block.buffer(DType::u8, bytes);
 }

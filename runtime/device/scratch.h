@@ -15,11 +15,12 @@ std::int64_t scratch_block_bytes(DeviceKind device, StreamRole role, std::int64_
 /// By stream.
 using ScratchBytes = std::array<std::int64_t, kStreamRoles>;
 
-/// The working memory of a device's streams: one counted block for each, as large as the largest that an op of the stream has declared
-/// (OpInfo::scratch_bytes). It grows in the first step and stays. Owned by the device, used by its host thread.
+/// Working memory of a device's streams: one counted block for each, as large as the largest that an op of the stream has declared
+/// (OpInfo::scratch_bytes, or locked_bytes). It grows in the first step and stays. Owned by the device, used by its host thread.
 class Scratch {
  public:
-  explicit Scratch(Pool& pool) : pool_(pool) {}
+  /// `label`: what the blocks are counted as.
+  explicit Scratch(Pool& pool, std::string label = "scratch") : pool_(pool), label_(std::move(label)) {}
 
   /// At least `bytes` for the op that is enqueued next on `stream`; empty when that needs none.
   Buffer reserve(Stream& stream, std::int64_t bytes);
@@ -31,6 +32,7 @@ class Scratch {
 
  private:
   Pool& pool_;
+  const std::string label_;
   std::array<Memory, kStreamRoles> blocks_;
 };
 

@@ -19,11 +19,13 @@ void Stream::flush_waits() {
 }
 
 void Stream::enqueue(OpInfo info, Work work) {
-  const Buffer scratch = reserve_scratch(info.scratch_bytes);
+  const OpMemory memory = reserve(info);
   flush_waits();
   last_record_ = {};
-  if (!scratch.empty()) info.writes.push_back(scratch);
-  do_enqueue(std::move(info), std::move(work), scratch);
+  for (const Buffer* const block : {&memory.scratch, &memory.locked}) {
+    if (!block->empty()) info.writes.push_back(*block);
+  }
+  do_enqueue(std::move(info), std::move(work), memory);
 }
 
 void Stream::record(Event& event) {

@@ -40,8 +40,14 @@ struct OpInfo {
   std::vector<Buffer> reads = {};
   std::vector<Buffer> writes = {};
   std::int64_t scratch_bytes = 0;  ///< the most that it asks of ExecContext::scratch; what it holds there does not outlast it
+  std::int64_t locked_bytes = 0;   ///< the same of ExecContext::locked
   /// What others than this device's streams have written by the time it is done: to the verifier a write, though it writes nothing itself.
   std::vector<Buffer> arrivals = {};
+};
+
+/// What a stream has set aside for one op, u8.
+struct OpMemory {
+  Buffer scratch, locked;
 };
 
 /// What work sees while it runs. Lives as long as its stream and is used by that stream's thread only.
@@ -87,9 +93,17 @@ class ExecContext {
   }
   static constexpr std::int64_t kWorkspaceBytes = std::int64_t{4} << 20;
 
-  /// By the stream, before each op: what its OpInfo declared (u8), and the workspace.
-  void set_scratch(const Buffer& scratch, const Buffer& workspace = {}) {
-    scratch_ = scratch;
+  /// Memory of the host, page-locked where there is a GPU, that the op which runs has declared (OpInfo::locked_bytes). It stays when the op
+  /// has been enqueued; the stream's next op that has some gets the same. Needs a stream.
+  void* locked(std::int64_t bytes) const {
+    ZS_CHECK(bytes <= locked_.elems, "{} bytes of page-locked memory are used, {} were declared", bytes, locked_.elems);
+    return locked_.data;
+  }
+
+  /// By the stream, before each op: what its OpInfo declared, and the workspace.
+  void set_memory(const OpMemory& memory, const Buffer& workspace = {}) {
+    scratch_ = memory.scratch;
+    locked_ = memory.locked;
     workspace_ = workspace;
     has_stream_ = true;
   }
@@ -107,7 +121,7 @@ class ExecContext {
   const CudaContext* gpu_;
   UploadRing* uploads_;
   bool has_stream_ = false;
-  Buffer scratch_, workspace_;
+  Buffer scratch_, locked_, workspace_;
   std::vector<std::byte> own_scratch_, own_workspace_;
   std::unordered_map<std::type_index, std::shared_ptr<void>> states_;
 };
@@ -212,8 +226,8 @@ class Stream {
  protected:
   Stream() = default;
   /// Working memory for the op that is enqueued next: may make the stream wait and record.
-  virtual Buffer reserve_scratch(std::int64_t bytes) = 0;
-  virtual void do_enqueue(OpInfo info, Work work, const Buffer& scratch) = 0;
+  virtual OpMemory reserve(const OpInfo& info) = 0;
+  virtual void do_enqueue(OpInfo info, Work work, const OpMemory& memory) = 0;
   virtual EventRecord* do_record() = 0;
   virtual void do_wait(EventRecord& record) = 0;
   virtual void do_synchronize() = 0;

@@ -13,15 +13,16 @@ constexpr std::chrono::microseconds kPause{20};  // between two looks at a GPU t
 
 }  // namespace
 
-UploadRing::UploadRing(const CudaContext& context, std::int64_t bytes, double timeout_s)
-    : context_(context), bytes_(bytes / kAlignment * kAlignment), timeout_s_(timeout_s), allocator_(make_pinned_allocator(context)) {
-  ZS_CHECK(bytes_ >= 2 * kAlignment, "page-locked memory of {} bytes for uploads", bytes);
+void UploadRing::start(Memory memory, Streams streams) {
+  bytes_ = memory.bytes() / kAlignment * kAlignment;
+  ZS_CHECK(bytes_ >= 2 * kAlignment, "page-locked memory of {} bytes for uploads", memory.bytes());
+  memory_ = std::move(memory);
+  streams_ = std::move(streams);
 }
 
 UploadRing::~UploadRing() {
   for (const Piece& piece : pieces_) unused_.push_back(piece.passed);
   for (CUevent_st* event : unused_) log_cuda(context_.driver(), context_.driver().event_destroy(event), "cuEventDestroy");
-  if (memory_ != nullptr) allocator_->deallocate(memory_, bytes_);
 }
 
 void UploadRing::upload(CUstream_st* stream, const Buffer& out, const void* in) {
@@ -36,7 +37,7 @@ void UploadRing::upload(CUstream_st* stream, const Buffer& out, const void* in) 
     const Buffer part = all.slice(at, std::min(most, all.elems - at));
     std::byte* const piece = take((part.elems + kAlignment - 1) / kAlignment * kAlignment);
     CUevent_st* const passed = take_event();
-    pieces_.push_back({piece - memory_, passed});
+    pieces_.push_back({piece - static_cast<std::byte*>(memory_.address()), passed});
     std::memcpy(piece, from + at, static_cast<std::size_t>(part.elems));
     context_.copy(stream, part, {piece, part.elems, DType::u8, DeviceKind::cpu});
     context_.check(context_.driver().event_record(passed, stream), "cuEventRecord");
@@ -44,9 +45,8 @@ void UploadRing::upload(CUstream_st* stream, const Buffer& out, const void* in) 
 }
 
 std::byte* UploadRing::take(std::int64_t bytes) {
-  if (memory_ == nullptr) memory_ = static_cast<std::byte*>(allocator_->allocate(bytes_));
   for (forget_passed(); !fits(bytes); forget_passed()) await_oldest();
-  std::byte* const piece = memory_ + next_;
+  std::byte* const piece = static_cast<std::byte*>(memory_.address()) + next_;
   next_ += bytes;
   return piece;
 }

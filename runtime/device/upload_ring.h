@@ -14,29 +14,30 @@ namespace zs {
 
 /// Page-locked memory of the host through which uploads go to one GPU: the driver copies from ordinary memory only after it has copied it
 /// to such memory itself, at a time of its own choice. A piece is free again when the GPU has passed the event behind its copy. Pieces are
-/// used in turn. Locked at the first upload. Owned by the device; host thread only; dies after the streams' work.
+/// used in turn. Owned by the device; host thread only; dies after the streams' work.
 class UploadRing {
  public:
   /// `timeout_s`: for the GPU, where all is in use; 0: no limit.
-  UploadRing(const CudaContext& context, std::int64_t bytes, double timeout_s);
+  UploadRing(const CudaContext& context, double timeout_s) : context_(context), timeout_s_(timeout_s) {}
   ~UploadRing();
   UploadRing(const UploadRing&) = delete;
   UploadRing& operator=(const UploadRing&) = delete;
 
   /// What is asked while the host waits for the GPU: `check` throws what has gone wrong on the streams, which ends the wait, and `activity`
-  /// says what they do, for the error of a wait that is too long. Before the first upload.
+  /// says what they do, for the error of a wait that is too long.
   struct Streams {
     std::function<void()> check = [] {};
     std::function<std::string()> activity = [] { return std::string(); };
   };
-  void ask(Streams streams) { streams_ = std::move(streams); }
+  /// Before the first upload. `memory`: of LockedMemory, whose only user this is.
+  void start(Memory memory, Streams streams);
+  /// After the last one, while the streams live: the memory may still be read from.
+  void stop() noexcept { memory_.reset(); }
 
   /// Enqueues out := `in`, as many bytes of the host's memory, which may change once this returns. The context is current.
   void upload(CUstream_st* stream, const Buffer& out, const void* in);
   /// From now on an upload is an error, or no more: work that is captured would repeat its values.
   void refuse(bool refuses) { refuses_ = refuses; }
-  /// Page-locked now.
-  std::int64_t locked_bytes() const { return memory_ == nullptr ? 0 : bytes_; }
 
  private:
   struct Piece {
@@ -50,11 +51,10 @@ class UploadRing {
   CUevent_st* take_event();
 
   const CudaContext& context_;
-  const std::int64_t bytes_;
   const double timeout_s_;
-  std::unique_ptr<Allocator> allocator_;
   Streams streams_;
-  std::byte* memory_ = nullptr;
+  Memory memory_;
+  std::int64_t bytes_ = 0;  // of it
   bool refuses_ = false;
   std::int64_t next_ = 0;     // offset
   std::deque<Piece> pieces_;  // in use, oldest first

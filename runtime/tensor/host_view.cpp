@@ -14,7 +14,30 @@ HostView::HostView(const Context& context, Stream& stream, const Buffer& buffer,
   copy_ = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(buffer.bytes()));
   buffer_.data = copy_->data();
   buffer_.device = DeviceKind::cpu;
-  OpInfo info{purpose.empty() ? kDownload : fmt::format("{}:{}", kDownload, purpose), {buffer}, {}};
+  const OpInfo info{purpose.empty() ? kDownload : fmt::format("{}:{}", kDownload, purpose), {buffer}, {}};
+  const ScratchBytes at_hand = context.device().locked_memory().staging().bytes();
+  if (buffer.bytes() <= at_hand[static_cast<std::size_t>(stream.role())])
+    read_through_locked(context.kernels(), stream, info, buffer);
+  else
+    read_directly(context, stream, info, buffer);
+}
+
+void HostView::read_through_locked(const KernelTable& kernels, Stream& stream, OpInfo info, const Buffer& buffer) {
+  void* locked = nullptr;
+  info.locked_bytes = buffer.bytes();
+  stream.enqueue(std::move(info), [&kernels, &locked, buffer](ExecContext& exec) {  // which the stream of a GPU runs at once
+    locked = exec.locked(buffer.bytes());
+    kernels.download(exec, locked, buffer);
+  });
+  stream.synchronize();
+  std::copy_n(static_cast<const std::byte*>(locked), buffer.bytes(), copy_->data());
+}
+
+void HostView::read_directly(const Context& context, Stream& stream, OpInfo info, const Buffer& buffer) {
+  // A copy to ordinary memory may wait within the driver, which knows no deadline: the stream has to be empty then. Errors name the first
+  // op.
+  stream.enqueue(info, [](ExecContext&) {});
+  stream.synchronize();
   try {
     stream.enqueue(std::move(info),
                    [&kernels = context.kernels(), out = copy_->data(), buffer](ExecContext& exec) { kernels.download(exec, out, buffer); });

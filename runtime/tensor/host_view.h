@@ -28,6 +28,10 @@ class HostView {
   const Buffer& buffer() const { return buffer_; }
 
  private:
+  /// Through the page-locked memory that the stream has at hand.
+  void read_through_locked(const KernelTable& kernels, Stream& stream, OpInfo info, const Buffer& buffer);
+  void read_directly(const Context& context, Stream& stream, OpInfo info, const Buffer& buffer);
+
   Buffer buffer_;
   std::shared_ptr<std::vector<std::byte>> copy_;
 };

@@ -50,15 +50,14 @@ TEST_CASE("uploads of any size reach the GPU whole, through a ring that is much 
   }
 }
 
-TEST_CASE("memory is locked at the first upload, once, and given back") {
+TEST_CASE("memory for uploads is locked with the device, once, and given back") {
   EmulatedDriver driver;
   {
     CudaDevice device(with_ring(4096), driver.table());
     Stream& stream = device.stream(StreamRole::compute);
     const Memory memory = device.pool().acquire(400, stream, "activation");
-    CHECK(device.locked_bytes() == 0);
+    CHECK(device.locked_memory().counter().live_by_label() == std::map<std::string, std::int64_t>{{"uploads", 4096}});
     for (int i = 0; i < 100; ++i) upload(stream, memory.buffer(DType::i32, 100), std::vector<std::int32_t>(100, i));
-    CHECK(device.locked_bytes() == 4096);
     CHECK(driver.calls("cuMemHostAlloc") == 1);
     device.synchronize();
     const int events = driver.calls("cuEventCreate");

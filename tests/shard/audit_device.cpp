@@ -114,7 +114,7 @@ AuditDevice::Bytes AuditDevice::filled(const Bytes& memory, const Bytes& said, c
 
 AuditDevice::Bytes AuditDevice::run(const OpInfo& info, const Work& work, const Buffer& scratch, const Bytes& memory) {
   std::memcpy(allocator_.begin(), memory.data(), memory.size());
-  context_.set_scratch(scratch);
+  context_.set_memory({scratch, {}});
   threw_ = false;
   try {
     work(context_);

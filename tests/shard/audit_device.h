@@ -28,6 +28,7 @@ class AuditDevice final : public Device {
   Pool& pool() override { return pool_; }
   Profile& profile() override { return profile_; }
   Scratch& scratch() override { return scratch_; }
+  LockedMemory& locked_memory() override { return locked_; }
   void keep(std::vector<std::shared_ptr<void>>) override {}
 
   const std::vector<std::string>& findings() const { return findings_; }
@@ -43,8 +44,8 @@ class AuditDevice final : public Device {
     StreamRole role() const override { return role_; }
 
    protected:
-    Buffer reserve_scratch(std::int64_t bytes) override { return device_.scratch_.reserve(*this, bytes); }
-    void do_enqueue(OpInfo info, Work work, const Buffer& scratch) override { device_.execute(info, work, scratch); }
+    OpMemory reserve(const OpInfo& info) override { return {device_.scratch_.reserve(*this, info.scratch_bytes), {}}; }
+    void do_enqueue(OpInfo info, Work work, const OpMemory& memory) override { device_.execute(info, work, memory.scratch); }
     EventRecord* do_record() override;
     void do_wait(EventRecord&) override {}
     void do_synchronize() override {}
@@ -91,6 +92,7 @@ class AuditDevice final : public Device {
   RangeAllocator allocator_;
   Pool pool_;
   Scratch scratch_{pool_};
+  LockedMemory locked_{make_cpu_allocator(), 0};
   Profile profile_;
   std::array<AuditStream, kStreamRoles> streams_;
   std::vector<std::string> findings_;

@@ -192,8 +192,9 @@ TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of th
   DeviceOptions options = patient();
   options.slab_bytes = plan.reserved_bytes;
   options.upload_bytes = plan.upload_bytes;
+  options.locked_bytes = plan.locked_bytes;
   CudaDevice gpu(options, {driver.table(), cublas.table()});
-  gpu.scratch().reserve(gpu, plan.scratch_bytes);
+  plan.reserve(gpu);
   const auto host = host_plan.create_device(patient());
   const SessionRun on_gpu = run_session(gpu, config, plan), on_cpu = run_session(*host, config, host_plan);
   check_alike(on_gpu.steps, on_cpu.steps, tolerance);
@@ -205,7 +206,9 @@ TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of th
   CHECK(driver.calls("cuMemAlloc") == 1);
   CHECK(plan.upload_bytes > 2 * config.train.global_batch * config.train.sequence * size_of(DType::i32));
   CHECK(host_plan.upload_bytes == 0);
-  CHECK(gpu.locked_bytes() == plan.upload_bytes);
+  CHECK(host_plan.locked_bytes == 0);
+  CHECK(plan.locked_bytes > plan.upload_bytes);
+  CHECK(gpu.locked_memory().counter().reserved_bytes() == plan.locked_bytes);
   CHECK(driver.calls("cuMemHostAlloc") == 1);
 }
 

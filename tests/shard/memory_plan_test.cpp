@@ -233,4 +233,41 @@ TEST_CASE("the page of a plan groups the buffers and ends in the peak", "[plan]"
   CHECK(last_columns.back() == plan.step_peak_bytes);
 }
 
+TEST_CASE("I4: the plan of a GPU has the page-locked memory of the host, of uploads and of each stream's largest operation", "[plan]") {
+  constexpr int kRanks = 3;
+  const Config config = tiny_config();
+  const auto plan_over = [&](Transport transport) {
+    return make_plan(config, {.ranks = kRanks, .device = DeviceKind::cuda, .transport = transport});
+  };
+  const TrainPlan staged = plan_over(Transport::staged), nccl = plan_over(Transport::nccl);
+  const auto of = [](const TrainPlan& plan, StreamRole role) { return plan.staging_bytes[static_cast<std::size_t>(role)]; };
+  std::int64_t largest = 0;  // a shard and the whole of it, in f32
+  for (const TrainPlan::Unit& unit : staged.units) {
+    const UnitLayout& layout = *unit.layout;
+    largest = std::max(largest, Pool::rounded(layout.shard_elems() * 4) + Pool::rounded(layout.full_elems() * 4));
+  }
+  CHECK(of(staged, StreamRole::unshard) == largest);
+  CHECK(of(staged, StreamRole::reduce) == largest);
+  CHECK(of(nccl, StreamRole::unshard) == 0);
+  CHECK(of(nccl, StreamRole::reduce) == 0);
+  for (const TrainPlan* const plan : {&staged, &nccl}) {
+    const std::int64_t sum = std::accumulate(plan->staging_bytes.begin(), plan->staging_bytes.end(), plan->upload_bytes);
+    CHECK(plan->locked_bytes >= sum);
+    CHECK(plan->locked_bytes < sum + kStreamRoles * 4096);  // large blocks begin with a page
+    const std::string page = describe(*plan, config, kRanks);
+    CHECK_THAT(page, Catch::Contains("page-locked memory of the host, for this rank's GPU\n") &&
+                         Catch::Contains(fmt::format("  uploads         {:>16}  ", plan->upload_bytes)) &&
+                         Catch::Contains(fmt::format("  compute         {:>16}  ", of(*plan, StreamRole::compute))) &&
+                         Catch::Contains(fmt::format("  from the system {:>16}  ", plan->locked_bytes)));
+  }
+  DeviceOptions asked;
+  staged.create_device({.cpus = {}, .locked_bytes = 1000}, [&](DeviceKind, const DeviceOptions& options) {
+    asked = options;
+    return Device::create(DeviceKind::meta, {});
+  });
+  CHECK(asked.locked_bytes == staged.locked_bytes + 1000);  // the caller's own is beside the plan's
+  CHECK_THAT(describe(staged, config, kRanks), Catch::Contains(fmt::format("  unshard         {:>16}  ", largest)));
+  CHECK_THAT(describe(make_plan(config, 0, kRanks), config, kRanks), !Catch::Contains("page-locked"));
+}
+
 }  // namespace zs::test
