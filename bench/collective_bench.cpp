@@ -7,6 +7,7 @@
 #include "bench/cache_size.h"
 #include "bench/gpu_calls.h"
 #include "bench/median.h"
+#include "comm/nccl_memory.h"
 #include "model/train/startup.h"
 #include "runtime/device/cpu_topology.h"
 
@@ -39,11 +40,6 @@ auto with_type(DType dtype, std::vector<std::byte>& image, const Use& use) {
   return dtype == DType::f32 ? use(reinterpret_cast<float*>(image.data())) : use(reinterpret_cast<BFloat16*>(image.data()));
 }
 
-std::unique_ptr<Device> make_device(const World& world, const Config& config, const Machine& machine) {
-  if (device_kind(config) != DeviceKind::cuda) return Device::create(DeviceKind::cpu, {});
-  return machine.make_device(DeviceKind::cuda, machine.device_options(config, cpu_share(world.local_rank(), world.local_size())));
-}
-
 CollectiveOptions with_all(CollectiveOptions options) {
   if (options.ops.empty())
     options.ops = {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce, Collective::all_to_all,
@@ -58,11 +54,12 @@ CollectiveBench::CollectiveBench(World& world, const CollectiveOptions& options,
     : world_(world),
       options_(with_all(options)),
       machine_(machine),
-      device_(make_device(world, config, machine)),
+      nccl_(machine_.nccl_options(config)),
+      device_(make_device(config)),
       host_device_(is_on_gpus() ? Device::create(DeviceKind::cpu, {}) : nullptr),
       ranks_(world, is_on_gpus() ? *host_device_ : *device_),
       room_(make_room()),
-      gpu_world_(machine.connect(world, *device_, config)),
+      gpu_world_(machine.connect(world, *device_, nccl_)),
       comm_(measured_world().communicator()) {
   if (options_.compare) library_.emplace();
   report_.ranks = world.size();
@@ -71,12 +68,30 @@ CollectiveBench::CollectiveBench(World& world, const CollectiveOptions& options,
   report_.ranks_a_gpu = machine.gpus.ranks_a_gpu;
 }
 
-/// Of a GPU, for every case, before communicators are made: NCCL knows it before the first call, as it knows a training's.
+/// Where NCCL registers memory, the room is the device's slab, whose size depends on the GPU: one device is made to ask for that.
+std::unique_ptr<Device> CollectiveBench::make_device(const Config& config) const {
+  if (device_kind(config) != DeviceKind::cuda) return Device::create(DeviceKind::cpu, {});
+  DeviceOptions options = machine_.device_options(config, cpu_share(world_.local_rank(), world_.local_size()));
+  if (nccl_.memory != nullptr) {
+    options.slab_bytes = Pool::rounded(room_bytes(gpu_of(*machine_.make_device(DeviceKind::cuda, options))));
+    options.memory = nccl_.memory.get();
+  }
+  return machine_.make_device(DeviceKind::cuda, options);
+}
+
+std::int64_t CollectiveBench::room_bytes(const CudaGpu& gpu) const {
+  const bool has_two = std::count(options_.ops.begin(), options_.ops.end(), Collective::all_to_all) > 0;
+  return (has_two ? 2 : 1) * (2 * gpu.l2_bytes + options_.max_bytes + kGrain * world_.size());
+}
+
+/// Before communicators are made: NCCL knows it before the first call, as it knows a training's. And what is staged lies in page-locked
+/// memory that is there before anything is measured.
 Memory CollectiveBench::make_room() {
   if (!is_on_gpus()) return {};
-  const bool has_two = std::count(options_.ops.begin(), options_.ops.end(), Collective::all_to_all) > 0;
-  const std::int64_t bytes = 2 * gpu_of(*device_).l2_bytes + options_.max_bytes + kGrain * world_.size();
-  return device_->pool().acquire((has_two ? 2 : 1) * bytes, device_->stream(StreamRole::compute), "bench");
+  Stream& compute = device_->stream(StreamRole::compute);
+  if (machine_.gpus.transport == Transport::staged)
+    device_->locked_memory().staging().reserve(compute, 2 * Pool::rounded(options_.max_bytes + kGrain * world_.size()));
+  return device_->pool().acquire(room_bytes(gpu_of(*device_)), compute, "bench");
 }
 
 CollectiveReport CollectiveBench::run() { return is_on_gpus() ? run_on_gpus() : run_on_cpus(); }

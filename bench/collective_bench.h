@@ -40,6 +40,9 @@ class CollectiveBench {
 
   bool is_on_gpus() const { return device_->kind() == DeviceKind::cuda; }
   World& measured_world() const { return gpu_world_ ? *gpu_world_ : world_; }
+  std::unique_ptr<Device> make_device(const Config& config) const;
+  /// Of a GPU's memory, for every case.
+  std::int64_t room_bytes(const CudaGpu& gpu) const;
   Memory make_room();
   CollectiveReport run_on_cpus();
   CollectiveReport run_on_gpus();
@@ -53,6 +56,7 @@ class CollectiveBench {
   World& world_;
   CollectiveOptions options_;
   Machine machine_;
+  NcclOptions nccl_;
   std::unique_ptr<Device> device_, host_device_;  // the second where the first is a GPU
   Ranks ranks_;
   Memory room_;  // of a GPU

@@ -4,6 +4,7 @@
 
 #include "bench/arrays.h"
 #include "kernels/kernels.h"
+#include "runtime/tensor/host_view.h"
 
 namespace zs::bench {
 
@@ -46,11 +47,10 @@ void put(Device& device, Buffer to, const std::vector<std::byte>& image) {
 }
 
 std::vector<std::byte> get(Device& device, Buffer from) {
-  std::vector<std::byte> image(static_cast<std::size_t>(from.bytes()));
-  Stream& stream = device.stream(StreamRole::compute);
-  stream.enqueue({"download", {from}, {}}, [from, &image](ExecContext& exec) { kernels_of(exec).download(exec, image.data(), from); });
-  stream.synchronize();
-  return image;
+  const Context context(device);
+  const HostView view(context, context.stream(), from);
+  const auto* const begin = static_cast<const std::byte*>(view.buffer().data);
+  return {begin, begin + from.bytes()};
 }
 
 }  // namespace zs::bench

@@ -24,10 +24,16 @@ DeviceOptions Machine::device_options(const Config& config, const CpuShare& shar
   return options;
 }
 
-std::unique_ptr<World> Machine::connect(World& world, Device& device, const Config& config) const {
-  if (device.kind() != DeviceKind::cuda) return nullptr;
-  NcclOptions options = nccl_options(config);
+NcclOptions Machine::nccl_options(const Config& config) const {
+  if (device_kind(config) != DeviceKind::cuda) return {};
+  NcclOptions options = zs::nccl_options(config);
   options.table = nccl;
+  register_memory(options, config, gpus.transport);
+  return options;
+}
+
+std::unique_ptr<World> Machine::connect(World& world, Device& device, const NcclOptions& options) const {
+  if (device.kind() != DeviceKind::cuda) return nullptr;
   return make_gpu_world(world, device, gpus.transport, options);
 }
 

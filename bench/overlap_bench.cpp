@@ -9,6 +9,7 @@
 
 #include "bench/gpu_calls.h"
 #include "bench/median.h"
+#include "comm/nccl_memory.h"
 #include "model/train/session.h"
 #include "runtime/tensor/host_view.h"
 
@@ -89,12 +90,15 @@ OverlapReport OverlapBench::run() {
   bind_this_thread(share_.cpus);
   DeviceOptions device_options = machine_.device_options(config_, share_);
   if (!is_on_gpus()) device_options.memory = world_.arena();
+  DeviceOptions connected_options = device_options;
+  const NcclOptions nccl = machine_.nccl_options(config_);
+  if (is_on_gpus()) connected_options.memory = nccl.memory.get();
   Steps steps, compute;
   CommunicationPrices prices;
   {
-    const auto device = plan_.create_device(device_options, machine_.make_device);
+    const auto device = plan_.create_device(connected_options, machine_.make_device);
     if (is_on_gpus()) gpu_ = gpu_of(*device).name;
-    const std::unique_ptr<World> gpu_world = machine_.connect(world_, *device, config_);
+    const std::unique_ptr<World> gpu_world = machine_.connect(world_, *device, nccl);
     World& world = gpu_world ? *gpu_world : world_;
     transport_ = world.transport();
     Session session(*device, world, config_);

@@ -9,6 +9,7 @@
 #include "bench/process_memory.h"
 #include "bench/product_ceiling.h"
 #include "bench/ranks.h"
+#include "comm/nccl_memory.h"
 #include "comm/watchdog.h"
 #include "model/train/ceiling.h"
 #include "model/train/session.h"
@@ -120,8 +121,9 @@ StepReport StepBench::run() {
   if (host_device_) measure_ceiling(report);  // one device at a time holds a GPU
   {
     const TrainPlan plan = make_plan(config_, machine_.plan_options(world_, config_, share_.threads));
+    const NcclOptions nccl = machine_.nccl_options(config_);
     DeviceOptions options = device_options();
-    if (!host_device_) options.memory = world_.arena();
+    options.memory = host_device_ ? nccl.memory.get() : world_.arena();
     const auto device = plan.create_device(options, machine_.make_device);
     if (host_device_) {
       report.gpu = gpu_of(*device).name;
@@ -130,14 +132,14 @@ StepReport StepBench::run() {
     Ranks ranks = ranks_beside(*device);
     report.pss_baseline = pss_of(ranks);
     if (!host_device_) measure_ceiling(report);
-    run_steps(*device, plan, report);
+    run_steps(*device, plan, nccl, report);
   }
   measure_ceiling(report);
   return report;
 }
 
-void StepBench::run_steps(Device& device, const TrainPlan& plan, StepReport& report) {
-  const std::unique_ptr<World> gpu_world = machine_.connect(world_, device, config_);
+void StepBench::run_steps(Device& device, const TrainPlan& plan, const NcclOptions& nccl, StepReport& report) {
+  const std::unique_ptr<World> gpu_world = machine_.connect(world_, device, nccl);
   World& world = gpu_world ? *gpu_world : world_;
   report.transport = world.transport();
   Session session(device, world, config_);

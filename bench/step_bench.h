@@ -40,7 +40,7 @@ class StepBench {
   DeviceOptions device_options() const { return machine_.device_options(config_, share_); }
   /// The best product so far, in GFLOP/s. No device of this rank's GPU lives beside it.
   void measure_ceiling(StepReport& report);
-  void run_steps(Device& device, const TrainPlan& plan, StepReport& report);
+  void run_steps(Device& device, const TrainPlan& plan, const NcclOptions& nccl, StepReport& report);
   /// What the ranks exchange numbers over, beside `device`.
   Ranks ranks_beside(Device& device) { return {world_, host_device_ ? *host_device_ : device}; }
   void time_steps(Session& session, StepReport& report);

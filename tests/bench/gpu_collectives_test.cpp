@@ -35,6 +35,11 @@ TEST_CASE("between GPUs every collective is right, over NCCL and staged, beside 
   gpus.run(kRanks, transport, [&](World& world, const Machine& machine) {
     reports[static_cast<std::size_t>(world.rank())] = CollectiveBench(world, small(4096), cuda_config(), machine).run();
   });
+  const bool is_nccl = transport == Transport::nccl;
+  CHECK((gpus.nccl.registered().collectives > 0) == is_nccl);
+  CHECK(gpus.nccl.registered().displaced == 0);
+  CHECK(gpus.nccl.registry().mistakes().empty());
+  CHECK(gpus.driver.calls("cuMemHostAlloc") == 2 * kRanks);  // uploads of two devices, or of one and what is staged: nothing in between
   const CollectiveReport& report = reports[0];
   CHECK(report.gpu == "Emulated");
   CHECK(report.ranks_a_gpu == 1);

@@ -58,6 +58,8 @@ TEST_CASE("on several GPUs the times of compute and of the step are the GPU's, a
   const OverlapReport report = overlap(gpus, 2, Transport::nccl);
   CHECK(report.gpu == "Emulated");
   CHECK(report.transport == "nccl");
+  CHECK(gpus.nccl.registered().collectives > 0);
+  CHECK(gpus.nccl.registry().mistakes().empty());
   CHECK(report.note.empty());
   const OverlapReport::Phase& optimizer = report.phases.at(2);
   CHECK(optimizer.compute_ms >= kLongMs);

@@ -85,6 +85,9 @@ TEST_CASE("a step of several GPUs has the CPU's loss and its plan's peak, over N
     reports[static_cast<std::size_t>(world.rank())] = StepBench(world, options, config, machine).run();
   });
   const StepReport& report = reports[0];
+  CHECK((gpus.nccl.registered().collectives > 0) == (transport == Transport::nccl));  // as a training's
+  CHECK(gpus.nccl.registered().displaced == 0);
+  CHECK(gpus.nccl.registry().mistakes().empty());
   CHECK(report.transport == name);
   CHECK(report.ranks == kRanks);
   for (const StepReport& one : reports) CHECK(std::abs(one.loss - expected_loss) <= kF32Tolerance * expected_loss);
