@@ -35,6 +35,12 @@ void touch_memory(Device& device) {
   for (const auto& [address, bytes] : device.pool().allocations()) std::memset(address, 0, static_cast<std::size_t>(bytes));
 }
 
+/// The run without communication has the units of the one with it.
+Config with_units_of(Config config, const World& world, const Machine& machine) {
+  config.shard.unit_mib = unit_mib(config, machine.plan_options(world, config, 1).transport, world.size());
+  return config;
+}
+
 TrainPlan whole_plan(const Config& config, const World& world, const Machine& machine, int threads) {
   PlanOptions options = machine.plan_options(world, config, threads);
   options.has_every_micro_batch = true;
@@ -73,10 +79,10 @@ std::string why_nothing_hides(int ranks, const GpuRanks& gpus) {
 OverlapBench::OverlapBench(World& world, const StepOptions& options, const Config& config, Machine machine)
     : world_(world),
       options_(options),
-      config_(config),
+      config_(with_units_of(config, world, machine)),
       machine_(std::move(machine)),
       share_(cpu_share(world.local_rank(), world.local_size())),
-      plan_(whole_plan(config, world, machine_, share_.threads)) {
+      plan_(whole_plan(config_, world, machine_, share_.threads)) {
   if (config.cuda.graph) {
     throw Error(ExitCode::config, "cuda.graph = true hides the operations of a step, which this benchmark looks at one by one", {},
                 "leave it out");

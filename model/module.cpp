@@ -1,6 +1,9 @@
 #include "model/module.h"
 
 #include <set>
+#include <span>
+
+#include "model/block_runs.h"
 
 namespace zs {
 namespace {
@@ -8,23 +11,64 @@ namespace {
 /// Makes a module and the blocks below it units. A module may be registered in several places.
 class UnitMaker {
  public:
-  UnitMaker(ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored, const ChoosePolicy& policy)
-      : runtime_(runtime), units_(units), is_ignored_(is_ignored), policy_(policy) {}
+  UnitMaker(ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored, const ChoosePolicy& policy, std::int64_t unit_bytes)
+      : runtime_(runtime), units_(units), is_ignored_(is_ignored), policy_(policy), unit_bytes_(unit_bytes) {}
 
-  void add(Module& module, std::string name) {
+  /// One unit of all `modules`.
+  void add(std::span<Module* const> modules, std::string name) {
     std::vector<Parameter*> parameters;
     std::vector<Module*> blocks;
-    collect(module, units_, parameters, blocks);
+    for (Module* module : modules) collect(*module, units_, parameters, blocks);
     leave_to_others(parameters, blocks);
-    const int unit = runtime_.add_unit(std::move(name), parameters, policy_ ? policy_(module) : UnitPolicy{});
-    module.attach(&runtime_, unit);
-    take_in(module, unit);
-    for (Module* block : blocks) {
-      if (made_.insert(block).second) add(*block, block->path());
+    const int unit = runtime_.add_unit(std::move(name), parameters, policy_of(*modules.front()));
+    for (Module* module : modules) {
+      module->attach(&runtime_, unit);
+      take_in(*module, unit);
+    }
+    std::span<Module* const> rest = blocks;
+    for (const std::size_t count : runs_of(blocks)) {
+      add_blocks(rest.first(count));
+      rest = rest.subspan(count);
     }
   }
 
  private:
+  /// Those that are not units yet.
+  void add_blocks(std::span<Module* const> blocks) {
+    std::vector<Module*> fresh;
+    for (Module* block : blocks) {
+      if (made_.insert(block).second) fresh.push_back(block);
+    }
+    if (!fresh.empty()) add(fresh, name_of_blocks(fresh.front()->path(), fresh.back()->path()));
+  }
+
+  UnitPolicy policy_of(const Module& module) const { return policy_ ? policy_(module) : UnitPolicy{}; }
+
+  /// How many blocks that follow each other are one unit.
+  std::vector<std::size_t> runs_of(const std::vector<Module*>& blocks) const {
+    if (unit_bytes_ == 0) return std::vector<std::size_t>(blocks.size(), 1);
+    std::vector<std::size_t> runs;
+    for (std::size_t begin = 0, end = 0; begin < blocks.size(); begin = end) {
+      const UnitPolicy policy = policy_of(*blocks[begin]);
+      std::vector<std::int64_t> bytes;
+      for (; end < blocks.size() && policy_of(*blocks[end]) == policy; ++end) bytes.push_back(gathered_bytes(*blocks[end], policy));
+      const auto counts = merge_blocks(bytes, unit_bytes_);
+      runs.insert(runs.end(), counts.begin(), counts.end());
+    }
+    return runs;
+  }
+
+  /// Of a block's parameters, without padding, which depends on the number of ranks.
+  std::int64_t gathered_bytes(Module& block, const UnitPolicy& policy) const {
+    std::vector<Parameter*> parameters;
+    std::vector<Module*> inner;
+    collect(block, units_, parameters, inner);
+    leave_to_others(parameters, inner);
+    std::int64_t elements = 0;
+    for (const Parameter* parameter : parameters) elements += parameter->numel();
+    return elements * size_of(policy.precision.value_or(runtime_.options().precision).param);
+  }
+
   /// Parameters of `module` and of its children that are not units themselves; those go to `blocks`.
   void collect(Module& module, Units units, std::vector<Parameter*>& parameters, std::vector<Module*>& blocks) const {
     for (const auto& parameter : module.own_parameters()) {
@@ -61,13 +105,17 @@ class UnitMaker {
   Units units_;
   const IsIgnored& is_ignored_;
   const ChoosePolicy& policy_;
+  std::int64_t unit_bytes_;
   std::set<Module*> made_;
 };
 
 }  // namespace
 
-void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored, const ChoosePolicy& policy) {
-  UnitMaker(runtime, units, is_ignored, policy).add(root, "root");
+void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored, const ChoosePolicy& policy,
+                  std::int64_t unit_bytes) {
+  ZS_CHECK(unit_bytes >= 0, "units of {} bytes", unit_bytes);
+  Module* const modules[] = {&root};
+  UnitMaker(runtime, units, is_ignored, policy, unit_bytes).add(modules, "root");
 }
 
 }  // namespace zs

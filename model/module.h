@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -75,12 +76,18 @@ enum class Units : std::uint8_t {
 /// Whether a parameter stays out of every unit.
 using IsIgnored = std::function<bool(const Parameter&)>;
 
-/// What is special about the unit that this module becomes.
+/// What is special about the unit that this module becomes. A function of the module alone: it may be asked twice.
 using ChoosePolicy = std::function<UnitPolicy(const Module& unit)>;
 
 /// Makes `root` and, by `units`, its blocks units of the runtime. The runtime must be new. An ignored parameter is neither sharded nor
 /// initialised nor reduced: whoever ignores it gives it an owner, a value and, if it is trained, a gradient of its own. A module that is
 /// registered in several places belongs to one unit: a block below the root before the root, and of several the first.
-void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored = {}, const ChoosePolicy& policy = {});
+///
+/// Above 0, `unit_bytes`: blocks that follow each other below the same unit, and have the same policy, are one unit, so that as many units
+/// as possible have so many bytes of gathered parameters each (merge_blocks); all of them are one where together they have less. They
+/// should run in the order in which they are registered: from the second micro-batch on, or by a plan's order, a unit is then gathered once
+/// for all of them.
+void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored = {}, const ChoosePolicy& policy = {},
+                  std::int64_t unit_bytes = 0);
 
 }  // namespace zs

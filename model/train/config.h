@@ -43,6 +43,7 @@ struct Config {
   };
   struct Shard {
     std::string units = "block", strategy = "zero3";
+    double unit_mib = -1;
     std::int64_t group_size = 0;
     Reshard reshard_after_forward = true;
     bool keep_ends = true;

@@ -221,6 +221,13 @@ void resolve_strategy(ConfigDraft& draft) {
     contradicts("shard.group_size", fmt::format("{}", shard.group_size), "leave it out; only hsdp and nested have small groups");
 }
 
+void check_units(ConfigDraft& draft) {
+  const Config::Shard& shard = draft.config.shard;
+  if (are_good(draft, {"shard.units", "shard.unit_mib"}) && shard.units == "model" && shard.unit_mib > 0)
+    draft.report("shard.unit_mib", fmt::format("shard.unit_mib = {} does not go with shard.units \"model\"", shard.unit_mib),
+                 "leave it out, or use shard.units = \"block\"");
+}
+
 /// The flat layout has no use for what is said of single parameters.
 void check_layout(ConfigDraft& draft) {
   const Config::Shard& shard = draft.config.shard;
@@ -286,6 +293,7 @@ void resolve_config(ConfigDraft& draft) {
   check_sizes(draft);
   resolve_precision(draft);
   resolve_strategy(draft);
+  check_units(draft);
   check_layout(draft);
   check_rest(draft);
 }

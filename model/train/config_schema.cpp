@@ -94,7 +94,12 @@ constexpr std::array kKeys = {
               "Tokens whose logits exist at once; 0: even shares, in multiples of 32, that keep them within 128 MiB."},
 
     ConfigKey{"shard.units", [](Config& c) -> ConfigSlot { return &c.shard.units; }, any, "block|model", "",
-              "What is gathered at once: each transformer block, or the whole model."},
+              "What is gathered at once: transformer blocks, each by itself or as many as `shard.unit_mib` says, or the whole model."},
+    ConfigKey{
+        "shard.unit_mib", [](Config& c) -> ConfigSlot { return &c.shard.unit_mib; }, between(-1, 1048576), "", "",
+        "Blocks that follow each other are gathered and reduced as one unit, so that each unit has at least so many MiB of parameters "
+        "(of `precision.param`); all blocks are one where together they have less. 0: each block is a unit. Below 0: 64 over NCCL, "
+        "else 0. `shard.units = \"block\"` only. docs/sharding.md."},
     ConfigKey{"shard.strategy", [](Config& c) -> ConfigSlot { return &c.shard.strategy; }, any, kStrategies, "",
               "What is sharded over which ranks; docs/sharding.md compares them. `hsdp` and `nested` need `shard.group_size`."},
     ConfigKey{"shard.group_size", [](Config& c) -> ConfigSlot { return &c.shard.group_size; }, between(0, 1048576), "", "",

@@ -53,6 +53,20 @@ Changes loss_chunks(const MemoryDemand& demand) {
   return changes;
 }
 
+/// Where blocks share units.
+Changes unit_sizes(const MemoryDemand& demand) {
+  Changes changes;
+  if (demand.config.shard.units != "block") return changes;
+  const auto add = [&](double mib) {
+    changes.push_back(change(demand, fmt::format("set shard.unit_mib={}", mib)));
+    changes.back().demand.config.shard.unit_mib = mib;
+  };
+  const double set = unit_mib(demand.config, demand.plan.transport, demand.plan.ranks);
+  for (double mib = set / 2; mib >= 1; mib /= 2) add(mib);
+  if (set > 0) add(0);
+  return changes;
+}
+
 Changes prefetches(const MemoryDemand& demand) {
   Changes changes;
   for (std::int64_t limit = demand.config.shard.limit - 1; limit >= 1; --limit) {
@@ -191,7 +205,8 @@ const MemoryBudget* exceeded(const MemoryDemand& demand, std::int64_t rank_bytes
 }
 
 std::optional<MemoryChange> smallest_change(const MemoryDemand& demand, const std::vector<MemoryBudget>& budgets) {
-  for (const auto list : {recomputations, micro_batches, loss_chunks, prefetches, reshardings, fewer_ranks, more_ranks, more_hosts}) {
+  for (const auto list :
+       {recomputations, micro_batches, loss_chunks, unit_sizes, prefetches, reshardings, fewer_ranks, more_ranks, more_hosts}) {
     if (auto found = first_that_fits(list(demand), budgets)) return found;
   }
   return std::nullopt;
@@ -200,7 +215,7 @@ std::optional<MemoryChange> smallest_change(const MemoryDemand& demand, const st
 MemoryChange least_memory(const MemoryDemand& demand) {
   MemoryChange least = change(demand, "");
   least.rank_bytes = make_plan(demand.config, demand.plan).reserved_bytes;
-  for (const auto list : {recomputations, micro_batches, loss_chunks, prefetches, reshardings}) {
+  for (const auto list : {recomputations, micro_batches, loss_chunks, unit_sizes, prefetches, reshardings}) {
     Changes changes = list(least.demand);
     if (changes.empty()) continue;
     MemoryChange& last = changes.back();

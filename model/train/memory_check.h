@@ -42,8 +42,9 @@ struct MemoryChange {
 };
 
 /// The single change that makes a run fit, found by planning again. Tried in the order of what they cost: recomputing activations
-/// ("attention", then "block"), the largest micro-batch that fits, the largest chunk of the loss that fits, no prefetch, resharding after
-/// forward, fewer ranks on the host (or more, where each process has a limit of its own), more hosts. Nothing when none is enough.
+/// ("attention", then "block"), the largest micro-batch that fits, the largest chunk of the loss that fits, fewer blocks a unit, no
+/// prefetch, resharding after forward, fewer ranks on the host (or more, where each process has a limit of its own), more hosts. Nothing
+/// when none is enough.
 std::optional<MemoryChange> smallest_change(const MemoryDemand& demand, const std::vector<MemoryBudget>& budgets);
 
 /// All changes of the configuration at once.

@@ -21,17 +21,17 @@ ReadSamples no_samples(const Config& config) {
 
 std::string describe_units(const TrainPlan& plan, DType param) {
   const bool is_flat = std::none_of(plan.units.begin(), plan.units.end(), [](const auto& unit) { return unit.layout->is_interleaved(); });
-  std::string text = fmt::format("{:<14}{:>8}{:>14}{:>14}{:>12}{:>12}{}\n", "unit", "params", "elements", "shard elems", "full",
+  std::string text = fmt::format("{:<16}{:>8}{:>14}{:>14}{:>12}{:>12}{}\n", "unit", "params", "elements", "shard elems", "full",
                                  "shard f32", is_flat ? "" : "      gathered         whole");
   std::int64_t elements = 0;
   for (const TrainPlan::Unit& unit : plan.units) {
     const UnitLayout& layout = *unit.layout;
     elements += layout.numel();
-    text += fmt::format("{:<14}{:>8}{:>14}{:>14}{:>12}{:>12}", unit.name, layout.views().size(), layout.numel(), layout.shard_elems(),
+    text += fmt::format("{:<16}{:>8}{:>14}{:>14}{:>12}{:>12}", unit.name, layout.views().size(), layout.numel(), layout.shard_elems(),
                         format_bytes(layout.numel() * size_of(param)), format_bytes(layout.held_elems() * size_of(DType::f32)));
     text += is_flat ? "\n" : fmt::format("{:>14}{:>14}\n", layout.gathered_shard_elems(), layout.whole_elems());
   }
-  return text + fmt::format("{:<14}{:>8}{:>14}\n", "all", "", elements);
+  return text + fmt::format("{:<16}{:>8}{:>14}\n", "all", "", elements);
 }
 
 /// Which units are read where their shards lie.
@@ -213,7 +213,9 @@ PlanOptions plan_options(const World& world, int threads) {
           .sums_in_rank_order = world.sums_in_rank_order()};
 }
 
-TrainPlan make_plan(const Config& config, const PlanOptions& options) {
+TrainPlan make_plan(const Config& wanted, const PlanOptions& options) {
+  Config config = wanted;
+  config.shard.unit_mib = unit_mib(wanted, options.transport, options.ranks);  // the meta world's own transport is none
   TrainPlan plan;
   plan.device = options.device;
   if (options.device == DeviceKind::cuda) plan.upload_bytes = upload_bytes(config, options.ranks);

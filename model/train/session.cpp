@@ -1,6 +1,7 @@
 #include "model/train/session.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "comm/watchdog.h"
@@ -14,6 +15,9 @@ namespace zs {
 namespace {
 
 constexpr const char* kFaultPoint = "compute";
+constexpr double kMiB = 1 << 20;
+/// NCCL moves less than that at a fraction of what its links carry (docs/decisions/0039-units-of-several-blocks.md).
+constexpr double kNcclUnitMib = 64;
 /// Numbers whose maxima over the ranks are known at the end of a step.
 enum Status : std::uint8_t { peak_bytes, allocations, stop, least_wait, most_wait, kStatus };
 /// The least wait and whose it is, in one number whose maximum is wanted: nanoseconds below kLongestWait, then the rank.
@@ -94,6 +98,11 @@ ShardOptions shard_options(const Config& config) {
           .zero_copy = config.shard.zero_copy == "auto"};
 }
 
+double unit_mib(const Config& config, Transport transport, int ranks) {
+  if (config.shard.unit_mib >= 0) return config.shard.unit_mib;
+  return transport == Transport::nccl && ranks > 1 ? kNcclUnitMib : 0;
+}
+
 Session::Session(Device& device, World& world, const Config& config)
     : device_(device),
       world_(world),
@@ -101,7 +110,8 @@ Session::Session(Device& device, World& world, const Config& config)
       context_(device),
       model_(make_model(config)),
       runtime_(context_, world, shard_options(config)) {
-  shard_module(*model_, runtime_, config.shard.units == "block" ? Units::block : Units::model);
+  const double mib = unit_mib(config, transport_of(world), world.size());
+  shard_module(*model_, runtime_, config.shard.units == "block" ? Units::block : Units::model, {}, {}, std::llround(mib * kMiB));
   check_matches(config.shard.dims, parameter_names(runtime_.executor()));
   optimizer_ = std::make_unique<AdamW>(runtime_.executor(), adamw_config(config));
   loss_slots_ = local_micro_batches() * (config.run.validate_every > 0 ? std::max<std::int64_t>(1, config.run.validate_batches) : 1);

@@ -105,4 +105,7 @@ class Session {
 
 ShardOptions shard_options(const Config& config);
 
+/// shard.unit_mib, or, where that is below 0, what so many ranks that exchange through `transport` use instead: 64 over NCCL, else 0.
+double unit_mib(const Config& config, Transport transport, int ranks);
+
 }  // namespace zs

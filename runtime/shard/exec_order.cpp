@@ -29,8 +29,16 @@ bool ExecOrder::advance(Phase phase, int unit) {
 std::vector<int> ExecOrder::upcoming(Phase phase, int count) const {
   const List& order = list(phase);
   if (!is_recorded_) return {};
-  const std::size_t first = order.position, last = std::min(order.units.size(), first + static_cast<std::size_t>(count));
-  return {order.units.begin() + static_cast<std::ptrdiff_t>(first), order.units.begin() + static_cast<std::ptrdiff_t>(last)};
+  std::vector<int> next;
+  for (std::size_t i = order.position; i < order.units.size() && std::ssize(next) < count; ++i) {
+    if (i == 0 || order.units[i] != order.units[i - 1]) next.push_back(order.units[i]);
+  }
+  return next;
+}
+
+bool ExecOrder::is_next(Phase phase, int unit) const {
+  const List& order = list(phase);
+  return is_recorded_ && order.position < order.units.size() && order.units[order.position] == unit;
 }
 
 }  // namespace zs

@@ -21,8 +21,10 @@ class ExecOrder {
   /// Notes that `unit` runs now. False when replaying and another unit was due; the position then moves behind the next
   /// occurrence of `unit`, if there is one.
   bool advance(Phase phase, int unit);
-  /// Up to `count` units due after the current position; none while recording.
+  /// Up to `count` units due after the one that runs, each of several turns in a row counted once; none while recording.
   std::vector<int> upcoming(Phase phase, int count) const;
+  /// Whether the next turn is this unit's; not while recording.
+  bool is_next(Phase phase, int unit) const;
 
  private:
   struct List {

@@ -239,8 +239,9 @@ std::vector<Action> Scheduler::after_forward(int unit) {
   if (!unit_at(unit).in_forward) refuse(unit_at(unit), "end a forward that has not begun");
   std::vector<Action> actions;
   unit_at(unit).in_forward = false;
-  // An op that computes gradients in forward has begun the unit's backward, which goes on with the same parameters.
-  if (stays_after_forward(unit) || unit_at(unit).in_backward) return actions;
+  // An op that computes gradients in forward has begun the unit's backward, which goes on with the same parameters; so does the next of
+  // several modules in one unit.
+  if (stays_after_forward(unit) || unit_at(unit).in_backward || order().is_next(ExecOrder::Phase::forward, unit)) return actions;
   if (keeps_shard(unit)) emit(actions, Action::Kind::keep_shard, unit);
   free_used(actions, unit);
   return actions;

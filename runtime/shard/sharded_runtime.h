@@ -92,6 +92,7 @@ class ShardedRuntime : private ParameterOwner {
   const Executor& executor() const { return executor_; }
   Scheduler& scheduler();
   Context& context() { return context_; }
+  const ShardOptions& options() const { return options_; }
   const std::string& name(int unit) const { return names_.at(static_cast<std::size_t>(unit)); }
   /// Everything asked of the executor since the current (or last) micro-batch began.
   const std::vector<Action>& actions() const { return actions_; }

@@ -13,6 +13,7 @@ struct UnitPolicy {
   /// scheme does not shard parameters.
   std::optional<Reshard> reshard_after_forward = {};
   std::optional<Precision> precision = {};  ///< instead of the runtime's
+  bool operator==(const UnitPolicy&) const = default;
 };
 
 }  // namespace zs

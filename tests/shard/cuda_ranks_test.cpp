@@ -132,6 +132,30 @@ TEST_CASE("with 8 bits on the wire several GPUs train with the CPU's losses, in 
   }
 }
 
+TEST_CASE("units of several blocks, as are the default over NCCL, train on several GPUs with the CPU's losses, in the memory of the plan") {
+  const std::string name = GENERATE(as<std::string>{}, "zero3", "zero3 k", "nested", "hsdp", "zero1");
+  const bool is_default = GENERATE(true, false), is_bf16 = name == "zero3" || name == "hsdp";
+  constexpr int kRanks = 4;
+  Config config = small_config(kRanks);
+  choose_scheme(config, scheme_of(name, kRanks));
+  choose_layout(config, is_default ? "flat" : "per_parameter");
+  if (is_bf16) choose_bf16(config, "bf16");
+  config.train.recompute = is_default ? "none" : "block";
+  config.model.layers = 4;
+  const TinyResult cpu = train_tiny(config, {.ranks = kRanks, .steps = 2});
+  config.shard.unit_mib = is_default ? -1 : is_bf16 ? 0.0125 : 0.025;  // a block has 6.4 KiB in bf16
+  for (const Transport transport : {Transport::nccl, Transport::staged}) {
+    GpuMachine machine(kRanks, static_cast<std::uint64_t>(is_default) + 1);
+    if (transport == Transport::nccl && !machine.has_nccl()) continue;
+    INFO(name << ", " << text_of(transport));
+    const TrainPlan plan = make_plan(config, {.ranks = kRanks, .device = DeviceKind::cuda, .transport = transport});
+    CHECK(plan.units.size() == (!is_default ? 3 : transport == Transport::nccl ? 2 : 5));
+    check_alike(machine.train(config, transport, {.steps = 2}), cpu, is_bf16 ? kBf16Tolerance : kF32Tolerance);
+    CHECK(machine.live_handles() == 0);
+    check_registered(machine, transport == Transport::nccl && is_default);
+  }
+}
+
 TEST_CASE("I2: checkpoints go from several GPUs to the CPU and to other numbers of GPUs, and back") {
   const TempDir folder;
   const Transport transport = GENERATE(Transport::nccl, Transport::staged);

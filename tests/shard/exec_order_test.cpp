@@ -107,6 +107,30 @@ TEST_CASE("a unit that runs twice is expected twice") {
   CHECK_FALSE(order.advance(Phase::forward, 1));
 }
 
+TEST_CASE("a unit that runs several times in a row is to come once, and is next until it has") {
+  ExecOrder order = recorded({0, 1, 1, 1, 2, 1});
+  order.begin();
+  CHECK(order.upcoming(Phase::forward, 3) == Units{0, 1, 2});
+  CHECK(order.advance(Phase::forward, 0));
+  CHECK(order.upcoming(Phase::forward, 9) == Units{1, 2, 1});
+  std::vector<bool> is_next;
+  for (int turn = 0; turn < 3; ++turn) {
+    CHECK(order.advance(Phase::forward, 1));
+    CHECK(order.upcoming(Phase::forward, 1) == Units{2});
+    is_next.push_back(order.is_next(Phase::forward, 1));
+  }
+  CHECK(is_next == std::vector<bool>{true, true, false});
+  CHECK(order.is_next(Phase::forward, 2));
+  CHECK_FALSE(order.is_next(Phase::backward, 2));
+}
+
+TEST_CASE("nothing is next while the order is recorded") {
+  ExecOrder order;
+  order.begin();
+  order.advance(Phase::forward, 1);
+  CHECK_FALSE(order.is_next(Phase::forward, 1));
+}
+
 TEST_CASE("a replay does not change the order") {
   ExecOrder order = recorded({0, 1, 2}, {2, 1, 0});
   order.begin();

@@ -131,6 +131,29 @@ TEST_CASE("of two changes that fit, the one that costs less is proposed", "[memo
   CHECK(proposal(keeps, host_bytes(keeps) - 1).text == "set train.recompute=attention");
 }
 
+TEST_CASE("then fewer blocks a unit, also where several are the default", "[memory]") {
+  const MemoryDemand separate = with(demand(), [](MemoryDemand& d) {
+    d.config.train.recompute = "block";
+    d.config.train.micro_batch = 1;
+    d.config.train.loss_chunk = 32;
+    d.config.model.vocab = 61;
+    d.config.model.layers = 8;
+    d.config.model.width = 256;
+    d.config.shard.unit_mib = 0;
+  });
+  const auto in_units = [&](double mib) { return with(separate, [mib](MemoryDemand& d) { d.config.shard.unit_mib = mib; }); };
+  REQUIRE(host_bytes(separate) < host_bytes(in_units(4)));
+  REQUIRE(host_bytes(in_units(4)) < host_bytes(in_units(8)));
+  CHECK(proposal(in_units(8), host_bytes(in_units(4))).text == "set shard.unit_mib=4");
+  CHECK(proposal(in_units(4), host_bytes(separate)).text == "set shard.unit_mib=2");
+  const auto on_gpus = with(in_units(-1), [](MemoryDemand& d) {
+    d.plan.device = DeviceKind::cuda;
+    d.plan.transport = Transport::nccl;
+  });
+  CHECK(proposal(on_gpus, host_bytes(on_gpus) - 1).text.starts_with("set shard.unit_mib="));
+  CHECK(proposal(separate, host_bytes(separate) - 1).text == "set shard.prefetch=0");
+}
+
 TEST_CASE("then less prefetch or a lower limit, then resharding after forward", "[memory]") {
   const MemoryDemand least = with(demand(), [](MemoryDemand& d) {
     d.config.train.recompute = "block";

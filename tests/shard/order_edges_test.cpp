@@ -17,6 +17,11 @@ struct Way {
   std::function<void(Config& config)> choose;
 };
 
+void in_twos(Config& config) {
+  config.model.layers = 6;
+  config.shard.unit_mib = 0.09;  // a block of tiny_config has 50 KiB
+}
+
 std::vector<Way> all_ways() {
   std::vector<Way> ways = {
       {"kept for backward", [](Config& config) { config.shard.reshard_after_forward = false; }},
@@ -37,6 +42,18 @@ std::vector<Way> all_ways() {
       {"one unit", [](Config& config) { config.shard.units = "model"; }},
       {"blocks run again", [](Config& config) { config.train.recompute = "block"; }},
       {"deterministic", [](Config& config) { config.train.deterministic = true; }},
+      {"blocks in twos", in_twos},
+      {"blocks in twos, run again, all resharded",
+       [](Config& config) {
+         in_twos(config);
+         config.train.recompute = "block";
+         config.shard.keep_ends = false;
+       }},
+      {"blocks in twos, nested",
+       [](Config& config) {
+         in_twos(config);
+         choose_scheme(config, scheme_of("nested", kRanks));
+       }},
   };
   for (const std::string& name : scheme_names()) {
     ways.push_back({name, [name](Config& config) { choose_scheme(config, scheme_of(name, kRanks)); }});

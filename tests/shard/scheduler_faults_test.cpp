@@ -136,6 +136,50 @@ TEST_CASE("a unit that runs twice in forward is expected twice and reduced once"
   CHECK(scheduler.take_deviations().empty());
 }
 
+TEST_CASE("a unit that runs several times in a row is gathered once for all of them, and so is what comes after it") {
+  Scheduler scheduler(unit_names(4), {.keep_ends = false});
+  std::vector<std::string> asked;
+  for (int step = 0; step < 2; ++step) {
+    ActionChecker checker(4);
+    asked.clear();
+    scheduler.begin_micro_batch(Mode::train, true);
+    const auto note = [&](const std::vector<Action>& actions) {
+      checker.apply(actions);
+      if (!actions.empty()) asked.push_back(text_of(actions));
+    };
+    note(scheduler.before_forward(0));
+    for (const int block : {1, 1, 1, 2, 3, 3}) {
+      note(scheduler.before_forward(block));
+      checker.use(block);
+      note(scheduler.after_forward(block));
+    }
+    note(scheduler.after_forward(0));
+    note(scheduler.end_micro_batch());
+    check_clean_end(scheduler, checker);
+  }
+  CHECK(asked == std::vector<std::string>{"gather 0, wait_gathered 0, gather 1", "wait_gathered 1, gather 2", "free_full 1",
+                                          "wait_gathered 2, gather 3", "free_full 2", "wait_gathered 3", "free_full 3", "free_full 0"});
+  CHECK(scheduler.take_deviations().empty());
+}
+
+TEST_CASE("a unit that was to run again at once and does not is resharded at the end of the micro-batch, and that is noted") {
+  Scheduler scheduler(unit_names(3), {.keep_ends = false});
+  for (const std::vector<int>& blocks : {std::vector<int>{1, 1, 2}, {1, 2}}) {
+    ActionChecker checker(3);
+    scheduler.begin_micro_batch(Mode::eval, true);
+    checker.apply(scheduler.before_forward(0));
+    for (const int block : blocks) {
+      checker.apply(scheduler.before_forward(block));
+      checker.use(block);
+      checker.apply(scheduler.after_forward(block));
+    }
+    checker.apply(scheduler.after_forward(0));
+    checker.apply(scheduler.end_micro_batch());
+    check_clean_end(scheduler, checker);
+  }
+  CHECK(scheduler.take_deviations() == Strings{"block1 in forward"});
+}
+
 TEST_CASE("a unit whose backward never completes is resharded and reduced at the end of the micro-batch") {
   Scheduler scheduler(unit_names(2), {});
   ActionChecker checker(2);

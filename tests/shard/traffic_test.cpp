@@ -150,6 +150,7 @@ struct Planned {
 struct Way {
   std::string param = "f32", layout = "flat";
   bool keeps_ends = true, packs_gathers = false, packs_reductions = false;
+  bool has_pairs = false;  // blocks two by two
 };
 
 Planned plan_of(const std::string& name, int ranks, int micro_batches, const Way& way) {
@@ -167,6 +168,10 @@ Planned plan_of(const std::string& name, int ranks, int micro_batches, const Way
   config.shard.reduce_every_micro_batch = options.reduce_every_micro_batch;
   config.shard.all_reduce_every_micro_batch = options.all_reduce_every_micro_batch;
   config.shard.keep_ends = way.keeps_ends;
+  if (way.has_pairs) {
+    config.model.layers = 6;
+    config.shard.unit_mib = param == "bf16" ? 0.06 : 0.12;  // a block has 25 KiB in bf16, with its padding
+  }
   config.shard.compress_gather = way.packs_gathers ? "int8" : "none";
   config.shard.compress_reduce = way.packs_reductions ? "int8" : "none";
   choose_layout(config, way.layout);
@@ -229,6 +234,19 @@ TEST_CASE("compressed gathers and reductions send the bytes of their closed form
       CHECK(bytes_of(planned.plan.sent) == planned.expected());
       CHECK(bytes_of(train_tiny(planned.config, {.ranks = 4, .steps = 2}).sent) == planned.expected());
     }
+  }
+}
+
+TEST_CASE("units of several blocks send the bytes of their closed formula", "[traffic]") {
+  int number = 0;
+  for (const std::string& name : scheme_names()) {
+    ++number;
+    const std::string layout = layout_names()[static_cast<std::size_t>(number) % layout_names().size()];
+    const Planned planned = plan_of(name, 4, 2, {.param = number % 2 == 0 ? "f32" : "bf16", .layout = layout, .has_pairs = true});
+    CAPTURE(name, layout);
+    CHECK(planned.plan.units.size() == 3);
+    CHECK(bytes_of(planned.plan.sent) == planned.expected());
+    CHECK(bytes_of(train_tiny(planned.config, {.ranks = 4, .steps = 2}).sent) == planned.expected());
   }
 }
 

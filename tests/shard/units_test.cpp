@@ -75,10 +75,10 @@ TEST_CASE("several modules in one unit train to the same bits as one unit each, 
   struct Joint {
     std::vector<float> losses;
     std::vector<std::vector<float>> weights;
-    std::ptrdiff_t reductions = 0;
+    std::ptrdiff_t reductions = 0, gathers = 0;
   };
   const auto joint = on_ranks(ranks, [](World& world) {
-    ChainRun run(world, {.schedule = {.prefetch = 1}}, [](Chain& chain, ShardedRuntime& runtime) {
+    ChainRun run(world, {.schedule = {.prefetch = 1, .keep_ends = false}}, [](Chain& chain, ShardedRuntime& runtime) {
       chain.attach(&runtime, runtime.add_unit("root", {&chain.head}));
       std::vector<Parameter*> both;
       for (std::size_t i = 0; i < 2; ++i) both.insert(both.end(), {&chain.layers[i]->weight, &chain.layers[i]->bias});
@@ -87,16 +87,48 @@ TEST_CASE("several modules in one unit train to the same bits as one unit each, 
       chain.layers[1]->attach(&runtime, pair);
       chain.layers[2]->attach(&runtime, runtime.add_unit("last", {&chain.layers[2]->weight, &chain.layers[2]->bias}));
     });
-    Joint result{train(run, 3), run.weights(), 0};
-    const auto& actions = run.runtime.actions();
-    result.reductions = std::count(actions.begin(), actions.end(), Action{Action::Kind::reduce, 1});
+    Joint result{train(run, 3), run.weights(), 0, 0};
+    result.reductions = run.count(Action::Kind::reduce, 1);
+    result.gathers = run.count(Action::Kind::gather, 1);
     return result;
   });
   for (std::size_t rank = 0; rank < joint.size(); ++rank) {
     CHECK(joint[rank].losses == separate[rank].first);
     CHECK(joint[rank].weights == separate[rank].second);
     CHECK(joint[rank].reductions == 1);
+    CHECK(joint[rank].gathers == 2);  // for the forward, and for the backward
   }
+}
+
+TEST_CASE("blocks are merged in order until their units reach a size, and keep the names of the first and the last") {
+  constexpr std::int64_t kBlock = (kChainWidth + 1) * kChainWidth * 4;  // bytes of f32
+  const auto world = make_single_world({.timeout_s = 60});
+  const auto names = [&](std::int64_t unit_bytes, Units units, DType param) {
+    const ChainRun run(*world, {.precision = {.param = param}},
+                       [&](Chain& chain, ShardedRuntime& runtime) { shard_module(chain, runtime, units, {}, {}, unit_bytes); });
+    std::string all;
+    for (const FlatParameter& unit : run.runtime.executor().units()) all += fmt::format("{} {}, ", unit.name, unit.parameters.size());
+    return all;
+  };
+  CHECK(names(0, Units::block, DType::f32) == "root 1, layer0 2, layer1 2, layer2 2, ");
+  CHECK(names(kBlock, Units::block, DType::f32) == "root 1, layer0 2, layer1 2, layer2 2, ");
+  CHECK(names(kBlock + 1, Units::block, DType::f32) == "root 1, layer0-2 6, ");
+  CHECK(names(kBlock, Units::block, DType::bf16) == "root 1, layer0-2 6, ");
+  CHECK(names(std::int64_t{1} << 60, Units::block, DType::f32) == "root 1, layer0-2 6, ");
+  CHECK(names(kBlock, Units::model, DType::f32) == "root 7, ");
+}
+
+TEST_CASE("blocks with policies of their own are not merged with others") {
+  const auto world = make_single_world({.timeout_s = 60});
+  const auto policy = [](const Module& unit) {
+    return UnitPolicy{.precision = unit.path() == "layer0" ? std::optional(Precision{.param = DType::bf16}) : std::nullopt};
+  };
+  const ChainRun run(*world, {}, [&](Chain& chain, ShardedRuntime& runtime) {
+    shard_module(chain, runtime, Units::block, {}, policy, std::int64_t{1} << 30);
+  });
+  std::vector<std::string> names;
+  for (const FlatParameter& unit : run.runtime.executor().units()) names.push_back(unit.name);
+  CHECK(names == std::vector<std::string>{"root", "layer0", "layer1-2"});
 }
 
 TEST_CASE("a parameter that is tied into another unit is refused by name where that unit runs without its owner") {
