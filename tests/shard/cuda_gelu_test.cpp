@@ -22,7 +22,7 @@ Outcome train(Library library, bool is_recomputed) {
   DeviceOptions device = patient();
   device.fuses_gelu = library != Library::not_asked;
   Gpu gpu(1, device);
-  if (library == Library::without_gelu) gpu.cublas.know_no_gelu();
+  if (library == Library::without_gelu) gpu.one.emulated_cublas()->know_no_gelu();
   TrainingOptions options{.micro_batches = kMicroBatches, .is_recomputed = is_recomputed};
   options.shard.precision.param = DType::bf16;
   Outcome outcome;
@@ -35,8 +35,8 @@ Outcome train(Library library, bool is_recomputed) {
   CHECK_NOTHROW(verifier.check("the training"));
   outcome.weights = training.weights();
   outcome.peak_bytes = gpu.device.memory().peak_bytes();
-  outcome.gelu_products = gpu.cublas.gelu_products();
-  outcome.gelu_gradient_products = gpu.cublas.gelu_gradient_products();
+  outcome.gelu_products = gpu.one.emulated_cublas()->gelu_products();
+  outcome.gelu_gradient_products = gpu.one.emulated_cublas()->gelu_gradient_products();
   return outcome;
 }
 

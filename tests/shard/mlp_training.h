@@ -16,8 +16,8 @@
 #include "runtime/tensor/ops.h"
 #include "runtime/tensor/recompute.h"
 #include "tests/device/test_devices.h"
-#include "tests/gpu/emulation/emulated_cublas.h"
 #include "tests/gpu/emulation/kernels.h"
+#include "tests/gpu/one_gpu.h"
 
 /// A small model, its training by one rank on any device, and emulated GPUs to run it on.
 namespace zs::test {
@@ -147,9 +147,8 @@ class Training {
 
 struct Gpu {
   explicit Gpu(std::uint64_t seed = 1, const DeviceOptions& options = patient())
-      : driver({.seed = seed, .is_guarded = true, .kernels = emulated_kernels()}), device(options, {driver.table(), cublas.table()}) {}
-  EmulatedDriver driver;
-  EmulatedCublas cublas{driver};
+      : one({.seed = seed, .is_guarded = true, .kernels = emulated_kernels()}), device(options, one.libraries()) {}
+  OneGpu one;
   CudaDevice device;
 };
 
