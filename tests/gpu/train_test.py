@@ -43,7 +43,7 @@ def check(result, out, transport, expected):
         return [f"exit code {result.code}"]
     problems = [] if f"transport {transport}" in result.out.splitlines()[0] else [f"the first line does not say {transport}"]
     found = losses(out)
-    if len(found) != len(expected) or any(abs(a - b) > TOLERANCE * b for a, b in zip(found, expected)):
+    if len(found) != len(expected) or not all(abs(a - b) <= TOLERANCE * b for a, b in zip(found, expected)):
         problems.append(f"losses {found}, of the CPU {expected}")
     return problems + ([f"{len(result.orphans)} processes were left running"] if result.orphans else [])
 
