@@ -18,7 +18,9 @@ constexpr std::array kKeys = {
     ConfigKey{"name", [](Config& c) -> ConfigSlot { return &c.name; }, any, "", "the configuration file's name without its ending",
               "Name of the run; letters, digits, `.`, `_` and `-`."},
     ConfigKey{"device", [](Config& c) -> ConfigSlot { return &c.device; }, any, "auto|cpu|cuda", "",
-              "Where to compute: `auto` is `cpu` in this version, whose `cuda` has not run on a real GPU yet (docs/gpu.md)."},
+              "Where to compute: `auto` is `cuda` where every rank finds a driver, cuBLASLt and a GPU of compute capability 8.0 or later, "
+              "else `cpu`. "
+              "`cuda` has not run on a real GPU yet (docs/gpu.md)."},
 
     ConfigKey{
         "model.family", [](Config& c) -> ConfigSlot { return &c.model.family; }, any, "gpt2|llama", "the preset's, or `\"gpt2\"`",

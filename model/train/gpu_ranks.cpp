@@ -121,7 +121,7 @@ GpuRanks choose_gpu_transport(std::span<const GpuSeat> ranks, const Config::Cuda
     throw Error(
         ExitCode::config,
         fmt::format("ranks {} and {} would share GPU {}, of {} that the driver shows", shared->first, shared->second, seat.gpu, seat.gpus),
-        kWhere, "start at most one rank for each GPU of a host, or set cuda.share_gpu = true");
+        kWhere, "start at most one rank for each GPU of a host, or set cuda.share_gpu = true, or device = \"cpu\"");
   }
   if (ranks.size() == 1) return found;
   found.transport = Transport::staged;

@@ -16,6 +16,8 @@
 #include "model/train/error_line.h"
 #include "model/version.h"
 #include "runtime/base/random.h"
+#include "runtime/device/cublas_lt.h"
+#include "runtime/device/cuda_gpu.h"
 
 namespace zs {
 namespace {
@@ -114,6 +116,9 @@ void tell_of_uneven_hosts(World& world, const StartupFacts& own, const StartupFa
   if (agreement.rank == world.rank()) fmt::print(stderr, "train: note: {}\n", agreement.message);
 }
 
+/// Of a GPU that has all that the kernels use: bf16 on tensor cores.
+constexpr int kLeastComputeCapability = 8;
+
 std::string_view line_of(std::string_view& text) {
   const auto end = text.find('\n');
   const std::string_view line = text.substr(0, end);
@@ -130,6 +135,31 @@ StartupFacts startup_facts(const World& world, const Config& config) {
           .config = to_toml(config),
           .host = fmt::format("{} ranks on {} CPUs", world.local_size(), std::thread::hardware_concurrency()),
           .free_gib = free_gib()};
+}
+
+GpuLook look_for_gpu() {
+  GpuLook look;
+  try {
+    for (const CudaGpu& gpu : visible_gpus()) {
+      look.sees_gpu = true;
+      if (gpu.major >= kLeastComputeCapability) continue;
+      look.lacks =
+          fmt::format("{} has compute capability {}.{}, of {}.0 at least", gpu.describe(), gpu.major, gpu.minor, kLeastComputeCapability);
+    }
+    static_cast<void>(open_cublas_lt());
+  } catch (const Error& error) {
+    look.lacks = error.what_happened();
+  }
+  return look;
+}
+
+void choose_device(World& world, Config& config, const GpuLook& own) {
+  if (config.device != "auto") return;
+  const World::Agreement lack = world.agree(own.lacks.empty() ? 0 : 1, own.lacks);
+  const bool is_seen = world.agree(own.sees_gpu ? 1 : 0, "").code != 0;
+  config.device = lack.code == 0 ? "cuda" : "cpu";
+  if (lack.code != 0 && is_seen && world.rank() == 0)
+    fmt::print(stderr, "train: note: device \"auto\" is the CPU, although there is a GPU: {} (rank {})\n", lack.message, lack.rank);
 }
 
 DeviceKind device_kind(const Config& config) { return config.device == "cuda" ? DeviceKind::cuda : DeviceKind::cpu; }

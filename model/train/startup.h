@@ -22,7 +22,16 @@ struct StartupFacts {
 };
 StartupFacts startup_facts(const World& world, const Config& config);
 
-/// What the configuration's `device` comes to.
+/// What a rank finds when it looks for a GPU.
+struct GpuLook {
+  bool sees_gpu = false;
+  std::string lacks;  ///< why it could not use one all the same, or at all; empty: nothing is missing
+};
+GpuLook look_for_gpu();
+/// Collective, of ranks with one configuration: what `device = "auto"` comes to is written there. "cuda" where no rank lacks anything, else
+/// "cpu", and where some rank sees a GPU rank 0 says in one line why it is not used.
+void choose_device(World& world, Config& config, const GpuLook& own);
+/// What the configuration's `device` comes to, once it is chosen.
 DeviceKind device_kind(const Config& config);
 /// What it says of a rank's GPU, `gpu` of those that the driver shows.
 DeviceOptions gpu_options(const Config& config, int gpu);

@@ -48,6 +48,7 @@ int Trainer::run() {
 }
 
 int Trainer::prepare() {
+  if (config_.device == "auto") choose_device(world_, job_.config, look_for_gpu());
   if (const int code = find_gpus(world_, config_, planned_ranks(), gpus_); code != 0) return code;
   if (const int code = agreed(world_, [&] { check_and_plan(); }); code != 0) return code;
   if (!job_.dry_run && !job_.resume.empty()) {

@@ -106,7 +106,7 @@ TEST_CASE("two ranks on one GPU are refused unless they may share it") {
   CHECK(
       refusal(seats(4, 2), wish()) ==
       "train: error: ranks 0 and 2 would share GPU 0, of 2 that the driver shows (device = \"cuda\"): start at most one rank for each GPU "
-      "of a host, or set cuda.share_gpu = true");
+      "of a host, or set cuda.share_gpu = true, or device = \"cpu\"");
   const GpuRanks found = choose_gpu_transport(seats(5, 2), wish("auto", true));
   CHECK(found.transport == Transport::staged);
   CHECK(found.ranks_a_gpu == 3);

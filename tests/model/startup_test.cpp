@@ -54,3 +54,31 @@ TEST_CASE("what products on a GPU may do is what the configuration says") {
   CHECK(gpu_options(config, 0).tf32);
   CHECK_FALSE(gpu_options(config, 0).fuses_gelu);
 }
+
+TEST_CASE("a device that is left open is a GPU where every rank can use one, and the CPU on all ranks where one cannot") {
+  const auto chosen = [](const std::string& wanted, const std::vector<GpuLook>& looks) {
+    std::vector<std::string> devices(looks.size());
+    run_local_world(static_cast<int>(looks.size()), {}, [&](World& world) {
+      Config config;
+      config.device = wanted;
+      const auto rank = static_cast<std::size_t>(world.rank());
+      choose_device(world, config, looks[rank]);
+      devices[rank] = config.device;
+    });
+    return devices;
+  };
+  using Devices = std::vector<std::string>;
+  const GpuLook good{.sees_gpu = true, .lacks = ""}, old{.sees_gpu = true, .lacks = "a made-up reason"}, none{.lacks = "no driver"};
+  CHECK(chosen("auto", {good}) == Devices{"cuda"});
+  CHECK(chosen("auto", {good, good, good}) == Devices{"cuda", "cuda", "cuda"});
+  CHECK(chosen("auto", {good, good, old}) == Devices{"cpu", "cpu", "cpu"});
+  CHECK(chosen("auto", {none, good}) == Devices{"cpu", "cpu"});
+  CHECK(chosen("auto", {none}) == Devices{"cpu"});
+  CHECK(chosen("cpu", {good, good}) == Devices{"cpu", "cpu"});
+  CHECK(chosen("cuda", {none}) == Devices{"cuda"});
+}
+
+TEST_CASE("who can use a GPU has seen one") {
+  const GpuLook look = look_for_gpu();
+  CHECK((look.sees_gpu || !look.lacks.empty()));
+}
