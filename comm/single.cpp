@@ -1,6 +1,7 @@
 #include <array>
 
 #include "comm/fold.h"
+#include "comm/watchdog.h"
 #include "comm/world.h"
 #include "runtime/device/cuda_context.h"
 
@@ -44,6 +45,8 @@ class SingleCommunicator final : public Communicator {
 
 class SingleWorld final : public World {
  public:
+  explicit SingleWorld(const WorldOptions& options) : watchdog_(options.watch, 0, watched_) {}
+
   int rank() const override { return 0; }
   int size() const override { return 1; }
   int local_rank() const override { return 0; }
@@ -58,13 +61,16 @@ class SingleWorld final : public World {
     return code == 0 ? Agreement{} : Agreement{code, message.substr(0, 1000), 0};
   }
   void abort(int) noexcept override {}  // nobody waits for this rank
+  Watchdog* watchdog() override { return &watchdog_; }
 
  private:
+  Watchdog::Threads watched_{1};
+  Watchdog watchdog_;
   std::shared_ptr<Allocator> arena_ = make_cpu_allocator();
 };
 
 }  // namespace
 
-std::unique_ptr<World> make_single_world(const WorldOptions&) { return std::make_unique<SingleWorld>(); }
+std::unique_ptr<World> make_single_world(const WorldOptions& options) { return std::make_unique<SingleWorld>(options); }
 
 }  // namespace zs

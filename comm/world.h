@@ -53,7 +53,7 @@ class World {
   /// Whether a rank has ended the job, as far as this one can know without asking: nobody need wait for the others. Any thread.
   virtual bool has_ended() const noexcept { return false; }
 
-  /// Watches over this rank; null where there is nobody to wait for.
+  /// Watches over this rank; null where nobody does (a plan's ranks).
   virtual Watchdog* watchdog() { return nullptr; }
 };
 

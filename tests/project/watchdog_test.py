@@ -122,6 +122,14 @@ def starts(train, report, count):
             report.case(f"P4 start {i} of {ranks} ranks: {fault or 'rank 1 does not come'}", problems, job.result)
 
 
+def lone_rank(train, report):
+    """P4 without mpirun: there is nobody who waits, only the user."""
+    job = Job(train, None, "compute@hit=41:delay=1000000")
+    problems = job.problems(LOST, [r"rank 0 has stood still for [\d.]+ s in step \d+", r"host \S+, pid \d+"])
+    problems += [] if job.records == ["rank-0.txt"] else [f"records: {job.records}"]
+    report.case("P4 a rank alone stands in compute", problems, job.result)
+
+
 def resumed_rank(train, report):
     """P5: a rank that is stopped for a while and goes on changes nothing but for one warning."""
     sets = {"train__steps": 400, "run__sample_tokens": 0}
@@ -274,6 +282,7 @@ def main():
         "start": lambda: starts(train, report, 36 if is_long else 6),
         "kill": lambda: killed_ranks(train, report, 30 if is_long else 4),
         "job": lambda: killed_jobs(train, report),
+        "alone": lambda: lone_rank(train, report),
         "resume": lambda: resumed_rank(train, report),
         "end": lambda: ranks_that_end(train, report),
         "stand": lambda: ranks_that_stand(train, report),
