@@ -75,6 +75,11 @@ struct Target {
 
 }  // namespace
 
+std::string name_of_host() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
+}
+
 /// As it travels: all but the end of `ops`. Hosts of a job have one byte order, which is compared at its start.
 struct HostNews::Message {
   std::uint64_t magic = kMagic, token = 0;
@@ -116,7 +121,7 @@ std::vector<HostNews::Address> HostNews::own_addresses() {
 HostNews::HostNews(const std::vector<Address>& addresses) {
   offer_.addresses = static_cast<std::uint16_t>(std::min(addresses.size(), Offer::kAddresses));
   std::copy_n(addresses.begin(), offer_.addresses, offer_.address.begin());
-  if (gethostname(offer_.host.data(), offer_.host.size() - 1) != 0) put(offer_.host, "unknown host");
+  put(offer_.host, name_of_host());
   if (addresses.empty()) {
     problem_ = "no interface has an address that other hosts could reach";
   } else if (getrandom(&offer_.token, sizeof offer_.token, 0) != sizeof offer_.token) {

@@ -14,6 +14,9 @@
 
 namespace zs {
 
+/// As the system has it, or "unknown host".
+std::string name_of_host();
+
 /// What the watchers of a job's hosts tell each other, by UDP: each host of its own ranks, to the first rank of every other host. Nothing
 /// is waited for and everything may be lost; it is told again a second later. Messages carry a number that only the job's ranks know:
 /// others are passed over. Owned by a Watchdog; any thread, except `join`, which comes first.

@@ -24,11 +24,6 @@ constexpr double kTellsWithin_s = 1;                   // a watcher has looked w
 constexpr double kForThoseWhoSee_s = 10;               // whom a rank that sees no culprit lets tell
 constexpr double kEndedAfter_s = 1;                    // that a rank waits for one that has ended
 
-std::string name_of_host() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
-}
-
 /// Bytes that a thread has read and written, with the kernel's help. No allocation, no stream: also runs when memory is short.
 std::uint64_t io_bytes(int thread) {
   std::array<char, 64> path{};

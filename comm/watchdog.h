@@ -22,8 +22,8 @@ namespace zs {
 
 /// Watches over one rank, and with the others over all: a thread that never waits for a peer, an allocation or MPI. It looks every 100 ms
 /// whether the rank has moved. When it has stood still for the limit of its phase, it reads what the other ranks of the host tell of
-/// themselves, names the one that keeps the rest waiting, writes everybody's flight record, and ends the process with exit code 69, or 72
-/// when the ranks wait for each other; mpirun ends the others. Of all ranks of a host one speaks.
+/// themselves, and what other hosts have told of theirs, names the one that keeps the rest waiting, writes the host's flight records, and
+/// ends the process with exit code 69, or 72 when the ranks wait for each other; mpirun ends the others. Of all ranks one speaks.
 ///
 /// Owned by a World, which outlives whatever it watches. `enter`, `observe` and HostWait are the host thread's, the rest is anybody's.
 class Watchdog {

@@ -153,8 +153,9 @@ GpuLook look_for_gpu() {
   return look;
 }
 
-void choose_device(World& world, Config& config, const GpuLook& own) {
+void choose_device(World& world, Config& config, const std::function<GpuLook()>& look) {
   if (config.device != "auto") return;
+  const GpuLook own = look();
   const World::Agreement lack = world.agree(own.lacks.empty() ? 0 : 1, own.lacks);
   const bool is_seen = world.agree(own.sees_gpu ? 1 : 0, "").code != 0;
   config.device = lack.code == 0 ? "cuda" : "cpu";

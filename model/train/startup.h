@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,7 +31,7 @@ struct GpuLook {
 GpuLook look_for_gpu();
 /// Collective, of ranks with one configuration: what `device = "auto"` comes to is written there. "cuda" where no rank lacks anything, else
 /// "cpu", and where some rank sees a GPU rank 0 says in one line why it is not used.
-void choose_device(World& world, Config& config, const GpuLook& own);
+void choose_device(World& world, Config& config, const std::function<GpuLook()>& look = look_for_gpu);
 /// What the configuration's `device` comes to, once it is chosen.
 DeviceKind device_kind(const Config& config);
 /// What it says of a rank's GPU, `gpu` of those that the driver shows.

@@ -62,7 +62,7 @@ TEST_CASE("a device that is left open is a GPU where every rank can use one, and
       Config config;
       config.device = wanted;
       const auto rank = static_cast<std::size_t>(world.rank());
-      choose_device(world, config, looks[rank]);
+      choose_device(world, config, [&] { return looks[rank]; });
       devices[rank] = config.device;
     });
     return devices;

@@ -22,8 +22,8 @@ void in_twos(Config& config) {
   config.shard.unit_mib = 0.09;  // a block of tiny_config has 50 KiB
 }
 
-std::vector<Way> all_ways() {
-  std::vector<Way> ways = {
+std::vector<Way> ways_of_options() {
+  return {
       {"kept for backward", [](Config& config) { config.shard.reshard_after_forward = false; }},
       {"no prefetch", [](Config& config) { config.shard.prefetch = 0; }},
       {"prefetch 2", [](Config& config) { config.shard.prefetch = 2; }},
@@ -42,6 +42,11 @@ std::vector<Way> all_ways() {
       {"one unit", [](Config& config) { config.shard.units = "model"; }},
       {"blocks run again", [](Config& config) { config.train.recompute = "block"; }},
       {"deterministic", [](Config& config) { config.train.deterministic = true; }},
+  };
+}
+
+std::vector<Way> ways_in_twos() {
+  return {
       {"blocks in twos", in_twos},
       {"blocks in twos, run again, all resharded",
        [](Config& config) {
@@ -55,6 +60,10 @@ std::vector<Way> all_ways() {
          choose_scheme(config, scheme_of("nested", kRanks));
        }},
   };
+}
+
+std::vector<Way> ways_of_schemes() {
+  std::vector<Way> ways;
   for (const std::string& name : scheme_names()) {
     ways.push_back({name, [name](Config& config) { choose_scheme(config, scheme_of(name, kRanks)); }});
     ways.push_back({name + ", small parameters whole", [name](Config& config) {
@@ -62,6 +71,11 @@ std::vector<Way> all_ways() {
                       choose_layout(config, "small whole");
                     }});
   }
+  return ways;
+}
+
+std::vector<Way> zero_copy_ways() {
+  std::vector<Way> ways;
   for (const char* name : {"zero1", "zero3 once", "grad_op", "hsdp"}) {
     ways.push_back({std::string(name) + ", zero-copy", [name](Config& config) {
                       choose_scheme(config, scheme_of(name, kRanks));
@@ -77,11 +91,23 @@ std::vector<Way> all_ways() {
                     config.precision.param = "bf16", config.precision.validation = "f32";
                     config.shard.zero_copy = "auto";
                   }});
+  return ways;
+}
+
+std::vector<Way> ways_of_layouts() {
+  std::vector<Way> ways;
   for (const std::string& layout : layout_names()) ways.push_back({layout, [layout](Config& config) { choose_layout(config, layout); }});
   ways.push_back({"everything whole", [](Config& config) {
                     choose_layout(config, "per_parameter");
                     config.shard.min_shard_bytes = 1 << 20;
                   }});
+  return ways;
+}
+
+std::vector<Way> all_ways() {
+  std::vector<Way> ways;
+  for (const auto& some : {ways_of_options(), ways_in_twos(), ways_of_schemes(), zero_copy_ways(), ways_of_layouts()})
+    ways.insert(ways.end(), some.begin(), some.end());
   return ways;
 }
 

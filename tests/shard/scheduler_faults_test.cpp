@@ -35,10 +35,10 @@ Scheduler recorded_scheduler(const SchedulerOptions& options = {}) {
   return scheduler;
 }
 
-/// A training micro-batch whose blocks run forward in this order and backward in reverse; every use is checked.
-ActionChecker run_blocks(Scheduler& scheduler, const std::vector<int>& blocks) {
+/// Begins a micro-batch, and runs its blocks forward in this order; every use is checked.
+ActionChecker run_forward(Scheduler& scheduler, Mode mode, const std::vector<int>& blocks) {
   ActionChecker checker(scheduler.size());
-  scheduler.begin_micro_batch(Mode::train, true);
+  scheduler.begin_micro_batch(mode, true);
   checker.apply(scheduler.before_forward(0));
   for (const int block : blocks) {
     checker.apply(scheduler.before_forward(block));
@@ -46,6 +46,12 @@ ActionChecker run_blocks(Scheduler& scheduler, const std::vector<int>& blocks) {
     checker.apply(scheduler.after_forward(block));
   }
   checker.apply(scheduler.after_forward(0));
+  return checker;
+}
+
+/// A training micro-batch whose blocks run forward in this order and backward in reverse; every use is checked.
+ActionChecker run_blocks(Scheduler& scheduler, const std::vector<int>& blocks) {
+  ActionChecker checker = run_forward(scheduler, Mode::train, blocks);
   checker.apply(scheduler.before_backward(0));
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
     checker.apply(scheduler.before_backward(*block));
@@ -165,15 +171,7 @@ TEST_CASE("a unit that runs several times in a row is gathered once for all of t
 TEST_CASE("a unit that was to run again at once and does not is resharded at the end of the micro-batch, and that is noted") {
   Scheduler scheduler(unit_names(3), {.keep_ends = false});
   for (const std::vector<int>& blocks : {std::vector<int>{1, 1, 2}, {1, 2}}) {
-    ActionChecker checker(3);
-    scheduler.begin_micro_batch(Mode::eval, true);
-    checker.apply(scheduler.before_forward(0));
-    for (const int block : blocks) {
-      checker.apply(scheduler.before_forward(block));
-      checker.use(block);
-      checker.apply(scheduler.after_forward(block));
-    }
-    checker.apply(scheduler.after_forward(0));
+    ActionChecker checker = run_forward(scheduler, Mode::eval, blocks);
     checker.apply(scheduler.end_micro_batch());
     check_clean_end(scheduler, checker);
   }

@@ -1,0 +1,55 @@
+#include <algorithm>
+
+#include "model/train/config_dataset.h"
+#include "model/train/run_dir.h"
+#include "model/train/startup.h"
+#include "model/train/trainer.h"
+#include "runtime/device/memory_limit.h"
+
+namespace zs {
+
+int Trainer::planned_ranks() const { return job_.dry_run && world_.size() == 1 ? static_cast<int>(config_.comm.ranks) : world_.size(); }
+
+void Trainer::check_and_plan() {
+  check_ranks(config_, planned_ranks());
+  share_ = cpu_share(world_.local_rank(), world_.local_size());
+  dataset_ = open_dataset(dataset_options(config_, job_.config_path, job_.program_folder));
+  if (dataset_->validation) {  // a validation reads no window twice while there are others
+    std::int64_t& batches = job_.config.run.validate_batches;
+    batches = std::clamp<std::int64_t>(dataset_->validation->windows() / config_.train.global_batch, 1, batches);
+  }
+  check_device(config_, gpus_.gpu);
+  plan_ = make_plan(config_, memory_demand().plan);
+  if (job_.dry_run && job_.verify_order) throw_if_out_of_order(verify_order(plan_.trace), "the plan of a step");
+  if (job_.dry_run) return;
+  check_memory();
+  if (is_first() && job_.resume.empty()) check_run_dir({config_.run.dir, config_.name, job_.overwrite});
+}
+
+MemoryDemand Trainer::memory_demand() const {
+  MemoryDemand demand{config_, plan_options(world_, share_.threads), world_.local_size()};
+  if (planned_ranks() != world_.size()) {  // a dry run for ranks that it has not got
+    demand.plan.ranks = demand.local_ranks = planned_ranks();
+    demand.plan.hosts.clear();
+  }
+  return device_kind(config_) == DeviceKind::cuda ? on_gpus(demand, gpus_) : demand;
+}
+
+std::vector<MemoryLimit> Trainer::limits() const {
+  if (device_kind(config_) != DeviceKind::cuda) return memory_limits();
+  return {gpu_memory_limit(gpus_.gpu)};
+}
+
+std::vector<MemoryBudget> Trainer::budgets() const {
+  const int threads = kStreamRoles + share_.threads - 1;
+  return memory_budgets(limits(), threads * (transport_of(world_) == Transport::local ? memory_demand().local_ranks : 1));
+}
+
+/// One rank of each host speaks for all of them, or each for its own GPU.
+void Trainer::check_memory() const {
+  if (world_.local_rank() != 0 && plan_.device == DeviceKind::cpu) return;
+  const std::vector<MemoryBudget> known = budgets();  // a GPU's is another one at every look
+  if (exceeded(memory_demand(), plan_.reserved_bytes, known) != nullptr) throw memory_refusal(memory_demand(), plan_.reserved_bytes, known);
+}
+
+}  // namespace zs
