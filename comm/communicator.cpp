@@ -34,6 +34,8 @@ OpTag make_tag(std::string_view op, std::string_view unit, std::string_view vari
   return tag;
 }
 
+/// What u8 and u16 hold is quantised, or tokens, or just bytes.
+bool can_be_added(DType dtype) { return dtype != DType::u16 && dtype != DType::u8; }
 bool can_be_packed(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
 const char* name_of(ReduceOp op) {
@@ -154,9 +156,11 @@ void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer 
   const bool accumulate = fold == Fold::accumulate;
   ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("reduce_scatter", unit), full.elems,
            shard.elems * size());
-  ZS_CHECK((full.dtype == DType::f32 || full.dtype == DType::bf16) && (shard.dtype == DType::f32 || shard.dtype == full.dtype),
-           "{}: {} into {}, expected f32 or bf16 into f32 or the same", where("reduce_scatter", unit), name_of(full.dtype),
-           name_of(shard.dtype));
+  ZS_CHECK(can_be_added(full.dtype) && (shard.dtype == full.dtype || (full.dtype == DType::bf16 && shard.dtype == DType::f32)),
+           "{}: {} into {}, expected f32, bf16, f64, i32 or i64 into the same, or bf16 into f32", where("reduce_scatter", unit),
+           name_of(full.dtype), name_of(shard.dtype));
+  ZS_CHECK(!accumulate || adds_onto(shard.dtype), "{}: transport {} adds sums of {} to nothing, expected Fold::overwrite",
+           where("reduce_scatter", unit), transport(), name_of(shard.dtype));
   ZS_CHECK(full.device == shard.device, "{}: full is on {}, shard on {}", where("reduce_scatter", unit), name_of(full.device),
            name_of(shard.device));
   const Buffer own = full.slice(rank() * shard.elems, shard.elems);
@@ -205,8 +209,7 @@ void Communicator::do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, Fo
 }
 
 void Communicator::all_reduce(Stream& stream, std::string_view unit, Buffer data, ReduceOp op) {
-  ZS_CHECK(data.dtype != DType::u16 && data.dtype != DType::u8, "{}: {}, expected f32, bf16, f64, i32 or i64", where("all_reduce", unit),
-           name_of(data.dtype));
+  ZS_CHECK(can_be_added(data.dtype), "{}: {}, expected f32, bf16, f64, i32 or i64", where("all_reduce", unit), name_of(data.dtype));
   const OpTag tag = make_tag("all_reduce", unit, name_of(op), data);
   const std::int64_t scratch_bytes = all_reduce_scratch_bytes(data);
   const std::int64_t part = data.elems * (rank() + 1) / size() - data.elems * rank() / size();

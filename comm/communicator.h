@@ -85,14 +85,15 @@ class Communicator {
   void all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full, Wire wire = Wire::exact);
 
   /// shard (n) := [shard +] sum over ranks, in rank order 0..size-1, of their `full` (size * n) slices that belong to this
-  /// rank. `full` f32 or bf16; `shard` f32 (the sum is carried in f32: one f32 addition a rank and element), or the same
-  /// dtype as `full` (then rounded once at the end, also with accumulate). In place when `shard` is this rank's slice of `full`
+  /// rank. `full` f32, bf16, f64, i32 or i64 (sums wrap); u8 and u16 hold what is quantised, or raw, which nobody adds up: gather it and
+  /// decode it first. `shard` of the same dtype (bf16 is carried in f32 and rounded once at the end, also with accumulate), or f32 where
+  /// `full` is bf16 (one f32 addition a rank and element). In place when `shard` is this rank's slice of `full`
   /// (same dtype, overwrite only). Wire::int8: slices travel packed, and are summed in f32, in rank order over all ranks;
   /// transport `hier` sums inside each host first, exactly, and packs what crosses.
   void reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, Fold fold, Wire wire = Wire::exact);
 
-  /// data := reduction over ranks in rank order. f32, f64, i32 and i64 (sums wrap); bf16 is carried in f32. A NaN of any rank
-  /// makes the maximum and the minimum NaN.
+  /// data := reduction over ranks in rank order. f32, f64, i32 and i64 (sums wrap); bf16 is carried in f32; not u8 and u16, as above. A NaN
+  /// of any rank makes the maximum and the minimum NaN.
   void all_reduce(Stream& stream, std::string_view unit, Buffer data, ReduceOp op);
 
   /// data := rank `root`'s data.
@@ -165,6 +166,8 @@ class Communicator {
   virtual void do_barrier(const OpTag& tag) = 0;
   /// Whether the buffers are this host's memory. Only there the shadow mode (comm/shadow.h) works.
   virtual bool is_on_host() const { return true; }
+  /// Whether a reduce_scatter of that dtype can be Fold::accumulate.
+  virtual bool adds_onto(DType /*dtype*/) const { return true; }
   /// Whether it has the following three, where the buffers are: else nothing travels as int8.
   virtual bool can_pack() const { return true; }
   /// As KernelTable's pack_int8, unpack_int8 and fold_int8: elements (slices, n), packed u8, one part after the other.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <thread>
 
 #include "comm/direct.h"
@@ -102,8 +103,13 @@ std::shared_ptr<void> LocalCommunicator::shared_window(std::int64_t bytes) {
   const HostWait wait(watchdog(), "shared window");
   HostPost made;
   made.window_bytes = bytes;
+  std::optional<Error> refused;
   if (rank() == 0) {
-    made.window = {arena().allocate(bytes), [world = group_->world, bytes](void* address) { world->arena->deallocate(address, bytes); }};
+    try {
+      made.window = {arena().allocate(bytes), [world = group_->world, bytes](void* address) { world->arena->deallocate(address, bytes); }};
+    } catch (const Error& error) {
+      refused = error;
+    }
   }
   std::shared_ptr<void> window;
   {
@@ -116,6 +122,8 @@ std::shared_ptr<void> LocalCommunicator::shared_window(std::int64_t bytes) {
     visit.finish();
   }
   host_post(rank()).window.reset();
+  if (refused) throw *refused;
+  if (window == nullptr) throw Error(ExitCode::out_of_memory, fmt::format("rank 0 has no {} bytes for a window", bytes));
   return window;
 }
 

@@ -1,15 +1,21 @@
 #include "comm/mpi_world.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "comm/host_map.h"
 #include "comm/mpi_communicator.h"
+#include "runtime/base/whole_number.h"
 
 namespace zs {
 namespace {
@@ -22,15 +28,31 @@ OpTag host_tag(std::string_view text) {
 
 /// Of Open MPI's own, where the user has not set them.
 void prefer_settings() {
-  constexpr std::array<std::pair<const char*, const char*>, 2> kPreferred{{
+  constexpr std::array<std::pair<const char*, const char*>, 3> kPreferred{{
       // The others tell of a rank that dies: without stack traces in between.
       {"OMPI_MCA_opal_signal", ""},
       // Over TCP a large message otherwise travels as one piece, behind which the answer to the peer's own large message waits, so that the
       // two directions of a link take turns.
       {"OMPI_MCA_btl_tcp_flags", "send,inplace,need-ack"},
+      // What answers a peer's message waits behind what is in the socket, by itself some megabytes, and the peer's link stands still so
+      // long.
+      {"OMPI_MCA_btl_tcp_sndbuf", "262144"},
   }};
   for (const auto& [name, value] : kPreferred) {
     if (setenv(name, value, 0) != 0) throw std::bad_alloc();
+  }
+}
+
+/// MPI_Abort asks mpirun to end the job, and waits for it.
+void end_at_last(int code) noexcept {
+  static constexpr auto kGrace = std::chrono::seconds(5);
+  try {
+    std::thread([code] {
+      std::this_thread::sleep_for(kGrace);
+      _exit(code);
+    }).detach();
+  } catch (const std::exception&) {
+    errno = 0;  // no thread: it is left to mpirun
   }
 }
 
@@ -92,6 +114,7 @@ std::unique_ptr<Communicator> MpiWorld::split(int color, int key) {
 void MpiWorld::abort(int code) noexcept {
   watchdog_->note_told();
   watchdog_->stand_down();
+  end_at_last(code);
   if (MPI_Abort(MPI_COMM_WORLD, code) != MPI_SUCCESS) std::abort();
 }
 
@@ -143,9 +166,9 @@ World::Agreement MpiWorld::agree(int code, const std::string& message) {
 }
 
 std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options) {
+  if (number_in_environment<int>("OMPI_COMM_WORLD_SIZE").value_or(1) > 1) prefer_settings();  // while there is one thread
   auto watchdog = std::make_unique<Watchdog>(options.watch);
   watchdog->faults().hit("init");
-  if (watchdog->ranks() > 1) prefer_settings();
   int initialized = 0, provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Initialized(&initialized), "MPI_Initialized");
   if (initialized) {

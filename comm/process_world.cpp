@@ -40,6 +40,11 @@ class HostsWorld final : public World {
     std::iota(ranks.begin(), ranks.end(), 0);
     return group(ranks);
   }
+  std::unique_ptr<Communicator> message_communicator() override {
+    auto made = std::make_unique<MpiCommunicator>(mpi_->split_off(0, rank()), options_, make_cpu_allocator());
+    made->watch_by(mpi_->watchdog(), group_name_.child(0));
+    return made;
+  }
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
     const auto self = std::find(ranks.begin(), ranks.end(), rank());
     ZS_CHECK(self != ranks.end(), "rank {} is not in the group it names", rank());

@@ -42,12 +42,15 @@ std::uintptr_t map_file(int fd, std::int64_t bytes, const std::string& what) {
   const std::uintptr_t base = (begin + kHugePage - 1) / kHugePage * kHugePage, end = begin + static_cast<std::uintptr_t>(bytes + kHugePage);
   void* const mapped = mmap(reinterpret_cast<void*>(base), static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
                             MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0);
-  const int number = errno;
+  if (mapped == MAP_FAILED) {
+    const Error error = failure(what, errno);
+    if (munmap(room, static_cast<std::size_t>(bytes + kHugePage)) != 0) errno = 0;
+    throw error;
+  }
   // What is left over at both ends; the kernel takes back what it has just given.
   if (base > begin && munmap(room, base - begin) != 0) errno = 0;
   const std::uintptr_t rest = base + static_cast<std::uintptr_t>(bytes);
   if (end > rest && munmap(reinterpret_cast<void*>(rest), end - rest) != 0) errno = 0;
-  if (mapped == MAP_FAILED) throw failure(what, number);
   if (madvise(mapped, static_cast<std::size_t>(bytes), MADV_DONTDUMP) != 0) errno = 0;  // a core file of everybody's memory helps nobody
   return base;
 }

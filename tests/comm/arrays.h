@@ -93,11 +93,30 @@ T whole(int rank, std::int64_t i) {
   return static_cast<T>(value);
 }
 
+/// The same where T is carried in f32; else whole numbers that f32 has not, so that only sums in T are right: those of 9 are exact.
+template <class T>
+T wide(int rank, std::int64_t i) {
+  if constexpr (std::is_same_v<T, std::int64_t>) return whole<T>(rank, i) * ((T{1} << 54) + 1);
+  if constexpr (std::is_same_v<T, std::int32_t> || std::is_same_v<T, double>) return whole<T>(rank, i) * T{(1 << 24) + 1};
+  return whole<T>(rank, i);
+}
+
 /// Real numbers of very different sizes, so that every order of addition gives other bits.
 inline float real(int rank, std::int64_t i) {
   const CounterRng rng(17, static_cast<std::uint64_t>(rank));
   const auto counter = static_cast<std::uint64_t>(i);
   return static_cast<float>(std::ldexp(rng.uniform(counter) - 0.5, static_cast<int>(rng.bits(counter) % 12)));
+}
+
+template <class Body>
+void of_every_dtype(const Body& body) {
+  body(float{});
+  body(BFloat16{});
+  body(double{});
+  body(std::int32_t{});
+  body(std::int64_t{});
+  body(std::uint8_t{});
+  body(std::uint16_t{});
 }
 
 }  // namespace zs::test

@@ -7,8 +7,8 @@
 #include <numeric>
 #include <thread>
 
-#include "comm/mesh.h"
 #include "tests/comm/arrays.h"
+#include "tests/comm/group_cases.h"
 #include "tests/comm/host_cases.h"
 
 namespace zs::test {
@@ -16,17 +16,6 @@ namespace {
 
 template <class T>
 constexpr std::array<std::int64_t, 6> kCounts = {0, 1, 3, 777, 1000, std::is_same_v<T, float> ? 100'003 : 10'007};
-
-template <class Body>
-void of_every_dtype(const Body& body) {
-  body(float{});
-  body(BFloat16{});
-  body(double{});
-  body(std::int32_t{});
-  body(std::int64_t{});
-  body(std::uint8_t{});
-  body(std::uint16_t{});
-}
 
 template <class T>
 void all_gather_of(Communicator& comm, Stream& stream) {
@@ -52,30 +41,32 @@ void all_gather_concatenates(World& world, Device& device) {
   of_every_dtype([&]<class T>(T) { all_gather_of<T>(*comm, stream); });
 }
 
+/// What sums of T are carried in.
+template <class T>
+using Carried = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+
 template <class T, class Out>
 void reduce_scatter_of(Communicator& comm, Stream& stream) {
+  using Wide = Carried<Out>;
   for (const std::int64_t n : kCounts<T>) {
-    const auto sum = [&](std::int64_t i, float start) {
-      for (int r = 0; r < comm.size(); ++r) start += static_cast<float>(whole<T>(r, comm.rank() * n + i));
-      return Out(start);
+    const auto sum = [&](std::int64_t i) {
+      Wide sum{};
+      for (int r = 0; r < comm.size(); ++r) sum += static_cast<Wide>(wide<T>(r, comm.rank() * n + i));
+      return Out(sum);
     };
     Array<T> full(comm, n * comm.size());
-    Array<Out> shard(comm, n), accumulator(comm, n);
-    full.fill([&](std::int64_t i) { return whole<T>(comm.rank(), i); });
-    accumulator.fill([&](std::int64_t i) { return whole<Out>(99, i); });
+    Array<Out> shard(comm, n);
+    full.fill([&](std::int64_t i) { return wide<T>(comm.rank(), i); });
     comm.reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), Fold::overwrite);
-    comm.reduce_scatter(stream, "unit", full.buffer(), accumulator.buffer(), Fold::accumulate);
     stream.synchronize();
-    shard.expect_is("reduce_scatter", comm.rank(), [&](std::int64_t i) { return sum(i, 0); });
-    accumulator.expect_is("reduce_scatter onto an accumulator", comm.rank(),
-                          [&](std::int64_t i) { return sum(i, static_cast<float>(whole<Out>(99, i))); });
-    full.expect_is("reduce_scatter's input", comm.rank(), [&](std::int64_t i) { return whole<T>(comm.rank(), i); });
+    shard.expect_is("reduce_scatter", comm.rank(), sum);
+    full.expect_is("reduce_scatter's input", comm.rank(), [&](std::int64_t i) { return wide<T>(comm.rank(), i); });
     if constexpr (std::is_same_v<T, Out>) {
       comm.reduce_scatter(stream, "unit", full.buffer(), full.buffer().slice(comm.rank() * n, n), Fold::overwrite);
       stream.synchronize();
       full.expect_is("reduce_scatter in place", comm.rank(), [&](std::int64_t i) {
         const bool own = i / std::max<std::int64_t>(n, 1) == comm.rank();
-        return own ? sum(i - comm.rank() * n, 0) : whole<T>(comm.rank(), i);
+        return own ? sum(i - comm.rank() * n) : wide<T>(comm.rank(), i);
       });
     }
   }
@@ -87,21 +78,59 @@ void reduce_scatter_sums(World& world, Device& device) {
   reduce_scatter_of<float, float>(*comm, stream);
   reduce_scatter_of<BFloat16, float>(*comm, stream);
   reduce_scatter_of<BFloat16, BFloat16>(*comm, stream);
+  reduce_scatter_of<double, double>(*comm, stream);
+  reduce_scatter_of<std::int32_t, std::int32_t>(*comm, stream);
+  reduce_scatter_of<std::int64_t, std::int64_t>(*comm, stream);
+}
+
+template <class T, class Out>
+void accumulate_of(Communicator& comm, Stream& stream) {
+  using Wide = Carried<Out>;
+  for (const std::int64_t n : kCounts<T>) {
+    Array<T> full(comm, n * comm.size());
+    Array<Out> accumulator(comm, n);
+    full.fill([&](std::int64_t i) { return wide<T>(comm.rank(), i); });
+    accumulator.fill([&](std::int64_t i) { return wide<Out>(99, i); });
+    comm.reduce_scatter(stream, "unit", full.buffer(), accumulator.buffer(), Fold::accumulate);
+    stream.synchronize();
+    accumulator.expect_is("reduce_scatter onto an accumulator", comm.rank(), [&](std::int64_t i) {
+      auto sum = static_cast<Wide>(wide<Out>(99, i));
+      for (int r = 0; r < comm.size(); ++r) sum += static_cast<Wide>(wide<T>(r, comm.rank() * n + i));
+      return Out(sum);
+    });
+    full.expect_is("reduce_scatter's input", comm.rank(), [&](std::int64_t i) { return wide<T>(comm.rank(), i); });
+  }
+}
+
+void reduce_scatter_adds_to_gradients(World& world, Device& device) {
+  const auto comm = world.communicator();
+  Stream& stream = device.stream(StreamRole::reduce);
+  accumulate_of<float, float>(*comm, stream);
+  accumulate_of<BFloat16, float>(*comm, stream);
+  accumulate_of<BFloat16, BFloat16>(*comm, stream);
+}
+
+void reduce_scatter_adds_to_anything(World& world, Device& device) {
+  const auto comm = world.communicator();
+  Stream& stream = device.stream(StreamRole::reduce);
+  accumulate_of<double, double>(*comm, stream);
+  accumulate_of<std::int32_t, std::int32_t>(*comm, stream);
+  accumulate_of<std::int64_t, std::int64_t>(*comm, stream);
 }
 
 template <class T>
 void all_reduce_of(Communicator& comm, Stream& stream) {
-  using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+  using Wide = Carried<T>;
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
     for (const std::int64_t n : kCounts<T>) {
       Array<T> data(comm, n);
-      data.fill([&](std::int64_t i) { return whole<T>(comm.rank(), i); });
+      data.fill([&](std::int64_t i) { return wide<T>(comm.rank(), i); });
       comm.all_reduce(stream, "unit", data.buffer(), op);
       stream.synchronize();
       data.expect_is("all_reduce", comm.rank(), [&](std::int64_t i) {
-        auto result = static_cast<Wide>(whole<T>(0, i));
+        auto result = static_cast<Wide>(wide<T>(0, i));
         for (int r = 1; r < comm.size(); ++r) {
-          const auto next = static_cast<Wide>(whole<T>(r, i));
+          const auto next = static_cast<Wide>(wide<T>(r, i));
           result = op == ReduceOp::sum ? result + next : op == ReduceOp::max ? std::max(result, next) : std::min(result, next);
         }
         return T(result);
@@ -239,86 +268,6 @@ void nobody_passes_a_barrier_before_all_have_come(World& world, Device& device) 
   }
 }
 
-/// Ranks enqueue on their streams in different orders; only the order on each communicator is the same.
-void communicators_on_different_streams_do_not_mix(World& world, Device& device) {
-  constexpr int kRounds = 20;
-  constexpr std::array kRoles = {StreamRole::compute, StreamRole::unshard, StreamRole::reduce, StreamRole::offload};
-  const std::int64_t n = 1500;
-  std::vector<std::unique_ptr<Communicator>> comms;
-  for (std::size_t c = 0; c < kRoles.size(); ++c) comms.push_back(world.communicator());
-  std::vector<std::unique_ptr<Array<std::int32_t>>> data;
-  for (int i = 0; i < kRounds * static_cast<int>(kRoles.size()); ++i) {
-    data.push_back(std::make_unique<Array<std::int32_t>>(*comms[0], n));
-    data.back()->fill([&](std::int64_t e) { return whole<std::int32_t>(world.rank() + i, e); });
-  }
-  for (int step = 0; step < static_cast<int>(kRoles.size()); ++step) {
-    const auto c = static_cast<std::size_t>((step + world.rank()) % static_cast<int>(kRoles.size()));
-    for (int i = 0; i < kRounds; ++i) {
-      const auto& one = *data[c * kRounds + static_cast<std::size_t>(i)];
-      comms[c]->all_reduce(device.stream(kRoles[c]), "unit", one.buffer(), ReduceOp::sum);
-    }
-  }
-  device.synchronize();
-  for (int i = 0; i < static_cast<int>(data.size()); ++i) {
-    data[static_cast<std::size_t>(i)]->expect_is("all_reduce beside others", world.rank(), [&](std::int64_t e) {
-      std::int32_t sum = 0;
-      for (int r = 0; r < world.size(); ++r) sum += whole<std::int32_t>(r + i, e);
-      return sum;
-    });
-  }
-}
-
-std::vector<std::int32_t> members(Communicator& comm, Stream& stream, int self) {
-  Array<std::int32_t> shard(comm, 1), full(comm, comm.size());
-  shard[0] = self;
-  comm.all_gather(stream, "members", shard.buffer(), full.buffer());
-  stream.synchronize();
-  return {&full[0], &full[0] + comm.size()};
-}
-
-void split_orders_ranks_of_a_color_by_key(World& world, Device& device) {
-  Stream& stream = device.stream(StreamRole::compute);
-  const auto all = world.communicator();
-  const auto half = all->split(world.rank() % 2, -world.rank());
-  std::vector<std::int32_t> wanted;
-  for (int r = world.size() - 1; r >= 0; --r) {
-    if (r % 2 == world.rank() % 2) wanted.push_back(r);
-  }
-  expect(members(*half, stream, world.rank()) == wanted, "wrong members on rank {}", world.rank());
-  const auto again = half->split(0, half->rank());
-  expect(members(*again, stream, world.rank()) == wanted, "wrong members of the duplicate on rank {}", world.rank());
-  expect(again->rank() == half->rank() && again->size() == half->size(), "a duplicate with rank {} of {}", again->rank(), again->size());
-}
-
-/// What a transport keeps of a communicator that was dropped has another history on every rank.
-void communicators_can_be_made_and_dropped_for_ever(World& world, Device& device) {
-  Stream& stream = device.stream(StreamRole::compute);
-  for (int round = 0; round < 20; ++round) {
-    const auto all = world.communicator();
-    const auto some = all->split(world.rank() % 2, world.rank());
-    for (int i = 0; i < (world.rank() % 2 == 0 ? 3 : 0); ++i) some->barrier(stream, "unit");
-    Array<std::int32_t> sum(*all, 5);
-    sum.fill([&](std::int64_t i) { return static_cast<std::int32_t>(world.rank() + i); });
-    all->all_reduce(stream, "unit", sum.buffer(), ReduceOp::max);
-    stream.synchronize();
-    sum.expect_is("all_reduce in a new group", world.rank(),
-                  [&](std::int64_t i) { return static_cast<std::int32_t>(world.size() - 1 + i); });
-  }
-}
-
-void mesh_axes_connect_the_right_ranks(World& world, Device& device) {
-  const int outer = world.size() % 2 == 0 ? 2 : 1, inner = world.size() / outer;
-  const Mesh mesh({{"outer", outer}, {"inner", inner}}, world.rank(), world.size());
-  expect(mesh.coordinate("outer") == world.rank() / inner && mesh.coordinate("inner") == world.rank() % inner, "wrong place of rank {}",
-         world.rank());
-  for (const char* axis : {"outer", "inner"}) {
-    const auto comm = mesh.communicator(world, axis);
-    const auto wanted = mesh.ranks_along(axis);
-    expect(comm->rank() == mesh.coordinate(axis), "rank {} has place {} on axis {}", world.rank(), comm->rank(), axis);
-    expect(std::ranges::equal(members(*comm, device.stream(StreamRole::compute), world.rank()), wanted), "wrong members of axis {}", axis);
-  }
-}
-
 /// Counted bytes after reductions of several sizes on two streams. The buffers are never touched on the meta device.
 std::map<std::string, std::int64_t> reduced_bytes(World& world, Device& device, Wire wire) {
   const auto comm = world.communicator();
@@ -374,6 +323,8 @@ std::span<const ConformanceCase> operation_cases() {
   static constexpr ConformanceCase kCases[] = {
       {"all_gather concatenates", all_gather_concatenates},
       {"reduce_scatter sums", reduce_scatter_sums},
+      {"reduce_scatter adds to gradients", reduce_scatter_adds_to_gradients},
+      {"reduce_scatter adds to anything", reduce_scatter_adds_to_anything, kAnyAccumulator},
       {"sums are folded in the transport's order", sums_are_folded_in_the_transports_order, kWrittenOrder},
       {"messages carry what they must", messages_carry_what_they_must, kHostMemory},
       {"packed gathers are decoded alike", packed_gathers_are_decoded_alike},
@@ -390,6 +341,8 @@ std::span<const ConformanceCase> operation_cases() {
       {"communicators on different streams do not mix", communicators_on_different_streams_do_not_mix, kAnyOrder},
       {"split orders ranks of a color by key", split_orders_ranks_of_a_color_by_key},
       {"communicators can be made and dropped for ever", communicators_can_be_made_and_dropped_for_ever},
+      {"groups in flight at once do not mix", groups_in_flight_at_once_do_not_mix},
+      {"groups in flight at once do not mix, whatever the hosts' order", groups_in_flight_in_any_order_do_not_mix, kAnyOrder},
       {"a window is everybody's", a_window_is_everybodys},
       {"mesh axes connect the right ranks", mesh_axes_connect_the_right_ranks},
       {"agree returns the lowest failing rank", agree_returns_the_lowest_failing_rank},

@@ -22,6 +22,8 @@ inline constexpr unsigned kAnyOrder = 2;
 inline constexpr unsigned kWrittenOrder = 4;
 /// A NaN makes a maximum NaN.
 inline constexpr unsigned kNansWin = 8;
+/// Sums are added to f64 and whole numbers too.
+inline constexpr unsigned kAnyAccumulator = 16;
 
 /// Every operation, on good arguments.
 std::span<const ConformanceCase> operation_cases();

@@ -110,7 +110,7 @@ TEST_CASE("a staged operation waits for its own GPU no longer than it may") {
 }
 
 TEST_CASE("the nccl transport does what every transport does but for the order of sums and NaNs") {
-  run_cases(operation_cases(), GENERATE(1, 2, 3, 4), true, kHostMemory | kAnyOrder | kWrittenOrder | kNansWin);
+  run_cases(operation_cases(), GENERATE(1, 2, 3, 4), true, kHostMemory | kAnyOrder | kWrittenOrder | kNansWin | kAnyAccumulator);
 }
 
 TEST_CASE("nothing is recorded before NCCL has enqueued, on every seed") {
@@ -287,6 +287,8 @@ TEST_CASE("a reduction that NCCL has not needs the arithmetic to be given") {
     Stream& stream = device.stream(StreamRole::reduce);
     comm->reduce_scatter(stream, "unit", data.buffer(), more.buffer(), Fold::accumulate);
     CHECK_THAT(message_of_stream(stream), Contains("without NcclOptions::arithmetic"));
+    const Array<double> doubles(*comm, 8), sum(*comm, 8);
+    CHECK_THROWS_WITH(comm->reduce_scatter(stream, "unit", doubles.buffer(), sum.buffer(), Fold::accumulate), Contains("f64 to nothing"));
   });
 }
 

@@ -50,6 +50,20 @@ TEST_CASE("an abort wakes ranks that wait on streams and on hosts") {
   CHECK(woken == 3);
 }
 
+TEST_CASE("a window that the first rank cannot have is refused on every rank") {
+  std::atomic<int> refused{0};
+  run_local_world(3, {.timeout_s = 20}, [&](World& world) {
+    const auto comm = world.communicator();
+    try {
+      comm->shared_window(std::int64_t{1} << 60);
+    } catch (const Error& error) {
+      refused += error.code() == ExitCode::out_of_memory ? 1 : 0;
+    }
+    comm->shared_window(64);
+  });
+  CHECK(refused == 3);
+}
+
 TEST_CASE("a rank that throws wakes the others, and its exception is the one that comes out") {
   const int thrower = GENERATE(0, 1, 3);
   CHECK(failure(4, [&](World& world) {
@@ -142,7 +156,10 @@ TEST_CASE("a communicator checks its arguments and says where") {
   CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", full, full.slice(10, 10), Fold::accumulate), Contains("overlaps"));
   CHECK_NOTHROW(comm->reduce_scatter(stream, "u", full, full.slice(10, 10), Fold::overwrite));
   CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", full, buffer(10, DType::bf16), Fold::overwrite), Contains("f32 into bf16"));
-  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", buffer(40, DType::i32), buffer(10, DType::i32), Fold::overwrite), Contains("i32"));
+  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", buffer(40, DType::f64), buffer(10), Fold::overwrite), Contains("f64 into f32"));
+  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", buffer(40, DType::u8), buffer(10, DType::u8), Fold::overwrite),
+                    Contains("u8 into u8"));
+  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", buffer(40, DType::u16), buffer(10, DType::u16), Fold::overwrite), Contains("u16"));
   CHECK_THROWS_WITH(comm->all_reduce(stream, "u", buffer(4, DType::u8), ReduceOp::sum), Contains("u8"));
   CHECK_THROWS_WITH(comm->broadcast(stream, "u", full, 4), Contains("root 4"));
   CHECK_THROWS_WITH(comm->all_to_all(stream, "u", full, full), Contains("overlap"));

@@ -2,7 +2,7 @@
 // abort, rank 0 ends the job with 42 while the others wait; late, the last rank does not come to the end of the job, which ends with 69;
 // huge, buffers of more than 2^31 bytes; ordered, sums over all ranks one after the other; killed, the last rank is killed and the others
 // must notice by themselves; refused, the last rank gets no shared memory and all use mpi; tcp, how Open MPI would send over TCP is
-// printed.
+// printed; asleep, rank 0 keeps the others waiting, and it is printed how much of a processor that took.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -50,6 +50,38 @@ void wait_for_ever(World& world) {
   device->synchronize();
 }
 
+double cpu_seconds() {
+  rusage used{};
+  if (getrusage(RUSAGE_SELF, &used) != 0) throw std::runtime_error("no getrusage");
+  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec); };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+/// Of all threads of all ranks together, while these wait for 3 s: who spins would have all there is.
+void wait_calmly(World& world) {
+  constexpr double kMostShare = 0.1;  // of a processor, for each rank
+  const auto comm = world.communicator();
+  const auto device = Device::create(DeviceKind::cpu, {});
+  Stream& stream = device->stream(StreamRole::compute);
+  const auto meet = [&] {
+    comm->barrier(stream, "unit");
+    device->synchronize();
+  };
+  meet();
+  const double cpu_before = cpu_seconds();
+  const auto start = std::chrono::steady_clock::now();
+  if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(3));
+  meet();
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - start;
+  double share = (cpu_seconds() - cpu_before) / wall.count();
+  comm->all_reduce(stream, "unit", {&share, 1, DType::f64, DeviceKind::cpu}, ReduceOp::sum);
+  device->synchronize();
+  expect(wall.count() > 2.5, "the wait was {:.1f} s", wall.count());
+  if (world.rank() != 0) return;
+  fmt::print("{} ranks {} with {:.0f} % of a processor\n", world.size(), share < kMostShare * world.size() ? "waited calmly" : "spun",
+             100 * share);
+}
+
 /// mpirun, too, ends the others, a second later: their lines are the proof.
 void notice_a_killed_rank(World& world) {
   const auto comm = world.communicator();
@@ -81,23 +113,33 @@ void refuse_shared_memory() {
   if (std::signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &limit) != 0) throw std::runtime_error("no limit was set");
 }
 
-/// As Open MPI itself understood what it was told.
-void print_tcp_setting(const World& world) {
-  constexpr unsigned kPut = 2;  // MCA_BTL_FLAGS_PUT
-  int provided = 0, index = 0, count = 0;
-  unsigned flags = 0;
+/// Open MPI's own variable, as it understood what it was told.
+template <class T>
+T variable_of_mpi(const char* name) {
+  int index = 0, count = 0;
+  T value{};
   MPI_T_cvar_handle handle = MPI_T_CVAR_HANDLE_NULL;
-  check_mpi(MPI_T_init_thread(MPI_THREAD_SINGLE, &provided), "MPI_T_init_thread");
-  check_mpi(MPI_T_cvar_get_index("btl_tcp_flags", &index), "MPI_T_cvar_get_index");
+  check_mpi(MPI_T_cvar_get_index(name, &index), "MPI_T_cvar_get_index");
   check_mpi(MPI_T_cvar_handle_alloc(index, nullptr, &handle, &count), "MPI_T_cvar_handle_alloc");
-  check_mpi(MPI_T_cvar_read(handle, &flags), "MPI_T_cvar_read");
+  check_mpi(MPI_T_cvar_read(handle, &value), "MPI_T_cvar_read");
   check_mpi(MPI_T_cvar_handle_free(&handle), "MPI_T_cvar_handle_free");
+  return value;
+}
+
+void print_tcp_settings(const World& world) {
+  constexpr unsigned kPut = 2;  // MCA_BTL_FLAGS_PUT
+  int provided = 0;
+  check_mpi(MPI_T_init_thread(MPI_THREAD_SINGLE, &provided), "MPI_T_init_thread");
+  fmt::print("rank {} sends large messages over tcp {}, {} KiB at most in a socket\n", world.rank(),
+             (variable_of_mpi<unsigned>("btl_tcp_flags") & kPut) != 0 ? "as one piece" : "in fragments",
+             variable_of_mpi<int>("btl_tcp_sndbuf") / 1024);
   check_mpi(MPI_T_finalize(), "MPI_T_finalize");
-  fmt::print("rank {} sends large messages over tcp {}\n", world.rank(), (flags & kPut) != 0 ? "as one piece" : "in fragments");
 }
 
 int run(std::string_view transport, std::string_view mode) {
-  const double timeout_s = mode == "" || mode == "ordered" || mode == "huge" ? 60 : mode == "abort" || mode == "killed" ? 30 : 1.5;
+  const double timeout_s = mode == "" || mode == "ordered" || mode == "huge"         ? 60
+                           : mode == "abort" || mode == "killed" || mode == "asleep" ? 30
+                                                                                     : 1.5;
   if (mode == "refused") refuse_shared_memory();
   WorldOptions options{.timeout_s = timeout_s, .sums_in_rank_order = mode == "ordered"};
   const char* const shadow = std::getenv("ZSHARD_TEST_SHADOW_MS");
@@ -121,7 +163,9 @@ int run(std::string_view transport, std::string_view mode) {
       const auto device = Device::create(DeviceKind::cpu, {});
       huge_buffers_arrive(*world, *device);
     } else if (mode == "tcp") {
-      print_tcp_setting(*world);
+      print_tcp_settings(*world);
+    } else if (mode == "asleep") {
+      wait_calmly(*world);
     } else if (mode == "killed") {
       notice_a_killed_rank(*world);
       wait_for_ever(*world);

@@ -54,10 +54,7 @@ void parts_of_any_size_arrive(World& world, Device& device) {
   const auto comm = world.communicator();
   Stream& stream = device.stream(StreamRole::compute);
   for (const Pattern pattern : kPatterns) {
-    exchange_of<float>(*comm, stream, pattern);
-    exchange_of<BFloat16>(*comm, stream, pattern);
-    exchange_of<std::int64_t>(*comm, stream, pattern);
-    exchange_of<std::uint8_t>(*comm, stream, pattern);
+    of_every_dtype([&]<class T>(T) { exchange_of<T>(*comm, stream, pattern); });
   }
 }
 

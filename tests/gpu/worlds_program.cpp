@@ -39,7 +39,7 @@ int run(World& base, bool over_nccl) {
   memory_of_gpu_arrays() = pinned.get();
   const NcclOptions nccl{.timeout_s = kTimeout_s, .arithmetic = GpuArithmetic::of(cuda_kernels())};
   const auto world = over_nccl ? make_nccl_world(base, device, nccl) : make_staged_world(base, device, kTimeout_s, nccl.arithmetic);
-  const unsigned lacks = kHostMemory | kAnyOrder | (over_nccl ? kWrittenOrder | kNansWin : 0);
+  const unsigned lacks = kHostMemory | kAnyOrder | (over_nccl ? kWrittenOrder | kNansWin | kAnyAccumulator : 0);
   const auto run_cases = [&](std::span<const ConformanceCase> cases) {
     for (const ConformanceCase& one : cases) {
       if ((one.needs & lacks) != 0) continue;

@@ -1,0 +1,188 @@
+#include "tests/comm/group_cases.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+
+#include "comm/mesh.h"
+#include "tests/comm/arrays.h"
+
+namespace zs::test {
+namespace {
+
+std::vector<std::int32_t> members(Communicator& comm, Stream& stream, int self) {
+  Array<std::int32_t> shard(comm, 1), full(comm, comm.size());
+  shard[0] = self;
+  comm.all_gather(stream, "members", shard.buffer(), full.buffer());
+  stream.synchronize();
+  return {&full[0], &full[0] + comm.size()};
+}
+
+/// Rows and columns of a grid that need not be full, and the world: each a group with a stream of its own.
+constexpr int kGroups = 3;
+constexpr std::array<StreamRole, kGroups> kRolesOfGroups = {StreamRole::unshard, StreamRole::reduce, StreamRole::compute};
+
+std::vector<int> group_of(const World& world, int group) {
+  const int width = world.size() > 4 ? 3 : 2;
+  std::vector<int> ranks;
+  for (int r = 0; r < world.size(); ++r) {
+    const bool is_in = group == 0 ? r / width == world.rank() / width : group == 1 ? r % width == world.rank() % width : true;
+    if (is_in) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+/// One operation of a group, and what must come of it.
+struct InFlight {
+  InFlight(Communicator& comm, const std::vector<int>& members, int group, int round)
+      : n(round % 5 == 0 ? 20'011 : 701),
+        size(comm.size()),
+        place(comm.rank()),
+        ranks(members),
+        salt(100 * group + round),
+        in(comm, n * size),
+        out(comm, group == 0 ? n * size : n) {
+    in.fill([&](std::int64_t i) { return at(ranks[static_cast<std::size_t>(place)], i); });
+  }
+  float at(int rank, std::int64_t i) const { return whole<float>(rank + salt, i); }
+  float sum(std::int64_t i) const {
+    float sum = 0;
+    for (const int rank : ranks) sum += at(rank, i);
+    return sum;
+  }
+
+  void enqueue(Communicator& comm, Stream& stream, int group) const {
+    switch (group) {
+      case 0: return comm.all_gather(stream, "row", in.buffer().slice(0, n), out.buffer());
+      case 1: return comm.reduce_scatter(stream, "column", in.buffer(), out.buffer(), Fold::overwrite);
+      default: return comm.all_reduce(stream, "world", in.buffer(), ReduceOp::sum);
+    }
+  }
+  void check(int group, int rank) const {
+    switch (group) {
+      case 0:
+        return out.expect_is("a row's all_gather", rank, [&](std::int64_t i) { return at(ranks[static_cast<std::size_t>(i / n)], i % n); });
+      case 1: return out.expect_is("a column's reduce_scatter", rank, [&](std::int64_t i) { return sum(place * n + i); });
+      default: return in.expect_is("the world's all_reduce", rank, [&](std::int64_t i) { return sum(i); });
+    }
+  }
+
+  std::int64_t n;
+  int size, place;
+  const std::vector<int>& ranks;
+  int salt;
+  Array<float> in, out;
+};
+
+/// Which group's operation this rank enqueues next.
+using NextGroup = int (*)(int rank, int step);
+
+void run_groups(World& world, Device& device, NextGroup next) {
+  constexpr int kRounds = 20;
+  std::array<std::vector<int>, kGroups> ranks;
+  std::vector<std::unique_ptr<Communicator>> comms;
+  std::array<std::deque<InFlight>, kGroups> all;
+  for (int group = 0; group < kGroups; ++group) {
+    const auto at = static_cast<std::size_t>(group);
+    ranks[at] = group_of(world, group);
+    comms.push_back(world.group(ranks[at]));
+    for (int round = 0; round < kRounds; ++round) all[at].emplace_back(*comms[at], ranks[at], group, round);
+  }
+  std::array<std::size_t, kGroups> done{};
+  for (int step = 0; step < kGroups * kRounds; ++step) {
+    auto group = static_cast<std::size_t>(next(world.rank(), step));
+    while (done[group] == kRounds) group = (group + 1) % kGroups;
+    all[group][done[group]++].enqueue(*comms[group], device.stream(kRolesOfGroups[group]), static_cast<int>(group));
+  }
+  device.synchronize();
+  for (int group = 0; group < kGroups; ++group) {
+    for (const InFlight& one : all[static_cast<std::size_t>(group)]) one.check(group, world.rank());
+  }
+}
+
+}  // namespace
+
+/// Ranks enqueue on their streams in different orders; only the order on each communicator is the same.
+void communicators_on_different_streams_do_not_mix(World& world, Device& device) {
+  constexpr int kRounds = 20;
+  constexpr std::array kRoles = {StreamRole::compute, StreamRole::unshard, StreamRole::reduce, StreamRole::offload};
+  const std::int64_t n = 1500;
+  std::vector<std::unique_ptr<Communicator>> comms;
+  for (std::size_t c = 0; c < kRoles.size(); ++c) comms.push_back(world.communicator());
+  std::vector<std::unique_ptr<Array<std::int32_t>>> data;
+  for (int i = 0; i < kRounds * static_cast<int>(kRoles.size()); ++i) {
+    data.push_back(std::make_unique<Array<std::int32_t>>(*comms[0], n));
+    data.back()->fill([&](std::int64_t e) { return whole<std::int32_t>(world.rank() + i, e); });
+  }
+  for (int step = 0; step < static_cast<int>(kRoles.size()); ++step) {
+    const auto c = static_cast<std::size_t>((step + world.rank()) % static_cast<int>(kRoles.size()));
+    for (int i = 0; i < kRounds; ++i) {
+      const auto& one = *data[c * kRounds + static_cast<std::size_t>(i)];
+      comms[c]->all_reduce(device.stream(kRoles[c]), "unit", one.buffer(), ReduceOp::sum);
+    }
+  }
+  device.synchronize();
+  for (int i = 0; i < static_cast<int>(data.size()); ++i) {
+    data[static_cast<std::size_t>(i)]->expect_is("all_reduce beside others", world.rank(), [&](std::int64_t e) {
+      std::int32_t sum = 0;
+      for (int r = 0; r < world.size(); ++r) sum += whole<std::int32_t>(r + i, e);
+      return sum;
+    });
+  }
+}
+
+void split_orders_ranks_of_a_color_by_key(World& world, Device& device) {
+  Stream& stream = device.stream(StreamRole::compute);
+  const auto all = world.communicator();
+  const auto half = all->split(world.rank() % 2, -world.rank());
+  std::vector<std::int32_t> wanted;
+  for (int r = world.size() - 1; r >= 0; --r) {
+    if (r % 2 == world.rank() % 2) wanted.push_back(r);
+  }
+  expect(members(*half, stream, world.rank()) == wanted, "wrong members on rank {}", world.rank());
+  const auto again = half->split(0, half->rank());
+  expect(members(*again, stream, world.rank()) == wanted, "wrong members of the duplicate on rank {}", world.rank());
+  expect(again->rank() == half->rank() && again->size() == half->size(), "a duplicate with rank {} of {}", again->rank(), again->size());
+}
+
+/// What a transport keeps of a communicator that was dropped has another history on every rank.
+void communicators_can_be_made_and_dropped_for_ever(World& world, Device& device) {
+  Stream& stream = device.stream(StreamRole::compute);
+  for (int round = 0; round < 20; ++round) {
+    const auto all = world.communicator();
+    const auto some = all->split(world.rank() % 2, world.rank());
+    for (int i = 0; i < (world.rank() % 2 == 0 ? 3 : 0); ++i) some->barrier(stream, "unit");
+    Array<std::int32_t> sum(*all, 5);
+    sum.fill([&](std::int64_t i) { return static_cast<std::int32_t>(world.rank() + i); });
+    all->all_reduce(stream, "unit", sum.buffer(), ReduceOp::max);
+    stream.synchronize();
+    sum.expect_is("all_reduce in a new group", world.rank(),
+                  [&](std::int64_t i) { return static_cast<std::int32_t>(world.size() - 1 + i); });
+  }
+}
+
+void mesh_axes_connect_the_right_ranks(World& world, Device& device) {
+  const int outer = world.size() % 2 == 0 ? 2 : 1, inner = world.size() / outer;
+  const Mesh mesh({{"outer", outer}, {"inner", inner}}, world.rank(), world.size());
+  expect(mesh.coordinate("outer") == world.rank() / inner && mesh.coordinate("inner") == world.rank() % inner, "wrong place of rank {}",
+         world.rank());
+  for (const char* axis : {"outer", "inner"}) {
+    const auto comm = mesh.communicator(world, axis);
+    const auto wanted = mesh.ranks_along(axis);
+    expect(comm->rank() == mesh.coordinate(axis), "rank {} has place {} on axis {}", world.rank(), comm->rank(), axis);
+    expect(std::ranges::equal(members(*comm, device.stream(StreamRole::compute), world.rank()), wanted), "wrong members of axis {}", axis);
+  }
+}
+
+void groups_in_flight_at_once_do_not_mix(World& world, Device& device) {
+  run_groups(world, device, [](int, int step) { return step % kGroups; });
+}
+
+void groups_in_flight_in_any_order_do_not_mix(World& world, Device& device) {
+  run_groups(world, device, [](int rank, int step) {
+    const auto seed = static_cast<std::uint64_t>(1000 * rank + step);
+    return static_cast<int>(mix64(seed) % kGroups);
+  });
+}
+
+}  // namespace zs::test
