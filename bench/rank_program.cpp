@@ -57,6 +57,9 @@ ExitCode run(World& world, const std::string& name, const RankProgram& program, 
   }
 }
 
+/// No benchmark comes to such a limit, but looking whether it has costs what it costs in a training.
+WorldOptions watched() { return {.watch = {.step_s = 1e9}}; }
+
 }  // namespace
 
 std::unique_ptr<World> ranks_over(const std::string& transport, std::optional<Error>& problem) {
@@ -66,11 +69,11 @@ std::unique_ptr<World> ranks_over(const std::string& transport, std::optional<Er
   } catch (const Error& error) {
     problem = error;
   }
-  return make_process_world({}, chosen);
+  return make_process_world(watched(), chosen);
 }
 
 std::unique_ptr<World> launched_world(std::optional<Error>& problem) {
-  return detect_launch() == Launch::mpirun ? ranks_over("auto", problem) : make_single_world({});
+  return detect_launch() == Launch::mpirun ? ranks_over("auto", problem) : make_single_world(watched());
 }
 
 void add_min_time_option(CLI::App& app, double& seconds, const char* what) {

@@ -58,7 +58,8 @@ void FlightRecorder::done(std::uint64_t number) noexcept {
   const std::int64_t now = monotonic_ns();
   FlightEntry& entry = page_.entries[number % FlightPage::kEntries];
   if (entry.number.load(kRelaxed) == number) entry.done_ns.store(now, kRelaxed);  // else 1024 others have started meanwhile
-  if (under_way_.fetch_sub(1, kRelaxed) == 1) waited_ns_.fetch_add(now - since_ns_.load(kRelaxed), kRelaxed);
+  const std::int64_t since = since_ns_.load(kRelaxed);  // before: once none is under way the next to start sets it anew
+  if (under_way_.fetch_sub(1, std::memory_order_acq_rel) == 1) waited_ns_.fetch_add(now - since, kRelaxed);
   page_.done.fetch_add(1, kRelaxed);
 }
 

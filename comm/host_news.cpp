@@ -20,9 +20,9 @@
 namespace zs {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x7a736e6577733031;  // "zsnews01": another layout needs another one
-constexpr std::size_t kOps = 200;
-constexpr int kMostAtOnce = 4096;  // messages taken in by one look
+constexpr std::uint64_t kMagic = 0x7a736e6577733031;       // "zsnews01": another layout needs another one
+constexpr std::size_t kOps = 200, kUnfinished = kOps / 2;  // that a message has room for; that are told of at most
+constexpr int kMostAtOnce = 4096;                          // messages taken in by one look
 constexpr std::array<std::uint8_t, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 struct Op {
@@ -50,6 +50,15 @@ HostNews::Address mapped(const in_addr& address) {
 
 std::span<const HostNews::Address> addresses_of(const HostNews::Offer& offer) {
   return std::span(offer.address).first(offer.port == 0 ? 0 : std::min<std::size_t>(offer.addresses, HostNews::Offer::kAddresses));
+}
+
+/// Of many groups the largest: what a rank has started in the world's must not be missing; of a smaller group it may not be a member.
+RankView cut_to_fit(RankView view) {
+  if (view.unfinished.size() + view.last_started.size() <= kOps) return view;
+  view.unfinished.resize(std::min(view.unfinished.size(), kUnfinished));
+  std::stable_sort(view.last_started.begin(), view.last_started.end(), [](const OpView& a, const OpView& b) { return a.size > b.size; });
+  view.last_started.resize(std::min(view.last_started.size(), kOps - view.unfinished.size()));
+  return view;
 }
 
 /// An address as a socket of a family takes it.
@@ -118,7 +127,7 @@ std::vector<HostNews::Address> HostNews::own_addresses() {
   return found;
 }
 
-HostNews::HostNews(const std::vector<Address>& addresses) {
+HostNews::HostNews(const std::vector<Address>& addresses) : own_(addresses) {
   offer_.addresses = static_cast<std::uint16_t>(std::min(addresses.size(), Offer::kAddresses));
   std::copy_n(addresses.begin(), offer_.addresses, offer_.address.begin());
   put(offer_.host, name_of_host());
@@ -173,8 +182,8 @@ void HostNews::join(int rank, std::vector<Offer> offers, HostMap hosts) {
 }
 
 void HostNews::tell(std::span<const RankView> ranks) {
-  for (const RankView& view : ranks) {
-    if (view.unfinished.size() + view.last_started.size() > kOps) continue;
+  for (const RankView& rank : ranks) {
+    const RankView view = cut_to_fit(rank);
     Message message;
     message.step = view.step;
     message.heartbeat_age_s = view.heartbeat_age_s;
@@ -308,13 +317,15 @@ bool HostNews::is_heard(int host, std::int64_t now) const {
   });
 }
 
-/// A connection is asked for at a port where hardly anybody listens. A refusal is an answer, and so is a connection.
+/// A connection is asked for at a port where hardly anybody listens. A refusal is an answer, and so is a connection; at an address that
+/// both hosts have, as bridges do, this one would answer itself.
 bool HostNews::host_answers(int rank) const {
   constexpr std::int64_t kAnswerWithin_ns = 300'000'000;
   const Offer& offer = offers_[static_cast<std::size_t>(rank)];
   std::vector<pollfd> asked;
   bool answers = false;
   for (const Address& address : addresses_of(offer)) {
+    if (std::find(own_.begin(), own_.end(), address) != own_.end()) continue;
     Target target;
     const int made = target.find(family_, address, offer.port) ? socket(family_, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0) : -1;
     if (made < 0) continue;

@@ -46,7 +46,7 @@ class HostNews {
   /// `offers`: of all ranks.
   void join(int rank, std::vector<Offer> offers, HostMap hosts);
 
-  /// Sends what is known of ranks of this host. One in more groups than a message has room for is left out.
+  /// Sends what is known of ranks of this host. Of one in more groups than a message has room for, the largest.
   void tell(std::span<const RankView> ranks);
   /// Some rank of this host has told the user why the job ends.
   void tell_the_end(std::string_view reason) noexcept;
@@ -78,6 +78,7 @@ class HostNews {
   void take(const Message& message, std::size_t bytes);
   bool is_heard(int host, std::int64_t now) const;
 
+  std::vector<Address> own_;
   Offer offer_;
   std::string problem_;
   int socket_ = -1, family_ = 0, rank_ = 0;

@@ -55,6 +55,13 @@ std::optional<std::string> page_of(int pid) {
   return std::nullopt;
 }
 
+/// Of /proc/PID/stat what follows the name, from the state on; empty where there is no such process.
+std::string stat_of(int pid) {
+  const std::string stat = contents(fmt::format("/proc/{}/stat", pid));
+  const auto end_of_name = stat.rfind(") ");
+  return end_of_name == stat.npos ? "" : stat.substr(end_of_name + 2);
+}
+
 FlightPage* map_page(int fd, int protection) {
   void* const address = mmap(nullptr, sizeof(FlightPage), protection, MAP_SHARED, fd, 0);
   return address == MAP_FAILED ? nullptr : static_cast<FlightPage*>(address);
@@ -81,12 +88,15 @@ OwnPage::~OwnPage() {
 
 PeerProcess::PeerProcess(int rank, int pid) : rank_(rank), pid_(pid) {
   process_ = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0));
+  const std::string stat = stat_of(pid);  // "S 4321 ..."
+  if (stat.size() > 2) parent_ = whole_number<int>(std::string_view(stat).substr(2, stat.find(' ', 2) - 2)).value_or(0);
   const auto path = page_of(pid);
   const int fd = path ? open(path->c_str(), O_RDONLY | O_CLOEXEC) : -1;
   struct stat status {};
   if (fd >= 0 && fstat(fd, &status) == 0 && status.st_size >= static_cast<off_t>(sizeof(FlightPage))) page_ = map_page(fd, PROT_READ);
   if (fd >= 0 && close(fd) != 0) errno = 0;
-  if (page_ == nullptr || page_->magic.load() == FlightPage::kMagic) return;
+  // What a rank has forked has the rank's page open.
+  if (page_ == nullptr || (page_->magic.load() == FlightPage::kMagic && page_->pid.load() == pid)) return;
   if (munmap(const_cast<FlightPage*>(page_), sizeof(FlightPage)) != 0) errno = 0;
   page_ = nullptr;
 }
@@ -117,9 +127,8 @@ void PeerProcess::kill_if_stopped() const {
 
 char PeerProcess::state() const {
   if (has_ended()) return 'X';
-  const std::string stat = contents(fmt::format("/proc/{}/stat", pid_));
-  const auto end_of_name = stat.rfind(") ");
-  return end_of_name == stat.npos || end_of_name + 2 >= stat.size() ? 'X' : stat[end_of_name + 2];
+  const std::string stat = stat_of(pid_);
+  return stat.empty() ? 'X' : stat[0];
 }
 
 std::string job_name() {
@@ -127,9 +136,8 @@ std::string job_name() {
   return name != nullptr ? name : "";
 }
 
-std::vector<std::unique_ptr<PeerProcess>> find_peer_processes(int own_rank) {
+std::vector<std::unique_ptr<PeerProcess>> find_peer_processes(int own_rank, std::string_view job) {
   std::map<int, std::unique_ptr<PeerProcess>> found;  // by rank
-  const std::string job = job_name();
   std::error_code failed;
   for (fs::directory_iterator entry("/proc", failed), end; !job.empty() && !failed && entry != end; entry.increment(failed)) {
     const auto pid = whole_number<int>(entry->path().filename().string());

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/flight_recorder.h"
@@ -35,6 +36,8 @@ class PeerProcess {
 
   int rank() const { return rank_; }
   int pid() const { return pid_; }
+  /// Its parent's, as it was found.
+  int parent() const { return parent_; }
   const FlightPage* page() const { return page_; }
   bool has_ended() const;
   /// Sets `is_told` in its page, also while it is stopped. Nothing where it has ended or has no page.
@@ -45,16 +48,17 @@ class PeerProcess {
   char state() const;
 
  private:
-  int rank_, pid_;
+  int rank_, pid_, parent_ = 0;
   int process_ = -1;  // pidfd
   const FlightPage* page_ = nullptr;
 };
 
 /// The processes whose environment says that they are ranks of the job that this one is a rank of; not this one. A rank without a page is
-/// in there too: it has not begun, or waits in a wrapper. Nothing where this process has no job.
-std::vector<std::unique_ptr<PeerProcess>> find_peer_processes(int own_rank);
+/// in there too: it has not begun, or waits in a wrapper. Nothing without a job.
+std::vector<std::unique_ptr<PeerProcess>> find_peer_processes(int own_rank, std::string_view job);
 
-/// What tells this job from others on this host, for names; empty without one.
+/// What tells this job from others on this host, for names; empty without one. From the environment, which MPI changes as it starts: asked
+/// before that.
 std::string job_name();
 
 }  // namespace zs

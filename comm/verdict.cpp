@@ -70,10 +70,34 @@ RankView view_of(const FlightPage& page, char state) {
   return view;
 }
 
+double limit_of(const WatchOptions& limits, Phase phase) {
+  switch (phase) {
+    case Phase::init: return limits.init_s;
+    case Phase::first_step: return limits.first_step_s;
+    case Phase::step: return limits.step_s;
+    case Phase::checkpoint:
+    case Phase::ending: return limits.checkpoint_s;
+    case Phase::idle: return 0;
+  }
+  return 0;
+}
+
 namespace {
 
+/// What a rank that waits, and has a limit itself, grants the others.
+struct Allowance {
+  double limit_s;
+  const WatchOptions& limits;
+
+  bool ends_with(const RankView& rank) const {
+    const double theirs = limit_of(limits, rank.phase);
+    const bool has_none = theirs <= 0 && rank.phase != Phase::idle;
+    return !has_none && rank.still_s >= std::max(limit_s, theirs);
+  }
+};
+
 /// By ranks whose word is fresh; `otherwise` where none of them is to blame, and none that is waited for moves.
-Verdict judge_heard(std::span<const RankView> ranks, int world_size, double limit_s, const Verdict& otherwise) {
+Verdict judge_heard(std::span<const RankView> ranks, int world_size, const Allowance& allowance, const Verdict& otherwise) {
   using Kind = Verdict::Kind;
   const auto verdict = [&](Kind kind, const RankView& culprit) {
     return Verdict{kind, culprit.rank, waiting_for(ranks, culprit, world_size)};
@@ -85,10 +109,10 @@ Verdict judge_heard(std::span<const RankView> ranks, int world_size, double limi
     if (std::string_view("Tt").find(rank.state) != std::string_view::npos) return verdict(Kind::stopped, rank);
   }
   for (const RankView& rank : ranks) {
-    if (rank.has_page && rank.state != 'X' && rank.heartbeat_age_s > std::max(limit_s / 2, kLeastHeartbeatAge_s))
+    if (rank.has_page && rank.state != 'X' && rank.heartbeat_age_s > std::max(allowance.limit_s / 2, kLeastHeartbeatAge_s))
       return verdict(Kind::stopped, rank);
   }
-  const auto is_still = [&](const RankView& rank) { return rank.still_s >= limit_s; };
+  const auto is_still = [&](const RankView& rank) { return allowance.ends_with(rank); };
   for (const RankView& rank : ranks) {
     if (is_still(rank) && !waits(rank) && !rank.has_left) return verdict(Kind::stands, rank);
   }
@@ -114,14 +138,19 @@ Verdict judge_heard(std::span<const RankView> ranks, int world_size, double limi
 
 }  // namespace
 
-Verdict judge(std::span<const RankView> ranks, int world_size, double limit_s) {
+Verdict judge(std::span<const RankView> ranks, int world_size, Phase phase, const WatchOptions& limits) {
+  const double limit_s = limit_of(limits, phase);
   const auto is_silent = [&](const RankView& rank) { return rank.silent_s > std::max(limit_s / 2, kSilentAfter_s); };
   std::vector<RankView> heard;
   std::remove_copy_if(ranks.begin(), ranks.end(), std::back_inserter(heard), is_silent);
   const auto lost = std::find_if(ranks.begin(), ranks.end(), [&](const RankView& rank) { return is_silent(rank) && !rank.has_left; });
   const Verdict otherwise =
       lost == ranks.end() ? Verdict{} : Verdict{Verdict::Kind::silent, lost->rank, waiting_for(heard, *lost, world_size)};
-  return judge_heard(heard, world_size, limit_s, otherwise);
+  return judge_heard(heard, world_size, {limit_s, limits}, otherwise);
+}
+
+bool somebody_moves(std::span<const RankView> ranks, double limit_s) {
+  return std::any_of(ranks.begin(), ranks.end(), [&](const RankView& rank) { return !rank.has_left && rank.still_s < limit_s; });
 }
 
 Verdict judge_the_ended(std::span<const RankView> ranks, int world_size) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/flight_recorder.h"
+#include "comm/watch_options.h"
 
 namespace zs {
 
@@ -58,9 +59,14 @@ struct Verdict {
   int waiting_rank = -1;  ///< one that waits for it; -1: none is known
 };
 
-/// What the ranks that can be seen here tell together, once a rank that waits has not moved for `limit_s`: those that do not run before
-/// those that run and do nothing, and these before those that wait themselves.
-Verdict judge(std::span<const RankView> ranks, int world_size, double limit_s);
+/// Of a phase, in seconds; 0: it has none.
+double limit_of(const WatchOptions& limits, Phase phase);
+/// What the ranks that can be seen here tell together, once a rank that waits has not moved for the limit of its `phase`: those that do not
+/// run before those that run and do nothing, and these before those that wait themselves. A rank in a phase that has a longer limit has
+/// that long, and in one without a limit for ever, but in `idle`.
+Verdict judge(std::span<const RankView> ranks, int world_size, Phase phase, const WatchOptions& limits);
+/// Whether a rank that can be seen here has moved within the limit, so that those that wait do well to.
+bool somebody_moves(std::span<const RankView> ranks, double limit_s);
 /// What needs no limit: a rank that has ended its part, while another waits for it.
 Verdict judge_the_ended(std::span<const RankView> ranks, int world_size);
 /// "all_gather(blocks.3) #918", or what else it is known to do; may be empty.

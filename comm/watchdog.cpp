@@ -17,7 +17,7 @@ namespace {
 
 /// A thread that wakes so much too late was not allowed to run: its process was stopped, or the host was.
 constexpr std::int64_t kPauseFrom_ns = 2'000'000'000;
-constexpr int kLooksBetweenSearches = 5;  // for the other ranks' processes, while the job starts
+constexpr int kLooksThatSearch = 50, kLooksBetweenSearches = 5;  // for the other ranks' processes, while the job starts; later
 constexpr std::int64_t kPauseToldAfter_ns = 2'500'000'000;
 constexpr std::int64_t kTellEvery_ns = 1'000'000'000;  // other hosts
 constexpr double kTellsWithin_s = 1;                   // a watcher has looked who is taken to tell them
@@ -52,6 +52,7 @@ Watchdog::Watchdog(const WatchOptions& options)
     : options_(options),
       faults_(Faults::from_environment(number_in_environment<int>("OMPI_COMM_WORLD_RANK").value_or(0))),
       host_name_(name_of_host()),
+      job_(job_name()),
       own_(std::make_unique<OwnPage>()),
       page_(own_->page()),
       host_thread_(gettid()),
@@ -59,10 +60,12 @@ Watchdog::Watchdog(const WatchOptions& options)
   page_.rank = number_in_environment<int>("OMPI_COMM_WORLD_RANK").value_or(0);
   page_.size = number_in_environment<int>("OMPI_COMM_WORLD_SIZE").value_or(1);
   page_.pid = getpid();
+  host_ranks_ = number_in_environment<int>("OMPI_COMM_WORLD_LOCAL_SIZE").value_or(page_.size);
   enter(Phase::init);
   page_.heartbeat_ns = monotonic_ns();
   page_.magic = FlightPage::kMagic;
   guard_exit();
+  find_peers();  // those that are there, before this rank can miss the end of one
   start_thread();
 }
 
@@ -111,7 +114,7 @@ void Watchdog::enter(Phase phase, std::int64_t step) {
 /// Who is known stays so, also when it has ended: what it has said counts.
 void Watchdog::find_peers() {
   if (has_all_peers()) return;
-  auto found = find_peer_processes(page_.rank);
+  auto found = find_peer_processes(page_.rank, job_);
   const std::lock_guard lock(mutex_);
   for (auto& peer : found) {
     const auto known = std::find_if(peers_.begin(), peers_.end(), [&](const auto& one) { return one->rank() == peer->rank(); });
@@ -126,7 +129,7 @@ void Watchdog::find_peers() {
 bool Watchdog::has_all_peers() const {
   const std::lock_guard lock(mutex_);
   const auto found = std::count_if(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->page() != nullptr; });
-  return found + 1 >= number_in_environment<int>("OMPI_COMM_WORLD_LOCAL_SIZE").value_or(page_.size);
+  return found + 1 >= host_ranks_;
 }
 
 void Watchdog::record_to(std::string folder) {
@@ -140,26 +143,18 @@ void Watchdog::advise(std::string advice) {
 }
 
 Watchdog::Cost Watchdog::cost() const {
-  const auto looks = static_cast<double>(std::max<std::uint64_t>(looks_, 1));
-  return {static_cast<double>(looks_cpu_ns_) * 1e-3 / looks, std::chrono::duration<double, std::milli>(kLookEvery).count()};
+  const auto looks = static_cast<double>(looks_.load());
+  return {looks, static_cast<double>(looks_cpu_ns_) * 1e-3 / std::max(looks, 1.0),
+          std::chrono::duration<double, std::milli>(kLookEvery).count()};
 }
 
-double Watchdog::limit_s() const {
-  switch (page_.phase.load()) {
-    case Phase::init: return options_.init_s;
-    case Phase::first_step: return options_.first_step_s;
-    case Phase::step: return options_.step_s;
-    case Phase::checkpoint:
-    case Phase::ending: return options_.checkpoint_s;
-    case Phase::idle: return 0;
-  }
-  return 0;
-}
+double Watchdog::limit_s() const { return limit_of(options_, page_.phase); }
 
 double Watchdog::still_s() const { return static_cast<double>(monotonic_ns() - page_.moved_ns.load()) * 1e-9; }
 
 void Watchdog::watch(const std::stop_token& stop) {
   last_look_ns_ = monotonic_ns();
+  bool has_warned = false;
   while (!stop.stop_requested()) {
     {
       std::unique_lock lock(mutex_);
@@ -171,8 +166,9 @@ void Watchdog::watch(const std::stop_token& stop) {
       ++looks_;
       looks_cpu_ns_ = cpu_ns_of_this_thread();
     } catch (const std::exception& error) {
-      fmt::print(stderr, "{}: warning: the watchdog of rank {} ends: {}\n", options_.program, page_.rank.load(), error.what());
-      return;
+      // The next one may succeed; without any the others would take this rank for stopped.
+      if (!std::exchange(has_warned, true))
+        fmt::print(stderr, "{}: warning: rank {}'s watchdog goes on after: {}\n", options_.program, page_.rank.load(), error.what());
     }
   }
 }
@@ -187,7 +183,8 @@ void Watchdog::look() {
   if (has_moved()) page_.moved_ns = now;
   if (is_standing_down_) return;
   if (news() != nullptr) exchange_news(now);
-  if (threads_ == nullptr && page_.phase == Phase::init && looks_ % kLooksBetweenSearches == 0) find_peers();
+  const bool searches = looks_ < kLooksThatSearch || looks_ % kLooksBetweenSearches == 0;
+  if (threads_ == nullptr && page_.phase == Phase::init && searches) find_peers();
   look_for_the_launcher();
   look_for_the_dead();
   look_for_the_ended();
@@ -291,16 +288,20 @@ void Watchdog::look_for_the_launcher() {
     const std::lock_guard lock(mutex_);
     for (const auto& peer : peers_) peer->kill_if_stopped();
   }
+  const std::string advice = copy_of(advice_);
   const Error error(ExitCode::peer_lost, "mpirun has ended before its ranks", fmt::format("host {}, pid {}", host_name_, launcher_),
-                    advice_.empty() ? "start again" : advice_);
+                    advice.empty() ? "start again" : advice);
   if (claim_report()) print(error, "");
   _exit(static_cast<int>(error.code()));
 }
 
 void Watchdog::look_for_the_dead() {
-  const auto is_news = [](const PeerProcess& peer) {
+  const auto is_news = [this](const PeerProcess& peer) {
+    if (!peer.has_ended()) return false;
     const FlightPage* const page = peer.page();
-    return page != nullptr && !page->has_left && !page->has_spoken && peer.has_ended();
+    // Before the program has begun in it, it is the rank if it is mpirun's own child: of others of its environment nothing is known.
+    if (page == nullptr) return page_.phase == Phase::init && peer.parent() == launcher_;
+    return !page->has_left && !page->has_spoken;
   };
   int dead = -1;
   {
@@ -320,14 +321,15 @@ void Watchdog::look_for_the_ended() {
 }
 
 void Watchdog::look_at_the_limit() {
-  const double limit = limit_s();
+  const Phase phase = page_.phase;
+  const double limit = limit_of(options_, phase);
   if (limit <= 0 || still_s() < limit) return;
   const auto ranks = views();
-  Verdict verdict = judge(ranks, page_.size, limit);
+  Verdict verdict = judge(ranks, page_.size, phase, options_);
   if (verdict.kind == Verdict::Kind::silent && news()->host_answers(verdict.rank)) verdict.kind = Verdict::Kind::mute;
   // MPI's own start and end have no other deadline.
-  const bool is_in_mpi = page_.phase == Phase::init || page_.host.get() == kFinalizing;
-  if (verdict.kind == Verdict::Kind::nobody && is_in_mpi) {
+  const bool is_in_mpi = phase == Phase::init || page_.host.get() == kFinalizing;
+  if (verdict.kind == Verdict::Kind::nobody && is_in_mpi && !somebody_moves(ranks, limit)) {
     const bool sees_all = static_cast<int>(ranks.size()) == page_.size;
     if (!sees_all && still_s() < limit + kForThoseWhoSee_s) return;
     verdict = {sees_all ? Verdict::Kind::stands : Verdict::Kind::unseen, page_.rank, -1};
@@ -349,6 +351,7 @@ WatchErrand::~WatchErrand() {
 
 HostWait::HostWait(Watchdog* watchdog, std::string_view what) : watchdog_(watchdog) {
   if (watchdog_ == nullptr) return;
+  before_ = watchdog_->page_.host.get();
   watchdog_->page_.host.set(what);
   ++watchdog_->page_.host_waits;
   ++watchdog_->phases_;
@@ -357,7 +360,7 @@ HostWait::HostWait(Watchdog* watchdog, std::string_view what) : watchdog_(watchd
 HostWait::~HostWait() {
   if (watchdog_ == nullptr) return;
   --watchdog_->page_.host_waits;
-  watchdog_->page_.host.set("");
+  watchdog_->page_.host.set(before_);
   ++watchdog_->phases_;
 }
 

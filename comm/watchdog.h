@@ -69,9 +69,9 @@ class Watchdog {
   /// The job ends from here on: neither exit() nor the peers' ends are news.
   void stand_down() noexcept;
 
-  /// What looking takes of its thread.
+  /// What looking has taken of its thread so far.
   struct Cost {
-    double cpu_us_a_look = 0, look_every_ms = 0;
+    double looks = 0, cpu_us_a_look = 0, look_every_ms = 0;
   };
   Cost cost() const;
   FlightRecorder& recorder() { return recorder_; }
@@ -101,6 +101,7 @@ class Watchdog {
 
   bool has_all_peers() const;
   void guard_exit();
+  std::string copy_of(const std::string& text) const;
   static void write_line(const std::string& line);
   void start_thread();
   void watch(const std::stop_token& stop);
@@ -124,21 +125,21 @@ class Watchdog {
   void look_at_the_limit();
   void alarm(const Verdict& verdict, const std::vector<RankView>& ranks);
   Error error_for(const Verdict& verdict, const std::vector<RankView>& ranks) const;
-  void write_record(const FlightPage& page, std::string_view reason) const;
+  void write_records_of(std::span<const FlightPage* const> pages, std::string_view reason) const;
   void print(const Error& error, const std::string& place) const;
   void tell_peers(bool has_spoken) noexcept;
   [[noreturn]] void end_process(ExitCode code, bool waits);
 
   WatchOptions options_;
   Faults faults_;
-  std::string host_name_;
+  std::string host_name_, job_;  // the job's is empty without mpirun
   std::unique_ptr<OwnPage> own_;
   Threads* threads_ = nullptr;
   FlightPage& page_;
   FlightRecorder recorder_{page_};
   WatchEnquiry enquiry_{page_};
   std::shared_ptr<ExitGuard> exit_guard_;
-  int host_thread_, launcher_ = 0;
+  int host_thread_, launcher_ = 0, host_ranks_ = 1;
   int report_socket_ = -1;
   std::atomic<std::uint64_t> phases_{0}, looks_{0};
   std::atomic<std::int64_t> looks_cpu_ns_{0};  // so far
@@ -177,7 +178,7 @@ class WatchErrand {
   std::function<void()> look_;
 };
 
-/// The host thread waits for other ranks while it lives. `watchdog` may be null.
+/// The host thread waits for other ranks while it lives; then it does again what it did before. `watchdog` may be null.
 class HostWait {
  public:
   HostWait(Watchdog* watchdog, std::string_view what);
@@ -187,6 +188,7 @@ class HostWait {
 
  private:
   Watchdog* watchdog_;
+  std::string before_;
 };
 
 }  // namespace zs

@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 
 #include "comm/watchdog.h"
 
@@ -15,7 +17,8 @@ namespace {
 
 constexpr auto kNewsTravel = std::chrono::milliseconds(200);  // from a death to mpirun
 constexpr auto kListenEvery = std::chrono::milliseconds(50);
-constexpr auto kGrace = std::chrono::seconds(5);  // for mpirun, or the rank that speaks, to end this one
+constexpr auto kGrace = std::chrono::seconds(5);        // for mpirun, or the rank that speaks, to end this one
+constexpr auto kRecordsTake = std::chrono::seconds(3);  // at most; less than the others' grace
 
 std::string name_of_state(char state) {
   switch (state) {
@@ -28,16 +31,27 @@ std::string name_of_state(char state) {
   }
 }
 
-/// Without mpirun the process is the job.
-std::string job_or_process() {
-  const std::string job = job_name();
-  return job.empty() ? std::to_string(getpid()) : job;
-}
-
 std::string evidence_of(const Verdict& verdict, const RankView& culprit) {
   if (verdict.kind == Verdict::Kind::mute) return "whose system answers";
   if (verdict.kind == Verdict::Kind::silent) return "no answer: power, network or firewall";
   return "state " + name_of_state(culprit.state);
+}
+
+struct RecordFile {
+  std::string path, text;
+};
+
+/// Returns the path of what is not whole, or nothing.
+std::string write_files(const std::string& folder, const std::vector<RecordFile>& files) {
+  std::string torn;
+  if (mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) return torn;
+  for (const auto& [path, text] : files) {
+    std::FILE* const file = std::fopen(path.c_str(), "w");
+    if (file == nullptr) continue;
+    const bool is_whole = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+    if (std::fclose(file) != 0 || !is_whole) torn = path;
+  }
+  return torn;
 }
 
 }  // namespace
@@ -50,13 +64,13 @@ struct Watchdog::ExitGuard {
   static void on_exit(int code, void* handle) {
     const std::unique_ptr<std::shared_ptr<ExitGuard>> guard(static_cast<std::shared_ptr<ExitGuard>*>(handle));
     Watchdog* const watchdog = (*guard)->watchdog.exchange(nullptr);
-    if (watchdog == nullptr) return;
-    watchdog->dump("exit() was called before the end of the job");
+    if (watchdog == nullptr || watchdog->page_.pid != getpid()) return;  // a process that the rank has forked may exit
     if (watchdog->claim_report()) {
       const Error error(ExitCode::internal, fmt::format("exit({}) was called before the end of the job", code),
                         fmt::format("host {}, pid {}", watchdog->host_name_, getpid()), "let the rank return from its work, or throw");
       watchdog->print(error, fmt::format("rank {}", watchdog->page_.rank.load()));
     }
+    watchdog->dump("exit() was called before the end of the job");
     _exit(static_cast<int>(ExitCode::internal));
   }
 };
@@ -71,6 +85,12 @@ void Watchdog::guard_exit() {
 void Watchdog::stand_down() noexcept {
   is_standing_down_ = true;
   if (exit_guard_ != nullptr) exit_guard_->watchdog = nullptr;
+}
+
+/// Of `folder_` or `advice_`, which the host thread may be changing.
+std::string Watchdog::copy_of(const std::string& text) const {
+  const std::lock_guard lock(mutex_);
+  return text;
 }
 
 /// One write: lines of several processes do not mix, and no lock of stdio is waited for.
@@ -122,10 +142,12 @@ bool Watchdog::claim_report(std::string_view reason) noexcept {
   if (made < 0) return !page_.has_spoken.exchange(true);  // twice rather than never
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  const auto end = fmt::format_to_n(address.sun_path + 1, sizeof address.sun_path - 2, "zshard-report-{}-{}", getuid(), job_or_process());
+  const std::string job = job_.empty() ? std::to_string(getpid()) : job_;  // without mpirun the process is the job
+  const auto end = fmt::format_to_n(address.sun_path + 1, sizeof address.sun_path - 2, "zshard-report-{}-{}", getuid(), job);
   const auto length = static_cast<socklen_t>(end.out - reinterpret_cast<char*>(&address));
-  const bool is_free = bind(made, reinterpret_cast<const sockaddr*>(&address), length) == 0;
-  if (!is_free || is_told()) {  // asked again: who had the name may have spoken and gone meanwhile
+  // Where the name is refused for another reason than that somebody has it: twice rather than never.
+  const bool is_taken = bind(made, reinterpret_cast<const sockaddr*>(&address), length) != 0 && errno == EADDRINUSE;
+  if (is_taken || is_told()) {  // asked again: who had the name may have spoken and gone meanwhile
     if (close(made) != 0) errno = 0;
     return false;
   }
@@ -139,8 +161,8 @@ void Watchdog::alarm(const Verdict& verdict, const std::vector<RankView>& ranks)
   const Error error = error_for(verdict, ranks);
   const bool speaks = !is_others_turn(verdict) && claim_report(error.what_happened());
   if (speaks) {
-    write_records(error.what_happened());
     print(error, "");
+    write_records(error.what_happened());
   }
   if (!speaks && news() != nullptr && news()->is_told() && !page_.is_told) take_the_end();
   const bool is_known = verdict.kind == Verdict::Kind::died;
@@ -161,9 +183,11 @@ bool Watchdog::is_others_turn(const Verdict& verdict) const {
 
 /// Of this host's ranks.
 void Watchdog::write_records(std::string_view reason) const {
+  std::vector<const FlightPage*> pages;
   for (const RankView& rank : host_views()) {
-    if (const FlightPage* const page = page_of(rank.rank)) write_record(*page, reason);
+    if (const FlightPage* const page = page_of(rank.rank)) pages.push_back(page);
   }
+  write_records_of(pages, reason);
 }
 
 Error Watchdog::error_for(const Verdict& verdict, const std::vector<RankView>& ranks) const {
@@ -181,9 +205,10 @@ Error Watchdog::error_for(const Verdict& verdict, const std::vector<RankView>& r
   const std::string others = waiting == nullptr ? "" : fmt::format("; rank {} waits in {}", waiting->rank, doing(*waiting));
   const std::string where = fmt::format("host {}, pid {}, {}", culprit.host_name.empty() ? host_name_ : culprit.host_name, culprit.pid,
                                         evidence_of(verdict, culprit));
-  std::string todo = folder_.empty() ? "" : fmt::format("see {}/rank-*.txt", folder_);
-  if (todo.empty() && advice_.empty()) todo = "find out what happened to it, then start again";
-  if (!advice_.empty()) todo += (todo.empty() ? "" : "; ") + advice_;
+  const std::string folder = copy_of(folder_), advice = copy_of(advice_);
+  std::string todo = folder.empty() ? "" : fmt::format("see {}/rank-*.txt", folder);
+  if (todo.empty() && advice.empty()) todo = "find out what happened to it, then start again";
+  if (!advice.empty()) todo += (todo.empty() ? "" : "; ") + advice;
   const auto error = [&](ExitCode code, const std::string& what) { return Error(code, what, where, todo); };
   switch (verdict.kind) {
     case Verdict::Kind::died: return error(ExitCode::peer_lost, fmt::format("rank {} has died {}", culprit.rank, when));
@@ -219,20 +244,27 @@ void Watchdog::print(const Error& error, const std::string& place) const {
   write_line(line + '\n');
 }
 
-void Watchdog::write_record(const FlightPage& page, std::string_view reason) const {
-  if (folder_.empty()) return;
-  if (mkdir(folder_.c_str(), 0777) != 0 && errno != EEXIST) return;
-  const std::string path = fmt::format("{}/rank-{}.txt", folder_, page.rank.load()), text = flight_text(page, host_name_, reason);
-  std::FILE* const file = std::fopen(path.c_str(), "w");
-  if (file == nullptr) return;
-  const bool is_whole = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (std::fclose(file) != 0 || !is_whole) fmt::print(stderr, "{}: warning: {} is not whole\n", options_.program, path);
+/// By a thread that owns all it needs, and is left behind: a file system that hangs does not hold up the end of the job.
+void Watchdog::write_records_of(std::span<const FlightPage* const> pages, std::string_view reason) const {
+  const std::string folder = copy_of(folder_);
+  if (folder.empty()) return;
+  std::vector<RecordFile> files;
+  for (const FlightPage* const page : pages) {
+    files.push_back({fmt::format("{}/rank-{}.txt", folder, page->rank.load()), flight_text(*page, host_name_, reason)});
+  }
+  std::packaged_task<std::string()> task([folder, files = std::move(files)] { return write_files(folder, files); });
+  auto written = task.get_future();
+  std::thread(std::move(task)).detach();
+  if (written.wait_for(kRecordsTake) != std::future_status::ready)
+    return write_line(fmt::format("{}: warning: not all flight records are written: {} does not answer\n", options_.program, folder));
+  const std::string torn = written.get();
+  if (!torn.empty()) write_line(fmt::format("{}: warning: {} is not whole\n", options_.program, torn));
 }
 
 void Watchdog::dump(std::string_view reason) noexcept {
   try {
     if (is_told()) return;  // then this rank's record is written
-    write_record(page_, reason);
+    write_records_of(std::array<const FlightPage*, 1>{&page_}, reason);
   } catch (const std::exception&) {
     std::fputs("zshard: warning: no memory for a flight record\n", stderr);
   }

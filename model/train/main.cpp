@@ -91,7 +91,10 @@ int end_alone(zs::World& world, const std::exception_ptr& problem) {
 
 /// One rank that owns its process.
 int run_process(zs::World& world, const Loaded& loaded) {
+  const zs::RankWatch watch(world);
+  watch.enter(zs::Phase::init);  // a refusal ends within this limit, too
   try {
+    watch.hit("agree");
     const zs::World::Agreement agreement = world.agree(loaded.code, loaded.message);
     if (agreement.code != 0) {
       if (world.rank() == agreement.rank) print_error(agreement.message);

@@ -3,6 +3,7 @@
 #include <link.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cfenv>
@@ -24,7 +25,7 @@ namespace {
 
 constexpr std::size_t kMessageBytes = 1000;  // what World::agree carries
 constexpr const char* kTodo = "start every rank with the same program, configuration and --set options";
-/// A host with less than this part of the first one's free memory is worth a line.
+/// A host with less than this part of another's free memory is worth a line.
 constexpr double kLittleMemory = 0.5;
 
 /// The build id among an object's notes (ELF: words of name length, descriptor length and type, then both, in words).
@@ -106,12 +107,7 @@ std::string from_first(World& world, const std::string& text) {
 }
 
 void tell_of_uneven_hosts(World& world, const StartupFacts& own, const StartupFacts& first) {
-  std::string note;
-  if (own.host != first.host) {
-    note = fmt::format("the hosts are not alike: rank {} has {}, rank 0 {}", world.rank(), own.host, first.host);
-  } else if (own.free_gib < kLittleMemory * first.free_gib) {
-    note = fmt::format("rank {}'s host has {:.1f} GiB of memory free, rank 0's {:.1f}", world.rank(), own.free_gib, first.free_gib);
-  }
+  const std::string note = uneven_hosts(world.rank(), own, first);
   const World::Agreement agreement = world.agree(note.empty() ? 0 : 1, note);
   if (agreement.rank == world.rank()) fmt::print(stderr, "train: note: {}\n", agreement.message);
 }
@@ -185,6 +181,16 @@ std::optional<std::string> difference(const StartupFacts& own, const StartupFact
   if (own.floats != first.floats) return fmt::format("{}, rank 0 has {}", own.floats, first.floats);
   if (own.config != first.config) return config_difference(own.config, first.config);
   return std::nullopt;
+}
+
+std::string uneven_hosts(int rank, const StartupFacts& own, const StartupFacts& first) {
+  std::vector<std::string> notes;
+  if (own.host != first.host)
+    notes.push_back(fmt::format("the hosts are not alike: rank {} has {}, rank 0 {}", rank, own.host, first.host));
+  const auto [least, most] = std::minmax(own.free_gib, first.free_gib);
+  if (least < kLittleMemory * most)
+    notes.push_back(fmt::format("rank {}'s host has {:.1f} GiB of memory free, rank 0's {:.1f}", rank, own.free_gib, first.free_gib));
+  return fmt::format("{}", fmt::join(notes, "; "));
 }
 
 std::string config_difference(std::string_view own, std::string_view first) {

@@ -42,6 +42,9 @@ void check_device(const Config& config, int gpu);
 
 /// How `own` differs from the first rank's in what must be the same: "build 12ab, rank 0 has 34cd". Nothing when it does not.
 std::optional<std::string> difference(const StartupFacts& own, const StartupFacts& first);
+/// In what the host of `rank` differs from the first rank's, where that is worth a line: in shape, in free memory, one of them having less
+/// than half of the other's. Empty: in nothing.
+std::string uneven_hosts(int rank, const StartupFacts& own, const StartupFacts& first);
 /// The first line in which two configurations differ: "train.lr = 0.01, rank 0 has 0.001".
 std::string config_difference(std::string_view own, std::string_view first);
 

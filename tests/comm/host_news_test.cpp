@@ -14,7 +14,9 @@ using Bytes = std::vector<char>;
 
 namespace {
 
-const HostNews::Address kLoopback{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+/// All of them lead to this machine.
+HostNews::Address loopback(int number) { return {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, static_cast<std::uint8_t>(number)}; }
+const HostNews::Address kLoopback = loopback(1);
 
 /// The watchers of ranks on hosts as told, reached on this machine.
 struct Watchers {
@@ -178,14 +180,20 @@ TEST_CASE("messages of strangers, cut ones and impossible ones are passed over")
   CHECK(tapped.after(good).size() == 1);
 }
 
-TEST_CASE("a rank of more groups than a message has room for is not told of, rather than in part") {
+TEST_CASE("of a rank of more groups than a message has room for the largest are told") {
   Tapped tapped;
   auto view = a_view(1);
   view.last_started.resize(198, {1, 1, 2, ""});
   CHECK(tapped.after(tapped.told(view)).at(0).last_started.size() == 198);
-  view.last_started.resize(199, {1, 1, 2, ""});
-  tapped.teller.tell(std::vector{view});
-  CHECK(tapped.tap.next().empty());
+  view.last_started.resize(1000, {1, 1, 2, ""});
+  view.last_started.push_back({3, 5, 4, ""});
+  const auto heard = tapped.after(tapped.told(view));
+  CHECK(heard.at(0).unfinished == view.unfinished);
+  REQUIRE(heard.at(0).last_started.size() == 198);
+  CHECK(heard.at(0).last_started.at(0).size == 4);
+  CHECK(heard.at(0).last_started.at(1) == view.last_started.back());
+  view.unfinished.resize(1000, {1, 1, 2, ""});
+  CHECK(tapped.after(tapped.told(view)).at(0).unfinished.size() == 100);
 }
 
 TEST_CASE("that one host has told why the job ends is known on the others") {
@@ -214,11 +222,12 @@ TEST_CASE("one host tells: the culprit's own, then the first that is heard") {
   CHECK(watchers[2].turn_s(silent) > 0);
 }
 
-TEST_CASE("a host answers if its system does, whoever runs there, at any of its addresses") {
+TEST_CASE("a host answers if its system does, whoever runs there, at any of its addresses that is not this host's too") {
   constexpr HostNews::Address kNobody{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 0, 0, 1};  // no single host's
+  const HostNews::Address theirs = loopback(2), bridge = loopback(3);
   for (const auto& [addresses, answers] : std::vector<std::pair<std::vector<HostNews::Address>, bool>>{
-           {{kLoopback}, true}, {{kNobody, kLoopback}, true}, {{kNobody}, false}}) {
-    HostNews asks(std::vector{kLoopback});
+           {{theirs}, true}, {{kNobody, theirs}, true}, {{kNobody}, false}, {{bridge, kNobody}, false}, {{bridge, theirs}, true}}) {
+    HostNews asks(std::vector{kLoopback, bridge});
     std::vector<HostNews::Offer> offers{asks.offer(), {}};
     {
       const HostNews gone(addresses);

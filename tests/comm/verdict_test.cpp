@@ -32,7 +32,13 @@ RankView done(RankView view, std::uint64_t group, std::uint64_t sequence, int si
   return view;
 }
 
-Verdict verdict(std::vector<RankView> ranks, int world_size = 3) { return judge(ranks, world_size, kLimit_s); }
+WatchOptions step_limit(double limit_s) {
+  WatchOptions limits;
+  limits.step_s = limit_s;
+  return limits;
+}
+
+Verdict verdict(std::vector<RankView> ranks, int world_size = 3) { return judge(ranks, world_size, Phase::step, step_limit(kLimit_s)); }
 
 }  // namespace
 
@@ -119,7 +125,7 @@ TEST_CASE("a host that is not heard any more is named, after those that are hear
   CHECK(verdict({first, lost, last}).kind == Kind::stands);
   lost.silent_s = kSilentAfter_s + 0.1;
   // Half of a long limit.
-  CHECK(judge(std::vector{first, lost, last}, 3, 60).kind == Kind::nobody);
+  CHECK(judge(std::vector{first, lost, last}, 3, Phase::step, step_limit(60)).kind == Kind::nobody);
   auto stopped = last;
   stopped.state = 'T';
   CHECK(verdict({first, lost, stopped}).rank == 2);
@@ -132,6 +138,32 @@ TEST_CASE("a group that a rank has never used is not taken for its own") {
   const auto pair = in(computing(0), kPair, 5, 2), peer = in(computing(1), kPair, 5, 2);
   const Verdict found = verdict({pair, peer, done(computing(2), kWorld, 1, 3)});
   CHECK(found.kind == Kind::nobody);
+}
+
+TEST_CASE("a rank in a phase of a longer limit has that long, and without a limit for ever") {
+  const auto waiting = in(computing(0), kWorld, 9, 2);
+  auto writing = still(computing(1));
+  writing.phase = Phase::checkpoint;
+  const auto with = [&](double checkpoint_s) {
+    WatchOptions limits = step_limit(kLimit_s);
+    limits.checkpoint_s = checkpoint_s;
+    return judge(std::vector{waiting, writing}, 2, Phase::step, limits).kind;
+  };
+  CHECK(with(2 * kLimit_s) == Kind::nobody);
+  CHECK(with(0) == Kind::nobody);
+  CHECK(with(kLimit_s) == Kind::stands);
+  CHECK(with(kLimit_s / 2) == Kind::stands);
+  writing.phase = Phase::idle;  // which has no limit of its own
+  CHECK(with(0) == Kind::stands);
+}
+
+TEST_CASE("while one of the ranks moves, none of those that wait has to end the job") {
+  const auto waiting = still(in(computing(0), kWorld, 9, 2));
+  CHECK(somebody_moves(std::vector{waiting, computing(1)}, kLimit_s));
+  CHECK_FALSE(somebody_moves(std::vector{waiting, still(computing(1))}, kLimit_s));
+  auto gone = computing(1);
+  gone.has_left = true;
+  CHECK_FALSE(somebody_moves(std::vector{waiting, gone}, kLimit_s));
 }
 
 TEST_CASE("a rank that has ended its part is found at once, if others wait for it in an operation that it has not come to") {

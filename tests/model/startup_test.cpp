@@ -32,6 +32,20 @@ TEST_CASE("programs, instruction sets and floating-point behaviour must be the s
   CHECK(difference(own, first) == "program build 34cd, rank 0 has 12ab");
 }
 
+TEST_CASE("hosts that differ in shape, or by more than half in free memory, whichever has less, are worth a line that says all of it") {
+  const StartupFacts first{"", "", "", "", "4 ranks on 8 CPUs", 20};
+  const auto note = [&](const std::string& host, double free_gib) { return uneven_hosts(3, {"", "", "", "", host, free_gib}, first); };
+  CHECK(note(first.host, 20).empty());
+  CHECK(note(first.host, 11).empty());
+  CHECK(note(first.host, 39).empty());
+  CHECK(note(first.host, 9) == "rank 3's host has 9.0 GiB of memory free, rank 0's 20.0");
+  CHECK(note(first.host, 41) == "rank 3's host has 41.0 GiB of memory free, rank 0's 20.0");
+  CHECK(note("4 ranks on 2 CPUs", 11) == "the hosts are not alike: rank 3 has 4 ranks on 2 CPUs, rank 0 4 ranks on 8 CPUs");
+  CHECK(note("4 ranks on 2 CPUs", 41) ==
+        "the hosts are not alike: rank 3 has 4 ranks on 2 CPUs, rank 0 4 ranks on 8 CPUs; rank 3's host has 41.0 GiB of memory free, rank "
+        "0's 20.0");
+}
+
 TEST_CASE("what this process is, it finds out: a build id among others") {
   const Config config = parse_config("[data]\ntrain = \"x\"\n[model]\npreset = \"tiny\"\n[train]\nsteps = 1\nglobal_batch = 2\n", "c.toml");
   const auto world = make_single_world({});

@@ -13,7 +13,7 @@ import tempfile
 import harness
 import tiny_run
 
-LIMIT_S, DISAGREE = 60, 72
+LIMIT_S, LOST, DISAGREE = 60, 69, 72
 
 
 def other_build(train, folder):
@@ -29,10 +29,10 @@ def other_build(train, folder):
     return copy
 
 
-def run(train, folder, first, last):
+def run(train, folder, first, last, fault=""):
     """Two ranks with the arguments `first`, and a third with `last`."""
     command = ["mpirun", "-q", "--oversubscribe", "--mca", "btl", "self,vader", "-np", "2", *first, ":", "-np", "1", *last]
-    return harness.run(command, LIMIT_S, cwd=folder, env={"OMP_NUM_THREADS": "1"})
+    return harness.run(command, LIMIT_S, cwd=folder, env={"OMP_NUM_THREADS": "1", "TRAIN_FAULT": fault})
 
 
 def hosts_that_differ(plain, folder):
@@ -42,13 +42,32 @@ def hosts_that_differ(plain, folder):
     if prefix is None or os.geteuid() != 0:
         print("hosts that differ: skipped, only root can make one rank see another host")
         return
-    for name, file, text, note in (
-        ("a host with other CPUs", "/sys/devices/system/cpu/online", "0-98\n", r"rank 2 has 3 ranks on 99 CPUs, rank 0 3 ranks on \d+ CPUs"),
-        ("a host with little memory", "/proc/meminfo", "MemAvailable: 1048576 kB\n", r"rank 2's host has 1\.0 GiB of memory free, rank 0's \d+\.\d"),
+    cpus, memory = "/sys/devices/system/cpu/online", "/proc/meminfo"
+    other_cpus, little, much = {cpus: "0-98\n"}, {memory: "MemAvailable: 1048576 kB\n"}, {memory: "MemAvailable: 1048576000000 kB\n"}
+    shape, free = r"rank 2 has 3 ranks on 99 CPUs, rank 0 3 ranks on \d+ CPUs", r"rank 2's host has {} GiB of memory free, rank 0's \d+\.\d$"
+    for name, seen, note in (
+        ("a host with other CPUs", other_cpus, shape + "$"),
+        ("a host with little memory", little, free.format(r"1\.0")),
+        ("a first host with little memory", much, free.format(r"1000000\.0")),
+        ("a host with other CPUs and little memory", other_cpus | little, shape + "; " + free.format(r"1\.0")),
     ):
-        ours = pathlib.Path(folder, pathlib.Path(file).name)
-        ours.write_text(text)
-        yield name, [*prefix, "sh", "-c", f'mount --bind {ours} {file} && exec "$@"', "sh", *plain, "--dry-run"], note
+        mounts = ""
+        for i, (file, text) in enumerate(seen.items()):
+            ours = pathlib.Path(folder, f"{pathlib.Path(file).name}.{i}")
+            ours.write_text(text)
+            mounts += f"mount --bind {ours} {file} && "
+        yield name, [*prefix, "sh", "-c", mounts + 'exec "$@"', "sh", *plain, "--dry-run"], note
+
+
+def refusal_that_stops(train, folder, plain):
+    """P4 after a refusal: a rank that stops on its way out keeps nobody longer than the start may take."""
+    limited = [*plain, *tiny_run.options(watchdog__init_s=2)]
+    result = run(train, folder, limited, [*limited, "--set", "train.lr=0.01"], "finalize@rank=1:stop")
+    says = [r"the ranks differ: rank 2 has train\.lr", r"rank 1 stopped answering [\d.]+ s ago in init"]
+    errors = [line for line in result.err.splitlines() if line.startswith("train: error: ")]
+    problems = [] if result.code == LOST else [f"exit code {result.code}, expected {LOST}"]
+    problems += [] if len(errors) == 2 and all(map(re.search, says, errors)) else [f"two lines that say {says} expected, not {errors}"]
+    return problems + ([f"{len(result.orphans)} processes were left running"] if result.orphans else []), result
 
 
 def problems_of(result, before, after, says):
@@ -79,6 +98,7 @@ def main():
             before = harness.tree(folder)
             result = run(train, folder, plain, last)
             report.case(name, problems_of(result, before, harness.tree(folder), says), result)
+        report.case("P4 a rank stops after a refusal", *refusal_that_stops(train, folder, plain))
         for name, last, note in hosts_that_differ(plain, folder):
             result = run(train, folder, [*plain, "--dry-run"], last)
             notes = [line for line in result.err.splitlines() if line.startswith("train: note: ")]

@@ -25,10 +25,6 @@ def wait_for_steps(metrics, count):
         time.sleep(0.02)
 
 
-def children(pid):
-    return [int(p) for p in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def run_and_signal(train, ranks, send):
     """(result, run directory's metrics text, files); `send(process)` is called after the third step."""
     with tempfile.TemporaryDirectory(prefix="stop.") as folder:
@@ -71,8 +67,8 @@ def main():
         ("SIGTERM, one rank", None, lambda p: p.send_signal(signal.SIGTERM), STOPPED),
         ("Ctrl-C at mpirun, 3 ranks", 3, lambda p: p.send_signal(signal.SIGINT), 1),  # mpirun's own code, whatever the ranks return
         ("SIGUSR1 to mpirun, 3 ranks", 3, lambda p: p.send_signal(signal.SIGUSR1), STOPPED),
-        ("SIGUSR1 to one rank of 3", 3, lambda p: os.kill(children(p.pid)[1], signal.SIGUSR1), STOPPED),
-        ("one rank of 3 is killed", 3, lambda p: os.kill(children(p.pid)[1], signal.SIGKILL), 128 + signal.SIGKILL),
+        ("SIGUSR1 to one rank of 3", 3, lambda p: os.kill(harness.children(p.pid)[1], signal.SIGUSR1), STOPPED),
+        ("one rank of 3 is killed", 3, lambda p: os.kill(harness.children(p.pid)[1], signal.SIGKILL), 128 + signal.SIGKILL),
     ]
     for name, ranks, send, code in cases:
         result, text, files = run_and_signal(train, ranks, send)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""No silent hang: whatever becomes of one rank, the job ends, or goes on, with one line that names it, and leaves nothing running. The times
-that it took are printed; only far larger ones fail. IDs such as P4 name the fault, see docs/reliability.md.
+"""No silent hang: whatever becomes of one rank, the job ends, or goes on, with one line that names it, and leaves nothing running or lying. The
+times that it took are printed; those fail that come LATE_S after their limit. IDs such as P4 name the fault, see docs/reliability.md.
 Usage: watchdog_test.py TRAIN [--long] [WORD ...]   (only the cases whose names have one of the words)"""
 
 import os
@@ -14,10 +14,18 @@ import time
 
 import harness
 import tiny_run
-from stop_test import children, wait_for_steps
+from stop_test import wait_for_steps
 
-LIMIT_S, HARD_LIMIT_S = 2, 240  # of the watchdog under test; of a job that should have ended
+LIMIT_S, LATE_S, HARD_LIMIT_S = 2, 10, 240  # of the watchdog under test; after it, on however busy a machine; of a job that should have ended
 LOST, INTERNAL, DISAGREE = 69, 70, 72
+
+
+def state(pid):
+    """The letter of /proc/PID/stat; X where there is none."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except OSError:
+        return "X"
 
 
 def segments():
@@ -34,33 +42,43 @@ def segments():
 class Job:
     """One run of the tiny model in a folder of its own."""
 
-    def __init__(self, train, ranks, fault="", sets=None, on_start=None, wrapper=(), watch_s=LIMIT_S, btl="self,vader"):
+    def __init__(self, train, ranks, fault="", sets=None, on_start=None, wrapper=(), watch_s=LIMIT_S, btl="self,vader", flags=(), resumes=False):
         with tempfile.TemporaryDirectory(prefix="watchdog.") as folder:
             config = tiny_run.write_files(folder)
             values = {"train__steps": 100000, "train__deterministic": True, **{f"watchdog__{k}_s": watch_s for k in ("init", "first_step", "step", "checkpoint")}}
             arguments = [train, config, *tiny_run.options(**{**values, **(sets or {})})]
             self.metrics = pathlib.Path(folder, "out", "metrics.jsonl")
-            before = segments()
+            self.limit_s, before = watch_s, segments()
             command = [btl if word == "self,vader" else word for word in harness.launch(ranks, arguments)]
-            env = {"TRAIN_FAULT": fault, "OMP_NUM_THREADS": "1", **({"TMPDIR": folder} if wrapper else {})}  # Open MPI's folder is named by user
+            command[1:1] = flags  # of mpirun
+            env = {"TRAIN_FAULT": fault, "OMP_NUM_THREADS": "1"}
             self.result = harness.run([*wrapper, *command], HARD_LIMIT_S, cwd=folder, env=env,
                                       on_start=(lambda process: on_start(self, process)) if on_start else None)
             self.left = segments() - before
+            if resumes:
+                self.resumed = harness.run([*command, "--set", "checkpoint.every=200", "--resume", "latest"], HARD_LIMIT_S, cwd=folder, env={**env, "TRAIN_FAULT": ""})
             self.records = sorted(p.name for p in pathlib.Path(folder, "out", "flight").glob("*"))
-            self.record = {name: pathlib.Path(folder, "out", "flight", name).read_text() for name in self.records}
+            self.record = {p.name: p.read_text() for p in pathlib.Path(folder, "out", "flight").glob("*") if p.is_file()}
 
     def lines(self, kind="error"):
         return [line for line in self.result.err.splitlines() if line.startswith(f"train: {kind}: ")]
 
+    def ages(self):
+        """How long a rank had given no sign when that was told."""
+        return [float(age) for line in self.lines() for age in re.findall(r"(?:answering|still for) ([\d.]+) s ", line)]
+
     def problems(self, code, says, leaves_segments=False, is_start=False):
         """Whether the job has ended with this code, nothing left, and one line that says all this. While the job starts, Open MPI's mpirun
-        now and then dies of a segmentation fault of its own when a rank ends, and leaves its own segments."""
+        now and then dies of a segmentation fault of its own when a rank ends, and ranks that end within MPI_Init may leave its segments."""
         mpirun_died = is_start and self.result.code == -signal.SIGSEGV
-        left = {path for path in self.left if not (mpirun_died and path.name.startswith("vader_segment."))}
+        left = {path for path in self.left if not (is_start and path.name.startswith("vader_segment."))}
+        late = [age for age in self.ages() if age > self.limit_s + LATE_S]
         found = [] if self.result.code == code or mpirun_died else [f"exit code {self.result.code}, expected {code}"]
         found += ["did not end in time"] if self.result.timed_out else []
         found += [f"{len(self.result.orphans)} processes were left running"] if self.result.orphans else []
         found += [f"left in /dev/shm: {left}"] if left and not leaves_segments else []
+        found += [f"left in TMPDIR: {self.result.files}"] if self.result.files and not mpirun_died else []
+        found += [f"told after {late[0]} s, with a limit of {self.limit_s} s"] if late else []
         errors = self.lines()
         if len(errors) != (1 if says else 0):
             found.append(f"{len(errors)} error lines")
@@ -71,6 +89,14 @@ class Job:
         return found
 
 
+    def record_problems(self, ranks, reason):
+        """Whether every rank's record is there, and says why."""
+        begin = rf"zshard flight record 1\nreason {reason}.*\nrank (\d+) of {ranks}\n"
+        wrong = [name for name, text in self.record.items() if not (m := re.match(begin, text)) or name != f"rank-{m[1]}.txt"]
+        found = [] if self.records == [f"rank-{r}.txt" for r in range(ranks)] else [f"records: {self.records}"]
+        return found + [f"{name} does not begin with its format, /{reason}/ and its rank: {self.record[name][:200]}" for name in wrong]
+
+
 # Where a rank stops: fault point, the hit that counts, what the line says of the place, further settings.
 PLACES = [
     ("compute", 41, r"step \d+", {}),
@@ -78,9 +104,14 @@ PLACES = [
     ("data.load", 31, r"step \d+, in reading data", {}),
     ("ckpt.write", 3, r"checkpoint \d+, in writing a checkpoint", {"checkpoint__every": 3}),
     ("init", 1, "in init", {}),
+    ("agree", 1, "in init", {}),
     ("finalize", 1, "in end", {"train__steps": 5}),
     ("step", 1, "in first step 1", {}),
 ]
+
+
+def print_times(name, count, seconds, what):
+    print(f"{name}: {len(seconds)} of {count}, {max(seconds, default=0):.2f} s {what} at most")
 
 
 def stopped_ranks(train, report, count):
@@ -93,18 +124,17 @@ def stopped_ranks(train, report, count):
         job = Job(train, ranks, f"{place}@rank={culprit},hit={hit}:stop", {"comm__transport": transport, **sets})
         problems = job.problems(LOST, [rf"rank {culprit} stopped answering", r"host \S+, pid \d+, state T", where, r"; rank \d+ waits in "],
                                 is_start=place == "init")
-        if place not in ("init",):
-            wanted = [f"rank-{r}.txt" for r in range(ranks)]
-            problems += [] if job.records == wanted else [f"records: {job.records}"]
-            problems += [f"{name}: does not begin with its format" for name, text in job.record.items() if not text.startswith("zshard flight record 1\n")]
-        said = [float(m) for line in job.lines() for m in re.findall(r"answering ([\d.]+) s ago", line)]
+        if place not in ("init", "agree"):
+            problems += job.record_problems(ranks, rf"rank {culprit} stopped answering ")
+        said = job.ages()
         ages += said
         report.case(f"P4 stop {i}: rank {culprit} of {ranks} in {place} over {transport}, said after {said} s of {LIMIT_S}", problems, job.result)
-    print(f"P4: {len(ages)} of {count} said; the line came {max(ages, default=0) - LIMIT_S:.1f} s after the limit at most")
+    print_times("P4: the line names the rank", count, ages, f"after its last sign, with a limit of {LIMIT_S} s,")
 
 
 def starts(train, report, count):
     """P4 in init: ranks that have no connection yet agree who tells. A rank stops there, stands there, or does not come at all."""
+    ages = []
     with tempfile.TemporaryDirectory(prefix="watchdog.") as folder:
         late = pathlib.Path(folder, "late")
         late.write_text(f'#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" = 1 ] && exec sleep 1000\nexec {train} "$@"\n')
@@ -119,7 +149,9 @@ def starts(train, report, count):
             )[i % 3]
             job = Job(program, ranks, fault)
             problems = job.problems(LOST, [*says, r"host \S+, pid \d+", r"; rank \d+ waits in MPI_Init"], is_start=True)
+            ages += job.ages()
             report.case(f"P4 start {i} of {ranks} ranks: {fault or 'rank 1 does not come'}", problems, job.result)
+    print_times("P4: the line names the rank at the start", count, ages, f"after its last sign, with a limit of {LIMIT_S} s,")
 
 
 def lone_rank(train, report):
@@ -130,6 +162,22 @@ def lone_rank(train, report):
     report.case("P4 a rank alone stands in compute", problems, job.result)
 
 
+def records_that_hang(train, report):
+    """A file system that does not answer: a pipe that nobody reads takes as long to open."""
+
+    def put_a_pipe(job, process):
+        wait_for_steps(job.metrics, 1)
+        (job.metrics.parent / "flight").mkdir()
+        os.mkfifo(job.metrics.parent / "flight" / "rank-0.txt")
+
+    for ranks, action in ((None, "delay=1000000"), (3, "stop")):
+        job = Job(train, ranks, f"compute@rank=0,hit=301:{action}", on_start=put_a_pipe)
+        problems = job.problems(LOST, [r"rank 0 has stood still" if ranks is None else r"rank 0 stopped answering", r"in step \d+"])
+        warnings = [w for w in job.lines("warning") if "does not answer" in w]
+        problems += [] if len(warnings) == 1 else [f"{len(warnings)} warnings of the records"]
+        report.case(f"P4 records that cannot be written, {ranks or 'a rank alone'}", problems, job.result)
+
+
 def resumed_rank(train, report):
     """P5: a rank that is stopped for a while and goes on changes nothing but for one warning."""
     sets = {"train__steps": 400, "run__sample_tokens": 0}
@@ -137,7 +185,7 @@ def resumed_rank(train, report):
 
     def pause(job, process):
         wait_for_steps(job.metrics, 3)
-        rank = children(process.pid)[1]
+        rank = harness.children(process.pid)[1]
         os.kill(rank, signal.SIGSTOP)
         time.sleep(5)
         os.kill(rank, signal.SIGCONT)
@@ -151,32 +199,58 @@ def resumed_rank(train, report):
     report.case("P5 a rank stopped for 5 s under a limit of 10 s", problems, job.result)
 
 
+def kill_rank(rank, draw, moment):
+    """For `on_start`: at a moment drawn at random, which is noted."""
+    def kill(job, process):
+        wait_for_steps(job.metrics, 3)
+        time.sleep(draw.uniform(0, 0.3))
+        # Their environment says which they are.
+        pids = {int(re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", pathlib.Path(f"/proc/{p}/environ").read_bytes()).group(1)): p for p in harness.children(process.pid)}
+        moment["killed"] = time.monotonic()
+        os.kill(pids[rank], signal.SIGKILL)
+    return kill
+
+
 def killed_ranks(train, report, count):
-    """P1: each rank in turn, at moments drawn at random; P3: all of them, or mpirun."""
-    draw, seconds = random.Random(1), []
-    for i in range(count):
-        ranks = (4, 8)[i % 2]
+    """P1: each rank in turn, over both transports; the last time mpirun leaves the others no moment to say so. The resumed run is as if nobody had
+    been killed."""
+    sets, slowly = {"train__steps": 100, "run__sample_tokens": 0, "checkpoint__every": 2}, "step@rank=0:delay=20"  # it does not end before the kill
+    expected = harness.weights_hash(Job(train, None, "", {**sets, "checkpoint__every": 200}).result.out)
+    draw, seconds, killed = random.Random(1), [], 128 + signal.SIGKILL
+    for i in range(count + 1):
+        ranks, transport, is_silent = (4, 8)[i % 2], ("shm", "mpi")[(i + i // 2) % 2], i == count
         victim, moment = i // 2 % ranks, {}
+        flags = ["--mca", "odls_base_sigkill_timeout", "0"] if is_silent else []
+        job = Job(train, ranks, slowly, {**sets, "comm__transport": transport}, kill_rank(victim, draw, moment), flags=flags, resumes=True)
+        took = job.result.ended - moment["killed"]
+        if is_silent:
+            problems = [p for p in job.problems(killed, []) if "error lines" not in p]
+        else:
+            seconds.append(took)
+            problems = job.problems(killed, [rf"rank {victim} has died in (step|checkpoint) \d+", r"host \S+, pid \d+", r"--resume latest"])
+            problems += job.record_problems(ranks, rf"rank {victim} has died in ")
+        problems += [f"the job has ended {took:.1f} s after the kill"] if took > LATE_S else []
+        problems += [] if expected and harness.weights_hash(job.resumed.out) == expected else [f"resumed, it is not the undisturbed run: {job.resumed}"]
+        name = f"P1 rank {victim} of {ranks} is killed over {transport}{', and the others by mpirun at once' if is_silent else ''}"
+        report.case(f"{name}: {took:.2f} s to the end", problems, job.result)
+    print_times("P1: jobs that ended", count, seconds, "from the kill")
 
-        def kill_one(job, process, rank=victim):
-            wait_for_steps(job.metrics, 3)
-            time.sleep(draw.uniform(0, 0.3))
-            # The ranks in order: their environment says which they are.
-            pids = {int(re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", pathlib.Path(f"/proc/{p}/environ").read_bytes()).group(1)): p for p in children(process.pid)}
-            moment["killed"] = time.monotonic()
-            os.kill(pids[rank], signal.SIGKILL)
 
-        job = Job(train, ranks, "", {"checkpoint__every": 2}, kill_one)
-        seconds.append(time.monotonic() - moment["killed"])
-        problems = job.problems(128 + signal.SIGKILL, [rf"rank {victim} has died in (step|checkpoint) \d+", r"host \S+, pid \d+", r"--resume latest"])
-        report.case(f"P1 rank {victim} of {ranks} is killed: {seconds[-1]:.2f} s to the end", problems, job.result)
-    print(f"P1: {max(seconds):.2f} s from kill to the job's end at most")
+def killed_before_the_start(train, report):
+    """P1 before the program begins in a rank: nothing is known of it but its process."""
+    with tempfile.TemporaryDirectory(prefix="watchdog.") as folder:
+        dying = pathlib.Path(folder, "dying")
+        dying.write_text(f'#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" = 1 ] && sleep 2 && kill -9 $$\nexec {train} "$@"\n')
+        dying.chmod(0o755)
+        job = Job(dying, 3, watch_s=30)
+        problems = job.problems(128 + signal.SIGKILL, [r"rank 1 has died at its start", r"host \S+, pid \d+"], is_start=True)
+        report.case("P1 rank 1 of 3 is killed before its program begins", problems, job.result)
 
 
 def killed_jobs(train, report):
     def kill_all(job, process):
         wait_for_steps(job.metrics, 3)
-        for pid in children(process.pid):
+        for pid in harness.children(process.pid):
             os.kill(pid, signal.SIGKILL)
 
     def kill_mpirun(job, process):
@@ -185,7 +259,7 @@ def killed_jobs(train, report):
 
     def stop_and_kill_mpirun(job, process):
         wait_for_steps(job.metrics, 3)
-        os.kill(children(process.pid)[0], signal.SIGSTOP)
+        os.kill(harness.children(process.pid)[0], signal.SIGSTOP)
         os.kill(process.pid, signal.SIGKILL)
 
     job = Job(train, 4, "", {}, kill_all)
@@ -205,16 +279,38 @@ def killed_jobs(train, report):
 def ranks_that_end(train, report):
     """P10, O2: a rank that ends by itself."""
     died = [r"rank 1 has died in step 5", r"host \S+, pid \d+"]
-    for action, code, says in (
-        ("throw", INTERNAL, [r"an exception", "rank 1"]),
-        ("abort", 128 + signal.SIGABRT, died),
-        ("segv", 128 + signal.SIGSEGV, died),
-        ("exit=0", INTERNAL, [r"exit\(0\) was called before the end of the job", "rank 1"]),
-        ("return", DISAGREE, [r"rank 1 has ended its part, rank \d waits for it in step 5 in (all_gather|publish)\(root\) .*#\d+"]),
+    for point, action, code, says in (
+        ("step@rank=1,hit=5", "throw", INTERNAL, [r"an exception", "rank 1"]),
+        ("compute@rank=1,hit=33", "throw", INTERNAL, [r"an exception", "rank 1"]),  # on a stream's thread
+        ("step@rank=1,hit=5", "abort", 128 + signal.SIGABRT, died),
+        ("step@rank=1,hit=5", "segv", 128 + signal.SIGSEGV, died),
+        ("step@rank=1,hit=5", "exit=0", INTERNAL, [r"exit\(0\) was called before the end of the job", "rank 1"]),
+        ("step@rank=1,hit=5", "return", DISAGREE, [r"rank 1 has ended its part, rank \d waits for it in step 5 in (all_gather|publish)\(root\) .*#\d+"]),
     ):
         for transport in ("shm", "mpi"):
-            job = Job(train, 3, f"step@rank=1,hit=5:{action}", {"comm__transport": transport})
-            report.case(f"{'O2' if action == 'return' else 'P10'} {action} over {transport}", job.problems(code, says), job.result)
+            job = Job(train, 3, f"{point}:{action}", {"comm__transport": transport})
+            report.case(f"{'O2' if action == 'return' else 'P10'} {point}:{action} over {transport}", job.problems(code, says), job.result)
+
+
+def mpirun_stopped(train, report):
+    """A rank that ends the job asks mpirun for that, and does not wait for the answer for ever; nor do the others."""
+    waited = {}
+
+    def stop_for_a_while(job, process):
+        wait_for_steps(job.metrics, 3)
+        ranks = harness.children(process.pid)
+        os.kill(process.pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        while time.monotonic() - begin < HARD_LIMIT_S / 4 and not all(state(pid) in "ZX" for pid in ranks):
+            time.sleep(0.05)
+        waited["left"] = sum(state(pid) not in "ZX" for pid in ranks)
+        os.kill(process.pid, signal.SIGCONT)
+
+    job = Job(train, 3, "step:delay=20;step@rank=1,hit=150:throw", on_start=stop_for_a_while)
+    code = LOST if job.result.code == LOST else INTERNAL  # of whichever rank mpirun, when it goes on, takes for the first that ended
+    problems = job.problems(code, [r"an exception", "rank 1"], True)
+    problems += [f"{waited['left']} ranks did not end by themselves"] if waited["left"] else []
+    report.case("P10 throw while mpirun is stopped", problems, job.result)
 
 
 def ranks_that_stand(train, report):
@@ -230,12 +326,17 @@ def ranks_that_stand(train, report):
 
 
 def slow_ranks(train, report, is_long):
-    """P6: a rank that is slower than the rest is named within 20 steps; nobody is in 1000 steps without one, on a machine with nothing else to do."""
+    """P6: a rank that is slower by 30 % of a step of 200 ms is named within 20 steps; nobody is in 1000 steps without one, on a machine with nothing
+    else to do."""
     slow = r"rank 1 is slow: in the last \d+ steps others waited for it \d+ % of the time"
-    for name, fault in (("its computing", "compute@rank=1:delay=60"), ("its host", "step@rank=1:delay=100")):
-        job = Job(train, 3, fault, {"train__steps": 21, "run__sample_tokens": 0}, watch_s=30)
-        warnings = job.lines("warning")
-        problems = job.problems(0, []) + ([] if len(warnings) == 1 and re.search(slow, warnings[0]) else [f"warnings: {warnings}"])
+    # Eight micro-batches a step; both delays take place. Other work of the machine may slow the other ranks as much, but not each time.
+    for name, fault in (("its computing", "compute:delay=24;compute@rank=1:delay=8"), ("its host", "step:delay=200;step@rank=1:delay=60")):
+        for _ in range(3):
+            job = Job(train, 3, fault, {"train__steps": 20, "run__sample_tokens": 0}, watch_s=30)
+            warnings = job.lines("warning")
+            problems = job.problems(0, []) + ([] if len(warnings) == 1 and re.search(slow, warnings[0]) else [f"warnings: {warnings}"])
+            if not problems:
+                break
         report.case(f"P6 a rank is slow in {name}: {warnings}", problems, job.result)
     for ranks in (2, 4, 8) if is_long else ():
         job = Job(train, ranks, "", {"train__steps": 1000, "run__sample_tokens": 0}, watch_s=30)
@@ -281,10 +382,13 @@ def main():
         "stop": lambda: stopped_ranks(train, report, 100 if is_long else 10),
         "start": lambda: starts(train, report, 36 if is_long else 6),
         "kill": lambda: killed_ranks(train, report, 30 if is_long else 4),
+        "dying": lambda: killed_before_the_start(train, report),
         "job": lambda: killed_jobs(train, report),
         "alone": lambda: lone_rank(train, report),
+        "records": lambda: records_that_hang(train, report),
         "resume": lambda: resumed_rank(train, report),
         "end": lambda: ranks_that_end(train, report),
+        "waits": lambda: mpirun_stopped(train, report),
         "stand": lambda: ranks_that_stand(train, report),
         "slow": lambda: slow_ranks(train, report, is_long),
         "place": lambda: places_to_run(train, report),

@@ -1,0 +1,129 @@
+#include "comm/watchdog.h"
+
+#include <catch2/catch.hpp>
+
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <latch>
+#include <stdexcept>
+
+using namespace zs;
+
+namespace {
+
+std::atomic<int> refusal{0};  // what binding a name fails with
+
+/// A device that nobody can ask.
+class DumbDevice final : public Device {
+ public:
+  DumbDevice() : Device(DeviceOptions{}) {}
+  DeviceKind kind() const override { return DeviceKind::cpu; }
+  Stream& stream(StreamRole role) override { return real_->stream(role); }
+  Allocator& allocator() override { return real_->allocator(); }
+  Pool& pool() override { return real_->pool(); }
+  Scratch& scratch() override { return real_->scratch(); }
+  LockedMemory& locked_memory() override { return real_->locked_memory(); }
+  Profile& profile() override { return real_->profile(); }
+  void keep(std::vector<std::shared_ptr<void>> memory) override { real_->keep(std::move(memory)); }
+  std::uint64_t completed() const override {
+    asked_thrice.count_down(asked_thrice.try_wait() ? 0 : 1);
+    throw std::runtime_error("no answer");
+  }
+  mutable std::latch asked_thrice{3};
+
+ private:
+  std::unique_ptr<Device> real_ = Device::create(DeviceKind::cpu, {});
+};
+
+WatchOptions options_of_a_step() {
+  WatchOptions options;
+  options.step_s = 1000;
+  return options;
+}
+
+}  // namespace
+
+extern "C" int bind(int socket, const sockaddr* address, socklen_t length) noexcept {
+  if (refusal == 0) return static_cast<int>(syscall(SYS_bind, socket, address, length));
+  errno = refusal;
+  return -1;
+}
+
+TEST_CASE("a wait inside another one does not hide it when it ends") {
+  Watchdog::Threads ranks(1);
+  Watchdog watchdog({}, 0, ranks);
+  watchdog.set_activity("writing a checkpoint");
+  {
+    const HostWait outer(&watchdog, "outer");
+    {
+      const HostWait inner(&watchdog, "inner");
+      CHECK(watchdog.page().host.get() == "inner");
+      CHECK(watchdog.page().host_waits == 2);
+    }
+    CHECK(watchdog.page().host.get() == "outer");
+  }
+  CHECK(watchdog.page().host.get() == "writing a checkpoint");
+  CHECK(watchdog.page().host_waits == 0);
+}
+
+TEST_CASE("a watchdog whose look fails looks again") {
+  Watchdog::Threads ranks(1);
+  Watchdog watchdog(options_of_a_step(), 0, ranks);
+  DumbDevice device;
+  const Watchdog::Observation observed(watchdog, device);
+  watchdog.enter(Phase::step, 1);
+  bool looks_on = false;
+  for (int i = 0; i < 10000 && !looks_on; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    looks_on = device.asked_thrice.try_wait();
+  }
+  CHECK(looks_on);
+}
+
+TEST_CASE("a process that a rank has forked may exit") {
+  const Watchdog watchdog{WatchOptions{}};
+  const int child = fork();
+  if (child == 0) std::exit(0);
+  REQUIRE(child > 0);
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+  CHECK_FALSE(watchdog.page().has_spoken);
+}
+
+TEST_CASE("of a host's ranks one tells, and each where that cannot be agreed") {
+  {
+    Watchdog first{WatchOptions{}}, second{WatchOptions{}};
+    CHECK(first.claim_report());
+    CHECK_FALSE(second.claim_report());
+  }
+  refusal = EACCES;
+  Watchdog first{WatchOptions{}}, second{WatchOptions{}};
+  CHECK(first.claim_report());
+  CHECK(second.claim_report());
+  refusal = 0;
+}
+
+TEST_CASE("where records go may change while one is written") {
+  Watchdog::Threads ranks(1);
+  Watchdog watchdog({}, 0, ranks);
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / fmt::format("zshard-watchdog-test-{}", getpid());
+  watchdog.record_to(folder / "0");
+  std::filesystem::create_directory(folder);
+  {
+    const std::jthread writes([&] {
+      for (int i = 0; i < 20; ++i) watchdog.dump("a test");
+    });
+    for (int i = 0; i < 1000; ++i) watchdog.record_to(folder / std::to_string(i % 3));
+  }
+  watchdog.record_to(folder / "last");
+  watchdog.dump("a test");
+  CHECK(std::filesystem::file_size(folder / "last" / "rank-0.txt") > 0);
+  std::filesystem::remove_all(folder);
+}
