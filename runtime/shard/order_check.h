@@ -21,16 +21,17 @@ class OrderMismatch final : public Error {
   std::int64_t step_;
 };
 
-/// Watches that all ranks communicate alike, and cut their parameters alike, where messages alone would not tell: they carry a tag, but
-/// only within the group that exchanges them. Keeps a running hash of all gathers and reductions since the start, compared once a step by
-/// one all-reduce of 16 bytes on the compute stream, and their list, which is exchanged only when the hashes differ. Owned by a
+/// Watches that all ranks communicate alike, and have the same units, where messages alone would not tell: they carry a tag, but
+/// only within the group that exchanges them. Keeps a running hash of all units, gathers and reductions since the start, compared once a
+/// step by one all-reduce of 16 bytes on the compute stream, and their lists, which are exchanged only when the hashes differ. Owned by a
 /// ShardedRuntime; one host thread uses it.
 class OrderCheck {
  public:
   explicit OrderCheck(Executor& executor);
 
   void note(const std::vector<Action>& actions, Mode mode);
-  /// How a unit is cut, which the sizes of messages need not tell.
+  /// What is communicated of a unit: dtypes, wires, elements, how it is cut, the sizes of its groups. Ranks of different groups may differ
+  /// in any of it without a message that tells.
   void note(const FlatParameter& unit);
   /// After the last micro-batch of a step. Enqueued on compute; nothing on one rank.
   void compare();
@@ -45,22 +46,29 @@ class OrderCheck {
   void settle(bool are_equal) const;
   /// What of a step is not to be compared: the micro-batch was abandoned.
   void forget();
-  /// After an OrderMismatch, on every rank: collective, blocks. The same with the first operation that differs and the ranks that it
-  /// differs on: "operation 918 of step 3: rank 0 gather(blocks.3), rank 2 gather(blocks.4)".
+  /// After an OrderMismatch, on every rank: collective, blocks. The same with the first that differs of units, then of operations, and the
+  /// ranks that it differs on: "unit blocks.3, parameters: rank 0 f32, rank 2 bf16", "operation 918: rank 0 gather(blocks.3) f32, rank 2
+  /// gather(blocks.4) f32".
   [[noreturn]] void explain(OrderMismatch mismatch);
 
  private:
   std::int64_t close_step();
-  using List = std::vector<std::int32_t>;  // mode, kind and unit of each operation
-  std::string text_of(std::int32_t entry) const;
+  using List = std::vector<std::int64_t>;  // dtype, mode, kind and unit of each operation; or the facts of each unit
+  std::int64_t entry_of(const Action& action, Mode mode) const;
+  std::string text_of(std::int64_t entry) const;
+  std::string unit_name(std::size_t unit) const;
   std::vector<List> exchange(const List& own);
   std::vector<std::int64_t> gather(const std::vector<std::int64_t>& own);
+  /// Calls found(place, rank, value on rank 0, value on that rank), which throws, where the lists first differ.
+  template <class Found>
+  void find_difference(const List& own, const Found& found);
 
   Executor& executor_;
   Memory hashes_;  // i64: the hash and its complement; their maxima agree when all are equal
   std::uint64_t hash_ = 0;
   std::int64_t steps_ = 0;
   bool defers_ = false;
+  List units_;
   List list_;                  // since the last comparison
   std::deque<List> compared_;  // of the last comparisons, newest first
 };

@@ -16,8 +16,8 @@ struct Outcome {
 };
 
 /// Three steps; before the end of step `wrong_step` rank `wrong_rank` believes that it has done `extra` too.
-Outcome run(World& world, int wrong_step, int wrong_rank, const Action& extra, Mode mode = Mode::train) {
-  ChainRun run(world);
+Outcome run(World& world, int wrong_step, int wrong_rank, const Action& extra, Mode mode = Mode::train, const ShardOptions& options = {}) {
+  ChainRun run(world, options);
   Outcome outcome;
   std::vector<std::vector<float>> before;
   try {
@@ -98,7 +98,7 @@ TEST_CASE("I5: ranks in step are not stopped, and compare with one small all-red
 
 TEST_CASE("I5: a validation that only some ranks run is noticed at the next step") {
   const auto outcomes = on_ranks(2, [&](World& world) { return run(world, 2, 1, {Action::Kind::gather, 3}, Mode::eval); });
-  CHECK_THAT(outcomes[0].message, Catch::Contains("rank 1 gather(layer2) in a validation"));
+  CHECK_THAT(outcomes[0].message, Catch::Contains("rank 1 gather(layer2) f32 in a validation"));
 }
 
 TEST_CASE("I5: ranks whose layers run in another order are stopped at the first message, equal sizes or not, with both names") {
@@ -114,6 +114,35 @@ TEST_CASE("I5: ranks whose layers run in another order are stopped at the first 
   });
   const std::string op = zero_copy ? "publish" : "all_gather";
   CHECK_THAT(message, Catch::Contains(fmt::format("rank 0 {}(layer0)", op)) && Catch::Contains(fmt::format("rank 1 {}(layer1)", op)));
+}
+
+TEST_CASE("I5: groups whose units differ, each of one mind, are stopped before the optimizer's step, with the first difference") {
+  struct Difference {
+    void (*make)(ShardOptions& options);
+    const char* text;
+    Layout layout = Layout::flat;
+  };
+  const Difference difference = GENERATE(
+      Difference{[](ShardOptions& o) { o.precision.param = DType::bf16; }, "parameters: rank 0 f32, rank 2 bf16"},
+      Difference{[](ShardOptions& o) { o.precision = {.param = DType::bf16, .reduce = DType::bf16}; },
+                 "parameters: rank 0 f32, rank 2 bf16"},
+      Difference{[](ShardOptions& o) { o.precision.is_full_in_evaluation = true; }, "validation: rank 0 as in training, rank 2 f32"},
+      Difference{[](ShardOptions& o) { o.precision.gather_wire = Wire::int8; }, "gathers travel: rank 0 exact, rank 2 int8"},
+      Difference{[](ShardOptions& o) { o.precision.reduce_wire = Wire::int8; }, "gradients travel: rank 0 exact, rank 2 int8"},
+      Difference{[](ShardOptions& o) { o.layout.dim = [](std::string_view, const Shape& shape) { return shape.rank() - 1; }; },
+                 "where they are cut: rank 2 differs from rank 0", Layout::per_parameter});
+  CAPTURE(difference.text);
+  const auto outcomes = on_ranks(4, [&](World& world) {
+    ShardOptions options{.scheme = {.strategy = Strategy::hsdp, .group_size = 2}, .layout = {.layout = difference.layout}};
+    if (world.rank() >= 2) difference.make(options);
+    return run(world, 0, 0, {}, Mode::train, options);
+  });
+  for (const Outcome& outcome : outcomes) {
+    CHECK(outcome.steps_done == 0);
+    CHECK(outcome.code == static_cast<int>(ExitCode::ranks_disagree));
+    CHECK(outcome.message == outcomes[0].message);
+    CHECK_THAT(outcome.message, Catch::Contains("in step 1, unit root, ") && Catch::Contains(difference.text));
+  }
 }
 
 TEST_CASE("I5: an abandoned micro-batch is not compared") {

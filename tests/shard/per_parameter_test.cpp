@@ -180,7 +180,9 @@ TEST_CASE("I5: ranks that cut a parameter on different dims are stopped before t
       }
     });
   });
-  for (const std::string& message : messages) CHECK_THAT(message, Contains("in step 1: parameters are cut on different dims"));
+  for (const std::string& message : messages)
+    CHECK_THAT(message,
+               Contains("in step 1, unit layer2, names and shapes of its parameters, and where they are cut: rank 1 differs from rank 0"));
 }
 
 }  // namespace zs::test
