@@ -20,6 +20,7 @@
 #include "model/version.h"
 #include "runtime/device/memory_limit.h"
 #include "runtime/shard/checkpoint.h"
+#include "runtime/shard/shard_groups.h"
 
 namespace zs {
 namespace {
@@ -111,9 +112,10 @@ void Trainer::take_up_run() {
 void Trainer::print_header() const {
   const std::vector<MemoryLimit> all = limits();
   const MemoryLimit& limit = lowest(all);
-  fmt::print("zshard {}: {}, {} ({} each), cpu {}, transport {}, memory limit {} ({})\n", version(), format_number(world_.size(), "rank"),
+  const std::string groups = gpus_.transport == Transport::nccl ? "" : ShardGroups::describe(world_, scheme_options(config_));
+  fmt::print("zshard {}: {}, {} ({} each), cpu {}, transport {}{}, memory limit {} ({})\n", version(), format_number(world_.size(), "rank"),
              share_.description, format_number(share_.threads, "thread"), cpu_isa(), describe_transport(world_, gpus_),
-             format_bytes(limit.bytes), limit.source);
+             groups.empty() ? "" : fmt::format(" ({})", groups), format_bytes(limit.bytes), limit.source);
   if (job_.dry_run) {
     fmt::print("{}\n{}", describe(plan_, config_, planned_ranks(), job_.full_plan),
                describe_budgets(memory_demand(), plan_.reserved_bytes, budgets()));

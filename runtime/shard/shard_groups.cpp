@@ -1,5 +1,12 @@
 #include "runtime/shard/shard_groups.h"
 
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "comm/host_map.h"
+
 namespace zs {
 
 ShardGroups::Over ShardGroups::axes_of(const ShardScheme& scheme) {
@@ -29,6 +36,30 @@ ShardGroups::ShardGroups(World& world, const ShardScheme& scheme, bool has_whole
   if (has_whole && !over.whole.empty() && over.whole != over.reduce) whole = group(over.whole);
   compute = world.communicator();
   if (scheme.slice(scheme.master).count != world.size()) norm = group(scheme.master);
+}
+
+std::string ShardGroups::describe(const World& world, const SchemeOptions& options) {
+  if (world.transport() != "hier") return "";
+  const std::vector<int> hosts = world.hosts();
+  const auto transport = [&](const ShardScheme& scheme, const ShardScheme::Axes& axes) -> std::string_view {
+    std::vector<int> places;
+    for (const int rank : scheme.ranks_over(axes)) places.push_back(hosts[static_cast<std::size_t>(rank)]);
+    if (places.size() == 1) return "";
+    const HostMap map(places);
+    return map.is_one_host() ? "shm" : map.is_one_rank_each() ? "mpi" : "hier";
+  };
+  std::vector<std::string> groups;
+  for (const auto& [name, axes] : {std::pair("gather", &Over::gather), std::pair("gather within groups", &Over::gather_small),
+                                   std::pair("reduce", &Over::reduce), std::pair("finish", &Over::finish)}) {
+    std::set<std::string_view> found;
+    for (int rank = 0; rank < world.size(); ++rank) {
+      const ShardScheme scheme(options, rank, world.size());
+      found.insert(transport(scheme, axes_of(scheme).*axes));
+    }
+    found.erase("");
+    if (!found.empty() && found != std::set<std::string_view>{"hier"}) groups.push_back(fmt::format("{} {}", name, fmt::join(found, "/")));
+  }
+  return fmt::format("{}", fmt::join(groups, ", "));
 }
 
 ShardGroups::Sent ShardGroups::Sent::since(const Sent& earlier) const {

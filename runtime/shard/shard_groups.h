@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "comm/world.h"
 #include "runtime/shard/scheme.h"
@@ -37,6 +38,10 @@ struct ShardGroups {
     std::int64_t gradient_bytes() const { return reduce.sent_bytes() + finish.sent_bytes() + whole.sent_bytes(); }
   };
   Sent sent() const;
+
+  /// What moves the data of those that have a transport of their own, on any rank: "gather shm, finish mpi". Empty where none has: their
+  /// transport is chosen by where their ranks are, where `world` goes over several hosts.
+  static std::string describe(const World& world, const SchemeOptions& options);
 
   ShardScheme::Axes kept;  ///< over which the kept shards are cut; empty: none are kept
 };
