@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <set>
 
 #include "bench/cache_size.h"
 #include "bench/gpu_calls.h"
@@ -17,8 +18,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRounds = 7, kCopyRounds = 5, kCopies = 2, kGpuCopyRounds = 3;
-constexpr std::int64_t kMostSets = 64, kStep = 4;  // sizes grow by this factor
-constexpr std::int64_t kGrain = 64;                // bytes: whole lines for every rank
+constexpr std::int64_t kMostSets = 1024;  // each is worked on before the timed calls, however small it is
+constexpr std::int64_t kStep = 4;         // sizes grow by this factor
+constexpr std::int64_t kGrain = 64;       // bytes: whole lines for every rank
 
 /// A small whole number, so that sums over up to 85 ranks are exact in bf16.
 float value(int rank, std::int64_t i) { return static_cast<float>((i + i / 7 + rank * 3) % 7 - 3); }
@@ -38,6 +40,16 @@ std::int64_t count_wrong(const T* data, std::int64_t elems, const Wanted& wanted
 template <class Use>
 auto with_type(DType dtype, std::vector<std::byte>& image, const Use& use) {
   return dtype == DType::f32 ? use(reinterpret_cast<float*>(image.data())) : use(reinterpret_cast<BFloat16*>(image.data()));
+}
+
+/// Those that the ranks of this host compute on.
+std::vector<int> cpus_of_ranks(int local_size) {
+  std::set<int> cpus;
+  for (int rank = 0; rank < local_size; ++rank) {
+    const CpuShare share = cpu_share(rank, local_size);
+    cpus.insert(share.cpus.begin(), share.cpus.end());
+  }
+  return {cpus.begin(), cpus.end()};
 }
 
 CollectiveOptions with_all(CollectiveOptions options) {
@@ -61,6 +73,7 @@ CollectiveBench::CollectiveBench(World& world, const CollectiveOptions& options,
       room_(make_room()),
       gpu_world_(machine.connect(world, *device_, nccl_)),
       comm_(measured_world().communicator()) {
+  if (options_.messages && measured_world().transport() != "mpi") messages_ = world.message_communicator();
   if (options_.compare) library_.emplace();
   report_.ranks = world.size();
   if (!is_on_gpus()) return;
@@ -97,8 +110,8 @@ Memory CollectiveBench::make_room() {
 CollectiveReport CollectiveBench::run() { return is_on_gpus() ? run_on_gpus() : run_on_cpus(); }
 
 CollectiveReport CollectiveBench::run_on_cpus() {
-  const CpuShare share = cpu_share(world_.local_rank(), world_.local_size());
-  report_.cache_bytes = last_level_cache_bytes(share.cpus);
+  report_.cache_bytes = last_level_cache_bytes(cpus_of_ranks(world_.local_size()));
+  sets_bytes_ = std::llround(ranks_.max(static_cast<double>(2 * report_.cache_bytes / world_.local_size())));
   // All ranks copy at once, and their arrays are together what one process would take.
   CopyCeiling copy({}, std::max<std::int64_t>(report_.cache_bytes / world_.local_size(), 1 << 20));
   measure_copy(copy);
@@ -109,6 +122,8 @@ CollectiveReport CollectiveBench::run_on_cpus() {
 
 CollectiveReport CollectiveBench::run_on_gpus() {
   report_.cache_bytes = gpu_of(*device_).l2_bytes;
+  // The fewest where GPUs differ: each has room for its own.
+  sets_bytes_ = -std::llround(ranks_.max(-static_cast<double>(2 * report_.cache_bytes / report_.ranks_a_gpu)));
   GpuCopyCeiling copy(*device_, ranks_, machine_.gpu_ceilings);
   for (int i = 0; i < kGpuCopyRounds; ++i) copy.measure();
   measure_all();
@@ -143,26 +158,25 @@ void CollectiveBench::measure_copy(CopyCeiling& copy) {
 void CollectiveBench::measure(const Case& asked) {
   const std::int64_t grain = kGrain * world_.size();
   const Case one{asked.op, (asked.bytes + grain - 1) / grain * grain, asked.dtype};
-  const std::int64_t all_bytes = CollectiveSets::total_bytes(one, is_on_gpus() ? report_.ranks_a_gpu : world_.size());
-  const std::int64_t count = std::clamp<std::int64_t>((2 * report_.cache_bytes + all_bytes - 1) / all_bytes, 1, kMostSets);
-  const CollectiveSets sets(*device_, is_on_gpus() ? parts_of(room_) : bytes_of(comm_->arena()), one, count),
-      ordinary(*device_, bytes_of(device_->allocator()), one, library_ ? count : 0);
-  std::vector<Candidate> candidates{{.sets = &sets}};
-  if (library_ && MpiLibrary::has(one.op, one.dtype)) candidates.push_back({.is_library = true, .sets = &ordinary});
-  for (Candidate& candidate : candidates) {
+  const std::int64_t set_bytes = CollectiveSets::bytes_of_one(one);
+  const std::int64_t count = std::clamp<std::int64_t>((sets_bytes_ + set_bytes - 1) / set_bytes, 1, kMostSets);
+  CollectiveSets sets(*device_, is_on_gpus() ? parts_of(room_) : bytes_of(comm_->arena()), one, count),
+      ordinary(*device_, bytes_of(device_->allocator()), one, library_ || messages_ ? count : 0);
+  std::vector<Candidate> all = candidates(one, sets, ordinary);
+  for (Candidate& candidate : all) {
     candidate.wrong = wrong_elements(candidate, one);
     const double once_us = std::max(time_calls(candidate, one, count + 1), 0.1);  // touches every set
     candidate.calls_a_round = std::max<std::int64_t>(static_cast<std::int64_t>(options_.min_time_s * 1e6 / kRounds / once_us), 1);
   }
   for (int round = 0; round < kRounds; ++round) {
-    for (Candidate& candidate : candidates) candidate.rounds_us.push_back(time_calls(candidate, one, candidate.calls_a_round));
+    for (Candidate& candidate : all) candidate.rounds_us.push_back(time_calls(candidate, one, candidate.calls_a_round));
   }
-  for (Candidate& candidate : candidates) {
+  for (Candidate& candidate : all) {
     candidate.wrong += wrong_elements(candidate, one);
     report_.rows.push_back({.op = one.op,
                             .bytes = one.bytes,
                             .dtype = one.dtype,
-                            .transport = candidate.is_library ? "openmpi" : measured_world().transport(),
+                            .transport = candidate.transport,
                             .sets = static_cast<int>(count),
                             .calls = kRounds * candidate.calls_a_round,
                             .time_us = median(candidate.rounds_us),
@@ -171,36 +185,42 @@ void CollectiveBench::measure(const Case& asked) {
   }
 }
 
+/// Messages are on ordinary memory, as transport mpi has it: shared memory makes Open MPI several times slower.
+std::vector<CollectiveBench::Candidate> CollectiveBench::candidates(const Case& one, CollectiveSets& own, CollectiveSets& ordinary) {
+  std::vector<Candidate> all{{.transport = measured_world().transport(), .comm = comm_.get(), .sets = &own}};
+  if (messages_) all.push_back({.transport = messages_->transport(), .comm = messages_.get(), .sets = &ordinary});
+  if (library_ && MpiLibrary::has(one.op, one.dtype)) all.push_back({.transport = "openmpi", .sets = &ordinary});
+  return all;
+}
+
 /// Of one call, on the slowest rank.
 double CollectiveBench::time_calls(const Candidate& candidate, const Case& one, std::int64_t calls) {
   ranks_.line_up();
   device_->synchronize();
   const auto start = Clock::now();
-  for (std::int64_t i = 0; i < calls; ++i) call(candidate, one, i);
+  for (std::int64_t i = 0; i < calls; ++i) call(candidate, one, candidate.sets->take_turn());
   device_->synchronize();
   return ranks_.max(std::chrono::duration<double, std::micro>(Clock::now() - start).count()) / static_cast<double>(calls);
 }
 
-void CollectiveBench::call(const Candidate& candidate, const Case& one, std::int64_t number) {
+void CollectiveBench::call(const Candidate& candidate, const Case& one, std::size_t set) {
   const CollectiveSets& sets = *candidate.sets;
-  const auto set = static_cast<std::size_t>(number % std::ssize(sets.data));
   const Buffer data = sets.data[set];
-  if (candidate.is_library) return library_->call(one.op, data, sets.out[set]);
+  if (candidate.comm == nullptr) return library_->call(one.op, data, sets.out[set]);
   Stream& stream = device_->stream(StreamRole::compute);
   const Buffer own = data.slice(world_.rank() * (data.elems / world_.size()), data.elems / world_.size());
   switch (one.op) {
-    case Collective::all_gather: return comm_->all_gather(stream, "bench", own, data);
-    case Collective::reduce_scatter: return comm_->reduce_scatter(stream, "bench", data, own, Fold::overwrite);
-    case Collective::all_reduce: return comm_->all_reduce(stream, "bench", data, ReduceOp::sum);
-    case Collective::all_to_all: return comm_->all_to_all(stream, "bench", data, sets.out[set]);
-    case Collective::broadcast: return comm_->broadcast(stream, "bench", data, 0);
+    case Collective::all_gather: return candidate.comm->all_gather(stream, "bench", own, data);
+    case Collective::reduce_scatter: return candidate.comm->reduce_scatter(stream, "bench", data, own, Fold::overwrite);
+    case Collective::all_reduce: return candidate.comm->all_reduce(stream, "bench", data, ReduceOp::sum);
+    case Collective::all_to_all: return candidate.comm->all_to_all(stream, "bench", data, sets.out[set]);
+    case Collective::broadcast: return candidate.comm->broadcast(stream, "bench", data, 0);
   }
 }
 
 /// One call on known inputs, in the last set.
 std::int64_t CollectiveBench::wrong_elements(const Candidate& candidate, const Case& one) {
   const CollectiveSets& sets = *candidate.sets;
-  const std::int64_t last = std::ssize(sets.data) - 1;
   const Buffer data = sets.data.back();
   const int rank = world_.rank(), size = world_.size();
   const std::int64_t part = data.elems / size;
@@ -211,7 +231,7 @@ std::int64_t CollectiveBench::wrong_elements(const Candidate& candidate, const C
     if (one.op == Collective::all_gather) fill(in + rank * part, part, rank, 0);
   });
   put(*device_, data, image);
-  call(candidate, one, last);
+  call(candidate, one, sets.data.size() - 1);
   device_->synchronize();
   const auto sum = [&](std::int64_t i) {
     float total = 0;
@@ -224,7 +244,7 @@ std::int64_t CollectiveBench::wrong_elements(const Candidate& candidate, const C
       case Collective::all_gather:
         return count_wrong(out, data.elems, [&](std::int64_t i) { return value(static_cast<int>(i / part), i % part); });
       case Collective::reduce_scatter:
-        return count_wrong(candidate.is_library ? out : out + rank * part, part, [&](std::int64_t i) { return sum(rank * part + i); });
+        return count_wrong(candidate.comm == nullptr ? out : out + rank * part, part, [&](std::int64_t i) { return sum(rank * part + i); });
       case Collective::all_reduce: return count_wrong(out, data.elems, sum);
       case Collective::all_to_all:
         return count_wrong(out, data.elems, [&](std::int64_t i) { return value(static_cast<int>(i / part), rank * part + i % part); });

@@ -17,11 +17,12 @@ struct CollectiveOptions {
   std::vector<DType> dtypes;    ///< f32 and bf16; empty: both
   std::int64_t min_bytes = 4 << 10, max_bytes = 256 << 20;
   double min_time_s = 0.1;  ///< for each row
+  bool messages = false;    ///< by messages too, where the world's transport has others
   bool compare = false;     ///< with the MPI library's own
 };
 
 /// Measures the collectives of a world's transport, on buffers from its arena, or those between its ranks' GPUs, as the configuration says;
-/// in place where the operation allows it. One host thread uses it; every call is collective.
+/// in place where the operation allows it. What is compared takes turns. One host thread uses it; every call is collective.
 class CollectiveBench {
  public:
   CollectiveBench(World& world, const CollectiveOptions& options, const Config& config = {}, const Machine& machine = {});
@@ -30,10 +31,10 @@ class CollectiveBench {
 
  private:
   using Case = CollectiveCase;
-  /// What is timed: the transport's own, or the library's.
   struct Candidate {
-    bool is_library = false;
-    const CollectiveSets* sets = nullptr;  // ordinary memory for the library: shared memory makes Open MPI several times slower
+    std::string transport;
+    Communicator* comm = nullptr;  // null: the library
+    CollectiveSets* sets = nullptr;
     std::vector<double> rounds_us = {};
     std::int64_t calls_a_round = 1, wrong = 0;
   };
@@ -49,7 +50,8 @@ class CollectiveBench {
   void measure_copy(CopyCeiling& copy);
   void measure_all();
   void measure(const Case& one);
-  void call(const Candidate& candidate, const Case& one, std::int64_t number);
+  std::vector<Candidate> candidates(const Case& one, CollectiveSets& own, CollectiveSets& ordinary);
+  void call(const Candidate& candidate, const Case& one, std::size_t set);
   double time_calls(const Candidate& candidate, const Case& one, std::int64_t calls);
   std::int64_t wrong_elements(const Candidate& candidate, const Case& one);
 
@@ -61,9 +63,10 @@ class CollectiveBench {
   Ranks ranks_;
   Memory room_;  // of a GPU
   std::unique_ptr<World> gpu_world_;
-  std::unique_ptr<Communicator> comm_;
+  std::unique_ptr<Communicator> comm_, messages_;  // the second where it is measured too
   std::optional<MpiLibrary> library_;
   CollectiveReport report_;
+  std::int64_t sets_bytes_ = 0;  // that the sets of a rank have together, or more; the same on every rank
 };
 
 }  // namespace zs::bench

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "bench/collective_report.h"
@@ -30,12 +31,15 @@ class CollectiveSets {
 
   std::vector<Buffer> data, out;  ///< `out` for all_to_all alone, else empty ones
 
-  /// What a case takes, all its sets together.
-  static std::int64_t total_bytes(const CollectiveCase& one, std::int64_t count) { return one.bytes * count * buffers_of(one); }
+  /// The set for the next call: the one that has not been worked on for the longest, whoever asks.
+  std::size_t take_turn() { return std::exchange(next_, (next_ + 1) % data.size()); }
+
+  static std::int64_t bytes_of_one(const CollectiveCase& one) { return one.bytes * buffers_of(one); }
   static int buffers_of(const CollectiveCase& one) { return one.op == Collective::all_to_all ? 2 : 1; }
 
  private:
   std::vector<std::shared_ptr<void>> memory_;
+  std::size_t next_ = 0;
 };
 
 /// `to` := `image`, and the bytes of `from`, wherever they are. Both block the host, and are on the compute stream.

@@ -1,5 +1,8 @@
 // bench_collectives: how fast the ranks exchange data, compared with a copy and with the MPI library's own collectives.
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <map>
 
 #include "bench/collective_bench.h"
@@ -13,7 +16,8 @@ constexpr const char* kName = "bench_collectives";
 
 struct CommandLine {
   zs::bench::CollectiveOptions collectives;
-  std::string device = "cpu", transport = "auto";
+  std::string device = "cpu";
+  std::vector<std::string> transports = {"auto"};
   bool share_gpu = false;
   bool json = false;
 };
@@ -47,20 +51,30 @@ void add_options(CLI::App& app, CommandLine& line) {
   add_bytes("--max-bytes", options.max_bytes, "the largest of them");
   zs::bench::add_min_time_option(app, options.min_time_s, "seconds for each row");
   app.add_option("--device", line.device, "whose memory")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
-  app.add_option("--transport", line.transport, "of zshard: hier, shm or mpi, between GPUs nccl or staged")
+  app.add_option("--transport", line.transports,
+                 "of zshard: hier, shm or mpi, or one of these and mpi, alternated; between GPUs nccl or staged")
       ->check(CLI::IsMember({"auto", "hier", "shm", "mpi", "nccl", "staged"}))
+      ->allow_extra_args(false)
       ->capture_default_str();
   app.add_flag("--share-gpu", line.share_gpu, "several ranks may have one GPU (cuda.share_gpu)");
   app.add_flag("--compare", options.compare, "the MPI library's own collectives too, alternated, as transport openmpi");
   app.add_flag("--json", line.json, "one line of JSON instead of a table");
 }
 
-bool is_between_gpus(const CommandLine& line) { return line.transport == "nccl" || line.transport == "staged"; }
+bool is_between_gpus(const std::string& transport) { return transport == "nccl" || transport == "staged"; }
+
+bool is_any_between_gpus(const CommandLine& line) { return std::any_of(line.transports.begin(), line.transports.end(), is_between_gpus); }
+
+/// What the ranks have beside messages, which all of them have.
+std::string first_of(const CommandLine& line) {
+  const auto found = std::find_if(line.transports.begin(), line.transports.end(), [](const std::string& name) { return name != "mpi"; });
+  return found != line.transports.end() ? *found : "mpi";
+}
 
 std::unique_ptr<zs::World> ranks_of(const CommandLine& line, std::optional<zs::Error>& problem) {
   if (zs::detect_launch() != zs::Launch::mpirun)
     throw zs::Error(zs::ExitCode::usage, "there are no ranks to measure", {}, "start it with mpirun -q -np N");
-  return zs::bench::ranks_over(line.device == "cuda" || is_between_gpus(line) ? "auto" : line.transport, problem);
+  return zs::bench::ranks_over(line.device == "cuda" || is_any_between_gpus(line) ? "auto" : first_of(line), problem);
 }
 
 void check(const CommandLine& line) {
@@ -71,12 +85,17 @@ void check(const CommandLine& line) {
   if (options.min_bytes > options.max_bytes)
     refuse(fmt::format("no size is {} bytes or more and {} or fewer", options.min_bytes, options.max_bytes), "--min-bytes, --max-bytes",
            "give the larger one to --max-bytes");
+  const std::string first = first_of(line);
+  if (const auto messages = std::count(line.transports.begin(), line.transports.end(), "mpi");
+      messages > 1 || std::ssize(line.transports) > messages + 1)
+    refuse(fmt::format("{} do not go together", fmt::join(line.transports, ", ")), "--transport",
+           "give one of auto, hier and shm, and mpi once");
   if (line.device == "cuda") {
-    if (line.transport != "auto" && !is_between_gpus(line))
-      refuse(fmt::format("{} is no transport between GPUs", line.transport), "--transport",
+    if (std::ssize(line.transports) > 1 || (first != "auto" && !is_between_gpus(first)))
+      refuse(fmt::format("{} is no transport between GPUs", fmt::join(line.transports, ", ")), "--transport",
              "use nccl or staged; ZSHARD_TRANSPORT chooses beneath it");
     if (options.compare) refuse("the MPI library's own collectives are compared on the CPU", "--compare", "leave out --device cuda");
-  } else if (is_between_gpus(line) || line.share_gpu) {
+  } else if (is_any_between_gpus(line) || line.share_gpu) {
     refuse("nothing is sent between GPUs without --device cuda", line.share_gpu ? "--share-gpu" : "--transport", "add --device cuda");
   }
 }
@@ -85,10 +104,12 @@ zs::bench::ProgramOutput measure(zs::World& world, const CommandLine& line) {
   zs::Config config;
   config.device = line.device;
   config.cuda.share_gpu = line.share_gpu;
-  if (is_between_gpus(line)) config.cuda.transport = line.transport;
+  if (is_any_between_gpus(line)) config.cuda.transport = first_of(line);
   zs::bench::Machine machine;
   if (const zs::ExitCode code = take_gpus(world, config, kName, machine); code != zs::ExitCode::ok) return {"", code};
-  const zs::bench::CollectiveReport report = zs::bench::CollectiveBench(world, line.collectives, config, machine).run();
+  zs::bench::CollectiveOptions options = line.collectives;
+  options.messages = std::ssize(line.transports) > 1;
+  const zs::bench::CollectiveReport report = zs::bench::CollectiveBench(world, options, config, machine).run();
   return {line.json ? to_json(report) : to_text(report), report.wrong() == 0 ? zs::ExitCode::ok : zs::ExitCode::internal};
 }
 
