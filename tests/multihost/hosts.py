@@ -14,6 +14,7 @@ import tempfile
 PREFIX = "zshard-"
 FRONT = "front"  # where mpirun runs. It sees everybody's processes, since they are its children; the hosts see their own only
 NETWORK = "10.77.31"
+CIDR = f"{NETWORK}.0/24"
 # Else mpirun takes minutes to notice that a host is out of reach (docs/clusters.md).
 NOTICE_SOON = [word for name, value in (("time", 2), ("intvl", 1), ("probes", 2)) for word in ("--mca", f"oob_tcp_keepalive_{name}", str(value))]
 
@@ -33,8 +34,14 @@ def _namespaces():
     return [line.split()[0] for line in _run("ip", "netns", "list").splitlines() if line.startswith(PREFIX)]
 
 
-def _is_alive(pid):
-    return pathlib.Path("/proc", pid).exists()
+def _folders():
+    return pathlib.Path(tempfile.gettempdir()).glob(f"{PREFIX}*-hosts.*")
+
+
+def _is_left_behind(name):
+    """Whether who made it has ended."""
+    pid = name[len(PREFIX):].split("-")[0]
+    return pid.isdigit() and not pathlib.Path("/proc", pid).exists()
 
 
 def _remove(namespace):
@@ -45,7 +52,7 @@ def _remove(namespace):
 
 class Hosts:
     """`count` hosts named host0, host1 ..., each link limited to `rate` (as tc writes it). A context manager: everything that was made, and every
-    process in it, is gone at the end. What a killed test left behind is removed by the next one. With `divides_cpus` each host has an even part of
+    process in it, is gone at the end. What a killed user left behind is removed by the next one. With `divides_cpus` each host has an even part of
     this machine's processors for itself, where there are enough; else all have all."""
 
     def __init__(self, count, rate="1gbit", divides_cpus=False):
@@ -60,11 +67,13 @@ class Hosts:
                 raise Unavailable(f"there is no {tool} (Debian: iproute2, util-linux, procps)")
         if os.geteuid() != 0:
             raise Unavailable("only root may make network namespaces")
-        for namespace in _namespaces():
-            if not _is_alive(namespace[len(PREFIX):].split("-")[0]):
-                _remove(namespace)
+        for namespace in filter(_is_left_behind, _namespaces()):
+            _remove(namespace)
+        for folder in _folders():
+            if _is_left_behind(folder.name):
+                shutil.rmtree(folder, ignore_errors=True)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # else it would leave them behind
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="hosts."))
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-hosts."))
         try:
             self._make()
         except BaseException:
@@ -73,9 +82,11 @@ class Hosts:
         return self
 
     def __exit__(self, *_):
+        handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one that comes now would leave the rest behind
         for name in [*self.names, FRONT, "switch"]:
             _remove(self.namespace(name))
         shutil.rmtree(self.folder, ignore_errors=True)
+        signal.signal(signal.SIGTERM, handler)
 
     def namespace(self, name):
         return f"{PREFIX}{os.getpid()}-{name}"
@@ -96,11 +107,15 @@ class Hosts:
         """The command that runs `command` on the host."""
         return [str(self.folder / "agent"), name, *map(str, command)]
 
-    def mpirun(self, ranks_each, command, *options):
-        """The command that runs `command` on every host, started on a machine before them."""
-        hosts = ",".join(f"{name}:{ranks_each}" for name in self.names)
-        return self.on(FRONT, ["mpirun", "-q", "--host", hosts, "--mca", "plm_rsh_agent", self.folder / "agent", "--mca", "btl", "self,vader,tcp",
-                                 "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0", *NOTICE_SOON, *options, *command])
+    def mpirun(self, ranks_each, command, *options, hostfile=None, network="eth0"):
+        """The command that runs `command` on every host, started on a machine before them. `ranks_each`: a number, or one for each host.
+        `hostfile` is where the hosts are written to instead of into the command, `network` how it names theirs."""
+        slots = dict(zip(self.names, [ranks_each] * len(self.names) if isinstance(ranks_each, int) else ranks_each))
+        if hostfile:
+            hostfile.write_text("".join(f"{name} slots={count}\n" for name, count in slots.items()))
+        where = ["--hostfile", hostfile] if hostfile else ["--host", ",".join(f"{name}:{count}" for name, count in slots.items())]
+        return self.on(FRONT, ["mpirun", "-q", *where, "--mca", "plm_rsh_agent", self.folder / "agent", "--mca", "btl", "self,vader,tcp",
+                                 "--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network, *NOTICE_SOON, *options, *command])
 
     def _make(self):
         switch = self.namespace("switch")
@@ -125,6 +140,8 @@ class Hosts:
         # A wire sends packet by packet; pieces of 64 KiB, which the kernel likes to cut behind the limiter, come through it in jolts.
         _run("ip", "-n", namespace, "link", "set", "eth0", "gso_max_size", "16384")
         _run("ip", "-n", namespace, "link", "set", "eth0", "up")
+        # Linux's own default, where this machine has another one and allows it.
+        subprocess.run(["ip", "netns", "exec", namespace, "sysctl", "-q", "-w", "net.ipv4.tcp_congestion_control=cubic"], capture_output=True)
         # What is sent to a host that is gone is given up after seconds, else after a quarter of an hour (docs/clusters.md).
         _run("ip", "netns", "exec", namespace, "sysctl", "-q", "-w", "net.ipv4.tcp_retries2=4")
         _run("tc", "-n", namespace, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", self.rate, "burst", "256kb", "latency", "50ms")
@@ -149,6 +166,7 @@ case $host in
 {own_cpus}
   {FRONT}) own= ;;
 esac
+[ "$own" ] && unset ZSHARD_HOSTS_OF  # as with ssh, mpirun alone passes it on
 exec ip netns exec {PREFIX}{os.getpid()}-"$host" unshare --mount --uts $own sh -c '{inside}' sh {self.folder}/hosts "$host" "$@"
 """)
         agent.chmod(0o755)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Training across hosts: the same bits as on one, over slow links too, and one clear line and no process left when a host is lost or a rank of
 one stops.
-Usage: multihost_test.py TRAIN"""
+Usage: multihost_test.py TRAIN BUILD"""
 
 import os
 import pathlib
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -16,7 +17,7 @@ sys.path.insert(0, str(ROOT / "tests" / "project"))
 
 import harness  # noqa: E402
 import tiny_run  # noqa: E402
-from hosts import Hosts, Unavailable  # noqa: E402
+from hosts import CIDR, Hosts, Unavailable  # noqa: E402
 
 LONG_RUN = {"train__steps": 100000, "run__sample_tokens": 0}
 LIMIT_S = 4  # of the watchdog, where it is what is tried
@@ -39,17 +40,21 @@ def left_running(hosts):
     return [f"still running on {name}: {hosts.pids(name)}" for name in hosts.names if hosts.pids(name)]
 
 
-def same_bits_case(report, train, hosts, ranks_each, *placement):
-    ranks = ranks_each * len(hosts.names)
+def same_bits_case(report, train, hosts, ranks_each, *options, transport=None, env=None, says=(), **launched):
+    """`transport` and `says`: what is expected in the first line, and of Open MPI on stderr."""
+    ranks = ranks_each * len(hosts.names) if isinstance(ranks_each, int) else sum(ranks_each)
+    if transport is None:
+        transport = "transport mpi" if ranks_each == 1 else f"transport hier (shm inside {len(hosts.names)} hosts, mpi across)"
     with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
         wanted = harness.weights_hash(reference(train, folder, ranks).out)
     with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
-        options = train_options(folder, train__steps=4, train__deterministic=True)
-        result = harness.run(hosts.mpirun(ranks_each, [train, *options], *placement), timeout_s=240, cwd=folder)
+        run = [train, *train_options(folder, train__steps=4, train__deterministic=True)]
+        result = harness.run(hosts.mpirun(ranks_each, run, *options, **launched), timeout_s=240, cwd=folder, env=env)
         problems = [] if result.code == 0 and wanted and harness.weights_hash(result.out) == wanted else [f"exit 0 and weights {wanted} expected"]
-        transport = "transport mpi" if ranks_each == 1 else f"transport hier (shm inside {len(hosts.names)} hosts, mpi across)"
         problems += [f"'{word}' expected" for word in (f"{ranks} ranks", transport) if word not in result.out.partition("\n")[0]]
-    report.case(f"{len(hosts.names)} hosts of {ranks_each} ranks over {hosts.rate} {' '.join(placement)}", problems + left_running(hosts), result)
+        problems += [f"'{word}' expected" for word in says if word not in result.err]
+    words = [*map(str, options), *(f"{key} {getattr(value, 'name', value)}" for key, value in launched.items()), *(f"{key}={value}" for key, value in (env or {}).items())]
+    report.case(f"{len(hosts.names)} hosts of {ranks_each} ranks over {hosts.rate} {' '.join(words)}", problems + left_running(hosts), result)
 
 
 def when_it_trains(folder, act):
@@ -118,14 +123,70 @@ def watched_case(report, train, hosts, ranks_each, name, says, fault="", stops=N
         report.case(f"{len(hosts.names)} hosts of {ranks_each} ranks: {name}{after}", problems + left_running(hosts), result)
 
 
+def launch_cases(report, train, hosts):
+    """Ways to start a run that docs/clusters.md names."""
+    shown = ["--mca", "mpi_show_mca_params", "environment"]
+    with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
+        same_bits_case(report, train, hosts, [2, 1], hostfile=pathlib.Path(folder, "hosts.txt"))
+    same_bits_case(report, train, hosts, 1, *shown, network=CIDR, says=[" btl_tcp_if_include=eth0 ", " btl_tcp_flags=send,inplace,need-ack "])
+    flags = "send,put,inplace,need-ack"
+    same_bits_case(report, train, hosts, 1, *shown, "--mca", "btl_tcp_flags", flags, says=[f" btl_tcp_flags={flags} "])
+    same_bits_case(report, train, hosts, 1, *shown, env={"OMPI_MCA_btl_tcp_flags": flags}, says=[f" btl_tcp_flags={flags} "])
+    same_bits_case(report, train, hosts, 2, "-x", "ZSHARD_HOSTS_OF", env={"ZSHARD_HOSTS_OF": "0,1,2,3"}, transport="transport mpi")
+
+
+def bench_case(report, build):
+    """bench/multihost.py says what crossed the links: one row of its table."""
+    command = [sys.executable, ROOT / "bench" / "multihost.py", "--build", build, "--hosts", 2, "--rates", "1gbit", "--prefetch", 0, "--warmup", 0,
+               "--steps", 1, "--", "--preset", "tiny", "--layers", 1, "--micro-batch", 1, "--sequence", 64]
+    result = harness.run(command, timeout_s=240)
+    rows = [re.split(r" *\| *", line) for line in result.out.splitlines()[2:]]
+    good = result.code == 0 and len(rows) == 1 and rows[0][1:5] == ["2 x 1", "1gbit", "mpi", "0"] and all(float(rows[0][i]) > 0 for i in (5, 6, 7, 9))
+    report.case("bench/multihost.py", [] if good else ["exit 0 and one row of numbers expected"], result)
+
+
+def remains(pid):
+    """Of the hosts that this process has made: namespaces, folders, and the process with a number of its own among its words."""
+    own = f"zshard-{pid}-"
+    namespaces = [line for line in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.splitlines() if line.startswith(own)]
+    folders = [str(path) for path in pathlib.Path(tempfile.gettempdir()).glob(f"{own}*")]
+    processes = subprocess.run(["pgrep", "-f", f"sleep 98765{pid}"], capture_output=True, text=True).stdout.split()
+    return {"namespaces": namespaces, "folders": folders, "processes": processes}
+
+
+def ended_user_case(report, signal_number):
+    """Who holds hosts, with a process on one, is ended. By SIGKILL everything stays until the next one makes hosts."""
+    program = ("import os, subprocess, sys, time; sys.path.insert(0, sys.argv[1]); from hosts import Hosts\n"
+               "with Hosts(2) as hosts:\n"
+               "    subprocess.Popen(hosts.on('host1', ['sleep', f'98765{os.getpid()}']))\n"
+               "    while len(hosts.pids('host1')) < 2: time.sleep(0.05)\n"
+               "    print('ready', flush=True)\n"
+               "    time.sleep(600)")
+    user = subprocess.Popen([sys.executable, "-c", program, ROOT / "tests" / "multihost"], stdout=subprocess.PIPE, text=True)
+    is_ready = user.stdout.readline() == "ready\n"
+    before = remains(user.pid)
+    user.send_signal(signal_number)
+    user.wait(60)
+    problems = [] if is_ready and all(before.values()) else [f"hosts expected, there are {before}"]
+    if signal_number == signal.SIGKILL:
+        problems += [] if all(remains(user.pid).values()) else [f"nobody has cleaned up yet, and there are {remains(user.pid)}"]
+        with Hosts(1):
+            pass
+    problems += [f"left behind: {remains(user.pid)}"] if any(remains(user.pid).values()) else []
+    report.case(f"who holds hosts is ended by {signal.Signals(signal_number).name}", problems)
+
+
 def main():
     train, report = pathlib.Path(sys.argv[1]).resolve(), harness.Report()
     harness.become_subreaper()
     try:
+        for signal_number in (signal.SIGTERM, signal.SIGKILL):
+            ended_user_case(report, signal_number)
         with Hosts(2) as hosts:
             same_bits_case(report, train, hosts, 1)
             same_bits_case(report, train, hosts, 2)
             same_bits_case(report, train, hosts, 2, "--map-by", "node")
+            launch_cases(report, train, hosts)
             place = r"in .*; rank \d waits in .*\({where}"
             for rank in (0, 2, 3):
                 watched_case(report, train, hosts, 2, f"rank {rank} is stopped", [rf"rank {rank} stopped answering [\d.]+ s ago {place}state T"], stops=rank)
@@ -137,9 +198,11 @@ def main():
             watched_case(report, train, hosts, 1, "rank 1 stops at the start", ["MPI_Init has not ended for", "those of other hosts cannot be seen"], "init@rank=1:stop")
         with Hosts(3, rate="20mbit") as hosts:
             same_bits_case(report, train, hosts, 1)
+            same_bits_case(report, train, hosts, 2)
     except Unavailable as reason:
         print(f"skipped: {reason}")
         return harness.SKIP
+    bench_case(report, sys.argv[2])
     lost_host_case(report, train, "a host that dies", lambda hosts: kill_all(hosts, "host1"), range(1, 256), [])
     # 205 is mpirun's own, where it gives its daemon on the other host up before it has heard of the rank's end.
     ends = [69, 205]

@@ -3,6 +3,7 @@
 Usage: bench_step_test.py BENCH_STEP"""
 
 import json
+import re
 import sys
 
 import harness
@@ -65,6 +66,22 @@ def usage_problems(result, named):
     return [] if good and len(lines[0]) <= 300 else [f"exit 64 and one line that names {named} expected"]
 
 
+def shared_parameters(program):
+    """Ranks that read each other's shards hold less than ranks that gather copies, as counted, and as the system sees it; half of that, since
+    what the system sees is not all zshard's."""
+    model = ["--preset", "tiny", "--layers", "8", "--width", "256", "--micro-batch", "1", "--sequence", "64", "--steps", "1", "--json"]
+    counted, seen = {}, {}
+    for way in ("off", "auto"):
+        result = harness.run(harness.mpirun(4, [program, *model, "--set", "shard.strategy=grad_op", "--set", f"shard.zero_copy={way}"]))
+        if result.code != 0:
+            return f"zero-copy {way}", ["exit 0 expected"], result
+        row = json.loads(result.out)
+        counted[way], seen[way] = row["ranks"] * row["peak_bytes"], row["pss_bytes"] - row["pss_baseline_bytes"]
+    saved, gone = counted["off"] - counted["auto"], seen["off"] - seen["auto"]
+    problems = [] if saved > 0 and gone > saved / 2 else [f"{saved} bytes less are counted, {gone} bytes less are there"]
+    return f"zero-copy saves {saved / 2**20:.0f} MiB, of which the system sees {gone / 2**20:.0f}", problems, result
+
+
 def main():
     program, report = sys.argv[1], harness.Report()
     run = harness.run
@@ -78,9 +95,17 @@ def main():
         problems = [f"no row {row}" for row in [("unshard", "publish"), ("reduce", "reduce_scatter"), ("compute", "wait for unshard")] if row not in ops]
     report.case("two ranks, bf16", problems, result)
 
+    report.case(*shared_parameters(program))
+
     result = run([program, *SMALL])
     words = ["tokens/s", "product ceiling", "counted peak", "linear_dweight", "nothing to do"]
     report.case("the tables", [f"'{word}' is missing" for word in words if word not in result.out] + (["exit 0 expected"] if result.code else []), result)
+
+    for ranks, start in ((1, [program]), (2, harness.mpirun(2, [program]))):
+        result = run([*start, *SMALL, "--watch"])
+        look = re.search(r"^watchdog +([\d.]+) us a look, every 100 ms +([\d.]+) us a step", result.out, re.M)
+        good = result.code == 0 and result.out.startswith(f"{ranks} rank") and look and float(look[1]) > 0 and float(look[2]) > 0
+        report.case(f"the watchdog's looks cost something, {ranks} ranks", [] if good else ["exit 0 and a look that takes time expected"], result)
 
     result = run([program, "--traffic", "--preset", "tiny", "--dtype", "bf16", "--traffic-ranks", "8", "--traffic-group", "2"])
     rows = {line[:20].strip(): line[20:].split() for line in result.out.splitlines()}

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """With train.deterministic = true a run has one result: the loss and grad_norm columns and the final weights are the same bits
-at every number of ranks, over all transports, with and without resharding, prefetch and zero-copy units, in either layout, in f32 and (among themselves) in bf16, with one thread and with two.
+at every number of ranks, over all transports, with and without resharding, prefetch and zero-copy units, in either layout, in f32 and (among themselves)
+in bf16, with one thread and with two, and where operations between ranks run on private copies. Those leave other trainings the same bits too.
 Usage: equality_test.py TRAIN [--quick]"""
 
 import pathlib
@@ -13,6 +14,8 @@ import tiny_run
 
 STEPS = 4
 CUT_ONE_BY_ONE = {"shard__layout": "per_parameter", "shard__min_shard_bytes": 1024, "shard__dims": ["*.mlp.*.weight=1", "*embedding.weight=-1"]}
+# Operations between ranks run on private copies and end up to 2 ms later: whoever touches a buffer in use has other results, or exit code 70.
+SHADOWED = {"comm__shadow_ms": 2}
 # name, mpirun ranks (None: without mpirun), --set values (in capitals: variables of the environment), OMP_NUM_THREADS
 REFERENCE = ("one rank without mpirun", None, {}, "1")
 VARIANTS = [
@@ -39,6 +42,10 @@ VARIANTS = [
       for t, n, r in (("shm", 4, {}), ("local", None, {"comm__ranks": 4}))],
     *[(f"shm, 4 ranks, {' '.join(str(v) for v in sets.values())}", 4, sets, "1") for sets in (
         {"shard__strategy": "zero1"}, {"shard__strategy": "grad_op"}, {"shard__strategy": "hsdp", "shard__group_size": 2})],
+    *[(f"{t}, {n or 4} ranks, on private copies{''.join(', ' + str(v) for v in sets.values())}", n, {"comm__transport": t, **SHADOWED, **where, **sets}, "1")
+      for t, n, where, sets in (
+          ("shm", 4, {}, {}), ("shm", 4, {}, {"shard__zero_copy": "off"}), ("mpi", 3, {}, {}), ("mpi", 4, {}, {"shard__strategy": "ddp"}),
+          ("hier", 3, {"ZSHARD_HOSTS_OF": "0,0,1"}, {}), ("local", None, {"comm__ranks": 4, "shard__zero_copy": "off"}, {}))],
     ("local, 2 ranks, one unit", None, {"comm__transport": "local", "comm__ranks": 2, "shard__units": "model"}, "1"),
     ("one rank, 2 threads", None, {}, "2"),
     ("mpi, 2 ranks, 2 threads", 2, {"comm__transport": "mpi"}, "2"),
@@ -51,6 +58,17 @@ BF16_VARIANTS = [
     ("bf16, shm, 4 ranks", 4, BF16, "1"),
     ("bf16, local, 8 ranks", None, {**BF16, "comm__transport": "local", "comm__ranks": 8}, "1"),
     ("bf16, shm, 2 ranks, 2 threads", 2, BF16, "2"),
+]
+# Gradients summed as they usually are: the same bits with and without private copies only where both run alike.
+AS_USUAL = {"train__deterministic": False}
+SHADOWED_AS_USUAL = [
+    ("shm, 4 ranks", 4, {**AS_USUAL, "comm__transport": "shm"}, "1"),
+    ("mpi, 4 ranks, hsdp, gradients reduced once a step", 4,
+     {**AS_USUAL, "comm__transport": "mpi", "shard__strategy": "hsdp", "shard__group_size": 2, "shard__reduce_every_micro_batch": False}, "1"),
+    ("mpi, 3 ranks, bf16, 8 bits", 3, {**AS_USUAL, **BF16, "comm__transport": "mpi", "shard__compress_gather": "int8", "shard__compress_reduce": "int8"}, "1"),
+    ("hier, 4 ranks on hosts 0,0,1,1, nested", 4,
+     {**AS_USUAL, "comm__transport": "hier", "ZSHARD_HOSTS_OF": "0,0,1,1", "shard__strategy": "nested", "shard__group_size": 2}, "1"),
+    ("local, 4 ranks, every rank gathers a copy", None, {**AS_USUAL, "comm__transport": "local", "comm__ranks": 4, "shard__zero_copy": "off"}, "1"),
 ]
 
 
@@ -106,6 +124,8 @@ def main():
     report = harness.Report()
     compare(train, REFERENCE, VARIANTS[1:3] + VARIANTS[6:7] + [v for v in VARIANTS if v[0].startswith("hier, 4")][:1] if quick else VARIANTS, report)
     if not quick:
+        for name, ranks, sets, threads in SHADOWED_AS_USUAL:
+            compare(train, (name, ranks, sets, threads), [(name + ", on private copies", ranks, {**sets, **SHADOWED}, threads)], report)
         compare(train, ("bf16, one rank without mpirun", None, BF16, "1"), BF16_VARIANTS, report)
     return report.exit_code()
 

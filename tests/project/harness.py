@@ -1,5 +1,5 @@
-"""Runs programs the way the fault tests need it: in a session of their own, with empty stdin, a hard time limit, and a check that
-nothing is left running afterwards. Only the standard library is used."""
+"""Runs programs the way the fault tests need it: in a session and with a TMPDIR of their own, with empty stdin, a hard time limit, and a
+look at what they leave running or lying. Only the standard library is used."""
 
 import ctypes
 import json
@@ -51,9 +51,11 @@ def launch(ranks, command):
 
 
 class Result:
-    def __init__(self, command, code, out, err, seconds, timed_out, orphans):
+    """`orphans`: processes that were left running, and killed then. `files`: what was left in the program's TMPDIR, and removed then."""
+
+    def __init__(self, command, code, out, err, begin, timed_out, orphans, files, ended):
         self.command, self.code, self.out, self.err = command, code, out, err
-        self.seconds, self.timed_out, self.orphans = seconds, timed_out, orphans
+        self.seconds, self.ended, self.timed_out, self.orphans, self.files = ended - begin, ended, timed_out, orphans, files
 
     def last_error_line(self):
         lines = self.err.rstrip("\n").split("\n")
@@ -79,34 +81,45 @@ def _session_members(session):
     return members
 
 
-def _reap_orphans(session, limit_s):
-    """Waits until the session is empty; what still lives at the limit is killed and returned."""
-    deadline = time.monotonic() + limit_s
+def children(pid):
+    """Of a process, zombies too; of a subreaper also those whose parents have ended, whatever session they are in."""
+    return [int(child) for listed in pathlib.Path(f"/proc/{pid}/task").glob("*/children") for child in listed.read_text().split()]
+
+
+def _kill(pids):
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def _reap_orphans(session, others, limit_s):
+    """Waits until nobody is left of the session, nor of those that have left it: children of this process, but for the `others`, which it had
+    before. Who still lives at the limit is killed and returned."""
+    deadline, orphans = time.monotonic() + limit_s, set()
     while True:
         try:
             while os.waitpid(-1, os.WNOHANG)[0] != 0:
                 pass
         except ChildProcessError:
             pass
-        members = _session_members(session)
-        if not members:
-            return []
+        members = (set(children(os.getpid())) - others).union(_session_members(session))
+        if not members or time.monotonic() > deadline + 10:
+            return sorted(orphans | members)
         if time.monotonic() > deadline:
-            for pid in members:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            return members
+            orphans |= members
+            _kill(members)
         time.sleep(0.02)
 
 
 def run(command, timeout_s=180, cwd=None, env=None, on_start=None):
     """Runs to the end or to the limit. `on_start(process)` is called once, beside the running program. Not reentrant."""
-    command = [str(c) for c in command]
+    command, others = [str(c) for c in command], set(children(os.getpid()))
     begin = time.monotonic()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=cwd, env=clean_env(env), start_new_session=True)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryDirectory(prefix="run.") as place:
+        env = clean_env({"TMPDIR": place, **(env or {})})
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=cwd, env=env, start_new_session=True)
         timed_out = False
         try:
             if on_start:
@@ -114,14 +127,16 @@ def run(command, timeout_s=180, cwd=None, env=None, on_start=None):
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             timed_out = True
-            for pid in _session_members(process.pid):
-                os.kill(pid, signal.SIGKILL)
+            _kill(_session_members(process.pid))
             process.wait(10)
-        orphans = _reap_orphans(process.pid, 3)
+        finally:  # also where on_start has failed
+            ended = time.monotonic()
+            orphans = _reap_orphans(process.pid, others, 3)
         out.seek(0)
         err.seek(0)
         texts = [_MPIRUN_NOISE.sub("", f.read().decode("utf-8", "backslashreplace")) for f in (out, err)]
-    return Result(command, process.returncode, *texts, time.monotonic() - begin, timed_out, orphans)
+        files = sorted(tree(place))
+    return Result(command, process.returncode, *texts, begin, timed_out, orphans, files, ended)
 
 
 def tree(folder):

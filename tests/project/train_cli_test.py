@@ -226,6 +226,25 @@ def run_dry(train, ranks, report):
         report.case(f"--dry-run, {'without mpirun' if ranks is None else f'{ranks} ranks'}", problems, result)
 
 
+def run_transports(train, report):
+    """The first line names what moves the data: what was asked for, also that of groups where it is another; and the run goes through."""
+    hosts = {"ZSHARD_HOSTS_OF": "0,0,1,1"}
+    groups = ["--set", "shard.group_size=2", "--set", "shard.strategy=hsdp"]
+    for name, ranks, env, arguments, wanted in (
+        ("ZSHARD_TRANSPORT=mpi", 2, {"ZSHARD_TRANSPORT": "mpi"}, [], "transport mpi,"),
+        ("comm.transport=null", 2, {}, ["--set", "comm.transport=null"], "transport null (collectives do nothing: the results are meaningless),"),
+        ("two hosts", 4, hosts, [], "transport hier (shm inside 2 hosts, mpi across),"),
+        ("hsdp on two hosts", 4, hosts, groups, "transport hier (shm inside 2 hosts, mpi across) (gather shm, reduce shm, finish mpi),"),
+    ):
+        with tempfile.TemporaryDirectory(prefix="train_cli.") as folder:
+            config = tiny_run.write_files(folder)
+            result = harness.run(harness.launch(ranks, [train, config, *arguments]), LIMIT_S, cwd=folder, env=env)
+            first, problems = result.out.partition("\n")[0], [] if result.code == 0 else [f"exit code {result.code}"]
+            problems += [] if wanted in first else [f"the first line does not say {wanted!r}: {first!r}"]
+            problems += [] if "step 3/3" in result.out else ["it did not run to its end"]
+            report.case(f"transport, {name}", problems, result)
+
+
 def run_verified(train, ranks, report):
     """--verify-order looks at the first two steps and the first validation, and at nothing else; at the plan in a dry run."""
     for arguments, wanted in (
@@ -250,6 +269,7 @@ def main():
     if not words:
         run_help(train, "--help", ["--set", "--dry-run", "--version", "--overwrite", "--verify-order"], report)
         run_help(train, "--version", ["0.1.0"], report)
+        run_transports(train, report)
         for ranks in (None, 3):
             run_dry(train, ranks, report)
             run_verified(train, ranks, report)
