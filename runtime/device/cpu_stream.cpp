@@ -180,7 +180,7 @@ void CpuStream::prepare_thread() {
   const std::string name = fmt::format("zs-{}", name_of(role_));
   ZS_CHECK(pthread_setname_np(pthread_self(), name.c_str()) == 0, "thread name '{}'", name);
   if (!group_.options.cpus.empty()) bind_this_thread(group_.options.cpus);
-  wake_promptly(role_ != StreamRole::compute);
+  take_short_turns();
   // Libraries that ask OpenMP for its default must not open a second team; our kernels pass num_threads(ctx.threads()).
   omp_set_num_threads(1);
 }

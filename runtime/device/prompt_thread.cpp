@@ -30,10 +30,9 @@ std::optional<Attributes> attributes_of_this_thread() {
 
 }  // namespace
 
-void wake_promptly(bool is_short) {
+void take_short_turns() {
   constexpr unsigned long kTimerSlackNs = 1000;
   if (prctl(PR_SET_TIMERSLACK, kTimerSlackNs) != 0) errno = 0;  // then sleeps are longer
-  if (!is_short) return;
   std::optional<Attributes> attributes = attributes_of_this_thread();
   if (!attributes || attributes->policy != SCHED_OTHER) return;  // somebody has chosen another policy
   attributes->runtime = kPromptSliceNs;
