@@ -318,11 +318,11 @@ std::int64_t hier_all_reduce_scratch_bytes(const HostMap& map, const Buffer& dat
 std::unique_ptr<Communicator> make_group(MPI_Comm comm, std::span<const int> hosts, std::unique_ptr<ShmCommunicator> host,
                                          const WorldOptions& options, std::shared_ptr<Allocator> arena) {
   HostMap map(hosts);
-  if (map.is_one_host()) {
+  if (map.transport() == "shm") {
     check_mpi(MPI_Comm_free(&comm), "MPI_Comm_free");
     return host;
   }
-  if (map.is_one_rank_each()) return std::make_unique<MpiCommunicator>(comm, options, std::move(arena));
+  if (map.transport() == "mpi") return std::make_unique<MpiCommunicator>(comm, options, std::move(arena));
   return std::make_unique<HierCommunicator>(comm, std::move(map), std::move(host), options, std::move(arena));
 }
 

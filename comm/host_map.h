@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace zs {
@@ -21,6 +22,8 @@ class HostMap {
   /// All on one host, or alone on it each. Both for a group of one.
   bool is_one_host() const { return hosts() == 1; }
   bool is_one_rank_each() const { return hosts() == size(); }
+  /// Of a group there: "shm" on one host, "mpi" where each rank is alone on its own, else "hier".
+  std::string_view transport() const { return is_one_host() ? "shm" : is_one_rank_each() ? "mpi" : "hier"; }
 
   /// The rank of another host that has to do with `rank`'s part of the data: takes it in for its host, or sends its host's sum of it. Ranks
   /// share this work evenly.

@@ -44,9 +44,7 @@ std::string ShardGroups::describe(const World& world, const SchemeOptions& optio
   const auto transport = [&](const ShardScheme& scheme, const ShardScheme::Axes& axes) -> std::string_view {
     std::vector<int> places;
     for (const int rank : scheme.ranks_over(axes)) places.push_back(hosts[static_cast<std::size_t>(rank)]);
-    if (places.size() == 1) return "";
-    const HostMap map(places);
-    return map.is_one_host() ? "shm" : map.is_one_rank_each() ? "mpi" : "hier";
+    return places.size() == 1 ? "" : HostMap(places).transport();
   };
   std::vector<std::string> groups;
   for (const auto& [name, axes] : {std::pair("gather", &Over::gather), std::pair("gather within groups", &Over::gather_small),

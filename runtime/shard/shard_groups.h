@@ -39,8 +39,8 @@ struct ShardGroups {
   };
   Sent sent() const;
 
-  /// What moves the data of those that have a transport of their own, on any rank: "gather shm, finish mpi". Empty where none has: their
-  /// transport is chosen by where their ranks are, where `world` goes over several hosts.
+  /// What moves the data of those that gather and reduce units and have a transport of their own, on any rank: "gather shm, finish mpi".
+  /// Empty where none has: their transport is chosen by where their ranks are, where `world` goes over several hosts.
   static std::string describe(const World& world, const SchemeOptions& options);
 
   ShardScheme::Axes kept;  ///< over which the kept shards are cut; empty: none are kept
