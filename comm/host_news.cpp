@@ -20,7 +20,7 @@
 namespace zs {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x7a736e6577733031;       // "zsnews01": another layout needs another one
+constexpr std::uint64_t kMagic = 0x7a736e6577733032;       // "zsnews02": another layout needs another one
 constexpr std::size_t kOps = 200, kUnfinished = kOps / 2;  // that a message has room for; that are told of at most
 constexpr int kMostAtOnce = 4096;                          // messages taken in by one look
 constexpr std::array<std::uint8_t, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
@@ -52,12 +52,15 @@ std::span<const HostNews::Address> addresses_of(const HostNews::Offer& offer) {
   return std::span(offer.address).first(offer.port == 0 ? 0 : std::min<std::size_t>(offer.addresses, HostNews::Offer::kAddresses));
 }
 
-/// Of many groups the largest: what a rank has started in the world's must not be missing; of a smaller group it may not be a member.
+/// Of many groups the largest: of a smaller one a rank may not be a member, so that nothing is concluded from its absence.
 RankView cut_to_fit(RankView view) {
   if (view.unfinished.size() + view.last_started.size() <= kOps) return view;
   view.unfinished.resize(std::min(view.unfinished.size(), kUnfinished));
   std::stable_sort(view.last_started.begin(), view.last_started.end(), [](const OpView& a, const OpView& b) { return a.size > b.size; });
-  view.last_started.resize(std::min(view.last_started.size(), kOps - view.unfinished.size()));
+  const auto kept = static_cast<std::ptrdiff_t>(std::min(view.last_started.size(), kOps - view.unfinished.size()));
+  view.lacks_groups = std::any_of(view.last_started.begin() + kept, view.last_started.end(),
+                                  [&](const OpView& cut) { return cut.size == view.last_started.front().size; });
+  view.last_started.resize(static_cast<std::size_t>(kept));
   return view;
 }
 
@@ -99,7 +102,7 @@ struct HostNews::Message {
   std::uint32_t unfinished = 0, last_started = 0;  // numbers of ops
   char state = '?';
   Phase phase = Phase::idle;
-  std::uint8_t has_page = 0, has_left = 0, host_waits = 0, is_end = 0;
+  std::uint8_t has_page = 0, has_left = 0, host_waits = 0, is_end = 0, lacks_groups = 0;
   std::array<char, 96> doing{}, operation{}, streams{};  // operation: the first unfinished one's. At the end: the reason
   std::array<Op, kOps> ops{};
 
@@ -195,6 +198,7 @@ void HostNews::tell(std::span<const RankView> ranks) {
     message.has_page = view.has_page;
     message.has_left = view.has_left;
     message.host_waits = view.host_waits;
+    message.lacks_groups = view.lacks_groups;
     put(message.doing, view.host);
     put(message.streams, view.streams);
     if (!view.unfinished.empty()) put(message.operation, view.unfinished.front().text);
@@ -278,6 +282,7 @@ void HostNews::take(const Message& message, std::size_t bytes) {
                 .streams = got(message.streams),
                 .unfinished = {},
                 .last_started = {},
+                .lacks_groups = message.lacks_groups != 0,
                 .host_name = got(offers_[static_cast<std::size_t>(message.rank)].host)};
   for (std::uint32_t i = 0; i < message.unfinished + message.last_started; ++i) {
     const Op& op = message.ops[i];

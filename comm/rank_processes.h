@@ -53,7 +53,7 @@ class PeerProcess {
   const FlightPage* page_ = nullptr;
 };
 
-/// The processes whose environment says that they are ranks of the job that this one is a rank of; not this one. A rank without a page is
+/// The processes of this host whose environment says that they are ranks of `job`; not this one. A rank without a page is
 /// in there too: it has not begun, or waits in a wrapper. Nothing without a job.
 std::vector<std::unique_ptr<PeerProcess>> find_peer_processes(int own_rank, std::string_view job);
 

@@ -18,7 +18,7 @@ bool holds_up(const RankView& other, const RankView& waiting, int world_size) {
   return std::any_of(waiting.unfinished.begin(), waiting.unfinished.end(), [&](const OpView& op) {
     const auto last =
         std::find_if(other.last_started.begin(), other.last_started.end(), [&](const OpView& o) { return o.group == op.group; });
-    return last == other.last_started.end() ? op.size == world_size : last->sequence < op.sequence;
+    return last == other.last_started.end() ? op.size == world_size && !other.lacks_groups : last->sequence < op.sequence;
   });
 }
 
@@ -150,7 +150,7 @@ Verdict judge(std::span<const RankView> ranks, int world_size, Phase phase, cons
 }
 
 bool somebody_moves(std::span<const RankView> ranks, double limit_s) {
-  return std::any_of(ranks.begin(), ranks.end(), [&](const RankView& rank) { return !rank.has_left && rank.still_s < limit_s; });
+  return std::any_of(ranks.begin(), ranks.end(), [&](const RankView& rank) { return rank.has_page && !rank.has_left && rank.still_s < limit_s; });
 }
 
 Verdict judge_the_ended(std::span<const RankView> ranks, int world_size) {

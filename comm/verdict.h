@@ -36,6 +36,7 @@ struct RankView {
   std::string host = {}, streams = {};    ///< what its host thread and its streams do
   std::vector<OpView> unfinished = {};    ///< oldest first
   std::vector<OpView> last_started = {};  ///< one a group
+  bool lacks_groups = false;              ///< there were more of the largest size than a message has room for
   std::string host_name = {};             ///< of another host; empty: on this one
   double silent_s = 0;                    ///< since another host was heard to tell this
 };

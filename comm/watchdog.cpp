@@ -64,8 +64,8 @@ Watchdog::Watchdog(const WatchOptions& options)
   enter(Phase::init);
   page_.heartbeat_ns = monotonic_ns();
   page_.magic = FlightPage::kMagic;
-  guard_exit();
   find_peers();  // those that are there, before this rank can miss the end of one
+  guard_exit();
   start_thread();
 }
 
@@ -120,8 +120,8 @@ void Watchdog::find_peers() {
     const auto known = std::find_if(peers_.begin(), peers_.end(), [&](const auto& one) { return one->rank() == peer->rank(); });
     if (known == peers_.end()) {
       peers_.push_back(std::move(peer));
-    } else if ((*known)->page() == nullptr) {
-      *known = std::move(peer);
+    } else if ((*known)->page() == nullptr && (peer->page() != nullptr || !(*known)->has_ended())) {
+      *known = std::move(peer);  // else what a rank has started would hide that it has ended
     }
   }
 }
@@ -161,14 +161,22 @@ void Watchdog::watch(const std::stop_token& stop) {
       wakes_.wait_for(lock, stop, kLookEvery, [] { return false; });
     }
     if (stop.stop_requested()) return;
+    // The next one may succeed; without any the others would take this rank for stopped.
+    const auto goes_on_after = [&](const std::exception& error) {
+      if (!std::exchange(has_warned, true))
+        fmt::print(stderr, "{}: warning: rank {}'s watchdog goes on after: {}\n", options_.program, page_.rank.load(), error.what());
+    };
+    try {
+      enquiry_.look();
+    } catch (const std::exception& error) {
+      goes_on_after(error);  // the limits hold all the same
+    }
     try {
       look();
       ++looks_;
       looks_cpu_ns_ = cpu_ns_of_this_thread();
     } catch (const std::exception& error) {
-      // The next one may succeed; without any the others would take this rank for stopped.
-      if (!std::exchange(has_warned, true))
-        fmt::print(stderr, "{}: warning: rank {}'s watchdog goes on after: {}\n", options_.program, page_.rank.load(), error.what());
+      goes_on_after(error);
     }
   }
 }
@@ -179,7 +187,6 @@ void Watchdog::look() {
   tell_of_a_pause(now);
   last_look_ns_ = now;
   page_.heartbeat_ns = now;
-  enquiry_.look();
   if (has_moved()) page_.moved_ns = now;
   if (is_standing_down_) return;
   if (news() != nullptr) exchange_news(now);

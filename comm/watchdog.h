@@ -58,7 +58,7 @@ class Watchdog {
   void advise(std::string advice);
   /// The host thread has come to the end of its part: no other rank need wait for it in an operation.
   void leave() { page_.has_left = true; }
-  /// Writes this rank's record. Never throws.
+  /// Writes this rank's record; where it is the one that tells, those of all ranks of its host. Never throws.
   void dump(std::string_view reason) noexcept;
   /// Whether this rank is the one that tells the user why the job ends; true once. On several hosts, of those that have not heard `reason`.
   bool claim_report(std::string_view reason = {}) noexcept;
@@ -117,7 +117,7 @@ class Watchdog {
   void exchange_news(std::int64_t now);
   void take_the_end();
   bool is_others_turn(const Verdict& verdict) const;
-  void write_records(std::string_view reason) const;
+  void write_records(std::string_view reason) const noexcept;
   const FlightPage* page_of(int rank) const;
   void look_for_the_launcher();
   void look_for_the_dead();

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <future>
 
 #include "comm/watchdog.h"
@@ -41,17 +42,27 @@ struct RecordFile {
   std::string path, text;
 };
 
-/// Returns the path of what is not whole, or nothing.
+/// Returns what went wrong, or nothing.
 std::string write_files(const std::string& folder, const std::vector<RecordFile>& files) {
-  std::string torn;
-  if (mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) return torn;
+  if (mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) return fmt::format("no {}: {}", folder, std::strerror(errno));
+  std::string problem;
   for (const auto& [path, text] : files) {
     std::FILE* const file = std::fopen(path.c_str(), "w");
-    if (file == nullptr) continue;
-    const bool is_whole = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-    if (std::fclose(file) != 0 || !is_whole) torn = path;
+    const bool is_whole = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+    if (!is_whole) problem = fmt::format("{} is not written: {}", path, std::strerror(errno));
+    if (file != nullptr && std::fclose(file) != 0 && is_whole) problem = fmt::format("{} is not written: {}", path, std::strerror(errno));
   }
-  return torn;
+  return problem;
+}
+
+/// The end of the job does not depend on records.
+template <class Write>
+void try_to(const Write& write) noexcept {
+  try {
+    write();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "zshard: warning: no flight records: %s\n", error.what());
+  }
 }
 
 }  // namespace
@@ -182,12 +193,14 @@ bool Watchdog::is_others_turn(const Verdict& verdict) const {
 }
 
 /// Of this host's ranks.
-void Watchdog::write_records(std::string_view reason) const {
-  std::vector<const FlightPage*> pages;
-  for (const RankView& rank : host_views()) {
-    if (const FlightPage* const page = page_of(rank.rank)) pages.push_back(page);
-  }
-  write_records_of(pages, reason);
+void Watchdog::write_records(std::string_view reason) const noexcept {
+  try_to([&] {
+    std::vector<const FlightPage*> pages;
+    for (const RankView& rank : host_views()) {
+      if (const FlightPage* const page = page_of(rank.rank)) pages.push_back(page);
+    }
+    write_records_of(pages, reason);
+  });
 }
 
 Error Watchdog::error_for(const Verdict& verdict, const std::vector<RankView>& ranks) const {
@@ -257,17 +270,14 @@ void Watchdog::write_records_of(std::span<const FlightPage* const> pages, std::s
   std::thread(std::move(task)).detach();
   if (written.wait_for(kRecordsTake) != std::future_status::ready)
     return write_line(fmt::format("{}: warning: not all flight records are written: {} does not answer\n", options_.program, folder));
-  const std::string torn = written.get();
-  if (!torn.empty()) write_line(fmt::format("{}: warning: {} is not whole\n", options_.program, torn));
+  const std::string problem = written.get();
+  if (!problem.empty()) write_line(fmt::format("{}: warning: {}\n", options_.program, problem));
 }
 
 void Watchdog::dump(std::string_view reason) noexcept {
-  try {
-    if (is_told()) return;  // then this rank's record is written
-    write_records_of(std::array<const FlightPage*, 1>{&page_}, reason);
-  } catch (const std::exception&) {
-    std::fputs("zshard: warning: no memory for a flight record\n", stderr);
-  }
+  if (is_told()) return;  // then this rank's record is written
+  if (page_.has_spoken) return write_records(reason);
+  try_to([&] { write_records_of(std::array<const FlightPage*, 1>{&page_}, reason); });
 }
 
 /// Whoever has spoken ends the job, and the others leave that to it. Of a death mpirun knows already: its code stands.

@@ -80,11 +80,11 @@ int end_alone(zs::World& world, const std::exception_ptr& problem) {
   const zs::RankWatch watch(world);
   // What another rank has caused is that rank's to tell, or its peers' watchdogs', who know more.
   if (zs::is_consequence(problem)) std::this_thread::sleep_for(std::chrono::seconds(1));
-  watch.dump(error.what());
   const bool is_told = error.where().starts_with("rank ");
   if (watch.watchdog() == nullptr || watch.watchdog()->claim_report())
     print_error(error_lines(error, world.size() > 1 && !is_told ? fmt::format("rank {}", world.rank()) : ""));
   std::fflush(nullptr);
+  watch.dump(error.what());
   if (world.size() > 1) world.abort(static_cast<int>(error.code()));
   return static_cast<int>(error.code());
 }

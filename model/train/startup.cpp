@@ -188,7 +188,7 @@ std::string uneven_hosts(int rank, const StartupFacts& own, const StartupFacts& 
   if (own.host != first.host)
     notes.push_back(fmt::format("the hosts are not alike: rank {} has {}, rank 0 {}", rank, own.host, first.host));
   const auto [least, most] = std::minmax(own.free_gib, first.free_gib);
-  if (least < kLittleMemory * most)
+  if (least > 0 && least < kLittleMemory * most)  // 0: the system does not say
     notes.push_back(fmt::format("rank {}'s host has {:.1f} GiB of memory free, rank 0's {:.1f}", rank, own.free_gib, first.free_gib));
   return fmt::format("{}", fmt::join(notes, "; "));
 }

@@ -191,9 +191,12 @@ TEST_CASE("of a rank of more groups than a message has room for the largest are 
   CHECK(heard.at(0).unfinished == view.unfinished);
   REQUIRE(heard.at(0).last_started.size() == 198);
   CHECK(heard.at(0).last_started.at(0).size == 4);
+  CHECK_FALSE(heard.at(0).lacks_groups);
   CHECK(heard.at(0).last_started.at(1) == view.last_started.back());
   view.unfinished.resize(1000, {1, 1, 2, ""});
   CHECK(tapped.after(tapped.told(view)).at(0).unfinished.size() == 100);
+  view.last_started.assign(1000, {3, 5, 4, ""});
+  CHECK(tapped.after(tapped.told(view)).at(0).lacks_groups);
 }
 
 TEST_CASE("that one host has told why the job ends is known on the others") {

@@ -140,6 +140,15 @@ TEST_CASE("a group that a rank has never used is not taken for its own") {
   CHECK(found.kind == Kind::nobody);
 }
 
+TEST_CASE("everybody's group is everybody's, but for a rank that could not tell of all its groups") {
+  auto other = still(computing(1));
+  other.host_waits = true;
+  const auto waiting = in(computing(0), kWorld, 9, 2);
+  CHECK(verdict({waiting, other}, 2).kind == Kind::stands);
+  other.lacks_groups = true;
+  CHECK(verdict({waiting, other}, 2).kind == Kind::nobody);
+}
+
 TEST_CASE("a rank in a phase of a longer limit has that long, and without a limit for ever") {
   const auto waiting = in(computing(0), kWorld, 9, 2);
   auto writing = still(computing(1));
@@ -164,6 +173,9 @@ TEST_CASE("while one of the ranks moves, none of those that wait has to end the 
   auto gone = computing(1);
   gone.has_left = true;
   CHECK_FALSE(somebody_moves(std::vector{waiting, gone}, kLimit_s));
+  auto unknown = computing(1);
+  unknown.has_page = false;
+  CHECK_FALSE(somebody_moves(std::vector{waiting, unknown}, kLimit_s));
 }
 
 TEST_CASE("a rank that has ended its part is found at once, if others wait for it in an operation that it has not come to") {

@@ -38,6 +38,7 @@ TEST_CASE("hosts that differ in shape, or by more than half in free memory, whic
   CHECK(note(first.host, 20).empty());
   CHECK(note(first.host, 11).empty());
   CHECK(note(first.host, 39).empty());
+  CHECK(note(first.host, 0).empty());  // not known
   CHECK(note(first.host, 9) == "rank 3's host has 9.0 GiB of memory free, rank 0's 20.0");
   CHECK(note(first.host, 41) == "rank 3's host has 41.0 GiB of memory free, rank 0's 20.0");
   CHECK(note("4 ranks on 2 CPUs", 11) == "the hosts are not alike: rank 3 has 4 ranks on 2 CPUs, rank 0 4 ranks on 8 CPUs");

@@ -51,11 +51,12 @@ def launch(ranks, command):
 
 
 class Result:
-    """`orphans`: processes that were left running, and killed then. `files`: what was left in the program's TMPDIR, and removed then."""
+    """`orphans`: processes that were left running, and killed then. `files`: what was left in the program's TMPDIR, and removed then. `gone`: when the
+    last of its processes was, by time.monotonic()."""
 
-    def __init__(self, command, code, out, err, begin, timed_out, orphans, files, ended):
+    def __init__(self, command, code, out, err, begin, timed_out, orphans, files, ended, gone):
         self.command, self.code, self.out, self.err = command, code, out, err
-        self.seconds, self.ended, self.timed_out, self.orphans, self.files = ended - begin, ended, timed_out, orphans, files
+        self.seconds, self.gone, self.timed_out, self.orphans, self.files = ended - begin, gone, timed_out, orphans, files
 
     def last_error_line(self):
         lines = self.err.rstrip("\n").split("\n")
@@ -132,11 +133,12 @@ def run(command, timeout_s=180, cwd=None, env=None, on_start=None):
         finally:  # also where on_start has failed
             ended = time.monotonic()
             orphans = _reap_orphans(process.pid, others, 3)
+            gone = time.monotonic()
         out.seek(0)
         err.seek(0)
         texts = [_MPIRUN_NOISE.sub("", f.read().decode("utf-8", "backslashreplace")) for f in (out, err)]
         files = sorted(tree(place))
-    return Result(command, process.returncode, *texts, begin, timed_out, orphans, files, ended)
+    return Result(command, process.returncode, *texts, begin, timed_out, orphans, files, ended, gone)
 
 
 def tree(folder):
