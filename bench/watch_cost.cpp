@@ -10,6 +10,7 @@
 
 #include "bench/ranks.h"
 #include "comm/watchdog.h"
+#include "runtime/base/check.h"
 
 namespace zs::bench {
 namespace {
@@ -59,6 +60,7 @@ std::string row(const char* name, const std::string& each, double step_us, doubl
 }  // namespace
 
 std::string watch_cost(World& world, const StepOptions& options, const Config& config) {
+  ZS_CHECK(world.watchdog() != nullptr, "--watch needs a world that is watched");
   Watchdog& watchdog = *world.watchdog();
   watchdog.enter(Phase::step);  // a rank alone is watched from the first phase with a limit
   const StepReport report = StepBench(world, options, config).run();

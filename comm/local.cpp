@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <exception>
-#include <optional>
 #include <thread>
 
 #include "comm/direct.h"
@@ -27,6 +26,7 @@ struct HostPost {
   std::shared_ptr<LocalGroup> group;
   std::shared_ptr<void> window;
   std::int64_t window_bytes = 0;
+  std::exception_ptr window_problem;  // why rank 0 has none
 };
 
 /// Shared by its ranks' communicators. Streams meet at `ops`, host threads at `host`. All by rank, written by that rank only.
@@ -77,7 +77,7 @@ std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
   const HostWait wait(watchdog(), "split");
   std::vector<std::pair<int, int>> members;  // (key, rank) of this rank's color
   {
-    Visit visit(host_, who("split"), host_post(rank()), HostPost{color, key, {}, {}, {}});
+    Visit visit(host_, who("split"), host_post(rank()), HostPost{color, key, {}, {}, {}, 0, {}});
     for (int r = 0; r < size(); ++r) {
       if (host_post(r).first == color) members.emplace_back(host_post(r).second, r);
     }
@@ -103,15 +103,15 @@ std::shared_ptr<void> LocalCommunicator::shared_window(std::int64_t bytes) {
   const HostWait wait(watchdog(), "shared window");
   HostPost made;
   made.window_bytes = bytes;
-  std::optional<Error> refused;
   if (rank() == 0) {
     try {
       made.window = {arena().allocate(bytes), [world = group_->world, bytes](void* address) { world->arena->deallocate(address, bytes); }};
-    } catch (const Error& error) {
-      refused = error;
+    } catch (...) {
+      made.window_problem = std::current_exception();
     }
   }
   std::shared_ptr<void> window;
+  std::exception_ptr problem;
   {
     Visit visit(host_, who("shared_window"), host_post(rank()), std::move(made));
     for (int r = 1; r < size(); ++r) {
@@ -119,11 +119,12 @@ std::shared_ptr<void> LocalCommunicator::shared_window(std::int64_t bytes) {
         throw windows_disagree(0, host_post(0).window_bytes, r, host_post(r).window_bytes);
     }
     window = host_post(0).window;
+    problem = host_post(0).window_problem;
     visit.finish();
   }
   host_post(rank()).window.reset();
-  if (refused) throw *refused;
-  if (window == nullptr) throw Error(ExitCode::out_of_memory, fmt::format("rank 0 has no {} bytes for a window", bytes));
+  host_post(rank()).window_problem = nullptr;
+  if (problem) std::rethrow_exception(problem);
   return window;
 }
 
@@ -148,7 +149,7 @@ class LocalWorld final : public World {
   Agreement agree(int code, const std::string& message) override {
     const HostWait wait(&watchdog_, "agreement of all ranks");
     Agreement result;
-    Visit visit(root_.host_, root_.who("agree"), root_.host_post(rank()), HostPost{code, 0, message.substr(0, 1000), {}, {}});
+    Visit visit(root_.host_, root_.who("agree"), root_.host_post(rank()), HostPost{code, 0, message.substr(0, 1000), {}, {}, 0, {}});
     for (int r = 0; r < size() && result.code == 0; ++r) {
       const HostPost& post = root_.host_post(r);
       if (post.first != 0) result = {post.first, post.message, r};

@@ -43,9 +43,9 @@ void prefer_settings() {
   }
 }
 
-/// MPI_Abort asks mpirun to end the job, and waits for it.
-void end_at_last(int code) noexcept {
-  static constexpr auto kGrace = std::chrono::seconds(5);
+/// MPI_Abort asks mpirun to end the job, and waits for it, which may be stopped or out of reach.
+void exit_if_mpirun_hangs(int code) noexcept {
+  static constexpr auto kGrace = std::chrono::seconds(5);  // what a watchdog grants it, too
   try {
     std::thread([code] {
       std::this_thread::sleep_for(kGrace);
@@ -114,7 +114,7 @@ std::unique_ptr<Communicator> MpiWorld::split(int color, int key) {
 void MpiWorld::abort(int code) noexcept {
   watchdog_->note_told();
   watchdog_->stand_down();
-  end_at_last(code);
+  exit_if_mpirun_hangs(code);
   if (MPI_Abort(MPI_COMM_WORLD, code) != MPI_SUCCESS) std::abort();
 }
 

@@ -34,7 +34,8 @@ class World {
   virtual std::unique_ptr<Communicator> communicator() = 0;
   /// The same over buffers of the hosts' memory, whatever the others are for.
   virtual std::unique_ptr<Communicator> host_communicator() { return communicator(); }
-  /// The same by messages alone, as over transport mpi, also where ranks could read each other's memory.
+  /// The same by messages alone, as over transport mpi, where processes of one host read each other's memory otherwise; of other worlds
+  /// the same as communicator(). For comparisons.
   virtual std::unique_ptr<Communicator> message_communicator() { return communicator(); }
   /// Collective over all ranks of the world, blocks the host: a communicator over `ranks` (of the world, in the order wanted), for one
   /// stream. Every rank names the group that it belongs to itself; the groups are disjoint.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -94,4 +95,13 @@ TEST_CASE("a fold may write over any one of its parts") {
     fold({starts, DType::f32, nullptr, reinterpret_cast<std::byte*>(parts[over].data()), DType::f32, c.elems});
     CHECK(parts[over] == expected);
   }
+}
+
+TEST_CASE("sums of integers wrap") {
+  constexpr auto kMost = std::numeric_limits<std::int32_t>::max();
+  const std::vector<std::int32_t> a(100, kMost), b(100, 2);
+  const std::vector<const std::byte*> starts = {reinterpret_cast<const std::byte*>(a.data()), reinterpret_cast<const std::byte*>(b.data())};
+  std::vector<std::int32_t> sum(100);
+  fold({starts, DType::i32, nullptr, reinterpret_cast<std::byte*>(sum.data()), DType::i32, 100});
+  CHECK(sum == std::vector<std::int32_t>(100, std::numeric_limits<std::int32_t>::min() + 1));
 }

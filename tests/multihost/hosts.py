@@ -82,11 +82,14 @@ class Hosts:
         return self
 
     def __exit__(self, *_):
-        handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one that comes now would leave the rest behind
+        came = []  # one that comes now would leave the rest behind
+        handler = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
         for name in [*self.names, FRONT, "switch"]:
             _remove(self.namespace(name))
         shutil.rmtree(self.folder, ignore_errors=True)
         signal.signal(signal.SIGTERM, handler)
+        if came:
+            sys.exit(128 + signal.SIGTERM)
 
     def namespace(self, name):
         return f"{PREFIX}{os.getpid()}-{name}"
