@@ -150,7 +150,8 @@ Verdict judge(std::span<const RankView> ranks, int world_size, Phase phase, cons
 }
 
 bool somebody_moves(std::span<const RankView> ranks, double limit_s) {
-  return std::any_of(ranks.begin(), ranks.end(), [&](const RankView& rank) { return rank.has_page && !rank.has_left && rank.still_s < limit_s; });
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [&](const RankView& rank) { return rank.has_page && !rank.has_left && rank.still_s < limit_s; });
 }
 
 Verdict judge_the_ended(std::span<const RankView> ranks, int world_size) {
