@@ -1,6 +1,7 @@
 #include "comm/communicator.h"
 
 #include <algorithm>
+#include <cstring>
 #include <initializer_list>
 #include <iterator>
 
@@ -304,14 +305,20 @@ void Communicator::publish(Stream& stream, std::string_view unit, Buffer shard, 
   const std::int64_t before = rank() * shard.elems, after = before + shard.elems;
   ZS_CHECK(window.elems == shard.elems * size() && window.dtype == shard.dtype, "{}: the window has {} elements of {}, the shard {} of {}",
            where("publish", unit), window.elems, name_of(window.dtype), shard.elems, name_of(shard.dtype));
-  ZS_CHECK(window.slice(before, shard.elems).data == shard.data, "{}: the shard is not this rank's slice of the window",
+  const Buffer slice = window.slice(before, shard.elems);
+  const bool moves = slice.data != shard.data;
+  ZS_CHECK(!moves || !overlap(shard, window), "{}: the shard overlaps the window, but is not this rank's slice of it",
            where("publish", unit));
   const OpTag tag = make_tag("publish", unit, "", shard);
   traffic_.add(CommOp::barrier, 0);
-  OpInfo published = info("publish", unit, {shard}, {});
+  OpInfo published = info("publish", unit, {shard}, moves ? std::vector{slice} : std::vector<Buffer>{});
   published.arrivals = {window.slice(0, before), window.slice(after, window.elems - after)};
-  stream.enqueue(std::move(published), [this, ticket = ticket(tag), shard](ExecContext& exec) {
-    perform(exec, ticket, [&] { is_shadowed() ? shadow_publish(ticket, shard) : do_barrier(ticket.tag); });
+  stream.enqueue(std::move(published), [this, ticket = ticket(tag), shard, slice, moves](ExecContext& exec) {
+    perform(exec, ticket, [&] {
+      if (is_shadowed()) return shadow_publish(ticket, shard, slice);
+      if (moves) std::memcpy(slice.data, shard.data, static_cast<std::size_t>(shard.bytes()));
+      do_barrier(ticket.tag);
+    });
   });
 }
 

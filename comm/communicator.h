@@ -122,9 +122,12 @@ class Communicator {
   virtual std::shared_ptr<void> shared_window(std::int64_t /*bytes*/) { return nullptr; }
 
   /// A barrier after which this rank reads in `window` (size * n, of a shared window, the same on every rank) what the others have put in
-  /// their slices, and they what this rank has put in its own, `shard` (n). Nothing moves. When a rank may write its slice again the
-  /// caller has to know.
+  /// their slices, and they what this rank has put in its own, `shard` (n). Nothing moves, but where `shard` is elsewhere: it is copied to
+  /// the slice first. When a rank may write its slice again the caller has to know.
   void publish(Stream& stream, std::string_view unit, Buffer shard, Buffer window);
+
+  /// Whether operations run on private copies, to find who touches buffers that are in use (comm/shadow.h).
+  bool is_shadowed() const;
 
   /// What this rank has sent so far, in all operations enqueued here.
   const CommTraffic& traffic() const { return traffic_; }
@@ -197,8 +200,6 @@ class Communicator {
   /// On the stream's thread: `run` with its record.
   template <class Run>
   void perform(ExecContext& exec, const Ticket& ticket, const Run& run);
-  /// Whether operations run on private copies, to find who touches buffers that are in use (comm/shadow.h).
-  bool is_shadowed() const;
   Shadow make_shadow(const Ticket& ticket) const;
   /// What an operation does, from one buffer to the other.
   using Exchange = std::function<void(Buffer in, Buffer out)>;
@@ -207,7 +208,7 @@ class Communicator {
   void shadow_all_reduce(const Ticket& ticket, Buffer data, ReduceOp op, void* scratch);
   void shadow_broadcast(const Ticket& ticket, Buffer data, int root);
   void shadow_exchange(const Ticket& ticket, Buffer in, Buffer out, const Exchange& exchange);
-  void shadow_publish(const Ticket& ticket, Buffer shard);
+  void shadow_publish(const Ticket& ticket, Buffer shard, Buffer slice);
   void enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard, Buffer full);
   void enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, Fold fold);
   std::string where(std::string_view op, std::string_view unit) const;

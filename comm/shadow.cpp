@@ -18,13 +18,6 @@ namespace {
 constexpr auto kPattern = std::byte{0xff};
 constexpr std::size_t kAlignment = 64;
 
-std::byte* allocate(std::int64_t bytes) {
-  const std::size_t whole = (static_cast<std::size_t>(bytes) / kAlignment + 1) * kAlignment;
-  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, whole));
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
 void move_bytes(std::byte* to, const void* from, std::int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
@@ -32,6 +25,13 @@ void move_bytes(std::byte* to, const void* from, std::int64_t bytes) {
 }  // namespace
 
 void Shadow::Free::operator()(std::byte* memory) const { std::free(memory); }
+
+Shadow::Bytes Shadow::allocate(std::int64_t bytes) {
+  const std::size_t whole = (static_cast<std::size_t>(bytes) / kAlignment + 1) * kAlignment;
+  Bytes memory(static_cast<std::byte*>(std::aligned_alloc(kAlignment, whole)));
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
 
 Shadow::Shadow(std::string_view what, double longest_ms, std::uint64_t draw)
     : what_(what), delay_ms_(longest_ms * (0.5 + static_cast<double>(mix64(draw) % 1024) / 2048)) {}
@@ -42,21 +42,21 @@ Shadow::~Shadow() {
 }
 
 Buffer Shadow::copy_of(const Buffer& user) {
-  copies_.emplace_back(allocate(user.bytes()));
+  copies_.push_back(allocate(user.bytes()));
   move_bytes(copies_.back().get(), user.data, user.bytes());
   return {copies_.back().get(), user.elems, user.dtype, user.device};
 }
 
 void Shadow::watch_input(const std::byte* user, std::int64_t bytes) {
   if (bytes == 0) return;
-  Bytes expected(allocate(bytes));
+  Bytes expected = allocate(bytes);
   move_bytes(expected.get(), user, bytes);
   watched_.push_back({user, std::move(expected), bytes, "input"});
 }
 
 void Shadow::watch_output(std::byte* user, std::int64_t bytes) {
   if (bytes == 0) return;
-  std::fill_n(user, bytes, kPattern);
+  hide({user, bytes, DType::u8, DeviceKind::cpu});
   watched_.push_back({user, nullptr, bytes, "output"});
 }
 
@@ -69,7 +69,7 @@ Buffer Shadow::input(const Buffer& user) {
 Buffer Shadow::output(const Buffer& user, const Buffer& spared) {
   const Buffer made = copy_of(user);
   auto* const begin = static_cast<std::byte*>(user.data);
-  Bytes before(allocate(user.bytes()));
+  Bytes before = allocate(user.bytes());
   move_bytes(before.get(), user.data, user.bytes());
   results_.push_back({begin, static_cast<const std::byte*>(made.data), user.bytes(), std::move(before)});
   if (spared.empty()) {
@@ -87,6 +87,8 @@ Buffer Shadow::same_place(const Buffer& slice, const Buffer& user, const Buffer&
   const std::ptrdiff_t offset = static_cast<const std::byte*>(slice.data) - static_cast<const std::byte*>(user.data);
   return {static_cast<std::byte*>(copy.data) + offset, slice.elems, slice.dtype, slice.device};
 }
+
+void Shadow::hide(const Buffer& buffer) { std::fill_n(static_cast<std::byte*>(buffer.data), buffer.bytes(), kPattern); }
 
 void Shadow::check(const Watched& watched) const {
   for (std::int64_t i = 0; i < watched.bytes; ++i) {
@@ -150,12 +152,18 @@ void Communicator::shadow_exchange(const Ticket& ticket, Buffer in, Buffer out, 
   shadow.finish();
 }
 
-/// The window is everybody's: all that can be watched there is this rank's own slice.
-void Communicator::shadow_publish(const Ticket& ticket, Buffer shard) {
+/// The window is everybody's: all that can be watched there is this rank's own slice. A shard that lies elsewhere is put there at the end,
+/// before the others may read it.
+void Communicator::shadow_publish(const Ticket& ticket, Buffer shard, Buffer slice) {
   Shadow shadow = make_shadow(ticket);
-  shadow.input(shard);
-  do_barrier(ticket.tag);
+  const Buffer input = shadow.input(shard);
+  if (slice.data == shard.data) {
+    do_barrier(ticket.tag);
+    return shadow.finish();
+  }
+  move_bytes(static_cast<std::byte*>(shadow.output(slice).data), input.data, input.bytes());
   shadow.finish();
+  do_barrier(ticket.tag);
 }
 
 Shadow Communicator::make_shadow(const Ticket& ticket) const {

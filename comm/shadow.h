@@ -36,14 +36,20 @@ class Shadow {
   /// The place in a private output of what was in the user's: for operations in place.
   static Buffer same_place(const Buffer& slice, const Buffer& user, const Buffer& copy);
 
-  /// Waits, looks, copies out. Throws Error(internal) that names the operation, the buffer and the byte.
-  void finish();
+  /// Fills the buffer with the pattern.
+  static void hide(const Buffer& buffer);
 
- private:
   struct Free {
     void operator()(std::byte* memory) const;
   };
   using Bytes = std::unique_ptr<std::byte, Free>;
+  /// Aligned as buffers are.
+  static Bytes allocate(std::int64_t bytes);
+
+  /// Waits, looks, copies out. Throws Error(internal) that names the operation, the buffer and the byte.
+  void finish();
+
+ private:
   struct Watched {
     const std::byte* user;
     Bytes expected;  // null: the pattern

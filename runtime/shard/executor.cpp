@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "comm/shadow.h"
 #include "runtime/base/random.h"
 #include "runtime/tensor/host_view.h"
 
@@ -63,8 +64,9 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
     narrow_master(unit);
   }
   bind_whole(unit);
-  masters_updated();
   units_.push_back(std::move(unit));
+  withdraw(units_.back());
+  unsharder_.masters_updated();
 }
 
 /// What the other ranks gather lies beside theirs, where the ranks can share memory and gather nothing else.
@@ -78,7 +80,10 @@ Memory Executor::acquire_shard(FlatParameter& unit, DType dtype, const char* lab
       unit.shared = {window.get(), layout.gathered_elems(), dtype, comm_pool_.device()};
       windows_.push_back(std::move(window));
       const Buffer own = unit.shared.slice(groups_.gather->rank() * layout.held_elems(), layout.held_elems());
-      return comm_pool_.adopt(own.data, bytes, context_.stream(), label);
+      if (!groups_.gather->is_shadowed()) return comm_pool_.adopt(own.data, bytes, context_.stream(), label);
+      unit.published = own;
+      windows_.push_back(Shadow::allocate(bytes));  // beside what is counted, so that a step has the memory that was planned
+      return comm_pool_.adopt(windows_.back().get(), bytes, context_.stream(), label);
     }
   }
   return comm_pool_.acquire(bytes, context_.stream(), label);
@@ -114,7 +119,7 @@ void Executor::write_back(int unit_index) {
   FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
   ZS_CHECK(unit.gathered_dtype == DType::f32, "unit {} is written back from {}", unit.name, name_of(unit.gathered_dtype));
   if (unit.is_zero_copy()) wait_readers();
-  unit.is_published = false;
+  withdraw(unit);
   if (!unit.is_never_gathered()) {
     copy_own_shard(context_, unit, Unsharder::full_buffer(unit), unit.master_buffer().slice(0, unit.layout->gathered_shard_elems()));
   }
@@ -217,8 +222,15 @@ void Executor::masters_updated() {
     ZS_CHECK(!unit.full && !unit.kept && !unit.is_open,
              "the weights of unit {} are updated while it is unsharded: end the step's last micro-batch first", unit.name);
   }
-  for (FlatParameter& unit : units_) unit.is_published = false;
+  for (FlatParameter& unit : units_) withdraw(unit);
   unsharder_.masters_updated();
+}
+
+/// Whoever reads this rank's shard too early, or still, shall not find the old weights.
+void Executor::withdraw(FlatParameter& unit) {
+  unit.is_published = false;
+  if (unit.published.empty()) return;
+  context_.launch({"withdraw:" + unit.name, {}, {unit.published}}, [slice = unit.published](ExecContext&) { Shadow::hide(slice); });
 }
 
 void Executor::forget_published() {

@@ -93,6 +93,7 @@ class Executor {
   void initialise(FlatParameter& unit, std::uint64_t seed);
   Memory acquire_shard(FlatParameter& unit, DType dtype, const char* label);
   bool has_zero_copy() const;
+  void withdraw(FlatParameter& unit);
   void narrow_master(FlatParameter& unit);
   static void bind_whole(const FlatParameter& unit);
   static void set_gathered(FlatParameter& unit, DType dtype);
@@ -104,7 +105,7 @@ class Executor {
   LayoutOptions layout_;
   bool zero_copy_;
   ShardGroups groups_;
-  std::vector<std::shared_ptr<void>> windows_;  // of zero-copy units
+  std::vector<std::shared_ptr<void>> windows_;  // of zero-copy units, and private shards
   std::optional<Pool> arena_;                   // where the transport prefers its own memory
   Pool& comm_pool_;                             // everything that is communicated
   Unsharder unsharder_;

@@ -43,6 +43,7 @@ struct FlatParameter {
   bool grad_is_divided = false;  // as far as it is divided after the sum
 
   Buffer shared;                // zero-copy: every rank's shard in the runtime dtype, in memory that they share; else empty
+  Buffer published;             // where this rank's shard is a private one: its place there, between publications hidden; else empty
   bool is_published = false;    // since the last update: the others' shards there are written
   bool is_open = false;         // a view of them is unsharded, or on its way
   bool is_for_writing = false;  // what is gathered may be written to, and is not the weights: never a view

@@ -54,6 +54,7 @@ void reduce_all(Communicator& comm, Stream& stream, Buffer, Buffer full) { comm.
 void publish(Communicator& comm, Stream& stream, Buffer, Buffer full) {
   comm.publish(stream, "unit", full.slice(comm.rank() * 4, 4), full);
 }
+void publish_apart(Communicator& comm, Stream& stream, Buffer shard, Buffer full) { comm.publish(stream, "unit", shard, full); }
 
 void gather_packed(Communicator& comm, Stream& stream, Buffer shard, Buffer full) {
   comm.all_gather(stream, "unit", shard, full, Wire::int8);
@@ -78,6 +79,7 @@ TEST_CASE("an output that is written while an operation uses it is found") {
   CHECK_THAT(outcome(gather, [](float*, float* full) { full[0] = 9; }), Catch::Contains("an output of all_gather(unit) was written"));
   CHECK_THAT(outcome(reduce, [](float* shard, float*) { shard[3] = 9; }), Catch::Contains("an output of reduce_scatter(unit)"));
   CHECK_THAT(outcome(reduce_all, [](float*, float* full) { full[2] = 9; }), Catch::Contains("an output of all_reduce(unit)"));
+  CHECK_THAT(outcome(publish_apart, [](float*, float* full) { full[5] = 9; }), Catch::Contains("an output of publish(unit) was written"));
 }
 
 TEST_CASE("what travels packed is watched as well") {
@@ -93,8 +95,10 @@ TEST_CASE("what travels packed is watched as well") {
 TEST_CASE("who reads an output too early gets what is not a number") {
   if (kCountsRaces) return skip("a race on purpose");
   float early = 0;
-  CHECK(outcome(gather, [&](float*, float* full) { early = full[5]; }) == "");
-  CHECK(std::isnan(early));
+  for (const auto& enqueue : {gather, publish_apart}) {
+    CHECK(outcome(enqueue, [&](float*, float* full) { early = full[5]; }) == "");
+    CHECK(std::isnan(early));
+  }
 }
 
 TEST_CASE("who touches nothing is left alone") {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <vector>
 
 #include "tests/comm/arrays.h"
 #include "tests/comm/conformance.h"
@@ -8,12 +9,14 @@ namespace {
 
 constexpr std::int64_t kElems = 1000, kRounds = 8;
 
-/// Each rank writes its slice and reads the others', over and over.
+/// Each rank writes its slice and reads the others', over and over. Every other time what it writes is elsewhere.
 void write_and_read(const std::shared_ptr<void>& memory, Communicator& comm, Device& device) {
   Stream& stream = device.stream(StreamRole::unshard);
-  const Buffer window{memory.get(), kElems * comm.size(), DType::f32, DeviceKind::cpu}, own = window.slice(comm.rank() * kElems, kElems);
+  const Buffer window{memory.get(), kElems * comm.size(), DType::f32, DeviceKind::cpu}, slice = window.slice(comm.rank() * kElems, kElems);
+  std::vector<float> elsewhere(kElems);
   std::int64_t wrong = 0;
   for (std::int64_t round = 0; round < kRounds; ++round) {
+    const Buffer own = round % 2 == 0 ? slice : Buffer{elsewhere.data(), kElems, DType::f32, DeviceKind::cpu};
     stream.enqueue({"write", {}, {own}}, [own, round, rank = comm.rank()](ExecContext&) {
       for (std::int64_t i = 0; i < kElems; ++i) own.as<float>()[i] = whole<float>(rank, i + round);
     });
