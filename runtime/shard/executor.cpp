@@ -65,8 +65,7 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
   }
   bind_whole(unit);
   units_.push_back(std::move(unit));
-  withdraw(units_.back());
-  unsharder_.masters_updated();
+  masters_updated();
 }
 
 /// What the other ranks gather lies beside theirs, where the ranks can share memory and gather nothing else.
