@@ -6,6 +6,7 @@
 #include <set>
 
 #include "bench/cache_size.h"
+#include "bench/clock.h"
 #include "bench/gpu_calls.h"
 #include "bench/median.h"
 #include "comm/nccl_memory.h"
@@ -14,8 +15,6 @@
 
 namespace zs::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int kRounds = 7, kCopyRounds = 5, kCopies = 2, kGpuCopyRounds = 3;
 constexpr std::int64_t kMostSets = 1024;  // each is worked on before the timed calls, however small it is

@@ -10,12 +10,12 @@
 #include <emmintrin.h>
 #endif
 
+#include "bench/clock.h"
+
 namespace zs::bench {
 namespace {
 
 constexpr std::int64_t kLine = 64;
-
-using Clock = std::chrono::steady_clock;
 
 void copy_plain(char* out, const char* in, std::int64_t bytes) { std::memcpy(out, in, static_cast<std::size_t>(bytes)); }
 

@@ -1,15 +1,13 @@
 #include "bench/kernel_bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "bench/cache_size.h"
+#include "bench/clock.h"
 
 namespace zs::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// A call on operands that other calls have pushed out of the caches: as many sets as are this often the last-level cache together.
 constexpr std::int64_t kCaches = 4;
@@ -18,8 +16,6 @@ constexpr std::int64_t kSlack = std::int64_t{8} << 20;
 constexpr int kFirstCeilingRounds = 5, kCeilingRounds = 1;
 /// Calls shorter than this are timed several at once.
 constexpr double kShortestSampleMs = 0.02;
-
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
 struct Samples {
   std::vector<double> ms;

@@ -9,6 +9,8 @@
 
 namespace zs::bench {
 
+constexpr DType kF32 = DType::f32;
+
 /// What a kernel's rate is compared with: the product ceiling, the copy ceiling, or nothing, where a call is too short for either.
 enum class Bound : std::uint8_t { products, memory, latency };
 constexpr const char* name_of(Bound bound) {

@@ -4,8 +4,6 @@
 namespace zs::bench {
 namespace {
 
-constexpr DType kF32 = DType::f32;
-
 double bytes_of(std::int64_t elems, DType dtype) { return static_cast<double>(elems * size_of(dtype)); }
 std::string matrix(std::int64_t rows, std::int64_t columns) { return fmt::format("{} x {}", rows, columns); }
 

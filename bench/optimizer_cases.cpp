@@ -4,8 +4,6 @@
 namespace zs::bench {
 namespace {
 
-constexpr DType kF32 = DType::f32;
-
 void add_sum(std::vector<KernelCase>& cases, std::int64_t n, Bound bound) {
   cases.push_back({.kernel = "sum",
                    .shape = fmt::format("{}", n),

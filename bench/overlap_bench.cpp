@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <limits>
 #include <optional>
 
+#include "bench/clock.h"
 #include "bench/gpu_calls.h"
 #include "bench/median.h"
 #include "comm/nccl_memory.h"
@@ -16,13 +16,8 @@
 namespace zs::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr float kLearningRate = 1e-4f;
 constexpr int kCommunicationRounds = 3;
 constexpr const char* kPhases[] = {"forward", "backward", "optimizer"};
-
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
 constexpr std::array kCommunicating = {StreamRole::unshard, StreamRole::reduce, StreamRole::finish};
 

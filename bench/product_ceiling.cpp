@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "bench/arrays.h"
+#include "bench/clock.h"
 #include "bench/plain_product.h"
 #include "kernels/kernels.h"
 
@@ -11,8 +12,6 @@ namespace zs::bench {
 namespace {
 
 constexpr std::int64_t kSize = 2048;
-
-using Clock = std::chrono::steady_clock;
 
 double rate_since(Clock::time_point start) {
   return 2e-9 * kSize * kSize * kSize / std::chrono::duration<double>(Clock::now() - start).count();

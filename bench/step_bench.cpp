@@ -1,10 +1,10 @@
 #include "bench/step_bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <numeric>
 
+#include "bench/clock.h"
 #include "bench/median.h"
 #include "bench/process_memory.h"
 #include "bench/product_ceiling.h"
@@ -19,12 +19,7 @@
 namespace zs::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int kCeilingRounds = 4;  // before the steps, and as many after them
-constexpr float kLearningRate = 1e-4f;
-
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
 /// Collective. Nothing when some rank does not know.
 std::optional<StepReport::Pss> pss_of(Ranks& ranks) {

@@ -13,6 +13,8 @@
 
 namespace zs::bench {
 
+constexpr float kLearningRate = 1e-4f;  ///< of every timed step
+
 /// The command line of bench_step.
 struct StepOptions {
   std::string preset = "124M", dtype = "f32";

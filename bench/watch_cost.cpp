@@ -8,14 +8,13 @@
 #include <memory>
 #include <thread>
 
+#include "bench/clock.h"
 #include "bench/ranks.h"
 #include "comm/watchdog.h"
 #include "runtime/base/check.h"
 
 namespace zs::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int kRecords = 200'000, kComparisons = 500;
 constexpr double kLooks = 10;        // at least: short runs see none

@@ -8,12 +8,11 @@
 namespace zs {
 namespace {
 
-constexpr std::int64_t kLine = 64;
 /// Of a result that is folded and then handed round: stays in the second-level cache in between.
 constexpr std::int64_t kBlockBytes = std::int64_t{128} << 10;
 
-std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
 std::int64_t lines(std::int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
 }  // namespace
 
 std::int64_t PeerMemory::offset_of(const Buffer& buffer) const {

@@ -9,6 +9,9 @@
 
 namespace zs {
 
+constexpr std::int64_t kLine = 64;  // of cache
+inline std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
+
 /// How the data that a rank posts is cut: into `count` pieces of `bytes`; the last may be shorter, and there may be empty ones behind it.
 struct Pieces {
   std::int64_t count, bytes, total_bytes;
@@ -72,9 +75,8 @@ class DirectMeeting {
   void finish() { visit_.finish(); }
 
  private:
-  static constexpr std::int64_t kLine = 64, kStagingBytes = DirectCommunicator::kStagingBytes;
+  static constexpr std::int64_t kStagingBytes = DirectCommunicator::kStagingBytes;
 
-  static std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
   const OpPost& at(int rank) const { return *comm_.group_.posts[static_cast<std::size_t>(rank)]; }
   const PeerMemory& memory(int rank) const { return comm_.group_.memory[static_cast<std::size_t>(rank)]; }
   bool is_staged() const { return staging_ != nullptr; }

@@ -7,11 +7,9 @@
 namespace zs {
 namespace {
 
-constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kUnitElems = kInt8BlockElems;  // of chunks: whole lines in every dtype, and whole blocks of the wire
 constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20, kLeastChunkElems = 1024;
 
-std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
 std::int64_t rounded(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 /// What sums of it are carried in.

@@ -25,11 +25,6 @@ constexpr std::size_t kOps = 200, kUnfinished = kOps / 2;  // that a message has
 constexpr int kMostAtOnce = 4096;                          // messages taken in by one look
 constexpr std::array<std::uint8_t, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
-struct Op {
-  std::uint64_t group = 0, sequence = 0;
-  std::int32_t size = 0, unused = 0;
-};
-
 template <std::size_t N>
 void put(std::array<char, N>& to, std::string_view text) {
   to = {};
@@ -94,6 +89,10 @@ std::string name_of_host() {
 
 /// As it travels: all but the end of `ops`. Hosts of a job have one byte order, which is compared at its start.
 struct HostNews::Message {
+  struct Op {
+    std::uint64_t group = 0, sequence = 0;
+    std::int32_t size = 0, unused = 0;
+  };
   std::uint64_t magic = kMagic, token = 0;
   std::int64_t sent_ns = 0;  // by a clock that all senders of the host share
   std::int64_t step = 0;
@@ -202,7 +201,7 @@ void HostNews::tell(std::span<const RankView> ranks) {
     put(message.doing, view.host);
     put(message.streams, view.streams);
     if (!view.unfinished.empty()) put(message.operation, view.unfinished.front().text);
-    Op* next = message.ops.data();
+    Message::Op* next = message.ops.data();
     for (const auto* list : {&view.unfinished, &view.last_started}) {
       for (const OpView& op : *list) *next++ = {op.group, op.sequence, op.size, 0};
     }
@@ -285,7 +284,7 @@ void HostNews::take(const Message& message, std::size_t bytes) {
                 .lacks_groups = message.lacks_groups != 0,
                 .host_name = got(offers_[static_cast<std::size_t>(message.rank)].host)};
   for (std::uint32_t i = 0; i < message.unfinished + message.last_started; ++i) {
-    const Op& op = message.ops[i];
+    const Message::Op& op = message.ops[i];
     auto& list = i < message.unfinished ? view.unfinished : view.last_started;
     list.push_back({op.group, op.sequence, op.size, i == 0 && message.unfinished > 0 ? got(message.operation) : ""});
   }

@@ -11,6 +11,7 @@ struct Data {
   void* address;
   bool is_bf16;
 };
+constexpr Data kNone{nullptr, false};
 
 struct Rows {
   std::int64_t count, width;

@@ -24,8 +24,6 @@ void launch_map(ExecContext& ctx, const char* kernel, const MapArgs& args) {
   launch_elems(ctx, kernel, args.elems, pack_elems(args.out.is_bf16 || args.a.is_bf16 || args.b.is_bf16), args);
 }
 
-constexpr Data kNone{nullptr, false};
-
 static_assert(kInt8Block == kInt8BlockElems);
 
 /// Of `slices` slices, each packed `parts` times.

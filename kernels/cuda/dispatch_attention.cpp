@@ -8,8 +8,6 @@
 namespace zs::cuda {
 namespace {
 
-constexpr Data kNone{nullptr, false};
-
 AttentionArgs attention_args(const Buffer& out, const Buffer& lse, const Buffer& qkv, const AttentionDims& dims) {
   checks::attention(out, lse, qkv, dims);
   return {.qkv = data_of(qkv),

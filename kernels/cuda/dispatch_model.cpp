@@ -8,8 +8,6 @@
 namespace zs::cuda {
 namespace {
 
-constexpr Data kNone{nullptr, false};
-
 /// Whether rows of `width` elements, which begin at these addresses, are whole packs.
 template <class... Address>
 bool are_whole_packs(std::int64_t width, Address... addresses) {

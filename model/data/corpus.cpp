@@ -9,7 +9,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -26,8 +25,6 @@ constexpr std::int32_t kWideMagic = 20240801;  // llm.c's uint32 tokens
 Error bad_data(const std::string& what, const std::string& where, const std::string& todo) {
   return Error(ExitCode::dataset, what, where, todo);
 }
-
-std::string reason(int error) { return std::error_code(error, std::generic_category()).message(); }
 
 /// Closes on the way out unless released.
 class Descriptor {
@@ -57,10 +54,10 @@ struct OpenedFile {
 /// O_NONBLOCK: opening a FIFO must not wait for a writer.
 OpenedFile open_file(const std::string& path) {
   Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (descriptor.get() < 0) throw bad_data("cannot open the data file: " + reason(errno), path, "check path and permissions");
+  if (descriptor.get() < 0) throw bad_data("cannot open the data file: " + system_reason(errno), path, "check path and permissions");
   struct stat status {};
   if (::fstat(descriptor.get(), &status) != 0)
-    throw bad_data("cannot examine the data file: " + reason(errno), path, "check path and permissions");
+    throw bad_data("cannot examine the data file: " + system_reason(errno), path, "check path and permissions");
   if (!S_ISREG(status.st_mode)) throw bad_data("the data file is not a regular file", path, "name a file, a glob or a folder");
   return {descriptor.release(), status};
 }
@@ -145,7 +142,7 @@ void Corpus::read_bytes(std::size_t index, int descriptor, std::int64_t offset, 
     const ssize_t count = ::pread(descriptor, next, bytes, offset);
     if (count < 0 && errno == EINTR) continue;
     const std::string where = fmt::format("{}@{}", files_[index], offset);
-    if (count < 0) throw bad_data("reading the data failed: " + reason(errno), where, "check the disk");
+    if (count < 0) throw bad_data("reading the data failed: " + system_reason(errno), where, "check the disk");
     if (count == 0) throw bad_data("the data file became shorter while in use", where, "leave the data alone during a run");
     next += count;
     offset += count;

@@ -5,17 +5,10 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <system_error>
 
 #include "runtime/base/check.h"
 
 namespace zs {
-namespace {
-
-std::string reason(int error) { return std::error_code(error, std::generic_category()).message(); }
-
-}  // namespace
-
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   // The process id and O_EXCL keep two writers of one path apart; a number is left over only by a killed process.
   for (int attempt = 0; attempt < 100 && descriptor_ < 0; ++attempt) {
@@ -24,7 +17,8 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
     if (descriptor_ < 0 && errno != EEXIST) break;
   }
   if (descriptor_ < 0)
-    throw Error(ExitCode::cannot_create, fmt::format("cannot create the file: {}", reason(errno)), path_, "check the folder's permissions");
+    throw Error(ExitCode::cannot_create, fmt::format("cannot create the file: {}", system_reason(errno)), path_,
+                "check the folder's permissions");
   has_temporary_ = true;
 }
 
@@ -34,7 +28,7 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::fail(const char* operation, int error) const {
-  throw Error(ExitCode::io, fmt::format("{} failed: {}", operation, reason(error)), path_, "free some space and run again");
+  throw Error(ExitCode::io, fmt::format("{} failed: {}", operation, system_reason(error)), path_, "free some space and run again");
 }
 
 void OutputFile::write(const void* data, std::size_t bytes) {

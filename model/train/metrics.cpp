@@ -10,7 +10,6 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
-#include <system_error>
 
 #include "runtime/base/check.h"
 
@@ -21,8 +20,6 @@ template <class Float>
 std::string json_number(Float value) {
   return std::isfinite(value) ? fmt::format("{}", value) : "null";
 }
-
-std::string reason(int error) { return std::error_code(error, std::generic_category()).message(); }
 
 /// Of a line as to_json writes it; -1 for any other.
 std::int64_t step_of(std::string_view line) {
@@ -47,7 +44,8 @@ std::string to_json(const StepMetrics& m) {
 MetricsLog::MetricsLog(std::string path)
     : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
   if (descriptor_ < 0)
-    throw Error(ExitCode::cannot_create, fmt::format("cannot write metrics: {}", reason(errno)), path_, "check the folder's permissions");
+    throw Error(ExitCode::cannot_create, fmt::format("cannot write metrics: {}", system_reason(errno)), path_,
+                "check the folder's permissions");
   // A file system without locks has none to lose.
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(descriptor_);
@@ -68,7 +66,7 @@ void MetricsLog::append(const StepMetrics& metrics) {
 }
 
 void MetricsLog::fail(const char* operation, int error) const {
-  throw Error(ExitCode::io, fmt::format("{} metrics failed: {}", operation, reason(error)), path_, "free some space and run again");
+  throw Error(ExitCode::io, fmt::format("{} metrics failed: {}", operation, system_reason(error)), path_, "free some space and run again");
 }
 
 std::int64_t MetricsLog::cut_after(std::int64_t step) {

@@ -26,8 +26,6 @@ constexpr const char* kCheckpoints = "checkpoints";
 constexpr std::array kRunFiles = {kConfigFile, kMetricsFile, "model.safetensors"};
 const char* const kRunsFolder = "runs";
 
-std::string reason(int error) { return std::error_code(error, std::generic_category()).message(); }
-
 Error cannot_create(const std::string& why, const std::string& path) {
   return Error(ExitCode::cannot_create, "cannot create the run directory: " + why, path, "set run.dir to a place that can be written");
 }
@@ -50,9 +48,9 @@ void check_writable(const fs::path& path) {
   fs::path at = fs::absolute(path).lexically_normal();
   while (!is_there(at) && at.has_relative_path()) at = at.parent_path();
   struct stat status {};
-  if (::stat(at.c_str(), &status) != 0) throw cannot_create(reason(errno), at.string());
+  if (::stat(at.c_str(), &status) != 0) throw cannot_create(system_reason(errno), at.string());
   if (!S_ISDIR(status.st_mode)) throw cannot_create("not a folder", at.string());
-  if (::access(at.c_str(), W_OK | X_OK) != 0) throw cannot_create(reason(errno), at.string());
+  if (::access(at.c_str(), W_OK | X_OK) != 0) throw cannot_create(system_reason(errno), at.string());
 }
 
 /// Remembers what it makes and removes it again unless kept.
@@ -78,7 +76,7 @@ bool make_folder(const fs::path& path, Undo& undo) {
     return true;
   }
   const int error = errno;
-  if (error != EEXIST) throw cannot_create(reason(error), path.string());
+  if (error != EEXIST) throw cannot_create(system_reason(error), path.string());
   return false;
 }
 
@@ -123,9 +121,9 @@ void claim(const fs::path& dir, Undo& undo) {
   const fs::path path = dir / kMetricsFile;
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   const int error = errno;
-  if (descriptor < 0) throw error == EEXIST ? holds_a_run(dir.string()) : cannot_create(reason(error), dir.string());
+  if (descriptor < 0) throw error == EEXIST ? holds_a_run(dir.string()) : cannot_create(system_reason(error), dir.string());
   undo.add(path);
-  if (::close(descriptor) != 0) throw cannot_create(reason(errno), dir.string());
+  if (::close(descriptor) != 0) throw cannot_create(system_reason(errno), dir.string());
 }
 
 /// Under another name first: what a removal that is killed leaves is no run's.

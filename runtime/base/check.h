@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 namespace zs {
 
@@ -53,6 +54,9 @@ class Error : public std::runtime_error {
   ExitCode code_;
   std::string what_happened_, where_, what_to_do_;
 };
+
+/// The system's words for an errno.
+inline std::string system_reason(int error) { return std::error_code(error, std::generic_category()).message(); }
 
 [[noreturn]] inline void throw_check_failure(const char* condition, const char* file, int line, std::string detail) {
   throw Error(ExitCode::internal, fmt::format("check failed: {}: {}", condition, detail), fmt::format("{}:{}", file, line));

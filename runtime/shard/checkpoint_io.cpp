@@ -13,14 +13,12 @@
 namespace zs {
 namespace {
 
-std::string reason(int error) { return std::error_code(error, std::generic_category()).message(); }
-
 /// A disk that is full or broken is another kind of problem than a place that cannot be used.
 [[noreturn]] void fail_to(FileOp op, int error, const std::string& path) {
   const bool is_disk = error == ENOSPC || error == EDQUOT || error == EIO || error == EFBIG;
   const bool is_place = !is_disk && (op == FileOp::make_folder || op == FileOp::create);
   throw Error(is_place ? ExitCode::cannot_create : ExitCode::io,
-              fmt::format("saving a checkpoint: {} failed: {}", name_of(op), reason(error)), path,
+              fmt::format("saving a checkpoint: {} failed: {}", name_of(op), system_reason(error)), path,
               is_place ? "check the folder's permissions" : "free some space and go on with --resume latest");
 }
 
@@ -132,7 +130,7 @@ void FileWriter::finish() {
 FileReader::FileReader(std::string path) : path_(std::move(path)) {
   // Without O_NONBLOCK a pipe in the file's place would wait for ever.
   descriptor_ = ::open(path_.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (descriptor_ < 0) fail(fmt::format("cannot be read: {}", reason(errno)));
+  if (descriptor_ < 0) fail(fmt::format("cannot be read: {}", system_reason(errno)));
   struct stat status {};
   const bool is_file = ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode);
   if (!is_file) {
@@ -157,7 +155,7 @@ void FileReader::read(std::int64_t offset, void* data, std::size_t bytes) const 
   while (bytes > 0) {
     const ssize_t count = ::pread(descriptor_, next, bytes, offset);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail_at(offset, fmt::format("cannot be read: {}", reason(errno)));
+    if (count < 0) fail_at(offset, fmt::format("cannot be read: {}", system_reason(errno)));
     if (count == 0) fail_at(offset, "ends too early");
     next += count;
     offset += count;

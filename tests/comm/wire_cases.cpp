@@ -10,7 +10,7 @@
 namespace zs::test {
 namespace {
 
-constexpr std::array<std::int64_t, 6> kCounts = {0, 1, 255, 256, 777, 20'011};
+constexpr std::array<std::int64_t, 6> kPackedCounts = {0, 1, 255, 256, 777, 20'011};
 
 /// n elements of rank `r` from element `first` on, packed.
 template <class T>
@@ -24,7 +24,7 @@ std::vector<std::byte> packed(int r, std::int64_t first, std::int64_t n) {
 
 template <class T>
 void gather_of(Communicator& comm, Stream& stream) {
-  for (const std::int64_t n : kCounts) {
+  for (const std::int64_t n : kPackedCounts) {
     Array<T> shard(comm, n), full(comm, n * comm.size()), in_place(comm, n * comm.size());
     shard.fill([&](std::int64_t i) { return T(real(comm.rank(), i)); });
     for (std::int64_t i = 0; i < n; ++i) in_place[comm.rank() * n + i] = shard[i];
@@ -72,7 +72,7 @@ std::vector<float> sum_of_host(const HostMap& map, int host, int rank, std::int6
 template <class T, class Out>
 void sum_of(const World& world, Communicator& comm, Stream& stream) {
   const HostMap map = summed_first(world);
-  std::vector<std::int64_t> counts(kCounts.begin(), kCounts.end());
+  std::vector<std::int64_t> counts(kPackedCounts.begin(), kPackedCounts.end());
   // Where hosts are added up in chunks: several, the last one shorter. Once, with few ranks, since it takes long.
   if (std::is_same_v<T, float> && map.hosts() == 2 && map.size() == 3) counts.push_back(750'011);
   for (const std::int64_t n : counts) {
