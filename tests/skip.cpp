@@ -4,6 +4,9 @@
 #include <catch2/catch.hpp>
 
 #include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
 
 namespace zs::test {
 namespace {
@@ -32,6 +35,13 @@ int skipped_cases() { return counts().skipped; }
 void skip(const char* reason) {
   counts().current_skipped = true;
   std::printf("skipped: %s\n", reason);
+}
+
+bool is_thinned_out() {
+  static const char* const text = std::getenv("ZSHARD_TEST_EVERY");
+  static const int every = text == nullptr ? 1 : std::stoi(text);
+  static std::map<std::string, int> asked;
+  return asked[Catch::getResultCapture().getCurrentTestName()]++ % every != 0;
 }
 
 }  // namespace zs::test

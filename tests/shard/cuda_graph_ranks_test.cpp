@@ -13,6 +13,7 @@
 #include "model/train/weights.h"
 #include "tests/shard/gpu_ranks.h"
 #include "tests/shard/scheme_cases.h"
+#include "tests/skip.h"
 
 namespace zs::test {
 namespace {
@@ -117,6 +118,7 @@ StepVote vote(std::uint64_t graph, bool can_capture, std::string_view why = {}, 
 
 TEST_CASE("under every scheme, replayed steps of several GPUs have the bits of steps that are enqueued, in the memory of their plan") {
   const std::string name = GENERATE(from_range(scheme_names()));
+  if (is_thinned_out()) return;
   const int number = static_cast<int>(std::find(scheme_names().begin(), scheme_names().end(), name) - scheme_names().begin());
   const int ranks = number % 2 == 0 ? 4 : 2;
   INFO(name << " on " << ranks << " GPUs");
@@ -131,6 +133,7 @@ TEST_CASE("under every scheme, replayed steps of several GPUs have the bits of s
 TEST_CASE("replayed steps have the same bits where sums are made in rank order, with 8 bits on the wire, and between validations") {
   const auto [name, what] =
       GENERATE(table<std::string, std::string>({{"zero3", "deterministic"}, {"hsdp", "int8"}, {"zero1", "validated"}, {"nested", "int8"}}));
+  if (is_thinned_out()) return;
   const int ranks = name == "zero3" ? 3 : 4;
   Config config = small_config(ranks);
   choose_scheme(config, scheme_of(name, ranks));
@@ -146,6 +149,7 @@ TEST_CASE("a rank that cannot replay a step takes the others along, and so does 
   Config config = graph_config(ranks);
   config.cuda.registration = "off";  // whose places one more block would move
   const bool is_timed = GENERATE(false, true);
+  if (is_thinned_out()) return;
   std::vector<Memory> held(static_cast<std::size_t>(ranks));
   std::vector<std::vector<std::int64_t>> replays(static_cast<std::size_t>(ranks));
   const Before change = [&](std::int64_t step, int rank, CudaDevice& device, Session& session) {
@@ -176,6 +180,7 @@ TEST_CASE("a rank that cannot replay a step takes the others along, and so does 
 
 TEST_CASE("I5: a rank that would communicate otherwise in a graph is named before it is launched, and no weight has changed") {
   const int wrong_step = GENERATE(2, 4), wrong_rank = GENERATE(0, 1);  // captured, replayed
+  if (is_thinned_out()) return;
   const Config config = graph_config(2);
   GpuMachine machine(2);
   std::vector<std::string> told(2), before(2), after(2);

@@ -141,6 +141,7 @@ void check_same_bits(Config config, std::uint64_t seed = 1) {
 TEST_CASE("replayed steps have the bits of steps that are enqueued, in the memory of their plan, on every seed") {
   const auto [family, is_deterministic, micro_batches, seed] = GENERATE(
       table<std::string, bool, int, int>({{"gpt2", false, 1, 1}, {"gpt2", true, 3, 2}, {"llama", false, 3, 3}, {"llama", true, 1, 4}}));
+  if (is_thinned_out()) return;
   Config config = small_config();
   choose_family(config, family);
   config.train.deterministic = is_deterministic;
@@ -152,6 +153,7 @@ TEST_CASE("replayed steps in bf16, rounded at random, recomputed, by chunks and 
   Config config = small_config();
   choose_bf16(config, GENERATE(as<std::string>{}, "nearest", "stochastic"));
   config.train.recompute = GENERATE(as<std::string>{}, "none", "attention", "block");
+  if (is_thinned_out()) return;
   config.train.loss_chunk = config.train.recompute == "none" ? 3 : 0;
   config.train.clip = config.train.recompute == "block" ? 0 : 0.5;
   check_same_bits(config);
@@ -166,6 +168,7 @@ TEST_CASE("every strategy and layout is replayed with the same bits") {
                                                                             {"grad_op", "flat"},
                                                                             {"zero3", "per_parameter"},
                                                                             {"zero3", "flat"}}));
+  if (is_thinned_out()) return;
   config.shard.strategy = strategy;
   choose_layout(config, layout);
   config.shard.limit = config.shard.layout == "flat" ? 4 : 0;

@@ -11,6 +11,7 @@
 #include "tests/model/temp_dir.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
+#include "tests/skip.h"
 
 namespace zs::test {
 namespace {
@@ -84,6 +85,7 @@ bool is_same_run(const TinyResult& a, const TinyResult& b) {
 
 TEST_CASE("I1, I4: units of several blocks train to the same bits as units of one, in the memory of their plan") {
   const std::size_t number = GENERATE(range(std::size_t{0}, ways().size()));
+  if (is_thinned_out()) return;
   const Way& way = ways()[number];
   const std::string family = number % 3 == 0 ? "llama" : "gpt2", param = number % 4 < 2 ? "f32" : "bf16";
   Config config = six_blocks(family);
@@ -110,6 +112,7 @@ TEST_CASE("without a plan's order too, units of several blocks train to the same
 
 TEST_CASE("units of two blocks are gathered, freed and reduced as those of a model with half as many") {
   const Way& way = ways()[GENERATE(range(std::size_t{0}, ways().size()))];
+  if (is_thinned_out()) return;
   Config half = six_blocks();
   half.model.layers = 3;
   half.train.deterministic = false;

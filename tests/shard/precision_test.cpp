@@ -7,6 +7,7 @@
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
+#include "tests/skip.h"
 
 namespace zs::test {
 namespace {
@@ -142,6 +143,7 @@ TEST_CASE("a precision that there is not is a configuration error that names the
 TEST_CASE("validation in full precision gives the bits of f32 parameters, in every scheme and layout") {
   for (const std::string& scheme : scheme_names()) {
     for (const char* layout : {"flat", "zero-copy", "small whole"}) {
+      if (is_thinned_out()) continue;
       Config config = validated_config(scheme, layout, 4);
       const auto loss = [&](const char* param, const char* validation) {
         config.precision.param = param;
@@ -159,6 +161,7 @@ TEST_CASE("validation in full precision gives the bits of f32 parameters, in eve
 TEST_CASE("training goes on in bf16 as if it had not been validated in f32, in the memory of the plan") {
   const std::string scheme = GENERATE(as<std::string>{}, "zero3", "zero3 k", "nested", "zero1", "ddp");
   Config config = validated_config(scheme, GENERATE(as<std::string>{}, "flat", "zero-copy", "small whole"), 4);
+  if (is_thinned_out()) return;
   config.precision.param = "bf16";
   const TinyResult expected = train_tiny(config, {.ranks = 4});
   config.precision.validation = "f32";

@@ -13,6 +13,7 @@
 #include "runtime/tensor/recompute.h"
 #include "tests/shard/step_model.h"
 #include "tests/shard/tiny_training.h"
+#include "tests/skip.h"
 
 namespace zs::test {
 namespace {
@@ -199,6 +200,7 @@ TEST_CASE("I1: recomputed activations do not change a bit of losses, norms and w
   config.train.deterministic = GENERATE(true, false);
   config.shard.reduce_every_micro_batch = GENERATE(true, false);
   const int ranks = GENERATE(1, 2);
+  if (is_thinned_out()) return;
   const TinyResult kept = train_tiny(config, {.ranks = ranks});
   for (const char* recompute : {"block", "attention"}) {
     for (const int variant : {0, 1, 2, 3}) {

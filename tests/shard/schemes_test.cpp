@@ -1,10 +1,10 @@
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <map>
 
 #include "model/train/plan.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
+#include "tests/skip.h"
 
 namespace zs::test {
 namespace {
@@ -46,20 +46,14 @@ void check_run(const Config& config, const SchemeCase& one, const TinyResult& ru
   CHECK((violations.empty() ? "" : violations.front().message) == "");
 }
 
-/// ZSHARD_TEST_EVERY=n leaves out all but one of n cases: a sanitizer needs minutes for all of them.
-int every() {
-  const char* const text = std::getenv("ZSHARD_TEST_EVERY");
-  return text == nullptr ? 1 : std::stoi(text);
-}
-
 template <class Body>
 void for_each_case(const Body& body) {
-  const int step = every();
   int number = 0;
   for (const std::string& name : scheme_names()) {
     const bool has_groups = scheme_of(name, 4).group_size > 0 || scheme_of(name, 4).reshard_after_forward.group() > 0;
     for (const SchemeCase& one : scheme_cases(name, has_groups ? std::vector{2, 4, 8} : std::vector{2, 3, 4, 8})) {
-      if (++number % step != 0) continue;
+      ++number;
+      if (is_thinned_out()) continue;
       for (const std::string& layout : layout_names()) {
         if (layout == "zero-copy" && !gathers_masters_alone(one.scheme)) continue;  // as flat
         Config config = config_of(one);

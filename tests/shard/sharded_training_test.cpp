@@ -6,6 +6,7 @@
 
 #include "model/train/plan.h"
 #include "tests/shard/tiny_training.h"
+#include "tests/skip.h"
 
 namespace zs::test {
 namespace {
@@ -51,7 +52,7 @@ TEST_CASE("a tiny model learns and every number is finite", "[sharded]") {
 TEST_CASE("I1: deterministic training is bit-identical at every rank count, in every layout", "[sharded]") {
   const int ranks = GENERATE(1, 2, 3, 4, 8);
   const std::string layout = GENERATE(from_range(layout_names())), family = GENERATE(as<std::string>{}, "gpt2", "llama");
-  if (is_left_out(layout, ranks) || (family == "llama" && ranks != 1 && ranks != 2 && ranks != 4)) return;
+  if (is_left_out(layout, ranks) || (family == "llama" && ranks != 1 && ranks != 2 && ranks != 4) || is_thinned_out()) return;
   CAPTURE(ranks, layout, family);
   Config config = config_of(family);
   choose_layout(config, layout);
@@ -61,7 +62,7 @@ TEST_CASE("I1: deterministic training is bit-identical at every rank count, in e
 TEST_CASE("I1: reshard, prefetch depth, unit plan and gradient buffers do not change a bit", "[sharded]") {
   const int variant = GENERATE(range(0, 10));
   const std::string layout = GENERATE(as<std::string>{}, "flat", "zero-copy", "small whole");
-  if (is_left_out(layout, variant)) return;
+  if (is_left_out(layout, variant) || is_thinned_out()) return;
   Config config = tiny_config();
   choose_layout(config, layout);
   switch (variant) {
@@ -89,8 +90,9 @@ TEST_CASE("I1: reshard, prefetch depth, unit plan and gradient buffers do not ch
 TEST_CASE("I1: recomputed activations, one unit and a tied head of a Llama do not change a bit", "[sharded]") {
   Config config = config_of("llama");
   config.model.tied_head = GENERATE(false, true);
-  const TinyResult one = config.model.tied_head ? train_tiny(config, {.is_calm = true}) : reference("llama");
   const int variant = GENERATE(range(0, 3));
+  if (is_thinned_out()) return;
+  const TinyResult one = config.model.tied_head ? train_tiny(config, {.is_calm = true}) : reference("llama");
   if (variant == 0) config.train.recompute = "attention";
   if (variant == 1) config.train.recompute = "block";
   if (variant == 2) config.shard.units = "model";
@@ -119,6 +121,7 @@ TEST_CASE("I1: bf16 parameters and reductions are bit-identical at every rank co
   const TinyResult one = train_tiny(config, {});
   CHECK(mean(one.losses, 48, 24) < mean(one.losses, 0, 24) - 0.2);
   for (const std::string& layout : layout_names()) {
+    if (is_thinned_out()) continue;
     Config other = config;
     choose_layout(other, layout);
     CAPTURE(layout);
@@ -136,6 +139,7 @@ TEST_CASE("I1: parameters rounded at random are the same bits at every rank coun
   CHECK(mean(one.losses, 48, 24) < mean(one.losses, 0, 24) - 0.2);
   CHECK(one.losses != nearest.losses);
   for (const std::string& layout : layout_names()) {
+    if (is_thinned_out()) continue;
     Config other = config;
     choose_layout(other, layout);
     CAPTURE(layout);
