@@ -3,37 +3,23 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <functional>
 #include <thread>
 
 #include "model/train/plan.h"
 #include "model/train/session.h"
-#include "runtime/shard/full_parameters.h"
-#include "tests/shard/parameters.h"
-#include "tests/shard/scheme_cases.h"
+#include "tests/shard/one_unit.h"
 #include "tests/shard/tiny_training.h"
 
 namespace zs::test {
 namespace {
 
-constexpr int kRanks = 4;
-
-Config config_of(const std::string& scheme, const std::string& param = "f32") {
-  Config config = tiny_config();
-  config.train.global_batch = 2 * kRanks;
-  config.precision.param = param;
-  choose_scheme(config, scheme_of(scheme, kRanks));
-  config.shard.zero_copy = "auto";
-  return config;
-}
-
 TrainPlan plan_of(const Config& config, Transport transport = Transport::local) {
-  return make_plan(config, {.ranks = kRanks, .transport = transport, .has_every_micro_batch = true});
+  return make_plan(config, {.ranks = kSharing, .transport = transport, .has_every_micro_batch = true});
 }
 
 TrainPlan plan_on(const Config& config, const std::vector<int>& hosts) {
-  return make_plan(config, {.ranks = kRanks, .transport = Transport::hier, .hosts = hosts});
+  return make_plan(config, {.ranks = kSharing, .transport = Transport::hier, .hosts = hosts});
 }
 
 int zero_copy_units(const TrainPlan& plan) {
@@ -52,96 +38,11 @@ void wait_in_vain(const std::atomic<bool>& flag) {
   while (!flag.load() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-using Before = std::function<void()>;
-
-/// Operations on private copies that end late, so that whoever touches a buffer in use is found.
-WorldOptions shadowed() {
-  WorldOptions options{.timeout_s = 60};
-  options.watch.shadow_ms = 1;
-  return options;
-}
-
-std::int64_t numbers_in(const Buffer& f32) {
-  return std::count_if(f32.as<float>(), f32.as<float>() + f32.elems, [](float element) { return !std::isnan(element); });
-}
-
-/// How many elements are not `value`.
-std::int64_t others(const Buffer& buffer, float value) {
-  if (buffer.dtype == DType::f32) return buffer.elems - std::count(buffer.as<float>(), buffer.as<float>() + buffer.elems, value);
-  const auto is_value = [value](BFloat16 element) { return static_cast<float>(element) == value; };
-  return buffer.elems - std::count_if(buffer.as<BFloat16>(), buffer.as<BFloat16>() + buffer.elems, is_value);
-}
-
-/// A rank with one unit, whose weights are all the same number.
-class OneUnit {
- public:
-  explicit OneUnit(World& world, const Precision& precision = {})
-      : device_(Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60})),
-        context_(*device_),
-        runtime_(context_, world, {.precision = precision}) {
-    runtime_.add_unit("root", parameters_.pointers());
-  }
-
-  /// `before` runs right before the write, on the stream.
-  void write(
-      float value, Before before = [] {}) {
-    const Buffer master = runtime_.executor().units()[0].master_buffer();
-    context_.launch({"write", {}, {master}}, [master, value, before = std::move(before)](ExecContext&) {
-      before();
-      std::fill_n(master.as<float>(), master.elems, value);
-    });
-    runtime_.executor().masters_updated();
-  }
-  /// The same by way of full parameters.
-  void write_back(float value) {
-    FullParameters full(runtime_, 0);
-    const Buffer weights = parameters_.pointers()[0]->value();
-    context_.launch({"edit", {}, {weights}}, [weights, value](ExecContext&) { std::fill_n(weights.as<float>(), weights.elems, value); });
-    full.write_back();
-  }
-  void make_full() { const FullParameters full(runtime_, 0); }
-  /// Adds to `wrong` how many weights differ from `value`.
-  void read(
-      float value, std::atomic<std::int64_t>& wrong, Before before = [] {}, Before after = [] {}) {
-    runtime_.begin_micro_batch(Mode::eval, true);
-    runtime_.before_forward(0);
-    const Buffer weights = parameters_.pointers()[0]->value();
-    context_.launch({"read", {weights}, {}}, [weights, value, &wrong, before = std::move(before), after = std::move(after)](ExecContext&) {
-      before();
-      wrong += others(weights, value);
-      after();
-    });
-    runtime_.after_forward(0);
-    runtime_.end_micro_batch();
-  }
-  /// What `work` has enqueued on the unshard stream.
-  template <class Work>
-  std::vector<std::string> gathers_of(const Work& work) {
-    device_->trace().start();
-    work();
-    device_->trace().stop();
-    std::vector<std::string> names;
-    for (const TraceEntry& entry : device_->trace().entries()) {
-      if (entry.kind == TraceEntry::Kind::op && entry.stream == StreamRole::unshard) names.push_back(entry.op.name);
-    }
-    return names;
-  }
-  Executor& executor() { return runtime_.executor(); }
-  void synchronize() { device_->synchronize(); }
-  void abandon() { runtime_.abandon(); }
-
- private:
-  std::unique_ptr<Device> device_;
-  Context context_;
-  Parameters parameters_{{Shape{64, 33}}};
-  ShardedRuntime runtime_;
-};
-
 }  // namespace
 
 TEST_CASE("units are zero-copy where their whole gather is of shards in memory that ranks share", "[zero_copy]") {
   const auto count = [](const std::string& scheme, const std::string& param = "f32", Transport transport = Transport::local) {
-    return zero_copy_units(plan_of(config_of(scheme, param), transport));
+    return zero_copy_units(plan_of(shared_config(scheme, param), transport));
   };
   constexpr int kAll = 4;  // root and blocks
   for (const char* scheme : {"zero1", "zero2", "zero3", "grad_op", "hsdp"}) {
@@ -154,35 +55,35 @@ TEST_CASE("units are zero-copy where their whole gather is of shards in memory t
     CAPTURE(scheme);
     CHECK(count(scheme) == 0);
   }
-  Config rows = config_of("zero3"), off = config_of("zero3");
+  Config rows = shared_config("zero3"), off = shared_config("zero3");
   choose_layout(rows, "per_parameter");
   CHECK(zero_copy_units(plan_of(rows)) == 0);
-  Config packed = config_of("zero3");
+  Config packed = shared_config("zero3");
   packed.train.deterministic = false;
   packed.shard.compress_gather = "int8";
   CHECK(zero_copy_units(plan_of(packed)) == 0);
   off.shard.zero_copy = "off";
   CHECK(zero_copy_units(plan_of(off)) == 0);
-  CHECK_THAT(describe(plan_of(off), off, kRanks), Catch::Contains("zero-copy: no unit\n"));
-  const Config on = config_of("zero3");
-  CHECK_THAT(describe(plan_of(on), on, kRanks), Catch::Contains("zero-copy: all units, "));
+  CHECK_THAT(describe(plan_of(off), off, kSharing), Catch::Contains("zero-copy: no unit\n"));
+  const Config on = shared_config("zero3");
+  CHECK_THAT(describe(plan_of(on), on, kSharing), Catch::Contains("zero-copy: all units, "));
 }
 
 TEST_CASE("over several hosts units are zero-copy where each group that gathers one is within a host", "[zero_copy]") {
   constexpr int kAll = 4;
-  Config groups = config_of("hsdp");
+  Config groups = shared_config("hsdp");
   groups.train.deterministic = false;  // groups of neighbours
   CHECK(zero_copy_units(plan_on(groups, {0, 0, 1, 1})) == kAll);
   CHECK(zero_copy_units(plan_on(groups, {0, 1, 1, 0})) == 0);
-  CHECK(zero_copy_units(plan_on(config_of("zero3"), {0, 0, 1, 1})) == 0);
-  CHECK(zero_copy_units(plan_on(config_of("zero3"), {0, 0, 0, 0})) == kAll);
-  CHECK(zero_copy_units(plan_of(config_of("zero3"), Transport::null)) == 0);
+  CHECK(zero_copy_units(plan_on(shared_config("zero3"), {0, 0, 1, 1})) == 0);
+  CHECK(zero_copy_units(plan_on(shared_config("zero3"), {0, 0, 0, 0})) == kAll);
+  CHECK(zero_copy_units(plan_of(shared_config("zero3"), Transport::null)) == 0);
 }
 
 TEST_CASE("a zero-copy run has no whole parameters, and each rank counts its own shards", "[zero_copy]") {
   const std::string scheme = GENERATE(as<std::string>{}, "zero1", "zero3", "hsdp"), param = GENERATE(as<std::string>{}, "f32", "bf16");
   CAPTURE(scheme, param);
-  Config config = config_of(scheme, param);
+  Config config = shared_config(scheme, param);
   const TrainPlan shared = plan_of(config);
   config.shard.zero_copy = "off";
   const TrainPlan copied = plan_of(config);
@@ -200,16 +101,16 @@ TEST_CASE("what ranks share is the same bits as what each gathers, and is counte
   const std::string scheme = GENERATE(as<std::string>{}, "zero1", "zero3", "grad_op", "hsdp"),
                     param = GENERATE(as<std::string>{}, "f32", "bf16");
   CAPTURE(scheme, param);
-  Config config = config_of(scheme, param);
+  Config config = shared_config(scheme, param);
   config.run.validate_every = 1;
   config.run.validate_batches = 1;
-  const TinyResult shared = train_tiny(config, {.ranks = kRanks, .steps = 2});
+  const TinyResult shared = train_tiny(config, {.ranks = kSharing, .steps = 2});
   const TrainPlan plan = plan_of(config);
   CHECK(shared.reserved_bytes == plan.reserved_bytes);
   CHECK(shared.peak_bytes.back() == plan.step_peak_bytes);
   CHECK(shared.allocation_calls == 1);
   config.shard.zero_copy = "off";
-  const TinyResult copied = train_tiny(config, {.ranks = kRanks, .steps = 2});
+  const TinyResult copied = train_tiny(config, {.ranks = kSharing, .steps = 2});
   CHECK(shared.weights == copied.weights);
   CHECK(shared.losses == copied.losses);
   CHECK(shared.grad_norms == copied.grad_norms);
@@ -269,74 +170,6 @@ TEST_CASE("what is written back waits for those that read", "[zero_copy]") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("in shadow mode who reads weights without waiting for their gather finds no number", "[zero_copy]") {
-  std::atomic<std::int64_t> wrong = 0, numbers = 0;
-  run_local_world(2, shadowed(), [&](World& world) {
-    OneUnit run(world);
-    run.write(1);
-    run.read(1, wrong);
-    run.executor().wait_readers();
-    run.write(2);
-    run.synchronize();
-    world.agree(0, "");  // every rank has written, none has published
-    run.executor().context().launch({"early", {}, {}},
-                                    [&, view = run.executor().units()[0].shared](ExecContext&) { numbers += numbers_in(view); });
-    run.synchronize();
-    world.agree(0, "");
-    run.read(2, wrong);
-    run.write_back(3);
-    run.read(3, wrong);
-    run.synchronize();
-  });
-  CHECK(numbers == 0);
-  CHECK(wrong == 0);
-}
-
-TEST_CASE("in shadow mode weights that are written while another rank reads them are no numbers to it", "[zero_copy]") {
-  std::atomic<bool> was_written = false;
-  std::atomic<std::int64_t> numbers = 0;
-  run_local_world(2, shadowed(), [&](World& world) {
-    OneUnit run(world);
-    run.write(1);
-    std::atomic<std::int64_t> wrong = 0;
-    run.read(1, wrong);
-    run.synchronize();
-    world.agree(0, "");
-    Context& context = run.executor().context();
-    if (world.rank() == 0) {
-      run.write(2);  // without wait_readers()
-      context.launch({"written", {}, {}}, [&](ExecContext&) { was_written = true; });
-    } else {
-      const Buffer view = run.executor().units()[0].shared, others = view.slice(0, view.elems / 2);
-      context.launch({"late", {}, {}}, [&, others](ExecContext&) {
-        while (!was_written) std::this_thread::yield();
-        numbers += numbers_in(others);
-      });
-    }
-    run.synchronize();
-    world.agree(0, "");
-  });
-  CHECK(numbers == 0);
-}
-
-TEST_CASE("in shadow mode a zero-copy run is the same bits and counts the same memory", "[zero_copy]") {
-  const std::string param = GENERATE(as<std::string>{}, "f32", "bf16");
-  Config config = config_of("zero3", param);
-  config.run.validate_every = 1;
-  config.run.validate_batches = 1;
-  const TinyOptions options{.ranks = kRanks, .steps = 2};
-  TinyResult found;
-  run_local_world(kRanks, shadowed(), [&](World& world) {
-    const TinyResult result = train_tiny(world, config, options);
-    if (world.rank() == 0) found = result;
-  });
-  const TinyResult usual = train_tiny(config, options);
-  CHECK(found.weights == usual.weights);
-  CHECK(found.losses == usual.losses);
-  CHECK(found.reserved_bytes == usual.reserved_bytes);
-  CHECK(found.peak_bytes == usual.peak_bytes);
-}
-
 TEST_CASE("what is made full is a copy of its own, and the weights are published again when it was written back", "[zero_copy]") {
   std::vector<std::string> gathers;
   std::atomic<std::int64_t> wrong = 0;
@@ -383,29 +216,29 @@ TEST_CASE("what an error has kept from being published is published after it", "
 }
 
 TEST_CASE("a bf16 unit that is validated in f32 is a view in training and a copy in validation", "[zero_copy]") {
-  Config config = config_of("zero3", "bf16");
+  Config config = shared_config("zero3", "bf16");
   config.precision.validation = "f32";
   config.run.validate_every = 1;
   config.run.validate_batches = 1;
   const TrainPlan plan = plan_of(config);
   CHECK(zero_copy_units(plan) == 4);
   CHECK(bytes_of(plan.buffers, "full_param") == 0);  // of a step
-  const TinyResult shared = train_tiny(config, {.ranks = kRanks, .steps = 2});
+  const TinyResult shared = train_tiny(config, {.ranks = kSharing, .steps = 2});
   CHECK(shared.reserved_bytes == plan.reserved_bytes);
   config.shard.zero_copy = "off";
-  CHECK(train_tiny(config, {.ranks = kRanks, .steps = 2}).weights == shared.weights);
+  CHECK(train_tiny(config, {.ranks = kSharing, .steps = 2}).weights == shared.weights);
 }
 
 TEST_CASE("every update comes behind an all-reduce of all ranks whose weights it writes, itself behind the last read", "[zero_copy]") {
   const std::string scheme = GENERATE(as<std::string>{}, "zero1", "zero3", "grad_op", "hsdp");
-  Config config = config_of(scheme);
+  Config config = shared_config(scheme);
   config.train.deterministic = GENERATE(true, false);
   config.train.clip = GENERATE(0.0, 1.0);
   config.run.validate_every = 1;
   config.run.validate_batches = 1;
   CAPTURE(scheme, config.train.deterministic, config.train.clip);
   const auto device = Device::create(DeviceKind::meta, {.cpus = {}, .slab_bytes = Pool::kGrowingSlab});
-  const auto world = make_meta_world(0, kRanks);
+  const auto world = make_meta_world(0, kSharing);
   Session session(*device, *world, config);
   const ReadSamples read = [&](std::int64_t, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
     inputs.assign(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence), 0);
