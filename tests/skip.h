@@ -9,8 +9,8 @@ int skipped_cases();
 void skip(const char* reason);
 
 /// Whether this run of the running case is left out: ZSHARD_TEST_EVERY=n keeps the first of each n that ask, counted in each case by
-/// itself. A case of minutes asks once in each of its runs, behind its GENERATEs (or in its loop), and returns: tests/meson.build says
-/// where.
+/// itself. A case of minutes asks once in each of its runs, behind its GENERATEs (or in its loop), and returns:
+/// tests/shard/meson.build says how many stay.
 bool is_thinned_out();
 
 }  // namespace zs::test

@@ -9,6 +9,7 @@
 #include "runtime/base/check.h"
 
 namespace zs {
+
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   // The process id and O_EXCL keep two writers of one path apart; a number is left over only by a killed process.
   for (int attempt = 0; attempt < 100 && descriptor_ < 0; ++attempt) {
