@@ -189,10 +189,11 @@ OverlapBench::CommunicationPrices OverlapBench::measure_communication(Session& s
     profile.stop();
     executor.clear_gradients();
     executor.masters_updated();
+    NumberedOps ops;
     for (const StreamRole stream : kCommunicating) {
       for (const OpTime& time : profile.times(stream)) {
         if (time.is_wait) continue;
-        const auto [price, is_new] = prices.try_emplace({stream, time.name}, time.ms());
+        const auto [price, is_new] = prices.try_emplace(ops.next(stream, time.name), time.ms());
         price->second = std::min(price->second, time.ms());
       }
     }
@@ -201,11 +202,16 @@ OverlapBench::CommunicationPrices OverlapBench::measure_communication(Session& s
 }
 
 OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, const CommunicationPrices& prices) const {
+  NumberedOps ops;
+  std::map<const TraceEntry*, double> communicating;  // by op of the plan's trace: how long it takes alone
+  for (const TraceEntry& entry : plan_.trace) {
+    if (entry.kind != TraceEntry::Kind::op || !communicates(entry.stream)) continue;
+    const auto price = prices.find(ops.next(entry.stream, entry.op.name));
+    ZS_CHECK(price != prices.end(), "{} on the {} stream was not measured alone", entry.op.name, name_of(entry.stream));
+    communicating[&entry] = price->second;
+  }
   const auto price_of = [&](const TraceEntry& op, std::size_t index) {
-    if (!communicates(op.stream)) return compute.compute_op_ms[index];
-    const auto price = prices.find({op.stream, op.op.name});
-    ZS_CHECK(price != prices.end(), "{} on the {} stream was not measured alone", op.op.name, name_of(op.stream));
-    return price->second;
+    return communicates(op.stream) ? communicating.at(&op) : compute.compute_op_ms[index];
   };
   OverlapReport report{.preset = options_.preset,
                        .dtype = config_.precision.param,
@@ -222,9 +228,7 @@ OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, con
                        .max_reductions_in_flight = config_.shard.max_reductions_in_flight,
                        .reshard_after_forward = config_.shard.reshard_after_forward.str()};
   std::map<std::string, double> communication;
-  for (const TraceEntry& entry : plan_.trace) {
-    if (entry.kind == TraceEntry::Kind::op && communicates(entry.stream)) communication[entry.phase] += price_of(entry, 0);
-  }
+  for (const auto& [op, ms] : communicating) communication[op->phase] += ms;
   report.step = {.name = "step", .compute_ms = compute.ms, .step_ms = steps.ms};
   report.host_compute_ms = compute.host_ms;
   report.host_step_ms = steps.host_ms;

@@ -31,8 +31,8 @@ class OverlapBench {
     std::vector<double> compute_op_ms = {};       ///< of each op of the compute stream: mean
     std::map<std::string, double> phase_ms = {};  ///< of each phase: mean
   };
-  /// By stream and OpInfo::name, in milliseconds: the least of several.
-  using CommunicationPrices = std::map<std::pair<StreamRole, std::string>, double>;
+  /// In milliseconds: the least of several.
+  using CommunicationPrices = std::map<NumberedOps::Key, double>;
 
   /// The duration in milliseconds, until all ranks have done it.
   double step(Session& session);

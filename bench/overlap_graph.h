@@ -1,7 +1,10 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "runtime/device/trace.h"
@@ -10,6 +13,18 @@ namespace zs::bench {
 
 /// How long an op of the trace takes, in milliseconds. `index` counts the ops of its stream.
 using Price = std::function<double(const TraceEntry& op, std::size_t index)>;
+
+/// Tells the ops of a step that have one name on one stream apart, by their order: a unit is gathered several times, not always from the
+/// same ranks. One for each pass over a step.
+class NumberedOps {
+ public:
+  /// Of this stream, op name, and how many of those came before.
+  using Key = std::tuple<StreamRole, std::string, int>;
+  Key next(StreamRole stream, const std::string& name) { return {stream, name, count_[{stream, name}]++}; }
+
+ private:
+  std::map<std::pair<StreamRole, std::string>, int> count_;
+};
 
 /// Whether the op needs the one link that all such ops share: those under way at the same time have even parts of it.
 using NeedsLink = std::function<bool(const TraceEntry& op)>;

@@ -1,6 +1,7 @@
 #include "bench/overlap_graph.h"
 
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "bench/overlap_report.h"
 
@@ -107,4 +108,13 @@ TEST_CASE("where there is next to nothing to hide no efficiency is given") {
   CHECK(sweep_row(report).ends_with("| - |\n"));
   report.step.communication_ms = alone_ms + 0.011 * report.plan.step_ms;
   CHECK(report.efficiency());
+}
+
+TEST_CASE("ops of one name are told apart by their stream and their order") {
+  NumberedOps ops, again;
+  const auto first = ops.next(kUnshard, "all_gather:root"), other = ops.next(kUnshard, "all_gather:blocks.0"),
+             second = ops.next(kUnshard, "all_gather:root"), elsewhere = ops.next(kCompute, "all_gather:root");
+  CHECK(std::set{first, other, second, elsewhere}.size() == 4);
+  CHECK(again.next(kUnshard, "all_gather:root") == first);
+  CHECK(again.next(kUnshard, "all_gather:root") == second);
 }

@@ -58,6 +58,11 @@ def main():
         result = harness.run(harness.mpirun(2, [program, *SMALL, "--micro-batches", "2", "--set", f"shard.strategy={strategy}", *group, "--json"]))
         report.case(strategy, report_problems(result, strategy=strategy), result)
 
+    for zero_copy in ("auto", "off"):
+        sets = ["--set", "shard.strategy=nested", "--set", "shard.group_size=2", "--set", f"shard.zero_copy={zero_copy}"]
+        result = harness.run(harness.mpirun(4, [program, *SMALL, *sets, "--micro-batches", "2", "--json"]), env={"ZSHARD_HOSTS_OF": "0,0,1,1"})
+        report.case(f"nested on two hosts, zero-copy {zero_copy}", report_problems(result, transport="hier", ranks=4), result)
+
     result = harness.run(harness.mpirun(2, [program, *SMALL, "--sweep", "--json"]))
     problems = report_problems(result, lines=16)
     if not problems:
