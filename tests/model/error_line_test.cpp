@@ -7,7 +7,9 @@ using namespace zs;
 TEST_CASE("an error line is one short line of printable characters") {
   const Error plain(ExitCode::config, "train.lr is -1", "a.toml:3", "give a number");
   CHECK(error_line(plain) == "train: error: train.lr is -1 (a.toml:3): give a number");
-  CHECK(error_line(plain, "rank 2 step 7") == "train: error: train.lr is -1 (a.toml:3) rank 2 step 7: give a number");
+  CHECK(error_line(plain, "rank 2 step 7") == "train: error: train.lr is -1 (a.toml:3, rank 2 step 7): give a number");
+  CHECK(error_line(Error(ExitCode::peer_lost, "nobody came"), "rank 2") == "train: error: nobody came (rank 2)");
+  CHECK(error_line(Error(ExitCode::peer_lost, "nobody came", "rank 2"), "rank 2") == "train: error: nobody came (rank 2)");
   const Error odd(ExitCode::config, "a\nb\x1b[2J", "c\td", "");
   CHECK(error_line(odd) == "train: error: a\\x0ab\\x1b[2J (c\\x09d)");
 
