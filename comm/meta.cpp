@@ -105,6 +105,7 @@ class MetaWorld final : public World {
   int size() const override { return size_; }
   int local_rank() const override { return rank_; }
   int local_size() const override { return size_; }
+  std::vector<int> hosts() const override { return kind_.stands_for.hosts.empty() ? World::hosts() : kind_.stands_for.hosts; }
   std::string transport() const override { return kind_.name; }
   std::unique_ptr<Communicator> communicator() override { return group(everybody(size_)); }
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override { return idle_group(ranks, rank_, kind_); }

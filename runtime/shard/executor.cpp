@@ -63,29 +63,44 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
     unit.narrow = acquire_shard(unit, DType::bf16, "param_shard");
     narrow_master(unit);
   }
+  if (can_share(unit) && gathers_in_two_steps(unit) && groups_.kept_within_hosts) {
+    unit.shared_kept =
+        acquire_shared(unit, *groups_.gather_small, precision.param, context_.device().stream(StreamRole::unshard), "kept_shard");
+  }
   bind_whole(unit);
   units_.push_back(std::move(unit));
   masters_updated();
 }
 
-/// What the other ranks gather lies beside theirs, where the ranks can share memory and gather nothing else.
+/// What the other ranks gather lies beside theirs, where the ranks can share memory.
 Memory Executor::acquire_shard(FlatParameter& unit, DType dtype, const char* label) {
-  const UnitLayout& layout = *unit.layout;
-  const std::int64_t bytes = layout.held_elems() * size_of(dtype);
-  const bool is_gathered_as_one =
-      !unit.is_never_gathered() && !layout.is_interleaved() && layout.whole_elems() == 0 && groups_.kept.empty();
-  if (zero_copy_ && dtype == unit.precision.param && unit.precision.gather_wire == Wire::exact && is_gathered_as_one) {
-    if (auto window = groups_.gather->shared_window(bytes * layout.ranks())) {
-      unit.shared = {window.get(), layout.gathered_elems(), dtype, comm_pool_.device()};
-      windows_.push_back(std::move(window));
-      const Buffer own = unit.shared.slice(groups_.gather->rank() * layout.held_elems(), layout.held_elems());
-      if (!groups_.gather->is_shadowed()) return comm_pool_.adopt(own.data, bytes, context_.stream(), label);
-      unit.published = own;
-      windows_.push_back(Shadow::allocate(bytes));  // beside what is counted, so that a step has the memory that was planned
-      return comm_pool_.adopt(windows_.back().get(), bytes, context_.stream(), label);
-    }
+  if (can_share(unit) && !gathers_in_two_steps(unit) && dtype == unit.precision.param && unit.precision.gather_wire == Wire::exact) {
+    if (Memory shared = acquire_shared(unit, *groups_.gather, dtype, context_.stream(), label)) return shared;
   }
-  return comm_pool_.acquire(bytes, context_.stream(), label);
+  return comm_pool_.acquire(unit.layout->held_elems() * size_of(dtype), context_.stream(), label);
+}
+
+/// Whether the order of its shards is the order of its parameters, and nothing else has to be there.
+bool Executor::can_share(const FlatParameter& unit) const {
+  return zero_copy_ && !unit.is_never_gathered() && !unit.layout->is_interleaved() && unit.layout->whole_elems() == 0;
+}
+
+/// From the masters to the small group's shards, and from those.
+bool Executor::gathers_in_two_steps(const FlatParameter& unit) const { return groups_.gather->size() < unit.layout->ranks(); }
+
+/// One of the parts that `group` gathers, in a window of all of them, which the unit's parameters are from now on; none where the group has
+/// no windows.
+Memory Executor::acquire_shared(FlatParameter& unit, Communicator& group, DType dtype, Stream& stream, const char* label) {
+  const std::int64_t elems = unit.layout->gathered_elems() / group.size(), bytes = elems * size_of(dtype);
+  auto window = group.shared_window(bytes * group.size());
+  if (!window) return {};
+  unit.shared = {window.get(), elems * group.size(), dtype, comm_pool_.device()};
+  windows_.push_back(std::move(window));
+  const Buffer own = unit.shared.slice(group.rank() * elems, elems);
+  if (!group.is_shadowed()) return comm_pool_.adopt(own.data, bytes, stream, label);
+  unit.published = own;
+  windows_.push_back(Shadow::allocate(bytes));  // beside what is counted, so that a step has the memory that was planned
+  return comm_pool_.adopt(windows_.back().get(), bytes, stream, label);
 }
 
 void Executor::bind_whole(const FlatParameter& unit) {

@@ -92,6 +92,9 @@ class Executor {
  private:
   void initialise(FlatParameter& unit, std::uint64_t seed);
   Memory acquire_shard(FlatParameter& unit, DType dtype, const char* label);
+  bool can_share(const FlatParameter& unit) const;
+  bool gathers_in_two_steps(const FlatParameter& unit) const;
+  Memory acquire_shared(FlatParameter& unit, Communicator& group, DType dtype, Stream& stream, const char* label);
   bool has_zero_copy() const;
   void withdraw(FlatParameter& unit);
   void narrow_master(FlatParameter& unit);

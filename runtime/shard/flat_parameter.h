@@ -16,7 +16,8 @@ namespace zs {
 /// One unit's parameters: their layout, their persistent shards and their transient buffers. `master` (f32 weights), `grad`
 /// (f32, reduced) and, where parameters run in bf16, `narrow` (their bf16 copy, written by the optimizer) have
 /// layout->held_elems() elements each: slice `slice` of layout->ranks(), and whole parameters behind it. Of a zero-copy unit other ranks
-/// read this rank's shard (the one in the runtime dtype): it is written only behind what Executor::wait_readers does.
+/// read this rank's shard (the one in the runtime dtype; `shared_kept` where there is one): it is written only behind what
+/// Executor::wait_readers does.
 struct FlatParameter {
   FlatParameter(std::string unit_name, std::vector<Parameter*> members, std::shared_ptr<const UnitLayout> unit_layout, int master_slice,
                 const Precision& unit_precision, std::uint64_t rounding_seed = 0)
@@ -43,6 +44,7 @@ struct FlatParameter {
   bool grad_is_divided = false;  // as far as it is divided after the sum
 
   Buffer shared;                // zero-copy: every rank's shard in the runtime dtype, in memory that they share; else empty
+  Memory shared_kept;           // where those are the small group's shards: this rank's
   Buffer published;             // where this rank's shard is a private one: its place there, between publications hidden; else empty
   bool is_published = false;    // since the last update: the others' shards there are written
   bool is_open = false;         // a view of them is unsharded, or on its way
@@ -73,6 +75,10 @@ struct FlatParameter {
   Buffer held_grad_buffer() const { return grad.buffer(DType::f32, layout->held_elems()); }
   /// What is reduced: this rank's segments.
   Buffer grad_buffer() const { return held_grad_buffer().slice(0, layout->shard_elems()); }
+  /// Of a zero-copy unit, what the others read of this rank.
+  Buffer shared_shard() const {
+    return shared_kept ? shared_kept.buffer(shared.dtype, shared_kept.bytes() / size_of(shared.dtype)) : param_buffer();
+  }
   /// Of a parameter that is whole, in what is held: masters, gradients or their like.
   Buffer whole_view(const Buffer& held, const FlatView& view) const { return held.slice(layout->held_offset(view), view.numel); }
   /// Its shards lie in memory that the ranks share.

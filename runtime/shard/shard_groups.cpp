@@ -8,6 +8,24 @@
 #include "comm/host_map.h"
 
 namespace zs {
+namespace {
+
+/// Where the ranks of one rank's group over `axes` are.
+HostMap places_of(const ShardScheme& scheme, const ShardScheme::Axes& axes, const std::vector<int>& hosts) {
+  std::vector<int> places;
+  for (const int rank : scheme.ranks_over(axes)) places.push_back(hosts[static_cast<std::size_t>(rank)]);
+  return HostMap(places);
+}
+
+bool is_within_hosts(const World& world, const SchemeOptions& options, const ShardScheme::Axes& axes) {
+  const std::vector<int> hosts = world.hosts();
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (!places_of(ShardScheme(options, rank, world.size()), axes, hosts).is_one_host()) return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 ShardGroups::Over ShardGroups::axes_of(const ShardScheme& scheme) {
   const auto without = &ShardScheme::without;
@@ -30,7 +48,10 @@ ShardGroups::ShardGroups(World& world, const ShardScheme& scheme, bool has_whole
   const Over over = axes_of(scheme);
   kept = over.gather_small;
   gather = group(over.gather);
-  if (!kept.empty()) gather_small = group(kept);
+  if (!kept.empty()) {
+    gather_small = group(kept);
+    kept_within_hosts = is_within_hosts(world, scheme.options(), kept);
+  }
   reduce = group(over.reduce);
   if (!over.finish.empty()) finish = group(over.finish);
   if (has_whole && !over.whole.empty() && over.whole != over.reduce) whole = group(over.whole);
@@ -42,9 +63,8 @@ std::string ShardGroups::describe(const World& world, const SchemeOptions& optio
   if (world.transport() != "hier") return "";
   const std::vector<int> hosts = world.hosts();
   const auto transport = [&](const ShardScheme& scheme, const ShardScheme::Axes& axes) -> std::string_view {
-    std::vector<int> places;
-    for (const int rank : scheme.ranks_over(axes)) places.push_back(hosts[static_cast<std::size_t>(rank)]);
-    return places.size() == 1 ? "" : HostMap(places).transport();
+    const HostMap places = places_of(scheme, axes, hosts);
+    return places.size() == 1 ? "" : places.transport();
   };
   std::vector<std::string> groups;
   for (const auto& [name, axes] : {std::pair("gather", &Over::gather), std::pair("gather within groups", &Over::gather_small),

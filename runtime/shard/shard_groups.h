@@ -43,7 +43,8 @@ struct ShardGroups {
   /// Empty where none has: their transport is chosen by where their ranks are, where `world` goes over several hosts.
   static std::string describe(const World& world, const SchemeOptions& options);
 
-  ShardScheme::Axes kept;  ///< over which the kept shards are cut; empty: none are kept
+  ShardScheme::Axes kept;         ///< over which the kept shards are cut; empty: none are kept
+  bool kept_within_hosts = true;  ///< all ranks that share one set of kept shards, whichever set, are on one host
 };
 
 }  // namespace zs

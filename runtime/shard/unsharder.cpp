@@ -41,20 +41,28 @@ void Unsharder::gather_to(FlatParameter& unit, const Buffer& full, Memory& bucke
   copy_out(unshard(), context_.kernels(), unit, gathered, full);
 }
 
-/// Only the first gather after an update has something to wait for: that every rank has written its shard.
+/// Only the first gather after an update has something to do: to fetch what this rank shares of the masters, where those are elsewhere too,
+/// and to wait until every rank has written its shard.
 void Unsharder::publish(FlatParameter& unit) {
   if (unit.is_published) return;
   unit.is_published = true;
   unshard().wait(masters_ready_);
-  groups_.gather->publish(unshard(), unit.name, unit.param_buffer(), unit.shared);
+  const Buffer own = unit.shared_shard();
+  if (unit.shared_kept) groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), own, wire_of(unit));
+  (unit.shared_kept ? groups_.gather_small : groups_.gather)->publish(unshard(), unit.name, own, unit.shared);
   unshard().record(unit.gathered);
+}
+
+/// Whether the unit is a view, of which nothing has to be gathered or kept.
+bool Unsharder::open_view(FlatParameter& unit) {
+  unit.is_open = unit.is_view();
+  if (unit.is_open) publish(unit);
+  return unit.is_open;
 }
 
 void Unsharder::gather(FlatParameter& unit) {
   unit.is_waited_for = false;
-  if (unit.is_never_gathered()) return;
-  unit.is_open = unit.is_view();
-  if (unit.is_view()) return publish(unit);
+  if (unit.is_never_gathered() || open_view(unit)) return;
   unshard().wait(masters_ready_);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   gather_to(unit, begin(unit), unit.bucket,
@@ -64,7 +72,7 @@ void Unsharder::gather(FlatParameter& unit) {
 
 void Unsharder::gather_through(FlatParameter& unit) {
   unit.is_waited_for = false;
-  if (unit.is_never_gathered()) return;
+  if (unit.is_never_gathered() || open_view(unit)) return;
   unshard().wait(masters_ready_);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   unit.kept = acquire(kept_elems(unit), unit.gathered_dtype, unshard(), "kept_shard");
@@ -78,7 +86,7 @@ void Unsharder::gather_through(FlatParameter& unit) {
 
 void Unsharder::gather_kept(FlatParameter& unit) {
   unit.is_waited_for = false;
-  if (unit.is_never_gathered()) return;
+  if (unit.is_never_gathered() || open_view(unit)) return;
   unshard().wait(unit.kept_ready);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
@@ -88,7 +96,7 @@ void Unsharder::gather_kept(FlatParameter& unit) {
 }
 
 void Unsharder::keep_shard(FlatParameter& unit) {
-  if (unit.is_never_gathered()) return;
+  if (unit.is_never_gathered() || unit.is_view()) return;
   const MemoryOwner owner(context_.device().memory(), unit.name);
   unit.kept = acquire(kept_elems(unit), unit.gathered_dtype, context_.stream(), "kept_shard");
   const Buffer out = unit.kept.buffer(unit.gathered_dtype, kept_elems(unit)), full = full_buffer(unit);
@@ -104,6 +112,7 @@ void Unsharder::keep_shard(FlatParameter& unit) {
 }
 
 void Unsharder::drop_shard(FlatParameter& unit) {
+  if (!unit.kept) return;
   unshard().wait(unit.kept_ready);  // where no gather has
   unit.kept.release(unshard());
 }
@@ -156,7 +165,7 @@ void Unsharder::give_back(FlatParameter& unit) {
 void Unsharder::masters_updated() { context_.stream().record(masters_ready_); }
 
 Buffer Unsharder::gather_masters(FlatParameter& unit, Memory& memory) {
-  if (unit.is_zero_copy() && unit.shared.dtype == DType::f32) {
+  if (unit.is_zero_copy() && unit.shared.dtype == DType::f32 && unit.precision.gather_wire == Wire::exact) {
     publish(unit);
     return unit.shared;
   }

@@ -42,6 +42,7 @@ class Unsharder {
   Memory acquire(std::int64_t elems, DType dtype, Stream& stream, const char* label);
   Buffer begin(FlatParameter& unit);
   void publish(FlatParameter& unit);
+  bool open_view(FlatParameter& unit);
   static void unbind(FlatParameter& unit);
   Stream& unshard() { return context_.device().stream(StreamRole::unshard); }
 

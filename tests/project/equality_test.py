@@ -72,6 +72,10 @@ SHADOWED_AS_USUAL = [
 ]
 
 
+def other_way(sets):
+    return {**sets, "shard__zero_copy": "auto" if sets.get("shard__zero_copy") == "off" else "off"}
+
+
 def column_text(run_dir, key):
     """The values as they are printed, which read back exactly."""
     pattern = re.compile(rf'"{key}"\s*:\s*([^,}}\s]+)')
@@ -125,7 +129,8 @@ def main():
     compare(train, REFERENCE, VARIANTS[1:3] + VARIANTS[6:7] + [v for v in VARIANTS if v[0].startswith("hier, 4")][:1] if quick else VARIANTS, report)
     if not quick:
         for name, ranks, sets, threads in SHADOWED_AS_USUAL:
-            compare(train, (name, ranks, sets, threads), [(name + ", on private copies", ranks, {**sets, **SHADOWED}, threads)], report)
+            compare(train, (name, ranks, sets, threads), [(name + ", on private copies", ranks, {**sets, **SHADOWED}, threads),
+                                                          (name + ", units shared the other way", ranks, other_way(sets), threads)], report)
         compare(train, ("bf16, one rank without mpirun", None, BF16, "1"), BF16_VARIANTS, report)
     return report.exit_code()
 

@@ -35,10 +35,10 @@ using Before = std::function<void()>;
 /// A rank with one unit, whose weights are all the same number.
 class OneUnit {
  public:
-  explicit OneUnit(World& world, const Precision& precision = {})
+  explicit OneUnit(World& world, const SchemeOptions& scheme = {}, const Precision& precision = {})
       : device_(Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60})),
         context_(*device_),
-        runtime_(context_, world, {.precision = precision}) {
+        runtime_(context_, world, {.scheme = scheme, .precision = precision}) {
     runtime_.add_unit("root", parameters_.pointers());
   }
 

@@ -30,11 +30,6 @@ inline SchemeOptions scheme_of(const std::string& name, int ranks) {
   return {.strategy = strategy_of(name)};
 }
 
-/// Whether it gathers master shards and nothing else: its units can be zero-copy.
-inline bool gathers_masters_alone(const SchemeOptions& scheme) {
-  return scheme.strategy != Strategy::ddp && scheme.strategy != Strategy::nested && scheme.reshard_after_forward.group() == 0;
-}
-
 inline const std::vector<std::string>& scheme_names() {
   static const std::vector<std::string> names = {"ddp",         "zero1",         "zero2",        "zero3",       "zero3 once",
                                                  "zero3 k",     "zero3 small k", "grad_op each", "hsdp",        "hsdp small each",

@@ -72,8 +72,9 @@ TEST_CASE("in shadow mode weights that are written while another rank reads them
 }
 
 TEST_CASE("in shadow mode a zero-copy run is the same bits and counts the same memory", "[zero_copy]") {
-  const std::string param = GENERATE(as<std::string>{}, "f32", "bf16");
-  Config config = shared_config("zero3", param);
+  const std::string scheme = GENERATE(as<std::string>{}, "zero3", "nested"), param = GENERATE(as<std::string>{}, "f32", "bf16");
+  CAPTURE(scheme, param);
+  Config config = shared_config(scheme, param);
   config.run.validate_every = 1;
   config.run.validate_batches = 1;
   const TinyOptions options{.ranks = kSharing, .steps = 2};

@@ -32,6 +32,9 @@ std::int64_t bytes_of(const std::vector<PlannedBuffer>& buffers, const std::stri
   return bytes;
 }
 
+/// Gathers the masters at once, or by way of small groups' shards, which are what its ranks share then.
+SchemeOptions in_one_step_or_two() { return GENERATE(SchemeOptions{}, scheme_of("nested", kSharing)); }
+
 /// Waits until `flag` is set, which in the right order of things it never is: not for ever.
 void wait_in_vain(const std::atomic<bool>& flag) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
@@ -45,16 +48,13 @@ TEST_CASE("units are zero-copy where their whole gather is of shards in memory t
     return zero_copy_units(plan_of(shared_config(scheme, param), transport));
   };
   constexpr int kAll = 4;  // root and blocks
-  for (const char* scheme : {"zero1", "zero2", "zero3", "grad_op", "hsdp"}) {
+  for (const char* scheme : {"zero1", "zero2", "zero3", "zero3 k", "grad_op", "hsdp", "nested"}) {
     CAPTURE(scheme);
     CHECK(count(scheme) == kAll);
     CHECK(count(scheme, "bf16", Transport::shm) == kAll);
     CHECK(count(scheme, "f32", Transport::mpi) == 0);
   }
-  for (const char* scheme : {"ddp", "nested", "zero3 k"}) {
-    CAPTURE(scheme);
-    CHECK(count(scheme) == 0);
-  }
+  CHECK(count("ddp") == 0);
   Config rows = shared_config("zero3"), off = shared_config("zero3");
   choose_layout(rows, "per_parameter");
   CHECK(zero_copy_units(plan_of(rows)) == 0);
@@ -62,6 +62,8 @@ TEST_CASE("units are zero-copy where their whole gather is of shards in memory t
   packed.train.deterministic = false;
   packed.shard.compress_gather = "int8";
   CHECK(zero_copy_units(plan_of(packed)) == 0);
+  choose_scheme(packed, scheme_of("nested", kSharing));
+  CHECK(zero_copy_units(plan_of(packed)) == kAll);  // what ranks share has been decoded
   off.shard.zero_copy = "off";
   CHECK(zero_copy_units(plan_of(off)) == 0);
   CHECK_THAT(describe(plan_of(off), off, kSharing), Catch::Contains("zero-copy: no unit\n"));
@@ -75,13 +77,20 @@ TEST_CASE("over several hosts units are zero-copy where each group that gathers 
   groups.train.deterministic = false;  // groups of neighbours
   CHECK(zero_copy_units(plan_on(groups, {0, 0, 1, 1})) == kAll);
   CHECK(zero_copy_units(plan_on(groups, {0, 1, 1, 0})) == 0);
+  Config nested = shared_config("nested");
+  nested.train.deterministic = false;
+  CHECK(zero_copy_units(plan_on(nested, {0, 0, 1, 1})) == kAll);
+  CHECK(zero_copy_units(plan_on(nested, {0, 0, 1, 2})) == 0);  // both groups or none: they go across together
+  CHECK(zero_copy_units(plan_on(shared_config("nested"), {0, 0, 1, 1})) == 0);
+  CHECK(zero_copy_units(plan_on(shared_config("zero3 k"), {0, 0, 1, 1})) == 0);
   CHECK(zero_copy_units(plan_on(shared_config("zero3"), {0, 0, 1, 1})) == 0);
   CHECK(zero_copy_units(plan_on(shared_config("zero3"), {0, 0, 0, 0})) == kAll);
   CHECK(zero_copy_units(plan_of(shared_config("zero3"), Transport::null)) == 0);
 }
 
 TEST_CASE("a zero-copy run has no whole parameters, and each rank counts its own shards", "[zero_copy]") {
-  const std::string scheme = GENERATE(as<std::string>{}, "zero1", "zero3", "hsdp"), param = GENERATE(as<std::string>{}, "f32", "bf16");
+  const std::string scheme = GENERATE(as<std::string>{}, "zero1", "zero3", "hsdp", "nested"),
+                    param = GENERATE(as<std::string>{}, "f32", "bf16");
   CAPTURE(scheme, param);
   Config config = shared_config(scheme, param);
   const TrainPlan shared = plan_of(config);
@@ -89,16 +98,16 @@ TEST_CASE("a zero-copy run has no whole parameters, and each rank counts its own
   const TrainPlan copied = plan_of(config);
   CHECK(bytes_of(copied.buffers, "full_param") > 0);
   CHECK(bytes_of(shared.buffers, "full_param") == 0);
-  const std::string held = param == "bf16" ? "param_shard" : "master";
+  const std::string held = scheme == "nested" ? "kept_shard" : param == "bf16" ? "param_shard" : "master";
   CHECK(bytes_of(shared.buffers, held) == bytes_of(copied.buffers, held));
   CHECK(shared.shared_bytes == bytes_of(shared.buffers, held));
-  CHECK(shared.persistent_bytes == copied.persistent_bytes);
+  CHECK(shared.persistent_bytes == copied.persistent_bytes + (scheme == "nested" ? shared.shared_bytes : 0));  // else of each step
   CHECK(shared.step_peak_bytes < copied.step_peak_bytes);
   CHECK(shared.reserved_bytes < copied.reserved_bytes);
 }
 
 TEST_CASE("what ranks share is the same bits as what each gathers, and is counted as planned", "[zero_copy]") {
-  const std::string scheme = GENERATE(as<std::string>{}, "zero1", "zero3", "grad_op", "hsdp"),
+  const std::string scheme = GENERATE(as<std::string>{}, "zero1", "zero3", "zero3 k", "grad_op", "hsdp", "nested"),
                     param = GENERATE(as<std::string>{}, "f32", "bf16");
   CAPTURE(scheme, param);
   Config config = shared_config(scheme, param);
@@ -117,10 +126,11 @@ TEST_CASE("what ranks share is the same bits as what each gathers, and is counte
 }
 
 TEST_CASE("a rank that writes its weights late is waited for by those that read them", "[zero_copy]") {
+  const SchemeOptions scheme = in_one_step_or_two();
   std::atomic<bool> was_read = false;
   std::atomic<std::int64_t> wrong = 0;
-  run_local_world(2, {.timeout_s = 60}, [&](World& world) {
-    OneUnit run(world);
+  run_local_world(kSharing, {.timeout_s = 60}, [&](World& world) {
+    OneUnit run(world, scheme);
     run.write(1);
     run.read(1, wrong);
     run.executor().wait_readers();
@@ -135,10 +145,11 @@ TEST_CASE("a rank that writes its weights late is waited for by those that read 
 }
 
 TEST_CASE("a rank that reads late is waited for by those that write their weights", "[zero_copy]") {
+  const SchemeOptions scheme = in_one_step_or_two();
   std::atomic<bool> was_written = false;
   std::atomic<std::int64_t> wrong = 0;
-  run_local_world(2, {.timeout_s = 60}, [&](World& world) {
-    OneUnit run(world);
+  run_local_world(kSharing, {.timeout_s = 60}, [&](World& world) {
+    OneUnit run(world, scheme);
     run.write(1);
     run.read(1, wrong, [&, is_late = world.rank() == 1] {
       if (is_late) wait_in_vain(was_written);
@@ -153,11 +164,12 @@ TEST_CASE("a rank that reads late is waited for by those that write their weight
 }
 
 TEST_CASE("what is written back waits for those that read", "[zero_copy]") {
+  const SchemeOptions scheme = in_one_step_or_two();
   const DType param = GENERATE(DType::f32, DType::bf16);
   std::atomic<bool> was_written = false;
   std::atomic<std::int64_t> wrong = 0;
-  run_local_world(2, {.timeout_s = 60}, [&](World& world) {
-    OneUnit run(world, {.param = param});
+  run_local_world(kSharing, {.timeout_s = 60}, [&](World& world) {
+    OneUnit run(world, scheme, {.param = param});
     run.write_back(1);
     run.read(1, wrong, [&, is_late = world.rank() == 1] {
       if (is_late) wait_in_vain(was_written);
@@ -171,10 +183,11 @@ TEST_CASE("what is written back waits for those that read", "[zero_copy]") {
 }
 
 TEST_CASE("what is made full is a copy of its own, and the weights are published again when it was written back", "[zero_copy]") {
+  const SchemeOptions scheme = in_one_step_or_two();
   std::vector<std::string> gathers;
   std::atomic<std::int64_t> wrong = 0;
-  run_local_world(2, {.timeout_s = 60}, [&](World& world) {
-    OneUnit run(world);
+  run_local_world(kSharing, {.timeout_s = 60}, [&](World& world) {
+    OneUnit run(world, scheme);
     run.write(1);
     const std::vector<std::string> seen = run.gathers_of([&] {
       run.read(1, wrong);
@@ -187,7 +200,12 @@ TEST_CASE("what is made full is a copy of its own, and the weights are published
     if (world.rank() == 0) gathers = seen;  // the only writer; read after every rank has ended
     run.synchronize();
   });
-  CHECK(gathers == std::vector<std::string>{"publish:root", "all_gather:root", "all_gather:root", "publish:root"});
+  std::vector<std::string> expected = {"publish:root", "all_gather:root", "all_gather:root", "publish:root"};
+  if (scheme.strategy == Strategy::nested) {  // twice it is two gathers to a copy; what is shared is fetched anew behind each update
+    expected = {"all_gather:root", "publish:root",    "all_gather:root", "all_gather:root",
+                "all_gather:root", "all_gather:root", "all_gather:root", "publish:root"};
+  }
+  CHECK(gathers == expected);
   CHECK(wrong == 0);
 }
 
@@ -230,7 +248,7 @@ TEST_CASE("a bf16 unit that is validated in f32 is a view in training and a copy
 }
 
 TEST_CASE("every update comes behind an all-reduce of all ranks whose weights it writes, itself behind the last read", "[zero_copy]") {
-  const std::string scheme = GENERATE(as<std::string>{}, "zero1", "zero3", "grad_op", "hsdp");
+  const std::string scheme = GENERATE(as<std::string>{}, "zero1", "zero3", "zero3 k", "grad_op", "hsdp", "nested");
   Config config = shared_config(scheme);
   config.train.deterministic = GENERATE(true, false);
   config.train.clip = GENERATE(0.0, 1.0);
