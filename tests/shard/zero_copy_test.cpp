@@ -125,6 +125,19 @@ TEST_CASE("what ranks share is the same bits as what each gathers, and is counte
   CHECK(shared.grad_norms == copied.grad_norms);
 }
 
+TEST_CASE("what nested ranks share of gathers in 8 bits is what each would have decoded, and weights are read exactly", "[zero_copy]") {
+  const std::string param = GENERATE(as<std::string>{}, "f32", "bf16");
+  CAPTURE(param);
+  Config config = shared_config("nested", param);
+  config.train.deterministic = false;
+  config.shard.compress_gather = "int8";
+  const TinyResult shared = train_tiny(config, {.ranks = kSharing, .steps = 2});
+  config.shard.zero_copy = "off";
+  const TinyResult copied = train_tiny(config, {.ranks = kSharing, .steps = 2});
+  CHECK(shared.losses == copied.losses);
+  CHECK(shared.weights == copied.weights);
+}
+
 TEST_CASE("a rank that writes its weights late is waited for by those that read them", "[zero_copy]") {
   const SchemeOptions scheme = in_one_step_or_two();
   std::atomic<bool> was_read = false;
