@@ -129,8 +129,10 @@ struct Planned {
       const Bytes one = formula(job, padded(static_cast<std::size_t>(unit)), unit, units);
       sum = {sum.gather + one.gather, sum.gather_small + one.gather_small, sum.reduce + one.reduce, sum.finish + one.finish};
     }
-    if (job.is_zero_copy) (job.strategy == Strategy::nested ? sum.gather_small : sum.gather) = 0;  // read where it lies
-    if (job.is_zero_copy && job.between != 0) sum.gather_small = 0;
+    if (job.is_zero_copy) {  // read where it lies
+      sum.gather_small = 0;
+      if (job.strategy != Strategy::nested) sum.gather = 0;
+    }
     // Through the group that reduced them, but that nested groups reduce in two.
     (job.strategy == Strategy::nested ? sum.whole : sum.reduce) += parts(masters(), all_elems().whole * 4);
     return sum;
