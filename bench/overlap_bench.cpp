@@ -133,37 +133,43 @@ double OverlapBench::step(Session& session) {
 
 OverlapBench::Steps OverlapBench::measure_steps(Session& session) {
   for (std::int64_t i = 0; i < options_.warmup; ++i) step(session);
-  std::vector<double> durations;
+  std::vector<double> durations, spans;
   for (std::int64_t i = 0; i < options_.steps; ++i) durations.push_back(step(session));
-  Steps result{.host_ms = median(durations), .compute_op_ms = std::vector<double>(compute_phases_.size())};
-  std::vector<double> spans;
+  std::vector<std::vector<double>> op_ms(compute_phases_.size());
+  std::map<std::string, std::vector<double>> phase_ms;
   Profile& profile = session.device().profile();
   for (std::int64_t i = 0; i < options_.profile_steps; ++i) {
     profile.clear();
     profile.start();
     step(session);
     profile.stop();
-    add(profile, result);
+    const ComputeTimes times = compute_times(profile);
+    for (std::size_t op = 0; op < op_ms.size(); ++op) op_ms[op].push_back(times.op_ms[op]);
+    for (const auto& [phase, ms] : times.phase_ms) phase_ms[phase].push_back(ms);
     spans.push_back(span_ms(profile));
   }
+  Steps result{.host_ms = median(durations)};
   result.ms = is_on_gpus() ? median(spans) : result.host_ms;
+  for (const std::vector<double>& ms : op_ms) result.compute_op_ms.push_back(median(ms));
+  for (const auto& [phase, ms] : phase_ms) result.phase_ms[phase] = median(ms);
   return result;
 }
 
-void OverlapBench::add(const Profile& profile, Steps& steps) const {
-  std::size_t count = 0;
+OverlapBench::ComputeTimes OverlapBench::compute_times(const Profile& profile) const {
+  ComputeTimes times;
   std::int64_t before_ns = 0;
   for (const OpTime& time : profile.times(StreamRole::compute)) {
     if (time.is_wait || is_of_the_host(time)) continue;
-    const std::size_t op = count++;
-    if (op >= compute_phases_.size()) continue;
+    const std::size_t op = times.op_ms.size();
+    ZS_CHECK(op < compute_phases_.size(), "more ops ran on the compute stream than the {} of the plan", compute_phases_.size());
     if (op == 0) before_ns = time.start_ns;
-    steps.compute_op_ms[op] += time.ms() / static_cast<double>(options_.profile_steps);
-    steps.phase_ms[compute_phases_[op]] +=
-        static_cast<double>(time.end_ns - before_ns) * 1e-6 / static_cast<double>(options_.profile_steps);
+    times.op_ms.push_back(time.ms());
+    times.phase_ms[compute_phases_[op]] += static_cast<double>(time.end_ns - before_ns) * 1e-6;
     before_ns = time.end_ns;
   }
-  ZS_CHECK(count == compute_phases_.size(), "{} ops ran on the compute stream, {} are in the plan", count, compute_phases_.size());
+  ZS_CHECK(times.op_ms.size() == compute_phases_.size(), "{} ops ran on the compute stream, {} are in the plan", times.op_ms.size(),
+           compute_phases_.size());
+  return times;
 }
 
 std::vector<Action> OverlapBench::log_step(Session& session) {

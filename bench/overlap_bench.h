@@ -24,12 +24,17 @@ class OverlapBench {
   OverlapReport run();
 
  private:
-  /// What a run of some steps showed.
+  /// What a run of some steps showed: medians.
   struct Steps {
-    double ms = 0;                                ///< of one step: median; of a GPU from its first op's start to its last one's end
-    double host_ms = 0;                           ///< by the host's clock: median
-    std::vector<double> compute_op_ms = {};       ///< of each op of the compute stream: mean
-    std::map<std::string, double> phase_ms = {};  ///< of each phase: mean
+    double ms = 0;                                ///< of a GPU from a step's first op's start to its last one's end
+    double host_ms = 0;                           ///< of one step, by the host's clock
+    std::vector<double> compute_op_ms = {};       ///< of each op of the compute stream
+    std::map<std::string, double> phase_ms = {};  ///< of each phase
+  };
+  /// The compute stream of a step.
+  struct ComputeTimes {
+    std::vector<double> op_ms;
+    std::map<std::string, double> phase_ms;
   };
   /// In milliseconds: the least of several.
   using CommunicationPrices = std::map<NumberedOps::Key, double>;
@@ -37,8 +42,7 @@ class OverlapBench {
   /// The duration in milliseconds, until all ranks have done it.
   double step(Session& session);
   Steps measure_steps(Session& session);
-  /// Adds the ops of a step to the means.
-  void add(const Profile& profile, Steps& steps) const;
+  ComputeTimes compute_times(const Profile& profile) const;
   /// What one more step asks of the executor.
   std::vector<Action> log_step(Session& session);
   /// Does that again without the model, one action after the other.

@@ -117,7 +117,7 @@ void MpiExchange::start() {
     const auto bytes = static_cast<int>(sizeof tag_) + static_cast<int>(small ? at(peer).send_bytes : 0);
     check_mpi(MPI_Isend(message, bytes, MPI_BYTE, peer, kFirstTag, comm_, &request(first_out, peer)), "MPI_Isend");
     sent_bytes_.fetch_add(at(peer).send_bytes, std::memory_order_relaxed);
-    if (!small) pump_sends(peer);
+    if (!small && at(peer).send_bytes <= kEagerBytes) pump_sends(peer);
   }
 }
 
@@ -158,6 +158,7 @@ void MpiExchange::first_message_came(int peer) {
   const std::byte* message = first_message(incoming_, peer);
   std::memcpy(&theirs, message, sizeof theirs);
   if (theirs.hash != tag_.hash) throw ranks_disagree(rank_, tag_, peer, theirs);
+  if (at(peer).send_bytes > kEagerBytes) pump_sends(peer);  // before the receives
   if (at(peer).receive_bytes > kInlineBytes) return pump_receives(peer);
   if (at(peer).receive_bytes == 0) return;
   copy_bytes(destination(peer, 0), message + sizeof theirs, at(peer).receive_bytes);

@@ -27,11 +27,15 @@ std::int64_t mpi_all_reduce_scratch_bytes(int rank, int ranks, const Buffer& dat
 /// deadline that every completed message renews. Owns one MPI communicator. Used by one thread at a time.
 ///
 /// The first message of each pair is the OpTag, with the payload behind it where that is small. A receiver compares the tag before
-/// it lets any payload into a buffer; larger payloads are already on their way then, in chunks, at most kSlots of them at a time.
+/// it lets any payload into a buffer. Payloads of up to kEagerBytes are already on their way then. Larger ones, in chunks, at most
+/// kSlots of them at a time, wait for MPI to hear that the receiver is ready. Between hosts that answer goes by the socket of the data
+/// that the receiver itself sends, and must not come to wait behind it. So a rank offers such data when it has seen the peer's tag, and
+/// only then accepts the peer's: its answer to the peer is always under way before the peer's to it comes, and with that its data.
 class MpiExchange {
  public:
   static constexpr std::int64_t kFirstMessageBytes = 3072;  // stays below the eager limits of vader (4 KiB) and tcp (64 KiB)
   static constexpr std::int64_t kInlineBytes = kFirstMessageBytes - static_cast<std::int64_t>(sizeof(OpTag));
+  static constexpr std::int64_t kEagerBytes = 64'000;                         // with MPI's header below the eager limit of tcp
   static constexpr std::int64_t kPlacedChunkBytes = std::int64_t{256} << 20;  // far below what an int can count
   static constexpr std::int64_t kFoldChunkBytes = std::int64_t{1} << 20;      // at most, for one peer
   static constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;        // for all peers together, at most
