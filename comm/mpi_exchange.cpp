@@ -141,16 +141,11 @@ void MpiExchange::poll_to_the_end() {
 
 void MpiExchange::completed(int index) {
   const int lane = index / size_, peer = index % size_;
-  switch (lane) {
-    case first_in: first_message_came(peer); break;
-    case first_out: break;
-    case in_0:
-    case in_1:
-      if (folding_) fold_what_is_complete();
-      pump_receives(peer);
-      break;
-    default: pump_sends(peer);
-  }
+  if (lane == first_in) return first_message_came(peer);
+  if (lane > first_out) return pump_sends(peer);
+  if (lane == first_out) return;
+  if (folding_) fold_what_is_complete();
+  pump_receives(peer);
 }
 
 void MpiExchange::first_message_came(int peer) {
@@ -169,7 +164,7 @@ void MpiExchange::first_message_came(int peer) {
 void MpiExchange::pump_sends(int peer) {
   std::int64_t& next = progress(peer).sent;
   for (; next * chunk_bytes_ < at(peer).send_bytes; ++next) {
-    MPI_Request& lane = request(static_cast<Lane>(out_0 + next % kSlots), peer);
+    MPI_Request& lane = chunk_request(out, next, peer);
     if (lane != MPI_REQUEST_NULL) return;
     const std::int64_t offset = next * chunk_bytes_, bytes = std::min(chunk_bytes_, at(peer).send_bytes - offset);
     check_mpi(MPI_Isend(at(peer).send + offset, static_cast<int>(bytes), MPI_BYTE, peer, kChunkTag, comm_, &lane), "MPI_Isend");
@@ -180,7 +175,7 @@ void MpiExchange::pump_receives(int peer) {
   std::int64_t& next = progress(peer).received;
   for (; next * chunk_bytes_ < at(peer).receive_bytes; ++next) {
     if (folding_ && next >= folded_ + kSlots) return;  // its scratch still holds a chunk that is not folded
-    MPI_Request& lane = request(static_cast<Lane>(in_0 + next % kSlots), peer);
+    MPI_Request& lane = chunk_request(in, next, peer);
     if (lane != MPI_REQUEST_NULL) return;
     const std::int64_t bytes = std::min(chunk_bytes_, at(peer).receive_bytes - next * chunk_bytes_);
     check_mpi(MPI_Irecv(destination(peer, next), static_cast<int>(bytes), MPI_BYTE, peer, kChunkTag, comm_, &lane), "MPI_Irecv");
@@ -210,7 +205,7 @@ void MpiExchange::fold_what_is_complete() {
 }
 
 bool MpiExchange::chunk_is_complete(int peer, std::int64_t chunk) {
-  return progress(peer).received > chunk && request(static_cast<Lane>(in_0 + chunk % kSlots), peer) == MPI_REQUEST_NULL;
+  return progress(peer).received > chunk && chunk_request(in, chunk, peer) == MPI_REQUEST_NULL;
 }
 
 std::byte* MpiExchange::destination(int peer, std::int64_t chunk) {
@@ -231,14 +226,17 @@ void MpiExchange::check_for_the_dead() const {
 
 std::vector<int> MpiExchange::waited_for() const {
   std::vector<int> ranks;
-  for (int peer = 0; peer < size_; ++peer) {
-    const auto pending = [&](int lane) { return requests_[static_cast<std::size_t>(lane * size_ + peer)] != MPI_REQUEST_NULL; };
-    if (pending(first_in) || pending(in_0) || pending(in_1)) ranks.push_back(peer);
-  }
-  for (int peer = 0; peer < size_ && ranks.empty(); ++peer) {
-    const auto pending = [&](int lane) { return requests_[static_cast<std::size_t>(lane * size_ + peer)] != MPI_REQUEST_NULL; };
-    if (pending(first_out) || pending(out_0) || pending(out_1)) ranks.push_back(peer);
-  }
+  const auto add = [&](int begin, int end) {
+    for (int peer = 0; peer < size_; ++peer) {
+      for (int lane = begin; lane < end; ++lane) {
+        if (!is_pending(lane, peer)) continue;
+        ranks.push_back(peer);
+        break;
+      }
+    }
+  };
+  add(first_in, first_out);
+  if (ranks.empty()) add(first_out, kLanes);
   return ranks;
 }
 
@@ -246,9 +244,9 @@ std::vector<int> MpiExchange::waited_for() const {
 /// nobody receives are let go.
 void MpiExchange::abandon() noexcept {
   bool taken_back = true;
-  for (int lane : {first_in, in_0, in_1}) {
+  for (int lane = first_in; lane < first_out; ++lane) {
     for (int peer = 0; peer < size_; ++peer) {
-      MPI_Request& pending = request(static_cast<Lane>(lane), peer);
+      MPI_Request& pending = request(lane, peer);
       if (pending != MPI_REQUEST_NULL) taken_back = MPI_Cancel(&pending) == MPI_SUCCESS && taken_back;
     }
   }

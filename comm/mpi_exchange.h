@@ -37,9 +37,9 @@ class MpiExchange {
   static constexpr std::int64_t kInlineBytes = kFirstMessageBytes - static_cast<std::int64_t>(sizeof(OpTag));
   static constexpr std::int64_t kEagerBytes = 64'000;                         // with MPI's header below the eager limit of tcp
   static constexpr std::int64_t kPlacedChunkBytes = std::int64_t{256} << 20;  // far below what an int can count
-  static constexpr std::int64_t kFoldChunkBytes = std::int64_t{1} << 20;      // at most, for one peer
+  static constexpr std::int64_t kFoldChunkBytes = std::int64_t{1} << 19;      // at most, for one peer
   static constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;        // for all peers together, at most
-  static constexpr int kSlots = 2;
+  static constexpr int kSlots = 4;
 
   /// What goes to and comes from one peer. Ignored for this rank itself.
   struct Peer {
@@ -86,7 +86,8 @@ class MpiExchange {
   void run_folding(const OpTag& tag, const Folding& folding) { run(tag, &folding); }
 
  private:
-  enum Lane { first_in, first_out, in_0, in_1, out_0, out_1, kLanes };
+  /// Of the requests of a peer: the first message that comes, kSlots chunks that come, and the same of what goes.
+  enum Lane { first_in, in, first_out = in + kSlots, out, kLanes = out + kSlots };
 
   struct Progress {
     std::int64_t sent = 0, received = 0;  // chunks whose message has been posted
@@ -106,7 +107,11 @@ class MpiExchange {
   void check_for_the_dead() const;
   void abandon() noexcept;
 
-  MPI_Request& request(Lane lane, int peer) { return requests_[static_cast<std::size_t>(lane * size_ + peer)]; }
+  MPI_Request& request(int lane, int peer) { return requests_[static_cast<std::size_t>(lane * size_ + peer)]; }
+  MPI_Request& chunk_request(Lane direction, std::int64_t chunk, int peer) {
+    return request(direction + static_cast<int>(chunk % kSlots), peer);
+  }
+  bool is_pending(int lane, int peer) const { return requests_[static_cast<std::size_t>(lane * size_ + peer)] != MPI_REQUEST_NULL; }
   std::byte* first_message(std::vector<std::byte>& messages, int peer) { return messages.data() + peer * kFirstMessageBytes; }
   Peer& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
   Progress& progress(int peer) { return progress_[static_cast<std::size_t>(peer)]; }
