@@ -26,7 +26,7 @@ class OverlapBench {
  private:
   /// What a run of some steps showed: medians.
   struct Steps {
-    double ms = 0;                                ///< of a GPU from a step's first op's start to its last one's end
+    double ms = 0;                                ///< of one step; on a GPU from its first op's start to its last one's end
     double host_ms = 0;                           ///< of one step, by the host's clock
     std::vector<double> compute_op_ms = {};       ///< of each op of the compute stream
     std::map<std::string, double> phase_ms = {};  ///< of each phase

@@ -226,18 +226,21 @@ void MpiExchange::check_for_the_dead() const {
 
 std::vector<int> MpiExchange::waited_for() const {
   std::vector<int> ranks;
-  const auto add = [&](int begin, int end) {
-    for (int peer = 0; peer < size_; ++peer) {
-      for (int lane = begin; lane < end; ++lane) {
-        if (!is_pending(lane, peer)) continue;
-        ranks.push_back(peer);
-        break;
-      }
-    }
-  };
-  add(first_in, first_out);
-  if (ranks.empty()) add(first_out, kLanes);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (is_pending(first_in, first_out, peer)) ranks.push_back(peer);
+  }
+  if (!ranks.empty()) return ranks;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (is_pending(first_out, kLanes, peer)) ranks.push_back(peer);
+  }
   return ranks;
+}
+
+bool MpiExchange::is_pending(int begin, int end, int peer) const {
+  for (int lane = begin; lane < end; ++lane) {
+    if (requests_[static_cast<std::size_t>(lane * size_ + peer)] != MPI_REQUEST_NULL) return true;
+  }
+  return false;
 }
 
 /// After a failure: takes the receives back, so that nothing writes into buffers any more. Sends cannot be taken back; those that

@@ -104,6 +104,8 @@ class MpiExchange {
   bool chunk_is_complete(int peer, std::int64_t chunk);
   std::byte* destination(int peer, std::int64_t chunk);
   std::vector<int> waited_for() const;
+  /// Any of the lanes from `begin` up to `end`.
+  bool is_pending(int begin, int end, int peer) const;
   void check_for_the_dead() const;
   void abandon() noexcept;
 
@@ -111,7 +113,6 @@ class MpiExchange {
   MPI_Request& chunk_request(Lane direction, std::int64_t chunk, int peer) {
     return request(direction + static_cast<int>(chunk % kSlots), peer);
   }
-  bool is_pending(int lane, int peer) const { return requests_[static_cast<std::size_t>(lane * size_ + peer)] != MPI_REQUEST_NULL; }
   std::byte* first_message(std::vector<std::byte>& messages, int peer) { return messages.data() + peer * kFirstMessageBytes; }
   Peer& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
   Progress& progress(int peer) { return progress_[static_cast<std::size_t>(peer)]; }
