@@ -87,69 +87,106 @@ OverlapBench::OverlapBench(World& world, const StepOptions& options, const Confi
   }
 }
 
+/// A model in training on this rank, and what its steps took.
+struct OverlapBench::Training {
+  NcclOptions nccl;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<World> world;  // where it is not the ranks' own
+  std::unique_ptr<Session> session;
+  std::int64_t step = 0;
+  std::vector<double> durations, spans;  // of the timed steps, of the profiled ones, in milliseconds
+  std::vector<ComputeTimes> profiled;
+};
+
 OverlapReport OverlapBench::run() {
   bind_this_thread(share_.cpus);
-  DeviceOptions device_options = machine_.device_options(config_, share_);
-  if (!is_on_gpus()) device_options.memory = world_.arena();
-  DeviceOptions connected_options = device_options;
-  const NcclOptions nccl = machine_.nccl_options(config_);
-  if (is_on_gpus()) connected_options.memory = nccl.memory.get();
-  Steps steps, compute;
-  CommunicationPrices prices;
-  {
-    const auto device = plan_.create_device(connected_options, machine_.make_device);
-    if (is_on_gpus()) gpu_ = gpu_of(*device).name;
-    const std::unique_ptr<World> gpu_world = machine_.connect(world_, *device, nccl);
-    World& world = gpu_world ? *gpu_world : world_;
-    transport_ = world.transport();
-    Session session(*device, world, config_);
-    plan_.apply_order(session.runtime());
-    steps = measure_steps(session);
-    prices = measure_communication(session, log_step(session));
+  const bool fits_both = !is_on_gpus();  // a GPU's memory is for one model
+  std::unique_ptr<Training> connected = start_connected(), alone = fits_both ? start_alone() : nullptr;
+  take_turns(fits_both ? std::vector{connected.get(), alone.get()} : std::vector{connected.get()});
+  const Steps steps = medians(*connected);
+  const CommunicationPrices prices = measure_communication(*connected->session, log_step(*connected));
+  if (!fits_both) {
+    connected.reset();
+    alone = start_alone();
+    take_turns({alone.get()});
   }
-  {
-    const auto null = make_null_world(world_);
-    Machine machine = machine_;
-    machine.gpus.transport = Transport::null;
-    const TrainPlan plan = whole_plan(config_, *null, machine, share_.threads);
-    const auto device = plan.create_device(device_options, machine_.make_device);
-    touch_memory(*device);
-    Session session(*device, *null, config_);
-    plan.apply_order(session.runtime());
-    compute = measure_steps(session);
-  }
-  return report(steps, compute, prices);
+  return report(steps, medians(*alone), prices);
 }
 
-double OverlapBench::step(Session& session) {
+DeviceOptions OverlapBench::device_options() const {
+  DeviceOptions options = machine_.device_options(config_, share_);
+  if (!is_on_gpus()) options.memory = world_.arena();
+  return options;
+}
+
+std::unique_ptr<OverlapBench::Training> OverlapBench::start_connected() {
+  auto training = std::make_unique<Training>();
+  training->nccl = machine_.nccl_options(config_);
+  DeviceOptions options = device_options();
+  if (is_on_gpus()) options.memory = training->nccl.memory.get();
+  training->device = plan_.create_device(options, machine_.make_device);
+  if (is_on_gpus()) gpu_ = gpu_of(*training->device).name;
+  training->world = machine_.connect(world_, *training->device, training->nccl);
+  World& world = training->world ? *training->world : world_;
+  transport_ = world.transport();
+  training->session = std::make_unique<Session>(*training->device, world, config_);
+  plan_.apply_order(training->session->runtime());
+  return training;
+}
+
+std::unique_ptr<OverlapBench::Training> OverlapBench::start_alone() {
+  auto training = std::make_unique<Training>();
+  training->world = make_null_world(world_);
+  Machine machine = machine_;
+  machine.gpus.transport = Transport::null;
+  const TrainPlan plan = whole_plan(config_, *training->world, machine, share_.threads);
+  training->device = plan.create_device(device_options(), machine_.make_device);
+  touch_memory(*training->device);
+  training->session = std::make_unique<Session>(*training->device, *training->world, config_);
+  plan.apply_order(training->session->runtime());
+  return training;
+}
+
+double OverlapBench::step(Training& training) {
   // Without communication nothing else keeps the ranks together, and they share the machine.
   world_.agree(0, "");
   const auto start = Clock::now();
-  session.enqueue_step(++step_, kLearningRate, made_up_samples(config_), false);
-  session.finish_step();
+  training.session->enqueue_step(++training.step, kLearningRate, made_up_samples(config_), false);
+  training.session->finish_step();
   world_.agree(0, "");
   return ms_since(start);
 }
 
-OverlapBench::Steps OverlapBench::measure_steps(Session& session) {
-  for (std::int64_t i = 0; i < options_.warmup; ++i) step(session);
-  std::vector<double> durations, spans;
-  for (std::int64_t i = 0; i < options_.steps; ++i) durations.push_back(step(session));
+void OverlapBench::profile_step(Training& training) {
+  Profile& profile = training.device->profile();
+  profile.clear();
+  profile.start();
+  step(training);
+  profile.stop();
+  training.profiled.push_back(compute_times(profile));
+  training.spans.push_back(span_ms(profile));
+}
+
+void OverlapBench::take_turns(const std::vector<Training*>& trainings) {
+  const auto repeat = [&](std::int64_t times, const auto& run) {
+    for (std::int64_t i = 0; i < times; ++i) {
+      for (Training* training : trainings) run(*training);
+    }
+  };
+  repeat(options_.warmup, [&](Training& training) { step(training); });
+  repeat(options_.steps, [&](Training& training) { training.durations.push_back(step(training)); });
+  repeat(options_.profile_steps, [&](Training& training) { profile_step(training); });
+}
+
+OverlapBench::Steps OverlapBench::medians(const Training& training) const {
   std::vector<std::vector<double>> op_ms(compute_phases_.size());
   std::map<std::string, std::vector<double>> phase_ms;
-  Profile& profile = session.device().profile();
-  for (std::int64_t i = 0; i < options_.profile_steps; ++i) {
-    profile.clear();
-    profile.start();
-    step(session);
-    profile.stop();
-    const ComputeTimes times = compute_times(profile);
+  for (const ComputeTimes& times : training.profiled) {
     for (std::size_t op = 0; op < op_ms.size(); ++op) op_ms[op].push_back(times.op_ms[op]);
     for (const auto& [phase, ms] : times.phase_ms) phase_ms[phase].push_back(ms);
-    spans.push_back(span_ms(profile));
   }
-  Steps result{.host_ms = median(durations)};
-  result.ms = is_on_gpus() ? median(spans) : result.host_ms;
+  Steps result{.host_ms = median(training.durations)};
+  result.ms = is_on_gpus() ? median(training.spans) : result.host_ms;
   for (const std::vector<double>& ms : op_ms) result.compute_op_ms.push_back(median(ms));
   for (const auto& [phase, ms] : phase_ms) result.phase_ms[phase] = median(ms);
   return result;
@@ -172,11 +209,11 @@ OverlapBench::ComputeTimes OverlapBench::compute_times(const Profile& profile) c
   return times;
 }
 
-std::vector<Action> OverlapBench::log_step(Session& session) {
+std::vector<Action> OverlapBench::log_step(Training& training) {
   std::vector<Action> actions;
-  session.runtime().log_actions(&actions);
-  step(session);
-  session.runtime().log_actions(nullptr);
+  training.session->runtime().log_actions(&actions);
+  step(training);
+  training.session->runtime().log_actions(nullptr);
   return actions;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,7 +25,8 @@ class OverlapBench {
   OverlapReport run();
 
  private:
-  /// What a run of some steps showed: medians.
+  struct Training;
+  /// What a training's steps showed: medians.
   struct Steps {
     double ms = 0;                                ///< of one step; on a GPU from its first op's start to its last one's end
     double host_ms = 0;                           ///< of one step, by the host's clock
@@ -39,12 +41,18 @@ class OverlapBench {
   /// In milliseconds: the least of several.
   using CommunicationPrices = std::map<NumberedOps::Key, double>;
 
+  DeviceOptions device_options() const;
+  std::unique_ptr<Training> start_connected();
+  std::unique_ptr<Training> start_alone();
   /// The duration in milliseconds, until all ranks have done it.
-  double step(Session& session);
-  Steps measure_steps(Session& session);
+  double step(Training& training);
+  void profile_step(Training& training);
+  /// Each step of one is followed by the same step of the next, so that what slows the machine for a while slows all of them.
+  void take_turns(const std::vector<Training*>& trainings);
+  Steps medians(const Training& training) const;
   ComputeTimes compute_times(const Profile& profile) const;
   /// What one more step asks of the executor.
-  std::vector<Action> log_step(Session& session);
+  std::vector<Action> log_step(Training& training);
   /// Does that again without the model, one action after the other.
   CommunicationPrices measure_communication(Session& session, const std::vector<Action>& actions);
   OverlapReport report(const Steps& steps, const Steps& compute, const CommunicationPrices& prices) const;
@@ -59,7 +67,6 @@ class OverlapBench {
   TrainPlan plan_;
   std::vector<std::string> compute_phases_;  // of each op of the compute stream
   std::string gpu_, transport_;              // of the step as it is
-  std::int64_t step_ = 0;
 };
 
 }  // namespace zs::bench
