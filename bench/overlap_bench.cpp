@@ -11,6 +11,7 @@
 #include "bench/median.h"
 #include "comm/nccl_memory.h"
 #include "model/train/session.h"
+#include "model/train/startup.h"
 #include "runtime/tensor/host_view.h"
 
 namespace zs::bench {
@@ -34,6 +35,12 @@ void touch_memory(Device& device) {
 Config with_units_of(Config config, const World& world, const Machine& machine) {
   config.shard.unit_mib = unit_mib(config, machine.plan_options(world, config, 1).transport, world.size());
   return config;
+}
+
+/// Of a run in which nothing is exchanged.
+Machine without_transport(Machine machine) {
+  machine.gpus.transport = Transport::null;
+  return machine;
 }
 
 TrainPlan whole_plan(const Config& config, const World& world, const Machine& machine, int threads) {
@@ -77,7 +84,8 @@ OverlapBench::OverlapBench(World& world, const StepOptions& options, const Confi
       config_(with_units_of(config, world, machine)),
       machine_(std::move(machine)),
       share_(cpu_share(world.local_rank(), world.local_size())),
-      plan_(whole_plan(config_, world, machine_, share_.threads)) {
+      plan_(whole_plan(config_, world, machine_, share_.threads)),
+      alone_plan_(whole_plan(config_, *make_null_world(world), without_transport(machine_), share_.threads)) {
   if (config.cuda.graph) {
     throw Error(ExitCode::config, "cuda.graph = true hides the operations of a step, which this benchmark looks at one by one", {},
                 "leave it out");
@@ -100,17 +108,25 @@ struct OverlapBench::Training {
 
 OverlapReport OverlapBench::run() {
   bind_this_thread(share_.cpus);
-  const bool fits_both = !is_on_gpus();  // a GPU's memory is for one model
-  std::unique_ptr<Training> connected = start_connected(), alone = fits_both ? start_alone() : nullptr;
-  take_turns(fits_both ? std::vector{connected.get(), alone.get()} : std::vector{connected.get()});
+  takes_turns_ = fit_both();
+  std::unique_ptr<Training> connected = start_connected(), alone = takes_turns_ ? start_alone() : nullptr;
+  take_turns(takes_turns_ ? std::vector{connected.get(), alone.get()} : std::vector{connected.get()});
   const Steps steps = medians(*connected);
   const CommunicationPrices prices = measure_communication(*connected->session, log_step(*connected));
-  if (!fits_both) {
+  if (!takes_turns_) {
     connected.reset();
     alone = start_alone();
     take_turns({alone.get()});
   }
   return report(steps, medians(*alone), prices);
+}
+
+bool OverlapBench::fit_both() {
+  if (is_on_gpus()) return false;
+  constexpr double kShare = 0.9;  // what libraries and message buffers need is in no plan
+  const auto bytes = static_cast<double>(world_.local_size() * (plan_.reserved_bytes + alone_plan_.reserved_bytes));
+  const bool fit = bytes / (1 << 30) < kShare * startup_facts(world_, config_).free_gib;
+  return world_.agree(fit ? 0 : 1, "").code == 0;
 }
 
 DeviceOptions OverlapBench::device_options() const {
@@ -137,13 +153,10 @@ std::unique_ptr<OverlapBench::Training> OverlapBench::start_connected() {
 std::unique_ptr<OverlapBench::Training> OverlapBench::start_alone() {
   auto training = std::make_unique<Training>();
   training->world = make_null_world(world_);
-  Machine machine = machine_;
-  machine.gpus.transport = Transport::null;
-  const TrainPlan plan = whole_plan(config_, *training->world, machine, share_.threads);
-  training->device = plan.create_device(device_options(), machine_.make_device);
+  training->device = alone_plan_.create_device(device_options(), machine_.make_device);
   touch_memory(*training->device);
   training->session = std::make_unique<Session>(*training->device, *training->world, config_);
-  plan.apply_order(training->session->runtime());
+  alone_plan_.apply_order(training->session->runtime());
   return training;
 }
 
@@ -273,6 +286,7 @@ OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, con
   std::map<std::string, double> communication;
   for (const auto& [op, ms] : communicating) communication[op->phase] += ms;
   report.step = {.name = "step", .compute_ms = compute.ms, .step_ms = steps.ms};
+  report.takes_turns = takes_turns_;
   report.host_compute_ms = compute.host_ms;
   report.host_step_ms = steps.host_ms;
   if (is_on_gpus()) report.note = why_nothing_hides(world_.size(), machine_.gpus);

@@ -41,6 +41,8 @@ class OverlapBench {
   /// In milliseconds: the least of several.
   using CommunicationPrices = std::map<NumberedOps::Key, double>;
 
+  /// Whether both models may be in memory at once. Collective.
+  bool fit_both();
   DeviceOptions device_options() const;
   std::unique_ptr<Training> start_connected();
   std::unique_ptr<Training> start_alone();
@@ -64,9 +66,10 @@ class OverlapBench {
   Config config_;
   Machine machine_;
   CpuShare share_;
-  TrainPlan plan_;
+  TrainPlan plan_, alone_plan_;
   std::vector<std::string> compute_phases_;  // of each op of the compute stream
   std::string gpu_, transport_;              // of the step as it is
+  bool takes_turns_ = false;
 };
 
 }  // namespace zs::bench

@@ -53,6 +53,7 @@ std::string to_json(const OverlapReport& r) {
                      {"limit", r.limit},
                      {"max_reductions_in_flight", r.max_reductions_in_flight},
                      {"reshard_after_forward", r.reshard_after_forward},
+                     {"takes_turns", r.takes_turns},
                      {"compute_ms", r.step.compute_ms},
                      {"communication_ms", r.step.communication_ms},
                      {"step_ms", r.step.step_ms},

@@ -26,6 +26,7 @@ struct OverlapReport {
   std::string reshard_after_forward = {};  ///< as configured
   std::vector<Phase> phases = {};
   Phase step = {};                               ///< all of it
+  bool takes_turns = false;                      ///< each step was followed by the same without communication
   double host_compute_ms = 0, host_step_ms = 0;  ///< of a step, by the host's clock
   std::string note = {};                         ///< why nothing can hide here, whatever the schedule; empty: something can
   Simulation plan = {};                          ///< the plan's graph, priced with compute and communication alone

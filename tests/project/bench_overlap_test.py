@@ -3,7 +3,9 @@
 Usage: bench_overlap_test.py BENCH_OVERLAP"""
 
 import json
+import os
 import sys
+import tempfile
 
 import harness
 
@@ -62,6 +64,16 @@ def main():
         sets = ["--set", "shard.strategy=nested", "--set", "shard.group_size=2", "--set", f"shard.zero_copy={zero_copy}"]
         result = harness.run(harness.mpirun(4, [program, *SMALL, *sets, "--micro-batches", "2", "--json"]), env={"ZSHARD_HOSTS_OF": "0,0,1,1"})
         report.case(f"nested on two hosts, zero-copy {zero_copy}", report_problems(result, transport="hier", ranks=4), result)
+
+    report.case("both models fit and take turns", [] if json.loads(result.out)["takes_turns"] else ["takes_turns is false"], result)
+    if os.geteuid() == 0:  # who may say how much memory is free
+        with tempfile.NamedTemporaryFile("w") as meminfo:
+            meminfo.write("MemAvailable: 1024 kB\n")
+            meminfo.flush()
+            script = f'mount --bind {meminfo.name} /proc/meminfo && exec "$@"'
+            result = harness.run(["unshare", "--mount", "sh", "-c", script, "sh", program, *SMALL, "--json"])
+        if "unshare" not in result.err and "mount" not in result.err:
+            report.case("both do not fit", report_problems(result, takes_turns=False), result)
 
     result = harness.run(harness.mpirun(2, [program, *SMALL, "--sweep", "--json"]))
     problems = report_problems(result, lines=16)
