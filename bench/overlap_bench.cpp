@@ -108,22 +108,24 @@ struct OverlapBench::Training {
 
 OverlapReport OverlapBench::run() {
   bind_this_thread(share_.cpus);
-  takes_turns_ = fit_both();
-  std::unique_ptr<Training> connected = start_connected(), alone = takes_turns_ ? start_alone() : nullptr;
-  take_turns(takes_turns_ ? std::vector{connected.get(), alone.get()} : std::vector{connected.get()});
+  const bool takes_turns = fit_both();
+  std::unique_ptr<Training> connected = start_connected(), alone = takes_turns ? start_alone() : nullptr;
+  take_turns(takes_turns ? std::vector{connected.get(), alone.get()} : std::vector{connected.get()});
   const Steps steps = medians(*connected);
   const CommunicationPrices prices = measure_communication(*connected->session, log_step(*connected));
-  if (!takes_turns_) {
+  if (!takes_turns) {
     connected.reset();
     alone = start_alone();
     take_turns({alone.get()});
   }
-  return report(steps, medians(*alone), prices);
+  OverlapReport result = report(steps, medians(*alone), prices);
+  result.takes_turns = takes_turns;
+  return result;
 }
 
 bool OverlapBench::fit_both() {
-  if (is_on_gpus()) return false;
-  constexpr double kShare = 0.9;  // what libraries and message buffers need is in no plan
+  if (is_on_gpus()) return false;  // whose clocks no neighbour slows, and whose memory one model may fill
+  constexpr double kShare = 0.9;   // what libraries and message buffers need is in no plan
   const auto bytes = static_cast<double>(world_.local_size() * (plan_.reserved_bytes + alone_plan_.reserved_bytes));
   const bool fit = bytes / (1 << 30) < kShare * startup_facts(world_, config_).free_gib;
   return world_.agree(fit ? 0 : 1, "").code == 0;
@@ -286,7 +288,6 @@ OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, con
   std::map<std::string, double> communication;
   for (const auto& [op, ms] : communicating) communication[op->phase] += ms;
   report.step = {.name = "step", .compute_ms = compute.ms, .step_ms = steps.ms};
-  report.takes_turns = takes_turns_;
   report.host_compute_ms = compute.host_ms;
   report.host_step_ms = steps.host_ms;
   if (is_on_gpus()) report.note = why_nothing_hides(world_.size(), machine_.gpus);

@@ -69,7 +69,6 @@ class OverlapBench {
   TrainPlan plan_, alone_plan_;
   std::vector<std::string> compute_phases_;  // of each op of the compute stream
   std::string gpu_, transport_;              // of the step as it is
-  bool takes_turns_ = false;
 };
 
 }  // namespace zs::bench
