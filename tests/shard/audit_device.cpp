@@ -8,8 +8,6 @@
 namespace zs::test {
 namespace {
 
-constexpr int kAsItIs = -1, kPoison = 255;
-
 class DoneRecord final : public EventRecord {
  public:
   std::int64_t id() const override { return 0; }
@@ -17,6 +15,17 @@ class DoneRecord final : public EventRecord {
  private:
   void retire() noexcept override { delete this; }
 };
+
+std::vector<unsigned char> random_bytes(std::int64_t bytes) {
+  constexpr std::size_t kWord = sizeof(std::uint64_t);
+  const CounterRng rng(5);
+  std::vector<unsigned char> result((static_cast<std::size_t>(bytes) + kWord - 1) / kWord * kWord);
+  for (std::size_t at = 0; at < result.size(); at += kWord) {
+    const std::uint64_t word = rng.bits(at);
+    std::memcpy(result.data() + at, &word, kWord);
+  }
+  return result;
+}
 
 constexpr int kChanges = 3;
 
@@ -65,6 +74,7 @@ void* AuditDevice::RangeAllocator::allocate(std::int64_t bytes) {
 AuditDevice::AuditDevice(std::int64_t bytes, int rank)
     : Device({}),
       rank_(rank),
+      noise_(random_bytes(bytes)),
       allocator_(bytes),
       pool_(allocator_, counter_),
       streams_{AuditStream(StreamRole::compute, *this), AuditStream(StreamRole::unshard, *this), AuditStream(StreamRole::reduce, *this),
@@ -84,30 +94,47 @@ std::size_t AuditDevice::offset(const Buffer& buffer) {
   return static_cast<std::size_t>(data - allocator_.begin());
 }
 
-void AuditDevice::mark(Bytes& said, const Buffer& buffer, Said what) {
-  if (buffer.bytes() == 0) return;
-  auto* const begin = said.data() + offset(buffer);
-  for (auto* at = begin; at < begin + buffer.bytes(); ++at) *at = static_cast<unsigned char>(*at | what);
+bool AuditDevice::Part::is_same(const Bytes& a, const Bytes& b) const {
+  return std::memcmp(a.data() + begin, b.data() + begin, bytes) == 0;
 }
 
-AuditDevice::Bytes AuditDevice::declaration(const OpInfo& info, const Buffer& scratch) {
-  Bytes said(allocator_.used(), nothing);
-  for (const Buffer& buffer : info.reads) mark(said, buffer, read);
+AuditDevice::Declaration AuditDevice::declaration_of(const OpInfo& info, const Buffer& scratch) {
+  struct Range {
+    std::size_t begin, end;
+    unsigned char said;
+  };
+  std::vector<Range> ranges;
+  std::set<std::size_t> bounds = {0, allocator_.used()};
+  const auto say = [&](const Buffer& buffer, Said what) {
+    if (buffer.bytes() == 0) return;
+    const std::size_t begin = offset(buffer);
+    ranges.push_back({begin, begin + static_cast<std::size_t>(buffer.bytes()), what});
+    bounds.insert({ranges.back().begin, ranges.back().end});
+  };
+  for (const Buffer& buffer : info.reads) say(buffer, read);
   for (const Buffer& buffer : info.writes) {
-    if (buffer.data != scratch.data || buffer.elems != scratch.elems) mark(said, buffer, written);
+    if (buffer.data != scratch.data || buffer.elems != scratch.elems) say(buffer, written);
   }
-  mark(said, scratch, scratch_byte);
-  return said;
+  say(scratch, scratch_bytes);
+  Declaration result;
+  for (auto bound = bounds.begin(); std::next(bound) != bounds.end(); ++bound) {
+    Part part{*bound, *std::next(bound) - *bound, nothing};
+    for (const Range& range : ranges) {
+      if (range.begin <= part.begin && part.begin < range.end) part.said = static_cast<unsigned char>(part.said | range.said);
+    }
+    result.push_back(part);
+  }
+  return result;
 }
 
-AuditDevice::Bytes AuditDevice::filled(const Bytes& memory, const Bytes& said, const Fill& fill) const {
+AuditDevice::Bytes AuditDevice::filled(const Bytes& memory, const Declaration& declaration, Content undeclared,
+                                       Content written_only) const {
   Bytes result = memory;
-  const CounterRng undeclared(static_cast<std::uint64_t>(fill.undeclared) + 1), unread(static_cast<std::uint64_t>(fill.written) + 1);
-  for (std::size_t i = 0; i < result.size(); ++i) {
-    if (said[i] & read) continue;
-    const int how = said[i] == nothing ? fill.undeclared : fill.written;
-    if (how == kAsItIs) continue;
-    result[i] = static_cast<unsigned char>(how == kPoison ? 0xff : (said[i] == nothing ? undeclared : unread).bits(i));
+  for (const Part& part : declaration) {
+    if (part.is(read)) continue;
+    const Content content = part.said == nothing ? undeclared : written_only;
+    if (content == Content::poison) std::memset(result.data() + part.begin, 0xff, part.bytes);
+    if (content == Content::noise) std::memcpy(result.data() + part.begin, noise_.data() + part.begin, part.bytes);
   }
   return result;
 }
@@ -125,17 +152,15 @@ AuditDevice::Bytes AuditDevice::run(const OpInfo& info, const Work& work, const 
   return Bytes(allocator_.begin(), allocator_.begin() + memory.size());
 }
 
-void AuditDevice::check_untouched(const OpInfo& info, const Bytes& said, const Bytes& before, const Bytes& after) {
-  for (std::size_t i = 0; i < said.size(); ++i) {
-    if ((said[i] & (written | scratch_byte)) != 0 || before[i] == after[i]) continue;
-    return find(info, said[i] == nothing ? "writes what it does not declare" : "writes what it declares as read only");
+void AuditDevice::check_untouched(const OpInfo& info, const Declaration& declaration, const Bytes& before, const Bytes& after) {
+  for (const Part& part : declaration) {
+    if (part.is(written | scratch_bytes) || part.is_same(before, after)) continue;
+    return find(info, part.said == nothing ? "writes what it does not declare" : "writes what it declares as read only");
   }
 }
 
-void AuditDevice::check_same(const OpInfo& info, const Bytes& said, const Bytes& a, const Bytes& b, const char* finding) {
-  for (std::size_t i = 0; i < said.size(); ++i) {
-    if ((said[i] & written) != 0 && a[i] != b[i]) return find(info, finding);
-  }
+bool AuditDevice::same_is_written(const Declaration& declaration, const Bytes& a, const Bytes& b) {
+  return std::all_of(declaration.begin(), declaration.end(), [&](const Part& part) { return !part.is(written) || part.is_same(a, b); });
 }
 
 void AuditDevice::execute(const OpInfo& info, const Work& work, const Buffer& scratch) {
@@ -152,28 +177,37 @@ void AuditDevice::execute(const OpInfo& info, const Work& work, const Buffer& sc
 
 void AuditDevice::audit(const OpInfo& info, const Work& work, const Buffer& scratch) {
   audited_.insert(info.name.substr(0, info.name.find(':')));
-  const Bytes memory(allocator_.begin(), allocator_.begin() + allocator_.used()), said = declaration(info, scratch);
-  const auto run_filled = [&](const Fill& fill) {
-    const Bytes before = filled(memory, said, fill);
+  const Bytes memory(allocator_.begin(), allocator_.begin() + allocator_.used());
+  const Declaration declaration = declaration_of(info, scratch);
+  const auto run_filled = [&](Content undeclared, Content written_only) {
+    const Bytes before = filled(memory, declaration, undeclared, written_only);
     Bytes after = run(info, work, scratch, before);
-    check_untouched(info, said, before, after);
+    check_untouched(info, declaration, before, after);
     return after;
   };
-  const Bytes plain = run_filled({kAsItIs, kPoison});
-  check_same(info, said, plain, run_filled({kAsItIs, 3}), "reads, or leaves as it was, a part of what it declares as written only");
-  check_same(info, said, plain, run_filled({kPoison, kPoison}), "reads what it does not declare");
-  check_same(info, said, plain, run_filled({5, kPoison}), "reads what it does not declare");
+  const Bytes plain = run_filled(Content::as_it_is, Content::poison);
+  if (!same_is_written(declaration, plain, run_filled(Content::as_it_is, Content::noise)))
+    find(info, "reads, or leaves as it was, a part of what it declares as written only");
+  for (const Content undeclared : {Content::poison, Content::noise}) {
+    if (!same_is_written(declaration, plain, run_filled(undeclared, Content::poison))) find(info, "reads what it does not declare");
+  }
   std::memcpy(allocator_.begin(), memory.data(), memory.size());
-  audit_uses(info, work, scratch, plain);
+  audit_uses(info, work, scratch, declaration, plain);
 }
 
 /// Whether each buffer that is declared matters.
-void AuditDevice::audit_uses(const OpInfo& info, const Work& work, const Buffer& scratch, const Bytes& plain) {
-  const Bytes said = declaration(info, scratch);
-  const Bytes before = filled(Bytes(allocator_.begin(), allocator_.begin() + said.size()), said, {kAsItIs, kPoison});
-  const auto differs = [&](const Bytes& a, const Bytes& b, std::size_t i) { return (said[i] & written) != 0 && a[i] != b[i]; };
-  Bytes ever_changed(said.size(), 0);
-  for (std::size_t i = 0; i < said.size(); ++i) ever_changed[i] = differs(plain, before, i);
+void AuditDevice::audit_uses(const OpInfo& info, const Work& work, const Buffer& scratch, const Declaration& declaration,
+                             const Bytes& plain) {
+  const Bytes before =
+      filled(Bytes(allocator_.begin(), allocator_.begin() + plain.size()), declaration, Content::as_it_is, Content::poison);
+  Bytes ever_changed(plain.size(), 0);
+  const auto note_changes = [&](const Bytes& after, const Bytes& from) {
+    for (const Part& part : declaration) {
+      if (!part.is(written) || part.is_same(after, from)) continue;
+      for (std::size_t i = part.begin; i < part.begin + part.bytes; ++i) ever_changed[i] |= after[i] != from[i];
+    }
+  };
+  note_changes(plain, before);
   for (std::size_t which = 0; which < info.reads.size(); ++which) {
     const Buffer& buffer = info.reads[which];
     bool is_read = buffer.bytes() == 0;
@@ -181,11 +215,8 @@ void AuditDevice::audit_uses(const OpInfo& info, const Work& work, const Buffer&
       Bytes changed = before;
       if (buffer.bytes() > 0) change(buffer, changed.data() + offset(buffer), (how + rank_) % kChanges);
       const Bytes after = run(info, work, scratch, changed);
-      is_read = is_read || threw_;
-      for (std::size_t i = 0; i < said.size(); ++i) {
-        is_read = is_read || differs(plain, after, i);
-        ever_changed[i] |= differs(after, changed, i);
-      }
+      is_read = is_read || threw_ || !same_is_written(declaration, plain, after);
+      note_changes(after, changed);
     }
     if (!is_read) find(info, fmt::format("declares as read, and does not read, buffer {}", which));
   }

@@ -69,25 +69,31 @@ class AuditDevice final : public Device {
     std::size_t first_ = 0, used_ = 0;
   };
 
-  /// Of every byte in use: what the op says about it.
-  enum Said : unsigned char { nothing = 0, read = 1, written = 2, scratch_byte = 4 };
-  struct Fill {
-    int undeclared, written;  // -1: as it is; otherwise the seed of random bytes, or 255 for poison
+  enum Said : unsigned char { nothing = 0, read = 1, written = 2, scratch_bytes = 4 };
+  /// A range of the memory in use of which an op says the same.
+  struct Part {
+    std::size_t begin, bytes;
+    unsigned char said;
+    bool is(int what) const { return (said & what) != 0; }
+    bool is_same(const Bytes& a, const Bytes& b) const;
   };
+  using Declaration = std::vector<Part>;
+  /// What an op finds in memory.
+  enum class Content { as_it_is, poison, noise };
 
   void execute(const OpInfo& info, const Work& work, const Buffer& scratch);
   void audit(const OpInfo& info, const Work& work, const Buffer& scratch);
-  void audit_uses(const OpInfo& info, const Work& work, const Buffer& scratch, const Bytes& plain);
-  Bytes declaration(const OpInfo& info, const Buffer& scratch);
-  Bytes filled(const Bytes& memory, const Bytes& said, const Fill& fill) const;
+  void audit_uses(const OpInfo& info, const Work& work, const Buffer& scratch, const Declaration& declaration, const Bytes& plain);
+  Declaration declaration_of(const OpInfo& info, const Buffer& scratch);
+  Bytes filled(const Bytes& memory, const Declaration& declaration, Content undeclared, Content written_only) const;
   Bytes run(const OpInfo& info, const Work& work, const Buffer& scratch, const Bytes& memory);
-  void mark(Bytes& said, const Buffer& buffer, Said what);
   std::size_t offset(const Buffer& buffer);
-  void check_untouched(const OpInfo& info, const Bytes& said, const Bytes& before, const Bytes& after);
-  void check_same(const OpInfo& info, const Bytes& said, const Bytes& a, const Bytes& b, const char* finding);
+  void check_untouched(const OpInfo& info, const Declaration& declaration, const Bytes& before, const Bytes& after);
+  static bool same_is_written(const Declaration& declaration, const Bytes& a, const Bytes& b);
   void find(const OpInfo& info, const std::string& what);
 
   const int rank_;
+  const Bytes noise_;
   ExecContext context_{1, nullptr};
   RangeAllocator allocator_;
   Pool pool_;
