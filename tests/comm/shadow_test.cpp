@@ -56,6 +56,26 @@ void publish(Communicator& comm, Stream& stream, Buffer, Buffer full) {
 }
 void publish_apart(Communicator& comm, Stream& stream, Buffer shard, Buffer full) { comm.publish(stream, "unit", shard, full); }
 
+void gather_in_place(Communicator& comm, Stream& stream, Buffer, Buffer full) {
+  comm.all_gather(stream, "unit", full.slice(comm.rank() * 4, 4), full);
+}
+void reduce_in_place(Communicator& comm, Stream& stream, Buffer, Buffer full) {
+  comm.reduce_scatter(stream, "unit", full, full.slice(comm.rank() * 4, 4), Fold::overwrite);
+}
+/// From rank `root`.
+template <int root>
+void send(Communicator& comm, Stream& stream, Buffer, Buffer full) {
+  comm.broadcast(stream, "unit", full, root);
+}
+/// The first half of `full` goes to `shard`.
+void exchange(Communicator& comm, Stream& stream, Buffer shard, Buffer full) { comm.all_to_all(stream, "unit", full.slice(0, 4), shard); }
+void exchange_parts(Communicator& comm, Stream& stream, Buffer shard, Buffer full) {
+  static constexpr std::int64_t kSent[][2] = {{1, 3}, {1, 1}}, kReceived[][2] = {{1, 1}, {3, 1}};
+  const auto rank = static_cast<std::size_t>(comm.rank());
+  const std::int64_t received = kReceived[rank][0] + kReceived[rank][1], sent = kSent[rank][0] + kSent[rank][1];
+  comm.all_to_all_v(stream, "unit", {full.slice(0, sent), kSent[rank]}, {shard.slice(0, received), kReceived[rank]});
+}
+
 void gather_packed(Communicator& comm, Stream& stream, Buffer shard, Buffer full) {
   comm.all_gather(stream, "unit", shard, full, Wire::int8);
 }
@@ -80,6 +100,32 @@ TEST_CASE("an output that is written while an operation uses it is found") {
   CHECK_THAT(outcome(reduce, [](float* shard, float*) { shard[3] = 9; }), Catch::Contains("an output of reduce_scatter(unit)"));
   CHECK_THAT(outcome(reduce_all, [](float*, float* full) { full[2] = 9; }), Catch::Contains("an output of all_reduce(unit)"));
   CHECK_THAT(outcome(publish_apart, [](float*, float* full) { full[5] = 9; }), Catch::Contains("an output of publish(unit) was written"));
+}
+
+TEST_CASE("what is done in place is watched as well: this rank's own part as an input, the rest as it is used") {
+  if (kCountsRaces) return skip("a race on purpose");
+  CHECK_THAT(outcome(gather_in_place, [](float*, float* full) { full[0] = 9; }), Catch::Contains("an output of all_gather(unit)"));
+  CHECK_THAT(outcome(gather_in_place, [](float*, float* full) { full[5] = 9; }), Catch::Contains("an input of all_gather(unit)"));
+  CHECK_THAT(outcome(reduce_in_place, [](float*, float* full) { full[0] = 9; }), Catch::Contains("an input of reduce_scatter(unit)"));
+  CHECK_THAT(outcome(reduce_in_place, [](float*, float* full) { full[5] = 9; }), Catch::Contains("an output of reduce_scatter(unit)"));
+  CHECK(outcome(gather_in_place, [](float*, float*) {}) == "");
+  CHECK(outcome(reduce_in_place, [](float*, float*) {}) == "");
+}
+
+TEST_CASE("what is sent by one rank, or by each to each, is watched as well") {
+  if (kCountsRaces) return skip("a race on purpose");
+  CHECK_THAT(outcome(send<0>, [](float*, float* full) { full[3] = 9; }),
+             Catch::Contains("an output of broadcast(unit) root 0 was written"));
+  CHECK_THAT(outcome(send<1>, [](float*, float* full) { full[3] = 9; }), Catch::Contains("an input of broadcast(unit) root 1 was written"));
+  CHECK_THAT(outcome(exchange, [](float*, float* full) { full[1] = 9; }), Catch::Contains("an input of all_to_all(unit) was written"));
+  CHECK_THAT(outcome(exchange, [](float* shard, float*) { shard[1] = 9; }), Catch::Contains("an output of all_to_all(unit) was written"));
+  CHECK_THAT(outcome(exchange_parts, [](float*, float* full) { full[1] = 9; }),
+             Catch::Contains("an input of all_to_all_v(unit) was written"));
+  CHECK_THAT(outcome(exchange_parts, [](float* shard, float*) { shard[3] = 9; }),
+             Catch::Contains("an output of all_to_all_v(unit) was written"));
+  CHECK(outcome(send<0>, [](float*, float*) {}) == "");
+  CHECK(outcome(exchange, [](float*, float* full) { full[6] = 9; }) == "");  // no part of it
+  CHECK(outcome(exchange_parts, [](float*, float* full) { full[6] = 9; }) == "");
 }
 
 TEST_CASE("what travels packed is watched as well") {
