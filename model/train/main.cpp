@@ -202,6 +202,7 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  zs::keep_standard_descriptors();
   zs::set_nccl_environment();
   zs::limit_spinning(argv);
   try {

@@ -1,8 +1,10 @@
 #include "model/train/program.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <new>
@@ -11,6 +13,12 @@
 #include "comm/communicator.h"
 
 namespace zs {
+
+void keep_standard_descriptors() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(descriptor, F_GETFD) == -1 && errno == EBADF && open("/dev/null", O_RDONLY) < 0) return;  // then nothing can be opened
+  }
+}
 
 void limit_spinning(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
@@ -45,6 +53,8 @@ Error as_error(std::exception_ptr problem) {
     return error;
   } catch (const std::bad_alloc&) {
     return Error(ExitCode::out_of_memory, "out of memory", "", "lower train.micro_batch or the model's size");
+  } catch (const std::system_error& error) {  // of standard output, files or threads: what the system refused
+    return Error(ExitCode::io, error.what(), "", "see whether there is room, and what ulimit -a allows");
   } catch (const std::exception& error) {
     return Error(ExitCode::internal, error.what(), "", "this is a defect of zshard");
   }

@@ -6,9 +6,13 @@
 
 namespace zs {
 
+/// Where standard input, output or error is closed, the next file that is opened would take its place, and what is printed. So they are
+/// taken before, by what can be read only: who writes there is told so, as before. Call it first in main.
+void keep_standard_descriptors();
+
 /// libgomp reads how long its threads spin before main begins, and by default they spin for milliseconds, which is most of a
 /// step when there are more busy threads than CPUs. So the program starts itself again with a short spin, unless the user chose.
-/// Call it first in main.
+/// Call it early in main.
 void limit_spinning(char** argv);
 
 /// Whether a person reads this process's standard output. mpirun gives a rank a terminal of its own to print to, whatever mpirun
@@ -18,7 +22,8 @@ bool prints_to_terminal();
 /// Whether it was thrown only because another rank had failed before.
 bool is_consequence(const std::exception_ptr& problem);
 
-/// What a program dies of, whatever was thrown: an Error as it is, memory that is missing, anything else as a defect of zshard.
+/// What a program dies of, whatever was thrown: an Error as it is, memory that is missing, what the system refused, anything else as a
+/// defect of zshard.
 Error as_error(std::exception_ptr problem);
 
 }  // namespace zs

@@ -45,7 +45,9 @@ bool has_run(const fs::path& dir) { return is_there(dir / kConfigFile) || is_the
 
 /// The nearest folder that exists must be one that we may write to.
 void check_writable(const fs::path& path) {
-  fs::path at = fs::absolute(path).lexically_normal();
+  std::error_code failed;
+  fs::path at = fs::absolute(path, failed).lexically_normal();
+  if (failed) throw cannot_create(failed.message(), path.string());  // the working directory is gone
   while (!is_there(at) && at.has_relative_path()) at = at.parent_path();
   struct stat status {};
   if (::stat(at.c_str(), &status) != 0) throw cannot_create(system_reason(errno), at.string());

@@ -22,11 +22,12 @@ std::int32_t draw(const std::vector<float>& logits, double uniform) {
 
 }  // namespace
 
-std::vector<std::int32_t> sample_tokens(Session& session, std::vector<std::int32_t> prompt, std::int64_t count, std::uint64_t seed) {
+std::vector<std::int32_t> sample_tokens(Session& session, std::vector<std::int32_t> prompt, std::int64_t count, std::uint64_t seed,
+                                        const std::function<bool()>& stops) {
   const CounterRng rng(seed, hash_name("sample"));
   const std::int64_t window = session.config().train.sequence;
   std::vector<std::int32_t> tokens = std::move(prompt), drawn;
-  for (std::int64_t i = 0; i < count; ++i) {
+  for (std::int64_t i = 0; i < count && !stops(); ++i) {
     const auto first = std::max<std::ptrdiff_t>(0, std::ssize(tokens) - window);
     const std::vector<float> logits = session.next_token_logits({tokens.begin() + first, tokens.end()});
     drawn.push_back(draw(logits, rng.uniform(static_cast<std::uint64_t>(i))));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,9 @@ namespace zs {
 /// Draws `count` tokens after `prompt` (not empty), one forward a token, at temperature 0.8 from random numbers keyed by
 /// (seed, position): the same on every rank. Sees as many of the last tokens as a training sequence has: later
 /// positions were never trained. Collective; blocks.
-std::vector<std::int32_t> sample_tokens(Session& session, std::vector<std::int32_t> prompt, std::int64_t count, std::uint64_t seed);
+/// `stops`: asked before each of them, the same on every rank; fewer are drawn where it says so.
+std::vector<std::int32_t> sample_tokens(Session& session, std::vector<std::int32_t> prompt, std::int64_t count, std::uint64_t seed,
+                                        const std::function<bool()>& stops);
 
 /// Bytes as text for a terminal: what is not printable ASCII or a line end becomes '?'.
 std::string printable(const std::vector<std::int32_t>& bytes);

@@ -294,6 +294,7 @@ void Trainer::tell(const char* kind, const std::string& line) const {
 }
 
 void Trainer::check_finite(std::int64_t step, const StepResult& result) const {
+  if (transport_of(world_) == Transport::null) return;  // nothing was exchanged, so what should have come is whatever memory held
   const char* const advice = "lower train.lr, lengthen train.warmup, or look at the data named here";
   for (std::size_t i = 0; i < result.losses.size(); ++i) {
     if (std::isfinite(result.losses[i])) continue;
@@ -361,7 +362,8 @@ void Trainer::print_sample() {
   std::vector<std::int32_t> prompt;
   for (const char c : config_.run.sample_prompt) prompt.push_back(static_cast<unsigned char>(c));
   if (!is_text || prompt.empty()) prompt.assign(1, is_text ? '\n' : 0);
-  const auto tokens = sample_tokens(*session_, prompt, config_.run.sample_tokens, static_cast<std::uint64_t>(config_.train.seed));
+  const auto stops = [this] { return world_.agree(is_stop_requested() ? 1 : 0, "").code != 0; };
+  const auto tokens = sample_tokens(*session_, prompt, config_.run.sample_tokens, static_cast<std::uint64_t>(config_.train.seed), stops);
   if (!is_first()) return;
   fmt::print("sample: {}{}\n", is_text ? config_.run.sample_prompt : "",
              is_text ? printable(tokens) : fmt::format("{}", fmt::join(tokens, " ")));

@@ -6,14 +6,16 @@ Usage: train_cli_test.py TRAIN [WORD...]   (WORD: only the cases whose name cont
 import os
 import pathlib
 import re
+import signal
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, field
 
 import harness
 import tiny_run
 
-USAGE, DATASET, OUT_OF_MEMORY, CANNOT_CREATE, NON_FINITE, CONFIG = 64, 65, 71, 73, 76, 78
+USAGE, DATASET, OUT_OF_MEMORY, CANNOT_CREATE, CANNOT_WRITE, NON_FINITE, CONFIG = 64, 65, 71, 73, 74, 76, 78
 LIMIT_S = 60
 
 
@@ -230,9 +232,10 @@ def run_transports(train, report):
     """The first line names what moves the data: what was asked for, also that of groups where it is another; and the run goes through."""
     hosts = {"ZSHARD_HOSTS_OF": "0,0,1,1"}
     groups = ["--set", "shard.group_size=2", "--set", "shard.strategy=hsdp"]
+    null = "transport null (collectives do nothing: the results are meaningless),"
     for name, ranks, env, arguments, wanted in (
         ("ZSHARD_TRANSPORT=mpi", 2, {"ZSHARD_TRANSPORT": "mpi"}, [], "transport mpi,"),
-        ("comm.transport=null", 2, {}, ["--set", "comm.transport=null"], "transport null (collectives do nothing: the results are meaningless),"),
+        *[(f"comm.transport=null, {ranks} ranks", ranks, {"OMP_NUM_THREADS": "1"}, ["--set", "comm.transport=null"], null) for ranks in (2, 4)],
         ("two hosts", 4, hosts, [], "transport hier (shm inside 2 hosts, mpi across),"),
         ("hsdp on two hosts", 4, hosts, groups, "transport hier (shm inside 2 hosts, mpi across) (gather shm, reduce shm, finish mpi),"),
     ):
@@ -243,6 +246,52 @@ def run_transports(train, report):
             problems += [] if wanted in first else [f"the first line does not say {wanted!r}: {first!r}"]
             problems += [] if "step 3/3" in result.out else ["it did not run to its end"]
             report.case(f"transport, {name}", problems, result)
+
+
+def run_streams(train, report):
+    """Standard output and input that are closed, full or nobody's any more."""
+    for name, redirected, flags, code, says in (
+        ("closed", "<&- >&-", [], 0, ""),
+        ("closed, standard error too", "<&- >&- 2>&-", [], 0, ""),
+        ("full", ">/dev/full", ["--dry-run"], CANNOT_WRITE, "No space left on device"),
+        ("a pipe that nobody reads", "| true", ["--dry-run"], 0, None),
+    ):
+        with tempfile.TemporaryDirectory(prefix="train_cli.") as folder:
+            config = tiny_run.write_files(folder)
+            result = harness.run(["sh", "-c", f'"$@" {redirected}', "sh", str(train), str(config), *flags], LIMIT_S, cwd=folder)
+            problems = [] if result.code == code else [f"exit code {result.code}, expected {code}"]
+            problems += ["a defect"] if "defect" in result.err else []
+            problems += [f"the line does not say {says!r}"] if says is not None and says not in result.err else []
+            if not flags:
+                problems += [] if len(harness.read_metrics(pathlib.Path(folder, "out"))) == 3 else ["not a line of metrics for each step"]
+            report.case(f"standard output {name}", problems, result)
+
+
+def run_nowhere(train, report):
+    """Started in a folder that is gone."""
+    with tempfile.TemporaryDirectory(prefix="train_cli.") as folder:
+        config = tiny_run.write_files(folder)
+        command = ["sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh", str(train), str(config), "--set", "run.dir=out"]
+        result = harness.run(command, LIMIT_S, cwd=folder)
+        good = result.code == CANNOT_CREATE and "run.dir" in result.last_error_line()
+        report.case("the working directory is gone", [] if good else [f"exit code {CANNOT_CREATE} and a line with run.dir expected"], result)
+
+
+def run_sample(train, report):
+    """A sample that takes longer than its reader likes."""
+
+    def stop(process):
+        while not (pathlib.Path(folder, "out", "model.safetensors").exists() or process.poll() is not None):
+            time.sleep(0.05)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+
+    with tempfile.TemporaryDirectory(prefix="train_cli.") as folder:
+        config = tiny_run.write_files(folder)
+        result = harness.run([train, config, "--set", "run.sample_tokens=1000000"], LIMIT_S, cwd=folder, on_start=stop)
+        problems = [] if result.code == 0 else [f"exit code {result.code}"]
+        problems += [] if "sample: " in result.out else ["what there is of the sample is not printed"]
+        report.case("a sample is stopped", problems, result)
 
 
 def run_verified(train, ranks, report):
@@ -270,6 +319,9 @@ def main():
         run_help(train, "--help", ["--set", "--dry-run", "--version", "--overwrite", "--verify-order"], report)
         run_help(train, "--version", ["0.1.0"], report)
         run_transports(train, report)
+        run_streams(train, report)
+        run_nowhere(train, report)
+        run_sample(train, report)
         for ranks in (None, 3):
             run_dry(train, ranks, report)
             run_verified(train, ranks, report)
