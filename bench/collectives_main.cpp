@@ -77,11 +77,12 @@ std::unique_ptr<zs::World> ranks_of(const CommandLine& line, std::optional<zs::E
   return zs::bench::ranks_over(line.device == "cuda" || is_any_between_gpus(line) ? "auto" : first_of(line), problem);
 }
 
-void check(const CommandLine& line) {
+void check(const CommandLine& line, const zs::World& world) {
   const zs::bench::CollectiveOptions& options = line.collectives;
   const auto refuse = [](const std::string& what, const char* where, const char* todo) {
     throw zs::Error(zs::ExitCode::usage, what, where, todo);
   };
+  if (transport_of(world) == zs::Transport::null) refuse("transport null moves nothing", "ZSHARD_TRANSPORT", "use auto, hier, shm or mpi");
   if (options.min_bytes > options.max_bytes)
     refuse(fmt::format("no size is {} bytes or more and {} or fewer", options.min_bytes, options.max_bytes), "--min-bytes, --max-bytes",
            "give the larger one to --max-bytes");
@@ -119,7 +120,8 @@ int main(int argc, char** argv) {
   CLI::App app("Times collective operations. mpirun -q -np N build/bench_collectives ...", kName);
   CommandLine line;
   add_options(app, line);
-  return zs::bench::run_rank_program(argc, argv, app,
-                                     {[&](std::optional<zs::Error>& problem) { return ranks_of(line, problem); },
-                                      [&](const zs::World&) { check(line); }, [&](zs::World& world) { return measure(world, line); }});
+  return zs::bench::run_rank_program(
+      argc, argv, app,
+      {[&](std::optional<zs::Error>& problem) { return ranks_of(line, problem); }, [&](const zs::World& world) { check(line, world); },
+       [&](zs::World& world) { return measure(world, line); }});
 }

@@ -24,10 +24,10 @@ void add_options(CLI::App& app, CommandLine& line) {
   app.add_flag("--json", line.json, "one line of JSON instead of a table");
 }
 
-std::unique_ptr<zs::World> one_rank(std::optional<zs::Error>&) {
-  if (zs::detect_launch() == zs::Launch::mpirun)
-    throw zs::Error(zs::ExitCode::usage, "ranks would disturb each other's times", "mpirun", "start bench_kernels without mpirun");
-  return zs::make_single_world({});
+std::unique_ptr<zs::World> one_rank(std::optional<zs::Error>& problem) {
+  if (zs::detect_launch() == zs::Launch::mpirun && !problem)
+    problem.emplace(zs::ExitCode::usage, "ranks would disturb each other's times", "mpirun", "start bench_kernels without mpirun");
+  return zs::bench::launched_world(problem);
 }
 
 std::string measure(const CommandLine& line) {

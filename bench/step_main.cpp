@@ -13,11 +13,12 @@ int main(int argc, char** argv) {
   zs::bench::add_step_options(app, step);
   bool traffic = false;
   zs::bench::TrafficOptions job;
-  app.add_flag("--traffic", traffic, "runs nothing: what each sharding strategy would send and hold");
+  CLI::Option* const wants_traffic = app.add_flag("--traffic", traffic, "runs nothing: what each sharding strategy would send and hold");
   zs::bench::add_count_option(app, "--traffic-ranks", job.ranks, "with --traffic: ranks of the job");
   zs::bench::add_count_option(app, "--traffic-group", job.group, "with --traffic: ranks of a small group");
   bool watch = false;
-  app.add_flag("--watch", watch, "what being watched costs: records, fingerprint, watchdog");
+  app.add_flag("--watch", watch, "what being watched costs: records, fingerprint, watchdog")->excludes(wants_traffic);
+  for (const char* flag : {"--traffic-ranks", "--traffic-group"}) app.get_option(flag)->needs(wants_traffic);
   app.add_flag("--json", json, "one line of JSON instead of tables");
   return zs::bench::run_step_program(
       argc, argv, app, step, [&](zs::World& world, const zs::Config& config, const zs::bench::Machine& machine) {

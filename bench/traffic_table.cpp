@@ -68,6 +68,10 @@ TrafficRow row_of(const StepOptions& step, const TrafficOptions& options, const 
 }  // namespace
 
 std::vector<TrafficRow> traffic_rows(const StepOptions& step, const TrafficOptions& options) {
+  if (options.ranks % options.group != 0) {
+    throw Error(ExitCode::usage, fmt::format("groups of {} do not divide {} ranks", options.group, options.ranks), "--traffic-group",
+                "give a divisor of --traffic-ranks");
+  }
   std::vector<TrafficRow> rows;
   for (const Variant& variant : variants()) rows.push_back(row_of(step, options, variant));
   return rows;

@@ -15,6 +15,7 @@
 
 #include "comm/host_map.h"
 #include "comm/mpi_communicator.h"
+#include "runtime/base/random.h"
 #include "runtime/base/whole_number.h"
 
 namespace zs {
@@ -22,8 +23,9 @@ namespace {
 
 OpTag host_tag(std::string_view text) {
   OpTag tag;
+  tag.hash = hash_name(text);  // host calls meet host calls only
   std::copy(text.begin(), text.end(), tag.text_.begin());
-  return tag;  // hash 0: host calls meet host calls only, and need no more than their names
+  return tag;
 }
 
 /// Of Open MPI's own, where the user has not set them.
@@ -81,7 +83,9 @@ void MpiWorld::join_watchers() {
   exchange(std::as_writable_bytes(std::span(offers)));
   if (!news) return;
   if (!news->problem().empty() && local_rank_ == 0) {
-    fmt::print(stderr, "{}: warning: what rank {} does is not known on other hosts: {}\n", options_.watch.program, rank(), news->problem());
+    const std::string loss =
+        rank() == 0 ? "hosts do not hear of each other's ranks" : fmt::format("what rank {} does is not known on other hosts", rank());
+    fmt::print(stderr, "{}: warning: {}: {}\n", options_.watch.program, loss, news->problem());
   }
   if (!news->problem().empty() || offers.front().port == 0) return;
   news->join(rank(), std::move(offers), HostMap(hosts_));
@@ -124,7 +128,7 @@ void MpiWorld::exchange(std::span<std::byte> all) {
   const auto peers = root_->prepare();
   for (int p = 0; p < size(); ++p) peers[p] = {all.data() + rank() * bytes, bytes, all.data() + p * bytes, bytes};
   const HostWait wait(watchdog_.get(), "agreement of all ranks");
-  root_->run(host_tag("agree"));
+  root_->run(host_tag(fmt::format("agree({} bytes)", bytes)));
 }
 
 MpiWorld::~MpiWorld() {

@@ -1,6 +1,7 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
@@ -8,6 +9,7 @@
 
 #include "comm/hier.h"
 #include "comm/mpi_world.h"
+#include "runtime/base/random.h"
 #include "runtime/base/whole_number.h"
 
 namespace zs {
@@ -141,6 +143,33 @@ std::string chosen_transport(std::string_view wanted) {
 
 namespace {
 
+/// Of one rank: the transport it wants, "" for any, and what it says of the hosts.
+struct Wish {
+  std::array<char, 8> transport{};
+  std::uint64_t hosts = 0;
+  bool operator==(const Wish&) const = default;
+};
+
+/// What all ranks want, or mpi: in silence where one of them wants any, else rank 0 says who wants what.
+std::string agreed_transport(MpiWorld& world, std::string_view wanted, std::span<const int> hosts) {
+  std::vector<Wish> wishes(static_cast<std::size_t>(world.size()));
+  Wish& own = wishes[static_cast<std::size_t>(world.rank())];
+  wanted.copy(own.transport.data(), own.transport.size() - 1);
+  own.hosts = hash_name({reinterpret_cast<const char*>(hosts.data()), hosts.size_bytes()});
+  world.exchange(std::as_writable_bytes(std::span(wishes)));
+  if (std::any_of(wishes.begin(), wishes.end(), [](const Wish& wish) { return wish.transport[0] == 0; })) return "mpi";
+  const auto other = std::find_if(wishes.begin(), wishes.end(), [&](const Wish& wish) { return wish != wishes.front(); });
+  if (other == wishes.end()) return std::string(wanted);
+  if (world.rank() == 0) {
+    const Wish& first = wishes.front();
+    const std::string difference = other->transport == first.transport
+                                       ? "has another ZSHARD_HOSTS_OF than rank 0"
+                                       : fmt::format("wants {}, rank 0 {}", other->transport.data(), first.transport.data());
+    fmt::print(stderr, "zshard: the ranks start differently, transport mpi is used: rank {} {}\n", other - wishes.begin(), difference);
+  }
+  return "mpi";
+}
+
 /// What Open MPI's own shared memory takes for each rank of a host; with less room it uses TCP there, without a word.
 constexpr std::int64_t kOpenMpiSegmentBytes = std::int64_t{4} << 20;
 
@@ -154,11 +183,14 @@ void warn_of_small_dev_shm(const World& world) {
 }
 
 std::unique_ptr<World> start_process_world(const WorldOptions& options, std::string_view wanted) {
-  const std::string chosen = chosen_transport(wanted);
+  const std::string own = wanted.empty() ? "" : chosen_transport(wanted);
+  std::vector<int> hosts;
+  if (own == "auto" || own == "hier" || own == "shm") hosts = hosts_in_environment();
   auto mpi = start_mpi_world(options);
+  const std::string chosen = agreed_transport(*mpi, own, hosts);
   if (chosen == "mpi") return mpi;
   if (chosen == "null") return make_null_world(std::move(mpi));
-  if (auto hosts = hosts_in_environment(); !hosts.empty()) mpi->call_hosts(std::move(hosts));
+  if (!hosts.empty()) mpi->call_hosts(std::move(hosts));
   const HostMap map(mpi->hosts());
   if (chosen == "auto" && map.is_one_rank_each()) return mpi;
   std::string why = "the ranks are on several hosts; comm.transport = \"hier\" would use it inside each";

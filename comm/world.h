@@ -80,7 +80,8 @@ std::string chosen_transport(std::string_view wanted);
 /// The same over the transport that is `wanted`. "hier": chosen for every group by where its ranks are; shared memory, "shm", where all are
 /// on one host, messages, "mpi", where each is alone on its own, and both in their places where there are several hosts with several ranks.
 /// "auto" is what ZSHARD_TRANSPORT says, else hier; for a single rank mpi. The transport() of a hier world is the name of what it came to
-/// for all ranks. "null" is make_null_world. Where shared memory cannot be had on every rank, all use mpi, and rank 0 says so in one line.
+/// for all ranks. "null" is make_null_world. Where shared memory cannot be had on every rank, or ranks want different transports, all use
+/// mpi, and rank 0 says so in one line; in silence where a rank wants "", which is for one that has something else to tell the others.
 std::unique_ptr<World> make_process_world(const WorldOptions& options, std::string_view wanted = "auto");
 
 /// `ranks` threads of this process as ranks: runs `body(world)` on each and returns when all have ended. The first exception

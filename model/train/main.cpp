@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <mutex>
@@ -89,6 +90,18 @@ int end_alone(zs::World& world, const std::exception_ptr& problem) {
   return static_cast<int>(error.code());
 }
 
+/// What ranks must have in common beside the configuration, a line each.
+std::string how_started(const zs::TrainJob& job) {
+  const auto variable = [](const char* name) {
+    const char* const text = std::getenv(name);
+    return fmt::format("{} = {}\n", name, text == nullptr ? "unset" : text);
+  };
+  const char* const dry_run = job.full_plan ? "full" : job.dry_run ? "plan" : "no";
+  return fmt::format("--resume = {}\n--dry-run = {}\n--overwrite = {}\n--verify-order = {}\n", job.resume.empty() ? "no" : job.resume,
+                     dry_run, job.overwrite ? "yes" : "no", job.verify_order ? "yes" : "no") +
+         variable("ZSHARD_TRANSPORT") + variable("ZSHARD_HOSTS_OF");
+}
+
 /// One rank that owns its process.
 int run_process(zs::World& world, const Loaded& loaded) {
   const zs::RankWatch watch(world);
@@ -100,7 +113,7 @@ int run_process(zs::World& world, const Loaded& loaded) {
       if (world.rank() == agreement.rank) print_error(agreement.message);
       return agreement.code;
     }
-    if (const int code = zs::agree_at_start(world, loaded.job.config); code != 0) return code;
+    if (const int code = zs::agree_at_start(world, loaded.job.config, how_started(loaded.job)); code != 0) return code;
     return zs::Trainer(world, loaded.job).run();
   } catch (...) {
     return end_alone(world, std::current_exception());
@@ -130,7 +143,7 @@ void check_ranks_source(Loaded& loaded, zs::Launch kind) {
   loaded.message = error_lines(error);
 }
 
-/// The transport of mpirun's ranks; when there is something wrong anyhow, one to say so over.
+/// The transport that this one of mpirun's ranks wants; when there is something wrong anyhow, any to say so over.
 std::string transport_for(Loaded& loaded) {
   try {
     if (loaded.code == 0) return zs::chosen_transport(loaded.job.config.comm.transport);
@@ -138,7 +151,7 @@ std::string transport_for(Loaded& loaded) {
     loaded.code = static_cast<int>(error.code());
     loaded.message = error_lines(error);
   }
-  return "mpi";
+  return "";
 }
 
 int launch(const CommandLine& line, const char* program) {

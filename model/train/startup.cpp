@@ -24,7 +24,7 @@ namespace zs {
 namespace {
 
 constexpr std::size_t kMessageBytes = 1000;  // what World::agree carries
-constexpr const char* kTodo = "start every rank with the same program, configuration and --set options";
+constexpr const char* kTodo = "start every rank with the same program, configuration, options and environment";
 /// A host with less than this part of another's free memory is worth a line.
 constexpr double kLittleMemory = 0.5;
 
@@ -62,7 +62,9 @@ int add_build_id(dl_phdr_info* object, std::size_t, void* text) {
 std::string build() {
   std::string text;
   dl_iterate_phdr(add_build_id, &text);
-  return text.empty() ? fmt::format("zshard {} without a build id", version()) : text.substr(0, 40);
+  constexpr std::size_t kOne = 40;
+  if (text.empty()) return fmt::format("zshard {} without a build id", version());
+  return text.size() <= kOne ? text : fmt::format("{:016x}", hash_name(text));
 }
 
 std::string floats() {
@@ -205,8 +207,9 @@ std::string config_difference(std::string_view own, std::string_view first) {
   return "another configuration";
 }
 
-int agree_at_start(World& world, const Config& config) {
+int agree_at_start(World& world, const Config& config, const std::string& started) {
   StartupFacts own = startup_facts(world, config);
+  own.config.insert(0, started);
   const std::string config_text = std::exchange(own.config, fmt::format("{:016x}", hash_name(own.config)));
   StartupFacts packed = own;
   packed.config = config_text;

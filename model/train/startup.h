@@ -14,10 +14,10 @@ namespace zs {
 
 /// What a rank compares with the first rank's before it allocates anything.
 struct StartupFacts {
-  std::string build;    ///< of the program and the library: their linkers' build ids
+  std::string build;    ///< of the program and the library: their linkers' build ids, hashed where there are two
   std::string isa;      ///< of the kernels
   std::string floats;   ///< byte order, rounding, what becomes of denormal numbers
-  std::string config;   ///< resolved, as TOML
+  std::string config;   ///< resolved, as TOML; before it, how the rank was started
   std::string host;     ///< "node7: 4 ranks, 16 CPUs"
   double free_gib = 0;  ///< of the host's memory, now
 };
@@ -49,7 +49,8 @@ std::string uneven_hosts(int rank, const StartupFacts& own, const StartupFacts& 
 std::string config_difference(std::string_view own, std::string_view first);
 
 /// Collective, before anything is allocated: 0, or 72 where ranks differ in program, instruction set, floating-point behaviour or
-/// configuration; the lowest such rank prints the first difference. Hosts that differ in shape or free memory are worth one line, no more.
-int agree_at_start(World& world, const Config& config);
+/// configuration, or were started otherwise; the lowest such rank prints the first difference. Hosts that differ in shape or free memory
+/// are worth one line, no more. `started`: what else must be the same, a line each, "--resume = latest".
+int agree_at_start(World& world, const Config& config, const std::string& started);
 
 }  // namespace zs

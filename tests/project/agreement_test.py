@@ -30,7 +30,7 @@ def other_build(train, folder):
 
 
 def run(train, folder, first, last, fault=""):
-    """Two ranks with the arguments `first`, and a third with `last`."""
+    """Two ranks with the command `first`, and a third with `last`."""
     command = ["mpirun", "-q", "--oversubscribe", "--mca", "btl", "self,vader", "-np", "2", *first, ":", "-np", "1", *last]
     return harness.run(command, LIMIT_S, cwd=folder, env={"OMP_NUM_THREADS": "1", "TRAIN_FAULT": fault})
 
@@ -70,9 +70,9 @@ def refusal_that_stops(train, folder, plain):
     return problems + ([f"{len(result.orphans)} processes were left running"] if result.orphans else []), result
 
 
-def problems_of(result, before, after, says):
+def problems_of(result, before, after, says, code=DISAGREE):
     errors = [line for line in result.err.splitlines() if line.startswith("train: error: ")]
-    problems = [] if result.code == DISAGREE else [f"exit code {result.code}, expected {DISAGREE}"]
+    problems = [] if result.code == code else [f"exit code {result.code}, expected {code}"]
     problems += [] if len(errors) == 1 else [f"{len(errors)} error lines"]
     problems += [f"the line does not say /{word}/: {errors}" for word in says if not errors or not re.search(word, errors[0])]
     problems += [f"{len(result.orphans)} processes were left running"] if result.orphans else []
@@ -89,15 +89,24 @@ def main():
         other = pathlib.Path(folder, "other.toml")
         other.write_text(config.read_text().replace("warmup = 1", "warmup = 2"))
         cases = [
-            ("another value on the command line", [*plain, "--set", "train.lr=0.01"], [r"rank 2 has train\.lr = 0\.01, rank 0 has 0\.001", "--set"]),
+            ("another value on the command line", [*plain, "--set", "train.lr=0.01"], [r"rank 2 has train\.lr = 0\.01, rank 0 has 0\.001", "options"]),
             ("another file", [train, other, "--set", "name=tiny-run"], [r"rank 2 has train\.warmup = 2, rank 0 has 1"]),
             ("another build", [copy, config], [r"rank 2 has program build [0-9a-f]{12}, rank 0 has [0-9a-f]{12}"]),
+            ("another transport", [*plain, "--set", "comm.transport=mpi"], [r'rank 2 has comm\.transport = "mpi", rank 0 has "auto"']),
+            ("another transport by its environment", ["env", "ZSHARD_TRANSPORT=mpi", *plain], ["rank 2 has ZSHARD_TRANSPORT = mpi, rank 0 has unset"]),
+            ("other hosts by its environment", ["env", "ZSHARD_HOSTS_OF=0,0,1", *plain], ["rank 2 has ZSHARD_HOSTS_OF = 0,0,1, rank 0 has unset"]),
+            ("no new run", [*plain, "--resume", "latest"], ["rank 2 has --resume = latest, rank 0 has no"]),
+            ("a dry run", [*plain, "--dry-run"], ["rank 2 has --dry-run = plan, rank 0 has no"]),
+            ("a verified order", [*plain, "--verify-order"], ["rank 2 has --verify-order = yes, rank 0 has no"]),
+            ("a refusal of its own", [train, "nowhere.toml"], [r"configuration file not found \(nowhere\.toml\)"], 78),
+            ("an option that there is not", [*plain, "--frob"], ["--frob"], 64),
+            ("a transport that there is not", ["env", "ZSHARD_TRANSPORT=foo", *plain], ['no transport is called "foo"'], 64),
             ("another instruction set", ["env", "ZSHARD_ISA=baseline", *plain], [r"rank 2 has kernels for baseline, rank 0 has \w+"]),
         ]
-        for name, last, says in cases:
+        for name, last, says, *code in cases:
             before = harness.tree(folder)
             result = run(train, folder, plain, last)
-            report.case(name, problems_of(result, before, harness.tree(folder), says), result)
+            report.case(name, problems_of(result, before, harness.tree(folder), says, *code), result)
         report.case("P4 a rank stops after a refusal", *refusal_that_stops(train, folder, plain))
         for name, last, note in hosts_that_differ(plain, folder):
             result = run(train, folder, [*plain, "--dry-run"], last)

@@ -94,6 +94,8 @@ def main():
         report.case(f"bad flags {flags}", usage_problems(result, named), result)
     result = run(harness.mpirun(2, [program, "--max-bytes", "4096"]), env={"ZSHARD_TRANSPORT": "rdma"})
     report.case("an unknown transport in the environment, told once", usage_problems(result, "ZSHARD_TRANSPORT"), result)
+    result = run(harness.mpirun(2, [program, *SMALL]), env={"ZSHARD_TRANSPORT": "null"})
+    report.case("a transport that moves nothing", usage_problems(result, "transport null moves nothing (ZSHARD_TRANSPORT)"), result)
     result = run(harness.mpirun(2, [program, "--device", "cuda"]), env={"CUDA_VISIBLE_DEVICES": ""})
     lines = result.err.splitlines()
     good = result.code == 78 and not result.out and len(lines) == 1 and lines[0].startswith("bench_collectives: error: ")

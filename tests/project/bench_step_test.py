@@ -115,12 +115,16 @@ def main():
         problems = ["nested groups send less beyond their group than replicas, and these less than zero3"]
     report.case("the traffic of every strategy", problems, result)
     result = run([program, "--traffic", "--preset", "tiny", "--traffic-group", "3"])
-    good = result.code == 78 and "does not divide the job's 8 ranks" in result.err
-    report.case("refused: groups that do not divide the ranks", [] if good else ["exit 78 and one line expected"], result)
+    report.case("refused: groups that do not divide the ranks", usage_problems(result, "groups of 3 do not divide 8 ranks (--traffic-group)"), result)
+
+    result = run([*harness.mpirun(1, [program, *SMALL, "--width", "32"]), ":", "-np", "1", program, *SMALL, "--width", "64"])
+    lines = result.err.splitlines()
+    good = result.code == 72 and not result.out and len(lines) == 1 and re.search("the ranks differ in their options: rank 1 has --width 64, rank 0 --width 32:", lines[0])
+    report.case("refused: ranks with different options", [] if good else ["exit 72 and one line expected"], result)
 
     for flags, named in [(["--dtype", "f16"], "--dtype"), (["--micro-batch", "0"], "--micro-batch"), (["--preset", "huge"], "--preset"),
                          (["--steps", "many"], "--steps"), (["--nonsense"], "--nonsense"), (["--set", "train.nonsense=1"], "train.nonsense"),
-                         (["--transport", "staged"], "--transport"),
+                         (["--transport", "staged"], "--transport"), (["--traffic-ranks", "4"], "--traffic"), (["--watch", "--traffic"], "--traffic"),
                          (["--preset", "tiny", "--sequence", "4096"], "train.sequence"), (["--preset", "tiny", "--width", "129"], "model.width")]:
         result = run([program, *flags])
         report.case(f"refused: {' '.join(flags)}", usage_problems(result, named), result)
