@@ -81,6 +81,7 @@ Watchdog::Watchdog(const WatchOptions& options, int rank, Threads& threads)
   page_.pid = getpid();
   page_.heartbeat_ns = page_.moved_ns = monotonic_ns();
   page_.magic = FlightPage::kMagic;
+  guard_exit();
 }
 
 Watchdog::~Watchdog() {

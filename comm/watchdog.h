@@ -101,6 +101,7 @@ class Watchdog {
 
   bool has_all_peers() const;
   void guard_exit();
+  std::string name_of_exiting_rank() const;
   std::string copy_of(const std::string& text) const;
   static void write_line(const std::string& line);
   void start_thread();

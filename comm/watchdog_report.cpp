@@ -50,7 +50,9 @@ std::string write_files(const std::string& folder, const std::vector<RecordFile>
     std::FILE* const file = std::fopen(path.c_str(), "w");
     const bool is_whole = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
     if (!is_whole) problem = fmt::format("{} is not written: {}", path, std::strerror(errno));
-    if (file != nullptr && std::fclose(file) != 0 && is_whole) problem = fmt::format("{} is not written: {}", path, std::strerror(errno));
+    const bool is_closed = file != nullptr && std::fclose(file) == 0;
+    if (is_whole && !is_closed) problem = fmt::format("{} is not written: {}", path, std::strerror(errno));
+    if (file != nullptr && !(is_whole && is_closed)) static_cast<void>(std::remove(path.c_str()));  // half of one says less than none
   }
   return problem;
 }
@@ -76,15 +78,19 @@ struct Watchdog::ExitGuard {
     const std::unique_ptr<std::shared_ptr<ExitGuard>> guard(static_cast<std::shared_ptr<ExitGuard>*>(handle));
     Watchdog* const watchdog = (*guard)->watchdog.exchange(nullptr);
     if (watchdog == nullptr || watchdog->page_.pid != getpid()) return;  // a process that the rank has forked may exit
-    if (watchdog->claim_report()) {
-      const Error error(ExitCode::internal, fmt::format("exit({}) was called before the end of the job", code),
-                        fmt::format("host {}, pid {}", watchdog->host_name_, getpid()), "let the rank return from its work, or throw");
-      watchdog->print(error, fmt::format("rank {}", watchdog->page_.rank.load()));
-    }
+    const Error error(ExitCode::internal, fmt::format("exit({}) was called before the end of the job", code),
+                      fmt::format("host {}, pid {}", watchdog->host_name_, getpid()), "let the rank return from its work, or throw");
+    if (watchdog->claim_report(error.what_happened())) watchdog->print(error, watchdog->name_of_exiting_rank());
     watchdog->dump("exit() was called before the end of the job");
     _exit(static_cast<int>(ExitCode::internal));
   }
 };
+
+/// Threads of one process have a guard each, and the last one made is asked first, whoever exits.
+std::string Watchdog::name_of_exiting_rank() const {
+  if (threads_ == nullptr || host_thread_ == gettid()) return fmt::format("rank {}", page_.rank.load());
+  return fmt::format("one of ranks 0 to {}", page_.size - 1);
+}
 
 void Watchdog::guard_exit() {
   exit_guard_ = std::make_shared<ExitGuard>(this);

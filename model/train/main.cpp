@@ -82,7 +82,7 @@ int end_alone(zs::World& world, const std::exception_ptr& problem) {
   // What another rank has caused is that rank's to tell, or its peers' watchdogs', who know more.
   if (zs::is_consequence(problem)) std::this_thread::sleep_for(std::chrono::seconds(1));
   const bool is_told = error.where().starts_with("rank ");
-  if (watch.watchdog() == nullptr || watch.watchdog()->claim_report())
+  if (watch.watchdog() == nullptr || watch.watchdog()->claim_report(error.what_happened()))
     print_error(error_lines(error, world.size() > 1 && !is_told ? fmt::format("rank {}", world.rank()) : ""));
   std::fflush(nullptr);
   watch.dump(error.what());

@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 PREFIX = "zshard-"
+ENDS = (signal.SIGTERM, signal.SIGHUP)  # of whoever makes hosts; SIGINT is an exception by itself
 FRONT = "front"  # where mpirun runs. It sees everybody's processes, since they are its children; the hosts see their own only
 NETWORK = "10.77.31"
 CIDR = f"{NETWORK}.0/24"
@@ -72,7 +73,8 @@ class Hosts:
         for folder in _folders():
             if _is_left_behind(folder.name):
                 shutil.rmtree(folder, ignore_errors=True)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # else it would leave them behind
+        for number in ENDS:  # else it would leave them behind
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-hosts."))
         try:
             self._make()
@@ -83,13 +85,14 @@ class Hosts:
 
     def __exit__(self, *_):
         came = []  # one that comes now would leave the rest behind
-        handler = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+        handlers = [signal.signal(number, lambda number, _: came.append(number)) for number in ENDS]
         for name in [*self.names, FRONT, "switch"]:
             _remove(self.namespace(name))
         shutil.rmtree(self.folder, ignore_errors=True)
-        signal.signal(signal.SIGTERM, handler)
+        for number, handler in zip(ENDS, handlers):
+            signal.signal(number, handler)
         if came:
-            sys.exit(128 + signal.SIGTERM)
+            sys.exit(128 + came[0])
 
     def namespace(self, name):
         return f"{PREFIX}{os.getpid()}-{name}"

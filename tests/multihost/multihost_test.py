@@ -96,7 +96,7 @@ def rank_on(hosts, rank):
     raise LookupError(f"no rank {rank}")
 
 
-def watched_case(report, train, hosts, ranks_each, name, says, fault="", stops=None, most_lines=1, **values):
+def watched_case(report, train, hosts, ranks_each, name, says, fault="", stops=None, most_lines=1, code=69, **values):
     """A rank's watchdog, or its patience, ends the run: one line in all, or as few as said, the first of which says these words. `stops` is a rank that is stopped while it trains;
     {where} in a word is its host and pid there. What can write the records of all ranks does."""
     with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
@@ -113,12 +113,12 @@ def watched_case(report, train, hosts, ranks_each, name, says, fault="", stops=N
                              on_start=when_it_trains(folder, stop) if stops is not None else None)
         after = f", {time.monotonic() - stopped['at']:.1f} s after it at a limit of {LIMIT_S}" if stopped else ""
         lines = [line for line in result.err.splitlines() if line.startswith("train: error: ")]
-        problems = ["it went on until the time limit"] if result.timed_out else [] if result.code == 69 else ["exit 69 expected"]
+        problems = ["it went on until the time limit"] if result.timed_out else [] if result.code == code else [f"exit {code} expected, not {result.code}"]
         problems += [] if 1 <= len(lines) <= most_lines else [f"{len(lines)} lines of error"]
         problems += [f"the line does not say /{word}/" for word in says if not re.search(word.replace("{where}", stopped.get("where", "")), "".join(lines[:1]))]
         problems += [f"the line has {len(line.encode())} bytes, more than 300" for line in lines[:1] if len(line.encode()) > 300]
         records = sorted(path.name for path in pathlib.Path(folder, "out", "flight").glob("*"))
-        wanted = [f"rank-{rank}.txt" for rank in range(2 * len(hosts.names))] if stops is not None and ranks_each == 2 else records
+        wanted = [f"rank-{rank}.txt" for rank in range(2 * len(hosts.names))] if (stops is not None or code == 70) and ranks_each == 2 else records
         problems += [] if records == wanted else [f"records: {records}"]
         report.case(f"{len(hosts.names)} hosts of {ranks_each} ranks: {name}{after}", problems + left_running(hosts), result)
 
@@ -180,7 +180,7 @@ def main():
     train, report = pathlib.Path(sys.argv[1]).resolve(), harness.Report()
     harness.become_subreaper()
     try:
-        for signal_number in (signal.SIGTERM, signal.SIGKILL):
+        for signal_number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
             ended_user_case(report, signal_number)
         with Hosts(2) as hosts:
             same_bits_case(report, train, hosts, 1)
@@ -194,6 +194,8 @@ def main():
                 watched_case(report, train, hosts, 1, f"rank {rank} is stopped", [rf"rank {rank} stopped answering [\d.]+ s ago, last heard {place}whose system answers"], stops=rank)
             watched_case(report, train, hosts, 1, "rank 1 is stopped, and hosts do not tell each other", ["waited 12 s for rank 1"], stops=1,
                          most_lines=2, watchdog__hosts=False, comm__timeout_s=12)
+            for rank in (1, 2):
+                watched_case(report, train, hosts, 2, f"rank {rank} throws", ["an exception", f"rank {rank}"], f"step@rank={rank},hit=5:throw", code=70)
             watched_case(report, train, hosts, 2, "rank 3 stops at the start", ["rank 3 stopped answering", "host host1, "], "init@rank=3:stop")
             watched_case(report, train, hosts, 1, "rank 1 stops at the start", ["MPI_Init has not ended for", "those of other hosts cannot be seen"], "init@rank=1:stop")
         with Hosts(3, rate="20mbit") as hosts:

@@ -114,9 +114,20 @@ def _reap_orphans(session, others, limit_s):
         time.sleep(0.02)
 
 
+def unused_segments():
+    """Of shared memory in /dev/shm that no living process has: others may run jobs too."""
+    used = set()
+    for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
+        try:
+            used |= set(re.findall(r"/dev/shm/\S+", maps.read_text()))
+        except OSError:
+            continue
+    return {p for p in pathlib.Path("/dev/shm").glob("*") if str(p) not in used}
+
+
 def run(command, timeout_s=180, cwd=None, env=None, on_start=None):
     """Runs to the end or to the limit. `on_start(process)` is called once, beside the running program. Not reentrant."""
-    command, others = [str(c) for c in command], set(children(os.getpid()))
+    command, others, segments = [str(c) for c in command], set(children(os.getpid())), unused_segments()
     begin = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryDirectory(prefix="run.") as place:
         env = clean_env({"TMPDIR": place, **(env or {})})
@@ -134,6 +145,10 @@ def run(command, timeout_s=180, cwd=None, env=None, on_start=None):
             ended = time.monotonic()
             orphans = _reap_orphans(process.pid, others, 3)
             gone = time.monotonic()
+            if timed_out or process.returncode == -signal.SIGKILL:  # a killed mpirun cannot remove what Open MPI has made
+                for path in unused_segments() - segments:
+                    if path.name.startswith("vader_segment."):
+                        path.unlink(missing_ok=True)
         out.seek(0)
         err.seek(0)
         texts = [_MPIRUN_NOISE.sub("", f.read().decode("utf-8", "backslashreplace")) for f in (out, err)]

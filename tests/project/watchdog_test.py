@@ -30,17 +30,6 @@ def state(pid):
         return "X"
 
 
-def segments():
-    """Of shared memory in /dev/shm that no living process has: others may run jobs too."""
-    used = set()
-    for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
-        try:
-            used |= set(re.findall(r"/dev/shm/\S+", maps.read_text()))
-        except OSError:
-            continue
-    return {p for p in pathlib.Path("/dev/shm").glob("*") if str(p) not in used}
-
-
 class Job:
     """One run of the tiny model in a folder of its own."""
 
@@ -50,13 +39,13 @@ class Job:
             values = {"train__steps": 100000, "train__deterministic": True, **{f"watchdog__{k}_s": watch_s for k in ("init", "first_step", "step", "checkpoint")}}
             arguments = [train, config, *tiny_run.options(**{**values, **(sets or {})})]
             self.metrics = pathlib.Path(folder, "out", "metrics.jsonl")
-            self.limit_s, before = watch_s, segments()
+            self.limit_s, before = watch_s, harness.unused_segments()
             command = [btl if word == "self,vader" else word for word in harness.launch(ranks, arguments)]
             command[1:1] = flags  # of mpirun
             env = {"TRAIN_FAULT": fault, "OMP_NUM_THREADS": "1"}
             self.result = harness.run([*wrapper, *command], HARD_LIMIT_S, cwd=folder, env=env,
                                       on_start=(lambda process: on_start(self, process)) if on_start else None)
-            self.left = segments() - before
+            self.left = harness.unused_segments() - before
             if resumes:
                 self.resumed = harness.run([*command, "--set", "checkpoint.every=200", "--resume", "latest"], HARD_LIMIT_S, cwd=folder, env={**env, "TRAIN_FAULT": ""})
             self.records = sorted(p.name for p in pathlib.Path(folder, "out", "flight").glob("*"))
@@ -89,7 +78,6 @@ class Job:
             found += [f"the line has {len(line.encode())} bytes, more than 300"] if len(line.encode()) > 300 else []
             found += ["the line does not say what to do"] if not re.search(r"(\)|rank \d+): \S", line) else []
         return found
-
 
     def record_problems(self, ranks, reason):
         """Whether every rank's record is there, and says why."""
@@ -284,15 +272,16 @@ def killed_jobs(train, report):
         job = Job(train, 4, "", {}, kill)
         problems = [] if job.result.code == -signal.SIGKILL and not job.result.orphans else [f"exit code {job.result.code}, orphans {job.result.orphans}"]
         problems += [f"{len(job.lines())} error lines"] if len(job.lines()) > 1 else []
-        for path in job.left:  # Open MPI's, which it cannot remove any more
-            problems += [] if path.name.startswith("vader_segment") else [f"left: {path}"]
-            path.unlink()
+        problems += [f"left: {job.left}"] if job.left else []
         report.case(f"P3 mpirun is killed{name}", problems, job.result)
     report.case("P3 the next start works", Job(train, 4, "", {"train__steps": 3}).problems(0, []))
 
 
 def ranks_that_end(train, report):
     """P10, O2: a rank that ends by itself."""
+    for name, where in (("without mpirun", {}), ("of three in one process", {"comm__ranks": 3})):
+        job = Job(train, None, "step@hit=5:exit=0", where)
+        report.case(f"P10 step:exit=0, a rank {name}", job.problems(INTERNAL, [r"exit\(0\) was called before the end of the job", r"ranks? \d"]), job.result)
     died = [r"rank 1 has died in step 5", r"host \S+, pid \d+"]
     for point, action, code, says in (
         ("step@rank=1,hit=5", "throw", INTERNAL, [r"an exception", "rank 1"]),
