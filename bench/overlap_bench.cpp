@@ -12,6 +12,7 @@
 #include "comm/nccl_memory.h"
 #include "model/train/session.h"
 #include "model/train/startup.h"
+#include "runtime/device/memory_limit.h"
 #include "runtime/tensor/host_view.h"
 
 namespace zs::bench {
@@ -127,7 +128,9 @@ bool OverlapBench::fit_both() {
   if (is_on_gpus()) return false;  // whose clocks no neighbour slows, and whose memory one model may fill
   constexpr double kShare = 0.9;   // what libraries and message buffers need is in no plan
   const auto bytes = static_cast<double>(world_.local_size() * (plan_.reserved_bytes + alone_plan_.reserved_bytes));
-  const bool fit = bytes / (1 << 30) < kShare * startup_facts(world_, config_).free_gib;
+  const MemoryLimit limit = memory_limit_bytes();
+  const auto allowed = static_cast<double>((limit.bytes - limit.used_bytes) * (limit.is_per_process ? world_.local_size() : 1));
+  const bool fit = bytes < kShare * std::min(allowed, startup_facts(world_, config_).free_gib * (1 << 30));
   return world_.agree(fit ? 0 : 1, "").code == 0;
 }
 
