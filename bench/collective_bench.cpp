@@ -109,10 +109,13 @@ Memory CollectiveBench::make_room() {
 CollectiveReport CollectiveBench::run() { return is_on_gpus() ? run_on_gpus() : run_on_cpus(); }
 
 CollectiveReport CollectiveBench::run_on_cpus() {
-  report_.cache_bytes = last_level_cache_bytes(cpus_of_ranks(world_.local_size()));
+  const std::vector<int> cpus = cpus_of_ranks(world_.local_size());
+  report_.cache_bytes = last_level_cache_bytes(cpus);
   sets_bytes_ = std::llround(ranks_.max(static_cast<double>(2 * report_.cache_bytes / world_.local_size())));
-  // All ranks copy at once, and their arrays are together what one process would take.
-  CopyCeiling copy({}, std::max<std::int64_t>(report_.cache_bytes / world_.local_size(), 1 << 20));
+  // All ranks copy at once, and the arrays of as many as have a CPU are together what one process would take: those of all together would
+  // let ranks that take turns find theirs in the cache again.
+  const std::int64_t at_once = std::min<std::int64_t>(world_.local_size(), std::ssize(cpus));
+  CopyCeiling copy({}, std::max<std::int64_t>(report_.cache_bytes / at_once, 1 << 20));
   measure_copy(copy);
   measure_all();
   measure_copy(copy);

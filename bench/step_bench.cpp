@@ -21,9 +21,8 @@ namespace {
 
 constexpr int kCeilingRounds = 4;  // before the steps, and as many after them
 
-/// Collective. Nothing when some rank does not know.
-std::optional<StepReport::Pss> pss_of(Ranks& ranks) {
-  const auto own = pss_bytes();
+/// Collective. Nothing when some rank does not know its `own`.
+std::optional<StepReport::Pss> pss_of(Ranks& ranks, const std::optional<std::int64_t>& own) {
   if (ranks.max(own ? 0 : 1) > 0) return std::nullopt;
   const auto bytes = static_cast<double>(*own);
   return StepReport::Pss{.sum = ranks.sum(bytes), .rank_max = ranks.max(bytes)};
@@ -119,13 +118,14 @@ StepReport StepBench::run() {
     const NcclOptions nccl = machine_.nccl_options(config_);
     DeviceOptions options = device_options();
     options.memory = host_device_ ? nccl.memory.get() : world_.arena();
+    const auto own_baseline = pss_bytes();  // before the device, whose memory may be there at once
     const auto device = plan.create_device(options, machine_.make_device);
     if (host_device_) {
       report.gpu = gpu_of(*device).name;
       report.isa = isa_of(gpu_of(*device));
     }
     Ranks ranks = ranks_beside(*device);
-    report.pss_baseline = pss_of(ranks);
+    report.pss_baseline = pss_of(ranks, own_baseline);
     if (!host_device_) measure_ceiling(report);
     run_steps(*device, plan, nccl, report);
   }
@@ -144,7 +144,7 @@ void StepBench::run_steps(Device& device, const TrainPlan& plan, const NcclOptio
   time_steps(session, report);
   report.profile = profile_steps(session);
   Ranks ranks = ranks_beside(device);
-  report.pss = pss_of(ranks);
+  report.pss = pss_of(ranks, pss_bytes());
   report.planned_peak_bytes = static_cast<std::int64_t>(ranks.max(static_cast<double>(plan.step_peak_bytes)));
 }
 
