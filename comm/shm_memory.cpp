@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -18,6 +19,11 @@ namespace {
 
 constexpr std::int64_t kPage = 4096, kHugePage = std::int64_t{2} << 20, kHugeFrom = std::int64_t{4} << 20;
 constexpr std::int64_t kHeadBytes = kHugePage;
+/// MADV_COLLAPSE, which Linux has from 6.1 on and glibc a name for from 2.37 on: huge pages at once, also where the system gives shared
+/// memory none by itself.
+constexpr int kCollapse = 25;
+constexpr std::int64_t kCollapsedAtOnce = std::int64_t{64} << 20;
+constexpr std::chrono::seconds kLongestCollapse{10};
 /// Of all ranks of a host together: a quarter of what an x86-64 process can address.
 constexpr std::int64_t kMostAddresses = std::int64_t{1} << 45;
 
@@ -63,9 +69,17 @@ int allocate_file(int fd, std::int64_t offset, std::int64_t bytes) {
   return rc;
 }
 
-/// Only requests, as for ordinary memory (runtime/device/cpu_allocator.cpp).
-void ask_for_huge_pages(void* address, std::int64_t bytes, int advice) {
-  if (bytes >= kHugeFrom && madvise(address, static_cast<std::size_t>(bytes / kHugePage * kHugePage), advice) != 0) errno = 0;
+/// Only requests, as for ordinary memory (runtime/device/cpu_allocator.cpp). The second copies what is there already, two to five seconds
+/// for 2 GiB: what is left after kLongestCollapse stays on small pages, or is the kernel's thread's.
+void ask_for_huge_pages(std::byte* address, std::int64_t bytes) {
+  if (bytes < kHugeFrom) return;
+  const std::int64_t whole = bytes / kHugePage * kHugePage;
+  if (madvise(address, static_cast<std::size_t>(whole), MADV_HUGEPAGE) != 0) errno = 0;
+  const auto end = std::chrono::steady_clock::now() + kLongestCollapse;
+  for (std::int64_t done = 0; done < whole && std::chrono::steady_clock::now() < end; done += kCollapsedAtOnce) {
+    if (madvise(address + done, static_cast<std::size_t>(std::min(kCollapsedAtOnce, whole - done)), kCollapse) != 0) break;
+  }
+  errno = 0;
 }
 
 }  // namespace
@@ -135,7 +149,6 @@ void* ShmMemory::allocate(std::int64_t bytes) {
   const std::lock_guard lock(mutex_);
   const std::int64_t offset = take_range(whole);
   std::byte* const address = memory_of(rank_).at(std::max<std::int64_t>(offset, 0));
-  if (offset >= 0) ask_for_huge_pages(address, whole, MADV_HUGEPAGE);
   const int rc = offset < 0 ? ENOMEM : allocate_file(file_.fd, offset, whole);
   if (rc != 0) {
     if (offset >= 0) give_back_range(offset, whole);
@@ -143,9 +156,7 @@ void* ShmMemory::allocate(std::int64_t bytes) {
                 "reduce train.micro_batch or the model, use more ranks, or raise the memory limit (cgroup)");
   }
   allocated_bytes_ += whole;
-#if defined(MADV_COLLAPSE)
-  ask_for_huge_pages(address, whole, MADV_COLLAPSE);
-#endif
+  ask_for_huge_pages(address, whole);
   return address;
 }
 

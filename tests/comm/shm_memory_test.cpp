@@ -3,12 +3,15 @@
 #include <catch2/catch.hpp>
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
 #include <fstream>
+#include <string>
 
 #include "runtime/base/check.h"
+#include "tests/skip.h"
 
 using namespace zs;
 
@@ -21,7 +24,42 @@ std::int64_t mapped_pages() {
   return pages;
 }
 
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+/// Of this process's shared memory, in huge pages.
+std::int64_t huge_kib() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  std::string key;
+  for (std::int64_t kib = 0; file >> key; file.ignore(256, '\n')) {
+    if (key == "ShmemPmdMapped:" && file >> kib) return kib;
+  }
+  return 0;
+}
+
+/// Whether this kernel puts shared memory that is there onto huge pages (MADV_COLLAPSE, from Linux 6.1 on).
+bool has_huge_shared_pages() {
+  constexpr int kCollapse = 25;
+  void* const room = mmap(nullptr, 2 * kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(room != MAP_FAILED);
+  auto* const page = reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(room) + kHugePage - 1) / kHugePage * kHugePage);
+  REQUIRE(mmap(page, kHugePage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page);
+  *page = 1;
+  const bool has = madvise(page, kHugePage, kCollapse) == 0;
+  munmap(room, 2 * kHugePage);
+  return has;
+}
+
 }  // namespace
+
+TEST_CASE("shared memory of several MiB lies on huge pages, where the kernel has them for it") {
+  if (!has_huge_shared_pages()) return test::skip("this kernel has no huge pages for shared memory");
+  ShmMemory memory(0, 1);
+  const std::int64_t before = huge_kib(), bytes = 5 * static_cast<std::int64_t>(kHugePage) + 4096;
+  void* const address = memory.allocate(bytes);
+  CHECK(huge_kib() - before == 5 * 2048);
+  memory.deallocate(address, bytes);
+  CHECK(huge_kib() == before);
+}
 
 TEST_CASE("a peer's memory that cannot be mapped leaves nothing mapped") {
   ShmMemory memory(0, 2);
