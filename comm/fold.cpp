@@ -45,6 +45,9 @@ using Parts = std::array<const Part*, kPartsAPass>;
 constexpr std::int64_t kLine = 64;
 /// So much further on memory is asked for: a core reads more at a time than it asks for by itself.
 constexpr std::int64_t kAhead = 16 * kLine;
+/// Into the second-level cache: parts lie whole pages apart, so that a first-level cache of eight ways has too few for the same line of
+/// all.
+constexpr int kForReading = 0, kSecondLevel = 2;
 
 /// to[i] := from[i] + parts[0][i] + ... + parts[sizeof...(kPart) - 1][i]; `to` may be what is read.
 template <class Acc, class To, class From, class Part, class Op, std::size_t... kPart>
@@ -60,7 +63,9 @@ void add_parts(To* to, const From* from, Parts<Part> parts, std::int64_t n, Op o
   constexpr std::int64_t kLineElems = kLine / static_cast<std::int64_t>(sizeof(Part));
   std::int64_t at = 0;
   for (; at + kLineElems <= n; at += kLineElems) {
-    const auto ask = [=](const auto* part) { __builtin_prefetch(reinterpret_cast<const char*>(part + at) + kAhead); };
+    const auto ask = [=](const auto* part) {
+      __builtin_prefetch(reinterpret_cast<const char*>(part + at) + kAhead, kForReading, kSecondLevel);
+    };
     ask(from);
     (ask(parts[kPart]), ...);
     add_between(at, at + kLineElems);
