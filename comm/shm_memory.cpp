@@ -146,7 +146,7 @@ void ShmMemory::map_peers(std::span<const ShmInvitation> invitations) {
 void* ShmMemory::allocate(std::int64_t bytes) {
   ZS_CHECK(bytes >= 0, "allocation of {} bytes", bytes);
   const std::int64_t whole = whole_pages(bytes);
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const std::int64_t offset = take_range(whole);
   std::byte* const address = memory_of(rank_).at(std::max<std::int64_t>(offset, 0));
   const int rc = offset < 0 ? ENOMEM : allocate_file(file_.fd, offset, whole);
@@ -156,6 +156,7 @@ void* ShmMemory::allocate(std::int64_t bytes) {
                 "reduce train.micro_batch or the model, use more ranks, or raise the memory limit (cgroup)");
   }
   allocated_bytes_ += whole;
+  lock.unlock();  // huge pages may take seconds
   ask_for_huge_pages(address, whole);
   return address;
 }
