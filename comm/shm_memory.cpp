@@ -70,7 +70,7 @@ int allocate_file(int fd, std::int64_t offset, std::int64_t bytes) {
 }
 
 /// Only requests, as for ordinary memory (runtime/device/cpu_allocator.cpp). The second copies what is there already, two to five seconds
-/// for 2 GiB: what is left after kLongestCollapse stays on small pages, or is the kernel's thread's.
+/// for 2 GiB: what is left after kLongestCollapse stays on small pages, or is left to khugepaged.
 void ask_for_huge_pages(std::byte* address, std::int64_t bytes) {
   if (bytes < kHugeFrom) return;
   const std::int64_t whole = bytes / kHugePage * kHugePage;
