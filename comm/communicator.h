@@ -135,7 +135,7 @@ class Communicator {
   /// has not begun. Any thread.
   virtual std::int64_t message_bytes() const { return 0; }
 
-  /// Collective, blocks the host: ranks of equal `color` form a communicator, ordered by (key, rank). `split(0, rank())`
+  /// Collective, blocks the host: ranks of equal `color`, 0 or more, form a communicator, ordered by (key, rank). `split(0, rank())`
   /// is a duplicate, for another stream.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 

@@ -74,6 +74,7 @@ class LocalCommunicator final : public DirectCommunicator {
 };
 
 std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
+  ZS_CHECK(color >= 0, "a split by color {}", color);
   const HostWait wait(watchdog(), "split");
   std::vector<std::pair<int, int>> members;  // (key, rank) of this rank's color
   {

@@ -58,6 +58,7 @@ MpiExchange::~MpiExchange() {
 }
 
 MPI_Comm MpiExchange::split_off(int color, int key) const {
+  ZS_CHECK(color >= 0, "a split by color {}", color);
   MPI_Comm part = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(comm_, color, key, &part), "MPI_Comm_split");
   return part;

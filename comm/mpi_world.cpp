@@ -66,7 +66,10 @@ MpiWorld::MpiWorld(MPI_Comm root, const WorldOptions& options, bool finalizes, s
       root_(std::make_unique<MpiExchange>(root, options.timeout_s)),
       finalizes_(finalizes) {
   MPI_Comm host = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split_type(root, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &host), "MPI_Comm_split_type");
+  {
+    const HostWait wait(watchdog_.get(), "MPI_Comm_split_type");
+    check_mpi(MPI_Comm_split_type(root, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &host), "MPI_Comm_split_type");
+  }
   check_mpi(MPI_Comm_rank(host, &local_rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(host, &local_size_), "MPI_Comm_size");
   hosts_ = find_hosts(host);
@@ -96,7 +99,10 @@ void MpiWorld::join_watchers() {
 std::vector<int> MpiWorld::find_hosts(MPI_Comm host) {
   std::vector<int> hosts(static_cast<std::size_t>(size()));
   int& own = hosts[static_cast<std::size_t>(rank())] = rank();
-  check_mpi(MPI_Bcast(&own, 1, MPI_INT, 0, host), "MPI_Bcast");
+  {
+    const HostWait wait(watchdog_.get(), "MPI_Bcast");
+    check_mpi(MPI_Bcast(&own, 1, MPI_INT, 0, host), "MPI_Bcast");
+  }
   exchange(std::as_writable_bytes(std::span(hosts)));
   const HostMap map(hosts);
   for (int r = 0; r < size(); ++r) hosts[static_cast<std::size_t>(r)] = map.host_of(r);
@@ -115,6 +121,13 @@ std::unique_ptr<Communicator> MpiWorld::split(int color, int key) {
   return part;
 }
 
+MPI_Comm MpiWorld::split_off(int color, int key) {
+  const HostWait wait(watchdog_.get(), "MPI_Comm_split");
+  root_->prepare();
+  root_->run(host_tag("split"));
+  return root_->split_off(color, key);
+}
+
 void MpiWorld::abort(int code) noexcept {
   watchdog_->note_told();
   watchdog_->stand_down();
@@ -131,7 +144,9 @@ void MpiWorld::exchange(std::span<std::byte> all) {
   root_->run(host_tag(fmt::format("agree({} bytes)", bytes)));
 }
 
+/// An exception that leaves it ends the process, and that the job: no peer is waited for, or whoever catches it would not come to say why.
 MpiWorld::~MpiWorld() {
+  if (watchdog_->is_unwound()) return;
   watchdog_->leave();
   int finalized = 0;
   if (!finalizes_ || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized) return;
@@ -192,6 +207,7 @@ std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options) {
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &root), "MPI_Comm_dup");
   }
   watchdog->find_peers();
+  watchdog->faults().hit("connected");
   return std::make_unique<MpiWorld>(root, options, !initialized, std::move(watchdog));
 }
 

@@ -34,10 +34,8 @@ class MpiWorld final : public World {
   /// Has hosts() say so, before anything is made of it.
   void call_hosts(std::vector<int> hosts) { hosts_ = std::move(hosts); }
   /// Collective, blocks the host: the MPI communicator of those that name the same color, ordered by (key, rank).
-  MPI_Comm split_off(int color, int key) const {
-    const HostWait wait(watchdog_.get(), "MPI_Comm_split");
-    return root_->split_off(color, key);
-  }
+  /// MPI_Comm_split has no deadline: all ranks meet before it.
+  MPI_Comm split_off(int color, int key);
 
  private:
   std::unique_ptr<Communicator> split(int color, int key);

@@ -106,7 +106,7 @@ std::vector<int> hosts_in_environment() {
 }
 
 /// Memory that all ranks of this host have mapped, or nothing on any rank of any host, and why.
-std::shared_ptr<ShmMemory> agreed_memory(MpiWorld& world, const HostMap& map, std::string& why) {
+std::shared_ptr<ShmMemory> agreed_memory(MpiWorld& world, const HostMap& map, double timeout_s, std::string& why) {
   std::shared_ptr<ShmMemory> memory;
   std::string problem;
   const auto attempt = [&](const auto& part) {
@@ -119,7 +119,8 @@ std::shared_ptr<ShmMemory> agreed_memory(MpiWorld& world, const HostMap& map, st
     return why.empty();
   };
   const auto mates = map.ranks_on(map.host_of(world.rank()));
-  if (!attempt([&] { memory = std::make_shared<ShmMemory>(map.place_of(world.rank()), static_cast<int>(mates.size())); })) return nullptr;
+  if (!attempt([&] { memory = std::make_shared<ShmMemory>(map.place_of(world.rank()), static_cast<int>(mates.size()), timeout_s); }))
+    return nullptr;
   std::vector<ShmInvitation> all(static_cast<std::size_t>(world.size())), invitations;
   all[static_cast<std::size_t>(world.rank())] = memory->invitation();
   world.exchange(std::as_writable_bytes(std::span(all)));
@@ -195,7 +196,7 @@ std::unique_ptr<World> start_process_world(const WorldOptions& options, std::str
   if (chosen == "auto" && map.is_one_rank_each()) return mpi;
   std::string why = "the ranks are on several hosts; comm.transport = \"hier\" would use it inside each";
   const bool is_possible = chosen != "shm" || map.is_one_host();
-  if (auto memory = is_possible ? agreed_memory(*mpi, map, why) : nullptr) {
+  if (auto memory = is_possible ? agreed_memory(*mpi, map, options.timeout_s, why) : nullptr) {
     return std::make_unique<HostsWorld>(std::move(mpi), std::move(memory), options);
   }
   if (mpi->rank() == 0) fmt::print(stderr, "zshard: no shared memory, transport mpi is used: {}\n", why);

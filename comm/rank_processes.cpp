@@ -17,6 +17,7 @@
 #include <map>
 #include <optional>
 
+#include "comm/file_size.h"
 #include "runtime/base/check.h"
 #include "runtime/base/whole_number.h"
 
@@ -71,7 +72,8 @@ FlightPage* map_page(int fd, int protection) {
 
 OwnPage::OwnPage() {
   fd_ = static_cast<int>(syscall(SYS_memfd_create, kPageName, 1U /* MFD_CLOEXEC */));
-  if (fd_ >= 0 && posix_fallocate(fd_, 0, sizeof(FlightPage)) == 0) page_ = map_page(fd_, PROT_READ | PROT_WRITE);
+  if (fd_ >= 0 && may_have_file_of(sizeof(FlightPage)) && posix_fallocate(fd_, 0, sizeof(FlightPage)) == 0)
+    page_ = map_page(fd_, PROT_READ | PROT_WRITE);
   // Where the system gives none, the others do not see what this rank does; it still watches.
   if (page_ == nullptr) {
     if (fd_ >= 0) close(fd_);

@@ -44,6 +44,7 @@ std::byte* ShmCommunicator::staging() {
 }
 
 std::unique_ptr<ShmCommunicator> ShmCommunicator::split_off(int color, int key) {
+  ZS_CHECK(color >= 0, "a split by color {}", color);
   const std::int64_t number = memory_->take_seat();
   const ShmSeat& fresh = memory_->seat(memory_->rank(), number);
   std::vector<std::pair<std::int64_t, int>> order;  // (key, rank) of this rank's color

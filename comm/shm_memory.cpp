@@ -14,6 +14,8 @@
 #include <cstring>
 #include <new>
 
+#include "comm/file_size.h"
+
 namespace zs {
 namespace {
 
@@ -22,8 +24,9 @@ constexpr std::int64_t kHeadBytes = kHugePage;
 /// MADV_COLLAPSE, which Linux has from 6.1 on and glibc a name for from 2.37 on: huge pages at once, also where the system gives shared
 /// memory none by itself.
 constexpr int kCollapse = 25;
-constexpr std::int64_t kCollapsedAtOnce = std::int64_t{64} << 20;
-constexpr std::chrono::seconds kLongestCollapse{10};
+constexpr std::int64_t kAllocatedAtOnce = std::int64_t{16} << 20, kCollapsedAtOnce = std::int64_t{64} << 20;
+constexpr double kLongestCollapse_s = 10;
+constexpr double kCollapseOfTimeout = 0.2;
 /// Of all ranks of a host together: a quarter of what an x86-64 process can address.
 constexpr std::int64_t kMostAddresses = std::int64_t{1} << 45;
 
@@ -61,21 +64,35 @@ std::uintptr_t map_file(int fd, std::int64_t bytes, const std::string& what) {
   return base;
 }
 
-/// Now, where it can be refused: a page that is missing later would be a SIGBUS. Returns an errno.
+/// To the system, out of everybody's mappings. Returns an errno.
+int give_back(int fd, std::int64_t offset, std::int64_t bytes) {
+  return bytes == 0 || fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes) == 0 ? 0 : errno;
+}
+
+/// Now, where it can be refused: a page that is missing later would be a SIGBUS. Returns an errno. Part by part, since older systems undo
+/// an allocation that a signal interrupts, and a profiler's signals never end.
 int allocate_file(int fd, std::int64_t offset, std::int64_t bytes) {
-  int rc = 0;
-  while ((rc = posix_fallocate(fd, offset, bytes)) == EINTR) {
+  for (std::int64_t done = 0; done < bytes;) {
+    const std::int64_t part = std::min(kAllocatedAtOnce, bytes - done);
+    const int rc = posix_fallocate(fd, offset + done, part);
+    if (rc == EINTR) continue;
+    if (rc == 0) {
+      done += part;
+      continue;
+    }
+    give_back(fd, offset, done);
+    return rc;
   }
-  return rc;
+  return 0;
 }
 
 /// Only requests, as for ordinary memory (runtime/device/cpu_allocator.cpp). The second copies what is there already, two to five seconds
-/// for 2 GiB: what is left after kLongestCollapse stays on small pages, or is left to khugepaged.
-void ask_for_huge_pages(std::byte* address, std::int64_t bytes) {
+/// for 2 GiB: what is left after `longest_s` stays on small pages, or is left to khugepaged.
+void ask_for_huge_pages(std::byte* address, std::int64_t bytes, double longest_s) {
   if (bytes < kHugeFrom) return;
   const std::int64_t whole = bytes / kHugePage * kHugePage;
   if (madvise(address, static_cast<std::size_t>(whole), MADV_HUGEPAGE) != 0) errno = 0;
-  const auto end = std::chrono::steady_clock::now() + kLongestCollapse;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(longest_s);
   for (std::int64_t done = 0; done < whole && std::chrono::steady_clock::now() < end; done += kCollapsedAtOnce) {
     if (madvise(address + done, static_cast<std::size_t>(std::min(kCollapsedAtOnce, whole - done)), kCollapse) != 0) break;
   }
@@ -104,10 +121,14 @@ constexpr std::int64_t kFirstSeat = kPage, kSeats = (kHeadBytes - kFirstSeat) / 
 
 }  // namespace
 
-ShmMemory::ShmMemory(int rank, int ranks) : rank_(rank), peers_(static_cast<std::size_t>(ranks)) {
+ShmMemory::ShmMemory(int rank, int ranks, double timeout_s)
+    : rank_(rank),
+      longest_collapse_s_(std::min(kLongestCollapse_s, kCollapseOfTimeout * timeout_s)),
+      peers_(static_cast<std::size_t>(ranks)) {
   file_.fd = memfd_create("zshard", MFD_CLOEXEC);
   if (file_.fd < 0) throw failure("memfd_create", errno);
   const std::int64_t bytes = span_bytes(ranks);
+  if (!may_have_file_of(bytes)) throw failure("a memfd as long as the machine has memory (ulimit -f)", EFBIG);
   if (ftruncate(file_.fd, bytes) != 0) throw failure("ftruncate of a memfd", errno);
   if (const int rc = allocate_file(file_.fd, 0, kPage); rc != 0) throw failure("fallocate of a memfd", rc);
   PeerMemory& own = peers_[static_cast<std::size_t>(rank)].memory;
@@ -157,7 +178,7 @@ void* ShmMemory::allocate(std::int64_t bytes) {
   }
   allocated_bytes_ += whole;
   lock.unlock();  // huge pages may take seconds
-  ask_for_huge_pages(address, whole);
+  ask_for_huge_pages(address, whole, longest_collapse_s_);
   return address;
 }
 
@@ -180,10 +201,8 @@ void ShmMemory::deallocate(void* address, std::int64_t bytes) noexcept {
   const auto offset = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(address) - memory_of(rank_).base);
   const std::lock_guard lock(mutex_);
   allocated_bytes_ -= whole;
-  // Back to the system, out of everybody's mappings.
-  if (fallocate(file_.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, whole) != 0) {
-    fmt::print(stderr, "zshard: {} bytes of shared memory could not be given back: {}\n", whole, std::strerror(errno));
-  }
+  if (const int rc = give_back(file_.fd, offset, whole); rc != 0)
+    fmt::print(stderr, "zshard: {} bytes of shared memory could not be given back: {}\n", whole, std::strerror(rc));
   give_back_range(offset, whole);
 }
 

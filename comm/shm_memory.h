@@ -44,8 +44,9 @@ class ShmMemory final : public Allocator {
  public:
   static constexpr std::int64_t kWorldSeat = 0;  ///< taken from the first
 
-  /// Throws Error where the system does not give it.
-  ShmMemory(int rank, int ranks);
+  /// Others wait for this rank for `timeout_s` at most: huge pages may take a small part of it. Throws Error where the system does not give
+  /// it.
+  ShmMemory(int rank, int ranks, double timeout_s);
   ~ShmMemory() override;
   ShmMemory(const ShmMemory&) = delete;
   ShmMemory& operator=(const ShmMemory&) = delete;
@@ -96,6 +97,7 @@ class ShmMemory final : public Allocator {
   void give_back_left_windows() noexcept;
 
   int rank_;
+  double longest_collapse_s_;  // of one allocation, for huge pages
   Descriptor file_;
   std::vector<Peer> peers_;                    // by rank, this one included
   std::mutex mutex_;                           // of what follows

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/check.h"
+#include "runtime/base/deadline.h"
 
 namespace zs {
 
@@ -16,9 +17,7 @@ namespace zs {
 /// thread's stack.
 class Patience {
  public:
-  explicit Patience(double timeout_s) : limit_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s))) {
-    restart();
-  }
+  explicit Patience(double timeout_s) : timeout_s_(timeout_s) { restart(); }
 
   /// Something moved: the deadline and the pauses start again.
   void restart() {
@@ -26,7 +25,7 @@ class Patience {
     sleep_ = kFirstSleep;
     const auto now = Clock::now();
     yields_end_ = now + kYielding;
-    deadline_ = now + limit_;
+    deadline_ = Deadline(timeout_s_, now);
   }
 
   /// Pauses, longer each time. False, without a pause, when the deadline has passed.
@@ -36,7 +35,7 @@ class Patience {
       return true;
     }
     const auto now = Clock::now();
-    if (now >= deadline_) return false;
+    if (deadline_.has_passed(now)) return false;
     if (now < yields_end_) {
       std::this_thread::yield();
     } else {
@@ -47,12 +46,13 @@ class Patience {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = Deadline::Clock;
   static constexpr int kLooks = 16;
   static constexpr std::chrono::microseconds kYielding{100}, kFirstSleep{5}, kLongestSleep{100};
 
-  Clock::duration limit_;
-  Clock::time_point yields_end_, deadline_;
+  double timeout_s_;
+  Clock::time_point yields_end_;
+  Deadline deadline_{0};
   std::chrono::microseconds sleep_{kFirstSleep};
   int round_ = 0;
 };

@@ -85,7 +85,7 @@ Watchdog::Watchdog(const WatchOptions& options, int rank, Threads& threads)
 }
 
 Watchdog::~Watchdog() {
-  leave();
+  is_unwound() ? note_failure() : leave();
   stand_down();
   thread_ = {};
   if (report_socket_ >= 0 && close(report_socket_) != 0) errno = 0;
@@ -190,14 +190,20 @@ void Watchdog::look() {
   page_.heartbeat_ns = now;
   if (has_moved()) page_.moved_ns = now;
   if (is_standing_down_) return;
+  if (has_new_failure()) page_.moved_ns = now;  // to unwind, ranks have as long as for anything else
   if (news() != nullptr) exchange_news(now);
   const bool searches = looks_ < kLooksThatSearch || looks_ % kLooksBetweenSearches == 0;
   if (threads_ == nullptr && page_.phase == Phase::init && searches) find_peers();
   look_for_the_launcher();
   look_for_the_dead();
-  look_for_the_ended();
+  if (!has_seen_failure_) look_for_the_ended();
   look_at_the_limit();
 }
+
+/// Of ranks that are threads: of others, mpirun knows that one has ended.
+bool Watchdog::has_new_failure() { return threads_ != nullptr && threads_->has_failed && !std::exchange(has_seen_failure_, true); }
+
+void Watchdog::note_failure() { threads_ != nullptr ? threads_->has_failed = true : page_.has_spoken = true; }
 
 /// Time in which this rank could not move is not held against it, nor against those that it waits for.
 void Watchdog::note_a_pause(std::int64_t now) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -20,7 +21,7 @@
 
 namespace zs {
 
-/// Watches over one rank, and with the others over all: a thread that never waits for a peer, an allocation or MPI. It looks every 100 ms
+/// Watches over one rank, and with the others over all: a thread that never waits for a peer or for MPI. It looks every 100 ms
 /// whether the rank has moved. When it has stood still for the limit of its phase, it reads what the other ranks of the host tell of
 /// themselves, and what other hosts have told of theirs, names the one that keeps the rest waiting, writes the host's flight records, and
 /// ends the process with exit code 69, or 72 when the ranks wait for each other; mpirun ends the others. Of all ranks one speaks.
@@ -36,9 +37,11 @@ class Watchdog {
     explicit Threads(int ranks) : pages(static_cast<std::size_t>(ranks)) {}
     std::vector<FlightPage> pages;  ///< by rank
     std::atomic<bool> is_claimed{false};
+    std::atomic<bool> has_failed{false};  ///< an exception ends the job, and says why
   };
   /// Of a rank that is a thread, on that thread. Begins with the first phase that has a limit.
   Watchdog(const WatchOptions& options, int rank, Threads& threads);
+  /// Its rank has come to the end of its part, unless an exception ends it: then whoever catches that tells the user.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -66,6 +69,8 @@ class Watchdog {
   bool is_told() const noexcept;
   /// This rank ends the job, and has said why: the others need not.
   void note_told() noexcept { page_.has_spoken = true; }
+  /// Whether an exception is on its way out of what owns it.
+  bool is_unwound() const noexcept { return std::uncaught_exceptions() > exceptions_; }
   /// The job ends from here on: neither exit() nor the peers' ends are news.
   void stand_down() noexcept;
 
@@ -110,6 +115,8 @@ class Watchdog {
   void note_a_pause(std::int64_t now);
   void tell_of_a_pause(std::int64_t now);
   bool has_moved();
+  bool has_new_failure();
+  void note_failure();
   double limit_s() const;
   double still_s() const;
   std::vector<RankView> views() const;
@@ -155,6 +162,8 @@ class Watchdog {
 
   // of the thread
   std::uint64_t last_moves_ = 0;
+  bool has_seen_failure_ = false;
+  int exceptions_ = std::uncaught_exceptions();  // when it was made
   std::int64_t last_look_ns_ = 0, last_told_ns_ = 0;
   bool has_told_leave_ = false;
   std::string pause_;  // what is to be said of one

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "runtime/base/deadline.h"
 #include "runtime/base/random.h"
 #include "runtime/device/cpu_topology.h"
 #include "runtime/device/futex.h"
@@ -100,12 +101,12 @@ void CpuStream::do_wait(EventRecord& base) {
 }
 
 bool CpuStream::await_completion(std::uint64_t target, double limit_s) {
-  const auto end = Clock::now() + std::chrono::duration<double>(limit_s);
+  Deadline deadline(limit_s);
   futex::Backoff backoff;
   host_target_.exchange(target, std::memory_order_relaxed);
   while (completed_.load(std::memory_order_relaxed) < target) {
     if (!backoff.should_sleep()) continue;
-    if (limit_s > 0 && Clock::now() >= end) return false;
+    if (limit_s > 0 && deadline.has_passed()) return false;
     host_sleeps_.exchange(1, std::memory_order_relaxed);
     if (completed_.load(std::memory_order_relaxed) >= target) break;
     futex::wait(host_sleeps_, 1, backoff.sleep_ns());

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <thread>
 
+#include "comm/watchdog.h"
 #include "comm/world.h"
 #include "runtime/device/device.h"
 
@@ -92,6 +93,30 @@ TEST_CASE("a cause comes out before the lost peer that it explains") {
                   device->synchronize();
                 },
                 {0.05}) == "the cause");
+}
+
+TEST_CASE("a cause comes out under a watchdog, too, however long ranks take to unwind") {
+  struct SlowEnd {  // as of much memory
+    ~SlowEnd() { std::this_thread::sleep_for(std::chrono::milliseconds(500)); }
+  };
+  WorldOptions options{.timeout_s = 60};
+  options.watch.step_s = 60;
+  CHECK(failure(
+            4,
+            [](World& world) {
+              world.watchdog()->enter(Phase::step, 1);
+              const auto comm = world.communicator();
+              const auto device = Device::create(DeviceKind::cpu, {});
+              if (world.rank() == 1) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // longer than who has left may be waited for
+                throw std::runtime_error("the cause");
+              }
+              const SlowEnd end;
+              const Watchdog::Observation observed(*world.watchdog(), *device);
+              comm->barrier(device->stream(StreamRole::compute), "unit");
+              device->synchronize();
+            },
+            options) == "the cause");
 }
 
 TEST_CASE("a communicator that has failed refuses further work") {

@@ -2,7 +2,8 @@
 // abort, rank 0 ends the job with 42 while the others wait; late, the last rank does not come to the end of the job, which ends with 69;
 // huge, buffers of more than 2^31 bytes; ordered, sums over all ranks one after the other; killed, the last rank is killed and the others
 // must notice by themselves; refused, the last rank gets no shared memory and all use mpi; tcp, how Open MPI would send over TCP is
-// printed; asleep, rank 0 keeps the others waiting, and it is printed how much of a processor that took.
+// printed; unwound, an exception leaves the last rank's world while the others wait, and is told outside of it; asleep, rank 0 keeps the
+// others waiting, and it is printed how much of a processor that took.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -14,6 +15,7 @@
 
 #include "comm/host_map.h"
 #include "comm/mpi_exchange.h"
+#include "comm/watchdog.h"
 #include "tests/comm/arrays.h"
 #include "tests/comm/conformance.h"
 #include "tests/comm/host_cases.h"
@@ -110,7 +112,7 @@ void refuse_shared_memory() {
   check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
   if (rank != size - 1) return;
   const rlimit limit{1 << 20, 1 << 20};
-  if (std::signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &limit) != 0) throw std::runtime_error("no limit was set");
+  if (setrlimit(RLIMIT_FSIZE, &limit) != 0) throw std::runtime_error("no limit was set");
 }
 
 /// Open MPI's own variable, as it understood what it was told.
@@ -136,10 +138,32 @@ void print_tcp_settings(const World& world) {
   check_mpi(MPI_T_finalize(), "MPI_T_finalize");
 }
 
+/// As a trainer does whose handler is around everything.
+int tell_outside(std::string_view transport) {
+  try {
+    WorldOptions options{.timeout_s = 30};
+    options.watch.step_s = 20;
+    const auto world = make_process_world(options, transport);
+    world->watchdog()->enter(Phase::step, 1);
+    const int last = world->size() - 1;
+    if (world->rank() < last) wait_for_ever(*world);
+    const auto comm = world->communicator();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    throw Error(ExitCode::io, "the disk is full");
+  } catch (const GroupEnded& error) {
+    return static_cast<int>(error.code());
+  } catch (const Error& error) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // longer than the others look for who has left
+    fmt::print("told: {}\n", error.what());
+    return static_cast<int>(error.code());
+  }
+}
+
 int run(std::string_view transport, std::string_view mode) {
   const double timeout_s = mode == "" || mode == "ordered" || mode == "huge"         ? 60
                            : mode == "abort" || mode == "killed" || mode == "asleep" ? 30
                                                                                      : 1.5;
+  if (mode == "unwound") return tell_outside(transport);
   if (mode == "refused") refuse_shared_memory();
   WorldOptions options{.timeout_s = timeout_s, .sums_in_rank_order = mode == "ordered"};
   const char* const shadow = std::getenv("ZSHARD_TEST_SHADOW_MS");

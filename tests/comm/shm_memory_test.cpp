@@ -53,7 +53,7 @@ bool has_huge_shared_pages() {
 
 TEST_CASE("shared memory of several MiB lies on huge pages, where the kernel has them for it") {
   if (!has_huge_shared_pages()) return test::skip("this kernel has no huge pages for shared memory");
-  ShmMemory memory(0, 1);
+  ShmMemory memory(0, 1, 300);
   const std::int64_t before = huge_kib(), bytes = 5 * static_cast<std::int64_t>(kHugePage) + 4096;
   void* const address = memory.allocate(bytes);
   CHECK(huge_kib() - before == 5 * 2048);
@@ -62,7 +62,7 @@ TEST_CASE("shared memory of several MiB lies on huge pages, where the kernel has
 }
 
 TEST_CASE("a peer's memory that cannot be mapped leaves nothing mapped") {
-  ShmMemory memory(0, 2);
+  ShmMemory memory(0, 2, 300);
   const int unmappable = open("/dev/null", O_RDWR | O_CLOEXEC);
   REQUIRE(unmappable >= 0);
   const std::int64_t bytes = std::int64_t{1} << 32;
