@@ -125,6 +125,49 @@ def stopped_ranks(train, report, count, is_long):
     print_times(report, "P4: the line names the rank", count, ages, f"after its last sign, with a limit of {LIMIT_S} s,", LIMIT_S + TOLD_S, is_long)
 
 
+def stopped_job(train, report):
+    """P5: all ranks are stopped, as by a batch system, for longer than they wait for each other."""
+    sets = {"train__steps": 60, "run__sample_tokens": 0}
+    for transport in ("shm", "mpi"):
+        def pause(job, process):
+            wait_for_steps(job.metrics, 3)
+            ranks = harness.children(process.pid)
+            for number in (signal.SIGSTOP, signal.SIGCONT):
+                for rank in ranks:
+                    os.kill(rank, number)
+                time.sleep(5 if number == signal.SIGSTOP else 0)
+
+        job = Job(train, 3, "step@rank=0:delay=100", {**sets, "comm__timeout_s": 3, "comm__transport": transport}, pause, watch_s=10)
+        goes_on = [w for w in job.lines("warning") if re.search(r"rank \d did not run for \d\.\d s", w)]
+        report.case(f"P5 all ranks stopped for 5 s, who wait for 3 s, over {transport}", job.problems(0, []) + ([] if goes_on else ["no warning"]), job.result)
+
+
+def signal_rank(rank, draw, number, moment):
+    """For `on_start`: sends a rank a signal while it trains, at a moment drawn at random, which is noted."""
+    def send(job, process):
+        wait_for_steps(job.metrics, 3)
+        time.sleep(draw.uniform(0, 0.3))
+        # Their environment says which they are.
+        pids = {int(re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", pathlib.Path(f"/proc/{p}/environ").read_bytes()).group(1)): p for p in harness.children(process.pid)}
+        moment["sent"] = time.monotonic()
+        os.kill(pids[rank], number)
+    return send
+
+
+def ranks_stopped_from_outside(train, report, count, is_long):
+    """P4 by this program's clock: from the signal until the last process has ended, which is after the line."""
+    draw, seconds = random.Random(14), []
+    for i in range(count):
+        ranks, transport, moment = (4, 8)[i % 2], ("shm", "mpi")[(i + i // 2) % 2], {}
+        culprit = i // 2 % ranks
+        job = Job(train, ranks, "", {"comm__transport": transport}, signal_rank(culprit, draw, signal.SIGSTOP, moment))
+        problems = job.problems(LOST, [rf"rank {culprit} stopped answering", r"host \S+, pid \d+, state T", r"; rank \d+ waits in "])
+        seconds.append(job.result.gone - moment["sent"])
+        problems += [f"ended {seconds[-1]:.1f} s after the signal"] if seconds[-1] > LIMIT_S + LATE_S else []
+        report.case(f"P4 rank {culprit} of {ranks} is stopped from outside over {transport}: {seconds[-1]:.2f} s to the end, with a limit of {LIMIT_S} s", problems, job.result)
+    print_times(report, "P4: jobs whose last process ended", count, seconds, f"from SIGSTOP, with a limit of {LIMIT_S} s,", LIMIT_S + TOLD_S + GONE_S, is_long)
+
+
 def starts(train, report, count, is_long):
     """P4 in init: ranks that have no connection yet agree who tells. A rank stops there, stands there, or does not come at all."""
     ages = []
@@ -133,15 +176,16 @@ def starts(train, report, count, is_long):
         late.write_text(f'#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" = 1 ] && exec sleep 1000\nexec {train} "$@"\n')
         late.chmod(0o755)
         for i in range(count):
-            ranks = (4, 3, 8, 2)[i % 4]
-            culprit = (i // 3) % ranks
+            ranks = (4, 3, 8, 2)[(i + i // 4) % 4]
+            culprit = (i // 4 + 1) % ranks
             program, fault, says = (
                 (train, f"init@rank={culprit}:stop", [rf"rank {culprit} stopped answering [\d.]+ s ago in init", "state T"]),
                 (train, f"init@rank={culprit}:delay=1000000", [rf"rank {culprit} has stood still for [\d.]+ s in init"]),
                 (late, "", [r"rank 1 has stood still for [\d.]+ s at its start"]),
-            )[i % 3]
+                (train, f"connected@rank={culprit}:delay=1000000", [rf"rank {culprit} has stood still for [\d.]+ s in init"]),
+            )[i % 4]
             job = Job(program, ranks, fault)
-            problems = job.problems(LOST, [*says, r"host \S+, pid \d+", r"; rank \d+ waits in MPI_Init"], is_start=True)
+            problems = job.problems(LOST, [*says, r"host \S+, pid \d+", r"; rank \d+ waits in MPI_(Init|Comm_split_type)"], is_start=True)
             ages += job.ages()
             report.case(f"P4 start {i} of {ranks} ranks: {fault or 'rank 1 does not come'}", problems, job.result)
     print_times(report, "P4: the line names the rank at the start", count, ages, f"after its last sign, with a limit of {LIMIT_S} s,", LIMIT_S + TOLD_S, is_long)
@@ -202,18 +246,6 @@ def resumed_rank(train, report):
     report.case("P5 a rank stopped for 5 s under a limit of 10 s", problems, job.result)
 
 
-def kill_rank(rank, draw, moment):
-    """For `on_start`: at a moment drawn at random, which is noted."""
-    def kill(job, process):
-        wait_for_steps(job.metrics, 3)
-        time.sleep(draw.uniform(0, 0.3))
-        # Their environment says which they are.
-        pids = {int(re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", pathlib.Path(f"/proc/{p}/environ").read_bytes()).group(1)): p for p in harness.children(process.pid)}
-        moment["killed"] = time.monotonic()
-        os.kill(pids[rank], signal.SIGKILL)
-    return kill
-
-
 def killed_ranks(train, report, count, is_long):
     """P1: each rank in turn, over both transports; the last time mpirun leaves the others no moment to say so. The resumed run is as if nobody had
     been killed."""
@@ -224,8 +256,8 @@ def killed_ranks(train, report, count, is_long):
         ranks, transport, is_silent = (4, 8)[i % 2], ("shm", "mpi")[(i + i // 2) % 2], i == count
         victim, moment = i // 2 % ranks, {}
         flags = ["--mca", "odls_base_sigkill_timeout", "0"] if is_silent else []
-        job = Job(train, ranks, slowly, {**sets, "comm__transport": transport}, kill_rank(victim, draw, moment), flags=flags, resumes=True)
-        took = job.result.gone - moment["killed"]
+        job = Job(train, ranks, slowly, {**sets, "comm__transport": transport}, signal_rank(victim, draw, signal.SIGKILL, moment), flags=flags, resumes=True)
+        took = job.result.gone - moment["sent"]
         if is_silent:
             problems = [p for p in job.problems(killed, []) if "error lines" not in p]
         else:
@@ -330,11 +362,12 @@ def ranks_that_stand(train, report):
 
 
 def slow_ranks(train, report, is_long):
-    """P6: a rank that is slower by 30 % of a step of 200 ms is named within 20 steps; nobody is in 1000 steps without one, on a machine with nothing
+    """P6: a rank that is slower by 30 % of a step of 200 ms, or by 300 ms, is named within 20 steps; nobody is in 1000 steps without one, on a machine with nothing
     else to do."""
     slow = r"rank 1 is slow: in the last \d+ steps others waited for it \d+ % of the time"
     # Eight micro-batches a step; both delays take place. Other work of the machine may slow the other ranks as much, but not each time.
-    for name, fault in (("its computing", "compute:delay=24;compute@rank=1:delay=8"), ("its host", "step:delay=200;step@rank=1:delay=60")):
+    for name, fault in (("its computing", "compute:delay=24;compute@rank=1:delay=8"), ("its host", "step:delay=200;step@rank=1:delay=60"),
+                        ("its host, by 300 ms", "step@rank=1:delay=300")):
         for _ in range(3):
             job = Job(train, 3, fault, {"train__steps": 20, "run__sample_tokens": 0}, watch_s=30)
             warnings = job.lines("warning")
@@ -384,13 +417,15 @@ def main():
     report = harness.Report()
     parts = {
         "stop": lambda: stopped_ranks(train, report, 100 if is_long else 10, is_long),
-        "start": lambda: starts(train, report, 36 if is_long else 6, is_long),
+        "outside": lambda: ranks_stopped_from_outside(train, report, 12 if is_long else 2, is_long),
+        "start": lambda: starts(train, report, 48 if is_long else 8, is_long),
         "kill": lambda: killed_ranks(train, report, 30 if is_long else 4, is_long),
         "dying": lambda: killed_before_the_start(train, report),
         "job": lambda: killed_jobs(train, report),
         "alone": lambda: lone_rank(train, report),
         "records": lambda: records_that_hang(train, report),
         "resume": lambda: resumed_rank(train, report),
+        "suspend": lambda: stopped_job(train, report),
         "end": lambda: ranks_that_end(train, report),
         "waits": lambda: mpirun_stopped(train, report),
         "stand": lambda: ranks_that_stand(train, report),
@@ -398,7 +433,7 @@ def main():
         "place": lambda: places_to_run(train, report),
     }
     for name, part in parts.items():
-        if (words and name in words) or (not words and (not is_long or name in ("stop", "start", "kill", "slow"))):
+        if (words and name in words) or (not words and (not is_long or name in ("stop", "outside", "start", "kill", "slow"))):
             part()
     return report.exit_code()
 

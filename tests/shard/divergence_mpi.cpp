@@ -190,20 +190,22 @@ struct Setting {
   const char *name, *transport;
   int ranks;
   const char* hosts;
-  int odd_ranks;  // the last ones: all alike
+  int first_odd, odd_ranks;  // all alike
   unsigned families;
   SchemeOptions scheme = {};
 };
 
 std::vector<Setting> all_settings() {
   return {
-      {"shm", "shm", 3, "-", 1, order | own},
-      {"mpi", "mpi", 3, "-", 1, order | own | units},
-      {"two hosts", "hier", 4, "0,0,1,1", 1, order},
+      {"shm", "shm", 3, "-", 2, 1, order | own},
+      {"mpi", "mpi", 3, "-", 2, 1, order | own | units},
+      {"two hosts", "hier", 4, "0,0,1,1", 3, 1, order | own},
+      {"two hosts, the first rank", "hier", 4, "0,0,1,1", 0, 1, order | own | units},
       // A rank that only its group exchanges parameters with, and a whole group that agrees within itself.
-      {"hsdp, one rank", "hier", 4, "0,0,1,1", 1, order, {.strategy = Strategy::hsdp, .group_size = 2}},
-      {"hsdp, one group", "hier", 4, "0,0,1,1", 2, order | units, {.strategy = Strategy::hsdp, .group_size = 2}},
-      {"nested, one group", "hier", 4, "0,0,1,1", 2, order, {.strategy = Strategy::nested, .group_size = 2}},
+      {"hsdp, one rank", "hier", 4, "0,0,1,1", 3, 1, order, {.strategy = Strategy::hsdp, .group_size = 2}},
+      {"hsdp, one group", "hier", 4, "0,0,1,1", 2, 2, order | units, {.strategy = Strategy::hsdp, .group_size = 2}},
+      {"nested, one group", "hier", 4, "0,0,1,1", 2, 2, order | own, {.strategy = Strategy::nested, .group_size = 2}},
+      {"nested, the first group", "hier", 4, "0,0,1,1", 0, 2, order | units, {.strategy = Strategy::nested, .group_size = 2}},
   };
 }
 
@@ -277,7 +279,7 @@ int main(int argc, char** argv) {
     return fmt::format("{}; {}", error.what(), witness.ask(way.family == units ? 0 : wrong_step, wrong_step));
   };
   const auto world = make_process_world(options, setting.transport);
-  const bool is_odd = world->rank() >= world->size() - setting.odd_ranks;
+  const bool is_odd = world->rank() >= setting.first_odd && world->rank() < setting.first_odd + setting.odd_ranks;
   Setup setup{.options = {.scheme = setting.scheme}};
   if (way.make) way.make(setup, is_odd);
   const int code = run(*world, setup, way, witness, is_odd);
