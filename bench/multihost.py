@@ -2,7 +2,7 @@
 """How much of a step's communication hides between hosts: bench_overlap over hosts made of network namespaces with limited links
 (tests/multihost/hosts.py; needs root), and what really crossed the links, read off their own counters. Prints a Markdown table.
 Usage: multihost.py [--build build] [--hosts 2,4] [--ranks-each 1] [--rates 1gbit,200mbit] [--prefetch 0,1] [--warmup 2] [--steps 5]
-       [-- OPTIONS OF bench_overlap]"""
+       [--profile-steps 2] [--counted-steps 2] [-- OPTIONS OF bench_overlap]"""
 
 import argparse
 import functools
@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "tests" / "multihost"))
 
 from hosts import Hosts, Unavailable  # noqa: E402
 
-FEW_STEPS, MORE_STEPS = 1, 3
+FEW_STEPS = 1  # of the shorter of the two runs whose bytes are compared
 COUNTING_RATE = "10gbit"  # what crosses a link does not depend on its rate, so it is counted over quick ones
 HEADER = """| hosts | link | transport | prefetch | step, ms | critical path, ms | step / path | overlap efficiency | MiB a step and link | of the link |
 |---|---|---|---|---|---|---|---|---|---|"""
@@ -33,15 +33,15 @@ def run_json(hosts, ranks_each, command):
 
 
 @functools.cache
-def bytes_a_step(count, ranks_each, program, options):
+def bytes_a_step(count, ranks_each, program, options, counted_steps):
     """What the busiest link carries: two runs differ in their steps alone, so that starting and ending cancel out."""
     sent = []
     with Hosts(count, rate=COUNTING_RATE, divides_cpus=True) as hosts:
-        for steps in (FEW_STEPS, MORE_STEPS):
+        for steps in (FEW_STEPS, FEW_STEPS + counted_steps):
             before = [hosts.sent_bytes(name) for name in hosts.names]
             run_json(hosts, ranks_each, [program, *options, "--warmup", 0, "--steps", steps, "--profile-steps", 1, "--json"])
             sent.append(max(hosts.sent_bytes(name) - b for name, b in zip(hosts.names, before)))
-    return (sent[1] - sent[0]) / (MORE_STEPS - FEW_STEPS)
+    return (sent[1] - sent[0]) / counted_steps
 
 
 def bits_per_s(rate):
@@ -54,10 +54,10 @@ def bits_per_s(rate):
 def row(count, rate, prefetch, arguments):
     build = pathlib.Path(arguments.build).resolve()
     command = [build / "bench_overlap", *arguments.options, "--set", f"shard.prefetch={prefetch}", "--warmup", arguments.warmup, "--steps",
-               arguments.steps, "--profile-steps", min(arguments.steps, 2), "--json"]
+               arguments.steps, "--profile-steps", arguments.profile_steps or min(arguments.steps, 2), "--json"]
     with Hosts(count, rate=rate, divides_cpus=True) as hosts:
         overlap = run_json(hosts, arguments.ranks_each, command)
-    carried = bytes_a_step(count, arguments.ranks_each, build / "bench_step", tuple(arguments.options))
+    carried = bytes_a_step(count, arguments.ranks_each, build / "bench_step", tuple(arguments.options), arguments.counted_steps)
     step, path, efficiency = overlap["step_ms"], overlap["planned_step_ms"], overlap["overlap_efficiency"]
     shown = "-" if efficiency is None else f"{100 * efficiency:.0f} %"
     used = carried * 8 / bits_per_s(rate) / (step / 1e3)
@@ -74,6 +74,8 @@ def main():
     parser.add_argument("--prefetch", default="0,1", help="units fetched ahead, by commas")
     parser.add_argument("--warmup", type=int, default=2, help="steps before those that are timed")
     parser.add_argument("--steps", type=int, default=5, help="timed ones")
+    parser.add_argument("--profile-steps", type=int, default=0, help="of which ops are timed; by itself two, or one where one step is timed")
+    parser.add_argument("--counted-steps", type=int, default=2, help="over which bytes are counted: how a run starts and ends differs by some hundred KiB")
     parser.add_argument("options", nargs="*", help="of bench_overlap, after --; not --steps, --warmup and --profile-steps")
     arguments = parser.parse_args()
     for rate in arguments.rates.split(","):

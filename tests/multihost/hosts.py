@@ -21,7 +21,7 @@ NOTICE_SOON = [word for name, value in (("time", 2), ("intvl", 1), ("probes", 2)
 
 
 class Unavailable(Exception):
-    """Why this machine cannot have such hosts."""
+    """Why this machine cannot have such hosts, or, where they are there, what could not be done to them."""
 
 
 def _run(*command):
