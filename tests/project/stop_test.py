@@ -5,9 +5,12 @@ A run that loses a rank ends too. Usage: stop_test.py TRAIN"""
 import json
 import os
 import pathlib
+import re
+import shlex
 import signal
 import sys
 import tempfile
+import textwrap
 import time
 
 import harness
@@ -58,6 +61,26 @@ def problems_of(result, text, files, code):
     return problems
 
 
+def slurm_script_case(train, report):
+    """The batch script of docs/clusters.md, which Slurm signals before the job's time is over; without Slurm, so with a number of ranks."""
+    text = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "clusters.md").read_text()
+    script = textwrap.dedent(re.search(r"(    #!/bin/bash\n(?:    .*\n)+)", text).group(1))
+    start = "mpirun -q --bind-to none build/train config.toml &"
+    with tempfile.TemporaryDirectory(prefix="stop.") as folder:
+        command = harness.launch(2, [train, tiny_run.write_files(folder), *tiny_run.options(train__steps=1000000)])
+        job, out = pathlib.Path(folder, "job.sh"), pathlib.Path(folder, "out")
+        job.write_text(script.replace(start, f"{shlex.join(command)} &"))
+
+        def on_start(process):
+            wait_for_steps(out / "metrics.jsonl", 3)
+            process.send_signal(signal.SIGUSR1)
+
+        result = harness.run(["bash", job], LIMIT_S, cwd=folder, env={"SLURM_CPUS_PER_TASK": "1"}, on_start=on_start)
+        problems = problems_of(result, (out / "metrics.jsonl").read_text(), harness.tree(folder), STOPPED)
+        problems += [] if start in script else [f"the script does not start `{start}`"]
+    report.case("SIGUSR1 to the script for Slurm", problems, result)
+
+
 def main():
     train = pathlib.Path(sys.argv[1]).resolve()
     harness.become_subreaper()
@@ -73,6 +96,7 @@ def main():
     for name, ranks, send, code in cases:
         result, text, files = run_and_signal(train, ranks, send)
         report.case(name, problems_of(result, text, files, code), result)
+    slurm_script_case(train, report)
     return report.exit_code()
 
 
