@@ -96,6 +96,15 @@ struct Allowance {
   }
 };
 
+/// Where all wait, some of them in a call of their hosts' to all ranks and the others in operations, whoever's these are.
+std::optional<Verdict> calls_and_operations(std::span<const RankView> ranks) {
+  const auto is_in_call = [](const RankView& rank) { return rank.host_waits; };
+  const auto caller = std::find_if(ranks.begin(), ranks.end(), is_in_call),
+             other = std::find_if_not(ranks.begin(), ranks.end(), is_in_call);
+  if (caller == ranks.end() || other == ranks.end() || !std::all_of(ranks.begin(), ranks.end(), waits)) return std::nullopt;
+  return Verdict{Verdict::Kind::disagree, caller->rank, other->rank};
+}
+
 /// By ranks whose word is fresh; `otherwise` where none of them is to blame, and none that is waited for moves.
 Verdict judge_heard(std::span<const RankView> ranks, int world_size, const Allowance& allowance, const Verdict& otherwise) {
   using Kind = Verdict::Kind;
@@ -129,11 +138,13 @@ Verdict judge_heard(std::span<const RankView> ranks, int world_size, const Allow
     if (held == nullptr) continue;
     if (holder == nullptr && !is_still(rank)) return {};          // it moves
     if (holder == nullptr && waits(rank) && !sees_all) continue;  // perhaps for one that is not seen
-    if (holder == nullptr) return verdict(Kind::stands, rank);
+    // In a call of its host's to all ranks it does wait, for those that wait for it.
+    if (holder == nullptr && !rank.host_waits) return verdict(Kind::stands, rank);
     if (!disagreement) disagreement = Verdict{Kind::disagree, rank.rank, held->rank};
   }
-  if (disagreement && sees_all && std::all_of(ranks.begin(), ranks.end(), is_still)) return *disagreement;
-  return otherwise;
+  if (!sees_all || !std::all_of(ranks.begin(), ranks.end(), is_still)) return otherwise;
+  if (!disagreement) disagreement = calls_and_operations(ranks);
+  return disagreement.value_or(otherwise);
 }
 
 }  // namespace

@@ -99,6 +99,30 @@ TEST_CASE("ranks that wait for each other in different operations disagree") {
   CHECK(verdict({others(0), odd, others(2)}, 4).kind == Kind::nobody);
 }
 
+TEST_CASE("ranks of which some wait in an operation and some in a call of their hosts' disagree") {
+  const auto at_call = [](int rank) {
+    auto view = still(computing(rank));
+    view.host_waits = true;
+    view.host = "MPI_Comm_split";
+    return view;
+  };
+  const auto in_operation = [](int rank) { return in(computing(rank), kWorld, 9, 3); };
+  const Verdict found = verdict({at_call(0), in_operation(1), in_operation(2)});
+  CHECK(found.kind == Kind::disagree);
+  CHECK(found.rank == 0);
+  CHECK(found.waiting_rank > 0);
+  // The same where the operation's group need not be that of the call's rank.
+  const auto in_a_pair = [](int rank) { return in(computing(rank), kPair, 1, 2); };
+  const Verdict apart = verdict({in_a_pair(0), at_call(1), at_call(2)});
+  CHECK(apart.kind == Kind::disagree);
+  CHECK(apart.rank == 1);
+  CHECK(apart.waiting_rank == 0);
+  CHECK(verdict({at_call(0), at_call(1), at_call(2)}).kind == Kind::nobody);
+  CHECK(verdict({at_call(0), in_operation(1)}).kind == Kind::nobody);  // a third one is not seen
+  // Who does nothing keeps both waiting.
+  CHECK(verdict({at_call(0), in_operation(1), still(computing(2))}).rank == 2);
+}
+
 TEST_CASE("a rank that waits is not blamed while one that cannot be seen may be the reason") {
   // Four ranks on two hosts, {0, 2} and {1, 3} pairs across them. Rank 2 is stopped: rank 0 waits in its pair, rank 1 for rank 0 in the
   // world.
@@ -141,8 +165,7 @@ TEST_CASE("a group that a rank has never used is not taken for its own") {
 }
 
 TEST_CASE("everybody's group is everybody's, but for a rank that could not tell of all its groups") {
-  auto other = still(computing(1));
-  other.host_waits = true;
+  auto other = in(computing(1), kPair, 1, 1);
   const auto waiting = in(computing(0), kWorld, 9, 2);
   CHECK(verdict({waiting, other}, 2).kind == Kind::stands);
   other.lacks_groups = true;

@@ -227,6 +227,7 @@ int run(World& world, const Setup& setup, const Way& way, Witness& witness, bool
     wait_for_the_end(1);
   };
   try {
+    world.watchdog()->enter(Phase::init);
     DivergentRun run(world, setup);
     const Watchdog::Observation observed(*world.watchdog(), *run.chain.device);
     try {
