@@ -196,14 +196,21 @@ void Watchdog::look() {
   if (threads_ == nullptr && page_.phase == Phase::init && searches) find_peers();
   look_for_the_launcher();
   look_for_the_dead();
-  if (!has_seen_failure_) look_for_the_ended();
+  look_for_the_ended();
   look_at_the_limit();
 }
 
 /// Of ranks that are threads: of others, mpirun knows that one has ended.
 bool Watchdog::has_new_failure() { return threads_ != nullptr && threads_->has_failed && !std::exchange(has_seen_failure_, true); }
 
-void Watchdog::note_failure() { threads_ != nullptr ? threads_->has_failed = true : page_.has_spoken = true; }
+void Watchdog::note_failure() {
+  if (threads_ == nullptr) {
+    page_.has_spoken = true;
+    return;
+  }
+  threads_->has_failed = true;  // first: that it has left is not what ends the job
+  leave();
+}
 
 /// Time in which this rank could not move is not held against it, nor against those that it waits for.
 void Watchdog::note_a_pause(std::int64_t now) {
@@ -331,6 +338,7 @@ void Watchdog::look_for_the_ended() {
   if (page_.started == page_.done || still_s() < kEndedAfter_s) return;
   const auto ranks = views();
   const Verdict verdict = judge_the_ended(ranks, page_.size);
+  if (threads_ != nullptr && threads_->has_failed) return;  // now: whoever has left by an exception has said so before
   if (verdict.kind != Verdict::Kind::nobody) alarm(verdict, ranks);
 }
 

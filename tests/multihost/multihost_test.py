@@ -145,7 +145,7 @@ def elements_on_the_wire(layers, width, context, vocabulary, scheme):
 
 def bench_case(report, build, ranks_each, scheme, bytes_gathered, bytes_reduced):
     """bench/multihost.py, one row of its table, and whether what crossed a link is what the scheme says: the bytes of an element that one of two hosts sends,
-    and of TCP's own, of looks and of signs of life up to 4 %."""
+    within 2 % for how runs start and end, and 3 % more for TCP's own and signs of life."""
     layers, width, steps = 4, 256, 8
     command = [sys.executable, ROOT / "bench" / "multihost.py", "--build", build, "--hosts", 2, "--ranks-each", ranks_each, "--rates", "1gbit", "--prefetch", 0,
                "--warmup", 0, "--steps", 1, "--counted-steps", steps, "--", "--preset", "tiny", "--layers", layers, "--width", width, "--heads", 4, "--micro-batch", 1,
@@ -158,7 +158,7 @@ def bench_case(report, build, ranks_each, scheme, bytes_gathered, bytes_reduced)
     if good:
         gathered, reduced = elements_on_the_wire(layers, width, 256, 256, scheme)
         wanted, counted = (gathered * bytes_gathered + reduced * bytes_reduced) / 2 / 2**20, float(rows[0][9])
-        problems = [] if 0.995 * wanted <= counted <= 1.04 * wanted else [f"{counted} MiB a step crossed a link, {wanted:.2f} expected"]
+        problems = [] if 0.98 * wanted <= counted <= 1.05 * wanted else [f"{counted} MiB a step crossed a link, {wanted:.2f} expected"]
     words = " ".join(f"{key}={value}" for key, value in scheme.items())
     report.case(f"bench/multihost.py, 2 hosts of {ranks_each} ranks {words or 'zero3'}{f', {counted} MiB of {wanted:.2f}' if good else ''}", problems, result)
 
