@@ -3,12 +3,11 @@
 #include <chrono>
 #include <thread>
 
+#include "runtime/base/deadline.h"
 #include "runtime/device/stream_report.h"
 
 namespace zs {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING: no order with the driver's own default stream
 /// While the host waits for the GPU: looks without a pause, which catch a stream that is all but done, then so long a pause between two.
@@ -174,7 +173,7 @@ void CudaStream::throw_of_watches(void (StreamWatch::*question)()) const {
 }
 
 bool CudaStream::await_end(double limit_s) {
-  const auto end = Clock::now() + std::chrono::duration<double>(limit_s);
+  Deadline deadline(limit_s);
   std::exception_ptr failure;  // thrown once the GPU has left the stream's memory alone
   check(group_.context.try_make_current(), "cuCtxSetCurrent");
   for (int looks = 0;; ++looks) {
@@ -184,7 +183,7 @@ bool CudaStream::await_end(double limit_s) {
     if (looks < kLooks) continue;
     // This stream may wait for what fails on another.
     for (const CudaStream* stream : group_.streams) stream->ask_watches(&StreamWatch::check, failure);
-    if (limit_s > 0 && Clock::now() >= end) return false;
+    if (limit_s > 0 && deadline.has_passed()) return false;
     std::this_thread::sleep_for(kPause);
   }
   progress_.finished();

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <thread>
 
+#include "runtime/base/deadline.h"
+
 namespace zs {
 namespace {
 
@@ -76,10 +78,10 @@ void UploadRing::forget_passed() {
 }
 
 void UploadRing::await_oldest() const {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s_);
+  Deadline deadline(timeout_s_);
   while (context_.driver().event_query(pieces_.front().passed) == cuda_status::kNotReady) {
     streams_.check();  // else what NCCL has to tell would be heard at the next synchronize, which is behind this wait
-    if (timeout_s_ > 0 && std::chrono::steady_clock::now() >= end) {
+    if (timeout_s_ > 0 && deadline.has_passed()) {
       throw Error(ExitCode::peer_lost, fmt::format("the GPU has not taken what was uploaded within {} s", timeout_s_),
                   fmt::format("{}; {}", context_.gpu().describe(), streams_.activity()),
                   "a rank is lost, stopped or much slower than the others");
