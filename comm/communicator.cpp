@@ -8,6 +8,7 @@
 #include "comm/part_table.h"
 #include "comm/watchdog.h"
 #include "runtime/base/random.h"
+#include "runtime/device/cuda_context.h"
 
 namespace zs {
 namespace {
@@ -35,8 +36,12 @@ OpTag make_tag(std::string_view op, std::string_view unit, std::string_view vari
   return tag;
 }
 
-/// What u8 and u16 hold is quantised, or tokens, or just bytes.
-bool can_be_added(DType dtype) { return dtype != DType::u16 && dtype != DType::u8; }
+/// Behind it anything may lie.
+std::int64_t rounded_up(std::int64_t bytes) {
+  constexpr std::int64_t kLine = 64;
+  return (bytes + kLine - 1) / kLine * kLine;
+}
+
 bool can_be_packed(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
 const char* name_of(ReduceOp op) {
@@ -107,6 +112,21 @@ void Communicator::check_wire(Wire wire, std::string_view op, std::string_view u
               "give its world the GPU's arithmetic, or use the exact wire");
 }
 
+void Communicator::check_sum(std::string_view op, std::string_view unit, DType dtype) const {
+  ZS_CHECK(adds(dtype), "{}: transport {} adds up no {}, expected f32, bf16, f64, i32 or i64", where(op, unit), transport(),
+           name_of(dtype));
+}
+
+Buffer Communicator::set_aside(const Buffer& in, void* scratch) const {
+  const Buffer aside{scratch, in.elems, in.dtype, in.device};
+  if (in.device == DeviceKind::cuda) {
+    exec().gpu().copy(exec().native_stream(), aside, in);
+  } else {
+    std::memcpy(aside.data, in.data, static_cast<std::size_t>(in.bytes()));
+  }
+  return aside;
+}
+
 void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full, Wire wire) {
   ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("all_gather", unit), full.elems,
            shard.elems * size());
@@ -157,9 +177,10 @@ void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer 
   const bool accumulate = fold == Fold::accumulate;
   ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("reduce_scatter", unit), full.elems,
            shard.elems * size());
-  ZS_CHECK(can_be_added(full.dtype) && (shard.dtype == full.dtype || (full.dtype == DType::bf16 && shard.dtype == DType::f32)),
-           "{}: {} into {}, expected f32, bf16, f64, i32 or i64 into the same, or bf16 into f32", where("reduce_scatter", unit),
-           name_of(full.dtype), name_of(shard.dtype));
+  check_sum("reduce_scatter", unit, full.dtype);
+  ZS_CHECK(shard.dtype == full.dtype || (full.dtype == DType::bf16 && shard.dtype == DType::f32),
+           "{}: {} into {}, expected a dtype into itself, or bf16 into f32", where("reduce_scatter", unit), name_of(full.dtype),
+           name_of(shard.dtype));
   ZS_CHECK(!accumulate || adds_onto(shard.dtype), "{}: transport {} adds sums of {} to nothing, expected Fold::overwrite",
            where("reduce_scatter", unit), transport(), name_of(shard.dtype));
   ZS_CHECK(full.device == shard.device, "{}: full is on {}, shard on {}", where("reduce_scatter", unit), name_of(full.device),
@@ -210,7 +231,7 @@ void Communicator::do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, Fo
 }
 
 void Communicator::all_reduce(Stream& stream, std::string_view unit, Buffer data, ReduceOp op) {
-  ZS_CHECK(can_be_added(data.dtype), "{}: {}, expected f32, bf16, f64, i32 or i64", where("all_reduce", unit), name_of(data.dtype));
+  check_sum("all_reduce", unit, data.dtype);
   const OpTag tag = make_tag("all_reduce", unit, name_of(op), data);
   const std::int64_t scratch_bytes = all_reduce_scratch_bytes(data);
   const std::int64_t part = data.elems * (rank() + 1) / size() - data.elems * rank() / size();
@@ -241,13 +262,20 @@ void Communicator::all_to_all(Stream& stream, std::string_view unit, Buffer in, 
            where("all_to_all", unit), in.elems, out.elems, size());
   ZS_CHECK(in.dtype == out.dtype && in.device == out.device, "{}: in is {} on {}, out {} on {}", where("all_to_all", unit),
            name_of(in.dtype), name_of(in.device), name_of(out.dtype), name_of(out.device));
-  ZS_CHECK(!overlap(in, out), "{}: in and out overlap", where("all_to_all", unit));
+  const bool in_place = in.data == out.data;
+  ZS_CHECK(in_place || !overlap(in, out), "{}: in and out overlap, but are not the same", where("all_to_all", unit));
   const OpTag tag = make_tag("all_to_all", unit, "", in);
   traffic_.add(CommOp::all_to_all, in.bytes() / size() * (size() - 1));
-  stream.enqueue(moving(info("all_to_all", unit, {in}, {out}), in, out), [this, ticket = ticket(tag), in, out](ExecContext& exec) {
-    const auto exchange = [&](Buffer from, Buffer to) { do_all_to_all(ticket.tag, from, to); };
-    perform(exec, ticket, [&] { is_shadowed() ? shadow_exchange(ticket, in, out, exchange) : exchange(in, out); });
-  });
+  const std::int64_t scratch_bytes = in_place ? in.bytes() : 0;
+  stream.enqueue(moving(info("all_to_all", unit, {in}, {out}, scratch_bytes), in, out),
+                 [this, ticket = ticket(tag), in, out, scratch_bytes](ExecContext& exec) {
+                   if (is_idle()) return;
+                   const auto exchange = [&](Buffer from, Buffer to) { do_all_to_all(ticket.tag, from, to); };
+                   perform(exec, ticket, [&] {
+                     const Buffer from = scratch_bytes > 0 ? set_aside(in, exec.scratch(scratch_bytes)) : in;
+                     is_shadowed() ? shadow_exchange(ticket, from, out, exchange) : exchange(from, out);
+                   });
+                 });
 }
 
 void Communicator::all_to_all_v(Stream& stream, std::string_view unit, RankParts in, RankParts out) {
@@ -268,18 +296,22 @@ void Communicator::all_to_all_v(Stream& stream, std::string_view unit, RankParts
   const Buffer from = in.data, to = out.data;
   ZS_CHECK(from.dtype == to.dtype && from.device == to.device, "{}: in is {} on {}, out {} on {}", here, name_of(from.dtype),
            name_of(from.device), name_of(to.dtype), name_of(to.device));
-  ZS_CHECK(!overlap(from, to), "{}: in and out overlap", here);
+  const bool in_place = from.data == to.data && !from.empty() && !to.empty();
+  ZS_CHECK(in_place || !overlap(from, to), "{}: in and out overlap, but do not begin together", here);
   OpTag tag = make_tag("all_to_all_v", unit, "", Buffer{nullptr, 0, from.dtype, from.device});  // ranks differ in their counts
   tag.elems = from.elems;
   traffic_.add(CommOp::all_to_all, (from.elems - in.counts[static_cast<std::size_t>(rank())]) * size_of(from.dtype));
-  const std::int64_t scratch_bytes = is_on_host() ? size() * std::ssize(said) * size_of(DType::i64) : 0;
+  const std::int64_t count_bytes = is_on_host() ? rounded_up(size() * std::ssize(said) * size_of(DType::i64)) : 0;
+  const std::int64_t scratch_bytes = count_bytes + (in_place ? from.bytes() : 0);
   stream.enqueue(moving(info("all_to_all_v", unit, {from}, {to}, scratch_bytes), from, to),
-                 [this, ticket = ticket(tag), from, to, said = std::move(said), scratch_bytes](ExecContext& exec) {
+                 [this, ticket = ticket(tag), from, to, said = std::move(said), count_bytes, scratch_bytes](ExecContext& exec) {
                    if (is_idle()) return;
                    perform(exec, ticket, [&] {
-                     const PartTable parts = agree_on_parts(ticket.tag, said, exec.scratch(scratch_bytes));
+                     auto* const scratch = static_cast<std::byte*>(exec.scratch(scratch_bytes));
+                     const PartTable parts = agree_on_parts(ticket.tag, said, scratch);
                      const auto exchange = [&](Buffer a, Buffer b) { do_all_to_all_v(ticket.tag, parts, a, b); };
-                     is_shadowed() ? shadow_exchange(ticket, from, to, exchange) : exchange(from, to);
+                     const Buffer source = scratch_bytes > count_bytes ? set_aside(from, scratch + count_bytes) : from;
+                     is_shadowed() ? shadow_exchange(ticket, source, to, exchange) : exchange(source, to);
                    });
                  });
 }

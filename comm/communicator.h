@@ -85,26 +85,26 @@ class Communicator {
   void all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full, Wire wire = Wire::exact);
 
   /// shard (n) := [shard +] sum over ranks, in rank order 0..size-1, of their `full` (size * n) slices that belong to this
-  /// rank. `full` f32, bf16, f64, i32 or i64 (sums wrap); u8 and u16 hold what is quantised, or raw, which nobody adds up: gather it and
-  /// decode it first. `shard` of the same dtype (bf16 is carried in f32 and rounded once at the end, also with accumulate), or f32 where
-  /// `full` is bf16 (one f32 addition a rank and element). In place when `shard` is this rank's slice of `full`
-  /// (same dtype, overwrite only). Wire::int8: slices travel packed, and are summed in f32, in rank order over all ranks;
-  /// transport `hier` sums inside each host first, exactly, and packs what crosses.
+  /// rank. `full` of any dtype (sums of whole numbers wrap), but u8 and u16 over nccl. `shard` of the same dtype (bf16 is carried in f32
+  /// and rounded once at the end, also with accumulate), or f32 where `full` is bf16 (one f32 addition a rank and element). In place when
+  /// `shard` is this rank's slice of `full` (same dtype, overwrite only). Wire::int8: slices travel packed, and are summed in f32, in rank
+  /// order over all ranks; transport `hier` sums inside each host first, exactly, and packs what crosses.
   void reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, Fold fold, Wire wire = Wire::exact);
 
-  /// data := reduction over ranks in rank order. f32, f64, i32 and i64 (sums wrap); bf16 is carried in f32; not u8 and u16, as above. A NaN
-  /// of any rank makes the maximum and the minimum NaN.
+  /// data := reduction over ranks in rank order, of dtypes as above; bf16 is carried in f32. A NaN of any rank makes the maximum and the
+  /// minimum NaN.
   void all_reduce(Stream& stream, std::string_view unit, Buffer data, ReduceOp op);
 
   /// data := rank `root`'s data.
   void broadcast(Stream& stream, std::string_view unit, Buffer data, int root);
 
-  /// out slice j (n) on this rank := in slice (this rank) of rank j. Same dtype and count (size * n). Not in place.
+  /// out slice j (n) on this rank := in slice (this rank) of rank j. Same dtype and count (size * n). In place when `in` is `out`, at
+  /// the price of scratch of as much, and of a copy into it.
   void all_to_all(Stream& stream, std::string_view unit, Buffer in, Buffer out);
 
   /// out part j := in part (this rank) of rank j: what rank i sends to j is what j expects of i, else Error(ranks_disagree) on every rank,
   /// before data moves. For that the ranks tell each other all counts first, in a round of its own: where all parts are equal, all_to_all
-  /// is faster. Same dtype. Not in place.
+  /// is faster. Same dtype. In place when both begin at one address, as above.
   void all_to_all_v(Stream& stream, std::string_view unit, RankParts in, RankParts out);
 
   /// The stream goes on when every rank's stream has come here.
@@ -171,6 +171,8 @@ class Communicator {
   virtual bool is_on_host() const { return true; }
   /// Whether a reduce_scatter of that dtype can be Fold::accumulate.
   virtual bool adds_onto(DType /*dtype*/) const { return true; }
+  /// Whether that dtype can be reduced at all.
+  virtual bool adds(DType /*dtype*/) const { return true; }
   /// Whether it has the following three, where the buffers are: else nothing travels as int8.
   virtual bool can_pack() const { return true; }
   /// As KernelTable's pack_int8, unpack_int8 and fold_int8: elements (slices, n), packed u8, one part after the other.
@@ -212,6 +214,9 @@ class Communicator {
   void enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard, Buffer full);
   void enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, Fold fold);
   std::string where(std::string_view op, std::string_view unit) const;
+  void check_sum(std::string_view op, std::string_view unit, DType dtype) const;
+  /// A copy of `in` in scratch of as many bytes.
+  Buffer set_aside(const Buffer& in, void* scratch) const;
   void check_wire(Wire wire, std::string_view op, std::string_view unit, DType dtype) const;
 
   CommTraffic traffic_;

@@ -143,6 +143,8 @@ void fold(const FoldArgs& args) {
   if (same && args.part_dtype == DType::f64) return fold_by_op<double, double, double>(args);
   if (same && args.part_dtype == DType::i32) return fold_by_op<std::int32_t, std::int32_t, std::int32_t>(args);
   if (same && args.part_dtype == DType::i64) return fold_by_op<std::int64_t, std::int64_t, std::int64_t>(args);
+  if (same && args.part_dtype == DType::u16) return fold_by_op<std::uint16_t, std::uint16_t, std::uint16_t>(args);
+  if (same && args.part_dtype == DType::u8) return fold_by_op<std::uint8_t, std::uint8_t, std::uint8_t>(args);
   ZS_CHECK(false, "no fold of {} into {}", name_of(args.part_dtype), name_of(args.out_dtype));
 }
 

@@ -27,6 +27,10 @@ PartTable agree_between_hosts(Communicator& hosts, InlineStream& stream, const O
 /// Whether the nccl transport lets the slices of a reduction travel and adds them itself, in rank order: where NCCL has no such sum, or one
 /// of another order than wanted.
 bool nccl_adds_slices(const Buffer& full, const Buffer& shard, bool in_rank_order);
+/// Whether the nccl transport reduces that dtype: NCCL knows no u16, and nobody has asked for u8.
+constexpr bool nccl_adds(DType dtype) { return dtype != DType::u8 && dtype != DType::u16; }
+/// Whether it adds such sums to what is there, which is done by kernels of ours.
+constexpr bool nccl_adds_onto(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 /// The scratch of the nccl transport's reductions, for those who plan without it: slices that travel before they are added, or a sum that
 /// is added to an accumulator.
 std::int64_t nccl_reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold, bool in_rank_order);

@@ -53,7 +53,7 @@ void set_nccl_environment();
 /// other transports:
 /// - Sums of a reduce_scatter into the same dtype, and of an all_reduce, have NCCL's order, and bf16 is carried as NCCL carries it.
 ///   From bf16 into f32 the slices travel as they are and are added in f32, in rank order. Onto an accumulator of the same dtype NCCL's
-///   sum is added: f32 and bf16 only.
+///   sum is added: f32 and bf16 only. There are no reductions of u8 and u16.
 /// - The maximum and the minimum pass over NaNs, as NCCL's do.
 /// - There are no shared windows. `split` waits for what the communicator has been given to do.
 /// - All ranks must issue the operations of all communicators in the same order, whatever their streams.

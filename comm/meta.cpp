@@ -64,6 +64,8 @@ class IdleCommunicator final : public Communicator {
     return transport == Transport::mpi ? mpi_all_reduce_scratch_bytes(rank_, size_, data) : 0;
   }
 
+  bool adds(DType dtype) const override { return sums_by() != Transport::nccl || nccl_adds(dtype); }
+  bool adds_onto(DType dtype) const override { return sums_by() != Transport::nccl || nccl_adds_onto(dtype); }
   std::int64_t locked_bytes(const Buffer& in, const Buffer& out) const override {
     return sums_by() == Transport::staged ? staged_bytes(in, out) : 0;
   }

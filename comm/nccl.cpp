@@ -154,7 +154,8 @@ class NcclCommunicator final : public GpuSideCommunicator {
   std::int64_t reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold) const override {
     return nccl_reduce_scatter_scratch_bytes(full, shard, fold, shared_->options.sums_in_rank_order);
   }
-  bool adds_onto(DType dtype) const override { return dtype == DType::f32 || dtype == DType::bf16; }  // by kernels of ours
+  bool adds(DType dtype) const override { return nccl_adds(dtype); }
+  bool adds_onto(DType dtype) const override { return nccl_adds_onto(dtype); }
   PartTable agree_on_parts(const OpTag& tag, std::span<const std::int64_t> own, void*) override {
     if (exec().state<StreamWatches>().are_captured())
       throw Error(ExitCode::usage, fmt::format("{} is captured, whose counts the hosts agree on", tag.text()),

@@ -51,7 +51,7 @@ void reduce_scatter_of(Communicator& comm, Stream& stream) {
   for (const std::int64_t n : kCounts<T>) {
     const auto sum = [&](std::int64_t i) {
       Wide sum{};
-      for (int r = 0; r < comm.size(); ++r) sum += static_cast<Wide>(wide<T>(r, comm.rank() * n + i));
+      for (int r = 0; r < comm.size(); ++r) sum = static_cast<Wide>(sum + static_cast<Wide>(wide<T>(r, comm.rank() * n + i)));
       return Out(sum);
     };
     Array<T> full(comm, n * comm.size());
@@ -95,7 +95,7 @@ void accumulate_of(Communicator& comm, Stream& stream) {
     stream.synchronize();
     accumulator.expect_is("reduce_scatter onto an accumulator", comm.rank(), [&](std::int64_t i) {
       auto sum = static_cast<Wide>(wide<Out>(99, i));
-      for (int r = 0; r < comm.size(); ++r) sum += static_cast<Wide>(wide<T>(r, comm.rank() * n + i));
+      for (int r = 0; r < comm.size(); ++r) sum = static_cast<Wide>(sum + static_cast<Wide>(wide<T>(r, comm.rank() * n + i)));
       return Out(sum);
     });
     full.expect_is("reduce_scatter's input", comm.rank(), [&](std::int64_t i) { return wide<T>(comm.rank(), i); });
@@ -131,7 +131,9 @@ void all_reduce_of(Communicator& comm, Stream& stream) {
         auto result = static_cast<Wide>(wide<T>(0, i));
         for (int r = 1; r < comm.size(); ++r) {
           const auto next = static_cast<Wide>(wide<T>(r, i));
-          result = op == ReduceOp::sum ? result + next : op == ReduceOp::max ? std::max(result, next) : std::min(result, next);
+          result = op == ReduceOp::sum   ? static_cast<Wide>(result + next)
+                   : op == ReduceOp::max ? std::max(result, next)
+                                         : std::min(result, next);
         }
         return T(result);
       });
@@ -147,6 +149,20 @@ void all_reduce_reduces(World& world, Device& device) {
   all_reduce_of<double>(*comm, stream);
   all_reduce_of<std::int32_t>(*comm, stream);
   all_reduce_of<std::int64_t>(*comm, stream);
+}
+
+template <class T>
+void small_sums_of(Communicator& comm, Stream& stream) {
+  reduce_scatter_of<T, T>(comm, stream);
+  accumulate_of<T, T>(comm, stream);
+  all_reduce_of<T>(comm, stream);
+}
+
+void whole_numbers_of_few_bits_are_reduced(World& world, Device& device) {
+  const auto comm = world.communicator();
+  Stream& stream = device.stream(StreamRole::reduce);
+  small_sums_of<std::uint8_t>(*comm, stream);
+  small_sums_of<std::uint16_t>(*comm, stream);
 }
 
 void a_nan_of_any_rank_wins(World& world, Device& device) {
@@ -235,12 +251,14 @@ void all_to_all_of(Communicator& comm, Stream& stream) {
   for (const std::int64_t n : kCounts<T>) {
     Array<T> in(comm, n * comm.size()), out(comm, n * comm.size());
     in.fill([&](std::int64_t i) { return whole<T>(comm.rank(), i); });
+    const auto wanted = [&](std::int64_t i) { return whole<T>(static_cast<int>(i / n), comm.rank() * n + i % n); };
     comm.all_to_all(stream, "unit", in.buffer(), out.buffer());
     stream.synchronize();
-    out.expect_is("all_to_all", comm.rank(), [&](std::int64_t i) {
-      const auto from = static_cast<int>(i / n);
-      return whole<T>(from, comm.rank() * n + i % n);
-    });
+    out.expect_is("all_to_all", comm.rank(), wanted);
+    in.expect_is("all_to_all's input", comm.rank(), [&](std::int64_t i) { return whole<T>(comm.rank(), i); });
+    comm.all_to_all(stream, "unit", in.buffer(), in.buffer());
+    stream.synchronize();
+    in.expect_is("all_to_all in place", comm.rank(), wanted);
   }
 }
 
@@ -330,6 +348,7 @@ std::span<const ConformanceCase> operation_cases() {
       {"packed gathers are decoded alike", packed_gathers_are_decoded_alike},
       {"packed sums are folded in the transport's order", packed_sums_are_folded_in_the_transports_order},
       {"all_reduce reduces", all_reduce_reduces},
+      {"whole numbers of few bits are reduced", whole_numbers_of_few_bits_are_reduced, kAnyAccumulator},
       {"a NaN of any rank wins", a_nan_of_any_rank_wins, kNansWin},
       {"long buffers move in chunks", long_buffers_move_in_chunks},
       {"long shards move in chunks", long_shards_move_in_chunks},

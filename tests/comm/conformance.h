@@ -22,7 +22,7 @@ inline constexpr unsigned kAnyOrder = 2;
 inline constexpr unsigned kWrittenOrder = 4;
 /// A NaN makes a maximum NaN.
 inline constexpr unsigned kNansWin = 8;
-/// Sums are added to f64 and whole numbers too.
+/// Sums are added to f64 and whole numbers too, and there are some of u8 and u16.
 inline constexpr unsigned kAnyAccumulator = 16;
 
 /// Every operation, on good arguments.

@@ -104,4 +104,9 @@ TEST_CASE("sums of integers wrap") {
   std::vector<std::int32_t> sum(100);
   fold({starts, DType::i32, nullptr, reinterpret_cast<std::byte*>(sum.data()), DType::i32, 100});
   CHECK(sum == std::vector<std::int32_t>(100, std::numeric_limits<std::int32_t>::min() + 1));
+  const std::vector<std::uint8_t> c(100, 250), d(100, 9);
+  const std::vector<const std::byte*> small = {reinterpret_cast<const std::byte*>(c.data()), reinterpret_cast<const std::byte*>(d.data())};
+  std::vector<std::uint8_t> rest(100);
+  fold({small, DType::u8, nullptr, reinterpret_cast<std::byte*>(rest.data()), DType::u8, 100});
+  CHECK(rest == std::vector<std::uint8_t>(100, 3));
 }

@@ -146,6 +146,26 @@ TEST_CASE("nothing is recorded before NCCL has enqueued, on every seed") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE("over NCCL neither u8 nor u16 is reduced, and a plan for it says so too") {
+  using Catch::Contains;
+  const auto refuses = [](Communicator& comm, Stream& stream, DType dtype) {
+    const Buffer data = Buffer{comm.arena().allocate(64), 64 / size_of(dtype), dtype, comm.arena().device()};
+    const std::string says = fmt::format("adds up no {}", name_of(dtype));
+    CHECK_THROWS_WITH(comm.all_reduce(stream, "unit", data, ReduceOp::max), Contains(says));
+    CHECK_THROWS_WITH(comm.reduce_scatter(stream, "unit", data, data.slice(0, data.elems / comm.size()), Fold::overwrite), Contains(says));
+    comm.arena().deallocate(data.data, 64);
+  };
+  Machine machine(1);
+  machine.run(1, true, {20}, [&](World& world, CudaDevice& device) {
+    const auto comm = world.communicator();
+    for (const DType dtype : {DType::u8, DType::u16}) refuses(*comm, device.stream(StreamRole::compute), dtype);
+  });
+  const auto planned = make_meta_world(0, 2, {Transport::nccl});
+  const auto comm = planned->communicator();
+  const auto device = Device::create(DeviceKind::meta, {});
+  for (const DType dtype : {DType::u8, DType::u16}) refuses(*comm, device->stream(StreamRole::compute), dtype);
+}
+
 TEST_CASE("sums into f32 and onto accumulators are those of the contract where NCCL has none of its own") {
   constexpr int kRanks = 3;
   Machine machine(kRanks);

@@ -33,55 +33,80 @@ std::vector<int> group_of(const World& world, int group) {
 }
 
 /// One operation of a group, and what must come of it.
-struct InFlight {
+template <class T>
+class InFlight {
+ public:
   InFlight(Communicator& comm, const std::vector<int>& members, int group, int round)
-      : n(round % 5 == 0 ? 20'011 : 701),
-        size(comm.size()),
-        place(comm.rank()),
-        ranks(members),
-        salt(100 * group + round),
-        in(comm, n * size),
-        out(comm, group == 0 ? n * size : n) {
-    in.fill([&](std::int64_t i) { return at(ranks[static_cast<std::size_t>(place)], i); });
-  }
-  float at(int rank, std::int64_t i) const { return whole<float>(rank + salt, i); }
-  float sum(std::int64_t i) const {
-    float sum = 0;
-    for (const int rank : ranks) sum += at(rank, i);
-    return sum;
+      : op_(static_cast<Op>((group + round) % kOps)),
+        n_(round % 5 == 0 ? 20'011 : 701),
+        place_(comm.rank()),
+        root_(round % comm.size()),
+        ranks_(members),
+        salt_(100 * group + round),
+        in_(comm, n_ * comm.size()),
+        out_(comm, op_ == Op::reduce_scatter ? n_ : n_ * comm.size()) {
+    in_.fill([&](std::int64_t i) { return at(place_, i); });
   }
 
-  void enqueue(Communicator& comm, Stream& stream, int group) const {
-    switch (group) {
-      case 0: return comm.all_gather(stream, "row", in.buffer().slice(0, n), out.buffer());
-      case 1: return comm.reduce_scatter(stream, "column", in.buffer(), out.buffer(), Fold::overwrite);
-      default: return comm.all_reduce(stream, "world", in.buffer(), ReduceOp::sum);
+  void enqueue(Communicator& comm, Stream& stream) const {
+    const Buffer in = in_.buffer(), out = out_.buffer();
+    const std::vector<std::int64_t> counts(static_cast<std::size_t>(comm.size()), n_);
+    switch (op_) {
+      case Op::all_gather: return comm.all_gather(stream, "unit", in.slice(0, n_), out);
+      case Op::reduce_scatter: return comm.reduce_scatter(stream, "unit", in, out, Fold::overwrite);
+      case Op::all_reduce: return comm.all_reduce(stream, "unit", in, ReduceOp::sum);
+      case Op::broadcast: return comm.broadcast(stream, "unit", in, root_);
+      case Op::all_to_all: return comm.all_to_all(stream, "unit", in, out);
+      case Op::all_to_all_v: return comm.all_to_all_v(stream, "unit", {in, counts}, {in, counts});
     }
   }
   void check(int group, int rank) const {
-    switch (group) {
-      case 0:
-        return out.expect_is("a row's all_gather", rank, [&](std::int64_t i) { return at(ranks[static_cast<std::size_t>(i / n)], i % n); });
-      case 1: return out.expect_is("a column's reduce_scatter", rank, [&](std::int64_t i) { return sum(place * n + i); });
-      default: return in.expect_is("the world's all_reduce", rank, [&](std::int64_t i) { return sum(i); });
-    }
+    const std::string what = fmt::format("operation {} of group {}", static_cast<int>(op_), group);
+    const bool is_in_place = op_ == Op::all_reduce || op_ == Op::broadcast || op_ == Op::all_to_all_v;
+    (is_in_place ? in_ : out_).expect_is(what.c_str(), rank, [&](std::int64_t i) { return wanted(i); });
   }
 
-  std::int64_t n;
-  int size, place;
-  const std::vector<int>& ranks;
-  int salt;
-  Array<float> in, out;
+ private:
+  enum class Op : std::uint8_t { all_gather, reduce_scatter, all_reduce, broadcast, all_to_all, all_to_all_v };
+  static constexpr int kOps = 6;
+
+  /// What the member at `place` puts in.
+  T at(int place, std::int64_t i) const { return whole<T>(ranks_[static_cast<std::size_t>(place)] + salt_, i); }
+  T sum(std::int64_t i) const {
+    float sum = 0;  // exact, whatever T
+    for (int place = 0; place < std::ssize(ranks_); ++place) sum += static_cast<float>(at(place, i));
+    return T(sum);
+  }
+  T wanted(std::int64_t i) const {
+    const auto sender = static_cast<int>(i / n_);
+    switch (op_) {
+      case Op::all_gather: return at(sender, i % n_);
+      case Op::reduce_scatter: return sum(place_ * n_ + i);
+      case Op::all_reduce: return sum(i);
+      case Op::broadcast: return at(root_, i);
+      case Op::all_to_all:
+      case Op::all_to_all_v: break;
+    }
+    return at(sender, place_ * n_ + i % n_);
+  }
+
+  Op op_;
+  std::int64_t n_;
+  int place_, root_;
+  const std::vector<int>& ranks_;
+  int salt_;
+  Array<T> in_, out_;
 };
 
 /// Which group's operation this rank enqueues next.
 using NextGroup = int (*)(int rank, int step);
 
-void run_groups(World& world, Device& device, NextGroup next) {
-  constexpr int kRounds = 20;
+template <class T>
+void run_groups_of(World& world, Device& device, NextGroup next) {
+  constexpr int kRounds = 18;  // every group does every operation, beside others of the others
   std::array<std::vector<int>, kGroups> ranks;
   std::vector<std::unique_ptr<Communicator>> comms;
-  std::array<std::deque<InFlight>, kGroups> all;
+  std::array<std::deque<InFlight<T>>, kGroups> all;
   for (int group = 0; group < kGroups; ++group) {
     const auto at = static_cast<std::size_t>(group);
     ranks[at] = group_of(world, group);
@@ -92,12 +117,18 @@ void run_groups(World& world, Device& device, NextGroup next) {
   for (int step = 0; step < kGroups * kRounds; ++step) {
     auto group = static_cast<std::size_t>(next(world.rank(), step));
     while (done[group] == kRounds) group = (group + 1) % kGroups;
-    all[group][done[group]++].enqueue(*comms[group], device.stream(kRolesOfGroups[group]), static_cast<int>(group));
+    all[group][done[group]++].enqueue(*comms[group], device.stream(kRolesOfGroups[group]));
   }
   device.synchronize();
   for (int group = 0; group < kGroups; ++group) {
-    for (const InFlight& one : all[static_cast<std::size_t>(group)]) one.check(group, world.rank());
+    for (const InFlight<T>& one : all[static_cast<std::size_t>(group)]) one.check(group, world.rank());
   }
+}
+
+void run_groups(World& world, Device& device, NextGroup next) {
+  run_groups_of<float>(world, device, next);
+  run_groups_of<BFloat16>(world, device, next);
+  run_groups_of<std::int32_t>(world, device, next);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ void communicators_can_be_made_and_dropped_for_ever(World& world, Device& device
 void mesh_axes_connect_the_right_ranks(World& world, Device& device);
 /// Ranks enqueue on their streams in different orders; only the order on each communicator is the same.
 void communicators_on_different_streams_do_not_mix(World& world, Device& device);
-/// Gathers within rows, sums within columns and over all, each on a stream of its own.
+/// Every operation in turn within rows, within columns and over all, each group on a stream of its own.
 void groups_in_flight_at_once_do_not_mix(World& world, Device& device);
 /// The same in another order on every rank.
 void groups_in_flight_in_any_order_do_not_mix(World& world, Device& device);

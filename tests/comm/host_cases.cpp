@@ -2,6 +2,7 @@
 
 #include <numeric>
 #include <optional>
+#include <vector>
 
 #include "tests/comm/arrays.h"
 
@@ -161,9 +162,15 @@ void huge_buffers_arrive(World& world, Device& device) {
   data.fill([&](std::int64_t i) { return value(rank, i); });
   {
     const Array<BFloat16> turned(*comm, n * size);
+    const auto wanted = [&](std::int64_t i) { return value(static_cast<int>(i / n), rank * n + i % n); };
     comm->all_to_all(stream, "unit", full, turned.buffer());
     stream.synchronize();
-    turned.expect_is("huge all_to_all", rank, [&](std::int64_t i) { return value(static_cast<int>(i / n), rank * n + i % n); });
+    turned.expect_is("huge all_to_all", rank, wanted);
+    std::memset(turned.buffer().data, 0, static_cast<std::size_t>(turned.buffer().bytes()));
+    const std::vector<std::int64_t> counts(static_cast<std::size_t>(size), n);
+    comm->all_to_all_v(stream, "unit", {full, counts}, {turned.buffer(), counts});
+    stream.synchronize();
+    turned.expect_is("huge all_to_all_v", rank, wanted);
   }
   comm->all_reduce(stream, "unit", full, ReduceOp::sum);
   stream.synchronize();

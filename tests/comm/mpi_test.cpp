@@ -2,11 +2,12 @@
 // abort, rank 0 ends the job with 42 while the others wait; late, the last rank does not come to the end of the job, which ends with 69;
 // huge, buffers of more than 2^31 bytes; ordered, sums over all ranks one after the other; killed, the last rank is killed and the others
 // must notice by themselves; refused, the last rank gets no shared memory and all use mpi; tcp, how Open MPI would send over TCP is
-// printed; unwound, an exception leaves the last rank's world while the others wait, and is told outside of it; asleep, rank 0 keeps the
-// others waiting, and it is printed how much of a processor that took.
+// printed; meddled, the last rank writes to what an operation is about to give it; unwound, an exception leaves the last rank's world while
+// the others wait, and is told outside of it; asleep, rank 0 keeps the others waiting, and it is printed how much of a processor that took.
 #include <sys/resource.h>
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -138,6 +139,21 @@ void print_tcp_settings(const World& world) {
   check_mpi(MPI_T_finalize(), "MPI_T_finalize");
 }
 
+/// Once the output holds the pattern that private copies leave there, which is gone when the results come.
+void write_to_what_is_in_use(World& world) {
+  const auto comm = world.communicator();
+  const auto device = Device::create(DeviceKind::cpu, {});
+  Array<float> full(*comm, 4 * world.size());
+  full.fill([](std::int64_t i) { return static_cast<float>(i); });
+  comm->all_gather(device->stream(StreamRole::unshard), "blocks.1", full.buffer().slice(4 * world.rank(), 4), full.buffer());
+  if (world.rank() == world.size() - 1) {
+    volatile float& first = full[0];
+    while (!std::isnan(first)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    first = 9;
+  }
+  device->synchronize();
+}
+
 /// As a trainer does whose handler is around everything.
 int tell_outside(std::string_view transport) {
   try {
@@ -160,9 +176,9 @@ int tell_outside(std::string_view transport) {
 }
 
 int run(std::string_view transport, std::string_view mode) {
-  const double timeout_s = mode == "" || mode == "ordered" || mode == "huge"         ? 60
-                           : mode == "abort" || mode == "killed" || mode == "asleep" ? 30
-                                                                                     : 1.5;
+  const double timeout_s = mode == "" || mode == "ordered" || mode == "huge"                              ? 60
+                           : mode == "abort" || mode == "killed" || mode == "asleep" || mode == "meddled" ? 30
+                                                                                                          : 1.5;
   if (mode == "unwound") return tell_outside(transport);
   if (mode == "refused") refuse_shared_memory();
   WorldOptions options{.timeout_s = timeout_s, .sums_in_rank_order = mode == "ordered"};
@@ -188,6 +204,8 @@ int run(std::string_view transport, std::string_view mode) {
       huge_buffers_arrive(*world, *device);
     } else if (mode == "tcp") {
       print_tcp_settings(*world);
+    } else if (mode == "meddled") {
+      write_to_what_is_in_use(*world);
     } else if (mode == "asleep") {
       wait_calmly(*world);
     } else if (mode == "killed") {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -44,6 +45,12 @@ void exchange_of(Communicator& comm, Stream& stream, Pattern pattern) {
   }
   out.expect_is("all_to_all_v", rank, [&](std::int64_t i) { return wanted[static_cast<std::size_t>(i)]; });
   in.expect_is("all_to_all_v's input", rank, [&](std::int64_t i) { return whole<T>(rank, i); });
+  Array<T> both(comm, std::max(sum(sent), sum(expected)));
+  both.fill([&](std::int64_t i) { return whole<T>(rank, i); });
+  comm.all_to_all_v(stream, "unit", {both.buffer().slice(0, sum(sent)), sent}, {both.buffer().slice(0, sum(expected)), expected});
+  stream.synchronize();
+  both.expect_is("all_to_all_v in place", rank,
+                 [&](std::int64_t i) { return i < sum(expected) ? wanted[static_cast<std::size_t>(i)] : whole<T>(rank, i); });
   const std::int64_t others = (sum(sent) - sent[static_cast<std::size_t>(rank)]) * static_cast<std::int64_t>(sizeof(T));
   expect(counted == others, "{} bytes were counted, {} are for others", counted, others);
 }

@@ -69,6 +69,7 @@ void send(Communicator& comm, Stream& stream, Buffer, Buffer full) {
 }
 /// The first half of `full` goes to `shard`.
 void exchange(Communicator& comm, Stream& stream, Buffer shard, Buffer full) { comm.all_to_all(stream, "unit", full.slice(0, 4), shard); }
+void exchange_in_place(Communicator& comm, Stream& stream, Buffer, Buffer full) { comm.all_to_all(stream, "unit", full, full); }
 void exchange_parts(Communicator& comm, Stream& stream, Buffer shard, Buffer full) {
   static constexpr std::int64_t kSent[][2] = {{1, 3}, {1, 1}}, kReceived[][2] = {{1, 1}, {3, 1}};
   const auto rank = static_cast<std::size_t>(comm.rank());
@@ -108,6 +109,8 @@ TEST_CASE("what is done in place is watched as well: this rank's own part as an 
   CHECK_THAT(outcome(gather_in_place, [](float*, float* full) { full[5] = 9; }), Catch::Contains("an input of all_gather(unit)"));
   CHECK_THAT(outcome(reduce_in_place, [](float*, float* full) { full[0] = 9; }), Catch::Contains("an input of reduce_scatter(unit)"));
   CHECK_THAT(outcome(reduce_in_place, [](float*, float* full) { full[5] = 9; }), Catch::Contains("an output of reduce_scatter(unit)"));
+  CHECK_THAT(outcome(exchange_in_place, [](float*, float* full) { full[1] = 9; }), Catch::Contains("an output of all_to_all(unit)"));
+  CHECK(outcome(exchange_in_place, [](float*, float*) {}) == "");
   CHECK(outcome(gather_in_place, [](float*, float*) {}) == "");
   CHECK(outcome(reduce_in_place, [](float*, float*) {}) == "");
 }
