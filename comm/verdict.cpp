@@ -175,6 +175,13 @@ Verdict judge_the_ended(std::span<const RankView> ranks, int world_size) {
   return {};
 }
 
+std::string when_of(const RankView& rank) {
+  std::string when = rank.has_page ? fmt::format("in {}", name_of(rank.phase)) : "at its start";
+  if (rank.step > 0) when += fmt::format(" {}", rank.step);
+  if (const std::string what = doing(rank); !what.empty()) when += ", in " + what;
+  return when;
+}
+
 std::string doing(const RankView& rank) {
   if (!rank.host.empty()) return rank.host;
   if (!rank.unfinished.empty()) return fmt::format("{} #{}", rank.unfinished.front().text, rank.unfinished.front().sequence);

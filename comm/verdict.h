@@ -72,5 +72,7 @@ bool somebody_moves(std::span<const RankView> ranks, double limit_s);
 Verdict judge_the_ended(std::span<const RankView> ranks, int world_size);
 /// "all_gather(blocks.3) #918", or what else it is known to do; may be empty.
 std::string doing(const RankView& rank);
+/// "in step 41, in all_gather(blocks.3) #918"
+std::string when_of(const RankView& rank);
 
 }  // namespace zs

@@ -131,6 +131,9 @@ class Watchdog {
   void look_for_the_dead();
   void look_for_the_ended();
   void look_at_the_limit();
+  bool goes_on() const;
+  void note_a_near_miss(Phase phase, double limit_s);
+  void tell_of_a_near_miss();
   void alarm(const Verdict& verdict, const std::vector<RankView>& ranks);
   Error error_for(const Verdict& verdict, const std::vector<RankView>& ranks) const;
   void write_records_of(std::span<const FlightPage* const> pages, std::string_view reason) const;
@@ -168,6 +171,7 @@ class Watchdog {
   bool has_told_leave_ = false;
   std::string pause_;  // what is to be said of one
   std::int64_t pause_ended_ns_ = 0;
+  std::string near_miss_;  // the same
   std::jthread thread_;
 };
 

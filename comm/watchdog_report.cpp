@@ -218,9 +218,7 @@ Error Watchdog::error_for(const Verdict& verdict, const std::vector<RankView>& r
   };
   const RankView& culprit = *find(verdict.rank);
   const RankView* const waiting = find(verdict.waiting_rank);
-  std::string when = culprit.has_page ? fmt::format("in {}", name_of(culprit.phase)) : "at its start";
-  if (culprit.step > 0) when += fmt::format(" {}", culprit.step);
-  if (const std::string what = doing(culprit); !what.empty()) when += ", in " + what;
+  const std::string when = when_of(culprit);
   const std::string others = waiting == nullptr ? "" : fmt::format("; rank {} waits in {}", waiting->rank, doing(*waiting));
   const std::string where = fmt::format("host {}, pid {}, {}", culprit.host_name.empty() ? host_name_ : culprit.host_name, culprit.pid,
                                         evidence_of(verdict, culprit));
