@@ -14,8 +14,9 @@ import tempfile
 PREFIX = "zshard-"
 ENDS = (signal.SIGTERM, signal.SIGHUP)  # of whoever makes hosts; SIGINT is an exception by itself
 FRONT = "front"  # where mpirun runs. It sees everybody's processes, since they are its children; the hosts see their own only
-NETWORK = "10.77.31"
+NETWORK, NETWORK_OF_IPV6 = "10.77.31", "fd00:77:31:"
 CIDR = f"{NETWORK}.0/24"
+DEFAULT_CONTROL = "cubic"
 # Else mpirun takes minutes to notice that a host is out of reach (docs/clusters.md).
 NOTICE_SOON = [word for name, value in (("time", 2), ("intvl", 1), ("probes", 2)) for word in ("--mca", f"oob_tcp_keepalive_{name}", str(value))]
 
@@ -54,11 +55,11 @@ def _remove(namespace):
 class Hosts:
     """`count` hosts named host0, host1 ..., each link limited to `rate` (as tc writes it). A context manager: everything that was made, and every
     process in it, is gone at the end. What a killed user left behind is removed by the next one. With `divides_cpus` each host has an even part of
-    this machine's processors for itself, where there are enough; else all have all."""
+    this machine's processors for itself, where there are enough; else all have all. `family`: of their addresses, 4 or 6; lo has both."""
 
-    def __init__(self, count, rate="1gbit", divides_cpus=False):
+    def __init__(self, count, rate="1gbit", divides_cpus=False, family=4):
         self.names = [f"host{i}" for i in range(count)]
-        self.rate, self.folder = rate, None
+        self.rate, self.family, self.folder = rate, family, None
         self.cpus = sorted(os.sched_getaffinity(0))
         self.cpus_each = len(self.cpus) // count if divides_cpus else 0
 
@@ -105,6 +106,10 @@ class Hosts:
         """That have left the host by its link, as the interface itself counts them."""
         return json.loads(_run("ip", "-s", "-j", "-n", self.namespace(name), "link", "show", "eth0"))[0]["stats64"]["tx"]["bytes"]
 
+    def congestion_control(self):
+        """Of TCP on the hosts: Linux's own default, unless this machine has another one and does not allow that."""
+        return _run("ip", "netns", "exec", self.namespace(self.names[0]), "sysctl", "-n", "net.ipv4.tcp_congestion_control").strip()
+
     def cut(self, name):
         """Pulls the host's cable."""
         _run("ip", "-n", self.namespace(name), "link", "set", "eth0", "down")
@@ -123,6 +128,9 @@ class Hosts:
         return self.on(FRONT, ["mpirun", "-q", *where, "--mca", "plm_rsh_agent", self.folder / "agent", "--mca", "btl", "self,vader,tcp",
                                  "--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network, *NOTICE_SOON, *options, *command])
 
+    def _address(self, number):
+        return f"{NETWORK}.{number + 1}" if self.family == 4 else f"{NETWORK_OF_IPV6}:{number + 1}"
+
     def _make(self):
         switch = self.namespace("switch")
         _run("ip", "netns", "add", switch)
@@ -131,7 +139,7 @@ class Hosts:
         plugs = list(enumerate([*self.names, FRONT]))
         for i, name in plugs:
             self._plug_in(name, i, switch)
-        lines = ["127.0.0.1 localhost", *(f"{NETWORK}.{i + 1} {name}" for i, name in plugs)]
+        lines = ["127.0.0.1 localhost", *(f"{self._address(i)} {name}" for i, name in plugs)]
         (self.folder / "hosts").write_text("\n".join(lines) + "\n")
         self._write_agent()
         _run(*self.on("host0", ["true"]))
@@ -142,12 +150,13 @@ class Hosts:
         _run("ip", "-n", namespace, "link", "set", "lo", "up")
         _run("ip", "-n", namespace, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", switch)
         _run("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
-        _run("ip", "-n", namespace, "address", "add", f"{NETWORK}.{number + 1}/24", "dev", "eth0")
+        prefix = ["24"] if self.family == 4 else ["64", "nodad"]  # nobody else is there who could have the address
+        _run("ip", "-n", namespace, "address", "add", f"{self._address(number)}/{prefix[0]}", "dev", "eth0", *prefix[1:])
         # A wire sends packet by packet; pieces of 64 KiB, which the kernel likes to cut behind the limiter, come through it in jolts.
         _run("ip", "-n", namespace, "link", "set", "eth0", "gso_max_size", "16384")
         _run("ip", "-n", namespace, "link", "set", "eth0", "up")
         # Linux's own default, where this machine has another one and allows it.
-        subprocess.run(["ip", "netns", "exec", namespace, "sysctl", "-q", "-w", "net.ipv4.tcp_congestion_control=cubic"], capture_output=True)
+        subprocess.run(["ip", "netns", "exec", namespace, "sysctl", "-q", "-w", f"net.ipv4.tcp_congestion_control={DEFAULT_CONTROL}"], capture_output=True)
         # What is sent to a host that is gone is given up after seconds, else after a quarter of an hour (docs/clusters.md).
         _run("ip", "netns", "exec", namespace, "sysctl", "-q", "-w", "net.ipv4.tcp_retries2=4")
         _run("tc", "-n", namespace, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", self.rate, "burst", "256kb", "latency", "50ms")

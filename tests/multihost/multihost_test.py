@@ -3,6 +3,7 @@
 one stops.
 Usage: multihost_test.py TRAIN BUILD"""
 
+import json
 import os
 import pathlib
 import re
@@ -53,7 +54,7 @@ def same_bits_case(report, train, hosts, ranks_each, *options, transport=None, e
         problems = [] if result.code == 0 and wanted and harness.weights_hash(result.out) == wanted else [f"exit 0 and weights {wanted} expected"]
         problems += [f"'{word}' expected" for word in (f"{ranks} ranks", transport) if word not in result.out.partition("\n")[0]]
         problems += [f"'{word}' expected" for word in says if word not in result.err]
-    words = [*map(str, options), *(f"{key} {getattr(value, 'name', value)}" for key, value in launched.items()), *(f"{key}={value}" for key, value in (env or {}).items())]
+    words = [*(["IPv6"] if hosts.family == 6 else []), *map(str, options), *(f"{key} {getattr(value, 'name', value)}" for key, value in launched.items()), *(f"{key}={value}" for key, value in (env or {}).items())]
     report.case(f"{len(hosts.names)} hosts of {ranks_each} ranks over {hosts.rate} {' '.join(words)}", problems + left_running(hosts), result)
 
 
@@ -143,29 +144,41 @@ def elements_on_the_wire(layers, width, context, vocabulary, scheme):
     return model + (0 if scheme.get("strategy") == "nested" else (layers - 1) * block), model
 
 
-def bench_case(report, build, ranks_each, scheme, bytes_gathered, bytes_reduced):
-    """bench/multihost.py, one row of its table, and whether what crossed a link is what the scheme says: the bytes of an element that one of two hosts sends,
+def bench_row(result, is_json):
+    """Of bench/multihost.py: what it ran, its times, and the MiB a step on a link; None for anything but one such row."""
+    if is_json:
+        rows = [json.loads(line) for line in result.out.splitlines()]
+        return [(r["hosts"], r["ranks_each"], r["transport"], r["prefetch"], [r[f"{k}_ms"] for k in ("compute", "communication", "step", "planned_step")],
+                 r["link_mib_a_step"]) for r in rows][0] if len(rows) == 1 else None
+    rows = [re.split(r" *\| *", line) for line in result.out.splitlines()[2:]]
+    if len(rows) != 1 or len(rows[0]) != 14:
+        return None
+    hosts, _, ranks_each = rows[0][1].partition(" x ")
+    return int(hosts), int(ranks_each), rows[0][3], int(rows[0][4]), [float(word) for word in rows[0][5:9]], float(rows[0][11])
+
+
+def bench_case(report, build, ranks_each, scheme, bytes_gathered, bytes_reduced, is_json=True):
+    """bench/multihost.py, one row, and whether what crossed a link is what the scheme says: the bytes of an element that one of two hosts sends,
     within 2 % for how runs start and end, and 3 % more for TCP's own and signs of life."""
     layers, width, steps = 4, 256, 8
     command = [sys.executable, ROOT / "bench" / "multihost.py", "--build", build, "--hosts", 2, "--ranks-each", ranks_each, "--rates", "1gbit", "--prefetch", 0,
-               "--warmup", 0, "--steps", 1, "--counted-steps", steps, "--", "--preset", "tiny", "--layers", layers, "--width", width, "--heads", 4, "--micro-batch", 1,
+               "--warmup", 0, "--steps", 1, "--counted-steps", steps, *(["--json"] if is_json else []), "--", "--preset", "tiny", "--layers", layers, "--width", width, "--heads", 4, "--micro-batch", 1,
                "--sequence", 64, "--dtype", "bf16", *(word for key, value in scheme.items() for word in ("--set", f"shard.{key}={value}"))]
     result = harness.run(command, timeout_s=240)
-    rows = [re.split(r" *\| *", line) for line in result.out.splitlines()[2:]]
-    transport = "mpi" if ranks_each == 1 else "hier"
-    good = result.code == 0 and len(rows) == 1 and rows[0][1:5] == [f"2 x {ranks_each}", "1gbit", transport, "0"] and all(float(rows[0][i]) > 0 for i in (5, 6, 7, 9))
+    row = bench_row(result, is_json) if result.code == 0 else None
+    good = row is not None and row[:4] == (2, ranks_each, "mpi" if ranks_each == 1 else "hier", 0) and all(ms > 0 for ms in row[4])
     problems = [] if good else ["exit 0 and one row of numbers expected"]
     if good:
         gathered, reduced = elements_on_the_wire(layers, width, 256, 256, scheme)
-        wanted, counted = (gathered * bytes_gathered + reduced * bytes_reduced) / 2 / 2**20, float(rows[0][9])
-        problems = [] if 0.98 * wanted <= counted <= 1.05 * wanted else [f"{counted} MiB a step crossed a link, {wanted:.2f} expected"]
+        wanted, counted = (gathered * bytes_gathered + reduced * bytes_reduced) / 2 / 2**20, row[5]
+        problems = [] if 0.98 * wanted <= counted <= 1.05 * wanted else [f"{counted:.2f} MiB a step crossed a link, {wanted:.2f} expected"]
     words = " ".join(f"{key}={value}" for key, value in scheme.items())
-    report.case(f"bench/multihost.py, 2 hosts of {ranks_each} ranks {words or 'zero3'}{f', {counted} MiB of {wanted:.2f}' if good else ''}", problems, result)
+    report.case(f"bench/multihost.py, 2 hosts of {ranks_each} ranks {words or 'zero3'}{f', {counted:.2f} MiB of {wanted:.2f}' if good else ''}", problems, result)
 
 
 def bench_cases(report, build):
     eight_bits = 1 + 4 / 256  # and a scale of four bytes for every 256
-    bench_case(report, build, 1, {}, 2, 4)
+    bench_case(report, build, 1, {}, 2, 4, is_json=False)
     bench_case(report, build, 1, {"compress_gather": "int8"}, eight_bits, 4)
     bench_case(report, build, 1, {"compress_gather": "int8", "compress_reduce": "int8"}, eight_bits, eight_bits)
     bench_case(report, build, 2, {}, 2, 4)
@@ -225,6 +238,10 @@ def training_cases(report, train):
         same_bits_case(report, train, hosts, 2)
     with Hosts(4) as hosts:
         same_bits_case(report, train, hosts, 1)
+    with Hosts(2, family=6) as hosts:
+        same_bits_case(report, train, hosts, 1)
+        same_bits_case(report, train, hosts, 2)
+        watched_case(report, train, hosts, 1, "rank 1 is stopped, IPv6", [rf"rank 1 stopped answering [\d.]+ s ago, last heard {place}whose system answers"], stops=1)
 
 
 def main():

@@ -396,6 +396,7 @@ def places_to_run(train, report):
     reference = harness.weights_hash(Job(train, 3, "", few, watch_s=30).result.out)
     wrappers = [
         ("P14 no network but lo", "-n", "ip link set lo up"),
+        ("P14 no IPv4 but lo's", "-n", "ip link set lo up && ip link add eth0 type veth peer name eth1 && ip -6 address add fd00::1/64 dev eth0 nodad && ip link set eth0 up && ip link set eth1 up"),
         ("P14 an odd host name", "-u", 'hostname "a-0-odd.host-0123456789.of.many-letters"'),
         *[(f"P15 /dev/shm of {size}", "-m", f"mount -t tmpfs -o size={size} tmpfs /dev/shm") for size in ("1m", "64m")],
     ]
@@ -409,6 +410,18 @@ def places_to_run(train, report):
             problems += [] if f"transport {'mpi' if transport == 'mpi' else 'shm'}," in job.result.out else ["another transport"]
             problems += [] if reference and harness.weights_hash(job.result.out) == reference else ["the weights are not those of the plain run"]
             report.case(f"{name}, transport {transport}, {job.result.seconds:.1f} s", problems, job.result)
+
+
+def no_loopback(report):
+    """P14: where lo is down Open MPI starts nothing; ./setup says so before it does anything."""
+    inside = harness.in_namespace("-n")
+    if inside is None:
+        return print("P14 lo is down: skipped, no namespaces may be made here")
+    setup = pathlib.Path(__file__).resolve().parents[2] / "setup"
+    for mode in ("train", "test"):
+        result = harness.run([*inside, setup, mode], timeout_s=10)  # before anything is built
+        is_said = result.err.startswith("setup: error: the network device lo is down") and result.err.count("\n") == 1
+        report.case(f"P14 ./setup {mode} where lo is down", [] if is_said and result.code == 1 else ["exit 1 and one line about lo expected"], result)
 
 
 def main():
@@ -432,6 +445,7 @@ def main():
         "stand": lambda: ranks_that_stand(train, report),
         "slow": lambda: slow_ranks(train, report, is_long),
         "place": lambda: places_to_run(train, report),
+        "loopback": lambda: no_loopback(report),
     }
     for name, part in parts.items():
         if (words and name in words) or (not words and (not is_long or name in ("stop", "outside", "start", "kill", "slow"))):
