@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """How much of a step's communication hides between hosts: bench_overlap over hosts made of network namespaces with limited links
-(tests/multihost/hosts.py; needs root), and what really crossed the links, read off their own counters. Prints a Markdown table.
+(tests/multihost/hosts.py; needs root), and what really crossed the links, read off their own counters. Prints a Markdown table, or with --json
+a line for each row: bench_overlap's own (docs/benchmarks.md), and hosts, ranks_each, rate, congestion_control, link_mib_a_step, link_use.
 Usage: multihost.py [--build build] [--hosts 2,4] [--ranks-each 1] [--rates 1gbit,200mbit] [--prefetch 0,1] [--warmup 2] [--steps 5]
-       [--profile-steps 2] [--counted-steps 2] [-- OPTIONS OF bench_overlap]"""
+       [--profile-steps 2] [--counted-steps 2] [--json] [-- OPTIONS OF bench_overlap]"""
 
 import argparse
 import functools
@@ -15,12 +16,12 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "multihost"))
 
-from hosts import Hosts, Unavailable  # noqa: E402
+from hosts import DEFAULT_CONTROL, Hosts, Unavailable  # noqa: E402
 
 FEW_STEPS = 1  # of the shorter of the two runs whose bytes are compared
 COUNTING_RATE = "10gbit"  # what crosses a link does not depend on its rate, so it is counted over quick ones
-HEADER = """| hosts | link | transport | prefetch | step, ms | critical path, ms | step / path | overlap efficiency | MiB a step and link | of the link |
-|---|---|---|---|---|---|---|---|---|---|"""
+HEADER = """| hosts x ranks | link | transport | prefetch | compute alone, ms | communication alone, ms | step, ms | critical path, ms | step / path | overlap efficiency | MiB a step and link | of the link |
+|---|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def run_json(hosts, ranks_each, command):
@@ -51,18 +52,31 @@ def bits_per_s(rate):
     sys.exit(f"multihost: {rate} is not a rate: write 1gbit or 200mbit")
 
 
+@functools.cache
+def note_control(control):
+    print(f"multihost: note: TCP is under {control}, for this machine does not allow {DEFAULT_CONTROL} (sysctl net.ipv4.tcp_allowed_congestion_control); "
+          "that may cost a host's processors more", file=sys.stderr)
+
+
 def row(count, rate, prefetch, arguments):
     build = pathlib.Path(arguments.build).resolve()
     command = [build / "bench_overlap", *arguments.options, "--set", f"shard.prefetch={prefetch}", "--warmup", arguments.warmup, "--steps",
                arguments.steps, "--profile-steps", arguments.profile_steps or min(arguments.steps, 2), "--json"]
     with Hosts(count, rate=rate, divides_cpus=True) as hosts:
+        control = hosts.congestion_control()
         overlap = run_json(hosts, arguments.ranks_each, command)
+    if control != DEFAULT_CONTROL:
+        note_control(control)
     carried = bytes_a_step(count, arguments.ranks_each, build / "bench_step", tuple(arguments.options), arguments.counted_steps)
-    step, path, efficiency = overlap["step_ms"], overlap["planned_step_ms"], overlap["overlap_efficiency"]
-    shown = "-" if efficiency is None else f"{100 * efficiency:.0f} %"
-    used = carried * 8 / bits_per_s(rate) / (step / 1e3)
-    return (f"| {count} x {arguments.ranks_each} | {rate} | {overlap['transport']} | {overlap['prefetch']} | {step:.1f} | {path:.1f} | {step / path:.2f} "
-            f"| {shown} | {carried / 2**20:.2f} | {100 * used:.0f} % |")
+    return {"hosts": count, "ranks_each": arguments.ranks_each, "rate": rate, "congestion_control": control, "link_mib_a_step": carried / 2**20,
+            "link_use": carried * 8 / bits_per_s(rate) / (overlap["step_ms"] / 1e3), **overlap}
+
+
+def as_markdown(r):
+    efficiency = "-" if r["overlap_efficiency"] is None else f"{100 * r['overlap_efficiency']:.0f} %"
+    return (f"| {r['hosts']} x {r['ranks_each']} | {r['rate']} | {r['transport']} | {r['prefetch']} | {r['compute_ms']:.1f} | {r['communication_ms']:.1f} "
+            f"| {r['step_ms']:.1f} | {r['planned_step_ms']:.1f} | {r['step_ms'] / r['planned_step_ms']:.2f} | {efficiency} "
+            f"| {r['link_mib_a_step']:.2f} | {100 * r['link_use']:.0f} % |")
 
 
 def main():
@@ -76,16 +90,19 @@ def main():
     parser.add_argument("--steps", type=int, default=5, help="timed ones")
     parser.add_argument("--profile-steps", type=int, default=0, help="of which ops are timed; by itself two, or one where one step is timed")
     parser.add_argument("--counted-steps", type=int, default=2, help="over which bytes are counted: how a run starts and ends differs by some hundred KiB")
+    parser.add_argument("--json", action="store_true", help="a line for each row in place of the table")
     parser.add_argument("options", nargs="*", help="of bench_overlap, after --; not --steps, --warmup and --profile-steps")
     arguments = parser.parse_args()
     for rate in arguments.rates.split(","):
         bits_per_s(rate)
-    print(HEADER)
+    if not arguments.json:
+        print(HEADER)
     try:
         for count in map(int, arguments.hosts.split(",")):
             for rate in arguments.rates.split(","):
                 for prefetch in map(int, arguments.prefetch.split(",")):
-                    print(row(count, rate, prefetch, arguments), flush=True)
+                    result = row(count, rate, prefetch, arguments)
+                    print(json.dumps(result) if arguments.json else as_markdown(result), flush=True)
     except Unavailable as reason:
         sys.exit(f"multihost: {reason}")
 

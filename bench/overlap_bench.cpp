@@ -54,16 +54,21 @@ TrainPlan whole_plan(const Config& config, const World& world, const Machine& ma
 bool is_of_the_host(const OpTime& time) { return time.name.starts_with(HostView::kDownload); }
 
 /// From the start of the step's first entry to the end of its last one, of all streams.
-double span_ms(const Profile& profile) {
+struct Span {
   std::int64_t first_ns = std::numeric_limits<std::int64_t>::max(), last_ns = 0;
+  double ms() const { return static_cast<double>(last_ns - first_ns) * 1e-6; }
+};
+
+Span span_of(const Profile& profile) {
+  Span span;
   for (int role = 0; role < kStreamRoles; ++role) {
     for (const OpTime& time : profile.times(static_cast<StreamRole>(role))) {
       if (is_of_the_host(time)) continue;
-      first_ns = std::min(first_ns, time.start_ns);
-      last_ns = std::max(last_ns, time.end_ns);
+      span.first_ns = std::min(span.first_ns, time.start_ns);
+      span.last_ns = std::max(span.last_ns, time.end_ns);
     }
   }
-  return static_cast<double>(last_ns - first_ns) * 1e-6;
+  return span;
 }
 
 }  // namespace
@@ -182,7 +187,7 @@ void OverlapBench::profile_step(Training& training) {
   step(training);
   profile.stop();
   training.profiled.push_back(compute_times(profile));
-  training.spans.push_back(span_ms(profile));
+  training.spans.push_back(span_of(profile).ms());
 }
 
 void OverlapBench::take_turns(const std::vector<Training*>& trainings) {
@@ -212,12 +217,11 @@ OverlapBench::Steps OverlapBench::medians(const Training& training) const {
 
 OverlapBench::ComputeTimes OverlapBench::compute_times(const Profile& profile) const {
   ComputeTimes times;
-  std::int64_t before_ns = 0;
+  std::int64_t before_ns = span_of(profile).first_ns;  // the first gathers are forward's
   for (const OpTime& time : profile.times(StreamRole::compute)) {
     if (time.is_wait || is_of_the_host(time)) continue;
     const std::size_t op = times.op_ms.size();
     ZS_CHECK(op < compute_phases_.size(), "more ops ran on the compute stream than the {} of the plan", compute_phases_.size());
-    if (op == 0) before_ns = time.start_ns;
     times.op_ms.push_back(time.ms());
     times.phase_ms[compute_phases_[op]] += static_cast<double>(time.end_ns - before_ns) * 1e-6;
     before_ns = time.end_ns;
@@ -294,13 +298,15 @@ OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, con
   report.host_compute_ms = compute.host_ms;
   report.host_step_ms = steps.host_ms;
   if (is_on_gpus()) report.note = why_nothing_hides(world_.size(), machine_.gpus);
-  for (const char* phase : kPhases) {
-    report.phases.push_back({phase, compute.phase_ms.at(phase), communication[phase], steps.phase_ms.at(phase)});
-    report.step.communication_ms += communication[phase];
-  }
   // Between hosts there is one link, and so there is from a GPU to others; inside a host, ranks copy with processors of their own.
   const bool has_one_link = is_on_gpus() || world_.size() > world_.local_size();
   report.plan = simulate(plan_.trace, price_of, [&](const TraceEntry& op) { return has_one_link && communicates(op.stream); });
+  report.step.planned_exposed_ms = report.plan.exposed_ms();
+  for (const char* phase : kPhases) {
+    report.phases.push_back(
+        {phase, compute.phase_ms.at(phase), communication[phase], steps.phase_ms.at(phase), report.plan.phases.at(phase).exposed_ms()});
+    report.step.communication_ms += communication[phase];
+  }
   return report;
 }
 

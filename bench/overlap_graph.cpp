@@ -101,6 +101,7 @@ class Streams {
     lane.needs_link = needs_link_(entry);
     lane.left_ms = price_(entry, lane.ops++);
     result_.busy_ms[static_cast<std::size_t>(entry.stream)] += lane.left_ms;
+    if (entry.stream == StreamRole::compute) result_.phases[entry.phase].compute_ms += lane.left_ms;
     nodes_.push_back({&entry, now_ms_, now_ms_, lane.front.node});
     lane.front.node = std::ssize(nodes_) - 1;
   }
@@ -120,7 +121,12 @@ class Streams {
       if (lane.is_running) lane.left_ms -= passed_ms / static_cast<double>(lane.needs_link ? on_link : 1);
     }
     next->is_running = false;
-    next->front.ms = nodes_[static_cast<std::size_t>(next->front.node)].end_ms = now_ms_;
+    Node& ended = nodes_[static_cast<std::size_t>(next->front.node)];
+    next->front.ms = ended.end_ms = now_ms_;
+    if (ended.entry->stream == StreamRole::compute) {
+      result_.phases[ended.entry->phase].ms += now_ms_ - computed_until_ms_;
+      computed_until_ms_ = now_ms_;
+    }
     return true;
   }
 
@@ -130,7 +136,7 @@ class Streams {
   std::vector<Node> nodes_;
   std::map<std::int64_t, Front> records_;
   std::set<std::int64_t> to_come_;
-  double now_ms_ = 0;
+  double now_ms_ = 0, computed_until_ms_ = 0;
   Simulation result_;
 };
 

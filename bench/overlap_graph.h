@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <string>
@@ -39,9 +40,19 @@ struct PathPiece {
 /// One step run by its plan's own graph: each stream does its ops in order, each op as long as it is priced, longer where it shares the
 /// link, and waits for the records that it waits for.
 struct Simulation {
+  /// Along the compute stream, so without what comes behind a step's last op of it.
+  struct Phase {
+    double ms = 0;          ///< from the end of the phase before to the end of its own last op
+    double compute_ms = 0;  ///< what its ops are priced at
+    double exposed_ms() const { return std::max(ms - compute_ms, 0.0); }  // sums of the same prices differ in their last bits
+  };
   double step_ms = 0;
   std::array<double, kStreamRoles> busy_ms{};  ///< what each stream's ops are priced at
   std::vector<PathPiece> critical_path;        ///< in order of time; sums up to step_ms
+  std::map<std::string, Phase> phases;         ///< by name
+
+  /// What compute waits for.
+  double exposed_ms() const { return step_ms - busy_ms[static_cast<std::size_t>(StreamRole::compute)]; }
 };
 
 /// Events that were recorded before the trace began order nothing. Host synchronisation is not part of a step and is ignored.

@@ -13,10 +13,14 @@ namespace zs::bench {
 struct OverlapReport {
   struct Phase {
     std::string name = {};
-    double compute_ms = 0;        ///< without communication
-    double communication_ms = 0;  ///< alone, of what the phase asks for
-    double step_ms = 0;           ///< as the step runs
+    double compute_ms = 0;          ///< without communication
+    double communication_ms = 0;    ///< alone, of what the phase asks for
+    double step_ms = 0;             ///< as the step runs
+    double planned_exposed_ms = 0;  ///< what compute waits for where nothing disturbs anything: the plan's own graph, priced
     double exposed_ms() const { return step_ms - compute_ms; }
+    /// What of the communication the graph could hide. Below 0 in a phase that waits for what an earlier one has asked for.
+    double hideable_ms() const { return communication_ms - planned_exposed_ms; }
+    double hidden_ms() const { return communication_ms - exposed_ms(); }
   };
   std::string preset = {}, dtype = {}, transport = {}, strategy = {};
   std::string gpu = {};  ///< the name of rank 0's, whose own clock all times are of; empty: the CPU, whose are the host's
@@ -31,17 +35,12 @@ struct OverlapReport {
   std::string note = {};                         ///< why nothing can hide here, whatever the schedule; empty: something can
   Simulation plan = {};                          ///< the plan's graph, priced with compute and communication alone
 
-  /// What of the communication the plan's own graph could hide: all but what lengthens the step where nothing disturbs anything.
-  double hideable_ms() const {
-    return step.communication_ms - (plan.step_ms - plan.busy_ms[static_cast<std::size_t>(StreamRole::compute)]);
-  }
-  double hidden_ms() const { return step.communication_ms - step.exposed_ms(); }
-  /// Negative when the step takes longer than compute and communication one after the other. Nothing where less can be hidden than a step
-  /// is uncertain by.
-  std::optional<double> efficiency() const {
+  /// Of a phase, or the step. Negative when it takes longer than compute and communication one after the other. Nothing where less can be
+  /// hidden than a step is uncertain by.
+  std::optional<double> efficiency(const Phase& phase) const {
     constexpr double kLeast = 0.01;  // of the step on paper
-    if (hideable_ms() < kLeast * plan.step_ms) return std::nullopt;
-    return hidden_ms() / hideable_ms();
+    if (phase.hideable_ms() < kLeast * plan.step_ms) return std::nullopt;
+    return phase.hidden_ms() / phase.hideable_ms();
   }
 };
 
