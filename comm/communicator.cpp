@@ -36,12 +36,6 @@ OpTag make_tag(std::string_view op, std::string_view unit, std::string_view vari
   return tag;
 }
 
-/// Behind it anything may lie.
-std::int64_t rounded_up(std::int64_t bytes) {
-  constexpr std::int64_t kLine = 64;
-  return (bytes + kLine - 1) / kLine * kLine;
-}
-
 bool can_be_packed(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
 const char* name_of(ReduceOp op) {
@@ -301,7 +295,7 @@ void Communicator::all_to_all_v(Stream& stream, std::string_view unit, RankParts
   OpTag tag = make_tag("all_to_all_v", unit, "", Buffer{nullptr, 0, from.dtype, from.device});  // ranks differ in their counts
   tag.elems = from.elems;
   traffic_.add(CommOp::all_to_all, (from.elems - in.counts[static_cast<std::size_t>(rank())]) * size_of(from.dtype));
-  const std::int64_t count_bytes = is_on_host() ? rounded_up(size() * std::ssize(said) * size_of(DType::i64)) : 0;
+  const std::int64_t count_bytes = is_on_host() ? Pool::rounded(size() * std::ssize(said) * size_of(DType::i64)) : 0;
   const std::int64_t scratch_bytes = count_bytes + (in_place ? from.bytes() : 0);
   stream.enqueue(moving(info("all_to_all_v", unit, {from}, {to}, scratch_bytes), from, to),
                  [this, ticket = ticket(tag), from, to, said = std::move(said), count_bytes, scratch_bytes](ExecContext& exec) {

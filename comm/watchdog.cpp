@@ -376,17 +376,6 @@ void Watchdog::note_a_near_miss(Phase phase, double limit_s) {
                            options_.program, self.rank, still_s(), limit_s, when_of(self), host_name_, self.pid);
 }
 
-void Watchdog::tell_of_a_near_miss() {
-  if (!near_miss_.empty() && goes_on()) write_line(near_miss_);
-  near_miss_.clear();
-}
-
-/// Whether the job does, so that a warning is news.
-bool Watchdog::goes_on() const {
-  const bool has_ended = threads_ != nullptr && (threads_->has_failed || threads_->is_claimed);
-  return !is_standing_down_ && !page_.has_spoken && !has_ended && !is_told();
-}
-
 Watchdog::Observation::Observation(Watchdog& watchdog, const Device& device) : watchdog_(watchdog) { watchdog_.enquiry_.observe(&device); }
 
 Watchdog::Observation::~Observation() { watchdog_.enquiry_.observe(nullptr); }

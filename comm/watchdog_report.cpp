@@ -127,6 +127,17 @@ bool Watchdog::is_told() const noexcept {
          });
 }
 
+void Watchdog::tell_of_a_near_miss() {
+  if (!near_miss_.empty() && goes_on()) write_line(near_miss_);
+  near_miss_.clear();
+}
+
+/// Whether the job does, so that a warning is news.
+bool Watchdog::goes_on() const {
+  const bool has_ended = threads_ != nullptr && (threads_->has_failed || threads_->is_claimed);
+  return !is_standing_down_ && !page_.has_spoken && !has_ended && !is_told();
+}
+
 /// Who was stopped, or has just begun, may know nobody yet, and would take the ends of the others for news.
 void Watchdog::tell_peers(bool has_spoken) noexcept {
   page_.is_told = true;
