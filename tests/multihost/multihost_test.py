@@ -258,10 +258,9 @@ def main():
             ended_user_case(report, signal_number)
         training_cases(report, train)
         bench_cases(report, sys.argv[2])
-        lost_host_case(report, train, "a host that dies", lambda hosts: kill_all(hosts, "host1"), [128 + signal.SIGKILL, 9], [])
         # 205 is mpirun's own, where it gives its daemon on the other host up before it has heard of the rank's end.
-        ends = [69, 205]
-        lost_host_case(report, train, "a cable that is pulled", lambda hosts: hosts.cut("host1"), ends, ["waited 3 s for rank 1", "train: error:"])
+        lost_host_case(report, train, "a host that dies", lambda hosts: kill_all(hosts, "host1"), [128 + signal.SIGKILL, 9, 205], [])
+        lost_host_case(report, train, "a cable that is pulled", lambda hosts: hosts.cut("host1"), [69, 205], ["waited 3 s for rank 1", "train: error:"])
     except Unavailable as reason:
         report.case("hosts, which could be made before", [str(reason)])
     return report.exit_code()
