@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kFirstTag = 1, kChunkTag = 2;  // messages of one pair and tag do not overtake each other
 constexpr double kAbandonTimeout_s = 1;
-constexpr int kPausesBetweenChecks = 200;  // of whether those that are waited for are alive
+constexpr int kPausesBetweenChecks = 200;                        // of whether those that are waited for are alive
+constexpr std::int64_t kTellsSpeedFrom = std::int64_t{1} << 20;  // bytes of an operation; of less the way there and back is a large part
 
 std::int64_t chunks_in(std::int64_t bytes, std::int64_t chunk_bytes) { return (bytes + chunk_bytes - 1) / chunk_bytes; }
 
@@ -96,6 +97,7 @@ void MpiExchange::run(const OpTag& tag, const Folding* folding) {
     start();
     if (folding_) fold_what_is_complete();
     poll_to_the_end();
+    note_speed();
   } catch (...) {
     has_failed_ = true;
     abandon();
@@ -104,6 +106,7 @@ void MpiExchange::run(const OpTag& tag, const Folding* folding) {
 }
 
 void MpiExchange::start() {
+  missing_ = size_ - 1;
   for (int step = 1; step < size_; ++step) {
     const int peer = (rank_ - step + size_) % size_;
     check_mpi(MPI_Irecv(first_message(incoming_, peer), kFirstMessageBytes, MPI_BYTE, peer, kFirstTag, comm_, &request(first_in, peer)),
@@ -123,7 +126,7 @@ void MpiExchange::start() {
 }
 
 void MpiExchange::poll_to_the_end() {
-  Patience patience(timeout_s_);
+  Patience patience(timeout_s_, busiest_way_bytes() < kTellsSpeedFrom ? Patience::kLongestSleep : longest_sleep_);
   for (int pauses = 1;; ++pauses) {
     int count = 0;
     check_mpi(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), MPI_STATUSES_IGNORE),
@@ -140,6 +143,23 @@ void MpiExchange::poll_to_the_end() {
   }
 }
 
+/// Of what this rank sends and what it receives, the larger.
+std::int64_t MpiExchange::busiest_way_bytes() const {
+  std::int64_t sent = 0, received = 0;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    sent += peers_[static_cast<std::size_t>(peer)].send_bytes;
+    received += peers_[static_cast<std::size_t>(peer)].receive_bytes;
+  }
+  return std::max(sent, received);
+}
+
+/// From when every peer was there: what one comes late says nothing of the links.
+void MpiExchange::note_speed() {
+  const std::int64_t bytes = busiest_way_bytes();
+  if (bytes >= kTellsSpeedFrom) longest_sleep_ = longest_sleep(bytes, std::chrono::steady_clock::now() - all_came_);
+}
+
 void MpiExchange::completed(int index) {
   const int lane = index / size_, peer = index % size_;
   if (lane == first_in) return first_message_came(peer);
@@ -150,6 +170,7 @@ void MpiExchange::completed(int index) {
 }
 
 void MpiExchange::first_message_came(int peer) {
+  if (--missing_ == 0) all_came_ = std::chrono::steady_clock::now();
   OpTag theirs;
   const std::byte* message = first_message(incoming_, peer);
   std::memcpy(&theirs, message, sizeof theirs);

@@ -24,7 +24,8 @@ std::int64_t mpi_reduce_scatter_scratch_bytes(int ranks, const Buffer& full);
 std::int64_t mpi_all_reduce_scratch_bytes(int rank, int ranks, const Buffer& data);
 
 /// Everything that one operation moves between this rank and its peers, by non-blocking point-to-point messages, polled, with a
-/// deadline that every completed message renews. Owns one MPI communicator. Used by one thread at a time.
+/// deadline that every completed message renews; less often where the operation before has found the links slow. Owns one MPI
+/// communicator. Used by one thread at a time.
 ///
 /// The first message of each pair is the OpTag, with the payload behind it where that is small. A receiver compares the tag before
 /// it lets any payload into a buffer. Payloads of up to kEagerBytes are already on their way then. Larger ones, in chunks, at most
@@ -96,6 +97,8 @@ class MpiExchange {
   void run(const OpTag& tag, const Folding* folding);
   void start();
   void poll_to_the_end();
+  std::int64_t busiest_way_bytes() const;
+  void note_speed();
   void completed(int index);
   void first_message_came(int peer);
   void pump_sends(int peer);
@@ -123,12 +126,15 @@ class MpiExchange {
   std::function<bool(int)> has_died_;
   bool has_failed_ = false;
   std::atomic<std::int64_t> sent_bytes_{0};
-  std::vector<std::byte> incoming_, outgoing_;  // first messages, by peer
+  std::chrono::microseconds longest_sleep_{Patience::kLongestSleep};  // by the speed of the last large operation
+  std::vector<std::byte> incoming_, outgoing_;                        // first messages, by peer
 
   // of the operation that runs
   OpTag tag_;
   const Folding* folding_ = nullptr;
   std::int64_t chunk_bytes_ = 0, folded_ = 0;  // folded chunks
+  int missing_ = 0;                            // peers whose first message has not come
+  std::chrono::steady_clock::time_point all_came_;
   std::vector<Peer> peers_;
   std::vector<Progress> progress_;
   std::vector<MPI_Request> requests_;  // [lane][peer]

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -17,14 +18,20 @@ namespace zs {
 /// thread's stack.
 class Patience {
  public:
-  explicit Patience(double timeout_s) : timeout_s_(timeout_s) { restart(); }
+  static constexpr std::chrono::microseconds kLongestSleep{100};
+
+  /// With a longer `longest_sleep` than the usual one it does without yields: what it waits for is slow.
+  explicit Patience(double timeout_s, std::chrono::microseconds longest_sleep = kLongestSleep)
+      : timeout_s_(timeout_s), longest_sleep_(longest_sleep) {
+    restart();
+  }
 
   /// Something moved: the deadline and the pauses start again.
   void restart() {
     round_ = 0;
     sleep_ = kFirstSleep;
     const auto now = Clock::now();
-    yields_end_ = now + kYielding;
+    yields_end_ = longest_sleep_ > kLongestSleep ? now : now + kYielding;
     deadline_ = Deadline(timeout_s_, now);
   }
 
@@ -40,7 +47,7 @@ class Patience {
       std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(sleep_);
-      sleep_ = std::min(2 * sleep_, kLongestSleep);
+      sleep_ = std::min(2 * sleep_, longest_sleep_);
     }
     return true;
   }
@@ -48,14 +55,24 @@ class Patience {
  private:
   using Clock = Deadline::Clock;
   static constexpr int kLooks = 16;
-  static constexpr std::chrono::microseconds kYielding{100}, kFirstSleep{5}, kLongestSleep{100};
+  static constexpr std::chrono::microseconds kYielding{100}, kFirstSleep{5};
 
   double timeout_s_;
+  std::chrono::microseconds longest_sleep_;
   Clock::time_point yields_end_;
   Deadline deadline_{0};
   std::chrono::microseconds sleep_{kFirstSleep};
   int round_ = 0;
 };
+
+/// Of who waits for data that moves as quickly as these `bytes` did: while it sleeps, a quarter of what waits in a socket goes
+/// (docs/decisions/0043-slow-links-are-looked-at-less-often.md). Never less than the usual one, and 1 ms at most.
+inline std::chrono::microseconds longest_sleep(std::int64_t bytes, std::chrono::nanoseconds took) {
+  constexpr double kMovesAsleep = 64 * 1024;
+  constexpr double kLeast_us = static_cast<double>(Patience::kLongestSleep.count()), kMost_us = 1000;
+  const double us = kMovesAsleep / static_cast<double>(std::max<std::int64_t>(bytes, 1)) * static_cast<double>(took.count()) * 1e-3;
+  return std::chrono::microseconds(static_cast<std::int64_t>(std::clamp(us, kLeast_us, kMost_us)));
+}
 
 /// "0, 2, 5". Not fmt::join: GCC 12 at -O3 warns inside fmt 9 about it, falsely.
 inline std::string list_of(const std::vector<int>& ranks) {

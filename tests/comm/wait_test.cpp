@@ -25,6 +25,23 @@ TEST_CASE("time in which nobody could look does not count against a deadline") {
 
 TEST_CASE("a deadline of longer than a clock can say never passes") { CHECK(!Deadline(1e300).has_passed()); }
 
+TEST_CASE("who waits for what is slow looks less often") {
+  Patience patience(0.1, 1ms);
+  int pauses = 0;
+  while (patience.pause()) ++pauses;
+  CHECK(pauses <= 16 + 8 + 100);  // looks, sleeps that get longer, and those of 1 ms
+}
+
+TEST_CASE("a sleep lasts as long as 64 KiB take to move, within limits") {
+  const std::int64_t mib = 1 << 20;
+  CHECK(longest_sleep(mib, 8ms) == 500us);                      // about 1 Gbit/s
+  CHECK(longest_sleep(64 * mib, 512ms) == 500us);               // the same
+  CHECK(longest_sleep(mib, 40ms) == 1000us);                    // 200 Mbit/s
+  CHECK(longest_sleep(mib, 800us) == Patience::kLongestSleep);  // 10 Gbit/s
+  CHECK(longest_sleep(mib, 0us) == Patience::kLongestSleep);
+  CHECK(longest_sleep(0, 10s) == 1000us);
+}
+
 TEST_CASE("patience ends with its time, and begins again when something moves") {
   const auto ends = [](Patience& patience) {
     while (patience.pause()) {
