@@ -14,8 +14,8 @@
 namespace zs {
 
 /// How every wait for a peer passes its time: a few looks, yields for 100 us (what a peer on another core needs to copy half a MiB), then
-/// sleeps that grow to 100 us (there may be four ranks to a core), with a deadline on the monotonic clock. A value on the waiting
-/// thread's stack.
+/// sleeps that grow to 100 us (there may be four ranks to a core) or to what it is told, with a deadline on the monotonic clock. A value
+/// on the waiting thread's stack.
 class Patience {
  public:
   static constexpr std::chrono::microseconds kLongestSleep{100};
