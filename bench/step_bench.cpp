@@ -50,6 +50,8 @@ Config step_config(const StepOptions& options, int ranks) {
     if (config.comm.transport != "auto" || config.comm.ranks != 1)
       throw Error(ExitCode::usage, "comm.transport and comm.ranks choose nothing here", "--set",
                   "set ZSHARD_TRANSPORT, and start ranks with mpirun");
+    if (config.comm.omit != "none")
+      throw Error(ExitCode::usage, "comm.omit leaves out what is measured here", "--set", "leave it out, or give it to train");
     return config;
   } catch (const Error& error) {
     throw Error(ExitCode::usage, error.what_happened(), error.where(), error.what_to_do());

@@ -67,6 +67,7 @@ struct Config {
     std::string transport = "auto";
     std::int64_t ranks = 1;
     double timeout_s = 300, shadow_ms = 0;
+    std::string omit = "none";
     bool operator==(const Comm&) const = default;
   };
   struct Cuda {

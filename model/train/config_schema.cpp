@@ -173,7 +173,11 @@ constexpr std::array kKeys = {
               "`hier`, chosen for each group of ranks by where they are: `shm` on one host, `mpi` where each is on a host of its own, else "
               "`shm` inside the hosts and `mpi` across. `auto` is `hier`, unless the variable `ZSHARD_TRANSPORT` names another. Without "
               "`mpirun` it is `local`. `null` moves nothing, so that a run takes as long as it would without communication; its results "
-              "are meaningless."},
+              "are meaningless, and are not saved."},
+    ConfigKey{
+        "comm.omit", [](Config& c) -> ConfigSlot { return &c.comm.omit; }, any, "none|gathers|reductions|both", "",
+        "What moves nothing and waits for nobody, where `comm.transport` moves the rest, so that a run takes as long as it would "
+        "without it: those that gather parameters, those that reduce gradients, or both. The results are meaningless, and are not saved."},
     ConfigKey{"comm.ranks", [](Config& c) -> ConfigSlot { return &c.comm.ranks; }, between(1, 256), "", "",
               "Ranks of the `local` transport; `mpirun -np` says it otherwise."},
     ConfigKey{"comm.timeout_s", [](Config& c) -> ConfigSlot { return &c.comm.timeout_s; }, positive(86400), "", "",

@@ -70,6 +70,10 @@ std::unique_ptr<LanguageModel> make_model(const Config& config) {
                                            .recompute = recompute});
 }
 
+Omit omit_of(const std::string& name) {
+  return name == "gathers" ? Omit::gathers : name == "reductions" ? Omit::reductions : name == "both" ? Omit::both : Omit::nothing;
+}
+
 }  // namespace
 
 Precision precision_of(const Config& config) {
@@ -95,7 +99,8 @@ ShardOptions shard_options(const Config& config) {
                      .min_shard_bytes = config.shard.min_shard_bytes,
                      .dim = choose_dim(config.shard.dims)},
           .seed = static_cast<std::uint64_t>(config.train.seed),
-          .zero_copy = config.shard.zero_copy == "auto"};
+          .zero_copy = config.shard.zero_copy == "auto",
+          .omit = omit_of(config.comm.omit)};
 }
 
 double unit_mib(const Config& config, Transport transport, int ranks) {

@@ -32,6 +32,11 @@ constexpr double kStepTimeouts = 20;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+std::string describe_omitted(const std::string& omitted) {
+  if (omitted == "none") return "";
+  return fmt::format(" without {} (the results are meaningless)", omitted == "both" ? "gathers and reductions" : omitted);
+}
+
 /// Ranks tell each other paths in messages, which are short.
 void check_length(const std::string& path) {
   if (constexpr std::size_t kLongest = 900; path.size() > kLongest)
@@ -113,9 +118,10 @@ void Trainer::print_header() const {
   const std::vector<MemoryLimit> all = limits();
   const MemoryLimit& limit = lowest(all);
   const std::string groups = gpus_.transport == Transport::nccl ? "" : ShardGroups::describe(world_, scheme_options(config_));
-  fmt::print("zshard {}: {}, {} ({} each), cpu {}, transport {}{}, memory limit {} ({})\n", version(), format_number(world_.size(), "rank"),
-             share_.description, format_number(share_.threads, "thread"), cpu_isa(), describe_transport(world_, gpus_),
-             groups.empty() ? "" : fmt::format(" ({})", groups), format_bytes(limit.bytes), limit.source);
+  fmt::print("zshard {}: {}, {} ({} each), cpu {}, transport {}{}{}, memory limit {} ({})\n", version(),
+             format_number(world_.size(), "rank"), share_.description, format_number(share_.threads, "thread"), cpu_isa(),
+             describe_transport(world_, gpus_), groups.empty() ? "" : fmt::format(" ({})", groups), describe_omitted(config_.comm.omit),
+             format_bytes(limit.bytes), limit.source);
   if (job_.dry_run) {
     fmt::print("{}\n{}", describe(plan_, config_, planned_ranks(), job_.full_plan),
                describe_budgets(memory_demand(), plan_.reserved_bytes, budgets()));
@@ -204,7 +210,11 @@ int Trainer::load_checkpoint() {
   });
 }
 
+/// Else they follow from whatever memory held where something should have come.
+bool Trainer::has_results() const { return transport_of(world_) != Transport::null && config_.comm.omit == "none"; }
+
 bool Trainer::is_saved(std::int64_t step, bool is_stopped) const {
+  if (!has_results()) return false;
   const std::int64_t every = config_.checkpoint.every;
   return is_stopped || (every > 0 && (step % every == 0 || step == config_.train.steps));
 }
@@ -294,7 +304,7 @@ void Trainer::tell(const char* kind, const std::string& line) const {
 }
 
 void Trainer::check_finite(std::int64_t step, const StepResult& result) const {
-  if (transport_of(world_) == Transport::null) return;  // nothing was exchanged, so what should have come is whatever memory held
+  if (!has_results()) return;
   const char* const advice = "lower train.lr, lengthen train.warmup, or look at the data named here";
   for (std::size_t i = 0; i < result.losses.size(); ++i) {
     if (std::isfinite(result.losses[i])) continue;
@@ -346,13 +356,13 @@ void Trainer::report(const StepMetrics& metrics, double seconds_left) {
 
 void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
   watch_.enter(Phase::ending, steps_done);
-  const std::string path = is_first() ? run_dir_ + "/model.safetensors" : "";
-  const std::string hash = save_weights(session_->runtime().executor(), path);
+  std::string hash = "not saved, since the results are meaningless";
+  if (has_results()) hash = save_weights(session_->runtime().executor(), is_first() ? run_dir_ + "/model.safetensors" : "");
   if (is_first()) fmt::print("{}weights: {}\n", is_terminal_ ? "\n" : "", hash);
-  if (!was_stopped && config_.run.sample_tokens > 0) print_sample();
+  if (has_results() && !was_stopped && config_.run.sample_tokens > 0) print_sample();
   if (is_first() && was_stopped) {
-    fmt::print(stderr, "train: stopped on request after step {} of {}: saved in {}; add --resume latest to go on\n", steps_done,
-               config_.train.steps, run_dir_);
+    fmt::print(stderr, "train: stopped on request after step {} of {}: {}\n", steps_done, config_.train.steps,
+               has_results() ? fmt::format("saved in {}; add --resume latest to go on", run_dir_) : "nothing is saved");
   }
   std::fflush(stdout);
 }

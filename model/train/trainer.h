@@ -57,6 +57,7 @@ class Trainer {
   void create_run();
   void take_up_run();
   int load_checkpoint();
+  bool has_results() const;
   bool is_saved(std::int64_t step, bool is_stopped) const;
   int save_checkpoint(std::int64_t step);
   void print_header() const;

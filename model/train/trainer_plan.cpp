@@ -12,6 +12,10 @@ int Trainer::planned_ranks() const { return job_.dry_run && world_.size() == 1 ?
 
 void Trainer::check_and_plan() {
   check_ranks(config_, planned_ranks());
+  if (!job_.resume.empty() && !has_results()) {
+    throw Error(ExitCode::config, "a run that does not exchange all its data has no results, and goes on from no checkpoint",
+                config_.comm.omit != "none" ? "comm.omit" : "transport null", "leave out --resume, or let everything be exchanged");
+  }
   share_ = cpu_share(world_.local_rank(), world_.local_size());
   dataset_ = open_dataset(dataset_options(config_, job_.config_path, job_.program_folder));
   if (dataset_->validation) {  // a validation reads no window twice while there are others

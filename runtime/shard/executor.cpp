@@ -25,12 +25,12 @@ void initial_values(const FlatView& view, const ShardSegment& segment, std::int6
 
 }  // namespace
 
-Executor::Executor(Context& context, World& world, const ShardScheme& scheme, LayoutOptions layout, bool zero_copy)
+Executor::Executor(Context& context, World& world, const ShardScheme& scheme, LayoutOptions layout, bool zero_copy, Omit omit)
     : context_(context),
       scheme_(scheme),
       layout_(std::move(layout)),
       zero_copy_(zero_copy),
-      groups_(world, scheme, layout_.min_shard_bytes > 0),
+      groups_(world, scheme, layout_.min_shard_bytes > 0, omit),
       comm_pool_(groups_.compute->prefers_arena() && &groups_.compute->arena() != &context.device().allocator()
                      ? arena_.emplace(groups_.compute->arena(), context.device().memory(), context.device().options().perturb_seed != 0)
                      : context.pool()),

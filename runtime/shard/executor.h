@@ -20,7 +20,8 @@ class Executor {
  public:
   /// Collective: makes the scheme's groups. Error(config) where the options of the layout do not go together.
   /// `zero_copy`: units whose shards the ranks can share in memory are unsharded without a copy.
-  Executor(Context& context, World& world, const ShardScheme& scheme, LayoutOptions layout = {}, bool zero_copy = true);
+  Executor(Context& context, World& world, const ShardScheme& scheme, LayoutOptions layout = {}, bool zero_copy = true,
+           Omit omit = Omit::nothing);
   /// Waits for the streams: their work uses the arena.
   ~Executor();
   Executor(const Executor&) = delete;

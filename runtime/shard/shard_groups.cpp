@@ -43,20 +43,23 @@ ShardGroups::Over ShardGroups::axes_of(const ShardScheme& scheme) {
   return over;
 }
 
-ShardGroups::ShardGroups(World& world, const ShardScheme& scheme, bool has_whole) {
-  const auto group = [&](const ShardScheme::Axes& axes) { return world.group(scheme.ranks_over(axes)); };
+ShardGroups::ShardGroups(World& world, const ShardScheme& scheme, bool has_whole, Omit omit) {
+  const auto nobody = make_null_world(world);
+  World& gathering = omit == Omit::gathers || omit == Omit::both ? *nobody : world;
+  World& reducing = omit == Omit::reductions || omit == Omit::both ? *nobody : world;
+  const auto group = [&](World& of, const ShardScheme::Axes& axes) { return of.group(scheme.ranks_over(axes)); };
   const Over over = axes_of(scheme);
   kept = over.gather_small;
-  gather = group(over.gather);
+  gather = group(gathering, over.gather);
   if (!kept.empty()) {
-    gather_small = group(kept);
+    gather_small = group(gathering, kept);
     kept_within_hosts = is_within_hosts(world, scheme.options(), kept);
   }
-  reduce = group(over.reduce);
-  if (!over.finish.empty()) finish = group(over.finish);
-  if (has_whole && !over.whole.empty() && over.whole != over.reduce) whole = group(over.whole);
+  reduce = group(reducing, over.reduce);
+  if (!over.finish.empty()) finish = group(reducing, over.finish);
+  if (has_whole && !over.whole.empty() && over.whole != over.reduce) whole = group(reducing, over.whole);
   compute = world.communicator();
-  if (scheme.slice(scheme.master).count != world.size()) norm = group(scheme.master);
+  if (scheme.slice(scheme.master).count != world.size()) norm = group(world, scheme.master);
 }
 
 std::string ShardGroups::describe(const World& world, const SchemeOptions& options) {

@@ -8,11 +8,14 @@
 
 namespace zs {
 
+/// What moves nothing and waits for nobody, as in a null world: for finding out what a step takes without it.
+enum class Omit : std::uint8_t { nothing, gathers, reductions, both };
+
 /// The communicators of a scheme on one rank, one for each group and stream. Owned by an Executor; must die before the World. What a
 /// scheme has no use for is null.
 struct ShardGroups {
   /// `has_whole`: some parameters may be whole on every rank, but for their gradients' reduction.
-  ShardGroups(World& world, const ShardScheme& scheme, bool has_whole);
+  ShardGroups(World& world, const ShardScheme& scheme, bool has_whole, Omit omit);
 
   std::unique_ptr<Communicator> compute;       ///< all ranks, compute stream: losses, status
   std::unique_ptr<Communicator> norm;          ///< the ranks that share one set of master weights, compute stream; null: all ranks

@@ -52,7 +52,7 @@ ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOption
     : context_(context),
       options_(options),
       executor_(context, world, ShardScheme(options.scheme, world.rank(), world.size()), options.layout,
-                options.zero_copy && !options.checks_writes) {
+                options.zero_copy && !options.checks_writes, options.omit) {
   executor_.set_division(options.division);
   executor_.check_all_written(options.checks_writes);
 }

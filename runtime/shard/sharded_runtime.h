@@ -24,6 +24,9 @@ struct ShardOptions {
   /// micro-batch. For finding errors: it reads all that is freed, adds a small all-reduce to each micro-batch, and takes the place of
   /// zero_copy, in whose views a write is the weight.
   bool checks_writes = false;
+  /// Of what moves parameters and gradients: the values of a training without it are meaningless. Losses and norms go between ranks as
+  /// ever.
+  Omit omit = Omit::nothing;
 };
 
 /// The sharded parameters of one model on one rank: units, their order, and the hooks that gather, free and reduce them around

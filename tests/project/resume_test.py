@@ -206,6 +206,8 @@ def refused(train, whole):
             (["--resume", "latest"], {"data__train": "short.txt"}, CONFIG, ["data.train_tokens"]),
             (["--resume", "latest"], {"train__steps": 5}, CONFIG, ["train.steps 5"]),
             (["--resume", "out/checkpoints/step-4"], {}, CANNOT_CREATE, ["later checkpoints"]),
+            (["--resume", "latest"], {"train__steps": STEPS + 4, "comm__transport": "null"}, CONFIG, ["transport null", "no results"]),
+            (["--resume", "latest"], {"train__steps": STEPS + 4, "comm__omit": "reductions"}, CONFIG, ["comm.omit", "no results"]),
             ([], {}, CANNOT_CREATE, ["--resume latest"]),
         ]
         (folder.path / "short.txt").write_text(tiny_run.corpus_text(3000))

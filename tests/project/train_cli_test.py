@@ -229,13 +229,20 @@ def run_dry(train, ranks, report):
 
 
 def run_transports(train, report):
-    """The first line names what moves the data: what was asked for, also that of groups where it is another; and the run goes through."""
+    """The first line names what moves the data: what was asked for, also that of groups where it is another; and the run goes through.
+    What has no results leaves none."""
     hosts = {"ZSHARD_HOSTS_OF": "0,0,1,1"}
     groups = ["--set", "shard.group_size=2", "--set", "shard.strategy=hsdp"]
     null = "transport null (collectives do nothing: the results are meaningless),"
+
+    def omit(what):
+        return ["--set", f"comm.omit={what}", "--set", "checkpoint.every=1"]
     for name, ranks, env, arguments, wanted in (
         ("ZSHARD_TRANSPORT=mpi", 2, {"ZSHARD_TRANSPORT": "mpi"}, [], "transport mpi,"),
         *[(f"comm.transport=null, {ranks} ranks", ranks, {"OMP_NUM_THREADS": "1"}, ["--set", "comm.transport=null"], null) for ranks in (2, 4)],
+        ("comm.omit=gathers", 2, {}, omit("gathers"), "transport shm without gathers (the results are meaningless),"),
+        ("comm.omit=reductions over mpi", 2, {"ZSHARD_TRANSPORT": "mpi"}, omit("reductions"), "transport mpi without reductions (the results are meaningless),"),
+        ("comm.omit=both, ranks as threads", None, {}, [*omit("both"), "--set", "comm.ranks=2"], "transport local without gathers and reductions (the results are meaningless),"),
         ("two hosts", 4, hosts, [], "transport hier (shm inside 2 hosts, mpi across),"),
         ("hsdp on two hosts", 4, hosts, groups, "transport hier (shm inside 2 hosts, mpi across) (gather shm, reduce shm, finish mpi),"),
     ):
@@ -245,6 +252,8 @@ def run_transports(train, report):
             first, problems = result.out.partition("\n")[0], [] if result.code == 0 else [f"exit code {result.code}"]
             problems += [] if wanted in first else [f"the first line does not say {wanted!r}: {first!r}"]
             problems += [] if "step 3/3" in result.out else ["it did not run to its end"]
+            left = {path.name for path in (pathlib.Path(folder) / "out").iterdir()}
+            problems += [f"it left {left}"] if ("model.safetensors" in left) == ("meaningless" in wanted) or "checkpoints" in left else []
             report.case(f"transport, {name}", problems, result)
 
 
