@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <thread>
 
 #include "comm/mpi_exchange.h"
 #include "tests/comm/arrays.h"
 #include "tests/comm/conformance.h"
+#include "tests/comm/over_mpi.h"
 
 using namespace zs;
 using namespace zs::test;
@@ -87,14 +87,4 @@ void slow_data_is_looked_for_less_often(World& world) {
 
 }  // namespace
 
-int main() {
-  const auto world = make_process_world(WorldOptions{.timeout_s = 60}, "mpi");
-  try {
-    slow_data_is_looked_for_less_often(*world);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "rank %d: %s\n", world->rank(), error.what());
-    world->abort(1);
-    return 1;
-  }
-  return 0;
-}
+int main() { return run_over_mpi(slow_data_is_looked_for_less_often); }

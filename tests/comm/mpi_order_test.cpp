@@ -3,7 +3,6 @@
 #include <mpi.h>
 
 #include <chrono>
-#include <cstdio>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -11,6 +10,7 @@
 #include "comm/mpi_exchange.h"
 #include "tests/comm/arrays.h"
 #include "tests/comm/conformance.h"
+#include "tests/comm/over_mpi.h"
 
 using namespace zs;
 using namespace zs::test;
@@ -114,14 +114,4 @@ void large_payloads_are_offered_before_any_is_accepted(World& world) {
 
 }  // namespace
 
-int main() {
-  const auto world = make_process_world(WorldOptions{.timeout_s = 60}, "mpi");
-  try {
-    large_payloads_are_offered_before_any_is_accepted(*world);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "rank %d: %s\n", world->rank(), error.what());
-    world->abort(1);
-    return 1;
-  }
-  return 0;
-}
+int main() { return run_over_mpi(large_payloads_are_offered_before_any_is_accepted); }
