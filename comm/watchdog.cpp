@@ -309,14 +309,14 @@ const FlightPage* Watchdog::page_of(int rank) const {
 /// Ranks whose launcher is gone get no signals any more: a stopped one would stay for ever.
 void Watchdog::look_for_the_launcher() {
   if (threads_ != nullptr || page_.size == 1 || getppid() == launcher_) return;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& peer : peers_) peer->kill_if_stopped();
-  }
   const std::string advice = copy_of(advice_);
   const Error error(ExitCode::peer_lost, "mpirun has ended before its ranks", fmt::format("host {}, pid {}", host_name_, launcher_),
                     advice.empty() ? "start again" : advice);
   if (claim_report()) print(error, "");
+  {  // after what is said, or the witness of a stopped one would have its end to tell
+    const std::lock_guard lock(mutex_);
+    for (const auto& peer : peers_) peer->kill_if_stopped();
+  }
   _exit(static_cast<int>(error.code()));
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unistd.h>
+
 #include <condition_variable>
 #include <exception>
 #include <memory>
@@ -14,6 +16,7 @@
 #include "comm/flight_recorder.h"
 #include "comm/host_news.h"
 #include "comm/rank_processes.h"
+#include "comm/start_witness.h"
 #include "comm/verdict.h"
 #include "comm/watch_enquiry.h"
 #include "comm/watch_options.h"
@@ -51,6 +54,8 @@ class Watchdog {
   Phase phase() const { return page_.phase.load(); }
   /// What the host thread does, for the line: "reading data". Empty: nothing in particular.
   void set_activity(std::string_view what) { page_.host.set(what); }
+  /// While it lives, this process's end is told by another (StartWitness). Null without mpirun.
+  std::unique_ptr<StartWitness> witness_start();
   /// Once every rank of the job has started: their processes are looked up, so that their deaths are noticed.
   void find_peers();
   /// From here on it knows the ranks of other hosts, and they know those of this one.
@@ -143,7 +148,8 @@ class Watchdog {
 
   WatchOptions options_;
   Faults faults_;
-  std::string host_name_, job_;  // the job's is empty without mpirun
+  std::string host_name_, job_;                                             // the job's is empty without mpirun
+  ReportName report_name_{job_.empty() ? std::to_string(getpid()) : job_};  // without mpirun the process is the job
   std::unique_ptr<OwnPage> own_;
   Threads* threads_ = nullptr;
   FlightPage& page_;

@@ -1,6 +1,4 @@
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -165,21 +163,13 @@ bool Watchdog::claim_report(std::string_view reason) noexcept {
   }
   if (threads_ != nullptr) return !threads_->is_claimed.exchange(true);
   if (page_.has_spoken || is_told()) return false;
-  // A name that is nowhere in the file system, that one process of the host can have, and that goes with it.
-  const int made = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (made < 0) return !page_.has_spoken.exchange(true);  // twice rather than never
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string job = job_.empty() ? std::to_string(getpid()) : job_;  // without mpirun the process is the job
-  const auto end = fmt::format_to_n(address.sun_path + 1, sizeof address.sun_path - 2, "zshard-report-{}-{}", getuid(), job);
-  const auto length = static_cast<socklen_t>(end.out - reinterpret_cast<char*>(&address));
-  // Where the name is refused for another reason than that somebody has it: twice rather than never.
-  const bool is_taken = bind(made, reinterpret_cast<const sockaddr*>(&address), length) != 0 && errno == EADDRINUSE;
-  if (is_taken || is_told()) {  // asked again: who had the name may have spoken and gone meanwhile
-    if (close(made) != 0) errno = 0;
+  const int held = report_name_.claim();
+  if (held == ReportName::kTaken) return false;
+  if (is_told()) {  // asked again: who had the name may have spoken and gone meanwhile
+    if (held >= 0 && close(held) != 0) errno = 0;
     return false;
   }
-  report_socket_ = made;
+  report_socket_ = held;  // where the system refuses it: twice rather than never
   tell_peers(true);
   if (news() != nullptr) news()->tell_the_end(reason);
   return true;
@@ -270,6 +260,16 @@ void Watchdog::print(const Error& error, const std::string& place) const {
   std::string line = options_.line ? options_.line(error, place)
                                    : fmt::format("{}: error: {}{}{}", options_.program, error.what(), place.empty() ? "" : " ", place);
   write_line(line + '\n');
+}
+
+/// Without mpirun MPI itself says why it cannot start. The line is made ahead of time, so `options_.line` is not asked: it may do more than
+/// write.
+std::unique_ptr<StartWitness> Watchdog::witness_start() {
+  if (job_.empty()) return nullptr;
+  const Error error(ExitCode::peer_lost, fmt::format("rank {} has died {}", page_.rank.load(), when_of(view_of(page_, 'X'))),
+                    fmt::format("host {}, pid {}", host_name_, getpid()),
+                    "if nothing killed it, mpirun without -q shows why MPI could not start");
+  return std::make_unique<StartWitness>(page_, report_name_, fmt::format("{}: error: {}\n", options_.program, error.what()));
 }
 
 /// By a thread that owns all it needs, and is left behind: a file system that hangs does not hold up the end of the job.

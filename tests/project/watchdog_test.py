@@ -282,6 +282,22 @@ def killed_before_the_start(train, report):
         report.case("P1 rank 1 of 3 is killed before its program begins", problems, job.result)
 
 
+def ends_in_mpi(train, report):
+    """MPI that cannot start ends its processes all at once, and mpirun -q keeps the reason to itself. A rank that waits in MPI_Init is killed there."""
+    for i, ranks in enumerate((2, 3, 8, 2, 3, 4)):
+        job = Job(train, ranks, watch_s=30, btl="self")
+        problems = job.problems(1, [r"rank \d has died in init, in MPI_Init", r"host \S+, pid \d+", "mpirun without -q shows why MPI could not start"], is_start=True)
+        report.case(f"P13 start {i} of {ranks} ranks that cannot reach each other", problems, job.result)
+
+    def kill(job, process):
+        time.sleep(2)
+        os.kill(harness.children(process.pid)[-1], signal.SIGKILL)
+
+    job = Job(train, 3, "init@rank=0:delay=5000", watch_s=30, on_start=kill)
+    problems = job.problems(128 + signal.SIGKILL, [r"rank [012] has died in init", r"host \S+, pid \d+"], is_start=True)
+    report.case("P1 a rank of 3 is killed in MPI_Init", problems, job.result)
+
+
 def killed_jobs(train, report):
     def kill_all(job, process):
         wait_for_steps(job.metrics, 3)
@@ -435,6 +451,7 @@ def main():
         "start": lambda: starts(train, report, 48 if is_long else 8, is_long),
         "kill": lambda: killed_ranks(train, report, 30 if is_long else 4, is_long),
         "dying": lambda: killed_before_the_start(train, report),
+        "mpi": lambda: ends_in_mpi(train, report),
         "job": lambda: killed_jobs(train, report),
         "alone": lambda: lone_rank(train, report),
         "records": lambda: records_that_hang(train, report),
