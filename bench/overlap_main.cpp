@@ -4,13 +4,12 @@
 #include "bench/step_command.h"
 #include "model/train/startup.h"
 
+namespace zs::bench {
 namespace {
-
-using namespace zs::bench;
 
 constexpr std::int64_t kMostPrefetch = 3, kHighestLimit = 4;
 
-std::string sweep(zs::World& world, const StepOptions& options, zs::Config config, const Machine& machine, bool json) {
+std::string sweep(World& world, const StepOptions& options, Config config, const Machine& machine, bool json) {
   std::string text = json ? "" : sweep_header();
   for (std::int64_t prefetch = 0; prefetch <= kMostPrefetch; ++prefetch) {
     for (std::int64_t limit = 1; limit <= kHighestLimit; ++limit) {
@@ -24,25 +23,27 @@ std::string sweep(zs::World& world, const StepOptions& options, zs::Config confi
   return text;
 }
 
-void tell_where_nothing_hides(const zs::World& world, const zs::Config& config, const Machine& machine) {
-  if (device_kind(config) != zs::DeviceKind::cuda || world.rank() != 0) return;
+void tell_where_nothing_hides(const World& world, const Config& config, const Machine& machine) {
+  if (device_kind(config) != DeviceKind::cuda || world.rank() != 0) return;
   const std::string note = why_nothing_hides(world.size(), machine.gpus);
   if (!note.empty()) fmt::print(stderr, "bench_overlap: note: {}\n", note);
 }
 
 }  // namespace
+}  // namespace zs::bench
 
 int main(int argc, char** argv) {
   CLI::App app("Measures how much communication hides behind compute: mpirun -q -np N build/bench_overlap ...", "bench_overlap");
-  StepOptions step;
+  zs::bench::StepOptions step;
   bool json = false, is_sweep = false;
-  add_step_options(app, step);
+  zs::bench::add_step_options(app, step);
   app.add_flag("--sweep", is_sweep, "a table over prefetch 0..3 and limits of 1..4 units");
   app.add_flag("--json", json, "one line of JSON a configuration instead of tables");
-  return run_step_program(argc, argv, app, step, [&](zs::World& world, const zs::Config& config, const Machine& machine) {
-    tell_where_nothing_hides(world, config, machine);
-    if (is_sweep) return sweep(world, step, config, machine, json);
-    const OverlapReport report = OverlapBench(world, step, config, machine).run();
-    return json ? to_json(report) : to_text(report);
-  });
+  return zs::bench::run_step_program(argc, argv, app, step,
+                                     [&](zs::World& world, const zs::Config& config, const zs::bench::Machine& machine) {
+                                       zs::bench::tell_where_nothing_hides(world, config, machine);
+                                       if (is_sweep) return zs::bench::sweep(world, step, config, machine, json);
+                                       const zs::bench::OverlapReport report = zs::bench::OverlapBench(world, step, config, machine).run();
+                                       return json ? to_json(report) : to_text(report);
+                                     });
 }

@@ -163,7 +163,7 @@ std::string HostNews::bind_to(int family) {
                         bind(made, reinterpret_cast<const sockaddr*>(&any), length) == 0 &&
                         getsockname(made, reinterpret_cast<sockaddr*>(&any), &length) == 0;
   if (!is_bound) {
-    const std::string why = fmt::format("bind: {}", std::strerror(errno));
+    std::string why = fmt::format("bind: {}", std::strerror(errno));
     if (close(made) != 0) errno = 0;
     return why;
   }

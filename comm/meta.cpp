@@ -34,7 +34,9 @@ class IdleCommunicator final : public Communicator {
     if (sums_by() != Transport::local && sums_by() != Transport::shm) return nullptr;
     return {kind_.arena->allocate(bytes), [arena = kind_.arena, bytes](void* address) { arena->deallocate(address, bytes); }};
   }
-  IdleCommunicator(const IdleCommunicator& other) : rank_(other.rank_), size_(other.size_), kind_(other.kind_), map_(other.map_) {}
+  /// A duplicate: what the base class counts and watches is each one's own.
+  IdleCommunicator(const IdleCommunicator& other)  // NOLINT(bugprone-copy-constructor-init)
+      : rank_(other.rank_), size_(other.size_), kind_(other.kind_), map_(other.map_) {}
 
  private:
   static HostMap hosts_of(std::span<const int> ranks, const Wiring& wiring) {

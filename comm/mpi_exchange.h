@@ -88,7 +88,8 @@ class MpiExchange {
 
  private:
   /// Of the requests of a peer: the first message that comes, kSlots chunks that come, and the same of what goes.
-  enum Lane { first_in, in, first_out = in + kSlots, out, kLanes = out + kSlots };
+  enum Lane { first_in, in, first_out = in + kSlots, out };
+  static constexpr int kLanes = out + kSlots;
 
   struct Progress {
     std::int64_t sent = 0, received = 0;  // chunks whose message has been posted

@@ -67,7 +67,7 @@ struct RowCopy {
 /// it before it is normalised. sum may be x or residual.
 struct NormInput {
   Buffer x, residual, sum;
-  NormInput(Buffer input) : x(input) {}
+  NormInput(Buffer input) : x(input) {}  // NOLINT(google-explicit-constructor): x alone is one
   NormInput(Buffer input, Buffer added, Buffer total) : x(input), residual(added), sum(total) {}
 };
 
@@ -75,7 +75,7 @@ struct NormInput {
 /// on, rounded to that dtype first, in the same pass.
 struct NormGradient {
   Buffer dy, skip;
-  NormGradient(Buffer gradient) : dy(gradient) {}
+  NormGradient(Buffer gradient) : dy(gradient) {}  // NOLINT(google-explicit-constructor): dy alone is one
   NormGradient(Buffer gradient, Buffer past) : dy(gradient), skip(past) {}
 };
 

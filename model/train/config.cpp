@@ -187,7 +187,7 @@ void apply_override(ConfigDraft& draft, const std::string& text) {
     draft.problems.emplace_back(ExitCode::config, std::move(what), where, std::move(todo));
   };
   if (equals == std::string::npos) return refuse("no '=' in --set", "write --set key=value");
-  const auto trimmed = [](std::string s) {
+  const auto trimmed = [](const std::string& s) {
     const auto begin = s.find_first_not_of(" \t"), end = s.find_last_not_of(" \t");
     return begin == std::string::npos ? std::string() : s.substr(begin, end - begin + 1);
   };

@@ -46,7 +46,7 @@ bool is_consequence(const std::exception_ptr& problem) {
   }
 }
 
-Error as_error(std::exception_ptr problem) {
+Error as_error(const std::exception_ptr& problem) {
   try {
     std::rethrow_exception(problem);
   } catch (const Error& error) {

@@ -24,6 +24,6 @@ bool is_consequence(const std::exception_ptr& problem);
 
 /// What a program dies of, whatever was thrown: an Error as it is, memory that is missing, what the system refused, anything else as a
 /// defect of zshard.
-Error as_error(std::exception_ptr problem);
+Error as_error(const std::exception_ptr& problem);
 
 }  // namespace zs

@@ -107,7 +107,7 @@ void check_apart(const std::string& checkpoint, const std::string& run_dir) {
 
 std::string latest_place(const ResumeRequest& request) {
   if (!request.run_dir.empty()) return request.run_dir;
-  const std::string dir = latest_run_dir(request.name, kFolder);
+  std::string dir = latest_run_dir(request.name, kFolder);
   if (dir.empty()) throw none_found(fmt::format("runs/{}-N", request.name));
   return dir;
 }

@@ -112,7 +112,7 @@ fs::path make_numbered(const std::string& name, Undo& undo) {
   constexpr int kMostTries = 10000;
   std::int64_t number = next_number(kRunsFolder, name);
   for (int i = 0; i < kMostTries; ++i, ++number) {
-    const fs::path path = fs::path(kRunsFolder) / fmt::format("{}-{}", name, number);
+    fs::path path = fs::path(kRunsFolder) / fmt::format("{}-{}", name, number);
     if (make_folder(path, undo)) return path;
   }
   throw cannot_create("no free number", (fs::path(kRunsFolder) / name).string());

@@ -19,7 +19,8 @@ constexpr double kMiB = 1 << 20;
 /// NCCL moves less than that at a fraction of what its links carry (docs/decisions/0039-units-of-several-blocks.md).
 constexpr double kNcclUnitMib = 64;
 /// Numbers whose maxima over the ranks are known at the end of a step.
-enum Status : std::uint8_t { peak_bytes, allocations, stop, least_wait, most_wait, kStatus };
+enum Status : std::uint8_t { peak_bytes, allocations, stop, least_wait, most_wait };
+constexpr int kStatus = most_wait + 1;
 /// The least wait and whose it is, in one number whose maximum is wanted: nanoseconds below kLongestWait, then the rank.
 constexpr std::int64_t kLongestWait_ns = std::int64_t{1} << 46, kRanks = std::int64_t{1} << 16;
 

@@ -53,7 +53,7 @@ std::vector<int> affinity_of(pid_t pid) {
 
 /// What the kernel leaves of "all CPUs": the cpuset of this process, whatever its affinity was.
 std::vector<int> cpus_of_cpuset() {
-  const std::vector<int> before = affinity_of_this_thread();
+  std::vector<int> before = affinity_of_this_thread();
   CpuMask all;
   for (int cpu = 0; cpu < kMaxCpus; ++cpu) all.add(cpu);
   if (!all.apply()) return before;

@@ -23,6 +23,7 @@ class CudaContext {
  public:
   /// Whose functions are called. Without `cublas` there are no products.
   struct Libraries {
+    // NOLINTNEXTLINE(google-explicit-constructor): a list of them is one
     Libraries(std::shared_ptr<const CudaDriver> its_driver, std::shared_ptr<const CublasLt> its_cublas = nullptr,
               const Nvtx* its_profiler = nullptr)
         : driver(std::move(its_driver)), cublas(std::move(its_cublas)), profiler(its_profiler) {}

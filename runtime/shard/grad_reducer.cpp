@@ -17,7 +17,7 @@ GradReducer::GradReducer(Context& context, const ShardScheme& scheme, ShardGroup
   has_own_sum_ = second_ == Step::reduce_scatter || second_ == Step::all_gather || is_all_reduced_each_;
 }
 
-void GradReducer::zero(Stream& stream, const char* name, std::vector<Buffer> buffers) {
+void GradReducer::zero(Stream& stream, const char* name, const std::vector<Buffer>& buffers) {
   if (buffers.empty()) return;
   stream.enqueue({name, {}, buffers}, [&kernels = context_.kernels(), buffers](ExecContext& exec) {
     for (const Buffer& buffer : buffers) kernels.zero(exec, buffer);

@@ -39,7 +39,7 @@ class GradReducer {
   enum class Step : std::uint8_t { none, reduce_scatter, all_reduce, all_gather };
   std::int64_t sum_elems(const FlatParameter& unit) const { return unit.layout->full_elems() / groups_.reduce->size(); }
   Buffer sum_buffer(const FlatParameter& unit) const { return unit.sum.buffer(DType::f32, sum_elems(unit)); }
-  void zero(Stream& stream, const char* name, std::vector<Buffer> buffers);
+  void zero(Stream& stream, const char* name, const std::vector<Buffer>& buffers);
   /// On compute: what was accumulated in f32 becomes what the reduction carries.
   /// Communicator::reduce_scatter of the unit's full gradient.
   void reduce_scatter(const FlatParameter& unit, const Buffer& out, Fold fold);

@@ -17,7 +17,7 @@ class Reshard {
  public:
   template <class Bool>
   requires std::is_same_v<Bool, bool>
-  constexpr Reshard(Bool whether) : ranks_(whether ? kAll : 1) {}
+  constexpr Reshard(Bool whether) : ranks_(whether ? kAll : 1) {}  // NOLINT(google-explicit-constructor): true and false are two
   static constexpr Reshard over(std::int64_t ranks) { return Reshard(ranks, 0); }
 
   constexpr bool is_all() const { return ranks_ == kAll; }

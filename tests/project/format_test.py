@@ -4,20 +4,11 @@ Usage: format_test.py SOURCE_ROOT"""
 
 import os
 import pathlib
-import shutil
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+
+import clang_tools
 
 SKIP = 77
-
-
-def find_clang_format():
-    for name in ("clang-format-14", "clang-format"):
-        path = shutil.which(name)
-        if path and "version 14." in subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30).stdout:
-            return path
-    return None
 
 
 def sources(root):
@@ -33,17 +24,11 @@ def main():
     if not names:
         print("no source files were found: the test looked in the wrong place")
         return 1
-    tool = find_clang_format()
+    tool = clang_tools.find("clang-format")
     if not tool:
-        print("skipped: clang-format 14 is not installed")
+        print(f"skipped: clang-format {clang_tools.VERSION} is not installed")
         return SKIP
-
-    def check(name):
-        done = subprocess.run([tool, "--dry-run", "-Werror", "--style=file", name], cwd=root, capture_output=True, text=True, timeout=120)
-        return (name, done.stderr) if done.returncode != 0 else None
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        wrong = [r for r in pool.map(check, names) if r]
+    wrong = clang_tools.run_over(names, [tool, "--dry-run", "-Werror", "--style=file"], root)
     for name, text in wrong:
         print(text.splitlines()[0] if text else name)
     if wrong:

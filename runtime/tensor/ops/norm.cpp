@@ -37,7 +37,7 @@ Tensor norm_gradients(const Tensor& dy, const Tensor& held, const Saved& saved, 
   Context& context = dy.context();
   const bool is_layer = norm.is_layer(), is_wanted = norm.gamma->is_trainable() && (!is_layer || norm.beta->is_trainable());
   const Tensor spare = is_wanted ? Tensor{} : Tensor::zeros(context, norm.gamma->shape(), DType::f32);
-  const Tensor dx = held && held.is_sole_owner() ? held : Tensor::empty(context, saved.x.shape(), saved.x.dtype());
+  Tensor dx = held && held.is_sole_owner() ? held : Tensor::empty(context, saved.x.shape(), saved.x.dtype());
   const auto [dgamma, dbeta] = targets(norm, spare);
   ZS_CHECK(!is_layer || dgamma.beta == dbeta.beta, "{} and {} were not touched alike", norm.gamma->name(), norm.beta->name());
   const NormGradient in{dy.buffer(), buffer_or_none(held)};

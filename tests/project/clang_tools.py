@@ -1,0 +1,27 @@
+"""What the tests of all sources share: the tools of clang 14, which is the version of Debian 12, and one check of many files at once."""
+
+import os
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+VERSION = 14
+
+
+def find(tool):
+    """The path of `clang-format` or `clang-tidy` in this very version: others format differently and have other checks. None without it."""
+    for name in (f"{tool}-{VERSION}", tool):
+        path = shutil.which(name)
+        if path and f"version {VERSION}." in subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30).stdout:
+            return path
+    return None
+
+
+def run_over(names, command, root):
+    """Runs `command` and a name for each name, as many at once as there are CPUs. Yields (name, output) of those that ended with an error."""
+    def run(name):
+        done = subprocess.run([*command, name], cwd=root, capture_output=True, text=True, timeout=600)
+        return (name, done.stdout + done.stderr) if done.returncode != 0 else None
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return [wrong for wrong in pool.map(run, names) if wrong]
