@@ -321,6 +321,7 @@ void Watchdog::look_for_the_launcher() {
 }
 
 void Watchdog::look_for_the_dead() {
+  if (page_.is_told && teller_has_ended()) end_process(ExitCode::peer_lost, true);
   const auto is_news = [this](const PeerProcess& peer) {
     if (!peer.has_ended()) return false;
     const FlightPage* const page = peer.page();

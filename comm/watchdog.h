@@ -144,6 +144,7 @@ class Watchdog {
   void write_records_of(std::span<const FlightPage* const> pages, std::string_view reason) const;
   void print(const Error& error, const std::string& place) const;
   void tell_peers(bool has_spoken) noexcept;
+  bool teller_has_ended() const;
   [[noreturn]] void end_process(ExitCode code, bool waits);
 
   WatchOptions options_;

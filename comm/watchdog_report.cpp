@@ -14,7 +14,7 @@
 namespace zs {
 namespace {
 
-constexpr auto kNewsTravel = std::chrono::milliseconds(200);  // from a death to mpirun
+constexpr auto kNewsTravel = std::chrono::milliseconds(200);  // from an end to mpirun
 constexpr auto kListenEvery = std::chrono::milliseconds(50);
 constexpr auto kGrace = std::chrono::seconds(5);        // for mpirun, or the rank that speaks, to end this one
 constexpr auto kRecordsTake = std::chrono::seconds(3);  // at most; less than the others' grace
@@ -295,9 +295,18 @@ void Watchdog::dump(std::string_view reason) noexcept {
   try_to([&] { write_records_of(std::array<const FlightPage*, 1>{&page_}, reason); });
 }
 
-/// Whoever has spoken ends the job, and the others leave that to it. Of a death mpirun knows already: its code stands.
+bool Watchdog::teller_has_ended() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(peers_.begin(), peers_.end(),
+                     [](const auto& peer) { return peer->page() != nullptr && peer->page()->has_spoken && peer->has_ended(); });
+}
+
+/// Whoever has spoken ends the job, and the others of its host follow: mpirun's pauses between SIGCONT, SIGTERM and SIGKILL, of a second
+/// each, are cut short by the end of any rank. Of a death mpirun knows already: its code stands.
 void Watchdog::end_process(ExitCode code, bool waits) {
-  if (waits) std::this_thread::sleep_for(kGrace);
+  const auto until = std::chrono::steady_clock::now() + kGrace;
+  while (waits && !teller_has_ended() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(kListenEvery);
+  if (waits) std::this_thread::sleep_for(kNewsTravel);
   _exit(static_cast<int>(code));
 }
 
