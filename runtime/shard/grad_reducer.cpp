@@ -33,7 +33,7 @@ void GradReducer::begin_gradient(FlatParameter& unit, bool accumulates) {
   const Buffer full = full_buffer(unit);
   std::vector<Buffer> padding;
   for (const auto& [offset, count] : unit.layout->padding()) padding.push_back(full.slice(offset, count));
-  zero(context_.stream(), "zero_padding", std::move(padding));
+  zero(context_.stream(), "zero_padding", padding);
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const FlatView& view = unit.layout->views()[i];
     unit.parameters[i]->bind_grad(full.slice(view.offset, view.numel), false);
@@ -48,7 +48,7 @@ void GradReducer::reduce(FlatParameter& unit) {
     if (!unit.parameters[i]->is_grad_written()) unwritten.push_back(full.slice(view.offset, view.numel));
     unit.parameters[i]->unbind_grad();
   }
-  zero(context_.stream(), "zero_unused", std::move(unwritten));
+  zero(context_.stream(), "zero_unused", unwritten);
   if (!unit.full_grad) {
     unit.grad_is_written = true;
     return;
