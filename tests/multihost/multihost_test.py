@@ -97,7 +97,7 @@ def rank_on(hosts, rank):
     raise LookupError(f"no rank {rank}")
 
 
-def watched_case(report, train, hosts, ranks_each, name, says, fault="", stops=None, most_lines=1, code=69, **values):
+def watched_case(report, train, hosts, ranks_each, name, says, fault="", stops=None, most_lines=1, code=69, mpi_network=None, **values):
     """A rank's watchdog, or its patience, ends the run: one line in all, or as few as said, the first of which says these words. `stops` is a rank that is stopped while it trains;
     {where} in a word is its host and pid there. What can write the records of all ranks does."""
     with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
@@ -110,7 +110,7 @@ def watched_case(report, train, hosts, ranks_each, name, says, fault="", stops=N
             stopped.update(at=time.monotonic(), where=f"host {host}, pid {own_pid}, ")
             os.kill(pid, signal.SIGSTOP)
 
-        result = harness.run(hosts.mpirun(ranks_each, [train, *options]), timeout_s=240, cwd=folder, env={"TRAIN_FAULT": fault},
+        result = harness.run(hosts.mpirun(ranks_each, [train, *options], mpi_network=mpi_network), timeout_s=240, cwd=folder, env={"TRAIN_FAULT": fault},
                              on_start=when_it_trains(folder, stop) if stops is not None else None)
         after = f", {time.monotonic() - stopped['at']:.1f} s after it at a limit of {LIMIT_S}" if stopped else ""
         lines = [line for line in result.err.splitlines() if line.startswith("train: error: ")]
@@ -232,6 +232,7 @@ def training_cases(report, train):
         for rank in (1, 2):
             watched_case(report, train, hosts, 2, f"rank {rank} throws", ["an exception", f"rank {rank}"], f"step@rank={rank},hit=5:throw", code=70)
         watched_case(report, train, hosts, 2, "rank 3 stops at the start", ["rank 3 stopped answering", "host host1, "], "init@rank=3:stop")
+        watched_case(report, train, hosts, 2, "MPI's network does not lead to the other host", [r"MPI_\w+ has not ended for", r"\): .*btl_tcp_if_include"], most_lines=2, mpi_network="lo")
         watched_case(report, train, hosts, 1, "rank 1 stops at the start", ["MPI_Init has not ended for", "those of other hosts cannot be seen"], "init@rank=1:stop")
     with Hosts(3, rate="20mbit") as hosts:
         same_bits_case(report, train, hosts, 1)
