@@ -15,15 +15,12 @@
 namespace zs {
 namespace {
 
-/// A thread that wakes so much too late was not allowed to run: its process was stopped, or the host was.
-constexpr std::int64_t kPauseFrom_ns = 2'000'000'000;
 constexpr int kLooksThatSearch = 50, kLooksBetweenSearches = 5;  // for the other ranks' processes, while the job starts; later
-constexpr std::int64_t kPauseToldAfter_ns = 2'500'000'000;
-constexpr std::int64_t kTellEvery_ns = 1'000'000'000;  // other hosts
-constexpr double kTellsWithin_s = 1;                   // a watcher has looked who is taken to tell them
-constexpr double kForThoseWhoSee_s = 10;               // whom a rank that sees no culprit lets tell
-constexpr double kNearMissFrom = 0.5;                  // of a limit
-constexpr double kEndedAfter_s = 1;                    // that a rank waits for one that has ended
+constexpr std::int64_t kTellEvery_ns = 1'000'000'000;            // other hosts
+constexpr double kTellsWithin_s = 1;                             // a watcher has looked who is taken to tell them
+constexpr double kForThoseWhoSee_s = 10;                         // whom a rank that sees no culprit lets tell
+constexpr double kNearMissFrom = 0.5;                            // of a limit
+constexpr double kEndedAfter_s = 1;                              // that a rank waits for one that has ended
 
 /// Bytes that a thread has read and written, with the kernel's help. No allocation, no stream: also runs when memory is short.
 std::uint64_t io_bytes(int thread) {
@@ -214,24 +211,6 @@ void Watchdog::note_failure() {
   }
   threads_->has_failed = true;  // first: that it has left is not what ends the job
   leave();
-}
-
-/// Time in which this rank could not move is not held against it, nor against those that it waits for.
-void Watchdog::note_a_pause(std::int64_t now) {
-  const std::int64_t pause = now - last_look_ns_;
-  if (pause < kPauseFrom_ns) return;
-  page_.moved_ns = now;
-  if (page_.phase == Phase::idle) return;
-  pause_ = fmt::format("{}: warning: rank {} did not run for {:.1f} s, and goes on (host {}, pid {}, step {})\n", options_.program,
-                       page_.rank.load(), static_cast<double>(pause) * 1e-9, host_name_, getpid(), page_.step.load());
-  pause_ended_ns_ = now;
-}
-
-/// Later, when it has turned out that the rank was not awakened only to be ended.
-void Watchdog::tell_of_a_pause(std::int64_t now) {
-  if (pause_.empty() || now - pause_ended_ns_ < kPauseToldAfter_ns) return;
-  if (goes_on()) write_line(pause_);
-  pause_.clear();
 }
 
 bool Watchdog::has_moved() {

@@ -14,6 +14,9 @@
 namespace zs {
 namespace {
 
+/// A thread that wakes so much too late was not allowed to run: its process was stopped, or the host was.
+constexpr std::int64_t kPauseFrom_ns = 2'000'000'000;
+constexpr std::int64_t kPauseToldAfter_ns = 2'500'000'000;
 constexpr auto kNewsTravel = std::chrono::milliseconds(200);  // from an end to mpirun
 constexpr auto kListenEvery = std::chrono::milliseconds(50);
 constexpr auto kGrace = std::chrono::seconds(5);        // for mpirun, or the rank that speaks, to end this one
@@ -123,6 +126,24 @@ bool Watchdog::is_told() const noexcept {
   return page_.is_told || std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) {
            return peer->page() != nullptr && (peer->page()->has_spoken || peer->page()->is_told);
          });
+}
+
+/// Time in which this rank could not move is not held against it, nor against those that it waits for.
+void Watchdog::note_a_pause(std::int64_t now) {
+  const std::int64_t pause = now - last_look_ns_;
+  if (pause < kPauseFrom_ns) return;
+  page_.moved_ns = now;
+  if (page_.phase == Phase::idle) return;
+  pause_ = fmt::format("{}: warning: rank {} did not run for {:.1f} s, and goes on (host {}, pid {}, step {})\n", options_.program,
+                       page_.rank.load(), static_cast<double>(pause) * 1e-9, host_name_, getpid(), page_.step.load());
+  pause_ended_ns_ = now;
+}
+
+/// Later, when it has turned out that the rank was not awakened only to be ended.
+void Watchdog::tell_of_a_pause(std::int64_t now) {
+  if (pause_.empty() || now - pause_ended_ns_ < kPauseToldAfter_ns) return;
+  if (goes_on()) write_line(pause_);
+  pause_.clear();
 }
 
 void Watchdog::tell_of_a_near_miss() {
