@@ -19,9 +19,14 @@ constexpr timespec kNameIsHeld{.tv_sec = 1, .tv_nsec = 0};  // what mpirun gives
 [[noreturn]] void watch(int pipe, FlightPage& page, const ReportName& name, const std::string& line) noexcept {
   char nothing = 0;
   const bool has_ended = read(pipe, &nothing, 1) == 0;
+  // mpirun, which kills a rank with all of its group, reaches this process no longer: who has the name keeps it. Where it was mpirun that
+  // has killed the rank, this process has gone, too.
+  if (setpgid(0, 0) != 0) errno = 0;
   if (has_ended && !page.has_spoken && !page.is_told && name.claim() != ReportName::kTaken) {
     page.has_spoken = true;
-    if (write(STDERR_FILENO, line.data(), line.size()) > 0) nanosleep(&kNameIsHeld, nullptr);
+    const bool is_written = write(STDERR_FILENO, line.data(), line.size()) > 0;
+    for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) close(stream);  // mpirun may wait for their end
+    if (is_written) nanosleep(&kNameIsHeld, nullptr);
   }
   _exit(0);
 }

@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 
 #include <array>
+#include <csignal>
 #include <functional>
 #include <new>
 #include <string>
@@ -20,7 +21,11 @@ namespace {
 
 constexpr const char* kLine = "rank 3 has died in MPI_Init\n";
 
-std::string name_of_this_job() { return "start-witness-test-" + std::to_string(getpid()); }
+/// Another one each time: the witnesses of one job keep its name for a while.
+std::string name_of_a_job() {
+  static int jobs = 0;
+  return "start-witness-test-" + std::to_string(getpid()) + "-" + std::to_string(++jobs);
+}
 
 /// What a process that does `work` writes to standard error, and whoever it leaves behind.
 std::string errors_of(const std::function<void()>& work) {
@@ -50,7 +55,7 @@ std::string errors_of(const std::function<void()>& work) {
 
 TEST_CASE("a process that ends beside its witness is told of, however it ends") {
   OwnPage own;
-  const ReportName name(name_of_this_job());
+  const ReportName name(name_of_a_job());
   CHECK(errors_of([&] {
           const StartWitness witness(own.page(), name, kLine);
           _exit(1);
@@ -60,7 +65,7 @@ TEST_CASE("a process that ends beside its witness is told of, however it ends") 
 
 TEST_CASE("a witness says nothing once MPI has started, and leaves no process") {
   OwnPage own;
-  const ReportName name(name_of_this_job());
+  const ReportName name(name_of_a_job());
   CHECK(errors_of([&] {
           { const StartWitness witness(own.page(), name, kLine); }
           if (waitpid(-1, nullptr, 0) != -1) dprintf(STDERR_FILENO, "a child was left\n");
@@ -69,7 +74,7 @@ TEST_CASE("a witness says nothing once MPI has started, and leaves no process") 
 }
 
 TEST_CASE("a witness says nothing where the user has been told") {
-  const ReportName name(name_of_this_job());
+  const ReportName name(name_of_a_job());
   SECTION("by this rank") {
     OwnPage own;
     CHECK(errors_of([&] {
@@ -103,7 +108,7 @@ TEST_CASE("a witness says nothing where the user has been told") {
 
 TEST_CASE("of several ranks that end at once one is told of") {
   std::array<OwnPage, 4> pages;
-  const ReportName name(name_of_this_job());
+  const ReportName name(name_of_a_job());
   const std::string text = errors_of([&] {
     std::array<int, 2> gate{};
     if (pipe(gate.data()) != 0) _exit(2);
@@ -116,4 +121,26 @@ TEST_CASE("of several ranks that end at once one is told of") {
     }
   });
   CHECK(text == kLine);
+}
+
+TEST_CASE("who has told keeps the name where mpirun kills the rank's process group") {
+  OwnPage own;
+  const ReportName name(name_of_a_job());
+  CHECK(errors_of([&] {
+          const pid_t rank = fork();
+          if (rank == 0) {
+            setpgid(0, 0);
+            const StartWitness witness(own.page(), name, kLine);
+            _exit(1);
+          }
+          waitpid(rank, nullptr, 0);
+          for (int i = 0; i < 5000 && !own.page().has_spoken; ++i) usleep(1000);
+          kill(-rank, SIGKILL);
+          int held = ReportName::kTaken;
+          for (int i = 0; i < 20 && held == ReportName::kTaken; ++i) {
+            usleep(10'000);
+            held = name.claim();
+          }
+          if (held != ReportName::kTaken) dprintf(STDERR_FILENO, "the name is free\n");
+        }) == kLine);
 }
