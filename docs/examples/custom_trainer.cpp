@@ -1,6 +1,8 @@
 // A trainer of one's own: a module and an op that zshard does not know, sharded over the ranks that mpirun starts, or over one alone.
 #include <zshard/zshard.h>
+#include <cstdint>
 #include <cstdio>
+#include <vector>
 
 constexpr std::int64_t kWidth = 32, kRows = 32;
 

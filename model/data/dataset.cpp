@@ -1,5 +1,6 @@
 #include "model/data/dataset.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "model/data/data_files.h"

@@ -1,5 +1,8 @@
 #include "comm/host_map.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include <catch2/catch.hpp>
 
 using zs::HostMap;

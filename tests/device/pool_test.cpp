@@ -1,7 +1,10 @@
 #include <array>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <cmath>
 #include <cstring>
 #include <future>
+#include <thread>
 #include <tuple>
 
 #include "runtime/device/device.h"

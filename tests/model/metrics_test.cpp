@@ -1,5 +1,6 @@
 #include "model/train/metrics.h"
 
+#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>

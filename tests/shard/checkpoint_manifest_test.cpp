@@ -1,5 +1,7 @@
 #include "runtime/shard/checkpoint_manifest.h"
 
+#include <functional>
+
 #include <xxhash.h>
 
 #include <catch2/catch.hpp>

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <tuple>
 
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"

@@ -1,5 +1,6 @@
 #include "tests/gpu/emulation/emulated_cublas.h"
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cmath>

@@ -2,9 +2,11 @@
 // Prints the first and the last loss; exits 0 when the loss has fallen tenfold and the saved state is good.
 #include <zshard/zshard.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace {
