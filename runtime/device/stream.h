@@ -79,15 +79,15 @@ class ExecContext {
   }
 
   /// Working memory for the op that runs, 64-byte aligned, its contents undefined: counted memory of the stream, at most what the op
-  /// declared. Where work runs without a stream (a kernel called by hand) it is the context's own and grows.
+  /// declared. Where work runs without a stream (a CPU kernel called by hand) it is the context's own and grows; a GPU cannot read that.
   void* scratch(std::int64_t bytes) {
-    if (!has_stream_ && bytes > scratch_.elems) scratch_ = grow(own_scratch_, bytes);
+    if (!has_memory_ && bytes > scratch_.elems) scratch_ = grow(own_scratch_, bytes);
     ZS_CHECK(bytes <= scratch_.elems, "{} bytes of scratch are used, {} were declared", bytes, scratch_.elems);
     return scratch_.data;
   }
   /// Working memory for kernels, beside what an op declares: ops of a CUDA device's compute stream have kWorkspaceBytes.
   void* workspace(std::int64_t bytes) {
-    if (!has_stream_ && bytes > workspace_.elems) workspace_ = grow(own_workspace_, bytes);
+    if (!has_memory_ && bytes > workspace_.elems) workspace_ = grow(own_workspace_, bytes);
     ZS_CHECK(bytes <= workspace_.elems, "{} bytes of workspace, there are {}", bytes, workspace_.elems);
     return workspace_.data;
   }
@@ -100,16 +100,17 @@ class ExecContext {
     return locked_.data;
   }
 
-  /// By the stream, before each op: what its OpInfo declared, and the workspace.
+  /// By the stream, before each op: what its OpInfo declared, and the workspace. By whoever calls a GPU's kernel without a stream, once.
   void set_memory(const OpMemory& memory, const Buffer& workspace = {}) {
     scratch_ = memory.scratch;
     locked_ = memory.locked;
     workspace_ = workspace;
-    has_stream_ = true;
+    has_memory_ = true;
   }
 
  private:
-  static Buffer grow(std::vector<std::byte>& own, std::int64_t bytes) {
+  Buffer grow(std::vector<std::byte>& own, std::int64_t bytes) const {
+    ZS_CHECK(gpu_ == nullptr, "a kernel of a GPU wants {} bytes of working memory, and was given none: see set_memory", bytes);
     own.resize(static_cast<std::size_t>(bytes) + 64);
     void* address = own.data();
     std::size_t room = own.size();
@@ -120,7 +121,7 @@ class ExecContext {
   void* native_stream_;
   const CudaContext* gpu_;
   UploadRing* uploads_;
-  bool has_stream_ = false;
+  bool has_memory_ = false;
   Buffer scratch_, locked_, workspace_;
   std::vector<std::byte> own_scratch_, own_workspace_;
   std::unordered_map<std::type_index, std::shared_ptr<void>> states_;

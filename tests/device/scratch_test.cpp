@@ -1,7 +1,9 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "runtime/device/cuda_context.h"
 #include "runtime/device/device.h"
+#include "tests/gpu/emulation/emulated_driver.h"
 
 using namespace zs;
 
@@ -86,4 +88,20 @@ TEST_CASE("work that runs without a stream has as much scratch as it asks for") 
   std::memset(large, 1, 100'000);
   CHECK(reinterpret_cast<std::uintptr_t>(large) % 64 == 0);
   CHECK(exec.scratch(5) == large);
+}
+
+TEST_CASE("a GPU's kernel that runs without a stream has the GPU's memory that it was given, and never the host's") {
+  test::EmulatedDriver driver;
+  const CudaContext context(driver.table(), 0, false);
+  context.make_current();
+  ExecContext exec(1, nullptr, &context);
+  CHECK_THROWS_WITH(exec.scratch(10), Catch::Contains("wants 10 bytes of working memory, and was given none"));
+  CHECK_THROWS_WITH(exec.workspace(20), Catch::Contains("wants 20 bytes of working memory, and was given none"));
+  const auto memory = make_cuda_allocator(context);
+  const Buffer block{memory->allocate(256), 256, DType::u8, DeviceKind::cuda};
+  exec.set_memory({.scratch = block.slice(0, 128), .locked = {}}, block.slice(128, 128));
+  CHECK(exec.scratch(100) == block.data);
+  CHECK(exec.workspace(128) == static_cast<std::byte*>(block.data) + 128);
+  CHECK_THROWS_WITH(exec.scratch(129), Catch::Contains("129 bytes of scratch are used, 128 were declared"));
+  memory->deallocate(block.data, 256);
 }

@@ -15,12 +15,16 @@ struct Gpu {
   std::unique_ptr<EmulatedCublas> cublas = emulated ? std::make_unique<EmulatedCublas>(*emulated) : nullptr;
   CudaContext context{libraries(), 0, false};
   std::unique_ptr<Allocator> memory = make_pinned_allocator(context);
+  std::unique_ptr<Allocator> own_memory = make_cuda_allocator(context);
+  static constexpr std::int64_t kScratchBytes = std::int64_t{64} << 20;
+  const Buffer scratch = block(kScratchBytes), workspace = block(ExecContext::kWorkspaceBytes);
   CUstream_st* stream = nullptr;
 
   Gpu() {
     context.make_current();
     context.check(context.driver().stream_create(&stream, 1, 0), "cuStreamCreateWithPriority");
   }
+  Buffer block(std::int64_t bytes) { return {own_memory->allocate(bytes), bytes, DType::u8, DeviceKind::cuda}; }
   CudaContext::Libraries libraries() const {
     if (emulated) return {emulated->table(), cublas->table()};
     return {real_driver_done_at_once(), real_cublas_done_at_once()};
@@ -40,7 +44,9 @@ DeviceKind device_under_test() { return DeviceKind::cuda; }
 bool rounds_probabilities(DType dtype, std::int64_t head_dim) { return dtype == DType::bf16 && (head_dim == 64 || head_dim == 128); }
 ExecContext make_context(int threads) {
   if (gpu().emulated) gpu().emulated->run_backwards(threads % 2 == 0);
-  return {threads, gpu().stream, &gpu().context};
+  ExecContext made(threads, gpu().stream, &gpu().context);
+  made.set_memory({.scratch = gpu().scratch, .locked = {}}, gpu().workspace);
+  return made;
 }
 Allocator& memory_under_test() { return *gpu().memory; }
 
