@@ -11,17 +11,25 @@
 namespace zs {
 namespace {
 
-/// Those of a segment from its element `begin` on, as many as are worth a copy.
-void initial_values(const FlatView& view, const ShardSegment& segment, std::int64_t begin, std::uint64_t seed, std::vector<float>& values) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 16;
-  values.resize(static_cast<std::size_t>(std::min(kMost, segment.count - begin)));
-  const CounterRng rng(seed, hash_name(view.name));
-  for (std::int64_t i = 0; i < std::ssize(values); ++i) {
-    const auto counter = static_cast<std::uint64_t>(segment.element(begin + i));
-    values[static_cast<std::size_t>(i)] =
-        view.init.normal_std == 0 ? view.init.constant : static_cast<float>(view.init.normal_std * rng.normal(counter));
+/// Draws the initial values of parameters, each by itself, so that any number of threads draw the same.
+struct InitialValues {
+  std::uint64_t seed;
+  int threads;
+  std::vector<float> values = {};
+
+  /// Those of a segment from its element `begin` on, as many as are worth a copy.
+  void draw(const FlatView& view, const ShardSegment& segment, std::int64_t begin) {
+    constexpr std::int64_t kMost = std::int64_t{1} << 18, kWorthATeam = 1 << 12;
+    values.resize(static_cast<std::size_t>(std::min(kMost, segment.count - begin)));
+    if (view.init.normal_std == 0) return std::fill(values.begin(), values.end(), view.init.constant);
+    const CounterRng rng(seed, hash_name(view.name));
+#pragma omp parallel for schedule(static) num_threads(std::ssize(values) < kWorthATeam ? 1 : threads)
+    for (std::int64_t i = 0; i < std::ssize(values); ++i) {
+      const auto counter = static_cast<std::uint64_t>(segment.element(begin + i));
+      values[static_cast<std::size_t>(i)] = static_cast<float>(view.init.normal_std * rng.normal(counter));
+    }
   }
-}
+};
 
 }  // namespace
 
@@ -170,14 +178,15 @@ void Executor::masters_loaded() {
 
 void Executor::initialise(FlatParameter& unit, std::uint64_t seed) {
   const Buffer master = unit.master_buffer();
-  context_.launch({"initialise:" + unit.name, {}, {master}}, [&kernels = context_.kernels(), master, seed, views = unit.layout->views(),
-                                                              segments = unit.held_segments()](ExecContext& exec) {
+  // The device's threads, not the stream's: on a GPU it is the host that draws, with all that this rank has.
+  InitialValues initial{seed, context_.device().options().threads};
+  context_.launch({"initialise:" + unit.name, {}, {master}}, [&kernels = context_.kernels(), master, initial, views = unit.layout->views(),
+                                                              segments = unit.held_segments()](ExecContext& exec) mutable {
     kernels.zero(exec, master);
-    std::vector<float> values;
     for (const ShardSegment& segment : segments) {
-      for (std::int64_t at = 0; at < segment.count; at += std::ssize(values)) {
-        initial_values(views[segment.view], segment, at, seed, values);
-        kernels.upload(exec, master.slice(segment.shard_offset + at, std::ssize(values)), values.data());
+      for (std::int64_t at = 0; at < segment.count; at += std::ssize(initial.values)) {
+        initial.draw(views[segment.view], segment, at);
+        kernels.upload(exec, master.slice(segment.shard_offset + at, std::ssize(initial.values)), initial.values.data());
       }
     }
   });

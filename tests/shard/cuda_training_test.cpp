@@ -3,6 +3,10 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <iterator>
+#include <vector>
 
 #include "model/train/plan.h"
 #include "model/train/session.h"
@@ -15,6 +19,39 @@
 #include "tests/skip.h"
 
 namespace zs::test {
+namespace {
+
+struct WideModel : Module {
+  WideModel() : Module("") { add_parameter("weight", {700, 1000}, {.normal_std = 0.02f}, true); }
+};
+
+std::vector<float> initial_weights(Device& device) {
+  const auto world = make_single_world({});
+  Context context(device);
+  WideModel model;
+  ShardedRuntime runtime(context, *world, {});
+  shard_module(model, runtime, Units::block);
+  std::vector<float> all;
+  runtime.executor().read_full(0, [&](const Parameter& one, const float* values) { all.assign(values, values + one.numel()); });
+  return all;
+}
+
+/// Of this process.
+std::ptrdiff_t thread_count() { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}); }
+
+}  // namespace
+
+TEST_CASE("initial weights for a GPU are drawn by all threads that its rank has, and are the same for any number of them") {
+  DeviceOptions options = patient();
+  options.threads = 4;
+  Gpu gpu(1, options);
+  const auto host = Device::create(DeviceKind::cpu, patient());
+  const std::ptrdiff_t before = thread_count();
+  const std::vector<float> drawn = initial_weights(gpu.device);
+  CHECK(thread_count() >= before + 3);  // OpenMP keeps its team
+  REQUIRE(drawn.size() == 700'000);
+  CHECK(drawn == initial_weights(*host));
+}
 
 TEST_CASE("a training on a GPU has the CPU's losses and norms") {
   TrainingOptions options;
