@@ -11,6 +11,10 @@ namespace {
 /// At the end of a communicator its peers need not come any more.
 constexpr double kLongestFarewell_s = 10;
 
+/// Of a GPU's processors, 132 on Hopper, for one operation; products beside it have the others. NCCL's own choice is up to 64. A variable
+/// of NCCL's, NCCL_MAX_CTAS, is stronger.
+constexpr int kMostCtas = 16;
+
 void log(const std::string& what) noexcept {
   if (std::fprintf(stderr, "zshard: %s\n", what.c_str()) < 0) return;  // nobody to tell
 }
@@ -30,17 +34,18 @@ void NcclHandle::init(int ranks, const NcclLibrary::Id& id, int rank) {
   run("ncclCommInitRankConfig", "start", [&](ncclComm*) {
     NcclLibrary::Config config;
     config.blocking = 0;
+    config.max_ctas = kMostCtas;
     return library_->init(&comm_, ranks, id, rank, &config);
   });
 }
 
 void NcclHandle::split_into(NcclHandle& part, int color, int key) {
-  ncclComm* made = nullptr;
-  run("ncclCommSplit", "split", [&](ncclComm* comm) { return library_->split(comm, color, key, &made, nullptr); });
-  if (made == nullptr) throw Error(ExitCode::internal, "ncclCommSplit made no communicator", who_);
+  *split_ = nullptr;
+  run("ncclCommSplit", "split", [&](ncclComm* comm) { return library_->split(comm, color, key, split_.get(), nullptr); });
+  if (*split_ == nullptr) throw Error(ExitCode::internal, "ncclCommSplit made no communicator", who_);
   {
     const std::lock_guard lock(part.mutex_);  // the watchdog looks at it already
-    part.comm_ = made;
+    part.comm_ = *split_;
   }
   part.await(nccl::kInProgress, "ncclCommSplit", "split");
 }
@@ -130,7 +135,7 @@ void NcclHandle::fail_locked(const std::exception_ptr& error) noexcept {
 void NcclHandle::abort_locked() noexcept {
   if (comm_ == nullptr || is_aborted_) return;
   is_aborted_ = true;
-  const auto abort = [library = library_, comm = comm_, who = who_] {
+  const auto abort = [library = library_, comm = comm_, who = who_, split = split_] {
     const int status = library->abort(comm);
     if (status != nccl::kSuccess && status != nccl::kInProgress) log(fmt::format("ncclCommAbort: NCCL error {} ({})", status, who));
   };
