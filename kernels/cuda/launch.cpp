@@ -1,7 +1,6 @@
 #include "kernels/cuda/launch.h"
 
-#include <map>
-#include <string>
+#include <array>
 
 #include "kernels/cuda/image.h"
 #include "runtime/device/cuda_context.h"
@@ -9,42 +8,49 @@
 namespace zs::cuda {
 namespace {
 
-/// The kernels as one stream has loaded them, at its first launch. Dies with the stream's ExecContext.
-class LoadedKernels {
- public:
-  LoadedKernels() = default;
-  ~LoadedKernels() {
-    if (module_ != nullptr) log_cuda(gpu_->driver(), gpu_->driver().module_unload(module_), "cuModuleUnload");
-  }
-  LoadedKernels(const LoadedKernels&) = delete;
-  LoadedKernels& operator=(const LoadedKernels&) = delete;
-
-  CUfunc_st* function(const CudaContext& gpu, const char* name, int shared_bytes) {
-    if (module_ == nullptr) load(gpu);
-    Function& function = functions_[name];
-    if (function.handle == nullptr) gpu.check(gpu.driver().module_function(&function.handle, module_, name), "cuModuleGetFunction", name);
-    if (shared_bytes > function.most_shared_bytes) {
-      gpu.check(gpu.driver().function_attribute(function.handle, CudaDriver::kMostDynamicSharedBytes, shared_bytes), "cuFuncSetAttribute",
-                name);
-      function.most_shared_bytes = shared_bytes;
-    }
-    return function.handle;
-  }
-
- private:
-  struct Function {
-    CUfunc_st* handle = nullptr;
-    int most_shared_bytes = 48 << 10;  // what every function may use
-  };
-  void load(const CudaContext& gpu) {
-    gpu.check(gpu.driver().module_load(&module_, kernel_image().data()), "cuModuleLoadData");
-    gpu_ = &gpu;
-  }
-
-  const CudaContext* gpu_ = nullptr;
-  CUmod_st* module_ = nullptr;
-  std::map<std::string, Function, std::less<>> functions_;
+/// Every kernel of kernels.cu.
+constexpr std::array kKernels = {
+    "zs_accumulate",
+    "zs_adamw",
+    "zs_add",
+    "zs_attention_delta",
+    "zs_attention_dkeys",
+    "zs_attention_dkeys_128",
+    "zs_attention_dkeys_64",
+    "zs_attention_dqueries",
+    "zs_attention_dqueries_128",
+    "zs_attention_dqueries_64",
+    "zs_attention_forward",
+    "zs_attention_forward_128",
+    "zs_attention_forward_64",
+    "zs_cast",
+    "zs_clip_coefficient",
+    "zs_column_sums",
+    "zs_copy_rows",
+    "zs_cross_entropy_backward",
+    "zs_cross_entropy_forward",
+    "zs_embedding_backward",
+    "zs_embedding_forward",
+    "zs_finish_reduction",
+    "zs_fold_columns",
+    "zs_fold_int8",
+    "zs_gelu_backward",
+    "zs_gelu_forward",
+    "zs_layer_norm_backward",
+    "zs_layer_norm_forward",
+    "zs_pack_int8",
+    "zs_position_backward",
+    "zs_reduce",
+    "zs_rms_norm_backward",
+    "zs_rms_norm_forward",
+    "zs_rotary",
+    "zs_scale",
+    "zs_stochastic_cast",
+    "zs_swiglu_backward",
+    "zs_swiglu_forward",
 };
+
+void load_kernels(const CudaContext& gpu) { gpu.load(kernel_image().data(), kKernels); }
 
 CudaDriver::Address address_of(const Buffer& buffer) { return reinterpret_cast<CudaDriver::Address>(buffer.data); }
 
@@ -57,7 +63,8 @@ void launch(ExecContext& ctx, const char* kernel, std::int64_t blocks, int threa
   ZS_CHECK(blocks >= 0 && blocks <= kMostBlocks, "{} blocks of {}, a grid has at most {}", blocks, kernel, kMostBlocks);
   if (blocks == 0) return;
   const CudaContext& gpu = ctx.gpu();
-  CUfunc_st* const function = ctx.state<LoadedKernels>().function(gpu, kernel, shared_bytes);
+  load_kernels(gpu);
+  CUfunc_st* const function = gpu.function(kernel, shared_bytes);
   void* arguments[] = {const_cast<void*>(args)};
   gpu.check(gpu.driver().launch(function, static_cast<unsigned>(blocks), 1, 1, static_cast<unsigned>(threads), 1, 1,
                                 static_cast<unsigned>(shared_bytes), stream_of(ctx), arguments, nullptr),
@@ -67,6 +74,7 @@ void launch(ExecContext& ctx, const char* kernel, std::int64_t blocks, int threa
 void set_bytes(ExecContext& ctx, const Buffer& out, unsigned char value) {
   if (out.bytes() == 0) return;
   const CudaContext& gpu = ctx.gpu();
+  load_kernels(gpu);  // the first thing that is done to memory, long before ranks wait for each other
   gpu.check(gpu.driver().memory_set(address_of(out), value, static_cast<std::size_t>(out.bytes()), stream_of(ctx)), "cuMemsetD8Async");
 }
 

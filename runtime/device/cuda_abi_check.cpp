@@ -46,10 +46,14 @@ static_assert(kSame<decltype(CudaDriver::graph_destroy), decltype(&cuGraphDestro
 static_assert(kSame<decltype(CudaDriver::module_load), decltype(&cuModuleLoadData)>);
 static_assert(kSame<decltype(CudaDriver::module_unload), decltype(&cuModuleUnload)>);
 static_assert(kSame<decltype(CudaDriver::module_function), decltype(&cuModuleGetFunction)>);
+#if CUDA_VERSION >= 12040
+static_assert(kSame<decltype(CudaDriver::function_load), decltype(&cuFuncLoad)>);
+#endif
 static_assert(kSame<decltype(CudaDriver::function_attribute), decltype(&cuFuncSetAttribute)>);
 static_assert(CudaDriver::kMostDynamicSharedBytes == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 static_assert(kSame<decltype(CudaDriver::launch), decltype(&cuLaunchKernel)>);
 static_assert(cuda_status::kSuccess == CUDA_SUCCESS && cuda_status::kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY &&
-              cuda_status::kNoKernelImage == CUDA_ERROR_NO_BINARY_FOR_GPU && cuda_status::kNotReady == CUDA_ERROR_NOT_READY);
+              cuda_status::kNoKernelImage == CUDA_ERROR_NO_BINARY_FOR_GPU && cuda_status::kNotFound == CUDA_ERROR_NOT_FOUND &&
+              cuda_status::kNotReady == CUDA_ERROR_NOT_READY);
 
 }  // namespace zs::abi

@@ -142,7 +142,40 @@ CudaContext::CudaContext(Libraries libraries, int ordinal, bool shares, const Pr
   check(driver().context_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
 }
 
-CudaContext::~CudaContext() { log_cuda(driver(), driver().context_release(device_), "cuDevicePrimaryCtxRelease"); }
+CudaContext::~CudaContext() {
+  if (module_ != nullptr) {
+    int status = try_make_current();
+    if (status == cuda_status::kSuccess) status = driver().module_unload(module_);
+    log_cuda(driver(), status, "cuModuleUnload");
+  }
+  log_cuda(driver(), driver().context_release(device_), "cuDevicePrimaryCtxRelease");
+}
+
+void CudaContext::load(const void* image, std::span<const char* const> names) const {
+  const std::lock_guard lock(functions_mutex_);
+  if (module_ != nullptr) return;
+  check(driver().module_load(&module_, image), "cuModuleLoadData");
+  for (const char* name : names) {
+    CUfunc_st* function = nullptr;
+    const int status = driver().module_function(&function, module_, name);
+    if (status == cuda_status::kNotFound) continue;  // whoever launches it says so
+    check(status, "cuModuleGetFunction", name);
+    if (driver().function_load != nullptr) check(driver().function_load(function), "cuFuncLoad", name);
+    functions_.insert({name, {.handle = function}});
+  }
+}
+
+CUfunc_st* CudaContext::function(const char* name, int shared_bytes) const {
+  const std::lock_guard lock(functions_mutex_);
+  const auto found = functions_.find(name);
+  if (found == functions_.end()) check(cuda_status::kNotFound, "cuModuleGetFunction", name);
+  Function& function = found->second;
+  if (shared_bytes > function.most_shared_bytes) {
+    check(driver().function_attribute(function.handle, CudaDriver::kMostDynamicSharedBytes, shared_bytes), "cuFuncSetAttribute", name);
+    function.most_shared_bytes = shared_bytes;
+  }
+  return function.handle;
+}
 
 void CudaContext::check(int status, const char* call, const std::string& what) const {
   if (status == cuda_status::kSuccess) return;

@@ -1,7 +1,11 @@
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "runtime/device/allocator.h"
 #include "runtime/device/cublas_lt.h"
@@ -53,6 +57,11 @@ class CudaContext {
   void check(int status, const char* call, const std::string& what = {}) const;
   /// The same of cuBLASLt's.
   void check_cublas(int status, const char* call, const std::string& what) const;
+  /// Loads the program's image, and those of `names` that it has; only the first call does anything, for all streams: the driver may wait
+  /// for the GPU meanwhile, which must not wait for another GPU then. The context is current.
+  void load(const void* image, std::span<const char* const> names) const;
+  /// One of them, which may be launched with so much dynamic shared memory.
+  CUfunc_st* function(const char* name, int shared_bytes) const;
   /// What of its memory nobody has taken yet, and of how much.
   struct Room {
     std::int64_t free_bytes, total_bytes;
@@ -82,6 +91,13 @@ class CudaContext {
   const ProductOptions products_;
   int device_ = 0;
   CUctx_st* context_ = nullptr;
+  struct Function {
+    CUfunc_st* handle;
+    int most_shared_bytes = 48 << 10;  // what every function may use
+  };
+  mutable std::mutex functions_mutex_;
+  mutable CUmod_st* module_ = nullptr;
+  mutable std::map<std::string_view, Function> functions_;
 };
 
 /// What of its memory is free now.

@@ -67,6 +67,7 @@ struct CudaDriver {
   int (*module_load)(CUmod_st** module, const void* image);
   int (*module_unload)(CUmod_st* module);
   int (*module_function)(CUfunc_st** function, CUmod_st* module, const char* name);
+  int (*function_load)(CUfunc_st* function);  ///< from CUDA 12.4; null before, when a function is loaded at its first launch
   /// What a function may use; of shared memory beyond 48 KiB nothing until it is said here.
   static constexpr int kMostDynamicSharedBytes = 8;
   int (*function_attribute)(CUfunc_st* function, int attribute, int value);
@@ -77,7 +78,7 @@ struct CudaDriver {
 
 /// What the driver's functions return where it matters here.
 namespace cuda_status {
-inline constexpr int kSuccess = 0, kOutOfMemory = 2, kNoKernelImage = 209, kNotReady = 600;
+inline constexpr int kSuccess = 0, kOutOfMemory = 2, kNoKernelImage = 209, kNotFound = 500, kNotReady = 600;
 }
 
 }  // namespace zs

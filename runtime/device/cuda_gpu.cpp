@@ -59,6 +59,7 @@ struct LoadedDriver {
     library.find(table.module_load, "cuModuleLoadData");
     library.find(table.module_unload, "cuModuleUnload");
     library.find(table.module_function, "cuModuleGetFunction");
+    library.find_if_there(table.function_load, "cuFuncLoad");
     library.find(table.function_attribute, "cuFuncSetAttribute");
     library.find(table.launch, "cuLaunchKernel");
   }

@@ -38,6 +38,29 @@ TEST_CASE("kernels run in their stream's order, with the compute stream's worksp
   CHECK(driver.live_handles() == 0);
 }
 
+TEST_CASE("all kernels are loaded once for all streams, before the first work that a stream does") {
+  EmulatedDriver driver({.kernels = emulated_kernels()});
+  const auto kernels = static_cast<int>(emulated_kernels().size());
+  {
+    CudaDevice device(patient(), driver.table());
+    Stream &compute = device.stream(StreamRole::compute), &reduce = device.stream(StreamRole::reduce);
+    const Memory values = device.pool().acquire(4000, compute, "activation");
+    const Buffer data = values.buffer(DType::f32, 1000);
+    compute.enqueue({"zero", {}, {data}}, [&](ExecContext& exec) { cuda_kernels().zero(exec, data); });
+    device.synchronize();
+    CHECK(driver.calls("cuModuleGetFunction") == kernels);
+    compute.enqueue({"scale", {data}, {data}}, [&](ExecContext& exec) { cuda_kernels().scale(exec, data, data, 2.0f); });
+    device.synchronize();
+    reduce.enqueue({"add", {data}, {data}}, [&](ExecContext& exec) { cuda_kernels().add(exec, data, data, data); });
+    device.synchronize();
+    CHECK(driver.calls("cuLaunchKernel") == 2);
+    CHECK(driver.calls("cuModuleGetFunction") == kernels);
+    CHECK(driver.calls("cuFuncLoad") == kernels);
+    CHECK(driver.calls("cuModuleLoadData") == 1);
+  }
+  CHECK(driver.live_handles() == 0);
+}
+
 TEST_CASE("what is uploaded may change at once, and what is downloaded is there after a wait") {
   EmulatedDriver driver({.is_guarded = true});
   {

@@ -269,6 +269,9 @@ struct EmulatedFunctions {
       return 0;
     });
   }
+  static int function_load(CUfunc_st*) {
+    return call("cuFuncLoad", true, [](auto&) { return 0; });
+  }
   static int function_attribute(CUfunc_st* function, int attribute, int value) {
     return call("cuFuncSetAttribute", true, [&](auto& self) {
       constexpr int kMostSharedBytes = 227 << 10;  // of compute capability 9.0
@@ -331,6 +334,7 @@ struct EmulatedFunctions {
       .module_load = module_load,
       .module_unload = module_unload,
       .module_function = module_function,
+      .function_load = function_load,
       .function_attribute = function_attribute,
       .launch = launch,
   };
