@@ -83,21 +83,23 @@ def session_processes(session):
 
 class PeakMemory(threading.Thread):
     """The largest resident set of every rank of one run, as the kernel keeps it: looked up a few times a second, which costs the ranks
-    nothing. A rank is a process of the session that never has a child; what launches the ranks has."""
+    nothing. `name` is whose run it is: a rank of zshard has a watcher beside it, a child that runs the same program, and what launches
+    it runs another one; in PyTorch's run a rank is a process that never has a child."""
 
-    def __init__(self, session):
+    def __init__(self, session, name):
         super().__init__(daemon=True)
-        self.session, self.peaks, self.launchers, self.is_over = session, {}, set(), threading.Event()
+        self.session, self.name, self.is_over = session, name, threading.Event()
+        self.peaks, self.parents, self.programs = {}, {}, {}
 
     def run(self):
         while not self.is_over.wait(0.2):
-            processes = session_processes(self.session)
-            self.launchers |= set(processes.values())
-            for process in processes.keys() - self.launchers:
+            for process, parent in session_processes(self.session).items():
+                self.parents[process] = parent
                 self.look(process)
 
     def look(self, process):
         try:
+            self.programs[process] = os.readlink(f"/proc/{process}/exe")
             lines = pathlib.Path("/proc", str(process), "status").read_text().splitlines()
         except OSError:
             return
@@ -105,10 +107,17 @@ class PeakMemory(threading.Thread):
             if line.startswith("VmHWM:"):
                 self.peaks[process] = int(line.split()[1]) * 1024
 
+    def is_rank(self, process):
+        children = [child for child, parent in self.parents.items() if parent == process]
+        if self.name == PEER:
+            return not children
+        program = self.programs[process]
+        return self.programs.get(self.parents[process]) != program and all(self.programs.get(child, program) == program for child in children)
+
     def end(self):
         self.is_over.set()
         self.join()
-        return sum(peak for process, peak in self.peaks.items() if process not in self.launchers)
+        return sum(peak for process, peak in self.peaks.items() if self.is_rank(process))
 
 
 def reason_of(name, lines):
@@ -127,7 +136,7 @@ def run(name, command, options):
                                        preexec_fn=lambda: os.sched_setaffinity(0, cpus))
         except OSError as error:
             raise Failure(f"{name} cannot be started: {error}") from error
-        memory = PeakMemory(process.pid)
+        memory = PeakMemory(process.pid, name)
         memory.start()
         try:
             code = process.wait(options.timeout)

@@ -27,12 +27,13 @@ if isinstance(rate, str):
     sys.exit(3)
 if rate < 0:
     time.sleep(600)
-rank = os.fork()  # as a launcher has it
-memory = bytearray(({megabytes} if rank == 0 else 512) << 20)
-time.sleep(0.5 if rank == 0 else 0)
-if rank == 0:
+child = os.fork()  # ours: the rank's watcher; the peer's: a launcher's rank
+is_rank = (child == 0) == (name == "peer")
+memory = bytearray(({megabytes} if is_rank else 512 if name == "peer" else 1) << 20)
+time.sleep(0.5 if child == 0 else 0)
+if child == 0:
     os._exit(0)
-os.waitpid(rank, 0)
+os.waitpid(child, 0)
 time.sleep(0.5)
 print(json.dumps(dict(tokens_per_s=rate, step_ms=1000 / rate, pss_bytes=None if name == "ours" else 4096, version="9.9")))
 """
