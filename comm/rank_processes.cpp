@@ -30,6 +30,8 @@ namespace fs = std::filesystem;
 constexpr const char* kPageName = "zshard-flight";
 constexpr const char* kJobVariable = "PMIX_NAMESPACE";
 constexpr const char* kRankVariable = "OMPI_COMM_WORLD_RANK";
+constexpr unsigned kCloseOnExec = 1, kMayBeSealed = 2;  // memfd_create's MFD_...
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 std::string contents(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -46,35 +48,43 @@ std::optional<std::string_view> variable(std::string_view environment, std::stri
   return std::nullopt;
 }
 
-/// The path of the process's page among its open files.
-std::optional<std::string> page_of(int pid) {
-  std::error_code failed;
-  const std::string wanted = fmt::format("/memfd:{}", kPageName);
-  for (fs::directory_iterator file(fmt::format("/proc/{}/fd", pid), failed), end; !failed && file != end; file.increment(failed)) {
-    std::error_code unreadable;
-    if (fs::read_symlink(file->path(), unreadable).string().starts_with(wanted)) return file->path().string();
-  }
-  return std::nullopt;
+/// Whether a process runs with this user's rights alone. Of a program that runs with others' (setuid) the environment, and what it has
+/// open, may come from whoever has started it, so all four of its user ids count.
+bool is_own_user(std::string_view status) {
+  const std::string_view key = "\nUid:";
+  const auto at = status.find(key);
+  if (at == status.npos) return false;
+  std::string_view ids = status.substr(at + key.size());
+  ids = ids.substr(0, ids.find('\n'));
+  const std::string own = fmt::format("\t{}", geteuid());
+  return ids == own + own + own + own;
 }
 
-/// Of /proc/PID/stat what follows the name, from the state on; empty where there is no such process.
-std::string stat_of(int pid) {
-  const std::string stat = contents(fmt::format("/proc/{}/stat", pid));
+/// What stands in /proc/PID/stat behind the name, from the state on; empty where there is no such process.
+std::string_view after_name(std::string_view stat) {
   const auto end_of_name = stat.rfind(") ");
   return end_of_name == stat.npos ? "" : stat.substr(end_of_name + 2);
 }
 
-FlightPage* map_page(int fd, int protection) {
-  void* const address = mmap(nullptr, sizeof(FlightPage), protection, MAP_SHARED, fd, 0);
+/// No side effects, whatever it is that has a page's name.
+int open_for_mapping(const std::string& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return -1;
+  return open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+}
+
+FlightPage* map_page(int fd) {
+  void* const address = mmap(nullptr, sizeof(FlightPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   return address == MAP_FAILED ? nullptr : static_cast<FlightPage*>(address);
 }
 
 }  // namespace
 
 OwnPage::OwnPage() {
-  fd_ = static_cast<int>(syscall(SYS_memfd_create, kPageName, 1U /* MFD_CLOEXEC */));
-  if (fd_ >= 0 && may_have_file_of(sizeof(FlightPage)) && posix_fallocate(fd_, 0, sizeof(FlightPage)) == 0)
-    page_ = map_page(fd_, PROT_READ | PROT_WRITE);
+  fd_ = static_cast<int>(syscall(SYS_memfd_create, kPageName, kCloseOnExec | kMayBeSealed));
+  if (fd_ >= 0 && may_have_file_of(sizeof(FlightPage)) && posix_fallocate(fd_, 0, sizeof(FlightPage)) == 0 &&
+      fcntl(fd_, F_ADD_SEALS, kSeals) == 0)
+    page_ = map_page(fd_);
   // Where the system gives none, the others do not see what this rank does; it still watches.
   if (page_ == nullptr) {
     if (fd_ >= 0) close(fd_);
@@ -89,33 +99,65 @@ OwnPage::~OwnPage() {
   if (munmap(page_, sizeof(FlightPage)) != 0 || (fd_ >= 0 && close(fd_) != 0)) errno = 0;
 }
 
-PeerProcess::PeerProcess(int rank, int pid) : rank_(rank), pid_(pid) {
-  process_ = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0));
-  const std::string stat = stat_of(pid);  // "S 4321 ..."
-  if (stat.size() > 2) parent_ = whole_number<int>(std::string_view(stat).substr(2, stat.find(' ', 2) - 2)).value_or(0);
-  const auto path = page_of(pid);
-  const int fd = path ? open(path->c_str(), O_RDONLY | O_CLOEXEC) : -1;
+FlightPage* map_offered_page(int fd) {
   struct stat status {};
-  if (fd >= 0 && fstat(fd, &status) == 0 && status.st_size >= static_cast<off_t>(sizeof(FlightPage))) page_ = map_page(fd, PROT_READ);
-  if (fd >= 0 && close(fd) != 0) errno = 0;
-  // What a rank has forked has the rank's page open.
-  if (page_ == nullptr || (page_->magic.load() == FlightPage::kMagic && page_->pid.load() == pid)) return;
-  if (munmap(const_cast<FlightPage*>(page_), sizeof(FlightPage)) != 0) errno = 0;
-  page_ = nullptr;
+  if (fd < 0 || fstat(fd, &status) != 0 || status.st_uid != geteuid()) return nullptr;
+  const int seals = fcntl(fd, F_GET_SEALS);  // -1 of what is no anonymous file
+  if (seals < 0 || (seals & kSeals) != kSeals || status.st_size != static_cast<off_t>(sizeof(FlightPage))) return nullptr;
+  return map_page(fd);
+}
+
+std::unique_ptr<PeerProcess> PeerProcess::find(int pid, std::string_view job) {
+  const int folder = open(fmt::format("/proc/{}", pid).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return nullptr;
+  std::unique_ptr<PeerProcess> peer(new PeerProcess(pid, folder));
+  return peer->read(job) ? std::move(peer) : nullptr;
+}
+
+/// Through the open folder, so that it is the same process each time, and not another that has got its number.
+std::string PeerProcess::path(std::string_view name) const { return fmt::format("/proc/self/fd/{}/{}", folder_, name); }
+
+bool PeerProcess::read(std::string_view job) {
+  if (!is_own_user(contents(path("status")))) return false;
+  const std::string environment = contents(path("environ"));
+  if (variable(environment, kJobVariable) != job) return false;
+  rank_ = whole_number<int>(variable(environment, kRankVariable).value_or("")).value_or(-1);
+  process_ = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid_), 0));
+  const std::string stat = contents(path("stat"));   // last: while it is there, nobody else has its number
+  const std::string_view fields = after_name(stat);  // "S 4321 ..."
+  if (rank_ < 0 || fields.size() < 3) return false;
+  parent_ = whole_number<int>(fields.substr(2, fields.find(' ', 2) - 2)).value_or(0);
+  take_page();
+  return true;
+}
+
+/// Opened once. Whatever has that name later is not looked at.
+void PeerProcess::take_page() {
+  const std::string wanted = fmt::format("/memfd:{}", kPageName);
+  std::error_code failed;
+  for (fs::directory_iterator file(path("fd"), failed), end; !failed && file != end && page_ == nullptr; file.increment(failed)) {
+    std::error_code unreadable;
+    if (!fs::read_symlink(file->path(), unreadable).string().starts_with(wanted)) continue;
+    const int fd = open_for_mapping(file->path().string());
+    page_ = map_offered_page(fd);
+    if (fd >= 0 && close(fd) != 0) errno = 0;
+    // What a rank has forked has the rank's page open.
+    if (page_ == nullptr || (page_->magic.load() == FlightPage::kMagic && page_->pid.load() == pid_ && page_->rank.load() == rank_))
+      continue;
+    if (munmap(page_, sizeof(FlightPage)) != 0) errno = 0;
+    page_ = nullptr;
+  }
 }
 
 void PeerProcess::note_told() const {
-  const auto path = page_ != nullptr ? page_of(pid_) : std::nullopt;
-  const int fd = path ? open(path->c_str(), O_RDWR | O_CLOEXEC) : -1;
-  if (fd < 0) return;
-  FlightPage* const page = map_page(fd, PROT_READ | PROT_WRITE);
-  if (page != nullptr) page->is_told = true;
-  if ((page != nullptr && munmap(page, sizeof(FlightPage)) != 0) || close(fd) != 0) errno = 0;
+  if (page_ != nullptr) page_->is_told = true;
 }
 
 PeerProcess::~PeerProcess() {
-  if (page_ != nullptr && munmap(const_cast<FlightPage*>(page_), sizeof(FlightPage)) != 0) errno = 0;
-  if (process_ >= 0 && close(process_) != 0) errno = 0;
+  if (page_ != nullptr && munmap(page_, sizeof(FlightPage)) != 0) errno = 0;
+  for (const int fd : {folder_, process_}) {
+    if (fd >= 0 && close(fd) != 0) errno = 0;
+  }
 }
 
 bool PeerProcess::has_ended() const {
@@ -130,8 +172,9 @@ void PeerProcess::kill_if_stopped() const {
 
 char PeerProcess::state() const {
   if (has_ended()) return 'X';
-  const std::string stat = stat_of(pid_);
-  return stat.empty() ? 'X' : stat[0];
+  const std::string stat = contents(path("stat"));
+  const std::string_view fields = after_name(stat);
+  return fields.empty() ? 'X' : fields[0];
 }
 
 std::string job_name() {
@@ -145,12 +188,9 @@ std::vector<std::unique_ptr<PeerProcess>> find_peer_processes(int own_rank, std:
   for (fs::directory_iterator entry("/proc", failed), end; !job.empty() && !failed && entry != end; entry.increment(failed)) {
     const auto pid = whole_number<int>(entry->path().filename().string());
     if (!pid || *pid == getpid()) continue;
-    const std::string environment = contents(entry->path().string() + "/environ");
-    if (variable(environment, kJobVariable) != job) continue;
-    const auto rank = whole_number<int>(variable(environment, kRankVariable).value_or(""));
-    if (!rank || *rank == own_rank) continue;
-    auto peer = std::make_unique<PeerProcess>(*rank, *pid);
-    auto& known = found[*rank];
+    auto peer = PeerProcess::find(*pid, job);
+    if (peer == nullptr || peer->rank() == own_rank) continue;
+    auto& known = found[peer->rank()];
     // A wrapper, or what the rank has started, has the same environment: the rank is the one with the page.
     if (!known || (known->page() == nullptr && peer->page() != nullptr)) known = std::move(peer);
   }

@@ -10,7 +10,7 @@
 namespace zs {
 
 /// A flight page in anonymous memory (memfd) that other processes of the host find by its name in /proc, before there is any connection
-/// between them, and that leaves nothing behind.
+/// between them, and that leaves nothing behind. It is sealed: nobody can make it shorter.
 class OwnPage {
  public:
   /// Throws Error(out_of_memory).
@@ -25,11 +25,16 @@ class OwnPage {
   FlightPage* page_ = nullptr;
 };
 
-/// Another rank of this job on this host: its process, and its page where it has one. Owns a descriptor and a mapping, which last when the
-/// process has ended.
+/// Maps the page that another process offers, to read and to write. Null unless it is an anonymous file of this user's, of a page's size,
+/// and sealed: of any other file a read could end this process (SIGBUS), or a write change what is not a page.
+FlightPage* map_offered_page(int fd);
+
+/// Another rank of this job on this host: its process, and its page where it has one. Owns descriptors and a mapping, which last when the
+/// process has ended. A process of another user is none, whatever its environment says.
 class PeerProcess {
  public:
-  PeerProcess(int rank, int pid);
+  /// What stands under /proc/`pid` is read once. Null where the process has ended, is another user's, or is no rank of `job`.
+  static std::unique_ptr<PeerProcess> find(int pid, std::string_view job);
   ~PeerProcess();
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;
@@ -40,7 +45,7 @@ class PeerProcess {
   int parent() const { return parent_; }
   const FlightPage* page() const { return page_; }
   bool has_ended() const;
-  /// Sets `is_told` in its page, also while it is stopped. Nothing where it has ended or has no page.
+  /// Sets `is_told` in its page, also while it is stopped. Nothing where it has no page.
   void note_told() const;
   /// SIGKILL for a process that no other signal reaches.
   void kill_if_stopped() const;
@@ -48,12 +53,18 @@ class PeerProcess {
   char state() const;
 
  private:
-  int rank_, pid_, parent_ = 0;
+  PeerProcess(int pid, int folder) : pid_(pid), folder_(folder) {}
+  bool read(std::string_view job);
+  void take_page();
+  std::string path(std::string_view name) const;
+
+  int rank_ = -1, pid_, parent_ = 0;
+  int folder_;        // /proc/PID, of this process alone
   int process_ = -1;  // pidfd
-  const FlightPage* page_ = nullptr;
+  FlightPage* page_ = nullptr;
 };
 
-/// The processes of this host whose environment says that they are ranks of `job`; not this one. A rank without a page is
+/// This user's processes of this host whose environment says that they are ranks of `job`; not this one. A rank without a page is
 /// in there too: it has not begun, or waits in a wrapper. Nothing without a job.
 std::vector<std::unique_ptr<PeerProcess>> find_peer_processes(int own_rank, std::string_view job);
 
