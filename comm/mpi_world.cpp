@@ -193,8 +193,7 @@ std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options) {
   if (initialized) {
     check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
   } else {
-    const HostWait wait(watchdog.get(), "MPI_Init");
-    const auto witness = watchdog->witness_start();
+    const HostWait wait(watchdog.get(), kInitializing);
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   }
   if (provided != MPI_THREAD_MULTIPLE) {

@@ -292,7 +292,7 @@ void Watchdog::look_for_the_launcher() {
   const Error error(ExitCode::peer_lost, "mpirun has ended before its ranks", fmt::format("host {}, pid {}", host_name_, launcher_),
                     advice.empty() ? "start again" : advice);
   if (claim_report()) print(error, "");
-  {  // after what is said, or the witness of a stopped one would have its end to tell
+  {
     const std::lock_guard lock(mutex_);
     for (const auto& peer : peers_) peer->kill_if_stopped();
   }

@@ -16,7 +16,7 @@
 #include "comm/flight_recorder.h"
 #include "comm/host_news.h"
 #include "comm/rank_processes.h"
-#include "comm/start_witness.h"
+#include "comm/report_name.h"
 #include "comm/verdict.h"
 #include "comm/watch_enquiry.h"
 #include "comm/watch_options.h"
@@ -54,8 +54,6 @@ class Watchdog {
   Phase phase() const { return page_.phase.load(); }
   /// What the host thread does, for the line: "reading data". Empty: nothing in particular.
   void set_activity(std::string_view what) { page_.host.set(what); }
-  /// While it lives, this process's end is told by another (StartWitness). Null without mpirun.
-  std::unique_ptr<StartWitness> witness_start();
   /// Once every rank of the job has started: their processes are looked up, so that their deaths are noticed.
   void find_peers();
   /// From here on it knows the ranks of other hosts, and they know those of this one.
@@ -182,7 +180,7 @@ class Watchdog {
   std::jthread thread_;
 };
 
-inline constexpr const char* kFinalizing = "MPI_Finalize";
+inline constexpr const char *kInitializing = "MPI_Init", *kFinalizing = "MPI_Finalize";
 
 /// While it lives, `look` is called each time the watchdog looks, by a thread that may wait (WatchEnquiry). It never throws. `watchdog` may
 /// be null.

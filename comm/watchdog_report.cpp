@@ -248,6 +248,8 @@ Error Watchdog::error_for(const Verdict& verdict, const std::vector<RankView>& r
                                         evidence_of(verdict, culprit));
   const std::string folder = copy_of(folder_), advice = copy_of(advice_);
   std::string todo = folder.empty() ? "" : fmt::format("see {}/rank-*.txt", folder);
+  const bool is_in_mpi_init = verdict.kind == Verdict::Kind::died && culprit.host == kInitializing;
+  if (is_in_mpi_init) todo = "if nothing killed it, mpirun without -q shows why MPI could not start";
   if (todo.empty() && advice.empty()) todo = "find out what happened to it, then start again";
   if (!advice.empty()) todo += (todo.empty() ? "" : "; ") + advice;
   const auto error = [&](ExitCode code, const std::string& what) { return Error(code, what, where, todo); };
@@ -284,16 +286,6 @@ void Watchdog::print(const Error& error, const std::string& place) const {
   std::string line = options_.line ? options_.line(error, place)
                                    : fmt::format("{}: error: {}{}{}", options_.program, error.what(), place.empty() ? "" : " ", place);
   write_line(line + '\n');
-}
-
-/// Without mpirun MPI itself says why it cannot start. The line is made ahead of time, so `options_.line` is not asked: it may do more than
-/// write.
-std::unique_ptr<StartWitness> Watchdog::witness_start() {
-  if (job_.empty()) return nullptr;
-  const Error error(ExitCode::peer_lost, fmt::format("rank {} has died {}", page_.rank.load(), when_of(view_of(page_, 'X'))),
-                    fmt::format("host {}, pid {}", host_name_, getpid()),
-                    "if nothing killed it, mpirun without -q shows why MPI could not start");
-  return std::make_unique<StartWitness>(page_, report_name_, fmt::format("{}: error: {}\n", options_.program, error.what()));
 }
 
 /// By a thread that owns all it needs, and is left behind: a file system that hangs does not hold up the end of the job.
