@@ -149,10 +149,6 @@ void PeerProcess::take_page() {
   }
 }
 
-void PeerProcess::note_told() const {
-  if (page_ != nullptr) page_->is_told = true;
-}
-
 PeerProcess::~PeerProcess() {
   if (page_ != nullptr && munmap(page_, sizeof(FlightPage)) != 0) errno = 0;
   for (const int fd : {folder_, process_}) {
@@ -175,6 +171,10 @@ char PeerProcess::state() const {
   const std::string stat = contents(path("stat"));
   const std::string_view fields = after_name(stat);
   return fields.empty() ? 'X' : fields[0];
+}
+
+bool set_all(std::span<std::atomic<bool>* const> marks) noexcept {
+  return std::none_of(marks.begin(), marks.end(), [](std::atomic<bool>* mark) { return mark->exchange(true); });
 }
 
 std::string job_name() {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,8 +47,8 @@ class PeerProcess {
   int parent() const { return parent_; }
   const FlightPage* page() const { return page_; }
   bool has_ended() const;
-  /// Sets `is_told` in its page, also while it is stopped. Nothing where it has no page.
-  void note_told() const;
+  /// `is_told` of its page, which can be set also while it is stopped. Null where it has no page.
+  std::atomic<bool>* told_mark() const { return page_ != nullptr ? &page_->is_told : nullptr; }
   /// SIGKILL for a process that no other signal reaches.
   void kill_if_stopped() const;
   /// The letter of /proc/PID/stat, 'X' once the process has ended.
@@ -63,6 +65,10 @@ class PeerProcess {
   int process_ = -1;  // pidfd
   FlightPage* page_ = nullptr;
 };
+
+/// Sets the marks one after the other. False, and the rest stays as it is, from one on that is set already. Of several callers that have
+/// the same marks, or parts of them, in the same order, at least one gets to its end, and of those that share one no two do.
+bool set_all(std::span<std::atomic<bool>* const> marks) noexcept;
 
 /// This user's processes of this host whose environment says that they are ranks of `job`; not this one. A rank without a page is
 /// in there too: it has not begun, or waits in a wrapper. Nothing without a job.

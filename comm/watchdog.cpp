@@ -86,7 +86,6 @@ Watchdog::~Watchdog() {
   is_unwound() ? note_failure() : leave();
   stand_down();
   thread_ = {};
-  if (report_socket_ >= 0 && close(report_socket_) != 0) errno = 0;
 }
 
 void Watchdog::start_thread() {

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <unistd.h>
-
 #include <condition_variable>
 #include <exception>
 #include <memory>
@@ -16,7 +14,6 @@
 #include "comm/flight_recorder.h"
 #include "comm/host_news.h"
 #include "comm/rank_processes.h"
-#include "comm/report_name.h"
 #include "comm/verdict.h"
 #include "comm/watch_enquiry.h"
 #include "comm/watch_options.h"
@@ -141,14 +138,14 @@ class Watchdog {
   Error error_for(const Verdict& verdict, const std::vector<RankView>& ranks) const;
   void write_records_of(std::span<const FlightPage* const> pages, std::string_view reason) const;
   void print(const Error& error, const std::string& place) const;
-  void tell_peers(bool has_spoken) noexcept;
+  std::vector<std::atomic<bool>*> told_marks();
+  bool claim_marks() noexcept;
   bool teller_has_ended() const;
   [[noreturn]] void end_process(ExitCode code, bool waits);
 
   WatchOptions options_;
   Faults faults_;
-  std::string host_name_, job_;                                             // the job's is empty without mpirun
-  ReportName report_name_{job_.empty() ? std::to_string(getpid()) : job_};  // without mpirun the process is the job
+  std::string host_name_, job_;  // the job's is empty without mpirun
   std::unique_ptr<OwnPage> own_;
   Threads* threads_ = nullptr;
   FlightPage& page_;
@@ -156,7 +153,6 @@ class Watchdog {
   WatchEnquiry enquiry_{page_};
   std::shared_ptr<ExitGuard> exit_guard_;
   int host_thread_, launcher_ = 0, host_ranks_ = 1;
-  int report_socket_ = -1;
   std::atomic<std::uint64_t> phases_{0}, looks_{0};
   std::atomic<std::int64_t> looks_cpu_ns_{0};  // so far
   std::atomic<bool> is_standing_down_{false};

@@ -157,22 +157,37 @@ bool Watchdog::goes_on() const {
   return !is_standing_down_ && !page_.has_spoken && !has_ended && !is_told();
 }
 
-/// Who was stopped, or has just begun, may know nobody yet, and would take the ends of the others for news.
-void Watchdog::tell_peers(bool has_spoken) noexcept {
-  page_.is_told = true;
-  if (has_spoken) page_.has_spoken = true;
-  try {
-    find_peers();
+/// Of the ranks of this host, in their order, this one included. Looked up again: who was stopped, or has just begun, may know nobody yet.
+std::vector<std::atomic<bool>*> Watchdog::told_marks() {
+  find_peers();
+  std::vector<std::pair<int, std::atomic<bool>*>> by_rank{{page_.rank, &page_.is_told}};
+  {
     const std::lock_guard lock(mutex_);
-    for (const auto& peer : peers_) peer->note_told();
+    for (const auto& peer : peers_) {
+      if (peer->told_mark() != nullptr) by_rank.emplace_back(peer->rank(), peer->told_mark());
+    }
+  }
+  std::sort(by_rank.begin(), by_rank.end());
+  std::vector<std::atomic<bool>*> marks;
+  for (const auto& [rank, mark] : by_rank) marks.push_back(mark);
+  return marks;
+}
+
+/// Whether this rank is the first of its host's that marks their pages. Where they cannot be seen, and without memory, two may be: twice is
+/// better than never.
+bool Watchdog::claim_marks() noexcept {
+  try {
+    return set_all(told_marks());
   } catch (const std::exception&) {
-    errno = 0;  // no memory: who knows this rank's page is told all the same
+    errno = 0;
+    return !page_.is_told.exchange(true);
   }
 }
 
 /// Another host has told: nobody here need, and mpirun is about to end them.
 void Watchdog::take_the_end() {
-  tell_peers(false);
+  page_.is_told = true;
+  for (std::atomic<bool>* mark : told_marks()) *mark = true;
   const std::string reason = news()->reason();
   if (!reason.empty()) write_records(reason);
 }
@@ -183,15 +198,8 @@ bool Watchdog::claim_report(std::string_view reason) noexcept {
     if (news()->is_told()) return false;
   }
   if (threads_ != nullptr) return !threads_->is_claimed.exchange(true);
-  if (page_.has_spoken || is_told()) return false;
-  const int held = report_name_.claim();
-  if (held == ReportName::kTaken) return false;
-  if (is_told()) {  // asked again: who had the name may have spoken and gone meanwhile
-    if (held >= 0 && close(held) != 0) errno = 0;
-    return false;
-  }
-  report_socket_ = held;  // where the system refuses it: twice rather than never
-  tell_peers(true);
+  if (page_.has_spoken || is_told() || !claim_marks()) return false;
+  page_.has_spoken = true;
   if (news() != nullptr) news()->tell_the_end(reason);
   return true;
 }

@@ -10,7 +10,10 @@
 #include <array>
 #include <csignal>
 #include <cstdlib>
+#include <latch>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "tests/skip.h"
 
@@ -121,13 +124,13 @@ TEST_CASE("a rank of this user is found with its page, and is told through that,
   kill(claimant.pid(), SIGSTOP);
   for (int i = 0; i < 10000 && peers[0]->state() != 'T'; ++i) usleep(1000);
   CHECK(peers[0]->state() == 'T');
-  peers[0]->note_told();
+  *peers[0]->told_mark() = true;
   kill(claimant.pid(), SIGCONT);
   CHECK(claimant.end() == kWasTold);
   CHECK(peers[0]->has_ended());
   CHECK(peers[0]->state() == 'X');
   CHECK(peers[0]->page()->rank == kRank);  // what it was about can still be read
-  peers[0]->note_told();
+  *peers[0]->told_mark() = true;
   CHECK(find_peer_processes(0, kJob).empty());
 }
 
@@ -144,6 +147,7 @@ TEST_CASE("a page that could be cut, is too short, or another process's is not l
     const auto peers = find_peer_processes(0, kJob);
     REQUIRE(peers.size() == 1);  // it may be a rank that has not begun
     CHECK(peers[0]->page() == nullptr);
+    CHECK(peers[0]->told_mark() == nullptr);
   }
 }
 
@@ -204,4 +208,29 @@ TEST_CASE("nobody can cut the page of a rank") {
     CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) != 0);
   }
   CHECK(pages == 1);
+}
+
+TEST_CASE("of those that set the same marks in the same order one comes to the end") {
+  constexpr std::size_t kRanks = 4;
+  const bool sees_all = GENERATE(true, false);
+  for (int round = 0; round < 2000; ++round) {
+    std::array<std::atomic<bool>, kRanks> told{};
+    std::atomic<int> first{0};
+    std::latch gate(kRanks);
+    {
+      std::vector<std::jthread> ranks;
+      for (std::size_t rank = 0; rank < kRanks; ++rank) {
+        ranks.emplace_back([&, rank] {
+          std::vector<std::atomic<bool>*> marks;
+          for (std::size_t other = 0; other < kRanks; ++other) {
+            if (sees_all || other == rank || other == (rank + 1) % kRanks) marks.push_back(&told[other]);
+          }
+          gate.arrive_and_wait();
+          first += set_all(marks) ? 1 : 0;
+        });
+      }
+    }
+    REQUIRE(first >= 1);
+    REQUIRE(first <= (sees_all ? 1 : 2));
+  }
 }

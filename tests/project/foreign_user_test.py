@@ -17,7 +17,7 @@ from watchdog_test import Job
 NOBODY = 65534
 # A process that says it is rank 2, and lays out a flight record as ranks do: magic, rank, size, pid, ..., has_left, has_spoken, is_told.
 CLAIMANT = """
-import fcntl, os, struct, sys, time
+import fcntl, os, socket, struct, sys, time
 deed, mpirun, user = sys.argv[1], sys.argv[2], int(sys.argv[3])
 os.setgroups([])
 os.setresgid(user, user, user)
@@ -27,13 +27,16 @@ os.ftruncate(page, int(os.environ["PAGE_BYTES"]))
 now = time.monotonic_ns()
 told = 1 if deed == "tell" else 0
 os.pwrite(page, struct.pack("<QiiiB3xqqqBBB", 0x7a73666c69676874, 2, 3, os.getpid(), 1, 0, now, now, 0, told, told), 0)
+if deed == "bind":  # a name that could decide who tells; abstract sockets have no owner
+    name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    name.bind("\\0zshard-report-0-" + os.environ["PMIX_NAMESPACE"])
 if deed != "cut":
     fcntl.fcntl(page, 1033, 1 | 2 | 4)  # F_ADD_SEALS: SEAL, SHRINK, GROW
 print("ready", flush=True)
 time.sleep(1)
 if deed == "cut":
     os.ftruncate(page, 0)
-while deed == "tell" and os.path.exists(f"/proc/{mpirun}"):
+while deed in ("tell", "bind") and os.path.exists(f"/proc/{mpirun}"):
     time.sleep(0.05)
 """
 
@@ -81,7 +84,7 @@ def main():
         for deed, fault, code, says in (
             ("die", "", 0, []),
             ("cut", "", 0, []),
-            ("tell", "step@rank=1,hit=3:kill", 128 + signal.SIGKILL, [r"rank 1 has died in step 3", r"host \S+, pid \d+"]),
+            *((deed, "step@rank=1,hit=3:kill", 128 + signal.SIGKILL, [r"rank 1 has died in step 3", r"host \S+, pid \d+"]) for deed in ("tell", "bind")),
         ):
             started = []
             job = Job(late, 3, fault, {"train__steps": 6, "run__sample_tokens": 0}, attack(deed, started), watch_s=60)
