@@ -22,7 +22,7 @@
 namespace zs {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x7a736e6577733032;       // "zsnews02": another layout needs another one
+constexpr std::uint64_t kMagic = 0x7a736e6577733033;       // "zsnews03": another layout needs another one
 constexpr std::size_t kOps = 200, kUnfinished = kOps / 2;  // that a message has room for; that are told of at most
 constexpr int kMostAtOnce = 4096;                          // messages taken in by one look
 constexpr std::array<std::uint8_t, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
@@ -47,6 +47,18 @@ HostNews::Address mapped(const in_addr& address) {
 
 std::span<const HostNews::Address> addresses_of(const HostNews::Offer& offer) {
   return std::span(offer.address).first(offer.port == 0 ? 0 : std::min<std::size_t>(offer.addresses, HostNews::Offer::kAddresses));
+}
+
+/// Whom a message has come from, as an IPv6 socket says it.
+HostNews::Address address_of(const sockaddr_in6& sender) {
+  HostNews::Address found{};
+  if (sender.sin6_family == AF_INET) {
+    sockaddr_in four{};
+    std::memcpy(&four, &sender, sizeof four);
+    return mapped(four.sin_addr);
+  }
+  std::memcpy(found.data(), &sender.sin6_addr, found.size());
+  return found;
 }
 
 /// Of many groups the largest: of a smaller one a rank may not be a member, so that nothing is concluded from its absence.
@@ -95,15 +107,15 @@ struct HostNews::Message {
     std::uint64_t group = 0, sequence = 0;
     std::int32_t size = 0, unused = 0;
   };
-  std::uint64_t magic = kMagic, token = 0;
-  std::int64_t sent_ns = 0;  // by a clock that all senders of the host share
+  std::uint64_t magic = kMagic, hash = 0;  // of all bytes that travel, with 0 in this place
+  std::int64_t sent_ns = 0;                // by a clock that all senders of the host share: no message counts twice
   std::int64_t step = 0;
   double heartbeat_age_s = 0, still_s = 0;
   std::int32_t rank = 0, pid = 0;
   std::uint32_t unfinished = 0, last_started = 0;  // numbers of ops
   char state = '?';
   Phase phase = Phase::idle;
-  std::uint8_t has_page = 0, has_left = 0, host_waits = 0, is_end = 0, lacks_groups = 0;
+  std::uint8_t has_page = 0, has_left = 0, host_waits = 0, is_end = 0, lacks_groups = 0, unused = 0;
   std::array<char, 96> doing{}, operation{}, streams{};  // operation: the first unfinished one's. At the end: the reason
   std::array<Op, kOps> ops{};
 
@@ -132,12 +144,12 @@ std::vector<HostNews::Address> HostNews::own_addresses() {
 }
 
 HostNews::HostNews(const std::vector<Address>& addresses) : own_(addresses) {
-  offer_.addresses = static_cast<std::uint16_t>(std::min(addresses.size(), Offer::kAddresses));
-  std::copy_n(addresses.begin(), offer_.addresses, offer_.address.begin());
+  offer_.addresses = static_cast<std::uint16_t>(std::min<std::size_t>(addresses.size(), UINT16_MAX));
+  std::copy_n(addresses.begin(), std::min(addresses.size(), Offer::kAddresses), offer_.address.begin());
   put(offer_.host, name_of_host());
   if (addresses.empty()) {
     problem_ = "no interface has an address that other hosts could reach";
-  } else if (getrandom(&offer_.token, sizeof offer_.token, 0) != sizeof offer_.token) {
+  } else if (getrandom(&offer_.key, sizeof offer_.key, 0) != sizeof offer_.key) {
     problem_ = fmt::format("getrandom: {}", std::strerror(errno));
   } else {
     open_socket();
@@ -160,7 +172,7 @@ std::string HostNews::bind_to(int family) {
   sockaddr_in6 any{};  // the larger of both; all zero is any address and any port
   any.sin6_family = static_cast<sa_family_t>(family);
   socklen_t length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  const int off = 0;
+  const int off = 0, prefer_public = 2;  // IPV6_PREFER_SRC_PUBLIC: addresses that last, of those that are offered
   const bool is_bound = (family != AF_INET6 || setsockopt(made, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0) &&
                         bind(made, reinterpret_cast<const sockaddr*>(&any), length) == 0 &&
                         getsockname(made, reinterpret_cast<sockaddr*>(&any), &length) == 0;
@@ -169,6 +181,8 @@ std::string HostNews::bind_to(int family) {
     if (close(made) != 0) errno = 0;
     return why;
   }
+  // Where the system cannot be asked for that, an address that is replaced some day is not listened to from then on.
+  if (family == AF_INET6 && setsockopt(made, IPPROTO_IPV6, IPV6_ADDR_PREFERENCES, &prefer_public, sizeof prefer_public) != 0) errno = 0;
   socket_ = made;
   family_ = family;
   offer_.port = ntohs(any.sin6_port);  // where sin_port is
@@ -221,7 +235,9 @@ void HostNews::tell_the_end(std::string_view reason) noexcept {
   for (int times = 0; times < 3; ++times) send(message);  // there is no later
 }
 
-void HostNews::send(const Message& message) noexcept {
+void HostNews::send(Message& message) noexcept {
+  message.sent_ns = monotonic_ns();
+  message.hash = hash_of(message, message.bytes());
   const int own = hosts_->host_of(rank_);
   for (int host = 0; host < hosts_->hosts(); ++host) {
     if (host != own) send_to(offers_[static_cast<std::size_t>(hosts_->ranks_on(host).front())], message);
@@ -230,25 +246,31 @@ void HostNews::send(const Message& message) noexcept {
 
 /// To all of its addresses: which of them lead there is not known.
 void HostNews::send_to(const Offer& offer, const Message& message) noexcept {
-  Message sent = message;
-  sent.token = offers_.front().token;
-  sent.sent_ns = monotonic_ns();
   for (const Address& address : addresses_of(offer)) {
     Target target;
     if (!target.find(family_, address, offer.port)) continue;
     // What cannot be sent is as good as lost.
-    if (sendto(socket_, &sent, sent.bytes(), MSG_DONTWAIT | MSG_NOSIGNAL, target.address(), target.length) < 0) errno = 0;
+    if (sendto(socket_, &message, message.bytes(), MSG_DONTWAIT | MSG_NOSIGNAL, target.address(), target.length) < 0) errno = 0;
   }
+}
+
+std::uint64_t HostNews::hash_of(const Message& message, std::size_t bytes) const noexcept {
+  Message hashed = message;
+  hashed.hash = 0;
+  return sip_hash(offers_.front().key, std::as_bytes(std::span(&hashed, 1)).first(bytes));
 }
 
 void HostNews::hear() noexcept {
   Message message;
   for (int taken = 0; taken < kMostAtOnce; ++taken) {
-    const auto bytes = recv(socket_, &message, sizeof message, MSG_DONTWAIT | MSG_TRUNC);
+    sockaddr_in6 sender{};  // the larger of both families'
+    socklen_t length = sizeof sender;
+    const auto bytes = recvfrom(socket_, &message, sizeof message, MSG_DONTWAIT | MSG_TRUNC, reinterpret_cast<sockaddr*>(&sender), &length);
     if (bytes < 0 && errno == EINTR) continue;
     if (bytes < 0) break;  // nothing more
+    if (!is_genuine(message, static_cast<std::size_t>(bytes)) || !has_offered(hosts_->host_of(message.rank), sender)) continue;
     try {
-      take(message, static_cast<std::size_t>(bytes));
+      take(message);
     } catch (const std::bad_alloc&) {
       return;  // it is told again
     }
@@ -256,11 +278,28 @@ void HostNews::hear() noexcept {
   errno = 0;
 }
 
-void HostNews::take(const Message& message, std::size_t bytes) {
-  if (bytes < offsetof(Message, ops) || message.magic != kMagic || message.token != offers_.front().token) return;
-  if (message.unfinished > kOps || message.last_started > kOps - message.unfinished || bytes != message.bytes()) return;
-  if (message.rank < 0 || message.rank >= hosts_->size() || hosts_->host_of(message.rank) == hosts_->host_of(rank_)) return;
-  if (message.phase > Phase::ending) return;
+/// Whether a rank of another host of this job has made it, and it makes sense.
+bool HostNews::is_genuine(const Message& message, std::size_t bytes) const noexcept {
+  if (bytes < offsetof(Message, ops) || bytes > sizeof message || message.magic != kMagic) return false;
+  if (message.hash != hash_of(message, bytes)) return false;
+  if (message.unfinished > kOps || message.last_started > kOps - message.unfinished || bytes != message.bytes()) return false;
+  if (message.rank < 0 || message.rank >= hosts_->size() || hosts_->host_of(message.rank) == hosts_->host_of(rank_)) return false;
+  return message.phase <= Phase::ending;
+}
+
+/// Whether a rank of that host said at the start that it sends from there.
+bool HostNews::has_offered(int host, const sockaddr_in6& sender) const noexcept {
+  const Address address = address_of(sender);
+  const auto ranks = hosts_->ranks_on(host);
+  return std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
+    const Offer& offer = offers_[static_cast<std::size_t>(rank)];
+    const auto known = addresses_of(offer);
+    const bool is_known = std::find(known.begin(), known.end(), address) != known.end();
+    return offer.port == ntohs(sender.sin6_port) && (is_known || offer.addresses > Offer::kAddresses);
+  });
+}
+
+void HostNews::take(const Message& message) {
   const std::lock_guard lock(mutex_);
   if (message.is_end != 0) {
     is_told_ = true;

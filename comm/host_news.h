@@ -1,5 +1,7 @@
 #pragma once
 
+#include <netinet/in.h>
+
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "comm/host_map.h"
+#include "comm/sip_hash.h"
 #include "comm/verdict.h"
 
 namespace zs {
@@ -18,8 +21,9 @@ namespace zs {
 std::string name_of_host();
 
 /// What the watchers of a job's hosts tell each other, by UDP: each host of its own ranks, to the first rank of every other host. Nothing
-/// is waited for and everything may be lost; it is told again a second later. Messages carry a number that only the job's ranks know:
-/// others are passed over. Owned by a Watchdog; any thread, except `join`, which comes first.
+/// is waited for and everything may be lost; it is told again a second later. Messages carry a hash of their bytes with a key that only the
+/// job's ranks know, and come from an address and port that the sender's host has offered: others are passed over. Owned by a Watchdog; any
+/// thread, except `join`, which comes first.
 class HostNews {
  public:
   /// An IPv6 address, or an IPv4 address mapped into one.
@@ -27,9 +31,9 @@ class HostNews {
   /// How a rank is reached. A value that ranks exchange as bytes. Port 0: not at all.
   struct Offer {
     static constexpr std::size_t kAddresses = 8;
-    std::uint64_t token = 0;  ///< the job's number, if this rank is the first
+    SipKey key;  ///< the job's, if this rank is the first
     std::uint16_t port = 0;
-    std::uint16_t addresses = 0;
+    std::uint16_t addresses = 0;  ///< of the host; only the first of them have room here
     std::array<Address, kAddresses> address{};
     std::array<char, 64> host{};
   };
@@ -73,9 +77,12 @@ class HostNews {
   };
   void open_socket();
   std::string bind_to(int family);
-  void send(const Message& message) noexcept;
+  void send(Message& message) noexcept;
   void send_to(const Offer& offer, const Message& message) noexcept;
-  void take(const Message& message, std::size_t bytes);
+  std::uint64_t hash_of(const Message& message, std::size_t bytes) const noexcept;
+  bool is_genuine(const Message& message, std::size_t bytes) const noexcept;
+  bool has_offered(int host, const sockaddr_in6& sender) const noexcept;
+  void take(const Message& message);
   bool is_heard(int host, std::int64_t now) const;
 
   std::vector<Address> own_;

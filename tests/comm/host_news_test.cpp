@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -37,8 +38,8 @@ struct Watchers {
 /// A socket that is no rank's: it keeps what it is sent, and sends anything.
 class Stranger {
  public:
-  Stranger() : socket_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in own = at(0);
+  explicit Stranger(int number = 1, std::uint16_t wanted_port = 0) : socket_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in own = at(wanted_port, number);
     socklen_t length = sizeof own;
     REQUIRE(bind(socket_, reinterpret_cast<const sockaddr*>(&own), length) == 0);
     REQUIRE(getsockname(socket_, reinterpret_cast<sockaddr*>(&own), &length) == 0);
@@ -58,11 +59,11 @@ class Stranger {
   std::uint16_t port = 0;
 
  private:
-  static sockaddr_in at(std::uint16_t port) {
+  static sockaddr_in at(std::uint16_t port, int number = 1) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + static_cast<in_addr_t>(number));
     return address;
   }
   int socket_;
@@ -85,16 +86,27 @@ RankView a_view(int rank) {
           .last_started = {{7, 9, 4, ""}, {8, 2, 2, ""}, {9, 1, 2, ""}}};
 }
 
-/// What rank 1, on a host of its own, sends when it tells this, and where rank 0 hears it.
+/// What rank 1, on a host of its own, sends when it tells this, and where rank 0 hears it, as if it came from the tap.
 struct Tapped {
   HostNews listener{std::vector{kLoopback}}, teller{std::vector{kLoopback}};
   Stranger tap;
 
-  Tapped() {
+  /// `addresses`: how many the teller's host has, of which it offers the first.
+  explicit Tapped(std::uint16_t addresses = 1) {
     std::vector<HostNews::Offer> offers{listener.offer(), teller.offer()};
-    listener.join(0, offers, HostMap(std::vector{0, 1}));
-    offers[0].port = tap.port;
+    offers[0].port = offers[1].port = tap.port;
+    offers[1].addresses = addresses;
     teller.join(1, offers, HostMap(std::vector{0, 1}));
+    offers[0] = listener.offer();
+    listener.join(0, offers, HostMap(std::vector{0, 1}));
+  }
+  /// As who has the key would send it.
+  Bytes hashed(Bytes bytes) const {
+    const std::uint64_t none = 0;
+    std::memcpy(bytes.data() + 8, &none, sizeof none);
+    const std::uint64_t hash = sip_hash(listener.offer().key, std::as_bytes(std::span(bytes)));
+    std::memcpy(bytes.data() + 8, &hash, sizeof hash);
+    return bytes;
   }
   Bytes told(const RankView& view) {
     teller.tell(std::vector{view});
@@ -159,19 +171,19 @@ TEST_CASE("messages of strangers, cut ones and impossible ones are passed over")
   const auto with = [&](std::size_t at, auto value) {
     Bytes bytes = good;
     std::memcpy(bytes.data() + at, &value, sizeof value);
-    return bytes;
+    return tapped.hashed(bytes);
   };
   CHECK(tapped.after({}).empty());
   CHECK(tapped.after(Bytes(1)).empty());
   CHECK(tapped.after(Bytes(good.size())).empty());
   CHECK(tapped.after(Bytes(60000, 'x')).empty());
-  CHECK(tapped.after(with(0, std::uint64_t{1})).empty());                   // of another version
-  CHECK(tapped.after(with(8, tapped.listener.offer().token + 1)).empty());  // of another job
-  CHECK(tapped.after(Bytes(good.begin(), good.end() - 1)).empty());
-  CHECK(tapped.after(Bytes(good.begin(), good.begin() + 100)).empty());
+  CHECK(tapped.after(tapped.hashed(Bytes(60000, 'x'))).empty());
+  CHECK(tapped.after(with(0, std::uint64_t{1})).empty());  // of another version
+  CHECK(tapped.after(tapped.hashed(Bytes(good.begin(), good.end() - 1))).empty());
+  CHECK(tapped.after(tapped.hashed(Bytes(good.begin(), good.begin() + 100))).empty());
   Bytes longer = good;
   longer.push_back(0);
-  CHECK(tapped.after(longer).empty());
+  CHECK(tapped.after(tapped.hashed(longer)).empty());
   for (const int rank : {0, -1, 2, 1 << 30}) CHECK(tapped.after(with(48, rank)).empty());  // of this host, or of none
   for (const std::uint32_t ops : {3U, 201U, 0xffffffffU}) {
     CHECK(tapped.after(with(56, ops)).empty());
@@ -179,6 +191,61 @@ TEST_CASE("messages of strangers, cut ones and impossible ones are passed over")
   }
   CHECK(tapped.after(with(65, std::uint8_t{200})).empty());  // no such phase
   CHECK(tapped.after(good).size() == 1);
+}
+
+TEST_CASE("a message is passed over if any of its bits is another than the sender's, who has the job's key") {
+  Tapped tapped;
+  const Bytes good = tapped.told(a_view(1));
+  for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    Bytes bytes = good;
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+    REQUIRE(tapped.after(bytes).empty());
+  }
+  CHECK(Tapped().after(good).empty());  // of another job
+  CHECK(tapped.after(good).size() == 1);
+}
+
+TEST_CASE("a message is passed over that comes from where nobody of its host has said that it sends from") {
+  Tapped tapped;
+  const Bytes good = tapped.told(a_view(1));
+  const Stranger other_port, other_address(2, tapped.tap.port);
+  for (const Stranger* stranger : {&other_port, &other_address}) {
+    stranger->send(good, tapped.listener.offer().port);
+    tapped.listener.hear();
+    CHECK(tapped.listener.views().empty());
+    CHECK_FALSE(tapped.listener.is_told());
+  }
+  CHECK(tapped.after(good).size() == 1);
+  // Of a host of more addresses than an offer has room for, not all are known.
+  Tapped many(100);
+  const Stranger unknown_address(2, many.tap.port);
+  unknown_address.send(many.told(a_view(1)), many.listener.offer().port);
+  many.listener.hear();
+  CHECK(many.listener.views().size() == 1);
+}
+
+TEST_CASE("the word of the end counts only whole, and with the job's key") {
+  Tapped tapped, other_job;
+  Bytes forged = tapped.told(a_view(1));
+  tapped.teller.tell_the_end("rank 1 has died");
+  const Bytes end = tapped.tap.next();
+  CHECK(other_job.after(end).empty());
+  CHECK_FALSE(other_job.listener.is_told());
+  forged[69] = 1;  // is_end
+  CHECK(tapped.after(forged).empty());
+  CHECK_FALSE(tapped.listener.is_told());
+  tapped.after(end);
+  CHECK(tapped.listener.is_told());
+}
+
+TEST_CASE("the hash of messages has the published values") {
+  const SipKey key{0x0706050403020100, 0x0f0e0d0c0b0a0908};
+  std::array<std::byte, 15> message{};
+  for (std::size_t i = 0; i < message.size(); ++i) message[i] = static_cast<std::byte>(i);
+  for (const auto& [bytes, hash] : std::vector<std::pair<std::size_t, std::uint64_t>>{
+           {0, 0x726fdb47dd0e0e31}, {1, 0x74f839c593dc67fd}, {8, 0x93f5f5799a932462}, {15, 0xa129ca6149be45e5}}) {
+    CHECK(sip_hash(key, std::span(message).first(bytes)) == hash);
+  }
 }
 
 TEST_CASE("of a rank of more groups than a message has room for the largest are told") {
