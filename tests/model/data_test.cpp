@@ -209,41 +209,6 @@ TEST_CASE("a file that shrinks or is replaced under a run is an error, not a cra
   CHECK_THROWS_WITH(corpus.read(corpus.tokens() - 1, 1, &token), Catch::Contains("was replaced"));
 }
 
-TEST_CASE("patterns find files, globs and folders in the first folder that has them") {
-  TempDir dir;
-  const auto a = dir.write("one/a.bin", "x"), b = dir.write("one/sub/b.bin", "x");
-  dir.write("one/c.txt", "x");
-  dir.write("one/.hidden.bin", "x");
-  dir.write("one/.git/d.bin", "x");
-  const auto other = dir.write("two/a.bin", "x");
-  const std::vector<std::string> folders = {dir / "none", dir / "one", dir / "two"};
-  CHECK(find_data_files({"a.bin"}, folders, "") == std::vector<std::string>{a});
-  CHECK(find_data_files({"*.bin"}, folders, "") == std::vector<std::string>{a});
-  CHECK(find_data_files({dir / "one"}, {}, ".bin") == std::vector<std::string>{a, b});
-  CHECK(find_data_files({"*/a.bin"}, {dir.path()}, "") == std::vector<std::string>{a, other});
-  CHECK(find_data_files({"two", "one/../two/a.bin", "two/./a.bin"}, {dir.path()}, "") == std::vector<std::string>{other});
-  dir.write("three/odd[1].txt", "x");
-  CHECK(find_data_files({"odd[1].txt"}, {dir / "three"}, "").size() == 1);  // a name that looks like a glob
-}
-
-TEST_CASE("a pattern without a match says where it was looked up") {
-  TempDir dir;
-  fs::create_directory(dir / "empty");
-  const auto message = [&](const std::string& pattern, const std::vector<std::string>& folders) {
-    try {
-      find_data_files({pattern}, folders, ".bin");
-    } catch (const Error& error) {
-      CHECK(error.code() == ExitCode::dataset);
-      return std::string(error.what());
-    }
-    return std::string();
-  };
-  CHECK(message("zshard-none.txt", {"", dir / "empty"}) ==
-        "data not found (zshard-none.txt): looked in the current folder, " + (dir / "empty"));
-  CHECK(message(dir / "*.txt", {}).starts_with("data not found"));
-  CHECK(message(dir / "empty", {}).starts_with("the folder holds no .bin file"));
-}
-
 TEST_CASE("an epoch draws every window once, each as inputs and targets one token later") {
   TempDir dir;
   const Dataset data = open_dataset(counting_options(dir, 1000, 8));
