@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <new>
 #include <system_error>
@@ -34,6 +35,17 @@ bool prints_to_terminal() {
   std::error_code failed;
   const auto target = std::filesystem::read_symlink(fmt::format("/proc/{}/fd/1", getppid()), failed).string();
   return !failed && (target.starts_with("/dev/pts/") || target.starts_with("/dev/tty"));
+}
+
+bool prints_utf8() {
+  if (!prints_to_terminal()) return true;
+  for (const char* const name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* const locale = std::getenv(name);
+    if (locale == nullptr || *locale == '\0') continue;
+    const char* const charset = std::strchr(locale, '.');
+    return charset == nullptr || strncasecmp(charset, ".utf-8", 6) == 0 || strncasecmp(charset, ".utf8", 5) == 0;
+  }
+  return true;
 }
 
 bool is_consequence(const std::exception_ptr& problem) {

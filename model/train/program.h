@@ -26,4 +26,7 @@ bool is_consequence(const std::exception_ptr& problem);
 /// defect of zshard.
 Error as_error(const std::exception_ptr& problem);
 
+/// Whether standard output takes UTF-8: a file does, and a terminal unless the locale names another character set.
+bool prints_utf8();
+
 }  // namespace zs

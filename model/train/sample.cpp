@@ -36,9 +36,9 @@ std::vector<std::int32_t> sample_tokens(Session& session, std::vector<std::int32
   return drawn;
 }
 
-std::string printable(const std::vector<std::int32_t>& bytes) {
+std::string bytes_of(const std::vector<std::int32_t>& tokens) {
   std::string text;
-  for (const std::int32_t byte : bytes) text += byte == '\n' || (byte >= 0x20 && byte < 0x7f) ? static_cast<char>(byte) : '?';
+  for (const std::int32_t token : tokens) text += token < 256 ? static_cast<char>(token) : '\0';
   return text;
 }
 

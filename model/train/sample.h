@@ -16,7 +16,7 @@ namespace zs {
 std::vector<std::int32_t> sample_tokens(Session& session, std::vector<std::int32_t> prompt, std::int64_t count, std::uint64_t seed,
                                         const std::function<bool()>& stops);
 
-/// Bytes as text for a terminal: what is not printable ASCII or a line end becomes '?'.
-std::string printable(const std::vector<std::int32_t>& bytes);
+/// Tokens of text as that.
+std::string bytes_of(const std::vector<std::int32_t>& tokens);
 
 }  // namespace zs

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "comm/nccl_memory.h"
+#include "model/data/utf8.h"
 #include "model/train/agreed.h"
 #include "model/train/ceiling.h"
 #include "model/train/config_dataset.h"
@@ -375,8 +376,8 @@ void Trainer::print_sample() {
   const auto stops = [this] { return world_.agree(is_stop_requested() ? 1 : 0, "").code != 0; };
   const auto tokens = sample_tokens(*session_, prompt, config_.run.sample_tokens, static_cast<std::uint64_t>(config_.train.seed), stops);
   if (!is_first()) return;
-  fmt::print("sample: {}{}\n", is_text ? config_.run.sample_prompt : "",
-             is_text ? printable(tokens) : fmt::format("{}", fmt::join(tokens, " ")));
+  fmt::print("sample: {}\n",
+             is_text ? printable(config_.run.sample_prompt + bytes_of(tokens), prints_utf8()) : fmt::format("{}", fmt::join(tokens, " ")));
 }
 
 }  // namespace zs
