@@ -9,6 +9,7 @@
 
 #include "model/train/config_schema.h"
 #include "model/train/dim_patterns.h"
+#include "model/train/expand_path.h"
 
 namespace zs {
 namespace {
@@ -249,6 +250,21 @@ void check_layout(ConfigDraft& draft) {
   }
 }
 
+/// So that config.toml says which folders they were.
+void expand_paths(ConfigDraft& draft) {
+  Config& c = draft.config;
+  const auto expand = [&](const char* key, std::string& path) {
+    try {
+      path = expand_path(path);
+    } catch (const Error& error) {
+      draft.report(key, fmt::format("{}: {}", key, error.what_happened()), error.what_to_do());
+    }
+  };
+  for (std::string& path : c.data.train) expand("data.train", path);
+  for (std::string& path : c.data.validation) expand("data.validation", path);
+  expand("run.dir", c.run.dir);
+}
+
 void check_rest(ConfigDraft& draft) {
   const Config& c = draft.config;
   if (are_good(draft, {"cuda.graph", "device"}) && c.cuda.graph && c.device != "cuda")
@@ -296,6 +312,7 @@ void resolve_config(ConfigDraft& draft) {
   resolve_strategy(draft);
   check_units(draft);
   check_layout(draft);
+  expand_paths(draft);
   check_rest(draft);
 }
 

@@ -56,7 +56,7 @@ constexpr std::array kKeys = {
               "`text`: any files as bytes. `tokens`: nanoGPT's uint16 `.bin` or llm.c's `.bin`."},
     ConfigKey{"data.train", [](Config& c) -> ConfigSlot { return &c.data.train; }, any, "", "required",
               "Files, globs or folders. Relative ones are looked up in the current folder, beside the configuration file, then in the "
-              "build folder."},
+              "build folder. `~` and `$NAME` at the start of a part of the path stand for what they do in a shell."},
     ConfigKey{"data.validation", [](Config& c) -> ConfigSlot { return &c.data.validation; }, any, "", "the end of `data.train`",
               "The same, for validation."},
     ConfigKey{"data.validation_fraction", [](Config& c) -> ConfigSlot { return &c.data.validation_fraction; }, between(0, 0.9), "", "",
@@ -224,7 +224,7 @@ constexpr std::array kKeys = {
               "Checkpoints that stay, the newest; 0 keeps all."},
 
     ConfigKey{"run.dir", [](Config& c) -> ConfigSlot { return &c.run.dir; }, any, "", "`runs/NAME-N` with the next free N",
-              "Folder for what the run writes."},
+              "Folder for what the run writes; `~` and `$NAME` as in `data.train`."},
     ConfigKey{"run.validate_every", [](Config& c) -> ConfigSlot { return &c.run.validate_every; }, between(0, 1e9), "", "",
               "Steps between validations; 0 never validates."},
     ConfigKey{"run.validate_batches", [](Config& c) -> ConfigSlot { return &c.run.validate_batches; }, between(1, 1e6), "", "",
