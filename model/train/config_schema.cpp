@@ -228,7 +228,7 @@ constexpr std::array kKeys = {
     ConfigKey{"run.validate_every", [](Config& c) -> ConfigSlot { return &c.run.validate_every; }, between(0, 1e9), "", "",
               "Steps between validations; 0 never validates."},
     ConfigKey{"run.validate_batches", [](Config& c) -> ConfigSlot { return &c.run.validate_batches; }, between(1, 1e6), "", "",
-              "Global batches a validation, at most all of the validation part."},
+              "Global batches a validation; where the validation part has less, all of it, each sample once."},
     ConfigKey{"run.sample_tokens", [](Config& c) -> ConfigSlot { return &c.run.sample_tokens; }, between(0, 1e6), "",
               "200 for text, 0 for tokens", "Length of the sample that is printed at the end; 0 prints none."},
     ConfigKey{"run.sample_prompt", [](Config& c) -> ConfigSlot { return &c.run.sample_prompt; }, any, "", "",

@@ -121,7 +121,8 @@ class MetaRun {
                                                   .upload_bytes = upload_bytes(config, options.ranks),
                                                   .locked_bytes = Pool::kGrowingSlab})),
         world_(make_meta_world(options.rank, options.ranks, {options.transport, options.hosts, options.sums_in_rank_order})),
-        read_(no_samples(config)) {
+        read_(no_samples(config)),
+        validation_windows_(options.validation_windows) {
     device_->trace().start();
   }
 
@@ -132,7 +133,7 @@ class MetaRun {
   /// What a run does beside its steps.
   void rest() {
     const Config& config = session_->config();
-    if (config.run.validate_every > 0) session_->enqueue_validation(read_);
+    if (config.run.validate_every > 0) session_->enqueue_validation(read_, validation_windows_);
     for (int unit = 0; unit < std::ssize(session_->runtime().executor().units()); ++unit) {
       session_->runtime().executor().read_full(unit, [](const Parameter&, const float*) {});
     }
@@ -148,6 +149,7 @@ class MetaRun {
   std::unique_ptr<Device> device_;
   std::unique_ptr<World> world_;
   ReadSamples read_;
+  std::int64_t validation_windows_;
   std::optional<Session> session_;
 };
 

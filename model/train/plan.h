@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -60,6 +61,7 @@ struct PlanOptions {
   /// Else the trace of a step leaves out the micro-batches that find the memory as the one before did, but for the last: they would do
   /// the same. The bytes are the same.
   bool has_every_micro_batch = false;
+  std::int64_t validation_windows = std::numeric_limits<std::int64_t>::max();  ///< a validation reads no more
 };
 
 /// Of this rank of this world.

@@ -135,10 +135,11 @@ std::int64_t Session::first_sample(std::int64_t first, std::int64_t i) const {
   return first + (i * world_.size() + world_.rank()) * config_.train.micro_batch;
 }
 
-Session::Batch Session::read_batch(std::int64_t first_sample, const ReadSamples& read) {
+Session::Batch Session::read_batch(std::int64_t first_sample, std::int64_t rows, const ReadSamples& read) {
   std::vector<std::int32_t> inputs, targets;
   read(first_sample, inputs, targets);
-  const Shape shape{config_.train.micro_batch, config_.train.sequence};
+  const Shape shape{rows, config_.train.sequence};
+  for (auto* values : {&inputs, &targets}) values->resize(static_cast<std::size_t>(shape.numel()));
   return {Tensor::from_host(context_, shape, std::move(inputs)), Tensor::from_host(context_, shape, std::move(targets))};
 }
 
@@ -203,7 +204,7 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
       runtime_.explain(mismatch);
     }
   } else {
-    enqueue_work([&](std::int64_t i) { return read_batch(first_sample(first_of_step, i), read); });
+    enqueue_work([&](std::int64_t i) { return read_batch(first_sample(first_of_step, i), config_.train.micro_batch, read); });
   }
   send_status(wants_stop);
 }
@@ -269,24 +270,40 @@ StepResult Session::finish_step() {
                     .most_s = static_cast<double>(status[most_wait]) * 1e-9}};
 }
 
-void Session::enqueue_validation(const ReadSamples& read) {
+std::int64_t Session::validation_samples(std::int64_t windows) const {
+  return std::min(windows, config_.run.validate_batches * config_.train.global_batch);
+}
+
+std::int64_t Session::validation_rows(std::int64_t samples, std::int64_t i) const {
+  return std::clamp<std::int64_t>(samples - i * config_.train.micro_batch, 0, config_.train.micro_batch);
+}
+
+void Session::enqueue_validation(const ReadSamples& read, std::int64_t windows) {
   const NoGradGuard no_grad(context_);
-  std::int64_t local = local_micro_batches() * config_.run.validate_batches;
+  const std::int64_t samples = validation_samples(windows), all = config_.train.micro_batch, round = all * world_.size();
+  std::int64_t local = (samples + round - 1) / round;
   ZS_CHECK(local <= loss_slots_, "{} validation micro-batches on this rank, {} slots", local, loss_slots_);
   for (std::int64_t i = 0; i < local; ++i) {
-    if (is_enough_()) local = i + 1;
+    if (is_enough_()) samples % round == 0 ? local = i + 1 : i = local - 1;  // the last one may be smaller
+    // A rank that has none left takes part with a sample that does not count.
+    const std::int64_t rows = validation_rows(samples, i * world_.size() + world_.rank());
     runtime_.begin_micro_batch(Mode::eval, i + 1 == local);
-    store_loss(forward_loss(read_batch(first_sample(0, i), read)), i);
+    store_loss(forward_loss(read_batch(first_sample(0, i), rows > 0 ? rows : 1, read)), i);
     runtime_.end_micro_batch();
   }
   gather_losses();
 }
 
-double Session::validate(const ReadSamples& read) {
-  enqueue_validation(read);
+double Session::validate(const ReadSamples& read, std::int64_t windows) {
+  enqueue_validation(read, windows);
   device_.synchronize();
-  const std::vector<float> losses = losses_in_order(global_micro_batches() * config_.run.validate_batches);
-  return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+  const std::int64_t samples = validation_samples(windows);
+  const auto all = static_cast<double>(config_.train.micro_batch);
+  const std::vector<float> losses = losses_in_order((samples + config_.train.micro_batch - 1) / config_.train.micro_batch);
+  double sum = 0;
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    sum += losses[i] * (static_cast<double>(validation_rows(samples, static_cast<std::int64_t>(i))) / all);
+  return sum / (static_cast<double>(samples) / all);
 }
 
 Tensor Session::enqueue_logits(const std::vector<std::int32_t>& tokens) {

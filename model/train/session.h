@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -30,6 +31,8 @@ struct StepResult {
 /// CPU, the plan runs the very same code on the meta device. One host thread uses it.
 class Session {
  public:
+  static constexpr std::int64_t kManyWindows = std::numeric_limits<std::int64_t>::max();
+
   Session(Device& device, World& world, const Config& config);
 
   /// Micro-batches of one step over all ranks, and on this rank.
@@ -45,10 +48,11 @@ class Session {
   /// Waits for the step and reads its result. An error on the meta device.
   StepResult finish_step();
 
-  /// Mean loss over run.validate_batches batches of global_batch samples, spread over the ranks as a step is. Collective; blocks.
-  double validate(const ReadSamples& read);
+  /// Mean loss over the first run.validate_batches x global_batch samples, each once, or all where there are no more `windows`; spread over
+  /// the ranks as a step's are. Collective; blocks.
+  double validate(const ReadSamples& read, std::int64_t windows = kManyWindows);
   /// The same work without reading a result: for the meta device.
-  void enqueue_validation(const ReadSamples& read);
+  void enqueue_validation(const ReadSamples& read, std::int64_t windows = kManyWindows);
   /// Logits (vocab) of what follows the last of `tokens`. Collective; blocks.
   std::vector<float> next_token_logits(const std::vector<std::int32_t>& tokens);
   /// The same without reading them: for the meta device.
@@ -71,7 +75,10 @@ class Session {
   float backward_seed() const { return 1.0f / static_cast<float>(global_micro_batches()); }
   /// The first sample of this rank's micro-batch i of a step or a validation that begins with the sample `first`.
   std::int64_t first_sample(std::int64_t first, std::int64_t i) const;
-  Batch read_batch(std::int64_t first_sample, const ReadSamples& read);
+  Batch read_batch(std::int64_t first_sample, std::int64_t rows, const ReadSamples& read);
+  /// Samples of a validation, and those of them that micro-batch `i` of all ranks has, from 0 to micro_batch.
+  std::int64_t validation_samples(std::int64_t windows) const;
+  std::int64_t validation_rows(std::int64_t samples, std::int64_t i) const;
   /// The rows of micro-batch i in those of all of a step.
   Batch kept_batch(std::int64_t i) const;
   void upload_batches(std::int64_t first_of_step, const ReadSamples& read);

@@ -292,7 +292,7 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   if (world_.size() > 1) tell("warning", stragglers_.after_step(result.waits, seconds));
   if (StepReplay* const replay = session_->replay()) tell("note", replay->take_news(step));
   if (is_validated(step)) {
-    metrics.val_loss = static_cast<float>(session_->validate(reader(*dataset_->validation)));
+    metrics.val_loss = static_cast<float>(session_->validate(reader(*dataset_->validation), dataset_->validation->windows()));
   }
   if (is_verified(step)) {
     if (const int code = check_order(step); code != 0) return code;

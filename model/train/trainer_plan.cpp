@@ -18,9 +18,10 @@ void Trainer::check_and_plan() {
   }
   share_ = cpu_share(world_.local_rank(), world_.local_size());
   dataset_ = open_dataset(dataset_options(config_, job_.config_path, job_.program_folder));
-  if (dataset_->validation) {  // a validation reads no window twice while there are others
+  if (dataset_->validation) {  // a validation reads no window twice: the last batch may be a part of one
+    const std::int64_t batch = config_.train.global_batch;
     std::int64_t& batches = job_.config.run.validate_batches;
-    batches = std::clamp<std::int64_t>(dataset_->validation->windows() / config_.train.global_batch, 1, batches);
+    batches = std::min(batches, (dataset_->validation->windows() + batch - 1) / batch);
   }
   check_device(config_, gpus_.gpu);
   plan_ = make_plan(config_, memory_demand().plan);
@@ -32,6 +33,7 @@ void Trainer::check_and_plan() {
 
 MemoryDemand Trainer::memory_demand() const {
   MemoryDemand demand{config_, plan_options(world_, share_.threads), world_.local_size()};
+  if (dataset_->validation) demand.plan.validation_windows = dataset_->validation->windows();
   if (planned_ranks() != world_.size()) {  // a dry run for ranks that it has not got
     demand.plan.ranks = demand.local_ranks = planned_ranks();
     demand.plan.hosts.clear();

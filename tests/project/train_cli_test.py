@@ -303,6 +303,41 @@ def run_sample(train, report):
         report.case("a sample is stopped", problems, result)
 
 
+def run_validation(train, report):
+    """Every window of the validation data counts once, whatever the batches and ranks; with a limit, the first ones."""
+    def loss(folder, validation, **keys):
+        result = harness.run([train, folder / "tiny.toml", "--overwrite", *tiny_run.options(
+            data__validation=validation, train__steps=2, train__lr="1e-30", run__validate_every=2, run__sample_tokens=0, **keys)], LIMIT_S, cwd=folder)
+        metrics = harness.read_metrics(folder / "out") if result.code == 0 else []
+        if not metrics or metrics[1]["allocations"] != 0:
+            raise RuntimeError(f"{keys}: no steps, or memory from the system in the second: {result}")
+        return metrics[1]["val_loss"]
+
+    with tempfile.TemporaryDirectory(prefix="train_cli.") as name:
+        folder = pathlib.Path(name)
+        tiny_run.write_files(folder)
+        for windows in (10, 4):
+            (folder / f"{windows}.txt").write_text(tiny_run.corpus_text(5000)[1000:1000 + windows * 16 + 1])
+        problems = []
+        whole, first = (loss(folder, f"{n}.txt", train__global_batch=1, run__validate_batches=1000) for n in (10, 4))
+        for batch, micro, ranks in ((2, 1, 1), (4, 4, 1), (16, 1, 1), (16, 8, 1), (24, 3, 2), (24, 1, 8), (6, 2, 3), (4, 1, 4)):
+            keys = {"train__global_batch": batch, "train__micro_batch": micro, "comm__ranks": ranks}
+            found = loss(folder, "10.txt", run__validate_batches=1000, **keys)
+            problems += [f"{keys}: {found} instead of {whole}"] if abs(found - whole) > 2e-6 else []
+        found = loss(folder, "10.txt", train__global_batch=4, run__validate_batches=1)
+        problems += [f"one batch of four: {found} instead of {first}"] if abs(found - first) > 2e-6 or abs(first - whole) < 1e-5 else []
+        report.case("each validation window counts once", problems)
+
+
+def run_utf8(train, report):
+    """A prompt that is UTF-8 is printed as it is; what could move the cursor is not."""
+    with tempfile.TemporaryDirectory(prefix="train_cli.") as name:
+        config = tiny_run.write_files(name)
+        result = harness.run([train, config, "--set", "run.sample_prompt=na\u00efve \u4f60\x1b[2J\u009b"], LIMIT_S, cwd=name)
+        problems = [] if "sample: na\u00efve \u4f60?[2J?" in result.out else ["the prompt is not printed"]
+        report.case("a sample in UTF-8", problems, result)
+
+
 def run_verified(train, ranks, report):
     """--verify-order looks at the first two steps and the first validation, and at nothing else; at the plan in a dry run."""
     for arguments, wanted in (
@@ -331,6 +366,8 @@ def main():
         run_streams(train, report)
         run_nowhere(train, report)
         run_sample(train, report)
+        run_utf8(train, report)
+        run_validation(train, report)
         for ranks in (None, 3):
             run_dry(train, ranks, report)
             run_verified(train, ranks, report)
