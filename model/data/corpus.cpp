@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -15,12 +14,6 @@
 
 namespace zs {
 namespace {
-
-static_assert(std::endian::native == std::endian::little, "token files are little-endian");
-
-constexpr std::int64_t kHeaderWords = 256, kHeaderBytes = kHeaderWords * 4;
-constexpr std::int32_t kMagic = 20240520, kVersion = 1;
-constexpr std::int32_t kWideMagic = 20240801;  // llm.c's uint32 tokens
 
 Error bad_data(const std::string& what, const std::string& where, const std::string& todo) {
   return Error(ExitCode::dataset, what, where, todo);
@@ -62,36 +55,39 @@ OpenedFile open_file(const std::string& path) {
   return {descriptor.release(), status};
 }
 
-/// Bytes before the tokens; 0 without a header. `head` holds the first `have` bytes.
-std::int64_t check_header(const std::array<std::int32_t, 4>& head, std::int64_t have, std::int64_t file_bytes, const std::string& path) {
-  if (have < 4) return 0;
-  const std::int32_t magic = head[0];
-  if (magic == kWideMagic) throw bad_data("llm.c's uint32 tokens are not supported", path + "@0", "write uint16 tokens (magic 20240520)");
-  if (magic == static_cast<std::int32_t>(__builtin_bswap32(kMagic)) || magic == static_cast<std::int32_t>(__builtin_bswap32(kWideMagic)))
-    throw bad_data("the header is big-endian", path + "@0", "write little-endian tokens");
-  if (magic != kMagic) return 0;
-  if (file_bytes < kHeaderBytes)
-    throw bad_data(fmt::format("the header is cut off after {} of {} bytes", file_bytes, kHeaderBytes),
-                   fmt::format("{}@{}", path, file_bytes), "write the file again");
-  if (head[1] != kVersion)
-    throw bad_data(fmt::format("token file version {}, expected {}", head[1], kVersion), path + "@4", "write version 1 (uint16 tokens)");
-  const std::int64_t said = head[2], held = (file_bytes - kHeaderBytes) / 2;
-  if (said < 0 || said != held || file_bytes % 2 != 0)
-    throw bad_data(fmt::format("the header says {} tokens, the file holds {} bytes of them", said, file_bytes - kHeaderBytes), path + "@8",
-                   "write the file again");
-  return kHeaderBytes;
+/// What files hold as int32; the largest of them as it is in the file.
+template <class Id>
+std::uint32_t widen(const std::byte* narrow, std::int64_t count, std::int32_t* wide) {
+  std::uint32_t most = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    Id id;
+    std::memcpy(&id, narrow + i * static_cast<std::int64_t>(sizeof id), sizeof id);
+    most = std::max<std::uint32_t>(most, id);
+    wide[i] = static_cast<std::int32_t>(id);
+  }
+  return most;
+}
+
+std::uint32_t widen(std::int64_t bytes, const std::byte* narrow, std::int64_t count, std::int32_t* wide) {
+  if (bytes == 1) return widen<std::uint8_t>(narrow, count, wide);
+  return bytes == 2 ? widen<std::uint16_t>(narrow, count, wide) : widen<std::uint32_t>(narrow, count, wide);
+}
+
+Error outside_vocabulary(std::uint32_t id, std::int64_t vocab, const std::string& where) {
+  const bool is_possible = id < Corpus::kMostVocab;
+  return bad_data(fmt::format("token {} is outside the vocabulary of {}", id, vocab), where,
+                  is_possible ? fmt::format("set model.vocab to {} or more, or make the tokens again", std::int64_t{id} + 1)
+                              : "no vocabulary is as large: see data.token_bytes, or make the tokens again");
 }
 
 }  // namespace
 
-Corpus::Corpus(DataKind kind, const std::vector<std::string>& files, std::int64_t vocab) : kind_(kind), files_(files), vocab_(vocab) {
-  ZS_CHECK(vocab >= 1, "vocabulary of {}", vocab);
+Corpus::Corpus(const DataFormat& format, const std::vector<std::string>& files) : format_(format), files_(files) {
+  ZS_CHECK(format.vocab >= 1 && (format.token_bytes == 2 || format.token_bytes == 4), "vocabulary of {}, ids of {} bytes", format.vocab,
+           format.token_bytes);
   parts_.resize(files.size());
   try {
-    for (std::size_t i = 0; i < files_.size(); ++i) {
-      add_part(i);
-      check_tokens(i);
-    }
+    for (std::size_t i = 0; i < files_.size(); ++i) add_part(i);
   } catch (...) {
     close_all();
     throw;
@@ -106,34 +102,20 @@ void Corpus::close_all() noexcept {
 }
 
 void Corpus::add_part(std::size_t index) {
-  const std::string& path = files_[index];
-  const OpenedFile opened = open_file(path);
+  const OpenedFile opened = open_file(files_[index]);
   Descriptor descriptor(opened.descriptor);
   const std::int64_t bytes = opened.status.st_size;
+  std::array<char, FileHead::kBytes> head;
+  const auto have = static_cast<std::size_t>(std::min<std::int64_t>(bytes, head.size()));
+  read_bytes(index, descriptor.get(), 0, head.data(), have);
   Part& part = parts_[index];
-  if (kind_ == DataKind::tokens) {
-    std::array<std::int32_t, 4> head{};
-    const std::int64_t have = std::min<std::int64_t>(bytes, sizeof head);
-    read_bytes(index, descriptor.get(), 0, head.data(), static_cast<std::size_t>(have));
-    part.header_bytes = check_header(head, have, bytes, path);
-    if (bytes % 2 != 0)
-      throw bad_data(fmt::format("{} bytes are not a whole number of uint16 tokens", bytes), fmt::format("{}@{}", path, bytes),
-                     "write the file again");
-  }
+  part.layout = recognize(format_, {{head.data(), have}, bytes, files_[index]});
   part.first = tokens_;
-  part.count = (bytes - part.header_bytes) / token_bytes();
+  part.count = (bytes - part.layout.header_bytes) / part.layout.token_bytes;
   part.device = opened.status.st_dev;
   part.inode = opened.status.st_ino;
   tokens_ += part.count;
   if (index < kOpenFiles) part.descriptor = descriptor.release();
-}
-
-void Corpus::check_tokens(std::size_t index) const {
-  if (vocab_ > (kind_ == DataKind::text ? 0xff : 0xffff)) return;
-  constexpr std::int64_t kChunk = 1 << 18;
-  std::vector<std::int32_t> chunk(static_cast<std::size_t>(std::min(kChunk, parts_[index].count)));
-  for (std::int64_t at = 0; at < parts_[index].count; at += kChunk)
-    read_part(index, at, std::min(kChunk, parts_[index].count - at), chunk.data());
 }
 
 void Corpus::read_bytes(std::size_t index, int descriptor, std::int64_t offset, void* out, std::size_t bytes) const {
@@ -150,7 +132,7 @@ void Corpus::read_bytes(std::size_t index, int descriptor, std::int64_t offset, 
   }
 }
 
-void Corpus::read_part(std::size_t index, std::int64_t first, std::int64_t count, std::int32_t* out) const {
+void Corpus::read_part(std::size_t index, std::int64_t first, std::int64_t count, std::int32_t* out, std::int64_t vocab) const {
   const Part& part = parts_[index];
   Descriptor temporary(-1);
   int descriptor = part.descriptor;
@@ -161,29 +143,27 @@ void Corpus::read_part(std::size_t index, std::int64_t first, std::int64_t count
       throw bad_data("the data file was replaced while in use", files_[index], "leave the data alone during a run");
     descriptor = temporary.get();
   }
-  // Reads into the back of `out` and widens forwards: the narrow value is always at or behind the wide one.
-  const std::int64_t width = token_bytes();
-  auto* narrow = reinterpret_cast<unsigned char*>(out) + count * (4 - width);
-  read_bytes(index, descriptor, part.header_bytes + first * width, narrow, static_cast<std::size_t>(count * width));
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::uint16_t token = 0;
-    std::memcpy(&token, narrow + i * width, static_cast<std::size_t>(width));
-    const std::int32_t wide = token;
-    if (wide >= vocab_)
-      throw bad_data(fmt::format("token {} is outside the vocabulary of {}", wide, vocab_), fmt::format("{}@{}", files_[index], first + i),
-                     fmt::format("set model.vocab to {} or more, or make the tokens again", wide + 1));
-    std::memcpy(out + i, &wide, sizeof wide);
+  std::array<std::byte, 1 << 16> narrow;
+  const std::int64_t bytes = part.layout.token_bytes, most = static_cast<std::int64_t>(narrow.size()) / bytes;
+  for (std::int64_t done = 0; done < count; done += most) {
+    const std::int64_t here = std::min(most, count - done);
+    read_bytes(index, descriptor, part.layout.header_bytes + (first + done) * bytes, narrow.data(), static_cast<std::size_t>(here * bytes));
+    std::int32_t* const wide = out + done;
+    if (widen(bytes, narrow.data(), here, wide) < vocab) continue;
+    const auto is_outside = [&](std::int32_t id) { return static_cast<std::uint32_t>(id) >= vocab; };
+    const std::int32_t* const found = std::find_if(wide, wide + here, is_outside);
+    throw outside_vocabulary(static_cast<std::uint32_t>(*found), vocab, fmt::format("{}@{}", files_[index], first + done + (found - wide)));
   }
 }
 
-void Corpus::read(std::int64_t first, std::int64_t count, std::int32_t* out) const {
+void Corpus::read(std::int64_t first, std::int64_t count, std::int32_t* out, std::int64_t vocab) const {
   ZS_CHECK(first >= 0 && count >= 0 && first <= tokens_ && count <= tokens_ - first, "tokens [{}, +{}) of {}", first, count, tokens_);
   const auto after = [](std::int64_t token, const Part& part) { return token < part.first; };
   std::size_t index = static_cast<std::size_t>(std::upper_bound(parts_.begin(), parts_.end(), first, after) - parts_.begin());
   while (count > 0) {
     const Part& part = parts_[index - 1];
     const std::int64_t here = std::min(count, part.first + part.count - first);
-    if (here > 0) read_part(index - 1, first - part.first, here, out);
+    if (here > 0) read_part(index - 1, first - part.first, here, out, vocab);
     first += here;
     out += here;
     count -= here;

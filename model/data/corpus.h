@@ -4,48 +4,52 @@
 #include <string>
 #include <vector>
 
+#include "model/data/file_format.h"
+
 namespace zs {
 
-enum class DataKind : std::uint8_t { text, tokens };
-
-/// Tokens of several files, one after the other: bytes (text), or uint16 ids (tokens: nanoGPT's headerless .bin, or llm.c's
-/// .bin whose header of 256 int32 begins with magic 20240520, version 1 and the count, told apart by the magic).
+/// Tokens of several files, one after the other: bytes (text), or ids of 16 or 32 bits (tokens: nanoGPT's headerless .bin, or llm.c's
+/// .bin whose header of 256 int32 begins with a magic number, a version and the count, told apart by the magic).
 ///
-/// Opening checks every file's size and header, and every token against the vocabulary. Reads go through pread, not through a
-/// mapping, so a file that shrinks under a run is an Error(dataset) and not a SIGBUS. Owns its descriptors: the first
-/// kOpenFiles files stay open, others are opened for each read. Immutable after construction: any thread may read.
-/// Throws Error(dataset) that names file and token index.
+/// Opening looks at every file's size and first bytes, whatever their length (`recognize`); ids are checked against the vocabulary when
+/// they are read. Reads go through pread, not through a mapping, so a file that shrinks under a run is an Error(dataset) and not a SIGBUS.
+/// Owns its descriptors: the first kOpenFiles files stay open, others are opened for each read. Immutable after construction: any thread
+/// may read. Throws Error(dataset) that names file and token index.
 class Corpus {
  public:
   static constexpr std::size_t kOpenFiles = 16;
+  /// The largest model.vocab.
+  static constexpr std::int64_t kMostVocab = 4194304;
 
-  Corpus(DataKind kind, const std::vector<std::string>& files, std::int64_t vocab);
+  Corpus(const DataFormat& format, const std::vector<std::string>& files);
   ~Corpus();
   Corpus(const Corpus&) = delete;
   Corpus& operator=(const Corpus&) = delete;
 
   std::int64_t tokens() const { return tokens_; }
   const std::vector<std::string>& files() const { return files_; }
-  /// out[i] = token first + i, for 0 <= i < count, within [0, tokens()).
-  void read(std::int64_t first, std::int64_t count, std::int32_t* out) const;
+  /// out[i] = token first + i, for 0 <= i < count, within [0, tokens()). An id outside the vocabulary is an Error.
+  void read(std::int64_t first, std::int64_t count, std::int32_t* out) const { read(first, count, out, format_.vocab); }
+  /// The same whatever the ids are: those of 2^31 and more come out negative.
+  void read_unchecked(std::int64_t first, std::int64_t count, std::int32_t* out) const { read(first, count, out, kAnyId); }
 
  private:
+  static constexpr std::int64_t kAnyId = std::int64_t{1} << 32;
+
   struct Part {
     std::int64_t first = 0, count = 0;  // tokens
-    std::int64_t header_bytes = 0;
+    TokenLayout layout;
     std::uint64_t device = 0, inode = 0;  // what was checked at the start is what must be read later
     int descriptor = -1;
   };
   void add_part(std::size_t index);
-  void check_tokens(std::size_t index) const;
-  void read_part(std::size_t index, std::int64_t first, std::int64_t count, std::int32_t* out) const;
+  void read(std::int64_t first, std::int64_t count, std::int32_t* out, std::int64_t vocab) const;
+  void read_part(std::size_t index, std::int64_t first, std::int64_t count, std::int32_t* out, std::int64_t vocab) const;
   void read_bytes(std::size_t index, int descriptor, std::int64_t offset, void* out, std::size_t bytes) const;
-  std::int64_t token_bytes() const { return kind_ == DataKind::text ? 1 : 2; }
   void close_all() noexcept;
 
-  DataKind kind_;
+  DataFormat format_;
   std::vector<std::string> files_;
-  std::int64_t vocab_;
   std::vector<Part> parts_;  // as files_
   std::int64_t tokens_ = 0;
 };

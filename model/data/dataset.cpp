@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/data/data_digest.h"
 #include "model/data/data_files.h"
 #include "model/data/permutation.h"
 #include "runtime/base/check.h"
@@ -12,7 +13,8 @@ namespace {
 
 std::shared_ptr<const Corpus> open_corpus(const DatasetOptions& options, const std::vector<std::string>& patterns) {
   const std::string suffix = options.kind == DataKind::tokens ? ".bin" : "";
-  return std::make_shared<const Corpus>(options.kind, find_data_files(patterns, options.folders, suffix), options.vocab);
+  const DataFormat format{.kind = options.kind, .vocab = options.vocab, .token_bytes = options.token_bytes};
+  return std::make_shared<const Corpus>(format, find_data_files(patterns, options.folders, suffix));
 }
 
 std::string where_of(const Corpus& corpus) {
@@ -46,14 +48,26 @@ std::int64_t SampleSource::window_of(std::int64_t sample) const {
   return static_cast<std::int64_t>(Permutation(static_cast<std::uint64_t>(windows()), key)(static_cast<std::uint64_t>(position)));
 }
 
+void SampleSource::read_window(std::int64_t sample, std::vector<std::int32_t>& window) const {
+  window.resize(static_cast<std::size_t>(sequence_ + 1));
+  corpus_->read(first_ + window_of(sample) * sequence_, sequence_ + 1, window.data());
+}
+
 void SampleSource::fill(std::int64_t first_sample, std::int64_t count, std::int32_t* inputs, std::int32_t* targets) const {
-  std::vector<std::int32_t> window(static_cast<std::size_t>(sequence_ + 1));
+  std::vector<std::int32_t> window;
   for (std::int64_t i = 0; i < count; ++i) {
-    corpus_->read(first_ + window_of(first_sample + i) * sequence_, sequence_ + 1, window.data());
+    read_window(first_sample + i, window);
     std::copy(window.begin(), window.end() - 1, inputs + i * sequence_);
     std::copy(window.begin() + 1, window.end(), targets + i * sequence_);
   }
 }
+
+void SampleSource::check(std::int64_t first_sample, std::int64_t count) const {
+  std::vector<std::int32_t> window;
+  for (std::int64_t i = 0; i < count; ++i) read_window(first_sample + i, window);
+}
+
+std::string SampleSource::digest() const { return digest_of(*corpus_, first_, count_); }
 
 Dataset open_dataset(const DatasetOptions& options) {
   ZS_CHECK(options.sequence >= 1, "sequence of {}", options.sequence);
@@ -72,6 +86,32 @@ Dataset open_dataset(const DatasetOptions& options) {
   if (train_tokens < corpus->tokens() || (options.validation.empty() && options.validation_fraction > 0))
     validation = make_source(corpus, train_tokens, corpus->tokens() - train_tokens, "validation", options, std::nullopt);
   return {std::move(train), std::move(validation), std::move(files)};
+}
+
+DataFacts facts_of(const Dataset& data) {
+  return {.train_tokens = data.train.tokens(),
+          .train_digest = data.train.digest(),
+          .validation_digest = data.validation ? data.validation->digest() : "none",
+          .train_files = describe_names(data.train.corpus().files())};
+}
+
+void verify(const Dataset& data, int rank, int ranks, const std::function<void(double)>& progress) {
+  constexpr std::int64_t kChunk = std::int64_t{1} << 20;
+  std::vector<const Corpus*> corpora{&data.train.corpus()};
+  if (data.validation && &data.validation->corpus() != corpora.front()) corpora.push_back(&data.validation->corpus());
+  std::int64_t all = 0, done = 0;
+  for (const Corpus* corpus : corpora) all += corpus->tokens();
+  std::vector<std::int32_t> chunk(kChunk);
+  for (const Corpus* corpus : corpora) {
+    const std::int64_t chunks = (corpus->tokens() + kChunk - 1) / kChunk;
+    const std::int64_t first = chunks * rank / ranks * kChunk, last = std::min(chunks * (rank + 1) / ranks * kChunk, corpus->tokens());
+    for (std::int64_t at = first; at < last; at += kChunk) {
+      progress(std::min(1.0, static_cast<double>(done) * ranks / static_cast<double>(all)));
+      const std::int64_t here = std::min(kChunk, last - at);
+      corpus->read(at, here, chunk.data());
+      done += here;
+    }
+  }
 }
 
 }  // namespace zs

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,8 +29,15 @@ class SampleSource {
   std::int64_t window_of(std::int64_t sample) const;
   /// Samples [first_sample, first_sample + count): inputs and targets (count, T), targets one token later.
   void fill(std::int64_t first_sample, std::int64_t count, std::int32_t* inputs, std::int32_t* targets) const;
+  /// Reads these samples, so that what is wrong with them is an Error now and not when they are used.
+  void check(std::int64_t first_sample, std::int64_t count) const;
+  /// Of its tokens: digest_of.
+  std::string digest() const;
+  const Corpus& corpus() const { return *corpus_; }
 
  private:
+  void read_window(std::int64_t sample, std::vector<std::int32_t>& window) const;
+
   std::shared_ptr<const Corpus> corpus_;
   std::int64_t first_, count_, sequence_;
   std::optional<std::uint64_t> seed_;
@@ -38,6 +46,7 @@ class SampleSource {
 /// What to train on. Patterns are files, globs and folders, looked up in `folders` (see find_data_files).
 struct DatasetOptions {
   DataKind kind = DataKind::text;
+  std::int64_t token_bytes = 2;                ///< of ids in files without a header
   std::vector<std::string> train, validation;  ///< validation empty: the end of train
   double validation_fraction = 0.1;
   std::vector<std::string> folders;
@@ -51,7 +60,20 @@ struct Dataset {
   std::vector<std::string> files;          ///< of both, as found
 };
 
-/// Opens and checks all files. Throws Error(dataset) with file and token index.
+/// Opens all files and looks at what they are. Their ids are checked when they are read, or by `verify`. Throws Error(dataset).
 Dataset open_dataset(const DatasetOptions& options);
+
+/// What a checkpoint says of its data, so that a run that goes on can say what has become another.
+struct DataFacts {
+  std::int64_t train_tokens = 0;
+  std::string train_digest, validation_digest;  ///< "none" without validation data
+  std::string train_files;                      ///< describe_names
+};
+/// Reads as much of the data as digest_of does.
+DataFacts facts_of(const Dataset& data);
+
+/// Reads this rank's share of all tokens, whatever part of the data is used: each is within the vocabulary, or an Error(dataset) names it.
+/// `progress`: called now and then with the part of the share that is done, from 0 to 1; may throw.
+void verify(const Dataset& data, int rank, int ranks, const std::function<void(double)>& progress);
 
 }  // namespace zs

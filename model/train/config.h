@@ -27,6 +27,7 @@ struct Config {
     std::string kind = "text";
     std::vector<std::string> train, validation;  ///< as written: files, globs, folders
     double validation_fraction = 0.1;
+    std::int64_t token_bytes = 2;
     bool operator==(const Data&) const = default;
   };
   struct Train {

@@ -7,6 +7,7 @@ namespace zs {
 DatasetOptions dataset_options(const Config& config, const std::string& config_path, const std::string& build_folder) {
   DatasetOptions options;
   options.kind = config.data.kind == "text" ? DataKind::text : DataKind::tokens;
+  options.token_bytes = config.data.token_bytes;
   options.train = config.data.train;
   options.validation = config.data.validation;
   options.validation_fraction = config.data.validation_fraction;

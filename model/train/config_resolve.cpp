@@ -265,6 +265,17 @@ void expand_paths(ConfigDraft& draft) {
   expand("run.dir", c.run.dir);
 }
 
+void check_data(ConfigDraft& draft) {
+  const Config::Data& data = draft.config.data;
+  if (!are_good(draft, {"data.token_bytes"})) return;
+  if (data.token_bytes == 3) {
+    draft.report("data.token_bytes", "data.token_bytes is 3", "use 2 or 4");
+  } else if (data.token_bytes != 2 && data.kind == "text" && are_good(draft, {"data.kind"})) {
+    draft.report("data.token_bytes", fmt::format("data.token_bytes = {} does not go with data.kind \"text\"", data.token_bytes),
+                 "leave it out, or use data.kind = \"tokens\"");
+  }
+}
+
 void check_rest(ConfigDraft& draft) {
   const Config& c = draft.config;
   if (are_good(draft, {"cuda.graph", "device"}) && c.cuda.graph && c.device != "cuda")
@@ -313,6 +324,7 @@ void resolve_config(ConfigDraft& draft) {
   check_units(draft);
   check_layout(draft);
   expand_paths(draft);
+  check_data(draft);
   check_rest(draft);
 }
 

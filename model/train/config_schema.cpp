@@ -53,7 +53,11 @@ constexpr std::array kKeys = {
               "The head is the token embedding, not a matrix of its own."},
 
     ConfigKey{"data.kind", [](Config& c) -> ConfigSlot { return &c.data.kind; }, any, "text|tokens", "",
-              "`text`: any files as bytes. `tokens`: nanoGPT's uint16 `.bin` or llm.c's `.bin`."},
+              "`text`: any files as bytes. `tokens`: ids, in llm.c's `.bin` or, without a header, as nanoGPT writes them. Files that are "
+              "evidently of another kind are refused."},
+    ConfigKey{"data.token_bytes", [](Config& c) -> ConfigSlot { return &c.data.token_bytes; }, between(2, 4), "", "",
+              "Bytes of an id in token files without a header: 2 (uint16), or 4 (uint32, or int32), which `model.vocab` above 65536 needs. "
+              "llm.c's header says it itself."},
     ConfigKey{"data.train", [](Config& c) -> ConfigSlot { return &c.data.train; }, any, "", "required",
               "Files, globs or folders. Relative ones are looked up in the current folder, beside the configuration file, then in the "
               "build folder. `~` and `$NAME` at the start of a part of the path stand for what they do in a shell."},

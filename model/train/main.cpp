@@ -31,7 +31,7 @@ struct CommandLine {
   std::string config_path;
   std::vector<std::string> overrides;
   std::string dry_run;  // empty, "plan" or "full"
-  bool overwrite = false, verify_order = false;
+  bool overwrite = false, verify_order = false, verify_data = false;
   std::string resume;
   std::optional<Error> problem;  // told by one rank, like those of the configuration
 };
@@ -68,6 +68,7 @@ Loaded load(const CommandLine& line, const char* program) {
   loaded.job.overwrite = line.overwrite;
   loaded.job.resume = line.resume;
   loaded.job.verify_order = line.verify_order;
+  loaded.job.verify_data = line.verify_data;
   loaded.job.config_path = line.config_path;
   std::error_code failed;
   const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
@@ -97,8 +98,9 @@ std::string how_started(const zs::TrainJob& job) {
     return fmt::format("{} = {}\n", name, text == nullptr ? "unset" : text);
   };
   const char* const dry_run = job.full_plan ? "full" : job.dry_run ? "plan" : "no";
-  return fmt::format("--resume = {}\n--dry-run = {}\n--overwrite = {}\n--verify-order = {}\n", job.resume.empty() ? "no" : job.resume,
-                     dry_run, job.overwrite ? "yes" : "no", job.verify_order ? "yes" : "no") +
+  return fmt::format("--resume = {}\n--dry-run = {}\n--overwrite = {}\n--verify-order = {}\n--verify-data = {}\n",
+                     job.resume.empty() ? "no" : job.resume, dry_run, job.overwrite ? "yes" : "no", job.verify_order ? "yes" : "no",
+                     job.verify_data ? "yes" : "no") +
          variable("ZSHARD_TRANSPORT") + variable("ZSHARD_HOSTS_OF");
 }
 
@@ -192,6 +194,10 @@ int parse_and_run(int argc, char** argv) {
   app.add_flag("--verify-order", line.verify_order,
                "check that events order every conflicting access to memory, in the first two steps and the first validation of every rank "
                "(with --dry-run: in the plan); exit code 70 if not");
+  app.add_flag(
+      "--verify-data", line.verify_data,
+      "read all data before the first step (with --dry-run: and stop), each rank its share: every id is within the vocabulary, or exit "
+      "code 65 and where not");
   app.add_flag("--help-config", wants_keys, "list every key of the configuration");
   app.set_version_flag("--version", std::string("zshard ") + zs::version());
   try {

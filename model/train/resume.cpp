@@ -16,6 +16,9 @@ namespace fs = std::filesystem;
 constexpr const char* kFolder = "checkpoints";
 constexpr std::string_view kConfigPrefix = "config.";
 constexpr const char* kTrainTokens = "data.train_tokens";
+constexpr const char* kTrainDigest = "data.train_digest";
+constexpr const char* kValidationDigest = "data.validation_digest";
+constexpr const char* kTrainFiles = "data.train_files";
 constexpr const char* kDamagedSuffix = ".damaged";
 
 // What the state was made with and makes no sense without; the order of data, and what its elements mean.
@@ -23,9 +26,9 @@ constexpr std::array<std::string_view, 19> kRefused = {
     "model.family",   "model.layers", "model.heads",       "model.width",     "model.context",    "model.vocab",        "model.activation",
     "model.kv_heads", "model.hidden", "model.rotary_base", "model.tied_head", "data.kind",        "train.global_batch", "train.sequence",
     "train.seed",     "train.beta1",  "train.beta2",       "train.eps",       "data.train_tokens"};
-// What says where and how fast, not what. Files may move: their length is compared instead.
-constexpr std::array<std::string_view, 7> kFree = {
-    "name", "device", "model.preset", "data.train", "data.validation", "train.recompute", "data.validation_fraction"};
+// What says where and how fast, not what. Files may move: their names, their length and what they hold are compared instead.
+constexpr std::array<std::string_view, 8> kFree = {
+    "name", "device", "model.preset", "data.train", "data.validation", "data.token_bytes", "train.recompute", "data.validation_fraction"};
 constexpr std::array<std::string_view, 5> kFreeTables = {"shard.", "comm.", "watchdog.", "run.", "checkpoint."};
 
 Error none_found(const std::string& where) {
@@ -147,11 +150,14 @@ void clear_way(const ResumePoint& point, std::int64_t keep) {
   prune_checkpoints(root, keep);  // a run that was killed at its end saves no more
 }
 
-std::map<std::string, std::string> run_attributes(const Config& config, std::int64_t train_tokens) {
+std::map<std::string, std::string> run_attributes(const Config& config, const DataFacts& data) {
   std::map<std::string, std::string> attributes;
   Config copy = config;
   for (const ConfigKey& key : config_keys()) attributes[std::string(kConfigPrefix) + std::string(key.name)] = toml_value(key.slot(copy));
-  attributes[kTrainTokens] = fmt::format("{}", train_tokens);
+  attributes[kTrainTokens] = fmt::format("{}", data.train_tokens);
+  attributes[kTrainDigest] = data.train_digest;
+  attributes[kValidationDigest] = data.validation_digest;
+  attributes[kTrainFiles] = data.train_files;
   return attributes;
 }
 
@@ -171,7 +177,8 @@ std::vector<std::string> compare_runs(const std::map<std::string, std::string>& 
     const std::string key = attribute.starts_with(kConfigPrefix) ? attribute.substr(kConfigPrefix.size()) : attribute;
     const OnResume rule = on_resume(key);
     if (rule == OnResume::free) continue;
-    (rule == OnResume::refused ? refused : changed).push_back(fmt::format("{} {} -> {}", key, before->second, value));
+    const char* const note = key == kTrainDigest || key == kValidationDigest ? " (it is other data)" : "";
+    (rule == OnResume::refused ? refused : changed).push_back(fmt::format("{} {} -> {}{}", key, before->second, value, note));
   }
   if (refused.empty()) return changed;
   throw Error(ExitCode::config, fmt::format("a run cannot change what its checkpoint rests on: {}", fmt::join(refused, ", ")), checkpoint,

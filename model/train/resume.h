@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "model/data/dataset.h"
 #include "model/train/config.h"
 
 namespace zs {
@@ -34,9 +35,9 @@ ResumePoint find_checkpoint(const ResumeRequest& request);
 /// remove: half checkpoints, and the oldest until `keep` are left (0: all stay).
 void clear_way(const ResumePoint& point, std::int64_t keep);
 
-/// What a checkpoint says about its run: every key of the configuration, and the data's length. With the step that is all of the state of
-/// schedule, data order and random numbers, which are functions of seed and step.
-std::map<std::string, std::string> run_attributes(const Config& config, std::int64_t train_tokens);
+/// What a checkpoint says about its run: every key of the configuration, and what tells its data from others. With the step that is all of
+/// the state of schedule, data order and random numbers, which are functions of seed and step.
+std::map<std::string, std::string> run_attributes(const Config& config, const DataFacts& data);
 
 /// Compares a checkpoint's attributes with those of the run that wants to go on: the differences that change the training from here on, in
 /// words ("train.lr 0.001 -> 0.0005"). What cannot change within a run (model, batch, seed, data ...) is an Error(config) with both values;

@@ -19,7 +19,7 @@ constexpr double kMiB = 1 << 20;
 /// NCCL moves less than that at a fraction of what its links carry (docs/decisions/0039-units-of-several-blocks.md).
 constexpr double kNcclUnitMib = 64;
 /// Numbers whose maxima over the ranks are known at the end of a step.
-enum Status : std::uint8_t { peak_bytes, allocations, stop, least_wait, most_wait };
+enum Status : std::uint8_t { peak_bytes, allocations, stop, no_data, least_wait, most_wait };
 constexpr int kStatus = most_wait + 1;
 /// The least wait and whose it is, in one number whose maximum is wanted: nanoseconds below kLongestWait, then the rank.
 constexpr std::int64_t kLongestWait_ns = std::int64_t{1} << 46, kRanks = std::int64_t{1} << 16;
@@ -239,6 +239,7 @@ void Session::send_status(bool wants_stop) {
   values[peak_bytes] = replay_ ? replay_->peak_bytes() : device_.memory().peak_bytes();
   values[allocations] = calls;
   values[stop] = wants_stop;
+  values[no_data] = lacks_data_();
   values[least_wait] = (kLongestWait_ns - 1 - waited) * kRanks + world_.rank();
   values[most_wait] = waited;
   context_.launch({"status", {}, {status}}, upload_of(context_.kernels(), status, std::move(values)));
@@ -265,6 +266,7 @@ StepResult Session::finish_step() {
           .peak_bytes = status[peak_bytes],
           .allocations = status[allocations],
           .should_stop = status[stop] != 0,
+          .lacks_data = status[no_data] != 0,
           .waits = {.slowest = static_cast<int>(status[least_wait] % kRanks),
                     .least_s = static_cast<double>(kLongestWait_ns - 1 - status[least_wait] / kRanks) * 1e-9,
                     .most_s = static_cast<double>(status[most_wait]) * 1e-9}};

@@ -24,6 +24,7 @@ struct StepResult {
   std::int64_t peak_bytes = 0;   ///< counted, the largest of the ranks
   std::int64_t allocations = 0;  ///< calls to the system for counted memory since the last step's end, the most of the ranks
   bool should_stop = false;      ///< some rank was asked to stop
+  bool lacks_data = false;       ///< some rank has no data for what follows (Session::look_ahead)
   StepWaits waits;               ///< of the ranks for each other
 };
 
@@ -45,6 +46,8 @@ class Session {
   void enqueue_step(std::int64_t step, float lr, const ReadSamples& read, bool wants_stop);
   /// For plans: before each micro-batch of a step or a validation `is_enough` is asked; true makes it the last.
   void abridge(std::function<bool()> is_enough) { is_enough_ = std::move(is_enough); }
+  /// `lacks_data`: asked while a step computes whether this rank lacks what follows; all ranks learn it with the step's result.
+  void look_ahead(std::function<bool()> lacks_data) { lacks_data_ = std::move(lacks_data); }
   /// Waits for the step and reads its result. An error on the meta device.
   StepResult finish_step();
 
@@ -104,7 +107,7 @@ class Session {
   std::optional<StepReplay> replay_;  // cuda.graph
   Batch kept_;                        // then: of all micro-batches of a step, one after the other
   std::int64_t loss_slots_;
-  std::function<bool()> is_enough_ = [] { return false; };
+  std::function<bool()> is_enough_ = [] { return false; }, lacks_data_ = [] { return false; };
   Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64 (kStatus)
   std::int64_t allocations_seen_ = 0;
   std::int64_t waited_seen_ns_ = 0;  // the compute stream's

@@ -58,11 +58,12 @@ int Trainer::prepare() {
   choose_device(world_, job_.config);
   if (const int code = find_gpus(world_, config_, planned_ranks(), gpus_); code != 0) return code;
   if (const int code = agreed(world_, [&] { check_and_plan(); }); code != 0) return code;
+  if (const int code = agree_on_data(); code != 0) return code;
   if (!job_.dry_run && !job_.resume.empty()) {
     if (const int code = find_resume_point(); code != 0) return code;
   }
   if (is_first()) print_header();
-  if (job_.dry_run) return 0;
+  if (const int code = verify_data(); code != 0 || job_.dry_run) return code;
   if (const int code = agreed(world_, [&] { create_run(); }); code != 0) return code;
   run_dir_ = shared(run_dir_);
   watch_.run_in(run_dir_);
@@ -86,11 +87,12 @@ int Trainer::find_resume_point() {
 void Trainer::check_resume_point() {
   const CheckpointReader reader(resume_->checkpoint);
   resume_->step = reader.manifest().step;
-  changed_keys_ = compare_runs(reader.manifest().attributes, run_attributes(config_, dataset_->train.tokens()), resume_->checkpoint);
+  changed_keys_ = compare_runs(reader.manifest().attributes, run_attributes(config_, data_facts_), resume_->checkpoint);
   if (resume_->step > config_.train.steps) {
     throw Error(ExitCode::config, fmt::format("train.steps {} is less than the checkpoint's {}", config_.train.steps, resume_->step),
                 resume_->checkpoint, "raise train.steps");
   }
+  if (resume_->step < config_.train.steps) check_samples(resume_->step + 1);
   if (is_first() && resume_->run_dir.empty()) check_run_dir({config_.run.dir, config_.name, job_.overwrite});
 }
 
@@ -129,15 +131,6 @@ void Trainer::print_header() const {
     if (job_.verify_order) fmt::print("order verified: the plan of a step, {} entries\n", plan_.trace.size());
   }
   std::fflush(stdout);
-}
-
-ReadSamples Trainer::reader(const SampleSource& source) const {
-  return [this, &source](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
-    const RankWatch::Activity activity(watch_, "reading data", "data.load");
-    inputs.resize(static_cast<std::size_t>(config_.train.micro_batch * config_.train.sequence));
-    targets.resize(inputs.size());
-    source.fill(first, config_.train.micro_batch, inputs.data(), targets.data());
-  };
 }
 
 /// The device, and what moves the bytes between devices where the world itself does not.
@@ -185,13 +178,14 @@ int Trainer::train() {
     if (code != 0 && code != static_cast<int>(ExitCode::stopped)) return code;
     if (is_first()) report(metrics, seconds_since(start) / static_cast<double>(step - done) * static_cast<double>(steps - step));
     const bool is_stopped = code != 0 && step < steps;
-    if (is_saved(step, is_stopped)) {
+    if (is_saved(step, is_stopped || lacks_data_)) {
       if (const int failure = save_checkpoint(step); failure != 0) return failure;
     }
     if (is_stopped) {
       finish(step, true);
       return code;
     }
+    if (lacks_data_) return end_without_data(step);
   }
   finish(config_.train.steps, false);
   return 0;
@@ -230,7 +224,7 @@ int Trainer::save_checkpoint(std::int64_t step) {
     });
     const std::string root = run_dir_ + "/checkpoints";
     save({world_, session_->runtime().executor(), session_->optimizer()}, root,
-         {.step = step, .attributes = run_attributes(config_, dataset_->train.tokens())}, &files);
+         {.step = step, .attributes = run_attributes(config_, data_facts_)}, &files);
     together(world_, [&] {
       if (is_first()) prune_checkpoints(root, config_.checkpoint.keep);
     });
@@ -259,6 +253,7 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   const auto start = Clock::now();
   const double lr = learning_rate(config_.train, step - 1);
   StepResult result;
+  session_->look_ahead([this, step] { return step < config_.train.steps && lacks_samples(step + 1); });
   try {
     session_->enqueue_step(step, static_cast<float>(lr), reader(dataset_->train), is_stop_requested());
     result = session_->finish_step();
@@ -291,9 +286,9 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   }
   if (world_.size() > 1) tell("warning", stragglers_.after_step(result.waits, seconds));
   if (StepReplay* const replay = session_->replay()) tell("note", replay->take_news(step));
-  if (is_validated(step)) {
+  lacks_data_ = result.lacks_data || (is_validated(step) && lacks_validation_samples());
+  if (is_validated(step) && !lacks_data_)
     metrics.val_loss = static_cast<float>(session_->validate(reader(*dataset_->validation), dataset_->validation->windows()));
-  }
   if (is_verified(step)) {
     if (const int code = check_order(step); code != 0) return code;
   }

@@ -24,6 +24,7 @@ struct TrainJob {
   bool dry_run = false;
   bool full_plan = false;      ///< a dry run lists every buffer
   bool verify_order = false;   ///< of the plan in a dry run, else of the first steps
+  bool verify_data = false;    ///< all of it, before the first step
   bool overwrite = false;      ///< of a named run directory that holds a run
   std::string resume;          ///< "latest", "latest-valid" or a folder; empty: a new run
   std::string config_path;     ///< data is looked up beside it too
@@ -77,6 +78,20 @@ class Trainer {
   void finish(std::int64_t steps_done, bool was_stopped);
   void print_sample();
   ReadSamples reader(const SampleSource& source) const;
+
+  // trainer_data.cpp
+  /// Collective: 0, or 72 where ranks have different data.
+  int agree_on_data();
+  /// Collective: reads all data, each rank its share, where that is asked for.
+  int verify_data();
+  /// Error(dataset) where this rank's samples of `step` cannot be read.
+  void check_samples(std::int64_t step) const;
+  /// Whether that is so; remembers why.
+  bool lacks_samples(std::int64_t step);
+  /// Collective: whether some rank cannot read its samples of a validation.
+  bool lacks_validation_samples();
+  /// Collective, after `step`, which is saved: the rank that lacks data says why. Its exit code.
+  int end_without_data(std::int64_t step);
   bool is_first() const { return world_.rank() == 0; }
 
   World& world_;
@@ -85,6 +100,9 @@ class Trainer {
   const Config& config_;
   CpuShare share_;
   std::optional<Dataset> dataset_;
+  DataFacts data_facts_;
+  std::optional<Error> missing_data_;  // of this rank
+  bool lacks_data_ = false;            // some rank: training cannot go on
   GpuRanks gpus_;
   TrainPlan plan_;
   std::optional<ResumePoint> resume_;

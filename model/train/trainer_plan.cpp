@@ -18,6 +18,7 @@ void Trainer::check_and_plan() {
   }
   share_ = cpu_share(world_.local_rank(), world_.local_size());
   dataset_ = open_dataset(dataset_options(config_, job_.config_path, job_.program_folder));
+  data_facts_ = facts_of(*dataset_);
   if (dataset_->validation) {  // a validation reads no window twice: the last batch may be a part of one
     const std::int64_t batch = config_.train.global_batch;
     std::int64_t& batches = job_.config.run.validate_batches;
@@ -28,6 +29,7 @@ void Trainer::check_and_plan() {
   if (job_.dry_run && job_.verify_order) throw_if_out_of_order(verify_order(plan_.trace), "the plan of a step");
   if (job_.dry_run) return;
   check_memory();
+  if (job_.resume.empty()) check_samples(1);
   if (is_first() && job_.resume.empty()) check_run_dir({config_.run.dir, config_.name, job_.overwrite});
 }
 

@@ -1,51 +1,23 @@
+#include "model/data/dataset.h"
+
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <catch2/catch.hpp>
 #include <cstring>
 #include <numeric>
 #include <set>
 
+#include "model/data/data_digest.h"
 #include "model/data/data_files.h"
-#include "model/data/dataset.h"
 #include "model/data/permutation.h"
-#include "runtime/base/check.h"
 #include "tests/model/temp_dir.h"
+#include "tests/model/token_files.h"
 
 using namespace zs;
-using test::TempDir;
+using namespace zs::test;
 namespace fs = std::filesystem;
 
 namespace {
-
-template <class T>
-std::string raw(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
-std::string header(std::int32_t magic, std::int32_t version, std::int32_t count) {
-  std::vector<std::int32_t> words(256, 0);
-  words[0] = magic, words[1] = version, words[2] = count;
-  return raw(words);
-}
-
-std::vector<std::int32_t> all_of(const Corpus& corpus) {
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(corpus.tokens()));
-  corpus.read(0, corpus.tokens(), tokens.data());
-  return tokens;
-}
-
-Error refusal(DataKind kind, const std::vector<std::string>& files, std::int64_t vocab) {
-  try {
-    Corpus corpus(kind, files, vocab);
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::dataset);
-    return error;
-  }
-  FAIL("no error");
-  throw 0;
-}
 
 /// Tokens 0, 1, 2 ... so that a token says where it is.
 std::string counting(std::size_t count) {
@@ -110,7 +82,7 @@ TEST_CASE("every window is equally likely to come first") {
 TEST_CASE("text is the bytes of all files in sorted order") {
   TempDir dir;
   const auto b = dir.write("b", "\xff!"), a = dir.write("a", "xy"), empty = dir.write("ab", "");
-  const Corpus corpus(DataKind::text, find_data_files({b, a, empty, a}, {}, ""), 256);
+  const Corpus corpus(kText, find_data_files({b, a, empty, a}, {}, ""));
   CHECK(all_of(corpus) == std::vector<std::int32_t>{'x', 'y', 255, '!'});
   std::int32_t middle[2];
   corpus.read(1, 2, middle);
@@ -123,14 +95,14 @@ TEST_CASE("token files with and without header are told apart and concatenated")
   const auto plain = dir.write("1.bin", raw<std::uint16_t>({5, 65535, 0}));
   const auto headed = dir.write("2.bin", header(20240520, 1, 2) + raw<std::uint16_t>({7, 8}));
   const auto one = dir.write("3.bin", raw<std::uint16_t>({9}));
-  CHECK(all_of(Corpus(DataKind::tokens, {plain, headed, one}, 65536)) == std::vector<std::int32_t>{5, 65535, 0, 7, 8, 9});
+  CHECK(all_of(Corpus(tokens_below(65536), {plain, headed, one})) == std::vector<std::int32_t>{5, 65535, 0, 7, 8, 9});
 }
 
 TEST_CASE("more files than stay open read alike") {
   TempDir dir;
   std::vector<std::string> files;
   for (int i = 0; i < 40; ++i) files.push_back(dir.write(std::to_string(100 + i), std::string(3, static_cast<char>(i))));
-  const Corpus corpus(DataKind::text, files, 256);
+  const Corpus corpus(kText, files);
   const auto tokens = all_of(corpus);
   REQUIRE(tokens.size() == 120);
   for (std::size_t i = 0; i < tokens.size(); ++i) CHECK(tokens[i] == static_cast<std::int32_t>(i / 3));
@@ -143,63 +115,24 @@ TEST_CASE("a token outside the vocabulary is named with file and index") {
   tokens[at] = 50;
   const bool is_headed = GENERATE(false, true);
   const auto path = dir.write("t.bin", (is_headed ? header(20240520, 1, 300000) : std::string()) + raw(tokens));
-  const Error error = refusal(DataKind::tokens, {dir.write("good.bin", counting(10)), path}, 50);
+  const Error error = refusal(tokens_below(50), {dir.write("good.bin", counting(10)), path});
   CHECK(error.what_happened() == "token 50 is outside the vocabulary of 50");
   CHECK(error.where() == path + "@" + std::to_string(at));
-  CHECK_NOTHROW(Corpus(DataKind::tokens, {path}, 51));
-}
-
-TEST_CASE("broken token files are refused with file and offset") {
-  TempDir dir;
-  const auto tokens = raw<std::uint16_t>({1, 2, 3});
-  const auto [content, what] = GENERATE_COPY(table<std::string, std::string>({
-      {std::string("abc"), "3 bytes are not a whole number of uint16 tokens"},
-      {header(20240520, 1, 3).substr(0, 500), "the header is cut off after 500 of 1024 bytes"},
-      {header(20240520, 1, 3).substr(0, 4), "the header is cut off after 4 of 1024 bytes"},
-      {header(20240520, 2, 3) + tokens, "token file version 2, expected 1"},
-      {header(20240520, 1, 4) + tokens, "the header says 4 tokens, the file holds 6 bytes of them"},
-      {header(20240520, 1, 2) + tokens, "the header says 2 tokens, the file holds 6 bytes of them"},
-      {header(20240520, 1, 3) + tokens + "x", "the header says 3 tokens, the file holds 7 bytes of them"},
-      {header(20240520, 1, -1) + tokens, "the header says -1 tokens, the file holds 6 bytes of them"},
-      {header(20240520, 1, 2147483647) + tokens, "the header says 2147483647 tokens, the file holds 6 bytes of them"},
-      {header(static_cast<std::int32_t>(__builtin_bswap32(20240520)), 1, 3) + tokens, "the header is big-endian"},
-      {header(20240801, 7, 3) + tokens, "llm.c's uint32 tokens are not supported"},
-  }));
-  const auto path = dir.write("t.bin", content);
-  const Error error = refusal(DataKind::tokens, {path}, 65536);
-  CHECK(error.what_happened() == what);
-  CHECK(error.where().starts_with(path + "@"));
-}
-
-TEST_CASE("random bytes as a token file are tokens or an error, never a crash") {
-  TempDir dir;
-  const CounterRng random(3);
-  for (std::uint64_t i = 0; i < 300; ++i) {
-    std::string bytes = i % 3 == 0 ? header(20240520, 1, static_cast<std::int32_t>(random.bits(i))) : std::string();
-    for (std::uint64_t j = 0; j < random.bits(1000 + i) % 64; ++j) bytes += static_cast<char>(random.bits(i * 100 + j));
-    if (i % 2 == 0) bytes.resize(random.bits(5000 + i) % (bytes.size() + 1));
-    const auto path = dir.write("t.bin", bytes);
-    try {
-      const Corpus corpus(DataKind::tokens, {path}, 50257);
-      CHECK(corpus.tokens() * 2 <= static_cast<std::int64_t>(bytes.size()));
-    } catch (const Error& error) {
-      CHECK(error.code() == ExitCode::dataset);
-    }
-  }
+  CHECK_NOTHROW(all_of(Corpus(tokens_below(51), {path})));
 }
 
 TEST_CASE("what is not a readable file is refused and nothing waits") {
   TempDir dir;
   REQUIRE(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
   for (const std::string& path : {dir / "fifo", dir.path(), dir / "none", std::string("/dev/null")})
-    CHECK(refusal(DataKind::text, {path}, 256).where() == path);
+    CHECK(refusal(kText, {path}).where() == path);
 }
 
 TEST_CASE("a file that shrinks or is replaced under a run is an error, not a crash") {
   TempDir dir;
   std::vector<std::string> files;
   for (std::size_t i = 0; i <= Corpus::kOpenFiles; ++i) files.push_back(dir.write("f" + std::to_string(100 + i), std::string(100, 'a')));
-  const Corpus corpus(DataKind::text, files, 256);
+  const Corpus corpus(kText, files);
   std::int32_t token;
   fs::resize_file(files[0], 50);
   CHECK_NOTHROW(corpus.read(49, 1, &token));
@@ -251,6 +184,84 @@ TEST_CASE("the order is a function of seed and epoch and the same in any cut") {
   }
   CHECK(same_epoch < 10);
   CHECK(same_seed < 10);
+}
+
+TEST_CASE("a digest tells data of one length apart, wherever and in however many files it lies") {
+  TempDir dir;
+  std::vector<std::uint16_t> all = ids<std::uint16_t>(5'000'000, 50000);
+  const auto digest = [&](const std::vector<std::string>& files, std::int64_t bytes = 2) {
+    const Corpus corpus(tokens_below(65536, bytes), files);
+    return digest_of(corpus, 0, corpus.tokens());
+  };
+  const std::string whole = digest({dir.write("a.bin", raw(all))});
+  CHECK(digest({dir.write("b/other.bin", header(20240520, 1, 5'000'000) + raw(all))}) == whole);
+  const std::vector<std::uint32_t> wide(all.begin(), all.end());
+  CHECK(digest({dir.write("w.bin", raw(wide))}, 4) == whole);
+  CHECK(digest({dir.write("c.bin", raw(all).substr(0, 2'000'000)), dir.write("d.bin", raw(all).substr(2'000'000))}) == whole);
+  for (const std::size_t at : {std::size_t{0}, all.size() - 1, std::size_t{78'328 + 10}}) {  // the first block, the last, the second
+    std::vector<std::uint16_t> other = all;
+    other[at] ^= 1;
+    CHECK(digest({dir.write("e.bin", raw(other))}) != whole);
+  }
+  all.resize(3'000'000);  // short enough to be read whole
+  const std::string shorter = digest({dir.write("f.bin", raw(all))});
+  for (const std::size_t at : {std::size_t{0}, std::size_t{65'536}, std::size_t{1'234'567}, all.size() - 1}) {
+    std::vector<std::uint16_t> other = all;
+    other[at] ^= 1;
+    CHECK(digest({dir.write("g.bin", raw(other))}) != shorter);
+  }
+}
+
+TEST_CASE("facts tell training from validation data, and name files") {
+  TempDir dir;
+  DatasetOptions options = counting_options(dir, 1000, 8);
+  const DataFacts facts = facts_of(open_dataset(options));
+  CHECK(facts.train_tokens == 900);
+  CHECK(facts.train_files == "train.bin");
+  options.train = {dir.write("b.bin", counting(500)), dir.write("a.bin", counting(500))};
+  options.validation = {dir.write("v.bin", counting(100))};
+  const DataFacts other = facts_of(open_dataset(options));
+  CHECK(other.train_files.starts_with("a.bin to b.bin (2 files, names "));
+  CHECK(other.train_digest != facts.train_digest);
+  CHECK(other.validation_digest != facts.validation_digest);
+  options.validation.clear();
+  options.validation_fraction = 0;
+  CHECK(facts_of(open_dataset(options)).validation_digest == "none");
+}
+
+TEST_CASE("an id outside the vocabulary is found by whoever reads it, and by a verification of all ranks together") {
+  TempDir dir;
+  DatasetOptions options = counting_options(dir, 3'000'000, 8);
+  std::vector<std::uint16_t> all(3'000'000, 1);
+  const std::size_t at = GENERATE(as<std::size_t>(), 0, 1'048'576, 2'345'678, 2'999'999);
+  all[at] = 400;
+  options.train = {dir.write("train.bin", raw(all))};
+  options.vocab = 256;
+  const Dataset data = open_dataset(options);
+  CHECK_NOTHROW(facts_of(data));
+  int found = 0;
+  constexpr int kRanks = 2;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    double last = -1;
+    try {
+      verify(data, rank, kRanks, [&](double part) {
+        CHECK(part > last);
+        CHECK(part <= 1);
+        last = part;
+      });
+    } catch (const Error& error) {
+      ++found;
+      CHECK(error.code() == ExitCode::dataset);
+      CHECK(error.where() == fmt::format("{}@{}", dir / "train.bin", at));
+    }
+  }
+  CHECK(found == 1);
+  if (at == all.size() - 1) return;  // behind the last whole window
+  const SampleSource& source = at < 2'700'000 ? data.train : *data.validation;
+  const std::int64_t window = (static_cast<std::int64_t>(at) - (at < 2'700'000 ? 0 : 2'700'000)) / 8;
+  std::int64_t sample = 0;
+  while (source.window_of(sample) != window) ++sample;
+  CHECK_THROWS_AS(source.check(sample, 1), Error);
 }
 
 TEST_CASE("the last tenth is for validation, in file order") {

@@ -32,6 +32,8 @@ ExitCode refusal(const ResumeRequest& request) {
   return ExitCode::ok;
 }
 
+const DataFacts kData{.train_tokens = 1000, .train_digest = "0a", .validation_digest = "none", .train_files = "a.txt"};
+
 Config example() {
   Config config;
   config.train.steps = 10;
@@ -124,7 +126,7 @@ TEST_CASE("a new run does not overwrite the folder of the checkpoint that it beg
 }
 
 TEST_CASE("C8: each key may change, may change and is named, or may not") {
-  const auto saved = run_attributes(example(), 1000);
+  const auto saved = run_attributes(example(), kData);
   CHECK(compare_runs(saved, saved, "c").empty());
   const auto with = [&](const std::string& key, const std::string& value) {
     auto now = saved;
@@ -134,8 +136,12 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
   };
   CHECK(compare_runs(saved, with("config.train.lr", "0.5"), "c") == std::vector<std::string>{"train.lr 0.0006 -> 0.5"});
   CHECK(compare_runs(saved, with("config.train.steps", "20"), "c") == std::vector<std::string>{"train.steps 10 -> 20"});
-  for (const char* key :
-       {"config.comm.ranks", "config.shard.units", "config.run.dir", "config.checkpoint.every", "config.data.train", "config.name"})
+  CHECK(compare_runs(saved, with("data.train_digest", "0b"), "c") ==
+        std::vector<std::string>{"data.train_digest 0a -> 0b (it is other data)"});
+  CHECK(compare_runs(saved, with("data.validation_digest", "0b"), "c").size() == 1);
+  CHECK(compare_runs(saved, with("data.train_files", "b.txt"), "c") == std::vector<std::string>{"data.train_files a.txt -> b.txt"});
+  for (const char* key : {"config.data.token_bytes", "config.comm.ranks", "config.shard.units", "config.run.dir", "config.checkpoint.every",
+                          "config.data.train", "config.name"})
     CHECK(compare_runs(saved, with(key, "other"), "c").empty());
   std::set<std::string> refused;
   for (const auto& [key, value] : saved) {
@@ -155,7 +161,7 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
 }
 
 TEST_CASE("a key that the program which saved did not know counts as unchanged") {
-  auto saved = run_attributes(example(), 1000);
+  auto saved = run_attributes(example(), kData);
   const auto now = saved;
   saved.erase("config.train.seed");
   saved["config.train.gone"] = "1";

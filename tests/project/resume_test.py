@@ -17,7 +17,7 @@ import harness
 import tiny_run
 
 LIMIT_S, STEPS = 90, 8
-UNUSABLE, CANNOT_CREATE, IO, STOPPED, CONFIG = 68, 73, 74, 75, 78
+DATASET, UNUSABLE, CANNOT_CREATE, IO, STOPPED, CONFIG = 65, 68, 73, 74, 75, 78
 SAME_EVERYWHERE = ("step", "loss", "grad_norm", "lr", "tokens")
 FIXED = tiny_run.options(train__deterministic=True, train__steps=STEPS, run__sample_tokens=0)
 
@@ -203,7 +203,7 @@ def refused(train, whole):
             (["--resume", "tiny.toml"], {}, UNUSABLE, ["tiny.toml"]),
             (["--resume", "latest"], {"train__seed": 1, "train__sequence": 8}, CONFIG, ["train.seed 1337 -> 1", "train.sequence 16 -> 8"]),
             (["--resume", "latest"], {"model__layers": 3}, CONFIG, ["model.layers 2 -> 3"]),
-            (["--resume", "latest"], {"data__train": "short.txt"}, CONFIG, ["data.train_tokens"]),
+            (["--resume", "latest"], {"data__train": "short.txt"}, CONFIG, ["data.train_tokens 5400 -> 2700"]),
             (["--resume", "latest"], {"train__steps": 5}, CONFIG, ["train.steps 5"]),
             (["--resume", "out/checkpoints/step-4"], {}, CANNOT_CREATE, ["later checkpoints"]),
             (["--resume", "latest"], {"train__steps": STEPS + 4, "comm__transport": "null"}, CONFIG, ["transport null", "no results"]),
@@ -244,13 +244,78 @@ def forked(train, whole):
         return problems + ([] if "writing to runs/tiny-run-2" in result.out else ["latest is not that of the last numbered run"])
 
 
+def other_data(train, whole):
+    """C8: data may move, and is compared by what it holds: other data of the same length is named."""
+    with Folder(train) as folder:
+        folder.start(checkpoint__every=4)
+        corpus = folder.path / "corpus.txt"
+        (folder.path / "moved").mkdir()
+        shutil.copy(corpus, folder.path / "moved" / "corpus.txt")
+        shutil.copy(corpus, folder.path / "renamed.txt")
+        text = corpus.read_bytes()
+        (folder.path / "other.txt").write_bytes(text[:100] + bytes([text[100] ^ 1]) + text[101:])
+        (folder.path / "end.txt").write_bytes(text[:-1] + bytes([text[-1] ^ 1]))
+        names = {"moved/corpus.txt": None, "renamed.txt": "changed: data.train_files corpus.txt -> renamed.txt\n",
+                 "other.txt": "changed: data.train_digest ", "end.txt": "data.validation_digest "}
+        problems = []
+        for ranks in (None, 2):
+            for name, says in names.items():
+                result = folder.start("--resume", "out/checkpoints/step-4", ranks=ranks, run__dir=f"from.{name.replace('/', '.')}.{ranks}", data__train=name)
+                going = next((line + "\n" for line in result.out.splitlines() if line.startswith("going on after step 4")), "")
+                problems += [] if result.code == 0 else [f"{name}: exit code {result.code}"]
+                problems += [f"{name}: {going}"] if ("changed" in going) != (says is not None) or (says or "") not in going else []
+        return problems
+
+
+def bad_id(train, whole):
+    """An id that is outside the vocabulary ends a run when it is about to be read: all before it is saved, and goes on with good data."""
+    good = [(i * i + 7 * i) % 250 for i in range(40 * 16 + 1)]
+    keys = {"data__kind": "tokens", "data__validation_fraction": 0, "model__vocab": 256, "train__global_batch": 4, "train__steps": 10}
+    problems, steps = [], set()
+    for ranks, at in ((None, 100), (None, 639), (2, 350), (None, 250), (4, 517)):
+        with Folder(train) as folder:
+            tiny_run.write_uint16_tokens(folder.path / "t.bin", good)
+            expected = (harness.weights_hash(folder.start(data__train="t.bin", run__dir="good", **keys).out), numbers(folder.path / "good"))
+            tiny_run.write_uint16_tokens(folder.path / "t.bin", [300 if i == at else token for i, token in enumerate(good)])
+            result = folder.start(data__train="t.bin", ranks=ranks, **keys)
+            if not folder.checkpoints():  # within the first step: nothing is created
+                found = expect(result, DATASET, "token 300", f"t.bin@{at}") + (["it has made a folder"] if (folder.path / "out").exists() else [])
+                problems += [f"{ranks} ranks, id {at}: {p}" for p in found]
+                continue
+            done = len(harness.read_metrics(folder.path / "out"))
+            steps.add(done)
+            found = expect(result, DATASET, "token 300", f"t.bin@{at}", f"after step {done}", "--resume latest")
+            found += [] if folder.checkpoints() == [f"step-{done}"] else [f"{done} steps, but {folder.checkpoints()}"]
+            tiny_run.write_uint16_tokens(folder.path / "t.bin", good)
+            found = found or compare(folder, folder.start("--resume", "latest", data__train="t.bin", ranks=ranks, **keys), expected)
+            problems += [f"{ranks} ranks, id {at}: {p}" for p in found]
+    return problems + ([] if len(steps) >= 2 and all(0 < done < 10 for done in steps) else [f"found after the steps {steps}"])
+
+
+def bad_validation(train, whole):
+    """The same of validation data, when it is first read."""
+    with Folder(train) as folder:
+        tiny_run.write_uint16_tokens(folder.path / "t.bin", [i % 250 for i in range(1000)])
+        keys = {"data__kind": "tokens", "data__train": "t.bin", "data__validation": "v.bin", "model__vocab": 256, "run__validate_every": 3}
+        problems = []
+        for ranks in (None, 2):
+            tiny_run.write_uint16_tokens(folder.path / "v.bin", [300 if i == 500 else i % 250 for i in range(1000)])
+            result = folder.start("--overwrite", ranks=ranks, **keys)
+            problems += expect(result, DATASET, "token 300", "v.bin@500", "after step 3", "--resume latest")
+            problems += [] if folder.checkpoints() == ["step-3"] else [f"checkpoints are {folder.checkpoints()}"]
+            tiny_run.write_uint16_tokens(folder.path / "v.bin", [i % 250 for i in range(1000)])
+            result = folder.start("--resume", "latest", ranks=ranks, **keys)
+            problems += [] if result.code == 0 and "val_loss" in harness.read_metrics(folder.path / "out")[5] else [f"it does not go on: {result}"]
+        return problems
+
+
 def main():
     train = pathlib.Path(sys.argv[1]).resolve()
     words = sys.argv[2:]
     harness.become_subreaper()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     report, whole = harness.Report(), whole_run(train)
-    for case in (other_ranks, stopped, killed, disk_full, verified, damaged, refused, forked):
+    for case in (other_ranks, stopped, killed, disk_full, verified, damaged, refused, forked, other_data, bad_id, bad_validation):
         if not words or any(word in case.__name__ for word in words):
             report.case(case.__doc__.splitlines()[0], case(train, whole))
     return report.exit_code()

@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import signal
+import struct
 import sys
 import tempfile
 import time
@@ -58,6 +59,11 @@ def bad_token(writer):
         writer(folder / "bad.bin", tokens)
 
     return prepare
+
+
+def ids(code, count, most=1000):
+    """Of so many bytes, as struct calls them."""
+    return struct.pack(f"<{count}{code}", *[i * 37 % most for i in range(count)])
 
 
 def earlier_run(folder):
@@ -121,9 +127,9 @@ DATA = [
     Case("corpus empty", DATASET, prepare=write("empty.txt", ""), sets=["data.train=empty.txt"], says=["empty.txt"]),
     Case("corpus folder empty", DATASET, prepare=lambda f: (f / "texts").mkdir(), sets=["data.train=texts"], says=["texts"]),
     Case("corpus shorter than a sequence", DATASET, prepare=write("short.txt", "short"), sets=["data.train=short.txt"], says=["short.txt|5"]),
-    Case("token out of range, uint16", DATASET, prepare=bad_token(tiny_run.write_uint16_tokens),
+    Case("token out of range, uint16", DATASET, args=["{config}", "--verify-data"], prepare=bad_token(tiny_run.write_uint16_tokens),
          sets=["data.kind=tokens", "data.train=bad.bin", "model.vocab=256"], says=["bad.bin", "1234", "300"]),
-    Case("token out of range, llm.c", DATASET, prepare=bad_token(tiny_run.write_llmc_tokens),
+    Case("token out of range, llm.c", DATASET, args=["{config}", "--verify-data", "--dry-run"], prepare=bad_token(tiny_run.write_llmc_tokens),
          sets=["data.kind=tokens", "data.train=bad.bin", "model.vocab=256"], says=["bad.bin", "1234", "300"]),
     Case("odd number of bytes in a token file", DATASET, prepare=write("odd.bin", b"\1\0" * 999 + b"\1"),
          sets=["data.kind=tokens", "data.train=odd.bin"], says=["odd.bin", "1999|odd|even"]),
@@ -132,6 +138,22 @@ DATA = [
          sets=["data.kind=tokens", "data.train=cut.bin"], says=["cut.bin", "1000|900"]),
     Case("llm.c file of an unknown version", DATASET, prepare=lambda f: tiny_run.write_llmc_tokens(f / "v9.bin", [1] * 900, version=9),
          sets=["data.kind=tokens", "data.train=v9.bin"], says=["v9.bin", "version", "9"]),
+    Case("tokens out of range in the first step", DATASET, prepare=write("high.bin", ids("H", 2000, 60000)),
+         sets=["data.kind=tokens", "data.train=high.bin", "model.vocab=5000"], says=[r"token \d+ is outside the vocabulary of 5000", "high.bin@"]),
+    Case("int32 ids", DATASET, prepare=write("i32.bin", ids("i", 500)), sets=["data.kind=tokens", "data.train=i32.bin"],
+         says=["32-bit", r"i32\.bin", r"data\.token_bytes = 4"]),
+    Case("int64 ids", DATASET, prepare=write("i64.bin", ids("q", 500)), sets=["data.kind=tokens", "data.train=i64.bin"], says=["64-bit", "astype"]),
+    Case("a NumPy array", DATASET, prepare=write("a.bin", b"\x93NUMPY\x01\x00" + ids("H", 500)), sets=["data.kind=tokens", "data.train=a.bin"],
+         says=["NumPy", "tofile"]),
+    Case("text as tokens", DATASET, sets=["data.kind=tokens", "data.train=corpus.txt"], says=["text", r'data\.kind = "text"']),
+    Case("tokens as text", DATASET, prepare=lambda f: tiny_run.write_llmc_tokens(f / "t.bin", range(900)), sets=["data.train=t.bin"],
+         says=["llm.c", r'data\.kind = "tokens"']),
+    Case("ids of three bytes", CONFIG, sets=["data.kind=tokens", "data.token_bytes=3"], says=[r"data\.token_bytes", "2 or 4"]),
+    Case("ids of four bytes in text", CONFIG, sets=["data.token_bytes=4"], says=[r"data\.token_bytes", "text"]),
+    Case("a variable that is not set", CONFIG, sets=["data.train=$ZSHARD_NOWHERE/a.txt"], says=[r"data\.train", "ZSHARD_NOWHERE is not set"]),
+    Case("run.dir below a variable that is not set", CONFIG, sets=["run.dir=runs/${ZSHARD_NOWHERE}/a"], says=[r"run\.dir", "ZSHARD_NOWHERE is not set"]),
+    Case("the home of nobody", CONFIG, sets=["run.dir=~no.such.user/run"], says=[r"run\.dir", "~no.such.user"]),
+    Case("a file in a home that has none", DATASET, sets=["data.train=~/nowhere.txt"], env={"HOME": "/tmp/zshard home"}, says=["/tmp/zshard home/nowhere.txt"]),
 ]
 
 # Half a gigabyte of activations, which is only planned.
@@ -329,6 +351,18 @@ def run_validation(train, report):
         report.case("each validation window counts once", problems)
 
 
+def run_data_verified(train, ranks, report):
+    """--verify-data reads everything, and the run goes on; in a dry run it stops there."""
+    for flags, ends in ((["--verify-data"], True), (["--verify-data", "--dry-run"], False)):
+        with tempfile.TemporaryDirectory(prefix="train_cli.") as name:
+            config = tiny_run.write_files(name)
+            result = harness.run(harness.launch(ranks, [train, config, *flags]), LIMIT_S, cwd=name)
+            problems = [] if result.code == 0 else [f"exit code {result.code}"]
+            problems += [] if result.out.count("data verified: every token of 1 file\n") == 1 else ["it does not say that data is verified, once"]
+            problems += [] if ("step 3/3" in result.out) == ends and pathlib.Path(name, "out").exists() == ends else ["trained where it should not, or not"]
+            report.case(f"{' '.join(flags)}, {'without mpirun' if ranks is None else f'{ranks} ranks'}", problems, result)
+
+
 def run_utf8(train, report):
     """A prompt that is UTF-8 is printed as it is; what could move the cursor is not."""
     with tempfile.TemporaryDirectory(prefix="train_cli.") as name:
@@ -360,7 +394,7 @@ def main():
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     report = harness.Report()
     if not words:
-        run_help(train, "--help", ["--set", "--dry-run", "--version", "--overwrite", "--verify-order"], report)
+        run_help(train, "--help", ["--set", "--dry-run", "--version", "--overwrite", "--verify-order", "--verify-data"], report)
         run_help(train, "--version", ["0.1.0"], report)
         run_transports(train, report)
         run_streams(train, report)
@@ -370,6 +404,7 @@ def main():
         run_validation(train, report)
         for ranks in (None, 3):
             run_dry(train, ranks, report)
+            run_data_verified(train, ranks, report)
             run_verified(train, ranks, report)
     for case in COMMAND_LINE + CONFIGURATION + LAYOUT + DATA + MEMORY + OUTPUT:
         if not words or any(word in case.name for word in words):
