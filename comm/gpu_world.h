@@ -42,6 +42,7 @@ struct NcclOptions {
   /// nothing is.
   std::shared_ptr<NcclMemory> memory = nullptr;
   const char* library = "libnccl.so.2";
+  std::string folders = {};                            ///< separated by colons, where it is looked for first
   std::shared_ptr<const NcclLibrary> table = nullptr;  ///< instead of the library, for tests
 };
 

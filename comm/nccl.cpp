@@ -45,7 +45,7 @@ struct NcclShared {
 };
 
 std::shared_ptr<const NcclLibrary> library_of(const NcclOptions& options) {
-  return options.table != nullptr ? options.table : open_nccl_library(options.library);
+  return options.table != nullptr ? options.table : open_nccl_library(options.library, options.folders);
 }
 
 /// Why ranks that said so have nothing registered; nothing where they have.

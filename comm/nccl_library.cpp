@@ -11,10 +11,10 @@ namespace zs {
 namespace {
 
 constexpr const char* kLaunchOrder = "NCCL_LAUNCH_ORDER_IMPLICIT";
-constexpr const char* kTodo = "put libnccl.so.2 of NCCL 2.18 or newer where the loader looks (LD_LIBRARY_PATH), or stage over the hosts";
+constexpr const char* kTodo = "name the folder of libnccl.so.2 of NCCL 2.18 or newer in cuda.libraries, or stage over the hosts";
 
 struct LoadedNccl {
-  explicit LoadedNccl(const char* name) : library({name}, "NCCL", kTodo) {
+  LoadedNccl(const char* name, const std::string& folders) : library({name}, "NCCL", kTodo, folders, cuda_folders()) {
     library.find(table.version, "ncclGetVersion");
     library.find(table.error_text, "ncclGetErrorString");
     library.find(table.last_error, "ncclGetLastError");
@@ -56,8 +56,8 @@ int version_of(const NcclLibrary& library, const char* name) {
   return version;
 }
 
-std::shared_ptr<const NcclLibrary> open_nccl_library(const char* library) {
-  const auto loaded = std::make_shared<const LoadedNccl>(library);
+std::shared_ptr<const NcclLibrary> open_nccl_library(const char* library, const std::string& folders) {
+  const auto loaded = std::make_shared<const LoadedNccl>(library, folders);
   if (const int version = version_of(loaded->table, library); version < NcclLibrary::kOldestVersion)
     throw Error(ExitCode::config, fmt::format("NCCL is too old: version {}", version), library, kTodo);
   if (std::getenv(kLaunchOrder) == nullptr)

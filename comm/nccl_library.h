@@ -3,6 +3,7 @@
 #include <climits>
 #include <cstddef>
 #include <memory>
+#include <string>
 
 // NCCL's own handle, and the driver's stream, as their headers declare them.
 struct ncclComm;
@@ -61,9 +62,9 @@ inline constexpr int kU8 = 1, kI32 = 2, kI64 = 4, kF32 = 7, kF64 = 8, kBf16 = 9;
 inline constexpr int kSum = 0, kMax = 2, kMin = 3;
 }  // namespace nccl
 
-/// Opens the library. Error(config) that says in one line what is missing: the library, a version of it that is new enough, what
-/// set_nccl_environment (comm/gpu_world.h) sets.
-std::shared_ptr<const NcclLibrary> open_nccl_library(const char* library);
+/// Opens the library, first looked for in `folders` (separated by colons), at last in cuda_folders(). Error(config) that says in one line
+/// what is missing: the library, a version of it that is new enough, what set_nccl_environment (comm/gpu_world.h) sets.
+std::shared_ptr<const NcclLibrary> open_nccl_library(const char* library, const std::string& folders = {});
 /// 22800 of NCCL 2.28. `name`: the library's, for the error.
 int version_of(const NcclLibrary& library, const char* name);
 

@@ -19,7 +19,7 @@ constexpr std::array kKeys = {
               "Name of the run; letters, digits, `.`, `_` and `-`."},
     ConfigKey{"device", [](Config& c) -> ConfigSlot { return &c.device; }, any, "auto|cpu|cuda", "",
               "Where to compute: `auto` is `cuda` where every rank finds a driver, cuBLASLt and a GPU of compute capability 8.0 or later, "
-              "else `cpu`. "
+              "else `cpu`; a GPU without a cuBLASLt that can be loaded is an error. "
               "`cuda` has not run on a real GPU yet (docs/gpu.md)."},
 
     ConfigKey{
@@ -210,6 +210,9 @@ constexpr std::array kKeys = {
         "cuda.register", [](Config& c) -> ConfigSlot { return &c.cuda.registration; }, any, "auto|off", "",
         "Over NCCL: take the GPU's memory from NCCL and register it, so that what is gathered and reduced can move without a copy. `auto`: "
         "where NCCL can (2.19 and later), with all ranks or none."},
+    ConfigKey{"cuda.libraries", [](Config& c) -> ConfigSlot { return &c.cuda.libraries; }, any, "", "",
+              "Folders, separated by colons, in which cuBLASLt and NCCL are looked for before all others. Else they are found by the "
+              "loader, below `$CUDA_HOME`, `$CUDA_PATH` and `/usr/local/cuda`, and in the packages of the Python in use."},
 
     ConfigKey{"watchdog.init_s", [](Config& c) -> ConfigSlot { return &c.watchdog.init_s; }, between(0, 86400), "", "",
               "Seconds that a rank may stand still while the job starts; 0: for ever. docs/reliability.md says what standing still is."},

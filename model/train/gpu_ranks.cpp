@@ -24,14 +24,14 @@ namespace {
 constexpr const char *kWhere = "device = \"cuda\"", *kNcclWhere = "cuda.transport = \"nccl\"";
 
 /// NCCL where it may be wanted: without it the ranks are staged, unless it is asked for by its name.
-void look_for_nccl(GpuSeat& seat, const std::string& wanted) {
-  if (wanted == "staged") return;
+void look_for_nccl(GpuSeat& seat, const Config::Cuda& cuda) {
+  if (cuda.transport == "staged") return;
   if (const char* const host = std::getenv("NCCL_HOSTID"); host != nullptr) seat.nccl_host = hash_name(host);
   try {
     const char* const name = NcclOptions{}.library;
-    seat.nccl_version = version_of(*open_nccl_library(name), name);
+    seat.nccl_version = version_of(*open_nccl_library(name, cuda.libraries), name);
   } catch (const Error& error) {
-    if (wanted == "nccl") throw;
+    if (cuda.transport == "nccl") throw;
     seat.set_nccl_lack(error.what_happened());
   }
 }
@@ -58,7 +58,7 @@ std::optional<Error> what_nccl_lacks(std::span<const GpuSeat> ranks) {
     const std::string_view why = lacking->nccl_lack.data();
     return Error(ExitCode::config,
                  fmt::format("rank {} has no NCCL of version 2.18 or newer{}{}", lacking - ranks.begin(), why.empty() ? "" : ": ", why),
-                 kNcclWhere, "put libnccl.so.2 where the loader of every rank looks (LD_LIBRARY_PATH), or use \"staged\"");
+                 kNcclWhere, "name the folder of libnccl.so.2 in cuda.libraries, or use \"staged\"");
   }
   if (const auto other = find_pair(ranks.size(), [&](auto a, auto b) { return ranks[a].nccl_version != ranks[b].nccl_version; })) {
     return Error(ExitCode::config,
@@ -149,7 +149,7 @@ int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& f
   const auto sit_down = [&] {
     gpus = visible_gpus();
     own = gpu_seat(gpus, world.local_rank());
-    if (planned_ranks > 1) look_for_nccl(own, config.cuda.transport);
+    if (planned_ranks > 1) look_for_nccl(own, config.cuda);
   };
   if (const int code = agreed(world, sit_down, program); code != 0) return code;
   if (transport_of(world) == Transport::null) {  // where nobody tells anybody what it has
@@ -194,7 +194,8 @@ std::string describe_transport(const World& base, const GpuRanks& gpus) {
 NcclOptions nccl_options(const Config& config) {
   return {.timeout_s = config.comm.timeout_s,
           .arithmetic = GpuArithmetic::of(cuda_kernels()),
-          .sums_in_rank_order = config.train.deterministic};
+          .sums_in_rank_order = config.train.deterministic,
+          .folders = config.cuda.libraries};
 }
 
 void register_memory(NcclOptions& nccl, const Config& config, Transport transport) {

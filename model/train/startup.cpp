@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "kernels/kernels.h"
+#include "model/train/agreed.h"
 #include "model/train/error_line.h"
 #include "model/version.h"
 #include "runtime/base/random.h"
@@ -135,7 +136,7 @@ StartupFacts startup_facts(const World& world, const Config& config) {
           .free_gib = free_gib()};
 }
 
-GpuLook look_for_gpu() {
+GpuLook look_for_gpu(const std::string& libraries) {
   GpuLook look;
   try {
     for (const CudaGpu& gpu : visible_gpus()) {
@@ -144,21 +145,35 @@ GpuLook look_for_gpu() {
       look.lacks =
           fmt::format("{} has compute capability {}.{}, of {}.0 at least", gpu.describe(), gpu.major, gpu.minor, kLeastComputeCapability);
     }
-    static_cast<void>(open_cublas_lt());
   } catch (const Error& error) {
     look.lacks = error.what_happened();
+  }
+  if (!look.lacks.empty()) return look;
+  try {
+    static_cast<void>(open_cublas_lt(libraries));
+  } catch (const Error& error) {
+    look.lacks = error.what_happened();
+    look.lacks_library = true;
   }
   return look;
 }
 
-void choose_device(World& world, Config& config, const std::function<GpuLook()>& look) {
-  if (config.device != "auto") return;
-  const GpuLook own = look();
+int choose_device(World& world, Config& config, const std::function<GpuLook()>& look) {
+  if (config.device != "auto") return 0;
+  const GpuLook own = look ? look() : look_for_gpu(config.cuda.libraries);
+  // Whoever has a GPU expects it to be used: hours on the CPU are no answer to a library that is not found.
+  const auto refuse = [&] {
+    if (own.lacks_library)
+      throw Error(ExitCode::config, fmt::format("there is a GPU, but it cannot be used: {}", own.lacks), "device = \"auto\"",
+                  "name the folder of CUDA's libcublasLt.so in cuda.libraries, or set device = \"cpu\"");
+  };
+  if (const int code = agreed(world, refuse); code != 0) return code;
   const World::Agreement lack = world.agree(own.lacks.empty() ? 0 : 1, own.lacks);
   const bool is_seen = world.agree(own.sees_gpu ? 1 : 0, "").code != 0;
   config.device = lack.code == 0 ? "cuda" : "cpu";
   if (lack.code != 0 && is_seen && world.rank() == 0)
     fmt::print(stderr, "train: note: device \"auto\" is the CPU, although there is a GPU: {} (rank {})\n", lack.message, lack.rank);
+  return 0;
 }
 
 DeviceKind device_kind(const Config& config) { return config.device == "cuda" ? DeviceKind::cuda : DeviceKind::cpu; }
@@ -167,6 +182,7 @@ DeviceOptions gpu_options(const Config& config, int gpu) {
   DeviceOptions options;
   if (device_kind(config) != DeviceKind::cuda) return options;
   options.gpu = gpu;
+  options.libraries = config.cuda.libraries;
   options.tf32 = config.cuda.tf32;
   options.fuses_gelu = config.cuda.fused_gelu;
   options.shares_gpu = config.cuda.share_gpu;

@@ -26,12 +26,15 @@ StartupFacts startup_facts(const World& world, const Config& config);
 /// What a rank finds when it looks for a GPU.
 struct GpuLook {
   bool sees_gpu = false;
-  std::string lacks;  ///< why it could not use one all the same, or at all; empty: nothing is missing
+  std::string lacks;           ///< why it could not use one all the same, or at all; empty: nothing is missing
+  bool lacks_library = false;  ///< that, of a GPU that could be used, is a library which is not found or cannot be loaded
 };
-GpuLook look_for_gpu();
+/// `libraries`: folders, see DeviceOptions.
+GpuLook look_for_gpu(const std::string& libraries);
 /// Collective, of ranks with one configuration: what `device = "auto"` comes to is written there. "cuda" where no rank lacks anything, else
-/// "cpu", and where some rank sees a GPU rank 0 says in one line why it is not used.
-void choose_device(World& world, Config& config, const std::function<GpuLook()>& look = look_for_gpu);
+/// "cpu", and where some rank sees a GPU rank 0 says in one line why it is not used. Where some rank lacks nothing but a library: an error
+/// that says so, and its code. `look`: in place of look_for_gpu, for tests.
+int choose_device(World& world, Config& config, const std::function<GpuLook()>& look = {});
 /// What the configuration's `device` comes to, once it is chosen.
 DeviceKind device_kind(const Config& config);
 /// What it says of a rank's GPU, `gpu` of those that the driver shows.

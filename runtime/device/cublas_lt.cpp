@@ -6,7 +6,9 @@ namespace zs {
 namespace {
 
 struct LoadedCublas {
-  LoadedCublas() {
+  explicit LoadedCublas(const std::string& folders)
+      : library({"libcublasLt.so.13", "libcublasLt.so.12"}, "cuBLASLt",
+                "name the folder of CUDA's libcublasLt.so in cuda.libraries, or use device = \"cpu\"", folders, cuda_folders()) {
     library.find(table.status_text, "cublasLtGetStatusString");
     library.find(table.create, "cublasLtCreate");
     library.find(table.destroy, "cublasLtDestroy");
@@ -22,16 +24,14 @@ struct LoadedCublas {
     library.find(table.multiply, "cublasLtMatmul");
   }
 
-  SharedLibrary library{{"libcublasLt.so.13", "libcublasLt.so.12"},
-                        "cuBLASLt",
-                        "put the folder of CUDA's libcublasLt.so into LD_LIBRARY_PATH, or use device = \"cpu\""};
+  SharedLibrary library;
   CublasLt table{};
 };
 
 }  // namespace
 
-std::shared_ptr<const CublasLt> open_cublas_lt() {
-  const auto loaded = std::make_shared<const LoadedCublas>();
+std::shared_ptr<const CublasLt> open_cublas_lt(const std::string& folders) {
+  const auto loaded = std::make_shared<const LoadedCublas>(folders);
   return {loaded, &loaded->table};
 }
 

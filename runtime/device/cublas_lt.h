@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 struct CUstream_st;
 
@@ -68,7 +69,8 @@ inline constexpr int kTransposeA = 3, kTransposeB = 4, kEpilogue = 7, kBiasPoint
 inline constexpr int kMostWorkspace = 1, kAlignmentA = 5, kAlignmentB = 6, kAlignmentC = 7, kAlignmentD = 8;
 }  // namespace cublas
 
-/// Opens the library, of CUDA 13 or 12. Error(config) that says in one line why there is none.
-std::shared_ptr<const CublasLt> open_cublas_lt();
+/// Opens the library, of CUDA 13 or 12, first looked for in `folders` (DeviceOptions::libraries), at last in cuda_folders().
+/// Error(config) that says in one line why there is none.
+std::shared_ptr<const CublasLt> open_cublas_lt(const std::string& folders = {});
 
 }  // namespace zs

@@ -20,7 +20,7 @@ std::string words_for(const CudaDriver& driver, int status) {
 }
 
 struct LoadedDriver {
-  explicit LoadedDriver(const char* name) : library({name}, "NVIDIA driver", kTodo) {
+  explicit LoadedDriver(const char* name) : library({name}, "NVIDIA driver", kTodo, {}, {"/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"}) {
     library.find(table.init, "cuInit");
     library.find(table.error_text, "cuGetErrorString");
     library.find(table.device_count, "cuDeviceGetCount");

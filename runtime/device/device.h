@@ -25,6 +25,7 @@ struct DeviceOptions {
   DeviceKind stands_for = DeviceKind::cpu;  ///< of the meta device: whose kernels' working memory it counts
   std::int64_t upload_bytes = std::int64_t{4} << 20;  ///< of the locked memory, through which uploads go to a GPU
   std::int64_t locked_bytes = 0;                      ///< taken at once for LockedMemory, uploads included; 0: when it is needed
+  std::string libraries = {};                         ///< folders, separated by colons, where CUDA's libraries are looked for first
   bool tf32 = false;                                  ///< products of f32 on a GPU may round their operands to 11 bits: faster
   bool fuses_gelu = true;                             ///< products of bf16 on a GPU may compute GELU before they round their sums
 };

@@ -2,6 +2,7 @@
 
 #include <initializer_list>
 #include <string>
+#include <vector>
 
 namespace zs {
 
@@ -9,9 +10,13 @@ namespace zs {
 /// that outlive by a moment what was made with them.
 class SharedLibrary {
  public:
-  /// `what` it is ("NVIDIA driver"), for errors; `todo`: what somebody does who has none. Without one: Error(config).
-  SharedLibrary(std::initializer_list<const char*> names, std::string what, const char* todo);
+  /// `what` it is ("NVIDIA driver"), for errors; `todo`: what somebody does who has none. Looked for where the loader looks, before that in
+  /// `first`, folders separated by colons, and at last in `more`. Without one: Error(config), with the loader's words; where a folder has a
+  /// library that cannot be loaded, with those about that one.
+  SharedLibrary(std::initializer_list<const char*> names, std::string what, const char* todo, const std::string& first = {},
+                const std::vector<std::string>& more = {});
 
+  /// As it was opened: a path, where it was found in a folder.
   const std::string& name() const { return name_; }
   /// Error(config) where the library has no such function: then it is too old.
   template <class Function>
@@ -32,5 +37,9 @@ class SharedLibrary {
   std::string name_, what_;
   void* handle_ = nullptr;
 };
+
+/// Where CUDA's libraries are besides where the loader looks: below $CUDA_HOME, $CUDA_PATH and /usr/local/cuda, and in the packages of the
+/// Python that $VIRTUAL_ENV, $CONDA_PREFIX and $PATH name, in this order. Folders that are there.
+std::vector<std::string> cuda_folders();
 
 }  // namespace zs

@@ -66,6 +66,8 @@ TEST_CASE("what products on a GPU may do is what the configuration says") {
   CHECK(plain.fuses_gelu);
   config.cuda.tf32 = true;
   config.cuda.fused_gelu = false;
+  config.cuda.libraries = "/opt/cuda:/opt/nccl";
+  CHECK(gpu_options(config, 0).libraries == "/opt/cuda:/opt/nccl");
   CHECK(gpu_options(config, 0).tf32);
   CHECK_FALSE(gpu_options(config, 0).fuses_gelu);
 }
@@ -77,8 +79,8 @@ TEST_CASE("a device that is left open is a GPU where every rank can use one, and
       Config config;
       config.device = wanted;
       const auto rank = static_cast<std::size_t>(world.rank());
-      choose_device(world, config, [&] { return looks[rank]; });
-      devices[rank] = config.device;
+      const int code = choose_device(world, config, [&] { return looks[rank]; });
+      devices[rank] = code == 0 ? config.device : fmt::format("{}, code {}", config.device, code);
     });
     return devices;
   };
@@ -90,10 +92,14 @@ TEST_CASE("a device that is left open is a GPU where every rank can use one, and
   CHECK(chosen("auto", {none, good}) == Devices{"cpu", "cpu"});
   CHECK(chosen("auto", {none}) == Devices{"cpu"});
   CHECK(chosen("cpu", {good, good}) == Devices{"cpu", "cpu"});
+  const GpuLook without_library{.sees_gpu = true, .lacks = "a made-up library is not here", .lacks_library = true};
+  CHECK(chosen("auto", {without_library}) == Devices{"auto, code 78"});
+  CHECK(chosen("auto", {good, none, without_library}) == Devices{"auto, code 78", "auto, code 78", "auto, code 78"});
+  CHECK(chosen("cpu", {without_library}) == Devices{"cpu"});
   CHECK(chosen("cuda", {none}) == Devices{"cuda"});
 }
 
 TEST_CASE("who can use a GPU has seen one") {
-  const GpuLook look = look_for_gpu();
+  const GpuLook look = look_for_gpu({});
   CHECK((look.sees_gpu || !look.lacks.empty()));
 }
