@@ -1,157 +1,58 @@
 #include "comm/fold.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <type_traits>
-#include <utility>
+
+#include "comm/fold_loops.h"
+#include "runtime/base/cpu_isa.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
 namespace zs {
+namespace fold_loops {
 namespace {
 
-constexpr std::int64_t kBlockElems = 2048;  // the block of sums stays in the first-level cache
-
-template <class Acc>
-struct Sum {
-  Acc operator()(Acc a, Acc b) const {
-    if constexpr (std::is_integral_v<Acc>) {
-      using U = std::make_unsigned_t<Acc>;
-      return static_cast<Acc>(static_cast<U>(a) + static_cast<U>(b));
-    } else {
-      return a + b;
-    }
-  }
-};
-
-// A NaN wins in both, on whichever side it stands.
-template <class Acc>
-struct Max {
-  Acc operator()(Acc a, Acc b) const { return b > a || b != b ? b : a; }
-};
-template <class Acc>
-struct Min {
-  Acc operator()(Acc a, Acc b) const { return b < a || b != b ? b : a; }
-};
-
-/// How many parts one pass adds: each is a stream of memory of its own. With the first, those of eight ranks.
-constexpr std::size_t kPartsAPass = 7;
-template <class Part>
-using Parts = std::array<const Part*, kPartsAPass>;
-
-constexpr std::int64_t kLine = 64;
-/// So much further on memory is asked for: a core reads more at a time than it asks for by itself.
-constexpr std::int64_t kAhead = 16 * kLine;
-/// Into the second-level cache: parts lie whole pages apart, so that a first-level cache of eight ways has too few for the same line of
-/// all.
-constexpr int kForReading = 0, kSecondLevel = 2;
-
-/// to[i] := from[i] + parts[0][i] + ... + parts[sizeof...(kPart) - 1][i]; `to` may be what is read.
-template <class Acc, class To, class From, class Part, class Op, std::size_t... kPart>
-void add_parts(To* to, const From* from, Parts<Part> parts, std::int64_t n, Op op, std::index_sequence<kPart...>) {
-  const auto add_between = [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) {
-      Acc sum = static_cast<Acc>(from[i]);
-      ((sum = op(sum, static_cast<Acc>(parts[kPart][i]))), ...);
-      to[i] = static_cast<To>(sum);
-    }
-  };
-  constexpr std::int64_t kLineElems = kLine / static_cast<std::int64_t>(sizeof(Part));
-  std::int64_t at = 0;
-  for (; at + kLineElems <= n; at += kLineElems) {
-    const auto ask = [=](const auto* part) {
-      __builtin_prefetch(reinterpret_cast<const char*>(part + at) + kAhead, kForReading, kSecondLevel);
-    };
-    ask(from);
-    (ask(parts[kPart]), ...);
-    add_between(at, at + kLineElems);
-  }
-  add_between(at, n);
-}
-
-/// add_parts for each count of parts, by that count.
-template <class Acc, class To, class From, class Part, class Op, std::size_t... kCount>
-constexpr auto adders(std::index_sequence<kCount...>) {
-  using Adder = void (*)(To*, const From*, Parts<Part>, std::int64_t, Op);
-  return std::array<Adder, sizeof...(kCount)>{[](To* to, const From* from, Parts<Part> parts, std::int64_t n, Op op) {
-    add_parts<Acc>(to, from, parts, n, op, std::make_index_sequence<kCount>());
-  }...};
-}
-
-/// The elements from `at` on of one fold, its parts taken from the next one on.
-template <class Part, class Acc, class Op>
-struct Pass {
-  const FoldArgs& args;
-  Op op;
-  std::size_t next = 0;
-  std::int64_t at = 0;
-
-  const Part* take() { return reinterpret_cast<const Part*>(args.parts[next++]) + at; }
-  bool is_last() const { return args.parts.size() - next <= kPartsAPass; }
-
-  template <class To, class From>
-  void run(To* to, const From* from, std::int64_t n) {
-    Parts<Part> parts{};
-    std::size_t count = 0;
-    while (count < kPartsAPass && next < args.parts.size()) parts[count++] = take();
-    static constexpr auto kAdders = adders<Acc, To, From, Part, Op>(std::make_index_sequence<kPartsAPass + 1>());
-    kAdders[count](to, from, parts, n, op);
-  }
-};
-
-/// One pass where it can take all parts; else block by block, the sums in between in the first-level cache.
-template <class Part, class Out, class Acc, class Op>
-void fold_blocks(const FoldArgs& args, Op op) {
-  alignas(64) std::array<Acc, kBlockElems> sums;
-  const std::size_t after_the_first = args.parts.size() - (args.start ? 0 : 1);
-  const bool is_single = after_the_first <= kPartsAPass;
-  const std::int64_t block = is_single ? args.elems : kBlockElems;
-  for (std::int64_t at = 0; at < args.elems; at += block) {
-    const std::int64_t n = std::min(block, args.elems - at);
-    Out* const out = reinterpret_cast<Out*>(args.out) + at;
-    Pass<Part, Acc, Op> pass{args, op, 0, at};
-    const auto begin = [&](const auto* from) { pass.is_last() ? pass.run(out, from, n) : pass.run(sums.data(), from, n); };
-    args.start ? begin(reinterpret_cast<const Out*>(args.start) + at) : begin(pass.take());
-    if (is_single) continue;
-    while (!pass.is_last()) pass.run(sums.data(), sums.data(), n);
-    pass.run(out, sums.data(), n);
-  }
-}
-
-template <class Part, class Out, class Acc>
-void fold_by_op(const FoldArgs& args) {
-  switch (args.op) {
-    case ReduceOp::sum: return fold_blocks<Part, Out, Acc>(args, Sum<Acc>{});
-    case ReduceOp::max: return fold_blocks<Part, Out, Acc>(args, Max<Acc>{});
-    case ReduceOp::min: return fold_blocks<Part, Out, Acc>(args, Min<Acc>{});
-  }
+/// AVX-512 where the processor has tiles, too: sums have none.
+const Isa& loops_of(CpuIsa isa) {
+#if defined(__x86_64__)
+  if (isa == CpuIsa::amx || isa == CpuIsa::avx512) return avx512::kIsa;
+  if (isa == CpuIsa::avx2) return avx2::kIsa;
+#endif
+  return baseline::kIsa;
 }
 
 }  // namespace
 
+std::vector<const Isa*> available() {
+  std::vector<const Isa*> list;
+  for (const CpuIsa isa : available_cpu_isas())
+    if (list.empty() || list.back() != &loops_of(isa)) list.push_back(&loops_of(isa));
+  return list;
+}
+
+}  // namespace fold_loops
+
 void fold(const FoldArgs& args) {
+  static const fold_loops::Isa& loops = fold_loops::loops_of(chosen_cpu_isa());
   ZS_CHECK(!args.parts.empty(), "a fold of no parts");
-  const bool same = args.part_dtype == args.out_dtype;
-  if (args.part_dtype == DType::bf16 && args.out_dtype == DType::f32) return fold_by_op<BFloat16, float, float>(args);
-  if (args.part_dtype == DType::f32 && args.out_dtype == DType::bf16) return fold_by_op<float, BFloat16, float>(args);
-  if (same && args.part_dtype == DType::f32) return fold_by_op<float, float, float>(args);
-  if (same && args.part_dtype == DType::bf16) return fold_by_op<BFloat16, BFloat16, float>(args);
-  if (same && args.part_dtype == DType::f64) return fold_by_op<double, double, double>(args);
-  if (same && args.part_dtype == DType::i32) return fold_by_op<std::int32_t, std::int32_t, std::int32_t>(args);
-  if (same && args.part_dtype == DType::i64) return fold_by_op<std::int64_t, std::int64_t, std::int64_t>(args);
-  if (same && args.part_dtype == DType::u16) return fold_by_op<std::uint16_t, std::uint16_t, std::uint16_t>(args);
-  if (same && args.part_dtype == DType::u8) return fold_by_op<std::uint8_t, std::uint8_t, std::uint8_t>(args);
-  ZS_CHECK(false, "no fold of {} into {}", name_of(args.part_dtype), name_of(args.out_dtype));
+  const bool is_done = loops.run({.parts = args.parts.data(),
+                                  .count = args.parts.size(),
+                                  .part_dtype = args.part_dtype,
+                                  .start = args.start,
+                                  .out = args.out,
+                                  .out_dtype = args.out_dtype,
+                                  .elems = args.elems,
+                                  .op = args.op});
+  ZS_CHECK(is_done, "no fold of {} into {}", name_of(args.part_dtype), name_of(args.out_dtype));
 }
 
 void stream_bytes(void* to, const void* from, std::int64_t bytes) {
 #if defined(__SSE2__)
   auto* out = static_cast<char*>(to);
   const auto* in = static_cast<const char*>(from);
+  constexpr std::int64_t kLine = 64, kAhead = 16 * kLine;  // so much further on memory is asked for, as in fold_loops.cpp
   const std::int64_t head = std::min<std::int64_t>(bytes, static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(to) % kLine));
   copy_bytes(out, in, head);
   std::int64_t at = head;

@@ -1,45 +1,19 @@
-#include <cstdlib>
-#include <string_view>
-
 #include "kernels/cpu/dispatch.h"
-
-#if defined(ZS_HAS_AMX)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
+#include "runtime/base/cpu_isa.h"
 
 namespace zs {
 namespace cpu {
 namespace {
 
-#if defined(__x86_64__)
-bool supports_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
-}
-
-bool supports_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-#endif
-
+const Isa& table_of(CpuIsa isa) {
 #if defined(ZS_HAS_AMX)
-/// Whether the processor has tiles for bf16 and the system lets this process use them: it has to ask.
-bool supports_amx() {
-  if (!supports_avx512() || !__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("amx-bf16")) return false;
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl(2), ARCH_REQ_XCOMP_PERM
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
+  if (isa == CpuIsa::amx) return amx::kIsa;
 #endif
-
-const Isa& choose_isa() {
-  const char* value = std::getenv("ZSHARD_ISA");
-  const std::string_view wanted = value != nullptr ? value : "";
-  const std::vector<const Isa*> here = available_isas();
-  if (wanted.empty()) return *here.front();
-  for (const Isa* isa : here)
-    if (wanted == isa->name) return *isa;
-  const bool is_known = wanted == "amx" || wanted == "avx512" || wanted == "avx2";
-  throw Error(ExitCode::usage, is_known ? "this processor lacks the instruction set" : "unknown instruction set",
-              fmt::format("ZSHARD_ISA={}", wanted), fmt::format("unset it, or choose {} or lower", here.front()->name));
+#if defined(__x86_64__)
+  if (isa == CpuIsa::avx512) return avx512::kIsa;
+  if (isa == CpuIsa::avx2) return avx2::kIsa;
+#endif
+  return baseline::kIsa;
 }
 
 const KernelTable kTable = {
@@ -94,19 +68,12 @@ const KernelTable kTable = {
 
 std::vector<const Isa*> available_isas() {
   std::vector<const Isa*> list;
-#if defined(ZS_HAS_AMX)
-  if (supports_amx()) list.push_back(&amx::kIsa);
-#endif
-#if defined(__x86_64__)
-  if (supports_avx512()) list.push_back(&avx512::kIsa);
-  if (supports_avx2()) list.push_back(&avx2::kIsa);
-#endif
-  list.push_back(&baseline::kIsa);
+  for (const CpuIsa isa : available_cpu_isas()) list.push_back(&table_of(isa));
   return list;
 }
 
 const Isa& isa() {
-  static const Isa& chosen = choose_isa();
+  static const Isa& chosen = table_of(chosen_cpu_isa());
   return chosen;
 }
 

@@ -1,5 +1,7 @@
 #include "comm/fold.h"
 
+#include "comm/fold_loops.h"
+
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "runtime/base/random.h"
 #include "tests/comm/arrays.h"
 
 using namespace zs;
@@ -80,6 +83,75 @@ TEST_CASE("a fold takes any number of parts in their order, element by element")
   CHECK(wrong_ones<double, double, double>() == std::vector<std::string>{});
   CHECK(wrong_ones<std::int32_t, std::int32_t, std::int32_t>() == std::vector<std::string>{});
   CHECK(wrong_ones<std::int64_t, std::int64_t, std::int64_t>() == std::vector<std::string>{});
+}
+
+namespace {
+
+/// Any bits: numbers of every size, subnormal ones, infinities and NaNs.
+template <class T>
+std::vector<T> any_bits(std::int64_t count, std::uint64_t seed) {
+  std::vector<T> values(static_cast<std::size_t>(count));
+  const CounterRng rng(seed);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint64_t bits = rng.bits(static_cast<std::uint64_t>(i));
+    std::memcpy(static_cast<void*>(&values[static_cast<std::size_t>(i)]), &bits, sizeof(T));
+  }
+  return values;
+}
+
+/// What a loop gives, but that NaNs are alike: which of two a processor keeps is its own affair.
+template <class Part, class Out>
+std::vector<double> folded(const fold_loops::Isa& isa, std::size_t parts, std::int64_t elems, std::int64_t offset, ReduceOp op,
+                           bool has_start) {
+  std::vector<std::vector<Part>> values;
+  std::vector<const std::byte*> starts;
+  for (std::size_t p = 0; p < parts; ++p) values.push_back(any_bits<Part>(elems + offset, p));
+  for (const auto& part : values) starts.push_back(reinterpret_cast<const std::byte*>(part.data() + offset));
+  std::vector<Out> out = any_bits<Out>(elems + offset, 99);
+  auto* const to = reinterpret_cast<std::byte*>(out.data() + offset);
+  CHECK(isa.run({starts.data(), parts, DTypeOf<Part>::value, has_start ? to : nullptr, to, DTypeOf<Out>::value, elems, op}));
+  std::vector<double> result;
+  for (const Out x : out) {
+    const double value = static_cast<double>(static_cast<float>(x));
+    result.push_back(value == value ? value : 1e300);
+  }
+  return result;
+}
+
+template <class Part, class Out>
+void check_all_isas() {
+  for (const std::size_t parts : {std::size_t{1}, std::size_t{2}, std::size_t{4}, std::size_t{8}, std::size_t{11}})
+    for (const std::int64_t elems : {1, 7, 33, 2049, 4100})
+      for (const bool has_start : {false, true})
+        for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
+          const auto run = [&](const fold_loops::Isa& isa) { return folded<Part, Out>(isa, parts, elems, elems % 3, op, has_start); };
+          const std::vector<double> expected = run(fold_loops::baseline::kIsa);
+          for (const fold_loops::Isa* isa : fold_loops::available()) {
+            INFO(isa->name << ", " << parts << " parts of " << elems << ", start " << has_start << ", op " << static_cast<int>(op));
+            CHECK(run(*isa) == expected);
+          }
+        }
+}
+
+}  // namespace
+
+TEST_CASE("a fold has the same bits for every instruction set") {
+  REQUIRE(fold_loops::available().back() == &fold_loops::baseline::kIsa);
+  check_all_isas<float, float>();
+  check_all_isas<BFloat16, BFloat16>();
+  check_all_isas<BFloat16, float>();
+  check_all_isas<float, BFloat16>();
+}
+
+TEST_CASE("a fold into bf16 rounds to nearest even and keeps NaN") {
+  const std::vector<float> a = {1.00390625f, 1.01171875f, -1.00390625f, std::numeric_limits<float>::quiet_NaN(), 3.4e38f, 1e-40f, 0.0f};
+  const std::vector<const std::byte*> starts = {reinterpret_cast<const std::byte*>(a.data())};
+  for (const fold_loops::Isa* isa : fold_loops::available()) {
+    std::vector<BFloat16> out(a.size());
+    CHECK(isa->run({starts.data(), 1, DType::f32, nullptr, reinterpret_cast<std::byte*>(out.data()), DType::bf16,
+                    static_cast<std::int64_t>(a.size()), ReduceOp::sum}));
+    for (std::size_t i = 0; i < a.size(); ++i) CHECK(out[i].bits == BFloat16(a[i]).bits);
+  }
 }
 
 TEST_CASE("a fold may write over any one of its parts") {
