@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "runtime/base/int8_blocks.h"
+#include "runtime/base/usage_error.h"
 
 namespace zs::checks {
 
@@ -71,14 +72,22 @@ void gradient(const char* what, const Buffer& gradient, const Buffer& dy) {
 }
 
 void matmul(const Buffer& c, const Buffer& a, const Buffer& b, const Buffer& bias, const MatmulDims& d) {
-  ZS_CHECK(d.m > 0 && d.n > 0 && d.k > 0, "a product of ({}, {}) and ({}, {})", d.m, d.k, d.k, d.n);
+  ZS_CHECK(d.m >= 0 && d.n >= 0 && d.k >= 0, "a product of ({}, {}) and ({}, {})", d.m, d.k, d.k, d.n);
   ZS_CHECK(d.beta == 0.0f || d.beta == 1.0f, "beta is {}, expected 0 or 1", d.beta);
   ZS_CHECK(a.elems == d.m * d.k && b.elems == d.k * d.n && c.elems == d.m * d.n, "a {}, b {}, c {} elements for m {}, n {}, k {}", a.elems,
            b.elems, c.elems, d.m, d.n, d.k);
-  ZS_CHECK(a.dtype == b.dtype && (c.dtype == a.dtype || c.dtype == DType::f32), "a {}, b {}, c {}", name_of(a.dtype), name_of(b.dtype),
-           name_of(c.dtype));
+  if (a.dtype != b.dtype || (c.dtype != a.dtype && c.dtype != DType::f32))
+    throw UsageError(fmt::format("a product of {} ({}, {}) and {} ({}, {}) into {}", name_of(a.dtype), d.m, d.k, name_of(b.dtype), d.k, d.n,
+                                 name_of(c.dtype)),
+                     "both operands have one dtype, and the result has it too or is f32: cast one of them");
   ZS_CHECK(bias.empty() || (bias.elems == d.n && (bias.dtype == c.dtype || bias.dtype == a.dtype)), "bias {} x {} for {} columns of {}",
            bias.elems, name_of(bias.dtype), d.n, name_of(c.dtype));
+}
+
+bool is_empty_sum(const Buffer& bias, const MatmulDims& d) {
+  if (d.k > 0) return false;
+  ZS_CHECK(bias.empty(), "a bias of {} elements for a product of ({}, 0) and (0, {})", bias.elems, d.m, d.n);
+  return true;
 }
 
 void matmul_gelu(const MatmulBuffers& product, const Buffer& other, const MatmulDims& dims) {
@@ -88,7 +97,19 @@ void matmul_gelu(const MatmulBuffers& product, const Buffer& other, const Matmul
   same_dtype(product.c, product.a);
 }
 
+namespace {
+
+void require(const char* what, const Buffer& buffer, DType dtype, const char* what_to_do) {
+  if (buffer.dtype == dtype) return;
+  throw UsageError(fmt::format("{} are {}, expected {}", what, name_of(buffer.dtype), name_of(dtype)), what_to_do);
+}
+
+constexpr const char* kMakeIds = "make them by Tensor::from_host from std::vector<std::int32_t>";
+
+}  // namespace
+
 TableRows embedding_forward(const Buffer& out, const Buffer& ids, const Buffer& table, const Buffer& positions, std::int64_t time) {
+  require("ids", ids, DType::i32, kMakeIds);
   ZS_CHECK(out.elems % ids.elems == 0, "{} elements for {} tokens", out.elems, ids.elems);
   const std::int64_t width = out.elems / ids.elems;
   ZS_CHECK(out.dtype == table.dtype && (positions.empty() || positions.dtype == table.dtype), "out is {}, table {}, positions {}",
@@ -99,6 +120,7 @@ TableRows embedding_forward(const Buffer& out, const Buffer& ids, const Buffer& 
 }
 
 TableRows embedding_backward(const Buffer& dtable, const Buffer& ids, const Buffer& dy, std::int64_t width) {
+  require("ids", ids, DType::i32, kMakeIds);
   const TableRows rows{rows_of(dy, width), width, rows_of(dtable, width)};
   ZS_CHECK(rows.tokens == ids.elems, "{} rows of gradients for {} tokens", rows.tokens, ids.elems);
   gradient("dtable", dtable, dy);
@@ -107,7 +129,7 @@ TableRows embedding_backward(const Buffer& dtable, const Buffer& ids, const Buff
 
 TableRows position_backward(const Buffer& dpositions, const Buffer& dy, std::int64_t time, std::int64_t width) {
   const TableRows rows{rows_of(dy, width), width, rows_of(dpositions, width)};
-  ZS_CHECK(time > 0 && time <= rows.table_rows, "{} steps for {} positions", time, rows.table_rows);
+  ZS_CHECK((time > 0 || rows.tokens == 0) && time <= rows.table_rows, "{} steps for {} positions", time, rows.table_rows);
   gradient("dpositions", dpositions, dy);
   return rows;
 }
@@ -177,8 +199,8 @@ namespace {
 
 std::int64_t tokens_of(const AttentionDims& dims) {
   const std::int64_t tokens = dims.batch * dims.time;
-  ZS_CHECK(tokens > 0 && dims.heads * dims.head_dim > 0, "attention over batch {}, time {}, heads {}, head_dim {}", dims.batch, dims.time,
-           dims.heads, dims.head_dim);
+  ZS_CHECK(dims.batch >= 0 && dims.time >= 0 && dims.heads > 0 && dims.head_dim > 0,
+           "attention over batch {}, time {}, heads {}, head_dim {}", dims.batch, dims.time, dims.heads, dims.head_dim);
   ZS_CHECK(dims.kv_heads >= 0 && dims.heads % kv_heads_of(dims) == 0, "{} heads share {} key and value heads", dims.heads, dims.kv_heads);
   return tokens;
 }
@@ -203,6 +225,9 @@ void attention(const Buffer& out, const Buffer& lse, const Buffer& qkv, const At
 
 std::int64_t cross_entropy(const Buffer& lse, const Buffer& logits, const Buffer& targets, std::int64_t classes) {
   const std::int64_t rows = targets.elems;
+  require("targets", targets, DType::i32, kMakeIds);
+  require("logits", logits, DType::f32, "cast them: cast(logits, DType::f32)");
+  require("log-sum-exps", lse, DType::f32, "make the tensor that takes them f32");
   ZS_CHECK(rows > 0 && logits.elems % rows == 0 && lse.elems == rows, "{} logits, {} lse for {} targets", logits.elems, lse.elems, rows);
   const std::int64_t stride = logits.elems / rows;
   ZS_CHECK(classes > 0 && classes <= stride, "{} classes in rows of {}", classes, stride);
@@ -210,6 +235,7 @@ std::int64_t cross_entropy(const Buffer& lse, const Buffer& logits, const Buffer
 }
 
 void cross_entropy_losses(const Buffer& losses, const Buffer& targets) {
+  require("losses", losses, DType::f32, "make the tensor that takes them f32");
   ZS_CHECK(losses.elems == targets.elems, "{} losses for {} rows", losses.elems, targets.elems);
 }
 

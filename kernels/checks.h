@@ -3,7 +3,7 @@
 #include "kernels/kernels.h"
 
 /// What every back end's kernels demand of their Buffers before they look at the elements. A violation is an Error(internal) with the
-/// numbers.
+/// numbers, or, where a caller outside the library is likely to bring it about, a UsageError. The stream adds the op's name to both.
 namespace zs::checks {
 
 /// From f32 to bf16. The number of elements.
@@ -31,6 +31,8 @@ void same_as(const char* what, const Buffer& buffer, const Buffer& like);
 void gradient(const char* what, const Buffer& gradient, const Buffer& dy);
 
 void matmul(const Buffer& c, const Buffer& a, const Buffer& b, const Buffer& bias, const MatmulDims& dims);
+/// Whether it has no terms: then c := beta * c, and there is no bias.
+bool is_empty_sum(const Buffer& bias, const MatmulDims& dims);
 /// other: what GELU gives, or was taken of.
 void matmul_gelu(const MatmulBuffers& product, const Buffer& other, const MatmulDims& dims);
 

@@ -19,7 +19,7 @@ struct StepScalars {
 
 /// A product C (m, n) := A' (m, k) * B' (k, n) + beta * C [+ bias (n)], all row-major and dense. A' is `a`, or its transpose when
 /// `transpose_a` (then `a` is stored (k, m)); likewise B'. beta is 0 or 1. a and b have one dtype; c is f32 or that dtype;
-/// the sum is carried in f32.
+/// the sum is carried in f32. Any size may be 0: c := beta * c where k is, and then there is no bias.
 struct MatmulDims {
   std::int64_t m, n, k;
   bool transpose_a = false, transpose_b = false;
@@ -95,13 +95,13 @@ struct KernelScratch {
 };
 
 /// Every kernel of a back end. Buffers are dense; "x" is f32 or bf16 unless said otherwise, outputs have the dtype of their input
-/// unless said otherwise, arithmetic is f32. All are deterministic: results do not depend on the number of threads. None
-/// allocates tensors; all run on the stream's thread with ctx.threads() threads.
-/// Sums run over fixed interleaved lanes and fixed blocks of rows, folded in a fixed order, the same for every instruction set: apart from
-/// products, attention, gelu, swiglu and cross entropy, which fuse multiplication and addition where the processor can, all instruction
-/// sets give the same bits. Outputs of more than 1 MiB that no input shares are stored past the caches, but for a norm's sum in bf16. What
-/// the library keeps for each shape of a product lives in ctx.state, and so do f32 copies of bf16 operands where the processor has no such
-/// products. A wrong size, dtype or index is an Error(internal) that names it.
+/// unless said otherwise, arithmetic is f32. Rows and batches may be none. All are deterministic: results do not depend on the number of
+/// threads. None allocates tensors; all run on the stream's thread with ctx.threads() threads. Sums run over fixed interleaved lanes and
+/// fixed blocks of rows, folded in a fixed order, the same for every instruction set: apart from products, attention, gelu, swiglu and
+/// cross entropy, which fuse multiplication and addition where the processor can, all instruction sets give the same bits. Outputs of more
+/// than 1 MiB that no input shares are stored past the caches, but for a norm's sum in bf16. What the library keeps for each shape of a
+/// product lives in ctx.state, and so do f32 copies of bf16 operands where the processor has no such products. A wrong size, dtype or index
+/// is an Error(internal) that names it.
 struct KernelTable {
   KernelScratch scratch;
 

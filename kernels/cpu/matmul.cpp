@@ -287,6 +287,7 @@ bool library_has_bf16() {
 void matmul(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const MatmulDims& dims) {
   if (c.empty()) return;
   const Product product = checked(c, a, b, bias, dims);
+  if (checks::is_empty_sum(bias, dims)) return dims.beta == 0 ? zero(ctx, c) : void();
   try {
     Library& library = ctx.state<Library>();
     if (product.operand == DType::bf16 && !cpu_has_bf16_products()) {

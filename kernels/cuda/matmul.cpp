@@ -260,6 +260,7 @@ void matmul(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const M
   checks::matmul(c, a, b, bias, dims);
   const MatmulBuffers product{c, a, b, bias};
   check_memory(product);
+  if (checks::is_empty_sum(bias, dims)) return dims.beta == 0 ? zero(ctx, c) : void();
   if (try_multiply(ctx, product, {}, dims)) return;
   throw Error(ExitCode::internal, fmt::format("cuBLASLt has no algorithm for {}", describe(dims)), ctx.gpu().gpu().describe(),
               "update CUDA's libcublasLt, or make the sizes multiples of 8");

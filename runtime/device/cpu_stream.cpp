@@ -229,7 +229,7 @@ void CpuStream::run_op(Node& node, ExecContext& context) {
     node.work(context);
     if (node.is_timed) group_.profile.add(role_, {std::move(node.info.name), false, start_ns, now_ns()});
   } catch (...) {
-    error_ = std::current_exception();
+    error_ = current_error_of(node.info.name);
   }
 }
 

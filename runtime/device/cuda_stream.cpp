@@ -105,7 +105,7 @@ void CudaStream::do_enqueue(OpInfo info, Work work, const OpMemory& memory) {
     } catch (const CudaError& error) {  // of a call by the work itself, which knows no label
       throw CudaError(error.code(), error.status(), error.what_happened(), where_now(), error.what_to_do());
     } catch (const Error& error) {
-      if (group_.capture == 0) throw;
+      if (group_.capture == 0) std::rethrow_exception(current_error_of(info.name));
       throw Error(error.code(), error.what_happened(), where_now(), error.what_to_do());
     }
   });

@@ -1,6 +1,9 @@
 #include "runtime/device/stream_report.h"
 
 #include <cstdio>
+#include <typeinfo>
+
+#include "runtime/base/usage_error.h"
 
 namespace zs {
 namespace {
@@ -28,6 +31,19 @@ std::string describe_activity(const std::vector<std::pair<StreamRole, std::strin
 SyncTimeout sync_timeout(StreamRole role, double limit_s, const std::string& busy) {
   return {ExitCode::peer_lost, fmt::format("stream '{}' did not finish within {} s", name_of(role), limit_s),
           busy.empty() ? "no stream is running anything" : busy, "a rank is lost, stopped or much slower than the others"};
+}
+
+std::exception_ptr current_error_of(const std::string& op) noexcept {
+  try {
+    throw;
+  } catch (const UsageError& e) {
+    return std::make_exception_ptr(UsageError(fmt::format("op {}: {}", op, e.what_happened()), e.what_to_do()));
+  } catch (const Error& e) {
+    if (typeid(e) != typeid(Error) || e.code() != ExitCode::internal) return std::current_exception();
+    return std::make_exception_ptr(Error(e.code(), fmt::format("op {}: {}", op, e.what_happened()), e.where(), e.what_to_do()));
+  } catch (...) {
+    return std::current_exception();
+  }
 }
 
 void log_unseen_error(StreamRole role, const std::exception_ptr& error) noexcept {

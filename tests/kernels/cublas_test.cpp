@@ -177,7 +177,7 @@ TEST_CASE("a product that cuBLASLt cannot compute, and one without cuBLASLt, are
   const Buffer a = gpu.ones(DType::f32, 0, 6), b = gpu.ones(DType::f32, 512, 6), c = gpu.ones(DType::f32, 1024, 4);
   gpu.cublas.know_nothing();
   gpu.multiply(c, a, b, {}, {.m = 2, .n = 2, .k = 3});
-  CHECK_THROWS_WITH(gpu.device.synchronize(), Catch::StartsWith("cuBLASLt has no algorithm for the product m 2, n 2, k 3"));
+  CHECK_THROWS_WITH(gpu.device.synchronize(), Catch::StartsWith("op linear: cuBLASLt has no algorithm for the product m 2, n 2, k 3"));
 
   DeviceOptions shared = patient();
   shared.shares_gpu = true;

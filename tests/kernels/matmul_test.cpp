@@ -41,6 +41,18 @@ TEST_CASE("a product of any shape, transposes, beta and bias equals the definiti
   require_close(out[0], reference(c, a, b, bias, d), 2e-5);  // 70 f32 additions of order 10 at most
 }
 
+TEST_CASE("a product of no rows is empty, and one of no terms is zeros or what was there") {
+  const Types types = GENERATE(Types{DType::f32, DType::f32}, Types{DType::bf16, DType::f32}, Types{DType::bf16, DType::bf16});
+  MatmulDims d = GENERATE(MatmulDims{0, 7, 5}, MatmulDims{7, 0, 5}, MatmulDims{7, 5, 0}, MatmulDims{0, 0, 0});
+  d.transpose_a = GENERATE(false, true);
+  d.beta = GENERATE(0.0f, 1.0f);
+  Values a = Values::random(types.operand, d.m * d.k, 1), b = Values::random(types.operand, d.k * d.n, 2), none(types.result, 0);
+  const Values c = d.beta == 0.0f ? Values::poison(types.result, d.m * d.n) : Values::random(types.result, d.m * d.n, 4);
+  const auto out =
+      run({c}, [&](ExecContext& ctx, std::vector<Values>& o) { k().matmul(ctx, o[0].buffer(), a.buffer(), b.buffer(), none.buffer(), d); });
+  REQUIRE(out[0].list() == reference(c, a, b, none, d));
+}
+
 TEST_CASE("a product adds a bias of its operands' type to an f32 result") {
   const MatmulDims d{5, 20, 7, false, true};
   Values a = Values::random(DType::bf16, d.m * d.k, 1), b = Values::random(DType::bf16, d.k * d.n, 2),
