@@ -15,12 +15,11 @@ zs::Tensor scaled_square(const zs::Tensor& x, zs::Parameter& scale) {
   });
   zs::record_op(y, "scaled_square", {x}, {&scale}, [x = x.detach(), &scale](const zs::Tensor& dy) {
     zs::Tensor dx = zs::Tensor::empty(x.context(), x.shape(), x.dtype());
-    const auto [dscale, beta] = scale.grad_target();  // beta 0: what lies there is not a gradient yet
+    const zs::Buffer dscale = scale.grad_target().buffer;  // zeros; what is put there is added to what other ops give
     const auto *v = x.buffer().as<float>(), *g = dy.buffer().as<float>(), *f = scale.value().as<float>();
     float *out = dx.buffer().as<float>(), *sum = dscale.as<float>();
     const zs::OpInfo op{"scaled_square_backward", {x.buffer(), dy.buffer(), scale.value(), dscale}, {dx.buffer(), dscale}};
-    x.context().launch(op, [v, g, f, out, sum, beta = beta](zs::ExecContext&) {
-      for (std::int64_t c = 0; c < kWidth; ++c) sum[c] = beta == 0 ? 0 : sum[c];
+    x.context().launch(op, [v, g, f, out, sum](zs::ExecContext&) {
       for (std::int64_t i = 0; i < kRows * kWidth; ++i) out[i] = 2 * v[i] * f[i % kWidth] * g[i];
       for (std::int64_t i = 0; i < kRows * kWidth; ++i) sum[i % kWidth] += v[i] * v[i] * g[i];
     });

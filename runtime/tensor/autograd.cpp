@@ -4,6 +4,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "runtime/base/usage_error.h"
 #include "runtime/tensor/constant.h"
 
 namespace zs {
@@ -29,7 +30,6 @@ void accumulate(Tensor& sum, const Tensor& part) {
     sum = part;
     return;
   }
-  ZS_CHECK(sum.shape() == part.shape(), "gradients of shapes {} and {} meet", sum.shape().str(), part.shape().str());
   Context& context = part.context();
   const Tensor out = sum.is_sole_owner() ? sum : Tensor::empty(context, sum.shape(), sum.dtype());
   const Buffer target = out.buffer(), a = sum.buffer(), b = part.buffer();
@@ -52,17 +52,35 @@ void put_gradient(AutogradState& input, Tensor grad) {
 }
 
 void deliver(const std::shared_ptr<AutogradState>& input, const Tensor& grad) {
-  if (!grad) return;
   Tensor sum = take_gradient(*input);
   accumulate(sum, grad);
   put_gradient(*input, std::move(sum));
+}
+
+/// Of an input that wants it.
+void check_gradient(const Node& node, std::size_t input, const Tensor& grad) {
+  const Node::Kind& kind = node.input_kinds[input];
+  if (grad && grad.shape() == kind.shape && grad.dtype() == kind.dtype) return;
+  if (!grad)
+    throw UsageError(fmt::format("op {} gave no gradient for its input {}, {}", node.name, input, kind.shape.str()),
+                     "give one, or no_gradient() where nothing flows back; an input that wants none is passed to record_op detached");
+  if (grad.shape() != kind.shape)
+    throw UsageError(
+        fmt::format("op {} gave a gradient of {} for its input {}, {}", node.name, grad.shape().str(), input, kind.shape.str()),
+        "a gradient has its input's shape");
+  throw UsageError(
+      fmt::format("op {} gave a gradient of {} for its input {}, {}", node.name, name_of(grad.dtype()), input, name_of(kind.dtype)),
+      "a gradient has its input's dtype: cast it");
 }
 
 void run_adding_backward(Node& node) {
   AutogradState* const input = node.inputs.front().get();
   if (node.grad) {
     Tensor grad = node.adding_backward(node.grad, input ? take_gradient(*input) : Tensor{});
-    if (input) put_gradient(*input, std::move(grad));
+    if (input) {
+      check_gradient(node, 0, grad);
+      put_gradient(*input, std::move(grad));
+    }
   }
   node.grad = {};
   node.adding_backward = nullptr;
@@ -70,17 +88,55 @@ void run_adding_backward(Node& node) {
 
 void run_backward(Node& node) {
   if (node.adding_backward) return run_adding_backward(node);
+  const bool is_run = static_cast<bool>(node.grad);
   std::vector<Tensor> grads;
-  if (node.grad) grads = node.backward(node.grad);
+  if (is_run) grads = node.backward(node.grad);
   node.grad = {};
   node.backward = nullptr;
   node.gelu_input = {};
-  ZS_CHECK(grads.empty() || grads.size() == node.inputs.size(), "op {} gave {} gradients for {} inputs", node.name, grads.size(),
-           node.inputs.size());
+  if (!is_run) return;
+  const bool is_wanted = std::any_of(node.inputs.begin(), node.inputs.end(), [](const auto& input) { return input != nullptr; });
+  if (grads.size() != node.inputs.size() && (is_wanted || !grads.empty()))
+    throw UsageError(fmt::format("op {} gave {} gradients for {} inputs", node.name, grads.size(), node.inputs.size()),
+                     "give one for each input, in their order");
   for (std::size_t i = 0; i < grads.size(); ++i) {
-    if (node.inputs[i]) deliver(node.inputs[i], grads[i]);
+    if (node.inputs[i] && grads[i].autograd() != no_gradient().autograd()) {
+      check_gradient(node, i, grads[i]);
+      deliver(node.inputs[i], grads[i]);
+    }
     grads[i] = {};
   }
+}
+
+/// While an op's backward runs: its parameters take shares of their gradients.
+class SharesScope {
+ public:
+  explicit SharesScope(const Node& node) : node_(node) {
+    for (Parameter* parameter : node.parameters) parameter->begin_shares(node.grad.context());
+  }
+  ~SharesScope() {
+    for (Parameter* parameter : node_.parameters) parameter->drop_shares();
+  }
+  SharesScope(const SharesScope&) = delete;
+  SharesScope& operator=(const SharesScope&) = delete;
+
+  /// Adds what lies apart. Each trained parameter has got one.
+  void end() {
+    for (Parameter* parameter : node_.parameters)
+      if (!parameter->end_shares() && parameter->is_trainable())
+        throw UsageError(fmt::format("op {} gave parameter {} no gradient", node_.name, parameter->name()),
+                         "call its add_grad or grad_target in backward, or freeze it by set_trainable(false)");
+  }
+
+ private:
+  const Node& node_;
+};
+
+void run_with_shares(Node& node) {
+  if (!node.grad || node.seed) return run_backward(node);  // with a seed they were given in forward
+  SharesScope shares(node);
+  run_backward(node);
+  shares.end();
 }
 
 /// One backward: the nodes that are still to run, and what keeps them alive.
@@ -126,7 +182,7 @@ class Walk {
     if (node.rerun) {
       run_again(node);
     } else {
-      run_backward(node);
+      run_with_shares(node);
     }
     for (Parameter* parameter : node.parameters) {
       parameter->drop_use();
@@ -163,7 +219,10 @@ std::shared_ptr<Node> make_node(Context& context, std::string name, const std::v
   auto node = std::make_shared<Node>();
   node->name = std::move(name);
   node->sequence = context.next_sequence();
-  for (const Tensor& input : inputs) node->inputs.push_back(input && input.requires_grad() ? input.autograd() : nullptr);
+  for (const Tensor& input : inputs) {
+    node->inputs.push_back(input && input.requires_grad() ? input.autograd() : nullptr);
+    node->input_kinds.push_back({input.shape(), input.dtype()});
+  }
   for (Parameter* parameter : parameters) {
     if (!parameter) continue;
     ZS_CHECK(parameter->owner() != nullptr, "parameter {} belongs to no runtime", parameter->name());
@@ -205,6 +264,13 @@ Node::~Node() {
   }
 }
 
+Tensor no_gradient() {
+  static const auto mark = std::make_shared<AutogradState>();
+  Tensor none;
+  none.set_autograd(mark);
+  return none;
+}
+
 void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters,
                Backward backward) {
   Context& context = output.context();
@@ -233,8 +299,12 @@ void record_rerun(Tensor& output, const std::vector<Tensor>& inputs, const std::
 }
 
 void backward(const Tensor& loss, float seed) {
-  ZS_CHECK(loss && loss.numel() == 1, "backward starts from a scalar");
-  ZS_CHECK(loss.requires_grad() && loss.autograd()->producer, "the loss depends on nothing that wants a gradient");
+  if (!loss || loss.numel() != 1 || loss.dtype() != DType::f32)
+    throw UsageError(fmt::format("backward starts from a scalar of f32, and got {}", loss ? loss.describe() : "an empty tensor"),
+                     "sum or average to one element; cast(loss, DType::f32) where it is bf16");
+  if (!loss.requires_grad() || !loss.autograd()->producer)
+    throw UsageError("the loss depends on nothing that wants a gradient",
+                     "was it computed under a NoGradGuard or in evaluation, from detached tensors, or from frozen parameters alone?");
   const std::shared_ptr<Node>& root = loss.autograd()->producer;
   Walk walk(root.get(), seed);
   walk.enter(root, 0);

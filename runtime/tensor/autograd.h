@@ -11,13 +11,17 @@
 
 namespace zs {
 
-/// From the gradient of an op's output: the gradients of its inputs, in their order (an empty tensor for none). Gradients
-/// of parameters go straight into `Parameter::grad_target()`. Captures what it saved; runs once.
+/// From the gradient of an op's output: the gradients of its inputs, in their order, each of its input's shape and dtype; that of an input
+/// which wants none is not looked at, and one that wants one and gets none is given no_gradient(). Of each trained parameter it
+/// gives its share, by Parameter::add_grad or grad_target, zeros included. Captures what it saved; runs once.
 using Backward = std::function<std::vector<Tensor>(const Tensor& grad_output)>;
 
 /// The same of an op with one input, which adds to what this input's gradient holds so far (`held`; empty: nothing) in its own pass. Gives
 /// the sum; where nobody else sees `held` (is_sole_owner), it may lie there.
 using AddingBackward = std::function<Tensor(const Tensor& grad_output, const Tensor& held)>;
+
+/// What a backward gives for an input that nothing flows back to. An empty tensor is an error there: it may have been forgotten.
+Tensor no_gradient();
 
 /// Runs a recomputed function again and records it. Gives what autograd knows of its output; null when that wants no gradient.
 using Rerun = std::function<std::shared_ptr<AutogradState>()>;
@@ -34,6 +38,11 @@ class Node {
   std::string name;
   std::uint64_t sequence = 0;
   std::vector<std::shared_ptr<AutogradState>> inputs;  // null where no gradient is wanted
+  struct Kind {
+    Shape shape;
+    DType dtype = DType::f32;
+  };
+  std::vector<Kind> input_kinds;  // of all inputs: what their gradients must be
   std::vector<Parameter*> parameters;
   Backward backward;
   AddingBackward adding_backward;  // instead of backward
@@ -47,7 +56,8 @@ class Node {
 };
 
 /// Records that `output` came from `inputs` and `parameters`, when gradients are enabled and any of them wants one. An op
-/// calls it last; everything that its backward saves is captured in `backward`, which asks no frozen parameter for its grad_target().
+/// calls it last; everything that its backward saves is captured in `backward`, which asks no frozen parameter for its grad_target()
+/// (add_grad leaves it alone). An input that wants a gradient, and that the op gives none, is passed detached.
 void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters,
                Backward backward);
 void record_adding_op(Tensor& output, std::string name, const Tensor& input, const std::vector<Parameter*>& parameters,

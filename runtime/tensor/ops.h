@@ -8,7 +8,8 @@
 namespace zs {
 
 // Every op enqueues on the context's compute stream and records its backward. Shapes: B batch, T time, C width, N = B * T
-// tokens. Activations are f32 or bf16, the dtype of the parameters they meet; formulas stand in kernels/kernels.h.
+// tokens, which may be none: outputs are empty then and gradients zeros. Activations are f32 or bf16, the dtype of the parameters they
+// meet; formulas stand in kernels/kernels.h. Arguments that do not fit are a UsageError that names the op and the argument.
 
 /// (B, T) i32 ids -> (B, T, C): table (V, C) rows, plus positions (>= T, C) where given.
 Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions);
@@ -58,8 +59,8 @@ struct LossOptions {
   std::int64_t chunk = 0;  ///< tokens whose logits exist at once; 0: lm_head_chunk_rows
 };
 
-/// Scalar f32: mean over N tokens of the cross entropy of softmax(x weight^T) against targets (N) i32. x (..., C), weight (V', C) of
-/// which the first `classes` rows are real and the rest padding, masked. Logits exist for a chunk of tokens at a time; backward
+/// Scalar f32: mean over N tokens (0 without any) of the cross entropy of softmax(x weight^T) against targets (N) i32. x (..., C), weight
+/// (V', C) of which the first `classes` rows are real and the rest padding, masked. Logits exist for a chunk of tokens at a time; backward
 /// computes each chunk again, a tenth of a GPT-2 124M's arithmetic, unless there is a seed.
 Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes, const LossOptions& options = {});
 

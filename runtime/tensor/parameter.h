@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "runtime/base/buffer.h"
@@ -8,7 +9,9 @@
 
 namespace zs {
 
+class Context;
 class Parameter;
+class Tensor;
 
 /// Who materialises parameters. The autograd engine calls it around the backward of every op that used one of its
 /// parameters, so values are there when backward needs them and the owner knows when its gradients are complete.
@@ -57,16 +60,36 @@ class Parameter {
   void bind(Buffer value) { value_ = value; }
   void unbind() { value_ = {}; }
 
-  /// Where a backward adds this parameter's gradient: with beta 0 on first touch, then 1.
+  /// Adds an op's share of the gradient, f32 or bf16, of this parameter's shape; enqueues. Nothing where the parameter is frozen.
+  void add_grad(Context& context, const Tensor& share);
+
+  /// Where an op puts its share of the gradient: it writes beta * what lies there + the share.
   struct GradTarget {
     Buffer buffer;
     float beta;
   };
-  GradTarget grad_target() {
+  /// For a backward that makes its share in place. Zeros lie there, and beta is 0: an op that adds and an op that writes over them are
+  /// both right, whatever other ops gave, and in whichever order. Each call is a share of its own.
+  GradTarget grad_target();
+  /// For an op that goes by beta: the sum itself, with beta 0 on first touch, when nothing that means anything lies there, then 1. Saves
+  /// the zeros, and the pass that adds a share.
+  GradTarget accumulation_target() {
     ZS_CHECK(grad_.data != nullptr, "parameter {} has no gradient buffer", name_);
     const float beta = grad_is_written_ ? 1.0f : 0.0f;
-    grad_is_written_ = true;
+    grad_is_written_ = has_share_ = true;
     return {grad_, beta};
+  }
+  /// The engine, around an op's backward. The second adds the shares that lie apart; whether the op has given any. Where it has been
+  /// called already, as by an op that names a parameter twice, it does nothing.
+  void begin_shares(Context& context) {
+    op_context_ = &context;
+    has_share_ = false;
+  }
+  bool end_shares();
+  /// Of a backward that threw: leaves the shares out.
+  void drop_shares() {
+    op_context_ = nullptr;
+    shares_.reset();
   }
   void bind_grad(Buffer grad, bool is_written) {
     grad_ = grad;
@@ -92,12 +115,17 @@ class Parameter {
   void drop_early_gradient() { --early_gradients_; }
 
  private:
+  struct Shares;
+
   std::string name_;
   Shape shape_;
   Init init_;
   bool has_decay_, is_trainable_ = true;
   Buffer value_, grad_;
   bool grad_is_written_ = false;
+  Context* op_context_ = nullptr;   // between begin_shares and end_shares
+  bool has_share_ = false;          // since begin_shares
+  std::shared_ptr<Shares> shares_;  // null: none lie apart
   ParameterOwner* owner_ = nullptr;
   int pending_uses_ = 0;
   int early_gradients_ = 0;

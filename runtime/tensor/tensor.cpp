@@ -70,6 +70,29 @@ Tensor Tensor::reshape(Shape shape) const {
   return view;
 }
 
+namespace {
+
+/// The gradient of rows from `first` on, added to `held`, what x's gradient holds so far; or among zeros.
+Tensor rows_gradient(const Tensor& dy, const Tensor& held, const Shape& shape, std::int64_t first) {
+  Context& context = dy.context();
+  const std::int64_t count = dy.shape()[0];
+  const bool is_in_place = held && held.is_sole_owner();
+  Tensor dx = is_in_place ? held : held ? Tensor::empty(context, shape, dy.dtype()) : Tensor::zeros(context, shape, dy.dtype());
+  const Buffer out = dx.rows(first, count).buffer(), in = dy.buffer(), all = dx.buffer(), before = held ? held.buffer() : Buffer{};
+  if (held && !is_in_place)
+    context.launch({"copy_gradient", {before}, {all}},
+                   [&kernels = context.kernels(), all, before](ExecContext& exec) { kernels.copy(exec, all, before); });
+  if (count == 0) return dx;
+  OpInfo info{"rows_backward", {in}, {out}};
+  if (held) info.reads.push_back(out);
+  context.launch(std::move(info), [&kernels = context.kernels(), out, in, adds = static_cast<bool>(held)](ExecContext& exec) {
+    adds ? kernels.add(exec, out, out, in) : kernels.copy(exec, out, in);
+  });
+  return dx;
+}
+
+}  // namespace
+
 Tensor Tensor::rows(std::int64_t first, std::int64_t count) const {
   ZS_CHECK(shape_.rank() > 0 && first >= 0 && count >= 0 && first + count <= shape_[0], "rows [{}, {}) of {}", first, first + count,
            shape_.str());
@@ -78,6 +101,8 @@ Tensor Tensor::rows(std::int64_t first, std::int64_t count) const {
   view.offset_ += dims[0] == 0 ? 0 : first * (numel() / dims[0]);
   dims[0] = count;
   view.shape_ = Shape(std::span<const std::int64_t>(dims));
+  record_adding_op(view, "rows", *this, {},
+                   [shape = shape_, first](const Tensor& dy, const Tensor& held) { return rows_gradient(dy, held, shape, first); });
   return view;
 }
 

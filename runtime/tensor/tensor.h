@@ -36,12 +36,14 @@ class Tensor {
   const Shape& shape() const { return shape_; }
   std::int64_t numel() const { return shape_.numel(); }
   DType dtype() const { return dtype_; }
+  /// "f32 (4, 64)"
+  std::string describe() const { return fmt::format("{} {}", name_of(dtype_), shape_.str()); }
   Context& context() const;
   Buffer buffer() const;
 
   /// The same elements under another shape of equal numel; gradients flow through.
   Tensor reshape(Shape shape) const;
-  /// Rows [first, first + count) of the outermost dim; shares storage, is not recorded for backward.
+  /// Rows [first, first + count) of the outermost dim; shares storage, and gradients flow through.
   Tensor rows(std::int64_t first, std::int64_t count) const;
   /// The same elements, cut off from the graph.
   Tensor detach() const;

@@ -82,7 +82,18 @@ void choose_narrow_sums(Config& config) {
   config.shard.reduce_every_micro_batch = false;
 }
 
-/// What no step of a whole model does: a tensor of zeros, and a unit of which only a part is used.
+/// x, by an op that gives a share of zeros of the parameter's gradient.
+Tensor give_share(const Tensor& x, Parameter& parameter, bool in_place) {
+  Tensor y = x.detach();
+  record_op(y, "give_share", {x}, {&parameter}, [&parameter, in_place](const Tensor& dy) {
+    if (in_place) parameter.grad_target();
+    if (!in_place) parameter.add_grad(dy.context(), Tensor::zeros(dy.context(), parameter.shape(), DType::f32));
+    return std::vector<Tensor>{dy};
+  });
+  return y;
+}
+
+/// What no step of a whole model does: a tensor of zeros, a unit of which only a part is used, a user's ops, and rows beside their whole.
 Names audit_the_rest() {
   AuditDevice device(std::int64_t{1} << 20);
   const auto world = make_single_world({.timeout_s = 60});
@@ -98,6 +109,12 @@ Names audit_the_rest() {
     {
       const ForwardScope block(&runtime, 1);
       y = linear(y, model.layers[0]->weight, nullptr);
+      y = give_share(give_share(y, model.layers[0]->weight, true), model.layers[0]->weight, false);
+      y = add(y, y.rows(0, kChainRows));
+    }
+    {
+      const ForwardScope block(&runtime, 2);
+      y = give_share(y, model.layers[1]->weight, true);
     }
     backward(lm_head_loss(y, model.head, chain_targets(context), kChainWidth));
   }

@@ -186,7 +186,7 @@ TEST_CASE("a parameter whose op got no gradient is still told, so that its owner
   Tensor other = machine.leaf({1, 2});
   Tensor loss = Tensor::zeros(machine.context, {}, DType::f32);
   record_op(loss, "ignores_one", {ignored, other}, {}, [w = machine.leaf({7, 8}).detach()](const Tensor&) {
-    return std::vector<Tensor>{Tensor{}, w};
+    return std::vector<Tensor>{no_gradient(), w};
   });
   backward(loss);
   CHECK(other.grad().to_host() == Floats{7, 8});
@@ -269,16 +269,56 @@ TEST_CASE("backward starts from a scalar that depends on something") {
   CHECK_THAT(message_of([&] { backward(Tensor{}); }), Contains("scalar"));
 }
 
-TEST_CASE("an op that gives the wrong number or shape of gradients is named") {
+TEST_CASE("an op that gives gradients that are not its inputs' is named, with the input and both") {
   Machine machine;
-  Tensor x = machine.leaf({1, 2});
-  Tensor loss = Tensor::zeros(machine.context, {}, DType::f32);
-  record_op(loss, "wrong_count", {x}, {}, [](const Tensor& dy) { return std::vector<Tensor>{dy, dy}; });
-  CHECK_THAT(message_of([&] { backward(loss); }), Contains("wrong_count") && Contains("2 gradients for 1 inputs"));
+  Context& context = machine.context;
+  const Tensor right = Tensor::zeros(context, {2}, DType::f32);
+  const auto message_for = [&](const std::vector<Tensor>& grads, std::size_t inputs, bool are_leaves) {
+    std::vector<Tensor> given;
+    for (std::size_t i = 0; i < inputs; ++i) given.push_back(are_leaves ? machine.leaf({1, 2}) : interior(machine.leaf({1, 2})));
+    Tensor loss = Tensor::zeros(context, {}, DType::f32);
+    record_op(loss, "wrong", given, {}, [grads](const Tensor&) { return grads; });
+    return message_of([&] { backward(loss); });
+  };
+  const bool are_leaves = GENERATE(true, false);
+  CHECK_THAT(message_for({right, right}, 1, are_leaves), Contains("op wrong gave 2 gradients for 1 inputs"));
+  CHECK_THAT(message_for({}, 1, are_leaves), Contains("op wrong gave 0 gradients for 1 inputs"));
+  CHECK_THAT(message_for({right, Tensor{}}, 2, are_leaves), Contains("op wrong gave no gradient for its input 1, (2)"));
+  CHECK_THAT(message_for({Tensor::zeros(context, {1}, DType::f32)}, 1, are_leaves),
+             Contains("op wrong gave a gradient of (1) for its input 0, (2)"));
+  CHECK_THAT(message_for({right, right.reshape({1, 2})}, 2, are_leaves),
+             Contains("op wrong gave a gradient of (1, 2) for its input 1, (2)"));
+  CHECK_THAT(message_for({Tensor::zeros(context, {2}, DType::bf16)}, 1, are_leaves),
+             Contains("op wrong gave a gradient of bf16 for its input 0, f32"));
+  CHECK(message_for({right, no_gradient()}, 2, are_leaves) == "nothing was thrown");
+}
 
-  Tensor meeting = Tensor::zeros(machine.context, {}, DType::f32);
-  record_op(meeting, "wrong_shape", {x, x}, {}, [](const Tensor& dy) { return std::vector<Tensor>{dy, dy.reshape({1})}; });
-  CHECK_THAT(message_of([&] { backward(meeting); }), Contains("shapes"));
+TEST_CASE("an op that adds to its input's gradient gives one like it, too") {
+  Machine machine;
+  Tensor x = machine.leaf({1, 2}), loss = Tensor::zeros(machine.context, {}, DType::f32);
+  record_adding_op(loss, "wrong", x, {}, [](const Tensor& dy, const Tensor&) { return dy; });
+  CHECK_THAT(message_of([&] { backward(loss); }), Contains("op wrong gave a gradient of () for its input 0, (2)"));
+}
+
+TEST_CASE("rows of a tensor that wants a gradient hand theirs on, whatever else used it") {
+  Machine machine;
+  Tensor x = machine.leaf({1, 2, 3, 4});
+  const bool is_used_besides = GENERATE(true, false);
+  const Tensor h = interior(x), first = h.rows(0, 2), middle = h.rows(1, 2), none = h.rows(4, 0);
+  CHECK(first.requires_grad());
+  CHECK(none.requires_grad());
+  Tensor loss = add(weighted_sum(first, {10, 20}), weighted_sum(middle, {100, 200}));
+  if (is_used_besides) loss = add(weighted_sum(h, {1, 1, 1, 1}), loss);
+  backward(add(loss, weighted_sum(none, {})));
+  const float besides = is_used_besides ? 1 : 0;
+  CHECK(x.grad().to_host() == Floats{10 + besides, 120 + besides, 200 + besides, besides});
+  CHECK_FALSE(x.detach().rows(0, 1).requires_grad());
+}
+
+TEST_CASE("a backward starts from a scalar in f32") {
+  Machine machine;
+  Tensor x = machine.leaf({1});
+  CHECK_THAT(message_of([&] { backward(cast(interior(x), DType::bf16)); }), Contains("bf16 (1)") && Contains("cast(loss, DType::f32)"));
 }
 
 TEST_CASE("a parameter that nobody materialises is an error that names it") {

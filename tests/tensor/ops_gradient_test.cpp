@@ -242,4 +242,21 @@ TEST_CASE("the logits for sampling are x weight^T, and record nothing") {
   check_close("logits", logits.to_host(), ref::linear(x.values, w.values, nullptr, 5), 1e-5);
 }
 
+TEST_CASE("the gradient of rows agrees with central differences, overlapping and used beside the whole") {
+  const OpUnderTest op{{normal({5, 2, 3}, "x")},
+                       {},
+                       [](Context&, const Tensors& x, const Parameters&) {
+                         const Tensor top = x[0].rows(0, 3), bottom = x[0].rows(2, 3);
+                         const Tensor both = add(gelu(top, GeluKind::erf), bottom);
+                         return add(add(both, both.rows(0, 3)), x[0].rows(1, 4).rows(1, 3));
+                       },
+                       [](const Arguments& a) {
+                         const std::vector<double> top(a[0].begin(), a[0].begin() + 18), bottom(a[0].begin() + 12, a[0].end());
+                         Values y = ref::gelu(top, GeluKind::erf);
+                         for (std::size_t i = 0; i < y.size(); ++i) y[i] = 2 * (y[i] + bottom[i]) + a[0][12 + i];
+                         return y;
+                       }};
+  check_in_all_precisions(op);
+}
+
 }  // namespace zs::test

@@ -166,7 +166,7 @@ TEST_CASE("a recomputed function runs once more, and only when a gradient arrive
   const Tensor used = recompute({x}, counted), ignored = recompute({x}, counted);
   CHECK(runs == 2);
   Tensor loss = Tensor::zeros(machine.context, {}, DType::f32);
-  record_op(loss, "ignores_one", {used, ignored}, {}, [w = machine.tensor("w")](const Tensor&) { return Tensors{w, Tensor{}}; });
+  record_op(loss, "ignores_one", {used, ignored}, {}, [w = machine.tensor("w")](const Tensor&) { return Tensors{w, no_gradient()}; });
   backward(loss);
   CHECK(runs == 3);
   CHECK(machine.weights[0]->pending_uses() == 0);

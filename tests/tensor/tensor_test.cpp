@@ -140,4 +140,91 @@ TEST_CASE("ops that do not fit their arguments are refused with their shapes") {
   CHECK_THROWS_AS(lm_head_loss(wide, weight, Tensor::zeros(context, {4}, DType::f32), 2), Error);  // targets that are no ids
 }
 
+namespace {
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return fmt::format("{}: {}", static_cast<int>(error.code()), error.what());
+  }
+  return "nothing was thrown";
+}
+
+}  // namespace
+
+TEST_CASE("an op's dtype and shape errors name the op, the parameter and the remedy, and are the caller's") {
+  using Catch::Matchers::Contains;
+  Machine machine;
+  Context& context = machine.context;
+  Parameter weight("a.weight", {2, 3}, {}, true), gamma("a.gamma", {3}, {}, false), table("a.table", {4, 2}, {}, true);
+  PlainOwner narrow(context, DType::bf16, DType::f32), wide(context);
+  narrow.add(weight, Floats(6, 1.0f));
+  wide.add(gamma, Floats(3, 1.0f));
+  wide.add(table, Floats(8, 1.0f));
+  const Tensor x = Tensor::zeros(context, {4, 3}, DType::f32), floats = Tensor::zeros(context, {4}, DType::f32);
+  const Tensor ids = Tensor::from_host(context, {2, 2}, std::vector<std::int32_t>(4, 1));
+  const auto refuses = [](const std::function<void()>& body, const char* op, const char* what, const char* remedy) {
+    CHECK_THAT(message_of(body), Contains("64: ") && Contains(op) && Contains(what) && Contains(remedy));
+  };
+  refuses([&] { linear(x, weight, nullptr); }, "op linear", "x is f32 (4, 3), and parameter a.weight, bf16 (2, 3)", "Module::input");
+  refuses([&] { lm_head_loss(x, weight, ids, 2); }, "op lm_head_loss", "parameter a.weight, bf16", "cast(x, DType::bf16)");
+  refuses([&] { linear_gelu(floats, weight, nullptr, GeluKind::tanh); }, "op linear", "a.weight (2, 3)", "rows of 3");
+  refuses([&] { rms_norm(floats, gamma); }, "op rms_norm", "a.gamma (3)", "rows of 3");
+  refuses([&] { rms_norm(Tensor::zeros(context, {3}, DType::i32), gamma); }, "op rms_norm", "i32 (3)", "f32 or bf16");
+  refuses([&] { embedding(x, table, nullptr); }, "op embedding", "ids are f32 (4, 3)", "std::int32_t");
+  refuses([&] { embedding(ids, table, &weight); }, "op embedding", "a.weight, bf16", "precision");
+  refuses([&] { gelu(ids, GeluKind::erf); }, "op gelu", "i32 (2, 2)", "f32 or bf16");
+  refuses([&] { swiglu(ids); }, "op swiglu", "i32", "f32 or bf16");
+  refuses([&] { add(x, floats); }, "op add", "f32 (4, 3) and f32 (4)", "reshape");
+  refuses([&] { add(x, cast(x, DType::bf16)); }, "op add", "f32 (4, 3) and bf16 (4, 3)", "cast");
+  refuses([&] { causal_attention(x, 3, 2); }, "op attention", "f32 (4, 3)", "kv_heads");
+  refuses([&] { lm_head_loss(cast(x, DType::bf16), weight, floats, 2); }, "op lm_head_loss", "targets are f32 (4)", "i32");
+}
+
+TEST_CASE("a kernel's dtype error names the op that ran it, and the remedy") {
+  using Catch::Matchers::Contains;
+  Machine machine;
+  Context& context = machine.context;
+  const KernelTable& kernels = context.kernels();
+  const auto message_for = [&](DType logits_dtype, DType targets_dtype) {
+    const Tensor logits = Tensor::zeros(context, {2, 3}, logits_dtype), targets = Tensor::zeros(context, {2}, targets_dtype);
+    const Tensor losses = Tensor::empty(context, {2}, DType::f32), lse = Tensor::empty(context, {2}, DType::f32);
+    const Buffer out = losses.buffer(), sums = lse.buffer(), in = logits.buffer(), wanted = targets.buffer();
+    context.launch({"my_loss", {in, wanted}, {out, sums}},
+                   [&kernels, out, sums, in, wanted](ExecContext& exec) { kernels.cross_entropy_forward(exec, out, sums, in, wanted, 3); });
+    return message_of([&] { context.stream().synchronize(); });
+  };
+  CHECK(message_for(DType::f32, DType::i32) == "nothing was thrown");
+  CHECK_THAT(message_for(DType::f32, DType::f32), Contains("op my_loss: targets are f32, expected i32") && Contains("std::int32_t"));
+  CHECK_THAT(message_for(DType::bf16, DType::i32), Contains("op my_loss: logits are bf16, expected f32") && Contains("cast(logits"));
+}
+
+TEST_CASE("a batch of no rows has a loss of zero and gradients of zeros") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const bool is_seeded = GENERATE(false, true), is_flat = GENERATE(false, true);
+  Machine machine;
+  Context& context = machine.context;
+  Parameter table("table", {5, 8}, {}, true), positions("positions", {4, 8}, {}, true), gamma("gamma", {8}, {}, true),
+      beta("beta", {8}, {}, true), wide("wide", {24, 8}, {}, true), bias("bias", {24}, {}, true), up("up", {16, 8}, {}, true),
+      scale("scale", {8}, {}, true);
+  PlainOwner owner(context, dtype, DType::f32);
+  const std::vector<Parameter*> all{&table, &positions, &gamma, &beta, &wide, &bias, &up, &scale};
+  for (Parameter* parameter : all) owner.add(*parameter, Floats(static_cast<std::size_t>(parameter->numel()), 0.5f));
+  const Shape tokens = is_flat ? Shape{2, 0} : Shape{0, 4};
+  const Tensor ids = Tensor::from_host(context, tokens, std::vector<std::int32_t>{});
+  Tensor x = embedding(ids, table, &positions);
+  x = add(x, causal_attention(rotary(linear(layer_norm(x, gamma, beta), wide, &bias), 2), 2));
+  const SumAndNorm sum = add_rms_norm(x, x, scale);
+  const Tensor y = add(sum.sum, swiglu(linear_gelu(sum.y, up, nullptr, GeluKind::tanh)));
+  const LossOptions options{.seed = is_seeded ? std::optional(1.0f) : std::nullopt};
+  const Tensor loss = lm_head_loss(y.rows(0, y.shape()[0]), table, ids, 5, options);
+  CHECK(loss.to_host() == Floats{0});
+  backward(loss, 1.0f);
+  for (Parameter* parameter : all) {
+    INFO(parameter->name());
+    CHECK(owner.grad(*parameter).to_host() == Floats(static_cast<std::size_t>(parameter->numel()), 0.0f));
+  }
+}
+
 }  // namespace zs::test

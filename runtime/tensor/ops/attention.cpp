@@ -1,13 +1,17 @@
+#include "runtime/base/usage_error.h"
 #include "runtime/tensor/autograd.h"
+#include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {
 namespace {
 
-AttentionDims dims_of(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads) {
-  const std::int64_t all = heads + 2 * (kv_heads > 0 ? kv_heads : heads);
-  ZS_CHECK(qkv.shape().rank() == 3 && qkv.shape()[2] % all == 0, "attention with {} heads, {} of keys, meets qkv {}", heads, kv_heads,
-           qkv.shape().str());
+AttentionDims dims_of(const char* op, const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads) {
+  require_float(op, "qkv", qkv);
+  const std::int64_t keys = kv_heads > 0 ? kv_heads : heads, all = heads + 2 * keys;
+  if (heads <= 0 || heads % keys != 0 || qkv.shape().rank() != 3 || qkv.shape()[2] % all != 0)
+    throw UsageError(fmt::format("op {}: qkv is {}, for {} query heads and {} key and value heads", op, qkv.describe(), heads, keys),
+                     "expected (B, T, (heads + 2 kv_heads) head_dim), with heads a multiple of kv_heads");
   return {qkv.shape()[0], qkv.shape()[1], heads, qkv.shape()[2] / all, kv_heads};
 }
 
@@ -24,7 +28,7 @@ Tensor turned(const Tensor& qkv, const AttentionDims& dims, const RotaryOptions&
 }  // namespace
 
 Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads, double base) {
-  const AttentionDims dims = dims_of(qkv, heads, kv_heads);
+  const AttentionDims dims = dims_of("rotary", qkv, heads, kv_heads);
   Tensor y = turned(qkv, dims, {.base = base});
   record_op(y, "rotary", {qkv}, {},
             [dims, base](const Tensor& dy) { return std::vector<Tensor>{turned(dy, dims, {.base = base, .is_inverse = true})}; });
@@ -33,7 +37,7 @@ Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads, doub
 
 Tensor causal_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads) {
   Context& context = qkv.context();
-  const AttentionDims dims = dims_of(qkv, heads, kv_heads);
+  const AttentionDims dims = dims_of("attention", qkv, heads, kv_heads);
   Tensor y = Tensor::empty(context, {dims.batch, dims.time, heads * dims.head_dim}, qkv.dtype());
   Tensor lse = Tensor::empty(context, {dims.batch, heads, dims.time}, DType::f32);
   const Buffer out = y.buffer(), sums = lse.buffer(), in = qkv.buffer();

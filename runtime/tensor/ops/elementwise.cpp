@@ -1,4 +1,6 @@
+#include "runtime/base/usage_error.h"
 #include "runtime/tensor/autograd.h"
+#include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {
@@ -16,15 +18,17 @@ Tensor cast_elements(const Tensor& x, DType dtype) {
 }  // namespace
 
 Tensor cast(const Tensor& x, DType dtype) {
-  if (x.dtype() == dtype) return x;
+  if (x && x.dtype() == dtype) return x;
+  require_float("cast", "x", x);
+  if (dtype != DType::f32 && dtype != DType::bf16) throw UsageError(fmt::format("op cast: to {}, expected f32 or bf16", name_of(dtype)));
   Tensor y = cast_elements(x, dtype);
   record_op(y, "cast", {x}, {}, [dtype = x.dtype()](const Tensor& dy) { return std::vector<Tensor>{cast_elements(dy, dtype)}; });
   return y;
 }
 
 Tensor add(const Tensor& a, const Tensor& b) {
-  ZS_CHECK(a.shape() == b.shape() && a.dtype() == b.dtype(), "add of {} {} and {} {}", name_of(a.dtype()), a.shape().str(),
-           name_of(b.dtype()), b.shape().str());
+  require_alike("op add", a, b);
+  require_float("add", "a", a);
   Context& context = a.context();
   Tensor y = Tensor::empty(context, a.shape(), a.dtype());
   const Buffer out = y.buffer(), left = a.buffer(), right = b.buffer();

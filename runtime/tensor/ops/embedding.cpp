@@ -1,5 +1,7 @@
+#include "runtime/base/usage_error.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/declare_gradient.h"
+#include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {
@@ -10,14 +12,14 @@ void embedding_gradients(const Tensor& dy, const Tensor& ids, Parameter& table, 
   const std::int64_t time = ids.shape()[-1], width = table.shape()[1];
   const Buffer in = dy.buffer(), index = ids.buffer();
   if (table.is_trainable()) {
-    const auto dtable = table.grad_target();
+    const auto dtable = table.accumulation_target();
     context.launch(declare_gradient({"embedding_backward", {in, index}}, dtable),
                    [&kernels = context.kernels(), in, index, dtable, width](ExecContext& exec) {
                      kernels.embedding_backward(exec, dtable.buffer, index, in, width, dtable.beta);
                    });
   }
   if (positions == nullptr || !positions->is_trainable()) return;
-  const auto dpositions = positions->grad_target();
+  const auto dpositions = positions->accumulation_target();
   context.launch(declare_gradient({"position_backward", {in}}, dpositions),
                  [&kernels = context.kernels(), in, dpositions, time, width](ExecContext& exec) {
                    kernels.position_backward(exec, dpositions.buffer, in, time, width, dpositions.beta);
@@ -27,11 +29,17 @@ void embedding_gradients(const Tensor& dy, const Tensor& ids, Parameter& table, 
 }  // namespace
 
 Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions) {
+  require_ids("embedding", "ids", ids);
+  if (ids.shape().rank() != 2) throw UsageError(fmt::format("op embedding: ids are {}, expected (B, T)", ids.describe()));
   Context& context = ids.context();
-  ZS_CHECK(ids.shape().rank() == 2 && ids.dtype() == DType::i32, "embedding of {} {}", name_of(ids.dtype()), ids.shape().str());
   const std::int64_t batch = ids.shape()[0], time = ids.shape()[1], width = table.shape()[1];
   const Buffer rows = table.value(), index = ids.buffer(), offsets = positions ? positions->value() : Buffer{};
-  ZS_CHECK(positions == nullptr || positions->shape()[0] >= time, "{} positions for a sequence of {}", positions->shape()[0], time);
+  if (positions != nullptr) {
+    require_alike("embedding", table, *positions);
+    if (positions->shape()[0] < time || positions->shape()[1] != width)
+      throw UsageError(fmt::format("op embedding: parameter {} {} for sequences of {} tokens of width {}", positions->name(),
+                                   positions->shape().str(), time, width));
+  }
 
   Tensor y = Tensor::empty(context, {batch, time, width}, rows.dtype);
   const Buffer out = y.buffer();

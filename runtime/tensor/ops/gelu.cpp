@@ -1,6 +1,7 @@
 #include "runtime/tensor/gelu_node.h"
 
 #include "runtime/tensor/autograd.h"
+#include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {
@@ -32,6 +33,7 @@ Tensor gelu_input_of(const Tensor& y) {
 }
 
 Tensor gelu(const Tensor& x, GeluKind kind) {
+  require_float("gelu", "x", x);
   Context& context = x.context();
   Tensor y = Tensor::empty(context, x.shape(), x.dtype());
   const Buffer out = y.buffer(), in = x.buffer();

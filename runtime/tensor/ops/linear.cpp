@@ -1,7 +1,9 @@
+#include "runtime/base/usage_error.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/declare_gradient.h"
 #include "runtime/tensor/gelu_node.h"
 #include "runtime/tensor/launch_matmul.h"
+#include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {
@@ -9,7 +11,7 @@ namespace {
 
 void bias_gradient(const Tensor& dy, Parameter& bias) {
   Context& context = dy.context();
-  const auto target = bias.grad_target();
+  const auto target = bias.accumulation_target();
   const Buffer in = dy.buffer();
   const std::int64_t width = target.buffer.elems, scratch = context.kernels().scratch.bias_backward(in.elems / width, width);
   context.launch(
@@ -39,7 +41,7 @@ Tensor linear_gradients(const Tensor& dy, const Saved& saved, bool wants_dx, Par
   const Tensor& x = saved.x;
   const std::int64_t outputs = weight.shape()[0], inputs = weight.shape()[1], rows = x.numel() / inputs;
   if (weight.is_trainable()) {
-    const auto dweight = weight.grad_target();
+    const auto dweight = weight.accumulation_target();
     launch_matmul(context, "linear_dweight", {dweight.buffer, dy.buffer(), x.buffer(), {}},
                   {.m = outputs, .n = inputs, .k = rows, .transpose_a = true, .beta = dweight.beta});
   }
@@ -53,8 +55,16 @@ Tensor linear_gradients(const Tensor& dy, const Saved& saved, bool wants_dx, Par
 }
 
 /// The output, not computed yet.
-Tensor output_of(const Tensor& x, const Parameter& weight) {
-  ZS_CHECK(x.shape()[-1] == weight.shape()[1], "linear {} {} meets {}", weight.name(), weight.shape().str(), x.shape().str());
+Tensor output_of(const Tensor& x, const Parameter& weight, const Parameter* bias) {
+  require_width("linear", x, weight, weight.shape()[1]);
+  require_dtype_of("linear", x, weight);
+  if (bias != nullptr) {
+    require_alike("linear", weight, *bias);
+    if (bias->numel() != weight.shape()[0])
+      throw UsageError(fmt::format("op linear: parameter {} {} beside parameter {} {}", bias->name(), bias->shape().str(), weight.name(),
+                                   weight.shape().str()),
+                       "a bias has an element for each row of the weight");
+  }
   std::vector<std::int64_t> dims(x.shape().dims().begin(), x.shape().dims().end());
   dims.back() = weight.shape()[0];
   return Tensor::empty(x.context(), Shape(std::span<const std::int64_t>(dims)), x.dtype());
@@ -90,7 +100,7 @@ void launch_matmul(Context& context, const char* name, const MatmulBuffers& buff
 }
 
 Tensor linear(const Tensor& x, Parameter& weight, Parameter* bias) {
-  Tensor y = output_of(x, weight);
+  Tensor y = output_of(x, weight, bias);
   launch_matmul(x.context(), "linear", buffers_of(y, x, weight, bias), dims_of(x, weight));
   record_linear(y, x, weight, bias);
   return y;
@@ -99,7 +109,7 @@ Tensor linear(const Tensor& x, Parameter& weight, Parameter* bias) {
 Tensor linear_gelu(const Tensor& x, Parameter& weight, Parameter* bias, GeluKind kind) {
   Context& context = x.context();
   if (kind != GeluKind::tanh || context.kernels().matmul_gelu == nullptr) return gelu(linear(x, weight, bias), kind);
-  Tensor sums = output_of(x, weight), y = Tensor::empty(context, sums.shape(), sums.dtype());
+  Tensor sums = output_of(x, weight, bias), y = Tensor::empty(context, sums.shape(), sums.dtype());
   const MatmulBuffers product = buffers_of(sums, x, weight, bias);
   const MatmulDims dims = dims_of(x, weight);
   const Buffer out = y.buffer();

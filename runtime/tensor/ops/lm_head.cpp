@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/usage_error.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/constant.h"
 #include "runtime/tensor/launch_matmul.h"
+#include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {
@@ -30,9 +32,16 @@ Tensor chunk_logits(const LmHead& head, std::int64_t first, std::int64_t rows) {
   return logits;
 }
 
+/// Of a token in the mean; that of none is 0.
+float share_of(std::int64_t tokens) { return 1.0f / static_cast<float>(std::max<std::int64_t>(tokens, 1)); }
+
 template <class Body>
 void for_each_chunk(const LmHead& head, const Body& body) {
-  for (std::int64_t first = 0; first < head.tokens(); first += head.chunk) body(first, std::min(head.chunk, head.tokens() - first));
+  std::int64_t first = 0;
+  do {  // once where there are no tokens: the weight's gradient is zeros then, not nothing
+    body(first, std::min(head.chunk, head.tokens() - first));
+    first += head.chunk;
+  } while (first < head.tokens());
 }
 
 /// Fills `losses` and `head.lse` for the chunk that begins at row `first`.
@@ -51,9 +60,8 @@ Tensor mean(const Tensor& losses) {
   Context& context = losses.context();
   Tensor loss = Tensor::empty(context, {}, DType::f32, "loss");
   const Buffer out = loss.buffer(), in = losses.buffer();
-  context.launch({"mean_loss", {in}, {out}}, [&kernels = context.kernels(), out, in](ExecContext& exec) {
-    kernels.sum(exec, out, in, 1.0f / static_cast<float>(in.elems));
-  });
+  context.launch({"mean_loss", {in}, {out}},
+                 [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.sum(exec, out, in, share_of(in.elems)); });
   return loss;
 }
 
@@ -65,7 +73,7 @@ Tensor chunk_dlogits(const LmHead& head, const Tensor& dloss, const Tensor& logi
   Tensor dlogits = in_place ? logits : Tensor::empty(context, logits.shape(), head.x.dtype(), "logits");
   const Buffer out = dlogits.buffer(), in = logits.buffer(), lse = head.lse.rows(first, rows).buffer(),
                targets = head.targets.rows(first, rows).buffer(), seed = dloss.buffer();
-  const float factor = 1.0f / static_cast<float>(head.tokens());
+  const float factor = share_of(head.tokens());
   context.launch({"cross_entropy_backward", {in, lse, targets, seed}, {out}},
                  [&kernels = context.kernels(), out, in, lse, targets, seed, factor, classes = head.classes](ExecContext& exec) {
                    kernels.cross_entropy_backward(exec, out, in, lse, targets, seed, classes, factor);
@@ -80,7 +88,7 @@ void chunk_gradients(const LmHead& head, const Tensor& dx, const Tensor& dlogits
   launch_matmul(context, "lm_head_dx", {dx.rows(first, rows).buffer(), dlogits.buffer(), head.weight.value(), {}},
                 {.m = rows, .n = head.width(), .k = head.padded_classes()});
   if (!head.weight.is_trainable()) return;
-  const auto dweight = head.weight.grad_target();
+  const auto dweight = head.weight.accumulation_target();
   launch_matmul(context, "lm_head_dweight", {dweight.buffer, dlogits.buffer(), head.x.rows(first, rows).buffer(), {}},
                 {.m = head.padded_classes(), .n = head.width(), .k = rows, .transpose_a = true, .beta = dweight.beta});
 }
@@ -116,23 +124,32 @@ std::pair<Tensor, Tensor> forward_with_gradients(const LmHead& head, float seed)
   return {mean(losses), dx};
 }
 
+void require_arguments(const char* op, const Tensor& x, const Parameter& weight) {
+  require_width(op, x, weight, weight.shape()[1]);
+  require_dtype_of(op, x, weight);
+}
+
 }  // namespace
 
 std::int64_t lm_head_chunk_rows(std::int64_t tokens, std::int64_t padded_classes) {
   constexpr std::int64_t kChunkBytes = 128 << 20, kMultiple = 32;
   const std::int64_t fitting = std::max(kChunkBytes / (padded_classes * size_of(DType::f32)) / kMultiple * kMultiple, kMultiple);
+  if (tokens == 0) return 0;
   const std::int64_t chunks = (tokens + fitting - 1) / fitting;
   const std::int64_t share = (tokens + chunks - 1) / chunks;
   return std::min(tokens, (share + kMultiple - 1) / kMultiple * kMultiple);
 }
 
 Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes, const LossOptions& options) {
+  const std::int64_t width = weight.shape()[1];
+  require_arguments("lm_head_loss", x, weight);
+  require_ids("lm_head_loss", "targets", targets);
   Context& context = x.context();
-  const std::int64_t width = weight.shape()[1], tokens = x.numel() / width;
-  ZS_CHECK(x.shape()[-1] == width && targets.numel() == tokens && targets.dtype() == DType::i32, "loss of {} against {} targets {}",
-           x.shape().str(), name_of(targets.dtype()), targets.shape().str());
-  ZS_CHECK(tokens > 0 && classes > 0 && classes <= weight.shape()[0], "{} tokens, {} classes of {} rows", tokens, classes,
-           weight.shape()[0]);
+  const std::int64_t tokens = x.numel() / width;
+  if (targets.numel() != tokens)
+    throw UsageError(fmt::format("op lm_head_loss: x is {}, with {} targets", x.describe(), targets.numel()), "give each row one target");
+  if (classes <= 0 || classes > weight.shape()[0])
+    throw UsageError(fmt::format("op lm_head_loss: {} classes of parameter {} {}", classes, weight.name(), weight.shape().str()));
   LmHead head{x.detach().reshape({tokens, width}),
               targets.detach().reshape({tokens}),
               Tensor::empty(context, {tokens}, DType::f32),
@@ -153,6 +170,7 @@ Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, s
 }
 
 Tensor lm_head_logits(const Tensor& x, Parameter& weight) {
+  require_arguments("lm_head_logits", x, weight);
   const std::int64_t width = weight.shape()[1], tokens = x.numel() / width;
   Tensor logits = Tensor::empty(x.context(), {tokens, weight.shape()[0]}, DType::f32, "logits");
   launch_matmul(x.context(), "lm_head", {logits.buffer(), x.buffer(), weight.value(), {}},

@@ -1,5 +1,6 @@
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/declare_gradient.h"
+#include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {
@@ -24,9 +25,9 @@ Buffer buffer_or_none(const Tensor& tensor) { return tensor ? tensor.buffer() : 
 std::pair<Parameter::GradTarget, Parameter::GradTarget> targets(const Norm& norm, const Tensor& spare) {
   Parameter &gamma = *norm.gamma, &beta = norm.is_layer() ? *norm.beta : gamma;
   if (!gamma.is_trainable() && !beta.is_trainable()) return {{spare.buffer(), 0}, {buffer_or_none(spare), 0}};
-  if (!norm.is_layer()) return {gamma.grad_target(), {}};
-  if (gamma.is_trainable() && beta.is_trainable()) return {gamma.grad_target(), beta.grad_target()};
-  const auto wanted = (gamma.is_trainable() ? gamma : beta).grad_target();
+  if (!norm.is_layer()) return {gamma.accumulation_target(), {}};
+  if (gamma.is_trainable() && beta.is_trainable()) return {gamma.accumulation_target(), beta.accumulation_target()};
+  const auto wanted = (gamma.is_trainable() ? gamma : beta).accumulation_target();
   const Parameter::GradTarget other{spare.buffer(), wanted.beta};
   return gamma.is_trainable() ? std::pair(wanted, other) : std::pair(other, wanted);
 }
@@ -85,9 +86,12 @@ void launch_norm(Context& context, const NormInput& in, const Saved& saved, cons
 
 /// residual: empty for none; then `sum` is x. Recorded as the sum and the norm that it is.
 SumAndNorm run(const Tensor& x, const Tensor& residual, const Norm& norm) {
-  Context& context = x.context();
+  const char* const op = norm.is_layer() ? "layer_norm" : "rms_norm";
   const std::int64_t width = norm.gamma->numel();
-  ZS_CHECK(x.shape()[-1] == width, "norm {} of width {} meets {}", norm.gamma->name(), width, x.shape().str());
+  require_float(op, "x", x);
+  require_width(op, x, *norm.gamma, width);
+  if (norm.is_layer()) require_width(op, x, *norm.beta, norm.beta->numel());
+  Context& context = x.context();
   Tensor sum = residual ? Tensor::empty(context, x.shape(), x.dtype()) : x, y = Tensor::empty(context, x.shape(), x.dtype());
   const Shape rows{x.numel() / width};
   Saved saved{sum.detach(), norm.is_layer() ? Tensor::empty(context, rows, DType::f32) : Tensor{},
@@ -95,15 +99,14 @@ SumAndNorm run(const Tensor& x, const Tensor& residual, const Norm& norm) {
   const NormInput in = residual ? NormInput(x.buffer(), residual.buffer(), sum.buffer()) : NormInput(x.buffer());
   launch_norm(context, in, saved, y.buffer(), norm);
   if (residual) record_op(sum, "add", {x, residual}, {}, [](const Tensor& dy) { return std::vector<Tensor>{dy, dy}; });
-  record_adding_op(
-      y, norm.is_layer() ? "layer_norm" : "rms_norm", sum, {norm.gamma, norm.beta},
-      [saved = std::move(saved), norm](const Tensor& dy, const Tensor& held) { return norm_gradients(dy, held, saved, norm); });
+  record_adding_op(y, op, sum, {norm.gamma, norm.beta}, [saved = std::move(saved), norm](const Tensor& dy, const Tensor& held) {
+    return norm_gradients(dy, held, saved, norm);
+  });
   return {std::move(sum), std::move(y)};
 }
 
 SumAndNorm run_adding(const Tensor& x, const Tensor& residual, const Norm& norm) {
-  ZS_CHECK(x.shape() == residual.shape() && x.dtype() == residual.dtype(), "norm {} of the sum of {} {} and {} {}", norm.gamma->name(),
-           name_of(x.dtype()), x.shape().str(), name_of(residual.dtype()), residual.shape().str());
+  require_alike(fmt::format("norm {} of the sum", norm.gamma->name()), x, residual);
   return run(x, residual, norm);
 }
 

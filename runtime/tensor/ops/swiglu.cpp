@@ -1,9 +1,11 @@
 #include "runtime/tensor/autograd.h"
+#include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {
 
 Tensor swiglu(const Tensor& x) {
+  require_float("swiglu", "x", x);
   Context& context = x.context();
   std::vector<std::int64_t> dims(x.shape().dims().begin(), x.shape().dims().end());
   ZS_CHECK(!dims.empty() && dims.back() % 2 == 0, "swiglu of {}, whose rows have no halves", x.shape().str());

@@ -1,0 +1,56 @@
+#include "runtime/tensor/parameter.h"
+
+#include <utility>
+#include <vector>
+
+#include "runtime/base/usage_error.h"
+#include "runtime/tensor/tensor.h"
+
+namespace zs {
+
+/// Of one op, not in the sum yet.
+struct Parameter::Shares {
+  std::vector<Tensor> apart;
+};
+
+void Parameter::add_grad(Context& context, const Tensor& share) {
+  if (!is_trainable_) return;
+  if (!share || share.shape() != shape_ || (share.dtype() != DType::f32 && share.dtype() != DType::bf16))
+    throw UsageError(fmt::format("add_grad of {} to parameter {} {}", share ? share.describe() : "an empty tensor", name_, shape_.str()),
+                     "give f32 or bf16 of the parameter's shape");
+  const GradTarget target = accumulation_target();
+  const Buffer out = target.buffer, in = share.buffer();
+  if (target.beta == 0)
+    return context.launch({"set_gradient", {in}, {out}},
+                          [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.cast(exec, out, in); });
+  context.launch({"add_gradient", {in, out}, {out}},
+                 [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.accumulate(exec, out, in); });
+}
+
+Parameter::GradTarget Parameter::grad_target() {
+  if (op_context_ == nullptr) return accumulation_target();  // not in an op's backward
+  if (!is_trainable_)
+    throw UsageError(fmt::format("an op asks for the gradient of parameter {}, which is frozen", name_),
+                     "ask is_trainable() before grad_target(), or use add_grad(), which leaves a frozen one alone");
+  Context& context = *op_context_;
+  const GradTarget sum = accumulation_target();
+  if (sum.beta == 0) {
+    context.launch({"zero_gradient", {}, {sum.buffer}},
+                   [&kernels = context.kernels(), out = sum.buffer](ExecContext& exec) { kernels.zero(exec, out); });
+    return sum;
+  }
+  if (!shares_) shares_ = std::make_shared<Shares>();
+  shares_->apart.push_back(Tensor::zeros(context, shape_, sum.buffer.dtype, "gradient share"));
+  return {shares_->apart.back().buffer(), 0};
+}
+
+bool Parameter::end_shares() {
+  Context* const context = std::exchange(op_context_, nullptr);
+  if (context == nullptr) return true;
+  const std::shared_ptr<Shares> shares = std::exchange(shares_, nullptr);
+  if (!shares) return has_share_;
+  for (const Tensor& share : shares->apart) add_grad(*context, share);
+  return true;
+}
+
+}  // namespace zs
