@@ -4,7 +4,8 @@
 
 /// Dao et al. 2022, algorithm 4. With P = exp(S - lse), S = scale q k^T and delta = rowsum(dout * out):
 /// dv = P^T dout, dS = P (dout v^T - delta), dq = scale dS k, dk = scale dS^T q. Query heads that share keys add to dk and dv one after the
-/// other.
+/// other. Where a probability is 1 its dS is 0, as it is where delta is the sum of P dout v^T: what is left of two equal sums that are
+/// added up in two orders would be multiplied by keys and queries that are large there (docs/decisions/0044).
 namespace zs::cpu::ZS_ISA {
 namespace {
 
@@ -64,7 +65,7 @@ void probabilities(const BackwardScratch& s, std::int64_t queries, bool diagonal
 #pragma omp simd
     for (std::int64_t c = 0; c < kTile; ++c) {
       p[c] = c < visible ? exp_of(p[c] - lse) : 0.0f;
-      ds[c] = p[c] * (ds[c] - delta);
+      ds[c] = p[c] >= 1.0f ? 0.0f : p[c] * (ds[c] - delta);
     }
   }
 }

@@ -4,11 +4,13 @@
 #include "kernels/cpu/vec_math.h"
 
 /// The formulas of attention_backward.cpp with every matrix of scores transposed, keys by queries, so that probabilities and their
-/// gradients are left operands as they are: dv = P^T dout, dk = scale dS^T q, dq^T = scale k^T dS^T. Both are rounded to bf16 first.
+/// gradients are left operands as they are: dv = P^T dout, dk = scale dS^T q, dq^T = scale k^T dS^T. Both are rounded to bf16 first. A
+/// probability of kCertain or more counts as 1 in dS.
 namespace zs::cpu::ZS_ISA {
 namespace {
 
 constexpr std::int64_t kKeys = kAttentionTile;  // taken together: two blocks
+constexpr float kCertain = 1 - 0x1.0p-10f;      // what it is short of 1 by is less than what rounding `out` to bf16 leaves in delta
 
 struct BackwardScratch {
   Bf16 *queries, *keys, *values, *dout;               // (padded_time, width)
@@ -92,7 +94,8 @@ void probabilities(const BackwardScratch& s, std::int64_t first, std::int64_t ke
       const __mmask16 is_seen = _mm512_cmpge_epi32_mask(index, _mm512_setzero_si512());
       const Vec power = fused(load_vec(s.scores + in), all<Vec>(s.scale), load_vec(s.minus_lse + q));
       e[half] = (Vec)_mm512_maskz_mov_ps(is_seen, (__m512)exp_of<Precision::bf16>(power));
-      de[half] = e[half] * (load_vec(s.dscores + in) + load_vec(s.minus_delta + q));
+      const __mmask16 is_open = _mm512_cmp_ps_mask((__m512)e[half], (__m512)all<Vec>(kCertain), _CMP_NGE_UQ);
+      de[half] = (Vec)_mm512_maskz_mov_ps(is_open, (__m512)(e[half] * (load_vec(s.dscores + in) + load_vec(s.minus_delta + q))));
     }
     p[r] = narrow(e[0], e[1]);
     ds[r] = narrow(de[0], de[1]);

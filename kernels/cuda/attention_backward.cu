@@ -4,14 +4,16 @@
 /// dS = P (dout v^T - delta), dq = scale dS k, dk = scale dS^T q. Two kernels: blocks of queries add up dq over the keys, blocks of keys dk
 /// and dv over the queries, of one query head after the other where heads share keys, each in order, so that nothing is added by several
 /// blocks; scores are computed by both. The second one works on transposes (keys by queries), so that P^T and dS^T are left operands as
-/// they lie in the registers.
+/// they lie in the registers. A probability of kCertain or more counts as 1 in dS, which is 0 then (docs/decisions/0044).
 namespace zs::cuda {
 namespace {
+
+constexpr float kCertain = 1 - 0x1.0p-10f;  // what it is short of 1 by is less than what rounding `out` to bf16 leaves in delta
 
 /// Scores s and dout v^T ds of one element become the probability and the scores' gradient over scale.
 __device__ inline void differentiate(float& s, float& ds, bool is_seen, float factor, float lse_log2, float delta) {
   s = is_seen ? exp2_of(fmaf(s, factor, -lse_log2)) : 0.0f;
-  ds = s * (ds - delta);
+  ds = s >= kCertain ? 0.0f : s * (ds - delta);
 }
 
 constexpr int kQueryTiles = 2, kQueriesOfWarp = 16 * kQueryTiles;

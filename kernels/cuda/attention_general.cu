@@ -198,6 +198,12 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_delta(const 
   if (lane == 0 && index < rows) args.delta[row] = sum;
 }
 
+/// Of a score before it is scaled. The scaled one is rounded first, as it was for lse: where it is all of lse, the probability is 1.
+__device__ inline float probability(float score, float scale, float lse) { return exp2_of((fmaf(score, scale, 0.0f) - lse) * kLog2E); }
+
+/// See attention_backward.cu.
+__device__ inline float score_gradient(float p, float dp, float delta) { return p >= 1.0f ? 0.0f : p * (dp - delta); }
+
 /// Of queries: dq. See attention_backward.cu.
 extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dqueries(const AttentionArgs args) {
   __shared__ Operands operands;
@@ -222,7 +228,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dqueries(con
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const bool is_seen = key + first_column() + i <= place.first + first_row() + r;
-        ds[r][i] = is_seen ? exp2_of(fmaf(s[r][i], args.scale, -lse[r]) * kLog2E) * (ds[r][i] - delta[r]) : 0.0f;
+        s[r][i] = is_seen ? probability(s[r][i], args.scale, lse[r]) : 0.0f;
+        ds[r][i] = score_gradient(s[r][i], ds[r][i], delta[r]);
       }
     store_weights(weights, ds);
     add_product(dq, weights, keys, key, place.slice, args, operands);
@@ -253,8 +260,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dkeys(const 
 #pragma unroll
         for (int r = 0; r < kEach; ++r) {
           const bool is_seen = place.first + first_row() + r <= column;
-          s[r][i] = is_seen ? exp2_of(fmaf(s[r][i], args.scale, -lse) * kLog2E) : 0.0f;
-          ds[r][i] = s[r][i] * (ds[r][i] - delta);
+          s[r][i] = is_seen ? probability(s[r][i], args.scale, lse) : 0.0f;
+          ds[r][i] = score_gradient(s[r][i], ds[r][i], delta);
         }
       }
       store_weights(weights, s);

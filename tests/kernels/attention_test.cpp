@@ -219,6 +219,33 @@ std::vector<Values> both_ways(Values& qkv, Values& dout, const AttentionDims& d)
 
 }  // namespace
 
+TEST_CASE("where attention saturates, queries and keys get no gradient, and values what their queries have", "[attention]") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const AttentionDims d = GENERATE(AttentionDims{1, 70, 1, 16}, AttentionDims{1, 40, 2, 64}, AttentionDims{1, 33, 4, 24, 2});
+  const std::int64_t width = qkv_width_of(d), elems = d.time * d.heads * d.head_dim, kv_heads = kv_heads_of(d), group = d.heads / kv_heads;
+  // Key t is t in every element, so that every query, some thousands in each, sees its own key alone.
+  Values qkv = Values::random(dtype, d.time * width, 1), dout = Values::random(dtype, elems, 2);
+  for (std::int64_t t = 0; t < d.time; ++t)
+    for (std::int64_t i = 0; i < (d.heads + kv_heads) * d.head_dim; ++i)
+      qkv.set(t * width + i, i < d.heads * d.head_dim ? static_cast<double>(32 + i % 8) : static_cast<double>(t));
+  Forward f = forward(qkv, d);
+  const auto out = run({Values::poison(dtype, d.time * width)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().attention_backward(ctx, o[0].buffer(), dout.buffer(), f.out.buffer(), qkv.buffer(), f.lse.buffer(), d);
+  });
+  for (std::int64_t t = 0; t < d.time; ++t) {
+    for (std::int64_t i = 0; i < (d.heads + kv_heads) * d.head_dim; ++i) {
+      INFO("token " << t << ", element " << i);
+      REQUIRE(out[0][t * width + i] == 0);
+    }
+    for (std::int64_t h = 0; h < kv_heads; ++h)
+      for (std::int64_t i = 0; i < d.head_dim; ++i) {
+        double expected = 0;
+        for (std::int64_t q = h * group; q < (h + 1) * group; ++q) expected += dout[(t * d.heads + q) * d.head_dim + i];
+        REQUIRE(out[0][t * width + (d.heads + kv_heads + h) * d.head_dim + i] == Approx(expected).epsilon(0.01).margin(0.01));
+      }
+  }
+}
+
 TEST_CASE("every head of every batch is what it is alone", "[attention][long]") {
   const DType dtype = GENERATE(DType::bf16, DType::f32);
   const std::int64_t time = GENERATE(1, 17, 63, 65, 129, 300), head_dim = GENERATE(64, 128), heads = GENERATE(1, 3);
