@@ -17,6 +17,10 @@ PROGRAM = r"""
 #include <catch2/catch.hpp>
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <sentencepiece_processor.h>
+#include <utf8proc.h>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <toml++/toml.h>
 int main(int argc, char** argv) {
@@ -26,6 +30,8 @@ int main(int argc, char** argv) {
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   const auto table = toml::parse("n = 3");
   CLI::App app;
+  const sentencepiece::SentencePieceProcessor pieces;
+  if (pcre2_config(PCRE2_CONFIG_JIT, nullptr) < 0 || utf8proc_version() == nullptr || pieces.status().ok()) return 1;
   fmt::print("rank {} sum {} {} {} {}\n", rank, sum, nlohmann::json::parse("[1]").dump(), *table["n"].value<int>(), XXH64("", 0, 0) != 0);
   return MPI_Finalize();
 }
@@ -33,7 +39,7 @@ int main(int argc, char** argv) {
 SCRIPT = """set -e
 for gone in mpirun pkg-config; do ! command -v $gone >/dev/null || { echo "$gone is still there"; exit 1; }; done
 . "$1/env"
-pkg-config --cflags --libs fmt dnnl libxxhash nlohmann_json tomlplusplus CLI11 catch2 ompi-cxx > "$2/flags"
+pkg-config --cflags --libs fmt dnnl libpcre2-8 libutf8proc sentencepiece libxxhash nlohmann_json tomlplusplus CLI11 catch2 ompi-cxx > "$2/flags"
 g++ -std=c++20 "$2/program.cpp" -o "$2/program" $(cat "$2/flags")
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 mpirun -q --oversubscribe --bind-to none -np 2 "$2/program"

@@ -30,6 +30,9 @@ LIBRARIES = {
     "toml++/": {MODEL},
     "CLI/": {MODEL},
     "nlohmann/": {SHARD, MODEL},
+    "pcre2": {MODEL},
+    "utf8proc": {MODEL},
+    "sentencepiece": {MODEL},
     "catch2/": set(),
 }
 # base builds on the standard library, fmt, and what the operating system itself offers.
