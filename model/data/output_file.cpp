@@ -41,6 +41,20 @@ void OutputFile::write(const void* data, std::size_t bytes) {
     if (count <= 0) fail("write", errno);
     next += count;
     bytes -= static_cast<std::size_t>(count);
+    written_ += static_cast<std::size_t>(count);
+  }
+}
+
+void OutputFile::overwrite(std::size_t offset, const void* data, std::size_t bytes) {
+  ZS_CHECK(descriptor_ >= 0 && offset + bytes <= written_, "overwrite of {} bytes at {} of {}", bytes, offset, written_);
+  const auto* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t count = ::pwrite(descriptor_, next, bytes, static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) fail("write", errno);
+    next += count;
+    offset += static_cast<std::size_t>(count);
+    bytes -= static_cast<std::size_t>(count);
   }
 }
 

@@ -17,6 +17,8 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   void write(const void* data, std::size_t bytes);
+  /// In the place of bytes that are written already.
+  void overwrite(std::size_t offset, const void* data, std::size_t bytes);
   void commit();
 
  private:
@@ -24,6 +26,7 @@ class OutputFile {
 
   std::string path_, temporary_;
   int descriptor_ = -1;
+  std::size_t written_ = 0;
   bool has_temporary_ = false;
 };
 

@@ -17,6 +17,7 @@
 #include "model/train/program.h"
 #include "model/train/startup.h"
 #include "model/train/stop_signal.h"
+#include "model/train/tokenize.h"
 #include "model/train/trainer.h"
 #include "model/train/verify.h"
 #include "model/train/watch.h"
@@ -174,11 +175,47 @@ int launch(const CommandLine& line, const char* program) {
   return run_process(*world, loaded);
 }
 
+void add_tokenize_options(CLI::App& app, zs::TokenizeJob& job) {
+  app.add_option(
+         "--tokenize", job.tokenizer,
+         "write the token ids of texts to --out and stop: --tokenize FOLDER TEXT... --out FILE.bin, with the folder of a tokenizer, and "
+         "files, patterns or folders in place of a configuration (docs/tokenizer.md)")
+      ->type_name("FOLDER")
+      ->check([](const std::string& text) { return text.empty() ? std::string("needs a folder") : std::string(); });
+  app.add_option("TEXT...", job.inputs, "with --tokenize: what to read")->type_name("");
+  app.add_option("--out", job.out, "with --tokenize: the file to write")->type_name("FILE.bin");
+}
+
+/// --tokenize, or what is wrong with its command line.
+int tokenize(zs::TokenizeJob& job, const std::string& first_input) {
+  if (!first_input.empty()) job.inputs.insert(job.inputs.begin(), first_input);
+  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  const char* const size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  if (size != nullptr && std::string_view(size) != "1") {
+    if (rank == nullptr || std::string_view(rank) == "0")
+      throw Error(ExitCode::usage, "--tokenize works with threads, and mpirun has started ranks", "command line", "leave out mpirun");
+    return static_cast<int>(ExitCode::usage);
+  }
+  if (job.inputs.empty()) throw Error(ExitCode::usage, "--tokenize without a text", "command line", "name files, patterns or folders");
+  if (job.out.empty()) throw Error(ExitCode::usage, "--tokenize without --out", "command line", "say where to write: --out FILE.bin");
+  zs::tokenize_files(job);
+  return 0;
+}
+
+/// What only --tokenize takes.
+std::optional<Error> misplaced(const zs::TokenizeJob& job) {
+  if (!job.tokenizer.empty() || (job.inputs.empty() && job.out.empty())) return std::nullopt;
+  const std::string what =
+      job.inputs.empty() ? "--out without --tokenize" : fmt::format("the argument {} was not expected", job.inputs.front());
+  return Error(ExitCode::usage, what, "command line", "see train --help");
+}
+
 int parse_and_run(int argc, char** argv) {
   CLI::App app("Trains a GPT with sharded parameters. Several ranks: mpirun -q -np N build/train CONFIG.toml", "train");
   CommandLine line;
   bool wants_keys = false;
   std::string verified;
+  zs::TokenizeJob tokenized;
   app.add_option("CONFIG.toml", line.config_path, "what to train (keys: --help-config, docs/configuration.md)");
   app.add_option("--set", line.overrides, "key=value: overrides a key of the file; repeatable")->allow_extra_args(false);
   app.add_flag("--dry-run{plan}", line.dry_run,
@@ -191,6 +228,7 @@ int parse_and_run(int argc, char** argv) {
       ->check([](const std::string& text) { return text.empty() ? std::string("needs latest, latest-valid or a folder") : std::string(); });
   app.add_flag("--overwrite", line.overwrite, "replace the run in a named run.dir; with --resume, its checkpoints after the named one");
   app.add_option("--verify", verified, "read every byte of a checkpoint, or of all of a run, and stop; no configuration is needed");
+  add_tokenize_options(app, tokenized);
   app.add_flag("--verify-order", line.verify_order,
                "check that events order every conflicting access to memory, in the first two steps and the first validation of every rank "
                "(with --dry-run: in the plan); exit code 70 if not");
@@ -211,6 +249,8 @@ int parse_and_run(int argc, char** argv) {
     std::cout << zs::config_help();
     return 0;
   }
+  if (!line.problem) line.problem = misplaced(tokenized);
+  if (!line.problem && !tokenized.tokenizer.empty()) return tokenize(tokenized, line.config_path);
   if (!line.problem && !verified.empty()) return zs::verify_checkpoints(verified);
   if (!line.problem && line.config_path.empty())
     line.problem = Error(ExitCode::usage, "no configuration file", "command line", "give one: train CONFIG.toml");
