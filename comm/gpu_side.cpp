@@ -28,7 +28,7 @@ void await_stream(const CudaContext& gpu, CUstream_st* stream, double timeout_s,
     if (status != cuda_status::kNotReady) gpu.check(status, "cuStreamQuery", std::string(what));
     if (!patience.pause()) {
       throw Error(ExitCode::peer_lost, fmt::format("{} waited {:g} s for this rank's GPU", what, timeout_s), gpu.gpu().describe(),
-                  "see what its streams do; comm.timeout_s limits the wait");
+                  "see what its streams do; WorldOptions::timeout_s limits the wait");
     }
   }
 }

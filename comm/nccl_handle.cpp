@@ -99,7 +99,7 @@ void NcclHandle::await(int status, const char* name, std::string_view what) {
     }
     if (status == nccl::kInProgress && !patience.pause()) {
       fail(std::make_exception_ptr(Error(ExitCode::peer_lost, fmt::format("{} waited {:g} s for NCCL in {}", what, timeout_s_, name), who_,
-                                         "see whether all ranks still run; comm.timeout_s limits the wait")));
+                                         "see whether all ranks still run; WorldOptions::timeout_s limits the wait")));
     }
   }
   check();

@@ -174,7 +174,7 @@ void* ShmMemory::allocate(std::int64_t bytes) {
   if (rc != 0) {
     if (offset >= 0) give_back_range(offset, whole);
     throw Error(ExitCode::out_of_memory, fmt::format("cannot allocate {} bytes of shared memory ({})", bytes, std::strerror(rc)), {},
-                "reduce train.micro_batch or the model, use more ranks, or raise the memory limit (cgroup)");
+                "reduce the micro-batch or the model, use more ranks, or raise the memory limit (cgroup)");
   }
   allocated_bytes_ += whole;
   lock.unlock();  // huge pages may take seconds

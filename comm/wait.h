@@ -84,7 +84,7 @@ inline std::string list_of(const std::vector<int>& ranks) {
 /// Error(peer_lost) of a wait whose deadline has passed: "all_gather(blocks.3) waited 300 s for rank 1 (rank 0): ...".
 inline Error waited_in_vain(std::string_view what, int rank, double timeout_s, const std::string& missing) {
   return Error(ExitCode::peer_lost, fmt::format("{} waited {:g} s for rank {}", what, timeout_s, missing), fmt::format("rank {}", rank),
-               "see whether that rank still runs; comm.timeout_s limits the wait");
+               "see whether that rank still runs; WorldOptions::timeout_s limits the wait");
 }
 
 inline constexpr const char* kAfterADeath = "look for what ended it: its host's memory, its host's log";

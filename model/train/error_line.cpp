@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/train/program_words.h"
+
 namespace zs {
 namespace {
 
@@ -42,7 +44,7 @@ std::string keep_end(const std::string& text, std::size_t bytes) {
 }  // namespace
 
 std::string error_line(const Error& error, std::string_view place, std::string_view program) {
-  std::string what = escaped(error.what_happened()), where = escaped(error.where()), todo = escaped(error.what_to_do());
+  std::string what = escaped(error.what_happened()), where = escaped(error.where()), todo = escaped(in_program_words(error.what_to_do()));
   if (error.where() != place) where += (where.empty() || place.empty() ? "" : ", ") + escaped(place);
   const std::string head = fmt::format("{}: error: ", program);
   const auto line = [&] { return head + what + (where.empty() ? "" : " (" + where + ")") + (todo.empty() ? "" : ": " + todo); };

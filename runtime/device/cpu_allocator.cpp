@@ -24,7 +24,7 @@ class CpuAllocator final : public Allocator {
     void* address = nullptr;
     if (bytes >= kAddressSpace || posix_memalign(&address, alignment, size) != 0)
       throw Error(ExitCode::out_of_memory, fmt::format("cannot allocate {} bytes of CPU memory", bytes), {},
-                  "reduce train.micro_batch or the model, use more ranks, or raise the memory limit (ulimit -v, cgroup)");
+                  "reduce the micro-batch or the model, use more ranks, or raise the memory limit (ulimit -v, cgroup)");
     // Only a request: kernels without transparent huge pages refuse it, and nothing depends on it.
     if (bytes >= kHugeFrom && madvise(address, size / kHugePage * kHugePage, MADV_HUGEPAGE) != 0) errno = 0;
     return address;

@@ -46,7 +46,7 @@ class CudaAllocator final : public Allocator {
     const CudaContext::Room room = context_.room();
     return {ExitCode::out_of_memory,
             fmt::format("cannot allocate {} bytes of GPU memory: {} of {} are free", bytes, room.free_bytes, room.total_bytes),
-            context_.gpu().describe(), "reduce train.micro_batch or the model, use more ranks, or end what else runs on this GPU"};
+            context_.gpu().describe(), "reduce the micro-batch or the model, use more ranks, or end what else runs on this GPU"};
   }
 
   const CudaContext& context_;
@@ -187,7 +187,7 @@ void CudaContext::check_cublas(int status, const char* call, const std::string& 
   const bool is_full = status == cublas::kAllocationFailed;
   throw CudaError(is_full ? ExitCode::out_of_memory : ExitCode::internal, status,
                   fmt::format("{} for {}: cuBLAS status {}, {}", call, what, status, cublas().status_text(status)), gpu_.describe(),
-                  is_full ? "reduce train.micro_batch or the model, or use more ranks" : "");
+                  is_full ? "reduce the micro-batch or the model, or use more ranks" : "");
 }
 
 CudaContext::Room CudaContext::room() const {

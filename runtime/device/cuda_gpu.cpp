@@ -86,7 +86,7 @@ void check_cuda(const CudaDriver& driver, int status, const char* call, const st
   if (status == cuda_status::kSuccess) return;
   const std::string what = fmt::format("{}: {}", call, words_for(driver, status));
   if (status == cuda_status::kOutOfMemory)
-    throw CudaError(ExitCode::out_of_memory, status, what, where, "reduce train.micro_batch or the model, or use more ranks");
+    throw CudaError(ExitCode::out_of_memory, status, what, where, "reduce the micro-batch or the model, or use more ranks");
   if (status == cuda_status::kNoKernelImage)
     throw CudaError(ExitCode::config, status, what, where, "build with -Dgpu_arch= and the compute capability of this GPU");
   throw CudaError(ExitCode::internal, status, what, where, loses_context(status) ? "the GPU's work is lost; start again" : "");

@@ -102,7 +102,7 @@ void check_finite(const HeldTensor& held, std::int64_t begin, const Buffer& data
       std::find_if(values, values + data.elems, [](float value) { return (std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent; });
   if (bad == values + data.elems) return;
   throw Error(ExitCode::non_finite, fmt::format("{} of {} is not finite and will not be saved", held.tensor.kind, held.tensor.parameter),
-              fmt::format("element {}", begin + (bad - values)), "lower train.lr, and go on with --resume latest");
+              fmt::format("element {}", begin + (bad - values)), "go on from an earlier checkpoint with a lower learning rate");
 }
 
 /// This rank's part of what is being saved.
@@ -214,7 +214,7 @@ class Saver {
       std::error_code failed;
       const auto bytes = std::filesystem::file_size(path, failed);
       if (failed || static_cast<std::int64_t>(bytes) != manifest_.files[rank].bytes)
-        throw Error(ExitCode::io, "what one rank wrote another does not find", path, "put run.dir where all hosts see the same files");
+        throw Error(ExitCode::io, "what one rank wrote another does not find", path, "save where all hosts see the same files");
     }
     const std::string text = to_text(manifest_);
     FileWriter file(writing_ + "/" + kManifestFile, static_cast<std::int64_t>(text.size()), io_.watch());
@@ -271,7 +271,7 @@ std::string differences(const CheckpointReader& reader, const std::vector<HeldTe
 void fill(CheckpointReader& reader, const std::vector<HeldTensor>& tensors, Context& context) {
   if (const std::string found = differences(reader, tensors); !found.empty())
     throw Error(ExitCode::checkpoint, "the checkpoint is of another model: " + found, reader.folder(),
-                "use the configuration it was saved with");
+                "load it into the model that it was saved from");
   std::vector<CheckpointReader::Request> requests;
   for (const HeldTensor& held : tensors) {
     const std::int64_t tensor = reader.find(held.tensor.parameter, held.tensor.kind).value();

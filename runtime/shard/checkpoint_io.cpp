@@ -19,7 +19,7 @@ namespace {
   const bool is_place = !is_disk && (op == FileOp::make_folder || op == FileOp::create);
   throw Error(is_place ? ExitCode::cannot_create : ExitCode::io,
               fmt::format("saving a checkpoint: {} failed: {}", name_of(op), system_reason(error)), path,
-              is_place ? "check the folder's permissions" : "free some space and go on with --resume latest");
+              is_place ? "check the folder's permissions" : "free some space and go on from the last checkpoint");
 }
 
 void tell(FileWatch* watch, FileOp op, const std::string& path) {

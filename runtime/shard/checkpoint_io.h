@@ -85,6 +85,6 @@ class FileReader {
 };
 
 /// What every user of a checkpoint that cannot be read is told to do.
-inline constexpr const char* kTryAnother = "use another checkpoint, or --resume latest-valid";
+inline constexpr const char* kTryAnother = "use another checkpoint";
 
 }  // namespace zs

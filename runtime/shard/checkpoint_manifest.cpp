@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "runtime/shard/checkpoint_io.h"
+
 namespace zs {
 namespace {
 
@@ -46,9 +48,7 @@ class Reader {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const {
-    throw Error(ExitCode::checkpoint, what, where_, "use another checkpoint, or --resume latest-valid");
-  }
+  [[noreturn]] void fail(const std::string& what) const { throw Error(ExitCode::checkpoint, what, where_, kTryAnother); }
 
   std::string_view unframed(std::string_view text) const {
     const std::size_t head = kBegin.size() + kDigits + kMiddle.size();

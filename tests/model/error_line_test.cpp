@@ -18,6 +18,13 @@ TEST_CASE("an error line is one short line of printable characters") {
   CHECK(line.size() == 300);
   CHECK(line.find("last.toml:9)") != std::string::npos);
   CHECK(line.ends_with("ttt..."));
+  CHECK(error_line(Error(ExitCode::peer_lost, "rank 1 is gone", {},
+                         "see whether that rank still runs; WorldOptions::timeout_s limits the wait")) ==
+        "train: error: rank 1 is gone: see whether that rank still runs; comm.timeout_s limits the wait");
+  CHECK(error_line(Error(ExitCode::checkpoint, "a checksum", "a", "use another checkpoint")) ==
+        "train: error: a checksum (a): use another checkpoint, or --resume latest-valid");
+  CHECK(error_line(Error(ExitCode::checkpoint, "a checksum", "a", "use another checkpoint, or --resume latest-valid")) ==
+        "train: error: a checksum (a): use another checkpoint, or --resume latest-valid");
   std::string umlauts;
   for (int i = 0; i < 400; ++i) umlauts += "\xc3\xa4";
   CHECK(error_line(Error(ExitCode::config, umlauts)).find("\xc3.") == std::string::npos);

@@ -1,0 +1,32 @@
+#include "model/train/program_words.h"
+
+#include <string_view>
+
+namespace zs {
+namespace {
+
+struct Words {
+  std::string_view library, program;
+};
+
+constexpr Words kWords[] = {
+    {"WorldOptions::timeout_s", "comm.timeout_s"},
+    {"reduce the micro-batch or the model", "reduce train.micro_batch or the model"},
+    {"use another checkpoint", "use another checkpoint, or --resume latest-valid"},
+    {"load it into the model that it was saved from", "use the configuration it was saved with"},
+    {"go on from an earlier checkpoint with a lower learning rate", "lower train.lr, and go on with --resume latest"},
+    {"go on from the last checkpoint", "go on with --resume latest"},
+    {"save where all hosts see the same files", "put run.dir where all hosts see the same files"},
+};
+
+}  // namespace
+
+std::string in_program_words(std::string advice) {
+  for (const auto& [library, program] : kWords) {
+    const std::size_t at = advice.find(library);
+    if (at != std::string::npos && advice.find(program) == std::string::npos) advice.replace(at, library.size(), program);
+  }
+  return advice;
+}
+
+}  // namespace zs
