@@ -38,6 +38,7 @@ std::string to_json(const StepMetrics& m) {
       m.step, json_number(m.loss), json_number(m.grad_norm), json_number(m.lr), m.tokens, json_number(m.tokens_per_s),
       json_number(m.step_ms), m.peak_bytes, m.allocations);
   if (m.val_loss) line += fmt::format(R"(, "val_loss": {})", json_number(*m.val_loss));
+  if (m.skipped_steps > 0) line += fmt::format(R"(, "skipped_steps": {})", m.skipped_steps);
   return line + "}";
 }
 

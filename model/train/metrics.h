@@ -16,10 +16,11 @@ struct StepMetrics {
   std::int64_t peak_bytes = 0;   ///< maximum over ranks
   std::int64_t allocations = 0;  ///< calls to the system for counted memory since the last line, maximum over ranks
   std::optional<float> val_loss = {};
+  std::int64_t skipped_steps = 0;  ///< so far in this run: the gradient was not finite, and the weights stayed as they were
 };
 
 /// One JSON object without a line end. Numbers are the shortest text that reads back as the same float or double; a value
-/// that is not finite is null; val_loss appears only when there is one.
+/// that is not finite is null; val_loss and skipped_steps appear only when there are any.
 std::string to_json(const StepMetrics& metrics);
 
 /// Appends to metrics.jsonl, one write a line, so that a reader sees whole lines. Owns the descriptor, and with it a lock that makes the

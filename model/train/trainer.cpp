@@ -274,7 +274,8 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
              .step_ms = seconds * 1e3,
              .peak_bytes = result.peak_bytes,
              .allocations = result.allocations,
-             .val_loss = std::nullopt};
+             .val_loss = std::nullopt,
+             .skipped_steps = skipped_steps_ += std::isfinite(result.grad_norm) ? 0 : 1};
   try {
     check_finite(step, result);
   } catch (const Error& error) {  // every rank sees the same numbers

@@ -118,6 +118,7 @@ class Trainer {
   StragglerWatch stragglers_;
   bool is_terminal_ = false;
   std::optional<double> ceiling_gflops_;
+  std::int64_t skipped_steps_ = 0;  // whose gradient was not finite
 };
 
 }  // namespace zs
