@@ -8,6 +8,7 @@
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "model/train/dim_patterns.h"
+#include "runtime/base/random.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/host_view.h"
 
@@ -100,6 +101,7 @@ ShardOptions shard_options(const Config& config) {
                      .min_shard_bytes = config.shard.min_shard_bytes,
                      .dim = choose_dim(config.shard.dims)},
           .seed = static_cast<std::uint64_t>(config.train.seed),
+          .division = {Division::Rule::none},  // backward_seed() has it
           .zero_copy = config.shard.zero_copy == "auto",
           .omit = omit_of(config.comm.omit)};
 }
@@ -198,11 +200,12 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
   if (replay_) {
     upload_batches(first_of_step, read);
     for (std::int64_t i = 0; i < local_micro_batches(); ++i) enqueue_fault_point();
-    try {
-      replay_->run(runtime_.step_key(), [&] { enqueue_work([&](std::int64_t i) { return kept_batch(i); }); });
-    } catch (const OrderMismatch& mismatch) {
-      runtime_.explain(mismatch);
-    }
+    bool is_replayed = true;
+    replay_->run(mix64(runtime_.step_key() ^ optimizer_->slots_key()), [&] {
+      is_replayed = false;
+      enqueue_work([&](std::int64_t i) { return kept_batch(i); });
+    });
+    if (is_replayed) optimizer_->note_replayed();
   } else {
     enqueue_work([&](std::int64_t i) { return read_batch(first_sample(first_of_step, i), config_.train.micro_batch, read); });
   }
@@ -254,11 +257,7 @@ std::int64_t Session::waited_since_last_ns() {
 }
 
 StepResult Session::finish_step() {
-  try {
-    device_.synchronize();
-  } catch (const OrderMismatch& mismatch) {
-    runtime_.explain(mismatch);
-  }
+  device_.synchronize();
   const HostView view(context_, context_.stream(), status_.buffer(DType::i64, kStatus));
   const auto* const status = view.as<std::int64_t>();
   return {.losses = losses_in_order(global_micro_batches()),

@@ -9,12 +9,12 @@ namespace zs {
 struct Division {
   enum class Rule : std::uint8_t {
     none,         ///< by nothing: the loss is scaled by whoever calls backward
-    mean,         ///< by the number of ranks, after
+    mean,         ///< by the number of ranks, after: each rank's loss is the mean of its own samples
     split_root,   ///< by the number of ranks, in two halves near its square root, so that neither gradients nor sums leave a narrow range
     custom,       ///< by `factor`, before
     custom_last,  ///< by `factor`, after
   };
-  Rule rule = Rule::none;
+  Rule rule = Rule::mean;
   float factor = 1;  ///< of the custom rules
 
   struct Factors {

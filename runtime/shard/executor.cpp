@@ -6,6 +6,7 @@
 
 #include "comm/shadow.h"
 #include "runtime/base/random.h"
+#include "runtime/base/usage_error.h"
 #include "runtime/tensor/host_view.h"
 
 namespace zs {
@@ -31,6 +32,24 @@ struct InitialValues {
   }
 };
 
+/// The ranks compare sizes before anything else that is known of a unit: what is not alike is the model.
+template <class Share>
+auto naming_unit(const FlatParameter& unit, const Share& share) {
+  try {
+    return share();
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::ranks_disagree) throw;
+    constexpr std::size_t kMostNamed = 4;
+    std::vector<std::string> parameters;
+    for (const FlatView& view : unit.layout->views()) parameters.push_back(view.name + " " + view.shape.str());
+    const bool has_more = parameters.size() > kMostNamed;
+    if (has_more) parameters.resize(kMostNamed);
+    throw Error(error.code(), error.what_happened(),
+                fmt::format("unit {}, on this rank of {}{}", unit.name, fmt::join(parameters, ", "), has_more ? " ..." : ""),
+                "build the same model on every rank");
+  }
+}
+
 }  // namespace
 
 Executor::Executor(Context& context, World& world, const ShardScheme& scheme, LayoutOptions layout, bool zero_copy, Omit omit)
@@ -45,6 +64,7 @@ Executor::Executor(Context& context, World& world, const ShardScheme& scheme, La
       unsharder_(context, scheme, groups_, comm_pool_),
       reducer_(context, scheme, groups_, comm_pool_) {
   check(layout_);
+  order_check_ = std::make_unique<OrderCheck>(*this, world);
 }
 
 Executor::~Executor() {
@@ -77,7 +97,10 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
   }
   bind_whole(unit);
   units_.push_back(std::move(unit));
+  order_check_->note(units_.back());
+  const bool had_initial_weights = has_initial_weights_;
   masters_updated();
+  has_initial_weights_ = had_initial_weights;
 }
 
 /// What the other ranks gather lies beside theirs, where the ranks can share memory.
@@ -100,7 +123,7 @@ bool Executor::gathers_in_two_steps(const FlatParameter& unit) const { return gr
 /// no windows.
 Memory Executor::acquire_shared(FlatParameter& unit, Communicator& group, DType dtype, Stream& stream, const char* label) {
   const std::int64_t elems = unit.layout->gathered_elems() / group.size(), bytes = elems * size_of(dtype);
-  auto window = group.shared_window(bytes * group.size());
+  auto window = naming_unit(unit, [&] { return group.shared_window(bytes * group.size()); });
   if (!window) return {};
   unit.shared = {window.get(), elems * group.size(), dtype, comm_pool_.device()};
   windows_.push_back(std::move(window));
@@ -131,28 +154,52 @@ void Executor::set_gathered(FlatParameter& unit, DType dtype) {
   bind_whole(unit);
 }
 
-void Executor::set_full_precision(int unit_index, bool is_full) {
+void Executor::open_scope(int unit_index) {
   FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
-  set_gathered(unit, is_full ? DType::f32 : unit.precision.param);
-  unit.is_for_writing = is_full;
+  set_gathered(unit, DType::f32);
+  unit.is_for_writing = true;
+  write_check_.open(unit);
+}
+
+void Executor::close_scope(int unit_index) {
+  FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
+  set_gathered(unit, unit.precision.param);
+  unit.is_for_writing = false;
 }
 
 void Executor::write_back(int unit_index) {
   FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
   ZS_CHECK(unit.gathered_dtype == DType::f32, "unit {} is written back from {}", unit.name, name_of(unit.gathered_dtype));
-  if (unit.is_zero_copy()) wait_readers();
+  write_check_.note_write_back(unit, Unsharder::full_buffer(unit));
+  if (unit.is_zero_copy()) norm_comm().barrier(context_.stream(), "the write-back of unit " + unit.name);  // as wait_readers
   withdraw(unit);
   if (!unit.is_never_gathered()) {
     copy_own_shard(context_, unit, Unsharder::full_buffer(unit), unit.master_buffer().slice(0, unit.layout->gathered_shard_elems()));
   }
   if (unit.narrow) narrow_master(unit);
+  has_initial_weights_ = false;
   unsharder_.masters_updated();
+  order_check_->note_write_back(unit_index);
 }
 
 void Executor::check_written(int unit_index) {
   const FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
   write_check_.compare(unit, Unsharder::full_buffer(unit));
+  write_check_.compare_in_place(unit);
   write_check_.settle(units_);
+  write_check_.close(unit);
+}
+
+void Executor::set_seed(std::uint64_t seed, bool draws) {
+  wait_readers();
+  for (FlatParameter& unit : units_) {
+    unit.seed = seed;
+    if (!draws) continue;
+    withdraw(unit);
+    initialise(unit, seed);
+    if (unit.narrow) narrow_master(unit);
+  }
+  unsharder_.masters_updated();
 }
 
 void Executor::narrow_master(FlatParameter& unit) {
@@ -229,7 +276,13 @@ void Executor::reduce(FlatParameter& unit) {
   reducer_.reduce(unit);
 }
 
+void Executor::set_division(const Division& division) {
+  division_ = division.factors(ranks());
+  order_check_->set("division of gradients", fmt::format("{} before and {} after the sum", division_.before, division_.after));
+}
+
 void Executor::wait_reductions() {
+  order_check_->compare_if_due();
   for (FlatParameter& unit : units_) {
     if (unit.grad_is_written && !unit.grad_is_divided) reducer_.gather_whole(unit);
   }
@@ -242,10 +295,12 @@ void Executor::wait_reductions() {
 
 void Executor::masters_updated() {
   for (const FlatParameter& unit : units_) {
-    ZS_CHECK(!unit.full && !unit.kept && !unit.is_open,
-             "the weights of unit {} are updated while it is unsharded: end the step's last micro-batch first", unit.name);
+    if (!unit.full && !unit.kept && !unit.is_open) continue;
+    throw UsageError(fmt::format("the weights of unit {} are updated while it is unsharded", unit.name),
+                     "end the step's last micro-batch first");
   }
   for (FlatParameter& unit : units_) withdraw(unit);
+  has_initial_weights_ = false;
   unsharder_.masters_updated();
 }
 
@@ -275,11 +330,15 @@ void Executor::clear_gradients() {
     reducer_.clear(unit);
     unit.grad_is_divided = false;
   }
+  step_.end_step();
 }
 
-void Executor::abandon_gradients() {
+void Executor::abandon_gradients(const std::vector<int>& units) {
   reducer_.wait_reductions();
-  clear_gradients();
+  for (const int unit : units) {
+    reducer_.clear(units_.at(static_cast<std::size_t>(unit)));
+    units_.at(static_cast<std::size_t>(unit)).grad_is_divided = false;
+  }
 }
 
 void Executor::read_full(int unit_index, const UseParameter& use) {

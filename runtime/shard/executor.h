@@ -8,7 +8,9 @@
 
 #include "runtime/shard/division.h"
 #include "runtime/shard/grad_reducer.h"
+#include "runtime/shard/order_check.h"
 #include "runtime/shard/scheduler.h"
+#include "runtime/shard/step_state.h"
 #include "runtime/shard/unsharder.h"
 #include "runtime/shard/write_check.h"
 
@@ -37,28 +39,37 @@ class Executor {
   void run(const std::vector<Action>& actions);
 
   /// Compute waits for every reduction so far, and divides what is left to divide: call once, before the gradient shards are read there.
+  /// Where the ranks have not trained alike since the last time it is an OrderMismatch of every rank's next synchronize, and nothing that
+  /// comes after it runs.
   void wait_reductions();
   /// Of all reductions; set before the first.
-  void set_division(const Division& division) { division_ = division.factors(ranks()); }
+  void set_division(const Division& division);
   /// No later reduction starts before `event`: what is more urgent goes first.
   void hold_reductions(const Event& event) { held_for_.push_back(event); }
   /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait for it. Not within a
   /// step: what is unsharded, or kept for a gather, would be old.
   void masters_updated();
-  /// Compute waits until no rank reads this rank's shards any more. Before they are written otherwise than by AdamW or right after a
-  /// step's last micro-batch, whose own communication on compute says the same, or by `write_back`. Collective; nothing where no unit is
-  /// zero-copy.
+  /// Compute waits until no rank reads this rank's shards any more. Before they are written otherwise than by AdamW, behind
+  /// `wait_reductions` right after a step's last micro-batch, whose own communication on compute says the same, or by `write_back`.
+  /// Collective; nothing where no unit is zero-copy.
   void wait_readers();
   /// Shards in shared memory count as not yet written, as of what compute was given so far: after an error the operation that said
   /// otherwise may have been skipped.
   void forget_published();
+  /// Whether the weights are those that add_unit has drawn.
+  bool has_initial_weights() const { return has_initial_weights_; }
+  /// What is rounded at random goes by another seed from now on; `draws`: the weights are drawn anew from it. Between steps, after
+  /// `wait_readers`.
+  void set_seed(std::uint64_t seed, bool draws);
   /// The host filled the master shards while the device was idle: their narrow copies follow, and the next gathers wait for those.
   void masters_loaded();
-  /// Whether the unit, which is sharded, is gathered in f32 whatever its precision, and to be written to: never a view.
-  void set_full_precision(int unit, bool is_full);
-  /// Of an unsharded unit in full precision: what compute has of it becomes the master weights, once nobody reads them any more.
+  /// The unit, which is sharded, is gathered from now on in f32 whatever its precision, and to be written to: never a view.
+  void open_scope(int unit);
+  void close_scope(int unit);
+  /// Of an unsharded unit within a scope: what compute has of it becomes the master weights, once nobody reads them any more.
   void write_back(int unit);
-  /// Collective: whether somebody has written into an unsharded unit. See WriteCheck.
+  /// Collective, before a scope ends: whether somebody has written into the unit and not written it back, or the ranks have written back
+  /// different values. See WriteCheck.
   void check_written(int unit);
   /// The same of every unit that is freed from now on; `settle_written` throws what was found. For finding errors: it reads all that is
   /// freed.
@@ -66,16 +77,21 @@ class Executor {
   void settle_written() { write_check_.settle(units_); }
   /// The next reduction of each unit starts a new sum.
   void clear_gradients();
-  /// The same after a micro-batch that was abandoned: what is still being reduced comes before the next gradients.
-  void abandon_gradients();
+  /// The same of some units, after a micro-batch that was abandoned: what is still being reduced comes before the next gradients.
+  void abandon_gradients(const std::vector<int>& units);
 
   /// Gathers one unit's f32 master weights and hands them to the host: `use(parameter, values)` for every parameter of the
   /// unit, on every rank. Collective; blocks.
   using UseParameter = std::function<void(const Parameter& parameter, const float* values)>;
   void read_full(int unit, const UseParameter& use);
 
+  /// A parameter of the model that is in no unit: checkpoints hold it all the same. It outlives this.
+  void add_ignored(Parameter& parameter) { ignored_.push_back(&parameter); }
+  const std::vector<Parameter*>& ignored() const { return ignored_; }
   std::vector<FlatParameter>& units() { return units_; }
   const std::vector<FlatParameter>& units() const { return units_; }
+  StepState& step() { return step_; }
+  OrderCheck& order_check() { return *order_check_; }
   int rank() const { return groups_.compute->rank(); }
   int ranks() const { return groups_.compute->size(); }
   const ShardScheme& scheme() const { return scheme_; }
@@ -115,9 +131,12 @@ class Executor {
   Unsharder unsharder_;
   GradReducer reducer_;
   std::vector<FlatParameter> units_;
+  std::vector<Parameter*> ignored_;
   Division::Factors division_;
+  StepState step_{units_};
   WriteCheck write_check_{context_, groups_};
-  bool accumulates_ = false, checks_all_written_ = false;
+  std::unique_ptr<OrderCheck> order_check_;
+  bool accumulates_ = false, checks_all_written_ = false, has_initial_weights_ = true;
   std::vector<Event> held_for_;
 };
 

@@ -11,11 +11,13 @@ namespace zs {
 ///     context.launch({"edit", {}, {weight.value()}}, ...);
 ///     full.write_back();
 ///
-/// What is written and not written back is a LostWrite of every rank's next synchronize, where it has not become the weight at once: a
-/// rank that holds a parameter whole (ddp, one rank, parameters that are too small to be cut) is given the weight itself.
+/// What is written and not written back is a LostWrite of every rank's next synchronize. What is written back must be alike on every rank,
+/// or it is an Error(ranks_disagree) of every rank's next synchronize, which names the parameter: one rank that alone knows the values
+/// broadcasts them first. A rank that holds a parameter whole (ddp, one rank, parameters that are too small to be cut) is given the weight
+/// itself. Meanwhile a micro-batch, an optimizer's step, a load, and a reshard or another FullParameters of the unit are UsageErrors.
 class FullParameters {
  public:
-  /// Collective: enqueued, not done. Error(internal) within a micro-batch, or where the unit is gathered already.
+  /// Collective: enqueued, not done. UsageError within a micro-batch, or where the unit is gathered already.
   FullParameters(ShardedRuntime& runtime, int unit);
   /// The unit is sharded again. Unless an exception is under way, what is lost is looked for.
   ~FullParameters() noexcept(false);
@@ -29,5 +31,10 @@ class FullParameters {
   ShardedRuntime& runtime_;
   int unit_, exceptions_;
 };
+
+/// The weights of every rank become those that rank `root` has or, where it is sharded, gathers; so does the seed, from which weights that
+/// nobody has changed yet are drawn anew. The optimizer's moments stay as they are. Collective, between steps; blocks. Memory: one unit's
+/// f32 weights.
+void broadcast_parameters(ShardedRuntime& runtime, int root = 0);
 
 }  // namespace zs

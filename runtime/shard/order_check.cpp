@@ -2,16 +2,20 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
+#include "comm/inline_stream.h"
 #include "runtime/base/random.h"
+#include "runtime/shard/executor.h"
 #include "runtime/tensor/host_view.h"
 
 namespace zs {
 namespace {
 
 constexpr std::int64_t kHashes = 2;
-constexpr std::size_t kKeptSteps = 4;  // a host that is further ahead of its streams learns no names
 constexpr std::int64_t kNothing = -1;
+constexpr std::int64_t kWriteBack = 0x80;  // beside Action::Kind
+constexpr const char* kSame = "give every rank the same; nothing of the step was applied";
 
 bool is_communication(Action::Kind kind) {
   switch (kind) {
@@ -90,16 +94,22 @@ std::array<std::int64_t, kFacts.size()> facts_of(const FlatParameter& unit, cons
 
 }  // namespace
 
-OrderMismatch::OrderMismatch(std::int64_t step, const std::string& detail)
-    : Error(ExitCode::ranks_disagree, fmt::format("the ranks disagree on the order of communication in step {}{}", step + 1, detail), {},
-            "every rank must run the same units, of the same dtypes and sizes, in the same order, in as many micro-batches"),
-      step_(step) {}
+OrderMismatch::OrderMismatch(std::int64_t step, const std::string& what, const char* what_to_do)
+    : Error(ExitCode::ranks_disagree, what, {}, what_to_do), step_(step) {}
 
-OrderCheck::OrderCheck(Executor& executor) : executor_(executor) {
+OrderMismatch::OrderMismatch(std::int64_t step, const std::string& detail)
+    : OrderMismatch(step, fmt::format("the ranks disagree on the order of communication in step {}{}", step + 1, detail),
+                    "every rank must run the same units, of the same dtypes and sizes, in the same order, in as many micro-batches") {}
+
+OrderCheck::OrderCheck(Executor& executor, World& world) : executor_(executor) {
   if (executor.ranks() == 1) return;
   Context& context = executor.context();
   hashes_ = context.pool().acquire(kHashes * size_of(DType::i64), context.stream(), "scalars");
+  hosts_ = world.host_communicator();
+  host_stream_ = std::make_unique<InlineStream>();
 }
+
+OrderCheck::~OrderCheck() = default;
 
 std::int64_t OrderCheck::entry_of(const Action& action, Mode mode) const {
   const FlatParameter& unit = executor_.units()[static_cast<std::size_t>(action.unit)];
@@ -107,14 +117,18 @@ std::int64_t OrderCheck::entry_of(const Action& action, Mode mode) const {
          static_cast<std::int64_t>(action.kind) << 20 | action.unit;
 }
 
+void OrderCheck::add_operation(std::int64_t entry, int unit) {
+  hash_ = mix64(hash_ ^ static_cast<std::uint64_t>(entry)) + hash_name(executor_.units()[static_cast<std::size_t>(unit)].name);
+  operations_.push_back(entry);
+}
+
 void OrderCheck::note(const std::vector<Action>& actions, Mode mode) {
   for (const Action& action : actions) {
-    if (!is_communication(action.kind)) continue;
-    const std::int64_t entry = entry_of(action, mode);
-    hash_ = mix64(hash_ ^ static_cast<std::uint64_t>(entry)) + hash_name(executor_.units()[static_cast<std::size_t>(action.unit)].name);
-    list_.push_back(entry);
+    if (is_communication(action.kind)) add_operation(entry_of(action, mode), action.unit);
   }
 }
+
+void OrderCheck::note_write_back(int unit) { add_operation(static_cast<std::int64_t>(DType::f32) << 32 | kWriteBack << 20 | unit, unit); }
 
 void OrderCheck::note(const FlatParameter& unit) {
   for (const std::int64_t fact : facts_of(unit, executor_.scheme())) {
@@ -123,64 +137,101 @@ void OrderCheck::note(const FlatParameter& unit) {
   }
 }
 
-std::int64_t OrderCheck::close_step() {
-  compared_.push_front(std::exchange(list_, {}));
-  if (compared_.size() > kKeptSteps) compared_.pop_back();
-  return steps_++;
+void OrderCheck::set(std::string_view setting, std::string value) {
+  const auto known = std::find_if(settings_.begin(), settings_.end(), [&](const Setting& other) { return other.name == setting; });
+  if (known == settings_.end()) {
+    settings_.push_back({std::string(setting), std::move(value)});
+  } else {
+    known->value = std::move(value);
+  }
 }
 
-void OrderCheck::compare() {
-  const std::int64_t step = close_step();
+OrderCheck::List OrderCheck::trained() const {
+  List trained;
+  for (const FlatParameter& unit : executor_.units())
+    for (const Parameter* parameter : unit.parameters) trained.push_back(std::int64_t{parameter->is_trainable()});
+  return trained;
+}
+
+std::uint64_t OrderCheck::hash() const {
+  std::uint64_t hash = hash_;
+  for (const auto& [name, value] : settings_) hash = mix64(hash ^ hash_name(name)) ^ hash_name(value);
+  for (const std::int64_t is_trained : trained()) hash = mix64(hash ^ static_cast<std::uint64_t>(is_trained));
+  return hash;
+}
+
+std::shared_ptr<const OrderCheck::Compared> OrderCheck::take_step() {
+  last_ = std::make_shared<const Compared>(Compared{steps_++, names(), units_, settings_, trained(), std::exchange(operations_, {})});
+  is_due_ = false;
+  return last_;
+}
+
+void OrderCheck::compare_if_due() {
+  if (!is_due_) return;
+  const auto hash = static_cast<std::int64_t>(this->hash());
+  const std::shared_ptr<const Compared> compared = take_step();
   if (executor_.ranks() == 1 || defers_) return;
   Context& context = executor_.context();
   const Buffer hashes = hashes_.buffer(DType::i64, kHashes);
-  const auto hash = static_cast<std::int64_t>(hash_);
   context.launch({"order_hash", {}, {hashes}}, upload_of(context.kernels(), hashes, std::vector{hash, ~hash}));
   executor_.compute_comm().all_reduce(context.stream(), "order", hashes, ReduceOp::max);
-  launch_on_host(context, {"order_check", {hashes}, {}}, [step](ExecContext&, const std::vector<Buffer>& reads) {
+  launch_on_host(context, {"order_check", {hashes}, {}}, [this, compared](ExecContext&, const std::vector<Buffer>& reads) {
     const auto* const found = reads[0].as<std::int64_t>();
-    if (found[0] != ~found[1]) throw OrderMismatch(step);
+    if (found[0] != ~found[1]) explain(*compared);
   });
 }
 
 void OrderCheck::compare_replayed(bool are_equal) {
-  close_step();
+  take_step();
   settle(are_equal);
 }
 
-void OrderCheck::settle(bool are_equal) const {
-  if (!are_equal) throw OrderMismatch(steps_ - 1);
+void OrderCheck::settle(bool are_equal) {
+  if (!are_equal) explain(*last_);
 }
 
-void OrderCheck::forget() { list_.clear(); }
-
-std::string OrderCheck::unit_name(std::size_t unit) const {
-  return unit < executor_.units().size() ? executor_.units()[unit].name : fmt::to_string(unit);
+void OrderCheck::begin_micro_batch() {
+  compare_if_due();  // of a step that nobody took the gradients of
+  before_micro_batch_ = {hash_, operations_.size()};
 }
 
-std::string OrderCheck::text_of(std::int64_t entry) const {
+void OrderCheck::forget() {
+  hash_ = before_micro_batch_.hash;
+  operations_.resize(before_micro_batch_.operations);
+}
+
+std::shared_ptr<const OrderCheck::Names> OrderCheck::names() {
+  if (names_ && names_->units.size() == executor_.units().size()) return names_;
+  Names names;
+  for (const FlatParameter& unit : executor_.units()) {
+    names.units.push_back(unit.name);
+    for (const Parameter* parameter : unit.parameters) names.parameters.push_back(parameter->name());
+  }
+  return names_ = std::make_shared<const Names>(std::move(names));
+}
+
+std::string OrderCheck::text_of(std::int64_t entry, const Names& names) {
   if (entry == kNothing) return "nothing more";
-  const auto kind = static_cast<Action::Kind>(entry >> 20 & 0xff);
+  const std::int64_t kind = entry >> 20 & 0xff;
+  const std::string unit = names.unit(static_cast<std::size_t>(entry & 0xfffff));
+  if (kind == kWriteBack) return fmt::format("write_back({})", unit);
   const bool is_eval = (entry >> 28 & 1) != 0;
-  return fmt::format("{}({}) {}{}", name_of(kind), unit_name(static_cast<std::size_t>(entry & 0xfffff)),
-                     name_of(static_cast<DType>(entry >> 32)), is_eval ? " in a validation" : "");
+  return fmt::format("{}({}) {}{}", name_of(static_cast<Action::Kind>(kind)), unit, name_of(static_cast<DType>(entry >> 32)),
+                     is_eval ? " in a validation" : "");
 }
 
-std::vector<std::int64_t> OrderCheck::gather(const std::vector<std::int64_t>& own) {
-  Context& context = executor_.context();
-  const std::int64_t count = std::ssize(own), ranks = executor_.ranks();
-  const Memory mine = context.pool().acquire(count * size_of(DType::i64), context.stream(), "scalars"),
-               all = context.pool().acquire(ranks * count * size_of(DType::i64), context.stream(), "scalars");
-  const Buffer in = mine.buffer(DType::i64, count), out = all.buffer(DType::i64, ranks * count);
-  context.launch({"order_list", {}, {in}}, upload_of(context.kernels(), in, own));
-  executor_.compute_comm().all_gather(context.stream(), "order_lists", in, out);
-  const HostView lists(context, context.stream(), out);
-  return {lists.as<std::int64_t>(), lists.as<std::int64_t>() + out.elems};
+OrderCheck::List OrderCheck::gather(const List& own) {
+  const std::int64_t count = std::ssize(own);
+  List all(own.size() * static_cast<std::size_t>(hosts_->size()));
+  const Buffer lists{all.data(), std::ssize(all), DType::i64, DeviceKind::cpu}, mine = lists.slice(hosts_->rank() * count, count);
+  std::copy(own.begin(), own.end(), mine.as<std::int64_t>());
+  hosts_->all_gather(*host_stream_, "order_lists", mine, lists);
+  return all;
 }
 
 /// Every rank's list, padded to one length with kNothing.
 std::vector<OrderCheck::List> OrderCheck::exchange(const List& own) {
-  const std::vector<std::int64_t> lengths = gather({std::ssize(own)});
+  const List lengths = gather({std::ssize(own)});
   const auto length = static_cast<std::size_t>(std::max<std::int64_t>(1, *std::max_element(lengths.begin(), lengths.end())));
   List padded = own;
   padded.resize(length, kNothing);
@@ -203,25 +254,60 @@ void OrderCheck::find_difference(const List& own, const Found& found) {
   }
 }
 
-void OrderCheck::explain(OrderMismatch mismatch) {
-  find_difference(units_, [&](std::size_t at, std::size_t rank, std::int64_t first, std::int64_t other) {
+void OrderCheck::explain_units(const Compared& compared) {
+  find_difference(compared.units, [&](std::size_t at, std::size_t rank, std::int64_t first, std::int64_t other) {
     const Fact& fact = kFacts[at % kFacts.size()];
-    const std::string unit = fmt::format(", unit {}, {}: ", unit_name(at / kFacts.size()), fact.name);
+    const std::string unit = fmt::format(", unit {}, {}: ", compared.names->unit(at / kFacts.size()), fact.name);
     if (fact.text == nullptr && first != kNothing && other != kNothing)
-      throw OrderMismatch(mismatch.step(), fmt::format("{}rank {} differs from rank 0", unit, rank));
+      throw OrderMismatch(compared.step, fmt::format("{}rank {} differs from rank 0", unit, rank));
     const auto text = [&](std::int64_t value) -> std::string {
       if (value == kNothing) return "no such unit";
       return fact.text == nullptr ? "one" : fact.text(value);
     };
-    throw OrderMismatch(mismatch.step(), fmt::format("{}rank 0 {}, rank {} {}", unit, text(first), rank, text(other)));
+    throw OrderMismatch(compared.step, fmt::format("{}rank 0 {}, rank {} {}", unit, text(first), rank, text(other)));
   });
-  const std::int64_t age = steps_ - 1 - mismatch.step();
-  if (age < 0 || age >= std::ssize(compared_)) throw mismatch;
-  find_difference(compared_[static_cast<std::size_t>(age)], [&](std::size_t at, std::size_t rank, std::int64_t first, std::int64_t other) {
-    throw OrderMismatch(mismatch.step(),
-                        fmt::format(", operation {}: rank 0 {}, rank {} {}", at + 1, text_of(first), rank, text_of(other)));
+}
+
+/// Each is exchanged as its characters: only a run that ends gets here.
+void OrderCheck::explain_settings(const Compared& compared) {
+  List hashes;
+  for (const auto& [name, value] : compared.settings) hashes.push_back(static_cast<std::int64_t>(hash_name(name + "=" + value) >> 1));
+  std::pair<std::size_t, std::size_t> found{hashes.size(), 0};  // place, rank
+  find_difference(hashes, [&](std::size_t at, std::size_t rank, std::int64_t, std::int64_t) {
+    if (found.second == 0) found = {at, rank};
   });
-  throw OrderMismatch(mismatch.step(), ", in a micro-batch that was abandoned");
+  const auto [place, rank] = found;
+  if (rank == 0) return;
+  const Setting own = place < compared.settings.size() ? compared.settings[place] : Setting{"", "nothing"};
+  const std::vector<List> names = exchange({own.name.begin(), own.name.end()}), values = exchange({own.value.begin(), own.value.end()});
+  const auto text = [](const List& list) {
+    std::string text;
+    for (const std::int64_t c : list)
+      if (c != kNothing) text += static_cast<char>(c);
+    return text;
+  };
+  const std::string name = text(names[0]).empty() ? text(names[rank]) : text(names[0]);
+  throw OrderMismatch(compared.step,
+                      fmt::format("the ranks disagree on the {} in step {}: rank 0 has {}, rank {} has {}", name, compared.step + 1,
+                                  text(values[0]), rank, text(values[rank])),
+                      kSame);
+}
+
+void OrderCheck::explain(const Compared& compared) {
+  explain_units(compared);
+  explain_settings(compared);
+  find_difference(compared.trained, [&](std::size_t at, std::size_t rank, std::int64_t first, std::int64_t other) {
+    const auto text = [](std::int64_t is_trained) { return is_trained != 0 ? "trains it" : "has it frozen"; };
+    throw OrderMismatch(compared.step,
+                        fmt::format("the ranks disagree on whether parameter {} is trained in step {}: rank 0 {}, rank {} {}",
+                                    compared.names->parameters.at(at), compared.step + 1, text(first), rank, text(other)),
+                        kSame);
+  });
+  find_difference(compared.operations, [&](std::size_t at, std::size_t rank, std::int64_t first, std::int64_t other) {
+    throw OrderMismatch(compared.step, fmt::format(", operation {}: rank 0 {}, rank {} {}", at + 1, text_of(first, *compared.names), rank,
+                                                   text_of(other, *compared.names)));
+  });
+  throw OrderMismatch(compared.step);
 }
 
 }  // namespace zs

@@ -3,48 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/check.h"
+#include "runtime/base/usage_error.h"
 
 namespace zs {
 
-const char* name_of(Action::Kind kind) {
-  switch (kind) {
-    case Action::Kind::gather: return "gather";
-    case Action::Kind::gather_through: return "gather_through";
-    case Action::Kind::gather_kept: return "gather_kept";
-    case Action::Kind::wait_gathered: return "wait_gathered";
-    case Action::Kind::keep_shard: return "keep_shard";
-    case Action::Kind::drop_shard: return "drop_shard";
-    case Action::Kind::free_full: return "free_full";
-    case Action::Kind::set_aside: return "set_aside";
-    case Action::Kind::give_back: return "give_back";
-    case Action::Kind::begin_gradient: return "begin_gradient";
-    case Action::Kind::reduce: return "reduce";
-    case Action::Kind::finish: return "finish";
-    case Action::Kind::release_gradient: return "release_gradient";
-  }
-  return "?";
-}
-
-const char* name_of(UnitState state) {
-  switch (state) {
-    case UnitState::sharded: return "sharded";
-    case UnitState::gathering: return "gathering";
-    case UnitState::unsharded: return "unsharded";
-  }
-  return "?";
-}
-
-const char* name_of(GradState state) {
-  switch (state) {
-    case GradState::none: return "no gradient";
-    case GradState::accumulating: return "accumulating";
-    case GradState::reducing: return "reducing";
-  }
-  return "?";
-}
-
 namespace {
+
+constexpr const char* kBegin = "call begin_micro_batch() first, for training with Mode::train";
 
 /// The transition tables: what each action needs to find, and what it leaves. An action that is about the other machines
 /// has no row and changes nothing.
@@ -80,22 +45,30 @@ constexpr Move<SumState> kSumMoves[] = {
     {Action::Kind::finish, SumState::partial, SumState::none},
 };
 
-/// Applies the row for (kind, state); false when the action has rows, but none for this state.
 template <class Moves, class State>
-bool apply(const Moves& moves, Action::Kind kind, State& state) {
+std::optional<State> next_of(const Moves& moves, Action::Kind kind, State state) {
   bool concerned = false;
   for (const auto& move : moves) {
     if (move.kind != kind) continue;
     concerned = true;
-    if (move.from == state) {
-      state = move.to;
-      return true;
-    }
+    if (move.from == state) return move.to;
   }
-  return !concerned;
+  return concerned ? std::nullopt : std::optional(state);
+}
+
+template <class State>
+bool apply(Action::Kind kind, State& state) {
+  const auto next = after(kind, state);
+  if (next) state = *next;
+  return next.has_value();
 }
 
 }  // namespace
+
+std::optional<UnitState> after(Action::Kind kind, UnitState state) { return next_of(kUnitMoves, kind, state); }
+std::optional<ShardState> after(Action::Kind kind, ShardState state) { return next_of(kShardMoves, kind, state); }
+std::optional<GradState> after(Action::Kind kind, GradState state) { return next_of(kGradMoves, kind, state); }
+std::optional<SumState> after(Action::Kind kind, SumState state) { return next_of(kSumMoves, kind, state); }
 
 Scheduler::Scheduler(std::vector<std::string> unit_names, const SchedulerOptions& options) : options_(options) {
   ZS_CHECK(!unit_names.empty(), "a scheduler needs at least the root unit");
@@ -112,16 +85,18 @@ const Scheduler::Unit& Scheduler::unit_at(int unit) const {
 
 Scheduler::Unit& Scheduler::unit_at(int unit) { return const_cast<Unit&>(std::as_const(*this).unit_at(unit)); }
 
-void Scheduler::refuse(const Unit& unit, const char* operation) const {
-  throw Error(ExitCode::internal,
-              fmt::format("unit {} cannot {}: it is {} with {}", unit.name, operation, name_of(unit.state), name_of(unit.grad)));
+std::string Scheduler::refusal(const Unit& unit, const char* operation) {
+  return fmt::format("unit {} cannot {}: it is {} with {}", unit.name, operation, name_of(unit.state), name_of(unit.grad));
+}
+
+void Scheduler::refuse(const Unit& unit, const char* operation, const char* what_to_do) {
+  throw UsageError(refusal(unit, operation), what_to_do);
 }
 
 void Scheduler::emit(std::vector<Action>& actions, Action::Kind kind, int unit) {
   Unit& target = unit_at(unit);
-  if (!apply(kUnitMoves, kind, target.state) || !apply(kShardMoves, kind, target.shard) || !apply(kGradMoves, kind, target.grad) ||
-      !apply(kSumMoves, kind, target.sum)) {
-    refuse(target, name_of(kind));
+  if (!apply(kind, target.state) || !apply(kind, target.shard) || !apply(kind, target.grad) || !apply(kind, target.sum)) {
+    throw Error(ExitCode::internal, refusal(target, name_of(kind)));
   }
   actions.push_back({kind, unit});
 }
@@ -182,21 +157,25 @@ void Scheduler::note_order(ExecOrder::Phase phase, int unit) {
 }
 
 void Scheduler::begin_micro_batch(Mode mode, bool is_last) {
-  ZS_CHECK(!in_micro_batch_, "a micro-batch is already running: end or abandon it first");
+  if (in_micro_batch_)
+    throw UsageError("begin_micro_batch(): a micro-batch is already running", "call end_micro_batch() or abandon() first");
   in_micro_batch_ = true;
   mode_ = mode;
   is_last_ = is_last;
   is_due_ = mode == Mode::train && reduces_ && (options_.reduce_every_micro_batch || is_last);
-  for (Unit& unit : units_) unit.in_forward = unit.in_backward = unit.is_reduced = false;
+  for (Unit& unit : units_) {
+    unit.in_forward = unit.in_backward = unit.has_run = unit.is_reduced = unit.is_added_to = false;
+    unit.had_gradient = unit.grad == GradState::accumulating;
+  }
   order().begin();
 }
 
 std::vector<Action> Scheduler::before_forward(int unit) {
-  if (!in_micro_batch_) refuse(unit_at(unit), "run forward outside a micro-batch");
-  if (unit_at(unit).in_forward) refuse(unit_at(unit), "run forward inside its own forward");
+  if (!in_micro_batch_) refuse(unit_at(unit), "run forward outside a micro-batch", kBegin);
+  if (unit_at(unit).in_forward) refuse(unit_at(unit), "run forward inside its own forward", "let its ForwardScope end first");
   std::vector<Action> actions;
   note_order(ExecOrder::Phase::forward, unit);
-  unit_at(unit).in_forward = true;
+  unit_at(unit).in_forward = unit_at(unit).has_run = true;
   unshard(actions, unit);
   prefetch(actions, ExecOrder::Phase::forward, unit);
   return actions;
@@ -236,7 +215,7 @@ bool Scheduler::stays_after_backward(int unit) const {
 }
 
 std::vector<Action> Scheduler::after_forward(int unit) {
-  if (!unit_at(unit).in_forward) refuse(unit_at(unit), "end a forward that has not begun");
+  if (!unit_at(unit).in_forward) refuse(unit_at(unit), "end a forward that has not begun", "call before_forward() first");
   std::vector<Action> actions;
   unit_at(unit).in_forward = false;
   // An op that computes gradients in forward has begun the unit's backward, which goes on with the same parameters; so does the next of
@@ -248,7 +227,9 @@ std::vector<Action> Scheduler::after_forward(int unit) {
 }
 
 std::vector<Action> Scheduler::before_recompute(int unit) {
-  if (!in_micro_batch_ || mode_ != Mode::train) refuse(unit_at(unit), "run forward again outside a training micro-batch");
+  if (!in_micro_batch_ || mode_ != Mode::train) {
+    refuse(unit_at(unit), "run forward again outside a training micro-batch", kBegin);
+  }
   std::vector<Action> actions;
   unshard(actions, unit);
   return actions;
@@ -256,13 +237,14 @@ std::vector<Action> Scheduler::before_recompute(int unit) {
 
 std::vector<Action> Scheduler::before_backward(int unit) {
   Unit& target = unit_at(unit);
-  if (!in_micro_batch_ || mode_ != Mode::train) refuse(target, "run backward outside a training micro-batch");
-  if (target.is_reduced) refuse(target, "run backward again after its gradients were reduced");
+  if (!in_micro_batch_ || mode_ != Mode::train) refuse(target, "run backward outside a training micro-batch", kBegin);
+  if (target.is_reduced) refuse(target, "run backward again after its gradients were reduced", "add the losses, and call backward() once");
   std::vector<Action> actions;
   if (target.in_backward) return actions;
   reduce_delayed(actions);
   note_order(ExecOrder::Phase::backward, unit);
   target.in_backward = true;
+  target.is_added_to = target.is_added_to || !target.is_frozen;
   unshard(actions, unit);
   if (!options_.prefetch_after_backward) prefetch(actions, ExecOrder::Phase::backward, unit);
   if (target.grad == GradState::accumulating || target.is_frozen) return actions;
@@ -294,7 +276,7 @@ void Scheduler::release_oldest(std::vector<Action>& actions) {
 
 std::vector<Action> Scheduler::after_backward(int unit) {
   Unit& target = unit_at(unit);
-  if (!target.in_backward) refuse(target, "end a backward that has not begun");
+  if (!target.in_backward) refuse(target, "end a backward that has not begun", "call before_backward() first");
   std::vector<Action> actions;
   target.in_backward = false;
   if (!stays_after_backward(unit)) reshard(actions, unit);
@@ -310,9 +292,9 @@ std::vector<Action> Scheduler::after_backward(int unit) {
 }
 
 std::vector<Action> Scheduler::end_micro_batch() {
-  ZS_CHECK(in_micro_batch_, "no micro-batch is running");
+  if (!in_micro_batch_) throw UsageError("end_micro_batch(): no micro-batch is running", kBegin);
   for (const Unit& unit : units_) {
-    if (unit.in_forward) refuse(unit, "end the micro-batch inside its forward");
+    if (unit.in_forward) refuse(unit, "end the micro-batch inside its forward", "let its ForwardScope end first");
   }
   std::vector<Action> actions;
   reduce_delayed(actions);
@@ -358,7 +340,9 @@ std::vector<Action> Scheduler::wait_unshard(int unit) {
 }
 
 std::vector<Action> Scheduler::reshard(int unit) {
-  if (unit_at(unit).in_forward || unit_at(unit).in_backward) refuse(unit_at(unit), "be resharded within its own forward or backward");
+  if (unit_at(unit).in_forward || unit_at(unit).in_backward) {
+    refuse(unit_at(unit), "be resharded within its own forward or backward", "it is resharded behind them by itself");
+  }
   std::vector<Action> actions;
   if (unit_at(unit).state != UnitState::sharded) emit(actions, Action::Kind::free_full, unit);
   if (!in_micro_batch_ && unit_at(unit).shard == ShardState::kept) emit(actions, Action::Kind::drop_shard, unit);
@@ -371,14 +355,26 @@ void Scheduler::set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> 
   ++changes_;
 }
 
-std::vector<Action> Scheduler::abandon() {
+std::vector<int> Scheduler::reduced() const {
+  std::vector<int> reduced;
+  for (int unit = 0; unit < size(); ++unit) {
+    if (in_micro_batch_ && unit_at(unit).is_reduced) reduced.push_back(unit);
+  }
+  return reduced;
+}
+
+std::vector<Action> Scheduler::abandon(bool of_step) {
   std::vector<Action> actions;
   for (int unit = 0; unit < size(); ++unit) {
-    if (unit_at(unit).state != UnitState::sharded) emit(actions, Action::Kind::free_full, unit);
-    if (unit_at(unit).shard == ShardState::kept) emit(actions, Action::Kind::drop_shard, unit);
-    if (unit_at(unit).grad != GradState::none) emit(actions, Action::Kind::release_gradient, unit);
-    unit_at(unit).sum = SumState::none;
-    unit_at(unit).in_forward = unit_at(unit).in_backward = unit_at(unit).is_reduced = false;
+    Unit& target = unit_at(unit);
+    const bool drops_gradient = of_step || (in_micro_batch_ && target.is_added_to);
+    if (target.state != UnitState::sharded) emit(actions, Action::Kind::free_full, unit);
+    if (target.shard == ShardState::kept) emit(actions, Action::Kind::drop_shard, unit);
+    if (target.grad == GradState::reducing || (drops_gradient && target.grad == GradState::accumulating)) {
+      emit(actions, Action::Kind::release_gradient, unit);
+    }
+    if (of_step || (in_micro_batch_ && target.is_reduced)) target.sum = SumState::none;
+    target.in_forward = target.in_backward = target.is_reduced = target.is_added_to = false;
   }
   while (!aside_.empty()) give_back_oldest(actions);
   reducing_.clear();

@@ -48,6 +48,13 @@ enum class SumState : std::uint8_t { none, partial };
 const char* name_of(UnitState state);
 const char* name_of(GradState state);
 
+/// The transition tables: what an action makes of a state; none where it is not allowed in it. An action that is about other states leaves
+/// this one as it is.
+std::optional<UnitState> after(Action::Kind kind, UnitState state);
+std::optional<ShardState> after(Action::Kind kind, ShardState state);
+std::optional<GradState> after(Action::Kind kind, GradState state);
+std::optional<SumState> after(Action::Kind kind, SumState state);
+
 /// How far units run ahead and stay behind, in any scheme.
 struct Pacing {
   int prefetch = 1;
@@ -87,8 +94,8 @@ struct SchedulerOptions {
 
 /// The pure state machine of sharding: hooks go in, actions come out. It touches no device and no communicator. Unit 0 is the
 /// root. Prefetch follows the recorded order; before there is one, each unit is gathered when it is needed. A unit that deviates from the
-/// order is gathered on demand and noted in `deviations`. A hook that comes in an illegal state throws, naming unit,
-/// state and operation.
+/// order is gathered on demand and noted in `deviations`. A hook that comes in an illegal state is a UsageError, which
+/// names unit, state and operation.
 class Scheduler {
  public:
   static constexpr int kRoot = 0;
@@ -115,8 +122,15 @@ class Scheduler {
   std::vector<Action> start_unshard(int unit);
   std::vector<Action> wait_unshard(int unit);
   std::vector<Action> reshard(int unit);
-  /// After an exception: forgets the micro-batch; everything back to sharded without gradients.
-  std::vector<Action> abandon();
+  /// After an exception: forgets the open micro-batch; everything back to sharded. Whole gradients that it has added to go, and sums that
+  /// it has reduced to; those of earlier micro-batches alone stay. `of_step`: they go too.
+  std::vector<Action> abandon(bool of_step = false);
+  /// Units that the open micro-batch has reduced.
+  std::vector<int> reduced() const;
+  /// Whether it has begun to add to a whole gradient of the unit that holds earlier micro-batches'.
+  bool is_mixed(int unit) const { return in_micro_batch_ && unit_at(unit).had_gradient && unit_at(unit).is_added_to; }
+  /// Whether the unit's forward has begun in the open micro-batch.
+  bool has_run(int unit) const { return unit_at(unit).has_run; }
 
   const ExecOrder& order(Mode mode) const { return orders_[static_cast<int>(mode)]; }
   void set_order(Mode mode, ExecOrder order) {
@@ -161,7 +175,10 @@ class Scheduler {
     SumState sum = SumState::none;
     bool in_forward = false;
     bool in_backward = false;
-    bool is_reduced = false;  // in this micro-batch
+    bool has_run = false;       // forward, in this micro-batch
+    bool is_reduced = false;    // in this micro-batch
+    bool had_gradient = false;  // when it began
+    bool is_added_to = false;   // in it
     bool is_frozen = false;
     std::optional<AfterForward> after_forward = {};
     std::array<std::optional<std::vector<int>>, 2> prefetch = {};  // by phase
@@ -187,7 +204,9 @@ class Scheduler {
   bool keeps_shard(int unit) const;
   bool stays_after_backward(int unit) const;
   ExecOrder& order() { return orders_[static_cast<int>(mode_)]; }
-  [[noreturn]] void refuse(const Unit& unit, const char* operation) const;
+  static std::string refusal(const Unit& unit, const char* operation);
+  /// A hook that comes in an illegal state is its caller's mistake.
+  [[noreturn]] static void refuse(const Unit& unit, const char* operation, const char* what_to_do);
 
   SchedulerOptions options_;
   std::vector<Unit> units_;

@@ -4,13 +4,20 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include "runtime/base/random.h"
+#include "runtime/base/usage_error.h"
+#include "runtime/tensor/host_view.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {
 namespace {
+
+constexpr const char* kSeed = "seed of the initial weights";
 
 bool is_computed_in(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
@@ -53,11 +60,16 @@ ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOption
       options_(options),
       executor_(context, world, ShardScheme(options.scheme, world.rank(), world.size()), options.layout,
                 options.zero_copy && !options.checks_writes, options.omit) {
+  executor_.order_check().set(kSeed, fmt::to_string(options.seed));
   executor_.set_division(options.division);
   executor_.check_all_written(options.checks_writes);
 }
 
 ShardedRuntime::~ShardedRuntime() {
+  if (executor_.step().is_in_micro_batch() && std::uncaught_exceptions() == 0) {
+    fmt::print(stderr, "zshard: error: rank {}: {} was still open when its runtime ended: call end_micro_batch()\n", executor_.rank(),
+               executor_.step().open_name());
+  }
   for (auto& [parameter, unit] : unit_of_) {
     auto* owned = const_cast<Parameter*>(parameter);
     owned->set_owner(nullptr);
@@ -67,21 +79,37 @@ ShardedRuntime::~ShardedRuntime() {
 }
 
 int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& parameters, const UnitPolicy& policy) {
-  ZS_CHECK(!scheduler_, "unit {} is added after the first micro-batch", name);
+  if (scheduler_) throw UsageError(fmt::format("unit {} is added after the first micro-batch", name), "add all units before it");
   const Precision precision = policy.precision.value_or(options_.precision);
   check(precision, name);
   check(policy, executor_.scheme(), name);
   const int unit = static_cast<int>(names_.size());
+  check_new(name, parameters);
   for (Parameter* parameter : parameters) {
-    ZS_CHECK(parameter->owner() == nullptr, "parameter {} already belongs to a unit", parameter->name());
     parameter->set_owner(this);
     unit_of_[parameter] = unit;
+    unit_of_name_[parameter->name()] = unit;
   }
   names_.push_back(name);
   policies_.push_back(policy);
   executor_.add_unit(std::move(name), parameters, options_.seed, precision);
-  order_check_.note(executor_.units().back());
   return unit;
+}
+
+/// Checkpoints, initial values and errors know parameters by their names.
+void ShardedRuntime::check_new(const std::string& unit, const std::vector<Parameter*>& parameters) const {
+  std::set<std::string_view> names;
+  for (const Parameter* parameter : parameters) {
+    if (parameter->owner() != nullptr) {
+      throw UsageError(fmt::format("unit {}: parameter {} already belongs to a unit", unit, parameter->name()),
+                       "shard a model once, and add each parameter to one unit");
+    }
+    const auto other = unit_of_name_.find(parameter->name());
+    if (other == unit_of_name_.end() && names.insert(parameter->name()).second) continue;
+    throw UsageError(fmt::format("two parameters are called {}: one of unit {}, one of unit {}", parameter->name(),
+                                 other == unit_of_name_.end() ? unit : name(other->second), unit),
+                     "give their modules different paths");
+  }
 }
 
 Scheduler& ShardedRuntime::scheduler() {
@@ -98,11 +126,16 @@ Scheduler& ShardedRuntime::scheduler() {
 void ShardedRuntime::run(const std::vector<Action>& actions) {
   actions_.insert(actions_.end(), actions.begin(), actions.end());
   if (log_) log_->insert(log_->end(), actions.begin(), actions.end());
-  order_check_.note(actions, mode_);
+  executor_.order_check().note(actions, mode_);
   executor_.run(actions);
 }
 
 void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last) {
+  executor_.step().check_no_scope("begin_micro_batch()");
+  check_mode(mode);
+  scheduler().begin_micro_batch(mode, is_last);
+  executor_.order_check().begin_micro_batch();
+  executor_.step().begin_micro_batch(mode);
   actions_.clear();
   mode_ = mode;
   is_last_ = is_last;
@@ -111,20 +144,20 @@ void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last) {
     const bool is_frozen = std::none_of(parameters.begin(), parameters.end(), [](const Parameter* p) { return p->is_trainable(); });
     scheduler().set_frozen(static_cast<int>(unit), is_frozen);
   }
-  scheduler().begin_micro_batch(mode, is_last);
-  set_mode(mode, !scheduler().is_due());
+  executor_.set_mode(mode == Mode::eval, !scheduler().is_due());
 }
 
-void ShardedRuntime::set_mode(Mode mode, bool accumulates) {
+void ShardedRuntime::check_mode(Mode mode) {
+  if (scheduler().is_in_micro_batch()) return;  // which is another mistake
   for (int unit = 0; unit < scheduler().size(); ++unit) {
     const FlatParameter& flat = executor_.units()[static_cast<std::size_t>(unit)];
     const bool is_full = mode == Mode::eval && flat.precision.is_full_in_evaluation;
     if (flat.gathered_dtype == (is_full ? DType::f32 : flat.precision.param)) continue;
-    ZS_CHECK(scheduler().state(unit) == UnitState::sharded && scheduler().shard_state(unit) == ShardState::none,
-             "unit {} is gathered in {}, and an evaluation in full precision begins or ends: it does so between steps", name(unit),
-             name_of(flat.gathered_dtype));
+    if (scheduler().state(unit) == UnitState::sharded && scheduler().shard_state(unit) == ShardState::none) continue;
+    throw UsageError(fmt::format("unit {} is gathered in {}, and an evaluation in full precision begins or ends", name(unit),
+                                 name_of(flat.gathered_dtype)),
+                     "evaluate between steps, and reshard what was unsharded by hand");
   }
-  executor_.set_mode(mode == Mode::eval, accumulates);
 }
 
 Tensor ShardedRuntime::cast_input(int unit, const Tensor& x) const {
@@ -170,15 +203,17 @@ void ShardedRuntime::after_backward(Parameter& parameter) {
 void ShardedRuntime::end_micro_batch() {
   for (const auto& unit : executor_.units()) {
     for (const Parameter* parameter : unit.parameters) {
-      ZS_CHECK(parameter->early_gradients() == 0, "a loss that computed the gradient of {} in forward was not taken backward",
-               parameter->name());
+      if (parameter->early_gradients() == 0) continue;
+      throw UsageError(fmt::format("a loss that computed the gradient of {} in forward was not taken backward", parameter->name()),
+                       "call backward() with it before end_micro_batch(), or compute it under a NoGradGuard");
     }
   }
   context_.device().memory().set_owner({});
   run(scheduler().end_micro_batch());
   executor_.settle_written();
-  if (is_last_) set_mode(Mode::train, false);  // what is gathered by hand comes before a micro-batch begins
-  if (mode_ == Mode::train && is_last_) order_check_.compare();
+  executor_.step().end_micro_batch(is_last_);
+  if (is_last_) executor_.set_mode(false, false);  // what is gathered by hand comes before a micro-batch begins
+  if (mode_ == Mode::train && is_last_) executor_.order_check().close_step();
   for (auto& unit : executor_.units()) {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();
   }
@@ -204,7 +239,25 @@ ShardedRuntime::Unsharding ShardedRuntime::unshard(int unit) {
   return {this, unit};
 }
 
-void ShardedRuntime::reshard(int unit) { run(scheduler().reshard(unit)); }
+void ShardedRuntime::reshard(int unit) {
+  if (executor_.units().at(static_cast<std::size_t>(unit)).is_for_writing) {
+    throw UsageError(fmt::format("reshard() of unit {} while a FullParameters of it lives", name(unit)), "end its scope first");
+  }
+  run(scheduler().reshard(unit));
+}
+
+void ShardedRuntime::adopt_seed(int root) {
+  const Memory memory = context_.pool().acquire(size_of(DType::i64) * 2, context_.stream(), "scalars");
+  const Buffer of_root = memory.buffer(DType::i64, 2);
+  const auto seed = static_cast<std::int64_t>(options_.seed);
+  context_.launch({"seed", {}, {of_root}},
+                  upload_of(context_.kernels(), of_root, std::vector{seed, std::int64_t{executor_.has_initial_weights()}}));
+  executor_.compute_comm().broadcast(context_.stream(), "seed", of_root, root);
+  const HostView view(context_, context_.stream(), of_root);
+  options_.seed = static_cast<std::uint64_t>(view.as<std::int64_t>()[0]);
+  executor_.order_check().set(kSeed, fmt::to_string(options_.seed));
+  executor_.set_seed(options_.seed, view.as<std::int64_t>()[1] != 0);
+}
 
 void ShardedRuntime::pregather() {
   for (int unit = 0; unit < scheduler().size(); ++unit) run(scheduler().start_unshard(unit));
@@ -229,15 +282,53 @@ std::uint64_t ShardedRuntime::step_key() {
 }
 
 void ShardedRuntime::abandon() {
+  const std::vector<int> reduced = scheduler().reduced();
+  for (int unit = 0; unit < scheduler().size(); ++unit) {
+    const bool is_reduced = std::find(reduced.begin(), reduced.end(), unit) != reduced.end();
+    if (!scheduler().is_mixed(unit) && !(is_reduced && executor_.step().had_sum(static_cast<std::size_t>(unit)))) continue;
+    abandon_step();
+    throw UsageError(
+        fmt::format("the micro-batch was abandoned when it had added to the gradient of unit {}, beside those of earlier micro-batches: "
+                    "all gradients of the step are dropped",
+                    name(unit)),
+        "begin the step again");
+  }
+  drop(reduced, false);
+}
+
+void ShardedRuntime::abandon_step() {
+  std::vector<int> units(executor_.units().size());
+  std::iota(units.begin(), units.end(), 0);
+  drop(units, true);
+  executor_.step().end_step();
+}
+
+void ShardedRuntime::drop(const std::vector<int>& units, bool of_step) {
+  const bool is_open = scheduler().is_in_micro_batch();
   context_.device().memory().set_owner({});
-  run(scheduler().abandon());
-  set_mode(Mode::train, false);
-  order_check_.forget();
+  run(scheduler().abandon(of_step));
+  executor_.set_mode(false, false);
+  if (is_open) executor_.order_check().forget();
+  executor_.step().drop_micro_batch();
   for (auto& unit : executor_.units()) {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();
   }
-  executor_.abandon_gradients();
+  executor_.abandon_gradients(units);
   executor_.forget_published();
+}
+
+void ShardedRuntime::refuse_use(const Parameter& parameter) const {
+  const int unit = unit_of(parameter);
+  const std::string what = fmt::format("parameter {} is used while it is not unsharded: ", parameter.name());
+  if (!scheduler_ || !scheduler_->is_in_micro_batch()) {
+    throw UsageError(what + "no micro-batch is running", "read and write it between steps within a FullParameters");
+  }
+  if (scheduler_->has_run(unit)) {
+    throw UsageError(fmt::format("{}the forward of its unit {} is over", what, name(unit)),
+                     "use it within that unit's forward, or in one that wraps it");
+  }
+  throw UsageError(fmt::format("{}its unit {} has not been entered in this micro-batch", what, name(unit)),
+                   "begin that module's forward with `const ForwardScope scope = enter();`");
 }
 
 }  // namespace zs

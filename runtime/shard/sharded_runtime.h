@@ -1,11 +1,11 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/shard/executor.h"
-#include "runtime/shard/order_check.h"
 #include "runtime/shard/scheduler.h"
 #include "runtime/shard/unit_policy.h"
 #include "runtime/tensor/tensor.h"
@@ -18,7 +18,7 @@ struct ShardOptions {
   Precision precision = {};
   LayoutOptions layout = {};
   std::uint64_t seed = 0;  ///< of the initial weights
-  Division division = {};  ///< of the sum of gradients over the ranks
+  Division division = {};  ///< of the sum of gradients over the ranks: the mean, unless another rule is chosen
   bool zero_copy = true;   ///< where ranks can share memory, unsharded parameters are a view of their shards (docs/sharding.md)
   /// Whether somebody writes into full parameters, where only the optimizer and FullParameters may: a LostWrite at the end of the
   /// micro-batch. For finding errors: it reads all that is freed, adds a small all-reduce to each micro-batch, and takes the place of
@@ -70,8 +70,12 @@ class ShardedRuntime : private ParameterOwner {
   bool casts_input(int unit, DType dtype) const;
   Tensor cast_output(int unit, const Tensor& y) const;
   void end_micro_batch();
-  /// After an exception that every rank saw alike: drops the micro-batch and leaves the runtime ready for another.
+  /// After an exception that every rank saw alike: drops the open micro-batch and leaves the runtime ready for another; the gradients of
+  /// the step's earlier micro-batches stay. Where it had added to those they cannot be told apart any more: then all of
+  /// the step's gradients go, and a UsageError says so.
   void abandon();
+  /// The same, and drops the gradients of the whole step, however far it is.
+  void abandon_step();
 
   /// By hand, within a micro-batch or before it, alike on every rank: starts the unit's gather, which nothing waits for yet. Nothing where
   /// it is unsharded or on its way. For reading: who writes does so within FullParameters.
@@ -87,10 +91,10 @@ class ShardedRuntime : private ParameterOwner {
   /// the same blocks of memory live when they begin (MemoryCounter::layout), are the same work on the same addresses.
   std::uint64_t step_key();
 
-  /// Turns an OrderMismatch that a synchronize threw, on every rank, into one that says what each rank did. Collective; blocks.
-  [[noreturn]] void explain(const OrderMismatch& mismatch) { order_check_.explain(mismatch); }
+  /// Throws `mismatch`, which says itself what each rank did.
+  [[noreturn]] static void explain(const OrderMismatch& mismatch) { throw mismatch; }
 
-  OrderCheck& order_check() { return order_check_; }
+  OrderCheck& order_check() { return executor_.order_check(); }
   Executor& executor() { return executor_; }
   const Executor& executor() const { return executor_; }
   Scheduler& scheduler();
@@ -103,24 +107,31 @@ class ShardedRuntime : private ParameterOwner {
   void log_actions(std::vector<Action>* log) { log_ = log; }
 
  private:
+  friend class FullParameters;  // which alone ends what it has begun
+
   void before_backward(Parameter& parameter) override;
   void after_backward(Parameter& parameter) override;
+  [[noreturn]] void refuse_use(const Parameter& parameter) const override;
+  void drop(const std::vector<int>& units, bool of_step);
+  friend void broadcast_parameters(ShardedRuntime& runtime, int root);
+  void adopt_seed(int root);
+  void check_new(const std::string& unit, const std::vector<Parameter*>& parameters) const;
   int unit_of(const Parameter& parameter) const { return unit_of_.at(&parameter); }
   int pending_uses(int unit) const;
   void run(const std::vector<Action>& actions);
   void warn();
-  void set_mode(Mode mode, bool accumulates);
+  void check_mode(Mode mode);
 
   Context& context_;
   ShardOptions options_;
   Executor executor_;
-  OrderCheck order_check_{executor_};
   Mode mode_ = Mode::train;
   bool is_last_ = false;
   std::vector<std::string> names_;
   std::vector<UnitPolicy> policies_;
   std::unique_ptr<Scheduler> scheduler_;  // made at first use, when all units are known
   std::unordered_map<const Parameter*, int> unit_of_;
+  std::map<std::string, int> unit_of_name_;
   std::vector<Action> actions_;
   std::vector<Action>* log_ = nullptr;
   bool has_warned_ = false, has_warned_unused_ = false;

@@ -1,8 +1,11 @@
 #include "runtime/shard/write_check.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <span>
 
 #include "runtime/base/random.h"
 #include "runtime/shard/bucket_copy.h"
@@ -26,6 +29,35 @@ bool is_same(const Buffer& a, const Buffer& b, bool is_at_random) {
   return true;
 }
 
+/// What a rank is given itself, not a copy of it: everything, or the whole parameters.
+Buffer given_in_place(const FlatParameter& unit) {
+  const std::int64_t gathered = unit.is_never_gathered() ? 0 : unit.layout->shard_elems();
+  return unit.master_buffer().slice(gathered, unit.layout->held_elems() - gathered);
+}
+
+std::uint64_t hash_of(const Buffer& buffer) { return XXH3_64bits(buffer.data, static_cast<std::size_t>(buffer.bytes())); }
+
+/// `rows`: of each rank, how often it has written back, and a hash of each parameter.
+void check_alike(std::span<const std::int64_t> rows, std::int64_t width, const std::vector<std::string>& parameters,
+                 const std::string& unit) {
+  const auto row = static_cast<std::size_t>(width);
+  for (std::size_t rank = 1; rank < rows.size() / row; ++rank) {
+    for (std::size_t at = 0; at < row; ++at) {
+      const std::int64_t first = rows[at], other = rows[rank * row + at];
+      if (first == other) continue;
+      if (at == 0) {
+        throw Error(ExitCode::ranks_disagree,
+                    fmt::format("the ranks disagree on the write-back of unit {}: rank 0 made {}, rank {} {}", unit, first, rank, other),
+                    {}, "call write_back() on every rank alike");
+      }
+      throw Error(ExitCode::ranks_disagree,
+                  fmt::format("the ranks wrote back different values of {}: rank 0 a tensor of hash {:016x}, rank {} one of {:016x}",
+                              parameters[at - 1], static_cast<std::uint64_t>(first), rank, static_cast<std::uint64_t>(other)),
+                  fmt::format("unit {}", unit), "write the same on every rank, or broadcast what one of them has written first");
+    }
+  }
+}
+
 }  // namespace
 
 LostWrite::LostWrite(const std::string& unit)
@@ -41,20 +73,79 @@ void copy_own_shard(Context& context, const FlatParameter& unit, const Buffer& f
                  [&kernels = context.kernels(), own, shard](ExecContext& exec) { kernels.copy(exec, shard, own); });
 }
 
-void WriteCheck::note(const FlatParameter& unit, const Buffer& a, const Buffer& b) {
-  if (a.elems == 0) return;
+template <class Body>
+void WriteCheck::note_if(const FlatParameter& unit, std::vector<Buffer> reads, Body body) {
   if (!found_) found_ = context_.pool().acquire(size_of(DType::i64), context_.stream(), "scalars");
   const Buffer found = found_.buffer(DType::i64, 1);
-  std::vector<Buffer> reads{a, b};
+  const std::size_t count = reads.size();
   if (has_found_) reads.push_back(found);
   launch_on_host(context_, {"compare_written:" + unit.name, std::move(reads), {found}},
-                 [&kernels = context_.kernels(), found, mark = mark_of(unit.name), is_at_random = unit.precision.rounds_stochastically](
+                 [&kernels = context_.kernels(), found, count, mark = mark_of(unit.name), body = std::move(body)](
                      ExecContext& exec, const std::vector<Buffer>& seen) {
-                   const std::int64_t before = seen.size() == 2 ? 0 : *seen[2].as<std::int64_t>();
-                   const std::int64_t after = is_same(seen[0], seen[1], is_at_random) ? before : mark;
+                   const std::int64_t before = seen.size() == count ? 0 : *seen[count].as<std::int64_t>();
+                   const std::int64_t after = body(seen) ? mark : before;
                    kernels.upload(exec, found, &after);
                  });
   has_found_ = true;
+}
+
+void WriteCheck::note(const FlatParameter& unit, const Buffer& a, const Buffer& b) {
+  if (a.elems == 0) return;
+  note_if(unit, {a, b}, [is_at_random = unit.precision.rounds_stochastically](const std::vector<Buffer>& seen) {
+    return !is_same(seen[0], seen[1], is_at_random);
+  });
+}
+
+void WriteCheck::hash_in_place(const FlatParameter& unit) {
+  const Buffer weights = given_in_place(unit);
+  if (weights.elems == 0) return;
+  launch_on_host(context_, {"hash_in_place:" + unit.name, {weights}, {}},
+                 [scope = scopes_.at(unit.name)](ExecContext&, const std::vector<Buffer>& reads) { scope->in_place = hash_of(reads[0]); });
+}
+
+void WriteCheck::open(const FlatParameter& unit) {
+  scopes_[unit.name] = std::make_shared<Scope>();
+  scopes_[unit.name]->written.resize(1 + unit.parameters.size());
+  hash_in_place(unit);
+}
+
+void WriteCheck::note_write_back(const FlatParameter& unit, const Buffer& full) {
+  std::vector<Buffer> values;
+  for (const FlatView& view : unit.layout->views())
+    values.push_back(view.is_whole ? unit.whole_view(unit.master_buffer(), view) : full.slice(view.offset, view.numel));
+  launch_on_host(context_, {"hash_written:" + unit.name, std::move(values), {}},
+                 [scope = scopes_.at(unit.name)](ExecContext&, const std::vector<Buffer>& reads) {
+                   ++scope->written[0];
+                   for (std::size_t i = 0; i < reads.size(); ++i) scope->written[1 + i] = static_cast<std::int64_t>(hash_of(reads[i]));
+                 });
+  hash_in_place(unit);
+}
+
+void WriteCheck::compare_in_place(const FlatParameter& unit) {
+  const Buffer weights = given_in_place(unit);
+  if (weights.elems == 0) return;
+  note_if(unit, {weights},
+          [scope = scopes_.at(unit.name)](const std::vector<Buffer>& seen) { return hash_of(seen[0]) != scope->in_place; });
+}
+
+void WriteCheck::close(const FlatParameter& unit) {
+  const std::shared_ptr<Scope> scope = scopes_.at(unit.name);
+  scopes_.erase(unit.name);
+  const int ranks = groups_.compute->size();
+  if (ranks == 1) return;
+  const std::int64_t width = std::ssize(scope->written);
+  const Memory memory = context_.pool().acquire(ranks * width * size_of(DType::i64), context_.stream(), "scalars");
+  const Buffer all = memory.buffer(DType::i64, ranks * width), mine = all.slice(groups_.compute->rank() * width, width);
+  launch_on_host(
+      context_, {"written:" + unit.name, {}, {mine}},
+      [&kernels = context_.kernels(), mine, scope](ExecContext& exec, const auto&) { kernels.upload(exec, mine, scope->written.data()); });
+  groups_.compute->all_gather(context_.stream(), unit.name, mine, all);
+  std::vector<std::string> names;
+  for (const FlatView& view : unit.layout->views()) names.push_back(view.name);
+  launch_on_host(context_, {"compare_ranks:" + unit.name, {all}, {}},
+                 [width, names = std::move(names), name = unit.name](ExecContext&, const std::vector<Buffer>& reads) {
+                   check_alike({reads[0].as<std::int64_t>(), static_cast<std::size_t>(reads[0].elems)}, width, names, name);
+                 });
 }
 
 void WriteCheck::compare(const FlatParameter& unit, const Buffer& full) {

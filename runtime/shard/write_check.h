@@ -1,5 +1,10 @@
 #pragma once
 
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "runtime/shard/flat_parameter.h"
 #include "runtime/shard/shard_groups.h"
 #include "runtime/tensor/context.h"
@@ -14,8 +19,8 @@ class LostWrite final : public Error {
 };
 
 /// Finds such writes: before full parameters go away, a rank's own part of them is compared, byte for byte, with the shard that it was
-/// gathered from. What each of the others was written into its own rank sees, for ranks write alike. Owned by an Executor; one host
-/// thread uses it. On return: enqueued on compute, not done.
+/// gathered from; of what is not gathered, since the rank holds it whole, a hash with the one before. Of what is written back the ranks
+/// compare hashes. Owned by an Executor; one host thread uses it. On return: enqueued on compute, not done.
 class WriteCheck {
  public:
   WriteCheck(Context& context, ShardGroups& groups) : context_(context), groups_(groups) {}
@@ -25,13 +30,31 @@ class WriteCheck {
   /// Collective. Throws, on the compute stream, for a unit that differed since the last time.
   void settle(const std::vector<FlatParameter>& units);
 
+  /// A scope in which the unit is written to begins; its parameters are `full` to compute when it is written back; before it ends what it
+  /// was given in place is compared, and last, `close`, collective, whether all ranks have written back, and the same: an
+  /// Error(ranks_disagree) on the compute stream where not.
+  void open(const FlatParameter& unit);
+  void note_write_back(const FlatParameter& unit, const Buffer& full);
+  void compare_in_place(const FlatParameter& unit);
+  void close(const FlatParameter& unit);
+
  private:
+  /// What the stream finds out while the scope lives.
+  struct Scope {
+    std::uint64_t in_place = 0;         // a hash of what the rank was given itself
+    std::vector<std::int64_t> written;  // how often it was written back; of each parameter a hash, as of the last time
+  };
   void note(const FlatParameter& unit, const Buffer& a, const Buffer& b);
+  /// Enqueues `body`, which says whether the unit was written to, as of what `reads` hold.
+  template <class Body>
+  void note_if(const FlatParameter& unit, std::vector<Buffer> reads, Body body);
+  void hash_in_place(const FlatParameter& unit);
 
   Context& context_;
   ShardGroups& groups_;
-  Memory found_;            // i64: a hash of the name of a unit that differed, or 0
-  bool has_found_ = false;  // it is written
+  Memory found_;                                          // i64: a hash of the name of a unit that differed, or 0
+  bool has_found_ = false;                                // it is written
+  std::map<std::string, std::shared_ptr<Scope>> scopes_;  // by the unit's name
 };
 
 /// `shard` (gathered_shard_elems) := this rank's own part of a unit's full parameters, on compute.

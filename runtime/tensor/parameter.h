@@ -6,6 +6,7 @@
 
 #include "runtime/base/buffer.h"
 #include "runtime/base/shape.h"
+#include "runtime/base/usage_error.h"
 
 namespace zs {
 
@@ -23,6 +24,8 @@ class ParameterOwner {
   virtual void before_backward(Parameter& parameter) = 0;
   /// After it is enqueued. `parameter.pending_uses()` has already been lowered.
   virtual void after_backward(Parameter& parameter) = 0;
+  /// Somebody asks for its value while none is bound: throws a UsageError that says why there is none.
+  [[noreturn]] virtual void refuse_use(const Parameter& parameter) const;
 };
 
 /// Initial values: normal with this standard deviation, or a constant when it is zero.
@@ -54,7 +57,8 @@ class Parameter {
 
   /// The unsharded value; an error that names the parameter while it is not materialised.
   Buffer value() const {
-    ZS_CHECK(value_.data != nullptr, "parameter {} is used while it is not unsharded", name_);
+    if (value_.data == nullptr) [[unlikely]]
+      refuse_use();
     return value_;
   }
   void bind(Buffer value) { value_ = value; }
@@ -116,6 +120,11 @@ class Parameter {
 
  private:
   struct Shares;
+  [[noreturn]] void refuse_use() const {
+    if (owner_ != nullptr) owner_->refuse_use(*this);
+    throw UsageError(fmt::format("parameter {} is used while it is not unsharded: it belongs to no unit", name_),
+                     "register its module by add_child() before shard_module(), or give a parameter that is ignored there a value");
+  }
 
   std::string name_;
   Shape shape_;
@@ -130,5 +139,9 @@ class Parameter {
   int pending_uses_ = 0;
   int early_gradients_ = 0;
 };
+
+inline void ParameterOwner::refuse_use(const Parameter& parameter) const {
+  throw UsageError(fmt::format("parameter {} is used while its owner has not bound a value to it", parameter.name()));
+}
 
 }  // namespace zs

@@ -49,7 +49,7 @@ struct PaddingResult {
 };
 
 PaddingResult padding_after_steps(World& world, DType dtype, const LayoutOptions& layout) {
-  ChainRun run(world, {.precision = {.param = dtype, .reduce = dtype}, .layout = layout});
+  ChainRun run(world, {.precision = {.param = dtype, .reduce = dtype}, .layout = layout, .division = {Division::Rule::none}});
   PaddingResult result;
   for (int step = 1; step <= 3; ++step) {
     run.micro_batch(step);

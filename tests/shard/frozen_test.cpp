@@ -24,7 +24,7 @@ struct Outcome {
 template <class Freeze>
 std::vector<Outcome> train(int ranks, const Freeze& freeze, const Pacing& schedule = {}) {
   return on_ranks(ranks, [&](World& world) {
-    ChainRun run(world, {.schedule = schedule, .seed = 3});
+    ChainRun run(world, {.schedule = schedule, .seed = 3, .division = {Division::Rule::none}});
     freeze(run.model);
     Outcome outcome;
     outcome.before = run.weights();

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "runtime/shard/full_parameters.h"
 #include "tests/shard/chain_model.h"
+#include "tests/shard/scheme_cases.h"
 
 namespace zs::test {
 namespace {
@@ -142,6 +144,99 @@ TEST_CASE("I5: groups whose units differ, each of one mind, are stopped before t
     CHECK(outcome.code == static_cast<int>(ExitCode::ranks_disagree));
     CHECK(outcome.message == outcomes[0].message);
     CHECK_THAT(outcome.message, Catch::Contains("in step 1, unit root, ") && Catch::Contains(difference.text));
+  }
+}
+
+TEST_CASE("I5: ranks or groups that train otherwise are stopped before the optimizer's step, with the setting and both values") {
+  struct Difference {
+    const char* text;
+    void (*options)(ShardOptions& options) = [](ShardOptions&) {};
+    void (*run)(ChainRun& run) = [](ChainRun&) {};
+    float lr = 1e-2f;
+    std::int64_t step = 1;
+  };
+  const Difference difference = GENERATE(
+      Difference{"the seed of the initial weights in step 1: rank 0 has 0, rank 2 has 8", [](ShardOptions& o) { o.seed = 8; }},
+      Difference{"the division of gradients in step 1: rank 0 has 1 before and 4 after the sum, rank 2 has 1 before and 1 after the sum",
+                 [](ShardOptions& o) { o.division.rule = Division::Rule::none; }},
+      Difference{"the learning rate in step 1: rank 0 has 0.01, rank 2 has 0.02", [](ShardOptions&) {}, [](ChainRun&) {}, 2e-2f},
+      Difference{"the number of the step in step 1: rank 0 has 1, rank 2 has 2", [](ShardOptions&) {}, [](ChainRun&) {}, 1e-2f, 2},
+      Difference{"the weight decay in step 1: rank 0 has 0.1, rank 2 has 0.5", [](ShardOptions&) {},
+                 [](ChainRun& run) { run.optimizer.emplace(run.runtime.executor(), AdamWConfig{.weight_decay = 0.5f}); }},
+      Difference{"AdamW's beta2 in step 1: rank 0 has 0.95, rank 2 has 0.99", [](ShardOptions&) {},
+                 [](ChainRun& run) { run.optimizer.emplace(run.runtime.executor(), AdamWConfig{.beta2 = 0.99f}); }},
+      Difference{"the largest norm of the gradient (clip) in step 1: rank 0 has 1, rank 2 has 0", [](ShardOptions&) {},
+                 [](ChainRun& run) { run.optimizer.emplace(run.runtime.executor(), AdamWConfig{.clip = 0}); }},
+      Difference{"whether parameter layer1.bias is trained in step 1: rank 0 trains it, rank 2 has it frozen", [](ShardOptions&) {},
+                 [](ChainRun& run) { run.model.layers[1]->bias.set_trainable(false); }});
+  const SchemeOptions scheme = GENERATE(SchemeOptions{.strategy = Strategy::ddp}, SchemeOptions{.strategy = Strategy::zero3},
+                                        SchemeOptions{.strategy = Strategy::hsdp, .group_size = 2});
+  CAPTURE(difference.text, name_of(scheme.strategy));
+  const auto outcomes = on_ranks(4, [&](World& world) {
+    ShardOptions options{.scheme = scheme};
+    const bool is_other = world.rank() >= 2;
+    if (is_other) difference.options(options);
+    ChainRun run(world, options);
+    if (is_other) difference.run(run);
+    const auto before = run.weights();
+    Outcome outcome;
+    try {
+      run.micro_batch(1);
+      run.optimizer->step(is_other ? difference.lr : 1e-2f, is_other ? difference.step : 1);
+      run.device->synchronize();
+    } catch (const OrderMismatch& mismatch) {
+      outcome = {.message = mismatch.what(), .code = static_cast<int>(mismatch.code()), .is_untouched = run.weights() == before};
+    }
+    return outcome;
+  });
+  for (const Outcome& outcome : outcomes) {
+    CHECK(outcome.code == static_cast<int>(ExitCode::ranks_disagree));
+    CHECK(outcome.is_untouched);
+    CHECK_THAT(outcome.message, Catch::Contains("the ranks disagree on ") && Catch::Contains(difference.text));
+  }
+}
+
+TEST_CASE("I5: ranks of different models are told the unit and its parameters") {
+  const std::string message = message_of_world(2, [](World& world) {
+    const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .memory = world.arena()});
+    Context context(*device);
+    Parameter weight("layer0.weight", {world.rank() == 0 ? 48 : 64, 16}, {.normal_std = 1}, true);
+    ShardedRuntime runtime(context, world, {});
+    runtime.add_unit("layer0", {&weight});
+  });
+  CHECK_THAT(message, Catch::Contains("shares a window of ") && Catch::Contains("unit layer0, on this rank of layer0.weight ("));
+}
+
+TEST_CASE("I5: weights that one group alone has written back are noticed, at the latest before the optimizer's step") {
+  const std::string message = message_of_world(4, [](World& world) {
+    ChainRun run(world, {.scheme = {.strategy = Strategy::hsdp, .group_size = 2}});
+    run.runtime.executor().open_scope(1);
+    run.runtime.unshard(1).wait();
+    if (world.rank() >= 2) run.runtime.executor().write_back(1);  // and no scope's end looks at it
+    run.runtime.executor().close_scope(1);
+    run.runtime.reshard(1);
+    run.micro_batch(0);
+    run.optimizer->step(1e-2f, 1);
+    run.device->synchronize();
+  });
+  CHECK_THAT(message, Catch::Contains("rank 2 write_back(layer0)"));
+}
+
+TEST_CASE("I5: what broadcast_parameters gives every rank is the weights and the seed of its root, in every scheme") {
+  const auto expected = on_ranks(1, [](World& world) { return ChainRun(world, {.seed = 3}).weights(); })[0];
+  for (const std::string& name : scheme_names()) {
+    CAPTURE(name);
+    const auto results = on_ranks(4, [&](World& world) {
+      const std::uint64_t seed = world.rank() == 2 ? 3 : 100 + static_cast<std::uint64_t>(world.rank());
+      ChainRun run(world, {.scheme = scheme_of(name, 4), .seed = seed});
+      broadcast_parameters(run.runtime, 2);
+      const auto weights = run.weights();
+      run.micro_batch(0);
+      run.optimizer->step(1e-2f, 1);
+      run.device->synchronize();
+      return weights;
+    });
+    for (const auto& weights : results) CHECK((weights == expected));
   }
 }
 

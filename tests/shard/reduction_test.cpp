@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/shard/chain_model.h"
+#include "tests/shard/scheme_cases.h"
 #include "tests/shard/step_model.h"
 
 namespace zs::test {
@@ -52,7 +53,8 @@ TEST_CASE("rules of division give their factors") {
     CHECK(division.factors(ranks).before == before);
     CHECK(division.factors(ranks).after == after);
   };
-  check({}, 8, 1, 1);
+  check({Rule::none}, 8, 1, 1);
+  check({}, 3, 1, 3);  // the mean
   check({Rule::mean}, 3, 1, 3);
   check({Rule::custom, 5}, 3, 5, 1);
   check({Rule::custom_last, 5}, 3, 1, 5);
@@ -66,18 +68,19 @@ TEST_CASE("rules of division give their factors") {
   CHECK_THROWS_AS(Division({Rule::custom, 0}).factors(2), Error);
 }
 
-TEST_CASE("every rule that divides by the ranks trains to the bits of a loss scaled by them, reduced often or once") {
-  ShardOptions options;
-  options.scheme.reduce_every_micro_batch = GENERATE(true, false);
-  const auto expected = trained(options, 0.25f);
-  for (const Division division :
-       {Division{Rule::mean}, Division{Rule::split_root}, Division{Rule::custom, 4}, Division{Rule::custom_last, 4}}) {
-    options.division = division;
-    CAPTURE(static_cast<int>(division.rule));
-    CHECK((trained(options, 1.0f) == expected));  // a power of two, so that dividing rounds nothing
+TEST_CASE("every rule that divides by the ranks trains to the bits of a loss scaled by them, in every scheme") {
+  for (const std::string& name : scheme_names()) {
+    ShardOptions options{.scheme = scheme_of(name, 4), .division = {Rule::none}};
+    const auto expected = trained(options, 0.25f);
+    for (const Division division :
+         {Division{}, Division{Rule::mean}, Division{Rule::split_root}, Division{Rule::custom, 4}, Division{Rule::custom_last, 4}}) {
+      options.division = division;
+      CAPTURE(name, static_cast<int>(division.rule));
+      CHECK((trained(options, 1.0f) == expected));  // a power of two, so that dividing rounds nothing
+    }
+    options.division = {Rule::none};
+    CHECK((trained(options, 1.0f) != expected));
   }
-  options.division = {};
-  CHECK((trained(options, 1.0f) != expected));
 }
 
 TEST_CASE("the split rule divides a rank's gradient before the sum and the sum once, before the optimizer") {
@@ -103,25 +106,59 @@ TEST_CASE("the split rule divides a rank's gradient before the sum and the sum o
   CHECK(traces[0] == expected);
 }
 
-TEST_CASE("micro-batches under NoReduction are reduced with the next one, once, to the bits of reducing once a step") {
-  const auto run_of = [](bool by_option) {
-    return on_ranks(2, [by_option](World& world) {
-      ChainRun run(world, {.scheme = {.reduce_every_micro_batch = !by_option}});
-      std::vector<std::ptrdiff_t> reductions;
-      for (int i = 0; i < 4; ++i) {
-        std::optional<NoReduction> guard;
-        if (!by_option && i < 3) guard.emplace(run.runtime);
-        run.micro_batch(i, i == 3);
-        for (int unit = 0; unit < 4; ++unit) reductions.push_back(run.count(Kind::reduce, unit));
-      }
-      return std::pair(run.gradients(), reductions);
-    });
-  };
-  const auto by_guard = run_of(false), by_option = run_of(true);
-  for (std::size_t rank = 0; rank < 2; ++rank) CHECK(by_guard[rank] == by_option[rank]);
-  std::vector<std::ptrdiff_t> expected(12, 0);
-  expected.insert(expected.end(), 4, 1);
-  CHECK(by_guard[0].second == expected);
+TEST_CASE("micro-batches under NoReduction are reduced with the next one, once, to the bits of reducing once a step, in every scheme") {
+  for (const std::string& name : scheme_names()) {
+    const auto run_of = [&](bool by_option) {
+      return on_ranks(4, [&](World& world) {
+        SchemeOptions scheme = scheme_of(name, 4);
+        if (by_option) scheme.reduce_every_micro_batch = false;
+        ChainRun run(world, {.scheme = scheme});
+        std::vector<std::ptrdiff_t> reductions;
+        for (int i = 0; i < 4; ++i) {
+          std::optional<NoReduction> guard;
+          if (!by_option && i < 3) guard.emplace(run.runtime);
+          run.micro_batch(i, i == 3);
+          for (int unit = 0; unit < 4; ++unit) reductions.push_back(run.count(Kind::reduce, unit) + run.count(Kind::finish, unit));
+        }
+        run.runtime.executor().wait_reductions();
+        return std::pair(run.gradients(), reductions);
+      });
+    };
+    const SchemeOptions scheme = scheme_of(name, 4);  // some reduce each, or once, by their nature
+    const bool goes_once = scheme.strategy != Strategy::zero1 && scheme.strategy != Strategy::zero2 && scheme.strategy != Strategy::ddp &&
+                           !scheme.all_reduce_every_micro_batch;
+    const auto by_guard = run_of(false), by_option = goes_once ? run_of(true) : by_guard;
+    CAPTURE(name);
+    for (std::size_t rank = 0; rank < 4; ++rank) CHECK((by_guard[rank] == by_option[rank]));
+    const auto& counts = by_guard[0].second;
+    CHECK(std::all_of(counts.begin(), counts.begin() + 12, [](std::ptrdiff_t count) { return count == 0; }));
+    CHECK(std::all_of(counts.begin() + 12, counts.end(), [](std::ptrdiff_t count) { return count >= 1; }));
+  }
+}
+
+TEST_CASE("what was reduced before a last micro-batch under NoReduction is finished in it, in every scheme") {
+  for (const std::string& name : scheme_names()) {
+    const auto gradients = [&](bool has_more) {
+      return on_ranks(4, [&](World& world) {
+        ChainRun run(world, {.scheme = scheme_of(name, 4)});
+        run.micro_batch(0, !has_more);
+        if (has_more) {
+          const NoReduction guard(run.runtime);
+          run.micro_batch(1);
+        }
+        const bool is_right = !has_more || run.runtime.scheduler().grad_state(2) == GradState::accumulating;
+        run.runtime.executor().wait_reductions();
+        return std::pair(run.gradients(), is_right);
+      });
+    };
+    if (scheme_of(name, 4).strategy == Strategy::zero1 || !scheme_of(name, 4).reduce_every_micro_batch) continue;
+    CAPTURE(name);
+    const auto expected = gradients(false), found = gradients(true);
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      CHECK((found[rank].first == expected[rank].first));
+      CHECK(found[rank].second);
+    }
+  }
 }
 
 TEST_CASE("NoReduction concerns micro-batches that begin while it lives, nests, and holds beyond the end of a step") {

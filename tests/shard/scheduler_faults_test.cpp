@@ -1,16 +1,20 @@
 #include <catch2/catch.hpp>
 
+#include <array>
 #include <functional>
+#include <map>
 
 #include "runtime/base/check.h"
 #include "runtime/shard/scheduler.h"
-#include "tests/shard/step_model.h"
+#include "tests/shard/scheduler_plans.h"
 
 namespace zs {
 namespace {
 
 using test::ActionChecker;
 using test::Hook;
+using test::Plan;
+using test::policies;
 using test::run_hooks;
 using test::step_hooks;
 using test::text_of;
@@ -75,9 +79,9 @@ void check_clean_end(const Scheduler& scheduler, const ActionChecker& checker) {
 }
 
 /// Runs `count` hooks, then gives up as the runtime does after an exception.
-void run_and_abandon(Scheduler& scheduler, ActionChecker& checker, const std::vector<Hook>& hooks, std::size_t count) {
+void run_and_abandon(Scheduler& scheduler, ActionChecker& checker, const std::vector<Hook>& hooks, std::size_t count, bool of_step) {
   for (std::size_t i = 0; i < count; ++i) checker.apply(test::call(scheduler, hooks[i], Mode::train));
-  checker.apply(scheduler.abandon());
+  checker.apply(scheduler.abandon(of_step));
 }
 
 }  // namespace
@@ -279,13 +283,103 @@ TEST_CASE("I7: a step abandoned after any hook leaves everything sharded, and th
         Scheduler scheduler(unit_names(4), options);
         if (is_replay) run_hooks(scheduler, hooks, Mode::train);
         ActionChecker checker(4);
-        run_and_abandon(scheduler, checker, hooks, stop);
+        run_and_abandon(scheduler, checker, hooks, stop, true);
         REQUIRE_FALSE(scheduler.is_in_micro_batch());
         check_clean_end(scheduler, checker);
         if (is_replay || stop <= hooks.size() / 2 - 1) REQUIRE(text_of(run_hooks(scheduler, hooks, Mode::train)) == expected);
       }
     }
   }
+}
+
+TEST_CASE("I7: a micro-batch abandoned after any hook leaves no shard, sum or delayed reduction of its own, whatever the scheme") {
+  for (SchedulerOptions options : policies()) {
+    for (const bool delays : {false, true}) {
+      options.delays_reductions = delays;
+      const auto hooks = step_hooks(4, Mode::train, 2);
+      Scheduler undisturbed(unit_names(4), options);
+      run_hooks(undisturbed, hooks, Mode::train);
+      const auto expected = text_of(run_hooks(undisturbed, hooks, Mode::train));
+      for (std::size_t stop = 1; stop < hooks.size() / 2; ++stop) {  // within the first micro-batch
+        CAPTURE(text_of(Plan{4, 2, options}), delays, stop);
+        Scheduler scheduler(unit_names(4), options);
+        run_hooks(scheduler, hooks, Mode::train);
+        ActionChecker checker(4);
+        run_and_abandon(scheduler, checker, hooks, stop, false);
+        for (int unit = 0; unit < 4; ++unit) {
+          CHECK(scheduler.shard_state(unit) == ShardState::none);
+          CHECK(scheduler.sum_state(unit) == SumState::none);
+        }
+        REQUIRE(text_of(run_hooks(scheduler, hooks, Mode::train)) == expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("I7: a micro-batch abandoned in its forward leaves what earlier ones have accumulated or summed, to the undisturbed end") {
+  for (SchedulerOptions options : policies()) {
+    for (const bool reduces_each : {false, true}) {
+      options.reduce_every_micro_batch = reduces_each;
+      const auto hooks = step_hooks(4, Mode::train, 2);
+      const std::size_t half = hooks.size() / 2;
+      const std::vector<Hook> first(hooks.begin(), hooks.begin() + static_cast<std::ptrdiff_t>(half)),
+          second(hooks.begin() + static_cast<std::ptrdiff_t>(half), hooks.end());
+      for (std::size_t stop = 1; stop < 8; ++stop) {
+        CAPTURE(text_of(Plan{4, 2, options}), stop);
+        Scheduler scheduler(unit_names(4), options);
+        run_hooks(scheduler, hooks, Mode::train);
+        ActionChecker checker(4);
+        const auto apply = [&](const std::vector<Hook>& some) {
+          for (const Hook& hook : some) checker.apply(call(scheduler, hook, Mode::train));
+        };
+        apply(first);
+        std::vector<std::pair<bool, SumState>> before;
+        for (int unit = 0; unit < 4; ++unit)
+          before.emplace_back(scheduler.grad_state(unit) == GradState::accumulating, scheduler.sum_state(unit));
+        apply({second.begin(), second.begin() + static_cast<std::ptrdiff_t>(stop)});
+        for (int unit = 0; unit < 4; ++unit) CHECK_FALSE(scheduler.is_mixed(unit));
+        CHECK(scheduler.reduced().empty());
+        checker.apply(scheduler.abandon());
+        for (int unit = 0; unit < 4; ++unit) {
+          const auto& [was_accumulating, sum] = before[static_cast<std::size_t>(unit)];
+          CHECK((scheduler.grad_state(unit) == GradState::accumulating) == was_accumulating);
+          CHECK(scheduler.sum_state(unit) == sum);
+        }
+        apply(second);
+        check_clean_end(scheduler, checker);
+      }
+    }
+  }
+}
+
+TEST_CASE("the transition tables allow these actions in these states, and no others") {
+  using A = Action::Kind;
+  constexpr int kKinds = static_cast<int>(A::release_gradient) + 1;
+  /// What each of the `states` becomes, by kind, where it does not stay as it is: -1 for what is refused.
+  const auto table = [](int kind, auto states) {
+    std::string text;
+    for (const auto state : states) {
+      const auto next = after(static_cast<A>(kind), state);
+      text += !next ? "-" : *next == state ? "=" : fmt::to_string(static_cast<int>(*next));
+    }
+    return text;
+  };
+  std::map<std::string, std::string> found;
+  for (int kind = 0; kind < kKinds; ++kind) {
+    found[name_of(static_cast<A>(kind))] =
+        fmt::format("{} {} {} {}", table(kind, std::array{UnitState::sharded, UnitState::gathering, UnitState::unsharded}),
+                    table(kind, std::array{ShardState::none, ShardState::kept}),
+                    table(kind, std::array{GradState::none, GradState::accumulating, GradState::reducing}),
+                    table(kind, std::array{SumState::none, SumState::partial}));
+  }
+  // Unit: sharded, gathering, unsharded; shard: none, kept; gradient: none, accumulating, reducing; sum: none, partial.
+  const std::map<std::string, std::string> expected = {
+      {"gather", "1-- =- === =="},          {"gather_through", "1-- 1- === =="}, {"gather_kept", "1-- -= === =="},
+      {"wait_gathered", "-2- == === =="},   {"keep_shard", "--= 1- === =="},     {"drop_shard", "=== -0 === =="},
+      {"free_full", "-00 == === =="},       {"set_aside", "--0 == === =="},      {"give_back", "=== == === =="},
+      {"begin_gradient", "=== == 1-- =="},  {"reduce", "=== == -2- 1="},         {"finish", "=== == === -0"},
+      {"release_gradient", "=== == -00 =="}};
+  CHECK(found == expected);
 }
 
 TEST_CASE("abandoning when nothing runs asks for nothing") {

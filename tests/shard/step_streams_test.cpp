@@ -115,6 +115,7 @@ TEST_CASE("the first gather of a step waits for the optimizer's writes of the st
     ChainRun run(world, {.zero_copy = false});
     run.micro_batch(0);
     run.optimizer->step(1e-2f, 1);
+    run.micro_batch(0);
     run.device->synchronize();
     run.device->trace().start();
     run.optimizer->step(1e-2f, 2);
@@ -272,7 +273,7 @@ TEST_CASE("one rank's first micro-batch accumulates in the master's gradient; ot
                                            micro_batch(false);
                                            run.runtime.end_micro_batch();
                                            micro_batch(false);
-                                           run.runtime.abandon();
+                                           run.runtime.abandon_step();
                                          }
                                          micro_batch(true);
                                          run.optimizer->step(1e-2f, 1);

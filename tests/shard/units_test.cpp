@@ -1,13 +1,14 @@
 // What a unit is: who owns which parameter, who may use it where, and that runtimes do not know each other.
 #include <catch2/catch.hpp>
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
+#include <array>
+#include <map>
 
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
+#include "tests/shard/scheme_cases.h"
+#include "tests/stderr_of.h"
 
 namespace zs::test {
 namespace {
@@ -24,26 +25,82 @@ std::vector<float> train(ChainRun& run, int steps) {
   return losses;
 }
 
-/// What is written to stderr while `body` runs.
-template <class Body>
-std::string stderr_of(const Body& body) {
-  std::FILE* file = std::tmpfile();
-  REQUIRE(file != nullptr);
-  std::fflush(stderr);
-  const int saved = dup(STDERR_FILENO);
-  dup2(fileno(file), STDERR_FILENO);
-  body();
-  std::fflush(stderr);
-  dup2(saved, STDERR_FILENO);
-  close(saved);
-  std::rewind(file);
-  std::string text;
-  for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) text += static_cast<char>(c);
-  std::fclose(file);
-  return text;
+/// A block that has a block of its own inside.
+struct Outer : Module {
+  explicit Outer(const std::string& path)
+      : Module(path), own(add_parameter("own", {kChainWidth, kChainWidth}, {.normal_std = 0.5f}, true)), inner(path_of("inner")) {
+    add_child(inner);
+  }
+  bool is_block() const override { return true; }
+  Tensor forward(const Tensor& x) {
+    const ForwardScope scope = enter();
+    const Tensor y = inner.forward(output(linear(input(x), own, nullptr)));
+    return add(x, output(linear(input(y), own, nullptr)));
+  }
+  Parameter& own;
+  ChainLayer inner;
+};
+
+struct Nest : Module {
+  Nest() : Module(""), head(add_parameter("head", {kChainWidth, kChainWidth}, {.normal_std = 0.5f}, true)) {
+    for (Outer& outer : outers) add_child(outer);
+  }
+  Tensor loss(const Tensor& x, const Tensor& targets) {
+    const ForwardScope scope = enter();
+    Tensor y = x;
+    for (Outer& outer : outers) y = outer.forward(y);
+    return lm_head_loss(input(y), head, targets, kChainWidth);
+  }
+  Parameter& head;
+  std::array<Outer, 2> outers{Outer("outer0"), Outer("outer1")};
+};
+
+struct NestResult {
+  std::string units;                                  // "root: head; outer0: outer0.own; ..."
+  std::map<std::string, std::vector<float>> weights;  // after two steps
+};
+
+NestResult train_nest(World& world, const SchemeOptions& scheme, int prefetch, Units units) {
+  const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+  Context context(*device);
+  Nest nest;
+  ShardedRuntime runtime(context, world, in_tests({.scheme = scheme, .schedule = {.prefetch = prefetch}, .seed = 5}));
+  shard_module(nest, runtime, units);
+  AdamW optimizer(runtime.executor(), {.clip = 0});  // whose sum depends on the units
+  for (int i = 0; i < 4; ++i) {
+    runtime.begin_micro_batch(Mode::train, i % 2 == 1);
+    backward(nest.loss(chain_input(context, i * 8 + world.rank()), chain_targets(context)));
+    runtime.end_micro_batch();
+    if (i % 2 == 1) optimizer.step(1e-2f, i / 2 + 1);
+  }
+  NestResult result;
+  for (int unit = 0; unit < runtime.scheduler().size(); ++unit) {
+    result.units += runtime.name(unit) + ":";
+    for (const Parameter* parameter : runtime.executor().units()[static_cast<std::size_t>(unit)].parameters)
+      result.units += " " + parameter->name();
+    result.units += "; ";
+    runtime.executor().read_full(unit, [&](const Parameter& parameter, const float* values) {
+      result.weights[parameter.name()].assign(values, values + parameter.numel());
+    });
+  }
+  return result;
 }
 
 }  // namespace
+
+TEST_CASE("a block inside a block is a unit of its own, and trains to the bits of one unit, in every scheme") {
+  for (const std::string& name : scheme_names()) {
+    for (const int prefetch : {0, 2}) {
+      CAPTURE(name, prefetch);
+      const auto blocks = on_ranks(4, [&](World& world) { return train_nest(world, scheme_of(name, 4), prefetch, Units::block); });
+      const auto whole = on_ranks(4, [&](World& world) { return train_nest(world, scheme_of(name, 4), prefetch, Units::model); });
+      CHECK(blocks[0].units ==
+            "root: head; outer0: outer0.own; outer0.inner: outer0.inner.weight outer0.inner.bias; "
+            "outer1: outer1.own; outer1.inner: outer1.inner.weight outer1.inner.bias; ");
+      CHECK((blocks[0].weights == whole[0].weights));
+    }
+  }
+}
 
 TEST_CASE("blocks are units, and the root unit owns what is in none, each parameter once and in order") {
   const auto world = make_single_world({.timeout_s = 60});
@@ -142,7 +199,8 @@ TEST_CASE("a parameter that is tied into another unit is refused by name where t
     run.runtime.abandon();
     return message;
   });
-  for (const std::string& message : messages) CHECK_THAT(message, Contains("parameter layer2.weight is used while it is not unsharded"));
+  for (const std::string& message : messages)
+    CHECK_THAT(message, Contains("parameter layer2.weight is used while it is not unsharded") && Contains("layer2 has not been entered"));
 }
 
 TEST_CASE("a parameter that its unit uses first and last is reduced once, when both gradients are in") {

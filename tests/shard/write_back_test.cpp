@@ -151,6 +151,70 @@ TEST_CASE("where a rank is given the weight itself, a bf16 copy that was not wri
   }
 }
 
+TEST_CASE("a write that is not written back is an error on one rank, and where ranks hold parameters whole, as on any other") {
+  struct Case {
+    const char* scheme;
+    int ranks;
+    LayoutOptions layout;
+  };
+  for (const Case& one :
+       {Case{"zero3", 1, {}}, Case{"ddp", 2, {}}, Case{"zero3", 2, {.layout = Layout::per_parameter, .min_shard_bytes = kSmall}}}) {
+    CAPTURE(one.scheme, one.ranks);
+    const auto messages = on_ranks(one.ranks, [&](World& world) {
+      ChainRun run(world, {.scheme = scheme_of(one.scheme, one.ranks), .layout = one.layout});
+      {
+        FullParameters full(run.runtime, 2);
+        edit(run.context, run.model.layers[1]->weight);
+        full.write_back();
+        edit(run.context, run.model.layers[1]->bias);  // behind it
+        run.context.launch({"more", {}, {run.model.layers[1]->bias.value()}},
+                           [out = run.model.layers[1]->bias.value()](ExecContext&) { out.as<float>()[0] += 1; });
+      }
+      return message_of([&] { run.device->synchronize(); });
+    });
+    for (const std::string& message : messages) CHECK_THAT(message, Contains("unit layer1") && Contains("not written back"));
+  }
+}
+
+TEST_CASE("weights that the ranks write back differently, or not all of them, are an error of every rank, in every scheme") {
+  for (const std::string& name : scheme_names()) {
+    const auto message_of_ranks = [&](const auto& write) {
+      return on_ranks(kRanks, [&](World& world) {
+        ChainRun run(world, {.scheme = scheme_of(name, kRanks)});
+        {
+          FullParameters full(run.runtime, 2);
+          write(world, run, full);
+        }
+        try {
+          run.device->synchronize();
+        } catch (const Error& error) {
+          return fmt::format("{}: {}", static_cast<int>(error.code()), error.what());
+        }
+        return std::string("accepted");
+      });
+    };
+    CAPTURE(name);
+    const auto one_edits = message_of_ranks([](World& world, ChainRun& run, FullParameters& full) {
+      if (world.rank() == 0) edit(run.context, run.model.layers[1]->weight);
+      full.write_back();
+    });
+    const auto some_write = message_of_ranks([](World& world, ChainRun&, FullParameters& full) {
+      if (world.rank() < 2) full.write_back();
+    });
+    const auto broadcast = message_of_ranks([](World& world, ChainRun& run, FullParameters& full) {
+      if (world.rank() == 0) edit(run.context, run.model.layers[1]->weight);
+      run.runtime.executor().compute_comm().broadcast(run.context.stream(), "edited", run.model.layers[1]->weight.value(), 0);
+      full.write_back();
+    });
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+      CHECK_THAT(one_edits[rank], Contains("72: the ranks wrote back different values of layer1.weight: rank 0 ") && Contains(", rank 1 "));
+      CHECK_THAT(some_write[rank],
+                 Contains("72: ") && Contains("the write-back of unit layer1") && Contains("rank 0 ") && Contains("rank 2 "));
+      CHECK(broadcast[rank] == "accepted");
+    }
+  }
+}
+
 TEST_CASE("reading full parameters changes nothing, and training goes on as without") {
   const bool is_at_random = GENERATE(false, true);
   const int ranks = GENERATE(1, 2);
@@ -215,7 +279,7 @@ TEST_CASE("parameters are made full between steps, once at a time") {
   });
   REQUIRE(messages[0].size() == 5);
   CHECK_THAT(messages[0][0], Contains("unit layer0 is made full while it is gathered"));
-  CHECK_THAT(messages[0][1], Contains("unit layer0 is made full while it is gathered"));
+  CHECK_THAT(messages[0][1], Contains("unit layer0 is made full while another FullParameters of it lives"));
   CHECK(messages[0][2].empty());
   CHECK_THAT(messages[0][3], Contains("unit layer2 is made full within a micro-batch"));
   CHECK(messages[0][4].empty());

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "runtime/shard/flat_parameter.h"
+#include "runtime/shard/scheduler.h"
+
+namespace zs {
+
+/// Where a step stands, for calls that may come only at certain places of it: they are refused by a UsageError that says what was
+/// forgotten. Owned by an Executor, whose `units` it looks at; one host thread uses it.
+class StepState {
+ public:
+  explicit StepState(const std::vector<FlatParameter>& units) : units_(units) {}
+
+  void begin_micro_batch(Mode mode);
+  void end_micro_batch(bool is_last);
+  void drop_micro_batch() { is_open_ = false; }
+  /// The gradients so far were taken, or dropped.
+  void end_step() { micro_batches_ = 0, has_ended_ = false; }
+
+  bool is_in_micro_batch() const { return is_open_; }
+  /// "a micro-batch", "an evaluation": the one that is open.
+  const char* open_name() const { return mode_ == Mode::eval ? "an evaluation" : "a micro-batch"; }
+  /// Whether the unit held a reduced sum when the open micro-batch began.
+  bool had_sum(std::size_t unit) const { return unit < had_sum_.size() && had_sum_[unit]; }
+
+  /// `call` does not go with a FullParameters of any unit.
+  void check_no_scope(std::string_view call) const;
+  /// Nor within a micro-batch.
+  void check_no_micro_batch(std::string_view call) const;
+  /// Nor with gradients that no optimizer has taken.
+  void check_between_steps(std::string_view call) const;
+  /// Of an optimizer's step: a step's last micro-batch has ended, and every unit is sharded.
+  void check_update() const;
+  /// The same once it waits for the reductions: some unit has a gradient.
+  void check_has_gradient() const;
+
+ private:
+  const std::vector<FlatParameter>& units_;
+  Mode mode_ = Mode::train;
+  bool is_open_ = false, has_ended_ = false;  // a micro-batch; the step's last one
+  int micro_batches_ = 0;                     // of training, ended since the last step
+  std::vector<bool> had_sum_;
+};
+
+}  // namespace zs
