@@ -1,9 +1,12 @@
 #include "model/module.h"
 
+#include <map>
 #include <set>
 #include <span>
+#include <string_view>
 
 #include "model/block_runs.h"
+#include "runtime/base/usage_error.h"
 
 namespace zs {
 namespace {
@@ -109,11 +112,55 @@ class UnitMaker {
   std::set<Module*> made_;
 };
 
+/// Refuses a tree in which two parameters have one name, or one belongs to a unit already. A module may be registered in several places.
+class TreeCheck {
+ public:
+  explicit TreeCheck(const IsIgnored& is_ignored) : is_ignored_(is_ignored) {}
+
+  /// Each once, in the order of their places.
+  const std::vector<Parameter*>& ignored() const { return ignored_; }
+
+  /// `place`: "the root", "child 2 of module blocks.0".
+  void check(const Module& module, const std::string& place) {
+    for (const auto& parameter : module.own_parameters()) check(*parameter, place);
+    for (std::size_t i = 0; i < module.children().size(); ++i) {
+      const Module& child = *module.children()[i];
+      const std::string name = module.path().empty() ? "the root" : fmt::format("module \"{}\"", module.path());
+      check(child, fmt::format("module \"{}\", child {} of {}", child.path(), i, name));
+    }
+  }
+
+ private:
+  void check(Parameter& parameter, const std::string& place) {
+    const auto [known, is_new] = known_.insert({parameter.name(), {&parameter, place}});
+    if (!is_new && known->second.first != &parameter) {
+      throw UsageError(fmt::format("two parameters are called {}: one of {}, one of {}", parameter.name(), known->second.second, place),
+                       "give the modules different paths");
+    }
+    if (is_ignored_ && is_ignored_(parameter)) {
+      if (is_new) ignored_.push_back(&parameter);
+      return;
+    }
+    if (parameter.owner() == nullptr) return;
+    throw UsageError(fmt::format("shard_module: parameter {} already belongs to a unit", parameter.name()),
+                     "shard a model once, and in one runtime at a time");
+  }
+
+  const IsIgnored& is_ignored_;
+  std::map<std::string_view, std::pair<const Parameter*, std::string>> known_;
+  std::vector<Parameter*> ignored_;
+};
+
 }  // namespace
 
 void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored, const ChoosePolicy& policy,
                   std::int64_t unit_bytes) {
-  ZS_CHECK(unit_bytes >= 0, "units of {} bytes", unit_bytes);
+  if (unit_bytes < 0) throw UsageError(fmt::format("shard_module: units of {} bytes", unit_bytes), "pass 0 or more");
+  TreeCheck tree(is_ignored);
+  tree.check(root, "the root");
+  if (!runtime.executor().units().empty())
+    throw UsageError("shard_module was called for a runtime that has units already", "call it once, for a new runtime");
+  for (Parameter* parameter : tree.ignored()) runtime.executor().add_ignored(*parameter);
   Module* const modules[] = {&root};
   UnitMaker(runtime, units, is_ignored, policy, unit_bytes).add(modules, "root");
 }

@@ -79,9 +79,10 @@ using IsIgnored = std::function<bool(const Parameter&)>;
 /// What is special about the unit that this module becomes. A function of the module alone: it may be asked twice.
 using ChoosePolicy = std::function<UnitPolicy(const Module& unit)>;
 
-/// Makes `root` and, by `units`, its blocks units of the runtime. The runtime must be new. An ignored parameter is neither sharded nor
-/// initialised nor reduced: whoever ignores it gives it an owner, a value and, if it is trained, a gradient of its own. A module that is
-/// registered in several places belongs to one unit: a block below the root before the root, and of several the first.
+/// Makes `root` and, by `units`, its blocks units of the runtime. UsageError where the runtime is not new, or two parameters have one name.
+/// An ignored parameter is neither sharded nor initialised nor reduced: whoever ignores it gives it an owner, a value and, if it is
+/// trained, a gradient of its own. Checkpoints hold its value. A module that is registered in several places belongs to one unit: a block
+/// below the root before the root, and of several the first.
 ///
 /// Above 0, `unit_bytes`: blocks that follow each other below the same unit, and have the same policy, are one unit, so that as many units
 /// as possible have so many bytes of gathered parameters each (merge_blocks); all of them are one where together they have less. They
