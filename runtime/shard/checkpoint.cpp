@@ -5,13 +5,17 @@
 #include <filesystem>
 #include <new>
 #include <set>
+#include <sstream>
 
+#include "runtime/base/usage_error.h"
 #include "runtime/tensor/host_view.h"
 
 namespace zs {
 namespace {
 
 constexpr std::string_view kMaster = "master", kFirstMoment = "adamw.m", kSecondMoment = "adamw.v";
+/// An attribute of our own: how often parameters were updated, where that is not the step; "12 blocks.3.up.weight", one a line.
+constexpr const char* kUpdates = "adamw.updates";
 constexpr char kSeparator = '\x1f';
 
 /// A tensor of the state, and the parts of it that this rank holds, in the order of elements. They are cut on the same dim.
@@ -29,6 +33,16 @@ struct HeldTensor {
 HeldTensor::Piece piece_of(const ShardSegment& segment, const Buffer& shard) {
   const std::int64_t runs = segment.runs();
   return {{0, segment.view_offset, segment.run, runs, runs > 1 ? segment.stride : 0}, shard.slice(segment.shard_offset, segment.count)};
+}
+
+/// Every rank holds it whole, and whoever gave it the value keeps what else there is to know of it.
+HeldTensor held_whole(const Parameter& ignored) {
+  const Buffer value = ignored.value();
+  if (value.dtype != DType::f32) {
+    throw UsageError(fmt::format("the ignored parameter {} is {}: checkpoints hold f32", ignored.name(), name_of(value.dtype)),
+                     "give it an f32 value");
+  }
+  return {{ignored.name(), std::string(kMaster), value.dtype, ignored.shape()}, {{{0, 0, value.elems, 1, 0}, value}}};
 }
 
 /// The only place that knows where the state is.
@@ -51,7 +65,41 @@ std::vector<HeldTensor> held_tensors(const TrainingState& state) {
       }
     }
   }
+  for (const Parameter* parameter : state.executor.ignored()) tensors.push_back(held_whole(*parameter));
   return tensors;
+}
+
+/// Calls use(unit, place in it, name) for every parameter of every unit.
+template <class Use>
+void for_each_parameter(const Executor& executor, const Use& use) {
+  for (std::size_t unit = 0; unit < executor.units().size(); ++unit) {
+    const auto& views = executor.units()[unit].layout->views();
+    for (std::size_t i = 0; i < views.size(); ++i) use(unit, i, views[i].name);
+  }
+}
+
+std::map<std::string, std::string> attributes_of(const TrainingState& state, const CheckpointInfo& info) {
+  std::map<std::string, std::string> attributes = info.attributes;
+  std::string updates;
+  for_each_parameter(state.executor, [&](std::size_t unit, std::size_t i, const std::string& name) {
+    const std::int64_t count = state.optimizer.updates(unit, i);
+    if (count != info.step) updates += fmt::format("{} {}\n", count, name);
+  });
+  if (!updates.empty()) attributes[kUpdates] = updates;
+  return attributes;
+}
+
+/// Takes the attribute out of `info`.
+void set_updates(const TrainingState& state, CheckpointInfo& info) {
+  std::map<std::string, std::int64_t> updates;
+  std::istringstream lines(info.attributes[kUpdates]);
+  info.attributes.erase(kUpdates);
+  std::string name;
+  for (std::int64_t count = 0; lines >> count && lines.ignore() && std::getline(lines, name);) updates[name] = count;
+  for_each_parameter(state.executor, [&](std::size_t unit, std::size_t i, const std::string& parameter) {
+    const auto counted = updates.find(parameter);
+    state.optimizer.set_updates(unit, i, counted == updates.end() ? info.step : counted->second);
+  });
 }
 
 /// Every rank's rows of `width` numbers. Collective; blocks.
@@ -152,7 +200,7 @@ class Saver {
   void run() {
     const std::vector<HeldTensor> tensors = held_tensors(state_);
     manifest_.step = info_.step;
-    manifest_.attributes = info_.attributes;
+    manifest_.attributes = attributes_of(state_, info_);
     for (const HeldTensor& held : tensors) manifest_.tensors.push_back(held.tensor);
     const auto writes = plan_writes(gather_ranges(state_.executor, tensors), manifest_.numels());
     for (const auto& ranges : writes) {
@@ -325,6 +373,7 @@ void together(World& world, const std::function<void()>& body) {
 }
 
 std::string save(const TrainingState& state, const std::string& root, const CheckpointInfo& info, FileWatch* watch) {
+  state.executor.step().check_between_steps("save()");
   state.executor.context().device().synchronize();
   Saver saver(state, root, info, watch);
   saver.run();
@@ -332,6 +381,7 @@ std::string save(const TrainingState& state, const std::string& root, const Chec
 }
 
 CheckpointInfo load(const TrainingState& state, const std::string& folder) {
+  state.executor.step().check_between_steps("load()");
   state.executor.wait_readers();
   state.executor.context().device().synchronize();
   CheckpointInfo info;
@@ -341,6 +391,7 @@ CheckpointInfo load(const TrainingState& state, const std::string& folder) {
     info = {reader.manifest().step, reader.manifest().attributes};
   });
   state.executor.masters_loaded();
+  set_updates(state, info);
   return info;
 }
 

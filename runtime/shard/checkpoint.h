@@ -30,7 +30,8 @@ class AgreedError final : public Error {
   using Error::Error;
 };
 
-/// Writes ROOT/step-N, N the step, and returns its path. Collective; blocks; call between steps. Each rank writes what it holds, of
+/// Writes ROOT/step-N, N the step, and returns its path. Collective; blocks; call between steps: a UsageError where gradients wait for the
+/// optimizer, which would be lost. Each rank writes what it holds, of
 /// replicas exactly one. The folder has another name until every byte of it is on the disk (docs/checkpoints.md); whatever happens before
 /// leaves older checkpoints as they are. Values that are not finite are refused. Throws AgreedError: nothing was saved, and what was
 /// written is removed. Memory: one block of DataFileWriter.

@@ -1,0 +1,390 @@
+// What may come where in a step: calls at a wrong place are refused by name, and nothing is lost silently.
+#include <catch2/catch.hpp>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "runtime/base/usage_error.h"
+#include "runtime/shard/checkpoint.h"
+#include "runtime/shard/full_parameters.h"
+#include "tests/model/temp_dir.h"
+#include "tests/shard/chain_model.h"
+#include "tests/shard/scheme_cases.h"
+#include "tests/stderr_of.h"
+#include "tests/tensor/plain_owner.h"
+
+namespace zs::test {
+namespace {
+
+using Catch::Contains;
+using Arrays = std::vector<std::vector<float>>;
+constexpr int kRanks = 4;
+
+/// What the UsageError says that `body` throws; "other error: ..." of any other.
+template <class Body>
+std::string refusal_of(const Body& body) {
+  try {
+    body();
+  } catch (const UsageError& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("other error: ") + error.what();
+  }
+  return "accepted";
+}
+
+/// Enters the units of a micro-batch as far as `layers` layers, and goes no further.
+void enter(ChainRun& run, std::size_t layers, bool is_last) {
+  run.runtime.begin_micro_batch(Mode::train, is_last);
+  const ForwardScope scope(&run.runtime, 0);
+  Tensor y = linear(chain_input(run.context, 1), run.model.head, nullptr);
+  for (std::size_t i = 0; i < layers; ++i) y = run.model.layers[i]->forward(y);
+}
+
+/// The gradients of a step of three micro-batches, of which the second and third are begun twice where `abandons`.
+Arrays gradients_of_step(World& world, const std::string& name, bool abandons, bool no_reduction) {
+  ChainRun run(world, {.scheme = scheme_of(name, kRanks), .schedule = {.delays_reductions = name.size() % 2 == 0}});
+  for (int i = 0; i < 3; ++i) {
+    std::optional<NoReduction> guard;
+    if (no_reduction && i == 0) guard.emplace(run.runtime);
+    if (abandons && i > 0) {
+      // As far as the loss, which computes a gradient of the root's, where that is not added to what earlier ones have left whole.
+      const bool has_loss = i == 2 && run.runtime.executor().scheme().options().reduce_every_micro_batch;
+      if (has_loss) {
+        run.runtime.begin_micro_batch(Mode::train, true);
+        run.model.loss(chain_input(run.context, 7), chain_targets(run.context));
+      } else {
+        enter(run, static_cast<std::size_t>(i), i == 2);
+      }
+      run.runtime.abandon();
+    }
+    run.micro_batch(i, i == 2);
+  }
+  run.runtime.executor().wait_reductions();
+  return run.gradients();
+}
+
+}  // namespace
+
+TEST_CASE("a micro-batch that is abandoned in its forward leaves the sums of the earlier ones, in every scheme") {
+  for (const std::string& name : scheme_names()) {
+    for (const bool no_reduction : {false, true}) {
+      CAPTURE(name, no_reduction);
+      const auto expected = on_ranks(kRanks, [&](World& world) { return gradients_of_step(world, name, false, no_reduction); });
+      const auto found = on_ranks(kRanks, [&](World& world) { return gradients_of_step(world, name, true, no_reduction); });
+      for (std::size_t rank = 0; rank < kRanks; ++rank) CHECK((found[rank] == expected[rank]));
+    }
+  }
+}
+
+TEST_CASE("a micro-batch that is abandoned in its backward is dropped alone where it is the first, else with its step, by an error") {
+  for (const std::string& name : scheme_names()) {
+    CAPTURE(name);
+    const auto results = on_ranks(kRanks, [&](World& world) {
+      ChainRun run(world, {.scheme = scheme_of(name, kRanks)});
+      const auto stop_in_backward = [&](bool is_last) {
+        run.runtime.begin_micro_batch(Mode::train, is_last);
+        const Tensor loss = run.model.loss(chain_input(run.context, 5), chain_targets(run.context));
+        backward(loss);  // all of it, which is reduced where the scheme does so, and the micro-batch does not end
+        return refusal_of([&] { run.runtime.abandon(); });
+      };
+      std::vector<std::string> said{stop_in_backward(false)};
+      run.micro_batch(0, false);
+      said.push_back(stop_in_backward(true));
+      run.micro_batch(0, false);
+      run.micro_batch(1);
+      run.runtime.executor().wait_reductions();
+      return std::pair(said, run.gradients());
+    });
+    const auto expected = on_ranks(kRanks, [&](World& world) {
+      ChainRun run(world, {.scheme = scheme_of(name, kRanks)});
+      run.micro_batch(0, false);
+      run.micro_batch(1);
+      run.runtime.executor().wait_reductions();
+      return run.gradients();
+    });
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+      CHECK(results[rank].first[0] == "accepted");
+      CHECK_THAT(results[rank].first[1],
+                 Contains("beside those of earlier micro-batches") && Contains("all gradients of the step are dropped"));
+      CHECK((results[rank].second == expected[rank]));
+    }
+  }
+}
+
+TEST_CASE("while a FullParameters lives, what would use or free its unit is refused with the unit's name, in every scheme") {
+  const TempDir temp;
+  for (const std::string& name : scheme_names()) {
+    CAPTURE(name);
+    const auto results = on_ranks(kRanks, [&](World& world) {
+      ChainRun run(world, {.scheme = scheme_of(name, kRanks), .precision = {.param = name == "zero3" ? DType::bf16 : DType::f32}});
+      const Arrays before = run.weights();
+      run.micro_batch(0);
+      std::vector<std::string> said;
+      {
+        const FullParameters full(run.runtime, 2);
+        const TrainingState state{world, run.runtime.executor(), *run.optimizer};
+        said = {refusal_of([&] { run.runtime.begin_micro_batch(Mode::train, true); }),
+                refusal_of([&] { run.runtime.begin_micro_batch(Mode::eval, true); }),
+                refusal_of([&] { run.runtime.reshard(2); }),
+                refusal_of([&] { run.optimizer->step(1e-2f, 1); }),
+                refusal_of([&] { load(state, temp.path()); }),
+                refusal_of([&] { const FullParameters second(run.runtime, 2); })};
+      }
+      run.device->synchronize();
+      const bool is_as_before = run.weights() == before;
+      run.optimizer->step(1e-2f, 1);  // all is as it was
+      run.micro_batch(1);
+      run.optimizer->step(1e-2f, 2);
+      run.device->synchronize();
+      return std::pair(said, is_as_before);
+    });
+    for (const auto& [said, is_as_before] : results) {
+      for (const std::string& refusal : said) CHECK_THAT(refusal, Contains("layer1") && Contains("FullParameters"));
+      CHECK(is_as_before);
+    }
+  }
+}
+
+TEST_CASE("a checkpoint is not saved or loaded where gradients wait for the optimizer, in every scheme") {
+  const TempDir temp;
+  for (const std::string& name : scheme_names()) {
+    CAPTURE(name);
+    const auto results = on_ranks(kRanks, [&](World& world) {
+      ChainRun run(world, {.scheme = scheme_of(name, kRanks)});
+      const TrainingState state{world, run.runtime.executor(), *run.optimizer};
+      const auto both = [&] {
+        return refusal_of([&] { save(state, temp.path(), {.step = 1, .attributes = {}}); }) + "; " +
+               refusal_of([&] { load(state, temp.path()); });
+      };
+      std::vector<std::string> said;
+      run.micro_batch(0, false);
+      said.push_back(both());
+      run.micro_batch(1);
+      said.push_back(both());
+      run.optimizer->step(1e-2f, 1);
+      {
+        const NoReduction guard(run.runtime);
+        run.micro_batch(2, true);
+      }
+      said.push_back(both());
+      said.push_back(refusal_of([&] { run.optimizer->step(1e-2f, 2); }));
+      run.runtime.abandon_step();
+      run.runtime.begin_micro_batch(Mode::eval, true);
+      said.push_back(both());
+      run.runtime.end_micro_batch();
+      return said;
+    });
+    for (const auto& said : results) {
+      for (const std::size_t i : {0, 1, 2})
+        CHECK_THAT(said[i], Contains("save() in the middle of a step") && Contains("load() in the middle of a step"));
+      CHECK_THAT(said[3], Contains("accumulated under NoReduction"));
+      CHECK_THAT(said[4], Contains("save() within an evaluation"));
+    }
+  }
+}
+
+TEST_CASE("an optimizer's step at a wrong place is an error that says what was forgotten, on one rank as on two") {
+  for (const int ranks : {1, 2}) {
+    const auto results = on_ranks(ranks, [](World& world) {
+      ChainRun run(world);
+      const Arrays before = run.weights();
+      const auto step = [&](float lr = 1e-2f, std::int64_t number = 1) { return refusal_of([&] { run.optimizer->step(lr, number); }); };
+      std::vector<std::string> said{step()};
+      run.runtime.begin_micro_batch(Mode::train, true);
+      said.push_back(step());
+      run.runtime.end_micro_batch();
+      said.push_back(step());  // no backward
+      run.runtime.abandon_step();
+      run.micro_batch(0, false);
+      said.push_back(step());
+      run.runtime.begin_micro_batch(Mode::eval, false);
+      said.push_back(step());
+      run.runtime.end_micro_batch();
+      run.micro_batch(1, true);
+      said.push_back(step(1e-2f, 0));
+      said.push_back(step(std::numeric_limits<float>::quiet_NaN()));
+      const bool is_untouched = run.weights() == before;
+      said.push_back(step());
+      said.push_back(step());
+      return std::pair(said, is_untouched && run.weights() != before);
+    });
+    for (const auto& [said, is_right] : results) {
+      const char* const expected[] = {"nothing to do",
+                                      "within a micro-batch",
+                                      "no parameter took part in a backward",
+                                      "1 ended, none of them",
+                                      "within an evaluation",
+                                      "has the number 0",
+                                      "learning rate is nan",
+                                      "accepted",
+                                      "nothing to do"};
+      for (std::size_t i = 0; i < said.size(); ++i) CHECK_THAT(said[i], Contains(expected[i]));
+      CHECK(is_right);
+    }
+  }
+}
+
+TEST_CASE("a micro-batch that is open when its runtime ends is named") {
+  const std::string said = stderr_of([] {
+    const auto world = make_single_world({.timeout_s = 60});
+    ChainRun run(*world);
+    run.runtime.begin_micro_batch(Mode::eval, true);
+  });
+  CHECK_THAT(said, Contains("an evaluation was still open") && Contains("end_micro_batch()"));
+}
+
+TEST_CASE("a step whose gradient is not finite is skipped, counted, and said once") {
+  std::vector<std::int64_t> counts;
+  const std::string said = stderr_of([&] {
+    counts = on_ranks(2, [](World& world) {
+      ChainRun run(world);
+      const Arrays before = run.weights();
+      for (int step = 1; step <= 3; ++step) {
+        run.micro_batch(step, true, step == 2 ? 1.0f : std::numeric_limits<float>::infinity());
+        run.optimizer->step(1e-2f, step);
+        if (step == 1 && run.weights() != before) return std::int64_t{-1};
+      }
+      return run.optimizer->skipped();
+    });
+  });
+  CHECK(counts == std::vector<std::int64_t>{2, 2});
+  CHECK_THAT(said, Contains("an optimizer's step was skipped"));
+  CHECK(std::count(said.begin(), said.end(), '\n') == 1);
+}
+
+TEST_CASE("a parameter that begins to train late is corrected for its own updates, and a checkpoint keeps their number") {
+  const TempDir temp;
+  const AdamWConfig config{.beta2 = 0.999f, .weight_decay = 0, .clip = 0};
+  const auto moved = on_ranks(2, [&](World& world) {
+    constexpr std::size_t kBias1 = 4;  // of head, layer0.weight, layer0.bias, layer1.weight ...
+    const auto make = [&](std::optional<ChainRun>& run) {
+      run.emplace(world);
+      run->optimizer.emplace(run->runtime.executor(), config);
+    };
+    const auto step = [](ChainRun& run, int number) {
+      const auto before = run.weights()[kBias1];
+      run.micro_batch(0);
+      run.optimizer->step(1e-3f, number);
+      const auto after = run.weights()[kBias1];
+      std::vector<double> moved;
+      for (std::size_t i = 0; i < before.size(); ++i)
+        moved.push_back(std::abs(static_cast<double>(after[i]) - static_cast<double>(before[i])));
+      return moved;
+    };
+    std::optional<ChainRun> run, resumed;
+    make(run);
+    run->model.layers[1]->bias.set_trainable(false);
+    for (int number = 1; number <= 20; ++number) step(*run, number);
+    run->model.layers[1]->bias.set_trainable(true);
+    std::vector<std::vector<double>> moves{step(*run, 21), step(*run, 22)};
+    save({world, run->runtime.executor(), *run->optimizer}, temp.path(), {.step = 22, .attributes = {{"a", "b"}}});
+    make(resumed);
+    const auto info = load({world, resumed->runtime.executor(), *resumed->optimizer}, temp.path() + "/step-22");
+    moves.push_back(step(*run, 23));
+    moves.push_back(step(*resumed, 1));  // whatever number it is given
+    const bool has_own_attributes = info.attributes == std::map<std::string, std::string>{{"a", "b"}};
+    return std::tuple(moves, run->weights() == resumed->weights(), has_own_attributes);
+  });
+  for (const auto& [moves, is_same, has_own_attributes] : moved) {
+    // The first update is the learning rate whatever the gradient; the second is of almost the same gradient.
+    for (const double move : moves[0]) CHECK(move == Approx(1e-3).epsilon(1e-2));
+    for (const double move : moves[1]) CHECK(move == Approx(1e-3).epsilon(0.1));
+    CHECK(moves[2] == moves[3]);
+    CHECK(is_same);
+    CHECK(has_own_attributes);
+  }
+}
+
+TEST_CASE("a checkpoint holds parameters that are ignored in sharding") {
+  const TempDir temp;
+  const auto is_ignored = [](const Parameter& parameter) { return parameter.name() == "layer1.bias"; };
+  const auto values = on_ranks(2, [&](World& world) {
+    const auto value_after = [&](float value, const auto& use) {
+      ChainRun run(world, {}, [&](Chain& chain, ShardedRuntime& runtime) { shard_module(chain, runtime, Units::block, is_ignored); });
+      PlainOwner owner(run.context);
+      Parameter& ignored = run.model.layers[1]->bias;
+      owner.add(ignored, std::vector<float>(kChainWidth, value));
+      use(TrainingState{world, run.runtime.executor(), *run.optimizer});
+      run.device->synchronize();
+      const float found = ignored.value().as<float>()[kChainWidth - 1];
+      ignored.set_owner(nullptr);
+      return found;
+    };
+    value_after(0.25f, [&](const TrainingState& state) { save(state, temp.path(), {.step = 0, .attributes = {}}); });
+    return value_after(0.5f, [&](const TrainingState& state) { load(state, temp.path() + "/step-0"); });
+  });
+  CHECK(values == std::vector<float>{0.25f, 0.25f});
+}
+
+TEST_CASE("parameters of one name are refused when they are added, with both modules") {
+  struct Two : Module {
+    Two() : Module("") { add_child(a), add_child(b); }
+    ChainLayer a{"x"}, b{"x"};
+  };
+  const auto world = make_single_world({.timeout_s = 60});
+  const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}});
+  Context context(*device);
+  {
+    Two two;
+    ShardedRuntime runtime(context, *world, {});
+    CHECK_THAT(refusal_of([&] { shard_module(two, runtime, Units::block); }),
+               Contains("two parameters are called x.weight: one of module \"x\", child 0 of the root, one of module \"x\", child 1"));
+  }
+  ChainLayer a("x"), b("x");
+  ShardedRuntime runtime(context, *world, {});
+  runtime.add_unit("first", {&a.weight});
+  CHECK_THAT(refusal_of([&] { runtime.add_unit("second", {&b.weight}); }),
+             Contains("two parameters are called x.weight: one of unit first, one of unit second"));
+}
+
+TEST_CASE("a parameter that is used while it is not unsharded says which of its causes it is") {
+  struct Unregistered : Module {
+    Unregistered() : Module("") {}
+    ChainLayer layer{"layer"};
+  };
+  struct Forgetful : Module {  // whose forward does not enter()
+    explicit Forgetful(std::string path) : Module(std::move(path)), weight(add_parameter("weight", {10, 10}, {.normal_std = 1}, true)) {}
+    bool is_block() const override { return true; }
+    Parameter& weight;
+  };
+  struct Parent : Module {
+    Parent() : Module("") { add_child(child); }
+    Forgetful child{"child"};
+  };
+  const auto said = on_ranks(2, [](World& world) {
+    const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}});
+    Context context(*device);
+    std::vector<std::string> said;
+    Unregistered unregistered;
+    Parent parent;
+    ShardedRuntime first(context, world, {}), second(context, world, {});
+    shard_module(unregistered, first, Units::block);
+    shard_module(parent, second, Units::block);
+    said.push_back(refusal_of([&] { unregistered.layer.weight.value(); }));
+    said.push_back(refusal_of([&] { parent.child.weight.value(); }));
+    second.begin_micro_batch(Mode::eval, true);
+    {
+      const ForwardScope root(&second, 0);
+      said.push_back(refusal_of([&] { parent.child.weight.value(); }));
+      { const ForwardScope child(&second, 1); }
+    }
+    said.push_back(refusal_of([&] { parent.child.weight.value(); }));
+    second.end_micro_batch();
+    said.push_back(refusal_of([&] { shard_module(parent, second, Units::block); }));
+    said.push_back(refusal_of([&] { shard_module(parent, first, Units::block); }));
+    return said;
+  });
+  for (const auto& of_rank : said) {
+    CHECK_THAT(of_rank[0], Contains("layer.weight") && Contains("it belongs to no unit") && Contains("add_child()"));
+    CHECK_THAT(of_rank[1], Contains("child.weight") && Contains("no micro-batch is running"));
+    CHECK_THAT(of_rank[2], Contains("its unit child has not been entered") && Contains("enter()"));
+    CHECK_THAT(of_rank[3], Contains("the forward of its unit child is over"));
+    CHECK_THAT(of_rank[4], Contains("shard_module") && Contains("already belongs to a unit"));
+    CHECK_THAT(of_rank[5], Contains("shard_module") && Contains("already belongs to a unit"));
+  }
+}
+
+}  // namespace zs::test
