@@ -83,8 +83,8 @@ def session_processes(session):
 
 class PeakMemory(threading.Thread):
     """The largest resident set of every rank of one run, as the kernel keeps it: looked up a few times a second, which costs the ranks
-    nothing. `name` is whose run it is: a rank of zshard has a watcher beside it, a child that runs the same program, and what launches
-    it runs another one; in PyTorch's run a rank is a process that never has a child."""
+    nothing. `name` is whose run it is: a rank of zshard may have a child, which runs the same program, and what launches it runs
+    another one; in PyTorch's run a rank is a process that never has a child."""
 
     def __init__(self, session, name):
         super().__init__(daemon=True)

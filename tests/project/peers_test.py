@@ -27,7 +27,7 @@ if isinstance(rate, str):
     sys.exit(3)
 if rate < 0:
     time.sleep(600)
-child = os.fork()  # ours: the rank's watcher; the peer's: a launcher's rank
+child = os.fork()  # ours: a rank's helper; the peer's: a launcher's rank
 is_rank = (child == 0) == (name == "peer")
 memory = bytearray(({megabytes} if is_rank else 512 if name == "peer" else 1) << 20)
 time.sleep(0.5 if child == 0 else 0)
