@@ -3,13 +3,14 @@
 the libraries that came with them, are taken out of /usr. Needs root, overlay file systems and those packages; 77 where they are not there.
 Usage: bare.py BUNDLE COMMAND..."""
 
-import importlib.machinery
-import importlib.util
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+
+sys.dont_write_bytecode = True
+import packing  # noqa: E402, beside this file
 
 SKIPPED = 77
 HIDE = """set -e
@@ -22,24 +23,15 @@ shift 2
 exec "$@" """
 
 
-def packages_of_a_bundle():
-    path = str(pathlib.Path(__file__).with_name("bundle"))
-    spec = importlib.util.spec_from_loader("bundle", importlib.machinery.SourceFileLoader("bundle", path))
-    module = importlib.util.module_from_spec(spec)
-    sys.dont_write_bytecode = True
-    spec.loader.exec_module(module)
-    return module.PACKAGES
-
-
 def hidden_files(bundle):
     """What is taken away, as paths below /usr: /lib leads there."""
-    listed = subprocess.run(["dpkg", "-L", *packages_of_a_bundle()], capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = subprocess.run(["dpkg", "-L", *packing.PACKAGES], capture_output=True, text=True, check=True).stdout.splitlines()
     packed = (bundle / "packed").read_text().splitlines()
     return sorted({name for name in listed + packed if name.startswith("/usr/") and not os.path.isdir(name)})
 
 
 def is_possible(scratch):
-    if os.geteuid() != 0 or subprocess.run(["sh", "-c", 'dpkg -L "$@"', "sh", *packages_of_a_bundle()], capture_output=True).returncode != 0:
+    if os.geteuid() != 0 or subprocess.run(["sh", "-c", 'dpkg -L "$@"', "sh", *packing.PACKAGES], capture_output=True).returncode != 0:
         return False
     return subprocess.run(["unshare", "-m", "sh", "-c", HIDE, "sh", str(scratch)], capture_output=True).returncode == 0
 

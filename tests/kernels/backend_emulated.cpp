@@ -13,7 +13,7 @@ struct Gpu {
       is_on_real_gpu() ? nullptr
                        : std::make_unique<EmulatedDriver>(EmulatedDriver::Options{.is_immediate = true, .kernels = emulated_kernels()});
   std::unique_ptr<EmulatedCublas> cublas = emulated ? std::make_unique<EmulatedCublas>(*emulated) : nullptr;
-  CudaContext context{libraries(), 0, false};
+  CudaContext context{libraries(), 0, true};  // with other processes of this program, each of which runs some of the cases
   std::unique_ptr<Allocator> memory = make_pinned_allocator(context);
   std::unique_ptr<Allocator> own_memory = make_cuda_allocator(context);
   static constexpr std::int64_t kScratchBytes = std::int64_t{64} << 20;

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""The drill tells cases that passed from those that did not, with a made-up test program: after one that breaks its process the others are run again by
+themselves, one that does not end is killed with all that it has started, and a process that breaks when its cases are done is no good one."""
+
+import pathlib
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+import drill_machine  # noqa: E402, beside this file
+import drill_steps  # noqa: E402
+
+PROGRAM = """#!{python}
+import html, os, pathlib, subprocess, sys, time
+CASES = {cases!r}
+if "--list-test-names-only" in sys.argv:
+    print(*CASES, sep="\\n")
+    sys.exit(len(CASES))
+words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+report = open(words["-o"], "w", buffering=1)
+report.write("<Catch>\\n<Group>\\n")
+is_broken = False
+for name in pathlib.Path(words["-f"]).read_text().splitlines():
+    report.write(f'<TestCase name="{{html.escape(name)}}" tags="[x]">\\n')
+    with open({ran!r}, "a") as ran:
+        ran.write(name + "\\n")
+    if "breaks" in name:
+        is_broken = True
+    if "kills" in name:
+        os.abort()
+    if "hangs" in name:
+        subprocess.run(["sleep", "1000"])
+    report.write(f'<OverallResult success="{{str(not is_broken).lower()}}"/>\\n</TestCase>\\n')
+sys.exit(7 if is_broken or "ends badly" in name else 0)
+"""
+
+
+def expect(condition, what):
+    if not condition:
+        sys.exit(f"drill_itself_test: {what}")
+
+
+def run(cases, limit_s=30, processes=2):
+    """(outcome, detail, the cases in the order in which they were run)"""
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name in ("programs", "logs", "work"):
+            (root / name).mkdir()
+        program, ran = root / "programs" / "made_up_test", root / "ran"
+        program.write_text(PROGRAM.format(python=sys.executable, cases=cases, ran=str(ran)))
+        program.chmod(0o755)
+        steps = drill_steps.Steps(root, root / "logs", root / "work", {"PATH": "/usr/bin:/bin"}, {})
+        step = {"name": "made up", "kind": "cases", "program": "made_up_test", "args": [], "processes": processes}
+        outcome, detail = steps.run(step, time.monotonic() + limit_s)
+        return outcome, detail, ran.read_text().splitlines() if ran.is_file() else []
+
+
+def check_cases():
+    good = [f'case {i}, with "quotes" & <marks>' for i in range(5)]
+    expect(run(good)[:2] == ("passed", "5 cases"), "what passes passed")
+    outcome, detail, ran = run(["a breaks", "b", "c", "d", "e", "f"])
+    expect(outcome == "FAILED" and detail.startswith("1 of 6 cases did not pass: a breaks"), f"one breaks its process: {outcome}, {detail}")
+    expect(sorted(ran) == ["a breaks", "a breaks", "b", "c", "c", "d", "e", "e", "f"], f"those behind it are run again: {ran}")
+    outcome, detail, _ = run(["a kills", "b", "c", "d"])
+    expect(outcome == "FAILED" and detail.startswith("1 of 4 cases did not pass: a kills"), f"one kills its process: {outcome}, {detail}")
+    outcome, detail, _ = run(["a", "b", "c ends badly"], processes=1)
+    expect(outcome == "FAILED" and detail.startswith("1 of 3 cases did not pass: c ends badly"), f"a process ends badly: {outcome}, {detail}")
+    outcome, detail, _ = run([])
+    expect(outcome == "FAILED" and detail.startswith("it lists no cases"), f"a program without cases: {outcome}, {detail}")
+
+
+def lives(pid):
+    try:
+        return pathlib.Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def check_time():
+    outcome, detail, _ = run(["a", "b hangs", "c", "d"], limit_s=3)
+    expect(outcome == "not finished" and detail.startswith("2 of 4 cases did not pass: b hangs"), f"one does not end: {outcome}, {detail}")
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["sh", "-c", "sleep 1000 & echo $!; sleep 1000"]
+        log = pathlib.Path(folder, "log")
+        program = drill_machine.Program(words, log, {"PATH": "/usr/bin:/bin"}, folder)
+        drill_machine.finish([program], time.monotonic() + 1)
+        child = log.read_text().splitlines()[1]
+    expect(program.rc == "timeout", f"a program that does not end: {program.rc}")
+    for _ in range(500):  # the kernel takes its time
+        if not lives(child):
+            return
+        time.sleep(0.01)
+    expect(False, "what it had started still runs")
+
+
+if __name__ == "__main__":
+    check_cases()
+    check_time()
