@@ -1,6 +1,8 @@
 // Token spellings to bytes, as the decoder of tokenizer.json has it.
 
+#include <algorithm>
 #include "model/tokenizer/bpe_tokenizer.h"
+
 #include "model/tokenizer/normalize.h"
 #include "model/tokenizer/utf8.h"
 #include "runtime/base/check.h"
