@@ -227,9 +227,14 @@ std::string BpeTokenizer::text_of(const AddedToken& token) const {
 
 AddedTokenMatcher BpeTokenizer::make_matcher(bool normalized) const {
   std::vector<AddedTokenMatcher::Pattern> patterns;
-  for (const bool special : {true, false})
-    for (const AddedToken& token : spec_.added_tokens)
-      if (token.normalized == normalized && token.special == special) patterns.push_back({text_of(token), token});
+  std::unordered_map<std::string, std::string> contents;
+  for (const AddedToken& token : spec_.added_tokens) {
+    if (token.normalized != normalized) continue;
+    patterns.push_back({text_of(token), token});
+    if (const auto& first = contents.try_emplace(patterns.back().text, token.content).first->second; first != token.content)
+      throw Error(ExitCode::model, fmt::format("the added tokens '{}' and '{}' are the same when normalized", first, token.content), path_,
+                  "use a tokenizer without one of them");
+  }
   return AddedTokenMatcher(patterns);
 }
 
