@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "model/data/data_files.h"
+#include "model/data/file_format.h"
 #include "model/data/output_file.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model/train/metrics.h"
@@ -153,40 +154,68 @@ class DocumentEncoder {
   std::vector<std::thread> threads_;
 };
 
-/// One token file. The number of ids in the header is written last.
+/// One token file. Narrow ids have no header, unless a reader would take the file for another kind by its first bytes. The number of ids in
+/// a header is written last.
 class TokenWriter {
  public:
-  TokenWriter(const std::string& path, std::int64_t vocab) : path_(path), is_wide_(vocab > kNarrowVocab), file_(path) {
-    if (is_wide_) file_.write(header().data(), kHeaderBytes);
-  }
+  TokenWriter(const std::string& path, std::int64_t vocab) : path_(path), vocab_(vocab), is_wide_(vocab > kNarrowVocab), file_(path) {}
   std::int64_t count() const { return count_; }
-  const char* layout() const { return is_wide_ ? "uint32 with llm.c's header" : "uint16"; }
+  std::string layout() const { return fmt::format("uint{}{}", is_wide_ ? 32 : 16, has_header_ ? " with llm.c's header" : ""); }
 
   void write(const Ids& ids) {
     count_ += static_cast<std::int64_t>(ids.size());
-    if (!is_wide_) {
+    if (is_wide_) {
+      append(ids.data(), ids.size() * sizeof(std::int32_t));
+    } else {
       const std::vector<std::uint16_t> narrow(ids.begin(), ids.end());
-      file_.write(narrow.data(), narrow.size() * sizeof(std::uint16_t));
-      return;
+      append(narrow.data(), narrow.size() * sizeof(std::uint16_t));
     }
-    if (count_ > std::numeric_limits<std::int32_t>::max())
+    if (has_header_ && count_ > std::numeric_limits<std::int32_t>::max())
       throw Error(ExitCode::dataset, "the texts have more than 2147483647 tokens, which llm.c's header cannot count", path_,
                   "write them to several files");
-    file_.write(ids.data(), ids.size() * sizeof(std::int32_t));
   }
   void commit() {
-    if (is_wide_) file_.overwrite(0, header().data(), kHeaderBytes);
+    if (!is_begun_) begin(static_cast<std::int64_t>(head_.size()));
+    if (has_header_) file_.overwrite(0, header().data(), kHeaderBytes);
     file_.commit();
   }
 
  private:
-  static constexpr std::int64_t kNarrowVocab = 65536;
+  static constexpr std::int64_t kNarrowVocab = 65536, kLarge = std::int64_t{1} << 40;
   static constexpr std::size_t kHeaderWords = 256, kHeaderBytes = kHeaderWords * 4;
-  std::array<std::int32_t, kHeaderWords> header() const { return {20240801, 7, static_cast<std::int32_t>(count_)}; }
+
+  void append(const void* data, std::size_t bytes) {
+    if (is_begun_) {
+      file_.write(data, bytes);
+      return;
+    }
+    head_.append(static_cast<const char*>(data), bytes);
+    if (head_.size() >= FileHead::kBytes) begin(kLarge);
+  }
+  /// Writes what has come so far, behind a header where there is to be one.
+  void begin(std::int64_t file_bytes) {
+    is_begun_ = true;
+    has_header_ = is_wide_ || !is_recognized(file_bytes);
+    if (has_header_) file_.write(header().data(), kHeaderBytes);
+    file_.write(head_.data(), head_.size());
+  }
+  bool is_recognized(std::int64_t file_bytes) const {
+    try {
+      const std::string_view head = std::string_view(head_).substr(0, FileHead::kBytes);
+      return recognize({DataKind::tokens, vocab_, sizeof(std::uint16_t)}, {head, file_bytes, path_}).header_bytes == 0;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+  std::array<std::int32_t, kHeaderWords> header() const {
+    return {is_wide_ ? 20240801 : 20240520, is_wide_ ? 7 : 1, static_cast<std::int32_t>(count_)};
+  }
 
   std::string path_;
-  bool is_wide_;
+  std::int64_t vocab_;
+  bool is_wide_, is_begun_ = false, has_header_ = false;
   OutputFile file_;
+  std::string head_;  // until the beginning is written
   std::int64_t count_ = 0;
 };
 
