@@ -3,6 +3,7 @@
 #include "bench/overlap_bench.h"
 #include "bench/step_command.h"
 #include "model/train/startup.h"
+#include "runtime/base/standard_streams.h"
 
 namespace zs::bench {
 namespace {
@@ -26,7 +27,7 @@ std::string sweep(World& world, const StepOptions& options, Config config, const
 void tell_where_nothing_hides(const World& world, const Config& config, const Machine& machine) {
   if (device_kind(config) != DeviceKind::cuda || world.rank() != 0) return;
   const std::string note = why_nothing_hides(world.size(), machine.gpus);
-  if (!note.empty()) fmt::print(stderr, "bench_overlap: note: {}\n", note);
+  if (!note.empty()) zs::print_to_stderr("bench_overlap: note: {}\n", note);
 }
 
 }  // namespace

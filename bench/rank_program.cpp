@@ -12,6 +12,7 @@
 #include "model/train/error_line.h"
 #include "model/train/program.h"
 #include "model/version.h"
+#include "runtime/base/standard_streams.h"
 
 namespace zs::bench {
 namespace {
@@ -23,7 +24,7 @@ std::string line_of(const std::string& name, const Error& error, const World* wo
 /// Agreed by all ranks and told by one: its exit code, or ok.
 ExitCode agreed(World& world, const std::string& name, const std::optional<Error>& problem) {
   const World::Agreement agreement = world.agree(problem ? static_cast<int>(problem->code()) : 0, problem ? line_of(name, *problem) : "");
-  if (agreement.code != 0 && world.rank() == agreement.rank) fmt::print(stderr, "{}\n", agreement.message);
+  if (agreement.code != 0 && world.rank() == agreement.rank) print_to_stderr("{}\n", agreement.message);
   return static_cast<ExitCode>(agreement.code);
 }
 
@@ -70,7 +71,7 @@ ExitCode end_job(World& world, const std::string& name, const std::exception_ptr
   const Error error = as_error(problem);
   if (is_consequence(problem)) std::this_thread::sleep_for(std::chrono::seconds(1));
   if (world.watchdog() == nullptr || world.watchdog()->claim_report(error.what_happened()))
-    fmt::print(stderr, "{}\n", line_of(name, error, &world));
+    print_to_stderr("{}\n", line_of(name, error, &world));
   if (world.size() > 1) world.abort(static_cast<int>(error.code()));
   return error.code();
 }
@@ -132,7 +133,7 @@ int run_rank_program(int argc, char** argv, CLI::App& app, const RankProgram& pr
     return static_cast<int>(run(*world, name, program, options, problem));
   } catch (...) {
     const Error error = as_error(std::current_exception());
-    fmt::print(stderr, "{}\n", line_of(name, error));
+    print_to_stderr("{}\n", line_of(name, error));
     return static_cast<int>(error.code());
   }
 }

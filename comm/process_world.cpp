@@ -10,6 +10,7 @@
 #include "comm/hier.h"
 #include "comm/mpi_world.h"
 #include "runtime/base/random.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/base/whole_number.h"
 
 namespace zs {
@@ -166,7 +167,7 @@ std::string agreed_transport(MpiWorld& world, std::string_view wanted, std::span
     const std::string difference = other->transport == first.transport
                                        ? "has another ZSHARD_HOSTS_OF than rank 0"
                                        : fmt::format("wants {}, rank 0 {}", other->transport.data(), first.transport.data());
-    fmt::print(stderr, "zshard: the ranks start differently, transport mpi is used: rank {} {}\n", other - wishes.begin(), difference);
+    print_to_stderr("zshard: the ranks start differently, transport mpi is used: rank {} {}\n", other - wishes.begin(), difference);
   }
   return "mpi";
 }
@@ -179,8 +180,8 @@ void warn_of_small_dev_shm(const World& world) {
   if (world.local_rank() != 0 || world.local_size() == 1 || statvfs("/dev/shm", &status) != 0) return;
   const auto free_bytes = static_cast<std::int64_t>(status.f_bavail) * static_cast<std::int64_t>(status.f_frsize);
   if (free_bytes >= kOpenMpiSegmentBytes) return;  // the ranks' own are taken already
-  fmt::print(stderr, "zshard: /dev/shm has {} KiB left: Open MPI's messages within this host may go over TCP, and more slowly\n",
-             free_bytes >> 10);
+  print_to_stderr("zshard: /dev/shm has {} KiB left: Open MPI's messages within this host may go over TCP, and more slowly\n",
+                  free_bytes >> 10);
 }
 
 std::unique_ptr<World> start_process_world(const WorldOptions& options, std::string_view wanted) {
@@ -199,7 +200,7 @@ std::unique_ptr<World> start_process_world(const WorldOptions& options, std::str
   if (auto memory = is_possible ? agreed_memory(*mpi, map, options.timeout_s, why) : nullptr) {
     return std::make_unique<HostsWorld>(std::move(mpi), std::move(memory), options);
   }
-  if (mpi->rank() == 0) fmt::print(stderr, "zshard: no shared memory, transport mpi is used: {}\n", why);
+  if (mpi->rank() == 0) print_to_stderr("zshard: no shared memory, transport mpi is used: {}\n", why);
   return mpi;
 }
 

@@ -15,6 +15,7 @@
 #include <new>
 
 #include "comm/file_size.h"
+#include "runtime/base/standard_streams.h"
 
 namespace zs {
 namespace {
@@ -202,7 +203,7 @@ void ShmMemory::deallocate(void* address, std::int64_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   allocated_bytes_ -= whole;
   if (const int rc = give_back(file_.fd, offset, whole); rc != 0)
-    fmt::print(stderr, "zshard: {} bytes of shared memory could not be given back: {}\n", whole, std::strerror(rc));
+    print_to_stderr("zshard: {} bytes of shared memory could not be given back: {}\n", whole, std::strerror(rc));
   give_back_range(offset, whole);
 }
 

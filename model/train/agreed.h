@@ -5,6 +5,7 @@
 
 #include "comm/world.h"
 #include "model/train/error_line.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/shard/checkpoint.h"
 
 namespace zs {
@@ -22,7 +23,7 @@ int agreed(World& world, const Body& body, const std::string& program = "train")
     message = error_line(error, world.size() > 1 ? fmt::format("rank {}", world.rank()) : "", program);
   }
   const World::Agreement agreement = world.agree(code, message);
-  if (agreement.code != 0 && world.rank() == agreement.rank) fmt::print(stderr, "{}\n", agreement.message);
+  if (agreement.code != 0 && world.rank() == agreement.rank) print_to_stderr("{}\n", agreement.message);
   return agreement.code;
 }
 
@@ -33,7 +34,7 @@ int collectively(World& world, const std::string& place, const Body& body) {
     body();
     return 0;
   } catch (const AgreedError& error) {
-    if (world.rank() == 0) fmt::print(stderr, "{}\n", error_line(error, place));
+    if (world.rank() == 0) print_to_stderr("{}\n", error_line(error, place));
     return static_cast<int>(error.code());
   }
 }

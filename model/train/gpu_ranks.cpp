@@ -17,6 +17,7 @@
 #include "model/train/startup.h"
 #include "model/train/step_agreement.h"
 #include "runtime/base/random.h"
+#include "runtime/base/standard_streams.h"
 
 namespace zs {
 namespace {
@@ -166,8 +167,7 @@ int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& f
   if (const int code = agreed(world, choose, program); code != 0) return code;
   found.gpu = own.gpu;
   found.gpus = own.gpus;
-  if (world.rank() == 0 && !found.note.empty())
-    fmt::print(stderr, "{}: {}: {}\n", program, found.is_warning ? "warning" : "note", found.note);
+  if (world.rank() == 0 && !found.note.empty()) print_to_stderr("{}: {}: {}\n", program, found.is_warning ? "warning" : "note", found.note);
   return 0;
 }
 

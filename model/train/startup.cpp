@@ -18,6 +18,7 @@
 #include "model/train/error_line.h"
 #include "model/version.h"
 #include "runtime/base/random.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/device/cublas_lt.h"
 #include "runtime/device/cuda_gpu.h"
 
@@ -112,7 +113,7 @@ std::string from_first(World& world, const std::string& text) {
 void tell_of_uneven_hosts(World& world, const StartupFacts& own, const StartupFacts& first) {
   const std::string note = uneven_hosts(world.rank(), own, first);
   const World::Agreement agreement = world.agree(note.empty() ? 0 : 1, note);
-  if (agreement.rank == world.rank()) fmt::print(stderr, "train: note: {}\n", agreement.message);
+  if (agreement.rank == world.rank()) print_to_stderr("train: note: {}\n", agreement.message);
 }
 
 /// Of a GPU that has all that the kernels use: bf16 on tensor cores.
@@ -172,7 +173,7 @@ int choose_device(World& world, Config& config, const std::function<GpuLook()>& 
   const bool is_seen = world.agree(own.sees_gpu ? 1 : 0, "").code != 0;
   config.device = lack.code == 0 ? "cuda" : "cpu";
   if (lack.code != 0 && is_seen && world.rank() == 0)
-    fmt::print(stderr, "train: note: device \"auto\" is the CPU, although there is a GPU: {} (rank {})\n", lack.message, lack.rank);
+    print_to_stderr("train: note: device \"auto\" is the CPU, although there is a GPU: {} (rank {})\n", lack.message, lack.rank);
   return 0;
 }
 
@@ -240,7 +241,7 @@ int agree_at_start(World& world, const Config& config, const std::string& starte
   const int code = found ? static_cast<int>(ExitCode::ranks_disagree) : 0;
   const Error error(ExitCode::ranks_disagree, fmt::format("the ranks differ: rank {} has {}", world.rank(), found.value_or("")), "", kTodo);
   const World::Agreement agreement = world.agree(code, error_line(error));
-  if (agreement.rank == world.rank()) fmt::print(stderr, "{}\n", agreement.message);
+  if (agreement.rank == world.rank()) print_to_stderr("{}\n", agreement.message);
   return agreement.code;
 }
 

@@ -6,6 +6,7 @@
 
 #include "model/train/error_line.h"
 #include "model/train/metrics.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/shard/checkpoint_folder.h"
 
 namespace zs {
@@ -32,10 +33,10 @@ int verify_checkpoints(const std::string& path) {
   int code = 0;
   for (const std::string& folder : folders) {
     try {
-      fmt::print("{}\n", verify_one(folder));
+      print_to_stdout("{}\n", verify_one(folder));
     } catch (const Error& error) {
       code = static_cast<int>(error.code());
-      fmt::print(stderr, "{}\n", error_line(error));
+      print_to_stderr("{}\n", error_line(error));
     }
   }
   return code;

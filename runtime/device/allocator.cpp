@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "runtime/base/random.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/device/trace.h"
 
 namespace zs {
@@ -103,7 +104,7 @@ void Memory::reset() noexcept {
     release(*stream_);
   } catch (const std::exception& e) {
     // The block stays reserved until the pool dies; nothing else is lost.
-    fmt::print(stderr, "zshard: a block of '{}' could not be given back: {}\n", label_, e.what());
+    print_to_stderr("zshard: a block of '{}' could not be given back: {}\n", label_, e.what());
   }
 }
 

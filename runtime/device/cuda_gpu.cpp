@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 
+#include "runtime/base/standard_streams.h"
 #include "runtime/device/shared_library.h"
 
 namespace zs {
@@ -95,7 +96,7 @@ void check_cuda(const CudaDriver& driver, int status, const char* call, const st
 void log_cuda(const CudaDriver& driver, int status, const char* call) noexcept {
   if (status == cuda_status::kSuccess || loses_context(status)) return;
   try {
-    fmt::print(stderr, "zshard: {}: {}\n", call, words_for(driver, status));
+    print_to_stderr("zshard: {}: {}\n", call, words_for(driver, status));
   } catch (const std::exception&) {
     std::fputs("zshard: a call of the NVIDIA driver failed\n", stderr);
   }

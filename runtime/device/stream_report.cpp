@@ -5,6 +5,8 @@
 
 #include "runtime/base/usage_error.h"
 
+#include "runtime/base/standard_streams.h"
+
 namespace zs {
 namespace {
 
@@ -47,19 +49,12 @@ std::exception_ptr current_error_of(const std::string& op) noexcept {
 }
 
 void log_unseen_error(StreamRole role, const std::exception_ptr& error) noexcept {
-  try {
-    fmt::print(stderr, "zshard: stream '{}' ended with an error that nobody asked for: {}\n", name_of(role), message_of(error));
-  } catch (const std::exception&) {
-    std::fputs("zshard: a stream ended with an error that nobody asked for\n", stderr);
-  }
+  if (std::uncaught_exceptions() > 0) return;  // whoever catches that one has a line to print, which shall be the last
+  print_to_stderr("zshard: stream '{}' ended with an error that nobody asked for: {}\n", name_of(role), message_of(error));
 }
 
 void log_left_behind(StreamRole role, const std::string& activity) noexcept {
-  try {
-    fmt::print(stderr, "zshard: stream '{}' does not end ({}); it is left behind\n", name_of(role), activity);
-  } catch (const std::exception&) {
-    std::fputs("zshard: a stream does not end; it is left behind\n", stderr);
-  }
+  print_to_stderr("zshard: stream '{}' does not end ({}); it is left behind\n", name_of(role), activity);
 }
 
 }  // namespace zs

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <utility>
 
 #include "comm/shadow.h"
 #include "runtime/base/random.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/tensor/host_view.h"
 
@@ -72,7 +74,8 @@ Executor::~Executor() {
   try {
     context_.device().synchronize();
   } catch (const std::exception& error) {
-    fmt::print(stderr, "zshard: rank {}: work that nobody waited for failed: {}\n", rank(), error.what());
+    // Whoever catches the exception that is on its way has a line to print, which shall be the last.
+    if (std::uncaught_exceptions() == 0) print_to_stderr("zshard: rank {}: work that nobody waited for failed: {}\n", rank(), error.what());
     context_.device().keep(std::move(windows_));
   }
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/base/random.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/tensor/host_view.h"
 #include "runtime/tensor/ops.h"
@@ -67,8 +68,8 @@ ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOption
 
 ShardedRuntime::~ShardedRuntime() {
   if (executor_.step().is_in_micro_batch() && std::uncaught_exceptions() == 0) {
-    fmt::print(stderr, "zshard: error: rank {}: {} was still open when its runtime ended: call end_micro_batch()\n", executor_.rank(),
-               executor_.step().open_name());
+    print_to_stderr("zshard: error: rank {}: {} was still open when its runtime ended: call end_micro_batch()\n", executor_.rank(),
+                    executor_.step().open_name());
   }
   for (auto& [parameter, unit] : unit_of_) {
     auto* owned = const_cast<Parameter*>(parameter);
@@ -224,13 +225,13 @@ void ShardedRuntime::warn() {
   const std::vector<std::string> deviations = scheduler().take_deviations(), unused = scheduler().take_unused_gathers();
   if (!deviations.empty() && !has_warned_) {
     has_warned_ = true;
-    fmt::print(stderr, "zshard: warning: rank {}: {} ran out of the recorded order; units are gathered on demand where that happens\n",
-               executor_.rank(), deviations.front());
+    print_to_stderr("zshard: warning: rank {}: {} ran out of the recorded order; units are gathered on demand where that happens\n",
+                    executor_.rank(), deviations.front());
   }
   if (!unused.empty() && !has_warned_unused_) {
     has_warned_unused_ = true;
-    fmt::print(stderr, "zshard: warning: rank {}: {} was gathered ahead and did not run in that micro-batch\n", executor_.rank(),
-               unused.front());
+    print_to_stderr("zshard: warning: rank {}: {} was gathered ahead and did not run in that micro-batch\n", executor_.rank(),
+                    unused.front());
   }
 }
 

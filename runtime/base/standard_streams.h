@@ -1,0 +1,38 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <string_view>
+#include <utility>
+
+namespace zs {
+
+/// Writes `text` to standard error, without a buffer. What cannot be written (the stream is closed, its disk is full) is lost: nobody is
+/// left to be told. Never throws. Any thread.
+void write_to_stderr(std::string_view text) noexcept;
+
+/// The same to standard output. The first failure is remembered, so that the program can report it when its work is done: a full disk or a
+/// reader that has gone is no reason to lose a training. Never throws. Any thread.
+void write_to_stdout(std::string_view text) noexcept;
+
+/// errno of the first write to standard output that failed, 0 where none has. A stream that was closed when the program started counts as
+/// one that nobody wants, and does not fail.
+int stdout_failure() noexcept;
+
+/// Formats, then writes; without memory to format in nothing is written.
+template <class... Args>
+void print_to_stderr(fmt::format_string<Args...> format, Args&&... args) noexcept {
+  try {
+    write_to_stderr(fmt::format(format, std::forward<Args>(args)...));
+  } catch (const std::exception&) {
+    write_to_stderr("zshard: a message is lost: no memory\n");
+  }
+}
+
+template <class... Args>
+void print_to_stdout(fmt::format_string<Args...> format, Args&&... args) {
+  write_to_stdout(fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace zs
