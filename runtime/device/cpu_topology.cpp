@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "runtime/base/check.h"
+#include "runtime/device/cgroup.h"
 
 namespace zs {
 namespace {
@@ -96,6 +97,7 @@ std::vector<int> cpus_of_launcher() {
 CpuSituation read_situation() {
   CpuSituation situation;
   situation.allowed = situation.bound = affinity_of_this_thread();
+  situation.quota = cpu_quota();
   if (const char* threads = std::getenv("OMP_NUM_THREADS")) situation.omp_num_threads = threads;
   if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return situation;
   situation.is_bound_by_user = is_binding_explicit([](const char* name) { return std::getenv(name); });
@@ -130,8 +132,10 @@ CpuShare cpu_share(int local_rank, int local_size, const CpuSituation& situation
   const int wanted = threads_wanted(situation.omp_num_threads);
   const std::vector<int>& all = situation.is_bound_by_user ? situation.bound : situation.allowed;
   const int fair = std::max(1, static_cast<int>(situation.allowed.size()) / local_size);
+  const bool is_limited = situation.quota && *situation.quota < static_cast<double>(situation.allowed.size());
+  const int most = is_limited ? std::max(1, static_cast<int>(*situation.quota / local_size)) : fair;
   CpuShare share;
-  share.threads = wanted > 0 ? wanted : std::min(fair, std::max(1, static_cast<int>(all.size())));
+  share.threads = wanted > 0 ? wanted : std::min({fair, most, std::max(1, static_cast<int>(all.size()))});
   // With more threads than CPUs in a share, disjoint shares would only take away the chance to use an idle neighbour's.
   const bool is_disjoint = !situation.is_bound_by_user && static_cast<int>(all.size()) >= local_size && share.threads <= fair;
   if (is_disjoint) {
@@ -142,6 +146,7 @@ CpuShare cpu_share(int local_rank, int local_size, const CpuSituation& situation
   }
   share.description = fmt::format("{} thread{} on CPU{} {}", share.threads, share.threads == 1 ? "" : "s",
                                   share.cpus.size() == 1 ? "" : "s", cpu_list(share.cpus));
+  if (is_limited) share.description += fmt::format(" (quota {:.1f} CPU{})", *situation.quota, *situation.quota == 1 ? "" : "s");
   return share;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,20 +12,22 @@ namespace zs {
 struct CpuShare {
   std::vector<int> cpus;    ///< ascending; several ranks may have the same ones
   int threads = 1;          ///< team of the compute stream
-  std::string description;  ///< "2 threads on CPUs 0-1"
+  std::string description;  ///< "2 threads on CPUs 0-1", "2 threads on CPUs 0-15 (quota 4.5 CPUs)"
 };
 
 /// What a share is computed from; see cpu_share for where it comes from.
 struct CpuSituation {
-  std::vector<int> allowed;       ///< CPUs that the job may use on this host
-  std::vector<int> bound;         ///< this process's own affinity
-  bool is_bound_by_user = false;  ///< the user asked the launcher for `bound`: it is this rank's share already
-  std::string omp_num_threads;    ///< the variable; empty when it is not set
+  std::vector<int> allowed;          ///< CPUs that the job may use on this host
+  std::vector<int> bound;            ///< this process's own affinity
+  bool is_bound_by_user = false;     ///< the user asked the launcher for `bound`: it is this rank's share already
+  std::string omp_num_threads;       ///< the variable; empty when it is not set
+  std::optional<double> quota = {};  ///< CPUs that the job's control group may use on average
 };
 
 /// The share of rank `local_rank` of the `local_size` ranks on this host. mpirun binds one or two ranks to a core each unless told
 /// otherwise; that default is undone, a binding that the user asked for is kept. Ranks get disjoint consecutive shares when
-/// there are CPUs enough, else all run on all. Threads: OMP_NUM_THREADS, else the CPUs of the share. Changes nothing.
+/// there are CPUs enough, else all run on all. Threads: OMP_NUM_THREADS, else the CPUs of the share, but together no more than the CPU
+/// quota of the job's control group: more would only be stopped in turn. Changes nothing.
 /// Throws Error(usage) when OMP_NUM_THREADS is not a number from 1 to 1024 (the first of a list counts).
 CpuShare cpu_share(int local_rank, int local_size);
 /// The same of a given situation.

@@ -10,17 +10,10 @@
 #include <sstream>
 
 #include "runtime/base/check.h"
+#include "runtime/device/cgroup.h"
 
 namespace zs {
 namespace {
-
-struct Hierarchy {
-  const char* mount;
-  const char* file;
-  const char* source;
-};
-constexpr Hierarchy kV1{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "cgroup memory.limit_in_bytes"};
-constexpr Hierarchy kV2{"/sys/fs/cgroup", "memory.max", "cgroup memory.max"};
 
 /// Nothing when the file is missing or says "max".
 std::optional<std::int64_t> read_bytes(const std::string& path) {
@@ -32,16 +25,6 @@ std::optional<std::int64_t> read_bytes(const std::string& path) {
 
 void lower(MemoryLimit& limit, std::optional<std::int64_t> bytes, const char* source) {
   if (bytes && *bytes > 0 && *bytes < limit.bytes) limit = {.bytes = *bytes, .source = source};
-}
-
-/// The group and its ancestors. Inside a container the path may be the host's and not exist here; the mount's root then is the group.
-void lower_by_group(MemoryLimit& limit, const std::string& root, const Hierarchy& hierarchy, std::string group) {
-  for (;;) {
-    while (group.ends_with('/')) group.pop_back();
-    lower(limit, read_bytes(root + hierarchy.mount + group + "/" + hierarchy.file), hierarchy.source);
-    if (group.empty()) return;
-    group.erase(group.rfind('/') == std::string::npos ? 0 : group.rfind('/'));
-  }
 }
 
 /// A line "VmSize:   1234 kB" of /proc/self/status; 0 where there is none.
@@ -72,16 +55,9 @@ MemoryLimit physical_memory() {
 /// Its bytes are `most` when no group has less.
 MemoryLimit lowest_group(const std::string& root, std::int64_t most) {
   MemoryLimit limit{.bytes = most, .source = {}};
-  // Lines are ID:CONTROLLERS:PATH; version 2 has ID 0 and no controllers.
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const auto first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
-    const std::string group = line.substr(second + 1);
-    if (controllers == ",,") lower_by_group(limit, root, kV2, group);
-    if (controllers.find(",memory,") != std::string::npos) lower_by_group(limit, root, kV1, group);
-  }
+  const CgroupFolders groups = cgroup_folders(root, "memory");
+  for (const std::string& folder : groups.v1) lower(limit, read_bytes(folder + "/memory.limit_in_bytes"), "cgroup memory.limit_in_bytes");
+  for (const std::string& folder : groups.v2) lower(limit, read_bytes(folder + "/memory.max"), "cgroup memory.max");
   return limit;
 }
 

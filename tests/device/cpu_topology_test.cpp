@@ -9,6 +9,7 @@
 #include <map>
 
 #include "runtime/base/check.h"
+#include "runtime/device/cgroup.h"
 #include "runtime/device/memory_limit.h"
 
 using namespace zs;
@@ -185,3 +186,40 @@ TEST_CASE("ulimit -v and -d are limits of each process, which has used some of t
   CHECK_FALSE(all.front().is_per_process);
 }
 #endif
+
+TEST_CASE("a CPU quota bounds the threads of all ranks together, and OMP_NUM_THREADS is obeyed all the same") {
+  CpuSituation limited = situation({0, 1, 2, 3, 4, 5, 6, 7});
+  limited.quota = 4.5;
+  CHECK(cpu_share(0, 1, limited).threads == 4);
+  CHECK(cpu_share(0, 1, limited).cpus.size() == 8);  // the quota says how long, not where
+  CHECK(cpu_share(0, 1, limited).description == "4 threads on CPUs 0-7 (quota 4.5 CPUs)");
+  CHECK(cpu_share(1, 2, limited).threads == 2);
+  CHECK(cpu_share(3, 8, limited).threads == 1);
+  limited.quota = 0.5;
+  CHECK(cpu_share(0, 1, limited).threads == 1);
+  limited.quota = 8;  // no limit
+  CHECK(cpu_share(0, 1, limited).threads == 8);
+  CHECK(cpu_share(0, 1, limited).description == "8 threads on CPUs 0-7");
+  limited.quota = 2;
+  limited.omp_num_threads = "6";
+  CHECK(cpu_share(0, 1, limited).threads == 6);
+}
+
+TEST_CASE("the CPU quota is the least of the group's and its ancestors', of either version") {
+  const FakeRoot root;
+  CHECK_FALSE(cpu_quota(root.path));
+  root.write("/proc/self/cgroup", "0::/jobs/one\n");
+  root.write("/sys/fs/cgroup/jobs/one/cpu.max", "max 100000\n");
+  CHECK_FALSE(cpu_quota(root.path));
+  root.write("/sys/fs/cgroup/jobs/cpu.max", "250000 100000\n");
+  CHECK(cpu_quota(root.path) == 2.5);
+  root.write("/sys/fs/cgroup/jobs/one/cpu.max", "50000 25000\n");
+  CHECK(cpu_quota(root.path) == 2.0);
+  root.write("/proc/self/cgroup", "4:cpu,cpuacct:/box\n3:memory:/other\n0::/\n");
+  root.write("/sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us", "-1\n");
+  root.write("/sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us", "100000\n");
+  CHECK_FALSE(cpu_quota(root.path));
+  root.write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "150000\n");  // in a container, whose path is the host's
+  root.write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+  CHECK(cpu_quota(root.path) == 1.5);
+}
