@@ -43,6 +43,7 @@ struct FlightPage {
   std::atomic<std::int64_t> heartbeat_ns{0};       ///< the watchdog's last look
   std::atomic<std::int64_t> moved_ns{0};           ///< when anything was last found done
   std::atomic<bool> has_left{false};               ///< it has come to the end of its part
+  std::atomic<bool> has_finalized{false};          ///< MPI has ended in it
   std::atomic<bool> has_spoken{false};             ///< it has told the user why the job ends
   std::atomic<bool> is_told{false};                ///< some rank has; written by the one that has, into every page of the host
   std::atomic<std::int32_t> host_waits{0};         ///< the host thread waits for other ranks

@@ -16,6 +16,7 @@
 #include "comm/host_map.h"
 #include "comm/mpi_communicator.h"
 #include "runtime/base/random.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/base/whole_number.h"
 
 namespace zs {
@@ -44,6 +45,8 @@ void prefer_settings() {
     if (setenv(name, value, 0) != 0) throw std::bad_alloc();
   }
 }
+
+constexpr auto kLookAtPeersEvery = std::chrono::milliseconds(1);
 
 /// MPI_Abort asks mpirun to end the job, and waits for it, which may be stopped or out of reach.
 void exit_if_mpirun_hangs(int code) noexcept {
@@ -88,7 +91,7 @@ void MpiWorld::join_watchers() {
   if (!news->problem().empty() && local_rank_ == 0) {
     const std::string loss =
         rank() == 0 ? "hosts do not hear of each other's ranks" : fmt::format("what rank {} does is not known on other hosts", rank());
-    fmt::print(stderr, "{}: warning: {}: {}\n", options_.watch.program, loss, news->problem());
+    print_to_stderr("{}: warning: {}: {}\n", options_.watch.program, loss, news->problem());
   }
   if (!news->problem().empty() || offers.front().port == 0) return;
   news->join(rank(), std::move(offers), HostMap(hosts_));
@@ -160,9 +163,14 @@ MpiWorld::~MpiWorld() {
     watchdog_->faults().hit("finalize");
     const HostWait wait(watchdog_.get(), kFinalizing);
     check_mpi(MPI_Finalize(), "MPI_Finalize");
+    watchdog_->faults().hit("finalized");
+    watchdog_->note_finalized();
+    while (watchdog_->has_finalizing_peer()) std::this_thread::sleep_for(kLookAtPeersEvery);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "zshard: %s\n", error.what());
-    abort(static_cast<int>(ExitCode::peer_lost));
+    const auto* const known = dynamic_cast<const Error*>(&error);
+    const Error reported = known != nullptr ? *known : Error(ExitCode::peer_lost, error.what());
+    watchdog_->report(reported, fmt::format("rank {}", watchdog_->page().rank.load()));
+    abort(static_cast<int>(reported.code()));
   }
 }
 
@@ -182,6 +190,14 @@ World::Agreement MpiWorld::agree(int code, const std::string& message) {
     if (vote.code != 0) return {vote.code, std::string(vote.text.data(), static_cast<std::size_t>(vote.length)), static_cast<int>(p)};
   }
   return {};
+}
+
+std::string mpi_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  check_mpi(MPI_Get_library_version(text.data(), &length), "MPI_Get_library_version");
+  const std::string_view whole(text.data());
+  return std::string(whole.substr(0, whole.find_first_of(",\n")));
 }
 
 std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options) {

@@ -1,4 +1,5 @@
 #include "comm/watchdog.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/base/whole_number.h"
 
 #include <fcntl.h>
@@ -96,7 +97,7 @@ void Watchdog::start_thread() {
   try {
     thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
   } catch (const std::system_error& error) {
-    fmt::print(stderr, "{}: warning: no watchdog, its thread cannot be started: {}\n", options_.program, error.what());
+    print_to_stderr("{}: warning: no watchdog, its thread cannot be started: {}\n", options_.program, error.what());
   }
   if (is_blocked && pthread_sigmask(SIG_SETMASK, &before, nullptr) != 0) errno = 0;
 }
@@ -128,6 +129,12 @@ bool Watchdog::has_all_peers() const {
   const std::lock_guard lock(mutex_);
   const auto found = std::count_if(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->page() != nullptr; });
   return found + 1 >= host_ranks_;
+}
+
+bool Watchdog::has_finalizing_peer() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(peers_.begin(), peers_.end(),
+                     [](const auto& peer) { return peer->page() != nullptr && !peer->page()->has_finalized && !peer->has_ended(); });
 }
 
 void Watchdog::record_to(std::string folder) {
@@ -162,7 +169,7 @@ void Watchdog::watch(const std::stop_token& stop) {
     // The next one may succeed; without any the others would take this rank for stopped.
     const auto goes_on_after = [&](const std::exception& error) {
       if (!std::exchange(has_warned, true))
-        fmt::print(stderr, "{}: warning: rank {}'s watchdog goes on after: {}\n", options_.program, page_.rank.load(), error.what());
+        print_to_stderr("{}: warning: rank {}'s watchdog goes on after: {}\n", options_.program, page_.rank.load(), error.what());
     };
     try {
       enquiry_.look();

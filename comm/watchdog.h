@@ -61,6 +61,12 @@ class Watchdog {
   void advise(std::string advice);
   /// The host thread has come to the end of its part: no other rank need wait for it in an operation.
   void leave() { page_.has_left = true; }
+  /// MPI has ended in this rank. Then, until it has in every rank of this host, this one had better stay and watch: mpirun waits for a rank
+  /// that stops in MPI_Finalize for ever, and nobody else would see it.
+  void note_finalized() { page_.has_finalized = true; }
+  bool has_finalizing_peer() const;
+  /// Tells the user why this rank ends the job, unless another has told, or is about to.
+  void report(const Error& error, const std::string& place);
   /// Writes this rank's record; where it is the one that tells, those of all ranks of its host. Never throws.
   void dump(std::string_view reason) noexcept;
   /// Whether this rank is the one that tells the user why the job ends; true once. On several hosts, of those that have not heard `reason`.
@@ -107,6 +113,7 @@ class Watchdog {
   bool has_all_peers() const;
   void guard_exit();
   std::string name_of_exiting_rank() const;
+  Error error_of_exit(int code) const;
   std::string copy_of(const std::string& text) const;
   static void write_line(const std::string& line);
   void start_thread();
@@ -137,7 +144,7 @@ class Watchdog {
   void alarm(const Verdict& verdict, const std::vector<RankView>& ranks);
   Error error_for(const Verdict& verdict, const std::vector<RankView>& ranks) const;
   void write_records_of(std::span<const FlightPage* const> pages, std::string_view reason) const;
-  void print(const Error& error, const std::string& place) const;
+  void print(const Error& error, const std::string& place);
   std::vector<std::atomic<bool>*> told_marks();
   bool claim_marks() noexcept;
   bool teller_has_ended() const;
@@ -172,7 +179,8 @@ class Watchdog {
   bool has_told_leave_ = false;
   std::string pause_;  // what is to be said of one
   std::int64_t pause_ended_ns_ = 0;
-  std::string near_miss_;  // the same
+  std::atomic<bool> has_printed_{false};  // the line that shall be the last
+  std::string near_miss_;                 // the same
   std::jthread thread_;
 };
 

@@ -79,13 +79,23 @@ struct Watchdog::ExitGuard {
     const std::unique_ptr<std::shared_ptr<ExitGuard>> guard(static_cast<std::shared_ptr<ExitGuard>*>(handle));
     Watchdog* const watchdog = (*guard)->watchdog.exchange(nullptr);
     if (watchdog == nullptr || watchdog->page_.pid != getpid()) return;  // a process that the rank has forked may exit
-    const Error error(ExitCode::internal, fmt::format("exit({}) was called before the end of the job", code),
-                      fmt::format("host {}, pid {}", watchdog->host_name_, getpid()), "let the rank return from its work, or throw");
-    if (watchdog->claim_report(error.what_happened())) watchdog->print(error, watchdog->name_of_exiting_rank());
+    const Error error = watchdog->error_of_exit(code);
+    const bool speaks = watchdog->claim_report(error.what_happened());
     watchdog->dump("exit() was called before the end of the job");
-    _exit(static_cast<int>(ExitCode::internal));
+    if (speaks) watchdog->print(error, watchdog->name_of_exiting_rank());
+    _exit(static_cast<int>(error.code()));
   }
 };
+
+/// MPI ends a process in which it cannot start in this way, too, where files or threads are short.
+Error Watchdog::error_of_exit(int code) const {
+  const std::string where = fmt::format("host {}, pid {}", host_name_, getpid());
+  if (page_.host.get() == kStartingMpi)
+    return {ExitCode::peer_lost, fmt::format("MPI could not start, and called exit({})", code), where,
+            "see what ulimit -n and ulimit -u allow; mpirun without -q shows more"};
+  return {ExitCode::internal, fmt::format("exit({}) was called before the end of the job", code), where,
+          "let the rank return from its work, or throw"};
+}
 
 /// Threads of one process have a guard each, and the last one made is asked first, whoever exits.
 std::string Watchdog::name_of_exiting_rank() const {
@@ -210,10 +220,10 @@ void Watchdog::alarm(const Verdict& verdict, const std::vector<RankView>& ranks)
   // While the job starts, other hosts cannot say that they have told, and mpirun kills one rank some milliseconds after the other.
   if (is_known && news() == nullptr && page_.size > host_ranks_) std::this_thread::sleep_for(kNewsTravel);
   const bool speaks = !is_others_turn(verdict) && claim_report(error.what_happened());
-  if (speaks) {
-    print(error, "");
-    write_records(error.what_happened());
-  }
+  // The line is the last that the user sees, unless mpirun is ending this process too: then it comes first.
+  if (speaks && is_known) print(error, "");
+  if (speaks) write_records(error.what_happened());
+  if (speaks && !is_known) print(error, "");
   if (!speaks && news() != nullptr && news()->is_told() && !page_.is_told) take_the_end();
   if (is_known) std::this_thread::sleep_for(kNewsTravel);
   end_process(error.code(), !speaks && !is_known);
@@ -290,9 +300,14 @@ Error Watchdog::error_for(const Verdict& verdict, const std::vector<RankView>& r
   }
 }
 
-void Watchdog::print(const Error& error, const std::string& place) const {
+void Watchdog::report(const Error& error, const std::string& place) {
+  if (claim_report(error.what_happened())) print(error, place);
+}
+
+void Watchdog::print(const Error& error, const std::string& place) {
   std::string line = options_.line ? options_.line(error, place)
                                    : fmt::format("{}: error: {}{}{}", options_.program, error.what(), place.empty() ? "" : " ", place);
+  has_printed_ = true;
   write_line(line + '\n');
 }
 
@@ -307,10 +322,9 @@ void Watchdog::write_records_of(std::span<const FlightPage* const> pages, std::s
   std::packaged_task<std::string()> task([folder, files = std::move(files)] { return write_files(folder, files); });
   auto written = task.get_future();
   std::thread(std::move(task)).detach();
-  if (written.wait_for(kRecordsTake) != std::future_status::ready)
-    return write_line(fmt::format("{}: warning: not all flight records are written: {} does not answer\n", options_.program, folder));
-  const std::string problem = written.get();
-  if (!problem.empty()) write_line(fmt::format("{}: warning: {}\n", options_.program, problem));
+  const bool is_ready = written.wait_for(kRecordsTake) == std::future_status::ready;
+  const std::string problem = is_ready ? written.get() : fmt::format("not all flight records are written: {} does not answer", folder);
+  if (!problem.empty() && !has_printed_) write_line(fmt::format("{}: warning: {}\n", options_.program, problem));
 }
 
 void Watchdog::dump(std::string_view reason) noexcept {

@@ -117,8 +117,11 @@ std::unique_ptr<World> make_null_world(World& real);
 std::unique_ptr<World> make_null_world(std::unique_ptr<World> real);
 
 /// How the process was launched, read off the environment, before MPI is touched. Throws Error(usage) when a launcher's
-/// variables (PMI_SIZE, SLURM_NTASKS with SLURM_PROCID, MPI_LOCALNRANKS, WORLD_SIZE ...) say several ranks and Open MPI's do not.
+/// variables (PMI_SIZE, SLURM_STEP_NUM_TASKS in a step of srun, MPI_LOCALNRANKS, WORLD_SIZE ...) say several ranks and Open MPI's do not.
 enum class Launch { single, mpirun };
 Launch detect_launch();
+
+/// Of the MPI library that this process has loaded: "Open MPI v4.1.4". May be asked before MPI has started.
+std::string mpi_version();
 
 }  // namespace zs

@@ -97,6 +97,7 @@ PLACES = [
     ("init", 1, "in init", {}),
     ("agree", 1, "in init", {}),
     ("finalize", 1, "in end", {"train__steps": 5}),
+    ("finalized", 1, "in end", {"train__steps": 5}),
     ("step", 1, "in first step 1", {}),
 ]
 
