@@ -5,13 +5,21 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <new>
 #include <system_error>
+#include <thread>
+#include <vector>
 
 #include "comm/communicator.h"
+#include "comm/world.h"
+#include "kernels/kernels.h"
+#include "kernels/versions.h"
+#include "model/version.h"
 
 namespace zs {
 
@@ -35,6 +43,37 @@ bool prints_to_terminal() {
   std::error_code failed;
   const auto target = std::filesystem::read_symlink(fmt::format("/proc/{}/fd/1", getppid()), failed).string();
   return !failed && (target.starts_with("/dev/pts/") || target.starts_with("/dev/tty"));
+}
+
+std::string describe_build() {
+  const std::string archs = cuda_kernel_archs();
+  return fmt::format("zshard {}\nCUDA: {}\nMPI: {}\noneDNN: {}\nCPU kernels: {}", version(),
+                     archs.empty() ? "no" : fmt::format("yes, kernels for compute capability {}", archs), mpi_version(), onednn_version(),
+                     cpu_isa());
+}
+
+void check_threads(int count) {
+  std::mutex mutex;
+  std::condition_variable ends;
+  bool is_over = false;
+  std::vector<std::jthread> threads;
+  const auto end = [&] {
+    const std::lock_guard lock(mutex);
+    is_over = true;
+    ends.notify_all();
+  };
+  try {
+    for (int i = 0; i < count; ++i) {
+      threads.emplace_back([&] {
+        std::unique_lock lock(mutex);
+        ends.wait(lock, [&] { return is_over; });
+      });
+    }
+  } catch (...) {
+    end();
+    throw as_error(std::current_exception());
+  }
+  end();
 }
 
 bool prints_utf8() {
@@ -65,7 +104,12 @@ Error as_error(const std::exception_ptr& problem) {
     return error;
   } catch (const std::bad_alloc&) {
     return Error(ExitCode::out_of_memory, "out of memory", "", "lower train.micro_batch or the model's size");
-  } catch (const std::system_error& error) {  // of standard output, files or threads: what the system refused
+  } catch (const std::system_error& error) {
+    // Of a thread; files and streams have no such error.
+    if (error.code() == std::errc::resource_unavailable_try_again)
+      return Error(ExitCode::out_of_memory, fmt::format("no thread can be started: {}", error.what()), "",
+                   "raise the limit on processes (ulimit -u, a container's pids.max), or lower OMP_NUM_THREADS or the number of ranks");
+    // Of standard output, files or threads: what the system refused
     return Error(ExitCode::io, error.what(), "", "see whether there is room, and what ulimit -a allows");
   } catch (const std::exception& error) {
     return Error(ExitCode::internal, error.what(), "", "this is a defect of zshard");

@@ -19,6 +19,13 @@ void limit_spinning(char** argv);
 /// itself prints to: that is what counts.
 bool prints_to_terminal();
 
+/// What `train --version` prints: the version, and what the program was built with and runs on.
+std::string describe_build();
+
+/// Error(out_of_memory) where this process may not have so many more threads at once. libgomp, which ends the process where it cannot start
+/// its team, does not say why.
+void check_threads(int count);
+
 /// Whether it was thrown only because another rank had failed before.
 bool is_consequence(const std::exception_ptr& problem);
 
