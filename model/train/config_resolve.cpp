@@ -10,6 +10,7 @@
 #include "model/train/config_schema.h"
 #include "model/train/dim_patterns.h"
 #include "model/train/expand_path.h"
+#include "model/train/schedule.h"
 
 namespace zs {
 namespace {
@@ -159,6 +160,18 @@ void check_sizes(ConfigDraft& draft) {
     if (logits > kMostTokens)
       draft.report("train.micro_batch", fmt::format("micro-batch x sequence x vocab is {:.1e} elements", logits), "make it smaller");
   }
+}
+
+/// A decay that begins within the warm-up would take steps from it.
+void check_schedule(ConfigDraft& draft) {
+  const Config::Train& train = draft.config.train;
+  if (!are_good(draft, {"train.schedule", "train.decay", "train.steps", "train.warmup"}) || train.schedule != "wsd") return;
+  const std::int64_t decay = wsd_decay_steps(train);
+  if (train.warmup + decay <= train.steps) return;
+  draft.report(
+      "train.decay",
+      fmt::format("the decay of {} steps (train.decay {} of {}) overlaps the warm-up of {}", decay, train.decay, train.steps, train.warmup),
+      fmt::format("together they may have {} steps: lower train.decay or train.warmup", train.steps));
 }
 
 void resolve_precision(ConfigDraft& draft) {
@@ -319,6 +332,7 @@ void resolve_config(ConfigDraft& draft) {
   check_name(draft);
   check_model(draft);
   check_sizes(draft);
+  check_schedule(draft);
   resolve_precision(draft);
   resolve_strategy(draft);
   check_units(draft);
