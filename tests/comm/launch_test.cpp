@@ -12,8 +12,9 @@ using namespace zs;
 
 namespace {
 
-constexpr const char* kVariables[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK",    "PMI_SIZE",     "PMI_RANK",  "MPI_LOCALNRANKS",
-                                      "MV2_COMM_WORLD_SIZE",  "SLURM_NTASKS", "SLURM_PROCID", "WORLD_SIZE"};
+constexpr const char* kVariables[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK",           "PMI_SIZE",     "PMI_RANK",
+                                      "MPI_LOCALNRANKS",      "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS", "SLURM_PROCID",
+                                      "WORLD_SIZE",           "SLURM_STEP_ID",       "SLURM_STEPID", "SLURM_STEP_NUM_TASKS"};
 
 /// Nothing of a launcher is set except `variables`, until it dies.
 class Environment {
@@ -51,11 +52,8 @@ TEST_CASE("Open MPI's variables mean mpirun, whatever else is set") {
 }
 
 TEST_CASE("another launcher's several ranks are refused") {
-  const auto [variable, beside] = GENERATE(table<const char*, const char*>({{"PMI_SIZE", "PMI_RANK"},
-                                                                            {"MPI_LOCALNRANKS", "PMI_RANK"},
-                                                                            {"MV2_COMM_WORLD_SIZE", "PMI_RANK"},
-                                                                            {"SLURM_NTASKS", "SLURM_PROCID"},
-                                                                            {"WORLD_SIZE", "PMIX_RANK"}}));
+  const auto [variable, beside] = GENERATE(table<const char*, const char*>(
+      {{"PMI_SIZE", "PMI_RANK"}, {"MPI_LOCALNRANKS", "PMI_RANK"}, {"MV2_COMM_WORLD_SIZE", "PMI_RANK"}, {"WORLD_SIZE", "PMIX_RANK"}}));
   const Environment environment({{variable, "4"}, {beside, "0"}});
   try {
     detect_launch();
@@ -112,5 +110,28 @@ TEST_CASE("a number is a whole text, or none") {
   for (const char* text : {"", " 4", "4 ", "4x", "+4", "0x4", "4.0", "99999999999"}) {
     CAPTURE(text);
     CHECK_FALSE(whole_number<int>(text));
+  }
+}
+
+TEST_CASE("the ranks of Slurm's srun are refused, a batch script or a shell of the job is one rank") {
+  using Variables = std::map<std::string, std::string>;
+  const auto with = [](const Variables& more) {
+    Variables all{{"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}};
+    all.insert(more.begin(), more.end());
+    return all;
+  };
+  for (const Variables& step : {Variables{},
+                                {{"SLURM_STEP_ID", "4294967291"}},
+                                {{"SLURM_STEPID", "4294967290"}},
+                                {{"SLURM_STEP_ID", "4294967294"}},
+                                {{"SLURM_STEP_ID", "-5"}},
+                                {{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}}}) {
+    const Environment environment(with(step));
+    CHECK(detect_launch() == Launch::single);
+  }
+  for (const auto& [step, says] : {std::pair(Variables{{"SLURM_STEP_ID", "0"}}, "SLURM_NTASKS=4"),
+                                   std::pair(Variables{{"SLURM_STEPID", "3"}, {"SLURM_STEP_NUM_TASKS", "2"}}, "SLURM_STEP_NUM_TASKS=2")}) {
+    const Environment environment(with(step));
+    CHECK_THROWS_WITH(detect_launch(), Catch::Contains(says) && Catch::Contains("mpirun -np"));
   }
 }
