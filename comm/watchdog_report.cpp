@@ -90,7 +90,7 @@ struct Watchdog::ExitGuard {
 /// MPI ends a process in which it cannot start in this way, too, where files or threads are short.
 Error Watchdog::error_of_exit(int code) const {
   const std::string where = fmt::format("host {}, pid {}", host_name_, getpid());
-  if (page_.host.get() == kStartingMpi)
+  if (page_.host.get() == kInitializing)
     return {ExitCode::peer_lost, fmt::format("MPI could not start, and called exit({})", code), where,
             "see what ulimit -n and ulimit -u allow; mpirun without -q shows more"};
   return {ExitCode::internal, fmt::format("exit({}) was called before the end of the job", code), where,

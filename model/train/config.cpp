@@ -8,15 +8,23 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <sstream>
 
 #include "model/train/config_resolve.h"
 #include "model/train/config_schema.h"
+#include "model/train/toml_nesting.h"
+#include "runtime/base/whole_number.h"
 
 namespace zs {
 namespace {
 
 constexpr std::size_t kMostBytes = 1 << 20;  // a configuration is a page; more is another kind of file
 constexpr std::size_t kLongestString = 4096, kLongestList = 4096;
+
+Error nested_too_deeply(const std::string& where) {
+  return {ExitCode::config, fmt::format("tables or arrays are nested more than {} deep", kDeepestToml), where,
+          "a key of the configuration has two levels: TABLE.KEY"};
+}
 
 std::string article(std::string noun) {
   const bool is_vowel = std::string("aeiou").find(noun.front()) != std::string::npos;
@@ -36,7 +44,8 @@ std::string kind_of(const toml::node& node) {
 std::string expected(const ConfigKey& key) {
   const std::string allowed = key.allowed();
   if (!key.choices.empty()) return "use one of " + allowed;
-  return "give " + (key.type().starts_with("true") ? key.type() : article(key.type())) + (allowed.empty() ? "" : ", " + allowed);
+  const bool is_countable = !key.type().starts_with("true") && !key.type().starts_with("seconds");
+  return "give " + (is_countable ? article(key.type()) : key.type()) + (allowed.empty() ? "" : ", " + allowed);
 }
 
 /// Puts single values into a draft.
@@ -54,6 +63,8 @@ class KeyReader {
     const ConfigSlot slot = key_.slot(draft_.config);
     if (auto* const* target = std::get_if<std::string*>(&slot)) {
       if (is_good_text(text)) **target = text;
+    } else if (auto* const* duration = std::get_if<Config::Duration*>(&slot)) {
+      read_duration(text, **duration);
     } else if (is_good_text(text) && is_not_empty(text)) {
       *std::get<std::vector<std::string>*>(slot) = {text};
     }
@@ -108,6 +119,27 @@ class KeyReader {
     const double value = node.value<double>().value_or(std::nan(""));
     if (!std::isfinite(value) || !key_.range.contains(value)) return refuse(fmt::format("{}", value));
     target = value;
+  }
+  void read_into(const toml::node& node, Config::Duration& target) {
+    if (const auto text = node.value_exact<std::string>()) return read_duration(*text, target);
+    if (const auto time = node.value_exact<toml::time>()) {  // TOML's own spelling of one below a day: 01:30:00
+      target.value = 3600.0 * time->hour + 60.0 * time->minute + time->second;
+    } else {
+      read_into(node, target.value);
+    }
+  }
+  /// Seconds, or H:MM:SS.
+  void read_duration(const std::string& text, Config::Duration& target) {
+    std::vector<std::int64_t> parts;
+    std::istringstream words(text);
+    for (std::string word; std::getline(words, word, ':');) parts.push_back(whole_number<std::int64_t>(word).value_or(-1));
+    constexpr std::int64_t kMostHours = 1'000'000;
+    const bool is_clock = parts.size() == 3 && parts[0] <= kMostHours && parts[1] < 60 && parts[2] < 60;
+    const bool is_good = (is_clock || parts.size() == 1) && !text.ends_with(':') &&
+                         std::all_of(parts.begin(), parts.end(), [](std::int64_t part) { return part >= 0; });
+    const double seconds = !is_good ? -1 : static_cast<double>(is_clock ? 3600 * parts[0] + 60 * parts[1] + parts[2] : parts[0]);
+    if (!is_good || !key_.range.contains(seconds)) return refuse(toml_string(text.substr(0, 60)));
+    target.value = seconds;
   }
   void read_into(const toml::node& node, std::string& target) {
     const auto value = node.value_exact<std::string>();
@@ -198,12 +230,15 @@ void apply_override(ConfigDraft& draft, const std::string& text) {
   if (key != nullptr) {
     // For a key that takes strings, anything not spelled as a TOML string or array is the string itself.
     const std::size_t type = key->slot(draft.config).index();
-    const bool takes_list = type == 4, takes_text = type == 3 || takes_list;
+    const bool takes_list = type == 4, is_clock = type == 6 && value.find(':') != std::string::npos;
+    const bool takes_text = type == 3 || takes_list || is_clock;
     const bool is_spelled = !value.empty() && (value[0] == '"' || value[0] == '\'' || (takes_list && value[0] == '['));
     if (takes_text && !is_spelled) return KeyReader(draft, *key, where).read_text(value);
   }
+  const std::string spelled = "value = " + value;
+  if (too_deep_line(spelled)) return draft.problems.push_back(nested_too_deeply(where));
   try {
-    const toml::table table = toml::parse("value = " + value, where);
+    const toml::table table = toml::parse(spelled, where);
     if (table.size() != 1) return refuse(fmt::format("--set {} holds more than one value", name), "use one --set for each key");
     read_entry(draft, name, *table.get("value"), where);
   } catch (const toml::parse_error&) {
@@ -239,6 +274,7 @@ ConfigError::ConfigError(std::vector<Error> problems) : Error(problems.at(0)), p
 Config parse_config(std::string_view text, const std::string& source, const std::vector<std::string>& overrides) {
   ConfigDraft draft;
   draft.source = source;
+  if (const auto line = too_deep_line(text)) throw ConfigError({nested_too_deeply(fmt::format("{}:{}", source, *line))});
   try {
     read_file_tables(draft, toml::parse(text, source));
   } catch (const toml::parse_error& error) {

@@ -30,6 +30,11 @@ struct Config {
     std::int64_t token_bytes = 2;
     bool operator==(const Data&) const = default;
   };
+  /// A time, given in seconds or as "H:MM:SS".
+  struct Duration {
+    double value = 0;
+    bool operator==(const Duration&) const = default;
+  };
   struct Train {
     std::int64_t steps = 0, global_batch = 0, micro_batch = 1, sequence = 0;  ///< batches count sequences
     double lr = 6e-4, min_lr_ratio = 0.1;
@@ -40,6 +45,7 @@ struct Config {
     bool deterministic = false;
     std::string recompute = "none";
     std::int64_t loss_chunk = 0;
+    Duration time_limit;
     bool operator==(const Train&) const = default;
   };
   struct Shard {
@@ -85,6 +91,7 @@ struct Config {
   };
   struct Checkpoint {
     std::int64_t every = 0, keep = 3;
+    std::string on_full = "stop";
     bool operator==(const Checkpoint&) const = default;
   };
   struct Run {

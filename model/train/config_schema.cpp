@@ -81,7 +81,9 @@ constexpr std::array kKeys = {
     ConfigKey{"train.schedule", [](Config& c) -> ConfigSlot { return &c.train.schedule; }, any, "cosine|linear|constant|wsd", "",
               "Learning rate after the warm-up; `wsd`: constant, then a decay over the last `train.decay`."},
     ConfigKey{"train.decay", [](Config& c) -> ConfigSlot { return &c.train.decay; }, positive(1), "", "",
-              "Part of all steps over which `wsd` decays."},
+              "Part of all steps over which `wsd` decays, the last ones: all of these, without the fraction of a step, are below the peak. "
+              "Beside "
+              "`train.warmup` it must fit into `train.steps`."},
     ConfigKey{"train.clip", [](Config& c) -> ConfigSlot { return &c.train.clip; }, between(0, 1e6), "", "",
               "Largest global norm of the gradient; 0 does not clip."},
     ConfigKey{"train.weight_decay", [](Config& c) -> ConfigSlot { return &c.train.weight_decay; }, between(0, 100), "", "",
@@ -98,6 +100,11 @@ constexpr std::array kKeys = {
               "its attention makes up to the output projection. The results are the same bits."},
     ConfigKey{"train.loss_chunk", [](Config& c) -> ConfigSlot { return &c.train.loss_chunk; }, between(0, 1e9), "", "",
               "Tokens whose logits exist at once; 0: even shares, in multiples of 32, that keep them within 128 MiB."},
+    ConfigKey{
+        "train.time_limit", [](Config& c) -> ConfigSlot { return &c.train.time_limit; }, between(0, 1e8), "", "",
+        "The run stops, saves a checkpoint and ends with exit code 75 by itself before so much time has passed since its start, in "
+        "seconds or as `\"H:MM:SS\"`; 0: it has as long as it takes. In a Slurm job that says when it ends (`SLURM_JOB_END_TIME`) the "
+        "run stops in time for that in any case. docs/checkpoints.md."},
 
     ConfigKey{"shard.units", [](Config& c) -> ConfigSlot { return &c.shard.units; }, any, "block|model", "",
               "What is gathered at once: transformer blocks, each by itself or as many as `shard.unit_mib` says, or the whole model."},
@@ -184,7 +191,7 @@ constexpr std::array kKeys = {
         "without it: those that gather parameters, those that reduce gradients, or both. The results are meaningless, and are not saved."},
     ConfigKey{"comm.ranks", [](Config& c) -> ConfigSlot { return &c.comm.ranks; }, between(1, 256), "", "",
               "Ranks of the `local` transport; `mpirun -np` says it otherwise."},
-    ConfigKey{"comm.timeout_s", [](Config& c) -> ConfigSlot { return &c.comm.timeout_s; }, positive(86400), "", "",
+    ConfigKey{"comm.timeout_s", [](Config& c) -> ConfigSlot { return &c.comm.timeout_s; }, between(1, 86400), "", "",
               "Seconds after which a silent peer is given up."},
     ConfigKey{"comm.shadow_ms", [](Config& c) -> ConfigSlot { return &c.comm.shadow_ms; }, between(0, 1000), "", "",
               "Above 0, for debugging: operations between ranks run on private copies and end up to so many milliseconds later. Who "
@@ -229,6 +236,10 @@ constexpr std::array kKeys = {
               "Steps between checkpoints, and one at the end; 0 saves only when the run is asked to stop."},
     ConfigKey{"checkpoint.keep", [](Config& c) -> ConfigSlot { return &c.checkpoint.keep; }, between(0, 1e6), "", "",
               "Checkpoints that stay, the newest; 0 keeps all."},
+    ConfigKey{
+        "checkpoint.on_full", [](Config& c) -> ConfigSlot { return &c.checkpoint.on_full; }, any, "stop|warn", "",
+        "Where there is no room for a checkpoint: `stop` ends the run (exit code 74); `warn` prints a warning and goes on without that "
+        "checkpoint. One that a stop asks for ends the run in any case."},
 
     ConfigKey{"run.dir", [](Config& c) -> ConfigSlot { return &c.run.dir; }, any, "", "`runs/NAME-N` with the next free N",
               "Folder for what the run writes; `~` and `$NAME` as in `data.train`."},
@@ -243,22 +254,6 @@ constexpr std::array kKeys = {
 };
 
 std::string number_text(double value) { return fmt::format("{}", value); }
-
-std::string table_of(const ConfigKey& key) {
-  const auto dot = key.name.find('.');
-  return std::string(dot == std::string_view::npos ? "" : key.name.substr(0, dot));
-}
-
-std::string without_backticks(std::string_view text) {
-  std::string plain(text);
-  std::erase(plain, '`');
-  return plain;
-}
-
-std::string in_cell(std::string text) {
-  for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.insert(at, "\\");
-  return text;
-}
 
 }  // namespace
 
@@ -282,8 +277,8 @@ std::vector<std::string_view> ConfigKey::choice_list() const {
 }
 
 std::string ConfigKey::type() const {
-  static constexpr std::array kTypes = {"true or false",         "integer", "number", "string", "string or array of strings",
-                                        "true, false or integer"};
+  static constexpr std::array kTypes = {
+      "true or false", "integer", "number", "string", "string or array of strings", "true, false or integer", "seconds or \"H:MM:SS\""};
   Config config;
   return kTypes[slot(config).index()];
 }
@@ -364,35 +359,10 @@ std::string toml_value(const ConfigSlot& slot) {
   }
   if (const auto* text = std::get_if<std::string*>(&slot)) return toml_string(**text);
   if (const auto* reshard = std::get_if<Reshard*>(&slot)) return (*reshard)->str();
+  if (const auto* duration = std::get_if<Config::Duration*>(&slot)) return toml_value(ConfigSlot(&(*duration)->value));
   std::string list;
   for (const auto& text : *std::get<std::vector<std::string>*>(slot)) list += (list.empty() ? "" : ", ") + toml_string(text);
   return "[" + list + "]";
-}
-
-std::string config_help() {
-  std::string text, table;
-  for (const ConfigKey& key : kKeys) {
-    if (table_of(key) != table) text += "\n", table = table_of(key);
-    const std::string allowed = key.allowed();
-    text += fmt::format("  {:<32} {}{}; {}{}\n      {}\n", key.name, key.type(), allowed.empty() ? "" : ": " + allowed,
-                        key.is_required() ? "" : "default ", without_backticks(key.default_text()), without_backticks(key.doc));
-  }
-  return text;
-}
-
-std::string config_markdown() {
-  std::string text, table;
-  const auto heading = [](const std::string& name) {
-    return fmt::format("### {}\n\n| key | type | allowed | default | meaning |\n|---|---|---|---|---|\n", name);
-  };
-  text += heading("Top level");
-  for (const ConfigKey& key : kKeys) {
-    if (table_of(key) != table) table = table_of(key), text += "\n" + heading("`[" + table + "]`");
-    const bool is_constant = key.default_note.empty();
-    text += fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, key.type(), in_cell(key.allowed()),
-                        is_constant ? "`" + key.default_text() + "`" : key.default_text(), in_cell(std::string(key.doc)));
-  }
-  return text;
 }
 
 }  // namespace zs

@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <iostream>
 #include <mutex>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "comm/gpu_world.h"
@@ -22,8 +22,12 @@
 #include "model/train/verify.h"
 #include "model/train/watch.h"
 #include "model/version.h"
+#include "runtime/base/standard_streams.h"
 
 namespace {
+
+/// Of this process, before anything else.
+const auto program_start = zs::TimeLimit::Clock::now();
 
 using zs::Error;
 using zs::ExitCode;
@@ -46,7 +50,17 @@ std::string error_lines(const Error& error, const std::string& place = {}) {
   return lines;
 }
 
-void print_error(const std::string& lines) { fmt::print(stderr, "{}\n", lines); }
+void print_error(const std::string& lines) { zs::print_to_stderr("{}\n", lines); }
+
+/// All that the user wanted to know: 0, or 74 where it is lost.
+int print_answer(const std::string& text) {
+  zs::write_to_stdout(text);
+  if (zs::stdout_failure() == 0) return 0;
+  const Error error(ExitCode::io, fmt::format("standard output was lost: {}", zs::system_reason(zs::stdout_failure())), "stdout",
+                    "send it where there is room");
+  print_error(zs::error_line(error));
+  return static_cast<int>(error.code());
+}
 
 /// What the configuration turned out to be: a job, or the error that every rank shall end with.
 struct Loaded {
@@ -73,6 +87,7 @@ Loaded load(const CommandLine& line, const char* program) {
   loaded.job.config_path = line.config_path;
   std::error_code failed;
   const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
+  loaded.job.started = program_start;
   loaded.job.program_folder = (failed ? std::filesystem::path(program) : executable).parent_path().string();
   return loaded;
 }
@@ -84,10 +99,10 @@ int end_alone(zs::World& world, const std::exception_ptr& problem) {
   // What another rank has caused is that rank's to tell, or its peers' watchdogs', who know more.
   if (zs::is_consequence(problem)) std::this_thread::sleep_for(std::chrono::seconds(1));
   const bool is_told = error.where().starts_with("rank ");
-  if (watch.watchdog() == nullptr || watch.watchdog()->claim_report(error.what_happened()))
-    print_error(error_lines(error, world.size() > 1 && !is_told ? fmt::format("rank {}", world.rank()) : ""));
+  const bool speaks = watch.watchdog() == nullptr || watch.watchdog()->claim_report(error.what_happened());
+  watch.dump(error.what());  // before the line, which is the last
+  if (speaks) print_error(error_lines(error, world.size() > 1 && !is_told ? fmt::format("rank {}", world.rank()) : ""));
   std::fflush(nullptr);
-  watch.dump(error.what());
   if (world.size() > 1) world.abort(static_cast<int>(error.code()));
   return static_cast<int>(error.code());
 }
@@ -237,21 +252,25 @@ int parse_and_run(int argc, char** argv) {
       "read all data before the first step (with --dry-run: and stop), each rank its share: every id is within the vocabulary, or exit "
       "code 65 and where not");
   app.add_flag("--help-config", wants_keys, "list every key of the configuration");
-  app.set_version_flag("--version", std::string("zshard ") + zs::version());
+  app.set_version_flag("--version", [] { return zs::describe_build(); });
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
-    return app.exit(success);
+    std::ostringstream text;
+    const int code = app.exit(success, text, text);
+    return code == 0 ? print_answer(text.str()) : code;
   } catch (const CLI::ParseError& error) {
     line.problem = Error(ExitCode::usage, error.what(), "command line", "see train --help");
   }
   if (wants_keys) {
-    std::cout << zs::config_help();
-    return 0;
+    return print_answer(zs::config_help());
   }
   if (!line.problem) line.problem = misplaced(tokenized);
   if (!line.problem && !tokenized.tokenizer.empty()) return tokenize(tokenized, line.config_path);
-  if (!line.problem && !verified.empty()) return zs::verify_checkpoints(verified);
+  if (!line.problem && !verified.empty()) {
+    const int code = zs::verify_checkpoints(verified);
+    return code == 0 ? print_answer("") : code;
+  }
   if (!line.problem && line.config_path.empty())
     line.problem = Error(ExitCode::usage, "no configuration file", "command line", "give one: train CONFIG.toml");
   zs::install_stop_signals();

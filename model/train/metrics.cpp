@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 
 #include "runtime/base/check.h"
@@ -56,8 +57,9 @@ MetricsLog::MetricsLog(std::string path)
 
 MetricsLog::~MetricsLog() { ::close(descriptor_); }
 
-void MetricsLog::append(const StepMetrics& metrics) {
-  const std::string line = to_json(metrics) + "\n";
+void MetricsLog::append(const StepMetrics& metrics) { write(to_json(metrics) + "\n"); }
+
+void MetricsLog::write(const std::string& line) {
   for (std::size_t done = 0; done < line.size();) {
     const ssize_t count = ::write(descriptor_, line.data() + done, line.size() - done);
     if (count < 0 && errno == EINTR) continue;
@@ -68,6 +70,32 @@ void MetricsLog::append(const StepMetrics& metrics) {
 
 void MetricsLog::fail(const char* operation, int error) const {
   throw Error(ExitCode::io, fmt::format("{} metrics failed: {}", operation, system_reason(error)), path_, "free some space and run again");
+}
+
+/// With its end; empty where the file ends otherwise.
+std::string MetricsLog::last_line() const {
+  constexpr std::streamoff kLongest = 4096;  // many times a line of to_json
+  std::ifstream file(path_, std::ios::binary | std::ios::ate);
+  const std::streamoff size = file.tellg(), from = std::max<std::streamoff>(0, size - kLongest);
+  std::string tail(static_cast<std::size_t>(std::max<std::streamoff>(0, size - from)), '\0');
+  file.seekg(from);
+  if (tail.size() < 2 || !file.read(tail.data(), std::ssize(tail)) || tail.back() != '\n') return {};
+  const auto begin = tail.rfind('\n', tail.size() - 2);
+  return begin == tail.npos ? (from == 0 ? tail : std::string()) : tail.substr(begin + 1);
+}
+
+bool MetricsLog::lacks_validation(std::int64_t step) const {
+  const std::string line = last_line();
+  return !line.empty() && step_of(std::string_view(line).substr(0, line.size() - 1)) == step && line.find("\"val_loss\"") == line.npos;
+}
+
+void MetricsLog::add_validation(std::int64_t step, float val_loss) {
+  ZS_CHECK(lacks_validation(step), "metrics of step {} have a validation", step);
+  const std::string line = last_line();
+  std::error_code failed;
+  const auto size = std::filesystem::file_size(path_, failed);
+  if (failed || ::ftruncate(descriptor_, static_cast<off_t>(size - line.size())) != 0) fail("changing", errno);
+  write(fmt::format("{}, \"val_loss\": {}}}\n", line.substr(0, line.size() - 2), json_number(val_loss)));
 }
 
 std::int64_t MetricsLog::cut_after(std::int64_t step) {

@@ -36,11 +36,17 @@ class MetricsLog {
   void append(const StepMetrics& metrics);
   /// Drops every line after step `step`, a line that is cut off included, and returns the step of the last one left (0: none).
   std::int64_t cut_after(std::int64_t step);
+  /// Whether the last line is that of `step`, and has no val_loss.
+  bool lacks_validation(std::int64_t step) const;
+  /// Gives it one.
+  void add_validation(std::int64_t step, float val_loss);
   /// Makes the lines so far durable.
   void sync();
 
  private:
   [[noreturn]] void fail(const char* operation, int error) const;
+  void write(const std::string& text);
+  std::string last_line() const;
 
   std::string path_;
   int descriptor_;

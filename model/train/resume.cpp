@@ -27,8 +27,15 @@ constexpr std::array<std::string_view, 19> kRefused = {
     "model.kv_heads", "model.hidden", "model.rotary_base", "model.tied_head", "data.kind",        "train.global_batch", "train.sequence",
     "train.seed",     "train.beta1",  "train.beta2",       "train.eps",       "data.train_tokens"};
 // What says where and how fast, not what. Files may move: their names, their length and what they hold are compared instead.
-constexpr std::array<std::string_view, 8> kFree = {
-    "name", "device", "model.preset", "data.train", "data.validation", "data.token_bytes", "train.recompute", "data.validation_fraction"};
+constexpr std::array<std::string_view, 9> kFree = {"name",
+                                                   "train.time_limit",
+                                                   "device",
+                                                   "model.preset",
+                                                   "data.train",
+                                                   "data.validation",
+                                                   "data.token_bytes",
+                                                   "train.recompute",
+                                                   "data.validation_fraction"};
 constexpr std::array<std::string_view, 5> kFreeTables = {"shard.", "comm.", "watchdog.", "run.", "checkpoint."};
 
 Error none_found(const std::string& where) {

@@ -20,10 +20,13 @@ constexpr double kMiB = 1 << 20;
 /// NCCL moves less than that at a fraction of what its links carry (docs/decisions/0039-units-of-several-blocks.md).
 constexpr double kNcclUnitMib = 64;
 /// Numbers whose maxima over the ranks are known at the end of a step.
-enum Status : std::uint8_t { peak_bytes, allocations, stop, no_data, least_wait, most_wait };
-constexpr int kStatus = most_wait + 1;
+enum Status : std::uint8_t { peak_bytes, allocations, stop, no_data, least_wait, most_wait, slowest_step_us };
+constexpr int kStatus = slowest_step_us + 1;
 /// The least wait and whose it is, in one number whose maximum is wanted: nanoseconds below kLongestWait, then the rank.
 constexpr std::int64_t kLongestWait_ns = std::int64_t{1} << 46, kRanks = std::int64_t{1} << 16;
+
+/// Between two polls of whether to go on. Each of them drains the compute stream, which costs about a millisecond.
+constexpr std::int64_t kPollEvery_us = 200'000;
 
 DType dtype_of(const std::string& name) { return name == "bf16" ? DType::bf16 : DType::f32; }
 
@@ -193,11 +196,32 @@ std::vector<float> Session::losses_in_order(std::int64_t count) const {
   return losses;
 }
 
-void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read, bool wants_stop) {
+bool Session::drops(std::int64_t micro_batches) {
+  if (!is_asked_) return false;
+  since_poll_ += micro_batches;
+  if (since_poll_ < micro_batches_a_poll_) return false;
+  since_poll_ = 0;
+  context_.stream().synchronize();
+  if (!is_asked_()) return false;
+  is_interrupted_ = true;
+  runtime_.abandon_step();
+  device_.synchronize();
+  return true;
+}
+
+void Session::set_poll_interval(std::int64_t slowest_step_us) {
+  if (slowest_step_us > 0)
+    micro_batches_a_poll_ = std::max<std::int64_t>(1, kPollEvery_us * local_micro_batches() / std::max<std::int64_t>(slowest_step_us, 1));
+}
+
+void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read, std::int64_t stop) {
+  is_interrupted_ = false;
+  step_began_ = std::chrono::steady_clock::now();
   device_.memory().reset_peak();
   const std::int64_t first_of_step = (step - 1) * config_.train.global_batch;
   optimizer_->set_scalars(lr, step);
   if (replay_) {
+    if (drops(local_micro_batches())) return;
     upload_batches(first_of_step, read);
     for (std::int64_t i = 0; i < local_micro_batches(); ++i) enqueue_fault_point();
     bool is_replayed = true;
@@ -209,12 +233,13 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
   } else {
     enqueue_work([&](std::int64_t i) { return read_batch(first_sample(first_of_step, i), config_.train.micro_batch, read); });
   }
-  send_status(wants_stop);
+  if (!is_interrupted_) send_status(stop);
 }
 
 void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch) {
   std::int64_t local = local_micro_batches();
   for (std::int64_t i = 0; i < local; ++i) {
+    if (!replay_ && drops(1)) return;
     if (is_enough_()) local = i + 1;
     runtime_.begin_micro_batch(Mode::train, i + 1 == local);
     if (!replay_) enqueue_fault_point();  // else it has been
@@ -232,7 +257,7 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch) {
   gather_losses();
 }
 
-void Session::send_status(bool wants_stop) {
+void Session::send_status(std::int64_t stop) {
   const Buffer status = status_.buffer(DType::i64, kStatus);
   const std::int64_t calls = device_.memory().allocation_calls() + device_.locked_memory().counter().allocation_calls() - allocations_seen_;
   allocations_seen_ += calls;
@@ -241,8 +266,9 @@ void Session::send_status(bool wants_stop) {
   std::vector<std::int64_t> values(kStatus);
   values[peak_bytes] = replay_ ? replay_->peak_bytes() : device_.memory().peak_bytes();
   values[allocations] = calls;
-  values[stop] = wants_stop;
+  values[Status::stop] = stop;
   values[no_data] = lacks_data_();
+  values[slowest_step_us] = last_step_us_;
   values[least_wait] = (kLongestWait_ns - 1 - waited) * kRanks + world_.rank();
   values[most_wait] = waited;
   context_.launch({"status", {}, {status}}, upload_of(context_.kernels(), status, std::move(values)));
@@ -260,11 +286,13 @@ StepResult Session::finish_step() {
   device_.synchronize();
   const HostView view(context_, context_.stream(), status_.buffer(DType::i64, kStatus));
   const auto* const status = view.as<std::int64_t>();
+  last_step_us_ = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - step_began_).count();
+  set_poll_interval(status[slowest_step_us]);
   return {.losses = losses_in_order(global_micro_batches()),
           .grad_norm = *HostView(context_, context_.stream(), optimizer_->grad_norm()).as<float>(),
           .peak_bytes = status[peak_bytes],
           .allocations = status[allocations],
-          .should_stop = status[stop] != 0,
+          .stop = status[stop],
           .lacks_data = status[no_data] != 0,
           .waits = {.slowest = static_cast<int>(status[least_wait] % kRanks),
                     .least_s = static_cast<double>(kLongestWait_ns - 1 - status[least_wait] / kRanks) * 1e-9,
@@ -281,10 +309,12 @@ std::int64_t Session::validation_rows(std::int64_t samples, std::int64_t i) cons
 
 void Session::enqueue_validation(const ReadSamples& read, std::int64_t windows) {
   const NoGradGuard no_grad(context_);
+  is_interrupted_ = false;
   const std::int64_t samples = validation_samples(windows), all = config_.train.micro_batch, round = all * world_.size();
   std::int64_t local = (samples + round - 1) / round;
   ZS_CHECK(local <= loss_slots_, "{} validation micro-batches on this rank, {} slots", local, loss_slots_);
   for (std::int64_t i = 0; i < local; ++i) {
+    if (drops(1)) return;
     if (is_enough_()) samples % round == 0 ? local = i + 1 : i = local - 1;  // the last one may be smaller
     // A rank that has none left takes part with a sample that does not count.
     const std::int64_t rows = validation_rows(samples, i * world_.size() + world_.rank());
@@ -297,6 +327,7 @@ void Session::enqueue_validation(const ReadSamples& read, std::int64_t windows) 
 
 double Session::validate(const ReadSamples& read, std::int64_t windows) {
   enqueue_validation(read, windows);
+  if (is_interrupted_) return std::nan("");
   device_.synchronize();
   const std::int64_t samples = validation_samples(windows);
   const auto all = static_cast<double>(config_.train.micro_batch);

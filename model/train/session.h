@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -23,7 +24,7 @@ struct StepResult {
   float grad_norm = 0;
   std::int64_t peak_bytes = 0;   ///< counted, the largest of the ranks
   std::int64_t allocations = 0;  ///< calls to the system for counted memory since the last step's end, the most of the ranks
-  bool should_stop = false;      ///< some rank was asked to stop
+  std::int64_t stop = 0;         ///< the largest of what the ranks gave enqueue_step
   bool lacks_data = false;       ///< some rank has no data for what follows (Session::look_ahead)
   StepWaits waits;               ///< of the ranks for each other
 };
@@ -43,7 +44,15 @@ class Session {
   /// Enqueues step `step` (from 1), whole: forward and backward of this rank's micro-batches (micro-batch i of the step runs on rank i mod
   /// ranks), the reduction, the update. With cuda.graph its samples are all read first, and its work may be that of a captured step.
   /// Collective. OrderMismatch where ranks do not communicate alike, which then is found before the work is launched.
-  void enqueue_step(std::int64_t step, float lr, const ReadSamples& read, bool wants_stop);
+  /// `stop`: a number that every rank learns the largest of, in StepResult.
+  void enqueue_step(std::int64_t step, float lr, const ReadSamples& read, std::int64_t stop);
+  /// From here on `is_asked` is called between micro-batches of steps and validations, some times a second, when the device has done those
+  /// before. It is collective and the same on every rank. Where it says true the step or the validation is dropped: what it has summed is
+  /// cleared, the weights are those of the step before, and is_interrupted() is true. A step that is captured as a graph is whole or has
+  /// not begun.
+  void interrupt_by(std::function<bool()> is_asked) { is_asked_ = std::move(is_asked); }
+  /// Whether that has happened to the step or validation enqueued last: it has no result.
+  bool is_interrupted() const { return is_interrupted_; }
   /// For plans: before each micro-batch of a step or a validation `is_enough` is asked; true makes it the last.
   void abridge(std::function<bool()> is_enough) { is_enough_ = std::move(is_enough); }
   /// `lacks_data`: asked while a step computes whether this rank lacks what follows; all ranks learn it with the step's result.
@@ -52,7 +61,7 @@ class Session {
   StepResult finish_step();
 
   /// Mean loss over the first run.validate_batches x global_batch samples, each once, or all where there are no more `windows`; spread over
-  /// the ranks as a step's are. Collective; blocks.
+  /// the ranks as a step's are. NaN where it was interrupted. Collective; blocks.
   double validate(const ReadSamples& read, std::int64_t windows = kManyWindows);
   /// The same work without reading a result: for the meta device.
   void enqueue_validation(const ReadSamples& read, std::int64_t windows = kManyWindows);
@@ -88,7 +97,11 @@ class Session {
   Tensor forward_loss(const Batch& batch);
   /// All that the device does for a step's losses and weights. `batch(i)`: this rank's micro-batch i.
   void enqueue_work(const std::function<Batch(std::int64_t)>& batch);
-  void send_status(bool wants_stop);
+  void send_status(std::int64_t stop);
+  /// Before `micro_batches` are enqueued: whether they, and all that belongs to them, shall be dropped. Then they are.
+  bool drops(std::int64_t micro_batches);
+  /// How often `drops` asks, from what the slowest rank's last step took.
+  void set_poll_interval(std::int64_t slowest_step_us);
   /// Of TRAIN_FAULT, on the compute stream.
   void enqueue_fault_point();
   void store_loss(const Tensor& loss, std::int64_t slot);
@@ -111,6 +124,11 @@ class Session {
   Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64 (kStatus)
   std::int64_t allocations_seen_ = 0;
   std::int64_t waited_seen_ns_ = 0;  // the compute stream's
+  std::function<bool()> is_asked_;   // null: nobody is
+  bool is_interrupted_ = false;
+  std::int64_t micro_batches_a_poll_ = 1, since_poll_ = 0;
+  std::chrono::steady_clock::time_point step_began_;
+  std::int64_t last_step_us_ = 0;
 };
 
 ShardOptions shard_options(const Config& config);

@@ -13,7 +13,7 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 
 void on_signal(int signal) {
   stop_requested.store(true, std::memory_order_relaxed);
-  if (signal != SIGUSR1) std::signal(signal, SIG_DFL);
+  if (signal == SIGINT || signal == SIGTERM) std::signal(signal, SIG_DFL);
 }
 
 }  // namespace
@@ -23,7 +23,12 @@ void install_stop_signals() {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) ZS_CHECK(sigaction(signal, &action, nullptr) == 0, "signal {}", signal);
+  struct sigaction before {};
+  ZS_CHECK(sigaction(SIGHUP, nullptr, &before) == 0, "signal {}", SIGHUP);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP}) {
+    if (signal == SIGHUP && before.sa_handler == SIG_IGN) continue;
+    ZS_CHECK(sigaction(signal, &action, nullptr) == 0, "signal {}", signal);
+  }
   // A full disk quota and a closed pipe are errors of the write, not the end of the process.
   for (const int signal : {SIGXFSZ, SIGPIPE}) ZS_CHECK(std::signal(signal, SIG_IGN) != SIG_ERR, "signal {}", signal);
 }

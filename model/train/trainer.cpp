@@ -13,12 +13,10 @@
 #include "model/train/config_dataset.h"
 #include "model/train/program.h"
 #include "model/train/run_dir.h"
-#include "model/train/sample.h"
 #include "model/train/schedule.h"
 #include "model/train/startup.h"
-#include "model/train/stop_signal.h"
-#include "model/train/weights.h"
 #include "model/version.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/device/memory_limit.h"
 #include "runtime/shard/checkpoint.h"
 #include "runtime/shard/shard_groups.h"
@@ -50,8 +48,9 @@ Trainer::Trainer(World& world, const TrainJob& job) : world_(world), watch_(worl
 
 int Trainer::run() {
   watch_.enter(Phase::init);
-  if (const int code = prepare(); code != 0 || job_.dry_run) return code;
-  return train();
+  limit_.emplace(config_.train.time_limit.value, job_.started, slurm_seconds_left());
+  if (const int code = prepare(); code != 0 || job_.dry_run) return report_lost_output(code);
+  return report_lost_output(train());
 }
 
 int Trainer::prepare() {
@@ -100,11 +99,15 @@ void Trainer::create_run() {
   if (!is_first()) return;
   check_length(resume_ ? resume_->run_dir : config_.run.dir);
   if (!resume_ || resume_->run_dir.empty()) {
+    const std::string place = config_.run.dir.empty() ? "runs" : config_.run.dir;
+    if (!job_.overwrite) reserve_space(place);  // before anything is created
     run_dir_ = create_run_dir({config_.run.dir, config_.name, job_.overwrite}, to_toml(config_));
     log_.emplace(run_dir_ + "/metrics.jsonl");
+    if (job_.overwrite) reserve_space(place);  // with the room that the old run has left
     return;
   }
   run_dir_ = resume_->run_dir;
+  reserve_space(run_dir_);
   log_.emplace(run_dir_ + "/metrics.jsonl");  // which nobody else has from here on
 }
 
@@ -114,23 +117,22 @@ void Trainer::take_up_run() {
   reopen_run_dir(run_dir_, to_toml(config_));
   clear_way(*resume_, config_.checkpoint.keep);
   if (const std::int64_t last = log_->cut_after(resume_->step); last != resume_->step)
-    fmt::print(stderr, "train: note: metrics.jsonl lacks steps {} to {}\n", last + 1, resume_->step);
+    print_to_stderr("train: note: metrics.jsonl lacks steps {} to {}\n", last + 1, resume_->step);
 }
 
 void Trainer::print_header() const {
   const std::vector<MemoryLimit> all = limits();
   const MemoryLimit& limit = lowest(all);
   const std::string groups = gpus_.transport == Transport::nccl ? "" : ShardGroups::describe(world_, scheme_options(config_));
-  fmt::print("zshard {}: {}, {} ({} each), cpu {}, transport {}{}{}, memory limit {} ({})\n", version(),
-             format_number(world_.size(), "rank"), share_.description, format_number(share_.threads, "thread"), cpu_isa(),
-             describe_transport(world_, gpus_), groups.empty() ? "" : fmt::format(" ({})", groups), describe_omitted(config_.comm.omit),
-             format_bytes(limit.bytes), limit.source);
+  print_to_stdout("zshard {}: {}, {} ({} each), cpu {}, transport {}{}{}, memory limit {} ({})\n", version(),
+                  format_number(world_.size(), "rank"), share_.description, format_number(share_.threads, "thread"), cpu_isa(),
+                  describe_transport(world_, gpus_), groups.empty() ? "" : fmt::format(" ({})", groups),
+                  describe_omitted(config_.comm.omit), format_bytes(limit.bytes), limit.source);
   if (job_.dry_run) {
-    fmt::print("{}\n{}", describe(plan_, config_, planned_ranks(), job_.full_plan),
-               describe_budgets(memory_demand(), plan_.reserved_bytes, budgets()));
-    if (job_.verify_order) fmt::print("order verified: the plan of a step, {} entries\n", plan_.trace.size());
+    print_to_stdout("{}\n{}", describe(plan_, config_, planned_ranks(), job_.full_plan),
+                    describe_budgets(memory_demand(), plan_.reserved_bytes, budgets()));
+    if (job_.verify_order) print_to_stdout("order verified: the plan of a step, {} entries\n", plan_.trace.size());
   }
-  std::fflush(stdout);
 }
 
 /// The device, and what moves the bytes between devices where the world itself does not.
@@ -158,37 +160,49 @@ int Trainer::train() {
   plan_.apply_order(session_->runtime());
   is_terminal_ = is_first() && prints_to_terminal();
   if (const std::string text = gpu_world_ ? describe_registration(*gpu_world_, config_) : ""; is_first() && !text.empty())
-    fmt::print("{}\n", text);
+    print_to_stdout("{}\n", text);
   measure_ceiling();
   if (is_first()) {
-    fmt::print("{}: {} parameters in {} units, {} of {} tokens; planned peak {} a rank; writing to {}\n", config_.name,
-               format_count(static_cast<double>(session_->model().parameter_count())), plan_.units.size(),
-               format_count(static_cast<double>(dataset_->train.tokens())), config_.data.kind, format_bytes(plan_.step_peak_bytes),
-               run_dir_);
-    std::fflush(stdout);
+    print_to_stdout("{}: {} parameters in {} units, {} of {} tokens; planned peak {} a rank; writing to {}\n", config_.name,
+                    format_count(static_cast<double>(session_->model().parameter_count())), plan_.units.size(),
+                    format_count(static_cast<double>(dataset_->train.tokens())), config_.data.kind, format_bytes(plan_.step_peak_bytes),
+                    run_dir_);
   }
+  if (is_first()) print_how_to_stop();
   if (const int code = load_checkpoint(); code != 0) return code;
+  std::int64_t done = resume_ ? resume_->step : 0;
+  margin_.emplace(3 * size_of(DType::f32) * parameter_count(), size_of(DType::f32) * parameter_count());
+  last_poll_ = Clock::now();
+  // The verifier would take what the host waits for within a step for an order that events have made.
+  if (!verifier_) session_->interrupt_by([this] { return agrees_to_stop(); });
+  catch_up_validation();
+  if (lacks_data_) return end_without_data(done);
+  if (const auto code = train_steps(done)) return *code;
+  const bool is_stopped = stop_ != StopReason::none && (done < config_.train.steps || lacks_validation_);
+  if (is_stopped && has_results() && saved_step_ != done) {
+    if (const int failure = save_checkpoint(done, true); failure != 0) return failure;
+  }
+  finish(done, is_stopped);
+  return is_stopped ? static_cast<int>(ExitCode::stopped) : 0;
+}
+
+std::optional<int> Trainer::train_steps(std::int64_t& done) {
   StepMetrics metrics;
   const auto start = Clock::now();
-  const std::int64_t steps = config_.train.steps, done = resume_ ? resume_->step : 0;
-  for (std::int64_t step = done + 1; step <= steps; ++step) {
-    watch_.enter(step == done + 1 ? Phase::first_step : Phase::step, step);
+  const std::int64_t steps = config_.train.steps, before = done;
+  while (done < steps && stop_ == StopReason::none) {
+    watch_.enter(done == before ? Phase::first_step : Phase::step, done + 1);
     if (watch_.hit("step")) return 0;
-    const int code = this->step(step, metrics);
-    if (code != 0 && code != static_cast<int>(ExitCode::stopped)) return code;
-    if (is_first()) report(metrics, seconds_since(start) / static_cast<double>(step - done) * static_cast<double>(steps - step));
-    const bool is_stopped = code != 0 && step < steps;
-    if (is_saved(step, is_stopped || lacks_data_)) {
-      if (const int failure = save_checkpoint(step); failure != 0) return failure;
+    if (const int code = step(done + 1, metrics); code != 0) return code;
+    if (metrics.step != done + 1) break;  // dropped: the step is as if it had not begun
+    ++done;
+    if (is_first()) report(metrics, seconds_since(start) / static_cast<double>(done - before) * static_cast<double>(steps - done));
+    if (is_saved(done) || (lacks_data_ && has_results())) {
+      if (const int failure = save_checkpoint(done, lacks_data_); failure != 0) return failure;
     }
-    if (is_stopped) {
-      finish(step, true);
-      return code;
-    }
-    if (lacks_data_) return end_without_data(step);
+    if (lacks_data_) return end_without_data(done);
   }
-  finish(config_.train.steps, false);
-  return 0;
+  return std::nullopt;
 }
 
 int Trainer::load_checkpoint() {
@@ -196,41 +210,22 @@ int Trainer::load_checkpoint() {
   return collectively(world_, "", [&] {
     load({world_, session_->runtime().executor(), session_->optimizer()}, resume_->checkpoint);
     watch_.saved(resume_->step);
+    const bool goes_on_in_place = world_.agree(is_first() && !resume_->run_dir.empty() ? 1 : 0, "").code != 0;
+    if (goes_on_in_place) saved_step_ = resume_->step;
     together(world_, [&] { take_up_run(); });
     if (!is_first()) return;
-    for (const std::int64_t step : resume_->damaged) fmt::print(stderr, "train: note: step {} is damaged and set aside\n", step);
-    fmt::print("going on after step {} from {}{}{}\n", resume_->step, resume_->checkpoint,
-               changed_keys_.empty() ? "" : "; changed: ", fmt::join(changed_keys_, ", "));
-    std::fflush(stdout);
+    for (const std::int64_t step : resume_->damaged) print_to_stderr("train: note: step {} is damaged and set aside\n", step);
+    print_to_stdout("going on after step {} from {}{}{}\n", resume_->step, resume_->checkpoint,
+                    changed_keys_.empty() ? "" : "; changed: ", fmt::join(changed_keys_, ", "));
   });
 }
 
 /// Else they follow from whatever memory held where something should have come.
 bool Trainer::has_results() const { return transport_of(world_) != Transport::null && config_.comm.omit == "none"; }
 
-bool Trainer::is_saved(std::int64_t step, bool is_stopped) const {
-  if (!has_results()) return false;
+bool Trainer::is_saved(std::int64_t step) const {
   const std::int64_t every = config_.checkpoint.every;
-  return is_stopped || (every > 0 && (step % every == 0 || step == config_.train.steps));
-}
-
-/// The metrics up to this step first: where the checkpoint is, they are.
-int Trainer::save_checkpoint(std::int64_t step) {
-  watch_.enter(Phase::checkpoint, step);
-  CheckpointWatch files(watch_);
-  const int code = collectively(world_, fmt::format("step {}", step), [&] {
-    together(world_, [&] {
-      if (is_first()) log_->sync();
-    });
-    const std::string root = run_dir_ + "/checkpoints";
-    save({world_, session_->runtime().executor(), session_->optimizer()}, root,
-         {.step = step, .attributes = run_attributes(config_, data_facts_)}, &files);
-    together(world_, [&] {
-      if (is_first()) prune_checkpoints(root, config_.checkpoint.keep);
-    });
-  });
-  if (code == 0) watch_.saved(step);
-  return code;
+  return has_results() && every > 0 && (step % every == 0 || step == config_.train.steps);
 }
 
 /// Only the live line has room for it, and only one rank prints that; all of them measure.
@@ -255,11 +250,12 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   StepResult result;
   session_->look_ahead([this, step] { return step < config_.train.steps && lacks_samples(step + 1); });
   try {
-    session_->enqueue_step(step, static_cast<float>(lr), reader(dataset_->train), is_stop_requested());
+    session_->enqueue_step(step, static_cast<float>(lr), reader(dataset_->train), static_cast<std::int64_t>(own_stop()));
+    if (session_->is_interrupted()) return 0;
     result = session_->finish_step();
   } catch (const OrderMismatch& error) {  // the same on every rank
     watch_.dump(error.what());
-    if (is_first()) fmt::print(stderr, "{}{}\n", is_terminal_ ? "\n" : "", error_line(error, fmt::format("step {}", step)));
+    if (is_first()) print_to_stderr("{}{}\n", is_terminal_ ? "\n" : "", error_line(error, fmt::format("step {}", step)));
     return static_cast<int>(error.code());
   }
   const double seconds = seconds_since(start);
@@ -281,23 +277,23 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   } catch (const Error& error) {  // every rank sees the same numbers
     if (is_first()) {
       log_->append(metrics);
-      fmt::print(stderr, "{}{}\n", is_terminal_ ? "\n" : "", error_line(error, fmt::format("step {}", step)));
+      print_to_stderr("{}{}\n", is_terminal_ ? "\n" : "", error_line(error, fmt::format("step {}", step)));
     }
     return static_cast<int>(error.code());
   }
   if (world_.size() > 1) tell("warning", stragglers_.after_step(result.waits, seconds));
   if (StepReplay* const replay = session_->replay()) tell("note", replay->take_news(step));
+  stop_ = std::max(stop_, static_cast<StopReason>(result.stop));
   lacks_data_ = result.lacks_data || (is_validated(step) && lacks_validation_samples());
-  if (is_validated(step) && !lacks_data_)
-    metrics.val_loss = static_cast<float>(session_->validate(reader(*dataset_->validation), dataset_->validation->windows()));
+  if (is_validated(step) && !lacks_data_) validate(metrics);
   if (is_verified(step)) {
     if (const int code = check_order(step); code != 0) return code;
   }
-  return result.should_stop ? static_cast<int>(ExitCode::stopped) : 0;
+  return 0;
 }
 
 void Trainer::tell(const char* kind, const std::string& line) const {
-  if (is_first() && !line.empty()) fmt::print(stderr, "{}train: {}: {}\n", is_terminal_ ? "\n" : "", kind, line);
+  if (is_first() && !line.empty()) print_to_stderr("{}train: {}: {}\n", is_terminal_ ? "\n" : "", kind, line);
 }
 
 void Trainer::check_finite(std::int64_t step, const StepResult& result) const {
@@ -330,8 +326,8 @@ int Trainer::check_order(std::int64_t step) {
   VerifiedOrder order;
   const int code = agreed(world_, [&] { order = verifier_->check(fmt::format("step {}", step)); });
   if (code == 0 && is_first()) {
-    fmt::print("{}order verified: step {}, {} operations and {} waits of this rank\n", is_terminal_ ? "\n" : "", step, order.ops,
-               order.waits);
+    print_to_stdout("{}order verified: step {}, {} operations and {} waits of this rank\n", is_terminal_ ? "\n" : "", step, order.ops,
+                    order.waits);
   }
   return code;
 }
@@ -344,36 +340,10 @@ void Trainer::report(const StepMetrics& metrics, double seconds_left) {
   const bool is_milestone = metrics.val_loss || metrics.step == 1 || metrics.step == config_.train.steps;
   if (is_terminal_) {
     constexpr int kColumns = 120;
-    fmt::print("{}{}", live_line(progress, kColumns), is_milestone ? "\n" : "");
+    print_to_stdout("{}{}", live_line(progress, kColumns), is_milestone ? "\n" : "");
   } else if (is_milestone || metrics.step % interval == 0) {
-    fmt::print("{}\n", progress_line(progress));
+    print_to_stdout("{}\n", progress_line(progress));
   }
-  std::fflush(stdout);
-}
-
-void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
-  watch_.enter(Phase::ending, steps_done);
-  std::string hash = "not saved, since the results are meaningless";
-  if (has_results()) hash = save_weights(session_->runtime().executor(), is_first() ? run_dir_ + "/model.safetensors" : "");
-  if (is_first()) fmt::print("{}weights: {}\n", is_terminal_ ? "\n" : "", hash);
-  if (has_results() && !was_stopped && config_.run.sample_tokens > 0) print_sample();
-  if (is_first() && was_stopped) {
-    fmt::print(stderr, "train: stopped on request after step {} of {}: {}\n", steps_done, config_.train.steps,
-               has_results() ? fmt::format("saved in {}; add --resume latest to go on", run_dir_) : "nothing is saved");
-  }
-  std::fflush(stdout);
-}
-
-void Trainer::print_sample() {
-  const bool is_text = config_.data.kind == "text";
-  std::vector<std::int32_t> prompt;
-  for (const char c : config_.run.sample_prompt) prompt.push_back(static_cast<unsigned char>(c));
-  if (!is_text || prompt.empty()) prompt.assign(1, is_text ? '\n' : 0);
-  const auto stops = [this] { return world_.agree(is_stop_requested() ? 1 : 0, "").code != 0; };
-  const auto tokens = sample_tokens(*session_, prompt, config_.run.sample_tokens, static_cast<std::uint64_t>(config_.train.seed), stops);
-  if (!is_first()) return;
-  fmt::print("sample: {}\n",
-             is_text ? printable(config_.run.sample_prompt + bytes_of(tokens), prints_utf8()) : fmt::format("{}", fmt::join(tokens, " ")));
 }
 
 }  // namespace zs

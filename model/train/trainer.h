@@ -7,12 +7,14 @@
 #include "comm/world.h"
 #include "model/data/dataset.h"
 #include "model/train/config.h"
+#include "model/train/disk_space.h"
 #include "model/train/gpu_ranks.h"
 #include "model/train/memory_check.h"
 #include "model/train/metrics.h"
 #include "model/train/plan.h"
 #include "model/train/resume.h"
 #include "model/train/session.h"
+#include "model/train/time_limit.h"
 #include "model/train/watch.h"
 #include "runtime/device/cpu_topology.h"
 #include "runtime/device/step_verifier.h"
@@ -22,13 +24,14 @@ namespace zs {
 struct TrainJob {
   Config config;
   bool dry_run = false;
-  bool full_plan = false;      ///< a dry run lists every buffer
-  bool verify_order = false;   ///< of the plan in a dry run, else of the first steps
-  bool verify_data = false;    ///< all of it, before the first step
-  bool overwrite = false;      ///< of a named run directory that holds a run
-  std::string resume;          ///< "latest", "latest-valid" or a folder; empty: a new run
-  std::string config_path;     ///< data is looked up beside it too
-  std::string program_folder;  ///< and there
+  bool full_plan = false;                                          ///< a dry run lists every buffer
+  bool verify_order = false;                                       ///< of the plan in a dry run, else of the first steps
+  bool verify_data = false;                                        ///< all of it, before the first step
+  bool overwrite = false;                                          ///< of a named run directory that holds a run
+  std::string resume;                                              ///< "latest", "latest-valid" or a folder; empty: a new run
+  std::string config_path;                                         ///< data is looked up beside it too
+  std::string program_folder;                                      ///< and there
+  TimeLimit::Clock::time_point started = TimeLimit::Clock::now();  ///< train.time_limit counts from there
 };
 
 /// One rank of a training run, from the checks to the saved weights. Errors of the preparation are agreed among the ranks before
@@ -59,11 +62,25 @@ class Trainer {
   void take_up_run();
   int load_checkpoint();
   bool has_results() const;
-  bool is_saved(std::int64_t step, bool is_stopped) const;
-  int save_checkpoint(std::int64_t step);
+  bool is_saved(std::int64_t step) const;
+  /// `is_last_chance`: nothing else will keep what was done.
+  int save_checkpoint(std::int64_t step, bool is_last_chance);
   void print_header() const;
+  /// How to end the run with time to save, where mpirun would leave little.
+  void print_how_to_stop() const;
+  /// On the disk of `folder`, for the final weights; and there must be room for a checkpoint, if there shall be any.
+  void reserve_space(const std::string& folder);
+  std::int64_t parameter_count() const;
   void make_device();
   int train();
+  /// From the first step that is not done, to the last or to a stop; the steps that are done then. A code ends this rank's part at once.
+  std::optional<int> train_steps(std::int64_t& done);
+  /// What this rank knows, and what all of them have agreed on.
+  StopReason own_stop();
+  bool agrees_to_stop();
+  /// A validation that a stop has cut short, of the run that goes on.
+  void catch_up_validation();
+  void validate(StepMetrics& metrics);
   void measure_ceiling();
   std::optional<double> ceiling_percent(const StepMetrics& metrics) const;
   int step(std::int64_t step, StepMetrics& metrics);
@@ -76,6 +93,9 @@ class Trainer {
   void tell(const char* kind, const std::string& line) const;
   void report(const StepMetrics& metrics, double seconds_left);
   void finish(std::int64_t steps_done, bool was_stopped);
+  /// Where standard output could not be written: says so, and what is lost with it.
+  int report_lost_output(int code) const;
+  std::string lost_output() const;
   void print_sample();
   ReadSamples reader(const SampleSource& source) const;
 
@@ -116,6 +136,14 @@ class Trainer {
   std::unique_ptr<Session> session_;
   std::optional<MetricsLog> log_;
   StragglerWatch stragglers_;
+  SpaceReserve space_;
+  std::optional<TimeLimit> limit_;
+  std::optional<StopMargin> margin_;
+  TimeLimit::Clock::time_point last_poll_;
+  StopReason stop_ = StopReason::none;  // agreed
+  bool lacks_validation_ = false;       // the stop came in the midst of it
+  std::int64_t saved_step_ = -1;        // the checkpoint in the run's directory
+  std::string weights_hash_;
   bool is_terminal_ = false;
   std::optional<double> ceiling_gflops_;
   std::int64_t skipped_steps_ = 0;  // whose gradient was not finite

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "model/train/config_dataset.h"
+#include "model/train/program.h"
 #include "model/train/run_dir.h"
 #include "model/train/startup.h"
 #include "model/train/trainer.h"
@@ -29,6 +30,7 @@ void Trainer::check_and_plan() {
   if (job_.dry_run && job_.verify_order) throw_if_out_of_order(verify_order(plan_.trace), "the plan of a step");
   if (job_.dry_run) return;
   check_memory();
+  check_threads(share_.threads - 1 + kStreamRoles);  // those that the device will start
   if (job_.resume.empty()) check_samples(1);
   if (is_first() && job_.resume.empty()) check_run_dir({config_.run.dir, config_.name, job_.overwrite});
 }

@@ -50,6 +50,10 @@ void RankWatch::run_in(const std::string& run_dir) const {
   watchdog_->advise("no checkpoint is saved yet, start again");
 }
 
+void RankWatch::finished() const {
+  if (watchdog_ != nullptr) watchdog_->advise("the training is done and its weights are saved");
+}
+
 void RankWatch::saved(std::int64_t step) const {
   if (watchdog_ != nullptr) watchdog_->advise(fmt::format("--resume latest goes on after step {}", step));
 }

@@ -34,6 +34,8 @@ class RankWatch {
   bool hit(std::string_view fault) const { return watchdog_ != nullptr && watchdog_->faults().hit(fault); }
   /// From here on records go to the run's folder, and the line says how to go on.
   void run_in(const std::string& run_dir) const;
+  /// The run is over, and its weights are there.
+  void finished() const;
   /// A checkpoint of this step is there.
   void saved(std::int64_t step) const;
   /// Writes the record, where ranks have to be compared.

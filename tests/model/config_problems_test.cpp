@@ -81,6 +81,11 @@ TEST_CASE("every key refuses values outside its range, of the wrong type, and na
     if (type == 5) {
       for (const char* value : {"0", "-1", "1.5", "\"true\"", "99999999999"}) CHECK(is_refused(value));
     }
+    if (type == 6) {
+      for (const char* value : {"-1", "nan", "inf", "1e30", "true", "[1]", "1979-05-27", "soon", "\"\"", "1:30", "1:60:00", "1:00:60",
+                                "1:00:00:", ":1:00:00", "\"1:-1:00\"", "-1:00:00", "1::00", "99999999999999:00:00", "1:00:00:00"})
+        CHECK(is_refused(value));
+    }
     if (type == 1) CHECK(is_refused("1.5"));
     if (type == 3 || type == 4) CHECK(is_refused("\"a\\u0000b\""));
     if (type == 3) CHECK(is_refused(std::string(5000, 'x')));
@@ -124,6 +129,10 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"cuda.graph=true"}, "cuda.graph = true does not go with device = \"auto\""},
       {{"cuda.graph=true", "device=cpu"}, "cuda.graph = true does not go with device = \"cpu\""},
       {{"run.validate_every=5", "data.validation_fraction=0"}, "run.validate_every is set, but there is no validation data"},
+      {{"train.schedule=wsd", "train.decay=1", "train.warmup=10"},
+       "the decay of 100 steps (train.decay 1 of 100) overlaps the warm-up of 10"},
+      {{"train.schedule=wsd", "train.decay=0.29", "train.warmup=72"},
+       "the decay of 29 steps (train.decay 0.29 of 100) overlaps the warm-up of 72"},
       {{"comm.transport=mpi", "comm.ranks=2"}, "comm.ranks 2 does not go with comm.transport = \"mpi\""},
       {{"model.preset="}, "model.layers is missing"},
       {{"train.steps=1000000000", "train.global_batch=1048576", "train.sequence=1048576", "model.context=1048576"},
@@ -233,4 +242,31 @@ TEST_CASE("groups that do not divide the ranks are refused with the sizes that d
   const Config between = parse_config(kSmall, "small.toml", {"shard.reshard_after_forward=2"});
   CHECK_NOTHROW(check_ranks(between, 2));
   CHECK_THROWS_WITH(check_ranks(between, 3), "shard.reshard_after_forward 2 does not divide the job's 3 ranks: use one of 1, 3");
+}
+
+TEST_CASE("nesting that would take the parser's stack is refused before the parser sees it, wherever it is") {
+  constexpr int kMany = 40'000;  // in less than the megabyte that a configuration may have
+  std::string dots = "x", quoted = "x", spaced = "x", tables = "1";
+  for (int i = 0; i < kMany; ++i) dots += ".a", quoted += ".\"b\"", spaced += " . a";
+  for (int i = 0; i < 5000; ++i) tables = "{a=" + tables + "}";
+  const std::string arrays = std::string(kMany, '[') + std::string(kMany, ']');
+  const std::string deep = dots + " = 1\n";
+  for (const std::string& text :
+       {"[x]\n" + deep, "[" + dots + "]\n", "[[" + dots + "]]\n", deep, "x = " + arrays + "\n", "x = " + tables + "\n",
+        "x = {" + dots + " = 1}\n", quoted + " = 1\n", spaced + " = 1\n", "y = \"\"\" \\\" # \"\"\"\"\n" + deep, "y = 'it\\'\n" + deep,
+        "# don't\n" + deep, "y = ''' \" ''''\n" + deep, "y = \"\\\\\"\n" + deep}) {
+    INFO(text.substr(0, 60));
+    const auto problems = problems_of(kSmall + text);
+    REQUIRE(problems.size() == 1);
+    CHECK_THAT(problems[0].what(), Catch::Contains("nested more than 16 deep (folder/small.toml:"));
+  }
+  CHECK_THAT(only_problem(kSmall, {"train.lr=1\n" + deep}).what(), Catch::Contains("nested more than 16 deep (--set"));
+  CHECK_THAT(only_problem(kSmall, {"train.lr=" + arrays}).what(), Catch::Contains("nested more than 16 deep (--set"));
+}
+
+TEST_CASE("what is long but flat is not taken for deep") {
+  std::string list = "train = [";
+  for (int i = 0; i < 1000; ++i) list += "\"a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r.s.txt\", ";
+  CHECK(problems_of("[model]\npreset = \"tiny\"\n[data]\n" + list + "]  # ....................\n[train]\nsteps = 100\nglobal_batch = 24\n")
+            .empty());
 }

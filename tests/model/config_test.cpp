@@ -165,3 +165,15 @@ TEST_CASE("data is looked up in the current folder, beside the file, then in the
   CHECK(options.vocab == 256);
   CHECK(options.seed == 1337);
 }
+
+TEST_CASE("a time limit is a number of seconds or hours, minutes and seconds, in a file and in --set") {
+  const auto [spelled, seconds] = GENERATE(table<std::string, double>(
+      {{"3600", 3600}, {"1.5", 1.5}, {"\"90\"", 90}, {"\"1:30:00\"", 5400}, {"\"100:00:01\"", 360001}, {"01:30:05", 5405}, {"0", 0}}));
+  CAPTURE(spelled);
+  const Config config = parse_config(kSmall + "time_limit = " + spelled + "\n", "small.toml");
+  CHECK(config.train.time_limit.value == seconds);
+  CHECK(parse_config(kSmall, "small.toml", {"train.time_limit=" + spelled}).train.time_limit.value == seconds);
+  CHECK(parse_config(to_toml(config), "small.toml") == config);
+  CHECK(parse_config(kSmall, "small.toml", {"train.time_limit=48:00:00"}).train.time_limit.value == 172800);
+  CHECK(parse_config(kSmall, "small.toml").train.time_limit.value == 0);
+}

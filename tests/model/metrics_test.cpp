@@ -136,3 +136,19 @@ TEST_CASE("quantities are short") {
   CHECK(format_duration(std::nan("")) == "?");
   CHECK(format_duration(1e300) == "?");
 }
+
+TEST_CASE("a validation that was cut short is added to its step's line later") {
+  test::TempDir dir;
+  MetricsLog log(dir / "metrics.jsonl");
+  CHECK_FALSE(log.lacks_validation(1));
+  log.append({.step = 1, .loss = 2.5f});
+  CHECK(log.lacks_validation(1));
+  CHECK_FALSE(log.lacks_validation(2));
+  const std::string first = test::read_file(dir / "metrics.jsonl");
+  log.append({.step = 2, .loss = 1.5f});
+  log.add_validation(2, 2.75f);
+  CHECK_FALSE(log.lacks_validation(2));
+  CHECK(test::read_file(dir / "metrics.jsonl") == first + to_json({.step = 2, .loss = 1.5f, .val_loss = 2.75f}) + "\n");
+  log.append({.step = 3});
+  CHECK(log.lacks_validation(3));
+}

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A run that is asked to stop ends in order after the step it is in: exit code 75, whole lines in metrics.jsonl, weights saved.
-A run that loses a rank ends too. Usage: stop_test.py TRAIN"""
+"""A run that is asked to stop, or that knows when it has to, ends in order, between two micro-batches if need be: exit code 75, whole lines
+in metrics.jsonl, a checkpoint and weights saved; and goes on from there as if it had not been interrupted. A run that loses a rank ends too.
+Usage: stop_test.py TRAIN [WORD...]   (WORD: only the cases whose name contains one)"""
 
 import json
 import os
@@ -26,6 +27,12 @@ def wait_for_steps(metrics, count):
         if metrics.exists() and metrics.read_text().count("\n") >= count:
             return
         time.sleep(0.02)
+
+
+def wait_for_path(path):
+    deadline = time.monotonic() + LIMIT_S / 2
+    while time.monotonic() < deadline and not path.exists():
+        time.sleep(0.01)
 
 
 def run_and_signal(train, ranks, send):
@@ -81,22 +88,149 @@ def slurm_script_case(train, report):
     report.case("SIGUSR1 to the script for Slurm", problems, result)
 
 
+STEPS = 4
+WHOLE = {"train__deterministic": True, "train__steps": STEPS, "run__sample_tokens": 0}
+SAME = ("step", "loss", "grad_norm", "lr", "tokens", "val_loss")
+
+
+def numbers(run_dir):
+    return [{key: line.get(key) for key in SAME} for line in harness.read_metrics(run_dir)]
+
+
+def goes_on_problems(command, folder, whole):
+    """Of a stopped run in `folder`/out: it must end as the whole one, whose hash and numbers these are."""
+    result = harness.run([*command, "--resume", "latest"], LIMIT_S, cwd=folder)
+    problems = [] if result.code == 0 else [f"exit code {result.code} of the run that goes on: {result.last_error_line()}"]
+    problems += [] if harness.weights_hash(result.out) == whole[0] else ["other weights than the run that was not interrupted"]
+    return problems + ([] if numbers(folder / "out") == whole[1] else [f"other metrics: {numbers(folder / 'out')}"])
+
+
+def cut_short(train, ranks, keys, fault, wait):
+    """(problems, result, steps done): a run in which `fault` makes the place slow where it is stopped, once `wait(run directory)` returns."""
+    with tempfile.TemporaryDirectory(prefix="stop.") as name:
+        folder = pathlib.Path(name)
+        command = harness.launch(ranks, [train, tiny_run.write_files(folder), *tiny_run.options(**WHOLE, **keys)])
+        whole = harness.run([*command, "--set", "run.dir=whole"], LIMIT_S, cwd=folder)
+        wanted = harness.weights_hash(whole.out), numbers(folder / "whole")
+
+        def on_start(process):
+            wait(folder / "out")
+            process.send_signal(signal.SIGUSR1)
+
+        result = harness.run(command, LIMIT_S, cwd=folder, env={"TRAIN_FAULT": fault}, on_start=on_start)
+        lines = harness.read_metrics(folder / "out")
+        checkpoints = sorted(path.name for path in (folder / "out/checkpoints").glob("*"))
+        problems = [] if result.code == STOPPED else [f"exit code {result.code}, expected {STOPPED}"]
+        problems += [] if "train: stopped on request after step" in result.last_error_line() else ["the last line does not say that it was stopped"]
+        problems += [] if checkpoints == [f"step-{len(lines)}"] else [f"checkpoints {checkpoints} after {len(lines)} steps"]
+        return problems + goes_on_problems(command, folder, wanted), result, lines
+
+
+def within_a_step(train, ranks, report, **keys):
+    """Of the third step only some micro-batches have been done: it is dropped."""
+    def in_third_step(run):
+        wait_for_steps(run / "metrics.jsonl", 2)
+        time.sleep(0.4)
+
+    problems, result, lines = cut_short(train, ranks, keys, f"compute@rank=0:delay={100 if ranks == 1 else 200}", in_third_step)
+    problems += [] if len(lines) == 2 else [f"{len(lines)} steps are done, 2 had been when it was asked"]
+    report.case(f"within a step, {ranks} ranks{', ' + str(keys) if keys else ''}", problems, result)
+
+
+def within_an_accumulation(train, ranks, report):
+    """The same where gradients are not reduced before the last micro-batch."""
+    within_a_step(train, ranks, report, shard__strategy="zero1")
+
+
+def within_a_validation(train, ranks, report):
+    """After the first step; the run that goes on makes up for it."""
+    local = 24 // ranks  # micro-batches of a step on each rank, each of which reads its data once
+    slow = ";".join(f"data.load@rank=0,hit={hit}:delay=500" for hit in range(local + 1, local + 21))
+
+    def in_validation(run):
+        wait_for_path(run / "metrics.jsonl")
+        time.sleep(4)
+
+    keys = {"run__validate_every": 1, "data__validation_fraction": 0.5}
+    problems, result, lines = cut_short(train, ranks, keys, slow, in_validation)
+    problems += [] if len(lines) == 1 and "val_loss" not in lines[0] else [f"the metrics when it stopped: {lines}"]
+    report.case(f"within a validation, {ranks} ranks", problems, result)
+
+
+def before_the_first_step(train, ranks, report):
+    """What is asked before there is anything to save is a checkpoint of step 0, from which the run goes on."""
+    problems, result, lines = cut_short(train, ranks, {}, "data.load@rank=0,hit=1:delay=1500", wait_for_path)
+    report.case(f"before the first step's end, {ranks} ranks, after {len(lines)}", problems, result)
+
+
+def in_time(train, report):
+    """A run that knows when it has to end stops before that by itself."""
+    for name, ranks, arguments, env, says in (
+        ("train.time_limit in seconds", 3, {"train__time_limit": 8}, {}, "in time for train.time_limit (8 s)"),
+        ("train.time_limit as a clock shows it", None, {"train__time_limit": "0:00:08"}, {}, "in time for train.time_limit (8 s)"),
+        ("the end of the Slurm job", None, {}, {"SLURM_JOB_END_TIME": "in 8 s"}, "SLURM_JOB_END_TIME"),
+        ("the end of the Slurm job before train.time_limit", 3, {"train__time_limit": "1:00:00"}, {"SLURM_JOB_END_TIME": "in 8 s"}, "SLURM_JOB_END_TIME"),
+    ):
+        with tempfile.TemporaryDirectory(prefix="stop.") as folder:
+            if env:
+                env = {"SLURM_JOB_END_TIME": str(int(time.time()) + 8)}
+            command = harness.launch(ranks, [train, tiny_run.write_files(folder), *tiny_run.options(train__steps=1000000, **arguments)])
+            result = harness.run(command, LIMIT_S, cwd=folder, env=env)
+            text = (pathlib.Path(folder, "out") / "metrics.jsonl").read_text()
+            problems = problems_of(result, text, harness.tree(folder), STOPPED)
+            problems += [] if says in result.last_error_line() else [f"the last line does not say {says!r}: {result.last_error_line()}"]
+            report.case(name, problems, result)
+
+
+def nohup(train, report):
+    """SIGHUP stays ignored where it was when the program started."""
+    with tempfile.TemporaryDirectory(prefix="stop.") as folder:
+        out = pathlib.Path(folder, "out")
+
+        def on_start(process):
+            wait_for_steps(out / "metrics.jsonl", 3)
+            process.send_signal(signal.SIGHUP)
+
+        command = [train, tiny_run.write_files(folder), *tiny_run.options(train__steps=200)]
+        result = harness.run(["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *command], LIMIT_S, cwd=folder, on_start=on_start)
+        report.case("SIGHUP under nohup", [] if result.code == 0 else [f"exit code {result.code}"], result)
+
+
 def main():
     train = pathlib.Path(sys.argv[1]).resolve()
     harness.become_subreaper()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever started this test may have been started by nohup
     report = harness.Report()
     cases = [
         ("Ctrl-C, one rank", None, lambda p: p.send_signal(signal.SIGINT), STOPPED),
         ("SIGTERM, one rank", None, lambda p: p.send_signal(signal.SIGTERM), STOPPED),
         ("Ctrl-C at mpirun, 3 ranks", 3, lambda p: p.send_signal(signal.SIGINT), 1),  # mpirun's own code, whatever the ranks return
+        ("SIGHUP, one rank", None, lambda p: p.send_signal(signal.SIGHUP), STOPPED),
+        ("SIGUSR2, one rank", None, lambda p: p.send_signal(signal.SIGUSR2), STOPPED),
+        ("SIGUSR2 to mpirun, 3 ranks", 3, lambda p: p.send_signal(signal.SIGUSR2), STOPPED),
+        ("SIGTERM to mpirun, 3 ranks", 3, lambda p: p.send_signal(signal.SIGTERM), 1),
+        ("SIGHUP to mpirun, 3 ranks", 3, lambda p: p.send_signal(signal.SIGHUP), 1),
         ("SIGUSR1 to mpirun, 3 ranks", 3, lambda p: p.send_signal(signal.SIGUSR1), STOPPED),
         ("SIGUSR1 to one rank of 3", 3, lambda p: os.kill(harness.children(p.pid)[1], signal.SIGUSR1), STOPPED),
         ("one rank of 3 is killed", 3, lambda p: os.kill(harness.children(p.pid)[1], signal.SIGKILL), 128 + signal.SIGKILL),
     ]
+    words = sys.argv[2:]
     for name, ranks, send, code in cases:
+        if words and not any(word in name for word in words):
+            continue
         result, text, files = run_and_signal(train, ranks, send)
-        report.case(name, problems_of(result, text, files, code), result)
-    slurm_script_case(train, report)
+        problems = problems_of(result, text, files, code)
+        problems += [] if ranks is None or "SIGUSR1 to mpirun" in result.out else ["the start does not say how to stop with time to save"]
+        report.case(name, problems, result)
+    if not words or "slurm_script" in words:
+        slurm_script_case(train, report)
+    for case, places in ((within_a_step, (1, 3)), (within_an_accumulation, (3,)), (within_a_validation, (1, 3)), (before_the_first_step, (3,)), (in_time, ()), (nohup, ())):
+        if words and not any(word in case.__name__ for word in words):
+            continue
+        for ranks in places:
+            case(train, ranks, report)
+        if not places:
+            case(train, report)
     return report.exit_code()
 
 

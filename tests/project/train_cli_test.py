@@ -81,7 +81,7 @@ COMMAND_LINE = [
     Case("--resume with an empty value", USAGE, args=["{config}", "--resume", ""], says=["--resume"]),
     Case("--set without an equals sign", CONFIG, sets=["train.steps"], says=["train.steps", "key=value"]),
     Case("several ranks by PMI", USAGE, env={"PMI_SIZE": "4", "PMI_RANK": "0"}, says=["PMI_SIZE", "mpirun"], ranks=(None,)),
-    Case("several ranks by Slurm", USAGE, env={"SLURM_NTASKS": "4", "SLURM_PROCID": "1"}, says=["SLURM", "mpirun"], ranks=(None,)),
+    Case("several ranks by Slurm", USAGE, env={"SLURM_NTASKS": "4", "SLURM_PROCID": "1", "SLURM_STEP_ID": "0"}, says=["SLURM", "mpirun"], ranks=(None,)),
     Case("several ranks by torchrun", USAGE, env={"WORLD_SIZE": "4", "RANK": "0"}, says=["WORLD_SIZE", "mpirun"], ranks=(None,)),
 ]
 
@@ -94,6 +94,12 @@ CONFIGURATION = [
     Case("unknown key in the file", CONFIG, prepare=append("[shard]\nprefetsh = 1\n"), says=["prefetsh", r"shard\.prefetch"]),
     Case("unknown key in --set", CONFIG, sets=["train.stepz=4"], says=[r"train\.stepz", r"train\.steps"]),
     Case("unknown table", CONFIG, prepare=append("[trian]\nlr = 1\n"), says=["trian"]),
+    Case("a dotted name of 40,000 parts", CONFIG, prepare=append("[x]\nx" + 40000 * ".a" + " = 1\n"), says=["nested", r"tiny\.toml:\d+"], ranks=(None,)),
+    Case("arrays 100,000 deep", CONFIG, prepare=append("x = " + 100000 * "[" + 100000 * "]" + "\n"), says=["nested"], ranks=(None,)),
+    Case("a dotted name of many parts behind --set", CONFIG, sets=["train.lr=1\nx" + 40000 * ".a" + "=1"], says=["nested", "--set"], ranks=(None,)),
+    Case("a decay that overlaps the warm-up", CONFIG, sets=["train.schedule=wsd", "train.decay=1", "train.warmup=2"], says=["3 steps", "warm-up of 2"]),
+    Case("a peer that may take no time at all", CONFIG, sets=["comm.timeout_s=1e-300"], says=[r"comm\.timeout_s is 1e-300", "1 to 86400"]),
+    Case("a time limit that is none", CONFIG, sets=["train.time_limit=1:75:00"], says=[r"train\.time_limit", "H:MM:SS"], ranks=(None,)),
     Case("text where a number belongs", CONFIG, sets=["train.steps=many"], says=[r"train\.steps", "integer", "many"]),
     Case("fraction where an integer belongs", CONFIG, sets=["train.steps=2.5"], says=[r"train\.steps", "integer"]),
     Case("number where true or false belongs", CONFIG, sets=["train.deterministic=1"], says=[r"train\.deterministic", "true"]),
@@ -280,11 +286,17 @@ def run_transports(train, report):
 
 
 def run_streams(train, report):
-    """Standard output and input that are closed, full or nobody's any more."""
+    """Standard output and input that are closed, full or nobody's any more: the run comes to its end, and what is lost is told."""
     for name, redirected, flags, code, says in (
         ("closed", "<&- >&-", [], 0, ""),
         ("closed, standard error too", "<&- >&- 2>&-", [], 0, ""),
-        ("full", ">/dev/full", ["--dry-run"], CANNOT_WRITE, "No space left on device"),
+        ("full", ">/dev/full", [], CANNOT_WRITE, "No space left on device; weights: "),
+        ("full, 60 steps", ">/dev/full", ["--set", "train.steps=60"], CANNOT_WRITE, "No space left on device; weights: "),
+        ("full, standard error too", ">/dev/full 2>/dev/full", [], CANNOT_WRITE, ""),
+        ("full, a dry run", ">/dev/full", ["--dry-run"], CANNOT_WRITE, "No space left on device"),
+        ("full, --help", ">/dev/full", ["--help"], CANNOT_WRITE, "No space left on device"),
+        ("full, --version", ">/dev/full", ["--version"], CANNOT_WRITE, "No space left on device"),
+        ("full, --help-config", ">/dev/full", ["--help-config"], CANNOT_WRITE, "No space left on device"),
         ("a pipe that nobody reads", "| true", ["--dry-run"], 0, None),
     ):
         with tempfile.TemporaryDirectory(prefix="train_cli.") as folder:
@@ -293,9 +305,61 @@ def run_streams(train, report):
             problems = [] if result.code == code else [f"exit code {result.code}, expected {code}"]
             problems += ["a defect"] if "defect" in result.err else []
             problems += [f"the line does not say {says!r}"] if says is not None and says not in result.err else []
-            if not flags:
-                problems += [] if len(harness.read_metrics(pathlib.Path(folder, "out"))) == 3 else ["not a line of metrics for each step"]
+            if not flags or "--set" in flags:
+                steps = len(harness.read_metrics(pathlib.Path(folder, "out")))
+                problems += [] if steps == (60 if flags else 3) else [f"{steps} lines of metrics"]
+                problems += [] if pathlib.Path(folder, "out/model.safetensors").exists() else ["no weights"]
             report.case(f"standard output {name}", problems, result)
+
+
+def run_mute(train, report):
+    """Whatever goes wrong keeps its code where standard error is closed or full."""
+    for redirected in ("2>&-", "2>/dev/full", ">&- 2>&-"):
+        for name, arguments, code in (
+            ("no configuration", ["nowhere.toml"], CONFIG),
+            ("an unknown option", ["--stepz"], USAGE),
+            ("no data", ["{config}", "--set", "data.train=nowhere.txt"], DATASET),
+            ("a loss that is not finite", ["{config}", "--set", "train.steps=60", "--set", "train.lr=100", "--set", "train.weight_decay=100",
+                                           "--set", "train.clip=0", "--set", "train.warmup=0", "--set", "train.schedule=constant"], NON_FINITE),
+        ):
+            for ranks in (None, 3) if redirected == "2>/dev/full" and name != "a loss that is not finite" else (None,):
+                with tempfile.TemporaryDirectory(prefix="train_cli.") as folder:
+                    config = tiny_run.write_files(folder)
+                    command = harness.launch(ranks, [train, *[a.format(config=config) for a in arguments]])
+                    result = harness.run(["sh", "-c", f'"$@" {redirected}', "sh", *command], LIMIT_S, cwd=folder)
+                    problems = [] if result.code == code else [f"exit code {result.code}, expected {code}"]
+                    report.case(f"{name}, {redirected}, {'without mpirun' if ranks is None else f'{ranks} ranks'}", problems, result)
+
+
+def run_small_disk(train, report):
+    """What the disk can never take is told before anything is created or computed; a checkpoint for which it has no room can be a warning."""
+    inside = harness.in_namespace("-m")
+    if inside is None:
+        return
+    script = 'mount -t tmpfs -o size="$1" tmpfs "$0" || exit 77; shift; "$@"; code=$?; ls "$0"; ls "$0"/out/checkpoints 2>/dev/null; exit $code'
+    every = ["--set", "checkpoint.every=1", "--set", "checkpoint.keep=0"]
+    for name, size, ranks, flags, code, says, leaves in (
+        ("no room for the weights", "64k", None, [], CANNOT_WRITE, r"no room for the final weights: [\d.]+ KiB needed, [\d.]+ KiB free", []),
+        ("no room for the weights", "64k", 3, [], CANNOT_WRITE, r"no room for the final weights: [\d.]+ KiB needed, [\d.]+ KiB free", []),
+        ("no room for a checkpoint", "300k", None, every, CANNOT_WRITE, r"no room for a checkpoint beside the final weights: [\d.]+ KiB needed", []),
+        ("room for one checkpoint of three", "900k", None, every, CANNOT_WRITE, "No space left", ["out", "step-1"]),
+        ("room for one checkpoint of three, warned", "900k", None, [*every, "--set", "checkpoint.on_full=warn"], 0, "step 3 is not saved", ["out", "step-1"]),
+        ("room for one checkpoint of three, warned", "900k", 3, [*every, "--set", "checkpoint.on_full=warn"], 0, "step 3 is not saved", ["out", "step-1"]),
+        ("no room for a checkpoint, warned", "300k", None, [*every, "--set", "checkpoint.on_full=warn"], 0, "step 3 is not saved", ["out"]),
+    ):
+        with tempfile.TemporaryDirectory(prefix="train_cli.") as folder:
+            config, disk = tiny_run.write_files(folder), pathlib.Path(folder, "disk")
+            disk.mkdir()
+            command = harness.launch(ranks, [train, config, "--set", f"run.dir={disk}/out", *flags])
+            result = harness.run([*inside, "sh", "-c", script, disk, size, *command], LIMIT_S, cwd=folder)
+            problems = [] if result.code == code else [f"exit code {result.code}, expected {code}"]
+            problems += [] if re.search(says, result.err) else [f"stderr does not say /{says}/"]
+            lines = result.out.splitlines()
+            there = [line for line in lines if line in ("out", "step-1", "step-2", "step-3")]
+            problems += [] if there == leaves else [f"on the disk: {there}"]
+            problems += [] if not leaves or code != 0 or harness.weights_hash(result.out) else ["no weights"]
+            problems += ["it has begun"] if not leaves and "step 1/" in result.out else []
+            report.case(f"a disk of {size}, {name}, {'without mpirun' if ranks is None else f'{ranks} ranks'}", problems, result)
 
 
 def run_nowhere(train, report):
@@ -395,9 +459,11 @@ def main():
     report = harness.Report()
     if not words:
         run_help(train, "--help", ["--set", "--dry-run", "--version", "--overwrite", "--verify-order", "--verify-data"], report)
-        run_help(train, "--version", ["0.1.0"], report)
+        run_help(train, "--version", ["zshard 0.1.0", "CUDA: ", "MPI: Open MPI v", "oneDNN: ", "CPU kernels: "], report)
         run_transports(train, report)
         run_streams(train, report)
+        run_mute(train, report)
+        run_small_disk(train, report)
         run_nowhere(train, report)
         run_sample(train, report)
         run_utf8(train, report)

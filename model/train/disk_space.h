@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/check.h"
+
+namespace zs {
+
+/// Bytes of a disk that are kept for one purpose, in a file without a name: they are free again when it is released, or when the process
+/// ends, however it ends. Owns a descriptor; one thread uses it.
+class SpaceReserve {
+ public:
+  SpaceReserve() = default;
+  ~SpaceReserve() { release(); }
+  SpaceReserve(const SpaceReserve&) = delete;
+  SpaceReserve& operator=(const SpaceReserve&) = delete;
+
+  /// On the disk of `folder`, or of the nearest folder above it that exists. Error(io) where there is less room, or a quota or a limit on
+  /// the size of files forbids it: "the disk has no room for WHAT: so much needed, so much free". A file system that cannot reserve is only
+  /// asked how much is free.
+  void take(const std::string& folder, std::int64_t bytes, const std::string& what);
+  void release() noexcept;
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// Error(io), as SpaceReserve has it, where less than `bytes` are free on the disk of `folder`; nothing is reserved.
+void check_space(const std::string& folder, std::int64_t bytes, const std::string& what);
+
+/// Whether an error says that a disk, a quota or the largest size of a file is exhausted.
+bool is_for_lack_of_space(const Error& error);
+
+}  // namespace zs
