@@ -37,6 +37,8 @@ Buffer given_in_place(const FlatParameter& unit) {
 
 std::uint64_t hash_of(const Buffer& buffer) { return XXH3_64bits(buffer.data, static_cast<std::size_t>(buffer.bytes())); }
 
+std::int64_t row_width(const FlatParameter& unit) { return 1 + std::ssize(unit.parameters); }
+
 /// `rows`: of each rank, how often it has written back, and a hash of each parameter.
 void check_alike(std::span<const std::int64_t> rows, std::int64_t width, const std::vector<std::string>& parameters,
                  const std::string& unit) {
@@ -99,24 +101,44 @@ void WriteCheck::note(const FlatParameter& unit, const Buffer& a, const Buffer& 
 void WriteCheck::hash_in_place(const FlatParameter& unit) {
   const Buffer weights = given_in_place(unit);
   if (weights.elems == 0) return;
-  launch_on_host(context_, {"hash_in_place:" + unit.name, {weights}, {}},
-                 [scope = scopes_.at(unit.name)](ExecContext&, const std::vector<Buffer>& reads) { scope->in_place = hash_of(reads[0]); });
+  launch_on_host(context_, {"hash_in_place:" + unit.name, {weights}, {scopes_.at(unit.name).in_place.buffer(DType::i64, 1)}},
+                 [&kernels = context_.kernels(), out = scopes_.at(unit.name).in_place.buffer(DType::i64, 1)](
+                     ExecContext& exec, const std::vector<Buffer>& reads) {
+                   const std::uint64_t hash = hash_of(reads[0]);
+                   kernels.upload(exec, out, &hash);
+                 });
+}
+
+Buffer WriteCheck::row(const Scope& scope, const FlatParameter& unit) const {
+  const std::int64_t width = row_width(unit), ranks = groups_.compute->size();
+  return scope.rows.buffer(DType::i64, ranks * width).slice(groups_.compute->rank() * width, width);
 }
 
 void WriteCheck::open(const FlatParameter& unit) {
-  scopes_[unit.name] = std::make_shared<Scope>();
-  scopes_[unit.name]->written.resize(1 + unit.parameters.size());
+  Scope scope;
+  const auto acquire = [&](std::int64_t elems) {
+    return context_.pool().acquire(elems * size_of(DType::i64), context_.stream(), "scalars");
+  };
+  scope.in_place = acquire(1);
+  scope.rows = acquire(row_width(unit) * groups_.compute->size());
+  const Buffer own = row(scope, unit);
+  context_.launch({"nothing_written:" + unit.name, {}, {own}},
+                  [&kernels = context_.kernels(), own](ExecContext& exec) { kernels.zero(exec, own); });
+  scopes_[unit.name] = std::move(scope);
   hash_in_place(unit);
 }
 
 void WriteCheck::note_write_back(const FlatParameter& unit, const Buffer& full) {
+  Scope& scope = scopes_.at(unit.name);
   std::vector<Buffer> values;
   for (const FlatView& view : unit.layout->views())
     values.push_back(view.is_whole ? unit.whole_view(unit.master_buffer(), view) : full.slice(view.offset, view.numel));
-  launch_on_host(context_, {"hash_written:" + unit.name, std::move(values), {}},
-                 [scope = scopes_.at(unit.name)](ExecContext&, const std::vector<Buffer>& reads) {
-                   ++scope->written[0];
-                   for (std::size_t i = 0; i < reads.size(); ++i) scope->written[1 + i] = static_cast<std::int64_t>(hash_of(reads[i]));
+  launch_on_host(context_, {"hash_written:" + unit.name, std::move(values), {row(scope, unit)}},
+                 [&kernels = context_.kernels(), out = row(scope, unit), count = ++scope.write_backs](ExecContext& exec,
+                                                                                                      const std::vector<Buffer>& reads) {
+                   std::vector<std::int64_t> written{count};
+                   for (const Buffer& value : reads) written.push_back(static_cast<std::int64_t>(hash_of(value)));
+                   kernels.upload(exec, out, written.data());
                  });
   hash_in_place(unit);
 }
@@ -124,26 +146,20 @@ void WriteCheck::note_write_back(const FlatParameter& unit, const Buffer& full) 
 void WriteCheck::compare_in_place(const FlatParameter& unit) {
   const Buffer weights = given_in_place(unit);
   if (weights.elems == 0) return;
-  note_if(unit, {weights},
-          [scope = scopes_.at(unit.name)](const std::vector<Buffer>& seen) { return hash_of(seen[0]) != scope->in_place; });
+  note_if(unit, {weights, scopes_.at(unit.name).in_place.buffer(DType::i64, 1)},
+          [](const std::vector<Buffer>& seen) { return static_cast<std::int64_t>(hash_of(seen[0])) != *seen[1].as<std::int64_t>(); });
 }
 
 void WriteCheck::close(const FlatParameter& unit) {
-  const std::shared_ptr<Scope> scope = scopes_.at(unit.name);
+  const Scope scope = std::move(scopes_.at(unit.name));
   scopes_.erase(unit.name);
-  const int ranks = groups_.compute->size();
-  if (ranks == 1) return;
-  const std::int64_t width = std::ssize(scope->written);
-  const Memory memory = context_.pool().acquire(ranks * width * size_of(DType::i64), context_.stream(), "scalars");
-  const Buffer all = memory.buffer(DType::i64, ranks * width), mine = all.slice(groups_.compute->rank() * width, width);
-  launch_on_host(
-      context_, {"written:" + unit.name, {}, {mine}},
-      [&kernels = context_.kernels(), mine, scope](ExecContext& exec, const auto&) { kernels.upload(exec, mine, scope->written.data()); });
-  groups_.compute->all_gather(context_.stream(), unit.name, mine, all);
+  if (groups_.compute->size() == 1) return;
+  const Buffer all = scope.rows.buffer(DType::i64, row_width(unit) * groups_.compute->size());
+  groups_.compute->all_gather(context_.stream(), unit.name, row(scope, unit), all);
   std::vector<std::string> names;
   for (const FlatView& view : unit.layout->views()) names.push_back(view.name);
   launch_on_host(context_, {"compare_ranks:" + unit.name, {all}, {}},
-                 [width, names = std::move(names), name = unit.name](ExecContext&, const std::vector<Buffer>& reads) {
+                 [width = row_width(unit), names = std::move(names), name = unit.name](ExecContext&, const std::vector<Buffer>& reads) {
                    check_alike({reads[0].as<std::int64_t>(), static_cast<std::size_t>(reads[0].elems)}, width, names, name);
                  });
 }

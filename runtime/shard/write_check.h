@@ -1,7 +1,6 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -39,11 +38,12 @@ class WriteCheck {
   void close(const FlatParameter& unit);
 
  private:
-  /// What the stream finds out while the scope lives.
   struct Scope {
-    std::uint64_t in_place = 0;         // a hash of what the rank was given itself
-    std::vector<std::int64_t> written;  // how often it was written back; of each parameter a hash, as of the last time
+    Memory in_place;  // i64: a hash of what the rank was given itself, as it should be
+    Memory rows;      // i64, of each rank: how often it has written back; of each parameter a hash, as of the last time
+    std::int64_t write_backs = 0;
   };
+  Buffer row(const Scope& scope, const FlatParameter& unit) const;
   void note(const FlatParameter& unit, const Buffer& a, const Buffer& b);
   /// Enqueues `body`, which says whether the unit was written to, as of what `reads` hold.
   template <class Body>
@@ -52,9 +52,9 @@ class WriteCheck {
 
   Context& context_;
   ShardGroups& groups_;
-  Memory found_;                                          // i64: a hash of the name of a unit that differed, or 0
-  bool has_found_ = false;                                // it is written
-  std::map<std::string, std::shared_ptr<Scope>> scopes_;  // by the unit's name
+  Memory found_;                         // i64: a hash of the name of a unit that differed, or 0
+  bool has_found_ = false;               // it is written
+  std::map<std::string, Scope> scopes_;  // by the unit's name
 };
 
 /// `shard` (gathered_shard_elems) := this rank's own part of a unit's full parameters, on compute.
