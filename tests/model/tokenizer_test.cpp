@@ -81,6 +81,14 @@ TEST_CASE("a byte-level tokenizer gives back the bytes of every text, a characte
   CHECK(tokenizer->decode(Ids{-1, 1 << 30}).empty());
 }
 
+TEST_CASE("normalization is that of Unicode 9, as others have it") {
+  const auto tokenizer = open_tokenizer(kCases + "qwen2");
+  const auto normalized = [&](const std::string& text) { return tokenizer->decode(tokenizer->encode(text)); };
+  CHECK(normalized("xa\u0301\u0323e\u0301") == "x\u1ea1\u0301\u00e9");
+  CHECK(normalized("e\u1df6\u0301 e\u0301\u1df6\u0327\u0301b") == "e\u1df6\u0301 \u00e9\u1df6\u0327\u0301b");
+  CHECK(normalized("\U00011935\U00011930") == "\U00011935\U00011930");
+}
+
 TEST_CASE("long words merge as short ones do, in any number of pieces") {
   TempDir dir;
   const auto tokenizer = open_document(dir, letters());
