@@ -1,11 +1,14 @@
 """What the tests of all sources share: the tools of clang 14, which is the version of Debian 12, and one check of many files at once."""
 
+import json
 import os
+import pathlib
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 VERSION = 14
+FOLDERS = ("runtime", "kernels", "comm", "model", "bench")  # of the product
 
 
 def find(tool):
@@ -25,3 +28,11 @@ def run_over(names, command, root):
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return [wrong for wrong in pool.map(run, names) if wrong]
+
+
+def single_file_commands(root, folder):
+    """The product's sources and the command that compiles each, of a build that compiles file by file (the usual one takes several at once)."""
+    subprocess.run(["meson", "setup", folder, str(root), "-Dunity=off", "-Dcuda=disabled"], check=True, capture_output=True, timeout=300)
+    entries = json.loads((pathlib.Path(folder) / "compile_commands.json").read_text())
+    named = {os.path.relpath(os.path.join(e["directory"], e["file"]), root): e["command"] for e in entries}
+    return {name: command for name, command in sorted(named.items()) if name.endswith(".cpp") and name.split("/")[0] in FOLDERS}
