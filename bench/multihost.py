@@ -55,7 +55,7 @@ def bits_per_s(rate):
 @functools.cache
 def note_control(control):
     print(f"multihost: note: TCP is under {control}, for this machine does not allow {DEFAULT_CONTROL} (sysctl net.ipv4.tcp_allowed_congestion_control); "
-          "which may lengthen steps (docs/performance.md)", file=sys.stderr)
+          "which may lengthen steps (bench/results/2026-11-26-cpu-notes.md)", file=sys.stderr)
 
 
 def row(count, rate, prefetch, arguments):
