@@ -12,6 +12,11 @@ def cases(name, program, limit_s, args=(), processes=1):
     return {"name": name, "kind": "cases", "program": program, "args": list(args), "processes": processes, "limit_s": limit_s}
 
 
+def file_cases(name, program, file, limit_s):
+    """Of one file of a folder's program."""
+    return cases(name, program, limit_s, ["-#", f"[#{file}]"])
+
+
 def losses(name, reference, limit_s, ranks=1):
     return {"name": name, "kind": "losses", "program": "train", "reference": reference, "ranks": ranks, "limit_s": limit_s,
             "args": ON_ONE_GPU if ranks > 1 else []}
@@ -34,16 +39,16 @@ def full():
                        "124M bf16": reference("gpt2-124M.toml", WORDS, "bf16", 50)},
         "steps": [
             cases("smoke", "gpu_smoke_test", 30),
-            cases("streams", "device_stream_test", 15),
-            cases("errors of streams", "device_stream_errors_test", 15),
+            file_cases("streams", "device_test", "stream_test", 15),
+            file_cases("errors of streams", "device_test", "stream_errors_test", 15),
             cases("kernels", "kernels_cuda_test", 95, ["~[cpu]"], processes=6),
-            cases("training", "shard_cuda_training_test", 45),
-            cases("steps as graphs", "shard_cuda_graph_test", 25),
+            file_cases("training", "shard_cuda_test", "cuda_training_test", 45),
+            file_cases("steps as graphs", "shard_cuda_test", "cuda_graph_test", 25),
             losses("losses of kjv-tiny, f32", "kjv-tiny f32", 25),
             losses("losses of kjv-tiny, bf16", "kjv-tiny bf16", 25),
             losses("losses of 124M, bf16", "124M bf16", 45),
             losses("losses of two ranks, staged", "kjv-tiny f32", 30, ranks=2),
-            cases("ranks as threads, staged", "shard_cuda_ranks_test", 30),
+            file_cases("ranks as threads, staged", "shard_cuda_test", "cuda_ranks_test", 30),
             figures("bench_kernels, bf16", "bench_kernels", 65, ["--device", "cuda", "--dtype", "bf16", "--min-time", "0.05"]),
             figures("bench_step 124M", "bench_step", 25, step),
             figures("bench_step 124M, loss_chunk", "bench_step", 25, [*step, "--set", "train.loss_chunk=4096"]),
@@ -64,7 +69,7 @@ def small():
             figures("bench_kernels", "bench_kernels", 60, ["--device", "cpu", "--threads", "1", "--dtype", "f32", "--filter", "norm", "--min-time", "0.01"]),
             figures("a step that fails", "bench_kernels", 20, ["--no-such-option"]),
             figures("a step that does not end", "bench_step", 4, ["--preset", "1.5B", "--steps", "1000000"]),
-            cases("the last step", "device_stream_errors_test", 60),
+            file_cases("the last step", "device_test", "stream_errors_test", 60),
         ],
     }
 
