@@ -10,14 +10,11 @@
 #include <cstring>
 #include <utility>
 
+#include "model/data/bad_data.h"
 #include "runtime/base/check.h"
 
 namespace zs {
 namespace {
-
-Error bad_data(const std::string& what, const std::string& where, const std::string& todo) {
-  return Error(ExitCode::dataset, what, where, todo);
-}
 
 /// Closes on the way out unless released.
 class Descriptor {

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "model/data/bad_data.h"
 #include "model/data/utf8.h"
 #include "runtime/base/check.h"
 
@@ -19,10 +20,6 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 
 constexpr std::int64_t kHeaderBytes = 256 * 4;
 constexpr const char* kUseTokens = "set data.kind = \"tokens\"";
-
-Error bad_data(const std::string& what, const std::string& where, const std::string& todo) {
-  return Error(ExitCode::dataset, what, where, todo);
-}
 
 /// llm.c's headers of ids: 256 int32, of which magic, version and the number of ids.
 struct TokenHeader {

@@ -20,7 +20,7 @@ void bias_gradient(const Tensor& dy, Parameter& bias) {
 }
 
 /// What a linear keeps for its backward.
-struct Saved {
+struct ProductInputs {
   Tensor x, gelu_input;  // gelu_input: of x, which is what GELU gave, and whose gradient is passed on; or empty
 };
 
@@ -36,7 +36,7 @@ Tensor gradient_past_gelu(const Tensor& dy, const Tensor& gelu_input, const Buff
   return dx;
 }
 
-Tensor linear_gradients(const Tensor& dy, const Saved& saved, bool wants_dx, Parameter& weight, Parameter* bias) {
+Tensor linear_gradients(const Tensor& dy, const ProductInputs& saved, bool wants_dx, Parameter& weight, Parameter* bias) {
   Context& context = dy.context();
   const Tensor& x = saved.x;
   const std::int64_t outputs = weight.shape()[0], inputs = weight.shape()[1], rows = x.numel() / inputs;
@@ -81,7 +81,7 @@ MatmulDims dims_of(const Tensor& x, const Parameter& weight) {
 
 void record_linear(Tensor& y, const Tensor& x, Parameter& weight, Parameter* bias) {
   const Tensor gelu_input = gelu_input_of(x);
-  const Saved saved{x.detach(), gelu_input.detach()};
+  const ProductInputs saved{x.detach(), gelu_input.detach()};
   record_op(y, "linear", {gelu_input ? gelu_input : x}, {&weight, bias},
             [saved, wants_dx = x.requires_grad(), &weight, bias](const Tensor& dy) {
               return std::vector<Tensor>{linear_gradients(dy, saved, wants_dx, weight, bias)};
