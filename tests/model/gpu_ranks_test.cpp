@@ -30,7 +30,12 @@ std::vector<GpuSeat> seats(int ranks, int count) {
   return all;
 }
 
-Config::Cuda wish(const std::string& transport = "auto", bool shares = false) { return {false, shares, transport}; }
+Config::Cuda wish(const std::string& transport = "auto", bool shares = false) {
+  Config::Cuda cuda;
+  cuda.share_gpu = shares;
+  cuda.transport = transport;
+  return cuda;
+}
 
 std::string refusal(const std::vector<GpuSeat>& ranks, const Config::Cuda& wanted) {
   try {
