@@ -14,7 +14,7 @@ def cases(name, program, limit_s, args=(), processes=1):
 
 def file_cases(name, program, file, limit_s):
     """Of one file of a folder's program."""
-    return cases(name, program, limit_s, ["-#", f"[#{file}]"])
+    return cases(name, program, limit_s, ["-#", f"[#{file}]~[.]"])
 
 
 def losses(name, reference, limit_s, ranks=1):

@@ -226,11 +226,11 @@ TEST_CASE("full parameters on several GPUs are written back by each rank, and a 
     executor.read_full(1, [&](const Parameter& parameter, const float* values) {
       kept[rank] += std::count_if(values, values + parameter.numel(), [](float value) { return value != 0; });
     });
-    {
-      const FullParameters full(session.runtime(), 2);
-      if (rank == 1) zero_weights(2);
-    }
     try {
+      {
+        const FullParameters full(session.runtime(), 2);
+        if (rank == 1) zero_weights(2);
+      }
       device.synchronize();
     } catch (const LostWrite& lost) {
       told[rank] = lost.what();
