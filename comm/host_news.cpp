@@ -5,17 +5,14 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <new>
-#include <thread>
 
 #include "runtime/base/check.h"
 
@@ -143,7 +140,7 @@ std::vector<HostNews::Address> HostNews::own_addresses() {
   return found;
 }
 
-HostNews::HostNews(const std::vector<Address>& addresses) : own_(addresses) {
+HostNews::HostNews(const std::vector<Address>& addresses) {
   offer_.addresses = static_cast<std::uint16_t>(std::min<std::size_t>(addresses.size(), UINT16_MAX));
   std::copy_n(addresses.begin(), std::min(addresses.size(), Offer::kAddresses), offer_.address.begin());
   put(offer_.host, name_of_host());
@@ -362,39 +359,6 @@ bool HostNews::is_heard(int host, std::int64_t now) const {
   });
 }
 
-/// A connection is asked for at a port where hardly anybody listens. A refusal is an answer, and so is a connection; at an address that
-/// both hosts have, as bridges do, this one would answer itself.
-bool HostNews::host_answers(int rank) const {
-  constexpr std::int64_t kAnswerWithin_ns = 300'000'000;
-  const Offer& offer = offers_[static_cast<std::size_t>(rank)];
-  std::vector<pollfd> asked;
-  bool answers = false;
-  for (const Address& address : addresses_of(offer)) {
-    if (std::find(own_.begin(), own_.end(), address) != own_.end()) continue;
-    Target target;
-    const int made = target.find(family_, address, offer.port) ? socket(family_, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0) : -1;
-    if (made < 0) continue;
-    asked.push_back({made, POLLOUT, 0});
-    const bool is_connected = connect(made, target.address(), target.length) == 0;
-    answers = answers || is_connected || errno == ECONNREFUSED;
-  }
-  const std::int64_t until = monotonic_ns() + kAnswerWithin_ns;
-  while (!answers && !asked.empty() && monotonic_ns() < until) {
-    if (poll(asked.data(), asked.size(), 20) <= 0) continue;
-    for (const pollfd& one : asked) {
-      int error = EINPROGRESS;
-      socklen_t length = sizeof error;
-      if (one.revents == 0 || getsockopt(one.fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) continue;
-      answers = answers || error == ECONNREFUSED || (error == 0 && (one.revents & POLLHUP) == 0);
-    }
-    if (!answers) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // who cannot be reached says so at once, each time
-  }
-  for (const pollfd& one : asked) {
-    if (close(one.fd) != 0) errno = 0;
-  }
-  return answers;
-}
-
 double HostNews::turn_s(const Verdict& verdict) const {
   constexpr double kTurn_s = 0.5;
   const int own = hosts_->host_of(rank_), culprit = hosts_->host_of(verdict.rank);
@@ -403,8 +367,7 @@ double HostNews::turn_s(const Verdict& verdict) const {
   const std::int64_t now = monotonic_ns();
   int first = 0;
   while (first < own && (first == culprit || !is_heard(first, now))) ++first;
-  const bool is_seen_there = verdict.kind != Verdict::Kind::silent && verdict.kind != Verdict::Kind::mute;
-  const int turn = (is_seen_there ? 1 : 0) + (first == own ? 0 : 1);
+  const int turn = (verdict.kind == Verdict::Kind::silent ? 0 : 1) + (first == own ? 0 : 1);
   return turn * kTurn_s;
 }
 

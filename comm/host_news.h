@@ -62,8 +62,6 @@ class HostNews {
   /// Whether another host has told the user why the job ends; `reason` may be empty.
   bool is_told() const;
   std::string reason() const;
-  /// Whether the system of that rank's host answers, though its watchers are not heard: at most 300 ms.
-  bool host_answers(int rank) const;
   /// How long this host leaves it to others to tell of this culprit, so that one does: its own host, which sees it, then the first of those
   /// that are heard.
   double turn_s(const Verdict& verdict) const;
@@ -85,7 +83,6 @@ class HostNews {
   void take(const Message& message);
   bool is_heard(int host, std::int64_t now) const;
 
-  std::vector<Address> own_;
   Offer offer_;
   std::string problem_;
   int socket_ = -1, family_ = 0, rank_ = 0;

@@ -52,7 +52,6 @@ struct Verdict {
     left_early,  ///< it has come to the end of its part, and others wait for it in an operation
     disagree,    ///< ranks wait for each other in different operations
     silent,      ///< its host, another one, is not heard any more
-    mute,        ///< the same, but the host's system answers: its processes do not run
     unseen,      ///< MPI itself does not go on, and it is no rank that can be seen from here; `rank` is the one that says so
   };
   Kind kind = Kind::nobody;

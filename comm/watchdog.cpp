@@ -339,7 +339,6 @@ void Watchdog::look_at_the_limit() {
   if (still_s() < limit) return note_a_near_miss(phase, limit);
   const auto ranks = views();
   Verdict verdict = judge(ranks, page_.size, phase, options_);
-  if (verdict.kind == Verdict::Kind::silent && news()->host_answers(verdict.rank)) verdict.kind = Verdict::Kind::mute;
   // MPI's own start and end have no other deadline.
   const bool is_in_mpi = phase == Phase::init || page_.host.get() == kFinalizing;
   if (verdict.kind == Verdict::Kind::nobody && is_in_mpi && !somebody_moves(ranks, limit)) {

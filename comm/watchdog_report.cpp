@@ -34,8 +34,7 @@ std::string name_of_state(char state) {
 }
 
 std::string evidence_of(const Verdict& verdict, const RankView& culprit) {
-  if (verdict.kind == Verdict::Kind::mute) return "whose system answers";
-  if (verdict.kind == Verdict::Kind::silent) return "no answer: power, network or firewall";
+  if (verdict.kind == Verdict::Kind::silent) return "stopped, or no power or network";
   return "state " + name_of_state(culprit.state);
 }
 
@@ -283,9 +282,6 @@ Error Watchdog::error_for(const Verdict& verdict, const std::vector<RankView>& r
     case Verdict::Kind::disagree:
       return error(ExitCode::ranks_disagree, fmt::format("the ranks disagree: rank {} waits in {}, rank {} in {}", culprit.rank,
                                                          doing(culprit), waiting->rank, doing(*waiting)));
-    case Verdict::Kind::mute:
-      return error(ExitCode::peer_lost,
-                   fmt::format("rank {} stopped answering {:.1f} s ago, last heard {}{}", culprit.rank, culprit.silent_s, when, others));
     case Verdict::Kind::silent:
       return error(ExitCode::peer_lost,
                    fmt::format("rank {} has not been heard for {:.1f} s, last {}{}", culprit.rank, culprit.silent_s, when, others));

@@ -293,22 +293,6 @@ TEST_CASE("one host tells: the culprit's own, then the first that is heard") {
   CHECK(watchers[2].turn_s(silent) > 0);
 }
 
-TEST_CASE("a host answers if its system does, whoever runs there, at any of its addresses that is not this host's too") {
-  constexpr HostNews::Address kNobody{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 0, 0, 1};  // no single host's
-  const HostNews::Address theirs = loopback(2), bridge = loopback(3);
-  for (const auto& [addresses, answers] : std::vector<std::pair<std::vector<HostNews::Address>, bool>>{
-           {{theirs}, true}, {{kNobody, theirs}, true}, {{kNobody}, false}, {{bridge, kNobody}, false}, {{bridge, theirs}, true}}) {
-    HostNews asks(std::vector{kLoopback, bridge});
-    std::vector<HostNews::Offer> offers{asks.offer(), {}};
-    {
-      const HostNews gone(addresses);
-      offers[1] = gone.offer();
-    }
-    asks.join(0, offers, HostMap(std::vector{0, 1}));
-    CHECK(asks.host_answers(1) == answers);
-  }
-}
-
 TEST_CASE("where there is no address that others could reach, that is said, and nothing is sent") {
   HostNews lonely(std::vector<HostNews::Address>{});
   CHECK(lonely.offer().port == 0);

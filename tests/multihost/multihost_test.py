@@ -226,7 +226,7 @@ def training_cases(report, train):
         for rank in (0, 2, 3):
             watched_case(report, train, hosts, 2, f"rank {rank} is stopped", [rf"rank {rank} stopped answering [\d.]+ s ago {place}state T"], stops=rank)
         for rank in (0, 1):
-            watched_case(report, train, hosts, 1, f"rank {rank} is stopped", [rf"rank {rank} stopped answering [\d.]+ s ago, last heard {place}whose system answers"], stops=rank)
+            watched_case(report, train, hosts, 1, f"rank {rank} is stopped", [rf"rank {rank} has not been heard for [\d.]+ s, last {place}stopped, or no power"], stops=rank)
         watched_case(report, train, hosts, 1, "rank 1 is stopped, and hosts do not tell each other", ["waited 12 s for rank 1"], stops=1,
                      most_lines=2, watchdog__hosts=False, comm__timeout_s=12)
         for rank in (1, 2):
@@ -242,7 +242,7 @@ def training_cases(report, train):
     with Hosts(2, family=6) as hosts:
         same_bits_case(report, train, hosts, 1)
         same_bits_case(report, train, hosts, 2)
-        watched_case(report, train, hosts, 1, "rank 1 is stopped, IPv6", [rf"rank 1 stopped answering [\d.]+ s ago, last heard {place}whose system answers"], stops=1)
+        watched_case(report, train, hosts, 1, "rank 1 is stopped, IPv6", [rf"rank 1 has not been heard for [\d.]+ s, last {place}stopped, or no power"], stops=1)
 
 
 def main():
