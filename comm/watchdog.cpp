@@ -20,7 +20,6 @@ constexpr int kLooksThatSearch = 50, kLooksBetweenSearches = 5;  // for the othe
 constexpr std::int64_t kTellEvery_ns = 1'000'000'000;            // other hosts
 constexpr double kTellsWithin_s = 1;                             // a watcher has looked who is taken to tell them
 constexpr double kForThoseWhoSee_s = 10;                         // whom a rank that sees no culprit lets tell
-constexpr double kNearMissFrom = 0.5;                            // of a limit
 constexpr double kEndedAfter_s = 1;                              // that a rank waits for one that has ended
 
 /// Bytes that a thread has read and written, with the kernel's help. No allocation, no stream: also runs when memory is short.
@@ -192,10 +191,7 @@ void Watchdog::look() {
   tell_of_a_pause(now);
   last_look_ns_ = now;
   page_.heartbeat_ns = now;
-  if (has_moved()) {
-    page_.moved_ns = now;
-    tell_of_a_near_miss();
-  }
+  if (has_moved()) page_.moved_ns = now;
   if (is_standing_down_) return;
   if (has_new_failure()) page_.moved_ns = now;  // to unwind, ranks have as long as for anything else
   if (news() != nullptr) exchange_news(now);
@@ -335,8 +331,7 @@ void Watchdog::look_for_the_ended() {
 void Watchdog::look_at_the_limit() {
   const Phase phase = page_.phase;
   const double limit = limit_of(options_, phase);
-  if (limit <= 0 || still_s() < kNearMissFrom * limit) return;
-  if (still_s() < limit) return note_a_near_miss(phase, limit);
+  if (limit <= 0 || still_s() < limit) return;
   const auto ranks = views();
   Verdict verdict = judge(ranks, page_.size, phase, options_);
   // MPI's own start and end have no other deadline.
@@ -347,18 +342,6 @@ void Watchdog::look_at_the_limit() {
     verdict = {sees_all ? Verdict::Kind::stands : Verdict::Kind::unseen, page_.rank, -1};
   }
   if (verdict.kind != Verdict::Kind::nobody) alarm(verdict, ranks);
-}
-
-/// Of a rank that would soon be ended, not of those that wait for it.
-void Watchdog::note_a_near_miss(Phase phase, double limit_s) {
-  WatchOptions sooner = options_;
-  for (double* limit : {&sooner.init_s, &sooner.first_step_s, &sooner.step_s, &sooner.checkpoint_s}) *limit *= kNearMissFrom;
-  const Verdict verdict = judge(views(), page_.size, phase, sooner);
-  near_miss_.clear();
-  if (verdict.kind != Verdict::Kind::stands || verdict.rank != page_.rank) return;
-  const RankView self = view_of(page_, 'R');
-  near_miss_ = fmt::format("{}: warning: rank {} stood still for {:.1f} of the {:.0f} s after which it is ended, {} (host {}, pid {})\n",
-                           options_.program, self.rank, still_s(), limit_s, when_of(self), host_name_, self.pid);
 }
 
 Watchdog::Observation::Observation(Watchdog& watchdog, const Device& device) : watchdog_(watchdog) { watchdog_.enquiry_.observe(&device); }

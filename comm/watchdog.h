@@ -139,8 +139,6 @@ class Watchdog {
   void look_for_the_ended();
   void look_at_the_limit();
   bool goes_on() const;
-  void note_a_near_miss(Phase phase, double limit_s);
-  void tell_of_a_near_miss();
   void alarm(const Verdict& verdict, const std::vector<RankView>& ranks);
   Error error_for(const Verdict& verdict, const std::vector<RankView>& ranks) const;
   void write_records_of(std::span<const FlightPage* const> pages, std::string_view reason) const;
@@ -180,7 +178,6 @@ class Watchdog {
   std::string pause_;  // what is to be said of one
   std::int64_t pause_ended_ns_ = 0;
   std::atomic<bool> has_printed_{false};  // the line that shall be the last
-  std::string near_miss_;                 // the same
   std::jthread thread_;
 };
 

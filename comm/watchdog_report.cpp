@@ -155,11 +155,6 @@ void Watchdog::tell_of_a_pause(std::int64_t now) {
   pause_.clear();
 }
 
-void Watchdog::tell_of_a_near_miss() {
-  if (!near_miss_.empty() && goes_on()) write_line(near_miss_);
-  near_miss_.clear();
-}
-
 /// Whether the job does, so that a warning is news.
 bool Watchdog::goes_on() const {
   const bool has_ended = threads_ != nullptr && (threads_->has_failed || threads_->is_claimed);

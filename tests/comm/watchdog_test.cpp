@@ -2,13 +2,9 @@
 
 #include <catch2/catch.hpp>
 
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <latch>
@@ -39,11 +35,6 @@ class DumbDevice final : public Device {
  private:
   std::unique_ptr<Device> real_ = Device::create(DeviceKind::cpu, {});
 };
-
-long size_of_file(std::FILE* file) {
-  struct stat found {};
-  return fstat(fileno(file), &found) == 0 ? static_cast<long>(found.st_size) : -1;
-}
 
 WatchOptions options_of_a_step() {
   WatchOptions options;
@@ -105,36 +96,6 @@ TEST_CASE("a rank that has told does not tell again, nor does one whose page say
   const_cast<FlightPage&>(second.page()).is_told = true;
   CHECK_FALSE(second.claim_report());
   CHECK_FALSE(second.page().has_spoken);
-}
-
-TEST_CASE("a rank that was half a limit from its end says so once it goes on, and who waited for it does not") {
-  std::FILE* const said = std::tmpfile();
-  REQUIRE(said != nullptr);
-  const int before = dup(STDERR_FILENO);
-  REQUIRE(dup2(fileno(said), STDERR_FILENO) >= 0);
-  {
-    WatchOptions options;
-    options.step_s = 12;
-    Watchdog::Threads ranks(2);
-    Watchdog waiting(options, 0, ranks), late(options, 1, ranks);
-    waiting.enter(Phase::step, 7);
-    const HostWait wait(&waiting, "agreeing");
-    late.enter(Phase::step, 7);
-    late.set_activity("reading data");
-    std::this_thread::sleep_for(std::chrono::milliseconds(6500));
-    for (Watchdog* watchdog : {&waiting, &late}) watchdog->enter(Phase::idle);
-    for (int i = 0; i < 500 && size_of_file(said) == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  const bool is_back = dup2(before, STDERR_FILENO) >= 0 && close(before) == 0;
-  REQUIRE(is_back);
-  std::rewind(said);
-  std::array<char, 1000> text{};
-  const std::size_t length = std::fread(text.data(), 1, text.size(), said);
-  CHECK(std::fclose(said) == 0);
-  const std::string lines(text.data(), length);
-  CHECK_THAT(lines, Catch::StartsWith("zshard: warning: rank 1 stood still for "));
-  CHECK_THAT(lines, Catch::Contains(" of the 12 s after which it is ended, in step 7, in reading data (host "));
-  CHECK(std::count(lines.begin(), lines.end(), '\n') == 1);
 }
 
 TEST_CASE("where records go may change while one is written") {
