@@ -19,6 +19,7 @@
 #include <optional>
 
 #include "comm/file_size.h"
+#include "comm/sealed_file.h"
 #include "runtime/base/check.h"
 #include "runtime/base/whole_number.h"
 
@@ -30,8 +31,6 @@ namespace fs = std::filesystem;
 constexpr const char* kPageName = "zshard-flight";
 constexpr const char* kJobVariable = "PMIX_NAMESPACE";
 constexpr const char* kRankVariable = "OMPI_COMM_WORLD_RANK";
-constexpr unsigned kCloseOnExec = 1, kMayBeSealed = 2;  // memfd_create's MFD_...
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 std::string contents(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -81,9 +80,8 @@ FlightPage* map_page(int fd) {
 }  // namespace
 
 OwnPage::OwnPage() {
-  fd_ = static_cast<int>(syscall(SYS_memfd_create, kPageName, kCloseOnExec | kMayBeSealed));
-  if (fd_ >= 0 && may_have_file_of(sizeof(FlightPage)) && posix_fallocate(fd_, 0, sizeof(FlightPage)) == 0 &&
-      fcntl(fd_, F_ADD_SEALS, kSeals) == 0)
+  fd_ = static_cast<int>(syscall(SYS_memfd_create, kPageName, kSealable));
+  if (fd_ >= 0 && may_have_file_of(sizeof(FlightPage)) && posix_fallocate(fd_, 0, sizeof(FlightPage)) == 0 && seal_size(fd_))
     page_ = map_page(fd_);
   // Where the system gives none, the others do not see what this rank does; it still watches.
   if (page_ == nullptr) {
@@ -99,13 +97,7 @@ OwnPage::~OwnPage() {
   if (munmap(page_, sizeof(FlightPage)) != 0 || (fd_ >= 0 && close(fd_) != 0)) errno = 0;
 }
 
-FlightPage* map_offered_page(int fd) {
-  struct stat status {};
-  if (fd < 0 || fstat(fd, &status) != 0 || status.st_uid != geteuid()) return nullptr;
-  const int seals = fcntl(fd, F_GET_SEALS);  // -1 of what is no anonymous file
-  if (seals < 0 || (seals & kSeals) != kSeals || status.st_size != static_cast<off_t>(sizeof(FlightPage))) return nullptr;
-  return map_page(fd);
-}
+FlightPage* map_offered_page(int fd) { return is_safe_to_map(fd, sizeof(FlightPage)) ? map_page(fd) : nullptr; }
 
 std::unique_ptr<PeerProcess> PeerProcess::find(int pid, std::string_view job) {
   const int folder = open(fmt::format("/proc/{}", pid).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);

@@ -27,8 +27,7 @@ class OwnPage {
   FlightPage* page_ = nullptr;
 };
 
-/// Maps the page that another process offers, to read and to write. Null unless it is an anonymous file of this user's, of a page's size,
-/// and sealed: of any other file a read could end this process (SIGBUS), or a write change what is not a page.
+/// Maps the page that another process offers, to read and to write. Null unless that is safe (is_safe_to_map).
 FlightPage* map_offered_page(int fd);
 
 /// Another rank of this job on this host: its process, and its page where it has one. Owns descriptors and a mapping, which last when the

@@ -15,6 +15,7 @@
 #include <new>
 
 #include "comm/file_size.h"
+#include "comm/sealed_file.h"
 #include "runtime/base/standard_streams.h"
 
 namespace zs {
@@ -126,11 +127,11 @@ ShmMemory::ShmMemory(int rank, int ranks, double timeout_s)
     : rank_(rank),
       longest_collapse_s_(std::min(kLongestCollapse_s, kCollapseOfTimeout * timeout_s)),
       peers_(static_cast<std::size_t>(ranks)) {
-  file_.fd = memfd_create("zshard", MFD_CLOEXEC);
+  file_.fd = memfd_create("zshard", kSealable);
   if (file_.fd < 0) throw failure("memfd_create", errno);
   const std::int64_t bytes = span_bytes(ranks);
   if (!may_have_file_of(bytes)) throw failure("a memfd as long as the machine has memory (ulimit -f)", EFBIG);
-  if (ftruncate(file_.fd, bytes) != 0) throw failure("ftruncate of a memfd", errno);
+  if (ftruncate(file_.fd, bytes) != 0 || !seal_size(file_.fd)) throw failure("ftruncate of a memfd", errno);
   if (const int rc = allocate_file(file_.fd, 0, kPage); rc != 0) throw failure("fallocate of a memfd", rc);
   PeerMemory& own = peers_[static_cast<std::size_t>(rank)].memory;
   own = {map_file(file_.fd, bytes, "mapping shared memory"), bytes};
@@ -156,6 +157,7 @@ void ShmMemory::map_peers(std::span<const ShmInvitation> invitations) {
     const std::string path = fmt::format("/proc/{}/fd/{}", theirs.pid, theirs.fd);
     const Descriptor file{open(path.c_str(), O_RDWR | O_CLOEXEC)};
     if (file.fd < 0) throw failure(fmt::format("opening the memory of this host's rank {}, {}", r, path), errno);
+    if (!is_safe_to_map(file.fd, theirs.bytes)) throw failure(fmt::format("{} is not the memory of this host's rank {}", path, r), ESTALE);
     Peer& peer = peers_[r];
     peer.memory = {map_file(file.fd, theirs.bytes, fmt::format("mapping the memory of this host's rank {}", r)), theirs.bytes};
     if (head(static_cast<int>(r)).nonce != theirs.nonce)

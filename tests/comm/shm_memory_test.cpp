@@ -61,6 +61,23 @@ TEST_CASE("shared memory of several MiB lies on huge pages, where the kernel has
   CHECK(huge_kib() == before);
 }
 
+TEST_CASE("the memory that ranks share cannot be cut, and what could be is not mapped") {
+  ShmMemory mine(0, 2, 300), theirs(1, 2, 300);
+  const ShmInvitation good = theirs.invitation();
+  CHECK(ftruncate(static_cast<int>(good.fd), 0) != 0);
+  std::array<ShmInvitation, 2> invitations{{{}, good}};
+  CHECK_NOTHROW(mine.map_peers(invitations));
+  ShmMemory other(0, 2, 300);
+  const int unsealed = memfd_create("zshard", MFD_CLOEXEC);
+  REQUIRE((unsealed >= 0 && ftruncate(unsealed, good.bytes) == 0));
+  REQUIRE(pwrite(unsealed, &good.nonce, sizeof good.nonce, 0) == sizeof good.nonce);
+  invitations[1].fd = unsealed;
+  CHECK_THROWS_AS(other.map_peers(invitations), Error);
+  invitations[1] = {good.pid, good.fd, good.bytes - 4096, good.nonce};
+  CHECK_THROWS_AS(other.map_peers(invitations), Error);
+  close(unsealed);
+}
+
 TEST_CASE("a peer's memory that cannot be mapped leaves nothing mapped") {
   ShmMemory memory(0, 2, 300);
   const int unmappable = open("/dev/null", O_RDWR | O_CLOEXEC);
