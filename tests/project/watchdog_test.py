@@ -236,7 +236,7 @@ def records_that_hang(train, report):
         problems = job.problems(code, says)
         warnings = [w for w in job.lines("warning") if warns in w]
         problems += [] if len(warnings) == 1 else [f"{len(warnings)} warnings of the records"]
-        problems += [] if job.result.err.find("error: ") < job.result.err.find(warns) else ["the warning comes before the line"]
+        problems += [] if job.result.last_error_line().startswith("train: error: ") else ["the error line is not the last"]
         report.case(f"P4 records that cannot be written {what}", problems, job.result)
 
 
