@@ -215,6 +215,15 @@ TokenLayout recognize_tokens(const DataFormat& wanted, const FileHead& head) {
   return {0, wanted.token_bytes};
 }
 
+/// Control characters that text has none of.
+std::size_t controls_in(std::string_view bytes) {
+  const auto is_control = [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return (byte < 0x20 && std::string_view("\t\n\v\f\r\x1b").find(c) == std::string_view::npos) || byte == 0x7f;
+  };
+  return static_cast<std::size_t>(std::count_if(bytes.begin(), bytes.end(), is_control));
+}
+
 /// Whether the low bytes of 16-bit words take values that no high byte has, as those of ids do.
 bool are_short_ids(std::span<const std::uint16_t> words) {
   constexpr std::size_t kLeast = 32, kShare = 20;  // words, and one in so many
@@ -225,6 +234,8 @@ bool are_short_ids(std::span<const std::uint16_t> words) {
 }
 
 void refuse_ids_as_text(FileHead head) {
+  constexpr std::size_t kShare = 16;  // of ids more bytes are control characters than one in so many
+  if (controls_in(head.bytes) * kShare < head.bytes.size()) return;
   const bool has_mark = head.bytes.starts_with("\xff\xfe") || head.bytes.starts_with("\xfe\xff");  // UTF-16's
   if (has_mark) head.bytes.remove_prefix(2);
   const Words words(head.bytes);
@@ -254,17 +265,15 @@ TokenLayout recognize_text(const FileHead& head) {
 }  // namespace
 
 bool looks_like_text(std::string_view bytes) {
+  constexpr std::size_t kShare = 128;  // a stray control character in so many
   std::size_t ascii = 0, broken = 0;
   for (std::string_view rest = bytes; !rest.empty();) {
     const Utf8 next = next_utf8(rest);
-    const auto byte = static_cast<unsigned char>(rest.front());
-    constexpr std::string_view kSpace = "\t\n\v\f\r\x1b";
-    if (next.is_control && kSpace.find(rest.front()) == kSpace.npos && byte < 0x80) return false;
-    ascii += byte < 0x80 ? 1 : 0;
+    ascii += static_cast<unsigned char>(rest.front()) < 0x80 ? 1 : 0;
     broken += next.is_valid || next.is_cut ? 0 : 1;
     rest.remove_prefix(next.bytes);
   }
-  return broken == 0 || ascii >= bytes.size() - bytes.size() / 4;
+  return controls_in(bytes) * kShare <= bytes.size() && (broken == 0 || ascii >= bytes.size() - bytes.size() / 4);
 }
 
 TokenLayout recognize(const DataFormat& wanted, const FileHead& head) {

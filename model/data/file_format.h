@@ -33,8 +33,8 @@ struct FileHead {
 /// compressed file, 32- or 64-bit integers, text in place of ids, ids in place of text. What has no such signs is taken as it is.
 TokenLayout recognize(const DataFormat& wanted, const FileHead& head);
 
-/// Whether bytes could be text: no control characters but white space, and UTF-8 or, three quarters of them, ASCII. A character may be cut
-/// off at the end.
+/// Whether bytes could be text: hardly any control characters but white space, and UTF-8 or, three quarters of them, ASCII. A character may
+/// be cut off at the end.
 bool looks_like_text(std::string_view bytes);
 
 }  // namespace zs

@@ -14,6 +14,7 @@
 #include "comm/gpu_world.h"
 #include "model/train/config_schema.h"
 #include "model/train/error_line.h"
+#include "model/train/expand_path.h"
 #include "model/train/program.h"
 #include "model/train/startup.h"
 #include "model/train/stop_signal.h"
@@ -73,7 +74,9 @@ Loaded load(const CommandLine& line, const char* program) {
   Loaded loaded;
   try {
     if (line.problem) throw *line.problem;
-    loaded.job.config = zs::load_config(line.config_path, line.overrides);
+    loaded.job.config_path = zs::expand_path(line.config_path);
+    loaded.job.resume = zs::expand_path(line.resume);
+    loaded.job.config = zs::load_config(loaded.job.config_path, line.overrides);
   } catch (const Error& error) {
     loaded.code = static_cast<int>(error.code());
     loaded.message = error_lines(error);
@@ -81,10 +84,8 @@ Loaded load(const CommandLine& line, const char* program) {
   loaded.job.dry_run = !line.dry_run.empty();
   loaded.job.full_plan = line.dry_run == "full";
   loaded.job.overwrite = line.overwrite;
-  loaded.job.resume = line.resume;
   loaded.job.verify_order = line.verify_order;
   loaded.job.verify_data = line.verify_data;
-  loaded.job.config_path = line.config_path;
   std::error_code failed;
   const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
   loaded.job.started = program_start;
@@ -268,7 +269,7 @@ int parse_and_run(int argc, char** argv) {
   if (!line.problem) line.problem = misplaced(tokenized);
   if (!line.problem && !tokenized.tokenizer.empty()) return tokenize(tokenized, line.config_path);
   if (!line.problem && !verified.empty()) {
-    const int code = zs::verify_checkpoints(verified);
+    const int code = zs::verify_checkpoints(zs::expand_path(verified));
     return code == 0 ? print_answer("") : code;
   }
   if (!line.problem && line.config_path.empty())

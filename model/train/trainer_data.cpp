@@ -45,6 +45,7 @@ int Trainer::verify_data() {
     std::fflush(stdout);
   };
   const int code = agreed(world_, [&] {
+    progress(0);  // of little data another rank reads all
     verify(*dataset_, world_.rank(), world_.size(), progress);
     if (is_shown) fmt::print("\r\x1b[K");
   });

@@ -74,6 +74,7 @@ TEST_CASE("what is evidently not ids of the size that was said is refused, with 
       {text, "is text", "data.kind = \"text\""},
       {"na\xc3\xafve " + text + "\xc3", "is text", "data.kind = \"text\""},
       {"caf\xe9 " + text, "is text", "data.kind = \"text\""},
+      {std::string("a stray \0 byte, ", 16) + text + std::string(200, 'x'), "is text", "data.kind = \"text\""},
       {"\x93NUMPY\x01" + text, "NumPy", "tofile"},
       {std::string("PK\x03\x04\x14\x00", 6) + text, "zip archive", "unpack"},
       {"\x1f\x8b\x08" + text, "gzip", "decompress"},
@@ -127,7 +128,8 @@ TEST_CASE("ids, arrays and what is compressed are refused as text, and bytes of 
   CHECK_THAT(todo("\x93NUMPY\x01" + raw(ids<std::uint16_t>(500, 1000))), Catch::Contains("tofile"));
   CHECK_THAT(todo("\x1f\x8b\x08" + raw(ids<std::uint16_t>(500, 65536))), Catch::Contains("decompress"));
   for (const std::string& bytes : {raw(ids<std::uint8_t>(5000, 256)), std::string("PAR1S is how it begins"), std::string("a\0b\0\0c", 6),
-                                   std::string("\xef\xbb\xbf\xe4\xbd\xa0\xe5\xa5\xbd\r\n"), "caf\xe9 " + std::string(30, 'x')})
+                                   std::string("\xef\xbb\xbf\xe4\xbd\xa0\xe5\xa5\xbd\r\n"), "caf\xe9 " + std::string(30, 'x'),
+                                   std::string("tttttttt\0ttttttttttttttttttttttttttttttttttuvwxyztuvwxyztuvwxyzt", 64)})
     CHECK(all_of(Corpus(kText, {dir.write("t", bytes)})).size() == bytes.size());
 }
 

@@ -40,17 +40,18 @@ def main():
         name = f"{ranks or 1} rank{'s' if ranks else ''}"
         with tempfile.TemporaryDirectory(prefix="terminal.") as folder:
             config = tiny_run.write_files(folder)
-            command = harness.launch(ranks, [str(train), str(config), *tiny_run.options(run__sample_tokens=0)])
+            command = harness.launch(ranks, [str(train), str(config), "--verify-data", *tiny_run.options(run__sample_tokens=0)])
             code, seen = run_on_terminal([str(part) for part in command], folder)
             lines = re.findall(r"\rstep \d/3 .*?\d+% of ceiling", seen.replace("\x1b[K", ""))
             problems = [] if code == 0 else [f"exit code {code}"]
             problems += [] if len(lines) >= 3 else [f"{len(lines)} live lines with a share of the ceiling, expected 3"]
+            problems += [] if "\rverifying data: 0 %" in seen else ["no line while the data is verified"]
             report.case(f"{name}, on a terminal", problems, seen if problems else "")
         with tempfile.TemporaryDirectory(prefix="terminal.") as folder:
             config = tiny_run.write_files(folder)
-            result = harness.run(harness.launch(ranks, [train, config, *tiny_run.options(run__sample_tokens=0)]), 60, cwd=folder)
+            result = harness.run(harness.launch(ranks, [train, config, "--verify-data", *tiny_run.options(run__sample_tokens=0)]), 60, cwd=folder)
             problems = [] if result.code == 0 else [f"exit code {result.code}"]
-            problems += ["plain output speaks of a ceiling, or redraws a line"] if "ceiling" in result.out or "\r" in result.out else []
+            problems += ["plain output speaks of a ceiling, or redraws a line"] if "ceiling" in result.out or "verifying" in result.out or "\r" in result.out else []
             report.case(f"{name}, into a file", problems, result if problems else "")
     return report.exit_code()
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import harness
 import tiny_run
 
-USAGE, DATASET, OUT_OF_MEMORY, CANNOT_CREATE, CANNOT_WRITE, NON_FINITE, CONFIG = 64, 65, 71, 73, 74, 76, 78
+USAGE, DATASET, OUT_OF_MEMORY, CANNOT_CREATE, CANNOT_WRITE, STOPPED, NON_FINITE, CONFIG = 64, 65, 71, 73, 74, 75, 76, 78
 LIMIT_S = 60
 
 
@@ -158,6 +158,8 @@ DATA = [
     Case("ids of four bytes in text", CONFIG, sets=["data.token_bytes=4"], says=[r"data\.token_bytes", "text"]),
     Case("a variable that is not set", CONFIG, sets=["data.train=$ZSHARD_NOWHERE/a.txt"], says=[r"data\.train", "ZSHARD_NOWHERE is not set"]),
     Case("run.dir below a variable that is not set", CONFIG, sets=["run.dir=runs/${ZSHARD_NOWHERE}/a"], says=[r"run\.dir", "ZSHARD_NOWHERE is not set"]),
+    Case("a configuration in a home that has none", CONFIG, args=["~/nowhere.toml"], env={"HOME": "/tmp/zshard home"}, says=["/tmp/zshard home/nowhere.toml"]),
+    Case("a checkpoint below a variable that is not set", CONFIG, args=["{config}", "--resume=$ZSHARD_NOWHERE/run"], says=["ZSHARD_NOWHERE is not set"]),
     Case("the home of nobody", CONFIG, sets=["run.dir=~no.such.user/run"], says=[r"run\.dir", "~no.such.user"]),
     Case("a file in a home that has none", DATASET, sets=["data.train=~/nowhere.txt"], env={"HOME": "/tmp/zshard home"}, says=["/tmp/zshard home/nowhere.txt"]),
 ]
@@ -427,6 +429,23 @@ def run_data_verified(train, ranks, report):
             report.case(f"{' '.join(flags)}, {'without mpirun' if ranks is None else f'{ranks} ranks'}", problems, result)
 
 
+def run_data_stopped(train, report):
+    """Asked to stop while it reads all data, it does not begin."""
+    def stop(process):
+        term = 1 << (signal.SIGTERM - 1)
+        while process.poll() is None and not int(re.search(r"SigCgt:\s*(\w+)", pathlib.Path(f"/proc/{process.pid}/status").read_text())[1], 16) & term:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+
+    with tempfile.TemporaryDirectory(prefix="train_cli.") as name:
+        config = tiny_run.write_files(name)
+        before = harness.tree(name)
+        result = harness.run([train, config, "--verify-data"], LIMIT_S, cwd=name, env={"TRAIN_FAULT": "data.verify:delay=1000"}, on_start=stop)
+        problems = [] if result.code == STOPPED and "while the data was verified" in result.last_error_line() else [f"exit code {result.code}"]
+        problems += [] if harness.tree(name) == before else ["files were created"]
+        report.case("--verify-data is stopped", problems, result)
+
+
 def run_utf8(train, report):
     """A prompt that is UTF-8 is printed as it is; what could move the cursor is not."""
     with tempfile.TemporaryDirectory(prefix="train_cli.") as name:
@@ -467,6 +486,7 @@ def main():
         run_nowhere(train, report)
         run_sample(train, report)
         run_utf8(train, report)
+        run_data_stopped(train, report)
         run_validation(train, report)
         for ranks in (None, 3):
             run_dry(train, ranks, report)
