@@ -12,7 +12,7 @@ struct Words {
 constexpr Words kWords[] = {
     {"WorldOptions::timeout_s", "comm.timeout_s"},
     {"reduce the micro-batch or the model", "reduce train.micro_batch or the model"},
-    {"use another checkpoint", "use another checkpoint, or --resume latest-valid"},
+    {"use another checkpoint", "use another checkpoint; --resume latest-valid finds the newest good one"},
     {"load it into the model that it was saved from", "use the configuration it was saved with"},
     {"go on from an earlier checkpoint with a lower learning rate", "lower train.lr, and go on with --resume latest"},
     {"go on from the last checkpoint", "go on with --resume latest"},

@@ -19,7 +19,6 @@ constexpr const char* kTrainTokens = "data.train_tokens";
 constexpr const char* kTrainDigest = "data.train_digest";
 constexpr const char* kValidationDigest = "data.validation_digest";
 constexpr const char* kTrainFiles = "data.train_files";
-constexpr const char* kDamagedSuffix = ".damaged";
 
 // What the state was made with and makes no sense without; the order of data, and what its elements mean.
 constexpr std::array<std::string_view, 19> kRefused = {

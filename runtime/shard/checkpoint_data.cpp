@@ -77,7 +77,7 @@ void DataFileReader::check_header(const DataHeader& expected) {
   const DataHeader plain;
   if (std::memcmp(header_.magic, plain.magic, sizeof plain.magic) != 0) file_.fail_at(0, "is no part of a checkpoint");
   if (header_.byte_order != plain.byte_order) file_.fail_at(12, "was written by a machine with another byte order");
-  if (header_.version != plain.version) file_.fail_at(8, fmt::format("has format version {}, expected {}", header_.version, plain.version));
+  if (header_.version != plain.version) file_.fail_version(header_.version, plain.version);
   if (header_.rank != expected.rank || header_.ranks != expected.ranks || header_.step != expected.step) {
     file_.fail_at(16, fmt::format("is of rank {} of {}, step {}; expected rank {} of {}, step {}", header_.rank, header_.ranks,
                                   header_.step, expected.rank, expected.ranks, expected.step));

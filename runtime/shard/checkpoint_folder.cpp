@@ -15,28 +15,35 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
 constexpr std::int64_t kLargestManifest = std::int64_t{1} << 30;
 
-/// N of "step-N", written as a number is; nothing for any other name.
-std::optional<std::int64_t> step_of(std::string_view name) {
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  name.remove_prefix(kPrefix.size());
-  const auto step = whole_number<std::int64_t>(name);
-  return step && *step >= 0 && name == fmt::format("{}", *step) ? step : std::nullopt;
-}
-
-std::vector<std::string> names_in(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code failed;
-  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end; entry.increment(failed)) {
-    names.push_back(entry->path().filename().string());
-  }
-  return names;
+std::string name_of_folder(const std::string& folder) {
+  const fs::path path = fs::path(folder).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
 CheckpointManifest read_manifest(const std::string& folder) {
   std::error_code failed;
-  if (!fs::is_directory(folder, failed)) throw Error(ExitCode::checkpoint, "there is no checkpoint", folder, kTryAnother);
+  const fs::file_status status = fs::status(folder, failed);
+  if (failed && status.type() != fs::file_type::not_found)
+    throw Error(ExitCode::checkpoint, "the checkpoint cannot be read: " + failed.message(), folder, advice_for(failed.value()));
+  if (!fs::is_directory(status)) throw DamagedCheckpoint("there is no checkpoint", folder, kTryAnother);
   const std::string path = folder + "/" + kManifestFile;
-  return parse_manifest(FileReader(path).read_all(kLargestManifest), path);
+  CheckpointManifest manifest = parse_manifest(FileReader(path).read_all(kLargestManifest), path);
+  if (const auto named = step_of(name_of_folder(folder)); named && *named != manifest.step)
+    throw Error(ExitCode::checkpoint, fmt::format("the folder of step {} holds the checkpoint of step {}", *named, manifest.step), folder,
+                "give it a name of its own, or move it elsewhere");
+  return manifest;
+}
+
+/// Whether the folder is the only one with the checkpoint of another step than its name says. A damaged one says nothing.
+bool is_other_step(const std::string& root, std::int64_t step) {
+  const std::string path = step_folder(root, step) + "/" + kManifestFile;
+  try {
+    const std::string text = FileReader(path).read_all(kLargestManifest);
+    const std::int64_t held = parse_manifest(text, path).step;
+    return held != step && FileReader(step_folder(root, held) + "/" + kManifestFile).read_all(kLargestManifest) != text;
+  } catch (const DamagedCheckpoint& error) {
+    return error.where() != path;  // there is none under its own name
+  }
 }
 
 /// Renamed first, so that a removal which is killed leaves no half checkpoint under a good name.
@@ -48,11 +55,13 @@ void remove_checkpoint(const std::string& root, std::int64_t step, const FolderI
   io.remove_folder(removing);
 }
 
-void remove_leftovers(const std::string& root, const FolderIo& io) {
+void remove_leftovers(const std::string& root, const FolderIo& io, const StepFilter& is_own) {
   for (const std::string& name : names_in(root)) {
     for (const std::string_view suffix : {kWritingSuffix, kRemovingSuffix}) {
-      if (name.ends_with(suffix) && step_of(std::string_view(name).substr(0, name.size() - suffix.size())))
-        io.remove_folder(fmt::format("{}/{}", root, name));
+      const std::string path = fmt::format("{}/{}", root, name);
+      if (!name.ends_with(suffix)) continue;
+      const auto step = step_of(std::string_view(name).substr(0, name.size() - suffix.size()));
+      if (step && (!is_own || is_own(*step)) && foreign_path(path).empty()) io.remove_folder(path);
     }
   }
 }
@@ -61,7 +70,12 @@ void remove_leftovers(const std::string& root, const FolderIo& io) {
 
 std::string step_folder(const std::string& root, std::int64_t step) { return fmt::format("{}/{}{}", root, kPrefix, step); }
 
-std::string data_file_name(std::size_t rank) { return fmt::format("rank-{}.bin", rank); }
+std::optional<std::int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  const auto step = whole_number<std::int64_t>(name);
+  return step && *step >= 0 && name == fmt::format("{}", *step) ? step : std::nullopt;
+}
 
 std::vector<std::int64_t> list_checkpoints(const std::string& root) {
   std::vector<std::int64_t> steps;
@@ -72,20 +86,41 @@ std::vector<std::int64_t> list_checkpoints(const std::string& root) {
   return steps;
 }
 
-void prune_checkpoints(const std::string& root, std::int64_t keep, FileWatch* watch) {
-  const FolderIo io(watch);
-  const std::vector<std::int64_t> steps = list_checkpoints(root);
-  if (steps.empty()) return;
-  read_manifest(step_folder(root, steps.back()));
-  remove_leftovers(root, io);
-  const auto count = static_cast<std::int64_t>(steps.size());
-  for (std::int64_t i = 0; keep > 0 && i < count - keep; ++i) remove_checkpoint(root, steps[static_cast<std::size_t>(i)], io);
+std::optional<Error> why_kept(const std::string& root, std::int64_t step, const StepFilter& is_own) {
+  const std::string folder = step_folder(root, step);
+  const auto kept = [](const std::string& what, const std::string& where) {
+    return Error(ExitCode::cannot_create, what, where, "move it elsewhere, or set another run.dir");
+  };
+  try {
+    if (is_own && !is_own(step)) return kept("this is in the way, and was not written by the run", folder);
+    if (const std::string foreign = foreign_path(folder); !foreign.empty()) return kept("this is not a checkpoint's, and stays", foreign);
+    if (is_other_step(root, step)) return kept("this is the checkpoint of another step, and stays", folder);
+  } catch (const Error& error) {  // it may be good
+    return error;
+  }
+  return std::nullopt;
 }
 
-void remove_later_checkpoints(const std::string& root, std::int64_t step, FileWatch* watch) {
+void prune_checkpoints(const std::string& root, std::int64_t keep, FileWatch* watch, const StepFilter& is_own) {
   const FolderIo io(watch);
-  const std::vector<std::int64_t> steps = list_checkpoints(root);
-  for (auto later = steps.rbegin(); later != steps.rend() && *later > step; ++later) remove_checkpoint(root, *later, io);
+  std::vector<std::int64_t> steps = list_checkpoints(root);
+  std::erase_if(steps, [&](std::int64_t step) { return is_own && !is_own(step); });
+  if (steps.empty()) return;
+  read_manifest(step_folder(root, steps.back()));
+  remove_leftovers(root, io, is_own);
+  if (keep <= 0 || std::ssize(steps) <= keep) return;
+  std::erase_if(steps, [&](std::int64_t step) { return why_kept(root, step, is_own).has_value(); });
+  for (std::ptrdiff_t i = 0; i < std::ssize(steps) - keep; ++i) remove_checkpoint(root, steps[static_cast<std::size_t>(i)], io);
+}
+
+void remove_later_checkpoints(const std::string& root, std::int64_t step, FileWatch* watch, const StepFilter& is_own) {
+  const FolderIo io(watch);
+  std::vector<std::int64_t> steps = list_checkpoints(root);
+  std::erase_if(steps, [&](std::int64_t other) { return other <= step; });
+  for (const std::int64_t later : steps) {
+    if (const auto problem = why_kept(root, later, is_own)) throw *problem;
+  }
+  for (auto later = steps.rbegin(); later != steps.rend(); ++later) remove_checkpoint(root, *later, io);
 }
 
 CheckpointReader::CheckpointReader(std::string folder)
@@ -103,8 +138,8 @@ void CheckpointReader::check_folder() const {
       throw Error(ExitCode::checkpoint, "a file does not belong to the checkpoint", folder_ + "/" + name, "move it elsewhere");
   }
   if (!expected.empty()) {
-    throw Error(ExitCode::checkpoint, fmt::format("a checkpoint of {} data files lacks {}", manifest_.files.size(), expected.size()),
-                folder_ + "/" + *expected.begin(), kTryAnother);
+    throw DamagedCheckpoint(fmt::format("a checkpoint of {} data files lacks {}", manifest_.files.size(), expected.size()),
+                            folder_ + "/" + *expected.begin(), kTryAnother);
   }
 }
 

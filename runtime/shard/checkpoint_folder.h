@@ -18,24 +18,36 @@ namespace zs {
 std::string step_folder(const std::string& root, std::int64_t step);
 inline constexpr const char* kWritingSuffix = ".tmp";
 inline constexpr const char* kRemovingSuffix = ".del";
-inline constexpr const char* kManifestFile = "manifest.json";
-std::string data_file_name(std::size_t rank);  ///< "rank-3.bin"
+/// Of one that was set aside, since its bytes are not those that were written; a number may follow.
+inline constexpr const char* kDamagedSuffix = ".damaged";
 
-/// The steps of the committed checkpoints below `root`, ascending. The name is enough: it comes with the rename that commits.
+/// N of "step-N", written as a number is; nothing for any other name.
+std::optional<std::int64_t> step_of(std::string_view name);
+
+/// The steps of the committed checkpoints below `root`, ascending. The name is enough: it comes with the rename that commits. None where
+/// there is no `root`; Error(checkpoint) where it cannot be listed.
 std::vector<std::int64_t> list_checkpoints(const std::string& root);
 
-/// Removes the oldest checkpoints until `keep` are left (0: keeps all), and what saves and removals that were killed left behind. The
-/// newest is never removed, and nothing is unless the newest has a manifest that verifies. On one rank only.
-void prune_checkpoints(const std::string& root, std::int64_t keep, FileWatch* watch = nullptr);
+/// Which steps were written by whom removes: all of them, where nothing is said.
+using StepFilter = std::function<bool(std::int64_t step)>;
 
-/// Removes the checkpoints of later steps than `step`, the latest first.
-void remove_later_checkpoints(const std::string& root, std::int64_t step, FileWatch* watch = nullptr);
+/// Why ROOT/step-N is not to be removed: it is not `is_own`, holds another step, or something that no save has written. Nothing: it may be.
+std::optional<Error> why_kept(const std::string& root, std::int64_t step, const StepFilter& is_own = {});
+
+/// Removes the oldest checkpoints until `keep` are left (0: keeps all), and what saves and removals that were killed left behind. What is
+/// kept (`why_kept`) does not count. The newest is never removed, and nothing is unless the newest has a manifest that verifies. On one
+/// rank only.
+void prune_checkpoints(const std::string& root, std::int64_t keep, FileWatch* watch = nullptr, const StepFilter& is_own = {});
+
+/// Removes the checkpoints of later steps than `step`, the latest first; none of them where one is to be kept: Error(cannot_create).
+void remove_later_checkpoints(const std::string& root, std::int64_t step, FileWatch* watch = nullptr, const StepFilter& is_own = {});
 
 /// One committed checkpoint, for reading: by parameter name and element, however it was cut. Reads nothing outside its folder, and no
-/// byte that its checksum does not cover. Owns the open files; one thread uses it. Throws Error(checkpoint).
+/// byte that its checksum does not cover. Owns the open files; one thread uses it. Throws DamagedCheckpoint, and Error(checkpoint) for what
+/// says nothing of the bytes.
 class CheckpointReader {
  public:
-  /// Reads the manifest and compares the folder with it.
+  /// Reads the manifest and compares the folder with it: a folder step-N that holds another step is refused.
   explicit CheckpointReader(std::string folder);
 
   const std::string& folder() const { return folder_; }

@@ -10,8 +10,14 @@
 #include <filesystem>
 #include <system_error>
 
+#include "runtime/base/whole_number.h"
+
 namespace zs {
 namespace {
+
+namespace fs = std::filesystem;
+
+constexpr mode_t kFolderMode = 0755, kFileMode = 0644;  // whatever the umask: a run is to be read by whoever may enter its folder
 
 /// A disk that is full or broken is another kind of problem than a place that cannot be used.
 [[noreturn]] void fail_to(FileOp op, int error, const std::string& path) {
@@ -27,6 +33,44 @@ void tell(FileWatch* watch, FileOp op, const std::string& path) {
 }
 
 }  // namespace
+
+std::string data_file_name(std::size_t rank) { return fmt::format("rank-{}.bin", rank); }
+
+const char* advice_for(int error) {
+  switch (error) {
+    case EACCES:
+    case EPERM: return "check the permissions";
+    case EMFILE:
+    case ENFILE: return "raise the limit of open files (ulimit -n)";
+    default: return "see what the system says of this disk, and try again";
+  }
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code failed;
+  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end; entry.increment(failed)) {
+    names.push_back(entry->path().filename().string());
+  }
+  if (!failed || failed.value() == ENOENT) return names;
+  throw Error(ExitCode::checkpoint, fmt::format("the folder cannot be listed: {}", failed.message()), folder, advice_for(failed.value()));
+}
+
+std::string foreign_path(const std::string& folder) {
+  constexpr std::string_view kBegin = "rank-", kEnd = ".bin";
+  const auto is_data_file = [&](std::string_view name) {
+    if (!name.starts_with(kBegin) || !name.ends_with(kEnd) || name.size() < kBegin.size() + kEnd.size()) return false;
+    const auto rank = whole_number<std::size_t>(name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size()));
+    return rank && name == data_file_name(*rank);
+  };
+  std::error_code failed;
+  if (!fs::is_directory(fs::symlink_status(folder, failed))) return folder;
+  for (const std::string& name : names_in(folder)) {
+    const std::string path = folder + "/" + name;
+    if ((name != kManifestFile && !is_data_file(name)) || !fs::is_regular_file(fs::symlink_status(path, failed))) return path;
+  }
+  return {};
+}
 
 const char* name_of(FileOp op) {
   switch (op) {
@@ -45,10 +89,13 @@ const char* name_of(FileOp op) {
 
 void FolderIo::make_folder(const std::string& path) const {
   tell(watch_, FileOp::make_folder, path);
-  if (::mkdir(path.c_str(), 0755) == 0) return;
+  if (::mkdir(path.c_str(), kFolderMode) == 0) {
+    static_cast<void>(::chmod(path.c_str(), kFolderMode));  // where the file system has no modes it has none to set
+    return;
+  }
   const int error = errno;
   std::error_code failed;
-  if (error != EEXIST || !std::filesystem::is_directory(path, failed)) fail_to(FileOp::make_folder, error, path);
+  if (error != EEXIST || !fs::is_directory(path, failed)) fail_to(FileOp::make_folder, error, path);
 }
 
 void FolderIo::rename(const std::string& from, const std::string& to) const {
@@ -58,7 +105,7 @@ void FolderIo::rename(const std::string& from, const std::string& to) const {
   const int error = errno;
   std::error_code failed;
   if (error != EINVAL && error != ENOSYS) fail_to(FileOp::rename, error, to);
-  if (std::filesystem::exists(std::filesystem::symlink_status(to, failed))) fail_to(FileOp::rename, EEXIST, to);
+  if (fs::exists(fs::symlink_status(to, failed))) fail_to(FileOp::rename, EEXIST, to);
   if (::rename(from.c_str(), to.c_str()) != 0) fail_to(FileOp::rename, errno, to);
 }
 
@@ -74,16 +121,23 @@ void FolderIo::sync_folder(const std::string& path) const {
 
 void FolderIo::remove_folder(const std::string& path) const {
   std::error_code failed;
-  if (!std::filesystem::exists(std::filesystem::symlink_status(path, failed))) return;
+  if (!fs::exists(fs::symlink_status(path, failed))) return;
+  if (const std::string foreign = foreign_path(path); !foreign.empty())
+    throw Error(ExitCode::cannot_create, "this is not a checkpoint's, and is not removed with it", foreign, "move it elsewhere");
   tell(watch_, FileOp::remove, path);
-  std::filesystem::remove_all(path, failed);
+  for (const std::string& name : names_in(path)) {
+    fs::remove(fs::path(path) / name, failed);
+    if (failed) fail_to(FileOp::remove, failed.value(), path + "/" + name);
+  }
+  fs::remove(path, failed);
   if (failed) fail_to(FileOp::remove, failed.value(), path);
 }
 
 FileWriter::FileWriter(std::string path, std::int64_t reserve_bytes, FileWatch* watch) : path_(std::move(path)), watch_(watch) {
   this->watch(FileOp::create);
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode);
   if (descriptor_ < 0) fail(FileOp::create, errno);
+  static_cast<void>(::fchmod(descriptor_, kFileMode));
   try {
     this->watch(FileOp::reserve);
     // Not posix_fallocate, which writes every block where the file system cannot reserve: there it is found full while writing.
@@ -130,7 +184,7 @@ void FileWriter::finish() {
 FileReader::FileReader(std::string path) : path_(std::move(path)) {
   // Without O_NONBLOCK a pipe in the file's place would wait for ever.
   descriptor_ = ::open(path_.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (descriptor_ < 0) fail(fmt::format("cannot be read: {}", system_reason(errno)));
+  if (descriptor_ < 0) refuse(errno);
   struct stat status {};
   const bool is_file = ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode);
   if (!is_file) {
@@ -142,12 +196,23 @@ FileReader::FileReader(std::string path) : path_(std::move(path)) {
 
 FileReader::~FileReader() { ::close(descriptor_); }
 
-void FileReader::fail(const std::string& what) const {
-  throw Error(ExitCode::checkpoint, "a checkpoint's file " + what, path_, kTryAnother);
-}
+void FileReader::fail(const std::string& what) const { throw DamagedCheckpoint("a checkpoint's file " + what, path_, kTryAnother); }
 
 void FileReader::fail_at(std::int64_t offset, const std::string& what) const {
-  throw Error(ExitCode::checkpoint, "a checkpoint's file " + what, fmt::format("{}@{}", path_, offset), kTryAnother);
+  throw DamagedCheckpoint("a checkpoint's file " + what, fmt::format("{}@{}", path_, offset), kTryAnother);
+}
+
+void FileReader::fail_version(std::uint32_t found, std::uint32_t expected) const {
+  throw Error(ExitCode::checkpoint, fmt::format("a checkpoint's file has format version {}, this program reads {}", found, expected),
+              path_ + "@8", "use the program that wrote it");
+}
+
+/// A file that is not there, or no file, is damage. One that may not be read, on a disk that fails or in a process that has no descriptor
+/// left, says nothing of the checkpoint.
+void FileReader::refuse(int error) const {
+  const std::string what = fmt::format("cannot be read: {}", system_reason(error));
+  if (error == ENOENT || error == ELOOP || error == ENOTDIR || error == ENXIO) fail(what);
+  throw Error(ExitCode::checkpoint, "a checkpoint's file " + what, path_, advice_for(error));
 }
 
 void FileReader::read(std::int64_t offset, void* data, std::size_t bytes) const {
@@ -155,7 +220,7 @@ void FileReader::read(std::int64_t offset, void* data, std::size_t bytes) const 
   while (bytes > 0) {
     const ssize_t count = ::pread(descriptor_, next, bytes, offset);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail_at(offset, fmt::format("cannot be read: {}", system_reason(errno)));
+    if (count < 0) refuse(errno);
     if (count == 0) fail_at(offset, "ends too early");
     next += count;
     offset += count;

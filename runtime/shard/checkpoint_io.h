@@ -4,10 +4,33 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/base/check.h"
 
 namespace zs {
+
+/// The files of a checkpoint's folder.
+inline constexpr const char* kManifestFile = "manifest.json";
+std::string data_file_name(std::size_t rank);  ///< "rank-3.bin"
+
+/// The bytes are not those that were written. Whatever else is wrong with a checkpoint, as a file that may not be read, or a format of
+/// another version, is a plain Error(checkpoint): the checkpoint may be good.
+class DamagedCheckpoint final : public Error {
+ public:
+  DamagedCheckpoint(std::string what, std::string where, std::string todo)
+      : Error(ExitCode::checkpoint, std::move(what), std::move(where), std::move(todo)) {}
+};
+
+/// The names in a folder, in no order; none where there is no folder. Error(checkpoint) where they cannot be had.
+std::vector<std::string> names_in(const std::string& folder);
+
+/// The first path that keeps `folder` from being a checkpoint's, whole or not: a name that no save writes, no regular file, or the folder
+/// itself, where it is none. Empty: nothing does.
+std::string foreign_path(const std::string& folder);
+
+/// What the user can do about a file that the system refuses.
+const char* advice_for(int error);
 
 /// What saving does to the disk.
 enum class FileOp : std::uint8_t { make_folder, create, reserve, write, sync, close, sync_folder, rename, remove };
@@ -32,7 +55,7 @@ class FolderIo {
   void rename(const std::string& from, const std::string& to) const;
   /// Makes the folder's entries durable.
   void sync_folder(const std::string& path) const;
-  /// With all that it holds; nothing there is fine.
+  /// A checkpoint's folder with its files; nothing there is fine. One that holds anything else stays whole: Error(cannot_create).
   void remove_folder(const std::string& path) const;
   FileWatch* watch() const { return watch_; }
 
@@ -62,7 +85,8 @@ class FileWriter {
   int descriptor_ = -1;
 };
 
-/// A file that is read anywhere. Owns the descriptor; one thread uses it. Throws Error(checkpoint).
+/// A file that is read anywhere. Owns the descriptor; one thread uses it. Throws DamagedCheckpoint, and Error(checkpoint) where the system
+/// refuses what it asks for.
 class FileReader {
  public:
   /// A regular file, no link.
@@ -77,8 +101,12 @@ class FileReader {
   std::string read_all(std::int64_t most) const;
   [[noreturn]] void fail(const std::string& what) const;
   [[noreturn]] void fail_at(std::int64_t offset, const std::string& what) const;
+  /// A format that this program does not read, which is no damage.
+  [[noreturn]] void fail_version(std::uint32_t found, std::uint32_t expected) const;
 
  private:
+  [[noreturn]] void refuse(int error) const;
+
   std::string path_;
   int descriptor_ = -1;
   std::int64_t bytes_ = 0;

@@ -2,13 +2,12 @@
 
 #include <xxhash.h>
 
-#include <array>
-#include <charconv>
-#include <limits>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "runtime/shard/checkpoint_io.h"
+#include "runtime/shard/checkpoint_data.h"
+#include "runtime/shard/manifest_json.h"
 
 namespace zs {
 namespace {
@@ -26,30 +25,14 @@ std::string framed(std::string_view body) {
   return fmt::format("{}{}{}{}{}", kBegin, hex(XXH3_64bits(body.data(), body.size())), kMiddle, body, kEnd);
 }
 
-/// Turns a JSON document into a manifest; everything it says is doubted.
-class Reader {
+/// The checks of what a manifest says, and their refusals; everything it says is doubted.
+class Checker {
  public:
-  explicit Reader(const std::string& where) : where_(where) {}
+  explicit Checker(const std::string& where) : where_(where) {}
 
-  CheckpointManifest read(std::string_view text) const {
-    const json root = json::parse(unframed(text), nullptr, false);
-    if (!root.is_object()) fail("the manifest is no JSON object");
-    check_version(root);
-    CheckpointManifest manifest;
-    manifest.step = number(root, "step");
-    for (const auto& [key, value] : member(root, "attributes", json::value_t::object).items()) {
-      if (!value.is_string()) fail("an attribute of the manifest is no string");
-      manifest.attributes[key] = value.get<std::string>();
-    }
-    for (const json& tensor : member(root, "tensors", json::value_t::array)) manifest.tensors.push_back(read_tensor(tensor));
-    for (const json& file : member(root, "files", json::value_t::array)) manifest.files.push_back(read_file(file, manifest));
-    check_complete(manifest);
-    return manifest;
-  }
+  [[noreturn]] void fail(const std::string& what) const { throw DamagedCheckpoint(what, where_, kTryAnother); }
 
- private:
-  [[noreturn]] void fail(const std::string& what) const { throw Error(ExitCode::checkpoint, what, where_, kTryAnother); }
-
+  /// The body, whose checksum is right.
   std::string_view unframed(std::string_view text) const {
     const std::size_t head = kBegin.size() + kDigits + kMiddle.size();
     if (text.size() < head + kEnd.size() || !text.starts_with(kBegin) || !text.ends_with(kEnd) ||
@@ -61,62 +44,34 @@ class Reader {
     return body;
   }
 
-  void check_version(const json& root) const {
-    if (!root.contains("format") || root["format"] != kFormat) fail("this is no manifest of a checkpoint");
-    if (const auto version = number(root, "version"); version != CheckpointManifest::kVersion) {
-      throw Error(ExitCode::checkpoint,
-                  fmt::format("the checkpoint has format version {}, this program reads {}", version, CheckpointManifest::kVersion), where_,
-                  "use the program that wrote it");
+  void check_version(const ManifestFormat& found) const {
+    if (found.format != kFormat) fail("this is no manifest of a checkpoint");
+    if (!found.version) fail("the manifest has no valid \"version\"");
+    if (*found.version == CheckpointManifest::kVersion) return;
+    throw Error(ExitCode::checkpoint,
+                fmt::format("the checkpoint has format version {}, this program reads {}", *found.version, CheckpointManifest::kVersion),
+                where_, "use the program that wrote it");
+  }
+
+  void check(const CheckpointManifest& manifest) const {
+    for (const CheckpointTensor& tensor : manifest.tensors) check_shape(tensor);
+    for (const CheckpointFile& file : manifest.files) {
+      for (const SavedSegment& segment : file.segments) check_segment(segment, file.bytes, manifest);
+      check_places(file, manifest);
     }
+    check_complete(manifest);
   }
 
-  const json& member(const json& object, const char* key, json::value_t type) const {
-    if (!object.is_object() || !object.contains(key) || object[key].type() != type)
-      fail(fmt::format("the manifest has no valid \"{}\"", key));
-    return object[key];
-  }
-  std::int64_t as_number(const json& value, const char* key) const {
-    constexpr auto kLargest = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kLargest) fail(fmt::format("the manifest has no valid \"{}\"", key));
-    return value.get<std::int64_t>();
-  }
-  std::int64_t number(const json& object, const char* key) const {
-    return as_number(member(object, key, json::value_t::number_unsigned), key);
-  }
-  std::string text(const json& object, const char* key) const { return member(object, key, json::value_t::string).get<std::string>(); }
-
-  CheckpointTensor read_tensor(const json& value) const {
-    CheckpointTensor tensor{text(value, "parameter"), text(value, "kind"), DType::f32, {}};
-    if (text(value, "dtype") != name_of(DType::f32)) fail(fmt::format("tensor {} is not f32", tensor.parameter));
-    std::vector<std::int64_t> dims;
+ private:
+  void check_shape(const CheckpointTensor& tensor) const {
     std::int64_t bytes = size_of(tensor.dtype);
-    for (const json& dim : member(value, "shape", json::value_t::array)) {
-      dims.push_back(as_number(dim, "shape"));
-      if (dims.size() > Shape::kMaxDims || __builtin_mul_overflow(bytes, dims.back(), &bytes))
-        fail(fmt::format("the shape of {} cannot be", tensor.parameter));
+    for (const std::int64_t dim : tensor.shape.dims()) {
+      if (__builtin_mul_overflow(bytes, dim, &bytes)) fail(fmt::format("the shape of {} cannot be", tensor.parameter));
     }
-    tensor.shape = Shape(dims);
-    return tensor;
-  }
-
-  CheckpointFile read_file(const json& value, const CheckpointManifest& manifest) const {
-    CheckpointFile file{number(value, "bytes"), 0, {}};
-    const std::string digest = text(value, "digest");
-    const auto parsed = std::from_chars(digest.data(), digest.data() + digest.size(), file.digest, 16);
-    if (digest.size() != kDigits || parsed.ec != std::errc() || hex(file.digest) != digest) fail("the manifest has no valid \"digest\"");
-    for (const json& row : member(value, "segments", json::value_t::array)) {
-      if (!row.is_array() || (row.size() != 4 && row.size() != 6)) fail("the manifest has no valid \"segments\"");
-      std::array<std::int64_t, 6> numbers{0, 0, 0, 0, 1, 0};
-      for (std::size_t i = 0; i < row.size(); ++i) numbers[i] = as_number(row[i], "segments");
-      if (row.size() == 6 && numbers[4] < 2) fail("the manifest has no valid \"segments\"");
-      file.segments.push_back({numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]});
-      check_segment(file.segments.back(), file.bytes, manifest);
-    }
-    return file;
   }
 
   void check_segment(const SavedSegment& segment, std::int64_t file_bytes, const CheckpointManifest& manifest) const {
-    if (segment.tensor >= static_cast<std::int64_t>(manifest.tensors.size())) fail("a segment is of no tensor");
+    if (segment.tensor >= std::ssize(manifest.tensors)) fail("a segment is of no tensor");
     const CheckpointTensor& tensor = manifest.tensors[static_cast<std::size_t>(segment.tensor)];
     const std::int64_t numel = tensor.shape.numel(), length = segment.runs > 1 ? segment.stride : numel;
     if (segment.runs > 1 && (segment.stride < 1 || numel % segment.stride != 0 || numel / segment.stride != segment.runs))
@@ -125,6 +80,16 @@ class Reader {
       fail(fmt::format("a segment lies outside of {}", tensor.parameter));
     if (segment.offset > file_bytes || segment.elems() > (file_bytes - segment.offset) / size_of(tensor.dtype))
       fail("a segment lies outside of its file");
+  }
+
+  /// Segments lie where a save lays them: behind the header, and behind each other.
+  void check_places(const CheckpointFile& file, const CheckpointManifest& manifest) const {
+    std::int64_t end = sizeof(DataHeader);
+    for (const SavedSegment& segment : file.segments) {
+      if (segment.offset < end || segment.offset - end >= kSegmentAlign || segment.offset % kSegmentAlign != 0)
+        fail("a segment lies where no save puts it: in the header, or over another one");
+      end = segment.offset + segment.elems() * size_of(manifest.tensors[static_cast<std::size_t>(segment.tensor)].dtype);
+    }
   }
 
   void check_complete(const CheckpointManifest& manifest) const {
@@ -139,6 +104,16 @@ class Reader {
 
   const std::string& where_;
 };
+
+CheckpointManifest parse(std::string_view text, const std::string& where) {
+  const Checker checker(where);
+  const std::string_view body = checker.unframed(text);
+  checker.check_version(manifest_format(body));
+  CheckpointManifest manifest;
+  if (const std::string problem = read_manifest_json(body, manifest); !problem.empty()) checker.fail(problem);
+  checker.check(manifest);
+  return manifest;
+}
 
 }  // namespace
 
@@ -185,6 +160,13 @@ std::string to_text(const CheckpointManifest& manifest) {
   return framed(root.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
-CheckpointManifest parse_manifest(std::string_view text, const std::string& where) { return Reader(where).read(text); }
+CheckpointManifest parse_manifest(std::string_view text, const std::string& where) {
+  try {
+    return parse(text, where);
+  } catch (const std::bad_alloc&) {
+    throw Error(ExitCode::out_of_memory, fmt::format("no memory for a manifest of {} bytes", text.size()), where,
+                "give the job more memory");
+  }
+}
 
 }  // namespace zs

@@ -22,9 +22,10 @@ TEST_CASE("an error line is one short line of printable characters") {
                          "see whether that rank still runs; WorldOptions::timeout_s limits the wait")) ==
         "train: error: rank 1 is gone: see whether that rank still runs; comm.timeout_s limits the wait");
   CHECK(error_line(Error(ExitCode::checkpoint, "a checksum", "a", "use another checkpoint")) ==
-        "train: error: a checksum (a): use another checkpoint, or --resume latest-valid");
-  CHECK(error_line(Error(ExitCode::checkpoint, "a checksum", "a", "use another checkpoint, or --resume latest-valid")) ==
-        "train: error: a checksum (a): use another checkpoint, or --resume latest-valid");
+        "train: error: a checksum (a): use another checkpoint; --resume latest-valid finds the newest good one");
+  CHECK(error_line(
+            Error(ExitCode::checkpoint, "a checksum", "a", "use another checkpoint; --resume latest-valid finds the newest good one")) ==
+        "train: error: a checksum (a): use another checkpoint; --resume latest-valid finds the newest good one");
   std::string umlauts;
   for (int i = 0; i < 400; ++i) umlauts += "\xc3\xa4";
   CHECK(error_line(Error(ExitCode::config, umlauts)).find("\xc3.") == std::string::npos);

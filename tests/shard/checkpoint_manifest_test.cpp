@@ -143,6 +143,22 @@ TEST_CASE("C13: a manifest with a good checksum that says what cannot be is refu
         j["files"][1]["segments"][0] = {0, 6, 6, 64};
       },
       [](json& j) { j["files"].erase(1); },
+      // Into the header, over the segment before, beside its place, far behind the one before, and in another order.
+      [](json& j) { j["files"][0]["segments"][0][3] = 0; },
+      [](json& j) { j["files"][0]["segments"][1][3] = 64; },
+      [](json& j) { j["files"][0]["segments"][1][3] = 100; },
+      [](json& j) { j["files"][0]["segments"][1][3] = 192; },
+      [](json& j) { std::swap(j["files"][0]["segments"][0], j["files"][0]["segments"][1]); },
+      [](json& j) {
+        j["files"][0]["bytes"] = 9223372036854775807;
+        j["files"][0]["segments"][0] = {0, 0, 2305843009213693951, 64};
+      },
+      [](json& j) { j["more"] = 1; },
+      [](json& j) { j["tensors"][0]["more"] = json::array(); },
+      [](json& j) { j["attributes"]["x"] = json::object(); },
+      [](json& j) { j["files"][0]["segments"][0][0] = json::array({0}); },
+      [](json& j) { j["step"] = nullptr; },
+      [](json& j) { j["step"] = true; },
   };
   for (std::size_t i = 0; i < changes.size(); ++i) {
     CAPTURE(i);
@@ -174,7 +190,30 @@ TEST_CASE("C13: runs that do not make up their tensor, or not all alike, are ref
   }
 }
 
-TEST_CASE("C14: another version is refused with both versions named", "[checkpoint]") {
+/// The body with a checksum that is right.
+std::string framed(const std::string& body) {
+  return fmt::format("{{\"checksum\": \"{:016x}\", \"manifest\": {}}}\n", XXH3_64bits(body.data(), body.size()), body);
+}
+
+TEST_CASE("C13: a manifest with a good checksum that is nested deeply, or says a thing twice, is refused", "[checkpoint]") {
+  const std::string good = R"({"attributes":{},"files":[],"format":"zshard checkpoint","step":5,"tensors":[],"version":1})";
+  CHECK(refusal(framed(good)) == "");
+  constexpr std::size_t kDeep = 3'000'000;
+  const auto deep = [&](char open, const std::string& key) { return std::string(kDeep, open) + key; };
+  for (const std::string& bad :
+       {deep('[', ""), deep('[', "") + std::string(kDeep, ']'), R"({"attributes":)" + deep('[', ""),
+        R"({"version":1,"format":"zshard checkpoint","attributes":)" + deep('[', "") + std::string(kDeep, ']') + "}"})
+    CHECK(refusal(framed(bad)) != "");
+  for (const char* twice :
+       {R"({"attributes":{},"files":[],"files":[],"format":"zshard checkpoint","step":5,"tensors":[],"version":1})",
+        R"({"attributes":{},"files":[],"format":"zshard checkpoint","step":5,"step":6,"tensors":[],"version":1})",
+        R"({"attributes":{"a":"1","a":"2"},"files":[],"format":"zshard checkpoint","step":5,"tensors":[],"version":1})"})
+    CHECK(refusal(framed(twice)) != "");
+}
+
+TEST_CASE("C14: another version is refused with both versions named, whatever else it holds", "[checkpoint]") {
+  CHECK(refusal(framed(R"({"format":"zshard checkpoint","shards":[[[{"a":[1,2,{"version":9}]}]]],"version":7})")).find("version 7") !=
+        std::string::npos);
   const std::string what = refusal(forged([](json& j) { j["version"] = 2; }));
   CHECK(what.find("version 2") != std::string::npos);
   CHECK(what.find("reads 1") != std::string::npos);
