@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,21 +40,60 @@ std::string evidence_of(const Verdict& verdict, const RankView& culprit) {
 }
 
 struct RecordFile {
-  std::string path, text;
+  std::string name, text;
 };
+constexpr std::string_view kRecordBegin = "zshard flight record ";
+
+/// Opens a flight record to be written, a new one or an earlier one; -1 with errno where that cannot be. No link is followed, and what is
+/// there but begins otherwise is somebody else's (EEXIST).
+int open_record(int folder, const std::string& name) {
+  constexpr mode_t kMode = 0644;
+  const int made = openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kMode);
+  if (made >= 0) static_cast<void>(fchmod(made, kMode));  // whatever the umask
+  if (made >= 0 || errno != EEXIST) return made;
+  const int there = openat(folder, name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (there < 0) return there;
+  std::array<char, kRecordBegin.size()> begin{};
+  struct stat status {};
+  const bool is_record = fstat(there, &status) == 0 && S_ISREG(status.st_mode) &&
+                         (status.st_size == 0 || (pread(there, begin.data(), begin.size(), 0) == std::ssize(begin) &&
+                                                  std::string_view(begin.data(), begin.size()) == kRecordBegin));
+  if (is_record && ftruncate(there, 0) == 0) return there;
+  const int error = is_record ? errno : EEXIST;
+  close(there);
+  errno = error;
+  return -1;
+}
+
+bool write_all(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = write(descriptor, text.data(), text.size());
+    if (count < 0 && errno != EINTR) return false;
+    text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+  }
+  return true;
+}
 
 /// Returns what went wrong, or nothing.
 std::string write_files(const std::string& folder, const std::vector<RecordFile>& files) {
-  if (mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) return fmt::format("no {}: {}", folder, std::strerror(errno));
-  std::string problem;
-  for (const auto& [path, text] : files) {
-    std::FILE* const file = std::fopen(path.c_str(), "w");
-    const bool is_whole = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-    if (!is_whole) problem = fmt::format("{} is not written: {}", path, std::strerror(errno));
-    const bool is_closed = file != nullptr && std::fclose(file) == 0;
-    if (is_whole && !is_closed) problem = fmt::format("{} is not written: {}", path, std::strerror(errno));
-    if (file != nullptr && !(is_whole && is_closed)) static_cast<void>(std::remove(path.c_str()));  // half of one says less than none
+  constexpr mode_t kMode = 0755;
+  if (mkdir(folder.c_str(), kMode) == 0) {
+    static_cast<void>(chmod(folder.c_str(), kMode));
+  } else if (errno != EEXIST) {
+    return fmt::format("no {}: {}", folder, std::strerror(errno));
   }
+  const int there = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (there < 0) return fmt::format("no {}: {}", folder, std::strerror(errno));
+  std::string problem;
+  for (const auto& [name, text] : files) {
+    const int file = open_record(there, name);
+    const bool is_whole = file >= 0 && write_all(file, text);
+    if (!is_whole) problem = fmt::format("{}/{} is not written: {}", folder, name, std::strerror(errno));
+    const bool is_closed = file >= 0 && close(file) == 0;
+    if (is_whole && !is_closed) problem = fmt::format("{}/{} is not written: {}", folder, name, std::strerror(errno));
+    if (file >= 0 && !(is_whole && is_closed)) static_cast<void>(unlinkat(there, name.c_str(), 0));  // half of one says less than none
+  }
+  close(there);
   return problem;
 }
 
@@ -308,7 +348,7 @@ void Watchdog::write_records_of(std::span<const FlightPage* const> pages, std::s
   if (folder.empty()) return;
   std::vector<RecordFile> files;
   for (const FlightPage* const page : pages) {
-    files.push_back({fmt::format("{}/rank-{}.txt", folder, page->rank.load()), flight_text(*page, host_name_, reason)});
+    files.push_back({fmt::format("rank-{}.txt", page->rank.load()), flight_text(*page, host_name_, reason)});
   }
   std::packaged_task<std::string()> task([folder, files = std::move(files)] { return write_files(folder, files); });
   auto written = task.get_future();
