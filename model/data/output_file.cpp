@@ -1,26 +1,34 @@
 #include "model/data/output_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
 
 #include "runtime/base/check.h"
+#include "runtime/base/whole_number.h"
 
 namespace zs {
+namespace {
+
+constexpr mode_t kFileMode = 0644;  // whatever the umask
+
+}  // namespace
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   // The process id and O_EXCL keep two writers of one path apart; a number is left over only by a killed process.
   for (int attempt = 0; attempt < 100 && descriptor_ < 0; ++attempt) {
     temporary_ = fmt::format("{}.{}-{}.tmp", path_, ::getpid(), attempt);
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode);
     if (descriptor_ < 0 && errno != EEXIST) break;
   }
   if (descriptor_ < 0)
     throw Error(ExitCode::cannot_create, fmt::format("cannot create the file: {}", system_reason(errno)), path_,
                 "check the folder's permissions");
   has_temporary_ = true;
+  static_cast<void>(::fchmod(descriptor_, kFileMode));
 }
 
 OutputFile::~OutputFile() {
@@ -29,7 +37,7 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::fail(const char* operation, int error) const {
-  throw Error(ExitCode::io, fmt::format("{} failed: {}", operation, system_reason(error)), path_, "free some space and run again");
+  throw Error(ExitCode::io, fmt::format("{} failed: {}", operation, system_reason(error)), path_, "free some space");
 }
 
 void OutputFile::write(const void* data, std::size_t bytes) {
@@ -74,6 +82,18 @@ void OutputFile::commit() {
   const int error = ::fsync(parent) == 0 || errno == EINVAL ? 0 : errno;
   ::close(parent);
   if (error != 0) fail("fsync of the folder", error);
+}
+
+std::optional<std::string> leftover_of(const std::string& name) {
+  constexpr std::string_view kEnd = ".tmp";
+  if (!name.ends_with(kEnd)) return std::nullopt;
+  const std::string_view text = std::string_view(name).substr(0, name.size() - kEnd.size());
+  const auto dot = text.rfind('.'), dash = text.rfind('-');
+  if (dot == text.npos || dash == text.npos || dash < dot || dot == 0) return std::nullopt;
+  const auto pid = whole_number<pid_t>(text.substr(dot + 1, dash - dot - 1));
+  const auto attempt = whole_number<int>(text.substr(dash + 1));
+  if (!pid || !attempt || *pid <= 0 || *attempt < 0 || *pid == ::getpid()) return std::nullopt;
+  return std::string(text.substr(0, dot));
 }
 
 void write_file_atomically(const std::string& path, std::string_view content) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -29,6 +30,10 @@ class OutputFile {
   std::size_t written_ = 0;
   bool has_temporary_ = false;
 };
+
+/// What an OutputFile of another process was writing, where `name` is that of its temporary file: "a" of "a.123-0.tmp". Nothing for any
+/// other name, nor for a file of this process, which may still be at it.
+std::optional<std::string> leftover_of(const std::string& name);
 
 void write_file_atomically(const std::string& path, std::string_view content);
 

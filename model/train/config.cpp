@@ -13,6 +13,7 @@
 #include "model/train/config_resolve.h"
 #include "model/train/config_schema.h"
 #include "model/train/toml_nesting.h"
+#include "model/train/toml_text.h"
 #include "runtime/base/whole_number.h"
 
 namespace zs {
@@ -144,18 +145,18 @@ class KeyReader {
   void read_into(const toml::node& node, std::string& target) {
     const auto value = node.value_exact<std::string>();
     if (!value) return ill_typed(node);
-    if (is_good_text(*value)) target = *value;
+    if (is_good_text(*value)) target = bytes_of_toml(*value);
   }
   void read_into(const toml::node& node, std::vector<std::string>& target) {
     std::vector<std::string> list;
     if (const auto value = node.value_exact<std::string>()) {
-      list.push_back(*value);
+      list.push_back(bytes_of_toml(*value));
     } else if (const toml::array* array = node.as_array()) {
       if (array->empty() && key_.is_required()) return refuse("empty");
       if (array->size() > kLongestList) return refuse("too long a list");
       for (const toml::node& entry : *array) {
         if (!entry.is_string()) return draft_.report(name_, fmt::format("{} holds {}", name_, kind_of(entry)), expected(key_));
-        list.push_back(*entry.value_exact<std::string>());
+        list.push_back(bytes_of_toml(*entry.value_exact<std::string>()));
       }
     } else {
       return ill_typed(node);
@@ -284,6 +285,7 @@ Config parse_config(std::string_view text, const std::string& source, const std:
   for (const std::string& text_of_override : overrides) apply_override(draft, text_of_override);
   resolve_config(draft);
   if (!draft.problems.empty()) throw ConfigError(std::move(draft.problems));
+  draft.config.given.keys = std::move(draft.given);
   return std::move(draft.config);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -112,6 +113,13 @@ struct Config {
   Watch watchdog;
   Checkpoint checkpoint;
   Run run;
+  /// The keys that were given, and where: "file:line" or "--set ...". No part of what a run is, so they compare equal.
+  struct Given {
+    std::map<std::string, std::string> keys;
+    bool contains(const std::string& key) const { return keys.contains(key); }
+    bool operator==(const Given&) const { return true; }
+  };
+  Given given;
   bool operator==(const Config&) const = default;
 };
 

@@ -11,6 +11,7 @@
 #include "model/train/dim_patterns.h"
 #include "model/train/expand_path.h"
 #include "model/train/schedule.h"
+#include "model/train/toml_text.h"
 
 namespace zs {
 namespace {

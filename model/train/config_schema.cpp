@@ -4,6 +4,8 @@
 #include <array>
 #include <numeric>
 
+#include "model/train/toml_text.h"
+
 namespace zs {
 namespace {
 
@@ -235,7 +237,7 @@ constexpr std::array kKeys = {
     ConfigKey{"checkpoint.every", [](Config& c) -> ConfigSlot { return &c.checkpoint.every; }, between(0, 1e9), "", "",
               "Steps between checkpoints, and one at the end; 0 saves only when the run is asked to stop."},
     ConfigKey{"checkpoint.keep", [](Config& c) -> ConfigSlot { return &c.checkpoint.keep; }, between(0, 1e6), "", "",
-              "Checkpoints that stay, the newest; 0 keeps all."},
+              "Checkpoints that stay, the newest; 0 keeps all. A run that goes on keeps as many as it did, unless this is given."},
     ConfigKey{
         "checkpoint.on_full", [](Config& c) -> ConfigSlot { return &c.checkpoint.on_full; }, any, "stop|warn", "",
         "Where there is no room for a checkpoint: `stop` ends the run (exit code 74); `warn` prints a warning and goes on without that "
@@ -333,21 +335,6 @@ std::optional<std::string_view> nearest_config_key(std::string_view name) {
     if (is_near && distance < best) best = distance, nearest = key.name;
   }
   return nearest;
-}
-
-std::string toml_string(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      quoted += {'\\', c};
-    } else if (byte < 0x20 || byte == 0x7f) {
-      quoted += fmt::format("\\u{:04X}", byte);
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "\"";
 }
 
 std::string toml_value(const ConfigSlot& slot) {

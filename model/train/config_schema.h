@@ -51,8 +51,6 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 
 /// A slot's value as TOML; reads back exactly.
 std::string toml_value(const ConfigSlot& slot);
-std::string toml_string(std::string_view text);
-
 /// The list of all keys for the terminal, and the same as Markdown tables (the generated part of docs/configuration.md).
 std::string config_help();
 std::string config_markdown();

@@ -2,25 +2,13 @@
 
 #include <algorithm>
 
+#include "model/train/escaped.h"
 #include "model/train/program_words.h"
 
 namespace zs {
 namespace {
 
 constexpr std::size_t kLongestLine = 300;
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\x{:02x}", byte);
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
 
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 

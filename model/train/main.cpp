@@ -77,6 +77,7 @@ Loaded load(const CommandLine& line, const char* program) {
     loaded.job.config_path = zs::expand_path(line.config_path);
     loaded.job.resume = zs::expand_path(line.resume);
     loaded.job.config = zs::load_config(loaded.job.config_path, line.overrides);
+    loaded.job.run_dir = zs::run_dir_asked_for(loaded.job.config, loaded.job.config_path, loaded.job.resume);
   } catch (const Error& error) {
     loaded.code = static_cast<int>(error.code());
     loaded.message = error_lines(error);
@@ -240,8 +241,10 @@ int parse_and_run(int argc, char** argv) {
       ->check(CLI::IsMember({"plan", "full"}));
   app.add_option("--resume", line.resume,
                  "go on from a checkpoint: latest (of run.dir, or of the last runs/NAME-N that has one), latest-valid (passes over damaged "
-                 "ones), or a folder")
-      ->check([](const std::string& text) { return text.empty() ? std::string("needs latest, latest-valid or a folder") : std::string(); });
+                 "ones), auto (latest where there is one, else a new run), or a folder")
+      ->check([](const std::string& text) {
+        return text.empty() ? std::string("needs latest, latest-valid, auto or a folder") : std::string();
+      });
   app.add_flag("--overwrite", line.overwrite, "replace the run in a named run.dir; with --resume, its checkpoints after the named one");
   app.add_option("--verify", verified, "read every byte of a checkpoint, or of all of a run, and stop; no configuration is needed");
   add_tokenize_options(app, tokenized);

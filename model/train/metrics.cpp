@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,8 +10,8 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
+#include <limits>
+#include <string_view>
 
 #include "runtime/base/check.h"
 
@@ -22,13 +23,35 @@ std::string json_number(Float value) {
   return std::isfinite(value) ? fmt::format("{}", value) : "null";
 }
 
+constexpr std::string_view kBegin = "{\"step\": ";
+constexpr std::size_t kLongestLine = 4096, kReadBytes = 64 << 10;
+constexpr mode_t kFileMode = 0644;
+
 /// Of a line as to_json writes it; -1 for any other.
-std::int64_t step_of(std::string_view line) {
-  constexpr std::string_view kBegin = "{\"step\": ";
+std::int64_t step_of_line(std::string_view line) {
   if (!line.starts_with(kBegin) || !line.ends_with('}')) return -1;
   std::int64_t step = -1;
   std::from_chars(line.data() + kBegin.size(), line.data() + line.size(), step);
   return step;
+}
+
+/// Whether a log may have written the line, or the begin of it.
+bool may_be_line(std::string_view line) {
+  const std::size_t common = std::min(line.size(), kBegin.size());
+  return line.size() <= kLongestLine && line.substr(0, common) == kBegin.substr(0, common);
+}
+
+/// A file that is there, without waiting for it and without following a link.
+int open_there(const std::string& path, int flags) { return ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, kFileMode); }
+
+bool is_regular(int descriptor) {
+  struct stat status {};
+  return ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+Error not_own(const std::string& path) {
+  return Error(ExitCode::cannot_create, "this is in the way, and it is not a log of metrics that a run of zshard wrote", path,
+               "move it elsewhere, or set another run.dir");
 }
 
 }  // namespace
@@ -43,11 +66,19 @@ std::string to_json(const StepMetrics& m) {
   return line + "}";
 }
 
-MetricsLog::MetricsLog(std::string path)
-    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
+MetricsLog::MetricsLog(std::string path) : path_(std::move(path)), descriptor_(open_there(path_, O_RDWR | O_APPEND)) {
+  if (descriptor_ < 0 && errno == ENOENT) {
+    descriptor_ = open_there(path_, O_RDWR | O_APPEND | O_CREAT | O_EXCL);
+    if (descriptor_ >= 0) static_cast<void>(::fchmod(descriptor_, kFileMode));
+  }
+  if (descriptor_ < 0 && errno == ELOOP) throw not_own(path_);
   if (descriptor_ < 0)
     throw Error(ExitCode::cannot_create, fmt::format("cannot write metrics: {}", system_reason(errno)), path_,
                 "check the folder's permissions");
+  if (!is_regular(descriptor_)) {
+    ::close(descriptor_);
+    throw not_own(path_);
+  }
   // A file system without locks has none to lose.
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(descriptor_);
@@ -69,54 +100,91 @@ void MetricsLog::write(const std::string& line) {
 }
 
 void MetricsLog::fail(const char* operation, int error) const {
-  throw Error(ExitCode::io, fmt::format("{} metrics failed: {}", operation, system_reason(error)), path_, "free some space and run again");
+  throw Error(ExitCode::io, fmt::format("{} metrics failed: {}", operation, system_reason(error)), path_, "free some space");
 }
 
 /// With its end; empty where the file ends otherwise.
 std::string MetricsLog::last_line() const {
-  constexpr std::streamoff kLongest = 4096;  // many times a line of to_json
-  std::ifstream file(path_, std::ios::binary | std::ios::ate);
-  const std::streamoff size = file.tellg(), from = std::max<std::streamoff>(0, size - kLongest);
-  std::string tail(static_cast<std::size_t>(std::max<std::streamoff>(0, size - from)), '\0');
-  file.seekg(from);
-  if (tail.size() < 2 || !file.read(tail.data(), std::ssize(tail)) || tail.back() != '\n') return {};
+  const std::int64_t size = bytes(), from = std::max<std::int64_t>(0, size - static_cast<std::int64_t>(kLongestLine) - 2);
+  std::string tail(static_cast<std::size_t>(size - from), '\0');
+  const ssize_t count = ::pread(descriptor_, tail.data(), tail.size(), from);
+  if (count < 0) fail("reading", errno);
+  if (tail.size() < 2 || count != std::ssize(tail) || tail.back() != '\n') return {};
   const auto begin = tail.rfind('\n', tail.size() - 2);
   return begin == tail.npos ? (from == 0 ? tail : std::string()) : tail.substr(begin + 1);
 }
 
 bool MetricsLog::lacks_validation(std::int64_t step) const {
   const std::string line = last_line();
-  return !line.empty() && step_of(std::string_view(line).substr(0, line.size() - 1)) == step && line.find("\"val_loss\"") == line.npos;
+  return !line.empty() && step_of_line(std::string_view(line).substr(0, line.size() - 1)) == step && line.find("\"val_loss\"") == line.npos;
 }
 
 void MetricsLog::add_validation(std::int64_t step, float val_loss) {
   ZS_CHECK(lacks_validation(step), "metrics of step {} have a validation", step);
   const std::string line = last_line();
-  std::error_code failed;
-  const auto size = std::filesystem::file_size(path_, failed);
-  if (failed || ::ftruncate(descriptor_, static_cast<off_t>(size - line.size())) != 0) fail("changing", errno);
+  if (::ftruncate(descriptor_, bytes() - std::ssize(line)) != 0) fail("changing", errno);
   write(fmt::format("{}, \"val_loss\": {}}}\n", line.substr(0, line.size() - 2), json_number(val_loss)));
 }
 
-std::int64_t MetricsLog::cut_after(std::int64_t step) {
-  std::ifstream file(path_, std::ios::binary);
-  std::int64_t last = 0;
-  off_t end = 0;
-  for (std::string line; std::getline(file, line) && !file.eof(); end += static_cast<off_t>(line.size() + 1)) {
-    const std::int64_t number = step_of(line);
-    if (number <= last || number > step) break;
-    last = number;
+std::int64_t MetricsLog::bytes() const {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) fail("reading", errno);
+  return status.st_size;
+}
+
+/// Where power was lost there may be zeros in place of the last lines.
+bool MetricsLog::is_lost(std::int64_t from) const {
+  constexpr std::int64_t kMost = std::int64_t{64} << 20;
+  return bytes() - from <= kMost;
+}
+
+MetricsLog::Found MetricsLog::find(std::int64_t step) const {
+  Found found{0, 0};
+  bool is_cut = false;
+  std::string text(kReadBytes, '\0');
+  for (std::int64_t at = 0;;) {
+    const ssize_t count = ::pread(descriptor_, text.data(), text.size(), at);
+    if (count < 0) fail("reading", errno);
+    std::string_view rest(text.data(), static_cast<std::size_t>(count));
+    std::size_t end = 0;
+    while (!rest.starts_with('\0') && (end = rest.find('\n')) != rest.npos) {
+      const std::string_view line = rest.substr(0, end);
+      if (!may_be_line(line) || line.size() < kBegin.size()) throw not_own(path_);
+      const std::int64_t number = step_of_line(line);
+      is_cut = is_cut || number <= found.step || number > step;
+      at += static_cast<std::int64_t>(end) + 1;
+      if (!is_cut) found = {number, at};
+      rest.remove_prefix(end + 1);
+    }
+    if (rest.starts_with('\0') && is_lost(at)) return found;
+    if (!may_be_line(rest)) throw not_own(path_);
+    if (static_cast<std::size_t>(count) < text.size()) return found;
   }
-  if (::ftruncate(descriptor_, end) != 0) fail("cutting", errno);
-  return last;
+}
+
+void MetricsLog::check_own() const { static_cast<void>(find(std::numeric_limits<std::int64_t>::max())); }
+
+std::int64_t MetricsLog::cut_after(std::int64_t step) {
+  const Found found = find(step);
+  if (::ftruncate(descriptor_, found.end) != 0) fail("cutting", errno);
+  return found.step;
 }
 
 void MetricsLog::sync() {
   if (::fsync(descriptor_) != 0 && errno != EINVAL) fail("syncing", errno);
 }
 
+bool begins_as_metrics(const std::string& path) {
+  const int descriptor = open_there(path, O_RDONLY);
+  if (descriptor < 0) return false;
+  std::array<char, kBegin.size()> text{};
+  const ssize_t count = is_regular(descriptor) ? ::pread(descriptor, text.data(), text.size(), 0) : -1;
+  ::close(descriptor);
+  return count >= 0 && may_be_line({text.data(), static_cast<std::size_t>(count)});
+}
+
 bool is_in_use(const std::string& metrics_path) {
-  const int descriptor = ::open(metrics_path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor = open_there(metrics_path, O_RDONLY);
   if (descriptor < 0) return false;
   const bool is_locked = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   ::close(descriptor);

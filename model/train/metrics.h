@@ -25,7 +25,7 @@ std::string to_json(const StepMetrics& metrics);
 
 /// Appends to metrics.jsonl, one write a line, so that a reader sees whole lines. Owns the descriptor, and with it a lock that makes the
 /// run directory its own until the process ends, however it ends; one thread uses it. Throws Error(cannot_create) when the file cannot be
-/// opened or another run has it, and Error(io) when a write fails.
+/// opened, is no regular file, or another run has it, and Error(io) when a write fails. Follows no link.
 class MetricsLog {
  public:
   explicit MetricsLog(std::string path);
@@ -34,7 +34,10 @@ class MetricsLog {
   MetricsLog& operator=(const MetricsLog&) = delete;
 
   void append(const StepMetrics& metrics);
-  /// Drops every line after step `step`, a line that is cut off included, and returns the step of the last one left (0: none).
+  /// Throws Error(cannot_create) when the file holds a line that no log has written: it is somebody else's, and nothing of it may be cut.
+  void check_own() const;
+  /// Drops every line after step `step`, a line that is cut off included, and returns the step of the last one left (0: none). Checks first
+  /// that all of it is a log's.
   std::int64_t cut_after(std::int64_t step);
   /// Whether the last line is that of `step`, and has no val_loss.
   bool lacks_validation(std::int64_t step) const;
@@ -44,13 +47,22 @@ class MetricsLog {
   void sync();
 
  private:
+  struct Found {
+    std::int64_t step, end;  // the last step up to the one asked for, and where its line ends
+  };
   [[noreturn]] void fail(const char* operation, int error) const;
   void write(const std::string& text);
   std::string last_line() const;
+  std::int64_t bytes() const;
+  Found find(std::int64_t step) const;
+  bool is_lost(std::int64_t from) const;
 
   std::string path_;
   int descriptor_;
 };
+
+/// Whether it is a regular file that begins as a log of metrics does, or is empty.
+bool begins_as_metrics(const std::string& path);
 
 /// Whether a MetricsLog of any process has the file.
 bool is_in_use(const std::string& metrics_path);

@@ -14,8 +14,8 @@ constexpr Words kWords[] = {
     {"reduce the micro-batch or the model", "reduce train.micro_batch or the model"},
     {"use another checkpoint", "use another checkpoint; --resume latest-valid finds the newest good one"},
     {"load it into the model that it was saved from", "use the configuration it was saved with"},
-    {"go on from an earlier checkpoint with a lower learning rate", "lower train.lr, and go on with --resume latest"},
-    {"go on from the last checkpoint", "go on with --resume latest"},
+    {"go on from an earlier checkpoint with a lower learning rate", "lower train.lr"},
+    {"free some space and go on from the last checkpoint", "free some space"},
     {"save where all hosts see the same files", "put run.dir where all hosts see the same files"},
 };
 
@@ -24,7 +24,8 @@ constexpr Words kWords[] = {
 std::string in_program_words(std::string advice) {
   for (const auto& [library, program] : kWords) {
     const std::size_t at = advice.find(library);
-    if (at != std::string::npos && advice.find(program) == std::string::npos) advice.replace(at, library.size(), program);
+    const bool is_said = program.find(library) != program.npos && advice.find(program) != std::string::npos;
+    if (at != std::string::npos && !is_said) advice.replace(at, library.size(), program);
   }
   return advice;
 }

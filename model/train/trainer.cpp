@@ -10,9 +10,8 @@
 #include "model/data/utf8.h"
 #include "model/train/agreed.h"
 #include "model/train/ceiling.h"
-#include "model/train/config_dataset.h"
+#include "model/train/escaped.h"
 #include "model/train/program.h"
-#include "model/train/run_dir.h"
 #include "model/train/schedule.h"
 #include "model/train/startup.h"
 #include "model/version.h"
@@ -50,7 +49,12 @@ int Trainer::run() {
   watch_.enter(Phase::init);
   limit_.emplace(config_.train.time_limit.value, job_.started, slurm_seconds_left());
   if (const int code = prepare(); code != 0 || job_.dry_run) return report_lost_output(code);
-  return report_lost_output(train());
+  try {
+    return report_lost_output(train());
+  } catch (const Error& error) {  // of this rank alone: a disk that is full
+    if (error.code() != ExitCode::io) throw;
+    throw Error(error.code(), error.what_happened(), error.where(), fmt::format("{}, then {}", error.what_to_do(), way_on()));
+  }
 }
 
 int Trainer::prepare() {
@@ -65,59 +69,58 @@ int Trainer::prepare() {
   if (const int code = verify_data(); code != 0 || job_.dry_run) return code;
   if (const int code = agreed(world_, [&] { create_run(); }); code != 0) return code;
   run_dir_ = shared(run_dir_);
-  watch_.run_in(run_dir_);
+  has_checkpoint_ = world_.agree(is_first() && resume_ && !resume_->run_dir.empty() ? 1 : 0, "").code != 0;
+  watch_.run_in(run_dir_, way_on());
+  if (has_checkpoint_) watch_.saved(resume_->step);
   return 0;
 }
-
-std::string Trainer::shared(const std::string& path) { return world_.agree(is_first() ? 1 : 0, path).message; }
 
 /// One rank looks, so that a checkpoint that appears meanwhile cannot part the ranks; all of them read what it found.
 int Trainer::find_resume_point() {
   resume_.emplace();
   const auto find = [&] {
-    if (is_first()) resume_ = find_checkpoint({job_.resume, config_.run.dir, config_.name, job_.overwrite});
-    check_length(resume_->checkpoint);
+    if (is_first()) resume_ = find_checkpoint({job_.resume, job_.run_dir, config_.name, job_.overwrite});
+    if (resume_) check_length(resume_->checkpoint);
   };
   if (const int code = agreed(world_, find); code != 0) return code;
-  resume_->checkpoint = shared(resume_->checkpoint);
+  const std::string checkpoint = shared(resume_ ? resume_->checkpoint : "");
+  if (checkpoint.empty()) {  // the run is to start
+    resume_.reset();
+    return agreed(world_, [&] {
+      if (is_first()) check_run_dir(run_dir_request());
+    });
+  }
+  resume_->checkpoint = checkpoint;
   return agreed(world_, [&] { check_resume_point(); });
 }
 
 void Trainer::check_resume_point() {
   const CheckpointReader reader(resume_->checkpoint);
   resume_->step = reader.manifest().step;
+  if (is_first() && !resume_->run_dir.empty()) keep_as_saved(job_.config, reader.manifest().attributes);
   changed_keys_ = compare_runs(reader.manifest().attributes, run_attributes(config_, data_facts_), resume_->checkpoint);
   if (resume_->step > config_.train.steps) {
     throw Error(ExitCode::config, fmt::format("train.steps {} is less than the checkpoint's {}", config_.train.steps, resume_->step),
                 resume_->checkpoint, "raise train.steps");
   }
   if (resume_->step < config_.train.steps) check_samples(resume_->step + 1);
-  if (is_first() && resume_->run_dir.empty()) check_run_dir({config_.run.dir, config_.name, job_.overwrite});
+  if (is_first() && resume_->run_dir.empty()) check_run_dir(run_dir_request());
 }
 
 void Trainer::create_run() {
   if (!is_first()) return;
-  check_length(resume_ ? resume_->run_dir : config_.run.dir);
-  if (!resume_ || resume_->run_dir.empty()) {
-    const std::string place = config_.run.dir.empty() ? "runs" : config_.run.dir;
-    if (!job_.overwrite) reserve_space(place);  // before anything is created
-    run_dir_ = create_run_dir({config_.run.dir, config_.name, job_.overwrite}, to_toml(config_));
-    log_.emplace(run_dir_ + "/metrics.jsonl");
-    if (job_.overwrite) reserve_space(place);  // with the room that the old run has left
-    return;
-  }
-  run_dir_ = resume_->run_dir;
-  reserve_space(run_dir_);
+  const bool goes_on = resume_ && !resume_->run_dir.empty();
+  const std::string place = goes_on ? resume_->run_dir : job_.run_dir.empty() ? "runs" : job_.run_dir;
+  check_length(place);
+  const bool is_replaced = !goes_on && job_.overwrite;
+  if (!is_replaced) reserve_space(place);  // before anything is created
+  run_dir_ = goes_on ? place : create_run_dir(run_dir_request(), config_text());
   log_.emplace(run_dir_ + "/metrics.jsonl");  // which nobody else has from here on
-}
-
-/// Only when the checkpoint is loaded: until then the run stays as it is.
-void Trainer::take_up_run() {
-  if (!is_first() || resume_->run_dir.empty()) return;
-  reopen_run_dir(run_dir_, to_toml(config_));
-  clear_way(*resume_, config_.checkpoint.keep);
-  if (const std::int64_t last = log_->cut_after(resume_->step); last != resume_->step)
-    print_to_stderr("train: note: metrics.jsonl lacks steps {} to {}\n", last + 1, resume_->step);
+  log_->check_own();
+  mark_ = RunMark::find(run_dir_);
+  if (!mark_)
+    throw Error(ExitCode::cannot_create, "the run's mark has gone while it started", run_dir_ + "/" + RunMark::kFile, "start again");
+  if (is_replaced) reserve_space(place);  // with the room that the old run has left
 }
 
 void Trainer::print_header() const {
@@ -209,14 +212,12 @@ int Trainer::load_checkpoint() {
   if (!resume_) return 0;
   return collectively(world_, "", [&] {
     load({world_, session_->runtime().executor(), session_->optimizer()}, resume_->checkpoint);
-    watch_.saved(resume_->step);
-    const bool goes_on_in_place = world_.agree(is_first() && !resume_->run_dir.empty() ? 1 : 0, "").code != 0;
-    if (goes_on_in_place) saved_step_ = resume_->step;
+    if (has_checkpoint_) saved_step_ = resume_->step;
     together(world_, [&] { take_up_run(); });
     if (!is_first()) return;
     for (const std::int64_t step : resume_->damaged) print_to_stderr("train: note: step {} is damaged and set aside\n", step);
     print_to_stdout("going on after step {} from {}{}{}\n", resume_->step, resume_->checkpoint,
-                    changed_keys_.empty() ? "" : "; changed: ", fmt::join(changed_keys_, ", "));
+                    changed_keys_.empty() ? "" : "; changed: ", escaped(fmt::format("{}", fmt::join(changed_keys_, ", "))));
   });
 }
 

@@ -13,6 +13,7 @@
 #include "model/train/metrics.h"
 #include "model/train/plan.h"
 #include "model/train/resume.h"
+#include "model/train/run_dir.h"
 #include "model/train/session.h"
 #include "model/train/time_limit.h"
 #include "model/train/watch.h"
@@ -28,7 +29,8 @@ struct TrainJob {
   bool verify_order = false;                                       ///< of the plan in a dry run, else of the first steps
   bool verify_data = false;                                        ///< all of it, before the first step
   bool overwrite = false;                                          ///< of a named run directory that holds a run
-  std::string resume;                                              ///< "latest", "latest-valid" or a folder; empty: a new run
+  std::string resume;                                              ///< "latest", "latest-valid", "auto" or a folder; empty: a new run
+  std::string run_dir;                                             ///< run_dir_asked_for; empty: the next runs/NAME-N
   std::string config_path;                                         ///< data is looked up beside it too
   std::string program_folder;                                      ///< and there
   TimeLimit::Clock::time_point started = TimeLimit::Clock::now();  ///< train.time_limit counts from there
@@ -56,6 +58,9 @@ class Trainer {
   void check_memory() const;
   int find_resume_point();
   void check_resume_point();
+  RunDirRequest run_dir_request() const;
+  /// The configuration as it is in force, for the run's directory.
+  std::string config_text() const;
   /// The first rank's path, on every rank.
   std::string shared(const std::string& path);
   void create_run();
@@ -65,6 +70,11 @@ class Trainer {
   bool is_saved(std::int64_t step) const;
   /// `is_last_chance`: nothing else will keep what was done.
   int save_checkpoint(std::int64_t step, bool is_last_chance);
+  /// Only those that the run's mark lists.
+  void prune_own_checkpoints(const std::string& root);
+  /// What will be accepted after the run has ended early: "go on with --resume latest".
+  std::string way_on() const;
+  std::string save_final_weights();
   void print_header() const;
   /// How to end the run with time to save, where mpirun would leave little.
   void print_how_to_stop() const;
@@ -128,6 +138,8 @@ class Trainer {
   std::optional<ResumePoint> resume_;
   std::vector<std::string> changed_keys_;  // since the checkpoint
   std::string run_dir_;
+  std::optional<RunMark> mark_;  // the first rank's
+  bool has_checkpoint_ = false;  // of this run
   NcclOptions nccl_;
   std::unique_ptr<Device> device_;
   std::optional<Watchdog::Observation> observed_;

@@ -10,7 +10,6 @@
 #include "model/train/sample.h"
 #include "model/train/stop_signal.h"
 #include "model/train/trainer.h"
-#include "model/train/weights.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/shard/checkpoint.h"
 
@@ -68,20 +67,22 @@ int Trainer::save_checkpoint(std::int64_t step, bool is_last_chance) {
   std::string warning;
   const int code = collectively(world_, fmt::format("step {}", step), [&] {
     together(world_, [&] {
-      if (is_first()) log_->sync();
+      if (!is_first()) return;
+      log_->sync();
+      mark_->begin(checkpoint_name(step));
     });
     const std::string root = run_dir_ + "/checkpoints";
     try {
       save({world_, session_->runtime().executor(), session_->optimizer()}, root,
            {.step = step, .attributes = run_attributes(config_, data_facts_)}, &files);
     } catch (const AgreedError& error) {
-      if (is_last_chance || config_.checkpoint.on_full != "warn" || !is_for_lack_of_space(error)) throw;
+      if (is_last_chance || config_.checkpoint.on_full != "warn" || !is_for_lack_of_space(error))
+        throw AgreedError(error.code(), error.what_happened(), error.where(), fmt::format("{}, then {}", error.what_to_do(), way_on()));
       warning = fmt::format("the checkpoint of step {} is not saved, and the run goes on: {}", step, error.what_happened());
       return;
     }
-    together(world_, [&] {
-      if (is_first()) prune_checkpoints(root, config_.checkpoint.keep);
-    });
+    has_checkpoint_ = true;
+    together(world_, [&] { prune_own_checkpoints(root); });
   });
   tell("warning", warning);
   if (code == 0 && warning.empty()) {
@@ -120,7 +121,7 @@ void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
   watch_.enter(Phase::ending, steps_done);
   weights_hash_ = "not saved, since the results are meaningless";
   space_.release();
-  if (has_results()) weights_hash_ = save_weights(session_->runtime().executor(), is_first() ? run_dir_ + "/model.safetensors" : "");
+  if (has_results()) weights_hash_ = save_final_weights();
   if (has_results() && !was_stopped) watch_.finished();
   if (is_first()) print_to_stdout("{}weights: {}\n", is_terminal_ ? "\n" : "", weights_hash_);
   if (has_results() && !was_stopped && config_.run.sample_tokens > 0) print_sample();

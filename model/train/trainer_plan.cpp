@@ -2,7 +2,6 @@
 
 #include "model/train/config_dataset.h"
 #include "model/train/program.h"
-#include "model/train/run_dir.h"
 #include "model/train/startup.h"
 #include "model/train/trainer.h"
 #include "runtime/device/memory_limit.h"
@@ -15,7 +14,8 @@ void Trainer::check_and_plan() {
   check_ranks(config_, planned_ranks());
   if (!job_.resume.empty() && !has_results()) {
     throw Error(ExitCode::config, "a run that does not exchange all its data has no results, and goes on from no checkpoint",
-                config_.comm.omit != "none" ? "comm.omit" : "transport null", "leave out --resume, or let everything be exchanged");
+                config_.comm.omit != "none" ? "comm.omit" : "transport null",
+                "let everything be exchanged, or start a run of its own, without --resume and in another run.dir");
   }
   share_ = cpu_share(world_.local_rank(), world_.local_size());
   dataset_ = open_dataset(dataset_options(config_, job_.config_path, job_.program_folder));
@@ -32,8 +32,10 @@ void Trainer::check_and_plan() {
   check_memory();
   check_threads(share_.threads - 1 + kStreamRoles);  // those that the device will start
   if (job_.resume.empty()) check_samples(1);
-  if (is_first() && job_.resume.empty()) check_run_dir({config_.run.dir, config_.name, job_.overwrite});
+  if (is_first() && job_.resume.empty()) check_run_dir(run_dir_request());
 }
+
+std::string Trainer::shared(const std::string& path) { return world_.agree(is_first() ? 1 : 0, path).message; }
 
 MemoryDemand Trainer::memory_demand() const {
   MemoryDemand demand{config_, plan_options(world_, share_.threads), world_.local_size()};

@@ -44,10 +44,10 @@ RankWatch::Activity::~Activity() {
   if (watchdog_ != nullptr) watchdog_->set_activity("");
 }
 
-void RankWatch::run_in(const std::string& run_dir) const {
+void RankWatch::run_in(const std::string& run_dir, const std::string& way_on) const {
   if (watchdog_ == nullptr) return;
   watchdog_->record_to(run_dir + "/flight");
-  watchdog_->advise("no checkpoint is saved yet, start again");
+  watchdog_->advise("no checkpoint is saved yet: " + way_on);
 }
 
 void RankWatch::finished() const {

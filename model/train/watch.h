@@ -33,7 +33,7 @@ class RankWatch {
   };
   bool hit(std::string_view fault) const { return watchdog_ != nullptr && watchdog_->faults().hit(fault); }
   /// From here on records go to the run's folder, and the line says how to go on.
-  void run_in(const std::string& run_dir) const;
+  void run_in(const std::string& run_dir, const std::string& way_on) const;
   /// The run is over, and its weights are there.
   void finished() const;
   /// A checkpoint of this step is there.

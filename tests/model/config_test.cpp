@@ -4,6 +4,7 @@
 
 #include "model/train/config_dataset.h"
 #include "model/train/config_schema.h"
+#include "model/train/toml_text.h"
 #include "tests/model/config_text.h"
 #include "tests/model/temp_dir.h"
 
@@ -83,6 +84,48 @@ TEST_CASE("the resolved configuration reads back as the same configuration") {
   const std::string text = to_toml(config);
   CHECK(parse_config(text, "elsewhere/other.toml") == config);
   for (const ConfigKey& key : config_keys()) CHECK(text.find(key.name.substr(key.name.find('.') + 1)) != std::string::npos);
+}
+
+TEST_CASE("names of any bytes read back from TOML as they were") {
+  std::string all;
+  for (int byte = 1; byte < 256; ++byte) all += static_cast<char>(byte);
+  for (const std::string& name :
+       {std::string("caf\xe9.txt"), std::string("caf\xc3\xa9.txt"), std::string("\xee\xbe\x80 \xee\xbf\xbf \xee\xbd\xbf"), all}) {
+    INFO(toml_string(name));
+    Config config = parse_config(kSmall, "small.toml");
+    config.data.train = {name, "b"};
+    config.run.dir = name;
+    CHECK(parse_config(to_toml(config), "small.toml") == config);
+    for (const char c : toml_string(name)) CHECK((c >= 0x20 || static_cast<unsigned char>(c) >= 0x80));
+  }
+  CHECK(toml_string("caf\xe9.txt") == "\"caf\\uEFE9.txt\"");
+  CHECK(toml_string("caf\xc3\xa9.txt") == "\"caf\xc3\xa9.txt\"");
+}
+
+TEST_CASE("a configuration knows which of its keys were given, and where") {
+  const Config config = parse_config(kSmall, "small.toml", {"checkpoint.keep=3"});
+  CHECK(config.given.keys.at("checkpoint.keep").starts_with("--set"));
+  CHECK(config.given.keys.at("data.train").starts_with("small.toml:"));
+  CHECK_FALSE(config.given.contains("checkpoint.every"));
+  CHECK(config == parse_config(kSmall, "small.toml"));
+}
+
+TEST_CASE("data that was found by a relative name keeps its place in the configuration that is written") {
+  const TempDir dir;
+  dir.write("cfg/texts/a.txt", "text");
+  dir.write("build/b.txt", "text");
+  Config config = parse_config(kSmall, "small.toml");
+  config.data.train = {"texts", "texts/*.txt", "b.txt", "/absolute", "nowhere"};
+  config.data.validation = {"b.txt"};
+  const Config found = with_found_data(config, dir / "cfg/small.toml", dir / "build");
+  CHECK(found.data.train ==
+        std::vector<std::string>{dir / "cfg/texts", dir / "cfg/texts/*.txt", dir / "build/b.txt", "/absolute", "nowhere"});
+  CHECK(found.data.validation == std::vector<std::string>{dir / "build/b.txt"});
+  std::filesystem::create_directory(dir / "cfg/$later");
+  dir.write("cfg/$later/$c.txt", "c");
+  config.data.train = {"$later/$c.txt"};  // which is no variable when config.toml is read again
+  CHECK(with_found_data(config, dir / "cfg/small.toml", dir / "build").data.train ==
+        std::vector<std::string>{dir / "cfg/[$]later/[$]c.txt"});
 }
 
 TEST_CASE("--set overrides the file, the last one wins, and bare words are strings") {

@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "model/train/escaped.h"
+
 using namespace zs;
 
 TEST_CASE("an error line is one short line of printable characters") {
@@ -26,7 +28,25 @@ TEST_CASE("an error line is one short line of printable characters") {
   CHECK(error_line(
             Error(ExitCode::checkpoint, "a checksum", "a", "use another checkpoint; --resume latest-valid finds the newest good one")) ==
         "train: error: a checksum (a): use another checkpoint; --resume latest-valid finds the newest good one");
+  CHECK(error_line(
+            Error(ExitCode::io, "a disk", "a", "free some space and go on from the last checkpoint, then go on with --resume latest")) ==
+        "train: error: a disk (a): free some space, then go on with --resume latest");
   std::string umlauts;
   for (int i = 0; i < 400; ++i) umlauts += "\xc3\xa4";
   CHECK(error_line(Error(ExitCode::config, umlauts)).find("\xc3.") == std::string::npos);
+}
+
+TEST_CASE("F18: nothing that steers a terminal is left in escaped text, and UTF-8 stays") {
+  CHECK(escaped("train.lr 0.1 -> \x1b]0;x\x07") == "train.lr 0.1 -> \\x1b]0;x\\x07");
+  CHECK(escaped("\xc2\x9b"
+                "31m \xc2\xa0") == "\\xc2\\x9b31m \xc2\xa0");  // CSI as a C1 character, and the first that is none
+  CHECK(escaped("\x9b"
+                "31m\xff") == "\\x9b31m\\xff");  // CSI as a byte
+  CHECK(escaped("\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80") == "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80");
+  // Overlong, a surrogate, too large, cut short: each byte by itself.
+  CHECK(escaped("\xc0\x9b") == "\\xc0\\x9b");
+  CHECK(escaped("\xe0\x80\x9b") == "\\xe0\\x80\\x9b");
+  CHECK(escaped("\xed\xa0\x80") == "\\xed\\xa0\\x80");
+  CHECK(escaped("\xf4\x90\x80\x80") == "\\xf4\\x90\\x80\\x80");
+  CHECK(escaped("\xe2\x82") == "\\xe2\\x82");
 }

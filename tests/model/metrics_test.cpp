@@ -1,5 +1,10 @@
 #include "model/train/metrics.h"
 
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -87,14 +92,71 @@ TEST_CASE("P12: of two logs of one file the second is refused while the first li
 }
 
 TEST_CASE("a full disk while logging is an I/O error") {
-  MetricsLog log("/dev/full");
+  test::TempDir dir;
+  ::fflush(nullptr);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{100, 100};
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(99);
+    try {
+      MetricsLog(dir / "metrics.jsonl").append({});
+    } catch (const Error& error) {
+      ::_exit(error.where() == dir / "metrics.jsonl" ? static_cast<int>(error.code()) : 98);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == static_cast<int>(ExitCode::io));
+}
+
+TEST_CASE("F06: a log is a regular file of its own: links, pipes, devices and folders are refused, and nothing is cut") {
+  test::TempDir dir;
+  const std::string path = dir / "metrics.jsonl", victim = dir.write("victim", "precious\n");
+  SECTION("a link") { std::filesystem::create_symlink("victim", path); }
+  SECTION("a link to nothing") { std::filesystem::create_symlink("nowhere", path); }
+  SECTION("a link to a device") { std::filesystem::create_symlink("/dev/full", path); }
+  SECTION("a pipe") { REQUIRE(::mkfifo(path.c_str(), 0600) == 0); }
+  SECTION("a folder") { std::filesystem::create_directory(path); }
+  CHECK_FALSE(is_in_use(path));
+  CHECK_FALSE(begins_as_metrics(path));
   try {
-    log.append({});
+    MetricsLog log(path);
     FAIL("no error");
   } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::io);
-    CHECK(error.where() == "/dev/full");
+    CHECK(error.code() == ExitCode::cannot_create);
+    CHECK(error.where() == path);
   }
+  CHECK(test::read_file(victim) == "precious\n");
+}
+
+TEST_CASE("F06: a log that holds a line of somebody else is not cut, however long the line is") {
+  test::TempDir dir;
+  const std::string line = to_json({.step = 1}) + "\n";
+  for (const std::string& content : {std::string("precious\n"), line + "precious\n" + line, line + "{\"loss\": 1}\n", std::string("{\n"),
+                                     line + std::string(5000, '{'), "{\"step\": 2" + std::string(200000, ' ')}) {
+    const std::string path = dir.write("metrics.jsonl", content);
+    MetricsLog log(path);
+    for (const auto& use : {std::function<void()>([&] { log.check_own(); }), std::function<void()>([&] { log.cut_after(0); })}) {
+      CHECK_THROWS_AS(use(), Error);
+      CHECK(test::read_file(path) == content);
+    }
+  }
+  // Longer than what is read at once, sparse: 4 TiB are neither read nor kept.
+  const std::string path = dir.write("metrics.jsonl", line);
+  std::error_code failed;
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 42, failed);
+  if (!failed) CHECK_THROWS_AS(MetricsLog(path).cut_after(1), Error);
+  std::string many;
+  for (std::int64_t step = 1; step <= 3000; ++step) many += to_json({.step = step}) + "\n";
+  dir.write("metrics.jsonl", many);
+  MetricsLog log(path);
+  log.check_own();
+  CHECK(log.cut_after(2999) == 2999);
+  CHECK(test::read_file(path) == many.substr(0, many.size() - to_json({.step = 3000}).size() - 1));
 }
 
 TEST_CASE("a log that cannot be opened is refused") {

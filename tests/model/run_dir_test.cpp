@@ -19,6 +19,7 @@
 #include "model/data/output_file.h"
 #include "model/train/metrics.h"
 #include "runtime/base/check.h"
+#include "runtime/shard/checkpoint_folder.h"
 #include "tests/model/temp_dir.h"
 
 using namespace zs;
@@ -60,6 +61,23 @@ ExitCode refusal(const RunDirRequest& request) {
     return error.code();
   }
   return ExitCode::ok;
+}
+
+/// A checkpoint without tensors, as the run in `dir` would write it.
+void write_checkpoint(const std::string& dir, std::int64_t step) {
+  CheckpointManifest manifest;
+  manifest.step = step;
+  RunMark::find(dir).value().begin(checkpoint_name(step));
+  const fs::path folder = fs::path(dir) / checkpoint_name(step);
+  fs::create_directories(folder);
+  write_file_atomically((folder / "manifest.json").string(), to_text(manifest));
+}
+
+void own_file(const std::string& dir, const std::string& name) {
+  RunMark mark = RunMark::find(dir).value();
+  mark.begin(name);
+  write_file_atomically(dir + "/" + name, "of the run");
+  mark.wrote(name);
 }
 
 }  // namespace
@@ -115,44 +133,197 @@ TEST_CASE("a named directory is made with its parents, or used when it is empty 
   CHECK(test::read_file("mine/notes.txt") == "keep");
 }
 
-TEST_CASE("a named directory that holds a run is refused and left as it is") {
+TEST_CASE("a named directory that holds a run is refused and left as it is, and the advice is what would be accepted") {
   InTempDir dir;
-  const auto file = GENERATE(as<std::string>(), "config.toml", "metrics.jsonl");
-  dir.write("old/" + file, "old");
+  create_run_dir({"old", "exp", false}, "old");
+  const std::size_t before = dir.entries();
   CHECK(refusal({"old", "exp", false}) == ExitCode::cannot_create);
   CHECK_THROWS_WITH(check_run_dir({"old", "exp", false}),
+                    "the run directory already holds a run (old): choose another run.dir, or add --resume auto or --overwrite");
+  write_checkpoint("old", 3);
+  CHECK_THROWS_WITH(check_run_dir({"old", "exp", false}),
                     "the run directory already holds a run (old): choose another run.dir, or add --resume latest or --overwrite");
-  CHECK(test::read_file("old/" + file) == "old");
-  CHECK(dir.entries() == 2);
+  CHECK_THROWS_AS(check_run_dir({"old", "exp", false, true}), Error);
+  fs::remove_all("old/checkpoints");
+  own_file("old", "model.safetensors");
+  CHECK_THROWS_WITH(check_run_dir({"old", "exp", false}),
+                    "the run directory already holds a run (old): choose another run.dir, or add --overwrite");
+  CHECK_THROWS_AS(check_run_dir({"old", "exp", false, true}), Error);
+  dir.write("old/model.safetensors", "of somebody else");
+  CHECK_THROWS_WITH(check_run_dir({"old", "exp", false}), "the run directory already holds a run (old): choose another run.dir");
+  CHECK(test::read_file("old/config.toml") == "old");
+  CHECK(dir.entries() == before + 1);
 }
 
-TEST_CASE("overwrite replaces the run's files and keeps others") {
+TEST_CASE("what no run wrote is in the way by its name, and stays, with or without overwrite") {
   InTempDir dir;
-  for (const char* file : {"config.toml", "metrics.jsonl", "model.safetensors", "notes.txt"}) dir.write(std::string("old/") + file, "old");
+  const auto file =
+      GENERATE(as<std::string>(), "config.toml", "metrics.jsonl", "model.safetensors", "zshard-run.txt", "checkpoints/best.pt",
+               "checkpoints/hf/pytorch_model.bin", "checkpoints/step-3/manifest.json", "flight/rank-0.txt", "checkpoints", "flight");
+  dir.write("mine/" + file, "precious");
+  const std::size_t before = dir.entries();
+  for (const bool overwrite : {false, true}) {
+    CHECK(refusal({"mine", "exp", overwrite}) == ExitCode::cannot_create);
+    CHECK_THROWS_WITH(check_run_dir({"mine", "exp", overwrite, true}), Catch::Contains("mine/" + file.substr(0, file.find('/', 12))));
+  }
+  CHECK(test::read_file("mine/" + file) == "precious");
+  CHECK(dir.entries() == before);
+}
+
+TEST_CASE("links and pipes are in the way, and an empty folder for checkpoints is not") {
+  InTempDir dir;
+  fs::create_directory("mine");
+  SECTION("a link to nothing") { fs::create_symlink("nowhere", "mine/metrics.jsonl"); }
+  SECTION("a link to a folder") { fs::create_symlink("..", "mine/checkpoints"); }
+  SECTION("a pipe") { REQUIRE(::mkfifo("mine/config.toml", 0600) == 0); }
+  SECTION("a linked mark") {
+    dir.write("mark", RunMark::kFirstLine);
+    fs::create_symlink("../mark", std::string("mine/") + RunMark::kFile);
+  }
+  const std::size_t before = dir.entries();
+  CHECK(refusal({"mine", "exp", true}) == ExitCode::cannot_create);
+  CHECK(dir.entries() == before);
+  fs::create_directories("free/checkpoints");
+  CHECK(refusal({"free", "exp", false}) == ExitCode::ok);
+}
+
+TEST_CASE("overwrite replaces what the run wrote and keeps others") {
+  InTempDir dir;
+  create_run_dir({"old", "exp", false}, "old");
+  own_file("old", "model.safetensors");
+  for (const std::int64_t step : {3, 9, 12}) write_checkpoint("old", step);
+  fs::rename("old/checkpoints/step-12", "old/checkpoints/step-12.damaged-2");
+  dir.write("old/checkpoints/step-15.tmp/rank-0.bin", "half");
+  RunMark::find("old")->begin("checkpoints/step-15");
+  for (const char* file : {"notes.txt", "checkpoints/best.pt", "checkpoints/best/manifest.json", "config.toml.1-x.tmp"})
+    dir.write(std::string("old/") + file, "mine");
+  dir.write("old/model.safetensors.99999999-0.tmp", "left by a run that was killed");
   CHECK(refusal({"old", "exp", true}) == ExitCode::ok);
   CHECK(test::read_file("old/config.toml") == "text");
   CHECK(test::read_file("old/metrics.jsonl").empty());
   CHECK_FALSE(fs::exists("old/model.safetensors"));
-  CHECK(test::read_file("old/notes.txt") == "old");
+  CHECK_FALSE(fs::exists("old/model.safetensors.99999999-0.tmp"));
+  for (const char* gone : {"step-3", "step-9", "step-12.damaged-2", "step-15.tmp"})
+    CHECK_FALSE(fs::exists(fs::path("old/checkpoints") / gone));
+  for (const char* file : {"notes.txt", "checkpoints/best.pt", "checkpoints/best/manifest.json", "config.toml.1-x.tmp"})
+    CHECK(test::read_file(std::string("old/") + file) == "mine");
+  CHECK_FALSE(RunMark::find("old")->has("checkpoints/step-3"));
 }
 
-TEST_CASE("checkpoints are a run's: they are not passed over, and overwriting removes them") {
+TEST_CASE("what has taken the place of a run's own, or come into it, is not overwritten, and nothing else is then") {
   InTempDir dir;
-  dir.write("out/checkpoints/step-3/manifest.json", "x");
-  dir.write("out/notes", "x");
-  CHECK(refusal({"out", "exp", false}) == ExitCode::cannot_create);
-  create_run_dir({"out", "exp", true}, "new");
-  CHECK_FALSE(fs::exists("out/checkpoints"));
-  CHECK_FALSE(fs::exists("out/checkpoints.del"));
-  CHECK(fs::exists("out/notes"));
+  create_run_dir({"old", "exp", false}, "old");
+  own_file("old", "model.safetensors");
+  for (const std::int64_t step : {3, 9}) write_checkpoint("old", step);
+  std::string named = "old/";
+  SECTION("its configuration") { dir.write(named += "config.toml", "my own notes"); }
+  SECTION("its weights") { dir.write(named += "model.safetensors", "my own weights"); }
+  SECTION("its metrics") { dir.write(named += "metrics.jsonl", "my own notes\n"); }
+  SECTION("a link in place of its weights") {
+    fs::remove("old/model.safetensors");
+    fs::create_symlink("../mine", named += "model.safetensors");
+  }
+  SECTION("a file in a checkpoint") { dir.write(named += "checkpoints/step-3/notes.txt", "mine"); }
+  SECTION("a folder in a checkpoint") { fs::create_directory(named += "checkpoints/step-3/eval"); }
+  SECTION("a checkpoint of another step") {
+    fs::remove_all("old/checkpoints/step-9");
+    fs::rename("old/checkpoints/step-3", named += "checkpoints/step-9");
+  }
+  SECTION("a checkpoint that the run has not written") { dir.write((named += "checkpoints/step-5") + "/manifest.json", "of another run"); }
+  const std::size_t before = dir.entries();
+  CHECK_THROWS_WITH(create_run_dir({"old", "exp", true}, "new"), Catch::Contains(named));
+  CHECK(dir.entries() == before);
+}
+
+TEST_CASE("a run that was killed before its first checkpoint may be started again, wherever it was killed") {
+  InTempDir dir;
+  const RunDirRequest again{"out", "exp", false, true};
+  SECTION("after it began") { create_run_dir({"out", "exp", false}, "old"); }
+  SECTION("while it made its mark") { dir.write(std::string("out/") + RunMark::kFile, "zshard r"); }
+  SECTION("while it wrote to its mark") {
+    create_run_dir({"out", "exp", false}, "old");
+    dir.write(std::string("out/") + RunMark::kFile, std::string(RunMark::kFirstLine) + "metrics.jsonl\nconfig.toml\nconfi");
+  }
+  SECTION("within its first save") {
+    create_run_dir({"out", "exp", false}, "old");
+    RunMark::find("out")->begin("checkpoints/step-5");
+    dir.write("out/checkpoints/step-5.tmp/rank-0.bin", "half");
+  }
+  CHECK(create_run_dir(again, "new") == "out");
+  CHECK(test::read_file("out/config.toml") == "new");
+  CHECK_FALSE(fs::exists("out/checkpoints/step-5.tmp"));
+  CHECK(RunMark::find("out")->is_own_file("config.toml"));
+}
+
+TEST_CASE("the root of all files is no run directory") {
+  for (const char* root : {"/", "//", "/.", "/tmp/.."}) {
+    INFO(root);
+    CHECK_THROWS_WITH(check_run_dir({root, "exp", false}), Catch::Contains("root of all files"));
+  }
+}
+
+TEST_CASE("modes are the same whatever the umask") {
+  InTempDir dir;
+  const auto mode = [](const std::string& path) {
+    struct stat status {};
+    REQUIRE(::lstat(path.c_str(), &status) == 0);
+    return status.st_mode & 07777;
+  };
+  for (const mode_t mask : {mode_t{0}, mode_t{077}, mode_t{0777}}) {
+    const mode_t before = ::umask(mask);
+    const std::string run = fmt::format("a{}/run", mask);
+    const ExitCode code = refusal({run, "exp", false});
+    ::umask(before);
+    REQUIRE(code == ExitCode::ok);
+    CHECK(mode(run) == 0755);
+    CHECK(mode(fs::path(run).parent_path()) == 0755);
+    for (const char* file : {"config.toml", "metrics.jsonl", RunMark::kFile}) CHECK(mode(run + "/" + file) == 0644);
+  }
+}
+
+TEST_CASE("a run that goes on replaces its configuration, and keeps one that was changed") {
+  InTempDir dir;
+  create_run_dir({"out", "exp", false}, "old");
+  dir.write("out/config.toml.99999999-1.tmp", "left");
+  RunMark mark = RunMark::find("out").value();
+  CHECK(reopen_run_dir("out", mark, "new").empty());
+  CHECK_FALSE(fs::exists("out/config.toml.99999999-1.tmp"));
+  dir.write("out/config.toml", "changed");
+  CHECK(reopen_run_dir("out", mark, "newer") == "out/config.toml.kept-1");
+  CHECK(test::read_file("out/config.toml.kept-1") == "changed");
+  CHECK(test::read_file("out/config.toml") == "newer");
+  check_reopen("out", mark);
+  dir.write("out/model.safetensors", "of somebody else");
+  CHECK_THROWS_WITH(check_reopen("out", mark), Catch::Contains("out/model.safetensors"));
+}
+
+TEST_CASE("a configuration file is a run's own beside the run's mark only") {
+  InTempDir dir;
+  create_run_dir({"out", "exp", false}, "old");
+  CHECK(run_dir_of_config("out/config.toml") == "out");
+  CHECK(run_dir_of_config("out/other.toml").empty());
+  dir.write("mine/config.toml", "");
+  CHECK(run_dir_of_config("mine/config.toml").empty());
+  fs::current_path("out");
+  CHECK(run_dir_of_config("config.toml") == ".");
+}
+
+TEST_CASE("only what an output file of another process was writing is left over") {
+  CHECK(leftover_of("model.safetensors.4242-0.tmp") == "model.safetensors");
+  CHECK(leftover_of("config.toml.1-99.tmp") == "config.toml");
+  for (const std::string& name : {std::string("a.tmp"), std::string("a.1.tmp"), std::string("a.-1-0.tmp"), std::string("a.1-x.tmp"),
+                                  std::string("a.1-0.tmp.old"), std::string(".1-0.tmp"), fmt::format("a.{}-0.tmp", ::getpid())}) {
+    INFO(name);
+    CHECK_FALSE(leftover_of(name).has_value());
+  }
 }
 
 TEST_CASE("the last numbered run is the one with the highest number that has what is asked for") {
   InTempDir dir;
-  CHECK(latest_run_dir("exp", "checkpoints").empty());
-  for (const char* made : {"runs/exp-2/checkpoints", "runs/exp-9/checkpoints", "runs/exp-10", "runs/other-11/checkpoints"})
-    fs::create_directories(made);
-  CHECK(latest_run_dir("exp", "checkpoints") == "runs/exp-9");
+  const auto has_some = [](const std::string& run) { return fs::exists(run + "/some"); };
+  CHECK(latest_run_dir("exp", has_some).empty());
+  for (const char* made : {"runs/exp-2/some", "runs/exp-9/some", "runs/exp-10", "runs/other-11/some"}) fs::create_directories(made);
+  CHECK(latest_run_dir("exp", has_some) == "runs/exp-9");
 }
 
 TEST_CASE("P12: a run that is going on is not overwritten") {
@@ -161,6 +332,12 @@ TEST_CASE("P12: a run that is going on is not overwritten") {
   const MetricsLog log("out/metrics.jsonl");
   CHECK(refusal({"out", "exp", true}) == ExitCode::cannot_create);
   CHECK(test::read_file("out/config.toml") == "old");
+}
+
+TEST_CASE("a folder of runs that cannot be listed is told as that") {
+  InTempDir dir;
+  dir.write("runs", "no folder");
+  CHECK_THROWS_WITH(latest_run_dir("exp", [](const std::string&) { return true; }), Catch::Contains("cannot be listed: Not a directory"));
 }
 
 TEST_CASE("a place that cannot hold a directory is refused with nothing left behind") {
