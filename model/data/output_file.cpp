@@ -8,14 +8,10 @@
 #include <filesystem>
 
 #include "runtime/base/check.h"
+#include "runtime/base/file_modes.h"
 #include "runtime/base/whole_number.h"
 
 namespace zs {
-namespace {
-
-constexpr mode_t kFileMode = 0644;  // whatever the umask
-
-}  // namespace
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   // The process id and O_EXCL keep two writers of one path apart; a number is left over only by a killed process.

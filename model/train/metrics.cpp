@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "runtime/base/check.h"
+#include "runtime/base/file_modes.h"
 
 namespace zs {
 namespace {
@@ -25,7 +26,6 @@ std::string json_number(Float value) {
 
 constexpr std::string_view kBegin = "{\"step\": ";
 constexpr std::size_t kLongestLine = 4096, kReadBytes = 64 << 10;
-constexpr mode_t kFileMode = 0644;
 
 /// Of a line as to_json writes it; -1 for any other.
 std::int64_t step_of_line(std::string_view line) {

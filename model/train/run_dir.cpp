@@ -15,6 +15,7 @@
 #include "model/data/output_file.h"
 #include "model/train/metrics.h"
 #include "runtime/base/check.h"
+#include "runtime/base/file_modes.h"
 #include "runtime/base/whole_number.h"
 #include "runtime/shard/checkpoint_folder.h"
 
@@ -29,7 +30,6 @@ constexpr const char* kWeightsFile = "model.safetensors";
 constexpr const char* kCheckpoints = "checkpoints";
 constexpr const char* kFlight = "flight";
 const char* const kRunsFolder = "runs";
-constexpr mode_t kFolderMode = 0755, kFileMode = 0644;
 
 Error cannot_create(const std::string& why, const std::string& path) {
   return Error(ExitCode::cannot_create, "cannot create the run directory: " + why, path, "set run.dir to a place that can be written");

@@ -10,14 +10,13 @@
 #include <filesystem>
 #include <system_error>
 
+#include "runtime/base/file_modes.h"
 #include "runtime/base/whole_number.h"
 
 namespace zs {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr mode_t kFolderMode = 0755, kFileMode = 0644;  // whatever the umask: a run is to be read by whoever may enter its folder
 
 /// A disk that is full or broken is another kind of problem than a place that cannot be used.
 [[noreturn]] void fail_to(FileOp op, int error, const std::string& path) {
