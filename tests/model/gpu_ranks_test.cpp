@@ -85,7 +85,7 @@ TEST_CASE("without NCCL on every rank the ranks are staged, and one line says wh
   CHECK_THAT(choose_gpu_transport(ranks, wish()).note, Contains(": " + std::string(199, 'x') + " ("));
   ranks[1].set_nccl_lack("");
   CHECK_THAT(refusal(ranks, wish("nccl")),
-             Contains("rank 1 has no NCCL of version 2.18 or newer (cuda.transport = \"nccl\"): put libnccl"));
+             Contains("rank 1 has no NCCL of version 2.18 or newer (cuda.transport = \"nccl\"): name the folder of libnccl"));
   ranks[1].nccl_version = 22703;
   CHECK_THAT(choose_gpu_transport(ranks, wish()).note, Contains("rank 0 has NCCL 22800, rank 1 has 22703"));
   CHECK_THAT(refusal(ranks, wish("nccl")), Contains("let every rank load the same libnccl.so.2"));
