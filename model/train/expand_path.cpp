@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include "runtime/base/check.h"
 
@@ -40,10 +42,13 @@ Variable variable_of(std::string_view part) {
   return {std::string(part.substr(begin, end - begin)), end + (is_braced ? 1 : 0)};
 }
 
-std::string expand_part(std::string_view part) {
+/// `before`: the path up to this part.
+std::string expand_part(const std::string& before, std::string_view part) {
   const Variable variable = variable_of(part);
   if (variable.name.empty()) return std::string(part);
   const char* const value = std::getenv(variable.name.c_str());
+  std::error_code failure;
+  if (value == nullptr && std::filesystem::exists(before + std::string(part), failure)) return std::string(part);
   if (value == nullptr || *value == '\0')
     throw no_such(fmt::format("the variable {} is not set", variable.name), "set it, or write the folder out");
   return value + std::string(part.substr(variable.bytes));
@@ -56,9 +61,9 @@ std::string expand_path(const std::string& path) {
   for (std::size_t begin = 0; begin <= path.size();) {
     const std::size_t end = std::min(path.find('/', begin), path.size());
     const std::string part = path.substr(begin, end - begin);
-    const std::string value = begin == 0 && part.starts_with('~') ? home_of(part.substr(1)) : expand_part(part);
     // An absolute value in the middle of a path would leave two slashes there, which is the same path.
-    expanded += (begin == 0 ? "" : "/") + value;
+    if (begin > 0) expanded += '/';
+    expanded += begin == 0 && part.starts_with('~') ? home_of(part.substr(1)) : expand_part(expanded, part);
     begin = end + 1;
   }
   return expanded;

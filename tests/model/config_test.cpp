@@ -4,6 +4,7 @@
 
 #include "model/train/config_dataset.h"
 #include "model/train/config_schema.h"
+#include "model/train/expand_path.h"
 #include "model/train/toml_text.h"
 #include "tests/model/config_text.h"
 #include "tests/model/temp_dir.h"
@@ -126,6 +127,15 @@ TEST_CASE("data that was found by a relative name keeps its place in the configu
   config.data.train = {"$later/$c.txt"};  // which is no variable when config.toml is read again
   CHECK(with_found_data(config, dir / "cfg/small.toml", dir / "build").data.train ==
         std::vector<std::string>{dir / "cfg/[$]later/[$]c.txt"});
+}
+
+TEST_CASE("a name that begins with $ is meant as it stands where it exists and no such variable is set") {
+  const TempDir dir;
+  dir.write("$no_such_variable/a.txt", "text");
+  CHECK(expand_path(dir / "$no_such_variable/a.txt") == dir / "$no_such_variable/a.txt");
+  CHECK_THROWS_AS(expand_path(dir / "$no_such_variable_either/a.txt"), Error);
+  dir.write("$HOME/a.txt", "text");
+  CHECK(expand_path("$HOME") == std::getenv("HOME"));
 }
 
 TEST_CASE("--set overrides the file, the last one wins, and bare words are strings") {
