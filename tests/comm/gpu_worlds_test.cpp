@@ -255,7 +255,8 @@ TEST_CASE("a call that NCCL refuses is an error that names call, operation, rank
   const auto said = messages(machine, 1, {1}, [&](Communicator& comm, Stream& stream, Buffer data) {
     comm.reduce_scatter(stream, "blocks.3", data, data, Fold::overwrite);
   });
-  CHECK_THAT(said[0], Contains("70: ncclReduceScatter: NCCL error 3, a made-up error (nothing is known) (reduce_scatter(blocks.3) into "
+  CHECK_THAT(said[0], Contains("70: op reduce_scatter:blocks.3: ncclReduceScatter: NCCL error 3, a made-up error (nothing is known) "
+                               "(reduce_scatter(blocks.3) into "
                                "f32, rank 0 of 1, GPU 0 (Emulated))") &&
                           Contains("NCCL_DEBUG=INFO says more"));
 }

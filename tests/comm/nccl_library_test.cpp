@@ -93,8 +93,8 @@ TEST_CASE("CUDA's libraries are found in folders that are named, below CUDA's ow
 
 TEST_CASE("of a library that is found and cannot be loaded the error says why") {
   const LibraryFolders at;
-  const std::string folder = at.with_library("named", "text");
-  std::ofstream(at.folder("named") / "text") << "no library";
+  const std::string folder = at.with_library("unloadable", "text");  // no path that another case has loaded
+  std::ofstream(at.folder("unloadable") / "text") << "no library";
   CHECK_THROWS_WITH(open_nccl_library(LibraryFolders::kLibrary, folder),
                     Catch::StartsWith(fmt::format("no NCCL here ({}/{}: ", folder, LibraryFolders::kLibrary)));
 }

@@ -25,12 +25,16 @@ std::vector<Values> attention(const AttentionDims& d, DType dtype, bool backward
   context.make_current();
   CUstream_st* stream = nullptr;
   context.check(context.driver().stream_create(&stream, 1, 0), "cuStreamCreateWithPriority");
+  const auto memory = make_cuda_allocator(context);
+  constexpr std::int64_t kBytes = std::int64_t{1} << 20;
+  const Buffer block{memory->allocate(kBytes), kBytes, DType::u8, DeviceKind::cuda};
   const std::int64_t elems = d.batch * d.time * d.heads * d.head_dim;
   Values qkv = Values::random(dtype, 3 * elems, 1), dout = Values::random(dtype, elems, 2);
   Values out = Values::poison(dtype, elems), dqkv = Values::poison(dtype, 3 * elems),
          lse = Values::poison(DType::f32, d.batch * d.heads * d.time);
   try {
     ExecContext ctx(1, stream, &context);
+    ctx.set_memory({.scratch = block, .locked = {}});
     cuda_kernels().attention_forward(ctx, out.buffer(), lse.buffer(), qkv.buffer(), d);
     cuda_kernels().attention_backward(ctx, dqkv.buffer(), dout.buffer(), out.buffer(), qkv.buffer(), lse.buffer(), d);
   } catch (const Error&) {

@@ -61,6 +61,7 @@ class RankRun {
                   .schedule = {.prefetch = job.one.prefetch},
                   .precision = job.precision,
                   .layout = job.layout,
+                  .division = {Division::Rule::none},
                   .zero_copy = job.zero_copy}) {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       std::vector<Parameter*> members;
