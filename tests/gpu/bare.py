@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs a command as on a machine that has none of what a bundle packs: in a mount namespace of its own, where the bundle's packages, and
-the libraries that came with them, are taken out of /usr. Needs root, overlay file systems and those packages; 77 where they are not there.
+the libraries that came with them, are taken out of /usr, and ssh too. Needs root, overlay file systems and those packages; 77 where they are not there.
 Usage: bare.py BUNDLE COMMAND..."""
 
 import os
@@ -24,10 +24,10 @@ exec "$@" """
 
 
 def hidden_files(bundle):
-    """What is taken away, as paths below /usr: /lib leads there."""
+    """What is taken away, as paths below /usr: /lib leads there. mpirun must not need ssh either."""
     listed = subprocess.run(["dpkg", "-L", *packing.PACKAGES], capture_output=True, text=True, check=True).stdout.splitlines()
     packed = (bundle / "packed").read_text().splitlines()
-    return sorted({name for name in listed + packed if name.startswith("/usr/") and not os.path.isdir(name)})
+    return sorted({name for name in [*listed, *packed, "/usr/bin/ssh", "/usr/bin/rsh"] if name.startswith("/usr/") and not os.path.isdir(name)})
 
 
 def is_possible(scratch):

@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
 }
 """
 SCRIPT = """set -e
-for gone in mpirun pkg-config; do ! command -v $gone >/dev/null || { echo "$gone is still there"; exit 1; }; done
+for gone in mpirun pkg-config ssh rsh; do ! command -v $gone >/dev/null || { echo "$gone is still there"; exit 1; }; done
 . "$1/env"
 pkg-config --cflags --libs fmt dnnl libpcre2-8 libutf8proc sentencepiece libxxhash nlohmann_json tomlplusplus CLI11 catch2 ompi-cxx > "$2/flags"
 g++ -std=c++20 "$2/program.cpp" -o "$2/program" $(cat "$2/flags")

@@ -79,14 +79,14 @@ def packages_folders():
 
 
 def environment(root, extra_folders=()):
-    """In which the programs of the unpacked archive `root` run, on a GPU."""
+    """In which the programs of the unpacked archive `root` run, on a GPU. mpirun ends where there is no ssh, unless it is to stay on its machine."""
     libraries = next(root.glob("usr/lib/*-linux-gnu"))
     folders = [str(libraries), *extra_folders, *filter(os.path.isdir, DRIVERS_FOLDERS), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     pmix = libraries / "pmix2"
     return {**os.environ, "PATH": f"{root}/usr/bin:{os.environ.get('PATH', '/usr/bin:/bin')}", "LD_LIBRARY_PATH": ":".join(folders),
             "OPAL_PREFIX": str(root / "usr"), "PMIX_INSTALL_PREFIX": str(pmix), "PMIX_PKGLIBDIR": str(pmix / "lib/pmix"),
             "PMIX_PKGDATADIR": str(pmix / "share/pmix"), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "OMPI_MCA_rmaps_base_oversubscribe": "1", "ZSHARD_TEST_GPU": "1"}
+            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_plm": "isolated", "ZSHARD_TEST_GPU": "1"}
 
 
 def first_line(*words):

@@ -44,6 +44,7 @@ export LD_LIBRARY_PATH=$here/usr/lib/%(arch)s${LD_LIBRARY_PATH:+:$LD_LIBRARY_PAT
 export PKG_CONFIG_PATH=$here/usr/lib/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
 export OPAL_PREFIX=$here/usr PMIX_INSTALL_PREFIX=$here/usr/lib/%(arch)s/pmix2
 export PMIX_PKGLIBDIR=$PMIX_INSTALL_PREFIX/lib/pmix PMIX_PKGDATADIR=$PMIX_INSTALL_PREFIX/share/pmix
+export OMPI_MCA_plm=isolated  # ranks on this machine only: else mpirun ends where there is no ssh
 unset here
 """
 
