@@ -68,7 +68,7 @@ def small():
             losses("losses of two ranks, staged", "tiny f32", 60, ranks=2),
             figures("bench_kernels", "bench_kernels", 60, ["--device", "cpu", "--threads", "1", "--dtype", "f32", "--filter", "norm", "--min-time", "0.01"]),
             figures("a step that fails", "bench_kernels", 20, ["--no-such-option"]),
-            figures("a step that does not end", "bench_step", 4, ["--preset", "1.5B", "--steps", "1000000"]),
+            figures("a step that does not end", "bench_step", 4, ["--preset", "tiny", "--micro-batch", "1", "--sequence", "16", "--steps", "1000000"]),
             file_cases("the last step", "device_test", "stream_errors_test", 60),
         ],
     }
