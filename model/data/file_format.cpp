@@ -129,7 +129,7 @@ struct Words {
   std::array<std::uint16_t, 4> most{};
 
   explicit Words(std::string_view bytes) : all(bytes.size() / 8 * 4) {
-    std::memcpy(all.data(), bytes.data(), all.size() * sizeof(std::uint16_t));
+    if (!all.empty()) std::memcpy(all.data(), bytes.data(), all.size() * sizeof(std::uint16_t));
     for (std::size_t i = 0; i < all.size(); ++i) most[i % 4] = std::max(most[i % 4], all[i]);
   }
   bool is_zero(std::initializer_list<std::size_t> places) const {
