@@ -214,8 +214,8 @@ def lone_rank(train, report):
     report.case("P4 a rank alone stands in compute", problems, job.result)
 
 
-def records_that_hang(train, report):
-    """A file system that does not answer: a pipe that nobody reads takes as long to open."""
+def records_in_the_way(train, report):
+    """A pipe or a file in the way of the records holds nothing up, and is named once."""
 
     def put_a_pipe(job, process):
         wait_for_steps(job.metrics, 1)
@@ -227,9 +227,9 @@ def records_that_hang(train, report):
         (job.metrics.parent / "flight").write_text("")
 
     for what, ranks, action, put, code, says, warns in [
-        ("by a rank alone", None, "delay=1000000", put_a_pipe, LOST, [r"rank 0 has stood still", r"in step \d+"], "does not answer"),
-        ("of a rank that stops", 3, "stop", put_a_pipe, LOST, [r"rank 0 stopped answering", r"in step \d+"], "does not answer"),
-        ("by a rank that throws", 3, "throw", put_a_pipe, INTERNAL, ["an exception", "rank 0"], "does not answer"),
+        ("by a rank alone", None, "delay=1000000", put_a_pipe, LOST, [r"rank 0 has stood still", r"in step \d+"], "is not written"),
+        ("of a rank that stops", 3, "stop", put_a_pipe, LOST, [r"rank 0 stopped answering", r"in step \d+"], "is not written"),
+        ("by a rank that throws", 3, "throw", put_a_pipe, INTERNAL, ["an exception", "rank 0"], "is not written"),
         ("anywhere", 3, "stop", put_a_file, LOST, [r"rank 0 stopped answering", r"in step \d+"], "Not a directory"),
     ]:
         job = Job(train, ranks, f"compute@rank=0,hit=301:{action}", on_start=put)
@@ -474,7 +474,7 @@ def main():
         "mpi": lambda: ends_in_mpi(train, report),
         "job": lambda: killed_jobs(train, report),
         "alone": lambda: lone_rank(train, report),
-        "records": lambda: records_that_hang(train, report),
+        "records": lambda: records_in_the_way(train, report),
         "resume": lambda: resumed_rank(train, report),
         "suspend": lambda: stopped_job(train, report),
         "end": lambda: ranks_that_end(train, report),
