@@ -172,7 +172,8 @@ MEMORY = [
     Case("a plan over ulimit -d", OUT_OF_MEMORY, sets=LARGE, ulimit=("-d", 400000),
          says=[r"needs? \d+ MiB in a process, \d+ MiB may be used", "90 % of ulimit -d", r"set train\.\w+="]),
     Case("a plan over ulimit -v, ranks as threads", OUT_OF_MEMORY, sets=[*LARGE, "comm.ranks=3"], ulimit=("-v", 2000000), ranks=(None,),
-         says=[r"3 ranks need [\d.]+ GiB in a process", r"set train\.\w+="]),
+         # How much of the limit is left depends on how many arenas the C library has reserved for threads: one change may do, or two.
+         says=[r"3 ranks need [\d.]+ GiB in a process", r"(set|enough;) train\.\w+="]),
     Case("a plan over every machine", OUT_OF_MEMORY, sets=["model.layers=256", "model.width=65536"],
          says=[r"needs? [\d.]+ TiB on this host", "use a smaller model|hosts like this one"]),
 ]
