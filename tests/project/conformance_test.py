@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """docs/conformance.md has one line for every row of the specification, and every test that it names is a test of this build.
+A case may be named by its begin and "...", which only one case of that file may have.
 Usage: conformance_test.py SOURCE_ROOT BUILD_ROOT   (or --self-test)"""
 
 import json
@@ -43,7 +44,13 @@ class Tree:
         if path.endswith(".py"):
             known = re.search(rf"^def {re.escape(case)}\(", text, re.M) or f'"{case}"' in text
             return None if known else f'{path} has no function or case "{case}"'
-        for name, tags, first in CASE.findall(text):
+        cases = CASE.findall(text)
+        if case.endswith("..."):
+            begun = [name for name, *_rest in cases if name.startswith(case[:-3])]
+            if len(begun) != 1:
+                return f'{path} has {len(begun) or "no"} cases that begin with "{case[:-3]}"'
+            case = begun[0]
+        for name, tags, first in cases:
             if name != case:
                 continue
             hidden = [tag for tag in re.findall(r"\[[^]]*\]", tags) if tag.startswith("[.") or tag == "[!hide]"]
@@ -120,7 +127,8 @@ def read_build(root, build):
 def self_test():
     """A page without fault, and the same with each kind of fault planted."""
     code = ('TEST_CASE("works") {\n  CHECK(true);\n}\nTEST_CASE("hidden", "[.x]") {\n}\nTEST_CASE("asked for", "[.y]") {\n}\n'
-            'TEST_CASE("given up", "[z]") {\n  skip("no machine has it");\n  return;\n}\n')
+            'TEST_CASE("given up", "[z]") {\n  skip("no machine has it");\n  return;\n}\n'
+            'TEST_CASE("counts to ten") {\n}\nTEST_CASE("counts to two") {\n}\n')
     files = {"tests/a_test.cpp": code, "tests/b_test.cpp": code, "tests/c_test.py": 'def part():\n    case("in words")\n'}
     tree = Tree(files.get, {"tests/a_test.cpp": [["[.y]"]], "tests/c_test.py": [[]]})
     lines = {name: f'| {name} | w | done | `tests/a_test.cpp`: "works" | |' for name in expected_rows()}
@@ -128,6 +136,7 @@ def self_test():
     lines["0-3"] = f"| 0-3 | w | open: {ISSUES[4]} | | |"
     lines["0-4"] = "| 0-4 | w | not applicable | | why |"
     lines["0-5"] = '| 0-5 | w | done | `tests/a_test.cpp`: "asked for"; `tests/c_test.py`: "part"; `tests/c_test.py`: "in words" | |'
+    lines["0-8"] = '| 0-8 | w | done | `tests/a_test.cpp`: "counts to tw..." | |'
     lines["0.3-1"] = '| 0.3-1 | w | done | `tests/a_test.cpp`: "works" | |'
     faults = {
         "a row is missing": ({"0-6": ""}, "0-6 is missing"),
@@ -138,6 +147,9 @@ def self_test():
         "a program that is not there": ({"0-6": '| 0-6 | w | done | `tests/d_test.cpp`: "works" | |'}, "does not exist"),
         "a program that is no test": ({"0-6": '| 0-6 | w | done | `tests/b_test.cpp`: "works" | |'}, "no test of this build"),
         "a case that is not there": ({"0-6": '| 0-6 | w | done | `tests/a_test.cpp`: "work" | |'}, 'no case "work"'),
+        "a begin that no case has": ({"0-6": '| 0-6 | w | done | `tests/a_test.cpp`: "counts up..." | |'}, "has no cases that begin"),
+        "a begin that two cases have": ({"0-6": '| 0-6 | w | done | `tests/a_test.cpp`: "counts to..." | |'}, "has 2 cases that begin"),
+        "a begin of a hidden case": ({"0-6": '| 0-6 | w | done | `tests/a_test.cpp`: "hid..." | |'}, "is hidden"),
         "a hidden case": ({"0-6": '| 0-6 | w | done | `tests/a_test.cpp`: "hidden" | |'}, "is hidden"),
         "a case that is always skipped": ({"0-6": '| 0-6 | w | done | `tests/a_test.cpp`: "given up" | |'}, "skipped everywhere"),
         "a python case that is not there": ({"0-6": '| 0-6 | w | done | `tests/c_test.py`: "whole" | |'}, "no function or case"),
