@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Links and file names in README, CHANGELOG and docs/ exist, for whoever clones the repository too.
+"""Links and file names in README, CHANGELOG and docs/ exist, for whoever clones the repository too. All pages together, but dated results,
+have at most MAX_WORDS words, and a decision at most MAX_DECISION_LINES lines. docs/README.md leads to every page of docs/.
 Usage: docs_test.py SOURCE_ROOT   (or --self-test)"""
 
 import os
@@ -8,6 +9,9 @@ import re
 import subprocess
 import sys
 import tempfile
+
+MAX_WORDS = 50000  # as `git ls-files '*.md' | grep -v bench/results | xargs cat | wc -w` counts them
+MAX_DECISION_LINES = 60
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -74,11 +78,38 @@ def check(root, page, known):
     return problems
 
 
-def check_all(root):
+def word_count(root, pages, known):
+    """Words of all pages that git tracks, or of `pages` where there is no git; bench/results/ holds notes with a date, which are not read."""
+    counted = pages if known is None else [path for path in known if path.suffix == ".md" and path.is_file()]
+    return sum(len(path.read_text().split()) for path in counted if root / "bench" / "results" not in path.parents)
+
+
+def length_problems(root, pages, known, max_words):
+    problems = []
+    for page in pages:
+        lines = page.read_text().count("\n") if page.parent == root / "docs" / "decisions" else 0
+        if lines > MAX_DECISION_LINES:
+            problems.append(f"{page.relative_to(root)}: {lines} lines; a decision has at most {MAX_DECISION_LINES}")
+    words = word_count(root, pages, known)
+    if words > max_words:
+        problems.append(f"the documents have {words} words; at most {max_words} are read: shorten one")
+    return problems
+
+
+def index_problems(root, pages):
+    """The index of docs/ leads to every page beside it."""
+    index = root / "docs" / "README.md"
+    linked = {(index.parent / target.partition("#")[0]).resolve() for target in LINK.findall(index.read_text())} if index.exists() else set()
+    beside = [page for page in pages if page.parent == index.parent and page != index]
+    return [f"{page.relative_to(root)}: docs/README.md has no link to it" for page in beside if index.exists() and page.resolve() not in linked]
+
+
+def check_all(root, max_words=MAX_WORDS):
     root = root.resolve()
     pages = [p for p in [root / "README.md", root / "CHANGELOG.md", *sorted((root / "docs").rglob("*.md"))] if p.exists()]
     known = tracked(root)
-    return pages, [problem for page in pages for problem in check(root, page, known)]
+    problems = [problem for page in pages for problem in check(root, page, known)]
+    return pages, problems + index_problems(root, pages) + length_problems(root, pages, known, max_words)
 
 
 def self_test():
@@ -97,6 +128,10 @@ def self_test():
         plain = ["`docs/gone.md` does not exist", "page.md has no heading #nowhere", "the link goes to gone.md, which does not exist"]
         if faults() != plain:
             wrong.append(f"without a repository: {faults()}")
+        (root / "docs" / "README.md").write_text("[all](../README.md)\n")
+        if faults() != sorted(plain + ["docs/README.md has no link to it"]):
+            wrong.append(f"a page that the index leaves out: {faults()}")
+        (root / "docs" / "README.md").write_text("[all](page.md)\n")
         try:
             for args in (["init", "-q"], ["add", "README.md", "docs"]):
                 subprocess.run(["git", "-C", folder, *args], check=True, capture_output=True)
@@ -107,9 +142,34 @@ def self_test():
     return wrong
 
 
+def self_test_lengths():
+    """Pages of as many words, and a decision of as many lines, as there may be, and one more; dated results do not count."""
+    wrong = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder).resolve()
+        decision, results = root / "docs" / "decisions" / "0001-a.md", root / "bench" / "results" / "2026-01-01-notes.md"
+        for path in (decision, results):
+            path.parent.mkdir(parents=True)
+        (root / "README.md").write_text("one two\n")
+        results.write_text("three\n" * 100)
+        for has_git in (False, True):
+            for lines in (MAX_DECISION_LINES, MAX_DECISION_LINES + 1):
+                decision.write_text("word\n" * lines)
+                try:
+                    for args in (["init", "-q"], ["add", "."]) if has_git else ():
+                        subprocess.run(["git", "-C", folder, *args], check=True, capture_output=True)
+                except (OSError, subprocess.CalledProcessError):
+                    return wrong
+                found = check_all(root, max_words=MAX_DECISION_LINES + 2)[1]
+                expected = 2 if lines > MAX_DECISION_LINES else 0  # too many lines, and with them too many words
+                if len(found) != expected:
+                    wrong.append(f"a decision of {lines} lines, {'with' if has_git else 'without'} git: {found}")
+    return wrong
+
+
 def main():
     if sys.argv[1:] == ["--self-test"]:
-        wrong = self_test()
+        wrong = self_test() + self_test_lengths()
         print("\n".join(wrong) or "every planted fault is found")
         return 1 if wrong else 0
     root = pathlib.Path(sys.argv[1])
