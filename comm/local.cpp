@@ -75,7 +75,7 @@ class LocalCommunicator final : public DirectCommunicator {
 
 std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
   ZS_CHECK(color >= 0, "a split by color {}", color);
-  const HostWait wait(watchdog(), "split");
+  const StatusScope status(watchdog(), "split", StatusScope::Host::waits_for_ranks);
   std::vector<std::pair<int, int>> members;  // (key, rank) of this rank's color
   {
     Visit visit(host_, who("split"), host_post(rank()), HostPost{color, key, {}, {}, {}, 0, {}});
@@ -101,7 +101,7 @@ std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
 
 /// One allocation for all; whoever holds it last gives it back.
 std::shared_ptr<void> LocalCommunicator::shared_window(std::int64_t bytes) {
-  const HostWait wait(watchdog(), "shared window");
+  const StatusScope status(watchdog(), "shared window", StatusScope::Host::waits_for_ranks);
   HostPost made;
   made.window_bytes = bytes;
   if (rank() == 0) {
@@ -148,7 +148,7 @@ class LocalWorld final : public World {
     return root_.split(ranks[0], static_cast<int>(self - ranks.begin()));
   }
   Agreement agree(int code, const std::string& message) override {
-    const HostWait wait(&watchdog_, "agreement of all ranks");
+    const StatusScope status(&watchdog_, "agreement of all ranks", StatusScope::Host::waits_for_ranks);
     Agreement result;
     Visit visit(root_.host_, root_.who("agree"), root_.host_post(rank()), HostPost{code, 0, message.substr(0, 1000), {}, {}, 0, {}});
     for (int r = 0; r < size() && result.code == 0; ++r) {

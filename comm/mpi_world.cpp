@@ -70,7 +70,7 @@ MpiWorld::MpiWorld(MPI_Comm root, const WorldOptions& options, bool finalizes, s
       finalizes_(finalizes) {
   MPI_Comm host = MPI_COMM_NULL;
   {
-    const HostWait wait(watchdog_.get(), "MPI_Comm_split_type");
+    const StatusScope status(watchdog_.get(), "MPI_Comm_split_type", StatusScope::Host::waits_for_ranks);
     check_mpi(MPI_Comm_split_type(root, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &host), "MPI_Comm_split_type");
   }
   check_mpi(MPI_Comm_rank(host, &local_rank_), "MPI_Comm_rank");
@@ -103,7 +103,7 @@ std::vector<int> MpiWorld::find_hosts(MPI_Comm host) {
   std::vector<int> hosts(static_cast<std::size_t>(size()));
   int& own = hosts[static_cast<std::size_t>(rank())] = rank();
   {
-    const HostWait wait(watchdog_.get(), "MPI_Bcast");
+    const StatusScope status(watchdog_.get(), "MPI_Bcast", StatusScope::Host::waits_for_ranks);
     check_mpi(MPI_Bcast(&own, 1, MPI_INT, 0, host), "MPI_Bcast");
   }
   exchange(std::as_writable_bytes(std::span(hosts)));
@@ -125,7 +125,7 @@ std::unique_ptr<Communicator> MpiWorld::split(int color, int key) {
 }
 
 MPI_Comm MpiWorld::split_off(int color, int key) {
-  const HostWait wait(watchdog_.get(), "MPI_Comm_split");
+  const StatusScope status(watchdog_.get(), "MPI_Comm_split", StatusScope::Host::waits_for_ranks);
   root_->prepare();
   root_->run(host_tag("split"));
   return root_->split_off(color, key);
@@ -143,7 +143,7 @@ void MpiWorld::exchange(std::span<std::byte> all) {
   ZS_CHECK(bytes <= MpiExchange::kInlineBytes, "{} bytes a rank do not fit a first message", bytes);
   const auto peers = root_->prepare();
   for (int p = 0; p < size(); ++p) peers[p] = {all.data() + rank() * bytes, bytes, all.data() + p * bytes, bytes};
-  const HostWait wait(watchdog_.get(), "agreement of all ranks");
+  const StatusScope status(watchdog_.get(), "agreement of all ranks", StatusScope::Host::waits_for_ranks);
   root_->run(host_tag(fmt::format("agree({} bytes)", bytes)));
 }
 
@@ -155,13 +155,13 @@ MpiWorld::~MpiWorld() {
   if (!finalizes_ || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized) return;
   try {
     {
-      const HostWait wait(watchdog_.get(), "the end of the job");
+      const StatusScope status(watchdog_.get(), "the end of the job", StatusScope::Host::waits_for_ranks);
       root_->prepare();
       root_->run(host_tag("the end of the job"));
     }
     root_.reset();
     watchdog_->faults().hit("finalize");
-    const HostWait wait(watchdog_.get(), kFinalizing);
+    const StatusScope status(watchdog_.get(), kFinalizing, StatusScope::Host::waits_for_ranks);
     check_mpi(MPI_Finalize(), "MPI_Finalize");
     watchdog_->faults().hit("finalized");
     watchdog_->note_finalized();
@@ -209,7 +209,7 @@ std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options) {
   if (initialized) {
     check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
   } else {
-    const HostWait wait(watchdog.get(), kInitializing);
+    const StatusScope status(watchdog.get(), kInitializing, StatusScope::Host::waits_for_ranks);
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   }
   if (provided != MPI_THREAD_MULTIPLE) {
@@ -219,7 +219,7 @@ std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options) {
   check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   MPI_Comm root = MPI_COMM_NULL;
   {
-    const HostWait wait(watchdog.get(), "MPI_Comm_dup");
+    const StatusScope status(watchdog.get(), "MPI_Comm_dup", StatusScope::Host::waits_for_ranks);
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &root), "MPI_Comm_dup");
   }
   watchdog->find_peers();

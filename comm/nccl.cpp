@@ -64,7 +64,7 @@ class NcclGroup final : public StreamWatch {
   NcclGroup(const NcclShared& shared, int rank, int size)
       : base_(shared.base),
         handle_(shared.library, fmt::format("rank {} of {}, {}", rank, size, shared.gpu.gpu().describe()), shared.options.timeout_s),
-        errand_(shared.base.watchdog(), [this] { handle_.look(); }) {}
+        probe_(shared.base.watchdog(), [this] { handle_.look(); }) {}
 
   NcclHandle& handle() { return handle_; }
   void check_order_by(std::unique_ptr<Communicator> hosts) {
@@ -94,7 +94,7 @@ class NcclGroup final : public StreamWatch {
   const World& base_;
   NcclHandle handle_;
   std::unique_ptr<LaunchOrderCheck> order_;
-  WatchErrand errand_;
+  StatusScope probe_;
 };
 
 /// GPUs that NCCL connects. Thread and stream rules: Communicator's; what differs is said at make_nccl_world.
@@ -115,7 +115,7 @@ class NcclCommunicator final : public GpuSideCommunicator {
   const char* transport() const override { return "nccl"; }
   Allocator& arena() override { return shared_->device.allocator(); }
   std::unique_ptr<Communicator> split(int color, int key) override {
-    const HostWait wait(watchdog(), "split");
+    const StatusScope status(watchdog(), "split", StatusScope::Host::waits_for_ranks);
     if (watches_ != nullptr && watches_->are_captured())
       throw Error(ExitCode::usage, "a communicator is split while its stream is captured", shared_->gpu.gpu().describe(),
                   "make communicators before");
@@ -297,7 +297,7 @@ class NcclWorld final : public GpuSideWorld {
  public:
   NcclWorld(World& base, Device& device, const NcclOptions& options) : GpuSideWorld(base) {
     shared_ = std::make_shared<NcclShared>(NcclShared{device, context_of(device), options, library_of(options), base});
-    const HostWait wait(base.watchdog(), "the start of NCCL");
+    const StatusScope status(base.watchdog(), "the start of NCCL", StatusScope::Host::waits_for_ranks);
     const auto hosts = base.communicator();
     NcclLibrary::Id id{};
     if (rank() == 0) {

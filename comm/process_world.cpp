@@ -52,7 +52,7 @@ class HostsWorld final : public World {
     const auto self = std::find(ranks.begin(), ranks.end(), rank());
     ZS_CHECK(self != ranks.end(), "rank {} is not in the group it names", rank());
     const auto place = static_cast<int>(self - ranks.begin());
-    const HostWait wait(mpi_->watchdog(), "split");
+    const StatusScope status(mpi_->watchdog(), "split", StatusScope::Host::waits_for_ranks);
     auto made = make(ranks, place);
     made->watch_by(mpi_->watchdog(), group_name_.child(ranks[0]));
     return made;

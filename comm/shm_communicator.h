@@ -25,7 +25,7 @@ class ShmCommunicator final : public DirectCommunicator {
   Allocator& arena() override { return *memory_; }
   bool prefers_arena() const override { return true; }
   std::unique_ptr<Communicator> split(int color, int key) override {
-    const HostWait wait(watchdog(), "split");
+    const StatusScope status(watchdog(), "split", StatusScope::Host::waits_for_ranks);
     return watched_like_this(split_off(color, key), color);
   }
   std::shared_ptr<void> shared_window(std::int64_t bytes) override;

@@ -344,31 +344,4 @@ void Watchdog::look_at_the_limit() {
   if (verdict.kind != Verdict::Kind::nobody) alarm(verdict, ranks);
 }
 
-Watchdog::Observation::Observation(Watchdog& watchdog, const Device& device) : watchdog_(watchdog) { watchdog_.enquiry_.observe(&device); }
-
-Watchdog::Observation::~Observation() { watchdog_.enquiry_.observe(nullptr); }
-
-WatchErrand::WatchErrand(Watchdog* watchdog, std::function<void()> look) : watchdog_(watchdog), look_(std::move(look)) {
-  if (watchdog_ != nullptr) watchdog_->enquiry_.add(look_);
-}
-
-WatchErrand::~WatchErrand() {
-  if (watchdog_ != nullptr) watchdog_->enquiry_.remove(look_);
-}
-
-HostWait::HostWait(Watchdog* watchdog, std::string_view what) : watchdog_(watchdog) {
-  if (watchdog_ == nullptr) return;
-  before_ = watchdog_->page_.host.get();
-  watchdog_->page_.host.set(what);
-  ++watchdog_->page_.host_waits;
-  ++watchdog_->phases_;
-}
-
-HostWait::~HostWait() {
-  if (watchdog_ == nullptr) return;
-  --watchdog_->page_.host_waits;
-  watchdog_->page_.host.set(before_);
-  ++watchdog_->phases_;
-}
-
 }  // namespace zs

@@ -14,6 +14,7 @@
 #include "comm/flight_recorder.h"
 #include "comm/host_news.h"
 #include "comm/rank_processes.h"
+#include "comm/status_scope.h"
 #include "comm/verdict.h"
 #include "comm/watch_enquiry.h"
 #include "comm/watch_options.h"
@@ -26,7 +27,7 @@ namespace zs {
 /// themselves, and what other hosts have told of theirs, names the one that keeps the rest waiting, writes the host's flight records, and
 /// ends the process with exit code 69, or 72 when the ranks wait for each other; mpirun ends the others. Of all ranks one speaks.
 ///
-/// Owned by a World, which outlives whatever it watches. `enter`, `observe` and HostWait are the host thread's, the rest is anybody's.
+/// Owned by a World, which outlives whatever it watches. `enter` is the host thread's, the rest is anybody's.
 class Watchdog {
  public:
   /// Of a process that mpirun has started; before MPI is.
@@ -49,8 +50,6 @@ class Watchdog {
   /// The host thread begins something else.
   void enter(Phase phase, std::int64_t step = 0);
   Phase phase() const { return page_.phase.load(); }
-  /// What the host thread does, for the line: "reading data". Empty: nothing in particular.
-  void set_activity(std::string_view what) { page_.host.set(what); }
   /// Once every rank of the job has started: their processes are looked up, so that their deaths are noticed.
   void find_peers();
   /// From here on it knows the ranks of other hosts, and they know those of this one.
@@ -93,21 +92,8 @@ class Watchdog {
   /// Of the job, as the launcher has said.
   int ranks() const { return page_.size.load(); }
 
-  /// While it lives, the device's work counts as movement. Destroyed before the device.
-  class Observation {
-   public:
-    Observation(Watchdog& watchdog, const Device& device);
-    ~Observation();
-    Observation(const Observation&) = delete;
-    Observation& operator=(const Observation&) = delete;
-
-   private:
-    Watchdog& watchdog_;
-  };
-
  private:
-  friend class HostWait;
-  friend class WatchErrand;
+  friend class StatusScope;
   struct ExitGuard;
 
   bool has_all_peers() const;
@@ -182,33 +168,5 @@ class Watchdog {
 };
 
 inline constexpr const char *kInitializing = "MPI_Init", *kFinalizing = "MPI_Finalize";
-
-/// While it lives, `look` is called each time the watchdog looks, by a thread that may wait (WatchEnquiry). It never throws. `watchdog` may
-/// be null.
-class WatchErrand {
- public:
-  WatchErrand(Watchdog* watchdog, std::function<void()> look);
-  /// Waits for a call that is under way.
-  ~WatchErrand();
-  WatchErrand(const WatchErrand&) = delete;
-  WatchErrand& operator=(const WatchErrand&) = delete;
-
- private:
-  Watchdog* watchdog_;
-  std::function<void()> look_;
-};
-
-/// The host thread waits for other ranks while it lives; then it does again what it did before. `watchdog` may be null.
-class HostWait {
- public:
-  HostWait(Watchdog* watchdog, std::string_view what);
-  ~HostWait();
-  HostWait(const HostWait&) = delete;
-  HostWait& operator=(const HostWait&) = delete;
-
- private:
-  Watchdog* watchdog_;
-  std::string before_;
-};
 
 }  // namespace zs

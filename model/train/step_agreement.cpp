@@ -42,7 +42,7 @@ StepAgreement::StepAgreement(World& world, OrderCheck& order) : order_(order), w
 std::vector<StepVote> StepAgreement::exchange(const StepVote& own) {
   static_assert(std::is_trivially_copyable_v<StepVote> && sizeof(StepVote) == 64);
   if (hosts_ == nullptr) return {own};
-  const HostWait wait(watchdog_, "the others' next step");
+  const StatusScope status(watchdog_, "the others' next step", StatusScope::Host::waits_for_ranks);
   constexpr auto kBytes = static_cast<std::int64_t>(sizeof(StepVote));
   std::vector<StepVote> votes(static_cast<std::size_t>(hosts_->size()));
   votes[static_cast<std::size_t>(hosts_->rank())] = own;

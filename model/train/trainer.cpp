@@ -151,7 +151,7 @@ void Trainer::make_device() {
     options.memory = nccl_.memory.get();
   }
   device_ = plan_.create_device(options);
-  if (Watchdog* const watchdog = watch_.watchdog()) observed_.emplace(*watchdog, *device_);
+  observed_.emplace(watch_.watchdog(), *device_);
   if (job_.verify_order) verifier_.emplace(*device_);
   if (plan_.device == DeviceKind::cuda) gpu_world_ = make_gpu_world(world_, *device_, gpus_.transport, nccl_);
 }

@@ -142,7 +142,7 @@ class Trainer {
   bool has_checkpoint_ = false;  // of this run
   NcclOptions nccl_;
   std::unique_ptr<Device> device_;
-  std::optional<Watchdog::Observation> observed_;
+  std::optional<StatusScope> observed_;
   std::optional<StepVerifier> verifier_;
   std::unique_ptr<World> gpu_world_;  // null: world_ itself moves what is on the device
   std::unique_ptr<Session> session_;

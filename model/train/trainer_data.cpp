@@ -16,7 +16,8 @@ std::string name_of(const DataFacts& facts) {
 
 ReadSamples Trainer::reader(const SampleSource& source) const {
   return [this, &source](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
-    const RankWatch::Activity activity(watch_, "reading data", "data.load");
+    const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
+    watch_.hit("data.load");
     inputs.resize(static_cast<std::size_t>(config_.train.micro_batch * config_.train.sequence));
     targets.resize(inputs.size());
     source.fill(first, config_.train.micro_batch, inputs.data(), targets.data());
@@ -35,7 +36,8 @@ int Trainer::agree_on_data() {
 int Trainer::verify_data() {
   if (!job_.verify_data) return 0;
   const bool is_shown = is_first() && prints_to_terminal();
-  const RankWatch::Activity activity(watch_, "verifying data", "data.verify");
+  const StatusScope status(watch_.watchdog(), "verifying data", StatusScope::Host::works);
+  watch_.hit("data.verify");
   int shown = -1;
   const auto progress = [&](double part) {
     if (is_stop_requested()) throw Error(ExitCode::stopped, "stopped on request while the data was verified", "", "nothing has begun");
@@ -57,7 +59,8 @@ int Trainer::verify_data() {
 }
 
 void Trainer::check_samples(std::int64_t step) const {
-  const RankWatch::Activity activity(watch_, "reading data", "data.check");
+  const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
+  watch_.hit("data.check");
   const std::int64_t batch = config_.train.global_batch, rows = config_.train.micro_batch;
   for (std::int64_t i = world_.rank() * rows; i < batch; i += world_.size() * rows) dataset_->train.check((step - 1) * batch + i, rows);
 }
@@ -73,7 +76,8 @@ bool Trainer::lacks_samples(std::int64_t step) {
 
 bool Trainer::lacks_validation_samples() {
   const SampleSource& source = *dataset_->validation;
-  const RankWatch::Activity activity(watch_, "reading data", "data.check");
+  const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
+  watch_.hit("data.check");
   const std::int64_t rows = config_.train.micro_batch;
   const std::int64_t samples = std::min(source.windows(), config_.run.validate_batches * config_.train.global_batch);
   try {

@@ -34,16 +34,6 @@ WatchOptions watch_options(const Config& config) {
           .line = [](const Error& error, const std::string& place) { return error_line(error, place); }};
 }
 
-RankWatch::Activity::Activity(const RankWatch& watch, std::string_view what, std::string_view fault) : watchdog_(watch.watchdog_) {
-  if (watchdog_ == nullptr) return;
-  watchdog_->set_activity(what);
-  watchdog_->faults().hit(fault);
-}
-
-RankWatch::Activity::~Activity() {
-  if (watchdog_ != nullptr) watchdog_->set_activity("");
-}
-
 void RankWatch::run_in(const std::string& run_dir, const std::string& way_on) const {
   if (watchdog_ == nullptr) return;
   watchdog_->record_to(run_dir + "/flight");
@@ -59,7 +49,8 @@ void RankWatch::saved(std::int64_t step) const {
 }
 
 void CheckpointWatch::before(FileOp op, const std::string& /*path*/) {
-  const RankWatch::Activity activity(watch_, "writing a checkpoint", fault_point(op));
+  const StatusScope status(watch_.watchdog(), "writing a checkpoint", StatusScope::Host::works);
+  watch_.hit(fault_point(op));
 }
 
 }  // namespace zs

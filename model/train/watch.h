@@ -20,17 +20,6 @@ class RankWatch {
   void enter(Phase phase, std::int64_t step = 0) const {
     if (watchdog_ != nullptr) watchdog_->enter(phase, step);
   }
-  /// What the host thread does while it lives; also the fault point of that name.
-  class Activity {
-   public:
-    Activity(const RankWatch& watch, std::string_view what, std::string_view fault);
-    ~Activity();
-    Activity(const Activity&) = delete;
-    Activity& operator=(const Activity&) = delete;
-
-   private:
-    Watchdog* watchdog_;
-  };
   bool hit(std::string_view fault) const { return watchdog_ != nullptr && watchdog_->faults().hit(fault); }
   /// From here on records go to the run's folder, and the line says how to go on.
   void run_in(const std::string& run_dir, const std::string& way_on) const;

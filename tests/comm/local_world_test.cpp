@@ -112,7 +112,7 @@ TEST_CASE("a cause comes out under a watchdog, too, however long ranks take to u
                 throw std::runtime_error("the cause");
               }
               const SlowEnd end;
-              const Watchdog::Observation observed(*world.watchdog(), *device);
+              const StatusScope observed(world.watchdog(), *device);
               comm->barrier(device->stream(StreamRole::compute), "unit");
               device->synchronize();
             },

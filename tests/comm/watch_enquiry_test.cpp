@@ -11,7 +11,7 @@ TEST_CASE("a watchdog looks on while nobody answers what it asks") {
   options.step_s = 1000;
   std::latch is_asked(1), may_answer(1);
   Watchdog watchdog(options, 0, ranks);
-  const WatchErrand errand(&watchdog, [&] {
+  const StatusScope probe(&watchdog, [&] {
     is_asked.count_down();
     may_answer.wait();
   });
@@ -35,7 +35,7 @@ TEST_CASE("a watchdog calls for errands as long as they live") {
   std::atomic<int> calls{0};
   std::latch twice(2);
   {
-    const WatchErrand errand(&watchdog, [&] {
+    const StatusScope probe(&watchdog, [&] {
       if (++calls <= 2) twice.count_down();
     });
     watchdog.enter(Phase::step, 1);

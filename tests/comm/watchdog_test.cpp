@@ -44,14 +44,15 @@ WatchOptions options_of_a_step() {
 
 }  // namespace
 
-TEST_CASE("a wait inside another one does not hide it when it ends") {
+TEST_CASE("a status inside another one does not hide it when it ends") {
   Watchdog::Threads ranks(1);
   Watchdog watchdog({}, 0, ranks);
-  watchdog.set_activity("writing a checkpoint");
+  const StatusScope work(&watchdog, "writing a checkpoint", StatusScope::Host::works);
+  CHECK(watchdog.page().host_waits == 0);
   {
-    const HostWait outer(&watchdog, "outer");
+    const StatusScope outer(&watchdog, "outer", StatusScope::Host::waits_for_ranks);
     {
-      const HostWait inner(&watchdog, "inner");
+      const StatusScope inner(&watchdog, "inner", StatusScope::Host::waits_for_ranks);
       CHECK(watchdog.page().host.get() == "inner");
       CHECK(watchdog.page().host_waits == 2);
     }
@@ -65,7 +66,7 @@ TEST_CASE("a watchdog whose device cannot be asked looks at everything else") {
   Watchdog::Threads ranks(1);
   Watchdog watchdog(options_of_a_step(), 0, ranks);
   DumbDevice device;
-  const Watchdog::Observation observed(watchdog, device);
+  const StatusScope observed(&watchdog, device);
   watchdog.enter(Phase::step, 1);
   bool looks_on = false;
   for (int i = 0; i < 10000 && !looks_on; ++i) {

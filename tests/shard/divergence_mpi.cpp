@@ -229,7 +229,7 @@ int run(World& world, const Setup& setup, const Way& way, Witness& witness, bool
   try {
     world.watchdog()->enter(Phase::init);
     DivergentRun run(world, setup);
-    const Watchdog::Observation observed(*world.watchdog(), *run.chain.device);
+    const StatusScope observed(world.watchdog(), *run.chain.device);
     try {
       run.chain.device->synchronize();
       for (int step = 1; step <= last_step; ++step) {

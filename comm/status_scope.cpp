@@ -1,0 +1,39 @@
+#include "comm/status_scope.h"
+
+#include <memory>
+
+#include "comm/watchdog.h"
+
+namespace zs {
+
+StatusScope::StatusScope(Watchdog* watchdog, std::string_view what, Host host) {
+  if (watchdog == nullptr) return;
+  const int waits = host == Host::waits_for_ranks ? 1 : 0;
+  end_ = [watchdog, before = watchdog->page_.host.get(), waits] {
+    watchdog->page_.host_waits -= waits;
+    watchdog->page_.host.set(before);
+    ++watchdog->phases_;
+  };
+  watchdog->page_.host.set(what);
+  watchdog->page_.host_waits += waits;
+  ++watchdog->phases_;
+}
+
+StatusScope::StatusScope(Watchdog* watchdog, const Device& device) {
+  if (watchdog == nullptr) return;
+  watchdog->enquiry_.observe(&device);
+  end_ = [watchdog] { watchdog->enquiry_.observe(nullptr); };
+}
+
+StatusScope::StatusScope(Watchdog* watchdog, std::function<void()> probe) {
+  if (watchdog == nullptr) return;
+  auto kept = std::make_shared<WatchEnquiry::Errand>(std::move(probe));
+  end_ = [watchdog, kept] { watchdog->enquiry_.remove(*kept); };
+  watchdog->enquiry_.add(*kept);
+}
+
+StatusScope::~StatusScope() {
+  if (end_) end_();
+}
+
+}  // namespace zs

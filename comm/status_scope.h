@@ -1,0 +1,30 @@
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+namespace zs {
+
+class Device;
+class Watchdog;
+
+/// What a rank's watchdog knows of it while this lives; then the same as before. A null watchdog is told nothing.
+class StatusScope {
+ public:
+  enum class Host : bool { works, waits_for_ranks };
+  /// What the host thread does, for the line: "reading data". Host thread.
+  StatusScope(Watchdog* watchdog, std::string_view what, Host host);
+  /// The device's work counts as movement. Destroyed before the device. Host thread.
+  StatusScope(Watchdog* watchdog, const Device& device);
+  /// `probe` is called at each poll of the watchdog, by a thread that may wait (WatchEnquiry). It never throws.
+  StatusScope(Watchdog* watchdog, std::function<void()> probe);
+  /// Waits for a probe, or an answer of the device, that is under way.
+  ~StatusScope();
+  StatusScope(const StatusScope&) = delete;
+  StatusScope& operator=(const StatusScope&) = delete;
+
+ private:
+  std::function<void()> end_;  // never throws
+};
+
+}  // namespace zs
