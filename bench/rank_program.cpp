@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "comm/gpu_world.h"
-#include "comm/watchdog.h"
+#include "comm/health/watchdog.h"
 #include "model/train/error_line.h"
 #include "model/train/program.h"
 #include "model/version.h"

@@ -10,7 +10,7 @@
 
 #include "bench/clock.h"
 #include "bench/ranks.h"
-#include "comm/watchdog.h"
+#include "comm/health/watchdog.h"
 #include "runtime/base/check.h"
 
 namespace zs::bench {

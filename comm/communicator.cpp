@@ -5,8 +5,8 @@
 #include <initializer_list>
 #include <iterator>
 
+#include "comm/health/watchdog.h"
 #include "comm/part_table.h"
-#include "comm/watchdog.h"
 #include "runtime/base/random.h"
 #include "runtime/device/cuda_context.h"
 

@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "comm/direct.h"
-#include "comm/watchdog.h"
+#include "comm/health/watchdog.h"
 #include "comm/world.h"
 
 namespace zs {

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "comm/health/watchdog.h"
 #include "comm/mpi_exchange.h"
-#include "comm/watchdog.h"
 #include "comm/world.h"
 
 namespace zs {

@@ -2,10 +2,10 @@
 
 #include "comm/gpu_side.h"
 #include "comm/gpu_world.h"
+#include "comm/health/watchdog.h"
 #include "comm/launch_order.h"
 #include "comm/nccl_handle.h"
 #include "comm/nccl_memory.h"
-#include "comm/watchdog.h"
 #include "runtime/device/stream_watch.h"
 
 namespace zs {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "comm/communicator.h"
-#include "comm/watchdog.h"
+#include "comm/health/watchdog.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 

@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
+#include "comm/health/watchdog.h"
 #include "comm/shm_memory.h"
-#include "comm/watchdog.h"
 #include "comm/world.h"
 
 namespace zs {

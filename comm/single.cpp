@@ -1,7 +1,7 @@
 #include <array>
 
 #include "comm/fold.h"
-#include "comm/watchdog.h"
+#include "comm/health/watchdog.h"
 #include "comm/world.h"
 #include "runtime/device/cuda_context.h"
 

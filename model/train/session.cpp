@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "comm/watchdog.h"
+#include "comm/health/watchdog.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "model/train/dim_patterns.h"

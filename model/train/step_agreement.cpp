@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "comm/watchdog.h"
+#include "comm/health/watchdog.h"
 #include "runtime/base/random.h"
 
 namespace zs {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "comm/watchdog.h"
+#include "comm/health/watchdog.h"
 #include "comm/world.h"
 #include "model/train/config.h"
 #include "runtime/shard/checkpoint_io.h"

@@ -1,12 +1,12 @@
-#include "comm/flight_recorder.h"
+#include "comm/health/flight_recorder.h"
 
 #include <catch2/catch.hpp>
 
 #include <sstream>
 
-#include "comm/fault.h"
-#include "comm/verdict.h"
-#include "comm/watchdog.h"
+#include "comm/health/diagnosis.h"
+#include "comm/health/fault_injector.h"
+#include "comm/health/watchdog.h"
 #include "comm/world.h"
 #include "runtime/device/device.h"
 

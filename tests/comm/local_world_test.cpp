@@ -4,7 +4,7 @@
 #include <atomic>
 #include <thread>
 
-#include "comm/watchdog.h"
+#include "comm/health/watchdog.h"
 #include "comm/world.h"
 #include "runtime/device/device.h"
 

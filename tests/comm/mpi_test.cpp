@@ -14,9 +14,9 @@
 #include <string_view>
 #include <thread>
 
+#include "comm/health/watchdog.h"
 #include "comm/host_map.h"
 #include "comm/mpi_exchange.h"
-#include "comm/watchdog.h"
 #include "tests/comm/arrays.h"
 #include "tests/comm/conformance.h"
 #include "tests/comm/host_cases.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <thread>
 
-#include "comm/watchdog.h"
+#include "comm/health/watchdog.h"
 #include "comm/world.h"
 #include "tests/comm/arrays.h"
 #include "tests/skip.h"

@@ -1,4 +1,4 @@
-#include "comm/watchdog.h"
+#include "comm/health/watchdog.h"
 
 #include <catch2/catch.hpp>
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <thread>
 
-#include "comm/watchdog.h"
+#include "comm/health/watchdog.h"
 #include "tests/shard/chain_model.h"
 #include "tests/shard/witness.h"
 

@@ -1,4 +1,4 @@
-#include "comm/fault.h"
+#include "comm/health/fault_injector.h"
 
 #include <unistd.h>
 

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/health/diagnosis.h"
+#include "comm/health/sip_hash.h"
 #include "comm/host_map.h"
-#include "comm/sip_hash.h"
-#include "comm/verdict.h"
 
 namespace zs {
 

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <future>
 
-#include "comm/watchdog.h"
+#include "comm/health/watchdog.h"
 
 namespace zs {
 namespace {

@@ -1,4 +1,4 @@
-#include "comm/rank_processes.h"
+#include "comm/health/peer_processes.h"
 
 #include <fcntl.h>
 #include <poll.h>

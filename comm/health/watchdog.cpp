@@ -1,4 +1,4 @@
-#include "comm/watchdog.h"
+#include "comm/health/watchdog.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/whole_number.h"
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/flight_recorder.h"
+#include "comm/health/flight_recorder.h"
 #include "runtime/device/device.h"
 
 namespace zs {

@@ -10,13 +10,13 @@
 #include <thread>
 #include <vector>
 
-#include "comm/fault.h"
-#include "comm/flight_recorder.h"
-#include "comm/host_news.h"
-#include "comm/rank_processes.h"
-#include "comm/status_scope.h"
-#include "comm/verdict.h"
-#include "comm/watch_enquiry.h"
+#include "comm/health/device_poller.h"
+#include "comm/health/diagnosis.h"
+#include "comm/health/fault_injector.h"
+#include "comm/health/flight_recorder.h"
+#include "comm/health/heartbeat_exchange.h"
+#include "comm/health/peer_processes.h"
+#include "comm/health/status_scope.h"
 #include "comm/watch_options.h"
 #include "runtime/device/device.h"
 

@@ -1,4 +1,4 @@
-#include "comm/host_news.h"
+#include "comm/health/heartbeat_exchange.h"
 
 #include <catch2/catch.hpp>
 

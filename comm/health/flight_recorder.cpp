@@ -1,4 +1,4 @@
-#include "comm/flight_recorder.h"
+#include "comm/health/flight_recorder.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "comm/sip_hash.h"
+#include "comm/health/sip_hash.h"
 
 #include <bit>
 #include <cstring>

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/flight_recorder.h"
+#include "comm/health/flight_recorder.h"
 
 namespace zs {
 

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <latch>
 
-#include "comm/watchdog.h"
+#include "comm/health/watchdog.h"
 
 using namespace zs;
 

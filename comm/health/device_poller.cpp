@@ -1,4 +1,4 @@
-#include "comm/watch_enquiry.h"
+#include "comm/health/device_poller.h"
 
 #include <exception>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/flight_recorder.h"
+#include "comm/health/flight_recorder.h"
 #include "comm/watch_options.h"
 
 namespace zs {

@@ -1,8 +1,8 @@
-#include "comm/status_scope.h"
+#include "comm/health/status_scope.h"
 
 #include <memory>
 
-#include "comm/watchdog.h"
+#include "comm/health/watchdog.h"
 
 namespace zs {
 

@@ -1,4 +1,4 @@
-#include "comm/verdict.h"
+#include "comm/health/diagnosis.h"
 
 #include <fmt/format.h>
 
