@@ -70,7 +70,7 @@ void print_result(const std::string& text) {
 ExitCode end_job(World& world, const std::string& name, const std::exception_ptr& problem) {
   const Error error = as_error(problem);
   if (is_consequence(problem)) std::this_thread::sleep_for(std::chrono::seconds(1));
-  if (world.watchdog() == nullptr || world.watchdog()->claim_report(error.what_happened()))
+  if (world.watchdog() == nullptr || world.watchdog()->try_claim_report(error.what_happened()))
     print_to_stderr("{}\n", line_of(name, error, &world));
   if (world.size() > 1) world.abort(static_cast<int>(error.code()));
   return error.code();

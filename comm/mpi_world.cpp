@@ -82,20 +82,20 @@ MpiWorld::MpiWorld(MPI_Comm root, const WorldOptions& options, bool finalizes, s
 
 /// Collective, whatever this rank's own options say.
 void MpiWorld::join_watchers() {
-  std::unique_ptr<HostNews> news;
-  if (options_.watch.tells_hosts) news = std::make_unique<HostNews>();
-  std::vector<HostNews::Offer> offers(static_cast<std::size_t>(size()));
-  if (news) offers[static_cast<std::size_t>(rank())] = news->offer();
+  std::unique_ptr<HeartbeatExchange> heartbeats;
+  if (options_.watch.exchanges_heartbeats) heartbeats = std::make_unique<HeartbeatExchange>();
+  std::vector<HeartbeatExchange::Offer> offers(static_cast<std::size_t>(size()));
+  if (heartbeats) offers[static_cast<std::size_t>(rank())] = heartbeats->offer();
   exchange(std::as_writable_bytes(std::span(offers)));
-  if (!news) return;
-  if (!news->problem().empty() && local_rank_ == 0) {
+  if (!heartbeats) return;
+  if (!heartbeats->problem().empty() && local_rank_ == 0) {
     const std::string loss =
         rank() == 0 ? "hosts do not hear of each other's ranks" : fmt::format("what rank {} does is not known on other hosts", rank());
-    print_to_stderr("{}: warning: {}: {}\n", options_.watch.program, loss, news->problem());
+    print_to_stderr("{}: warning: {}: {}\n", options_.watch.program, loss, heartbeats->problem());
   }
-  if (!news->problem().empty() || offers.front().port == 0) return;
-  news->join(rank(), std::move(offers), HostMap(hosts_));
-  watchdog_->join_hosts(std::move(news));
+  if (!heartbeats->problem().empty() || offers.front().port == 0) return;
+  heartbeats->join(rank(), std::move(offers), HostMap(hosts_));
+  watchdog_->join_hosts(std::move(heartbeats));
 }
 
 /// By the lowest rank of each.
@@ -132,7 +132,7 @@ MPI_Comm MpiWorld::split_off(int color, int key) {
 }
 
 void MpiWorld::abort(int code) noexcept {
-  watchdog_->note_told();
+  watchdog_->note_reported();
   watchdog_->stand_down();
   exit_if_mpirun_hangs(code);
   if (MPI_Abort(MPI_COMM_WORLD, code) != MPI_SUCCESS) std::abort();

@@ -11,8 +11,8 @@ namespace zs {
 /// waited for and moves, however slowly, is left alone.
 struct WatchOptions {
   double init_s = 300, first_step_s = 0, step_s = 0, checkpoint_s = 0;
-  /// Watchers of several hosts tell each other what their ranks do, by UDP.
-  bool tells_hosts = true;
+  /// Watchdogs of several hosts send each other what their ranks do, by UDP.
+  bool exchanges_heartbeats = true;
   /// Above 0, for debugging: operations run on private copies and end up to so many milliseconds later, so that whoever touches a buffer
   /// in use is found (comm/shadow.h).
   double shadow_ms = 0;

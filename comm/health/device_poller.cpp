@@ -4,49 +4,49 @@
 
 namespace zs {
 
-void WatchEnquiry::observe(const Device* device) {
-  const std::lock_guard lock(asked_);
+void DevicePoller::observe(const Device* device) {
+  const std::lock_guard lock(polling_);
   device_ = device;
   if (device == nullptr) page_.streams.set("");
   if (device != nullptr && device->kind() != DeviceKind::cpu) may_block_ = true;
 }
 
-void WatchEnquiry::add(const Errand& errand) {
-  const std::lock_guard lock(asked_);
-  errands_.push_back(&errand);
+void DevicePoller::add(const Probe& probe) {
+  const std::lock_guard lock(polling_);
+  probes_.push_back(&probe);
   may_block_ = true;
 }
 
-void WatchEnquiry::remove(const Errand& errand) {
-  const std::lock_guard lock(asked_);
-  std::erase(errands_, &errand);
+void DevicePoller::remove(const Probe& probe) {
+  const std::lock_guard lock(polling_);
+  std::erase(probes_, &probe);
 }
 
-void WatchEnquiry::look() {
-  if (!may_block_) return ask(Asker::watchdog);
-  if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { ask_again_and_again(stop); });
+void DevicePoller::poll() {
+  if (!may_block_) return poll_as(Poller::watchdog);
+  if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { poll_until_stopped(stop); });
 }
 
-void WatchEnquiry::ask(Asker asker) {
-  const std::lock_guard lock(asked_);
-  if (may_block_ && asker == Asker::watchdog) return;  // since a moment
+void DevicePoller::poll_as(Poller poller) {
+  const std::lock_guard lock(polling_);
+  if (may_block_ && poller == Poller::watchdog) return;  // since a moment
   if (device_ != nullptr) {
     completed_ = device_->completed();
     page_.streams.set(device_->activity());
   }
-  for (const Errand* errand : errands_) (*errand)();
+  for (const Probe* probe : probes_) (*probe)();
 }
 
-void WatchEnquiry::ask_again_and_again(const std::stop_token& stop) {
+void DevicePoller::poll_until_stopped(const std::stop_token& stop) {
   std::mutex own;
   std::unique_lock lock(own);
   while (!stop.stop_requested()) {
     try {
-      ask(Asker::own_thread);
+      poll_as(Poller::own_thread);
     } catch (const std::exception&) {
       // No memory: the next answer is as good.
     }
-    wakes_.wait_for(lock, stop, kLookEvery, [] { return false; });
+    wakes_.wait_for(lock, stop, kPollEvery, [] { return false; });
   }
 }
 

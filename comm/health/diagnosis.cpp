@@ -36,7 +36,7 @@ int waiting_for(std::span<const RankView> ranks, const RankView& culprit, int wo
 
 }  // namespace
 
-RankView view_of(const FlightPage& page, char state) {
+RankView view_of(const StatusPage& page, char state) {
   RankView view{.rank = page.rank.load(),
                 .pid = page.pid.load(),
                 .state = state,
@@ -97,37 +97,37 @@ struct Allowance {
 };
 
 /// Where all wait, some of them in a call of their hosts' to all ranks and the others in operations, whoever's these are.
-std::optional<Verdict> calls_and_operations(std::span<const RankView> ranks) {
+std::optional<Diagnosis> calls_and_operations(std::span<const RankView> ranks) {
   const auto is_in_call = [](const RankView& rank) { return rank.host_waits; };
   const auto caller = std::find_if(ranks.begin(), ranks.end(), is_in_call),
              other = std::find_if_not(ranks.begin(), ranks.end(), is_in_call);
   if (caller == ranks.end() || other == ranks.end() || !std::all_of(ranks.begin(), ranks.end(), waits)) return std::nullopt;
-  return Verdict{Verdict::Kind::disagree, caller->rank, other->rank};
+  return Diagnosis{Diagnosis::Kind::disagree, caller->rank, other->rank};
 }
 
 /// By ranks whose word is fresh; `otherwise` where none of them is to blame, and none that is waited for moves.
-Verdict judge_heard(std::span<const RankView> ranks, int world_size, const Allowance& allowance, const Verdict& otherwise) {
-  using Kind = Verdict::Kind;
-  const auto verdict = [&](Kind kind, const RankView& culprit) {
-    return Verdict{kind, culprit.rank, waiting_for(ranks, culprit, world_size)};
+Diagnosis diagnose_received(std::span<const RankView> ranks, int world_size, const Allowance& allowance, const Diagnosis& otherwise) {
+  using Kind = Diagnosis::Kind;
+  const auto diagnosis = [&](Kind kind, const RankView& culprit) {
+    return Diagnosis{kind, culprit.rank, waiting_for(ranks, culprit, world_size)};
   };
   for (const RankView& rank : ranks) {
-    if (std::string_view("XZ").find(rank.state) != std::string_view::npos && !rank.has_left) return verdict(Kind::died, rank);
+    if (std::string_view("XZ").find(rank.state) != std::string_view::npos && !rank.has_left) return diagnosis(Kind::died, rank);
   }
   for (const RankView& rank : ranks) {
-    if (std::string_view("Tt").find(rank.state) != std::string_view::npos) return verdict(Kind::stopped, rank);
+    if (std::string_view("Tt").find(rank.state) != std::string_view::npos) return diagnosis(Kind::stopped, rank);
   }
   for (const RankView& rank : ranks) {
     if (rank.has_page && rank.state != 'X' && rank.heartbeat_age_s > std::max(allowance.limit_s / 2, kLeastHeartbeatAge_s))
-      return verdict(Kind::stopped, rank);
+      return diagnosis(Kind::stopped, rank);
   }
   const auto is_still = [&](const RankView& rank) { return allowance.ends_with(rank); };
   for (const RankView& rank : ranks) {
-    if (is_still(rank) && !waits(rank) && !rank.has_left) return verdict(Kind::stands, rank);
+    if (is_still(rank) && !waits(rank) && !rank.has_left) return diagnosis(Kind::stands, rank);
   }
   const bool sees_all = static_cast<int>(ranks.size()) == world_size;
   // Who keeps others waiting, and is kept waiting by nobody, stands; if there is none, they wait for each other.
-  std::optional<Verdict> disagreement;
+  std::optional<Diagnosis> disagreement;
   for (const RankView& rank : ranks) {
     const RankView *held = nullptr, *holder = nullptr;
     for (const RankView& other : ranks) {
@@ -139,8 +139,8 @@ Verdict judge_heard(std::span<const RankView> ranks, int world_size, const Allow
     if (holder == nullptr && !is_still(rank)) return {};          // it moves
     if (holder == nullptr && waits(rank) && !sees_all) continue;  // perhaps for one that is not seen
     // In a call of its host's to all ranks it does wait, for those that wait for it.
-    if (holder == nullptr && !rank.host_waits) return verdict(Kind::stands, rank);
-    if (!disagreement) disagreement = Verdict{Kind::disagree, rank.rank, held->rank};
+    if (holder == nullptr && !rank.host_waits) return diagnosis(Kind::stands, rank);
+    if (!disagreement) disagreement = Diagnosis{Kind::disagree, rank.rank, held->rank};
   }
   if (!sees_all || !std::all_of(ranks.begin(), ranks.end(), is_still)) return otherwise;
   if (!disagreement) disagreement = calls_and_operations(ranks);
@@ -149,15 +149,15 @@ Verdict judge_heard(std::span<const RankView> ranks, int world_size, const Allow
 
 }  // namespace
 
-Verdict judge(std::span<const RankView> ranks, int world_size, Phase phase, const WatchOptions& limits) {
+Diagnosis diagnose(std::span<const RankView> ranks, int world_size, Phase phase, const WatchOptions& limits) {
   const double limit_s = limit_of(limits, phase);
   const auto is_silent = [&](const RankView& rank) { return rank.silent_s > std::max(limit_s / 2, kSilentAfter_s); };
-  std::vector<RankView> heard;
-  std::remove_copy_if(ranks.begin(), ranks.end(), std::back_inserter(heard), is_silent);
+  std::vector<RankView> received;
+  std::remove_copy_if(ranks.begin(), ranks.end(), std::back_inserter(received), is_silent);
   const auto lost = std::find_if(ranks.begin(), ranks.end(), [&](const RankView& rank) { return is_silent(rank) && !rank.has_left; });
-  const Verdict otherwise =
-      lost == ranks.end() ? Verdict{} : Verdict{Verdict::Kind::silent, lost->rank, waiting_for(heard, *lost, world_size)};
-  return judge_heard(heard, world_size, {limit_s, limits}, otherwise);
+  const Diagnosis otherwise =
+      lost == ranks.end() ? Diagnosis{} : Diagnosis{Diagnosis::Kind::silent, lost->rank, waiting_for(received, *lost, world_size)};
+  return diagnose_received(received, world_size, {limit_s, limits}, otherwise);
 }
 
 bool somebody_moves(std::span<const RankView> ranks, double limit_s) {
@@ -165,11 +165,11 @@ bool somebody_moves(std::span<const RankView> ranks, double limit_s) {
                      [&](const RankView& rank) { return rank.has_page && !rank.has_left && rank.still_s < limit_s; });
 }
 
-Verdict judge_the_ended(std::span<const RankView> ranks, int world_size) {
+Diagnosis diagnose_early_end(std::span<const RankView> ranks, int world_size) {
   for (const RankView& gone : ranks) {
     if (!gone.has_left) continue;
     for (const RankView& rank : ranks) {
-      if (rank.rank != gone.rank && holds_up(gone, rank, world_size)) return {Verdict::Kind::left_early, gone.rank, rank.rank};
+      if (rank.rank != gone.rank && holds_up(gone, rank, world_size)) return {Diagnosis::Kind::left_early, gone.rank, rank.rank};
     }
   }
   return {};

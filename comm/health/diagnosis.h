@@ -19,7 +19,7 @@ struct OpView {
   bool operator==(const OpView&) const = default;
 };
 
-/// From when on a host that was heard before counts as silent: messages get lost.
+/// From when on a host that has sent before counts as silent: messages get lost.
 inline constexpr double kSilentAfter_s = 3;
 
 /// What is known of one rank at a moment.
@@ -38,12 +38,12 @@ struct RankView {
   std::vector<OpView> last_started = {};  ///< one a group
   bool lacks_groups = false;              ///< there were more of the largest size than a message has room for
   std::string host_name = {};             ///< of another host; empty: on this one
-  double silent_s = 0;                    ///< since another host was heard to tell this
+  double silent_s = 0;                    ///< since another host sent this
 };
-RankView view_of(const FlightPage& page, char state);
+RankView view_of(const StatusPage& page, char state);
 
 /// Who keeps the others waiting.
-struct Verdict {
+struct Diagnosis {
   enum class Kind : std::uint8_t {
     nobody,      ///< whoever is waited for moves, or cannot be seen from here
     died,        ///< its process has ended
@@ -64,11 +64,11 @@ double limit_of(const WatchOptions& limits, Phase phase);
 /// What the ranks that can be seen here tell together, once a rank that waits has not moved for the limit of its `phase`: those that do not
 /// run before those that run and do nothing, and these before those that wait themselves. A rank in a phase that has a longer limit has
 /// that long, and in one without a limit for ever, but in `idle`.
-Verdict judge(std::span<const RankView> ranks, int world_size, Phase phase, const WatchOptions& limits);
+Diagnosis diagnose(std::span<const RankView> ranks, int world_size, Phase phase, const WatchOptions& limits);
 /// Whether a rank that can be seen here has moved within the limit, so that those that wait do well to.
 bool somebody_moves(std::span<const RankView> ranks, double limit_s);
 /// What needs no limit: a rank that has ended its part, while another waits for it.
-Verdict judge_the_ended(std::span<const RankView> ranks, int world_size);
+Diagnosis diagnose_early_end(std::span<const RankView> ranks, int world_size);
 /// "all_gather(blocks.3) #918", or what else it is known to do; may be empty.
 std::string doing(const RankView& rank);
 /// "in step 41, in all_gather(blocks.3) #918"

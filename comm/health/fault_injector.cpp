@@ -43,7 +43,7 @@ void act(std::string_view action, long value) {
 
 }  // namespace
 
-Faults::Faults(std::string_view text, int rank) {
+FaultInjector::FaultInjector(std::string_view text, int rank) {
   while (!text.empty()) {
     std::string_view action = take(text, ';');
     std::string_view conditions = take(action, ':');
@@ -65,16 +65,16 @@ Faults::Faults(std::string_view text, int rank) {
   }
 }
 
-Faults Faults::from_environment(int rank) {
+FaultInjector FaultInjector::from_environment(int rank) {
   const char* const text = std::getenv(kVariable);
   return {text != nullptr ? text : "", rank};
 }
 
-bool Faults::has(std::string_view point) const {
+bool FaultInjector::has(std::string_view point) const {
   return std::any_of(points_.begin(), points_.end(), [&](const Point& p) { return p.name == point; });
 }
 
-bool Faults::do_hit(std::string_view name) {
+bool FaultInjector::do_hit(std::string_view name) {
   bool returns = false;
   for (Point& point : points_) {
     if (point.name != name) continue;

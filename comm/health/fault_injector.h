@@ -11,12 +11,12 @@ namespace zs {
 /// Points of the program where a test may have something go wrong: TRAIN_FAULT="data.load@rank=2,hit=3:stop" in the environment, several
 /// separated by ';'. Points: docs/testing.md lists them. Actions: kill, stop, abort, segv, throw, exit=N, delay=MS, return. Without `rank`
 /// on every rank, without `hit` each time; `hit=N` is the N-th time. Any thread. Owned by a Watchdog.
-class Faults {
+class FaultInjector {
  public:
   /// `text` as in the variable; Error(usage) where it is not understood. Only those of `rank` are kept.
-  Faults(std::string_view text, int rank);
+  FaultInjector(std::string_view text, int rank);
   /// What TRAIN_FAULT says.
-  static Faults from_environment(int rank);
+  static FaultInjector from_environment(int rank);
 
   bool any() const { return !points_.empty(); }
   bool has(std::string_view point) const;

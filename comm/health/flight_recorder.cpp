@@ -38,7 +38,7 @@ std::uint64_t FlightRecorder::start(const Operation& operation) noexcept {
   const std::int64_t now = monotonic_ns();
   if (under_way_.fetch_add(1, kRelaxed) == 0) since_ns_.store(now, kRelaxed);
   const std::uint64_t number = page_.started.fetch_add(1, kRelaxed) + 1;
-  FlightEntry& entry = page_.entries[number % FlightPage::kEntries];
+  FlightEntry& entry = page_.entries[number % StatusPage::kEntries];
   entry.number.store(0, kRelaxed);
   entry.group.store(operation.group, kRelaxed);
   entry.sequence.store(operation.sequence, kRelaxed);
@@ -56,14 +56,14 @@ std::uint64_t FlightRecorder::start(const Operation& operation) noexcept {
 
 void FlightRecorder::done(std::uint64_t number) noexcept {
   const std::int64_t now = monotonic_ns();
-  FlightEntry& entry = page_.entries[number % FlightPage::kEntries];
+  FlightEntry& entry = page_.entries[number % StatusPage::kEntries];
   if (entry.number.load(kRelaxed) == number) entry.done_ns.store(now, kRelaxed);  // else 1024 others have started meanwhile
   const std::int64_t since = since_ns_.load(kRelaxed);  // before: once none is under way the next to start sets it anew
   if (under_way_.fetch_sub(1, std::memory_order_acq_rel) == 1) waited_ns_.fetch_add(now - since, kRelaxed);
   page_.done.fetch_add(1, kRelaxed);
 }
 
-std::string flight_text(const FlightPage& page, std::string_view host, std::string_view reason) {
+std::string flight_text(const StatusPage& page, std::string_view host, std::string_view reason) {
   const std::int64_t now = monotonic_ns();
   std::string text = fmt::format(
       "zshard flight record 1\nreason {}\nrank {} of {}\nhost {}\npid {}\nphase {}\nstep {}\nmoved_ms {}\nheartbeat_ms {}\nhost_thread {}\n"

@@ -32,7 +32,7 @@ struct FlightEntry {
 
 /// All that a rank tells of itself, in memory that the other ranks of the host can read. Every member is atomic, so that a reader in
 /// another process sees torn texts at worst. Its rank alone writes it, but for `is_told`. Owned by a Watchdog.
-struct FlightPage {
+struct StatusPage {
   static constexpr std::uint64_t kMagic = 0x7a73666c69676874;  // "zsflight"
   static constexpr std::size_t kEntries = 1024;
 
@@ -44,8 +44,8 @@ struct FlightPage {
   std::atomic<std::int64_t> moved_ns{0};           ///< when anything was last found done
   std::atomic<bool> has_left{false};               ///< it has come to the end of its part
   std::atomic<bool> has_finalized{false};          ///< MPI has ended in it
-  std::atomic<bool> has_spoken{false};             ///< it has told the user why the job ends
-  std::atomic<bool> is_told{false};                ///< some rank has; written by the one that has, into every page of the host
+  std::atomic<bool> has_reported{false};           ///< it has told the user why the job ends
+  std::atomic<bool> report_seen{false};            ///< some rank has; written by the one that has, into every page of the host
   std::atomic<std::int32_t> host_waits{0};         ///< the host thread waits for other ranks
   std::atomic<std::uint64_t> started{0}, done{0};  ///< operations
   Activity host, streams;                          ///< what the host thread does, what the device's streams do
@@ -63,7 +63,7 @@ class FlightRecorder {
     DType dtype = DType::f32;
     std::string_view text;
   };
-  explicit FlightRecorder(FlightPage& page) : page_(page) {}
+  explicit FlightRecorder(StatusPage& page) : page_(page) {}
 
   /// The operation's number, for `done`.
   std::uint64_t start(const Operation& operation) noexcept;
@@ -72,12 +72,12 @@ class FlightRecorder {
   std::int64_t waited_ns() const { return waited_ns_.load(std::memory_order_relaxed); }
 
  private:
-  FlightPage& page_;
+  StatusPage& page_;
   std::atomic<std::int32_t> under_way_{0};
   std::atomic<std::int64_t> since_ns_{0}, waited_ns_{0};
 };
 
 /// The page as text, see docs/reliability.md. `reason` says why it is written.
-std::string flight_text(const FlightPage& page, std::string_view host, std::string_view reason);
+std::string flight_text(const StatusPage& page, std::string_view host, std::string_view reason);
 
 }  // namespace zs

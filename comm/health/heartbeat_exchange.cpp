@@ -20,8 +20,8 @@ namespace zs {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x7a736e6577733033;       // "zsnews03": another layout needs another one
-constexpr std::size_t kOps = 200, kUnfinished = kOps / 2;  // that a message has room for; that are told of at most
-constexpr int kMostAtOnce = 4096;                          // messages taken in by one look
+constexpr std::size_t kOps = 200, kUnfinished = kOps / 2;  // that a message has room for; that are sent at most
+constexpr int kMostAtOnce = 4096;                          // messages taken in by one poll
 constexpr std::array<std::uint8_t, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 template <std::size_t N>
@@ -35,20 +35,20 @@ std::string got(const std::array<char, N>& from) {
   return {from.data(), strnlen(from.data(), N)};
 }
 
-HostNews::Address mapped(const in_addr& address) {
-  HostNews::Address made{};
+HeartbeatExchange::Address mapped(const in_addr& address) {
+  HeartbeatExchange::Address made{};
   std::copy(kMapped.begin(), kMapped.end(), made.begin());
   std::memcpy(made.data() + kMapped.size(), &address, sizeof address);
   return made;
 }
 
-std::span<const HostNews::Address> addresses_of(const HostNews::Offer& offer) {
-  return std::span(offer.address).first(offer.port == 0 ? 0 : std::min<std::size_t>(offer.addresses, HostNews::Offer::kAddresses));
+std::span<const HeartbeatExchange::Address> addresses_of(const HeartbeatExchange::Offer& offer) {
+  return std::span(offer.address).first(offer.port == 0 ? 0 : std::min<std::size_t>(offer.addresses, HeartbeatExchange::Offer::kAddresses));
 }
 
 /// Whom a message has come from, as an IPv6 socket says it.
-HostNews::Address address_of(const sockaddr_in6& sender) {
-  HostNews::Address found{};
+HeartbeatExchange::Address address_of(const sockaddr_in6& sender) {
+  HeartbeatExchange::Address found{};
   if (sender.sin6_family == AF_INET) {
     sockaddr_in four{};
     std::memcpy(&four, &sender, sizeof four);
@@ -77,7 +77,7 @@ struct Target {
 
   const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&any); }
   /// Whether it has that family.
-  bool find(int family, const HostNews::Address& wanted, std::uint16_t port) {
+  bool find(int family, const HeartbeatExchange::Address& wanted, std::uint16_t port) {
     any.sin6_family = AF_INET6;
     any.sin6_port = htons(port);
     std::memcpy(&any.sin6_addr, wanted.data(), wanted.size());
@@ -99,7 +99,7 @@ std::string name_of_host() {
 }
 
 /// As it travels: all but the end of `ops`. Hosts of a job have one byte order, which is compared at its start.
-struct HostNews::Message {
+struct HeartbeatExchange::Message {
   struct Op {
     std::uint64_t group = 0, sequence = 0;
     std::int32_t size = 0, unused = 0;
@@ -119,7 +119,7 @@ struct HostNews::Message {
   std::size_t bytes() const { return offsetof(Message, ops) + sizeof(Op) * (unfinished + last_started); }
 };
 
-std::vector<HostNews::Address> HostNews::own_addresses() {
+std::vector<HeartbeatExchange::Address> HeartbeatExchange::own_addresses() {
   std::vector<Address> found;
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0) return found;
@@ -140,7 +140,7 @@ std::vector<HostNews::Address> HostNews::own_addresses() {
   return found;
 }
 
-HostNews::HostNews(const std::vector<Address>& addresses) {
+HeartbeatExchange::HeartbeatExchange(const std::vector<Address>& addresses) {
   offer_.addresses = static_cast<std::uint16_t>(std::min<std::size_t>(addresses.size(), UINT16_MAX));
   std::copy_n(addresses.begin(), std::min(addresses.size(), Offer::kAddresses), offer_.address.begin());
   put(offer_.host, name_of_host());
@@ -153,17 +153,17 @@ HostNews::HostNews(const std::vector<Address>& addresses) {
   }
 }
 
-HostNews::~HostNews() {
+HeartbeatExchange::~HeartbeatExchange() {
   if (socket_ >= 0 && close(socket_) != 0) errno = 0;
 }
 
-void HostNews::open_socket() {
+void HeartbeatExchange::open_socket() {
   problem_ = bind_to(AF_INET6);
   if (!problem_.empty()) problem_ = bind_to(AF_INET);  // where there is no IPv6
 }
 
 /// Empty, or what failed.
-std::string HostNews::bind_to(int family) {
+std::string HeartbeatExchange::bind_to(int family) {
   const int made = socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (made < 0) return fmt::format("socket: {}", std::strerror(errno));
   sockaddr_in6 any{};  // the larger of both; all zero is any address and any port
@@ -186,17 +186,17 @@ std::string HostNews::bind_to(int family) {
   return {};
 }
 
-void HostNews::join(int rank, std::vector<Offer> offers, HostMap hosts) {
+void HeartbeatExchange::join(int rank, std::vector<Offer> offers, HostMap hosts) {
   ZS_CHECK(static_cast<int>(offers.size()) == hosts.size() && rank < hosts.size(), "{} offers, {} ranks, rank {}", offers.size(),
            hosts.size(), rank);
   rank_ = rank;
   offers_ = std::move(offers);
   hosts_ = std::make_unique<HostMap>(std::move(hosts));
   const std::lock_guard lock(mutex_);
-  heard_.resize(offers_.size());
+  received_.resize(offers_.size());
 }
 
-void HostNews::tell(std::span<const RankView> ranks) {
+void HeartbeatExchange::send(std::span<const RankView> ranks) {
   for (const RankView& rank : ranks) {
     const RankView view = cut_to_fit(rank);
     Message message;
@@ -220,19 +220,19 @@ void HostNews::tell(std::span<const RankView> ranks) {
     }
     message.unfinished = static_cast<std::uint32_t>(view.unfinished.size());
     message.last_started = static_cast<std::uint32_t>(view.last_started.size());
-    send(message);
+    broadcast(message);
   }
 }
 
-void HostNews::tell_the_end(std::string_view reason) noexcept {
+void HeartbeatExchange::broadcast_end(std::string_view reason) noexcept {
   Message message;
   message.is_end = 1;
   message.rank = rank_;
   put(message.operation, reason);
-  for (int times = 0; times < 3; ++times) send(message);  // there is no later
+  for (int times = 0; times < 3; ++times) broadcast(message);  // there is no later
 }
 
-void HostNews::send(Message& message) noexcept {
+void HeartbeatExchange::broadcast(Message& message) noexcept {
   message.sent_ns = monotonic_ns();
   message.hash = hash_of(message, message.bytes());
   const int own = hosts_->host_of(rank_);
@@ -242,7 +242,7 @@ void HostNews::send(Message& message) noexcept {
 }
 
 /// To all of its addresses: which of them lead there is not known.
-void HostNews::send_to(const Offer& offer, const Message& message) noexcept {
+void HeartbeatExchange::send_to(const Offer& offer, const Message& message) noexcept {
   for (const Address& address : addresses_of(offer)) {
     Target target;
     if (!target.find(family_, address, offer.port)) continue;
@@ -251,13 +251,13 @@ void HostNews::send_to(const Offer& offer, const Message& message) noexcept {
   }
 }
 
-std::uint64_t HostNews::hash_of(const Message& message, std::size_t bytes) const noexcept {
+std::uint64_t HeartbeatExchange::hash_of(const Message& message, std::size_t bytes) const noexcept {
   Message hashed = message;
   hashed.hash = 0;
   return sip_hash(offers_.front().key, std::as_bytes(std::span(&hashed, 1)).first(bytes));
 }
 
-void HostNews::hear() noexcept {
+void HeartbeatExchange::receive() noexcept {
   Message message;
   for (int taken = 0; taken < kMostAtOnce; ++taken) {
     sockaddr_in6 sender{};  // the larger of both families'
@@ -269,14 +269,14 @@ void HostNews::hear() noexcept {
     try {
       take(message);
     } catch (const std::bad_alloc&) {
-      return;  // it is told again
+      return;  // it is sent again
     }
   }
   errno = 0;
 }
 
 /// Whether a rank of another host of this job has made it, and it makes sense.
-bool HostNews::is_genuine(const Message& message, std::size_t bytes) const noexcept {
+bool HeartbeatExchange::is_genuine(const Message& message, std::size_t bytes) const noexcept {
   if (bytes < offsetof(Message, ops) || bytes > sizeof message || message.magic != kMagic) return false;
   if (message.hash != hash_of(message, bytes)) return false;
   if (message.unfinished > kOps || message.last_started > kOps - message.unfinished || bytes != message.bytes()) return false;
@@ -285,7 +285,7 @@ bool HostNews::is_genuine(const Message& message, std::size_t bytes) const noexc
 }
 
 /// Whether a rank of that host said at the start that it sends from there.
-bool HostNews::has_offered(int host, const sockaddr_in6& sender) const noexcept {
+bool HeartbeatExchange::has_offered(int host, const sockaddr_in6& sender) const noexcept {
   const Address address = address_of(sender);
   const auto ranks = hosts_->ranks_on(host);
   return std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
@@ -296,15 +296,15 @@ bool HostNews::has_offered(int host, const sockaddr_in6& sender) const noexcept 
   });
 }
 
-void HostNews::take(const Message& message) {
+void HeartbeatExchange::take(const Message& message) {
   const std::lock_guard lock(mutex_);
   if (message.is_end != 0) {
-    is_told_ = true;
+    has_report_ = true;
     reason_ = got(message.operation);
     return;
   }
-  Heard& heard = heard_[static_cast<std::size_t>(message.rank)];
-  if (message.sent_ns <= heard.sent_ns) return;  // overtaken on its way, or come twice
+  Received& received = received_[static_cast<std::size_t>(message.rank)];
+  if (message.sent_ns <= received.sent_ns) return;  // overtaken on its way, or come twice
   RankView view{.rank = message.rank,
                 .pid = message.pid,
                 .state = message.state,
@@ -326,48 +326,48 @@ void HostNews::take(const Message& message) {
     auto& list = i < message.unfinished ? view.unfinished : view.last_started;
     list.push_back({op.group, op.sequence, op.size, i == 0 && message.unfinished > 0 ? got(message.operation) : ""});
   }
-  heard = {monotonic_ns(), message.sent_ns, std::move(view)};
+  received = {monotonic_ns(), message.sent_ns, std::move(view)};
 }
 
-std::vector<RankView> HostNews::views() const {
+std::vector<RankView> HeartbeatExchange::views() const {
   const std::lock_guard lock(mutex_);
   std::vector<RankView> views;
   const std::int64_t now = monotonic_ns();
-  for (const Heard& heard : heard_) {
-    if (heard.at_ns == 0) continue;
-    views.push_back(heard.view);
-    views.back().silent_s = static_cast<double>(now - heard.at_ns) * 1e-9;
+  for (const Received& received : received_) {
+    if (received.at_ns == 0) continue;
+    views.push_back(received.view);
+    views.back().silent_s = static_cast<double>(now - received.at_ns) * 1e-9;
   }
   return views;
 }
 
-bool HostNews::is_told() const {
+bool HeartbeatExchange::has_report() const {
   const std::lock_guard lock(mutex_);
-  return is_told_;
+  return has_report_;
 }
 
-std::string HostNews::reason() const {
+std::string HeartbeatExchange::reason() const {
   const std::lock_guard lock(mutex_);
   return reason_;
 }
 
-bool HostNews::is_heard(int host, std::int64_t now) const {
+bool HeartbeatExchange::is_received(int host, std::int64_t now) const {
   const auto ranks = hosts_->ranks_on(host);
   return std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
-    const std::int64_t at = heard_[static_cast<std::size_t>(rank)].at_ns;
+    const std::int64_t at = received_[static_cast<std::size_t>(rank)].at_ns;
     return at != 0 && static_cast<double>(now - at) * 1e-9 < kSilentAfter_s;
   });
 }
 
-double HostNews::turn_s(const Verdict& verdict) const {
+double HeartbeatExchange::report_delay_s(const Diagnosis& diagnosis) const {
   constexpr double kTurn_s = 0.5;
-  const int own = hosts_->host_of(rank_), culprit = hosts_->host_of(verdict.rank);
+  const int own = hosts_->host_of(rank_), culprit = hosts_->host_of(diagnosis.rank);
   if (own == culprit) return 0;
   const std::lock_guard lock(mutex_);
   const std::int64_t now = monotonic_ns();
   int first = 0;
-  while (first < own && (first == culprit || !is_heard(first, now))) ++first;
-  const int turn = (verdict.kind == Verdict::Kind::silent ? 0 : 1) + (first == own ? 0 : 1);
+  while (first < own && (first == culprit || !is_received(first, now))) ++first;
+  const int turn = (diagnosis.kind == Diagnosis::Kind::silent ? 0 : 1) + (first == own ? 0 : 1);
   return turn * kTurn_s;
 }
 

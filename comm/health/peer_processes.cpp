@@ -72,32 +72,32 @@ int open_for_mapping(const std::string& path) {
   return open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 }
 
-FlightPage* map_page(int fd) {
-  void* const address = mmap(nullptr, sizeof(FlightPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  return address == MAP_FAILED ? nullptr : static_cast<FlightPage*>(address);
+StatusPage* map_page(int fd) {
+  void* const address = mmap(nullptr, sizeof(StatusPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return address == MAP_FAILED ? nullptr : static_cast<StatusPage*>(address);
 }
 
 }  // namespace
 
-OwnPage::OwnPage() {
+OwnStatusPage::OwnStatusPage() {
   fd_ = static_cast<int>(syscall(SYS_memfd_create, kPageName, kSealable));
-  if (fd_ >= 0 && may_have_file_of(sizeof(FlightPage)) && posix_fallocate(fd_, 0, sizeof(FlightPage)) == 0 && seal_size(fd_))
+  if (fd_ >= 0 && may_have_file_of(sizeof(StatusPage)) && posix_fallocate(fd_, 0, sizeof(StatusPage)) == 0 && seal_size(fd_))
     page_ = map_page(fd_);
   // Where the system gives none, the others do not see what this rank does; it still watches.
   if (page_ == nullptr) {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
-    page_ = static_cast<FlightPage*>(mmap(nullptr, sizeof(FlightPage), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    page_ = static_cast<StatusPage*>(mmap(nullptr, sizeof(StatusPage), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (page_ == MAP_FAILED) throw Error(ExitCode::out_of_memory, fmt::format("no memory for a flight record: {}", std::strerror(errno)));
   }
-  new (page_) FlightPage;
+  new (page_) StatusPage;
 }
 
-OwnPage::~OwnPage() {
-  if (munmap(page_, sizeof(FlightPage)) != 0 || (fd_ >= 0 && close(fd_) != 0)) errno = 0;
+OwnStatusPage::~OwnStatusPage() {
+  if (munmap(page_, sizeof(StatusPage)) != 0 || (fd_ >= 0 && close(fd_) != 0)) errno = 0;
 }
 
-FlightPage* map_offered_page(int fd) { return is_safe_to_map(fd, sizeof(FlightPage)) ? map_page(fd) : nullptr; }
+StatusPage* map_offered_page(int fd) { return is_safe_to_map(fd, sizeof(StatusPage)) ? map_page(fd) : nullptr; }
 
 std::unique_ptr<PeerProcess> PeerProcess::find(int pid, std::string_view job) {
   const int folder = open(fmt::format("/proc/{}", pid).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -134,15 +134,15 @@ void PeerProcess::take_page() {
     page_ = map_offered_page(fd);
     if (fd >= 0 && close(fd) != 0) errno = 0;
     // What a rank has forked has the rank's page open.
-    if (page_ == nullptr || (page_->magic.load() == FlightPage::kMagic && page_->pid.load() == pid_ && page_->rank.load() == rank_))
+    if (page_ == nullptr || (page_->magic.load() == StatusPage::kMagic && page_->pid.load() == pid_ && page_->rank.load() == rank_))
       continue;
-    if (munmap(page_, sizeof(FlightPage)) != 0) errno = 0;
+    if (munmap(page_, sizeof(StatusPage)) != 0) errno = 0;
     page_ = nullptr;
   }
 }
 
 PeerProcess::~PeerProcess() {
-  if (page_ != nullptr && munmap(page_, sizeof(FlightPage)) != 0) errno = 0;
+  if (page_ != nullptr && munmap(page_, sizeof(StatusPage)) != 0) errno = 0;
   for (const int fd : {folder_, process_}) {
     if (fd >= 0 && close(fd) != 0) errno = 0;
   }

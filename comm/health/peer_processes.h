@@ -13,22 +13,22 @@ namespace zs {
 
 /// A flight page in anonymous memory (memfd) that other processes of the host find by its name in /proc, before there is any connection
 /// between them, and that leaves nothing behind. It is sealed: nobody can make it shorter.
-class OwnPage {
+class OwnStatusPage {
  public:
   /// Throws Error(out_of_memory).
-  OwnPage();
-  ~OwnPage();
-  OwnPage(const OwnPage&) = delete;
-  OwnPage& operator=(const OwnPage&) = delete;
-  FlightPage& page() { return *page_; }
+  OwnStatusPage();
+  ~OwnStatusPage();
+  OwnStatusPage(const OwnStatusPage&) = delete;
+  OwnStatusPage& operator=(const OwnStatusPage&) = delete;
+  StatusPage& page() { return *page_; }
 
  private:
   int fd_ = -1;
-  FlightPage* page_ = nullptr;
+  StatusPage* page_ = nullptr;
 };
 
 /// Maps the page that another process offers, to read and to write. Null unless that is safe (is_safe_to_map).
-FlightPage* map_offered_page(int fd);
+StatusPage* map_offered_page(int fd);
 
 /// Another rank of this job on this host: its process, and its page where it has one. Owns descriptors and a mapping, which last when the
 /// process has ended. A process of another user is none, whatever its environment says.
@@ -44,10 +44,10 @@ class PeerProcess {
   int pid() const { return pid_; }
   /// Its parent's, as it was found.
   int parent() const { return parent_; }
-  const FlightPage* page() const { return page_; }
+  const StatusPage* page() const { return page_; }
   bool has_ended() const;
   /// `is_told` of its page, which can be set also while it is stopped. Null where it has no page.
-  std::atomic<bool>* told_mark() const { return page_ != nullptr ? &page_->is_told : nullptr; }
+  std::atomic<bool>* report_mark() const { return page_ != nullptr ? &page_->report_seen : nullptr; }
   /// SIGKILL for a process that no other signal reaches.
   void kill_if_stopped() const;
   /// The letter of /proc/PID/stat, 'X' once the process has ended.
@@ -62,7 +62,7 @@ class PeerProcess {
   int rank_ = -1, pid_, parent_ = 0;
   int folder_;        // /proc/PID, of this process alone
   int process_ = -1;  // pidfd
-  FlightPage* page_ = nullptr;
+  StatusPage* page_ = nullptr;
 };
 
 /// Sets the marks one after the other. False, and the rest stays as it is, from one on that is set already. Of several callers that have

@@ -21,15 +21,15 @@ StatusScope::StatusScope(Watchdog* watchdog, std::string_view what, Host host) {
 
 StatusScope::StatusScope(Watchdog* watchdog, const Device& device) {
   if (watchdog == nullptr) return;
-  watchdog->enquiry_.observe(&device);
-  end_ = [watchdog] { watchdog->enquiry_.observe(nullptr); };
+  watchdog->device_poller_.observe(&device);
+  end_ = [watchdog] { watchdog->device_poller_.observe(nullptr); };
 }
 
 StatusScope::StatusScope(Watchdog* watchdog, std::function<void()> probe) {
   if (watchdog == nullptr) return;
-  auto kept = std::make_shared<WatchEnquiry::Errand>(std::move(probe));
-  end_ = [watchdog, kept] { watchdog->enquiry_.remove(*kept); };
-  watchdog->enquiry_.add(*kept);
+  auto kept = std::make_shared<DevicePoller::Probe>(std::move(probe));
+  end_ = [watchdog, kept] { watchdog->device_poller_.remove(*kept); };
+  watchdog->device_poller_.add(*kept);
 }
 
 StatusScope::~StatusScope() {

@@ -16,7 +16,7 @@ class StatusScope {
   StatusScope(Watchdog* watchdog, std::string_view what, Host host);
   /// The device's work counts as movement. Destroyed before the device. Host thread.
   StatusScope(Watchdog* watchdog, const Device& device);
-  /// `probe` is called at each poll of the watchdog, by a thread that may wait (WatchEnquiry). It never throws.
+  /// `probe` is called at each poll of the watchdog, by a thread that may wait (DevicePoller). It never throws.
   StatusScope(Watchdog* watchdog, std::function<void()> probe);
   /// Waits for a probe, or an answer of the device, that is under way.
   ~StatusScope();

@@ -16,10 +16,10 @@
 namespace zs {
 namespace {
 
-constexpr int kLooksThatSearch = 50, kLooksBetweenSearches = 5;  // for the other ranks' processes, while the job starts; later
-constexpr std::int64_t kTellEvery_ns = 1'000'000'000;            // other hosts
-constexpr double kTellsWithin_s = 1;                             // a watcher has looked who is taken to tell them
-constexpr double kForThoseWhoSee_s = 10;                         // whom a rank that sees no culprit lets tell
+constexpr int kPollsThatSearch = 50, kPollsBetweenSearches = 5;  // for the other ranks' processes, while the job starts; later
+constexpr std::int64_t kHeartbeatEvery_ns = 1'000'000'000;       // other hosts
+constexpr double kSendsWithin_s = 1;                             // a watchdog has polled that is taken to send them
+constexpr double kForOtherHosts_s = 10;                          // to which a rank that sees no culprit leaves the report
 constexpr double kEndedAfter_s = 1;                              // that a rank waits for one that has ended
 
 /// Bytes that a thread has read and written, with the kernel's help. No allocation, no stream: also runs when memory is short.
@@ -48,10 +48,10 @@ std::int64_t cpu_ns_of_this_thread() {
 
 Watchdog::Watchdog(const WatchOptions& options)
     : options_(options),
-      faults_(Faults::from_environment(number_in_environment<int>("OMPI_COMM_WORLD_RANK").value_or(0))),
+      faults_(FaultInjector::from_environment(number_in_environment<int>("OMPI_COMM_WORLD_RANK").value_or(0))),
       host_name_(name_of_host()),
       job_(job_name()),
-      own_(std::make_unique<OwnPage>()),
+      own_(std::make_unique<OwnStatusPage>()),
       page_(own_->page()),
       host_thread_(gettid()),
       launcher_(getppid()) {
@@ -61,7 +61,7 @@ Watchdog::Watchdog(const WatchOptions& options)
   host_ranks_ = number_in_environment<int>("OMPI_COMM_WORLD_LOCAL_SIZE").value_or(page_.size);
   enter(Phase::init);
   page_.heartbeat_ns = monotonic_ns();
-  page_.magic = FlightPage::kMagic;
+  page_.magic = StatusPage::kMagic;
   find_peers();  // those that are there, before this rank can miss the end of one
   guard_exit();
   start_thread();
@@ -69,7 +69,7 @@ Watchdog::Watchdog(const WatchOptions& options)
 
 Watchdog::Watchdog(const WatchOptions& options, int rank, Threads& threads)
     : options_(options),
-      faults_(Faults::from_environment(rank)),
+      faults_(FaultInjector::from_environment(rank)),
       host_name_(name_of_host()),
       threads_(&threads),
       page_(threads.pages[static_cast<std::size_t>(rank)]),
@@ -78,7 +78,7 @@ Watchdog::Watchdog(const WatchOptions& options, int rank, Threads& threads)
   page_.size = static_cast<int>(threads.pages.size());
   page_.pid = getpid();
   page_.heartbeat_ns = page_.moved_ns = monotonic_ns();
-  page_.magic = FlightPage::kMagic;
+  page_.magic = StatusPage::kMagic;
   guard_exit();
 }
 
@@ -147,9 +147,9 @@ void Watchdog::advise(std::string advice) {
 }
 
 Watchdog::Cost Watchdog::cost() const {
-  const auto looks = static_cast<double>(looks_.load());
-  return {looks, static_cast<double>(looks_cpu_ns_) * 1e-3 / std::max(looks, 1.0),
-          std::chrono::duration<double, std::milli>(kLookEvery).count()};
+  const auto polls = static_cast<double>(polls_.load());
+  return {polls, static_cast<double>(polls_cpu_ns_) * 1e-3 / std::max(polls, 1.0),
+          std::chrono::duration<double, std::milli>(kPollEvery).count()};
 }
 
 double Watchdog::limit_s() const { return limit_of(options_, page_.phase); }
@@ -157,12 +157,12 @@ double Watchdog::limit_s() const { return limit_of(options_, page_.phase); }
 double Watchdog::still_s() const { return static_cast<double>(monotonic_ns() - page_.moved_ns.load()) * 1e-9; }
 
 void Watchdog::watch(const std::stop_token& stop) {
-  last_look_ns_ = monotonic_ns();
+  last_poll_ns_ = monotonic_ns();
   bool has_warned = false;
   while (!stop.stop_requested()) {
     {
       std::unique_lock lock(mutex_);
-      wakes_.wait_for(lock, stop, kLookEvery, [] { return false; });
+      wakes_.wait_for(lock, stop, kPollEvery, [] { return false; });
     }
     if (stop.stop_requested()) return;
     // The next one may succeed; without any the others would take this rank for stopped.
@@ -171,36 +171,36 @@ void Watchdog::watch(const std::stop_token& stop) {
         print_to_stderr("{}: warning: rank {}'s watchdog goes on after: {}\n", options_.program, page_.rank.load(), error.what());
     };
     try {
-      enquiry_.look();
+      device_poller_.poll();
     } catch (const std::exception& error) {
       goes_on_after(error);  // the limits hold all the same
     }
     try {
-      look();
-      ++looks_;
-      looks_cpu_ns_ = cpu_ns_of_this_thread();
+      poll();
+      ++polls_;
+      polls_cpu_ns_ = cpu_ns_of_this_thread();
     } catch (const std::exception& error) {
       goes_on_after(error);
     }
   }
 }
 
-void Watchdog::look() {
+void Watchdog::poll() {
   const std::int64_t now = monotonic_ns();
-  note_a_pause(now);
-  tell_of_a_pause(now);
-  last_look_ns_ = now;
+  note_pause(now);
+  warn_of_pause(now);
+  last_poll_ns_ = now;
   page_.heartbeat_ns = now;
   if (has_moved()) page_.moved_ns = now;
   if (is_standing_down_) return;
   if (has_new_failure()) page_.moved_ns = now;  // to unwind, ranks have as long as for anything else
-  if (news() != nullptr) exchange_news(now);
-  const bool searches = looks_ < kLooksThatSearch || looks_ % kLooksBetweenSearches == 0;
+  if (heartbeats() != nullptr) exchange_heartbeats(now);
+  const bool searches = polls_ < kPollsThatSearch || polls_ % kPollsBetweenSearches == 0;
   if (threads_ == nullptr && page_.phase == Phase::init && searches) find_peers();
-  look_for_the_launcher();
-  look_for_the_dead();
-  look_for_the_ended();
-  look_at_the_limit();
+  check_launcher();
+  check_deaths();
+  check_early_ends();
+  check_limit();
 }
 
 /// Of ranks that are threads: of others, mpirun knows that one has ended.
@@ -208,7 +208,7 @@ bool Watchdog::has_new_failure() { return threads_ != nullptr && threads_->has_f
 
 void Watchdog::note_failure() {
   if (threads_ == nullptr) {
-    page_.has_spoken = true;
+    page_.has_reported = true;
     return;
   }
   threads_->has_failed = true;  // first: that it has left is not what ends the job
@@ -216,33 +216,33 @@ void Watchdog::note_failure() {
 }
 
 bool Watchdog::has_moved() {
-  const std::uint64_t moves = phases_ + page_.started + page_.done + io_bytes(host_thread_) + enquiry_.completed();
+  const std::uint64_t moves = phases_ + page_.started + page_.done + io_bytes(host_thread_) + device_poller_.completed();
   return std::exchange(last_moves_, moves) != moves;
 }
 
-void Watchdog::join_hosts(std::unique_ptr<HostNews> news) {
-  own_news_ = std::move(news);
-  news_ = own_news_.get();
+void Watchdog::join_hosts(std::unique_ptr<HeartbeatExchange> heartbeats) {
+  own_heartbeats_ = std::move(heartbeats);
+  heartbeats_ = own_heartbeats_.get();
 }
 
-/// The first rank of the host whose watcher runs tells of all of them.
-void Watchdog::exchange_news(std::int64_t now) {
-  news()->hear();
-  if (news()->is_told() && !page_.is_told) take_the_end();
+/// The first rank of the host whose watchdog runs sends the status of all of them.
+void Watchdog::exchange_heartbeats(std::int64_t now) {
+  heartbeats()->receive();
+  if (heartbeats()->has_report() && !page_.report_seen) follow_report();
   const bool has_left = page_.has_left.load();
-  if (now - last_told_ns_ < kTellEvery_ns && has_left == has_told_leave_) return;
-  last_told_ns_ = now;
-  has_told_leave_ = has_left;
+  if (now - last_heartbeat_ns_ < kHeartbeatEvery_ns && has_left == has_sent_leave_) return;
+  last_heartbeat_ns_ = now;
+  has_sent_leave_ = has_left;
   const auto ranks = host_views();
-  const auto tells = [&](const RankView& rank) { return rank.rank < page_.rank && rank.has_page && rank.heartbeat_age_s < kTellsWithin_s; };
-  if (std::none_of(ranks.begin(), ranks.end(), tells)) news()->tell(ranks);
+  const auto sends = [&](const RankView& rank) { return rank.rank < page_.rank && rank.has_page && rank.heartbeat_age_s < kSendsWithin_s; };
+  if (std::none_of(ranks.begin(), ranks.end(), sends)) heartbeats()->send(ranks);
 }
 
 std::vector<RankView> Watchdog::views() const {
   auto ranks = host_views();
-  if (news() == nullptr) return ranks;
+  if (heartbeats() == nullptr) return ranks;
   const auto on_host = std::ssize(ranks);
-  for (RankView& other : news()->views()) {
+  for (RankView& other : heartbeats()->views()) {
     const auto seen = std::find_if(ranks.begin(), ranks.begin() + on_host, [&](const RankView& rank) { return rank.rank == other.rank; });
     if (seen == ranks.begin() + on_host) ranks.push_back(std::move(other));
   }
@@ -253,8 +253,8 @@ std::vector<RankView> Watchdog::views() const {
 std::vector<RankView> Watchdog::host_views() const {
   std::vector<RankView> ranks;
   if (threads_ != nullptr) {
-    for (const FlightPage& page : threads_->pages) {
-      if (page.magic.load() == FlightPage::kMagic) ranks.push_back(view_of(page, 'R'));
+    for (const StatusPage& page : threads_->pages) {
+      if (page.magic.load() == StatusPage::kMagic) ranks.push_back(view_of(page, 'R'));
     }
     return ranks;
   }
@@ -277,7 +277,7 @@ std::vector<RankView> Watchdog::host_views() const {
   return ranks;
 }
 
-const FlightPage* Watchdog::page_of(int rank) const {
+const StatusPage* Watchdog::page_of(int rank) const {
   if (threads_ != nullptr) return &threads_->pages[static_cast<std::size_t>(rank)];
   if (rank == page_.rank) return &page_;
   const std::lock_guard lock(mutex_);
@@ -288,12 +288,12 @@ const FlightPage* Watchdog::page_of(int rank) const {
 }
 
 /// Ranks whose launcher is gone get no signals any more: a stopped one would stay for ever.
-void Watchdog::look_for_the_launcher() {
+void Watchdog::check_launcher() {
   if (threads_ != nullptr || page_.size == 1 || getppid() == launcher_) return;
   const std::string advice = copy_of(advice_);
   const Error error(ExitCode::peer_lost, "mpirun has ended before its ranks", fmt::format("host {}, pid {}", host_name_, launcher_),
                     advice.empty() ? "start again" : advice);
-  if (claim_report()) print(error, "");
+  if (try_claim_report()) print(error, "");
   {
     const std::lock_guard lock(mutex_);
     for (const auto& peer : peers_) peer->kill_if_stopped();
@@ -301,14 +301,14 @@ void Watchdog::look_for_the_launcher() {
   _exit(static_cast<int>(error.code()));
 }
 
-void Watchdog::look_for_the_dead() {
-  if (page_.is_told && teller_has_ended()) end_process(ExitCode::peer_lost, true);
+void Watchdog::check_deaths() {
+  if (page_.report_seen && reporter_has_ended()) end_process(ExitCode::peer_lost, true);
   const auto is_news = [this](const PeerProcess& peer) {
     if (!peer.has_ended()) return false;
-    const FlightPage* const page = peer.page();
+    const StatusPage* const page = peer.page();
     // Before the program has begun in it, it is the rank if it is mpirun's own child: of others of its environment nothing is known.
     if (page == nullptr) return page_.phase == Phase::init && peer.parent() == launcher_;
-    return !page->has_left && !page->has_spoken;
+    return !page->has_left && !page->has_reported;
   };
   int dead = -1;
   {
@@ -317,31 +317,31 @@ void Watchdog::look_for_the_dead() {
       if (is_news(*peer)) dead = peer->rank();
     }
   }
-  if (dead >= 0) alarm({Verdict::Kind::died, dead, -1}, views());
+  if (dead >= 0) alarm({Diagnosis::Kind::died, dead, -1}, views());
 }
 
-void Watchdog::look_for_the_ended() {
+void Watchdog::check_early_ends() {
   if (page_.started == page_.done || still_s() < kEndedAfter_s) return;
   const auto ranks = views();
-  const Verdict verdict = judge_the_ended(ranks, page_.size);
+  const Diagnosis diagnosis = diagnose_early_end(ranks, page_.size);
   if (threads_ != nullptr && threads_->has_failed) return;  // now: whoever has left by an exception has said so before
-  if (verdict.kind != Verdict::Kind::nobody) alarm(verdict, ranks);
+  if (diagnosis.kind != Diagnosis::Kind::nobody) alarm(diagnosis, ranks);
 }
 
-void Watchdog::look_at_the_limit() {
+void Watchdog::check_limit() {
   const Phase phase = page_.phase;
   const double limit = limit_of(options_, phase);
   if (limit <= 0 || still_s() < limit) return;
   const auto ranks = views();
-  Verdict verdict = judge(ranks, page_.size, phase, options_);
+  Diagnosis diagnosis = diagnose(ranks, page_.size, phase, options_);
   // MPI's own start and end have no other deadline.
   const bool is_in_mpi = phase == Phase::init || page_.host.get() == kFinalizing;
-  if (verdict.kind == Verdict::Kind::nobody && is_in_mpi && !somebody_moves(ranks, limit)) {
+  if (diagnosis.kind == Diagnosis::Kind::nobody && is_in_mpi && !somebody_moves(ranks, limit)) {
     const bool sees_all = static_cast<int>(ranks.size()) == page_.size;
-    if (!sees_all && still_s() < limit + kForThoseWhoSee_s) return;
-    verdict = {sees_all ? Verdict::Kind::stands : Verdict::Kind::unseen, page_.rank, -1};
+    if (!sees_all && still_s() < limit + kForOtherHosts_s) return;
+    diagnosis = {sees_all ? Diagnosis::Kind::stands : Diagnosis::Kind::unseen, page_.rank, -1};
   }
-  if (verdict.kind != Verdict::Kind::nobody) alarm(verdict, ranks);
+  if (diagnosis.kind != Diagnosis::Kind::nobody) alarm(diagnosis, ranks);
 }
 
 }  // namespace zs

@@ -22,10 +22,10 @@
 
 namespace zs {
 
-/// Watches over one rank, and with the others over all: a thread that never waits for a peer or for MPI. It looks every 100 ms
-/// whether the rank has moved. When it has stood still for the limit of its phase, it reads what the other ranks of the host tell of
-/// themselves, and what other hosts have told of theirs, names the one that keeps the rest waiting, writes the host's flight records, and
-/// ends the process with exit code 69, or 72 when the ranks wait for each other; mpirun ends the others. Of all ranks one speaks.
+/// Watches over one rank, and with the others over all: a thread that never waits for a peer or for MPI. It polls every 100 ms
+/// whether the rank has moved. When it has stood still for the limit of its phase, it reads the status pages of the other ranks of the
+/// host and the heartbeats of other hosts, names the one that keeps the rest waiting, writes the host's flight records, and
+/// ends the process with exit code 69, or 72 when the ranks wait for each other; mpirun ends the others. Of all ranks one reports.
 ///
 /// Owned by a World, which outlives whatever it watches. `enter` is the host thread's, the rest is anybody's.
 class Watchdog {
@@ -36,7 +36,7 @@ class Watchdog {
   /// What the ranks of a process share. Outlives their watchdogs.
   struct Threads {
     explicit Threads(int ranks) : pages(static_cast<std::size_t>(ranks)) {}
-    std::vector<FlightPage> pages;  ///< by rank
+    std::vector<StatusPage> pages;  ///< by rank
     std::atomic<bool> is_claimed{false};
     std::atomic<bool> has_failed{false};  ///< an exception ends the job, and says why
   };
@@ -53,7 +53,7 @@ class Watchdog {
   /// Once every rank of the job has started: their processes are looked up, so that their deaths are noticed.
   void find_peers();
   /// From here on it knows the ranks of other hosts, and they know those of this one.
-  void join_hosts(std::unique_ptr<HostNews> news);
+  void join_hosts(std::unique_ptr<HeartbeatExchange> heartbeats);
   /// Where `dump` and alarms write rank-N.txt; made when it is needed. Empty: nowhere.
   void record_to(std::string folder);
   /// What the line tells the user to do at last: how to go on.
@@ -66,29 +66,29 @@ class Watchdog {
   bool has_finalizing_peer() const;
   /// Tells the user why this rank ends the job, unless another has told, or is about to.
   void report(const Error& error, const std::string& place);
-  /// Writes this rank's record; where it is the one that tells, those of all ranks of its host. Never throws.
+  /// Writes this rank's record; where it is the one that reports, those of all ranks of its host. Never throws.
   void dump(std::string_view reason) noexcept;
-  /// Whether this rank is the one that tells the user why the job ends; true once. On several hosts, of those that have not heard `reason`.
-  bool claim_report(std::string_view reason = {}) noexcept;
-  /// Whether another rank has told.
-  bool is_told() const noexcept;
+  /// Whether this rank is to tell the user why the job ends; true once. On several hosts, `reason` is sent to the others.
+  bool try_claim_report(std::string_view reason = {}) noexcept;
+  /// Whether another rank has reported.
+  bool report_seen() const noexcept;
   /// This rank ends the job, and has said why: the others need not.
-  void note_told() noexcept { page_.has_spoken = true; }
+  void note_reported() noexcept { page_.has_reported = true; }
   /// Whether an exception is on its way out of what owns it.
   bool is_unwound() const noexcept { return std::uncaught_exceptions() > exceptions_; }
   /// The job ends from here on: neither exit() nor the peers' ends are news.
   void stand_down() noexcept;
 
-  /// What looking has taken of its thread so far.
+  /// What polling has taken of its thread so far.
   struct Cost {
-    double looks = 0, cpu_us_a_look = 0, look_every_ms = 0;
+    double polls = 0, cpu_us_a_poll = 0, poll_every_ms = 0;
   };
   Cost cost() const;
   FlightRecorder& recorder() { return recorder_; }
   const FlightRecorder& recorder() const { return recorder_; }
-  const FlightPage& page() const { return page_; }
+  const StatusPage& page() const { return page_; }
   double shadow_ms() const { return options_.shadow_ms; }
-  Faults& faults() { return faults_; }
+  FaultInjector& faults() { return faults_; }
   /// Of the job, as the launcher has said.
   int ranks() const { return page_.size.load(); }
 
@@ -104,9 +104,9 @@ class Watchdog {
   static void write_line(const std::string& line);
   void start_thread();
   void watch(const std::stop_token& stop);
-  void look();
-  void note_a_pause(std::int64_t now);
-  void tell_of_a_pause(std::int64_t now);
+  void poll();
+  void note_pause(std::int64_t now);
+  void warn_of_pause(std::int64_t now);
   bool has_moved();
   bool has_new_failure();
   void note_failure();
@@ -114,41 +114,41 @@ class Watchdog {
   double still_s() const;
   std::vector<RankView> views() const;
   std::vector<RankView> host_views() const;
-  HostNews* news() const { return news_.load(); }
-  void exchange_news(std::int64_t now);
-  void take_the_end();
-  bool is_others_turn(const Verdict& verdict) const;
+  HeartbeatExchange* heartbeats() const { return heartbeats_.load(); }
+  void exchange_heartbeats(std::int64_t now);
+  void follow_report();
+  bool another_host_reports(const Diagnosis& diagnosis) const;
   void write_records(std::string_view reason) const noexcept;
-  const FlightPage* page_of(int rank) const;
-  void look_for_the_launcher();
-  void look_for_the_dead();
-  void look_for_the_ended();
-  void look_at_the_limit();
+  const StatusPage* page_of(int rank) const;
+  void check_launcher();
+  void check_deaths();
+  void check_early_ends();
+  void check_limit();
   bool goes_on() const;
-  void alarm(const Verdict& verdict, const std::vector<RankView>& ranks);
-  Error error_for(const Verdict& verdict, const std::vector<RankView>& ranks) const;
-  void write_records_of(std::span<const FlightPage* const> pages, std::string_view reason) const;
+  void alarm(const Diagnosis& diagnosis, const std::vector<RankView>& ranks);
+  Error error_for(const Diagnosis& diagnosis, const std::vector<RankView>& ranks) const;
+  void write_records_of(std::span<const StatusPage* const> pages, std::string_view reason) const;
   void print(const Error& error, const std::string& place);
-  std::vector<std::atomic<bool>*> told_marks();
-  bool claim_marks() noexcept;
-  bool teller_has_ended() const;
+  std::vector<std::atomic<bool>*> report_marks();
+  bool claim_report_marks() noexcept;
+  bool reporter_has_ended() const;
   [[noreturn]] void end_process(ExitCode code, bool waits);
 
   WatchOptions options_;
-  Faults faults_;
+  FaultInjector faults_;
   std::string host_name_, job_;  // the job's is empty without mpirun
-  std::unique_ptr<OwnPage> own_;
+  std::unique_ptr<OwnStatusPage> own_;
   Threads* threads_ = nullptr;
-  FlightPage& page_;
+  StatusPage& page_;
   FlightRecorder recorder_{page_};
-  WatchEnquiry enquiry_{page_};
+  DevicePoller device_poller_{page_};
   std::shared_ptr<ExitGuard> exit_guard_;
   int host_thread_, launcher_ = 0, host_ranks_ = 1;
-  std::atomic<std::uint64_t> phases_{0}, looks_{0};
-  std::atomic<std::int64_t> looks_cpu_ns_{0};  // so far
+  std::atomic<std::uint64_t> phases_{0}, polls_{0};
+  std::atomic<std::int64_t> polls_cpu_ns_{0};  // so far
   std::atomic<bool> is_standing_down_{false};
-  std::unique_ptr<HostNews> own_news_;
-  std::atomic<HostNews*> news_{nullptr};  // the same, once it is there
+  std::unique_ptr<HeartbeatExchange> own_heartbeats_;
+  std::atomic<HeartbeatExchange*> heartbeats_{nullptr};  // the same, once it is there
 
   mutable std::mutex mutex_;  // of what follows; held for moments
   std::condition_variable_any wakes_;
@@ -159,8 +159,8 @@ class Watchdog {
   std::uint64_t last_moves_ = 0;
   bool has_seen_failure_ = false;
   int exceptions_ = std::uncaught_exceptions();  // when it was made
-  std::int64_t last_look_ns_ = 0, last_told_ns_ = 0;
-  bool has_told_leave_ = false;
+  std::int64_t last_poll_ns_ = 0, last_heartbeat_ns_ = 0;
+  bool has_sent_leave_ = false;
   std::string pause_;  // what is to be said of one
   std::int64_t pause_ended_ns_ = 0;
   std::atomic<bool> has_printed_{false};  // the line that shall be the last

@@ -17,10 +17,10 @@ namespace {
 
 /// A thread that wakes so much too late was not allowed to run: its process was stopped, or the host was.
 constexpr std::int64_t kPauseFrom_ns = 2'000'000'000;
-constexpr std::int64_t kPauseToldAfter_ns = 2'500'000'000;
-constexpr auto kNewsTravel = std::chrono::milliseconds(200);  // from an end to mpirun
-constexpr auto kListenEvery = std::chrono::milliseconds(50);
-constexpr auto kGrace = std::chrono::seconds(5);        // for mpirun, or the rank that speaks, to end this one
+constexpr std::int64_t kPauseWarnedAfter_ns = 2'500'000'000;
+constexpr auto kReportTravels = std::chrono::milliseconds(200);  // from an end to mpirun
+constexpr auto kReceiveEvery = std::chrono::milliseconds(50);
+constexpr auto kGrace = std::chrono::seconds(5);        // for mpirun, or the rank that reports, to end this one
 constexpr auto kRecordsTake = std::chrono::seconds(3);  // at most; less than the others' grace
 
 std::string name_of_state(char state) {
@@ -34,8 +34,8 @@ std::string name_of_state(char state) {
   }
 }
 
-std::string evidence_of(const Verdict& verdict, const RankView& culprit) {
-  if (verdict.kind == Verdict::Kind::silent) return "stopped, or no power or network";
+std::string evidence_of(const Diagnosis& diagnosis, const RankView& culprit) {
+  if (diagnosis.kind == Diagnosis::Kind::silent) return "stopped, or no power or network";
   return "state " + name_of_state(culprit.state);
 }
 
@@ -119,9 +119,9 @@ struct Watchdog::ExitGuard {
     Watchdog* const watchdog = (*guard)->watchdog.exchange(nullptr);
     if (watchdog == nullptr || watchdog->page_.pid != getpid()) return;  // a process that the rank has forked may exit
     const Error error = watchdog->error_of_exit(code);
-    const bool speaks = watchdog->claim_report(error.what_happened());
+    const bool reports = watchdog->try_claim_report(error.what_happened());
     watchdog->dump("exit() was called before the end of the job");
-    if (speaks) watchdog->print(error, watchdog->name_of_exiting_rank());
+    if (reports) watchdog->print(error, watchdog->name_of_exiting_rank());
     _exit(static_cast<int>(error.code()));
   }
 };
@@ -169,17 +169,17 @@ void Watchdog::write_line(const std::string& line) {
   }
 }
 
-bool Watchdog::is_told() const noexcept {
-  if (page_.has_spoken) return false;
+bool Watchdog::report_seen() const noexcept {
+  if (page_.has_reported) return false;
   const std::lock_guard lock(mutex_);
-  return page_.is_told || std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) {
-           return peer->page() != nullptr && (peer->page()->has_spoken || peer->page()->is_told);
+  return page_.report_seen || std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) {
+           return peer->page() != nullptr && (peer->page()->has_reported || peer->page()->report_seen);
          });
 }
 
 /// Time in which this rank could not move is not held against it, nor against those that it waits for.
-void Watchdog::note_a_pause(std::int64_t now) {
-  const std::int64_t pause = now - last_look_ns_;
+void Watchdog::note_pause(std::int64_t now) {
+  const std::int64_t pause = now - last_poll_ns_;
   if (pause < kPauseFrom_ns) return;
   page_.moved_ns = now;
   if (page_.phase == Phase::idle) return;
@@ -189,8 +189,8 @@ void Watchdog::note_a_pause(std::int64_t now) {
 }
 
 /// Later, when it has turned out that the rank was not awakened only to be ended.
-void Watchdog::tell_of_a_pause(std::int64_t now) {
-  if (pause_.empty() || now - pause_ended_ns_ < kPauseToldAfter_ns) return;
+void Watchdog::warn_of_pause(std::int64_t now) {
+  if (pause_.empty() || now - pause_ended_ns_ < kPauseWarnedAfter_ns) return;
   if (goes_on()) write_line(pause_);
   pause_.clear();
 }
@@ -198,17 +198,17 @@ void Watchdog::tell_of_a_pause(std::int64_t now) {
 /// Whether the job does, so that a warning is news.
 bool Watchdog::goes_on() const {
   const bool has_ended = threads_ != nullptr && (threads_->has_failed || threads_->is_claimed);
-  return !is_standing_down_ && !page_.has_spoken && !has_ended && !is_told();
+  return !is_standing_down_ && !page_.has_reported && !has_ended && !report_seen();
 }
 
 /// Of the ranks of this host, in their order, this one included. Looked up again: who was stopped, or has just begun, may know nobody yet.
-std::vector<std::atomic<bool>*> Watchdog::told_marks() {
+std::vector<std::atomic<bool>*> Watchdog::report_marks() {
   find_peers();
-  std::vector<std::pair<int, std::atomic<bool>*>> by_rank{{page_.rank, &page_.is_told}};
+  std::vector<std::pair<int, std::atomic<bool>*>> by_rank{{page_.rank, &page_.report_seen}};
   {
     const std::lock_guard lock(mutex_);
     for (const auto& peer : peers_) {
-      if (peer->told_mark() != nullptr) by_rank.emplace_back(peer->rank(), peer->told_mark());
+      if (peer->report_mark() != nullptr) by_rank.emplace_back(peer->rank(), peer->report_mark());
     }
   }
   std::sort(by_rank.begin(), by_rank.end());
@@ -219,108 +219,108 @@ std::vector<std::atomic<bool>*> Watchdog::told_marks() {
 
 /// Whether this rank is the first of its host's that marks their pages. Where they cannot be seen, and without memory, two may be: twice is
 /// better than never.
-bool Watchdog::claim_marks() noexcept {
+bool Watchdog::claim_report_marks() noexcept {
   try {
-    return set_all(told_marks());
+    return set_all(report_marks());
   } catch (const std::exception&) {
     errno = 0;
-    return !page_.is_told.exchange(true);
+    return !page_.report_seen.exchange(true);
   }
 }
 
-/// Another host has told: nobody here need, and mpirun is about to end them.
-void Watchdog::take_the_end() {
-  page_.is_told = true;
-  for (std::atomic<bool>* mark : told_marks()) *mark = true;
-  const std::string reason = news()->reason();
+/// Another host has reported: nobody here need, and mpirun is about to end them.
+void Watchdog::follow_report() {
+  page_.report_seen = true;
+  for (std::atomic<bool>* mark : report_marks()) *mark = true;
+  const std::string reason = heartbeats()->reason();
   if (!reason.empty()) write_records(reason);
 }
 
-bool Watchdog::claim_report(std::string_view reason) noexcept {
-  if (news() != nullptr) {
-    news()->hear();
-    if (news()->is_told()) return false;
+bool Watchdog::try_claim_report(std::string_view reason) noexcept {
+  if (heartbeats() != nullptr) {
+    heartbeats()->receive();
+    if (heartbeats()->has_report()) return false;
   }
   if (threads_ != nullptr) return !threads_->is_claimed.exchange(true);
-  if (page_.has_spoken || is_told() || !claim_marks()) return false;
-  page_.has_spoken = true;
-  if (news() != nullptr) news()->tell_the_end(reason);
+  if (page_.has_reported || report_seen() || !claim_report_marks()) return false;
+  page_.has_reported = true;
+  if (heartbeats() != nullptr) heartbeats()->broadcast_end(reason);
   return true;
 }
 
-void Watchdog::alarm(const Verdict& verdict, const std::vector<RankView>& ranks) {
-  const Error error = error_for(verdict, ranks);
-  const bool is_known = verdict.kind == Verdict::Kind::died;
-  // While the job starts, other hosts cannot say that they have told, and mpirun kills one rank some milliseconds after the other.
-  if (is_known && news() == nullptr && page_.size > host_ranks_) std::this_thread::sleep_for(kNewsTravel);
-  const bool speaks = !is_others_turn(verdict) && claim_report(error.what_happened());
+void Watchdog::alarm(const Diagnosis& diagnosis, const std::vector<RankView>& ranks) {
+  const Error error = error_for(diagnosis, ranks);
+  const bool is_known = diagnosis.kind == Diagnosis::Kind::died;
+  // While the job starts, other hosts cannot send that they have reported, and mpirun kills one rank some milliseconds after the other.
+  if (is_known && heartbeats() == nullptr && page_.size > host_ranks_) std::this_thread::sleep_for(kReportTravels);
+  const bool reports = !another_host_reports(diagnosis) && try_claim_report(error.what_happened());
   // The line is the last that the user sees, unless mpirun is ending this process too: then it comes first.
-  if (speaks && is_known) print(error, "");
-  if (speaks) write_records(error.what_happened());
-  if (speaks && !is_known) print(error, "");
-  if (!speaks && news() != nullptr && news()->is_told() && !page_.is_told) take_the_end();
-  if (is_known) std::this_thread::sleep_for(kNewsTravel);
-  end_process(error.code(), !speaks && !is_known);
+  if (reports && is_known) print(error, "");
+  if (reports) write_records(error.what_happened());
+  if (reports && !is_known) print(error, "");
+  if (!reports && heartbeats() != nullptr && heartbeats()->has_report() && !page_.report_seen) follow_report();
+  if (is_known) std::this_thread::sleep_for(kReportTravels);
+  end_process(error.code(), !reports && !is_known);
 }
 
-/// Whether another host tells, which is better placed to.
-bool Watchdog::is_others_turn(const Verdict& verdict) const {
-  if (news() == nullptr) return false;
-  const std::int64_t until = monotonic_ns() + static_cast<std::int64_t>(news()->turn_s(verdict) * 1e9);
-  while (monotonic_ns() < until && !news()->is_told()) {
-    std::this_thread::sleep_for(kListenEvery);
-    news()->hear();
+/// Whether another host reports, which is better placed to.
+bool Watchdog::another_host_reports(const Diagnosis& diagnosis) const {
+  if (heartbeats() == nullptr) return false;
+  const std::int64_t until = monotonic_ns() + static_cast<std::int64_t>(heartbeats()->report_delay_s(diagnosis) * 1e9);
+  while (monotonic_ns() < until && !heartbeats()->has_report()) {
+    std::this_thread::sleep_for(kReceiveEvery);
+    heartbeats()->receive();
   }
-  return news()->is_told();
+  return heartbeats()->has_report();
 }
 
 /// Of this host's ranks.
 void Watchdog::write_records(std::string_view reason) const noexcept {
   try_to([&] {
-    std::vector<const FlightPage*> pages;
+    std::vector<const StatusPage*> pages;
     for (const RankView& rank : host_views()) {
-      if (const FlightPage* const page = page_of(rank.rank)) pages.push_back(page);
+      if (const StatusPage* const page = page_of(rank.rank)) pages.push_back(page);
     }
     write_records_of(pages, reason);
   });
 }
 
-Error Watchdog::error_for(const Verdict& verdict, const std::vector<RankView>& ranks) const {
+Error Watchdog::error_for(const Diagnosis& diagnosis, const std::vector<RankView>& ranks) const {
   const auto find = [&](int rank) -> const RankView* {
     for (const RankView& one : ranks) {
       if (one.rank == rank) return &one;
     }
     return nullptr;
   };
-  const RankView& culprit = *find(verdict.rank);
-  const RankView* const waiting = find(verdict.waiting_rank);
+  const RankView& culprit = *find(diagnosis.rank);
+  const RankView* const waiting = find(diagnosis.waiting_rank);
   const std::string when = when_of(culprit);
   const std::string others = waiting == nullptr ? "" : fmt::format("; rank {} waits in {}", waiting->rank, doing(*waiting));
   const std::string where = fmt::format("host {}, pid {}, {}", culprit.host_name.empty() ? host_name_ : culprit.host_name, culprit.pid,
-                                        evidence_of(verdict, culprit));
+                                        evidence_of(diagnosis, culprit));
   const std::string folder = copy_of(folder_), advice = copy_of(advice_);
   std::string todo = folder.empty() ? "" : fmt::format("see {}/rank-*.txt", folder);
-  const bool is_in_mpi_init = verdict.kind == Verdict::Kind::died && culprit.host == kInitializing;
+  const bool is_in_mpi_init = diagnosis.kind == Diagnosis::Kind::died && culprit.host == kInitializing;
   if (is_in_mpi_init) todo = "if nothing killed it, mpirun without -q shows why MPI could not start";
   if (todo.empty() && advice.empty()) todo = "find out what happened to it, then start again";
   if (!advice.empty()) todo += (todo.empty() ? "" : "; ") + advice;
   const auto error = [&](ExitCode code, const std::string& what) { return Error(code, what, where, todo); };
-  switch (verdict.kind) {
-    case Verdict::Kind::died: return error(ExitCode::peer_lost, fmt::format("rank {} has died {}", culprit.rank, when));
-    case Verdict::Kind::stopped:
+  switch (diagnosis.kind) {
+    case Diagnosis::Kind::died: return error(ExitCode::peer_lost, fmt::format("rank {} has died {}", culprit.rank, when));
+    case Diagnosis::Kind::stopped:
       return error(ExitCode::peer_lost, fmt::format("rank {} stopped answering {:.1f} s ago {}{}", culprit.rank,
                                                     culprit.has_page ? culprit.heartbeat_age_s : still_s(), when, others));
-    case Verdict::Kind::left_early:
+    case Diagnosis::Kind::left_early:
       return error(ExitCode::ranks_disagree,
                    fmt::format("the ranks disagree: rank {} has ended its part, rank {} waits for it{} in {}", culprit.rank, waiting->rank,
                                waiting->step > 0 ? fmt::format(" in step {}", waiting->step) : "", doing(*waiting)));
-    case Verdict::Kind::disagree:
+    case Diagnosis::Kind::disagree:
       return error(ExitCode::ranks_disagree, fmt::format("the ranks disagree: rank {} waits in {}, rank {} in {}", culprit.rank,
                                                          doing(culprit), waiting->rank, doing(*waiting)));
-    case Verdict::Kind::silent:
+    case Diagnosis::Kind::silent:
       return error(ExitCode::peer_lost,
                    fmt::format("rank {} has not been heard for {:.1f} s, last {}{}", culprit.rank, culprit.silent_s, when, others));
-    case Verdict::Kind::unseen:
+    case Diagnosis::Kind::unseen:
       todo = "see what the ranks of other hosts do, and whether MPI's network leads there (--mca btl_tcp_if_include)";
       return error(ExitCode::peer_lost,
                    fmt::format("{} has not ended for {:.1f} s, and no rank of this host is the reason; those of other hosts cannot be seen",
@@ -332,7 +332,7 @@ Error Watchdog::error_for(const Verdict& verdict, const std::vector<RankView>& r
 }
 
 void Watchdog::report(const Error& error, const std::string& place) {
-  if (claim_report(error.what_happened())) print(error, place);
+  if (try_claim_report(error.what_happened())) print(error, place);
 }
 
 void Watchdog::print(const Error& error, const std::string& place) {
@@ -343,11 +343,11 @@ void Watchdog::print(const Error& error, const std::string& place) {
 }
 
 /// By a thread that owns all it needs, and is left behind: a file system that hangs does not hold up the end of the job.
-void Watchdog::write_records_of(std::span<const FlightPage* const> pages, std::string_view reason) const {
+void Watchdog::write_records_of(std::span<const StatusPage* const> pages, std::string_view reason) const {
   const std::string folder = copy_of(folder_);
   if (folder.empty()) return;
   std::vector<RecordFile> files;
-  for (const FlightPage* const page : pages) {
+  for (const StatusPage* const page : pages) {
     files.push_back({fmt::format("rank-{}.txt", page->rank.load()), flight_text(*page, host_name_, reason)});
   }
   std::packaged_task<std::string()> task([folder, files = std::move(files)] { return write_files(folder, files); });
@@ -359,23 +359,23 @@ void Watchdog::write_records_of(std::span<const FlightPage* const> pages, std::s
 }
 
 void Watchdog::dump(std::string_view reason) noexcept {
-  if (is_told()) return;  // then this rank's record is written
-  if (page_.has_spoken) return write_records(reason);
-  try_to([&] { write_records_of(std::array<const FlightPage*, 1>{&page_}, reason); });
+  if (report_seen()) return;  // then this rank's record is written
+  if (page_.has_reported) return write_records(reason);
+  try_to([&] { write_records_of(std::array<const StatusPage*, 1>{&page_}, reason); });
 }
 
-bool Watchdog::teller_has_ended() const {
+bool Watchdog::reporter_has_ended() const {
   const std::lock_guard lock(mutex_);
   return std::any_of(peers_.begin(), peers_.end(),
-                     [](const auto& peer) { return peer->page() != nullptr && peer->page()->has_spoken && peer->has_ended(); });
+                     [](const auto& peer) { return peer->page() != nullptr && peer->page()->has_reported && peer->has_ended(); });
 }
 
-/// Whoever has spoken ends the job, and the others of its host follow: mpirun's pauses between SIGCONT, SIGTERM and SIGKILL, of a second
+/// Whoever has reported ends the job, and the others of its host follow: mpirun's pauses between SIGCONT, SIGTERM and SIGKILL, of a second
 /// each, are cut short by the end of any rank. Of a death mpirun knows already: its code stands.
 void Watchdog::end_process(ExitCode code, bool waits) {
   const auto until = std::chrono::steady_clock::now() + kGrace;
-  while (waits && !teller_has_ended() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(kListenEvery);
-  if (waits) std::this_thread::sleep_for(kNewsTravel);
+  while (waits && !reporter_has_ended() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(kReceiveEvery);
+  if (waits) std::this_thread::sleep_for(kReportTravels);
   _exit(static_cast<int>(code));
 }
 

@@ -94,14 +94,14 @@ Loaded load(const CommandLine& line, const char* program) {
   return loaded;
 }
 
-/// The last words of a rank that the others know nothing of, and the end of the job. One rank of a host speaks.
+/// The last words of a rank that the others know nothing of, and the end of the job. One rank of a host reports it.
 int end_alone(zs::World& world, const std::exception_ptr& problem) {
   const Error error = zs::as_error(problem);
   const zs::RankWatch watch(world);
   // What another rank has caused is that rank's to tell, or its peers' watchdogs', who know more.
   if (zs::is_consequence(problem)) std::this_thread::sleep_for(std::chrono::seconds(1));
   const bool is_told = error.where().starts_with("rank ");
-  const bool speaks = watch.watchdog() == nullptr || watch.watchdog()->claim_report(error.what_happened());
+  const bool speaks = watch.watchdog() == nullptr || watch.watchdog()->try_claim_report(error.what_happened());
   watch.dump(error.what());  // before the line, which is the last
   if (speaks) print_error(error_lines(error, world.size() > 1 && !is_told ? fmt::format("rank {}", world.rank()) : ""));
   std::fflush(nullptr);

@@ -28,7 +28,7 @@ WatchOptions watch_options(const Config& config) {
           .first_step_s = limits.first_step_s,
           .step_s = limits.step_s,
           .checkpoint_s = limits.checkpoint_s,
-          .tells_hosts = limits.hosts,
+          .exchanges_heartbeats = limits.hosts,
           .shadow_ms = config.comm.shadow_ms,
           .program = "train",
           .line = [](const Error& error, const std::string& place) { return error_line(error, place); }};

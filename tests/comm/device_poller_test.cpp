@@ -42,6 +42,6 @@ TEST_CASE("a watchdog calls for errands as long as they live") {
     twice.wait();
   }
   const int after = calls;
-  std::this_thread::sleep_for(3 * kLookEvery);
+  std::this_thread::sleep_for(3 * kPollEvery);
   CHECK(calls == after);
 }

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 using namespace zs;
-using Kind = Verdict::Kind;
+using Kind = Diagnosis::Kind;
 
 namespace {
 
@@ -38,7 +38,9 @@ WatchOptions step_limit(double limit_s) {
   return limits;
 }
 
-Verdict verdict(std::vector<RankView> ranks, int world_size = 3) { return judge(ranks, world_size, Phase::step, step_limit(kLimit_s)); }
+Diagnosis diagnosis(std::vector<RankView> ranks, int world_size = 3) {
+  return diagnose(ranks, world_size, Phase::step, step_limit(kLimit_s));
+}
 
 }  // namespace
 
@@ -47,12 +49,12 @@ TEST_CASE("a process that has ended is named before one that is stopped, and tha
   dead.state = 'X';
   stopped.state = 'T';
   const auto waiting = in(computing(0), kWorld, 9, 3);
-  CHECK(verdict({waiting, stopped, dead}).kind == Kind::died);
-  CHECK(verdict({waiting, stopped, dead}).rank == 2);
-  CHECK(verdict({waiting, stopped, still(computing(2))}).kind == Kind::stopped);
-  CHECK(verdict({waiting, stopped, still(computing(2))}).rank == 1);
-  CHECK(verdict({waiting, in(computing(1), kWorld, 9, 3), still(computing(2))}).kind == Kind::stands);
-  CHECK(verdict({waiting, in(computing(1), kWorld, 9, 3), still(computing(2))}).rank == 2);
+  CHECK(diagnosis({waiting, stopped, dead}).kind == Kind::died);
+  CHECK(diagnosis({waiting, stopped, dead}).rank == 2);
+  CHECK(diagnosis({waiting, stopped, still(computing(2))}).kind == Kind::stopped);
+  CHECK(diagnosis({waiting, stopped, still(computing(2))}).rank == 1);
+  CHECK(diagnosis({waiting, in(computing(1), kWorld, 9, 3), still(computing(2))}).kind == Kind::stands);
+  CHECK(diagnosis({waiting, in(computing(1), kWorld, 9, 3), still(computing(2))}).rank == 2);
 }
 
 TEST_CASE("a process that has left its part may end") {
@@ -60,31 +62,31 @@ TEST_CASE("a process that has left its part may end") {
   gone.state = 'X';
   gone.has_left = true;
   gone.heartbeat_age_s = 60;
-  CHECK(verdict({in(computing(0), kPair, 9, 2), in(computing(1), kPair, 9, 2), gone}).kind == Kind::nobody);
+  CHECK(diagnosis({in(computing(0), kPair, 9, 2), in(computing(1), kPair, 9, 2), gone}).kind == Kind::nobody);
 }
 
 TEST_CASE("a rank whose watchdog itself does not run is as good as stopped") {
   auto frozen = still(computing(1));
   frozen.heartbeat_age_s = 2;
-  const Verdict found = verdict({in(computing(0), kWorld, 9, 3), frozen, in(computing(2), kWorld, 9, 3)});
+  const Diagnosis found = diagnosis({in(computing(0), kWorld, 9, 3), frozen, in(computing(2), kWorld, 9, 3)});
   CHECK(found.kind == Kind::stopped);
   CHECK(found.rank == 1);
   CHECK(found.waiting_rank == 0);
 }
 
 TEST_CASE("who moves is waited for, however slow") {
-  CHECK(verdict({in(computing(0), kWorld, 9, 3), computing(1), in(computing(2), kWorld, 9, 3)}).kind == Kind::nobody);
+  CHECK(diagnosis({in(computing(0), kWorld, 9, 3), computing(1), in(computing(2), kWorld, 9, 3)}).kind == Kind::nobody);
   // also when one of its streams waits for the others
   auto slow = in(computing(1), kPair, 4, 2);
   slow.still_s = 0.1;
-  CHECK(verdict({in(computing(0), kWorld, 9, 3), slow, in(computing(2), kWorld, 9, 3)}).kind == Kind::nobody);
+  CHECK(diagnosis({in(computing(0), kWorld, 9, 3), slow, in(computing(2), kWorld, 9, 3)}).kind == Kind::nobody);
 }
 
 TEST_CASE("a rank that stands in compute while its streams wait is found by who has come to which operation") {
   // Rank 1 has gathered ahead, and has not come to the reduction that the others wait in.
   auto ahead = done(in(computing(1), kWorld, 12, 3), kPair, 3, 3);
   const auto other = [&](int rank) { return done(in(computing(rank), kPair, 4, 3), kWorld, 12, 3); };
-  const Verdict found = verdict({other(0), ahead, other(2)});
+  const Diagnosis found = diagnosis({other(0), ahead, other(2)});
   CHECK(found.kind == Kind::stands);
   CHECK(found.rank == 1);
 }
@@ -93,10 +95,10 @@ TEST_CASE("ranks that wait for each other in different operations disagree") {
   // All have used both groups; rank 1 waits in the second for those that wait in the first.
   const auto others = [](int rank) { return done(in(computing(rank), kWorld, 9, 3), kPair, 3, 3); };
   const auto odd = done(in(computing(1), kPair, 4, 3), kWorld, 8, 3);
-  const Verdict found = verdict({others(0), odd, others(2)});
+  const Diagnosis found = diagnosis({others(0), odd, others(2)});
   CHECK(found.kind == Kind::disagree);
   // Not as long as somebody who cannot be seen may be the reason.
-  CHECK(verdict({others(0), odd, others(2)}, 4).kind == Kind::nobody);
+  CHECK(diagnosis({others(0), odd, others(2)}, 4).kind == Kind::nobody);
 }
 
 TEST_CASE("ranks of which some wait in an operation and some in a call of their hosts' disagree") {
@@ -107,32 +109,32 @@ TEST_CASE("ranks of which some wait in an operation and some in a call of their 
     return view;
   };
   const auto in_operation = [](int rank) { return in(computing(rank), kWorld, 9, 3); };
-  const Verdict found = verdict({at_call(0), in_operation(1), in_operation(2)});
+  const Diagnosis found = diagnosis({at_call(0), in_operation(1), in_operation(2)});
   CHECK(found.kind == Kind::disagree);
   CHECK(found.rank == 0);
   CHECK(found.waiting_rank > 0);
   // The same where the operation's group need not be that of the call's rank.
   const auto in_a_pair = [](int rank) { return in(computing(rank), kPair, 1, 2); };
-  const Verdict apart = verdict({in_a_pair(0), at_call(1), at_call(2)});
+  const Diagnosis apart = diagnosis({in_a_pair(0), at_call(1), at_call(2)});
   CHECK(apart.kind == Kind::disagree);
   CHECK(apart.rank == 1);
   CHECK(apart.waiting_rank == 0);
-  CHECK(verdict({at_call(0), at_call(1), at_call(2)}).kind == Kind::nobody);
-  CHECK(verdict({at_call(0), in_operation(1)}).kind == Kind::nobody);  // a third one is not seen
+  CHECK(diagnosis({at_call(0), at_call(1), at_call(2)}).kind == Kind::nobody);
+  CHECK(diagnosis({at_call(0), in_operation(1)}).kind == Kind::nobody);  // a third one is not seen
   // Who does nothing keeps both waiting.
-  CHECK(verdict({at_call(0), in_operation(1), still(computing(2))}).rank == 2);
+  CHECK(diagnosis({at_call(0), in_operation(1), still(computing(2))}).rank == 2);
 }
 
 TEST_CASE("a rank that waits is not blamed while one that cannot be seen may be the reason") {
   // Four ranks on two hosts, {0, 2} and {1, 3} pairs across them. Rank 2 is stopped: rank 0 waits in its pair, rank 1 for rank 0 in the
   // world.
   const auto first = done(in(computing(0), kPair, 5, 2), kWorld, 8, 4), second = in(computing(1), kWorld, 9, 4);
-  CHECK(verdict({first, second}, 4).kind == Kind::nobody);
+  CHECK(diagnosis({first, second}, 4).kind == Kind::nobody);
   // Who does not wait is to blame all the same, and so is who has been found out by everybody's word.
-  CHECK(verdict({done(still(computing(0)), kWorld, 8, 4), second}, 4).rank == 0);
+  CHECK(diagnosis({done(still(computing(0)), kWorld, 8, 4), second}, 4).rank == 0);
   auto stopped = done(still(computing(2)), kWorld, 8, 4);
   stopped.state = 'T';
-  CHECK(verdict({first, second, stopped, in(computing(3), kWorld, 9, 4)}, 4).rank == 2);
+  CHECK(diagnosis({first, second, stopped, in(computing(3), kWorld, 9, 4)}, 4).rank == 2);
 }
 
 TEST_CASE("a host that is not heard any more is named, after those that are heard, and its ranks are not judged by what was heard last") {
@@ -140,36 +142,36 @@ TEST_CASE("a host that is not heard any more is named, after those that are hear
   lost.host_name = "host1";
   lost.silent_s = kSilentAfter_s + 0.1;
   const auto first = in(computing(0), kWorld, 9, 3), last = in(computing(2), kWorld, 9, 3);
-  const Verdict found = verdict({first, lost, last});
+  const Diagnosis found = diagnosis({first, lost, last});
   CHECK(found.kind == Kind::silent);
   CHECK(found.rank == 1);
   CHECK(found.waiting_rank == 0);
   // A word may get lost now and then.
   lost.silent_s = kSilentAfter_s - 0.1;
-  CHECK(verdict({first, lost, last}).kind == Kind::stands);
+  CHECK(diagnosis({first, lost, last}).kind == Kind::stands);
   lost.silent_s = kSilentAfter_s + 0.1;
   // Half of a long limit.
-  CHECK(judge(std::vector{first, lost, last}, 3, Phase::step, step_limit(60)).kind == Kind::nobody);
+  CHECK(diagnose(std::vector{first, lost, last}, 3, Phase::step, step_limit(60)).kind == Kind::nobody);
   auto stopped = last;
   stopped.state = 'T';
-  CHECK(verdict({first, lost, stopped}).rank == 2);
-  CHECK(verdict({first, lost, computing(2)}).kind == Kind::nobody);  // it moves, and rank 0 waits for it
+  CHECK(diagnosis({first, lost, stopped}).rank == 2);
+  CHECK(diagnosis({first, lost, computing(2)}).kind == Kind::nobody);  // it moves, and rank 0 waits for it
   lost.has_left = true;
-  CHECK(verdict({first, lost, last}).kind == Kind::nobody);
+  CHECK(diagnosis({first, lost, last}).kind == Kind::nobody);
 }
 
 TEST_CASE("a group that a rank has never used is not taken for its own") {
   const auto pair = in(computing(0), kPair, 5, 2), peer = in(computing(1), kPair, 5, 2);
-  const Verdict found = verdict({pair, peer, done(computing(2), kWorld, 1, 3)});
+  const Diagnosis found = diagnosis({pair, peer, done(computing(2), kWorld, 1, 3)});
   CHECK(found.kind == Kind::nobody);
 }
 
 TEST_CASE("everybody's group is everybody's, but for a rank that could not tell of all its groups") {
   auto other = in(computing(1), kPair, 1, 1);
   const auto waiting = in(computing(0), kWorld, 9, 2);
-  CHECK(verdict({waiting, other}, 2).kind == Kind::stands);
+  CHECK(diagnosis({waiting, other}, 2).kind == Kind::stands);
   other.lacks_groups = true;
-  CHECK(verdict({waiting, other}, 2).kind == Kind::nobody);
+  CHECK(diagnosis({waiting, other}, 2).kind == Kind::nobody);
 }
 
 TEST_CASE("a rank in a phase of a longer limit has that long, and without a limit for ever") {
@@ -179,7 +181,7 @@ TEST_CASE("a rank in a phase of a longer limit has that long, and without a limi
   const auto with = [&](double checkpoint_s) {
     WatchOptions limits = step_limit(kLimit_s);
     limits.checkpoint_s = checkpoint_s;
-    return judge(std::vector{waiting, writing}, 2, Phase::step, limits).kind;
+    return diagnose(std::vector{waiting, writing}, 2, Phase::step, limits).kind;
   };
   CHECK(with(2 * kLimit_s) == Kind::nobody);
   CHECK(with(0) == Kind::nobody);
@@ -205,9 +207,9 @@ TEST_CASE("a rank that has ended its part is found at once, if others wait for i
   auto gone = done(computing(2), kWorld, 8, 3);
   gone.has_left = true;
   const std::vector<RankView> early{in(computing(0), kWorld, 9, 3), computing(1), gone};
-  CHECK(judge_the_ended(early, 3).kind == Kind::left_early);
-  CHECK(judge_the_ended(early, 3).rank == 2);
-  CHECK(judge_the_ended(early, 3).waiting_rank == 0);
+  CHECK(diagnose_early_end(early, 3).kind == Kind::left_early);
+  CHECK(diagnose_early_end(early, 3).rank == 2);
+  CHECK(diagnose_early_end(early, 3).waiting_rank == 0);
   const std::vector<RankView> late{in(computing(0), kWorld, 8, 3), computing(1), gone};
-  CHECK(judge_the_ended(late, 3).kind == Kind::nobody);
+  CHECK(diagnose_early_end(late, 3).kind == Kind::nobody);
 }

@@ -14,7 +14,7 @@ using namespace zs;
 
 namespace {
 
-std::vector<std::string> lines_of(const FlightPage& page) {
+std::vector<std::string> lines_of(const StatusPage& page) {
   std::istringstream text(flight_text(page, "host", "a test"));
   std::vector<std::string> lines;
   for (std::string line; std::getline(text, line);) lines.push_back(line);
@@ -28,16 +28,16 @@ FlightRecorder::Operation operation(std::uint64_t sequence) {
 }  // namespace
 
 TEST_CASE("the record keeps the last operations, in the order of their starts, and shows which are not done") {
-  const auto page = std::make_unique<FlightPage>();
+  const auto page = std::make_unique<StatusPage>();
   FlightRecorder recorder(*page);
-  const std::uint64_t count = FlightPage::kEntries + 10;
+  const std::uint64_t count = StatusPage::kEntries + 10;
   for (std::uint64_t i = 1; i < count; ++i) recorder.done(recorder.start(operation(i)));
   recorder.start(operation(count));
   const auto lines = lines_of(*page);
   CHECK(lines[0] == "zshard flight record 1");
   CHECK(lines[1] == "reason a test");
   const auto head = std::find_if(lines.begin(), lines.end(), [](const std::string& line) { return line.starts_with("number\t"); });
-  REQUIRE(lines.end() - head == FlightPage::kEntries + 1);
+  REQUIRE(lines.end() - head == StatusPage::kEntries + 1);
   CHECK((head + 1)->starts_with("11\t00000005\t1\t4\t11\tbarrier(unit)\tf32\t12\t"));
   CHECK(lines.back().starts_with(std::to_string(count) + "\t"));
   CHECK(lines.back().ends_with("\t-"));
@@ -50,11 +50,11 @@ TEST_CASE("the record keeps the last operations, in the order of their starts, a
 }
 
 TEST_CASE("an operation that was overwritten while it ran does not mark another one as done") {
-  const auto page = std::make_unique<FlightPage>();
+  const auto page = std::make_unique<StatusPage>();
   FlightRecorder recorder(*page);
   const std::uint64_t slow = recorder.start(operation(1));
-  for (std::uint64_t i = 2; i <= FlightPage::kEntries; ++i) recorder.done(recorder.start(operation(i)));
-  recorder.start(operation(FlightPage::kEntries + 1));
+  for (std::uint64_t i = 2; i <= StatusPage::kEntries; ++i) recorder.done(recorder.start(operation(i)));
+  recorder.start(operation(StatusPage::kEntries + 1));
   recorder.done(slow);
   CHECK(view_of(*page, 'S').unfinished.size() == 1);
 }
@@ -90,7 +90,7 @@ TEST_CASE("ranks record the same sequence in a group, and groups have names that
 }
 
 TEST_CASE("faults happen on their rank, at their hit, and bad ones are refused") {
-  Faults faults("a@rank=2,hit=3:throw;b:return;c@rank=1:throw", 2);
+  FaultInjector faults("a@rank=2,hit=3:throw;b:return;c@rank=1:throw", 2);
   CHECK_FALSE(faults.hit("a"));
   CHECK_FALSE(faults.hit("a"));
   CHECK_THROWS_AS(faults.hit("a"), std::runtime_error);
@@ -98,8 +98,8 @@ TEST_CASE("faults happen on their rank, at their hit, and bad ones are refused")
   CHECK(faults.hit("b"));
   CHECK_FALSE(faults.hit("c"));
   CHECK_FALSE(faults.has("c"));
-  CHECK_FALSE(Faults("", 0).any());
-  CHECK_THROWS_AS(Faults("a:explode", 0), Error);
-  CHECK_THROWS_AS(Faults("a@rnak=2:stop", 0), Error);
-  CHECK_THROWS_AS(Faults("a@rank=two:stop", 0), Error);
+  CHECK_FALSE(FaultInjector("", 0).any());
+  CHECK_THROWS_AS(FaultInjector("a:explode", 0), Error);
+  CHECK_THROWS_AS(FaultInjector("a@rnak=2:stop", 0), Error);
+  CHECK_THROWS_AS(FaultInjector("a@rank=two:stop", 0), Error);
 }

@@ -17,22 +17,24 @@ using Bytes = std::vector<char>;
 namespace {
 
 /// All of them lead to this machine.
-HostNews::Address loopback(int number) { return {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, static_cast<std::uint8_t>(number)}; }
-const HostNews::Address kLoopback = loopback(1);
+HeartbeatExchange::Address loopback(int number) {
+  return {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, static_cast<std::uint8_t>(number)};
+}
+const HeartbeatExchange::Address kLoopback = loopback(1);
 
 /// The watchers of ranks on hosts as told, reached on this machine.
 struct Watchers {
   explicit Watchers(const std::vector<int>& hosts) {
-    std::vector<HostNews::Offer> offers;
+    std::vector<HeartbeatExchange::Offer> offers;
     for (std::size_t r = 0; r < hosts.size(); ++r) {
-      news.push_back(std::make_unique<HostNews>(std::vector{kLoopback}));
-      REQUIRE(news.back()->problem().empty());
-      offers.push_back(news.back()->offer());
+      heartbeats.push_back(std::make_unique<HeartbeatExchange>(std::vector{kLoopback}));
+      REQUIRE(heartbeats.back()->problem().empty());
+      offers.push_back(heartbeats.back()->offer());
     }
-    for (std::size_t r = 0; r < hosts.size(); ++r) news[r]->join(static_cast<int>(r), offers, HostMap(hosts));
+    for (std::size_t r = 0; r < hosts.size(); ++r) heartbeats[r]->join(static_cast<int>(r), offers, HostMap(hosts));
   }
-  HostNews& operator[](std::size_t rank) { return *news[rank]; }
-  std::vector<std::unique_ptr<HostNews>> news;
+  HeartbeatExchange& operator[](std::size_t rank) { return *heartbeats[rank]; }
+  std::vector<std::unique_ptr<HeartbeatExchange>> heartbeats;
 };
 
 /// A socket that is no rank's: it keeps what it is sent, and sends anything.
@@ -88,12 +90,12 @@ RankView a_view(int rank) {
 
 /// What rank 1, on a host of its own, sends when it tells this, and where rank 0 hears it, as if it came from the tap.
 struct Tapped {
-  HostNews listener{std::vector{kLoopback}}, teller{std::vector{kLoopback}};
+  HeartbeatExchange listener{std::vector{kLoopback}}, teller{std::vector{kLoopback}};
   Stranger tap;
 
   /// `addresses`: how many the teller's host has, of which it offers the first.
   explicit Tapped(std::uint16_t addresses = 1) {
-    std::vector<HostNews::Offer> offers{listener.offer(), teller.offer()};
+    std::vector<HeartbeatExchange::Offer> offers{listener.offer(), teller.offer()};
     offers[0].port = offers[1].port = tap.port;
     offers[1].addresses = addresses;
     teller.join(1, offers, HostMap(std::vector{0, 1}));
@@ -109,7 +111,7 @@ struct Tapped {
     return bytes;
   }
   Bytes told(const RankView& view) {
-    teller.tell(std::vector{view});
+    teller.send(std::vector{view});
     Bytes bytes = tap.next();
     REQUIRE_FALSE(bytes.empty());
     return bytes;
@@ -117,7 +119,7 @@ struct Tapped {
   /// What the listener knows after these bytes.
   std::vector<RankView> after(const Bytes& bytes) {
     tap.send(bytes, listener.offer().port);
-    listener.hear();
+    listener.receive();
     return listener.views();
   }
 };
@@ -127,8 +129,8 @@ struct Tapped {
 TEST_CASE("what is told of a rank comes whole to the first rank of every other host, and to nobody else") {
   Watchers watchers({0, 0, 1, 1, 2});
   const RankView told = a_view(3);
-  watchers[3].tell(std::vector{told});
-  for (auto& one : watchers.news) one->hear();
+  watchers[3].send(std::vector{told});
+  for (auto& one : watchers.heartbeats) one->receive();
   for (const std::size_t other : {1U, 2U, 3U}) CHECK(watchers[other].views().empty());
   for (const std::size_t first : {0U, 4U}) {
     const auto views = watchers[first].views();
@@ -211,31 +213,31 @@ TEST_CASE("a message is passed over that comes from where nobody of its host has
   const Stranger other_port, other_address(2, tapped.tap.port);
   for (const Stranger* stranger : {&other_port, &other_address}) {
     stranger->send(good, tapped.listener.offer().port);
-    tapped.listener.hear();
+    tapped.listener.receive();
     CHECK(tapped.listener.views().empty());
-    CHECK_FALSE(tapped.listener.is_told());
+    CHECK_FALSE(tapped.listener.has_report());
   }
   CHECK(tapped.after(good).size() == 1);
   // Of a host of more addresses than an offer has room for, not all are known.
   Tapped many(100);
   const Stranger unknown_address(2, many.tap.port);
   unknown_address.send(many.told(a_view(1)), many.listener.offer().port);
-  many.listener.hear();
+  many.listener.receive();
   CHECK(many.listener.views().size() == 1);
 }
 
 TEST_CASE("the word of the end counts only whole, and with the job's key") {
   Tapped tapped, other_job;
   Bytes forged = tapped.told(a_view(1));
-  tapped.teller.tell_the_end("rank 1 has died");
+  tapped.teller.broadcast_end("rank 1 has died");
   const Bytes end = tapped.tap.next();
   CHECK(other_job.after(end).empty());
-  CHECK_FALSE(other_job.listener.is_told());
+  CHECK_FALSE(other_job.listener.has_report());
   forged[69] = 1;  // is_end
   CHECK(tapped.after(forged).empty());
-  CHECK_FALSE(tapped.listener.is_told());
+  CHECK_FALSE(tapped.listener.has_report());
   tapped.after(end);
-  CHECK(tapped.listener.is_told());
+  CHECK(tapped.listener.has_report());
 }
 
 TEST_CASE("the hash of messages has the published values") {
@@ -255,12 +257,12 @@ TEST_CASE("of a rank of more groups than a message has room for the largest are 
   CHECK(tapped.after(tapped.told(view)).at(0).last_started.size() == 198);
   view.last_started.resize(1000, {1, 1, 2, ""});
   view.last_started.push_back({3, 5, 4, ""});
-  const auto heard = tapped.after(tapped.told(view));
-  CHECK(heard.at(0).unfinished == view.unfinished);
-  REQUIRE(heard.at(0).last_started.size() == 198);
-  CHECK(heard.at(0).last_started.at(0).size == 4);
-  CHECK_FALSE(heard.at(0).lacks_groups);
-  CHECK(heard.at(0).last_started.at(1) == view.last_started.back());
+  const auto received = tapped.after(tapped.told(view));
+  CHECK(received.at(0).unfinished == view.unfinished);
+  REQUIRE(received.at(0).last_started.size() == 198);
+  CHECK(received.at(0).last_started.at(0).size == 4);
+  CHECK_FALSE(received.at(0).lacks_groups);
+  CHECK(received.at(0).last_started.at(1) == view.last_started.back());
   view.unfinished.resize(1000, {1, 1, 2, ""});
   CHECK(tapped.after(tapped.told(view)).at(0).unfinished.size() == 100);
   view.last_started.assign(1000, {3, 5, 4, ""});
@@ -269,33 +271,33 @@ TEST_CASE("of a rank of more groups than a message has room for the largest are 
 
 TEST_CASE("that one host has told why the job ends is known on the others") {
   Watchers watchers({0, 0, 1, 2});
-  CHECK_FALSE(watchers[0].is_told());
-  watchers[3].tell_the_end("rank 3 has died");
-  for (auto& one : watchers.news) one->hear();
+  CHECK_FALSE(watchers[0].has_report());
+  watchers[3].broadcast_end("rank 3 has died");
+  for (auto& one : watchers.heartbeats) one->receive();
   for (const std::size_t first : {0U, 2U}) {
-    CHECK(watchers[first].is_told());
+    CHECK(watchers[first].has_report());
     CHECK(watchers[first].reason() == "rank 3 has died");
     CHECK(watchers[first].views().empty());
   }
-  CHECK_FALSE(watchers[1].is_told());
+  CHECK_FALSE(watchers[1].has_report());
 }
 
 TEST_CASE("one host tells: the culprit's own, then the first that is heard") {
   Watchers watchers({0, 1, 2, 3});
-  const Verdict stopped{Verdict::Kind::stopped, 2, 0}, silent{Verdict::Kind::silent, 0, 1};
-  CHECK(watchers[2].turn_s(stopped) == 0);
-  for (const std::size_t rank : {1U, 2U, 3U}) watchers[rank].tell(std::vector{a_view(static_cast<int>(rank))});
-  for (auto& one : watchers.news) one->hear();
-  CHECK(watchers[0].turn_s(stopped) > 0);
-  CHECK(watchers[1].turn_s(stopped) == watchers[0].turn_s(stopped));  // it has not heard of host 0
-  CHECK(watchers[3].turn_s(stopped) > watchers[1].turn_s(stopped));
-  CHECK(watchers[1].turn_s(silent) == 0);
-  CHECK(watchers[2].turn_s(silent) > 0);
+  const Diagnosis stopped{Diagnosis::Kind::stopped, 2, 0}, silent{Diagnosis::Kind::silent, 0, 1};
+  CHECK(watchers[2].report_delay_s(stopped) == 0);
+  for (const std::size_t rank : {1U, 2U, 3U}) watchers[rank].send(std::vector{a_view(static_cast<int>(rank))});
+  for (auto& one : watchers.heartbeats) one->receive();
+  CHECK(watchers[0].report_delay_s(stopped) > 0);
+  CHECK(watchers[1].report_delay_s(stopped) == watchers[0].report_delay_s(stopped));  // it has not heard of host 0
+  CHECK(watchers[3].report_delay_s(stopped) > watchers[1].report_delay_s(stopped));
+  CHECK(watchers[1].report_delay_s(silent) == 0);
+  CHECK(watchers[2].report_delay_s(silent) > 0);
 }
 
 TEST_CASE("where there is no address that others could reach, that is said, and nothing is sent") {
-  HostNews lonely(std::vector<HostNews::Address>{});
+  HeartbeatExchange lonely(std::vector<HeartbeatExchange::Address>{});
   CHECK(lonely.offer().port == 0);
   CHECK(lonely.problem().find("address") != std::string::npos);
-  for (const HostNews::Address& address : HostNews::own_addresses()) CHECK(address != kLoopback);
+  for (const HeartbeatExchange::Address& address : HeartbeatExchange::own_addresses()) CHECK(address != kLoopback);
 }

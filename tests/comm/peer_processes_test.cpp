@@ -81,10 +81,10 @@ int anonymous_file(unsigned flags, std::size_t bytes) {
 }
 
 /// A page in a file that may still be cut.
-FlightPage& page_in(int fd) {
-  void* const memory = mmap(nullptr, sizeof(FlightPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+StatusPage& page_in(int fd) {
+  void* const memory = mmap(nullptr, sizeof(StatusPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   REQUIRE(memory != MAP_FAILED);
-  return *new (memory) FlightPage;
+  return *new (memory) StatusPage;
 }
 
 constexpr int kAllSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -93,22 +93,22 @@ constexpr int kAllSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 TEST_CASE("a process that says it is a rank", "[.claimant]") {
   const auto offer = static_cast<Offer>(std::atoi(std::getenv("TEST_OFFER")));
-  std::unique_ptr<OwnPage> own;
-  FlightPage* page = nullptr;
-  if (offer == Offer::page || offer == Offer::page_of_another_process) page = &(own = std::make_unique<OwnPage>())->page();
-  if (offer == Offer::page_without_seals) page = &page_in(anonymous_file(MFD_ALLOW_SEALING, sizeof(FlightPage)));
+  std::unique_ptr<OwnStatusPage> own;
+  StatusPage* page = nullptr;
+  if (offer == Offer::page || offer == Offer::page_of_another_process) page = &(own = std::make_unique<OwnStatusPage>())->page();
+  if (offer == Offer::page_without_seals) page = &page_in(anonymous_file(MFD_ALLOW_SEALING, sizeof(StatusPage)));
   if (offer == Offer::part_of_a_page) REQUIRE(fcntl(anonymous_file(MFD_ALLOW_SEALING, 4096), F_ADD_SEALS, kAllSeals) == 0);
   if (page != nullptr) {
     page->rank = kRank;
     page->pid = offer == Offer::page ? getpid() : getppid();
     if (offer == Offer::page_without_seals) page->pid = getpid();
-    page->magic = FlightPage::kMagic;
+    page->magic = StatusPage::kMagic;
   }
   const char ready = 1;
   REQUIRE(write(std::atoi(std::getenv("TEST_READY")), &ready, 1) == 1);
   char nothing = 0;
   REQUIRE(read(STDIN_FILENO, &nothing, 1) == 0);
-  std::_Exit(page != nullptr && page->is_told ? kWasTold : 0);
+  std::_Exit(page != nullptr && page->report_seen ? kWasTold : 0);
 }
 
 TEST_CASE("a rank of this user is found with its page, and is told through that, also when it is stopped") {
@@ -124,13 +124,13 @@ TEST_CASE("a rank of this user is found with its page, and is told through that,
   kill(claimant.pid(), SIGSTOP);
   for (int i = 0; i < 10000 && peers[0]->state() != 'T'; ++i) usleep(1000);
   CHECK(peers[0]->state() == 'T');
-  *peers[0]->told_mark() = true;
+  *peers[0]->report_mark() = true;
   kill(claimant.pid(), SIGCONT);
   CHECK(claimant.end() == kWasTold);
   CHECK(peers[0]->has_ended());
   CHECK(peers[0]->state() == 'X');
   CHECK(peers[0]->page()->rank == kRank);  // what it was about can still be read
-  *peers[0]->told_mark() = true;
+  *peers[0]->report_mark() = true;
   CHECK(find_peer_processes(0, kJob).empty());
 }
 
@@ -147,7 +147,7 @@ TEST_CASE("a page that could be cut, is too short, or another process's is not l
     const auto peers = find_peer_processes(0, kJob);
     REQUIRE(peers.size() == 1);  // it may be a rank that has not begun
     CHECK(peers[0]->page() == nullptr);
-    CHECK(peers[0]->told_mark() == nullptr);
+    CHECK(peers[0]->report_mark() == nullptr);
   }
 }
 
@@ -163,8 +163,8 @@ TEST_CASE("a process of another user is no rank, whatever it says, nor is one th
 
 TEST_CASE("only a whole page in a sealed anonymous file is mapped") {
   const auto maps = [](int fd) {
-    FlightPage* const page = map_offered_page(fd);
-    if (page != nullptr) munmap(page, sizeof(FlightPage));
+    StatusPage* const page = map_offered_page(fd);
+    if (page != nullptr) munmap(page, sizeof(StatusPage));
     close(fd);
     return page != nullptr;
   };
@@ -173,30 +173,30 @@ TEST_CASE("only a whole page in a sealed anonymous file is mapped") {
     REQUIRE(fcntl(fd, F_ADD_SEALS, seals) == 0);
     return fd;
   };
-  CHECK(maps(sealed(sizeof(FlightPage), kAllSeals)));
-  CHECK_FALSE(maps(sealed(sizeof(FlightPage) - 1, kAllSeals)));
-  CHECK_FALSE(maps(sealed(sizeof(FlightPage) + 4096, kAllSeals)));
-  CHECK_FALSE(maps(sealed(sizeof(FlightPage), F_SEAL_GROW | F_SEAL_SEAL)));  // it may be cut
-  CHECK_FALSE(maps(anonymous_file(MFD_ALLOW_SEALING, sizeof(FlightPage))));
-  CHECK_FALSE(maps(anonymous_file(0, sizeof(FlightPage))));
+  CHECK(maps(sealed(sizeof(StatusPage), kAllSeals)));
+  CHECK_FALSE(maps(sealed(sizeof(StatusPage) - 1, kAllSeals)));
+  CHECK_FALSE(maps(sealed(sizeof(StatusPage) + 4096, kAllSeals)));
+  CHECK_FALSE(maps(sealed(sizeof(StatusPage), F_SEAL_GROW | F_SEAL_SEAL)));  // it may be cut
+  CHECK_FALSE(maps(anonymous_file(MFD_ALLOW_SEALING, sizeof(StatusPage))));
+  CHECK_FALSE(maps(anonymous_file(0, sizeof(StatusPage))));
   CHECK_FALSE(maps(-1));
   for (const char* const folder : {"/tmp", "/dev/shm"}) {
     std::string path = std::string(folder) + "/rank-processes-test-XXXXXX";
     const int file = mkstemp(path.data());
     REQUIRE(file >= 0);
     unlink(path.c_str());
-    REQUIRE(ftruncate(file, sizeof(FlightPage)) == 0);
+    REQUIRE(ftruncate(file, sizeof(StatusPage)) == 0);
     CHECK_FALSE(maps(file));
   }
   if (geteuid() == 0) {
-    const int theirs = sealed(sizeof(FlightPage), kAllSeals);
+    const int theirs = sealed(sizeof(StatusPage), kAllSeals);
     REQUIRE(fchown(theirs, kNobody, kNobody) == 0);
     CHECK_FALSE(maps(theirs));
   }
 }
 
 TEST_CASE("nobody can cut the page of a rank") {
-  const OwnPage own;
+  const OwnStatusPage own;
   const std::string folder = "/proc/self/fd";
   int pages = 0;
   for (int fd = 0; fd < 64; ++fd) {

@@ -34,7 +34,7 @@ std::string outcome(const Enqueue& enqueue, const Meddle& meddle) {
       for (Array<float>* array : {&full, &shard}) array->fill([](std::int64_t i) { return static_cast<float>(i); });
       Stream& stream = device->stream(StreamRole::unshard);
       enqueue(*comm, stream, shard.buffer(), full.buffer());
-      const FlightPage& page = world.watchdog()->page();
+      const StatusPage& page = world.watchdog()->page();
       while (page.started == 0) std::this_thread::yield();
       std::this_thread::sleep_for(std::chrono::milliseconds(50));  // its buffers are copied by then; its end is far off
       if (world.rank() == 1) meddle(shard.buffer().as<float>(), full.buffer().as<float>());

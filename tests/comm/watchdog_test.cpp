@@ -74,7 +74,7 @@ TEST_CASE("a watchdog whose device cannot be asked looks at everything else") {
     looks_on = device.asked_thrice.try_wait();
   }
   CHECK(looks_on);
-  CHECK(watchdog.cost().looks >= 2);
+  CHECK(watchdog.cost().polls >= 2);
 }
 
 TEST_CASE("a process that a rank has forked may exit") {
@@ -85,18 +85,18 @@ TEST_CASE("a process that a rank has forked may exit") {
   int status = -1;
   REQUIRE(waitpid(child, &status, 0) == child);
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
-  CHECK_FALSE(watchdog.page().has_spoken);
+  CHECK_FALSE(watchdog.page().has_reported);
 }
 
 TEST_CASE("a rank that has told does not tell again, nor does one whose page says that another has") {
   Watchdog first{WatchOptions{}};
-  CHECK(first.claim_report());
-  CHECK_FALSE(first.claim_report());
-  CHECK(first.page().has_spoken);
+  CHECK(first.try_claim_report());
+  CHECK_FALSE(first.try_claim_report());
+  CHECK(first.page().has_reported);
   Watchdog second{WatchOptions{}};
-  const_cast<FlightPage&>(second.page()).is_told = true;
-  CHECK_FALSE(second.claim_report());
-  CHECK_FALSE(second.page().has_spoken);
+  const_cast<StatusPage&>(second.page()).report_seen = true;
+  CHECK_FALSE(second.try_claim_report());
+  CHECK_FALSE(second.page().has_reported);
 }
 
 TEST_CASE("where records go may change while one is written") {

@@ -209,7 +209,7 @@ std::vector<Setting> all_settings() {
   };
 }
 
-/// Only who speaks for all ends the job.
+/// Only the rank that reports ends the job.
 [[noreturn]] void wait_for_the_end(int code) {
   std::this_thread::sleep_for(std::chrono::seconds(40));
   std::_Exit(code);
@@ -220,7 +220,7 @@ int run(World& world, const Setup& setup, const Way& way, Witness& witness, bool
   const int wrong_step = way.family == units ? 1 : kWrongStep, last_step = wrong_step + 1;
   const auto end = [&](const Error& error) {
     witness.stop();
-    if (dynamic_cast<const GroupEnded*>(&error) != nullptr || !world.watchdog()->claim_report()) wait_for_the_end(1);
+    if (dynamic_cast<const GroupEnded*>(&error) != nullptr || !world.watchdog()->try_claim_report()) wait_for_the_end(1);
     const std::string found = witness.ask(way.family == units ? 0 : wrong_step, wrong_step);
     std::fprintf(stderr, "rank %d: %s; %s\n", world.rank(), error.what(), found.c_str());
     world.abort(static_cast<int>(error.code()));
