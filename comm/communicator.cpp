@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <iterator>
 
-#include "comm/health/watchdog.h"
+#include "comm/health/flight_recorder.h"
 #include "comm/part_table.h"
 #include "runtime/base/random.h"
 #include "runtime/device/cuda_context.h"
@@ -72,26 +72,26 @@ const char* name_of(CommOp op) {
   return "?";
 }
 
-Communicator::Ticket Communicator::ticket(const OpTag& tag) { return {tag, ++sequence_, watchdog_ != nullptr ? monotonic_ns() : 0}; }
+Communicator::Ticket Communicator::ticket(const OpTag& tag) { return {tag, ++sequence_, recorder_ != nullptr ? monotonic_ns() : 0}; }
 
-bool Communicator::is_shadowed() const { return watchdog_ != nullptr && watchdog_->shadow_ms() > 0 && is_on_host(); }
+bool Communicator::is_shadowed() const { return race_check_delay_ms_ > 0 && is_on_host(); }
 
 /// An operation that throws stays unfinished in the record.
 template <class Run>
 void Communicator::perform(ExecContext& exec, const Ticket& ticket, const Run& run) {
   exec_ = &exec;
-  if (watchdog_ == nullptr) return run();
-  const std::uint64_t number = watchdog_->recorder().start({.group = group_name_.name,
-                                                            .sequence = ticket.sequence,
-                                                            .enqueued_ns = ticket.enqueued_ns,
-                                                            .elems = ticket.tag.elems,
-                                                            .rank = rank(),
-                                                            .size = size(),
-                                                            .dtype = ticket.tag.dtype,
-                                                            .text = ticket.tag.text()});
-  watchdog_->faults().hit("comm.op");
+  if (recorder_ == nullptr) return run();
+  const std::uint64_t number = recorder_->start({.group = group_name_.name,
+                                                 .sequence = ticket.sequence,
+                                                 .enqueued_ns = ticket.enqueued_ns,
+                                                 .elems = ticket.tag.elems,
+                                                 .rank = rank(),
+                                                 .size = size(),
+                                                 .dtype = ticket.tag.dtype,
+                                                 .text = ticket.tag.text()});
+  recorder_->run_start_hook();
   run();
-  watchdog_->recorder().done(number);
+  recorder_->done(number);
 }
 
 std::string Communicator::where(std::string_view op, std::string_view unit) const {

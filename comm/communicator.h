@@ -16,9 +16,9 @@
 
 namespace zs {
 
+class FlightRecorder;
 class PartTable;
 class Shadow;
-class Watchdog;
 
 /// A buffer in parts, one for each rank, one after the other: counts[r] elements for rank r, or of it. Any count, zero included.
 struct RankParts {
@@ -110,9 +110,11 @@ class Communicator {
   /// The stream goes on when every rank's stream has come here.
   void barrier(Stream& stream, std::string_view unit);
 
-  /// What it does is written down by the watchdog, which outlives it; null: nowhere. Before the first operation.
-  void watch_by(Watchdog* watchdog, GroupName group) {
-    watchdog_ = watchdog;
+  /// What it does is written down by the recorder, which outlives it; null: nowhere. Above 0, operations run on private copies and end up
+  /// to so many milliseconds later (comm/shadow.h). Before the first operation.
+  void record_by(FlightRecorder* recorder, double race_check_delay_ms, GroupName group) {
+    recorder_ = recorder;
+    race_check_delay_ms_ = race_check_delay_ms;
     group_name_ = group;
   }
 
@@ -140,10 +142,10 @@ class Communicator {
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
  protected:
-  Watchdog* watchdog() const { return watchdog_; }
-  /// A part that was split off by that color is watched as this one is.
-  std::unique_ptr<Communicator> watched_like_this(std::unique_ptr<Communicator> part, int color) {
-    part->watch_by(watchdog_, group_name_.child(color));
+  FlightRecorder* recorder() const { return recorder_; }
+  /// A part that was split off by that color is recorded as this one is.
+  std::unique_ptr<Communicator> recorded_like_this(std::unique_ptr<Communicator> part, int color) {
+    part->record_by(recorder_, race_check_delay_ms_, group_name_.child(color));
     return part;
   }
 
@@ -221,7 +223,8 @@ class Communicator {
 
   CommTraffic traffic_;
   ExecContext* exec_ = nullptr;  // on the stream's thread
-  Watchdog* watchdog_ = nullptr;
+  FlightRecorder* recorder_ = nullptr;
+  double race_check_delay_ms_ = 0;
   GroupName group_name_;
   std::uint64_t sequence_ = 0;
 };

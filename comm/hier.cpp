@@ -76,7 +76,7 @@ std::unique_ptr<Communicator> HierCommunicator::split(int color, int key) {
   const MPI_Comm part = split_off(color, key);
   std::vector<int> hosts;
   for (const int rank : exchange().ranks_of(part)) hosts.push_back(map_.host_of(rank));
-  return watched_like_this(make_group(part, hosts, host_->split_off(color, key), options(), shared_arena()), color);
+  return recorded_like_this(make_group(part, hosts, host_->split_off(color, key), options(), shared_arena()), color);
 }
 
 std::int64_t HierCommunicator::reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold) const {

@@ -75,7 +75,7 @@ class LocalCommunicator final : public DirectCommunicator {
 
 std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
   ZS_CHECK(color >= 0, "a split by color {}", color);
-  const StatusScope status(watchdog(), "split", StatusScope::Host::waits_for_ranks);
+  const StatusScope status(recorder(), "split", StatusScope::Host::waits_for_ranks);
   std::vector<std::pair<int, int>> members;  // (key, rank) of this rank's color
   {
     Visit visit(host_, who("split"), host_post(rank()), HostPost{color, key, {}, {}, {}, 0, {}});
@@ -96,12 +96,12 @@ std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
     visit.finish();
   }
   host_post(rank()).group.reset();
-  return watched_like_this(std::make_unique<LocalCommunicator>(std::move(group), static_cast<int>(self - members.begin())), color);
+  return recorded_like_this(std::make_unique<LocalCommunicator>(std::move(group), static_cast<int>(self - members.begin())), color);
 }
 
 /// One allocation for all; whoever holds it last gives it back.
 std::shared_ptr<void> LocalCommunicator::shared_window(std::int64_t bytes) {
-  const StatusScope status(watchdog(), "shared window", StatusScope::Host::waits_for_ranks);
+  const StatusScope status(recorder(), "shared window", StatusScope::Host::waits_for_ranks);
   HostPost made;
   made.window_bytes = bytes;
   if (rank() == 0) {
@@ -133,7 +133,7 @@ class LocalWorld final : public World {
  public:
   LocalWorld(std::shared_ptr<LocalGroup> group, int rank)
       : watchdog_(group->world->options.watch, rank, group->world->watched), root_(std::move(group), rank) {
-    root_.watch_by(&watchdog_, {});
+    root_.record_by(&watchdog_.recorder(), root_.group_->world->options.race_check_delay_ms, {});
   }
 
   int rank() const override { return root_.rank(); }

@@ -20,7 +20,7 @@ std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffe
 }  // namespace
 
 std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) {
-  return watched_like_this(std::make_unique<MpiCommunicator>(split_off(color, key), options_, arena_), color);
+  return recorded_like_this(std::make_unique<MpiCommunicator>(split_off(color, key), options_, arena_), color);
 }
 
 void MpiCommunicator::do_all_gather(const OpTag& tag, Buffer shard, Buffer full) {

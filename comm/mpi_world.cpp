@@ -120,7 +120,7 @@ std::unique_ptr<Communicator> MpiWorld::group(std::span<const int> ranks) {
 
 std::unique_ptr<Communicator> MpiWorld::split(int color, int key) {
   auto part = std::make_unique<MpiCommunicator>(split_off(color, key), options_, arena_);
-  part->watch_by(watchdog_.get(), group_name_.child(color));
+  part->record_by(&watchdog_->recorder(), options_.race_check_delay_ms, group_name_.child(color));
   return part;
 }
 

@@ -115,13 +115,13 @@ class NcclCommunicator final : public GpuSideCommunicator {
   const char* transport() const override { return "nccl"; }
   Allocator& arena() override { return shared_->device.allocator(); }
   std::unique_ptr<Communicator> split(int color, int key) override {
-    const StatusScope status(watchdog(), "split", StatusScope::Host::waits_for_ranks);
+    const StatusScope status(recorder(), "split", StatusScope::Host::waits_for_ranks);
     if (watches_ != nullptr && watches_->are_captured())
       throw Error(ExitCode::usage, "a communicator is split while its stream is captured", shared_->gpu.gpu().describe(),
                   "make communicators before");
     if (native_ != nullptr) await_stream(shared_->gpu, native_, shared_->options.timeout_s, "split");
     auto hosts = hosts_->split(color, key), order = hosts_->split(color, key);
-    return watched_like_this(make_part(shared_, *group_, color, key, std::move(hosts), std::move(order)), color);
+    return recorded_like_this(make_part(shared_, *group_, color, key, std::move(hosts), std::move(order)), color);
   }
 
   /// Collective over the parent's ranks.
@@ -325,7 +325,8 @@ class NcclWorld final : public GpuSideWorld {
     auto hosts = base().group(ranks), order = base().group(ranks);
     const int place = hosts->rank();
     auto made = NcclCommunicator::make_part(shared_, *root_, ranks[0], place, std::move(hosts), std::move(order));
-    made->watch_by(base().watchdog(), group_name_.child(ranks[0]));
+    Watchdog* const watchdog = base().watchdog();
+    made->record_by(watchdog == nullptr ? nullptr : &watchdog->recorder(), 0, group_name_.child(ranks[0]));
     return made;
   }
 

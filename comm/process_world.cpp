@@ -45,7 +45,7 @@ class HostsWorld final : public World {
   }
   std::unique_ptr<Communicator> message_communicator() override {
     auto made = std::make_unique<MpiCommunicator>(mpi_->split_off(0, rank()), options_, make_cpu_allocator());
-    made->watch_by(mpi_->watchdog(), group_name_.child(0));
+    made->record_by(&mpi_->watchdog()->recorder(), options_.race_check_delay_ms, group_name_.child(0));
     return made;
   }
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
@@ -54,7 +54,7 @@ class HostsWorld final : public World {
     const auto place = static_cast<int>(self - ranks.begin());
     const StatusScope status(mpi_->watchdog(), "split", StatusScope::Host::waits_for_ranks);
     auto made = make(ranks, place);
-    made->watch_by(mpi_->watchdog(), group_name_.child(ranks[0]));
+    made->record_by(&mpi_->watchdog()->recorder(), options_.race_check_delay_ms, group_name_.child(ranks[0]));
     return made;
   }
   Watchdog* watchdog() override { return mpi_->watchdog(); }

@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "comm/communicator.h"
-#include "comm/health/watchdog.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 
@@ -167,7 +166,7 @@ void Communicator::shadow_publish(const Ticket& ticket, Buffer shard, Buffer sli
 }
 
 Shadow Communicator::make_shadow(const Ticket& ticket) const {
-  return {ticket.tag.text(), watchdog_->shadow_ms(), ticket.sequence ^ group_name_.name << 8 ^ static_cast<std::uint64_t>(rank())};
+  return {ticket.tag.text(), race_check_delay_ms_, ticket.sequence ^ group_name_.name << 8 ^ static_cast<std::uint64_t>(rank())};
 }
 
 }  // namespace zs

@@ -65,7 +65,7 @@ std::unique_ptr<ShmCommunicator> ShmCommunicator::split_off(int color, int key) 
 
 /// Of the first rank's memory, which all have mapped.
 std::shared_ptr<void> ShmCommunicator::shared_window(std::int64_t bytes) {
-  const StatusScope status(watchdog(), "shared window", StatusScope::Host::waits_for_ranks);
+  const StatusScope status(recorder(), "shared window", StatusScope::Host::waits_for_ranks);
   ShmSeat::Window own{.bytes = bytes};
   std::optional<Error> refused;
   if (rank() == 0) try {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/health/watchdog.h"
+#include "comm/health/status_scope.h"
 #include "comm/shm_memory.h"
 #include "comm/world.h"
 
@@ -25,8 +25,8 @@ class ShmCommunicator final : public DirectCommunicator {
   Allocator& arena() override { return *memory_; }
   bool prefers_arena() const override { return true; }
   std::unique_ptr<Communicator> split(int color, int key) override {
-    const StatusScope status(watchdog(), "split", StatusScope::Host::waits_for_ranks);
-    return watched_like_this(split_off(color, key), color);
+    const StatusScope status(recorder(), "split", StatusScope::Host::waits_for_ranks);
+    return recorded_like_this(split_off(color, key), color);
   }
   std::shared_ptr<void> shared_window(std::int64_t bytes) override;
   /// The same as split.

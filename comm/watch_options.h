@@ -13,9 +13,6 @@ struct WatchOptions {
   double init_s = 300, first_step_s = 0, step_s = 0, checkpoint_s = 0;
   /// Watchdogs of several hosts send each other what their ranks do, by UDP.
   bool exchanges_heartbeats = true;
-  /// Above 0, for debugging: operations run on private copies and end up to so many milliseconds later, so that whoever touches a buffer
-  /// in use is found (comm/shadow.h).
-  double shadow_ms = 0;
   std::string program = "zshard";  ///< begins the lines that it prints
   /// One line for the user; without it: "program: error: ...".
   std::function<std::string(const Error& error, const std::string& place)> line = {};

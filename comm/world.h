@@ -11,6 +11,8 @@
 
 namespace zs {
 
+class Watchdog;
+
 /// All ranks of a job, seen from one of them. Owned by the program's main function (or by run_local_world); one host thread uses it,
 /// except `abort`, which any thread may call. Outlives every communicator that came from it.
 class World {
@@ -63,6 +65,9 @@ class World {
 struct WorldOptions {
   double timeout_s = 300;           ///< longest wait for a peer inside one operation
   bool sums_in_rank_order = false;  ///< over all ranks of a group, one after the other, also where hosts could sum up first
+  /// Above 0, for debugging: operations run on private copies and end up to so many milliseconds later, so that whoever touches a buffer
+  /// in use is found (comm/shadow.h).
+  double race_check_delay_ms = 0;
   WatchOptions watch = {};
 };
 

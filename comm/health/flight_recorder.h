@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -68,11 +69,23 @@ class FlightRecorder {
   /// The operation's number, for `done`.
   std::uint64_t start(const Operation& operation) noexcept;
   void done(std::uint64_t number) noexcept;
+  /// `hook` is called by each operation that has started, on its thread, and may throw. Before the first one.
+  void set_start_hook(std::function<void()> hook) { start_hook_ = std::move(hook); }
+  void run_start_hook() const {
+    if (start_hook_) start_hook_();
+  }
+  /// How often the host thread began or ended something.
+  std::uint64_t moves() const { return moves_.load(std::memory_order_relaxed); }
+  void note_move() { moves_.fetch_add(1, std::memory_order_relaxed); }
   /// Time in which at least one operation was under way, all together: what this rank has given to the others and to waiting for them.
   std::int64_t waited_ns() const { return waited_ns_.load(std::memory_order_relaxed); }
 
  private:
+  friend class StatusScope;
+
   StatusPage& page_;
+  std::function<void()> start_hook_;
+  std::atomic<std::uint64_t> moves_{0};
   std::atomic<std::int32_t> under_way_{0};
   std::atomic<std::int64_t> since_ns_{0}, waited_ns_{0};
 };

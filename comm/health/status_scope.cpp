@@ -6,18 +6,21 @@
 
 namespace zs {
 
-StatusScope::StatusScope(Watchdog* watchdog, std::string_view what, Host host) {
-  if (watchdog == nullptr) return;
+StatusScope::StatusScope(FlightRecorder* recorder, std::string_view what, Host host) {
+  if (recorder == nullptr) return;
   const int waits = host == Host::waits_for_ranks ? 1 : 0;
-  end_ = [watchdog, before = watchdog->page_.host.get(), waits] {
-    watchdog->page_.host_waits -= waits;
-    watchdog->page_.host.set(before);
-    ++watchdog->phases_;
+  end_ = [recorder, before = recorder->page_.host.get(), waits] {
+    recorder->page_.host_waits -= waits;
+    recorder->page_.host.set(before);
+    recorder->note_move();
   };
-  watchdog->page_.host.set(what);
-  watchdog->page_.host_waits += waits;
-  ++watchdog->phases_;
+  recorder->page_.host.set(what);
+  recorder->page_.host_waits += waits;
+  recorder->note_move();
 }
+
+StatusScope::StatusScope(Watchdog* watchdog, std::string_view what, Host host)
+    : StatusScope(watchdog == nullptr ? nullptr : &watchdog->recorder(), what, host) {}
 
 StatusScope::StatusScope(Watchdog* watchdog, const Device& device) {
   if (watchdog == nullptr) return;

@@ -6,13 +6,15 @@
 namespace zs {
 
 class Device;
+class FlightRecorder;
 class Watchdog;
 
-/// What a rank's watchdog knows of it while this lives; then the same as before. A null watchdog is told nothing.
+/// What others know of a rank while this lives; then the same as before. Where the recorder or watchdog is null, nothing.
 class StatusScope {
  public:
   enum class Host : bool { works, waits_for_ranks };
   /// What the host thread does, for the line: "reading data". Host thread.
+  StatusScope(FlightRecorder* recorder, std::string_view what, Host host);
   StatusScope(Watchdog* watchdog, std::string_view what, Host host);
   /// The device's work counts as movement. Destroyed before the device. Host thread.
   StatusScope(Watchdog* watchdog, const Device& device);

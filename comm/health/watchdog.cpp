@@ -63,6 +63,7 @@ Watchdog::Watchdog(const WatchOptions& options)
   page_.heartbeat_ns = monotonic_ns();
   page_.magic = StatusPage::kMagic;
   find_peers();  // those that are there, before this rank can miss the end of one
+  hook_faults();
   guard_exit();
   start_thread();
 }
@@ -79,7 +80,12 @@ Watchdog::Watchdog(const WatchOptions& options, int rank, Threads& threads)
   page_.pid = getpid();
   page_.heartbeat_ns = page_.moved_ns = monotonic_ns();
   page_.magic = StatusPage::kMagic;
+  hook_faults();
   guard_exit();
+}
+
+void Watchdog::hook_faults() {
+  if (faults_.any()) recorder_.set_start_hook([this] { faults_.hit("comm.op"); });
 }
 
 Watchdog::~Watchdog() {
@@ -105,7 +111,7 @@ void Watchdog::enter(Phase phase, std::int64_t step) {
   page_.phase = phase;
   page_.step = step;
   page_.moved_ns = monotonic_ns();
-  ++phases_;
+  recorder_.note_move();
   if (threads_ != nullptr && !thread_.joinable() && limit_s() > 0) start_thread();
 }
 
@@ -216,7 +222,7 @@ void Watchdog::note_failure() {
 }
 
 bool Watchdog::has_moved() {
-  const std::uint64_t moves = phases_ + page_.started + page_.done + io_bytes(host_thread_) + device_poller_.completed();
+  const std::uint64_t moves = recorder_.moves() + page_.started + page_.done + io_bytes(host_thread_) + device_poller_.completed();
   return std::exchange(last_moves_, moves) != moves;
 }
 

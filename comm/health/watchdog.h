@@ -87,7 +87,6 @@ class Watchdog {
   FlightRecorder& recorder() { return recorder_; }
   const FlightRecorder& recorder() const { return recorder_; }
   const StatusPage& page() const { return page_; }
-  double shadow_ms() const { return options_.shadow_ms; }
   FaultInjector& faults() { return faults_; }
   /// Of the job, as the launcher has said.
   int ranks() const { return page_.size.load(); }
@@ -97,6 +96,7 @@ class Watchdog {
   struct ExitGuard;
 
   bool has_all_peers() const;
+  void hook_faults();
   void guard_exit();
   std::string name_of_exiting_rank() const;
   Error error_of_exit(int code) const;
@@ -144,7 +144,7 @@ class Watchdog {
   DevicePoller device_poller_{page_};
   std::shared_ptr<ExitGuard> exit_guard_;
   int host_thread_, launcher_ = 0, host_ranks_ = 1;
-  std::atomic<std::uint64_t> phases_{0}, polls_{0};
+  std::atomic<std::uint64_t> polls_{0};
   std::atomic<std::int64_t> polls_cpu_ns_{0};  // so far
   std::atomic<bool> is_standing_down_{false};
   std::unique_ptr<HeartbeatExchange> own_heartbeats_;

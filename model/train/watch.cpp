@@ -29,7 +29,6 @@ WatchOptions watch_options(const Config& config) {
           .step_s = limits.step_s,
           .checkpoint_s = limits.checkpoint_s,
           .exchanges_heartbeats = limits.hosts,
-          .shadow_ms = config.comm.shadow_ms,
           .program = "train",
           .line = [](const Error& error, const std::string& place) { return error_line(error, place); }};
 }

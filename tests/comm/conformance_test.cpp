@@ -44,7 +44,7 @@ TEST_CASE("the local transport moves more than 2^31 bytes", "[.huge]") {
 TEST_CASE("the local transport does so on private copies too") {
   const int ranks = GENERATE(1, 2, 3, 4, 5, 8);
   WorldOptions options;
-  options.watch.shadow_ms = 0.5;
+  options.race_check_delay_ms = 0.5;
   for (const ConformanceCase& one : operation_cases()) {
     DYNAMIC_SECTION(ranks << " ranks: " << one.name) {
       REQUIRE_NOTHROW(run_local_world(ranks, options, [&](World& world) { run_case(world, one); }));

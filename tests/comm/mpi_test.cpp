@@ -183,7 +183,7 @@ int run(std::string_view transport, std::string_view mode) {
   if (mode == "refused") refuse_shared_memory();
   WorldOptions options{.timeout_s = timeout_s, .sums_in_rank_order = mode == "ordered"};
   const char* const shadow = std::getenv("ZSHARD_TEST_SHADOW_MS");
-  if (shadow != nullptr) options.watch.shadow_ms = std::atof(shadow);
+  if (shadow != nullptr) options.race_check_delay_ms = std::atof(shadow);
   const auto world = make_process_world(options, transport);
   try {
     const std::string expected = mode == "refused" ? "mpi" : transport == "hier" ? hier_comes_to(*world) : std::string(transport);

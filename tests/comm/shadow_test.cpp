@@ -24,7 +24,7 @@ constexpr bool kCountsRaces = false;
 template <class Enqueue, class Meddle>
 std::string outcome(const Enqueue& enqueue, const Meddle& meddle) {
   WorldOptions options{.timeout_s = 30};
-  options.watch.shadow_ms = 400;
+  options.race_check_delay_ms = 400;
   std::string message;
   try {
     run_local_world(2, options, [&](World& world) {

@@ -11,7 +11,7 @@ namespace {
 /// Operations on private copies that end late, so that whoever touches a buffer in use is found.
 WorldOptions shadowed() {
   WorldOptions options{.timeout_s = 60};
-  options.watch.shadow_ms = 1;
+  options.race_check_delay_ms = 1;
   return options;
 }
 
