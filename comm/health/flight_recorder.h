@@ -32,7 +32,7 @@ struct FlightEntry {
 };
 
 /// All that a rank tells of itself, in memory that the other ranks of the host can read. Every member is atomic, so that a reader in
-/// another process sees torn texts at worst. Its rank alone writes it, but for `is_told`. Owned by a Watchdog.
+/// another process sees torn texts at worst. Its rank alone writes it, but for `report_seen`. Owned by a Watchdog.
 struct StatusPage {
   static constexpr std::uint64_t kMagic = 0x7a73666c69676874;  // "zsflight"
   static constexpr std::size_t kEntries = 1024;

@@ -46,7 +46,7 @@ class PeerProcess {
   int parent() const { return parent_; }
   const StatusPage* page() const { return page_; }
   bool has_ended() const;
-  /// `is_told` of its page, which can be set also while it is stopped. Null where it has no page.
+  /// `report_seen` of its page, which can be set also while it is stopped. Null where it has no page.
   std::atomic<bool>* report_mark() const { return page_ != nullptr ? &page_->report_seen : nullptr; }
   /// SIGKILL for a process that no other signal reaches.
   void kill_if_stopped() const;

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 namespace zs {
 namespace {
@@ -39,6 +40,8 @@ std::uint64_t io_bytes(int thread) {
   return sum;
 }
 
+int in_environment(const char* variable, int otherwise) { return number_in_environment<int>(variable).value_or(otherwise); }
+
 std::int64_t cpu_ns_of_this_thread() {
   timespec spent{};
   return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent) == 0 ? spent.tv_sec * 1'000'000'000 + spent.tv_nsec : 0;
@@ -48,17 +51,17 @@ std::int64_t cpu_ns_of_this_thread() {
 
 Watchdog::Watchdog(const WatchOptions& options)
     : options_(options),
-      faults_(FaultInjector::from_environment(number_in_environment<int>("OMPI_COMM_WORLD_RANK").value_or(0))),
+      faults_(FaultInjector::from_environment(in_environment("OMPI_COMM_WORLD_RANK", 0))),
       host_name_(name_of_host()),
-      job_(job_name()),
       own_(std::make_unique<OwnStatusPage>()),
       page_(own_->page()),
+      peers_(in_environment("OMPI_COMM_WORLD_RANK", 0),
+             in_environment("OMPI_COMM_WORLD_LOCAL_SIZE", in_environment("OMPI_COMM_WORLD_SIZE", 1)), job_name()),
       host_thread_(gettid()),
       launcher_(getppid()) {
-  page_.rank = number_in_environment<int>("OMPI_COMM_WORLD_RANK").value_or(0);
-  page_.size = number_in_environment<int>("OMPI_COMM_WORLD_SIZE").value_or(1);
+  page_.rank = in_environment("OMPI_COMM_WORLD_RANK", 0);
+  page_.size = in_environment("OMPI_COMM_WORLD_SIZE", 1);
   page_.pid = getpid();
-  host_ranks_ = number_in_environment<int>("OMPI_COMM_WORLD_LOCAL_SIZE").value_or(page_.size);
   enter(Phase::init);
   page_.heartbeat_ns = monotonic_ns();
   page_.magic = StatusPage::kMagic;
@@ -74,6 +77,7 @@ Watchdog::Watchdog(const WatchOptions& options, int rank, Threads& threads)
       host_name_(name_of_host()),
       threads_(&threads),
       page_(threads.pages[static_cast<std::size_t>(rank)]),
+      peers_(rank, 1, ""),
       host_thread_(gettid()) {
   page_.rank = rank;
   page_.size = static_cast<int>(threads.pages.size());
@@ -113,33 +117,6 @@ void Watchdog::enter(Phase phase, std::int64_t step) {
   page_.moved_ns = monotonic_ns();
   recorder_.note_move();
   if (threads_ != nullptr && !thread_.joinable() && limit_s() > 0) start_thread();
-}
-
-/// Who is known stays so, also when it has ended: what it has said counts.
-void Watchdog::find_peers() {
-  if (has_all_peers()) return;
-  auto found = find_peer_processes(page_.rank, job_);
-  const std::lock_guard lock(mutex_);
-  for (auto& peer : found) {
-    const auto known = std::find_if(peers_.begin(), peers_.end(), [&](const auto& one) { return one->rank() == peer->rank(); });
-    if (known == peers_.end()) {
-      peers_.push_back(std::move(peer));
-    } else if ((*known)->page() == nullptr && (peer->page() != nullptr || !(*known)->has_ended())) {
-      *known = std::move(peer);  // else what a rank has started would hide that it has ended
-    }
-  }
-}
-
-bool Watchdog::has_all_peers() const {
-  const std::lock_guard lock(mutex_);
-  const auto found = std::count_if(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->page() != nullptr; });
-  return found + 1 >= host_ranks_;
-}
-
-bool Watchdog::has_finalizing_peer() const {
-  const std::lock_guard lock(mutex_);
-  return std::any_of(peers_.begin(), peers_.end(),
-                     [](const auto& peer) { return peer->page() != nullptr && !peer->page()->has_finalized && !peer->has_ended(); });
 }
 
 void Watchdog::record_to(std::string folder) {
@@ -265,32 +242,15 @@ std::vector<RankView> Watchdog::host_views() const {
     return ranks;
   }
   ranks.push_back(view_of(page_, 'R'));
-  const std::lock_guard lock(mutex_);
-  for (const auto& peer : peers_) {
-    if (peer->page() != nullptr) {
-      ranks.push_back(view_of(*peer->page(), peer->state()));
-    } else {
-      ranks.push_back({.rank = peer->rank(),
-                       .pid = peer->pid(),
-                       .state = peer->state(),
-                       .still_s = page_.phase == Phase::init ? still_s() : 0,  // it has not begun
-                       .host = {},
-                       .streams = {},
-                       .unfinished = {},
-                       .last_started = {}});
-    }
-  }
+  auto peers = peers_.views(page_.phase == Phase::init ? still_s() : 0);  // it has not begun
+  std::move(peers.begin(), peers.end(), std::back_inserter(ranks));
   return ranks;
 }
 
 const StatusPage* Watchdog::page_of(int rank) const {
   if (threads_ != nullptr) return &threads_->pages[static_cast<std::size_t>(rank)];
   if (rank == page_.rank) return &page_;
-  const std::lock_guard lock(mutex_);
-  for (const auto& peer : peers_) {
-    if (peer->rank() == rank) return peer->page();
-  }
-  return nullptr;
+  return peers_.page_of(rank);
 }
 
 /// Ranks whose launcher is gone get no signals any more: a stopped one would stay for ever.
@@ -300,29 +260,14 @@ void Watchdog::check_launcher() {
   const Error error(ExitCode::peer_lost, "mpirun has ended before its ranks", fmt::format("host {}, pid {}", host_name_, launcher_),
                     advice.empty() ? "start again" : advice);
   if (try_claim_report()) print(error, "");
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& peer : peers_) peer->kill_if_stopped();
-  }
+  peers_.kill_stopped();
   _exit(static_cast<int>(error.code()));
 }
 
 void Watchdog::check_deaths() {
-  if (page_.report_seen && reporter_has_ended()) end_process(ExitCode::peer_lost, true);
-  const auto is_news = [this](const PeerProcess& peer) {
-    if (!peer.has_ended()) return false;
-    const StatusPage* const page = peer.page();
-    // Before the program has begun in it, it is the rank if it is mpirun's own child: of others of its environment nothing is known.
-    if (page == nullptr) return page_.phase == Phase::init && peer.parent() == launcher_;
-    return !page->has_left && !page->has_reported;
-  };
-  int dead = -1;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& peer : peers_) {
-      if (is_news(*peer)) dead = peer->rank();
-    }
-  }
+  if (page_.report_seen && peers_.reporter_has_ended()) end_process(ExitCode::peer_lost, true);
+  // Before the program has begun in it, a rank is known as mpirun's own child.
+  const int dead = peers_.find_dead(page_.phase == Phase::init ? launcher_ : 0);
   if (dead >= 0) alarm({Diagnosis::Kind::died, dead, -1}, views());
 }
 

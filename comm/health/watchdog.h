@@ -15,7 +15,7 @@
 #include "comm/health/fault_injector.h"
 #include "comm/health/flight_recorder.h"
 #include "comm/health/heartbeat_exchange.h"
-#include "comm/health/peer_processes.h"
+#include "comm/health/peer_table.h"
 #include "comm/health/status_scope.h"
 #include "comm/watch_options.h"
 #include "runtime/device/device.h"
@@ -51,7 +51,7 @@ class Watchdog {
   void enter(Phase phase, std::int64_t step = 0);
   Phase phase() const { return page_.phase.load(); }
   /// Once every rank of the job has started: their processes are looked up, so that their deaths are noticed.
-  void find_peers();
+  void find_peers() { peers_.find(); }
   /// From here on it knows the ranks of other hosts, and they know those of this one.
   void join_hosts(std::unique_ptr<HeartbeatExchange> heartbeats);
   /// Where `dump` and alarms write rank-N.txt; made when it is needed. Empty: nowhere.
@@ -63,7 +63,7 @@ class Watchdog {
   /// MPI has ended in this rank. Then, until it has in every rank of this host, this one had better stay and watch: mpirun waits for a rank
   /// that stops in MPI_Finalize for ever, and nobody else would see it.
   void note_finalized() { page_.has_finalized = true; }
-  bool has_finalizing_peer() const;
+  bool has_finalizing_peer() const { return peers_.has_finalizing(); }
   /// Tells the user why this rank ends the job, unless another has told, or is about to.
   void report(const Error& error, const std::string& place);
   /// Writes this rank's record; where it is the one that reports, those of all ranks of its host. Never throws.
@@ -95,7 +95,6 @@ class Watchdog {
   friend class StatusScope;
   struct ExitGuard;
 
-  bool has_all_peers() const;
   void hook_faults();
   void guard_exit();
   std::string name_of_exiting_rank() const;
@@ -131,19 +130,19 @@ class Watchdog {
   void print(const Error& error, const std::string& place);
   std::vector<std::atomic<bool>*> report_marks();
   bool claim_report_marks() noexcept;
-  bool reporter_has_ended() const;
   [[noreturn]] void end_process(ExitCode code, bool waits);
 
   WatchOptions options_;
   FaultInjector faults_;
-  std::string host_name_, job_;  // the job's is empty without mpirun
+  std::string host_name_;
   std::unique_ptr<OwnStatusPage> own_;
   Threads* threads_ = nullptr;
   StatusPage& page_;
   FlightRecorder recorder_{page_};
   DevicePoller device_poller_{page_};
   std::shared_ptr<ExitGuard> exit_guard_;
-  int host_thread_, launcher_ = 0, host_ranks_ = 1;
+  PeerTable peers_;
+  int host_thread_, launcher_ = 0;
   std::atomic<std::uint64_t> polls_{0};
   std::atomic<std::int64_t> polls_cpu_ns_{0};  // so far
   std::atomic<bool> is_standing_down_{false};
@@ -153,7 +152,6 @@ class Watchdog {
   mutable std::mutex mutex_;  // of what follows; held for moments
   std::condition_variable_any wakes_;
   std::string folder_, advice_;
-  std::vector<std::unique_ptr<PeerProcess>> peers_;
 
   // of the thread
   std::uint64_t last_moves_ = 0;

@@ -171,10 +171,7 @@ void Watchdog::write_line(const std::string& line) {
 
 bool Watchdog::report_seen() const noexcept {
   if (page_.has_reported) return false;
-  const std::lock_guard lock(mutex_);
-  return page_.report_seen || std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) {
-           return peer->page() != nullptr && (peer->page()->has_reported || peer->page()->report_seen);
-         });
+  return page_.report_seen || peers_.report_seen();
 }
 
 /// Time in which this rank could not move is not held against it, nor against those that it waits for.
@@ -204,13 +201,8 @@ bool Watchdog::goes_on() const {
 /// Of the ranks of this host, in their order, this one included. Looked up again: who was stopped, or has just begun, may know nobody yet.
 std::vector<std::atomic<bool>*> Watchdog::report_marks() {
   find_peers();
-  std::vector<std::pair<int, std::atomic<bool>*>> by_rank{{page_.rank, &page_.report_seen}};
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& peer : peers_) {
-      if (peer->report_mark() != nullptr) by_rank.emplace_back(peer->rank(), peer->report_mark());
-    }
-  }
+  auto by_rank = peers_.report_marks();
+  by_rank.emplace_back(page_.rank, &page_.report_seen);
   std::sort(by_rank.begin(), by_rank.end());
   std::vector<std::atomic<bool>*> marks;
   for (const auto& [rank, mark] : by_rank) marks.push_back(mark);
@@ -252,7 +244,7 @@ void Watchdog::alarm(const Diagnosis& diagnosis, const std::vector<RankView>& ra
   const Error error = error_for(diagnosis, ranks);
   const bool is_known = diagnosis.kind == Diagnosis::Kind::died;
   // While the job starts, other hosts cannot send that they have reported, and mpirun kills one rank some milliseconds after the other.
-  if (is_known && heartbeats() == nullptr && page_.size > host_ranks_) std::this_thread::sleep_for(kReportTravels);
+  if (is_known && heartbeats() == nullptr && page_.size > peers_.host_ranks()) std::this_thread::sleep_for(kReportTravels);
   const bool reports = !another_host_reports(diagnosis) && try_claim_report(error.what_happened());
   // The line is the last that the user sees, unless mpirun is ending this process too: then it comes first.
   if (reports && is_known) print(error, "");
@@ -364,17 +356,11 @@ void Watchdog::dump(std::string_view reason) noexcept {
   try_to([&] { write_records_of(std::array<const StatusPage*, 1>{&page_}, reason); });
 }
 
-bool Watchdog::reporter_has_ended() const {
-  const std::lock_guard lock(mutex_);
-  return std::any_of(peers_.begin(), peers_.end(),
-                     [](const auto& peer) { return peer->page() != nullptr && peer->page()->has_reported && peer->has_ended(); });
-}
-
 /// Whoever has reported ends the job, and the others of its host follow: mpirun's pauses between SIGCONT, SIGTERM and SIGKILL, of a second
 /// each, are cut short by the end of any rank. Of a death mpirun knows already: its code stands.
 void Watchdog::end_process(ExitCode code, bool waits) {
   const auto until = std::chrono::steady_clock::now() + kGrace;
-  while (waits && !reporter_has_ended() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(kReceiveEvery);
+  while (waits && !peers_.reporter_has_ended() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(kReceiveEvery);
   if (waits) std::this_thread::sleep_for(kReportTravels);
   _exit(static_cast<int>(code));
 }

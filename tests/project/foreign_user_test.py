@@ -15,7 +15,7 @@ import harness
 from watchdog_test import Job
 
 NOBODY = 65534
-# A process that says it is rank 2, and lays out a flight record as ranks do: magic, rank, size, pid, ..., has_left, has_spoken, is_told.
+# A process that says it is rank 2, and lays out a flight record as ranks do: magic, rank, size, pid, ..., has_left, has_reported, report_seen.
 CLAIMANT = """
 import fcntl, os, socket, struct, sys, time
 deed, mpirun, user = sys.argv[1], sys.argv[2], int(sys.argv[3])
