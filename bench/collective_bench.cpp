@@ -213,7 +213,7 @@ void CollectiveBench::call(const Candidate& candidate, const Case& one, std::siz
   const Buffer own = data.slice(world_.rank() * (data.elems / world_.size()), data.elems / world_.size());
   switch (one.op) {
     case Collective::all_gather: return candidate.comm->all_gather(stream, "bench", own, data);
-    case Collective::reduce_scatter: return candidate.comm->reduce_scatter(stream, "bench", data, own, Fold::overwrite);
+    case Collective::reduce_scatter: return candidate.comm->reduce_scatter(stream, "bench", data, own, ReduceInto::overwrite);
     case Collective::all_reduce: return candidate.comm->all_reduce(stream, "bench", data, ReduceOp::sum);
     case Collective::all_to_all: return candidate.comm->all_to_all(stream, "bench", data, sets.out[set]);
     case Collective::broadcast: return candidate.comm->broadcast(stream, "bench", data, 0);

@@ -2,7 +2,7 @@
 
 #include <cerrno>
 
-#include "comm/mpi_exchange.h"
+#include "comm/mpi/mpi_exchange.h"
 
 namespace zs::bench {
 

@@ -17,7 +17,7 @@ namespace zs::bench {
 namespace {
 
 constexpr int kRecords = 200'000, kComparisons = 500;
-constexpr double kLooks = 10;        // at least: short runs see none
+constexpr double kPolls = 10;        // at least: short runs see none
 constexpr std::int64_t kHashes = 2;  // as in runtime/shard/order_check.cpp
 
 double us_since(Clock::time_point start, int count) {
@@ -64,7 +64,7 @@ std::string watch_cost(World& world, const StepOptions& options, const Config& c
   watchdog.enter(Phase::step);  // a rank alone is watched from the first phase with a limit
   const StepReport report = StepBench(world, options, config).run();
   const Watchdog::Cost so_far = watchdog.cost();
-  std::this_thread::sleep_for(std::max(kLooks - so_far.polls, 0.0) * std::chrono::duration<double, std::milli>(so_far.poll_every_ms));
+  std::this_thread::sleep_for(std::max(kPolls - so_far.polls, 0.0) * std::chrono::duration<double, std::milli>(so_far.poll_every_ms));
   const Watchdog::Cost polls = watchdog.cost();
   const auto device = Device::create(DeviceKind::cpu, {});
   std::array<double, 3> costs{record_us(), world.size() > 1 ? comparison_us(world, *device) : 0, polls.cpu_us_a_poll};

@@ -19,7 +19,7 @@ bool overlap(const Buffer& a, const Buffer& b) {
   return !a.empty() && !b.empty() && first_a < first_b + b.bytes() && first_b < first_a + a.bytes();
 }
 
-/// `variant` tells apart what the name of the operation does not: fold, root, reduction.
+/// `variant` tells apart what the name of the operation does not: reduction, root, reduction.
 OpTag make_tag(std::string_view op, std::string_view unit, std::string_view variant, const Buffer& buffer) {
   OpTag tag;
   tag.elems = buffer.elems;
@@ -74,7 +74,7 @@ const char* name_of(CommOp op) {
 
 Communicator::Ticket Communicator::ticket(const OpTag& tag) { return {tag, ++sequence_, recorder_ != nullptr ? monotonic_ns() : 0}; }
 
-bool Communicator::is_shadowed() const { return race_check_delay_ms_ > 0 && is_on_host(); }
+bool Communicator::is_race_checked() const { return race_check_delay_ms_ > 0 && is_on_host(); }
 
 /// An operation that throws stays unfinished in the record.
 template <class Run>
@@ -98,12 +98,12 @@ std::string Communicator::where(std::string_view op, std::string_view unit) cons
   return fmt::format("{}({}) on rank {} of {}", op, unit, rank(), size());
 }
 
-void Communicator::check_wire(Wire wire, std::string_view op, std::string_view unit, DType dtype) const {
-  if (wire == Wire::exact) return;
+void Communicator::check_comm_dtype(CommDType comm_dtype, std::string_view op, std::string_view unit, DType dtype) const {
+  if (comm_dtype == CommDType::exact) return;
   ZS_CHECK(can_be_packed(dtype), "{}: {} cannot travel as int8", where(op, unit), name_of(dtype));
   if (can_pack()) return;
   throw Error(ExitCode::config, fmt::format("transport {} sends nothing as int8", transport()), where(op, unit),
-              "give its world the GPU's arithmetic, or use the exact wire");
+              "give its world the GPU's arithmetic, or use CommDType::exact");
 }
 
 void Communicator::check_sum(std::string_view op, std::string_view unit, DType dtype) const {
@@ -121,7 +121,7 @@ Buffer Communicator::set_aside(const Buffer& in, void* scratch) const {
   return aside;
 }
 
-void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full, Wire wire) {
+void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full, CommDType comm_dtype) {
   ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("all_gather", unit), full.elems,
            shard.elems * size());
   ZS_CHECK(full.dtype == shard.dtype && full.device == shard.device, "{}: shard is {} on {}, full {} on {}", where("all_gather", unit),
@@ -129,21 +129,21 @@ void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shar
   const Buffer own = full.slice(rank() * shard.elems, shard.elems);
   ZS_CHECK(own.data == shard.data || !overlap(shard, full), "{}: shard overlaps full, but is not this rank's slice of it",
            where("all_gather", unit));
-  check_wire(wire, "all_gather", unit, shard.dtype);
-  const OpTag tag = make_tag("all_gather", unit, wire == Wire::int8 ? "int8" : "", shard);
-  traffic_.add(CommOp::all_gather, (size() - 1) * (wire == Wire::int8 ? packed_bytes(shard.elems) : shard.bytes()));
-  if (wire == Wire::int8 && size() > 1) return enqueue_packed_gather(stream, unit, ticket(tag), shard, full);
-  stream.enqueue(moving(info("all_gather", unit, {shard}, {full}), shard, full),
-                 [this, ticket = ticket(tag), shard, full](ExecContext& exec) {
-                   const auto gather = [&](Buffer from, Buffer to) { do_all_gather(ticket.tag, from, to); };
-                   perform(exec, ticket, [&] { is_shadowed() ? shadow_all_gather(ticket, shard, full, gather) : gather(shard, full); });
-                 });
+  check_comm_dtype(comm_dtype, "all_gather", unit, shard.dtype);
+  const OpTag tag = make_tag("all_gather", unit, comm_dtype == CommDType::int8 ? "int8" : "", shard);
+  traffic_.add(CommOp::all_gather, (size() - 1) * (comm_dtype == CommDType::int8 ? packed_bytes(shard.elems) : shard.bytes()));
+  if (comm_dtype == CommDType::int8 && size() > 1) return enqueue_packed_gather(stream, unit, ticket(tag), shard, full);
+  stream.enqueue(
+      moving(info("all_gather", unit, {shard}, {full}), shard, full), [this, ticket = ticket(tag), shard, full](ExecContext& exec) {
+        const auto gather = [&](Buffer from, Buffer to) { do_all_gather(ticket.tag, from, to); };
+        perform(exec, ticket, [&] { is_race_checked() ? checked_all_gather(ticket, shard, full, gather) : gather(shard, full); });
+      });
 }
 
 void Communicator::enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard, Buffer full) {
   const std::int64_t bytes = packed_bytes(shard.elems), scratch_bytes = size() * bytes;
-  const Buffer wire{nullptr, scratch_bytes, DType::u8, full.device};
-  stream.enqueue(moving(info("all_gather", unit, {shard}, {full}, scratch_bytes), wire.slice(0, bytes), wire),
+  const Buffer packed{nullptr, scratch_bytes, DType::u8, full.device};
+  stream.enqueue(moving(info("all_gather", unit, {shard}, {full}, scratch_bytes), packed.slice(0, bytes), packed),
                  [this, ticket, shard, full, bytes, scratch_bytes](ExecContext& exec) {
                    if (is_idle()) return;
                    const Buffer all{exec.scratch(scratch_bytes), scratch_bytes, DType::u8, full.device};
@@ -153,7 +153,8 @@ void Communicator::enqueue_packed_gather(Stream& stream, std::string_view unit, 
                      do_all_gather(ticket.tag, own, all);
                      unpack(to, all, size());
                    };
-                   perform(exec, ticket, [&] { is_shadowed() ? shadow_all_gather(ticket, shard, full, gather) : gather(shard, full); });
+                   perform(exec, ticket,
+                           [&] { is_race_checked() ? checked_all_gather(ticket, shard, full, gather) : gather(shard, full); });
                  });
 }
 
@@ -163,19 +164,19 @@ void Communicator::unpack(Buffer elements, Buffer packed, int slices) {
   unpack_int8(elements, static_cast<const std::byte*>(packed.data), slices);
 }
 
-void Communicator::fold_packed(Buffer out, Buffer packed, int parts, bool accumulate) {
+void Communicator::reduce_packed(Buffer out, Buffer packed, int parts, bool accumulate) {
   fold_int8(out, static_cast<const std::byte*>(packed.data), parts, accumulate);
 }
 
-void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, Fold fold, Wire wire) {
-  const bool accumulate = fold == Fold::accumulate;
+void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, ReduceInto into, CommDType comm_dtype) {
+  const bool accumulate = into == ReduceInto::accumulate;
   ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("reduce_scatter", unit), full.elems,
            shard.elems * size());
   check_sum("reduce_scatter", unit, full.dtype);
   ZS_CHECK(shard.dtype == full.dtype || (full.dtype == DType::bf16 && shard.dtype == DType::f32),
            "{}: {} into {}, expected a dtype into itself, or bf16 into f32", where("reduce_scatter", unit), name_of(full.dtype),
            name_of(shard.dtype));
-  ZS_CHECK(!accumulate || adds_onto(shard.dtype), "{}: transport {} adds sums of {} to nothing, expected Fold::overwrite",
+  ZS_CHECK(!accumulate || adds_onto(shard.dtype), "{}: transport {} adds sums of {} to nothing, expected ReduceInto::overwrite",
            where("reduce_scatter", unit), transport(), name_of(shard.dtype));
   ZS_CHECK(full.device == shard.device, "{}: full is on {}, shard on {}", where("reduce_scatter", unit), name_of(full.device),
            name_of(shard.device));
@@ -183,45 +184,44 @@ void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer 
   const bool in_place = own.data == shard.data && own.dtype == shard.dtype && !accumulate;
   ZS_CHECK(in_place || !overlap(shard, full), "{}: shard overlaps full; it may only be this rank's slice, same dtype, overwrite",
            where("reduce_scatter", unit));
-  check_wire(wire, "reduce_scatter", unit, full.dtype);
-  const char* const suffix = wire == Wire::int8 ? " int8" : "";
+  check_comm_dtype(comm_dtype, "reduce_scatter", unit, full.dtype);
+  const char* const suffix = comm_dtype == CommDType::int8 ? " int8" : "";
   const OpTag tag =
       make_tag("reduce_scatter", unit, fmt::format("{}{}{}", accumulate ? "accumulate " : "into ", name_of(shard.dtype), suffix), full);
   std::vector<Buffer> reads{full};
   if (accumulate) reads.push_back(shard);
-  if (wire == Wire::int8 && size() > 1) {
+  if (comm_dtype == CommDType::int8 && size() > 1) {
     traffic_.add(CommOp::reduce_scatter, (size() - 1) * packed_bytes(shard.elems));
-    return enqueue_packed_sum(stream, info("reduce_scatter", unit, std::move(reads), {shard}), ticket(tag), full, shard, fold);
+    return enqueue_packed_sum(stream, info("reduce_scatter", unit, std::move(reads), {shard}), ticket(tag), full, shard, into);
   }
-  const std::int64_t scratch_bytes = reduce_scatter_scratch_bytes(full, shard, fold);
+  const std::int64_t scratch_bytes = reduce_scatter_scratch_bytes(full, shard, into);
   traffic_.add(CommOp::reduce_scatter, (size() - 1) * shard.elems * size_of(full.dtype));
-  stream.enqueue(moving(info("reduce_scatter", unit, std::move(reads), {shard}, scratch_bytes), full, shard),
-                 [this, ticket = ticket(tag), full, shard, fold, scratch_bytes](ExecContext& exec) {
-                   const auto reduce = [&](Buffer from, Buffer to) {
-                     do_reduce_scatter(ticket.tag, from, to, fold, exec.scratch(scratch_bytes));
-                   };
-                   perform(exec, ticket, [&] { is_shadowed() ? shadow_reduce_scatter(ticket, full, shard, reduce) : reduce(full, shard); });
-                 });
+  stream.enqueue(
+      moving(info("reduce_scatter", unit, std::move(reads), {shard}, scratch_bytes), full, shard),
+      [this, ticket = ticket(tag), full, shard, into, scratch_bytes](ExecContext& exec) {
+        const auto reduce = [&](Buffer from, Buffer to) { do_reduce_scatter(ticket.tag, from, to, into, exec.scratch(scratch_bytes)); };
+        perform(exec, ticket, [&] { is_race_checked() ? checked_reduce_scatter(ticket, full, shard, reduce) : reduce(full, shard); });
+      });
 }
 
-void Communicator::enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, Fold fold) {
+void Communicator::enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, ReduceInto into) {
   const std::int64_t scratch_bytes = info.scratch_bytes = packed_sum_scratch_bytes(full);
-  const Buffer wire{nullptr, size() * packed_bytes(shard.elems), DType::u8, full.device};
-  stream.enqueue(moving(std::move(info), wire, wire), [this, ticket, full, shard, fold, scratch_bytes](ExecContext& exec) {
+  const Buffer packed{nullptr, size() * packed_bytes(shard.elems), DType::u8, full.device};
+  stream.enqueue(moving(std::move(info), packed, packed), [this, ticket, full, shard, into, scratch_bytes](ExecContext& exec) {
     if (is_idle()) return;
-    const auto reduce = [&](Buffer from, Buffer to) { do_packed_sum(ticket.tag, from, to, fold, exec.scratch(scratch_bytes)); };
-    perform(exec, ticket, [&] { is_shadowed() ? shadow_reduce_scatter(ticket, full, shard, reduce) : reduce(full, shard); });
+    const auto reduce = [&](Buffer from, Buffer to) { do_packed_sum(ticket.tag, from, to, into, exec.scratch(scratch_bytes)); };
+    perform(exec, ticket, [&] { is_race_checked() ? checked_reduce_scatter(ticket, full, shard, reduce) : reduce(full, shard); });
   });
 }
 
 std::int64_t Communicator::packed_sum_scratch_bytes(const Buffer& full) const { return 2 * size() * packed_bytes(full.elems / size()); }
 
-void Communicator::do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, Fold fold, void* scratch) {
+void Communicator::do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, ReduceInto into, void* scratch) {
   const std::int64_t bytes = size() * packed_bytes(shard.elems);
   const Buffer both{scratch, 2 * bytes, DType::u8, full.device}, out = both.slice(0, bytes), in = both.slice(bytes, bytes);
   pack(out, full, size());
   do_all_to_all(tag, out, in);
-  fold_packed(shard, in, size(), fold == Fold::accumulate);
+  reduce_packed(shard, in, size(), into == ReduceInto::accumulate);
 }
 
 void Communicator::all_reduce(Stream& stream, std::string_view unit, Buffer data, ReduceOp op) {
@@ -233,8 +233,8 @@ void Communicator::all_reduce(Stream& stream, std::string_view unit, Buffer data
   stream.enqueue(moving(info("all_reduce", unit, {data}, {data}, scratch_bytes), data, {}),
                  [this, ticket = ticket(tag), data, op, scratch_bytes](ExecContext& exec) {
                    perform(exec, ticket, [&] {
-                     is_shadowed() ? shadow_all_reduce(ticket, data, op, exec.scratch(scratch_bytes))
-                                   : do_all_reduce(ticket.tag, data, op, exec.scratch(scratch_bytes));
+                     is_race_checked() ? checked_all_reduce(ticket, data, op, exec.scratch(scratch_bytes))
+                                       : do_all_reduce(ticket.tag, data, op, exec.scratch(scratch_bytes));
                    });
                  });
 }
@@ -247,7 +247,7 @@ void Communicator::broadcast(Stream& stream, std::string_view unit, Buffer data,
   OpInfo sent =
       info("broadcast", unit, is_root ? std::vector{data} : std::vector<Buffer>{}, is_root ? std::vector<Buffer>{} : std::vector{data});
   stream.enqueue(moving(std::move(sent), data, {}), [this, ticket = ticket(tag), data, root](ExecContext& exec) {
-    perform(exec, ticket, [&] { is_shadowed() ? shadow_broadcast(ticket, data, root) : do_broadcast(ticket.tag, data, root); });
+    perform(exec, ticket, [&] { is_race_checked() ? checked_broadcast(ticket, data, root) : do_broadcast(ticket.tag, data, root); });
   });
 }
 
@@ -267,7 +267,7 @@ void Communicator::all_to_all(Stream& stream, std::string_view unit, Buffer in, 
                    const auto exchange = [&](Buffer from, Buffer to) { do_all_to_all(ticket.tag, from, to); };
                    perform(exec, ticket, [&] {
                      const Buffer from = scratch_bytes > 0 ? set_aside(in, exec.scratch(scratch_bytes)) : in;
-                     is_shadowed() ? shadow_exchange(ticket, from, out, exchange) : exchange(from, out);
+                     is_race_checked() ? checked_exchange(ticket, from, out, exchange) : exchange(from, out);
                    });
                  });
 }
@@ -305,7 +305,7 @@ void Communicator::all_to_all_v(Stream& stream, std::string_view unit, RankParts
                      const PartTable parts = agree_on_parts(ticket.tag, said, scratch);
                      const auto exchange = [&](Buffer a, Buffer b) { do_all_to_all_v(ticket.tag, parts, a, b); };
                      const Buffer source = scratch_bytes > count_bytes ? set_aside(from, scratch + count_bytes) : from;
-                     is_shadowed() ? shadow_exchange(ticket, source, to, exchange) : exchange(source, to);
+                     is_race_checked() ? checked_exchange(ticket, source, to, exchange) : exchange(source, to);
                    });
                  });
 }
@@ -341,7 +341,7 @@ void Communicator::publish(Stream& stream, std::string_view unit, Buffer shard, 
   published.arrivals = {window.slice(0, before), window.slice(after, window.elems - after)};
   stream.enqueue(std::move(published), [this, ticket = ticket(tag), shard, slice, moves](ExecContext& exec) {
     perform(exec, ticket, [&] {
-      if (is_shadowed()) return shadow_publish(ticket, shard, slice);
+      if (is_race_checked()) return checked_publish(ticket, shard, slice);
       if (moves) std::memcpy(slice.data, shard.data, static_cast<std::size_t>(shard.bytes()));
       do_barrier(ticket.tag);
     });

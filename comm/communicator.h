@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "comm/comm_dtype.h"
 #include "comm/traffic.h"
-#include "comm/wire.h"
 #include "runtime/base/buffer.h"
 #include "runtime/base/random.h"
 #include "runtime/device/allocator.h"
@@ -18,7 +18,7 @@ namespace zs {
 
 class FlightRecorder;
 class PartTable;
-class Shadow;
+class BufferRaceCheck;
 
 /// A buffer in parts, one for each rank, one after the other: counts[r] elements for rank r, or of it. Any count, zero included.
 struct RankParts {
@@ -35,12 +35,12 @@ struct GroupName {
 enum class ReduceOp : std::uint8_t { sum, max, min };
 
 /// How reduce_scatter treats its output: `overwrite` starts the sum from nothing, `accumulate` from what the output holds.
-enum class Fold : std::uint8_t { overwrite, accumulate };
+enum class ReduceInto : std::uint8_t { overwrite, accumulate };
 
 /// What one operation of one rank is. It travels with the data of every operation, so that ranks which disagree are stopped
 /// before data mixes. Trivially copyable: transports send its bytes.
 struct OpTag {
-  std::uint64_t hash = 0;        ///< of operation, unit, dtypes, count, and fold, root or reduction
+  std::uint64_t hash = 0;        ///< of operation, unit, dtypes, count, and reduction, root or reduction
   std::int64_t elems = 0;        ///< of the buffer named first in the operation
   DType dtype = DType::f32;      ///< of the same buffer
   std::array<char, 63> text_{};  ///< "all_gather(blocks.3)", zero-terminated; a long unit keeps its end
@@ -62,7 +62,7 @@ class GroupEnded final : public Error {
 /// communicator are enqueued on one stream, in the same order on every rank. On return: enqueued, not done. Every
 /// operation names the unit (or purpose) it works for; transports carry an OpTag with the data, so ranks that disagree throw
 /// Error(ranks_disagree) before data mixes. A wait for a peer longer than the world's timeout throws Error(peer_lost). After
-/// either the communicator is of no further use. Sums are folded in rank order, so they are the same for every transport but nccl, whose
+/// either the communicator is of no further use. Sums are reduced in rank order, so they are the same for every transport but nccl, whose
 /// exceptions are said at make_nccl_world (comm/gpu_world.h).
 /// Any count is legal, zero included. Every operation begins when all ranks have come to it.
 ///
@@ -80,16 +80,17 @@ class Communicator {
   virtual bool prefers_arena() const { return false; }
 
   /// full (size * n) := concatenation of every rank's shard (n), in rank order. In place when `shard` is this rank's slice of
-  /// `full`. Same dtype. Any other overlap is an error. Wire::int8 (f32 and bf16; exact on one rank): every rank decodes the same bits, its
-  /// own part included.
-  void all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full, Wire wire = Wire::exact);
+  /// `full`. Same dtype. Any other overlap is an error. CommDType::int8 (f32 and bf16; exact on one rank): every rank decodes the same
+  /// bits, its own part included.
+  void all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full, CommDType comm_dtype = CommDType::exact);
 
   /// shard (n) := [shard +] sum over ranks, in rank order 0..size-1, of their `full` (size * n) slices that belong to this
   /// rank. `full` of any dtype (sums of whole numbers wrap), but u8 and u16 over nccl. `shard` of the same dtype (bf16 is carried in f32
   /// and rounded once at the end, also with accumulate), or f32 where `full` is bf16 (one f32 addition a rank and element). In place when
-  /// `shard` is this rank's slice of `full` (same dtype, overwrite only). Wire::int8: slices travel packed, and are summed in f32, in rank
-  /// order over all ranks; transport `hier` sums inside each host first, exactly, and packs what crosses.
-  void reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, Fold fold, Wire wire = Wire::exact);
+  /// `shard` is this rank's slice of `full` (same dtype, overwrite only). CommDType::int8: slices travel packed, and are summed in f32, in
+  /// rank order over all ranks; transport `hier` sums inside each host first, exactly, and packs what crosses.
+  void reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, ReduceInto into,
+                      CommDType comm_dtype = CommDType::exact);
 
   /// data := reduction over ranks in rank order, of dtypes as above; bf16 is carried in f32. A NaN of any rank makes the maximum and the
   /// minimum NaN.
@@ -111,7 +112,7 @@ class Communicator {
   void barrier(Stream& stream, std::string_view unit);
 
   /// What it does is written down by the recorder, which outlives it; null: nowhere. Above 0, operations run on private copies and end up
-  /// to so many milliseconds later (comm/shadow.h). Before the first operation.
+  /// to so many milliseconds later (comm/buffer_race_check.h). Before the first operation.
   void record_by(FlightRecorder* recorder, double race_check_delay_ms, GroupName group) {
     recorder_ = recorder;
     race_check_delay_ms_ = race_check_delay_ms;
@@ -128,8 +129,8 @@ class Communicator {
   /// the slice first. When a rank may write its slice again the caller has to know.
   void publish(Stream& stream, std::string_view unit, Buffer shard, Buffer window);
 
-  /// Whether operations run on private copies, to find who touches buffers that are in use (comm/shadow.h).
-  bool is_shadowed() const;
+  /// Whether operations run on private copies, to find who touches buffers that are in use (comm/buffer_race_check.h).
+  bool is_race_checked() const;
 
   /// What this rank has sent so far, in all operations enqueued here.
   const CommTraffic& traffic() const { return traffic_; }
@@ -152,7 +153,7 @@ class Communicator {
   /// Error(ranks_disagree): the two ranks ask for shared windows of different sizes.
   static Error windows_disagree(int rank_a, std::int64_t bytes_a, int rank_b, std::int64_t bytes_b);
   /// Working memory that the two reductions ask of their stream; depends on the arguments only.
-  virtual std::int64_t reduce_scatter_scratch_bytes(const Buffer& /*full*/, const Buffer& /*shard*/, Fold) const { return 0; }
+  virtual std::int64_t reduce_scatter_scratch_bytes(const Buffer& /*full*/, const Buffer& /*shard*/, ReduceInto) const { return 0; }
   virtual std::int64_t all_reduce_scratch_bytes(const Buffer& /*data*/) const { return 0; }
   /// Those of do_packed_sum.
   virtual std::int64_t packed_sum_scratch_bytes(const Buffer& full) const;
@@ -163,15 +164,15 @@ class Communicator {
   ExecContext& exec() const { return *exec_; }
   // Called on the stream's thread with checked arguments. Size 1 and counts of zero come here too. `scratch` has the bytes asked for above.
   virtual void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) = 0;
-  virtual void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold fold, void* scratch) = 0;
+  virtual void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, ReduceInto into, void* scratch) = 0;
   virtual void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) = 0;
   virtual void do_broadcast(const OpTag& tag, Buffer data, int root) = 0;
   virtual void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) = 0;
   virtual void do_all_to_all_v(const OpTag& tag, const PartTable& parts, Buffer in, Buffer out) = 0;
   virtual void do_barrier(const OpTag& tag) = 0;
-  /// Whether the buffers are this host's memory. Only there the shadow mode (comm/shadow.h) works.
+  /// Whether the buffers are this host's memory. Only there the race-check mode (comm/buffer_race_check.h) works.
   virtual bool is_on_host() const { return true; }
-  /// Whether a reduce_scatter of that dtype can be Fold::accumulate.
+  /// Whether a reduce_scatter of that dtype can be ReduceInto::accumulate.
   virtual bool adds_onto(DType /*dtype*/) const { return true; }
   /// Whether that dtype can be reduced at all.
   virtual bool adds(DType /*dtype*/) const { return true; }
@@ -180,11 +181,11 @@ class Communicator {
   /// As KernelTable's pack_int8, unpack_int8 and fold_int8: elements (slices, n), packed u8, one part after the other.
   virtual void pack(Buffer packed, Buffer elements, int slices);
   virtual void unpack(Buffer elements, Buffer packed, int slices);
-  virtual void fold_packed(Buffer out, Buffer packed, int parts, bool accumulate);
+  virtual void reduce_packed(Buffer out, Buffer packed, int parts, bool accumulate);
   /// The ranks tell each other `own`: what each sends to every other, then what it expects. `scratch`: of so many bytes for each rank.
   virtual PartTable agree_on_parts(const OpTag& tag, std::span<const std::int64_t> own, void* scratch);
-  /// do_reduce_scatter with Wire::int8.
-  virtual void do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, Fold fold, void* scratch);
+  /// do_reduce_scatter with CommDType::int8.
+  virtual void do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, ReduceInto into, void* scratch);
   /// Whether these move anything at all.
   virtual bool is_idle() const { return false; }
 
@@ -204,22 +205,22 @@ class Communicator {
   /// On the stream's thread: `run` with its record.
   template <class Run>
   void perform(ExecContext& exec, const Ticket& ticket, const Run& run);
-  Shadow make_shadow(const Ticket& ticket) const;
+  BufferRaceCheck make_race_check(const Ticket& ticket) const;
   /// What an operation does, from one buffer to the other.
   using Exchange = std::function<void(Buffer in, Buffer out)>;
-  void shadow_all_gather(const Ticket& ticket, Buffer shard, Buffer full, const Exchange& gather);
-  void shadow_reduce_scatter(const Ticket& ticket, Buffer full, Buffer shard, const Exchange& reduce);
-  void shadow_all_reduce(const Ticket& ticket, Buffer data, ReduceOp op, void* scratch);
-  void shadow_broadcast(const Ticket& ticket, Buffer data, int root);
-  void shadow_exchange(const Ticket& ticket, Buffer in, Buffer out, const Exchange& exchange);
-  void shadow_publish(const Ticket& ticket, Buffer shard, Buffer slice);
+  void checked_all_gather(const Ticket& ticket, Buffer shard, Buffer full, const Exchange& gather);
+  void checked_reduce_scatter(const Ticket& ticket, Buffer full, Buffer shard, const Exchange& reduce);
+  void checked_all_reduce(const Ticket& ticket, Buffer data, ReduceOp op, void* scratch);
+  void checked_broadcast(const Ticket& ticket, Buffer data, int root);
+  void checked_exchange(const Ticket& ticket, Buffer in, Buffer out, const Exchange& exchange);
+  void checked_publish(const Ticket& ticket, Buffer shard, Buffer slice);
   void enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard, Buffer full);
-  void enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, Fold fold);
+  void enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, ReduceInto into);
   std::string where(std::string_view op, std::string_view unit) const;
   void check_sum(std::string_view op, std::string_view unit, DType dtype) const;
   /// A copy of `in` in scratch of as many bytes.
   Buffer set_aside(const Buffer& in, void* scratch) const;
-  void check_wire(Wire wire, std::string_view op, std::string_view unit, DType dtype) const;
+  void check_comm_dtype(CommDType comm_dtype, std::string_view op, std::string_view unit, DType dtype) const;
 
   CommTraffic traffic_;
   ExecContext* exec_ = nullptr;  // on the stream's thread

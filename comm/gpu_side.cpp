@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "comm/wait.h"
+#include "comm/backoff.h"
 #include "runtime/device/cuda_device.h"
 
 namespace zs {
@@ -21,12 +21,12 @@ std::string_view unit_of(const OpTag& tag) {
 
 void await_stream(const CudaContext& gpu, CUstream_st* stream, double timeout_s, std::string_view what) {
   gpu.make_current();
-  Patience patience(timeout_s);
+  Backoff backoff(timeout_s);
   for (;;) {
     const int status = gpu.driver().stream_query(stream);
     if (status == cuda_status::kSuccess) return;
     if (status != cuda_status::kNotReady) gpu.check(status, "cuStreamQuery", std::string(what));
-    if (!patience.pause()) {
+    if (!backoff.pause()) {
       throw Error(ExitCode::peer_lost, fmt::format("{} waited {:g} s for this rank's GPU", what, timeout_s), gpu.gpu().describe(),
                   "see what its streams do; WorldOptions::timeout_s limits the wait");
     }

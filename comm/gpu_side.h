@@ -33,7 +33,7 @@ constexpr bool nccl_adds(DType dtype) { return dtype != DType::u8 && dtype != DT
 constexpr bool nccl_adds_onto(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 /// The scratch of the nccl transport's reductions, for those who plan without it: slices that travel before they are added, or a sum that
 /// is added to an accumulator.
-std::int64_t nccl_reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold, bool in_rank_order);
+std::int64_t nccl_reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, ReduceInto into, bool in_rank_order);
 
 /// The page-locked memory of the staged transport's operations, for those who plan without it: a copy of what goes in, and behind it one of
 /// what comes out.
@@ -54,7 +54,7 @@ class GpuSideCommunicator : public Communicator {
   }
   void pack(Buffer packed, Buffer elements, int slices) final { arithmetic_.pack_int8(exec(), packed, elements, slices); }
   void unpack(Buffer elements, Buffer packed, int slices) final { arithmetic_.unpack_int8(exec(), elements, packed, slices); }
-  void fold_packed(Buffer out, Buffer packed, int parts, bool accumulate) final {
+  void reduce_packed(Buffer out, Buffer packed, int parts, bool accumulate) final {
     arithmetic_.fold_int8(exec(), out, packed, parts, accumulate);
   }
 

@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "comm/gpu_side.h"
-#include "comm/hier.h"
+#include "comm/hier/hier.h"
 #include "comm/world.h"
 
 namespace zs {
@@ -15,7 +15,7 @@ class IdleCommunicator final : public Communicator {
  public:
   struct Kind {
     const char* name;
-    Wiring stands_for;
+    TransportInfo stands_for;
     std::shared_ptr<Allocator> arena;
   };
   /// `ranks`: of the world.
@@ -39,9 +39,10 @@ class IdleCommunicator final : public Communicator {
       : rank_(other.rank_), size_(other.size_), kind_(other.kind_), map_(other.map_) {}
 
  private:
-  static HostMap hosts_of(std::span<const int> ranks, const Wiring& wiring) {
+  static HostMap hosts_of(std::span<const int> ranks, const TransportInfo& transport_info) {
     std::vector<int> hosts(ranks.size());
-    for (std::size_t i = 0; i < ranks.size() && !wiring.hosts.empty(); ++i) hosts[i] = wiring.hosts[static_cast<std::size_t>(ranks[i])];
+    for (std::size_t i = 0; i < ranks.size() && !transport_info.hosts.empty(); ++i)
+      hosts[i] = transport_info.hosts[static_cast<std::size_t>(ranks[i])];
     return HostMap(hosts);
   }
   /// What carries this group's sums.
@@ -51,10 +52,10 @@ class IdleCommunicator final : public Communicator {
     if (map_.is_one_host()) return Transport::shm;
     return map_.is_one_rank_each() || kind_.stands_for.sums_in_rank_order ? Transport::mpi : Transport::hier;
   }
-  std::int64_t reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, Fold fold) const override {
+  std::int64_t reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, ReduceInto into) const override {
     const Transport transport = sums_by();
     if (transport == Transport::hier) return hier_reduce_scatter_scratch_bytes(map_, full);
-    if (transport == Transport::nccl) return nccl_reduce_scatter_scratch_bytes(full, shard, fold, kind_.stands_for.sums_in_rank_order);
+    if (transport == Transport::nccl) return nccl_reduce_scatter_scratch_bytes(full, shard, into, kind_.stands_for.sums_in_rank_order);
     return transport == Transport::mpi ? mpi_reduce_scatter_scratch_bytes(size_, full) : 0;
   }
   std::int64_t packed_sum_scratch_bytes(const Buffer& full) const override {
@@ -73,7 +74,7 @@ class IdleCommunicator final : public Communicator {
   }
 
   void do_all_gather(const OpTag&, Buffer, Buffer) override {}
-  void do_reduce_scatter(const OpTag&, Buffer, Buffer, Fold, void*) override {}
+  void do_reduce_scatter(const OpTag&, Buffer, Buffer, ReduceInto, void*) override {}
   void do_all_reduce(const OpTag&, Buffer, ReduceOp, void*) override {}
   void do_broadcast(const OpTag&, Buffer, int) override {}
   void do_all_to_all(const OpTag&, Buffer, Buffer) override {}
@@ -100,7 +101,7 @@ std::unique_ptr<Communicator> idle_group(std::span<const int> ranks, int self, c
 
 class MetaWorld final : public World {
  public:
-  MetaWorld(int rank, int size, Wiring stands_for)
+  MetaWorld(int rank, int size, TransportInfo stands_for)
       : rank_(rank), size_(size), kind_{"meta", std::move(stands_for), make_meta_allocator(kArenaRange)} {
     ZS_CHECK(rank >= 0 && rank < size, "rank {} of a meta world of {}", rank, size);
   }
@@ -167,9 +168,9 @@ std::string describe_transport(const World& world) {
   return name == "hier" ? fmt::format("hier (shm inside {} hosts, mpi across)", HostMap(world.hosts()).hosts()) : name;
 }
 
-Wiring wiring_of(const World& world) { return {transport_of(world), world.hosts(), world.sums_in_rank_order()}; }
+TransportInfo transport_info_of(const World& world) { return {transport_of(world), world.hosts(), world.sums_in_rank_order()}; }
 
-std::unique_ptr<World> make_meta_world(int rank, int size, Wiring stands_for) {
+std::unique_ptr<World> make_meta_world(int rank, int size, TransportInfo stands_for) {
   return std::make_unique<MetaWorld>(rank, size, std::move(stands_for));
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "comm/nccl_library.h"
+#include "comm/nccl/nccl_library.h"
 
 namespace zs {
 

@@ -1,7 +1,7 @@
 #include <array>
 
-#include "comm/fold.h"
 #include "comm/health/watchdog.h"
+#include "comm/ordered_reduce.h"
 #include "comm/world.h"
 #include "runtime/device/cuda_context.h"
 
@@ -21,13 +21,13 @@ class SingleCommunicator final : public Communicator {
 
  private:
   void do_all_gather(const OpTag&, Buffer shard, Buffer full) override { copy(full, shard); }
-  void do_reduce_scatter(const OpTag&, Buffer full, Buffer shard, Fold how, void*) override {
-    const bool accumulate = how == Fold::accumulate;
+  void do_reduce_scatter(const OpTag&, Buffer full, Buffer shard, ReduceInto how, void*) override {
+    const bool accumulate = how == ReduceInto::accumulate;
     if (!accumulate && full.dtype == shard.dtype) return copy(shard, full);
     ZS_CHECK(full.device != DeviceKind::cuda, "a sum of {} into {} on a GPU", name_of(full.dtype), name_of(shard.dtype));
     const std::array<const std::byte*, 1> parts{static_cast<const std::byte*>(full.data)};
     auto* out = static_cast<std::byte*>(shard.data);
-    fold({parts, full.dtype, accumulate ? out : nullptr, out, shard.dtype, shard.elems, ReduceOp::sum});
+    ordered_reduce({parts, full.dtype, accumulate ? out : nullptr, out, shard.dtype, shard.elems, ReduceOp::sum});
   }
   void do_all_reduce(const OpTag&, Buffer, ReduceOp, void*) override {}
   void do_broadcast(const OpTag&, Buffer, int) override {}

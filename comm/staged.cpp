@@ -1,7 +1,7 @@
+#include "comm/backoff.h"
 #include "comm/gpu_side.h"
 #include "comm/gpu_world.h"
 #include "comm/inline_stream.h"
-#include "comm/wait.h"
 
 namespace zs {
 namespace {
@@ -56,12 +56,12 @@ class StagedCommunicator final : public GpuSideCommunicator {
     hosts_->all_gather(stream_, unit_of(tag), host.in, host.out);
     copy(full, host.out);
   }
-  void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, Fold fold, void*) override {
+  void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, ReduceInto into, void*) override {
     const Staged host = staged(full, shard);
     copy(host.in, full);
-    if (fold == Fold::accumulate) copy(host.out, shard);
+    if (into == ReduceInto::accumulate) copy(host.out, shard);
     await(tag);
-    hosts_->reduce_scatter(stream_, unit_of(tag), host.in, host.out, fold);
+    hosts_->reduce_scatter(stream_, unit_of(tag), host.in, host.out, into);
     copy(shard, host.out);
   }
   void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void*) override {

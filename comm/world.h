@@ -53,7 +53,7 @@ class World {
   virtual Agreement agree(int code, const std::string& message) = 0;
 
   /// Ends every rank of the job with this exit code. Does not return to a useful state: mpi ends the process; local
-  /// poisons the group, so that every wait of every rank throws.
+  /// aborts the group, so that every wait of every rank throws.
   virtual void abort(int code) noexcept = 0;
   /// Whether a rank has ended the job, as far as this one can know without asking: nobody need wait for the others. Any thread.
   virtual bool has_ended() const noexcept { return false; }
@@ -66,7 +66,7 @@ struct WorldOptions {
   double timeout_s = 300;           ///< longest wait for a peer inside one operation
   bool sums_in_rank_order = false;  ///< over all ranks of a group, one after the other, also where hosts could sum up first
   /// Above 0, for debugging: operations run on private copies and end up to so many milliseconds later, so that whoever touches a buffer
-  /// in use is found (comm/shadow.h).
+  /// in use is found (comm/buffer_race_check.h).
   double race_check_delay_ms = 0;
   WatchOptions watch = {};
 };
@@ -101,19 +101,19 @@ std::string describe_transport(const World& world);
 Transport transport_of(const World& world);
 
 /// What the scratch of a world's operations depends on.
-struct Wiring {
+struct TransportInfo {
   Transport transport = Transport::local;
   std::vector<int> hosts = {};  ///< of each rank, for hier
   bool sums_in_rank_order = false;
 };
 
 /// What a meta world needs to stand for `world`.
-Wiring wiring_of(const World& world);
+TransportInfo transport_info_of(const World& world);
 
 /// A rank that is said to be `rank` of `size`, for the meta device: operations are declared and checked, nothing moves. Their scratch is
 /// that of the transport which this world stands for. Nobody knows the other ranks' colours, so `split` only makes duplicates (0, rank);
 /// `group` makes any group.
-std::unique_ptr<World> make_meta_world(int rank, int size, Wiring stands_for = {});
+std::unique_ptr<World> make_meta_world(int rank, int size, TransportInfo stands_for = {});
 
 /// The ranks of `real`, which must outlive it, whose collectives move nothing and wait for nobody, so that what they write keeps what it
 /// held: for finding out what a step takes without communication. Like the meta world's, its communicators can only be duplicated. It

@@ -19,7 +19,7 @@
 #include <optional>
 
 #include "comm/file_size.h"
-#include "comm/sealed_file.h"
+#include "comm/shm/sealed_file.h"
 #include "runtime/base/check.h"
 #include "runtime/base/whole_number.h"
 

@@ -74,7 +74,7 @@ struct Config {
   struct Comm {
     std::string transport = "auto";
     std::int64_t ranks = 1;
-    double timeout_s = 300, shadow_ms = 0;
+    double timeout_s = 300, race_check_ms = 0;
     std::string omit = "none";
     bool operator==(const Comm&) const = default;
   };

@@ -195,7 +195,7 @@ constexpr std::array kKeys = {
               "Ranks of the `local` transport; `mpirun -np` says it otherwise."},
     ConfigKey{"comm.timeout_s", [](Config& c) -> ConfigSlot { return &c.comm.timeout_s; }, between(1, 86400), "", "",
               "Seconds after which a silent peer is given up."},
-    ConfigKey{"comm.shadow_ms", [](Config& c) -> ConfigSlot { return &c.comm.shadow_ms; }, between(0, 1000), "", "",
+    ConfigKey{"comm.race_check_ms", [](Config& c) -> ConfigSlot { return &c.comm.race_check_ms; }, between(0, 1000), "", "",
               "Above 0, for debugging: operations between ranks run on private copies and end up to so many milliseconds later. Who "
               "touches a buffer in use is found; exit code 70."},
 

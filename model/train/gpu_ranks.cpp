@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "comm/inline_stream.h"
-#include "comm/nccl_library.h"
+#include "comm/nccl/nccl_library.h"
 #include "comm/nccl_memory.h"
 #include "kernels/kernels.h"
 #include "model/train/agreed.h"
@@ -25,15 +25,15 @@ namespace {
 constexpr const char *kWhere = "device = \"cuda\"", *kNcclWhere = "cuda.transport = \"nccl\"";
 
 /// NCCL where it may be wanted: without it the ranks are staged, unless it is asked for by its name.
-void look_for_nccl(GpuSeat& seat, const Config::Cuda& cuda) {
+void look_for_nccl(RankGpu& rank_gpu, const Config::Cuda& cuda) {
   if (cuda.transport == "staged") return;
-  if (const char* const host = std::getenv("NCCL_HOSTID"); host != nullptr) seat.nccl_host = hash_name(host);
+  if (const char* const host = std::getenv("NCCL_HOSTID"); host != nullptr) rank_gpu.nccl_host = hash_name(host);
   try {
     const char* const name = NcclOptions{}.library;
-    seat.nccl_version = version_of(*open_nccl_library(name, cuda.libraries), name);
+    rank_gpu.nccl_version = version_of(*open_nccl_library(name, cuda.libraries), name);
   } catch (const Error& error) {
     if (cuda.transport == "nccl") throw;
-    seat.set_nccl_lack(error.what_happened());
+    rank_gpu.set_nccl_lack(error.what_happened());
   }
 }
 
@@ -53,8 +53,8 @@ std::optional<Pair> find_pair(std::size_t ranks, const Holds& holds) {
 }
 
 /// Why NCCL cannot connect them; nothing where it can.
-std::optional<Error> what_nccl_lacks(std::span<const GpuSeat> ranks) {
-  const auto lacking = std::find_if(ranks.begin(), ranks.end(), [](const GpuSeat& seat) { return seat.nccl_version == 0; });
+std::optional<Error> what_nccl_lacks(std::span<const RankGpu> ranks) {
+  const auto lacking = std::find_if(ranks.begin(), ranks.end(), [](const RankGpu& rank_gpu) { return rank_gpu.nccl_version == 0; });
   if (lacking != ranks.end()) {
     const std::string_view why = lacking->nccl_lack.data();
     return Error(ExitCode::config,
@@ -78,51 +78,51 @@ std::optional<Error> what_nccl_lacks(std::span<const GpuSeat> ranks) {
   return std::nullopt;
 }
 
-int most_alike(std::span<const GpuSeat> ranks) {
+int most_alike(std::span<const RankGpu> ranks) {
   std::map<std::array<char, 32>, int> counts;
   int most = 1;
-  for (const GpuSeat& seat : ranks) most = std::max(most, ++counts[seat.uuid]);
+  for (const RankGpu& rank_gpu : ranks) most = std::max(most, ++counts[rank_gpu.uuid]);
   return most;
 }
 
 }  // namespace
 
-void GpuSeat::set_nccl_lack(std::string_view why) {
+void RankGpu::set_nccl_lack(std::string_view why) {
   nccl_lack.fill(0);
   std::copy_n(why.begin(), std::min(why.size(), nccl_lack.size() - 1), nccl_lack.begin());
 }
 
-GpuSeat gpu_seat(std::span<const CudaGpu> gpus, int local_rank) {
-  ZS_CHECK(!gpus.empty() && local_rank >= 0, "a seat for rank {} of a host, of {} GPUs", local_rank, gpus.size());
-  GpuSeat seat;
-  seat.gpus = static_cast<std::int32_t>(gpus.size());
-  seat.gpu = local_rank % seat.gpus;
-  const std::string& uuid = gpus[static_cast<std::size_t>(seat.gpu)].uuid;
-  std::copy_n(uuid.begin(), std::min(uuid.size(), seat.uuid.size()), seat.uuid.begin());
-  return seat;
+RankGpu rank_gpu_of(std::span<const CudaGpu> gpus, int local_rank) {
+  ZS_CHECK(!gpus.empty() && local_rank >= 0, "a GPU for rank {} of a host, of {} GPUs", local_rank, gpus.size());
+  RankGpu rank_gpu;
+  rank_gpu.gpus = static_cast<std::int32_t>(gpus.size());
+  rank_gpu.gpu = local_rank % rank_gpu.gpus;
+  const std::string& uuid = gpus[static_cast<std::size_t>(rank_gpu.gpu)].uuid;
+  std::copy_n(uuid.begin(), std::min(uuid.size(), rank_gpu.uuid.size()), rank_gpu.uuid.begin());
+  return rank_gpu;
 }
 
-std::vector<GpuSeat> exchange_gpu_seats(World& world, const GpuSeat& own) {
-  static_assert(std::is_trivially_copyable_v<GpuSeat>);
-  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(GpuSeat));
-  std::vector<GpuSeat> seats(static_cast<std::size_t>(world.size()));
-  const Buffer all{seats.data(), world.size() * kBytes, DType::u8, DeviceKind::cpu}, mine = all.slice(world.rank() * kBytes, kBytes);
+std::vector<RankGpu> exchange_rank_gpus(World& world, const RankGpu& own) {
+  static_assert(std::is_trivially_copyable_v<RankGpu>);
+  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(RankGpu));
+  std::vector<RankGpu> rank_gpus(static_cast<std::size_t>(world.size()));
+  const Buffer all{rank_gpus.data(), world.size() * kBytes, DType::u8, DeviceKind::cpu}, mine = all.slice(world.rank() * kBytes, kBytes);
   std::memcpy(mine.data, &own, sizeof own);
   const auto comm = world.communicator();
   InlineStream stream;
   comm->all_gather(stream, "gpus", mine, all);
-  return seats;
+  return rank_gpus;
 }
 
-GpuRanks choose_gpu_transport(std::span<const GpuSeat> ranks, const Config::Cuda& wanted) {
+GpuRanks choose_gpu_transport(std::span<const RankGpu> ranks, const Config::Cuda& wanted) {
   GpuRanks found{.ranks_a_gpu = most_alike(ranks)};
   const auto shared = find_pair(ranks.size(), [&](auto a, auto b) { return ranks[a].uuid == ranks[b].uuid; });
   if (shared && !wanted.share_gpu) {
-    const GpuSeat& seat = ranks[shared->second];
-    throw Error(
-        ExitCode::config,
-        fmt::format("ranks {} and {} would share GPU {}, of {} that the driver shows", shared->first, shared->second, seat.gpu, seat.gpus),
-        kWhere, "start at most one rank for each GPU of a host, or set cuda.share_gpu = true, or device = \"cpu\"");
+    const RankGpu& rank_gpu = ranks[shared->second];
+    throw Error(ExitCode::config,
+                fmt::format("ranks {} and {} would share GPU {}, of {} that the driver shows", shared->first, shared->second, rank_gpu.gpu,
+                            rank_gpu.gpus),
+                kWhere, "start at most one rank for each GPU of a host, or set cuda.share_gpu = true, or device = \"cpu\"");
   }
   if (ranks.size() == 1) return found;
   found.transport = Transport::staged;
@@ -146,10 +146,10 @@ GpuRanks choose_gpu_transport(std::span<const GpuSeat> ranks, const Config::Cuda
 int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& found, const std::string& program) {
   if (device_kind(config) != DeviceKind::cuda) return 0;
   std::vector<CudaGpu> gpus;
-  GpuSeat own;
+  RankGpu own;
   const auto sit_down = [&] {
     gpus = visible_gpus();
-    own = gpu_seat(gpus, world.local_rank());
+    own = rank_gpu_of(gpus, world.local_rank());
     if (planned_ranks > 1) look_for_nccl(own, config.cuda);
   };
   if (const int code = agreed(world, sit_down, program); code != 0) return code;
@@ -157,13 +157,13 @@ int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& f
     found = {.gpu = own.gpu, .gpus = own.gpus, .transport = Transport::null};
     return 0;
   }
-  std::vector<GpuSeat> seats = exchange_gpu_seats(world, own);
+  std::vector<RankGpu> rank_gpus = exchange_rank_gpus(world, own);
   for (int rank = world.size(); rank < planned_ranks; ++rank) {
-    seats.push_back(gpu_seat(gpus, rank));
-    seats.back().nccl_version = own.nccl_version;
-    seats.back().nccl_lack = own.nccl_lack;
+    rank_gpus.push_back(rank_gpu_of(gpus, rank));
+    rank_gpus.back().nccl_version = own.nccl_version;
+    rank_gpus.back().nccl_lack = own.nccl_lack;
   }
-  const auto choose = [&] { found = choose_gpu_transport(seats, config.cuda); };
+  const auto choose = [&] { found = choose_gpu_transport(rank_gpus, config.cuda); };
   if (const int code = agreed(world, choose, program); code != 0) return code;
   found.gpu = own.gpu;
   found.gpus = own.gpus;

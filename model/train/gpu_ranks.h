@@ -19,7 +19,7 @@
 namespace zs {
 
 /// A rank's GPU, and what it could exchange through, as it tells the others before it allocates anything. Its bytes travel.
-struct GpuSeat {
+struct RankGpu {
   std::array<char, 32> uuid{};        ///< of the GPU: 32 hexadecimal digits
   std::int32_t gpu = 0, gpus = 1;     ///< which of how many the driver shows to this process
   std::int64_t nccl_version = 0;      ///< 22800; 0: it has none, or has not looked
@@ -30,10 +30,10 @@ struct GpuSeat {
 };
 
 /// The one of `gpus` whose turn it is: GPU `local_rank` of a host, and from the first again where there are fewer.
-GpuSeat gpu_seat(std::span<const CudaGpu> gpus, int local_rank);
+RankGpu rank_gpu_of(std::span<const CudaGpu> gpus, int local_rank);
 
-/// Every rank's seat, in their order. Collective, blocks the host.
-std::vector<GpuSeat> exchange_gpu_seats(World& world, const GpuSeat& own);
+/// Every rank's GPU, in their order. Collective, blocks the host.
+std::vector<RankGpu> exchange_rank_gpus(World& world, const RankGpu& own);
 
 /// What the ranks agree on.
 struct GpuRanks {
@@ -44,9 +44,9 @@ struct GpuRanks {
   bool is_warning = false;                 ///< of the note: NCCL could connect their GPUs, were it there
 };
 
-/// From the seats of all ranks, for `cuda.transport` and `cuda.share_gpu`. Error(config) where ranks share a GPU and may not, or what is
+/// From the GPUs of all ranks, for `cuda.transport` and `cuda.share_gpu`. Error(config) where ranks share a GPU and may not, or what is
 /// wanted cannot be had. The same on every rank, but for `gpu` and `gpus`, which are not set.
-GpuRanks choose_gpu_transport(std::span<const GpuSeat> ranks, const Config::Cuda& wanted);
+GpuRanks choose_gpu_transport(std::span<const RankGpu> ranks, const Config::Cuda& wanted);
 
 /// Collective, before anything is allocated: 0, or the exit code of all ranks, of which one prints why. Where the configuration's device is
 /// no GPU: nothing. `planned_ranks`: as many as the world's, or, for the plan of one rank alone, as many as this host would have.

@@ -181,7 +181,7 @@ int launch(const CommandLine& line, const char* program) {
   const zs::Config& config = loaded.job.config;
   const zs::WorldOptions options{.timeout_s = config.comm.timeout_s,
                                  .sums_in_rank_order = config.train.deterministic,
-                                 .race_check_delay_ms = config.comm.shadow_ms,
+                                 .race_check_delay_ms = config.comm.race_check_ms,
                                  .watch = zs::watch_options(config)};
   if (kind == zs::Launch::mpirun) {
     const auto world = zs::make_process_world(options, transport_for(loaded));

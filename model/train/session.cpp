@@ -86,8 +86,8 @@ Precision precision_of(const Config& config) {
   const auto is_f32 = [](const std::string& name) { return name == "f32"; };
   Precision precision{.param = param, .reduce = dtype_of(config.precision.reduce)};
   if (param == DType::bf16 && is_f32(config.precision.output)) precision.output = DType::f32;
-  precision.gather_wire = config.shard.compress_gather == "int8" ? Wire::int8 : Wire::exact;
-  precision.reduce_wire = config.shard.compress_reduce == "int8" ? Wire::int8 : Wire::exact;
+  precision.gather_comm_dtype = config.shard.compress_gather == "int8" ? CommDType::int8 : CommDType::exact;
+  precision.reduce_comm_dtype = config.shard.compress_reduce == "int8" ? CommDType::int8 : CommDType::exact;
   precision.rounds_stochastically = config.precision.rounding == "stochastic";
   precision.is_full_in_evaluation = param == DType::bf16 && is_f32(config.precision.validation);
   return precision;

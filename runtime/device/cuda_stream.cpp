@@ -11,7 +11,7 @@ namespace {
 
 constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING: no order with the driver's own default stream
 /// While the host waits for the GPU: looks without a pause, which catch a stream that is all but done, then so long a pause between two.
-constexpr int kLooks = 200;
+constexpr int kPolls = 200;
 constexpr std::chrono::microseconds kPause{20};
 
 /// Compute waits for gathers, the end of a step for reductions, and nobody for what is moved to the host. Smaller is more urgent.
@@ -180,7 +180,7 @@ bool CudaStream::await_end(double limit_s) {
     const int status = group_.context.driver().stream_query(stream_);
     if (status == cuda_status::kSuccess) break;
     if (status != cuda_status::kNotReady) check(status, "cuStreamQuery");
-    if (looks < kLooks) continue;
+    if (looks < kPolls) continue;
     // This stream may wait for what fails on another.
     for (const CudaStream* stream : group_.streams) stream->ask_watches(&StreamWatch::check, failure);
     if (limit_s > 0 && deadline.has_passed()) return false;

@@ -32,13 +32,13 @@ inline void wake_all(std::atomic<std::uint32_t>& word) {
 /// are bounded because the relaxed flags around them can, on weakly ordered processors, lose a wake-up.
 class Backoff {
  public:
-  static constexpr int kLooks = 32, kYields = 4;
+  static constexpr int kPolls = 32, kYields = 4;
   static constexpr std::int64_t kFirstSleepNs = 2'000'000, kLongestSleepNs = 64'000'000;
 
   /// True when the caller should sleep for `sleep_ns()`; otherwise it has paused a little already.
   bool should_sleep() {
-    if (round_ >= kLooks + kYields) return true;
-    if (round_++ < kLooks) {
+    if (round_ >= kPolls + kYields) return true;
+    if (round_++ < kPolls) {
 #if defined(__x86_64__)
       __builtin_ia32_pause();
 #endif

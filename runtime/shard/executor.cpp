@@ -5,7 +5,7 @@
 #include <exception>
 #include <utility>
 
-#include "comm/shadow.h"
+#include "comm/buffer_race_check.h"
 #include "runtime/base/random.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/usage_error.h"
@@ -108,7 +108,8 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
 
 /// What the other ranks gather lies beside theirs, where the ranks can share memory.
 Memory Executor::acquire_shard(FlatParameter& unit, DType dtype, const char* label) {
-  if (can_share(unit) && !gathers_in_two_steps(unit) && dtype == unit.precision.param && unit.precision.gather_wire == Wire::exact) {
+  if (can_share(unit) && !gathers_in_two_steps(unit) && dtype == unit.precision.param &&
+      unit.precision.gather_comm_dtype == CommDType::exact) {
     if (Memory shared = acquire_shared(unit, *groups_.gather, dtype, context_.stream(), label)) return shared;
   }
   return comm_pool_.acquire(unit.layout->held_elems() * size_of(dtype), context_.stream(), label);
@@ -131,9 +132,9 @@ Memory Executor::acquire_shared(FlatParameter& unit, Communicator& group, DType 
   unit.shared = {window.get(), elems * group.size(), dtype, comm_pool_.device()};
   windows_.push_back(std::move(window));
   const Buffer own = unit.shared.slice(group.rank() * elems, elems);
-  if (!group.is_shadowed()) return comm_pool_.adopt(own.data, bytes, stream, label);
+  if (!group.is_race_checked()) return comm_pool_.adopt(own.data, bytes, stream, label);
   unit.published = own;
-  windows_.push_back(Shadow::allocate(bytes));  // beside what is counted, so that a step has the memory that was planned
+  windows_.push_back(BufferRaceCheck::allocate(bytes));  // beside what is counted, so that a step has the memory that was planned
   return comm_pool_.adopt(windows_.back().get(), bytes, stream, label);
 }
 
@@ -311,7 +312,8 @@ void Executor::masters_updated() {
 void Executor::withdraw(FlatParameter& unit) {
   unit.is_published = false;
   if (unit.published.empty()) return;
-  context_.launch({"withdraw:" + unit.name, {}, {unit.published}}, [slice = unit.published](ExecContext&) { Shadow::hide(slice); });
+  context_.launch({"withdraw:" + unit.name, {}, {unit.published}},
+                  [slice = unit.published](ExecContext&) { BufferRaceCheck::hide(slice); });
 }
 
 void Executor::forget_published() {

@@ -64,23 +64,23 @@ void GradReducer::reduce(FlatParameter& unit) {
     unit.sum = pool_.acquire(sum_elems(unit) * size_of(DType::f32), reduction(), "grad_sum");
   }
   bool& is_written = has_own_sum_ ? unit.sum_is_written : unit.grad_is_written;
-  reduce_scatter(unit, has_own_sum_ ? sum_buffer(unit) : unit.grad_buffer(), is_written ? Fold::accumulate : Fold::overwrite);
+  reduce_scatter(unit, has_own_sum_ ? sum_buffer(unit) : unit.grad_buffer(), is_written ? ReduceInto::accumulate : ReduceInto::overwrite);
   is_written = true;
   reduction().record(unit.reduced);
   last_reduction_ = unit.reduced;
 }
 
-void GradReducer::reduce_scatter(const FlatParameter& unit, const Buffer& out, Fold fold) {
+void GradReducer::reduce_scatter(const FlatParameter& unit, const Buffer& out, ReduceInto into) {
   const Buffer full = full_buffer(unit);
   if (context_.device().kind() != DeviceKind::cuda || groups_.reduce->size() > 1) {
-    groups_.reduce->reduce_scatter(reduction(), unit.name, full, out, fold, unit.precision.reduce_wire);
+    groups_.reduce->reduce_scatter(reduction(), unit.name, full, out, into, unit.precision.reduce_comm_dtype);
     return;
   }
   // There is nobody to exchange anything with, and on a GPU only kernels can add.
   OpInfo info{"reduce_scatter:" + unit.name, {full}, {out}};
-  if (fold == Fold::accumulate) info.reads.push_back(out);
-  reduction().enqueue(std::move(info), [&kernels = context_.kernels(), full, out, fold](ExecContext& exec) {
-    fold == Fold::accumulate ? kernels.accumulate(exec, out, full) : kernels.cast(exec, out, full);
+  if (into == ReduceInto::accumulate) info.reads.push_back(out);
+  reduction().enqueue(std::move(info), [&kernels = context_.kernels(), full, out, into](ExecContext& exec) {
+    into == ReduceInto::accumulate ? kernels.accumulate(exec, out, full) : kernels.cast(exec, out, full);
   });
 }
 
@@ -108,7 +108,8 @@ void GradReducer::finish(FlatParameter& unit) {
   switch (second_) {
     case Step::none: break;
     case Step::reduce_scatter:
-      groups_.finish->reduce_scatter(stream, unit.name, sum_buffer(unit), unit.grad_buffer(), Fold::overwrite, unit.precision.reduce_wire);
+      groups_.finish->reduce_scatter(stream, unit.name, sum_buffer(unit), unit.grad_buffer(), ReduceInto::overwrite,
+                                     unit.precision.reduce_comm_dtype);
       break;
     case Step::all_gather: groups_.finish->all_gather(stream, unit.name, sum_buffer(unit), unit.grad_buffer()); break;
     case Step::all_reduce:

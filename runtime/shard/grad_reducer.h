@@ -42,7 +42,7 @@ class GradReducer {
   void zero(Stream& stream, const char* name, const std::vector<Buffer>& buffers);
   /// On compute: what was accumulated in f32 becomes what the reduction carries.
   /// Communicator::reduce_scatter of the unit's full gradient.
-  void reduce_scatter(const FlatParameter& unit, const Buffer& out, Fold fold);
+  void reduce_scatter(const FlatParameter& unit, const Buffer& out, ReduceInto into);
   void narrow(FlatParameter& unit);
   /// On compute: the full gradient, view after view, becomes its bucket.
   void interleave(FlatParameter& unit);

@@ -45,7 +45,7 @@ struct Fact {
 
 std::string number(std::int64_t value) { return fmt::to_string(value); }
 std::string dtype(std::int64_t value) { return std::string(name_of(static_cast<DType>(value))); }
-std::string wire(std::int64_t value) { return static_cast<Wire>(value) == Wire::int8 ? "int8" : "exact"; }
+std::string wire(std::int64_t value) { return static_cast<CommDType>(value) == CommDType::int8 ? "int8" : "exact"; }
 std::string validation(std::int64_t value) { return value != 0 ? "f32" : "as in training"; }
 
 constexpr std::array kFacts = {Fact{"name", nullptr},
@@ -81,8 +81,8 @@ std::array<std::int64_t, kFacts.size()> facts_of(const FlatParameter& unit, cons
           static_cast<std::int64_t>(precision.param),
           static_cast<std::int64_t>(precision.reduce),
           std::int64_t{precision.is_full_in_evaluation},
-          static_cast<std::int64_t>(precision.gather_wire),
-          static_cast<std::int64_t>(precision.reduce_wire),
+          static_cast<std::int64_t>(precision.gather_comm_dtype),
+          static_cast<std::int64_t>(precision.reduce_comm_dtype),
           unit.layout->numel(),
           unit.layout->shard_elems(),
           static_cast<std::int64_t>(hash_of_views(*unit.layout)),

@@ -46,8 +46,8 @@ class OrderCheck {
   OrderCheck& operator=(const OrderCheck&) = delete;
 
   void note(const std::vector<Action>& actions, Mode mode);
-  /// What is communicated of a unit: dtypes, wires, elements, how it is cut, the sizes of its groups. Ranks of different groups may differ
-  /// in any of it without a message that tells.
+  /// What is communicated of a unit: dtypes, comm dtypes, elements, how it is cut, the sizes of its groups. Ranks of different groups may
+  /// differ in any of it without a message that tells.
   void note(const FlatParameter& unit);
   /// A unit's full parameters became the weights.
   void note_write_back(int unit);

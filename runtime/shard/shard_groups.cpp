@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/host_map.h"
+#include "comm/hier/host_map.h"
 
 namespace zs {
 namespace {

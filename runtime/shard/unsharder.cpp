@@ -9,8 +9,8 @@ namespace zs {
 namespace {
 
 /// What is written back would else be the weights as they were decoded.
-Wire wire_of(const FlatParameter& unit) {
-  return unit.gathered_dtype == unit.precision.param && !unit.is_for_writing ? unit.precision.gather_wire : Wire::exact;
+CommDType comm_dtype_of(const FlatParameter& unit) {
+  return unit.gathered_dtype == unit.precision.param && !unit.is_for_writing ? unit.precision.gather_comm_dtype : CommDType::exact;
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ void Unsharder::publish(FlatParameter& unit) {
   unit.is_published = true;
   unshard().wait(masters_ready_);
   const Buffer own = unit.shared_shard();
-  if (unit.shared_kept) groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), own, wire_of(unit));
+  if (unit.shared_kept) groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), own, comm_dtype_of(unit));
   (unit.shared_kept ? groups_.gather_small : groups_.gather)->publish(unshard(), unit.name, own, unit.shared);
   unshard().record(unit.gathered);
 }
@@ -65,8 +65,9 @@ void Unsharder::gather(FlatParameter& unit) {
   if (unit.is_never_gathered() || open_view(unit)) return;
   unshard().wait(masters_ready_);
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  gather_to(unit, begin(unit), unit.bucket,
-            [&](const Buffer& bucket) { groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), bucket, wire_of(unit)); });
+  gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
+    groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), bucket, comm_dtype_of(unit));
+  });
   unshard().record(unit.gathered);
 }
 
@@ -78,7 +79,7 @@ void Unsharder::gather_through(FlatParameter& unit) {
   unit.kept = acquire(kept_elems(unit), unit.gathered_dtype, unshard(), "kept_shard");
   const Buffer kept = unit.kept.buffer(unit.gathered_dtype, kept_elems(unit));
   gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
-    groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), kept, wire_of(unit));
+    groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), kept, comm_dtype_of(unit));
     groups_.gather_small->all_gather(unshard(), unit.name, kept, bucket);
   });
   unshard().record(unit.gathered);
@@ -165,7 +166,7 @@ void Unsharder::give_back(FlatParameter& unit) {
 void Unsharder::masters_updated() { context_.stream().record(masters_ready_); }
 
 Buffer Unsharder::gather_masters(FlatParameter& unit, Memory& memory) {
-  if (unit.is_zero_copy() && unit.shared.dtype == DType::f32 && unit.precision.gather_wire == Wire::exact) {
+  if (unit.is_zero_copy() && unit.shared.dtype == DType::f32 && unit.precision.gather_comm_dtype == CommDType::exact) {
     publish(unit);
     return unit.shared;
   }

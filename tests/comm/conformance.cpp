@@ -58,12 +58,12 @@ void reduce_scatter_of(Communicator& comm, Stream& stream) {
     Array<T> full(comm, n * comm.size());
     Array<Out> shard(comm, n);
     full.fill([&](std::int64_t i) { return wide<T>(comm.rank(), i); });
-    comm.reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), Fold::overwrite);
+    comm.reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), ReduceInto::overwrite);
     stream.synchronize();
     shard.expect_is("reduce_scatter", comm.rank(), sum);
     full.expect_is("reduce_scatter's input", comm.rank(), [&](std::int64_t i) { return wide<T>(comm.rank(), i); });
     if constexpr (std::is_same_v<T, Out>) {
-      comm.reduce_scatter(stream, "unit", full.buffer(), full.buffer().slice(comm.rank() * n, n), Fold::overwrite);
+      comm.reduce_scatter(stream, "unit", full.buffer(), full.buffer().slice(comm.rank() * n, n), ReduceInto::overwrite);
       stream.synchronize();
       full.expect_is("reduce_scatter in place", comm.rank(), [&](std::int64_t i) {
         const bool own = i / std::max<std::int64_t>(n, 1) == comm.rank();
@@ -92,7 +92,7 @@ void accumulate_of(Communicator& comm, Stream& stream) {
     Array<Out> accumulator(comm, n);
     full.fill([&](std::int64_t i) { return wide<T>(comm.rank(), i); });
     accumulator.fill([&](std::int64_t i) { return wide<Out>(99, i); });
-    comm.reduce_scatter(stream, "unit", full.buffer(), accumulator.buffer(), Fold::accumulate);
+    comm.reduce_scatter(stream, "unit", full.buffer(), accumulator.buffer(), ReduceInto::accumulate);
     stream.synchronize();
     accumulator.expect_is("reduce_scatter onto an accumulator", comm.rank(), [&](std::int64_t i) {
       auto sum = static_cast<Wide>(wide<Out>(99, i));
@@ -184,7 +184,7 @@ bool moves_in_chunks(const World& world) {
   return transport == Transport::mpi || transport == Transport::shm || transport == Transport::hier;
 }
 
-/// Longer than what shm moves, and mpi folds, at once, and the last chunk shorter than the others.
+/// Longer than what shm moves, and mpi reduces, at once, and the last chunk shorter than the others.
 void long_buffers_move_in_chunks(World& world, Device& device) {
   const auto comm = world.communicator();
   Stream& stream = device.stream(StreamRole::compute);
@@ -217,8 +217,8 @@ void long_shards_move_in_chunks(World& world, Device& device) {
   shard.fill([&](std::int64_t i) { return at(rank, i); });
   comm->all_gather(stream, "unit", shard.buffer(), full.buffer());
   comm->all_to_all(stream, "unit", full.buffer(), other.buffer());
-  comm->reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), Fold::accumulate);
-  comm->reduce_scatter(stream, "unit", full.buffer(), full.buffer().slice(rank * n, n), Fold::overwrite);
+  comm->reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), ReduceInto::accumulate);
+  comm->reduce_scatter(stream, "unit", full.buffer(), full.buffer().slice(rank * n, n), ReduceInto::overwrite);
   stream.synchronize();
   other.expect_is("long all_to_all", rank, [&](std::int64_t i) { return at(rank, i % n); });
   shard.expect_is("long reduce_scatter", rank, [&](std::int64_t i) { return at(rank, i) * static_cast<float>(size + 1); });
@@ -288,12 +288,13 @@ void nobody_passes_a_barrier_before_all_have_come(World& world, Device& device) 
 }
 
 /// Counted bytes after reductions of several sizes on two streams. The buffers are never touched on the meta device.
-std::map<std::string, std::int64_t> reduced_bytes(World& world, Device& device, Wire wire) {
+std::map<std::string, std::int64_t> reduced_bytes(World& world, Device& device, CommDType comm_dtype) {
   const auto comm = world.communicator();
   for (const std::int64_t n : {0, 3, 777, 100'003, 700'001}) {
     Memory data = device.pool().acquire(n * world.size() * size_of(DType::f32), device.stream(StreamRole::reduce), "data");
     const Buffer full = data.buffer(DType::f32, n * world.size());
-    comm->reduce_scatter(device.stream(StreamRole::reduce), "unit", full, full.slice(world.rank() * n, n), Fold::overwrite, wire);
+    comm->reduce_scatter(device.stream(StreamRole::reduce), "unit", full, full.slice(world.rank() * n, n), ReduceInto::overwrite,
+                         comm_dtype);
   }
   const auto small = world.communicator();
   for (const std::int64_t n : {1, 5'003}) {
@@ -309,17 +310,17 @@ std::map<std::string, std::int64_t> reduced_bytes(World& world, Device& device, 
 
 void scratch_is_counted_and_planned(World& world, Device&) {
   const Transport transport = transport_of(world);
-  const bool folds_in_scratch = (transport == Transport::mpi || transport == Transport::hier) && world.size() > 1;
-  for (const Wire wire : {Wire::exact, Wire::int8}) {
+  const bool reduces_in_scratch = (transport == Transport::mpi || transport == Transport::hier) && world.size() > 1;
+  for (const CommDType comm_dtype : {CommDType::exact, CommDType::int8}) {
     const auto device = Device::create(DeviceKind::cpu, {}), meta = Device::create(DeviceKind::meta, {});
-    const auto real = reduced_bytes(world, *device, wire);
-    const auto planned = reduced_bytes(*make_meta_world(world.rank(), world.size(), wiring_of(world)), *meta, wire);
+    const auto real = reduced_bytes(world, *device, comm_dtype);
+    const auto planned = reduced_bytes(*make_meta_world(world.rank(), world.size(), transport_info_of(world)), *meta, comm_dtype);
     for (const auto& [name, bytes] : real) {
       const auto found = planned.find(name);
       expect(found != planned.end() && found->second == bytes, "{} bytes of {} on rank {}, planned {}", bytes, name, world.rank(),
              found == planned.end() ? 0 : found->second);
     }
-    const bool has_scratch = folds_in_scratch || (wire == Wire::int8 && world.size() > 1);
+    const bool has_scratch = reduces_in_scratch || (comm_dtype == CommDType::int8 && world.size() > 1);
     expect(real.contains("scratch") == has_scratch && planned.size() == real.size(), "scratch on rank {}: {} labels here, {} planned",
            world.rank(), real.size(), planned.size());
   }

@@ -17,7 +17,7 @@ using namespace zs::test;
 namespace {
 
 /// Every operation on some stream, some of them larger the second time; then what page-locked memory there is, by label, and all of it.
-std::map<std::string, std::int64_t> locked_by_operations(World& world, Device& device, Wire wire) {
+std::map<std::string, std::int64_t> locked_by_operations(World& world, Device& device, CommDType comm_dtype) {
   const auto gathers = world.communicator(), reduces = world.communicator(), others = world.communicator();
   Stream &unshard = device.stream(StreamRole::unshard), &reduce = device.stream(StreamRole::reduce),
          &compute = device.stream(StreamRole::compute);
@@ -26,9 +26,9 @@ std::map<std::string, std::int64_t> locked_by_operations(World& world, Device& d
   for (const std::int64_t n : {100, 1003, 7}) {
     const std::int64_t all = n * world.size();
     const Buffer in = in_memory.buffer(DType::f32, all), out = out_memory.buffer(DType::f32, all);
-    gathers->all_gather(unshard, "unit", in.slice(0, n), out, wire);
-    reduces->reduce_scatter(reduce, "unit", in_memory.buffer(DType::bf16, all), out.slice(0, n), Fold::overwrite, wire);
-    reduces->reduce_scatter(reduce, "unit", in, out.slice(0, n), Fold::accumulate, wire);
+    gathers->all_gather(unshard, "unit", in.slice(0, n), out, comm_dtype);
+    reduces->reduce_scatter(reduce, "unit", in_memory.buffer(DType::bf16, all), out.slice(0, n), ReduceInto::overwrite, comm_dtype);
+    reduces->reduce_scatter(reduce, "unit", in, out.slice(0, n), ReduceInto::accumulate, comm_dtype);
     others->all_reduce(compute, "unit", in.slice(0, 2 * n), ReduceOp::sum);
     others->broadcast(compute, "unit", in.slice(0, n), 0);
     others->all_to_all(compute, "unit", in, out);
@@ -46,7 +46,7 @@ std::map<std::string, std::int64_t> locked_by_operations(World& world, Device& d
 
 TEST_CASE("the page-locked memory that operations between GPUs take is planned, taken at once, and all that is taken") {
   const bool over_nccl = GENERATE(false, true);
-  const Wire wire = GENERATE(Wire::exact, Wire::int8);
+  const CommDType comm_dtype = GENERATE(CommDType::exact, CommDType::int8);
   const int ranks = GENERATE(2, 3);
   EmulatedDriver driver({.gpus = ranks, .kernels = emulated_kernels()});
   FakeNccl nccl(driver, 1);
@@ -57,15 +57,15 @@ TEST_CASE("the page-locked memory that operations between GPUs take is planned, 
     options.stands_for = DeviceKind::cuda;
     options.locked_bytes = Pool::kGrowingSlab;
     const auto meta = Device::create(DeviceKind::meta, options);
-    const Wiring wiring{.transport = over_nccl ? Transport::nccl : Transport::staged};
-    planned[rank] = locked_by_operations(*make_meta_world(base.rank(), base.size(), wiring), *meta, wire);
+    const TransportInfo transport_info{.transport = over_nccl ? Transport::nccl : Transport::staged};
+    planned[rank] = locked_by_operations(*make_meta_world(base.rank(), base.size(), transport_info), *meta, comm_dtype);
     options.gpu = base.rank();
     options.locked_bytes = planned[rank].at("reserved");
     CudaDevice device(options, driver.table());
     const GpuArithmetic arithmetic = GpuArithmetic::of(cuda_kernels());
     const auto world = over_nccl ? make_nccl_world(base, device, {.timeout_s = 20, .arithmetic = arithmetic, .table = nccl.table()})
                                  : make_staged_world(base, device, 20, arithmetic);
-    for (int round = 0; round < 2; ++round) taken[rank] = locked_by_operations(*world, device, wire);
+    for (int round = 0; round < 2; ++round) taken[rank] = locked_by_operations(*world, device, comm_dtype);
   });
   CHECK(taken == planned);
   CHECK(driver.calls("cuMemHostAlloc") == ranks);

@@ -151,7 +151,8 @@ TEST_CASE("over NCCL neither u8 nor u16 is reduced, and a plan for it says so to
     const Buffer data = Buffer{comm.arena().allocate(64), 64 / size_of(dtype), dtype, comm.arena().device()};
     const std::string says = fmt::format("adds up no {}", name_of(dtype));
     CHECK_THROWS_WITH(comm.all_reduce(stream, "unit", data, ReduceOp::max), Contains(says));
-    CHECK_THROWS_WITH(comm.reduce_scatter(stream, "unit", data, data.slice(0, data.elems / comm.size()), Fold::overwrite), Contains(says));
+    CHECK_THROWS_WITH(comm.reduce_scatter(stream, "unit", data, data.slice(0, data.elems / comm.size()), ReduceInto::overwrite),
+                      Contains(says));
     comm.arena().deallocate(data.data, 64);
   };
   Machine machine(1);
@@ -177,8 +178,8 @@ TEST_CASE("sums into f32 and onto accumulators are those of the contract where N
     Array<float> shard(*comm, n), accumulator(*comm, n);
     full.fill([&](std::int64_t i) { return BFloat16(real(comm->rank(), i)); });
     accumulator.fill([](std::int64_t i) { return real(99, i); });
-    comm->reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), Fold::overwrite);
-    comm->reduce_scatter(stream, "unit", full.buffer(), accumulator.buffer(), Fold::accumulate);
+    comm->reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), ReduceInto::overwrite);
+    comm->reduce_scatter(stream, "unit", full.buffer(), accumulator.buffer(), ReduceInto::accumulate);
     stream.synchronize();
     shard.expect_is("sum into f32", comm->rank(), [&](std::int64_t i) { return value(0, i) + value(1, i) + value(2, i); });
     accumulator.expect_is("sum onto f32", comm->rank(),
@@ -253,7 +254,7 @@ TEST_CASE("a call that NCCL refuses is an error that names call, operation, rank
   Machine machine(1);
   machine.nccl.fail("ncclReduceScatter", 3);
   const auto said = messages(machine, 1, {1}, [&](Communicator& comm, Stream& stream, Buffer data) {
-    comm.reduce_scatter(stream, "blocks.3", data, data, Fold::overwrite);
+    comm.reduce_scatter(stream, "blocks.3", data, data, ReduceInto::overwrite);
   });
   CHECK_THAT(said[0], Contains("70: op reduce_scatter:blocks.3: ncclReduceScatter: NCCL error 3, a made-up error (nothing is known) "
                                "(reduce_scatter(blocks.3) into "
@@ -305,10 +306,11 @@ TEST_CASE("a reduction that NCCL has not needs the arithmetic to be given") {
     const auto comm = world->communicator();
     const Array<float> data(*comm, 8), more(*comm, 8);
     Stream& stream = device.stream(StreamRole::reduce);
-    comm->reduce_scatter(stream, "unit", data.buffer(), more.buffer(), Fold::accumulate);
+    comm->reduce_scatter(stream, "unit", data.buffer(), more.buffer(), ReduceInto::accumulate);
     CHECK_THAT(message_of_stream(stream), Contains("without NcclOptions::arithmetic"));
     const Array<double> doubles(*comm, 8), sum(*comm, 8);
-    CHECK_THROWS_WITH(comm->reduce_scatter(stream, "unit", doubles.buffer(), sum.buffer(), Fold::accumulate), Contains("f64 to nothing"));
+    CHECK_THROWS_WITH(comm->reduce_scatter(stream, "unit", doubles.buffer(), sum.buffer(), ReduceInto::accumulate),
+                      Contains("f64 to nothing"));
   });
 }
 
@@ -351,7 +353,7 @@ TEST_CASE("nothing travels as int8 between GPUs without their arithmetic") {
     const auto comm = world->communicator();
     const Array<float> data(*comm, 8);
     try {
-      comm->all_gather(device.stream(StreamRole::unshard), "blocks.3", data.buffer(), data.buffer(), Wire::int8);
+      comm->all_gather(device.stream(StreamRole::unshard), "blocks.3", data.buffer(), data.buffer(), CommDType::int8);
       FAIL("int8 was taken");
     } catch (const Error& error) {
       CHECK(error.code() == ExitCode::config);
@@ -362,28 +364,28 @@ TEST_CASE("nothing travels as int8 between GPUs without their arithmetic") {
 
 TEST_CASE("the scratch that reductions and gathers between GPUs take is planned") {
   const bool over_nccl = GENERATE(true, false);
-  const Wire wire = GENERATE(Wire::exact, Wire::int8);
+  const CommDType comm_dtype = GENERATE(CommDType::exact, CommDType::int8);
   Machine machine(2);
   std::atomic<int> wrong{0};
   machine.run(2, over_nccl, {20}, [&](World& world, CudaDevice& device) {
     const auto meta = Device::create(DeviceKind::meta, {});
-    const auto planned = make_meta_world(world.rank(), world.size(), wiring_of(world));
+    const auto planned = make_meta_world(world.rank(), world.size(), transport_info_of(world));
     const auto bytes_of = [&](World& one, Device& where) {
       const auto reduces = one.communicator(), gathers = one.communicator();
       Stream &stream = where.stream(StreamRole::reduce), &unshard = where.stream(StreamRole::unshard);
       const Memory memory = where.pool().acquire(4096, stream, "data"), out = where.pool().acquire(4096, stream, "data");
-      for (const Fold fold : {Fold::overwrite, Fold::accumulate}) {
-        reduces->reduce_scatter(stream, "unit", memory.buffer(DType::bf16, 1024), out.buffer(DType::f32, 512), fold, wire);
-        reduces->reduce_scatter(stream, "unit", memory.buffer(DType::f32, 1024), out.buffer(DType::f32, 512), fold, wire);
+      for (const ReduceInto into : {ReduceInto::overwrite, ReduceInto::accumulate}) {
+        reduces->reduce_scatter(stream, "unit", memory.buffer(DType::bf16, 1024), out.buffer(DType::f32, 512), into, comm_dtype);
+        reduces->reduce_scatter(stream, "unit", memory.buffer(DType::f32, 1024), out.buffer(DType::f32, 512), into, comm_dtype);
       }
-      gathers->all_gather(unshard, "unit", out.buffer(DType::f32, 512), memory.buffer(DType::f32, 1024), wire);
+      gathers->all_gather(unshard, "unit", out.buffer(DType::f32, 512), memory.buffer(DType::f32, 1024), comm_dtype);
       if (where.kind() != DeviceKind::meta) where.synchronize();
       return where.scratch().bytes();
     };
     wrong += bytes_of(world, device) != bytes_of(*planned, *meta);
     const auto bytes = device.scratch().bytes();
     const auto of = [&](StreamRole role) { return bytes[static_cast<std::size_t>(role)]; };
-    const bool is_packed = wire == Wire::int8;  // two slices of 512 and their scales: 576 bytes each
+    const bool is_packed = comm_dtype == CommDType::int8;  // two slices of 512 and their scales: 576 bytes each
     wrong += of(StreamRole::reduce) != (is_packed ? 2 * 2 * 576 : over_nccl ? 2048 : 0);
     wrong += of(StreamRole::unshard) != (is_packed ? 2 * 576 : 0);
   });

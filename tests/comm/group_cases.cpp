@@ -53,7 +53,7 @@ class InFlight {
     const std::vector<std::int64_t> counts(static_cast<std::size_t>(comm.size()), n_);
     switch (op_) {
       case Op::all_gather: return comm.all_gather(stream, "unit", in.slice(0, n_), out);
-      case Op::reduce_scatter: return comm.reduce_scatter(stream, "unit", in, out, Fold::overwrite);
+      case Op::reduce_scatter: return comm.reduce_scatter(stream, "unit", in, out, ReduceInto::overwrite);
       case Op::all_reduce: return comm.all_reduce(stream, "unit", in, ReduceOp::sum);
       case Op::broadcast: return comm.broadcast(stream, "unit", in, root_);
       case Op::all_to_all: return comm.all_to_all(stream, "unit", in, out);

@@ -90,15 +90,15 @@ RankView a_view(int rank) {
 
 /// What rank 1, on a host of its own, sends when it tells this, and where rank 0 hears it, as if it came from the tap.
 struct Tapped {
-  HeartbeatExchange listener{std::vector{kLoopback}}, teller{std::vector{kLoopback}};
+  HeartbeatExchange listener{std::vector{kLoopback}}, reporter{std::vector{kLoopback}};
   Stranger tap;
 
   /// `addresses`: how many the teller's host has, of which it offers the first.
   explicit Tapped(std::uint16_t addresses = 1) {
-    std::vector<HeartbeatExchange::Offer> offers{listener.offer(), teller.offer()};
+    std::vector<HeartbeatExchange::Offer> offers{listener.offer(), reporter.offer()};
     offers[0].port = offers[1].port = tap.port;
     offers[1].addresses = addresses;
-    teller.join(1, offers, HostMap(std::vector{0, 1}));
+    reporter.join(1, offers, HostMap(std::vector{0, 1}));
     offers[0] = listener.offer();
     listener.join(0, offers, HostMap(std::vector{0, 1}));
   }
@@ -111,7 +111,7 @@ struct Tapped {
     return bytes;
   }
   Bytes told(const RankView& view) {
-    teller.send(std::vector{view});
+    reporter.send(std::vector{view});
     Bytes bytes = tap.next();
     REQUIRE_FALSE(bytes.empty());
     return bytes;
@@ -229,7 +229,7 @@ TEST_CASE("a message is passed over that comes from where nobody of its host has
 TEST_CASE("the word of the end counts only whole, and with the job's key") {
   Tapped tapped, other_job;
   Bytes forged = tapped.told(a_view(1));
-  tapped.teller.broadcast_end("rank 1 has died");
+  tapped.reporter.broadcast_end("rank 1 has died");
   const Bytes end = tapped.tap.next();
   CHECK(other_job.after(end).empty());
   CHECK_FALSE(other_job.listener.has_report());

@@ -20,13 +20,13 @@ float sum_of(const HostMap& map, std::optional<float> start, const Part& part) {
 }
 
 template <class T, class Out>
-void fold_order_of(const World& world, Communicator& comm, Stream& stream, std::int64_t n) {
+void reduce_order_of(const World& world, Communicator& comm, Stream& stream, std::int64_t n) {
   Array<T> full(comm, n * comm.size());
   Array<Out> shard(comm, n), accumulator(comm, n);
   full.fill([&](std::int64_t i) { return T(real(comm.rank(), i)); });
   accumulator.fill([&](std::int64_t i) { return Out(real(99, i)); });
-  comm.reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), Fold::overwrite);
-  comm.reduce_scatter(stream, "unit", full.buffer(), accumulator.buffer(), Fold::accumulate);
+  comm.reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), ReduceInto::overwrite);
+  comm.reduce_scatter(stream, "unit", full.buffer(), accumulator.buffer(), ReduceInto::accumulate);
   stream.synchronize();
   const HostMap map = summed_first(world);
   const auto part = [&](std::int64_t i) { return [&, i](int r) { return static_cast<float>(T(real(r, comm.rank() * n + i))); }; };
@@ -76,9 +76,9 @@ void sums_are_folded_in_the_transports_order(World& world, Device& device) {
   Stream& stream = device.stream(StreamRole::reduce);
   const HostMap map = summed_first(world);
   for (const std::int64_t n : {5, 20'001}) {
-    fold_order_of<float, float>(world, *comm, stream, n);
-    fold_order_of<BFloat16, float>(world, *comm, stream, n);
-    fold_order_of<BFloat16, BFloat16>(world, *comm, stream, n);
+    reduce_order_of<float, float>(world, *comm, stream, n);
+    reduce_order_of<BFloat16, float>(world, *comm, stream, n);
+    reduce_order_of<BFloat16, BFloat16>(world, *comm, stream, n);
     Array<float> data(*comm, n);
     Array<BFloat16> narrow(*comm, n);
     data.fill([&](std::int64_t i) { return real(comm->rank(), i); });
@@ -114,12 +114,12 @@ void messages_carry_what_they_must(World& world, Device& device) {
   const Messages wanted = expected_messages(world, full_bytes);
   const Messages found = {
       total_of([&] { comm->all_gather(stream, "unit", own, full.buffer()); }),
-      total_of([&] { comm->reduce_scatter(stream, "unit", full.buffer(), own, Fold::overwrite); }),
+      total_of([&] { comm->reduce_scatter(stream, "unit", full.buffer(), own, ReduceInto::overwrite); }),
       total_of([&] { comm->all_reduce(stream, "unit", full.buffer(), ReduceOp::sum); }),
       total_of([&] { comm->broadcast(stream, "unit", full.buffer(), comm->size() - 1); }),
       total_of([&] { comm->all_to_all(stream, "unit", full.buffer(), other.buffer()); }),
-      total_of([&] { comm->all_gather(stream, "unit", own, full.buffer(), Wire::int8); }),
-      total_of([&] { comm->reduce_scatter(stream, "unit", full.buffer(), own, Fold::overwrite, Wire::int8); }),
+      total_of([&] { comm->all_gather(stream, "unit", own, full.buffer(), CommDType::int8); }),
+      total_of([&] { comm->reduce_scatter(stream, "unit", full.buffer(), own, ReduceInto::overwrite, CommDType::int8); }),
   };
   const auto compare = [&](const char* what, std::int64_t a, std::int64_t b) {
     expect(a == b, "{} put {} bytes into messages, expected {}", what, a, b);
@@ -145,7 +145,7 @@ void huge_buffers_arrive(World& world, Device& device) {
   comm->all_gather(stream, "unit", bytes.slice(2 * rank * n, 2 * n), bytes);
   stream.synchronize();
   data.expect_is("huge all_gather", rank, [&](std::int64_t i) { return value(static_cast<int>(i / n), i % n); });
-  comm->reduce_scatter(stream, "unit", full, full.slice(rank * n, n), Fold::overwrite);
+  comm->reduce_scatter(stream, "unit", full, full.slice(rank * n, n), ReduceInto::overwrite);
   stream.synchronize();
   data.expect_is("huge reduce_scatter", rank, [&](std::int64_t i) {
     const auto r = static_cast<int>(i / n);

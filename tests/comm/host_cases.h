@@ -1,6 +1,6 @@
 #pragma once
 
-#include "comm/host_map.h"
+#include "comm/hier/host_map.h"
 #include "comm/world.h"
 #include "runtime/device/device.h"
 

@@ -1,4 +1,4 @@
-#include "comm/host_map.h"
+#include "comm/hier/host_map.h"
 
 #include <algorithm>
 #include <cmath>

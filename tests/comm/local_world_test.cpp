@@ -150,7 +150,7 @@ TEST_CASE("2A-12: the collectives of a null world move nothing, wait for nobody 
     std::array<float, 4> data{1, 2, 3, 4}, before = data;
     const Buffer full{data.data(), 4, DType::f32, DeviceKind::cpu};
     comm->all_gather(stream, "u", full.slice(0, 2), full);
-    comm->reduce_scatter(stream, "u", full, full.slice(0, 2), Fold::overwrite);
+    comm->reduce_scatter(stream, "u", full, full.slice(0, 2), ReduceInto::overwrite);
     comm->all_reduce(stream, "u", full, ReduceOp::sum);
     comm->broadcast(stream, "u", full, 1);
     comm->all_to_all(stream, "u", full.slice(0, 2), full.slice(2, 2));
@@ -178,11 +178,11 @@ TEST_CASE("a communicator checks its arguments and says where") {
   CHECK_THROWS_WITH(comm->all_gather(stream, "u", buffer(10, DType::bf16), full), Contains("shard is bf16"));
   CHECK_THROWS_WITH(comm->all_gather(stream, "u", full.slice(0, 10), full), Contains("overlaps"));
   CHECK_NOTHROW(comm->all_gather(stream, "u", full.slice(10, 10), full));
-  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", full, full.slice(10, 10), Fold::accumulate), Contains("overlaps"));
-  CHECK_NOTHROW(comm->reduce_scatter(stream, "u", full, full.slice(10, 10), Fold::overwrite));
-  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", full, buffer(10, DType::bf16), Fold::overwrite), Contains("f32 into bf16"));
-  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", buffer(40, DType::f64), buffer(10), Fold::overwrite), Contains("f64 into f32"));
-  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", buffer(40, DType::u8), buffer(10), Fold::overwrite), Contains("u8 into f32"));
+  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", full, full.slice(10, 10), ReduceInto::accumulate), Contains("overlaps"));
+  CHECK_NOTHROW(comm->reduce_scatter(stream, "u", full, full.slice(10, 10), ReduceInto::overwrite));
+  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", full, buffer(10, DType::bf16), ReduceInto::overwrite), Contains("f32 into bf16"));
+  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", buffer(40, DType::f64), buffer(10), ReduceInto::overwrite), Contains("f64 into f32"));
+  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", buffer(40, DType::u8), buffer(10), ReduceInto::overwrite), Contains("u8 into f32"));
   CHECK_THROWS_WITH(comm->broadcast(stream, "u", full, 4), Contains("root 4"));
   CHECK_THROWS_WITH(comm->all_to_all(stream, "u", full.slice(0, 20), full.slice(4, 20)), Contains("overlap, but are not the same"));
   CHECK_NOTHROW(comm->all_to_all(stream, "u", full, full));
@@ -208,8 +208,8 @@ TEST_CASE("operations declare what they read and write") {
   device->trace().start();
   comm->all_gather(stream, "u", shard, full);
   comm->all_gather(stream, "u", own, full);
-  comm->reduce_scatter(stream, "u", full, shard, Fold::overwrite);
-  comm->reduce_scatter(stream, "u", full, shard, Fold::accumulate);
+  comm->reduce_scatter(stream, "u", full, shard, ReduceInto::overwrite);
+  comm->reduce_scatter(stream, "u", full, shard, ReduceInto::accumulate);
   comm->all_reduce(stream, "u", shard, ReduceOp::max);
   comm->broadcast(stream, "u", shard, 0);
   comm->broadcast(stream, "u", shard, 1);

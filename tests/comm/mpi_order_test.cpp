@@ -1,4 +1,4 @@
-// The order in which the mpi transport offers and accepts large payloads (comm/mpi_exchange.h), seen between it and MPI: run by mpirun,
+// The order in which the mpi transport offers and accepts large payloads (comm/mpi/mpi_exchange.h), seen between it and MPI: run by mpirun,
 // with two ranks and more. Exit 0: as it should be.
 #include <mpi.h>
 
@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-#include "comm/mpi_exchange.h"
+#include "comm/mpi/mpi_exchange.h"
 #include "tests/comm/arrays.h"
 #include "tests/comm/conformance.h"
 #include "tests/comm/over_mpi.h"
@@ -107,7 +107,7 @@ void large_payloads_are_offered_before_any_is_accepted(World& world) {
   for (int late = 0; late < world.size(); ++late) {
     expect_order(world, stream, "all_gather", late, [&] { comm->all_gather(stream, "unit", shard.buffer(), full.buffer()); });
     expect_order(world, stream, "reduce_scatter", late,
-                 [&] { comm->reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), Fold::overwrite); });
+                 [&] { comm->reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), ReduceInto::overwrite); });
     expect_order(world, stream, "all_to_all", late, [&] { comm->all_to_all(stream, "unit", full.buffer(), other.buffer()); });
   }
 }

@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "comm/health/watchdog.h"
-#include "comm/host_map.h"
-#include "comm/mpi_exchange.h"
+#include "comm/hier/host_map.h"
+#include "comm/mpi/mpi_exchange.h"
 #include "tests/comm/arrays.h"
 #include "tests/comm/conformance.h"
 #include "tests/comm/host_cases.h"
@@ -182,8 +182,8 @@ int run(std::string_view transport, std::string_view mode) {
   if (mode == "unwound") return tell_outside(transport);
   if (mode == "refused") refuse_shared_memory();
   WorldOptions options{.timeout_s = timeout_s, .sums_in_rank_order = mode == "ordered"};
-  const char* const shadow = std::getenv("ZSHARD_TEST_SHADOW_MS");
-  if (shadow != nullptr) options.race_check_delay_ms = std::atof(shadow);
+  const char* const race_check = std::getenv("ZSHARD_TEST_RACE_CHECK_MS");
+  if (race_check != nullptr) options.race_check_delay_ms = std::atof(race_check);
   const auto world = make_process_world(options, transport);
   try {
     const std::string expected = mode == "refused" ? "mpi" : transport == "hier" ? hier_comes_to(*world) : std::string(transport);

@@ -81,7 +81,7 @@ TEST_CASE("captured communication is done again by each replay, with the values 
       gathers->all_gather(unshard, "all", own, full.buffer);
       unshard.record(gathered);
       reduce.wait(gathered);
-      reduces->reduce_scatter(reduce, "sum", full.buffer, sum.buffer, Fold::overwrite);
+      reduces->reduce_scatter(reduce, "sum", full.buffer, sum.buffer, ReduceInto::overwrite);
       reduces->all_to_all(reduce, "turn", full.buffer, turned.buffer);
       reduces->broadcast(reduce, "tell", told.buffer, 1);
     };

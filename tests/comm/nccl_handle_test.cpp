@@ -1,4 +1,4 @@
-#include "comm/nccl_handle.h"
+#include "comm/nccl/nccl_handle.h"
 
 #include <array>
 #include <atomic>

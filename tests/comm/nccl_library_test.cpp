@@ -1,4 +1,4 @@
-#include "comm/nccl_library.h"
+#include "comm/nccl/nccl_library.h"
 
 #include <unistd.h>
 

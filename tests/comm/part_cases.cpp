@@ -2,7 +2,7 @@
 #include <numeric>
 #include <vector>
 
-#include "comm/host_map.h"
+#include "comm/hier/host_map.h"
 #include "tests/comm/arrays.h"
 #include "tests/comm/host_cases.h"
 

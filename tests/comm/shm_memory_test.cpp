@@ -1,4 +1,4 @@
-#include "comm/shm_memory.h"
+#include "comm/shm/shm_memory.h"
 
 #include <catch2/catch.hpp>
 

@@ -47,7 +47,7 @@ void try_group(World& world, Device& device, const std::vector<int>& ranks) {
   auto memory = comm->shared_window(bytes);
   expect((memory != nullptr) == expected, "transport {} {} a window of {} ranks", world.transport(), expected ? "lacks" : "has",
          ranks.size());
-  const auto meta = make_meta_world(world.rank(), world.size(), wiring_of(world));
+  const auto meta = make_meta_world(world.rank(), world.size(), transport_info_of(world));
   expect((meta->group(ranks)->shared_window(bytes) != nullptr) == expected, "a plan of transport {} {} a window", world.transport(),
          expected ? "lacks" : "has");
   if (memory != nullptr) write_and_read(memory, *comm, device);

@@ -21,10 +21,10 @@ std::vector<CudaGpu> gpus(int count) {
 }
 
 /// `ranks` of one host, with NCCL, on so many GPUs.
-std::vector<GpuSeat> seats(int ranks, int count) {
-  std::vector<GpuSeat> all;
+std::vector<RankGpu> rank_gpus(int ranks, int count) {
+  std::vector<RankGpu> all;
   for (int r = 0; r < ranks; ++r) {
-    all.push_back(gpu_seat(gpus(count), r));
+    all.push_back(rank_gpu_of(gpus(count), r));
     all.back().nccl_version = 22800;
   }
   return all;
@@ -37,7 +37,7 @@ Config::Cuda wish(const std::string& transport = "auto", bool shares = false) {
   return cuda;
 }
 
-std::string refusal(const std::vector<GpuSeat>& ranks, const Config::Cuda& wanted) {
+std::string refusal(const std::vector<RankGpu>& ranks, const Config::Cuda& wanted) {
   try {
     choose_gpu_transport(ranks, wanted);
   } catch (const Error& error) {
@@ -50,27 +50,27 @@ std::string refusal(const std::vector<GpuSeat>& ranks, const Config::Cuda& wante
 }  // namespace
 
 TEST_CASE("ranks of a host take its GPUs in turn") {
-  CHECK(gpu_seat(gpus(4), 2).gpu == 2);
-  CHECK(gpu_seat(gpus(2), 3).gpu == 1);
-  CHECK(gpu_seat(gpus(1), 3).gpu == 0);  // each process may be shown another one
-  CHECK(gpu_seat(gpus(2), 1).uuid == gpu_seat(gpus(2), 3).uuid);
-  CHECK(gpu_seat(gpus(2), 1).uuid != gpu_seat(gpus(2), 2).uuid);
+  CHECK(rank_gpu_of(gpus(4), 2).gpu == 2);
+  CHECK(rank_gpu_of(gpus(2), 3).gpu == 1);
+  CHECK(rank_gpu_of(gpus(1), 3).gpu == 0);  // each process may be shown another one
+  CHECK(rank_gpu_of(gpus(2), 1).uuid == rank_gpu_of(gpus(2), 3).uuid);
+  CHECK(rank_gpu_of(gpus(2), 1).uuid != rank_gpu_of(gpus(2), 2).uuid);
 }
 
 TEST_CASE("GPUs of one rank each are connected by NCCL, or staged where that is said") {
-  const GpuRanks found = choose_gpu_transport(seats(4, 4), wish());
+  const GpuRanks found = choose_gpu_transport(rank_gpus(4, 4), wish());
   CHECK(found.transport == Transport::nccl);
   CHECK(found.ranks_a_gpu == 1);
   CHECK(found.note.empty());
-  CHECK(choose_gpu_transport(seats(4, 4), wish("nccl", true)).transport == Transport::nccl);
-  const GpuRanks staged = choose_gpu_transport(seats(4, 4), wish("staged"));
+  CHECK(choose_gpu_transport(rank_gpus(4, 4), wish("nccl", true)).transport == Transport::nccl);
+  const GpuRanks staged = choose_gpu_transport(rank_gpus(4, 4), wish("staged"));
   CHECK(staged.transport == Transport::staged);
   CHECK(staged.note.empty());  // it was asked for
-  CHECK(choose_gpu_transport(seats(1, 4), wish("nccl")).transport == Transport::local);
+  CHECK(choose_gpu_transport(rank_gpus(1, 4), wish("nccl")).transport == Transport::local);
 }
 
 TEST_CASE("without NCCL on every rank the ranks are staged, and one line says why") {
-  auto ranks = seats(3, 3);
+  auto ranks = rank_gpus(3, 3);
   ranks[1].nccl_version = 0;
   const GpuRanks found = choose_gpu_transport(ranks, wish());
   CHECK(found.transport == Transport::staged);
@@ -94,34 +94,34 @@ TEST_CASE("without NCCL on every rank the ranks are staged, and one line says wh
 TEST_CASE("graphs of steps are for one rank and for what NCCL connects: ranks that are staged are refused, with why they are") {
   Config::Cuda wanted = wish();
   wanted.graph = true;
-  CHECK(choose_gpu_transport(seats(3, 3), wanted).transport == Transport::nccl);
-  CHECK(choose_gpu_transport(seats(1, 1), wanted).transport == Transport::local);
-  auto lacking = seats(3, 3);
+  CHECK(choose_gpu_transport(rank_gpus(3, 3), wanted).transport == Transport::nccl);
+  CHECK(choose_gpu_transport(rank_gpus(1, 1), wanted).transport == Transport::local);
+  auto lacking = rank_gpus(3, 3);
   lacking[1].nccl_version = 0;
   CHECK(refusal(lacking, wanted) ==
         "train: error: cuda.graph = true does not go with ranks that are staged: rank 1 has no NCCL of version 2.18 or newer (the hosts "
         "move what they exchange, in mid-step): leave it out, or let NCCL connect the GPUs (cuda.transport)");
   wanted.share_gpu = true;
-  CHECK_THAT(refusal(seats(2, 1), wanted), Contains("ranks that are staged: ranks 0 and 1 share one (the hosts"));
+  CHECK_THAT(refusal(rank_gpus(2, 1), wanted), Contains("ranks that are staged: ranks 0 and 1 share one (the hosts"));
   wanted.transport = "staged";
-  CHECK_THAT(refusal(seats(3, 3), wanted), Contains("does not go with ranks that are staged (the hosts"));
+  CHECK_THAT(refusal(rank_gpus(3, 3), wanted), Contains("does not go with ranks that are staged (the hosts"));
 }
 
 TEST_CASE("two ranks on one GPU are refused unless they may share it") {
   CHECK(
-      refusal(seats(4, 2), wish()) ==
+      refusal(rank_gpus(4, 2), wish()) ==
       "train: error: ranks 0 and 2 would share GPU 0, of 2 that the driver shows (device = \"cuda\"): start at most one rank for each GPU "
       "of a host, or set cuda.share_gpu = true, or device = \"cpu\"");
-  const GpuRanks found = choose_gpu_transport(seats(5, 2), wish("auto", true));
+  const GpuRanks found = choose_gpu_transport(rank_gpus(5, 2), wish("auto", true));
   CHECK(found.transport == Transport::staged);
   CHECK(found.ranks_a_gpu == 3);
   CHECK_THAT(found.note, Contains("ranks 0 and 2 share one"));
   CHECK_FALSE(found.is_warning);  // it was allowed by name
-  CHECK(choose_gpu_transport(seats(1, 2), wish()).ranks_a_gpu == 1);
+  CHECK(choose_gpu_transport(rank_gpus(1, 2), wish()).ranks_a_gpu == 1);
 }
 
 TEST_CASE("NCCL on a shared GPU is refused unless its ranks look like hosts of their own") {
-  auto ranks = seats(3, 2);
+  auto ranks = rank_gpus(3, 2);
   CHECK_THAT(refusal(ranks, wish("nccl", true)), Contains("ranks 0 and 2 share a GPU, which NCCL refuses") && Contains("NCCL_HOSTID"));
   ranks[0].nccl_host = 7;
   CHECK_THAT(refusal(ranks, wish("nccl", true)), Contains("ranks 0 and 2 share a GPU"));
@@ -135,12 +135,12 @@ TEST_CASE("NCCL on a shared GPU is refused unless its ranks look like hosts of t
 TEST_CASE("all ranks hear of all seats, so that they choose alike") {
   std::vector<std::string> chosen(3);
   run_local_world(3, {10}, [&](World& world) {
-    GpuSeat own = seats(3, 3)[static_cast<std::size_t>(world.rank())];
+    RankGpu own = rank_gpus(3, 3)[static_cast<std::size_t>(world.rank())];
     if (world.rank() == 2) {
       own.nccl_version = 0;
       own.set_nccl_lack("no such file");
     }
-    chosen[static_cast<std::size_t>(world.rank())] = choose_gpu_transport(exchange_gpu_seats(world, own), wish()).note;
+    chosen[static_cast<std::size_t>(world.rank())] = choose_gpu_transport(exchange_rank_gpus(world, own), wish()).note;
   });
   CHECK_THAT(chosen[0], Contains("rank 2 has no NCCL of version 2.18 or newer: no such file"));
   CHECK(chosen == std::vector<std::string>(3, chosen[0]));

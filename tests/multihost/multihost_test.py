@@ -98,7 +98,7 @@ def rank_on(hosts, rank):
 
 
 def watched_case(report, train, hosts, ranks_each, name, says, fault="", stops=None, most_lines=1, code=69, mpi_network=None, **values):
-    """A rank's watchdog, or its patience, ends the run: one line in all, or as few as said, the first of which says these words. `stops` is a rank that is stopped while it trains;
+    """A rank's watchdog, or its backoff, ends the run: one line in all, or as few as said, the first of which says these words. `stops` is a rank that is stopped while it trains;
     {where} in a word is its host and pid there. What can write the records of all ranks does."""
     with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
         limits = {f"watchdog__{phase}_s": LIMIT_S for phase in ("init", "first_step", "step", "checkpoint")}

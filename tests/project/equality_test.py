@@ -15,7 +15,7 @@ import tiny_run
 STEPS = 4
 CUT_ONE_BY_ONE = {"shard__layout": "per_parameter", "shard__min_shard_bytes": 1024, "shard__dims": ["*.mlp.*.weight=1", "*embedding.weight=-1"]}
 # Operations between ranks run on private copies and end up to 2 ms later: whoever touches a buffer in use has other results, or exit code 70.
-SHADOWED = {"comm__shadow_ms": 2}
+RACE_CHECKED = {"comm__race_check_ms": 2}
 # name, mpirun ranks (None: without mpirun), --set values (in capitals: variables of the environment), OMP_NUM_THREADS
 REFERENCE = ("one rank without mpirun", None, {}, "1")
 VARIANTS = [
@@ -42,7 +42,7 @@ VARIANTS = [
       for t, n, r in (("shm", 4, {}), ("local", None, {"comm__ranks": 4}))],
     *[(f"shm, 4 ranks, {' '.join(str(v) for v in sets.values())}", 4, sets, "1") for sets in (
         {"shard__strategy": "zero1"}, {"shard__strategy": "grad_op"}, {"shard__strategy": "hsdp", "shard__group_size": 2})],
-    *[(f"{t}, {n or 4} ranks, on private copies{''.join(', ' + str(v) for v in sets.values())}", n, {"comm__transport": t, **SHADOWED, **where, **sets}, "1")
+    *[(f"{t}, {n or 4} ranks, on private copies{''.join(', ' + str(v) for v in sets.values())}", n, {"comm__transport": t, **RACE_CHECKED, **where, **sets}, "1")
       for t, n, where, sets in (
           ("shm", 4, {}, {}), ("shm", 4, {}, {"shard__zero_copy": "off"}), ("mpi", 3, {}, {}), ("mpi", 4, {}, {"shard__strategy": "ddp"}),
           ("hier", 3, {"ZSHARD_HOSTS_OF": "0,0,1"}, {}), ("local", None, {"comm__ranks": 4, "shard__zero_copy": "off"}, {}))],
@@ -61,7 +61,7 @@ BF16_VARIANTS = [
 ]
 # Gradients summed as they usually are: the same bits with and without private copies only where both run alike.
 AS_USUAL = {"train__deterministic": False}
-SHADOWED_AS_USUAL = [
+RACE_CHECKED_AS_USUAL = [
     ("shm, 4 ranks", 4, {**AS_USUAL, "comm__transport": "shm"}, "1"),
     ("mpi, 4 ranks, hsdp, gradients reduced once a step", 4,
      {**AS_USUAL, "comm__transport": "mpi", "shard__strategy": "hsdp", "shard__group_size": 2, "shard__reduce_every_micro_batch": False}, "1"),
@@ -128,8 +128,8 @@ def main():
     report = harness.Report()
     compare(train, REFERENCE, VARIANTS[1:3] + VARIANTS[6:7] + [v for v in VARIANTS if v[0].startswith("hier, 4")][:1] if quick else VARIANTS, report)
     if not quick:
-        for name, ranks, sets, threads in SHADOWED_AS_USUAL:
-            compare(train, (name, ranks, sets, threads), [(name + ", on private copies", ranks, {**sets, **SHADOWED}, threads),
+        for name, ranks, sets, threads in RACE_CHECKED_AS_USUAL:
+            compare(train, (name, ranks, sets, threads), [(name + ", on private copies", ranks, {**sets, **RACE_CHECKED}, threads),
                                                           (name + ", units shared the other way", ranks, other_way(sets), threads)], report)
         compare(train, ("bf16, one rank without mpirun", None, BF16, "1"), BF16_VARIANTS, report)
     return report.exit_code()

@@ -171,14 +171,14 @@ def stop_rank(rank, draw, moment):
 def ranks_stopped_from_outside(train, report, count, is_long):
     """P4 by this program's clock: from the signal until the last rank has ended, which is after the line. They follow who tells by themselves, long
     before mpirun, which is told to be patient, kills them, and before they would give it up (after 5 s)."""
-    draw, seconds, patience_s = random.Random(14), [], 4
+    draw, seconds, backoff_s = random.Random(14), [], 4
     for i in range(count):
         ranks, transport, moment = (4, 8)[i % 2], ("shm", "mpi")[(i + i // 2) % 2], {}
         culprit = i // 2 % ranks
-        job = Job(train, ranks, "", {"comm__transport": transport}, stop_rank(culprit, draw, moment), flags=["--mca", "odls_base_sigkill_timeout", str(patience_s)])
+        job = Job(train, ranks, "", {"comm__transport": transport}, stop_rank(culprit, draw, moment), flags=["--mca", "odls_base_sigkill_timeout", str(backoff_s)])
         problems = job.problems(LOST, [rf"rank {culprit} stopped answering", r"host \S+, pid \d+, state T", r"; rank \d+ waits in "])
         seconds.append(moment["ended"] - moment["sent"])
-        problems += [f"ended {seconds[-1]:.1f} s after the signal"] if seconds[-1] > LIMIT_S + patience_s else []
+        problems += [f"ended {seconds[-1]:.1f} s after the signal"] if seconds[-1] > LIMIT_S + backoff_s else []
         report.case(f"P4 rank {culprit} of {ranks} is stopped from outside over {transport}: {seconds[-1]:.2f} s to the end, with a limit of {LIMIT_S} s", problems, job.result)
     print_times(report, "P4: jobs whose last rank ended", count, seconds, f"from SIGSTOP, with a limit of {LIMIT_S} s,", LIMIT_S + TOLD_S + GONE_S, is_long)
 

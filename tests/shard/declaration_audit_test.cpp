@@ -238,7 +238,7 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
     seen.insert(audit.ops.begin(), audit.ops.end());
   }
   for (const std::string& name : names_in_sources()) {
-    if (name == "withdraw") continue;  // of shadow mode alone, on memory that no pool has
+    if (name == "withdraw") continue;  // of race-check mode alone, on memory that no pool has
     if (name == "seed") continue;      // before a broadcast, which writes nothing on its root: an audit cannot see what it reads
     CAPTURE(name);
     CHECK(seen.count(name) == 1);

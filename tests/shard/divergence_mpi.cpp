@@ -165,10 +165,10 @@ std::vector<Way> all_ways() {
        with_own([](Op o, bool odd) { odd ? o.comm.broadcast(o.stream, "own", o.f32, 0) : o.reduce("own", o.f32); })},
       {"another root", own, with_own([](Op o, bool odd) { o.comm.broadcast(o.stream, "own", o.f32, odd ? 1 : 0); })},
       {"another fold", own, with_own([](Op o, bool odd) {
-         o.comm.reduce_scatter(o.stream, "own", o.full(), o.shard(), odd ? Fold::accumulate : Fold::overwrite);
+         o.comm.reduce_scatter(o.stream, "own", o.full(), o.shard(), odd ? ReduceInto::accumulate : ReduceInto::overwrite);
        })},
       {"another wire", own,
-       with_own([](Op o, bool odd) { o.comm.all_gather(o.stream, "own", o.shard(), o.full(), odd ? Wire::int8 : Wire::exact); })},
+       with_own([](Op o, bool odd) { o.comm.all_gather(o.stream, "own", o.shard(), o.full(), odd ? CommDType::int8 : CommDType::exact); })},
       {"another group", own, with_own([](Op o, bool odd) {
          o.extra.barrier(o.stream, "before");
          (odd ? o.extra : o.comm).all_reduce(o.stream, "own", o.f32, ReduceOp::sum);
@@ -176,8 +176,10 @@ std::vector<Way> all_ways() {
 
       {"units of another dtype", units, through(kAll), made(bf16)},
       {"units reduced in another dtype", units, through(kAll), made([](Setup& s) { s.options.precision.reduce = DType::bf16; }, bf16)},
-      {"units gathered on another wire", units, through(kAll), made([](Setup& s) { s.options.precision.gather_wire = Wire::int8; })},
-      {"units reduced on another wire", units, through(kAll), made([](Setup& s) { s.options.precision.reduce_wire = Wire::int8; })},
+      {"units gathered on another wire", units, through(kAll),
+       made([](Setup& s) { s.options.precision.gather_comm_dtype = CommDType::int8; })},
+      {"units reduced on another wire", units, through(kAll),
+       made([](Setup& s) { s.options.precision.reduce_comm_dtype = CommDType::int8; })},
       {"units folded once a step", units, through(kAll), made([](Setup& s) { s.options.scheme.reduce_every_micro_batch = false; })},
       {"units of other sizes", units, through(kAll), made([](Setup& s) { s.options.layout.min_shard_bytes = 64; }, per_parameter)},
       {"units cut elsewhere", units, through(kAll),

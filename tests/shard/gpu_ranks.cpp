@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "comm/nccl_library.h"
+#include "comm/nccl/nccl_library.h"
 #include "comm/nccl_memory.h"
 #include "model/train/gpu_ranks.h"
 #include "model/train/plan.h"

@@ -37,7 +37,7 @@ void exchange(World& world, const Row& row) {
   const auto buffer = [](auto& values) { return Buffer{values.data(), std::ssize(values), DType::f32, DeviceKind::cpu}; };
   // What waits for nobody is done by rank 0 alone.
   if (row.gathers || world.rank() == 0) groups.gather->all_gather(stream, "u", buffer(shard), buffer(full));
-  if (row.reduces || world.rank() == 0) groups.reduce->reduce_scatter(stream, "u", buffer(parts), buffer(sum), Fold::overwrite);
+  if (row.reduces || world.rank() == 0) groups.reduce->reduce_scatter(stream, "u", buffer(parts), buffer(sum), ReduceInto::overwrite);
   stream.synchronize();
   require(full == (row.gathers ? std::array<float, 2>{1, 2} : std::array<float, 2>{-1, -1}), "what was gathered");
   require(sum[0] == (row.reduces ? 30.0F : -1.0F), "what was reduced");

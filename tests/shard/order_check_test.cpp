@@ -129,8 +129,8 @@ TEST_CASE("I5: groups whose units differ, each of one mind, are stopped before t
       Difference{[](ShardOptions& o) { o.precision = {.param = DType::bf16, .reduce = DType::bf16}; },
                  "parameters: rank 0 f32, rank 2 bf16"},
       Difference{[](ShardOptions& o) { o.precision.is_full_in_evaluation = true; }, "validation: rank 0 as in training, rank 2 f32"},
-      Difference{[](ShardOptions& o) { o.precision.gather_wire = Wire::int8; }, "gathers travel: rank 0 exact, rank 2 int8"},
-      Difference{[](ShardOptions& o) { o.precision.reduce_wire = Wire::int8; }, "gradients travel: rank 0 exact, rank 2 int8"},
+      Difference{[](ShardOptions& o) { o.precision.gather_comm_dtype = CommDType::int8; }, "gathers travel: rank 0 exact, rank 2 int8"},
+      Difference{[](ShardOptions& o) { o.precision.reduce_comm_dtype = CommDType::int8; }, "gradients travel: rank 0 exact, rank 2 int8"},
       Difference{[](ShardOptions& o) { o.layout.dim = [](std::string_view, const Shape& shape) { return shape.rank() - 1; }; },
                  "where they are cut: rank 2 differs from rank 0", Layout::per_parameter});
   CAPTURE(difference.text);

@@ -242,7 +242,7 @@ TEST_CASE("reading full parameters changes nothing, and training goes on as with
 
 TEST_CASE("full parameters are the weights unrounded, also where gathers travel as 8 bits") {
   const auto results = on_ranks(2, [](World& world) {
-    ChainRun run(world, {.precision = {.gather_wire = Wire::int8}, .seed = 3});
+    ChainRun run(world, {.precision = {.gather_comm_dtype = CommDType::int8}, .seed = 3});
     const Arrays before = run.weights();
     const std::string message = message_of([&] {
       FullParameters full(run.runtime, 1);

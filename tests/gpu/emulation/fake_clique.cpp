@@ -53,7 +53,7 @@ void combine(std::vector<std::byte>& into, const std::byte* with, std::size_t co
 }
 
 /// Of elements [begin, begin + count) of every rank's, from the rank behind `last` round to `last`.
-std::vector<std::byte> reduced(const FakeMeeting& meeting, int last, std::size_t begin, std::size_t count) {
+std::vector<std::byte> reduced(const FakeOperation& meeting, int last, std::size_t begin, std::size_t count) {
   const int ranks = static_cast<int>(meeting.arrived.size());
   const FakeOp& op = meeting.arrived.at(0);
   const std::size_t size = size_of_number(op.dtype);
@@ -65,7 +65,7 @@ std::vector<std::byte> reduced(const FakeMeeting& meeting, int last, std::size_t
 }
 
 /// All read before anything is written: operations in place.
-bool run_collective(const FakeMeeting& meeting) {
+bool run_collective(const FakeOperation& meeting) {
   const FakeOp& op = meeting.arrived.at(0);
   const std::size_t bytes = op.count * size_of_number(op.dtype);
   std::map<int, std::vector<std::byte>> results;
@@ -108,7 +108,7 @@ void match(FakePair& pair) {
 void arrive(FakeClique& clique, int rank, const FakeOp& op, const std::shared_ptr<bool>& done) {
   const std::size_t number = clique.next[static_cast<std::size_t>(rank)]++;
   if (clique.meetings.size() <= number) clique.meetings.resize(number + 1);
-  FakeMeeting& meeting = clique.meetings[number];
+  FakeOperation& meeting = clique.meetings[number];
   meeting.arrived[rank] = op;
   meeting.done[rank] = done;
   if (meeting.arrived.size() < clique.members.size() || !run_collective(meeting)) return;  // if they differ, they wait for ever

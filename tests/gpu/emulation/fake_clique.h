@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/nccl_library.h"
+#include "comm/nccl/nccl_library.h"
 
 /// What meets in one communicator of the NCCL for tests (fake_nccl.h), and what comes of it.
 namespace zs::test {
@@ -34,7 +34,7 @@ struct FakeOp {
   std::int64_t place() const { return kind == "reduce_scatter" ? from_place : to_place; }
 };
 
-struct FakeMeeting {
+struct FakeOperation {
   std::map<int, FakeOp> arrived;  // by rank
   std::map<int, std::shared_ptr<bool>> done;
 };
@@ -64,7 +64,7 @@ struct FakeClique {
   std::vector<ncclComm*> members;     // null: has not come
   std::vector<std::size_t> next;      // collectives begun, by rank
   std::vector<std::size_t> captured;  // operations, by rank
-  std::deque<FakeMeeting> meetings;
+  std::deque<FakeOperation> meetings;
   std::map<std::pair<int, int>, FakePair> pairs;
   std::vector<std::pair<int, std::shared_ptr<bool>>> enqueued;  // (rank, done)
   std::vector<FakeSplit> splits;                                // of the round that is under way

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/nccl_library.h"
+#include "comm/nccl/nccl_library.h"
 #include "tests/gpu/emulation/emulated_driver.h"
 #include "tests/gpu/emulation/fake_registry.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "comm/nccl_library.h"
+#include "comm/nccl/nccl_library.h"
 
 namespace zs::test {
 
