@@ -21,6 +21,8 @@ struct OrderedReduceArgs {
 };
 void ordered_reduce(const OrderedReduceArgs& args);
 
+inline std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
+
 /// memcpy that accepts null for zero bytes, and source == destination.
 void copy_bytes(void* to, const void* from, std::int64_t bytes);
 

@@ -10,7 +10,6 @@
 namespace zs {
 
 constexpr std::int64_t kLine = 64;  // of cache
-inline std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
 
 /// How the data that a rank posts is cut: into `count` pieces of `bytes`; the last may be shorter, and there may be empty ones behind it.
 struct Pieces {

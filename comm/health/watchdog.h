@@ -76,7 +76,7 @@ class Watchdog {
   void note_reported() noexcept { page_.has_reported = true; }
   /// Whether an exception is on its way out of what owns it.
   bool is_unwound() const noexcept { return std::uncaught_exceptions() > exceptions_; }
-  /// The job ends from here on: neither exit() nor the peers' ends are news.
+  /// The job ends from here on: neither exit() nor the peers' ends are failures.
   void stand_down() noexcept;
 
   /// What polling has taken of its thread so far.

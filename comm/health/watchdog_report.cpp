@@ -192,7 +192,7 @@ void Watchdog::warn_of_pause(std::int64_t now) {
   pause_.clear();
 }
 
-/// Whether the job does, so that a warning is news.
+/// Whether the job does, so that a warning would be noise.
 bool Watchdog::goes_on() const {
   const bool has_ended = threads_ != nullptr && (threads_->has_failed || threads_->is_claimed);
   return !is_standing_down_ && !page_.has_reported && !has_ended && !report_seen();

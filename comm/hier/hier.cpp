@@ -18,8 +18,6 @@ DType carried(DType dtype) { return dtype == DType::bf16 ? DType::f32 : dtype; }
 /// Of each rank's part of an all-reduce: equal parts of whole lines, the last ones shorter or empty.
 std::int64_t part_bytes(const Buffer& data, int ranks) { return rounded((data.bytes() + ranks - 1) / ranks, kLine); }
 
-bool is_one_round(const Buffer& data) { return data.bytes() <= MpiExchange::kInlineBytes; }
-
 /// Sums of a chunk in scratch: this rank's own part, those of the ranks that it serves, and the other hosts' of its own part.
 int slots(const HostMap& map) { return 1 + map.most_served() + map.hosts() - 1; }
 
@@ -145,7 +143,7 @@ void HierCommunicator::do_packed_sum(const OpTag& tag, Buffer full, Buffer shard
 
 void HierCommunicator::do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) {
   if (options().sums_in_rank_order) return MpiCommunicator::do_all_reduce(tag, data, op, scratch);
-  if (is_one_round(data)) return reduce_in_one_round(tag, data, op, static_cast<std::byte*>(scratch));
+  if (MpiExchange::is_one_round(data)) return reduce_in_one_round(tag, data, op, static_cast<std::byte*>(scratch));
   const std::int64_t bytes = part_bytes(data, size()), elems = bytes / size_of(data.dtype);
   const std::int64_t begin = std::min(rank() * elems, data.elems), end = std::min(begin + elems, data.elems);
   reduce(tag, {data, bytes, data.slice(begin, end - begin), false, op, static_cast<std::byte*>(scratch)});
@@ -310,7 +308,7 @@ std::int64_t hier_packed_sum_scratch_bytes(const HostMap& map, const Buffer& ful
 }
 
 std::int64_t hier_all_reduce_scratch_bytes(const HostMap& map, const Buffer& data) {
-  if (is_one_round(data)) return scratch_of_one_round(map, data);
+  if (MpiExchange::is_one_round(data)) return scratch_of_one_round(map, data);
   return scratch_of_parts(map, part_bytes(data, map.size()) / size_of(data.dtype), data.dtype);
 }
 

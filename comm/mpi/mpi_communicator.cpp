@@ -6,16 +6,11 @@
 namespace zs {
 namespace {
 
-/// Small data: everybody gets everything and reduces it.
-bool is_one_round(const Buffer& data) { return data.bytes() <= MpiExchange::kInlineBytes; }
-
 /// Begin of rank `part`'s share of `elems`, in elements; shares begin at multiples of 16.
 std::int64_t share_begin(std::int64_t elems, int part, int size) {
   const std::int64_t lines = (elems + 15) / 16;
   return std::min(elems, lines * part / size * 16);
 }
-
-std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
 
 }  // namespace
 
@@ -41,7 +36,7 @@ void MpiCommunicator::do_reduce_scatter(const OpTag& tag, Buffer full, Buffer sh
 
 void MpiCommunicator::do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) {
   auto peers = exchange_.prepare();
-  if (is_one_round(data)) {
+  if (MpiExchange::is_one_round(data)) {
     // One round: everybody reduces everything. What is sent is copied before the reduction writes over it.
     for (int p = 0; p < size(); ++p) peers[p] = {bytes_of(data), data.bytes(), nullptr, data.bytes()};
     return exchange_.run_reduction(tag, {bytes_of(data), data.dtype, bytes_of(data), data.dtype, false, data.elems, op, scratch});
@@ -94,7 +89,7 @@ std::int64_t mpi_reduce_scatter_scratch_bytes(int ranks, const Buffer& full) {
 }
 
 std::int64_t mpi_all_reduce_scratch_bytes(int rank, int ranks, const Buffer& data) {
-  if (is_one_round(data)) return MpiExchange::scratch_bytes(ranks, data.bytes());
+  if (MpiExchange::is_one_round(data)) return MpiExchange::scratch_bytes(ranks, data.bytes());
   const std::int64_t share = share_begin(data.elems, rank + 1, ranks) - share_begin(data.elems, rank, ranks);
   return MpiExchange::scratch_bytes(ranks, share * size_of(data.dtype));
 }

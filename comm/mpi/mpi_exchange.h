@@ -36,6 +36,8 @@ class MpiExchange {
  public:
   static constexpr std::int64_t kFirstMessageBytes = 3072;  // stays below the eager limits of vader (4 KiB) and tcp (64 KiB)
   static constexpr std::int64_t kInlineBytes = kFirstMessageBytes - static_cast<std::int64_t>(sizeof(OpTag));
+  /// Small data: every rank gets everything and reduces it.
+  static bool is_one_round(const Buffer& data) { return data.bytes() <= kInlineBytes; }
   static constexpr std::int64_t kEagerBytes = 64'000;                         // with MPI's header below the eager limit of tcp
   static constexpr std::int64_t kPlacedChunkBytes = std::int64_t{256} << 20;  // far below what an int can count
   static constexpr std::int64_t kFoldChunkBytes = std::int64_t{1} << 19;      // at most, for one peer

@@ -178,9 +178,12 @@ bool is_table_name(std::string_view name) {
 }
 
 void report_unknown(ConfigDraft& draft, const std::string& name, const std::string& where) {
-  const auto nearest = nearest_config_key(name);
-  draft.problems.emplace_back(ExitCode::config, fmt::format("unknown key {}", name.substr(0, 80)), where,
-                              nearest ? fmt::format("did you mean {}?", *nearest) : "train --help-config lists all keys");
+  std::string advice = "train --help-config lists all keys";
+  if (const auto now = renamed_config_key(name))
+    advice = fmt::format("it is called {} now", *now);
+  else if (const auto nearest = nearest_config_key(name))
+    advice = fmt::format("did you mean {}?", *nearest);
+  draft.problems.emplace_back(ExitCode::config, fmt::format("unknown key {}", name.substr(0, 80)), where, advice);
 }
 
 void read_entry(ConfigDraft& draft, const std::string& name, const toml::node& node, const std::string& where) {

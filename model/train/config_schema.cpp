@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <utility>
 
 #include "model/train/toml_text.h"
 
@@ -318,6 +319,14 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     }
   }
   return row[b.size()];
+}
+
+std::optional<std::string_view> renamed_config_key(std::string_view name) {
+  using Renamed = std::pair<std::string_view, std::string_view>;
+  static constexpr std::array kRenamed = {Renamed{"comm.shadow_ms", "comm.race_check_ms"}};
+  for (const auto& [before, now] : kRenamed)
+    if (name == before) return now;
+  return std::nullopt;
 }
 
 std::optional<std::string_view> nearest_config_key(std::string_view name) {

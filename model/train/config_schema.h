@@ -43,6 +43,8 @@ struct ConfigKey {
 /// All keys, in the order of the documentation.
 std::span<const ConfigKey> config_keys();
 const ConfigKey* find_config_key(std::string_view name);
+/// What a key that was called so before is called now.
+std::optional<std::string_view> renamed_config_key(std::string_view name);
 /// The key that `name` was most likely meant to be, or nothing when none is near.
 std::optional<std::string_view> nearest_config_key(std::string_view name);
 

@@ -265,7 +265,8 @@ Node::~Node() {
 }
 
 Tensor no_gradient() {
-  static const auto mark = std::make_shared<AutogradState>();
+  // Never destroyed: where one rank of a process calls exit(), the threads of the others still hold it.
+  static const auto& mark = *new std::shared_ptr<AutogradState>(std::make_shared<AutogradState>());
   Tensor none;
   none.set_autograd(mark);
   return none;

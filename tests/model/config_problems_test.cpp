@@ -25,6 +25,10 @@ TEST_CASE("an unknown key is refused with its line and the nearest known key") {
   CHECK(error.what_to_do() == "did you mean train.warmup?");
 }
 
+TEST_CASE("a key that has another name now is refused with that") {
+  CHECK(only_problem(kSmall + "[comm]\nshadow_ms = 2\n").what_to_do() == "it is called comm.race_check_ms now");
+}
+
 TEST_CASE("nearest keys are found across tables and not invented") {
   CHECK(nearest_config_key("steps") == "train.steps");
   CHECK(nearest_config_key("trian.lr") == "train.lr");
