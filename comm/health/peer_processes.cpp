@@ -13,14 +13,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 
 #include "comm/file_size.h"
 #include "comm/shm/sealed_file.h"
 #include "runtime/base/check.h"
+#include "runtime/base/proc_file.h"
 #include "runtime/base/whole_number.h"
 
 namespace zs {
@@ -31,11 +30,6 @@ namespace fs = std::filesystem;
 constexpr const char* kPageName = "zshard-flight";
 constexpr const char* kJobVariable = "PMIX_NAMESPACE";
 constexpr const char* kRankVariable = "OMPI_COMM_WORLD_RANK";
-
-std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 /// Of an environment as /proc shows it.
 std::optional<std::string_view> variable(std::string_view environment, std::string_view name) {
@@ -110,13 +104,13 @@ std::unique_ptr<PeerProcess> PeerProcess::find(int pid, std::string_view job) {
 std::string PeerProcess::path(std::string_view name) const { return fmt::format("/proc/self/fd/{}/{}", folder_, name); }
 
 bool PeerProcess::read(std::string_view job) {
-  if (!is_own_user(contents(path("status")))) return false;
-  const std::string environment = contents(path("environ"));
+  if (!is_own_user(read_proc_file(path("status")))) return false;
+  const std::string environment = read_proc_file(path("environ"));
   if (variable(environment, kJobVariable) != job) return false;
   rank_ = whole_number<int>(variable(environment, kRankVariable).value_or("")).value_or(-1);
   process_ = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid_), 0));
-  const std::string stat = contents(path("stat"));   // last: while it is there, nobody else has its number
-  const std::string_view fields = after_name(stat);  // "S 4321 ..."
+  const std::string stat = read_proc_file(path("stat"));  // last: while it is there, nobody else has its number
+  const std::string_view fields = after_name(stat);       // "S 4321 ..."
   if (rank_ < 0 || fields.size() < 3) return false;
   parent_ = whole_number<int>(fields.substr(2, fields.find(' ', 2) - 2)).value_or(0);
   take_page();
@@ -160,7 +154,7 @@ void PeerProcess::kill_if_stopped() const {
 
 char PeerProcess::state() const {
   if (has_ended()) return 'X';
-  const std::string stat = contents(path("stat"));
+  const std::string stat = read_proc_file(path("stat"));
   const std::string_view fields = after_name(stat);
   return fields.empty() ? 'X' : fields[0];
 }

@@ -10,12 +10,11 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 
 #include "runtime/base/check.h"
+#include "runtime/base/proc_file.h"
 #include "runtime/device/cgroup.h"
 
 namespace zs {
@@ -70,8 +69,7 @@ struct Process {
 };
 
 std::optional<Process> process(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::string text = read_proc_file(fmt::format("/proc/{}/stat", pid));
   // PID (NAME) STATE PPID ...; the name may hold anything, parentheses included.
   const auto open = text.find('('), close = text.rfind(')');
   if (open == std::string::npos || close == std::string::npos || close + 4 >= text.size()) return std::nullopt;

@@ -1,14 +1,19 @@
 #include "runtime/device/cpu_topology.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
 
 #include "runtime/base/check.h"
+#include "runtime/base/proc_file.h"
 #include "runtime/device/cgroup.h"
 #include "runtime/device/memory_limit.h"
 
@@ -222,4 +227,21 @@ TEST_CASE("the CPU quota is the least of the group's and its ancestors', of eith
   root.write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "150000\n");  // in a container, whose path is the host's
   root.write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
   CHECK(cpu_quota(root.path) == 1.5);
+}
+
+TEST_CASE("a file of a process that has ended meanwhile reads as empty") {
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  REQUIRE(child > 0);
+  const int file = open(fmt::format("/proc/{}/stat", child).c_str(), O_RDONLY | O_CLOEXEC);
+  REQUIRE(file >= 0);
+  CHECK_FALSE(read_proc_file(fmt::format("/proc/{}/stat", child)).empty());
+  REQUIRE(kill(child, SIGKILL) == 0);
+  REQUIRE(waitpid(child, nullptr, 0) == child);
+  CHECK(read_rest_of(file).empty());  // read() says ESRCH
+  CHECK(close(file) == 0);
+  CHECK(read_proc_file(fmt::format("/proc/{}/stat", child)).empty());
 }
