@@ -66,7 +66,7 @@ class Backoff {
 };
 
 /// Of who waits for data that moves as quickly as these `bytes` did: while it sleeps, a quarter of what waits in a socket goes
-/// (docs/decisions/0043-slow-links-are-looked-at-less-often.md). Never less than the usual one, and 1 ms at most.
+/// (docs/decisions/0043-slow-links-are-polled-less-often.md). Never less than the usual one, and 1 ms at most.
 inline std::chrono::microseconds longest_sleep(std::int64_t bytes, std::chrono::nanoseconds took) {
   constexpr double kMovesAsleep = 64 * 1024;
   constexpr double kLeast_us = static_cast<double>(Backoff::kLongestSleep.count()), kMost_us = 1000;

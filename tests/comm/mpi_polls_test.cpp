@@ -1,4 +1,4 @@
-// How often the mpi transport looks for data that is slow to come (docs/decisions/0043-slow-links-are-looked-at-less-often.md), seen
+// How often the mpi transport looks for data that is slow to come (docs/decisions/0043-slow-links-are-polled-less-often.md), seen
 // between it and MPI: run by mpirun with two ranks, the second of which sends. Exit 0: as it should be.
 #include <mpi.h>
 
