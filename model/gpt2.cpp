@@ -8,7 +8,7 @@ constexpr float kPositionDeviation = 0.01f;
 }  // namespace
 
 Gpt2Block::Gpt2Block(std::string path, const Gpt2Config& config)
-    : TransformerBlock(std::move(path), config.recompute),
+    : TransformerBlock(std::move(path)),
       heads_(config.heads),
       gelu_(config.gelu),
       norm1_weight_(add_parameter("norm1.weight", {config.width}, {.constant = 1}, false)),

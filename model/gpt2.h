@@ -8,7 +8,6 @@ namespace zs {
 struct Gpt2Config {
   std::int64_t layers = 12, heads = 12, width = 768, context = 1024, vocab = 50257;
   GeluKind gelu = GeluKind::tanh;
-  Recompute recompute = Recompute::none;
 };
 
 /// Norms with biases, and an MLP of four times the width with GELU.

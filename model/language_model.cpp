@@ -16,6 +16,11 @@ Tensor LanguageModel::next_token_logits(const Tensor& ids, std::int64_t position
   return lm_head_logits(x.reshape({ids.numel(), x.shape()[-1]}).rows(position, 1), head());
 }
 
+void LanguageModel::set_recompute(Recompute recompute) {
+  for (Module* child : children())
+    if (auto* const block = dynamic_cast<TransformerBlock*>(child)) block->set_recompute(recompute);
+}
+
 std::int64_t LanguageModel::parameter_count() const {
   std::int64_t count = 0;
   const std::function<void(const Module&)> visit = [&](const Module& module) {

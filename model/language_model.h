@@ -20,6 +20,9 @@ class LanguageModel : public Module {
   /// (1, V') f32 logits of what follows token `position` of the one sequence ids (1, T). Without gradient.
   Tensor next_token_logits(const Tensor& ids, std::int64_t position);
 
+  /// Of every block.
+  void set_recompute(Recompute recompute);
+
   std::int64_t parameter_count() const;
   /// Those that a token's work grows with: all but an embedding that is not the head, too.
   virtual std::int64_t working_parameter_count() const { return parameter_count(); }

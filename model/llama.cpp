@@ -3,7 +3,7 @@
 namespace zs {
 
 LlamaBlock::LlamaBlock(std::string path, const LlamaConfig& config)
-    : TransformerBlock(std::move(path), config.recompute),
+    : TransformerBlock(std::move(path)),
       heads_(config.heads),
       kv_heads_(config.kv_heads),
       rotary_base_(config.rotary_base),

@@ -9,7 +9,6 @@ struct LlamaConfig {
   std::int64_t layers = 4, heads = 4, kv_heads = 2, width = 128, hidden = 384, vocab = 32000;
   double rotary_base = 10000;
   bool is_tied = false;  ///< the head is the token embedding
-  Recompute recompute = Recompute::none;
 };
 
 /// RMS norms, rotary positions, grouped queries and an MLP of `hidden` gated elements (SwiGLU); no biases.

@@ -31,9 +31,10 @@ class TransformerBlock : public Module {
   bool is_block() const override { return true; }
   /// (B, T, C) -> (B, T, C)
   Tensor forward(const Tensor& x);
+  void set_recompute(Recompute recompute) { recompute_ = recompute; }
 
  protected:
-  TransformerBlock(std::string path, Recompute recompute) : Module(std::move(path)), recompute_(recompute) {}
+  explicit TransformerBlock(std::string path) : Module(std::move(path)) {}
 
  private:
   using Tensors = std::vector<Tensor>;
@@ -57,7 +58,7 @@ class TransformerBlock : public Module {
   /// x + attended, and its norm.
   SumAndNorm sum_and_norm(const Tensor& x, const Tensor& attended);
 
-  Recompute recompute_;
+  Recompute recompute_ = Recompute::none;
 };
 
 }  // namespace zs

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "model/families/model_config.h"
 #include "runtime/base/check.h"
 #include "runtime/shard/scheme.h"
 #include "runtime/shard/unit_layout.h"
@@ -14,16 +15,7 @@ namespace zs {
 /// What a run is. Plain data: the members' initial values are the defaults that the schema documents (config_schema.h), and
 /// after load_config every value is resolved (a preset's sizes, the sequence length ... are filled in).
 struct Config {
-  struct Model {
-    std::string family = "gpt2";
-    std::string preset;
-    std::int64_t layers = 0, heads = 0, width = 0, context = 0, vocab = 0;
-    std::string activation = "gelu_tanh";
-    std::int64_t kv_heads = 0, hidden = 0;  ///< llama's, as what follows
-    double rotary_base = 10000;
-    bool tied_head = true;
-    bool operator==(const Model&) const = default;
-  };
+  using Model = ModelConfig;
   struct Data {
     std::string kind = "text";
     std::vector<std::string> train, validation;  ///< as written: files, globs, folders

@@ -1,12 +1,11 @@
 #include "model/train/config_resolve.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cmath>
 #include <filesystem>
-#include <initializer_list>
 
+#include "model/train/config_model.h"
 #include "model/train/config_schema.h"
 #include "model/train/dim_patterns.h"
 #include "model/train/expand_path.h"
@@ -15,95 +14,6 @@
 
 namespace zs {
 namespace {
-
-struct Preset {
-  std::string_view name, family;
-  std::int64_t layers, heads, width, context;
-  std::int64_t vocab = 0, kv_heads = 0, hidden = 0;  // vocab: of token files
-  double rotary_base = 10000;
-};
-constexpr std::int64_t kByteVocab = 256, kGpt2Vocab = 50257, kLlamaVocab = 32000;
-// Radford et al. 2019, table 2, with the head count of the released models; Zhang et al. 2024 (TinyLlama), table 1; Touvron et al. 2023
-// (Llama 2), 7B; Grattafiori et al. 2024 (Llama 3), table 3. The tiny ones are ours.
-constexpr std::array kPresets = {Preset{"tiny", "gpt2", 4, 4, 128, 256, kGpt2Vocab},
-                                 Preset{"124M", "gpt2", 12, 12, 768, 1024, kGpt2Vocab},
-                                 Preset{"355M", "gpt2", 24, 16, 1024, 1024, kGpt2Vocab},
-                                 Preset{"774M", "gpt2", 36, 20, 1280, 1024, kGpt2Vocab},
-                                 Preset{"1.5B", "gpt2", 48, 25, 1600, 1024, kGpt2Vocab},
-                                 Preset{"llama-tiny", "llama", 4, 4, 128, 256, kLlamaVocab, 2, 384},
-                                 Preset{"llama-1.1B", "llama", 22, 32, 2048, 2048, kLlamaVocab, 4, 5632},
-                                 Preset{"llama-7B", "llama", 32, 32, 4096, 4096, kLlamaVocab, 32, 11008},
-                                 Preset{"llama-8B", "llama", 32, 32, 4096, 8192, 128256, 8, 14336, 500000}};
-
-bool are_good(const ConfigDraft& draft, std::initializer_list<const char*> keys) {
-  return std::none_of(keys.begin(), keys.end(), [&](const char* key) { return draft.bad.count(key) != 0; });
-}
-
-const Preset* find_preset(std::string_view name) {
-  const auto found = std::find_if(kPresets.begin(), kPresets.end(), [&](const Preset& p) { return p.name == name; });
-  return found == kPresets.end() ? nullptr : &*found;
-}
-
-void resolve_family(ConfigDraft& draft, const Preset* preset) {
-  Config::Model& model = draft.config.model;
-  if (!draft.is_given("model.family") && preset != nullptr) model.family = preset->family;
-  if (preset == nullptr || !are_good(draft, {"model.family", "model.preset"}) || preset->family == model.family) return;
-  draft.report(
-      "model.preset", fmt::format("model.preset \"{}\" is a {}, not a {}", preset->name, preset->family, model.family),
-      fmt::format("leave model.family out, or use another preset ({})", model.family == "llama" ? "llama-tiny, ..." : "tiny, ..."));
-}
-
-/// What only a Llama has.
-void resolve_llama(ConfigDraft& draft, const Preset* preset) {
-  Config::Model& model = draft.config.model;
-  if (!are_good(draft, {"model.family", "model.preset", "model.heads", "model.width"})) return;
-  if (model.family != "llama") {
-    for (const auto& [key, is_default] : {std::pair("model.kv_heads", model.kv_heads == 0),
-                                          {"model.hidden", model.hidden == 0},
-                                          {"model.rotary_base", model.rotary_base == Config::Model{}.rotary_base},
-                                          {"model.tied_head", model.tied_head}})
-      if (!is_default && are_good(draft, {key}))
-        draft.report(key, fmt::format("{} does not go with model.family \"{}\"", key, model.family),
-                     "leave it out, or use model.family = \"llama\"");
-    return;
-  }
-  if (are_good(draft, {"model.activation"}) && model.activation != Config::Model{}.activation)
-    draft.report("model.activation", "model.activation does not go with model.family \"llama\"", "leave it out: the MLP is gated by silu");
-  constexpr std::int64_t kMultiple = 128;
-  // A preset's groups go with its own heads.
-  if (model.kv_heads == 0) model.kv_heads = preset != nullptr && model.heads == preset->heads ? preset->kv_heads : model.heads;
-  if (model.hidden == 0)
-    model.hidden = preset != nullptr && model.width == preset->width ? preset->hidden
-                                                                     : (8 * model.width + 3 * kMultiple - 1) / (3 * kMultiple) * kMultiple;
-  if (!draft.is_given("model.rotary_base") && preset != nullptr) model.rotary_base = preset->rotary_base;
-  if (!draft.is_given("model.tied_head")) model.tied_head = false;
-}
-
-void resolve_model(ConfigDraft& draft) {
-  Config::Model& model = draft.config.model;
-  const Preset* const preset = find_preset(model.preset);
-  const bool has_preset = preset != nullptr;
-  resolve_family(draft, preset);
-  const std::array<std::pair<const char*, std::pair<std::int64_t*, std::int64_t>>, 4> sizes = {{
-      {"model.layers", {&model.layers, has_preset ? preset->layers : 0}},
-      {"model.heads", {&model.heads, has_preset ? preset->heads : 0}},
-      {"model.width", {&model.width, has_preset ? preset->width : 0}},
-      {"model.context", {&model.context, has_preset ? preset->context : 0}},
-  }};
-  for (const auto& [key, target] : sizes) {
-    if (draft.is_given(key) || draft.bad.count(key) != 0) continue;
-    *target.first = target.second;
-    if (!has_preset && draft.bad.count("model.preset") != 0) draft.bad.insert(key);
-    if (!has_preset && draft.bad.count("model.preset") == 0)
-      draft.report(key, fmt::format("{} is missing", key), "give it, or a model.preset (tiny, 124M, 355M, 774M, 1.5B, llama-tiny ...)");
-  }
-  resolve_llama(draft, preset);
-  if (!draft.is_given("model.vocab")) {
-    const std::int64_t of_tokens = has_preset ? preset->vocab : model.family == "llama" ? kLlamaVocab : kGpt2Vocab;
-    model.vocab = draft.config.data.kind == "text" ? kByteVocab : of_tokens;
-    if (draft.bad.count("data.kind") != 0) draft.bad.insert("model.vocab");
-  }
-}
 
 std::string default_name(const std::string& source) {
   std::string name = std::filesystem::path(source).stem().string();
@@ -120,26 +30,6 @@ void check_name(ConfigDraft& draft) {
   if (name.empty() || name.size() > 100 || name.front() == '.' || !is_plain)
     draft.report("name", fmt::format("name {} cannot name a folder", toml_string(name)),
                  "use 1 to 100 letters, digits, '.', '_' or '-', not starting with '.'");
-}
-
-void check_model(ConfigDraft& draft) {
-  const Config& c = draft.config;
-  if (are_good(draft, {"model.width", "model.heads"}) && c.model.width % c.model.heads != 0)
-    draft.report("model.heads", fmt::format("model.heads {} does not divide model.width {}", c.model.heads, c.model.width),
-                 "change one of them");
-  const bool is_llama = c.model.family == "llama" && are_good(draft, {"model.family", "model.preset", "model.width", "model.heads"});
-  if (is_llama && are_good(draft, {"model.kv_heads"}) && c.model.heads % c.model.kv_heads != 0)
-    draft.report("model.kv_heads", fmt::format("model.kv_heads {} does not divide model.heads {}", c.model.kv_heads, c.model.heads),
-                 "change one of them");
-  if (is_llama && c.model.width / c.model.heads % 2 != 0)
-    draft.report("model.heads", fmt::format("heads of {} elements have no halves to turn", c.model.width / c.model.heads),
-                 "choose model.width as an even multiple of model.heads");
-  if (are_good(draft, {"data.kind", "model.vocab"}) && c.data.kind == "text" && c.model.vocab < kByteVocab)
-    draft.report("model.vocab", fmt::format("model.vocab {} is too small for bytes", c.model.vocab),
-                 "use 256 or more with data.kind = \"text\"");
-  if (are_good(draft, {"train.sequence", "model.context"}) && c.train.sequence > c.model.context)
-    draft.report("train.sequence", fmt::format("train.sequence {} is longer than model.context {}", c.train.sequence, c.model.context),
-                 "shorten the sequence or enlarge the context");
 }
 
 void check_sizes(ConfigDraft& draft) {
@@ -305,6 +195,10 @@ void check_rest(ConfigDraft& draft) {
 }
 
 }  // namespace
+
+bool are_good(const ConfigDraft& draft, std::initializer_list<const char*> keys) {
+  return std::none_of(keys.begin(), keys.end(), [&](const char* key) { return draft.bad.count(key) != 0; });
+}
 
 std::string ConfigDraft::where(const std::string& key) const {
   const auto found = given.find(key);

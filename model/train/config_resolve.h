@@ -1,5 +1,6 @@
 #pragma once
 
+#include <initializer_list>
 #include <map>
 #include <set>
 #include <string>
@@ -22,6 +23,9 @@ struct ConfigDraft {
   std::string where(const std::string& key) const;
   void report(const std::string& key, std::string what, std::string what_to_do);
 };
+
+/// Whether none of them has a problem.
+bool are_good(const ConfigDraft& draft, std::initializer_list<const char*> keys);
 
 /// Fills in what follows from other keys (preset, vocabulary, name ...), then checks the keys against each other.
 void resolve_config(ConfigDraft& draft);

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <numeric>
 #include <utility>
 
+#include "model/families/family.h"
 #include "model/train/toml_text.h"
 
 namespace zs {
@@ -26,11 +28,12 @@ constexpr std::array kKeys = {
               "`cuda` has not run on a real GPU yet (docs/gpu.md)."},
 
     ConfigKey{
-        "model.family", [](Config& c) -> ConfigSlot { return &c.model.family; }, any, "gpt2|llama", "the preset's, or `\"gpt2\"`",
-        "Architecture. `llama`: RMS norms, rotary positions, query heads that share keys (`model.kv_heads`), a gated MLP (SwiGLU), no "
-        "biases."},
-    ConfigKey{"model.preset", [](Config& c) -> ConfigSlot { return &c.model.preset; }, any,
-              "|tiny|124M|355M|774M|1.5B|llama-tiny|llama-1.1B|llama-7B|llama-8B", "",
+        "model.family", [](Config& c) -> ConfigSlot { return &c.model.family; }, any, {}, "the preset's, or `\"gpt2\"`", "Architecture."},
+    ConfigKey{"model.preset",
+              [](Config& c) -> ConfigSlot { return &c.model.preset; },
+              any,
+              {},
+              "",
               "Published sizes, of the family that the table below names; the keys below override it."},
     ConfigKey{"model.layers", [](Config& c) -> ConfigSlot { return &c.model.layers; }, between(1, 1024), "", "the preset's",
               "Transformer blocks."},
@@ -41,19 +44,18 @@ constexpr std::array kKeys = {
     ConfigKey{"model.context", [](Config& c) -> ConfigSlot { return &c.model.context; }, between(1, 1048576), "", "the preset's",
               "Positions that the model knows."},
     ConfigKey{"model.vocab", [](Config& c) -> ConfigSlot { return &c.model.vocab; }, between(1, 4194304), "",
-              "256 for text; for tokens the preset's, else 50257 for `gpt2`, 32000 for `llama`",
+              "256 for text; for tokens the preset's, else the family's: 50257 for `gpt2`, 32000 for `llama`",
               "Token ids are 0 to `model.vocab` - 1; at least 256 for text."},
     ConfigKey{"model.activation", [](Config& c) -> ConfigSlot { return &c.model.activation; }, any, "gelu_tanh|gelu_erf", "",
-              "GELU by its tanh approximation (as GPT-2 was published) or exactly; `gpt2` only."},
+              "GELU by its tanh approximation (as GPT-2 was published) or exactly."},
     ConfigKey{"model.kv_heads", [](Config& c) -> ConfigSlot { return &c.model.kv_heads; }, between(0, 1024), "",
-              "the preset's, or `model.heads`",
-              "Key and value heads, each shared by as many query heads; must divide `model.heads`. This and what follows: `llama` only."},
+              "the preset's, or `model.heads`", "Key and value heads, each shared by as many query heads; must divide `model.heads`."},
     ConfigKey{"model.hidden", [](Config& c) -> ConfigSlot { return &c.model.hidden; }, between(0, 1048576), "",
               "the preset's, or 8/3 of `model.width`, up to a multiple of 128", "Gated elements of the MLP."},
     ConfigKey{"model.rotary_base", [](Config& c) -> ConfigSlot { return &c.model.rotary_base; }, between(1, 1e12), "",
               "the preset's, or `10000.0`", "Base of the angles that queries and keys turn by."},
-    ConfigKey{"model.tied_head", [](Config& c) -> ConfigSlot { return &c.model.tied_head; }, any, "", "`true` for `gpt2`, else `false`",
-              "The head is the token embedding, not a matrix of its own."},
+    ConfigKey{"model.tied_head", [](Config& c) -> ConfigSlot { return &c.model.tied_head; }, any, "",
+              "the preset's, else `true` for `gpt2`, `false` for the others", "The head is the token embedding, not a matrix of its own."},
 
     ConfigKey{"data.kind", [](Config& c) -> ConfigSlot { return &c.data.kind; }, any, "text|tokens", "",
               "`text`: any files as bytes. `tokens`: ids, in llm.c's `.bin` or, without a header, as nanoGPT writes them. Files that are "
@@ -258,6 +260,19 @@ constexpr std::array kKeys = {
 
 std::string number_text(double value) { return fmt::format("{}", value); }
 
+/// What the table of families says of a key.
+std::string doc_of(const ConfigKey& key) {
+  std::string doc(key.doc), names;
+  if (key.name == "model.family")
+    for (const Family* family : families()) doc += fmt::format(" `{}`: {}.", family->name, family->summary);
+  for (const Family* family : families_with(key.name)) names += fmt::format("{}`{}`", names.empty() ? "" : ", ", family->name);
+  return names.empty() ? doc : fmt::format("{} Families: {}.", doc, names);
+}
+
+auto named(std::string_view name) {
+  return [name](const ConfigKey& key) { return key.name == name; };
+}
+
 }  // namespace
 
 std::string ConfigRange::str() const {
@@ -299,11 +314,25 @@ std::string ConfigKey::default_text() const {
   return toml_value(slot(config));
 }
 
-std::span<const ConfigKey> config_keys() { return kKeys; }
+std::span<const ConfigKey> config_keys() {
+  static std::deque<std::string> texts;  // that keys point into
+  static const auto keys = [] {
+    auto all = kKeys;
+    const auto keep = [](std::string text) -> std::string_view { return texts.emplace_back(std::move(text)); };
+    for (ConfigKey& key : all) {
+      key.doc = keep(doc_of(key));
+      if (key.name == "model.family") key.choices = keep(family_choices());
+      if (key.name == "model.preset") key.choices = keep("|" + preset_choices());
+    }
+    return all;
+  }();
+  return keys;
+}
 
 const ConfigKey* find_config_key(std::string_view name) {
-  const auto found = std::find_if(kKeys.begin(), kKeys.end(), [&](const ConfigKey& key) { return key.name == name; });
-  return found == kKeys.end() ? nullptr : &*found;
+  const std::span<const ConfigKey> keys = config_keys();
+  const auto found = std::find_if(keys.begin(), keys.end(), named(name));
+  return found == keys.end() ? nullptr : &*found;
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -335,7 +364,7 @@ std::optional<std::string_view> nearest_config_key(std::string_view name) {
   const auto leaf_of = [](std::string_view key) { return key.substr(key.rfind('.') + 1); };
   std::optional<std::string_view> nearest;
   std::size_t best = name.size();
-  for (const ConfigKey& key : kKeys) {
+  for (const ConfigKey& key : config_keys()) {
     // The right leaf in the wrong table counts as near as well: `steps` for `train.steps`.
     const std::size_t whole = edit_distance(name, key.name);
     const std::size_t leaf = edit_distance(leaf_of(name), leaf_of(key.name));

@@ -8,7 +8,7 @@
 namespace zs {
 namespace {
 
-constexpr std::size_t kLongestLine = 300;
+constexpr std::size_t kLongestShown = 300;
 
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
@@ -36,7 +36,7 @@ std::string error_line(const Error& error, std::string_view place, std::string_v
   if (error.where() != place) where += (where.empty() || place.empty() ? "" : ", ") + escaped(place);
   const std::string head = fmt::format("{}: error: ", program);
   const auto line = [&] { return head + what + (where.empty() ? "" : " (" + where + ")") + (todo.empty() ? "" : ": " + todo); };
-  const auto excess = [&] { return line().size() > kLongestLine ? line().size() - kLongestLine : 0; };
+  const auto excess = [&] { return line().size() > kLongestShown ? line().size() - kLongestShown : 0; };
   // Shorten in turn, each down to a floor at which it still says something.
   const auto floor_of = [](const std::string& text, std::size_t floor, std::size_t cut) {
     return std::max(std::min(text.size(), floor), text.size() - std::min(text.size(), cut));
@@ -44,7 +44,7 @@ std::string error_line(const Error& error, std::string_view place, std::string_v
   if (const std::size_t cut = excess()) where = keep_end(where, floor_of(where, 60, cut));
   if (const std::size_t cut = excess()) what = keep_begin(what, floor_of(what, 80, cut));
   if (const std::size_t cut = excess()) todo = keep_begin(todo, floor_of(todo, 40, cut));
-  return keep_begin(line(), kLongestLine);
+  return keep_begin(line(), kLongestShown);
 }
 
 }  // namespace zs

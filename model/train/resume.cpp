@@ -23,10 +23,9 @@ constexpr const char* kTrainFiles = "data.train_files";
 constexpr const char* kKeep = "checkpoint.keep";  // what it removes is gone
 
 // What the state was made with and makes no sense without; the order of data, and what its elements mean.
-constexpr std::array<std::string_view, 19> kRefused = {
-    "model.family",   "model.layers", "model.heads",       "model.width",     "model.context",    "model.vocab",        "model.activation",
-    "model.kv_heads", "model.hidden", "model.rotary_base", "model.tied_head", "data.kind",        "train.global_batch", "train.sequence",
-    "train.seed",     "train.beta1",  "train.beta2",       "train.eps",       "data.train_tokens"};
+constexpr std::array<std::string_view, 8> kRefused = {"data.kind",   "train.global_batch", "train.sequence", "train.seed",
+                                                      "train.beta1", "train.beta2",        "train.eps",      "data.train_tokens"};
+constexpr std::string_view kRefusedTable = "model.";
 // What says where and how fast, not what. Files may move: their names, their length and what they hold are compared instead.
 constexpr std::array<std::string_view, 9> kFree = {"name",
                                                    "train.time_limit",
@@ -220,11 +219,11 @@ std::map<std::string, std::string> run_attributes(const Config& config, const Da
 }
 
 OnResume on_resume(std::string_view key) {
-  if (is_in(key, kRefused)) return OnResume::refused;
   if (key == kKeep) return OnResume::named;
   const bool is_free =
       is_in(key, kFree) || std::any_of(kFreeTables.begin(), kFreeTables.end(), [&](auto table) { return key.starts_with(table); });
-  return is_free ? OnResume::free : OnResume::named;
+  if (is_free) return OnResume::free;
+  return is_in(key, kRefused) || key.starts_with(kRefusedTable) ? OnResume::refused : OnResume::named;
 }
 
 std::vector<std::string> compare_runs(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,

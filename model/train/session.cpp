@@ -5,8 +5,7 @@
 #include <numeric>
 
 #include "comm/health/watchdog.h"
-#include "model/gpt2.h"
-#include "model/llama.h"
+#include "model/families/family.h"
 #include "model/train/dim_patterns.h"
 #include "runtime/base/random.h"
 #include "runtime/tensor/autograd.h"
@@ -50,29 +49,6 @@ AdamWConfig adamw_config(const Config& config) {
           .weight_decay = static_cast<float>(train.weight_decay),
           .clip = static_cast<float>(train.clip),
           .order_free = train.deterministic};
-}
-
-std::unique_ptr<LanguageModel> make_model(const Config& config) {
-  const Config::Model& model = config.model;
-  const Recompute recompute = recompute_of(config.train.recompute);
-  if (model.family == "llama") {
-    return std::make_unique<Llama>(LlamaConfig{.layers = model.layers,
-                                               .heads = model.heads,
-                                               .kv_heads = model.kv_heads,
-                                               .width = model.width,
-                                               .hidden = model.hidden,
-                                               .vocab = model.vocab,
-                                               .rotary_base = model.rotary_base,
-                                               .is_tied = model.tied_head,
-                                               .recompute = recompute});
-  }
-  return std::make_unique<Gpt2>(Gpt2Config{.layers = model.layers,
-                                           .heads = model.heads,
-                                           .width = model.width,
-                                           .context = model.context,
-                                           .vocab = model.vocab,
-                                           .gelu = model.activation == "gelu_erf" ? GeluKind::erf : GeluKind::tanh,
-                                           .recompute = recompute});
 }
 
 Omit omit_of(const std::string& name) {
@@ -119,8 +95,9 @@ Session::Session(Device& device, World& world, const Config& config)
       world_(world),
       config_(config),
       context_(device),
-      model_(make_model(config)),
+      model_(family_named(config.model.family).make(config.model)),
       runtime_(context_, world, shard_options(config)) {
+  model_->set_recompute(recompute_of(config.train.recompute));
   const double mib = unit_mib(config, transport_of(world), world.size());
   shard_module(*model_, runtime_, config.shard.units == "block" ? Units::block : Units::model, {}, {}, std::llround(mib * kMiB));
   check_matches(config.shard.dims, parameter_names(runtime_.executor()));

@@ -1,7 +1,9 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <fstream>
+#include <set>
 
+#include "model/families/family.h"
 #include "model/train/config_dataset.h"
 #include "model/train/config_schema.h"
 #include "model/train/expand_path.h"
@@ -69,6 +71,36 @@ TEST_CASE("a Llama without a preset has as many key heads as heads, and 8/3 of i
   const Config other = parse_config(kSmall, "small.toml", {"model.preset=llama-tiny", "model.heads=8", "model.width=256"});
   CHECK(other.model.kv_heads == 8);  // the preset's go with its own heads
   CHECK(other.model.hidden == 768);
+}
+
+TEST_CASE("every family has keys that there are, presets that are made, and a name and an architecture of its own") {
+  std::set<std::string_view> names, presets, architectures;
+  for (const Family* family : families()) {
+    CHECK(names.insert(family->name).second);
+    CHECK(architectures.insert(family->architecture).second);
+    CHECK(find_family(family->name) == family);
+    for (const std::string_view key : family->keys) CHECK(find_config_key(key) != nullptr);
+    for (const ModelConfig& preset : family->presets) {
+      CHECK(presets.insert(preset.preset).second);
+      CHECK(preset.family == family->name);
+      if (preset.layers > 4) continue;
+      const Config config = parse_config(kSmall, "small.toml", {"model.preset=" + preset.preset, "data.kind=tokens"});
+      CHECK(config.model.family == family->name);
+      CHECK(family->make(config.model)->parameter_count() > 0);
+    }
+  }
+  CHECK(find_family("gpt-2") == nullptr);
+  CHECK_THROWS_WITH(family_named("gpt-2"), Catch::Contains("there is no model family \"gpt-2\""));
+}
+
+TEST_CASE("a key that some families have is refused in the others, which are named") {
+  try {
+    parse_config(kSmall, "small.toml", {"model.kv_heads=2"});
+    FAIL("accepted");
+  } catch (const Error& error) {
+    CHECK_THAT(error.what_to_do(), Catch::Contains("leave it out, or use model.family = \"llama\""));
+  }
+  CHECK(parse_config(kSmall, "small.toml", {"model.kv_heads=0"}).model.kv_heads == 0);
 }
 
 TEST_CASE("the resolved configuration reads back as the same configuration") {

@@ -1,0 +1,57 @@
+#include <algorithm>
+#include <array>
+
+#include "model/families/family.h"
+#include "runtime/base/usage_error.h"
+
+namespace zs {
+
+const Family& gpt2_family();
+const Family& llama_family();
+
+std::span<const Family* const> families() {
+  static const std::array all = {&gpt2_family(), &llama_family()};
+  return all;
+}
+
+bool Family::has(std::string_view key) const { return std::find(keys.begin(), keys.end(), key) != keys.end(); }
+
+const Family* find_family(std::string_view name) {
+  for (const Family* family : families())
+    if (family->name == name) return family;
+  return nullptr;
+}
+
+const Family& family_named(std::string_view name) {
+  if (const Family* const found = find_family(name)) return *found;
+  throw UsageError(fmt::format("there is no model family \"{}\"", name), fmt::format("use one of {}", family_choices()));
+}
+
+const ModelConfig* find_preset(std::string_view name) {
+  for (const Family* family : families())
+    for (const ModelConfig& preset : family->presets)
+      if (preset.preset == name) return &preset;
+  return nullptr;
+}
+
+std::vector<const Family*> families_with(std::string_view key) {
+  std::vector<const Family*> found;
+  for (const Family* family : families())
+    if (family->has(key)) found.push_back(family);
+  return found;
+}
+
+std::string family_choices() {
+  std::string names;
+  for (const Family* family : families()) names += fmt::format("{}{}", names.empty() ? "" : "|", family->name);
+  return names;
+}
+
+std::string preset_choices() {
+  std::string names;
+  for (const Family* family : families())
+    for (const ModelConfig& preset : family->presets) names += fmt::format("{}{}", names.empty() ? "" : "|", preset.preset);
+  return names;
+}
+
+}  // namespace zs

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/families/model_config.h"
+#include "model/language_model.h"
+
+namespace zs {
+
+/// A kind of model, by the name that users give. Everything that differs between families is a member here, so that a name is compared
+/// nowhere else; each family is one file beside this one, and a line in families.cpp. Immutable, and there for ever.
+struct Family {
+  std::string_view name;          ///< the value of model.family: "gpt2"
+  std::string_view architecture;  ///< as a Hugging Face config.json has it: "GPT2LMHeadModel"
+  std::string_view summary;       ///< what distinguishes it, for the documentation of model.family
+  /// Keys of model.* that not every family has, and this one has: "model.kv_heads".
+  std::vector<std::string_view> keys;
+  /// What a model is that neither a preset nor a key says; vocab: of token files.
+  ModelConfig defaults;
+  /// Published sizes; `preset` is the name. Unique over all families.
+  std::vector<ModelConfig> presets;
+  /// Gives sizes that follow from others, and are 0 where nobody has given them, their values.
+  void (*derive)(ModelConfig& model);
+  std::unique_ptr<LanguageModel> (*make)(const ModelConfig& model);
+
+  bool has(std::string_view key) const;
+};
+
+/// All of them, in the order of the documentation.
+std::span<const Family* const> families();
+/// Null where there is none.
+const Family* find_family(std::string_view name);
+/// Error(usage) where there is none.
+const Family& family_named(std::string_view name);
+/// Null where there is none.
+const ModelConfig* find_preset(std::string_view name);
+
+/// Those that have this key among `keys`.
+std::vector<const Family*> families_with(std::string_view key);
+
+/// "gpt2|llama", as a key's choices are written.
+std::string family_choices();
+/// "tiny|124M|..." of all families.
+std::string preset_choices();
+
+}  // namespace zs

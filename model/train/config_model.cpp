@@ -1,0 +1,135 @@
+#include "model/train/config_model.h"
+
+#include <algorithm>
+
+#include "model/families/family.h"
+#include "model/train/config_schema.h"
+
+namespace zs {
+namespace {
+
+constexpr std::string_view kTable = "model.";
+constexpr std::int64_t kByteVocab = 256;
+
+std::string preset_names(const Family& family) {
+  std::string names;
+  for (const ModelConfig& preset : family.presets) names += (names.empty() ? "" : ", ") + preset.preset;
+  return names;
+}
+
+void resolve_family(ConfigDraft& draft, const ModelConfig* preset) {
+  ModelConfig& model = draft.config.model;
+  if (!draft.is_given("model.family") && preset != nullptr) model.family = preset->family;
+  if (preset == nullptr || !are_good(draft, {"model.family", "model.preset"}) || preset->family == model.family) return;
+  draft.report("model.preset", fmt::format("model.preset \"{}\" is a {}, not a {}", preset->preset, preset->family, model.family),
+               fmt::format("leave model.family out, or use another preset ({})", preset_names(family_named(model.family))));
+}
+
+/// What was not given is as in `base`.
+void take_rest(ConfigDraft& draft, const ModelConfig& base) {
+  Config from;
+  from.model = base;
+  from.model.family = draft.config.model.family;
+  from.model.preset = draft.config.model.preset;
+  for (const ConfigKey& key : config_keys()) {
+    const std::string name(key.name);
+    if (!key.name.starts_with(kTable) || draft.is_given(name) || draft.bad.count(name) != 0) continue;
+    std::visit([&](auto* to) { *to = *std::get<decltype(to)>(key.slot(from)); }, key.slot(draft.config));
+  }
+}
+
+/// A preset's groups go with its own heads, and its MLP with its own width; else, and where 0 was given, they are derived.
+void adapt_preset(ConfigDraft& draft, const ModelConfig& preset) {
+  ModelConfig& model = draft.config.model;
+  const auto adapt = [&](const char* key, std::int64_t& size, std::int64_t own, bool is_own) {
+    if (!draft.is_given(key) || size == 0) size = is_own ? own : 0;
+  };
+  adapt("model.kv_heads", model.kv_heads, preset.kv_heads, model.heads == preset.heads);
+  adapt("model.hidden", model.hidden, preset.hidden, model.width == preset.width);
+}
+
+void require_sizes(ConfigDraft& draft, const std::string& presets) {
+  const ModelConfig& model = draft.config.model;
+  for (const auto& [key, size] : {std::pair("model.layers", model.layers),
+                                  {"model.heads", model.heads},
+                                  {"model.width", model.width},
+                                  {"model.context", model.context}}) {
+    if (size != 0 || draft.is_given(key) || draft.bad.count(key) != 0) continue;
+    if (draft.bad.count("model.preset") != 0) {
+      draft.bad.insert(key);
+    } else {
+      draft.report(key, fmt::format("{} is missing", key), fmt::format("give it, or a model.preset ({})", presets));
+    }
+  }
+}
+
+void resolve_vocab(ConfigDraft& draft) {
+  Config& c = draft.config;
+  if (draft.is_given("model.vocab")) return;
+  if (c.data.kind == "text") c.model.vocab = kByteVocab;
+  if (draft.bad.count("data.kind") != 0) draft.bad.insert("model.vocab");
+}
+
+void refuse_foreign(ConfigDraft& draft, const Family& family) {
+  Config defaults;
+  for (const ConfigKey& key : config_keys()) {
+    const std::string name(key.name);
+    const auto others = families_with(name);
+    if (!draft.is_given(name) || draft.bad.count(name) != 0 || others.empty() || family.has(name)) continue;
+    if (toml_value(key.slot(draft.config)) == toml_value(key.slot(defaults))) continue;
+    std::string names;
+    for (const Family* other : others) names += fmt::format("{}\"{}\"", names.empty() ? "" : " or ", other->name);
+    draft.report(name, fmt::format("{} does not go with model.family \"{}\"", name, family.name),
+                 "leave it out, or use model.family = " + names);
+  }
+}
+
+void check_heads(ConfigDraft& draft, const Family& family) {
+  const ModelConfig& model = draft.config.model;
+  if (!are_good(draft, {"model.width", "model.heads"})) return;
+  if (model.width % model.heads != 0)
+    draft.report("model.heads", fmt::format("model.heads {} does not divide model.width {}", model.heads, model.width),
+                 "change one of them");
+  if (!are_good(draft, {"model.family", "model.preset"})) return;
+  if (family.has("model.kv_heads") && are_good(draft, {"model.kv_heads"}) && model.heads % model.kv_heads != 0)
+    draft.report("model.kv_heads", fmt::format("model.kv_heads {} does not divide model.heads {}", model.kv_heads, model.heads),
+                 "change one of them");
+  if (family.has("model.rotary_base") && model.width / model.heads % 2 != 0)
+    draft.report("model.heads", fmt::format("heads of {} elements have no halves to turn", model.width / model.heads),
+                 "choose model.width as an even multiple of model.heads");
+}
+
+void check_lengths(ConfigDraft& draft) {
+  const Config& c = draft.config;
+  if (are_good(draft, {"data.kind", "model.vocab"}) && c.data.kind == "text" && c.model.vocab < kByteVocab)
+    draft.report("model.vocab", fmt::format("model.vocab {} is too small for bytes", c.model.vocab),
+                 "use 256 or more with data.kind = \"text\"");
+  if (are_good(draft, {"train.sequence", "model.context"}) && c.train.sequence > c.model.context)
+    draft.report("train.sequence", fmt::format("train.sequence {} is longer than model.context {}", c.train.sequence, c.model.context),
+                 "shorten the sequence or enlarge the context");
+}
+
+}  // namespace
+
+void resolve_model(ConfigDraft& draft) {
+  ModelConfig& model = draft.config.model;
+  const ModelConfig* const preset = find_preset(model.preset);
+  resolve_family(draft, preset);
+  const Family* const found = find_family(model.family);
+  const Family& family = found != nullptr ? *found : *families().front();  // an unknown name has been reported
+  take_rest(draft, preset != nullptr ? *preset : family.defaults);
+  if (preset != nullptr) adapt_preset(draft, *preset);
+  require_sizes(draft, preset_names(family));
+  resolve_vocab(draft);
+  if (are_good(draft, {"model.family", "model.preset", "model.heads", "model.width"})) {
+    refuse_foreign(draft, family);
+    family.derive(model);
+  }
+}
+
+void check_model(ConfigDraft& draft) {
+  if (const Family* const family = find_family(draft.config.model.family)) check_heads(draft, *family);
+  check_lengths(draft);
+}
+
+}  // namespace zs
