@@ -1,5 +1,7 @@
+#include "kernels/families.h"
+
+#if defined(ZS_ISA)
 #include "kernels/cpu/attention_tile.h"
-#include "kernels/cpu/isa_functions.h"
 #include "kernels/cpu/vec_math.h"
 
 namespace zs::cpu::ZS_ISA {
@@ -95,8 +97,6 @@ void forward_head(const Attention& args, std::int64_t pair, Scratch scratch) {
   for (std::int64_t first = 0; first < time; first += kTile) forward_queries<T>(args, s, pair, first);
 }
 
-}  // namespace
-
 void attention_forward(int threads, const Attention& args) {
 #if defined(__AMX_BF16__)
   if (args.qkv.is_bf16) return attention_forward_amx(threads, args);
@@ -107,4 +107,59 @@ void attention_forward(int threads, const Attention& args) {
   });
 }
 
+}  // namespace
+
+void fill_attention(Isa& isa) {
+  isa.attention_forward = attention_forward;
+  isa.attention_backward = attention_backward;
+}
+
 }  // namespace zs::cpu::ZS_ISA
+#else
+#include <algorithm>
+
+#include "kernels/checks.h"
+#include "kernels/cpu/host.h"
+
+namespace zs::cpu {
+namespace {
+
+std::int64_t attention_scratch(int threads, const AttentionDims& dims) {
+  return kFloat * std::min<std::int64_t>(threads, dims.batch * dims.heads) * round_up(attention_scratch_elems(dims), 16);
+}
+
+Attention attention_args(ExecContext& ctx, const Buffer& out, const Buffer& lse, const Buffer& qkv, const AttentionDims& dims) {
+  checks::attention(out, lse, qkv, dims);
+  return {.out = data_of(out),
+          .qkv = data_of(qkv),
+          .dout = {},
+          .dqkv = {},
+          .lse = floats_of(lse),
+          .dims = dims,
+          .scratch = scratch(ctx, attention_scratch(ctx.threads(), dims)),
+          .scratch_elems = round_up(attention_scratch_elems(dims), 16)};
+}
+
+void attention_forward(ExecContext& ctx, Buffer out, Buffer lse, Buffer qkv, const AttentionDims& dims) {
+  isa().attention_forward(ctx.threads(), attention_args(ctx, out, lse, qkv, dims));
+}
+
+void attention_backward(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, Buffer qkv, Buffer lse, const AttentionDims& dims) {
+  Attention args = attention_args(ctx, out, lse, qkv, dims);
+  checks::same_as("dqkv", dqkv, qkv);
+  checks::same_as("dout", dout, out);
+  args.dqkv = data_of(dqkv);
+  args.dout = data_of(dout);
+  isa().attention_backward(ctx.threads(), args);
+}
+
+}  // namespace
+
+void fill_attention(KernelTable& table) {
+  table.scratch.attention = attention_scratch;
+  table.attention_forward = attention_forward;
+  table.attention_backward = attention_backward;
+}
+
+}  // namespace zs::cpu
+#endif

@@ -1,6 +1,5 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/attention_tile.h"
-#include "kernels/cpu/isa_functions.h"
 #include "kernels/cpu/vec_math.h"
 
 /// Attention in bf16 with its products by tiles: scores, softmax and sums are f32, probabilities are rounded to bf16 before they are

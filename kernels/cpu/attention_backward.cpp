@@ -1,5 +1,4 @@
 #include "kernels/cpu/attention_tile.h"
-#include "kernels/cpu/isa_functions.h"
 #include "kernels/cpu/vec_math.h"
 
 /// Dao et al. 2022, algorithm 4. With P = exp(S - lse), S = scale q k^T and delta = rowsum(dout * out):

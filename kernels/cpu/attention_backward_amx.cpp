@@ -1,6 +1,5 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/attention_tile.h"
-#include "kernels/cpu/isa_functions.h"
 #include "kernels/cpu/vec_math.h"
 
 /// The formulas of attention_backward.cpp with every matrix of scores transposed, keys by queries, so that probabilities and their

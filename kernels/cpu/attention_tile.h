@@ -155,4 +155,12 @@ inline void for_each_group(int threads, const Attention& args, F f) {
   for_each_head(threads, groups, [=](std::int64_t group, Scratch scratch) { f(HeadGroup{group * count, count}, scratch); });
 }
 
+/// The loops of the other files of attention.
+void attention_backward(int threads, const Attention& args);
+#if defined(__AMX_BF16__)
+/// bf16 only.
+void attention_forward_amx(int threads, const Attention& args);
+void attention_backward_amx(int threads, const Attention& args);
+#endif
+
 }  // namespace zs::cpu::ZS_ISA

@@ -1,4 +1,6 @@
-#include "kernels/cpu/isa_functions.h"
+#include "kernels/families.h"
+
+#if defined(ZS_ISA)
 #include "kernels/cpu/stream_store.h"
 #include "kernels/cpu/vec_math.h"
 
@@ -93,8 +95,6 @@ __attribute__((always_inline)) inline Vec gelu_erf_slope(Vec x) {
   return fused(x, normal.density, normal.below);
 }
 
-}  // namespace
-
 void zero(int threads, Data out, std::int64_t n) {
   const bool is_streamed = streams<float>(out, n, {}, {});
   parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
@@ -139,4 +139,60 @@ void gelu_backward(int threads, Data dx, Data dy, Data x, std::int64_t n, GeluKi
   }
 }
 
+}  // namespace
+
+void fill_elementwise(Isa& isa) {
+  isa.zero = zero;
+  isa.cast = cast;
+  isa.add = add;
+  isa.scale = scale;
+  isa.accumulate = accumulate;
+  isa.gelu_forward = gelu_forward;
+  isa.gelu_backward = gelu_backward;
+}
+
 }  // namespace zs::cpu::ZS_ISA
+#else
+#include "kernels/checks.h"
+#include "kernels/cpu/host.h"
+
+namespace zs::cpu {
+namespace {
+
+void cast(ExecContext& ctx, Buffer out, Buffer in) { isa().cast(ctx.threads(), data_of(out), data_of(in), checks::same_elems(out, in)); }
+
+void add(ExecContext& ctx, Buffer out, Buffer a, Buffer b) {
+  const std::int64_t elems = checks::alike(out, a, b);
+  isa().add(ctx.threads(), data_of(out), data_of(a), data_of(b), elems);
+}
+
+void scale(ExecContext& ctx, Buffer out, Buffer in, float factor) {
+  isa().scale(ctx.threads(), data_of(out), data_of(in), checks::alike(out, in, in), factor);
+}
+
+void accumulate(ExecContext& ctx, Buffer out, Buffer in) {
+  isa().accumulate(ctx.threads(), data_of(out), data_of(in), checks::same_elems(out, in));
+}
+
+void gelu_forward(ExecContext& ctx, Buffer y, Buffer x, GeluKind kind) {
+  isa().gelu_forward(ctx.threads(), data_of(y), data_of(x), checks::alike(y, x, x), kind);
+}
+
+void gelu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, GeluKind kind) {
+  const std::int64_t elems = checks::alike(dx, dy, x);
+  isa().gelu_backward(ctx.threads(), data_of(dx), data_of(dy), data_of(x), elems, kind);
+}
+
+}  // namespace
+
+void fill_elementwise(KernelTable& table) {
+  table.cast = cast;
+  table.add = add;
+  table.scale = scale;
+  table.accumulate = accumulate;
+  table.gelu_forward = gelu_forward;
+  table.gelu_backward = gelu_backward;
+}
+
+}  // namespace zs::cpu
+#endif

@@ -5,7 +5,7 @@
 #include "kernels/kernels.h"
 
 /// The vector loops, compiled once per instruction set from the same sources (ZS_ISA names the namespace). They see raw
-/// pointers and sizes that the dispatch layer has checked; they neither throw nor allocate. Nothing that includes this
+/// pointers and sizes that the kernels have checked; they neither throw nor allocate. Nothing that includes this
 /// header on behalf of an instruction set may call an inline function of another header: its out-of-line copy could
 /// be compiled for AVX-512 and then be the one the whole program uses.
 namespace zs::cpu {
@@ -48,7 +48,7 @@ struct Embedding {
   std::int64_t time;
 };
 
-/// table (table_rows, rows.width) := beta * table, then += dy[i] at ids[i], or at i mod table_rows where ids is null.
+/// table (table_rows, rows.width) += dy[i] at ids[i]; or, where ids is null, table := beta * table, then += dy[i] at i mod period.
 struct ScatterRows {
   Data table, dy;
   const std::int32_t* ids;
@@ -158,18 +158,19 @@ static constexpr std::int64_t attention_scratch_elems(const AttentionDims& dims)
 static constexpr std::int64_t rotary_scratch_elems(const AttentionDims& dims) { return 3 * round_up(dims.head_dim, 16); }
 
 namespace baseline {
-extern const Isa kIsa;
-}
+/// Its loops. Called only where the processor has it.
+const Isa& loops();
+}  // namespace baseline
 namespace avx2 {
-extern const Isa kIsa;
+const Isa& loops();
 }
 namespace avx512 {
-extern const Isa kIsa;
+const Isa& loops();
 }
 #if defined(ZS_HAS_AMX)
 /// AVX-512 with tiles for bf16.
 namespace amx {
-extern const Isa kIsa;
+const Isa& loops();
 }
 #endif
 

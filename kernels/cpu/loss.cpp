@@ -1,4 +1,6 @@
-#include "kernels/cpu/isa_functions.h"
+#include "kernels/families.h"
+
+#if defined(ZS_ISA)
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/stream_store.h"
 #include "kernels/cpu/vec_math.h"
@@ -57,8 +59,6 @@ void backward_row(const CrossEntropy& args, std::int64_t row, bool is_streamed) 
   for (std::int64_t c = args.classes; c < args.stride; ++c) dx[c] = T{};
 }
 
-}  // namespace
-
 void cross_entropy_forward(int threads, const CrossEntropy& args) {
   parallel_ranges(split_rows(threads, args.rows, args.classes), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
@@ -82,4 +82,59 @@ void cross_entropy_backward(int threads, const CrossEntropy& args) {
   });
 }
 
+}  // namespace
+
+void fill_loss(Isa& isa) {
+  isa.cross_entropy_forward = cross_entropy_forward;
+  isa.cross_entropy_backward = cross_entropy_backward;
+}
+
 }  // namespace zs::cpu::ZS_ISA
+#else
+#include "kernels/checks.h"
+#include "kernels/cpu/host.h"
+
+namespace zs::cpu {
+namespace {
+
+CrossEntropy cross_entropy_args(const Buffer& lse, const Buffer& logits, const Buffer& targets, std::int64_t classes) {
+  const std::int64_t rows = targets.elems, stride = checks::cross_entropy(lse, logits, targets, classes);
+  check_indices("target", targets.as<std::int32_t>(), rows, classes);
+  return {.losses = nullptr,
+          .lse = floats_of(lse),
+          .logits = floats_of(logits),
+          .dlogits = {},
+          .targets = targets.as<std::int32_t>(),
+          .rows = rows,
+          .stride = stride,
+          .classes = classes,
+          .factor = 1.0f};
+}
+
+void cross_entropy_forward(ExecContext& ctx, Buffer losses, Buffer lse, Buffer logits, Buffer targets, std::int64_t classes) {
+  if (targets.empty()) return;
+  CrossEntropy args = cross_entropy_args(lse, logits, targets, classes);
+  checks::cross_entropy_losses(losses, targets);
+  args.losses = floats_of(losses);
+  isa().cross_entropy_forward(ctx.threads(), args);
+}
+
+void cross_entropy_backward(ExecContext& ctx, Buffer dlogits, Buffer logits, Buffer lse, Buffer targets, Buffer dloss, std::int64_t classes,
+                            float factor) {
+  if (targets.empty()) return;
+  CrossEntropy args = cross_entropy_args(lse, logits, targets, classes);
+  checks::cross_entropy_gradient(dlogits, logits, dloss);
+  args.dlogits = data_of(dlogits);
+  args.factor = factor * *floats_of(dloss);
+  isa().cross_entropy_backward(ctx.threads(), args);
+}
+
+}  // namespace
+
+void fill_loss(KernelTable& table) {
+  table.cross_entropy_forward = cross_entropy_forward;
+  table.cross_entropy_backward = cross_entropy_backward;
+}
+
+}  // namespace zs::cpu
+#endif

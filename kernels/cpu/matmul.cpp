@@ -12,7 +12,8 @@
 #include <vector>
 
 #include "kernels/checks.h"
-#include "kernels/cpu/dispatch.h"
+#include "kernels/cpu/host.h"
+#include "kernels/families.h"
 
 /// Products by oneDNN, API generation 2 or 3. Every product is cut into blocks of C whose sizes follow from its shape alone; each block is
 /// one single-threaded library call, so that the bits are the same for every number of threads.
@@ -282,12 +283,10 @@ bool library_has_bf16() {
 #endif
 }
 
-}  // namespace
-
 void matmul(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const MatmulDims& dims) {
   if (c.empty()) return;
   const Product product = checked(c, a, b, bias, dims);
-  if (checks::is_empty_sum(bias, dims)) return dims.beta == 0 ? zero(ctx, c) : void();
+  if (checks::is_empty_sum(bias, dims)) return dims.beta == 0 ? cpu_kernels().zero(ctx, c) : void();
   try {
     Library& library = ctx.state<Library>();
     if (product.operand == DType::bf16 && !cpu_has_bf16_products()) {
@@ -299,6 +298,13 @@ void matmul(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const M
     throw Error(ExitCode::internal, fmt::format("oneDNN: {} (status {})", error.what(), static_cast<int>(error.status)),
                 fmt::format("product m {}, n {}, k {}", dims.m, dims.n, dims.k), "run with DNNL_VERBOSE=1 and report what it prints");
   }
+}
+
+}  // namespace
+
+void fill_matmul(KernelTable& table) {
+  table.scratch.matmul = [](const MatmulDims&) { return std::int64_t{0}; };  // the library keeps its own
+  table.matmul = matmul;
 }
 
 }  // namespace zs::cpu

@@ -1,4 +1,6 @@
-#include "kernels/cpu/isa_functions.h"
+#include "kernels/families.h"
+
+#if defined(ZS_ISA)
 #include "kernels/cpu/lanes.h"
 
 /// AdamW, and the sums that precede it.
@@ -80,8 +82,6 @@ std::uint64_t fixed_point_block(const T* in, std::int64_t begin, std::int64_t en
   return total;
 }
 
-}  // namespace
-
 double sum(int threads, const float* in, std::int64_t n) {
   return sum_blocks<double>(threads, n, [=](std::int64_t begin, std::int64_t end) { return double_sum<false>(in, begin, end); });
 }
@@ -119,8 +119,6 @@ std::int64_t fixed_point_squares(int threads, Data in, std::int64_t n, double fa
   return result;
 }
 
-namespace {
-
 template <bool kCopies>
 void adamw_pass(int threads, const AdamW& args, std::int64_t n) {
   const AdamW a = args;
@@ -143,8 +141,6 @@ void adamw_pass(int threads, const AdamW& args, std::int64_t n) {
   });
 }
 
-}  // namespace
-
 void adamw(int threads, const AdamW& args, std::int64_t n) {
   if (args.copy != nullptr) {
     adamw_pass<true>(threads, args, n);
@@ -153,4 +149,109 @@ void adamw(int threads, const AdamW& args, std::int64_t n) {
   }
 }
 
+}  // namespace
+
+void fill_optimizer(Isa& isa) {
+  isa.sum = sum;
+  isa.squares = squares;
+  isa.max_magnitude_bits = max_magnitude_bits;
+  isa.fixed_point_squares = fixed_point_squares;
+  isa.adamw = adamw;
+}
+
 }  // namespace zs::cpu::ZS_ISA
+#else
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "kernels/checks.h"
+#include "kernels/cpu/host.h"
+
+namespace zs::cpu {
+namespace {
+
+constexpr std::int32_t kNoExponent = std::numeric_limits<std::int32_t>::min();
+constexpr std::int32_t kNotFinite = std::numeric_limits<std::int32_t>::max();
+
+/// floor(log2 |x|) from the bits of |x|.
+std::int32_t exponent_of(std::int32_t magnitude) {
+  if (magnitude == 0) return kNoExponent;
+  if (magnitude >= 0x7f800000) return kNotFinite;
+  if (magnitude >= 0x00800000) return (magnitude >> 23) - 127;
+  return std::bit_width(static_cast<std::uint32_t>(magnitude)) - 150;
+}
+
+StepScalars& step_scalars(const Buffer& scalars) {
+  checks::step_scalars(scalars);
+  return *reinterpret_cast<StepScalars*>(scalars.as<float>());
+}
+
+double norm_of(const Buffer& squared_norm, const Buffer& exponent, int shift) {
+  if (exponent.empty()) return std::sqrt(*checks::scalar<double>("squared_norm", squared_norm));
+  const std::int32_t e = *checks::scalar<std::int32_t>("exponent", exponent);
+  if (e == kNotFinite) return std::numeric_limits<double>::infinity();
+  if (e == kNoExponent) return 0.0;
+  return std::sqrt(std::ldexp(static_cast<double>(*checks::scalar<std::int64_t>("squared_norm", squared_norm)), 2 * e - shift));
+}
+
+void sum(ExecContext& ctx, Buffer out, Buffer in, float factor) {
+  *checks::scalar<float>("out", out) = static_cast<float>(static_cast<double>(factor) * isa().sum(ctx.threads(), floats_of(in), in.elems));
+}
+
+void squared_norm(ExecContext& ctx, Buffer out, Buffer in) {
+  *checks::scalar<double>("out", out) += isa().squares(ctx.threads(), data_of(in), in.elems);
+}
+
+void max_exponent(ExecContext& ctx, Buffer out, Buffer in) {
+  std::int32_t& largest = *checks::scalar<std::int32_t>("out", out);
+  largest = std::max(largest, exponent_of(isa().max_magnitude_bits(ctx.threads(), data_of(in), in.elems)));
+}
+
+void fixed_point_squares(ExecContext& ctx, Buffer out, Buffer in, Buffer exponent, int shift) {
+  const std::int32_t e = *checks::scalar<std::int32_t>("exponent", exponent);
+  checks::fixed_point_shift(shift);
+  std::int64_t& total = *checks::scalar<std::int64_t>("out", out);
+  if (e == kNoExponent || e == kNotFinite) return;
+  const std::int64_t more = isa().fixed_point_squares(ctx.threads(), data_of(in), in.elems, std::ldexp(1.0, shift - 2 * e));
+  total = static_cast<std::int64_t>(static_cast<std::uint64_t>(total) + static_cast<std::uint64_t>(more));  // wraps
+}
+
+void clip_coefficient(ExecContext&, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift, float clip) {
+  StepScalars& step = step_scalars(scalars);
+  const double norm = norm_of(squared_norm, exponent, shift);
+  step.grad_norm = static_cast<float>(norm);
+  step.skip = std::isfinite(step.grad_norm) ? 0.0f : 1.0f;
+  step.clip_coefficient = 1.0f;
+  if (clip > 0 && step.skip == 0.0f) step.clip_coefficient = static_cast<float>(std::min(1.0, static_cast<double>(clip) / (norm + 1e-6)));
+}
+
+void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars, const AdamWOptions& options) {
+  checks::adamw(master, m, v, copy, grad);
+  const StepScalars& step = step_scalars(scalars);
+  if (step.skip != 0.0f) return;
+  isa().adamw(ctx.threads(),
+              {.master = floats_of(master),
+               .m = floats_of(m),
+               .v = floats_of(v),
+               .copy = copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(copy).address),
+               .grad = floats_of(grad),
+               .scalars = step,
+               .options = options},
+              master.elems);
+}
+
+}  // namespace
+
+void fill_optimizer(KernelTable& table) {
+  table.sum = sum;
+  table.squared_norm = squared_norm;
+  table.max_exponent = max_exponent;
+  table.fixed_point_squares = fixed_point_squares;
+  table.clip_coefficient = clip_coefficient;
+  table.adamw = adamw;
+}
+
+}  // namespace zs::cpu
+#endif

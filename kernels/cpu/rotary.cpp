@@ -1,7 +1,8 @@
-#include "kernels/rotary_angle.h"
+#include "kernels/families.h"
 
-#include "kernels/cpu/isa_functions.h"
+#if defined(ZS_ISA)
 #include "kernels/cpu/twin.h"
+#include "kernels/rotary_angle.h"
 
 namespace zs::cpu::ZS_ISA {
 namespace {
@@ -50,8 +51,6 @@ void turn_head(T* out, const T* in, const Angles& angles) {
   });
 }
 
-}  // namespace
-
 /// By positions, so that every angle is computed once.
 void rotary(int threads, const Rotary& args) {
   const AttentionDims dims = args.dims;
@@ -73,4 +72,35 @@ void rotary(int threads, const Rotary& args) {
   });
 }
 
+}  // namespace
+
+void fill_rotary(Isa& isa) { isa.rotary = rotary; }
+
 }  // namespace zs::cpu::ZS_ISA
+#else
+#include "kernels/checks.h"
+#include "kernels/cpu/host.h"
+
+namespace zs::cpu {
+namespace {
+
+std::int64_t rotary_scratch(int threads, const AttentionDims& dims) { return kFloat * threads * rotary_scratch_elems(dims); }
+
+void rotary(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, const RotaryOptions& options) {
+  isa().rotary(ctx.threads(), {.out = data_of(out),
+                               .in = data_of(in),
+                               .dims = dims,
+                               .ratio = checks::rotary(out, in, dims, options),
+                               .is_inverse = options.is_inverse,
+                               .scratch = scratch(ctx, rotary_scratch(ctx.threads(), dims))});
+}
+
+}  // namespace
+
+void fill_rotary(KernelTable& table) {
+  table.scratch.rotary = rotary_scratch;
+  table.rotary = rotary;
+}
+
+}  // namespace zs::cpu
+#endif

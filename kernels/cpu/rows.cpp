@@ -1,4 +1,6 @@
-#include "kernels/cpu/isa_functions.h"
+#include "kernels/families.h"
+
+#if defined(ZS_ISA)
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/stream_store.h"
 
@@ -65,17 +67,6 @@ void gather_rows(const ScatterRows& args, std::int64_t begin, std::int64_t end) 
   }
 }
 
-/// table := beta * table
-void scale_table(int threads, const ScatterRows& args) {
-  const std::int64_t elems = args.table_rows * args.rows.width;
-  if (args.beta == 1.0f) return;
-  if (args.beta != 0.0f) return scale(threads, args.table, args.table, elems, args.beta);
-  zero(threads, args.table, args.table.is_bf16 ? elems / 2 : elems);
-  if (args.table.is_bf16 && elems % 2 != 0) elements<Bf16>(args.table)[elems - 1] = 0;
-}
-
-}  // namespace
-
 void column_sums(int threads, float* out, float* parts, Data dy, Rows rows) {
   const RowBlocks blocks = row_blocks(rows.count);
   with_type(dy, [&](auto tag) {
@@ -116,7 +107,6 @@ void embedding(int threads, const Embedding& args) {
 void scatter_rows(int threads, const ScatterRows& args) {
   const bool is_gathered = args.ids == nullptr;
   const std::int64_t width = args.rows.width, rows_each = args.rows.count / max_of(1, args.period) + 1;
-  if (!is_gathered) scale_table(threads, args);
   const Split columns{threads, width, max_of(1, 16384 / max_of(1, args.rows.count)), 32};
   const Split split = is_gathered ? split_rows(threads, args.table_rows, rows_each * width) : columns;
   with_type(args.table, [&](auto table_tag) {
@@ -130,4 +120,84 @@ void scatter_rows(int threads, const ScatterRows& args) {
   });
 }
 
+}  // namespace
+
+void fill_rows(Isa& isa) {
+  isa.column_sums = column_sums;
+  isa.embedding = embedding;
+  isa.scatter_rows = scatter_rows;
+}
+
 }  // namespace zs::cpu::ZS_ISA
+#else
+#include "kernels/checks.h"
+#include "kernels/cpu/host.h"
+
+namespace zs::cpu {
+namespace {
+
+Rows rows_of(const Buffer& buffer, std::int64_t width) { return {checks::rows_of(buffer, width), width}; }
+
+std::int64_t bias_backward_scratch(std::int64_t rows, std::int64_t width) { return kFloat * (1 + row_blocks(rows).count) * width; }
+
+void bias_backward(ExecContext& ctx, Buffer dbias, Buffer dy, float beta) {
+  const Rows rows = rows_of(dy, dbias.elems);
+  checks::gradient("dbias", dbias, dy);
+  float* sums = scratch(ctx, bias_backward_scratch(rows.count, rows.width));
+  isa().column_sums(ctx.threads(), sums, sums + rows.width, data_of(dy), rows);
+  store_gradient(ctx, dbias, sums, beta);
+}
+
+void embedding_forward(ExecContext& ctx, Buffer out, Buffer ids, Buffer table, Buffer positions, std::int64_t time) {
+  if (ids.empty()) return;
+  const checks::TableRows found = checks::embedding_forward(out, ids, table, positions, time);
+  check_indices("token", ids.as<std::int32_t>(), ids.elems, found.table_rows);
+  const Data no_positions{nullptr, table.dtype == DType::bf16};
+  isa().embedding(ctx.threads(), {.out = data_of(out),
+                                  .table = data_of(table),
+                                  .positions = positions.empty() ? no_positions : data_of(positions),
+                                  .ids = ids.as<std::int32_t>(),
+                                  .rows = {found.tokens, found.width},
+                                  .time = time});
+}
+
+void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, std::int64_t width, float beta) {
+  const checks::TableRows found = checks::embedding_backward(dtable, ids, dy, width);
+  check_indices("token", ids.as<std::int32_t>(), ids.elems, found.table_rows);
+  if (beta == 0.0f) {
+    cpu_kernels().zero(ctx, dtable);
+  } else if (beta != 1.0f) {
+    cpu_kernels().scale(ctx, dtable, dtable, beta);
+  }
+  isa().scatter_rows(ctx.threads(), {.table = data_of(dtable),
+                                     .dy = data_of(dy),
+                                     .ids = ids.as<std::int32_t>(),
+                                     .rows = {found.tokens, width},
+                                     .table_rows = found.table_rows,
+                                     .period = 0,
+                                     .beta = 1.0f});
+}
+
+void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int64_t time, std::int64_t width, float beta) {
+  const checks::TableRows found = checks::position_backward(dpositions, dy, time, width);
+  isa().scatter_rows(ctx.threads(), {.table = data_of(dpositions),
+                                     .dy = data_of(dy),
+                                     .ids = nullptr,
+                                     .rows = {found.tokens, width},
+                                     .table_rows = found.table_rows,
+                                     .period = time,
+                                     .beta = beta});
+}
+
+}  // namespace
+
+void fill_rows(KernelTable& table) {
+  table.scratch.bias_backward = bias_backward_scratch;
+  table.bias_backward = bias_backward;
+  table.embedding_forward = embedding_forward;
+  table.embedding_backward = embedding_backward;
+  table.position_backward = position_backward;
+}
+
+}  // namespace zs::cpu
+#endif

@@ -1,8 +1,11 @@
-#include "kernels/cpu/isa_functions.h"
+#include "kernels/families.h"
+
+#if defined(ZS_ISA)
 #include "kernels/cpu/vec.h"
 #include "kernels/stochastic_rounding.h"
 
 namespace zs::cpu::ZS_ISA {
+namespace {
 
 void stochastic_cast(int threads, std::uint16_t* out, const float* in, std::int64_t n, const StochasticRounding& rounding) {
   const StochasticRounding r = rounding;
@@ -16,4 +19,26 @@ void stochastic_cast(int threads, std::uint16_t* out, const float* in, std::int6
   });
 }
 
+}  // namespace
+
+void fill_stochastic_cast(Isa& isa) { isa.stochastic_cast = stochastic_cast; }
+
 }  // namespace zs::cpu::ZS_ISA
+#else
+#include "kernels/checks.h"
+#include "kernels/cpu/host.h"
+
+namespace zs::cpu {
+namespace {
+
+void stochastic_cast(ExecContext& ctx, Buffer out, Buffer in, const StochasticRounding& rounding) {
+  const std::int64_t elems = checks::stochastic_cast(out, in, rounding);
+  isa().stochastic_cast(ctx.threads(), static_cast<std::uint16_t*>(data_of(out).address), floats_of(in), elems, rounding);
+}
+
+}  // namespace
+
+void fill_stochastic_cast(KernelTable& table) { table.stochastic_cast = stochastic_cast; }
+
+}  // namespace zs::cpu
+#endif

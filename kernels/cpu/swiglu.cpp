@@ -1,4 +1,6 @@
-#include "kernels/cpu/isa_functions.h"
+#include "kernels/families.h"
+
+#if defined(ZS_ISA)
 #include "kernels/cpu/stream_store.h"
 #include "kernels/cpu/vec_math.h"
 
@@ -34,8 +36,6 @@ void for_each_row(int threads, Rows rows, bool is_streamed, Body body) {
     end_streaming(is_streamed);
   });
 }
-
-}  // namespace
 
 void swiglu_forward(int threads, Data y, Data x, Rows rows) {
   with_type(y, [&](auto tag) {
@@ -73,4 +73,36 @@ void swiglu_backward(int threads, Data dx, Data dy, Data x, Rows rows) {
   });
 }
 
+}  // namespace
+
+void fill_swiglu(Isa& isa) {
+  isa.swiglu_forward = swiglu_forward;
+  isa.swiglu_backward = swiglu_backward;
+}
+
 }  // namespace zs::cpu::ZS_ISA
+#else
+#include "kernels/checks.h"
+#include "kernels/cpu/host.h"
+
+namespace zs::cpu {
+namespace {
+
+void swiglu_forward(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width) {
+  isa().swiglu_forward(ctx.threads(), data_of(y), data_of(x), {checks::swiglu(y, x, width), width});
+}
+
+void swiglu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width) {
+  checks::same_as("dx", dx, x);
+  isa().swiglu_backward(ctx.threads(), data_of(dx), data_of(dy), data_of(x), {checks::swiglu(dy, x, width), width});
+}
+
+}  // namespace
+
+void fill_swiglu(KernelTable& table) {
+  table.swiglu_forward = swiglu_forward;
+  table.swiglu_backward = swiglu_backward;
+}
+
+}  // namespace zs::cpu
+#endif

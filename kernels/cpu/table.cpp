@@ -1,4 +1,5 @@
-#include "kernels/cpu/dispatch.h"
+#include "kernels/cpu/host.h"
+#include "kernels/families.h"
 #include "runtime/base/cpu_isa.h"
 
 namespace zs {
@@ -7,62 +8,14 @@ namespace {
 
 const Isa& table_of(CpuIsa isa) {
 #if defined(ZS_HAS_AMX)
-  if (isa == CpuIsa::amx) return amx::kIsa;
+  if (isa == CpuIsa::amx) return amx::loops();
 #endif
 #if defined(__x86_64__)
-  if (isa == CpuIsa::avx512) return avx512::kIsa;
-  if (isa == CpuIsa::avx2) return avx2::kIsa;
+  if (isa == CpuIsa::avx512) return avx512::loops();
+  if (isa == CpuIsa::avx2) return avx2::loops();
 #endif
-  return baseline::kIsa;
+  return baseline::loops();
 }
-
-const KernelTable kTable = {
-    .scratch = {.matmul = [](const MatmulDims&) { return std::int64_t{0}; },  // the library keeps its own
-                .bias_backward = bias_backward_scratch,
-                .layer_norm_forward = layer_norm_forward_scratch,
-                .layer_norm_backward = layer_norm_backward_scratch,
-                .attention = attention_scratch,
-                .rotary = rotary_scratch},
-    .zero = zero,
-    .copy = copy,
-    .upload = upload,
-    .download = download,
-    .copy_rows = copy_rows,
-    .cast = cast,
-    .stochastic_cast = stochastic_cast,
-    .pack_int8 = pack_int8,
-    .unpack_int8 = unpack_int8,
-    .fold_int8 = fold_int8,
-    .add = add,
-    .scale = scale,
-    .accumulate = accumulate,
-    .matmul = matmul,
-    .matmul_gelu = nullptr,
-    .matmul_gelu_backward = nullptr,
-    .bias_backward = bias_backward,
-    .embedding_forward = embedding_forward,
-    .embedding_backward = embedding_backward,
-    .position_backward = position_backward,
-    .layer_norm_forward = layer_norm_forward,
-    .layer_norm_backward = layer_norm_backward,
-    .rms_norm_forward = rms_norm_forward,
-    .rms_norm_backward = rms_norm_backward,
-    .gelu_forward = gelu_forward,
-    .gelu_backward = gelu_backward,
-    .swiglu_forward = swiglu_forward,
-    .swiglu_backward = swiglu_backward,
-    .rotary = rotary,
-    .attention_forward = attention_forward,
-    .attention_backward = attention_backward,
-    .cross_entropy_forward = cross_entropy_forward,
-    .cross_entropy_backward = cross_entropy_backward,
-    .sum = sum,
-    .squared_norm = squared_norm,
-    .max_exponent = max_exponent,
-    .fixed_point_squares = fixed_point_squares,
-    .clip_coefficient = clip_coefficient,
-    .adamw = adamw,
-};
 
 }  // namespace
 
@@ -77,11 +30,40 @@ const Isa& isa() {
   return chosen;
 }
 
+Data data_of(const Buffer& buffer) {
+  ZS_CHECK(buffer.device == DeviceKind::cpu, "a CPU kernel got a buffer of device {}", name_of(buffer.device));
+  ZS_CHECK(buffer.dtype == DType::f32 || buffer.dtype == DType::bf16, "expected f32 or bf16, got {}", name_of(buffer.dtype));
+  return {buffer.data, buffer.dtype == DType::bf16};
+}
+
+float* floats_of(const Buffer& buffer) {
+  data_of(buffer);
+  return buffer.as<float>();
+}
+
+void check_indices(const char* what, const std::int32_t* indices, std::int64_t count, std::int64_t limit) {
+  for (std::int64_t i = 0; i < count; ++i)
+    ZS_CHECK(indices[i] >= 0 && indices[i] < limit, "{} {} is {}, expected [0, {})", what, i, indices[i], limit);
+}
+
+void store_gradient(ExecContext& ctx, const Buffer& gradient, float* sums, float beta) {
+  const Buffer in{sums, gradient.elems, DType::f32, gradient.device};
+  const KernelTable& kernels = cpu_kernels();
+  if (beta == 0.0f) return kernels.cast(ctx, gradient, in);
+  if (beta != 1.0f) kernels.scale(ctx, gradient, gradient, beta);
+  kernels.accumulate(ctx, gradient, in);
+}
+
 }  // namespace cpu
 
 const KernelTable& cpu_kernels() {
-  cpu::isa();
-  return cpu::kTable;
+  static const KernelTable table = [] {
+    cpu::isa();
+    KernelTable filled{};
+    for (const auto fill : cpu::kFamilies) fill(filled);
+    return filled;
+  }();
+  return table;
 }
 
 const char* cpu_isa() { return cpu::isa().name; }

@@ -1,56 +1,12 @@
 #include "kernels/cuda/launch.h"
 
-#include <array>
-
 #include "kernels/cuda/image.h"
 #include "runtime/device/cuda_context.h"
 
 namespace zs::cuda {
 namespace {
 
-/// Every kernel of kernels.cu.
-constexpr std::array kKernels = {
-    "zs_accumulate",
-    "zs_adamw",
-    "zs_add",
-    "zs_attention_delta",
-    "zs_attention_dkeys",
-    "zs_attention_dkeys_128",
-    "zs_attention_dkeys_64",
-    "zs_attention_dqueries",
-    "zs_attention_dqueries_128",
-    "zs_attention_dqueries_64",
-    "zs_attention_forward",
-    "zs_attention_forward_128",
-    "zs_attention_forward_64",
-    "zs_cast",
-    "zs_clip_coefficient",
-    "zs_column_sums",
-    "zs_copy_rows",
-    "zs_cross_entropy_backward",
-    "zs_cross_entropy_forward",
-    "zs_embedding_backward",
-    "zs_embedding_forward",
-    "zs_finish_reduction",
-    "zs_fold_columns",
-    "zs_fold_int8",
-    "zs_gelu_backward",
-    "zs_gelu_forward",
-    "zs_layer_norm_backward",
-    "zs_layer_norm_forward",
-    "zs_pack_int8",
-    "zs_position_backward",
-    "zs_reduce",
-    "zs_rms_norm_backward",
-    "zs_rms_norm_forward",
-    "zs_rotary",
-    "zs_scale",
-    "zs_stochastic_cast",
-    "zs_swiglu_backward",
-    "zs_swiglu_forward",
-};
-
-void load_kernels(const CudaContext& gpu) { gpu.load(kernel_image().data(), kKernels); }
+void load_kernels(const CudaContext& gpu) { gpu.load(kernel_image().data(), kernel_names()); }
 
 CudaDriver::Address address_of(const Buffer& buffer) { return reinterpret_cast<CudaDriver::Address>(buffer.data); }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+
 #include "kernels/cuda/args.h"
 #include "runtime/device/stream.h"
 
@@ -7,6 +9,9 @@ struct CUstream_st;
 
 /// From checked Buffers to kernels of the GPU.
 namespace zs::cuda {
+
+/// Every kernel of the image, as the families have named them.
+std::span<const char* const> kernel_names();
 
 /// Of a kernel's only argument. `blocks` of `threads`, each with so much dynamic shared memory; no blocks is no launch.
 void launch(ExecContext& ctx, const char* kernel, std::int64_t blocks, int threads, const void* args, int shared_bytes = 0);
@@ -23,6 +28,7 @@ void set_bytes(ExecContext& ctx, const Buffer& out, unsigned char value);
 
 /// The buffer as f32 or bf16 elements of the GPU; another dtype or device is a bug.
 Data data_of(const Buffer& buffer);
+inline Data data_or_none(const Buffer& buffer) { return buffer.empty() ? kNone : data_of(buffer); }
 float* floats_of(const Buffer& buffer);
 
 /// Whether every address is a multiple of 16; null is.
@@ -30,5 +36,13 @@ template <class... Address>
 bool are_aligned(Address... addresses) {
   return ((reinterpret_cast<std::uintptr_t>(addresses) % 16 == 0) && ...);
 }
+
+/// Whether rows of `width` elements, which begin at these addresses, are whole packs.
+template <class... Address>
+bool are_whole_packs(std::int64_t width, Address... addresses) {
+  return width % kRowElems == 0 && are_aligned(addresses...);
+}
+/// Packs of a row.
+constexpr std::int64_t packs_of(std::int64_t width) { return (width + kRowElems - 1) / kRowElems; }
 
 }  // namespace zs::cuda

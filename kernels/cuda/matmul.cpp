@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "kernels/checks.h"
-#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/families.h"
 #include "runtime/device/cuda_context.h"
 
 /// Products by cuBLASLt. It stores matrices by columns, so what it is asked for is the transpose: C^T (n, m) = B'^T A'^T, of the same
@@ -229,7 +229,7 @@ bool try_multiply(ExecContext& ctx, const MatmulBuffers& p, const Aux& aux, cons
       key.has_bias && (p.bias.dtype != p.c.dtype || reinterpret_cast<std::uintptr_t>(p.bias.data) % kBiasAlignment != 0);
   const std::size_t workspace_bytes = product.chosen.workspace_bytes;
   const Room room(ctx, static_cast<std::int64_t>(workspace_bytes), moves_bias ? bias_bytes(dims) : 0);
-  if (moves_bias) cast(ctx, {room.bias, dims.n, p.c.dtype, p.c.device}, p.bias);
+  if (moves_bias) cuda_kernels().cast(ctx, {room.bias, dims.n, p.c.dtype, p.c.device}, p.bias);
   if (key.has_bias) product.set_pointer(library, cublas::kBiasPointer, moves_bias ? room.bias : p.bias.data);
   if (!aux.buffer.empty()) product.set_pointer(library, cublas::kAuxPointer, aux.buffer.data);
   constexpr float kOne = 1.0f;
@@ -251,8 +251,6 @@ bool may_fuse(ExecContext& ctx, const Buffer& aux, const MatmulDims& dims) {
          reinterpret_cast<std::uintptr_t>(aux.data) % kAuxAlignment == 0;
 }
 
-}  // namespace
-
 std::int64_t matmul_scratch(const MatmulDims& dims) { return kWorkspaceBytes + bias_bytes(dims) + kAlignment; }
 
 void matmul(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const MatmulDims& dims) {
@@ -260,7 +258,7 @@ void matmul(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const M
   checks::matmul(c, a, b, bias, dims);
   const MatmulBuffers product{c, a, b, bias};
   check_memory(product);
-  if (checks::is_empty_sum(bias, dims)) return dims.beta == 0 ? zero(ctx, c) : void();
+  if (checks::is_empty_sum(bias, dims)) return dims.beta == 0 ? cuda_kernels().zero(ctx, c) : void();
   if (try_multiply(ctx, product, {}, dims)) return;
   throw Error(ExitCode::internal, fmt::format("cuBLASLt has no algorithm for {}", describe(dims)), ctx.gpu().gpu().describe(),
               "update CUDA's libcublasLt, or make the sizes multiples of 8");
@@ -274,7 +272,7 @@ void matmul_gelu(ExecContext& ctx, Buffer y, const MatmulBuffers& product, const
   const MatmulBuffers fused{y, product.a, product.b, product.bias};
   if (may_fuse(ctx, product.c, dims) && try_multiply(ctx, fused, {Activation::gelu, product.c}, dims)) return;
   matmul(ctx, product.c, product.a, product.b, product.bias, dims);
-  gelu_forward(ctx, y, product.c, GeluKind::tanh);
+  cuda_kernels().gelu_forward(ctx, y, product.c, GeluKind::tanh);
 }
 
 void matmul_gelu_backward(ExecContext& ctx, Buffer x, const MatmulBuffers& product, const MatmulDims& dims) {
@@ -285,7 +283,16 @@ void matmul_gelu_backward(ExecContext& ctx, Buffer x, const MatmulBuffers& produ
   data_of(x);
   if (may_fuse(ctx, x, dims) && try_multiply(ctx, product, {Activation::gelu_gradient, x}, dims)) return;
   matmul(ctx, product.c, product.a, product.b, {}, dims);
-  gelu_backward(ctx, product.c, product.c, x, GeluKind::tanh);
+  cuda_kernels().gelu_backward(ctx, product.c, product.c, x, GeluKind::tanh);
+}
+
+}  // namespace
+
+void fill_matmul(KernelTable& table, KernelNames&) {
+  table.scratch.matmul = matmul_scratch;
+  table.matmul = matmul;
+  table.matmul_gelu = matmul_gelu;
+  table.matmul_gelu_backward = matmul_gelu_backward;
 }
 
 }  // namespace zs::cuda

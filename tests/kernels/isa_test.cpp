@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
 
-#include "kernels/cpu/dispatch.h"
+#include "kernels/cpu/host.h"
 #include "tests/kernels/testing.h"
 
 namespace zs::test {
@@ -36,6 +38,26 @@ void require_same_bits(const std::vector<Values>& out, Kernel kernel) {
 }
 
 }  // namespace
+
+namespace {
+
+/// Kernels of a table, which is pointers to functions and nothing else, that no family has filled in.
+std::ptrdiff_t missing(const KernelTable& table) {
+  std::array<void (*)(), sizeof(KernelTable) / sizeof(void (*)())> kernels;
+  static_assert(sizeof(kernels) == sizeof(KernelTable));
+  std::memcpy(kernels.data(), &table, sizeof(table));
+  return std::count(kernels.begin(), kernels.end(), nullptr);
+}
+
+}  // namespace
+
+TEST_CASE("every family has filled in its kernels") {
+  const KernelTable& cpu = cpu_kernels();
+  REQUIRE(cpu.matmul_gelu == nullptr);
+  REQUIRE(cpu.matmul_gelu_backward == nullptr);
+  REQUIRE(missing(cpu) == 2);
+  REQUIRE(missing(cuda_kernels()) == 0);
+}
 
 TEST_CASE("every instruction set gives the same bits, element by element") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);

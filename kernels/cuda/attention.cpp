@@ -2,8 +2,8 @@
 #include <string>
 
 #include "kernels/checks.h"
-#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/families.h"
 
 namespace zs::cuda {
 namespace {
@@ -46,8 +46,7 @@ void launch_tensor(ExecContext& ctx, const std::string& kernel, const AttentionA
          shape.shared_bytes);
 }
 
-}  // namespace
-
+/// Of each row's delta.
 std::int64_t attention_scratch(int, const AttentionDims& dims) { return dims.batch * dims.heads * dims.time * size_of(DType::f32); }
 
 void attention_forward(ExecContext& ctx, Buffer out, Buffer lse, Buffer qkv, const AttentionDims& dims) {
@@ -71,6 +70,17 @@ void attention_backward(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, 
   }
   launch_tensor(ctx, "zs_attention_dqueries", args, args.heads, args.head_dim == 64 ? kQueriesShape<64> : kQueriesShape<128>);
   launch_tensor(ctx, "zs_attention_dkeys", args, args.kv_heads, args.head_dim == 64 ? kKeysShape<64> : kKeysShape<128>);
+}
+
+}  // namespace
+
+void fill_attention(KernelTable& table, KernelNames& names) {
+  table.scratch.attention = attention_scratch;
+  table.attention_forward = attention_forward;
+  table.attention_backward = attention_backward;
+  names.insert(names.end(), {"zs_attention_delta", "zs_attention_dkeys", "zs_attention_dkeys_128", "zs_attention_dkeys_64",
+                             "zs_attention_dqueries", "zs_attention_dqueries_128", "zs_attention_dqueries_64", "zs_attention_forward",
+                             "zs_attention_forward_128", "zs_attention_forward_64"});
 }
 
 }  // namespace zs::cuda

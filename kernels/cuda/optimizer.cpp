@@ -1,10 +1,9 @@
 #include <algorithm>
 
 #include "kernels/checks.h"
-#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/families.h"
 
-/// Sums, norms and the optimizer.
 namespace zs::cuda {
 namespace {
 
@@ -39,8 +38,6 @@ void reduce(ExecContext& ctx, Reduction reduction, const Buffer& out, const Buff
                           .reduction = reduction};
   launch(ctx, "zs_finish_reduction", 1, kThreads, &finish);
 }
-
-}  // namespace
 
 void sum(ExecContext& ctx, Buffer out, Buffer in, float factor) {
   checks::scalar<float>("out", out);
@@ -93,6 +90,18 @@ void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buf
                        .weight_decay = options.weight_decay,
                        .is_aligned = are_aligned(master.data, m.data, v.data, grad.data, copy.data)};
   launch_elems(ctx, "zs_adamw", args.elems, kElemsAThread, args);
+}
+
+}  // namespace
+
+void fill_optimizer(KernelTable& table, KernelNames& names) {
+  table.sum = sum;
+  table.squared_norm = squared_norm;
+  table.max_exponent = max_exponent;
+  table.fixed_point_squares = fixed_point_squares;
+  table.clip_coefficient = clip_coefficient;
+  table.adamw = adamw;
+  names.insert(names.end(), {"zs_reduce", "zs_finish_reduction", "zs_clip_coefficient", "zs_adamw"});
 }
 
 }  // namespace zs::cuda

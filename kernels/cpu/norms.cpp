@@ -1,4 +1,6 @@
-#include "kernels/cpu/isa_functions.h"
+#include "kernels/families.h"
+
+#if defined(ZS_ISA)
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/stream_store.h"
 
@@ -258,8 +260,6 @@ void norm_backward(int threads, const LayerNormBackward& args) {
     fold_parts(args.dbeta, args.parts + args.rows.width, 2 * args.rows.width, blocks.count, args.rows.width);
 }
 
-}  // namespace
-
 void layer_norm_forward(int threads, const LayerNormForward& args) {
   with_optional(args.residual, [&]<bool kIs>(Has<kIs>) {
     args.mean != nullptr ? norm_forward<Norm::layer, kIs>(threads, args) : norm_forward<Norm::rms, kIs>(threads, args);
@@ -272,4 +272,105 @@ void layer_norm_backward(int threads, const LayerNormBackward& args) {
   });
 }
 
+}  // namespace
+
+void fill_norms(Isa& isa) {
+  isa.layer_norm_forward = layer_norm_forward;
+  isa.layer_norm_backward = layer_norm_backward;
+}
+
 }  // namespace zs::cpu::ZS_ISA
+#else
+#include "kernels/checks.h"
+#include "kernels/cpu/host.h"
+
+namespace zs::cpu {
+namespace {
+
+std::int64_t layer_norm_forward_scratch(std::int64_t width) { return kFloat * 2 * width; }
+std::int64_t layer_norm_backward_scratch(std::int64_t rows, std::int64_t width) {
+  return kFloat * (3 + 2 * row_blocks(rows).count) * width;
+}
+
+void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, NormInput x, Buffer gamma, Buffer beta, float eps) {
+  const Rows rows{checks::layer_norm_forward(y, mean, rstd, x, gamma, beta), gamma.elems};
+  isa().layer_norm_forward(ctx.threads(), {.y = data_of(y),
+                                           .x = data_of(x.x),
+                                           .gamma = data_of(gamma),
+                                           .beta = data_of(beta),
+                                           .mean = floats_of(mean),
+                                           .rstd = floats_of(rstd),
+                                           .wide = scratch(ctx, layer_norm_forward_scratch(rows.width)),
+                                           .rows = rows,
+                                           .eps = eps,
+                                           .residual = data_or_none(x.residual),
+                                           .sum = data_or_none(x.sum)});
+}
+
+void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, NormGradient dy, Buffer x, Buffer mean, Buffer rstd,
+                         Buffer gamma, float grad_beta) {
+  const Rows rows{checks::layer_norm_backward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma), gamma.elems};
+  float* wide = scratch(ctx, layer_norm_backward_scratch(rows.count, rows.width));
+  float *dgamma_sums = wide + rows.width, *dbeta_sums = wide + 2 * rows.width;
+  isa().layer_norm_backward(ctx.threads(), {.dx = data_of(dx),
+                                            .dy = data_of(dy.dy),
+                                            .x = data_of(x),
+                                            .gamma = data_of(gamma),
+                                            .dgamma = dgamma_sums,
+                                            .dbeta = dbeta_sums,
+                                            .wide = wide,
+                                            .parts = wide + 3 * rows.width,
+                                            .mean = floats_of(mean),
+                                            .rstd = floats_of(rstd),
+                                            .rows = rows,
+                                            .skip = data_or_none(dy.skip)});
+  store_gradient(ctx, dgamma, dgamma_sums, grad_beta);
+  store_gradient(ctx, dbeta, dbeta_sums, grad_beta);
+}
+
+void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, NormInput x, Buffer gamma, float eps) {
+  const Rows rows{checks::rms_norm_forward(y, rstd, x, gamma), gamma.elems};
+  isa().layer_norm_forward(ctx.threads(), {.y = data_of(y),
+                                           .x = data_of(x.x),
+                                           .gamma = data_of(gamma),
+                                           .beta = {},
+                                           .mean = nullptr,
+                                           .rstd = floats_of(rstd),
+                                           .wide = scratch(ctx, layer_norm_forward_scratch(rows.width)),
+                                           .rows = rows,
+                                           .eps = eps,
+                                           .residual = data_or_none(x.residual),
+                                           .sum = data_or_none(x.sum)});
+}
+
+void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient dy, Buffer x, Buffer rstd, Buffer gamma, float grad_beta) {
+  const Rows rows{checks::rms_norm_backward(dx, dgamma, dy, x, rstd, gamma), gamma.elems};
+  float *wide = scratch(ctx, layer_norm_backward_scratch(rows.count, rows.width)), *sums = wide + rows.width;
+  isa().layer_norm_backward(ctx.threads(), {.dx = data_of(dx),
+                                            .dy = data_of(dy.dy),
+                                            .x = data_of(x),
+                                            .gamma = data_of(gamma),
+                                            .dgamma = sums,
+                                            .dbeta = nullptr,
+                                            .wide = wide,
+                                            .parts = wide + 3 * rows.width,
+                                            .mean = nullptr,
+                                            .rstd = floats_of(rstd),
+                                            .rows = rows,
+                                            .skip = data_or_none(dy.skip)});
+  store_gradient(ctx, dgamma, sums, grad_beta);
+}
+
+}  // namespace
+
+void fill_norms(KernelTable& table) {
+  table.scratch.layer_norm_forward = layer_norm_forward_scratch;
+  table.scratch.layer_norm_backward = layer_norm_backward_scratch;
+  table.layer_norm_forward = layer_norm_forward;
+  table.layer_norm_backward = layer_norm_backward;
+  table.rms_norm_forward = rms_norm_forward;
+  table.rms_norm_backward = rms_norm_backward;
+}
+
+}  // namespace zs::cpu
+#endif

@@ -1,0 +1,54 @@
+#include "runtime/base/int8_blocks.h"
+#include "kernels/checks.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/families.h"
+
+namespace zs::cuda {
+namespace {
+
+static_assert(kInt8Block == kInt8BlockElems);
+
+/// Of `slices` slices, each packed `parts` times.
+Int8Args int8_args(const Buffer& data, const Buffer& packed, std::int64_t elems, int slices, int parts) {
+  const bool are_slices_aligned = slices == 1 || elems * size_of(data.dtype) % 16 == 0;
+  return {.data = data_of(data),
+          .packed = static_cast<std::int8_t*>(packed.data),
+          .elems = elems,
+          .slices = slices,
+          .stride = packed_bytes(elems),
+          .scales_at = int8_scales_at(elems),
+          .parts = parts,
+          .accumulates = false,
+          .is_aligned = are_aligned(data.data) && are_slices_aligned};
+}
+
+void launch_int8(ExecContext& ctx, const char* kernel, const Int8Args& args) {
+  launch_elems(ctx, kernel, args.slices * int8_blocks(args.elems) * kInt8Block, kInt8Elems, args);
+}
+
+void pack_int8(ExecContext& ctx, Buffer packed, Buffer elements, int slices) {
+  const std::int64_t elems = checks::int8_blocks(packed, elements, slices, true);
+  launch_int8(ctx, "zs_pack_int8", int8_args(elements, packed, elems, slices, 1));
+}
+
+void unpack_int8(ExecContext& ctx, Buffer elements, Buffer packed, int slices) {
+  const std::int64_t elems = checks::int8_blocks(packed, elements, slices, true);
+  launch_int8(ctx, "zs_fold_int8", int8_args(elements, packed, elems, slices, 1));
+}
+
+void fold_int8(ExecContext& ctx, Buffer out, Buffer packed, int parts, bool accumulate) {
+  Int8Args args = int8_args(out, packed, checks::int8_blocks(packed, out, parts, false), 1, parts);
+  args.accumulates = accumulate;
+  launch_int8(ctx, "zs_fold_int8", args);
+}
+
+}  // namespace
+
+void fill_int8_blocks(KernelTable& table, KernelNames& names) {
+  table.pack_int8 = pack_int8;
+  table.unpack_int8 = unpack_int8;
+  table.fold_int8 = fold_int8;
+  names.insert(names.end(), {"zs_pack_int8", "zs_fold_int8"});
+}
+
+}  // namespace zs::cuda

@@ -1,0 +1,51 @@
+#include "kernels/checks.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/families.h"
+
+namespace zs::cuda {
+namespace {
+
+CrossEntropyArgs cross_entropy_args(const Buffer& lse, const Buffer& logits, const Buffer& targets, std::int64_t classes) {
+  const std::int64_t stride = checks::cross_entropy(lse, logits, targets, classes);
+  return {.losses = nullptr,
+          .lse = floats_of(lse),
+          .logits = floats_of(logits),
+          .dlogits = kNone,
+          .dloss = nullptr,
+          .targets = targets.as<std::int32_t>(),
+          .rows = targets.elems,
+          .stride = stride,
+          .classes = classes,
+          .factor = 1.0f,
+          .is_aligned = are_whole_packs(stride, logits.data)};
+}
+
+void cross_entropy_forward(ExecContext& ctx, Buffer losses, Buffer lse, Buffer logits, Buffer targets, std::int64_t classes) {
+  if (targets.empty()) return;
+  CrossEntropyArgs args = cross_entropy_args(lse, logits, targets, classes);
+  checks::cross_entropy_losses(losses, targets);
+  args.losses = floats_of(losses);
+  launch(ctx, "zs_cross_entropy_forward", args.rows, kThreads, &args);
+}
+
+void cross_entropy_backward(ExecContext& ctx, Buffer dlogits, Buffer logits, Buffer lse, Buffer targets, Buffer dloss, std::int64_t classes,
+                            float factor) {
+  if (targets.empty()) return;
+  CrossEntropyArgs args = cross_entropy_args(lse, logits, targets, classes);
+  checks::cross_entropy_gradient(dlogits, logits, dloss);
+  args.dlogits = data_of(dlogits);
+  args.dloss = floats_of(dloss);
+  args.factor = factor;
+  args.is_aligned = are_whole_packs(args.stride, logits.data, dlogits.data);
+  launch_elems(ctx, "zs_cross_entropy_backward", args.rows * packs_of(args.stride), 1, args);
+}
+
+}  // namespace
+
+void fill_loss(KernelTable& table, KernelNames& names) {
+  table.cross_entropy_forward = cross_entropy_forward;
+  table.cross_entropy_backward = cross_entropy_backward;
+  names.insert(names.end(), {"zs_cross_entropy_forward", "zs_cross_entropy_backward"});
+}
+
+}  // namespace zs::cuda

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <vector>
+
+#include "kernels/cpu/isa.h"
+#include "kernels/kernels.h"
+
+/// Kernels come in families. A family registers itself: in each back end one function puts its kernels into the table, and one puts its
+/// vector loops into that of an instruction set. A kernel that no family fills in is null. A new family has its functions here, and its
+/// sources in the build files.
+#if defined(ZS_ISA)
+namespace zs::cpu::ZS_ISA {
+
+void fill_attention(Isa& isa);
+void fill_elementwise(Isa& isa);
+void fill_loss(Isa& isa);
+void fill_norms(Isa& isa);
+void fill_optimizer(Isa& isa);
+void fill_rotary(Isa& isa);
+void fill_rows(Isa& isa);
+void fill_stochastic_cast(Isa& isa);
+void fill_swiglu(Isa& isa);
+
+inline constexpr void (*kFamilies[])(Isa&) = {fill_attention, fill_elementwise,     fill_loss,  fill_norms, fill_optimizer, fill_rotary,
+                                              fill_rows,      fill_stochastic_cast, fill_swiglu};
+
+}  // namespace zs::cpu::ZS_ISA
+#else
+namespace zs::cpu {
+
+void fill_attention(KernelTable& table);
+void fill_elementwise(KernelTable& table);
+void fill_int8_blocks(KernelTable& table);
+void fill_loss(KernelTable& table);
+void fill_matmul(KernelTable& table);
+void fill_memory(KernelTable& table);
+void fill_norms(KernelTable& table);
+void fill_optimizer(KernelTable& table);
+void fill_rotary(KernelTable& table);
+void fill_rows(KernelTable& table);
+void fill_stochastic_cast(KernelTable& table);
+void fill_swiglu(KernelTable& table);
+
+inline constexpr void (*kFamilies[])(KernelTable&) = {fill_attention, fill_elementwise, fill_int8_blocks,     fill_loss,
+                                                      fill_matmul,    fill_memory,      fill_norms,           fill_optimizer,
+                                                      fill_rotary,    fill_rows,        fill_stochastic_cast, fill_swiglu};
+
+}  // namespace zs::cpu
+
+namespace zs::cuda {
+
+/// Names of kernels in the image, which are loaded together.
+using KernelNames = std::vector<const char*>;
+
+void fill_attention(KernelTable& table, KernelNames& names);
+void fill_elementwise(KernelTable& table, KernelNames& names);
+void fill_int8_blocks(KernelTable& table, KernelNames& names);
+void fill_loss(KernelTable& table, KernelNames& names);
+void fill_matmul(KernelTable& table, KernelNames& names);
+void fill_memory(KernelTable& table, KernelNames& names);
+void fill_norms(KernelTable& table, KernelNames& names);
+void fill_optimizer(KernelTable& table, KernelNames& names);
+void fill_rotary(KernelTable& table, KernelNames& names);
+void fill_rows(KernelTable& table, KernelNames& names);
+void fill_stochastic_cast(KernelTable& table, KernelNames& names);
+void fill_swiglu(KernelTable& table, KernelNames& names);
+
+inline constexpr void (*kFamilies[])(KernelTable&, KernelNames&) = {fill_attention, fill_elementwise, fill_int8_blocks,     fill_loss,
+                                                                    fill_matmul,    fill_memory,      fill_norms,           fill_optimizer,
+                                                                    fill_rotary,    fill_rows,        fill_stochastic_cast, fill_swiglu};
+
+}  // namespace zs::cuda
+#endif
