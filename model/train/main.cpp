@@ -23,6 +23,7 @@
 #include "model/train/verify.h"
 #include "model/train/watch.h"
 #include "model/version.h"
+#include "model/weights/weight_files.h"
 #include "runtime/base/standard_streams.h"
 
 namespace {
@@ -233,7 +234,7 @@ int parse_and_run(int argc, char** argv) {
   CLI::App app("Trains a GPT with sharded parameters. Several ranks: mpirun -q -np N build/train CONFIG.toml", "train");
   CommandLine line;
   bool wants_keys = false;
-  std::string verified;
+  std::string verified, verified_weights;
   zs::TokenizeJob tokenized;
   app.add_option("CONFIG.toml", line.config_path, "what to train (keys: --help-config, docs/configuration.md)");
   app.add_option("--set", line.overrides, "key=value: overrides a key of the file; repeatable")->allow_extra_args(false);
@@ -249,6 +250,10 @@ int parse_and_run(int argc, char** argv) {
       });
   app.add_flag("--overwrite", line.overwrite, "replace the run in a named run.dir; with --resume, its checkpoints after the named one");
   app.add_option("--verify", verified, "read every byte of a checkpoint, or of all of a run, and stop; no configuration is needed");
+  app.add_option(
+      "--verify-weights", verified_weights,
+      "check a file of weights in safetensors, an index, or the folder of a model, list what is in it, and stop; no configuration is "
+      "needed");
   add_tokenize_options(app, tokenized);
   app.add_flag("--verify-order", line.verify_order,
                "check that events order every conflicting access to memory, in the first two steps and the first validation of every rank "
@@ -277,6 +282,7 @@ int parse_and_run(int argc, char** argv) {
     const int code = zs::verify_checkpoints(zs::expand_path(verified));
     return code == 0 ? print_answer("") : code;
   }
+  if (!line.problem && !verified_weights.empty()) return print_answer(zs::describe_weights(zs::expand_path(verified_weights)));
   if (!line.problem && line.config_path.empty())
     line.problem = Error(ExitCode::usage, "no configuration file", "command line", "give one: train CONFIG.toml");
   zs::install_stop_signals();

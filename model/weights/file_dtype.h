@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "runtime/base/dtype.h"
+
+namespace zs {
+
+/// The dtypes of safetensors files. zshard reads and writes parameters as f32, f16 and bf16.
+enum class FileDType : std::uint8_t {
+  boolean,
+  f4,
+  f6_e2m3,
+  f6_e3m2,
+  u8,
+  i8,
+  f8_e5m2,
+  f8_e4m3,
+  f8_e8m0,
+  f8_e4m3fnuz,
+  f8_e5m2fnuz,
+  i16,
+  u16,
+  f16,
+  bf16,
+  i32,
+  u32,
+  f32,
+  c64,
+  f64,
+  i64,
+  u64,
+};
+
+/// "F32", "BF16" ...
+std::string_view name_of(FileDType dtype);
+std::int64_t bits_of(FileDType dtype);
+/// Of an exact name.
+std::optional<FileDType> find_file_dtype(std::string_view name);
+/// What a file calls a tensor's dtype.
+FileDType file_dtype(DType dtype);
+
+/// Whether parameters may be stored so.
+constexpr bool is_parameter_dtype(FileDType dtype) {
+  return dtype == FileDType::f32 || dtype == FileDType::f16 || dtype == FileDType::bf16;
+}
+/// `count` values of f32, f16 or bf16, at any alignment, as f32; and back, to nearest even. A NaN stays one.
+void to_f32(FileDType dtype, const void* in, float* out, std::int64_t count);
+void from_f32(FileDType dtype, const float* in, void* out, std::int64_t count);
+
+}  // namespace zs

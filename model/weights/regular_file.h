@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace zs {
+
+/// A regular file that is read by position. One that shrinks or is replaced meanwhile is an Error, never a signal. Owns the descriptor;
+/// one thread uses it. Throws Error(model).
+class RegularFile {
+ public:
+  explicit RegularFile(std::string path);
+  ~RegularFile();
+  RegularFile(const RegularFile&) = delete;
+  RegularFile& operator=(const RegularFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::int64_t bytes() const { return bytes_; }
+  /// Changes when another file takes this one's place or it is written to.
+  std::string identity() const { return identity_; }
+  void read(std::int64_t offset, void* out, std::int64_t bytes) const;
+
+ private:
+  std::string path_, identity_;
+  int descriptor_ = -1;
+  std::int64_t bytes_ = 0;
+};
+
+/// All of a file of at most `most` bytes.
+std::string read_text_file(const std::string& path, std::int64_t most);
+
+}  // namespace zs
