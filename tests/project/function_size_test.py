@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""No function of the product has more than 60 lines or 6 parameters; in kernels/ 80 lines, and 10 parameters, for each buffer of an op is one.
+Usage: function_size_test.py SOURCE_ROOT   (or --self-test)"""
+
+import pathlib
+import re
+import sys
+
+FOLDERS = ("runtime", "kernels", "comm", "model", "bench")
+SUFFIXES = {".h", ".cpp", ".cu"}
+TAG = re.compile(r",\s*std::index_sequence<[^>]*>(?:\s+\w+)?\s*(?=\))")  # chooses the instance, and carries nothing
+# Comments, strings and character constants; a quote between digits separates them.
+HIDDEN = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\'', re.S)
+DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.M)
+NO_FUNCTION = re.compile(r"^\s*(?:template\s*<.*>\s*)?(?:typedef\s+)?(?:namespace|struct|class|enum|union|extern|if|for|while|switch|do|else|try)\b")
+
+
+def max_lines(name):
+    return 80 if name.startswith("kernels/") else 60
+
+
+def max_parameters(name):
+    return 10 if name.startswith("kernels/") else 6
+
+
+def blank(match):
+    return re.sub(r"[^\n]", " ", match.group(0))
+
+
+def parameters(head):
+    """How many a function with this head has."""
+    head = TAG.sub("", head)
+    begin, depth, angle, count = head.index("("), 0, 0, 0
+    for at in range(begin, len(head)):
+        c = head[at]
+        depth += (c in "([{") - (c in ")]}")
+        angle += (c == "<") - (c == ">" and head[at - 1] != "-")
+        if depth == 0:
+            return count + 1 if head[begin + 1 : at].strip() not in ("", "void") else 0
+        count += c == "," and depth == 1 and angle == 0
+    return 0
+
+
+def functions(text):
+    """(first line, lines, parameters, name) of every function that is defined at the level of a namespace or a class."""
+    text = DIRECTIVE.sub(blank, HIDDEN.sub(blank, text))
+    stack, head_begin, found = [], 0, []
+    for at, c in enumerate(text):
+        if c == ";" and "function" not in stack:
+            head_begin = at + 1
+        elif c == "{":
+            head = text[head_begin:at]
+            if "function" in stack:
+                stack.append("block")
+            elif re.search(r"\)\s*(?:noexcept\s*)?:(?!:)", head) and re.search(r"[\w>]\s*$", head):
+                stack.append("initialiser")  # of a member
+            elif "(" in head and not NO_FUNCTION.match(head) and not re.search(r"(?<![=!<>])=(?!=)\s*$|\boperator\s*$", head):
+                stack.append("function")
+                start = head_begin + len(head) - len(head.lstrip())
+                found.append([text.count("\n", 0, start) + 1, text.count("\n", 0, at), parameters(head), head])
+            else:
+                stack.append("scope")
+                head_begin = at + 1
+        elif c == "}" and stack:
+            kind = stack.pop()
+            if kind == "function":
+                found[-1][1] = text.count("\n", 0, at) - found[-1][1] + 1
+            if kind in ("function", "scope"):
+                head_begin = at + 1
+    for line, lines, count, head in found:
+        name = re.search(r"([\w~:]+|operator\S+)\s*\(", head)
+        yield line, lines, count, name.group(1) if name else "?"
+
+
+def check(name, text):
+    problems = []
+    for line, lines, count, function in functions(text):
+        if lines > max_lines(name):
+            problems.append(f"{name}:{line}: {function} has {lines} lines, {max_lines(name)} at most")
+        if count > max_parameters(name):
+            problems.append(f"{name}:{line}: {function} has {count} parameters, {max_parameters(name)} at most: take a struct")
+    return problems
+
+
+def self_test():
+    """(name, text, how many problems)"""
+    body = "  ++x; // { \"\n"
+    cases = [("runtime/a.cpp", "void f(int x) {\n" + 58 * body + "}\n", 0), ("runtime/a.cpp", "void f(int x) {\n" + 59 * body + "}\n", 1),
+             ("kernels/a.cu", "__global__ void f(int x) {\n" + 78 * body + "}\n", 0), ("kernels/a.cu", "void f(int x) {\n" + 79 * body + "}\n", 1),
+             ("comm/a.h", "class A {\n  A(int x) : a_{x}, b_(x) {\n" + 59 * body + "  }\n  int a_ = {};\n};\n", 1),
+             ("comm/a.h", "struct A {\n" + 80 * "  int x;\n" + "};\nconst int k[] = {\n" + 80 * "  f(1),\n" + "};\n", 0),
+             ("model/a.cpp", "void f(int a, std::map<int, int> b, int c, int d, int e, int f) {}\n", 0),
+             ("model/a.cpp", "void f(int a, std::map<int, int> b, int c, int d, int e, int f, int g) {}\n", 1),
+             ("model/a.cpp", "namespace {\nvoid f() {\n  const auto g = [&](int x) {\n" + 60 * body + "  };\n}\n}\n", 1)]
+    return [f"{check(name, text)} of {text[:60]!r}, expected {count}" for name, text, count in cases if len(check(name, text)) != count]
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        wrong = self_test()
+        print("\n".join(wrong) or "every planted fault is found")
+        return 1 if wrong else 0
+    root = pathlib.Path(sys.argv[1])
+    paths = [p for folder in FOLDERS for p in sorted((root / folder).rglob("*")) if p.suffix in SUFFIXES]
+    count, problems = 0, []
+    for path in paths:
+        text = path.read_text(errors="replace")
+        count += sum(1 for _ in functions(text))
+        problems += check(path.relative_to(root).as_posix(), text)
+    print("\n".join(problems))
+    print(f"{count} functions, {len(problems)} too large")
+    return 1 if problems or count < 1000 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
