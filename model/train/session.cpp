@@ -90,7 +90,7 @@ double unit_mib(const Config& config, Transport transport, int ranks) {
   return transport == Transport::nccl && ranks > 1 ? kNcclUnitMib : 0;
 }
 
-Session::Session(Device& device, World& world, const Config& config)
+Session::Session(Device& device, World& world, const Config& config, Use use)
     : device_(device),
       world_(world),
       config_(config),
@@ -101,6 +101,7 @@ Session::Session(Device& device, World& world, const Config& config)
   const double mib = unit_mib(config, transport_of(world), world.size());
   shard_module(*model_, runtime_, config.shard.units == "block" ? Units::block : Units::model, {}, {}, std::llround(mib * kMiB));
   check_matches(config.shard.dims, parameter_names(runtime_.executor()));
+  if (use == Use::inference) return;
   optimizer_ = std::make_unique<AdamW>(runtime_.executor(), adamw_config(config));
   loss_slots_ = local_micro_batches() * (config.run.validate_every > 0 ? std::max<std::int64_t>(1, config.run.validate_batches) : 1);
   const std::int64_t slot_bytes = loss_slots_ * size_of(DType::f32);

@@ -29,13 +29,18 @@ struct StepResult {
   StepWaits waits;               ///< of the ranks for each other
 };
 
-/// One model in training on one rank: device memory, units, optimizer, and a step as stream work. The trainer runs it on the
+/// One model on one rank, as a rule in training: device memory, units, optimizer, and a step as stream work. The trainer runs it on the
 /// CPU, the plan runs the very same code on the meta device. One host thread uses it.
 class Session {
  public:
   static constexpr std::int64_t kManyWindows = std::numeric_limits<std::int64_t>::max();
 
-  Session(Device& device, World& world, const Config& config);
+  enum class Use : std::uint8_t {
+    training,
+    inference,  ///< no optimizer, and no steps: the weights are read, not trained
+  };
+
+  Session(Device& device, World& world, const Config& config, Use use = Use::training);
 
   /// Micro-batches of one step over all ranks, and on this rank.
   std::int64_t global_micro_batches() const { return config_.train.global_batch / config_.train.micro_batch; }
@@ -119,7 +124,7 @@ class Session {
   std::unique_ptr<AdamW> optimizer_;
   std::optional<StepReplay> replay_;  // cuda.graph
   Batch kept_;                        // then: of all micro-batches of a step, one after the other
-  std::int64_t loss_slots_;
+  std::int64_t loss_slots_ = 0;
   std::function<bool()> is_enough_ = [] { return false; }, lacks_data_ = [] { return false; };
   Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64 (kStatus)
   std::int64_t allocations_seen_ = 0;

@@ -45,15 +45,17 @@ HeldTensor held_whole(const Parameter& ignored) {
   return {{ignored.name(), std::string(kMaster), value.dtype, ignored.shape()}, {{{0, 0, value.elems, 1, 0}, value}}};
 }
 
-/// The only place that knows where the state is.
-std::vector<HeldTensor> held_tensors(const TrainingState& state) {
+/// The only place that knows where the state is. Without an optimizer: of the weights.
+std::vector<HeldTensor> held_tensors(const Executor& executor, const AdamW* optimizer) {
   std::vector<HeldTensor> tensors;
-  for (std::size_t unit = 0; unit < state.executor.units().size(); ++unit) {
-    const FlatParameter& flat = state.executor.units()[unit];
+  for (std::size_t unit = 0; unit < executor.units().size(); ++unit) {
+    const FlatParameter& flat = executor.units()[unit];
     const std::vector<ShardSegment> segments = flat.held_segments();
-    const std::pair<std::string_view, Buffer> kinds[] = {{kMaster, flat.master_buffer()},
-                                                         {kFirstMoment, state.optimizer.first_moment(unit)},
-                                                         {kSecondMoment, state.optimizer.second_moment(unit)}};
+    std::vector<std::pair<std::string_view, Buffer>> kinds = {{kMaster, flat.master_buffer()}};
+    if (optimizer != nullptr) {
+      kinds.emplace_back(kFirstMoment, optimizer->first_moment(unit));
+      kinds.emplace_back(kSecondMoment, optimizer->second_moment(unit));
+    }
     for (std::size_t view = 0; view < flat.layout->views().size(); ++view) {
       const FlatView& parameter = flat.layout->views()[view];
       for (const auto& [kind, shard] : kinds) {
@@ -65,7 +67,7 @@ std::vector<HeldTensor> held_tensors(const TrainingState& state) {
       }
     }
   }
-  for (const Parameter* parameter : state.executor.ignored()) tensors.push_back(held_whole(*parameter));
+  for (const Parameter* parameter : executor.ignored()) tensors.push_back(held_whole(*parameter));
   return tensors;
 }
 
@@ -198,7 +200,7 @@ class Saver {
       : state_(state), root_(root), info_(info), io_(watch), folder_(step_folder(root, info.step)), writing_(folder_ + kWritingSuffix) {}
 
   void run() {
-    const std::vector<HeldTensor> tensors = held_tensors(state_);
+    const std::vector<HeldTensor> tensors = held_tensors(state_.executor, &state_.optimizer);
     manifest_.step = info_.step;
     manifest_.attributes = attributes_of(state_, info_);
     for (const HeldTensor& held : tensors) manifest_.tensors.push_back(held.tensor);
@@ -292,13 +294,15 @@ class Saver {
   std::uint64_t digest_ = 0;
 };
 
-/// What differs between a checkpoint's tensors and the model's; empty when nothing does.
+/// What differs between a checkpoint's tensors, those of the kinds that are wanted, and the model's; empty when nothing does.
 std::string differences(const CheckpointReader& reader, const std::vector<HeldTensor>& tensors) {
   constexpr std::size_t kMostNamed = 5;
   std::vector<std::string> found;
   std::set<std::pair<std::string, std::string>> known;
+  std::set<std::string> kinds;
   for (const auto& [tensor, pieces] : tensors) {
     known.insert({tensor.parameter, tensor.kind});
+    kinds.insert(tensor.kind);
     const auto saved = reader.find(tensor.parameter, tensor.kind);
     if (!saved) {
       found.push_back(fmt::format("{} ({}) is not saved", tensor.parameter, tensor.kind));
@@ -307,7 +311,7 @@ std::string differences(const CheckpointReader& reader, const std::vector<HeldTe
     }
   }
   for (const CheckpointTensor& tensor : reader.manifest().tensors) {
-    if (!known.contains({tensor.parameter, tensor.kind}))
+    if (kinds.contains(tensor.kind) && !known.contains({tensor.parameter, tensor.kind}))
       found.push_back(fmt::format("{} ({}) is not in the model", tensor.parameter, tensor.kind));
   }
   if (found.empty()) return {};
@@ -380,18 +384,34 @@ std::string save(const TrainingState& state, const std::string& root, const Chec
   return saver.folder();
 }
 
-CheckpointInfo load(const TrainingState& state, const std::string& folder) {
-  state.executor.step().check_between_steps("load()");
-  state.executor.wait_readers();
-  state.executor.context().device().synchronize();
+namespace {
+
+CheckpointInfo load_tensors(World& world, Executor& executor, const AdamW* optimizer, const std::string& folder) {
+  executor.wait_readers();
+  executor.context().device().synchronize();
   CheckpointInfo info;
-  together(state.world, [&] {
+  together(world, [&] {
     CheckpointReader reader(folder);
-    fill(reader, held_tensors(state), state.executor.context());
+    fill(reader, held_tensors(executor, optimizer), executor.context());
     info = {reader.manifest().step, reader.manifest().attributes};
   });
-  state.executor.masters_loaded();
+  executor.masters_loaded();
+  return info;
+}
+
+}  // namespace
+
+CheckpointInfo load(const TrainingState& state, const std::string& folder) {
+  state.executor.step().check_between_steps("load()");
+  CheckpointInfo info = load_tensors(state.world, state.executor, &state.optimizer, folder);
   set_updates(state, info);
+  return info;
+}
+
+CheckpointInfo load_weights(World& world, Executor& executor, const std::string& folder) {
+  executor.step().check_between_steps("load_weights()");
+  CheckpointInfo info = load_tensors(world, executor, nullptr, folder);
+  info.attributes.erase(kUpdates);
   return info;
 }
 

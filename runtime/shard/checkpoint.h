@@ -42,6 +42,9 @@ std::string save(const TrainingState& state, const std::string& root, const Chec
 /// Throws AgreedError: the state may be half loaded. Memory: one block, one file's table of checksums, and the manifest.
 CheckpointInfo load(const TrainingState& state, const std::string& folder);
 
+/// The same of the weights alone, without an optimizer: for who evaluates a model or samples from it. Its moments are not read.
+CheckpointInfo load_weights(World& world, Executor& executor, const std::string& folder);
+
 /// Runs `body` on every rank and waits for all; when it threw on any, every rank throws the AgreedError of the lowest of them. `body` has
 /// nothing collective in it.
 void together(World& world, const std::function<void()>& body);

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "model/train/session.h"
+#include "model/train/weights.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/tiny_training.h"
 
@@ -227,6 +228,26 @@ TEST_CASE("C9: what is loaded and saved again has the same bytes", "[checkpoint]
     CHECK(info.attributes.at("a key") == "a value");
   }
   CHECK(contents(again) == contents(saved));
+}
+
+TEST_CASE("the weights of a checkpoint can be loaded without an optimizer", "[checkpoint]") {
+  const int ranks = GENERATE(1, 3);
+  const TempDir temp;
+  Config config = small_config();
+  choose_layout(config, GENERATE(as<std::string>{}, "flat", "zero-copy", "last dim"));
+  const std::string saved = two_steps(temp, config, 2);
+  std::vector<std::string> found(static_cast<std::size_t>(ranks));
+  run_local_world(ranks, {.timeout_s = 60}, [&](World& world) {
+    const auto device = Device::create(DeviceKind::cpu, {});
+    Session whole(*device, world, config), weights(*device, world, config, Session::Use::inference);
+    load({world, whole.runtime().executor(), whole.optimizer()}, saved);
+    const CheckpointInfo info = load_weights(world, weights.runtime().executor(), saved);
+    const std::string wanted = save_weights(whole.runtime().executor(), "");
+    const bool is_same = save_weights(weights.runtime().executor(), "") == wanted;
+    found[static_cast<std::size_t>(world.rank())] =
+        fmt::format("{} {} {}", info.step, info.attributes.at("a key"), is_same ? "same weights" : "other weights");
+  });
+  for (const std::string& rank : found) CHECK(rank == "2 a value same weights");
 }
 
 TEST_CASE("a whole tensor can be read by one process, whoever wrote it", "[checkpoint]") {
