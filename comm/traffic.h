@@ -25,6 +25,12 @@ struct CommTraffic {
     ++count.operations;
     count.sent_bytes += sent_bytes;
   }
+  void add(const CommTraffic& other) {
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      counts[i].operations += other.counts[i].operations;
+      counts[i].sent_bytes += other.counts[i].sent_bytes;
+    }
+  }
   std::int64_t sent_bytes() const {
     std::int64_t sum = 0;
     for (const Count& count : counts) sum += count.sent_bytes;

@@ -104,8 +104,8 @@ void resolve_strategy(ConfigDraft& draft) {
       contradicts(kReshard, shard.reshard_after_forward.str(),
                   "leave it out, or use a strategy that shards parameters: zero3, hsdp, nested");
     shard.reshard_after_forward = false;
-  } else if (are_good(draft, {kReshard}) && shard.reshard_after_forward.group() != 0 && strategy != Strategy::zero3) {
-    contradicts(kReshard, shard.reshard_after_forward.str(), "use true or false; a number of ranks goes with zero3");
+  } else if (are_good(draft, {kReshard}) && shard.reshard_after_forward.group() != 0 && strategy == Strategy::nested) {
+    contradicts(kReshard, shard.reshard_after_forward.str(), "use true or false; a number of ranks goes with zero3 and hsdp");
   }
   const char* const kReduce = "shard.reduce_every_micro_batch";
   const bool is_fixed = strategy == Strategy::zero1 || strategy == Strategy::zero2,

@@ -122,11 +122,11 @@ constexpr std::array kKeys = {
               "What is sharded over which ranks; docs/sharding.md compares them. `hsdp` and `nested` need `shard.group_size`."},
     ConfigKey{"shard.group_size", [](Config& c) -> ConfigSlot { return &c.shard.group_size; }, between(0, 1048576), "", "",
               "Ranks of a small group, for `hsdp` and `nested`; must divide the ranks. As a rule those of one host."},
-    ConfigKey{
-        "shard.reshard_after_forward", [](Config& c) -> ConfigSlot { return &c.shard.reshard_after_forward; }, any, "",
-        "`true` for strategies that shard parameters, but for `grad_op`",
-        "Free a unit's parameters after its forward and gather them again for its backward. A number k (`zero3` only; must divide the "
-        "ranks) leaves them sharded over groups of k ranks in between, and gathers them there."},
+    ConfigKey{"shard.reshard_after_forward", [](Config& c) -> ConfigSlot { return &c.shard.reshard_after_forward; }, any, "",
+              "`true` for strategies that shard parameters, but for `grad_op`",
+              "Free a unit's parameters after its forward and gather them again for its backward. A number k (`zero3`, where it must "
+              "divide the ranks, and `hsdp`, where it must divide `shard.group_size`) leaves them sharded over groups of k ranks in "
+              "between, and gathers them there."},
     ConfigKey{
         "shard.keep_ends", [](Config& c) -> ConfigSlot { return &c.shard.keep_ends; }, any, "", "",
         "Keep the root and the last unit gathered from forward to backward, and the root and the first one from one micro-batch to the "

@@ -146,7 +146,7 @@ std::vector<AdamW::Range> AdamW::trained(const std::vector<Range>& ranges) {
 std::vector<Buffer> AdamW::gradient_ranges() const {
   std::vector<Buffer> ranges;
   for (std::size_t unit = 0; unit < moments_.size(); ++unit) {
-    if (!executor_.units()[unit].grad_is_written) continue;
+    if (!executor_.units()[unit].grad_is_written || !executor_.counts_in_norm(executor_.units()[unit])) continue;
     const Buffer grad = executor_.units()[unit].grad_buffer();
     for (const Range& range : trained(moments_[unit].counted)) ranges.push_back(grad.slice(range.offset, range.count));
   }

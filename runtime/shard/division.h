@@ -21,6 +21,7 @@ struct Division {
     float before = 1, after = 1;
   };
   Factors factors(int ranks) const;
+  bool operator==(const Division&) const = default;
 };
 
 }  // namespace zs

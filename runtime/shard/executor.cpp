@@ -52,19 +52,31 @@ auto naming_unit(const FlatParameter& unit, const Share& share) {
   }
 }
 
+std::shared_ptr<const Placement> make_placement(const PlacementOptions& options, GroupTable& groups, const LayoutOptions& layout) {
+  const World& world = groups.world();
+  const ShardScheme scheme(options.scheme, world.rank(), world.size());
+  return std::make_shared<const Placement>(options, scheme, groups, layout.min_shard_bytes > 0);
+}
+
+std::string described(const Placement& placement) {
+  return fmt::format("{}; gradients divided by {} before and {} after the sum", placement.scheme.describe(), placement.division.before,
+                     placement.division.after);
+}
+
 }  // namespace
 
-Executor::Executor(Context& context, World& world, const ShardScheme& scheme, LayoutOptions layout, bool zero_copy, Omit omit)
+Executor::Executor(Context& context, World& world, const PlacementOptions& placement, LayoutOptions layout, bool zero_copy, Omit omit)
     : context_(context),
-      scheme_(scheme),
       layout_(std::move(layout)),
       zero_copy_(zero_copy),
-      groups_(world, scheme, layout_.min_shard_bytes > 0, omit),
-      comm_pool_(groups_.compute->prefers_arena() && &groups_.compute->arena() != &context.device().allocator()
-                     ? arena_.emplace(groups_.compute->arena(), context.device().memory(), context.device().options().perturb_seed != 0)
+      groups_(world, omit),
+      placements_{make_placement(placement, groups_, layout_)},
+      everybody_(groups_.compute()),
+      comm_pool_(everybody_.prefers_arena() && &everybody_.arena() != &context.device().allocator()
+                     ? arena_.emplace(everybody_.arena(), context.device().memory(), context.device().options().perturb_seed != 0)
                      : context.pool()),
-      unsharder_(context, scheme, groups_, comm_pool_),
-      reducer_(context, scheme, groups_, comm_pool_) {
+      unsharder_(context, comm_pool_),
+      reducer_(context, comm_pool_) {
   check(layout_);
   order_check_ = std::make_unique<OrderCheck>(*this, world);
 }
@@ -80,11 +92,20 @@ Executor::~Executor() {
   }
 }
 
-void Executor::add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed, const Precision& precision) {
+std::shared_ptr<const Placement> Executor::placement(const PlacementOptions& options) {
+  const auto known = std::find_if(placements_.begin(), placements_.end(), [&](const auto& other) { return other->options == options; });
+  if (known != placements_.end()) return *known;
+  return placements_.emplace_back(make_placement(options, groups_, layout_));
+}
+
+void Executor::add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed, const Precision& precision,
+                        std::shared_ptr<const Placement> placement) {
   Stream& compute = context_.stream();
-  const ShardScheme::Slice slice = scheme_.slice(scheme_.master);
-  FlatParameter unit(std::move(name), parameters, make_layout(layout_, parameters, precision.param, slice.count, scheme_.finest()),
+  const ShardScheme& scheme = placement->scheme;
+  const ShardScheme::Slice slice = scheme.slice(scheme.master);
+  FlatParameter unit(std::move(name), parameters, make_layout(layout_, parameters, precision.param, slice.count, scheme.finest()),
                      slice.index, precision, seed);
+  unit.placement = std::move(placement);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   const std::int64_t bytes = unit.layout->held_elems() * size_of(DType::f32);
   unit.master = acquire_shard(unit, DType::f32, "master");
@@ -94,23 +115,41 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
     unit.narrow = acquire_shard(unit, DType::bf16, "param_shard");
     narrow_master(unit);
   }
-  if (can_share(unit) && gathers_in_two_steps(unit) && groups_.kept_within_hosts) {
+  if (can_share(unit) && gathers_in_two_steps(unit) && unit.groups().kept_within_hosts) {
     unit.shared_kept =
-        acquire_shared(unit, *groups_.gather_small, precision.param, context_.device().stream(StreamRole::unshard), "kept_shard");
+        acquire_shared(unit, *unit.groups().gather_small, precision.param, context_.device().stream(StreamRole::unshard), "kept_shard");
   }
   bind_whole(unit);
   units_.push_back(std::move(unit));
+  note_placement(units_.back());
   order_check_->note(units_.back());
   const bool had_initial_weights = has_initial_weights_;
   masters_updated();
   has_initial_weights_ = had_initial_weights;
 }
 
+/// The ranks compare it where it is not what all units have.
+void Executor::note_placement(const FlatParameter& unit) {
+  const ShardScheme& own = unit.placement->scheme;
+  const ShardScheme& first = units_.front().placement->scheme;
+  has_mixed_norms_ = has_mixed_norms_ || own.mesh().cut_over(own.master) != first.mesh().cut_over(first.master);
+  if (unit.placement == placements_.front()) return;
+  const std::vector<int> masters = own.mesh().cut_over(own.master), kept = own.mesh().cut_over(own.between);
+  order_check_->set("placement of unit " + unit.name, fmt::format("{}; masters by {}, between by {}", described(*unit.placement),
+                                                                  fmt::join(masters, " "), fmt::join(kept, " ")));
+}
+
+Communicator& Executor::norm_comm() {
+  if (has_mixed_norms_ || units_.empty()) return everybody_;
+  const ShardGroups& groups = units_.front().groups();
+  return groups.norm ? *groups.norm : everybody_;
+}
+
 /// What the other ranks gather lies beside theirs, where the ranks can share memory.
 Memory Executor::acquire_shard(FlatParameter& unit, DType dtype, const char* label) {
   if (can_share(unit) && !gathers_in_two_steps(unit) && dtype == unit.precision.param &&
       unit.precision.gather_comm_dtype == CommDType::exact) {
-    if (Memory shared = acquire_shared(unit, *groups_.gather, dtype, context_.stream(), label)) return shared;
+    if (Memory shared = acquire_shared(unit, *unit.groups().gather, dtype, context_.stream(), label)) return shared;
   }
   return comm_pool_.acquire(unit.layout->held_elems() * size_of(dtype), context_.stream(), label);
 }
@@ -121,7 +160,7 @@ bool Executor::can_share(const FlatParameter& unit) const {
 }
 
 /// From the masters to the small group's shards, and from those.
-bool Executor::gathers_in_two_steps(const FlatParameter& unit) const { return groups_.gather->size() < unit.layout->ranks(); }
+bool Executor::gathers_in_two_steps(const FlatParameter& unit) { return unit.groups().gather->size() < unit.layout->ranks(); }
 
 /// One of the parts that `group` gathers, in a window of all of them, which the unit's parameters are from now on; none where the group has
 /// no windows.
@@ -145,8 +184,7 @@ void Executor::bind_whole(const FlatParameter& unit) {
   }
 }
 
-void Executor::set_mode(bool is_evaluation, bool accumulates) {
-  accumulates_ = accumulates;
+void Executor::set_mode(bool is_evaluation) {
   for (FlatParameter& unit : units_) {
     set_gathered(unit, is_evaluation && unit.precision.is_full_in_evaluation ? DType::f32 : unit.precision.param);
   }
@@ -258,7 +296,7 @@ void Executor::run(const std::vector<Action>& actions) {
       case Action::Kind::free_full: unsharder_.free_full(unit); break;
       case Action::Kind::set_aside: unsharder_.set_aside(unit); break;
       case Action::Kind::give_back: unsharder_.give_back(unit); break;
-      case Action::Kind::begin_gradient: reducer_.begin_gradient(unit, accumulates_); break;
+      case Action::Kind::begin_gradient: reducer_.begin_gradient(unit); break;
       case Action::Kind::reduce: reduce(unit); break;
       case Action::Kind::finish: reducer_.finish(unit); break;
       case Action::Kind::release_gradient: reducer_.release_gradient(unit); break;
@@ -274,15 +312,10 @@ void Executor::divide(const char* name, const Buffer& gradient, float divisor) {
 }
 
 void Executor::reduce(FlatParameter& unit) {
-  divide("divide", reducer_.full_buffer(unit), division_.before);
+  divide("divide", reducer_.full_buffer(unit), unit.placement->division.before);
   for (const Event& event : held_for_) context_.device().stream(StreamRole::reduce).wait(event);
   held_for_.clear();
   reducer_.reduce(unit);
-}
-
-void Executor::set_division(const Division& division) {
-  division_ = division.factors(ranks());
-  order_check_->set("division of gradients", fmt::format("{} before and {} after the sum", division_.before, division_.after));
 }
 
 void Executor::wait_reductions() {
@@ -292,7 +325,7 @@ void Executor::wait_reductions() {
   }
   reducer_.wait_reductions();
   for (FlatParameter& unit : units_) {
-    if (unit.grad_is_written && !unit.grad_is_divided) divide("divide_sum", unit.held_grad_buffer(), division_.after);
+    if (unit.grad_is_written && !unit.grad_is_divided) divide("divide_sum", unit.held_grad_buffer(), unit.placement->division.after);
     unit.grad_is_divided = unit.grad_is_written;
   }
 }

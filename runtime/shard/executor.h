@@ -9,6 +9,7 @@
 #include "runtime/shard/division.h"
 #include "runtime/shard/grad_reducer.h"
 #include "runtime/shard/order_check.h"
+#include "runtime/shard/placement.h"
 #include "runtime/shard/scheduler.h"
 #include "runtime/shard/step_state.h"
 #include "runtime/shard/unsharder.h"
@@ -20,9 +21,10 @@ namespace zs {
 /// views. Owned by a ShardedRuntime; one host thread uses it. On return from every function: enqueued, not done.
 class Executor {
  public:
-  /// Collective: makes the scheme's groups. Error(config) where the options of the layout do not go together.
-  /// `zero_copy`: units whose shards the ranks can share in memory are unsharded without a copy.
-  Executor(Context& context, World& world, const ShardScheme& scheme, LayoutOptions layout = {}, bool zero_copy = true,
+  /// Collective: makes the groups of the units' placement, where they have none of their own. Error(config) where the options of the layout
+  /// do not go together, or the scheme does not go with the number of ranks. `zero_copy`: units whose shards the ranks can share in memory
+  /// are unsharded without a copy.
+  Executor(Context& context, World& world, const PlacementOptions& placement, LayoutOptions layout = {}, bool zero_copy = true,
            Omit omit = Omit::nothing);
   /// Waits for the streams: their work uses the arena.
   ~Executor();
@@ -32,18 +34,24 @@ class Executor {
   /// Allocates the persistent shards and fills `master` with each parameter's initial values, drawn by (seed, name, element),
   /// so that they depend on nothing else. Whole parameters are bound to their values from now on. Error(config) where a parameter has not
   /// the dim that was chosen for it.
-  void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed, const Precision& precision);
-  /// What holds for gathers and gradients from now on: whether parameters are those of an evaluation, and whether gradients that begin
-  /// are those of several micro-batches. Every unit whose parameters are otherwise then is sharded.
-  void set_mode(bool is_evaluation, bool accumulates);
+  void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed, const Precision& precision) {
+    add_unit(std::move(name), parameters, seed, precision, placements_.front());
+  }
+  void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed, const Precision& precision,
+                std::shared_ptr<const Placement> placement);
+  /// The one that is made from these, which is alike on every rank; the units' own where they are the same. Collective where it is new.
+  std::shared_ptr<const Placement> placement(const PlacementOptions& options);
+  /// What holds for gathers from now on: whether parameters are those of an evaluation. Every unit whose parameters are otherwise then is
+  /// sharded.
+  void set_mode(bool is_evaluation);
+  /// Whether gradients of the unit that begin from now on are those of several micro-batches.
+  void set_accumulates(int unit, bool accumulates) { units_.at(static_cast<std::size_t>(unit)).accumulates = accumulates; }
   void run(const std::vector<Action>& actions);
 
   /// Compute waits for every reduction so far, and divides what is left to divide: call once, before the gradient shards are read there.
   /// Where the ranks have not trained alike since the last time it is an OrderMismatch of every rank's next synchronize, and nothing that
   /// comes after it runs.
   void wait_reductions();
-  /// Of all reductions; set before the first.
-  void set_division(const Division& division);
   /// No later reduction starts before `event`: what is more urgent goes first.
   void hold_reductions(const Event& event) { held_for_.push_back(event); }
   /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait for it. Not within a
@@ -92,25 +100,28 @@ class Executor {
   const std::vector<FlatParameter>& units() const { return units_; }
   StepState& step() { return step_; }
   OrderCheck& order_check() { return *order_check_; }
-  int rank() const { return groups_.compute->rank(); }
-  int ranks() const { return groups_.compute->size(); }
-  const ShardScheme& scheme() const { return scheme_; }
-  /// Whether this rank's master shards are the first of their replicas: over all ranks of which this holds, each element is in one of the
-  /// segments once.
-  bool is_first_replica() const { return scheme_.slice(scheme_.replicate).index == 0; }
+  int rank() const { return everybody_.rank(); }
+  int ranks() const { return everybody_.size(); }
+  /// The host of each rank.
+  std::vector<int> hosts() { return groups_.world().hosts(); }
+  /// Of units without a placement of their own.
+  const ShardScheme& scheme() const { return placements_.front()->scheme; }
   /// For small reductions on the compute stream, over all ranks: losses.
-  Communicator& compute_comm() { return *groups_.compute; }
-  /// The same over the ranks that together hold each master weight once: norms.
-  Communicator& norm_comm() { return groups_.norm ? *groups_.norm : *groups_.compute; }
+  Communicator& compute_comm() { return everybody_; }
+  /// The same over the ranks that together hold each master weight once, or, where those are not the same of every unit, over all ranks, of
+  /// which `counts_in_norm` then says whose segments of a unit make up the whole: norms.
+  Communicator& norm_comm();
+  bool counts_in_norm(const FlatParameter& unit) const { return !has_mixed_norms_ || unit.placement->is_first_replica(); }
   /// What this rank has sent so far for parameters and gradients.
   ShardGroups::Sent sent() const { return groups_.sent(); }
   Context& context() { return context_; }
 
  private:
   void initialise(FlatParameter& unit, std::uint64_t seed);
+  void note_placement(const FlatParameter& unit);
   Memory acquire_shard(FlatParameter& unit, DType dtype, const char* label);
   bool can_share(const FlatParameter& unit) const;
-  bool gathers_in_two_steps(const FlatParameter& unit) const;
+  static bool gathers_in_two_steps(const FlatParameter& unit);
   Memory acquire_shared(FlatParameter& unit, Communicator& group, DType dtype, Stream& stream, const char* label);
   bool has_zero_copy() const;
   void withdraw(FlatParameter& unit);
@@ -121,10 +132,11 @@ class Executor {
   void divide(const char* name, const Buffer& gradient, float divisor);
 
   Context& context_;
-  ShardScheme scheme_;
   LayoutOptions layout_;
   bool zero_copy_;
-  ShardGroups groups_;
+  GroupTable groups_;
+  std::vector<std::shared_ptr<const Placement>> placements_;  // the first is of units that have none of their own
+  Communicator& everybody_;
   std::vector<std::shared_ptr<void>> windows_;  // of zero-copy units, and private shards
   std::optional<Pool> arena_;                   // where the transport prefers its own memory
   Pool& comm_pool_;                             // everything that is communicated
@@ -132,11 +144,10 @@ class Executor {
   GradReducer reducer_;
   std::vector<FlatParameter> units_;
   std::vector<Parameter*> ignored_;
-  Division::Factors division_;
   StepState step_{units_};
-  WriteCheck write_check_{context_, groups_};
+  WriteCheck write_check_{context_, everybody_};
   std::unique_ptr<OrderCheck> order_check_;
-  bool accumulates_ = false, checks_all_written_ = false, has_initial_weights_ = true;
+  bool has_mixed_norms_ = false, checks_all_written_ = false, has_initial_weights_ = true;
   std::vector<Event> held_for_;
 };
 

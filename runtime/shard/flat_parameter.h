@@ -8,6 +8,7 @@
 #include "kernels/kernels.h"
 #include "runtime/base/random.h"
 #include "runtime/device/allocator.h"
+#include "runtime/shard/placement.h"
 #include "runtime/shard/precision.h"
 #include "runtime/shard/unit_layout.h"
 
@@ -33,11 +34,14 @@ struct FlatParameter {
   std::string name;
   std::vector<Parameter*> parameters;  // in the order of layout->views()
   std::shared_ptr<const UnitLayout> layout;
-  int slice;  // of the master shards: what this rank's segments are asked for
+  std::shared_ptr<const Placement> placement;  // null only where nothing is communicated
+  int slice;                                   // of the master shards: what this rank's segments are asked for
   Precision precision;
   std::uint64_t seed;    // of what is rounded at random
   DType gathered_dtype;  // of `full` and `kept`: precision.param, but in an evaluation in full precision
   DType grad_dtype;      // of `full_grad`: precision.reduce, but f32 while several micro-batches accumulate
+
+  bool accumulates = false;  // gradients that begin are those of several micro-batches
 
   Memory master, grad, narrow;
   bool grad_is_written = false;  // in this step
@@ -58,6 +62,7 @@ struct FlatParameter {
   Event kept_ready;            // `kept` was copied on compute
   bool is_waited_for = false;  // compute has waited for `gathered`
 
+  const ShardGroups& groups() const { return placement->groups; }
   std::vector<ShardSegment> segments() const { return layout->segments(slice); }
   std::vector<ShardSegment> held_segments() const { return layout->held_segments(slice); }
   /// Of the segment's elements, wherever they are held.

@@ -6,17 +6,6 @@
 
 namespace zs {
 
-GradReducer::GradReducer(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool)
-    : context_(context), groups_(groups), pool_(pool) {
-  if (scheme.has_final_step()) {
-    const int sums = scheme.slice(scheme.reduced).count, masters = scheme.slice(scheme.master).count;
-    second_ = sums < masters ? Step::reduce_scatter : sums > masters ? Step::all_gather : Step::all_reduce;
-  }
-  is_all_reduced_each_ = second_ == Step::all_reduce && scheme.options().all_reduce_every_micro_batch;
-  is_alone_ = groups_.reduce->size() == 1 && second_ == Step::none;
-  has_own_sum_ = second_ == Step::reduce_scatter || second_ == Step::all_gather || is_all_reduced_each_;
-}
-
 void GradReducer::zero(Stream& stream, const char* name, const std::vector<Buffer>& buffers) {
   if (buffers.empty()) return;
   stream.enqueue({name, {}, buffers}, [&kernels = context_.kernels(), buffers](ExecContext& exec) {
@@ -24,11 +13,11 @@ void GradReducer::zero(Stream& stream, const char* name, const std::vector<Buffe
   });
 }
 
-void GradReducer::begin_gradient(FlatParameter& unit, bool accumulates) {
+void GradReducer::begin_gradient(FlatParameter& unit) {
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  unit.grad_dtype = accumulates ? DType::f32 : unit.precision.reduce;
+  unit.grad_dtype = unit.accumulates ? DType::f32 : unit.precision.reduce;
   // Later micro-batches are added to the first, so that the sum is the same at any number of ranks.
-  if (!is_alone_ || unit.precision.reduce != DType::f32 || unit.grad_is_written || unit.layout->is_interleaved())
+  if (!unit.placement->is_alone || unit.precision.reduce != DType::f32 || unit.grad_is_written || unit.layout->is_interleaved())
     unit.full_grad = pool_.acquire(unit.layout->full_elems() * size_of(unit.grad_dtype), context_.stream(), "full_grad");
   const Buffer full = full_buffer(unit);
   std::vector<Buffer> padding;
@@ -60,11 +49,12 @@ void GradReducer::reduce(FlatParameter& unit) {
   Event ready;
   context_.stream().record(ready);
   reduction().wait(ready);
-  if (has_own_sum_ && !unit.sum) {
+  if (unit.placement->has_own_sum && !unit.sum) {
     unit.sum = pool_.acquire(sum_elems(unit) * size_of(DType::f32), reduction(), "grad_sum");
   }
-  bool& is_written = has_own_sum_ ? unit.sum_is_written : unit.grad_is_written;
-  reduce_scatter(unit, has_own_sum_ ? sum_buffer(unit) : unit.grad_buffer(), is_written ? ReduceInto::accumulate : ReduceInto::overwrite);
+  bool& is_written = unit.placement->has_own_sum ? unit.sum_is_written : unit.grad_is_written;
+  reduce_scatter(unit, unit.placement->has_own_sum ? sum_buffer(unit) : unit.grad_buffer(),
+                 is_written ? ReduceInto::accumulate : ReduceInto::overwrite);
   is_written = true;
   reduction().record(unit.reduced);
   last_reduction_ = unit.reduced;
@@ -72,8 +62,8 @@ void GradReducer::reduce(FlatParameter& unit) {
 
 void GradReducer::reduce_scatter(const FlatParameter& unit, const Buffer& out, ReduceInto into) {
   const Buffer full = full_buffer(unit);
-  if (context_.device().kind() != DeviceKind::cuda || groups_.reduce->size() > 1) {
-    groups_.reduce->reduce_scatter(reduction(), unit.name, full, out, into, unit.precision.reduce_comm_dtype);
+  if (context_.device().kind() != DeviceKind::cuda || unit.groups().reduce->size() > 1) {
+    unit.groups().reduce->reduce_scatter(reduction(), unit.name, full, out, into, unit.precision.reduce_comm_dtype);
     return;
   }
   // There is nobody to exchange anything with, and on a GPU only kernels can add.
@@ -105,18 +95,21 @@ void GradReducer::interleave(FlatParameter& unit) {
 void GradReducer::finish(FlatParameter& unit) {
   Stream& stream = finishing();
   stream.wait(unit.reduced);
-  switch (second_) {
-    case Step::none: break;
-    case Step::reduce_scatter:
-      groups_.finish->reduce_scatter(stream, unit.name, sum_buffer(unit), unit.grad_buffer(), ReduceInto::overwrite,
-                                     unit.precision.reduce_comm_dtype);
+  switch (unit.placement->second) {
+    case Placement::SecondStep::none: break;
+    case Placement::SecondStep::reduce_scatter:
+      unit.groups().finish->reduce_scatter(stream, unit.name, sum_buffer(unit), unit.grad_buffer(), ReduceInto::overwrite,
+                                           unit.precision.reduce_comm_dtype);
       break;
-    case Step::all_gather: groups_.finish->all_gather(stream, unit.name, sum_buffer(unit), unit.grad_buffer()); break;
-    case Step::all_reduce:
-      groups_.finish->all_reduce(stream, unit.name, is_all_reduced_each_ ? sum_buffer(unit) : unit.grad_buffer(), ReduceOp::sum);
+    case Placement::SecondStep::all_gather:
+      unit.groups().finish->all_gather(stream, unit.name, sum_buffer(unit), unit.grad_buffer());
+      break;
+    case Placement::SecondStep::all_reduce:
+      unit.groups().finish->all_reduce(stream, unit.name, unit.placement->is_all_reduced_each ? sum_buffer(unit) : unit.grad_buffer(),
+                                       ReduceOp::sum);
       break;
   }
-  if (is_all_reduced_each_) add_to_grad(unit);
+  if (unit.placement->is_all_reduced_each) add_to_grad(unit);
   unit.sum_is_written = false;
   unit.grad_is_written = true;
   // Not yet this unit's sum: the next unit's reduction would be given its memory, and would have to wait for this step.
@@ -153,7 +146,7 @@ void GradReducer::gather_whole(FlatParameter& unit) {
   const Buffer held = unit.held_grad_buffer(),
                part = unit.grad_buffer().slice(layout.gathered_shard_elems(), layout.shard_elems() - layout.gathered_shard_elems());
   reduction().wait(last_finish_);
-  groups_.over_masters().all_gather(reduction(), unit.name, part, held.slice(layout.shard_elems(), layout.whole_elems()));
+  unit.groups().over_masters().all_gather(reduction(), unit.name, part, held.slice(layout.shard_elems(), layout.whole_elems()));
   reduction().record(last_reduction_);
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "runtime/shard/flat_parameter.h"
-#include "runtime/shard/shard_groups.h"
 #include "runtime/tensor/context.h"
 
 namespace zs {
@@ -16,10 +15,9 @@ namespace zs {
 /// first step of the next unit; the sums of two units are alive for that.
 class GradReducer {
  public:
-  GradReducer(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool);
+  GradReducer(Context& context, Pool& pool) : context_(context), pool_(pool) {}
 
-  /// `accumulates`: over several micro-batches, before it is reduced.
-  void begin_gradient(FlatParameter& unit, bool accumulates);
+  void begin_gradient(FlatParameter& unit);
   /// What gradients are accumulated in: of one rank, the first micro-batch's the master's gradient itself.
   Buffer full_buffer(const FlatParameter& unit) const {
     return unit.full_grad ? unit.full_grad.buffer(unit.grad_dtype, unit.layout->full_elems()) : unit.grad_buffer();
@@ -36,9 +34,8 @@ class GradReducer {
   void clear(FlatParameter& unit);
 
  private:
-  enum class Step : std::uint8_t { none, reduce_scatter, all_reduce, all_gather };
-  std::int64_t sum_elems(const FlatParameter& unit) const { return unit.layout->full_elems() / groups_.reduce->size(); }
-  Buffer sum_buffer(const FlatParameter& unit) const { return unit.sum.buffer(DType::f32, sum_elems(unit)); }
+  static std::int64_t sum_elems(const FlatParameter& unit) { return unit.layout->full_elems() / unit.groups().reduce->size(); }
+  static Buffer sum_buffer(const FlatParameter& unit) { return unit.sum.buffer(DType::f32, sum_elems(unit)); }
   void zero(Stream& stream, const char* name, const std::vector<Buffer>& buffers);
   /// On compute: what was accumulated in f32 becomes what the reduction carries.
   /// Communicator::reduce_scatter of the unit's full gradient.
@@ -52,13 +49,8 @@ class GradReducer {
   Stream& finishing() { return context_.device().stream(StreamRole::finish); }
 
   Context& context_;
-  ShardGroups& groups_;
   Pool& pool_;
-  Step second_ = Step::none;
-  bool is_all_reduced_each_;  // the replicas' gradients, every micro-batch
-  bool is_alone_;             // one rank: where it reduces in f32 the full gradient is the master's
-  bool has_own_sum_;          // the first step does not sum into the master's gradient itself
-  Memory finished_sum_;       // of the unit that was finished last; last_finish_ is its last use
+  Memory finished_sum_;  // of the unit that was finished last; last_finish_ is its last use
   Event last_reduction_, last_finish_;
 };
 

@@ -73,7 +73,8 @@ std::uint64_t hash_of_views(const UnitLayout& layout) {
   return hash;
 }
 
-std::array<std::int64_t, kFacts.size()> facts_of(const FlatParameter& unit, const ShardScheme& scheme) {
+std::array<std::int64_t, kFacts.size()> facts_of(const FlatParameter& unit) {
+  const ShardScheme& scheme = unit.placement->scheme;
   const Precision& precision = unit.precision;
   const ShardGroups::Over over = ShardGroups::axes_of(scheme);
   const auto ranks = [&](const ShardScheme::Axes& axes) { return std::int64_t{scheme.slice(axes).count}; };
@@ -131,7 +132,7 @@ void OrderCheck::note(const std::vector<Action>& actions, Mode mode) {
 void OrderCheck::note_write_back(int unit) { add_operation(static_cast<std::int64_t>(DType::f32) << 32 | kWriteBack << 20 | unit, unit); }
 
 void OrderCheck::note(const FlatParameter& unit) {
-  for (const std::int64_t fact : facts_of(unit, executor_.scheme())) {
+  for (const std::int64_t fact : facts_of(unit)) {
     hash_ = mix64(hash_ ^ static_cast<std::uint64_t>(fact));
     units_.push_back(fact);
   }

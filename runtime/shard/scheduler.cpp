@@ -75,7 +75,7 @@ Scheduler::Scheduler(std::vector<std::string> unit_names, const SchedulerOptions
   ZS_CHECK(options.prefetch >= 0, "prefetch depth {}", options.prefetch);
   ZS_CHECK(options.limit >= 0, "a limit of {} units", options.limit);
   ZS_CHECK(options.max_reductions_in_flight >= 1, "{} reductions in flight", options.max_reductions_in_flight);
-  for (std::string& name : unit_names) units_.push_back({.name = std::move(name)});
+  for (std::string& name : unit_names) units_.push_back({.name = std::move(name), .schedule = options.unit()});
 }
 
 const Scheduler::Unit& Scheduler::unit_at(int unit) const {
@@ -124,9 +124,9 @@ void Scheduler::gather(std::vector<Action>& actions, int unit) {
   while (unit != kRoot && !aside_.empty() && in_flight() + std::ssize(aside_) >= options_.limit) give_back_oldest(actions);
   if (unit_at(unit).shard == ShardState::kept) {
     emit(actions, Action::Kind::gather_kept, unit);
-    if (options_.kept == SchedulerOptions::Kept::of_forward) emit(actions, Action::Kind::drop_shard, unit);
+    if (unit_at(unit).schedule.kept == UnitSchedule::Kept::of_forward) emit(actions, Action::Kind::drop_shard, unit);
   } else {
-    emit(actions, options_.kept == SchedulerOptions::Kept::of_gather ? Action::Kind::gather_through : Action::Kind::gather, unit);
+    emit(actions, unit_at(unit).schedule.kept == UnitSchedule::Kept::of_gather ? Action::Kind::gather_through : Action::Kind::gather, unit);
   }
 }
 
@@ -162,7 +162,7 @@ void Scheduler::begin_micro_batch(Mode mode, bool is_last) {
   in_micro_batch_ = true;
   mode_ = mode;
   is_last_ = is_last;
-  is_due_ = mode == Mode::train && reduces_ && (options_.reduce_every_micro_batch || is_last);
+  is_due_ = reduces_;
   for (Unit& unit : units_) {
     unit.in_forward = unit.in_backward = unit.has_run = unit.is_reduced = unit.is_added_to = false;
     unit.had_gradient = unit.grad == GradState::accumulating;
@@ -197,21 +197,22 @@ bool Scheduler::is_recorded_end(int unit, bool is_last) const {
 }
 
 bool Scheduler::stays_after_forward(int unit) const {
-  if (mode_ == Mode::eval) return options_.is_resident && !is_last_;
-  if (unit_at(unit).after_forward) return unit_at(unit).after_forward == AfterForward::stay;
-  return !options_.reshard_after_forward || options_.is_resident || is_recorded_end(unit, true);
+  const Unit& target = unit_at(unit);
+  if (mode_ == Mode::eval) return target.schedule.is_resident && !is_last_;
+  if (target.after_forward) return target.after_forward == AfterForward::stay;
+  return !target.schedule.reshard_after_forward || target.schedule.is_resident || is_recorded_end(unit, true);
 }
 
 /// For its backward, of what it is about to free.
 bool Scheduler::keeps_shard(int unit) const {
   if (mode_ == Mode::eval || unit_at(unit).shard == ShardState::kept) return false;
   return unit_at(unit).after_forward ? unit_at(unit).after_forward == AfterForward::keep_shard
-                                     : options_.kept == SchedulerOptions::Kept::of_forward;
+                                     : unit_at(unit).schedule.kept == UnitSchedule::Kept::of_forward;
 }
 
 bool Scheduler::stays_after_backward(int unit) const {
   if (is_last_) return false;
-  return options_.is_resident || (mode_ == Mode::train && is_recorded_end(unit, false));
+  return unit_at(unit).schedule.is_resident || (mode_ == Mode::train && is_recorded_end(unit, false));
 }
 
 std::vector<Action> Scheduler::after_forward(int unit) {
@@ -260,9 +261,10 @@ void Scheduler::reduce(std::vector<Action>& actions, int unit) {
   emit(actions, Action::Kind::reduce, unit);
   unit_at(unit).is_reduced = true;
   reducing_.push_back(unit);
-  using Final = SchedulerOptions::Final;
-  if (options_.final_step == Final::none) unit_at(unit).sum = SumState::none;
-  if (options_.final_step == Final::every || (options_.final_step == Final::last && is_last_)) emit(actions, Action::Kind::finish, unit);
+  using Final = UnitSchedule::Final;
+  const Final final_step = unit_at(unit).schedule.final_step;
+  if (final_step == Final::none) unit_at(unit).sum = SumState::none;
+  if (final_step == Final::every || (final_step == Final::last && is_last_)) emit(actions, Action::Kind::finish, unit);
 }
 
 void Scheduler::reduce_delayed(std::vector<Action>& actions) {
@@ -282,7 +284,7 @@ std::vector<Action> Scheduler::after_backward(int unit) {
   if (!stays_after_backward(unit)) reshard(actions, unit);
   if (options_.prefetch_after_backward) prefetch(actions, ExecOrder::Phase::backward, unit);
   reduce_delayed(actions);
-  if (!is_due_ || target.grad != GradState::accumulating) return actions;
+  if (!is_due(unit) || target.grad != GradState::accumulating) return actions;
   if (options_.delays_reductions) {
     delayed_ = unit;
   } else {
@@ -302,9 +304,9 @@ std::vector<Action> Scheduler::end_micro_batch() {
     const Unit& target = unit_at(unit);
     if (target.state == UnitState::gathering) unused_gathers_.push_back(target.name);
     if (target.state == UnitState::gathering || !stays_after_backward(unit)) reshard(actions, unit);
-    if (is_due_) reduce_rest(actions, unit);
+    if (is_due(unit)) reduce_rest(actions, unit);
     // Its gradients came in earlier micro-batches only.
-    if (mode_ == Mode::train && is_last_ && options_.final_step == SchedulerOptions::Final::last && target.sum == SumState::partial) {
+    if (mode_ == Mode::train && is_last_ && target.schedule.final_step == UnitSchedule::Final::last && target.sum == SumState::partial) {
       emit(actions, Action::Kind::finish, unit);
     }
   }

@@ -66,6 +66,21 @@ struct Pacing {
   bool reduces_unused = false;  ///< a unit without backward is reduced all the same, as zeros; ranks agree on which units those are
 };
 
+/// What the cut of a unit decides of when it is gathered and reduced.
+struct UnitSchedule {
+  bool reshard_after_forward = true;
+  bool reduce_every_micro_batch = true;
+  bool is_resident = false;  ///< it stays unsharded up to the last micro-batch
+  enum class Kept : std::uint8_t {
+    none,
+    of_gather,   ///< the first gather leaves a shard of the small group, for the rest of the step
+    of_forward,  ///< a unit that is resharded after forward leaves one, for its backward
+  };
+  Kept kept = Kept::none;
+  enum class Final : std::uint8_t { none, last, every };
+  Final final_step = Final::none;  ///< after the reductions of which micro-batches `finish` follows
+};
+
 struct SchedulerOptions {
   bool reshard_after_forward = true;
   int prefetch = 1;  ///< units gathered ahead of the one that runs
@@ -78,18 +93,16 @@ struct SchedulerOptions {
   int max_reductions_in_flight = 2;  ///< full gradient buffers under reduction while the next one is filled
   /// Root and last unit stay unsharded from forward to backward, root and first one from one micro-batch to the next of the same step.
   bool keep_ends = true;
-  bool is_resident = false;  ///< every unit stays unsharded up to the last micro-batch
-  enum class Kept : std::uint8_t {
-    none,
-    of_gather,   ///< the first gather leaves a shard of the small group, for the rest of the step
-    of_forward,  ///< a unit that is resharded after forward leaves one, for its backward
-  };
+  using Kept = UnitSchedule::Kept;
+  using Final = UnitSchedule::Final;
+  bool is_resident = false;  ///< this, and the next two, as in UnitSchedule: of every unit that set_schedule() says nothing of
   Kept kept = Kept::none;
-  enum class Final : std::uint8_t { none, last, every };
-  Final final_step = Final::none;        ///< after the reductions of which micro-batches `finish` follows
+  Final final_step = Final::none;
   bool prefetch_after_backward = false;  ///< in backward the next units are gathered after a unit's backward, not before it
   bool delays_reductions = false;        ///< a unit's reduction is asked for when the next unit's backward begins, or at the end
   bool reduces_unused = false;  ///< a unit without backward is reduced all the same, as zeros; ranks agree on which units those are
+
+  UnitSchedule unit() const { return {reshard_after_forward, reduce_every_micro_batch, is_resident, kept, final_step}; }
 };
 
 /// The pure state machine of sharding: hooks go in, actions come out. It touches no device and no communicator. Unit 0 is the
@@ -148,13 +161,18 @@ class Scheduler {
     unit_at(unit).after_forward = what;
     ++changes_;
   }
+  /// What one unit's cut decides, instead of what the options say.
+  void set_schedule(int unit, const UnitSchedule& schedule) {
+    unit_at(unit).schedule = schedule;
+    ++changes_;
+  }
   /// A frozen unit is gathered and freed in backward and has no gradient.
   void set_frozen(int unit, bool is_frozen) { unit_at(unit).is_frozen = is_frozen; }
   /// Whether micro-batches that begin from now on are reduced at all; without, gradients go on accumulating.
   void set_reduces(bool reduces) { reduces_ = reduces; }
   bool reduces() const { return reduces_; }
-  /// Whether this micro-batch's gradients are reduced in it.
-  bool is_due() const { return is_due_; }
+  /// Whether this micro-batch's gradients of the unit are reduced in it.
+  bool is_due(int unit) const { return is_due_ && mode_ == Mode::train && (unit_at(unit).schedule.reduce_every_micro_batch || is_last_); }
   /// How often somebody has said how units shall run, beside which are frozen and what is reduced: a number to compare.
   std::int64_t changes() const { return changes_; }
   SumState sum_state(int unit) const { return unit_at(unit).sum; }
@@ -169,6 +187,7 @@ class Scheduler {
  private:
   struct Unit {
     std::string name;
+    UnitSchedule schedule;
     UnitState state = UnitState::sharded;
     ShardState shard = ShardState::none;
     GradState grad = GradState::none;

@@ -17,10 +17,10 @@ HostMap places_of(const ShardScheme& scheme, const ShardScheme::Axes& axes, cons
   return HostMap(places);
 }
 
-bool is_within_hosts(const World& world, const SchemeOptions& options, const ShardScheme::Axes& axes) {
+bool is_within_hosts(const World& world, const ShardScheme& scheme, const ShardScheme::Axes& axes) {
   const std::vector<int> hosts = world.hosts();
   for (int rank = 0; rank < world.size(); ++rank) {
-    if (!places_of(ShardScheme(options, rank, world.size()), axes, hosts).is_one_host()) return false;
+    if (!places_of(scheme.at(rank), axes, hosts).is_one_host()) return false;
   }
   return true;
 }
@@ -43,23 +43,49 @@ ShardGroups::Over ShardGroups::axes_of(const ShardScheme& scheme) {
   return over;
 }
 
-ShardGroups::ShardGroups(World& world, const ShardScheme& scheme, bool has_whole, Omit omit) {
-  const auto nobody = make_null_world(world);
-  World& gathering = omit == Omit::gathers || omit == Omit::both ? *nobody : world;
-  World& reducing = omit == Omit::reductions || omit == Omit::both ? *nobody : world;
-  const auto group = [&](World& of, const ShardScheme::Axes& axes) { return of.group(scheme.ranks_over(axes)); };
+ShardGroups::ShardGroups(GroupTable& table, const ShardScheme& scheme, bool has_whole) {
+  using Role = GroupTable::Role;
   const Over over = axes_of(scheme);
   kept = over.gather_small;
-  gather = group(gathering, over.gather);
+  gather = table.group(Role::gather, scheme, over.gather);
   if (!kept.empty()) {
-    gather_small = group(gathering, kept);
-    kept_within_hosts = is_within_hosts(world, scheme.options(), kept);
+    gather_small = table.group(Role::gather_small, scheme, kept);
+    kept_within_hosts = is_within_hosts(table.world(), scheme, kept);
   }
-  reduce = group(reducing, over.reduce);
-  if (!over.finish.empty()) finish = group(reducing, over.finish);
-  if (has_whole && !over.whole.empty() && over.whole != over.reduce) whole = group(reducing, over.whole);
-  compute = world.communicator();
-  if (scheme.slice(scheme.master).count != world.size()) norm = group(world, scheme.master);
+  reduce = table.group(Role::reduce, scheme, over.reduce);
+  if (!over.finish.empty()) finish = table.group(Role::finish, scheme, over.finish);
+  if (has_whole && !over.whole.empty() && over.whole != over.reduce) whole = table.group(Role::whole, scheme, over.whole);
+  const int ranks = table.compute().size();
+  if (scheme.slice(scheme.master).count != ranks) norm = table.group(Role::norm, scheme, scheme.master);
+}
+
+GroupTable::GroupTable(World& world, Omit omit) : world_(world), nobody_(make_null_world(world)), omit_(omit) {}
+
+GroupTable::~GroupTable() = default;
+
+std::shared_ptr<Communicator> GroupTable::group(Role role, const ShardScheme& scheme, const ShardScheme::Axes& axes) {
+  std::shared_ptr<Communicator>& known = groups_[{role, scheme.mesh().cut_over(axes)}];
+  if (known) return known;
+  const bool is_gather = role == Role::gather || role == Role::gather_small;
+  const bool is_omitted = role != Role::norm && (omit_ == Omit::both || omit_ == (is_gather ? Omit::gathers : Omit::reductions));
+  return known = (is_omitted ? *nobody_ : world_).group(scheme.ranks_over(axes));
+}
+
+Communicator& GroupTable::compute() {
+  if (!compute_) compute_ = world_.communicator();
+  return *compute_;
+}
+
+CommTraffic GroupTable::sent(Role role) const {
+  CommTraffic sum;
+  for (const auto& [key, group] : groups_) {
+    if (key.first == role) sum.add(group->traffic());
+  }
+  return sum;
+}
+
+ShardGroups::Sent GroupTable::sent() const {
+  return {sent(Role::gather), sent(Role::gather_small), sent(Role::reduce), sent(Role::finish), sent(Role::whole)};
 }
 
 std::string ShardGroups::describe(const World& world, const SchemeOptions& options) {
@@ -74,7 +100,7 @@ std::string ShardGroups::describe(const World& world, const SchemeOptions& optio
                                    std::pair("reduce", &Over::reduce), std::pair("finish", &Over::finish)}) {
     std::set<std::string_view> found;
     for (int rank = 0; rank < world.size(); ++rank) {
-      const ShardScheme scheme(options, rank, world.size());
+      const ShardScheme scheme(with_host_groups(options, hosts), rank, world.size());
       found.insert(transport(scheme, axes_of(scheme).*axes));
     }
     found.erase("");
@@ -86,11 +112,6 @@ std::string ShardGroups::describe(const World& world, const SchemeOptions& optio
 ShardGroups::Sent ShardGroups::Sent::since(const Sent& earlier) const {
   return {gather.since(earlier.gather), gather_small.since(earlier.gather_small), reduce.since(earlier.reduce),
           finish.since(earlier.finish), whole.since(earlier.whole)};
-}
-
-ShardGroups::Sent ShardGroups::sent() const {
-  const auto of = [](const std::unique_ptr<Communicator>& comm) { return comm ? comm->traffic() : CommTraffic{}; };
-  return {of(gather), of(gather_small), of(reduce), of(finish), of(whole)};
 }
 
 }  // namespace zs

@@ -32,21 +32,31 @@ void check(const Precision& precision, const std::string& unit) {
   }
 }
 
-void check(const UnitPolicy& policy, const ShardScheme& scheme, const std::string& unit) {
-  if (!policy.reshard_after_forward) return;
-  const Reshard reshard = *policy.reshard_after_forward;
-  const auto refuse = [&](const std::string& why, const char* instead) {
-    throw Error(ExitCode::config, fmt::format("unit {}: reshard_after_forward = {} does not go with {}", unit, reshard.str(), why), {},
-                instead);
-  };
-  if (!scheme.shards_parameters()) {
-    refuse(fmt::format("strategy \"{}\", which does not shard parameters", name_of(scheme.options().strategy)),
-           "leave it out, or use zero3, grad_op, hsdp or nested");
-  }
-  if (reshard.group() != 0 && reshard != scheme.options().reshard_after_forward) {
-    refuse(fmt::format("the scheme's {}", scheme.options().reshard_after_forward.str()),
-           "use true, false, or the scheme's number of ranks");
-  }
+/// What places a unit, but for a number of ranks in between.
+PlacementOptions placement_of(const UnitPolicy& policy, const ShardOptions& options) {
+  PlacementOptions placement{policy.scheme.value_or(options.scheme), policy.division.value_or(options.division)};
+  placement.scheme.deterministic = options.scheme.deterministic;
+  return placement;
+}
+
+void check_reshard(const UnitPolicy& policy, const ShardScheme& scheme) {
+  if (!policy.reshard_after_forward || scheme.shards_parameters()) return;
+  throw Error(ExitCode::config,
+              fmt::format("reshard_after_forward = {} does not go with strategy \"{}\", which does not shard parameters",
+                          policy.reshard_after_forward->str(), scheme.name()),
+              {}, "leave it out, or use zero3, grad_op, hsdp or nested");
+}
+
+/// Its own number of ranks in between; of grad_op, which is zero3 but for what is kept between forward and backward.
+void set_between(PlacementOptions& placement, const UnitPolicy& policy) {
+  if (!policy.reshard_after_forward || policy.reshard_after_forward->group() == 0) return;
+  if (!placement.scheme.mesh && placement.scheme.strategy == Strategy::grad_op) placement.scheme.strategy = Strategy::zero3;
+  placement.scheme.reshard_after_forward = *policy.reshard_after_forward;
+}
+
+ShardOptions with_host_groups(ShardOptions options, const World& world) {
+  options.scheme = with_host_groups(options.scheme, world.hosts());
+  return options;
 }
 
 Scheduler::AfterForward after_forward_of(const Reshard& reshard) {
@@ -58,11 +68,12 @@ Scheduler::AfterForward after_forward_of(const Reshard& reshard) {
 
 ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOptions& options)
     : context_(context),
-      options_(options),
-      executor_(context, world, ShardScheme(options.scheme, world.rank(), world.size()), options.layout,
-                options.zero_copy && !options.checks_writes, options.omit) {
+      options_(with_host_groups(options, world)),
+      executor_(context, world, {options_.scheme, options.division}, options.layout, options.zero_copy && !options.checks_writes,
+                options.omit) {
   executor_.order_check().set(kSeed, fmt::to_string(options.seed));
-  executor_.set_division(options.division);
+  const Division::Factors division = options.division.factors(world.size());
+  executor_.order_check().set("division of gradients", fmt::format("{} before and {} after the sum", division.before, division.after));
   executor_.check_all_written(options.checks_writes);
 }
 
@@ -83,7 +94,7 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
   if (scheduler_) throw UsageError(fmt::format("unit {} is added after the first micro-batch", name), "add all units before it");
   const Precision precision = policy.precision.value_or(options_.precision);
   check(precision, name);
-  check(policy, executor_.scheme(), name);
+  const auto placement = place(name, policy);
   const int unit = static_cast<int>(names_.size());
   check_new(name, parameters);
   for (Parameter* parameter : parameters) {
@@ -93,8 +104,18 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
   }
   names_.push_back(name);
   policies_.push_back(policy);
-  executor_.add_unit(std::move(name), parameters, options_.seed, precision);
+  executor_.add_unit(std::move(name), parameters, options_.seed, precision, placement);
   return unit;
+}
+
+std::shared_ptr<const Placement> ShardedRuntime::place(const std::string& unit, const UnitPolicy& policy) try {
+  PlacementOptions options = placement_of(policy, options_);
+  if (policy.scheme) options.scheme = with_host_groups(options.scheme, executor_.hosts());
+  check_reshard(policy, ShardScheme(options.scheme, executor_.rank(), executor_.ranks()));
+  set_between(options, policy);
+  return executor_.placement(options);
+} catch (const Error& error) {
+  throw Error(error.code(), fmt::format("unit {}: {}", unit, error.what_happened()), error.where(), error.what_to_do());
 }
 
 /// Checkpoints, initial values and errors know parameters by their names.
@@ -117,8 +138,12 @@ Scheduler& ShardedRuntime::scheduler() {
   if (scheduler_) return *scheduler_;
   scheduler_ = std::make_unique<Scheduler>(names_, executor_.scheme().schedule(options_.schedule));
   for (std::size_t unit = 0; unit < policies_.size(); ++unit) {
+    const ShardScheme& scheme = executor_.units()[unit].placement->scheme;
+    if (scheme.options() != executor_.scheme().options()) scheduler_->set_schedule(static_cast<int>(unit), scheme.unit_schedule());
     if (const auto& reshard = policies_[unit].reshard_after_forward) {
-      scheduler_->set_after_forward(static_cast<int>(unit), after_forward_of(*reshard));
+      // Of all ranks that shard it is as good as `true`.
+      const Reshard own = reshard->group() != 0 ? scheme.options().reshard_after_forward : *reshard;
+      scheduler_->set_after_forward(static_cast<int>(unit), after_forward_of(own));
     }
   }
   return *scheduler_;
@@ -144,8 +169,9 @@ void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last) {
     const auto& parameters = executor_.units()[unit].parameters;
     const bool is_frozen = std::none_of(parameters.begin(), parameters.end(), [](const Parameter* p) { return p->is_trainable(); });
     scheduler().set_frozen(static_cast<int>(unit), is_frozen);
+    executor_.set_accumulates(static_cast<int>(unit), !scheduler().is_due(static_cast<int>(unit)));
   }
-  executor_.set_mode(mode == Mode::eval, !scheduler().is_due());
+  executor_.set_mode(mode == Mode::eval);
 }
 
 void ShardedRuntime::check_mode(Mode mode) {
@@ -213,7 +239,7 @@ void ShardedRuntime::end_micro_batch() {
   run(scheduler().end_micro_batch());
   executor_.settle_written();
   executor_.step().end_micro_batch(is_last_);
-  if (is_last_) executor_.set_mode(false, false);  // what is gathered by hand comes before a micro-batch begins
+  if (is_last_) executor_.set_mode(false);  // what is gathered by hand comes before a micro-batch begins
   if (mode_ == Mode::train && is_last_) executor_.order_check().close_step();
   for (auto& unit : executor_.units()) {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();
@@ -308,7 +334,7 @@ void ShardedRuntime::drop(const std::vector<int>& units, bool of_step) {
   const bool is_open = scheduler().is_in_micro_batch();
   context_.device().memory().set_owner({});
   run(scheduler().abandon(of_step));
-  executor_.set_mode(false, false);
+  executor_.set_mode(false);
   if (is_open) executor_.order_check().forget();
   executor_.step().drop_micro_batch();
   for (auto& unit : executor_.units()) {

@@ -115,6 +115,7 @@ class ShardedRuntime : private ParameterOwner {
   void drop(const std::vector<int>& units, bool of_step);
   friend void broadcast_parameters(ShardedRuntime& runtime, int root);
   void adopt_seed(int root);
+  std::shared_ptr<const Placement> place(const std::string& unit, const UnitPolicy& policy);
   void check_new(const std::string& unit, const std::vector<Parameter*>& parameters) const;
   int unit_of(const Parameter& parameter) const { return unit_of_.at(&parameter); }
   int pending_uses(int unit) const;

@@ -15,9 +15,6 @@ CommDType comm_dtype_of(const FlatParameter& unit) {
 
 }  // namespace
 
-Unsharder::Unsharder(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool)
-    : context_(context), groups_(groups), kept_(scheme.slice(groups.kept)), pool_(pool) {}
-
 Memory Unsharder::acquire(std::int64_t elems, DType dtype, Stream& stream, const char* label) {
   return pool_.acquire(elems * size_of(dtype), stream, label);
 }
@@ -48,8 +45,8 @@ void Unsharder::publish(FlatParameter& unit) {
   unit.is_published = true;
   unshard().wait(masters_ready_);
   const Buffer own = unit.shared_shard();
-  if (unit.shared_kept) groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), own, comm_dtype_of(unit));
-  (unit.shared_kept ? groups_.gather_small : groups_.gather)->publish(unshard(), unit.name, own, unit.shared);
+  if (unit.shared_kept) unit.groups().gather->all_gather(unshard(), unit.name, unit.param_buffer(), own, comm_dtype_of(unit));
+  (unit.shared_kept ? unit.groups().gather_small : unit.groups().gather)->publish(unshard(), unit.name, own, unit.shared);
   unshard().record(unit.gathered);
 }
 
@@ -66,7 +63,7 @@ void Unsharder::gather(FlatParameter& unit) {
   unshard().wait(masters_ready_);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
-    groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), bucket, comm_dtype_of(unit));
+    unit.groups().gather->all_gather(unshard(), unit.name, unit.param_buffer(), bucket, comm_dtype_of(unit));
   });
   unshard().record(unit.gathered);
 }
@@ -79,8 +76,8 @@ void Unsharder::gather_through(FlatParameter& unit) {
   unit.kept = acquire(kept_elems(unit), unit.gathered_dtype, unshard(), "kept_shard");
   const Buffer kept = unit.kept.buffer(unit.gathered_dtype, kept_elems(unit));
   gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
-    groups_.gather->all_gather(unshard(), unit.name, unit.param_buffer(), kept, comm_dtype_of(unit));
-    groups_.gather_small->all_gather(unshard(), unit.name, kept, bucket);
+    unit.groups().gather->all_gather(unshard(), unit.name, unit.param_buffer(), kept, comm_dtype_of(unit));
+    unit.groups().gather_small->all_gather(unshard(), unit.name, kept, bucket);
   });
   unshard().record(unit.gathered);
 }
@@ -91,7 +88,7 @@ void Unsharder::gather_kept(FlatParameter& unit) {
   unshard().wait(unit.kept_ready);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
-    groups_.gather_small->all_gather(unshard(), unit.name, unit.kept.buffer(unit.gathered_dtype, kept_elems(unit)), bucket);
+    unit.groups().gather_small->all_gather(unshard(), unit.name, unit.kept.buffer(unit.gathered_dtype, kept_elems(unit)), bucket);
   });
   unshard().record(unit.gathered);
 }
@@ -101,11 +98,12 @@ void Unsharder::keep_shard(FlatParameter& unit) {
   const MemoryOwner owner(context_.device().memory(), unit.name);
   unit.kept = acquire(kept_elems(unit), unit.gathered_dtype, context_.stream(), "kept_shard");
   const Buffer out = unit.kept.buffer(unit.gathered_dtype, kept_elems(unit)), full = full_buffer(unit);
+  const ShardScheme::Slice kept = unit.placement->kept;
   if (unit.layout->is_interleaved()) {
-    const int shards = unit.layout->ranks() / kept_.count;
-    copy_in(context_.stream(), context_.kernels(), unit, {kept_.index * shards, shards, unit.layout->gathered_shard_elems()}, full, out);
+    const int shards = unit.layout->ranks() / kept.count;
+    copy_in(context_.stream(), context_.kernels(), unit, {kept.index * shards, shards, unit.layout->gathered_shard_elems()}, full, out);
   } else {
-    const Buffer in = full.slice(kept_.index * out.elems, out.elems);
+    const Buffer in = full.slice(kept.index * out.elems, out.elems);
     context_.launch({"keep_shard:" + unit.name, {in}, {out}},
                     [&kernels = context_.kernels(), out, in](ExecContext& exec) { kernels.copy(exec, out, in); });
   }
@@ -176,13 +174,13 @@ Buffer Unsharder::gather_masters(FlatParameter& unit, Memory& memory) {
   const Buffer full = memory.buffer(DType::f32, unit.layout->gathered_elems());
   if (full.empty()) return full;
   const Buffer masters = unit.master_buffer().slice(0, unit.layout->gathered_shard_elems());
-  const std::int64_t through = groups_.gather->size() * masters.elems;
+  const std::int64_t through = unit.groups().gather->size() * masters.elems;
   Memory between;
   gather_to(unit, full, between, [&](const Buffer& bucket) {
-    if (through == bucket.elems) return groups_.gather->all_gather(unshard(), unit.name, masters, bucket);
+    if (through == bucket.elems) return unit.groups().gather->all_gather(unshard(), unit.name, masters, bucket);
     const Memory kept = acquire(through, DType::f32, unshard(), "full_param");
-    groups_.gather->all_gather(unshard(), unit.name, masters, kept.buffer(DType::f32, through));
-    groups_.gather_small->all_gather(unshard(), unit.name, kept.buffer(DType::f32, through), bucket);
+    unit.groups().gather->all_gather(unshard(), unit.name, masters, kept.buffer(DType::f32, through));
+    unit.groups().gather_small->all_gather(unshard(), unit.name, kept.buffer(DType::f32, through), bucket);
   });
   return full;
 }

@@ -3,7 +3,6 @@
 #include <deque>
 
 #include "runtime/shard/flat_parameter.h"
-#include "runtime/shard/shard_groups.h"
 #include "runtime/tensor/context.h"
 
 namespace zs {
@@ -12,7 +11,7 @@ namespace zs {
 /// Executor; one host thread uses it. On return from every function: enqueued, not done.
 class Unsharder {
  public:
-  Unsharder(Context& context, const ShardScheme& scheme, ShardGroups& groups, Pool& pool);
+  Unsharder(Context& context, Pool& pool) : context_(context), pool_(pool) {}
 
   /// From the master shards.
   void gather(FlatParameter& unit);
@@ -38,7 +37,7 @@ class Unsharder {
   /// Gathers to `full` what `gather` puts into a bucket: the same, or one in `bucket` that is copied from.
   template <class Gather>
   void gather_to(FlatParameter& unit, const Buffer& full, Memory& bucket, const Gather& gather);
-  std::int64_t kept_elems(const FlatParameter& unit) const { return unit.layout->gathered_elems() / kept_.count; }
+  static std::int64_t kept_elems(const FlatParameter& unit) { return unit.layout->gathered_elems() / unit.placement->kept.count; }
   Memory acquire(std::int64_t elems, DType dtype, Stream& stream, const char* label);
   Buffer begin(FlatParameter& unit);
   void publish(FlatParameter& unit);
@@ -47,8 +46,6 @@ class Unsharder {
   Stream& unshard() { return context_.device().stream(StreamRole::unshard); }
 
   Context& context_;
-  ShardGroups& groups_;
-  ShardScheme::Slice kept_;
   Pool& pool_;
   Event masters_ready_;
   struct Aside {

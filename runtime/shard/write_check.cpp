@@ -110,8 +110,8 @@ void WriteCheck::hash_in_place(const FlatParameter& unit) {
 }
 
 Buffer WriteCheck::row(const Scope& scope, const FlatParameter& unit) const {
-  const std::int64_t width = row_width(unit), ranks = groups_.compute->size();
-  return scope.rows.buffer(DType::i64, ranks * width).slice(groups_.compute->rank() * width, width);
+  const std::int64_t width = row_width(unit), ranks = everybody_.size();
+  return scope.rows.buffer(DType::i64, ranks * width).slice(everybody_.rank() * width, width);
 }
 
 void WriteCheck::open(const FlatParameter& unit) {
@@ -120,7 +120,7 @@ void WriteCheck::open(const FlatParameter& unit) {
     return context_.pool().acquire(elems * size_of(DType::i64), context_.stream(), "scalars");
   };
   scope.in_place = acquire(1);
-  scope.rows = acquire(row_width(unit) * groups_.compute->size());
+  scope.rows = acquire(row_width(unit) * everybody_.size());
   const Buffer own = row(scope, unit);
   context_.launch({"nothing_written:" + unit.name, {}, {own}},
                   [&kernels = context_.kernels(), own](ExecContext& exec) { kernels.zero(exec, own); });
@@ -153,9 +153,9 @@ void WriteCheck::compare_in_place(const FlatParameter& unit) {
 void WriteCheck::close(const FlatParameter& unit) {
   const Scope scope = std::move(scopes_.at(unit.name));
   scopes_.erase(unit.name);
-  if (groups_.compute->size() == 1) return;
-  const Buffer all = scope.rows.buffer(DType::i64, row_width(unit) * groups_.compute->size());
-  groups_.compute->all_gather(context_.stream(), unit.name, row(scope, unit), all);
+  if (everybody_.size() == 1) return;
+  const Buffer all = scope.rows.buffer(DType::i64, row_width(unit) * everybody_.size());
+  everybody_.all_gather(context_.stream(), unit.name, row(scope, unit), all);
   std::vector<std::string> names;
   for (const FlatView& view : unit.layout->views()) names.push_back(view.name);
   launch_on_host(context_, {"compare_ranks:" + unit.name, {all}, {}},
@@ -184,7 +184,7 @@ void WriteCheck::settle(const std::vector<FlatParameter>& units) {
   if (!has_found_) return;
   has_found_ = false;
   const Buffer found = found_.buffer(DType::i64, 1);
-  if (groups_.compute->size() > 1) groups_.compute->all_reduce(context_.stream(), "written", found, ReduceOp::max);
+  if (everybody_.size() > 1) everybody_.all_reduce(context_.stream(), "written", found, ReduceOp::max);
   std::vector<std::string> names;
   for (const FlatParameter& unit : units) names.push_back(unit.name);
   launch_on_host(context_, {"check_written", {found}, {}}, [names = std::move(names)](ExecContext&, const std::vector<Buffer>& reads) {

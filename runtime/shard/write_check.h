@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "runtime/shard/flat_parameter.h"
-#include "runtime/shard/shard_groups.h"
 #include "runtime/tensor/context.h"
 
 namespace zs {
@@ -22,7 +21,8 @@ class LostWrite final : public Error {
 /// compare hashes. Owned by an Executor; one host thread uses it. On return: enqueued on compute, not done.
 class WriteCheck {
  public:
-  WriteCheck(Context& context, ShardGroups& groups) : context_(context), groups_(groups) {}
+  /// `everybody`: over all ranks, on compute.
+  WriteCheck(Context& context, Communicator& everybody) : context_(context), everybody_(everybody) {}
 
   /// `full`: what compute has of the unit, in gathered_dtype.
   void compare(const FlatParameter& unit, const Buffer& full);
@@ -51,7 +51,7 @@ class WriteCheck {
   void hash_in_place(const FlatParameter& unit);
 
   Context& context_;
-  ShardGroups& groups_;
+  Communicator& everybody_;
   Memory found_;                         // i64: a hash of the name of a unit that differed, or 0
   bool has_found_ = false;               // it is written
   std::map<std::string, Scope> scopes_;  // by the unit's name

@@ -20,7 +20,7 @@ struct Row {
 constexpr std::array kRows = {Row{"none", Omit::nothing, true, true}, Row{"gathers", Omit::gathers, false, true},
                               Row{"reductions", Omit::reductions, true, false}, Row{"both", Omit::both, false, false}};
 
-bool moves(const std::unique_ptr<Communicator>& group) { return std::string(group->transport()) == "local"; }
+bool moves(const Communicator& group) { return std::string(group.transport()) == "local"; }
 
 void require(bool holds, const char* what) {
   if (!holds) throw std::runtime_error(what);
@@ -29,7 +29,8 @@ void require(bool holds, const char* what) {
 /// Rank r's shard is r + 1, and what it adds to the sums 10 (r + 1).
 void exchange(World& world, const Row& row) {
   const auto device = Device::create(DeviceKind::cpu, {});
-  ShardGroups groups(world, ShardScheme({}, world.rank(), 2), false, row.omit);
+  GroupTable table(world, row.omit);
+  const ShardGroups groups(table, ShardScheme({}, world.rank(), 2), false);
   Stream& stream = device->stream(StreamRole::unshard);
   const float own = static_cast<float>(world.rank() + 1);
   std::array<float, 1> shard{own}, sum{-1};
@@ -41,7 +42,7 @@ void exchange(World& world, const Row& row) {
   stream.synchronize();
   require(full == (row.gathers ? std::array<float, 2>{1, 2} : std::array<float, 2>{-1, -1}), "what was gathered");
   require(sum[0] == (row.reduces ? 30.0F : -1.0F), "what was reduced");
-  groups.compute->all_reduce(stream, "loss", buffer(shard), ReduceOp::sum);
+  table.compute().all_reduce(stream, "loss", buffer(shard), ReduceOp::sum);
   stream.synchronize();
   require(shard[0] == 3, "losses go between ranks as ever");
 }
@@ -61,13 +62,14 @@ TEST_CASE("2A-12: every group of a scheme belongs to one of the two") {
   for (const Row& row : kRows) {
     CAPTURE(row.name);
     CHECK_NOTHROW(run_local_world(4, {}, [&](World& world) {
-      const ShardGroups two_gathers(world, ShardScheme(nested, world.rank(), 4), true, row.omit);
-      require(moves(two_gathers.gather) == row.gathers && moves(two_gathers.gather_small) == row.gathers, "gathers of nested");
-      require(moves(two_gathers.reduce) == row.reduces && moves(two_gathers.whole) == row.reduces, "reductions of nested");
-      const ShardGroups two_sums(world, ShardScheme(hsdp, world.rank(), 4), true, row.omit);
-      require(moves(two_sums.gather) == row.gathers, "gathers of hsdp");
-      require(moves(two_sums.reduce) == row.reduces && moves(two_sums.finish) == row.reduces, "reductions of hsdp");
-      require(moves(two_sums.compute), "losses");
+      GroupTable table(world, row.omit);
+      const ShardGroups two_gathers(table, ShardScheme(nested, world.rank(), 4), true);
+      require(moves(*two_gathers.gather) == row.gathers && moves(*two_gathers.gather_small) == row.gathers, "gathers of nested");
+      require(moves(*two_gathers.reduce) == row.reduces && moves(*two_gathers.whole) == row.reduces, "reductions of nested");
+      const ShardGroups two_sums(table, ShardScheme(hsdp, world.rank(), 4), true);
+      require(moves(*two_sums.gather) == row.gathers, "gathers of hsdp");
+      require(moves(*two_sums.reduce) == row.reduces && moves(*two_sums.finish) == row.reduces, "reductions of hsdp");
+      require(moves(table.compute()), "losses");
     }));
   }
 }

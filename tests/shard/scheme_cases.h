@@ -24,6 +24,8 @@ inline SchemeOptions scheme_of(const std::string& name, int ranks) {
   if (name == "grad_op") return {.strategy = Strategy::grad_op, .reduce_every_micro_batch = false};
   if (name == "hsdp") return {.strategy = Strategy::hsdp, .group_size = half};
   if (name == "hsdp small each") return {.strategy = Strategy::hsdp, .group_size = two, .all_reduce_every_micro_batch = true};
+  if (name == "hsdp k")
+    return {.strategy = Strategy::hsdp, .group_size = ranks < 8 ? ranks : half, .reshard_after_forward = Reshard::over(two)};
   if (name == "nested once") return {.strategy = Strategy::nested, .group_size = half, .reduce_every_micro_batch = false};
   if (name == "nested") return {.strategy = Strategy::nested, .group_size = half};
   if (name == "nested small") return {.strategy = Strategy::nested, .group_size = two};
@@ -31,9 +33,9 @@ inline SchemeOptions scheme_of(const std::string& name, int ranks) {
 }
 
 inline const std::vector<std::string>& scheme_names() {
-  static const std::vector<std::string> names = {"ddp",         "zero1",         "zero2",        "zero3",       "zero3 once",
-                                                 "zero3 k",     "zero3 small k", "grad_op each", "hsdp",        "hsdp small each",
-                                                 "nested once", "nested",        "grad_op",      "nested small"};
+  static const std::vector<std::string> names = {"ddp",         "zero1",         "zero2",        "zero3",        "zero3 once",
+                                                 "zero3 k",     "zero3 small k", "grad_op each", "hsdp",         "hsdp small each",
+                                                 "nested once", "nested",        "grad_op",      "nested small", "hsdp k"};
   return names;
 }
 

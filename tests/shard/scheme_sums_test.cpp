@@ -44,6 +44,7 @@ struct Job {
   LayoutOptions layout;
   bool zero_copy;
   std::string name;
+  std::vector<UnitPolicy> policies = {};  // of each unit; empty: none has one
   std::atomic<int> wrong_values = 0, wrong_sums = 0, checked = 0;
 };
 
@@ -66,7 +67,7 @@ class RankRun {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       std::vector<Parameter*> members;
       for (const auto& parameter : units_[unit]) members.push_back(parameter.get());
-      runtime_.add_unit("unit" + std::to_string(unit), members);
+      runtime_.add_unit("unit" + std::to_string(unit), members, job.policies.empty() ? UnitPolicy{} : job.policies[unit]);
     }
   }
 
@@ -237,7 +238,38 @@ void run_all(const LayoutOptions& layout, const std::vector<int>& ranks) {
   }
 }
 
+/// Each unit in a scheme of its own.
+void run_mixed(const LayoutOptions& layout, int ranks, std::size_t first, std::size_t stride) {
+  Job job{.one = {scheme_of("zero3", ranks), ranks, static_cast<int>(first % 3), first % 2 == 0 ? 3 : 1},
+          .precision = {},
+          .layout = layout,
+          .zero_copy = (first + stride) % 2 == 0,
+          .name = "mixed"};
+  const bool is_deterministic = first % 3 == 0;
+  job.one.scheme.deterministic = is_deterministic;
+  for (std::size_t unit = 0; unit < 4; ++unit) {
+    const std::string& name = scheme_names()[(first + unit * stride) % scheme_names().size()];
+    job.policies.push_back({.scheme = scheme_of(name, ranks)});
+    job.name += " " + name;
+  }
+  CAPTURE(text_of(job));
+  run_job(job);
+  CHECK(job.wrong_values == 0);
+  CHECK(job.wrong_sums == 0);
+  CHECK(job.checked > 0);
+}
+
 }  // namespace
+
+TEST_CASE("2B-7, 2B-25: so do units of one model that are placed each in its own way", "[schemes]") {
+  const ChooseDim last = [](std::string_view, const Shape&) { return -1; };
+  for (const int ranks : {2, 4, 8}) {
+    for (std::size_t first = 0; first < scheme_names().size(); ++first) {
+      run_mixed({}, ranks, first, 1 + first % 6);
+      if (ranks == 4) run_mixed({.layout = Layout::per_parameter, .min_shard_bytes = 64, .dim = last}, ranks, first, 2 + first % 5);
+    }
+  }
+}
 
 TEST_CASE("every scheme gathers the weights last written, and sums integer-valued gradients exactly", "[schemes]") {
   run_all({}, {1, 2, 4, 8});

@@ -47,6 +47,7 @@ TEST_CASE("the schemes shard runtime, between, accumulator, master and replicas 
   CHECK(row({.strategy = Strategy::zero3, .reshard_after_forward = false}, 8) == Row{8, 1, 8, 8, 1});
   CHECK(row({.strategy = Strategy::grad_op, .reduce_every_micro_batch = false}, 8) == Row{8, 1, 1, 8, 1});
   CHECK(row({.strategy = Strategy::hsdp, .group_size = 4}, 8) == Row{4, 4, 4, 4, 2});
+  CHECK(row({.strategy = Strategy::hsdp, .group_size = 4, .reshard_after_forward = Reshard::over(2)}, 8) == Row{4, 2, 4, 4, 2});
   CHECK(row({.strategy = Strategy::nested, .group_size = 4, .reduce_every_micro_batch = false}, 8) == Row{4, 4, 1, 8, 1});
   CHECK(row({.strategy = Strategy::nested, .group_size = 4}, 8) == Row{4, 4, 4, 8, 1});
   CHECK(row({.strategy = Strategy::zero3, .reshard_after_forward = Reshard::over(2)}, 8) == Row{8, 2, 8, 8, 1});
@@ -112,6 +113,78 @@ TEST_CASE("with deterministic sums every scheme reduces over all ranks in their 
   }
 }
 
+TEST_CASE("2A-2: a mesh of one's own says which ranks share what, in whatever order they lie") {
+  // Replicas are neighbours, and ranks of the second half come first.
+  const MeshPlan plan{
+      .axes = {{"shard", 2}, {"replica", 2}}, .order = {2, 3, 0, 1}, .runtime = {"shard"}, .master = {"shard"}, .replicate = {"replica"}};
+  for (int rank = 0; rank < 4; ++rank) {
+    const ShardScheme scheme({.mesh = plan}, rank, 4);
+    CHECK(scheme.ranks_over(scheme.master) == (rank % 2 == 0 ? std::vector<int>{2, 0} : std::vector<int>{3, 1}));
+    CHECK(scheme.ranks_over(scheme.replicate) == (rank < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3}));
+    CHECK(scheme.slice(scheme.master) == Slice{rank < 2 ? 1 : 0, 2});
+    CHECK(scheme.between == scheme.runtime);
+    CHECK(scheme.name() == "mesh");
+  }
+  // What strategies make, made by hand.
+  const auto by_hand = [](const MeshPlan& mesh) { return row({.mesh = mesh}, 8); };
+  CHECK(by_hand({.axes = {{"a", 8}}, .replicate = {"a"}}) == row({.strategy = Strategy::ddp}, 8));
+  CHECK(by_hand({.axes = {{"a", 8}}, .master = {"a"}}) == row({.strategy = Strategy::zero2}, 8));
+  CHECK(by_hand({.axes = {{"g", 2}, {"n", 4}}, .runtime = {"n"}, .master = {"n", "g"}}) ==
+        row({.strategy = Strategy::nested, .group_size = 4}, 8));
+  CHECK(by_hand({.axes = {{"r", 2}, {"o", 2}, {"i", 2}},
+                 .runtime = {"o", "i"},
+                 .between = MeshAxes{"i"},
+                 .master = {"o", "i"},
+                 .replicate = {"r"}}) == row({.strategy = Strategy::hsdp, .group_size = 4, .reshard_after_forward = Reshard::over(2)}, 8));
+}
+
+TEST_CASE("2A-2: a mesh of one's own that makes no scheme is refused by what is wrong with it") {
+  const MeshAxis a{"a", 2}, b{"b", 4};
+  const auto problem = [](const MeshPlan& mesh, bool is_deterministic = false) {
+    return problem_of({.deterministic = is_deterministic, .mesh = mesh}, 8);
+  };
+  CHECK_THAT(problem({.axes = {a}, .master = {"a"}}), Contains("the mesh (a=2) is not made of the job's 8 ranks"));
+  CHECK_THAT(problem({.axes = {a, b}, .master = {"a"}}), Contains("axis b is in neither of `master` and `replicate`"));
+  CHECK_THAT(problem({.axes = {a, b}, .master = {"a", "b"}, .replicate = {"b"}}), Contains("axis b is in both"));
+  CHECK_THAT(problem({.axes = {a, b}, .runtime = {"b"}, .master = {"a", "b"}}),
+             Contains("`runtime` (b) is not the beginning of `master` (a, b)"));
+  CHECK_THAT(problem({.axes = {a, b}, .runtime = {"a"}, .between = MeshAxes{"b"}, .master = {"a"}, .replicate = {"b"}}),
+             Contains("`between` (b) has an axis that `runtime` has not"));
+  CHECK_THAT(problem({.axes = {a, b}, .master = {"a", "b", "a"}}), Contains("a list has axis a twice"));
+  CHECK_THAT(problem({.axes = {a, b}, .master = {"a", "c"}}), Contains("the mesh has no axis c"));
+  CHECK_THAT(problem({.axes = {a, b}, .order = {0, 1, 2, 3, 4, 5, 6, 6}, .master = {"a", "b"}}),
+             Contains("the mesh's order of ranks names rank 6"));
+  CHECK_THAT(problem({.axes = {a, b}, .order = {0, 1}, .master = {"a", "b"}}), Contains("the mesh's order of ranks has 2 of the job's 8"));
+  const MeshPlan replicas_first{.axes = {a, b}, .runtime = {"b"}, .master = {"b"}, .replicate = {"a"}};
+  CHECK(problem(replicas_first) == "nothing was thrown");
+  CHECK_THAT(problem(replicas_first, true), Contains("list the axes of `master` first"));
+  CHECK_THAT(problem_of({.group_size = 2, .mesh = replicas_first}, 8), Contains("does not go with shard.group_size"));
+  CHECK_THAT(problem_of({.reshard_after_forward = Reshard::over(2), .mesh = replicas_first}, 8),
+             Contains("does not go with a mesh of one's own"));
+}
+
+TEST_CASE("2A-2: without a group_size, small groups are the ranks of a host") {
+  const auto size = [](const SchemeOptions& options, const std::vector<int>& hosts) { return with_host_groups(options, hosts).group_size; };
+  const SchemeOptions hsdp{.strategy = Strategy::hsdp}, nested{.strategy = Strategy::nested};
+  CHECK(size(hsdp, {0, 0, 0, 0, 1, 1, 1, 1}) == 4);
+  CHECK(size(nested, {0, 0}) == 2);
+  CHECK(size(nested, {0, 1, 2}) == 1);
+  CHECK(size({.strategy = Strategy::hsdp, .group_size = 2}, {0, 0, 0, 0}) == 2);
+  CHECK(size({.strategy = Strategy::zero3}, {0, 0, 1, 1}) == 0);
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1}, {0, 1, 0, 1}, {0, 0, 1, 1, 1}, {0, 0, 0, 1}})
+    CHECK_THROWS_WITH(size(hsdp, hosts), Contains("the hosts have not equally many ranks, one after the other"));
+}
+
+TEST_CASE("groups are the same ones where axes cut alike, in whatever mesh") {
+  const Mesh line({{"data", 8}}, 3, 8), grid({{"a", 2}, {"b", 4}}, 3, 8), turned({{"a", 2}, {"b", 4}}, 3, 8, {4, 5, 6, 7, 0, 1, 2, 3});
+  CHECK(line.cut_over({"data"}) == grid.cut_over({"a", "b"}));
+  CHECK(line.cut_over({"data"}) != grid.cut_over({"b", "a"}));
+  CHECK(grid.cut_over({"a"}) != grid.cut_over({"b"}));
+  CHECK(grid.cut_over({"a", "b"}) != turned.cut_over({"a", "b"}));
+  CHECK(turned.ranks_along("b") == std::vector<int>{0, 1, 2, 3});
+  CHECK(turned.coordinate("a") == 1);
+}
+
 TEST_CASE("sizes that do not divide, and options that do not go together, are configuration errors that say what would") {
   CHECK_THAT(problem_of({.strategy = Strategy::hsdp}, 8), Contains("needs a shard.group_size"));
   CHECK_THAT(problem_of({.strategy = Strategy::nested, .group_size = 3}, 8),
@@ -120,8 +193,10 @@ TEST_CASE("sizes that do not divide, and options that do not go together, are co
   CHECK_THAT(problem_of({.strategy = Strategy::zero3, .group_size = 2}, 8), Contains("does not go with shard.strategy \"zero3\""));
   CHECK_THAT(problem_of({.strategy = Strategy::zero3, .reshard_after_forward = Reshard::over(3)}, 8),
              Contains("shard.reshard_after_forward 3 does not divide"));
-  CHECK_THAT(problem_of({.strategy = Strategy::hsdp, .group_size = 4, .reshard_after_forward = Reshard::over(2)}, 8),
-             Contains("shard.reshard_after_forward = 2 does not go with shard.strategy \"hsdp\""));
+  CHECK_THAT(problem_of({.strategy = Strategy::nested, .group_size = 4, .reshard_after_forward = Reshard::over(2)}, 8),
+             Contains("shard.reshard_after_forward = 2 does not go with shard.strategy \"nested\""));
+  CHECK_THAT(problem_of({.strategy = Strategy::hsdp, .group_size = 4, .reshard_after_forward = Reshard::over(8)}, 8),
+             Contains("shard.reshard_after_forward 8 does not divide shard.group_size 4"));
   CHECK_THROWS_AS(strategy_of("zero4"), Error);
 }
 

@@ -73,7 +73,8 @@ Bytes formula(const Job& job, const Padded& elems, int unit, int units) {
       if (job.between == 0) return {(forward + backward) * gathered(w, elems.gathered), 0, reductions * gradient_w, 0};
       return {forward * gathered(w, elems.gathered), backward * parts(job.between, whole), reductions * gradient_w, 0};
     case Strategy::hsdp:
-      return {(forward + backward) * gathered(n, elems.gathered), 0, reductions * reduced(n, elems.reduced, job.reduce_bytes),
+      return {(forward + (job.between == 0 ? backward : 0)) * gathered(n, elems.gathered),
+              job.between == 0 ? 0 : backward * parts(job.between, whole), reductions * reduced(n, elems.reduced, job.reduce_bytes),
               2 * parts(w / n, elems.reduced / n * 4) * (job.all_reduces_each ? m : 1)};
     case Strategy::nested:
       return {gathered(w / n, elems.gathered / n), (forward + backward) * parts(n, whole),

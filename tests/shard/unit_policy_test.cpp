@@ -184,12 +184,17 @@ TEST_CASE("I1: units that reshard each in its own way train to the same bits, ev
   check({.strategy = Strategy::grad_op}, {{}, true, {}, {}}, Counts{{0, 0, 0}, {1, 0, 0}, {1, 0, 0}, {1, 0, 0}});
   check({.reshard_after_forward = Reshard::over(2)}, {Reshard::over(2), true, {}, Reshard::over(2)},
         Counts{{0, 1, 1}, {1, 0, 0}, {1, 1, 1}, {1, 1, 1}});
+  // A number of ranks of each unit's own: all of them are as good as `true`.
+  check({}, {{}, Reshard::over(2), Reshard::over(4), true}, Counts{{0, 0, 0}, {0, 1, 1}, {2, 0, 0}, {2, 0, 0}});
+  check({.strategy = Strategy::grad_op}, {{}, Reshard::over(2), {}, {}}, Counts{{0, 0, 0}, {0, 1, 1}, {1, 0, 0}, {1, 0, 0}});
+  check({.strategy = Strategy::hsdp, .group_size = 4}, {{}, {}, Reshard::over(2), {}}, Counts{{0, 0, 0}, {1, 0, 0}, {1, 1, 1}, {1, 0, 0}});
 }
 
 TEST_CASE("a policy that does not go with the scheme is a configuration error that names the unit") {
   CHECK_THAT(refusal({.strategy = Strategy::zero1}, {{}, true}), Contains("unit layer0") && Contains("does not shard parameters"));
-  CHECK_THAT(refusal({}, {{}, {}, Reshard::over(2)}), Contains("unit layer1") && Contains("reshard_after_forward = 2"));
-  CHECK_THAT(refusal({.reshard_after_forward = Reshard::over(2)}, {Reshard::over(4)}), Contains("unit root"));
+  CHECK_THAT(refusal({}, {{}, {}, Reshard::over(3)}), Contains("unit layer1") && Contains("reshard_after_forward 3 does not divide"));
+  CHECK_THAT(refusal({.strategy = Strategy::hsdp, .group_size = 2}, {Reshard::over(4)}), Contains("unit root") && Contains("group_size 2"));
+  CHECK_THAT(refusal({.strategy = Strategy::nested, .group_size = 2}, {Reshard::over(2)}), Contains("unit root") && Contains("nested"));
   CHECK(refusal({.reshard_after_forward = Reshard::over(2)}, {Reshard::over(2), true, false}).empty());
 }
 
