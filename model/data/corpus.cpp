@@ -91,6 +91,12 @@ Corpus::Corpus(const DataFormat& format, const std::vector<std::string>& files) 
   }
 }
 
+Corpus::Corpus(const DataFormat& format, const std::vector<std::string>& files, std::vector<std::byte> ids)
+    : format_(format), files_(files), held_(std::move(ids)), tokens_(std::ssize(held_) / format.token_bytes) {
+  ZS_CHECK((format.token_bytes == 2 || format.token_bytes == 4) && std::ssize(held_) % format.token_bytes == 0,
+           "{} bytes of ids of {} each", held_.size(), format.token_bytes);
+}
+
 Corpus::~Corpus() { close_all(); }
 
 void Corpus::close_all() noexcept {
@@ -155,6 +161,10 @@ void Corpus::read_part(std::size_t index, std::int64_t first, std::int64_t count
 
 void Corpus::read(std::int64_t first, std::int64_t count, std::int32_t* out, std::int64_t vocab) const {
   ZS_CHECK(first >= 0 && count >= 0 && first <= tokens_ && count <= tokens_ - first, "tokens [{}, +{}) of {}", first, count, tokens_);
+  if (parts_.empty()) {  // the tokenizer's ids are within the vocabulary
+    static_cast<void>(widen(format_.token_bytes, held_.data() + first * format_.token_bytes, count, out));
+    return;
+  }
   const auto after = [](std::int64_t token, const Part& part) { return token < part.first; };
   std::size_t index = static_cast<std::size_t>(std::upper_bound(parts_.begin(), parts_.end(), first, after) - parts_.begin());
   while (count > 0) {

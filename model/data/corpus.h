@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,8 +9,9 @@
 
 namespace zs {
 
-/// Tokens of several files, one after the other: bytes (text), or ids of 16 or 32 bits (tokens: nanoGPT's headerless .bin, or llm.c's
-/// .bin whose header of 256 int32 begins with a magic number, a version and the count, told apart by the magic).
+/// Tokens of several files, one after the other: bytes (text), what a tokenizer makes of texts (held in memory), or ids of 16 or 32 bits
+/// (tokens: nanoGPT's headerless .bin, or llm.c's .bin whose header of 256 int32 begins with a magic number, a version and the count, told
+/// apart by the magic).
 ///
 /// Opening looks at every file's size and first bytes, whatever their length (`recognize`); ids are checked against the vocabulary when
 /// they are read. Reads go through pread, not through a mapping, so a file that shrinks under a run is an Error(dataset) and not a SIGBUS.
@@ -22,6 +24,8 @@ class Corpus {
   static constexpr std::int64_t kMostVocab = 4194304;
 
   Corpus(const DataFormat& format, const std::vector<std::string>& files);
+  /// Of ids that were made of these texts and are held in memory: `ids` are integers of `format.token_bytes`, one after the other.
+  Corpus(const DataFormat& format, const std::vector<std::string>& files, std::vector<std::byte> ids);
   ~Corpus();
   Corpus(const Corpus&) = delete;
   Corpus& operator=(const Corpus&) = delete;
@@ -50,7 +54,8 @@ class Corpus {
 
   DataFormat format_;
   std::vector<std::string> files_;
-  std::vector<Part> parts_;  // as files_
+  std::vector<Part> parts_;      // as files_, but where ids are held
+  std::vector<std::byte> held_;  // ids in memory; none: they are read from the files
   std::int64_t tokens_ = 0;
 };
 

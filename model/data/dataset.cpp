@@ -6,15 +6,33 @@
 #include "model/data/data_digest.h"
 #include "model/data/data_files.h"
 #include "model/data/permutation.h"
+#include "model/tokenizer/document_encoder.h"
 #include "runtime/base/check.h"
 
 namespace zs {
 namespace {
 
-std::shared_ptr<const Corpus> open_corpus(const DatasetOptions& options, const std::vector<std::string>& patterns) {
-  const std::string suffix = options.kind == DataKind::tokens ? ".bin" : "";
-  const DataFormat format{.kind = options.kind, .vocab = options.vocab, .token_bytes = options.token_bytes};
-  return std::make_shared<const Corpus>(format, find_data_files(patterns, options.folders, suffix));
+template <class Id>
+void append(std::vector<std::byte>& bytes, const std::vector<std::int32_t>& ids) {
+  const std::vector<Id> narrow(ids.begin(), ids.end());
+  const auto* const begin = reinterpret_cast<const std::byte*>(narrow.data());
+  bytes.insert(bytes.end(), begin, begin + narrow.size() * sizeof(Id));
+}
+
+/// What the tokenizer makes of texts, in memory.
+std::shared_ptr<const Corpus> tokenize(const DatasetOptions& options, const std::vector<std::string>& files) {
+  constexpr std::int64_t kNarrowVocab = 65536;
+  const std::int64_t needed = options.tokenizer->vocab_size();
+  if (needed > options.vocab)
+    throw Error(ExitCode::config, fmt::format("the tokenizer has ids up to {}, and model.vocab is {}", needed - 1, options.vocab),
+                "data.tokenizer", fmt::format("set model.vocab to {} or more", needed));
+  const bool is_narrow = needed <= kNarrowVocab;
+  std::vector<std::byte> bytes;
+  encode_documents(*options.tokenizer, files, options.threads, [&](const std::vector<std::int32_t>& ids) {
+    is_narrow ? append<std::uint16_t>(bytes, ids) : append<std::int32_t>(bytes, ids);
+  });
+  const DataFormat format{.kind = DataKind::tokens, .vocab = options.vocab, .token_bytes = is_narrow ? 2 : 4};
+  return std::make_shared<const Corpus>(format, files, std::move(bytes));
 }
 
 std::string where_of(const Corpus& corpus) {
@@ -68,6 +86,14 @@ void SampleSource::check(std::int64_t first_sample, std::int64_t count) const {
 }
 
 std::string SampleSource::digest() const { return digest_of(*corpus_, first_, count_); }
+
+std::shared_ptr<const Corpus> open_corpus(const DatasetOptions& options, const std::vector<std::string>& patterns) {
+  const std::string suffix = options.kind == DataKind::tokens ? ".bin" : "";
+  const std::vector<std::string> files = find_data_files(patterns, options.folders, suffix);
+  if (options.kind == DataKind::text && options.tokenizer) return tokenize(options, files);
+  const DataFormat format{.kind = options.kind, .vocab = options.vocab, .token_bytes = options.token_bytes};
+  return std::make_shared<const Corpus>(format, files);
+}
 
 Dataset open_dataset(const DatasetOptions& options) {
   ZS_CHECK(options.sequence >= 1, "sequence of {}", options.sequence);

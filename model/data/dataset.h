@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/data/corpus.h"
+#include "model/tokenizer/tokenizer.h"
 
 namespace zs {
 
@@ -23,6 +24,8 @@ class SampleSource {
                std::optional<std::uint64_t> seed);
 
   std::int64_t tokens() const { return count_; }
+  /// Its first token's place in the corpus.
+  std::int64_t first() const { return first_; }
   std::int64_t sequence() const { return sequence_; }
   std::int64_t windows() const { return (count_ - 1) / sequence_; }
   /// The window that sample `sample` >= 0 is.
@@ -34,6 +37,7 @@ class SampleSource {
   /// Of its tokens: digest_of.
   std::string digest() const;
   const Corpus& corpus() const { return *corpus_; }
+  std::shared_ptr<const Corpus> shared_corpus() const { return corpus_; }
 
  private:
   void read_window(std::int64_t sample, std::vector<std::int32_t>& window) const;
@@ -52,6 +56,8 @@ struct DatasetOptions {
   std::vector<std::string> folders;
   std::int64_t sequence = 0, vocab = 0;
   std::uint64_t seed = 0;
+  std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of text: its ids are the tokens, not bytes
+  int threads = 1;                                       ///< that tokenize
 };
 
 struct Dataset {
@@ -59,6 +65,10 @@ struct Dataset {
   std::optional<SampleSource> validation;  ///< in file order; none when the fraction is 0 and no files are named
   std::vector<std::string> files;          ///< of both, as found
 };
+
+/// What `patterns` stand for, as one corpus of that kind. Throws Error(dataset), and Error(config) where the vocabulary has no room for the
+/// tokenizer's ids.
+std::shared_ptr<const Corpus> open_corpus(const DatasetOptions& options, const std::vector<std::string>& patterns);
 
 /// Opens all files and looks at what they are. Their ids are checked when they are read, or by `verify`. Throws Error(dataset).
 Dataset open_dataset(const DatasetOptions& options);

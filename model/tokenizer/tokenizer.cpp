@@ -30,15 +30,20 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
   return ids;
 }
 
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder) {
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
+  std::error_code error;
+  const bool is_file = std::filesystem::is_regular_file(path, error);
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  const std::string folder = !is_file ? path : parent.empty() ? "." : parent.string();
+  const bool is_model = is_file && path.ends_with(".model");
   const std::string settings = folder + "/tokenizer_config.json";
   const TokenizerConfig config = is_there(settings) ? read_tokenizer_config(settings) : TokenizerConfig();
   std::unique_ptr<Tokenizer> tokenizer;
-  if (const std::string path = folder + "/tokenizer.json"; is_there(path)) {
-    auto bpe = std::make_unique<BpeTokenizer>(path);
+  if (const std::string json = is_file ? path : folder + "/tokenizer.json"; is_there(json) && !is_model) {
+    auto bpe = std::make_unique<BpeTokenizer>(json);
     bpe->end_of_text_ = usual_end_of_text(*bpe);
     tokenizer = std::move(bpe);
-  } else if (const std::string model = folder + "/tokenizer.model"; is_there(model)) {
+  } else if (const std::string model = is_file ? path : folder + "/tokenizer.model"; is_there(model)) {
     tokenizer = open_sentencepiece(model, config);
   } else {
     throw Error(ExitCode::model, "there is neither tokenizer.json nor tokenizer.model", folder, "name a folder that has one of them");

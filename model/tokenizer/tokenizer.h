@@ -46,10 +46,12 @@ class Tokenizer {
 
  protected:
   std::optional<std::int32_t> end_of_text_;
-  friend std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder);
+  friend std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 };
 
-/// Throws Error(model) that names the file and what is wrong with it, or the folder where it has no tokenizer.
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder);
+/// `path`: a folder, or its tokenizer.json or tokenizer.model, which may have other names (NAME.model is SentencePiece's); settings are in
+/// tokenizer_config.json beside it. Throws Error(model) that names the file and what is wrong with it, or the folder where it has no
+/// tokenizer.
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 
 }  // namespace zs

@@ -21,6 +21,7 @@ struct Config {
     std::vector<std::string> train, validation;  ///< as written: files, globs, folders
     double validation_fraction = 0.1;
     std::int64_t token_bytes = 2;
+    std::string tokenizer;
     bool operator==(const Data&) const = default;
   };
   /// A time, given in seconds or as "H:MM:SS".

@@ -8,6 +8,8 @@
 namespace zs {
 namespace {
 
+namespace fs = std::filesystem;
+
 /// The pattern of a path that would else begin a variable: `[$]` in place of a `$` that a part of it begins with.
 std::string without_variables(std::string path) {
   for (std::size_t at = path.find("/$"); at != std::string::npos; at = path.find("/$", at + 1)) path.replace(at + 1, 1, "[$]");
@@ -53,6 +55,9 @@ Config with_found_data(Config config, const std::string& config_path, const std:
       if (!std::filesystem::path(name).is_absolute()) name = found_name(name, options);
     }
   }
+  std::error_code failed;
+  if (const fs::path path = fs::absolute(config.data.tokenizer, failed); !config.data.tokenizer.empty() && !failed)
+    config.data.tokenizer = path.lexically_normal().string();
   return config;
 }
 

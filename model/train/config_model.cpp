@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/families/family.h"
+#include "model/tokenizer/tokenizer.h"
 #include "model/train/config_schema.h"
 
 namespace zs {
@@ -63,10 +64,22 @@ void require_sizes(ConfigDraft& draft, const std::string& presets) {
   }
 }
 
+/// What its ids need; 1 where it cannot be used, which is reported.
+std::int64_t tokenizer_vocab(ConfigDraft& draft) {
+  try {
+    return open_tokenizer(draft.config.data.tokenizer)->vocab_size();
+  } catch (const Error& error) {
+    draft.bad.insert({"data.tokenizer", "model.vocab"});
+    draft.problems.push_back(error);
+    return 1;
+  }
+}
+
 void resolve_vocab(ConfigDraft& draft) {
   Config& c = draft.config;
   if (draft.is_given("model.vocab")) return;
   if (c.data.kind == "text") c.model.vocab = kByteVocab;
+  if (!c.data.tokenizer.empty()) c.model.vocab = tokenizer_vocab(draft);
   if (draft.bad.count("data.kind") != 0) draft.bad.insert("model.vocab");
 }
 
@@ -101,7 +114,7 @@ void check_heads(ConfigDraft& draft, const Family& family) {
 
 void check_lengths(ConfigDraft& draft) {
   const Config& c = draft.config;
-  if (are_good(draft, {"data.kind", "model.vocab"}) && c.data.kind == "text" && c.model.vocab < kByteVocab)
+  if (are_good(draft, {"data.kind", "model.vocab"}) && c.data.kind == "text" && c.data.tokenizer.empty() && c.model.vocab < kByteVocab)
     draft.report("model.vocab", fmt::format("model.vocab {} is too small for bytes", c.model.vocab),
                  "use 256 or more with data.kind = \"text\"");
   if (are_good(draft, {"train.sequence", "model.context"}) && c.train.sequence > c.model.context)

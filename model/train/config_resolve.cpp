@@ -15,8 +15,10 @@
 namespace zs {
 namespace {
 
+namespace fs = std::filesystem;
+
 std::string default_name(const std::string& source) {
-  std::string name = std::filesystem::path(source).stem().string();
+  std::string name = fs::path(source).stem().string();
   for (char& c : name)
     if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '-' && c != '.') c = '-';
   name.resize(std::min<std::size_t>(name.size(), 100));
@@ -154,6 +156,11 @@ void check_layout(ConfigDraft& draft) {
   }
 }
 
+bool is_file_or_folder(const fs::path& path) {
+  std::error_code failed;
+  return fs::exists(path, failed);
+}
+
 /// So that config.toml says which folders they were.
 void expand_paths(ConfigDraft& draft) {
   Config& c = draft.config;
@@ -164,6 +171,10 @@ void expand_paths(ConfigDraft& draft) {
       draft.report(key, fmt::format("{}: {}", key, error.what_happened()), error.what_to_do());
     }
   };
+  expand("data.tokenizer", c.data.tokenizer);
+  if (const fs::path path = c.data.tokenizer, beside = fs::path(draft.source).parent_path() / path;
+      path.is_relative() && !path.empty() && !is_file_or_folder(path) && is_file_or_folder(beside))
+    c.data.tokenizer = beside.string();
   for (std::string& path : c.data.train) expand("data.train", path);
   for (std::string& path : c.data.validation) expand("data.validation", path);
   expand("run.dir", c.run.dir);
@@ -218,12 +229,13 @@ void resolve_config(ConfigDraft& draft) {
       draft.report(name, name + " is missing", fmt::format("give it ({})", key.type()));
   }
   if (!draft.is_given("name")) c.name = default_name(draft.source);
+  expand_paths(draft);
   resolve_model(draft);
   if (!draft.is_given("train.sequence")) {
     c.train.sequence = c.model.context;
     if (draft.bad.count("model.context") != 0) draft.bad.insert("train.sequence");
   }
-  if (!draft.is_given("run.sample_tokens") && c.data.kind != "text") c.run.sample_tokens = 0;
+  if (!draft.is_given("run.sample_tokens") && c.data.kind != "text" && c.data.tokenizer.empty()) c.run.sample_tokens = 0;
   check_name(draft);
   check_model(draft);
   check_sizes(draft);
@@ -232,7 +244,6 @@ void resolve_config(ConfigDraft& draft) {
   resolve_strategy(draft);
   check_units(draft);
   check_layout(draft);
-  expand_paths(draft);
   check_data(draft);
   check_rest(draft);
 }

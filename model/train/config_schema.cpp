@@ -63,6 +63,11 @@ constexpr std::array kKeys = {
     ConfigKey{"data.token_bytes", [](Config& c) -> ConfigSlot { return &c.data.token_bytes; }, between(2, 4), "", "",
               "Bytes of an id in token files without a header: 2 (uint16), or 4 (uint32, or int32), which `model.vocab` above 65536 needs. "
               "llm.c's header says it itself."},
+    ConfigKey{
+        "data.tokenizer", [](Config& c) -> ConfigSlot { return &c.data.tokenizer; }, any, "", "",
+        "Folder with a `tokenizer.json` or a `tokenizer.model`, or one of these files: `text` is what it makes of the files, not their "
+        "bytes, and samples are printed as text. A relative path is looked up in the current folder, then beside the configuration "
+        "file. docs/tokenizer.md."},
     ConfigKey{"data.train", [](Config& c) -> ConfigSlot { return &c.data.train; }, any, "", "required",
               "Files, globs or folders. Relative ones are looked up in the current folder, beside the configuration file, then in the "
               "build folder. `~` and `$NAME` at the start of a part of the path stand for what they do in a shell."},
@@ -253,7 +258,7 @@ constexpr std::array kKeys = {
     ConfigKey{"run.validate_batches", [](Config& c) -> ConfigSlot { return &c.run.validate_batches; }, between(1, 1e6), "", "",
               "Global batches a validation; where the validation part has less, all of it, each sample once."},
     ConfigKey{"run.sample_tokens", [](Config& c) -> ConfigSlot { return &c.run.sample_tokens; }, between(0, 1e6), "",
-              "200 for text, 0 for tokens", "Length of the sample that is printed at the end; 0 prints none."},
+              "200 for text and where there is a tokenizer, else 0", "Length of the sample that is printed at the end; 0 prints none."},
     ConfigKey{"run.sample_prompt", [](Config& c) -> ConfigSlot { return &c.run.sample_prompt; }, any, "", "",
               "Text that the sample goes on from."},
 };

@@ -27,15 +27,16 @@ constexpr std::array<std::string_view, 8> kRefused = {"data.kind",   "train.glob
                                                       "train.beta1", "train.beta2",        "train.eps",      "data.train_tokens"};
 constexpr std::string_view kRefusedTable = "model.";
 // What says where and how fast, not what. Files may move: their names, their length and what they hold are compared instead.
-constexpr std::array<std::string_view, 9> kFree = {"name",
-                                                   "train.time_limit",
-                                                   "device",
-                                                   "model.preset",
-                                                   "data.train",
-                                                   "data.validation",
-                                                   "data.token_bytes",
-                                                   "train.recompute",
-                                                   "data.validation_fraction"};
+constexpr std::array<std::string_view, 10> kFree = {"name",
+                                                    "train.time_limit",
+                                                    "device",
+                                                    "model.preset",
+                                                    "data.train",
+                                                    "data.validation",
+                                                    "data.token_bytes",
+                                                    "data.tokenizer",
+                                                    "train.recompute",
+                                                    "data.validation_fraction"};
 constexpr std::array<std::string_view, 5> kFreeTables = {"shard.", "comm.", "watchdog.", "run.", "checkpoint."};
 
 Error none_found(const std::string& where, const std::string& what_to_do = "name the folder of a checkpoint, or of a run that has one") {

@@ -1,24 +1,15 @@
 #include "model/train/tokenize.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
-#include <exception>
 #include <limits>
-#include <mutex>
-#include <optional>
-#include <thread>
 
 #include "model/data/data_files.h"
 #include "model/data/file_format.h"
 #include "model/data/output_file.h"
+#include "model/tokenizer/document_encoder.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model/train/metrics.h"
 #include "runtime/base/check.h"
@@ -42,117 +33,6 @@ std::vector<std::string> find_inputs(const std::vector<std::string>& inputs) {
   }
   return files;
 }
-
-std::string read_text(const std::string& path) {
-  const auto fail = [&](int reason) {
-    return Error(ExitCode::dataset, "cannot read the file: " + system_reason(reason), path, "check path and permissions");
-  };
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a FIFO must not wait for a writer
-  if (descriptor < 0) throw fail(errno);
-  struct stat status {};
-  std::string text;
-  int problem = ::fstat(descriptor, &status) != 0 ? errno : S_ISREG(status.st_mode) ? 0 : EINVAL;
-  if (problem == 0) text.resize(static_cast<std::size_t>(status.st_size));
-  for (std::size_t have = 0; have < text.size() && problem == 0;) {
-    const ssize_t count = ::read(descriptor, text.data() + have, text.size() - have);
-    if (count > 0) have += static_cast<std::size_t>(count);
-    if (count == 0) text.resize(have);  // it has become shorter
-    if (count < 0 && errno != EINTR) problem = errno;
-  }
-  ::close(descriptor);
-  if (problem != 0) throw fail(problem);
-  return text;
-}
-
-struct Document {
-  Ids ids;
-  std::int64_t text_bytes = 0;
-  std::exception_ptr problem;
-};
-
-/// Encodes files on several threads and hands them out in order. A thread waits before it is `kAhead` files ahead of the reader, for whom
-/// memory is kept. One thread calls next().
-class DocumentEncoder {
- public:
-  DocumentEncoder(const Tokenizer& tokenizer, const std::vector<std::string>& files, int threads)
-      : tokenizer_(tokenizer), files_(files), ahead_(2 * static_cast<std::size_t>(threads)), done_(files.size()) {
-    try {
-      for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
-    } catch (...) {
-      stop();
-      throw;
-    }
-  }
-  ~DocumentEncoder() { stop(); }
-  DocumentEncoder(const DocumentEncoder&) = delete;
-  DocumentEncoder& operator=(const DocumentEncoder&) = delete;
-
-  /// The next file's ids. Throws what its thread threw.
-  Document next() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_[taken_].has_value(); });
-    Document document = std::move(*done_[taken_]);
-    done_[taken_++].reset();
-    changed_.notify_all();
-    if (document.problem) std::rethrow_exception(document.problem);
-    return document;
-  }
-
- private:
-  void stop() noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      is_stopped_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-
-  void work() {
-    std::unique_ptr<Tokenizer::Encoder> encoder;
-    for (;;) {
-      std::size_t index = 0;
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return is_stopped_ || started_ == files_.size() || started_ < taken_ + ahead_; });
-        if (is_stopped_ || started_ == files_.size()) return;
-        index = started_++;
-      }
-      Document document;
-      try {
-        if (!encoder) encoder = tokenizer_.make_encoder();
-        encode(index, *encoder, document);
-      } catch (...) {
-        document.problem = std::current_exception();
-      }
-      const std::lock_guard lock(mutex_);
-      done_[index] = std::move(document);
-      changed_.notify_all();
-    }
-  }
-
-  void encode(std::size_t index, Tokenizer::Encoder& encoder, Document& document) {
-    const std::string text = read_text(files_[index]);
-    document.text_bytes = static_cast<std::int64_t>(text.size());
-    if (text.empty()) return;
-    try {
-      encoder.encode(text, true, document.ids);
-    } catch (const Error& error) {
-      throw Error(error.code(), error.what_happened(), files_[index] + (error.where().empty() ? "" : ", " + error.where()),
-                  error.what_to_do());
-    }
-  }
-
-  const Tokenizer& tokenizer_;
-  const std::vector<std::string>& files_;
-  const std::size_t ahead_;
-  std::mutex mutex_;  // of what follows
-  std::condition_variable changed_;
-  std::size_t started_ = 0, taken_ = 0;
-  bool is_stopped_ = false;
-  std::vector<std::optional<Document>> done_;
-  std::vector<std::thread> threads_;
-};
 
 /// One token file. Narrow ids have no header, unless a reader would take the file for another kind by its first bytes. The number of ids in
 /// a header is written last.
@@ -226,19 +106,8 @@ void tokenize_files(const TokenizeJob& job) {
   const auto tokenizer = open_tokenizer(job.tokenizer);
   const std::vector<std::string> files = find_inputs(job.inputs);
   const int threads = std::min(cpu_share(0, 1).threads, static_cast<int>(std::min<std::size_t>(files.size(), 1024)));
-  const auto end_of_text = tokenizer->end_of_text();
   TokenWriter writer(job.out, tokenizer->vocab_size());
-  DocumentEncoder encoder(*tokenizer, files, threads);
-  std::int64_t text_bytes = 0;
-  bool needs_end = false;
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    const Document document = encoder.next();
-    text_bytes += document.text_bytes;
-    if (document.ids.empty()) continue;
-    if (needs_end) writer.write({*end_of_text});
-    writer.write(document.ids);
-    needs_end = end_of_text && document.ids.back() != *end_of_text;
-  }
+  const std::int64_t text_bytes = encode_documents(*tokenizer, files, threads, [&](const Ids& ids) { writer.write(ids); });
   if (writer.count() == 0)
     throw Error(ExitCode::dataset, "the texts have no tokens", job.inputs.front(), "name files, patterns or folders with text");
   writer.commit();

@@ -49,6 +49,7 @@ class Trainer {
  private:
   int prepare();
   void check_and_plan();
+  void open_data();
   /// As launched; a dry run on one rank plans for comm.ranks.
   int planned_ranks() const;
   MemoryDemand memory_demand() const;
@@ -129,6 +130,7 @@ class Trainer {
   TrainJob job_;
   const Config& config_;
   CpuShare share_;
+  std::shared_ptr<const Tokenizer> tokenizer_;  // null: text is bytes
   std::optional<Dataset> dataset_;
   DataFacts data_facts_;
   std::optional<Error> missing_data_;  // of this rank

@@ -18,7 +18,7 @@ void Trainer::check_and_plan() {
                 "let everything be exchanged, or start a run of its own, without --resume and in another run.dir");
   }
   share_ = cpu_share(world_.local_rank(), world_.local_size());
-  dataset_ = open_dataset(dataset_options(config_, job_.config_path, job_.program_folder));
+  open_data();
   data_facts_ = facts_of(*dataset_);
   if (dataset_->validation) {  // a validation reads no window twice: the last batch may be a part of one
     const std::int64_t batch = config_.train.global_batch;
@@ -33,6 +33,15 @@ void Trainer::check_and_plan() {
   check_threads(share_.threads - 1 + kStreamRoles);  // those that the device will start
   if (job_.resume.empty()) check_samples(1);
   if (is_first() && job_.resume.empty()) check_run_dir(run_dir_request());
+}
+
+void Trainer::open_data() {
+  const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
+  if (!config_.data.tokenizer.empty()) tokenizer_ = open_tokenizer(config_.data.tokenizer);
+  DatasetOptions options = dataset_options(config_, job_.config_path, job_.program_folder);
+  options.tokenizer = tokenizer_;
+  options.threads = share_.threads;
+  dataset_ = open_dataset(options);
 }
 
 std::string Trainer::shared(const std::string& path) { return world_.agree(is_first() ? 1 : 0, path).message; }

@@ -1,0 +1,152 @@
+#include "model/tokenizer/document_encoder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "runtime/base/check.h"
+
+namespace zs {
+namespace {
+
+std::string read_text(const std::string& path) {
+  const auto fail = [&](int reason) {
+    return Error(ExitCode::dataset, "cannot read the file: " + system_reason(reason), path, "check path and permissions");
+  };
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a FIFO must not wait for a writer
+  if (descriptor < 0) throw fail(errno);
+  struct stat status {};
+  std::string text;
+  int problem = ::fstat(descriptor, &status) != 0 ? errno : S_ISREG(status.st_mode) ? 0 : EINVAL;
+  if (problem == 0) text.resize(static_cast<std::size_t>(status.st_size));
+  for (std::size_t have = 0; have < text.size() && problem == 0;) {
+    const ssize_t count = ::read(descriptor, text.data() + have, text.size() - have);
+    if (count > 0) have += static_cast<std::size_t>(count);
+    if (count == 0) text.resize(have);  // it has become shorter
+    if (count < 0 && errno != EINTR) problem = errno;
+  }
+  ::close(descriptor);
+  if (problem != 0) throw fail(problem);
+  return text;
+}
+
+struct Document {
+  std::vector<std::int32_t> ids;
+  std::int64_t text_bytes = 0;
+  std::exception_ptr problem;
+};
+
+/// Encodes files on several threads and hands them out in order. A thread waits before it is `kAhead` files ahead of the reader, for whom
+/// memory is kept. One thread calls next().
+class DocumentEncoder {
+ public:
+  DocumentEncoder(const Tokenizer& tokenizer, const std::vector<std::string>& files, int threads)
+      : tokenizer_(tokenizer), files_(files), ahead_(2 * static_cast<std::size_t>(threads)), done_(files.size()) {
+    try {
+      for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+    } catch (...) {
+      stop();
+      throw;
+    }
+  }
+  ~DocumentEncoder() { stop(); }
+  DocumentEncoder(const DocumentEncoder&) = delete;
+  DocumentEncoder& operator=(const DocumentEncoder&) = delete;
+
+  /// The next file's ids. Throws what its thread threw.
+  Document next() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_[taken_].has_value(); });
+    Document document = std::move(*done_[taken_]);
+    done_[taken_++].reset();
+    changed_.notify_all();
+    if (document.problem) std::rethrow_exception(document.problem);
+    return document;
+  }
+
+ private:
+  void stop() noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      is_stopped_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void work() {
+    std::unique_ptr<Tokenizer::Encoder> encoder;
+    for (;;) {
+      std::size_t index = 0;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return is_stopped_ || started_ == files_.size() || started_ < taken_ + ahead_; });
+        if (is_stopped_ || started_ == files_.size()) return;
+        index = started_++;
+      }
+      Document document;
+      try {
+        if (!encoder) encoder = tokenizer_.make_encoder();
+        encode(index, *encoder, document);
+      } catch (...) {
+        document.problem = std::current_exception();
+      }
+      const std::lock_guard lock(mutex_);
+      done_[index] = std::move(document);
+      changed_.notify_all();
+    }
+  }
+
+  void encode(std::size_t index, Tokenizer::Encoder& encoder, Document& document) {
+    const std::string text = read_text(files_[index]);
+    document.text_bytes = static_cast<std::int64_t>(text.size());
+    if (text.empty()) return;
+    try {
+      encoder.encode(text, true, document.ids);
+    } catch (const Error& error) {
+      throw Error(error.code(), error.what_happened(), files_[index] + (error.where().empty() ? "" : ", " + error.where()),
+                  error.what_to_do());
+    }
+  }
+
+  const Tokenizer& tokenizer_;
+  const std::vector<std::string>& files_;
+  const std::size_t ahead_;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  std::size_t started_ = 0, taken_ = 0;
+  bool is_stopped_ = false;
+  std::vector<std::optional<Document>> done_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+std::int64_t encode_documents(const Tokenizer& tokenizer, const std::vector<std::string>& files, int threads,
+                              const std::function<void(const std::vector<std::int32_t>& ids)>& take) {
+  const auto end_of_text = tokenizer.end_of_text();
+  DocumentEncoder encoder(tokenizer, files, std::clamp(threads, 1, static_cast<int>(std::clamp<std::size_t>(files.size(), 1, 1024))));
+  std::int64_t text_bytes = 0;
+  bool needs_end = false;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const Document document = encoder.next();
+    text_bytes += document.text_bytes;
+    if (document.ids.empty()) continue;
+    if (needs_end) take({*end_of_text});
+    take(document.ids);
+    needs_end = end_of_text && document.ids.back() != *end_of_text;
+  }
+  return text_bytes;
+}
+
+}  // namespace zs
