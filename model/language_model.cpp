@@ -1,5 +1,6 @@
 #include "model/language_model.h"
 
+#include <algorithm>
 #include <functional>
 
 namespace zs {
@@ -7,6 +8,17 @@ namespace zs {
 Tensor LanguageModel::loss(const Tensor& ids, const Tensor& targets, const LossOptions& options) {
   const ForwardScope scope = enter();
   return lm_head_loss(hidden(ids), head(), targets, vocab_, options);
+}
+
+Tensor LanguageModel::loss_and_logits(const Tensor& ids, const Tensor& targets, std::int64_t chunk, const UseLogits& use) {
+  const ForwardScope scope = enter();
+  const NoGradGuard no_grad(ids.context());
+  const Tensor x = hidden(ids);
+  const std::int64_t tokens = ids.numel(), rows = chunk > 0 ? chunk : lm_head_chunk_rows(tokens, head().shape()[0]);
+  const Tensor flat = x.reshape({tokens, x.shape()[-1]});
+  for (std::int64_t first = 0; first < tokens; first += rows)
+    use(first, lm_head_logits(flat.rows(first, std::min(rows, tokens - first)), head()));
+  return lm_head_loss(x, head(), targets, vocab_, {.seed = {}, .chunk = chunk});
 }
 
 Tensor LanguageModel::next_token_logits(const Tensor& ids, std::int64_t position) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,9 @@ class LanguageModel : public Module {
  public:
   /// Scalar f32: mean cross entropy over the (B, T) tokens, in nats. ids and targets are i32. `options` as in lm_head_loss.
   Tensor loss(const Tensor& ids, const Tensor& targets, const LossOptions& options = {});
+  /// The same without gradient; before that `use` gets the logits of the N tokens, chunk by chunk: (rows, V') f32 from token `first` on.
+  using UseLogits = std::function<void(std::int64_t first, const Tensor& logits)>;
+  Tensor loss_and_logits(const Tensor& ids, const Tensor& targets, std::int64_t chunk, const UseLogits& use);
   /// (1, V') f32 logits of what follows token `position` of the one sequence ids (1, T). Without gradient.
   Tensor next_token_logits(const Tensor& ids, std::int64_t position);
 

@@ -15,6 +15,7 @@
 #include "model/train/config_schema.h"
 #include "model/train/error_line.h"
 #include "model/train/expand_path.h"
+#include "model/train/inference_command.h"
 #include "model/train/program.h"
 #include "model/train/startup.h"
 #include "model/train/stop_signal.h"
@@ -40,6 +41,7 @@ struct CommandLine {
   std::string dry_run;  // empty, "plan" or "full"
   bool overwrite = false, verify_order = false, verify_data = false;
   std::string resume;
+  zs::InferenceCommand inference;
   std::optional<Error> problem;  // told by one rank, like those of the configuration
 };
 
@@ -67,18 +69,29 @@ int print_answer(const std::string& text) {
 /// What the configuration turned out to be: a job, or the error that every rank shall end with.
 struct Loaded {
   zs::TrainJob job;
+  zs::InferenceCommand inference;
   int code = 0;
   std::string message;
 };
 
+void load_config_of(const CommandLine& line, Loaded& loaded) {
+  if (line.problem) throw *line.problem;
+  loaded.inference = line.inference;
+  if (line.inference.is_wanted()) {
+    loaded.job.config_path = "command line";
+    loaded.job.config = zs::load(loaded.inference, line.overrides);
+    return;
+  }
+  loaded.job.config_path = zs::expand_path(line.config_path);
+  loaded.job.resume = zs::expand_path(line.resume);
+  loaded.job.config = zs::load_config(loaded.job.config_path, line.overrides);
+  loaded.job.run_dir = zs::run_dir_asked_for(loaded.job.config, loaded.job.config_path, loaded.job.resume);
+}
+
 Loaded load(const CommandLine& line, const char* program) {
   Loaded loaded;
   try {
-    if (line.problem) throw *line.problem;
-    loaded.job.config_path = zs::expand_path(line.config_path);
-    loaded.job.resume = zs::expand_path(line.resume);
-    loaded.job.config = zs::load_config(loaded.job.config_path, line.overrides);
-    loaded.job.run_dir = zs::run_dir_asked_for(loaded.job.config, loaded.job.config_path, loaded.job.resume);
+    load_config_of(line, loaded);
   } catch (const Error& error) {
     loaded.code = static_cast<int>(error.code());
     loaded.message = error_lines(error);
@@ -92,6 +105,7 @@ Loaded load(const CommandLine& line, const char* program) {
   const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
   loaded.job.started = program_start;
   loaded.job.program_folder = (failed ? std::filesystem::path(program) : executable).parent_path().string();
+  loaded.inference.evaluate.program_folder = loaded.job.program_folder;
   return loaded;
 }
 
@@ -111,16 +125,24 @@ int end_alone(zs::World& world, const std::exception_ptr& problem) {
 }
 
 /// What ranks must have in common beside the configuration, a line each.
-std::string how_started(const zs::TrainJob& job) {
+std::string how_started(const Loaded& loaded) {
+  const zs::TrainJob& job = loaded.job;
   const auto variable = [](const char* name) {
     const char* const text = std::getenv(name);
     return fmt::format("{} = {}\n", name, text == nullptr ? "unset" : text);
   };
   const char* const dry_run = job.full_plan ? "full" : job.dry_run ? "plan" : "no";
-  return fmt::format("--resume = {}\n--dry-run = {}\n--overwrite = {}\n--verify-order = {}\n--verify-data = {}\n",
+  return zs::describe(loaded.inference) +
+         fmt::format("--resume = {}\n--dry-run = {}\n--overwrite = {}\n--verify-order = {}\n--verify-data = {}\n",
                      job.resume.empty() ? "no" : job.resume, dry_run, job.overwrite ? "yes" : "no", job.verify_order ? "yes" : "no",
                      job.verify_data ? "yes" : "no") +
          variable("ZSHARD_TRANSPORT") + variable("ZSHARD_HOSTS_OF");
+}
+
+/// The rank's part of what is asked for.
+int run_rank(zs::World& world, const Loaded& loaded) {
+  if (loaded.inference.is_wanted()) return zs::run(world, loaded.job.config, loaded.inference);
+  return zs::Trainer(world, loaded.job).run();
 }
 
 /// One rank that owns its process.
@@ -134,8 +156,8 @@ int run_process(zs::World& world, const Loaded& loaded) {
       if (world.rank() == agreement.rank) print_error(agreement.message);
       return agreement.code;
     }
-    if (const int code = zs::agree_at_start(world, loaded.job.config, how_started(loaded.job)); code != 0) return code;
-    return zs::Trainer(world, loaded.job).run();
+    if (const int code = zs::agree_at_start(world, loaded.job.config, how_started(loaded)); code != 0) return code;
+    return run_rank(world, loaded);
   } catch (...) {
     return end_alone(world, std::current_exception());
   }
@@ -147,7 +169,7 @@ int run_threads(const Loaded& loaded, const zs::WorldOptions& options) {
   std::mutex mutex;
   int code = 0;
   zs::run_local_world(ranks, options, [&](zs::World& world) {
-    const int own = zs::Trainer(world, loaded.job).run();
+    const int own = run_rank(world, loaded);
     const std::lock_guard lock(mutex);
     code = std::max(code, own);
   });
@@ -202,7 +224,7 @@ void add_tokenize_options(CLI::App& app, zs::TokenizeJob& job) {
          "files, patterns or folders in place of a configuration (docs/tokenizer.md)")
       ->type_name("FOLDER")
       ->check([](const std::string& text) { return text.empty() ? std::string("needs a folder") : std::string(); });
-  app.add_option("TEXT...", job.inputs, "with --tokenize: what to read")->type_name("");
+  app.add_option("TEXT...", job.inputs, "with --tokenize and --evaluate: what to read")->type_name("");
   app.add_option("--out", job.out, "with --tokenize: the file to write")->type_name("FILE.bin");
 }
 
@@ -220,6 +242,28 @@ int tokenize(zs::TokenizeJob& job, const std::string& first_input) {
   if (job.out.empty()) throw Error(ExitCode::usage, "--tokenize without --out", "command line", "say where to write: --out FILE.bin");
   zs::tokenize_files(job);
   return 0;
+}
+
+/// An option that has no meaning where a model is only read.
+std::string of_another_task(const CommandLine& line, const std::string& verified, const std::string& verified_weights,
+                            const zs::TokenizeJob& tokenized) {
+  if (!verified_weights.empty()) return "--verify-weights";
+  if (!tokenized.tokenizer.empty()) return "--tokenize";
+  if (!tokenized.out.empty()) return "--out";
+  if (!verified.empty()) return "--verify";
+  if (!line.resume.empty()) return "--resume";
+  if (!line.dry_run.empty()) return "--dry-run";
+  if (line.overwrite) return "--overwrite";
+  if (line.verify_order) return "--verify-order";
+  return line.verify_data ? "--verify-data" : "";
+}
+
+/// The names on the command line are of files: no configuration is read.
+void take_files(CommandLine& line, zs::TokenizeJob& tokenized) {
+  std::vector<std::string>& files = line.inference.evaluate.files;
+  if (!line.config_path.empty()) files.push_back(std::exchange(line.config_path, {}));
+  files.insert(files.end(), tokenized.inputs.begin(), tokenized.inputs.end());
+  tokenized.inputs.clear();
 }
 
 /// What only --tokenize takes.
@@ -255,6 +299,7 @@ int parse_and_run(int argc, char** argv) {
       "check a file of weights in safetensors, an index, or the folder of a model, list what is in it, and stop; no configuration is "
       "needed");
   add_tokenize_options(app, tokenized);
+  zs::add_inference_options(app, line.inference);
   app.add_flag("--verify-order", line.verify_order,
                "check that events order every conflicting access to memory, in the first two steps and the first validation of every rank "
                "(with --dry-run: in the plan); exit code 70 if not");
@@ -276,6 +321,9 @@ int parse_and_run(int argc, char** argv) {
   if (wants_keys) {
     return print_answer(zs::config_help());
   }
+  const std::string other = of_another_task(line, verified, verified_weights, tokenized);
+  if (line.inference.is_wanted()) take_files(line, tokenized);
+  if (!line.problem) line.problem = zs::misplaced(line.inference, other);
   if (!line.problem) line.problem = misplaced(tokenized);
   if (!line.problem && !tokenized.tokenizer.empty()) return tokenize(tokenized, line.config_path);
   if (!line.problem && !verified.empty()) {
@@ -283,7 +331,7 @@ int parse_and_run(int argc, char** argv) {
     return code == 0 ? print_answer("") : code;
   }
   if (!line.problem && !verified_weights.empty()) return print_answer(zs::describe_weights(zs::expand_path(verified_weights)));
-  if (!line.problem && line.config_path.empty())
+  if (!line.problem && line.config_path.empty() && !line.inference.is_wanted())
     line.problem = Error(ExitCode::usage, "no configuration file", "command line", "give one: train CONFIG.toml");
   zs::install_stop_signals();
   return launch(line, argv[0]);

@@ -127,7 +127,9 @@ class MetaRun {
   }
 
   /// Separate, so that what comes before the session in a run does so here.
-  Session& start(const Config& config) { return session_.emplace(*device_, *world_, config); }
+  Session& start(const Config& config, Session::Use use = Session::Use::training) {
+    return session_.emplace(*device_, *world_, config, use);
+  }
 
   void step(std::int64_t number) { session_->enqueue_step(number, 0, read_, false); }
   /// What a run does beside its steps.
@@ -171,13 +173,7 @@ class Repetition {
   std::vector<std::uint64_t> layouts_;
 };
 
-/// The order of units and the size of the streams' scratch, which shape everything after their first micro-batch; or second, where sums
-/// onto what the first one left need more.
-void record(TrainPlan& plan, const Config& config, const PlanOptions& options) {
-  MetaRun run(config, options);
-  run.start(config).abridge([number = 0]() mutable { return ++number % 2 == 0; });
-  run.step(1);
-  run.rest();
+void take_recorded(TrainPlan& plan, MetaRun& run, const PlanOptions& options) {
   plan.scratch_bytes = run.device().scratch().bytes();
   plan.staging_bytes = run.device().locked_memory().staging().bytes();
   if (options.device == DeviceKind::cuda) {
@@ -186,6 +182,33 @@ void record(TrainPlan& plan, const Config& config, const PlanOptions& options) {
   }
   plan.train_order = run.runtime().scheduler().order(Mode::train);
   plan.eval_order = run.runtime().scheduler().order(Mode::eval);
+}
+
+/// The order of units and the size of the streams' scratch, which shape everything after their first micro-batch; or second, where sums
+/// onto what the first one left need more.
+void record(TrainPlan& plan, const Config& config, const PlanOptions& options) {
+  MetaRun run(config, options);
+  run.start(config).abridge([number = 0]() mutable { return ++number % 2 == 0; });
+  run.step(1);
+  run.rest();
+  take_recorded(plan, run, options);
+}
+
+/// What a whole run has taken from the system.
+void take_reserved(TrainPlan& plan, MetaRun& run) {
+  plan.peak_bytes = run.device().memory().peak_bytes();
+  plan.reserved_bytes = run.device().memory().reserved_bytes();
+  plan.shared_bytes = run.device().memory().adopted_bytes();
+  plan.locked_bytes = run.device().locked_memory().counter().reserved_bytes();
+  for (const FlatParameter& unit : run.runtime().executor().units()) {
+    plan.units.push_back({unit.name, unit.layout, unit.is_zero_copy()});
+  }
+}
+
+/// Of a run on ranks with this transport; the meta world's own is none.
+Config with_unit_mib(Config config, const PlanOptions& options) {
+  config.shard.unit_mib = unit_mib(config, options.transport, options.ranks);
+  return config;
 }
 
 void plan_step(TrainPlan& plan, MetaRun& run) {
@@ -216,8 +239,7 @@ PlanOptions plan_options(const World& world, int threads) {
 }
 
 TrainPlan make_plan(const Config& wanted, const PlanOptions& options) {
-  Config config = wanted;
-  config.shard.unit_mib = unit_mib(wanted, options.transport, options.ranks);  // the meta world's own transport is none
+  const Config config = with_unit_mib(wanted, options);
   TrainPlan plan;
   plan.device = options.device;
   if (options.device == DeviceKind::cuda) plan.upload_bytes = upload_bytes(config, options.ranks);
@@ -235,13 +257,26 @@ TrainPlan make_plan(const Config& wanted, const PlanOptions& options) {
   plan_step(plan, run);
   repetition = {};
   run.rest();
-  plan.peak_bytes = run.device().memory().peak_bytes();
-  plan.reserved_bytes = run.device().memory().reserved_bytes();
-  plan.shared_bytes = run.device().memory().adopted_bytes();
-  plan.locked_bytes = run.device().locked_memory().counter().reserved_bytes();
-  for (const FlatParameter& unit : run.runtime().executor().units()) {
-    plan.units.push_back({unit.name, unit.layout, unit.is_zero_copy()});
+  take_reserved(plan, run);
+  return plan;
+}
+
+TrainPlan make_inference_plan(const Config& wanted, const PlanOptions& options, const std::function<void(Session&)>& work) {
+  const Config config = with_unit_mib(wanted, options);
+  TrainPlan plan;
+  plan.device = options.device;
+  if (options.device == DeviceKind::cuda) plan.upload_bytes = upload_bytes(config, options.ranks);
+  {
+    MetaRun run(config, options);
+    work(run.start(config, Session::Use::inference));
+    take_recorded(plan, run, options);
   }
+  MetaRun run(config, options);
+  plan.reserve(run.device());
+  Session& session = run.start(config, Session::Use::inference);
+  plan.apply_order(session.runtime());
+  work(session);
+  take_reserved(plan, run);
   return plan;
 }
 

@@ -15,6 +15,8 @@
 
 namespace zs {
 
+class Session;
+
 /// What a run will do, read off the meta device: nothing is allocated or computed.
 struct TrainPlan {
   struct Unit {
@@ -69,6 +71,10 @@ PlanOptions plan_options(const World& world, int threads);
 
 TrainPlan make_plan(const Config& config, const PlanOptions& options);
 inline TrainPlan make_plan(const Config& config, int rank, int ranks) { return make_plan(config, {.rank = rank, .ranks = ranks}); }
+
+/// What a session without an optimizer takes that does this work, which goes through every micro-batch that a run may have: from it a
+/// device is made, and a session's order. It has no steps.
+TrainPlan make_inference_plan(const Config& config, const PlanOptions& options, const std::function<void(Session&)>& work);
 
 /// The plan as text: units, buffers by kind (`is_full`: and one by one), schedule.
 std::string describe(const TrainPlan& plan, const Config& config, int ranks, bool is_full = false);

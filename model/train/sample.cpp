@@ -2,44 +2,62 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
+#include "model/train/token_window.h"
 #include "runtime/base/random.h"
 
 namespace zs {
 namespace {
 
-constexpr double kTemperature = 0.8;
-
-/// Inverse transform sampling of softmax(logits / temperature), carried in double.
-std::int32_t draw(const std::vector<float>& logits, double uniform) {
+/// Softmax(logits / temperature), carried in double and not normalised, of the tokens that may be drawn; 0 of the others.
+std::vector<double> weights_of(const std::vector<float>& logits, const SampleOptions& options) {
   const double largest = *std::max_element(logits.begin(), logits.end());
-  std::vector<double> cumulative(logits.size());
-  double sum = 0;
-  for (std::size_t i = 0; i < logits.size(); ++i) cumulative[i] = sum += std::exp((logits[i] - largest) / kTemperature);
-  const auto found = std::upper_bound(cumulative.begin(), cumulative.end(), uniform * sum);
-  return static_cast<std::int32_t>(std::min<std::ptrdiff_t>(found - cumulative.begin(), std::ssize(cumulative) - 1));
+  std::vector<double> weights(logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i) weights[i] = std::exp((logits[i] - largest) / options.temperature);
+  const auto all = std::ssize(logits), most = options.top_k > 0 ? std::min<std::ptrdiff_t>(options.top_k, all) : all;
+  if (most == all && options.top_p >= 1) return weights;
+  std::vector<std::size_t> order(logits.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::partial_sort(order.begin(), order.begin() + most, order.end(),
+                    [&](std::size_t a, std::size_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
+  double sum = 0, kept = 0;
+  for (std::ptrdiff_t i = 0; i < most; ++i) sum += weights[order[static_cast<std::size_t>(i)]];
+  std::ptrdiff_t count = 0;
+  while (count < most && (count == 0 || kept < options.top_p * sum)) kept += weights[order[static_cast<std::size_t>(count++)]];
+  std::for_each(order.begin() + count, order.end(), [&](std::size_t token) { weights[token] = 0; });
+  return weights;
 }
 
 }  // namespace
 
-std::vector<std::int32_t> sample_tokens(Session& session, std::vector<std::int32_t> prompt, std::int64_t count, std::uint64_t seed,
-                                        const std::function<bool()>& stops) {
-  const CounterRng rng(seed, hash_name("sample"));
-  const std::int64_t window = session.config().train.sequence;
-  std::vector<std::int32_t> tokens = std::move(prompt), drawn;
-  for (std::int64_t i = 0; i < count && !stops(); ++i) {
-    const auto first = std::max<std::ptrdiff_t>(0, std::ssize(tokens) - window);
-    const std::vector<float> logits = session.next_token_logits({tokens.begin() + first, tokens.end()});
-    drawn.push_back(draw(logits, rng.uniform(static_cast<std::uint64_t>(i))));
-    tokens.push_back(drawn.back());
-  }
-  return drawn;
+std::int32_t draw_token(const std::vector<float>& logits, const SampleOptions& options, double uniform) {
+  if (!std::all_of(logits.begin(), logits.end(), [](float value) { return std::isfinite(value); }))
+    throw Error(ExitCode::non_finite, "the logits of the next token are not finite", "sample", "look at the weights");
+  if (options.temperature == 0) return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  const std::vector<double> weights = weights_of(logits, options);
+  std::vector<double> cumulative(weights.size());
+  std::partial_sum(weights.begin(), weights.end(), cumulative.begin());
+  const auto found = std::upper_bound(cumulative.begin(), cumulative.end(), uniform * cumulative.back());
+  if (found != cumulative.end()) return static_cast<std::int32_t>(found - cumulative.begin());
+  return static_cast<std::int32_t>(std::find_if(weights.rbegin(), weights.rend(), [](double w) { return w > 0; }).base() - weights.begin() -
+                                   1);
 }
 
-std::string bytes_of(const std::vector<std::int32_t>& tokens) {
-  std::string text;
-  for (const std::int32_t token : tokens) text += token < 256 ? static_cast<char>(token) : '\0';
-  return text;
+std::vector<std::int32_t> sample_tokens(Session& session, World& world, const SampleTask& task) {
+  const CounterRng rng(task.options.seed, hash_name("sample"));
+  TokenWindow window(session);
+  std::vector<std::int32_t> drawn;
+  std::vector<std::int32_t> seen = task.prompt;
+  for (std::int64_t i = 0; i < task.count && !(task.stops && task.stops()); ++i) {
+    const std::vector<float> logits = window.next_logits(seen);
+    // Ranks on other processors may round otherwise.
+    const std::int32_t own = draw_token(logits, task.options, rng.uniform(static_cast<std::uint64_t>(i)));
+    drawn.push_back(static_cast<std::int32_t>(world.agree(world.rank() == 0 ? own + 1 : 0, "").code - 1));
+    if (task.end && drawn.back() == *task.end) break;
+    seen = {drawn.back()};
+  }
+  return drawn;
 }
 
 }  // namespace zs

@@ -2,21 +2,39 @@
 
 #include <cstdint>
 #include <functional>
-#include <string>
+#include <optional>
 #include <vector>
 
+#include "comm/world.h"
 #include "model/train/session.h"
 
 namespace zs {
 
-/// Draws `count` tokens after `prompt` (not empty), one forward a token, at temperature 0.8 from random numbers keyed by
-/// (seed, position): the same on every rank. Sees as many of the last tokens as a training sequence has: later
-/// positions were never trained. Collective; blocks.
-/// `stops`: asked before each of them, the same on every rank; fewer are drawn where it says so.
-std::vector<std::int32_t> sample_tokens(Session& session, std::vector<std::int32_t> prompt, std::int64_t count, std::uint64_t seed,
-                                        const std::function<bool()>& stops);
+/// How the next token follows from its logits: of the `top_k` most likely tokens (0: of all) the fewest that together have the probability
+/// `top_p`, at least one, and of these one by softmax(logits / temperature). Temperature 0: the most likely one. Of tokens that are as
+/// likely, the lower is taken for the more likely.
+struct SampleOptions {
+  double temperature = 0.8;
+  std::int64_t top_k = 0;
+  double top_p = 1;
+  std::uint64_t seed = 0;
+};
 
-/// Tokens of text as that.
-std::string bytes_of(const std::vector<std::int32_t>& tokens);
+/// The token that `uniform`, in [0, 1), chooses. Error(non_finite) where logits are not finite.
+std::int32_t draw_token(const std::vector<float>& logits, const SampleOptions& options, double uniform);
+
+/// What a sample is made of.
+struct SampleTask {
+  std::vector<std::int32_t> prompt;  ///< not empty
+  std::int64_t count = 0;            ///< tokens to draw
+  SampleOptions options = {};
+  std::optional<std::int32_t> end = {};  ///< the token behind which nothing is drawn
+  std::function<bool()> stops = {};      ///< asked before each token, the same on every rank; fewer are drawn where it says so. Null: never
+};
+
+/// The tokens that are drawn after the prompt, from random numbers keyed by (seed, place): the same at any number of ranks, and those of
+/// the first on every rank. It sees the last tokens, as many as a training sequence has at most: later positions were never trained. Where
+/// they become more, the older half is forgotten (TokenWindow). Collective; blocks.
+std::vector<std::int32_t> sample_tokens(Session& session, World& world, const SampleTask& task);
 
 }  // namespace zs

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <numeric>
 
-#include "comm/nccl_memory.h"
 #include "model/data/utf8.h"
 #include "model/train/agreed.h"
 #include "model/train/ceiling.h"
@@ -24,9 +23,6 @@ namespace zs {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// A step of many operations may take longer than the longest wait for a peer inside one of them.
-constexpr double kStepTimeouts = 20;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -138,31 +134,15 @@ void Trainer::print_header() const {
   }
 }
 
-/// The device, and what moves the bytes between devices where the world itself does not.
-void Trainer::make_device() {
-  DeviceOptions options = gpu_options(config_, gpus_.gpu);
-  options.threads = share_.threads;
-  options.cpus = share_.cpus;
-  options.sync_timeout_s = kStepTimeouts * config_.comm.timeout_s;
-  if (plan_.device == DeviceKind::cpu) options.memory = world_.arena();
-  if (plan_.device == DeviceKind::cuda) {
-    nccl_ = nccl_options(config_);
-    register_memory(nccl_, config_, gpus_.transport);
-    options.memory = nccl_.memory.get();
-  }
-  device_ = plan_.create_device(options);
-  observed_.emplace(watch_.watchdog(), *device_);
-  if (job_.verify_order) verifier_.emplace(*device_);
-  if (plan_.device == DeviceKind::cuda) gpu_world_ = make_gpu_world(world_, *device_, gpus_.transport, nccl_);
-}
-
 int Trainer::train() {
   bind_this_thread(share_.cpus);
-  make_device();
-  session_ = std::make_unique<Session>(*device_, gpu_world_ ? *gpu_world_ : world_, config_);
+  device_ = std::make_unique<RankDevice>(world_, config_, gpus_, plan_, share_);
+  if (job_.verify_order) verifier_.emplace(device_->device());
+  session_ = std::make_unique<Session>(device_->device(), device_->world(), config_);
   plan_.apply_order(session_->runtime());
   is_terminal_ = is_first() && prints_to_terminal();
-  if (const std::string text = gpu_world_ ? describe_registration(*gpu_world_, config_) : ""; is_first() && !text.empty())
+  if (const std::string text = device_->has_gpu_world() ? describe_registration(device_->world(), config_) : "";
+      is_first() && !text.empty())
     print_to_stdout("{}\n", text);
   measure_ceiling();
   if (is_first()) {

@@ -12,6 +12,7 @@
 #include "model/train/memory_check.h"
 #include "model/train/metrics.h"
 #include "model/train/plan.h"
+#include "model/train/rank_device.h"
 #include "model/train/resume.h"
 #include "model/train/run_dir.h"
 #include "model/train/session.h"
@@ -82,7 +83,6 @@ class Trainer {
   /// On the disk of `folder`, for the final weights; and there must be room for a checkpoint, if there shall be any.
   void reserve_space(const std::string& folder);
   std::int64_t parameter_count() const;
-  void make_device();
   int train();
   /// From the first step that is not done, to the last or to a stop; the steps that are done then. A code ends this rank's part at once.
   std::optional<int> train_steps(std::int64_t& done);
@@ -142,11 +142,8 @@ class Trainer {
   std::string run_dir_;
   std::optional<RunMark> mark_;  // the first rank's
   bool has_checkpoint_ = false;  // of this run
-  NcclOptions nccl_;
-  std::unique_ptr<Device> device_;
-  std::optional<StatusScope> observed_;
+  std::unique_ptr<RankDevice> device_;
   std::optional<StepVerifier> verifier_;
-  std::unique_ptr<World> gpu_world_;  // null: world_ itself moves what is on the device
   std::unique_ptr<Session> session_;
   std::optional<MetricsLog> log_;
   StragglerWatch stragglers_;

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "model/data/utf8.h"
 #include "model/train/agreed.h"
 #include "model/train/program.h"
 #include "model/train/sample.h"
+#include "model/train/sample_text.h"
 #include "model/train/stop_signal.h"
 #include "model/train/trainer.h"
 #include "runtime/base/standard_streams.h"
@@ -19,12 +19,12 @@ namespace {
 /// Of a tensor, in the header of a safetensors file; of a segment, in a checkpoint's manifest and its padding.
 constexpr std::int64_t kHeaderBytes = 160, kSegmentBytes = 200;
 
-double seconds_since(TimeLimit::Clock::time_point start) { return std::chrono::duration<double>(TimeLimit::Clock::now() - start).count(); }
+double elapsed_s(TimeLimit::Clock::time_point start) { return std::chrono::duration<double>(TimeLimit::Clock::now() - start).count(); }
 
 }  // namespace
 
 StopReason Trainer::own_stop() {
-  margin_->note_gap(seconds_since(last_poll_));
+  margin_->note_gap(elapsed_s(last_poll_));
   last_poll_ = TimeLimit::Clock::now();
   if (is_stop_requested()) return StopReason::request;
   return limit_->would_miss(margin_->seconds()) ? StopReason::time_limit : StopReason::none;
@@ -88,7 +88,7 @@ int Trainer::save_checkpoint(std::int64_t step, bool is_last_chance) {
   if (code == 0 && warning.empty()) {
     watch_.saved(step);
     saved_step_ = step;
-    margin_->note_save(seconds_since(start));
+    margin_->note_save(elapsed_s(start));
   }
   last_poll_ = TimeLimit::Clock::now();
   return code;
@@ -147,15 +147,14 @@ int Trainer::report_lost_output(int code) const {
 }
 
 void Trainer::print_sample() {
-  const bool is_text = config_.data.kind == "text";
-  std::vector<std::int32_t> prompt;
-  for (const char c : config_.run.sample_prompt) prompt.push_back(static_cast<unsigned char>(c));
-  if (!is_text || prompt.empty()) prompt.assign(1, is_text ? '\n' : 0);
-  const auto stops = [this] { return agrees_to_stop(); };
-  const auto tokens = sample_tokens(*session_, prompt, config_.run.sample_tokens, static_cast<std::uint64_t>(config_.train.seed), stops);
-  if (!is_first()) return;
-  print_to_stdout("sample: {}\n", is_text ? printable(config_.run.sample_prompt + bytes_of(tokens), prints_utf8())
-                                          : fmt::format("{}", fmt::join(tokens, " ")));
+  const SampleText text(config_, tokenizer_.get());
+  SampleTask task{.prompt = text.prompt(config_.run.sample_prompt), .count = config_.run.sample_tokens};
+  task.options.seed = static_cast<std::uint64_t>(config_.train.seed);
+  task.stops = [this] { return agrees_to_stop(); };
+  if (tokenizer_) task.end = tokenizer_->end_of_text();
+  std::vector<std::int32_t> tokens = sample_tokens(*session_, world_, task);
+  if (task.end && !tokens.empty() && tokens.back() == *task.end) tokens.pop_back();
+  if (is_first()) print_to_stdout("sample: {}\n", text.print(config_.run.sample_prompt, task.prompt, tokens, prints_utf8()));
 }
 
 }  // namespace zs

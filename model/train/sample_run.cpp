@@ -1,0 +1,68 @@
+#include "model/train/sample_run.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "model/train/agreed.h"
+#include "model/train/program.h"
+#include "model/train/sample.h"
+#include "model/train/sample_text.h"
+#include "model/train/stop_signal.h"
+#include "model/train/token_window.h"
+
+namespace zs {
+namespace {
+
+std::vector<std::int32_t> prompt_of(const SampleRequest& request, const Config& config, const Tokenizer* tokenizer) {
+  if (request.prompt && tokenizer == nullptr && config.data.kind != "text")
+    throw Error(ExitCode::config, "there is no tokenizer for the prompt", "--prompt",
+                "name one with --set data.tokenizer=FOLDER, or give --prompt-ids");
+  const std::vector<std::int32_t> prompt =
+      request.prompt_ids.empty() ? SampleText(config, tokenizer).prompt(request.prompt.value_or("")) : request.prompt_ids;
+  const auto most = *std::max_element(prompt.begin(), prompt.end());
+  if (most >= config.model.vocab)
+    throw Error(ExitCode::config, fmt::format("token {} of the prompt is outside the vocabulary of {}", most, config.model.vocab),
+                request.prompt_ids.empty() ? "--prompt" : "--prompt-ids", "use the model's own tokens");
+  return prompt;
+}
+
+/// What a sample may see, at its longest.
+void enqueue_longest(Session& session) {
+  session.enqueue_logits(std::vector<std::int32_t>(static_cast<std::size_t>(session.config().train.sequence)));
+}
+
+void print(const SampleRequest& request, const SampleText& text, const SampleTask& task, std::vector<std::int32_t> drawn) {
+  if (request.prints_ids) return print_to_stdout("{}\n", fmt::join(drawn, ","));
+  if (task.end && !drawn.empty() && drawn.back() == *task.end) drawn.pop_back();
+  print_to_stdout("{}\n", text.print(request.prompt.value_or(""), task.prompt, drawn, prints_utf8()));
+}
+
+}  // namespace
+
+int sample(Inference& inference, const SampleRequest& request) {
+  World& world = inference.world();
+  std::unique_ptr<Tokenizer> tokenizer;
+  SampleTask task{.prompt = {}, .count = request.tokens};
+  const auto prepare = [&] {
+    const Config& config = inference.config();
+    if (!config.data.tokenizer.empty()) tokenizer = open_tokenizer(config.data.tokenizer);
+    task.prompt = prompt_of(request, config, tokenizer.get());
+    if (tokenizer) task.end = tokenizer->end_of_text();
+    task.options = {.temperature = request.temperature,
+                    .top_k = request.top_k,
+                    .top_p = request.top_p,
+                    .seed = static_cast<std::uint64_t>(request.seed.value_or(config.train.seed))};
+  };
+  if (const int code = agreed(world, prepare); code != 0) return code;
+  if (const int code = inference.start(enqueue_longest); code != 0) return code;
+  bool is_stopped = false;
+  task.stops = [&] { return is_stopped = world.agree(is_stop_requested() ? 1 : 0, "").code != 0; };
+  inference.watch().enter(Phase::first_step, 1);
+  const std::vector<std::int32_t> drawn = sample_tokens(inference.session(), world, task);
+  inference.watch().enter(Phase::ending);
+  if (inference.is_first()) print(request, SampleText(inference.config(), tokenizer.get()), task, drawn);
+  return inference.end(is_stopped);
+}
+
+}  // namespace zs

@@ -1,0 +1,124 @@
+#include "model/train/saved_model.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+
+#include "model/train/config_schema.h"
+#include "runtime/base/whole_number.h"
+#include "runtime/shard/checkpoint_folder.h"
+
+namespace zs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kTables[] = {"model.", "data.", "train.", "shard.", "precision.", "cuda."};
+/// Of those what concerns steps, or the machine that took them.
+constexpr std::string_view kOfTraining[] = {"train.time_limit", "cuda.graph", "cuda.share_gpu", "cuda.transport", "cuda.libraries"};
+
+bool is_on_disk(const fs::path& path) {
+  std::error_code failed;
+  return fs::exists(path, failed);
+}
+
+Error nothing_saved(const std::string& what, const std::string& where) {
+  return {ExitCode::checkpoint, what, where, "name the folder of a checkpoint, or of a run that has one"};
+}
+
+/// RUN of RUN/checkpoints/NAME, where a run has left its configuration; else empty.
+std::string run_around(const fs::path& checkpoint) {
+  const fs::path root = fs::absolute(checkpoint).lexically_normal().parent_path();
+  return root.filename() == "checkpoints" && is_on_disk(root.parent_path() / "config.toml") ? root.parent_path().string() : std::string();
+}
+
+bool is_kept(std::string_view key) {
+  const bool is_in_table = std::any_of(std::begin(kTables), std::end(kTables), [&](auto table) { return key.starts_with(table); });
+  return key == "name" || (is_in_table && std::find(std::begin(kOfTraining), std::end(kOfTraining), key) == std::end(kOfTraining));
+}
+
+/// Of tables in which keys decide others: where one of them is overridden, none of those that were saved counts.
+bool is_replaced(std::string_view key, const std::vector<std::string>& overrides) {
+  for (const std::string_view table : {"shard.", "precision."}) {
+    const auto names_one = [&](const std::string& text) {
+      return text.compare(std::min(text.find_first_not_of(' '), text.size()), table.size(), table) == 0;
+    };
+    if (key.starts_with(table)) return std::any_of(overrides.begin(), overrides.end(), names_one);
+  }
+  return false;
+}
+
+/// The keys of a configuration that a checkpoint names, as TOML.
+std::string saved_config(const std::string& checkpoint, const std::vector<std::string>& overrides) {
+  constexpr std::string_view kPrefix = "config.";
+  std::string text;
+  const CheckpointReader reader(checkpoint);
+  for (const auto& [attribute, value] : reader.manifest().attributes) {
+    const std::string_view key = std::string_view(attribute).substr(std::min(kPrefix.size(), attribute.size()));
+    if (!attribute.starts_with(kPrefix) || !is_kept(key) || is_replaced(key, overrides)) continue;
+    if (find_config_key(key) == nullptr)
+      throw Error(ExitCode::checkpoint, fmt::format("the checkpoint has a key that this program does not know: {}", key), checkpoint,
+                  "use the version that has saved it");
+    text += fmt::format("{} = {}\n", key, value);
+  }
+  if (text.empty())
+    throw Error(ExitCode::checkpoint, "the checkpoint does not say of which model it is", checkpoint, "name one that train has saved");
+  return text;
+}
+
+/// The last train.micro_batch among overrides, of which the global batch has to be a multiple though no step is taken; empty: none that is
+/// good.
+std::string given_micro_batch(const std::vector<std::string>& overrides) {
+  std::string rows;
+  for (const std::string& text : overrides) {
+    const std::size_t equals = std::min(text.find('='), text.size());
+    const auto trimmed = [](const std::string& part) {
+      const std::size_t begin = part.find_first_not_of(' '), end = part.find_last_not_of(' ');
+      return begin == part.npos ? std::string() : part.substr(begin, end - begin + 1);
+    };
+    if (trimmed(text.substr(0, equals)) != "train.micro_batch" || equals == text.size()) continue;
+    rows = trimmed(text.substr(equals + 1));
+    if (const auto number = whole_number<std::int64_t>(rows); !number || *number < 1) rows.clear();
+  }
+  return rows;
+}
+
+/// From the run's own configuration, if it can be read: the names there are absolute.
+void take_data(Config& config, const std::string& run_dir) {
+  try {
+    const Config own = load_config(run_dir + "/config.toml");
+    config.data.train = own.data.train;
+    config.data.validation = own.data.validation;
+    config.data.tokenizer = own.data.tokenizer;
+  } catch (const Error&) {  // then the checkpoint's names have to do
+  }
+}
+
+}  // namespace
+
+SavedModel find_saved_model(const std::string& path) {
+  fs::path folder = fs::path(path).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  std::error_code failed;
+  if (!fs::is_directory(folder, failed)) throw nothing_saved(is_on_disk(folder) ? "this is no folder" : "there is no such folder", path);
+  if (is_on_disk(folder / kManifestFile) || folder.filename().string().starts_with("step-")) return {folder.string(), run_around(folder)};
+  const std::string root = (folder / "checkpoints").string();
+  const auto steps = list_checkpoints(root);
+  if (steps.empty()) throw nothing_saved("there is no checkpoint", path);
+  return {step_folder(root, steps.back()), is_on_disk(folder / "config.toml") ? folder.string() : std::string()};
+}
+
+Config config_of(const SavedModel& model, const std::vector<std::string>& overrides) {
+  std::vector<std::string> all = overrides;
+  if (const std::string rows = given_micro_batch(overrides); !rows.empty()) all.push_back("train.global_batch=" + rows);
+  Config config = parse_config(saved_config(model.checkpoint, overrides), model.checkpoint, all);
+  const auto is_overridden = [&](const char* key) {
+    const auto given = config.given.keys.find(key);
+    return given != config.given.keys.end() && given->second.starts_with("--set");
+  };
+  if (!model.run_dir.empty() && !is_overridden("data.train") && !is_overridden("data.validation")) take_data(config, model.run_dir);
+  return config;
+}
+
+}  // namespace zs
