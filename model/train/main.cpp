@@ -274,12 +274,7 @@ std::optional<Error> misplaced(const zs::TokenizeJob& job) {
   return Error(ExitCode::usage, what, "command line", "see train --help");
 }
 
-int parse_and_run(int argc, char** argv) {
-  CLI::App app("Trains a GPT with sharded parameters. Several ranks: mpirun -q -np N build/train CONFIG.toml", "train");
-  CommandLine line;
-  bool wants_keys = false;
-  std::string verified, verified_weights;
-  zs::TokenizeJob tokenized;
+void add_run_options(CLI::App& app, CommandLine& line) {
   app.add_option("CONFIG.toml", line.config_path, "what to train (keys: --help-config, docs/configuration.md)");
   app.add_option("--set", line.overrides, "key=value: overrides a key of the file; repeatable")->allow_extra_args(false);
   app.add_flag("--dry-run{plan}", line.dry_run,
@@ -293,13 +288,6 @@ int parse_and_run(int argc, char** argv) {
         return text.empty() ? std::string("needs latest, latest-valid, auto or a folder") : std::string();
       });
   app.add_flag("--overwrite", line.overwrite, "replace the run in a named run.dir; with --resume, its checkpoints after the named one");
-  app.add_option("--verify", verified, "read every byte of a checkpoint, or of all of a run, and stop; no configuration is needed");
-  app.add_option(
-      "--verify-weights", verified_weights,
-      "check a file of weights in safetensors, an index, or the folder of a model, list what is in it, and stop; no configuration is "
-      "needed");
-  add_tokenize_options(app, tokenized);
-  zs::add_inference_options(app, line.inference);
   app.add_flag("--verify-order", line.verify_order,
                "check that events order every conflicting access to memory, in the first two steps and the first validation of every rank "
                "(with --dry-run: in the plan); exit code 70 if not");
@@ -307,6 +295,22 @@ int parse_and_run(int argc, char** argv) {
       "--verify-data", line.verify_data,
       "read all data before the first step (with --dry-run: and stop), each rank its share: every id is within the vocabulary, or exit "
       "code 65 and where not");
+}
+
+int parse_and_run(int argc, char** argv) {
+  CLI::App app("Trains a GPT with sharded parameters. Several ranks: mpirun -q -np N build/train CONFIG.toml", "train");
+  CommandLine line;
+  bool wants_keys = false;
+  std::string verified, verified_weights;
+  zs::TokenizeJob tokenized;
+  add_run_options(app, line);
+  app.add_option("--verify", verified, "read every byte of a checkpoint, or of all of a run, and stop; no configuration is needed");
+  app.add_option(
+      "--verify-weights", verified_weights,
+      "check a file of weights in safetensors, an index, or the folder of a model, list what is in it, and stop; no configuration is "
+      "needed");
+  add_tokenize_options(app, tokenized);
+  zs::add_inference_options(app, line.inference);
   app.add_flag("--help-config", wants_keys, "list every key of the configuration");
   app.set_version_flag("--version", [] { return zs::describe_build(); });
   try {
