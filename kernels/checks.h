@@ -214,6 +214,7 @@ inline std::int64_t tokens_of(const AttentionDims& dims) {
   ZS_CHECK(dims.batch >= 0 && dims.time >= 0 && dims.heads > 0 && dims.head_dim > 0,
            "attention over batch {}, time {}, heads {}, head_dim {}", dims.batch, dims.time, dims.heads, dims.head_dim);
   ZS_CHECK(dims.kv_heads >= 0 && dims.heads % kv_heads_of(dims) == 0, "{} heads share {} key and value heads", dims.heads, dims.kv_heads);
+  ZS_CHECK(dims.window >= 0, "a window of {} keys", dims.window);
   return tokens;
 }
 
@@ -223,6 +224,10 @@ inline double rotary(const Buffer& out, const Buffer& in, const AttentionDims& d
   same_as("out", out, in);
   ZS_CHECK(in.elems == elems, "{} elements of qkv, expected {}", in.elems, elems);
   ZS_CHECK(dims.head_dim % 2 == 0 && options.base >= 1, "rotary positions for head_dim {}, base {}", dims.head_dim, options.base);
+  const RotaryScaling& scaling = options.scaling;
+  ZS_CHECK(scaling.factor >= 1 && scaling.context >= 0 && (scaling.context == 0 || scaling.low < scaling.high),
+           "rotary positions scaled by {} between {} and {} turns of {} positions", scaling.factor, scaling.low, scaling.high,
+           scaling.context);
   return std::pow(options.base, -2.0 / static_cast<double>(dims.head_dim));
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/rotary_angle.h"
 #include "runtime/base/buffer.h"
 #include "runtime/device/stream.h"
 
@@ -37,13 +38,20 @@ struct AttentionDims {
   std::int64_t batch, time, heads, head_dim;
   /// Ainslie et al. 2023 (grouped queries): each key and value head serves heads / kv_heads query heads, neighbours. 0: as many as heads.
   std::int64_t kv_heads = 0;
+  /// Beltagy et al. 2020 (sliding window): a query sees so many keys, the last one its own token's. 0: all up to that.
+  std::int64_t window = 0;
 };
+/// Keys that a query sees at most.
+static constexpr std::int64_t window_of(const AttentionDims& dims) {
+  return dims.window > 0 && dims.window < dims.time ? dims.window : dims.time;
+}
 static constexpr std::int64_t kv_heads_of(const AttentionDims& dims) { return dims.kv_heads > 0 ? dims.kv_heads : dims.heads; }
 /// Elements of a token's row of qkv.
 static constexpr std::int64_t qkv_width_of(const AttentionDims& dims) { return (dims.heads + 2 * kv_heads_of(dims)) * dims.head_dim; }
 
 struct RotaryOptions {
   double base = 10000;
+  RotaryScaling scaling = {};
   bool is_inverse = false;  ///< turns back: the gradient
 };
 
@@ -178,12 +186,12 @@ struct KernelTable {
 
   /// Su et al. 2021: out := qkv `in` with the queries and keys of token t of each sequence turned; values are copied. Elements i and
   /// i + head_dim / 2 of a head, i < head_dim / 2, are a pair (halves, as in Llama's published weights, not neighbours as in the paper) and
-  /// turn by the angle t * base^(-2 i / head_dim). Angles, cosines and sines are computed in f64, the same bits on every back end, and
-  /// rounded to f32; the turn is f32. head_dim is even; out may be in.
+  /// turn by the angle t * base^(-2 i / head_dim), scaled as RotaryScaling says. Angles, cosines and sines are computed in f64, the same
+  /// bits on every back end, and rounded to f32; the turn is f32. head_dim is even; out may be in.
   void (*rotary)(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, const RotaryOptions& options);
 
-  /// Causal softmax(q k^T / sqrt(head_dim)) v, blocked with an online softmax (Dao et al. 2022): never a (time, time) matrix.
-  /// out (batch, time, heads, head_dim); lse f32 (batch, heads, time): log-sum-exp of each row's scaled scores
+  /// Causal softmax(q k^T / sqrt(head_dim)) v, over the window of each query, blocked with an online softmax (Dao et al. 2022): never a
+  /// (time, time) matrix. out (batch, time, heads, head_dim); lse f32 (batch, heads, time): log-sum-exp of each row's scaled scores
   void (*attention_forward)(ExecContext& ctx, Buffer out, Buffer lse, Buffer qkv, const AttentionDims& dims);
   /// dqkv (as qkv) from dout, recomputing the probabilities block by block from lse
   void (*attention_backward)(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, Buffer qkv, Buffer lse, const AttentionDims& dims);

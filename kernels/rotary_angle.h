@@ -15,6 +15,26 @@ static constexpr double rotary_turns(double ratio, std::int64_t pair) {
   return turns;
 }
 
+/// How positions beyond those of a first training are turned by less: all angles by 1 / factor (Chen et al. 2023, position interpolation),
+/// or, with a context, so many positions of that training, as Llama 3.1 does it: pairs that turn less than `low` times in the context by
+/// 1 / factor, those that turn more than `high` times as before, and what lies between by a mean of both.
+struct RotaryScaling {
+  double factor = 1;  // 1: none
+  double low = 1, high = 4;
+  std::int64_t context = 0;
+};
+
+static constexpr double scaled_turns(double turns, const RotaryScaling& scaling) {
+  if (scaling.factor == 1) return turns;
+  const double slow = turns / scaling.factor;
+  if (scaling.context == 0) return slow;
+  const double times = static_cast<double>(scaling.context) * turns;
+  if (times < scaling.low) return slow;
+  if (times > scaling.high) return turns;
+  const double share = (times - scaling.low) / (scaling.high - scaling.low);
+  return (1 - share) * slow + share * turns;
+}
+
 struct Rotation {
   float cosine, sine;
 };

@@ -16,7 +16,7 @@ LlamaBlock::LlamaBlock(std::string path, const LlamaConfig& config)
       down_(add_parameter("mlp.down.weight", {config.width, config.hidden}, residual_init(config.layers), true)) {}
 
 Tensor LlamaBlock::attend(const Tensor& x) {
-  const Tensor qkv = rotary(linear(rms_norm(x, norm1_), qkv_, nullptr), heads_, kv_heads_, rotary_base_);
+  const Tensor qkv = rotary(linear(rms_norm(x, norm1_), qkv_, nullptr), heads_, kv_heads_, {.base = rotary_base_});
   return causal_attention(qkv, heads_, kv_heads_);
 }
 

@@ -23,6 +23,10 @@ void softmax_tile(const ForwardScratch& s, std::int64_t width) {
     for (Vec& v : lanes.v) v += s.largest[r];
     for (std::int64_t c = 0; c < kTile; c += kLanes) lanes.max(row + c);
     const float before = s.largest[r], now = fold_max(lanes);
+    if (now == kMinusInfinity) {  // none of these keys is in its window
+      for (std::int64_t c = 0; c < kTile; ++c) row[c] = 0.0f;
+      continue;
+    }
     float *sums = s.lane_sums + r * kLanes, *result = s.result + r * width;
 #pragma omp simd
     for (std::int64_t c = 0; c < kTile; ++c) row[c] = exp_of(row[c] - now);
@@ -41,9 +45,13 @@ void softmax_tile(const ForwardScratch& s, std::int64_t width) {
   }
 }
 
-void mask_diagonal(float* scores) {
-  for (std::int64_t r = 0; r < kTile; ++r)
-    for (std::int64_t c = r + 1; c < kTile; ++c) scores[r * kTile + c] = kMinusInfinity;
+/// Scores of queries from `first` on and keys from `keys` on: minus infinity where the key is not seen.
+void mask(float* scores, const AttentionDims& dims, std::int64_t first, std::int64_t keys) {
+  for (std::int64_t r = 0; r < kTile; ++r) {
+    const std::int64_t query = first + r;
+    for (std::int64_t c = 0; c < min_of(kTile, first_key(dims, query) - keys); ++c) scores[r * kTile + c] = kMinusInfinity;
+    for (std::int64_t c = max_of(0, query + 1 - keys); c < kTile; ++c) scores[r * kTile + c] = kMinusInfinity;
+  }
 }
 
 float fold_row(const float* lane_sums) {
@@ -60,10 +68,11 @@ void forward_queries(const Attention& args, const ForwardScratch& s, std::int64_
   for (std::int64_t i = 0; i < kTile * width; ++i) s.result[i] = 0.0f;
   for (std::int64_t i = 0; i < kTile * kLanes; ++i) s.lane_sums[i] = 0.0f;
   for (std::int64_t r = 0; r < kTile; ++r) s.largest[r] = kMinusInfinity;
-  for (std::int64_t keys = 0; keys <= first; keys += kTile) {
+  const std::int64_t all_seen = first_key(dims, first + kTile - 1);  // from there on, up to the diagonal
+  for (std::int64_t keys = first_key(dims, first) / kTile * kTile; keys <= first; keys += kTile) {
     tile_product<false>({s.scores, kTile}, {s.queries + first * width, width, 1}, {s.keys_t + keys * dims.head_dim, kTile}, kTile, kTile,
                         dims.head_dim);
-    if (keys == first) mask_diagonal(s.scores);
+    if (keys == first || keys < all_seen) mask(s.scores, dims, first, keys);
     softmax_tile(s, width);
     tile_product<true>({s.result, width}, {s.scores, kTile, 1}, {s.values + keys * width, width}, kTile, width, kTile);
   }

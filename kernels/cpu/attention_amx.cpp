@@ -28,15 +28,21 @@ float largest_of(Vec x) {
   return higher_of(x, (Vec)_mm512_maskz_permute_ps(0xffff, (__m512)x, 0xb1))[0];
 }
 
-/// One row of scores to exp(scale (score - running maximum)); what the row has gathered so far is rescaled. `visible` of `keys`.
-void softmax_row(const ForwardScratch& s, std::int64_t r, std::int64_t visible, std::int64_t keys) {
+/// One row of scores to exp(scale (score - running maximum)); what the row has gathered so far is rescaled. Of `keys` it sees
+/// those from `hidden` up to `visible`.
+void softmax_row(const ForwardScratch& s, std::int64_t r, std::int64_t hidden, std::int64_t visible, std::int64_t keys) {
   float *row = s.scores + r * kScorePitch, *sums = s.lane_sums + r * kLanes;
+  for (std::int64_t c = 0; c < hidden; ++c) row[c] = kMinusInfinity;
   for (std::int64_t c = visible; c < keys; ++c) row[c] = kMinusInfinity;
   const float before = s.largest[r];
   Vec most[2] = {all<Vec>(before), all<Vec>(before)};
   for (std::int64_t c = 0; c < keys; c += kBlock)
     for (int half = 0; half < 2; ++half) most[half] = higher_of(most[half], load_vec(row + c + half * kLanes));
   const float now = largest_of(higher_of(most[0], most[1])), shift = -s.scale * now;
+  if (now == kMinusInfinity) {  // none of these keys is in its window
+    for (std::int64_t c = 0; c < keys; ++c) s.p[r * kPitch + c] = Bf16{};
+    return;
+  }
   if (now > before && before != kMinusInfinity) {
     const float shrink = exp_of(s.scale * (before - now));
     for (std::int64_t d = 0; d < s.width; d += kLanes) store_vec(s.result + r * s.width + d, load_vec(s.result + r * s.width + d) * shrink);
@@ -72,16 +78,17 @@ void store_queries(const Attention& args, const ForwardScratch& s, std::int64_t 
 void forward_queries(const Attention& args, const ForwardScratch& s, std::int64_t pair, std::int64_t first, std::int64_t time) {
   for (std::int64_t i = 0; i < kBlock * kLanes; ++i) s.lane_sums[i] = 0.0f;
   for (std::int64_t r = 0; r < kBlock; ++r) s.largest[r] = kMinusInfinity;
-  const std::int64_t seen = first + kBlock;
-  for (std::int64_t key = 0; key < seen; key += kAmxKeys) {
+  const std::int64_t seen = first + kBlock, begin = first_key(args.dims, first) / kBlock * kBlock;
+  for (std::int64_t key = begin; key < seen; key += kAmxKeys) {
     const std::int64_t keys = min_of(kAmxKeys, seen - key);
     for (std::int64_t c = 0; c < keys; c += kBlock)
       amx_block<false>({s.scores + c, kScorePitch}, {s.queries + first * s.width, s.width}, s.keys_t + (key + c) / 2 * s.width, s.width);
-    for (std::int64_t r = 0; r < kBlock; ++r) softmax_row(s, r, min_of(keys, first + r + 1 - key), keys);
+    for (std::int64_t r = 0; r < kBlock; ++r)
+      softmax_row(s, r, min_of(keys, first_key(args.dims, first + r) - key), min_of(keys, first + r + 1 - key), keys);
     for (std::int64_t d = 0; d < s.width; d += kBlock) {
       const AmxResult result{s.result + d, s.width};
       const AmxPanel values = s.values + (d * time + key * kBlock) / 2;
-      key == 0 ? amx_block<false>(result, {s.p, kPitch}, values, keys) : amx_block<true>(result, {s.p, kPitch}, values, keys);
+      key == begin ? amx_block<false>(result, {s.p, kPitch}, values, keys) : amx_block<true>(result, {s.p, kPitch}, values, keys);
     }
   }
   store_queries(args, s, pair, first);

@@ -55,28 +55,29 @@ void load_queries(const Attention& args, std::int64_t pair, const BackwardScratc
   }
 }
 
-/// p holds scores and becomes probabilities; ds holds dout v^T and becomes the scores' gradient. Rows below `first` keys are masked.
-void probabilities(const BackwardScratch& s, std::int64_t queries, bool diagonal) {
+/// p holds scores and becomes probabilities; ds holds dout v^T and becomes the scores' gradient. 0 where the key is not seen.
+void probabilities(const BackwardScratch& s, const AttentionDims& dims, std::int64_t queries, std::int64_t keys) {
   for (std::int64_t r = 0; r < kTile; ++r) {
     float *p = s.p + r * kTile, *ds = s.ds + r * kTile;
     const float lse = s.lse[queries + r], delta = s.delta[queries + r];
-    const std::int64_t visible = diagonal ? r + 1 : kTile;
+    const std::int64_t hidden = first_key(dims, queries + r) - keys, visible = queries + r + 1 - keys;
 #pragma omp simd
     for (std::int64_t c = 0; c < kTile; ++c) {
-      p[c] = c < visible ? exp_of(p[c] - lse) : 0.0f;
+      p[c] = c < visible && c >= hidden ? exp_of(p[c] - lse) : 0.0f;
       ds[c] = p[c] >= 1.0f ? 0.0f : p[c] * (ds[c] - delta);
     }
   }
 }
 
 /// Adds what the queries from `keys` on give: to the keys' dkeys and dvalues, and to their own dqueries.
-void add_tiles(const BackwardScratch& s, float* dkeys, float* dvalues, std::int64_t keys, std::int64_t time, std::int64_t width,
-               std::int64_t depth) {
-  for (std::int64_t queries = keys; queries < time; queries += kTile) {
+void add_tiles(const BackwardScratch& s, const AttentionDims& dims, float* dkeys, float* dvalues, std::int64_t keys, std::int64_t time,
+               std::int64_t width) {
+  const std::int64_t depth = dims.head_dim, end = end_of_queries(dims, keys + kTile, time, kTile);
+  for (std::int64_t queries = keys; queries < end; queries += kTile) {
     const float *q = s.queries + queries * width, *dout = s.dout + queries * width;
     tile_product<false>({s.p, kTile}, {q, width, 1}, {s.keys_t + keys * depth, kTile}, kTile, kTile, depth);
     tile_product<false>({s.ds, kTile}, {dout, width, 1}, {s.values_t + keys * depth, kTile}, kTile, kTile, depth);
-    probabilities(s, queries, queries == keys);
+    probabilities(s, dims, queries, keys);
     tile_product<true>({dvalues, width}, {s.p, 1, kTile}, {dout, width}, kTile, width, kTile);
     tile_product<true>({dkeys, width}, {s.ds, 1, kTile}, {q, width}, kTile, width, kTile);
     tile_product<true>({s.dqueries + queries * width, width}, {s.ds, kTile, 1}, {s.keys + keys * width, width}, kTile, width, kTile);
@@ -99,7 +100,7 @@ void backward_group(const Attention& args, HeadGroup group, Scratch scratch) {
       float *dkeys = s.dkeys + at, *dvalues = s.dvalues + at;
       if (pair == group.first)
         for (std::int64_t i = 0; i < kTile * width; ++i) dkeys[i] = dvalues[i] = 0.0f;
-      add_tiles(s, dkeys, dvalues, keys, time, width, depth);
+      add_tiles(s, dims, dkeys, dvalues, keys, time, width);
       if (pair + 1 < group.first + group.count) continue;
       store_rows(dqkv + place.key + row, place.stride, dkeys, width, valid, dims, 1.0f);
       store_rows(dqkv + place.value + row, place.stride, dvalues, width, valid, dims, 1.0f);

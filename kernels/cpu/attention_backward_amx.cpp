@@ -22,7 +22,8 @@ struct BackwardScratch {
   float *scores, *dscores, *minus_lse, *minus_delta;  // (kBlock, kBlock) twice, (padded_time) twice
   float *dkeys, *dvalues;  // where heads share keys (padded_time, width), else one (kKeys, width) for both, one after the other
   std::int64_t time, width;
-  std::int64_t pitch;  // of rows over time: a power of two would share few places of the first cache
+  std::int64_t pitch;   // of rows over time: a power of two would share few places of the first cache
+  std::int64_t window;  // keys that a query sees at most
   float scale;
 };
 
@@ -90,7 +91,8 @@ void probabilities(const BackwardScratch& s, std::int64_t first, std::int64_t ke
       const std::int64_t q = query + half * kHalf, in = at + r * kBlock + half * kHalf;
       const __m512i index = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(q - key - r)),
                                              _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
-      const __mmask16 is_seen = _mm512_cmpge_epi32_mask(index, _mm512_setzero_si512());
+      const __mmask16 is_seen = _mm512_cmpge_epi32_mask(index, _mm512_setzero_si512()) &
+                                _mm512_cmplt_epi32_mask(index, _mm512_set1_epi32(static_cast<int>(s.window)));
       const Vec power = fused(load_vec(s.scores + in), all<Vec>(s.scale), load_vec(s.minus_lse + q));
       e[half] = (Vec)_mm512_maskz_mov_ps(is_seen, (__m512)exp_of<Precision::bf16>(power));
       const __mmask16 is_open = _mm512_cmp_ps_mask((__m512)e[half], (__m512)all<Vec>(kCertain), _CMP_NGE_UQ);
@@ -116,14 +118,18 @@ void backward_block(const BackwardScratch& s, std::int64_t first, std::int64_t q
     amx_block<true>({s.dqueries_t + d * s.pitch + query, s.pitch}, {s.keys_t + d * s.pitch + first, s.pitch}, s.ds_panel, kKeys);
 }
 
-/// out (kKeys, width) := [out +] left (kKeys, queries from `first` on) * right, which is packed in panels.
-void key_product(const BackwardScratch& s, float* out, bool adds, const Bf16* left, const std::uint32_t* right, std::int64_t first) {
+struct Queries {
+  std::int64_t first, end;
+};
+
+/// out (kKeys, width) := [out +] left (kKeys, `queries`) * right, which is packed in panels.
+void key_product(const BackwardScratch& s, float* out, bool adds, const Bf16* left, const std::uint32_t* right, Queries queries) {
   for (std::int64_t r = 0; r < kKeys; r += kBlock)
     for (std::int64_t d = 0; d < s.width; d += kBlock) {
       const AmxResult c{out + r * s.width + d, s.width};
-      const AmxLeft a{left + r * s.pitch + first, s.pitch};
-      const AmxPanel b = right + (d * s.time + first * kBlock) / 2;
-      adds ? amx_block<true>(c, a, b, s.time - first) : amx_block<false>(c, a, b, s.time - first);
+      const AmxLeft a{left + r * s.pitch + queries.first, s.pitch};
+      const AmxPanel b = right + (d * s.time + queries.first * kBlock) / 2;
+      adds ? amx_block<true>(c, a, b, queries.end - queries.first) : amx_block<false>(c, a, b, queries.end - queries.first);
     }
 }
 
@@ -135,11 +141,12 @@ void backward_head(const Attention& args, HeadGroup group, std::int64_t pair, co
   Bf16* const dqkv = elements<Bf16>(args.dqkv);
   load_queries(args, pair, s);
   for (std::int64_t keys = 0; keys < s.time; keys += kKeys) {
-    for (std::int64_t query = keys; query < s.time; query += kBlock) backward_block(s, keys, query);
+    const Queries queries{keys, end_of_queries(dims, keys + kKeys, s.time, kBlock)};  // that see any of these keys
+    for (std::int64_t query = keys; query < queries.end; query += kBlock) backward_block(s, keys, query);
     const std::int64_t at = group.count > 1 ? keys * s.width : 0, row = keys * place.stride, valid = min_of(kKeys, dims.time - keys);
-    key_product(s, s.dkeys + at, adds, s.ds, s.queries_p, keys);
+    key_product(s, s.dkeys + at, adds, s.ds, s.queries_p, queries);
     if (is_last) store_rows(dqkv + place.key + row, place.stride, s.dkeys + at, s.width, valid, dims, s.scale);
-    key_product(s, s.dvalues + at, adds, s.p, s.dout_p, keys);
+    key_product(s, s.dvalues + at, adds, s.p, s.dout_p, queries);
     if (is_last) store_rows(dqkv + place.value + row, place.stride, s.dvalues + at, s.width, valid, dims, 1.0f);
   }
   for (std::int64_t t = 0; t < s.time; t += kHalf)
@@ -153,6 +160,7 @@ void backward_group(const Attention& args, HeadGroup group, Scratch scratch) {
   const AttentionDims& dims = args.dims;
   BackwardScratch s = carve(scratch, round_up(dims.time, kKeys), round_up(dims.head_dim, kBlock), group.count > 1);
   s.scale = 1.0f / __builtin_sqrtf(static_cast<float>(dims.head_dim));
+  s.window = window_of(dims);
   const TileScope tiles;
   load_keys(args, group.first, s);
   for (std::int64_t pair = group.first; pair < group.first + group.count; ++pair) backward_head(args, group, pair, s);

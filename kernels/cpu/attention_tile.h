@@ -106,6 +106,13 @@ inline HeadPlace head_place(const AttentionDims& dims, std::int64_t pair) {
           dims.heads * dims.head_dim};
 }
 
+/// The first key that query `query` sees.
+inline std::int64_t first_key(const AttentionDims& dims, std::int64_t query) { return max_of(0, query + 1 - window_of(dims)); }
+/// Behind the last query that sees a key before `end`, up to a multiple of `unit`.
+inline std::int64_t end_of_queries(const AttentionDims& dims, std::int64_t end, std::int64_t padded_time, std::int64_t unit) {
+  return min_of(padded_time, round_up(end - 1 + window_of(dims), unit));
+}
+
 /// The query heads that share the keys and values of one head: pairs first .. first + count - 1.
 struct HeadGroup {
   std::int64_t first, count;

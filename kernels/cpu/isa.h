@@ -64,6 +64,7 @@ struct Rotary {
   double ratio;
   bool is_inverse;
   float* scratch;
+  RotaryScaling scaling = {};
 };
 
 /// dout, dqkv: backward only. scratch: `scratch_elems` floats for each thread, 64-byte aligned (attention_scratch_elems).

@@ -18,7 +18,7 @@ Angles angles_of(const Rotary& args) {
   const std::int64_t pairs = args.dims.head_dim / 2;
   float* const mine = args.scratch + omp_get_thread_num() * rotary_scratch_elems(args.dims);
   const Angles angles{reinterpret_cast<double*>(mine), mine + 2 * pairs, mine + 3 * pairs, pairs};
-  for (std::int64_t i = 0; i < pairs; ++i) angles.turns[i] = rotary_turns(args.ratio, i);
+  for (std::int64_t i = 0; i < pairs; ++i) angles.turns[i] = scaled_turns(rotary_turns(args.ratio, i), args.scaling);
   return angles;
 }
 
@@ -92,7 +92,8 @@ void rotary(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, 
                                .dims = dims,
                                .ratio = checks::rotary(out, in, dims, options),
                                .is_inverse = options.is_inverse,
-                               .scratch = scratch(ctx, rotary_scratch(ctx.threads(), dims))});
+                               .scratch = scratch(ctx, rotary_scratch(ctx.threads(), dims)),
+                               .scaling = options.scaling});
 }
 
 }  // namespace

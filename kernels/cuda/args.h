@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/rotary_angle.h"
+
 /// What a kernel is given: one struct, by value. Seen by the host code, which fills it in from checked Buffers, and by nvcc; so it includes
 /// nothing of the host's.
 namespace zs::cuda {
@@ -98,6 +100,7 @@ struct RotaryArgs {
   Data out, in;
   std::int64_t tokens, time, head_dim, turned, kept;
   double ratio;  // base^(-2 / head_dim)
+  RotaryScaling scaling;
   bool is_inverse, is_aligned;
 };
 
@@ -128,7 +131,8 @@ struct AttentionArgs {
   Data qkv, out, dout, dqkv;
   float *lse, *delta;
   std::int64_t batch, time, heads, kv_heads, head_dim;
-  float scale;  // 1 / sqrt(head_dim)
+  std::int64_t window;  // keys that a query sees at most
+  float scale;          // 1 / sqrt(head_dim)
   bool is_aligned;
 };
 /// Threads of a block of the kernels on tensor cores; lanes that share a row of delta.

@@ -21,6 +21,7 @@ AttentionArgs attention_args(const Buffer& out, const Buffer& lse, const Buffer&
           .heads = dims.heads,
           .kv_heads = kv_heads_of(dims),
           .head_dim = dims.head_dim,
+          .window = window_of(dims),
           .scale = 1.0f / std::sqrt(static_cast<float>(dims.head_dim)),
           .is_aligned = dims.head_dim % kRowElems == 0 && are_aligned(qkv.data, out.data)};
 }

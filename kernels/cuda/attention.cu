@@ -22,21 +22,21 @@ __device__ inline float sum_of_row(float value) {
   return value + shuffle_xor(value, 2);
 }
 
-/// Scores of keys behind a query are minus infinity.
+/// Scores of keys behind a query, or before its window, are minus infinity.
 template <int kKeys>
-__device__ inline void mask_scores(float (&s)[kRowTiles][kKeys / 8][4], std::int64_t first_query, std::int64_t first_key) {
-  const int ahead = static_cast<int>(first_query - first_key);
+__device__ inline void mask_scores(float (&s)[kRowTiles][kKeys / 8][4], std::int64_t first_query, std::int64_t key, std::int64_t window) {
+  const int ahead = static_cast<int>(first_query - key), behind = ahead - static_cast<int>(window);
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        if (column_of(n, i) > row_of(m, i) + ahead) s[m][n][i] = kMinusInfinity;
+        if (column_of(n, i) > row_of(m, i) + ahead || column_of(n, i) <= row_of(m, i) + behind) s[m][n][i] = kMinusInfinity;
 }
 
-/// s becomes 2^(factor (s - largest)), and what the rows have gathered so far is rescaled. Every row sees a key of the first tile, so that
-/// `largest` is finite from then on.
+/// s becomes 2^(factor (s - largest)), and what the rows have gathered so far is rescaled. A row that has seen no key yet has gathered
+/// zeros, and goes on with them.
 template <int kHeadDim, int kKeys>
 __device__ inline void softmax_tile(Softmax& softmax, float (&s)[kRowTiles][kKeys / 8][4], float (&result)[kRowTiles][kHeadDim / 8][4],
                                     float factor) {
@@ -48,7 +48,8 @@ __device__ inline void softmax_tile(Softmax& softmax, float (&s)[kRowTiles][kKey
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) largest = fmaxf(largest, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
       largest = largest_of_row(largest);
-      const float shrink = exp2_of((softmax.largest[m][half] - largest) * factor), shift = -largest * factor;
+      const float base = largest == kMinusInfinity ? 0.0f : largest;
+      const float shrink = exp2_of((softmax.largest[m][half] - base) * factor), shift = -base * factor;
       float sum = softmax.sums[m][half] * shrink;
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n)
@@ -97,7 +98,8 @@ __device__ inline void attention_forward_block(const AttentionArgs& args) {
   const std::int64_t warp_first = first + tile_row;
 
   copy_tile<kHeadDim, kQueries>(queries, rows_of_qkv(args, args.qkv, pair, Part::query), first, args.time);
-  tiles.copy(0, args.time);
+  const std::int64_t begin = first_key(args, first) / kKeys * kKeys;
+  tiles.copy(begin, args.time);
   Softmax softmax;
   float result[kRowTiles][kHeadDim / 8][4];
   clear(result);
@@ -108,14 +110,15 @@ __device__ inline void attention_forward_block(const AttentionArgs& args) {
       softmax.largest[m][half] = kMinusInfinity;
       softmax.sums[m][half] = 0.0f;
     }
-  for (std::int64_t key = 0; key < end; key += kKeys) {
+  for (std::int64_t key = begin; key < end; key += kKeys) {
     wait_copies();
     __syncthreads();  // all copies are there, and nobody reads the other buffer any more
     if (key + kKeys < end) tiles.copy(key + kKeys, args.time);
-    if (key >= warp_first + kWarpRows) continue;  // no query of this warp sees these keys
+    if (key >= warp_first + kWarpRows || key + kKeys <= first_key(args, warp_first)) continue;  // no query of this warp sees these keys
     float s[kRowTiles][kKeys / 8][4];
     product_of_rows<kHeadDim, kRowTiles, kKeys>(s, queries, tile_row, tiles.keys_at(key), 0);
-    if (key + kKeys - 1 > warp_first) mask_scores<kKeys>(s, warp_first, key);
+    if (key + kKeys - 1 > warp_first || key < first_key(args, warp_first + kWarpRows - 1))
+      mask_scores<kKeys>(s, warp_first, key, args.window);
     softmax_tile<kHeadDim, kKeys>(softmax, s, result, args.scale * kLog2E);
     add_product<kHeadDim, kRowTiles, kKeys>(result, s, tiles.values_at(key), 0);
   }

@@ -16,6 +16,9 @@ __device__ inline void differentiate(float& s, float& ds, bool is_seen, float fa
   ds = s >= kCertain ? 0.0f : s * (ds - delta);
 }
 
+/// Whether a query sees a key so many places before it.
+__device__ inline bool is_seen(int distance, int window) { return static_cast<unsigned>(distance) < static_cast<unsigned>(window); }
+
 constexpr int kQueryTiles = 2, kQueriesOfWarp = 16 * kQueryTiles;
 
 /// Of a lane's queries: lse over log 2, delta.
@@ -37,9 +40,10 @@ __device__ inline QueryRows load_query_rows(const AttentionArgs& args, std::int6
 }
 
 /// Adds kColumns keys' part to the gradients of a warp's queries. `ahead`: the warp's first query less the first of these keys.
+/// A query sees `window` keys.
 template <int kHeadDim, int kColumns>
 __device__ inline void add_keys(float (&dq)[kQueryTiles][kHeadDim / 8][4], const QueryRows& rows, const Words* queries, const Words* dout,
-                                int tile_row, const Words* keys, const Words* values, int key_row, int ahead, float factor) {
+                                int tile_row, const Words* keys, const Words* values, int key_row, int ahead, int window, float factor) {
   float s[kQueryTiles][kColumns / 8][4], ds[kQueryTiles][kColumns / 8][4];
   product_of_rows<kHeadDim, kQueryTiles, kColumns>(s, queries, tile_row, keys, key_row);
   product_of_rows<kHeadDim, kQueryTiles, kColumns>(ds, dout, tile_row, values, key_row);
@@ -49,7 +53,7 @@ __device__ inline void add_keys(float (&dq)[kQueryTiles][kHeadDim / 8][4], const
     for (int n = 0; n < kColumns / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        differentiate(s[m][n][i], ds[m][n][i], column_of(n, i) <= row_of(m, i) + ahead, factor, rows.lse_log2[m][i / 2],
+        differentiate(s[m][n][i], ds[m][n][i], is_seen(row_of(m, i) + ahead - column_of(n, i), window), factor, rows.lse_log2[m][i / 2],
                       rows.delta[m][i / 2]);
   add_product<kHeadDim, kQueryTiles, kColumns>(dq, ds, keys, key_row);
 }
@@ -71,17 +75,18 @@ __device__ inline void attention_dqueries_block(const AttentionArgs& args) {
 
   copy_tile<kHeadDim, kQueries>(queries, rows_of_qkv(args, args.qkv, pair, Part::query), first, args.time);
   copy_tile<kHeadDim, kQueries>(dout, rows_of_out(args, args.dout, pair), first, args.time);
-  tiles.copy(0, args.time);
+  const std::int64_t begin = first_key(args, first) / kKeys * kKeys;
+  tiles.copy(begin, args.time);
   const QueryRows rows = load_query_rows(args, pair, warp_first);
   float dq[kQueryTiles][kHeadDim / 8][4];
   clear(dq);
-  for (std::int64_t key = 0; key < end; key += kKeys) {
+  for (std::int64_t key = begin; key < end; key += kKeys) {
     wait_copies();
     __syncthreads();  // all copies are there, and nobody reads the other buffer any more
     if (key + kKeys < end) tiles.copy(key + kKeys, args.time);
     for (int column = 0; column < kKeys && key + column < warp_first + kQueriesOfWarp; column += kColumns)
       add_keys<kHeadDim, kColumns>(dq, rows, queries, dout, tile_row, tiles.keys_at(key), tiles.values_at(key), column,
-                                   static_cast<int>(warp_first - key) - column, args.scale * kLog2E);
+                                   static_cast<int>(warp_first - key) - column, static_cast<int>(args.window), args.scale * kLog2E);
   }
   const float factor[kQueryTiles][2] = {{args.scale, args.scale}, {args.scale, args.scale}};
   store_rows<kHeadDim>(rows_of_qkv(args, args.dqkv, pair, Part::query), warp_first, args.time, queries, tile_row, dq, factor);
@@ -112,11 +117,12 @@ struct QueryTile {
   }
 };
 
-/// Adds kColumns queries' part to the gradients of a warp's keys and values. `ahead`: the first of these queries less the warp's first key.
+/// Adds kColumns queries' part to the gradients of a warp's keys and values. `ahead`: the first of these queries less the warp's first
+/// key.
 template <int kHeadDim, int kKeyTiles, int kColumns, int kQueries>
 __device__ inline void add_queries(float (&dk)[kKeyTiles][kHeadDim / 8][4], float (&dv)[kKeyTiles][kHeadDim / 8][4], const Words* keys,
                                    const Words* values, int tile_row, const QueryTile<kHeadDim, kQueries>& tile, int query_row, int ahead,
-                                   float factor) {
+                                   int window, float factor) {
   float s[kKeyTiles][kColumns / 8][4], ds[kKeyTiles][kColumns / 8][4];
   product_of_rows<kHeadDim, kKeyTiles, kColumns>(s, keys, tile_row, tile.queries, query_row);
   product_of_rows<kHeadDim, kKeyTiles, kColumns>(ds, values, tile_row, tile.dout, query_row);
@@ -130,7 +136,8 @@ __device__ inline void add_queries(float (&dk)[kKeyTiles][kHeadDim / 8][4], floa
       for (int m = 0; m < kKeyTiles; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          differentiate(s[m][n][i + 2 * half], ds[m][n][i + 2 * half], row_of(m, 2 * half) <= query + ahead, factor, lse_log2, delta);
+          differentiate(s[m][n][i + 2 * half], ds[m][n][i + 2 * half], is_seen(query + ahead - row_of(m, 2 * half), window), factor,
+                        lse_log2, delta);
     }
   add_product<kHeadDim, kKeyTiles, kColumns>(dv, s, tile.dout, query_row);
   add_product<kHeadDim, kKeyTiles, kColumns>(dk, ds, tile.queries, query_row);
@@ -145,6 +152,7 @@ __device__ inline void attention_dkeys_block(const AttentionArgs& args) {
   const std::int64_t blocks = (args.time + kKeys - 1) / kKeys, group = args.heads / args.kv_heads;
   const std::int64_t first_pair = blockIdx.x / blocks * group, end = first_pair + group;
   const std::int64_t first = blockIdx.x % blocks * kKeys;  // those with most queries first
+  const std::int64_t query_end = end_of_queries(args, first + kKeys);
   Words* const keys = dynamic_shared();
   Words* const values = keys + kKeys * kChunks<kHeadDim>;
   Words* const buffers = values + kKeys * kChunks<kHeadDim>;
@@ -161,14 +169,15 @@ __device__ inline void attention_dkeys_block(const AttentionArgs& args) {
   for (std::int64_t pair = first_pair, query = first; pair < end; now = 1 - now) {
     wait_copies();
     __syncthreads();                                     // all copies are there, and nobody reads the other buffer any more
-    const bool is_last = query + kQueries >= args.time;  // of this head
+    const bool is_last = query + kQueries >= query_end;  // of this head
     const std::int64_t next_pair = is_last ? pair + 1 : pair, next_query = is_last ? first : query + kQueries;
     if (next_pair < end) Queries::at(buffers, 1 - now).copy(args, next_pair, next_query);
     const Queries tile = Queries::at(buffers, now);
     for (int column = 0; column < kQueries; column += kColumns)
       if (query + column + kColumns > warp_first)  // else no query sees this warp's keys
         add_queries<kHeadDim, kKeyTiles, kColumns>(dk, dv, keys, values, tile_row, tile, column,
-                                                   static_cast<int>(query - warp_first) + column, args.scale * kLog2E);
+                                                   static_cast<int>(query - warp_first) + column, static_cast<int>(args.window),
+                                                   args.scale * kLog2E);
     pair = next_pair;
     query = next_query;
   }

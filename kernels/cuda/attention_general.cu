@@ -123,22 +123,29 @@ struct Softmax {
   float largest[kEach], sums[kEach];
 };
 
-/// s becomes 2^(factor (s - largest)), 0 where the key is behind the query; what was gathered so far is rescaled.
-__device__ inline void softmax_tile(Softmax& softmax, Square& s, Square& result, std::int64_t first, std::int64_t key, float factor) {
+__device__ inline bool is_seen(const AttentionArgs& args, std::int64_t query, std::int64_t key) {
+  return key <= query && query - key < args.window;
+}
+
+/// s becomes 2^(factor (s - largest)), 0 where the key is not seen; what was gathered so far, which may be nothing, is rescaled.
+__device__ inline void softmax_tile(Softmax& softmax, Square& s, Square& result, std::int64_t first, std::int64_t key,
+                                    const AttentionArgs& args) {
+  const float factor = args.scale * kLog2E;
 #pragma unroll
   for (int r = 0; r < kEach; ++r) {
     float largest = softmax.largest[r];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      if (key + first_column() + i > first + first_row() + r) s[r][i] = kMinusInfinity;
+      if (!is_seen(args, first + first_row() + r, key + first_column() + i)) s[r][i] = kMinusInfinity;
       largest = fmaxf(largest, s[r][i]);
     }
     largest = largest_of_row(largest);
-    const float shrink = exp2_of((softmax.largest[r] - largest) * factor);
+    const float base = largest == kMinusInfinity ? 0.0f : largest;
+    const float shrink = exp2_of((softmax.largest[r] - base) * factor);
     softmax.sums[r] *= shrink;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      s[r][i] = exp2_of((s[r][i] - largest) * factor);
+      s[r][i] = exp2_of((s[r][i] - base) * factor);
       softmax.sums[r] += s[r][i];
       result[r][i] *= shrink;
     }
@@ -162,9 +169,9 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_forward(cons
     softmax.largest[r] = kMinusInfinity;
     softmax.sums[r] = 0.0f;
   }
-  for (std::int64_t key = 0; key <= place.first; key += kRows) {
+  for (std::int64_t key = first_key(args, place.first) / kRows * kRows; key <= place.first; key += kRows) {
     product_of_rows(s, queries, place.first, keys, key, args, operands);
-    softmax_tile(softmax, s, result, place.first, key, args.scale * kLog2E);
+    softmax_tile(softmax, s, result, place.first, key, args);
     store_weights(weights, s);
     add_product(result, weights, values, key, place.slice, args, operands);
   }
@@ -220,15 +227,14 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dqueries(con
   }
   Square s, ds, dq;
   clear(dq);
-  for (std::int64_t key = 0; key <= place.first; key += kRows) {
+  for (std::int64_t key = first_key(args, place.first) / kRows * kRows; key <= place.first; key += kRows) {
     product_of_rows(s, queries, place.first, keys, key, args, operands);
     product_of_rows(ds, dout, place.first, values, key, args, operands);
 #pragma unroll
     for (int r = 0; r < kEach; ++r)
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
-        const bool is_seen = key + first_column() + i <= place.first + first_row() + r;
-        s[r][i] = is_seen ? probability(s[r][i], args.scale, lse[r]) : 0.0f;
+        s[r][i] = is_seen(args, place.first + first_row() + r, key + first_column() + i) ? probability(s[r][i], args.scale, lse[r]) : 0.0f;
         ds[r][i] = score_gradient(s[r][i], ds[r][i], delta[r]);
       }
     store_weights(weights, ds);
@@ -243,14 +249,14 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dkeys(const 
   __shared__ Operands operands;
   __shared__ Weights weights;
   const Place place = place_of_block(args);  // its pair counts heads of keys
-  const std::int64_t group = args.heads / args.kv_heads, first_pair = place.pair * group;
+  const std::int64_t group = args.heads / args.kv_heads, first_pair = place.pair * group, end = end_of_queries(args, place.first + kRows);
   const HeadRows keys = rows_of_qkv(args, args.qkv, first_pair, Part::key), values = rows_of_qkv(args, args.qkv, first_pair, Part::value);
   Square s, ds, dk, dv;
   clear(dk);
   clear(dv);
   for (std::int64_t pair = first_pair; pair < first_pair + group; ++pair) {
     const HeadRows queries = rows_of_qkv(args, args.qkv, pair, Part::query), dout = rows_of_out(args, args.dout, pair);
-    for (std::int64_t query = place.first; query < args.time; query += kRows) {
+    for (std::int64_t query = place.first; query < end; query += kRows) {
       product_of_rows(s, keys, place.first, queries, query, args, operands);
       product_of_rows(ds, values, place.first, dout, query, args, operands);
 #pragma unroll
@@ -259,8 +265,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dkeys(const 
         const float lse = column < args.time ? args.lse[row] : 0.0f, delta = column < args.time ? args.delta[row] : 0.0f;
 #pragma unroll
         for (int r = 0; r < kEach; ++r) {
-          const bool is_seen = place.first + first_row() + r <= column;
-          s[r][i] = is_seen ? probability(s[r][i], args.scale, lse) : 0.0f;
+          s[r][i] = is_seen(args, column, place.first + first_row() + r) ? probability(s[r][i], args.scale, lse) : 0.0f;
           ds[r][i] = score_gradient(s[r][i], ds[r][i], delta);
         }
       }

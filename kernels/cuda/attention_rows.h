@@ -24,6 +24,14 @@ __device__ inline HeadRows rows_of_qkv(const AttentionArgs& args, const Data& da
   return {data, pair / args.heads * args.time * stride + at * args.head_dim, stride};
 }
 
+/// The first key that query `query` sees, and behind the last query that sees any of the keys before `end`.
+__device__ inline std::int64_t first_key(const AttentionArgs& args, std::int64_t query) {
+  return query < args.window ? 0 : query + 1 - args.window;
+}
+__device__ inline std::int64_t end_of_queries(const AttentionArgs& args, std::int64_t end) {
+  return end - 1 + args.window < args.time ? end - 1 + args.window : args.time;
+}
+
 inline constexpr float kLog2E = 1.44269504088896340736f, kMinusInfinity = -__builtin_inff();
 
 }  // namespace zs::cuda

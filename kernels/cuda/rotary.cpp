@@ -15,6 +15,7 @@ void rotary(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, 
                         .turned = width - kept,
                         .kept = kept,
                         .ratio = checks::rotary(out, in, dims, options),
+                        .scaling = options.scaling,
                         .is_inverse = options.is_inverse,
                         .is_aligned = are_whole_packs(dims.head_dim / 2, out.data, in.data)};
   launch(ctx, "zs_rotary", args.tokens, kThreads, &args, static_cast<int>(dims.head_dim / 2 * 2 * size_of(DType::f32)));

@@ -28,7 +28,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_rotary(const RotaryArg
   const std::int64_t pairs = args.head_dim / 2, packs = (pairs + kRowElems - 1) / kRowElems;
   const std::int64_t token = blockIdx.x, first = token * (args.turned + args.kept);
   const double position = static_cast<double>(args.is_inverse ? -(token % args.time) : token % args.time);
-  for (std::int64_t i = threadIdx.x; i < pairs; i += kThreads) rotations[i] = rotation_by(position * rotary_turns(args.ratio, i));
+  for (std::int64_t i = threadIdx.x; i < pairs; i += kThreads)
+    rotations[i] = rotation_by(position * scaled_turns(rotary_turns(args.ratio, i), args.scaling));
   __syncthreads();
   for (std::int64_t i = threadIdx.x; i < args.turned / args.head_dim * packs; i += kThreads) {
     const std::int64_t pair = i % packs * kRowElems, head = first + i / packs * args.head_dim;

@@ -46,11 +46,14 @@ Tensor cast(const Tensor& x, DType dtype);
 Tensor add(const Tensor& a, const Tensor& b);
 
 /// (B, T, (heads + 2 kv_heads) head_dim) interleaved q, k, v -> (B, T, heads head_dim). kv_heads: 0 for as many as heads, or a divisor of
-/// them.
-Tensor causal_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0);
+/// them. window: how many keys a query sees, its own token's the last of them; 0: all up to that.
+Tensor causal_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, std::int64_t window = 0);
 
 /// The same qkv with queries and keys turned by their positions, 0 .. T - 1.
-Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, double base = 10000);
+Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, const RotaryOptions& options = {});
+
+/// The same qkv with an RMS norm of every query head and of every key head, by weights (head_dim) of their own.
+Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std::int64_t heads, std::int64_t kv_heads, float eps = 1e-5f);
 
 struct LossOptions {
   /// With it, the gradients, the weight's included, are computed in forward, chunk by chunk, and backward(loss, seed), with this seed and

@@ -10,6 +10,11 @@ const std::vector<AttentionDims> kShapes = {{1, 1, 1, 1},     {2, 3, 2, 3},     
                                             {1, 100, 2, 48},  {1, 130, 2, 64},   {2, 129, 1, 128},  {3, 40, 1, 100}, {1, 200, 4, 80},
                                             {2, 33, 6, 8, 2}, {1, 70, 4, 64, 1}, {2, 20, 4, 128, 2}};
 
+/// Windows below and above the kernels' tiles, at and off their edges; the last one is all there is.
+const std::vector<AttentionDims> kWindows = {
+    {2, 3, 2, 3, 0, 1},     {1, 70, 2, 16, 0, 5},  {1, 200, 2, 64, 0, 16}, {2, 150, 1, 128, 0, 33}, {1, 300, 2, 64, 1, 129},
+    {1, 140, 1, 20, 0, 64}, {1, 129, 4, 8, 2, 65}, {1, 200, 1, 128, 0, 1}, {1, 640, 1, 64, 0, 100}, {1, 90, 1, 100, 0, 1000}};
+
 /// Probabilities that are rounded to bf16 (rounds_probabilities) are off by up to kNarrow of each.
 constexpr double kNarrow = 0x1.0p-8, kExponential = 6e-6;  // the latter: of an exponential that will be rounded
 
@@ -30,9 +35,10 @@ Reference attention(const std::vector<double>& qkv, const AttentionDims& d) {
   for (std::int64_t b = 0; b < d.batch; ++b)
     for (std::int64_t h = 0; h < d.heads; ++h)
       for (std::int64_t t = 0; t < d.time; ++t) {
+        const std::int64_t first = std::max<std::int64_t>(0, t + 1 - window_of(d));
         std::vector<double> p;
         double sum = 0;
-        for (std::int64_t s = 0; s <= t; ++s) {
+        for (std::int64_t s = first; s <= t; ++s) {
           double score = 0;
           for (std::int64_t i = 0; i < d.head_dim; ++i) score += at(b, t, 0, h, i) * at(b, s, 1, h, i);
           p.push_back(std::exp(score / std::sqrt(static_cast<double>(d.head_dim))));
@@ -41,7 +47,7 @@ Reference attention(const std::vector<double>& qkv, const AttentionDims& d) {
         r.lse[static_cast<std::size_t>((b * d.heads + h) * d.time + t)] = std::log(sum);
         for (std::int64_t i = 0; i < d.head_dim; ++i) {
           double value = 0;
-          for (std::int64_t s = 0; s <= t; ++s) value += p[static_cast<std::size_t>(s)] / sum * at(b, s, 2, h, i);
+          for (std::int64_t s = first; s <= t; ++s) value += p[static_cast<std::size_t>(s - first)] / sum * at(b, s, 2, h, i);
           r.out[static_cast<std::size_t>(((b * d.time + t) * d.heads + h) * d.head_dim + i)] = value;
         }
       }
@@ -63,7 +69,8 @@ Forward forward(Values& qkv, const AttentionDims& d) {
 
 TEST_CASE("attention is causal softmax attention at every shape", "[attention]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
-  const AttentionDims d = GENERATE(from_range(kShapes));
+  const AttentionDims d = GENERATE(from_range(kShapes), from_range(kWindows));
+  CAPTURE(d.time, d.head_dim, d.window);
   Values qkv = Values::random(dtype, d.batch * d.time * qkv_width_of(d), 1);
   const Forward result = forward(qkv, d);
   const Reference expected = attention(qkv.list(), d);
@@ -109,9 +116,12 @@ TEST_CASE("attention over equal keys averages the values seen so far", "[attenti
 }
 
 TEST_CASE("attention's gradients agree with central differences", "[attention]") {
-  const AttentionDims d = GENERATE(AttentionDims{1, 1, 1, 1}, AttentionDims{2, 3, 2, 3}, AttentionDims{1, 17, 2, 8},
-                                   AttentionDims{1, 70, 1, 16}, AttentionDims{1, 130, 2, 64}, AttentionDims{2, 65, 1, 100},
-                                   AttentionDims{2, 5, 6, 3, 2}, AttentionDims{1, 70, 4, 16, 2}, AttentionDims{1, 66, 3, 64, 1});
+  const AttentionDims d =
+      GENERATE(AttentionDims{1, 1, 1, 1}, AttentionDims{2, 3, 2, 3}, AttentionDims{1, 17, 2, 8}, AttentionDims{1, 70, 1, 16},
+               AttentionDims{1, 130, 2, 64}, AttentionDims{2, 65, 1, 100}, AttentionDims{2, 5, 6, 3, 2}, AttentionDims{1, 70, 4, 16, 2},
+               AttentionDims{1, 66, 3, 64, 1}, AttentionDims{2, 5, 2, 3, 0, 2}, AttentionDims{1, 140, 2, 16, 1, 20},
+               AttentionDims{1, 130, 1, 64, 0, 65});
+  CAPTURE(d.time, d.head_dim, d.window);
   const std::int64_t elems = d.batch * d.time * d.heads * d.head_dim, qkv_elems = d.batch * d.time * qkv_width_of(d);
   Values qkv = Values::random(DType::f32, qkv_elems, 1), dout = Values::random(DType::f32, elems, 2);
   Forward f = forward(qkv, d);
@@ -133,7 +143,8 @@ namespace {
 struct Gradients {
   std::vector<double> value, magnitude;
 };
-Gradients attention_gradients(const Values& qkv, const Values& dout, const Forward& f, std::int64_t time, std::int64_t width) {
+Gradients attention_gradients(const Values& qkv, const Values& dout, const Forward& f, const AttentionDims& d) {
+  const std::int64_t time = d.time, width = d.head_dim;
   const double scale = 1 / std::sqrt(static_cast<double>(width));
   const auto at = [&](std::int64_t t, std::int64_t which, std::int64_t i) { return (t * 3 + which) * width + i; };
   Gradients g{std::vector<double>(static_cast<std::size_t>(3 * time * width)), {}};
@@ -143,7 +154,7 @@ Gradients attention_gradients(const Values& qkv, const Values& dout, const Forwa
     g.magnitude[static_cast<std::size_t>(i)] += std::abs(term);
   };
   for (std::int64_t t = 0; t < time; ++t)
-    for (std::int64_t s = 0; s <= t; ++s) {
+    for (std::int64_t s = std::max<std::int64_t>(0, t + 1 - window_of(d)); s <= t; ++s) {
       double score = 0, dp = 0;
       for (std::int64_t i = 0; i < width; ++i) {
         score += scale * qkv[at(t, 0, i)] * qkv[at(s, 1, i)];
@@ -164,10 +175,13 @@ Gradients attention_gradients(const Values& qkv, const Values& dout, const Forwa
 TEST_CASE("attention's bf16 gradients are off by the rounding of their terms at most", "[attention]") {
   const AttentionDims d =
       GENERATE(AttentionDims{1, 1, 1, 1}, AttentionDims{1, 63, 1, 20}, AttentionDims{1, 130, 1, 64}, AttentionDims{1, 97, 1, 100},
-               AttentionDims{1, 1, 1, 128}, AttentionDims{1, 65, 1, 128}, AttentionDims{1, 129, 1, 128}, AttentionDims{1, 300, 1, 64});
+               AttentionDims{1, 1, 1, 128}, AttentionDims{1, 65, 1, 128}, AttentionDims{1, 129, 1, 128}, AttentionDims{1, 300, 1, 64},
+               AttentionDims{1, 300, 1, 64, 0, 70}, AttentionDims{1, 150, 1, 128, 0, 16}, AttentionDims{1, 200, 1, 64, 0, 1},
+               AttentionDims{1, 140, 1, 20, 0, 64});
+  CAPTURE(d.time, d.head_dim, d.window);
   Values qkv = Values::random(DType::bf16, 3 * d.time * d.head_dim, 1), dout = Values::random(DType::bf16, d.time * d.head_dim, 2);
   Forward f = forward(qkv, d);
-  const Gradients expected = attention_gradients(qkv, dout, f, d.time, d.head_dim);
+  const Gradients expected = attention_gradients(qkv, dout, f, d);
   const auto out = run({Values::poison(DType::bf16, 3 * d.time * d.head_dim)}, [&](ExecContext& ctx, std::vector<Values>& o) {
     k().attention_backward(ctx, o[0].buffer(), dout.buffer(), f.out.buffer(), qkv.buffer(), f.lse.buffer(), d);
   });

@@ -163,8 +163,9 @@ TEST_CASE("rotary positions are the same bits as the CPU's") {
   const AttentionDims d{2, 33, 4, GENERATE(6, 64), 2};
   Values qkv = Values::random(dtype, d.batch * d.time * qkv_width_of(d), 1), out = qkv, on_cpu = qkv;
   ExecContext ctx = make_context(), cpu_ctx(1, nullptr);
-  k().rotary(ctx, out.buffer(), qkv.buffer(), d, {.base = 500000});
-  cpu_kernels().rotary(cpu_ctx, here(on_cpu), here(qkv), d, {.base = 500000});
+  const RotaryOptions options{.base = 500000, .scaling = {.factor = GENERATE(1.0, 8.0), .context = 20}};
+  k().rotary(ctx, out.buffer(), qkv.buffer(), d, options);
+  cpu_kernels().rotary(cpu_ctx, here(on_cpu), here(qkv), d, options);
   CHECK(out.same_bytes(on_cpu));
 }
 

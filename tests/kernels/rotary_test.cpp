@@ -5,6 +5,16 @@ namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
 
+/// By wavelengths, as Llama 3.1's own code has it.
+double scaled(double frequency, const RotaryScaling& scaling) {
+  if (scaling.context == 0) return frequency / scaling.factor;
+  const double wavelength = 2 * std::acos(-1.0) / frequency, context = static_cast<double>(scaling.context);
+  if (wavelength < context / scaling.high) return frequency;
+  if (wavelength > context / scaling.low) return frequency / scaling.factor;
+  const double smooth = (context / wavelength - scaling.low) / (scaling.high - scaling.low);
+  return (1 - smooth) * frequency / scaling.factor + smooth * frequency;
+}
+
 /// Turns by complex numbers: pair i of a head, elements i and i + head_dim / 2, times e^(i angle).
 std::vector<double> turned(const Values& qkv, const AttentionDims& d, const RotaryOptions& options) {
   const std::int64_t heads = d.heads + kv_heads_of(d), half = d.head_dim / 2, width = qkv_width_of(d);
@@ -12,7 +22,8 @@ std::vector<double> turned(const Values& qkv, const AttentionDims& d, const Rota
   for (std::int64_t token = 0; token < d.batch * d.time; ++token)
     for (std::int64_t head = 0; head < heads; ++head)
       for (std::int64_t i = 0; i < half; ++i) {
-        const double frequency = std::pow(options.base, -2.0 * static_cast<double>(i) / static_cast<double>(d.head_dim));
+        const double frequency =
+            scaled(std::pow(options.base, -2.0 * static_cast<double>(i) / static_cast<double>(d.head_dim)), options.scaling);
         const double angle = static_cast<double>(token % d.time) * frequency * (options.is_inverse ? -1 : 1);
         const std::int64_t at = token * width + head * d.head_dim + i;
         const double x = qkv[at], y = qkv[at + half];
@@ -42,6 +53,21 @@ TEST_CASE("rotary positions turn queries and keys by their angles and leave valu
   const std::int64_t width = qkv_width_of(d), turned_elems = width - kv_heads_of(d) * d.head_dim;
   for (std::int64_t i = 0; i < out.elems(); ++i)
     if (i % width >= turned_elems) REQUIRE(out[i] == qkv[i]);
+}
+
+TEST_CASE("rotary angles are scaled as a whole, or as Llama 3.1 does it", "[rotary]") {
+  const AttentionDims d{1, 60, 2, GENERATE(16, 64, 128), 1};
+  const RotaryScaling scaling = GENERATE(RotaryScaling{.factor = 4}, RotaryScaling{.factor = 8, .context = 32},
+                                         RotaryScaling{.factor = 32, .low = 1, .high = 4, .context = 8192},
+                                         RotaryScaling{.factor = 2, .low = 0.5, .high = 16, .context = 100});
+  const RotaryOptions options{.base = GENERATE(10000.0, 500000.0), .scaling = scaling, .is_inverse = GENERATE(false, true)};
+  CAPTURE(d.head_dim, scaling.factor, scaling.context);
+  Values qkv = Values::random(DType::f32, d.batch * d.time * qkv_width_of(d), 1);
+  const Values out = run_rotary(qkv, d, options);
+  require_close(out, turned(qkv, d, options), 1e-6);
+  RotaryOptions plain = options;
+  plain.scaling = {};
+  CHECK_FALSE(out.same_bytes(run_rotary(qkv, d, plain)));
 }
 
 TEST_CASE("rotary angles keep their precision far into a sequence", "[rotary]") {

@@ -35,7 +35,7 @@ Values logits_of(const Weights& w, const LlamaConfig& config, const std::vector<
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     const auto of = [&](const char* name) { return w.at(fmt::format("blocks.{}.{}", layer, name)); };
     const Values qkv = ref::linear(ref::rms_norm(x, of("norm1.weight"), 1e-5), of("attention.qkv.weight"), nullptr, config.width);
-    const Values attended = ref::causal_attention(ref::rotary(qkv, dims, config.rotary_base), dims);
+    const Values attended = ref::causal_attention(ref::rotary(qkv, dims, {.base = config.rotary_base}), dims);
     x = ref::add(x, ref::linear(attended, of("attention.out.weight"), nullptr, config.width));
     const Values gate_up = ref::linear(ref::rms_norm(x, of("norm2.weight"), 1e-5), of("mlp.gate_up.weight"), nullptr, config.width);
     x = ref::add(x, ref::linear(ref::swiglu(gate_up, 2 * config.hidden), of("mlp.down.weight"), nullptr, config.hidden));

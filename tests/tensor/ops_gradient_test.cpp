@@ -60,15 +60,22 @@ OpUnderTest linear_op(const Shape& shape, std::int64_t outputs, bool has_bias) {
 OpUnderTest attention_op(const ref::Attention& dims) {
   return {{normal({dims.batch, dims.time, dims.width()}, "qkv")},
           {},
-          [=](Context&, const Tensors& x, const Parameters&) { return causal_attention(x[0], dims.heads, dims.kv_heads); },
+          [=](Context&, const Tensors& x, const Parameters&) { return causal_attention(x[0], dims.heads, dims.kv_heads, dims.window); },
           [=](const Arguments& a) { return ref::causal_attention(a[0], dims); }};
 }
 
-OpUnderTest rotary_op(const ref::Attention& dims, double base) {
+OpUnderTest rotary_op(const ref::Attention& dims, const RotaryOptions& options) {
   return {{normal({dims.batch, dims.time, dims.width()}, "qkv")},
           {},
-          [=](Context&, const Tensors& x, const Parameters&) { return rotary(x[0], dims.heads, dims.kv_heads, base); },
-          [=](const Arguments& a) { return ref::rotary(a[0], dims, base); }};
+          [=](Context&, const Tensors& x, const Parameters&) { return rotary(x[0], dims.heads, dims.kv_heads, options); },
+          [=](const Arguments& a) { return ref::rotary(a[0], dims, options); }};
+}
+
+OpUnderTest qk_norm_op(const ref::Attention& dims, float eps = 1e-5f) {
+  return {{normal({dims.batch, dims.time, dims.width()}, "qkv")},
+          {normal({dims.head_dim}, "q gamma", 0.5, 1), normal({dims.head_dim}, "k gamma", 0.5, 1)},
+          [=](Context&, const Tensors& x, const Parameters& p) { return qk_norm(x[0], *p[0], *p[1], dims.heads, dims.kv_heads, eps); },
+          [=](const Arguments& a) { return ref::qk_norm(a[0], a[1], a[2], dims, static_cast<double>(eps)); }};
 }
 
 OpUnderTest lm_head_op(const Shape& shape, std::int64_t padded_classes, std::int64_t classes, std::int64_t chunk = 0) {
@@ -119,9 +126,21 @@ TEST_CASE("I8: the gradient of swiglu agrees with central differences") {
 }
 
 TEST_CASE("I8: the gradient of rotary positions agrees with central differences") {
-  check_in_all_precisions(rotary_op({2, 7, 3, 6}, 10000));
-  check_in_all_precisions(rotary_op({1, 5, 4, 10, 2}, 100));
-  check_in_all_precisions(rotary_op({3, 2, 2, 16, 1}, 500000));
+  check_in_all_precisions(rotary_op({2, 7, 3, 6}, {}));
+  check_in_all_precisions(rotary_op({1, 5, 4, 10, 2}, {.base = 100}));
+  check_in_all_precisions(rotary_op({3, 2, 2, 16, 1}, {.base = 500000, .scaling = {.factor = 8, .context = 32}}));
+}
+
+TEST_CASE("I8: the gradients of norms of queries and keys agree with central differences") {
+  check_in_all_precisions(qk_norm_op({2, 7, 3, 6}));
+  check_in_all_precisions(qk_norm_op({1, 5, 4, 10, 2}, 0.25f));
+  check_in_all_precisions(qk_norm_op({3, 2, 2, 16, 1}));
+}
+
+TEST_CASE("I8: the gradient of attention in a window agrees with central differences") {
+  check_in_all_precisions(attention_op({.batch = 2, .time = 9, .heads = 2, .head_dim = 6, .window = 3}));
+  check_in_all_precisions(attention_op({.batch = 1, .time = 70, .heads = 2, .head_dim = 4, .kv_heads = 1, .window = 66}));
+  check_in_all_precisions(attention_op({.batch = 1, .time = 6, .heads = 2, .head_dim = 4, .window = 1}));
 }
 
 TEST_CASE("I8: the gradients of linear with bias agree with central differences") {

@@ -62,14 +62,36 @@ Values swiglu(const Values& x, std::int64_t width) {
   return out;
 }
 
-Values rotary(const Values& qkv, const Attention& dims, double base) {
+namespace {
+
+double scaled(double frequency, const RotaryScaling& scaling) {
+  if (scaling.context == 0) return frequency / scaling.factor;
+  const double turns = static_cast<double>(scaling.context) * frequency / (2 * std::numbers::pi);
+  const double share = std::clamp((turns - scaling.low) / (scaling.high - scaling.low), 0.0, 1.0);
+  return share * frequency + (1 - share) * frequency / scaling.factor;
+}
+
+}  // namespace
+
+Values qk_norm(const Values& qkv, const Values& q_gamma, const Values& k_gamma, const Attention& dims, double eps) {
+  Values out = qkv;
+  for (std::int64_t token = 0; token < dims.batch * dims.time; ++token)
+    for (std::int64_t head = 0; head < dims.heads + dims.kv_heads; ++head) {
+      const auto first = qkv.begin() + token * dims.width() + head * dims.head_dim;
+      const Values normal = rms_norm(Values(first, first + dims.head_dim), head < dims.heads ? q_gamma : k_gamma, eps);
+      std::copy(normal.begin(), normal.end(), out.begin() + (first - qkv.begin()));
+    }
+  return out;
+}
+
+Values rotary(const Values& qkv, const Attention& dims, const RotaryOptions& options) {
   Values out = qkv;
   const std::int64_t half = dims.head_dim / 2, turned = (dims.heads + dims.kv_heads) * dims.head_dim;
   for (std::int64_t token = 0; token < dims.batch * dims.time; ++token)
     for (std::int64_t head = 0; head < turned; head += dims.head_dim)
       for (std::int64_t i = 0; i < half; ++i) {
-        const double angle =
-            static_cast<double>(token % dims.time) / std::pow(base, 2.0 * static_cast<double>(i) / static_cast<double>(dims.head_dim));
+        const double frequency = std::pow(options.base, -2.0 * static_cast<double>(i) / static_cast<double>(dims.head_dim));
+        const double angle = static_cast<double>(token % dims.time) * scaled(frequency, options.scaling);
         const std::size_t x = at(token * dims.width() + head + i), y = x + at(half);
         out[x] = std::cos(angle) * qkv[x] - std::sin(angle) * qkv[y];
         out[y] = std::sin(angle) * qkv[x] + std::cos(angle) * qkv[y];
@@ -106,7 +128,7 @@ Values add(const Values& a, const Values& b) {
 }
 
 Values causal_attention(const Values& qkv, const Attention& dims) {
-  const auto [batch, time, heads, head_dim, kv_heads] = dims;
+  const auto [batch, time, heads, head_dim, kv_heads, window] = dims;
   const std::int64_t row_width = dims.width(), group = heads / kv_heads, shared = kv_heads;
   const std::int64_t width = heads * head_dim;
   Values out(at(batch * time * width), 0.0);
@@ -119,7 +141,7 @@ Values causal_attention(const Values& qkv, const Attention& dims) {
       for (std::int64_t t = 0; t < time; ++t) {
         Values p(at(t + 1), 0.0);
         double total = 0;
-        for (std::int64_t s = 0; s <= t; ++s) {
+        for (std::int64_t s = std::max<std::int64_t>(0, t + 1 - window); s <= t; ++s) {
           for (std::int64_t d = 0; d < head_dim; ++d) p[at(s)] += row(b, t, 0, h)[d] * row(b, s, 1, h)[d];
           p[at(s)] = std::exp(p[at(s)] / std::sqrt(static_cast<double>(head_dim)));
           total += p[at(s)];

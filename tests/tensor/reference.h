@@ -25,11 +25,14 @@ Values add(const Values& a, const Values& b);
 struct Attention {
   std::int64_t batch, time, heads, head_dim;
   std::int64_t kv_heads = heads;
+  std::int64_t window = time;
 
   std::int64_t width() const { return (heads + 2 * kv_heads) * head_dim; }  // of a token's q, k and v
 };
 /// Pairs of halves, turned by rotation matrices.
-Values rotary(const Values& qkv, const Attention& dims, double base);
+Values rotary(const Values& qkv, const Attention& dims, const RotaryOptions& options);
+/// RMS norms of query heads and of key heads.
+Values qk_norm(const Values& qkv, const Values& q_gamma, const Values& k_gamma, const Attention& dims, double eps);
 Values causal_attention(const Values& qkv, const Attention& dims);
 
 /// Mean cross entropy; `classes` real rows of weight (V', width).

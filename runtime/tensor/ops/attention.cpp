@@ -27,17 +27,22 @@ Tensor turned(const Tensor& qkv, const AttentionDims& dims, const RotaryOptions&
 
 }  // namespace
 
-Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads, double base) {
+Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads, const RotaryOptions& options) {
   const AttentionDims dims = dims_of("rotary", qkv, heads, kv_heads);
-  Tensor y = turned(qkv, dims, {.base = base});
-  record_op(y, "rotary", {qkv}, {},
-            [dims, base](const Tensor& dy) { return std::vector<Tensor>{turned(dy, dims, {.base = base, .is_inverse = true})}; });
+  if (dims.head_dim % 2 != 0)
+    throw UsageError(fmt::format("op rotary: heads of {} elements have no halves to turn", dims.head_dim), "expected an even head_dim");
+  Tensor y = turned(qkv, dims, options);
+  RotaryOptions back = options;
+  back.is_inverse = !options.is_inverse;
+  record_op(y, "rotary", {qkv}, {}, [dims, back](const Tensor& dy) { return std::vector<Tensor>{turned(dy, dims, back)}; });
   return y;
 }
 
-Tensor causal_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads) {
+Tensor causal_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads, std::int64_t window) {
+  AttentionDims dims = dims_of("attention", qkv, heads, kv_heads);
+  if (window < 0) throw UsageError(fmt::format("op attention: a window of {} keys", window), "expected 0, for all, or more");
+  dims.window = window;
   Context& context = qkv.context();
-  const AttentionDims dims = dims_of("attention", qkv, heads, kv_heads);
   Tensor y = Tensor::empty(context, {dims.batch, dims.time, heads * dims.head_dim}, qkv.dtype());
   Tensor lse = Tensor::empty(context, {dims.batch, heads, dims.time}, DType::f32);
   const Buffer out = y.buffer(), sums = lse.buffer(), in = qkv.buffer();
