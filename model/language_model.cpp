@@ -4,6 +4,14 @@
 #include <functional>
 
 namespace zs {
+namespace {
+
+void for_each_module(Module& module, const std::function<void(Module&)>& visit) {
+  visit(module);
+  for (Module* child : module.children()) for_each_module(*child, visit);
+}
+
+}  // namespace
 
 Tensor LanguageModel::loss(const Tensor& ids, const Tensor& targets, const LossOptions& options) {
   const ForwardScope scope = enter();
@@ -29,8 +37,9 @@ Tensor LanguageModel::next_token_logits(const Tensor& ids, std::int64_t position
 }
 
 void LanguageModel::set_recompute(Recompute recompute) {
-  for (Module* child : children())
-    if (auto* const block = dynamic_cast<TransformerBlock*>(child)) block->set_recompute(recompute);
+  for_each_module(*this, [=](Module& module) {
+    if (auto* const block = dynamic_cast<TransformerBlock*>(&module)) block->set_recompute(recompute);
+  });
 }
 
 std::int64_t LanguageModel::parameter_count() const {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "model/transformer_block.h"
+#include "model/nn/transformer_block.h"
 
 namespace zs {
 
@@ -24,7 +24,7 @@ class LanguageModel : public Module {
   /// (1, V') f32 logits of what follows token `position` of the one sequence ids (1, T). Without gradient.
   Tensor next_token_logits(const Tensor& ids, std::int64_t position);
 
-  /// Of every block.
+  /// Of every TransformerBlock in it.
   void set_recompute(Recompute recompute);
 
   std::int64_t parameter_count() const;

@@ -47,11 +47,22 @@ class Module {
     parameters_.push_back(std::make_unique<Parameter>(path_of(name), shape, init, has_decay));
     return *parameters_.back();
   }
-  /// Children are members (or owned by members) of the derived class; registration order is the order in the flat parameter.
+  /// A child that is a member (or owned by a member) of the derived class; registration order is the order in the flat parameter.
   template <class M>
   M& add_child(M& child) {
     children_.push_back(&child);
     return child;
+  }
+  /// A child that this module owns, by a name below its own. args: of M's constructor, behind the path.
+  template <class M, class... Args>
+  M& make_child(const std::string& name, Args&&... args) {
+    return own_child(std::make_unique<M>(path_of(name), std::forward<Args>(args)...));
+  }
+  template <class M>
+  M& own_child(std::unique_ptr<M> child) {
+    M& made = add_child(*child);
+    owned_.push_back(std::move(child));
+    return made;
   }
   ForwardScope enter() const { return ForwardScope(runtime_, unit_); }
   /// What comes in from other units, before it meets this one's parameters, and what is handed on to others: cast where the unit's
@@ -64,6 +75,7 @@ class Module {
   std::string path_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<Module*> children_;
+  std::vector<std::unique_ptr<Module>> owned_;
   ShardedRuntime *runtime_ = nullptr, *owner_ = nullptr;
   int unit_ = 0, owner_unit_ = 0;
 };

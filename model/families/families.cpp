@@ -8,9 +8,12 @@ namespace zs {
 
 const Family& gpt2_family();
 const Family& llama_family();
+const Family& mistral_family();
+const Family& qwen2_family();
+const Family& qwen3_family();
 
 std::span<const Family* const> families() {
-  static const std::array all = {&gpt2_family(), &llama_family()};
+  static const std::array all = {&gpt2_family(), &llama_family(), &mistral_family(), &qwen2_family(), &qwen3_family()};
   return all;
 }
 

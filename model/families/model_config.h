@@ -15,6 +15,11 @@ struct ModelConfig {
   std::int64_t kv_heads = 0, hidden = 0;
   double rotary_base = 10000;
   bool tied_head = true;
+  std::int64_t head_dim = 0, window = 0;
+  double norm_eps = 1e-5;
+  std::string rotary_scaling = "none";
+  double rotary_factor = 8, rotary_low = 1, rotary_high = 4;
+  std::int64_t rotary_context = 8192;
 
   bool operator==(const ModelConfig&) const = default;
 };

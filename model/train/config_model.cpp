@@ -100,16 +100,27 @@ void refuse_foreign(ConfigDraft& draft, const Family& family) {
 void check_heads(ConfigDraft& draft, const Family& family) {
   const ModelConfig& model = draft.config.model;
   if (!are_good(draft, {"model.width", "model.heads"})) return;
-  if (model.width % model.heads != 0)
+  const bool has_head_dim = family.has("model.head_dim") && model.head_dim > 0 && are_good(draft, {"model.head_dim"});
+  if (!has_head_dim && model.width % model.heads != 0)
     draft.report("model.heads", fmt::format("model.heads {} does not divide model.width {}", model.heads, model.width),
                  "change one of them");
   if (!are_good(draft, {"model.family", "model.preset"})) return;
   if (family.has("model.kv_heads") && are_good(draft, {"model.kv_heads"}) && model.heads % model.kv_heads != 0)
     draft.report("model.kv_heads", fmt::format("model.kv_heads {} does not divide model.heads {}", model.kv_heads, model.heads),
                  "change one of them");
-  if (family.has("model.rotary_base") && model.width / model.heads % 2 != 0)
-    draft.report("model.heads", fmt::format("heads of {} elements have no halves to turn", model.width / model.heads),
-                 "choose model.width as an even multiple of model.heads");
+  const std::int64_t head_dim = has_head_dim ? model.head_dim : model.width / model.heads;
+  if (family.has("model.rotary_base") && head_dim % 2 != 0)
+    draft.report(has_head_dim ? "model.head_dim" : "model.heads", fmt::format("heads of {} elements have no halves to turn", head_dim),
+                 has_head_dim ? "choose an even model.head_dim" : "choose model.width as an even multiple of model.heads");
+}
+
+void check_rotary(ConfigDraft& draft) {
+  const ModelConfig& model = draft.config.model;
+  if (are_good(draft, {"model.rotary_scaling", "model.rotary_low", "model.rotary_high"}) && model.rotary_scaling == "llama3" &&
+      model.rotary_low >= model.rotary_high)
+    draft.report("model.rotary_low",
+                 fmt::format("model.rotary_low {} is not below model.rotary_high {}", model.rotary_low, model.rotary_high),
+                 "swap them, or leave them out");
 }
 
 void check_lengths(ConfigDraft& draft) {
@@ -142,6 +153,7 @@ void resolve_model(ConfigDraft& draft) {
 
 void check_model(ConfigDraft& draft) {
   if (const Family* const family = find_family(draft.config.model.family)) check_heads(draft, *family);
+  check_rotary(draft);
   check_lengths(draft);
 }
 

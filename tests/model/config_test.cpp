@@ -98,9 +98,28 @@ TEST_CASE("a key that some families have is refused in the others, which are nam
     parse_config(kSmall, "small.toml", {"model.kv_heads=2"});
     FAIL("accepted");
   } catch (const Error& error) {
-    CHECK_THAT(error.what_to_do(), Catch::Contains("leave it out, or use model.family = \"llama\""));
+    CHECK_THAT(error.what_to_do(), Catch::Contains("leave it out, or use model.family = \"llama\" or \"mistral\" or \"qwen2\""));
   }
   CHECK(parse_config(kSmall, "small.toml", {"model.kv_heads=0"}).model.kv_heads == 0);
+}
+
+TEST_CASE("a preset brings all that its family has, and heads may be wider or narrower than the width's share") {
+  const auto model_of = [](Overrides overrides) { return parse_config(kSmall, "small.toml", overrides).model; };
+  const ModelConfig qwen3 = model_of({"model.preset=qwen3-0.6B"});
+  CHECK(qwen3.head_dim == 128);
+  CHECK(qwen3.norm_eps == 1e-6);
+  CHECK(qwen3.rotary_base == 1e6);
+  CHECK(qwen3.tied_head);
+  const ModelConfig mistral = model_of({"model.preset=mistral-7B", "model.layers=2"});
+  CHECK(mistral.window == 4096);
+  CHECK(mistral.kv_heads == 8);
+  CHECK(model_of({"model.preset=mistral-7B", "model.window=0"}).window == 0);
+  const ModelConfig llama = model_of({"model.preset=llama-3.2-1B"});
+  CHECK(llama.rotary_scaling == "llama3");
+  CHECK(llama.rotary_factor == 32);
+  CHECK(model_of({"model.preset=llama-tiny", "model.heads=3", "model.head_dim=10", "model.kv_heads=1"}).head_dim == 10);
+  CHECK(model_of({"model.preset=tiny", "model.tied_head=false"}).tied_head == false);
+  CHECK(model_of({"model.preset=llama-tiny"}).norm_eps == 1e-5);
 }
 
 TEST_CASE("the resolved configuration reads back as the same configuration") {

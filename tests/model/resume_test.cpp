@@ -373,11 +373,14 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
       refused.insert(key);
     }
   }
-  CHECK(refused == std::set<std::string>{"config.data.kind", "config.model.activation", "config.model.context", "config.model.family",
-                                         "config.model.heads", "config.model.hidden", "config.model.kv_heads", "config.model.layers",
-                                         "config.model.rotary_base", "config.model.tied_head", "config.model.vocab", "config.model.width",
-                                         "config.train.beta1", "config.train.beta2", "config.train.eps", "config.train.global_batch",
-                                         "config.train.seed", "config.train.sequence", "data.train_tokens"});
+  CHECK(refused == std::set<std::string>{
+                       "config.data.kind",           "config.model.activation",  "config.model.context",     "config.model.family",
+                       "config.model.head_dim",      "config.model.heads",       "config.model.hidden",      "config.model.kv_heads",
+                       "config.model.layers",        "config.model.norm_eps",    "config.model.rotary_base", "config.model.rotary_context",
+                       "config.model.rotary_factor", "config.model.rotary_high", "config.model.rotary_low",  "config.model.rotary_scaling",
+                       "config.model.tied_head",     "config.model.window",      "config.model.vocab",       "config.model.width",
+                       "config.train.beta1",         "config.train.beta2",       "config.train.eps",         "config.train.global_batch",
+                       "config.train.seed",          "config.train.sequence",    "data.train_tokens"});
 }
 
 TEST_CASE("a key that the program which saved did not know counts as unchanged") {

@@ -187,7 +187,7 @@ void add(const Buffer& out, const Buffer& a, const Buffer& b) {
 }  // namespace
 
 TEST_CASE("every op of a step reads and writes what it declares, all of it and nothing else") {
-  const int variant = GENERATE(range(0, 10));
+  const int variant = GENERATE(range(0, 12));
   Config config = small_config();
   if (variant == 1) config.precision.param = config.precision.reduce = "bf16";
   if (variant == 2) config.train.deterministic = false;
@@ -197,8 +197,8 @@ TEST_CASE("every op of a step reads and writes what it declares, all of it and n
   if (variant == 5) choose_layout(config, "last dim");
   if (variant == 6) choose_layout(config, "small whole"), config.precision.param = "bf16";
   if (variant == 7) choose_narrow_sums(config);
-  if (variant >= 8) choose_family(config, "llama");
-  if (variant == 9) choose_narrow_sums(config), config.precision.rounding = "stochastic";
+  if (variant >= 8) choose_family(config, variant < 10 ? "llama" : "qwen3");
+  if (variant == 9 || variant == 11) choose_narrow_sums(config), config.precision.rounding = "stochastic";
   CAPTURE(variant);
   CHECK(fmt::format("{}", fmt::join(audit_training(config).findings, "; ")) == "");
 }
@@ -226,6 +226,9 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
   Config llama = small_config();
   choose_family(llama, "llama");
   seen.merge(audit_training(llama).ops);
+  Config qwen3 = small_config();
+  choose_family(qwen3, "qwen3");
+  seen.merge(audit_training(qwen3).ops);
   for (const std::string scheme : {"hsdp small each", "nested", "zero3 k", "zero3 k one by one"}) {
     Config config = small_config();
     if (scheme == "zero3 k one by one") choose_layout(config, "small whole");

@@ -100,6 +100,18 @@ TEST_CASE("I1: recomputed activations, one unit and a tied head of a Llama do no
   CHECK(is_same_run(train_tiny(config, {.ranks = 2}), one));
 }
 
+TEST_CASE("I1: windows, biases and norms of queries and keys do not change a bit either", "[sharded]") {
+  Config config = config_of(GENERATE(as<std::string>{}, "mistral", "qwen2", "qwen3"));
+  if (is_thinned_out()) return;
+  const TinyResult one = train_tiny(config, {.is_calm = true});
+  CHECK(mean(one.losses, 48, 24) < mean(one.losses, 0, 24) - 0.2);
+  CAPTURE(config.model.family);
+  CHECK(is_same_run(train_tiny(config, {.ranks = 3}), one));
+  config.train.recompute = GENERATE(as<std::string>{}, "attention", "block");
+  choose_layout(config, "small whole");
+  CHECK(is_same_run(train_tiny(config, {.ranks = 2}), one));
+}
+
 TEST_CASE("I1: the number of threads and an order recorded on the fly do not change a bit", "[sharded]") {
 #ifndef ZSHARD_TSAN  // libgomp's barriers are invisible to it
   CHECK(is_same_run(train_tiny(tiny_config(), {.ranks = 1, .threads = 2}), reference()));

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "model/families/family.h"
 #include "model/train/plan.h"
 #include "model/train/weights.h"
 #include "runtime/base/random.h"
@@ -46,12 +47,16 @@ Config tiny_config() {
   return config;
 }
 
-void choose_family(Config& config, const std::string& family) {
-  config.model.family = family;
-  if (family != "llama") return;
+void choose_family(Config& config, const std::string& name) {
+  const Family& family = family_named(name);
+  config.model.family = name;
+  config.model.norm_eps = family.defaults.norm_eps;
+  if (!family.has("model.kv_heads")) return;
   config.model.kv_heads = 1;
   config.model.hidden = 40;
   config.model.tied_head = false;
+  if (family.has("model.window")) config.model.window = 5;
+  if (family.defaults.head_dim > 0) config.model.head_dim = 24;
 }
 
 void choose_scheme(Config& config, const SchemeOptions& scheme) {

@@ -46,7 +46,7 @@ std::uint64_t perturb_seed_of_environment();
 
 /// 3 blocks of width 32, sequences of 16, 24 micro-batches a step, deterministic; every rank gathers a copy (zero_copy_in_tests).
 Config tiny_config();
-/// "gpt2", which tiny_config is, or "llama" of its layers, heads and width.
+/// "gpt2", which tiny_config is, or another family of its layers, heads and width.
 void choose_family(Config& config, const std::string& family);
 /// As the keys of a configuration say it.
 void choose_scheme(Config& config, const SchemeOptions& scheme);

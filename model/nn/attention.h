@@ -1,0 +1,40 @@
+#pragma once
+
+#include <optional>
+
+#include "model/nn/linear.h"
+#include "model/nn/norm.h"
+
+namespace zs {
+
+struct AttentionOptions {
+  std::int64_t width = 0, heads = 0;
+  std::int64_t kv_heads = 0;                  ///< each shared by heads / kv_heads query heads, neighbours; 0: as many as heads
+  std::int64_t head_dim = 0;                  ///< 0: width / heads
+  std::int64_t window = 0;                    ///< a token sees so many, itself included; 0: all before it
+  bool has_qkv_bias = true, has_bias = true;  ///< has_bias: of the projection behind attention
+  std::optional<RotaryOptions> rotary = {};   ///< queries and keys are turned by their positions
+  std::optional<float> qk_norm_eps = {};      ///< an RMS norm of each query head, and of each key head, before that
+  Init out_init = {.normal_std = kWeightDeviation};
+};
+
+/// Causal self-attention of heads that may share keys and values (Vaswani et al. 2017; Ainslie et al. 2023): "qkv", one product whose rows
+/// are the queries', then the keys', then the values'; "q_norm" and "k_norm" where there are such norms; "out".
+class Attention : public Module {
+ public:
+  Attention(std::string path, const AttentionOptions& options);
+
+  /// (B, T, C) -> (B, T, C)
+  Tensor forward(const Tensor& x) { return out_proj(heads(x)); }
+  /// The two halves of forward, for who recomputes the first. What the heads gather: (B, T, heads head_dim).
+  Tensor heads(const Tensor& x);
+  Tensor out_proj(const Tensor& gathered) { return output(out_.forward(gathered)); }
+
+ private:
+  AttentionOptions options_;
+  Linear& qkv_;
+  RMSNorm *q_norm_, *k_norm_;  // null: none
+  Linear& out_;
+};
+
+}  // namespace zs

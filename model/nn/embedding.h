@@ -1,0 +1,25 @@
+#pragma once
+
+#include "model/nn/linear.h"
+
+namespace zs {
+
+/// Rows of a table by their numbers: "weight" (rows, width).
+class Embedding : public Module {
+ public:
+  Embedding(std::string path, std::int64_t rows, std::int64_t width, Init init = {.normal_std = kWeightDeviation})
+      : Module(std::move(path)), weight_(add_parameter("weight", {rows, width}, init, true)) {}
+
+  /// (B, T) i32 -> (B, T, C). With `positions`, of at least T rows, row t of it is added to token t.
+  Tensor forward(const Tensor& ids, Embedding* positions = nullptr) {
+    return output(embedding(ids, weight_, positions != nullptr ? &positions->weight_ : nullptr));
+  }
+
+  /// For a head that is tied to it.
+  Parameter& weight() { return weight_; }
+
+ private:
+  Parameter& weight_;
+};
+
+}  // namespace zs

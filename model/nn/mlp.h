@@ -1,0 +1,44 @@
+#pragma once
+
+#include "model/nn/linear.h"
+
+namespace zs {
+
+/// What an MLP does to its hidden elements. swiglu: silu of half of them times the other half (Shazeer 2020).
+enum class Activation : std::uint8_t { gelu_tanh, gelu_erf, swiglu };
+
+struct MlpOptions {
+  std::int64_t width = 0, hidden = 0;
+  Activation activation = Activation::gelu_tanh;
+  bool has_bias = true;
+  Init down_init = {.normal_std = kWeightDeviation};
+};
+
+/// Two products with an activation in between: "up", or, with swiglu, "gate_up" of twice the hidden size, the gate's rows first; "down".
+class Mlp : public Module {
+ public:
+  Mlp(std::string path, const MlpOptions& options)
+      : Module(std::move(path)),
+        activation_(options.activation),
+        up_(make_child<Linear>(is_gated() ? "gate_up" : "up", options.width, (is_gated() ? 2 : 1) * options.hidden,
+                               LinearOptions{.has_bias = options.has_bias})),
+        down_(make_child<Linear>("down", options.hidden, options.width,
+                                 LinearOptions{.has_bias = options.has_bias, .init = options.down_init})) {}
+
+  /// (..., C) -> (..., C)
+  Tensor forward(const Tensor& x) { return down_proj(up_proj(x)); }
+  /// The two halves of forward, for who recomputes the first: (..., C) -> (..., hidden) -> (..., C).
+  Tensor up_proj(const Tensor& x) {
+    if (is_gated()) return swiglu(up_.forward(x));
+    return up_.forward_gelu(x, activation_ == Activation::gelu_erf ? GeluKind::erf : GeluKind::tanh);
+  }
+  Tensor down_proj(const Tensor& hidden) { return output(down_.forward(hidden)); }
+
+ private:
+  bool is_gated() const { return activation_ == Activation::swiglu; }
+
+  Activation activation_;
+  Linear &up_, &down_;
+};
+
+}  // namespace zs

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "model/module.h"
+
+namespace zs {
+
+/// Modules of one kind by their numbers, "0", "1" ... below its path. It owns them.
+template <class M>
+class ModuleList : public Module {
+ public:
+  explicit ModuleList(std::string path) : Module(std::move(path)) {}
+
+  /// Behind those that are there. args: of M's constructor, behind the path.
+  template <class... Args>
+  M& add(Args&&... args) {
+    modules_.push_back(&make_child<M>(fmt::format("{}", modules_.size()), std::forward<Args>(args)...));
+    return *modules_.back();
+  }
+  std::size_t size() const { return modules_.size(); }
+  M& operator[](std::size_t i) const { return *modules_[i]; }
+  auto begin() const { return modules_.begin(); }
+  auto end() const { return modules_.end(); }
+
+ private:
+  std::vector<M*> modules_;
+};
+
+/// Modules, and functions of a tensor, one after the other. Modules are called by their numbers, functions counted.
+class Sequential : public Module {
+ public:
+  explicit Sequential(std::string path) : Module(std::move(path)) {}
+
+  /// An M, whose forward takes and gives a tensor. args: of its constructor, behind the path.
+  template <class M, class... Args>
+  Sequential& add(Args&&... args) {
+    M& module = make_child<M>(fmt::format("{}", steps_.size()), std::forward<Args>(args)...);
+    return add([&module](const Tensor& x) { return module.forward(x); });
+  }
+  Sequential& add(std::function<Tensor(const Tensor&)> function) {
+    steps_.push_back(std::move(function));
+    return *this;
+  }
+  Tensor forward(Tensor x) {
+    for (const auto& step : steps_) x = step(x);
+    return x;
+  }
+
+ private:
+  std::vector<std::function<Tensor(const Tensor&)>> steps_;
+};
+
+}  // namespace zs

@@ -1,0 +1,31 @@
+#include "model/nn/transformer_block.h"
+
+namespace zs {
+
+TransformerBlock::TransformerBlock(std::string path, const BlockOptions& options)
+    : Module(std::move(path)),
+      norm1_(own_child(make_norm(options.norm, path_of("norm1"), options.attention.width, options.norm_eps))),
+      attention_(make_child<Attention>("attention", options.attention)),
+      norm2_(own_child(make_norm(options.norm, path_of("norm2"), options.attention.width, options.norm_eps))),
+      mlp_(make_child<Mlp>("mlp", options.mlp)) {}
+
+Tensor TransformerBlock::run(Recompute part, const Tensor& x, const TensorsFunction& body, const TensorFunction& last) {
+  return recompute_ == part ? recompute({x}, body, last) : last(body({x}));
+}
+
+Tensor TransformerBlock::attention(const Tensor& x) {
+  return run(
+      Recompute::attention, x, [this](const auto& in) { return std::vector{attention_.heads(norm1_.forward(in[0]))}; },
+      [this](const auto& in) { return attention_.out_proj(in[0]); });
+}
+
+Tensor TransformerBlock::forward(const Tensor& x) {
+  const ForwardScope scope = enter();
+  const auto up_to_hidden = [this](const std::vector<Tensor>& in) {
+    const auto [sum, normalized] = norm2_.forward_sum(in[0], attention(in[0]));
+    return std::vector{sum, mlp_.up_proj(normalized)};
+  };
+  return run(Recompute::block, x, up_to_hidden, [this](const auto& in) { return add(in[0], mlp_.down_proj(in[1])); });
+}
+
+}  // namespace zs

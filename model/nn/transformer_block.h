@@ -1,0 +1,50 @@
+#pragma once
+
+#include <vector>
+
+#include "model/nn/attention.h"
+#include "model/nn/mlp.h"
+#include "model/nn/norm.h"
+#include "runtime/tensor/recompute.h"
+
+namespace zs {
+
+/// What a block computes again in backward instead of keeping it. With C the width, a token's activations in a block of GPT-2 are 16 C
+/// elements and some statistics: the input and a sum (x, attention), two norms, qkv (3), attention's output, and the MLP before and after
+/// GELU (4 each).
+enum class Recompute : std::uint8_t {
+  none,       ///< nothing: all are kept
+  attention,  ///< the first norm, qkv and attention's output (of GPT-2 5 C, and the statistics): the rest is kept
+  block,      ///< all: the block's input (C) is kept
+};
+
+struct BlockOptions {
+  NormKind norm = NormKind::layer;
+  float norm_eps = 1e-5f;
+  AttentionOptions attention;
+  MlpOptions mlp;
+};
+
+/// A pre-norm transformer block: x + attention(norm1(x)), then x + mlp(norm2(x)).
+class TransformerBlock : public Module {
+ public:
+  TransformerBlock(std::string path, const BlockOptions& options);
+
+  bool is_block() const override { return true; }
+  /// (B, T, C) -> (B, T, C)
+  Tensor forward(const Tensor& x);
+  void set_recompute(Recompute recompute) { recompute_ = recompute; }
+
+ private:
+  /// last(body({x})), recomputed where the block recomputes this part.
+  Tensor run(Recompute part, const Tensor& x, const TensorsFunction& body, const TensorFunction& last);
+  Tensor attention(const Tensor& x);
+
+  Norm& norm1_;
+  Attention& attention_;
+  Norm& norm2_;
+  Mlp& mlp_;
+  Recompute recompute_ = Recompute::none;
+};
+
+}  // namespace zs

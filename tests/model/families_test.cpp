@@ -1,0 +1,194 @@
+// Every family as it is put together, against the published formulas in double precision.
+#include "model/families/family.h"
+
+#include <catch2/catch.hpp>
+
+#include <map>
+
+#include "runtime/shard/full_parameters.h"
+#include "runtime/tensor/autograd.h"
+#include "tests/tensor/gradient_check.h"
+
+namespace zs::test {
+namespace {
+
+constexpr std::int64_t kTime = 11;
+
+/// Of two layers, and all else small and different.
+ModelConfig small(ModelConfig model) {
+  const Family& family = family_named(model.family);
+  model.layers = 2, model.heads = 4, model.width = 24, model.context = 16, model.vocab = 61;
+  model.norm_eps = model.norm_eps == ModelConfig{}.norm_eps ? family.defaults.norm_eps : model.norm_eps;
+  if (family.has("model.rotary_base")) model.rotary_base = 100;
+  if (family.has("model.kv_heads") && model.kv_heads == 0) model.kv_heads = 2;
+  if (model.hidden == 0 && family.has("model.kv_heads")) model.hidden = 20;
+  family.derive(model);
+  return model;
+}
+
+using Weights = std::map<std::string, Values>;
+
+/// Random ones in every parameter, biases and norms too.
+void make_random(ShardedRuntime& runtime, Context& context) {
+  for (int unit = 0; unit < static_cast<int>(runtime.executor().units().size()); ++unit) {
+    FullParameters full(runtime, unit);
+    for (const Parameter* parameter : runtime.executor().units()[static_cast<std::size_t>(unit)].parameters) {
+      const bool is_vector = parameter->shape().rank() == 1;
+      const Argument values = normal(parameter->shape(), parameter->name().c_str(), is_vector ? 0.3 : 0.15, is_vector ? 0.7 : 0);
+      context.launch({"fill", {}, {parameter->value()}}, [out = parameter->value(), values = to_floats(values.values)](ExecContext&) {
+        std::copy(values.begin(), values.end(), out.as<float>());
+      });
+    }
+    full.write_back();
+  }
+}
+
+Weights weights_of(Executor& executor) {
+  Weights weights;
+  for (int unit = 0; unit < static_cast<int>(executor.units().size()); ++unit)
+    executor.read_full(unit, [&](const Parameter& parameter, const float* values) {
+      weights[parameter.name()] = Values(values, values + parameter.numel());
+    });
+  return weights;
+}
+
+/// The formulas, by the weights that there are.
+class Reference {
+ public:
+  Reference(const Weights& weights, const ModelConfig& model, std::int64_t window, const RotaryScaling& scaling)
+      : weights_(weights),
+        model_(model),
+        dims_{.batch = 1,
+              .time = kTime,
+              .heads = model.heads,
+              .head_dim = model.head_dim > 0 ? model.head_dim : model.width / model.heads,
+              .kv_heads = model.kv_heads > 0 ? model.kv_heads : model.heads,
+              .window = window > 0 ? window : kTime},
+        scaling_(scaling) {}
+
+  /// (T, V')
+  Values logits(const std::vector<std::int32_t>& ids) {
+    Values x = ref::embedding(ids, kTime, *find("token_embedding.weight"), find("position_embedding.weight"), model_.width);
+    for (std::int64_t layer = 0; layer < model_.layers; ++layer) {
+      const std::string path = fmt::format("blocks.{}.", layer);
+      const Values attention = this->attention(path + "attention.", norm(path + "norm1", x));
+      x = ref::add(x, linear(path + "attention.out", attention));
+      x = ref::add(x, mlp(path + "mlp.", norm(path + "norm2", x)));
+    }
+    const Values* const head = find("head.weight");
+    return ref::linear(norm("norm", x), head != nullptr ? *head : *find("token_embedding.weight"), nullptr, model_.width);
+  }
+
+ private:
+  const Values* find(const std::string& name) const {
+    const auto found = weights_.find(name);
+    return found == weights_.end() ? nullptr : &found->second;
+  }
+  Values norm(const std::string& path, const Values& x) const {
+    const Values& weight = *find(path + ".weight");
+    const Values* const bias = find(path + ".bias");
+    return bias != nullptr ? ref::layer_norm(x, weight, *bias, model_.norm_eps) : ref::rms_norm(x, weight, model_.norm_eps);
+  }
+  Values linear(const std::string& path, const Values& x) const {
+    return ref::linear(x, *find(path + ".weight"), find(path + ".bias"), static_cast<std::int64_t>(x.size()) / kTime);
+  }
+  Values attention(const std::string& path, const Values& x) const {
+    Values qkv = linear(path + "qkv", x);
+    if (const Values* const q = find(path + "q_norm.weight"))
+      qkv = ref::qk_norm(qkv, *q, *find(path + "k_norm.weight"), dims_, model_.norm_eps);
+    if (find("position_embedding.weight") == nullptr) qkv = ref::rotary(qkv, dims_, {.base = model_.rotary_base, .scaling = scaling_});
+    return ref::causal_attention(qkv, dims_);
+  }
+  Values mlp(const std::string& path, const Values& x) const {
+    if (find(path + "gate_up.weight") == nullptr)
+      return linear(path + "down", ref::gelu(linear(path + "up", x), model_.activation == "gelu_erf" ? GeluKind::erf : GeluKind::tanh));
+    return linear(path + "down", ref::swiglu(linear(path + "gate_up", x), 2 * model_.hidden));
+  }
+
+  const Weights& weights_;
+  const ModelConfig& model_;
+  ref::Attention dims_;
+  RotaryScaling scaling_;
+};
+
+/// A model of a family, and what it must have and must not.
+struct Case {
+  ModelConfig model;
+  std::vector<std::string> has, lacks;
+  RotaryScaling scaling = {};
+};
+
+std::vector<Case> cases() {
+  const std::string block = "blocks.1.", head = "head.weight";
+  return {
+      {{.family = "gpt2"}, {"position_embedding.weight", block + "attention.qkv.bias", block + "mlp.up.bias", "norm.bias"}, {head}},
+      {{.family = "gpt2", .activation = "gelu_erf", .hidden = 40, .tied_head = false, .norm_eps = 0.01}, {head}, {}},
+      {{.family = "llama", .tied_head = false}, {head, block + "mlp.gate_up.weight"}, {block + "attention.qkv.bias", "norm.bias"}},
+      {{.family = "llama", .kv_heads = 1, .tied_head = true, .head_dim = 10, .norm_eps = 1e-6}, {}, {head}},
+      {{.family = "llama",
+        .tied_head = false,
+        .rotary_scaling = "llama3",
+        .rotary_factor = 8,
+        .rotary_low = 1,
+        .rotary_high = 4,
+        .rotary_context = 64},
+       {},
+       {},
+       {.factor = 8, .low = 1, .high = 4, .context = 64}},
+      {{.family = "llama", .tied_head = false, .rotary_scaling = "linear", .rotary_factor = 3}, {}, {}, {.factor = 3}},
+      {{.family = "mistral", .tied_head = false, .window = 3}, {head}, {block + "attention.qkv.bias"}},
+      {{.family = "qwen2", .tied_head = true}, {block + "attention.qkv.bias"}, {block + "attention.out.bias", head}},
+      {{.family = "qwen3", .tied_head = false, .head_dim = 8},
+       {head, block + "attention.q_norm.weight", block + "attention.k_norm.weight"},
+       {block + "attention.qkv.bias"}},
+  };
+}
+
+}  // namespace
+
+TEST_CASE("every family computes what its papers say, from tokens to logits") {
+  const Case test = GENERATE(from_range(cases()));
+  const ModelConfig config = small(test.model);
+  CAPTURE(config.family, config.kv_heads, config.head_dim, config.rotary_scaling);
+  const auto device = Device::create(DeviceKind::cpu, {});
+  Context context(*device);
+  const auto world = make_single_world({});
+  const auto model = family_named(config.family).make(config);
+  ShardedRuntime runtime(context, *world, {});
+  shard_module(*model, runtime, Units::block);
+  make_random(runtime, context);
+  device->synchronize();
+  const Weights weights = weights_of(runtime.executor());
+  for (const std::string& name : test.has) CHECK(weights.contains(name));
+  for (const std::string& name : test.lacks) CHECK_FALSE(weights.contains(name));
+  const auto ids = random_ids(kTime, config.vocab, 3);
+  const Values expected = Reference(weights, config, config.window, test.scaling).logits(ids);
+  const std::int64_t classes = padded_vocab(config.vocab);
+  for (const std::int64_t position : {std::int64_t{0}, std::int64_t{4}, kTime - 1}) {
+    runtime.begin_micro_batch(Mode::eval, true);
+    const Tensor logits = model->next_token_logits(Tensor::from_host(context, {1, kTime}, ids), position);
+    runtime.end_micro_batch();
+    const auto first = expected.begin() + position * classes;
+    check_close(fmt::format("logits at {}", position), logits.to_host(), Values(first, first + classes), 4e-6);
+  }
+}
+
+TEST_CASE("a Llama has the parameters of its sizes, and an embedding that is not the head does no work for a token") {
+  const auto llama = [](bool is_tied) {
+    return family_named("llama").make(small({.family = "llama", .kv_heads = 2, .hidden = 20, .tied_head = is_tied}));
+  };
+  const std::int64_t width = 24, table = 128 * width, qkv = (4 + 2 * 2) * 6 * width,
+                     block = 2 * width + qkv + width * width + 3 * 20 * width;
+  CHECK(llama(true)->parameter_count() == table + 2 * block + width);
+  CHECK(llama(true)->working_parameter_count() == llama(true)->parameter_count());
+  CHECK(llama(false)->parameter_count() == 2 * table + 2 * block + width);
+  CHECK(llama(false)->working_parameter_count() == llama(true)->parameter_count());
+}
+
+TEST_CASE("a model of sizes that do not go together is refused with its sizes") {
+  CHECK_THROWS_WITH(Attention("a", {.width = 30, .heads = 4}), Catch::Contains("width 30 is not a multiple of 4 heads"));
+  CHECK_THROWS_WITH(Attention("a", {.width = 32, .heads = 4, .kv_heads = 3}), Catch::Contains("4 heads share 3 of keys"));
+  CHECK_THROWS_WITH(Attention("a", {.width = 12, .heads = 4, .rotary = RotaryOptions{}}), Catch::Contains("heads of 3 elements"));
+}
+
+}  // namespace zs::test
