@@ -13,9 +13,11 @@ namespace zs {
 
 /// What the command line asks of a model that is there.
 struct InferenceCommand {
-  std::string evaluated;  ///< a run, or a checkpoint; empty: nothing is asked
+  std::string evaluated, sampled;  ///< a run, or a checkpoint; empty: nothing of the kind is asked
   EvaluateRequest evaluate;
-  SavedModel model;  ///< what it was found to be
+  SampleRequest sample;
+  SavedModel model;             ///< what it was found to be
+  std::string first_of_sample;  ///< of --sample's own options that are given, the first; empty: none
 
   bool is_wanted() const { return !evaluated.empty() || !sampled.empty(); }
 };
