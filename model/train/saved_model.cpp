@@ -84,13 +84,18 @@ std::string given_micro_batch(const std::vector<std::string>& overrides) {
   return rows;
 }
 
-/// From the run's own configuration, if it can be read: the names there are absolute.
+/// From the run's own configuration, if it can be read: the names there are absolute. Not what is overridden.
 void take_data(Config& config, const std::string& run_dir) {
+  const auto is_overridden = [&](const char* key) {
+    const auto given = config.given.keys.find(key);
+    return given != config.given.keys.end() && given->second.starts_with("--set");
+  };
   try {
     const Config own = load_config(run_dir + "/config.toml");
+    if (!is_overridden("data.tokenizer")) config.data.tokenizer = own.data.tokenizer;
+    if (is_overridden("data.train") || is_overridden("data.validation")) return;
     config.data.train = own.data.train;
     config.data.validation = own.data.validation;
-    config.data.tokenizer = own.data.tokenizer;
   } catch (const Error&) {  // then the checkpoint's names have to do
   }
 }
@@ -113,11 +118,7 @@ Config config_of(const SavedModel& model, const std::vector<std::string>& overri
   std::vector<std::string> all = overrides;
   if (const std::string rows = given_micro_batch(overrides); !rows.empty()) all.push_back("train.global_batch=" + rows);
   Config config = parse_config(saved_config(model.checkpoint, overrides), model.checkpoint, all);
-  const auto is_overridden = [&](const char* key) {
-    const auto given = config.given.keys.find(key);
-    return given != config.given.keys.end() && given->second.starts_with("--set");
-  };
-  if (!model.run_dir.empty() && !is_overridden("data.train") && !is_overridden("data.validation")) take_data(config, model.run_dir);
+  if (!model.run_dir.empty()) take_data(config, model.run_dir);
   return config;
 }
 
