@@ -21,12 +21,14 @@ __device__ inline bool is_seen(int distance, int window) { return static_cast<un
 
 constexpr int kQueryTiles = 2, kQueriesOfWarp = 16 * kQueryTiles;
 
-/// Of a lane's queries: lse over log 2, delta.
+/// Of a lane's queries: lse over log 2, delta, and how many keys each sees.
 struct QueryRows {
   float lse_log2[kQueryTiles][2], delta[kQueryTiles][2];
+  int window;
 };
 __device__ inline QueryRows load_query_rows(const AttentionArgs& args, std::int64_t pair, std::int64_t first) {
   QueryRows rows;
+  rows.window = static_cast<int>(args.window);
 #pragma unroll
   for (int m = 0; m < kQueryTiles; ++m)
 #pragma unroll
@@ -40,10 +42,9 @@ __device__ inline QueryRows load_query_rows(const AttentionArgs& args, std::int6
 }
 
 /// Adds kColumns keys' part to the gradients of a warp's queries. `ahead`: the warp's first query less the first of these keys.
-/// A query sees `window` keys.
 template <int kHeadDim, int kColumns>
 __device__ inline void add_keys(float (&dq)[kQueryTiles][kHeadDim / 8][4], const QueryRows& rows, const Words* queries, const Words* dout,
-                                int tile_row, const Words* keys, const Words* values, int key_row, int ahead, int window, float factor) {
+                                int tile_row, const Words* keys, const Words* values, int key_row, int ahead, float factor) {
   float s[kQueryTiles][kColumns / 8][4], ds[kQueryTiles][kColumns / 8][4];
   product_of_rows<kHeadDim, kQueryTiles, kColumns>(s, queries, tile_row, keys, key_row);
   product_of_rows<kHeadDim, kQueryTiles, kColumns>(ds, dout, tile_row, values, key_row);
@@ -53,8 +54,8 @@ __device__ inline void add_keys(float (&dq)[kQueryTiles][kHeadDim / 8][4], const
     for (int n = 0; n < kColumns / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        differentiate(s[m][n][i], ds[m][n][i], is_seen(row_of(m, i) + ahead - column_of(n, i), window), factor, rows.lse_log2[m][i / 2],
-                      rows.delta[m][i / 2]);
+        differentiate(s[m][n][i], ds[m][n][i], is_seen(row_of(m, i) + ahead - column_of(n, i), rows.window), factor,
+                      rows.lse_log2[m][i / 2], rows.delta[m][i / 2]);
   add_product<kHeadDim, kQueryTiles, kColumns>(dq, ds, keys, key_row);
 }
 
@@ -86,7 +87,7 @@ __device__ inline void attention_dqueries_block(const AttentionArgs& args) {
     if (key + kKeys < end) tiles.copy(key + kKeys, args.time);
     for (int column = 0; column < kKeys && key + column < warp_first + kQueriesOfWarp; column += kColumns)
       add_keys<kHeadDim, kColumns>(dq, rows, queries, dout, tile_row, tiles.keys_at(key), tiles.values_at(key), column,
-                                   static_cast<int>(warp_first - key) - column, static_cast<int>(args.window), args.scale * kLog2E);
+                                   static_cast<int>(warp_first - key) - column, args.scale * kLog2E);
   }
   const float factor[kQueryTiles][2] = {{args.scale, args.scale}, {args.scale, args.scale}};
   store_rows<kHeadDim>(rows_of_qkv(args, args.dqkv, pair, Part::query), warp_first, args.time, queries, tile_row, dq, factor);

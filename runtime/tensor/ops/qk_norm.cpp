@@ -11,13 +11,12 @@ namespace {
 
 /// Columns of (rows, width).
 struct Columns {
-  std::int64_t first, count, width;
+  std::int64_t first, count, width, rows;
 };
 
 /// Where the queries, the keys and the values lie in the rows of qkv.
 struct Parts {
   Columns q, k, values;
-  std::int64_t rows;
 };
 
 /// One of the two norms: x (rows, columns), rstd (rows heads) are what backward needs of the forward.
@@ -26,14 +25,15 @@ struct HeadNorm {
   Tensor x, rstd;
 };
 
-void copy_columns(ExecContext& exec, const KernelTable& kernels, Buffer out, const Columns& to, Buffer in, const Columns& from,
-                  std::int64_t rows) {
-  if (rows == 0) return;
-  const auto part = [rows](Buffer x, const Columns& columns) { return x.slice(columns.first, (rows - 1) * columns.width + columns.count); };
-  kernels.copy_rows(exec, part(out, to), part(in, from), {rows, to.count, to.width, from.width});
+void copy_columns(ExecContext& exec, const KernelTable& kernels, Buffer out, const Columns& to, Buffer in, const Columns& from) {
+  if (to.rows == 0) return;
+  const auto part = [](Buffer x, const Columns& columns) {
+    return x.slice(columns.first, (columns.rows - 1) * columns.width + columns.count);
+  };
+  kernels.copy_rows(exec, part(out, to), part(in, from), {to.rows, to.count, to.width, from.width});
 }
 
-Columns alone(const Columns& columns) { return {0, columns.count, columns.count}; }
+Columns alone(const Columns& columns) { return {0, columns.count, columns.count, columns.rows}; }
 
 /// What a kernel is given of a norm.
 struct Operands {
@@ -57,12 +57,12 @@ void launch_forward(const Parts& parts, const HeadNorm (&norms)[2], const Tensor
                   {out, q.x, q.rstd, k.x, k.rstd, room},
                   context.kernels().scratch.layer_norm_forward(q.weight.elems)},
                  [&kernels = context.kernels(), parts, both, out, in, room, eps](ExecContext& exec) {
-                   copy_columns(exec, kernels, out, parts.values, in, parts.values, parts.rows);
+                   copy_columns(exec, kernels, out, parts.values, in, parts.values);
                    for (const Operands& norm : both) {
                      const Buffer normalized = room.slice(0, norm.x.elems);
-                     copy_columns(exec, kernels, norm.x, alone(norm.columns), in, norm.columns, parts.rows);
+                     copy_columns(exec, kernels, norm.x, alone(norm.columns), in, norm.columns);
                      kernels.rms_norm_forward(exec, normalized, norm.rstd, norm.x, norm.weight, eps);
-                     copy_columns(exec, kernels, out, norm.columns, normalized, alone(norm.columns), parts.rows);
+                     copy_columns(exec, kernels, out, norm.columns, normalized, alone(norm.columns));
                    }
                  });
 }
@@ -85,12 +85,12 @@ void launch_backward(const Parts& parts, const HeadNorm (&norms)[2], const Tenso
               context.kernels().scratch.layer_norm_backward(q.rstd.elems, q.weight.elems)};
   info = declare_gradient(declare_gradient(std::move(info), q.target), k.target);
   context.launch(std::move(info), [&kernels = context.kernels(), parts, both, out, in, room](ExecContext& exec) {
-    copy_columns(exec, kernels, out, parts.values, in, parts.values, parts.rows);
+    copy_columns(exec, kernels, out, parts.values, in, parts.values);
     for (const Operands& norm : both) {
       const Buffer grad = room.slice(0, norm.x.elems);
-      copy_columns(exec, kernels, grad, alone(norm.columns), in, norm.columns, parts.rows);
+      copy_columns(exec, kernels, grad, alone(norm.columns), in, norm.columns);
       kernels.rms_norm_backward(exec, grad, norm.target.buffer, grad, norm.x, norm.rstd, norm.weight, norm.target.beta);
-      copy_columns(exec, kernels, out, norm.columns, grad, alone(norm.columns), parts.rows);
+      copy_columns(exec, kernels, out, norm.columns, grad, alone(norm.columns));
     }
   });
 }
@@ -111,8 +111,9 @@ Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std:
                      "expected (B, T, (heads + 2 kv_heads) head_dim), with heads a multiple of kv_heads, and weights of head_dim");
   Context& context = qkv.context();
   const std::int64_t rows = qkv.numel() / width;
-  const Parts parts{
-      {0, heads * head_dim, width}, {heads * head_dim, keys * head_dim, width}, {(heads + keys) * head_dim, keys * head_dim, width}, rows};
+  const Parts parts{{0, heads * head_dim, width, rows},
+                    {heads * head_dim, keys * head_dim, width, rows},
+                    {(heads + keys) * head_dim, keys * head_dim, width, rows}};
   const Shape of_queries{rows, parts.q.count};
   Tensor y = Tensor::empty(context, qkv.shape(), qkv.dtype());
   HeadNorm q = head_norm(qkv, q_weight, rows, parts.q), k = head_norm(qkv, k_weight, rows, parts.k);
