@@ -1,4 +1,4 @@
-#include "bench/cache_size.h"
+#include "bench/common/cache_size.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,4 @@
-#include "bench/collective_report.h"
+#include "bench/collectives/collective_report.h"
 
 #include <catch2/catch.hpp>
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <memory>
 
-#include "bench/machine.h"
+#include "bench/common/machine.h"
 #include "runtime/device/cuda_device.h"
 #include "tests/gpu/emulation/emulated_cublas.h"
 #include "tests/gpu/emulation/fake_nccl.h"

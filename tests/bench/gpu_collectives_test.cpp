@@ -5,7 +5,7 @@
 #include <set>
 #include <tuple>
 
-#include "bench/collective_bench.h"
+#include "bench/collectives/collective_bench.h"
 #include "tests/bench/emulated_gpu.h"
 
 using namespace zs;

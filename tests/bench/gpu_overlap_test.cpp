@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/overlap_bench.h"
+#include "bench/overlap/overlap_bench.h"
 #include "tests/bench/emulated_gpu.h"
 #include "tests/message_of.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "bench/step_bench.h"
+#include "bench/step/step_bench.h"
 #include "tests/bench/emulated_gpu.h"
 
 using namespace zs;

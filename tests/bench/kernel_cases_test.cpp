@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 
-#include "bench/gpu_kernel_bench.h"
-#include "bench/kernel_bench.h"
+#include "bench/kernels/gpu_kernel_bench.h"
+#include "bench/kernels/kernel_bench.h"
 #include "runtime/device/device.h"
 #include "tests/bench/emulated_gpu.h"
 

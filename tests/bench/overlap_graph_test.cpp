@@ -1,9 +1,9 @@
-#include "bench/overlap_graph.h"
+#include "bench/overlap/overlap_graph.h"
 
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "bench/overlap_report.h"
+#include "bench/overlap/overlap_report.h"
 
 using namespace zs;
 using namespace zs::bench;

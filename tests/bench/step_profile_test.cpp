@@ -1,8 +1,8 @@
-#include "bench/step_profile.h"
+#include "bench/step/step_profile.h"
 
 #include <catch2/catch.hpp>
 
-#include "bench/step_report.h"
+#include "bench/step/step_report.h"
 #include "model/train/ceiling.h"
 
 using namespace zs;

@@ -1,0 +1,110 @@
+#include "bench/kernels/kernel_case.h"
+
+/// Sums, norms and the optimizer: what runs on the flat shards, and the scalars between.
+namespace zs::bench {
+namespace {
+
+void add_sum(std::vector<KernelCase>& cases, std::int64_t n, Bound bound) {
+  cases.push_back({.kernel = "sum",
+                   .shape = fmt::format("{}", n),
+                   .bound = bound,
+                   .bytes = static_cast<double>((n + 1) * size_of(kF32)),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer out = arrays.zeros(1, kF32), in = arrays.random(n, kF32);
+                     return [=](ExecContext& exec) { kernels_of(exec).sum(exec, out, in, 1.0f); };
+                   }});
+}
+
+void add_norms(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
+  const auto bytes = static_cast<double>(n * size_of(dtype));
+  const auto add = [&](const char* kernel, auto make) {
+    cases.push_back({.kernel = kernel, .shape = fmt::format("{}", n), .dtype = dtype, .bytes = bytes, .make = make});
+  };
+  add("squared_norm", [=](Arrays& arrays, int) {
+    const Buffer out = arrays.zeros(1, DType::f64), in = arrays.random(n, dtype);
+    return [=](ExecContext& exec) { kernels_of(exec).squared_norm(exec, out, in); };
+  });
+  add("max_exponent", [=](Arrays& arrays, int) {
+    const Buffer out = arrays.zeros(1, DType::i32), in = arrays.random(n, dtype);
+    return [=](ExecContext& exec) { kernels_of(exec).max_exponent(exec, out, in); };
+  });
+  add("fixed_point_squares", [=](Arrays& arrays, int) {
+    constexpr int kShift = 30;
+    const Buffer out = arrays.zeros(1, DType::i64), in = arrays.random(n, dtype), exponent = arrays.zeros(1, DType::i32);
+    return [=](ExecContext& exec) { kernels_of(exec).fixed_point_squares(exec, out, in, exponent, kShift); };
+  });
+}
+
+void add_clip(std::vector<KernelCase>& cases) {
+  cases.push_back({.kernel = "clip_coefficient",
+                   .shape = "1",
+                   .bound = Bound::latency,
+                   .bytes = sizeof(double) + sizeof(StepScalars),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer scalars = arrays.zeros(sizeof(StepScalars) / sizeof(float), kF32), norm = arrays.zeros(1, DType::f64);
+                     return [=](ExecContext& exec) { kernels_of(exec).clip_coefficient(exec, scalars, norm, {}, 0, 1.0f); };
+                   }});
+}
+
+/// A whole parameter, or a part of one that is cut along its last dim: runs of `run` elements.
+void add_stochastic_cast(std::vector<KernelCase>& cases, std::int64_t n, std::int64_t run) {
+  cases.push_back({.kernel = "stochastic_cast",
+                   .shape = fmt::format("{}{}", n, run < n ? fmt::format(" in runs of {}", run) : ""),
+                   .bytes = static_cast<double>(n * (size_of(kF32) + size_of(DType::bf16))),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer out = arrays.random(n, DType::bf16), in = arrays.random(n, kF32);
+                     return [=](ExecContext& exec) {
+                       kernels_of(exec).stochastic_cast(exec, out, in, {.key = 1, .first = 0, .run = run, .stride = 4 * run});
+                     };
+                   }});
+}
+
+/// Reads and writes master, m and v, reads grad; `has_copy`: writes bf16 parameters too.
+void add_adamw(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
+  cases.push_back({.kernel = "adamw",
+                   .shape = fmt::format("{}{}", n, has_copy ? " with bf16 copy" : ""),
+                   .bytes = static_cast<double>(n * (7 * size_of(kF32) + (has_copy ? size_of(DType::bf16) : 0))),
+                   .make = [=](Arrays& arrays, int) {
+                     constexpr AdamWOptions kOptions{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+                     const Buffer master = arrays.random(n, kF32), m = arrays.random(n, kF32), v = arrays.random(n, kF32, 0.1f, 1),
+                                  copy = has_copy ? arrays.random(n, DType::bf16) : Buffer{}, grad = arrays.random(n, kF32),
+                                  scalars = arrays.floats({1e-4f, 0.5f, 0.5f, 1.0f, 1.0f, 0.0f});
+                     return [=](ExecContext& exec) { kernels_of(exec).adamw(exec, master, m, v, copy, grad, scalars, kOptions); };
+                   }});
+}
+
+}  // namespace
+
+void add_optimizer_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes) {
+  add_sum(cases, sizes.tokens(), Bound::latency);
+  add_sum(cases, sizes.unit_elems, Bound::memory);
+  for (const DType dtype : {kF32, DType::bf16}) add_norms(cases, dtype, sizes.unit_elems);
+  add_norms(cases, kF32, sizes.odd_elems);
+  add_clip(cases);
+  for (const std::int64_t n : {sizes.unit_elems, sizes.odd_elems})
+    for (const bool has_copy : {false, true}) add_adamw(cases, n, has_copy);
+  for (const std::int64_t run : {sizes.unit_elems, std::int64_t{192}}) add_stochastic_cast(cases, sizes.unit_elems, run);
+}
+
+CaseSizes gpu_case_sizes() {
+  return {.batch = 16,
+          .time = 1024,
+          .unit_elems = 30'740'800,
+          .odd_elems = 30'000'001,
+          .odd_rows = 16001,
+          .attention = {{16, 1024, 12, 64}, {4, 4096, 12, 64}, {4, 4096, 12, 128}, {4, 4096, 12, 128, 4}, {3, 331, 5, 40}},
+          .has_gelu_products = true};
+}
+
+std::vector<KernelCase> kernel_cases(const CaseSizes& sizes) {
+  std::vector<KernelCase> cases;
+  for (const DType dtype : {kF32, DType::bf16}) {
+    add_product_cases(cases, sizes, dtype);
+    add_elementwise_cases(cases, sizes, dtype);
+    add_model_cases(cases, sizes, dtype);
+  }
+  add_optimizer_cases(cases, sizes);
+  return cases;
+}
+
+}  // namespace zs::bench

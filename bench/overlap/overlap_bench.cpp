@@ -1,0 +1,313 @@
+#include "bench/overlap/overlap_bench.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <optional>
+
+#include "bench/common/clock.h"
+#include "bench/common/median.h"
+#include "bench/kernels/gpu_calls.h"
+#include "comm/nccl_memory.h"
+#include "model/train/session.h"
+#include "model/train/startup.h"
+#include "runtime/device/memory_limit.h"
+#include "runtime/tensor/host_view.h"
+
+namespace zs::bench {
+namespace {
+
+constexpr int kCommunicationRounds = 3;
+constexpr const char* kPhases[] = {"forward", "backward", "optimizer"};
+
+constexpr std::array kCommunicating = {StreamRole::unshard, StreamRole::reduce, StreamRole::finish};
+
+bool communicates(StreamRole stream) { return std::find(kCommunicating.begin(), kCommunicating.end(), stream) != kCommunicating.end(); }
+
+/// Writes to all of a device's memory. What nobody has written to is one page of zeros in the processor's caches, wherever it is read, and
+/// without communication nobody writes what would have been gathered.
+void touch_memory(Device& device) {
+  if (device.kind() != DeviceKind::cpu) return;
+  for (const auto& [address, bytes] : device.pool().allocations()) std::memset(address, 0, static_cast<std::size_t>(bytes));
+}
+
+/// The run without communication has the units of the one with it.
+Config with_units_of(Config config, const World& world, const Machine& machine) {
+  config.shard.unit_mib = unit_mib(config, machine.plan_options(world, config, 1).transport, world.size());
+  return config;
+}
+
+/// Of a run in which nothing is exchanged.
+Machine without_transport(Machine machine) {
+  machine.gpus.transport = Transport::null;
+  return machine;
+}
+
+TrainPlan whole_plan(const Config& config, const World& world, const Machine& machine, int threads) {
+  PlanOptions options = machine.plan_options(world, config, threads);
+  options.has_every_micro_batch = true;
+  return make_plan(config, options);
+}
+
+/// What the host looks at, which no plan has, and which on a GPU comes behind a step for the most part.
+bool is_of_the_host(const OpTime& time) { return time.name.starts_with(HostView::kDownload); }
+
+/// From the start of the step's first entry to the end of its last one, of all streams.
+struct Span {
+  std::int64_t first_ns = std::numeric_limits<std::int64_t>::max(), last_ns = 0;
+  double ms() const { return static_cast<double>(last_ns - first_ns) * 1e-6; }
+};
+
+Span span_of(const Profile& profile) {
+  Span span;
+  for (int role = 0; role < kStreamRoles; ++role) {
+    for (const OpTime& time : profile.times(static_cast<StreamRole>(role))) {
+      if (is_of_the_host(time)) continue;
+      span.first_ns = std::min(span.first_ns, time.start_ns);
+      span.last_ns = std::max(span.last_ns, time.end_ns);
+    }
+  }
+  return span;
+}
+
+}  // namespace
+
+std::string why_nothing_hides(int ranks, const GpuRanks& gpus) {
+  if (ranks == 1) return "one rank exchanges nothing: what hides behind compute is meaningful on several GPUs only";
+  if (gpus.transport == Transport::null) return "nothing is exchanged (transport null): there is nothing to hide";
+  if (gpus.ranks_a_gpu > 1)
+    return fmt::format("up to {} ranks share a GPU and take turns on it: what hides behind compute is meaningful on a GPU a rank only",
+                       gpus.ranks_a_gpu);
+  if (gpus.transport == Transport::staged)
+    return "what is staged through the hosts makes them wait, so nothing is enqueued beside it: it is meaningful over NCCL only";
+  return "";
+}
+
+OverlapBench::OverlapBench(World& world, const StepOptions& options, const Config& config, Machine machine)
+    : world_(world),
+      options_(options),
+      config_(with_units_of(config, world, machine)),
+      machine_(std::move(machine)),
+      share_(cpu_share(world.local_rank(), world.local_size())),
+      plan_(whole_plan(config_, world, machine_, share_.threads)),
+      alone_plan_(whole_plan(config_, *make_null_world(world), without_transport(machine_), share_.threads)) {
+  if (config.cuda.graph) {
+    throw Error(ExitCode::config, "cuda.graph = true hides the operations of a step, which this benchmark looks at one by one", {},
+                "leave it out");
+  }
+  for (const TraceEntry& entry : plan_.trace) {
+    if (entry.kind == TraceEntry::Kind::op && entry.stream == StreamRole::compute) compute_phases_.push_back(entry.phase);
+  }
+}
+
+/// A model in training on this rank, and what its steps took.
+struct OverlapBench::Training {
+  NcclOptions nccl;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<World> world;  // where it is not the ranks' own
+  std::unique_ptr<Session> session;
+  std::int64_t step = 0;
+  std::vector<double> durations, spans;  // of the timed steps, of the profiled ones, in milliseconds
+  std::vector<ComputeTimes> profiled;
+};
+
+OverlapReport OverlapBench::run() {
+  bind_this_thread(share_.cpus);
+  const bool takes_turns = fit_both();
+  std::unique_ptr<Training> connected = start_connected(), alone = takes_turns ? start_alone() : nullptr;
+  take_turns(takes_turns ? std::vector{connected.get(), alone.get()} : std::vector{connected.get()});
+  const Steps steps = medians(*connected);
+  const CommunicationPrices prices = measure_communication(*connected->session, log_step(*connected));
+  if (!takes_turns) {
+    connected.reset();
+    alone = start_alone();
+    take_turns({alone.get()});
+  }
+  OverlapReport result = report(steps, medians(*alone), prices);
+  result.takes_turns = takes_turns;
+  return result;
+}
+
+bool OverlapBench::fit_both() {
+  if (is_on_gpus()) return false;  // whose clocks no neighbour slows, and whose memory one model may fill
+  constexpr double kShare = 0.9;   // what libraries and message buffers need is in no plan
+  const auto bytes = static_cast<double>(world_.local_size() * (plan_.reserved_bytes + alone_plan_.reserved_bytes));
+  const MemoryLimit limit = memory_limit_bytes();
+  const auto allowed = static_cast<double>((limit.bytes - limit.used_bytes) * (limit.is_per_process ? world_.local_size() : 1));
+  const bool fit = bytes < kShare * std::min(allowed, startup_facts(world_, config_).free_gib * (1 << 30));
+  return world_.agree(fit ? 0 : 1, "").code == 0;
+}
+
+DeviceOptions OverlapBench::device_options() const {
+  DeviceOptions options = machine_.device_options(config_, share_);
+  if (!is_on_gpus()) options.memory = world_.arena();
+  return options;
+}
+
+std::unique_ptr<OverlapBench::Training> OverlapBench::start_connected() {
+  auto training = std::make_unique<Training>();
+  training->nccl = machine_.nccl_options(config_);
+  DeviceOptions options = device_options();
+  if (is_on_gpus()) options.memory = training->nccl.memory.get();
+  training->device = plan_.create_device(options, machine_.make_device);
+  if (is_on_gpus()) gpu_ = gpu_of(*training->device).name;
+  training->world = machine_.connect(world_, *training->device, training->nccl);
+  World& world = training->world ? *training->world : world_;
+  transport_ = world.transport();
+  training->session = std::make_unique<Session>(*training->device, world, config_);
+  plan_.apply_order(training->session->runtime());
+  return training;
+}
+
+std::unique_ptr<OverlapBench::Training> OverlapBench::start_alone() {
+  auto training = std::make_unique<Training>();
+  training->world = make_null_world(world_);
+  training->device = alone_plan_.create_device(device_options(), machine_.make_device);
+  touch_memory(*training->device);
+  training->session = std::make_unique<Session>(*training->device, *training->world, config_);
+  alone_plan_.apply_order(training->session->runtime());
+  return training;
+}
+
+double OverlapBench::step(Training& training) {
+  // Without communication nothing else keeps the ranks together, and they share the machine.
+  world_.agree(0, "");
+  const auto start = Clock::now();
+  training.session->enqueue_step(++training.step, kLearningRate, made_up_samples(config_), false);
+  training.session->finish_step();
+  world_.agree(0, "");
+  return ms_since(start);
+}
+
+void OverlapBench::profile_step(Training& training) {
+  Profile& profile = training.device->profile();
+  profile.clear();
+  profile.start();
+  step(training);
+  profile.stop();
+  training.profiled.push_back(compute_times(profile));
+  training.spans.push_back(span_of(profile).ms());
+}
+
+void OverlapBench::take_turns(const std::vector<Training*>& trainings) {
+  const auto repeat = [&](std::int64_t times, const auto& run) {
+    for (std::int64_t i = 0; i < times; ++i) {
+      for (Training* training : trainings) run(*training);
+    }
+  };
+  repeat(options_.warmup, [&](Training& training) { step(training); });
+  repeat(options_.steps, [&](Training& training) { training.durations.push_back(step(training)); });
+  repeat(options_.profile_steps, [&](Training& training) { profile_step(training); });
+}
+
+OverlapBench::Steps OverlapBench::medians(const Training& training) const {
+  std::vector<std::vector<double>> op_ms(compute_phases_.size());
+  std::map<std::string, std::vector<double>> phase_ms;
+  for (const ComputeTimes& times : training.profiled) {
+    for (std::size_t op = 0; op < op_ms.size(); ++op) op_ms[op].push_back(times.op_ms[op]);
+    for (const auto& [phase, ms] : times.phase_ms) phase_ms[phase].push_back(ms);
+  }
+  Steps result{.host_ms = median(training.durations)};
+  result.ms = is_on_gpus() ? median(training.spans) : result.host_ms;
+  for (const std::vector<double>& ms : op_ms) result.compute_op_ms.push_back(median(ms));
+  for (const auto& [phase, ms] : phase_ms) result.phase_ms[phase] = median(ms);
+  return result;
+}
+
+OverlapBench::ComputeTimes OverlapBench::compute_times(const Profile& profile) const {
+  ComputeTimes times;
+  std::int64_t before_ns = span_of(profile).first_ns;  // the first gathers are forward's
+  for (const OpTime& time : profile.times(StreamRole::compute)) {
+    if (time.is_wait || is_of_the_host(time)) continue;
+    const std::size_t op = times.op_ms.size();
+    ZS_CHECK(op < compute_phases_.size(), "more ops ran on the compute stream than the {} of the plan", compute_phases_.size());
+    times.op_ms.push_back(time.ms());
+    times.phase_ms[compute_phases_[op]] += static_cast<double>(time.end_ns - before_ns) * 1e-6;
+    before_ns = time.end_ns;
+  }
+  ZS_CHECK(times.op_ms.size() == compute_phases_.size(), "{} ops ran on the compute stream, {} are in the plan", times.op_ms.size(),
+           compute_phases_.size());
+  return times;
+}
+
+std::vector<Action> OverlapBench::log_step(Training& training) {
+  std::vector<Action> actions;
+  training.session->runtime().log_actions(&actions);
+  step(training);
+  training.session->runtime().log_actions(nullptr);
+  return actions;
+}
+
+OverlapBench::CommunicationPrices OverlapBench::measure_communication(Session& session, const std::vector<Action>& actions) {
+  Executor& executor = session.runtime().executor();
+  Profile& profile = session.device().profile();
+  CommunicationPrices prices;
+  for (int round = 0; round < kCommunicationRounds; ++round) {
+    profile.clear();
+    profile.start();
+    for (const Action& action : actions) {
+      if (is_on_gpus()) world_.agree(0, "");  // the first rank's GPU would wait for the last one's host
+      executor.run({action});
+      session.device().synchronize();
+    }
+    profile.stop();
+    executor.clear_gradients();
+    executor.masters_updated();
+    NumberedOps ops;
+    for (const StreamRole stream : kCommunicating) {
+      for (const OpTime& time : profile.times(stream)) {
+        if (time.is_wait) continue;
+        const auto [price, is_new] = prices.try_emplace(ops.next(stream, time.name), time.ms());
+        price->second = std::min(price->second, time.ms());
+      }
+    }
+  }
+  return prices;
+}
+
+OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, const CommunicationPrices& prices) const {
+  NumberedOps ops;
+  std::map<const TraceEntry*, double> communicating;  // by op of the plan's trace: how long it takes alone
+  for (const TraceEntry& entry : plan_.trace) {
+    if (entry.kind != TraceEntry::Kind::op || !communicates(entry.stream)) continue;
+    const auto price = prices.find(ops.next(entry.stream, entry.op.name));
+    ZS_CHECK(price != prices.end(), "{} on the {} stream was not measured alone", entry.op.name, name_of(entry.stream));
+    communicating[&entry] = price->second;
+  }
+  const auto price_of = [&](const TraceEntry& op, std::size_t index) {
+    return communicates(op.stream) ? communicating.at(&op) : compute.compute_op_ms[index];
+  };
+  OverlapReport report{.preset = options_.preset,
+                       .dtype = config_.precision.param,
+                       .transport = transport_,
+                       .strategy = config_.shard.strategy,
+                       .gpu = gpu_,
+                       .ranks = world_.size(),
+                       .threads = share_.threads,
+                       .micro_batch = config_.train.micro_batch,
+                       .micro_batches = config_.train.global_batch / config_.train.micro_batch / world_.size(),
+                       .sequence = config_.train.sequence,
+                       .prefetch = config_.shard.prefetch,
+                       .limit = config_.shard.limit,
+                       .max_reductions_in_flight = config_.shard.max_reductions_in_flight,
+                       .reshard_after_forward = config_.shard.reshard_after_forward.str()};
+  std::map<std::string, double> communication;
+  for (const auto& [op, ms] : communicating) communication[op->phase] += ms;
+  report.step = {.name = "step", .compute_ms = compute.ms, .step_ms = steps.ms};
+  report.host_compute_ms = compute.host_ms;
+  report.host_step_ms = steps.host_ms;
+  if (is_on_gpus()) report.note = why_nothing_hides(world_.size(), machine_.gpus);
+  // Between hosts there is one link, and so there is from a GPU to others; inside a host, ranks copy with processors of their own.
+  const bool has_one_link = is_on_gpus() || world_.size() > world_.local_size();
+  report.plan = simulate(plan_.trace, price_of, [&](const TraceEntry& op) { return has_one_link && communicates(op.stream); });
+  report.step.planned_exposed_ms = report.plan.exposed_ms();
+  for (const char* phase : kPhases) {
+    report.phases.push_back(
+        {phase, compute.phase_ms.at(phase), communication[phase], steps.phase_ms.at(phase), report.plan.phases.at(phase).exposed_ms()});
+    report.step.communication_ms += communication[phase];
+  }
+  return report;
+}
+
+}  // namespace zs::bench
