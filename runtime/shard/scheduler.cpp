@@ -159,6 +159,7 @@ void Scheduler::note_order(ExecOrder::Phase phase, int unit) {
 void Scheduler::begin_micro_batch(Mode mode, bool is_last) {
   if (in_micro_batch_)
     throw UsageError("begin_micro_batch(): a micro-batch is already running", "call end_micro_batch() or abandon() first");
+  if (mode == Mode::train && is_last) check_all_reduces();
   in_micro_batch_ = true;
   mode_ = mode;
   is_last_ = is_last;
@@ -168,6 +169,15 @@ void Scheduler::begin_micro_batch(Mode mode, bool is_last) {
     unit.had_gradient = unit.grad == GradState::accumulating;
   }
   order().begin();
+}
+
+/// The optimizer would take sums of which the replicas' part is missing.
+void Scheduler::check_all_reduces() const {
+  for (const Unit& unit : units_) {
+    if (unit.all_reduces || unit.schedule.final_step == UnitSchedule::Final::none) continue;
+    throw UsageError(fmt::format("unit {} is without its all-reduce in the step's last micro-batch", unit.name),
+                     "call set_requires_all_reduce(true) before it begins");
+  }
 }
 
 std::vector<Action> Scheduler::before_forward(int unit) {
@@ -212,6 +222,7 @@ bool Scheduler::keeps_shard(int unit) const {
 
 bool Scheduler::stays_after_backward(int unit) const {
   if (is_last_) return false;
+  if (mode_ == Mode::train && unit_at(unit).reshards_after_backward) return !*unit_at(unit).reshards_after_backward;
   return unit_at(unit).schedule.is_resident || (mode_ == Mode::train && is_recorded_end(unit, false));
 }
 
@@ -264,7 +275,8 @@ void Scheduler::reduce(std::vector<Action>& actions, int unit) {
   using Final = UnitSchedule::Final;
   const Final final_step = unit_at(unit).schedule.final_step;
   if (final_step == Final::none) unit_at(unit).sum = SumState::none;
-  if (final_step == Final::every || (final_step == Final::last && is_last_)) emit(actions, Action::Kind::finish, unit);
+  if ((final_step == Final::every && unit_at(unit).all_reduces) || (final_step == Final::last && is_last_))
+    emit(actions, Action::Kind::finish, unit);
 }
 
 void Scheduler::reduce_delayed(std::vector<Action>& actions) {
@@ -306,7 +318,7 @@ std::vector<Action> Scheduler::end_micro_batch() {
     if (target.state == UnitState::gathering || !stays_after_backward(unit)) reshard(actions, unit);
     if (is_due(unit)) reduce_rest(actions, unit);
     // Its gradients came in earlier micro-batches only.
-    if (mode_ == Mode::train && is_last_ && target.schedule.final_step == UnitSchedule::Final::last && target.sum == SumState::partial) {
+    if (mode_ == Mode::train && is_last_ && target.schedule.final_step != UnitSchedule::Final::none && target.sum == SumState::partial) {
       emit(actions, Action::Kind::finish, unit);
     }
   }

@@ -168,11 +168,20 @@ class Scheduler {
   }
   /// A frozen unit is gathered and freed in backward and has no gradient.
   void set_frozen(int unit, bool is_frozen) { unit_at(unit).is_frozen = is_frozen; }
+  /// Switches of one unit, for micro-batches that begin from now on. Without `syncs` its gradients go on accumulating, as where
+  /// set_reduces() says so of all. Without `all_reduces` the second step of its reduction waits for a later micro-batch: never the last of
+  /// a step.
+  void set_syncs(int unit, bool syncs) { set(unit, &Unit::syncs, syncs); }
+  void set_all_reduces(int unit, bool all_reduces) { set(unit, &Unit::all_reduces, all_reduces); }
+  /// Whether its full parameter goes after its backward, before a step's last micro-batch; none: as the schedule says.
+  void set_reshard_after_backward(int unit, std::optional<bool> reshards) { set(unit, &Unit::reshards_after_backward, reshards); }
   /// Whether micro-batches that begin from now on are reduced at all; without, gradients go on accumulating.
   void set_reduces(bool reduces) { reduces_ = reduces; }
   bool reduces() const { return reduces_; }
   /// Whether this micro-batch's gradients of the unit are reduced in it.
-  bool is_due(int unit) const { return is_due_ && mode_ == Mode::train && (unit_at(unit).schedule.reduce_every_micro_batch || is_last_); }
+  bool is_due(int unit) const {
+    return is_due_ && mode_ == Mode::train && unit_at(unit).syncs && (unit_at(unit).schedule.reduce_every_micro_batch || is_last_);
+  }
   /// How often somebody has said how units shall run, beside which are frozen and what is reduced: a number to compare.
   std::int64_t changes() const { return changes_; }
   SumState sum_state(int unit) const { return unit_at(unit).sum; }
@@ -199,12 +208,21 @@ class Scheduler {
     bool had_gradient = false;  // when it began
     bool is_added_to = false;   // in it
     bool is_frozen = false;
+    bool syncs = true, all_reduces = true;
+    std::optional<bool> reshards_after_backward = {};
     std::optional<AfterForward> after_forward = {};
     std::array<std::optional<std::vector<int>>, 2> prefetch = {};  // by phase
   };
 
   const Unit& unit_at(int unit) const;
   Unit& unit_at(int unit);
+  template <class Value>
+  void set(int unit, Value Unit::*what, Value value) {
+    if (unit_at(unit).*what == value) return;
+    unit_at(unit).*what = value;
+    ++changes_;
+  }
+  void check_all_reduces() const;
   void emit(std::vector<Action>& actions, Action::Kind kind, int unit);
   void gather(std::vector<Action>& actions, int unit);
   int in_flight() const;

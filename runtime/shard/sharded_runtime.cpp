@@ -165,6 +165,7 @@ void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last) {
   actions_.clear();
   mode_ = mode;
   is_last_ = is_last;
+  has_backward_ = false;
   for (std::size_t unit = 0; unit < executor_.units().size(); ++unit) {
     const auto& parameters = executor_.units()[unit].parameters;
     const bool is_frozen = std::none_of(parameters.begin(), parameters.end(), [](const Parameter* p) { return p->is_trainable(); });
@@ -219,6 +220,7 @@ int ShardedRuntime::pending_uses(int unit) const {
 void ShardedRuntime::before_backward(Parameter& parameter) {
   const int unit = unit_of(parameter);
   context_.device().memory().set_owner(name(unit));
+  has_backward_ = true;
   run(scheduler().before_backward(unit));
 }
 
@@ -245,6 +247,11 @@ void ShardedRuntime::end_micro_batch() {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();
   }
   warn();
+}
+
+void ShardedRuntime::check_backward() const {
+  if (mode_ != Mode::train || has_backward_) return;
+  throw UsageError("the micro-batch ends without a backward", "call backward() of the loss within it, or make an evaluation of it");
 }
 
 void ShardedRuntime::warn() {
@@ -292,6 +299,37 @@ void ShardedRuntime::pregather() {
 
 void ShardedRuntime::set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets) {
   scheduler().set_prefetch(phase, unit, std::move(targets));
+}
+
+Scheduler& ShardedRuntime::switches(const char* call) {
+  executor_.step().check_no_micro_batch(call);
+  return scheduler();
+}
+
+void ShardedRuntime::set_requires_gradient_sync(int unit, bool requires_sync) {
+  switches("set_requires_gradient_sync()").set_syncs(unit, requires_sync);
+}
+
+void ShardedRuntime::set_requires_all_reduce(int unit, bool requires_all_reduce) {
+  switches("set_requires_all_reduce()").set_all_reduces(unit, requires_all_reduce);
+}
+
+void ShardedRuntime::set_reshard_after_forward(int unit, bool reshards) {
+  Scheduler& scheduler = switches("set_reshard_after_forward()");
+  const ShardScheme& scheme = executor_.units().at(static_cast<std::size_t>(unit)).placement->scheme;
+  if (!scheme.shards_parameters()) {
+    throw UsageError(
+        fmt::format("set_reshard_after_forward() of unit {}, whose strategy \"{}\" does not shard parameters", name(unit), scheme.name()),
+        "leave it out, or use zero3, grad_op, hsdp or nested");
+  }
+  scheduler.set_after_forward(unit,
+                              after_forward_of(!reshards                                         ? Reshard(false)
+                                               : scheme.options().reshard_after_forward.is_off() ? Reshard(true)
+                                                                                                 : scheme.options().reshard_after_forward));
+}
+
+void ShardedRuntime::set_reshard_after_backward(int unit, bool reshards) {
+  switches("set_reshard_after_backward()").set_reshard_after_backward(unit, reshards);
 }
 
 std::uint64_t ShardedRuntime::step_key() {
@@ -354,8 +392,9 @@ void ShardedRuntime::refuse_use(const Parameter& parameter) const {
     throw UsageError(fmt::format("{}the forward of its unit {} is over", what, name(unit)),
                      "use it within that unit's forward, or in one that wraps it");
   }
-  throw UsageError(fmt::format("{}its unit {} has not been entered in this micro-batch", what, name(unit)),
-                   "begin that module's forward with `const ForwardScope scope = enter();`");
+  throw UsageError(
+      fmt::format("{}its unit {} has not been entered in this micro-batch", what, name(unit)),
+      "call its module, `y = layer(x)`, where it is a Layer; else begin its forward with `const ForwardScope scope = enter();`");
 }
 
 }  // namespace zs

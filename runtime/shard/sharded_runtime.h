@@ -70,6 +70,8 @@ class ShardedRuntime : private ParameterOwner {
   bool casts_input(int unit, DType dtype) const;
   Tensor cast_output(int unit, const Tensor& y) const;
   void end_micro_batch();
+  /// UsageError where this is a training micro-batch in which no parameter has had a backward.
+  void check_backward() const;
   /// After an exception that every rank saw alike: drops the open micro-batch and leaves the runtime ready for another; the gradients of
   /// the step's earlier micro-batches stay. Where it had added to those they cannot be told apart any more: then all of
   /// the step's gradients go, and a UsageError says so.
@@ -87,6 +89,17 @@ class ShardedRuntime : private ParameterOwner {
   /// What is gathered ahead when `unit` runs, instead of the recorded order; empty: nothing.
   void set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets);
 
+  /// Switches of a unit, alike on every rank, from the next micro-batch on; UsageError within one.
+  /// Whether its gradients are reduced: without, they accumulate, whole, and the next micro-batch with it reduces the sum.
+  void set_requires_gradient_sync(int unit, bool requires_sync);
+  /// Whether replicas exchange the sums that were reduced among those who share a set of masters: without, they wait for a later
+  /// micro-batch, before the step's last one has begun.
+  void set_requires_all_reduce(int unit, bool requires_all_reduce);
+  /// Whether its full parameter goes behind its forward; where it goes to a number of ranks, to those.
+  void set_reshard_after_forward(int unit, bool reshards);
+  /// Whether it goes behind its backward; behind that of a step's last micro-batch it goes anyway.
+  void set_reshard_after_backward(int unit, bool reshards);
+
   /// A hash of what decides, beside the model and its input, which work the next training step is: two steps with the same number, and with
   /// the same blocks of memory live when they begin (MemoryCounter::layout), are the same work on the same addresses.
   std::uint64_t step_key();
@@ -100,6 +113,7 @@ class ShardedRuntime : private ParameterOwner {
   Scheduler& scheduler();
   Context& context() { return context_; }
   const ShardOptions& options() const { return options_; }
+  const std::vector<std::string>& names() const { return names_; }
   const std::string& name(int unit) const { return names_.at(static_cast<std::size_t>(unit)); }
   /// Everything asked of the executor since the current (or last) micro-batch began.
   const std::vector<Action>& actions() const { return actions_; }
@@ -121,13 +135,14 @@ class ShardedRuntime : private ParameterOwner {
   int pending_uses(int unit) const;
   void run(const std::vector<Action>& actions);
   void warn();
+  Scheduler& switches(const char* call);
   void check_mode(Mode mode);
 
   Context& context_;
   ShardOptions options_;
   Executor executor_;
   Mode mode_ = Mode::train;
-  bool is_last_ = false;
+  bool is_last_ = false, has_backward_ = false;  // this micro-batch
   std::vector<std::string> names_;
   std::vector<UnitPolicy> policies_;
   std::unique_ptr<Scheduler> scheduler_;  // made at first use, when all units are known
