@@ -14,14 +14,15 @@ namespace {
 /// Makes a module and the blocks below it units. A module may be registered in several places.
 class UnitMaker {
  public:
-  UnitMaker(ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored, const ChoosePolicy& policy, std::int64_t unit_bytes)
-      : runtime_(runtime), units_(units), is_ignored_(is_ignored), policy_(policy), unit_bytes_(unit_bytes) {}
+  UnitMaker(ShardedRuntime& runtime, const IsUnit& is_unit, const IsIgnored& is_ignored, const ChoosePolicy& policy,
+            std::int64_t unit_bytes)
+      : runtime_(runtime), is_unit_(is_unit), is_ignored_(is_ignored), policy_(policy), unit_bytes_(unit_bytes) {}
 
   /// One unit of all `modules`.
   void add(std::span<Module* const> modules, std::string name) {
     std::vector<Parameter*> parameters;
     std::vector<Module*> blocks;
-    for (Module* module : modules) collect(*module, units_, parameters, blocks);
+    for (Module* module : modules) collect(*module, is_unit_, parameters, blocks);
     leave_to_others(parameters, blocks);
     const int unit = runtime_.add_unit(std::move(name), parameters, policy_of(*modules.front()));
     for (Module* module : modules) {
@@ -65,7 +66,7 @@ class UnitMaker {
   std::int64_t gathered_bytes(Module& block, const UnitPolicy& policy) const {
     std::vector<Parameter*> parameters;
     std::vector<Module*> inner;
-    collect(block, units_, parameters, inner);
+    collect(block, is_unit_, parameters, inner);
     leave_to_others(parameters, inner);
     std::int64_t elements = 0;
     for (const Parameter* parameter : parameters) elements += parameter->numel();
@@ -73,15 +74,15 @@ class UnitMaker {
   }
 
   /// Parameters of `module` and of its children that are not units themselves; those go to `blocks`.
-  void collect(Module& module, Units units, std::vector<Parameter*>& parameters, std::vector<Module*>& blocks) const {
+  void collect(Module& module, const IsUnit& is_unit, std::vector<Parameter*>& parameters, std::vector<Module*>& blocks) const {
     for (const auto& parameter : module.own_parameters()) {
       if (!is_ignored_ || !is_ignored_(*parameter)) parameters.push_back(parameter.get());
     }
     for (Module* child : module.children()) {
-      if (units == Units::block && child->is_block()) {
+      if (is_unit(*child)) {
         blocks.push_back(child);
       } else {
-        collect(*child, units, parameters, blocks);
+        collect(*child, is_unit, parameters, blocks);
       }
     }
   }
@@ -89,7 +90,7 @@ class UnitMaker {
   /// What below `module` is no unit of its own is a part of this one.
   void take_in(const Module& module, int unit) const {
     for (Module* child : module.children()) {
-      if (units_ == Units::block && child->is_block()) continue;
+      if (is_unit_(*child)) continue;
       child->belong(&runtime_, unit);
       take_in(*child, unit);
     }
@@ -99,13 +100,15 @@ class UnitMaker {
   void leave_to_others(std::vector<Parameter*>& parameters, const std::vector<Module*>& blocks) const {
     std::vector<Parameter*> inner;
     std::vector<Module*> none;
-    for (Module* block : blocks) collect(*block, Units::model, inner, none);
+    for (Module* block : blocks)
+      collect(
+          *block, [](const Module&) { return false; }, inner, none);
     std::set<Parameter*> known(inner.begin(), inner.end());
     std::erase_if(parameters, [&](Parameter* parameter) { return parameter->owner() != nullptr || !known.insert(parameter).second; });
   }
 
   ShardedRuntime& runtime_;
-  Units units_;
+  const IsUnit& is_unit_;
   const IsIgnored& is_ignored_;
   const ChoosePolicy& policy_;
   std::int64_t unit_bytes_;
@@ -153,7 +156,21 @@ class TreeCheck {
 
 }  // namespace
 
+ForwardScope Module::entered() const {
+  if (own_policy_ && owner_ == nullptr) {
+    throw UsageError(fmt::format("fully_shard was called for module \"{}\", but not for the model that contains it", path_),
+                     "call it last for the model, which is what owns the context and the world: fully_shard(model, context, world)");
+  }
+  return ForwardScope(is_called_ ? nullptr : runtime_, unit_);
+}
+
 void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored, const ChoosePolicy& policy,
+                  std::int64_t unit_bytes) {
+  shard_module(
+      root, runtime, [units](const Module& module) { return units == Units::block && module.is_block(); }, is_ignored, policy, unit_bytes);
+}
+
+void shard_module(Module& root, ShardedRuntime& runtime, const IsUnit& is_unit, const IsIgnored& is_ignored, const ChoosePolicy& policy,
                   std::int64_t unit_bytes) {
   if (unit_bytes < 0) throw UsageError(fmt::format("shard_module: units of {} bytes", unit_bytes), "pass 0 or more");
   TreeCheck tree(is_ignored);
@@ -162,7 +179,7 @@ void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIg
     throw UsageError("shard_module was called for a runtime that has units already", "call it once, for a new runtime");
   for (Parameter* parameter : tree.ignored()) runtime.executor().add_ignored(*parameter);
   Module* const modules[] = {&root};
-  UnitMaker(runtime, units, is_ignored, policy, unit_bytes).add(modules, "root");
+  UnitMaker(runtime, is_unit, is_ignored, policy, unit_bytes).add(modules, "root");
 }
 
 }  // namespace zs

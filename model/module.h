@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/shard/sharded_runtime.h"
@@ -12,8 +14,8 @@
 namespace zs {
 
 /// A part of a model: it owns its parameters and knows its children, and is written as if there were one device. Sharding is
-/// applied from outside by shard_module. A forward function begins with `const ForwardScope scope = enter();`, which does
-/// nothing unless the module is a unit.
+/// applied from outside, by fully_shard or shard_module. A Layer is called, and need not say more; the forward function of another module
+/// that may be a unit begins with `const ForwardScope scope = enter();`, which does nothing unless it is one.
 class Module {
  public:
   virtual ~Module() = default;
@@ -38,6 +40,18 @@ class Module {
     owner_ = runtime;
     owner_unit_ = unit;
   }
+  /// It, and what is below it, is part of no unit any more.
+  void detach() {
+    attach(nullptr, 0);
+    for (Module* child : children_) child->detach();
+  }
+  /// Of whose unit it is one, or a part; null: nobody has sharded it.
+  const ShardedRuntime* owner() const { return owner_; }
+  int owner_unit() const { return owner_unit_; }
+  bool is_unit() const { return runtime_ != nullptr; }
+  /// What fully_shard was given for it; none: it was not called for this module.
+  const std::optional<UnitPolicy>& own_policy() const { return own_policy_; }
+  void set_own_policy(const UnitPolicy& policy) { own_policy_ = policy; }
 
  protected:
   explicit Module(std::string path) : path_(std::move(path)) {}
@@ -64,20 +78,58 @@ class Module {
     owned_.push_back(std::move(child));
     return made;
   }
-  ForwardScope enter() const { return ForwardScope(runtime_, unit_); }
+  ForwardScope enter() const { return is_called_ ? ForwardScope(nullptr, 0) : ForwardScope(runtime_, unit_); }
   /// What comes in from other units, before it meets this one's parameters, and what is handed on to others: cast where the unit's
   /// precision asks for it.
   Tensor input(const Tensor& x) const { return owner_ ? owner_->cast_input(owner_unit_, x) : x; }
   bool casts_input(DType dtype) const { return owner_ && owner_->casts_input(owner_unit_, dtype); }
   Tensor output(const Tensor& y) const { return owner_ ? owner_->cast_output(owner_unit_, y) : y; }
 
+  /// The module's own forward, which is being called: enter() within it has nothing to do.
+  class Call {
+   public:
+    explicit Call(const Module& module) : scope_(module.entered()), was_called_(std::exchange(module.is_called_, true)), module_(module) {}
+    ~Call() { module_.is_called_ = was_called_; }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    const ForwardScope scope_;
+    bool was_called_;
+    const Module& module_;
+  };
+
  private:
+  ForwardScope entered() const;
+
   std::string path_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<Module*> children_;
   std::vector<std::unique_ptr<Module>> owned_;
   ShardedRuntime *runtime_ = nullptr, *owner_ = nullptr;
   int unit_ = 0, owner_unit_ = 0;
+  std::optional<UnitPolicy> own_policy_;
+  mutable bool is_called_ = false;
+};
+
+/// A module that is called: `y = layer(x)` runs Derived::forward, of any arguments, while the parameters of its unit are unsharded.
+///
+///     struct Head : zs::Layer<Head> {
+///       explicit Head(std::string path) : Layer(std::move(path)) {}
+///       zs::Parameter& weight = add_parameter("weight", {10, 32}, {.normal_std = 0.1f}, true);
+///       zs::Tensor forward(const zs::Tensor& x) { return zs::linear(x, weight, nullptr); }
+///     };
+template <class Derived, class Base = Module>
+class Layer : public Base {
+ public:
+  template <class... Args>
+  auto operator()(Args&&... args) {
+    const typename Base::Call call(*this);
+    return static_cast<Derived&>(*this).forward(std::forward<Args>(args)...);
+  }
+
+ protected:
+  explicit Layer(std::string path = {}) : Base(std::move(path)) {}
 };
 
 enum class Units : std::uint8_t {
@@ -102,5 +154,11 @@ using ChoosePolicy = std::function<UnitPolicy(const Module& unit)>;
 /// for all of them.
 void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored = {}, const ChoosePolicy& policy = {},
                   std::int64_t unit_bytes = 0);
+
+/// Whether a module below the root is a unit of its own.
+using IsUnit = std::function<bool(const Module&)>;
+/// The same with these units, one below another too.
+void shard_module(Module& root, ShardedRuntime& runtime, const IsUnit& is_unit, const IsIgnored& is_ignored = {},
+                  const ChoosePolicy& policy = {}, std::int64_t unit_bytes = 0);
 
 }  // namespace zs

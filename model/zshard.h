@@ -3,6 +3,7 @@
 // Everything a custom trainer needs: #include <zshard/zshard.h>, pkg-config zshard.
 
 #include "comm/world.h"
+#include "model/fully_shard.h"
 #include "model/module.h"
 #include "model/version.h"
 #include "runtime/device/cpu_topology.h"

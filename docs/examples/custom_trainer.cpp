@@ -28,12 +28,10 @@ zs::Tensor scaled_square(const zs::Tensor& x, zs::Parameter& scale) {
   return y;
 }
 
-struct Model : zs::Module {  // one unit; children that are blocks would be units of their own
-  Model() : Module("") {}
+struct Model : zs::Layer<Model> {  // one unit; modules of it that are given to fully_shard() first are units of their own
   zs::Parameter& scale = add_parameter("scale", {kWidth}, {.constant = 1}, false);
   zs::Parameter& head = add_parameter("head", {kWidth, kWidth}, {.normal_std = 0.1f}, true);
-  zs::Tensor loss(const zs::Tensor& x, const zs::Tensor& targets) {
-    const zs::ForwardScope scope = enter();  // while it lives the parameters are whole
+  zs::Tensor forward(const zs::Tensor& x, const zs::Tensor& targets) {
     return zs::lm_head_loss(scaled_square(x, scale), head, targets, kWidth);
   }
 };
@@ -42,19 +40,18 @@ int main() {
   const auto world = zs::detect_launch() == zs::Launch::mpirun ? zs::make_mpi_world({.timeout_s = 60}) : zs::make_single_world({});
   const auto device = zs::Device::create(zs::DeviceKind::cpu, {.threads = 1, .cpus = {}});
   zs::Context context(*device);
-  Model model;
-  zs::ShardedRuntime runtime(context, *world, {.division = {zs::Division::Rule::mean}});
-  zs::shard_module(model, runtime, zs::Units::model);
-  zs::AdamW optimizer(runtime.executor(), {});
+  Model net;
+  zs::ShardedModel model = zs::fully_shard(net, context, *world);
+  zs::AdamW optimizer(model.executor(), {});
   std::vector<float> rows(kRows * kWidth);
   std::vector<std::int32_t> targets(kRows);
   for (std::int64_t row = 0; row < kRows; ++row) rows[row * kWidth + (targets[row] = (row * 5 + world->rank()) % kWidth)] = 1;
   for (int step = 1; step <= 100; ++step) {
-    runtime.begin_micro_batch(zs::Mode::train, true);
-    const auto loss = model.loss(zs::Tensor::from_host(context, {kRows, kWidth}, rows), zs::Tensor::from_host(context, {kRows}, targets));
-    zs::backward(loss);
-    runtime.end_micro_batch();
-    optimizer.step(0.05f, step);
+    auto micro_batch = model.micro_batch();
+    const auto loss = net(zs::Tensor::from_host(context, {kRows, kWidth}, rows), zs::Tensor::from_host(context, {kRows}, targets));
+    loss.backward();
+    micro_batch.end();
+    optimizer.step(0.05f);
     if (step % 33 == 1) std::printf("rank %d of %d, step %d: loss %.3f\n", world->rank(), world->size(), step, loss.to_host()[0]);
   }
 }

@@ -299,6 +299,8 @@ void record_rerun(Tensor& output, const std::vector<Tensor>& inputs, const std::
   set_producer(output, std::move(node));
 }
 
+void Tensor::backward(float seed) const { zs::backward(*this, seed); }
+
 void backward(const Tensor& loss, float seed) {
   if (!loss || loss.numel() != 1 || loss.dtype() != DType::f32)
     throw UsageError(fmt::format("backward starts from a scalar of f32, and got {}", loss ? loss.describe() : "an empty tensor"),

@@ -51,6 +51,8 @@ class Tensor {
   /// Synchronises the compute stream and copies f32 or bf16 elements to the host. An error on the meta device.
   std::vector<float> to_host() const;
 
+  /// zs::backward(*this, seed).
+  void backward(float seed = 1.0f) const;
   bool requires_grad() const { return autograd_ && (autograd_->producer || autograd_->is_leaf_with_grad); }
   /// Makes this a leaf whose gradient `grad()` holds after backward().
   void set_requires_grad();
