@@ -36,9 +36,9 @@ std::int64_t Transformer::working_parameter_count() const {
 }
 
 Tensor Transformer::hidden(const Tensor& ids) {
-  Tensor x = token_embedding_.forward(ids, position_embedding_);
-  for (TransformerBlock* block : blocks_) x = block->forward(x);
-  return norm_.forward(x);
+  Tensor x = token_embedding_(ids, position_embedding_);
+  for (TransformerBlock* block : blocks_) x = (*block)(x);
+  return norm_(x);
 }
 
 }  // namespace zs

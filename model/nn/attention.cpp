@@ -17,7 +17,7 @@ AttentionOptions resolved(AttentionOptions options) {
 }  // namespace
 
 Attention::Attention(std::string path, const AttentionOptions& options)
-    : Module(std::move(path)),
+    : Layer(std::move(path)),
       options_(resolved(options)),
       qkv_(make_child<Linear>("qkv", options_.width, (options_.heads + 2 * options_.kv_heads) * options_.head_dim,
                               LinearOptions{.has_bias = options_.has_qkv_bias})),
@@ -27,7 +27,8 @@ Attention::Attention(std::string path, const AttentionOptions& options)
                               LinearOptions{.has_bias = options_.has_bias, .init = options_.out_init})) {}
 
 Tensor Attention::heads(const Tensor& x) {
-  Tensor qkv = qkv_.forward(x);
+  const ForwardScope scope = enter();
+  Tensor qkv = qkv_(x);
   if (q_norm_ != nullptr) qkv = qk_norm(qkv, q_norm_->weight(), k_norm_->weight(), options_.heads, options_.kv_heads, q_norm_->eps());
   if (options_.rotary) qkv = rotary(qkv, options_.heads, options_.kv_heads, *options_.rotary);
   return causal_attention(qkv, options_.heads, options_.kv_heads, options_.window);

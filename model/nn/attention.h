@@ -20,7 +20,7 @@ struct AttentionOptions {
 
 /// Causal self-attention of heads that may share keys and values (Vaswani et al. 2017; Ainslie et al. 2023): "qkv", one product whose rows
 /// are the queries', then the keys', then the values'; "q_norm" and "k_norm" where there are such norms; "out".
-class Attention : public Module {
+class Attention : public Layer<Attention> {
  public:
   Attention(std::string path, const AttentionOptions& options);
 
@@ -28,7 +28,10 @@ class Attention : public Module {
   Tensor forward(const Tensor& x) { return out_proj(heads(x)); }
   /// The two halves of forward, for who recomputes the first. What the heads gather: (B, T, heads head_dim).
   Tensor heads(const Tensor& x);
-  Tensor out_proj(const Tensor& gathered) { return output(out_.forward(gathered)); }
+  Tensor out_proj(const Tensor& gathered) {
+    const ForwardScope scope = enter();
+    return output(out_(gathered));
+  }
 
  private:
   AttentionOptions options_;

@@ -5,10 +5,10 @@
 namespace zs {
 
 /// Rows of a table by their numbers: "weight" (rows, width).
-class Embedding : public Module {
+class Embedding : public Layer<Embedding> {
  public:
   Embedding(std::string path, std::int64_t rows, std::int64_t width, Init init = {.normal_std = kWeightDeviation})
-      : Module(std::move(path)), weight_(add_parameter("weight", {rows, width}, init, true)) {}
+      : Layer(std::move(path)), weight_(add_parameter("weight", {rows, width}, init, true)) {}
 
   /// (B, T) i32 -> (B, T, C). With `positions`, of at least T rows, row t of it is added to token t.
   Tensor forward(const Tensor& ids, Embedding* positions = nullptr) {

@@ -14,17 +14,20 @@ struct LinearOptions {
 };
 
 /// y = x weight^T + bias: "weight" (out, in), and "bias" (out), which begins at zero and does not decay.
-class Linear : public Module {
+class Linear : public Layer<Linear> {
  public:
   Linear(std::string path, std::int64_t in, std::int64_t out, const LinearOptions& options = {})
-      : Module(std::move(path)),
+      : Layer(std::move(path)),
         weight_(add_parameter("weight", {out, in}, options.init, true)),
         bias_(options.has_bias ? &add_parameter("bias", {out}, {}, false) : nullptr) {}
 
   /// (..., in) -> (..., out)
   Tensor forward(const Tensor& x) { return linear(input(x), weight_, bias_); }
   /// gelu(forward(x)), in one pass where the back end has that.
-  Tensor forward_gelu(const Tensor& x, GeluKind kind) { return linear_gelu(input(x), weight_, bias_, kind); }
+  Tensor forward_gelu(const Tensor& x, GeluKind kind) {
+    const ForwardScope scope = enter();
+    return linear_gelu(input(x), weight_, bias_, kind);
+  }
 
   /// For a head.
   Parameter& weight() { return weight_; }

@@ -15,10 +15,10 @@ struct MlpOptions {
 };
 
 /// Two products with an activation in between: "up", or, with swiglu, "gate_up" of twice the hidden size, the gate's rows first; "down".
-class Mlp : public Module {
+class Mlp : public Layer<Mlp> {
  public:
   Mlp(std::string path, const MlpOptions& options)
-      : Module(std::move(path)),
+      : Layer(std::move(path)),
         activation_(options.activation),
         up_(make_child<Linear>(is_gated() ? "gate_up" : "up", options.width, (is_gated() ? 2 : 1) * options.hidden,
                                LinearOptions{.has_bias = options.has_bias})),
@@ -29,10 +29,14 @@ class Mlp : public Module {
   Tensor forward(const Tensor& x) { return down_proj(up_proj(x)); }
   /// The two halves of forward, for who recomputes the first: (..., C) -> (..., hidden) -> (..., C).
   Tensor up_proj(const Tensor& x) {
-    if (is_gated()) return swiglu(up_.forward(x));
+    const ForwardScope scope = enter();
+    if (is_gated()) return swiglu(up_(x));
     return up_.forward_gelu(x, activation_ == Activation::gelu_erf ? GeluKind::erf : GeluKind::tanh);
   }
-  Tensor down_proj(const Tensor& hidden) { return output(down_.forward(hidden)); }
+  Tensor down_proj(const Tensor& hidden) {
+    const ForwardScope scope = enter();
+    return output(down_(hidden));
+  }
 
  private:
   bool is_gated() const { return activation_ == Activation::swiglu; }

@@ -29,15 +29,21 @@ class ModuleList : public Module {
 };
 
 /// Modules, and functions of a tensor, one after the other. Modules are called by their numbers, functions counted.
-class Sequential : public Module {
+class Sequential : public Layer<Sequential> {
  public:
-  explicit Sequential(std::string path) : Module(std::move(path)) {}
+  explicit Sequential(std::string path) : Layer(std::move(path)) {}
 
   /// An M, whose forward takes and gives a tensor. args: of its constructor, behind the path.
   template <class M, class... Args>
   Sequential& add(Args&&... args) {
     M& module = make_child<M>(fmt::format("{}", steps_.size()), std::forward<Args>(args)...);
-    return add([&module](const Tensor& x) { return module.forward(x); });
+    return add([&module](const Tensor& x) {
+      if constexpr (requires { module(x); }) {
+        return module(x);
+      } else {
+        return module.forward(x);
+      }
+    });
   }
   Sequential& add(std::function<Tensor(const Tensor&)> function) {
     steps_.push_back(std::move(function));

@@ -6,12 +6,13 @@
 namespace zs {
 
 /// Normalises the last dim. A block names one of the two kinds below by NormKind.
-class Norm : public Module {
+class Norm : public Layer<Norm> {
  public:
   /// (..., C) -> (..., C)
   Tensor forward(const Tensor& x) { return normalize(input(x)); }
   /// x + residual, and its norm, in one pass where nothing has to be cast in between.
   SumAndNorm forward_sum(const Tensor& x, const Tensor& residual) {
+    const ForwardScope scope = enter();
     if (!casts_input(x.dtype())) return add_and_normalize(x, residual);
     const Tensor sum = add(x, residual);
     return {sum, forward(sum)};
@@ -19,7 +20,7 @@ class Norm : public Module {
 
  protected:
   Norm(std::string path, std::int64_t width, float eps)
-      : Module(std::move(path)), weight_(add_parameter("weight", {width}, {.constant = 1}, false)), eps_(eps) {}
+      : Layer(std::move(path)), weight_(add_parameter("weight", {width}, {.constant = 1}, false)), eps_(eps) {}
 
   Parameter& weight_;
   float eps_;

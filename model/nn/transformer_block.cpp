@@ -3,7 +3,7 @@
 namespace zs {
 
 TransformerBlock::TransformerBlock(std::string path, const BlockOptions& options)
-    : Module(std::move(path)),
+    : Layer(std::move(path)),
       norm1_(own_child(make_norm(options.norm, path_of("norm1"), options.attention.width, options.norm_eps))),
       attention_(make_child<Attention>("attention", options.attention)),
       norm2_(own_child(make_norm(options.norm, path_of("norm2"), options.attention.width, options.norm_eps))),
@@ -15,7 +15,7 @@ Tensor TransformerBlock::run(Recompute part, const Tensor& x, const TensorsFunct
 
 Tensor TransformerBlock::attention(const Tensor& x) {
   return run(
-      Recompute::attention, x, [this](const auto& in) { return std::vector{attention_.heads(norm1_.forward(in[0]))}; },
+      Recompute::attention, x, [this](const auto& in) { return std::vector{attention_.heads(norm1_(in[0]))}; },
       [this](const auto& in) { return attention_.out_proj(in[0]); });
 }
 

@@ -26,7 +26,7 @@ struct BlockOptions {
 };
 
 /// A pre-norm transformer block: x + attention(norm1(x)), then x + mlp(norm2(x)).
-class TransformerBlock : public Module {
+class TransformerBlock : public Layer<TransformerBlock> {
  public:
   TransformerBlock(std::string path, const BlockOptions& options);
 
