@@ -269,6 +269,13 @@ inline void step_scalars(const Buffer& scalars) {
 
 inline void fixed_point_shift(int shift) { ZS_CHECK(shift >= 0 && shift <= 60, "a shift of {}, expected 0 to 60", shift); }
 
+inline void sgd(const Buffer& master, const Buffer& m, const Buffer& copy, const Buffer& grad) {
+  ZS_CHECK((m.empty() || m.elems == master.elems) && grad.elems == master.elems, "master {}, m {}, grad {} elements", master.elems, m.elems,
+           grad.elems);
+  ZS_CHECK(copy.empty() || (copy.elems == master.elems && copy.dtype == DType::bf16), "copy {} x {} of {} elements", copy.elems,
+           name_of(copy.dtype), master.elems);
+}
+
 inline void adamw(const Buffer& master, const Buffer& m, const Buffer& v, const Buffer& copy, const Buffer& grad) {
   ZS_CHECK(m.elems == master.elems && v.elems == master.elems && grad.elems == master.elems, "master {}, m {}, v {}, grad {} elements",
            master.elems, m.elems, v.elems, grad.elems);

@@ -59,6 +59,11 @@ struct AdamWOptions {
   float beta1, beta2, eps, weight_decay;
 };
 
+struct SgdOptions {
+  float momentum, weight_decay;
+  bool nesterov;
+};
+
 /// Which elements of a parameter a part of it has, as ShardSegment says it: runs of `run` elements, which begin `stride` apart, the first
 /// one at `first`. key: of the parameter's random numbers.
 struct StochasticRounding {
@@ -222,6 +227,9 @@ struct KernelTable {
   /// + weight_decay * master). All f32 (n), `scalars` as StepScalars. Elementwise: any cut of the elements gives the same bits.
   /// copy bf16 (n) := the new master, in the same pass; empty: none.
   void (*adamw)(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars, const AdamWOptions& options);
+  /// Sutskever et al. 2013, one pass: g = grad * clip_coefficient + weight_decay * master; m = momentum * m + g, or g where m is empty;
+  /// master -= lr * m, or lr * (g + momentum * m) with nesterov. All else as with adamw.
+  void (*sgd)(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars, const SgdOptions& options);
 };
 
 /// The CPU kernels for this processor, chosen at the first call among AVX-512 with tiles (AMX), AVX-512, AVX2 and baseline.

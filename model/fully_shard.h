@@ -74,6 +74,7 @@ class ShardedModel {
   /// The number of the unit that a module is, or a part of.
   int unit_of(const Module& module) const;
   ShardedRuntime& runtime() { return *runtime_; }
+  /// What an optimizer is built from.
   Executor& executor() { return runtime_->executor(); }
 
  private:

@@ -94,6 +94,15 @@ struct AdamW {
   AdamWOptions options;
 };
 
+/// m: null for none; copy as above.
+struct Sgd {
+  float *master, *m;
+  std::uint16_t* copy;
+  const float* grad;
+  StepScalars scalars;
+  SgdOptions options;
+};
+
 struct Isa {
   const char* name;
   /// elements of f32, at any address
@@ -126,6 +135,7 @@ struct Isa {
   /// sum of round(x * x * factor), half upwards
   std::int64_t (*fixed_point_squares)(int threads, Data in, std::int64_t n, double factor);
   void (*adamw)(int threads, const AdamW& args, std::int64_t n);
+  void (*sgd)(int threads, const Sgd& args, std::int64_t n);
 };
 
 /// Queries and keys are taken in tiles of so many rows.

@@ -149,6 +149,37 @@ void adamw(int threads, const AdamW& args, std::int64_t n) {
   }
 }
 
+template <bool kHasMomentum>
+void sgd_pass(int threads, const Sgd& args, std::int64_t n) {
+  const Sgd a = args;
+  const float clip = a.scalars.clip_coefficient, lr = a.scalars.lr;
+  const float momentum = a.options.momentum, weight_decay = a.options.weight_decay;
+  const bool nesterov = a.options.nesterov;
+  parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float before = a.master[i], g = a.grad[i] * clip + weight_decay * before;
+      float step = g;
+      if constexpr (kHasMomentum) {
+        const float m = momentum * a.m[i] + g;
+        a.m[i] = m;
+        step = nesterov ? g + momentum * m : m;
+      }
+      a.master[i] = before - lr * step;
+    }
+    if (a.copy == nullptr) return;
+    for (std::int64_t i = begin; i < end; ++i) a.copy[i] = from_float<Bf16>(a.master[i]);
+  });
+}
+
+void sgd(int threads, const Sgd& args, std::int64_t n) {
+  if (args.m != nullptr) {
+    sgd_pass<true>(threads, args, n);
+  } else {
+    sgd_pass<false>(threads, args, n);
+  }
+}
+
 }  // namespace
 
 void fill_optimizer(Isa& isa) {
@@ -157,6 +188,7 @@ void fill_optimizer(Isa& isa) {
   isa.max_magnitude_bits = max_magnitude_bits;
   isa.fixed_point_squares = fixed_point_squares;
   isa.adamw = adamw;
+  isa.sgd = sgd;
 }
 
 }  // namespace zs::cpu::ZS_ISA
@@ -242,6 +274,20 @@ void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buf
               master.elems);
 }
 
+void sgd(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars, const SgdOptions& options) {
+  checks::sgd(master, m, copy, grad);
+  const StepScalars& step = step_scalars(scalars);
+  if (step.skip != 0.0f) return;
+  isa().sgd(ctx.threads(),
+            {.master = floats_of(master),
+             .m = m.empty() ? nullptr : floats_of(m),
+             .copy = copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(copy).address),
+             .grad = floats_of(grad),
+             .scalars = step,
+             .options = options},
+            master.elems);
+}
+
 }  // namespace
 
 void fill_optimizer(KernelTable& table) {
@@ -251,6 +297,7 @@ void fill_optimizer(KernelTable& table) {
   table.fixed_point_squares = fixed_point_squares;
   table.clip_coefficient = clip_coefficient;
   table.adamw = adamw;
+  table.sgd = sgd;
 }
 
 }  // namespace zs::cpu

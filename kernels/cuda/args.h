@@ -221,6 +221,16 @@ struct ClipArgs {
   float clip;
 };
 
+struct SgdArgs {
+  float *master, *m;    // m null: none
+  std::uint16_t* copy;  // bf16, null: none
+  const float* grad;
+  const Scalars* scalars;
+  std::int64_t elems;
+  float momentum, weight_decay;
+  bool nesterov;
+};
+
 struct AdamWArgs {
   float *master, *m, *v;
   std::uint16_t* copy;  // bf16, null: none

@@ -92,6 +92,21 @@ void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buf
   launch_elems(ctx, "zs_adamw", args.elems, kElemsAThread, args);
 }
 
+void sgd(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars, const SgdOptions& options) {
+  checks::sgd(master, m, copy, grad);
+  checks::step_scalars(scalars);
+  const SgdArgs args{.master = floats_of(master),
+                     .m = m.empty() ? nullptr : floats_of(m),
+                     .copy = copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(copy).address),
+                     .grad = floats_of(grad),
+                     .scalars = static_cast<const Scalars*>(scalars.data),
+                     .elems = master.elems,
+                     .momentum = options.momentum,
+                     .weight_decay = options.weight_decay,
+                     .nesterov = options.nesterov};
+  launch_elems(ctx, "zs_sgd", args.elems, 1, args);
+}
+
 }  // namespace
 
 void fill_optimizer(KernelTable& table, KernelNames& names) {
@@ -101,7 +116,8 @@ void fill_optimizer(KernelTable& table, KernelNames& names) {
   table.fixed_point_squares = fixed_point_squares;
   table.clip_coefficient = clip_coefficient;
   table.adamw = adamw;
-  names.insert(names.end(), {"zs_reduce", "zs_finish_reduction", "zs_clip_coefficient", "zs_adamw"});
+  table.sgd = sgd;
+  names.insert(names.end(), {"zs_reduce", "zs_finish_reduction", "zs_clip_coefficient", "zs_adamw", "zs_sgd"});
 }
 
 }  // namespace zs::cuda

@@ -130,6 +130,22 @@ extern "C" __global__ void zs_clip_coefficient(const ClipArgs args) {
   if (args.clip > 0 && s.skip == 0.0f) s.clip_coefficient = static_cast<float>(fmin(1.0, static_cast<double>(args.clip) / (norm + 1e-6)));
 }
 
+extern "C" __global__ void zs_sgd(const SgdArgs args) {
+  const Scalars s = *args.scalars;
+  const std::int64_t i = global_thread();
+  if (s.skip != 0.0f || i >= args.elems) return;
+  const float before = args.master[i], g = args.grad[i] * s.clip_coefficient + args.weight_decay * before;
+  float step = g;
+  if (args.m != nullptr) {
+    const float m = args.momentum * args.m[i] + g;
+    args.m[i] = m;
+    step = args.nesterov ? g + args.momentum * m : m;
+  }
+  const float master = before - s.lr * step;
+  args.master[i] = master;
+  if (args.copy != nullptr) args.copy[i] = from_float<Bf16>(master).bits;
+}
+
 extern "C" __global__ void zs_adamw(const AdamWArgs args) {
   constexpr int kElems = 4;
   const Scalars s = *args.scalars;

@@ -13,9 +13,10 @@
 namespace zs {
 namespace {
 
-constexpr std::string_view kMaster = "master", kFirstMoment = "adamw.m", kSecondMoment = "adamw.v";
+constexpr std::string_view kMaster = "master";
 /// An attribute of our own: how often parameters were updated, where that is not the step; "12 blocks.3.up.weight", one a line.
-constexpr const char* kUpdates = "adamw.updates";
+constexpr std::string_view kUpdates = ".updates";
+std::string updates_key(const Optimizer& optimizer) { return fmt::format("{}{}", optimizer.kind(), kUpdates); }
 constexpr char kSeparator = '\x1f';
 
 /// A tensor of the state, and the parts of it that this rank holds, in the order of elements. They are cut on the same dim.
@@ -46,16 +47,14 @@ HeldTensor held_whole(const Parameter& ignored) {
 }
 
 /// The only place that knows where the state is. Without an optimizer: of the weights.
-std::vector<HeldTensor> held_tensors(const Executor& executor, const AdamW* optimizer) {
+std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* optimizer) {
   std::vector<HeldTensor> tensors;
   for (std::size_t unit = 0; unit < executor.units().size(); ++unit) {
     const FlatParameter& flat = executor.units()[unit];
     const std::vector<ShardSegment> segments = flat.held_segments();
     std::vector<std::pair<std::string_view, Buffer>> kinds = {{kMaster, flat.master_buffer()}};
-    if (optimizer != nullptr) {
-      kinds.emplace_back(kFirstMoment, optimizer->first_moment(unit));
-      kinds.emplace_back(kSecondMoment, optimizer->second_moment(unit));
-    }
+    for (std::size_t i = 0; optimizer != nullptr && i < optimizer->state_names().size(); ++i)
+      kinds.emplace_back(optimizer->state_names()[i], optimizer->state(i, unit));
     for (std::size_t view = 0; view < flat.layout->views().size(); ++view) {
       const FlatView& parameter = flat.layout->views()[view];
       for (const auto& [kind, shard] : kinds) {
@@ -87,15 +86,15 @@ std::map<std::string, std::string> attributes_of(const TrainingState& state, con
     const std::int64_t count = state.optimizer.updates(unit, i);
     if (count != info.step) updates += fmt::format("{} {}\n", count, name);
   });
-  if (!updates.empty()) attributes[kUpdates] = updates;
+  if (!updates.empty()) attributes[updates_key(state.optimizer)] = updates;
   return attributes;
 }
 
 /// Takes the attribute out of `info`.
 void set_updates(const TrainingState& state, CheckpointInfo& info) {
   std::map<std::string, std::int64_t> updates;
-  std::istringstream lines(info.attributes[kUpdates]);
-  info.attributes.erase(kUpdates);
+  std::istringstream lines(info.attributes[updates_key(state.optimizer)]);
+  info.attributes.erase(updates_key(state.optimizer));
   std::string name;
   for (std::int64_t count = 0; lines >> count && lines.ignore() && std::getline(lines, name);) updates[name] = count;
   for_each_parameter(state.executor, [&](std::size_t unit, std::size_t i, const std::string& parameter) {
@@ -386,7 +385,7 @@ std::string save(const TrainingState& state, const std::string& root, const Chec
 
 namespace {
 
-CheckpointInfo load_tensors(World& world, Executor& executor, const AdamW* optimizer, const std::string& folder) {
+CheckpointInfo load_tensors(World& world, Executor& executor, const Optimizer* optimizer, const std::string& folder) {
   executor.wait_readers();
   executor.context().device().synchronize();
   CheckpointInfo info;
@@ -411,7 +410,7 @@ CheckpointInfo load(const TrainingState& state, const std::string& folder) {
 CheckpointInfo load_weights(World& world, Executor& executor, const std::string& folder) {
   executor.step().check_between_steps("load_weights()");
   CheckpointInfo info = load_tensors(world, executor, nullptr, folder);
-  info.attributes.erase(kUpdates);
+  std::erase_if(info.attributes, [](const auto& attribute) { return attribute.first.ends_with(kUpdates); });
   return info;
 }
 

@@ -4,9 +4,9 @@
 #include <string>
 
 #include "comm/world.h"
-#include "runtime/shard/adamw.h"
 #include "runtime/shard/checkpoint_folder.h"
 #include "runtime/shard/executor.h"
+#include "runtime/shard/optimizer.h"
 
 namespace zs {
 
@@ -14,7 +14,7 @@ namespace zs {
 struct TrainingState {
   World& world;
   Executor& executor;
-  AdamW& optimizer;
+  Optimizer& optimizer;
 };
 
 /// What there is to know beside tensors. Random numbers are counted from (seed, step ...), so the attributes that name the seed and the

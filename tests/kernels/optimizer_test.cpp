@@ -193,6 +193,44 @@ TEST_CASE("AdamW's bf16 copy is the new master, rounded as a cast rounds it") {
   REQUIRE(out[3].same_bytes(out[4]));
 }
 
+TEST_CASE("SGD follows its formula over several steps, with momentum and without, and its bf16 copy is the new master") {
+  const std::int64_t n = GENERATE(1, 37, 100003);
+  const auto way = GENERATE(std::pair(0.0f, false), std::pair(0.9f, false), std::pair(0.9f, true));
+  const float momentum = way.first;
+  const bool nesterov = way.second;
+  const Values start = Values::random(DType::f32, n, 1), zeros(DType::f32, n);
+  std::vector<Values> grads;
+  for (std::uint64_t t = 0; t < 3; ++t) grads.push_back(Values::random(DType::f32, n, 10 + t));
+  const auto out = run({start, zeros, Values(DType::bf16, n), Values(DType::bf16, n)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    for (Values& grad : grads) {
+      Values s = scalars_of({0.02f, 1, 1, 0.5f, 0.0f, 0.0f});
+      k().sgd(ctx, o[0].buffer(), momentum > 0 ? o[1].buffer() : Buffer{}, o[2].buffer(), grad.buffer(), s.buffer(),
+              {momentum, 0.1f, nesterov});
+    }
+    k().cast(ctx, o[3].buffer(), o[0].buffer());
+  });
+  std::vector<double> expected = start.list();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    double m = 0;
+    for (Values& grad : grads) {
+      const double g = 0.5 * grad[static_cast<std::int64_t>(i)] + 0.1 * expected[i];
+      m = momentum * m + g;
+      expected[i] -= 0.02 * (nesterov ? g + momentum * m : m);
+    }
+  }
+  require_close(out[0], expected, 1e-6);
+  REQUIRE(out[2].same_bytes(out[3]));
+}
+
+TEST_CASE("SGD leaves everything as it is when told to skip") {
+  const Values start = Values::random(DType::f32, 10, 1);
+  std::vector<Values> o = {start, start};
+  Values grad = Values::random(DType::f32, 10, 2), scalars = scalars_of({0.02f, 1, 1, 0.7f, 0.0f, 1.0f});
+  ExecContext ctx = make_context();
+  k().sgd(ctx, o[0].buffer(), o[1].buffer(), {}, grad.buffer(), scalars.buffer(), {0.9f, 0.1f, false});
+  for (const Values& values : o) REQUIRE(values.same_bytes(start));
+}
+
 TEST_CASE("AdamW leaves everything as it is when told to skip") {
   const Values start = Values::random(DType::f32, 10, 1);
   std::vector<Values> o = {start, start, start};

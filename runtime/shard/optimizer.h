@@ -1,0 +1,165 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/shard/executor.h"
+
+namespace zs {
+
+/// What parameters of these names do otherwise than the rest.
+struct ParameterGroup {
+  std::string pattern;                     ///< as a shell matches names: "*.bias"
+  float lr_scale = 1;                      ///< times the learning rate of the step
+  std::optional<float> weight_decay = {};  ///< instead of the optimizer's, of norms and biases too
+};
+
+struct OptimizerOptions {
+  float weight_decay = 0;                   ///< not of norms and biases
+  float clip = 1.0f;                        ///< largest global gradient norm; 0: no clipping
+  bool order_free = false;                  ///< the norm is summed in fixed point, so that no cut of the parameters changes a bit of it
+  std::vector<ParameterGroup> groups = {};  ///< the first that matches; one that matches no parameter is a UsageError
+};
+
+/// Updates the master shards, with global-norm clipping that never waits for the host: norm, clip coefficient and learning rate are scalars
+/// in device memory. A gradient that is not finite leaves the weights as they are: such steps are counted. How many steps have updated a
+/// parameter is counted for each, and checkpoints keep it: one that was frozen, or had no gradient, is as if it had begun later. Owns its
+/// state; one host thread uses it. On return from `step`: enqueued, not done.
+///
+/// An optimizer of one's own says what becomes of a slice of elements:
+///
+///     struct Descent : zs::Optimizer {
+///       explicit Descent(zs::Executor& executor) : Optimizer(executor, {.name = "Descent"}, {.clip = 1}) {}
+///       Update slice_update() const override {
+///         return [](zs::ExecContext&, const Slice& s) {
+///           const zs::StepScalars& step = s.step();
+///           float* const w = s.master.as<float>();
+///           const float* const g = s.grad.as<float>();
+///           for (std::int64_t i = 0; step.skip == 0 && i < s.master.elems; ++i) w[i] -= step.lr * step.clip_coefficient * g[i];
+///         };
+///       }
+///     };
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  /// One update from the reduced gradients of this step, which it consumes. Collective. UsageError, before anything is changed, where there
+  /// are none: behind another step, before the last micro-batch has ended, without a backward. The first step that is skipped is said in a
+  /// line on stderr, by rank 0.
+  void step(float lr);
+  /// The same. `step_number` counts from 1 and is for the ranks to compare, no more.
+  void step(float lr, std::int64_t step_number);
+  /// The two parts of `step`, but for the line: what the host alone knows goes to the device, any time before the update; and the rest,
+  /// which is the same work every time where `slots_key` is the same, so that it can be captured.
+  void set_scalars(float lr, std::int64_t step_number);
+  void update();
+  /// The device has done the last update's work again.
+  void note_replayed() { count_updates(); }
+  std::uint64_t slots_key() const;
+  /// Steps that were skipped since this began, their gradients not being finite. Waits for the device.
+  std::int64_t skipped() const;
+  /// f32 (1) on the device: the global norm of the last step's gradients before clipping.
+  Buffer grad_norm() const;
+
+  /// "adamw": its name in launches and checkpoints.
+  const std::string& kind() const { return kind_; }
+  /// What checkpoints call its state: "adamw.m", "adamw.v".
+  const std::vector<std::string>& state_names() const { return state_names_; }
+  /// One of it, of a unit's master weights, f32 (held_elems): with `updates` it is all of the state.
+  Buffer state(std::size_t which, std::size_t unit) const { return of_unit(unit).state.at(which).buffer(DType::f32, held_elems(unit)); }
+  /// How many steps have updated a parameter of a unit.
+  std::int64_t updates(std::size_t unit, std::size_t parameter) const { return of_unit(unit).updates.at(parameter); }
+  void set_updates(std::size_t unit, std::size_t parameter, std::int64_t updates) { units_.at(unit).updates.at(parameter) = updates; }
+
+ protected:
+  struct Definition {
+    std::string name;                                                ///< "AdamW": of launches, in lower case, and errors
+    std::vector<std::string> state = {};                             ///< "m", "v": f32, which begin as zeros
+    std::vector<std::pair<std::string, std::string>> settings = {};  ///< what ranks must have alike: "AdamW's eps", "1e-08"
+  };
+  Optimizer(Executor& executor, const Definition& definition, const OptimizerOptions& options);
+
+  /// Elements of one parameter, f32, on the device.
+  struct Slice {
+    Buffer master, grad;
+    Buffer copy;                ///< bf16: becomes the new masters; empty: there is none, or somebody else makes it
+    std::vector<Buffer> state;  ///< in the order of Definition::state
+    Buffer scalars;             ///< as StepScalars
+    float weight_decay;
+    /// Of a CPU device.
+    const StepScalars& step() const { return *static_cast<const StepScalars*>(scalars.data); }
+  };
+  /// Called on the compute stream for each slice. The gradient is as reduced: it takes it times StepScalars::clip_coefficient, and leaves
+  /// all as it is where StepScalars::skip is not 0. An element's update depends on nothing but it. Where `copies` says so it writes `copy`
+  /// too.
+  using Update = std::function<void(ExecContext& exec, const Slice& slice)>;
+  virtual Update slice_update() const = 0;
+  /// Whether that writes the bf16 copy; else it is cast from the masters behind it.
+  virtual bool copies() const { return false; }
+  /// What else is known of a step to parameters that were updated so many times before it.
+  virtual void set_corrections(StepScalars& scalars, std::int64_t updates) const;
+  const KernelTable& kernels() const { return executor_.context().kernels(); }
+
+ private:
+  struct Range {  // elements of one parameter in what is held
+    std::int64_t offset, count;
+    float weight_decay, lr_scale;
+    const Parameter* parameter;
+    StochasticRounding rounding;
+    std::size_t view;  // the parameter's place in the unit
+  };
+  struct Unit {
+    std::vector<Memory> state;
+    std::vector<Range> held, counted;   // what is updated here; of all ranks together every element once: the norm's
+    std::vector<std::int64_t> updates;  // of each parameter
+    std::vector<float> lr_scales;       // of each parameter
+    std::vector<bool> is_updated;       // by the last update
+  };
+  struct Slot {  // whose scalars are alike
+    std::int64_t updates;
+    float lr_scale;
+    auto operator<=>(const Slot&) const = default;
+  };
+  const Unit& of_unit(std::size_t unit) const { return units_.at(unit); }
+  std::int64_t held_elems(std::size_t unit) const { return executor_.units().at(unit).layout->held_elems(); }
+  const ParameterGroup* group_of(const std::string& name) const;
+  void check_groups() const;
+  Unit make_unit(const FlatParameter& unit);
+  std::vector<Range> ranges(const FlatParameter& unit, const std::vector<ShardSegment>& segments) const;
+  void squared_norm();
+  void squared_norm_order_free();
+  static std::vector<Range> trained(const std::vector<Range>& ranges);
+  std::vector<Buffer> gradient_ranges() const;
+  void update_unit(std::size_t unit);
+  void check_has_gradient();
+  void count_updates();
+  void count_skipped();
+  void report_skipped();
+  void set_slots();
+  std::int64_t place_of(const Slot& slot) const;
+  static constexpr std::int64_t kScalars = sizeof(StepScalars) / sizeof(float);
+  /// Of a slot; the first also hold the norm.
+  Buffer scalars(std::int64_t slot) const { return all_scalars().slice(slot * kScalars, kScalars); }
+  Buffer all_scalars() const { return scalars_.buffer(DType::f32, std::ssize(slots_) * kScalars); }
+  Buffer skips() const { return skips_.buffer(DType::f32, 1); }
+  Buffer squares() const { return squares_.buffer(options_.order_free ? DType::i64 : DType::f64, 1); }
+  Buffer exponent() const { return options_.order_free ? exponent_.buffer(DType::i32, 1) : Buffer{}; }
+
+  Executor& executor_;
+  std::string name_, kind_;  // "AdamW", "adamw"
+  std::vector<std::string> state_names_;
+  OptimizerOptions options_;
+  int shift_;  // fixed-point bits that leave room for every element of the model
+  std::vector<Unit> units_;
+  std::vector<Slot> slots_{{0, 1}};  // those that there are
+  Memory scalars_, squares_, exponent_, skips_;
+  std::shared_ptr<bool> has_reported_ = std::make_shared<bool>(false);  // the stream's
+};
+
+}  // namespace zs

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "runtime/shard/optimizer.h"
+
+namespace zs {
+
+struct SgdConfig {
+  float momentum = 0;  ///< 0: no state
+  bool nesterov = false;
+  float weight_decay = 0;
+  float clip = 0;  ///< as in OptimizerOptions, like the next two
+  bool order_free = false;
+  std::vector<ParameterGroup> groups = {};
+};
+
+/// Stochastic gradient descent with momentum (Sutskever et al. 2013, as PyTorch writes it): g = grad + weight_decay w, m = momentum m + g,
+/// w -= lr m; nesterov: w -= lr (g + momentum m).
+class Sgd final : public Optimizer {
+ public:
+  Sgd(Executor& executor, const SgdConfig& config);
+
+ private:
+  Update slice_update() const override;
+  bool copies() const override { return true; }
+
+  SgdConfig config_;
+};
+
+}  // namespace zs
