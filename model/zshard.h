@@ -11,6 +11,7 @@
 #include "runtime/shard/adamw.h"
 #include "runtime/shard/checkpoint.h"
 #include "runtime/shard/full_parameters.h"
+#include "runtime/shard/lr_schedule.h"
 #include "runtime/shard/sgd.h"
 #include "runtime/shard/sharded_runtime.h"
 #include "runtime/tensor/autograd.h"
