@@ -224,6 +224,7 @@ inline double rotary(const Buffer& out, const Buffer& in, const AttentionDims& d
   same_as("out", out, in);
   ZS_CHECK(in.elems == elems, "{} elements of qkv, expected {}", in.elems, elems);
   ZS_CHECK(dims.head_dim % 2 == 0 && options.base >= 1, "rotary positions for head_dim {}, base {}", dims.head_dim, options.base);
+  ZS_CHECK(options.first >= 0, "rotary positions from {} on", options.first);
   const RotaryScaling& scaling = options.scaling;
   ZS_CHECK(scaling.factor >= 1 && scaling.context >= 0 && (scaling.context == 0 || scaling.low < scaling.high),
            "rotary positions scaled by {} between {} and {} turns of {} positions", scaling.factor, scaling.low, scaling.high,
@@ -237,6 +238,17 @@ inline void attention(const Buffer& out, const Buffer& lse, const Buffer& qkv, c
       qkv.elems == tokens * qkv_width_of(dims) && out.elems == tokens * width && lse.elems == tokens * dims.heads && out.dtype == qkv.dtype,
       "qkv {} x {}, out {} x {}, lse {} for {} tokens, {} heads of {}, {} of keys", qkv.elems, name_of(qkv.dtype), out.elems,
       name_of(out.dtype), lse.elems, tokens, dims.heads, dims.head_dim, kv_heads_of(dims));
+}
+
+inline void attention_cached(const Buffer& out, const Buffer& scores, const Buffer& qkv, const Buffer& cache, const AttentionDims& dims,
+                             std::int64_t first) {
+  const std::int64_t tokens = tokens_of(dims), end = first + tokens, row = 2 * kv_heads_of(dims) * dims.head_dim;
+  ZS_CHECK(dims.batch == 1 && first >= 0 && qkv.elems == tokens * qkv_width_of(dims) && out.elems == tokens * dims.heads * dims.head_dim,
+           "qkv {}, out {} for {} tokens of {} sequences behind {} others", qkv.elems, out.elems, dims.time, dims.batch, first);
+  ZS_CHECK(out.dtype == qkv.dtype && cache.dtype == qkv.dtype && cache.elems % row == 0 && cache.elems >= end * row,
+           "a cache of {} x {} for {} tokens of {} elements of {}", cache.elems, name_of(cache.dtype), end, row, name_of(qkv.dtype));
+  ZS_CHECK(scores.dtype == DType::f32 && scores.elems >= tokens * dims.heads * (end + dims.head_dim), "{} x {} to work in", scores.elems,
+           name_of(scores.dtype));
 }
 
 /// The distance of two rows of logits.

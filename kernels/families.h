@@ -12,6 +12,7 @@
 namespace zs::cpu::ZS_ISA {
 
 void fill_attention(Isa& isa);
+void fill_attention_cached(Isa& isa);
 void fill_elementwise(Isa& isa);
 void fill_loss(Isa& isa);
 void fill_norms(Isa& isa);
@@ -21,14 +22,16 @@ void fill_rows(Isa& isa);
 void fill_stochastic_cast(Isa& isa);
 void fill_swiglu(Isa& isa);
 
-inline constexpr void (*kFamilies[])(Isa&) = {fill_attention, fill_elementwise,     fill_loss,  fill_norms, fill_optimizer, fill_rotary,
-                                              fill_rows,      fill_stochastic_cast, fill_swiglu};
+inline constexpr void (*kFamilies[])(Isa&) = {
+    fill_attention, fill_attention_cached, fill_elementwise, fill_loss, fill_norms, fill_optimizer, fill_rotary,
+    fill_rows,      fill_stochastic_cast,  fill_swiglu};
 
 }  // namespace zs::cpu::ZS_ISA
 #else
 namespace zs::cpu {
 
 void fill_attention(KernelTable& table);
+void fill_attention_cached(KernelTable& table);
 void fill_elementwise(KernelTable& table);
 void fill_int8_blocks(KernelTable& table);
 void fill_loss(KernelTable& table);
@@ -41,9 +44,9 @@ void fill_rows(KernelTable& table);
 void fill_stochastic_cast(KernelTable& table);
 void fill_swiglu(KernelTable& table);
 
-inline constexpr void (*kFamilies[])(KernelTable&) = {fill_attention, fill_elementwise, fill_int8_blocks,     fill_loss,
-                                                      fill_matmul,    fill_memory,      fill_norms,           fill_optimizer,
-                                                      fill_rotary,    fill_rows,        fill_stochastic_cast, fill_swiglu};
+inline constexpr void (*kFamilies[])(KernelTable&) = {
+    fill_attention, fill_attention_cached, fill_elementwise, fill_int8_blocks,     fill_loss,  fill_matmul, fill_memory, fill_norms,
+    fill_optimizer, fill_rotary,           fill_rows,        fill_stochastic_cast, fill_swiglu};
 
 }  // namespace zs::cpu
 
@@ -53,6 +56,7 @@ namespace zs::cuda {
 using KernelNames = std::vector<const char*>;
 
 void fill_attention(KernelTable& table, KernelNames& names);
+void fill_attention_cached(KernelTable& table, KernelNames& names);
 void fill_elementwise(KernelTable& table, KernelNames& names);
 void fill_int8_blocks(KernelTable& table, KernelNames& names);
 void fill_loss(KernelTable& table, KernelNames& names);
@@ -65,9 +69,9 @@ void fill_rows(KernelTable& table, KernelNames& names);
 void fill_stochastic_cast(KernelTable& table, KernelNames& names);
 void fill_swiglu(KernelTable& table, KernelNames& names);
 
-inline constexpr void (*kFamilies[])(KernelTable&, KernelNames&) = {fill_attention, fill_elementwise, fill_int8_blocks,     fill_loss,
-                                                                    fill_matmul,    fill_memory,      fill_norms,           fill_optimizer,
-                                                                    fill_rotary,    fill_rows,        fill_stochastic_cast, fill_swiglu};
+inline constexpr void (*kFamilies[])(KernelTable&, KernelNames&) = {
+    fill_attention, fill_attention_cached, fill_elementwise, fill_int8_blocks,     fill_loss,  fill_matmul, fill_memory, fill_norms,
+    fill_optimizer, fill_rotary,           fill_rows,        fill_stochastic_cast, fill_swiglu};
 
 }  // namespace zs::cuda
 #endif

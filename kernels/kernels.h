@@ -53,6 +53,7 @@ struct RotaryOptions {
   double base = 10000;
   RotaryScaling scaling = {};
   bool is_inverse = false;  ///< turns back: the gradient
+  std::int64_t first = 0;   ///< the position of each sequence's first token
 };
 
 struct AdamWOptions {
@@ -189,10 +190,10 @@ struct KernelTable {
   /// dx (rows, 2 width) := dy * b * silu'(a), then dy * silu(a)
   void (*swiglu_backward)(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width);
 
-  /// Su et al. 2021: out := qkv `in` with the queries and keys of token t of each sequence turned; values are copied. Elements i and
-  /// i + head_dim / 2 of a head, i < head_dim / 2, are a pair (halves, as in Llama's published weights, not neighbours as in the paper) and
-  /// turn by the angle t * base^(-2 i / head_dim), scaled as RotaryScaling says. Angles, cosines and sines are computed in f64, the same
-  /// bits on every back end, and rounded to f32; the turn is f32. head_dim is even; out may be in.
+  /// Su et al. 2021: out := qkv `in` with the queries and keys of each sequence's token at position t turned; values are copied. Elements i
+  /// and i + head_dim / 2 of a head, i < head_dim / 2, are a pair (halves, as in Llama's published weights, not neighbours as in the paper)
+  /// and turn by the angle t * base^(-2 i / head_dim), scaled as RotaryScaling says. Angles, cosines and sines are computed in f64, the
+  /// same bits on every back end, and rounded to f32; the turn is f32. head_dim is even; out may be in.
   void (*rotary)(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, const RotaryOptions& options);
 
   /// Causal softmax(q k^T / sqrt(head_dim)) v, over the window of each query, blocked with an online softmax (Dao et al. 2022): never a
@@ -200,6 +201,11 @@ struct KernelTable {
   void (*attention_forward)(ExecContext& ctx, Buffer out, Buffer lse, Buffer qkv, const AttentionDims& dims);
   /// dqkv (as qkv) from dout, recomputing the probabilities block by block from lse
   void (*attention_backward)(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, Buffer qkv, Buffer lse, const AttentionDims& dims);
+  /// The same attention of the last dims.time tokens of one sequence, at positions `first` on, whose keys and values are cached: out (time,
+  /// heads, head_dim) from the queries of qkv. A row of cache (first + time or more, 2 kv_heads head_dim) is a token's keys, then its
+  /// values. scores: f32 (time heads, first + time + head_dim) or more, to work in.
+  void (*attention_cached)(ExecContext& ctx, Buffer out, Buffer scores, Buffer qkv, Buffer cache, const AttentionDims& dims,
+                           std::int64_t first);
 
   /// Rows of logits f32 (rows, stride) of which the first `classes` columns count; targets i32 (rows).
   /// losses f32 (rows) := logsumexp(row) - row[target]; lse f32 (rows)

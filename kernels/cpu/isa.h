@@ -65,6 +65,7 @@ struct Rotary {
   bool is_inverse;
   float* scratch;
   RotaryScaling scaling = {};
+  std::int64_t first = 0;
 };
 
 /// dout, dqkv: backward only. scratch: `scratch_elems` floats for each thread, 64-byte aligned (attention_scratch_elems).
@@ -74,6 +75,14 @@ struct Attention {
   AttentionDims dims;
   float* scratch;
   std::int64_t scratch_elems;
+};
+
+/// See KernelTable; scores: first + dims.time + head_dim floats for each query.
+struct CachedAttention {
+  Data out, qkv, cache;
+  float* scores;
+  AttentionDims dims;
+  std::int64_t first;
 };
 
 struct CrossEntropy {
@@ -126,6 +135,7 @@ struct Isa {
   void (*rotary)(int threads, const Rotary& args);
   void (*attention_forward)(int threads, const Attention& args);
   void (*attention_backward)(int threads, const Attention& args);
+  void (*attention_cached)(int threads, const CachedAttention& args);
   void (*cross_entropy_forward)(int threads, const CrossEntropy& args);
   void (*cross_entropy_backward)(int threads, const CrossEntropy& args);
   double (*sum)(int threads, const float* in, std::int64_t n);

@@ -60,7 +60,7 @@ void rotary(int threads, const Rotary& args) {
     parallel_ranges(split_rows(threads, dims.time, dims.batch * width), [=](std::int64_t begin, std::int64_t end) {
       const Angles angles = angles_of(args);
       for (std::int64_t t = begin; t < end; ++t) {
-        turn_to<kOwnOrder<T>>(angles, t, args.is_inverse);
+        turn_to<kOwnOrder<T>>(angles, args.first + t, args.is_inverse);
         for (std::int64_t b = 0; b < dims.batch; ++b) {
           const T* const in = elements<const T>(args.in) + (b * dims.time + t) * width;
           T* const out = elements<T>(args.out) + (b * dims.time + t) * width;
@@ -93,7 +93,8 @@ void rotary(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, 
                                .ratio = checks::rotary(out, in, dims, options),
                                .is_inverse = options.is_inverse,
                                .scratch = scratch(ctx, rotary_scratch(ctx.threads(), dims)),
-                               .scaling = options.scaling});
+                               .scaling = options.scaling,
+                               .first = options.first});
 }
 
 }  // namespace

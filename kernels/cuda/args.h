@@ -98,7 +98,7 @@ struct SwigluArgs {
 /// Rows of qkv, one for each token: `turned` elements of heads to be turned, then `kept` ones.
 struct RotaryArgs {
   Data out, in;
-  std::int64_t tokens, time, head_dim, turned, kept;
+  std::int64_t tokens, time, first, head_dim, turned, kept;
   double ratio;  // base^(-2 / head_dim)
   RotaryScaling scaling;
   bool is_inverse, is_aligned;
@@ -134,6 +134,13 @@ struct AttentionArgs {
   std::int64_t window;  // keys that a query sees at most
   float scale;          // 1 / sqrt(head_dim)
   bool is_aligned;
+};
+/// Queries of qkv, the first at position `first`, and rows of a cache; row: floats of scores for each query and head.
+struct CachedAttentionArgs {
+  Data out, qkv, cache;
+  float* scores;
+  std::int64_t row, first, heads, kv_heads, head_dim, window;
+  float scale;  // 1 / sqrt(head_dim)
 };
 /// Threads of a block of the kernels on tensor cores; lanes that share a row of delta.
 inline constexpr int kAttentionThreads = 128, kDeltaLanes = 8;

@@ -1,6 +1,7 @@
 // Every kernel, as one image.
 #include "kernels/cuda/attention.cu"
 #include "kernels/cuda/attention_backward.cu"
+#include "kernels/cuda/attention_cached.cu"
 #include "kernels/cuda/attention_general.cu"
 #include "kernels/cuda/elementwise.cu"
 #include "kernels/cuda/int8_blocks.cu"

@@ -27,7 +27,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_rotary(const RotaryArg
   Rotation* const rotations = reinterpret_cast<Rotation*>(dynamic_shared());
   const std::int64_t pairs = args.head_dim / 2, packs = (pairs + kRowElems - 1) / kRowElems;
   const std::int64_t token = blockIdx.x, first = token * (args.turned + args.kept);
-  const double position = static_cast<double>(args.is_inverse ? -(token % args.time) : token % args.time);
+  const std::int64_t steps = args.first + token % args.time;
+  const double position = static_cast<double>(args.is_inverse ? -steps : steps);
   for (std::int64_t i = threadIdx.x; i < pairs; i += kThreads)
     rotations[i] = rotation_by(position * scaled_turns(rotary_turns(args.ratio, i), args.scaling));
   __syncthreads();

@@ -11,8 +11,9 @@ namespace zs {
 // tokens, which may be none: outputs are empty then and gradients zeros. Activations are f32 or bf16, the dtype of the parameters they
 // meet; formulas stand in kernels/kernels.h. Arguments that do not fit are a UsageError that names the op and the argument.
 
-/// (B, T) i32 ids -> (B, T, C): table (V, C) rows, plus positions (>= T, C) where given.
-Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions);
+/// (B, T) i32 ids -> (B, T, C): table (V, C) rows, plus rows of positions from `first` on, (>= first + T, C), where given. With a first
+/// other than 0 without gradient.
+Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions, std::int64_t first = 0);
 
 /// (..., C) -> (..., C), gamma and beta (C).
 Tensor layer_norm(const Tensor& x, Parameter& gamma, Parameter& beta, float eps = 1e-5f);
@@ -49,7 +50,15 @@ Tensor add(const Tensor& a, const Tensor& b);
 /// them. window: how many keys a query sees, its own token's the last of them; 0: all up to that.
 Tensor causal_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, std::int64_t window = 0);
 
-/// The same qkv with queries and keys turned by their positions, 0 .. T - 1.
+struct CachedAttentionOptions {
+  std::int64_t first = 0;  ///< the position of the first token of qkv: so many rows of the cache count
+  std::int64_t heads = 0, kv_heads = 0, window = 0;
+};
+/// causal_attention of a sequence's tokens, (1, T, ...), of which the earlier ones' keys and values are rows of `cache`, (capacity,
+/// 2 kv_heads head_dim): a token's keys, then its values. Writes the rows of these tokens, too. Without gradient.
+Tensor cached_attention(const Tensor& qkv, const Tensor& cache, const CachedAttentionOptions& options);
+
+/// The same qkv with queries and keys turned by their positions, options.first .. options.first + T - 1.
 Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, const RotaryOptions& options = {});
 
 /// The same qkv with an RMS norm of every query head and of every key head, by weights (head_dim) of their own.

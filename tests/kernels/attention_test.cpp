@@ -340,4 +340,26 @@ TEST_CASE("attention refuses buffers that do not fit its dims", "[attention]") {
   REQUIRE_THROWS_AS(k().attention_forward(ctx, out.buffer(), lse.buffer(), qkv.buffer(), {1, 4, 1, 2}), Error);
 }
 
+TEST_CASE("attention with a cache is that of the last tokens of the whole sequence", "[attention]") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const AttentionDims d = GENERATE(AttentionDims{1, 5, 2, 3}, AttentionDims{1, 70, 4, 64, 1}, AttentionDims{1, 130, 6, 33, 2},
+                                   AttentionDims{1, 300, 2, 8, 1, 17});
+  const std::int64_t first = GENERATE_COPY(0, 1, d.time / 2, d.time - 1), tokens = d.time - first;
+  const std::int64_t width = qkv_width_of(d), row = 2 * kv_heads_of(d) * d.head_dim, capacity = d.time + 3;
+  Values qkv = Values::random(dtype, d.time * width, 1), cache = Values::poison(dtype, capacity * row);
+  for (std::int64_t t = 0; t < d.time; ++t)
+    for (std::int64_t i = 0; i < row; ++i) cache.set(t * row + i, qkv[t * width + width - row + i]);
+  AttentionDims last = d;
+  last.time = tokens;
+  const Buffer queries = qkv.buffer().slice(first * width, tokens * width);
+  const auto found =
+      run({Values::poison(dtype, tokens * d.heads * d.head_dim), Values::poison(DType::f32, tokens * d.heads * (d.time + d.head_dim))},
+          [&](ExecContext& ctx, std::vector<Values>& o) {
+            k().attention_cached(ctx, o[0].buffer(), o[1].buffer(), queries, cache.buffer(), last, first);
+          });
+  const std::vector<double> all = attention(qkv.list(), d).out;
+  const std::vector<double> expected(all.begin() + first * d.heads * d.head_dim, all.end());
+  require_close(found[0], expected, 3e-6);  // averages of values of order 1, weights accurate to about 1e-6
+}
+
 }  // namespace zs::test

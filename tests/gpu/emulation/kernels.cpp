@@ -6,6 +6,7 @@
 // Behind it: they are compiled here, by the host's compiler.
 #include "kernels/cuda/attention.cu"
 #include "kernels/cuda/attention_backward.cu"
+#include "kernels/cuda/attention_cached.cu"
 #include "kernels/cuda/attention_general.cu"
 #include "kernels/cuda/elementwise.cu"
 #include "kernels/cuda/int8_blocks.cu"
@@ -36,6 +37,7 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       {"zs_attention_forward", kernel_of(cuda::general::zs_attention_forward, true)},
       {"zs_attention_forward_64", kernel_of(cuda::zs_attention_forward_64, true)},
       {"zs_attention_forward_128", kernel_of(cuda::zs_attention_forward_128, true)},
+      {"zs_attention_cached", kernel_of(cuda::zs_attention_cached, true)},
       {"zs_attention_delta", kernel_of(cuda::general::zs_attention_delta, true)},
       {"zs_attention_dqueries", kernel_of(cuda::general::zs_attention_dqueries, true)},
       {"zs_attention_dqueries_64", kernel_of(cuda::zs_attention_dqueries_64, true)},
