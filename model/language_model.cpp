@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 
 namespace zs {
 namespace {
@@ -29,10 +30,20 @@ Tensor LanguageModel::loss_and_logits(const Tensor& ids, const Tensor& targets, 
   return lm_head_loss(x, head(), targets, vocab_, {.seed = {}, .chunk = chunk});
 }
 
-Tensor LanguageModel::next_token_logits(const Tensor& ids, std::int64_t position) {
+void LanguageModel::use_cache(KvCache* cache) {
+  cache_ = cache;
+  for_each_module(*this, [=](Module& module) {
+    if (auto* const attention = dynamic_cast<Attention*>(&module)) attention->use_cache(cache);
+  });
+}
+
+Tensor LanguageModel::next_token_logits(const Tensor& ids, std::int64_t position, KvCache* cache) {
   const ForwardScope scope = enter();
   const NoGradGuard no_grad(ids.context());
+  use_cache(cache);
+  const std::unique_ptr<LanguageModel, void (*)(LanguageModel*)> guard(this, [](LanguageModel* model) { model->use_cache(nullptr); });
   const Tensor x = hidden(ids);
+  if (cache != nullptr) cache->add_seen(position + 1);
   return lm_head_logits(x.reshape({ids.numel(), x.shape()[-1]}).rows(position, 1), head());
 }
 

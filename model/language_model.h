@@ -21,8 +21,9 @@ class LanguageModel : public Module {
   /// The same without gradient; before that `use` gets the logits of the N tokens, chunk by chunk: (rows, V') f32 from token `first` on.
   using UseLogits = std::function<void(std::int64_t first, const Tensor& logits)>;
   Tensor loss_and_logits(const Tensor& ids, const Tensor& targets, std::int64_t chunk, const UseLogits& use);
-  /// (1, V') f32 logits of what follows token `position` of the one sequence ids (1, T). Without gradient.
-  Tensor next_token_logits(const Tensor& ids, std::int64_t position);
+  /// (1, V') f32 logits of what follows token `position` of the one sequence ids (1, T). Without gradient. With a cache the tokens follow
+  /// those that it has seen, and then it has seen them, too, up to this one: the logits are those of the whole sequence, to rounding.
+  Tensor next_token_logits(const Tensor& ids, std::int64_t position, KvCache* cache = nullptr);
 
   /// Of every TransformerBlock in it.
   void set_recompute(Recompute recompute);
@@ -34,13 +35,19 @@ class LanguageModel : public Module {
  protected:
   explicit LanguageModel(std::int64_t vocab) : Module(""), vocab_(vocab) {}
 
+  /// Of the tokens that hidden() gets.
+  std::int64_t first_position() const { return cache_ != nullptr ? cache_->seen() : 0; }
+
  private:
   /// (B, T) -> (B, T, C): what the head meets.
   virtual Tensor hidden(const Tensor& ids) = 0;
   /// (V', C)
   virtual Parameter& head() = 0;
 
+  void use_cache(KvCache* cache);
+
   std::int64_t vocab_;
+  KvCache* cache_ = nullptr;
 };
 
 }  // namespace zs

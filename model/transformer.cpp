@@ -36,7 +36,7 @@ std::int64_t Transformer::working_parameter_count() const {
 }
 
 Tensor Transformer::hidden(const Tensor& ids) {
-  Tensor x = token_embedding_(ids, position_embedding_);
+  Tensor x = token_embedding_(ids, position_embedding_, first_position());
   for (TransformerBlock* block : blocks_) x = (*block)(x);
   return norm_(x);
 }

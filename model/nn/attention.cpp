@@ -30,7 +30,16 @@ Tensor Attention::heads(const Tensor& x) {
   const ForwardScope scope = enter();
   Tensor qkv = qkv_(x);
   if (q_norm_ != nullptr) qkv = qk_norm(qkv, q_norm_->weight(), k_norm_->weight(), options_.heads, options_.kv_heads, q_norm_->eps());
-  if (options_.rotary) qkv = rotary(qkv, options_.heads, options_.kv_heads, *options_.rotary);
+  if (options_.rotary) {
+    RotaryOptions turn = *options_.rotary;
+    if (cache_ != nullptr) turn.first = cache_->seen();
+    qkv = rotary(qkv, options_.heads, options_.kv_heads, turn);
+  }
+  if (cache_ != nullptr) {
+    const Tensor rows = cache_->rows(this, qkv.context(), 2 * options_.kv_heads * options_.head_dim, qkv.dtype());
+    return cached_attention(qkv, rows,
+                            {.first = cache_->seen(), .heads = options_.heads, .kv_heads = options_.kv_heads, .window = options_.window});
+  }
   return causal_attention(qkv, options_.heads, options_.kv_heads, options_.window);
 }
 

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "model/nn/kv_cache.h"
 #include "model/nn/linear.h"
 #include "model/nn/norm.h"
 
@@ -32,12 +33,16 @@ class Attention : public Layer<Attention> {
     const ForwardScope scope = enter();
     return output(out_(gathered));
   }
+  /// From here on a forward is of the tokens of one sequence, (1, T, C), that follow those which the cache has seen. It keeps their keys
+  /// and values there, and records no gradient. Null: as before.
+  void use_cache(KvCache* cache) { cache_ = cache; }
 
  private:
   AttentionOptions options_;
   Linear& qkv_;
   RMSNorm *q_norm_, *k_norm_;  // null: none
   Linear& out_;
+  KvCache* cache_ = nullptr;
 };
 
 }  // namespace zs

@@ -10,9 +10,9 @@ class Embedding : public Layer<Embedding> {
   Embedding(std::string path, std::int64_t rows, std::int64_t width, Init init = {.normal_std = kWeightDeviation})
       : Layer(std::move(path)), weight_(add_parameter("weight", {rows, width}, init, true)) {}
 
-  /// (B, T) i32 -> (B, T, C). With `positions`, of at least T rows, row t of it is added to token t.
-  Tensor forward(const Tensor& ids, Embedding* positions = nullptr) {
-    return output(embedding(ids, weight_, positions != nullptr ? &positions->weight_ : nullptr));
+  /// (B, T) i32 -> (B, T, C). With `positions`, of at least first + T rows, row first + t of it is added to token t.
+  Tensor forward(const Tensor& ids, Embedding* positions = nullptr, std::int64_t first = 0) {
+    return output(embedding(ids, weight_, positions != nullptr ? &positions->weight_ : nullptr, first));
   }
 
   /// For a head that is tied to it.

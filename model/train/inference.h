@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,6 +30,9 @@ class Inference {
 
   /// The exit code of this rank, the results being printed: says why where they were lost, or the work was stopped on request.
   int end(bool is_stopped) const;
+
+  /// Before the start: no sequence will have more tokens than so many. What is planned for, and kept, becomes less.
+  void limit_sequence(std::int64_t tokens) { config_.train.sequence = std::min(config_.train.sequence, tokens); }
 
   World& world() { return world_; }
   const Config& config() const { return config_; }

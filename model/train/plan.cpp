@@ -8,6 +8,7 @@
 #include "comm/world.h"
 #include "model/train/metrics.h"
 #include "model/train/session.h"
+#include "model/train/token_window.h"
 
 namespace zs {
 namespace {
@@ -139,9 +140,7 @@ class MetaRun {
     for (int unit = 0; unit < std::ssize(session_->runtime().executor().units()); ++unit) {
       session_->runtime().executor().read_full(unit, [](const Parameter&, const float*) {});
     }
-    if (config.run.sample_tokens > 0) {
-      session_->enqueue_logits(std::vector<std::int32_t>(static_cast<std::size_t>(config.train.sequence)));
-    }
+    if (config.run.sample_tokens > 0) TokenWindow::enqueue_longest(*session_);
   }
 
   Device& device() { return *device_; }

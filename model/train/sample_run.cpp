@@ -27,11 +27,6 @@ std::vector<std::int32_t> prompt_of(const SampleRequest& request, const Config& 
   return prompt;
 }
 
-/// What a sample may see, at its longest.
-void enqueue_longest(Session& session) {
-  session.enqueue_logits(std::vector<std::int32_t>(static_cast<std::size_t>(session.config().train.sequence)));
-}
-
 void print(const SampleRequest& request, const SampleText& text, const SampleTask& task, std::vector<std::int32_t> drawn) {
   if (request.prints_ids) return print_to_stdout("{}\n", fmt::join(drawn, ","));
   if (task.end && !drawn.empty() && drawn.back() == *task.end) drawn.pop_back();
@@ -55,7 +50,8 @@ int sample(Inference& inference, const SampleRequest& request) {
                     .seed = static_cast<std::uint64_t>(request.seed.value_or(config.train.seed))};
   };
   if (const int code = agreed(world, prepare); code != 0) return code;
-  if (const int code = inference.start(enqueue_longest); code != 0) return code;
+  inference.limit_sequence(std::ssize(task.prompt) + task.count);
+  if (const int code = inference.start(TokenWindow::enqueue_longest); code != 0) return code;
   bool is_stopped = false;
   task.stops = [&] { return is_stopped = world.agree(is_stop_requested() ? 1 : 0, "").code != 0; };
   inference.watch().enter(Phase::first_step, 1);

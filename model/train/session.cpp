@@ -316,21 +316,23 @@ double Session::validate(const ReadSamples& read, std::int64_t windows) {
   return sum / (static_cast<double>(samples) / all);
 }
 
-Tensor Session::enqueue_logits(const std::vector<std::int32_t>& tokens) {
-  // Causal: what follows the last token cannot change its logits, so lengths are rounded up and few sizes of buffers occur.
-  constexpr std::int64_t kMultiple = 64;
+Tensor Session::enqueue_logits(const std::vector<std::int32_t>& tokens, KvCache* cache) {
+  // Causal: what follows the last token cannot change its logits, so lengths are rounded up and few sizes of buffers occur. A token that
+  // goes on from a cache is alone as a rule.
   const auto count = static_cast<std::int64_t>(tokens.size());
+  const std::int64_t multiple = cache != nullptr && cache->seen() > 0 ? 1 : 64;
+  const std::int64_t most = cache != nullptr ? cache->capacity() - cache->seen() : config_.model.context;
   std::vector<std::int32_t> padded = tokens;
-  padded.resize(static_cast<std::size_t>(std::min(config_.model.context, (count + kMultiple - 1) / kMultiple * kMultiple)), 0);
+  padded.resize(static_cast<std::size_t>(std::min(most, (count + multiple - 1) / multiple * multiple)), 0);
   runtime_.begin_micro_batch(Mode::eval, true);
   const auto length = static_cast<std::int64_t>(padded.size());
-  Tensor logits = model_->next_token_logits(Tensor::from_host(context_, {1, length}, std::move(padded)), count - 1);
+  Tensor logits = model_->next_token_logits(Tensor::from_host(context_, {1, length}, std::move(padded)), count - 1, cache);
   runtime_.end_micro_batch();
   return logits;
 }
 
-std::vector<float> Session::next_token_logits(const std::vector<std::int32_t>& tokens) {
-  std::vector<float> values = enqueue_logits(tokens).to_host();
+std::vector<float> Session::next_token_logits(const std::vector<std::int32_t>& tokens, KvCache* cache) {
+  std::vector<float> values = enqueue_logits(tokens, cache).to_host();
   values.resize(static_cast<std::size_t>(config_.model.vocab));
   return values;
 }

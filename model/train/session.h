@@ -70,10 +70,10 @@ class Session {
   double validate(const ReadSamples& read, std::int64_t windows = kManyWindows);
   /// The same work without reading a result: for the meta device.
   void enqueue_validation(const ReadSamples& read, std::int64_t windows = kManyWindows);
-  /// Logits (vocab) of what follows the last of `tokens`. Collective; blocks.
-  std::vector<float> next_token_logits(const std::vector<std::int32_t>& tokens);
+  /// Logits (vocab) of what follows the last of `tokens`, which with a cache follow those that it has seen. Collective; blocks.
+  std::vector<float> next_token_logits(const std::vector<std::int32_t>& tokens, KvCache* cache = nullptr);
   /// The same without reading them: for the meta device.
-  Tensor enqueue_logits(const std::vector<std::int32_t>& tokens);
+  Tensor enqueue_logits(const std::vector<std::int32_t>& tokens, KvCache* cache = nullptr);
 
   ShardedRuntime& runtime() { return runtime_; }
   AdamW& optimizer() { return *optimizer_; }

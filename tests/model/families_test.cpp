@@ -171,6 +171,19 @@ TEST_CASE("every family computes what its papers say, from tokens to logits") {
     const auto first = expected.begin() + position * classes;
     check_close(fmt::format("logits at {}", position), logits.to_host(), Values(first, first + classes), 4e-6);
   }
+  // The same from tokens that come one by one, behind a few that are followed by padding.
+  KvCache cache(kTime);
+  for (std::int64_t seen = 0; seen < kTime;) {
+    const std::int64_t count = seen == 0 ? 3 : 1, given = seen == 0 ? 5 : 1;
+    const std::vector<std::int32_t> next(ids.begin() + seen, ids.begin() + seen + given);
+    runtime.begin_micro_batch(Mode::eval, true);
+    const Tensor logits = model->next_token_logits(Tensor::from_host(context, {1, given}, next), count - 1, &cache);
+    runtime.end_micro_batch();
+    seen += count;
+    REQUIRE(cache.seen() == seen);
+    const auto first = expected.begin() + (seen - 1) * classes;
+    check_close(fmt::format("cached logits at {}", seen - 1), logits.to_host(), Values(first, first + classes), 4e-6);
+  }
 }
 
 TEST_CASE("a Llama has the parameters of its sizes, and an embedding that is not the head does no work for a token") {

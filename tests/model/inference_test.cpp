@@ -1,8 +1,13 @@
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -11,6 +16,7 @@
 #include "model/data/part_file.h"
 #include "model/train/evaluate.h"
 #include "model/train/sample.h"
+#include "model/train/token_window.h"
 #include "tests/model/temp_dir.h"
 
 using namespace zs;
@@ -67,7 +73,7 @@ TEST_CASE("tokens are drawn as often as their probabilities say, of those that m
   };
   CHECK(counts({.temperature = 1}) == std::array{100, 400, 200, 300});
   CHECK(counts({.temperature = 0}) == std::array{0, 1000, 0, 0});
-  CHECK(counts({.temperature = 0.5}) == std::array{33, 533, 134, 300});  // squares: 1, 16, 4, 9 of 30
+  CHECK(counts({.temperature = 0.5}) == std::array{33, 534, 133, 300});  // squares: 1, 16, 4, 9 of 30
   CHECK(counts({.temperature = 1, .top_k = 2}) == std::array{0, 571, 0, 429});
   CHECK(counts({.temperature = 1, .top_p = 0.69}) == std::array{0, 571, 0, 429});
   CHECK(counts({.temperature = 1, .top_p = 0.71}) == std::array{0, 444, 223, 333});
@@ -86,7 +92,7 @@ TEST_CASE("of tokens that are as likely the lower comes first") {
 TEST_CASE("text through a tokenizer has its ids, and a vocabulary must hold them") {
   const TempDir dir;
   DatasetOptions options;
-  options.tokenizer = open_tokenizer(std::string(ZSHARD_SOURCE_ROOT) + "/tests/data/tokenizers/gpt2");
+  options.tokenizer = open_tokenizer(fmt::format("{}/tests/data/tokenizers/gpt2", ZSHARD_SOURCE_ROOT));
   options.train = {dir.write("texts/a.txt", "In the beginning God created the heaven and the earth."), dir.write("texts/b.txt", "And")};
   options.folders = {""};
   options.sequence = 4;
@@ -105,4 +111,48 @@ TEST_CASE("text through a tokenizer has its ids, and a vocabulary must hold them
   }
   --options.vocab;
   CHECK_THROWS_AS(open_dataset(options), Error);
+}
+
+TEST_CASE("a token window has the logits of the tokens that it sees, of which it forgets the older half") {
+  const int ranks = GENERATE(1, 2);
+  const std::string family = GENERATE(as<std::string>{}, "gpt2", "llama");
+  constexpr std::int64_t kMost = 9;
+  const Config config = parse_config(fmt::format("[model]\nfamily = \"{}\"\nlayers = 2\nheads = 2\nwidth = 16\ncontext = 16\n"
+                                                 "[data]\ntrain = \"x\"\n[train]\nsteps = 1\nglobal_batch = 2\nsequence = {}\n",
+                                                 family, kMost),
+                                     "window.toml");
+  std::vector<double> off(static_cast<std::size_t>(ranks), 0);
+  run_local_world(ranks, {.timeout_s = 60}, [&](World& world) {
+    const auto device = Device::create(DeviceKind::cpu, {});
+    Session session(*device, world, config, Session::Use::inference);
+    TokenWindow window(session);
+    std::vector<std::int32_t> seen;
+    const auto go_on = [&](const std::vector<std::int32_t>& tokens, std::int64_t kept) {
+      seen.insert(seen.end(), tokens.begin(), tokens.end());
+      seen.erase(seen.begin(), seen.end() - kept);
+      const auto found = window.next_logits(tokens), wanted = session.next_token_logits(seen);
+      double& most = off[static_cast<std::size_t>(world.rank())];
+      for (std::size_t i = 0; i < wanted.size(); ++i) most = std::max(most, static_cast<double>(std::abs(found[i] - wanted[i])));
+    };
+    go_on({7, 3, 200, 4}, 4);
+    go_on({5, 6}, 6);
+    std::int64_t kept = 6;
+    for (std::int32_t token = 20; token < 40; ++token) {
+      kept = kept == kMost ? (kMost + 1) / 2 : kept + 1;
+      go_on({token}, kept);
+    }
+  });
+  for (const double most : off) CHECK(most < 2e-6);  // logits of order 0.1, whose sums are in another order
+}
+
+TEST_CASE("of a prompt that is longer than a token window the last tokens count") {
+  const Config config =
+      parse_config("[model]\nlayers = 1\nheads = 1\nwidth = 8\ncontext = 8\n[data]\ntrain = \"x\"\n[train]\nsteps = 1\nglobal_batch = 1\n",
+                   "window.toml");
+  const auto device = Device::create(DeviceKind::cpu, {});
+  const auto world = make_single_world({});
+  Session session(*device, *world, config, Session::Use::inference);
+  std::vector<std::int32_t> tokens(30);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  CHECK(TokenWindow(session).next_logits(tokens) == session.next_token_logits({22, 23, 24, 25, 26, 27, 28, 29}));
 }

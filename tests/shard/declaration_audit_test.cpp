@@ -49,7 +49,9 @@ Audit audit_training(const Config& config, int ranks = 2) {
       }
       session.validate(read);
       save({world, session.runtime().executor(), session.optimizer()}, folder.path(), {.step = 2, .attributes = {}});
-      session.next_token_logits({1, 2, 3});
+      KvCache cache(config.train.sequence);
+      session.next_token_logits({1, 2}, &cache);
+      session.next_token_logits({3}, &cache);
     }
     const std::lock_guard lock(mutex);
     audit.findings.insert(audit.findings.end(), device.findings().begin(), device.findings().end());
