@@ -2,8 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "model/train/agreed.h"
 #include "model/train/program.h"
 #include "model/train/sample.h"
@@ -18,13 +16,10 @@ std::vector<std::int32_t> prompt_of(const SampleRequest& request, const Config& 
   if (request.prompt && tokenizer == nullptr && config.data.kind != "text")
     throw Error(ExitCode::config, "there is no tokenizer for the prompt", "--prompt",
                 "name one with --set data.tokenizer=FOLDER, or give --prompt-ids");
-  const std::vector<std::int32_t> prompt =
-      request.prompt_ids.empty() ? SampleText(config, tokenizer).prompt(request.prompt.value_or("")) : request.prompt_ids;
-  const auto most = *std::max_element(prompt.begin(), prompt.end());
-  if (most >= config.model.vocab)
-    throw Error(ExitCode::config, fmt::format("token {} of the prompt is outside the vocabulary of {}", most, config.model.vocab),
-                request.prompt_ids.empty() ? "--prompt" : "--prompt-ids", "use the model's own tokens");
-  return prompt;
+  const SampleText text(config, tokenizer);
+  if (request.prompt_ids.empty()) return text.prompt(request.prompt.value_or(""), "--prompt");
+  text.check(request.prompt_ids, "--prompt-ids");
+  return request.prompt_ids;
 }
 
 void print(const SampleRequest& request, const SampleText& text, const SampleTask& task, std::vector<std::int32_t> drawn) {

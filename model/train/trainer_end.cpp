@@ -148,7 +148,7 @@ int Trainer::report_lost_output(int code) const {
 
 void Trainer::print_sample() {
   const SampleText text(config_, tokenizer_.get());
-  SampleTask task{.prompt = text.prompt(config_.run.sample_prompt), .count = config_.run.sample_tokens};
+  SampleTask task{.prompt = text.prompt(config_.run.sample_prompt, "run.sample_prompt"), .count = config_.run.sample_tokens};
   task.options.seed = static_cast<std::uint64_t>(config_.train.seed);
   task.stops = [this] { return agrees_to_stop(); };
   if (tokenizer_) task.end = tokenizer_->end_of_text();

@@ -2,6 +2,7 @@
 
 #include "model/train/config_dataset.h"
 #include "model/train/program.h"
+#include "model/train/sample_text.h"
 #include "model/train/startup.h"
 #include "model/train/trainer.h"
 #include "runtime/device/memory_limit.h"
@@ -42,6 +43,8 @@ void Trainer::open_data() {
   options.tokenizer = tokenizer_;
   options.threads = share_.threads;
   dataset_ = open_dataset(options);
+  // What is wrong with the prompt shall not come out at the end.
+  if (config_.run.sample_tokens > 0) SampleText(config_, tokenizer_.get()).prompt(config_.run.sample_prompt, "run.sample_prompt");
 }
 
 std::string Trainer::shared(const std::string& path) { return world_.agree(is_first() ? 1 : 0, path).message; }

@@ -234,6 +234,19 @@ def tokenizer_cases(train, report):
             sampled = next((line for line in texts[0].out.splitlines() if line.startswith("sample: ")), "")
             problems += [] if sampled and not re.fullmatch(r"sample: [\d ]+", sampled) else ["the sample is no text"]
             report.case(f"text through {name}", problems, "\n".join(map(str, [made, tokens, *texts])))
+        # Goes on where it was stopped, with the tokenizer somewhere else, as if it had not been.
+        shutil.copytree(TOKENIZERS / "gpt2", folder / "moved")
+        common = {"train__deterministic": "true", "data__train": "texts", "checkpoint__every": 1, "checkpoint__keep": 0}
+        whole = run(folder, [train, config, *tiny_run.options(**common, data__tokenizer=TOKENIZERS / "gpt2", run__dir="whole")])
+        rest = run(folder, [train, config, *tiny_run.options(**common, data__tokenizer="moved", run__dir="rest"),
+                            "--resume", folder / "whole" / "checkpoints" / "step-2"])
+        wanted = harness.weights_hash(whole.out)
+        problems = [] if wanted and harness.weights_hash(rest.out) == wanted and "changed" not in rest.out else ["another run than without a break"]
+        (folder / "texts" / "1.txt").write_text(text[3000:6000][::-1])
+        other = run(folder, [train, config, *tiny_run.options(**common, data__tokenizer="moved", run__dir="other"),
+                             "--resume", folder / "whole" / "checkpoints" / "step-2"])
+        problems += [] if other.code == CONFIG or "other data" in other.out else ["other text is not noticed"]
+        report.case("a run through a tokenizer goes on", problems, "\n".join(map(str, [whole, rest, other])))
         broken = folder / "broken"
         broken.mkdir()
         (broken / "tokenizer.json").write_text("{")
@@ -243,6 +256,10 @@ def tokenizer_cases(train, report):
             ("no such tokenizer", [config, *tiny_run.options(data__tokenizer="gone")], MODEL, ["gone"]),
             ("a broken tokenizer", [config, *tiny_run.options(data__tokenizer="broken")], MODEL, ["broken/tokenizer.json"]),
             ("a vocabulary that is too small", [*tiny, *tiny_run.options(model__vocab=100)], CONFIG, ["model.vocab", "set model.vocab to"]),
+            ("a prompt that is not UTF-8", [*tiny, *tiny_run.options(run__sample_prompt="caf\udce9")], CONFIG, ["run.sample_prompt", "UTF-8"]),
+            ("a prompt that the model does not know", [config, *tiny_run.options(data__tokenizer=TOKENIZERS / "gpt2", data__kind="tokens",
+                                                                                 data__train="gpt2.bin", model__vocab=300, run__sample_prompt="In the beginning")],
+             CONFIG, ["run.sample_prompt", "outside the vocabulary"]),
             ("a text that is not UTF-8", [*tiny, *tiny_run.options(data__train="latin1.txt")], DATASET, ["latin1.txt", "byte 3"]),
         ):
             refusal(train, folder, report, name, arguments, code, says)
