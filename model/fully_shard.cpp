@@ -25,8 +25,9 @@ class Policies {
   UnitPolicy of(const Module& module) {
     UnitPolicy policy;
     bool is_first = true;
+    const std::string name = module.path().empty() ? "root" : module.path();
     for (std::size_t i = 0; i < options_.policies.size(); ++i) {
-      if (fnmatch(options_.policies[i].first.c_str(), module.path().c_str(), 0) != 0) continue;
+      if (fnmatch(options_.policies[i].first.c_str(), name.c_str(), 0) != 0) continue;
       is_used_[i] = true;
       if (std::exchange(is_first, false)) policy = options_.policies[i].second;
     }

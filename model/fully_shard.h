@@ -15,8 +15,8 @@ namespace zs {
 struct FullyShardOptions {
   /// Strategy or mesh, precision, layout, schedule.
   ShardOptions shard = {};
-  /// By the path of a unit's module ("blocks.*", as a shell matches names), the first that matches; what fully_shard() was given for the
-  /// module itself goes before. One that no unit matches is a UsageError.
+  /// By the path of a unit's module ("blocks.*", as a shell matches names; the model's own is "root"), the first that matches; what
+  /// fully_shard() was given for the module itself goes before. One that no unit matches is a UsageError.
   std::vector<std::pair<std::string, UnitPolicy>> policies = {};
   /// Parameters that stay out of every unit (shard_module).
   IsIgnored is_ignored = {};

@@ -9,7 +9,7 @@ namespace zs {
 
 namespace {
 
-constexpr const char* kBegin = "call begin_micro_batch() first, for training with Mode::train";
+constexpr const char* kBegin = "begin one first: micro_batch() of the model, or begin_micro_batch(), for training with Mode::train";
 
 /// The transition tables: what each action needs to find, and what it leaves. An action that is about the other machines
 /// has no row and changes nothing.
@@ -157,8 +157,7 @@ void Scheduler::note_order(ExecOrder::Phase phase, int unit) {
 }
 
 void Scheduler::begin_micro_batch(Mode mode, bool is_last) {
-  if (in_micro_batch_)
-    throw UsageError("begin_micro_batch(): a micro-batch is already running", "call end_micro_batch() or abandon() first");
+  if (in_micro_batch_) throw UsageError("a micro-batch begins while another is already running", "end that one first, or abandon() it");
   if (mode == Mode::train && is_last) check_all_reduces();
   in_micro_batch_ = true;
   mode_ = mode;

@@ -42,7 +42,8 @@ void StepState::check_no_scope(std::string_view call) const {
 void StepState::check_no_micro_batch(std::string_view call) const {
   check_no_scope(call);
   if (!is_open_) return;
-  throw UsageError(fmt::format("{} within {}", call, open_name()), "call end_micro_batch() first");
+  throw UsageError(fmt::format("{} within {}", call, open_name()),
+                   "end it first: by end_micro_batch(), or with the block of its MicroBatch");
 }
 
 void StepState::check_between_steps(std::string_view call) const {
@@ -65,7 +66,7 @@ void StepState::check_update() const {
   if (micro_batches_ > 0 && !has_ended_) {
     throw UsageError(
         fmt::format("{} before the step's last micro-batch: {} ended, none of them begun with is_last = true", kUpdate, micro_batches_),
-        "pass is_last = true to begin_micro_batch() for the last one");
+        "say so of the last one: micro_batch({.last = true}), or is_last = true for begin_micro_batch()");
   }
   for (const FlatParameter& unit : units_) {
     if (!unit.full && !unit.kept && !unit.is_open) continue;

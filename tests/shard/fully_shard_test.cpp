@@ -201,14 +201,15 @@ TEST_CASE("a policy is a module's own, or goes by the path of its unit") {
     fully_shard(rank.net.links[0], {.reshard_after_forward = Reshard::over(2)});
     fully_shard(rank.net.links[1]);
     fully_shard(rank.net.links[2]);
-    ShardedModel model = rank.shard({.policies = {{"link1", {.scheme = SchemeOptions{.strategy = Strategy::ddp}}},
+    ShardedModel model = rank.shard({.policies = {{"root", {.scheme = SchemeOptions{.strategy = Strategy::zero2}}},
+                                                  {"link1", {.scheme = SchemeOptions{.strategy = Strategy::ddp}}},
                                                   {"link*", {.scheme = SchemeOptions{.strategy = Strategy::hsdp, .group_size = 2}}}}});
     std::vector<std::string> schemes;
     for (const FlatParameter& unit : model.executor().units())
       schemes.push_back(fmt::format("{} {}", unit.placement->scheme.name(), unit.placement->scheme.options().reshard_after_forward.str()));
     return schemes;
   });
-  CHECK(reshards[3] == std::vector<std::string>{"zero3 true", "zero3 2", "ddp false", "hsdp true"});
+  CHECK(reshards[3] == std::vector<std::string>{"zero2 false", "zero3 2", "ddp false", "hsdp true"});
 }
 
 TEST_CASE("a sharded model can be sharded again when the first one is gone") {
@@ -264,7 +265,7 @@ TEST_CASE("what is forgotten or done twice in a micro-batch is an error that nam
       "the micro-batch ends without a backward");
   check([](Rank&, ShardedModel& model) { const auto micro_batch = model.micro_batch(); }, "the micro-batch ends without a backward");
   check([](Rank&, ShardedModel& model) { const auto first = model.micro_batch(), second = model.micro_batch(); },
-        "a micro-batch is already running");
+        "a micro-batch begins while another is already running");
   check(
       [](Rank& rank, ShardedModel& model) {
         auto micro_batch = model.micro_batch();
