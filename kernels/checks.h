@@ -89,8 +89,9 @@ inline void gradient(const char* what, const Buffer& gradient, const Buffer& dy)
 inline void matmul(const Buffer& c, const Buffer& a, const Buffer& b, const Buffer& bias, const MatmulDims& d) {
   ZS_CHECK(d.m >= 0 && d.n >= 0 && d.k >= 0, "a product of ({}, {}) and ({}, {})", d.m, d.k, d.k, d.n);
   ZS_CHECK(d.beta == 0.0f || d.beta == 1.0f, "beta is {}, expected 0 or 1", d.beta);
-  ZS_CHECK(a.elems == d.m * d.k && b.elems == d.k * d.n && c.elems == d.m * d.n, "a {}, b {}, c {} elements for m {}, n {}, k {}", a.elems,
-           b.elems, c.elems, d.m, d.n, d.k);
+  ZS_CHECK(d.batch >= 1 && (d.batch == 1 || bias.empty()), "a batch of {}, {} a bias", d.batch, bias.empty() ? "without" : "with");
+  ZS_CHECK(a.elems == d.batch * d.m * d.k && b.elems == d.batch * d.k * d.n && c.elems == d.batch * d.m * d.n,
+           "a {}, b {}, c {} elements for m {}, n {}, k {}, batch {}", a.elems, b.elems, c.elems, d.m, d.n, d.k, d.batch);
   if (a.dtype != b.dtype || (c.dtype != a.dtype && c.dtype != DType::f32))
     throw UsageError(fmt::format("a product of {} ({}, {}) and {} ({}, {}) into {}", name_of(a.dtype), d.m, d.k, name_of(b.dtype), d.k, d.n,
                                  name_of(c.dtype)),
@@ -109,7 +110,7 @@ inline bool is_empty_sum(const Buffer& bias, const MatmulDims& d) {
 /// other: what GELU gives, or was taken of.
 inline void matmul_gelu(const MatmulBuffers& product, const Buffer& other, const MatmulDims& dims) {
   matmul(product.c, product.a, product.b, product.bias, dims);
-  ZS_CHECK(dims.beta == 0.0f, "beta is {} beside GELU, expected 0", dims.beta);
+  ZS_CHECK(dims.beta == 0.0f && dims.batch == 1, "beta is {}, batch {} beside GELU, expected 0 and 1", dims.beta, dims.batch);
   same_as("c", product.c, other);
   same_dtype(product.c, product.a);
 }
@@ -117,6 +118,49 @@ inline void matmul_gelu(const MatmulBuffers& product, const Buffer& other, const
 inline void require(const char* what, const Buffer& buffer, DType dtype, const char* what_to_do) {
   if (buffer.dtype == dtype) return;
   throw UsageError(fmt::format("{} are {}, expected {}", what, name_of(buffer.dtype), name_of(dtype)), what_to_do);
+}
+
+/// The elements that lie in the buffer, up to the last one of the shape.
+inline void strided(const char* what, const Strided& operand, const Shape& shape) {
+  std::int64_t last = 0;
+  for (int d = 0; d < shape.rank(); ++d) last += (shape[d] - 1) * operand.strides[static_cast<std::size_t>(d)];
+  ZS_CHECK(last < operand.buffer.elems, "{}: element {} of {}", what, last, operand.buffer.elems);
+  const DType dtype = operand.buffer.dtype;
+  ZS_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::i32, "{} is {}, expected f32, bf16 or i32", what, name_of(dtype));
+}
+
+/// Not of an empty shape.
+inline void map(const Map& map) {
+  ZS_CHECK(map.shape.rank() > 0, "a map of no dim");
+  strided("out", map.out, map.shape);
+  for (const Strided& in : map.in)
+    if (!in.buffer.empty()) strided("in", in, map.shape);
+}
+
+/// Not where nothing is kept.
+inline void reduce(const Reduce& reduce) {
+  ZS_CHECK(reduce.kept.rank() > 0 && reduce.reduced.rank() > 0, "a reduction over {} dims for {}", reduce.reduced.rank(),
+           reduce.kept.rank());
+  const bool is_index = reduce.op == ReduceKind::argmax;
+  ZS_CHECK(reduce.out.elems == reduce.kept.numel() && (reduce.out.dtype == DType::i32) == is_index, "{} {} for {} reductions",
+           reduce.out.elems, name_of(reduce.out.dtype), reduce.kept.numel());
+  ZS_CHECK(reduce.op == ReduceKind::sum || reduce.reduced.numel() > 0, "the largest of no elements");
+  std::int64_t last = 0;
+  for (int d = 0; d < reduce.kept.rank(); ++d) last += (reduce.kept[d] - 1) * reduce.kept_strides[static_cast<std::size_t>(d)];
+  for (int d = 0; d < reduce.reduced.rank(); ++d) last += (reduce.reduced[d] - 1) * reduce.reduced_strides[static_cast<std::size_t>(d)];
+  ZS_CHECK(reduce.reduced.numel() == 0 || last < reduce.in.elems, "in: element {} of {}", last, reduce.in.elems);
+}
+
+inline void lines(const Buffer& x, const Buffer& y, const Buffer& ids, const LineDims& d) {
+  ZS_CHECK(ids.dtype == DType::i32 && ids.elems == (d.each_its_own ? y.elems : d.count), "{} {} as ids of {} lines", ids.elems,
+           name_of(ids.dtype), d.count);
+  ZS_CHECK(x.elems == d.outer * d.lines * d.inner && y.elems == d.outer * d.count * d.inner, "x {}, y {} elements for {} x {} of {} x {}",
+           x.elems, y.elems, d.outer, d.count, d.lines, d.inner);
+}
+
+inline std::int64_t dropout(const Buffer& out, const Buffer& in, const DropoutMask& mask) {
+  ZS_CHECK(mask.probability >= 0 && mask.probability < 1 && mask.first >= 0, "probability {}, first {}", mask.probability, mask.first);
+  return alike(out, in, in);
 }
 
 inline constexpr const char* kMakeIds = "make them by Tensor::from_host from std::vector<std::int32_t>";

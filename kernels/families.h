@@ -15,15 +15,17 @@ void fill_attention(Isa& isa);
 void fill_attention_cached(Isa& isa);
 void fill_elementwise(Isa& isa);
 void fill_loss(Isa& isa);
+void fill_map(Isa& isa);
 void fill_norms(Isa& isa);
 void fill_optimizer(Isa& isa);
+void fill_reduce(Isa& isa);
 void fill_rotary(Isa& isa);
 void fill_rows(Isa& isa);
 void fill_stochastic_cast(Isa& isa);
 void fill_swiglu(Isa& isa);
 
 inline constexpr void (*kFamilies[])(Isa&) = {
-    fill_attention, fill_attention_cached, fill_elementwise, fill_loss, fill_norms, fill_optimizer, fill_rotary,
+    fill_attention, fill_attention_cached, fill_elementwise, fill_loss, fill_map, fill_norms, fill_optimizer, fill_reduce, fill_rotary,
     fill_rows,      fill_stochastic_cast,  fill_swiglu};
 
 }  // namespace zs::cpu::ZS_ISA
@@ -34,19 +36,35 @@ void fill_attention(KernelTable& table);
 void fill_attention_cached(KernelTable& table);
 void fill_elementwise(KernelTable& table);
 void fill_int8_blocks(KernelTable& table);
+void fill_lines(KernelTable& table);
 void fill_loss(KernelTable& table);
+void fill_map(KernelTable& table);
 void fill_matmul(KernelTable& table);
 void fill_memory(KernelTable& table);
 void fill_norms(KernelTable& table);
 void fill_optimizer(KernelTable& table);
+void fill_reduce(KernelTable& table);
 void fill_rotary(KernelTable& table);
 void fill_rows(KernelTable& table);
 void fill_stochastic_cast(KernelTable& table);
 void fill_swiglu(KernelTable& table);
 
-inline constexpr void (*kFamilies[])(KernelTable&) = {
-    fill_attention, fill_attention_cached, fill_elementwise, fill_int8_blocks,     fill_loss,  fill_matmul, fill_memory, fill_norms,
-    fill_optimizer, fill_rotary,           fill_rows,        fill_stochastic_cast, fill_swiglu};
+inline constexpr void (*kFamilies[])(KernelTable&) = {fill_attention,
+                                                      fill_attention_cached,
+                                                      fill_elementwise,
+                                                      fill_int8_blocks,
+                                                      fill_lines,
+                                                      fill_loss,
+                                                      fill_map,
+                                                      fill_matmul,
+                                                      fill_memory,
+                                                      fill_norms,
+                                                      fill_optimizer,
+                                                      fill_reduce,
+                                                      fill_rotary,
+                                                      fill_rows,
+                                                      fill_stochastic_cast,
+                                                      fill_swiglu};
 
 }  // namespace zs::cpu
 
@@ -59,19 +77,35 @@ void fill_attention(KernelTable& table, KernelNames& names);
 void fill_attention_cached(KernelTable& table, KernelNames& names);
 void fill_elementwise(KernelTable& table, KernelNames& names);
 void fill_int8_blocks(KernelTable& table, KernelNames& names);
+void fill_lines(KernelTable& table, KernelNames& names);
 void fill_loss(KernelTable& table, KernelNames& names);
+void fill_map(KernelTable& table, KernelNames& names);
 void fill_matmul(KernelTable& table, KernelNames& names);
 void fill_memory(KernelTable& table, KernelNames& names);
 void fill_norms(KernelTable& table, KernelNames& names);
 void fill_optimizer(KernelTable& table, KernelNames& names);
+void fill_reduce(KernelTable& table, KernelNames& names);
 void fill_rotary(KernelTable& table, KernelNames& names);
 void fill_rows(KernelTable& table, KernelNames& names);
 void fill_stochastic_cast(KernelTable& table, KernelNames& names);
 void fill_swiglu(KernelTable& table, KernelNames& names);
 
-inline constexpr void (*kFamilies[])(KernelTable&, KernelNames&) = {
-    fill_attention, fill_attention_cached, fill_elementwise, fill_int8_blocks,     fill_loss,  fill_matmul, fill_memory, fill_norms,
-    fill_optimizer, fill_rotary,           fill_rows,        fill_stochastic_cast, fill_swiglu};
+inline constexpr void (*kFamilies[])(KernelTable&, KernelNames&) = {fill_attention,
+                                                                    fill_attention_cached,
+                                                                    fill_elementwise,
+                                                                    fill_int8_blocks,
+                                                                    fill_lines,
+                                                                    fill_loss,
+                                                                    fill_map,
+                                                                    fill_matmul,
+                                                                    fill_memory,
+                                                                    fill_norms,
+                                                                    fill_optimizer,
+                                                                    fill_reduce,
+                                                                    fill_rotary,
+                                                                    fill_rows,
+                                                                    fill_stochastic_cast,
+                                                                    fill_swiglu};
 
 }  // namespace zs::cuda
 #endif

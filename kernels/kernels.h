@@ -1,9 +1,13 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
+#include "kernels/accumulators.h"
+#include "kernels/map_op.h"
 #include "kernels/rotary_angle.h"
 #include "runtime/base/buffer.h"
+#include "runtime/base/shape.h"
 #include "runtime/device/stream.h"
 
 namespace zs {
@@ -20,11 +24,13 @@ struct StepScalars {
 
 /// A product C (m, n) := A' (m, k) * B' (k, n) + beta * C [+ bias (n)], all row-major and dense. A' is `a`, or its transpose when
 /// `transpose_a` (then `a` is stored (k, m)); likewise B'. beta is 0 or 1. a and b have one dtype; c is f32 or that dtype;
-/// the sum is carried in f32. Any size may be 0: c := beta * c where k is, and then there is no bias.
+/// the sum is carried in f32. Any size may be 0: c := beta * c where k is, and then there is no bias. Of a batch each of a, b and c is so
+/// many matrices, one behind the other; only `matmul` takes one.
 struct MatmulDims {
   std::int64_t m, n, k;
   bool transpose_a = false, transpose_b = false;
   float beta = 0;
+  std::int64_t batch = 1;
 };
 
 /// Of a product; bias may be empty.
@@ -93,6 +99,48 @@ struct NormGradient {
   NormGradient(Buffer gradient, Buffer past) : dy(gradient), skip(past) {}
 };
 
+/// How the elements of a buffer, from its first one on, belong to those of a shape: strides[d] apart in dim d; 0: broadcast.
+struct Strided {
+  Buffer buffer;
+  std::array<std::int64_t, Shape::kMaxDims> strides{};
+};
+
+/// out := op(a, b, c), element by element of `shape`, which has at least one dim. An operand without a buffer is its constant. Elements are
+/// f32, bf16 or i32 and are computed in f32, so that integers are exact up to 2^24; but op copy between two buffers of i32 keeps all bits.
+/// No two elements of out have one place. An input may be out where it has out's strides.
+struct Map {
+  MapOp op;
+  Shape shape;
+  Strided out;
+  std::array<Strided, 3> in{};
+  std::array<float, 3> constants{};
+};
+
+/// out, dense, of `kept` := the elements of `in`, f32 or bf16, over all of `reduced`, for each of `kept`; both have at least one dim, and
+/// only a sum may be of none. Sums: times factor, carried in f64 in an order that follows from the shapes alone, out f32 or bf16. argmax:
+/// i32, the first place of the largest in row-major order of `reduced`, of NaN where there is one.
+struct Reduce {
+  ReduceKind op;
+  Shape kept, reduced;
+  Buffer out, in;
+  std::array<std::int64_t, Shape::kMaxDims> kept_strides{}, reduced_strides{};
+  float factor = 1.0f;
+};
+
+/// Lines of the middle of three dims: x (outer, lines, inner) and y (outer, count, inner), y[o, i, e] being x[o, ids[i], e]; ids i32
+/// (count), or, with each_its_own, (outer, count, inner) of an id for each element.
+struct LineDims {
+  std::int64_t outer, lines, count, inner;
+  bool each_its_own = false;
+};
+
+/// Which elements dropout keeps: that of index first + i follows from this and the key alone. probability: of an element to be dropped.
+struct DropoutMask {
+  std::uint64_t key;
+  std::int64_t first;
+  float probability;
+};
+
 enum class GeluKind : std::uint8_t { tanh, erf };
 
 /// The working memory (ExecContext::scratch) that kernels take, in bytes: what an op that runs one declares (OpInfo::scratch_bytes). It
@@ -147,6 +195,15 @@ struct KernelTable {
   void (*scale)(ExecContext& ctx, Buffer out, Buffer in, float factor);
   /// out (n) += in (n), any mix of f32 and bf16
   void (*accumulate)(ExecContext& ctx, Buffer out, Buffer in);
+
+  void (*map)(ExecContext& ctx, const Map& map);
+  void (*reduce)(ExecContext& ctx, const Reduce& reduce);
+  /// y := x[ids], of one dtype, f32, bf16 or i32
+  void (*take_lines)(ExecContext& ctx, Buffer y, Buffer x, Buffer ids, const LineDims& dims);
+  /// x f32 := zeros, then x[ids] += y (f32 or bf16) in order of the count
+  void (*add_lines)(ExecContext& ctx, Buffer x, Buffer y, Buffer ids, const LineDims& dims);
+  /// Srivastava et al. 2014: out := in / (1 - probability), or 0 where the mask drops the element; out may be in
+  void (*dropout)(ExecContext& ctx, Buffer out, Buffer in, const DropoutMask& mask);
 
   /// see MatmulDims; bias is empty or (n), of c's, or a's, dtype
   void (*matmul)(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const MatmulDims& dims);

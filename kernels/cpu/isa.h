@@ -112,8 +112,41 @@ struct Sgd {
   SgdOptions options;
 };
 
+struct MapOperand {
+  void* address;  // null: the constant
+  DType dtype;
+  std::int64_t strides[Shape::kMaxDims];
+  float constant;
+};
+
+/// See zs::Map.
+struct MapLoop {
+  MapOp op;
+  int dims;
+  std::int64_t sizes[Shape::kMaxDims], elems;
+  MapOperand out, in[3];
+};
+
+struct ReduceDims {
+  int dims;
+  std::int64_t sizes[Shape::kMaxDims], strides[Shape::kMaxDims], elems;
+};
+
+/// See zs::Reduce.
+struct ReduceLoop {
+  ReduceKind op;
+  void* out;
+  DType out_dtype;
+  Data in;
+  ReduceDims kept, reduced;
+  float factor;
+};
+
 struct Isa {
   const char* name;
+  void (*map)(int threads, const MapLoop& args);
+  void (*reduce)(int threads, const ReduceLoop& args);
+  void (*dropout)(int threads, Data out, Data in, std::int64_t n, const DropoutMask& mask);
   /// elements of f32, at any address
   void (*zero)(int threads, Data out, std::int64_t n);
   /// from f32 to f32: any bits, at any address

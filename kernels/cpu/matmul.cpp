@@ -30,6 +30,14 @@ struct Product {
 
   std::int64_t a_stride() const { return dims.transpose_a ? dims.m : dims.k; }
   std::int64_t b_stride() const { return dims.transpose_b ? dims.k : dims.n; }
+  /// One of a batch.
+  Product item(std::int64_t i) const {
+    Product one = *this;
+    one.a += i * dims.m * dims.k * size_of(operand);
+    one.b += i * dims.k * dims.n * size_of(operand);
+    one.c += i * dims.m * dims.n * size_of(result);
+    return one;
+  }
 };
 
 /// x W^T, as a linear layer computes it.
@@ -215,17 +223,19 @@ class OneThreadScope {
 void run_product(Library& library, int threads, const Product& p) {
   const OneThreadScope one_thread;
   const Cut cut(p);
-  const int team = static_cast<int>(std::min<std::int64_t>(threads, cut.blocks));
+  const std::int64_t blocks = p.dims.batch * cut.blocks;
+  const int team = static_cast<int>(std::min<std::int64_t>(threads, blocks));
   while (library.slots.size() < static_cast<std::size_t>(team)) library.slots.push_back(std::make_unique<Slot>(library.engine));
   std::exception_ptr failure;
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (team > 1)
-  for (std::int64_t i = 0; i < cut.blocks; ++i) {
+  for (std::int64_t i = 0; i < blocks; ++i) {
     try {
-      const Block block = cut.block(p.dims, i);
+      const Block block = cut.block(p.dims, i % cut.blocks);
+      const Product one = p.item(i / cut.blocks);
       if (prefers_gemm(p)) {
-        run_gemm(p, block);
+        run_gemm(one, block);
       } else {
-        run_primitive(library.engine, *library.slots[static_cast<std::size_t>(omp_get_thread_num())], p, block);
+        run_primitive(library.engine, *library.slots[static_cast<std::size_t>(omp_get_thread_num())], one, block);
       }
     } catch (...) {  // no exception may leave a parallel region
 #pragma omp critical(zs_matmul_failure)
@@ -246,19 +256,19 @@ void run_widened(ExecContext& ctx, Library& library, Product p) {
   const MatmulDims& d = p.dims;
   const Product narrow = p;
   p.operand = p.result = DType::f32;
-  p.a = widen(ctx, library.a, p.a, d.m * d.k);
-  p.b = widen(ctx, library.b, p.b, d.k * d.n);
+  p.a = widen(ctx, library.a, p.a, d.batch * d.m * d.k);
+  p.b = widen(ctx, library.b, p.b, d.batch * d.k * d.n);
   if (p.bias != nullptr && p.bias_dtype == DType::bf16) {
     p.bias = widen(ctx, library.bias, p.bias, d.n);
     p.bias_dtype = DType::f32;
   }
   if (narrow.result == DType::bf16) {
-    if (d.beta != 0) widen(ctx, library.c, p.c, d.m * d.n);
-    library.c.resize(static_cast<std::size_t>(d.m * d.n));
+    if (d.beta != 0) widen(ctx, library.c, p.c, d.batch * d.m * d.n);
+    library.c.resize(static_cast<std::size_t>(d.batch * d.m * d.n));
     p.c = reinterpret_cast<std::byte*>(library.c.data());
   }
   run_product(library, ctx.threads(), p);
-  if (narrow.result == DType::bf16) isa().cast(ctx.threads(), {narrow.c, true}, {p.c, false}, d.m * d.n);
+  if (narrow.result == DType::bf16) isa().cast(ctx.threads(), {narrow.c, true}, {p.c, false}, d.batch * d.m * d.n);
 }
 
 Product checked(const Buffer& c, const Buffer& a, const Buffer& b, const Buffer& bias, const MatmulDims& d) {

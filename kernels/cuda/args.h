@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/accumulators.h"
+#include "kernels/map_op.h"
 #include "kernels/rotary_angle.h"
 
 /// What a kernel is given: one struct, by value. Seen by the host code, which fills it in from checked Buffers, and by nvcc; so it includes
@@ -246,6 +248,60 @@ struct AdamWArgs {
   std::int64_t elems;
   float beta1, beta2, eps, weight_decay;
   bool is_aligned;
+};
+
+/// As many dims as a shape has.
+inline constexpr int kMostDims = 6;
+
+enum class ElementKind : std::uint8_t { f32, bf16, i32 };
+
+/// See zs::Strided; address null: the constant.
+struct StridedOperand {
+  void* address;
+  ElementKind kind;
+  std::int64_t strides[kMostDims];
+  float constant;
+};
+
+/// See zs::Map.
+struct StridedMapArgs {
+  MapOp op;
+  int dims;
+  std::int64_t sizes[kMostDims], elems;
+  StridedOperand out, in[3];
+};
+
+struct StridedDims {
+  int dims;
+  std::int64_t sizes[kMostDims], strides[kMostDims], elems;
+};
+
+/// See zs::Reduce.
+struct ReduceDimsArgs {
+  ReduceKind op;
+  void* out;
+  bool is_out_bf16;
+  Data in;
+  StridedDims kept, reduced;
+  float factor;
+};
+
+/// See zs::LineDims. Elements of x and y: of elem_bytes where they are taken; x f32 where they are added.
+struct LinesArgs {
+  void *x, *y;
+  const std::int32_t* ids;
+  std::int64_t outer, lines, count, inner;
+  int elem_bytes;
+  bool each_its_own, is_y_bf16;
+};
+
+/// See zs::DropoutMask.
+struct DropoutArgs {
+  Data out, in;
+  std::int64_t elems, first;
+  std::uint64_t key;
+  std::uint32_t threshold;
+  float factor;
 };
 
 }  // namespace zs::cuda

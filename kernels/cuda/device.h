@@ -124,6 +124,12 @@ __device__ inline void for_each_pack(std::int64_t width, const Visit& visit) {
 
 __device__ inline std::int64_t global_thread() { return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 
+/// A wrong index ends the GPU's work: the next call of the driver says so, with the op.
+__device__ inline std::int64_t checked_index(std::int64_t index, std::int64_t limit) {
+  if (index < 0 || index >= limit) __trap();
+  return index;
+}
+
 /// `value` of all threads of the block, combined as a tree of fixed shape; every thread gets it. `shared`: kThreads of R, free to use
 /// again when this returns.
 template <class R, class Combine>

@@ -256,6 +256,14 @@ std::int64_t matmul_scratch(const MatmulDims& dims) { return kWorkspaceBytes + b
 void matmul(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const MatmulDims& dims) {
   if (c.empty()) return;
   checks::matmul(c, a, b, bias, dims);
+  if (dims.batch > 1) {
+    MatmulDims one = dims;
+    one.batch = 1;
+    for (std::int64_t i = 0; i < dims.batch; ++i)
+      matmul(ctx, c.slice(i * dims.m * dims.n, dims.m * dims.n), a.slice(i * dims.m * dims.k, dims.m * dims.k),
+             b.slice(i * dims.k * dims.n, dims.k * dims.n), {}, one);
+    return;
+  }
   const MatmulBuffers product{c, a, b, bias};
   check_memory(product);
   if (checks::is_empty_sum(bias, dims)) return dims.beta == 0 ? cuda_kernels().zero(ctx, c) : void();

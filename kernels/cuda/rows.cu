@@ -4,12 +4,6 @@
 namespace zs::cuda {
 namespace {
 
-/// A wrong index ends the GPU's work: the next call of the driver says so, with the op.
-__device__ std::int64_t checked_index(std::int64_t index, std::int64_t limit) {
-  if (index < 0 || index >= limit) __trap();
-  return index;
-}
-
 /// table row := table row + dy row, where this thread's columns are. Rounded after every addition, as one row after the other would be.
 __device__ void add_row(const ScatterArgs& args, std::int64_t table_row, std::int64_t row) {
   const std::int64_t width = args.rows.width;

@@ -294,4 +294,59 @@ TEST_CASE("an unknown instruction set is a usage error", "[.bad-isa]") {
   }
 }
 
+namespace {
+
+cpu::MapOperand operand(Values& values, std::initializer_list<std::int64_t> strides) {
+  cpu::MapOperand result{values.buffer().data, values.dtype(), {}, 0};
+  std::copy(strides.begin(), strides.end(), result.strides);
+  return result;
+}
+
+/// Numbers that every function takes.
+Values above_zero(DType dtype, std::int64_t n, std::uint64_t seed) {
+  Values values = Values::random(dtype, n, seed);
+  for (std::int64_t i = 0; i < n; ++i) values.set(i, 0.1 + std::abs(values[i]));
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("every instruction set maps elements to the same bits, whatever their strides") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t rows = 13, width = 77, n = rows * width;
+  Values x = above_zero(dtype, n, 1), row = above_zero(dtype, width, 2), turned = above_zero(DType::f32, n, 3);
+  const Values empty = Values::poison(dtype, n);
+  for (int op = 0; op <= static_cast<int>(MapOp::pow_exponent_gradient); ++op) {
+    CAPTURE(op);
+    require_same_bits({empty, empty}, [&](const Isa& isa, std::vector<Values>& o) {
+      cpu::MapLoop args{static_cast<MapOp>(op), 2, {rows, width}, n, operand(o[0], {width, 1}), {}};
+      args.in[0] = operand(x, {width, 1});
+      args.in[1] = operand(row, {0, 1});
+      args.in[2] = operand(turned, {1, rows});
+      isa.map(1, args);
+      args.out = operand(o[1], {1, rows});
+      args.in[1] = {nullptr, DType::f32, {}, 1.5f};
+      isa.map(1, args);
+    });
+  }
+}
+
+TEST_CASE("every instruction set reduces to the same bits, in lines and across them") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t rows = 131, width = 77;
+  Values x = Values::random(dtype, rows * width, 1);
+  const auto reduce = [&](const Isa& isa, ReduceKind kind, Values& out, bool is_by_rows) {
+    const cpu::ReduceDims by_row{1, {rows}, {width}, rows}, by_column{1, {width}, {1}, width};
+    isa.reduce(1, {kind, out.buffer().data, out.dtype(), data(x), is_by_rows ? by_row : by_column, is_by_rows ? by_column : by_row, 0.5f});
+  };
+  require_same_bits(
+      {Values::poison(dtype, rows), Values::poison(dtype, width), Values::poison(dtype, rows), Values::poison(DType::i32, width)},
+      [&](const Isa& isa, std::vector<Values>& o) {
+        reduce(isa, ReduceKind::sum, o[0], true);
+        reduce(isa, ReduceKind::sum, o[1], false);
+        reduce(isa, ReduceKind::max, o[2], true);
+        reduce(isa, ReduceKind::argmax, o[3], false);
+      });
+}
+
 }  // namespace zs::test

@@ -10,9 +10,12 @@
 #include "kernels/cuda/attention_general.cu"
 #include "kernels/cuda/elementwise.cu"
 #include "kernels/cuda/int8_blocks.cu"
+#include "kernels/cuda/lines.cu"
 #include "kernels/cuda/loss.cu"
+#include "kernels/cuda/map.cu"
 #include "kernels/cuda/norms.cu"
 #include "kernels/cuda/optimizer.cu"
+#include "kernels/cuda/reduce.cu"
 #include "kernels/cuda/rotary.cu"
 #include "kernels/cuda/rows.cu"
 #include "kernels/cuda/stochastic_cast.cu"
@@ -45,6 +48,12 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       {"zs_attention_dkeys", kernel_of(cuda::general::zs_attention_dkeys, true)},
       {"zs_attention_dkeys_64", kernel_of(cuda::zs_attention_dkeys_64, true)},
       {"zs_attention_dkeys_128", kernel_of(cuda::zs_attention_dkeys_128, true)},
+      {"zs_map", kernel_of(cuda::zs_map)},
+      {"zs_dropout", kernel_of(cuda::zs_dropout)},
+      {"zs_reduce_lines", kernel_of(cuda::zs_reduce_lines)},
+      {"zs_reduce_dims", kernel_of(cuda::zs_reduce_dims, true)},
+      {"zs_take_lines", kernel_of(cuda::zs_take_lines)},
+      {"zs_add_lines", kernel_of(cuda::zs_add_lines)},
       {"zs_cast", kernel_of(cuda::zs_cast)},
       {"zs_stochastic_cast", kernel_of(cuda::zs_stochastic_cast)},
       {"zs_pack_int8", kernel_of(cuda::zs_pack_int8, true)},
