@@ -2,14 +2,18 @@
 
 #include <optional>
 
+#include "runtime/tensor/arithmetic.h"
+#include "runtime/tensor/layout.h"
 #include "runtime/tensor/parameter.h"
+#include "runtime/tensor/reduction.h"
 #include "runtime/tensor/tensor.h"
 
 namespace zs {
 
-// Every op enqueues on the context's compute stream and records its backward. Shapes: B batch, T time, C width, N = B * T
-// tokens, which may be none: outputs are empty then and gradients zeros. Activations are f32 or bf16, the dtype of the parameters they
-// meet; formulas stand in kernels/kernels.h. Arguments that do not fit are a UsageError that names the op and the argument.
+// The ops that models are made of; general ones are in arithmetic.h, layout.h and reduction.h. Every op enqueues on the context's compute
+// stream and records its backward. Shapes: B batch, T time, C width, N = B * T tokens, which may be none: outputs are empty then and
+// gradients zeros. Activations are f32 or bf16, the dtype of the parameters they meet; formulas stand in kernels/kernels.h. Arguments that
+// do not fit are a UsageError that names the op and the argument.
 
 /// (B, T) i32 ids -> (B, T, C): table (V, C) rows, plus rows of positions from `first` on, (>= first + T, C), where given. With a first
 /// other than 0 without gradient.
@@ -40,11 +44,11 @@ Tensor linear_gelu(const Tensor& x, Parameter& weight, Parameter* bias, GeluKind
 /// (..., 2 F) -> (..., F): silu of the first half of each row times the second.
 Tensor swiglu(const Tensor& x);
 
+/// A parameter's value, copied, for ops that take tensors; what comes back to it is added to the parameter's gradient.
+Tensor as_tensor(Context& context, Parameter& parameter);
+
 /// The same values in f32 or bf16, rounded to nearest even; x itself where it has that dtype.
 Tensor cast(const Tensor& x, DType dtype);
-
-/// Sum of two tensors of one shape.
-Tensor add(const Tensor& a, const Tensor& b);
 
 /// (B, T, (heads + 2 kv_heads) head_dim) interleaved q, k, v -> (B, T, heads head_dim). kv_heads: 0 for as many as heads, or a divisor of
 /// them. window: how many keys a query sees, its own token's the last of them; 0: all up to that.

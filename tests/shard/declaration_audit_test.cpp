@@ -15,6 +15,7 @@
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
+#include "tests/tensor/general_ops.h"
 
 namespace zs::test {
 namespace {
@@ -109,6 +110,7 @@ Names audit_the_rest() {
       y = linear(y, model.layers[0]->weight, nullptr);
       y = give_share(give_share(y, model.layers[0]->weight, true), model.layers[0]->weight, false);
       y = add(y, y.rows(0, kChainRows));
+      y = mul(y, as_tensor(context, model.layers[0]->weight).rows(0, 1));
     }
     {
       const ForwardScope block(&runtime, 2);
@@ -119,6 +121,34 @@ Names audit_the_rest() {
   runtime.end_micro_batch();
   CHECK(fmt::format("{}", fmt::join(device.findings(), "; ")) == "");
   return device.audited();
+}
+
+/// The general ops and their gradients.
+Names audit_general_ops(DType dtype) {
+  std::vector<NamedOp> ops = general_ops();
+  const auto add = [&](const char* name, const std::function<Tensor(const Tensor&)>& run) {
+    ops.push_back({name, {{normal({4, 6}, name)}, {}, [run](Context&, const auto& x, const auto&) { return run(x[0]); }, {}}});
+  };
+  add("argmax", [](const Tensor& x) { return x + cast(eq(argmax(x, 1).reshape({4, 1}), 3.0f), x.dtype()); });
+  add("dropout", [](const Tensor& x) { return dropout(x, 0.5f, {.seed = 1, .step = 2, .first_sample = 3, .place = 4}); });
+  Names names;
+  for (const auto& [name, op] : ops) {
+    AuditDevice device(std::int64_t{1} << 20);
+    {
+      Context context(device);
+      std::vector<Tensor> inputs;
+      for (const Argument& argument : op.inputs) {
+        inputs.push_back(Tensor::from_host(context, argument.shape, to_floats(argument.values), dtype));
+        inputs.back().set_requires_grad();
+      }
+      const Tensor y = op.run(context, inputs, {});
+      backward(y.numel() == 1 && y.dtype() == DType::f32 ? y.reshape({}) : weighted_sum(y, to_floats(normal(y.shape(), "weights").values)));
+    }
+    INFO(name << " of " << name_of(dtype));
+    CHECK(fmt::format("{}", fmt::join(device.findings(), "; ")) == "");
+    names.insert(device.audited().begin(), device.audited().end());
+  }
+  return names;
 }
 
 /// A unit's parameters made full, written back and looked at, on two ranks. As copies: what ranks share cannot be filled for one op alone.
@@ -151,7 +181,10 @@ Names audit_writing(Layout layout) {
 
 /// Every name that the sources give to an op of the runtime or the model: launch({"gelu", ..., zero(stream, "zero_unused", ....
 Names names_in_sources() {
-  const std::regex op(R"((?:launch|enqueue|launch_on_host)\((?:context_?, )?\{"([a-z_]+)|zero\([a-z_.()]*, "([a-z_]+)\")");
+  const std::regex op(R"((?:launch|enqueue|launch_on_host)\((?:context_?, )?\{"([a-z_]+)|zero\([a-z_.()]*, "([a-z_]+)\"|)"
+                      // ... and what makes an op of one map or reduction: computed("mul", ...
+                      R"((?:binary|compared|computed|copied|linear_in|map_into|mask_of|product|reduced|same)\(\s*"([a-z_]+)\"|)"
+                      R"(unary\(\s*"[a-z_]+",\s*"([a-z_]+)\")");
   Names names;
   for (const char* folder : {"/runtime/tensor", "/runtime/shard", "/model"}) {
     for (const auto& file : std::filesystem::recursive_directory_iterator(std::string(ZSHARD_SOURCE_ROOT) + folder)) {
@@ -159,7 +192,8 @@ Names names_in_sources() {
       std::stringstream text;
       text << std::ifstream(file.path()).rdbuf();
       const std::string source = text.str();
-      for (std::sregex_iterator at(source.begin(), source.end(), op), end; at != end; ++at) names.insert((*at)[1].str() + (*at)[2].str());
+      for (std::sregex_iterator at(source.begin(), source.end(), op), end; at != end; ++at)
+        names.insert((*at)[1].str() + (*at)[2].str() + (*at)[3].str() + (*at)[4].str());
     }
   }
   return names;
@@ -207,6 +241,7 @@ TEST_CASE("every op of a step reads and writes what it declares, all of it and n
 
 TEST_CASE("the audit meets every op of the library and the trainer") {
   Names seen = audit_the_rest();
+  for (const DType dtype : {DType::f32, DType::bf16}) seen.merge(audit_general_ops(dtype));
   for (const Layout layout : {Layout::flat, Layout::per_parameter}) seen.merge(audit_writing(layout));
   for (const bool deterministic : {true, false}) {
     Config config = small_config();

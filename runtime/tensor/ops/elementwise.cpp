@@ -17,24 +17,24 @@ Tensor cast_elements(const Tensor& x, DType dtype) {
 
 }  // namespace
 
+Tensor as_tensor(Context& context, Parameter& parameter) {
+  const Buffer in = parameter.value();
+  Tensor y = Tensor::empty(context, parameter.shape(), in.dtype);
+  const Buffer out = y.buffer();
+  context.launch({"as_tensor", {in}, {out}}, [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.copy(exec, out, in); });
+  record_op(y, "as_tensor", {}, {&parameter}, [&parameter](const Tensor& dy) {
+    parameter.add_grad(dy.context(), dy);
+    return std::vector<Tensor>{};
+  });
+  return y;
+}
+
 Tensor cast(const Tensor& x, DType dtype) {
   if (x && x.dtype() == dtype) return x;
   require_float("cast", "x", x);
   if (dtype != DType::f32 && dtype != DType::bf16) throw UsageError(fmt::format("op cast: to {}, expected f32 or bf16", name_of(dtype)));
   Tensor y = cast_elements(x, dtype);
   record_op(y, "cast", {x}, {}, [dtype = x.dtype()](const Tensor& dy) { return std::vector<Tensor>{cast_elements(dy, dtype)}; });
-  return y;
-}
-
-Tensor add(const Tensor& a, const Tensor& b) {
-  require_alike("op add", a, b);
-  require_float("add", "a", a);
-  Context& context = a.context();
-  Tensor y = Tensor::empty(context, a.shape(), a.dtype());
-  const Buffer out = y.buffer(), left = a.buffer(), right = b.buffer();
-  context.launch({"add", {left, right}, {out}},
-                 [&kernels = context.kernels(), out, left, right](ExecContext& exec) { kernels.add(exec, out, left, right); });
-  record_op(y, "add", {a, b}, {}, [](const Tensor& dy) { return std::vector<Tensor>{dy, dy}; });
   return y;
 }
 

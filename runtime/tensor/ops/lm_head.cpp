@@ -56,7 +56,7 @@ void chunk_losses(const LmHead& head, const Tensor& losses, const Tensor& logits
                  });
 }
 
-Tensor mean(const Tensor& losses) {
+Tensor mean_loss(const Tensor& losses) {
   Context& context = losses.context();
   Tensor loss = Tensor::empty(context, {}, DType::f32, "loss");
   const Buffer out = loss.buffer(), in = losses.buffer();
@@ -96,7 +96,7 @@ void chunk_gradients(const LmHead& head, const Tensor& dx, const Tensor& dlogits
 Tensor forward(const LmHead& head) {
   const Tensor losses = Tensor::empty(head.x.context(), {head.tokens()}, DType::f32);
   for_each_chunk(head, [&](std::int64_t first, std::int64_t rows) { chunk_losses(head, losses, chunk_logits(head, first, rows), first); });
-  return mean(losses);
+  return mean_loss(losses);
 }
 
 Tensor gradients(const LmHead& head, const Tensor& dloss) {
@@ -121,7 +121,7 @@ std::pair<Tensor, Tensor> forward_with_gradients(const LmHead& head, float seed)
     logits = {};
     chunk_gradients(head, dx, dlogits, first);
   });
-  return {mean(losses), dx};
+  return {mean_loss(losses), dx};
 }
 
 void require_arguments(const char* op, const Tensor& x, const Parameter& weight) {
