@@ -31,6 +31,7 @@ void accumulate(Tensor& sum, const Tensor& part) {
     return;
   }
   Context& context = part.context();
+  if (sum.numel() == 0) return;
   const Tensor out = sum.is_sole_owner() ? sum : Tensor::empty(context, sum.shape(), sum.dtype());
   const Buffer target = out.buffer(), a = sum.buffer(), b = part.buffer();
   context.launch({"add_gradients", {a, b}, {target}},
@@ -290,6 +291,40 @@ void record_adding_op(Tensor& output, std::string name, const Tensor& input, con
   if (!node) return;
   node->adding_backward = std::move(backward);
   set_producer(output, std::move(node));
+}
+
+/// Autograd knows ops of one output: an empty tensor stands for all of them, comes from the inputs, and each output comes from it. Outputs
+/// are newer than it is, so that it takes their gradients when they all have theirs.
+void record_outputs(std::vector<Tensor>& outputs, const std::string& name, const std::vector<Tensor>& inputs,
+                    const std::vector<Parameter*>& parameters, BackwardOfMany backward) {
+  ZS_CHECK(!outputs.empty(), "op {} has no outputs", name);
+  Context& context = outputs.front().context();
+  auto grads = std::make_shared<std::vector<Tensor>>(outputs.size());
+  std::vector<Node::Kind> kinds;
+  for (const Tensor& output : outputs) kinds.push_back({output.shape(), output.dtype()});
+  Tensor all = Tensor::empty(context, {0}, DType::f32);
+  record_op(all, name, inputs, parameters, [&context, grads, kinds, backward = std::move(backward)](const Tensor&) {
+    for (std::size_t i = 0; i < kinds.size(); ++i)
+      if (!(*grads)[i]) (*grads)[i] = Tensor::zeros(context, kinds[i].shape, kinds[i].dtype);
+    const std::vector<Tensor> taken = std::exchange(*grads, {});
+    return backward(taken);
+  });
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    record_op(outputs[i], name, {all}, {}, [&context, grads, i](const Tensor& dy) {
+      (*grads)[i] = dy;
+      return std::vector<Tensor>{Tensor::empty(context, {0}, DType::f32)};
+    });
+  }
+}
+
+Tensor on_gradient(const Tensor& x, std::function<Tensor(const Tensor& grad)> f) {
+  if (!x) throw UsageError("on_gradient of an empty tensor");
+  Tensor view = x.detach();
+  record_op(view, "on_gradient", {x}, {}, [f = std::move(f)](const Tensor& dy) {
+    const Tensor changed = f(dy.detach());
+    return std::vector<Tensor>{changed ? changed : dy};
+  });
+  return view;
 }
 
 void record_rerun(Tensor& output, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters, Rerun rerun) {

@@ -62,6 +62,13 @@ void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inpu
                Backward backward);
 void record_adding_op(Tensor& output, std::string name, const Tensor& input, const std::vector<Parameter*>& parameters,
                       AddingBackward backward);
+/// The same of an op with several outputs, from the gradients of all of them: zeros where nothing came back to one.
+using BackwardOfMany = std::function<std::vector<Tensor>(const std::vector<Tensor>& grad_outputs)>;
+void record_outputs(std::vector<Tensor>& outputs, const std::string& name, const std::vector<Tensor>& inputs,
+                    const std::vector<Parameter*>& parameters, BackwardOfMany backward);
+/// x, whose gradient is given to f when it comes back: f may look at it, and give another one, of x's shape and dtype, to go on in its
+/// place, or an empty tensor.
+Tensor on_gradient(const Tensor& x, std::function<Tensor(const Tensor& grad)> f);
 /// The same for a recomputed function: backward calls `rerun`, then walks what that recorded in place of this node. See recompute.h.
 void record_rerun(Tensor& output, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters, Rerun rerun);
 

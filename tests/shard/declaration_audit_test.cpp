@@ -10,6 +10,7 @@
 #include "model/train/session.h"
 #include "runtime/shard/checkpoint.h"
 #include "runtime/shard/full_parameters.h"
+#include "runtime/tensor/elementwise.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/audit_device.h"
 #include "tests/shard/chain_model.h"
@@ -131,6 +132,10 @@ Names audit_general_ops(DType dtype) {
   };
   add("argmax", [](const Tensor& x) { return x + cast(eq(argmax(x, 1).reshape({4, 1}), 3.0f), x.dtype()); });
   add("dropout", [](const Tensor& x) { return dropout(x, 0.5f, {.seed = 1, .step = 2, .first_sample = 3, .place = 4}); });
+  add("square", [](const Tensor& x) {
+    return elementwise(
+        "square", x, [](float v) { return v * v; }, [](float v) { return 2 * v; });
+  });
   Names names;
   for (const auto& [name, op] : ops) {
     AuditDevice device(std::int64_t{1} << 20);

@@ -1,4 +1,4 @@
-// The general ops, on the CPU and on an emulated GPU, against double precision.
+// The general ops, on the CPU and on an emulated GPU, against double precision; ops of a user's own beside them.
 #include "tests/tensor/general_ops.h"
 
 #include <catch2/catch.hpp>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/tensor/autograd.h"
+#include "runtime/tensor/elementwise.h"
 #include "runtime/tensor/host_view.h"
 #include "runtime/tensor/recompute.h"
 #include "tests/device/test_devices.h"
@@ -207,6 +207,79 @@ TEST_CASE("dropout drops the same elements when its function is computed again")
   backward(body({plain}));
   backward(recompute({again}, body));
   CHECK(plain.grad().to_host() == again.grad().to_host());
+}
+
+TEST_CASE("I8: a user's elementwise op takes five lines, in f32 and bf16") {
+  const auto softplus = [](const Tensor& x) {
+    return elementwise(
+        "softplus", x, [](float v) { return std::log1p(std::exp(v)); }, [](float v) { return 1 / (1 + std::exp(-v)); });
+  };
+  const OpUnderTest op{{normal({3, 41}, "x")},
+                       {},
+                       [=](Context&, const Tensors& x, const std::vector<Parameter*>&) { return softplus(x[0]); },
+                       [](const std::vector<Values>& a) {
+                         Values y;
+                         for (const double x : a[0]) y.push_back(std::log1p(std::exp(x)));
+                         return y;
+                       }};
+  check_gradients(op, kF32);
+  check_gradients(op, kBf16);
+  check_gradients({{normal({3, 41}, "x")},
+                   {},
+                   [](Context&, const Tensors& x, const std::vector<Parameter*>&) {
+                     return elementwise(
+                         "my_exp", x[0], [](float v) { return std::exp(v); }, [](float, float y) { return y; });
+                   },
+                   [](const std::vector<Values>& a) {
+                     Values y;
+                     for (const double x : a[0]) y.push_back(std::exp(x));
+                     return y;
+                   }},
+                  kF32);
+  Gpu gpu;
+  Context context(gpu.device);
+  CHECK_THAT(message_of([&] { softplus(Tensor::zeros(context, {3}, DType::f32)); }),
+             Contains("64: ") && Contains("op softplus") && Contains("nvcc"));
+}
+
+TEST_CASE("I8: an op of several outputs has the gradients of all that are used") {
+  const bool uses_both = GENERATE(true, false);
+  // h := a + b, d := a - b, as one op
+  const auto sum_and_difference = [](const Tensor& a, const Tensor& b) {
+    const NoGradGuard guard(a.context());
+    return Tensors{add(a, b), sub(a, b)};
+  };
+  const OpUnderTest op{{normal({3, 4}, "a"), normal({3, 4}, "b")},
+                       {},
+                       [=](Context&, const Tensors& x, const std::vector<Parameter*>&) {
+                         Tensors outputs = sum_and_difference(x[0], x[1]);
+                         record_outputs(outputs, "sum_and_difference", x, {},
+                                        [=](const Tensors& dy) { return sum_and_difference(dy[0], dy[1]); });
+                         return uses_both ? outputs[0] * outputs[1] : outputs[1] * outputs[1];
+                       },
+                       [=](const std::vector<Values>& v) {
+                         Values y;
+                         for (std::size_t i = 0; i < v[0].size(); ++i) {
+                           const double difference = v[0][i] - v[1][i];
+                           y.push_back((uses_both ? v[0][i] + v[1][i] : difference) * difference);
+                         }
+                         return y;
+                       }};
+  check_gradients(op, kF32);
+}
+
+TEST_CASE("a hook sees the gradient of its tensor, and may give another") {
+  Cpu cpu;
+  const Tensor x = cpu.leaf({3}, {1, 2, 3});
+  Floats seen;
+  Tensor y = on_gradient(x, [&](const Tensor& dy) {
+    seen = dy.to_host();
+    return Tensor{};
+  });
+  y = on_gradient(y, [](const Tensor& dy) { return dy * -2.0f; });
+  backward(sum(y * y));
+  CHECK(seen == Floats{-4, -8, -12});
+  CHECK(x.grad().to_host() == seen);
 }
 
 TEST_CASE("arguments of general ops that do not fit are one error, which names the op") {
