@@ -339,4 +339,10 @@ inline void adamw(const Buffer& master, const Buffer& m, const Buffer& v, const 
            name_of(copy.dtype), master.elems);
 }
 
+/// Of a norm: a power above 0. Whether it is infinite.
+inline bool is_max_norm(float power) {
+  ZS_CHECK(power > 0, "a norm of power {}, expected above 0", power);
+  return std::isinf(power);
+}
+
 }  // namespace zs::checks

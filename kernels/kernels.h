@@ -282,9 +282,19 @@ struct KernelTable {
   /// part 2: out i64 (1) += sum of round(x^2 * 2^(shift - 2 e)) where e = exponent[0], so that any order of any cut of the same
   /// elements gives the same integer. `shift` leaves room for the number of elements: x^2 < 2^(2 e + 2).
   void (*fixed_point_squares)(ExecContext& ctx, Buffer out, Buffer in, Buffer exponent, int shift);
+  /// Another norm than that of squares, part 1: out i32 (1) := max(out, the bits of the largest |x|), which as integers have the order of
+  /// the numbers, and NaN above all. out starts at 0.
+  void (*max_magnitude)(ExecContext& ctx, Buffer out, Buffer in);
+  /// part 2: out f64 (1) += sum of (|x| / largest)^power, largest i32 (1) from part 1, carried in f64. Nothing is added where the largest
+  /// is 0 or not finite. power > 0, finite.
+  void (*power_sum)(ExecContext& ctx, Buffer out, Buffer in, Buffer largest, float power);
+  /// part 3: out f64 (1) := (largest * out^(1 / power))^2, the square of the norm; of an infinite power largest^2, whatever out was.
+  void (*norm_of_powers)(ExecContext& ctx, Buffer out, Buffer largest, float power);
   /// scalars f32 (as StepScalars): grad_norm from the f64 (or i64 with exponent) squared norm; clip_coefficient with clip <= 0 meaning
   /// none; skip when the norm is not finite. exponent empty: f64 form.
   void (*clip_coefficient)(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift, float clip);
+  /// grad := grad * clip_coefficient of `scalars`
+  void (*clip_gradient)(ExecContext& ctx, Buffer grad, Buffer scalars);
 
   /// Loshchilov, Hutter 2019, algorithm 2, one pass: g = grad * clip_coefficient; m, v updated; master -= lr * (m_hat / (sqrt(v_hat) + eps)
   /// + weight_decay * master). All f32 (n), `scalars` as StepScalars. Elementwise: any cut of the elements gives the same bits.

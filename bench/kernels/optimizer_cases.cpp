@@ -28,6 +28,15 @@ void add_norms(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
     const Buffer out = arrays.zeros(1, DType::i32), in = arrays.random(n, dtype);
     return [=](ExecContext& exec) { kernels_of(exec).max_exponent(exec, out, in); };
   });
+  add("max_magnitude", [=](Arrays& arrays, int) {
+    const Buffer out = arrays.zeros(1, DType::i32), in = arrays.random(n, dtype);
+    return [=](ExecContext& exec) { kernels_of(exec).max_magnitude(exec, out, in); };
+  });
+  add("power_sum", [=](Arrays& arrays, int) {
+    const Buffer out = arrays.zeros(1, DType::f64), in = arrays.random(n, dtype), one = arrays.floats({1.0f}),
+                 largest{one.data, 1, DType::i32, one.device};
+    return [=](ExecContext& exec) { kernels_of(exec).power_sum(exec, out, in, largest, 1.0f); };
+  });
   add("fixed_point_squares", [=](Arrays& arrays, int) {
     constexpr int kShift = 30;
     const Buffer out = arrays.zeros(1, DType::i64), in = arrays.random(n, dtype), exponent = arrays.zeros(1, DType::i32);
@@ -43,6 +52,21 @@ void add_clip(std::vector<KernelCase>& cases) {
                    .make = [=](Arrays& arrays, int) {
                      const Buffer scalars = arrays.zeros(sizeof(StepScalars) / sizeof(float), kF32), norm = arrays.zeros(1, DType::f64);
                      return [=](ExecContext& exec) { kernels_of(exec).clip_coefficient(exec, scalars, norm, {}, 0, 1.0f); };
+                   }});
+  cases.push_back(
+      {.kernel = "norm_of_powers", .shape = "1", .bound = Bound::latency, .bytes = 2 * sizeof(double), .make = [=](Arrays& arrays, int) {
+         const Buffer largest = arrays.zeros(1, DType::i32), norm = arrays.zeros(1, DType::f64);
+         return [=](ExecContext& exec) { kernels_of(exec).norm_of_powers(exec, norm, largest, 3.0f); };
+       }});
+}
+
+void add_clip_gradient(std::vector<KernelCase>& cases, std::int64_t n) {
+  cases.push_back({.kernel = "clip_gradient",
+                   .shape = fmt::format("{}", n),
+                   .bytes = static_cast<double>(2 * n * size_of(kF32)),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer grad = arrays.random(n, kF32), scalars = arrays.floats({1e-4f, 1.0f, 1.0f, 1.0f, 1.0f, 0.0f});
+                     return [=](ExecContext& exec) { kernels_of(exec).clip_gradient(exec, grad, scalars); };
                    }});
 }
 
@@ -73,6 +97,20 @@ void add_adamw(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
                    }});
 }
 
+/// Reads and writes master and momentum, reads grad.
+void add_sgd(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
+  cases.push_back({.kernel = "sgd",
+                   .shape = fmt::format("{}{}", n, has_copy ? " with bf16 copy" : ""),
+                   .bytes = static_cast<double>(n * (5 * size_of(kF32) + (has_copy ? size_of(DType::bf16) : 0))),
+                   .make = [=](Arrays& arrays, int) {
+                     constexpr SgdOptions kOptions{.momentum = 0.9f, .weight_decay = 0.1f, .nesterov = false};
+                     const Buffer master = arrays.random(n, kF32), momentum = arrays.random(n, kF32),
+                                  copy = has_copy ? arrays.random(n, DType::bf16) : Buffer{}, grad = arrays.random(n, kF32),
+                                  scalars = arrays.floats({1e-4f, 1.0f, 1.0f, 1.0f, 1.0f, 0.0f});
+                     return [=](ExecContext& exec) { kernels_of(exec).sgd(exec, master, momentum, copy, grad, scalars, kOptions); };
+                   }});
+}
+
 }  // namespace
 
 void add_optimizer_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes) {
@@ -81,8 +119,9 @@ void add_optimizer_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes)
   for (const DType dtype : {kF32, DType::bf16}) add_norms(cases, dtype, sizes.unit_elems);
   add_norms(cases, kF32, sizes.odd_elems);
   add_clip(cases);
+  add_clip_gradient(cases, sizes.unit_elems);
   for (const std::int64_t n : {sizes.unit_elems, sizes.odd_elems})
-    for (const bool has_copy : {false, true}) add_adamw(cases, n, has_copy);
+    for (const bool has_copy : {false, true}) add_adamw(cases, n, has_copy), add_sgd(cases, n, has_copy);
   for (const std::int64_t run : {sizes.unit_elems, std::int64_t{192}}) add_stochastic_cast(cases, sizes.unit_elems, run);
 }
 

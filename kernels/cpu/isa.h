@@ -177,6 +177,8 @@ struct Isa {
   std::int32_t (*max_magnitude_bits)(int threads, Data in, std::int64_t n);
   /// sum of round(x * x * factor), half upwards
   std::int64_t (*fixed_point_squares)(int threads, Data in, std::int64_t n, double factor);
+  /// sum of (|x| * factor)^power, in f64
+  double (*power_sum)(int threads, Data in, std::int64_t n, double factor, double power);
   void (*adamw)(int threads, const AdamW& args, std::int64_t n);
   void (*sgd)(int threads, const Sgd& args, std::int64_t n);
 };

@@ -119,6 +119,26 @@ std::int64_t fixed_point_squares(int threads, Data in, std::int64_t n, double fa
   return result;
 }
 
+template <class T>
+double power_block(const T* in, std::int64_t begin, std::int64_t end, double factor, double power) {
+  double total = 0;
+  for (std::int64_t i = begin; i < end; ++i) {
+    const double x = __builtin_fabs(static_cast<double>(to_float(in[i]))) * factor;
+    total += power == 1 ? x : __builtin_pow(x, power);
+  }
+  return total;
+}
+
+double power_sum(int threads, Data in, std::int64_t n, double factor, double power) {
+  double result = 0;
+  with_type(in, [&](auto tag) {
+    const auto* x = elements<const decltype(tag)>(in);
+    result =
+        sum_blocks<double>(threads, n, [=](std::int64_t begin, std::int64_t end) { return power_block(x, begin, end, factor, power); });
+  });
+  return result;
+}
+
 template <bool kCopies>
 void adamw_pass(int threads, const AdamW& args, std::int64_t n) {
   const AdamW a = args;
@@ -187,6 +207,7 @@ void fill_optimizer(Isa& isa) {
   isa.squares = squares;
   isa.max_magnitude_bits = max_magnitude_bits;
   isa.fixed_point_squares = fixed_point_squares;
+  isa.power_sum = power_sum;
   isa.adamw = adamw;
   isa.sgd = sgd;
 }
@@ -250,6 +271,31 @@ void fixed_point_squares(ExecContext& ctx, Buffer out, Buffer in, Buffer exponen
   total = static_cast<std::int64_t>(static_cast<std::uint64_t>(total) + static_cast<std::uint64_t>(more));  // wraps
 }
 
+void max_magnitude(ExecContext& ctx, Buffer out, Buffer in) {
+  std::int32_t& largest = *checks::scalar<std::int32_t>("out", out);
+  largest = std::max(largest, isa().max_magnitude_bits(ctx.threads(), data_of(in), in.elems));
+}
+
+void power_sum(ExecContext& ctx, Buffer out, Buffer in, Buffer largest, float power) {
+  ZS_CHECK(!checks::is_max_norm(power), "a sum of powers of {}", power);
+  double& total = *checks::scalar<double>("out", out);
+  const auto most = std::bit_cast<float>(*checks::scalar<std::int32_t>("largest", largest));
+  if (most == 0 || !std::isfinite(most)) return;
+  total += isa().power_sum(ctx.threads(), data_of(in), in.elems, 1 / static_cast<double>(most), static_cast<double>(power));
+}
+
+void norm_of_powers(ExecContext&, Buffer out, Buffer largest, float power) {
+  double& total = *checks::scalar<double>("out", out);
+  const auto most = static_cast<double>(std::bit_cast<float>(*checks::scalar<std::int32_t>("largest", largest)));
+  const double norm =
+      most == 0 || !std::isfinite(most) || checks::is_max_norm(power) ? most : most * std::pow(total, 1 / static_cast<double>(power));
+  total = norm * norm;
+}
+
+void clip_gradient(ExecContext& ctx, Buffer grad, Buffer scalars) {
+  isa().scale(ctx.threads(), data_of(grad), data_of(grad), grad.elems, step_scalars(scalars).clip_coefficient);
+}
+
 void clip_coefficient(ExecContext&, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift, float clip) {
   StepScalars& step = step_scalars(scalars);
   const double norm = norm_of(squared_norm, exponent, shift);
@@ -295,7 +341,11 @@ void fill_optimizer(KernelTable& table) {
   table.squared_norm = squared_norm;
   table.max_exponent = max_exponent;
   table.fixed_point_squares = fixed_point_squares;
+  table.max_magnitude = max_magnitude;
+  table.power_sum = power_sum;
+  table.norm_of_powers = norm_of_powers;
   table.clip_coefficient = clip_coefficient;
+  table.clip_gradient = clip_gradient;
   table.adamw = adamw;
   table.sgd = sgd;
 }

@@ -190,23 +190,24 @@ struct Int8Args {
 /// Elements that share a scale, and those that one thread takes.
 inline constexpr int kInt8Block = 256, kInt8Elems = 16;
 
-enum class Reduction : std::uint8_t { sum, squares, max_magnitude, fixed_point };
+enum class Reduction : std::uint8_t { sum, squares, max_magnitude, fixed_point, magnitude_bits, powers };
 
 /// parts[b] := what of `in` lies in [b * chunk, (b + 1) * chunk), one number of 8 bytes for each block.
 struct ReduceArgs {
   Data in;
   std::int64_t elems, chunk;
   void* parts;
-  const std::int32_t* exponent;  // of fixed_point
+  const std::int32_t* exponent;  // of fixed_point; of powers the bits of the largest magnitude
   int shift;
   Reduction reduction;
   bool is_aligned;
+  float power;
 };
 /// At most so many blocks reduce, each at least so many elements; both follow from the number of elements alone, and so do the bits.
 inline constexpr std::int64_t kReduceBlocks = 512, kReduceChunk = 8 * kThreads * 4;
 
-/// out[0] gets the parts, in order: sum: f32, times factor; squares: f64, added; max_magnitude: i32, the larger exponent; fixed_point: i64,
-/// added.
+/// out[0] gets the parts, in order: sum: f32, times factor; squares, powers: f64, added; max_magnitude: i32, the larger exponent;
+/// magnitude_bits: i32, the larger; fixed_point: i64, added.
 struct FinishArgs {
   const void* parts;
   int count;
@@ -238,6 +239,19 @@ struct SgdArgs {
   std::int64_t elems;
   float momentum, weight_decay;
   bool nesterov;
+};
+
+/// out: f64, the sum of powers on entry.
+struct NormOfPowersArgs {
+  double* out;
+  const std::int32_t* largest;
+  float power;
+};
+
+struct ClipGradientArgs {
+  Data grad;
+  const Scalars* scalars;
+  std::int64_t elems;
 };
 
 struct AdamWArgs {

@@ -10,13 +10,15 @@ namespace {
 static_assert(sizeof(Scalars) == sizeof(StepScalars) && offsetof(Scalars, skip) == offsetof(StepScalars, skip) &&
               offsetof(Scalars, clip_coefficient) == offsetof(StepScalars, clip_coefficient));
 
-struct Exponent {
-  const std::int32_t* address = nullptr;
+/// What of the elements is known before they are reduced: see ReduceArgs.
+struct Known {
+  const std::int32_t* exponent = nullptr;
   int shift = 0;
+  float power = 0;
 };
 
 /// Two launches: blocks leave their parts in the workspace, one block adds them up in order.
-void reduce(ExecContext& ctx, Reduction reduction, const Buffer& out, const Buffer& in, float factor, const Exponent& exponent) {
+void reduce(ExecContext& ctx, Reduction reduction, const Buffer& out, const Buffer& in, float factor, const Known& known) {
   const std::int64_t even = (in.elems + kReduceBlocks - 1) / kReduceBlocks;
   const std::int64_t chunk = std::max(kReduceChunk, (even + kReduceChunk - 1) / kReduceChunk * kReduceChunk);
   const std::int64_t blocks = (in.elems + chunk - 1) / chunk;
@@ -25,15 +27,16 @@ void reduce(ExecContext& ctx, Reduction reduction, const Buffer& out, const Buff
                         .elems = in.elems,
                         .chunk = chunk,
                         .parts = parts,
-                        .exponent = exponent.address,
-                        .shift = exponent.shift,
+                        .exponent = known.exponent,
+                        .shift = known.shift,
                         .reduction = reduction,
-                        .is_aligned = are_aligned(in.data)};
+                        .is_aligned = are_aligned(in.data),
+                        .power = known.power};
   launch(ctx, "zs_reduce", blocks, kThreads, &args);
   const FinishArgs finish{.parts = parts,
                           .count = static_cast<int>(blocks),
                           .out = out.data,
-                          .exponent = exponent.address,
+                          .exponent = known.exponent,
                           .factor = factor,
                           .reduction = reduction};
   launch(ctx, "zs_finish_reduction", 1, kThreads, &finish);
@@ -59,6 +62,30 @@ void fixed_point_squares(ExecContext& ctx, Buffer out, Buffer in, Buffer exponen
   checks::fixed_point_shift(shift);
   checks::scalar<std::int64_t>("out", out);
   reduce(ctx, Reduction::fixed_point, out, in, 1.0f, {checks::scalar<std::int32_t>("exponent", exponent), shift});
+}
+
+void max_magnitude(ExecContext& ctx, Buffer out, Buffer in) {
+  checks::scalar<std::int32_t>("out", out);
+  reduce(ctx, Reduction::magnitude_bits, out, in, 1.0f, {});
+}
+
+void power_sum(ExecContext& ctx, Buffer out, Buffer in, Buffer largest, float power) {
+  ZS_CHECK(!checks::is_max_norm(power), "a sum of powers of {}", power);
+  checks::scalar<double>("out", out);
+  reduce(ctx, Reduction::powers, out, in, 1.0f, {.exponent = checks::scalar<std::int32_t>("largest", largest), .power = power});
+}
+
+void norm_of_powers(ExecContext& ctx, Buffer out, Buffer largest, float power) {
+  checks::is_max_norm(power);
+  const NormOfPowersArgs args{
+      .out = checks::scalar<double>("out", out), .largest = checks::scalar<std::int32_t>("largest", largest), .power = power};
+  launch(ctx, "zs_norm_of_powers", 1, 1, &args);
+}
+
+void clip_gradient(ExecContext& ctx, Buffer grad, Buffer scalars) {
+  checks::step_scalars(scalars);
+  const ClipGradientArgs args{.grad = data_of(grad), .scalars = static_cast<const Scalars*>(scalars.data), .elems = grad.elems};
+  launch_elems(ctx, "zs_clip_gradient", args.elems, 1, args);
 }
 
 void clip_coefficient(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift, float clip) {
@@ -114,10 +141,15 @@ void fill_optimizer(KernelTable& table, KernelNames& names) {
   table.squared_norm = squared_norm;
   table.max_exponent = max_exponent;
   table.fixed_point_squares = fixed_point_squares;
+  table.max_magnitude = max_magnitude;
+  table.power_sum = power_sum;
+  table.norm_of_powers = norm_of_powers;
   table.clip_coefficient = clip_coefficient;
+  table.clip_gradient = clip_gradient;
   table.adamw = adamw;
   table.sgd = sgd;
-  names.insert(names.end(), {"zs_reduce", "zs_finish_reduction", "zs_clip_coefficient", "zs_adamw", "zs_sgd"});
+  names.insert(names.end(),
+               {"zs_reduce", "zs_finish_reduction", "zs_norm_of_powers", "zs_clip_coefficient", "zs_clip_gradient", "zs_adamw", "zs_sgd"});
 }
 
 }  // namespace zs::cuda

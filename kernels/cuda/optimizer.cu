@@ -82,7 +82,21 @@ extern "C" __global__ void zs_reduce(const ReduceArgs args) {
     case Reduction::squares:
       return reduce_block<double>(
           args, [](double sum, float x) { return sum + static_cast<double>(x) * x; }, plus);
+    case Reduction::powers: {
+      const float largest = float_of(static_cast<std::uint32_t>(*args.exponent));
+      const bool is_number = largest > 0.0f && isfinite(largest);
+      const double factor = is_number ? 1.0 / largest : 0.0, power = args.power;
+      return reduce_block<double>(
+          args,
+          [=](double sum, float x) {
+            if (!is_number) return sum;
+            const double part = fabs(static_cast<double>(x)) * factor;
+            return sum + (power == 1.0 ? part : pow(part, power));
+          },
+          plus);
+    }
     case Reduction::max_magnitude:
+    case Reduction::magnitude_bits:
       return reduce_block<std::int64_t>(
           args, [](std::int64_t most, float x) { return larger(most, bits_of(x) & 0x7fffffffu); }, larger);
     case Reduction::fixed_point: break;
@@ -108,6 +122,10 @@ extern "C" __global__ void zs_finish_reduction(const FinishArgs args) {
     const std::int32_t exponent = exponent_of(static_cast<std::int32_t>(fold_parts<std::int64_t>(args, larger)));
     auto* const out = static_cast<std::int32_t*>(args.out);
     if (is_first && exponent > *out) *out = exponent;
+  } else if (args.reduction == Reduction::magnitude_bits) {
+    const auto largest = static_cast<std::int32_t>(fold_parts<std::int64_t>(args, larger));
+    auto* const out = static_cast<std::int32_t*>(args.out);
+    if (is_first && largest > *out) *out = largest;
   } else if (args.reduction == Reduction::fixed_point) {
     const std::uint64_t total = fold_parts<std::uint64_t>(args, wrapping_plus);
     if (is_first) *static_cast<std::uint64_t*>(args.out) += total;
@@ -144,6 +162,24 @@ extern "C" __global__ void zs_sgd(const SgdArgs args) {
   const float master = before - s.lr * step;
   args.master[i] = master;
   if (args.copy != nullptr) args.copy[i] = from_float<Bf16>(master).bits;
+}
+
+/// One thread.
+extern "C" __global__ void zs_norm_of_powers(const NormOfPowersArgs args) {
+  const double largest = float_of(static_cast<std::uint32_t>(*args.largest));
+  const bool is_largest = largest == 0.0 || !isfinite(largest) || isinf(args.power);
+  const double norm = is_largest ? largest : largest * pow(*args.out, 1.0 / args.power);
+  *args.out = norm * norm;
+}
+
+extern "C" __global__ void zs_clip_gradient(const ClipGradientArgs args) {
+  const std::int64_t i = global_thread();
+  if (i >= args.elems) return;
+  with_type(args.grad, [&](auto tag) {
+    using T = decltype(tag);
+    T& x = elements<T>(args.grad)[i];
+    x = from_float<T>(to_float(x) * args.scalars->clip_coefficient);
+  });
 }
 
 extern "C" __global__ void zs_adamw(const AdamWArgs args) {

@@ -240,4 +240,62 @@ TEST_CASE("AdamW leaves everything as it is when told to skip") {
   for (const Values& values : o) REQUIRE(values.same_bytes(start));
 }
 
+namespace {
+/// The norm of `in` by `power`, summed in two pieces, as clip_coefficient reads it.
+double norm_by(Values& in, float power) {
+  ExecContext ctx = make_context();
+  Values largest = Values::of(DType::i32, {0}), total = zero_of(DType::f64), none(DType::i32, 0), scalars = scalars_of({});
+  const std::int64_t cut = in.buffer().elems / 3;
+  const Buffer parts[] = {in.buffer().slice(0, cut), in.buffer().slice(cut, in.buffer().elems - cut)};
+  for (const Buffer& part : parts) k().max_magnitude(ctx, largest.buffer(), part);
+  if (!std::isinf(power))
+    for (const Buffer& part : parts) k().power_sum(ctx, total.buffer(), part, largest.buffer(), power);
+  k().norm_of_powers(ctx, total.buffer(), largest.buffer(), power);
+  k().clip_coefficient(ctx, scalars.buffer(), total.buffer(), none.buffer(), 0, 1.0f);
+  CHECK(scalars[5] == (std::isfinite(scalars[4]) ? 0.0 : 1.0));
+  return scalars[4];
+}
+}  // namespace
+
+TEST_CASE("a norm of any power follows its formula, however large or small the elements are") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t n = GENERATE(1, 37, 100003);
+  const double size = GENERATE(1.0, 1e-30, 1e30);
+  const float power = GENERATE(0.5f, 1.0f, 2.0f, 3.0f, 12.0f, std::numeric_limits<float>::infinity());
+  Values in = Values::random(dtype, n, 1, size);
+  const auto list = in.list();
+  double most = 0, sum = 0;
+  for (const double x : list) most = std::max(most, std::abs(x));
+  for (const double x : list) sum += std::pow(std::abs(x) / most, static_cast<double>(power));
+  const double expected = std::isinf(power) ? most : most * std::pow(sum, 1 / static_cast<double>(power));
+  const double found = norm_by(in, power);
+  if (expected < 3e38) {
+    REQUIRE(found == Approx(expected).epsilon(1e-6).scale(0));
+  } else {
+    REQUIRE(std::isinf(found));
+  }
+}
+
+TEST_CASE("a norm of any power is 0 of zeros, and not finite where an element is not") {
+  const float power = GENERATE(1.0f, 3.0f, std::numeric_limits<float>::infinity());
+  const double bad = GENERATE(0.0, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::nan(""));
+  Values in = Values::of(DType::f32, {0.0, 0.0, 0.0, bad, 0.0});
+  if (bad == 0.0) {
+    REQUIRE(norm_by(in, power) == 0.0);
+  } else {
+    REQUIRE_FALSE(std::isfinite(norm_by(in, power)));
+  }
+}
+
+TEST_CASE("a gradient is scaled by the clip coefficient") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t n = GENERATE(1, 300, 1003);
+  Values grad = Values::random(dtype, n, 1), scalars = scalars_of({0.02f, 1.0f, 1.0f, 0.25f, 0.0f, 0.0f});
+  std::vector<double> expected = grad.list();
+  for (double& x : expected) x *= 0.25;
+  ExecContext ctx = make_context();
+  k().clip_gradient(ctx, grad.buffer(), scalars.buffer());
+  REQUIRE(grad.list() == expected);
+}
+
 }  // namespace zs::test

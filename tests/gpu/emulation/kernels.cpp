@@ -71,6 +71,8 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       {"zs_finish_reduction", kernel_of(cuda::zs_finish_reduction, true)},
       {"zs_clip_coefficient", kernel_of(cuda::zs_clip_coefficient)},
       {"zs_adamw", kernel_of(cuda::zs_adamw)},
+      {"zs_norm_of_powers", kernel_of(cuda::zs_norm_of_powers)},
+      {"zs_clip_gradient", kernel_of(cuda::zs_clip_gradient)},
       {"zs_sgd", kernel_of(cuda::zs_sgd)},
       {"zs_embedding_forward", kernel_of(cuda::zs_embedding_forward)},
       {"zs_embedding_backward", kernel_of(cuda::zs_embedding_backward, true)},
