@@ -35,3 +35,15 @@ for ranks in 1 2; do
     END { for (r in first) if (last[r] > first[r] / 4) exit 1; exit lines == 4 * ranks ? 0 : 1 }' example.log ||
     { echo "the example does not learn on $ranks ranks" >&2; exit 1; }
 done
+
+# The other example: points that it has not seen are told apart, with one rank and two.
+[ "$(wc -l <"$here/../../docs/examples/mlp_classifier.cpp")" -le 60 ] || { echo 'the example has more than 60 lines' >&2; exit 1; }
+# shellcheck disable=SC2046
+c++ -std=c++20 -Wall -Wextra -Wno-stringop-overflow -O2 "$here/../../docs/examples/mlp_classifier.cpp" -o mlp_classifier $(ask --cflags --libs)
+for ranks in 1 2; do
+  launcher=
+  [ "$ranks" = 1 ] || launcher="mpirun -q --oversubscribe -np $ranks"
+  LD_LIBRARY_PATH=$lib $launcher ./mlp_classifier | tee example.log
+  awk -v ranks="$ranks" '$5 < 95 { exit 1 } { lines++ } END { exit lines == ranks ? 0 : 1 }' example.log ||
+    { echo "the classifier does not learn on $ranks ranks" >&2; exit 1; }
+done
