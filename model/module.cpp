@@ -1,5 +1,6 @@
 #include "model/module.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <span>
@@ -162,6 +163,18 @@ ForwardScope Module::entered() const {
                      "call it last for the model, which is what owns the context and the world: fully_shard(model, context, world)");
   }
   return ForwardScope(is_called_ ? nullptr : runtime_, unit_);
+}
+
+std::vector<int> Module::units_in(const ShardedRuntime& runtime, bool recurse) const {
+  if (owner_ != &runtime) throw UsageError(fmt::format("module \"{}\" is not sharded by this runtime", path_), "call shard_module() first");
+  std::vector<int> units{owner_unit_};
+  for (const Module* child : children_) {
+    if (!recurse) break;
+    for (const int unit : child->units_in(runtime, true)) {
+      if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
+    }
+  }
+  return units;
 }
 
 void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored, const ChoosePolicy& policy,

@@ -29,6 +29,10 @@ class Module {
   /// Whether a plan by blocks makes this module a unit of its own.
   virtual bool is_block() const { return false; }
 
+  /// The units of `runtime` that hold its parameters: the one that it is, or is a part of, and behind it, with `recurse`, those of modules
+  /// below it. UsageError where the runtime does not shard it.
+  std::vector<int> units_in(const ShardedRuntime& runtime, bool recurse) const;
+
   /// It is this unit.
   void attach(ShardedRuntime* runtime, int unit) {
     runtime_ = runtime;

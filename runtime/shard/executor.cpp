@@ -76,7 +76,8 @@ Executor::Executor(Context& context, World& world, const PlacementOptions& place
                      ? arena_.emplace(everybody_.arena(), context.device().memory(), context.device().options().perturb_seed != 0)
                      : context.pool()),
       unsharder_(context, comm_pool_),
-      reducer_(context, comm_pool_) {
+      reducer_(context, comm_pool_),
+      transfer_(context, everybody_, comm_pool_, unsharder_) {
   check(layout_);
   order_check_ = std::make_unique<OrderCheck>(*this, world);
 }
@@ -196,40 +197,20 @@ void Executor::set_gathered(FlatParameter& unit, DType dtype) {
   bind_whole(unit);
 }
 
-void Executor::open_scope(int unit_index) {
-  FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
-  set_gathered(unit, DType::f32);
-  unit.is_for_writing = true;
-  write_check_.open(unit);
-}
-
-void Executor::close_scope(int unit_index) {
-  FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
-  set_gathered(unit, unit.precision.param);
-  unit.is_for_writing = false;
-}
-
-void Executor::write_back(int unit_index) {
-  FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
-  ZS_CHECK(unit.gathered_dtype == DType::f32, "unit {} is written back from {}", unit.name, name_of(unit.gathered_dtype));
-  write_check_.note_write_back(unit, Unsharder::full_buffer(unit));
-  if (unit.is_zero_copy()) norm_comm().barrier(context_.stream(), "the write-back of unit " + unit.name);  // as wait_readers
+void Executor::begin_write(FlatParameter& unit, bool with_others) {
+  if (with_others && unit.is_zero_copy()) norm_comm().barrier(context_.stream(), "the write-back of unit " + unit.name);  // as wait_readers
   withdraw(unit);
-  if (!unit.is_never_gathered()) {
-    copy_own_shard(context_, unit, Unsharder::full_buffer(unit), unit.master_buffer().slice(0, unit.layout->gathered_shard_elems()));
-  }
+}
+
+void Executor::end_write(FlatParameter& unit) {
   if (unit.narrow) narrow_master(unit);
   has_initial_weights_ = false;
   unsharder_.masters_updated();
-  order_check_->note_write_back(unit_index);
 }
 
-void Executor::check_written(int unit_index) {
-  const FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
-  write_check_.compare(unit, Unsharder::full_buffer(unit));
-  write_check_.compare_in_place(unit);
-  write_check_.settle(units_);
-  write_check_.close(unit);
+void Executor::wait_sums(FlatParameter& unit) {
+  if (unit.grad_is_written && !unit.grad_is_divided) reducer_.gather_whole(unit);
+  reducer_.wait_reductions();
 }
 
 void Executor::set_seed(std::uint64_t seed, bool draws) {
@@ -320,6 +301,7 @@ void Executor::reduce(FlatParameter& unit) {
 
 void Executor::wait_reductions() {
   order_check_->compare_if_due();
+  write_check_.compare_late();
   for (FlatParameter& unit : units_) {
     if (unit.grad_is_written && !unit.grad_is_divided) reducer_.gather_whole(unit);
   }
@@ -330,12 +312,17 @@ void Executor::wait_reductions() {
   }
 }
 
-void Executor::masters_updated() {
+void Executor::check_all_sharded() const {
   for (const FlatParameter& unit : units_) {
     if (!unit.full && !unit.kept && !unit.is_open) continue;
     throw UsageError(fmt::format("the weights of unit {} are updated while it is unsharded", unit.name),
                      "end the step's last micro-batch first");
   }
+}
+
+void Executor::masters_updated() {
+  step_.check_no_scope("masters_updated()");
+  check_all_sharded();
   for (FlatParameter& unit : units_) withdraw(unit);
   has_initial_weights_ = false;
   unsharder_.masters_updated();

@@ -11,6 +11,7 @@
 #include "runtime/shard/order_check.h"
 #include "runtime/shard/placement.h"
 #include "runtime/shard/scheduler.h"
+#include "runtime/shard/scope_transfer.h"
 #include "runtime/shard/step_state.h"
 #include "runtime/shard/unsharder.h"
 #include "runtime/shard/write_check.h"
@@ -57,6 +58,8 @@ class Executor {
   /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait for it. Not within a
   /// step: what is unsharded, or kept for a gather, would be old.
   void masters_updated();
+  /// UsageError where a unit is unsharded, or kept for a gather.
+  void check_all_sharded() const;
   /// Compute waits until no rank reads this rank's shards any more. Before they are written otherwise than by AdamW, behind
   /// `wait_reductions` right after a step's last micro-batch, whose own communication on compute says the same, or by `write_back`.
   /// Collective; nothing where no unit is zero-copy.
@@ -71,16 +74,17 @@ class Executor {
   void set_seed(std::uint64_t seed, bool draws);
   /// The host filled the master shards while the device was idle: their narrow copies follow, and the next gathers wait for those.
   void masters_loaded();
-  /// The unit, which is sharded, is gathered from now on in f32 whatever its precision, and to be written to: never a view.
-  void open_scope(int unit);
-  void close_scope(int unit);
-  /// Of an unsharded unit within a scope: what compute has of it becomes the master weights, once nobody reads them any more.
-  void write_back(int unit);
-  /// Collective, before a scope ends: whether somebody has written into the unit and not written it back, or the ranks have written back
-  /// different values. See WriteCheck.
-  void check_written(int unit);
-  /// The same of every unit that is freed from now on; `settle_written` throws what was found. For finding errors: it reads all that is
-  /// freed.
+  /// For an UnshardScope: what moves whole units, and what looks at what is written there.
+  ScopeTransfer& transfer() { return transfer_; }
+  WriteCheck& write_check() { return write_check_; }
+  /// The masters of a unit, which is sharded, are written by compute work between the two. `with_others`: collective, and needed where the
+  /// unit is zero-copy: once no rank reads them any more.
+  void begin_write(FlatParameter& unit, bool with_others);
+  void end_write(FlatParameter& unit);
+  /// Compute waits for every reduction so far, in the middle of a step: sums stay undivided.
+  void wait_sums(FlatParameter& unit);
+  /// Whether somebody has written into a unit that is freed from now on; `settle_written` throws what was found. For finding errors: it
+  /// reads all that is freed.
   void check_all_written(bool checks) { checks_all_written_ = checks; }
   void settle_written() { write_check_.settle(units_); }
   /// The next reduction of each unit starts a new sum.
@@ -142,6 +146,7 @@ class Executor {
   Pool& comm_pool_;                             // everything that is communicated
   Unsharder unsharder_;
   GradReducer reducer_;
+  ScopeTransfer transfer_;
   std::vector<FlatParameter> units_;
   std::vector<Parameter*> ignored_;
   StepState step_{units_};

@@ -47,12 +47,12 @@ struct FlatParameter {
   bool grad_is_written = false;  // in this step
   bool grad_is_divided = false;  // as far as it is divided after the sum
 
-  Buffer shared;                // zero-copy: every rank's shard in the runtime dtype, in memory that they share; else empty
-  Memory shared_kept;           // where those are the small group's shards: this rank's
-  Buffer published;             // where this rank's shard is a private one: its place there, between publications hidden; else empty
-  bool is_published = false;    // since the last update: the others' shards there are written
-  bool is_open = false;         // a view of them is unsharded, or on its way
-  bool is_for_writing = false;  // what is gathered may be written to, and is not the weights: never a view
+  Buffer shared;              // zero-copy: every rank's shard in the runtime dtype, in memory that they share; else empty
+  Memory shared_kept;         // where those are the small group's shards: this rank's
+  Buffer published;           // where this rank's shard is a private one: its place there, between publications hidden; else empty
+  bool is_published = false;  // since the last update: the others' shards there are written
+  bool is_open = false;       // a view of them is unsharded, or on its way
+  bool is_in_scope = false;   // an UnshardScope of it lives
 
   Memory full, full_grad;  // while unsharded / while accumulating or reducing
   Memory bucket;           // of an interleaved layout, from a gather until compute has waited for it
@@ -89,7 +89,7 @@ struct FlatParameter {
   /// Its shards lie in memory that the ranks share.
   bool is_zero_copy() const { return !shared.empty(); }
   /// As things stand nothing is copied to gather it: the unsharded parameters are a view of everybody's shards.
-  bool is_view() const { return is_zero_copy() && gathered_dtype == shared.dtype && !is_for_writing; }
+  bool is_view() const { return is_zero_copy() && gathered_dtype == shared.dtype; }
   /// Nothing is gathered: the master shards are the parameters.
   bool is_never_gathered() const { return layout->ranks() == 1 || layout->gathered_elems() == 0; }
 };

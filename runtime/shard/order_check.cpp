@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kHashes = 2;
 constexpr std::int64_t kNothing = -1;
-constexpr std::int64_t kWriteBack = 0x80;  // beside Action::Kind
+constexpr std::int64_t kWriteBack = 0x80, kScatter = 0x81, kEnter = 0x82;  // beside Action::Kind
 constexpr const char* kSame = "give every rank the same; nothing of the step was applied";
 
 bool is_communication(Action::Kind kind) {
@@ -129,7 +129,11 @@ void OrderCheck::note(const std::vector<Action>& actions, Mode mode) {
   }
 }
 
-void OrderCheck::note_write_back(int unit) { add_operation(static_cast<std::int64_t>(DType::f32) << 32 | kWriteBack << 20 | unit, unit); }
+void OrderCheck::note_enter(int unit, std::int64_t options) { add_operation(options << 32 | kEnter << 20 | unit, unit); }
+
+void OrderCheck::note_write_back(int unit) { add_operation(kWriteBack << 20 | unit, unit); }
+
+void OrderCheck::note_scatter(int unit) { add_operation(kScatter << 20 | unit, unit); }
 
 void OrderCheck::note(const FlatParameter& unit) {
   for (const std::int64_t fact : facts_of(unit)) {
@@ -162,7 +166,8 @@ std::uint64_t OrderCheck::hash() const {
 }
 
 std::shared_ptr<const OrderCheck::Compared> OrderCheck::take_step() {
-  last_ = std::make_shared<const Compared>(Compared{steps_++, names(), units_, settings_, trained(), std::exchange(operations_, {})});
+  last_ = std::make_shared<const Compared>(Compared{steps_, names(), units_, settings_, trained(), std::exchange(operations_, {})});
+  steps_ += std::exchange(has_ended_, false) ? 1 : 0;
   is_due_ = false;
   return last_;
 }
@@ -183,6 +188,7 @@ void OrderCheck::compare_if_due() {
 }
 
 void OrderCheck::compare_replayed(bool are_equal) {
+  has_ended_ = true;
   take_step();
   settle(are_equal);
 }
@@ -216,6 +222,8 @@ std::string OrderCheck::text_of(std::int64_t entry, const Names& names) {
   const std::int64_t kind = entry >> 20 & 0xff;
   const std::string unit = names.unit(static_cast<std::size_t>(entry & 0xfffff));
   if (kind == kWriteBack) return fmt::format("write_back({})", unit);
+  if (kind == kScatter) return fmt::format("scatter({})", unit);
+  if (kind == kEnter) return fmt::format("enter_scope({}) with options {:#x}", unit, entry >> 32);
   const bool is_eval = (entry >> 28 & 1) != 0;
   return fmt::format("{}({}) {}{}", name_of(static_cast<Action::Kind>(kind)), unit, name_of(static_cast<DType>(entry >> 32)),
                      is_eval ? " in a validation" : "");

@@ -49,15 +49,19 @@ class OrderCheck {
   /// What is communicated of a unit: dtypes, comm dtypes, elements, how it is cut, the sizes of its groups. Ranks of different groups may
   /// differ in any of it without a message that tells.
   void note(const FlatParameter& unit);
-  /// A unit's full parameters became the weights.
+  /// An UnshardScope: it was entered, with options that are a number; what it has of a unit became the weights, of every rank its own part
+  /// or, of all, what one rank has; it was left, so that a comparison is due.
+  void note_enter(int unit, std::int64_t options);
   void note_write_back(int unit);
+  void note_scatter(int unit);
+  void note_leave() { is_due_ = true; }
   /// What is no communication and decides what is trained all the same: "learning rate", "0.01". Holds until it is said anew.
   void set(std::string_view setting, std::string value);
 
   /// A step's last micro-batch has ended: the next `compare_if_due` compares.
-  void close_step() { is_due_ = true; }
+  void close_step() { is_due_ = has_ended_ = true; }
   /// Before the reduced gradients are used, or whatever else comes after a step. Enqueued on compute; nothing on one rank, or where no
-  /// step has ended since the last time.
+  /// step has ended, and no scope was left, since the last time.
   void compare_if_due();
   /// While it holds, a comparison enqueues nothing: the step is captured, and whoever does that compares `hash` between the hosts before
   /// any of it runs, and says what came of it by settle().
@@ -83,7 +87,7 @@ class OrderCheck {
   };
   /// What a comparison compares, kept until it is over. The stream that finds a difference names it, whatever the host does meanwhile.
   struct Compared {
-    std::int64_t step = 0;
+    std::int64_t step = 0;  // that ended last, or has not ended
     std::shared_ptr<const Names> names;
     List units;                     // the facts of each
     std::vector<Setting> settings;  // in the order in which they were first said
@@ -112,7 +116,7 @@ class OrderCheck {
   Memory hashes_;                              // i64: the hash and its complement; their maxima agree when all are equal
   std::uint64_t hash_ = 0;
   std::int64_t steps_ = 0;
-  bool defers_ = false, is_due_ = false;
+  bool defers_ = false, is_due_ = false, has_ended_ = false;  // the last: a step, since the last comparison
   List units_, operations_;
   std::vector<Setting> settings_;
   std::shared_ptr<const Names> names_;  // made when the first step is compared

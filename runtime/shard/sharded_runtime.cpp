@@ -161,6 +161,7 @@ void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last) {
   check_mode(mode);
   scheduler().begin_micro_batch(mode, is_last);
   executor_.order_check().begin_micro_batch();
+  executor_.write_check().compare_late();
   executor_.step().begin_micro_batch(mode);
   actions_.clear();
   mode_ = mode;
@@ -204,10 +205,12 @@ Tensor ShardedRuntime::cast_output(int unit, const Tensor& y) const {
 }
 
 void ShardedRuntime::before_forward(int unit) {
+  check_no_scope("the forward of a unit", unit);
   run(context_.mode().runs_again ? scheduler().before_recompute(unit) : scheduler().before_forward(unit));
 }
 
 void ShardedRuntime::after_forward(int unit) {
+  check_no_scope("the end of a forward", unit);
   if (!context_.mode().runs_again) run(scheduler().after_forward(unit));
 }
 
@@ -219,6 +222,7 @@ int ShardedRuntime::pending_uses(int unit) const {
 
 void ShardedRuntime::before_backward(Parameter& parameter) {
   const int unit = unit_of(parameter);
+  check_no_scope("the backward of a unit", unit);
   context_.device().memory().set_owner(name(unit));
   has_backward_ = true;
   run(scheduler().before_backward(unit));
@@ -269,14 +273,13 @@ void ShardedRuntime::warn() {
 }
 
 ShardedRuntime::Unsharding ShardedRuntime::unshard(int unit) {
+  check_no_scope("unshard()", unit);
   run(scheduler().start_unshard(unit));
   return {this, unit};
 }
 
 void ShardedRuntime::reshard(int unit) {
-  if (executor_.units().at(static_cast<std::size_t>(unit)).is_for_writing) {
-    throw UsageError(fmt::format("reshard() of unit {} while a FullParameters of it lives", name(unit)), "end its scope first");
-  }
+  check_no_scope("reshard()", unit);
   run(scheduler().reshard(unit));
 }
 
@@ -294,6 +297,7 @@ void ShardedRuntime::adopt_seed(int root) {
 }
 
 void ShardedRuntime::pregather() {
+  executor_.step().check_no_scope("pregather()");
   for (int unit = 0; unit < scheduler().size(); ++unit) run(scheduler().start_unshard(unit));
 }
 
@@ -347,6 +351,7 @@ std::uint64_t ShardedRuntime::step_key() {
 }
 
 void ShardedRuntime::abandon() {
+  executor_.step().check_no_scope("abandon()");
   const std::vector<int> reduced = scheduler().reduced();
   for (int unit = 0; unit < scheduler().size(); ++unit) {
     const bool is_reduced = std::find(reduced.begin(), reduced.end(), unit) != reduced.end();
@@ -362,6 +367,7 @@ void ShardedRuntime::abandon() {
 }
 
 void ShardedRuntime::abandon_step() {
+  executor_.step().check_no_scope("abandon_step()");
   std::vector<int> units(executor_.units().size());
   std::iota(units.begin(), units.end(), 0);
   drop(units, true);
@@ -386,7 +392,7 @@ void ShardedRuntime::refuse_use(const Parameter& parameter) const {
   const int unit = unit_of(parameter);
   const std::string what = fmt::format("parameter {} is used while it is not unsharded: ", parameter.name());
   if (!scheduler_ || !scheduler_->is_in_micro_batch()) {
-    throw UsageError(what + "no micro-batch is running", "read and write it between steps within a FullParameters");
+    throw UsageError(what + "no micro-batch is running", "read and write it between steps by UnshardScope::value()");
   }
   if (scheduler_->has_run(unit)) {
     throw UsageError(fmt::format("{}the forward of its unit {} is over", what, name(unit)),

@@ -20,7 +20,7 @@ struct ShardOptions {
   std::uint64_t seed = 0;  ///< of the initial weights
   Division division = {};  ///< of the sum of gradients over the ranks: the mean, unless another rule is chosen
   bool zero_copy = true;   ///< where ranks can share memory, unsharded parameters are a view of their shards (docs/sharding.md)
-  /// Whether somebody writes into full parameters, where only the optimizer and FullParameters may: a LostWrite at the end of the
+  /// Whether somebody writes into full parameters, where only the optimizer and an UnshardScope may: a LostWrite at the end of the
   /// micro-batch. For finding errors: it reads all that is freed, adds a small all-reduce to each micro-batch, and takes the place of
   /// zero_copy, in whose views a write is the weight.
   bool checks_writes = false;
@@ -80,7 +80,7 @@ class ShardedRuntime : private ParameterOwner {
   void abandon_step();
 
   /// By hand, within a micro-batch or before it, alike on every rank: starts the unit's gather, which nothing waits for yet. Nothing where
-  /// it is unsharded or on its way. For reading: who writes does so within FullParameters.
+  /// it is unsharded or on its way. For reading: who writes does so within an UnshardScope.
   Unsharding unshard(int unit);
   /// Frees the unit's full parameter; nothing where it is sharded. The optimizer's step wants every unit sharded.
   void reshard(int unit);
@@ -121,7 +121,7 @@ class ShardedRuntime : private ParameterOwner {
   void log_actions(std::vector<Action>* log) { log_ = log; }
 
  private:
-  friend class FullParameters;  // which alone ends what it has begun
+  friend class UnshardScope;  // which has units gathered anew that it has written
 
   void before_backward(Parameter& parameter) override;
   void after_backward(Parameter& parameter) override;
@@ -137,6 +137,10 @@ class ShardedRuntime : private ParameterOwner {
   void warn();
   Scheduler& switches(const char* call);
   void check_mode(Mode mode);
+  /// `call` does not go with an UnshardScope of the unit.
+  void check_no_scope(std::string_view call, int unit) const {
+    StepState::check_no_scope(call, executor_.units().at(static_cast<std::size_t>(unit)));
+  }
 
   Context& context_;
   ShardOptions options_;
@@ -150,7 +154,7 @@ class ShardedRuntime : private ParameterOwner {
   std::map<std::string, int> unit_of_name_;
   std::vector<Action> actions_;
   std::vector<Action>* log_ = nullptr;
-  bool has_warned_ = false, has_warned_unused_ = false;
+  bool has_warned_ = false, has_warned_unused_ = false, has_warned_host_ = false;
 };
 
 /// Micro-batches that begin while it lives are not reduced: gradients accumulate, whole, and the next micro-batch that is reduced reduces

@@ -33,10 +33,11 @@ void StepState::end_micro_batch(bool is_last) {
 }
 
 void StepState::check_no_scope(std::string_view call) const {
-  for (const FlatParameter& unit : units_) {
-    if (!unit.is_for_writing) continue;
-    throw UsageError(fmt::format("{} while a FullParameters of unit {} lives", call, unit.name), "end its scope first");
-  }
+  for (const FlatParameter& unit : units_) check_no_scope(call, unit);
+}
+
+void StepState::check_no_scope(std::string_view call, const FlatParameter& unit) {
+  if (unit.is_in_scope) throw UsageError(fmt::format("{} while an UnshardScope of unit {} lives", call, unit.name), "end that scope first");
 }
 
 void StepState::check_no_micro_batch(std::string_view call) const {

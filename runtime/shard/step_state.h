@@ -21,13 +21,16 @@ class StepState {
   void end_step() { micro_batches_ = 0, has_ended_ = false; }
 
   bool is_in_micro_batch() const { return is_open_; }
+  /// Whether the step's last micro-batch has ended, and its gradients are there.
+  bool has_ended() const { return has_ended_; }
   /// "a micro-batch", "an evaluation": the one that is open.
   const char* open_name() const { return mode_ == Mode::eval ? "an evaluation" : "a micro-batch"; }
   /// Whether the unit held a reduced sum when the open micro-batch began.
   bool had_sum(std::size_t unit) const { return unit < had_sum_.size() && had_sum_[unit]; }
 
-  /// `call` does not go with a FullParameters of any unit.
+  /// `call` does not go with an UnshardScope of any unit.
   void check_no_scope(std::string_view call) const;
+  static void check_no_scope(std::string_view call, const FlatParameter& unit);
   /// Nor within a micro-batch.
   void check_no_micro_batch(std::string_view call) const;
   /// Nor with gradients that no optimizer has taken.

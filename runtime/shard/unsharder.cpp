@@ -8,9 +8,8 @@
 namespace zs {
 namespace {
 
-/// What is written back would else be the weights as they were decoded.
 CommDType comm_dtype_of(const FlatParameter& unit) {
-  return unit.gathered_dtype == unit.precision.param && !unit.is_for_writing ? unit.precision.gather_comm_dtype : CommDType::exact;
+  return unit.gathered_dtype == unit.precision.param ? unit.precision.gather_comm_dtype : CommDType::exact;
 }
 
 }  // namespace
@@ -169,20 +168,37 @@ Buffer Unsharder::gather_masters(FlatParameter& unit, Memory& memory) {
     return unit.shared;
   }
   unshard().wait(masters_ready_);
+  memory = copy_shards(unit, unit.master_buffer().slice(0, unit.layout->gathered_shard_elems()));
+  return memory.buffer(DType::f32, unit.layout->gathered_elems());
+}
+
+Memory Unsharder::copy_masters(FlatParameter& unit) {
+  Memory memory;
+  const Buffer full = gather_masters(unit, memory);
+  if (memory || full.empty()) return memory;
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  memory = acquire(unit.layout->gathered_elems(), DType::f32, unshard(), "full_param");
+  memory = acquire(full.elems, DType::f32, unshard(), "full_param");
+  unshard().enqueue({"copy_masters:" + unit.name, {full}, {memory.buffer(DType::f32, full.elems)}},
+                    [&kernels = context_.kernels(), full, out = memory.buffer(DType::f32, full.elems)](ExecContext& exec) {
+                      kernels.copy(exec, out, full);
+                    });
+  return memory;
+}
+
+Memory Unsharder::copy_shards(FlatParameter& unit, const Buffer& shard) {
+  const MemoryOwner owner(context_.device().memory(), unit.name);
+  Memory memory = acquire(unit.layout->gathered_elems(), DType::f32, unshard(), "full_param");
   const Buffer full = memory.buffer(DType::f32, unit.layout->gathered_elems());
-  if (full.empty()) return full;
-  const Buffer masters = unit.master_buffer().slice(0, unit.layout->gathered_shard_elems());
-  const std::int64_t through = unit.groups().gather->size() * masters.elems;
+  if (full.empty()) return memory;
+  const std::int64_t through = unit.groups().gather->size() * shard.elems;
   Memory between;
   gather_to(unit, full, between, [&](const Buffer& bucket) {
-    if (through == bucket.elems) return unit.groups().gather->all_gather(unshard(), unit.name, masters, bucket);
+    if (through == bucket.elems) return unit.groups().gather->all_gather(unshard(), unit.name, shard, bucket);
     const Memory kept = acquire(through, DType::f32, unshard(), "full_param");
-    unit.groups().gather->all_gather(unshard(), unit.name, masters, kept.buffer(DType::f32, through));
+    unit.groups().gather->all_gather(unshard(), unit.name, shard, kept.buffer(DType::f32, through));
     unit.groups().gather_small->all_gather(unshard(), unit.name, kept.buffer(DType::f32, through), bucket);
   });
-  return full;
+  return memory;
 }
 
 }  // namespace zs

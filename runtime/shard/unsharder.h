@@ -32,6 +32,10 @@ class Unsharder {
   /// The unit's f32 master weights but for whole parameters (gathered_elems), once the unshard stream has come here: in `memory`, of that
   /// stream, or where they lie anyway.
   Buffer gather_masters(FlatParameter& unit, Memory& memory);
+  /// The same in memory that is nobody else's.
+  Memory copy_masters(FlatParameter& unit);
+  /// The same of other f32 shards (gathered_shard_elems), which the unshard stream may read.
+  Memory copy_shards(FlatParameter& unit, const Buffer& shard);
 
  private:
   /// Gathers to `full` what `gather` puts into a bucket: the same, or one in `bucket` that is copied from.

@@ -29,15 +29,7 @@ bool is_same(const Buffer& a, const Buffer& b, bool is_at_random) {
   return true;
 }
 
-/// What a rank is given itself, not a copy of it: everything, or the whole parameters.
-Buffer given_in_place(const FlatParameter& unit) {
-  const std::int64_t gathered = unit.is_never_gathered() ? 0 : unit.layout->shard_elems();
-  return unit.master_buffer().slice(gathered, unit.layout->held_elems() - gathered);
-}
-
 std::uint64_t hash_of(const Buffer& buffer) { return XXH3_64bits(buffer.data, static_cast<std::size_t>(buffer.bytes())); }
-
-std::int64_t row_width(const FlatParameter& unit) { return 1 + std::ssize(unit.parameters); }
 
 /// `rows`: of each rank, how often it has written back, and a hash of each parameter.
 void check_alike(std::span<const std::int64_t> rows, std::int64_t width, const std::vector<std::string>& parameters,
@@ -64,7 +56,7 @@ void check_alike(std::span<const std::int64_t> rows, std::int64_t width, const s
 
 LostWrite::LostWrite(const std::string& unit)
     : Error(ExitCode::usage, fmt::format("the parameters of unit {} were written to and not written back", unit), {},
-            "write them within a FullParameters, and call its write_back()") {}
+            "write them within an UnshardScope that writes back") {}
 
 void copy_own_shard(Context& context, const FlatParameter& unit, const Buffer& full, const Buffer& shard) {
   if (unit.layout->is_interleaved()) {
@@ -98,70 +90,63 @@ void WriteCheck::note(const FlatParameter& unit, const Buffer& a, const Buffer& 
   });
 }
 
-void WriteCheck::hash_in_place(const FlatParameter& unit) {
-  const Buffer weights = given_in_place(unit);
-  if (weights.elems == 0) return;
-  launch_on_host(context_, {"hash_in_place:" + unit.name, {weights}, {scopes_.at(unit.name).in_place.buffer(DType::i64, 1)}},
-                 [&kernels = context_.kernels(), out = scopes_.at(unit.name).in_place.buffer(DType::i64, 1)](
-                     ExecContext& exec, const std::vector<Buffer>& reads) {
-                   const std::uint64_t hash = hash_of(reads[0]);
-                   kernels.upload(exec, out, &hash);
+Memory WriteCheck::hash(const FlatParameter& unit, const Values& values) {
+  Memory hashes = context_.pool().acquire(std::ssize(values.buffers) * size_of(DType::i64), context_.stream(), "scalars");
+  if (values.buffers.empty()) return hashes;
+  const Buffer out = hashes.buffer(DType::i64, std::ssize(values.buffers));
+  launch_on_host(context_, {"hash_values:" + unit.name, values.buffers, {out}},
+                 [&kernels = context_.kernels(), out](ExecContext& exec, const std::vector<Buffer>& reads) {
+                   std::vector<std::uint64_t> found;
+                   for (const Buffer& value : reads) found.push_back(hash_of(value));
+                   kernels.upload(exec, out, found.data());
+                 });
+  return hashes;
+}
+
+void WriteCheck::note_changed(const FlatParameter& unit, const Values& values, const Memory& hashes) {
+  if (values.buffers.empty()) return note_if(unit, {}, [](const std::vector<Buffer>&) { return false; });
+  std::vector<Buffer> reads = values.buffers;
+  reads.push_back(hashes.buffer(DType::i64, std::ssize(values.buffers)));
+  note_if(unit, std::move(reads), [count = values.buffers.size()](const std::vector<Buffer>& seen) {
+    for (std::size_t i = 0; i < count; ++i)
+      if (static_cast<std::int64_t>(hash_of(seen[i])) != seen[count].as<std::int64_t>()[i]) return true;
+    return false;
+  });
+}
+
+Buffer WriteCheck::row(const Written& written) const {
+  const std::int64_t width = 1 + std::ssize(written.names), ranks = everybody_.size();
+  return written.rows.buffer(DType::i64, ranks * width).slice(everybody_.rank() * width, width);
+}
+
+void WriteCheck::note_write_back(Written& written, const FlatParameter& unit, const Values& values) {
+  if (!written.rows) {
+    written = {unit.name, values.names, {}, 0};
+    const std::int64_t elems = (1 + std::ssize(values.names)) * everybody_.size();
+    written.rows = context_.pool().acquire(elems * size_of(DType::i64), context_.stream(), "scalars");
+  }
+  const Buffer out = row(written);
+  launch_on_host(context_, {"hash_written:" + unit.name, values.buffers, {out}},
+                 [&kernels = context_.kernels(), out, count = ++written.write_backs](ExecContext& exec, const std::vector<Buffer>& reads) {
+                   std::vector<std::int64_t> found{count};
+                   for (const Buffer& value : reads) found.push_back(static_cast<std::int64_t>(hash_of(value)));
+                   kernels.upload(exec, out, found.data());
                  });
 }
 
-Buffer WriteCheck::row(const Scope& scope, const FlatParameter& unit) const {
-  const std::int64_t width = row_width(unit), ranks = everybody_.size();
-  return scope.rows.buffer(DType::i64, ranks * width).slice(everybody_.rank() * width, width);
-}
-
-void WriteCheck::open(const FlatParameter& unit) {
-  Scope scope;
-  const auto acquire = [&](std::int64_t elems) {
-    return context_.pool().acquire(elems * size_of(DType::i64), context_.stream(), "scalars");
-  };
-  scope.in_place = acquire(1);
-  scope.rows = acquire(row_width(unit) * everybody_.size());
-  const Buffer own = row(scope, unit);
-  context_.launch({"nothing_written:" + unit.name, {}, {own}},
-                  [&kernels = context_.kernels(), own](ExecContext& exec) { kernels.zero(exec, own); });
-  scopes_[unit.name] = std::move(scope);
-  hash_in_place(unit);
-}
-
-void WriteCheck::note_write_back(const FlatParameter& unit, const Buffer& full) {
-  Scope& scope = scopes_.at(unit.name);
-  std::vector<Buffer> values;
-  for (const FlatView& view : unit.layout->views())
-    values.push_back(view.is_whole ? unit.whole_view(unit.master_buffer(), view) : full.slice(view.offset, view.numel));
-  launch_on_host(context_, {"hash_written:" + unit.name, std::move(values), {row(scope, unit)}},
-                 [&kernels = context_.kernels(), out = row(scope, unit), count = ++scope.write_backs](ExecContext& exec,
-                                                                                                      const std::vector<Buffer>& reads) {
-                   std::vector<std::int64_t> written{count};
-                   for (const Buffer& value : reads) written.push_back(static_cast<std::int64_t>(hash_of(value)));
-                   kernels.upload(exec, out, written.data());
-                 });
-  hash_in_place(unit);
-}
-
-void WriteCheck::compare_in_place(const FlatParameter& unit) {
-  const Buffer weights = given_in_place(unit);
-  if (weights.elems == 0) return;
-  note_if(unit, {weights, scopes_.at(unit.name).in_place.buffer(DType::i64, 1)},
-          [](const std::vector<Buffer>& seen) { return static_cast<std::int64_t>(hash_of(seen[0])) != *seen[1].as<std::int64_t>(); });
-}
-
-void WriteCheck::close(const FlatParameter& unit) {
-  const Scope scope = std::move(scopes_.at(unit.name));
-  scopes_.erase(unit.name);
+void WriteCheck::compare(const Written& written) {
   if (everybody_.size() == 1) return;
-  const Buffer all = scope.rows.buffer(DType::i64, row_width(unit) * everybody_.size());
-  everybody_.all_gather(context_.stream(), unit.name, row(scope, unit), all);
-  std::vector<std::string> names;
-  for (const FlatView& view : unit.layout->views()) names.push_back(view.name);
-  launch_on_host(context_, {"compare_ranks:" + unit.name, {all}, {}},
-                 [width = row_width(unit), names = std::move(names), name = unit.name](ExecContext&, const std::vector<Buffer>& reads) {
-                   check_alike({reads[0].as<std::int64_t>(), static_cast<std::size_t>(reads[0].elems)}, width, names, name);
+  const std::int64_t width = 1 + std::ssize(written.names);
+  const Buffer all = written.rows.buffer(DType::i64, width * everybody_.size());
+  everybody_.all_gather(context_.stream(), written.unit, row(written), all);
+  launch_on_host(context_, {"compare_ranks:" + written.unit, {all}, {}},
+                 [width, names = written.names, unit = written.unit](ExecContext&, const std::vector<Buffer>& reads) {
+                   check_alike({reads[0].as<std::int64_t>(), static_cast<std::size_t>(reads[0].elems)}, width, names, unit);
                  });
+}
+
+void WriteCheck::compare_late() {
+  for (const Written& written : std::exchange(late_, {})) compare(written);
 }
 
 void WriteCheck::compare(const FlatParameter& unit, const Buffer& full) {

@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "runtime/shard/full_parameters.h"
+#include "runtime/shard/unshard_scope.h"
 #include "runtime/tensor/autograd.h"
 #include "tests/tensor/gradient_check.h"
 
@@ -31,15 +31,15 @@ using Weights = std::map<std::string, Values>;
 /// Random ones in every parameter, biases and norms too.
 void make_random(ShardedRuntime& runtime, Context& context) {
   for (int unit = 0; unit < static_cast<int>(runtime.executor().units().size()); ++unit) {
-    FullParameters full(runtime, unit);
+    const UnshardScope scope(runtime, {unit});
     for (const Parameter* parameter : runtime.executor().units()[static_cast<std::size_t>(unit)].parameters) {
       const bool is_vector = parameter->shape().rank() == 1;
       const Argument values = normal(parameter->shape(), parameter->name().c_str(), is_vector ? 0.3 : 0.15, is_vector ? 0.7 : 0);
-      context.launch({"fill", {}, {parameter->value()}}, [out = parameter->value(), values = to_floats(values.values)](ExecContext&) {
-        std::copy(values.begin(), values.end(), out.as<float>());
-      });
+      context.launch({"fill", {}, {scope.value(*parameter)}},
+                     [out = scope.value(*parameter), values = to_floats(values.values)](ExecContext&) {
+                       std::copy(values.begin(), values.end(), out.as<float>());
+                     });
     }
-    full.write_back();
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -69,6 +70,18 @@ class AuditDevice final : public Device {
     std::size_t first_ = 0, used_ = 0;
   };
 
+  /// Page-locked memory is of the same range.
+  class LockedAllocator final : public Allocator {
+   public:
+    explicit LockedAllocator(RangeAllocator& range) : range_(range) {}
+    DeviceKind device() const override { return DeviceKind::cpu; }
+    void* allocate(std::int64_t bytes) override { return range_.allocate(bytes); }
+    void deallocate(void*, std::int64_t) noexcept override {}
+
+   private:
+    RangeAllocator& range_;
+  };
+
   enum Said : unsigned char { nothing = 0, read = 1, written = 2, scratch_bytes = 4 };
   /// A range of the memory in use of which an op says the same.
   struct Part {
@@ -98,7 +111,7 @@ class AuditDevice final : public Device {
   RangeAllocator allocator_;
   Pool pool_;
   Scratch scratch_{pool_};
-  LockedMemory locked_{make_cpu_allocator(), 0};
+  LockedMemory locked_{std::make_unique<LockedAllocator>(allocator_), 0};
   Profile profile_;
   std::array<AuditStream, kStreamRoles> streams_;
   std::vector<std::string> findings_;

@@ -10,7 +10,7 @@
 
 #include "model/train/gpu_ranks.h"
 #include "model/train/session.h"
-#include "runtime/shard/full_parameters.h"
+#include "runtime/shard/unshard_scope.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/gpu_ranks.h"
 #include "tests/shard/scheme_cases.h"
@@ -212,24 +212,23 @@ TEST_CASE("full parameters on several GPUs are written back by each rank, and a 
     Session session(device, world, config);
     Context& context = session.runtime().context();
     Executor& executor = session.runtime().executor();
-    const auto zero_weights = [&](std::size_t unit) {
+    const auto zero_weights = [&](const UnshardScope& scope, std::size_t unit) {
       for (const Parameter* parameter : executor.units()[unit].parameters) {
-        const Buffer value = parameter->value();
+        const Buffer value = scope.value(*parameter);
         context.launch({"edit", {}, {value}}, [&kernels = context.kernels(), value](ExecContext& exec) { kernels.zero(exec, value); });
       }
     };
     {
-      FullParameters full(session.runtime(), 1);
-      zero_weights(1);
-      full.write_back();
+      const UnshardScope scope(session.runtime(), {1});
+      zero_weights(scope, 1);
     }
     executor.read_full(1, [&](const Parameter& parameter, const float* values) {
       kept[rank] += std::count_if(values, values + parameter.numel(), [](float value) { return value != 0; });
     });
     try {
       {
-        const FullParameters full(session.runtime(), 2);
-        if (rank == 1) zero_weights(2);
+        const UnshardScope scope(session.runtime(), {2}, {.writes_back = false});
+        if (rank == 1) zero_weights(scope, 2);
       }
       device.synchronize();
     } catch (const LostWrite& lost) {

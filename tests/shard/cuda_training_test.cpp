@@ -10,7 +10,7 @@
 
 #include "model/train/plan.h"
 #include "model/train/session.h"
-#include "runtime/shard/full_parameters.h"
+#include "runtime/shard/unshard_scope.h"
 #include "runtime/tensor/constant.h"
 #include "runtime/tensor/ops.h"
 #include "tests/model/temp_dir.h"
@@ -143,7 +143,7 @@ TEST_CASE("checkpoints go from a GPU to the CPU and back") {
   check_alike(rest, on_cpu.steps(2), tolerance);
 }
 
-TEST_CASE("full parameters of a GPU are written to and written back, or the lost write is told") {
+TEST_CASE("whole parameters of a GPU are written to and written back, or the lost write is told") {
   Gpu gpu;
   TrainingOptions options;
   options.shard.precision.param = DType::bf16;
@@ -151,10 +151,9 @@ TEST_CASE("full parameters of a GPU are written to and written back, or the lost
   training.steps(1);
   const bool is_written_back = GENERATE(true, false);
   {
-    FullParameters full(training.runtime, 1);
-    const Buffer weight = training.model.blocks[0]->up.value();
+    const UnshardScope scope(training.runtime, {1}, {.writes_back = is_written_back});
+    const Buffer weight = scope.value(training.model.blocks[0]->up);
     training.context.launch({"edit", {}, {weight}}, [&](ExecContext& exec) { training.context.kernels().zero(exec, weight); });
-    if (is_written_back) full.write_back();
   }
   if (!is_written_back) {
     CHECK_THROWS_WITH(gpu.device.synchronize(), Catch::Contains("the parameters of unit blocks.0 were written to and not written back"));

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <functional>
 
-#include "runtime/shard/full_parameters.h"
+#include "runtime/shard/unshard_scope.h"
 #include "tests/shard/parameters.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
@@ -52,14 +52,13 @@ class OneUnit {
     });
     runtime_.executor().masters_updated();
   }
-  /// The same by way of full parameters.
+  /// The same by way of an unshard scope.
   void write_back(float value) {
-    FullParameters full(runtime_, 0);
-    const Buffer weights = parameters_.pointers()[0]->value();
+    const UnshardScope scope(runtime_, {0});
+    const Buffer weights = scope.value(*parameters_.pointers()[0]);
     context_.launch({"edit", {}, {weights}}, [weights, value](ExecContext&) { std::fill_n(weights.as<float>(), weights.elems, value); });
-    full.write_back();
   }
-  void make_full() { const FullParameters full(runtime_, 0); }
+  void make_whole() { const UnshardScope scope(runtime_, {0}, {.writes_back = false}); }
   /// Adds to `wrong` how many weights differ from `value`.
   void read(
       float value, std::atomic<std::int64_t>& wrong, Before before = [] {}, Before after = [] {}) {

@@ -8,7 +8,7 @@
 
 #include "runtime/base/usage_error.h"
 #include "runtime/shard/checkpoint.h"
-#include "runtime/shard/full_parameters.h"
+#include "runtime/shard/unshard_scope.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"
@@ -114,7 +114,7 @@ TEST_CASE("a micro-batch that is abandoned in its backward is dropped alone wher
   }
 }
 
-TEST_CASE("while a FullParameters lives, what would use or free its unit is refused with the unit's name, in every scheme") {
+TEST_CASE("while an UnshardScope lives, what would use or free its unit is refused with the unit's name, in every scheme") {
   const TempDir temp;
   for (const std::string& name : scheme_names()) {
     CAPTURE(name);
@@ -124,14 +124,26 @@ TEST_CASE("while a FullParameters lives, what would use or free its unit is refu
       run.micro_batch(0);
       std::vector<std::string> said;
       {
-        const FullParameters full(run.runtime, 2);
+        const UnshardScope scope(run.runtime, {2}, {.writes_back = false});
         const TrainingState state{world, run.runtime.executor(), *run.optimizer};
         said = {refusal_of([&] { run.runtime.begin_micro_batch(Mode::train, true); }),
                 refusal_of([&] { run.runtime.begin_micro_batch(Mode::eval, true); }),
+                refusal_of([&] { run.runtime.before_forward(2); }),
+                refusal_of([&] { run.runtime.after_forward(2); }),
+                refusal_of([&] { run.runtime.unshard(2); }),
                 refusal_of([&] { run.runtime.reshard(2); }),
+                refusal_of([&] { run.runtime.pregather(); }),
+                refusal_of([&] { run.runtime.abandon(); }),
+                refusal_of([&] { run.runtime.abandon_step(); }),
+                refusal_of([&] { run.runtime.executor().masters_updated(); }),
                 refusal_of([&] { run.optimizer->step(1e-2f, 1); }),
                 refusal_of([&] { load(state, temp.path()); }),
-                refusal_of([&] { const FullParameters second(run.runtime, 2); })};
+                refusal_of([&] { save(state, temp.path(), {}); }),
+                refusal_of([&] { broadcast_parameters(run.runtime); }),
+                refusal_of([&] { const UnshardScope second(run.runtime, {2}); }),
+                refusal_of([&] {
+                  const UnshardScope second(run.runtime, {1, 2});
+                })};
       }
       run.device->synchronize();
       const bool is_as_before = run.weights() == before;
@@ -142,7 +154,7 @@ TEST_CASE("while a FullParameters lives, what would use or free its unit is refu
       return std::pair(said, is_as_before);
     });
     for (const auto& [said, is_as_before] : results) {
-      for (const std::string& refusal : said) CHECK_THAT(refusal, Contains("layer1") && Contains("FullParameters"));
+      for (const std::string& refusal : said) CHECK_THAT(refusal, Contains("layer1") && Contains("UnshardScope"));
       CHECK(is_as_before);
     }
   }

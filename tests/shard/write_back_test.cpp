@@ -1,7 +1,7 @@
-// What a trainer writes into full parameters reaches the weights, or is not lost silently.
+// What a trainer writes into whole parameters reaches the weights, or is not lost silently.
 #include <catch2/catch.hpp>
 
-#include "runtime/shard/full_parameters.h"
+#include "runtime/shard/unshard_scope.h"
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"
@@ -26,9 +26,8 @@ std::vector<LayoutOptions> layouts() {
 /// No number of 8 bits, so that bf16 would round it.
 float edited(std::int64_t i) { return 1.0f + 1.0f / 4096 + static_cast<float>(i); }
 
-void edit(Context& context, const Parameter& parameter) {
-  const Buffer out = parameter.value();
-  context.launch({"edit:" + parameter.name(), {}, {out}}, [out](ExecContext&) {
+void edit(Context& context, const Buffer& out) {
+  context.launch({"edit", {}, {out}}, [out](ExecContext&) {
     for (std::int64_t i = 0; i < out.elems; ++i) {
       if (out.dtype == DType::f32) out.as<float>()[i] = edited(i);
       if (out.dtype == DType::bf16) out.as<BFloat16>()[i] = BFloat16(edited(i));
@@ -47,10 +46,12 @@ Arrays edited_weights(const Chain& chain) {
   return all;
 }
 
-void edit_unit(ChainRun& run, int unit) {
+void edit_unit(ChainRun& run, const UnshardScope& scope, int unit) {
   for (const Parameter* parameter : run.runtime.executor().units()[static_cast<std::size_t>(unit)].parameters)
-    edit(run.context, *parameter);
+    edit(run.context, scope.value(*parameter));
 }
+
+const UnshardOptions kReading = {.writes_back = false};
 
 struct Written {
   Arrays weights, expected;
@@ -64,9 +65,8 @@ Written write_all(World& world, const SchemeOptions& scheme, const LayoutOptions
   run.optimizer->step(1e-2f, 1);
   run.device->trace().start();
   for (int unit = 0; unit < 4; ++unit) {
-    FullParameters full(run.runtime, unit);
-    edit_unit(run, unit);
-    full.write_back();
+    const UnshardScope scope(run.runtime, {unit});
+    edit_unit(run, scope, unit);
   }
   Written written{.weights = run.weights(), .expected = edited_weights(run.model), .problem = {}};
   run.runtime.unshard(2).wait();
@@ -83,7 +83,7 @@ Written write_all(World& world, const SchemeOptions& scheme, const LayoutOptions
 
 }  // namespace
 
-TEST_CASE("what is written into full parameters and written back are the weights, unrounded, in every scheme and layout") {
+TEST_CASE("what is written into an unshard scope and written back are the weights, unrounded, in every scheme and layout") {
   for (const std::string& name : scheme_names()) {
     std::size_t number = 0;
     for (const LayoutOptions& layout : layouts()) {
@@ -106,8 +106,8 @@ TEST_CASE("what is written and not written back is an error on every rank that n
       ChainRun run(world, {.layout = layout, .zero_copy = zero_copy});
       const Arrays before = run.weights();
       {
-        const FullParameters full(run.runtime, 2);
-        edit(run.context, run.model.layers[1]->weight);
+        const UnshardScope scope(run.runtime, {2}, kReading);
+        edit(run.context, scope.value(run.model.layers[1]->weight));
       }
       const std::string message = message_of([&] { run.device->synchronize(); });
       return std::pair(message, run.weights() == before);
@@ -119,60 +119,44 @@ TEST_CASE("what is written and not written back is an error on every rank that n
   }
 }
 
-TEST_CASE("one element that one rank has written alone is an error on all ranks where that rank owns it") {
-  const auto messages = on_ranks(kRanks, [](World& world) {
+TEST_CASE("one element that one rank has written alone is an error on all ranks, whoever owns it") {
+  const int writer = GENERATE(0, 3);
+  const auto messages = on_ranks(kRanks, [=](World& world) {
     ChainRun run(world);
     {
-      const FullParameters full(run.runtime, 1);
-      const Buffer last =
-          run.model.layers[0]->weight.value().slice(kChainWidth * kChainWidth - 1, 1);  // of the last rank but the padding's
-      if (world.rank() ==
-          run.runtime.executor().units()[1].layout->views()[0].numel / run.runtime.executor().units()[1].layout->shard_elems())
-        run.context.launch({"edit_one", {}, {last}}, [last](ExecContext&) { *last.as<float>() += 1; });
+      const UnshardScope scope(run.runtime, {1}, kReading);
+      const Buffer last = scope.value(run.model.layers[0]->weight).slice(kChainWidth * kChainWidth - 1, 1);
+      if (world.rank() == writer) run.context.launch({"edit_one", {}, {last}}, [last](ExecContext&) { *last.as<float>() += 1; });
     }
     return message_of([&] { run.device->synchronize(); });
   });
   for (const std::string& message : messages) CHECK_THAT(message, Contains("unit layer0"));
 }
 
-TEST_CASE("where a rank is given the weight itself, a bf16 copy that was not written back is missed") {
-  const bool is_at_random = GENERATE(false, true);
-  for (const char* name : {"zero3", "ddp"}) {
-    const auto messages = on_ranks(name == std::string("ddp") ? 2 : 1, [&](World& world) {
-      ChainRun run(world,
-                   {.scheme = scheme_of(name, world.size()), .precision = {.param = DType::bf16, .rounds_stochastically = is_at_random}});
-      {
-        const FullParameters full(run.runtime, 2);
-        edit(run.context, run.model.layers[1]->bias);
-      }
-      return message_of([&] { run.device->synchronize(); });
-    });
-    for (const std::string& message : messages) CHECK_THAT(message, Contains("unit layer1"));
-  }
-}
-
-TEST_CASE("a write that is not written back is an error on one rank, and where ranks hold parameters whole, as on any other") {
+TEST_CASE("a write that is not written back is an error on one rank, and where ranks hold parameters whole, and leaves the weights") {
   struct Case {
     const char* scheme;
     int ranks;
     LayoutOptions layout;
+    DType param;
   };
-  for (const Case& one :
-       {Case{"zero3", 1, {}}, Case{"ddp", 2, {}}, Case{"zero3", 2, {.layout = Layout::per_parameter, .min_shard_bytes = kSmall}}}) {
+  for (const Case& one : {Case{"zero3", 1, {}, DType::f32}, Case{"ddp", 2, {}, DType::f32}, Case{"ddp", 2, {}, DType::bf16},
+                          Case{"zero3", 2, {.layout = Layout::per_parameter, .min_shard_bytes = kSmall}, DType::f32}}) {
     CAPTURE(one.scheme, one.ranks);
-    const auto messages = on_ranks(one.ranks, [&](World& world) {
-      ChainRun run(world, {.scheme = scheme_of(one.scheme, one.ranks), .layout = one.layout});
+    const auto results = on_ranks(one.ranks, [&](World& world) {
+      ChainRun run(world, {.scheme = scheme_of(one.scheme, one.ranks), .precision = {.param = one.param}, .layout = one.layout});
+      const Arrays before = run.weights();
       {
-        FullParameters full(run.runtime, 2);
-        edit(run.context, run.model.layers[1]->weight);
-        full.write_back();
-        edit(run.context, run.model.layers[1]->bias);  // behind it
-        run.context.launch({"more", {}, {run.model.layers[1]->bias.value()}},
-                           [out = run.model.layers[1]->bias.value()](ExecContext&) { out.as<float>()[0] += 1; });
+        const UnshardScope scope(run.runtime, {2}, kReading);
+        edit(run.context, scope.value(run.model.layers[1]->bias));
       }
-      return message_of([&] { run.device->synchronize(); });
+      const std::string message = message_of([&] { run.device->synchronize(); });
+      return std::pair(message, run.weights() == before);
     });
-    for (const std::string& message : messages) CHECK_THAT(message, Contains("unit layer1") && Contains("not written back"));
+    for (const auto& [message, is_as_before] : results) {
+      CHECK_THAT(message, Contains("unit layer1") && Contains("not written back"));
+      CHECK(is_as_before);
+    }
   }
 }
 
@@ -182,8 +166,8 @@ TEST_CASE("weights that the ranks write back differently, or not all of them, ar
       return on_ranks(kRanks, [&](World& world) {
         ChainRun run(world, {.scheme = scheme_of(name, kRanks)});
         {
-          FullParameters full(run.runtime, 2);
-          write(world, run, full);
+          UnshardScope scope(run.runtime, {2});
+          write(world, run, scope);
         }
         try {
           run.device->synchronize();
@@ -194,17 +178,16 @@ TEST_CASE("weights that the ranks write back differently, or not all of them, ar
       });
     };
     CAPTURE(name);
-    const auto one_edits = message_of_ranks([](World& world, ChainRun& run, FullParameters& full) {
-      if (world.rank() == 0) edit(run.context, run.model.layers[1]->weight);
-      full.write_back();
+    const auto one_edits = message_of_ranks([](World& world, ChainRun& run, const UnshardScope& scope) {
+      if (world.rank() == 0) edit(run.context, scope.value(run.model.layers[1]->weight));
     });
-    const auto some_write = message_of_ranks([](World& world, ChainRun&, FullParameters& full) {
-      if (world.rank() < 2) full.write_back();
+    const auto some_write = message_of_ranks([](World& world, ChainRun&, UnshardScope& scope) {
+      if (world.rank() < 2) scope.write_back();
     });
-    const auto broadcast = message_of_ranks([](World& world, ChainRun& run, FullParameters& full) {
-      if (world.rank() == 0) edit(run.context, run.model.layers[1]->weight);
-      run.runtime.executor().compute_comm().broadcast(run.context.stream(), "edited", run.model.layers[1]->weight.value(), 0);
-      full.write_back();
+    const auto broadcast = message_of_ranks([](World& world, ChainRun& run, const UnshardScope& scope) {
+      const Buffer weight = scope.value(run.model.layers[1]->weight);
+      if (world.rank() == 0) edit(run.context, weight);
+      run.runtime.executor().compute_comm().broadcast(run.context.stream(), "edited", weight, 0);
     });
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
       CHECK_THAT(one_edits[rank], Contains("72: the ranks wrote back different values of layer1.weight: rank 0 ") && Contains(", rank 1 "));
@@ -215,7 +198,7 @@ TEST_CASE("weights that the ranks write back differently, or not all of them, ar
   }
 }
 
-TEST_CASE("reading full parameters changes nothing, and training goes on as without") {
+TEST_CASE("reading whole parameters changes nothing, and training goes on as without") {
   const bool is_at_random = GENERATE(false, true);
   const int ranks = GENERATE(1, 2);
   const auto train = [=](bool reads) {
@@ -226,8 +209,8 @@ TEST_CASE("reading full parameters changes nothing, and training goes on as with
         run.micro_batch(step);
         run.optimizer->step(1e-2f, step);
         if (!reads) continue;
-        const FullParameters full(run.runtime, 1);
-        const Buffer weight = run.model.layers[0]->weight.value();
+        const UnshardScope scope(run.runtime, {1}, kReading);
+        const Buffer weight = scope.value(run.model.layers[0]->weight);
         run.context.stream().synchronize();
         seen.assign(weight.as<float>(), weight.as<float>() + weight.elems);
       }
@@ -240,13 +223,12 @@ TEST_CASE("reading full parameters changes nothing, and training goes on as with
   CHECK(with[0].second);
 }
 
-TEST_CASE("full parameters are the weights unrounded, also where gathers travel as 8 bits") {
+TEST_CASE("whole parameters are the weights unrounded, also where gathers travel as 8 bits") {
   const auto results = on_ranks(2, [](World& world) {
     ChainRun run(world, {.precision = {.gather_comm_dtype = CommDType::int8}, .seed = 3});
     const Arrays before = run.weights();
     const std::string message = message_of([&] {
-      FullParameters full(run.runtime, 1);
-      full.write_back();
+      { const UnshardScope scope(run.runtime, {1}); }
       run.device->synchronize();
     });
     return std::pair(message, run.weights() == before);
@@ -255,34 +237,6 @@ TEST_CASE("full parameters are the weights unrounded, also where gathers travel 
     CHECK(message == "");
     CHECK(is_as_before);
   }
-}
-
-TEST_CASE("parameters are made full between steps, once at a time") {
-  const auto messages = on_ranks(2, [](World& world) {
-    ChainRun run(world);
-    std::vector<std::string> messages;
-    const auto make_full = [&](int unit) { messages.push_back(message_of([&] { const FullParameters full(run.runtime, unit); })); };
-    run.runtime.unshard(1);
-    make_full(1);
-    run.runtime.reshard(1);
-    {
-      const FullParameters full(run.runtime, 1);
-      make_full(1);
-      make_full(2);
-    }
-    run.runtime.begin_micro_batch(Mode::train, true);
-    make_full(3);
-    run.runtime.end_micro_batch();
-    make_full(3);
-    run.device->synchronize();
-    return messages;
-  });
-  REQUIRE(messages[0].size() == 5);
-  CHECK_THAT(messages[0][0], Contains("unit layer0 is made full while it is gathered"));
-  CHECK_THAT(messages[0][1], Contains("unit layer0 is made full while another FullParameters of it lives"));
-  CHECK(messages[0][2].empty());
-  CHECK_THAT(messages[0][3], Contains("unit layer2 is made full within a micro-batch"));
-  CHECK(messages[0][4].empty());
 }
 
 TEST_CASE("every wait around a write is needed: without it the verifier reports a conflict") {
@@ -294,9 +248,8 @@ TEST_CASE("every wait around a write is needed: without it the verifier reports 
     for (int step = 1; step <= 2; ++step) {
       run.micro_batch(step);
       run.optimizer->step(1e-2f, step);
-      FullParameters full(run.runtime, 2);
-      edit_unit(run, 2);
-      full.write_back();
+      const UnshardScope scope(run.runtime, {2});
+      edit_unit(run, scope, 2);
     }
     run.micro_batch(3);
     run.device->trace().stop();
@@ -325,7 +278,7 @@ TEST_CASE("with checks_writes a write in forward is an error at the end of its m
         for (int step = 1; step <= 2; ++step) {
           run.runtime.begin_micro_batch(Mode::train, true);
           const Tensor loss = run.model.loss(chain_input(run.context, step, options.precision.param), chain_targets(run.context));
-          if (writes) edit(run.context, run.model.head);
+          if (writes) edit(run.context, run.model.head.value());
           backward(loss);
           run.runtime.end_micro_batch();
           run.device->synchronize();

@@ -195,7 +195,7 @@ TEST_CASE("what is written back waits for those that read", "[zero_copy]") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("what is made full is a copy of its own, and the weights are published again when it was written back", "[zero_copy]") {
+TEST_CASE("what is made whole is a copy of its own, and the weights are published again when it was written back", "[zero_copy]") {
   const SchemeOptions scheme = in_one_step_or_two();
   std::vector<std::string> gathers;
   std::atomic<std::int64_t> wrong = 0;
@@ -205,7 +205,7 @@ TEST_CASE("what is made full is a copy of its own, and the weights are published
     const std::vector<std::string> seen = run.gathers_of([&] {
       run.read(1, wrong);
       run.read(1, wrong);
-      run.make_full();
+      run.make_whole();
       run.read(1, wrong);
       run.write_back(2);
       run.read(2, wrong);
@@ -213,10 +213,10 @@ TEST_CASE("what is made full is a copy of its own, and the weights are published
     if (world.rank() == 0) gathers = seen;  // the only writer; read after every rank has ended
     run.synchronize();
   });
-  std::vector<std::string> expected = {"publish:root", "all_gather:root", "all_gather:root", "publish:root"};
-  if (scheme.strategy == Strategy::nested) {  // twice it is two gathers to a copy; what is shared is fetched anew behind each update
-    expected = {"all_gather:root", "publish:root",    "all_gather:root", "all_gather:root",
-                "all_gather:root", "all_gather:root", "all_gather:root", "publish:root"};
+  std::vector<std::string> expected = {"publish:root", "copy_masters:root", "copy_masters:root", "publish:root"};
+  if (scheme.strategy == Strategy::nested) {  // what is shared is fetched anew behind each update
+    expected.insert(expected.begin(), "all_gather:root");
+    expected.insert(expected.end() - 1, "all_gather:root");
   }
   CHECK(gathers == expected);
   CHECK(wrong == 0);

@@ -1,0 +1,241 @@
+// Every option of an unshard scope with every other, and with every scheme, layout, dtype and number of ranks: who sees what, and what
+// becomes of what is written.
+#include <catch2/catch.hpp>
+
+#include <map>
+
+#include "runtime/shard/unshard_scope.h"
+#include "tests/message_of.h"
+#include "tests/shard/chain_model.h"
+#include "tests/shard/scheme_cases.h"
+#include "tests/skip.h"
+
+namespace zs::test {
+namespace {
+
+using Catch::Contains;
+using After = UnshardOptions::After;
+using Named = std::map<std::string, std::vector<float>>;
+
+enum class End { normal, exception };
+
+struct Case {
+  std::string scheme = "zero3";
+  int ranks = 2;
+  ShardOptions shard = {};
+  UnshardOptions options = {};
+  bool writes = true;
+  End end = End::normal;
+};
+
+struct Seen {
+  Named values, gradients, weights_before, weights, gradients_before, gradients_after;  // of the last two, this rank's own parts
+  std::vector<int> units;
+  std::string problem;
+  bool is_zero_copy = false;
+};
+
+float edited(const std::string& name, std::int64_t i) { return static_cast<float>(name.size()) + 1.0f / 4096 + static_cast<float>(i); }
+
+void write(Context& context, const std::string& name, const Buffer& out, bool on_host) {
+  const auto fill = [out, name] {
+    for (std::int64_t i = 0; i < out.elems; ++i) out.as<float>()[i] = edited(name, i);
+  };
+  if (out.elems == 0) return;
+  if (on_host) return fill();
+  context.launch({"edit", {}, {out}}, [fill](ExecContext&) { fill(); });
+}
+
+std::vector<float> read(Context& context, const Buffer& buffer) {
+  context.stream().synchronize();
+  return buffer.elems == 0 ? std::vector<float>{} : std::vector<float>(buffer.as<float>(), buffer.as<float>() + buffer.elems);
+}
+
+Named weights_of(ChainRun& run) {
+  Named weights;
+  for (int unit = 0; unit < run.runtime.scheduler().size(); ++unit) {
+    run.runtime.executor().read_full(unit, [&](const Parameter& parameter, const float* values) {
+      weights[parameter.name()].assign(values, values + parameter.numel());
+    });
+  }
+  return weights;
+}
+
+/// What this rank holds of the reduced gradients; elsewhere NaN, but as zeros.
+constexpr float kElsewhere = -12345;
+Named held_gradients(ChainRun& run) {
+  run.device->synchronize();
+  Named held;
+  for (const FlatParameter& unit : run.runtime.executor().units()) {
+    for (const FlatView& view : unit.layout->views()) held[view.name].resize(static_cast<std::size_t>(view.numel), kElsewhere);
+    for (const ShardSegment& segment : unit.held_segments()) {
+      for (std::int64_t i = 0; i < segment.count; ++i)
+        held[unit.layout->views()[segment.view].name][static_cast<std::size_t>(segment.element(i))] =
+            unit.held_grad_buffer().as<float>()[segment.shard_offset + i];
+    }
+  }
+  return held;
+}
+
+void use_scope(ChainRun& run, const Case& one, const Module& module, Seen& seen) {
+  const UnshardScope scope(run.runtime, module, one.options);
+  seen.units = scope.units();
+  for (const int unit : scope.units()) {
+    for (const Parameter* parameter : run.runtime.executor().units()[static_cast<std::size_t>(unit)].parameters) {
+      const std::string& name = parameter->name();
+      seen.values[name] = read(run.context, scope.value(*parameter));
+      if (one.options.with_gradients) seen.gradients[name] = read(run.context, scope.gradient(*parameter));
+      if (!one.writes) continue;
+      write(run.context, name, scope.value(*parameter), one.options.on_host);
+      if (one.options.with_gradients) write(run.context, name + "'s gradient", scope.gradient(*parameter), one.options.on_host);
+    }
+  }
+  if (one.end == End::exception) throw Error(ExitCode::io, "ends the scope");
+}
+
+Seen run_case(World& world, const Case& one) {
+  Seen seen;
+  ChainRun run(world, one.shard);
+  run.device->trace().start();
+  run.micro_batch(0);
+  run.runtime.executor().wait_reductions();
+  seen.weights_before = weights_of(run);
+  seen.gradients_before = held_gradients(run);
+  seen.is_zero_copy = run.runtime.executor().units()[1].is_zero_copy();
+  const std::string ended = message_of([&] { use_scope(run, one, run.model, seen); });
+  if ((ended.find("ends the scope") != std::string::npos) != (one.end == End::exception)) seen.problem += "ended by: " + ended;
+  seen.problem += message_of([&] { run.device->synchronize(); });
+  seen.weights = weights_of(run);
+  seen.gradients_after = held_gradients(run);
+  seen.problem += message_of([&] {
+    run.optimizer->step(1e-2f, 1);
+    run.micro_batch(1);
+    run.optimizer->step(1e-2f, 2);
+    run.device->synchronize();
+  });
+  for (const FlatParameter& unit : run.runtime.executor().units())
+    if (unit.is_in_scope || unit.full) seen.problem += unit.name + " is left whole";
+  const auto violations = verify_order(run.device->trace().entries());
+  if (!violations.empty()) seen.problem += violations.front().message;
+  return seen;
+}
+
+/// Whether what was written is to be found in the weights.
+bool is_kept(const Case& one, const Seen& seen) {
+  if (!one.writes || !one.options.writes_back) return false;
+  if (one.end == End::normal) return true;
+  return one.options.after_exception == After::write_back && !one.options.only_rank && !seen.is_zero_copy;
+}
+
+/// Of all ranks together: gradients whole.
+Named joined(const std::vector<Seen>& ranks) {
+  Named all = ranks[0].gradients_before;
+  for (const Seen& seen : ranks) {
+    for (auto& [name, values] : all)
+      for (std::size_t i = 0; i < values.size(); ++i)
+        if (const float held = seen.gradients_before.at(name)[i]; held != kElsewhere) values[i] = held;
+  }
+  return all;
+}
+
+void check_written(const Case& one, const Seen& seen, const std::string& name, bool is_in_scope) {
+  const bool is_written = is_kept(one, seen) && is_in_scope;
+  std::vector<float> weights = seen.weights_before.at(name), gradients = seen.gradients_before.at(name);
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const auto element = static_cast<std::int64_t>(i);
+    if (is_written) weights[i] = edited(name, element);
+    if (is_written && one.options.with_gradients && gradients[i] != kElsewhere) gradients[i] = edited(name + "'s gradient", element);
+  }
+  CHECK((seen.weights.at(name) == weights));
+  CHECK((seen.gradients_after.at(name) == gradients));
+}
+
+void check(const Case& one) {
+  const auto ranks = on_ranks(one.ranks, [&](World& world) { return run_case(world, one); });
+  const Named gradients = joined(ranks);
+  const bool is_lost = one.writes && !one.options.writes_back && one.end == End::normal;
+  for (int rank = 0; rank < one.ranks; ++rank) {
+    const Seen& seen = ranks[static_cast<std::size_t>(rank)];
+    CAPTURE(rank, seen.is_zero_copy);
+    if (is_lost) CHECK_THAT(seen.problem, Contains("written to and not written back"));
+    if (!is_lost) CHECK(seen.problem == "");
+    CHECK((seen.units == (one.options.recurse ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{0})));
+    const bool is_seen = !one.options.only_rank || *one.options.only_rank == rank;
+    for (const auto& [name, values] : seen.weights_before) {
+      CAPTURE(name);
+      const bool is_in_scope = seen.values.contains(name);
+      if (is_in_scope) CHECK((seen.values.at(name) == (is_seen ? values : std::vector<float>{})));
+      if (is_in_scope && one.options.with_gradients)
+        CHECK((seen.gradients.at(name) == (is_seen ? gradients.at(name) : std::vector<float>{})));
+      check_written(one, seen, name, is_in_scope);
+    }
+  }
+}
+
+/// Every value of every option.
+std::vector<UnshardOptions> all_options(int ranks) {
+  std::vector<UnshardOptions> all;
+  for (int bits = 0; bits < 32; ++bits) {
+    for (int only = -1; only < ranks; ++only) {
+      UnshardOptions options{.recurse = (bits & 1) == 0,
+                             .writes_back = (bits & 2) == 0,
+                             .on_host = (bits & 4) != 0,
+                             .with_gradients = (bits & 8) != 0,
+                             .after_exception = (bits & 16) != 0 ? After::discard : After::write_back};
+      if (only >= 0) options.only_rank = only;
+      all.push_back(options);
+    }
+  }
+  return all;
+}
+
+std::vector<LayoutOptions> layouts() {
+  return {{},
+          {.layout = Layout::per_parameter, .dim = [](std::string_view, const Shape&) { return -1; }},
+          {.layout = Layout::per_parameter, .min_shard_bytes = 100}};
+}
+
+}  // namespace
+
+TEST_CASE("2A-35, 2A-36, 2A-42: all options of an unshard scope go with each other, and every end of it") {
+  for (const UnshardOptions& options : all_options(2)) {
+    for (const End end : {End::normal, End::exception}) {
+      for (const bool writes : {false, true}) {
+        if (is_thinned_out()) continue;
+        CAPTURE(options.recurse, options.writes_back, options.only_rank.value_or(-1), options.on_host, options.with_gradients);
+        CAPTURE(options.after_exception == After::discard, end == End::exception, writes);
+        check({.shard = {.zero_copy = false}, .options = options, .writes = writes, .end = end});
+      }
+    }
+  }
+}
+
+TEST_CASE("2A-35, 2A-41: unshard scopes go with every scheme, layout, dtype and number of ranks") {
+  std::size_t turn = 0;
+  for (const std::string& name : scheme_names()) {
+    for (int ranks = 1; ranks <= 4; ++ranks) {
+      const std::vector<UnshardOptions> options = all_options(ranks);
+      for (std::size_t layout = 0; layout < 4; ++layout) {
+        for (const DType dtype : {DType::f32, DType::bf16}) {
+          turn += 37;  // no divisor of the numbers of options: any two values of any two of all these meet
+          Case one{.scheme = name,
+                   .ranks = ranks,
+                   .options = options[turn % options.size()],
+                   .end = turn % 3 == 0 ? End::exception : End::normal};
+          one.shard = {
+              .scheme = scheme_of(name, ranks), .precision = {.param = dtype}, .layout = layouts()[layout % 3], .zero_copy = layout == 3};
+          one.writes = turn % 4 != 0;
+          if (ranks == 3 && one.shard.scheme.group_size == 2) one.shard.scheme.group_size = 3;
+          if (ranks == 3 && one.shard.scheme.reshard_after_forward.group() == 2) one.shard.scheme.reshard_after_forward = true;
+          if (is_thinned_out()) continue;
+          CAPTURE(name, ranks, layout, dtype == DType::bf16, one.end == End::exception, one.writes);
+          CAPTURE(one.options.recurse, one.options.writes_back, one.options.only_rank.value_or(-1), one.options.on_host,
+                  one.options.with_gradients, one.options.after_exception == After::discard);
+          check(one);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace zs::test
