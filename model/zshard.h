@@ -19,6 +19,7 @@
 #include "runtime/shard/lr_schedule.h"
 #include "runtime/shard/sgd.h"
 #include "runtime/shard/sharded_runtime.h"
+#include "runtime/shard/state_by_name.h"
 #include "runtime/shard/unshard_scope.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/elementwise.h"

@@ -7,68 +7,16 @@
 #include <set>
 #include <sstream>
 
-#include "runtime/base/usage_error.h"
+#include "runtime/shard/held_state.h"
 #include "runtime/tensor/host_view.h"
 
 namespace zs {
 namespace {
 
-constexpr std::string_view kMaster = "master";
 /// An attribute of our own: how often parameters were updated, where that is not the step; "12 blocks.3.up.weight", one a line.
 constexpr std::string_view kUpdates = ".updates";
 std::string updates_key(const Optimizer& optimizer) { return fmt::format("{}{}", optimizer.kind(), kUpdates); }
 constexpr char kSeparator = '\x1f';
-
-/// A tensor of the state, and the parts of it that this rank holds, in the order of elements. They are cut on the same dim.
-struct HeldTensor {
-  struct Piece {
-    ElementRange range;  // of this tensor, as if it were the first
-    Buffer data;         // run after run
-
-    Buffer run(std::int64_t number) const { return data.slice(number * range.count, range.count); }
-  };
-  CheckpointTensor tensor;
-  std::vector<Piece> pieces;
-};
-
-HeldTensor::Piece piece_of(const ShardSegment& segment, const Buffer& shard) {
-  const std::int64_t runs = segment.runs();
-  return {{0, segment.view_offset, segment.run, runs, runs > 1 ? segment.stride : 0}, shard.slice(segment.shard_offset, segment.count)};
-}
-
-/// Every rank holds it whole, and whoever gave it the value keeps what else there is to know of it.
-HeldTensor held_whole(const Parameter& ignored) {
-  const Buffer value = ignored.value();
-  if (value.dtype != DType::f32) {
-    throw UsageError(fmt::format("the ignored parameter {} is {}: checkpoints hold f32", ignored.name(), name_of(value.dtype)),
-                     "give it an f32 value");
-  }
-  return {{ignored.name(), std::string(kMaster), value.dtype, ignored.shape()}, {{{0, 0, value.elems, 1, 0}, value}}};
-}
-
-/// The only place that knows where the state is. Without an optimizer: of the weights.
-std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* optimizer) {
-  std::vector<HeldTensor> tensors;
-  for (std::size_t unit = 0; unit < executor.units().size(); ++unit) {
-    const FlatParameter& flat = executor.units()[unit];
-    const std::vector<ShardSegment> segments = flat.held_segments();
-    std::vector<std::pair<std::string_view, Buffer>> kinds = {{kMaster, flat.master_buffer()}};
-    for (std::size_t i = 0; optimizer != nullptr && i < optimizer->state_names().size(); ++i)
-      kinds.emplace_back(optimizer->state_names()[i], optimizer->state(i, unit));
-    for (std::size_t view = 0; view < flat.layout->views().size(); ++view) {
-      const FlatView& parameter = flat.layout->views()[view];
-      for (const auto& [kind, shard] : kinds) {
-        HeldTensor held{{parameter.name, std::string(kind), shard.dtype, parameter.shape}, {}};
-        for (const ShardSegment& segment : segments) {
-          if (segment.view == view) held.pieces.push_back(piece_of(segment, shard));
-        }
-        tensors.push_back(std::move(held));
-      }
-    }
-  }
-  for (const Parameter* parameter : executor.ignored()) tensors.push_back(held_whole(*parameter));
-  return tensors;
-}
 
 /// Calls use(unit, place in it, name) for every parameter of every unit.
 template <class Use>

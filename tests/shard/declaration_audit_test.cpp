@@ -9,6 +9,7 @@
 
 #include "model/train/session.h"
 #include "runtime/shard/checkpoint.h"
+#include "runtime/shard/state_by_name.h"
 #include "runtime/shard/unshard_scope.h"
 #include "runtime/tensor/elementwise.h"
 #include "tests/model/temp_dir.h"
@@ -191,6 +192,26 @@ Names audit_writing(Layout layout) {
   return ops;
 }
 
+/// The state loaded by name, on one rank: what a broadcast's root reads an audit cannot see.
+Names audit_loading() {
+  const auto world = make_single_world({.timeout_s = 60});
+  AuditDevice device(std::int64_t{1} << 20);
+  {
+    Context context(device);
+    Chain model;
+    ShardedRuntime runtime(context, *world, {});
+    shard_module(model, runtime, Units::block);
+    AdamW optimizer(runtime.executor(), {});
+    const TrainingState state{*world, runtime.executor(), optimizer};
+    load_by_name(state, state_by_name(state, {.whole = true, .on_host = true}));
+  }
+  for (const std::string& finding : device.findings()) {
+    CAPTURE(finding);
+    CHECK((finding.starts_with("'load_state'") || finding.starts_with("'given_state'")) == false);
+  }
+  return device.audited();
+}
+
 /// Every name that the sources give to an op of the runtime or the model: launch({"gelu", ..., zero(stream, "zero_unused", ....
 Names names_in_sources() {
   const std::regex op(R"((?:launch|enqueue|launch_on_host)\((?:context_?, )?\{"([a-z_]+)|zero\([a-z_.()]*, "([a-z_]+)\"|)"
@@ -253,6 +274,7 @@ TEST_CASE("every op of a step reads and writes what it declares, all of it and n
 
 TEST_CASE("the audit meets every op of the library and the trainer") {
   Names seen = audit_the_rest();
+  seen.merge(audit_loading());
   for (const DType dtype : {DType::f32, DType::bf16}) seen.merge(audit_general_ops(dtype));
   for (const Layout layout : {Layout::flat, Layout::per_parameter}) seen.merge(audit_writing(layout));
   for (const bool deterministic : {true, false}) {

@@ -1,0 +1,124 @@
+#include "runtime/shard/state_by_name.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "runtime/base/usage_error.h"
+#include "runtime/tensor/host_view.h"
+
+namespace zs {
+namespace {
+
+/// Takes the state into `result`.
+class Reader {
+ public:
+  Reader(const TrainingState& state, const StateOptions& options, StateByName& result)
+      : state_(state), options_(options), optimizer_(options.with_optimizer ? &state.optimizer : nullptr), result_(result) {}
+
+  void run() {
+    options_.whole ? read_whole() : read_shards();
+    std::erase_if(result_.tensors, [&](const HeldTensor& held) { return !is_wanted(held.tensor.parameter); });
+    if (optimizer_ != nullptr) read_updates();
+  }
+
+ private:
+  bool is_seen() const { return !options_.only_rank || *options_.only_rank == state_.executor.rank(); }
+  bool is_wanted(const std::string& name) {
+    if (parameters_.empty()) {
+      for (const FlatParameter& unit : state_.executor.units())
+        for (const Parameter* parameter : unit.parameters) parameters_[parameter->name()] = parameter;
+      for (const Parameter* parameter : state_.executor.ignored()) parameters_[parameter->name()] = parameter;
+    }
+    return options_.with_frozen || parameters_.at(name)->is_trainable();
+  }
+
+  void read_shards() {
+    result_.tensors = held_tensors(state_.executor, optimizer_);
+    if (!options_.on_host) return;
+    for (HeldTensor& held : result_.tensors)
+      for (HeldTensor::Piece& piece : held.pieces) piece.data = on_host(piece.data);
+  }
+
+  /// A unit after the other, so that with `on_host` the next has the memory of the last.
+  void read_whole() {
+    Executor& executor = state_.executor;
+    for (std::size_t number = 0; number < executor.units().size(); ++number) {
+      FlatParameter& unit = executor.units()[number];
+      std::vector<HeldTensor> of_kinds;
+      const auto kinds = unit_state(executor, optimizer_, number);
+      for (const auto& [kind, shards] : kinds) {
+        WholeUnit whole = options_.only_rank ? executor.transfer().gather_to(unit, shards, *options_.only_rank)
+                                             : executor.transfer().gather(unit, shards);
+        for (const FlatView& view : unit.layout->views())
+          of_kinds.push_back(tensor({view.name, kind, DType::f32, view.shape}, whole.of(*unit.layout, view)));
+        keep(std::move(whole));
+      }
+      for (std::size_t view = 0; view < unit.layout->views().size(); ++view)  // a parameter's kinds beside each other
+        for (std::size_t kind = 0; kind < kinds.size(); ++kind)
+          result_.tensors.push_back(std::move(of_kinds[kind * unit.layout->views().size() + view]));
+    }
+    for (const Parameter* parameter : executor.ignored()) {
+      result_.tensors.push_back(
+          tensor({parameter->name(), kMasterKind, DType::f32, parameter->shape()}, is_seen() ? parameter->value() : Buffer{}));
+    }
+  }
+
+  HeldTensor tensor(CheckpointTensor named, const Buffer& value) {
+    HeldTensor held{std::move(named), {}};
+    if (is_seen()) held.pieces.push_back(whole_piece(options_.on_host ? on_host(value) : value));
+    return held;
+  }
+
+  /// What was gathered is compute's.
+  void keep(WholeUnit whole) {
+    for (Memory* memory : {&whole.sharded, &whole.whole}) {
+      if (!*memory) continue;
+      if (options_.on_host) memory->release(state_.executor.context().stream());
+      if (!options_.on_host) result_.memory.push_back(std::move(*memory));
+    }
+  }
+
+  Buffer on_host(const Buffer& from) {
+    if (from.elems == 0) return {};
+    const HostView view(state_.executor.context(), state_.executor.context().stream(), from);
+    auto values = std::make_shared<std::vector<float>>(view.as<float>(), view.as<float>() + from.elems);
+    result_.keep.push_back(values);
+    return {values->data(), from.elems, DType::f32, DeviceKind::cpu};
+  }
+
+  void read_updates() {
+    for (std::size_t unit = 0; unit < state_.executor.units().size(); ++unit) {
+      const auto& views = state_.executor.units()[unit].layout->views();
+      for (std::size_t i = 0; i < views.size(); ++i)
+        if (is_wanted(views[i].name)) result_.updates[views[i].name] = state_.optimizer.updates(unit, i);
+    }
+  }
+
+  TrainingState state_;
+  StateOptions options_;
+  const Optimizer* optimizer_;
+  StateByName& result_;
+  std::unordered_map<std::string, const Parameter*> parameters_;
+};
+
+}  // namespace
+
+const HeldTensor* StateByName::find(const std::string& parameter, const std::string& kind) const {
+  const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                  [&](const HeldTensor& held) { return held.tensor.parameter == parameter && held.tensor.kind == kind; });
+  return found == tensors.end() ? nullptr : &*found;
+}
+
+StateByName state_by_name(const TrainingState& state, const StateOptions& options) {
+  if (options.only_rank && !options.whole)
+    throw UsageError("state_by_name() of one rank's shards", "pass whole = true, or leave only_rank out");
+  if (options.only_rank && (*options.only_rank < 0 || *options.only_rank >= state.executor.ranks()))
+    throw UsageError(fmt::format("state_by_name() for rank {} of {}", *options.only_rank, state.executor.ranks()), "name a rank that is");
+  state.executor.step().check_no_micro_batch("state_by_name()");
+  StateByName result;
+  Reader(state, options, result).run();
+  return result;
+}
+
+}  // namespace zs
