@@ -1,6 +1,7 @@
 // Learns which arm of a spiral a point is on, and says how often it is right about points that it has not seen. With one rank or several.
 #include <zshard/zshard.h>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <random>
 #include <vector>
@@ -8,8 +9,8 @@
 constexpr std::int64_t kArms = 3, kHidden = 64, kBatch = 240, kSteps = 300;
 
 struct Points {
-  std::vector<float> places;        // (n, 2)
-  std::vector<std::int32_t> arms;   // (n)
+  std::vector<float> places;       // (n, 2)
+  std::vector<std::int32_t> arms;  // (n)
 };
 
 /// Point i is the same on every rank: ranks cut a batch between them.
@@ -46,7 +47,8 @@ int main() {
   for (std::int64_t step = 0; step < kSteps; ++step) {
     const Points points = draw(step * kBatch + mine, share);
     auto micro_batch = model.micro_batch();
-    zs::cross_entropy(net(zs::Tensor::from_host(context, {share, 2}, points.places)), zs::Tensor::from_host(context, {share}, points.arms)).backward();
+    zs::cross_entropy(net(zs::Tensor::from_host(context, {share, 2}, points.places)), zs::Tensor::from_host(context, {share}, points.arms))
+        .backward();
     micro_batch.end();
     optimizer.step(0.01f);
   }

@@ -1,7 +1,7 @@
 // The state in memory by name: views of shards, whole tensors, and loading of either.
 #include <catch2/catch.hpp>
-
 #include <map>
+#include <tuple>
 
 #include "runtime/shard/state_by_name.h"
 #include "runtime/shard/unshard_scope.h"
