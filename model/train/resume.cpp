@@ -153,6 +153,18 @@ std::optional<ResumePoint> in_run_dir(const ResumeRequest& request) {
   return request.what == "latest-valid" ? newest_valid(dir) : newest(dir);
 }
 
+/// A key that the program which saved did not know had its default then: of the model's, which must not change, this one. Nothing of
+/// others.
+std::optional<std::string> saved_value(const std::map<std::string, std::string>& saved, const std::string& attribute,
+                                       const std::string& key) {
+  const auto found = saved.find(attribute);
+  if (found != saved.end()) return found->second;
+  Config defaults;
+  if (!key.starts_with(kRefusedTable)) return std::nullopt;
+  const ConfigKey* const known = find_config_key(key);
+  return known == nullptr ? std::nullopt : std::optional(toml_value(known->slot(defaults)));
+}
+
 template <class Keys>
 bool is_in(std::string_view key, const Keys& keys) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
@@ -231,13 +243,13 @@ std::vector<std::string> compare_runs(const std::map<std::string, std::string>& 
                                       const std::string& checkpoint) {
   std::vector<std::string> refused, changed;
   for (const auto& [attribute, value] : now) {
-    const auto before = saved.find(attribute);
-    if (before == saved.end() || before->second == value) continue;  // a key that the program which saved did not know had its default
     const std::string key = attribute.starts_with(kConfigPrefix) ? attribute.substr(kConfigPrefix.size()) : attribute;
+    const auto before = saved_value(saved, attribute, key);
+    if (!before || *before == value) continue;
     const OnResume rule = on_resume(key);
     if (rule == OnResume::free) continue;
     const char* const note = key == kTrainDigest || key == kValidationDigest ? " (it is other data)" : "";
-    (rule == OnResume::refused ? refused : changed).push_back(fmt::format("{} {} -> {}{}", key, before->second, value, note));
+    (rule == OnResume::refused ? refused : changed).push_back(fmt::format("{} {} -> {}{}", key, *before, value, note));
   }
   if (refused.empty()) return changed;
   throw Error(ExitCode::config, fmt::format("a run cannot change what its checkpoint rests on: {}", fmt::join(refused, ", ")), checkpoint,

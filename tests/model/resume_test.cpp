@@ -389,4 +389,9 @@ TEST_CASE("a key that the program which saved did not know counts as unchanged")
   saved.erase("config.train.seed");
   saved["config.train.gone"] = "1";
   CHECK(compare_runs(saved, now, "c").empty());
+  saved.erase("config.model.window");
+  CHECK(compare_runs(saved, now, "c").empty());
+  auto windowed = now;
+  windowed["config.model.window"] = "4";
+  CHECK_THROWS_WITH(compare_runs(saved, windowed, "c"), Catch::Contains("model.window 0 -> 4"));
 }
