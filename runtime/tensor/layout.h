@@ -8,7 +8,7 @@
 namespace zs {
 
 // Ops that move elements, with gradients: f32, bf16 or i32. Tensors are dense: what is not a row of the outermost dim is copied (docs/
-// decisions/0045). A dim may be negative: it counts from the end.
+// decisions/0046-general-ops.md). A dim may be negative: it counts from the end.
 
 /// Two dims in each other's place.
 Tensor transpose(const Tensor& x, int a, int b);
