@@ -3,27 +3,18 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <bit>
 #include <cctype>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <functional>
 #include <iterator>
-#include <limits>
 
 #include "runtime/base/random.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/tensor/host_view.h"
 
 namespace zs {
-namespace {
-
-/// x^2 < 2^(2 e + 2) for every element, so n of them stay below 2^63 when shift + 2 + log2(n) < 63.
-int fixed_point_shift(std::int64_t elements) { return 60 - std::bit_width(static_cast<std::uint64_t>(elements)); }
-
-}  // namespace
-
 Optimizer::Optimizer(Executor& executor, const Definition& definition, const OptimizerOptions& options)
     : executor_(executor), name_(definition.name), kind_(definition.name), options_(options) {
   Context& context = executor.context();
@@ -31,15 +22,9 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   std::transform(kind_.begin(), kind_.end(), kind_.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   for (const std::string& state : definition.state) state_names_.push_back(kind_ + "." + state);
   check_groups();
-  std::int64_t elements = 0;
-  for (const FlatParameter& unit : executor.units()) {
-    elements += unit.layout->numel();
-    units_.push_back(make_unit(unit));
-  }
-  shift_ = fixed_point_shift(elements);
+  for (const FlatParameter& unit : executor.units()) units_.push_back(make_unit(unit));
   scalars_ = context.pool().acquire(sizeof(StepScalars), compute, "scalars");
-  squares_ = context.pool().acquire(size_of(DType::f64), compute, "scalars");
-  exponent_ = context.pool().acquire(size_of(DType::i32), compute, "scalars");
+  norm_.emplace(executor, NormOptions{.order_free = options.order_free});
   skips_ = context.pool().acquire(size_of(DType::f32), compute, "scalars");
   context.launch({"zero_skips", {}, {skips()}},
                  [&kernels = context.kernels(), out = skips()](ExecContext& exec) { kernels.zero(exec, out); });
@@ -58,8 +43,11 @@ Optimizer::Unit Optimizer::make_unit(const FlatParameter& unit) {
   Context& context = executor_.context();
   const std::int64_t elems = unit.layout->held_elems(), bytes = elems * size_of(DType::f32);
   const MemoryOwner owner(context.device().memory(), unit.name);
-  Unit made{{}, ranges(unit, unit.held_segments()),       ranges(unit, unit.segments()), std::vector<std::int64_t>(unit.parameters.size()),
-            {}, std::vector<bool>(unit.parameters.size())};
+  Unit made{{},
+            ranges(unit, unit.held_segments()),
+            std::vector<std::int64_t>(unit.parameters.size()),
+            {},
+            std::vector<bool>(unit.parameters.size())};
   for (const Parameter* parameter : unit.parameters) {
     const ParameterGroup* const group = group_of(parameter->name());
     made.lr_scales.push_back(group != nullptr ? group->lr_scale : 1.0f);
@@ -176,47 +164,6 @@ std::vector<Optimizer::Range> Optimizer::trained(const std::vector<Range>& range
   return trained;
 }
 
-std::vector<Buffer> Optimizer::gradient_ranges() const {
-  std::vector<Buffer> ranges;
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    if (!executor_.units()[unit].grad_is_written || !executor_.counts_in_norm(executor_.units()[unit])) continue;
-    const Buffer grad = executor_.units()[unit].grad_buffer();
-    for (const Range& range : trained(units_[unit].counted)) ranges.push_back(grad.slice(range.offset, range.count));
-  }
-  return ranges;
-}
-
-void Optimizer::squared_norm() {
-  Context& context = executor_.context();
-  const Buffer out = squares();
-  context.launch({"squared_norm", gradient_ranges(), {out}},
-                 [&kernels = context.kernels(), out, ranges = gradient_ranges()](ExecContext& exec) {
-                   kernels.zero(exec, out);
-                   for (const Buffer& range : ranges) kernels.squared_norm(exec, out, range);
-                 });
-  executor_.norm_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);
-}
-
-void Optimizer::squared_norm_order_free() {
-  Context& context = executor_.context();
-  const Buffer largest = exponent(), out = squares();
-  context.launch({"max_exponent", gradient_ranges(), {largest}},
-                 [&kernels = context.kernels(), largest, ranges = gradient_ranges()](ExecContext& exec) {
-                   constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
-                   fill_words(exec, largest, std::bit_cast<std::uint32_t>(kLeast));
-                   for (const Buffer& range : ranges) kernels.max_exponent(exec, largest, range);
-                 });
-  executor_.norm_comm().all_reduce(context.stream(), "grad_norm_exponent", largest, ReduceOp::max);
-  auto reads = gradient_ranges();
-  reads.push_back(largest);
-  context.launch({"fixed_point_squares", std::move(reads), {out}},
-                 [&kernels = context.kernels(), out, largest, shift = shift_, ranges = gradient_ranges()](ExecContext& exec) {
-                   kernels.zero(exec, out);
-                   for (const Buffer& range : ranges) kernels.fixed_point_squares(exec, out, range, largest, shift);
-                 });
-  executor_.norm_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);
-}
-
 void Optimizer::set_corrections(StepScalars&, std::int64_t) const {}
 
 void Optimizer::update_unit(std::size_t unit) {
@@ -260,25 +207,10 @@ void Optimizer::update_unit(std::size_t unit) {
 }
 
 void Optimizer::update() {
-  Context& context = executor_.context();
   executor_.step().check_update();
-  executor_.wait_reductions();
-  check_has_gradient();
-  if (options_.order_free) {
-    squared_norm_order_free();
-  } else {
-    squared_norm();
-  }
-  const Buffer sum = squares(), largest = exponent();
-  for (std::int64_t slot = 0; slot < std::ssize(slots_); ++slot) {
-    const Buffer step_scalars = scalars(slot);
-    std::vector<Buffer> reads{step_scalars, sum};
-    if (!largest.empty()) reads.push_back(largest);
-    context.launch({"clip_coefficient", std::move(reads), {step_scalars}},
-                   [&kernels = context.kernels(), step_scalars, sum, largest, shift = shift_, clip = options_.clip](ExecContext& exec) {
-                     kernels.clip_coefficient(exec, step_scalars, sum, largest, shift, clip);
-                   });
-  }
+  GradNorm::take_gradients(executor_);
+  norm_->sum();
+  for (std::int64_t slot = 0; slot < std::ssize(slots_); ++slot) norm_->set_clip(scalars(slot), options_.clip);
   count_skipped();
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     const FlatParameter& flat = executor_.units()[unit];
@@ -289,16 +221,6 @@ void Optimizer::update() {
   count_updates();
   executor_.clear_gradients();
   executor_.masters_updated();
-}
-
-/// On one rank alone it is that rank's mistake; where it is a difference between ranks, the comparison on its way says more.
-void Optimizer::check_has_gradient() {
-  try {
-    executor_.step().check_has_gradient();
-  } catch (const UsageError&) {
-    executor_.context().device().synchronize();
-    throw;
-  }
 }
 
 void Optimizer::count_updates() {

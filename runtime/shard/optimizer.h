@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/shard/executor.h"
+#include "runtime/shard/grad_norm.h"
 
 namespace zs {
 
@@ -20,7 +21,7 @@ struct ParameterGroup {
 
 struct OptimizerOptions {
   float weight_decay = 0;                   ///< not of norms and biases
-  float clip = 1.0f;                        ///< largest global gradient norm; 0: no clipping
+  float clip = 1.0f;                        ///< largest norm of all gradients (GradNorm); 0: no clipping
   bool order_free = false;                  ///< the norm is summed in fixed point, so that no cut of the parameters changes a bit of it
   std::vector<ParameterGroup> groups = {};  ///< the first that matches; one that matches no parameter is a UsageError
 };
@@ -116,7 +117,7 @@ class Optimizer {
   };
   struct Unit {
     std::vector<Memory> state;
-    std::vector<Range> held, counted;   // what is updated here; of all ranks together every element once: the norm's
+    std::vector<Range> held;            // what is updated here
     std::vector<std::int64_t> updates;  // of each parameter
     std::vector<float> lr_scales;       // of each parameter
     std::vector<bool> is_updated;       // by the last update
@@ -132,12 +133,8 @@ class Optimizer {
   void check_groups() const;
   Unit make_unit(const FlatParameter& unit);
   std::vector<Range> ranges(const FlatParameter& unit, const std::vector<ShardSegment>& segments) const;
-  void squared_norm();
-  void squared_norm_order_free();
   static std::vector<Range> trained(const std::vector<Range>& ranges);
-  std::vector<Buffer> gradient_ranges() const;
   void update_unit(std::size_t unit);
-  void check_has_gradient();
   void count_updates();
   void count_skipped();
   void report_skipped();
@@ -148,17 +145,15 @@ class Optimizer {
   Buffer scalars(std::int64_t slot) const { return all_scalars().slice(slot * kScalars, kScalars); }
   Buffer all_scalars() const { return scalars_.buffer(DType::f32, std::ssize(slots_) * kScalars); }
   Buffer skips() const { return skips_.buffer(DType::f32, 1); }
-  Buffer squares() const { return squares_.buffer(options_.order_free ? DType::i64 : DType::f64, 1); }
-  Buffer exponent() const { return options_.order_free ? exponent_.buffer(DType::i32, 1) : Buffer{}; }
 
   Executor& executor_;
   std::string name_, kind_;  // "AdamW", "adamw"
   std::vector<std::string> state_names_;
   OptimizerOptions options_;
-  int shift_;  // fixed-point bits that leave room for every element of the model
   std::vector<Unit> units_;
   std::vector<Slot> slots_{{0, 1}};  // those that there are
-  Memory scalars_, squares_, exponent_, skips_;
+  std::optional<GradNorm> norm_;
+  Memory scalars_, skips_;
   std::shared_ptr<bool> has_reported_ = std::make_shared<bool>(false);  // the stream's
 };
 

@@ -101,6 +101,8 @@ class Parameter {
   }
   void unbind_grad() { bind_grad({}, false); }
   bool is_grad_written() const { return grad_is_written_; }
+  /// The sum so far, of this parameter's shape; empty where none is bound.
+  Buffer grad() const { return grad_; }
   bool has_grad_buffer() const { return grad_.data != nullptr; }
 
   ParameterOwner* owner() const { return owner_; }

@@ -94,7 +94,8 @@ Tensor give_share(const Tensor& x, Parameter& parameter, bool in_place) {
   return y;
 }
 
-/// What no step of a whole model does: a tensor of zeros, a unit of which only a part is used, a user's ops, and rows beside their whole.
+/// What no step of a whole model does: a tensor of zeros, a unit of which only a part is used, a user's ops, rows beside their whole, and
+/// gradients that are clipped before the step.
 Names audit_the_rest() {
   AuditDevice device(std::int64_t{1} << 20);
   const auto world = make_single_world({.timeout_s = 60});
@@ -121,6 +122,7 @@ Names audit_the_rest() {
     backward(lm_head_loss(y, model.head, chain_targets(context), kChainWidth));
   }
   runtime.end_micro_batch();
+  clip_grad_norm(runtime.executor(), 0.1f, {.power = 3});
   CHECK(fmt::format("{}", fmt::join(device.findings(), "; ")) == "");
   return device.audited();
 }
