@@ -241,6 +241,19 @@ class Saver {
   std::uint64_t digest_ = 0;
 };
 
+/// Without the state an optimizer goes on as if training began, so what it does not know is refused too.
+void check_state(const CheckpointReader& reader, const std::vector<HeldTensor>& tensors) {
+  std::set<std::string> saved, own;
+  for (const CheckpointTensor& tensor : reader.manifest().tensors)
+    if (tensor.kind != kMasterKind) saved.insert(tensor.kind);
+  for (const auto& [tensor, pieces] : tensors)
+    if (tensor.kind != kMasterKind) own.insert(tensor.kind);
+  if (saved == own) return;
+  const auto list = [](const std::set<std::string>& names) { return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")); };
+  throw Error(ExitCode::checkpoint, fmt::format("the checkpoint has the state of another optimizer: {}, here {}", list(saved), list(own)),
+              reader.folder(), "load it with the optimizer that it was saved with, or the weights alone by load_weights()");
+}
+
 /// What differs between a checkpoint's tensors, those of the kinds that are wanted, and the model's; empty when nothing does.
 std::string differences(const CheckpointReader& reader, const std::vector<HeldTensor>& tensors) {
   constexpr std::size_t kMostNamed = 5;
@@ -339,7 +352,9 @@ CheckpointInfo load_tensors(World& world, Executor& executor, const Optimizer* o
   CheckpointInfo info;
   together(world, [&] {
     CheckpointReader reader(folder);
-    fill(reader, held_tensors(executor, optimizer), executor.context());
+    const std::vector<HeldTensor> tensors = held_tensors(executor, optimizer);
+    if (optimizer != nullptr) check_state(reader, tensors);
+    fill(reader, tensors, executor.context());
     info = {reader.manifest().step, reader.manifest().attributes};
   });
   executor.masters_loaded();

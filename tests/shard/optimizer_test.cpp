@@ -45,25 +45,25 @@ Make lion(const std::vector<ParameterGroup>& groups = {}) {
 }
 
 struct Run {
-  Run(World& of, const SchemeOptions& scheme, const Make& make, DType param = DType::f32)
+  Run(World& of, const SchemeOptions& scheme, const Make& make, DType param = DType::f32, const LayoutOptions& layout = {})
       : world(of),
         dtype(param),
         device(Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60})),
         context(*device),
-        runtime(context, of, options_of(scheme, param)) {
+        runtime(context, of, options_of(scheme, param, layout)) {
     shard_module(model, runtime, Units::block);
     optimizer = make(runtime.executor());
   }
-  static ShardOptions options_of(SchemeOptions scheme, DType param) {
+  static ShardOptions options_of(SchemeOptions scheme, DType param, const LayoutOptions& layout) {
     scheme.deterministic = true;
-    return in_tests({.scheme = scheme, .precision = {.param = param}, .seed = 3});
+    return in_tests({.scheme = scheme, .precision = {.param = param}, .layout = layout, .seed = 3});
   }
-  /// Four samples, whatever the ranks.
+  /// So many samples, whatever the ranks.
   void accumulate(int step) {
-    const int each = 4 / world.size();
+    const int each = samples / world.size();
     for (int i = 0; i < each; ++i) {
       runtime.begin_micro_batch(Mode::train, i + 1 == each);
-      backward(model.loss(chain_input(context, step * 4 + i * world.size() + world.rank(), dtype), chain_targets(context)),
+      backward(model.loss(chain_input(context, step * samples + i * world.size() + world.rank(), dtype), chain_targets(context)),
                1.0f / static_cast<float>(each));
       runtime.end_micro_batch();
     }
@@ -83,6 +83,7 @@ struct Run {
 
   World& world;
   DType dtype;
+  int samples = 4;
   std::unique_ptr<Device> device;
   Context context;
   Chain model;
@@ -96,17 +97,23 @@ Arrays train(World& world, const SchemeOptions& scheme, const Make& make, DType 
   return run.weights();
 }
 
+/// An element and its state, in double precision.
+struct Element {
+  double w, m, v;
+};
+using Rule = std::function<void(Element& element, double grad, bool has_decay, int step)>;
+
 /// Of every parameter, by the formula in double precision, from the gradients of one rank.
-Arrays by_formula(const SgdConfig& config) {
+Arrays by_formula(const Make& make, const Rule& rule, int steps, int samples) {
   const auto world = make_single_world({.timeout_s = 60});
-  Run run(*world, {}, sgd(config));
-  Arrays weights = run.weights();
-  std::vector<std::vector<double>> expected, momentum;
-  for (const auto& values : weights) {
-    expected.emplace_back(values.begin(), values.end());
-    momentum.emplace_back(values.size(), 0.0);
+  Run run(*world, {}, make);
+  run.samples = samples;
+  std::vector<std::vector<Element>> expected;
+  for (const auto& values : run.weights()) {
+    expected.emplace_back();
+    for (const float value : values) expected.back().push_back({static_cast<double>(value), 0, 0});
   }
-  for (int step = 1; step <= 3; ++step) {
+  for (int step = 1; step <= steps; ++step) {
     run.accumulate(step);
     run.runtime.executor().wait_reductions();
     run.device->synchronize();
@@ -114,20 +121,40 @@ Arrays by_formula(const SgdConfig& config) {
     for (const FlatParameter& unit : run.runtime.executor().units()) {
       for (const FlatView& view : unit.layout->views()) {
         const float* const grad = unit.grad_buffer().slice(view.offset, view.numel).as<float>();
-        for (std::int64_t i = 0; i < view.numel; ++i) {
-          double &w = expected[parameter][static_cast<std::size_t>(i)], &m = momentum[parameter][static_cast<std::size_t>(i)];
-          const double g = grad[i] + (view.has_decay ? config.weight_decay : 0) * w;
-          m = config.momentum * m + g;
-          w -= 0.02f * (config.nesterov ? g + config.momentum * m : m);
-        }
+        for (std::int64_t i = 0; i < view.numel; ++i)
+          rule(expected[parameter][static_cast<std::size_t>(i)], static_cast<double>(grad[i]), view.has_decay, step);
         ++parameter;
       }
     }
     run.optimizer->step(0.02f, step);
   }
   Arrays rounded;
-  for (const auto& values : expected) rounded.emplace_back(values.begin(), values.end());
+  for (const auto& values : expected) {
+    rounded.emplace_back();
+    for (const Element& element : values) rounded.back().push_back(static_cast<float>(element.w));
+  }
   return rounded;
+}
+
+constexpr double kLr = 0.02;
+
+Rule rule_of(const SgdConfig& config) {
+  return [momentum = static_cast<double>(config.momentum), decay = static_cast<double>(config.weight_decay), nesterov = config.nesterov](
+             Element& element, double grad, bool has_decay, int) {
+    const double g = grad + (has_decay ? decay : 0) * element.w;
+    element.m = momentum * element.m + g;
+    element.w -= kLr * (nesterov ? g + momentum * element.m : element.m);
+  };
+}
+
+Rule rule_of(const AdamWConfig& config) {
+  return [b1 = static_cast<double>(config.beta1), b2 = static_cast<double>(config.beta2), eps = static_cast<double>(config.eps),
+          decay = static_cast<double>(config.weight_decay)](Element& element, double g, bool has_decay, int step) {
+    element.m = b1 * element.m + (1 - b1) * g;
+    element.v = b2 * element.v + (1 - b2) * g * g;
+    const double m = element.m / (1 - std::pow(b1, step)), v = element.v / (1 - std::pow(b2, step));
+    element.w -= kLr * (m / (std::sqrt(v) + eps) + (has_decay ? decay : 0) * element.w);
+  };
 }
 
 }  // namespace
@@ -135,13 +162,42 @@ Arrays by_formula(const SgdConfig& config) {
 TEST_CASE("SGD follows its formula, and trains to the same bits in every scheme, at any number of ranks") {
   const SgdConfig config = GENERATE(SgdConfig{.order_free = true}, SgdConfig{.momentum = 0.9f, .weight_decay = 0.1f, .order_free = true},
                                     SgdConfig{.momentum = 0.5f, .nesterov = true, .weight_decay = 0.01f, .order_free = true});
-  const Arrays formula = by_formula(config), one = on_ranks(1, [&](World&world) { return train(world, {}, sgd(config)); })[0];
+  const Arrays formula = by_formula(sgd(config), rule_of(config), 3, 4),
+               one = on_ranks(1, [&](World&world) { return train(world, {}, sgd(config)); })[0];
   for (std::size_t i = 0; i < one.size(); ++i)
     for (std::size_t j = 0; j < one[i].size(); ++j) CHECK(one[i][j] == Approx(formula[i][j]).epsilon(1e-5).margin(1e-6));
   for (const std::string& name : scheme_names()) {
     CAPTURE(name, config.momentum);
     for (const int ranks : {2, 4})
       CHECK(on_ranks(ranks, [&](World& world) { return train(world, scheme_of(name, ranks), sgd(config)); })[ranks - 1] == one);
+  }
+}
+
+TEST_CASE("20 steps of AdamW and SGD are those of plain arithmetic, in every strategy and layout, at 1, 2 and 3 ranks") {
+  constexpr int kSteps = 20, kSamples = 6;
+  constexpr double kTolerance = 1e-4;  // f32 states, over 20 steps
+  const AdamWConfig adamw{.eps = 1e-4f, .clip = 0, .order_free = true};
+  const SgdConfig momentum{.momentum = 0.9f, .weight_decay = 0.1f, .order_free = true};
+  const bool is_adamw = GENERATE(true, false);
+  const Make make = is_adamw ? Make([&](Executor& executor) { return std::make_unique<AdamW>(executor, adamw); }) : sgd(momentum);
+  const Arrays expected = by_formula(make, is_adamw ? rule_of(adamw) : rule_of(momentum), kSteps, kSamples);
+  for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "grad_op", "hsdp", "nested"}) {
+    for (const LayoutOptions& layout : {LayoutOptions{}, LayoutOptions{.layout = Layout::per_parameter, .min_shard_bytes = 100}}) {
+      for (const int ranks : {1, 2, 3}) {
+        CAPTURE(is_adamw, name, name_of(layout.layout), ranks);
+        const Arrays trained = on_ranks(ranks, [&](World& world) {
+          Run run(world, scheme_of(name, ranks), make, DType::f32, layout);
+          run.samples = kSamples;
+          for (int step = 1; step <= kSteps; ++step) run.step(step);
+          return run.weights();
+        })[static_cast<std::size_t>(ranks) - 1];
+        double most = 0;
+        for (std::size_t i = 0; i < expected.size(); ++i)
+          for (std::size_t j = 0; j < expected[i].size(); ++j)
+            most = std::max(most, std::abs(static_cast<double>(trained[i][j]) - static_cast<double>(expected[i][j])));
+        CHECK(most < kTolerance);
+      }
+    }
   }
 }
 
@@ -186,7 +242,13 @@ TEST_CASE("a checkpoint of another optimizer is refused, with what is missing") 
   CHECK_THAT(message_of([&] {
                load({*world, other.runtime.executor(), *other.optimizer}, folder.path() + "/step-0");
              }),
-             Contains("sgd.momentum"));
+             Contains("another optimizer: lion.m, here sgd.momentum"));
+  Run plain(*world, {}, sgd({}));
+  CHECK_THAT(message_of([&] {
+               load({*world, plain.runtime.executor(), *plain.optimizer}, folder.path() + "/step-0");
+             }),
+             Contains("another optimizer: lion.m, here none"));
+  CHECK(load_weights(*world, plain.runtime.executor(), folder.path() + "/step-0").step == 0);
 }
 
 TEST_CASE("groups of parameters have a learning rate and a decay of their own") {
