@@ -34,7 +34,11 @@ struct Config {
     double lr = 6e-4, min_lr_ratio = 0.1;
     std::int64_t warmup = 0;
     std::string schedule = "cosine";
-    double decay = 0.2, clip = 1.0, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+    double decay = 0.2, clip = 1.0;
+    std::string optimizer = "adamw";
+    double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, momentum = 0;
+    bool nesterov = false;
+    std::vector<std::string> groups;  ///< "PATTERN: lr=FACTOR, decay=VALUE"
     std::int64_t seed = 1337;
     bool deterministic = false;
     std::string recompute = "none";

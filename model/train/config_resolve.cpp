@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "model/train/config_model.h"
+#include "model/train/config_optimizer.h"
 #include "model/train/config_schema.h"
 #include "model/train/dim_patterns.h"
 #include "model/train/expand_path.h"
@@ -240,6 +241,7 @@ void resolve_config(ConfigDraft& draft) {
   check_model(draft);
   check_sizes(draft);
   check_schedule(draft);
+  resolve_optimizer(draft);
   resolve_precision(draft);
   resolve_strategy(draft);
   check_units(draft);

@@ -6,6 +6,7 @@
 
 #include "comm/health/watchdog.h"
 #include "model/families/family.h"
+#include "model/train/config_optimizer.h"
 #include "model/train/dim_patterns.h"
 #include "runtime/base/random.h"
 #include "runtime/tensor/autograd.h"
@@ -39,16 +40,6 @@ std::vector<std::string> parameter_names(const Executor& executor) {
   for (const FlatParameter& unit : executor.units())
     for (const Parameter* parameter : unit.parameters) names.push_back(parameter->name());
   return names;
-}
-
-AdamWConfig adamw_config(const Config& config) {
-  const auto& train = config.train;
-  return {.beta1 = static_cast<float>(train.beta1),
-          .beta2 = static_cast<float>(train.beta2),
-          .eps = static_cast<float>(train.eps),
-          .weight_decay = static_cast<float>(train.weight_decay),
-          .clip = static_cast<float>(train.clip),
-          .order_free = train.deterministic};
 }
 
 Omit omit_of(const std::string& name) {
@@ -102,7 +93,7 @@ Session::Session(Device& device, World& world, const Config& config, Use use)
   shard_module(*model_, runtime_, config.shard.units == "block" ? Units::block : Units::model, {}, {}, std::llround(mib * kMiB));
   check_matches(config.shard.dims, parameter_names(runtime_.executor()));
   if (use == Use::inference) return;
-  optimizer_ = std::make_unique<AdamW>(runtime_.executor(), adamw_config(config));
+  optimizer_ = make_optimizer(runtime_.executor(), config);
   loss_slots_ = local_micro_batches() * (config.run.validate_every > 0 ? std::max<std::int64_t>(1, config.run.validate_batches) : 1);
   const std::int64_t slot_bytes = loss_slots_ * size_of(DType::f32);
   local_losses_ = device.pool().acquire(slot_bytes, context_.stream(), "scalars");

@@ -11,7 +11,7 @@
 #include "model/train/config.h"
 #include "model/train/step_replay.h"
 #include "model/train/straggler.h"
-#include "runtime/shard/adamw.h"
+#include "runtime/shard/optimizer.h"
 
 namespace zs {
 
@@ -76,7 +76,7 @@ class Session {
   Tensor enqueue_logits(const std::vector<std::int32_t>& tokens, KvCache* cache = nullptr);
 
   ShardedRuntime& runtime() { return runtime_; }
-  AdamW& optimizer() { return *optimizer_; }
+  Optimizer& optimizer() { return *optimizer_; }
   LanguageModel& model() { return *model_; }
   const Config& config() const { return config_; }
   Device& device() { return device_; }
@@ -121,7 +121,7 @@ class Session {
   Context context_;
   std::unique_ptr<LanguageModel> model_;
   ShardedRuntime runtime_;
-  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   std::optional<StepReplay> replay_;  // cuda.graph
   Batch kept_;                        // then: of all micro-batches of a step, one after the other
   std::int64_t loss_slots_ = 0;

@@ -380,7 +380,8 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
                        "config.model.rotary_factor", "config.model.rotary_high", "config.model.rotary_low",  "config.model.rotary_scaling",
                        "config.model.tied_head",     "config.model.window",      "config.model.vocab",       "config.model.width",
                        "config.train.beta1",         "config.train.beta2",       "config.train.eps",         "config.train.global_batch",
-                       "config.train.seed",          "config.train.sequence",    "data.train_tokens"});
+                       "config.train.momentum",      "config.train.nesterov",    "config.train.optimizer",   "config.train.seed",
+                       "config.train.sequence",      "data.train_tokens"});
 }
 
 TEST_CASE("a key that the program which saved did not know counts as unchanged") {
