@@ -13,26 +13,13 @@ constexpr std::size_t kLargestHeader = 100'000'000;  // what the reference reade
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
 
 std::int64_t checked_bytes(const TensorEntry& entry) {
-  std::int64_t bytes = size_of(entry.dtype);
+  std::int64_t bytes = bits_of(entry.dtype) / 8;
   for (const std::int64_t dim : entry.shape.dims())
     ZS_CHECK(!__builtin_mul_overflow(bytes, dim, &bytes), "tensor {} is too large", entry.name);
   return bytes;
 }
 
 }  // namespace
-
-const char* safetensors_name(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return "F32";
-    case DType::bf16: return "BF16";
-    case DType::f64: return "F64";
-    case DType::i32: return "I32";
-    case DType::i64: return "I64";
-    case DType::u16: return "U16";
-    case DType::u8: return "U8";
-  }
-  ZS_CHECK(false, "dtype {}", static_cast<int>(dtype));
-}
 
 SafetensorsWriter::SafetensorsWriter(std::string path, const std::vector<TensorEntry>& entries,
                                      const std::map<std::string, std::string>& metadata)
@@ -51,7 +38,7 @@ SafetensorsWriter::SafetensorsWriter(std::string path, const std::vector<TensorE
   auto& members = header.get_ref<nlohmann::ordered_json::object_t&>();
   for (std::size_t i = 0; i < entries.size(); ++i) {
     nlohmann::ordered_json entry;
-    entry["dtype"] = safetensors_name(entries[i].dtype);
+    entry["dtype"] = name_of(entries[i].dtype);
     entry["shape"] = std::vector<std::int64_t>(entries[i].shape.dims().begin(), entries[i].shape.dims().end());
     entry["data_offsets"] = {ranges_[i].begin, ranges_[i].end};
     members.push_back({entries[i].name, std::move(entry)});
@@ -78,8 +65,8 @@ void SafetensorsWriter::append(const void* data, std::int64_t bytes) {
 void SafetensorsWriter::append_tensor(const std::string& name, const Buffer& data) {
   ZS_CHECK(next_ < ranges_.size() && ranges_[next_].name == name, "tensor {} is not the next of the header", name);
   const Range& range = ranges_[next_++];
-  ZS_CHECK(data.device == DeviceKind::cpu && data.dtype == range.dtype, "tensor {}: {} on {}, header says {}", name, name_of(data.dtype),
-           name_of(data.device), name_of(range.dtype));
+  ZS_CHECK(data.device == DeviceKind::cpu && file_dtype(data.dtype) == range.dtype, "tensor {}: {} on {}, header says {}", name,
+           name_of(data.dtype), name_of(data.device), name_of(range.dtype));
   ZS_CHECK(written_ == range.begin && data.bytes() == range.end - range.begin, "tensor {}: {} bytes at {}, header says [{}, {})", name,
            data.bytes(), written_, range.begin, range.end);
   append(data.data, data.bytes());

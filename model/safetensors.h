@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/data/output_file.h"
+#include "model/weights/file_dtype.h"
 #include "runtime/base/buffer.h"
 #include "runtime/base/shape.h"
 
@@ -13,8 +14,11 @@ namespace zs {
 
 /// A tensor that a safetensors file will hold.
 struct TensorEntry {
+  TensorEntry(std::string tensor, FileDType stored, Shape dims) : name(std::move(tensor)), dtype(stored), shape(dims) {}
+  TensorEntry(std::string tensor, DType values, Shape dims) : TensorEntry(std::move(tensor), file_dtype(values), dims) {}
+
   std::string name;
-  DType dtype = DType::f32;
+  FileDType dtype;
   Shape shape;
 };
 
@@ -36,7 +40,7 @@ class SafetensorsWriter {
  private:
   struct Range {
     std::string name;
-    DType dtype;
+    FileDType dtype;
     std::int64_t begin, end;
   };
   std::vector<Range> ranges_;
@@ -44,8 +48,5 @@ class SafetensorsWriter {
   std::int64_t written_ = 0, total_ = 0;
   OutputFile file_;
 };
-
-/// safetensors' name of a dtype: "F32", "BF16" ...
-const char* safetensors_name(DType dtype);
 
 }  // namespace zs

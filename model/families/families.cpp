@@ -2,6 +2,7 @@
 #include <array>
 
 #include "model/families/family.h"
+#include "model/families/hf_config.h"
 #include "runtime/base/usage_error.h"
 
 namespace zs {
@@ -23,6 +24,18 @@ const Family* find_family(std::string_view name) {
   for (const Family* family : families())
     if (family->name == name) return family;
   return nullptr;
+}
+
+const Family& family_of(const HfConfig& config) {
+  const std::string architecture = config.architecture();
+  std::string known;
+  for (const Family* family : families()) {
+    if (architecture.empty() ? config.model_type() == family->name : architecture == family->architecture) return *family;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", family->architecture);
+  }
+  throw Error(ExitCode::model,
+              architecture.empty() ? "the file names no architecture" : fmt::format("unknown architecture {}", architecture), config.file(),
+              "use one of " + known);
 }
 
 const Family& family_named(std::string_view name) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -8,8 +9,12 @@
 
 #include "model/families/model_config.h"
 #include "model/language_model.h"
+#include "model/weights/gguf.h"
+#include "model/weights/tensor_map.h"
 
 namespace zs {
+
+class HfConfig;
 
 /// A kind of model, by the name that users give. Everything that differs between families is a member here, so that a name is compared
 /// nowhere else; each family is one file beside this one, and a line in families.cpp. Immutable, and there for ever.
@@ -26,6 +31,13 @@ struct Family {
   /// Gives sizes that follow from others, and are 0 where nobody has given them, their values.
   void (*derive)(ModelConfig& model);
   std::unique_ptr<LanguageModel> (*make)(const ModelConfig& model);
+  /// What a config.json of this architecture says. Error(model) where it asks for what the family has not.
+  ModelConfig (*from_config)(const HfConfig& config);
+  /// The other way.
+  nlohmann::ordered_json (*to_config)(const ModelConfig& model);
+  /// Where the parameters lie in files.
+  TensorMap (*tensor_map)(const ModelConfig& model);
+  GgufFamily gguf;
 
   bool has(std::string_view key) const;
 };
@@ -34,6 +46,8 @@ struct Family {
 std::span<const Family* const> families();
 /// Null where there is none.
 const Family* find_family(std::string_view name);
+/// Of a config.json. Error(model) where there is none.
+const Family& family_of(const HfConfig& config);
 /// Error(usage) where there is none.
 const Family& family_named(std::string_view name);
 /// Null where there is none.

@@ -1,4 +1,7 @@
+#include <nlohmann/json.hpp>
+
 #include "model/families/family.h"
+#include "model/families/hf_config.h"
 #include "model/families/rotary_decoder.h"
 
 namespace zs {
@@ -62,6 +65,12 @@ std::vector<ModelConfig> llama_presets() {
                         .rotary_factor = 32})};
 }
 
+ModelConfig llama_from_config(const HfConfig& config) {
+  config.require("attention_bias", false);
+  config.require("mlp_bias", false);
+  return rotary_from_config(config, "llama", {});
+}
+
 }  // namespace
 
 const Family& llama_family() {
@@ -75,7 +84,11 @@ const Family& llama_family() {
       .derive = derive_rotary_decoder,
       .make = [](const ModelConfig& model) -> std::unique_ptr<LanguageModel> {
         return std::make_unique<Transformer>(rotary_decoder(model));
-      }};
+      },
+      .from_config = llama_from_config,
+      .to_config = [](const ModelConfig& model) { return rotary_to_config(model, "LlamaForCausalLM"); },
+      .tensor_map = [](const ModelConfig& model) { return rotary_tensor_map(model, false, false); },
+      .gguf = {"llama", true, "llama-bpe"}};
   return family;
 }
 

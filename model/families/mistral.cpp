@@ -1,7 +1,22 @@
+#include <nlohmann/json.hpp>
+
 #include "model/families/family.h"
+#include "model/families/hf_config.h"
 #include "model/families/rotary_decoder.h"
 
 namespace zs {
+
+namespace {
+
+ModelConfig mistral_from_config(const HfConfig& config) {
+  ModelConfig model = rotary_from_config(config, "mistral", {.hidden = 14336, .context = 131072, .kv_heads = 8});
+  // Absent it is not null, which is no window.
+  const std::int64_t window = config.document().contains("sliding_window") ? config.integer("sliding_window", 0) : 4096;
+  model.window = window_of_layers(config, model.layers, window, 0);
+  return model;
+}
+
+}  // namespace
 
 const Family& mistral_family() {
   static const Family family{.name = "mistral",
@@ -24,7 +39,11 @@ const Family& mistral_family() {
                              .derive = derive_rotary_decoder,
                              .make = [](const ModelConfig& model) -> std::unique_ptr<LanguageModel> {
                                return std::make_unique<Transformer>(rotary_decoder(model));
-                             }};
+                             },
+                             .from_config = mistral_from_config,
+                             .to_config = [](const ModelConfig& model) { return rotary_to_config(model, "MistralForCausalLM"); },
+                             .tensor_map = [](const ModelConfig& model) { return rotary_tensor_map(model, false, false); },
+                             .gguf = {"llama", true, "tekken"}};
   return family;
 }
 

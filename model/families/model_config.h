@@ -20,6 +20,7 @@ struct ModelConfig {
   std::string rotary_scaling = "none";
   double rotary_factor = 8, rotary_low = 1, rotary_high = 4;
   std::int64_t rotary_context = 8192;
+  std::string path = {};
 
   bool operator==(const ModelConfig&) const = default;
 };

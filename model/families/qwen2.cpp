@@ -1,4 +1,7 @@
+#include <nlohmann/json.hpp>
+
 #include "model/families/family.h"
+#include "model/families/hf_config.h"
 #include "model/families/rotary_decoder.h"
 
 namespace zs {
@@ -8,6 +11,12 @@ std::unique_ptr<LanguageModel> make_qwen2(const ModelConfig& model) {
   TransformerOptions options = rotary_decoder(model);
   options.block.attention.has_qkv_bias = true;
   return std::make_unique<Transformer>(options);
+}
+
+ModelConfig qwen2_from_config(const HfConfig& config) {
+  ModelConfig model = rotary_from_config(config, "qwen2", {.hidden = 22016, .vocab = 151936, .context = 32768, .kv_heads = 32});
+  model.window = qwen_window(config, model.layers);
+  return model;
 }
 
 }  // namespace
@@ -43,7 +52,11 @@ const Family& qwen2_family() {
                                           .tied_head = false,
                                           .norm_eps = 1e-6}},
                              .derive = derive_rotary_decoder,
-                             .make = make_qwen2};
+                             .make = make_qwen2,
+                             .from_config = qwen2_from_config,
+                             .to_config = [](const ModelConfig& model) { return rotary_to_config(model, "Qwen2ForCausalLM"); },
+                             .tensor_map = [](const ModelConfig& model) { return rotary_tensor_map(model, true, false); },
+                             .gguf = {"qwen2", false, "qwen2"}};
   return family;
 }
 

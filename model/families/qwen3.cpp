@@ -1,4 +1,7 @@
+#include <nlohmann/json.hpp>
+
 #include "model/families/family.h"
+#include "model/families/hf_config.h"
 #include "model/families/rotary_decoder.h"
 
 namespace zs {
@@ -8,6 +11,14 @@ std::unique_ptr<LanguageModel> make_qwen3(const ModelConfig& model) {
   TransformerOptions options = rotary_decoder(model);
   options.block.attention.qk_norm_eps = static_cast<float>(model.norm_eps);
   return std::make_unique<Transformer>(options);
+}
+
+ModelConfig qwen3_from_config(const HfConfig& config) {
+  config.require("attention_bias", false);
+  ModelConfig model =
+      rotary_from_config(config, "qwen3", {.hidden = 22016, .vocab = 151936, .context = 32768, .kv_heads = 32, .head_dim = 128});
+  model.window = qwen_window(config, model.layers);
+  return model;
 }
 
 }  // namespace
@@ -46,7 +57,11 @@ const Family& qwen3_family() {
                    .head_dim = 128,
                    .norm_eps = 1e-6}},
       .derive = derive_rotary_decoder,
-      .make = make_qwen3};
+      .make = make_qwen3,
+      .from_config = qwen3_from_config,
+      .to_config = [](const ModelConfig& model) { return rotary_to_config(model, "Qwen3ForCausalLM"); },
+      .tensor_map = [](const ModelConfig& model) { return rotary_tensor_map(model, false, true); },
+      .gguf = {"qwen3", false, "qwen2"}};
   return family;
 }
 

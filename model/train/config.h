@@ -96,6 +96,8 @@ struct Config {
     std::string dir;
     std::int64_t validate_every = 0, validate_batches = 8, sample_tokens = 200;
     std::string sample_prompt;
+    std::string export_to, export_dtype = "f32";
+    std::int64_t export_shard_mib = 5120;
     bool operator==(const Run&) const = default;
   };
 

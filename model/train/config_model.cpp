@@ -1,10 +1,13 @@
 #include "model/train/config_model.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "model/families/family.h"
+#include "model/families/hf_config.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model/train/config_schema.h"
+#include "model/train/expand_path.h"
 
 namespace zs {
 namespace {
@@ -47,6 +50,58 @@ void adapt_preset(ConfigDraft& draft, const ModelConfig& preset) {
   };
   adapt("model.kv_heads", model.kv_heads, preset.kv_heads, model.heads == preset.heads);
   adapt("model.hidden", model.hidden, preset.hidden, model.width == preset.width);
+}
+
+/// The folder that the key names, from here or from beside the configuration file; absolute, so that config.toml finds it from anywhere.
+std::string found_folder(const ConfigDraft& draft) {
+  namespace fs = std::filesystem;
+  const fs::path path = expand_path(draft.config.model.path);
+  std::error_code failed;
+  const fs::path beside = fs::path(draft.source).parent_path() / path;
+  const bool is_beside = path.is_relative() && !fs::exists(path, failed) && fs::exists(beside, failed);
+  return fs::absolute(is_beside ? beside : path).lexically_normal().string();
+}
+
+/// Whether the sizes are known without the folder, as in the configuration that a run has left: then a run can go on without it.
+bool is_described(const ConfigDraft& draft) {
+  const auto keys = {"model.family", "model.layers", "model.heads", "model.width", "model.context", "model.vocab"};
+  return std::all_of(keys.begin(), keys.end(), [&](const char* key) { return draft.is_given(key); });
+}
+
+/// What the folder says; what was given beside it must say the same.
+void take_folder(ConfigDraft& draft, const ModelConfig& folder) {
+  Config from;
+  from.model = folder;
+  from.model.path = draft.config.model.path;
+  for (const ConfigKey& key : config_keys()) {
+    const std::string name(key.name);
+    if (!key.name.starts_with(kTable) || draft.bad.count(name) != 0) continue;
+    const std::string given = toml_value(key.slot(draft.config)), theirs = toml_value(key.slot(from));
+    if (draft.is_given(name) && given != theirs)
+      draft.report(name, fmt::format("{} = {} contradicts model.path, where it is {}", name, given, theirs), "leave it out");
+  }
+  draft.config.model = from.model;
+}
+
+/// Whether the model is that of a folder.
+bool resolve_folder(ConfigDraft& draft) {
+  ModelConfig& model = draft.config.model;
+  if (model.path.empty() || !are_good(draft, {"model.path"})) return false;
+  try {
+    model.path = found_folder(draft);
+    std::error_code failed;
+    if (is_described(draft) && !std::filesystem::exists(model.path, failed)) return false;
+    const HfConfig config = HfConfig::of_folder(model.path);
+    const Family& family = family_of(config);
+    config.refuse_foreign();
+    ModelConfig folder = family.from_config(config);
+    family.derive(folder);
+    take_folder(draft, folder);
+  } catch (const Error& error) {
+    draft.bad.insert({"model.path", "model.layers", "model.heads", "model.width", "model.context", "model.vocab", "train.sequence"});
+    draft.problems.push_back(error);
+  }
+  return true;
 }
 
 void require_sizes(ConfigDraft& draft, const std::string& presets) {
@@ -136,6 +191,7 @@ void check_lengths(ConfigDraft& draft) {
 }  // namespace
 
 void resolve_model(ConfigDraft& draft) {
+  if (resolve_folder(draft)) return;
   ModelConfig& model = draft.config.model;
   const ModelConfig* const preset = find_preset(model.preset);
   resolve_family(draft, preset);

@@ -179,6 +179,7 @@ void expand_paths(ConfigDraft& draft) {
   for (std::string& path : c.data.train) expand("data.train", path);
   for (std::string& path : c.data.validation) expand("data.validation", path);
   expand("run.dir", c.run.dir);
+  expand("run.export", c.run.export_to);
 }
 
 void check_data(ConfigDraft& draft) {

@@ -35,6 +35,9 @@ constexpr std::array kKeys = {
               {},
               "",
               "Published sizes, of the family that the table below names; the keys below override it."},
+    ConfigKey{"model.path", [](Config& c) -> ConfigSlot { return &c.model.path; }, any, "", "",
+              "Folder of a model as transformers writes it: config.json gives the keys below, its safetensors files the weights "
+              "(docs/huggingface.md). A key that is given all the same must be equal."},
     ConfigKey{"model.layers", [](Config& c) -> ConfigSlot { return &c.model.layers; }, between(1, 1024), "", "the preset's",
               "Transformer blocks."},
     ConfigKey{"model.heads", [](Config& c) -> ConfigSlot { return &c.model.heads; }, between(1, 1024), "", "the preset's",
@@ -291,6 +294,13 @@ constexpr std::array kKeys = {
               "200 for text and where there is a tokenizer, else 0", "Length of the sample that is printed at the end; 0 prints none."},
     ConfigKey{"run.sample_prompt", [](Config& c) -> ConfigSlot { return &c.run.sample_prompt; }, any, "", "",
               "Text that the sample goes on from."},
+    ConfigKey{"run.export", [](Config& c) -> ConfigSlot { return &c.run.export_to; }, any, "", "",
+              "A new folder into which the end of the run writes the model as transformers loads it, or a new file NAME.gguf "
+              "(docs/huggingface.md); empty: none."},
+    ConfigKey{"run.export_dtype", [](Config& c) -> ConfigSlot { return &c.run.export_dtype; }, any, "f32|bf16|f16|q8_0", "",
+              "What its weights are stored in; `q8_0` in a GGUF file only."},
+    ConfigKey{"run.export_shard_mib", [](Config& c) -> ConfigSlot { return &c.run.export_shard_mib; }, between(1, 1e9), "", "",
+              "About how much a file of its weights has at most; more go into several files with an index."},
 };
 
 std::string number_text(double value) { return fmt::format("{}", value); }

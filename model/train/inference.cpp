@@ -1,5 +1,7 @@
 #include "model/train/inference.h"
 
+#include <utility>
+
 #include "model/train/agreed.h"
 #include "model/train/memory_check.h"
 #include "model/train/metrics.h"
@@ -31,6 +33,7 @@ void Inference::plan(const std::function<void(Session&)>& work) {
   PlanOptions options = plan_options(world_, share_.threads);
   if (device_kind(config_) == DeviceKind::cuda) options = on_gpus(options, config_, gpus_);
   plan_ = make_inference_plan(config_, options, work);
+  if (!model_.folder.empty()) weights_ = open_weights(config_, plan_);
   check_memory();
   check_threads(share_.threads - 1 + kStreamRoles);  // those that the device will start
 }
@@ -53,6 +56,8 @@ void Inference::check_memory() const {
 }
 
 int Inference::load() {
+  if (weights_)
+    return collectively(world_, "", [&] { import_weights(world_, session_->runtime().executor(), *std::exchange(weights_, {})); });
   return collectively(world_, "", [&] { load_weights(world_, session_->runtime().executor(), model_.checkpoint); });
 }
 

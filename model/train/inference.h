@@ -9,6 +9,7 @@
 #include "comm/world.h"
 #include "model/train/config.h"
 #include "model/train/gpu_ranks.h"
+#include "model/train/import_weights.h"
 #include "model/train/plan.h"
 #include "model/train/rank_device.h"
 #include "model/train/saved_model.h"
@@ -54,6 +55,7 @@ class Inference {
   CpuShare share_;
   GpuRanks gpus_;
   TrainPlan plan_;
+  std::unique_ptr<WeightImport> weights_;  // of a model's folder, until they are in the shards
   std::unique_ptr<RankDevice> device_;
   std::unique_ptr<Session> session_;
 };

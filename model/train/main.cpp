@@ -15,6 +15,7 @@
 #include "model/train/config_schema.h"
 #include "model/train/error_line.h"
 #include "model/train/expand_path.h"
+#include "model/train/export.h"
 #include "model/train/inference_command.h"
 #include "model/train/program.h"
 #include "model/train/startup.h"
@@ -84,7 +85,7 @@ void load_config_of(const CommandLine& line, Loaded& loaded) {
   }
   loaded.job.config_path = zs::expand_path(line.config_path);
   loaded.job.resume = zs::expand_path(line.resume);
-  loaded.job.config = zs::load_config(loaded.job.config_path, line.overrides);
+  loaded.job.config = zs::load_resumed_config(loaded.job.config_path, line.overrides, loaded.job.resume);
   loaded.job.run_dir = zs::run_dir_asked_for(loaded.job.config, loaded.job.config_path, loaded.job.resume);
 }
 
@@ -246,7 +247,8 @@ int tokenize(zs::TokenizeJob& job, const std::string& first_input) {
 
 /// An option that has no meaning where a model is only read.
 std::string of_another_task(const CommandLine& line, const std::string& verified, const std::string& verified_weights,
-                            const zs::TokenizeJob& tokenized) {
+                            const zs::TokenizeJob& tokenized, const zs::ExportJob& exported) {
+  if (!exported.to.empty()) return "--export";
   if (!verified_weights.empty()) return "--verify-weights";
   if (!tokenized.tokenizer.empty()) return "--tokenize";
   if (!tokenized.out.empty()) return "--out";
@@ -264,6 +266,32 @@ void take_files(CommandLine& line, zs::TokenizeJob& tokenized) {
   if (!line.config_path.empty()) files.push_back(std::exchange(line.config_path, {}));
   files.insert(files.end(), tokenized.inputs.begin(), tokenized.inputs.end());
   tokenized.inputs.clear();
+}
+
+void add_export_options(CLI::App& app, zs::ExportJob& job) {
+  app.add_option(
+         "--export", job.to,
+         "write the model of a run, a checkpoint, a configuration or a model's folder as transformers loads it, or as NAME.gguf, and stop: "
+         "--export DIR RUN (docs/huggingface.md)")
+      ->type_name("DIR")
+      ->check([](const std::string& text) { return text.empty() ? std::string("needs a new folder") : std::string(); });
+  app.add_option("--dtype", job.dtype, "with --export: f32, bf16, f16 or, of a GGUF file, q8_0; f32 if not given")
+      ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0"}));
+  app.add_option("--shard-mib", job.shard_mib, "with --export: about how many MiB a file of weights has at most")
+      ->check(CLI::Range(1, 1 << 30));
+}
+
+/// --export, or what is wrong with its command line.
+int export_model(zs::ExportJob& job, const std::string& from) {
+  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (rank != nullptr && std::string_view(rank) != "0") return 0;  // one rank is enough
+  if (from.empty())
+    throw Error(ExitCode::usage, "--export without a model", "command line",
+                "name a run, a checkpoint, a configuration or a model's folder");
+  job.from = zs::expand_path(from);
+  job.to = zs::expand_path(job.to);
+  zs::export_model(job);
+  return print_answer(fmt::format("exported to {}\n", job.to));
 }
 
 /// What only --tokenize takes.
@@ -303,12 +331,14 @@ int parse_and_run(int argc, char** argv) {
   bool wants_keys = false;
   std::string verified, verified_weights;
   zs::TokenizeJob tokenized;
+  zs::ExportJob exported;
   add_run_options(app, line);
   app.add_option("--verify", verified, "read every byte of a checkpoint, or of all of a run, and stop; no configuration is needed");
   app.add_option(
       "--verify-weights", verified_weights,
       "check a file of weights in safetensors, an index, or the folder of a model, list what is in it, and stop; no configuration is "
       "needed");
+  add_export_options(app, exported);
   add_tokenize_options(app, tokenized);
   zs::add_inference_options(app, line.inference);
   app.add_flag("--help-config", wants_keys, "list every key of the configuration");
@@ -325,11 +355,12 @@ int parse_and_run(int argc, char** argv) {
   if (wants_keys) {
     return print_answer(zs::config_help());
   }
-  const std::string other = of_another_task(line, verified, verified_weights, tokenized);
+  const std::string other = of_another_task(line, verified, verified_weights, tokenized, exported);
   if (line.inference.is_wanted()) take_files(line, tokenized);
   if (!line.problem) line.problem = zs::misplaced(line.inference, other);
   if (!line.problem) line.problem = misplaced(tokenized);
   if (!line.problem && !tokenized.tokenizer.empty()) return tokenize(tokenized, line.config_path);
+  if (!line.problem && !exported.to.empty()) return export_model(exported, line.resume.empty() ? line.config_path : line.resume);
   if (!line.problem && !verified.empty()) {
     const int code = zs::verify_checkpoints(zs::expand_path(verified));
     return code == 0 ? print_answer("") : code;

@@ -28,10 +28,11 @@ constexpr std::array<std::string_view, 11> kRefused = {"data.kind",      "train.
                                                        "train.momentum", "train.nesterov",     "data.train_tokens"};
 constexpr std::string_view kRefusedTable = "model.";
 // What says where and how fast, not what. Files may move: their names, their length and what they hold are compared instead.
-constexpr std::array<std::string_view, 10> kFree = {"name",
+constexpr std::array<std::string_view, 11> kFree = {"name",
                                                     "train.time_limit",
                                                     "device",
                                                     "model.preset",
+                                                    "model.path",
                                                     "data.train",
                                                     "data.validation",
                                                     "data.token_bytes",
@@ -179,6 +180,33 @@ std::string run_dir_asked_for(const Config& config, const std::string& config_pa
   const bool is_meant = !config.run.dir.empty() || is_in_run_dir(resume);
   const std::string own = is_meant ? run_dir_of_config(config_path) : "";
   return own.empty() ? config.run.dir : own;
+}
+
+Config load_resumed_config(const std::string& path, const std::vector<std::string>& overrides, const std::string& resume) {
+  std::vector<std::string> all = overrides;
+  try {
+    return load_config(path, overrides);
+  } catch (const ConfigError& error) {
+    if (error.code() != ExitCode::model || resume.empty()) throw;
+    // Any model will do to find out where the run is.
+    all.insert(all.end(), {"model.path=", "model.preset=tiny"});
+    std::optional<ResumePoint> found;
+    try {
+      const Config config = load_config(path, all);
+      found = find_checkpoint({resume, run_dir_asked_for(config, path, resume), config.name, true});
+    } catch (const Error&) {
+      throw error;
+    }
+    if (!found) throw;
+    all = overrides;
+    const CheckpointReader reader(found->checkpoint);
+    for (const auto& [name, value] : reader.manifest().attributes) {
+      const std::string key = name.substr(std::min(kConfigPrefix.size(), name.size()));
+      if (name.starts_with(kConfigPrefix) && key.starts_with(kRefusedTable) && key != "model.path" && find_config_key(key) != nullptr)
+        all.push_back(fmt::format("{}={}", key, value));
+    }
+  }
+  return load_config(path, all);
 }
 
 bool is_in_run_dir(const std::string& what) { return what == "latest" || what == "latest-valid" || what == "auto"; }

@@ -33,6 +33,10 @@ struct ResumePoint {
 /// (`resume`).
 std::string run_dir_asked_for(const Config& config, const std::string& config_path, const std::string& resume);
 
+/// load_config for a run that is to go on (`resume` is not empty): where the folder of model.path is gone, the checkpoint says what the
+/// model is.
+Config load_resumed_config(const std::string& path, const std::vector<std::string>& overrides, const std::string& resume);
+
 /// Whether `what` names a place that is found in the run's directory, and no folder.
 bool is_in_run_dir(const std::string& what);
 

@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <string_view>
 
+#include "model/families/hf_config.h"
 #include "model/train/config_schema.h"
+#include "model/train/toml_text.h"
 #include "runtime/base/whole_number.h"
 #include "runtime/shard/checkpoint_folder.h"
 
@@ -24,7 +26,7 @@ bool is_on_disk(const fs::path& path) {
 }
 
 Error nothing_saved(const std::string& what, const std::string& where) {
-  return {ExitCode::checkpoint, what, where, "name the folder of a checkpoint, or of a run that has one"};
+  return {ExitCode::checkpoint, what, where, "name the folder of a checkpoint, of a run that has one, or of a model"};
 }
 
 /// RUN of RUN/checkpoints/NAME, where a run has left its configuration; else empty.
@@ -100,6 +102,26 @@ void take_data(Config& config, const std::string& run_dir) {
   }
 }
 
+bool is_set(const std::vector<std::string>& overrides, std::string_view key) {
+  return std::any_of(overrides.begin(), overrides.end(), [&](const std::string& text) {
+    const std::size_t begin = std::min(text.find_first_not_of(' '), text.size());
+    return text.compare(begin, key.size(), key) == 0 && text.find_first_not_of(' ', begin + key.size()) == text.find('=');
+  });
+}
+
+/// A configuration for a model that nobody has trained here.
+std::string folder_config(const std::string& folder, const std::vector<std::string>& overrides) {
+  constexpr std::int64_t kLongest = 1024;
+  std::string text = fmt::format("data.train = \"none\"\ntrain.steps = 1\ntrain.global_batch = 1\nmodel.path = {}\n", toml_string(folder));
+  const bool has_tokenizer = is_on_disk(fs::path(folder) / "tokenizer.json") || is_on_disk(fs::path(folder) / "tokenizer.model");
+  if (!is_set(overrides, "data.kind")) text += fmt::format("data.kind = \"{}\"\n", has_tokenizer ? "text" : "tokens");
+  if (has_tokenizer && !is_set(overrides, "data.kind") && !is_set(overrides, "data.tokenizer"))
+    text += fmt::format("data.tokenizer = {}\n", toml_string(folder));
+  const std::int64_t context = parse_config(text, folder, overrides).model.context;
+  if (!is_set(overrides, "train.sequence")) text += fmt::format("train.sequence = {}\n", std::min(context, kLongest));
+  return text;
+}
+
 }  // namespace
 
 SavedModel find_saved_model(const std::string& path) {
@@ -107,16 +129,19 @@ SavedModel find_saved_model(const std::string& path) {
   if (!folder.has_filename()) folder = folder.parent_path();
   std::error_code failed;
   if (!fs::is_directory(folder, failed)) throw nothing_saved(is_on_disk(folder) ? "this is no folder" : "there is no such folder", path);
-  if (is_on_disk(folder / kManifestFile) || folder.filename().string().starts_with("step-")) return {folder.string(), run_around(folder)};
+  if (is_on_disk(folder / kManifestFile) || folder.filename().string().starts_with("step-"))
+    return {.checkpoint = folder.string(), .run_dir = run_around(folder)};
+  if (is_on_disk(folder / HfConfig::kFile)) return {.folder = fs::absolute(folder).string()};
   const std::string root = (folder / "checkpoints").string();
   const auto steps = list_checkpoints(root);
   if (steps.empty()) throw nothing_saved("there is no checkpoint", path);
-  return {step_folder(root, steps.back()), is_on_disk(folder / "config.toml") ? folder.string() : std::string()};
+  return {.checkpoint = step_folder(root, steps.back()), .run_dir = is_on_disk(folder / "config.toml") ? folder.string() : std::string()};
 }
 
 Config config_of(const SavedModel& model, const std::vector<std::string>& overrides) {
   std::vector<std::string> all = overrides;
   if (const std::string rows = given_micro_batch(overrides); !rows.empty()) all.push_back("train.global_batch=" + rows);
+  if (!model.folder.empty()) return parse_config(folder_config(model.folder, all), model.folder, all);
   Config config = parse_config(saved_config(model.checkpoint, overrides), model.checkpoint, all);
   if (!model.run_dir.empty()) take_data(config, model.run_dir);
   return config;

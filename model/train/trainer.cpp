@@ -83,6 +83,7 @@ int Trainer::find_resume_point() {
   if (checkpoint.empty()) {  // the run is to start
     resume_.reset();
     return agreed(world_, [&] {
+      if (!config_.model.path.empty()) weights_ = open_weights(config_, plan_);
       if (is_first()) check_run_dir(run_dir_request());
     });
   }
@@ -188,8 +189,16 @@ std::optional<int> Trainer::train_steps(std::int64_t& done) {
   return std::nullopt;
 }
 
+int Trainer::load_weights() {
+  if (!weights_) return 0;
+  const int code = collectively(world_, "", [&] { import_weights(world_, session_->runtime().executor(), *weights_); });
+  weights_.reset();
+  if (code == 0 && is_first()) print_to_stdout("beginning from the weights in {}\n", config_.model.path);
+  return code;
+}
+
 int Trainer::load_checkpoint() {
-  if (!resume_) return 0;
+  if (!resume_) return load_weights();
   return collectively(world_, "", [&] {
     load({world_, session_->runtime().executor(), session_->optimizer()}, resume_->checkpoint);
     if (has_checkpoint_) saved_step_ = resume_->step;

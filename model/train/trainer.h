@@ -9,6 +9,7 @@
 #include "model/train/config.h"
 #include "model/train/disk_space.h"
 #include "model/train/gpu_ranks.h"
+#include "model/train/import_weights.h"
 #include "model/train/memory_check.h"
 #include "model/train/metrics.h"
 #include "model/train/plan.h"
@@ -68,6 +69,8 @@ class Trainer {
   void create_run();
   void take_up_run();
   int load_checkpoint();
+  /// Those of model.path, where a new run begins from them.
+  int load_weights();
   bool has_results() const;
   bool is_saved(std::int64_t step) const;
   /// `is_last_chance`: nothing else will keep what was done.
@@ -137,6 +140,7 @@ class Trainer {
   bool lacks_data_ = false;            // some rank: training cannot go on
   GpuRanks gpus_;
   TrainPlan plan_;
+  std::unique_ptr<WeightImport> weights_;  // what a new run begins from; null: it draws its weights
   std::optional<ResumePoint> resume_;
   std::vector<std::string> changed_keys_;  // since the checkpoint
   std::string run_dir_;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "model/train/agreed.h"
+#include "model/train/export.h"
 #include "model/train/program.h"
 #include "model/train/sample.h"
 #include "model/train/sample_text.h"
@@ -125,6 +126,10 @@ void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
   if (has_results() && !was_stopped) watch_.finished();
   if (is_first()) print_to_stdout("{}weights: {}\n", is_terminal_ ? "\n" : "", weights_hash_);
   if (has_results() && !was_stopped && config_.run.sample_tokens > 0) print_sample();
+  if (is_first() && has_results() && !was_stopped && !config_.run.export_to.empty()) {
+    export_run(config_, run_dir_ + "/model.safetensors");
+    print_to_stdout("exported to {}\n", config_.run.export_to);
+  }
   if (is_first() && was_stopped) {
     if (stdout_failure() != 0) tell("warning", lost_output());
     const std::string why = stop_ == StopReason::request ? "on request" : "in time for " + limit_->name();

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "model/train/config_dataset.h"
+#include "model/train/export.h"
 #include "model/train/program.h"
 #include "model/train/sample_text.h"
 #include "model/train/startup.h"
@@ -28,6 +29,8 @@ void Trainer::check_and_plan() {
   }
   check_device(config_, gpus_.gpu);
   plan_ = make_plan(config_, memory_demand().plan);
+  if (job_.resume.empty() && !config_.model.path.empty()) weights_ = open_weights(config_, plan_);
+  if (has_results()) check_export(config_);
   if (job_.dry_run && job_.verify_order) throw_if_out_of_order(verify_order(plan_.trace), "the plan of a step");
   if (job_.dry_run) return;
   check_memory();

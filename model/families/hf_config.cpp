@@ -1,0 +1,267 @@
+#include "model/families/hf_config.h"
+
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "model/weights/regular_file.h"
+#include "model/weights/strict_json.h"
+
+namespace zs {
+namespace {
+
+using nlohmann::json;
+
+/// A number that changes nothing; for any other kind of value that is false, null, or empty.
+struct Foreign {
+  const char* key;
+  double neutral;
+};
+constexpr std::array kForeign = {
+    Foreign{"quantization_config", 0},
+    Foreign{"attn_logit_softcapping", 0},
+    Foreign{"final_logit_softcapping", 0},
+    Foreign{"query_pre_attn_scalar", 0},
+    Foreign{"logit_scale", 1},
+    Foreign{"logits_scaling", 1},
+    Foreign{"embedding_multiplier", 1},
+    Foreign{"residual_multiplier", 1},
+    Foreign{"attention_multiplier", 0},
+    Foreign{"partial_rotary_factor", 1},
+    Foreign{"rotary_pct", 1},
+    Foreign{"scale_emb", 1},
+    Foreign{"scale_depth", 0},
+    Foreign{"alibi", 0},
+    Foreign{"use_parallel_residual", 0},
+    Foreign{"parallel_attn", 0},
+    Foreign{"num_experts", 0},
+    Foreign{"num_local_experts", 0},
+    Foreign{"n_routed_experts", 0},
+    Foreign{"no_rope_layers", 0},
+    Foreign{"is_encoder_decoder", 0},
+    Foreign{"add_cross_attention", 0},
+    Foreign{"use_alibi", 0},
+    Foreign{"use_qk_norm", 0},
+    Foreign{"attention_sinks", 0},
+    Foreign{"clip_qkv", 0},
+};
+
+bool is_neutral(const json& value, double neutral) {
+  if (value.is_null()) return true;
+  if (value.is_boolean()) return !value.get<bool>();
+  if (value.is_number()) return value.get<double>() == neutral;
+  return value.empty();
+}
+
+/// How its positions are stretched. transformers 5 has all of it in rope_parameters, earlier ones the base beside rope_scaling.
+void take_rotary(const HfConfig& config, ModelConfig& model) {
+  constexpr const char *kNew = "rope_parameters", *kOld = "rope_scaling";
+  const HfConfig rope = config.object(config.has(kNew) ? kNew : kOld);
+  for (const auto& entry : rope.document().items())
+    if (entry.value().is_object()) rope.refuse(entry.key().c_str());  // others for other kinds of layers
+  rope.require("partial_rotary_factor", 1.0);
+  model.rotary_base = rope.number("rope_theta", config.number("rope_theta", 10000));
+  const std::string type = rope.text("rope_type", rope.text("type", "default"));
+  model.rotary_scaling = type == "default" ? "none" : type;
+  if (type == "default") return;
+  if (type != "linear" && type != "llama3") rope.refuse(rope.has("rope_type") ? "rope_type" : "type");
+  model.rotary_factor = rope.number("factor", 1);
+  if (type == "linear") return;
+  model.rotary_low = rope.number("low_freq_factor", 1);
+  model.rotary_high = rope.number("high_freq_factor", 4);
+  model.rotary_context = rope.integer("original_max_position_embeddings", model.context);
+}
+
+}  // namespace
+
+HfConfig HfConfig::of_folder(const std::string& folder) {
+  constexpr std::int64_t kMost = 16 << 20;
+  const std::string file = (std::filesystem::path(folder) / kFile).string();
+  return HfConfig(parse_document(read_text_file(file, kMost), file), file);
+}
+
+HfConfig::HfConfig(const json& document, std::string file) : document_(std::make_shared<json>(document)), file_(std::move(file)) {
+  if (!document_->is_object()) throw Error(ExitCode::model, "the file is no JSON object", file_, "name a model's folder");
+}
+
+std::string HfConfig::architecture() const {
+  const json* const list = find("architectures");
+  if (list == nullptr || list->empty()) return {};
+  if (!list->is_array() || !list->front().is_string()) ill_typed("architectures", "a list of names");
+  return list->front().get<std::string>();
+}
+
+const json* HfConfig::find(const char* key) const {
+  const auto found = document_->find(key);
+  return found == document_->end() || found->is_null() ? nullptr : &*found;
+}
+
+bool HfConfig::has(const char* key) const { return find(key) != nullptr; }
+
+void HfConfig::ill_typed(const char* key, const char* wanted) const {
+  throw Error(ExitCode::model, fmt::format("{}{} is not {}", place_, key, wanted), file_, "use a config.json as transformers writes it");
+}
+
+std::int64_t HfConfig::integer(const char* key, std::int64_t otherwise) const {
+  constexpr std::int64_t kMost = std::int64_t{1} << 31;
+  const json* const value = find(key);
+  if (value == nullptr) return otherwise;
+  if (!value->is_number_unsigned() || value->get<std::uint64_t>() < 1 || value->get<std::uint64_t>() > std::uint64_t{kMost})
+    ill_typed(key, "an integer from 1");
+  return value->get<std::int64_t>();
+}
+
+double HfConfig::number(const char* key, double otherwise) const {
+  const json* const value = find(key);
+  if (value == nullptr) return otherwise;
+  if (!value->is_number() || !std::isfinite(value->get<double>())) ill_typed(key, "a number");
+  return value->get<double>();
+}
+
+bool HfConfig::boolean(const char* key, bool otherwise) const {
+  const json* const value = find(key);
+  if (value == nullptr) return otherwise;
+  if (!value->is_boolean()) ill_typed(key, "true or false");
+  return value->get<bool>();
+}
+
+std::string HfConfig::text(const char* key, const std::string& otherwise) const {
+  const json* const value = find(key);
+  if (value == nullptr) return otherwise;
+  if (!value->is_string()) ill_typed(key, "a text");
+  return value->get<std::string>();
+}
+
+HfConfig HfConfig::object(const char* key) const {
+  const json* const value = find(key);
+  if (value != nullptr && !value->is_object()) ill_typed(key, "an object");
+  HfConfig inner(value == nullptr ? json::object() : *value, file_);
+  inner.place_ = fmt::format("{}{}.", place_, key);
+  return inner;
+}
+
+void HfConfig::refuse(const char* key) const {
+  throw Error(
+      ExitCode::model,
+      fmt::format("{}{} = {} is not supported, and it changes the model", place_, shortened(key), shortened((*document_)[key].dump())),
+      file_, "use a model without it");
+}
+
+void HfConfig::require(const char* key, const json& value) const {
+  const json* const found = find(key);
+  if (found != nullptr && *found != value) refuse(key);
+}
+
+void HfConfig::refuse_foreign() const {
+  for (const auto& [key, neutral] : kForeign)
+    if (const json* const value = find(key); value != nullptr && !is_neutral(*value, neutral)) refuse(key);
+}
+
+ModelConfig rotary_from_config(const HfConfig& config, const char* family, const RotaryDefaults& defaults) {
+  ModelConfig model{.family = family};
+  model.layers = config.integer("num_hidden_layers", 32);
+  model.heads = config.integer("num_attention_heads", 32);
+  model.width = config.integer("hidden_size", 4096);
+  model.context = config.integer("max_position_embeddings", defaults.context);
+  model.vocab = config.integer("vocab_size", defaults.vocab);
+  model.kv_heads = config.integer("num_key_value_heads", defaults.kv_heads == 0 ? model.heads : defaults.kv_heads);
+  model.hidden = config.integer("intermediate_size", defaults.hidden);
+  model.head_dim = config.integer("head_dim", defaults.head_dim == 0 ? model.width / model.heads : defaults.head_dim);
+  model.norm_eps = config.number("rms_norm_eps", 1e-6);
+  model.tied_head = config.boolean("tie_word_embeddings", false);
+  take_rotary(config, model);
+  config.require("hidden_act", "silu");
+  config.require("attention_dropout", 0.0);
+  return model;
+}
+
+nlohmann::ordered_json rotary_to_config(const ModelConfig& model, const char* architecture) {
+  nlohmann::ordered_json rope = {{"rope_theta", model.rotary_base},
+                                 {"rope_type", model.rotary_scaling == "none" ? "default" : model.rotary_scaling}};
+  if (model.rotary_scaling != "none") rope["factor"] = model.rotary_factor;
+  if (model.rotary_scaling == "llama3") {
+    rope["low_freq_factor"] = model.rotary_low;
+    rope["high_freq_factor"] = model.rotary_high;
+    rope["original_max_position_embeddings"] = model.rotary_context;
+  }
+  nlohmann::ordered_json config = {{"architectures", {architecture}},
+                                   {"model_type", model.family},
+                                   {"vocab_size", model.vocab},
+                                   {"hidden_size", model.width},
+                                   {"intermediate_size", model.hidden},
+                                   {"num_hidden_layers", model.layers},
+                                   {"num_attention_heads", model.heads},
+                                   {"num_key_value_heads", model.kv_heads},
+                                   {"head_dim", model.head_dim > 0 ? model.head_dim : model.width / model.heads},
+                                   {"hidden_act", "silu"},
+                                   {"max_position_embeddings", model.context},
+                                   {"rms_norm_eps", model.norm_eps},
+                                   {"tie_word_embeddings", model.tied_head},
+                                   {"attention_dropout", 0.0},
+                                   {"sliding_window", nullptr},
+                                   {"use_sliding_window", model.window > 0},
+                                   {"max_window_layers", 0},
+                                   {"rope_theta", model.rotary_base}};  // what reads the older form finds the base here
+  config["rope_parameters"] = rope;
+  if (model.window > 0) config["sliding_window"] = model.window;
+  if (model.rotary_scaling != "none") config["rope_scaling"] = rope;
+  return config;
+}
+
+TensorMap rotary_tensor_map(const ModelConfig& model, bool has_qkv_bias, bool has_qk_norm) {
+  const std::int64_t head_dim = model.head_dim > 0 ? model.head_dim : model.width / model.heads;
+  const std::int64_t q = model.heads * head_dim, kv = model.kv_heads * head_dim;
+  const std::string block = "model.layers.{}.", attention = block + "self_attn.", mlp = block + "mlp.";
+  TensorMap map{.prefix = "model.", .passed_over = {attention + "rotary_emb.inv_freq"}, .token_embedding = "model.embed_tokens.weight"};
+  map.rules = {
+      {"token_embedding.weight", {{map.token_embedding, model.vocab}}},
+      {"norm.weight", {{"model.norm.weight"}}},
+      {"blocks.{}.norm1.weight", {{block + "input_layernorm.weight"}}},
+      {"blocks.{}.attention.qkv.weight",
+       {{attention + "q_proj.weight", q}, {attention + "k_proj.weight", kv}, {attention + "v_proj.weight", kv}}},
+      {"blocks.{}.attention.out.weight", {{attention + "o_proj.weight"}}},
+      {"blocks.{}.norm2.weight", {{block + "post_attention_layernorm.weight"}}},
+      {"blocks.{}.mlp.gate_up.weight", {{mlp + "gate_proj.weight", model.hidden}, {mlp + "up_proj.weight", model.hidden}}},
+      {"blocks.{}.mlp.down.weight", {{mlp + "down_proj.weight"}}},
+  };
+  if (model.tied_head) {
+    map.tied_head = "lm_head.weight";
+  } else {
+    map.rules.push_back({"head.weight", {{"lm_head.weight", model.vocab}}});
+  }
+  if (has_qkv_bias)
+    map.rules.push_back({"blocks.{}.attention.qkv.bias",
+                         {{attention + "q_proj.bias", q}, {attention + "k_proj.bias", kv}, {attention + "v_proj.bias", kv}}});
+  if (has_qk_norm) {
+    map.rules.push_back({"blocks.{}.attention.q_norm.weight", {{attention + "q_norm.weight"}}});
+    map.rules.push_back({"blocks.{}.attention.k_norm.weight", {{attention + "k_norm.weight"}}});
+  }
+  return expanded(map, model.layers);
+}
+
+std::int64_t window_of_layers(const HfConfig& config, std::int64_t layers, std::int64_t window, std::int64_t first) {
+  std::int64_t windowed = window == 0 ? 0 : std::max<std::int64_t>(0, layers - first);
+  if (config.has("layer_types")) {
+    const json& types = config.document()["layer_types"];
+    windowed = 0;
+    for (const json& type : types) {
+      if (type != "full_attention" && type != "sliding_attention") config.refuse("layer_types");
+      windowed += type == "sliding_attention" ? 1 : 0;
+    }
+    if (std::ssize(types) != layers || (windowed > 0 && window == 0)) config.refuse("layer_types");
+  }
+  if (windowed == 0) return 0;
+  if (windowed != layers) config.refuse(config.has("layer_types") ? "layer_types" : "max_window_layers");
+  return window;
+}
+
+std::int64_t qwen_window(const HfConfig& config, std::int64_t layers) {
+  const bool is_used = config.boolean("use_sliding_window", false);
+  const std::int64_t window = config.document().contains("sliding_window") ? config.integer("sliding_window", 0) : 4096;
+  const std::int64_t first =
+      config.document().value("max_window_layers", nlohmann::json(28)) == 0 ? 0 : config.integer("max_window_layers", 28);
+  return window_of_layers(config, layers, is_used ? window : 0, first);
+}
+
+}  // namespace zs

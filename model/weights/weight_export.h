@@ -1,0 +1,97 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "model/weights/file_dtype.h"
+#include "model/weights/tensor_map.h"
+
+namespace zs {
+
+/// Where a model's f32 weights are. One thread uses it.
+class ParameterSource {
+ public:
+  virtual ~ParameterSource() = default;
+  ParameterSource() = default;
+  ParameterSource(const ParameterSource&) = delete;
+  ParameterSource& operator=(const ParameterSource&) = delete;
+
+  virtual const std::vector<ParameterShape>& parameters() const = 0;
+  /// Elements [first, first + count) of a parameter.
+  virtual void read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) = 0;
+};
+
+/// A tensor that is written: some rows of a parameter.
+struct ExportedTensor {
+  std::string name, parameter;
+  Shape shape;  ///< as it is written
+  std::int64_t row = 0, rows = 0, columns = 0;
+  bool is_transposed = false;
+
+  std::int64_t elems() const { return rows * columns; }
+};
+
+/// What a map makes of these parameters, by name. Every parameter must have its rule, and every rule its parameter: Error(model).
+std::vector<ExportedTensor> exported_tensors(const TensorMap& map, const std::vector<ParameterShape>& parameters);
+
+/// Hands a tensor's f32 values to `use(values, count)`, piece after piece in the order in which they are written; of one that is transposed
+/// the whole is read first.
+template <class Use>
+void for_each_piece(ParameterSource& source, const ExportedTensor& tensor, std::int64_t piece_elems, const Use& use);
+
+struct ExportOptions {
+  FileDType dtype = FileDType::f32;
+  std::int64_t shard_bytes = std::int64_t{5} << 30;  ///< a file is begun before it has more, but for a tensor that alone has
+};
+
+/// Writes model.safetensors, or files of about shard_bytes and their index, into a folder that exists. Error(io), Error(cannot_create).
+void export_safetensors(ParameterSource& source, const TensorMap& map, const std::string& folder, const ExportOptions& options);
+
+/// Tokenizer files and generation_config.json, as far as they are there.
+void copy_companions(const std::string& from, const std::string& to);
+
+/// A folder that appears whole or not at all: written beside its place, and renamed by commit(). Error(cannot_create) where the place is
+/// taken by more than an empty folder.
+class OutputFolder {
+ public:
+  explicit OutputFolder(std::string path);
+  ~OutputFolder();
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  const std::string& writing() const { return temporary_; }
+  void commit();
+
+ private:
+  std::string path_, temporary_;
+  bool has_temporary_ = false;
+};
+
+template <class Use>
+void for_each_piece(ParameterSource& source, const ExportedTensor& tensor, std::int64_t piece_elems, const Use& use) {
+  const std::int64_t first = tensor.row * tensor.columns, count = tensor.elems();
+  std::vector<float> values(static_cast<std::size_t>(tensor.is_transposed ? count : std::min(count, piece_elems)));
+  if (!tensor.is_transposed) {
+    for (std::int64_t done = 0; done < count; done += piece_elems) {
+      const std::int64_t piece = std::min(piece_elems, count - done);
+      source.read(tensor.parameter, first + done, piece, values.data());
+      use(values.data(), piece);
+    }
+    return;
+  }
+  source.read(tensor.parameter, first, count, values.data());
+  const std::int64_t at_once = std::max<std::int64_t>(1, piece_elems / tensor.rows);
+  std::vector<float> turned(static_cast<std::size_t>(std::min(at_once, tensor.columns) * tensor.rows));
+  for (std::int64_t column = 0; column < tensor.columns; column += at_once) {
+    const std::int64_t columns = std::min(at_once, tensor.columns - column);
+    for (std::int64_t row = 0; row < tensor.rows; ++row)
+      for (std::int64_t i = 0; i < columns; ++i)
+        turned[static_cast<std::size_t>(i * tensor.rows + row)] = values[static_cast<std::size_t>(row * tensor.columns + column + i)];
+    use(turned.data(), columns * tensor.rows);
+  }
+}
+
+}  // namespace zs

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""GGUF files that --export writes are what PyPI's `gguf` reads: sizes, tokenizer, and every weight of a case, with the rows of queries and keys in
+llama.cpp's order, where $ZSHARD_PEER_PYTHON (or this Python) has the package; exit 77 where not. Usage: gguf_peers_test.py TRAIN"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import harness
+
+LIMIT_S = 120
+CASES = harness.ROOT / "tests" / "data" / "huggingface"
+TOKENIZERS = harness.ROOT / "tests" / "data" / "tokenizers"
+# Case, dtype, tokenizer, and how far a weight may be off, relative to the largest of its tensor.
+RUNS = (("gpt2", "f32", "gpt2", 0), ("gpt2", "q8_0", None, 0.005), ("llama3-rope", "f16", "llama2", 0.0005), ("mistral-window", "bf16", None, 0.004),
+        ("qwen2", "f32", "qwen2", 0), ("qwen3", "q8_0", None, 0.005))
+# Runs in the Python that has the package: the GGUF file, the case, the tolerance; prints what is wrong, a line each.
+PEER = """
+import json, pathlib, re, struct, sys
+import gguf, numpy
+reader, case, tolerance = gguf.GGUFReader(sys.argv[1]), pathlib.Path(sys.argv[2]), float(sys.argv[3])
+config = json.loads((case / "config.json").read_text())
+data = (case / "model.safetensors").read_bytes()
+(length,) = struct.unpack("<Q", data[:8])
+header = json.loads(data[8:8 + length])
+header.pop("__metadata__")
+wanted = {name: numpy.frombuffer(data, numpy.float32, offset=8 + length + t["data_offsets"][0], count=int(numpy.prod(t["shape"]))).reshape(t["shape"])
+          for name, t in header.items()}
+fields = {name: field.contents() for name, field in reader.fields.items()}
+arch = fields["general.architecture"]
+model = {"gpt2": gguf.MODEL_ARCH.GPT2, "llama": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}[arch]
+blocks = config.get("n_layer", config.get("num_hidden_layers"))
+names = gguf.get_tensor_name_map(model, blocks)
+def fail(*words): print(*words)
+for key, value in ((f"{arch}.block_count", blocks), (f"{arch}.vocab_size", config["vocab_size"])):
+    if fields.get(key) != value: fail(key, "is", fields.get(key), "not", value)
+tensors, kinds = {t.name: t for t in reader.tensors}, {t.name: t.tensor_type for t in reader.tensors}
+for name, values in wanted.items():
+    ours = names.get_name(name, (".weight", ".bias"))
+    if ours not in tensors: fail(name, "is missing as", ours); continue
+    if arch == "gpt2" and re.search(r"(c_attn|c_proj|c_fc).weight", name): values = values.T
+    heads = {"q": "num_attention_heads", "k": "num_key_value_heads"}.get((re.search(r"self_attn.([qk])_proj", name) or [0, 0])[1])
+    if arch == "llama" and heads:
+        n = config[heads]
+        values = values.reshape(n, 2, values.shape[0] // n // 2, -1).swapaxes(1, 2).reshape(values.shape)
+    got = gguf.dequantize(tensors.pop(ours).data, kinds[ours])
+    off = numpy.abs(got.astype(numpy.float64) - values).max() / numpy.abs(values).max() if got.shape == values.shape else numpy.inf
+    if not off <= tolerance: fail(name, "is off by", off, got.shape, values.shape)
+rope = tensors.pop("rope_freqs.weight", None)
+for name in tensors: fail(name, "is of no use")
+if "llama3" in json.dumps(config):
+    p = config["rope_parameters"]
+    wave = 2 * numpy.pi * p["rope_theta"] ** (numpy.arange(0, 16, 2) / 16)
+    low, high, old = p["low_freq_factor"], p["high_freq_factor"], p["original_max_position_embeddings"]
+    smooth = (old / wave - low) / (high - low)
+    factors = numpy.where(wave < old / high, 1, numpy.where(wave > old / low, p["factor"], 1 / ((1 - smooth) / p["factor"] + smooth)))
+    if rope is None or not numpy.allclose(rope.data, factors, rtol=1e-6): fail("the factors of positions are", rope and rope.data, "not", factors)
+tokenizer = case / "tokenizer.json"
+if tokenizer.exists():
+    vocab = json.loads(tokenizer.read_text())["model"]["vocab"]
+    tokens = fields["tokenizer.ggml.tokens"]
+    if len(tokens) != config["vocab_size"]: fail(len(tokens), "tokens")
+    differ = [text for text, id in vocab.items() if id < len(tokens) and tokens[id] != text]
+    if differ: fail(len(differ), "tokens differ, the first", differ[0])
+    if len(fields["tokenizer.ggml.token_type"]) != len(tokens): fail("kinds are missing")
+    if fields["tokenizer.ggml.model"] == "gpt2" and not fields["tokenizer.ggml.merges"]: fail("merges are missing")
+elif fields["tokenizer.ggml.model"] != "none": fail("there is a tokenizer from nowhere")
+"""
+
+
+def main():
+    train = pathlib.Path(sys.argv[1]).resolve()
+    python = os.environ.get("ZSHARD_PEER_PYTHON", sys.executable)
+    if subprocess.run([python, "-c", "import gguf, numpy"], capture_output=True, timeout=LIMIT_S).returncode != 0:
+        print(f"skipped: {python} has no package gguf (pip install gguf, and ZSHARD_PEER_PYTHON)")
+        return harness.SKIP
+    report = harness.Report()
+    with tempfile.TemporaryDirectory() as place:
+        for case, dtype, tokenizer, tolerance in RUNS:
+            folder, out = pathlib.Path(place, case), pathlib.Path(place, f"{case}-{dtype}.gguf")
+            shutil.copytree(CASES / case, folder, dirs_exist_ok=True)
+            if tokenizer:
+                shutil.copy(TOKENIZERS / tokenizer / "tokenizer.json", folder)
+            result = harness.run([train, "--export", out, folder, "--dtype", dtype], LIMIT_S)
+            peer = subprocess.run([python, "-c", PEER, out, folder, str(tolerance)], capture_output=True, text=True, timeout=LIMIT_S)
+            problems = peer.stdout.splitlines()[:5] + ([peer.stderr[-600:]] if peer.returncode else [])
+            report.case(f"{case} as {dtype}", problems, result)
+    return report.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""Models in the form of Hugging Face folders: transformers has computed what is in tests/data/huggingface, and training, evaluation, samples and export
+must agree with it. What is wrong with a folder ends with one line, exit code 67 and nothing made.
+Usage: huggingface_test.py TRAIN [--long]"""
+
+import json
+import pathlib
+import re
+import shutil
+import struct
+import sys
+import tempfile
+
+import harness
+
+LIMIT_S = 120
+CASES = harness.ROOT / "tests" / "data" / "huggingface"
+FAMILIES = ("gpt2", "llama3-rope", "mistral-window", "qwen2", "qwen3")
+MODEL, CANNOT_CREATE, CONFIG = 67, 73, 78
+TOLERANCE = 1e-5  # relative, of sums of f32 in another order
+ENV = {"OMP_NUM_THREADS": "1"}
+RUN = """\
+[model]
+path = "{folder}"
+[data]
+kind = "tokens"
+train = "{tokens}"
+validation_fraction = 0
+[train]
+steps = 5
+global_batch = 4
+sequence = 64
+lr = 1e-3
+schedule = "constant"
+[run]
+dir = "{out}"
+"""
+
+
+def run(command, ranks=None):
+    return harness.run(harness.launch(ranks, command), LIMIT_S, env=ENV)
+
+
+def configure(work, folder, out="out", case=None):
+    path = work / "run.toml"
+    path.write_text(RUN.format(folder=folder, tokens=(CASES / case if case else folder) / "tokens.bin", out=work / out))
+    return path
+
+
+def read_tensors(path):
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    header.pop("__metadata__", None)
+    return {name: (t["dtype"], t["shape"], data[8 + length + t["data_offsets"][0]:8 + length + t["data_offsets"][1]]) for name, t in header.items()}
+
+
+def write_tensors(path, tensors):
+    header, data = {}, b""
+    for name, (dtype, shape, values) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def copied(work, case, change_config=None, change_tensors=None):
+    """A copy of the case with another config.json, or other tensors."""
+    folder = work / "copy"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(CASES / case, folder)
+    if change_config:
+        config = json.loads((folder / "config.json").read_text())
+        change_config(config)
+        (folder / "config.json").write_text(json.dumps(config))
+    if change_tensors:
+        tensors = read_tensors(folder / "model.safetensors")
+        write_tensors(folder / "model.safetensors", change_tensors(tensors) or tensors)
+    return folder
+
+
+def compare(result, out, case):
+    """What of five steps is not as transformers has it."""
+    if result.code != 0:
+        return [f"it ended with {result.code}"]
+    want = json.loads((CASES / case / "expected.json").read_text())
+    metrics = harness.read_metrics(out)
+    pairs = [(f"loss of step {m['step']}", m["loss"], loss) for m, loss in zip(metrics, want["five_adamw_steps"]["losses"], strict=True)]
+    pairs.append(("gradient norm", metrics[0]["grad_norm"], want["grad_norm"]))
+    return [f"{what} is {got}, wanted {wanted}" for what, got, wanted in pairs if abs(got - wanted) > TOLERANCE * abs(wanted)]
+
+
+def trains(train, work, report, case, ranks=None, name="", folder=None, **sets):
+    shutil.rmtree(work / "out", ignore_errors=True)
+    options = sum((["--set", f"{key.replace('__', '.')}={value}"] for key, value in sets.items()), [])
+    result = run([train, configure(work, folder or CASES / case, case=case), *options], ranks)
+    report.case(f"five steps of {case}{f' at {ranks} ranks' if ranks else ''}{name and ', ' + name}", compare(result, work / "out", case), result)
+
+
+def training_cases(train, work, report, is_long):
+    for case in FAMILIES:
+        trains(train, work, report, case)
+    trains(train, work, report, "gpt2", 2, "per parameter", shard__layout="per_parameter", shard__dims='["blocks.*.mlp.*.weight=1"]')
+    trains(train, work, report, "qwen3", 4, "hsdp", shard__strategy="hsdp", shard__group_size=2)
+    if not is_long:
+        return
+    for case in FAMILIES:
+        for ranks in (2, 4):
+            for layout in ("flat", "per_parameter"):
+                trains(train, work, report, case, ranks, layout, shard__layout=layout)
+        trains(train, work, report, case, 4, "ddp", shard__strategy="ddp")
+
+
+def tensor_cases(train, work, report):
+    def renamed(pattern, replacement):
+        return lambda tensors: {re.sub(pattern, replacement, name): tensor for name, tensor in tensors.items()}
+
+    trains(train, work, report, "gpt2", name="names without transformer.", folder=copied(work, "gpt2", None, renamed(r"^transformer\.", "")))
+    trains(train, work, report, "qwen2", name="the head's name", folder=copied(work, "qwen2", None, renamed("model.embed_tokens", "lm_head")))
+
+    def with_masks(tensors):
+        tensors.update({"transformer.h.0.attn.bias": ("U8", [2], b"12"), "h.1.attn.masked_bias": ("F32", [], b"1234")})
+        tensors["lm_head.weight"] = tensors["transformer.wte.weight"]
+
+    trains(train, work, report, "gpt2", name="masks and the tied head", folder=copied(work, "gpt2", None, with_masks))
+
+    folder = copied(work, "qwen3")
+    tensors = sorted(read_tensors(folder / "model.safetensors").items())
+    weight_map = {}
+    for i in range(3):
+        file = f"model-{i + 1:05}-of-00003.safetensors"
+        write_tensors(folder / file, dict(tensors[i::3]))
+        weight_map.update({name: file for name, _ in tensors[i::3]})
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    trains(train, work, report, "qwen3", 2, "three files", folder=folder)
+
+    def older(config):
+        rope = config.pop("rope_parameters")
+        config["rope_theta"] = rope.pop("rope_theta")
+        config["rope_scaling"] = rope
+        config["torch_dtype"] = config.pop("dtype")
+        config.update({"_name_or_path": "somewhere", "pretraining_tp": 1, "my_note": {"any": [1, "thing"]}})
+
+    trains(train, work, report, "llama3-rope", name="an older config.json", folder=copied(work, "llama3-rope", older))
+
+
+def inference_cases(train, work, report):
+    folder, want = CASES / "mistral-window", json.loads((CASES / "mistral-window" / "expected.json").read_text())
+    result = run([train, "--evaluate", folder, folder / "tokens.bin", "--set", "train.sequence=64", "--logits", work / "logits.bin"], 3)
+    found = re.fullmatch(r"loss (\S+) perplexity \S+ tokens 256\n", result.out)
+    problems = [] if found and abs(float(found[1]) - want["loss"]) < TOLERANCE * want["loss"] else ["another loss than transformers'"]
+    if not problems:
+        vocab = json.loads((folder / "config.json").read_text())["vocab_size"]
+        row = struct.unpack("<8f", (work / "logits.bin").read_bytes()[63 * vocab * 4:][:32])
+        problems += [f"logit {a}, wanted {b}" for a, b in zip(row, want["logits"]["first8"]) if abs(a - b) > 2e-5 * max(map(abs, row))]
+    report.case("loss and logits of a folder, at 3 ranks", problems, result)
+    prompt = ",".join(map(str, want["greedy"]["prompt"]))
+    result = run([train, "--sample", folder, "--prompt-ids", prompt, "--print-ids", "--temperature", "0", "--tokens", "16"])
+    drawn = [int(x) for x in re.findall(r"\d+", result.out)]
+    report.case("greedy continuation of a folder", [] if drawn == want["greedy"]["next16"] else [f"drawn {drawn}"], result)
+
+
+def export_cases(train, work, report):
+    for case in FAMILIES:
+        to = work / "exported" / case
+        result = run([train, "--export", to, CASES / case])
+        problems = [f"{name} differs" for name in ("model.safetensors", "generation_config.json")
+                    if not (to / name).exists() or (to / name).read_bytes() != (CASES / case / name).read_bytes()]
+        same = (to / "config.json").exists() and json.loads((to / "config.json").read_text()) == json.loads((CASES / case / "config.json").read_text())
+        report.case(f"{case} in and out", problems + ([] if same else ["config.json says something else"]), result)
+
+    half, again = work / "half", work / "again"
+    first, second = run([train, "--export", half, CASES / "gpt2", "--dtype", "bf16"]), run([train, "--export", again, half, "--dtype", "bf16"])
+    tensors = read_tensors(half / "model.safetensors")
+    problems = [] if {t[0] for t in tensors.values()} == {"BF16"} else ["not all is BF16"]
+    problems += [] if (again / "model.safetensors").read_bytes() == (half / "model.safetensors").read_bytes() else ["the second differs from the first"]
+    problems += [] if json.loads((again / "config.json").read_text())["dtype"] == "bfloat16" else ["config.json does not say so"]
+    report.case("bf16 out, in and out", problems, second if first.code == 0 else first)
+
+    shutil.rmtree(work / "out", ignore_errors=True)
+    result = run([train, configure(work, CASES / "qwen2"), "--set", f"run.export={work / 'end'}", "--set", "checkpoint.every=5"], 2)
+    problems = [] if (work / "end" / "model.safetensors").exists() else ["nothing was exported at the end"]
+    for name in ("out", "out/checkpoints/step-5", "run.toml"):
+        to = work / ("of-" + name.replace("/", "-"))
+        one = run([train, "--export", to, work / name])
+        same = one.code == 0 and (to / "model.safetensors").read_bytes() == (work / "end" / "model.safetensors").read_bytes()
+        problems += [] if same else [f"that of {name} differs: {one}"]
+    report.case("export at a run's end, of the run, its checkpoint, its configuration", problems, result)
+    result = run([train, "--export", work / "end", work / "out"])
+    report.case("a folder that holds something is refused", [] if result.code == CANNOT_CREATE else [f"code {result.code}"], result)
+
+
+def resume_case(train, work, report):
+    folder = copied(work, "gpt2")
+    shutil.rmtree(work / "out", ignore_errors=True)
+    config = configure(work, folder, case="gpt2")
+    first = run([train, config, "--set", "train.steps=3", "--set", "checkpoint.every=3"])
+    shutil.rmtree(folder)
+    result = run([train, work / "out" / "config.toml", "--resume", "latest", "--set", "train.steps=5"])
+    report.case("a run goes on without the folder", compare(result, work / "out", "gpt2") if first.code == 0 else ["it did not begin"], result)
+    shutil.rmtree(work / "out" / "checkpoints" / "step-5", ignore_errors=True)
+    result = run([train, config, "--resume", "latest", "--set", "train.steps=5"])
+    report.case("and by the configuration that it began with", compare(result, work / "out", "gpt2"), result)
+
+
+def refused(train, work, report, name, folder, words, code=MODEL, **sets):
+    shutil.rmtree(work / "out", ignore_errors=True)
+    options = sum((["--set", f"{key.replace('__', '.')}={value}"] for key, value in sets.items()), [])
+    result = run([train, configure(work, folder, case="gpt2"), *options])
+    problems = [] if result.code == code else [f"code {result.code}, wanted {code}"]
+    problems += [f"the line lacks {word!r}" for word in words if word not in result.last_error_line()]
+    problems += ["a run directory was made"] if (work / "out").exists() else []
+    report.case(name, problems, result)
+
+
+def refusal_cases(train, work, report):
+    settings = [("gpt2", "scale_attn_by_inverse_layer_idx", True), ("gpt2", "scale_attn_weights", False), ("gpt2", "activation_function", "relu"),
+                ("gpt2", "add_cross_attention", True), ("qwen3", "attention_bias", True), ("qwen3", "hidden_act", "gelu"),
+                ("llama3-rope", "mlp_bias", True), ("llama3-rope", "attention_dropout", 0.1), ("llama3-rope", "quantization_config", {"bits": 4}),
+                ("llama3-rope", "partial_rotary_factor", 0.5), ("qwen2", "layer_types", ["full_attention", "sliding_attention"])]
+    for case, key, value in settings:
+        refused(train, work, report, f"{case} with {key} = {value}", copied(work, case, lambda config: config.update({key: value})), [key])
+    rope = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}
+    refused(train, work, report, "another kind of positions", copied(work, "qwen2", lambda c: c.update(rope_parameters=rope)), ["rope_type", "yarn"])
+    refused(train, work, report, "an unknown architecture", copied(work, "qwen2", lambda c: c.update(architectures=["BertModel"])), ["BertModel", "Qwen2"])
+    refused(train, work, report, "a width that is no number", copied(work, "qwen2", lambda c: c.update(hidden_size="64")), ["hidden_size"])
+    refused(train, work, report, "no folder", work / "none", ["No such file"])
+
+    def damaged(tensors):
+        return {("x" + name if ".1." in name else name): tensor for name, tensor in tensors.items()}
+
+    refused(train, work, report, "missing and extra tensors", copied(work, "gpt2", None, damaged),
+            ["24 tensors: missing transformer.h.1.ln_1.weight, transformer.h.1.ln_1.bias, transformer.h.1."])
+    wide = copied(work, "qwen2", lambda config: config.update(intermediate_size=192))
+    refused(train, work, report, "another shape", wide, ["(160, 64), not (192, 64)"])
+
+    def as_integers(tensors):
+        tensors["transformer.wpe.weight"] = ("I32", *tensors["transformer.wpe.weight"][1:])
+
+    refused(train, work, report, "integers", copied(work, "gpt2", None, as_integers), ["transformer.wpe.weight is I32"])
+    refused(train, work, report, "a key that contradicts", CASES / "gpt2", ["model.width = 32 contradicts model.path, where it is 64"], CONFIG, model__width=32)
+    trains(train, work, report, "gpt2", name="keys that say the same", model__width=64, model__family='"gpt2"', model__vocab=320)
+
+
+def main():
+    train, is_long = pathlib.Path(sys.argv[1]).resolve(), "--long" in sys.argv
+    report = harness.Report()
+    with tempfile.TemporaryDirectory() as place:
+        work = pathlib.Path(place)
+        training_cases(train, work, report, is_long)
+        tensor_cases(train, work, report)
+        inference_cases(train, work, report)
+        export_cases(train, work, report)
+        resume_case(train, work, report)
+        refusal_cases(train, work, report)
+    return report.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
