@@ -83,6 +83,15 @@ void take_folder(ConfigDraft& draft, const ModelConfig& folder) {
   draft.config.model = from.model;
 }
 
+/// Text goes through the folder's tokenizer, if it has one, unless the configuration says otherwise.
+void take_tokenizer(ConfigDraft& draft) {
+  Config& c = draft.config;
+  if (draft.is_given("data.tokenizer") || c.data.kind != "text") return;
+  std::error_code failed;
+  for (const char* const name : {"tokenizer.json", "tokenizer.model"})
+    if (std::filesystem::exists(std::filesystem::path(c.model.path) / name, failed)) c.data.tokenizer = c.model.path;
+}
+
 /// Whether the model is that of a folder.
 bool resolve_folder(ConfigDraft& draft) {
   ModelConfig& model = draft.config.model;
@@ -97,6 +106,7 @@ bool resolve_folder(ConfigDraft& draft) {
     ModelConfig folder = family.from_config(config);
     family.derive(folder);
     take_folder(draft, folder);
+    take_tokenizer(draft);
   } catch (const Error& error) {
     draft.bad.insert({"model.path", "model.layers", "model.heads", "model.width", "model.context", "model.vocab", "train.sequence"});
     draft.problems.push_back(error);

@@ -37,13 +37,24 @@ void read_unit(const Context& context, WeightImport& weights, const FlatParamete
   }
 }
 
-}  // namespace
-
-std::unique_ptr<WeightImport> open_weights(const Config& config, const TrainPlan& plan) {
+std::vector<ParameterShape> shapes_of(const TrainPlan& plan) {
   std::vector<ParameterShape> parameters;
   for (const TrainPlan::Unit& unit : plan.units)
     for (const FlatView& view : unit.layout->views()) parameters.push_back({view.name, view.shape});
-  return std::make_unique<WeightImport>(config.model.path, family_named(config.model.family).tensor_map(config.model), parameters);
+  return parameters;
+}
+
+}  // namespace
+
+std::unique_ptr<WeightImport> open_weights(const Config& config, const TrainPlan& plan) {
+  return std::make_unique<WeightImport>(config.model.path, family_named(config.model.family).tensor_map(config.model), shapes_of(plan));
+}
+
+std::unique_ptr<WeightImport> open_run_weights(const std::string& path, const TrainPlan& plan) {
+  const std::vector<ParameterShape> parameters = shapes_of(plan);
+  TensorMap own;
+  for (const ParameterShape& parameter : parameters) own.rules.push_back({.parameter = parameter.name, .parts = {{parameter.name}}});
+  return std::make_unique<WeightImport>(path, own, parameters);
 }
 
 void import_weights(World& world, Executor& executor, WeightImport& weights) {

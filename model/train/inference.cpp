@@ -34,6 +34,7 @@ void Inference::plan(const std::function<void(Session&)>& work) {
   if (device_kind(config_) == DeviceKind::cuda) options = on_gpus(options, config_, gpus_);
   plan_ = make_inference_plan(config_, options, work);
   if (!model_.folder.empty()) weights_ = open_weights(config_, plan_);
+  if (!model_.weights.empty()) weights_ = open_run_weights(model_.weights, plan_);
   check_memory();
   check_threads(share_.threads - 1 + kStreamRoles);  // those that the device will start
 }

@@ -37,6 +37,7 @@ class Inference {
 
   World& world() { return world_; }
   const Config& config() const { return config_; }
+  const SavedModel& model() const { return model_; }
   const RankWatch& watch() const { return watch_; }
   Session& session() { return *session_; }
   bool is_first() const { return world_.rank() == 0; }
@@ -55,7 +56,7 @@ class Inference {
   CpuShare share_;
   GpuRanks gpus_;
   TrainPlan plan_;
-  std::unique_ptr<WeightImport> weights_;  // of a model's folder, until they are in the shards
+  std::unique_ptr<WeightImport> weights_;  // of files, until they are in the shards
   std::unique_ptr<RankDevice> device_;
   std::unique_ptr<Session> session_;
 };

@@ -108,7 +108,9 @@ Config load(InferenceCommand& command, const std::vector<std::string>& overrides
   command.model = find_saved_model(expand_path(command.evaluated.empty() ? command.sampled : command.evaluated));
   for (std::string& file : command.evaluate.files) file = expand_path(file);
   command.evaluate.logits = expand_path(command.evaluate.logits);
-  Config config = config_of(command.model, overrides);
+  if (!command.evaluated.empty() && !command.model.folder.empty() && command.evaluate.files.empty())
+    throw Error(ExitCode::usage, "a model's folder has no validation data", command.evaluated, "name files: --evaluate FOLDER FILE...");
+  Config config = config_of(command.model, overrides, command.evaluate.files);
   if (config.comm.transport == "null" || config.comm.omit != "none")
     throw Error(ExitCode::config, "a model of which not all is exchanged has no results",
                 config.comm.omit != "none" ? "comm.omit" : "transport null", "leave it out");

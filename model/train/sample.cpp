@@ -29,6 +29,8 @@ std::vector<double> weights_of(const std::vector<float>& logits, const SampleOpt
   return weights;
 }
 
+bool is_end(std::int32_t token, const SampleTask& task) { return std::find(task.ends.begin(), task.ends.end(), token) != task.ends.end(); }
+
 }  // namespace
 
 std::int32_t draw_token(const std::vector<float>& logits, const SampleOptions& options, double uniform) {
@@ -44,6 +46,11 @@ std::int32_t draw_token(const std::vector<float>& logits, const SampleOptions& o
                                    1);
 }
 
+std::vector<std::int32_t> without_end(std::vector<std::int32_t> drawn, const SampleTask& task) {
+  if (!drawn.empty() && is_end(drawn.back(), task)) drawn.pop_back();
+  return drawn;
+}
+
 std::vector<std::int32_t> sample_tokens(Session& session, World& world, const SampleTask& task) {
   const CounterRng rng(task.options.seed, hash_name("sample"));
   TokenWindow window(session);
@@ -54,7 +61,7 @@ std::vector<std::int32_t> sample_tokens(Session& session, World& world, const Sa
     // Ranks on other processors may round otherwise.
     const std::int32_t own = draw_token(logits, task.options, rng.uniform(static_cast<std::uint64_t>(i)));
     drawn.push_back(static_cast<std::int32_t>(world.agree(world.rank() == 0 ? own + 1 : 0, "").code - 1));
-    if (task.end && drawn.back() == *task.end) break;
+    if (is_end(drawn.back(), task)) break;
     seen = {drawn.back()};
   }
   return drawn;

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <vector>
 
 #include "comm/world.h"
@@ -28,9 +27,12 @@ struct SampleTask {
   std::vector<std::int32_t> prompt;  ///< not empty
   std::int64_t count = 0;            ///< tokens to draw
   SampleOptions options = {};
-  std::optional<std::int32_t> end = {};  ///< the token behind which nothing is drawn
-  std::function<bool()> stops = {};      ///< asked before each token, the same on every rank; fewer are drawn where it says so. Null: never
+  std::vector<std::int32_t> ends = {};  ///< tokens behind which nothing is drawn
+  std::function<bool()> stops = {};     ///< asked before each token, the same on every rank; fewer are drawn where it says so. Null: never
 };
+
+/// Without the end that it came to, if any: what of drawn tokens is text.
+std::vector<std::int32_t> without_end(std::vector<std::int32_t> drawn, const SampleTask& task);
 
 /// The tokens that are drawn after the prompt, from random numbers keyed by (seed, place): the same at any number of ranks, and those of
 /// the first on every rank. It sees the last tokens, as many as a training sequence has at most: later positions were never trained. Where

@@ -8,6 +8,7 @@
 #include "model/train/sample_text.h"
 #include "model/train/stop_signal.h"
 #include "model/train/token_window.h"
+#include "model/weights/end_tokens.h"
 
 namespace zs {
 namespace {
@@ -22,10 +23,9 @@ std::vector<std::int32_t> prompt_of(const SampleRequest& request, const Config& 
   return request.prompt_ids;
 }
 
-void print(const SampleRequest& request, const SampleText& text, const SampleTask& task, std::vector<std::int32_t> drawn) {
+void print(const SampleRequest& request, const SampleText& text, const SampleTask& task, const std::vector<std::int32_t>& drawn) {
   if (request.prints_ids) return print_to_stdout("{}\n", fmt::join(drawn, ","));
-  if (task.end && !drawn.empty() && drawn.back() == *task.end) drawn.pop_back();
-  print_to_stdout("{}\n", text.print(request.prompt.value_or(""), task.prompt, drawn, prints_utf8()));
+  print_to_stdout("{}\n", text.print(request.prompt.value_or(""), task.prompt, without_end(drawn, task), prints_utf8()));
 }
 
 }  // namespace
@@ -38,7 +38,8 @@ int sample(Inference& inference, const SampleRequest& request) {
     const Config& config = inference.config();
     if (!config.data.tokenizer.empty()) tokenizer = open_tokenizer(config.data.tokenizer);
     task.prompt = prompt_of(request, config, tokenizer.get());
-    if (tokenizer) task.end = tokenizer->end_of_text();
+    if (!inference.model().folder.empty()) task.ends = end_tokens_of(inference.model().folder);
+    if (tokenizer && tokenizer->end_of_text()) task.ends.push_back(*tokenizer->end_of_text());
     task.options = {.temperature = request.temperature,
                     .top_k = request.top_k,
                     .top_p = request.top_p,

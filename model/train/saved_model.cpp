@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string_view>
 
 #include "model/families/hf_config.h"
@@ -18,15 +19,22 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kTables[] = {"model.", "data.", "train.", "shard.", "precision.", "cuda."};
 /// Of those what concerns steps, or the machine that took them.
-constexpr std::string_view kOfTraining[] = {"train.time_limit", "cuda.graph", "cuda.share_gpu", "cuda.transport", "cuda.libraries"};
+constexpr std::string_view kOfTraining[] = {"train.time_limit", "cuda.graph",     "cuda.share_gpu",
+                                            "cuda.transport",   "cuda.libraries", "model.path"};
 
 bool is_on_disk(const fs::path& path) {
   std::error_code failed;
   return fs::exists(path, failed);
 }
 
+fs::file_time_type written(const fs::path& path) {
+  std::error_code failed;
+  const auto time = fs::last_write_time(path, failed);
+  return failed ? fs::file_time_type::min() : time;
+}
+
 Error nothing_saved(const std::string& what, const std::string& where) {
-  return {ExitCode::checkpoint, what, where, "name the folder of a checkpoint, of a run that has one, or of a model"};
+  return {ExitCode::checkpoint, what, where, "name the folder of a checkpoint, of a run that has one or has ended, or of a model"};
 }
 
 /// RUN of RUN/checkpoints/NAME, where a run has left its configuration; else empty.
@@ -51,21 +59,39 @@ bool is_replaced(std::string_view key, const std::vector<std::string>& overrides
   return false;
 }
 
-/// The keys of a configuration that a checkpoint names, as TOML.
-std::string saved_config(const std::string& checkpoint, const std::vector<std::string>& overrides) {
+/// Keys of a configuration, and their values as TOML.
+using SavedKeys = std::map<std::string, std::string>;
+
+SavedKeys keys_of_checkpoint(const std::string& checkpoint) {
   constexpr std::string_view kPrefix = "config.";
-  std::string text;
+  SavedKeys keys;
   const CheckpointReader reader(checkpoint);
   for (const auto& [attribute, value] : reader.manifest().attributes) {
-    const std::string_view key = std::string_view(attribute).substr(std::min(kPrefix.size(), attribute.size()));
-    if (!attribute.starts_with(kPrefix) || !is_kept(key) || is_replaced(key, overrides)) continue;
+    const std::string key = attribute.substr(std::min(kPrefix.size(), attribute.size()));
+    if (!attribute.starts_with(kPrefix) || !is_kept(key)) continue;
     if (find_config_key(key) == nullptr)
       throw Error(ExitCode::checkpoint, fmt::format("the checkpoint has a key that this program does not know: {}", key), checkpoint,
                   "use the version that has saved it");
-    text += fmt::format("{} = {}\n", key, value);
+    keys[key] = value;
   }
-  if (text.empty())
+  if (keys.empty())
     throw Error(ExitCode::checkpoint, "the checkpoint does not say of which model it is", checkpoint, "name one that train has saved");
+  return keys;
+}
+
+/// Of the config.toml that it has left.
+SavedKeys keys_of_run(const std::string& run_dir) {
+  Config config = load_config(run_dir + "/config.toml");
+  SavedKeys keys;
+  for (const ConfigKey& key : config_keys())
+    if (is_kept(key.name)) keys[std::string(key.name)] = toml_value(key.slot(config));
+  return keys;
+}
+
+std::string saved_config(const SavedModel& model, const std::vector<std::string>& overrides) {
+  std::string text;
+  for (const auto& [key, value] : model.checkpoint.empty() ? keys_of_run(model.run_dir) : keys_of_checkpoint(model.checkpoint))
+    if (!is_replaced(key, overrides)) text += fmt::format("{} = {}\n", key, value);
   return text;
 }
 
@@ -110,13 +136,13 @@ bool is_set(const std::vector<std::string>& overrides, std::string_view key) {
 }
 
 /// A configuration for a model that nobody has trained here.
-std::string folder_config(const std::string& folder, const std::vector<std::string>& overrides) {
+std::string folder_config(const std::string& folder, const std::vector<std::string>& overrides, const std::vector<std::string>& files) {
   constexpr std::int64_t kLongest = 1024;
   std::string text = fmt::format("data.train = \"none\"\ntrain.steps = 1\ntrain.global_batch = 1\nmodel.path = {}\n", toml_string(folder));
   const bool has_tokenizer = is_on_disk(fs::path(folder) / "tokenizer.json") || is_on_disk(fs::path(folder) / "tokenizer.model");
-  if (!is_set(overrides, "data.kind")) text += fmt::format("data.kind = \"{}\"\n", has_tokenizer ? "text" : "tokens");
-  if (has_tokenizer && !is_set(overrides, "data.kind") && !is_set(overrides, "data.tokenizer"))
-    text += fmt::format("data.tokenizer = {}\n", toml_string(folder));
+  const bool are_ids = !files.empty() && std::all_of(files.begin(), files.end(), [](const auto& file) { return file.ends_with(".bin"); });
+  if (!is_set(overrides, "data.kind")) text += fmt::format("data.kind = \"{}\"\n", has_tokenizer && !are_ids ? "text" : "tokens");
+  if (has_tokenizer && !is_set(overrides, "data.tokenizer")) text += fmt::format("data.tokenizer = {}\n", toml_string(folder));
   const std::int64_t context = parse_config(text, folder, overrides).model.context;
   if (!is_set(overrides, "train.sequence")) text += fmt::format("train.sequence = {}\n", std::min(context, kLongest));
   return text;
@@ -132,17 +158,21 @@ SavedModel find_saved_model(const std::string& path) {
   if (is_on_disk(folder / kManifestFile) || folder.filename().string().starts_with("step-"))
     return {.checkpoint = folder.string(), .run_dir = run_around(folder)};
   if (is_on_disk(folder / HfConfig::kFile)) return {.folder = fs::absolute(folder).string()};
-  const std::string root = (folder / "checkpoints").string();
+  const std::string root = (folder / "checkpoints").string(), run_dir = is_on_disk(folder / "config.toml") ? folder.string() : "";
   const auto steps = list_checkpoints(root);
+  const std::string newest = steps.empty() ? "" : step_folder(root, steps.back()), weights = (folder / "model.safetensors").string();
+  const bool has_ended = !run_dir.empty() && is_on_disk(weights);
+  if (has_ended && (steps.empty() || written(weights) > written(fs::path(newest) / kManifestFile)))
+    return {.weights = weights, .run_dir = run_dir};
   if (steps.empty()) throw nothing_saved("there is no checkpoint", path);
-  return {.checkpoint = step_folder(root, steps.back()), .run_dir = is_on_disk(folder / "config.toml") ? folder.string() : std::string()};
+  return {.checkpoint = newest, .run_dir = run_dir};
 }
 
-Config config_of(const SavedModel& model, const std::vector<std::string>& overrides) {
+Config config_of(const SavedModel& model, const std::vector<std::string>& overrides, const std::vector<std::string>& files) {
   std::vector<std::string> all = overrides;
   if (const std::string rows = given_micro_batch(overrides); !rows.empty()) all.push_back("train.global_batch=" + rows);
-  if (!model.folder.empty()) return parse_config(folder_config(model.folder, all), model.folder, all);
-  Config config = parse_config(saved_config(model.checkpoint, overrides), model.checkpoint, all);
+  if (!model.folder.empty()) return parse_config(folder_config(model.folder, all, files), model.folder, all);
+  Config config = parse_config(saved_config(model, overrides), model.checkpoint.empty() ? model.run_dir : model.checkpoint, all);
   if (!model.run_dir.empty()) take_data(config, model.run_dir);
   return config;
 }

@@ -156,9 +156,8 @@ void Trainer::print_sample() {
   SampleTask task{.prompt = text.prompt(config_.run.sample_prompt, "run.sample_prompt"), .count = config_.run.sample_tokens};
   task.options.seed = static_cast<std::uint64_t>(config_.train.seed);
   task.stops = [this] { return agrees_to_stop(); };
-  if (tokenizer_) task.end = tokenizer_->end_of_text();
-  std::vector<std::int32_t> tokens = sample_tokens(*session_, world_, task);
-  if (task.end && !tokens.empty() && tokens.back() == *task.end) tokens.pop_back();
+  if (tokenizer_ && tokenizer_->end_of_text()) task.ends.push_back(*tokenizer_->end_of_text());
+  const auto tokens = without_end(sample_tokens(*session_, world_, task), task);
   if (is_first()) print_to_stdout("sample: {}\n", text.print(config_.run.sample_prompt, task.prompt, tokens, prints_utf8()));
 }
 

@@ -17,6 +17,7 @@ import tiny_run
 
 LIMIT_S = 60
 TOKENIZERS = harness.ROOT / "tests" / "data" / "tokenizers"
+HF = harness.ROOT / "tests" / "data" / "huggingface"
 USAGE, DATASET, MODEL, CHECKPOINT, CANNOT_CREATE, CONFIG = 64, 65, 67, 68, 73, 78
 LINE = re.compile(r"loss (\S+) perplexity (\S+) tokens (\d+)\n")
 ENV = {"OMP_NUM_THREADS": "1"}
@@ -142,6 +143,47 @@ def sample_cases(train, folder, out, report):
         report.case(f"a sample beyond the context, {len(prompt)} to go on from", problems, one)
     other = run(folder, [*command[:-1], "6"])
     report.case("another seed", [] if other.code == 0 and ids_of(other) not in drawn else ["the same tokens"], other)
+
+
+def ended_cases(train, report):
+    """A run that has ended without a checkpoint is its final weights; of a run with both what was written last counts."""
+    with tempfile.TemporaryDirectory(prefix="inference.") as scratch:
+        folder = pathlib.Path(scratch)
+        saved = trained(train, folder)
+        wanted = run(folder, [train, "--evaluate", saved / "checkpoints" / "step-3"])
+        ended = [run(folder, [train, folder / "tiny.toml", *tiny_run.options(data__validation="val.txt", run__dir="ended")])]
+        ended += [run(folder, [train, "--evaluate", "ended"], ranks) for ranks in (None, 3)]
+        problems = [] if wanted.code == 0 and [result.out for result in ended[1:]] == [wanted.out] * 2 else ["another line than of the checkpoint"]
+        report.case("the final weights of a run", problems, "\n".join(map(str, [wanted, *ended])))
+        more = [run(folder, [train, folder / "tiny.toml", *tiny_run.options(data__validation="val.txt", run__dir=saved, train__steps=5),
+                             "--resume", "latest"]), run(folder, [train, "--evaluate", saved]), run(folder, [train, "--evaluate", saved / "checkpoints" / "step-3"])]
+        problems = [] if more[1].code == 0 and more[1].out != wanted.out and more[2].out == wanted.out else ["the older weights are evaluated"]
+        report.case("final weights that are newer than a checkpoint", problems, "\n".join(map(str, more)))
+        (saved / "model.safetensors").write_bytes((saved / "model.safetensors").read_bytes()[:-4])
+        refusal(train, folder, report, "final weights cut off", ["--evaluate", saved], MODEL, ["model.safetensors"])
+
+
+def folder_cases(train, report):
+    """A model's folder has the loss and goes on as its own program computes it."""
+    for case in sorted(path for path in HF.glob("*") if (path / "tokens.bin").is_file()):
+        want = json.loads((case / "expected.json").read_text())
+        with tempfile.TemporaryDirectory(prefix="inference.") as scratch:
+            folder = pathlib.Path(scratch)
+            lines = [run(folder, [train, "--evaluate", case, case / "tokens.bin", "--set", "train.sequence=64"], ranks) for ranks in (None, 3)]
+            loss = read_line(lines[0])[0]
+            prompt = ",".join(map(str, want["greedy"]["prompt"]))
+            greedy = run(folder, [train, "--sample", case, "--prompt-ids", prompt, "--print-ids", "--temperature", "0", "--tokens", "16", "--set", "comm.ranks=2"])
+            problems = [] if is_near(loss, want["loss"], 1e-6) and lines[1].out == lines[0].out else [f"the loss is {loss}, wanted {want['loss']}"]
+            problems += [] if ids_of(greedy) == want["greedy"]["next16"] else [f"{ids_of(greedy)}, wanted {want['greedy']['next16']}"]
+            report.case(f"the folder of a model, {case.name}", problems, "\n".join(map(str, [*lines, greedy])))
+            ends = json.loads((case / "generation_config.json").read_text())
+            shutil.copytree(case, folder / "ends")
+            end = want["greedy"]["next16"][2]
+            (folder / "ends" / "generation_config.json").write_text(json.dumps({**ends, "eos_token_id": [319, end]}))
+            cut = run(folder, [train, "--sample", "ends", "--prompt-ids", prompt, "--print-ids", "--temperature", "0", "--tokens", "16"])
+            wanted = want["greedy"]["next16"][:want["greedy"]["next16"].index(end) + 1]
+            report.case(f"a sample that ends, {case.name}", [] if ids_of(cut) == wanted else [f"{ids_of(cut)}, wanted {wanted}"], cut)
+            refusal(train, folder, report, "a folder and no file", ["--evaluate", "ends"], USAGE, ["no validation data"])
 
 
 def sample_refusals(train, folder, out, report):
@@ -276,6 +318,8 @@ def main():
         evaluate_refusals(train, folder, out, report)
         sample_cases(train, folder, out, report)
         sample_refusals(train, folder, out, report)
+    ended_cases(train, report)
+    folder_cases(train, report)
     tokenizer_cases(train, report)
     return report.exit_code()
 
