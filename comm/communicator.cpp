@@ -111,14 +111,14 @@ void Communicator::check_sum(std::string_view op, std::string_view unit, DType d
            name_of(dtype));
 }
 
-Buffer Communicator::set_aside(const Buffer& in, void* scratch) const {
-  const Buffer aside{scratch, in.elems, in.dtype, in.device};
+Buffer Communicator::copy_to_scratch(const Buffer& in, void* scratch) const {
+  const Buffer copy{scratch, in.elems, in.dtype, in.device};
   if (in.device == DeviceKind::cuda) {
-    exec().gpu().copy(exec().native_stream(), aside, in);
+    exec().gpu().copy(exec().native_stream(), copy, in);
   } else {
-    std::memcpy(aside.data, in.data, static_cast<std::size_t>(in.bytes()));
+    std::memcpy(copy.data, in.data, static_cast<std::size_t>(in.bytes()));
   }
-  return aside;
+  return copy;
 }
 
 void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full, CommDType comm_dtype) {
@@ -165,7 +165,7 @@ void Communicator::unpack(Buffer elements, Buffer packed, int slices) {
 }
 
 void Communicator::reduce_packed(Buffer out, Buffer packed, int parts, bool accumulate) {
-  fold_int8(out, static_cast<const std::byte*>(packed.data), parts, accumulate);
+  reduce_int8(out, static_cast<const std::byte*>(packed.data), parts, accumulate);
 }
 
 void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, ReduceInto into, CommDType comm_dtype) {
@@ -266,7 +266,7 @@ void Communicator::all_to_all(Stream& stream, std::string_view unit, Buffer in, 
                    if (is_idle()) return;
                    const auto exchange = [&](Buffer from, Buffer to) { do_all_to_all(ticket.tag, from, to); };
                    perform(exec, ticket, [&] {
-                     const Buffer from = scratch_bytes > 0 ? set_aside(in, exec.scratch(scratch_bytes)) : in;
+                     const Buffer from = scratch_bytes > 0 ? copy_to_scratch(in, exec.scratch(scratch_bytes)) : in;
                      is_race_checked() ? checked_exchange(ticket, from, out, exchange) : exchange(from, out);
                    });
                  });
@@ -304,7 +304,7 @@ void Communicator::all_to_all_v(Stream& stream, std::string_view unit, RankParts
                      auto* const scratch = static_cast<std::byte*>(exec.scratch(scratch_bytes));
                      const PartTable parts = agree_on_parts(ticket.tag, said, scratch);
                      const auto exchange = [&](Buffer a, Buffer b) { do_all_to_all_v(ticket.tag, parts, a, b); };
-                     const Buffer source = scratch_bytes > count_bytes ? set_aside(from, scratch + count_bytes) : from;
+                     const Buffer source = scratch_bytes > count_bytes ? copy_to_scratch(from, scratch + count_bytes) : from;
                      is_race_checked() ? checked_exchange(ticket, source, to, exchange) : exchange(source, to);
                    });
                  });

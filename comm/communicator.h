@@ -158,7 +158,7 @@ class Communicator {
   /// Those of do_packed_sum.
   virtual std::int64_t packed_sum_scratch_bytes(const Buffer& full) const;
   /// Of the host's page-locked memory, what any operation that moves data asks of its stream. `out`: empty where that is `in`.
-  virtual std::int64_t locked_bytes(const Buffer& /*in*/, const Buffer& /*out*/) const { return 0; }
+  virtual std::int64_t pinned_bytes(const Buffer& /*in*/, const Buffer& /*out*/) const { return 0; }
 
   /// Of the stream, within the calls below.
   ExecContext& exec() const { return *exec_; }
@@ -178,7 +178,7 @@ class Communicator {
   virtual bool adds(DType /*dtype*/) const { return true; }
   /// Whether it has the following three, where the buffers are: else nothing travels as int8.
   virtual bool can_pack() const { return true; }
-  /// As KernelTable's pack_int8, unpack_int8 and fold_int8: elements (slices, n), packed u8, one part after the other.
+  /// As KernelTable's pack_int8, unpack_int8 and reduce_int8: elements (slices, n), packed u8, one part after the other.
   virtual void pack(Buffer packed, Buffer elements, int slices);
   virtual void unpack(Buffer elements, Buffer packed, int slices);
   virtual void reduce_packed(Buffer out, Buffer packed, int parts, bool accumulate);
@@ -199,7 +199,7 @@ class Communicator {
   Ticket ticket(const OpTag& tag);
   /// What it is enqueued as.
   OpInfo moving(OpInfo info, const Buffer& in, const Buffer& out) const {
-    info.locked_bytes = locked_bytes(in, out);
+    info.pinned_bytes = pinned_bytes(in, out);
     return info;
   }
   /// On the stream's thread: `run` with its record.
@@ -219,7 +219,7 @@ class Communicator {
   std::string where(std::string_view op, std::string_view unit) const;
   void check_sum(std::string_view op, std::string_view unit, DType dtype) const;
   /// A copy of `in` in scratch of as many bytes.
-  Buffer set_aside(const Buffer& in, void* scratch) const;
+  Buffer copy_to_scratch(const Buffer& in, void* scratch) const;
   void check_comm_dtype(CommDType comm_dtype, std::string_view op, std::string_view unit, DType dtype) const;
 
   CommTraffic traffic_;

@@ -14,16 +14,16 @@ struct GpuArithmetic {
   void (*accumulate)(ExecContext& exec, Buffer out, Buffer in) = nullptr;
   void (*pack_int8)(ExecContext& exec, Buffer packed, Buffer elements, int slices) = nullptr;
   void (*unpack_int8)(ExecContext& exec, Buffer elements, Buffer packed, int slices) = nullptr;
-  void (*fold_int8)(ExecContext& exec, Buffer out, Buffer packed, int parts, bool accumulate) = nullptr;
+  void (*reduce_int8)(ExecContext& exec, Buffer out, Buffer packed, int parts, bool accumulate) = nullptr;
 
   template <class Table>
   static GpuArithmetic of(const Table& kernels) {
-    return {kernels.cast, kernels.accumulate, kernels.pack_int8, kernels.unpack_int8, kernels.fold_int8};
+    return {kernels.cast, kernels.accumulate, kernels.pack_int8, kernels.unpack_int8, kernels.reduce_int8};
   }
 };
 
 /// The ranks of `base` (mpi, shm, hier or local), which must outlive it, whose communicators work on buffers of a GPU: transport "staged".
-/// Every operation is copied to this host's memory (LockedMemory), done there by `base`, and copied back: sums are those of `base`, to the
+/// Every operation is copied to this host's memory (PinnedMemory), done there by `base`, and copied back: sums are those of `base`, to the
 /// bit, but what travels as int8 is packed and added up by the GPU, in rank order over all ranks. The host waits inside each call for the
 /// stream to come to it and for the other ranks, so all ranks must issue the operations of all communicators in the same order, and nothing
 /// runs beside anything. For tests, for several ranks on one GPU, and where there is no NCCL. `device`, a CUDA device, outlives it too.

@@ -21,7 +21,7 @@ class InlineStream final : public Stream {
     void* address = scratch_.data();
     std::size_t room = scratch_.size();
     address = std::align(static_cast<std::size_t>(kAlignment), static_cast<std::size_t>(bytes), address, room);
-    return {.scratch = {address, bytes, DType::u8, DeviceKind::cpu}, .locked = {}};
+    return {.scratch = {address, bytes, DType::u8, DeviceKind::cpu}, .pinned = {}};
   }
   void do_enqueue(OpInfo, Work work, const OpMemory& memory) override {
     exec_.set_memory(memory);

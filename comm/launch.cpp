@@ -2,7 +2,7 @@
 #include <optional>
 
 #include "comm/world.h"
-#include "runtime/base/whole_number.h"
+#include "runtime/base/parse_integer.h"
 
 namespace zs {
 namespace {

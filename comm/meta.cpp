@@ -69,7 +69,7 @@ class IdleCommunicator final : public Communicator {
 
   bool adds(DType dtype) const override { return sums_by() != Transport::nccl || nccl_adds(dtype); }
   bool adds_onto(DType dtype) const override { return sums_by() != Transport::nccl || nccl_adds_onto(dtype); }
-  std::int64_t locked_bytes(const Buffer& in, const Buffer& out) const override {
+  std::int64_t pinned_bytes(const Buffer& in, const Buffer& out) const override {
     return sums_by() == Transport::staged ? staged_bytes(in, out) : 0;
   }
 

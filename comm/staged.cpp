@@ -34,7 +34,7 @@ class StagedCommunicator final : public GpuSideCommunicator {
     return agree_between_hosts(*hosts_, stream_, tag, own);
   }
 
-  std::int64_t locked_bytes(const Buffer& in, const Buffer& out) const override { return staged_bytes(in, out); }
+  std::int64_t pinned_bytes(const Buffer& in, const Buffer& out) const override { return staged_bytes(in, out); }
 
   CUstream_st* native() const { return static_cast<CUstream_st*>(exec().native_stream()); }
   void copy(const Buffer& to, const Buffer& from) const { staging_->gpu.copy(native(), to, from); }
@@ -43,7 +43,7 @@ class StagedCommunicator final : public GpuSideCommunicator {
     Buffer in, out;
   };
   Staged staged(const Buffer& in, const Buffer& out) const {
-    auto* const begin = static_cast<std::byte*>(exec().locked(staged_bytes(in, out)));
+    auto* const begin = static_cast<std::byte*>(exec().pinned(staged_bytes(in, out)));
     return {{begin, in.elems, in.dtype, DeviceKind::cpu}, {begin + Pool::rounded(in.bytes()), out.elems, out.dtype, DeviceKind::cpu}};
   }
   /// The stream has come here, so that nobody uses the operation's page-locked memory but the host.

@@ -188,7 +188,7 @@ struct KernelTable {
   /// elements (slices, n) := packed
   void (*unpack_int8)(ExecContext& ctx, Buffer elements, Buffer packed, int slices);
   /// out (n) := [out +] the sum of so many parts, packed (parts * packed_bytes(n)), in their order
-  void (*fold_int8)(ExecContext& ctx, Buffer out, Buffer packed, int parts, bool accumulate);
+  void (*reduce_int8)(ExecContext& ctx, Buffer out, Buffer packed, int parts, bool accumulate);
   /// out := a + b (residual); out may be a or b
   void (*add)(ExecContext& ctx, Buffer out, Buffer a, Buffer b);
   /// out := in * factor; out may be in

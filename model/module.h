@@ -86,7 +86,7 @@ class Module {
   /// What comes in from other units, before it meets this one's parameters, and what is handed on to others: cast where the unit's
   /// precision asks for it.
   Tensor input(const Tensor& x) const { return owner_ ? owner_->cast_input(owner_unit_, x) : x; }
-  bool casts_input(DType dtype) const { return owner_ && owner_->casts_input(owner_unit_, dtype); }
+  bool casts_forward_input(DType dtype) const { return owner_ && owner_->casts_forward_input(owner_unit_, dtype); }
   Tensor output(const Tensor& y) const { return owner_ ? owner_->cast_output(owner_unit_, y) : y; }
 
   /// The module's own forward, which is being called: enter() within it has nothing to do.

@@ -102,7 +102,7 @@ Memory CollectiveBench::make_room() {
   if (!is_on_gpus()) return {};
   Stream& compute = device_->stream(StreamRole::compute);
   if (machine_.gpus.transport == Transport::staged)
-    device_->locked_memory().staging().reserve(compute, 2 * Pool::rounded(options_.max_bytes + kGrain * world_.size()));
+    device_->pinned_memory().staging().reserve(compute, 2 * Pool::rounded(options_.max_bytes + kGrain * world_.size()));
   return device_->pool().acquire(room_bytes(gpu_of(*device_)), compute, "bench");
 }
 

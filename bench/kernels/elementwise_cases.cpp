@@ -87,9 +87,9 @@ void add_int8(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
     const Buffer out = arrays.random(kParts * slice, dtype), in = arrays.zeros(packed, DType::u8);
     return [=](ExecContext& exec) { kernels_of(exec).unpack_int8(exec, out, in, kParts); };
   });
-  add("fold_int8", slice, [=](Arrays& arrays, int) {
+  add("reduce_int8", slice, [=](Arrays& arrays, int) {
     const Buffer out = arrays.random(slice, dtype), in = arrays.zeros(packed, DType::u8);
-    return [=](ExecContext& exec) { kernels_of(exec).fold_int8(exec, out, in, kParts, false); };
+    return [=](ExecContext& exec) { kernels_of(exec).reduce_int8(exec, out, in, kParts, false); };
   });
 }
 

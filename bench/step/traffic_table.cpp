@@ -20,7 +20,7 @@ const std::vector<Variant>& variants() {
                                            {"zero3", "zero3"},
                                            {"zero3, reduce once", "zero3", false, false},
                                            {"zero3, reshard k", "zero3", false, true, true},
-                                           {"grad_op", "grad_op", false, false},
+                                           {"shard_grad_op", "shard_grad_op", false, false},
                                            {"hsdp", "hsdp", true},
                                            {"nested, reduce once", "nested", true, false},
                                            {"nested", "nested", true}};

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "runtime/base/check.h"
-#include "runtime/base/whole_number.h"
+#include "runtime/base/parse_integer.h"
 
 namespace zs {
 namespace {
@@ -26,7 +26,7 @@ std::string_view take(std::string_view& text, char separator) {
 }
 
 long number(std::string_view text) {
-  const auto value = whole_number<long>(text);
+  const auto value = parse_integer<long>(text);
   if (!value) throw Error(ExitCode::usage, fmt::format("\"{}\" is not a number", text), kVariable, "write POINT@rank=R,hit=N:ACTION");
   return *value;
 }

@@ -19,8 +19,8 @@
 #include "comm/file_size.h"
 #include "comm/shm/sealed_file.h"
 #include "runtime/base/check.h"
+#include "runtime/base/parse_integer.h"
 #include "runtime/base/proc_file.h"
-#include "runtime/base/whole_number.h"
 
 namespace zs {
 namespace {
@@ -107,12 +107,12 @@ bool PeerProcess::read(std::string_view job) {
   if (!is_own_user(read_proc_file(path("status")))) return false;
   const std::string environment = read_proc_file(path("environ"));
   if (variable(environment, kJobVariable) != job) return false;
-  rank_ = whole_number<int>(variable(environment, kRankVariable).value_or("")).value_or(-1);
+  rank_ = parse_integer<int>(variable(environment, kRankVariable).value_or("")).value_or(-1);
   process_ = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid_), 0));
   const std::string stat = read_proc_file(path("stat"));  // last: while it is there, nobody else has its number
   const std::string_view fields = after_name(stat);       // "S 4321 ..."
   if (rank_ < 0 || fields.size() < 3) return false;
-  parent_ = whole_number<int>(fields.substr(2, fields.find(' ', 2) - 2)).value_or(0);
+  parent_ = parse_integer<int>(fields.substr(2, fields.find(' ', 2) - 2)).value_or(0);
   take_page();
   return true;
 }
@@ -172,7 +172,7 @@ std::vector<std::unique_ptr<PeerProcess>> find_peer_processes(int own_rank, std:
   std::map<int, std::unique_ptr<PeerProcess>> found;  // by rank
   std::error_code failed;
   for (fs::directory_iterator entry("/proc", failed), end; !job.empty() && !failed && entry != end; entry.increment(failed)) {
-    const auto pid = whole_number<int>(entry->path().filename().string());
+    const auto pid = parse_integer<int>(entry->path().filename().string());
     if (!pid || *pid == getpid()) continue;
     auto peer = PeerProcess::find(*pid, job);
     if (peer == nullptr || peer->rank() == own_rank) continue;

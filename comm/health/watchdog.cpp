@@ -1,6 +1,6 @@
 #include "comm/health/watchdog.h"
+#include "runtime/base/parse_integer.h"
 #include "runtime/base/standard_streams.h"
-#include "runtime/base/whole_number.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -15,9 +15,9 @@
 
 #include "comm/hier/host_map.h"
 #include "comm/mpi/mpi_communicator.h"
+#include "runtime/base/parse_integer.h"
 #include "runtime/base/random.h"
 #include "runtime/base/standard_streams.h"
-#include "runtime/base/whole_number.h"
 
 namespace zs {
 namespace {

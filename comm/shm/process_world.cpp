@@ -9,9 +9,9 @@
 
 #include "comm/hier/hier.h"
 #include "comm/mpi/mpi_world.h"
+#include "runtime/base/parse_integer.h"
 #include "runtime/base/random.h"
 #include "runtime/base/standard_streams.h"
-#include "runtime/base/whole_number.h"
 
 namespace zs {
 namespace {
@@ -94,7 +94,7 @@ std::vector<int> hosts_in_environment() {
   std::vector<int> hosts;
   std::istringstream words(text == nullptr ? "" : text);
   for (std::string word; std::getline(words, word, ',');) {
-    const int host = whole_number<int>(word).value_or(-1);
+    const int host = parse_integer<int>(word).value_or(-1);
     if (host < 0) hosts.clear();
     hosts.push_back(host);
     if (host < 0) break;

@@ -67,7 +67,7 @@ std::uintptr_t map_file(int fd, std::int64_t bytes, const std::string& what) {
 }
 
 /// To the system, out of everybody's mappings. Returns an errno.
-int give_back(int fd, std::int64_t offset, std::int64_t bytes) {
+int free_pages(int fd, std::int64_t offset, std::int64_t bytes) {
   return bytes == 0 || fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes) == 0 ? 0 : errno;
 }
 
@@ -82,7 +82,7 @@ int allocate_file(int fd, std::int64_t offset, std::int64_t bytes) {
       done += part;
       continue;
     }
-    give_back(fd, offset, done);
+    free_pages(fd, offset, done);
     return rc;
   }
   return 0;
@@ -175,7 +175,7 @@ void* ShmMemory::allocate(std::int64_t bytes) {
   std::byte* const address = memory_of(rank_).at(std::max<std::int64_t>(offset, 0));
   const int rc = offset < 0 ? ENOMEM : allocate_file(file_.fd, offset, whole);
   if (rc != 0) {
-    if (offset >= 0) give_back_range(offset, whole);
+    if (offset >= 0) free_range(offset, whole);
     throw Error(ExitCode::out_of_memory, fmt::format("cannot allocate {} bytes of shared memory ({})", bytes, std::strerror(rc)), {},
                 "reduce the micro-batch or the model, use more ranks, or raise the memory limit (cgroup)");
   }
@@ -204,12 +204,12 @@ void ShmMemory::deallocate(void* address, std::int64_t bytes) noexcept {
   const auto offset = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(address) - memory_of(rank_).base);
   const std::lock_guard lock(mutex_);
   allocated_bytes_ -= whole;
-  if (const int rc = give_back(file_.fd, offset, whole); rc != 0)
+  if (const int rc = free_pages(file_.fd, offset, whole); rc != 0)
     print_to_stderr("zshard: {} bytes of shared memory could not be given back: {}\n", whole, std::strerror(rc));
-  give_back_range(offset, whole);
+  free_range(offset, whole);
 }
 
-void ShmMemory::give_back_range(std::int64_t offset, std::int64_t bytes) {
+void ShmMemory::free_range(std::int64_t offset, std::int64_t bytes) {
   auto piece = free_.emplace(offset, bytes).first;
   if (const auto next = std::next(piece); next != free_.end() && offset + bytes == next->first) {
     piece->second += next->second;
@@ -236,7 +236,7 @@ std::atomic<std::int64_t>& ShmMemory::window_users(int owner, std::int64_t offse
 }
 
 std::int64_t ShmMemory::make_window(std::int64_t bytes, int users) {
-  give_back_left_windows();
+  free_left_windows();
   auto* const begin = static_cast<std::byte*>(allocate(users_offset(bytes) + kUsersBytes));
   const auto offset = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(begin) - memory_of(rank_).base);
   new (&window_users(rank_, offset, bytes)) std::atomic<std::int64_t>(users);
@@ -250,10 +250,10 @@ void ShmMemory::leave_window(int owner, std::int64_t offset, std::int64_t bytes)
     const std::lock_guard lock(mutex_);
     left_windows_.emplace_back(offset, bytes);
   }
-  give_back_left_windows();
+  free_left_windows();
 }
 
-void ShmMemory::give_back_left_windows() noexcept {
+void ShmMemory::free_left_windows() noexcept {
   std::vector<std::pair<std::int64_t, std::int64_t>> all, empty;
   {
     const std::lock_guard lock(mutex_);

@@ -92,9 +92,9 @@ class ShmMemory final : public Allocator {
   };
   Head& head(int rank) const { return *reinterpret_cast<Head*>(memory_of(rank).at(0)); }
   std::int64_t take_range(std::int64_t bytes);
-  void give_back_range(std::int64_t offset, std::int64_t bytes);
+  void free_range(std::int64_t offset, std::int64_t bytes);
   std::atomic<std::int64_t>& window_users(int owner, std::int64_t offset, std::int64_t bytes) const;
-  void give_back_left_windows() noexcept;
+  void free_left_windows() noexcept;
 
   int rank_;
   double longest_collapse_s_;  // of one allocation, for huge pages

@@ -22,7 +22,7 @@ void softmax_tile(const ForwardScratch& s, std::int64_t width) {
     Lanes lanes;
     for (Vec& v : lanes.v) v += s.largest[r];
     for (std::int64_t c = 0; c < kTile; c += kLanes) lanes.max(row + c);
-    const float before = s.largest[r], now = fold_max(lanes);
+    const float before = s.largest[r], now = reduce_max(lanes);
     if (now == kMinusInfinity) {  // none of these keys is in its window
       for (std::int64_t c = 0; c < kTile; ++c) row[c] = 0.0f;
       continue;
@@ -54,10 +54,10 @@ void mask(float* scores, const AttentionDims& dims, std::int64_t first, std::int
   }
 }
 
-float fold_row(const float* lane_sums) {
+float sum_row(const float* lane_sums) {
   Lanes lanes;
   lanes.add(lane_sums);
-  return fold_sum(lanes);
+  return reduce_sum(lanes);
 }
 
 template <class T>
@@ -78,7 +78,7 @@ void forward_queries(const Attention& args, const ForwardScratch& s, std::int64_
   }
   const std::int64_t rows = min_of(kTile, dims.time - first);
   for (std::int64_t r = 0; r < rows; ++r) {
-    const float sum = fold_row(s.lane_sums + r * kLanes), inverse = 1.0f / sum;
+    const float sum = sum_row(s.lane_sums + r * kLanes), inverse = 1.0f / sum;
     T* out = elements<T>(args.out) + place.out + (first + r) * place.out_stride;
     for (std::int64_t d = 0; d < dims.head_dim; ++d) out[d] = from_float<T>(s.result[r * width + d] * inverse);
     args.lse[pair * dims.time + first + r] = s.largest[r] + __builtin_logf(sum);

@@ -66,7 +66,7 @@ void store_queries(const Attention& args, const ForwardScratch& s, std::int64_t 
   for (std::int64_t r = 0; r < rows; ++r) {
     Lanes lanes;
     lanes.add(s.lane_sums + r * kLanes);
-    const float sum = fold_sum(lanes), inverse = 1.0f / sum;
+    const float sum = reduce_sum(lanes), inverse = 1.0f / sum;
     const float* result = s.result + r * s.width;
     Bf16* out = elements<Bf16>(args.out) + place.out + (first + r) * place.out_stride;
     for_each_vec(0, dims.head_dim, [=](std::int64_t d, auto part) { store(out + d, load(result + d, part) * inverse, part); });

@@ -18,9 +18,9 @@ void unpack_int8(ExecContext&, Buffer elements, Buffer packed, int slices) {
   zs::unpack_int8(elements, static_cast<const std::byte*>(packed.data), slices);
 }
 
-void fold_int8(ExecContext&, Buffer out, Buffer packed, int parts, bool accumulate) {
+void reduce_int8(ExecContext&, Buffer out, Buffer packed, int parts, bool accumulate) {
   checks::int8_blocks(packed, out, parts, false);
-  zs::fold_int8(out, static_cast<const std::byte*>(packed.data), parts, accumulate);
+  zs::reduce_int8(out, static_cast<const std::byte*>(packed.data), parts, accumulate);
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ void fold_int8(ExecContext&, Buffer out, Buffer packed, int parts, bool accumula
 void fill_int8_blocks(KernelTable& table) {
   table.pack_int8 = pack_int8;
   table.unpack_int8 = unpack_int8;
-  table.fold_int8 = fold_int8;
+  table.reduce_int8 = reduce_int8;
 }
 
 }  // namespace zs::cpu

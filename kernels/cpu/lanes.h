@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cpu/twin.h"
+#include "kernels/cpu/vec_pair.h"
 
 /// Sums over interleaved lanes, whose order is the same for every instruction set.
 namespace zs::cpu::ZS_ISA {
@@ -26,14 +26,14 @@ struct LanesOf {
   }
   /// To the k-th vector, or to it and the next.
   void add_at(std::int64_t k, Vec x) { v[k] += x; }
-  void add_at(std::int64_t k, Twin x) {
+  void add_at(std::int64_t k, VecPair x) {
     v[k] += x.v[0];
     v[k + 1] += x.v[1];
   }
   /// After twins that were taken apart: every sum to its lane.
   void put_together() {
     for (int k = 0; k < kVectors; k += 2) {
-      const Twin x = ZS_ISA::put_together(Twin{{v[k], v[k + 1]}});
+      const VecPair x = ZS_ISA::put_together(VecPair{{v[k], v[k + 1]}});
       v[k] = x.v[0];
       v[k + 1] = x.v[1];
     }
@@ -45,7 +45,7 @@ struct LanesOf {
 using Lanes = LanesOf<kLanes>;
 
 template <int kCount>
-inline float fold_sum(LanesOf<kCount> lanes) {
+inline float reduce_sum(LanesOf<kCount> lanes) {
   for (int half = lanes.kVectors / 2; half > 0; half /= 2)
     for (int k = 0; k < half; ++k) lanes.v[k] += lanes.v[k + half];
   float x[kVectorFloats];
@@ -55,7 +55,7 @@ inline float fold_sum(LanesOf<kCount> lanes) {
   return x[0];
 }
 template <int kCount>
-inline float fold_max(const LanesOf<kCount>& lanes) {
+inline float reduce_max(const LanesOf<kCount>& lanes) {
   float x[kCount];
   lanes.store(x);
   for (int half = kCount / 2; half > 0; half /= 2)
@@ -79,7 +79,7 @@ struct DoubleLanes {
       }
     }
   }
-  double fold() const {
+  double reduce() const {
     double x[kCount];
     for (int i = 0; i < kCount / kPerVector; ++i) *reinterpret_cast<DoubleVecAt*>(x + i * kPerVector) = v[i];
     for (int half = kCount / 2; half > 0; half /= 2)
@@ -89,7 +89,7 @@ struct DoubleLanes {
 };
 
 /// out[c] := the parts' columns added in order; parts are `stride` floats apart.
-inline void fold_parts(float* out, const float* parts, std::int64_t stride, std::int64_t count, std::int64_t width) {
+inline void sum_parts(float* out, const float* parts, std::int64_t stride, std::int64_t count, std::int64_t width) {
   for (std::int64_t c = 0; c < width; ++c) out[c] = count > 0 ? parts[c] : 0.0f;
   for (std::int64_t part = 1; part < count; ++part) {
     const float* x = parts + part * stride;
@@ -102,12 +102,12 @@ inline void fold_parts(float* out, const float* parts, std::int64_t stride, std:
 /// `together` before what is left of the elements is visited by single vectors, in line.
 template <int kCount, Order kOrder, class Visit, class Together>
 __attribute__((always_inline)) inline void for_each_in_runs(std::int64_t n, Visit visit, Together together) {
-  static_assert(kCount % kTwinFloats == 0);
+  static_assert(kCount % kPairFloats == 0);
   std::int64_t i = 0;
   for (; i + kCount <= n; i += kCount)
     for (int k = 0; k < kCount / kVectorFloats; k += 2) visit(i + k * kVectorFloats, Two<kOrder>{}, k);
   const std::int64_t run = i;
-  for (; i + kTwinFloats <= n; i += kTwinFloats) visit(i, Two<kOrder>{}, (i - run) / kVectorFloats);
+  for (; i + kPairFloats <= n; i += kPairFloats) visit(i, Two<kOrder>{}, (i - run) / kVectorFloats);
   if (kOrder == Order::apart) together();
   for_each_vec(i, n, [=](std::int64_t at, auto part) { visit(at, part, (at - run) / kVectorFloats); });
 }
@@ -119,7 +119,7 @@ inline float lane_sum(std::int64_t n, Value value) {
   LanesOf<kCount> total;
   for_each_in_runs<kCount, kOrder>(
       n, [&](std::int64_t i, auto part, std::int64_t k) { total.add_at(k, keep(value(i, part), part)); }, [&] { total.put_together(); });
-  return fold_sum(total);
+  return reduce_sum(total);
 }
 
 }  // namespace zs::cpu::ZS_ISA

@@ -16,7 +16,7 @@ float row_max(const float* x, std::int64_t n) {
     LanesOf<kCount> lanes;
     for (Vec& v : lanes.v) v += largest;
     for (std::int64_t i = 0; i < whole; i += kCount) lanes.max(x + i);
-    largest = fold_max(lanes);
+    largest = reduce_max(lanes);
   }
   for (std::int64_t i = whole; i < n; ++i) largest = x[i] > largest ? x[i] : largest;
   return largest;

@@ -157,8 +157,8 @@ struct BackwardRow {
       g_lanes.put_together();
       gx_lanes.put_together();
     });
-    *g_sum = fold_sum(g_lanes);
-    *gx_sum = fold_sum(gx_lanes);
+    *g_sum = reduce_sum(g_lanes);
+    *gx_sum = reduce_sum(gx_lanes);
   }
 };
 
@@ -255,9 +255,9 @@ void norm_backward(int threads, const LayerNormBackward& args) {
       });
     });
   });
-  fold_parts(args.dgamma, args.parts, 2 * args.rows.width, blocks.count, args.rows.width);
+  sum_parts(args.dgamma, args.parts, 2 * args.rows.width, blocks.count, args.rows.width);
   if constexpr (kNorm == Norm::layer)
-    fold_parts(args.dbeta, args.parts + args.rows.width, 2 * args.rows.width, blocks.count, args.rows.width);
+    sum_parts(args.dbeta, args.parts + args.rows.width, 2 * args.rows.width, blocks.count, args.rows.width);
 }
 
 void layer_norm_forward(int threads, const LayerNormForward& args) {

@@ -32,7 +32,7 @@ double double_sum(const T* in, std::int64_t begin, std::int64_t end) {
   DoubleLanes<2 * kLanes> lanes;
   std::int64_t i = begin;
   for (; i + 2 * kLanes <= end; i += 2 * kLanes) {
-    for (int half = 0; half < 2 * kLanes; half += kTwinFloats) fetch_ahead(in + i + half, Whole{});
+    for (int half = 0; half < 2 * kLanes; half += kPairFloats) fetch_ahead(in + i + half, Whole{});
     lanes.template add<kSquare>(in + i);
   }
   if (i < end) {
@@ -40,7 +40,7 @@ double double_sum(const T* in, std::int64_t begin, std::int64_t end) {
     for (std::int64_t k = i; k < end; ++k) rest[k - i] = in[k];
     lanes.template add<kSquare>(rest);
   }
-  return lanes.fold();
+  return lanes.reduce();
 }
 
 /// The bits of the largest |element|, which as integers have the order of the numbers, and NaN above all.
@@ -48,10 +48,10 @@ template <class T>
 std::int32_t magnitude_bits(const T* in, std::int64_t begin, std::int64_t end) {
   LaneVec lanes[2] = {};
   std::int64_t i = begin;
-  for (; i + kTwinFloats <= end; i += kTwinFloats) {
+  for (; i + kPairFloats <= end; i += kPairFloats) {
     constexpr Two<kOwnOrder<T>> kTwo;
     fetch_ahead(in + i, kTwo);
-    const Twin x = load(in + i, kTwo);
+    const VecPair x = load(in + i, kTwo);
     for (int half = 0; half < 2; ++half) {
       const LaneVec bits = (LaneVec)x.v[half] & 0x7fffffff;
       lanes[half] = bits > lanes[half] ? bits : lanes[half];
@@ -59,7 +59,7 @@ std::int32_t magnitude_bits(const T* in, std::int64_t begin, std::int64_t end) {
   }
   std::int32_t largest = 0;
   const auto take = [&](std::int32_t bits) { largest = bits > largest ? bits : largest; };
-  for (int k = 0; k < kTwinFloats; ++k) take(lanes[k / kVectorFloats][k % kVectorFloats]);
+  for (int k = 0; k < kPairFloats; ++k) take(lanes[k / kVectorFloats][k % kVectorFloats]);
   for (; i < end; ++i) take(__builtin_bit_cast(std::int32_t, to_float(in[i])) & 0x7fffffff);
   return largest;
 }
@@ -72,7 +72,7 @@ std::uint64_t fixed_point_block(const T* in, std::int64_t begin, std::int64_t en
   std::uint64_t total = 0;
   for (std::int64_t run = begin; run < end; run += kRun) {
     const std::int64_t stop = min_of(end, run + kRun);
-    for (std::int64_t i = run; i < stop; i += kTwinFloats) fetch_ahead(in + i, Whole{});
+    for (std::int64_t i = run; i < stop; i += kPairFloats) fetch_ahead(in + i, Whole{});
     for (std::int64_t i = run; i < stop; ++i) {
       const double x = static_cast<double>(to_float(in[i]));
       const double scaled = x * x * factor;  // exact: 48 bits; what has a fraction stays so with the half added

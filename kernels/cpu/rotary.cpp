@@ -1,7 +1,7 @@
 #include "kernels/families.h"
 
 #if defined(ZS_ISA)
-#include "kernels/cpu/twin.h"
+#include "kernels/cpu/vec_pair.h"
 #include "kernels/rotary_angle.h"
 
 namespace zs::cpu::ZS_ISA {
@@ -43,7 +43,7 @@ template <class T>
 void turn_head(T* out, const T* in, const Angles& angles) {
   const float *const cosines = angles.cosines, *const sines = angles.sines;
   const std::int64_t pairs = angles.pairs;
-  for_each_twin<kOwnOrder<T>>(0, pairs, [=](std::int64_t i, auto part) {
+  for_each_pair<kOwnOrder<T>>(0, pairs, [=](std::int64_t i, auto part) {
     const auto x = load(in + i, part), y = load(in + pairs + i, part);
     const auto cosine = load(cosines + i, part), sine = load(sines + i, part);
     store(out + i, x * cosine - y * sine, part);

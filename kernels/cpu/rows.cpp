@@ -14,13 +14,13 @@ constexpr std::int64_t kColumns = 4096;  // columns summed together: long runs o
 /// sums (width) := sum of the rows [begin, end), row after row: memory is read in one run, which processors fetch ahead best.
 template <class T>
 void block_sums(float* sums, const T* dy, std::int64_t width, std::int64_t begin, std::int64_t end) {
-  static_assert(kColumns % kTwinFloats == 0);
+  static_assert(kColumns % kPairFloats == 0);
   for (std::int64_t c = 0; c < width; ++c) sums[c] = 0.0f;
   for (std::int64_t first = 0; first < width; first += kColumns) {
     float* to = sums + first;
     for (std::int64_t row = begin; row < end; ++row) {
       const T* from = dy + row * width + first;
-      for_each_twin<kOwnOrder<T>>(0, min_of(kColumns, width - first), [=](std::int64_t c, auto part) {
+      for_each_pair<kOwnOrder<T>>(0, min_of(kColumns, width - first), [=](std::int64_t c, auto part) {
         fetch_ahead(from + c, part);
         store(to + c, load(to + c, part) + load(from + c, part), part);
       });
@@ -33,7 +33,7 @@ void block_sums(float* sums, const T* dy, std::int64_t width, std::int64_t begin
 template <class T, class G, class Fetch>
 inline void add_row(T* out, const G* in, std::int64_t begin, std::int64_t end, Fetch fetch) {
   constexpr Order kOrder = sizeof(T) == sizeof(G) ? kOwnOrder<T> : Order::in_line;
-  for_each_twin<kOrder>(begin, end, [=](std::int64_t c, auto part) {
+  for_each_pair<kOrder>(begin, end, [=](std::int64_t c, auto part) {
     fetch(c, part);
     store(out + c, load(out + c, part) + load(in + c, part), part);
   });
@@ -57,7 +57,7 @@ void gather_rows(const ScatterRows& args, std::int64_t begin, std::int64_t end) 
   for (std::int64_t row = begin; row < end; ++row) {
     T* out = elements<T>(args.table) + row * width;
     if (args.beta != 1.0f)
-      for_each_twin<kOwnOrder<T>>(0, width, [=, beta = args.beta](std::int64_t c, auto part) {
+      for_each_pair<kOwnOrder<T>>(0, width, [=, beta = args.beta](std::int64_t c, auto part) {
         store(out + c, beta == 0.0f ? none(part) : load(out + c, part) * beta, part);
       });
     for (std::int64_t i = row; row < args.period && i < args.rows.count; i += args.period) {
@@ -76,7 +76,7 @@ void column_sums(int threads, float* out, float* parts, Data dy, Rows rows) {
         block_sums(parts + block * rows.width, x, rows.width, block * blocks.rows, min_of(rows.count, (block + 1) * blocks.rows));
     });
   });
-  fold_parts(out, parts, rows.width, blocks.count, rows.width);
+  sum_parts(out, parts, rows.width, blocks.count, rows.width);
 }
 
 void embedding(int threads, const Embedding& args) {

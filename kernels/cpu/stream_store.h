@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cpu/twin.h"
+#include "kernels/cpu/vec_pair.h"
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -37,12 +37,12 @@ inline void stream_words(Bf16* out, WordVec x) { *reinterpret_cast<WordVecAt*>(o
 inline void end_streaming(bool) {}
 #endif
 template <Order kOrder>
-inline void stream(float* out, Twin x, Two<kOrder>) {
+inline void stream(float* out, VecPair x, Two<kOrder>) {
   stream_vec(out, x.v[0]);
   stream_vec(out + kVectorFloats, x.v[1]);
 }
 template <Order kOrder>
-inline void stream(Bf16* out, Twin x, Two<kOrder> two) {
+inline void stream(Bf16* out, VecPair x, Two<kOrder> two) {
   stream_words(out, packed(x, two));
 }
 
@@ -52,23 +52,23 @@ inline bool streams(Data out, std::int64_t n, Data a, Data b) {
   return n * static_cast<std::int64_t>(sizeof(T)) > kStreamedFrom && out.address != a.address && out.address != b.address;
 }
 
-/// y[i] := element i of value(i, part), which gives elements i .. as a Vec or a Twin, for i in [begin, end). What is streamed is whole
+/// y[i] := element i of value(i, part), which gives elements i .. as a Vec or a VecPair, for i in [begin, end). What is streamed is whole
 /// lines: a line that is streamed in two parts, with other stores between them, reaches memory as two. A thread that has streamed calls
 /// end_streaming last.
 template <Order kOrder, class T, class Value>
 __attribute__((always_inline)) inline void store_range(T* y, std::int64_t begin, std::int64_t end, bool is_streamed, Value value) {
   const auto store_one = [=](std::int64_t i, auto part) { store(y + i, value(i, part), part); };
-  if (!is_streamed) return for_each_twin<kOrder>(begin, end, store_one);
+  if (!is_streamed) return for_each_pair<kOrder>(begin, end, store_one);
   constexpr std::int64_t kLineElems = kLineBytes / static_cast<std::int64_t>(sizeof(T));
   const auto past = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(y + begin) % kLineBytes);
-  if (past % static_cast<std::int64_t>(sizeof(T)) != 0) return for_each_twin<kOrder>(begin, end, store_one);
+  if (past % static_cast<std::int64_t>(sizeof(T)) != 0) return for_each_pair<kOrder>(begin, end, store_one);
   std::int64_t i = past == 0 ? begin : min_of(end, begin + (kLineBytes - past) / static_cast<std::int64_t>(sizeof(T)));
   for_each_vec(begin, i, store_one);
   const std::int64_t whole = i + (end - i) / kLineElems * kLineElems;
-  for (; i + kTwinFloats <= whole; i += kTwinFloats) stream(y + i, value(i, Two<kOrder>{}), Two<kOrder>{});
+  for (; i + kPairFloats <= whole; i += kPairFloats) stream(y + i, value(i, Two<kOrder>{}), Two<kOrder>{});
   if constexpr (sizeof(Vec) == kLineBytes && sizeof(T) == sizeof(float))
     for (; i < whole; i += kVectorFloats) stream_vec(y + i, value(i, Whole{}));
-  for_each_twin<kOrder>(i, end, store_one);
+  for_each_pair<kOrder>(i, end, store_one);
 }
 
 }  // namespace zs::cpu::ZS_ISA

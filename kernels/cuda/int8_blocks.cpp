@@ -33,13 +33,13 @@ void pack_int8(ExecContext& ctx, Buffer packed, Buffer elements, int slices) {
 
 void unpack_int8(ExecContext& ctx, Buffer elements, Buffer packed, int slices) {
   const std::int64_t elems = checks::int8_blocks(packed, elements, slices, true);
-  launch_int8(ctx, "zs_fold_int8", int8_args(elements, packed, elems, slices, 1));
+  launch_int8(ctx, "zs_reduce_int8", int8_args(elements, packed, elems, slices, 1));
 }
 
-void fold_int8(ExecContext& ctx, Buffer out, Buffer packed, int parts, bool accumulate) {
+void reduce_int8(ExecContext& ctx, Buffer out, Buffer packed, int parts, bool accumulate) {
   Int8Args args = int8_args(out, packed, checks::int8_blocks(packed, out, parts, false), 1, parts);
   args.accumulates = accumulate;
-  launch_int8(ctx, "zs_fold_int8", args);
+  launch_int8(ctx, "zs_reduce_int8", args);
 }
 
 }  // namespace
@@ -47,8 +47,8 @@ void fold_int8(ExecContext& ctx, Buffer out, Buffer packed, int parts, bool accu
 void fill_int8_blocks(KernelTable& table, KernelNames& names) {
   table.pack_int8 = pack_int8;
   table.unpack_int8 = unpack_int8;
-  table.fold_int8 = fold_int8;
-  names.insert(names.end(), {"zs_pack_int8", "zs_fold_int8"});
+  table.reduce_int8 = reduce_int8;
+  names.insert(names.end(), {"zs_pack_int8", "zs_reduce_int8"});
 }
 
 }  // namespace zs::cuda

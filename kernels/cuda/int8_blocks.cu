@@ -78,7 +78,7 @@ extern "C" __global__ void zs_pack_int8(const Int8Args args) {
 }
 
 /// Slice s of the elements := [itself +] parts s * parts .. of the packed, in their order.
-extern "C" __global__ void zs_fold_int8(const Int8Args args) {
+extern "C" __global__ void zs_reduce_int8(const Int8Args args) {
   const Piece piece = piece_of(args);
   if (piece.begin >= piece.end) return;
   float sums[kInt8Elems];

@@ -44,7 +44,7 @@ __device__ void reduce_block(const ReduceArgs& args, const Add& add, const Combi
 }
 
 template <class R, class Combine>
-__device__ R fold_parts(const FinishArgs& args, const Combine& combine) {
+__device__ R sum_parts(const FinishArgs& args, const Combine& combine) {
   __shared__ R shared[kThreads];
   const R* const parts = static_cast<const R*>(args.parts);
   R mine = 0;
@@ -119,18 +119,18 @@ extern "C" __global__ void zs_reduce(const ReduceArgs args) {
 extern "C" __global__ void zs_finish_reduction(const FinishArgs args) {
   const bool is_first = threadIdx.x == 0;
   if (args.reduction == Reduction::max_magnitude) {
-    const std::int32_t exponent = exponent_of(static_cast<std::int32_t>(fold_parts<std::int64_t>(args, larger)));
+    const std::int32_t exponent = exponent_of(static_cast<std::int32_t>(sum_parts<std::int64_t>(args, larger)));
     auto* const out = static_cast<std::int32_t*>(args.out);
     if (is_first && exponent > *out) *out = exponent;
   } else if (args.reduction == Reduction::magnitude_bits) {
-    const auto largest = static_cast<std::int32_t>(fold_parts<std::int64_t>(args, larger));
+    const auto largest = static_cast<std::int32_t>(sum_parts<std::int64_t>(args, larger));
     auto* const out = static_cast<std::int32_t*>(args.out);
     if (is_first && largest > *out) *out = largest;
   } else if (args.reduction == Reduction::fixed_point) {
-    const std::uint64_t total = fold_parts<std::uint64_t>(args, wrapping_plus);
+    const std::uint64_t total = sum_parts<std::uint64_t>(args, wrapping_plus);
     if (is_first) *static_cast<std::uint64_t*>(args.out) += total;
   } else {
-    const double total = fold_parts<double>(args, plus);
+    const double total = sum_parts<double>(args, plus);
     if (is_first && args.reduction == Reduction::sum)
       *static_cast<float*>(args.out) = static_cast<float>(static_cast<double>(args.factor) * total);
     else if (is_first)

@@ -15,9 +15,9 @@ Parts parts_of(const Rows& rows, std::int64_t sums) {
   return {(rows.count + each - 1) / each, each};
 }
 
-void fold(ExecContext& ctx, const Buffer& out, const float* first, std::int64_t count, std::int64_t stride, float beta) {
+void reduce(ExecContext& ctx, const Buffer& out, const float* first, std::int64_t count, std::int64_t stride, float beta) {
   const FoldArgs args{.parts = first, .count = count, .stride = stride, .width = out.elems, .out = data_of(out), .beta = beta};
-  launch_elems(ctx, "zs_fold_columns", out.elems, 1, args);
+  launch_elems(ctx, "zs_reduce_columns", out.elems, 1, args);
 }
 
 float* sum_columns(ExecContext& ctx, ColumnSumsArgs args, const Parts& parts, std::int64_t sums) {
@@ -47,7 +47,7 @@ void bias_backward(ExecContext& ctx, Buffer dbias, Buffer dy, float beta) {
                             .rows = rows,
                             .rows_a_part = 0,
                             .is_aligned = are_whole_packs(rows.width, dy.data)};
-  fold(ctx, dbias, sum_columns(ctx, args, parts, 1), parts.count, rows.width, beta);
+  reduce(ctx, dbias, sum_columns(ctx, args, parts, 1), parts.count, rows.width, beta);
 }
 
 void embedding_forward(ExecContext& ctx, Buffer out, Buffer ids, Buffer table, Buffer positions, std::int64_t time) {
@@ -99,7 +99,8 @@ void fill_rows(KernelTable& table, KernelNames& names) {
   table.embedding_forward = embedding_forward;
   table.embedding_backward = embedding_backward;
   table.position_backward = position_backward;
-  names.insert(names.end(), {"zs_column_sums", "zs_fold_columns", "zs_embedding_forward", "zs_embedding_backward", "zs_position_backward"});
+  names.insert(names.end(),
+               {"zs_column_sums", "zs_reduce_columns", "zs_embedding_forward", "zs_embedding_backward", "zs_position_backward"});
 }
 
 }  // namespace zs::cuda

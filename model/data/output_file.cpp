@@ -9,7 +9,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/file_modes.h"
-#include "runtime/base/whole_number.h"
+#include "runtime/base/parse_integer.h"
 
 namespace zs {
 
@@ -86,8 +86,8 @@ std::optional<std::string> leftover_of(const std::string& name) {
   const std::string_view text = std::string_view(name).substr(0, name.size() - kEnd.size());
   const auto dot = text.rfind('.'), dash = text.rfind('-');
   if (dot == text.npos || dash == text.npos || dash < dot || dot == 0) return std::nullopt;
-  const auto pid = whole_number<pid_t>(text.substr(dot + 1, dash - dot - 1));
-  const auto attempt = whole_number<int>(text.substr(dash + 1));
+  const auto pid = parse_integer<pid_t>(text.substr(dot + 1, dash - dot - 1));
+  const auto attempt = parse_integer<int>(text.substr(dash + 1));
   if (!pid || !attempt || *pid <= 0 || *attempt < 0 || *pid == ::getpid()) return std::nullopt;
   return std::string(text.substr(0, dot));
 }

@@ -13,7 +13,7 @@ class Norm : public Layer<Norm> {
   /// x + residual, and its norm, in one pass where nothing has to be cast in between.
   SumAndNorm forward_sum(const Tensor& x, const Tensor& residual) {
     const ForwardScope scope = enter();
-    if (!casts_input(x.dtype())) return add_and_normalize(x, residual);
+    if (!casts_forward_input(x.dtype())) return add_and_normalize(x, residual);
     const Tensor sum = add(x, residual);
     return {sum, forward(sum)};
   }

@@ -14,7 +14,7 @@
 #include "model/train/config_schema.h"
 #include "model/train/toml_nesting.h"
 #include "model/train/toml_text.h"
-#include "runtime/base/whole_number.h"
+#include "runtime/base/parse_integer.h"
 
 namespace zs {
 namespace {
@@ -133,7 +133,7 @@ class KeyReader {
   void read_duration(const std::string& text, Config::Duration& target) {
     std::vector<std::int64_t> parts;
     std::istringstream words(text);
-    for (std::string word; std::getline(words, word, ':');) parts.push_back(whole_number<std::int64_t>(word).value_or(-1));
+    for (std::string word; std::getline(words, word, ':');) parts.push_back(parse_integer<std::int64_t>(word).value_or(-1));
     constexpr std::int64_t kMostHours = 1'000'000;
     const bool is_clock = parts.size() == 3 && parts[0] <= kMostHours && parts[1] < 60 && parts[2] < 60;
     const bool is_good = (is_clock || parts.size() == 1) && !text.ends_with(':') &&

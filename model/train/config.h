@@ -51,7 +51,7 @@ struct Config {
     double unit_mib = -1;
     std::int64_t group_size = 0;
     Reshard reshard_after_forward = true;
-    bool keep_ends = true;
+    bool keep_root_unsharded = true;
     std::int64_t prefetch = 1, limit = 0;
     bool reduce_every_micro_batch = true, all_reduce_every_micro_batch = false;
     std::int64_t max_reductions_in_flight = 2;

@@ -112,7 +112,7 @@ void resolve_strategy(ConfigDraft& draft) {
   }
   const char* const kReduce = "shard.reduce_every_micro_batch";
   const bool is_fixed = strategy == Strategy::zero1 || strategy == Strategy::zero2,
-             usual = strategy != Strategy::zero1 && strategy != Strategy::grad_op;
+             usual = strategy != Strategy::zero1 && strategy != Strategy::shard_grad_op;
   if (!draft.is_given(kReduce)) {
     shard.reduce_every_micro_batch = usual;
   } else if (is_fixed && are_good(draft, {kReduce}) && shard.reduce_every_micro_batch != usual) {

@@ -161,12 +161,12 @@ constexpr std::array kKeys = {
     ConfigKey{"shard.group_size", [](Config& c) -> ConfigSlot { return &c.shard.group_size; }, between(0, 1048576), "", "",
               "Ranks of a small group, for `hsdp` and `nested`; must divide the ranks. As a rule those of one host."},
     ConfigKey{"shard.reshard_after_forward", [](Config& c) -> ConfigSlot { return &c.shard.reshard_after_forward; }, any, "",
-              "`true` for strategies that shard parameters, but for `grad_op`",
+              "`true` for strategies that shard parameters, but for `shard_grad_op`",
               "Free a unit's parameters after its forward and gather them again for its backward. A number k (`zero3`, where it must "
               "divide the ranks, and `hsdp`, where it must divide `shard.group_size`) leaves them sharded over groups of k ranks in "
               "between, and gathers them there."},
     ConfigKey{
-        "shard.keep_ends", [](Config& c) -> ConfigSlot { return &c.shard.keep_ends; }, any, "", "",
+        "shard.keep_root_unsharded", [](Config& c) -> ConfigSlot { return &c.shard.keep_root_unsharded; }, any, "", "",
         "Keep the root and the last unit gathered from forward to backward, and the root and the first one from one micro-batch to the "
         "next."},
     ConfigKey{"shard.prefetch", [](Config& c) -> ConfigSlot { return &c.shard.prefetch; }, between(0, 8), "", "",
@@ -178,7 +178,7 @@ constexpr std::array kKeys = {
               "more lets gathers run further ahead of compute."},
     ConfigKey{
         "shard.reduce_every_micro_batch", [](Config& c) -> ConfigSlot { return &c.shard.reduce_every_micro_batch; }, any, "",
-        "`false` for `zero1` and `grad_op`, else `true`",
+        "`false` for `zero1` and `shard_grad_op`, else `true`",
         "Reduce gradients after every micro-batch, which keeps them sharded in between, or once a step. Always every micro-batch with "
         "`train.deterministic`."},
     ConfigKey{"shard.all_reduce_every_micro_batch", [](Config& c) -> ConfigSlot { return &c.shard.all_reduce_every_micro_batch; }, any, "",
@@ -397,7 +397,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::optional<std::string_view> renamed_config_key(std::string_view name) {
   using Renamed = std::pair<std::string_view, std::string_view>;
-  static constexpr std::array kRenamed = {Renamed{"comm.shadow_ms", "comm.race_check_ms"}};
+  static constexpr std::array kRenamed = {Renamed{"comm.shadow_ms", "comm.race_check_ms"},
+                                          Renamed{"shard.keep_ends", "shard.keep_root_unsharded"}};
   for (const auto& [before, now] : kRenamed)
     if (name == before) return now;
   return std::nullopt;

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "model/train/expand_path.h"
-#include "runtime/base/whole_number.h"
+#include "runtime/base/parse_integer.h"
 
 namespace zs {
 namespace {
@@ -19,7 +19,7 @@ std::string parse_ids(const std::string& text, std::vector<std::int32_t>& ids) {
   ids.clear();
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
-    const auto id = whole_number<std::int32_t>(text.substr(begin, end - begin));
+    const auto id = parse_integer<std::int32_t>(text.substr(begin, end - begin));
     if (!id || *id < 0) return "--prompt-ids wants token ids with commas between them: 1,2,3";
     ids.push_back(*id);
     begin = end + 1;

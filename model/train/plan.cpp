@@ -63,16 +63,16 @@ std::string describe_parameters(const TrainPlan& plan) {
 }
 
 /// Beside the device's own memory.
-std::string describe_locked(const TrainPlan& plan) {
+std::string describe_pinned(const TrainPlan& plan) {
   std::string text = "\npage-locked memory of the host, for this rank's GPU\n";
   const auto line = [&](const std::string& name, std::int64_t bytes) {
     text += fmt::format("  {:<16}{:>16}  {}\n", name, bytes, format_bytes(bytes));
   };
-  line(LockedMemory::kUploads, plan.upload_bytes);
+  line(PinnedMemory::kUploads, plan.upload_bytes);
   for (std::size_t role = 0; role < plan.staging_bytes.size(); ++role) {
     if (const std::int64_t bytes = plan.staging_bytes[role]; bytes > 0) line(name_of(static_cast<StreamRole>(role)), bytes);
   }
-  line("from the system", plan.locked_bytes);
+  line("from the system", plan.pinned_bytes);
   return text;
 }
 
@@ -85,7 +85,7 @@ std::string describe_memory(const TrainPlan& plan, bool is_full) {
   line("peak_bytes", plan.step_peak_bytes);
   line("between steps", plan.persistent_bytes);
   line("from the system", plan.reserved_bytes);
-  if (plan.locked_bytes > 0) text += describe_locked(plan);
+  if (plan.pinned_bytes > 0) text += describe_pinned(plan);
   text += fmt::format("\nbuffers of a step on this rank (micro-batches that repeat the one before are left out)\n{}",
                       describe_grouped(plan.buffers, plan.trace));
   if (is_full) text += fmt::format("\nevery buffer of a step\n{}", describe_all(plan.buffers, plan.trace));
@@ -120,7 +120,7 @@ class MetaRun {
                                                   .slab_bytes = Pool::kGrowingSlab,
                                                   .stands_for = options.device,
                                                   .upload_bytes = upload_bytes(config, options.ranks),
-                                                  .locked_bytes = Pool::kGrowingSlab})),
+                                                  .pinned_bytes = Pool::kGrowingSlab})),
         world_(make_meta_world(options.rank, options.ranks, {options.transport, options.hosts, options.sums_in_rank_order})),
         read_(no_samples(config)),
         validation_windows_(options.validation_windows) {
@@ -174,7 +174,7 @@ class Repetition {
 
 void take_recorded(TrainPlan& plan, MetaRun& run, const PlanOptions& options) {
   plan.scratch_bytes = run.device().scratch().bytes();
-  plan.staging_bytes = run.device().locked_memory().staging().bytes();
+  plan.staging_bytes = run.device().pinned_memory().staging().bytes();
   if (options.device == DeviceKind::cuda) {
     std::int64_t& compute = plan.staging_bytes[static_cast<std::size_t>(StreamRole::compute)];
     compute = std::max(compute, kLeastStaging);
@@ -198,7 +198,7 @@ void take_reserved(TrainPlan& plan, MetaRun& run) {
   plan.peak_bytes = run.device().memory().peak_bytes();
   plan.reserved_bytes = run.device().memory().reserved_bytes();
   plan.shared_bytes = run.device().memory().adopted_bytes();
-  plan.locked_bytes = run.device().locked_memory().counter().reserved_bytes();
+  plan.pinned_bytes = run.device().pinned_memory().counter().reserved_bytes();
   for (const FlatParameter& unit : run.runtime().executor().units()) {
     plan.units.push_back({unit.name, unit.layout, unit.is_zero_copy()});
   }
@@ -282,7 +282,7 @@ TrainPlan make_inference_plan(const Config& wanted, const PlanOptions& options, 
 std::unique_ptr<Device> TrainPlan::create_device(DeviceOptions options, const MakeDevice& make) const {
   options.slab_bytes = reserved_bytes - shared_bytes;
   if (upload_bytes > 0) options.upload_bytes = upload_bytes;
-  options.locked_bytes += locked_bytes;
+  options.pinned_bytes += pinned_bytes;
   auto created = make(device, options);
   reserve(*created);
   return created;
@@ -290,7 +290,7 @@ std::unique_ptr<Device> TrainPlan::create_device(DeviceOptions options, const Ma
 
 void TrainPlan::reserve(Device& created) const {
   created.scratch().reserve(created, scratch_bytes);
-  created.locked_memory().staging().reserve(created, staging_bytes);
+  created.pinned_memory().staging().reserve(created, staging_bytes);
 }
 
 void TrainPlan::apply_order(ShardedRuntime& runtime) const {

@@ -37,7 +37,7 @@ struct TrainPlan {
   std::vector<TraceEntry> trace;                ///< of the second step
   ShardGroups::Sent sent;                       ///< by this rank, in those micro-batches of the second step that `trace` has
   ScratchBytes scratch_bytes{};                 ///< of each stream
-  std::int64_t locked_bytes = 0;                ///< of the host, page-locked at once where there is a GPU: for uploads, and for streams
+  std::int64_t pinned_bytes = 0;                ///< of the host, page-locked at once where there is a GPU: for uploads, and for streams
   std::int64_t upload_bytes = 0;                ///< of those, for uploads
   ScratchBytes staging_bytes{};                 ///< of those, for each stream: what ranks without NCCL exchange, what the host looks at
   DeviceKind device = DeviceKind::cpu;

@@ -6,7 +6,7 @@
 
 #include "model/train/config_schema.h"
 #include "model/train/run_dir.h"
-#include "runtime/base/whole_number.h"
+#include "runtime/base/parse_integer.h"
 #include "runtime/shard/checkpoint_folder.h"
 
 namespace zs {
@@ -246,7 +246,7 @@ void clear_way(const ResumePoint& point, const RunMark& mark, std::int64_t keep)
 void keep_as_saved(Config& config, const std::map<std::string, std::string>& saved) {
   const auto before = saved.find(std::string(kConfigPrefix) + kKeep);
   if (before == saved.end() || config.given.contains(kKeep)) return;
-  if (const auto keep = whole_number<std::int64_t>(before->second); keep && *keep >= 0) config.checkpoint.keep = *keep;
+  if (const auto keep = parse_integer<std::int64_t>(before->second); keep && *keep >= 0) config.checkpoint.keep = *keep;
 }
 
 std::map<std::string, std::string> run_attributes(const Config& config, const DataFacts& data) {

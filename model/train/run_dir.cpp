@@ -16,7 +16,7 @@
 #include "model/train/metrics.h"
 #include "runtime/base/check.h"
 #include "runtime/base/file_modes.h"
-#include "runtime/base/whole_number.h"
+#include "runtime/base/parse_integer.h"
 #include "runtime/shard/checkpoint_folder.h"
 
 namespace zs {
@@ -121,7 +121,7 @@ std::int64_t next_number(const fs::path& runs, const std::string& name) {
   for (const std::string& file : list_names(runs)) {
     if (file.size() <= name.size() + 1 || file.compare(0, name.size() + 1, name + "-") != 0) continue;
     constexpr std::int64_t kLargest = 1'000'000'000;
-    const auto number = whole_number<std::int64_t>(std::string_view(file).substr(name.size() + 1));
+    const auto number = parse_integer<std::int64_t>(std::string_view(file).substr(name.size() + 1));
     if (number && *number > last && *number < kLargest) last = *number;
   }
   return last + 1;

@@ -9,7 +9,7 @@
 #include "model/families/hf_config.h"
 #include "model/train/config_schema.h"
 #include "model/train/toml_text.h"
-#include "runtime/base/whole_number.h"
+#include "runtime/base/parse_integer.h"
 #include "runtime/shard/checkpoint_folder.h"
 
 namespace zs {
@@ -107,7 +107,7 @@ std::string given_micro_batch(const std::vector<std::string>& overrides) {
     };
     if (trimmed(text.substr(0, equals)) != "train.micro_batch" || equals == text.size()) continue;
     rows = trimmed(text.substr(equals + 1));
-    if (const auto number = whole_number<std::int64_t>(rows); !number || *number < 1) rows.clear();
+    if (const auto number = parse_integer<std::int64_t>(rows); !number || *number < 1) rows.clear();
   }
   return rows;
 }

@@ -65,7 +65,7 @@ ShardOptions shard_options(const Config& config) {
           .schedule = {.prefetch = static_cast<int>(config.shard.prefetch),
                        .limit = static_cast<int>(config.shard.limit),
                        .max_reductions_in_flight = static_cast<int>(config.shard.max_reductions_in_flight),
-                       .keep_ends = config.shard.keep_ends},
+                       .keep_root_unsharded = config.shard.keep_root_unsharded},
           .precision = precision_of(config),
           .layout = {.layout = config.shard.layout == "flat" ? Layout::flat : Layout::per_parameter,
                      .min_shard_bytes = config.shard.min_shard_bytes,
@@ -228,7 +228,7 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch) {
 
 void Session::send_status(std::int64_t stop) {
   const Buffer status = status_.buffer(DType::i64, kStatus);
-  const std::int64_t calls = device_.memory().allocation_calls() + device_.locked_memory().counter().allocation_calls() - allocations_seen_;
+  const std::int64_t calls = device_.memory().allocation_calls() + device_.pinned_memory().counter().allocation_calls() - allocations_seen_;
   allocations_seen_ += calls;
   // As far as this step's work has not run yet, its waits count in the next one's.
   const std::int64_t waited = std::clamp<std::int64_t>(waited_since_last_ns(), 0, kLongestWait_ns - 1);

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "model/train/metrics.h"
-#include "runtime/base/whole_number.h"
+#include "runtime/base/parse_integer.h"
 
 namespace zs {
 namespace {

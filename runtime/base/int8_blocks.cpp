@@ -95,10 +95,10 @@ void pack_int8(std::byte* packed, const Buffer& elements, int slices) {
 
 void unpack_int8(const Buffer& elements, const std::byte* packed, int slices) {
   const std::int64_t n = elements.elems / slices;
-  for (int s = 0; s < slices; ++s) fold_int8(elements.slice(s * n, n), packed + s * packed_bytes(n), 1, false);
+  for (int s = 0; s < slices; ++s) reduce_int8(elements.slice(s * n, n), packed + s * packed_bytes(n), 1, false);
 }
 
-void fold_int8(const Buffer& out, const std::byte* packed, int parts, bool accumulate) {
+void reduce_int8(const Buffer& out, const std::byte* packed, int parts, bool accumulate) {
   ZS_CHECK(parts > 0, "a fold of {} parts", parts);
   Block sums;
   for (std::int64_t at = 0; at < out.elems; at += kInt8BlockElems) {

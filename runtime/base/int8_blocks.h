@@ -26,6 +26,6 @@ void pack_int8(std::byte* packed, const Buffer& elements, int slices = 1);
 void unpack_int8(const Buffer& elements, const std::byte* packed, int slices = 1);
 /// out (n), f32 or bf16 := [out +] the sum of the parts, packed (parts * packed_bytes(n)), in f32, in their order; rounded once. A NaN is
 /// 0x7fc00000, or 0x7fc0.
-void fold_int8(const Buffer& out, const std::byte* packed, int parts, bool accumulate);
+void reduce_int8(const Buffer& out, const std::byte* packed, int parts, bool accumulate);
 
 }  // namespace zs

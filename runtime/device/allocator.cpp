@@ -93,7 +93,7 @@ void Memory::release(Stream& last_user) {
 }
 
 void Memory::release(Stream& last_user, const Event& last_use) {
-  if (Pool* const pool = std::exchange(pool_, nullptr)) pool->give_back(*this, last_user, last_use);
+  if (Pool* const pool = std::exchange(pool_, nullptr)) pool->reclaim(*this, last_user, last_use);
   address_ = nullptr;
   bytes_ = block_bytes_ = 0;
 }
@@ -192,7 +192,7 @@ void Pool::count_allocation(std::int64_t bytes) {
   counter_.allocated(bytes);
 }
 
-void Pool::give_back(Memory& memory, Stream& last_user, Event last_use) {
+void Pool::reclaim(Memory& memory, Stream& last_user, Event last_use) {
   if (memory.block_bytes_ == 0) return;
   const Buffer block = block_buffer(memory);
   if (poison_ && !memory.is_adopted_) {
@@ -202,7 +202,7 @@ void Pool::give_back(Memory& memory, Stream& last_user, Event last_use) {
   if (poison_) last_user.record(last_use);
   counter_.released(memory.label_, block, last_user, last_use);
   if (memory.is_adopted_) return counter_.adopted(-memory.block_bytes_);
-  if (slab_ && slab_->contains(memory.address_)) return slab_->give_back(memory.address_, memory.block_bytes_, last_user, last_use);
+  if (slab_ && slab_->contains(memory.address_)) return slab_->reclaim(memory.address_, memory.block_bytes_, last_user, last_use);
   free_[memory.block_bytes_].push_back({memory.address_, &last_user, std::move(last_use)});
 }
 

@@ -167,7 +167,7 @@ class Pool {
   void* allocate(std::int64_t bytes);
   void count_allocation(std::int64_t bytes);
   Buffer block_buffer(const Memory& memory) const { return {memory.address_, memory.block_bytes_, DType::u8, device()}; }
-  void give_back(Memory& memory, Stream& last_user, Event last_use);
+  void reclaim(Memory& memory, Stream& last_user, Event last_use);
 
   Allocator& allocator_;
   MemoryCounter& counter_;

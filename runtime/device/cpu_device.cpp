@@ -7,12 +7,12 @@ namespace zs {
 CpuDevice::State::State(const DeviceOptions& options, Trace& trace, MemoryCounter& counter)
     : allocator(options.memory != nullptr ? *options.memory : *ordinary),
       pool(allocator, counter, options.perturb_seed != 0, options.slab_bytes),
-      locked(make_cpu_allocator(), options.locked_bytes, options.perturb_seed != 0),
-      group{.options = options, .trace = trace, .scratch = scratch, .locked = locked} {}
+      pinned(make_cpu_allocator(), options.pinned_bytes, options.perturb_seed != 0),
+      group{.options = options, .trace = trace, .scratch = scratch, .pinned = pinned} {}
 
 void CpuDevice::State::drop() noexcept {
   scratch.drop();
-  locked.staging().drop();
+  pinned.staging().drop();
 }
 
 CpuDevice::CpuDevice(const DeviceOptions& options) : Device(options), state_(std::make_unique<State>(options, trace_, counter_)) {

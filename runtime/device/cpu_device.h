@@ -17,7 +17,7 @@ class CpuDevice final : public Device {
   Pool& pool() override { return state_->pool; }
   Profile& profile() override { return state_->group.profile; }
   Scratch& scratch() override { return state_->scratch; }
-  LockedMemory& locked_memory() override { return state_->locked; }
+  PinnedMemory& pinned_memory() override { return state_->pinned; }
   std::uint64_t completed() const override;
   std::string activity() const override { return state_->group.activity(); }
   void keep(std::vector<std::shared_ptr<void>> memory) override { state_->kept.push_back(std::move(memory)); }
@@ -38,7 +38,7 @@ class CpuDevice final : public Device {
     Allocator& allocator;
     Pool pool;
     Scratch scratch{pool};
-    LockedMemory locked;
+    PinnedMemory pinned;
     CpuStreamGroup group;
     std::array<std::unique_ptr<CpuStream>, kStreamRoles> streams;
   };

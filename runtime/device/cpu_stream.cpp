@@ -9,7 +9,7 @@
 #include "runtime/base/random.h"
 #include "runtime/device/cpu_topology.h"
 #include "runtime/device/futex.h"
-#include "runtime/device/prompt_thread.h"
+#include "runtime/device/short_time_slice.h"
 #include "runtime/device/stream_report.h"
 #include "runtime/device/tsan_touch.h"
 
@@ -57,7 +57,7 @@ void CpuStream::append(std::unique_ptr<Node> node) {
 }
 
 OpMemory CpuStream::reserve(const OpInfo& info) {
-  return {group_.scratch.reserve(*this, info.scratch_bytes), group_.locked.staging().reserve(*this, info.locked_bytes)};
+  return {group_.scratch.reserve(*this, info.scratch_bytes), group_.pinned.staging().reserve(*this, info.pinned_bytes)};
 }
 
 void CpuStream::do_enqueue(OpInfo info, Work work, const OpMemory& memory) {
@@ -181,7 +181,7 @@ void CpuStream::prepare_thread() {
   const std::string name = fmt::format("zs-{}", name_of(role_));
   ZS_CHECK(pthread_setname_np(pthread_self(), name.c_str()) == 0, "thread name '{}'", name);
   if (!group_.options.cpus.empty()) bind_this_thread(group_.options.cpus);
-  take_short_turns();
+  take_short_time_slices();
   // Libraries that ask OpenMP for its default must not open a second team; our kernels pass num_threads(ctx.threads()).
   omp_set_num_threads(1);
 }

@@ -26,7 +26,7 @@ struct CpuStreamGroup {
   Trace& trace;
   Profile profile = {};
   Scratch& scratch;
-  LockedMemory& locked;
+  PinnedMemory& pinned;
   CpuEventPool::Owner events = CpuEventPool::create();
   std::vector<const CpuStream*> streams = {};  ///< to say what each was doing when one does not finish
   std::int64_t next_record_id = 0;

@@ -7,14 +7,14 @@ namespace zs {
 CudaDevice::State::State(const DeviceOptions& options, CudaContext::Libraries libraries, Trace& trace, MemoryCounter& counter,
                          Profile& profile)
     : context(std::move(libraries), options.gpu, options.shares_gpu, {.tf32 = options.tf32, .fuses_gelu = options.fuses_gelu}),
-      locked(make_pinned_allocator(context), options.locked_bytes),
+      pinned(make_pinned_allocator(context), options.pinned_bytes),
       uploads(context, options.sync_timeout_s),
       allocator(make_cuda_allocator(context, options.memory, options.slab_bytes)),
       pool(*allocator, counter, false, options.slab_bytes),
       group{.options = options,
             .trace = trace,
             .scratch = scratch,
-            .locked = locked,
+            .pinned = pinned,
             .context = context,
             .uploads = uploads,
             .profile = profile} {
@@ -22,7 +22,7 @@ CudaDevice::State::State(const DeviceOptions& options, CudaContext::Libraries li
     streams[role] = std::make_unique<CudaStream>(static_cast<StreamRole>(role), group);
     group.streams.push_back(streams[role].get());
   }
-  uploads.start(locked.acquire(options.upload_bytes, *streams.front(), LockedMemory::kUploads),
+  uploads.start(pinned.acquire(options.upload_bytes, *streams.front(), PinnedMemory::kUploads),
                 {.check =
                      [this] {
                        for (const auto& stream : streams) stream->check_watches();
@@ -32,7 +32,7 @@ CudaDevice::State::State(const DeviceOptions& options, CudaContext::Libraries li
 
 void CudaDevice::State::drop() noexcept {
   scratch.drop();
-  locked.staging().drop();
+  pinned.staging().drop();
   uploads.stop();
 }
 

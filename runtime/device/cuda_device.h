@@ -19,7 +19,7 @@ class CudaDevice final : public Device {
   Pool& pool() override { return state_->pool; }
   Profile& profile() override { return profile_; }
   Scratch& scratch() override { return state_->scratch; }
-  LockedMemory& locked_memory() override { return state_->locked; }
+  PinnedMemory& pinned_memory() override { return state_->pinned; }
   std::uint64_t completed() const override;
   std::string activity() const override { return state_->group.activity(); }
   void keep(std::vector<std::shared_ptr<void>> memory) override { state_->kept.push_back(std::move(memory)); }
@@ -45,7 +45,7 @@ class CudaDevice final : public Device {
 
     std::vector<std::vector<std::shared_ptr<void>>> kept;
     CudaContext context;
-    LockedMemory locked;
+    PinnedMemory pinned;
     UploadRing uploads;
     std::unique_ptr<Allocator> allocator;
     Pool pool;

@@ -88,7 +88,7 @@ void CudaStream::guarded(const Body& body) noexcept {
 
 OpMemory CudaStream::reserve(const OpInfo& info) {
   return {group_.scratch.reserve(*this, scratch_block_bytes(DeviceKind::cuda, role_, info.scratch_bytes)),
-          group_.locked.staging().reserve(*this, info.locked_bytes)};
+          group_.pinned.staging().reserve(*this, info.pinned_bytes)};
 }
 
 void CudaStream::do_enqueue(OpInfo info, Work work, const OpMemory& memory) {
@@ -99,7 +99,7 @@ void CudaStream::do_enqueue(OpInfo info, Work work, const OpMemory& memory) {
   progress_.enqueued(info.name);
   guarded([&] {
     const std::int64_t own_bytes = memory.scratch.elems - workspace_bytes();
-    exec_->set_memory({memory.scratch.slice(0, own_bytes), memory.locked}, memory.scratch.slice(own_bytes, workspace_bytes()));
+    exec_->set_memory({memory.scratch.slice(0, own_bytes), memory.pinned}, memory.scratch.slice(own_bytes, workspace_bytes()));
     try {
       times_.time(stream_, info.name, false, [&] { work(*exec_); });
     } catch (const CudaError& error) {  // of a call by the work itself, which knows no label

@@ -19,7 +19,7 @@ struct CudaStreamGroup {
   const DeviceOptions options;
   Trace& trace;
   Scratch& scratch;
-  LockedMemory& locked;
+  PinnedMemory& pinned;
   const CudaContext& context;
   UploadRing& uploads;
   Profile& profile;

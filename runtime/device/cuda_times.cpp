@@ -51,7 +51,7 @@ void CudaClock::closed(std::int64_t entries, CUevent_st*& last) {
   }
   if (open_ > 0 || latest_ms_ <= kFarMs) return;
   origin_ns_ = ns_of(latest_);
-  events_.give_back(origin_);
+  events_.reclaim(origin_);
   origin_ = std::exchange(latest_, nullptr);
   latest_ms_ = 0;
 }
@@ -69,20 +69,20 @@ void CudaTimes::collect() {
     if (entry.end != nullptr)
       profile_.add(role_, {std::move(entry.name), entry.is_wait, clock_.ns_of(entry.start), clock_.ns_of(entry.end)});
   }
-  give_back(entries_.empty() ? nullptr : std::exchange(entries_.back().end, nullptr));
+  reclaim(entries_.empty() ? nullptr : std::exchange(entries_.back().end, nullptr));
 }
 
-void CudaTimes::forget() { give_back(nullptr); }
+void CudaTimes::forget() { reclaim(nullptr); }
 
-void CudaTimes::give_back(CUevent_st* last) {
+void CudaTimes::reclaim(CUevent_st* last) {
   for (const Entry& entry : entries_) {
-    clock_.events().give_back(entry.start);
-    clock_.events().give_back(entry.end);
+    clock_.events().reclaim(entry.start);
+    clock_.events().reclaim(entry.end);
   }
   const auto entries = std::ssize(entries_);
   entries_.clear();
   clock_.closed(entries, last);
-  clock_.events().give_back(last);
+  clock_.events().reclaim(last);
 }
 
 }  // namespace zs

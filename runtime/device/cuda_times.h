@@ -18,7 +18,7 @@ class CudaTimedEvents {
   CudaTimedEvents& operator=(const CudaTimedEvents&) = delete;
 
   CUevent_st* record(CUstream_st* stream);
-  void give_back(CUevent_st* event) {
+  void reclaim(CUevent_st* event) {
     if (event != nullptr) unused_.push_back(event);
   }
   const CudaContext& context() const { return context_; }
@@ -81,7 +81,7 @@ class CudaTimes {
     CUevent_st *start, *end;  // no end: its work threw
   };
   /// `last`: the last event that the GPU is known to have passed; null: none.
-  void give_back(CUevent_st* last);
+  void reclaim(CUevent_st* last);
   Entry& begin(CUstream_st* stream, const std::string& name, bool is_wait);
 
   Profile& profile_;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/device/allocator.h"
-#include "runtime/device/locked_memory.h"
+#include "runtime/device/pinned_memory.h"
 #include "runtime/device/profile.h"
 #include "runtime/device/scratch.h"
 #include "runtime/device/stream.h"
@@ -24,7 +24,7 @@ struct DeviceOptions {
   bool shares_gpu = false;                  ///< with other devices, of this process or others; else two on one GPU are refused
   DeviceKind stands_for = DeviceKind::cpu;  ///< of the meta device: whose kernels' working memory it counts
   std::int64_t upload_bytes = std::int64_t{4} << 20;  ///< of the locked memory, through which uploads go to a GPU
-  std::int64_t locked_bytes = 0;                      ///< taken at once for LockedMemory, uploads included; 0: when it is needed
+  std::int64_t pinned_bytes = 0;                      ///< taken at once for PinnedMemory, uploads included; 0: when it is needed
   std::string libraries = {};                         ///< folders, separated by colons, where CUDA's libraries are looked for first
   bool tf32 = false;                                  ///< products of f32 on a GPU may round their operands to 11 bits: faster
   bool fuses_gelu = true;                             ///< products of bf16 on a GPU may compute GELU before they round their sums
@@ -47,7 +47,7 @@ class Device {
   virtual Pool& pool() = 0;
   virtual Scratch& scratch() = 0;
   /// Of the host, for copies from and to this device: beside what `memory` counts, which is the device's own.
-  virtual LockedMemory& locked_memory() = 0;
+  virtual PinnedMemory& pinned_memory() = 0;
   Trace& trace() { return trace_; }
   /// Opt-in times of the work, see Profile.
   virtual Profile& profile() = 0;

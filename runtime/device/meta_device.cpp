@@ -3,7 +3,7 @@
 namespace zs {
 namespace {
 
-constexpr int kLockedRange = 2;  // of addresses; the device's own allocator has range 0, what communicates 1
+constexpr int kPinnedRange = 2;  // of addresses; the device's own allocator has range 0, what communicates 1
 
 class MetaEventRecord final : public EventRecord {
  public:
@@ -19,7 +19,7 @@ class MetaEventRecord final : public EventRecord {
 
 OpMemory MetaStream::reserve(const OpInfo& info) {
   return {device_.scratch().reserve(*this, scratch_block_bytes(device_.options().stands_for, role_, info.scratch_bytes)),
-          device_.locked_memory().staging().reserve(*this, info.locked_bytes)};
+          device_.pinned_memory().staging().reserve(*this, info.pinned_bytes)};
 }
 
 void MetaStream::do_enqueue(OpInfo info, Work, const OpMemory&) {
@@ -45,14 +45,14 @@ MetaDevice::MetaDevice(const DeviceOptions& options)
       streams_{MetaStream(StreamRole::compute, *this), MetaStream(StreamRole::unshard, *this), MetaStream(StreamRole::reduce, *this),
                MetaStream(StreamRole::finish, *this), MetaStream(StreamRole::offload, *this)},
       pool_(*allocator_, counter_, options.perturb_seed != 0, options.slab_bytes),
-      locked_(make_meta_allocator(kLockedRange), options.locked_bytes) {
-  if (options.stands_for == DeviceKind::cuda) uploads_ = locked_.acquire(options.upload_bytes, streams_.front(), LockedMemory::kUploads);
+      pinned_(make_meta_allocator(kPinnedRange), options.pinned_bytes) {
+  if (options.stands_for == DeviceKind::cuda) uploads_ = pinned_.acquire(options.upload_bytes, streams_.front(), PinnedMemory::kUploads);
 }
 
 MetaDevice::~MetaDevice() {
   trace_.stop();
   scratch_.drop();
-  locked_.staging().drop();
+  pinned_.staging().drop();
   uploads_.reset();
 }
 

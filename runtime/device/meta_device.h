@@ -41,7 +41,7 @@ class MetaDevice final : public Device {
   Pool& pool() override { return pool_; }
   Profile& profile() override { return profile_; }
   Scratch& scratch() override { return scratch_; }
-  LockedMemory& locked_memory() override { return locked_; }
+  PinnedMemory& pinned_memory() override { return pinned_; }
   void keep(std::vector<std::shared_ptr<void>>) override {}  // nothing is left to touch it
   std::int64_t next_record_id() { return next_record_id_++; }
 
@@ -52,7 +52,7 @@ class MetaDevice final : public Device {
   Pool pool_;
   Profile profile_;  // stays empty
   Scratch scratch_{pool_};
-  LockedMemory locked_;
+  PinnedMemory pinned_;
   Memory uploads_;  // what the device that it stands for has for them
 };
 

@@ -16,7 +16,7 @@ std::int64_t scratch_block_bytes(DeviceKind device, StreamRole role, std::int64_
 using ScratchBytes = std::array<std::int64_t, kStreamRoles>;
 
 /// Working memory of a device's streams: one counted block for each, as large as the largest that an op of the stream has declared
-/// (OpInfo::scratch_bytes, or locked_bytes). It grows in the first step and stays. Owned by the device, used by its host thread.
+/// (OpInfo::scratch_bytes, or pinned_bytes). It grows in the first step and stays. Owned by the device, used by its host thread.
 class Scratch {
  public:
   /// `label`: what the blocks are counted as.

@@ -54,7 +54,7 @@ void Slab::carve(std::int64_t begin, std::int64_t bytes, Stream& stream) {
   }
 }
 
-void Slab::give_back(void* address, std::int64_t bytes, Stream& last_user, const Event& last_use) {
+void Slab::reclaim(void* address, std::int64_t bytes, Stream& last_user, const Event& last_use) {
   const auto offset = static_cast<std::byte*>(address) - address_;
   auto at = free_.insert_or_assign(offset, Piece{bytes, &last_user, last_use}).first;
   if (at != free_.begin()) at = join(std::prev(at), at);

@@ -16,7 +16,7 @@ class Slab {
 
   /// A block for `stream`, which waits for the last uses of its pieces; null when there is no room. `bytes` is a multiple of 64.
   void* take(std::int64_t bytes, Stream& stream);
-  void give_back(void* address, std::int64_t bytes, Stream& last_user, const Event& last_use);
+  void reclaim(void* address, std::int64_t bytes, Stream& last_user, const Event& last_use);
 
   bool contains(const void* address) const;
   /// The length that would have been enough so far.

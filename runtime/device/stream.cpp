@@ -22,7 +22,7 @@ void Stream::enqueue(OpInfo info, Work work) {
   const OpMemory memory = reserve(info);
   flush_waits();
   last_record_ = {};
-  for (const Buffer* const block : {&memory.scratch, &memory.locked}) {
+  for (const Buffer* const block : {&memory.scratch, &memory.pinned}) {
     if (!block->empty()) info.writes.push_back(*block);
   }
   do_enqueue(std::move(info), std::move(work), memory);

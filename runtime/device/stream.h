@@ -40,14 +40,14 @@ struct OpInfo {
   std::vector<Buffer> reads = {};
   std::vector<Buffer> writes = {};
   std::int64_t scratch_bytes = 0;  ///< the most that it asks of ExecContext::scratch; what it holds there does not outlast it
-  std::int64_t locked_bytes = 0;   ///< the same of ExecContext::locked
+  std::int64_t pinned_bytes = 0;   ///< the same of ExecContext::pinned
   /// What others than this device's streams have written by the time it is done: to the verifier a write, though it writes nothing itself.
   std::vector<Buffer> arrivals = {};
 };
 
 /// What a stream has set aside for one op, u8.
 struct OpMemory {
-  Buffer scratch, locked;
+  Buffer scratch, pinned;
 };
 
 /// What work sees while it runs. Lives as long as its stream and is used by that stream's thread only.
@@ -93,17 +93,17 @@ class ExecContext {
   }
   static constexpr std::int64_t kWorkspaceBytes = std::int64_t{4} << 20;
 
-  /// Memory of the host, page-locked where there is a GPU, that the op which runs has declared (OpInfo::locked_bytes). It stays when the op
+  /// Memory of the host, page-locked where there is a GPU, that the op which runs has declared (OpInfo::pinned_bytes). It stays when the op
   /// has been enqueued; the stream's next op that has some gets the same. Needs a stream.
-  void* locked(std::int64_t bytes) const {
-    ZS_CHECK(bytes <= locked_.elems, "{} bytes of page-locked memory are used, {} were declared", bytes, locked_.elems);
-    return locked_.data;
+  void* pinned(std::int64_t bytes) const {
+    ZS_CHECK(bytes <= pinned_.elems, "{} bytes of page-locked memory are used, {} were declared", bytes, pinned_.elems);
+    return pinned_.data;
   }
 
   /// By the stream, before each op: what its OpInfo declared, and the workspace. By whoever calls a GPU's kernel without a stream, once.
   void set_memory(const OpMemory& memory, const Buffer& workspace = {}) {
     scratch_ = memory.scratch;
-    locked_ = memory.locked;
+    pinned_ = memory.pinned;
     workspace_ = workspace;
     has_memory_ = true;
   }
@@ -122,7 +122,7 @@ class ExecContext {
   const CudaContext* gpu_;
   UploadRing* uploads_;
   bool has_memory_ = false;
-  Buffer scratch_, locked_, workspace_;
+  Buffer scratch_, pinned_, workspace_;
   std::vector<std::byte> own_scratch_, own_workspace_;
   std::unordered_map<std::type_index, std::shared_ptr<void>> states_;
 };

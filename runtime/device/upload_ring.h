@@ -29,7 +29,7 @@ class UploadRing {
     std::function<void()> check = [] {};
     std::function<std::string()> activity = [] { return std::string(); };
   };
-  /// Before the first upload. `memory`: of LockedMemory, whose only user this is.
+  /// Before the first upload. `memory`: of PinnedMemory, whose only user this is.
   void start(Memory memory, Streams streams);
   /// After the last one, while the streams live: the memory may still be read from.
   void stop() noexcept { memory_.reset(); }

@@ -1,5 +1,5 @@
 #include "runtime/shard/checkpoint_folder.h"
-#include "runtime/base/whole_number.h"
+#include "runtime/base/parse_integer.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -73,7 +73,7 @@ std::string step_folder(const std::string& root, std::int64_t step) { return fmt
 std::optional<std::int64_t> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
-  const auto step = whole_number<std::int64_t>(name);
+  const auto step = parse_integer<std::int64_t>(name);
   return step && *step >= 0 && name == fmt::format("{}", *step) ? step : std::nullopt;
 }
 

@@ -11,7 +11,7 @@
 #include <system_error>
 
 #include "runtime/base/file_modes.h"
-#include "runtime/base/whole_number.h"
+#include "runtime/base/parse_integer.h"
 
 namespace zs {
 namespace {
@@ -59,7 +59,7 @@ std::string foreign_path(const std::string& folder) {
   constexpr std::string_view kBegin = "rank-", kEnd = ".bin";
   const auto is_data_file = [&](std::string_view name) {
     if (!name.starts_with(kBegin) || !name.ends_with(kEnd) || name.size() < kBegin.size() + kEnd.size()) return false;
-    const auto rank = whole_number<std::size_t>(name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size()));
+    const auto rank = parse_integer<std::size_t>(name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size()));
     return rank && name == data_file_name(*rank);
   };
   std::error_code failed;

@@ -99,8 +99,8 @@ std::shared_ptr<const Placement> Executor::placement(const PlacementOptions& opt
   return placements_.emplace_back(make_placement(options, groups_, layout_));
 }
 
-void Executor::add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed, const Precision& precision,
-                        std::shared_ptr<const Placement> placement) {
+void Executor::add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed,
+                        const MixedPrecisionPolicy& precision, std::shared_ptr<const Placement> placement) {
   Stream& compute = context_.stream();
   const ShardScheme& scheme = placement->scheme;
   const ShardScheme::Slice slice = scheme.slice(scheme.master);
@@ -113,8 +113,8 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
   unit.grad = comm_pool_.acquire(bytes, compute, "grad_shard");
   initialise(unit, seed);
   if (precision.param == DType::bf16) {
-    unit.narrow = acquire_shard(unit, DType::bf16, "param_shard");
-    narrow_master(unit);
+    unit.compute_copy = acquire_shard(unit, DType::bf16, "param_shard");
+    update_compute_copy(unit);
   }
   if (can_share(unit) && gathers_in_two_steps(unit) && unit.groups().kept_within_hosts) {
     unit.shared_kept =
@@ -203,7 +203,7 @@ void Executor::begin_write(FlatParameter& unit, bool with_others) {
 }
 
 void Executor::end_write(FlatParameter& unit) {
-  if (unit.narrow) narrow_master(unit);
+  if (unit.compute_copy) update_compute_copy(unit);
   has_initial_weights_ = false;
   unsharder_.masters_updated();
 }
@@ -220,28 +220,28 @@ void Executor::set_seed(std::uint64_t seed, bool draws) {
     if (!draws) continue;
     withdraw(unit);
     initialise(unit, seed);
-    if (unit.narrow) narrow_master(unit);
+    if (unit.compute_copy) update_compute_copy(unit);
   }
   unsharder_.masters_updated();
 }
 
-void Executor::narrow_master(FlatParameter& unit) {
-  const Buffer narrow = unit.narrow_buffer(), master = unit.master_buffer();
+void Executor::update_compute_copy(FlatParameter& unit) {
+  const Buffer compute_copy = unit.compute_copy_buffer(), master = unit.master_buffer();
   std::vector<std::pair<ShardSegment, StochasticRounding>> at_random;
   if (unit.precision.rounds_stochastically)
     for (const ShardSegment& segment : unit.held_segments()) at_random.emplace_back(segment, unit.rounding_of(segment));
-  context_.launch({"narrow:" + unit.name, {master}, {narrow}},
-                  [&kernels = context_.kernels(), narrow, master, at_random = std::move(at_random)](ExecContext& exec) {
-                    kernels.cast(exec, narrow, master);  // the padding too
+  context_.launch({"compute_copy:" + unit.name, {master}, {compute_copy}},
+                  [&kernels = context_.kernels(), compute_copy, master, at_random = std::move(at_random)](ExecContext& exec) {
+                    kernels.cast(exec, compute_copy, master);  // the padding too
                     for (const auto& [segment, rounding] : at_random)
-                      kernels.stochastic_cast(exec, narrow.slice(segment.shard_offset, segment.count),
+                      kernels.stochastic_cast(exec, compute_copy.slice(segment.shard_offset, segment.count),
                                               master.slice(segment.shard_offset, segment.count), rounding);
                   });
 }
 
 void Executor::masters_loaded() {
   for (FlatParameter& unit : units_) {
-    if (unit.narrow) narrow_master(unit);
+    if (unit.compute_copy) update_compute_copy(unit);
   }
   masters_updated();
 }
@@ -265,18 +265,18 @@ void Executor::initialise(FlatParameter& unit, std::uint64_t seed) {
 void Executor::run(const std::vector<Action>& actions) {
   for (const Action& action : actions) {
     FlatParameter& unit = units_.at(static_cast<std::size_t>(action.unit));
-    const bool is_freed = action.kind == Action::Kind::free_full || action.kind == Action::Kind::set_aside;
+    const bool is_freed = action.kind == Action::Kind::free_full || action.kind == Action::Kind::defer_free;
     if (is_freed && checks_all_written_ && unit.is_waited_for) write_check_.compare(unit, Unsharder::full_buffer(unit));
     switch (action.kind) {
       case Action::Kind::gather: unsharder_.gather(unit); break;
-      case Action::Kind::gather_through: unsharder_.gather_through(unit); break;
-      case Action::Kind::gather_kept: unsharder_.gather_kept(unit); break;
+      case Action::Kind::two_level_gather: unsharder_.two_level_gather(unit); break;
+      case Action::Kind::gather_secondary: unsharder_.gather_secondary(unit); break;
       case Action::Kind::wait_gathered: unsharder_.wait_gathered(unit); break;
-      case Action::Kind::keep_shard: unsharder_.keep_shard(unit); break;
-      case Action::Kind::drop_shard: unsharder_.drop_shard(unit); break;
+      case Action::Kind::keep_secondary_shard: unsharder_.keep_secondary_shard(unit); break;
+      case Action::Kind::drop_secondary_shard: unsharder_.drop_secondary_shard(unit); break;
       case Action::Kind::free_full: unsharder_.free_full(unit); break;
-      case Action::Kind::set_aside: unsharder_.set_aside(unit); break;
-      case Action::Kind::give_back: unsharder_.give_back(unit); break;
+      case Action::Kind::defer_free: unsharder_.defer_free(unit); break;
+      case Action::Kind::free_deferred: unsharder_.free_deferred(unit); break;
       case Action::Kind::begin_gradient: reducer_.begin_gradient(unit); break;
       case Action::Kind::reduce: reduce(unit); break;
       case Action::Kind::finish: reducer_.finish(unit); break;

@@ -35,10 +35,10 @@ class Executor {
   /// Allocates the persistent shards and fills `master` with each parameter's initial values, drawn by (seed, name, element),
   /// so that they depend on nothing else. Whole parameters are bound to their values from now on. Error(config) where a parameter has not
   /// the dim that was chosen for it.
-  void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed, const Precision& precision) {
+  void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed, const MixedPrecisionPolicy& precision) {
     add_unit(std::move(name), parameters, seed, precision, placements_.front());
   }
-  void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed, const Precision& precision,
+  void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed, const MixedPrecisionPolicy& precision,
                 std::shared_ptr<const Placement> placement);
   /// The one that is made from these, which is alike on every rank; the units' own where they are the same. Collective where it is new.
   std::shared_ptr<const Placement> placement(const PlacementOptions& options);
@@ -129,7 +129,7 @@ class Executor {
   Memory acquire_shared(FlatParameter& unit, Communicator& group, DType dtype, Stream& stream, const char* label);
   bool has_zero_copy() const;
   void withdraw(FlatParameter& unit);
-  void narrow_master(FlatParameter& unit);
+  void update_compute_copy(FlatParameter& unit);
   static void bind_whole(const FlatParameter& unit);
   static void set_gathered(FlatParameter& unit, DType dtype);
   void reduce(FlatParameter& unit);

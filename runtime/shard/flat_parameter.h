@@ -8,8 +8,8 @@
 #include "kernels/kernels.h"
 #include "runtime/base/random.h"
 #include "runtime/device/allocator.h"
+#include "runtime/shard/mixed_precision.h"
 #include "runtime/shard/placement.h"
-#include "runtime/shard/precision.h"
 #include "runtime/shard/unit_layout.h"
 
 namespace zs {
@@ -21,7 +21,7 @@ namespace zs {
 /// Executor::wait_readers does.
 struct FlatParameter {
   FlatParameter(std::string unit_name, std::vector<Parameter*> members, std::shared_ptr<const UnitLayout> unit_layout, int master_slice,
-                const Precision& unit_precision, std::uint64_t rounding_seed = 0)
+                const MixedPrecisionPolicy& unit_precision, std::uint64_t rounding_seed = 0)
       : name(std::move(unit_name)),
         parameters(std::move(members)),
         layout(std::move(unit_layout)),
@@ -36,14 +36,14 @@ struct FlatParameter {
   std::shared_ptr<const UnitLayout> layout;
   std::shared_ptr<const Placement> placement;  // null only where nothing is communicated
   int slice;                                   // of the master shards: what this rank's segments are asked for
-  Precision precision;
+  MixedPrecisionPolicy precision;
   std::uint64_t seed;    // of what is rounded at random
   DType gathered_dtype;  // of `full` and `kept`: precision.param, but in an evaluation in full precision
   DType grad_dtype;      // of `full_grad`: precision.reduce, but f32 while several micro-batches accumulate
 
   bool accumulates = false;  // gradients that begin are those of several micro-batches
 
-  Memory master, grad, narrow;
+  Memory master, grad, compute_copy;
   bool grad_is_written = false;  // in this step
   bool grad_is_divided = false;  // as far as it is divided after the sum
 
@@ -72,9 +72,9 @@ struct FlatParameter {
   }
   Buffer master_buffer() const { return master.buffer(DType::f32, layout->held_elems()); }
   /// bf16, or empty where parameters run in f32.
-  Buffer narrow_buffer() const { return narrow ? narrow.buffer(DType::bf16, layout->held_elems()) : Buffer{}; }
+  Buffer compute_copy_buffer() const { return compute_copy ? compute_copy.buffer(DType::bf16, layout->held_elems()) : Buffer{}; }
   /// In gathered_dtype.
-  Buffer held_param_buffer() const { return gathered_dtype == DType::f32 ? master_buffer() : narrow_buffer(); }
+  Buffer held_param_buffer() const { return gathered_dtype == DType::f32 ? master_buffer() : compute_copy_buffer(); }
   /// What is gathered.
   Buffer param_buffer() const { return held_param_buffer().slice(0, layout->gathered_shard_elems()); }
   Buffer held_grad_buffer() const { return grad.buffer(DType::f32, layout->held_elems()); }

@@ -43,7 +43,7 @@ void GradReducer::reduce(FlatParameter& unit) {
     return;
   }
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  if (unit.grad_dtype != unit.precision.reduce) narrow(unit);
+  if (unit.grad_dtype != unit.precision.reduce) cast_gradient(unit);
   if (unit.layout->is_interleaved()) interleave(unit);
 
   Event ready;
@@ -74,7 +74,7 @@ void GradReducer::reduce_scatter(const FlatParameter& unit, const Buffer& out, R
   });
 }
 
-void GradReducer::narrow(FlatParameter& unit) {
+void GradReducer::cast_gradient(FlatParameter& unit) {
   const Buffer full = full_buffer(unit);
   Memory memory = pool_.acquire(full.elems * size_of(unit.precision.reduce), context_.stream(), "full_grad");
   const Buffer out = memory.buffer(unit.precision.reduce, full.elems);

@@ -40,7 +40,7 @@ class GradReducer {
   /// On compute: what was accumulated in f32 becomes what the reduction carries.
   /// Communicator::reduce_scatter of the unit's full gradient.
   void reduce_scatter(const FlatParameter& unit, const Buffer& out, ReduceInto into);
-  void narrow(FlatParameter& unit);
+  void cast_gradient(FlatParameter& unit);
   /// On compute: the full gradient, view after view, becomes its bucket.
   void interleave(FlatParameter& unit);
   void add_to_grad(FlatParameter& unit);

@@ -169,7 +169,7 @@ void Optimizer::set_corrections(StepScalars&, std::int64_t) const {}
 void Optimizer::update_unit(std::size_t unit) {
   Context& context = executor_.context();
   const FlatParameter& flat = executor_.units()[unit];
-  const Buffer master = flat.master_buffer(), grad = flat.held_grad_buffer(), narrow = flat.narrow_buffer();
+  const Buffer master = flat.master_buffer(), grad = flat.held_grad_buffer(), compute_copy = flat.compute_copy_buffer();
   std::vector<Buffer> reads{master, grad}, writes{master};
   for (std::size_t i = 0; i < state_names_.size(); ++i) {
     reads.push_back(state(i, unit));
@@ -181,7 +181,7 @@ void Optimizer::update_unit(std::size_t unit) {
   std::vector<StochasticRounding> roundings;
   for (const Range& range : trained(units_[unit].held)) {
     const auto part = [&](const Buffer& all) { return all.slice(range.offset, range.count); };
-    const Buffer copy = narrow.empty() ? Buffer{} : part(narrow);
+    const Buffer copy = compute_copy.empty() ? Buffer{} : part(compute_copy);
     Slice slice{part(master),
                 part(grad),
                 copies() && !is_at_random ? copy : Buffer{},

@@ -21,8 +21,8 @@ bool is_communication(Action::Kind kind) {
   switch (kind) {
     case Action::Kind::wait_gathered:
     case Action::Kind::free_full:
-    case Action::Kind::set_aside:
-    case Action::Kind::give_back:
+    case Action::Kind::defer_free:
+    case Action::Kind::free_deferred:
     case Action::Kind::begin_gradient:
     case Action::Kind::release_gradient: return false;
     default: return true;
@@ -75,7 +75,7 @@ std::uint64_t hash_of_views(const UnitLayout& layout) {
 
 std::array<std::int64_t, kFacts.size()> facts_of(const FlatParameter& unit) {
   const ShardScheme& scheme = unit.placement->scheme;
-  const Precision& precision = unit.precision;
+  const MixedPrecisionPolicy& precision = unit.precision;
   const ShardGroups::Over over = ShardGroups::axes_of(scheme);
   const auto ranks = [&](const ShardScheme::Axes& axes) { return std::int64_t{scheme.slice(axes).count}; };
   return {static_cast<std::int64_t>(hash_name(unit.name)),

@@ -20,18 +20,20 @@ struct Move {
 };
 constexpr Move<UnitState> kUnitMoves[] = {
     {Action::Kind::gather, UnitState::sharded, UnitState::gathering},
-    {Action::Kind::gather_through, UnitState::sharded, UnitState::gathering},
-    {Action::Kind::gather_kept, UnitState::sharded, UnitState::gathering},
+    {Action::Kind::two_level_gather, UnitState::sharded, UnitState::gathering},
+    {Action::Kind::gather_secondary, UnitState::sharded, UnitState::gathering},
     {Action::Kind::wait_gathered, UnitState::gathering, UnitState::unsharded},
-    {Action::Kind::keep_shard, UnitState::unsharded, UnitState::unsharded},
+    {Action::Kind::keep_secondary_shard, UnitState::unsharded, UnitState::unsharded},
     {Action::Kind::free_full, UnitState::unsharded, UnitState::sharded},
-    {Action::Kind::set_aside, UnitState::unsharded, UnitState::sharded},
+    {Action::Kind::defer_free, UnitState::unsharded, UnitState::sharded},
     {Action::Kind::free_full, UnitState::gathering, UnitState::sharded},  // a prefetch that nobody used
 };
 constexpr Move<ShardState> kShardMoves[] = {
-    {Action::Kind::gather, ShardState::none, ShardState::none},      {Action::Kind::gather_through, ShardState::none, ShardState::kept},
-    {Action::Kind::gather_kept, ShardState::kept, ShardState::kept}, {Action::Kind::keep_shard, ShardState::none, ShardState::kept},
-    {Action::Kind::drop_shard, ShardState::kept, ShardState::none},
+    {Action::Kind::gather, ShardState::none, ShardState::none},
+    {Action::Kind::two_level_gather, ShardState::none, ShardState::kept},
+    {Action::Kind::gather_secondary, ShardState::kept, ShardState::kept},
+    {Action::Kind::keep_secondary_shard, ShardState::none, ShardState::kept},
+    {Action::Kind::drop_secondary_shard, ShardState::kept, ShardState::none},
 };
 constexpr Move<GradState> kGradMoves[] = {
     {Action::Kind::begin_gradient, GradState::none, GradState::accumulating},
@@ -111,22 +113,23 @@ int Scheduler::in_flight() const {
 
 void Scheduler::free_used(std::vector<Action>& actions, int unit) {
   const bool is_limited = unit != kRoot && options_.limit > options_.prefetch + 1;
-  emit(actions, is_limited ? Action::Kind::set_aside : Action::Kind::free_full, unit);
-  if (is_limited) aside_.push_back(unit);
+  emit(actions, is_limited ? Action::Kind::defer_free : Action::Kind::free_full, unit);
+  if (is_limited) deferred_.push_back(unit);
 }
 
-void Scheduler::give_back_oldest(std::vector<Action>& actions) {
-  emit(actions, Action::Kind::give_back, aside_.front());
-  aside_.pop_front();
+void Scheduler::free_oldest_deferred(std::vector<Action>& actions) {
+  emit(actions, Action::Kind::free_deferred, deferred_.front());
+  deferred_.pop_front();
 }
 
 void Scheduler::gather(std::vector<Action>& actions, int unit) {
-  while (unit != kRoot && !aside_.empty() && in_flight() + std::ssize(aside_) >= options_.limit) give_back_oldest(actions);
+  while (unit != kRoot && !deferred_.empty() && in_flight() + std::ssize(deferred_) >= options_.limit) free_oldest_deferred(actions);
   if (unit_at(unit).shard == ShardState::kept) {
-    emit(actions, Action::Kind::gather_kept, unit);
-    if (unit_at(unit).schedule.kept == UnitSchedule::Kept::of_forward) emit(actions, Action::Kind::drop_shard, unit);
+    emit(actions, Action::Kind::gather_secondary, unit);
+    if (unit_at(unit).schedule.kept == UnitSchedule::Kept::of_forward) emit(actions, Action::Kind::drop_secondary_shard, unit);
   } else {
-    emit(actions, unit_at(unit).schedule.kept == UnitSchedule::Kept::of_gather ? Action::Kind::gather_through : Action::Kind::gather, unit);
+    emit(actions, unit_at(unit).schedule.kept == UnitSchedule::Kept::of_gather ? Action::Kind::two_level_gather : Action::Kind::gather,
+         unit);
   }
 }
 
@@ -139,7 +142,7 @@ void Scheduler::reshard(std::vector<Action>& actions, int unit) {
   if (unit_at(unit).state == UnitState::unsharded) free_used(actions, unit);
   if (unit_at(unit).state == UnitState::gathering) emit(actions, Action::Kind::free_full, unit);
   // The optimizer comes next, and makes it old.
-  if (is_last_ && unit_at(unit).shard == ShardState::kept) emit(actions, Action::Kind::drop_shard, unit);
+  if (is_last_ && unit_at(unit).shard == ShardState::kept) emit(actions, Action::Kind::drop_secondary_shard, unit);
 }
 
 void Scheduler::prefetch(std::vector<Action>& actions, ExecOrder::Phase phase, int unit) {
@@ -192,7 +195,7 @@ std::vector<Action> Scheduler::before_forward(int unit) {
 
 /// The root, and the last (or the first) other unit of the recorded forward.
 bool Scheduler::is_recorded_end(int unit, bool is_last) const {
-  if (!options_.keep_ends) return false;
+  if (!options_.keep_root_unsharded) return false;
   if (unit == kRoot) return true;
   if (!order(mode_).is_recorded()) return false;
   const auto& forward = order(mode_).units(ExecOrder::Phase::forward);
@@ -207,22 +210,22 @@ bool Scheduler::is_recorded_end(int unit, bool is_last) const {
 
 bool Scheduler::stays_after_forward(int unit) const {
   const Unit& target = unit_at(unit);
-  if (mode_ == Mode::eval) return target.schedule.is_resident && !is_last_;
+  if (mode_ == Mode::eval) return target.schedule.keep_unsharded && !is_last_;
   if (target.after_forward) return target.after_forward == AfterForward::stay;
-  return !target.schedule.reshard_after_forward || target.schedule.is_resident || is_recorded_end(unit, true);
+  return !target.schedule.reshard_after_forward || target.schedule.keep_unsharded || is_recorded_end(unit, true);
 }
 
 /// For its backward, of what it is about to free.
-bool Scheduler::keeps_shard(int unit) const {
+bool Scheduler::keeps_secondary_shard(int unit) const {
   if (mode_ == Mode::eval || unit_at(unit).shard == ShardState::kept) return false;
-  return unit_at(unit).after_forward ? unit_at(unit).after_forward == AfterForward::keep_shard
+  return unit_at(unit).after_forward ? unit_at(unit).after_forward == AfterForward::keep_secondary_shard
                                      : unit_at(unit).schedule.kept == UnitSchedule::Kept::of_forward;
 }
 
 bool Scheduler::stays_after_backward(int unit) const {
   if (is_last_) return false;
   if (mode_ == Mode::train && unit_at(unit).reshards_after_backward) return !*unit_at(unit).reshards_after_backward;
-  return unit_at(unit).schedule.is_resident || (mode_ == Mode::train && is_recorded_end(unit, false));
+  return unit_at(unit).schedule.keep_unsharded || (mode_ == Mode::train && is_recorded_end(unit, false));
 }
 
 std::vector<Action> Scheduler::after_forward(int unit) {
@@ -232,7 +235,7 @@ std::vector<Action> Scheduler::after_forward(int unit) {
   // An op that computes gradients in forward has begun the unit's backward, which goes on with the same parameters; so does the next of
   // several modules in one unit.
   if (stays_after_forward(unit) || unit_at(unit).in_backward || order().is_next(ExecOrder::Phase::forward, unit)) return actions;
-  if (keeps_shard(unit)) emit(actions, Action::Kind::keep_shard, unit);
+  if (keeps_secondary_shard(unit)) emit(actions, Action::Kind::keep_secondary_shard, unit);
   free_used(actions, unit);
   return actions;
 }
@@ -321,7 +324,7 @@ std::vector<Action> Scheduler::end_micro_batch() {
       emit(actions, Action::Kind::finish, unit);
     }
   }
-  while (is_last_ && !aside_.empty()) give_back_oldest(actions);
+  while (is_last_ && !deferred_.empty()) free_oldest_deferred(actions);
   if (mode_ == Mode::train && is_last_) {
     while (!reducing_.empty()) release_oldest(actions);
   }
@@ -358,7 +361,7 @@ std::vector<Action> Scheduler::reshard(int unit) {
   }
   std::vector<Action> actions;
   if (unit_at(unit).state != UnitState::sharded) emit(actions, Action::Kind::free_full, unit);
-  if (!in_micro_batch_ && unit_at(unit).shard == ShardState::kept) emit(actions, Action::Kind::drop_shard, unit);
+  if (!in_micro_batch_ && unit_at(unit).shard == ShardState::kept) emit(actions, Action::Kind::drop_secondary_shard, unit);
   return actions;
 }
 
@@ -382,14 +385,14 @@ std::vector<Action> Scheduler::abandon(bool of_step) {
     Unit& target = unit_at(unit);
     const bool drops_gradient = of_step || (in_micro_batch_ && target.is_added_to);
     if (target.state != UnitState::sharded) emit(actions, Action::Kind::free_full, unit);
-    if (target.shard == ShardState::kept) emit(actions, Action::Kind::drop_shard, unit);
+    if (target.shard == ShardState::kept) emit(actions, Action::Kind::drop_secondary_shard, unit);
     if (target.grad == GradState::reducing || (drops_gradient && target.grad == GradState::accumulating)) {
       emit(actions, Action::Kind::release_gradient, unit);
     }
     if (of_step || (in_micro_batch_ && target.is_reduced)) target.sum = SumState::none;
     target.in_forward = target.in_backward = target.is_reduced = target.is_added_to = false;
   }
-  while (!aside_.empty()) give_back_oldest(actions);
+  while (!deferred_.empty()) free_oldest_deferred(actions);
   reducing_.clear();
   delayed_.reset();
   in_micro_batch_ = false;

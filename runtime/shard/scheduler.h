@@ -19,19 +19,19 @@ inline constexpr int kModes = 2;
 /// What the scheduler asks of the executor. All of it is enqueued, in this order.
 struct Action {
   enum class Kind : std::uint8_t {
-    gather,            ///< all-gather the unit's flat parameter from the master shards into a full buffer, on the unshard stream
-    gather_through,    ///< the same by way of the small group's shard, which stays at hand
-    gather_kept,       ///< all-gather it from the shards at hand, within the small group
-    wait_gathered,     ///< compute waits for that gather
-    keep_shard,        ///< copy this rank's shard of the small group out of the full buffer, on compute
-    drop_shard,        ///< the shard at hand goes back once the unshard stream has done what is enqueued
-    free_full,         ///< the full buffer goes back once compute has done what is enqueued
-    set_aside,         ///< the unit is done with its full buffer, which does not go back yet
-    give_back,         ///< the oldest buffer that the unit has set aside goes back as of then
-    begin_gradient,    ///< a full gradient buffer for the unit, on compute
-    reduce,            ///< reduce-scatter it, on the reduce stream, once compute has filled it
-    finish,            ///< the second step of the reduction, on the finish stream: what `reduce` summed becomes the master's gradient
-    release_gradient,  ///< the full gradient buffer goes back once its reduction is done
+    gather,                ///< all-gather the unit's flat parameter from the master shards into a full buffer, on the unshard stream
+    two_level_gather,      ///< the same by way of the small group's shard, which stays at hand
+    gather_secondary,      ///< all-gather it from the shards at hand, within the small group
+    wait_gathered,         ///< compute waits for that gather
+    keep_secondary_shard,  ///< copy this rank's shard of the small group out of the full buffer, on compute
+    drop_secondary_shard,  ///< the shard at hand goes back once the unshard stream has done what is enqueued
+    free_full,             ///< the full buffer goes back once compute has done what is enqueued
+    defer_free,            ///< the unit is done with its full buffer, which does not go back yet
+    free_deferred,         ///< the oldest buffer that the unit has set aside goes back as of then
+    begin_gradient,        ///< a full gradient buffer for the unit, on compute
+    reduce,                ///< reduce-scatter it, on the reduce stream, once compute has filled it
+    finish,                ///< the second step of the reduction, on the finish stream: what `reduce` summed becomes the master's gradient
+    release_gradient,      ///< the full gradient buffer goes back once its reduction is done
   };
   Kind kind;
   int unit;
@@ -56,11 +56,11 @@ std::optional<GradState> after(Action::Kind kind, GradState state);
 std::optional<SumState> after(Action::Kind kind, SumState state);
 
 /// How far units run ahead and stay behind, in any scheme.
-struct Pacing {
+struct PrefetchOptions {
   int prefetch = 1;
   int limit = 0;  ///< as in SchedulerOptions
   int max_reductions_in_flight = 2;
-  bool keep_ends = true;
+  bool keep_root_unsharded = true;
   bool prefetch_after_backward = false;  ///< in backward the next units are gathered after a unit's backward, not before it
   bool delays_reductions = false;        ///< a unit's reduction is asked for when the next unit's backward begins, or at the end
   bool reduces_unused = false;  ///< a unit without backward is reduced all the same, as zeros; ranks agree on which units those are
@@ -70,7 +70,7 @@ struct Pacing {
 struct UnitSchedule {
   bool reshard_after_forward = true;
   bool reduce_every_micro_batch = true;
-  bool is_resident = false;  ///< it stays unsharded up to the last micro-batch
+  bool keep_unsharded = false;  ///< it stays unsharded up to the last micro-batch
   enum class Kept : std::uint8_t {
     none,
     of_gather,   ///< the first gather leaves a shard of the small group, for the rest of the step
@@ -92,17 +92,17 @@ struct SchedulerOptions {
   bool reduce_every_micro_batch = true;
   int max_reductions_in_flight = 2;  ///< full gradient buffers under reduction while the next one is filled
   /// Root and last unit stay unsharded from forward to backward, root and first one from one micro-batch to the next of the same step.
-  bool keep_ends = true;
+  bool keep_root_unsharded = true;
   using Kept = UnitSchedule::Kept;
   using Final = UnitSchedule::Final;
-  bool is_resident = false;  ///< this, and the next two, as in UnitSchedule: of every unit that set_schedule() says nothing of
+  bool keep_unsharded = false;  ///< this, and the next two, as in UnitSchedule: of every unit that set_schedule() says nothing of
   Kept kept = Kept::none;
   Final final_step = Final::none;
   bool prefetch_after_backward = false;  ///< in backward the next units are gathered after a unit's backward, not before it
   bool delays_reductions = false;        ///< a unit's reduction is asked for when the next unit's backward begins, or at the end
   bool reduces_unused = false;  ///< a unit without backward is reduced all the same, as zeros; ranks agree on which units those are
 
-  UnitSchedule unit() const { return {reshard_after_forward, reduce_every_micro_batch, is_resident, kept, final_step}; }
+  UnitSchedule unit() const { return {reshard_after_forward, reduce_every_micro_batch, keep_unsharded, kept, final_step}; }
 };
 
 /// The pure state machine of sharding: hooks go in, actions come out. It touches no device and no communicator. Unit 0 is the
@@ -156,7 +156,7 @@ class Scheduler {
   /// What is gathered ahead when `unit` runs, instead of the units that follow it in the recorded order; empty: none.
   void set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets);
   /// What becomes of one unit's full parameter after its forward in training, instead of what the options say.
-  enum class AfterForward : std::uint8_t { stay, free, keep_shard };
+  enum class AfterForward : std::uint8_t { stay, free, keep_secondary_shard };
   void set_after_forward(int unit, AfterForward what) {
     unit_at(unit).after_forward = what;
     ++changes_;
@@ -227,7 +227,7 @@ class Scheduler {
   void gather(std::vector<Action>& actions, int unit);
   int in_flight() const;
   void free_used(std::vector<Action>& actions, int unit);
-  void give_back_oldest(std::vector<Action>& actions);
+  void free_oldest_deferred(std::vector<Action>& actions);
   void unshard(std::vector<Action>& actions, int unit);
   void reshard(std::vector<Action>& actions, int unit);
   void prefetch(std::vector<Action>& actions, ExecOrder::Phase phase, int unit);
@@ -238,7 +238,7 @@ class Scheduler {
   void release_oldest(std::vector<Action>& actions);
   bool is_recorded_end(int unit, bool is_last) const;
   bool stays_after_forward(int unit) const;
-  bool keeps_shard(int unit) const;
+  bool keeps_secondary_shard(int unit) const;
   bool stays_after_backward(int unit) const;
   ExecOrder& order() { return orders_[static_cast<int>(mode_)]; }
   static std::string refusal(const Unit& unit, const char* operation);
@@ -252,7 +252,7 @@ class Scheduler {
   bool in_micro_batch_ = false, is_last_ = false;
   bool reduces_ = true, is_due_ = true;  // from now on; this micro-batch's gradients are reduced in it
   std::deque<int> reducing_;             // oldest first
-  std::deque<int> aside_;                // units whose buffers were set aside, oldest first
+  std::deque<int> deferred_;             // units whose buffers were set aside, oldest first
   std::int64_t changes_ = 0;
   std::optional<int> delayed_;  // its gradients are complete, its reduction is not asked for
   std::vector<std::string> deviations_, unused_gathers_;

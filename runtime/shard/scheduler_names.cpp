@@ -5,14 +5,14 @@ namespace zs {
 const char* name_of(Action::Kind kind) {
   switch (kind) {
     case Action::Kind::gather: return "gather";
-    case Action::Kind::gather_through: return "gather_through";
-    case Action::Kind::gather_kept: return "gather_kept";
+    case Action::Kind::two_level_gather: return "two_level_gather";
+    case Action::Kind::gather_secondary: return "gather_secondary";
     case Action::Kind::wait_gathered: return "wait_gathered";
-    case Action::Kind::keep_shard: return "keep_shard";
-    case Action::Kind::drop_shard: return "drop_shard";
+    case Action::Kind::keep_secondary_shard: return "keep_secondary_shard";
+    case Action::Kind::drop_secondary_shard: return "drop_secondary_shard";
     case Action::Kind::free_full: return "free_full";
-    case Action::Kind::set_aside: return "set_aside";
-    case Action::Kind::give_back: return "give_back";
+    case Action::Kind::defer_free: return "defer_free";
+    case Action::Kind::free_deferred: return "free_deferred";
     case Action::Kind::begin_gradient: return "begin_gradient";
     case Action::Kind::reduce: return "reduce";
     case Action::Kind::finish: return "finish";

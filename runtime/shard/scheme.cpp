@@ -9,7 +9,7 @@
 namespace zs {
 namespace {
 
-constexpr std::array kNames = {"ddp", "zero1", "zero2", "zero3", "grad_op", "hsdp", "nested"};
+constexpr std::array kNames = {"ddp", "zero1", "zero2", "zero3", "shard_grad_op", "hsdp", "nested"};
 
 // Axes: ranks of a small group, and groups. A scheme without groups has one axis.
 const std::string kData = "data", kShard = "shard", kReplica = "replica", kNode = "node", kGroup = "group", kInner = "inner",
@@ -17,7 +17,7 @@ const std::string kData = "data", kShard = "shard", kReplica = "replica", kNode 
 
 bool has_group_size(Strategy strategy) { return strategy == Strategy::hsdp || strategy == Strategy::nested; }
 bool has_sharded_parameters(Strategy strategy) {
-  return strategy == Strategy::zero3 || strategy == Strategy::grad_op || has_group_size(strategy);
+  return strategy == Strategy::zero3 || strategy == Strategy::shard_grad_op || has_group_size(strategy);
 }
 
 /// `size` ranks a group in a job of `ranks`.
@@ -78,7 +78,7 @@ SchemeOptions checked(SchemeOptions options, int ranks) {
     return options;
   }
   check_group_size(options, ranks);
-  if (!has_sharded_parameters(options.strategy) || options.strategy == Strategy::grad_op) options.reshard_after_forward = false;
+  if (!has_sharded_parameters(options.strategy) || options.strategy == Strategy::shard_grad_op) options.reshard_after_forward = false;
   if (options.strategy == Strategy::zero1) options.reduce_every_micro_batch = false;
   if (options.strategy == Strategy::zero2 || options.deterministic) options.reduce_every_micro_batch = true;
   check_reshard(options, ranks);
@@ -112,7 +112,7 @@ MeshPlan plan_of(const SchemeOptions& options, int ranks) {
     case Strategy::zero1:
     case Strategy::zero2: plan.master = over; break;
     case Strategy::zero3:
-    case Strategy::grad_op: plan.runtime = plan.master = over; break;
+    case Strategy::shard_grad_op: plan.runtime = plan.master = over; break;
     case Strategy::hsdp:
       plan.runtime = plan.master = over;
       plan.replicate = {kReplica};
@@ -145,7 +145,7 @@ Strategy strategy_of(std::string_view name) {
   const auto* const found = std::find(kNames.begin(), kNames.end(), name);
   if (found == kNames.end())
     throw Error(ExitCode::config, fmt::format("there is no strategy {}", name), {},
-                "use one of ddp, zero1, zero2, zero3, grad_op, hsdp, nested");
+                "use one of ddp, zero1, zero2, zero3, shard_grad_op, hsdp, nested");
   return static_cast<Strategy>(found - kNames.begin());
 }
 
@@ -268,7 +268,7 @@ int ShardScheme::finest() const {
 UnitSchedule ShardScheme::unit_schedule() const {
   UnitSchedule unit{.reshard_after_forward = !options_.reshard_after_forward.is_off(),
                     .reduce_every_micro_batch = options_.reduce_every_micro_batch,
-                    .is_resident = runtime.empty() && !master.empty()};
+                    .keep_unsharded = runtime.empty() && !master.empty()};
   if (between != runtime && !between.empty()) {
     unit.kept = UnitSchedule::Kept::of_forward;
   } else if (!runtime.empty() && runtime != master) {
@@ -281,20 +281,20 @@ UnitSchedule ShardScheme::unit_schedule() const {
   return unit;
 }
 
-SchedulerOptions ShardScheme::schedule(const Pacing& pacing) const {
+SchedulerOptions ShardScheme::schedule(const PrefetchOptions& prefetch_options) const {
   const UnitSchedule unit = unit_schedule();
   return {.reshard_after_forward = unit.reshard_after_forward,
-          .prefetch = pacing.prefetch,
-          .limit = pacing.limit,
+          .prefetch = prefetch_options.prefetch,
+          .limit = prefetch_options.limit,
           .reduce_every_micro_batch = unit.reduce_every_micro_batch,
-          .max_reductions_in_flight = pacing.max_reductions_in_flight,
-          .keep_ends = pacing.keep_ends,
-          .is_resident = unit.is_resident,
+          .max_reductions_in_flight = prefetch_options.max_reductions_in_flight,
+          .keep_root_unsharded = prefetch_options.keep_root_unsharded,
+          .keep_unsharded = unit.keep_unsharded,
           .kept = unit.kept,
           .final_step = unit.final_step,
-          .prefetch_after_backward = pacing.prefetch_after_backward,
-          .delays_reductions = pacing.delays_reductions,
-          .reduces_unused = pacing.reduces_unused};
+          .prefetch_after_backward = prefetch_options.prefetch_after_backward,
+          .delays_reductions = prefetch_options.delays_reductions,
+          .reduces_unused = prefetch_options.reduces_unused};
 }
 
 std::string ShardScheme::describe() const {

@@ -35,15 +35,15 @@ class Reshard {
 };
 
 enum class Strategy : std::uint8_t {
-  ddp,      ///< everything whole on every rank; gradients are all-reduced
-  zero1,    ///< optimizer state sharded
-  zero2,    ///< and gradients between micro-batches
-  zero3,    ///< and parameters
-  grad_op,  ///< parameters sharded between micro-batches, whole between forward and backward
-  hsdp,     ///< zero3 within groups of `group_size` ranks, the groups replicas of each other
-  nested,   ///< optimizer state over all ranks, parameters within groups of `group_size`
+  ddp,            ///< everything whole on every rank; gradients are all-reduced
+  zero1,          ///< optimizer state sharded
+  zero2,          ///< and gradients between micro-batches
+  zero3,          ///< and parameters
+  shard_grad_op,  ///< parameters sharded between micro-batches, whole between forward and backward
+  hsdp,           ///< zero3 within groups of `group_size` ranks, the groups replicas of each other
+  nested,         ///< optimizer state over all ranks, parameters within groups of `group_size`
 };
-inline constexpr std::string_view kStrategies = "ddp|zero1|zero2|zero3|grad_op|hsdp|nested";
+inline constexpr std::string_view kStrategies = "ddp|zero1|zero2|zero3|shard_grad_op|hsdp|nested";
 const char* name_of(Strategy strategy);
 /// By its name; an unknown one is an Error(config).
 Strategy strategy_of(std::string_view name);
@@ -115,7 +115,7 @@ class ShardScheme {
   const Mesh& mesh() const { return mesh_; }
 
   UnitSchedule unit_schedule() const;
-  SchedulerOptions schedule(const Pacing& pacing) const;
+  SchedulerOptions schedule(const PrefetchOptions& prefetch_options) const;
   /// Whether the gradient that is reduced over `reduced` needs a second step to become the master shard's.
   bool has_final_step() const { return reduced != master || !replicate.empty(); }
   /// "zero3": the strategy's name, or "mesh".

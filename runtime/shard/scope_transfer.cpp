@@ -29,7 +29,7 @@ WholeUnit ScopeTransfer::to_host(const FlatParameter& unit, WholeUnit from) {
   for (const auto part : {&WholeUnit::sharded, &WholeUnit::whole}) {
     if (!(from.*part)) continue;
     const std::int64_t bytes = (from.*part).bytes(), elems = bytes / size_of(DType::f32);
-    to.*part = context_.device().locked_memory().acquire(bytes, offload, "full_param");
+    to.*part = context_.device().pinned_memory().acquire(bytes, offload, "full_param");
     const Buffer in = (from.*part).buffer(DType::f32, elems), out = (to.*part).buffer(DType::f32, elems);
     offload.enqueue({"move_to_host:" + unit.name, {in}, {out}},
                     [&kernels = context_.kernels(), in, out](ExecContext& exec) { kernels.copy(exec, out, in); });

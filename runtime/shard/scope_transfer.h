@@ -54,7 +54,7 @@ class ScopeTransfer {
   /// What is whole on rank `root` alone becomes every rank's shard.
   void scatter(FlatParameter& unit, const HeldShards& shards, const WholeUnit& from, int root);
 
-  /// To Device::locked_memory(), on the offload stream; compute waits for it.
+  /// To Device::pinned_memory(), on the offload stream; compute waits for it.
   WholeUnit to_host(const FlatParameter& unit, WholeUnit from);
   /// Back, on compute: a copy.
   WholeUnit to_device(const FlatParameter& unit, const WholeUnit& from);

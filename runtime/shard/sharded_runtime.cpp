@@ -22,7 +22,7 @@ constexpr const char* kSeed = "seed of the initial weights";
 
 bool is_computed_in(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
-void check(const Precision& precision, const std::string& unit) {
+void check(const MixedPrecisionPolicy& precision, const std::string& unit) {
   if (!is_computed_in(precision.param) || !is_computed_in(precision.reduce) || !is_computed_in(precision.output.value_or(DType::f32))) {
     throw Error(ExitCode::config, fmt::format("unit {}: a dtype that nothing is computed in", unit), {}, "use f32 or bf16");
   }
@@ -44,13 +44,13 @@ void check_reshard(const UnitPolicy& policy, const ShardScheme& scheme) {
   throw Error(ExitCode::config,
               fmt::format("reshard_after_forward = {} does not go with strategy \"{}\", which does not shard parameters",
                           policy.reshard_after_forward->str(), scheme.name()),
-              {}, "leave it out, or use zero3, grad_op, hsdp or nested");
+              {}, "leave it out, or use zero3, shard_grad_op, hsdp or nested");
 }
 
-/// Its own number of ranks in between; of grad_op, which is zero3 but for what is kept between forward and backward.
+/// Its own number of ranks in between; of shard_grad_op, which is zero3 but for what is kept between forward and backward.
 void set_between(PlacementOptions& placement, const UnitPolicy& policy) {
   if (!policy.reshard_after_forward || policy.reshard_after_forward->group() == 0) return;
-  if (!placement.scheme.mesh && placement.scheme.strategy == Strategy::grad_op) placement.scheme.strategy = Strategy::zero3;
+  if (!placement.scheme.mesh && placement.scheme.strategy == Strategy::shard_grad_op) placement.scheme.strategy = Strategy::zero3;
   placement.scheme.reshard_after_forward = *policy.reshard_after_forward;
 }
 
@@ -61,7 +61,7 @@ ShardOptions with_host_groups(ShardOptions options, const World& world) {
 
 Scheduler::AfterForward after_forward_of(const Reshard& reshard) {
   using AfterForward = Scheduler::AfterForward;
-  return reshard.is_off() ? AfterForward::stay : reshard.group() != 0 ? AfterForward::keep_shard : AfterForward::free;
+  return reshard.is_off() ? AfterForward::stay : reshard.group() != 0 ? AfterForward::keep_secondary_shard : AfterForward::free;
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ ShardedRuntime::~ShardedRuntime() {
 
 int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& parameters, const UnitPolicy& policy) {
   if (scheduler_) throw UsageError(fmt::format("unit {} is added after the first micro-batch", name), "add all units before it");
-  const Precision precision = policy.precision.value_or(options_.precision);
+  const MixedPrecisionPolicy precision = policy.precision.value_or(options_.precision);
   check(precision, name);
   const auto placement = place(name, policy);
   const int unit = static_cast<int>(names_.size());
@@ -190,12 +190,12 @@ void ShardedRuntime::check_mode(Mode mode) {
 }
 
 Tensor ShardedRuntime::cast_input(int unit, const Tensor& x) const {
-  return casts_input(unit, x.dtype()) ? cast(x, executor_.units().at(static_cast<std::size_t>(unit)).gathered_dtype) : x;
+  return casts_forward_input(unit, x.dtype()) ? cast(x, executor_.units().at(static_cast<std::size_t>(unit)).gathered_dtype) : x;
 }
 
-bool ShardedRuntime::casts_input(int unit, DType dtype) const {
+bool ShardedRuntime::casts_forward_input(int unit, DType dtype) const {
   const FlatParameter& flat = executor_.units().at(static_cast<std::size_t>(unit));
-  return flat.precision.casts_inputs && is_computed_in(dtype) && dtype != flat.gathered_dtype;
+  return flat.precision.cast_forward_inputs && is_computed_in(dtype) && dtype != flat.gathered_dtype;
 }
 
 Tensor ShardedRuntime::cast_output(int unit, const Tensor& y) const {
@@ -272,7 +272,7 @@ void ShardedRuntime::warn() {
   }
 }
 
-ShardedRuntime::Unsharding ShardedRuntime::unshard(int unit) {
+ShardedRuntime::UnshardHandle ShardedRuntime::unshard(int unit) {
   check_no_scope("unshard()", unit);
   run(scheduler().start_unshard(unit));
   return {this, unit};
@@ -324,7 +324,7 @@ void ShardedRuntime::set_reshard_after_forward(int unit, bool reshards) {
   if (!scheme.shards_parameters()) {
     throw UsageError(
         fmt::format("set_reshard_after_forward() of unit {}, whose strategy \"{}\" does not shard parameters", name(unit), scheme.name()),
-        "leave it out, or use zero3, grad_op, hsdp or nested");
+        "leave it out, or use zero3, shard_grad_op, hsdp or nested");
   }
   scheduler.set_after_forward(unit,
                               after_forward_of(!reshards                                         ? Reshard(false)

@@ -14,8 +14,8 @@ namespace zs {
 
 struct ShardOptions {
   SchemeOptions scheme = {};
-  Pacing schedule = {};
-  Precision precision = {};
+  PrefetchOptions schedule = {};
+  MixedPrecisionPolicy precision = {};
   LayoutOptions layout = {};
   std::uint64_t seed = 0;  ///< of the initial weights
   Division division = {};  ///< of the sum of gradients over the ranks: the mean, unless another rule is chosen
@@ -41,14 +41,14 @@ struct ShardOptions {
 class ShardedRuntime : private ParameterOwner {
  public:
   /// A gather that was started by hand.
-  class Unsharding {
+  class UnshardHandle {
    public:
     /// From now on compute has the unit's parameters, until it is resharded by hand, by its own backward or by the end of the micro-batch.
     void wait() const { runtime_->run(runtime_->scheduler().wait_unshard(unit_)); }
 
    private:
     friend class ShardedRuntime;
-    Unsharding(ShardedRuntime* runtime, int unit) : runtime_(runtime), unit_(unit) {}
+    UnshardHandle(ShardedRuntime* runtime, int unit) : runtime_(runtime), unit_(unit) {}
     ShardedRuntime* runtime_;
     int unit_;
   };
@@ -67,7 +67,7 @@ class ShardedRuntime : private ParameterOwner {
   /// What comes into the unit, and what it hands on, in the dtypes that its precision says; other tensors than of f32 and bf16 as they are.
   Tensor cast_input(int unit, const Tensor& x) const;
   /// Whether that is another dtype than this.
-  bool casts_input(int unit, DType dtype) const;
+  bool casts_forward_input(int unit, DType dtype) const;
   Tensor cast_output(int unit, const Tensor& y) const;
   void end_micro_batch();
   /// UsageError where this is a training micro-batch in which no parameter has had a backward.
@@ -81,7 +81,7 @@ class ShardedRuntime : private ParameterOwner {
 
   /// By hand, within a micro-batch or before it, alike on every rank: starts the unit's gather, which nothing waits for yet. Nothing where
   /// it is unsharded or on its way. For reading: who writes does so within an UnshardScope.
-  Unsharding unshard(int unit);
+  UnshardHandle unshard(int unit);
   /// Frees the unit's full parameter; nothing where it is sharded. The optimizer's step wants every unit sharded.
   void reshard(int unit);
   /// Gathers every unit before a micro-batch begins, so that no rank's step waits for another's gather.
@@ -159,14 +159,14 @@ class ShardedRuntime : private ParameterOwner {
 
 /// Micro-batches that begin while it lives are not reduced: gradients accumulate, whole, and the next micro-batch that is reduced reduces
 /// the sum. Alike on every rank; nests.
-class NoReduction {
+class NoSync {
  public:
-  explicit NoReduction(ShardedRuntime& runtime) : scheduler_(runtime.scheduler()), previous_(scheduler_.reduces()) {
+  explicit NoSync(ShardedRuntime& runtime) : scheduler_(runtime.scheduler()), previous_(scheduler_.reduces()) {
     scheduler_.set_reduces(false);
   }
-  ~NoReduction() { scheduler_.set_reduces(previous_); }
-  NoReduction(const NoReduction&) = delete;
-  NoReduction& operator=(const NoReduction&) = delete;
+  ~NoSync() { scheduler_.set_reduces(previous_); }
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
 
  private:
   Scheduler& scheduler_;

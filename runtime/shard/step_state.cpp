@@ -79,8 +79,8 @@ void StepState::check_update() const {
 void StepState::check_has_gradient() const {
   if (std::any_of(units_.begin(), units_.end(), has_sum)) return;
   if (const auto holder = std::find_if(units_.begin(), units_.end(), is_accumulating); holder != units_.end()) {
-    throw UsageError(fmt::format("{} has no reduced gradient: those of unit {} were accumulated under NoReduction", kUpdate, holder->name),
-                     "end the NoReduction before the step's last micro-batch begins");
+    throw UsageError(fmt::format("{} has no reduced gradient: those of unit {} were accumulated under NoSync", kUpdate, holder->name),
+                     "end the NoSync before the step's last micro-batch begins");
   }
   throw UsageError(fmt::format("{} has no gradient: no parameter took part in a backward", kUpdate),
                    "call backward(loss) in each micro-batch, and train at least one parameter");

@@ -14,7 +14,7 @@ struct UnshardOptions {
   bool recurse = true;                ///< units below the module too; else its own. Lists of units are taken as they are
   bool writes_back = true;            ///< at the end; false: for reading, and what is written all the same is a LostWrite
   std::optional<int> only_rank = {};  ///< the other ranks see nothing, and hold no more than their shards
-  bool on_host = false;               ///< in Device::locked_memory(), so that no more than one unit at a time is on the device
+  bool on_host = false;               ///< in Device::pinned_memory(), so that no more than one unit at a time is on the device
   bool with_gradients = false;        ///< the sums of this step too
   enum class After : std::uint8_t { write_back, discard };
   After after_exception = After::write_back;  ///< of what is written when an exception ends the scope

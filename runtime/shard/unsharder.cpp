@@ -67,7 +67,7 @@ void Unsharder::gather(FlatParameter& unit) {
   unshard().record(unit.gathered);
 }
 
-void Unsharder::gather_through(FlatParameter& unit) {
+void Unsharder::two_level_gather(FlatParameter& unit) {
   unit.is_waited_for = false;
   if (unit.is_never_gathered() || open_view(unit)) return;
   unshard().wait(masters_ready_);
@@ -81,7 +81,7 @@ void Unsharder::gather_through(FlatParameter& unit) {
   unshard().record(unit.gathered);
 }
 
-void Unsharder::gather_kept(FlatParameter& unit) {
+void Unsharder::gather_secondary(FlatParameter& unit) {
   unit.is_waited_for = false;
   if (unit.is_never_gathered() || open_view(unit)) return;
   unshard().wait(unit.kept_ready);
@@ -92,7 +92,7 @@ void Unsharder::gather_kept(FlatParameter& unit) {
   unshard().record(unit.gathered);
 }
 
-void Unsharder::keep_shard(FlatParameter& unit) {
+void Unsharder::keep_secondary_shard(FlatParameter& unit) {
   if (unit.is_never_gathered() || unit.is_view()) return;
   const MemoryOwner owner(context_.device().memory(), unit.name);
   unit.kept = acquire(kept_elems(unit), unit.gathered_dtype, context_.stream(), "kept_shard");
@@ -103,13 +103,13 @@ void Unsharder::keep_shard(FlatParameter& unit) {
     copy_in(context_.stream(), context_.kernels(), unit, {kept.index * shards, shards, unit.layout->gathered_shard_elems()}, full, out);
   } else {
     const Buffer in = full.slice(kept.index * out.elems, out.elems);
-    context_.launch({"keep_shard:" + unit.name, {in}, {out}},
+    context_.launch({"keep_secondary_shard:" + unit.name, {in}, {out}},
                     [&kernels = context_.kernels(), out, in](ExecContext& exec) { kernels.copy(exec, out, in); });
   }
   context_.stream().record(unit.kept_ready);
 }
 
-void Unsharder::drop_shard(FlatParameter& unit) {
+void Unsharder::drop_secondary_shard(FlatParameter& unit) {
   if (!unit.kept) return;
   unshard().wait(unit.kept_ready);  // where no gather has
   unit.kept.release(unshard());
@@ -144,20 +144,20 @@ void Unsharder::free_full(FlatParameter& unit) {
   unit.full.release(context_.stream());
 }
 
-void Unsharder::set_aside(FlatParameter& unit) {
+void Unsharder::defer_free(FlatParameter& unit) {
   unbind(unit);
   unit.is_open = false;
   if (unit.is_never_gathered()) return;
-  Aside& aside = aside_.emplace_back(Aside{&unit, std::move(unit.full), {}});
+  Aside& aside = deferred_.emplace_back(Aside{&unit, std::move(unit.full), {}});
   if (aside.full) context_.stream().record(aside.last_use);  // else it was a view, whose turn comes all the same
 }
 
-void Unsharder::give_back(FlatParameter& unit) {
+void Unsharder::free_deferred(FlatParameter& unit) {
   if (unit.is_never_gathered()) return;
-  const auto oldest = std::find_if(aside_.begin(), aside_.end(), [&](const Aside& aside) { return aside.unit == &unit; });
-  ZS_CHECK(oldest != aside_.end(), "unit {} has set no buffer aside", unit.name);
+  const auto oldest = std::find_if(deferred_.begin(), deferred_.end(), [&](const Aside& aside) { return aside.unit == &unit; });
+  ZS_CHECK(oldest != deferred_.end(), "unit {} has set no buffer aside", unit.name);
   oldest->full.release(context_.stream(), oldest->last_use);
-  aside_.erase(oldest);
+  deferred_.erase(oldest);
 }
 
 void Unsharder::masters_updated() { context_.stream().record(masters_ready_); }

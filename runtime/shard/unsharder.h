@@ -16,14 +16,14 @@ class Unsharder {
   /// From the master shards.
   void gather(FlatParameter& unit);
   /// By way of the small group's shards, which are the master slices of the same place in all groups, one after the other.
-  void gather_through(FlatParameter& unit);
-  void gather_kept(FlatParameter& unit);
+  void two_level_gather(FlatParameter& unit);
+  void gather_secondary(FlatParameter& unit);
   void wait_gathered(FlatParameter& unit);
-  void keep_shard(FlatParameter& unit);
-  void drop_shard(FlatParameter& unit);
+  void keep_secondary_shard(FlatParameter& unit);
+  void drop_secondary_shard(FlatParameter& unit);
   void free_full(FlatParameter& unit);
-  void set_aside(FlatParameter& unit);
-  void give_back(FlatParameter& unit);
+  void defer_free(FlatParameter& unit);
+  void free_deferred(FlatParameter& unit);
 
   /// What compute has of an unsharded unit.
   static Buffer full_buffer(const FlatParameter& unit);
@@ -57,7 +57,7 @@ class Unsharder {
     Memory full;
     Event last_use;  // by compute
   };
-  std::deque<Aside> aside_;  // oldest first
+  std::deque<Aside> deferred_;  // oldest first
 };
 
 }  // namespace zs

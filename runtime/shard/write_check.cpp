@@ -152,9 +152,9 @@ void WriteCheck::compare_late() {
 void WriteCheck::compare(const FlatParameter& unit, const Buffer& full) {
   // What is whole on every rank is bound to the masters themselves, or to their narrow copies: the two must agree.
   const std::int64_t in_place = unit.is_never_gathered() ? 0 : unit.layout->shard_elems();
-  if (unit.narrow && in_place < unit.layout->held_elems()) {
+  if (unit.compute_copy && in_place < unit.layout->held_elems()) {
     const std::int64_t count = unit.layout->held_elems() - in_place;
-    note(unit, unit.master_buffer().slice(in_place, count), unit.narrow_buffer().slice(in_place, count));
+    note(unit, unit.master_buffer().slice(in_place, count), unit.compute_copy_buffer().slice(in_place, count));
   }
   if (unit.is_never_gathered()) return;
   const std::int64_t elems = unit.layout->gathered_shard_elems();

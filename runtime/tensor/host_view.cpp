@@ -15,7 +15,7 @@ HostView::HostView(const Context& context, Stream& stream, const Buffer& buffer,
   buffer_.data = copy_->data();
   buffer_.device = DeviceKind::cpu;
   const OpInfo info{purpose.empty() ? kDownload : fmt::format("{}:{}", kDownload, purpose), {buffer}, {}};
-  const ScratchBytes at_hand = context.device().locked_memory().staging().bytes();
+  const ScratchBytes at_hand = context.device().pinned_memory().staging().bytes();
   if (buffer.bytes() <= at_hand[static_cast<std::size_t>(stream.role())])
     read_through_locked(context.kernels(), stream, info, buffer);
   else
@@ -23,14 +23,14 @@ HostView::HostView(const Context& context, Stream& stream, const Buffer& buffer,
 }
 
 void HostView::read_through_locked(const KernelTable& kernels, Stream& stream, OpInfo info, const Buffer& buffer) {
-  void* locked = nullptr;
-  info.locked_bytes = buffer.bytes();
-  stream.enqueue(std::move(info), [&kernels, &locked, buffer](ExecContext& exec) {  // which the stream of a GPU runs at once
-    locked = exec.locked(buffer.bytes());
-    kernels.download(exec, locked, buffer);
+  void* pinned = nullptr;
+  info.pinned_bytes = buffer.bytes();
+  stream.enqueue(std::move(info), [&kernels, &pinned, buffer](ExecContext& exec) {  // which the stream of a GPU runs at once
+    pinned = exec.pinned(buffer.bytes());
+    kernels.download(exec, pinned, buffer);
   });
   stream.synchronize();
-  std::copy_n(static_cast<const std::byte*>(locked), buffer.bytes(), copy_->data());
+  std::copy_n(static_cast<const std::byte*>(pinned), buffer.bytes(), copy_->data());
 }
 
 void HostView::read_directly(const Context& context, Stream& stream, OpInfo info, const Buffer& buffer) {

@@ -6,7 +6,7 @@
 
 #include "comm/mesh.h"
 #include "comm/world.h"
-#include "runtime/base/whole_number.h"
+#include "runtime/base/parse_integer.h"
 
 using namespace zs;
 
@@ -104,12 +104,12 @@ TEST_CASE("a meta world makes the groups of a mesh and duplicates") {
 }
 
 TEST_CASE("a number is a whole text, or none") {
-  CHECK(whole_number<int>("42") == 42);
-  CHECK(whole_number<int>("-7") == -7);
-  CHECK(whole_number<long>("4294967296") == 4294967296);
+  CHECK(parse_integer<int>("42") == 42);
+  CHECK(parse_integer<int>("-7") == -7);
+  CHECK(parse_integer<long>("4294967296") == 4294967296);
   for (const char* text : {"", " 4", "4 ", "4x", "+4", "0x4", "4.0", "99999999999"}) {
     CAPTURE(text);
-    CHECK_FALSE(whole_number<int>(text));
+    CHECK_FALSE(parse_integer<int>(text));
   }
 }
 

@@ -23,7 +23,7 @@ class DumbDevice final : public Device {
   Allocator& allocator() override { return real_->allocator(); }
   Pool& pool() override { return real_->pool(); }
   Scratch& scratch() override { return real_->scratch(); }
-  LockedMemory& locked_memory() override { return real_->locked_memory(); }
+  PinnedMemory& pinned_memory() override { return real_->pinned_memory(); }
   Profile& profile() override { return real_->profile(); }
   void keep(std::vector<std::shared_ptr<void>> memory) override { real_->keep(std::move(memory)); }
   std::uint64_t completed() const override {

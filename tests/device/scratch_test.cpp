@@ -99,7 +99,7 @@ TEST_CASE("a GPU's kernel that runs without a stream has the GPU's memory that i
   CHECK_THROWS_WITH(exec.workspace(20), Catch::Contains("wants 20 bytes of working memory, and was given none"));
   const auto memory = make_cuda_allocator(context);
   const Buffer block{memory->allocate(256), 256, DType::u8, DeviceKind::cuda};
-  exec.set_memory({.scratch = block.slice(0, 128), .locked = {}}, block.slice(128, 128));
+  exec.set_memory({.scratch = block.slice(0, 128), .pinned = {}}, block.slice(128, 128));
   CHECK(exec.scratch(100) == block.data);
   CHECK(exec.workspace(128) == static_cast<std::byte*>(block.data) + 128);
   CHECK_THROWS_WITH(exec.scratch(129), Catch::Contains("129 bytes of scratch are used, 128 were declared"));

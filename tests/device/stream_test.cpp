@@ -10,7 +10,7 @@
 
 #include "runtime/device/cpu_topology.h"
 #include "runtime/device/device.h"
-#include "runtime/device/prompt_thread.h"
+#include "runtime/device/short_time_slice.h"
 #include "tests/device/test_devices.h"
 
 using namespace zs;
@@ -58,7 +58,7 @@ TEST_CASE("streams, and the threads that they start, ask for short turns of the 
     WARN("this Linux does not say how long a thread's turns are: 6.12 does");
     return;
   }
-  CHECK(usual > kPromptSliceNs);
+  CHECK(usual > kShortSliceNs);
   auto device = cpu_device(patient());
   std::array<std::array<std::uint64_t, 2>, kStreamRoles> slices{};
   for (int role = 0; role < kStreamRoles; ++role)
@@ -67,7 +67,7 @@ TEST_CASE("streams, and the threads that they start, ask for short turns of the 
       std::thread([&own] { own[1] = slice_of_this_thread(); }).join();
     });
   device->synchronize();
-  for (const auto& own : slices) CHECK(own == std::array{kPromptSliceNs, kPromptSliceNs});
+  for (const auto& own : slices) CHECK(own == std::array{kShortSliceNs, kShortSliceNs});
 }
 
 TEST_CASE("streams run at the same time") {

@@ -56,7 +56,7 @@ TEST_CASE("memory for uploads is locked with the device, once, and given back") 
     CudaDevice device(with_ring(4096), driver.table());
     Stream& stream = device.stream(StreamRole::compute);
     const Memory memory = device.pool().acquire(400, stream, "activation");
-    CHECK(device.locked_memory().counter().live_by_label() == std::map<std::string, std::int64_t>{{"uploads", 4096}});
+    CHECK(device.pinned_memory().counter().live_by_label() == std::map<std::string, std::int64_t>{{"uploads", 4096}});
     for (int i = 0; i < 100; ++i) upload(stream, memory.buffer(DType::i32, 100), std::vector<std::int32_t>(100, i));
     CHECK(driver.calls("cuMemHostAlloc") == 1);
     device.synchronize();

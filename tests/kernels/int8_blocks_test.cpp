@@ -88,8 +88,8 @@ TEST_CASE("packed parts are added up as the definition has it") {
     if (i < n) out.set(skipped + i, value);
   Values wanted = out;
   ExecContext ctx = make_context();
-  k().fold_int8(ctx, out.buffer().slice(skipped, n), packed.buffer(), parts, accumulate);
-  fold_int8(on_host(wanted).slice(skipped, n), packed.begin(), parts, accumulate);
+  k().reduce_int8(ctx, out.buffer().slice(skipped, n), packed.buffer(), parts, accumulate);
+  reduce_int8(on_host(wanted).slice(skipped, n), packed.begin(), parts, accumulate);
   CHECK(out.same_bytes(wanted));
 }
 
@@ -101,7 +101,7 @@ TEST_CASE("packed elements of another size, dtype or address are refused") {
   CHECK_THROWS_AS(k().pack_int8(ctx, packed.buffer(), values.buffer(), 1), Error);
   CHECK_THROWS_AS(k().pack_int8(ctx, one, whole.buffer(), 1), Error);
   CHECK_THROWS_AS(k().unpack_int8(ctx, values.buffer().slice(0, 299), one, 2), Error);
-  CHECK_THROWS_AS(k().fold_int8(ctx, values.buffer(), one, 2, false), Error);
+  CHECK_THROWS_AS(k().reduce_int8(ctx, values.buffer(), one, 2, false), Error);
   CHECK_THROWS_AS(k().pack_int8(ctx, packed.buffer().slice(1, packed_bytes(300)), values.buffer(), 1), Error);
   CHECK_NOTHROW(k().pack_int8(ctx, one, values.buffer(), 1));
 }

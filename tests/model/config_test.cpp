@@ -214,9 +214,9 @@ TEST_CASE("a strategy decides what it is known by, and reads back as itself") {
   CHECK_FALSE(shard_of({"shard.strategy=zero1"}).reduce_every_micro_batch);
   CHECK(shard_of({"shard.strategy=zero1"}).reshard_after_forward.is_off());
   CHECK(shard_of({"shard.strategy=zero2"}).reduce_every_micro_batch);
-  CHECK(shard_of({"shard.strategy=grad_op"}).reshard_after_forward.is_off());
-  CHECK_FALSE(shard_of({"shard.strategy=grad_op"}).reduce_every_micro_batch);
-  CHECK(shard_of({"shard.strategy=grad_op", "shard.reduce_every_micro_batch=true"}).reduce_every_micro_batch);
+  CHECK(shard_of({"shard.strategy=shard_grad_op"}).reshard_after_forward.is_off());
+  CHECK_FALSE(shard_of({"shard.strategy=shard_grad_op"}).reduce_every_micro_batch);
+  CHECK(shard_of({"shard.strategy=shard_grad_op", "shard.reduce_every_micro_batch=true"}).reduce_every_micro_batch);
   CHECK(shard_of({"shard.strategy=nested", "shard.group_size=2"}).reshard_after_forward.is_all());
   CHECK(shard_of({"shard.strategy=ddp", "shard.all_reduce_every_micro_batch=true"}).all_reduce_every_micro_batch);
 }

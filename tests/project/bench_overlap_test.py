@@ -70,7 +70,7 @@ def main():
             problems = unshard_problems(json.loads(result.out), first)
         report.case(f"two ranks, zero-copy {zero_copy}", problems, result)
 
-    for strategy in ("ddp", "zero1", "grad_op", "nested"):
+    for strategy in ("ddp", "zero1", "shard_grad_op", "nested"):
         group = ["--set", "shard.group_size=1"] if strategy == "nested" else []
         result = harness.run(harness.mpirun(2, [program, *SMALL, "--micro-batches", "2", "--set", f"shard.strategy={strategy}", *group, "--json"]))
         report.case(strategy, report_problems(result, strategy=strategy), result)

@@ -72,7 +72,7 @@ def shared_parameters(program):
     model = ["--preset", "tiny", "--layers", "8", "--width", "512", "--micro-batch", "1", "--sequence", "64", "--steps", "1", "--json"]
     counted, seen = {}, {}
     for way in ("off", "auto"):
-        result = harness.run(harness.mpirun(4, [program, *model, "--set", "shard.strategy=grad_op", "--set", f"shard.zero_copy={way}"]))
+        result = harness.run(harness.mpirun(4, [program, *model, "--set", "shard.strategy=shard_grad_op", "--set", f"shard.zero_copy={way}"]))
         if result.code != 0:
             return f"zero-copy {way}", ["exit 0 expected"], result
         row = json.loads(result.out)
@@ -109,7 +109,7 @@ def main():
 
     result = run([program, "--traffic", "--preset", "tiny", "--dtype", "bf16", "--traffic-ranks", "8", "--traffic-group", "2"])
     rows = {line[:20].strip(): line[20:].split() for line in result.out.splitlines()}
-    words = ["ddp", "zero1", "zero2", "zero3", "grad_op", "hsdp", "nested"]
+    words = ["ddp", "zero1", "zero2", "zero3", "shard_grad_op", "hsdp", "nested"]
     problems = [f"no row of five numbers for {word}" for word in words if len(rows.get(word, [])) != 5] + (["exit 0 expected"] if result.code else [])
     if not problems and not float(rows["nested"][2]) < float(rows["hsdp"][2]) < float(rows["zero3"][2]):
         problems = ["nested groups send less beyond their group than replicas, and these less than zero3"]

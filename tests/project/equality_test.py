@@ -41,7 +41,7 @@ VARIANTS = [
     *[(f"{t}, 4 ranks, every rank gathers a copy", n, {"comm__transport": t, "shard__zero_copy": "off", **r}, "1")
       for t, n, r in (("shm", 4, {}), ("local", None, {"comm__ranks": 4}))],
     *[(f"shm, 4 ranks, {' '.join(str(v) for v in sets.values())}", 4, sets, "1") for sets in (
-        {"shard__strategy": "zero1"}, {"shard__strategy": "grad_op"}, {"shard__strategy": "hsdp", "shard__group_size": 2})],
+        {"shard__strategy": "zero1"}, {"shard__strategy": "shard_grad_op"}, {"shard__strategy": "hsdp", "shard__group_size": 2})],
     *[(f"{t}, {n or 4} ranks, on private copies{''.join(', ' + str(v) for v in sets.values())}", n, {"comm__transport": t, **RACE_CHECKED, **where, **sets}, "1")
       for t, n, where, sets in (
           ("shm", 4, {}, {}), ("shm", 4, {}, {"shard__zero_copy": "off"}), ("mpi", 3, {}, {}), ("mpi", 4, {}, {"shard__strategy": "ddp"}),

@@ -14,7 +14,11 @@ EVERYWHERE = {
     "MeetingSeat": "RendezvousSlot", "ShmSeat": "ShmSlot", "GpuSeat": "RankGpu", "DirectMeeting": "DirectOperation", "Poison": "AbortFlag",
     "Patience": "Backoff", "Wiring": "TransportInfo", "gather_wire": "gather_comm_dtype", "reduce_wire": "reduce_comm_dtype",
     "fold_loops": "ordered_reduce_loops", "Shadow": "BufferRaceCheck", "shadow_ms": "race_check_ms",
-    "is_shadowed": "is_race_checked",
+    "is_shadowed": "is_race_checked", "Pacing": "PrefetchOptions", "keep_ends": "keep_root_unsharded", "is_resident": "keep_unsharded",
+    "gather_through": "two_level_gather", "gather_kept": "gather_secondary", "keep_shard": "keep_secondary_shard", "NoReduction": "NoSync",
+    "Unsharding": "UnshardHandle", "FullParameters": "UnshardScope", "casts_inputs": "cast_forward_inputs", "grad_op": "shard_grad_op",
+    "narrow_buffer": "compute_copy_buffer", "LockedMemory": "PinnedMemory", "locked_bytes": "pinned_bytes", "prompt_thread": "short_time_slice",
+    "whole_number": "parse_integer", "Twin": "VecPair", "fold_int8": "reduce_int8",
 }
 # The same where only these folders have given the word up.
 IN_FOLDERS = {

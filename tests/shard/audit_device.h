@@ -29,7 +29,7 @@ class AuditDevice final : public Device {
   Pool& pool() override { return pool_; }
   Profile& profile() override { return profile_; }
   Scratch& scratch() override { return scratch_; }
-  LockedMemory& locked_memory() override { return locked_; }
+  PinnedMemory& pinned_memory() override { return locked_; }
   void keep(std::vector<std::shared_ptr<void>>) override {}
 
   const std::vector<std::string>& findings() const { return findings_; }
@@ -111,7 +111,7 @@ class AuditDevice final : public Device {
   RangeAllocator allocator_;
   Pool pool_;
   Scratch scratch_{pool_};
-  LockedMemory locked_{std::make_unique<LockedAllocator>(allocator_), 0};
+  PinnedMemory locked_{std::make_unique<LockedAllocator>(allocator_), 0};
   Profile profile_;
   std::array<AuditStream, kStreamRoles> streams_;
   std::vector<std::string> findings_;

@@ -165,7 +165,7 @@ TEST_CASE("every strategy and layout is replayed with the same bits") {
   const auto [strategy, layout] = GENERATE(table<std::string, std::string>({{"ddp", "per_parameter"},
                                                                             {"zero1", "flat"},
                                                                             {"zero2", "per_parameter"},
-                                                                            {"grad_op", "flat"},
+                                                                            {"shard_grad_op", "flat"},
                                                                             {"zero3", "per_parameter"},
                                                                             {"zero3", "flat"}}));
   if (is_thinned_out()) return;

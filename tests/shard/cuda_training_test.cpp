@@ -64,7 +64,7 @@ TEST_CASE("a training on a GPU has the CPU's losses and norms") {
 
 TEST_CASE("every strategy and layout trains on one GPU") {
   TrainingOptions options{.micro_batches = 2};
-  options.shard.scheme.strategy = GENERATE(Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::grad_op, Strategy::zero3);
+  options.shard.scheme.strategy = GENERATE(Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::shard_grad_op, Strategy::zero3);
   options.shard.layout.layout = GENERATE(Layout::flat, Layout::per_parameter);
   if (is_thinned_out()) return;
   check_training(options);
@@ -234,7 +234,7 @@ TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of th
   DeviceOptions options = patient();
   options.slab_bytes = plan.reserved_bytes;
   options.upload_bytes = plan.upload_bytes;
-  options.locked_bytes = plan.locked_bytes;
+  options.pinned_bytes = plan.pinned_bytes;
   CudaDevice gpu(options, one.libraries());
   plan.reserve(gpu);
   const auto host = host_plan.create_device(patient());
@@ -250,9 +250,9 @@ TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of th
   }
   CHECK(plan.upload_bytes > 2 * config.train.global_batch * config.train.sequence * size_of(DType::i32));
   CHECK(host_plan.upload_bytes == 0);
-  CHECK(host_plan.locked_bytes == 0);
-  CHECK(plan.locked_bytes > plan.upload_bytes);
-  CHECK(gpu.locked_memory().counter().reserved_bytes() == plan.locked_bytes);
+  CHECK(host_plan.pinned_bytes == 0);
+  CHECK(plan.pinned_bytes > plan.upload_bytes);
+  CHECK(gpu.pinned_memory().counter().reserved_bytes() == plan.pinned_bytes);
   if (one.emulated() != nullptr) CHECK(one.calls("cuMemHostAlloc") == 1);
 }
 

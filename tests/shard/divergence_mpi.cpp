@@ -56,7 +56,7 @@ struct DivergentRun {
     for (std::size_t i = 0; i < chain.runtime.executor().units().size(); ++i) {
       const FlatParameter& unit = chain.runtime.executor().units()[i];
       for (const Buffer& buffer :
-           {unit.master_buffer(), unit.narrow_buffer(), chain.optimizer->first_moment(i), chain.optimizer->second_moment(i)})
+           {unit.master_buffer(), unit.compute_copy_buffer(), chain.optimizer->first_moment(i), chain.optimizer->second_moment(i)})
         all.push_back(buffer);
     }
     return all;

@@ -98,7 +98,7 @@ TEST_CASE("masters and reduced gradients are f32 shards whatever the runtime dty
       const std::int64_t elems = unit.layout->full_elems() / 2;
       if (unit.master_buffer().dtype != DType::f32 || unit.master_buffer().elems != elems) return false;
       if (unit.grad_buffer().dtype != DType::f32 || unit.grad_buffer().elems != elems) return false;
-      if (unit.narrow_buffer().empty() != (dtype == DType::f32)) return false;
+      if (unit.compute_copy_buffer().empty() != (dtype == DType::f32)) return false;
       if (unit.param_buffer().dtype != dtype || unit.param_buffer().elems != elems) return false;
     }
     return run.device->memory().live_by_label().contains("param_shard") == (dtype == DType::bf16);

@@ -22,7 +22,7 @@ struct Outcome {
 
 /// Two steps of a chain in which `freeze` has frozen what it likes.
 template <class Freeze>
-std::vector<Outcome> train(int ranks, const Freeze& freeze, const Pacing& schedule = {}) {
+std::vector<Outcome> train(int ranks, const Freeze& freeze, const PrefetchOptions& schedule = {}) {
   return on_ranks(ranks, [&](World& world) {
     ChainRun run(world, {.schedule = schedule, .seed = 3, .division = {Division::Rule::none}});
     freeze(run.model);
@@ -51,7 +51,7 @@ constexpr std::size_t kWeight1 = 3, kBias1 = 4;
 
 TEST_CASE("a frozen unit is gathered and freed in backward, and neither reduced nor updated; the others do not notice") {
   const int ranks = GENERATE(1, 2);
-  const Pacing schedule{.prefetch = GENERATE(0, 1), .reduces_unused = GENERATE(false, true)};
+  const PrefetchOptions schedule{.prefetch = GENERATE(0, 1), .reduces_unused = GENERATE(false, true)};
   const auto trained = train(
       ranks, [](Chain&) {}, schedule);
   const auto frozen = train(

@@ -338,7 +338,7 @@ TEST_CASE("1-27, 2B-23: each switch of a unit changes what is done of that unit 
     for (Link& link : rank.net.links) fully_shard(link);
     ShardedModel model =
         rank.shard({.shard = {.scheme = {.strategy = Strategy::hsdp, .group_size = 2, .all_reduce_every_micro_batch = true},
-                              .schedule = {.prefetch = 1, .keep_ends = false},
+                              .schedule = {.prefetch = 1, .keep_root_unsharded = false},
                               .zero_copy = false}});
     AdamW optimizer(model.executor(), {});
     std::string text;

@@ -96,10 +96,10 @@ TinyResult GpuMachine::train(const Config& config, Transport transport, const Ti
       if (bytes != plan.step_peak_bytes)
         throw std::runtime_error(fmt::format("a step took {} bytes, planned were {}", bytes, plan.step_peak_bytes));
     }
-    const MemoryCounter& locked = device.locked_memory().counter();
-    if (locked.reserved_bytes() != plan.locked_bytes || locked.allocation_calls() != 1)
+    const MemoryCounter& locked = device.pinned_memory().counter();
+    if (locked.reserved_bytes() != plan.pinned_bytes || locked.allocation_calls() != 1)
       throw std::runtime_error(fmt::format("{} bytes page-locked in {} allocations, planned were {} in one", locked.reserved_bytes(),
-                                           locked.allocation_calls(), plan.locked_bytes));
+                                           locked.allocation_calls(), plan.pinned_bytes));
     if (world.rank() == 0) first = std::move(result);  // the only writer; read after every rank has ended
   });
   return first;

@@ -101,7 +101,7 @@ TEST_CASE("2A-28: gradients are clipped by a norm of any power that counts each 
   const double expected = plain_norm(static_cast<double>(norm.power)), factor = 0.25;
   const auto most = static_cast<float>(expected * factor);
   for (const LayoutOptions& layout : {LayoutOptions{}, LayoutOptions{.layout = Layout::per_parameter, .min_shard_bytes = 100}}) {
-    for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "grad_op", "hsdp", "nested"}) {
+    for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "shard_grad_op", "hsdp", "nested"}) {
       for (const int ranks : {1, 2, 3}) {
         CAPTURE(name, ranks, norm.power, name_of(layout.layout));
         const auto results = on_ranks(

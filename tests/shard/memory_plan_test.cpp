@@ -252,20 +252,20 @@ TEST_CASE("I4: the plan of a GPU has the page-locked memory of the host, of uplo
   CHECK(of(nccl, StreamRole::reduce) == 0);
   for (const TrainPlan* const plan : {&staged, &nccl}) {
     const std::int64_t sum = std::accumulate(plan->staging_bytes.begin(), plan->staging_bytes.end(), plan->upload_bytes);
-    CHECK(plan->locked_bytes >= sum);
-    CHECK(plan->locked_bytes < sum + kStreamRoles * 4096);  // large blocks begin with a page
+    CHECK(plan->pinned_bytes >= sum);
+    CHECK(plan->pinned_bytes < sum + kStreamRoles * 4096);  // large blocks begin with a page
     const std::string page = describe(*plan, config, kRanks);
     CHECK_THAT(page, Catch::Contains("page-locked memory of the host, for this rank's GPU\n") &&
                          Catch::Contains(fmt::format("  uploads         {:>16}  ", plan->upload_bytes)) &&
                          Catch::Contains(fmt::format("  compute         {:>16}  ", of(*plan, StreamRole::compute))) &&
-                         Catch::Contains(fmt::format("  from the system {:>16}  ", plan->locked_bytes)));
+                         Catch::Contains(fmt::format("  from the system {:>16}  ", plan->pinned_bytes)));
   }
   DeviceOptions asked;
-  staged.create_device({.cpus = {}, .locked_bytes = 1000}, [&](DeviceKind, const DeviceOptions& options) {
+  staged.create_device({.cpus = {}, .pinned_bytes = 1000}, [&](DeviceKind, const DeviceOptions& options) {
     asked = options;
     return Device::create(DeviceKind::meta, {});
   });
-  CHECK(asked.locked_bytes == staged.locked_bytes + 1000);  // the caller's own is beside the plan's
+  CHECK(asked.pinned_bytes == staged.pinned_bytes + 1000);  // the caller's own is beside the plan's
   CHECK_THAT(describe(staged, config, kRanks), Catch::Contains(fmt::format("  unshard         {:>16}  ", largest)));
   CHECK_THAT(describe(make_plan(config, 0, kRanks), config, kRanks), !Catch::Contains("page-locked"));
 }

@@ -51,11 +51,11 @@ const std::vector<Way>& ways() {
         {"no prefetch", [](Config& config) { config.shard.prefetch = 0; }},
         {"prefetch 2", [](Config& config) { config.shard.prefetch = 2; }},
         {"a limit above the prefetch", [](Config& config) { config.shard.limit = 3; }},
-        {"all resharded", [](Config& config) { config.shard.keep_ends = false; }},
+        {"all resharded", [](Config& config) { config.shard.keep_root_unsharded = false; }},
         {"kept for backward", [](Config& config) { config.shard.reshard_after_forward = false; }},
         {"blocks run again", [](Config& config) { config.train.recompute = "block"; }},
         {"attention runs again, all resharded",
-         [](Config& config) { config.train.recompute = "attention", config.shard.keep_ends = false; }},
+         [](Config& config) { config.train.recompute = "attention", config.shard.keep_root_unsharded = false; }},
         {"one reduction in flight", [](Config& config) { config.shard.max_reductions_in_flight = 1; }},
     };
     for (const std::string& name : scheme_names())

@@ -22,7 +22,7 @@ DeviceOptions patient(double timeout_s = 30) {
   DeviceOptions options;
   options.sync_timeout_s = timeout_s;
   options.upload_bytes = 1 << 16;
-  options.locked_bytes = 1 << 20;
+  options.pinned_bytes = 1 << 20;
   return options;
 }
 
@@ -83,7 +83,7 @@ TEST_CASE("what is moved to the host's memory and back is what it was, in the or
   const Memory work = context.pool().acquire(kBytes, compute, "activation"), back = context.pool().acquire(kBytes, compute, "activation");
   one.device->trace().start();
   for (int round = 0; round < 5; ++round) {
-    const Memory host = one.device->locked_memory().acquire(kBytes, offload, "moments");
+    const Memory host = one.device->pinned_memory().acquire(kBytes, offload, "moments");
     const Buffer from = work.buffer(DType::i32, kElems), to = back.buffer(DType::i32, kElems), there = host.buffer(DType::i32, kElems);
     CHECK(there.device == DeviceKind::cpu);
     move_down_and_up(context, from, to, there, round);
@@ -92,7 +92,7 @@ TEST_CASE("what is moved to the host's memory and back is what it was, in the or
     CHECK(std::equal(returned.begin(), returned.end(), there.as<std::int32_t>()));  // the host may look, now that it has waited
   }
   CHECK(verify_order(one.device->trace().entries()).empty());
-  CHECK(one.device->locked_memory().counter().allocation_calls() == 1);
+  CHECK(one.device->pinned_memory().counter().allocation_calls() == 1);
   if (kind == DeviceKind::cuda) CHECK(one.driver.calls("cuMemHostAlloc") == 1);
 }
 
@@ -102,7 +102,7 @@ TEST_CASE("the host looks at what fits through the page-locked memory that a str
   const bool fits = 4 * elems <= kStaging;
   OneDevice one(DeviceKind::cuda, 1, 0.2);
   Context context(*one.device);
-  one.device->locked_memory().staging().reserve(context.stream(), kStaging);
+  one.device->pinned_memory().staging().reserve(context.stream(), kStaging);
   const Memory memory = context.pool().acquire(kBytes, context.stream(), "activation");
   const Buffer all = memory.buffer(DType::i32, kElems), part = all.slice(0, elems);
   context.launch({"write", {}, {all}}, upload_of(context.kernels(), all, values_of(7)));

@@ -35,7 +35,7 @@ using Before = std::function<void()>;
 /// A rank with one unit, whose weights are all the same number.
 class OneUnit {
  public:
-  explicit OneUnit(World& world, const SchemeOptions& scheme = {}, const Precision& precision = {})
+  explicit OneUnit(World& world, const SchemeOptions& scheme = {}, const MixedPrecisionPolicy& precision = {})
       : device_(Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60})),
         context_(*device_),
         runtime_(context_, world, {.scheme = scheme, .precision = precision}) {

@@ -181,7 +181,7 @@ TEST_CASE("20 steps of AdamW and SGD are those of plain arithmetic, in every str
   const bool is_adamw = GENERATE(true, false);
   const Make make = is_adamw ? Make([&](Executor& executor) { return std::make_unique<AdamW>(executor, adamw); }) : sgd(momentum);
   const Arrays expected = by_formula(make, is_adamw ? rule_of(adamw) : rule_of(momentum), kSteps, kSamples);
-  for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "grad_op", "hsdp", "nested"}) {
+  for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "shard_grad_op", "hsdp", "nested"}) {
     for (const LayoutOptions& layout : {LayoutOptions{}, LayoutOptions{.layout = Layout::per_parameter, .min_shard_bytes = 100}}) {
       for (const int ranks : {1, 2, 3}) {
         CAPTURE(is_adamw, name, name_of(layout.layout), ranks);

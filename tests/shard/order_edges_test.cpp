@@ -52,7 +52,7 @@ std::vector<Way> ways_in_twos() {
        [](Config& config) {
          in_twos(config);
          config.train.recompute = "block";
-         config.shard.keep_ends = false;
+         config.shard.keep_root_unsharded = false;
        }},
       {"blocks in twos, nested",
        [](Config& config) {
@@ -76,7 +76,7 @@ std::vector<Way> ways_of_schemes() {
 
 std::vector<Way> zero_copy_ways() {
   std::vector<Way> ways;
-  for (const char* name : {"zero1", "zero3 once", "grad_op", "hsdp"}) {
+  for (const char* name : {"zero1", "zero3 once", "shard_grad_op", "hsdp"}) {
     ways.push_back({std::string(name) + ", zero-copy", [name](Config& config) {
                       choose_scheme(config, scheme_of(name, kRanks));
                       config.shard.zero_copy = "auto";

@@ -89,7 +89,7 @@ TEST_CASE("divided, delayed and withheld reductions and frozen parameters are th
     if (way == 4) run.model.layers[0]->bias.set_trainable(step == 2);
     if (way == 4) run.model.layers[1]->weight.set_trainable(false);
     if (way != 5) return;
-    const NoReduction guard(run.runtime);
+    const NoSync guard(run.runtime);
     run.micro_batch(100 + step, false);
   };
   const auto flat = on_ranks(3, [&](World& world) { return trained(world, options, before); });

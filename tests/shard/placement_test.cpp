@@ -60,8 +60,8 @@ Sent sent_of(const std::vector<Action>& actions, const std::vector<FlatParameter
     const int masters = count(scheme.master), small = count(scheme.runtime), replicas = count(scheme.replicate);
     switch (action.kind) {
       case Kind::gather: sent.parameters += parts(masters, all); break;
-      case Kind::gather_through: sent.parameters += parts(masters / small, all / small) + parts(small, all); break;
-      case Kind::gather_kept: sent.parameters += parts(count(scheme.between), all); break;
+      case Kind::two_level_gather: sent.parameters += parts(masters / small, all / small) + parts(small, all); break;
+      case Kind::gather_secondary: sent.parameters += parts(count(scheme.between), all); break;
       case Kind::reduce: sent.gradients += parts(count(scheme.reduced), all); break;
       case Kind::finish: sent.gradients += replicas > 1 ? 2 * parts(replicas, all / masters) : parts(masters / small, all / small); break;
       default: break;

@@ -17,7 +17,7 @@ using Catch::Contains;
 constexpr DType kF32 = DType::f32, kBf16 = DType::bf16;
 
 /// Units root, layer0, layer1, layer2 with these precisions.
-auto shard_by(const std::vector<Precision>& precisions) {
+auto shard_by(const std::vector<MixedPrecisionPolicy>& precisions) {
   return [precisions](Chain& chain, ShardedRuntime& runtime) {
     std::size_t next = 0;
     shard_module(chain, runtime, Units::block, {}, [&](const Module&) { return UnitPolicy{.precision = precisions.at(next++)}; });
@@ -42,7 +42,7 @@ struct Outcome {
 };
 
 /// One training micro-batch.
-Outcome train(World& world, const std::vector<Precision>& precisions) {
+Outcome train(World& world, const std::vector<MixedPrecisionPolicy>& precisions) {
   ChainRun run(world, {.schedule = {.prefetch = 0}, .seed = 3, .zero_copy = false}, shard_by(precisions));
   run.device->trace().start();
   Outcome outcome;
@@ -58,7 +58,7 @@ Arrays accumulated(DType reduce, bool by_guard) {
   const auto world = make_single_world({.timeout_s = 60});
   ChainRun run(*world, {.scheme = {.reduce_every_micro_batch = by_guard}, .precision = {.param = kBf16, .reduce = reduce}, .seed = 3});
   for (int i = 0; i < 4; ++i) {
-    std::optional<NoReduction> guard;
+    std::optional<NoSync> guard;
     if (by_guard && i < 3) guard.emplace(run.runtime);
     run.micro_batch(i, i == 3);
   }
@@ -93,7 +93,7 @@ double validation_loss(World& world, const Config& config) {
 }  // namespace
 
 TEST_CASE("units compute, gather, reduce and hand on in the dtypes of their own precision") {
-  const Precision f32{}, bf16{.param = kBf16, .reduce = kBf16, .output = kF32}, mixed{.param = kBf16, .output = kF32};
+  const MixedPrecisionPolicy f32{}, bf16{.param = kBf16, .reduce = kBf16, .output = kF32}, mixed{.param = kBf16, .output = kF32};
   const auto outcomes = on_ranks(2, [&](World& world) { return train(world, {f32, bf16, f32, mixed}); });
   const auto plain = on_ranks(2, [&](World& world) { return train(world, {f32, f32, f32, f32}); });
   const std::vector<TraceEntry>& trace = outcomes[0].trace;
@@ -112,19 +112,20 @@ TEST_CASE("units compute, gather, reduce and hand on in the dtypes of their own 
 
 TEST_CASE("gradients of several micro-batches are summed in f32 and rounded once, though the reduction carries bf16") {
   const bool by_guard = GENERATE(false, true);
-  const Arrays narrow = accumulated(kBf16, by_guard);
+  const Arrays compute_copy = accumulated(kBf16, by_guard);
   Arrays expected = accumulated(kF32, by_guard);
   for (auto& unit : expected) {
     for (float& value : unit) value = static_cast<float>(BFloat16(value));
   }
-  CHECK(narrow == expected);
-  CHECK(narrow != accumulated(kF32, by_guard));
+  CHECK(compute_copy == expected);
+  CHECK(compute_copy != accumulated(kF32, by_guard));
 }
 
 TEST_CASE("a unit that does not cast what comes in is given what it computes in, or says what it got") {
-  const auto message = [](bool casts_inputs) {
+  const auto message = [](bool cast_forward_inputs) {
     return message_of([&] {
-      train(*make_single_world({.timeout_s = 60}), {{}, {.param = kBf16, .output = kF32, .casts_inputs = casts_inputs}, {}, {}});
+      train(*make_single_world({.timeout_s = 60}),
+            {{}, {.param = kBf16, .output = kF32, .cast_forward_inputs = cast_forward_inputs}, {}, {}});
     });
   };
   CHECK(message(true).empty());
@@ -132,7 +133,7 @@ TEST_CASE("a unit that does not cast what comes in is given what it computes in,
 }
 
 TEST_CASE("a precision that there is not is a configuration error that names the unit") {
-  const auto message = [](const Precision& precision) {
+  const auto message = [](const MixedPrecisionPolicy& precision) {
     return message_of([&] { train(*make_single_world({.timeout_s = 60}), {{}, {}, precision, {}}); });
   };
   CHECK_THAT(message({.reduce = kBf16}), Contains("unit layer1") && Contains("gradients of f32 parameters"));

@@ -129,7 +129,7 @@ struct StackRun {
 struct StackOptions {
   Style style = Style::kept;
   SchemeOptions scheme = {};
-  Pacing schedule = {};
+  PrefetchOptions schedule = {};
   int ranks = 1;
   bool throws = false;  ///< in the first micro-batch, which is then dropped and done again
 };

@@ -106,7 +106,7 @@ TEST_CASE("the split rule divides a rank's gradient before the sum and the sum o
   CHECK(traces[0] == expected);
 }
 
-TEST_CASE("micro-batches under NoReduction are reduced with the next one, once, to the bits of reducing once a step, in every scheme") {
+TEST_CASE("micro-batches under NoSync are reduced with the next one, once, to the bits of reducing once a step, in every scheme") {
   for (const std::string& name : scheme_names()) {
     const auto run_of = [&](bool by_option) {
       return on_ranks(4, [&](World& world) {
@@ -115,7 +115,7 @@ TEST_CASE("micro-batches under NoReduction are reduced with the next one, once, 
         ChainRun run(world, {.scheme = scheme});
         std::vector<std::ptrdiff_t> reductions;
         for (int i = 0; i < 4; ++i) {
-          std::optional<NoReduction> guard;
+          std::optional<NoSync> guard;
           if (!by_option && i < 3) guard.emplace(run.runtime);
           run.micro_batch(i, i == 3);
           for (int unit = 0; unit < 4; ++unit) reductions.push_back(run.count(Kind::reduce, unit) + run.count(Kind::finish, unit));
@@ -136,14 +136,14 @@ TEST_CASE("micro-batches under NoReduction are reduced with the next one, once, 
   }
 }
 
-TEST_CASE("what was reduced before a last micro-batch under NoReduction is finished in it, in every scheme") {
+TEST_CASE("what was reduced before a last micro-batch under NoSync is finished in it, in every scheme") {
   for (const std::string& name : scheme_names()) {
     const auto gradients = [&](bool has_more) {
       return on_ranks(4, [&](World& world) {
         ChainRun run(world, {.scheme = scheme_of(name, 4)});
         run.micro_batch(0, !has_more);
         if (has_more) {
-          const NoReduction guard(run.runtime);
+          const NoSync guard(run.runtime);
           run.micro_batch(1);
         }
         const bool is_right = !has_more || run.runtime.scheduler().grad_state(2) == GradState::accumulating;
@@ -161,12 +161,12 @@ TEST_CASE("what was reduced before a last micro-batch under NoReduction is finis
   }
 }
 
-TEST_CASE("NoReduction concerns micro-batches that begin while it lives, nests, and holds beyond the end of a step") {
+TEST_CASE("NoSync concerns micro-batches that begin while it lives, nests, and holds beyond the end of a step") {
   const auto world = make_single_world({.timeout_s = 60});
   ChainRun run(*world);
   {
-    const NoReduction outer(run.runtime);
-    { const NoReduction inner(run.runtime); }
+    const NoSync outer(run.runtime);
+    { const NoSync inner(run.runtime); }
     run.micro_batch(0, true);
     CHECK(run.count(Kind::reduce, 1) == 0);
     CHECK(run.runtime.scheduler().grad_state(1) == GradState::accumulating);

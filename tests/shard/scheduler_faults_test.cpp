@@ -147,7 +147,7 @@ TEST_CASE("a unit that runs twice in forward is expected twice and reduced once"
 }
 
 TEST_CASE("a unit that runs several times in a row is gathered once for all of them, and so is what comes after it") {
-  Scheduler scheduler(unit_names(4), {.keep_ends = false});
+  Scheduler scheduler(unit_names(4), {.keep_root_unsharded = false});
   std::vector<std::string> asked;
   for (int step = 0; step < 2; ++step) {
     ActionChecker checker(4);
@@ -173,7 +173,7 @@ TEST_CASE("a unit that runs several times in a row is gathered once for all of t
 }
 
 TEST_CASE("a unit that was to run again at once and does not is resharded at the end of the micro-batch, and that is noted") {
-  Scheduler scheduler(unit_names(3), {.keep_ends = false});
+  Scheduler scheduler(unit_names(3), {.keep_root_unsharded = false});
   for (const std::vector<int>& blocks : {std::vector<int>{1, 1, 2}, {1, 2}}) {
     ActionChecker checker = run_forward(scheduler, Mode::eval, blocks);
     checker.apply(scheduler.end_micro_batch());
@@ -373,12 +373,19 @@ TEST_CASE("the transition tables allow these actions in these states, and no oth
                     table(kind, std::array{SumState::none, SumState::partial}));
   }
   // Unit: sharded, gathering, unsharded; shard: none, kept; gradient: none, accumulating, reducing; sum: none, partial.
-  const std::map<std::string, std::string> expected = {
-      {"gather", "1-- =- === =="},          {"gather_through", "1-- 1- === =="}, {"gather_kept", "1-- -= === =="},
-      {"wait_gathered", "-2- == === =="},   {"keep_shard", "--= 1- === =="},     {"drop_shard", "=== -0 === =="},
-      {"free_full", "-00 == === =="},       {"set_aside", "--0 == === =="},      {"give_back", "=== == === =="},
-      {"begin_gradient", "=== == 1-- =="},  {"reduce", "=== == -2- 1="},         {"finish", "=== == === -0"},
-      {"release_gradient", "=== == -00 =="}};
+  const std::map<std::string, std::string> expected = {{"gather", "1-- =- === =="},
+                                                       {"two_level_gather", "1-- 1- === =="},
+                                                       {"gather_secondary", "1-- -= === =="},
+                                                       {"wait_gathered", "-2- == === =="},
+                                                       {"keep_secondary_shard", "--= 1- === =="},
+                                                       {"drop_secondary_shard", "=== -0 === =="},
+                                                       {"free_full", "-00 == === =="},
+                                                       {"defer_free", "--0 == === =="},
+                                                       {"free_deferred", "=== == === =="},
+                                                       {"begin_gradient", "=== == 1-- =="},
+                                                       {"reduce", "=== == -2- 1="},
+                                                       {"finish", "=== == === -0"},
+                                                       {"release_gradient", "=== == -00 =="}};
   CHECK(found == expected);
 }
 

@@ -21,19 +21,19 @@ inline std::string text_of(const Plan& plan) {
   return fmt::format(
       "units {} micro-batches {} reshard {} prefetch {} reduce_every {} in flight {} ends {} resident {} kept {} final {} {}", plan.units,
       plan.micro_batches, plan.options.reshard_after_forward, plan.options.prefetch, plan.options.reduce_every_micro_batch,
-      plan.options.max_reductions_in_flight, plan.options.keep_ends, plan.options.is_resident, static_cast<int>(plan.options.kept),
-      static_cast<int>(plan.options.final_step), plan.mode == Mode::train ? "train" : "eval");
+      plan.options.max_reductions_in_flight, plan.options.keep_root_unsharded, plan.options.keep_unsharded,
+      static_cast<int>(plan.options.kept), static_cast<int>(plan.options.final_step), plan.mode == Mode::train ? "train" : "eval");
 }
 
 /// What sets the schemes apart for the scheduler.
 inline std::vector<SchedulerOptions> policies() {
   return {{},
-          {.keep_ends = false},
-          {.is_resident = true},
+          {.keep_root_unsharded = false},
+          {.keep_unsharded = true},
           {.kept = Kept::of_gather, .final_step = Final::last},
-          {.keep_ends = false, .kept = Kept::of_gather, .final_step = Final::last},
+          {.keep_root_unsharded = false, .kept = Kept::of_gather, .final_step = Final::last},
           {.kept = Kept::of_forward},
-          {.keep_ends = false, .kept = Kept::of_forward},
+          {.keep_root_unsharded = false, .kept = Kept::of_forward},
           {.final_step = Final::every}};
 }
 
@@ -58,11 +58,11 @@ void for_each_plan(const Body& body) {
 /// A unit that the ends of the order keep unsharded: from forward to backward, or from one micro-batch to the next.
 inline bool is_kept_for_backward(const Plan& plan, int unit) {
   if (plan.mode == Mode::eval) return false;
-  const bool is_end = plan.options.keep_ends && (unit == 0 || unit == plan.units - 1);
-  return is_end || plan.options.is_resident || !plan.options.reshard_after_forward;
+  const bool is_end = plan.options.keep_root_unsharded && (unit == 0 || unit == plan.units - 1);
+  return is_end || plan.options.keep_unsharded || !plan.options.reshard_after_forward;
 }
 inline bool is_kept_for_next(const Plan& plan, int unit) {
-  return plan.options.is_resident || (plan.mode == Mode::train && plan.options.keep_ends && unit <= 1);
+  return plan.options.keep_unsharded || (plan.mode == Mode::train && plan.options.keep_root_unsharded && unit <= 1);
 }
 
 /// A step of the model, with `watch(hook, checker, is_replay)` after every hook.

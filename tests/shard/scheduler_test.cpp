@@ -22,7 +22,7 @@ TEST_CASE("after a micro-batch only what the next one needs is unsharded, and af
       if (hook.kind != Kind::end) return;
       const bool is_last = ++micro_batch % plan.micro_batches == 0;
       for (int unit = 0; unit < plan.units; ++unit) {
-        const bool is_known = unit == 0 || is_replay || plan.options.is_resident;  // as an end of the order
+        const bool is_known = unit == 0 || is_replay || plan.options.keep_unsharded;  // as an end of the order
         REQUIRE(checker.has_full(unit) == (!is_last && is_known && is_kept_for_next(plan, unit)));
         REQUIRE(checker.has_shard(unit) == (!is_last && plan.options.kept == Kept::of_gather));
       }
@@ -93,7 +93,7 @@ TEST_CASE("a replay gathers no unit more often than its policy needs") {
 }
 
 TEST_CASE("a unit whose backward begins within its forward stays unsharded for it, also where the ends are not kept") {
-  Scheduler scheduler(test::unit_names(2), {.prefetch = 0, .keep_ends = false});
+  Scheduler scheduler(test::unit_names(2), {.prefetch = 0, .keep_root_unsharded = false});
   ActionChecker checker(2);
   scheduler.begin_micro_batch(Mode::train, true);
   checker.apply(scheduler.before_forward(0));
@@ -114,24 +114,24 @@ TEST_CASE("a unit whose backward begins within its forward stays unsharded for i
 
 TEST_CASE("a shard kept of the first gather serves the rest of the step; one kept of a forward serves its backward") {
   const auto hooks = test::step_hooks(2, Mode::train, 2);
-  Scheduler nested(test::unit_names(2), {.prefetch = 0, .keep_ends = false, .kept = Kept::of_gather, .final_step = Final::last});
+  Scheduler nested(test::unit_names(2), {.prefetch = 0, .keep_root_unsharded = false, .kept = Kept::of_gather, .final_step = Final::last});
   const std::vector<std::string> of_gather = {
-      "gather_through 0, wait_gathered 0",
-      "gather_through 1, wait_gathered 1",
+      "two_level_gather 0, wait_gathered 0",
+      "two_level_gather 1, wait_gathered 1",
       "free_full 1",
       "free_full 0",
-      "gather_kept 0, wait_gathered 0, begin_gradient 0",
-      "gather_kept 1, wait_gathered 1, begin_gradient 1",
+      "gather_secondary 0, wait_gathered 0, begin_gradient 0",
+      "gather_secondary 1, wait_gathered 1, begin_gradient 1",
       "free_full 1, reduce 1",
       "free_full 0, reduce 0",
-      "gather_kept 0, wait_gathered 0",
-      "gather_kept 1, wait_gathered 1",
+      "gather_secondary 0, wait_gathered 0",
+      "gather_secondary 1, wait_gathered 1",
       "free_full 1",
       "free_full 0",
-      "gather_kept 0, wait_gathered 0, release_gradient 1, release_gradient 0, begin_gradient 0",
-      "gather_kept 1, wait_gathered 1, begin_gradient 1",
-      "free_full 1, drop_shard 1, reduce 1, finish 1",
-      "free_full 0, drop_shard 0, reduce 0, finish 0",
+      "gather_secondary 0, wait_gathered 0, release_gradient 1, release_gradient 0, begin_gradient 0",
+      "gather_secondary 1, wait_gathered 1, begin_gradient 1",
+      "free_full 1, drop_secondary_shard 1, reduce 1, finish 1",
+      "free_full 0, drop_secondary_shard 0, reduce 0, finish 0",
       "release_gradient 1, release_gradient 0",
   };
   CHECK(script(nested, hooks, Mode::train) == of_gather);
@@ -141,9 +141,9 @@ TEST_CASE("a shard kept of the first gather serves the rest of the step; one kep
   const std::vector<std::string> of_forward = {
       "gather 0, wait_gathered 0",
       "gather 1, wait_gathered 1",
-      "keep_shard 1, free_full 1",
+      "keep_secondary_shard 1, free_full 1",
       "begin_gradient 0",
-      "gather_kept 1, drop_shard 1, wait_gathered 1, begin_gradient 1",
+      "gather_secondary 1, drop_secondary_shard 1, wait_gathered 1, begin_gradient 1",
       "free_full 1, reduce 1",
       "free_full 0, reduce 0",
       "release_gradient 1, release_gradient 0",

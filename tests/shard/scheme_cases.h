@@ -20,8 +20,8 @@ inline SchemeOptions scheme_of(const std::string& name, int ranks) {
   if (name == "zero3 once") return {.strategy = Strategy::zero3, .reduce_every_micro_batch = false};
   if (name == "zero3 k") return {.strategy = Strategy::zero3, .reshard_after_forward = Reshard::over(half)};
   if (name == "zero3 small k") return {.strategy = Strategy::zero3, .reshard_after_forward = Reshard::over(two)};
-  if (name == "grad_op each") return {.strategy = Strategy::grad_op};
-  if (name == "grad_op") return {.strategy = Strategy::grad_op, .reduce_every_micro_batch = false};
+  if (name == "shard_grad_op each") return {.strategy = Strategy::shard_grad_op};
+  if (name == "shard_grad_op") return {.strategy = Strategy::shard_grad_op, .reduce_every_micro_batch = false};
   if (name == "hsdp") return {.strategy = Strategy::hsdp, .group_size = half};
   if (name == "hsdp small each") return {.strategy = Strategy::hsdp, .group_size = two, .all_reduce_every_micro_batch = true};
   if (name == "hsdp k")
@@ -33,9 +33,9 @@ inline SchemeOptions scheme_of(const std::string& name, int ranks) {
 }
 
 inline const std::vector<std::string>& scheme_names() {
-  static const std::vector<std::string> names = {"ddp",         "zero1",         "zero2",        "zero3",        "zero3 once",
-                                                 "zero3 k",     "zero3 small k", "grad_op each", "hsdp",         "hsdp small each",
-                                                 "nested once", "nested",        "grad_op",      "nested small", "hsdp k"};
+  static const std::vector<std::string> names = {
+      "ddp",  "zero1",           "zero2",       "zero3",  "zero3 once",    "zero3 k",      "zero3 small k", "shard_grad_op each",
+      "hsdp", "hsdp small each", "nested once", "nested", "shard_grad_op", "nested small", "hsdp k"};
   return names;
 }
 

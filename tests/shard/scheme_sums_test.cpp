@@ -40,7 +40,7 @@ std::vector<Parameters> make_units() {
 
 struct Job {
   SchemeCase one;
-  Precision precision;
+  MixedPrecisionPolicy precision;
   LayoutOptions layout;
   bool zero_copy;
   std::string name;
@@ -89,17 +89,17 @@ class RankRun {
   void write_weights(int step) {
     runtime_.executor().wait_readers();
     for (FlatParameter& unit : runtime_.executor().units()) {
-      const Buffer master = unit.master_buffer(), narrow = unit.narrow_buffer();
+      const Buffer master = unit.master_buffer(), compute_copy = unit.compute_copy_buffer();
       std::vector<Buffer> writes{master};
-      if (!narrow.empty()) writes.push_back(narrow);
-      context_.launch({"write_weights", {}, std::move(writes)}, [&, master, narrow, step](ExecContext& exec) {
+      if (!compute_copy.empty()) writes.push_back(compute_copy);
+      context_.launch({"write_weights", {}, std::move(writes)}, [&, master, compute_copy, step](ExecContext& exec) {
         for (const ShardSegment& segment : unit.held_segments()) {
           const std::string& name = unit.layout->views()[segment.view].name;
           for (std::int64_t i = 0; i < segment.count; ++i) {
             master.as<float>()[segment.shard_offset + i] = weight(step, name, segment.element(i));
           }
         }
-        if (!narrow.empty()) context_.kernels().cast(exec, narrow, master);
+        if (!compute_copy.empty()) context_.kernels().cast(exec, compute_copy, master);
       });
     }
     device_->synchronize();

@@ -45,7 +45,7 @@ TEST_CASE("the schemes shard runtime, between, accumulator, master and replicas 
   CHECK(row({.strategy = Strategy::zero3}, 8) == Row{8, 8, 8, 8, 1});
   CHECK(row({.strategy = Strategy::zero3, .reduce_every_micro_batch = false}, 8) == Row{8, 8, 1, 8, 1});
   CHECK(row({.strategy = Strategy::zero3, .reshard_after_forward = false}, 8) == Row{8, 1, 8, 8, 1});
-  CHECK(row({.strategy = Strategy::grad_op, .reduce_every_micro_batch = false}, 8) == Row{8, 1, 1, 8, 1});
+  CHECK(row({.strategy = Strategy::shard_grad_op, .reduce_every_micro_batch = false}, 8) == Row{8, 1, 1, 8, 1});
   CHECK(row({.strategy = Strategy::hsdp, .group_size = 4}, 8) == Row{4, 4, 4, 4, 2});
   CHECK(row({.strategy = Strategy::hsdp, .group_size = 4, .reshard_after_forward = Reshard::over(2)}, 8) == Row{4, 2, 4, 4, 2});
   CHECK(row({.strategy = Strategy::nested, .group_size = 4, .reduce_every_micro_batch = false}, 8) == Row{4, 4, 1, 8, 1});

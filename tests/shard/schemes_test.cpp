@@ -110,7 +110,7 @@ TEST_CASE("I1: delays, poisoned memory, validation and ends that are not kept do
     SchemeCase one{scheme_of(name, 4), 4, 1, 2};
     Config config = config_of(one);
     choose_layout(config, layout);
-    config.shard.keep_ends = false;
+    config.shard.keep_root_unsharded = false;
     config.run.validate_every = 1;
     config.run.validate_batches = 1;
     CAPTURE(text_of(config, one), layout);

@@ -116,7 +116,7 @@ class ActionChecker {
     return count([](const Unit& unit) { return unit.full != Full::none; }, 1);
   }
   /// Buffers that were set aside and have not gone back.
-  int aside() const { return static_cast<int>(aside_.size()); }
+  int aside() const { return static_cast<int>(deferred_.size()); }
   int reducing() const {
     return count([](const Unit& unit) { return unit.grad == Grad::reducing; }, 0);
   }
@@ -154,13 +154,13 @@ class ActionChecker {
     Unit& unit = at(action.unit);
     switch (action.kind) {
       case Action::Kind::gather:
-      case Action::Kind::gather_through:
-      case Action::Kind::gather_kept: gather(unit, action); break;
-      case Action::Kind::keep_shard:
+      case Action::Kind::two_level_gather:
+      case Action::Kind::gather_secondary: gather(unit, action); break;
+      case Action::Kind::keep_secondary_shard:
         expect(unit.full == Full::waited && !unit.has_shard, "keeps a shard of nothing, or a second one", action.unit);
         unit.has_shard = true;
         break;
-      case Action::Kind::drop_shard:
+      case Action::Kind::drop_secondary_shard:
         expect(unit.has_shard, "drops a shard that it does not have", action.unit);
         unit.has_shard = false;
         break;
@@ -177,14 +177,14 @@ class ActionChecker {
         expect(unit.full != Full::none, "is freed without a full buffer", action.unit);
         unit.full = Full::none;
         break;
-      case Action::Kind::set_aside:
+      case Action::Kind::defer_free:
         expect(unit.full == Full::waited, "is set aside without being unsharded", action.unit);
         unit.full = Full::none;
-        aside_.push_back(action.unit);
+        deferred_.push_back(action.unit);
         break;
-      case Action::Kind::give_back:
-        expect(!aside_.empty() && aside_.front() == action.unit, "gives back what is not the oldest buffer aside", action.unit);
-        if (!aside_.empty()) aside_.erase(aside_.begin());
+      case Action::Kind::free_deferred:
+        expect(!deferred_.empty() && deferred_.front() == action.unit, "gives back what is not the oldest buffer aside", action.unit);
+        if (!deferred_.empty()) deferred_.erase(deferred_.begin());
         break;
       case Action::Kind::begin_gradient:
         expect(unit.grad == Grad::none, "begins a gradient while it has one", action.unit);
@@ -208,16 +208,16 @@ class ActionChecker {
   }
 
   void gather(Unit& unit, const Action& action) {
-    const bool is_small = action.kind == Action::Kind::gather_kept;
+    const bool is_small = action.kind == Action::Kind::gather_secondary;
     expect(unit.full == Full::none, "is gathered while it has a full buffer", action.unit);
     expect(is_small == unit.has_shard, "is not gathered from the shard at hand, or from none", action.unit);
     unit.full = Full::in_flight;
     ++(is_small ? unit.small_gathers : unit.gathers);
-    if (action.kind == Action::Kind::gather_through) unit.has_shard = true;
+    if (action.kind == Action::Kind::two_level_gather) unit.has_shard = true;
   }
 
   std::vector<Unit> units_;
-  std::vector<int> aside_;  // units whose buffers wait, oldest first
+  std::vector<int> deferred_;  // units whose buffers wait, oldest first
   int most_blocks_full_ = 0, most_blocks_held_ = 0, most_reducing_ = 0, most_blocks_filling_ = 0;
   std::vector<std::string> faults_;
 };

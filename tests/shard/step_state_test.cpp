@@ -44,11 +44,11 @@ void enter(ChainRun& run, std::size_t layers, bool is_last) {
 }
 
 /// The gradients of a step of three micro-batches, of which the second and third are begun twice where `abandons`.
-Arrays gradients_of_step(World& world, const std::string& name, bool abandons, bool no_reduction) {
+Arrays gradients_of_step(World& world, const std::string& name, bool abandons, bool no_sync) {
   ChainRun run(world, {.scheme = scheme_of(name, kRanks), .schedule = {.delays_reductions = name.size() % 2 == 0}});
   for (int i = 0; i < 3; ++i) {
-    std::optional<NoReduction> guard;
-    if (no_reduction && i == 0) guard.emplace(run.runtime);
+    std::optional<NoSync> guard;
+    if (no_sync && i == 0) guard.emplace(run.runtime);
     if (abandons && i > 0) {
       // As far as the loss, which computes a gradient of the root's, where that is not added to what earlier ones have left whole.
       const bool has_loss = i == 2 && run.runtime.executor().scheme().options().reduce_every_micro_batch;
@@ -70,10 +70,10 @@ Arrays gradients_of_step(World& world, const std::string& name, bool abandons, b
 
 TEST_CASE("a micro-batch that is abandoned in its forward leaves the sums of the earlier ones, in every scheme") {
   for (const std::string& name : scheme_names()) {
-    for (const bool no_reduction : {false, true}) {
-      CAPTURE(name, no_reduction);
-      const auto expected = on_ranks(kRanks, [&](World& world) { return gradients_of_step(world, name, false, no_reduction); });
-      const auto found = on_ranks(kRanks, [&](World& world) { return gradients_of_step(world, name, true, no_reduction); });
+    for (const bool no_sync : {false, true}) {
+      CAPTURE(name, no_sync);
+      const auto expected = on_ranks(kRanks, [&](World& world) { return gradients_of_step(world, name, false, no_sync); });
+      const auto found = on_ranks(kRanks, [&](World& world) { return gradients_of_step(world, name, true, no_sync); });
       for (std::size_t rank = 0; rank < kRanks; ++rank) CHECK((found[rank] == expected[rank]));
     }
   }
@@ -178,7 +178,7 @@ TEST_CASE("a checkpoint is not saved or loaded where gradients wait for the opti
       said.push_back(both());
       run.optimizer->step(1e-2f, 1);
       {
-        const NoReduction guard(run.runtime);
+        const NoSync guard(run.runtime);
         run.micro_batch(2, true);
       }
       said.push_back(both());
@@ -192,7 +192,7 @@ TEST_CASE("a checkpoint is not saved or loaded where gradients wait for the opti
     for (const auto& said : results) {
       for (const std::size_t i : {0, 1, 2})
         CHECK_THAT(said[i], Contains("save() in the middle of a step") && Contains("load() in the middle of a step"));
-      CHECK_THAT(said[3], Contains("accumulated under NoReduction"));
+      CHECK_THAT(said[3], Contains("accumulated under NoSync"));
       CHECK_THAT(said[4], Contains("save() within an evaluation"));
     }
   }

@@ -69,7 +69,7 @@ Bytes formula(const Job& job, const Padded& elems, int unit, int units) {
     case Strategy::zero1:
     case Strategy::zero2: return {gathered(w, elems.gathered), 0, reductions * gradient_w, 0};
     case Strategy::zero3:
-    case Strategy::grad_op:
+    case Strategy::shard_grad_op:
       if (job.between == 0) return {(forward + backward) * gathered(w, elems.gathered), 0, reductions * gradient_w, 0};
       return {forward * gathered(w, elems.gathered), backward * parts(job.between, whole), reductions * gradient_w, 0};
     case Strategy::hsdp:
@@ -171,7 +171,7 @@ Planned plan_of(const std::string& name, int ranks, int micro_batches, const Way
   config.shard.reshard_after_forward = options.reshard_after_forward;
   config.shard.reduce_every_micro_batch = options.reduce_every_micro_batch;
   config.shard.all_reduce_every_micro_batch = options.all_reduce_every_micro_batch;
-  config.shard.keep_ends = way.keeps_ends;
+  config.shard.keep_root_unsharded = way.keeps_ends;
   if (way.has_pairs) {
     config.model.layers = 6;
     config.shard.unit_mib = param == "bf16" ? 0.06 : 0.12;  // a block has 25 KiB in bf16, with its padding
@@ -185,7 +185,7 @@ Planned plan_of(const std::string& name, int ranks, int micro_batches, const Way
                  .group = options.group_size,
                  .between = options.reshard_after_forward.group(),
                  .micro_batches = micro_batches,
-                 .reshards = !options.reshard_after_forward.is_off() && options.strategy != Strategy::grad_op,
+                 .reshards = !options.reshard_after_forward.is_off() && options.strategy != Strategy::shard_grad_op,
                  .reduces_each = options.reduce_every_micro_batch && options.strategy != Strategy::zero1,
                  .all_reduces_each = options.all_reduce_every_micro_batch,
                  .keeps_ends = way.keeps_ends,
@@ -218,7 +218,7 @@ TEST_CASE("bytes sent by a rank are the closed formula of its scheme, in the pla
         ++number;
         for (const std::string& layout : layout_names()) {
           const Planned planned = plan_of(name, ranks, micro_batches, {number % 2 == 0 ? "f32" : "bf16", layout, number % 3 != 0});
-          CAPTURE(name, ranks, micro_batches, planned.config.precision.param, planned.config.shard.keep_ends, layout);
+          CAPTURE(name, ranks, micro_batches, planned.config.precision.param, planned.config.shard.keep_root_unsharded, layout);
           CHECK(bytes_of(planned.plan.sent) == planned.expected());
           CHECK(planned.expected() != Bytes{});
           if (ranks == 8 || (planned.config.shard.layout != "flat" && micro_batches == 1)) continue;

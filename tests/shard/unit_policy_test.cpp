@@ -47,7 +47,8 @@ Outcome train(World& world, const SchemeOptions& scheme, const Policies& policie
   const auto violations = verify_order(run.device->trace().entries());
   if (!violations.empty()) outcome.violation = violations.front().message;
   for (int unit = 0; unit < 4; ++unit) {
-    outcome.counts.push_back({run.count(Kind::gather, unit), run.count(Kind::gather_kept, unit), run.count(Kind::keep_shard, unit)});
+    outcome.counts.push_back(
+        {run.count(Kind::gather, unit), run.count(Kind::gather_secondary, unit), run.count(Kind::keep_secondary_shard, unit)});
   }
   outcome.weights = run.weights();
   return outcome;
@@ -141,14 +142,14 @@ TEST_CASE("a unit's own policy decides whether it stays after forward, the root'
                      "gather 0, wait_gathered 0",
                      "gather 1, wait_gathered 1",
                      "gather 2, wait_gathered 2",
-                     "keep_shard 2, free_full 2",
+                     "keep_secondary_shard 2, free_full 2",
                      "gather 3, wait_gathered 3",
                      "free_full 3",
                      "free_full 0",
                      "gather 0, wait_gathered 0, begin_gradient 0",
                      "gather 3, wait_gathered 3, begin_gradient 3",
                      "free_full 3, reduce 3",
-                     "gather_kept 2, drop_shard 2, wait_gathered 2, begin_gradient 2",
+                     "gather_secondary 2, drop_secondary_shard 2, wait_gathered 2, begin_gradient 2",
                      "free_full 2, reduce 2",
                      "begin_gradient 1",
                      "free_full 1, release_gradient 3, reduce 1",
@@ -181,12 +182,12 @@ TEST_CASE("I1: units that reshard each in its own way train to the same bits, ev
   // Root and layer0 are unsharded since the first micro-batch.
   check({}, {true, false, true, true}, Counts{{1, 0, 0}, {0, 0, 0}, {2, 0, 0}, {2, 0, 0}});
   check({.reshard_after_forward = false}, {{}, true, {}, true}, Counts{{0, 0, 0}, {1, 0, 0}, {1, 0, 0}, {2, 0, 0}});
-  check({.strategy = Strategy::grad_op}, {{}, true, {}, {}}, Counts{{0, 0, 0}, {1, 0, 0}, {1, 0, 0}, {1, 0, 0}});
+  check({.strategy = Strategy::shard_grad_op}, {{}, true, {}, {}}, Counts{{0, 0, 0}, {1, 0, 0}, {1, 0, 0}, {1, 0, 0}});
   check({.reshard_after_forward = Reshard::over(2)}, {Reshard::over(2), true, {}, Reshard::over(2)},
         Counts{{0, 1, 1}, {1, 0, 0}, {1, 1, 1}, {1, 1, 1}});
   // A number of ranks of each unit's own: all of them are as good as `true`.
   check({}, {{}, Reshard::over(2), Reshard::over(4), true}, Counts{{0, 0, 0}, {0, 1, 1}, {2, 0, 0}, {2, 0, 0}});
-  check({.strategy = Strategy::grad_op}, {{}, Reshard::over(2), {}, {}}, Counts{{0, 0, 0}, {0, 1, 1}, {1, 0, 0}, {1, 0, 0}});
+  check({.strategy = Strategy::shard_grad_op}, {{}, Reshard::over(2), {}, {}}, Counts{{0, 0, 0}, {0, 1, 1}, {1, 0, 0}, {1, 0, 0}});
   check({.strategy = Strategy::hsdp, .group_size = 4}, {{}, {}, Reshard::over(2), {}}, Counts{{0, 0, 0}, {1, 0, 0}, {1, 1, 1}, {1, 0, 0}});
 }
 

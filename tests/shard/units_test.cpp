@@ -135,7 +135,7 @@ TEST_CASE("several modules in one unit train to the same bits as one unit each, 
     std::ptrdiff_t reductions = 0, gathers = 0;
   };
   const auto joint = on_ranks(ranks, [](World& world) {
-    ChainRun run(world, {.schedule = {.prefetch = 1, .keep_ends = false}}, [](Chain& chain, ShardedRuntime& runtime) {
+    ChainRun run(world, {.schedule = {.prefetch = 1, .keep_root_unsharded = false}}, [](Chain& chain, ShardedRuntime& runtime) {
       chain.attach(&runtime, runtime.add_unit("root", {&chain.head}));
       std::vector<Parameter*> both;
       for (std::size_t i = 0; i < 2; ++i) both.insert(both.end(), {&chain.layers[i]->weight, &chain.layers[i]->bias});
@@ -178,7 +178,7 @@ TEST_CASE("blocks are merged in order until their units reach a size, and keep t
 TEST_CASE("blocks with policies of their own are not merged with others") {
   const auto world = make_single_world({.timeout_s = 60});
   const auto policy = [](const Module& unit) {
-    return UnitPolicy{.precision = unit.path() == "layer0" ? std::optional(Precision{.param = DType::bf16}) : std::nullopt};
+    return UnitPolicy{.precision = unit.path() == "layer0" ? std::optional(MixedPrecisionPolicy{.param = DType::bf16}) : std::nullopt};
   };
   const ChainRun run(*world, {}, [&](Chain& chain, ShardedRuntime& runtime) {
     shard_module(chain, runtime, Units::block, {}, policy, std::int64_t{1} << 30);

@@ -83,7 +83,7 @@ TEST_CASE("2A-37: a scope is not entered within a micro-batch, twice, for no ran
     run.micro_batch(0, true);
     enter({2}, with_gradients);
     {
-      const NoReduction none(run.runtime);
+      const NoSync none(run.runtime);
       run.runtime.abandon_step();
       run.micro_batch(0, true);
       enter({1}, with_gradients);
@@ -241,7 +241,7 @@ TEST_CASE(
       for (int i = 0; i < 2; ++i) {
         const UnshardScope scope(run.runtime, run.model, options);
         const bool is_seen = !is_for_one || world.rank() == 0;
-        if (run.device->locked_memory().counter().live_bytes() < (is_seen ? 2 * all : 0)) return std::string("not on the host");
+        if (run.device->pinned_memory().counter().live_bytes() < (is_seen ? 2 * all : 0)) return std::string("not on the host");
         if (is_seen && scope.value(run.model.head).device != DeviceKind::cpu) return std::string("of the device");
       }
       run.device->synchronize();
@@ -275,7 +275,7 @@ TEST_CASE("a scope that cannot enter its unit k leaves the k before it in revers
       const std::vector<std::string> owners = released(device->trace().entries());
       device->trace().stop();
       if (device->memory().live_bytes() != live) problem += "; memory is left";
-      if (device->locked_memory().counter().live_bytes() != 0) problem += "; host memory is left";
+      if (device->pinned_memory().counter().live_bytes() != 0) problem += "; host memory is left";
       for (const FlatParameter& unit : runtime.executor().units()) problem += unit.is_in_scope ? "; it is still entered" : "";
       { const UnshardScope scope(runtime, model, kReading); }
       device->synchronize();

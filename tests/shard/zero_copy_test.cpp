@@ -48,7 +48,7 @@ TEST_CASE("units are zero-copy where their whole gather is of shards in memory t
     return zero_copy_units(plan_of(shared_config(scheme, param), transport));
   };
   constexpr int kAll = 4;  // root and blocks
-  for (const char* scheme : {"zero1", "zero2", "zero3", "zero3 k", "grad_op", "hsdp", "nested"}) {
+  for (const char* scheme : {"zero1", "zero2", "zero3", "zero3 k", "shard_grad_op", "hsdp", "nested"}) {
     CAPTURE(scheme);
     CHECK(count(scheme) == kAll);
     CHECK(count(scheme, "bf16", Transport::shm) == kAll);
@@ -107,7 +107,7 @@ TEST_CASE("a zero-copy run has no whole parameters, and each rank counts its own
 }
 
 TEST_CASE("what ranks share is the same bits as what each gathers, and is counted as planned", "[zero_copy]") {
-  const std::string scheme = GENERATE(as<std::string>{}, "zero1", "zero3", "zero3 k", "grad_op", "hsdp", "nested"),
+  const std::string scheme = GENERATE(as<std::string>{}, "zero1", "zero3", "zero3 k", "shard_grad_op", "hsdp", "nested"),
                     param = GENERATE(as<std::string>{}, "f32", "bf16");
   CAPTURE(scheme, param);
   Config config = shared_config(scheme, param);
@@ -261,7 +261,7 @@ TEST_CASE("a bf16 unit that is validated in f32 is a view in training and a copy
 }
 
 TEST_CASE("every update comes behind an all-reduce of all ranks whose weights it writes, itself behind the last read", "[zero_copy]") {
-  const std::string scheme = GENERATE(as<std::string>{}, "zero1", "zero3", "zero3 k", "grad_op", "hsdp", "nested");
+  const std::string scheme = GENERATE(as<std::string>{}, "zero1", "zero3", "zero3 k", "shard_grad_op", "hsdp", "nested");
   Config config = shared_config(scheme);
   config.train.deterministic = GENERATE(true, false);
   config.train.clip = GENERATE(0.0, 1.0);

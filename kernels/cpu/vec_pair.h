@@ -20,16 +20,16 @@ struct Two {};
 template <class T>
 constexpr Order kOwnOrder = sizeof(T) == 2 ? Order::apart : Order::in_line;
 
-constexpr int kTwinFloats = 2 * kVectorFloats;
+constexpr int kPairFloats = 2 * kVectorFloats;
 
-struct Twin {
+struct VecPair {
   Vec v[2];
 };
-inline Twin operator+(Twin a, Twin b) { return {{a.v[0] + b.v[0], a.v[1] + b.v[1]}}; }
-inline Twin operator-(Twin a, Twin b) { return {{a.v[0] - b.v[0], a.v[1] - b.v[1]}}; }
-inline Twin operator*(Twin a, Twin b) { return {{a.v[0] * b.v[0], a.v[1] * b.v[1]}}; }
-inline Twin operator-(Twin a, float b) { return {{a.v[0] - b, a.v[1] - b}}; }
-inline Twin operator*(Twin a, float b) { return {{a.v[0] * b, a.v[1] * b}}; }
+inline VecPair operator+(VecPair a, VecPair b) { return {{a.v[0] + b.v[0], a.v[1] + b.v[1]}}; }
+inline VecPair operator-(VecPair a, VecPair b) { return {{a.v[0] - b.v[0], a.v[1] - b.v[1]}}; }
+inline VecPair operator*(VecPair a, VecPair b) { return {{a.v[0] * b.v[0], a.v[1] * b.v[1]}}; }
+inline VecPair operator-(VecPair a, float b) { return {{a.v[0] - b, a.v[1] - b}}; }
+inline VecPair operator*(VecPair a, float b) { return {{a.v[0] * b, a.v[1] * b}}; }
 
 /// f of each vector.
 template <class F>
@@ -41,11 +41,11 @@ inline Vec each(F f, Vec x, Vec y) {
   return f(x, y);
 }
 template <class F>
-inline Twin each(F f, Twin x) {
+inline VecPair each(F f, VecPair x) {
   return {{f(x.v[0]), f(x.v[1])}};
 }
 template <class F>
-inline Twin each(F f, Twin x, Twin y) {
+inline VecPair each(F f, VecPair x, VecPair y) {
   return {{f(x.v[0], y.v[0]), f(x.v[1], y.v[1])}};
 }
 
@@ -53,14 +53,14 @@ typedef std::int32_t LaneVec __attribute__((vector_size(kVectorFloats * 4)));
 
 /// Zeros.
 template <Order kOrder>
-inline Twin none(Two<kOrder>) {
+inline VecPair none(Two<kOrder>) {
   return {};
 }
 inline Vec none(Whole) { return Vec{}; }
 inline Vec none(Part) { return Vec{}; }
 
 /// From apart to in line.
-inline Twin put_together(Twin x) {
+inline VecPair put_together(VecPair x) {
   LaneVec low, high;
   for (int i = 0; i < kVectorFloats; ++i) {
     low[i] = i / 2 + i % 2 * kVectorFloats;
@@ -69,7 +69,7 @@ inline Twin put_together(Twin x) {
   return {{__builtin_shuffle(x.v[0], x.v[1], low), __builtin_shuffle(x.v[0], x.v[1], high)}};
 }
 /// From in line to apart.
-inline Twin take_apart(Twin x) {
+inline VecPair take_apart(VecPair x) {
   LaneVec even, odd;
   for (int i = 0; i < kVectorFloats; ++i) {
     even[i] = 2 * i;
@@ -81,17 +81,17 @@ inline Twin take_apart(Twin x) {
 typedef std::uint32_t WordVecAt __attribute__((vector_size(kVectorFloats * 4), aligned(2), may_alias));
 
 template <Order kOrder>
-inline Twin load(const float* x, Two<kOrder>) {
+inline VecPair load(const float* x, Two<kOrder>) {
   return {{load_vec(x), load_vec(x + kVectorFloats)}};
 }
-inline Twin load(const Bf16* x, Two<Order::apart>) {
+inline VecPair load(const Bf16* x, Two<Order::apart>) {
   const WordVec words = *reinterpret_cast<const WordVecAt*>(x);
   return {{(Vec)(words << 16), (Vec)(words & 0xffff0000u)}};
 }
-inline Twin load(const Bf16* x, Two<Order::in_line>) { return {{load_vec(x), load_vec(x + kVectorFloats)}}; }
+inline VecPair load(const Bf16* x, Two<Order::in_line>) { return {{load_vec(x), load_vec(x + kVectorFloats)}}; }
 
 template <Order kOrder>
-inline Twin keep(Twin x, Two<kOrder>) {
+inline VecPair keep(VecPair x, Two<kOrder>) {
   return x;
 }
 
@@ -105,7 +105,7 @@ inline WordVec nearest(Vec x) {
   return word + 0x7fffu + ((word >> 16) & 1u);
 #endif
 }
-inline bool has_nan(Twin x) {
+inline bool has_nan(VecPair x) {
 #if defined(__AVX512F__)
   return _mm512_cmp_ps_mask((__m512)x.v[0], (__m512)x.v[1], _CMP_UNORD_Q) != 0;
 #elif defined(__AVX2__)
@@ -119,7 +119,7 @@ inline bool has_nan(Twin x) {
 #endif
 }
 /// As bf16, two in a word: the first vector's element below the second's. NaN stays NaN.
-inline WordVec packed(Twin x) {
+inline WordVec packed(VecPair x) {
   WordVec word[2] = {nearest(x.v[0]), nearest(x.v[1])};
   if (__builtin_expect(has_nan(x), 0))
     for (int i = 0; i < 2; ++i) word[i] = x.v[i] == x.v[i] ? word[i] : (WordVec)x.v[i] | 0x400000u;
@@ -130,8 +130,8 @@ inline WordVec packed(Twin x) {
 #endif
 }
 /// A twin of bf16 as it lies in memory.
-inline WordVec packed(Twin x, Two<Order::apart>) { return packed(x); }
-inline WordVec packed(Twin x, Two<Order::in_line>) {
+inline WordVec packed(VecPair x, Two<Order::apart>) { return packed(x); }
+inline WordVec packed(VecPair x, Two<Order::in_line>) {
 #if defined(__AVX512F__)
   typedef std::uint16_t Index __attribute__((vector_size(64)));
   Index at;
@@ -147,7 +147,7 @@ inline WordVec packed(Twin x, Two<Order::in_line>) {
 
 /// As it would come back from memory of elements T.
 template <class T>
-inline Twin as_stored(Twin x) {
+inline VecPair as_stored(VecPair x) {
   if constexpr (sizeof(T) == sizeof(float)) return x;
   const WordVec word = packed(x);
   return {{(Vec)(word << 16), (Vec)(word & 0xffff0000u)}};
@@ -160,12 +160,12 @@ inline Vec as_stored(Vec x) {
 }
 
 template <Order kOrder>
-inline void store(float* out, Twin x, Two<kOrder>) {
+inline void store(float* out, VecPair x, Two<kOrder>) {
   store_vec(out, x.v[0]);
   store_vec(out + kVectorFloats, x.v[1]);
 }
 template <Order kOrder>
-inline void store(Bf16* out, Twin x, Two<kOrder> two) {
+inline void store(Bf16* out, VecPair x, Two<kOrder> two) {
   *reinterpret_cast<WordVecAt*>(out) = packed(x, two);
 }
 
@@ -173,8 +173,8 @@ inline void store(Bf16* out, Twin x, Two<kOrder> two) {
 template <Order kOrder, class T>
 inline void lay_out(float* out, const T* in, std::int64_t n) {
   std::int64_t i = 0;
-  for (; i + kTwinFloats <= n; i += kTwinFloats) {
-    const Twin x = load(in + i, Two<Order::in_line>{});
+  for (; i + kPairFloats <= n; i += kPairFloats) {
+    const VecPair x = load(in + i, Two<Order::in_line>{});
     store(out + i, kOrder == Order::apart ? take_apart(x) : x, Two<kOrder>{});
   }
   for (; i < n; ++i) out[i] = to_float(in[i]);
@@ -182,7 +182,7 @@ inline void lay_out(float* out, const T* in, std::int64_t n) {
 /// Undoes it, in place.
 inline void put_together(float* x, std::int64_t n) {
   constexpr Two<Order::in_line> kTwo;
-  for (std::int64_t i = 0; i + kTwinFloats <= n; i += kTwinFloats) store(x + i, put_together(load(x + i, kTwo)), kTwo);
+  for (std::int64_t i = 0; i + kPairFloats <= n; i += kPairFloats) store(x + i, put_together(load(x + i, kTwo)), kTwo);
 }
 
 constexpr std::int64_t kLineBytes = 64;
@@ -190,7 +190,7 @@ constexpr std::int64_t kLineBytes = 64;
 /// Asks for x[0] and what follows it in a twin or less, for the first cache: what works on data that is there leaves memory idle.
 template <class T, class P>
 inline void fetch(const T* x, P) {
-  constexpr std::int64_t kElems = sizeof(P) == sizeof(Part) ? 1 : kTwinFloats;
+  constexpr std::int64_t kElems = sizeof(P) == sizeof(Part) ? 1 : kPairFloats;
   for (std::int64_t i = 0; i < kElems; i += kLineBytes / static_cast<std::int64_t>(sizeof(T))) __builtin_prefetch(x + i);
 }
 /// The same for what lies so far behind it that it comes in time. A processor fetches ahead by itself, but not across pages of 4 KiB, and
@@ -202,9 +202,9 @@ inline void fetch_ahead(const T* x, P part) {
 
 /// visit(i, Two, Whole or Part) over [begin, end).
 template <Order kOrder, class Visit>
-__attribute__((always_inline)) inline void for_each_twin(std::int64_t begin, std::int64_t end, Visit visit) {
+__attribute__((always_inline)) inline void for_each_pair(std::int64_t begin, std::int64_t end, Visit visit) {
   std::int64_t i = begin;
-  for (; i + kTwinFloats <= end; i += kTwinFloats) visit(i, Two<kOrder>{});
+  for (; i + kPairFloats <= end; i += kPairFloats) visit(i, Two<kOrder>{});
   for_each_vec(i, end, visit);
 }
 

@@ -17,7 +17,7 @@ using namespace zs::test;
 namespace {
 
 /// Every operation on some stream, some of them larger the second time; then what page-locked memory there is, by label, and all of it.
-std::map<std::string, std::int64_t> locked_by_operations(World& world, Device& device, CommDType comm_dtype) {
+std::map<std::string, std::int64_t> pinned_by_operations(World& world, Device& device, CommDType comm_dtype) {
   const auto gathers = world.communicator(), reduces = world.communicator(), others = world.communicator();
   Stream &unshard = device.stream(StreamRole::unshard), &reduce = device.stream(StreamRole::reduce),
          &compute = device.stream(StreamRole::compute);
@@ -37,8 +37,8 @@ std::map<std::string, std::int64_t> locked_by_operations(World& world, Device& d
     others->barrier(compute, "unit");
   }
   if (device.kind() != DeviceKind::meta) device.synchronize();
-  auto bytes = device.locked_memory().counter().live_by_label();
-  bytes["reserved"] = device.locked_memory().counter().reserved_bytes();
+  auto bytes = device.pinned_memory().counter().live_by_label();
+  bytes["reserved"] = device.pinned_memory().counter().reserved_bytes();
   return bytes;
 }
 
@@ -55,17 +55,17 @@ TEST_CASE("the page-locked memory that operations between GPUs take is planned, 
     const auto rank = static_cast<std::size_t>(base.rank());
     DeviceOptions options = patient();
     options.stands_for = DeviceKind::cuda;
-    options.locked_bytes = Pool::kGrowingSlab;
+    options.pinned_bytes = Pool::kGrowingSlab;
     const auto meta = Device::create(DeviceKind::meta, options);
     const TransportInfo transport_info{.transport = over_nccl ? Transport::nccl : Transport::staged};
-    planned[rank] = locked_by_operations(*make_meta_world(base.rank(), base.size(), transport_info), *meta, comm_dtype);
+    planned[rank] = pinned_by_operations(*make_meta_world(base.rank(), base.size(), transport_info), *meta, comm_dtype);
     options.gpu = base.rank();
-    options.locked_bytes = planned[rank].at("reserved");
+    options.pinned_bytes = planned[rank].at("reserved");
     CudaDevice device(options, driver.table());
     const GpuArithmetic arithmetic = GpuArithmetic::of(cuda_kernels());
     const auto world = over_nccl ? make_nccl_world(base, device, {.timeout_s = 20, .arithmetic = arithmetic, .table = nccl.table()})
                                  : make_staged_world(base, device, 20, arithmetic);
-    for (int round = 0; round < 2; ++round) taken[rank] = locked_by_operations(*world, device, comm_dtype);
+    for (int round = 0; round < 2; ++round) taken[rank] = pinned_by_operations(*world, device, comm_dtype);
   });
   CHECK(taken == planned);
   CHECK(driver.calls("cuMemHostAlloc") == ranks);

@@ -1,4 +1,4 @@
-#include "runtime/device/locked_memory.h"
+#include "runtime/device/pinned_memory.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -16,7 +16,7 @@ DeviceOptions with_locked(std::int64_t bytes) {
   DeviceOptions options;
   options.sync_timeout_s = 30;
   options.upload_bytes = kUploads;
-  options.locked_bytes = bytes;
+  options.pinned_bytes = bytes;
   options.stands_for = DeviceKind::cuda;
   return options;
 }
@@ -25,8 +25,8 @@ DeviceOptions with_locked(std::int64_t bytes) {
 void* locked_of(Stream& stream, std::int64_t declared, std::int64_t used) {
   void* address = nullptr;
   OpInfo info{"op", {}, {}};
-  info.locked_bytes = declared;
-  stream.enqueue(std::move(info), [&address, used](ExecContext& exec) { address = exec.locked(used); });
+  info.pinned_bytes = declared;
+  stream.enqueue(std::move(info), [&address, used](ExecContext& exec) { address = exec.pinned(used); });
   stream.synchronize();
   return address;
 }
@@ -34,11 +34,11 @@ void* locked_of(Stream& stream, std::int64_t declared, std::int64_t used) {
 /// Blocks that come and go, and what operations take: as much on every device.
 void use(Device& device) {
   Stream &compute = device.stream(StreamRole::compute), &offload = device.stream(StreamRole::offload);
-  LockedMemory& locked = device.locked_memory();
-  Memory first = locked.acquire(5000, offload, "moments"), second = locked.acquire(100, offload, "activation");
+  PinnedMemory& pinned = device.pinned_memory();
+  Memory first = pinned.acquire(5000, offload, "moments"), second = pinned.acquire(100, offload, "activation");
   locked_of(compute, 700, 700);
   first.reset();
-  const Memory third = locked.acquire((1 << 20) + 1, compute, "moments"), fourth = locked.acquire(4000, offload, "activation");
+  const Memory third = pinned.acquire((1 << 20) + 1, compute, "moments"), fourth = pinned.acquire(4000, offload, "activation");
   locked_of(compute, 9000, 9000);
   locked_of(offload, 64, 1);
 }
@@ -49,19 +49,19 @@ TEST_CASE("page-locked memory is one allocation of the planned size, which the m
   const std::int64_t short_of = GENERATE(0, 64);
   const auto meta = Device::create(DeviceKind::meta, with_locked(Pool::kGrowingSlab));
   use(*meta);
-  const std::int64_t planned = meta->locked_memory().counter().reserved_bytes();
+  const std::int64_t planned = meta->pinned_memory().counter().reserved_bytes();
   CHECK(planned > (1 << 20) + kUploads + 9000);
   EmulatedDriver driver;
   {
     CudaDevice device(with_locked(planned - short_of), driver.table());
     CHECK(driver.calls("cuMemHostAlloc") == 1);
     use(device);
-    const MemoryCounter& counter = device.locked_memory().counter();
+    const MemoryCounter& counter = device.pinned_memory().counter();
     const int allocations = short_of == 0 ? 1 : 2;
     CHECK(driver.calls("cuMemHostAlloc") == allocations);
     CHECK(counter.allocation_calls() == allocations);
     CHECK((counter.reserved_bytes() == planned) == (short_of == 0));
-    CHECK(counter.peak_bytes() == meta->locked_memory().counter().peak_bytes());
+    CHECK(counter.peak_bytes() == meta->pinned_memory().counter().peak_bytes());
     CHECK(counter.live_by_label() == std::map<std::string, std::int64_t>{{"uploads", kUploads}, {"staging", 9024 + 64}});
     CHECK(device.memory().reserved_bytes() == ExecContext::kWorkspaceBytes);  // the GPU's own is not touched by it
     for (int i = 0; i < 3; ++i) use(device);
@@ -73,10 +73,10 @@ TEST_CASE("page-locked memory is one allocation of the planned size, which the m
 TEST_CASE("without a plan page-locked memory is taken when it is needed, and kept") {
   EmulatedDriver driver;
   CudaDevice device(with_locked(0), driver.table());
-  CHECK(device.locked_memory().counter().reserved_bytes() == kUploads);
+  CHECK(device.pinned_memory().counter().reserved_bytes() == kUploads);
   Stream& stream = device.stream(StreamRole::offload);
-  for (int i = 0; i < 3; ++i) const Memory memory = device.locked_memory().acquire(1000, stream, "moments");
-  CHECK(device.locked_memory().counter().reserved_bytes() == kUploads + 1024);
+  for (int i = 0; i < 3; ++i) const Memory memory = device.pinned_memory().acquire(1000, stream, "moments");
+  CHECK(device.pinned_memory().counter().reserved_bytes() == kUploads + 1024);
   CHECK(driver.calls("cuMemHostAlloc") == 2);
 }
 
@@ -89,7 +89,7 @@ TEST_CASE("an operation has as much locked memory as it declared, its stream's, 
   CHECK(locked_of(compute, 10, 10) == large);
   std::memset(large, 1, 1000);
   CHECK(reinterpret_cast<std::uintptr_t>(large) % 64 == 0);
-  CHECK(device->locked_memory().counter().live_by_label().at("staging") == 1024 + 256);
+  CHECK(device->pinned_memory().counter().live_by_label().at("staging") == 1024 + 256);
   CHECK_THROWS_WITH(locked_of(compute, 100, 101), Catch::Contains("101 bytes of page-locked memory are used, 100 were declared"));
   CHECK_THROWS_WITH(locked_of(compute, 0, 1), Catch::Contains("1 bytes of page-locked memory are used, 0 were declared"));
 }
@@ -99,7 +99,7 @@ TEST_CASE("a block of locked memory that goes from stream to stream waits for it
   Stream &offload = device->stream(StreamRole::offload), &compute = device->stream(StreamRole::compute);
   device->trace().start();
   for (Stream* const stream : {&offload, &compute, &offload}) {
-    const Memory memory = device->locked_memory().acquire(1000, *stream, "moments");
+    const Memory memory = device->pinned_memory().acquire(1000, *stream, "moments");
     stream->enqueue({"use", {}, {memory.buffer(DType::u8, 1000)}}, [](ExecContext&) {});
   }
   std::vector<TraceEntry> trace = device->trace().entries();
@@ -112,7 +112,7 @@ TEST_CASE("what operations have there is known to the order verifier") {
   const auto device = Device::create(DeviceKind::meta, with_locked(0));
   const auto enqueue = [&](StreamRole role, std::int64_t bytes) {
     OpInfo info{"op", {}, {}};
-    info.locked_bytes = bytes;
+    info.pinned_bytes = bytes;
     device->stream(role).enqueue(std::move(info), [](ExecContext&) {});
   };
   device->trace().start();

@@ -1,4 +1,4 @@
-#include "runtime/device/prompt_thread.h"
+#include "runtime/device/short_time_slice.h"
 
 #include <sched.h>
 #include <sys/prctl.h>
@@ -30,12 +30,12 @@ std::optional<Attributes> attributes_of_this_thread() {
 
 }  // namespace
 
-void take_short_turns() {
+void take_short_time_slices() {
   constexpr unsigned long kTimerSlackNs = 1000;
   if (prctl(PR_SET_TIMERSLACK, kTimerSlackNs) != 0) errno = 0;  // then sleeps are longer
   std::optional<Attributes> attributes = attributes_of_this_thread();
   if (!attributes || attributes->policy != SCHED_OTHER) return;  // somebody has chosen another policy
-  attributes->runtime = kPromptSliceNs;
+  attributes->runtime = kShortSliceNs;
   if (syscall(SYS_sched_setattr, 0, &*attributes, 0) != 0) errno = 0;  // then it waits its turn
 }
 

@@ -10,7 +10,7 @@ namespace zs {
 
 /// The number that the text is, from its first letter to its last, in decimal; nothing for any other text, or one that does not fit.
 template <std::integral T>
-std::optional<T> whole_number(std::string_view text) {
+std::optional<T> parse_integer(std::string_view text) {
   T value = 0;
   const char* const limit = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), limit, value);
@@ -21,7 +21,7 @@ std::optional<T> whole_number(std::string_view text) {
 template <std::integral T>
 std::optional<T> number_in_environment(const char* variable) {
   const char* const text = std::getenv(variable);
-  return text != nullptr ? whole_number<T>(text) : std::nullopt;
+  return text != nullptr ? parse_integer<T>(text) : std::nullopt;
 }
 
 }  // namespace zs
