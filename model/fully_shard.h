@@ -62,7 +62,7 @@ class ShardedModel {
   ~ShardedModel();
 
   MicroBatch micro_batch(const MicroBatchOptions& options = {}) { return {*runtime_, Mode::train, options.last}; }
-  /// Forward alone, which records nothing, with the parameters that Precision says for it. `last`: of this validation.
+  /// Forward alone, which records nothing, with the parameters that MixedPrecisionPolicy says for it. `last`: of this validation.
   MicroBatch evaluation(const MicroBatchOptions& options = {}) { return {*runtime_, Mode::eval, options.last}; }
 
   /// The switches of ShardedRuntime by those names, for the unit that `module` is and, unless `recurse` is false, those below it.

@@ -66,7 +66,7 @@ struct ColumnSumsArgs {
 };
 
 /// out (width) := the parts in order, `stride` floats apart, + beta * out
-struct FoldArgs {
+struct PartsArgs {
   const float* parts;
   std::int64_t count, stride, width;
   Data out;

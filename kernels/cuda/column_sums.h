@@ -15,6 +15,6 @@ Parts parts_of(const Rows& rows, std::int64_t sums);
 /// Each part's sums, in the workspace.
 float* sum_columns(ExecContext& ctx, ColumnSumsArgs args, const Parts& parts, std::int64_t sums);
 /// out (width) := the sums of the columns' parts from `first` of the workspace on, + beta * out
-void reduce(ExecContext& ctx, const Buffer& out, const float* first, std::int64_t count, std::int64_t stride, float beta);
+void add_parts(ExecContext& ctx, const Buffer& out, const float* first, std::int64_t count, std::int64_t stride, float beta);
 
 }  // namespace zs::cuda

@@ -36,8 +36,8 @@ void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbet
                                .rows_a_part = 0,
                                .is_aligned = are_whole_packs(rows.width, dy.dy.data, x.data)};
   const float* const sums = sum_columns(ctx, columns, parts, 2);
-  reduce(ctx, dgamma, sums, parts.count, 2 * rows.width, grad_beta);
-  reduce(ctx, dbeta, sums + rows.width, parts.count, 2 * rows.width, grad_beta);
+  add_parts(ctx, dgamma, sums, parts.count, 2 * rows.width, grad_beta);
+  add_parts(ctx, dbeta, sums + rows.width, parts.count, 2 * rows.width, grad_beta);
   const LayerNormBackwardArgs args{.dx = data_of(dx),
                                    .dy = data_of(dy.dy),
                                    .skip = data_or_none(dy.skip),
@@ -78,7 +78,7 @@ void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient 
                                .rows = rows,
                                .rows_a_part = 0,
                                .is_aligned = are_whole_packs(rows.width, dy.dy.data, x.data)};
-  reduce(ctx, dgamma, sum_columns(ctx, columns, parts, 1), parts.count, rows.width, grad_beta);
+  add_parts(ctx, dgamma, sum_columns(ctx, columns, parts, 1), parts.count, rows.width, grad_beta);
   const LayerNormBackwardArgs args{.dx = data_of(dx),
                                    .dy = data_of(dy.dy),
                                    .skip = data_or_none(dy.skip),

@@ -15,8 +15,8 @@ Parts parts_of(const Rows& rows, std::int64_t sums) {
   return {(rows.count + each - 1) / each, each};
 }
 
-void reduce(ExecContext& ctx, const Buffer& out, const float* first, std::int64_t count, std::int64_t stride, float beta) {
-  const FoldArgs args{.parts = first, .count = count, .stride = stride, .width = out.elems, .out = data_of(out), .beta = beta};
+void add_parts(ExecContext& ctx, const Buffer& out, const float* first, std::int64_t count, std::int64_t stride, float beta) {
+  const PartsArgs args{.parts = first, .count = count, .stride = stride, .width = out.elems, .out = data_of(out), .beta = beta};
   launch_elems(ctx, "zs_reduce_columns", out.elems, 1, args);
 }
 
@@ -47,7 +47,7 @@ void bias_backward(ExecContext& ctx, Buffer dbias, Buffer dy, float beta) {
                             .rows = rows,
                             .rows_a_part = 0,
                             .is_aligned = are_whole_packs(rows.width, dy.data)};
-  reduce(ctx, dbias, sum_columns(ctx, args, parts, 1), parts.count, rows.width, beta);
+  add_parts(ctx, dbias, sum_columns(ctx, args, parts, 1), parts.count, rows.width, beta);
 }
 
 void embedding_forward(ExecContext& ctx, Buffer out, Buffer ids, Buffer table, Buffer positions, std::int64_t time) {

@@ -113,7 +113,7 @@ extern "C" __global__ void zs_column_sums(const ColumnSumsArgs args) {
     sum_columns<Sums::rms_norm>(args, part, begin);
 }
 
-extern "C" __global__ void zs_reduce_columns(const FoldArgs args) {
+extern "C" __global__ void zs_reduce_columns(const PartsArgs args) {
   const std::int64_t column = global_thread();
   if (column >= args.width) return;
   float sum = 0;

@@ -48,10 +48,10 @@ Omit omit_of(const std::string& name) {
 
 }  // namespace
 
-Precision precision_of(const Config& config) {
+MixedPrecisionPolicy precision_of(const Config& config) {
   const DType param = dtype_of(config.precision.param);
   const auto is_f32 = [](const std::string& name) { return name == "f32"; };
-  Precision precision{.param = param, .reduce = dtype_of(config.precision.reduce)};
+  MixedPrecisionPolicy precision{.param = param, .reduce = dtype_of(config.precision.reduce)};
   if (param == DType::bf16 && is_f32(config.precision.output)) precision.output = DType::f32;
   precision.gather_comm_dtype = config.shard.compress_gather == "int8" ? CommDType::int8 : CommDType::exact;
   precision.reduce_comm_dtype = config.shard.compress_reduce == "int8" ? CommDType::int8 : CommDType::exact;

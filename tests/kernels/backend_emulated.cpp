@@ -45,7 +45,7 @@ bool rounds_probabilities(DType dtype, std::int64_t head_dim) { return dtype == 
 ExecContext make_context(int threads) {
   if (gpu().emulated) gpu().emulated->run_backwards(threads % 2 == 0);
   ExecContext made(threads, gpu().stream, &gpu().context);
-  made.set_memory({.scratch = gpu().scratch, .locked = {}}, gpu().workspace);
+  made.set_memory({.scratch = gpu().scratch, .pinned = {}}, gpu().workspace);
   return made;
 }
 Allocator& memory_under_test() { return *gpu().memory; }

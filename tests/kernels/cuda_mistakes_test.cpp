@@ -34,7 +34,7 @@ std::vector<Values> attention(const AttentionDims& d, DType dtype, bool backward
          lse = Values::poison(DType::f32, d.batch * d.heads * d.time);
   try {
     ExecContext ctx(1, stream, &context);
-    ctx.set_memory({.scratch = block, .locked = {}});
+    ctx.set_memory({.scratch = block, .pinned = {}});
     cuda_kernels().attention_forward(ctx, out.buffer(), lse.buffer(), qkv.buffer(), d);
     cuda_kernels().attention_backward(ctx, dqkv.buffer(), dout.buffer(), out.buffer(), qkv.buffer(), lse.buffer(), d);
   } catch (const Error&) {

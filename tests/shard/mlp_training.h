@@ -10,6 +10,7 @@
 
 #include "model/module.h"
 #include "runtime/device/step_verifier.h"
+#include "runtime/shard/adamw.h"
 #include "runtime/shard/checkpoint.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/host_view.h"

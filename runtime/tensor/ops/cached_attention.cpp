@@ -46,10 +46,11 @@ Tensor cached_attention(const Tensor& qkv, const Tensor& cache, const CachedAtte
   Context& context = qkv.context();
   Tensor y = Tensor::empty(context, {1, dims.time, dims.heads * dims.head_dim}, qkv.dtype());
   // As many as the longest sequence needs: its size does not change from token to token.
-  const Tensor scores = Tensor::empty(context, {dims.time * dims.heads, cache.shape()[0] + dims.head_dim}, DType::f32, "scores");
-  const Buffer out = y.buffer(), work = scores.buffer(), in = qkv.buffer(), rows = cache.buffer().slice(0, end * step.row());
-  context.launch({"cached_attention", {in, rows}, {out, work}},
-                 [&kernels = context.kernels(), out, work, in, rows, step](ExecContext& exec) {
+  const std::int64_t scores = dims.time * dims.heads * (cache.shape()[0] + dims.head_dim), bytes = scores * size_of(DType::f32);
+  const Buffer out = y.buffer(), in = qkv.buffer(), rows = cache.buffer().slice(0, end * step.row());
+  context.launch({"cached_attention", {in, rows}, {out}, bytes},
+                 [&kernels = context.kernels(), out, in, rows, step, scores, bytes](ExecContext& exec) {
+                   const Buffer work{exec.scratch(bytes), scores, DType::f32, out.device};
                    kernels.attention_cached(exec, out, work, in, rows, step.dims, step.first);
                  });
   return y;
