@@ -10,6 +10,7 @@
 namespace zs::bench {
 
 constexpr DType kF32 = DType::f32;
+inline double bytes_of(std::int64_t elems, DType dtype) { return static_cast<double>(elems * size_of(dtype)); }
 
 /// What a kernel's rate is compared with: the product ceiling, the copy ceiling, or nothing, where a call is too short for either.
 enum class Bound : std::uint8_t { products, memory, latency };
@@ -63,6 +64,7 @@ CaseSizes gpu_case_sizes();
 std::vector<KernelCase> kernel_cases(const CaseSizes& sizes = {});
 /// The parts that it is put together from.
 void add_elementwise_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, DType dtype);
+void add_general_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, DType dtype);
 void add_model_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, DType dtype);
 void add_product_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, DType dtype);
 void add_optimizer_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes);

@@ -4,7 +4,6 @@
 namespace zs::bench {
 namespace {
 
-double bytes_of(std::int64_t elems, DType dtype) { return static_cast<double>(elems * size_of(dtype)); }
 std::string matrix(std::int64_t rows, std::int64_t columns) { return fmt::format("{} x {}", rows, columns); }
 
 /// Gradients of parameters are f32, and added to where beta is 1.

@@ -140,6 +140,7 @@ std::vector<KernelCase> kernel_cases(const CaseSizes& sizes) {
   for (const DType dtype : {kF32, DType::bf16}) {
     add_product_cases(cases, sizes, dtype);
     add_elementwise_cases(cases, sizes, dtype);
+    add_general_cases(cases, sizes, dtype);
     add_model_cases(cases, sizes, dtype);
   }
   add_optimizer_cases(cases, sizes);
