@@ -70,19 +70,19 @@ void add_dropout(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
                    }});
 }
 
-/// One new token behind `seen` others, whose keys and values are read once.
+/// One new token behind `seen` others, whose keys and values are read once; scores are written once, and hardly leave the caches.
 void add_cached(std::vector<KernelCase>& cases, DType dtype, std::int64_t heads, std::int64_t seen) {
   constexpr std::int64_t kHeadDim = 64;
   const AttentionDims dims{1, 1, heads, kHeadDim};
-  const std::int64_t row = 2 * heads * kHeadDim, tokens = seen + 1;
+  const std::int64_t row = 2 * heads * kHeadDim, tokens = seen + 1, width = heads * kHeadDim, scores = heads * (tokens + kHeadDim);
   cases.push_back({.kernel = "attention_cached",
                    .shape = fmt::format("1 token behind {}, {} heads of {}", seen, heads, kHeadDim),
                    .dtype = dtype,
-                   .bytes = bytes_of(tokens * row + 2 * heads * kHeadDim, dtype),
+                   .bytes = bytes_of(tokens * row + width + qkv_width_of(dims), dtype) + bytes_of(scores, kF32),
                    .make = [=](Arrays& arrays, int) {
-                     const Buffer out = arrays.random(heads * kHeadDim, dtype), scores = arrays.zeros(heads * (tokens + kHeadDim), kF32),
+                     const Buffer out = arrays.random(width, dtype), work = arrays.zeros(scores, kF32),
                                   qkv = arrays.random(qkv_width_of(dims), dtype), cache = arrays.random(tokens * row, dtype);
-                     return [=](ExecContext& exec) { kernels_of(exec).attention_cached(exec, out, scores, qkv, cache, dims, seen); };
+                     return [=](ExecContext& exec) { kernels_of(exec).attention_cached(exec, out, work, qkv, cache, dims, seen); };
                    }});
 }
 
