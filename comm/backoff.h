@@ -13,9 +13,9 @@
 
 namespace zs {
 
-/// How every wait for a peer passes its time: a few looks, yields for 100 us (what a peer on another core needs to copy half a MiB), then
-/// sleeps that grow to 100 us (there may be four ranks to a core) or to what it is told, with a deadline on the monotonic clock. A value
-/// on the waiting thread's stack.
+/// How every wait for a peer passes its time: a few looks, yields for 100 us (what a peer on another core needs to copy
+/// half a MiB), then sleeps that grow to 100 us (there may be four ranks to a core) or to what it is told, with a
+/// deadline on the monotonic clock. A value on the waiting thread's stack.
 class Backoff {
  public:
   static constexpr std::chrono::microseconds kLongestSleep{100};
@@ -65,12 +65,14 @@ class Backoff {
   int round_ = 0;
 };
 
-/// Of who waits for data that moves as quickly as these `bytes` did: while it sleeps, a quarter of what waits in a socket goes
-/// (docs/decisions/0043-slow-links-are-polled-less-often.md). Never less than the usual one, and 1 ms at most.
+/// Of who waits for data that moves as quickly as these `bytes` did: while it sleeps, a quarter of what waits in a
+/// socket goes (docs/decisions/0043-slow-links-are-polled-less-often.md). Never less than the usual one, and 1 ms at
+/// most.
 inline std::chrono::microseconds longest_sleep(std::int64_t bytes, std::chrono::nanoseconds took) {
   constexpr double kMovesAsleep = 64 * 1024;
   constexpr double kLeast_us = static_cast<double>(Backoff::kLongestSleep.count()), kMost_us = 1000;
-  const double us = kMovesAsleep / static_cast<double>(std::max<std::int64_t>(bytes, 1)) * static_cast<double>(took.count()) * 1e-3;
+  const double us =
+      kMovesAsleep / static_cast<double>(std::max<std::int64_t>(bytes, 1)) * static_cast<double>(took.count()) * 1e-3;
   return std::chrono::microseconds(static_cast<std::int64_t>(std::clamp(us, kLeast_us, kMost_us)));
 }
 
@@ -83,7 +85,8 @@ inline std::string list_of(const std::vector<int>& ranks) {
 
 /// Error(peer_lost) of a wait whose deadline has passed: "all_gather(blocks.3) waited 300 s for rank 1 (rank 0): ...".
 inline Error waited_in_vain(std::string_view what, int rank, double timeout_s, const std::string& missing) {
-  return Error(ExitCode::peer_lost, fmt::format("{} waited {:g} s for rank {}", what, timeout_s, missing), fmt::format("rank {}", rank),
+  return Error(ExitCode::peer_lost, fmt::format("{} waited {:g} s for rank {}", what, timeout_s, missing),
+               fmt::format("rank {}", rank),
                "see whether that rank still runs; WorldOptions::timeout_s limits the wait");
 }
 

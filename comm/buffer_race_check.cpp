@@ -87,12 +87,15 @@ Buffer BufferRaceCheck::same_place(const Buffer& slice, const Buffer& user, cons
   return {static_cast<std::byte*>(copy.data) + offset, slice.elems, slice.dtype, slice.device};
 }
 
-void BufferRaceCheck::hide(const Buffer& buffer) { std::fill_n(static_cast<std::byte*>(buffer.data), buffer.bytes(), kPattern); }
+void BufferRaceCheck::hide(const Buffer& buffer) {
+  std::fill_n(static_cast<std::byte*>(buffer.data), buffer.bytes(), kPattern);
+}
 
 void BufferRaceCheck::check(const Watched& watched) const {
   for (std::int64_t i = 0; i < watched.bytes; ++i) {
     if (watched.user[i] == (watched.expected ? watched.expected.get()[i] : kPattern)) continue;
-    throw Error(ExitCode::internal, fmt::format("an {} of {} was written while the operation used it, at byte {}", watched.kind, what_, i),
+    throw Error(ExitCode::internal,
+                fmt::format("an {} of {} was written while the operation used it, at byte {}", watched.kind, what_, i),
                 "", "let the writer wait for the operation's event");
   }
 }
@@ -151,8 +154,8 @@ void Communicator::checked_exchange(const Ticket& ticket, Buffer in, Buffer out,
   race_check.finish();
 }
 
-/// The window is everybody's: all that can be watched there is this rank's own slice. A shard that lies elsewhere is put there at the end,
-/// before the others may read it.
+/// The window is everybody's: all that can be watched there is this rank's own slice. A shard that lies elsewhere is
+/// put there at the end, before the others may read it.
 void Communicator::checked_publish(const Ticket& ticket, Buffer shard, Buffer slice) {
   BufferRaceCheck race_check = make_race_check(ticket);
   const Buffer input = race_check.input(shard);
@@ -166,7 +169,8 @@ void Communicator::checked_publish(const Ticket& ticket, Buffer shard, Buffer sl
 }
 
 BufferRaceCheck Communicator::make_race_check(const Ticket& ticket) const {
-  return {ticket.tag.text(), race_check_delay_ms_, ticket.sequence ^ group_name_.name << 8 ^ static_cast<std::uint64_t>(rank())};
+  return {ticket.tag.text(), race_check_delay_ms_,
+          ticket.sequence ^ group_name_.name << 8 ^ static_cast<std::uint64_t>(rank())};
 }
 
 }  // namespace zs

@@ -9,10 +9,10 @@
 
 namespace zs {
 
-/// A debugging aid that finds what no sanitizer sees: who writes to, or reads from, a buffer while an operation between ranks uses it. The
-/// operation runs on private copies. Meanwhile the user's inputs must stay as they are, and the user's outputs hold a pattern (every byte
-/// 0xff: not a number, or -1), which must stay too; who reads it early gets that. Only at the end, a while later, are the results copied
-/// out.
+/// A debugging aid that finds what no sanitizer sees: who writes to, or reads from, a buffer while an operation between
+/// ranks uses it. The operation runs on private copies. Meanwhile the user's inputs must stay as they are, and the
+/// user's outputs hold a pattern (every byte 0xff: not a number, or -1), which must stay too; who reads it early gets
+/// that. Only at the end, a while later, are the results copied out.
 ///
 /// One operation of one rank, on its stream's thread. Costs copies, memory and the delay.
 class BufferRaceCheck {
@@ -30,8 +30,8 @@ class BufferRaceCheck {
 
   /// A private copy of what must not change until the end.
   Buffer input(const Buffer& user);
-  /// Private memory, with a copy of what `user` holds, for results that go there at the end. `spared`: a slice of `user` that is an input
-  /// too, in place.
+  /// Private memory, with a copy of what `user` holds, for results that go there at the end. `spared`: a slice of
+  /// `user` that is an input too, in place.
   Buffer output(const Buffer& user, const Buffer& spared = {});
   /// The place in a private output of what was in the user's: for operations in place.
   static Buffer same_place(const Buffer& slice, const Buffer& user, const Buffer& copy);

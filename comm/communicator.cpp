@@ -25,12 +25,13 @@ OpTag make_tag(std::string_view op, std::string_view unit, std::string_view vari
   tag.elems = buffer.elems;
   tag.dtype = buffer.dtype;
   tag.hash = hash_name(op);
-  for (const std::uint64_t word :
-       {hash_name(unit), hash_name(variant), static_cast<std::uint64_t>(buffer.dtype), static_cast<std::uint64_t>(buffer.elems)}) {
+  for (const std::uint64_t word : {hash_name(unit), hash_name(variant), static_cast<std::uint64_t>(buffer.dtype),
+                                   static_cast<std::uint64_t>(buffer.elems)}) {
     tag.hash = mix64(tag.hash ^ word);
   }
   const auto room = tag.text_.size() - 1 - op.size() - variant.size() - 3;
-  const std::string shown = unit.size() <= room ? std::string(unit) : ".." + std::string(unit.substr(unit.size() - (room - 2)));
+  const std::string shown =
+      unit.size() <= room ? std::string(unit) : ".." + std::string(unit.substr(unit.size() - (room - 2)));
   const std::string text = fmt::format("{}({}){}{}", op, shown, variant.empty() ? "" : " ", variant);
   std::copy_n(text.begin(), std::min(text.size(), tag.text_.size() - 1), tag.text_.begin());
   return tag;
@@ -56,8 +57,9 @@ OpInfo info(std::string_view op, std::string_view unit, std::vector<Buffer> read
 
 Error ranks_disagree(int rank_a, const OpTag& a, int rank_b, const OpTag& b) {
   if (rank_a > rank_b) return ranks_disagree(rank_b, b, rank_a, a);
-  return Error(ExitCode::ranks_disagree, fmt::format("the ranks disagree: rank {} {} {} n={}, rank {} {} {} n={}", rank_a, a.text(),
-                                                     name_of(a.dtype), a.elems, rank_b, b.text(), name_of(b.dtype), b.elems));
+  return Error(ExitCode::ranks_disagree,
+               fmt::format("the ranks disagree: rank {} {} {} n={}, rank {} {} {} n={}", rank_a, a.text(),
+                           name_of(a.dtype), a.elems, rank_b, b.text(), name_of(b.dtype), b.elems));
 }
 
 const char* name_of(CommOp op) {
@@ -72,7 +74,9 @@ const char* name_of(CommOp op) {
   return "?";
 }
 
-Communicator::Ticket Communicator::ticket(const OpTag& tag) { return {tag, ++sequence_, recorder_ != nullptr ? monotonic_ns() : 0}; }
+Communicator::Ticket Communicator::ticket(const OpTag& tag) {
+  return {tag, ++sequence_, recorder_ != nullptr ? monotonic_ns() : 0};
+}
 
 bool Communicator::is_race_checked() const { return race_check_delay_ms_ > 0 && is_on_host(); }
 
@@ -98,7 +102,8 @@ std::string Communicator::where(std::string_view op, std::string_view unit) cons
   return fmt::format("{}({}) on rank {} of {}", op, unit, rank(), size());
 }
 
-void Communicator::check_comm_dtype(CommDType comm_dtype, std::string_view op, std::string_view unit, DType dtype) const {
+void Communicator::check_comm_dtype(CommDType comm_dtype, std::string_view op, std::string_view unit,
+                                    DType dtype) const {
   if (comm_dtype == CommDType::exact) return;
   ZS_CHECK(can_be_packed(dtype), "{}: {} cannot travel as int8", where(op, unit), name_of(dtype));
   if (can_pack()) return;
@@ -107,8 +112,8 @@ void Communicator::check_comm_dtype(CommDType comm_dtype, std::string_view op, s
 }
 
 void Communicator::check_sum(std::string_view op, std::string_view unit, DType dtype) const {
-  ZS_CHECK(adds(dtype), "{}: transport {} adds up no {}, expected f32, bf16, f64, i32 or i64", where(op, unit), transport(),
-           name_of(dtype));
+  ZS_CHECK(adds(dtype), "{}: transport {} adds up no {}, expected f32, bf16, f64, i32 or i64", where(op, unit),
+           transport(), name_of(dtype));
 }
 
 Buffer Communicator::copy_to_scratch(const Buffer& in, void* scratch) const {
@@ -122,25 +127,30 @@ Buffer Communicator::copy_to_scratch(const Buffer& in, void* scratch) const {
 }
 
 void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full, CommDType comm_dtype) {
-  ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("all_gather", unit), full.elems,
-           shard.elems * size());
-  ZS_CHECK(full.dtype == shard.dtype && full.device == shard.device, "{}: shard is {} on {}, full {} on {}", where("all_gather", unit),
-           name_of(shard.dtype), name_of(shard.device), name_of(full.dtype), name_of(full.device));
+  ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("all_gather", unit),
+           full.elems, shard.elems * size());
+  ZS_CHECK(full.dtype == shard.dtype && full.device == shard.device, "{}: shard is {} on {}, full {} on {}",
+           where("all_gather", unit), name_of(shard.dtype), name_of(shard.device), name_of(full.dtype),
+           name_of(full.device));
   const Buffer own = full.slice(rank() * shard.elems, shard.elems);
-  ZS_CHECK(own.data == shard.data || !overlap(shard, full), "{}: shard overlaps full, but is not this rank's slice of it",
-           where("all_gather", unit));
+  ZS_CHECK(own.data == shard.data || !overlap(shard, full),
+           "{}: shard overlaps full, but is not this rank's slice of it", where("all_gather", unit));
   check_comm_dtype(comm_dtype, "all_gather", unit, shard.dtype);
   const OpTag tag = make_tag("all_gather", unit, comm_dtype == CommDType::int8 ? "int8" : "", shard);
-  traffic_.add(CommOp::all_gather, (size() - 1) * (comm_dtype == CommDType::int8 ? packed_bytes(shard.elems) : shard.bytes()));
+  traffic_.add(CommOp::all_gather,
+               (size() - 1) * (comm_dtype == CommDType::int8 ? packed_bytes(shard.elems) : shard.bytes()));
   if (comm_dtype == CommDType::int8 && size() > 1) return enqueue_packed_gather(stream, unit, ticket(tag), shard, full);
-  stream.enqueue(
-      moving(info("all_gather", unit, {shard}, {full}), shard, full), [this, ticket = ticket(tag), shard, full](ExecContext& exec) {
-        const auto gather = [&](Buffer from, Buffer to) { do_all_gather(ticket.tag, from, to); };
-        perform(exec, ticket, [&] { is_race_checked() ? checked_all_gather(ticket, shard, full, gather) : gather(shard, full); });
-      });
+  stream.enqueue(moving(info("all_gather", unit, {shard}, {full}), shard, full),
+                 [this, ticket = ticket(tag), shard, full](ExecContext& exec) {
+                   const auto gather = [&](Buffer from, Buffer to) { do_all_gather(ticket.tag, from, to); };
+                   perform(exec, ticket, [&] {
+                     is_race_checked() ? checked_all_gather(ticket, shard, full, gather) : gather(shard, full);
+                   });
+                 });
 }
 
-void Communicator::enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard, Buffer full) {
+void Communicator::enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard,
+                                         Buffer full) {
   const std::int64_t bytes = packed_bytes(shard.elems), scratch_bytes = size() * bytes;
   const Buffer packed{nullptr, scratch_bytes, DType::u8, full.device};
   stream.enqueue(moving(info("all_gather", unit, {shard}, {full}, scratch_bytes), packed.slice(0, bytes), packed),
@@ -153,12 +163,15 @@ void Communicator::enqueue_packed_gather(Stream& stream, std::string_view unit, 
                      do_all_gather(ticket.tag, own, all);
                      unpack(to, all, size());
                    };
-                   perform(exec, ticket,
-                           [&] { is_race_checked() ? checked_all_gather(ticket, shard, full, gather) : gather(shard, full); });
+                   perform(exec, ticket, [&] {
+                     is_race_checked() ? checked_all_gather(ticket, shard, full, gather) : gather(shard, full);
+                   });
                  });
 }
 
-void Communicator::pack(Buffer packed, Buffer elements, int slices) { pack_int8(static_cast<std::byte*>(packed.data), elements, slices); }
+void Communicator::pack(Buffer packed, Buffer elements, int slices) {
+  pack_int8(static_cast<std::byte*>(packed.data), elements, slices);
+}
 
 void Communicator::unpack(Buffer elements, Buffer packed, int slices) {
   unpack_int8(elements, static_cast<const std::byte*>(packed.data), slices);
@@ -168,57 +181,73 @@ void Communicator::reduce_packed(Buffer out, Buffer packed, int parts, bool accu
   reduce_int8(out, static_cast<const std::byte*>(packed.data), parts, accumulate);
 }
 
-void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, ReduceInto into, CommDType comm_dtype) {
+void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, ReduceInto into,
+                                  CommDType comm_dtype) {
   const bool accumulate = into == ReduceInto::accumulate;
-  ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("reduce_scatter", unit), full.elems,
-           shard.elems * size());
+  ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("reduce_scatter", unit),
+           full.elems, shard.elems * size());
   check_sum("reduce_scatter", unit, full.dtype);
   ZS_CHECK(shard.dtype == full.dtype || (full.dtype == DType::bf16 && shard.dtype == DType::f32),
-           "{}: {} into {}, expected a dtype into itself, or bf16 into f32", where("reduce_scatter", unit), name_of(full.dtype),
-           name_of(shard.dtype));
-  ZS_CHECK(!accumulate || adds_onto(shard.dtype), "{}: transport {} adds sums of {} to nothing, expected ReduceInto::overwrite",
-           where("reduce_scatter", unit), transport(), name_of(shard.dtype));
-  ZS_CHECK(full.device == shard.device, "{}: full is on {}, shard on {}", where("reduce_scatter", unit), name_of(full.device),
-           name_of(shard.device));
+           "{}: {} into {}, expected a dtype into itself, or bf16 into f32", where("reduce_scatter", unit),
+           name_of(full.dtype), name_of(shard.dtype));
+  ZS_CHECK(!accumulate || adds_onto(shard.dtype),
+           "{}: transport {} adds sums of {} to nothing, expected ReduceInto::overwrite", where("reduce_scatter", unit),
+           transport(), name_of(shard.dtype));
+  ZS_CHECK(full.device == shard.device, "{}: full is on {}, shard on {}", where("reduce_scatter", unit),
+           name_of(full.device), name_of(shard.device));
   const Buffer own = full.slice(rank() * shard.elems, shard.elems);
   const bool in_place = own.data == shard.data && own.dtype == shard.dtype && !accumulate;
-  ZS_CHECK(in_place || !overlap(shard, full), "{}: shard overlaps full; it may only be this rank's slice, same dtype, overwrite",
+  ZS_CHECK(in_place || !overlap(shard, full),
+           "{}: shard overlaps full; it may only be this rank's slice, same dtype, overwrite",
            where("reduce_scatter", unit));
   check_comm_dtype(comm_dtype, "reduce_scatter", unit, full.dtype);
   const char* const suffix = comm_dtype == CommDType::int8 ? " int8" : "";
   const OpTag tag =
-      make_tag("reduce_scatter", unit, fmt::format("{}{}{}", accumulate ? "accumulate " : "into ", name_of(shard.dtype), suffix), full);
+      make_tag("reduce_scatter", unit,
+               fmt::format("{}{}{}", accumulate ? "accumulate " : "into ", name_of(shard.dtype), suffix), full);
   std::vector<Buffer> reads{full};
   if (accumulate) reads.push_back(shard);
   if (comm_dtype == CommDType::int8 && size() > 1) {
     traffic_.add(CommOp::reduce_scatter, (size() - 1) * packed_bytes(shard.elems));
-    return enqueue_packed_sum(stream, info("reduce_scatter", unit, std::move(reads), {shard}), ticket(tag), full, shard, into);
+    return enqueue_packed_sum(stream, info("reduce_scatter", unit, std::move(reads), {shard}), ticket(tag), full, shard,
+                              into);
   }
   const std::int64_t scratch_bytes = reduce_scatter_scratch_bytes(full, shard, into);
   traffic_.add(CommOp::reduce_scatter, (size() - 1) * shard.elems * size_of(full.dtype));
+  stream.enqueue(moving(info("reduce_scatter", unit, std::move(reads), {shard}, scratch_bytes), full, shard),
+                 [this, ticket = ticket(tag), full, shard, into, scratch_bytes](ExecContext& exec) {
+                   const auto reduce = [&](Buffer from, Buffer to) {
+                     do_reduce_scatter(ticket.tag, from, to, into, exec.scratch(scratch_bytes));
+                   };
+                   perform(exec, ticket, [&] {
+                     is_race_checked() ? checked_reduce_scatter(ticket, full, shard, reduce) : reduce(full, shard);
+                   });
+                 });
+}
+
+void Communicator::enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard,
+                                      ReduceInto into) {
+  const std::int64_t scratch_bytes = info.scratch_bytes = packed_sum_scratch_bytes(full);
+  const Buffer packed{nullptr, size() * packed_bytes(shard.elems), DType::u8, full.device};
   stream.enqueue(
-      moving(info("reduce_scatter", unit, std::move(reads), {shard}, scratch_bytes), full, shard),
-      [this, ticket = ticket(tag), full, shard, into, scratch_bytes](ExecContext& exec) {
-        const auto reduce = [&](Buffer from, Buffer to) { do_reduce_scatter(ticket.tag, from, to, into, exec.scratch(scratch_bytes)); };
-        perform(exec, ticket, [&] { is_race_checked() ? checked_reduce_scatter(ticket, full, shard, reduce) : reduce(full, shard); });
+      moving(std::move(info), packed, packed), [this, ticket, full, shard, into, scratch_bytes](ExecContext& exec) {
+        if (is_idle()) return;
+        const auto reduce = [&](Buffer from, Buffer to) {
+          do_packed_sum(ticket.tag, from, to, into, exec.scratch(scratch_bytes));
+        };
+        perform(exec, ticket,
+                [&] { is_race_checked() ? checked_reduce_scatter(ticket, full, shard, reduce) : reduce(full, shard); });
       });
 }
 
-void Communicator::enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, ReduceInto into) {
-  const std::int64_t scratch_bytes = info.scratch_bytes = packed_sum_scratch_bytes(full);
-  const Buffer packed{nullptr, size() * packed_bytes(shard.elems), DType::u8, full.device};
-  stream.enqueue(moving(std::move(info), packed, packed), [this, ticket, full, shard, into, scratch_bytes](ExecContext& exec) {
-    if (is_idle()) return;
-    const auto reduce = [&](Buffer from, Buffer to) { do_packed_sum(ticket.tag, from, to, into, exec.scratch(scratch_bytes)); };
-    perform(exec, ticket, [&] { is_race_checked() ? checked_reduce_scatter(ticket, full, shard, reduce) : reduce(full, shard); });
-  });
+std::int64_t Communicator::packed_sum_scratch_bytes(const Buffer& full) const {
+  return 2 * size() * packed_bytes(full.elems / size());
 }
-
-std::int64_t Communicator::packed_sum_scratch_bytes(const Buffer& full) const { return 2 * size() * packed_bytes(full.elems / size()); }
 
 void Communicator::do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, ReduceInto into, void* scratch) {
   const std::int64_t bytes = size() * packed_bytes(shard.elems);
-  const Buffer both{scratch, 2 * bytes, DType::u8, full.device}, out = both.slice(0, bytes), in = both.slice(bytes, bytes);
+  const Buffer both{scratch, 2 * bytes, DType::u8, full.device}, out = both.slice(0, bytes),
+                                                                 in = both.slice(bytes, bytes);
   pack(out, full, size());
   do_all_to_all(tag, out, in);
   reduce_packed(shard, in, size(), into == ReduceInto::accumulate);
@@ -244,18 +273,20 @@ void Communicator::broadcast(Stream& stream, std::string_view unit, Buffer data,
   const OpTag tag = make_tag("broadcast", unit, fmt::format("root {}", root), data);
   const bool is_root = root == rank();
   traffic_.add(CommOp::broadcast, is_root ? (size() - 1) * data.bytes() : 0);
-  OpInfo sent =
-      info("broadcast", unit, is_root ? std::vector{data} : std::vector<Buffer>{}, is_root ? std::vector<Buffer>{} : std::vector{data});
+  OpInfo sent = info("broadcast", unit, is_root ? std::vector{data} : std::vector<Buffer>{},
+                     is_root ? std::vector<Buffer>{} : std::vector{data});
   stream.enqueue(moving(std::move(sent), data, {}), [this, ticket = ticket(tag), data, root](ExecContext& exec) {
-    perform(exec, ticket, [&] { is_race_checked() ? checked_broadcast(ticket, data, root) : do_broadcast(ticket.tag, data, root); });
+    perform(exec, ticket,
+            [&] { is_race_checked() ? checked_broadcast(ticket, data, root) : do_broadcast(ticket.tag, data, root); });
   });
 }
 
 void Communicator::all_to_all(Stream& stream, std::string_view unit, Buffer in, Buffer out) {
-  ZS_CHECK(in.elems == out.elems && in.elems % size() == 0, "{}: in has {} elements, out {}, expected equal multiples of {}",
-           where("all_to_all", unit), in.elems, out.elems, size());
-  ZS_CHECK(in.dtype == out.dtype && in.device == out.device, "{}: in is {} on {}, out {} on {}", where("all_to_all", unit),
-           name_of(in.dtype), name_of(in.device), name_of(out.dtype), name_of(out.device));
+  ZS_CHECK(in.elems == out.elems && in.elems % size() == 0,
+           "{}: in has {} elements, out {}, expected equal multiples of {}", where("all_to_all", unit), in.elems,
+           out.elems, size());
+  ZS_CHECK(in.dtype == out.dtype && in.device == out.device, "{}: in is {} on {}, out {} on {}",
+           where("all_to_all", unit), name_of(in.dtype), name_of(in.device), name_of(out.dtype), name_of(out.device));
   const bool in_place = in.data == out.data;
   ZS_CHECK(in_place || !overlap(in, out), "{}: in and out overlap, but are not the same", where("all_to_all", unit));
   const OpTag tag = make_tag("all_to_all", unit, "", in);
@@ -277,8 +308,8 @@ void Communicator::all_to_all_v(Stream& stream, std::string_view unit, RankParts
   std::vector<std::int64_t> said;  // what this rank sends, then what it expects
   for (const RankParts* parts : {&in, &out}) {
     const char* const name = parts == &in ? "in" : "out";
-    ZS_CHECK(static_cast<int>(parts->counts.size()) == size(), "{}: {} has {} counts, expected {}", here, name, parts->counts.size(),
-             size());
+    ZS_CHECK(static_cast<int>(parts->counts.size()) == size(), "{}: {} has {} counts, expected {}", here, name,
+             parts->counts.size(), size());
     std::int64_t sum = 0;
     for (const std::int64_t count : parts->counts) {
       ZS_CHECK(count >= 0, "{}: {} has a part of {} elements", here, name, count);
@@ -288,26 +319,28 @@ void Communicator::all_to_all_v(Stream& stream, std::string_view unit, RankParts
     ZS_CHECK(sum == parts->data.elems, "{}: {} has {} elements, its parts {}", here, name, parts->data.elems, sum);
   }
   const Buffer from = in.data, to = out.data;
-  ZS_CHECK(from.dtype == to.dtype && from.device == to.device, "{}: in is {} on {}, out {} on {}", here, name_of(from.dtype),
-           name_of(from.device), name_of(to.dtype), name_of(to.device));
+  ZS_CHECK(from.dtype == to.dtype && from.device == to.device, "{}: in is {} on {}, out {} on {}", here,
+           name_of(from.dtype), name_of(from.device), name_of(to.dtype), name_of(to.device));
   const bool in_place = from.data == to.data && !from.empty() && !to.empty();
   ZS_CHECK(in_place || !overlap(from, to), "{}: in and out overlap, but do not begin together", here);
-  OpTag tag = make_tag("all_to_all_v", unit, "", Buffer{nullptr, 0, from.dtype, from.device});  // ranks differ in their counts
+  OpTag tag =
+      make_tag("all_to_all_v", unit, "", Buffer{nullptr, 0, from.dtype, from.device});  // ranks differ in their counts
   tag.elems = from.elems;
   traffic_.add(CommOp::all_to_all, (from.elems - in.counts[static_cast<std::size_t>(rank())]) * size_of(from.dtype));
   const std::int64_t count_bytes = is_on_host() ? Pool::rounded(size() * std::ssize(said) * size_of(DType::i64)) : 0;
   const std::int64_t scratch_bytes = count_bytes + (in_place ? from.bytes() : 0);
-  stream.enqueue(moving(info("all_to_all_v", unit, {from}, {to}, scratch_bytes), from, to),
-                 [this, ticket = ticket(tag), from, to, said = std::move(said), count_bytes, scratch_bytes](ExecContext& exec) {
-                   if (is_idle()) return;
-                   perform(exec, ticket, [&] {
-                     auto* const scratch = static_cast<std::byte*>(exec.scratch(scratch_bytes));
-                     const PartTable parts = agree_on_parts(ticket.tag, said, scratch);
-                     const auto exchange = [&](Buffer a, Buffer b) { do_all_to_all_v(ticket.tag, parts, a, b); };
-                     const Buffer source = scratch_bytes > count_bytes ? copy_to_scratch(from, scratch + count_bytes) : from;
-                     is_race_checked() ? checked_exchange(ticket, source, to, exchange) : exchange(source, to);
-                   });
-                 });
+  stream.enqueue(
+      moving(info("all_to_all_v", unit, {from}, {to}, scratch_bytes), from, to),
+      [this, ticket = ticket(tag), from, to, said = std::move(said), count_bytes, scratch_bytes](ExecContext& exec) {
+        if (is_idle()) return;
+        perform(exec, ticket, [&] {
+          auto* const scratch = static_cast<std::byte*>(exec.scratch(scratch_bytes));
+          const PartTable parts = agree_on_parts(ticket.tag, said, scratch);
+          const auto exchange = [&](Buffer a, Buffer b) { do_all_to_all_v(ticket.tag, parts, a, b); };
+          const Buffer source = scratch_bytes > count_bytes ? copy_to_scratch(from, scratch + count_bytes) : from;
+          is_race_checked() ? checked_exchange(ticket, source, to, exchange) : exchange(source, to);
+        });
+      });
 }
 
 PartTable Communicator::agree_on_parts(const OpTag& tag, std::span<const std::int64_t> own, void* scratch) {
@@ -323,14 +356,16 @@ PartTable Communicator::agree_on_parts(const OpTag& tag, std::span<const std::in
 void Communicator::barrier(Stream& stream, std::string_view unit) {
   const OpTag tag = make_tag("barrier", unit, "", Buffer{});
   traffic_.add(CommOp::barrier, 0);
-  stream.enqueue(info("barrier", unit, {}, {}),
-                 [this, ticket = ticket(tag)](ExecContext& exec) { perform(exec, ticket, [&] { do_barrier(ticket.tag); }); });
+  stream.enqueue(info("barrier", unit, {}, {}), [this, ticket = ticket(tag)](ExecContext& exec) {
+    perform(exec, ticket, [&] { do_barrier(ticket.tag); });
+  });
 }
 
 void Communicator::publish(Stream& stream, std::string_view unit, Buffer shard, Buffer window) {
   const std::int64_t before = rank() * shard.elems, after = before + shard.elems;
-  ZS_CHECK(window.elems == shard.elems * size() && window.dtype == shard.dtype, "{}: the window has {} elements of {}, the shard {} of {}",
-           where("publish", unit), window.elems, name_of(window.dtype), shard.elems, name_of(shard.dtype));
+  ZS_CHECK(window.elems == shard.elems * size() && window.dtype == shard.dtype,
+           "{}: the window has {} elements of {}, the shard {} of {}", where("publish", unit), window.elems,
+           name_of(window.dtype), shard.elems, name_of(shard.dtype));
   const Buffer slice = window.slice(before, shard.elems);
   const bool moves = slice.data != shard.data;
   ZS_CHECK(!moves || !overlap(shard, window), "{}: the shard overlaps the window, but is not this rank's slice of it",
@@ -350,7 +385,8 @@ void Communicator::publish(Stream& stream, std::string_view unit, Buffer shard, 
 
 Error Communicator::windows_disagree(int rank_a, std::int64_t bytes_a, int rank_b, std::int64_t bytes_b) {
   return Error(ExitCode::ranks_disagree,
-               fmt::format("the ranks disagree: rank {} shares a window of {} bytes, rank {} one of {}", rank_a, bytes_a, rank_b, bytes_b));
+               fmt::format("the ranks disagree: rank {} shares a window of {} bytes, rank {} one of {}", rank_a,
+                           bytes_a, rank_b, bytes_b));
 }
 
 }  // namespace zs

@@ -20,13 +20,15 @@ class FlightRecorder;
 class PartTable;
 class BufferRaceCheck;
 
-/// A buffer in parts, one for each rank, one after the other: counts[r] elements for rank r, or of it. Any count, zero included.
+/// A buffer in parts, one for each rank, one after the other: counts[r] elements for rank r, or of it. Any count, zero
+/// included.
 struct RankParts {
   Buffer data;
   std::span<const std::int64_t> counts;  ///< not needed after the call
 };
 
-/// What tells a communicator from all others of its world, the same for all its members: made from its parent's and the split.
+/// What tells a communicator from all others of its world, the same for all its members: made from its parent's and the
+/// split.
 struct GroupName {
   std::uint64_t name = 0, splits = 0;
   GroupName child(int color) { return {mix64(name ^ mix64(++splits << 32 ^ static_cast<std::uint32_t>(color))), 0}; }
@@ -34,11 +36,12 @@ struct GroupName {
 
 enum class ReduceOp : std::uint8_t { sum, max, min };
 
-/// How reduce_scatter treats its output: `overwrite` starts the sum from nothing, `accumulate` from what the output holds.
+/// How reduce_scatter treats its output: `overwrite` starts the sum from nothing, `accumulate` from what the output
+/// holds.
 enum class ReduceInto : std::uint8_t { overwrite, accumulate };
 
-/// What one operation of one rank is. It travels with the data of every operation, so that ranks which disagree are stopped
-/// before data mixes. Trivially copyable: transports send its bytes.
+/// What one operation of one rank is. It travels with the data of every operation, so that ranks which disagree are
+/// stopped before data mixes. Trivially copyable: transports send its bytes.
 struct OpTag {
   std::uint64_t hash = 0;        ///< of operation, unit, dtypes, count, and reduction, root or reduction
   std::int64_t elems = 0;        ///< of the buffer named first in the operation
@@ -60,13 +63,14 @@ class GroupEnded final : public Error {
 
 /// A group of ranks that exchange buffers on streams. One communicator per (group, stream): all operations of one
 /// communicator are enqueued on one stream, in the same order on every rank. On return: enqueued, not done. Every
-/// operation names the unit (or purpose) it works for; transports carry an OpTag with the data, so ranks that disagree throw
-/// Error(ranks_disagree) before data mixes. A wait for a peer longer than the world's timeout throws Error(peer_lost). After
-/// either the communicator is of no further use. Sums are reduced in rank order, so they are the same for every transport but nccl, whose
-/// exceptions are said at make_nccl_world (comm/gpu_world.h).
-/// Any count is legal, zero included. Every operation begins when all ranks have come to it.
+/// operation names the unit (or purpose) it works for; transports carry an OpTag with the data, so ranks that disagree
+/// throw Error(ranks_disagree) before data mixes. A wait for a peer longer than the world's timeout throws
+/// Error(peer_lost). After either the communicator is of no further use. Sums are reduced in rank order, so they are
+/// the same for every transport but nccl, whose exceptions are said at make_nccl_world (comm/gpu_world.h). Any count is
+/// legal, zero included. Every operation begins when all ranks have come to it.
 ///
-/// Owned by whoever split it off; must outlive the streams' work, and must die before its World. One host thread uses it.
+/// Owned by whoever split it off; must outlive the streams' work, and must die before its World. One host thread uses
+/// it.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -74,59 +78,64 @@ class Communicator {
   virtual int size() const = 0;
   virtual const char* transport() const = 0;
 
-  /// Memory the transport can use without a copy; one for the whole World. Buffers from elsewhere are legal, may be slower.
+  /// Memory the transport can use without a copy; one for the whole World. Buffers from elsewhere are legal, may be
+  /// slower.
   virtual Allocator& arena() = 0;
   /// Whether that is any better than ordinary memory of the device.
   virtual bool prefers_arena() const { return false; }
 
-  /// full (size * n) := concatenation of every rank's shard (n), in rank order. In place when `shard` is this rank's slice of
-  /// `full`. Same dtype. Any other overlap is an error. CommDType::int8 (f32 and bf16; exact on one rank): every rank decodes the same
-  /// bits, its own part included.
-  void all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full, CommDType comm_dtype = CommDType::exact);
+  /// full (size * n) := concatenation of every rank's shard (n), in rank order. In place when `shard` is this rank's
+  /// slice of `full`. Same dtype. Any other overlap is an error. CommDType::int8 (f32 and bf16; exact on one rank):
+  /// every rank decodes the same bits, its own part included.
+  void all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full,
+                  CommDType comm_dtype = CommDType::exact);
 
-  /// shard (n) := [shard +] sum over ranks, in rank order 0..size-1, of their `full` (size * n) slices that belong to this
-  /// rank. `full` of any dtype (sums of whole numbers wrap), but u8 and u16 over nccl. `shard` of the same dtype (bf16 is carried in f32
-  /// and rounded once at the end, also with accumulate), or f32 where `full` is bf16 (one f32 addition a rank and element). In place when
-  /// `shard` is this rank's slice of `full` (same dtype, overwrite only). CommDType::int8: slices travel packed, and are summed in f32, in
-  /// rank order over all ranks; transport `hier` sums inside each host first, exactly, and packs what crosses.
+  /// shard (n) := [shard +] sum over ranks, in rank order 0..size-1, of their `full` (size * n) slices that belong to
+  /// this rank. `full` of any dtype (sums of whole numbers wrap), but u8 and u16 over nccl. `shard` of the same dtype
+  /// (bf16 is carried in f32 and rounded once at the end, also with accumulate), or f32 where `full` is bf16 (one f32
+  /// addition a rank and element). In place when `shard` is this rank's slice of `full` (same dtype, overwrite only).
+  /// CommDType::int8: slices travel packed, and are summed in f32, in rank order over all ranks; transport `hier` sums
+  /// inside each host first, exactly, and packs what crosses.
   void reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, ReduceInto into,
                       CommDType comm_dtype = CommDType::exact);
 
-  /// data := reduction over ranks in rank order, of dtypes as above; bf16 is carried in f32. A NaN of any rank makes the maximum and the
-  /// minimum NaN.
+  /// data := reduction over ranks in rank order, of dtypes as above; bf16 is carried in f32. A NaN of any rank makes
+  /// the maximum and the minimum NaN.
   void all_reduce(Stream& stream, std::string_view unit, Buffer data, ReduceOp op);
 
   /// data := rank `root`'s data.
   void broadcast(Stream& stream, std::string_view unit, Buffer data, int root);
 
-  /// out slice j (n) on this rank := in slice (this rank) of rank j. Same dtype and count (size * n). In place when `in` is `out`, at
-  /// the price of scratch of as much, and of a copy into it.
+  /// out slice j (n) on this rank := in slice (this rank) of rank j. Same dtype and count (size * n). In place when
+  /// `in` is `out`, at the price of scratch of as much, and of a copy into it.
   void all_to_all(Stream& stream, std::string_view unit, Buffer in, Buffer out);
 
-  /// out part j := in part (this rank) of rank j: what rank i sends to j is what j expects of i, else Error(ranks_disagree) on every rank,
-  /// before data moves. For that the ranks tell each other all counts first, in a round of its own: where all parts are equal, all_to_all
-  /// is faster. Same dtype. In place when both begin at one address, as above.
+  /// out part j := in part (this rank) of rank j: what rank i sends to j is what j expects of i, else
+  /// Error(ranks_disagree) on every rank, before data moves. For that the ranks tell each other all counts first, in a
+  /// round of its own: where all parts are equal, all_to_all is faster. Same dtype. In place when both begin at one
+  /// address, as above.
   void all_to_all_v(Stream& stream, std::string_view unit, RankParts in, RankParts out);
 
   /// The stream goes on when every rank's stream has come here.
   void barrier(Stream& stream, std::string_view unit);
 
-  /// What it does is written down by the recorder, which outlives it; null: nowhere. Above 0, operations run on private copies and end up
-  /// to so many milliseconds later (comm/buffer_race_check.h). Before the first operation.
+  /// What it does is written down by the recorder, which outlives it; null: nowhere. Above 0, operations run on private
+  /// copies and end up to so many milliseconds later (comm/buffer_race_check.h). Before the first operation.
   void record_by(FlightRecorder* recorder, double race_check_delay_ms, GroupName group) {
     recorder_ = recorder;
     race_check_delay_ms_ = race_check_delay_ms;
     group_name_ = group;
   }
 
-  /// Collective, blocks the host: `bytes` of memory that every rank addresses, not initialised; null on every rank where the transport has
-  /// none. Lives until the last rank has let go of it, or its process has ended. Error(out_of_memory) on every rank, Error(ranks_disagree)
-  /// where they do not ask for the same.
+  /// Collective, blocks the host: `bytes` of memory that every rank addresses, not initialised; null on every rank
+  /// where the transport has none. Lives until the last rank has let go of it, or its process has ended.
+  /// Error(out_of_memory) on every rank, Error(ranks_disagree) where they do not ask for the same.
   virtual std::shared_ptr<void> shared_window(std::int64_t /*bytes*/) { return nullptr; }
 
-  /// A barrier after which this rank reads in `window` (size * n, of a shared window, the same on every rank) what the others have put in
-  /// their slices, and they what this rank has put in its own, `shard` (n). Nothing moves, but where `shard` is elsewhere: it is copied to
-  /// the slice first. When a rank may write its slice again the caller has to know.
+  /// A barrier after which this rank reads in `window` (size * n, of a shared window, the same on every rank) what the
+  /// others have put in their slices, and they what this rank has put in its own, `shard` (n). Nothing moves, but where
+  /// `shard` is elsewhere: it is copied to the slice first. When a rank may write its slice again the caller has to
+  /// know.
   void publish(Stream& stream, std::string_view unit, Buffer shard, Buffer window);
 
   /// Whether operations run on private copies, to find who touches buffers that are in use (comm/buffer_race_check.h).
@@ -134,12 +143,12 @@ class Communicator {
 
   /// What this rank has sent so far, in all operations enqueued here.
   const CommTraffic& traffic() const { return traffic_; }
-  /// What it has put into messages, as the transport moves it: nothing where ranks reach each other's memory. Without what is enqueued and
-  /// has not begun. Any thread.
+  /// What it has put into messages, as the transport moves it: nothing where ranks reach each other's memory. Without
+  /// what is enqueued and has not begun. Any thread.
   virtual std::int64_t message_bytes() const { return 0; }
 
-  /// Collective, blocks the host: ranks of equal `color`, 0 or more, form a communicator, ordered by (key, rank). `split(0, rank())`
-  /// is a duplicate, for another stream.
+  /// Collective, blocks the host: ranks of equal `color`, 0 or more, form a communicator, ordered by (key, rank).
+  /// `split(0, rank())` is a duplicate, for another stream.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
  protected:
@@ -153,16 +162,20 @@ class Communicator {
   /// Error(ranks_disagree): the two ranks ask for shared windows of different sizes.
   static Error windows_disagree(int rank_a, std::int64_t bytes_a, int rank_b, std::int64_t bytes_b);
   /// Working memory that the two reductions ask of their stream; depends on the arguments only.
-  virtual std::int64_t reduce_scatter_scratch_bytes(const Buffer& /*full*/, const Buffer& /*shard*/, ReduceInto) const { return 0; }
+  virtual std::int64_t reduce_scatter_scratch_bytes(const Buffer& /*full*/, const Buffer& /*shard*/, ReduceInto) const {
+    return 0;
+  }
   virtual std::int64_t all_reduce_scratch_bytes(const Buffer& /*data*/) const { return 0; }
   /// Those of do_packed_sum.
   virtual std::int64_t packed_sum_scratch_bytes(const Buffer& full) const;
-  /// Of the host's page-locked memory, what any operation that moves data asks of its stream. `out`: empty where that is `in`.
+  /// Of the host's page-locked memory, what any operation that moves data asks of its stream. `out`: empty where that
+  /// is `in`.
   virtual std::int64_t pinned_bytes(const Buffer& /*in*/, const Buffer& /*out*/) const { return 0; }
 
   /// Of the stream, within the calls below.
   ExecContext& exec() const { return *exec_; }
-  // Called on the stream's thread with checked arguments. Size 1 and counts of zero come here too. `scratch` has the bytes asked for above.
+  // Called on the stream's thread with checked arguments. Size 1 and counts of zero come here too. `scratch` has the
+  // bytes asked for above.
   virtual void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) = 0;
   virtual void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, ReduceInto into, void* scratch) = 0;
   virtual void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) = 0;
@@ -178,11 +191,13 @@ class Communicator {
   virtual bool adds(DType /*dtype*/) const { return true; }
   /// Whether it has the following three, where the buffers are: else nothing travels as int8.
   virtual bool can_pack() const { return true; }
-  /// As KernelTable's pack_int8, unpack_int8 and reduce_int8: elements (slices, n), packed u8, one part after the other.
+  /// As KernelTable's pack_int8, unpack_int8 and reduce_int8: elements (slices, n), packed u8, one part after the
+  /// other.
   virtual void pack(Buffer packed, Buffer elements, int slices);
   virtual void unpack(Buffer elements, Buffer packed, int slices);
   virtual void reduce_packed(Buffer out, Buffer packed, int parts, bool accumulate);
-  /// The ranks tell each other `own`: what each sends to every other, then what it expects. `scratch`: of so many bytes for each rank.
+  /// The ranks tell each other `own`: what each sends to every other, then what it expects. `scratch`: of so many bytes
+  /// for each rank.
   virtual PartTable agree_on_parts(const OpTag& tag, std::span<const std::int64_t> own, void* scratch);
   /// do_reduce_scatter with CommDType::int8.
   virtual void do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, ReduceInto into, void* scratch);
@@ -215,7 +230,8 @@ class Communicator {
   void checked_exchange(const Ticket& ticket, Buffer in, Buffer out, const Exchange& exchange);
   void checked_publish(const Ticket& ticket, Buffer shard, Buffer slice);
   void enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard, Buffer full);
-  void enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard, ReduceInto into);
+  void enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard,
+                          ReduceInto into);
   std::string where(std::string_view op, std::string_view unit) const;
   void check_sum(std::string_view op, std::string_view unit, DType dtype) const;
   /// A copy of `in` in scratch of as many bytes.

@@ -27,18 +27,22 @@ void await_stream(const CudaContext& gpu, CUstream_st* stream, double timeout_s,
     if (status == cuda_status::kSuccess) return;
     if (status != cuda_status::kNotReady) gpu.check(status, "cuStreamQuery", std::string(what));
     if (!backoff.pause()) {
-      throw Error(ExitCode::peer_lost, fmt::format("{} waited {:g} s for this rank's GPU", what, timeout_s), gpu.gpu().describe(),
-                  "see what its streams do; WorldOptions::timeout_s limits the wait");
+      throw Error(ExitCode::peer_lost, fmt::format("{} waited {:g} s for this rank's GPU", what, timeout_s),
+                  gpu.gpu().describe(), "see what its streams do; WorldOptions::timeout_s limits the wait");
     }
   }
 }
 
-std::int64_t staged_bytes(const Buffer& in, const Buffer& out) { return Pool::rounded(in.bytes()) + Pool::rounded(out.bytes()); }
+std::int64_t staged_bytes(const Buffer& in, const Buffer& out) {
+  return Pool::rounded(in.bytes()) + Pool::rounded(out.bytes());
+}
 
-PartTable agree_between_hosts(Communicator& hosts, InlineStream& stream, const OpTag& tag, std::span<const std::int64_t> own) {
+PartTable agree_between_hosts(Communicator& hosts, InlineStream& stream, const OpTag& tag,
+                              std::span<const std::int64_t> own) {
   const auto elems = std::ssize(own);
   std::vector<std::int64_t> all(static_cast<std::size_t>(hosts.size() * elems));
-  const Buffer said{all.data(), std::ssize(all), DType::i64, DeviceKind::cpu}, mine = said.slice(hosts.rank() * elems, elems);
+  const Buffer said{all.data(), std::ssize(all), DType::i64, DeviceKind::cpu},
+      mine = said.slice(hosts.rank() * elems, elems);
   std::copy(own.begin(), own.end(), mine.as<std::int64_t>());
   hosts.all_gather(stream, unit_of(tag), mine, said);
   return {all, hosts.size(), tag.text()};

@@ -6,8 +6,8 @@
 
 namespace zs {
 
-/// A stream of host memory without a thread and without order to others: work runs in the call that enqueues it, and throws there. For what
-/// the hosts of a communicator over GPUs tell each other. One thread uses it.
+/// A stream of host memory without a thread and without order to others: work runs in the call that enqueues it, and
+/// throws there. For what the hosts of a communicator over GPUs tell each other. One thread uses it.
 class InlineStream final : public Stream {
  public:
   StreamRole role() const override { return StreamRole::offload; }

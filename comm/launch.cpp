@@ -7,8 +7,8 @@
 namespace zs {
 namespace {
 
-/// Ranks that Slurm's srun has started. A batch script, or a shell of salloc, has the variables of its job, but is one process: it is in no
-/// step, or in one that Slurm makes for itself, which have the highest numbers.
+/// Ranks that Slurm's srun has started. A batch script, or a shell of salloc, has the variables of its job, but is one
+/// process: it is in no step, or in one that Slurm makes for itself, which have the highest numbers.
 std::optional<long> ranks_of_srun() {
   constexpr long kFirstOwnStep = 0xfffffff0;
   auto step = number_in_environment<long>("SLURM_STEP_ID");
@@ -23,7 +23,8 @@ std::optional<long> ranks_of_srun() {
 Launch detect_launch() {
   if (number_in_environment<int>("OMPI_COMM_WORLD_SIZE")) return Launch::mpirun;
   const auto refuse = [](const char* variable, long count) {
-    throw Error(ExitCode::usage, fmt::format("another launcher started {} ranks", count), fmt::format("{}={}", variable, count),
+    throw Error(ExitCode::usage, fmt::format("another launcher started {} ranks", count),
+                fmt::format("{}={}", variable, count),
                 fmt::format("start it with Open MPI's mpirun -np {}, or unset {} to run one rank", count, variable));
   };
   for (const char* variable : {"PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE", "WORLD_SIZE"}) {

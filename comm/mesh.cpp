@@ -17,8 +17,8 @@ int place_in(const std::vector<int>& order, int rank, int ranks) {
     is_there[static_cast<std::size_t>(other)] = true;
   }
   if (std::ssize(order) != ranks) {
-    throw Error(ExitCode::config, fmt::format("the mesh's order of ranks has {} of the job's {}", order.size(), ranks), {},
-                "name each once, or leave the order out");
+    throw Error(ExitCode::config, fmt::format("the mesh's order of ranks has {} of the job's {}", order.size(), ranks),
+                {}, "name each once, or leave the order out");
   }
   return static_cast<int>(std::find(order.begin(), order.end(), rank) - order.begin());
 }
@@ -32,7 +32,8 @@ Mesh::Mesh(std::vector<MeshAxis> axes, int rank, int world_size, std::vector<int
   std::string shown;
   for (const MeshAxis& axis : axes_) {
     if (axis.size < 1) throw Error(ExitCode::config, fmt::format("mesh axis {} has size {}", axis.name, axis.size));
-    if (&axis != &axes_[index_of(axis.name)]) throw Error(ExitCode::config, fmt::format("two mesh axes are called {}", axis.name));
+    if (&axis != &axes_[index_of(axis.name)])
+      throw Error(ExitCode::config, fmt::format("two mesh axes are called {}", axis.name));
     ranks = std::min<std::int64_t>(ranks * axis.size, std::int64_t{world_size} + 1);  // enough to tell, and no overflow
     shown += fmt::format("{}{}={}", shown.empty() ? "" : ", ", axis.name, axis.size);
   }

@@ -16,12 +16,12 @@ struct MeshAxis {
   bool operator==(const MeshAxis&) const = default;
 };
 
-/// The ranks of a world on a grid with named axes, row-major: the last axis varies fastest. A value; knows one rank's place. Makes
-/// communicators but owns none.
+/// The ranks of a world on a grid with named axes, row-major: the last axis varies fastest. A value; knows one rank's
+/// place. Makes communicators but owns none.
 class Mesh {
  public:
-  /// The product of the sizes must be the world's size; names differ. `order`: the ranks in the order of the grid, each once; empty:
-  /// 0, 1, 2 ... Otherwise Error(config).
+  /// The product of the sizes must be the world's size; names differ. `order`: the ranks in the order of the grid, each
+  /// once; empty: 0, 1, 2 ... Otherwise Error(config).
   Mesh(std::vector<MeshAxis> axes, int rank, int world_size, std::vector<int> order = {});
 
   std::span<const MeshAxis> axes() const { return axes_; }
@@ -39,10 +39,13 @@ class Mesh {
   std::vector<int> ranks_along(std::string_view axis) const { return ranks_over({{std::string(axis)}}); }
   /// The same along several axes; the last of them varies fastest.
   std::vector<int> ranks_over(const std::vector<std::string>& axes) const;
-  /// What tells the groups over these axes, of all ranks, from groups over others, also those of another mesh: equal numbers, equal groups.
+  /// What tells the groups over these axes, of all ranks, from groups over others, also those of another mesh: equal
+  /// numbers, equal groups.
   std::vector<int> cut_over(const std::vector<std::string>& axes) const;
   /// Collective over the whole world, blocks the host: a communicator over `ranks_along(axis)`, for one stream.
-  std::unique_ptr<Communicator> communicator(World& world, std::string_view axis) const { return world.group(ranks_along(axis)); }
+  std::unique_ptr<Communicator> communicator(World& world, std::string_view axis) const {
+    return world.group(ranks_along(axis));
+  }
 
  private:
   std::size_t index_of(std::string_view axis) const;

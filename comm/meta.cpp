@@ -20,19 +20,24 @@ class IdleCommunicator final : public Communicator {
   };
   /// `ranks`: of the world.
   IdleCommunicator(std::span<const int> ranks, int rank, Kind kind)
-      : rank_(rank), size_(static_cast<int>(ranks.size())), kind_(std::move(kind)), map_(hosts_of(ranks, kind_.stands_for)) {}
+      : rank_(rank),
+        size_(static_cast<int>(ranks.size())),
+        kind_(std::move(kind)),
+        map_(hosts_of(ranks, kind_.stands_for)) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   const char* transport() const override { return kind_.name; }
   Allocator& arena() override { return *kind_.arena; }
   std::unique_ptr<Communicator> split(int color, int key) override {
-    ZS_CHECK(color == 0 && key == rank_, "split({}, {}) on rank {}: this communicator can only be duplicated", color, key, rank_);
+    ZS_CHECK(color == 0 && key == rank_, "split({}, {}) on rank {}: this communicator can only be duplicated", color,
+             key, rank_);
     return std::make_unique<IdleCommunicator>(*this);
   }
   std::shared_ptr<void> shared_window(std::int64_t bytes) override {
     if (sums_by() != Transport::local && sums_by() != Transport::shm) return nullptr;
-    return {kind_.arena->allocate(bytes), [arena = kind_.arena, bytes](void* address) { arena->deallocate(address, bytes); }};
+    return {kind_.arena->allocate(bytes),
+            [arena = kind_.arena, bytes](void* address) { arena->deallocate(address, bytes); }};
   }
   /// A duplicate: what the base class counts and watches is each one's own.
   IdleCommunicator(const IdleCommunicator& other)  // NOLINT(bugprone-copy-constructor-init)
@@ -55,11 +60,13 @@ class IdleCommunicator final : public Communicator {
   std::int64_t reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, ReduceInto into) const override {
     const Transport transport = sums_by();
     if (transport == Transport::hier) return hier_reduce_scatter_scratch_bytes(map_, full);
-    if (transport == Transport::nccl) return nccl_reduce_scatter_scratch_bytes(full, shard, into, kind_.stands_for.sums_in_rank_order);
+    if (transport == Transport::nccl)
+      return nccl_reduce_scatter_scratch_bytes(full, shard, into, kind_.stands_for.sums_in_rank_order);
     return transport == Transport::mpi ? mpi_reduce_scatter_scratch_bytes(size_, full) : 0;
   }
   std::int64_t packed_sum_scratch_bytes(const Buffer& full) const override {
-    return sums_by() == Transport::hier ? hier_packed_sum_scratch_bytes(map_, full) : Communicator::packed_sum_scratch_bytes(full);
+    return sums_by() == Transport::hier ? hier_packed_sum_scratch_bytes(map_, full)
+                                        : Communicator::packed_sum_scratch_bytes(full);
   }
   std::int64_t all_reduce_scratch_bytes(const Buffer& data) const override {
     const Transport transport = sums_by();
@@ -110,7 +117,9 @@ class MetaWorld final : public World {
   int size() const override { return size_; }
   int local_rank() const override { return rank_; }
   int local_size() const override { return size_; }
-  std::vector<int> hosts() const override { return kind_.stands_for.hosts.empty() ? World::hosts() : kind_.stands_for.hosts; }
+  std::vector<int> hosts() const override {
+    return kind_.stands_for.hosts.empty() ? World::hosts() : kind_.stands_for.hosts;
+  }
   std::string transport() const override { return kind_.name; }
   std::unique_ptr<Communicator> communicator() override { return group(everybody(size_)); }
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override { return idle_group(ranks, rank_, kind_); }
@@ -168,13 +177,17 @@ std::string describe_transport(const World& world) {
   return name == "hier" ? fmt::format("hier (shm inside {} hosts, mpi across)", HostMap(world.hosts()).hosts()) : name;
 }
 
-TransportInfo transport_info_of(const World& world) { return {transport_of(world), world.hosts(), world.sums_in_rank_order()}; }
+TransportInfo transport_info_of(const World& world) {
+  return {transport_of(world), world.hosts(), world.sums_in_rank_order()};
+}
 
 std::unique_ptr<World> make_meta_world(int rank, int size, TransportInfo stands_for) {
   return std::make_unique<MetaWorld>(rank, size, std::move(stands_for));
 }
 
 std::unique_ptr<World> make_null_world(World& real) { return std::make_unique<NullWorld>(real); }
-std::unique_ptr<World> make_null_world(std::unique_ptr<World> real) { return std::make_unique<NullWorld>(std::move(real)); }
+std::unique_ptr<World> make_null_world(std::unique_ptr<World> real) {
+  return std::make_unique<NullWorld>(std::move(real));
+}
 
 }  // namespace zs

@@ -8,8 +8,8 @@
 namespace zs {
 
 std::shared_ptr<NcclMemory> NcclMemory::made_by(const std::shared_ptr<const NcclLibrary>& library) {
-  const bool is_old =
-      library->memory_allocate == nullptr || library->memory_free == nullptr || library->enroll == nullptr || library->discharge == nullptr;
+  const bool is_old = library->memory_allocate == nullptr || library->memory_free == nullptr ||
+                      library->enroll == nullptr || library->discharge == nullptr;
   return is_old ? nullptr : std::make_shared<NcclMemory>(library);
 }
 
@@ -18,8 +18,8 @@ void* NcclMemory::allocate(std::int64_t bytes) {
   void* address = nullptr;
   const int status = library_->memory_allocate(&address, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
   if (status != nccl::kSuccess || address == nullptr)
-    throw Error(ExitCode::out_of_memory, fmt::format("ncclMemAlloc: NCCL error {} for {} bytes", status, bytes), "GPU memory to register",
-                "set cuda.register = \"off\"");
+    throw Error(ExitCode::out_of_memory, fmt::format("ncclMemAlloc: NCCL error {} for {} bytes", status, bytes),
+                "GPU memory to register", "set cuda.register = \"off\"");
   blocks_.emplace_back(address, bytes);
   return address;
 }

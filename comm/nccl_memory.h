@@ -10,9 +10,10 @@ namespace zs {
 
 struct NcclLibrary;
 
-/// GPU memory that NCCL allocates (ncclMemAlloc), so that it can be registered with its communicators: made for what connects GPUs, rounded
-/// up as these want it. For a device's slab (DeviceOptions::memory), and for NcclOptions::memory. Of the GPU whose context is current.
-/// Outlives the device; what is allocated outlives the communicators. Allocations are for one thread; `blocks` for any, when they are done.
+/// GPU memory that NCCL allocates (ncclMemAlloc), so that it can be registered with its communicators: made for what
+/// connects GPUs, rounded up as these want it. For a device's slab (DeviceOptions::memory), and for
+/// NcclOptions::memory. Of the GPU whose context is current. Outlives the device; what is allocated outlives the
+/// communicators. Allocations are for one thread; `blocks` for any, when they are done.
 class NcclMemory final : public Allocator {
  public:
   using Block = std::pair<void*, std::int64_t>;  ///< address, bytes as asked for

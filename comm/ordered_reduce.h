@@ -7,9 +7,9 @@
 
 namespace zs {
 
-/// out[i] := [start[i] +] parts[0][i] + parts[1][i] + ... in exactly this order, for every element by itself, so that any cut of
-/// the elements gives the same bits. f32 and bf16 are carried in f32 and rounded once; f64 and integers in their own type,
-/// integer sums wrap. `out` may be `start` or one of the parts, and overlaps them in no other way.
+/// out[i] := [start[i] +] parts[0][i] + parts[1][i] + ... in exactly this order, for every element by itself, so that
+/// any cut of the elements gives the same bits. f32 and bf16 are carried in f32 and rounded once; f64 and integers in
+/// their own type, integer sums wrap. `out` may be `start` or one of the parts, and overlaps them in no other way.
 struct OrderedReduceArgs {
   std::span<const std::byte* const> parts;  ///< one or more, each (elems) of part_dtype
   DType part_dtype;
@@ -26,7 +26,8 @@ inline std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*
 /// memcpy that accepts null for zero bytes, and source == destination.
 void copy_bytes(void* to, const void* from, std::int64_t bytes);
 
-/// The same, past the caches where the processor can: spares reading what is overwritten, for results too large to stay in a cache anyway.
+/// The same, past the caches where the processor can: spares reading what is overwritten, for results too large to stay
+/// in a cache anyway.
 void stream_bytes(void* to, const void* from, std::int64_t bytes);
 
 /// How a result of so many bytes is best written.

@@ -89,14 +89,15 @@ struct Parts {
 constexpr std::int64_t kLine = 64;
 /// So much further on memory is asked for: a core reads more at a time than it asks for by itself.
 constexpr std::int64_t kAhead = 16 * kLine;
-/// Into the second-level cache: parts lie whole pages apart, so that a first-level cache of eight ways has too few for the same line of
-/// all.
+/// Into the second-level cache: parts lie whole pages apart, so that a first-level cache of eight ways has too few for
+/// the same line of all.
 constexpr int kForReading = 0, kSecondLevel = 2;
 
-/// to[i] := from[i] + parts[0][i] + ... + parts[sizeof...(kPart) - 1][i] for i in [begin, end); `to` may be what is read.
+/// to[i] := from[i] + parts[0][i] + ... + parts[sizeof...(kPart) - 1][i] for i in [begin, end); `to` may be what is
+/// read.
 template <class Acc, class To, class From, class Part, class Op, std::size_t... kPart>
-inline void add_between(To* to, const From* from, const Parts<Part>& parts, std::int64_t begin, std::int64_t end, [[maybe_unused]] Op op,
-                        std::index_sequence<kPart...>) {
+inline void add_between(To* to, const From* from, const Parts<Part>& parts, std::int64_t begin, std::int64_t end,
+                        [[maybe_unused]] Op op, std::index_sequence<kPart...>) {
 #pragma omp simd
   for (std::int64_t i = begin; i < end; ++i) {
     Acc sum = widened<Acc>(from[i]);
@@ -105,15 +106,15 @@ inline void add_between(To* to, const From* from, const Parts<Part>& parts, std:
   }
 }
 
-/// Two neighbours in bf16 lie in one word: taken apart and put together there, they need none of the shuffles that would cost more than the
-/// sums do.
+/// Two neighbours in bf16 lie in one word: taken apart and put together there, they need none of the shuffles that
+/// would cost more than the sums do.
 inline Words words_at(const Bf16* x) { return *reinterpret_cast<const WordsAt*>(x); }
 inline Floats lower(Words words) { return (Floats)(words << 16); }
 inline Floats upper(Words words) { return (Floats)(words & 0xffff0000u); }
 
 template <class Acc, class Op, std::size_t... kPart>
-inline void add_between(Bf16* to, const Bf16* from, const Parts<Bf16>& parts, std::int64_t begin, std::int64_t end, [[maybe_unused]] Op op,
-                        std::index_sequence<kPart...>) {
+inline void add_between(Bf16* to, const Bf16* from, const Parts<Bf16>& parts, std::int64_t begin, std::int64_t end,
+                        [[maybe_unused]] Op op, std::index_sequence<kPart...>) {
   constexpr std::int64_t kStep = kVectorBytes / 2;
   std::int64_t i = begin;
   for (; i + kStep <= end; i += kStep) {
@@ -131,7 +132,8 @@ inline void add_between(Bf16* to, const Bf16* from, const Parts<Bf16>& parts, st
 
 /// All n elements.
 template <class Acc, class To, class From, class Part, class Op, std::size_t... kPart>
-inline void add_parts(To* to, const From* from, const Parts<Part>& parts, std::int64_t n, Op op, std::index_sequence<kPart...> each) {
+inline void add_parts(To* to, const From* from, const Parts<Part>& parts, std::int64_t n, Op op,
+                      std::index_sequence<kPart...> each) {
   constexpr std::int64_t kLineElems = kLine / static_cast<std::int64_t>(sizeof(Part));
   std::int64_t at = 0;
   for (; at + kLineElems <= n; at += kLineElems) {

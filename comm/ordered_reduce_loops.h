@@ -6,9 +6,10 @@
 
 #include "comm/communicator.h"
 
-/// The loops behind ordered_reduce, compiled once per instruction set from ordered_reduce_loops.cpp (ZS_ISA names the namespace). They see
-/// plain pointers, and neither throw nor allocate. What is compiled for an instruction set calls no inline function of another header: its
-/// out-of-line copy could be compiled for AVX-512 and then be the one that the whole program uses.
+/// The loops behind ordered_reduce, compiled once per instruction set from ordered_reduce_loops.cpp (ZS_ISA names the
+/// namespace). They see plain pointers, and neither throw nor allocate. What is compiled for an instruction set calls
+/// no inline function of another header: its out-of-line copy could be compiled for AVX-512 and then be the one that
+/// the whole program uses.
 namespace zs::ordered_reduce_loops {
 
 /// OrderedReduceArgs without its containers.

@@ -14,8 +14,8 @@ PartTable::PartTable(std::span<const std::int64_t> said, int ranks, std::string_
     for (int other = 0; other < ranks; ++other) {
       if (sends(rank, other) != expects(other, rank)) {
         throw Error(ExitCode::ranks_disagree,
-                    fmt::format("the ranks disagree: rank {} sends {} elements to rank {} in {}, which expects {}", rank,
-                                sends(rank, other), other, what, expects(other, rank)));
+                    fmt::format("the ranks disagree: rank {} sends {} elements to rank {} in {}, which expects {}",
+                                rank, sends(rank, other), other, what, expects(other, rank)));
       }
       sent_[index(rank, other + 1)] = sent_begin(rank, other) + sends(rank, other);
       received_[index(rank, other + 1)] = received_begin(rank, other) + expects(rank, other);

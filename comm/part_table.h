@@ -7,11 +7,13 @@
 
 namespace zs {
 
-/// What every rank of a group sends to every other in an exchange of parts of any size, in elements: the same on all ranks. A rank's parts
-/// lie one after the other in the order of their receivers, what it gets in the order of the senders. A value.
+/// What every rank of a group sends to every other in an exchange of parts of any size, in elements: the same on all
+/// ranks. A rank's parts lie one after the other in the order of their receivers, what it gets in the order of the
+/// senders. A value.
 class PartTable {
  public:
-  /// `said`: of each rank, what it sends to each, then what it expects of each. Throws Error(ranks_disagree) where these differ; `what`
+  /// `said`: of each rank, what it sends to each, then what it expects of each. Throws Error(ranks_disagree) where
+  /// these differ; `what`
   /// ("all_to_all_v(experts)") names the operation there.
   PartTable(std::span<const std::int64_t> said, int ranks, std::string_view what);
 

@@ -8,7 +8,8 @@
 namespace zs {
 namespace {
 
-/// A group of one: copies and casts, or nothing where input and output are the same memory. Thread and stream rules: Communicator's.
+/// A group of one: copies and casts, or nothing where input and output are the same memory. Thread and stream rules:
+/// Communicator's.
 class SingleCommunicator final : public Communicator {
  public:
   explicit SingleCommunicator(std::shared_ptr<Allocator> arena) : arena_(std::move(arena)) {}
@@ -24,7 +25,8 @@ class SingleCommunicator final : public Communicator {
   void do_reduce_scatter(const OpTag&, Buffer full, Buffer shard, ReduceInto how, void*) override {
     const bool accumulate = how == ReduceInto::accumulate;
     if (!accumulate && full.dtype == shard.dtype) return copy(shard, full);
-    ZS_CHECK(full.device != DeviceKind::cuda, "a sum of {} into {} on a GPU", name_of(full.dtype), name_of(shard.dtype));
+    ZS_CHECK(full.device != DeviceKind::cuda, "a sum of {} into {} on a GPU", name_of(full.dtype),
+             name_of(shard.dtype));
     const std::array<const std::byte*, 1> parts{static_cast<const std::byte*>(full.data)};
     auto* out = static_cast<std::byte*>(shard.data);
     ordered_reduce({parts, full.dtype, accumulate ? out : nullptr, out, shard.dtype, shard.elems, ReduceOp::sum});
@@ -32,7 +34,9 @@ class SingleCommunicator final : public Communicator {
   void do_all_reduce(const OpTag&, Buffer, ReduceOp, void*) override {}
   void do_broadcast(const OpTag&, Buffer, int) override {}
   void do_all_to_all(const OpTag&, Buffer in, Buffer out) override { copy(out, in); }
-  void do_all_to_all_v(const OpTag& tag, const PartTable&, Buffer in, Buffer out) override { do_all_to_all(tag, in, out); }
+  void do_all_to_all_v(const OpTag& tag, const PartTable&, Buffer in, Buffer out) override {
+    do_all_to_all(tag, in, out);
+  }
   void do_barrier(const OpTag&) override {}
 
   void copy(const Buffer& out, const Buffer& in) const {

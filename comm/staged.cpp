@@ -44,7 +44,8 @@ class StagedCommunicator final : public GpuSideCommunicator {
   };
   Staged staged(const Buffer& in, const Buffer& out) const {
     auto* const begin = static_cast<std::byte*>(exec().pinned(staged_bytes(in, out)));
-    return {{begin, in.elems, in.dtype, DeviceKind::cpu}, {begin + Pool::rounded(in.bytes()), out.elems, out.dtype, DeviceKind::cpu}};
+    return {{begin, in.elems, in.dtype, DeviceKind::cpu},
+            {begin + Pool::rounded(in.bytes()), out.elems, out.dtype, DeviceKind::cpu}};
   }
   /// The stream has come here, so that nobody uses the operation's page-locked memory but the host.
   void await(const OpTag& tag) const { await_stream(staging_->gpu, native(), staging_->timeout_s, tag.text()); }
@@ -110,10 +111,13 @@ class StagedCommunicator final : public GpuSideCommunicator {
 class StagedWorld final : public GpuSideWorld {
  public:
   StagedWorld(World& base, Device& device, double timeout_s, const GpuArithmetic& arithmetic)
-      : GpuSideWorld(base), staging_(std::make_shared<Staging>(Staging{device, context_of(device), timeout_s, arithmetic})) {}
+      : GpuSideWorld(base),
+        staging_(std::make_shared<Staging>(Staging{device, context_of(device), timeout_s, arithmetic})) {}
 
   std::string transport() const override { return "staged"; }
-  std::unique_ptr<Communicator> communicator() override { return std::make_unique<StagedCommunicator>(base().communicator(), staging_); }
+  std::unique_ptr<Communicator> communicator() override {
+    return std::make_unique<StagedCommunicator>(base().communicator(), staging_);
+  }
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
     return std::make_unique<StagedCommunicator>(base().group(ranks), staging_);
   }
@@ -124,7 +128,8 @@ class StagedWorld final : public GpuSideWorld {
 
 }  // namespace
 
-std::unique_ptr<World> make_staged_world(World& base, Device& device, double timeout_s, const GpuArithmetic& arithmetic) {
+std::unique_ptr<World> make_staged_world(World& base, Device& device, double timeout_s,
+                                         const GpuArithmetic& arithmetic) {
   return std::make_unique<StagedWorld>(base, device, timeout_s, arithmetic);
 }
 

@@ -9,9 +9,10 @@ enum class CommOp : std::uint8_t { all_gather, reduce_scatter, all_reduce, broad
 inline constexpr int kCommOps = 6;
 const char* name_of(CommOp op);
 
-/// What one rank sent through one communicator, by operation: counted when it is enqueued, and as the operation's definition needs it, not
-/// as one transport or the other moves it. Of n ranks, each sends its shard to the n - 1 others in an all-gather; the others' n - 1 slices
-/// in a reduce-scatter; both, with equal parts of the data, in an all-reduce. A value.
+/// What one rank sent through one communicator, by operation: counted when it is enqueued, and as the operation's
+/// definition needs it, not as one transport or the other moves it. Of n ranks, each sends its shard to the n - 1
+/// others in an all-gather; the others' n - 1 slices in a reduce-scatter; both, with equal parts of the data, in an
+/// all-reduce. A value.
 struct CommTraffic {
   struct Count {
     std::int64_t operations = 0, sent_bytes = 0;

@@ -13,8 +13,8 @@ namespace zs {
 
 class Watchdog;
 
-/// All ranks of a job, seen from one of them. Owned by the program's main function (or by run_local_world); one host thread uses it,
-/// except `abort`, which any thread may call. Outlives every communicator that came from it.
+/// All ranks of a job, seen from one of them. Owned by the program's main function (or by run_local_world); one host
+/// thread uses it, except `abort`, which any thread may call. Outlives every communicator that came from it.
 class World {
  public:
   virtual ~World() = default;
@@ -28,23 +28,23 @@ class World {
   virtual std::vector<int> hosts() const { return std::vector<int>(static_cast<std::size_t>(size())); }
   /// WorldOptions::sums_in_rank_order, where it makes a difference.
   virtual bool sums_in_rank_order() const { return false; }
-  /// Memory that can be communicated without a copy, for devices of this rank to draw on (DeviceOptions::memory); null where ordinary
-  /// memory is as good. Outlives communicators and devices.
+  /// Memory that can be communicated without a copy, for devices of this rank to draw on (DeviceOptions::memory); null
+  /// where ordinary memory is as good. Outlives communicators and devices.
   virtual Allocator* arena() { return nullptr; }
 
   /// Collective, blocks the host: a communicator over all ranks, for one stream.
   virtual std::unique_ptr<Communicator> communicator() = 0;
   /// The same over buffers of the hosts' memory, whatever the others are for.
   virtual std::unique_ptr<Communicator> host_communicator() { return communicator(); }
-  /// The same by messages alone, as over transport mpi, where processes of one host read each other's memory otherwise; of other worlds
-  /// the same as communicator(). For comparisons.
+  /// The same by messages alone, as over transport mpi, where processes of one host read each other's memory otherwise;
+  /// of other worlds the same as communicator(). For comparisons.
   virtual std::unique_ptr<Communicator> message_communicator() { return communicator(); }
-  /// Collective over all ranks of the world, blocks the host: a communicator over `ranks` (of the world, in the order wanted), for one
-  /// stream. Every rank names the group that it belongs to itself; the groups are disjoint.
+  /// Collective over all ranks of the world, blocks the host: a communicator over `ranks` (of the world, in the order
+  /// wanted), for one stream. Every rank names the group that it belongs to itself; the groups are disjoint.
   virtual std::unique_ptr<Communicator> group(std::span<const int> ranks) = 0;
 
-  /// Collective, blocks the host: every rank gives its (code, message); returns the code and message of the lowest rank whose code is
-  /// not zero, on every rank the same, or (0, "", -1). Messages are cut to 1000 bytes.
+  /// Collective, blocks the host: every rank gives its (code, message); returns the code and message of the lowest rank
+  /// whose code is not zero, on every rank the same, or (0, "", -1). Messages are cut to 1000 bytes.
   struct Agreement {
     int code = 0;
     std::string message;
@@ -55,7 +55,8 @@ class World {
   /// Ends every rank of the job with this exit code. Does not return to a useful state: mpi ends the process; local
   /// aborts the group, so that every wait of every rank throws.
   virtual void abort(int code) noexcept = 0;
-  /// Whether a rank has ended the job, as far as this one can know without asking: nobody need wait for the others. Any thread.
+  /// Whether a rank has ended the job, as far as this one can know without asking: nobody need wait for the others. Any
+  /// thread.
   virtual bool has_ended() const noexcept { return false; }
 
   /// Watches over this rank; null where nobody does (a plan's ranks).
@@ -63,10 +64,11 @@ class World {
 };
 
 struct WorldOptions {
-  double timeout_s = 300;           ///< longest wait for a peer inside one operation
-  bool sums_in_rank_order = false;  ///< over all ranks of a group, one after the other, also where hosts could sum up first
-  /// Above 0, for debugging: operations run on private copies and end up to so many milliseconds later, so that whoever touches a buffer
-  /// in use is found (comm/buffer_race_check.h).
+  double timeout_s = 300;  ///< longest wait for a peer inside one operation
+  bool sums_in_rank_order =
+      false;  ///< over all ranks of a group, one after the other, also where hosts could sum up first
+  /// Above 0, for debugging: operations run on private copies and end up to so many milliseconds later, so that whoever
+  /// touches a buffer in use is found (comm/buffer_race_check.h).
   double race_check_delay_ms = 0;
   WatchOptions watch = {};
 };
@@ -75,22 +77,25 @@ struct WorldOptions {
 std::unique_ptr<World> make_single_world(const WorldOptions& options);
 
 /// This rank of a job that mpirun started. The first call initialises MPI (thread level multiple); destroying the World
-/// finalises it, after a barrier with the timeout: if a peer does not come, the job is aborted with peer_lost instead of
-/// hanging in MPI_Finalize. Only one exists in a process. Where the program has initialised MPI itself, it finalises it too.
+/// finalises it, after a barrier with the timeout: if a peer does not come, the job is aborted with peer_lost instead
+/// of hanging in MPI_Finalize. Only one exists in a process. Where the program has initialised MPI itself, it finalises
+/// it too.
 std::unique_ptr<World> make_mpi_world(const WorldOptions& options);
 
-/// What of "auto", "hier", "shm", "mpi" and "null" `wanted` and the environment variable ZSHARD_TRANSPORT come to; Error(usage) for
-/// anything else, and where ZSHARD_HOSTS_OF makes no sense for a transport that asks it.
+/// What of "auto", "hier", "shm", "mpi" and "null" `wanted` and the environment variable ZSHARD_TRANSPORT come to;
+/// Error(usage) for anything else, and where ZSHARD_HOSTS_OF makes no sense for a transport that asks it.
 std::string chosen_transport(std::string_view wanted);
-/// The same over the transport that is `wanted`. "hier": chosen for every group by where its ranks are; shared memory, "shm", where all are
-/// on one host, messages, "mpi", where each is alone on its own, and both in their places where there are several hosts with several ranks.
-/// "auto" is what ZSHARD_TRANSPORT says, else hier; for a single rank mpi. The transport() of a hier world is the name of what it came to
-/// for all ranks. "null" is make_null_world. Where shared memory cannot be had on every rank, or ranks want different transports, all use
-/// mpi, and rank 0 says so in one line; in silence where a rank wants "", which is for one that has something else to tell the others.
+/// The same over the transport that is `wanted`. "hier": chosen for every group by where its ranks are; shared memory,
+/// "shm", where all are on one host, messages, "mpi", where each is alone on its own, and both in their places where
+/// there are several hosts with several ranks. "auto" is what ZSHARD_TRANSPORT says, else hier; for a single rank mpi.
+/// The transport() of a hier world is the name of what it came to for all ranks. "null" is make_null_world. Where
+/// shared memory cannot be had on every rank, or ranks want different transports, all use mpi, and rank 0 says so in
+/// one line; in silence where a rank wants "", which is for one that has something else to tell the others.
 std::unique_ptr<World> make_process_world(const WorldOptions& options, std::string_view wanted = "auto");
 
-/// `ranks` threads of this process as ranks: runs `body(world)` on each and returns when all have ended. The first exception
-/// is thrown again: causes before lost peers before GroupEnded, then the lowest rank. Waiting ranks wake as soon as one throws.
+/// `ranks` threads of this process as ranks: runs `body(world)` on each and returns when all have ended. The first
+/// exception is thrown again: causes before lost peers before GroupEnded, then the lowest rank. Waiting ranks wake as
+/// soon as one throws.
 void run_local_world(int ranks, const WorldOptions& options, const std::function<void(World&)>& body);
 
 /// What moves the bytes between ranks.
@@ -110,19 +115,20 @@ struct TransportInfo {
 /// What a meta world needs to stand for `world`.
 TransportInfo transport_info_of(const World& world);
 
-/// A rank that is said to be `rank` of `size`, for the meta device: operations are declared and checked, nothing moves. Their scratch is
-/// that of the transport which this world stands for. Nobody knows the other ranks' colours, so `split` only makes duplicates (0, rank);
-/// `group` makes any group.
+/// A rank that is said to be `rank` of `size`, for the meta device: operations are declared and checked, nothing moves.
+/// Their scratch is that of the transport which this world stands for. Nobody knows the other ranks' colours, so
+/// `split` only makes duplicates (0, rank); `group` makes any group.
 std::unique_ptr<World> make_meta_world(int rank, int size, TransportInfo stands_for = {});
 
-/// The ranks of `real`, which must outlive it, whose collectives move nothing and wait for nobody, so that what they write keeps what it
-/// held: for finding out what a step takes without communication. Like the meta world's, its communicators can only be duplicated. It
-/// has no windows.
+/// The ranks of `real`, which must outlive it, whose collectives move nothing and wait for nobody, so that what they
+/// write keeps what it held: for finding out what a step takes without communication. Like the meta world's, its
+/// communicators can only be duplicated. It has no windows.
 std::unique_ptr<World> make_null_world(World& real);
 std::unique_ptr<World> make_null_world(std::unique_ptr<World> real);
 
 /// How the process was launched, read off the environment, before MPI is touched. Throws Error(usage) when a launcher's
-/// variables (PMI_SIZE, SLURM_STEP_NUM_TASKS in a step of srun, MPI_LOCALNRANKS, WORLD_SIZE ...) say several ranks and Open MPI's do not.
+/// variables (PMI_SIZE, SLURM_STEP_NUM_TASKS in a step of srun, MPI_LOCALNRANKS, WORLD_SIZE ...) say several ranks and
+/// Open MPI's do not.
 enum class Launch { single, mpirun };
 Launch detect_launch();
 

@@ -6,8 +6,9 @@
 #include "runtime/base/int8_blocks.h"
 #include "runtime/base/usage_error.h"
 
-/// What every back end's kernels demand of their Buffers before they look at the elements. A violation is an Error(internal) with the
-/// numbers, or, where a caller outside the library is likely to bring it about, a UsageError. The stream adds the op's name to both.
+/// What every back end's kernels demand of their Buffers before they look at the elements. A violation is an
+/// Error(internal) with the numbers, or, where a caller outside the library is likely to bring it about, a UsageError.
+/// The stream adds the op's name to both.
 namespace zs::checks {
 
 /// The number of elements that both have.
@@ -18,22 +19,25 @@ inline std::int64_t same_elems(const Buffer& out, const Buffer& in) {
 
 /// From f32 to bf16. The number of elements.
 inline std::int64_t stochastic_cast(const Buffer& out, const Buffer& in, const StochasticRounding& rounding) {
-  ZS_CHECK(out.dtype == DType::bf16 && in.dtype == DType::f32, "{} out, {} in, expected bf16 and f32", name_of(out.dtype),
-           name_of(in.dtype));
-  ZS_CHECK(rounding.first >= 0 && (rounding.run > 0 || in.elems == 0), "runs of {} from {} on", rounding.run, rounding.first);
+  ZS_CHECK(out.dtype == DType::bf16 && in.dtype == DType::f32, "{} out, {} in, expected bf16 and f32",
+           name_of(out.dtype), name_of(in.dtype));
+  ZS_CHECK(rounding.first >= 0 && (rounding.run > 0 || in.elems == 0), "runs of {} from {} on", rounding.run,
+           rounding.first);
   return same_elems(out, in);
 }
 
 /// Packed parts of `elements`, or slices of it (of_slices): the elements of each part.
 inline std::int64_t int8_blocks(const Buffer& packed, const Buffer& elements, int parts, bool of_slices) {
-  ZS_CHECK(elements.dtype == DType::f32 || elements.dtype == DType::bf16, "elements of {} in whole numbers, expected f32 or bf16",
-           name_of(elements.dtype));
-  ZS_CHECK(parts > 0 && (!of_slices || elements.elems % parts == 0), "{} elements in {} packed parts", elements.elems, parts);
+  ZS_CHECK(elements.dtype == DType::f32 || elements.dtype == DType::bf16,
+           "elements of {} in whole numbers, expected f32 or bf16", name_of(elements.dtype));
+  ZS_CHECK(parts > 0 && (!of_slices || elements.elems % parts == 0), "{} elements in {} packed parts", elements.elems,
+           parts);
   const std::int64_t elems = of_slices ? elements.elems / parts : elements.elems;
   ZS_CHECK(packed.dtype == DType::u8 && packed.elems == parts * packed_bytes(elems),
            "{} {} for {} packed parts of {} elements, expected {}", packed.elems, name_of(packed.dtype), parts, elems,
            parts * packed_bytes(elems));
-  ZS_CHECK(reinterpret_cast<std::uintptr_t>(packed.data) % 16 == 0, "packed elements at {}, expected a multiple of 16", packed.data);
+  ZS_CHECK(reinterpret_cast<std::uintptr_t>(packed.data) % 16 == 0, "packed elements at {}, expected a multiple of 16",
+           packed.data);
   return elems;
 }
 
@@ -56,11 +60,12 @@ inline void same_bytes(const Buffer& out, const Buffer& in) {
 inline void row_copy(const Buffer& out, const Buffer& in, const RowCopy& rows) {
   same_dtype(out, in);
   const auto extent = [&](std::int64_t stride) { return rows.rows == 0 ? 0 : (rows.rows - 1) * stride + rows.run; };
-  ZS_CHECK(rows.rows >= 0 && rows.run >= 0 && (rows.rows < 2 || (rows.out_stride >= rows.run && rows.in_stride >= rows.run)),
-           "{} rows of {}, {} apart out and {} in", rows.rows, rows.run, rows.out_stride, rows.in_stride);
+  ZS_CHECK(
+      rows.rows >= 0 && rows.run >= 0 && (rows.rows < 2 || (rows.out_stride >= rows.run && rows.in_stride >= rows.run)),
+      "{} rows of {}, {} apart out and {} in", rows.rows, rows.run, rows.out_stride, rows.in_stride);
   ZS_CHECK(out.elems == extent(rows.out_stride) && in.elems == extent(rows.in_stride),
-           "{} rows of {}, {} apart in {} elements out, {} apart in {} in", rows.rows, rows.run, rows.out_stride, out.elems, rows.in_stride,
-           in.elems);
+           "{} rows of {}, {} apart in {} elements out, {} apart in {} in", rows.rows, rows.run, rows.out_stride,
+           out.elems, rows.in_stride, in.elems);
 }
 
 /// One element, of the dtype that T is.
@@ -76,28 +81,30 @@ inline std::int64_t rows_of(const Buffer& buffer, std::int64_t width) {
 }
 
 inline void same_as(const char* what, const Buffer& buffer, const Buffer& like) {
-  ZS_CHECK(buffer.elems == like.elems && buffer.dtype == like.dtype, "{} is {} x {}, expected {} x {}", what, buffer.elems,
-           name_of(buffer.dtype), like.elems, name_of(like.dtype));
+  ZS_CHECK(buffer.elems == like.elems && buffer.dtype == like.dtype, "{} is {} x {}, expected {} x {}", what,
+           buffer.elems, name_of(buffer.dtype), like.elems, name_of(like.dtype));
 }
 
 /// A gradient is f32, or of the dtype of what it comes from.
 inline void gradient(const char* what, const Buffer& gradient, const Buffer& dy) {
-  ZS_CHECK(gradient.dtype == DType::f32 || gradient.dtype == dy.dtype, "{} is {}, expected f32 or {}", what, name_of(gradient.dtype),
-           name_of(dy.dtype));
+  ZS_CHECK(gradient.dtype == DType::f32 || gradient.dtype == dy.dtype, "{} is {}, expected f32 or {}", what,
+           name_of(gradient.dtype), name_of(dy.dtype));
 }
 
 inline void matmul(const Buffer& c, const Buffer& a, const Buffer& b, const Buffer& bias, const MatmulDims& d) {
   ZS_CHECK(d.m >= 0 && d.n >= 0 && d.k >= 0, "a product of ({}, {}) and ({}, {})", d.m, d.k, d.k, d.n);
   ZS_CHECK(d.beta == 0.0f || d.beta == 1.0f, "beta is {}, expected 0 or 1", d.beta);
-  ZS_CHECK(d.batch >= 1 && (d.batch == 1 || bias.empty()), "a batch of {}, {} a bias", d.batch, bias.empty() ? "without" : "with");
+  ZS_CHECK(d.batch >= 1 && (d.batch == 1 || bias.empty()), "a batch of {}, {} a bias", d.batch,
+           bias.empty() ? "without" : "with");
   ZS_CHECK(a.elems == d.batch * d.m * d.k && b.elems == d.batch * d.k * d.n && c.elems == d.batch * d.m * d.n,
-           "a {}, b {}, c {} elements for m {}, n {}, k {}, batch {}", a.elems, b.elems, c.elems, d.m, d.n, d.k, d.batch);
+           "a {}, b {}, c {} elements for m {}, n {}, k {}, batch {}", a.elems, b.elems, c.elems, d.m, d.n, d.k,
+           d.batch);
   if (a.dtype != b.dtype || (c.dtype != a.dtype && c.dtype != DType::f32))
-    throw UsageError(fmt::format("a product of {} ({}, {}) and {} ({}, {}) into {}", name_of(a.dtype), d.m, d.k, name_of(b.dtype), d.k, d.n,
-                                 name_of(c.dtype)),
+    throw UsageError(fmt::format("a product of {} ({}, {}) and {} ({}, {}) into {}", name_of(a.dtype), d.m, d.k,
+                                 name_of(b.dtype), d.k, d.n, name_of(c.dtype)),
                      "both operands have one dtype, and the result has it too or is f32: cast one of them");
-  ZS_CHECK(bias.empty() || (bias.elems == d.n && (bias.dtype == c.dtype || bias.dtype == a.dtype)), "bias {} x {} for {} columns of {}",
-           bias.elems, name_of(bias.dtype), d.n, name_of(c.dtype));
+  ZS_CHECK(bias.empty() || (bias.elems == d.n && (bias.dtype == c.dtype || bias.dtype == a.dtype)),
+           "bias {} x {} for {} columns of {}", bias.elems, name_of(bias.dtype), d.n, name_of(c.dtype));
 }
 
 /// Whether it has no terms: then c := beta * c, and there is no bias.
@@ -110,7 +117,8 @@ inline bool is_empty_sum(const Buffer& bias, const MatmulDims& d) {
 /// other: what GELU gives, or was taken of.
 inline void matmul_gelu(const MatmulBuffers& product, const Buffer& other, const MatmulDims& dims) {
   matmul(product.c, product.a, product.b, product.bias, dims);
-  ZS_CHECK(dims.beta == 0.0f && dims.batch == 1, "beta is {}, batch {} beside GELU, expected 0 and 1", dims.beta, dims.batch);
+  ZS_CHECK(dims.beta == 0.0f && dims.batch == 1, "beta is {}, batch {} beside GELU, expected 0 and 1", dims.beta,
+           dims.batch);
   same_as("c", product.c, other);
   same_dtype(product.c, product.a);
 }
@@ -126,7 +134,8 @@ inline void strided(const char* what, const Strided& operand, const Shape& shape
   for (int d = 0; d < shape.rank(); ++d) last += (shape[d] - 1) * operand.strides[static_cast<std::size_t>(d)];
   ZS_CHECK(last < operand.buffer.elems, "{}: element {} of {}", what, last, operand.buffer.elems);
   const DType dtype = operand.buffer.dtype;
-  ZS_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::i32, "{} is {}, expected f32, bf16 or i32", what, name_of(dtype));
+  ZS_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::i32, "{} is {}, expected f32, bf16 or i32",
+           what, name_of(dtype));
 }
 
 /// Not of an empty shape.
@@ -139,27 +148,30 @@ inline void map(const Map& map) {
 
 /// Not where nothing is kept.
 inline void reduce(const Reduce& reduce) {
-  ZS_CHECK(reduce.kept.rank() > 0 && reduce.reduced.rank() > 0, "a reduction over {} dims for {}", reduce.reduced.rank(),
-           reduce.kept.rank());
+  ZS_CHECK(reduce.kept.rank() > 0 && reduce.reduced.rank() > 0, "a reduction over {} dims for {}",
+           reduce.reduced.rank(), reduce.kept.rank());
   const bool is_index = reduce.op == ReduceKind::argmax;
-  ZS_CHECK(reduce.out.elems == reduce.kept.numel() && (reduce.out.dtype == DType::i32) == is_index, "{} {} for {} reductions",
-           reduce.out.elems, name_of(reduce.out.dtype), reduce.kept.numel());
+  ZS_CHECK(reduce.out.elems == reduce.kept.numel() && (reduce.out.dtype == DType::i32) == is_index,
+           "{} {} for {} reductions", reduce.out.elems, name_of(reduce.out.dtype), reduce.kept.numel());
   ZS_CHECK(reduce.op == ReduceKind::sum || reduce.reduced.numel() > 0, "the largest of no elements");
   std::int64_t last = 0;
-  for (int d = 0; d < reduce.kept.rank(); ++d) last += (reduce.kept[d] - 1) * reduce.kept_strides[static_cast<std::size_t>(d)];
-  for (int d = 0; d < reduce.reduced.rank(); ++d) last += (reduce.reduced[d] - 1) * reduce.reduced_strides[static_cast<std::size_t>(d)];
+  for (int d = 0; d < reduce.kept.rank(); ++d)
+    last += (reduce.kept[d] - 1) * reduce.kept_strides[static_cast<std::size_t>(d)];
+  for (int d = 0; d < reduce.reduced.rank(); ++d)
+    last += (reduce.reduced[d] - 1) * reduce.reduced_strides[static_cast<std::size_t>(d)];
   ZS_CHECK(reduce.reduced.numel() == 0 || last < reduce.in.elems, "in: element {} of {}", last, reduce.in.elems);
 }
 
 inline void lines(const Buffer& x, const Buffer& y, const Buffer& ids, const LineDims& d) {
-  ZS_CHECK(ids.dtype == DType::i32 && ids.elems == (d.each_its_own ? y.elems : d.count), "{} {} as ids of {} lines", ids.elems,
-           name_of(ids.dtype), d.count);
-  ZS_CHECK(x.elems == d.outer * d.lines * d.inner && y.elems == d.outer * d.count * d.inner, "x {}, y {} elements for {} x {} of {} x {}",
-           x.elems, y.elems, d.outer, d.count, d.lines, d.inner);
+  ZS_CHECK(ids.dtype == DType::i32 && ids.elems == (d.each_its_own ? y.elems : d.count), "{} {} as ids of {} lines",
+           ids.elems, name_of(ids.dtype), d.count);
+  ZS_CHECK(x.elems == d.outer * d.lines * d.inner && y.elems == d.outer * d.count * d.inner,
+           "x {}, y {} elements for {} x {} of {} x {}", x.elems, y.elems, d.outer, d.count, d.lines, d.inner);
 }
 
 inline std::int64_t dropout(const Buffer& out, const Buffer& in, const DropoutMask& mask) {
-  ZS_CHECK(mask.probability >= 0 && mask.probability < 1 && mask.first >= 0, "probability {}, first {}", mask.probability, mask.first);
+  ZS_CHECK(mask.probability >= 0 && mask.probability < 1 && mask.first >= 0, "probability {}, first {}",
+           mask.probability, mask.first);
   return alike(out, in, in);
 }
 
@@ -168,14 +180,15 @@ inline constexpr const char* kMakeIds = "make them by Tensor::from_host from std
 struct TableRows {
   std::int64_t tokens, width, table_rows;
 };
-inline TableRows embedding_forward(const Buffer& out, const Buffer& ids, const Buffer& table, const Buffer& positions, std::int64_t time) {
+inline TableRows embedding_forward(const Buffer& out, const Buffer& ids, const Buffer& table, const Buffer& positions,
+                                   std::int64_t time) {
   require("ids", ids, DType::i32, kMakeIds);
   ZS_CHECK(out.elems % ids.elems == 0, "{} elements for {} tokens", out.elems, ids.elems);
   const std::int64_t width = out.elems / ids.elems;
-  ZS_CHECK(out.dtype == table.dtype && (positions.empty() || positions.dtype == table.dtype), "out is {}, table {}, positions {}",
-           name_of(out.dtype), name_of(table.dtype), name_of(positions.dtype));
-  ZS_CHECK(positions.empty() || (time > 0 && positions.elems >= time * width), "{} elements of positions for {} steps of width {}",
-           positions.elems, time, width);
+  ZS_CHECK(out.dtype == table.dtype && (positions.empty() || positions.dtype == table.dtype),
+           "out is {}, table {}, positions {}", name_of(out.dtype), name_of(table.dtype), name_of(positions.dtype));
+  ZS_CHECK(positions.empty() || (time > 0 && positions.elems >= time * width),
+           "{} elements of positions for {} steps of width {}", positions.elems, time, width);
   return {ids.elems, width, rows_of(table, width)};
 }
 
@@ -189,7 +202,8 @@ inline TableRows embedding_backward(const Buffer& dtable, const Buffer& ids, con
 
 inline TableRows position_backward(const Buffer& dpositions, const Buffer& dy, std::int64_t time, std::int64_t width) {
   const TableRows rows{rows_of(dy, width), width, rows_of(dpositions, width)};
-  ZS_CHECK((time > 0 || rows.tokens == 0) && time <= rows.table_rows, "{} steps for {} positions", time, rows.table_rows);
+  ZS_CHECK((time > 0 || rows.tokens == 0) && time <= rows.table_rows, "{} steps for {} positions", time,
+           rows.table_rows);
   gradient("dpositions", dpositions, dy);
   return rows;
 }
@@ -211,22 +225,24 @@ inline void norm_gradient(const Buffer& dx, const NormGradient& gradient, const 
 }
 
 /// The number of rows.
-inline std::int64_t layer_norm_forward(const Buffer& y, const Buffer& mean, const Buffer& rstd, const NormInput& x, const Buffer& gamma,
-                                       const Buffer& beta) {
+inline std::int64_t layer_norm_forward(const Buffer& y, const Buffer& mean, const Buffer& rstd, const NormInput& x,
+                                       const Buffer& gamma, const Buffer& beta) {
   const std::int64_t width = gamma.elems, rows = norm_input(y, x, width);
-  ZS_CHECK(mean.elems == rows && rstd.elems == rows && beta.elems == width, "mean {}, rstd {}, beta {} for {} rows of {}", mean.elems,
-           rstd.elems, beta.elems, rows, width);
+  ZS_CHECK(mean.elems == rows && rstd.elems == rows && beta.elems == width,
+           "mean {}, rstd {}, beta {} for {} rows of {}", mean.elems, rstd.elems, beta.elems, rows, width);
   return rows;
 }
 
-inline std::int64_t layer_norm_backward(const Buffer& dx, const Buffer& dgamma, const Buffer& dbeta, const NormGradient& dy,
-                                        const Buffer& x, const Buffer& mean, const Buffer& rstd, const Buffer& gamma) {
+inline std::int64_t layer_norm_backward(const Buffer& dx, const Buffer& dgamma, const Buffer& dbeta,
+                                        const NormGradient& dy, const Buffer& x, const Buffer& mean, const Buffer& rstd,
+                                        const Buffer& gamma) {
   const std::int64_t width = gamma.elems, rows = rows_of(x, width);
   norm_gradient(dx, dy, x);
   gradient("dgamma", dgamma, x);
   gradient("dbeta", dbeta, x);
   ZS_CHECK(mean.elems == rows && rstd.elems == rows && dgamma.elems == width && dbeta.elems == width,
-           "mean {}, rstd {}, dgamma {}, dbeta {} for {} rows of {}", mean.elems, rstd.elems, dgamma.elems, dbeta.elems, rows, width);
+           "mean {}, rstd {}, dgamma {}, dbeta {} for {} rows of {}", mean.elems, rstd.elems, dgamma.elems, dbeta.elems,
+           rows, width);
   return rows;
 }
 
@@ -236,8 +252,8 @@ inline std::int64_t rms_norm_forward(const Buffer& y, const Buffer& rstd, const 
   return rows;
 }
 
-inline std::int64_t rms_norm_backward(const Buffer& dx, const Buffer& dgamma, const NormGradient& dy, const Buffer& x, const Buffer& rstd,
-                                      const Buffer& gamma) {
+inline std::int64_t rms_norm_backward(const Buffer& dx, const Buffer& dgamma, const NormGradient& dy, const Buffer& x,
+                                      const Buffer& rstd, const Buffer& gamma) {
   const std::int64_t rows = rms_norm_forward(dx, rstd, x, gamma);
   norm_gradient(dx, dy, x);
   gradient("dgamma", dgamma, x);
@@ -257,7 +273,8 @@ inline std::int64_t tokens_of(const AttentionDims& dims) {
   const std::int64_t tokens = dims.batch * dims.time;
   ZS_CHECK(dims.batch >= 0 && dims.time >= 0 && dims.heads > 0 && dims.head_dim > 0,
            "attention over batch {}, time {}, heads {}, head_dim {}", dims.batch, dims.time, dims.heads, dims.head_dim);
-  ZS_CHECK(dims.kv_heads >= 0 && dims.heads % kv_heads_of(dims) == 0, "{} heads share {} key and value heads", dims.heads, dims.kv_heads);
+  ZS_CHECK(dims.kv_heads >= 0 && dims.heads % kv_heads_of(dims) == 0, "{} heads share {} key and value heads",
+           dims.heads, dims.kv_heads);
   ZS_CHECK(dims.window >= 0, "a window of {} keys", dims.window);
   return tokens;
 }
@@ -267,41 +284,47 @@ inline double rotary(const Buffer& out, const Buffer& in, const AttentionDims& d
   const std::int64_t elems = tokens_of(dims) * qkv_width_of(dims);
   same_as("out", out, in);
   ZS_CHECK(in.elems == elems, "{} elements of qkv, expected {}", in.elems, elems);
-  ZS_CHECK(dims.head_dim % 2 == 0 && options.base >= 1, "rotary positions for head_dim {}, base {}", dims.head_dim, options.base);
+  ZS_CHECK(dims.head_dim % 2 == 0 && options.base >= 1, "rotary positions for head_dim {}, base {}", dims.head_dim,
+           options.base);
   ZS_CHECK(options.first >= 0, "rotary positions from {} on", options.first);
   const RotaryScaling& scaling = options.scaling;
   ZS_CHECK(scaling.factor >= 1 && scaling.context >= 0 && (scaling.context == 0 || scaling.low < scaling.high),
-           "rotary positions scaled by {} between {} and {} turns of {} positions", scaling.factor, scaling.low, scaling.high,
-           scaling.context);
+           "rotary positions scaled by {} between {} and {} turns of {} positions", scaling.factor, scaling.low,
+           scaling.high, scaling.context);
   return std::pow(options.base, -2.0 / static_cast<double>(dims.head_dim));
 }
 
 inline void attention(const Buffer& out, const Buffer& lse, const Buffer& qkv, const AttentionDims& dims) {
   const std::int64_t tokens = tokens_of(dims), width = dims.heads * dims.head_dim;
-  ZS_CHECK(
-      qkv.elems == tokens * qkv_width_of(dims) && out.elems == tokens * width && lse.elems == tokens * dims.heads && out.dtype == qkv.dtype,
-      "qkv {} x {}, out {} x {}, lse {} for {} tokens, {} heads of {}, {} of keys", qkv.elems, name_of(qkv.dtype), out.elems,
-      name_of(out.dtype), lse.elems, tokens, dims.heads, dims.head_dim, kv_heads_of(dims));
+  ZS_CHECK(qkv.elems == tokens * qkv_width_of(dims) && out.elems == tokens * width &&
+               lse.elems == tokens * dims.heads && out.dtype == qkv.dtype,
+           "qkv {} x {}, out {} x {}, lse {} for {} tokens, {} heads of {}, {} of keys", qkv.elems, name_of(qkv.dtype),
+           out.elems, name_of(out.dtype), lse.elems, tokens, dims.heads, dims.head_dim, kv_heads_of(dims));
 }
 
-inline void attention_cached(const Buffer& out, const Buffer& scores, const Buffer& qkv, const Buffer& cache, const AttentionDims& dims,
-                             std::int64_t first) {
+inline void attention_cached(const Buffer& out, const Buffer& scores, const Buffer& qkv, const Buffer& cache,
+                             const AttentionDims& dims, std::int64_t first) {
   const std::int64_t tokens = tokens_of(dims), end = first + tokens, row = 2 * kv_heads_of(dims) * dims.head_dim;
-  ZS_CHECK(dims.batch == 1 && first >= 0 && qkv.elems == tokens * qkv_width_of(dims) && out.elems == tokens * dims.heads * dims.head_dim,
-           "qkv {}, out {} for {} tokens of {} sequences behind {} others", qkv.elems, out.elems, dims.time, dims.batch, first);
+  ZS_CHECK(dims.batch == 1 && first >= 0 && qkv.elems == tokens * qkv_width_of(dims) &&
+               out.elems == tokens * dims.heads * dims.head_dim,
+           "qkv {}, out {} for {} tokens of {} sequences behind {} others", qkv.elems, out.elems, dims.time, dims.batch,
+           first);
   ZS_CHECK(out.dtype == qkv.dtype && cache.dtype == qkv.dtype && cache.elems % row == 0 && cache.elems >= end * row,
-           "a cache of {} x {} for {} tokens of {} elements of {}", cache.elems, name_of(cache.dtype), end, row, name_of(qkv.dtype));
-  ZS_CHECK(scores.dtype == DType::f32 && scores.elems >= tokens * dims.heads * (end + dims.head_dim), "{} x {} to work in", scores.elems,
-           name_of(scores.dtype));
+           "a cache of {} x {} for {} tokens of {} elements of {}", cache.elems, name_of(cache.dtype), end, row,
+           name_of(qkv.dtype));
+  ZS_CHECK(scores.dtype == DType::f32 && scores.elems >= tokens * dims.heads * (end + dims.head_dim),
+           "{} x {} to work in", scores.elems, name_of(scores.dtype));
 }
 
 /// The distance of two rows of logits.
-inline std::int64_t cross_entropy(const Buffer& lse, const Buffer& logits, const Buffer& targets, std::int64_t classes) {
+inline std::int64_t cross_entropy(const Buffer& lse, const Buffer& logits, const Buffer& targets,
+                                  std::int64_t classes) {
   const std::int64_t rows = targets.elems;
   require("targets", targets, DType::i32, kMakeIds);
   require("logits", logits, DType::f32, "cast them: cast(logits, DType::f32)");
   require("log-sum-exps", lse, DType::f32, "make the tensor that takes them f32");
-  ZS_CHECK(rows > 0 && logits.elems % rows == 0 && lse.elems == rows, "{} logits, {} lse for {} targets", logits.elems, lse.elems, rows);
+  ZS_CHECK(rows > 0 && logits.elems % rows == 0 && lse.elems == rows, "{} logits, {} lse for {} targets", logits.elems,
+           lse.elems, rows);
   const std::int64_t stride = logits.elems / rows;
   ZS_CHECK(classes > 0 && classes <= stride, "{} classes in rows of {}", classes, stride);
   return stride;
@@ -313,30 +336,33 @@ inline void cross_entropy_losses(const Buffer& losses, const Buffer& targets) {
 }
 
 inline void cross_entropy_gradient(const Buffer& dlogits, const Buffer& logits, const Buffer& dloss) {
-  ZS_CHECK(dlogits.elems == logits.elems && dloss.elems == 1, "{} dlogits for {} logits, {} dloss", dlogits.elems, logits.elems,
-           dloss.elems);
+  ZS_CHECK(dlogits.elems == logits.elems && dloss.elems == 1, "{} dlogits for {} logits, {} dloss", dlogits.elems,
+           logits.elems, dloss.elems);
 }
 
 /// As long as StepScalars, f32.
 inline void step_scalars(const Buffer& scalars) {
-  ZS_CHECK(scalars.bytes() == sizeof(StepScalars) && scalars.dtype == DType::f32, "{} bytes of {} as scalars, expected {} of f32",
-           scalars.bytes(), name_of(scalars.dtype), sizeof(StepScalars));
+  ZS_CHECK(scalars.bytes() == sizeof(StepScalars) && scalars.dtype == DType::f32,
+           "{} bytes of {} as scalars, expected {} of f32", scalars.bytes(), name_of(scalars.dtype),
+           sizeof(StepScalars));
 }
 
-inline void fixed_point_shift(int shift) { ZS_CHECK(shift >= 0 && shift <= 60, "a shift of {}, expected 0 to 60", shift); }
+inline void fixed_point_shift(int shift) {
+  ZS_CHECK(shift >= 0 && shift <= 60, "a shift of {}, expected 0 to 60", shift);
+}
 
 inline void sgd(const Buffer& master, const Buffer& m, const Buffer& copy, const Buffer& grad) {
-  ZS_CHECK((m.empty() || m.elems == master.elems) && grad.elems == master.elems, "master {}, m {}, grad {} elements", master.elems, m.elems,
-           grad.elems);
-  ZS_CHECK(copy.empty() || (copy.elems == master.elems && copy.dtype == DType::bf16), "copy {} x {} of {} elements", copy.elems,
-           name_of(copy.dtype), master.elems);
+  ZS_CHECK((m.empty() || m.elems == master.elems) && grad.elems == master.elems, "master {}, m {}, grad {} elements",
+           master.elems, m.elems, grad.elems);
+  ZS_CHECK(copy.empty() || (copy.elems == master.elems && copy.dtype == DType::bf16), "copy {} x {} of {} elements",
+           copy.elems, name_of(copy.dtype), master.elems);
 }
 
 inline void adamw(const Buffer& master, const Buffer& m, const Buffer& v, const Buffer& copy, const Buffer& grad) {
-  ZS_CHECK(m.elems == master.elems && v.elems == master.elems && grad.elems == master.elems, "master {}, m {}, v {}, grad {} elements",
-           master.elems, m.elems, v.elems, grad.elems);
-  ZS_CHECK(copy.empty() || (copy.elems == master.elems && copy.dtype == DType::bf16), "copy {} x {} of {} elements", copy.elems,
-           name_of(copy.dtype), master.elems);
+  ZS_CHECK(m.elems == master.elems && v.elems == master.elems && grad.elems == master.elems,
+           "master {}, m {}, v {}, grad {} elements", master.elems, m.elems, v.elems, grad.elems);
+  ZS_CHECK(copy.empty() || (copy.elems == master.elems && copy.dtype == DType::bf16), "copy {} x {} of {} elements",
+           copy.elems, name_of(copy.dtype), master.elems);
 }
 
 /// Of a norm: a power above 0. Whether it is infinite.

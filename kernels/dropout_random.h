@@ -6,7 +6,8 @@
 
 namespace zs {
 
-/// Whether dropout keeps the element of this index: on every back end from this source. threshold: see dropout_threshold.
+/// Whether dropout keeps the element of this index: on every back end from this source. threshold: see
+/// dropout_threshold.
 static constexpr bool is_kept(std::uint64_t key, std::uint64_t index, std::uint32_t threshold) {
   const std::uint32_t low = static_cast<std::uint32_t>(index), high = static_cast<std::uint32_t>(index >> 32);
   const std::uint32_t first = mix32(low * 0x9e3779b9u + static_cast<std::uint32_t>(key));

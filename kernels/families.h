@@ -5,9 +5,9 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/kernels.h"
 
-/// Kernels come in families. A family registers itself: in each back end one function puts its kernels into the table, and one puts its
-/// vector loops into that of an instruction set. A kernel that no family fills in is null. A new family has its functions here, and its
-/// sources in the build files.
+/// Kernels come in families. A family registers itself: in each back end one function puts its kernels into the table,
+/// and one puts its vector loops into that of an instruction set. A kernel that no family fills in is null. A new
+/// family has its functions here, and its sources in the build files.
 #if defined(ZS_ISA)
 namespace zs::cpu::ZS_ISA {
 
@@ -24,9 +24,18 @@ void fill_rows(Isa& isa);
 void fill_stochastic_cast(Isa& isa);
 void fill_swiglu(Isa& isa);
 
-inline constexpr void (*kFamilies[])(Isa&) = {
-    fill_attention, fill_attention_cached, fill_elementwise, fill_loss, fill_map, fill_norms, fill_optimizer, fill_reduce, fill_rotary,
-    fill_rows,      fill_stochastic_cast,  fill_swiglu};
+inline constexpr void (*kFamilies[])(Isa&) = {fill_attention,
+                                              fill_attention_cached,
+                                              fill_elementwise,
+                                              fill_loss,
+                                              fill_map,
+                                              fill_norms,
+                                              fill_optimizer,
+                                              fill_reduce,
+                                              fill_rotary,
+                                              fill_rows,
+                                              fill_stochastic_cast,
+                                              fill_swiglu};
 
 }  // namespace zs::cpu::ZS_ISA
 #else

@@ -22,10 +22,10 @@ struct StepScalars {
   float skip;              ///< not 0: grad_norm is not finite, the optimizer leaves everything as it is
 };
 
-/// A product C (m, n) := A' (m, k) * B' (k, n) + beta * C [+ bias (n)], all row-major and dense. A' is `a`, or its transpose when
-/// `transpose_a` (then `a` is stored (k, m)); likewise B'. beta is 0 or 1. a and b have one dtype; c is f32 or that dtype;
-/// the sum is carried in f32. Any size may be 0: c := beta * c where k is, and then there is no bias. Of a batch each of a, b and c is so
-/// many matrices, one behind the other; only `matmul` takes one.
+/// A product C (m, n) := A' (m, k) * B' (k, n) + beta * C [+ bias (n)], all row-major and dense. A' is `a`, or its
+/// transpose when `transpose_a` (then `a` is stored (k, m)); likewise B'. beta is 0 or 1. a and b have one dtype; c is
+/// f32 or that dtype; the sum is carried in f32. Any size may be 0: c := beta * c where k is, and then there is no
+/// bias. Of a batch each of a, b and c is so many matrices, one behind the other; only `matmul` takes one.
 struct MatmulDims {
   std::int64_t m, n, k;
   bool transpose_a = false, transpose_b = false;
@@ -42,7 +42,8 @@ struct MatmulBuffers {
 /// (batch, time, heads + 2 kv_heads, head_dim): a token's queries, then its keys, then its values.
 struct AttentionDims {
   std::int64_t batch, time, heads, head_dim;
-  /// Ainslie et al. 2023 (grouped queries): each key and value head serves heads / kv_heads query heads, neighbours. 0: as many as heads.
+  /// Ainslie et al. 2023 (grouped queries): each key and value head serves heads / kv_heads query heads, neighbours. 0:
+  /// as many as heads.
   std::int64_t kv_heads = 0;
   /// Beltagy et al. 2020 (sliding window): a query sees so many keys, the last one its own token's. 0: all up to that.
   std::int64_t window = 0;
@@ -51,9 +52,13 @@ struct AttentionDims {
 static constexpr std::int64_t window_of(const AttentionDims& dims) {
   return dims.window > 0 && dims.window < dims.time ? dims.window : dims.time;
 }
-static constexpr std::int64_t kv_heads_of(const AttentionDims& dims) { return dims.kv_heads > 0 ? dims.kv_heads : dims.heads; }
+static constexpr std::int64_t kv_heads_of(const AttentionDims& dims) {
+  return dims.kv_heads > 0 ? dims.kv_heads : dims.heads;
+}
 /// Elements of a token's row of qkv.
-static constexpr std::int64_t qkv_width_of(const AttentionDims& dims) { return (dims.heads + 2 * kv_heads_of(dims)) * dims.head_dim; }
+static constexpr std::int64_t qkv_width_of(const AttentionDims& dims) {
+  return (dims.heads + 2 * kv_heads_of(dims)) * dims.head_dim;
+}
 
 struct RotaryOptions {
   double base = 10000;
@@ -71,8 +76,8 @@ struct SgdOptions {
   bool nesterov;
 };
 
-/// Which elements of a parameter a part of it has, as ShardSegment says it: runs of `run` elements, which begin `stride` apart, the first
-/// one at `first`. key: of the parameter's random numbers.
+/// Which elements of a parameter a part of it has, as ShardSegment says it: runs of `run` elements, which begin
+/// `stride` apart, the first one at `first`. key: of the parameter's random numbers.
 struct StochasticRounding {
   std::uint64_t key;
   std::int64_t first, run, stride;
@@ -83,31 +88,33 @@ struct RowCopy {
   std::int64_t rows, run, out_stride, in_stride;
 };
 
-/// What a norm normalises: x, or, with a residual, sum := x + residual, written in the same pass. All of x's dtype: the sum is rounded to
-/// it before it is normalised. sum may be x or residual.
+/// What a norm normalises: x, or, with a residual, sum := x + residual, written in the same pass. All of x's dtype: the
+/// sum is rounded to it before it is normalised. sum may be x or residual.
 struct NormInput {
   Buffer x, residual, sum;
   NormInput(Buffer input) : x(input) {}  // NOLINT(google-explicit-constructor): x alone is one
   NormInput(Buffer input, Buffer added, Buffer total) : x(input), residual(added), sum(total) {}
 };
 
-/// What comes back to a norm: dy, and, with it, what comes back to its input past it, of x's dtype: it is added to what the norm passes
-/// on, rounded to that dtype first, in the same pass.
+/// What comes back to a norm: dy, and, with it, what comes back to its input past it, of x's dtype: it is added to what
+/// the norm passes on, rounded to that dtype first, in the same pass.
 struct NormGradient {
   Buffer dy, skip;
   NormGradient(Buffer gradient) : dy(gradient) {}  // NOLINT(google-explicit-constructor): dy alone is one
   NormGradient(Buffer gradient, Buffer past) : dy(gradient), skip(past) {}
 };
 
-/// How the elements of a buffer, from its first one on, belong to those of a shape: strides[d] apart in dim d; 0: broadcast.
+/// How the elements of a buffer, from its first one on, belong to those of a shape: strides[d] apart in dim d; 0:
+/// broadcast.
 struct Strided {
   Buffer buffer;
   std::array<std::int64_t, Shape::kMaxDims> strides{};
 };
 
-/// out := op(a, b, c), element by element of `shape`, which has at least one dim. An operand without a buffer is its constant. Elements are
-/// f32, bf16 or i32 and are computed in f32, so that integers are exact up to 2^24; but op copy between two buffers of i32 keeps all bits.
-/// No two elements of out have one place. An input may be out where it has out's strides.
+/// out := op(a, b, c), element by element of `shape`, which has at least one dim. An operand without a buffer is its
+/// constant. Elements are f32, bf16 or i32 and are computed in f32, so that integers are exact up to 2^24; but op copy
+/// between two buffers of i32 keeps all bits. No two elements of out have one place. An input may be out where it has
+/// out's strides.
 struct Map {
   MapOp op;
   Shape shape;
@@ -116,9 +123,10 @@ struct Map {
   std::array<float, 3> constants{};
 };
 
-/// out, dense, of `kept` := the elements of `in`, f32 or bf16, over all of `reduced`, for each of `kept`; both have at least one dim, and
-/// only a sum may be of none. Sums: times factor, carried in f64 in an order that follows from the shapes alone, out f32 or bf16. argmax:
-/// i32, the first place of the largest in row-major order of `reduced`, of NaN where there is one.
+/// out, dense, of `kept` := the elements of `in`, f32 or bf16, over all of `reduced`, for each of `kept`; both have at
+/// least one dim, and only a sum may be of none. Sums: times factor, carried in f64 in an order that follows from the
+/// shapes alone, out f32 or bf16. argmax: i32, the first place of the largest in row-major order of `reduced`, of NaN
+/// where there is one.
 struct Reduce {
   ReduceKind op;
   Shape kept, reduced;
@@ -127,14 +135,15 @@ struct Reduce {
   float factor = 1.0f;
 };
 
-/// Lines of the middle of three dims: x (outer, lines, inner) and y (outer, count, inner), y[o, i, e] being x[o, ids[i], e]; ids i32
-/// (count), or, with each_its_own, (outer, count, inner) of an id for each element.
+/// Lines of the middle of three dims: x (outer, lines, inner) and y (outer, count, inner), y[o, i, e] being x[o,
+/// ids[i], e]; ids i32 (count), or, with each_its_own, (outer, count, inner) of an id for each element.
 struct LineDims {
   std::int64_t outer, lines, count, inner;
   bool each_its_own = false;
 };
 
-/// Which elements dropout keeps: that of index first + i follows from this and the key alone. probability: of an element to be dropped.
+/// Which elements dropout keeps: that of index first + i follows from this and the key alone. probability: of an
+/// element to be dropped.
 struct DropoutMask {
   std::uint64_t key;
   std::int64_t first;
@@ -143,8 +152,8 @@ struct DropoutMask {
 
 enum class GeluKind : std::uint8_t { tanh, erf };
 
-/// The working memory (ExecContext::scratch) that kernels take, in bytes: what an op that runs one declares (OpInfo::scratch_bytes). It
-/// follows from these arguments and from the instruction set alone. threads: of the stream.
+/// The working memory (ExecContext::scratch) that kernels take, in bytes: what an op that runs one declares
+/// (OpInfo::scratch_bytes). It follows from these arguments and from the instruction set alone. threads: of the stream.
 struct KernelScratch {
   std::int64_t (*matmul)(const MatmulDims& dims);
   std::int64_t (*bias_backward)(std::int64_t rows, std::int64_t width);
@@ -156,14 +165,15 @@ struct KernelScratch {
   std::int64_t (*rotary)(int threads, const AttentionDims& dims);
 };
 
-/// Every kernel of a back end. Buffers are dense; "x" is f32 or bf16 unless said otherwise, outputs have the dtype of their input
-/// unless said otherwise, arithmetic is f32. Rows and batches may be none. All are deterministic: results do not depend on the number of
-/// threads. None allocates tensors; all run on the stream's thread with ctx.threads() threads. Sums run over fixed interleaved lanes and
-/// fixed blocks of rows, folded in a fixed order, the same for every instruction set: apart from products, attention, gelu, swiglu and
-/// cross entropy, which fuse multiplication and addition where the processor can, all instruction sets give the same bits. Outputs of more
-/// than 1 MiB that no input shares are stored past the caches, but for a norm's sum in bf16. What the library keeps for each shape of a
-/// product lives in ctx.state, and so do f32 copies of bf16 operands where the processor has no such products. A wrong size, dtype or index
-/// is an Error(internal) that names it.
+/// Every kernel of a back end. Buffers are dense; "x" is f32 or bf16 unless said otherwise, outputs have the dtype of
+/// their input unless said otherwise, arithmetic is f32. Rows and batches may be none. All are deterministic: results
+/// do not depend on the number of threads. None allocates tensors; all run on the stream's thread with ctx.threads()
+/// threads. Sums run over fixed interleaved lanes and fixed blocks of rows, folded in a fixed order, the same for every
+/// instruction set: apart from products, attention, gelu, swiglu and cross entropy, which fuse multiplication and
+/// addition where the processor can, all instruction sets give the same bits. Outputs of more than 1 MiB that no input
+/// shares are stored past the caches, but for a norm's sum in bf16. What the library keeps for each shape of a product
+/// lives in ctx.state, and so do f32 copies of bf16 operands where the processor has no such products. A wrong size,
+/// dtype or index is an Error(internal) that names it.
 struct KernelTable {
   KernelScratch scratch;
 
@@ -174,16 +184,17 @@ struct KernelTable {
   void (*upload)(ExecContext& ctx, Buffer out, const void* in);
   /// `out`, of the host's memory := the bytes of `in`; they are there when the stream is known to have passed it
   void (*download)(ExecContext& ctx, void* out, Buffer in);
-  /// out[r * out_stride + i] := in[r * in_stride + i] for i < run, r < rows; one dtype, no overlap. Both buffers end with the last row;
-  /// what lies between rows of out stays as it is.
+  /// out[r * out_stride + i] := in[r * in_stride + i] for i < run, r < rows; one dtype, no overlap. Both buffers end
+  /// with the last row; what lies between rows of out stays as it is.
   void (*copy_rows)(ExecContext& ctx, Buffer out, Buffer in, const RowCopy& rows);
   /// out := in, between f32 and bf16 (round to nearest even)
   void (*cast)(ExecContext& ctx, Buffer out, Buffer in);
-  /// out bf16 (n) := in f32 (n), rounded up or down at random (Gupta et al. 2015), so that the mean is exact. An element's random number
-  /// follows from the key, its index in its parameter and its own bits: any cut, and any back end, gives the same bits. NaN stays NaN.
+  /// out bf16 (n) := in f32 (n), rounded up or down at random (Gupta et al. 2015), so that the mean is exact. An
+  /// element's random number follows from the key, its index in its parameter and its own bits: any cut, and any back
+  /// end, gives the same bits. NaN stays NaN.
   void (*stochastic_cast)(ExecContext& ctx, Buffer out, Buffer in, const StochasticRounding& rounding);
-  /// packed u8 (slices * packed_bytes(n)) := elements (slices, n), each slice by itself, as runtime/base/int8_blocks.h has it; here and
-  /// below `packed` begins at a multiple of 16
+  /// packed u8 (slices * packed_bytes(n)) := elements (slices, n), each slice by itself, as runtime/base/int8_blocks.h
+  /// has it; here and below `packed` begins at a multiple of 16
   void (*pack_int8)(ExecContext& ctx, Buffer packed, Buffer elements, int slices);
   /// elements (slices, n) := packed
   void (*unpack_int8)(ExecContext& ctx, Buffer elements, Buffer packed, int slices);
@@ -207,110 +218,127 @@ struct KernelTable {
 
   /// see MatmulDims; bias is empty or (n), of c's, or a's, dtype
   void (*matmul)(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const MatmulDims& dims);
-  /// The same, and y (m, n) := gelu, by tanh, of it; beta is 0, c and y have a's dtype. y may be of the sum before that is rounded to c.
-  /// Here and in the next kernel the scratch is matmul's. Both are null in a back end that has no such products.
+  /// The same, and y (m, n) := gelu, by tanh, of it; beta is 0, c and y have a's dtype. y may be of the sum before that
+  /// is rounded to c. Here and in the next kernel the scratch is matmul's. Both are null in a back end that has no such
+  /// products.
   void (*matmul_gelu)(ExecContext& ctx, Buffer y, const MatmulBuffers& product, const MatmulDims& dims);
-  /// c := product * gelu'(x), by tanh; x (m, n); beta is 0, there is no bias, c and x have a's dtype. The product may be rounded to that
-  /// dtype or not.
+  /// c := product * gelu'(x), by tanh; x (m, n); beta is 0, there is no bias, c and x have a's dtype. The product may
+  /// be rounded to that dtype or not.
   void (*matmul_gelu_backward)(ExecContext& ctx, Buffer x, const MatmulBuffers& product, const MatmulDims& dims);
   /// dbias (cols) := sum over rows of dy (rows, cols) + beta * dbias; dbias f32 or dy's dtype
   void (*bias_backward)(ExecContext& ctx, Buffer dbias, Buffer dy, float beta);
 
   /// out (tokens, width) := table[ids] [+ positions[t mod time]]; ids i32 (tokens); positions empty or (>= time, width)
-  void (*embedding_forward)(ExecContext& ctx, Buffer out, Buffer ids, Buffer table, Buffer positions, std::int64_t time);
+  void (*embedding_forward)(ExecContext& ctx, Buffer out, Buffer ids, Buffer table, Buffer positions,
+                            std::int64_t time);
   /// dtable (rows, width) := beta * dtable, then dtable[ids[i]] += dy[i] in order of i; dtable f32 or dy's dtype
   void (*embedding_backward)(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, std::int64_t width, float beta);
   /// dpositions (rows, width) := beta * dpositions, then dpositions[i mod time] += dy[i] in order of i
-  void (*position_backward)(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int64_t time, std::int64_t width, float beta);
+  void (*position_backward)(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int64_t time, std::int64_t width,
+                            float beta);
 
-  /// Ba, Kiros, Hinton 2016: y = (x - mean) * rstd * gamma + beta over the last dim (width); mean, rstd f32 (rows); gamma and beta
-  /// each f32 or bf16, whatever x is
-  void (*layer_norm_forward)(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, NormInput x, Buffer gamma, Buffer beta, float eps);
-  /// dx (x's dtype; may be dy or skip); dgamma, dbeta (width; f32 or x's dtype) := their sums over rows + grad_beta * what they hold
-  void (*layer_norm_backward)(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, NormGradient dy, Buffer x, Buffer mean, Buffer rstd,
-                              Buffer gamma, float grad_beta);
+  /// Ba, Kiros, Hinton 2016: y = (x - mean) * rstd * gamma + beta over the last dim (width); mean, rstd f32 (rows);
+  /// gamma and beta each f32 or bf16, whatever x is
+  void (*layer_norm_forward)(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, NormInput x, Buffer gamma,
+                             Buffer beta, float eps);
+  /// dx (x's dtype; may be dy or skip); dgamma, dbeta (width; f32 or x's dtype) := their sums over rows + grad_beta *
+  /// what they hold
+  void (*layer_norm_backward)(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, NormGradient dy, Buffer x,
+                              Buffer mean, Buffer rstd, Buffer gamma, float grad_beta);
 
-  /// Zhang, Sennrich 2019: y = x * rstd * gamma over the last dim (width), rstd = 1 / sqrt(mean(x^2) + eps), f32 (rows); gamma f32 or bf16,
-  /// whatever x is
+  /// Zhang, Sennrich 2019: y = x * rstd * gamma over the last dim (width), rstd = 1 / sqrt(mean(x^2) + eps), f32
+  /// (rows); gamma f32 or bf16, whatever x is
   void (*rms_norm_forward)(ExecContext& ctx, Buffer y, Buffer rstd, NormInput x, Buffer gamma, float eps);
-  /// dx (x's dtype; may be dy or skip); dgamma (width; f32 or x's dtype) := its sums over rows + grad_beta * what it holds
-  void (*rms_norm_backward)(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient dy, Buffer x, Buffer rstd, Buffer gamma,
-                            float grad_beta);
+  /// dx (x's dtype; may be dy or skip); dgamma (width; f32 or x's dtype) := its sums over rows + grad_beta * what it
+  /// holds
+  void (*rms_norm_backward)(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient dy, Buffer x, Buffer rstd,
+                            Buffer gamma, float grad_beta);
 
   /// Hendrycks, Gimpel 2016. tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); erf: 0.5 x (1 + erf(x / sqrt 2))
   void (*gelu_forward)(ExecContext& ctx, Buffer y, Buffer x, GeluKind kind);
   /// dx := dy * gelu'(x); dx may be dy
   void (*gelu_backward)(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, GeluKind kind);
 
-  /// Shazeer 2020: y (rows, width) := silu(a) * b, silu(a) = a / (1 + e^-a), where a row of x (rows, 2 width) is a, then b
+  /// Shazeer 2020: y (rows, width) := silu(a) * b, silu(a) = a / (1 + e^-a), where a row of x (rows, 2 width) is a,
+  /// then b
   void (*swiglu_forward)(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width);
   /// dx (rows, 2 width) := dy * b * silu'(a), then dy * silu(a)
   void (*swiglu_backward)(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width);
 
-  /// Su et al. 2021: out := qkv `in` with the queries and keys of each sequence's token at position t turned; values are copied. Elements i
-  /// and i + head_dim / 2 of a head, i < head_dim / 2, are a pair (halves, as in Llama's published weights, not neighbours as in the paper)
-  /// and turn by the angle t * base^(-2 i / head_dim), scaled as RotaryScaling says. Angles, cosines and sines are computed in f64, the
-  /// same bits on every back end, and rounded to f32; the turn is f32. head_dim is even; out may be in.
+  /// Su et al. 2021: out := qkv `in` with the queries and keys of each sequence's token at position t turned; values
+  /// are copied. Elements i and i + head_dim / 2 of a head, i < head_dim / 2, are a pair (halves, as in Llama's
+  /// published weights, not neighbours as in the paper) and turn by the angle t * base^(-2 i / head_dim), scaled as
+  /// RotaryScaling says. Angles, cosines and sines are computed in f64, the same bits on every back end, and rounded to
+  /// f32; the turn is f32. head_dim is even; out may be in.
   void (*rotary)(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, const RotaryOptions& options);
 
-  /// Causal softmax(q k^T / sqrt(head_dim)) v, over the window of each query, blocked with an online softmax (Dao et al. 2022): never a
-  /// (time, time) matrix. out (batch, time, heads, head_dim); lse f32 (batch, heads, time): log-sum-exp of each row's scaled scores
+  /// Causal softmax(q k^T / sqrt(head_dim)) v, over the window of each query, blocked with an online softmax (Dao et
+  /// al. 2022): never a (time, time) matrix. out (batch, time, heads, head_dim); lse f32 (batch, heads, time):
+  /// log-sum-exp of each row's scaled scores
   void (*attention_forward)(ExecContext& ctx, Buffer out, Buffer lse, Buffer qkv, const AttentionDims& dims);
   /// dqkv (as qkv) from dout, recomputing the probabilities block by block from lse
-  void (*attention_backward)(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, Buffer qkv, Buffer lse, const AttentionDims& dims);
-  /// The same attention of the last dims.time tokens of one sequence, at positions `first` on, whose keys and values are cached: out (time,
-  /// heads, head_dim) from the queries of qkv. A row of cache (first + time or more, 2 kv_heads head_dim) is a token's keys, then its
-  /// values. scores: f32 (time heads, first + time + head_dim) or more, to work in.
-  void (*attention_cached)(ExecContext& ctx, Buffer out, Buffer scores, Buffer qkv, Buffer cache, const AttentionDims& dims,
-                           std::int64_t first);
+  void (*attention_backward)(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, Buffer qkv, Buffer lse,
+                             const AttentionDims& dims);
+  /// The same attention of the last dims.time tokens of one sequence, at positions `first` on, whose keys and values
+  /// are cached: out (time, heads, head_dim) from the queries of qkv. A row of cache (first + time or more, 2 kv_heads
+  /// head_dim) is a token's keys, then its values. scores: f32 (time heads, first + time + head_dim) or more, to work
+  /// in.
+  void (*attention_cached)(ExecContext& ctx, Buffer out, Buffer scores, Buffer qkv, Buffer cache,
+                           const AttentionDims& dims, std::int64_t first);
 
   /// Rows of logits f32 (rows, stride) of which the first `classes` columns count; targets i32 (rows).
   /// losses f32 (rows) := logsumexp(row) - row[target]; lse f32 (rows)
-  void (*cross_entropy_forward)(ExecContext& ctx, Buffer losses, Buffer lse, Buffer logits, Buffer targets, std::int64_t classes);
-  /// dlogits (rows, stride; f32 or bf16; may be logits when f32) := (exp(logit - lse) - [col == target]) * factor * dloss[0], zero in the
-  /// masked columns; dloss f32 (1)
-  void (*cross_entropy_backward)(ExecContext& ctx, Buffer dlogits, Buffer logits, Buffer lse, Buffer targets, Buffer dloss,
-                                 std::int64_t classes, float factor);
+  void (*cross_entropy_forward)(ExecContext& ctx, Buffer losses, Buffer lse, Buffer logits, Buffer targets,
+                                std::int64_t classes);
+  /// dlogits (rows, stride; f32 or bf16; may be logits when f32) := (exp(logit - lse) - [col == target]) * factor *
+  /// dloss[0], zero in the masked columns; dloss f32 (1)
+  void (*cross_entropy_backward)(ExecContext& ctx, Buffer dlogits, Buffer logits, Buffer lse, Buffer targets,
+                                 Buffer dloss, std::int64_t classes, float factor);
   /// out f32 (1) := factor * sum of in f32 (n), carried in f64 in a fixed order
   void (*sum)(ExecContext& ctx, Buffer out, Buffer in, float factor);
 
   /// out f64 (1) += sum of squares of in (f32 or bf16), carried in f64
   void (*squared_norm)(ExecContext& ctx, Buffer out, Buffer in);
-  /// Order-free squared norm, part 1: out i32 (1) := max(out, largest binary exponent of any finite x != 0 in `in`); INT32_MAX when
-  /// any is not finite. out starts at INT32_MIN.
+  /// Order-free squared norm, part 1: out i32 (1) := max(out, largest binary exponent of any finite x != 0 in `in`);
+  /// INT32_MAX when any is not finite. out starts at INT32_MIN.
   void (*max_exponent)(ExecContext& ctx, Buffer out, Buffer in);
-  /// part 2: out i64 (1) += sum of round(x^2 * 2^(shift - 2 e)) where e = exponent[0], so that any order of any cut of the same
-  /// elements gives the same integer. `shift` leaves room for the number of elements: x^2 < 2^(2 e + 2).
+  /// part 2: out i64 (1) += sum of round(x^2 * 2^(shift - 2 e)) where e = exponent[0], so that any order of any cut of
+  /// the same elements gives the same integer. `shift` leaves room for the number of elements: x^2 < 2^(2 e + 2).
   void (*fixed_point_squares)(ExecContext& ctx, Buffer out, Buffer in, Buffer exponent, int shift);
-  /// Another norm than that of squares, part 1: out i32 (1) := max(out, the bits of the largest |x|), which as integers have the order of
-  /// the numbers, and NaN above all. out starts at 0.
+  /// Another norm than that of squares, part 1: out i32 (1) := max(out, the bits of the largest |x|), which as integers
+  /// have the order of the numbers, and NaN above all. out starts at 0.
   void (*max_magnitude)(ExecContext& ctx, Buffer out, Buffer in);
-  /// part 2: out f64 (1) += sum of (|x| / largest)^power, largest i32 (1) from part 1, carried in f64. Nothing is added where the largest
-  /// is 0 or not finite. power > 0, finite.
+  /// part 2: out f64 (1) += sum of (|x| / largest)^power, largest i32 (1) from part 1, carried in f64. Nothing is added
+  /// where the largest is 0 or not finite. power > 0, finite.
   void (*power_sum)(ExecContext& ctx, Buffer out, Buffer in, Buffer largest, float power);
-  /// part 3: out f64 (1) := (largest * out^(1 / power))^2, the square of the norm; of an infinite power largest^2, whatever out was.
+  /// part 3: out f64 (1) := (largest * out^(1 / power))^2, the square of the norm; of an infinite power largest^2,
+  /// whatever out was.
   void (*norm_of_powers)(ExecContext& ctx, Buffer out, Buffer largest, float power);
-  /// scalars f32 (as StepScalars): grad_norm from the f64 (or i64 with exponent) squared norm; clip_coefficient with clip <= 0 meaning
-  /// none; skip when the norm is not finite. exponent empty: f64 form.
-  void (*clip_coefficient)(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift, float clip);
+  /// scalars f32 (as StepScalars): grad_norm from the f64 (or i64 with exponent) squared norm; clip_coefficient with
+  /// clip <= 0 meaning none; skip when the norm is not finite. exponent empty: f64 form.
+  void (*clip_coefficient)(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift,
+                           float clip);
   /// grad := grad * clip_coefficient of `scalars`
   void (*clip_gradient)(ExecContext& ctx, Buffer grad, Buffer scalars);
 
-  /// Loshchilov, Hutter 2019, algorithm 2, one pass: g = grad * clip_coefficient; m, v updated; master -= lr * (m_hat / (sqrt(v_hat) + eps)
-  /// + weight_decay * master). All f32 (n), `scalars` as StepScalars. Elementwise: any cut of the elements gives the same bits.
-  /// copy bf16 (n) := the new master, in the same pass; empty: none.
-  void (*adamw)(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars, const AdamWOptions& options);
-  /// Sutskever et al. 2013, one pass: g = grad * clip_coefficient + weight_decay * master; m = momentum * m + g, or g where m is empty;
-  /// master -= lr * m, or lr * (g + momentum * m) with nesterov. All else as with adamw.
-  void (*sgd)(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars, const SgdOptions& options);
+  /// Loshchilov, Hutter 2019, algorithm 2, one pass: g = grad * clip_coefficient; m, v updated; master -= lr * (m_hat /
+  /// (sqrt(v_hat) + eps)
+  /// + weight_decay * master). All f32 (n), `scalars` as StepScalars. Elementwise: any cut of the elements gives the
+  /// same bits. copy bf16 (n) := the new master, in the same pass; empty: none.
+  void (*adamw)(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars,
+                const AdamWOptions& options);
+  /// Sutskever et al. 2013, one pass: g = grad * clip_coefficient + weight_decay * master; m = momentum * m + g, or g
+  /// where m is empty; master -= lr * m, or lr * (g + momentum * m) with nesterov. All else as with adamw.
+  void (*sgd)(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars,
+              const SgdOptions& options);
 };
 
-/// The CPU kernels for this processor, chosen at the first call among AVX-512 with tiles (AMX), AVX-512, AVX2 and baseline.
-/// ZSHARD_ISA=amx|avx512|avx2|baseline overrides (an instruction set the processor lacks is an Error(usage)); it does not reach into
-/// oneDNN, which makes its own choice.
+/// The CPU kernels for this processor, chosen at the first call among AVX-512 with tiles (AMX), AVX-512, AVX2 and
+/// baseline. ZSHARD_ISA=amx|avx512|avx2|baseline overrides (an instruction set the processor lacks is an Error(usage));
+/// it does not reach into oneDNN, which makes its own choice.
 const KernelTable& cpu_kernels();
-/// The kernels for NVIDIA GPUs: for ExecContexts and Buffers of a CUDA device. Launched on the stream, not done on return. Nothing
-/// is checked that only the GPU knows.
+/// The kernels for NVIDIA GPUs: for ExecContexts and Buffers of a CUDA device. Launched on the stream, not done on
+/// return. Nothing is checked that only the GPU knows.
 const KernelTable& cuda_kernels();
 /// "amx", "avx512", "avx2" or "baseline": what cpu_kernels() chose.
 const char* cpu_isa();

@@ -6,7 +6,8 @@
 
 #include "kernels/host_device.h"
 
-/// What map computes of each element, on every back end from this source. Functions of libm: a unit in the last place or two.
+/// What map computes of each element, on every back end from this source. Functions of libm: a unit in the last place
+/// or two.
 namespace zs {
 
 /// Of a, b and c, in that order.
@@ -99,7 +100,8 @@ struct MapTag {
 template <MapOp kFirst = MapOp::copy, class Body>
 ZS_HOST_DEVICE void with_map_op(MapOp op, const Body& body) {
   if (op == kFirst) return body(MapTag<kFirst>{});
-  if constexpr (kFirst != MapOp::pow_exponent_gradient) with_map_op<static_cast<MapOp>(static_cast<int>(kFirst) + 1)>(op, body);
+  if constexpr (kFirst != MapOp::pow_exponent_gradient)
+    with_map_op<static_cast<MapOp>(static_cast<int>(kFirst) + 1)>(op, body);
 }
 
 }  // namespace zs

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-/// By how much rotary positions turn (Su et al. 2021). The CPU's kernels and the GPU's compute it from the same source, by plain f64
-/// arithmetic that no compiler of them may fuse: the same bits everywhere. Functions are static because an instruction set's own copy must
-/// stay its own (kernels/cpu/isa.h).
+/// By how much rotary positions turn (Su et al. 2021). The CPU's kernels and the GPU's compute it from the same source,
+/// by plain f64 arithmetic that no compiler of them may fuse: the same bits everywhere. Functions are static because an
+/// instruction set's own copy must stay its own (kernels/cpu/isa.h).
 namespace zs {
 
 /// Turns of a pair from one position to the next: base^(-2 pair / head_dim) / (2 pi). ratio: base^(-2 / head_dim).
@@ -15,9 +15,10 @@ static constexpr double rotary_turns(double ratio, std::int64_t pair) {
   return turns;
 }
 
-/// How positions beyond those of a first training are turned by less: all angles by 1 / factor (Chen et al. 2023, position interpolation),
-/// or, with a context, so many positions of that training, as Llama 3.1 does it: pairs that turn less than `low` times in the context by
-/// 1 / factor, those that turn more than `high` times as before, and what lies between by a mean of both.
+/// How positions beyond those of a first training are turned by less: all angles by 1 / factor (Chen et al. 2023,
+/// position interpolation), or, with a context, so many positions of that training, as Llama 3.1 does it: pairs that
+/// turn less than `low` times in the context by 1 / factor, those that turn more than `high` times as before, and what
+/// lies between by a mean of both.
 struct RotaryScaling {
   double factor = 1;  // 1: none
   double low = 1, high = 4;
@@ -39,11 +40,12 @@ struct Rotation {
   float cosine, sine;
 };
 
-/// Of so many turns, at most 2^49 of them. Taylor's series up to x^16, of the part of the angle beyond the nearest quarter of a turn: what
-/// it leaves out is less than 1e-16.
+/// Of so many turns, at most 2^49 of them. Taylor's series up to x^16, of the part of the angle beyond the nearest
+/// quarter of a turn: what it leaves out is less than 1e-16.
 static constexpr Rotation rotation_by(double turns) {
   constexpr double kRound = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
-  const double shifted = 4 * turns + kRound, x = 6.28318530717958647692 * (turns - 0.25 * (shifted - kRound)), square = x * x;
+  const double shifted = 4 * turns + kRound, x = 6.28318530717958647692 * (turns - 0.25 * (shifted - kRound)),
+               square = x * x;
   const std::uint64_t quarter = __builtin_bit_cast(std::uint64_t, shifted);
   double sine = -1.0 / 1307674368000, cosine = 1.0 / 20922789888000;
   sine = sine * square + 1.0 / 6227020800;
@@ -62,7 +64,8 @@ static constexpr Rotation rotation_by(double turns) {
   cosine = cosine * square - 0.5;
   cosine = 1 + square * cosine;
   const double across = quarter % 2 != 0 ? sine : cosine, up = quarter % 2 != 0 ? cosine : sine;
-  return {static_cast<float>((quarter + 1) % 4 >= 2 ? -across : across), static_cast<float>(quarter % 4 >= 2 ? -up : up)};
+  return {static_cast<float>((quarter + 1) % 4 >= 2 ? -across : across),
+          static_cast<float>(quarter % 4 >= 2 ? -up : up)};
 }
 
 }  // namespace zs

@@ -13,7 +13,9 @@ struct Cut {
   std::int64_t largest = 0;
   std::size_t last_begins = 0;
 
-  bool is_better_than(const Cut& other) const { return units != other.units ? units > other.units : largest < other.largest; }
+  bool is_better_than(const Cut& other) const {
+    return units != other.units ? units > other.units : largest < other.largest;
+  }
 };
 
 /// Without the number behind it: "blocks." of "blocks.12".
@@ -39,7 +41,8 @@ std::vector<std::size_t> merge_blocks(std::span<const std::int64_t> bytes, std::
   }
   if (best.back().units < 0) return {bytes.size()};
   std::vector<std::size_t> counts;
-  for (std::size_t end = bytes.size(); end > 0; end = best[end].last_begins) counts.push_back(end - best[end].last_begins);
+  for (std::size_t end = bytes.size(); end > 0; end = best[end].last_begins)
+    counts.push_back(end - best[end].last_begins);
   std::reverse(counts.begin(), counts.end());
   return counts;
 }
@@ -47,7 +50,8 @@ std::vector<std::size_t> merge_blocks(std::span<const std::int64_t> bytes, std::
 std::string name_of_blocks(const std::string& first, const std::string& last) {
   if (first == last) return first;
   const std::size_t stem = stem_length(first);
-  const bool are_numbers = stem < first.size() && stem == stem_length(last) && first.compare(0, stem, last, 0, stem) == 0;
+  const bool are_numbers =
+      stem < first.size() && stem == stem_length(last) && first.compare(0, stem, last, 0, stem) == 0;
   return first + "-" + (are_numbers ? last.substr(stem) : last);
 }
 

@@ -51,28 +51,34 @@ class Policies {
 
 void fully_shard(Module& module, const UnitPolicy& policy) {
   if (module.owner() != nullptr) {
-    throw UsageError(fmt::format("fully_shard: module \"{}\" belongs to a model that is sharded already", module.path()),
-                     "shard modules before the model that contains them");
+    throw UsageError(
+        fmt::format("fully_shard: module \"{}\" belongs to a model that is sharded already", module.path()),
+        "shard modules before the model that contains them");
   }
   if (module.own_policy()) {
-    throw UsageError(fmt::format("fully_shard was called twice for module \"{}\"", module.path()), "call it once for each module");
+    throw UsageError(fmt::format("fully_shard was called twice for module \"{}\"", module.path()),
+                     "call it once for each module");
   }
   module.set_own_policy(policy);
 }
 
 ShardedModel fully_shard(Module& root, Context& context, World& world, const FullyShardOptions& options) {
   if (root.owner() != nullptr) {
-    throw UsageError(root.path().empty()
-                         ? "fully_shard: the model is sharded already"
-                         : fmt::format("fully_shard: module \"{}\" belongs to a model that is sharded already", root.path()),
-                     "shard a model once, and in one runtime at a time");
+    throw UsageError(
+        root.path().empty()
+            ? "fully_shard: the model is sharded already"
+            : fmt::format("fully_shard: module \"{}\" belongs to a model that is sharded already", root.path()),
+        "shard a model once, and in one runtime at a time");
   }
   auto runtime = std::make_unique<ShardedRuntime>(context, world, options.shard);
   ShardedModel model(root, std::move(runtime));
   Policies policies(options);
   const bool are_marked = has_marked(root);
-  const auto is_unit = [&](const Module& module) { return are_marked ? module.own_policy().has_value() : module.is_block(); };
-  shard_module(root, model.runtime(), is_unit, options.is_ignored, [&](const Module& module) { return policies.of(module); });
+  const auto is_unit = [&](const Module& module) {
+    return are_marked ? module.own_policy().has_value() : module.is_block();
+  };
+  shard_module(root, model.runtime(), is_unit, options.is_ignored,
+               [&](const Module& module) { return policies.of(module); });
   policies.check(model.runtime().names());
   return model;
 }
@@ -92,15 +98,16 @@ template <class Set>
 void ShardedModel::for_each_unit(const char* call, const Module& module, bool recurse, const Set& set) const {
   std::vector<int> units;
   const std::function<void(const Module&)> collect = [&](const Module& part) {
-    if (part.is_unit() && std::find(units.begin(), units.end(), part.owner_unit()) == units.end()) units.push_back(part.owner_unit());
+    if (part.is_unit() && std::find(units.begin(), units.end(), part.owner_unit()) == units.end())
+      units.push_back(part.owner_unit());
     for (const Module* child : part.children())
       if (recurse) collect(*child);
   };
   if (unit_of(module) >= 0) collect(module);
   if (units.empty()) {
-    throw UsageError(
-        fmt::format("{}: module \"{}\" is no unit, but a part of unit {}", call, module.path(), runtime_->name(unit_of(module))),
-        "give it to fully_shard() before the model, or name the unit");
+    throw UsageError(fmt::format("{}: module \"{}\" is no unit, but a part of unit {}", call, module.path(),
+                                 runtime_->name(unit_of(module))),
+                     "give it to fully_shard() before the model, or name the unit");
   }
   for (const int unit : units) set(unit);
 }
@@ -116,20 +123,24 @@ void ShardedModel::set_requires_all_reduce(const Module& module, bool requires_a
 }
 
 void ShardedModel::set_reshard_after_forward(const Module& module, bool reshards, bool recurse) {
-  for_each_unit("set_reshard_after_forward()", module, recurse, [&](int unit) { runtime_->set_reshard_after_forward(unit, reshards); });
+  for_each_unit("set_reshard_after_forward()", module, recurse,
+                [&](int unit) { runtime_->set_reshard_after_forward(unit, reshards); });
 }
 
 void ShardedModel::set_reshard_after_backward(const Module& module, bool reshards, bool recurse) {
-  for_each_unit("set_reshard_after_backward()", module, recurse, [&](int unit) { runtime_->set_reshard_after_backward(unit, reshards); });
+  for_each_unit("set_reshard_after_backward()", module, recurse,
+                [&](int unit) { runtime_->set_reshard_after_backward(unit, reshards); });
 }
 
-MicroBatch::MicroBatch(ShardedRuntime& runtime, Mode mode, bool is_last) : runtime_(&runtime), exceptions_(std::uncaught_exceptions()) {
+MicroBatch::MicroBatch(ShardedRuntime& runtime, Mode mode, bool is_last)
+    : runtime_(&runtime), exceptions_(std::uncaught_exceptions()) {
   runtime.begin_micro_batch(mode, is_last);
   if (mode == Mode::eval) no_grad_ = std::make_unique<NoGradGuard>(runtime.context());
 }
 
 void MicroBatch::backward(const Tensor& loss, float seed) {
-  if (runtime_ == nullptr) throw UsageError("backward() behind the end of its micro-batch", "call it within, once for each micro-batch");
+  if (runtime_ == nullptr)
+    throw UsageError("backward() behind the end of its micro-batch", "call it within, once for each micro-batch");
   zs::backward(loss, seed);
 }
 

@@ -15,8 +15,8 @@ namespace zs {
 struct FullyShardOptions {
   /// Strategy or mesh, precision, layout, schedule.
   ShardOptions shard = {};
-  /// By the path of a unit's module ("blocks.*", as a shell matches names; the model's own is "root"), the first that matches; what
-  /// fully_shard() was given for the module itself goes before. One that no unit matches is a UsageError.
+  /// By the path of a unit's module ("blocks.*", as a shell matches names; the model's own is "root"), the first that
+  /// matches; what fully_shard() was given for the module itself goes before. One that no unit matches is a UsageError.
   std::vector<std::pair<std::string, UnitPolicy>> policies = {};
   /// Parameters that stay out of every unit (shard_module).
   IsIgnored is_ignored = {};
@@ -27,19 +27,23 @@ struct MicroBatchOptions {
   bool last = true;
 };
 
-/// A micro-batch, from where it is made to the end of its block (or `end`): forward and backward come in between. When an exception leaves
-/// the block, the micro-batch is abandoned: every rank must have seen the exception. Alike on every rank; one host thread uses it.
+/// A micro-batch, from where it is made to the end of its block (or `end`): forward and backward come in between. When
+/// an exception leaves the block, the micro-batch is abandoned: every rank must have seen the exception. Alike on every
+/// rank; one host thread uses it.
 class [[nodiscard]] MicroBatch {
  public:
   MicroBatch(MicroBatch&& other) noexcept
-      : runtime_(std::exchange(other.runtime_, nullptr)), no_grad_(std::move(other.no_grad_)), exceptions_(other.exceptions_) {}
+      : runtime_(std::exchange(other.runtime_, nullptr)),
+        no_grad_(std::move(other.no_grad_)),
+        exceptions_(other.exceptions_) {}
   MicroBatch& operator=(MicroBatch&&) = delete;
   /// What `end` throws, unless an exception is under way.
   ~MicroBatch() noexcept(false);
 
   /// d loss / d loss is `seed`. The same as zs::backward(loss, seed), and Tensor::backward.
   void backward(const Tensor& loss, float seed = 1.0f);
-  /// Here, instead of at the end of the block. UsageError where a training had no backward, or where it was called before.
+  /// Here, instead of at the end of the block. UsageError where a training had no backward, or where it was called
+  /// before.
   void end();
 
  private:
@@ -52,8 +56,8 @@ class [[nodiscard]] MicroBatch {
   int exceptions_;
 };
 
-/// A model whose parameters are sharded: what fully_shard() makes of its root. Owns the runtime; the modules, which outlive it, are as
-/// before when it ends.
+/// A model whose parameters are sharded: what fully_shard() makes of its root. Owns the runtime; the modules, which
+/// outlive it, are as before when it ends.
 class ShardedModel {
  public:
   ShardedModel(Module& root, std::unique_ptr<ShardedRuntime> runtime) : root_(&root), runtime_(std::move(runtime)) {}
@@ -62,10 +66,12 @@ class ShardedModel {
   ~ShardedModel();
 
   MicroBatch micro_batch(const MicroBatchOptions& options = {}) { return {*runtime_, Mode::train, options.last}; }
-  /// Forward alone, which records nothing, with the parameters that MixedPrecisionPolicy says for it. `last`: of this validation.
+  /// Forward alone, which records nothing, with the parameters that MixedPrecisionPolicy says for it. `last`: of this
+  /// validation.
   MicroBatch evaluation(const MicroBatchOptions& options = {}) { return {*runtime_, Mode::eval, options.last}; }
 
-  /// The switches of ShardedRuntime by those names, for the unit that `module` is and, unless `recurse` is false, those below it.
+  /// The switches of ShardedRuntime by those names, for the unit that `module` is and, unless `recurse` is false, those
+  /// below it.
   void set_requires_gradient_sync(const Module& module, bool requires_sync, bool recurse = true);
   void set_requires_all_reduce(const Module& module, bool requires_all_reduce, bool recurse = true);
   void set_reshard_after_forward(const Module& module, bool reshards, bool recurse = true);
@@ -85,16 +91,18 @@ class ShardedModel {
   std::unique_ptr<ShardedRuntime> runtime_;
 };
 
-/// Makes `module` a unit of its own when the model that contains it is sharded: its parameters, but for those of units below it, are
-/// gathered, freed and reduced as one. `policy`: what it does otherwise than the rest. UsageError where it was called for the module
-/// before, or the model is sharded already.
+/// Makes `module` a unit of its own when the model that contains it is sharded: its parameters, but for those of units
+/// below it, are gathered, freed and reduced as one. `policy`: what it does otherwise than the rest. UsageError where
+/// it was called for the module before, or the model is sharded already.
 void fully_shard(Module& module, const UnitPolicy& policy = {});
 
-/// Shards a model: the last call, for its root, behind those for the modules below. The root unit owns what is in no other. Where no
-/// module below was given to fully_shard(), those that say is_block() are units. Collective.
+/// Shards a model: the last call, for its root, behind those for the modules below. The root unit owns what is in no
+/// other. Where no module below was given to fully_shard(), those that say is_block() are units. Collective.
 ///
 ///     for (Block& block : net.blocks) zs::fully_shard(block);
-///     zs::ShardedModel model = zs::fully_shard(net, context, *world, {.shard = {.scheme = {.strategy = zs::Strategy::hsdp}}});
-[[nodiscard]] ShardedModel fully_shard(Module& root, Context& context, World& world, const FullyShardOptions& options = {});
+///     zs::ShardedModel model = zs::fully_shard(net, context, *world, {.shard = {.scheme = {.strategy =
+///     zs::Strategy::hsdp}}});
+[[nodiscard]] ShardedModel fully_shard(Module& root, Context& context, World& world,
+                                       const FullyShardOptions& options = {});
 
 }  // namespace zs

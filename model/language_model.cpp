@@ -19,7 +19,8 @@ Tensor LanguageModel::loss(const Tensor& ids, const Tensor& targets, const LossO
   return lm_head_loss(hidden(ids), head(), targets, vocab_, options);
 }
 
-Tensor LanguageModel::loss_and_logits(const Tensor& ids, const Tensor& targets, std::int64_t chunk, const UseLogits& use) {
+Tensor LanguageModel::loss_and_logits(const Tensor& ids, const Tensor& targets, std::int64_t chunk,
+                                      const UseLogits& use) {
   const ForwardScope scope = enter();
   const NoGradGuard no_grad(ids.context());
   const Tensor x = hidden(ids);
@@ -41,7 +42,8 @@ Tensor LanguageModel::next_token_logits(const Tensor& ids, std::int64_t position
   const ForwardScope scope = enter();
   const NoGradGuard no_grad(ids.context());
   use_cache(cache);
-  const std::unique_ptr<LanguageModel, void (*)(LanguageModel*)> guard(this, [](LanguageModel* model) { model->use_cache(nullptr); });
+  const std::unique_ptr<LanguageModel, void (*)(LanguageModel*)> guard(
+      this, [](LanguageModel* model) { model->use_cache(nullptr); });
   const Tensor x = hidden(ids);
   if (cache != nullptr) cache->add_seen(position + 1);
   return lm_head_logits(x.reshape({ids.numel(), x.shape()[-1]}).rows(position, 1), head());

@@ -16,13 +16,16 @@ constexpr std::int64_t padded_vocab(std::int64_t vocab) { return (vocab + 127) /
 /// A model of what follows a sequence of tokens: its loss in training, and logits for sampling.
 class LanguageModel : public Module {
  public:
-  /// Scalar f32: mean cross entropy over the (B, T) tokens, in nats. ids and targets are i32. `options` as in lm_head_loss.
+  /// Scalar f32: mean cross entropy over the (B, T) tokens, in nats. ids and targets are i32. `options` as in
+  /// lm_head_loss.
   Tensor loss(const Tensor& ids, const Tensor& targets, const LossOptions& options = {});
-  /// The same without gradient; before that `use` gets the logits of the N tokens, chunk by chunk: (rows, V') f32 from token `first` on.
+  /// The same without gradient; before that `use` gets the logits of the N tokens, chunk by chunk: (rows, V') f32 from
+  /// token `first` on.
   using UseLogits = std::function<void(std::int64_t first, const Tensor& logits)>;
   Tensor loss_and_logits(const Tensor& ids, const Tensor& targets, std::int64_t chunk, const UseLogits& use);
-  /// (1, V') f32 logits of what follows token `position` of the one sequence ids (1, T). Without gradient. With a cache the tokens follow
-  /// those that it has seen, and then it has seen them, too, up to this one: the logits are those of the whole sequence, to rounding.
+  /// (1, V') f32 logits of what follows token `position` of the one sequence ids (1, T). Without gradient. With a cache
+  /// the tokens follow those that it has seen, and then it has seen them, too, up to this one: the logits are those of
+  /// the whole sequence, to rounding.
   Tensor next_token_logits(const Tensor& ids, std::int64_t position, KvCache* cache = nullptr);
 
   /// Of every TransformerBlock in it.

@@ -56,7 +56,8 @@ class UnitMaker {
     for (std::size_t begin = 0, end = 0; begin < blocks.size(); begin = end) {
       const UnitPolicy policy = policy_of(*blocks[begin]);
       std::vector<std::int64_t> bytes;
-      for (; end < blocks.size() && policy_of(*blocks[end]) == policy; ++end) bytes.push_back(gathered_bytes(*blocks[end], policy));
+      for (; end < blocks.size() && policy_of(*blocks[end]) == policy; ++end)
+        bytes.push_back(gathered_bytes(*blocks[end], policy));
       const auto counts = merge_blocks(bytes, unit_bytes_);
       runs.insert(runs.end(), counts.begin(), counts.end());
     }
@@ -75,7 +76,8 @@ class UnitMaker {
   }
 
   /// Parameters of `module` and of its children that are not units themselves; those go to `blocks`.
-  void collect(Module& module, const IsUnit& is_unit, std::vector<Parameter*>& parameters, std::vector<Module*>& blocks) const {
+  void collect(Module& module, const IsUnit& is_unit, std::vector<Parameter*>& parameters,
+               std::vector<Module*>& blocks) const {
     for (const auto& parameter : module.own_parameters()) {
       if (!is_ignored_ || !is_ignored_(*parameter)) parameters.push_back(parameter.get());
     }
@@ -105,7 +107,9 @@ class UnitMaker {
       collect(
           *block, [](const Module&) { return false; }, inner, none);
     std::set<Parameter*> known(inner.begin(), inner.end());
-    std::erase_if(parameters, [&](Parameter* parameter) { return parameter->owner() != nullptr || !known.insert(parameter).second; });
+    std::erase_if(parameters, [&](Parameter* parameter) {
+      return parameter->owner() != nullptr || !known.insert(parameter).second;
+    });
   }
 
   ShardedRuntime& runtime_;
@@ -116,7 +120,8 @@ class UnitMaker {
   std::set<Module*> made_;
 };
 
-/// Refuses a tree in which two parameters have one name, or one belongs to a unit already. A module may be registered in several places.
+/// Refuses a tree in which two parameters have one name, or one belongs to a unit already. A module may be registered
+/// in several places.
 class TreeCheck {
  public:
   explicit TreeCheck(const IsIgnored& is_ignored) : is_ignored_(is_ignored) {}
@@ -138,7 +143,8 @@ class TreeCheck {
   void check(Parameter& parameter, const std::string& place) {
     const auto [known, is_new] = known_.insert({parameter.name(), {&parameter, place}});
     if (!is_new && known->second.first != &parameter) {
-      throw UsageError(fmt::format("two parameters are called {}: one of {}, one of {}", parameter.name(), known->second.second, place),
+      throw UsageError(fmt::format("two parameters are called {}: one of {}, one of {}", parameter.name(),
+                                   known->second.second, place),
                        "give the modules different paths");
     }
     if (is_ignored_ && is_ignored_(parameter)) {
@@ -159,14 +165,16 @@ class TreeCheck {
 
 ForwardScope Module::entered() const {
   if (own_policy_ && owner_ == nullptr) {
-    throw UsageError(fmt::format("fully_shard was called for module \"{}\", but not for the model that contains it", path_),
-                     "call it last for the model, which is what owns the context and the world: fully_shard(model, context, world)");
+    throw UsageError(
+        fmt::format("fully_shard was called for module \"{}\", but not for the model that contains it", path_),
+        "call it last for the model, which is what owns the context and the world: fully_shard(model, context, world)");
   }
   return ForwardScope(is_called_ ? nullptr : runtime_, unit_);
 }
 
 std::vector<int> Module::units_in(const ShardedRuntime& runtime, bool recurse) const {
-  if (owner_ != &runtime) throw UsageError(fmt::format("module \"{}\" is not sharded by this runtime", path_), "call shard_module() first");
+  if (owner_ != &runtime)
+    throw UsageError(fmt::format("module \"{}\" is not sharded by this runtime", path_), "call shard_module() first");
   std::vector<int> units{owner_unit_};
   for (const Module* child : children_) {
     if (!recurse) break;
@@ -177,14 +185,15 @@ std::vector<int> Module::units_in(const ShardedRuntime& runtime, bool recurse) c
   return units;
 }
 
-void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored, const ChoosePolicy& policy,
-                  std::int64_t unit_bytes) {
+void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored,
+                  const ChoosePolicy& policy, std::int64_t unit_bytes) {
   shard_module(
-      root, runtime, [units](const Module& module) { return units == Units::block && module.is_block(); }, is_ignored, policy, unit_bytes);
+      root, runtime, [units](const Module& module) { return units == Units::block && module.is_block(); }, is_ignored,
+      policy, unit_bytes);
 }
 
-void shard_module(Module& root, ShardedRuntime& runtime, const IsUnit& is_unit, const IsIgnored& is_ignored, const ChoosePolicy& policy,
-                  std::int64_t unit_bytes) {
+void shard_module(Module& root, ShardedRuntime& runtime, const IsUnit& is_unit, const IsIgnored& is_ignored,
+                  const ChoosePolicy& policy, std::int64_t unit_bytes) {
   if (unit_bytes < 0) throw UsageError(fmt::format("shard_module: units of {} bytes", unit_bytes), "pass 0 or more");
   TreeCheck tree(is_ignored);
   tree.check(root, "the root");

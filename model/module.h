@@ -13,9 +13,10 @@
 
 namespace zs {
 
-/// A part of a model: it owns its parameters and knows its children, and is written as if there were one device. Sharding is
-/// applied from outside, by fully_shard or shard_module. A Layer is called, and need not say more; the forward function of another module
-/// that may be a unit begins with `const ForwardScope scope = enter();`, which does nothing unless it is one.
+/// A part of a model: it owns its parameters and knows its children, and is written as if there were one device.
+/// Sharding is applied from outside, by fully_shard or shard_module. A Layer is called, and need not say more; the
+/// forward function of another module that may be a unit begins with `const ForwardScope scope = enter();`, which does
+/// nothing unless it is one.
 class Module {
  public:
   virtual ~Module() = default;
@@ -29,8 +30,8 @@ class Module {
   /// Whether a plan by blocks makes this module a unit of its own.
   virtual bool is_block() const { return false; }
 
-  /// The units of `runtime` that hold its parameters: the one that it is, or is a part of, and behind it, with `recurse`, those of modules
-  /// below it. UsageError where the runtime does not shard it.
+  /// The units of `runtime` that hold its parameters: the one that it is, or is a part of, and behind it, with
+  /// `recurse`, those of modules below it. UsageError where the runtime does not shard it.
   std::vector<int> units_in(const ShardedRuntime& runtime, bool recurse) const;
 
   /// It is this unit.
@@ -65,7 +66,8 @@ class Module {
     parameters_.push_back(std::make_unique<Parameter>(path_of(name), shape, init, has_decay));
     return *parameters_.back();
   }
-  /// A child that is a member (or owned by a member) of the derived class; registration order is the order in the flat parameter.
+  /// A child that is a member (or owned by a member) of the derived class; registration order is the order in the flat
+  /// parameter.
   template <class M>
   M& add_child(M& child) {
     children_.push_back(&child);
@@ -83,8 +85,8 @@ class Module {
     return made;
   }
   ForwardScope enter() const { return is_called_ ? ForwardScope(nullptr, 0) : ForwardScope(runtime_, unit_); }
-  /// What comes in from other units, before it meets this one's parameters, and what is handed on to others: cast where the unit's
-  /// precision asks for it.
+  /// What comes in from other units, before it meets this one's parameters, and what is handed on to others: cast where
+  /// the unit's precision asks for it.
   Tensor input(const Tensor& x) const { return owner_ ? owner_->cast_input(owner_unit_, x) : x; }
   bool casts_forward_input(DType dtype) const { return owner_ && owner_->casts_forward_input(owner_unit_, dtype); }
   Tensor output(const Tensor& y) const { return owner_ ? owner_->cast_output(owner_unit_, y) : y; }
@@ -92,7 +94,8 @@ class Module {
   /// The module's own forward, which is being called: enter() within it has nothing to do.
   class Call {
    public:
-    explicit Call(const Module& module) : scope_(module.entered()), was_called_(std::exchange(module.is_called_, true)), module_(module) {}
+    explicit Call(const Module& module)
+        : scope_(module.entered()), was_called_(std::exchange(module.is_called_, true)), module_(module) {}
     ~Call() { module_.is_called_ = was_called_; }
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
@@ -116,7 +119,8 @@ class Module {
   mutable bool is_called_ = false;
 };
 
-/// A module that is called: `y = layer(x)` runs Derived::forward, of any arguments, while the parameters of its unit are unsharded.
+/// A module that is called: `y = layer(x)` runs Derived::forward, of any arguments, while the parameters of its unit
+/// are unsharded.
 ///
 ///     struct Head : zs::Layer<Head> {
 ///       explicit Head(std::string path) : Layer(std::move(path)) {}
@@ -147,17 +151,18 @@ using IsIgnored = std::function<bool(const Parameter&)>;
 /// What is special about the unit that this module becomes. A function of the module alone: it may be asked twice.
 using ChoosePolicy = std::function<UnitPolicy(const Module& unit)>;
 
-/// Makes `root` and, by `units`, its blocks units of the runtime. UsageError where the runtime is not new, or two parameters have one name.
-/// An ignored parameter is neither sharded nor initialised nor reduced: whoever ignores it gives it an owner, a value and, if it is
-/// trained, a gradient of its own. Checkpoints hold its value. A module that is registered in several places belongs to one unit: a block
-/// below the root before the root, and of several the first.
+/// Makes `root` and, by `units`, its blocks units of the runtime. UsageError where the runtime is not new, or two
+/// parameters have one name. An ignored parameter is neither sharded nor initialised nor reduced: whoever ignores it
+/// gives it an owner, a value and, if it is trained, a gradient of its own. Checkpoints hold its value. A module that
+/// is registered in several places belongs to one unit: a block below the root before the root, and of several the
+/// first.
 ///
-/// Above 0, `unit_bytes`: blocks that follow each other below the same unit, and have the same policy, are one unit, so that as many units
-/// as possible have so many bytes of gathered parameters each (merge_blocks); all of them are one where together they have less. They
-/// should run in the order in which they are registered: from the second micro-batch on, or by a plan's order, a unit is then gathered once
-/// for all of them.
-void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored = {}, const ChoosePolicy& policy = {},
-                  std::int64_t unit_bytes = 0);
+/// Above 0, `unit_bytes`: blocks that follow each other below the same unit, and have the same policy, are one unit, so
+/// that as many units as possible have so many bytes of gathered parameters each (merge_blocks); all of them are one
+/// where together they have less. They should run in the order in which they are registered: from the second
+/// micro-batch on, or by a plan's order, a unit is then gathered once for all of them.
+void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored = {},
+                  const ChoosePolicy& policy = {}, std::int64_t unit_bytes = 0);
 
 /// Whether a module below the root is a unit of its own.
 using IsUnit = std::function<bool(const Module&)>;

@@ -31,7 +31,8 @@ SafetensorsWriter::SafetensorsWriter(std::string path, const std::vector<TensorE
     ZS_CHECK(!entry.name.empty() && entry.name != "__metadata__", "a tensor cannot be named '{}'", entry.name);
     ZS_CHECK(names.insert(entry.name).second, "two tensors named {}", entry.name);
     const std::int64_t begin = total_;
-    ZS_CHECK(!__builtin_add_overflow(total_, checked_bytes(entry), &total_), "the file is too large at tensor {}", entry.name);
+    ZS_CHECK(!__builtin_add_overflow(total_, checked_bytes(entry), &total_), "the file is too large at tensor {}",
+             entry.name);
     ranges_.push_back({entry.name, entry.dtype, begin, total_});
   }
   // ordered_json looks a key up linearly, so the members go in as one list: a model has thousands.
@@ -65,10 +66,11 @@ void SafetensorsWriter::append(const void* data, std::int64_t bytes) {
 void SafetensorsWriter::append_tensor(const std::string& name, const Buffer& data) {
   ZS_CHECK(next_ < ranges_.size() && ranges_[next_].name == name, "tensor {} is not the next of the header", name);
   const Range& range = ranges_[next_++];
-  ZS_CHECK(data.device == DeviceKind::cpu && file_dtype(data.dtype) == range.dtype, "tensor {}: {} on {}, header says {}", name,
-           name_of(data.dtype), name_of(data.device), name_of(range.dtype));
-  ZS_CHECK(written_ == range.begin && data.bytes() == range.end - range.begin, "tensor {}: {} bytes at {}, header says [{}, {})", name,
-           data.bytes(), written_, range.begin, range.end);
+  ZS_CHECK(data.device == DeviceKind::cpu && file_dtype(data.dtype) == range.dtype,
+           "tensor {}: {} on {}, header says {}", name, name_of(data.dtype), name_of(data.device),
+           name_of(range.dtype));
+  ZS_CHECK(written_ == range.begin && data.bytes() == range.end - range.begin,
+           "tensor {}: {} bytes at {}, header says [{}, {})", name, data.bytes(), written_, range.begin, range.end);
   append(data.data, data.bytes());
 }
 

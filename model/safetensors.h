@@ -15,21 +15,23 @@ namespace zs {
 /// A tensor that a safetensors file will hold.
 struct TensorEntry {
   TensorEntry(std::string tensor, FileDType stored, Shape dims) : name(std::move(tensor)), dtype(stored), shape(dims) {}
-  TensorEntry(std::string tensor, DType values, Shape dims) : TensorEntry(std::move(tensor), file_dtype(values), dims) {}
+  TensorEntry(std::string tensor, DType values, Shape dims)
+      : TensorEntry(std::move(tensor), file_dtype(values), dims) {}
 
   std::string name;
   FileDType dtype;
   Shape shape;
 };
 
-/// Writes a safetensors file as a stream: the header from what is known in advance, then the tensors' bytes in the order of the
-/// entries, in pieces of any size, so that no more than one piece is in memory. The file appears under its name at finish(),
-/// whole and synced, or not at all. One thread uses it. Throws Error(io) when the disk fails, Error(internal) when the
-/// caller's tensors do not match the header.
+/// Writes a safetensors file as a stream: the header from what is known in advance, then the tensors' bytes in the
+/// order of the entries, in pieces of any size, so that no more than one piece is in memory. The file appears under its
+/// name at finish(), whole and synced, or not at all. One thread uses it. Throws Error(io) when the disk fails,
+/// Error(internal) when the caller's tensors do not match the header.
 class SafetensorsWriter {
  public:
   /// Names are unique, not empty, and not "__metadata__".
-  SafetensorsWriter(std::string path, const std::vector<TensorEntry>& entries, const std::map<std::string, std::string>& metadata = {});
+  SafetensorsWriter(std::string path, const std::vector<TensorEntry>& entries,
+                    const std::map<std::string, std::string>& metadata = {});
 
   /// The next `bytes` bytes of the data part; `data` is host memory.
   void append(const void* data, std::int64_t bytes);

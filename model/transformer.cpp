@@ -17,12 +17,14 @@ BlockOptions with_residual_init(BlockOptions block, std::int64_t layers) {
 
 Transformer::Transformer(const TransformerOptions& options)
     : LanguageModel(options.vocab),
-      token_embedding_(make_child<Embedding>("token_embedding", padded_vocab(options.vocab), options.block.attention.width)),
-      position_embedding_(options.positions > 0
-                              ? &make_child<Embedding>("position_embedding", options.positions, options.block.attention.width,
-                                                       Init{.normal_std = kPositionDeviation})
-                              : nullptr),
-      norm_(own_child(make_norm(options.block.norm, path_of("norm"), options.block.attention.width, options.block.norm_eps))),
+      token_embedding_(
+          make_child<Embedding>("token_embedding", padded_vocab(options.vocab), options.block.attention.width)),
+      position_embedding_(options.positions > 0 ? &make_child<Embedding>("position_embedding", options.positions,
+                                                                         options.block.attention.width,
+                                                                         Init{.normal_std = kPositionDeviation})
+                                                : nullptr),
+      norm_(own_child(
+          make_norm(options.block.norm, path_of("norm"), options.block.attention.width, options.block.norm_eps))),
       head_(options.is_tied ? nullptr
                             : &make_child<Linear>("head", options.block.attention.width, padded_vocab(options.vocab),
                                                   LinearOptions{.has_bias = false})),

@@ -23,7 +23,9 @@ Counts& counts() {
 struct Listener : Catch::TestEventListenerBase {
   using TestEventListenerBase::TestEventListenerBase;
   void testCaseStarting(const Catch::TestCaseInfo&) override { counts().current_skipped = false; }
-  void testCaseEnded(const Catch::TestCaseStats&) override { ++(counts().current_skipped ? counts().skipped : counts().passed); }
+  void testCaseEnded(const Catch::TestCaseStats&) override {
+    ++(counts().current_skipped ? counts().skipped : counts().passed);
+  }
 };
 CATCH_REGISTER_LISTENER(Listener)
 

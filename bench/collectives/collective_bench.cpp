@@ -38,7 +38,8 @@ std::int64_t count_wrong(const T* data, std::int64_t elems, const Wanted& wanted
 
 template <class Use>
 auto with_type(DType dtype, std::vector<std::byte>& image, const Use& use) {
-  return dtype == DType::f32 ? use(reinterpret_cast<float*>(image.data())) : use(reinterpret_cast<BFloat16*>(image.data()));
+  return dtype == DType::f32 ? use(reinterpret_cast<float*>(image.data()))
+                             : use(reinterpret_cast<BFloat16*>(image.data()));
 }
 
 /// Those that the ranks of this host compute on.
@@ -61,7 +62,8 @@ CollectiveOptions with_all(CollectiveOptions options) {
 
 }  // namespace
 
-CollectiveBench::CollectiveBench(World& world, const CollectiveOptions& options, const Config& config, const Machine& machine)
+CollectiveBench::CollectiveBench(World& world, const CollectiveOptions& options, const Config& config,
+                                 const Machine& machine)
     : world_(world),
       options_(with_all(options)),
       machine_(machine),
@@ -80,7 +82,8 @@ CollectiveBench::CollectiveBench(World& world, const CollectiveOptions& options,
   report_.ranks_a_gpu = machine.gpus.ranks_a_gpu;
 }
 
-/// Where NCCL registers memory, the room is the device's slab, whose size depends on the GPU: one device is made to ask for that.
+/// Where NCCL registers memory, the room is the device's slab, whose size depends on the GPU: one device is made to ask
+/// for that.
 std::unique_ptr<Device> CollectiveBench::make_device(const Config& config) const {
   if (device_kind(config) != DeviceKind::cuda) return Device::create(DeviceKind::cpu, {});
   DeviceOptions options = machine_.device_options(config, cpu_share(world_.local_rank(), world_.local_size()));
@@ -96,8 +99,8 @@ std::int64_t CollectiveBench::room_bytes(const CudaGpu& gpu) const {
   return (has_two ? 2 : 1) * (2 * gpu.l2_bytes + options_.max_bytes + kGrain * world_.size());
 }
 
-/// Before communicators are made: NCCL knows it before the first call, as it knows a training's. And what is staged lies in page-locked
-/// memory that is there before anything is measured.
+/// Before communicators are made: NCCL knows it before the first call, as it knows a training's. And what is staged
+/// lies in page-locked memory that is there before anything is measured.
 Memory CollectiveBench::make_room() {
   if (!is_on_gpus()) return {};
   Stream& compute = device_->stream(StreamRole::compute);
@@ -112,8 +115,8 @@ CollectiveReport CollectiveBench::run_on_cpus() {
   const std::vector<int> cpus = cpus_of_ranks(world_.local_size());
   report_.cache_bytes = last_level_cache_bytes(cpus);
   sets_bytes_ = std::llround(ranks_.max(static_cast<double>(2 * report_.cache_bytes / world_.local_size())));
-  // All ranks copy at once, and the arrays of as many as have a CPU are together what one process would take: those of all together would
-  // let ranks that take turns find theirs in the cache again.
+  // All ranks copy at once, and the arrays of as many as have a CPU are together what one process would take: those of
+  // all together would let ranks that take turns find theirs in the cache again.
   const std::int64_t at_once = std::min<std::int64_t>(world_.local_size(), std::ssize(cpus));
   CopyCeiling copy({}, std::max<std::int64_t>(report_.cache_bytes / at_once, 1 << 20));
   measure_copy(copy);
@@ -137,13 +140,14 @@ CollectiveReport CollectiveBench::run_on_gpus() {
 void CollectiveBench::measure_all() {
   for (const Collective op : options_.ops) {
     for (const DType dtype : options_.dtypes) {
-      for (std::int64_t bytes = options_.min_bytes; bytes <= options_.max_bytes; bytes *= kStep) measure({op, bytes, dtype});
+      for (std::int64_t bytes = options_.min_bytes; bytes <= options_.max_bytes; bytes *= kStep)
+        measure({op, bytes, dtype});
     }
   }
 }
 
-/// The best rate of all ranks together, from the moment when all begin to the moment when the last one ends: with fewer cores than ranks
-/// each rank alone may be faster.
+/// The best rate of all ranks together, from the moment when all begin to the moment when the last one ends: with fewer
+/// cores than ranks each rank alone may be faster.
 void CollectiveBench::measure_copy(CopyCeiling& copy) {
   copy.copy(false, 1);  // the pages are there, and the caches as they will be
   for (int i = 0; i < 2 * kCopyRounds; ++i) {
@@ -168,7 +172,8 @@ void CollectiveBench::measure(const Case& asked) {
   for (Candidate& candidate : all) {
     candidate.wrong = wrong_elements(candidate, one);
     const double once_us = std::max(time_calls(candidate, one, count + 1), 0.1);  // touches every set
-    candidate.calls_a_round = std::max<std::int64_t>(static_cast<std::int64_t>(options_.min_time_s * 1e6 / kRounds / once_us), 1);
+    candidate.calls_a_round =
+        std::max<std::int64_t>(static_cast<std::int64_t>(options_.min_time_s * 1e6 / kRounds / once_us), 1);
   }
   for (int round = 0; round < kRounds; ++round) {
     for (Candidate& candidate : all) candidate.rounds_us.push_back(time_calls(candidate, one, candidate.calls_a_round));
@@ -188,7 +193,8 @@ void CollectiveBench::measure(const Case& asked) {
 }
 
 /// Messages are on ordinary memory, as transport mpi has it: shared memory makes Open MPI several times slower.
-std::vector<CollectiveBench::Candidate> CollectiveBench::candidates(const Case& one, CollectiveSets& own, CollectiveSets& ordinary) {
+std::vector<CollectiveBench::Candidate> CollectiveBench::candidates(const Case& one, CollectiveSets& own,
+                                                                    CollectiveSets& ordinary) {
   std::vector<Candidate> all{{.transport = measured_world().transport(), .comm = comm_.get(), .sets = &own}};
   if (messages_) all.push_back({.transport = messages_->transport(), .comm = messages_.get(), .sets = &ordinary});
   if (library_ && MpiLibrary::has(one.op, one.dtype)) all.push_back({.transport = "openmpi", .sets = &ordinary});
@@ -202,7 +208,8 @@ double CollectiveBench::time_calls(const Candidate& candidate, const Case& one, 
   const auto start = Clock::now();
   for (std::int64_t i = 0; i < calls; ++i) call(candidate, one, candidate.sets->take_turn());
   device_->synchronize();
-  return ranks_.max(std::chrono::duration<double, std::micro>(Clock::now() - start).count()) / static_cast<double>(calls);
+  return ranks_.max(std::chrono::duration<double, std::micro>(Clock::now() - start).count()) /
+         static_cast<double>(calls);
 }
 
 void CollectiveBench::call(const Candidate& candidate, const Case& one, std::size_t set) {
@@ -213,7 +220,8 @@ void CollectiveBench::call(const Candidate& candidate, const Case& one, std::siz
   const Buffer own = data.slice(world_.rank() * (data.elems / world_.size()), data.elems / world_.size());
   switch (one.op) {
     case Collective::all_gather: return candidate.comm->all_gather(stream, "bench", own, data);
-    case Collective::reduce_scatter: return candidate.comm->reduce_scatter(stream, "bench", data, own, ReduceInto::overwrite);
+    case Collective::reduce_scatter:
+      return candidate.comm->reduce_scatter(stream, "bench", data, own, ReduceInto::overwrite);
     case Collective::all_reduce: return candidate.comm->all_reduce(stream, "bench", data, ReduceOp::sum);
     case Collective::all_to_all: return candidate.comm->all_to_all(stream, "bench", data, sets.out[set]);
     case Collective::broadcast: return candidate.comm->broadcast(stream, "bench", data, 0);
@@ -244,12 +252,15 @@ std::int64_t CollectiveBench::wrong_elements(const Candidate& candidate, const C
   const std::int64_t wrong = with_type(one.dtype, image, [&](const auto* out) -> std::int64_t {
     switch (one.op) {
       case Collective::all_gather:
-        return count_wrong(out, data.elems, [&](std::int64_t i) { return value(static_cast<int>(i / part), i % part); });
+        return count_wrong(out, data.elems,
+                           [&](std::int64_t i) { return value(static_cast<int>(i / part), i % part); });
       case Collective::reduce_scatter:
-        return count_wrong(candidate.comm == nullptr ? out : out + rank * part, part, [&](std::int64_t i) { return sum(rank * part + i); });
+        return count_wrong(candidate.comm == nullptr ? out : out + rank * part, part,
+                           [&](std::int64_t i) { return sum(rank * part + i); });
       case Collective::all_reduce: return count_wrong(out, data.elems, sum);
       case Collective::all_to_all:
-        return count_wrong(out, data.elems, [&](std::int64_t i) { return value(static_cast<int>(i / part), rank * part + i % part); });
+        return count_wrong(out, data.elems,
+                           [&](std::int64_t i) { return value(static_cast<int>(i / part), rank * part + i % part); });
       case Collective::broadcast: return count_wrong(out, data.elems, [&](std::int64_t i) { return value(0, i); });
     }
     return data.elems;

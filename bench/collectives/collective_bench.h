@@ -21,11 +21,13 @@ struct CollectiveOptions {
   bool compare = false;     ///< with the MPI library's own
 };
 
-/// Measures the collectives of a world's transport, on buffers from its arena, or those between its ranks' GPUs, as the configuration says;
-/// in place where the operation allows it. What is compared takes turns. One host thread uses it; every call is collective.
+/// Measures the collectives of a world's transport, on buffers from its arena, or those between its ranks' GPUs, as the
+/// configuration says; in place where the operation allows it. What is compared takes turns. One host thread uses it;
+/// every call is collective.
 class CollectiveBench {
  public:
-  CollectiveBench(World& world, const CollectiveOptions& options, const Config& config = {}, const Machine& machine = {});
+  CollectiveBench(World& world, const CollectiveOptions& options, const Config& config = {},
+                  const Machine& machine = {});
   /// The same on every rank.
   CollectiveReport run();
 

@@ -48,7 +48,8 @@ double CollectiveReport::percent(const Row& row) const {
 }
 
 std::int64_t CollectiveReport::wrong() const {
-  return std::accumulate(rows.begin(), rows.end(), std::int64_t{0}, [](std::int64_t sum, const Row& row) { return sum + row.wrong; });
+  return std::accumulate(rows.begin(), rows.end(), std::int64_t{0},
+                         [](std::int64_t sum, const Row& row) { return sum + row.wrong; });
 }
 
 std::string to_json(const CollectiveReport& report) {
@@ -79,15 +80,17 @@ std::string to_json(const CollectiveReport& report) {
 }
 
 std::string to_text(const CollectiveReport& report) {
-  const std::string gpus = report.gpu.empty() ? "" : fmt::format(", up to {} on one {}", report.ranks_a_gpu, report.gpu);
+  const std::string gpus =
+      report.gpu.empty() ? "" : fmt::format(", up to {} on one {}", report.ranks_a_gpu, report.gpu);
   std::string text = fmt::format(
-      "{} ranks{}, last-level cache {}, copy by all ranks {:.1f} GB/s\n\n{:<16}{:>12}  {:<6}{:<10}{:>12}{:>12}{:>10}{:>10}{:>8}{:>6}\n",
-      report.ranks, gpus, format_bytes(report.cache_bytes), report.copy_gb_per_s, "collective", "bytes", "dtype", "transport", "median us",
-      "fastest us", "algbw", "busbw", "% copy", "wrong");
+      "{} ranks{}, last-level cache {}, copy by all ranks {:.1f} GB/s\n\n{:<16}{:>12}  "
+      "{:<6}{:<10}{:>12}{:>12}{:>10}{:>10}{:>8}{:>6}\n",
+      report.ranks, gpus, format_bytes(report.cache_bytes), report.copy_gb_per_s, "collective", "bytes", "dtype",
+      "transport", "median us", "fastest us", "algbw", "busbw", "% copy", "wrong");
   for (const auto& row : report.rows) {
-    text += fmt::format("{:<16}{:>12}  {:<6}{:<10}{:>12.1f}{:>12.1f}{:>10.2f}{:>10.2f}{:>8.1f}{:>6}\n", name_of(row.op), row.bytes,
-                        name_of(row.dtype), row.transport, row.time_us, row.time_us_min, report.algbw_gbs(row), report.busbw_gbs(row),
-                        report.percent(row), row.wrong);
+    text += fmt::format("{:<16}{:>12}  {:<6}{:<10}{:>12.1f}{:>12.1f}{:>10.2f}{:>10.2f}{:>8.1f}{:>6}\n", name_of(row.op),
+                        row.bytes, name_of(row.dtype), row.transport, row.time_us, row.time_us_min,
+                        report.algbw_gbs(row), report.busbw_gbs(row), report.percent(row), row.wrong);
   }
   return text;
 }

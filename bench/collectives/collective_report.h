@@ -11,8 +11,8 @@ namespace zs::bench {
 
 enum class Collective : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all, broadcast };
 const char* name_of(Collective op);
-/// Of `bytes` of the largest buffer of a rank: what all links of a ring together must carry, and what all ranks together must read and
-/// write in place, each operand once.
+/// Of `bytes` of the largest buffer of a rank: what all links of a ring together must carry, and what all ranks
+/// together must read and write in place, each operand once.
 double bus_bytes(Collective op, double bytes, int ranks);
 double touched_bytes(Collective op, double bytes, int ranks);
 
@@ -36,7 +36,9 @@ struct CollectiveReport {
   std::vector<Row> rows = {};
 
   double algbw_gbs(const Row& row) const { return static_cast<double>(row.bytes) / (row.time_us * 1e3); }
-  double busbw_gbs(const Row& row) const { return bus_bytes(row.op, static_cast<double>(row.bytes), ranks) / (row.time_us * 1e3); }
+  double busbw_gbs(const Row& row) const {
+    return bus_bytes(row.op, static_cast<double>(row.bytes), ranks) / (row.time_us * 1e3);
+  }
   double percent(const Row& row) const;
   std::int64_t wrong() const;
 };

@@ -10,7 +10,8 @@ namespace zs::bench {
 
 TakeBytes bytes_of(Allocator& memory) {
   return [&memory](std::int64_t bytes) {
-    return std::shared_ptr<void>(memory.allocate(bytes), [&memory, bytes](void* address) { memory.deallocate(address, bytes); });
+    return std::shared_ptr<void>(memory.allocate(bytes),
+                                 [&memory, bytes](void* address) { memory.deallocate(address, bytes); });
   };
 }
 
@@ -42,7 +43,8 @@ CollectiveSets::CollectiveSets(Device& device, const TakeBytes& take, const Coll
 void put(Device& device, Buffer to, const std::vector<std::byte>& image) {
   ZS_CHECK(std::ssize(image) == to.bytes(), "{} bytes for a buffer of {}", image.size(), to.bytes());
   Stream& stream = device.stream(StreamRole::compute);
-  stream.enqueue({"upload", {}, {to}}, [to, &image](ExecContext& exec) { kernels_of(exec).upload(exec, to, image.data()); });
+  stream.enqueue({"upload", {}, {to}},
+                 [to, &image](ExecContext& exec) { kernels_of(exec).upload(exec, to, image.data()); });
   stream.synchronize();
 }
 

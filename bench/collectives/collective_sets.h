@@ -23,7 +23,8 @@ TakeBytes bytes_of(Allocator& memory);
 /// One after the other of what `room` has.
 TakeBytes parts_of(const Memory& room);
 
-/// The buffers of one case, as many times as are together larger than the caches; filled with zeros. One host thread uses them.
+/// The buffers of one case, as many times as are together larger than the caches; filled with zeros. One host thread
+/// uses them.
 class CollectiveSets {
  public:
   /// Blocks the host.

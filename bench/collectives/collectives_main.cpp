@@ -24,14 +24,17 @@ struct CommandLine {
 
 /// `chosen` gets what stands behind each name that is given; another one is refused, with those that there are.
 template <class T>
-void add_names(CLI::App& app, const char* flag, std::vector<T>& chosen, const std::map<std::string, T>& known, const char* what) {
+void add_names(CLI::App& app, const char* flag, std::vector<T>& chosen, const std::map<std::string, T>& known,
+               const char* what) {
   std::vector<std::string> names;
   for (const auto& [name, unused] : known) names.push_back(name);
   const auto set = [&chosen, known](const std::vector<std::string>& given) {
     chosen.clear();
     for (const std::string& name : given) chosen.push_back(known.at(name));
   };
-  app.add_option_function<std::vector<std::string>>(flag, set, what)->check(CLI::IsMember(names))->allow_extra_args(false);
+  app.add_option_function<std::vector<std::string>>(flag, set, what)
+      ->check(CLI::IsMember(names))
+      ->allow_extra_args(false);
 }
 
 void add_options(CLI::App& app, CommandLine& line) {
@@ -63,11 +66,14 @@ void add_options(CLI::App& app, CommandLine& line) {
 
 bool is_between_gpus(const std::string& transport) { return transport == "nccl" || transport == "staged"; }
 
-bool is_any_between_gpus(const CommandLine& line) { return std::any_of(line.transports.begin(), line.transports.end(), is_between_gpus); }
+bool is_any_between_gpus(const CommandLine& line) {
+  return std::any_of(line.transports.begin(), line.transports.end(), is_between_gpus);
+}
 
 /// What the ranks have beside messages, which all of them have.
 std::string first_of(const CommandLine& line) {
-  const auto found = std::find_if(line.transports.begin(), line.transports.end(), [](const std::string& name) { return name != "mpi"; });
+  const auto found = std::find_if(line.transports.begin(), line.transports.end(),
+                                  [](const std::string& name) { return name != "mpi"; });
   return found != line.transports.end() ? *found : "mpi";
 }
 
@@ -82,10 +88,11 @@ void check(const CommandLine& line, const zs::World& world) {
   const auto refuse = [](const std::string& what, const char* where, const char* todo) {
     throw zs::Error(zs::ExitCode::usage, what, where, todo);
   };
-  if (transport_of(world) == zs::Transport::null) refuse("transport null moves nothing", "ZSHARD_TRANSPORT", "use auto, hier, shm or mpi");
+  if (transport_of(world) == zs::Transport::null)
+    refuse("transport null moves nothing", "ZSHARD_TRANSPORT", "use auto, hier, shm or mpi");
   if (options.min_bytes > options.max_bytes)
-    refuse(fmt::format("no size is {} bytes or more and {} or fewer", options.min_bytes, options.max_bytes), "--min-bytes, --max-bytes",
-           "give the larger one to --max-bytes");
+    refuse(fmt::format("no size is {} bytes or more and {} or fewer", options.min_bytes, options.max_bytes),
+           "--min-bytes, --max-bytes", "give the larger one to --max-bytes");
   const std::string first = first_of(line);
   if (const auto messages = std::count(line.transports.begin(), line.transports.end(), "mpi");
       messages > 1 || std::ssize(line.transports) > messages + 1)
@@ -95,9 +102,11 @@ void check(const CommandLine& line, const zs::World& world) {
     if (std::ssize(line.transports) > 1 || (first != "auto" && !is_between_gpus(first)))
       refuse(fmt::format("{} is no transport between GPUs", fmt::join(line.transports, ", ")), "--transport",
              "use nccl or staged; ZSHARD_TRANSPORT chooses beneath it");
-    if (options.compare) refuse("the MPI library's own collectives are compared on the CPU", "--compare", "leave out --device cuda");
+    if (options.compare)
+      refuse("the MPI library's own collectives are compared on the CPU", "--compare", "leave out --device cuda");
   } else if (is_any_between_gpus(line) || line.share_gpu) {
-    refuse("nothing is sent between GPUs without --device cuda", line.share_gpu ? "--share-gpu" : "--transport", "add --device cuda");
+    refuse("nothing is sent between GPUs without --device cuda", line.share_gpu ? "--share-gpu" : "--transport",
+           "add --device cuda");
   }
 }
 
@@ -111,7 +120,8 @@ zs::bench::ProgramOutput measure(zs::World& world, const CommandLine& line) {
   zs::bench::CollectiveOptions options = line.collectives;
   options.messages = std::ssize(line.transports) > 1;
   const zs::bench::CollectiveReport report = zs::bench::CollectiveBench(world, options, config, machine).run();
-  return {line.json ? to_json(report) : to_text(report), report.wrong() == 0 ? zs::ExitCode::ok : zs::ExitCode::internal};
+  return {line.json ? to_json(report) : to_text(report),
+          report.wrong() == 0 ? zs::ExitCode::ok : zs::ExitCode::internal};
 }
 
 }  // namespace
@@ -122,6 +132,6 @@ int main(int argc, char** argv) {
   add_options(app, line);
   return zs::bench::run_rank_program(
       argc, argv, app,
-      {[&](std::optional<zs::Error>& problem) { return ranks_of(line, problem); }, [&](const zs::World& world) { check(line, world); },
-       [&](zs::World& world) { return measure(world, line); }});
+      {[&](std::optional<zs::Error>& problem) { return ranks_of(line, problem); },
+       [&](const zs::World& world) { check(line, world); }, [&](zs::World& world) { return measure(world, line); }});
 }

@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::int64_t kPeriod = 65537;
 
-/// Enqueues the copying of what the host has to the beginning of `out`, and of that to all the rest of it, in pieces that double.
+/// Enqueues the copying of what the host has to the beginning of `out`, and of that to all the rest of it, in pieces
+/// that double.
 template <class T>
 void enqueue_repeated(Stream& stream, Buffer out, std::vector<T> values) {
   stream.enqueue({"fill", {}, {out}}, [out, values = std::move(values)](ExecContext& exec) {
@@ -28,13 +29,16 @@ template <class T>
 std::vector<T> random_values(std::int64_t count, float low, float high) {
   const CounterRng rng(1);
   std::vector<T> values(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = T(low + (high - low) * static_cast<float>(rng.uniform(i)));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = T(low + (high - low) * static_cast<float>(rng.uniform(i)));
   return values;
 }
 
 }  // namespace
 
-const KernelTable& kernels_of(const ExecContext& exec) { return exec.native_stream() != nullptr ? cuda_kernels() : cpu_kernels(); }
+const KernelTable& kernels_of(const ExecContext& exec) {
+  return exec.native_stream() != nullptr ? cuda_kernels() : cpu_kernels();
+}
 
 void enqueue_random(Stream& stream, Buffer out, float low, float high) {
   const std::int64_t count = std::min(out.elems, kPeriod);

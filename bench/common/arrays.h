@@ -16,8 +16,8 @@ const KernelTable& kernels_of(const ExecContext& exec);
 /// Enqueues the filling of `out` (f32 or bf16) with numbers in [low, high), a sequence of 65,537 of them over and over.
 void enqueue_random(Stream& stream, Buffer out, float low, float high);
 
-/// The operands of one kernel while it is measured. Made by the host, filled on the compute stream, all given back together. Must not
-/// outlive the device; synchronise it first.
+/// The operands of one kernel while it is measured. Made by the host, filled on the compute stream, all given back
+/// together. Must not outlive the device; synchronise it first.
 class Arrays {
  public:
   /// All arrays that fit come out of one block of `slab_bytes`, as the arrays of a training step do: on large pages.
@@ -28,7 +28,8 @@ class Arrays {
   Buffer random(std::int64_t elems, DType dtype, float low = -0.5f, float high = 0.5f);
   /// The same array for the same `name`: tables of which a call touches a part only.
   Buffer shared_random(const std::string& name, std::int64_t elems, DType dtype);
-  /// i32 numbers in [0, limit), different as long as elems <= limit and limit is no multiple of 7919; others for another set.
+  /// i32 numbers in [0, limit), different as long as elems <= limit and limit is no multiple of 7919; others for
+  /// another set.
   Buffer ids(std::int64_t elems, std::int64_t limit, int set);
   /// Copies of `values`.
   Buffer floats(std::vector<float> values);

@@ -6,6 +6,8 @@ namespace zs::bench {
 
 using Clock = std::chrono::steady_clock;
 
-inline double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+inline double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
 
 }  // namespace zs::bench

@@ -17,7 +17,9 @@ namespace {
 
 constexpr std::int64_t kLine = 64;
 
-void copy_plain(char* out, const char* in, std::int64_t bytes) { std::memcpy(out, in, static_cast<std::size_t>(bytes)); }
+void copy_plain(char* out, const char* in, std::int64_t bytes) {
+  std::memcpy(out, in, static_cast<std::size_t>(bytes));
+}
 
 /// Addresses and size are multiples of 64.
 void copy_streaming(char* out, const char* in, std::int64_t bytes) {
@@ -45,7 +47,8 @@ double copy_rate(ExecContext& exec, Buffer out, Buffer in, void (*copy)(char*, c
 
 }  // namespace
 
-CopyCeiling::CopyCeiling(const DeviceOptions& options, std::int64_t cache_bytes) : device_(Device::create(DeviceKind::cpu, options)) {
+CopyCeiling::CopyCeiling(const DeviceOptions& options, std::int64_t cache_bytes)
+    : device_(Device::create(DeviceKind::cpu, options)) {
   Stream& stream = device_->stream(StreamRole::compute);
   const std::int64_t bytes = 2 * Pool::rounded(cache_bytes);
   out_ = device_->pool().acquire(bytes, stream, "bench");

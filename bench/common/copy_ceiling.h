@@ -6,10 +6,10 @@
 
 namespace zs::bench {
 
-/// The ceiling that memory-bound kernels are compared with: the best rate, bytes read plus bytes written, at which the device's team has
-/// copied an array, each thread its part, in this process. Two ways are tried: the C library's memcpy, and stores that bypass the caches
-/// where the processor has them, which spare reading what is overwritten. Owns a device and two arrays, each of twice the last-level
-/// cache, while it lives. One host thread uses it.
+/// The ceiling that memory-bound kernels are compared with: the best rate, bytes read plus bytes written, at which the
+/// device's team has copied an array, each thread its part, in this process. Two ways are tried: the C library's
+/// memcpy, and stores that bypass the caches where the processor has them, which spare reading what is overwritten.
+/// Owns a device and two arrays, each of twice the last-level cache, while it lives. One host thread uses it.
 class CopyCeiling {
  public:
   CopyCeiling(const DeviceOptions& options, std::int64_t cache_bytes);

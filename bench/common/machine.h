@@ -22,15 +22,16 @@ struct Machine {
   PlanOptions plan_options(const World& world, const Config& config, int threads) const;
   /// Of this rank's device, without memory and sizes, which are the plan's.
   DeviceOptions device_options(const Config& config, const CpuShare& share) const;
-  /// With memory that NCCL has registered where it registers any, as in a training: for DeviceOptions::memory of the device that is
-  /// connected, which it outlives. Empty on the CPU.
+  /// With memory that NCCL has registered where it registers any, as in a training: for DeviceOptions::memory of the
+  /// device that is connected, which it outlives. Empty on the CPU.
   NcclOptions nccl_options(const Config& config) const;
-  /// What moves the bytes between the GPUs of `world`'s ranks; both and `device` outlive it. Null where `world` itself does. Collective.
+  /// What moves the bytes between the GPUs of `world`'s ranks; both and `device` outlive it. Null where `world` itself
+  /// does. Collective.
   std::unique_ptr<World> connect(World& world, Device& device, const NcclOptions& options) const;
 };
 
-/// Collective: which GPU each rank has and what connects them, once each can be used. Else the exit code of all ranks, of which one has
-/// printed why in the program's name. Where the configuration's device is the CPU: nothing.
+/// Collective: which GPU each rank has and what connects them, once each can be used. Else the exit code of all ranks,
+/// of which one has printed why in the program's name. Where the configuration's device is the CPU: nothing.
 ExitCode take_gpus(World& world, const Config& config, const std::string& program, Machine& machine);
 
 }  // namespace zs::bench

@@ -7,8 +7,8 @@
 
 namespace zs::bench {
 
-/// The MPI library's own collectives, to compare with: blocking, called by the host thread, in place where Collective's are. Owns a copy of
-/// MPI_COMM_WORLD; must die before MPI is finalised.
+/// The MPI library's own collectives, to compare with: blocking, called by the host thread, in place where Collective's
+/// are. Owns a copy of MPI_COMM_WORLD; must die before MPI is finalised.
 class MpiLibrary {
  public:
   MpiLibrary();

@@ -32,17 +32,20 @@ PlainProduct::PlainProduct(DType dtype, std::int64_t size, int threads) : thread
   using dnnl::memory;
   const TeamScope team(threads);
   const auto type = dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
-  const memory::desc plain({size, size}, type, memory::dims{size, 1}), transposed({size, size}, type, memory::dims{1, size});
+  const memory::desc plain({size, size}, type, memory::dims{size, 1}),
+      transposed({size, size}, type, memory::dims{1, size});
   auto parts = std::make_unique<Parts>();
   try {
 #if DNNL_VERSION_MAJOR >= 3
     parts->matmul = dnnl::matmul(dnnl::matmul::primitive_desc(parts->engine, plain, transposed, plain));
 #else
-    parts->matmul = dnnl::matmul(dnnl::matmul::primitive_desc(dnnl::matmul::desc(plain, transposed, plain), parts->engine));
+    parts->matmul =
+        dnnl::matmul(dnnl::matmul::primitive_desc(dnnl::matmul::desc(plain, transposed, plain), parts->engine));
 #endif
   } catch (const dnnl::error& error) {
     if (error.status == dnnl_unimplemented) return;
-    throw Error(ExitCode::internal, fmt::format("oneDNN: {} (status {})", error.what(), static_cast<int>(error.status)));
+    throw Error(ExitCode::internal,
+                fmt::format("oneDNN: {} (status {})", error.what(), static_cast<int>(error.status)));
   }
   parts->a = memory(plain, parts->engine, nullptr);
   parts->b = memory(transposed, parts->engine, nullptr);
@@ -58,10 +61,12 @@ void PlainProduct::run(const Buffer& c, const Buffer& a, const Buffer& b) {
     parts_->a.set_data_handle(a.data);
     parts_->b.set_data_handle(b.data);
     parts_->c.set_data_handle(c.data);
-    parts_->matmul.execute(parts_->stream, {{DNNL_ARG_SRC, parts_->a}, {DNNL_ARG_WEIGHTS, parts_->b}, {DNNL_ARG_DST, parts_->c}});
+    parts_->matmul.execute(parts_->stream,
+                           {{DNNL_ARG_SRC, parts_->a}, {DNNL_ARG_WEIGHTS, parts_->b}, {DNNL_ARG_DST, parts_->c}});
     parts_->stream.wait();
   } catch (const dnnl::error& error) {
-    throw Error(ExitCode::internal, fmt::format("oneDNN: {} (status {})", error.what(), static_cast<int>(error.status)));
+    throw Error(ExitCode::internal,
+                fmt::format("oneDNN: {} (status {})", error.what(), static_cast<int>(error.status)));
   }
 }
 

@@ -7,8 +7,8 @@
 
 namespace zs::bench {
 
-/// A square product C := A times B transposed by oneDNN's matmul primitive alone, its own threading included: half of what the product
-/// ceiling is measured with. Made, used and destroyed on one thread.
+/// A square product C := A times B transposed by oneDNN's matmul primitive alone, its own threading included: half of
+/// what the product ceiling is measured with. Made, used and destroyed on one thread.
 class PlainProduct {
  public:
   /// A, B and C are row-major (size, size) of `dtype`.

@@ -8,8 +8,8 @@
 
 namespace zs::bench {
 
-/// This process's proportional set size: resident bytes, those shared with other processes divided by their number, so that the sum over
-/// the ranks of a host counts every page once. Nothing where the kernel does not tell.
+/// This process's proportional set size: resident bytes, those shared with other processes divided by their number, so
+/// that the sum over the ranks of a host counts every page once. Nothing where the kernel does not tell.
 inline std::optional<std::int64_t> pss_bytes() {
   std::ifstream file("/proc/self/smaps_rollup");
   std::string line;

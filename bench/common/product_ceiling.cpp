@@ -40,9 +40,8 @@ double ProductCeiling::measure(int rounds) {
   for (std::size_t i = 0; i < rates.size(); ++i) {
     ranks_.line_up();
     stream.enqueue({"product", {operands_.a, operands_.b}, {operands_.c}},
-                   [&product = products_[i % products_.size()], operands = operands_, rate = &rates[i]](ExecContext& exec) {
-                     *rate = product(exec, operands);
-                   });
+                   [&product = products_[i % products_.size()], operands = operands_,
+                    rate = &rates[i]](ExecContext& exec) { *rate = product(exec, operands); });
   }
   device_->synchronize();
   ranks_.reduce(rates, ReduceOp::sum);

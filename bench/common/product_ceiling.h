@@ -12,16 +12,16 @@
 
 namespace zs::bench {
 
-/// The ceiling that products are compared with: the best rate at which all threads of all ranks together have multiplied matrices of
-/// 2048 x 2048 in this process, through the kernel table, with B plain and with B transposed, or through oneDNN with its own
-/// threading. Owns a device and memory of its own while it lives. One host thread uses it.
+/// The ceiling that products are compared with: the best rate at which all threads of all ranks together have
+/// multiplied matrices of 2048 x 2048 in this process, through the kernel table, with B plain and with B transposed, or
+/// through oneDNN with its own threading. Owns a device and memory of its own while it lives. One host thread uses it.
 class ProductCeiling {
  public:
   /// Collective.
   ProductCeiling(World& world, const DeviceOptions& options, DType dtype);
 
-  /// Runs every kind of product `rounds` times more and returns the best rate so far in GFLOP/s. The ranks line up before each product
-  /// and their rates are added. Collective; blocks the host.
+  /// Runs every kind of product `rounds` times more and returns the best rate so far in GFLOP/s. The ranks line up
+  /// before each product and their rates are added. Collective; blocks the host.
   double measure(int rounds);
 
  private:

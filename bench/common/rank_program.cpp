@@ -23,7 +23,8 @@ std::string line_of(const std::string& name, const Error& error, const World* wo
 
 /// Agreed by all ranks and told by one: its exit code, or ok.
 ExitCode agreed(World& world, const std::string& name, const std::optional<Error>& problem) {
-  const World::Agreement agreement = world.agree(problem ? static_cast<int>(problem->code()) : 0, problem ? line_of(name, *problem) : "");
+  const World::Agreement agreement =
+      world.agree(problem ? static_cast<int>(problem->code()) : 0, problem ? line_of(name, *problem) : "");
   if (agreement.code != 0 && world.rank() == agreement.rank) print_to_stderr("{}\n", agreement.message);
   return static_cast<ExitCode>(agreement.code);
 }
@@ -34,7 +35,8 @@ std::optional<Error> other_options(World& world, std::string own) {
   const std::string first = world.agree(world.rank() == 0 ? 1 : 0, own).message;
   if (own == first) return std::nullopt;
   // From where they part, with the word before: "--steps 3".
-  auto from = static_cast<std::size_t>(std::mismatch(own.begin(), own.end(), first.begin(), first.end()).first - own.begin());
+  auto from =
+      static_cast<std::size_t>(std::mismatch(own.begin(), own.end(), first.begin(), first.end()).first - own.begin());
   for (int word = 0; word < 2 && from > 0; ++word) {
     const auto space = own.rfind(' ', from - 1);
     from = space == own.npos ? 0 : space;
@@ -44,8 +46,9 @@ std::optional<Error> other_options(World& world, std::string own) {
     return rest.empty() ? "none" : rest;
   };
   return Error(ExitCode::ranks_disagree,
-               fmt::format("the ranks differ in their options: rank {} has {}, rank 0 {}", world.rank(), shown(own), shown(first)), "",
-               "start every rank with the same program and options");
+               fmt::format("the ranks differ in their options: rank {} has {}, rank 0 {}", world.rank(), shown(own),
+                           shown(first)),
+               "", "start every rank with the same program and options");
 }
 
 /// What is wrong with the command line.
@@ -63,7 +66,8 @@ ExitCode agreed_problem(World& world, const std::string& name, const RankProgram
 
 void print_result(const std::string& text) {
   fmt::print("{}\n", text);
-  if (std::fflush(stdout) != 0) throw Error(ExitCode::io, "the result cannot be written", "stdout", "send it where there is room");
+  if (std::fflush(stdout) != 0)
+    throw Error(ExitCode::io, "the result cannot be written", "stdout", "send it where there is room");
 }
 
 /// One rank of a host tells, and of what another rank has caused that one.
@@ -109,8 +113,13 @@ std::unique_ptr<World> launched_world(std::optional<Error>& problem) {
 }
 
 void add_min_time_option(CLI::App& app, double& seconds, const char* what) {
-  const auto is_number = [](const std::string& text) { return std::isnan(std::strtod(text.c_str(), nullptr)) ? "it is not a number" : ""; };
-  app.add_option("--min-time", seconds, what)->check(CLI::Range(0.0, 60.0))->check(CLI::Validator(is_number, ""))->capture_default_str();
+  const auto is_number = [](const std::string& text) {
+    return std::isnan(std::strtod(text.c_str(), nullptr)) ? "it is not a number" : "";
+  };
+  app.add_option("--min-time", seconds, what)
+      ->check(CLI::Range(0.0, 60.0))
+      ->check(CLI::Validator(is_number, ""))
+      ->capture_default_str();
 }
 
 int run_rank_program(int argc, char** argv, CLI::App& app, const RankProgram& program) {

@@ -20,8 +20,8 @@ struct ProgramOutput {
 
 /// A benchmark, seen from one of the ranks that run it.
 struct RankProgram {
-  /// The job's ranks. Called once the command line is read, be it right or wrong (`problem`). What is wrong with the environment becomes
-  /// the problem, where there is none, and is told over ranks that come about without it.
+  /// The job's ranks. Called once the command line is read, be it right or wrong (`problem`). What is wrong with the
+  /// environment becomes the problem, where there is none, and is told over ranks that come about without it.
   std::function<std::unique_ptr<World>(std::optional<Error>& problem)> make_world;
   /// Throws what all ranks see alike to be wrong with the command line; one of them tells. May be empty.
   std::function<void(const World&)> check;
@@ -36,8 +36,8 @@ std::unique_ptr<World> ranks_over(const std::string& transport, std::optional<Er
 /// `flag`: at least how long each row is measured.
 void add_min_time_option(CLI::App& app, double& seconds, const char* what);
 
-/// Reads the command line into what `app` was told, with --version, then launches and runs `program`; returns the exit code. Whatever
-/// goes wrong is told in one line.
+/// Reads the command line into what `app` was told, with --version, then launches and runs `program`; returns the exit
+/// code. Whatever goes wrong is told in one line.
 int run_rank_program(int argc, char** argv, CLI::App& app, const RankProgram& program);
 
 }  // namespace zs::bench

@@ -9,8 +9,8 @@
 
 namespace zs::bench {
 
-/// What a benchmark exchanges between its ranks: a few doubles at a time, on the compute stream. Lives no longer than world and device;
-/// one host thread uses it. With one rank everything is a no-op.
+/// What a benchmark exchanges between its ranks: a few doubles at a time, on the compute stream. Lives no longer than
+/// world and device; one host thread uses it. With one rank everything is a no-op.
 class Ranks {
  public:
   /// Collective.

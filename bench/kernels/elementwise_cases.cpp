@@ -10,16 +10,22 @@ DType other(DType dtype) { return dtype == DType::f32 ? DType::bf16 : DType::f32
 void add_copies(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
   const auto size = static_cast<double>(size_of(dtype)), other_size = static_cast<double>(size_of(other(dtype)));
   const auto elems = static_cast<double>(n);
-  cases.push_back(
-      {.kernel = "zero", .shape = fmt::format("{}", n), .dtype = dtype, .bytes = elems * size, .make = [=](Arrays& arrays, int) {
-         const Buffer out = arrays.random(n, dtype);
-         return [=](ExecContext& exec) { kernels_of(exec).zero(exec, out); };
-       }});
-  cases.push_back(
-      {.kernel = "copy", .shape = fmt::format("{}", n), .dtype = dtype, .bytes = 2 * elems * size, .make = [=](Arrays& arrays, int) {
-         const Buffer out = arrays.random(n, dtype), in = arrays.random(n, dtype);
-         return [=](ExecContext& exec) { kernels_of(exec).copy(exec, out, in); };
-       }});
+  cases.push_back({.kernel = "zero",
+                   .shape = fmt::format("{}", n),
+                   .dtype = dtype,
+                   .bytes = elems * size,
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer out = arrays.random(n, dtype);
+                     return [=](ExecContext& exec) { kernels_of(exec).zero(exec, out); };
+                   }});
+  cases.push_back({.kernel = "copy",
+                   .shape = fmt::format("{}", n),
+                   .dtype = dtype,
+                   .bytes = 2 * elems * size,
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer out = arrays.random(n, dtype), in = arrays.random(n, dtype);
+                     return [=](ExecContext& exec) { kernels_of(exec).copy(exec, out, in); };
+                   }});
   constexpr std::int64_t kShards = 4, kRun = 192;  // a matrix of 768 columns from its shards on the last dim
   const std::int64_t rows = n / (kShards * kRun), row = kShards * kRun;
   cases.push_back({.kernel = "copy_rows",
@@ -47,14 +53,16 @@ void add_copies(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
 
 void add_arithmetic(std::vector<KernelCase>& cases, DType dtype, std::int64_t n, const std::string& shape) {
   const auto bytes = static_cast<double>(n * size_of(dtype));
-  cases.push_back({.kernel = "add", .shape = shape, .dtype = dtype, .bytes = 3 * bytes, .make = [=](Arrays& arrays, int) {
-                     const Buffer out = arrays.random(n, dtype), a = arrays.random(n, dtype), b = arrays.random(n, dtype);
-                     return [=](ExecContext& exec) { kernels_of(exec).add(exec, out, a, b); };
-                   }});
-  cases.push_back({.kernel = "scale", .shape = shape, .dtype = dtype, .bytes = 2 * bytes, .make = [=](Arrays& arrays, int) {
-                     const Buffer out = arrays.random(n, dtype), in = arrays.random(n, dtype);
-                     return [=](ExecContext& exec) { kernels_of(exec).scale(exec, out, in, 0.5f); };
-                   }});
+  cases.push_back(
+      {.kernel = "add", .shape = shape, .dtype = dtype, .bytes = 3 * bytes, .make = [=](Arrays& arrays, int) {
+         const Buffer out = arrays.random(n, dtype), a = arrays.random(n, dtype), b = arrays.random(n, dtype);
+         return [=](ExecContext& exec) { kernels_of(exec).add(exec, out, a, b); };
+       }});
+  cases.push_back(
+      {.kernel = "scale", .shape = shape, .dtype = dtype, .bytes = 2 * bytes, .make = [=](Arrays& arrays, int) {
+         const Buffer out = arrays.random(n, dtype), in = arrays.random(n, dtype);
+         return [=](ExecContext& exec) { kernels_of(exec).scale(exec, out, in, 0.5f); };
+       }});
 }
 
 void add_accumulate(std::vector<KernelCase>& cases, DType dtype, std::int64_t n, DType into) {
@@ -96,14 +104,16 @@ void add_int8(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
 void add_gelu(std::vector<KernelCase>& cases, DType dtype, std::int64_t n, const std::string& shape, GeluKind kind) {
   const auto bytes = static_cast<double>(n * size_of(dtype));
   const std::string text = shape + (kind == GeluKind::tanh ? " tanh" : " erf");
-  cases.push_back({.kernel = "gelu_forward", .shape = text, .dtype = dtype, .bytes = 2 * bytes, .make = [=](Arrays& arrays, int) {
-                     const Buffer y = arrays.random(n, dtype), x = arrays.random(n, dtype, -3, 3);
-                     return [=](ExecContext& exec) { kernels_of(exec).gelu_forward(exec, y, x, kind); };
-                   }});
-  cases.push_back({.kernel = "gelu_backward", .shape = text, .dtype = dtype, .bytes = 3 * bytes, .make = [=](Arrays& arrays, int) {
-                     const Buffer dx = arrays.random(n, dtype), dy = arrays.random(n, dtype), x = arrays.random(n, dtype, -3, 3);
-                     return [=](ExecContext& exec) { kernels_of(exec).gelu_backward(exec, dx, dy, x, kind); };
-                   }});
+  cases.push_back(
+      {.kernel = "gelu_forward", .shape = text, .dtype = dtype, .bytes = 2 * bytes, .make = [=](Arrays& arrays, int) {
+         const Buffer y = arrays.random(n, dtype), x = arrays.random(n, dtype, -3, 3);
+         return [=](ExecContext& exec) { kernels_of(exec).gelu_forward(exec, y, x, kind); };
+       }});
+  cases.push_back(
+      {.kernel = "gelu_backward", .shape = text, .dtype = dtype, .bytes = 3 * bytes, .make = [=](Arrays& arrays, int) {
+         const Buffer dx = arrays.random(n, dtype), dy = arrays.random(n, dtype), x = arrays.random(n, dtype, -3, 3);
+         return [=](ExecContext& exec) { kernels_of(exec).gelu_backward(exec, dx, dy, x, kind); };
+       }});
 }
 
 }  // namespace

@@ -11,11 +11,11 @@ void add_map(std::vector<KernelCase>& cases, DType dtype, std::int64_t rows, std
                    .dtype = dtype,
                    .bytes = bytes_of(2 * rows * width + width, dtype),
                    .make = [=](Arrays& arrays, int) {
-                     const Map map{
-                         .op = MapOp::add,
-                         .shape = {rows, width},
-                         .out = {arrays.random(rows * width, dtype), {width, 1}},
-                         .in = {Strided{arrays.random(rows * width, dtype), {width, 1}}, Strided{arrays.random(width, dtype), {0, 1}}}};
+                     const Map map{.op = MapOp::add,
+                                   .shape = {rows, width},
+                                   .out = {arrays.random(rows * width, dtype), {width, 1}},
+                                   .in = {Strided{arrays.random(rows * width, dtype), {width, 1}},
+                                          Strided{arrays.random(width, dtype), {0, 1}}}};
                      return [=](ExecContext& exec) { kernels_of(exec).map(exec, map); };
                    }});
 }
@@ -49,11 +49,13 @@ void add_lines(std::vector<KernelCase>& cases, DType dtype, std::int64_t rows, s
                      .make = make});
   };
   add("take_lines", 2 * bytes_of(rows * width, dtype), [=](Arrays& arrays, int set) {
-    const Buffer y = arrays.random(rows * width, dtype), x = arrays.random(rows * width, dtype), ids = arrays.ids(rows, rows, set);
+    const Buffer y = arrays.random(rows * width, dtype), x = arrays.random(rows * width, dtype),
+                 ids = arrays.ids(rows, rows, set);
     return [=](ExecContext& exec) { kernels_of(exec).take_lines(exec, y, x, ids, dims); };
   });
   add("add_lines", bytes_of(rows * width, dtype) + 2 * bytes_of(rows * width, kF32), [=](Arrays& arrays, int set) {
-    const Buffer x = arrays.random(rows * width, kF32), y = arrays.random(rows * width, dtype), ids = arrays.ids(rows, rows, set);
+    const Buffer x = arrays.random(rows * width, kF32), y = arrays.random(rows * width, dtype),
+                 ids = arrays.ids(rows, rows, set);
     return [=](ExecContext& exec) { kernels_of(exec).add_lines(exec, x, y, ids, dims); };
   });
 }
@@ -70,20 +72,23 @@ void add_dropout(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
                    }});
 }
 
-/// One new token behind `seen` others, whose keys and values are read once; scores are written once, and hardly leave the caches.
+/// One new token behind `seen` others, whose keys and values are read once; scores are written once, and hardly leave
+/// the caches.
 void add_cached(std::vector<KernelCase>& cases, DType dtype, std::int64_t heads, std::int64_t seen) {
   constexpr std::int64_t kHeadDim = 64;
   const AttentionDims dims{1, 1, heads, kHeadDim};
-  const std::int64_t row = 2 * heads * kHeadDim, tokens = seen + 1, width = heads * kHeadDim, scores = heads * (tokens + kHeadDim);
-  cases.push_back({.kernel = "attention_cached",
-                   .shape = fmt::format("1 token behind {}, {} heads of {}", seen, heads, kHeadDim),
-                   .dtype = dtype,
-                   .bytes = bytes_of(tokens * row + width + qkv_width_of(dims), dtype) + bytes_of(scores, kF32),
-                   .make = [=](Arrays& arrays, int) {
-                     const Buffer out = arrays.random(width, dtype), work = arrays.zeros(scores, kF32),
-                                  qkv = arrays.random(qkv_width_of(dims), dtype), cache = arrays.random(tokens * row, dtype);
-                     return [=](ExecContext& exec) { kernels_of(exec).attention_cached(exec, out, work, qkv, cache, dims, seen); };
-                   }});
+  const std::int64_t row = 2 * heads * kHeadDim, tokens = seen + 1, width = heads * kHeadDim,
+                     scores = heads * (tokens + kHeadDim);
+  cases.push_back(
+      {.kernel = "attention_cached",
+       .shape = fmt::format("1 token behind {}, {} heads of {}", seen, heads, kHeadDim),
+       .dtype = dtype,
+       .bytes = bytes_of(tokens * row + width + qkv_width_of(dims), dtype) + bytes_of(scores, kF32),
+       .make = [=](Arrays& arrays, int) {
+         const Buffer out = arrays.random(width, dtype), work = arrays.zeros(scores, kF32),
+                      qkv = arrays.random(qkv_width_of(dims), dtype), cache = arrays.random(tokens * row, dtype);
+         return [=](ExecContext& exec) { kernels_of(exec).attention_cached(exec, out, work, qkv, cache, dims, seen); };
+       }});
 }
 
 }  // namespace

@@ -5,7 +5,9 @@
 namespace zs::bench {
 namespace {
 
-GpuCalls calls_of(Device& device, const char* name, Work call) { return {device, name, std::vector<Work>{std::move(call)}}; }
+GpuCalls calls_of(Device& device, const char* name, Work call) {
+  return {device, name, std::vector<Work>{std::move(call)}};
+}
 
 }  // namespace
 
@@ -18,7 +20,8 @@ GpuCopyCeiling::GpuCopyCeiling(Device& device, Ranks& ranks, const GpuCeilingSiz
   const Buffer out = arrays_.random(elems, DType::f32), in = arrays_.random(elems, DType::f32);
   ways_.push_back(calls_of(device, "copy", [=](ExecContext& exec) { kernels_of(exec).copy(exec, out, in); }));
   const RowCopy whole{.rows = 1, .run = elems, .out_stride = elems, .in_stride = elems};
-  ways_.push_back(calls_of(device, "copy_rows", [=](ExecContext& exec) { kernels_of(exec).copy_rows(exec, out, in, whole); }));
+  ways_.push_back(
+      calls_of(device, "copy_rows", [=](ExecContext& exec) { kernels_of(exec).copy_rows(exec, out, in, whole); }));
 }
 
 void GpuCopyCeiling::measure() {
@@ -33,10 +36,12 @@ GpuProductCeiling::GpuProductCeiling(Device& device, Ranks& ranks, DType dtype, 
     : arrays_(device), ranks_(ranks), sample_ms_(sizes.sample_ms) {
   const std::int64_t size = sizes.product_size;
   flops_ = 2.0 * static_cast<double>(size * size) * static_cast<double>(size);
-  const Buffer c = arrays_.random(size * size, dtype), a = arrays_.random(size * size, dtype), b = arrays_.random(size * size, dtype);
+  const Buffer c = arrays_.random(size * size, dtype), a = arrays_.random(size * size, dtype),
+               b = arrays_.random(size * size, dtype);
   for (const bool transpose_b : {false, true}) {
     const MatmulDims dims{.m = size, .n = size, .k = size, .transpose_b = transpose_b};
-    ways_.push_back(calls_of(device, "product", [=](ExecContext& exec) { kernels_of(exec).matmul(exec, c, a, b, {}, dims); }));
+    ways_.push_back(
+        calls_of(device, "product", [=](ExecContext& exec) { kernels_of(exec).matmul(exec, c, a, b, {}, dims); }));
   }
 }
 

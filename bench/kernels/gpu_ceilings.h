@@ -12,14 +12,15 @@ namespace zs::bench {
 
 /// How long and on how much the ceilings of a GPU are measured. Smaller only in tests.
 struct GpuCeilingSizes {
-  double sample_ms = 20;                              ///< of one sample, at least: calls enough that launching and waiting do not count
+  double sample_ms = 20;  ///< of one sample, at least: calls enough that launching and waiting do not count
   std::int64_t copy_bytes = std::int64_t{512} << 20;  ///< of an array that is copied
   std::int64_t product_size = 8192;                   ///< rows and columns of the matrices that are multiplied
 };
 
-/// What memory-bound kernels on a GPU are compared with: the best rate, bytes read plus bytes written, at which the GPUs of all ranks
-/// together have copied an array each in this process: by the driver's copy, and by a kernel (copy_rows). Two arrays, while it lives;
-/// `device` and `ranks`, which is over a CPU device, outlive it. One host thread.
+/// What memory-bound kernels on a GPU are compared with: the best rate, bytes read plus bytes written, at which the
+/// GPUs of all ranks together have copied an array each in this process: by the driver's copy, and by a kernel
+/// (copy_rows). Two arrays, while it lives; `device` and `ranks`, which is over a CPU device, outlive it. One host
+/// thread.
 class GpuCopyCeiling {
  public:
   /// Collective, as `measure`.
@@ -38,15 +39,17 @@ class GpuCopyCeiling {
   std::array<double, 2> best_{};
 };
 
-/// What products on a GPU are compared with: the best rate at which the GPUs of all ranks together have multiplied large square matrices
-/// of `dtype` in this process, by cuBLASLt through the kernel table, the second one plain and transposed. Three matrices while it lives;
-/// `device` and `ranks`, which is over a CPU device, outlive it. One host thread.
+/// What products on a GPU are compared with: the best rate at which the GPUs of all ranks together have multiplied
+/// large square matrices of `dtype` in this process, by cuBLASLt through the kernel table, the second one plain and
+/// transposed. Three matrices while it lives; `device` and `ranks`, which is over a CPU device, outlive it. One host
+/// thread.
 class GpuProductCeiling {
  public:
   /// Collective, as `measure`.
   GpuProductCeiling(Device& device, Ranks& ranks, DType dtype, const GpuCeilingSizes& sizes);
 
-  /// Takes a sample more of each way, in which the ranks begin together, and returns the best rate so far in GFLOP/s. Blocks the host.
+  /// Takes a sample more of each way, in which the ranks begin together, and returns the best rate so far in GFLOP/s.
+  /// Blocks the host.
   double measure();
 
  private:

@@ -16,7 +16,8 @@ DeviceOptions patient() {
 
 }  // namespace
 
-GpuKernelBench::GpuKernelBench(const KernelOptions& options, const TrainPlan::MakeDevice& make_device, const GpuBenchSizes& sizes)
+GpuKernelBench::GpuKernelBench(const KernelOptions& options, const TrainPlan::MakeDevice& make_device,
+                               const GpuBenchSizes& sizes)
     : options_(options),
       sizes_(sizes),
       cases_(selected_cases(options, sizes.cases)),
@@ -54,7 +55,8 @@ void GpuKernelBench::measure_ceiling(const KernelCase& kernel_case, KernelReport
     ceilings.copy_gb_per_s = copies_->gb_per_s();
     ceilings.memcpy_gb_per_s = copies_->driver_gb_per_s();
   } else if (kernel_case.bound == Bound::products) {
-    const auto place = products_.try_emplace(kernel_case.dtype, *device_, ranks_, kernel_case.dtype, sizes_.ceilings).first;
+    const auto place =
+        products_.try_emplace(kernel_case.dtype, *device_, ranks_, kernel_case.dtype, sizes_.ceilings).first;
     ceilings.product_gflops[kernel_case.dtype] = place->second.measure();
   }
 }

@@ -16,8 +16,8 @@ struct GpuBenchSizes {
   GpuCeilingSizes ceilings = {};
 };
 
-/// KernelBench for this process's first GPU: kernels one after the other, and the ceiling of its kind again after each of them. One host
-/// thread uses it.
+/// KernelBench for this process's first GPU: kernels one after the other, and the ceiling of its kind again after each
+/// of them. One host thread uses it.
 class GpuKernelBench {
  public:
   /// Error(config) where there is no GPU, or no back end for it in this build.

@@ -9,7 +9,8 @@
 namespace zs::bench {
 namespace {
 
-/// A call on operands that other calls have pushed out of the caches: as many sets as are this often the last-level cache together.
+/// A call on operands that other calls have pushed out of the caches: as many sets as are this often the last-level
+/// cache together.
 constexpr std::int64_t kCaches = 4;
 /// What arrays that a case does not count may take.
 constexpr std::int64_t kSlack = std::int64_t{8} << 20;
@@ -28,7 +29,8 @@ void sample(ExecContext& exec, std::vector<Work>& calls, double min_time_s, Samp
   const auto before = Clock::now();
   for (Work& call : calls) call(exec);
   const double call_ms = ms_since(before) / static_cast<double>(calls.size());
-  const auto batch = static_cast<std::int64_t>(std::clamp(std::ceil(kShortestSampleMs / std::max(call_ms, 1e-6)), 1.0, 1e4));
+  const auto batch =
+      static_cast<std::int64_t>(std::clamp(std::ceil(kShortestSampleMs / std::max(call_ms, 1e-6)), 1.0, 1e4));
   for (const auto start = Clock::now(); ms_since(start) < 1e3 * min_time_s || samples.ms.size() < kFewestSamples;) {
     const auto sample_start = Clock::now();
     for (std::int64_t i = 0; i < batch; ++i) calls[static_cast<std::size_t>(samples.calls++) % calls.size()](exec);
@@ -38,7 +40,8 @@ void sample(ExecContext& exec, std::vector<Work>& calls, double min_time_s, Samp
 
 std::int64_t sets_of(const KernelCase& kernel_case, std::int64_t cache_bytes) {
   if (kernel_case.bound == Bound::latency) return 1;
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(kCaches * cache_bytes) / kernel_case.bytes));
+  return std::max<std::int64_t>(
+      1, static_cast<std::int64_t>(static_cast<double>(kCaches * cache_bytes) / kernel_case.bytes));
 }
 
 }  // namespace
@@ -56,7 +59,8 @@ std::vector<KernelCase> selected_cases(const KernelOptions& options) {
 std::vector<KernelCase> selected_cases(const KernelOptions& options, const CaseSizes& sizes) {
   std::vector<KernelCase> cases = kernel_cases(sizes);
   std::erase_if(cases, [&](const KernelCase& one) {
-    return one.text().find(options.filter) == std::string::npos || (!options.dtype.empty() && zs::name_of(one.dtype) != options.dtype);
+    return one.text().find(options.filter) == std::string::npos ||
+           (!options.dtype.empty() && zs::name_of(one.dtype) != options.dtype);
   });
   if (cases.empty())
     throw Error(ExitCode::usage, fmt::format("no kernel's text contains '{}'", options.filter), "--filter",
@@ -115,8 +119,9 @@ KernelReport::Row KernelBench::measure(Device& device, const KernelCase& kernel_
   Samples samples;
   const std::int64_t scratch = device.options().threads * kScratchBytes;
   device.stream(StreamRole::compute)
-      .enqueue({kernel_case.text(), {}, {}, scratch},
-               [&, min_time_s = options_.min_time_s](ExecContext& exec) { sample(exec, cold.calls, min_time_s, samples); });
+      .enqueue({kernel_case.text(), {}, {}, scratch}, [&, min_time_s = options_.min_time_s](ExecContext& exec) {
+        sample(exec, cold.calls, min_time_s, samples);
+      });
   device.synchronize();
   return row_of(kernel_case, device.options().threads, samples.calls, samples.ms);
 }

@@ -27,8 +27,8 @@ struct KernelOptions {
 std::vector<KernelCase> selected_cases(const KernelOptions& options, const CaseSizes& sizes);
 std::vector<KernelCase> selected_cases(const KernelOptions& options);
 
-/// Operands of a case that other calls push out of the caches before they are used again: so many sets, which together are several times
-/// the last-level cache. Calls take turns.
+/// Operands of a case that other calls push out of the caches before they are used again: so many sets, which together
+/// are several times the last-level cache. Calls take turns.
 struct ColdCalls {
   ColdCalls(Device& device, const KernelCase& kernel_case, std::int64_t cache_bytes);
 
@@ -40,8 +40,8 @@ inline constexpr std::size_t kFewestSamples = 5;
 /// The longest wait for a device at work on one case.
 inline constexpr double kKernelTimeoutS = 600;
 
-/// Measures kernels one after the other, and the ceilings again after each of them, so that both see the same machine. One host thread
-/// uses it.
+/// Measures kernels one after the other, and the ceilings again after each of them, so that both see the same machine.
+/// One host thread uses it.
 class KernelBench {
  public:
   explicit KernelBench(const KernelOptions& options);

@@ -12,7 +12,8 @@ namespace zs::bench {
 constexpr DType kF32 = DType::f32;
 inline double bytes_of(std::int64_t elems, DType dtype) { return static_cast<double>(elems * size_of(dtype)); }
 
-/// What a kernel's rate is compared with: the product ceiling, the copy ceiling, or nothing, where a call is too short for either.
+/// What a kernel's rate is compared with: the product ceiling, the copy ceiling, or nothing, where a call is too short
+/// for either.
 enum class Bound : std::uint8_t { products, memory, latency };
 constexpr const char* name_of(Bound bound) {
   switch (bound) {
@@ -43,10 +44,10 @@ inline constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20, kGpuScratch
 
 /// The sizes that the cases have: those of a model's step, and a few odd ones.
 struct CaseSizes {
-  std::int64_t batch = 4, time = 256, width = 768, heads = 12;           ///< of a micro-batch: GPT-2 124M with 1024 tokens
-  std::int64_t vocab = 50257, padded_vocab = 50304;                      ///< real and with padding
-  std::int64_t unit_elems = 7'087'872;                                   ///< of a block's unit
-  std::int64_t swiglu_width = 2048;                                      ///< of a Llama's gated MLP that is about as large
+  std::int64_t batch = 4, time = 256, width = 768, heads = 12;  ///< of a micro-batch: GPT-2 124M with 1024 tokens
+  std::int64_t vocab = 50257, padded_vocab = 50304;             ///< real and with padding
+  std::int64_t unit_elems = 7'087'872;                          ///< of a block's unit
+  std::int64_t swiglu_width = 2048;                             ///< of a Llama's gated MLP that is about as large
   std::int64_t odd_elems = 1'000'003, odd_rows = 1001, odd_width = 771;  ///< no multiples of anything
   std::vector<AttentionDims> attention = {{4, 256, 12, 64}, {1, 1024, 12, 64}, {1, 1024, 12, 64, 4}, {3, 331, 5, 40}};
 
@@ -56,8 +57,8 @@ struct CaseSizes {
   /// Rows of logits that the head works on at a time.
   std::int64_t chunk_rows() const { return lm_head_chunk_rows(tokens(), padded_vocab); }
 };
-/// What keeps a GPU at work for longer than a launch takes: GPT-2 124M with 16 x 1024 tokens, a block's unit of 1.5B, attention of up to
-/// 4096 tokens.
+/// What keeps a GPU at work for longer than a launch takes: GPT-2 124M with 16 x 1024 tokens, a block's unit of 1.5B,
+/// attention of up to 4096 tokens.
 CaseSizes gpu_case_sizes();
 
 /// Every kernel of the table at these sizes.

@@ -43,8 +43,8 @@ std::string line(const KernelReport& report, const KernelReport::Row& row) {
   if (row.bound == Bound::memory) rate = fmt::format("{:.1f} GB/s", row.gb_per_s());
   if (row.bound == Bound::products) rate = fmt::format("{:.1f} GFLOP/s", row.gflops());
   const std::string percent = row.bound == Bound::latency ? "" : fmt::format("{:.1f}", report.percent(row));
-  return fmt::format("{:<24}{:<46}{:<6}{:>4}{:>18}{:>8}{:>13.4f}{:>13.4f}\n", row.kernel, row.shape, name_of(row.dtype), row.threads, rate,
-                     percent, row.ms_min, row.ms_median);
+  return fmt::format("{:<24}{:<46}{:<6}{:>4}{:>18}{:>8}{:>13.4f}{:>13.4f}\n", row.kernel, row.shape, name_of(row.dtype),
+                     row.threads, rate, percent, row.ms_min, row.ms_median);
 }
 
 }  // namespace
@@ -57,7 +57,8 @@ double KernelReport::percent(const Row& row) const {
   return product == found->second.product_gflops.end() ? 0 : 100 * row.gflops() / product->second;
 }
 
-KernelReport::Row row_of(const KernelCase& kernel_case, int threads, std::int64_t calls, const std::vector<double>& ms) {
+KernelReport::Row row_of(const KernelCase& kernel_case, int threads, std::int64_t calls,
+                         const std::vector<double>& ms) {
   return {.kernel = kernel_case.kernel,
           .shape = kernel_case.shape,
           .dtype = kernel_case.dtype,
@@ -93,11 +94,12 @@ std::string to_text(const KernelReport& report) {
     if (ceilings.copy_gb_per_s > 0)
       text += fmt::format(" copy {:.1f} GB/s ({} {:.1f})", ceilings.copy_gb_per_s, is_gpu ? "the driver's" : "memcpy",
                           ceilings.memcpy_gb_per_s);
-    for (const auto& [dtype, gflops] : ceilings.product_gflops) text += fmt::format(" {} products {:.1f} GFLOP/s", name_of(dtype), gflops);
+    for (const auto& [dtype, gflops] : ceilings.product_gflops)
+      text += fmt::format(" {} products {:.1f} GFLOP/s", name_of(dtype), gflops);
     text += "\n";
   }
-  text += fmt::format("\n{:<24}{:<46}{:<6}{:>4}{:>18}{:>8}{:>13}{:>13}\n", "kernel", "shape", "dtype", "thr", "rate", "%", "fastest ms",
-                      "median ms");
+  text += fmt::format("\n{:<24}{:<46}{:<6}{:>4}{:>18}{:>8}{:>13}{:>13}\n", "kernel", "shape", "dtype", "thr", "rate",
+                      "%", "fastest ms", "median ms");
   for (const auto& row : report.rows) text += line(report, row);
   return text;
 }

@@ -35,7 +35,8 @@ struct KernelReport {
   std::map<int, Ceilings> ceilings = {};  ///< by number of threads
   std::vector<Row> rows = {};
 
-  /// The rate of the fastest call as a percentage of the ceiling of its kind, dtype and number of threads; 0 where there is none.
+  /// The rate of the fastest call as a percentage of the ceiling of its kind, dtype and number of threads; 0 where
+  /// there is none.
   double percent(const Row& row) const;
 };
 

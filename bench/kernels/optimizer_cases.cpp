@@ -39,7 +39,8 @@ void add_norms(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
   });
   add("fixed_point_squares", [=](Arrays& arrays, int) {
     constexpr int kShift = 30;
-    const Buffer out = arrays.zeros(1, DType::i64), in = arrays.random(n, dtype), exponent = arrays.zeros(1, DType::i32);
+    const Buffer out = arrays.zeros(1, DType::i64), in = arrays.random(n, dtype),
+                 exponent = arrays.zeros(1, DType::i32);
     return [=](ExecContext& exec) { kernels_of(exec).fixed_point_squares(exec, out, in, exponent, kShift); };
   });
 }
@@ -50,24 +51,31 @@ void add_clip(std::vector<KernelCase>& cases) {
                    .bound = Bound::latency,
                    .bytes = sizeof(double) + sizeof(StepScalars),
                    .make = [=](Arrays& arrays, int) {
-                     const Buffer scalars = arrays.zeros(sizeof(StepScalars) / sizeof(float), kF32), norm = arrays.zeros(1, DType::f64);
-                     return [=](ExecContext& exec) { kernels_of(exec).clip_coefficient(exec, scalars, norm, {}, 0, 1.0f); };
+                     const Buffer scalars = arrays.zeros(sizeof(StepScalars) / sizeof(float), kF32),
+                                  norm = arrays.zeros(1, DType::f64);
+                     return [=](ExecContext& exec) {
+                       kernels_of(exec).clip_coefficient(exec, scalars, norm, {}, 0, 1.0f);
+                     };
                    }});
-  cases.push_back(
-      {.kernel = "norm_of_powers", .shape = "1", .bound = Bound::latency, .bytes = 2 * sizeof(double), .make = [=](Arrays& arrays, int) {
-         const Buffer largest = arrays.zeros(1, DType::i32), norm = arrays.zeros(1, DType::f64);
-         return [=](ExecContext& exec) { kernels_of(exec).norm_of_powers(exec, norm, largest, 3.0f); };
-       }});
+  cases.push_back({.kernel = "norm_of_powers",
+                   .shape = "1",
+                   .bound = Bound::latency,
+                   .bytes = 2 * sizeof(double),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer largest = arrays.zeros(1, DType::i32), norm = arrays.zeros(1, DType::f64);
+                     return [=](ExecContext& exec) { kernels_of(exec).norm_of_powers(exec, norm, largest, 3.0f); };
+                   }});
 }
 
 void add_clip_gradient(std::vector<KernelCase>& cases, std::int64_t n) {
-  cases.push_back({.kernel = "clip_gradient",
-                   .shape = fmt::format("{}", n),
-                   .bytes = static_cast<double>(2 * n * size_of(kF32)),
-                   .make = [=](Arrays& arrays, int) {
-                     const Buffer grad = arrays.random(n, kF32), scalars = arrays.floats({1e-4f, 1.0f, 1.0f, 1.0f, 1.0f, 0.0f});
-                     return [=](ExecContext& exec) { kernels_of(exec).clip_gradient(exec, grad, scalars); };
-                   }});
+  cases.push_back(
+      {.kernel = "clip_gradient",
+       .shape = fmt::format("{}", n),
+       .bytes = static_cast<double>(2 * n * size_of(kF32)),
+       .make = [=](Arrays& arrays, int) {
+         const Buffer grad = arrays.random(n, kF32), scalars = arrays.floats({1e-4f, 1.0f, 1.0f, 1.0f, 1.0f, 0.0f});
+         return [=](ExecContext& exec) { kernels_of(exec).clip_gradient(exec, grad, scalars); };
+       }});
 }
 
 /// A whole parameter, or a part of one that is cut along its last dim: runs of `run` elements.
@@ -78,37 +86,40 @@ void add_stochastic_cast(std::vector<KernelCase>& cases, std::int64_t n, std::in
                    .make = [=](Arrays& arrays, int) {
                      const Buffer out = arrays.random(n, DType::bf16), in = arrays.random(n, kF32);
                      return [=](ExecContext& exec) {
-                       kernels_of(exec).stochastic_cast(exec, out, in, {.key = 1, .first = 0, .run = run, .stride = 4 * run});
+                       kernels_of(exec).stochastic_cast(exec, out, in,
+                                                        {.key = 1, .first = 0, .run = run, .stride = 4 * run});
                      };
                    }});
 }
 
 /// Reads and writes master, m and v, reads grad; `has_copy`: writes bf16 parameters too.
 void add_adamw(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
-  cases.push_back({.kernel = "adamw",
-                   .shape = fmt::format("{}{}", n, has_copy ? " with bf16 copy" : ""),
-                   .bytes = static_cast<double>(n * (7 * size_of(kF32) + (has_copy ? size_of(DType::bf16) : 0))),
-                   .make = [=](Arrays& arrays, int) {
-                     constexpr AdamWOptions kOptions{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
-                     const Buffer master = arrays.random(n, kF32), m = arrays.random(n, kF32), v = arrays.random(n, kF32, 0.1f, 1),
-                                  copy = has_copy ? arrays.random(n, DType::bf16) : Buffer{}, grad = arrays.random(n, kF32),
-                                  scalars = arrays.floats({1e-4f, 0.5f, 0.5f, 1.0f, 1.0f, 0.0f});
-                     return [=](ExecContext& exec) { kernels_of(exec).adamw(exec, master, m, v, copy, grad, scalars, kOptions); };
-                   }});
+  cases.push_back(
+      {.kernel = "adamw",
+       .shape = fmt::format("{}{}", n, has_copy ? " with bf16 copy" : ""),
+       .bytes = static_cast<double>(n * (7 * size_of(kF32) + (has_copy ? size_of(DType::bf16) : 0))),
+       .make = [=](Arrays& arrays, int) {
+         constexpr AdamWOptions kOptions{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+         const Buffer master = arrays.random(n, kF32), m = arrays.random(n, kF32), v = arrays.random(n, kF32, 0.1f, 1),
+                      copy = has_copy ? arrays.random(n, DType::bf16) : Buffer{}, grad = arrays.random(n, kF32),
+                      scalars = arrays.floats({1e-4f, 0.5f, 0.5f, 1.0f, 1.0f, 0.0f});
+         return [=](ExecContext& exec) { kernels_of(exec).adamw(exec, master, m, v, copy, grad, scalars, kOptions); };
+       }});
 }
 
 /// Reads and writes master and momentum, reads grad.
 void add_sgd(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
-  cases.push_back({.kernel = "sgd",
-                   .shape = fmt::format("{}{}", n, has_copy ? " with bf16 copy" : ""),
-                   .bytes = static_cast<double>(n * (5 * size_of(kF32) + (has_copy ? size_of(DType::bf16) : 0))),
-                   .make = [=](Arrays& arrays, int) {
-                     constexpr SgdOptions kOptions{.momentum = 0.9f, .weight_decay = 0.1f, .nesterov = false};
-                     const Buffer master = arrays.random(n, kF32), momentum = arrays.random(n, kF32),
-                                  copy = has_copy ? arrays.random(n, DType::bf16) : Buffer{}, grad = arrays.random(n, kF32),
-                                  scalars = arrays.floats({1e-4f, 1.0f, 1.0f, 1.0f, 1.0f, 0.0f});
-                     return [=](ExecContext& exec) { kernels_of(exec).sgd(exec, master, momentum, copy, grad, scalars, kOptions); };
-                   }});
+  cases.push_back(
+      {.kernel = "sgd",
+       .shape = fmt::format("{}{}", n, has_copy ? " with bf16 copy" : ""),
+       .bytes = static_cast<double>(n * (5 * size_of(kF32) + (has_copy ? size_of(DType::bf16) : 0))),
+       .make = [=](Arrays& arrays, int) {
+         constexpr SgdOptions kOptions{.momentum = 0.9f, .weight_decay = 0.1f, .nesterov = false};
+         const Buffer master = arrays.random(n, kF32), momentum = arrays.random(n, kF32),
+                      copy = has_copy ? arrays.random(n, DType::bf16) : Buffer{}, grad = arrays.random(n, kF32),
+                      scalars = arrays.floats({1e-4f, 1.0f, 1.0f, 1.0f, 1.0f, 0.0f});
+         return [=](ExecContext& exec) { kernels_of(exec).sgd(exec, master, momentum, copy, grad, scalars, kOptions); };
+       }});
 }
 
 }  // namespace
@@ -122,17 +133,19 @@ void add_optimizer_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes)
   add_clip_gradient(cases, sizes.unit_elems);
   for (const std::int64_t n : {sizes.unit_elems, sizes.odd_elems})
     for (const bool has_copy : {false, true}) add_adamw(cases, n, has_copy), add_sgd(cases, n, has_copy);
-  for (const std::int64_t run : {sizes.unit_elems, std::int64_t{192}}) add_stochastic_cast(cases, sizes.unit_elems, run);
+  for (const std::int64_t run : {sizes.unit_elems, std::int64_t{192}})
+    add_stochastic_cast(cases, sizes.unit_elems, run);
 }
 
 CaseSizes gpu_case_sizes() {
-  return {.batch = 16,
-          .time = 1024,
-          .unit_elems = 30'740'800,
-          .odd_elems = 30'000'001,
-          .odd_rows = 16001,
-          .attention = {{16, 1024, 12, 64}, {4, 4096, 12, 64}, {4, 4096, 12, 128}, {4, 4096, 12, 128, 4}, {3, 331, 5, 40}},
-          .has_gelu_products = true};
+  return {
+      .batch = 16,
+      .time = 1024,
+      .unit_elems = 30'740'800,
+      .odd_elems = 30'000'001,
+      .odd_rows = 16001,
+      .attention = {{16, 1024, 12, 64}, {4, 4096, 12, 64}, {4, 4096, 12, 128}, {4, 4096, 12, 128, 4}, {3, 331, 5, 40}},
+      .has_gelu_products = true};
 }
 
 std::vector<KernelCase> kernel_cases(const CaseSizes& sizes) {

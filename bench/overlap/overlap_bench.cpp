@@ -23,13 +23,16 @@ constexpr const char* kPhases[] = {"forward", "backward", "optimizer"};
 
 constexpr std::array kCommunicating = {StreamRole::unshard, StreamRole::reduce, StreamRole::finish};
 
-bool communicates(StreamRole stream) { return std::find(kCommunicating.begin(), kCommunicating.end(), stream) != kCommunicating.end(); }
+bool communicates(StreamRole stream) {
+  return std::find(kCommunicating.begin(), kCommunicating.end(), stream) != kCommunicating.end();
+}
 
-/// Writes to all of a device's memory. What nobody has written to is one page of zeros in the processor's caches, wherever it is read, and
-/// without communication nobody writes what would have been gathered.
+/// Writes to all of a device's memory. What nobody has written to is one page of zeros in the processor's caches,
+/// wherever it is read, and without communication nobody writes what would have been gathered.
 void touch_memory(Device& device) {
   if (device.kind() != DeviceKind::cpu) return;
-  for (const auto& [address, bytes] : device.pool().allocations()) std::memset(address, 0, static_cast<std::size_t>(bytes));
+  for (const auto& [address, bytes] : device.pool().allocations())
+    std::memset(address, 0, static_cast<std::size_t>(bytes));
 }
 
 /// The run without communication has the units of the one with it.
@@ -77,10 +80,12 @@ std::string why_nothing_hides(int ranks, const GpuRanks& gpus) {
   if (ranks == 1) return "one rank exchanges nothing: what hides behind compute is meaningful on several GPUs only";
   if (gpus.transport == Transport::null) return "nothing is exchanged (transport null): there is nothing to hide";
   if (gpus.ranks_a_gpu > 1)
-    return fmt::format("up to {} ranks share a GPU and take turns on it: what hides behind compute is meaningful on a GPU a rank only",
-                       gpus.ranks_a_gpu);
+    return fmt::format(
+        "up to {} ranks share a GPU and take turns on it: what hides behind compute is meaningful on a GPU a rank only",
+        gpus.ranks_a_gpu);
   if (gpus.transport == Transport::staged)
-    return "what is staged through the hosts makes them wait, so nothing is enqueued beside it: it is meaningful over NCCL only";
+    return "what is staged through the hosts makes them wait, so nothing is enqueued beside it: it is meaningful over "
+           "NCCL only";
   return "";
 }
 
@@ -93,11 +98,13 @@ OverlapBench::OverlapBench(World& world, const StepOptions& options, const Confi
       plan_(whole_plan(config_, world, machine_, share_.threads)),
       alone_plan_(whole_plan(config_, *make_null_world(world), without_transport(machine_), share_.threads)) {
   if (config.cuda.graph) {
-    throw Error(ExitCode::config, "cuda.graph = true hides the operations of a step, which this benchmark looks at one by one", {},
+    throw Error(ExitCode::config,
+                "cuda.graph = true hides the operations of a step, which this benchmark looks at one by one", {},
                 "leave it out");
   }
   for (const TraceEntry& entry : plan_.trace) {
-    if (entry.kind == TraceEntry::Kind::op && entry.stream == StreamRole::compute) compute_phases_.push_back(entry.phase);
+    if (entry.kind == TraceEntry::Kind::op && entry.stream == StreamRole::compute)
+      compute_phases_.push_back(entry.phase);
   }
 }
 
@@ -134,7 +141,8 @@ bool OverlapBench::fit_both() {
   constexpr double kShare = 0.9;   // what libraries and message buffers need is in no plan
   const auto bytes = static_cast<double>(world_.local_size() * (plan_.reserved_bytes + alone_plan_.reserved_bytes));
   const MemoryLimit limit = memory_limit_bytes();
-  const auto allowed = static_cast<double>((limit.bytes - limit.used_bytes) * (limit.is_per_process ? world_.local_size() : 1));
+  const auto allowed =
+      static_cast<double>((limit.bytes - limit.used_bytes) * (limit.is_per_process ? world_.local_size() : 1));
   const bool fit = bytes < kShare * std::min(allowed, startup_facts(world_, config_).free_gib * (1 << 30));
   return world_.agree(fit ? 0 : 1, "").code == 0;
 }
@@ -221,13 +229,14 @@ OverlapBench::ComputeTimes OverlapBench::compute_times(const Profile& profile) c
   for (const OpTime& time : profile.times(StreamRole::compute)) {
     if (time.is_wait || is_of_the_host(time)) continue;
     const std::size_t op = times.op_ms.size();
-    ZS_CHECK(op < compute_phases_.size(), "more ops ran on the compute stream than the {} of the plan", compute_phases_.size());
+    ZS_CHECK(op < compute_phases_.size(), "more ops ran on the compute stream than the {} of the plan",
+             compute_phases_.size());
     times.op_ms.push_back(time.ms());
     times.phase_ms[compute_phases_[op]] += static_cast<double>(time.end_ns - before_ns) * 1e-6;
     before_ns = time.end_ns;
   }
-  ZS_CHECK(times.op_ms.size() == compute_phases_.size(), "{} ops ran on the compute stream, {} are in the plan", times.op_ms.size(),
-           compute_phases_.size());
+  ZS_CHECK(times.op_ms.size() == compute_phases_.size(), "{} ops ran on the compute stream, {} are in the plan",
+           times.op_ms.size(), compute_phases_.size());
   return times;
 }
 
@@ -239,7 +248,8 @@ std::vector<Action> OverlapBench::log_step(Training& training) {
   return actions;
 }
 
-OverlapBench::CommunicationPrices OverlapBench::measure_communication(Session& session, const std::vector<Action>& actions) {
+OverlapBench::CommunicationPrices OverlapBench::measure_communication(Session& session,
+                                                                      const std::vector<Action>& actions) {
   Executor& executor = session.runtime().executor();
   Profile& profile = session.device().profile();
   CommunicationPrices prices;
@@ -298,13 +308,15 @@ OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, con
   report.host_compute_ms = compute.host_ms;
   report.host_step_ms = steps.host_ms;
   if (is_on_gpus()) report.note = why_nothing_hides(world_.size(), machine_.gpus);
-  // Between hosts there is one link, and so there is from a GPU to others; inside a host, ranks copy with processors of their own.
+  // Between hosts there is one link, and so there is from a GPU to others; inside a host, ranks copy with processors of
+  // their own.
   const bool has_one_link = is_on_gpus() || world_.size() > world_.local_size();
-  report.plan = simulate(plan_.trace, price_of, [&](const TraceEntry& op) { return has_one_link && communicates(op.stream); });
+  report.plan =
+      simulate(plan_.trace, price_of, [&](const TraceEntry& op) { return has_one_link && communicates(op.stream); });
   report.step.planned_exposed_ms = report.plan.exposed_ms();
   for (const char* phase : kPhases) {
-    report.phases.push_back(
-        {phase, compute.phase_ms.at(phase), communication[phase], steps.phase_ms.at(phase), report.plan.phases.at(phase).exposed_ms()});
+    report.phases.push_back({phase, compute.phase_ms.at(phase), communication[phase], steps.phase_ms.at(phase),
+                             report.plan.phases.at(phase).exposed_ms()});
     report.step.communication_ms += communication[phase];
   }
   return report;

@@ -16,8 +16,9 @@ namespace zs::bench {
 /// Why nothing, or next to nothing, can hide on these GPUs, however good the schedule; empty where something can.
 std::string why_nothing_hides(int ranks, const GpuRanks& gpus);
 
-/// One rank of bench_overlap: the same step with communication, without it (null world), and its communication alone; how much of the
-/// communication hid behind compute, and how much could have. On GPUs all times are the GPU's own. One host thread uses it.
+/// One rank of bench_overlap: the same step with communication, without it (null world), and its communication alone;
+/// how much of the communication hid behind compute, and how much could have. On GPUs all times are the GPU's own. One
+/// host thread uses it.
 class OverlapBench {
  public:
   OverlapBench(World& world, const StepOptions& options, const Config& config, Machine machine = {});
@@ -28,9 +29,9 @@ class OverlapBench {
   struct Training;
   /// What a training's steps showed: medians.
   struct Steps {
-    double ms = 0;                                ///< of one step; on a GPU from its first op's start to its last one's end
-    double host_ms = 0;                           ///< of one step, by the host's clock
-    std::vector<double> compute_op_ms = {};       ///< of each op of the compute stream
+    double ms = 0;                           ///< of one step; on a GPU from its first op's start to its last one's end
+    double host_ms = 0;                      ///< of one step, by the host's clock
+    std::vector<double> compute_op_ms = {};  ///< of each op of the compute stream
     std::map<std::string, double> phase_ms = {};  ///< of each phase
   };
   /// The compute stream of a step.
@@ -49,7 +50,8 @@ class OverlapBench {
   /// The duration in milliseconds, until all ranks have done it.
   double step(Training& training);
   void profile_step(Training& training);
-  /// Each step of one is followed by the same step of the next, so that what slows the machine for a while slows all of them.
+  /// Each step of one is followed by the same step of the next, so that what slows the machine for a while slows all of
+  /// them.
   void take_turns(const std::vector<Training*>& trainings);
   Steps medians(const Training& training) const;
   ComputeTimes compute_times(const Profile& profile) const;

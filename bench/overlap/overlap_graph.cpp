@@ -77,7 +77,8 @@ class Streams {
   }
 
  private:
-  /// Past records and waits, up to an op that it starts or a record that is still to come. Whether anything was there to do.
+  /// Past records and waits, up to an op that it starts or a record that is still to come. Whether anything was there
+  /// to do.
   bool advance(Lane& lane) {
     const std::size_t before = lane.at;
     for (; lane.at < lane.entries.size() && !lane.is_running; ++lane.at) {
@@ -108,8 +109,11 @@ class Streams {
 
   /// Lets time go on to the end of an op. Whether there was one.
   bool end_the_next() {
-    const auto on_link = std::count_if(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.is_running && lane.needs_link; });
-    const auto time_left = [&](const Lane& lane) { return lane.left_ms * static_cast<double>(lane.needs_link ? on_link : 1); };
+    const auto on_link = std::count_if(lanes_.begin(), lanes_.end(),
+                                       [](const Lane& lane) { return lane.is_running && lane.needs_link; });
+    const auto time_left = [&](const Lane& lane) {
+      return lane.left_ms * static_cast<double>(lane.needs_link ? on_link : 1);
+    };
     Lane* next = nullptr;
     for (Lane& lane : lanes_) {
       if (lane.is_running && (next == nullptr || time_left(lane) < time_left(*next))) next = &lane;

@@ -15,8 +15,8 @@ namespace zs::bench {
 /// How long an op of the trace takes, in milliseconds. `index` counts the ops of its stream.
 using Price = std::function<double(const TraceEntry& op, std::size_t index)>;
 
-/// Tells the ops of a step that have one name on one stream apart, by their order: a unit is gathered several times, not always from the
-/// same ranks. One for each pass over a step.
+/// Tells the ops of a step that have one name on one stream apart, by their order: a unit is gathered several times,
+/// not always from the same ranks. One for each pass over a step.
 class NumberedOps {
  public:
   /// Of this stream, op name, and how many of those came before.
@@ -37,14 +37,16 @@ struct PathPiece {
   double ms = 0;                         ///< from the first one's start to the last one's end
 };
 
-/// One step run by its plan's own graph: each stream does its ops in order, each op as long as it is priced, longer where it shares the
-/// link, and waits for the records that it waits for.
+/// One step run by its plan's own graph: each stream does its ops in order, each op as long as it is priced, longer
+/// where it shares the link, and waits for the records that it waits for.
 struct Simulation {
   /// Along the compute stream, so without what comes behind a step's last op of it.
   struct Phase {
     double ms = 0;          ///< from the end of the phase before to the end of its own last op
     double compute_ms = 0;  ///< what its ops are priced at
-    double exposed_ms() const { return std::max(ms - compute_ms, 0.0); }  // sums of the same prices differ in their last bits
+    double exposed_ms() const {
+      return std::max(ms - compute_ms, 0.0);
+    }  // sums of the same prices differ in their last bits
   };
   double step_ms = 0;
   std::array<double, kStreamRoles> busy_ms{};  ///< what each stream's ops are priced at
@@ -55,8 +57,8 @@ struct Simulation {
   double exposed_ms() const { return step_ms - busy_ms[static_cast<std::size_t>(StreamRole::compute)]; }
 };
 
-/// Events that were recorded before the trace began order nothing. Host synchronisation is not part of a step and is ignored.
-/// The trace must be able to end: a wait's record stands before it.
+/// Events that were recorded before the trace began order nothing. Host synchronisation is not part of a step and is
+/// ignored. The trace must be able to end: a wait's record stands before it.
 Simulation simulate(const std::vector<TraceEntry>& entries, const Price& price, const NeedsLink& needs_link);
 
 }  // namespace zs::bench

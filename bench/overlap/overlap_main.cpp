@@ -34,17 +34,18 @@ void tell_where_nothing_hides(const World& world, const Config& config, const Ma
 }  // namespace zs::bench
 
 int main(int argc, char** argv) {
-  CLI::App app("Measures how much communication hides behind compute: mpirun -q -np N build/bench_overlap ...", "bench_overlap");
+  CLI::App app("Measures how much communication hides behind compute: mpirun -q -np N build/bench_overlap ...",
+               "bench_overlap");
   zs::bench::StepOptions step;
   bool json = false, is_sweep = false;
   zs::bench::add_step_options(app, step);
   app.add_flag("--sweep", is_sweep, "a table over prefetch 0..3 and limits of 1..4 units");
   app.add_flag("--json", json, "one line of JSON a configuration instead of tables");
-  return zs::bench::run_step_program(argc, argv, app, step,
-                                     [&](zs::World& world, const zs::Config& config, const zs::bench::Machine& machine) {
-                                       zs::bench::tell_where_nothing_hides(world, config, machine);
-                                       if (is_sweep) return zs::bench::sweep(world, step, config, machine, json);
-                                       const zs::bench::OverlapReport report = zs::bench::OverlapBench(world, step, config, machine).run();
-                                       return json ? to_json(report) : to_text(report);
-                                     });
+  return zs::bench::run_step_program(
+      argc, argv, app, step, [&](zs::World& world, const zs::Config& config, const zs::bench::Machine& machine) {
+        zs::bench::tell_where_nothing_hides(world, config, machine);
+        if (is_sweep) return zs::bench::sweep(world, step, config, machine, json);
+        const zs::bench::OverlapReport report = zs::bench::OverlapBench(world, step, config, machine).run();
+        return json ? to_json(report) : to_text(report);
+      });
 }

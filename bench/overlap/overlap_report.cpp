@@ -32,8 +32,9 @@ Json to_object(const OverlapReport& report, const OverlapReport::Phase& phase) {
 }
 
 std::string row(const OverlapReport& report, const OverlapReport::Phase& phase) {
-  return fmt::format("{:<12}{:>12.2f}{:>16.2f}{:>12.2f}{:>12.2f}{:>12.2f}{:>12}\n", phase.name, phase.compute_ms, phase.communication_ms,
-                     phase.step_ms, phase.exposed_ms(), phase.planned_exposed_ms, percent_of(report, phase));
+  return fmt::format("{:<12}{:>12.2f}{:>16.2f}{:>12.2f}{:>12.2f}{:>12.2f}{:>12}\n", phase.name, phase.compute_ms,
+                     phase.communication_ms, phase.step_ms, phase.exposed_ms(), phase.planned_exposed_ms,
+                     percent_of(report, phase));
 }
 
 }  // namespace
@@ -85,19 +86,22 @@ std::string to_json(const OverlapReport& r) {
 }
 
 std::string to_text(const OverlapReport& r) {
-  std::string text =
-      fmt::format("{}: {}, {} x {} over {}, {}, {} x {} x {} tokens a rank; prefetch {}, limit {}, {} reductions in flight, reshard {}\n\n",
-                  r.preset, r.dtype, r.ranks, r.gpu.empty() ? fmt::format("{} threads", r.threads) : r.gpu, r.transport, r.strategy,
-                  r.micro_batches, r.micro_batch, r.sequence, r.prefetch, r.limit, r.max_reductions_in_flight, r.reshard_after_forward);
-  text += fmt::format("{:<12}{:>12}{:>16}{:>12}{:>12}{:>12}{:>12}\n", "ms", "compute", "communication", "together", "exposed", "on paper",
-                      "efficiency");
+  std::string text = fmt::format(
+      "{}: {}, {} x {} over {}, {}, {} x {} x {} tokens a rank; prefetch {}, limit {}, {} reductions in flight, "
+      "reshard {}\n\n",
+      r.preset, r.dtype, r.ranks, r.gpu.empty() ? fmt::format("{} threads", r.threads) : r.gpu, r.transport, r.strategy,
+      r.micro_batches, r.micro_batch, r.sequence, r.prefetch, r.limit, r.max_reductions_in_flight,
+      r.reshard_after_forward);
+  text += fmt::format("{:<12}{:>12}{:>16}{:>12}{:>12}{:>12}{:>12}\n", "ms", "compute", "communication", "together",
+                      "exposed", "on paper", "efficiency");
   for (const auto& phase : r.phases) text += row(r, phase);
   text += row(r, r.step);
   if (!r.gpu.empty())
-    text += fmt::format("\nby the GPU's clock; by the host's a step took {:.2f} ms, without communication {:.2f} ms\n", r.host_step_ms,
-                        r.host_compute_ms);
+    text += fmt::format("\nby the GPU's clock; by the host's a step took {:.2f} ms, without communication {:.2f} ms\n",
+                        r.host_step_ms, r.host_compute_ms);
   text += fmt::format("\nhideable {:.2f} ms, hidden {:.2f} ms", r.step.hideable_ms(), r.step.hidden_ms());
-  text += r.efficiency(r.step) ? fmt::format(": overlap efficiency {}\n", percent_of(r, r.step)) : ": there is next to nothing to hide\n";
+  text += r.efficiency(r.step) ? fmt::format(": overlap efficiency {}\n", percent_of(r, r.step))
+                               : ": there is next to nothing to hide\n";
   text += fmt::format("\ncritical path of the plan, {:.2f} ms with every op as long as alone\n", r.plan.step_ms);
   for (const PathPiece& piece : r.plan.critical_path) {
     text += fmt::format("{:>12.2f}  {:<10}{:<11}{}{}\n", piece.ms, name_of(piece.stream), piece.phase, piece.first_op,
@@ -107,14 +111,16 @@ std::string to_text(const OverlapReport& r) {
 }
 
 std::string sweep_header() {
-  return "| prefetch | limit | step, ms | compute, ms | communication, ms | exposed, ms | hideable, ms | overlap efficiency "
+  return "| prefetch | limit | step, ms | compute, ms | communication, ms | exposed, ms | hideable, ms | overlap "
+         "efficiency "
          "|\n"
          "|---|---|---|---|---|---|---|---|\n";
 }
 
 std::string sweep_row(const OverlapReport& r) {
-  return fmt::format("| {} | {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {} |\n", r.prefetch, r.limit, r.step.step_ms,
-                     r.step.compute_ms, r.step.communication_ms, r.step.exposed_ms(), r.step.hideable_ms(), percent_of(r, r.step));
+  return fmt::format("| {} | {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {} |\n", r.prefetch, r.limit,
+                     r.step.step_ms, r.step.compute_ms, r.step.communication_ms, r.step.exposed_ms(),
+                     r.step.hideable_ms(), percent_of(r, r.step));
 }
 
 }  // namespace zs::bench

@@ -13,17 +13,20 @@ namespace zs::bench {
 struct OverlapReport {
   struct Phase {
     std::string name = {};
-    double compute_ms = 0;          ///< without communication
-    double communication_ms = 0;    ///< alone, of what the phase asks for
-    double step_ms = 0;             ///< as the step runs
-    double planned_exposed_ms = 0;  ///< what compute waits for where nothing disturbs anything: the plan's own graph, priced
+    double compute_ms = 0;        ///< without communication
+    double communication_ms = 0;  ///< alone, of what the phase asks for
+    double step_ms = 0;           ///< as the step runs
+    double planned_exposed_ms =
+        0;  ///< what compute waits for where nothing disturbs anything: the plan's own graph, priced
     double exposed_ms() const { return step_ms - compute_ms; }
-    /// What of the communication the graph could hide. Below 0 in a phase that waits for what an earlier one has asked for.
+    /// What of the communication the graph could hide. Below 0 in a phase that waits for what an earlier one has asked
+    /// for.
     double hideable_ms() const { return communication_ms - planned_exposed_ms; }
     double hidden_ms() const { return communication_ms - exposed_ms(); }
   };
   std::string preset = {}, dtype = {}, transport = {}, strategy = {};
-  std::string gpu = {};  ///< the name of rank 0's, whose own clock all times are of; empty: the CPU, whose are the host's
+  std::string gpu =
+      {};  ///< the name of rank 0's, whose own clock all times are of; empty: the CPU, whose are the host's
   int ranks = 1, threads = 1;
   std::int64_t micro_batch = 0, micro_batches = 0, sequence = 0;
   std::int64_t prefetch = 0, limit = 0, max_reductions_in_flight = 0;
@@ -32,11 +35,11 @@ struct OverlapReport {
   Phase step = {};                               ///< all of it
   bool takes_turns = false;                      ///< each step was followed by the same without communication
   double host_compute_ms = 0, host_step_ms = 0;  ///< of a step, by the host's clock
-  std::string note = {};                         ///< why nothing can hide here, whatever the schedule; empty: something can
-  Simulation plan = {};                          ///< the plan's graph, priced with compute and communication alone
+  std::string note = {};  ///< why nothing can hide here, whatever the schedule; empty: something can
+  Simulation plan = {};   ///< the plan's graph, priced with compute and communication alone
 
-  /// Of a phase, or the step. Negative when it takes longer than compute and communication one after the other. Nothing where less can be
-  /// hidden than a step is uncertain by.
+  /// Of a phase, or the step. Negative when it takes longer than compute and communication one after the other. Nothing
+  /// where less can be hidden than a step is uncertain by.
   std::optional<double> efficiency(const Phase& phase) const {
     constexpr double kLeast = 0.01;  // of the step on paper
     if (phase.hideable_ms() < kLeast * plan.step_ms) return std::nullopt;

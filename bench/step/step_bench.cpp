@@ -51,7 +51,8 @@ Config step_config(const StepOptions& options, int ranks) {
       throw Error(ExitCode::usage, "comm.transport and comm.ranks choose nothing here", "--set",
                   "set ZSHARD_TRANSPORT, and start ranks with mpirun");
     if (config.comm.omit != "none")
-      throw Error(ExitCode::usage, "comm.omit leaves out what is measured here", "--set", "leave it out, or give it to train");
+      throw Error(ExitCode::usage, "comm.omit leaves out what is measured here", "--set",
+                  "leave it out, or give it to train");
     return config;
   } catch (const Error& error) {
     throw Error(ExitCode::usage, error.what_happened(), error.where(), error.what_to_do());
@@ -142,7 +143,8 @@ void StepBench::run_steps(Device& device, const TrainPlan& plan, const NcclOptio
   Session session(device, world, config_);
   plan.apply_order(session.runtime());
   report.parameters = session.model().parameter_count();
-  report.flops_per_token = flops_per_token(session.model().working_parameter_count(), report.layers, report.width, report.sequence);
+  report.flops_per_token =
+      flops_per_token(session.model().working_parameter_count(), report.layers, report.width, report.sequence);
   time_steps(session, report);
   report.profile = profile_steps(session);
   Ranks ranks = ranks_beside(device);
@@ -177,9 +179,11 @@ double StepBench::step(Session& session, StepReport& report) {
   const double duration_ms = ms_since(start);
   report.operations = static_cast<std::int64_t>(operations() - operations_before);
   report.peak_bytes = result.peak_bytes;
-  report.loss = std::accumulate(result.losses.begin(), result.losses.end(), 0.0) / static_cast<double>(result.losses.size());
+  report.loss =
+      std::accumulate(result.losses.begin(), result.losses.end(), 0.0) / static_cast<double>(result.losses.size());
   if (!std::isfinite(report.loss))  // every rank sees the same
-    throw Error(ExitCode::non_finite, "the loss is not finite", fmt::format("step {}", step_), "this is a defect of zshard");
+    throw Error(ExitCode::non_finite, "the loss is not finite", fmt::format("step {}", step_),
+                "this is a defect of zshard");
   return duration_ms;
 }
 

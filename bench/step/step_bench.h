@@ -30,8 +30,8 @@ Config step_config(const StepOptions& options, int ranks);
 /// Random tokens, drawn by (train.seed, sample, position).
 ReadSamples made_up_samples(const Config& config);
 
-/// One rank of bench_step: the ceiling, a model on made-up tokens, timed steps, profiled steps, the ceiling again, on the CPU or on a GPU
-/// a rank as the configuration says. One host thread uses it.
+/// One rank of bench_step: the ceiling, a model on made-up tokens, timed steps, profiled steps, the ceiling again, on
+/// the CPU or on a GPU a rank as the configuration says. One host thread uses it.
 class StepBench {
  public:
   StepBench(World& world, const StepOptions& options, const Config& config, Machine machine = {});

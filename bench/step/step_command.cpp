@@ -27,20 +27,28 @@ void add_count_option(CLI::App& app, const char* flag, std::int64_t& count, cons
 void add_step_options(CLI::App& app, StepOptions& step) {
   app.add_option("--preset", step.preset, "the model's sizes")->check(CLI::IsMember(presets()))->capture_default_str();
   for (const char* size : {"layers", "heads", "width"}) {
-    const auto set = [&step, size](const std::int64_t& value) { step.settings.push_back(fmt::format("model.{}={}", size, value)); };
+    const auto set = [&step, size](const std::int64_t& value) {
+      step.settings.push_back(fmt::format("model.{}={}", size, value));
+    };
     app.add_option_function<std::int64_t>(fmt::format("--{}", size), set, "instead of the preset's");
   }
   const auto set_device = [&step](const std::string& device) { step.settings.push_back("device=" + device); };
-  app.add_option_function<std::string>("--device", set_device, "where to compute; default: cpu")->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option_function<std::string>("--device", set_device, "where to compute; default: cpu")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   const auto set_transport = [&step](const std::string& transport) {
     step.settings.push_back("cuda.transport=" + transport);
     step.needs_gpus = "--transport";
   };
   app.add_option_function<std::string>("--transport", set_transport, "between GPUs (cuda.transport); default: auto")
       ->check(CLI::IsMember({"auto", "nccl", "staged"}));
-  app.add_option("--dtype", step.dtype, "of parameters and activations")->check(CLI::IsMember({"f32", "bf16"}))->capture_default_str();
-  const auto set_all = [&step](const std::vector<std::string>& all) { step.settings.insert(step.settings.end(), all.begin(), all.end()); };
-  app.add_option_function<std::vector<std::string>>("--set", set_all, "key=value: a key of the configuration; repeatable")
+  app.add_option("--dtype", step.dtype, "of parameters and activations")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+  const auto set_all = [&step](const std::vector<std::string>& all) {
+    step.settings.insert(step.settings.end(), all.begin(), all.end());
+  };
+  app.add_option_function<std::vector<std::string>>("--set", set_all,
+                                                    "key=value: a key of the configuration; repeatable")
       ->allow_extra_args(false);
   add_count_option(app, "--micro-batch", step.micro_batch, "sequences in a micro-batch");
   add_count_option(app, "--micro-batches", step.micro_batches, "micro-batches a rank and step");
@@ -60,7 +68,8 @@ int run_step_program(int argc, char** argv, CLI::App& app, const StepOptions& st
   };
   const auto run_body = [&](World& world) {
     Machine machine;
-    if (const ExitCode code = take_gpus(world, config, app.get_name(), machine); code != ExitCode::ok) return ProgramOutput{"", code};
+    if (const ExitCode code = take_gpus(world, config, app.get_name(), machine); code != ExitCode::ok)
+      return ProgramOutput{"", code};
     return ProgramOutput{body(world, config, machine)};
   };
   return run_rank_program(argc, argv, app, {launched_world, read_config, run_body});

@@ -11,7 +11,8 @@ namespace zs::bench {
 struct StepProfile {
   struct Row {
     StreamRole stream;
-    std::string op;  ///< OpInfo::name without the unit: "all_gather" of "all_gather(blocks.3)"; of a wait "wait for unshard"
+    std::string
+        op;  ///< OpInfo::name without the unit: "all_gather" of "all_gather(blocks.3)"; of a wait "wait for unshard"
     bool is_wait;
     double calls, ms;
   };

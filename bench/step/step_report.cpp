@@ -32,8 +32,8 @@ Json to_object(const StepProfile& profile) {
 
 std::string describe(const StepProfile& profile) {
   if (profile.rows.empty()) return "\nwhere a step went is not known: this device takes no times of its work\n";
-  std::string text = fmt::format("\nwhere a step of rank 0 went, mean of {} steps\n{:<10}{:<28}{:>8}{:>12}{:>9}\n", profile.steps, "stream",
-                                 "op", "calls", "ms", "%");
+  std::string text = fmt::format("\nwhere a step of rank 0 went, mean of {} steps\n{:<10}{:<28}{:>8}{:>12}{:>9}\n",
+                                 profile.steps, "stream", "op", "calls", "ms", "%");
   const auto line = [&](const char* stream, const std::string& op, const std::string& calls, double ms) {
     text += fmt::format("{:<10}{:<28}{:>8}{:>12.3f}{:>9.2f}\n", stream, op, calls, ms, 100 * ms / profile.step_ms);
   };
@@ -97,15 +97,18 @@ std::string to_json(const StepReport& r) {
 }
 
 std::string to_text(const StepReport& r) {
-  std::string text = fmt::format("{}: {} parameters in {} layers, {} (reduced in {}), {} ({}){}, {} x {} x {} tokens a rank\n", r.preset,
-                                 format_count(static_cast<double>(r.parameters)), r.layers, r.dtype, r.reduce_dtype, describe_ranks(r),
-                                 r.isa, r.ranks > 1 ? " over " + r.transport : "", r.micro_batches, r.micro_batch, r.sequence);
-  text += fmt::format("{:<16}{:.1f} tokens/s: {:.1f} ms, median of {} steps; the fastest {:.1f} ms; loss {:.4f}\n", "step",
-                      r.tokens_per_s(), r.step_ms, r.steps, r.step_ms_min, r.loss);
-  text += fmt::format("{:<16}{:.1f} of {:.1f} GFLOP/s: {:.1f} % of the product ceiling at {:.3f} GFLOP a token\n", "products", r.gflops(),
-                      r.product_ceiling_gflops, r.pct_of_product_ceiling(), r.flops_per_token * 1e-9);
+  std::string text = fmt::format(
+      "{}: {} parameters in {} layers, {} (reduced in {}), {} ({}){}, {} x {} x {} tokens a rank\n", r.preset,
+      format_count(static_cast<double>(r.parameters)), r.layers, r.dtype, r.reduce_dtype, describe_ranks(r), r.isa,
+      r.ranks > 1 ? " over " + r.transport : "", r.micro_batches, r.micro_batch, r.sequence);
+  text += fmt::format("{:<16}{:.1f} tokens/s: {:.1f} ms, median of {} steps; the fastest {:.1f} ms; loss {:.4f}\n",
+                      "step", r.tokens_per_s(), r.step_ms, r.steps, r.step_ms_min, r.loss);
+  text += fmt::format("{:<16}{:.1f} of {:.1f} GFLOP/s: {:.1f} % of the product ceiling at {:.3f} GFLOP a token\n",
+                      "products", r.gflops(), r.product_ceiling_gflops, r.pct_of_product_ceiling(),
+                      r.flops_per_token * 1e-9);
   text += fmt::format("{:<16}counted peak {} a rank, planned {}; {}; {}\n", "memory", format_bytes(r.peak_bytes),
-                      format_bytes(r.planned_peak_bytes), describe("PSS", r.pss), describe("before the model", r.pss_baseline));
+                      format_bytes(r.planned_peak_bytes), describe("PSS", r.pss),
+                      describe("before the model", r.pss_baseline));
   return text + describe(r.profile);
 }
 

@@ -8,7 +8,8 @@
 
 namespace zs::bench {
 
-/// What bench_step found out; docs/benchmarks.md says what each field means. Rates and bytes are of all ranks unless they say otherwise.
+/// What bench_step found out; docs/benchmarks.md says what each field means. Rates and bytes are of all ranks unless
+/// they say otherwise.
 struct StepReport {
   std::string preset = {}, dtype = {}, reduce_dtype = {}, isa = {};
   std::string gpu = {};        ///< the name of rank 0's; empty: the CPU

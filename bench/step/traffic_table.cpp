@@ -42,13 +42,15 @@ Config config_of(const StepOptions& step, const TrafficOptions& options, const V
 /// Of what rank 0 sends to the ranks that share `axes`, the part for those beyond its group of `group` neighbours.
 std::int64_t leaving(const ShardScheme& scheme, const ShardScheme::Axes& axes, std::int64_t group, std::int64_t sent) {
   const std::vector<int> ranks = scheme.ranks_over(axes);
-  const auto others = std::ssize(ranks) - 1, beyond = std::count_if(ranks.begin(), ranks.end(), [&](int rank) { return rank >= group; });
+  const auto others = std::ssize(ranks) - 1,
+             beyond = std::count_if(ranks.begin(), ranks.end(), [&](int rank) { return rank >= group; });
   return others == 0 ? 0 : sent * beyond / others;
 }
 
 TrafficRow row_of(const StepOptions& step, const TrafficOptions& options, const Variant& variant) {
   const Config config = config_of(step, options, variant);
-  const TrainPlan plan = make_plan(config, {.rank = 0, .ranks = static_cast<int>(options.ranks), .has_every_micro_batch = true});
+  const TrainPlan plan =
+      make_plan(config, {.rank = 0, .ranks = static_cast<int>(options.ranks), .has_every_micro_batch = true});
   const ShardScheme scheme(scheme_options(config), 0, static_cast<int>(options.ranks));
   TrafficRow row{.strategy = variant.name,
                  .parameters_sent = plan.sent.parameter_bytes(),
@@ -56,12 +58,14 @@ TrafficRow row_of(const StepOptions& step, const TrafficOptions& options, const 
                  .between_steps = plan.persistent_bytes,
                  .peak = plan.step_peak_bytes};
   const ShardGroups::Over over = ShardGroups::axes_of(scheme);
-  const std::pair<const ShardScheme::Axes*, const CommTraffic*> parts[] = {{&over.gather, &plan.sent.gather},
-                                                                           {&over.gather_small, &plan.sent.gather_small},
-                                                                           {&over.reduce, &plan.sent.reduce},
-                                                                           {&over.finish, &plan.sent.finish},
-                                                                           {&over.whole, &plan.sent.whole}};
-  for (const auto& [axes, traffic] : parts) row.left_group += leaving(scheme, *axes, options.group, traffic->sent_bytes());
+  const std::pair<const ShardScheme::Axes*, const CommTraffic*> parts[] = {
+      {&over.gather, &plan.sent.gather},
+      {&over.gather_small, &plan.sent.gather_small},
+      {&over.reduce, &plan.sent.reduce},
+      {&over.finish, &plan.sent.finish},
+      {&over.whole, &plan.sent.whole}};
+  for (const auto& [axes, traffic] : parts)
+    row.left_group += leaving(scheme, *axes, options.group, traffic->sent_bytes());
   return row;
 }
 
@@ -69,8 +73,8 @@ TrafficRow row_of(const StepOptions& step, const TrafficOptions& options, const 
 
 std::vector<TrafficRow> traffic_rows(const StepOptions& step, const TrafficOptions& options) {
   if (options.ranks % options.group != 0) {
-    throw Error(ExitCode::usage, fmt::format("groups of {} do not divide {} ranks", options.group, options.ranks), "--traffic-group",
-                "give a divisor of --traffic-ranks");
+    throw Error(ExitCode::usage, fmt::format("groups of {} do not divide {} ranks", options.group, options.ranks),
+                "--traffic-group", "give a divisor of --traffic-ranks");
   }
   std::vector<TrafficRow> rows;
   for (const Variant& variant : variants()) rows.push_back(row_of(step, options, variant));
@@ -79,11 +83,11 @@ std::vector<TrafficRow> traffic_rows(const StepOptions& step, const TrafficOptio
 
 std::string traffic_table(const StepOptions& step, const TrafficOptions& options) {
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0); };
-  std::string text =
-      fmt::format("{}, {}: MiB a rank and step, {} in groups of {}, {} of {} x {} tokens\n\n{:<20}{:>12}{:>12}{:>14}{:>15}{:>10}\n",
-                  step.preset, step.dtype, format_number(options.ranks, "rank"), options.group,
-                  fmt::format("{} micro-batch{}", step.micro_batches, step.micro_batches == 1 ? "" : "es"), step.micro_batch, step.sequence,
-                  "strategy", "parameters", "gradients", "beyond group", "between steps", "peak");
+  std::string text = fmt::format(
+      "{}, {}: MiB a rank and step, {} in groups of {}, {} of {} x {} tokens\n\n{:<20}{:>12}{:>12}{:>14}{:>15}{:>10}\n",
+      step.preset, step.dtype, format_number(options.ranks, "rank"), options.group,
+      fmt::format("{} micro-batch{}", step.micro_batches, step.micro_batches == 1 ? "" : "es"), step.micro_batch,
+      step.sequence, "strategy", "parameters", "gradients", "beyond group", "between steps", "peak");
   for (const TrafficRow& row : traffic_rows(step, options)) {
     text += fmt::format("{:<20}{:>12.1f}{:>12.1f}{:>14.1f}{:>15.1f}{:>10.1f}\n", row.strategy, mib(row.parameters_sent),
                         mib(row.gradients_sent), mib(row.left_group), mib(row.between_steps), mib(row.peak));

@@ -20,7 +20,8 @@ struct TrafficRow {
   std::int64_t between_steps = 0, peak = 0;
 };
 
-/// One row for each strategy, of the same model and batch, on the meta device. Throws Error(config) where ranks or groups do not divide.
+/// One row for each strategy, of the same model and batch, on the meta device. Throws Error(config) where ranks or
+/// groups do not divide.
 std::vector<TrafficRow> traffic_rows(const StepOptions& step, const TrafficOptions& options);
 std::string traffic_table(const StepOptions& step, const TrafficOptions& options);
 

@@ -64,7 +64,8 @@ std::string watch_cost(World& world, const StepOptions& options, const Config& c
   watchdog.enter(Phase::step);  // a rank alone is watched from the first phase with a limit
   const StepReport report = StepBench(world, options, config).run();
   const Watchdog::Cost so_far = watchdog.cost();
-  std::this_thread::sleep_for(std::max(kPolls - so_far.polls, 0.0) * std::chrono::duration<double, std::milli>(so_far.poll_every_ms));
+  std::this_thread::sleep_for(std::max(kPolls - so_far.polls, 0.0) *
+                              std::chrono::duration<double, std::milli>(so_far.poll_every_ms));
   const Watchdog::Cost polls = watchdog.cost();
   const auto device = Device::create(DeviceKind::cpu, {});
   std::array<double, 3> costs{record_us(), world.size() > 1 ? comparison_us(world, *device) : 0, polls.cpu_us_a_poll};
@@ -72,11 +73,12 @@ std::string watch_cost(World& world, const StepOptions& options, const Config& c
   const auto [record, comparison, poll] = costs;
   const double looks_a_step = report.step_ms / polls.poll_every_ms;
   const double steps[] = {record * static_cast<double>(report.operations), comparison, poll * looks_a_step};
-  std::string text = fmt::format("{} ranks, a step of {:.2f} ms with {} operations between ranks, of each rank\n", report.ranks,
-                                 report.step_ms, report.operations);
+  std::string text = fmt::format("{} ranks, a step of {:.2f} ms with {} operations between ranks, of each rank\n",
+                                 report.ranks, report.step_ms, report.operations);
   text += row("record", fmt::format("{:.3f} us an operation", record), steps[0], report.step_ms);
   text += row("fingerprint", "one all-reduce of 16 bytes", steps[1], report.step_ms);
-  text += row("watchdog", fmt::format("{:.1f} us a look, every {:.0f} ms", poll, polls.poll_every_ms), steps[2], report.step_ms);
+  text += row("watchdog", fmt::format("{:.1f} us a look, every {:.0f} ms", poll, polls.poll_every_ms), steps[2],
+              report.step_ms);
   return text + row("together", "", steps[0] + steps[1] + steps[2], report.step_ms);
 }
 

@@ -45,8 +45,8 @@ void DirectCommunicator::do_reduce_scatter(const OpTag& tag, Buffer full, Buffer
   operation.fetch(rank_, [&](auto parts, std::int64_t offset, std::int64_t count) {
     const std::int64_t first = offset / size_of(full.dtype);
     std::byte* out = bytes_of(shard) + first * size_of(shard.dtype);
-    ordered_reduce(
-        {parts, full.dtype, how == ReduceInto::accumulate ? out : nullptr, out, shard.dtype, count / size_of(full.dtype), ReduceOp::sum});
+    ordered_reduce({parts, full.dtype, how == ReduceInto::accumulate ? out : nullptr, out, shard.dtype,
+                    count / size_of(full.dtype), ReduceOp::sum});
   });
   operation.finish();
 }
@@ -72,7 +72,8 @@ void DirectCommunicator::do_all_reduce(const OpTag& tag, Buffer data, ReduceOp o
   const bool is_handed_round = !operation.has_private();
   operation.finish();
   if (is_handed_round) return;
-  DirectOperation results(*this, tag, {bytes_of(data) + begin, pieces.size(rank_), DType::u8, data.device}, {1, bytes, pieces.size(rank_)});
+  DirectOperation results(*this, tag, {bytes_of(data) + begin, pieces.size(rank_), DType::u8, data.device},
+                          {1, bytes, pieces.size(rank_)});
   results.fetch(0, [&](auto parts, std::int64_t offset, std::int64_t) {
     for (int r = 0; r < size(); ++r) {
       const std::int64_t length = std::clamp<std::int64_t>(pieces.size(r) - offset, 0, results.chunk_bytes());

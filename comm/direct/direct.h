@@ -7,10 +7,11 @@
 
 namespace zs {
 
-/// What one rank tells the others about its part in an operation. Trivially copyable; may lie in memory that processes share.
+/// What one rank tells the others about its part in an operation. Trivially copyable; may lie in memory that processes
+/// share.
 struct OpPost {
   OpTag tag;
-  std::int64_t data = 0;     ///< offset of what the others read (all_reduce: and write) in this rank's memory; or kPrivate
+  std::int64_t data = 0;  ///< offset of what the others read (all_reduce: and write) in this rank's memory; or kPrivate
   std::int64_t staging = 0;  ///< offset of its staging memory, where `data` is private
 };
 
@@ -21,7 +22,9 @@ struct PeerMemory {
   std::uintptr_t base = 0;
   std::int64_t bytes = INT64_MAX;
 
-  std::byte* at(std::int64_t offset) const { return reinterpret_cast<std::byte*>(base + static_cast<std::uintptr_t>(offset)); }
+  std::byte* at(std::int64_t offset) const {
+    return reinterpret_cast<std::byte*>(base + static_cast<std::uintptr_t>(offset));
+  }
   /// kPrivate when the buffer is elsewhere.
   std::int64_t offset_of(const Buffer& buffer) const;
 };
@@ -33,9 +36,9 @@ struct DirectGroup {
   std::vector<PeerMemory> memory;
 };
 
-/// Operations between ranks that read each other's buffers where they are: each rank fetches (and reduces) its own part of everybody's
-/// data. Buffers that the others cannot reach go through staging memory, chunk by chunk, which everybody steps through together.
-/// Thread and stream rules: Communicator's.
+/// Operations between ranks that read each other's buffers where they are: each rank fetches (and reduces) its own part
+/// of everybody's data. Buffers that the others cannot reach go through staging memory, chunk by chunk, which everybody
+/// steps through together. Thread and stream rules: Communicator's.
 class DirectCommunicator : public Communicator {
  public:
   /// Of each rank's staging memory.

@@ -29,7 +29,8 @@ struct HostPost {
   std::exception_ptr window_problem;  // why rank 0 has none
 };
 
-/// Shared by its ranks' communicators. Streams meet at `ops`, host threads at `host`. All by rank, written by that rank only.
+/// Shared by its ranks' communicators. Streams meet at `ops`, host threads at `host`. All by rank, written by that rank
+/// only.
 struct LocalGroup {
   LocalGroup(int size, std::shared_ptr<LocalWorldState> state)
       : world(std::move(state)), ops(size), host(size), op_posts(size), host_posts(size) {}
@@ -96,7 +97,8 @@ std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
     guard.finish();
   }
   host_post(rank()).group.reset();
-  return recorded_like_this(std::make_unique<LocalCommunicator>(std::move(group), static_cast<int>(self - members.begin())), color);
+  return recorded_like_this(
+      std::make_unique<LocalCommunicator>(std::move(group), static_cast<int>(self - members.begin())), color);
 }
 
 /// One allocation for all; whoever holds it last gives it back.
@@ -106,7 +108,8 @@ std::shared_ptr<void> LocalCommunicator::shared_window(std::int64_t bytes) {
   made.window_bytes = bytes;
   if (rank() == 0) {
     try {
-      made.window = {arena().allocate(bytes), [world = group_->world, bytes](void* address) { world->arena->deallocate(address, bytes); }};
+      made.window = {arena().allocate(bytes),
+                     [world = group_->world, bytes](void* address) { world->arena->deallocate(address, bytes); }};
     } catch (...) {
       made.window_problem = std::current_exception();
     }
@@ -211,8 +214,9 @@ void run_local_world(int ranks, const WorldOptions& options, const std::function
   }
   std::erase(errors, nullptr);
   if (errors.empty()) return;
-  std::rethrow_exception(*std::min_element(errors.begin(), errors.end(),
-                                           [](const auto& a, const auto& b) { return distance_from_cause(a) < distance_from_cause(b); }));
+  std::rethrow_exception(*std::min_element(errors.begin(), errors.end(), [](const auto& a, const auto& b) {
+    return distance_from_cause(a) < distance_from_cause(b);
+  }));
 }
 
 }  // namespace zs

@@ -7,7 +7,8 @@
 namespace zs {
 namespace {
 
-/// A rank that gives up waits at least this long for peers that are reading its buffers: they only copy, and look up often.
+/// A rank that gives up waits at least this long for peers that are reading its buffers: they only copy, and look up
+/// often.
 constexpr double kLeastGrace_s = 60;
 /// How often a wait asks whether those that it waits for are alive.
 constexpr int kPausesBetweenChecks = 200;
@@ -25,10 +26,10 @@ RendezvousGuard::RendezvousGuard(Rendezvous& place, const Who& who)
 void RendezvousGuard::check_alive() const {
   if (!place_.has_failed()) return;
   const auto absent = arrived_ ? missing(&RendezvousSlot::arrived) : std::vector<int>();
-  throw GroupEnded(
-      ExitCode::peer_lost,
-      fmt::format("{} ended because another rank failed{}{}", who_.what, absent.empty() ? "" : "; it waited for rank ", names_of(absent)),
-      fmt::format("rank {}", name_of(who_.rank)), "see what that rank says");
+  throw GroupEnded(ExitCode::peer_lost,
+                   fmt::format("{} ended because another rank failed{}{}", who_.what,
+                               absent.empty() ? "" : "; it waited for rank ", names_of(absent)),
+                   fmt::format("rank {}", name_of(who_.rank)), "see what that rank says");
 }
 
 void RendezvousGuard::arrive() {
@@ -75,7 +76,8 @@ void RendezvousGuard::check_for_the_dead(Counter counter) const {
   for (const int rank : missing(counter)) {
     // Looked at again: it may have come just before its end.
     if (!place_.has_died_(rank) || place_.count(rank, counter) >= step_) continue;
-    throw GroupEnded(ExitCode::peer_lost, fmt::format("{} waited for rank {}, whose process has ended", who_.what, name_of(rank)),
+    throw GroupEnded(ExitCode::peer_lost,
+                     fmt::format("{} waited for rank {}, whose process has ended", who_.what, name_of(rank)),
                      fmt::format("rank {}", name_of(who_.rank)), kAfterADeath);
   }
 }
@@ -101,7 +103,8 @@ void RendezvousGuard::give_up() noexcept {
   Backoff backoff(std::max(who_.timeout_s, kLeastGrace_s));
   for (int r = 0; r < place_.size(); ++r) {
     const auto is_inside = [&] {
-      return place_.count(r, &RendezvousSlot::arrived) >= first_step_ && place_.count(r, &RendezvousSlot::left) < first_step_;
+      return place_.count(r, &RendezvousSlot::arrived) >= first_step_ &&
+             place_.count(r, &RendezvousSlot::left) < first_step_;
     };
     for (int pauses = 1; is_inside() && backoff.pause(); ++pauses) {
       if (pauses % kPausesBetweenChecks == 0 && place_.has_died_ && place_.has_died_(r)) break;

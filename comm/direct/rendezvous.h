@@ -17,8 +17,8 @@ struct AbortFlag {
   std::atomic<bool> set{false};
 };
 
-/// One rank's slot at a Rendezvous, written by that rank only. May lie in memory that processes share. The counters never go back, so
-/// that a slot may be used again while a slow peer still looks at how its last operation ended.
+/// One rank's slot at a Rendezvous, written by that rank only. May lie in memory that processes share. The counters
+/// never go back, so that a slot may be used again while a slow peer still looks at how its last operation ended.
 struct alignas(64) RendezvousSlot {
   std::atomic<std::uint64_t> arrived{0}, left{0};  // steps of operations, counted over the slot's life
   std::atomic<bool> failed{false};                 // for ever: such a slot is not used again
@@ -31,13 +31,15 @@ struct SlotOf {
   std::uint64_t base = 0;
 };
 
-/// Where the ranks of a group meet, over and over: each posts something, sees what all have posted, uses it, and nobody goes
-/// on before all have finished with it. Each rank has a view of its own, from which it visits with one thread at a time; the slots are
-/// owned by others. All order between ranks comes from the slots' counters: no lock is shared (see runtime/device/futex.h).
+/// Where the ranks of a group meet, over and over: each posts something, sees what all have posted, uses it, and nobody
+/// goes on before all have finished with it. Each rank has a view of its own, from which it visits with one thread at a
+/// time; the slots are owned by others. All order between ranks comes from the slots' counters: no lock is shared (see
+/// runtime/device/futex.h).
 ///
-/// When one rank gives up (deadline, abort flag, an error of its own), the operation fails for all. A rank that gives up still waits
-/// until the ranks that may be reading its buffers have left, so that it can free them. Sequential consistency makes this safe:
-/// either the rank that gives up sees that a peer has arrived, or that peer sees the failure after arriving and touches nothing.
+/// When one rank gives up (deadline, abort flag, an error of its own), the operation fails for all. A rank that gives
+/// up still waits until the ranks that may be reading its buffers have left, so that it can free them. Sequential
+/// consistency makes this safe: either the rank that gives up sees that a peer has arrived, or that peer sees the
+/// failure after arriving and touches nothing.
 class Rendezvous {
  public:
   /// `has_died`, asked now and then about a rank that is waited for: whether it can never come.
@@ -62,7 +64,8 @@ class Rendezvous {
   std::function<bool(int)> has_died_;
 };
 
-/// One rank's part in one operation, on its thread's stack. Destroyed before `finish`, it fails the operation for everybody.
+/// One rank's part in one operation, on its thread's stack. Destroyed before `finish`, it fails the operation for
+/// everybody.
 class RendezvousGuard {
  public:
   /// `what` ("all_gather(blocks.3)") names the operation in errors and must outlive the visit.
@@ -73,8 +76,8 @@ class RendezvousGuard {
     std::span<const int> names = {};  ///< of the ranks, in errors; none: their numbers
   };
 
-  /// Stores `value` in this rank's `post`, and waits until all ranks have posted. Then everybody's posts may be read; buffers
-  /// that they point to only after `check_alive`.
+  /// Stores `value` in this rank's `post`, and waits until all ranks have posted. Then everybody's posts may be read;
+  /// buffers that they point to only after `check_alive`.
   template <class Post>
   RendezvousGuard(Rendezvous& place, const Who& who, Post& post, Post value) : RendezvousGuard(place, who) {
     check_alive();  // before the post changes: after a failure a late peer may still look at it
@@ -88,7 +91,8 @@ class RendezvousGuard {
   RendezvousGuard& operator=(const RendezvousGuard&) = delete;
 
   void check_alive() const;
-  /// Another step of the same operation: waits until all ranks have come to it, and checks that they are alive. What was posted stays.
+  /// Another step of the same operation: waits until all ranks have come to it, and checks that they are alive. What
+  /// was posted stays.
   void step();
   /// This rank has finished with the others' buffers; waits until they have finished with its own.
   void finish();

@@ -16,9 +16,9 @@ namespace zs {
 /// How often a watchdog polls.
 inline constexpr auto kPollEvery = std::chrono::milliseconds(100);
 
-/// Polls for a watchdog what may block: how far the device's work is, and probes of what has failed. A GPU's driver and NCCL may never
-/// answer, so a thread of its own polls them, and the watchdog reads the last answer. The CPU device answers at once: then there is no
-/// such thread. Any thread may call.
+/// Polls for a watchdog what may block: how far the device's work is, and probes of what has failed. A GPU's driver and
+/// NCCL may never answer, so a thread of its own polls them, and the watchdog reads the last answer. The CPU device
+/// answers at once: then there is no such thread. Any thread may call.
 class DevicePoller {
  public:
   using Probe = std::function<void()>;

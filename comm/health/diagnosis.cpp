@@ -12,13 +12,14 @@ constexpr double kLeastHeartbeatAge_s = 1;
 
 double seconds_since(std::int64_t ns) { return static_cast<double>(monotonic_ns() - ns) * 1e-9; }
 
-/// Whether `other` has not come to an operation of its own group in which `waiting` waits. A group that `other` has never used is its own
-/// only when that is certain: when it is everybody's.
+/// Whether `other` has not come to an operation of its own group in which `waiting` waits. A group that `other` has
+/// never used is its own only when that is certain: when it is everybody's.
 bool holds_up(const RankView& other, const RankView& waiting, int world_size) {
   return std::any_of(waiting.unfinished.begin(), waiting.unfinished.end(), [&](const OpView& op) {
-    const auto last =
-        std::find_if(other.last_started.begin(), other.last_started.end(), [&](const OpView& o) { return o.group == op.group; });
-    return last == other.last_started.end() ? op.size == world_size && !other.lacks_groups : last->sequence < op.sequence;
+    const auto last = std::find_if(other.last_started.begin(), other.last_started.end(),
+                                   [&](const OpView& o) { return o.group == op.group; });
+    return last == other.last_started.end() ? op.size == world_size && !other.lacks_groups
+                                            : last->sequence < op.sequence;
   });
 }
 
@@ -57,8 +58,8 @@ RankView view_of(const StatusPage& page, char state) {
     if (number == 0) continue;
     const OpView op{entry.group.load(), entry.sequence.load(), entry.size.load(), entry.text.get()};
     if (entry.done_ns.load() == 0) unfinished.emplace_back(number, op);
-    const auto last =
-        std::find_if(view.last_started.begin(), view.last_started.end(), [&](const OpView& o) { return o.group == op.group; });
+    const auto last = std::find_if(view.last_started.begin(), view.last_started.end(),
+                                   [&](const OpView& o) { return o.group == op.group; });
     if (last == view.last_started.end()) {
       view.last_started.push_back(op);
     } else if (last->sequence < op.sequence) {
@@ -96,29 +97,34 @@ struct Allowance {
   }
 };
 
-/// Where all wait, some of them in a call of their hosts' to all ranks and the others in operations, whoever's these are.
+/// Where all wait, some of them in a call of their hosts' to all ranks and the others in operations, whoever's these
+/// are.
 std::optional<Diagnosis> calls_and_operations(std::span<const RankView> ranks) {
   const auto is_in_call = [](const RankView& rank) { return rank.host_waits; };
   const auto caller = std::find_if(ranks.begin(), ranks.end(), is_in_call),
              other = std::find_if_not(ranks.begin(), ranks.end(), is_in_call);
-  if (caller == ranks.end() || other == ranks.end() || !std::all_of(ranks.begin(), ranks.end(), waits)) return std::nullopt;
+  if (caller == ranks.end() || other == ranks.end() || !std::all_of(ranks.begin(), ranks.end(), waits))
+    return std::nullopt;
   return Diagnosis{Diagnosis::Kind::disagree, caller->rank, other->rank};
 }
 
 /// By ranks whose word is fresh; `otherwise` where none of them is to blame, and none that is waited for moves.
-Diagnosis diagnose_received(std::span<const RankView> ranks, int world_size, const Allowance& allowance, const Diagnosis& otherwise) {
+Diagnosis diagnose_received(std::span<const RankView> ranks, int world_size, const Allowance& allowance,
+                            const Diagnosis& otherwise) {
   using Kind = Diagnosis::Kind;
   const auto diagnosis = [&](Kind kind, const RankView& culprit) {
     return Diagnosis{kind, culprit.rank, waiting_for(ranks, culprit, world_size)};
   };
   for (const RankView& rank : ranks) {
-    if (std::string_view("XZ").find(rank.state) != std::string_view::npos && !rank.has_left) return diagnosis(Kind::died, rank);
+    if (std::string_view("XZ").find(rank.state) != std::string_view::npos && !rank.has_left)
+      return diagnosis(Kind::died, rank);
   }
   for (const RankView& rank : ranks) {
     if (std::string_view("Tt").find(rank.state) != std::string_view::npos) return diagnosis(Kind::stopped, rank);
   }
   for (const RankView& rank : ranks) {
-    if (rank.has_page && rank.state != 'X' && rank.heartbeat_age_s > std::max(allowance.limit_s / 2, kLeastHeartbeatAge_s))
+    if (rank.has_page && rank.state != 'X' &&
+        rank.heartbeat_age_s > std::max(allowance.limit_s / 2, kLeastHeartbeatAge_s))
       return diagnosis(Kind::stopped, rank);
   }
   const auto is_still = [&](const RankView& rank) { return allowance.ends_with(rank); };
@@ -154,9 +160,11 @@ Diagnosis diagnose(std::span<const RankView> ranks, int world_size, Phase phase,
   const auto is_silent = [&](const RankView& rank) { return rank.silent_s > std::max(limit_s / 2, kSilentAfter_s); };
   std::vector<RankView> received;
   std::remove_copy_if(ranks.begin(), ranks.end(), std::back_inserter(received), is_silent);
-  const auto lost = std::find_if(ranks.begin(), ranks.end(), [&](const RankView& rank) { return is_silent(rank) && !rank.has_left; });
+  const auto lost =
+      std::find_if(ranks.begin(), ranks.end(), [&](const RankView& rank) { return is_silent(rank) && !rank.has_left; });
   const Diagnosis otherwise =
-      lost == ranks.end() ? Diagnosis{} : Diagnosis{Diagnosis::Kind::silent, lost->rank, waiting_for(received, *lost, world_size)};
+      lost == ranks.end() ? Diagnosis{}
+                          : Diagnosis{Diagnosis::Kind::silent, lost->rank, waiting_for(received, *lost, world_size)};
   return diagnose_received(received, world_size, {limit_s, limits}, otherwise);
 }
 
@@ -169,7 +177,8 @@ Diagnosis diagnose_early_end(std::span<const RankView> ranks, int world_size) {
   for (const RankView& gone : ranks) {
     if (!gone.has_left) continue;
     for (const RankView& rank : ranks) {
-      if (rank.rank != gone.rank && holds_up(gone, rank, world_size)) return {Diagnosis::Kind::left_early, gone.rank, rank.rank};
+      if (rank.rank != gone.rank && holds_up(gone, rank, world_size))
+        return {Diagnosis::Kind::left_early, gone.rank, rank.rank};
     }
   }
   return {};
@@ -184,7 +193,8 @@ std::string when_of(const RankView& rank) {
 
 std::string doing(const RankView& rank) {
   if (!rank.host.empty()) return rank.host;
-  if (!rank.unfinished.empty()) return fmt::format("{} #{}", rank.unfinished.front().text, rank.unfinished.front().sequence);
+  if (!rank.unfinished.empty())
+    return fmt::format("{} #{}", rank.unfinished.front().text, rank.unfinished.front().sequence);
   return rank.phase == Phase::first_step || rank.phase == Phase::step ? "compute" : "";
 }
 

@@ -52,7 +52,8 @@ struct Diagnosis {
     left_early,  ///< it has come to the end of its part, and others wait for it in an operation
     disagree,    ///< ranks wait for each other in different operations
     silent,      ///< its host, another one, is not heard any more
-    unseen,      ///< MPI itself does not go on, and it is no rank that can be seen from here; `rank` is the one that says so
+    unseen,  ///< MPI itself does not go on, and it is no rank that can be seen from here; `rank` is the one that says
+             ///< so
   };
   Kind kind = Kind::nobody;
   int rank = -1;          ///< the culprit
@@ -61,9 +62,9 @@ struct Diagnosis {
 
 /// Of a phase, in seconds; 0: it has none.
 double limit_of(const WatchOptions& limits, Phase phase);
-/// What the ranks that can be seen here tell together, once a rank that waits has not moved for the limit of its `phase`: those that do not
-/// run before those that run and do nothing, and these before those that wait themselves. A rank in a phase that has a longer limit has
-/// that long, and in one without a limit for ever, but in `idle`.
+/// What the ranks that can be seen here tell together, once a rank that waits has not moved for the limit of its
+/// `phase`: those that do not run before those that run and do nothing, and these before those that wait themselves. A
+/// rank in a phase that has a longer limit has that long, and in one without a limit for ever, but in `idle`.
 Diagnosis diagnose(std::span<const RankView> ranks, int world_size, Phase phase, const WatchOptions& limits);
 /// Whether a rank that can be seen here has moved within the limit, so that those that wait do well to.
 bool somebody_moves(std::span<const RankView> ranks, double limit_s);

@@ -27,7 +27,9 @@ std::string_view take(std::string_view& text, char separator) {
 
 long number(std::string_view text) {
   const auto value = parse_integer<long>(text);
-  if (!value) throw Error(ExitCode::usage, fmt::format("\"{}\" is not a number", text), kVariable, "write POINT@rank=R,hit=N:ACTION");
+  if (!value)
+    throw Error(ExitCode::usage, fmt::format("\"{}\" is not a number", text), kVariable,
+                "write POINT@rank=R,hit=N:ACTION");
   return *value;
 }
 
@@ -52,7 +54,8 @@ FaultInjector::FaultInjector(std::string_view text, int rank) {
     while (!conditions.empty()) {
       std::string_view value = take(conditions, ',');
       const std::string_view key = take(value, '=');
-      if (key != "rank" && key != "hit") throw Error(ExitCode::usage, fmt::format("no condition is called \"{}\"", key), kVariable);
+      if (key != "rank" && key != "hit")
+        throw Error(ExitCode::usage, fmt::format("no condition is called \"{}\"", key), kVariable);
       if (key == "rank") is_here = number(value) == rank;
       if (key == "hit") point.wanted_hit = number(value);
     }

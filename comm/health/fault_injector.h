@@ -8,9 +8,10 @@
 
 namespace zs {
 
-/// Points of the program where a test may have something go wrong: TRAIN_FAULT="data.load@rank=2,hit=3:stop" in the environment, several
-/// separated by ';'. Points: docs/testing.md lists them. Actions: kill, stop, abort, segv, throw, exit=N, delay=MS, return. Without `rank`
-/// on every rank, without `hit` each time; `hit=N` is the N-th time. Any thread. Owned by a Watchdog.
+/// Points of the program where a test may have something go wrong: TRAIN_FAULT="data.load@rank=2,hit=3:stop" in the
+/// environment, several separated by ';'. Points: docs/testing.md lists them. Actions: kill, stop, abort, segv, throw,
+/// exit=N, delay=MS, return. Without `rank` on every rank, without `hit` each time; `hit=N` is the N-th time. Any
+/// thread. Owned by a Watchdog.
 class FaultInjector {
  public:
   /// `text` as in the variable; Error(usage) where it is not understood. Only those of `rank` are kept.

@@ -31,8 +31,9 @@ struct FlightEntry {
   Activity text;                                         ///< "all_gather(blocks.3)"
 };
 
-/// All that a rank tells of itself, in memory that the other ranks of the host can read. Every member is atomic, so that a reader in
-/// another process sees torn texts at worst. Its rank alone writes it, but for `report_seen`. Owned by a Watchdog.
+/// All that a rank tells of itself, in memory that the other ranks of the host can read. Every member is atomic, so
+/// that a reader in another process sees torn texts at worst. Its rank alone writes it, but for `report_seen`. Owned by
+/// a Watchdog.
 struct StatusPage {
   static constexpr std::uint64_t kMagic = 0x7a73666c69676874;  // "zsflight"
   static constexpr std::size_t kEntries = 1024;
@@ -41,20 +42,21 @@ struct StatusPage {
   std::atomic<std::int32_t> rank{0}, size{0}, pid{0};
   std::atomic<Phase> phase{Phase::idle};
   std::atomic<std::int64_t> step{0};
-  std::atomic<std::int64_t> heartbeat_ns{0};       ///< the watchdog's last look
-  std::atomic<std::int64_t> moved_ns{0};           ///< when anything was last found done
-  std::atomic<bool> has_left{false};               ///< it has come to the end of its part
-  std::atomic<bool> has_finalized{false};          ///< MPI has ended in it
-  std::atomic<bool> has_reported{false};           ///< it has told the user why the job ends
-  std::atomic<bool> report_seen{false};            ///< some rank has; written by the one that has, into every page of the host
-  std::atomic<std::int32_t> host_waits{0};         ///< the host thread waits for other ranks
+  std::atomic<std::int64_t> heartbeat_ns{0};  ///< the watchdog's last look
+  std::atomic<std::int64_t> moved_ns{0};      ///< when anything was last found done
+  std::atomic<bool> has_left{false};          ///< it has come to the end of its part
+  std::atomic<bool> has_finalized{false};     ///< MPI has ended in it
+  std::atomic<bool> has_reported{false};      ///< it has told the user why the job ends
+  std::atomic<bool> report_seen{false};     ///< some rank has; written by the one that has, into every page of the host
+  std::atomic<std::int32_t> host_waits{0};  ///< the host thread waits for other ranks
   std::atomic<std::uint64_t> started{0}, done{0};  ///< operations
   Activity host, streams;                          ///< what the host thread does, what the device's streams do
   std::array<FlightEntry, kEntries> entries;       ///< operation n at n mod kEntries
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::int32_t>::is_always_lock_free);
 
-/// Writes down the operations of one rank in its page: the last kEntries. Any thread; never blocks. Owned by a Watchdog.
+/// Writes down the operations of one rank in its page: the last kEntries. Any thread; never blocks. Owned by a
+/// Watchdog.
 class FlightRecorder {
  public:
   struct Operation {
@@ -77,7 +79,8 @@ class FlightRecorder {
   /// How often the host thread began or ended something.
   std::uint64_t moves() const { return moves_.load(std::memory_order_relaxed); }
   void note_move() { moves_.fetch_add(1, std::memory_order_relaxed); }
-  /// Time in which at least one operation was under way, all together: what this rank has given to the others and to waiting for them.
+  /// Time in which at least one operation was under way, all together: what this rank has given to the others and to
+  /// waiting for them.
   std::int64_t waited_ns() const { return waited_ns_.load(std::memory_order_relaxed); }
 
  private:

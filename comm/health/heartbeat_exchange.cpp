@@ -43,7 +43,8 @@ HeartbeatExchange::Address mapped(const in_addr& address) {
 }
 
 std::span<const HeartbeatExchange::Address> addresses_of(const HeartbeatExchange::Offer& offer) {
-  return std::span(offer.address).first(offer.port == 0 ? 0 : std::min<std::size_t>(offer.addresses, HeartbeatExchange::Offer::kAddresses));
+  return std::span(offer.address)
+      .first(offer.port == 0 ? 0 : std::min<std::size_t>(offer.addresses, HeartbeatExchange::Offer::kAddresses));
 }
 
 /// Whom a message has come from, as an IPv6 socket says it.
@@ -58,11 +59,13 @@ HeartbeatExchange::Address address_of(const sockaddr_in6& sender) {
   return found;
 }
 
-/// Of many groups the largest: of a smaller one a rank may not be a member, so that nothing is concluded from its absence.
+/// Of many groups the largest: of a smaller one a rank may not be a member, so that nothing is concluded from its
+/// absence.
 RankView cut_to_fit(RankView view) {
   if (view.unfinished.size() + view.last_started.size() <= kOps) return view;
   view.unfinished.resize(std::min(view.unfinished.size(), kUnfinished));
-  std::stable_sort(view.last_started.begin(), view.last_started.end(), [](const OpView& a, const OpView& b) { return a.size > b.size; });
+  std::stable_sort(view.last_started.begin(), view.last_started.end(),
+                   [](const OpView& a, const OpView& b) { return a.size > b.size; });
   const auto kept = static_cast<std::ptrdiff_t>(std::min(view.last_started.size(), kOps - view.unfinished.size()));
   view.lacks_groups = std::any_of(view.last_started.begin() + kept, view.last_started.end(),
                                   [&](const OpView& cut) { return cut.size == view.last_started.front().size; });
@@ -113,7 +116,8 @@ struct HeartbeatExchange::Message {
   char state = '?';
   Phase phase = Phase::idle;
   std::uint8_t has_page = 0, has_left = 0, host_waits = 0, is_end = 0, lacks_groups = 0, unused = 0;
-  std::array<char, 96> doing{}, operation{}, streams{};  // operation: the first unfinished one's. At the end: the reason
+  std::array<char, 96> doing{}, operation{},
+      streams{};  // operation: the first unfinished one's. At the end: the reason
   std::array<Op, kOps> ops{};
 
   std::size_t bytes() const { return offsetof(Message, ops) + sizeof(Op) * (unfinished + last_started); }
@@ -179,7 +183,9 @@ std::string HeartbeatExchange::bind_to(int family) {
     return why;
   }
   // Where the system cannot be asked for that, an address that is replaced some day is not listened to from then on.
-  if (family == AF_INET6 && setsockopt(made, IPPROTO_IPV6, IPV6_ADDR_PREFERENCES, &prefer_public, sizeof prefer_public) != 0) errno = 0;
+  if (family == AF_INET6 &&
+      setsockopt(made, IPPROTO_IPV6, IPV6_ADDR_PREFERENCES, &prefer_public, sizeof prefer_public) != 0)
+    errno = 0;
   socket_ = made;
   family_ = family;
   offer_.port = ntohs(any.sin6_port);  // where sin_port is
@@ -187,8 +193,8 @@ std::string HeartbeatExchange::bind_to(int family) {
 }
 
 void HeartbeatExchange::join(int rank, std::vector<Offer> offers, HostMap hosts) {
-  ZS_CHECK(static_cast<int>(offers.size()) == hosts.size() && rank < hosts.size(), "{} offers, {} ranks, rank {}", offers.size(),
-           hosts.size(), rank);
+  ZS_CHECK(static_cast<int>(offers.size()) == hosts.size() && rank < hosts.size(), "{} offers, {} ranks, rank {}",
+           offers.size(), hosts.size(), rank);
   rank_ = rank;
   offers_ = std::move(offers);
   hosts_ = std::make_unique<HostMap>(std::move(hosts));
@@ -247,7 +253,8 @@ void HeartbeatExchange::send_to(const Offer& offer, const Message& message) noex
     Target target;
     if (!target.find(family_, address, offer.port)) continue;
     // What cannot be sent is as good as lost.
-    if (sendto(socket_, &message, message.bytes(), MSG_DONTWAIT | MSG_NOSIGNAL, target.address(), target.length) < 0) errno = 0;
+    if (sendto(socket_, &message, message.bytes(), MSG_DONTWAIT | MSG_NOSIGNAL, target.address(), target.length) < 0)
+      errno = 0;
   }
 }
 
@@ -262,10 +269,12 @@ void HeartbeatExchange::receive() noexcept {
   for (int taken = 0; taken < kMostAtOnce; ++taken) {
     sockaddr_in6 sender{};  // the larger of both families'
     socklen_t length = sizeof sender;
-    const auto bytes = recvfrom(socket_, &message, sizeof message, MSG_DONTWAIT | MSG_TRUNC, reinterpret_cast<sockaddr*>(&sender), &length);
+    const auto bytes = recvfrom(socket_, &message, sizeof message, MSG_DONTWAIT | MSG_TRUNC,
+                                reinterpret_cast<sockaddr*>(&sender), &length);
     if (bytes < 0 && errno == EINTR) continue;
     if (bytes < 0) break;  // nothing more
-    if (!is_genuine(message, static_cast<std::size_t>(bytes)) || !has_offered(hosts_->host_of(message.rank), sender)) continue;
+    if (!is_genuine(message, static_cast<std::size_t>(bytes)) || !has_offered(hosts_->host_of(message.rank), sender))
+      continue;
     try {
       take(message);
     } catch (const std::bad_alloc&) {
@@ -279,8 +288,10 @@ void HeartbeatExchange::receive() noexcept {
 bool HeartbeatExchange::is_genuine(const Message& message, std::size_t bytes) const noexcept {
   if (bytes < offsetof(Message, ops) || bytes > sizeof message || message.magic != kMagic) return false;
   if (message.hash != hash_of(message, bytes)) return false;
-  if (message.unfinished > kOps || message.last_started > kOps - message.unfinished || bytes != message.bytes()) return false;
-  if (message.rank < 0 || message.rank >= hosts_->size() || hosts_->host_of(message.rank) == hosts_->host_of(rank_)) return false;
+  if (message.unfinished > kOps || message.last_started > kOps - message.unfinished || bytes != message.bytes())
+    return false;
+  if (message.rank < 0 || message.rank >= hosts_->size() || hosts_->host_of(message.rank) == hosts_->host_of(rank_))
+    return false;
   return message.phase <= Phase::ending;
 }
 

@@ -20,10 +20,11 @@ namespace zs {
 /// As the system has it, or "unknown host".
 std::string name_of_host();
 
-/// Heartbeats between the watchdogs of a job's hosts, by UDP: each host sends the status of its own ranks to the first rank of every other
-/// host. Nothing is waited for and everything may be lost; it is sent again a second later. Messages carry a hash of their bytes with a key
-/// that only the job's ranks know, and come from an address and port that the sender's host has offered: others are passed over. Owned by a
-/// Watchdog; any thread, except `join`, which comes first.
+/// Heartbeats between the watchdogs of a job's hosts, by UDP: each host sends the status of its own ranks to the first
+/// rank of every other host. Nothing is waited for and everything may be lost; it is sent again a second later.
+/// Messages carry a hash of their bytes with a key that only the job's ranks know, and come from an address and port
+/// that the sender's host has offered: others are passed over. Owned by a Watchdog; any thread, except `join`, which
+/// comes first.
 class HeartbeatExchange {
  public:
   /// An IPv6 address, or an IPv4 address mapped into one.
@@ -56,14 +57,14 @@ class HeartbeatExchange {
   void broadcast_end(std::string_view reason) noexcept;
   /// Takes in what has come.
   void receive() noexcept;
-  /// What was received of ranks of other hosts at last, with `silent_s`, in their order. Ages are those of the sender: what is older than
-  /// it says is younger than it is.
+  /// What was received of ranks of other hosts at last, with `silent_s`, in their order. Ages are those of the sender:
+  /// what is older than it says is younger than it is.
   std::vector<RankView> views() const;
   /// Whether another host has reported to the user why the job ends; `reason` may be empty.
   bool has_report() const;
   std::string reason() const;
-  /// How long this host leaves the report of this culprit to others, so that one reports: first its own host, which sees it, then the
-  /// first of those that send.
+  /// How long this host leaves the report of this culprit to others, so that one reports: first its own host, which
+  /// sees it, then the first of those that send.
   double report_delay_s(const Diagnosis& diagnosis) const;
 
  private:

@@ -35,14 +35,15 @@ constexpr const char* kRankVariable = "OMPI_COMM_WORLD_RANK";
 std::optional<std::string_view> variable(std::string_view environment, std::string_view name) {
   while (!environment.empty()) {
     const std::string_view entry = environment.substr(0, environment.find('\0'));
-    if (entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=') return entry.substr(name.size() + 1);
+    if (entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=')
+      return entry.substr(name.size() + 1);
     environment.remove_prefix(std::min(environment.size(), entry.size() + 1));
   }
   return std::nullopt;
 }
 
-/// Whether a process runs with this user's rights alone. Of a program that runs with others' (setuid) the environment, and what it has
-/// open, may come from whoever has started it, so all four of its user ids count.
+/// Whether a process runs with this user's rights alone. Of a program that runs with others' (setuid) the environment,
+/// and what it has open, may come from whoever has started it, so all four of its user ids count.
 bool is_own_user(std::string_view status) {
   const std::string_view key = "\nUid:";
   const auto at = status.find(key);
@@ -75,14 +76,17 @@ StatusPage* map_page(int fd) {
 
 OwnStatusPage::OwnStatusPage() {
   fd_ = static_cast<int>(syscall(SYS_memfd_create, kPageName, kSealable));
-  if (fd_ >= 0 && may_have_file_of(sizeof(StatusPage)) && posix_fallocate(fd_, 0, sizeof(StatusPage)) == 0 && seal_size(fd_))
+  if (fd_ >= 0 && may_have_file_of(sizeof(StatusPage)) && posix_fallocate(fd_, 0, sizeof(StatusPage)) == 0 &&
+      seal_size(fd_))
     page_ = map_page(fd_);
   // Where the system gives none, the others do not see what this rank does; it still watches.
   if (page_ == nullptr) {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
-    page_ = static_cast<StatusPage*>(mmap(nullptr, sizeof(StatusPage), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    if (page_ == MAP_FAILED) throw Error(ExitCode::out_of_memory, fmt::format("no memory for a flight record: {}", std::strerror(errno)));
+    page_ = static_cast<StatusPage*>(
+        mmap(nullptr, sizeof(StatusPage), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (page_ == MAP_FAILED)
+      throw Error(ExitCode::out_of_memory, fmt::format("no memory for a flight record: {}", std::strerror(errno)));
   }
   new (page_) StatusPage;
 }
@@ -121,14 +125,16 @@ bool PeerProcess::read(std::string_view job) {
 void PeerProcess::take_page() {
   const std::string wanted = fmt::format("/memfd:{}", kPageName);
   std::error_code failed;
-  for (fs::directory_iterator file(path("fd"), failed), end; !failed && file != end && page_ == nullptr; file.increment(failed)) {
+  for (fs::directory_iterator file(path("fd"), failed), end; !failed && file != end && page_ == nullptr;
+       file.increment(failed)) {
     std::error_code unreadable;
     if (!fs::read_symlink(file->path(), unreadable).string().starts_with(wanted)) continue;
     const int fd = open_for_mapping(file->path().string());
     page_ = map_offered_page(fd);
     if (fd >= 0 && close(fd) != 0) errno = 0;
     // What a rank has forked has the rank's page open.
-    if (page_ == nullptr || (page_->magic.load() == StatusPage::kMagic && page_->pid.load() == pid_ && page_->rank.load() == rank_))
+    if (page_ == nullptr ||
+        (page_->magic.load() == StatusPage::kMagic && page_->pid.load() == pid_ && page_->rank.load() == rank_))
       continue;
     if (munmap(page_, sizeof(StatusPage)) != 0) errno = 0;
     page_ = nullptr;
@@ -171,7 +177,8 @@ std::string job_name() {
 std::vector<std::unique_ptr<PeerProcess>> find_peer_processes(int own_rank, std::string_view job) {
   std::map<int, std::unique_ptr<PeerProcess>> found;  // by rank
   std::error_code failed;
-  for (fs::directory_iterator entry("/proc", failed), end; !job.empty() && !failed && entry != end; entry.increment(failed)) {
+  for (fs::directory_iterator entry("/proc", failed), end; !job.empty() && !failed && entry != end;
+       entry.increment(failed)) {
     const auto pid = parse_integer<int>(entry->path().filename().string());
     if (!pid || *pid == getpid()) continue;
     auto peer = PeerProcess::find(*pid, job);

@@ -11,8 +11,8 @@
 
 namespace zs {
 
-/// A flight page in anonymous memory (memfd) that other processes of the host find by its name in /proc, before there is any connection
-/// between them, and that leaves nothing behind. It is sealed: nobody can make it shorter.
+/// A flight page in anonymous memory (memfd) that other processes of the host find by its name in /proc, before there
+/// is any connection between them, and that leaves nothing behind. It is sealed: nobody can make it shorter.
 class OwnStatusPage {
  public:
   /// Throws Error(out_of_memory).
@@ -30,11 +30,12 @@ class OwnStatusPage {
 /// Maps the page that another process offers, to read and to write. Null unless that is safe (is_safe_to_map).
 StatusPage* map_offered_page(int fd);
 
-/// Another rank of this job on this host: its process, and its page where it has one. Owns descriptors and a mapping, which last when the
-/// process has ended. A process of another user is none, whatever its environment says.
+/// Another rank of this job on this host: its process, and its page where it has one. Owns descriptors and a mapping,
+/// which last when the process has ended. A process of another user is none, whatever its environment says.
 class PeerProcess {
  public:
-  /// What stands under /proc/`pid` is read once. Null where the process has ended, is another user's, or is no rank of `job`.
+  /// What stands under /proc/`pid` is read once. Null where the process has ended, is another user's, or is no rank of
+  /// `job`.
   static std::unique_ptr<PeerProcess> find(int pid, std::string_view job);
   ~PeerProcess();
   PeerProcess(const PeerProcess&) = delete;
@@ -65,16 +66,17 @@ class PeerProcess {
   StatusPage* page_ = nullptr;
 };
 
-/// Sets the marks one after the other. False, and the rest stays as it is, from one on that is set already. Of several callers that have
-/// the same marks, or parts of them, in the same order, at least one gets to its end, and of those that share one no two do.
+/// Sets the marks one after the other. False, and the rest stays as it is, from one on that is set already. Of several
+/// callers that have the same marks, or parts of them, in the same order, at least one gets to its end, and of those
+/// that share one no two do.
 bool set_all(std::span<std::atomic<bool>* const> marks) noexcept;
 
-/// This user's processes of this host whose environment says that they are ranks of `job`; not this one. A rank without a page is
-/// in there too: it has not begun, or waits in a wrapper. Nothing without a job.
+/// This user's processes of this host whose environment says that they are ranks of `job`; not this one. A rank without
+/// a page is in there too: it has not begun, or waits in a wrapper. Nothing without a job.
 std::vector<std::unique_ptr<PeerProcess>> find_peer_processes(int own_rank, std::string_view job);
 
-/// What tells this job from others on this host, for names; empty without one. From the environment, which MPI changes as it starts: asked
-/// before that.
+/// What tells this job from others on this host, for names; empty without one. From the environment, which MPI changes
+/// as it starts: asked before that.
 std::string job_name();
 
 }  // namespace zs

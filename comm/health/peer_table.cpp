@@ -9,7 +9,8 @@ void PeerTable::find() {
   auto found = find_peer_processes(own_rank_, job_);
   const std::lock_guard lock(mutex_);
   for (auto& peer : found) {
-    const auto known = std::find_if(peers_.begin(), peers_.end(), [&](const auto& one) { return one->rank() == peer->rank(); });
+    const auto known =
+        std::find_if(peers_.begin(), peers_.end(), [&](const auto& one) { return one->rank() == peer->rank(); });
     if (known == peers_.end()) {
       peers_.push_back(std::move(peer));
     } else if ((*known)->page() == nullptr && (peer->page() != nullptr || !(*known)->has_ended())) {
@@ -20,7 +21,8 @@ void PeerTable::find() {
 
 bool PeerTable::has_all() const {
   const std::lock_guard lock(mutex_);
-  const auto found = std::count_if(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->page() != nullptr; });
+  const auto found =
+      std::count_if(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->page() != nullptr; });
   return found + 1 >= host_ranks_;
 }
 
@@ -58,7 +60,8 @@ int PeerTable::find_dead(int launcher) const {
   for (const auto& peer : peers_) {
     if (!peer->has_ended()) continue;
     const StatusPage* const page = peer->page();
-    const bool counts = page == nullptr ? launcher != 0 && peer->parent() == launcher : !page->has_left && !page->has_reported;
+    const bool counts =
+        page == nullptr ? launcher != 0 && peer->parent() == launcher : !page->has_left && !page->has_reported;
     if (counts) dead = peer->rank();
   }
   return dead;
@@ -66,20 +69,23 @@ int PeerTable::find_dead(int launcher) const {
 
 bool PeerTable::report_seen() const noexcept {
   const std::lock_guard lock(mutex_);
-  return std::any_of(peers_.begin(), peers_.end(),
-                     [](const auto& peer) { return peer->page() != nullptr && (peer->page()->has_reported || peer->page()->report_seen); });
+  return std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) {
+    return peer->page() != nullptr && (peer->page()->has_reported || peer->page()->report_seen);
+  });
 }
 
 bool PeerTable::reporter_has_ended() const {
   const std::lock_guard lock(mutex_);
-  return std::any_of(peers_.begin(), peers_.end(),
-                     [](const auto& peer) { return peer->page() != nullptr && peer->page()->has_reported && peer->has_ended(); });
+  return std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) {
+    return peer->page() != nullptr && peer->page()->has_reported && peer->has_ended();
+  });
 }
 
 bool PeerTable::has_finalizing() const {
   const std::lock_guard lock(mutex_);
-  return std::any_of(peers_.begin(), peers_.end(),
-                     [](const auto& peer) { return peer->page() != nullptr && !peer->page()->has_finalized && !peer->has_ended(); });
+  return std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) {
+    return peer->page() != nullptr && !peer->page()->has_finalized && !peer->has_ended();
+  });
 }
 
 std::vector<std::pair<int, std::atomic<bool>*>> PeerTable::report_marks() const {

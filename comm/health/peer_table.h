@@ -12,12 +12,13 @@
 
 namespace zs {
 
-/// The other ranks of a job on this host, as far as their processes are found. A rank that is known stays so when it has ended, since what
-/// its page says still counts. Owned by a Watchdog; any thread.
+/// The other ranks of a job on this host, as far as their processes are found. A rank that is known stays so when it
+/// has ended, since what its page says still counts. Owned by a Watchdog; any thread.
 class PeerTable {
  public:
   /// `host_ranks`: how many ranks of the job there are on the host. `job`: job_name(); empty: there are no others.
-  PeerTable(int own_rank, int host_ranks, std::string job) : own_rank_(own_rank), host_ranks_(host_ranks), job_(std::move(job)) {}
+  PeerTable(int own_rank, int host_ranks, std::string job)
+      : own_rank_(own_rank), host_ranks_(host_ranks), job_(std::move(job)) {}
 
   /// Looks for processes until the page of every rank is known.
   void find();
@@ -25,8 +26,9 @@ class PeerTable {
   /// `still_s`: of a rank that has no page.
   std::vector<RankView> views(double still_s) const;
   const StatusPage* page_of(int rank) const;
-  /// A rank that has ended, neither at the end of its part nor with a report; -1: none has. One without a page counts only if it is a child
-  /// of `launcher`: of other processes that have a rank's environment nothing is known. Launcher 0: none of these counts.
+  /// A rank that has ended, neither at the end of its part nor with a report; -1: none has. One without a page counts
+  /// only if it is a child of `launcher`: of other processes that have a rank's environment nothing is known. Launcher
+  /// 0: none of these counts.
   int find_dead(int launcher) const;
   /// Whether a page of theirs says that a rank has reported.
   bool report_seen() const noexcept;

@@ -9,7 +9,8 @@ class Device;
 class FlightRecorder;
 class Watchdog;
 
-/// What others know of a rank while this lives; then the same as before. Where the recorder or watchdog is null, nothing.
+/// What others know of a rank while this lives; then the same as before. Where the recorder or watchdog is null,
+/// nothing.
 class StatusScope {
  public:
   enum class Host : bool { works, waits_for_ranks };

@@ -17,13 +17,15 @@
 namespace zs {
 namespace {
 
-constexpr int kPollsThatSearch = 50, kPollsBetweenSearches = 5;  // for the other ranks' processes, while the job starts; later
-constexpr std::int64_t kHeartbeatEvery_ns = 1'000'000'000;       // other hosts
-constexpr double kSendsWithin_s = 1;                             // a watchdog has polled that is taken to send them
-constexpr double kForOtherHosts_s = 10;                          // to which a rank that sees no culprit leaves the report
-constexpr double kEndedAfter_s = 1;                              // that a rank waits for one that has ended
+constexpr int kPollsThatSearch = 50,
+              kPollsBetweenSearches = 5;  // for the other ranks' processes, while the job starts; later
+constexpr std::int64_t kHeartbeatEvery_ns = 1'000'000'000;  // other hosts
+constexpr double kSendsWithin_s = 1;                        // a watchdog has polled that is taken to send them
+constexpr double kForOtherHosts_s = 10;                     // to which a rank that sees no culprit leaves the report
+constexpr double kEndedAfter_s = 1;                         // that a rank waits for one that has ended
 
-/// Bytes that a thread has read and written, with the kernel's help. No allocation, no stream: also runs when memory is short.
+/// Bytes that a thread has read and written, with the kernel's help. No allocation, no stream: also runs when memory is
+/// short.
 std::uint64_t io_bytes(int thread) {
   std::array<char, 64> path{};
   *fmt::format_to(path.data(), "/proc/self/task/{}/io", thread) = '\0';
@@ -40,7 +42,9 @@ std::uint64_t io_bytes(int thread) {
   return sum;
 }
 
-int in_environment(const char* variable, int otherwise) { return number_in_environment<int>(variable).value_or(otherwise); }
+int in_environment(const char* variable, int otherwise) {
+  return number_in_environment<int>(variable).value_or(otherwise);
+}
 
 std::int64_t cpu_ns_of_this_thread() {
   timespec spent{};
@@ -151,7 +155,8 @@ void Watchdog::watch(const std::stop_token& stop) {
     // The next one may succeed; without any the others would take this rank for stopped.
     const auto goes_on_after = [&](const std::exception& error) {
       if (!std::exchange(has_warned, true))
-        print_to_stderr("{}: warning: rank {}'s watchdog goes on after: {}\n", options_.program, page_.rank.load(), error.what());
+        print_to_stderr("{}: warning: rank {}'s watchdog goes on after: {}\n", options_.program, page_.rank.load(),
+                        error.what());
     };
     try {
       device_poller_.poll();
@@ -187,7 +192,9 @@ void Watchdog::poll() {
 }
 
 /// Of ranks that are threads: of others, mpirun knows that one has ended.
-bool Watchdog::has_new_failure() { return threads_ != nullptr && threads_->has_failed && !std::exchange(has_seen_failure_, true); }
+bool Watchdog::has_new_failure() {
+  return threads_ != nullptr && threads_->has_failed && !std::exchange(has_seen_failure_, true);
+}
 
 void Watchdog::note_failure() {
   if (threads_ == nullptr) {
@@ -199,7 +206,8 @@ void Watchdog::note_failure() {
 }
 
 bool Watchdog::has_moved() {
-  const std::uint64_t moves = recorder_.moves() + page_.started + page_.done + io_bytes(host_thread_) + device_poller_.completed();
+  const std::uint64_t moves =
+      recorder_.moves() + page_.started + page_.done + io_bytes(host_thread_) + device_poller_.completed();
   return std::exchange(last_moves_, moves) != moves;
 }
 
@@ -217,7 +225,9 @@ void Watchdog::exchange_heartbeats(std::int64_t now) {
   last_heartbeat_ns_ = now;
   has_sent_leave_ = has_left;
   const auto ranks = host_views();
-  const auto sends = [&](const RankView& rank) { return rank.rank < page_.rank && rank.has_page && rank.heartbeat_age_s < kSendsWithin_s; };
+  const auto sends = [&](const RankView& rank) {
+    return rank.rank < page_.rank && rank.has_page && rank.heartbeat_age_s < kSendsWithin_s;
+  };
   if (std::none_of(ranks.begin(), ranks.end(), sends)) heartbeats()->send(ranks);
 }
 
@@ -226,7 +236,8 @@ std::vector<RankView> Watchdog::views() const {
   if (heartbeats() == nullptr) return ranks;
   const auto on_host = std::ssize(ranks);
   for (RankView& other : heartbeats()->views()) {
-    const auto seen = std::find_if(ranks.begin(), ranks.begin() + on_host, [&](const RankView& rank) { return rank.rank == other.rank; });
+    const auto seen = std::find_if(ranks.begin(), ranks.begin() + on_host,
+                                   [&](const RankView& rank) { return rank.rank == other.rank; });
     if (seen == ranks.begin() + on_host) ranks.push_back(std::move(other));
   }
   return ranks;
@@ -257,8 +268,8 @@ const StatusPage* Watchdog::page_of(int rank) const {
 void Watchdog::check_launcher() {
   if (threads_ != nullptr || page_.size == 1 || getppid() == launcher_) return;
   const std::string advice = copy_of(advice_);
-  const Error error(ExitCode::peer_lost, "mpirun has ended before its ranks", fmt::format("host {}, pid {}", host_name_, launcher_),
-                    advice.empty() ? "start again" : advice);
+  const Error error(ExitCode::peer_lost, "mpirun has ended before its ranks",
+                    fmt::format("host {}, pid {}", host_name_, launcher_), advice.empty() ? "start again" : advice);
   if (try_claim_report()) print(error, "");
   peers_.kill_stopped();
   _exit(static_cast<int>(error.code()));

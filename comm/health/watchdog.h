@@ -22,10 +22,11 @@
 
 namespace zs {
 
-/// Watches over one rank, and with the others over all: a thread that never waits for a peer or for MPI. It polls every 100 ms
-/// whether the rank has moved. When it has stood still for the limit of its phase, it reads the status pages of the other ranks of the
-/// host and the heartbeats of other hosts, names the one that keeps the rest waiting, writes the host's flight records, and
-/// ends the process with exit code 69, or 72 when the ranks wait for each other; mpirun ends the others. Of all ranks one reports.
+/// Watches over one rank, and with the others over all: a thread that never waits for a peer or for MPI. It polls every
+/// 100 ms whether the rank has moved. When it has stood still for the limit of its phase, it reads the status pages of
+/// the other ranks of the host and the heartbeats of other hosts, names the one that keeps the rest waiting, writes the
+/// host's flight records, and ends the process with exit code 69, or 72 when the ranks wait for each other; mpirun ends
+/// the others. Of all ranks one reports.
 ///
 /// Owned by a World, which outlives whatever it watches. `enter` is the host thread's, the rest is anybody's.
 class Watchdog {
@@ -60,15 +61,16 @@ class Watchdog {
   void advise(std::string advice);
   /// The host thread has come to the end of its part: no other rank need wait for it in an operation.
   void leave() { page_.has_left = true; }
-  /// MPI has ended in this rank. Then, until it has in every rank of this host, this one had better stay and watch: mpirun waits for a rank
-  /// that stops in MPI_Finalize for ever, and nobody else would see it.
+  /// MPI has ended in this rank. Then, until it has in every rank of this host, this one had better stay and watch:
+  /// mpirun waits for a rank that stops in MPI_Finalize for ever, and nobody else would see it.
   void note_finalized() { page_.has_finalized = true; }
   bool has_finalizing_peer() const { return peers_.has_finalizing(); }
   /// Tells the user why this rank ends the job, unless another has told, or is about to.
   void report(const Error& error, const std::string& place);
   /// Writes this rank's record; where it is the one that reports, those of all ranks of its host. Never throws.
   void dump(std::string_view reason) noexcept;
-  /// Whether this rank is to tell the user why the job ends; true once. On several hosts, `reason` is sent to the others.
+  /// Whether this rank is to tell the user why the job ends; true once. On several hosts, `reason` is sent to the
+  /// others.
   bool try_claim_report(std::string_view reason = {}) noexcept;
   /// Whether another rank has reported.
   bool report_seen() const noexcept;

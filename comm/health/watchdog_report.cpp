@@ -44,8 +44,8 @@ struct RecordFile {
 };
 constexpr std::string_view kRecordBegin = "zshard flight record ";
 
-/// Opens a flight record to be written, a new one or an earlier one; -1 with errno where that cannot be. No link is followed, and what is
-/// there but begins otherwise is somebody else's (EEXIST).
+/// Opens a flight record to be written, a new one or an earlier one; -1 with errno where that cannot be. No link is
+/// followed, and what is there but begins otherwise is somebody else's (EEXIST).
 int open_record(int folder, const std::string& name) {
   constexpr mode_t kMode = 0644;
   const int made = openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kMode);
@@ -91,7 +91,8 @@ std::string write_files(const std::string& folder, const std::vector<RecordFile>
     if (!is_whole) problem = fmt::format("{}/{} is not written: {}", folder, name, std::strerror(errno));
     const bool is_closed = file >= 0 && close(file) == 0;
     if (is_whole && !is_closed) problem = fmt::format("{}/{} is not written: {}", folder, name, std::strerror(errno));
-    if (file >= 0 && !(is_whole && is_closed)) static_cast<void>(unlinkat(there, name.c_str(), 0));  // half of one says less than none
+    if (file >= 0 && !(is_whole && is_closed))
+      static_cast<void>(unlinkat(there, name.c_str(), 0));  // half of one says less than none
   }
   close(there);
   return problem;
@@ -109,7 +110,8 @@ void try_to(const Write& write) noexcept {
 
 }  // namespace
 
-/// What exit() finds when nobody has ended the job before. Exit handlers cannot be taken back: one of them outlives the watchdog.
+/// What exit() finds when nobody has ended the job before. Exit handlers cannot be taken back: one of them outlives the
+/// watchdog.
 struct Watchdog::ExitGuard {
   explicit ExitGuard(Watchdog* guarded) : watchdog(guarded) {}
   std::atomic<Watchdog*> watchdog;
@@ -146,7 +148,8 @@ void Watchdog::guard_exit() {
   exit_guard_ = std::make_shared<ExitGuard>(this);
   // Where it cannot be registered an early exit is seen by the other ranks alone.
   auto handle = std::make_unique<std::shared_ptr<ExitGuard>>(exit_guard_);
-  if (::on_exit(&ExitGuard::on_exit, handle.get()) == 0) static_cast<void>(handle.release());  // the handler's, from here on
+  if (::on_exit(&ExitGuard::on_exit, handle.get()) == 0)
+    static_cast<void>(handle.release());  // the handler's, from here on
 }
 
 void Watchdog::stand_down() noexcept {
@@ -180,8 +183,9 @@ void Watchdog::note_pause(std::int64_t now) {
   if (pause < kPauseFrom_ns) return;
   page_.moved_ns = now;
   if (page_.phase == Phase::idle) return;
-  pause_ = fmt::format("{}: warning: rank {} did not run for {:.1f} s, and goes on (host {}, pid {}, step {})\n", options_.program,
-                       page_.rank.load(), static_cast<double>(pause) * 1e-9, host_name_, getpid(), page_.step.load());
+  pause_ = fmt::format("{}: warning: rank {} did not run for {:.1f} s, and goes on (host {}, pid {}, step {})\n",
+                       options_.program, page_.rank.load(), static_cast<double>(pause) * 1e-9, host_name_, getpid(),
+                       page_.step.load());
   pause_ended_ns_ = now;
 }
 
@@ -198,7 +202,8 @@ bool Watchdog::goes_on() const {
   return !is_standing_down_ && !page_.has_reported && !has_ended && !report_seen();
 }
 
-/// Of the ranks of this host, in their order, this one included. Looked up again: who was stopped, or has just begun, may know nobody yet.
+/// Of the ranks of this host, in their order, this one included. Looked up again: who was stopped, or has just begun,
+/// may know nobody yet.
 std::vector<std::atomic<bool>*> Watchdog::report_marks() {
   find_peers();
   auto by_rank = peers_.report_marks();
@@ -209,8 +214,8 @@ std::vector<std::atomic<bool>*> Watchdog::report_marks() {
   return marks;
 }
 
-/// Whether this rank is the first of its host's that marks their pages. Where they cannot be seen, and without memory, two may be: twice is
-/// better than never.
+/// Whether this rank is the first of its host's that marks their pages. Where they cannot be seen, and without memory,
+/// two may be: twice is better than never.
 bool Watchdog::claim_report_marks() noexcept {
   try {
     return set_all(report_marks());
@@ -243,8 +248,10 @@ bool Watchdog::try_claim_report(std::string_view reason) noexcept {
 void Watchdog::alarm(const Diagnosis& diagnosis, const std::vector<RankView>& ranks) {
   const Error error = error_for(diagnosis, ranks);
   const bool is_known = diagnosis.kind == Diagnosis::Kind::died;
-  // While the job starts, other hosts cannot send that they have reported, and mpirun kills one rank some milliseconds after the other.
-  if (is_known && heartbeats() == nullptr && page_.size > peers_.host_ranks()) std::this_thread::sleep_for(kReportTravels);
+  // While the job starts, other hosts cannot send that they have reported, and mpirun kills one rank some milliseconds
+  // after the other.
+  if (is_known && heartbeats() == nullptr && page_.size > peers_.host_ranks())
+    std::this_thread::sleep_for(kReportTravels);
   const bool reports = !another_host_reports(diagnosis) && try_claim_report(error.what_happened());
   // The line is the last that the user sees, unless mpirun is ending this process too: then it comes first.
   if (reports && is_known) print(error, "");
@@ -287,9 +294,11 @@ Error Watchdog::error_for(const Diagnosis& diagnosis, const std::vector<RankView
   const RankView& culprit = *find(diagnosis.rank);
   const RankView* const waiting = find(diagnosis.waiting_rank);
   const std::string when = when_of(culprit);
-  const std::string others = waiting == nullptr ? "" : fmt::format("; rank {} waits in {}", waiting->rank, doing(*waiting));
-  const std::string where = fmt::format("host {}, pid {}, {}", culprit.host_name.empty() ? host_name_ : culprit.host_name, culprit.pid,
-                                        evidence_of(diagnosis, culprit));
+  const std::string others =
+      waiting == nullptr ? "" : fmt::format("; rank {} waits in {}", waiting->rank, doing(*waiting));
+  const std::string where =
+      fmt::format("host {}, pid {}, {}", culprit.host_name.empty() ? host_name_ : culprit.host_name, culprit.pid,
+                  evidence_of(diagnosis, culprit));
   const std::string folder = copy_of(folder_), advice = copy_of(advice_);
   std::string todo = folder.empty() ? "" : fmt::format("see {}/rank-*.txt", folder);
   const bool is_in_mpi_init = diagnosis.kind == Diagnosis::Kind::died && culprit.host == kInitializing;
@@ -298,24 +307,28 @@ Error Watchdog::error_for(const Diagnosis& diagnosis, const std::vector<RankView
   if (!advice.empty()) todo += (todo.empty() ? "" : "; ") + advice;
   const auto error = [&](ExitCode code, const std::string& what) { return Error(code, what, where, todo); };
   switch (diagnosis.kind) {
-    case Diagnosis::Kind::died: return error(ExitCode::peer_lost, fmt::format("rank {} has died {}", culprit.rank, when));
+    case Diagnosis::Kind::died:
+      return error(ExitCode::peer_lost, fmt::format("rank {} has died {}", culprit.rank, when));
     case Diagnosis::Kind::stopped:
-      return error(ExitCode::peer_lost, fmt::format("rank {} stopped answering {:.1f} s ago {}{}", culprit.rank,
-                                                    culprit.has_page ? culprit.heartbeat_age_s : still_s(), when, others));
+      return error(ExitCode::peer_lost,
+                   fmt::format("rank {} stopped answering {:.1f} s ago {}{}", culprit.rank,
+                               culprit.has_page ? culprit.heartbeat_age_s : still_s(), when, others));
     case Diagnosis::Kind::left_early:
       return error(ExitCode::ranks_disagree,
-                   fmt::format("the ranks disagree: rank {} has ended its part, rank {} waits for it{} in {}", culprit.rank, waiting->rank,
+                   fmt::format("the ranks disagree: rank {} has ended its part, rank {} waits for it{} in {}",
+                               culprit.rank, waiting->rank,
                                waiting->step > 0 ? fmt::format(" in step {}", waiting->step) : "", doing(*waiting)));
     case Diagnosis::Kind::disagree:
-      return error(ExitCode::ranks_disagree, fmt::format("the ranks disagree: rank {} waits in {}, rank {} in {}", culprit.rank,
-                                                         doing(culprit), waiting->rank, doing(*waiting)));
+      return error(ExitCode::ranks_disagree, fmt::format("the ranks disagree: rank {} waits in {}, rank {} in {}",
+                                                         culprit.rank, doing(culprit), waiting->rank, doing(*waiting)));
     case Diagnosis::Kind::silent:
-      return error(ExitCode::peer_lost,
-                   fmt::format("rank {} has not been heard for {:.1f} s, last {}{}", culprit.rank, culprit.silent_s, when, others));
+      return error(ExitCode::peer_lost, fmt::format("rank {} has not been heard for {:.1f} s, last {}{}", culprit.rank,
+                                                    culprit.silent_s, when, others));
     case Diagnosis::Kind::unseen:
       todo = "see what the ranks of other hosts do, and whether MPI's network leads there (--mca btl_tcp_if_include)";
       return error(ExitCode::peer_lost,
-                   fmt::format("{} has not ended for {:.1f} s, and no rank of this host is the reason; those of other hosts cannot be seen",
+                   fmt::format("{} has not ended for {:.1f} s, and no rank of this host is the reason; those of other "
+                               "hosts cannot be seen",
                                doing(culprit).empty() ? name_of(culprit.phase) : doing(culprit), culprit.still_s));
     default:
       return error(ExitCode::peer_lost, fmt::format("rank {} has stood still for {:.1f} s {}{}", culprit.rank,
@@ -328,13 +341,15 @@ void Watchdog::report(const Error& error, const std::string& place) {
 }
 
 void Watchdog::print(const Error& error, const std::string& place) {
-  std::string line = options_.line ? options_.line(error, place)
-                                   : fmt::format("{}: error: {}{}{}", options_.program, error.what(), place.empty() ? "" : " ", place);
+  std::string line =
+      options_.line ? options_.line(error, place)
+                    : fmt::format("{}: error: {}{}{}", options_.program, error.what(), place.empty() ? "" : " ", place);
   has_printed_ = true;
   write_line(line + '\n');
 }
 
-/// By a thread that owns all it needs, and is left behind: a file system that hangs does not hold up the end of the job.
+/// By a thread that owns all it needs, and is left behind: a file system that hangs does not hold up the end of the
+/// job.
 void Watchdog::write_records_of(std::span<const StatusPage* const> pages, std::string_view reason) const {
   const std::string folder = copy_of(folder_);
   if (folder.empty()) return;
@@ -346,7 +361,8 @@ void Watchdog::write_records_of(std::span<const StatusPage* const> pages, std::s
   auto written = task.get_future();
   std::thread(std::move(task)).detach();
   const bool is_ready = written.wait_for(kRecordsTake) == std::future_status::ready;
-  const std::string problem = is_ready ? written.get() : fmt::format("not all flight records are written: {} does not answer", folder);
+  const std::string problem =
+      is_ready ? written.get() : fmt::format("not all flight records are written: {} does not answer", folder);
   if (!problem.empty() && !has_printed_) write_line(fmt::format("{}: warning: {}\n", options_.program, problem));
 }
 
@@ -356,11 +372,12 @@ void Watchdog::dump(std::string_view reason) noexcept {
   try_to([&] { write_records_of(std::array<const StatusPage*, 1>{&page_}, reason); });
 }
 
-/// Whoever has reported ends the job, and the others of its host follow: mpirun's pauses between SIGCONT, SIGTERM and SIGKILL, of a second
-/// each, are cut short by the end of any rank. Of a death mpirun knows already: its code stands.
+/// Whoever has reported ends the job, and the others of its host follow: mpirun's pauses between SIGCONT, SIGTERM and
+/// SIGKILL, of a second each, are cut short by the end of any rank. Of a death mpirun knows already: its code stands.
 void Watchdog::end_process(ExitCode code, bool waits) {
   const auto until = std::chrono::steady_clock::now() + kGrace;
-  while (waits && !peers_.reporter_has_ended() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(kReceiveEvery);
+  while (waits && !peers_.reporter_has_ended() && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(kReceiveEvery);
   if (waits) std::this_thread::sleep_for(kReportTravels);
   _exit(static_cast<int>(code));
 }

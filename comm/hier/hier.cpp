@@ -7,7 +7,8 @@
 namespace zs {
 namespace {
 
-constexpr std::int64_t kUnitElems = kInt8BlockElems;  // of chunks: whole lines in every dtype, and whole blocks of the wire
+constexpr std::int64_t kUnitElems =
+    kInt8BlockElems;  // of chunks: whole lines in every dtype, and whole blocks of the wire
 constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20, kLeastChunkElems = 1024;
 
 std::int64_t rounded(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -18,7 +19,8 @@ DType carried(DType dtype) { return dtype == DType::bf16 ? DType::f32 : dtype; }
 /// Of each rank's part of an all-reduce: equal parts of whole lines, the last ones shorter or empty.
 std::int64_t part_bytes(const Buffer& data, int ranks) { return rounded((data.bytes() + ranks - 1) / ranks, kLine); }
 
-/// Sums of a chunk in scratch: this rank's own part, those of the ranks that it serves, and the other hosts' of its own part.
+/// Sums of a chunk in scratch: this rank's own part, those of the ranks that it serves, and the other hosts' of its own
+/// part.
 int slots(const HostMap& map) { return 1 + map.most_served() + map.hosts() - 1; }
 
 /// Elements of a part that are summed and sent at a time: the same on every rank, so that they meet.
@@ -36,7 +38,8 @@ int packed_slots(const HostMap& map) { return slots(map) - 1; }
 
 /// One round: everybody's data, and each host's sum of it.
 std::int64_t scratch_of_one_round(const HostMap& map, const Buffer& data) {
-  return map.size() * rounded(data.bytes(), kLine) + map.hosts() * rounded(data.elems * size_of(carried(data.dtype)), kLine);
+  return map.size() * rounded(data.bytes(), kLine) +
+         map.hosts() * rounded(data.elems * size_of(carried(data.dtype)), kLine);
 }
 
 }  // namespace
@@ -63,11 +66,12 @@ struct HierCommunicator::Sum {
   }
 };
 
-HierCommunicator::HierCommunicator(MPI_Comm comm, HostMap map, std::unique_ptr<ShmCommunicator> host, const WorldOptions& options,
-                                   std::shared_ptr<Allocator> arena)
+HierCommunicator::HierCommunicator(MPI_Comm comm, HostMap map, std::unique_ptr<ShmCommunicator> host,
+                                   const WorldOptions& options, std::shared_ptr<Allocator> arena)
     : MpiCommunicator(comm, options, std::move(arena)), map_(std::move(map)), host_(std::move(host)) {
   host_->call_ranks({mates().begin(), mates().end()});
-  exchange().watch([this](int other) { return map_.host_of(other) == own_host() && host_->has_died(map_.place_of(other)); });
+  exchange().watch(
+      [this](int other) { return map_.host_of(other) == own_host() && host_->has_died(map_.place_of(other)); });
 }
 
 std::unique_ptr<Communicator> HierCommunicator::split(int color, int key) {
@@ -77,7 +81,8 @@ std::unique_ptr<Communicator> HierCommunicator::split(int color, int key) {
   return recorded_like_this(make_group(part, hosts, host_->split_off(color, key), options(), shared_arena()), color);
 }
 
-std::int64_t HierCommunicator::reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, ReduceInto into) const {
+std::int64_t HierCommunicator::reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard,
+                                                            ReduceInto into) const {
   if (options().sums_in_rank_order) return MpiCommunicator::reduce_scatter_scratch_bytes(full, shard, into);
   return hier_reduce_scatter_scratch_bytes(map_, full);
 }
@@ -132,13 +137,14 @@ void HierCommunicator::gather(const OpTag& tag, Buffer full, std::int64_t piece_
 
 void HierCommunicator::do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, ReduceInto how, void* scratch) {
   if (options().sums_in_rank_order) return MpiCommunicator::do_reduce_scatter(tag, full, shard, how, scratch);
-  reduce(tag, {full, full.bytes() / size(), shard, how == ReduceInto::accumulate, ReduceOp::sum, static_cast<std::byte*>(scratch)});
+  reduce(tag, {full, full.bytes() / size(), shard, how == ReduceInto::accumulate, ReduceOp::sum,
+               static_cast<std::byte*>(scratch)});
 }
 
 void HierCommunicator::do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, ReduceInto how, void* scratch) {
   if (options().sums_in_rank_order) return MpiCommunicator::do_packed_sum(tag, full, shard, how, scratch);
-  reduce(tag, {full, full.bytes() / size(), shard, how == ReduceInto::accumulate, ReduceOp::sum, static_cast<std::byte*>(scratch),
-               CommDType::int8});
+  reduce(tag, {full, full.bytes() / size(), shard, how == ReduceInto::accumulate, ReduceOp::sum,
+               static_cast<std::byte*>(scratch), CommDType::int8});
 }
 
 void HierCommunicator::do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) {
@@ -165,7 +171,8 @@ void HierCommunicator::reduce(const OpTag& tag, const Sum& wanted) {
       const std::int64_t at = offset / elem_bytes;
       const auto sum_up = [&](int piece, int slot) {
         const std::int64_t elems = sum.elems_of(piece, at, bytes / elem_bytes);
-        for (std::size_t place = 0; place < parts.size(); ++place) parts[place] = operation.part(static_cast<int>(place), piece, offset);
+        for (std::size_t place = 0; place < parts.size(); ++place)
+          parts[place] = operation.part(static_cast<int>(place), piece, offset);
         std::byte* out = sum.slot(slot) + (at - from) * size_of(sum.dtype());
         ordered_reduce({parts, sum.data.dtype, nullptr, out, sum.dtype(), elems, sum.op});
       };
@@ -178,8 +185,8 @@ void HierCommunicator::reduce(const OpTag& tag, const Sum& wanted) {
   operation.finish();
 }
 
-/// Sends the sums of a chunk to the ranks whose pieces they are of, and gets those of this rank's own: into the slots behind the sent ones,
-/// by host.
+/// Sends the sums of a chunk to the ranks whose pieces they are of, and gets those of this rank's own: into the slots
+/// behind the sent ones, by host.
 void HierCommunicator::exchange_sums(const OpTag& tag, const Sum& sum, std::int64_t from, std::int64_t elems) {
   const std::int64_t own_elems = sum.elems_of(rank(), from, elems), bytes = size_of(sum.dtype());
   const auto peers = exchange().prepare();
@@ -198,7 +205,8 @@ void HierCommunicator::exchange_sums(const OpTag& tag, const Sum& sum, std::int6
 
 /// The same, packed on the way, in scratch behind the slots.
 void HierCommunicator::exchange_packed(const OpTag& tag, const Sum& sum, std::int64_t from, std::int64_t elems) {
-  const std::int64_t own_elems = sum.elems_of(rank(), from, elems), room = packed_bytes(sum.chunk_bytes / size_of(sum.dtype()));
+  const std::int64_t own_elems = sum.elems_of(rank(), from, elems),
+                     room = packed_bytes(sum.chunk_bytes / size_of(sum.dtype()));
   const auto packed = [&](int slot) { return sum.slot(slots(map_)) + (slot - 1) * room; };
   const auto sums = [&](int slot, std::int64_t n) { return Buffer{sum.slot(slot), n, sum.dtype(), sum.data.device}; };
   const auto peers = exchange().prepare();
@@ -224,10 +232,12 @@ void HierCommunicator::add_up_hosts(const Sum& sum, std::int64_t from, std::int6
     parts.push_back(sum.slot(host == own_host() ? 0 : slot++));
   }
   std::byte* out = bytes_of(sum.out) + from * size_of(sum.out.dtype);
-  ordered_reduce({parts, sum.dtype(), sum.accumulate ? out : nullptr, out, sum.out.dtype, sum.elems_of(rank(), from, elems), sum.op});
+  ordered_reduce({parts, sum.dtype(), sum.accumulate ? out : nullptr, out, sum.out.dtype,
+                  sum.elems_of(rank(), from, elems), sum.op});
 }
 
-/// Small data, where the time of a round is more than that of its bytes: everybody gets everything, and adds it up as above.
+/// Small data, where the time of a round is more than that of its bytes: everybody gets everything, and adds it up as
+/// above.
 void HierCommunicator::reduce_in_one_round(const OpTag& tag, Buffer data, ReduceOp op, std::byte* scratch) {
   const std::int64_t room = rounded(data.bytes(), kLine);
   const DType sum_dtype = carried(data.dtype);
@@ -304,7 +314,8 @@ std::int64_t hier_reduce_scatter_scratch_bytes(const HostMap& map, const Buffer&
 
 std::int64_t hier_packed_sum_scratch_bytes(const HostMap& map, const Buffer& full) {
   const std::int64_t elems = full.elems / map.size();
-  return scratch_of_parts(map, elems, full.dtype) + packed_slots(map) * packed_bytes(chunk_elems(map, elems, full.dtype));
+  return scratch_of_parts(map, elems, full.dtype) +
+         packed_slots(map) * packed_bytes(chunk_elems(map, elems, full.dtype));
 }
 
 std::int64_t hier_all_reduce_scratch_bytes(const HostMap& map, const Buffer& data) {
@@ -312,8 +323,9 @@ std::int64_t hier_all_reduce_scratch_bytes(const HostMap& map, const Buffer& dat
   return scratch_of_parts(map, part_bytes(data, map.size()) / size_of(data.dtype), data.dtype);
 }
 
-std::unique_ptr<Communicator> make_group(MPI_Comm comm, std::span<const int> hosts, std::unique_ptr<ShmCommunicator> host,
-                                         const WorldOptions& options, std::shared_ptr<Allocator> arena) {
+std::unique_ptr<Communicator> make_group(MPI_Comm comm, std::span<const int> hosts,
+                                         std::unique_ptr<ShmCommunicator> host, const WorldOptions& options,
+                                         std::shared_ptr<Allocator> arena) {
   HostMap map(hosts);
   if (map.transport() == "shm") {
     check_mpi(MPI_Comm_free(&comm), "MPI_Comm_free");

@@ -9,14 +9,14 @@
 
 namespace zs {
 
-/// Several hosts, with several ranks on some: what crosses from host to host does so once a host, in messages; inside each the ranks read
-/// each other's memory. A rank's part of the data is taken in by its partner on each other host, which also sends the sum that its host
-/// has of that part (HostMap::partner). Every message round is one of the whole group, so that all tags are compared and a rank that does
-/// not come is known to everybody.
+/// Several hosts, with several ranks on some: what crosses from host to host does so once a host, in messages; inside
+/// each the ranks read each other's memory. A rank's part of the data is taken in by its partner on each other host,
+/// which also sends the sum that its host has of that part (HostMap::partner). Every message round is one of the whole
+/// group, so that all tags are compared and a rank that does not come is known to everybody.
 ///
-/// Sums are made inside each host first, in the order of its ranks, and then over the hosts in their order; carried in f32 for bf16, on the
-/// wire too, or packed (CommDType::int8) where asked. WorldOptions::sums_in_rank_order has them made as MpiCommunicator makes them. Thread
-/// and stream rules: Communicator's.
+/// Sums are made inside each host first, in the order of its ranks, and then over the hosts in their order; carried in
+/// f32 for bf16, on the wire too, or packed (CommDType::int8) where asked. WorldOptions::sums_in_rank_order has them
+/// made as MpiCommunicator makes them. Thread and stream rules: Communicator's.
 class HierCommunicator final : public MpiCommunicator {
  public:
   /// Takes the communicator over. `host`: the ranks of this host, in the same order.
@@ -59,9 +59,10 @@ std::int64_t hier_reduce_scatter_scratch_bytes(const HostMap& map, const Buffer&
 std::int64_t hier_packed_sum_scratch_bytes(const HostMap& map, const Buffer& full);
 std::int64_t hier_all_reduce_scratch_bytes(const HostMap& map, const Buffer& data);
 
-/// The communicator for a group: `host` itself where all its ranks are on one host, messages where each is alone on its own, else both.
-/// Takes `comm` over. `hosts`: of each rank, any numbers.
-std::unique_ptr<Communicator> make_group(MPI_Comm comm, std::span<const int> hosts, std::unique_ptr<ShmCommunicator> host,
-                                         const WorldOptions& options, std::shared_ptr<Allocator> arena);
+/// The communicator for a group: `host` itself where all its ranks are on one host, messages where each is alone on its
+/// own, else both. Takes `comm` over. `hosts`: of each rank, any numbers.
+std::unique_ptr<Communicator> make_group(MPI_Comm comm, std::span<const int> hosts,
+                                         std::unique_ptr<ShmCommunicator> host, const WorldOptions& options,
+                                         std::shared_ptr<Allocator> arena);
 
 }  // namespace zs

@@ -6,8 +6,8 @@
 
 namespace zs {
 
-/// Where the ranks of a group are. Hosts are numbered in the order of their first ranks, whatever their ranks' order. A value, the same on
-/// every rank of the group.
+/// Where the ranks of a group are. Hosts are numbered in the order of their first ranks, whatever their ranks' order. A
+/// value, the same on every rank of the group.
 class HostMap {
  public:
   /// `host_of_rank`: any numbers, equal for ranks of one host.
@@ -25,8 +25,8 @@ class HostMap {
   /// Of a group there: "shm" on one host, "mpi" where each rank is alone on its own, else "hier".
   std::string_view transport() const { return is_one_host() ? "shm" : is_one_rank_each() ? "mpi" : "hier"; }
 
-  /// The rank of another host that has to do with `rank`'s part of the data: takes it in for its host, or sends its host's sum of it. Ranks
-  /// share this work evenly.
+  /// The rank of another host that has to do with `rank`'s part of the data: takes it in for its host, or sends its
+  /// host's sum of it. Ranks share this work evenly.
   int partner(int host, int rank) const;
   /// The ranks of other hosts whose partner `rank` is, in their order.
   const std::vector<int>& served_by(int rank) const { return served_[static_cast<std::size_t>(rank)]; }

@@ -30,8 +30,8 @@ void MpiCommunicator::do_reduce_scatter(const OpTag& tag, Buffer full, Buffer sh
   const std::int64_t bytes = shard.elems * size_of(full.dtype);
   const auto peers = exchange_.prepare();
   for (int p = 0; p < size(); ++p) peers[p] = {bytes_of(full) + p * bytes, bytes, nullptr, bytes};
-  exchange_.run_reduction(tag, {bytes_of(full) + rank() * bytes, full.dtype, bytes_of(shard), shard.dtype, how == ReduceInto::accumulate,
-                                shard.elems, ReduceOp::sum, scratch});
+  exchange_.run_reduction(tag, {bytes_of(full) + rank() * bytes, full.dtype, bytes_of(shard), shard.dtype,
+                                how == ReduceInto::accumulate, shard.elems, ReduceOp::sum, scratch});
 }
 
 void MpiCommunicator::do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) {
@@ -39,7 +39,8 @@ void MpiCommunicator::do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, 
   if (MpiExchange::is_one_round(data)) {
     // One round: everybody reduces everything. What is sent is copied before the reduction writes over it.
     for (int p = 0; p < size(); ++p) peers[p] = {bytes_of(data), data.bytes(), nullptr, data.bytes()};
-    return exchange_.run_reduction(tag, {bytes_of(data), data.dtype, bytes_of(data), data.dtype, false, data.elems, op, scratch});
+    return exchange_.run_reduction(
+        tag, {bytes_of(data), data.dtype, bytes_of(data), data.dtype, false, data.elems, op, scratch});
   }
   // Two rounds: each rank reduces its share, then hands it to everybody.
   const auto begin = [&](int part) { return share_begin(data.elems, part, size()) * size_of(data.dtype); };
@@ -74,7 +75,8 @@ void MpiCommunicator::do_all_to_all_v(const OpTag& tag, const PartTable& parts, 
   const auto sent = [&](int p) { return in.slice(parts.sent_begin(rank(), p), parts.count(rank(), p)); };
   const auto received = [&](int p) { return out.slice(parts.received_begin(rank(), p), parts.count(p, rank())); };
   const auto peers = exchange_.prepare();
-  for (int p = 0; p < size(); ++p) peers[p] = {bytes_of(sent(p)), sent(p).bytes(), bytes_of(received(p)), received(p).bytes()};
+  for (int p = 0; p < size(); ++p)
+    peers[p] = {bytes_of(sent(p)), sent(p).bytes(), bytes_of(received(p)), received(p).bytes()};
   copy_bytes(received(rank()).data, sent(rank()).data, sent(rank()).bytes());
   exchange_.run(tag);
 }

@@ -30,7 +30,9 @@ class MpiCommunicator : public Communicator {
   std::int64_t reduce_scatter_scratch_bytes(const Buffer& full, const Buffer&, ReduceInto) const override {
     return mpi_reduce_scatter_scratch_bytes(size(), full);
   }
-  std::int64_t all_reduce_scratch_bytes(const Buffer& data) const override { return mpi_all_reduce_scratch_bytes(rank(), size(), data); }
+  std::int64_t all_reduce_scratch_bytes(const Buffer& data) const override {
+    return mpi_all_reduce_scratch_bytes(rank(), size(), data);
+  }
 
   void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) override;
   void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, ReduceInto how, void* scratch) override;

@@ -9,20 +9,23 @@ namespace {
 
 constexpr int kFirstTag = 1, kChunkTag = 2;  // messages of one pair and tag do not overtake each other
 constexpr double kAbandonTimeout_s = 1;
-constexpr int kPausesBetweenChecks = 200;                        // of whether those that are waited for are alive
-constexpr std::int64_t kTellsSpeedFrom = std::int64_t{1} << 20;  // bytes of an operation; of less the way there and back is a large part
+constexpr int kPausesBetweenChecks = 200;  // of whether those that are waited for are alive
+constexpr std::int64_t kTellsSpeedFrom =
+    std::int64_t{1} << 20;  // bytes of an operation; of less the way there and back is a large part
 
 std::int64_t chunks_in(std::int64_t bytes, std::int64_t chunk_bytes) { return (bytes + chunk_bytes - 1) / chunk_bytes; }
 
-/// The same on every rank, whatever it reduces: ranks cut what they send where the receiver expects it. Whole cache lines, and so whole
-/// elements of every dtype.
+/// The same on every rank, whatever it reduces: ranks cut what they send where the receiver expects it. Whole cache
+/// lines, and so whole elements of every dtype.
 std::int64_t reduce_chunk_bytes(int ranks) {
-  return std::clamp<std::int64_t>(MpiExchange::kScratchBytes / MpiExchange::kSlots / std::max(ranks - 1, 1) / 64 * 64, 4096,
-                                  MpiExchange::kFoldChunkBytes);
+  return std::clamp<std::int64_t>(MpiExchange::kScratchBytes / MpiExchange::kSlots / std::max(ranks - 1, 1) / 64 * 64,
+                                  4096, MpiExchange::kFoldChunkBytes);
 }
 
 /// Of one chunk in scratch.
-std::int64_t room_for(std::int64_t part_bytes, std::int64_t chunk_bytes) { return std::min(chunk_bytes, chunks_in(part_bytes, 64) * 64); }
+std::int64_t room_for(std::int64_t part_bytes, std::int64_t chunk_bytes) {
+  return std::min(chunk_bytes, chunks_in(part_bytes, 64) * 64);
+}
 
 }  // namespace
 
@@ -55,7 +58,8 @@ MpiExchange::MpiExchange(MPI_Comm comm, double timeout_s) : comm_(comm), timeout
 MpiExchange::~MpiExchange() {
   int finalized = 0;
   // A communicator that cannot be freed any more is MPI's to clean up: nothing to do about either code.
-  if (MPI_Finalized(&finalized) == MPI_SUCCESS && !finalized && MPI_Comm_free(&comm_) != MPI_SUCCESS) comm_ = MPI_COMM_NULL;
+  if (MPI_Finalized(&finalized) == MPI_SUCCESS && !finalized && MPI_Comm_free(&comm_) != MPI_SUCCESS)
+    comm_ = MPI_COMM_NULL;
 }
 
 MPI_Comm MpiExchange::split_off(int color, int key) const {
@@ -86,7 +90,8 @@ std::span<MpiExchange::Peer> MpiExchange::prepare() {
 
 void MpiExchange::run(const OpTag& tag, const OrderedReduction* reduction) {
   if (has_failed_) {
-    throw Error(ExitCode::peer_lost, fmt::format("rank {}: {} on a communicator that has failed before", rank_, tag.text()));
+    throw Error(ExitCode::peer_lost,
+                fmt::format("rank {}: {} on a communicator that has failed before", rank_, tag.text()));
   }
   tag_ = tag;
   reduction_ = reduction;
@@ -109,7 +114,8 @@ void MpiExchange::start() {
   missing_ = size_ - 1;
   for (int step = 1; step < size_; ++step) {
     const int peer = (rank_ - step + size_) % size_;
-    check_mpi(MPI_Irecv(first_message(incoming_, peer), kFirstMessageBytes, MPI_BYTE, peer, kFirstTag, comm_, &request(first_in, peer)),
+    check_mpi(MPI_Irecv(first_message(incoming_, peer), kFirstMessageBytes, MPI_BYTE, peer, kFirstTag, comm_,
+                        &request(first_in, peer)),
               "MPI_Irecv");
   }
   for (int step = 1; step < size_; ++step) {  // every rank begins with another peer
@@ -129,7 +135,8 @@ void MpiExchange::poll_to_the_end() {
   Backoff backoff(timeout_s_, busiest_way_bytes() < kTellsSpeedFrom ? Backoff::kLongestSleep : longest_sleep_);
   for (int pauses = 1;; ++pauses) {
     int count = 0;
-    check_mpi(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), MPI_STATUSES_IGNORE),
+    check_mpi(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(),
+                           MPI_STATUSES_IGNORE),
               "MPI_Testsome");
     if (count == MPI_UNDEFINED) return;  // nothing is under way: every completion has posted what follows it
     for (int i = 0; i < count; ++i) completed(indices_[static_cast<std::size_t>(i)]);
@@ -189,7 +196,8 @@ void MpiExchange::pump_sends(int peer) {
     MPI_Request& lane = chunk_request(out, next, peer);
     if (lane != MPI_REQUEST_NULL) return;
     const std::int64_t offset = next * chunk_bytes_, bytes = std::min(chunk_bytes_, at(peer).send_bytes - offset);
-    check_mpi(MPI_Isend(at(peer).send + offset, static_cast<int>(bytes), MPI_BYTE, peer, kChunkTag, comm_, &lane), "MPI_Isend");
+    check_mpi(MPI_Isend(at(peer).send + offset, static_cast<int>(bytes), MPI_BYTE, peer, kChunkTag, comm_, &lane),
+              "MPI_Isend");
   }
 }
 
@@ -200,13 +208,15 @@ void MpiExchange::pump_receives(int peer) {
     MPI_Request& lane = chunk_request(in, next, peer);
     if (lane != MPI_REQUEST_NULL) return;
     const std::int64_t bytes = std::min(chunk_bytes_, at(peer).receive_bytes - next * chunk_bytes_);
-    check_mpi(MPI_Irecv(destination(peer, next), static_cast<int>(bytes), MPI_BYTE, peer, kChunkTag, comm_, &lane), "MPI_Irecv");
+    check_mpi(MPI_Irecv(destination(peer, next), static_cast<int>(bytes), MPI_BYTE, peer, kChunkTag, comm_, &lane),
+              "MPI_Irecv");
   }
 }
 
 void MpiExchange::reduce_what_is_complete() {
   const std::int64_t part_size = size_of(reduction_->part_dtype), out_size = size_of(reduction_->out_dtype);
-  const std::int64_t chunk_elems = chunk_bytes_ / part_size, chunks = chunks_in(reduction_->elems, chunk_elems), before = reduced_;
+  const std::int64_t chunk_elems = chunk_bytes_ / part_size, chunks = chunks_in(reduction_->elems, chunk_elems),
+                     before = reduced_;
   for (; reduced_ < chunks; ++reduced_) {
     parts_.clear();
     for (int r = 0; r < size_; ++r) {
@@ -234,14 +244,16 @@ std::byte* MpiExchange::destination(int peer, std::int64_t chunk) {
   if (!reduction_) return at(peer).receive + chunk * chunk_bytes_;
   // [slot][peer without this rank][room]
   const std::int64_t room = room_for(reduction_->elems * size_of(reduction_->part_dtype), chunk_bytes_);
-  return static_cast<std::byte*>(reduction_->scratch) + (chunk % kSlots * (size_ - 1) + peer - (peer > rank_ ? 1 : 0)) * room;
+  return static_cast<std::byte*>(reduction_->scratch) +
+         (chunk % kSlots * (size_ - 1) + peer - (peer > rank_ ? 1 : 0)) * room;
 }
 
 void MpiExchange::check_for_the_dead() const {
   if (!has_died_) return;
   for (const int rank : waited_for()) {
     if (!has_died_(rank)) continue;
-    throw GroupEnded(ExitCode::peer_lost, fmt::format("{} waited for rank {}, whose process has ended", tag_.text(), rank),
+    throw GroupEnded(ExitCode::peer_lost,
+                     fmt::format("{} waited for rank {}, whose process has ended", tag_.text(), rank),
                      fmt::format("rank {}", rank_), kAfterADeath);
   }
 }
@@ -265,8 +277,8 @@ bool MpiExchange::is_pending(int begin, int end, int peer) const {
   return false;
 }
 
-/// After a failure: takes the receives back, so that nothing writes into buffers any more. Sends cannot be taken back; those that
-/// nobody receives are let go.
+/// After a failure: takes the receives back, so that nothing writes into buffers any more. Sends cannot be taken back;
+/// those that nobody receives are let go.
 void MpiExchange::abandon() noexcept {
   bool taken_back = true;
   for (int lane = first_in; lane < first_out; ++lane) {
@@ -278,7 +290,8 @@ void MpiExchange::abandon() noexcept {
   Backoff backoff(kAbandonTimeout_s);
   int done = 0;
   while (taken_back && !done && backoff.pause()) {
-    taken_back = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE) == MPI_SUCCESS;
+    taken_back =
+        MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE) == MPI_SUCCESS;
   }
   for (MPI_Request& pending : requests_) {
     if (pending != MPI_REQUEST_NULL && MPI_Request_free(&pending) != MPI_SUCCESS) pending = MPI_REQUEST_NULL;

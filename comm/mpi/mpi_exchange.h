@@ -23,22 +23,24 @@ void check_mpi(int code, const char* call);
 std::int64_t mpi_reduce_scatter_scratch_bytes(int ranks, const Buffer& full);
 std::int64_t mpi_all_reduce_scratch_bytes(int rank, int ranks, const Buffer& data);
 
-/// Everything that one operation moves between this rank and its peers, by non-blocking point-to-point messages, polled, with a
-/// deadline that every completed message renews; less often where the operation before has found the links slow. Owns one MPI
-/// communicator. Used by one thread at a time.
+/// Everything that one operation moves between this rank and its peers, by non-blocking point-to-point messages,
+/// polled, with a deadline that every completed message renews; less often where the operation before has found the
+/// links slow. Owns one MPI communicator. Used by one thread at a time.
 ///
-/// The first message of each pair is the OpTag, with the payload behind it where that is small. A receiver compares the tag before
-/// it lets any payload into a buffer. Payloads of up to kEagerBytes are already on their way then. Larger ones, in chunks, at most
-/// kSlots of them at a time, wait for MPI to hear that the receiver is ready. Between hosts that answer goes by the socket of the data
-/// that the receiver itself sends, and must not come to wait behind it. So a rank offers such data when it has seen the peer's tag, and
-/// only then accepts the peer's: its answer to the peer is always under way before the peer's to it comes, and with that its data.
+/// The first message of each pair is the OpTag, with the payload behind it where that is small. A receiver compares the
+/// tag before it lets any payload into a buffer. Payloads of up to kEagerBytes are already on their way then. Larger
+/// ones, in chunks, at most kSlots of them at a time, wait for MPI to hear that the receiver is ready. Between hosts
+/// that answer goes by the socket of the data that the receiver itself sends, and must not come to wait behind it. So a
+/// rank offers such data when it has seen the peer's tag, and only then accepts the peer's: its answer to the peer is
+/// always under way before the peer's to it comes, and with that its data.
 class MpiExchange {
  public:
-  static constexpr std::int64_t kFirstMessageBytes = 3072;  // stays below the eager limits of vader (4 KiB) and tcp (64 KiB)
+  static constexpr std::int64_t kFirstMessageBytes =
+      3072;  // stays below the eager limits of vader (4 KiB) and tcp (64 KiB)
   static constexpr std::int64_t kInlineBytes = kFirstMessageBytes - static_cast<std::int64_t>(sizeof(OpTag));
   /// Small data: every rank gets everything and reduces it.
   static bool is_one_round(const Buffer& data) { return data.bytes() <= kInlineBytes; }
-  static constexpr std::int64_t kEagerBytes = 64'000;                         // with MPI's header below the eager limit of tcp
+  static constexpr std::int64_t kEagerBytes = 64'000;  // with MPI's header below the eager limit of tcp
   static constexpr std::int64_t kPlacedChunkBytes = std::int64_t{256} << 20;  // far below what an int can count
   static constexpr std::int64_t kFoldChunkBytes = std::int64_t{1} << 19;      // at most, for one peer
   static constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;        // for all peers together, at most
@@ -63,7 +65,8 @@ class MpiExchange {
     void* scratch;  ///< scratch_bytes(ranks, bytes of a part)
   };
 
-  /// What a reduction of parts of `part_bytes` needs on each of `ranks` ranks: room for at most kSlots chunks from each peer.
+  /// What a reduction of parts of `part_bytes` needs on each of `ranks` ranks: room for at most kSlots chunks from each
+  /// peer.
   static std::int64_t scratch_bytes(int ranks, std::int64_t part_bytes);
 
   /// Takes the communicator over.
@@ -119,7 +122,9 @@ class MpiExchange {
   MPI_Request& chunk_request(Lane direction, std::int64_t chunk, int peer) {
     return request(direction + static_cast<int>(chunk % kSlots), peer);
   }
-  std::byte* first_message(std::vector<std::byte>& messages, int peer) { return messages.data() + peer * kFirstMessageBytes; }
+  std::byte* first_message(std::vector<std::byte>& messages, int peer) {
+    return messages.data() + peer * kFirstMessageBytes;
+  }
   Peer& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
   Progress& progress(int peer) { return progress_[static_cast<std::size_t>(peer)]; }
 

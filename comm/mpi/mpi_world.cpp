@@ -34,10 +34,12 @@ void prefer_settings() {
   constexpr std::array<std::pair<const char*, const char*>, 3> kPreferred{{
       // The others tell of a rank that dies: without stack traces in between.
       {"OMPI_MCA_opal_signal", ""},
-      // Over TCP a large message otherwise travels as one piece, behind which the answer to the peer's own large message waits, so that the
+      // Over TCP a large message otherwise travels as one piece, behind which the answer to the peer's own large
+      // message waits, so that the
       // two directions of a link take turns.
       {"OMPI_MCA_btl_tcp_flags", "send,inplace,need-ack"},
-      // What answers a peer's message waits behind what is in the socket, by itself some megabytes, and the peer's link stands still so
+      // What answers a peer's message waits behind what is in the socket, by itself some megabytes, and the peer's link
+      // stands still so
       // long.
       {"OMPI_MCA_btl_tcp_sndbuf", "262144"},
   }};
@@ -89,8 +91,8 @@ void MpiWorld::join_watchers() {
   exchange(std::as_writable_bytes(std::span(offers)));
   if (!heartbeats) return;
   if (!heartbeats->problem().empty() && local_rank_ == 0) {
-    const std::string loss =
-        rank() == 0 ? "hosts do not hear of each other's ranks" : fmt::format("what rank {} does is not known on other hosts", rank());
+    const std::string loss = rank() == 0 ? "hosts do not hear of each other's ranks"
+                                         : fmt::format("what rank {} does is not known on other hosts", rank());
     print_to_stderr("{}: warning: {}: {}\n", options_.watch.program, loss, heartbeats->problem());
   }
   if (!heartbeats->problem().empty() || offers.front().port == 0) return;
@@ -147,7 +149,8 @@ void MpiWorld::exchange(std::span<std::byte> all) {
   root_->run(host_tag(fmt::format("agree({} bytes)", bytes)));
 }
 
-/// An exception that leaves it ends the process, and that the job: no peer is waited for, or whoever catches it would not come to say why.
+/// An exception that leaves it ends the process, and that the job: no peer is waited for, or whoever catches it would
+/// not come to say why.
 MpiWorld::~MpiWorld() {
   if (watchdog_->is_unwound()) return;
   watchdog_->leave();
@@ -187,7 +190,8 @@ World::Agreement MpiWorld::agree(int code, const std::string& message) {
   exchange(std::as_writable_bytes(std::span(votes)));
   for (std::size_t p = 0; p < votes.size(); ++p) {
     const Vote& vote = votes[p];
-    if (vote.code != 0) return {vote.code, std::string(vote.text.data(), static_cast<std::size_t>(vote.length)), static_cast<int>(p)};
+    if (vote.code != 0)
+      return {vote.code, std::string(vote.text.data(), static_cast<std::size_t>(vote.length)), static_cast<int>(p)};
   }
   return {};
 }
@@ -201,7 +205,8 @@ std::string mpi_version() {
 }
 
 std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options) {
-  if (number_in_environment<int>("OMPI_COMM_WORLD_SIZE").value_or(1) > 1) prefer_settings();  // while there is one thread
+  if (number_in_environment<int>("OMPI_COMM_WORLD_SIZE").value_or(1) > 1)
+    prefer_settings();  // while there is one thread
   auto watchdog = std::make_unique<Watchdog>(options.watch);
   watchdog->faults().hit("init");
   int initialized = 0, provided = MPI_THREAD_SINGLE;
@@ -213,8 +218,8 @@ std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options) {
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   }
   if (provided != MPI_THREAD_MULTIPLE) {
-    throw Error(ExitCode::usage, fmt::format("MPI gives thread level {}, zshard needs MPI_THREAD_MULTIPLE", provided), {},
-                "use an MPI built with thread support");
+    throw Error(ExitCode::usage, fmt::format("MPI gives thread level {}, zshard needs MPI_THREAD_MULTIPLE", provided),
+                {}, "use an MPI built with thread support");
   }
   check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   MPI_Comm root = MPI_COMM_NULL;

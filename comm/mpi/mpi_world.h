@@ -10,7 +10,8 @@
 
 namespace zs {
 
-/// The ranks that mpirun started. Owns its copy of MPI_COMM_WORLD, and MPI itself where it has initialised it. Thread rules: World's.
+/// The ranks that mpirun started. Owns its copy of MPI_COMM_WORLD, and MPI itself where it has initialised it. Thread
+/// rules: World's.
 class MpiWorld final : public World {
  public:
   /// Takes the communicator over.
@@ -29,7 +30,8 @@ class MpiWorld final : public World {
   void abort(int code) noexcept override;
   Watchdog* watchdog() override { return watchdog_.get(); }
 
-  /// Collective, blocks the host: everybody gets everybody's bytes, in rank order; each has put its own in its place. Few bytes.
+  /// Collective, blocks the host: everybody gets everybody's bytes, in rank order; each has put its own in its place.
+  /// Few bytes.
   void exchange(std::span<std::byte> all);
   /// Has hosts() say so, before anything is made of it.
   void call_hosts(std::vector<int> hosts) { hosts_ = std::move(hosts); }

@@ -9,15 +9,20 @@ namespace {
 /// The same kind of error, which names the operation whose order was compared.
 template <class Kind>
 Kind of_operation(const OpTag& tag, const Kind& error) {
-  return Kind(error.code(), fmt::format("{}: {}", tag.text(), error.what_happened()), error.where(), error.what_to_do());
+  return Kind(error.code(), fmt::format("{}: {}", tag.text(), error.what_happened()), error.where(),
+              error.what_to_do());
 }
 
 }  // namespace
 
-LaunchOrderCheck::LaunchOrderCheck(std::unique_ptr<Communicator> hosts, std::function<void(const std::exception_ptr&)> on_failure)
-    : hosts_(std::move(hosts)), on_failure_(std::move(on_failure)), thread_([this](const std::stop_token& stop) { run(stop); }) {}
+LaunchOrderCheck::LaunchOrderCheck(std::unique_ptr<Communicator> hosts,
+                                   std::function<void(const std::exception_ptr&)> on_failure)
+    : hosts_(std::move(hosts)),
+      on_failure_(std::move(on_failure)),
+      thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
-LaunchOrderCheck::~LaunchOrderCheck() = default;  // the thread ends with the comparison that it is in, which has a deadline
+LaunchOrderCheck::~LaunchOrderCheck() =
+    default;  // the thread ends with the comparison that it is in, which has a deadline
 
 void LaunchOrderCheck::add(const OpTag& tag) {
   const std::lock_guard lock(mutex_);

@@ -13,9 +13,9 @@
 
 namespace zs {
 
-/// Tells the other ranks of a communicator what this one has launched on its GPU, in order, and hears what they have: on a thread of its
-/// own, behind the launches. For a transport that compares nothing itself. Ranks that disagree, or do not come in time, are an error.
-/// Owned by a communicator over GPUs; the host's thread uses it.
+/// Tells the other ranks of a communicator what this one has launched on its GPU, in order, and hears what they have:
+/// on a thread of its own, behind the launches. For a transport that compares nothing itself. Ranks that disagree, or
+/// do not come in time, are an error. Owned by a communicator over GPUs; the host's thread uses it.
 class LaunchOrderCheck {
  public:
   /// `hosts`: the same ranks, with a deadline. `on_failure`: on the thread, at most once.
@@ -25,7 +25,8 @@ class LaunchOrderCheck {
   LaunchOrderCheck& operator=(const LaunchOrderCheck&) = delete;
 
   void add(const OpTag& tag);
-  /// Blocks until all that was added has been compared, or something has failed: not longer than the hosts' deadline for each.
+  /// Blocks until all that was added has been compared, or something has failed: not longer than the hosts' deadline
+  /// for each.
   void finish();
 
  private:

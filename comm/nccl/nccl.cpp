@@ -63,12 +63,14 @@ class NcclGroup final : public StreamWatch {
  public:
   NcclGroup(const NcclShared& shared, int rank, int size)
       : base_(shared.base),
-        handle_(shared.library, fmt::format("rank {} of {}, {}", rank, size, shared.gpu.gpu().describe()), shared.options.timeout_s),
+        handle_(shared.library, fmt::format("rank {} of {}, {}", rank, size, shared.gpu.gpu().describe()),
+                shared.options.timeout_s),
         probe_(shared.base.watchdog(), [this] { handle_.look(); }) {}
 
   NcclHandle& handle() { return handle_; }
   void check_order_by(std::unique_ptr<Communicator> hosts) {
-    order_ = std::make_unique<LaunchOrderCheck>(std::move(hosts), [this](const std::exception_ptr& error) { handle_.fail(error); });
+    order_ = std::make_unique<LaunchOrderCheck>(std::move(hosts),
+                                                [this](const std::exception_ptr& error) { handle_.fail(error); });
   }
   void launches(const OpTag& tag) {
     if (order_) order_->add(tag);
@@ -78,7 +80,8 @@ class NcclGroup final : public StreamWatch {
     handle_.look();
     try {
       // Who waits for its GPU, which waits for another rank, is woken by nobody.
-      if (base_.has_ended()) handle_.fail(std::make_exception_ptr(GroupEnded(ExitCode::peer_lost, "another rank has failed", "nccl")));
+      if (base_.has_ended())
+        handle_.fail(std::make_exception_ptr(GroupEnded(ExitCode::peer_lost, "another rank has failed", "nccl")));
       handle_.check();
     } catch (...) {
       handle_.fail(std::current_exception());  // lets the stream end
@@ -101,7 +104,8 @@ class NcclGroup final : public StreamWatch {
 class NcclCommunicator final : public GpuSideCommunicator {
  public:
   /// `hosts`: the same ranks between the hosts. The group's NCCL communicator is there.
-  NcclCommunicator(std::shared_ptr<NcclShared> shared, std::unique_ptr<Communicator> hosts, std::shared_ptr<NcclGroup> group)
+  NcclCommunicator(std::shared_ptr<NcclShared> shared, std::unique_ptr<Communicator> hosts,
+                   std::shared_ptr<NcclGroup> group)
       : GpuSideCommunicator(shared->options.arithmetic),
         shared_(std::move(shared)),
         hosts_(std::move(hosts)),
@@ -117,16 +121,17 @@ class NcclCommunicator final : public GpuSideCommunicator {
   std::unique_ptr<Communicator> split(int color, int key) override {
     const StatusScope status(recorder(), "split", StatusScope::Host::waits_for_ranks);
     if (watches_ != nullptr && watches_->are_captured())
-      throw Error(ExitCode::usage, "a communicator is split while its stream is captured", shared_->gpu.gpu().describe(),
-                  "make communicators before");
+      throw Error(ExitCode::usage, "a communicator is split while its stream is captured",
+                  shared_->gpu.gpu().describe(), "make communicators before");
     if (native_ != nullptr) await_stream(shared_->gpu, native_, shared_->options.timeout_s, "split");
     auto hosts = hosts_->split(color, key), order = hosts_->split(color, key);
     return recorded_like_this(make_part(shared_, *group_, color, key, std::move(hosts), std::move(order)), color);
   }
 
   /// Collective over the parent's ranks.
-  static std::unique_ptr<Communicator> make_part(const std::shared_ptr<NcclShared>& shared, NcclGroup& parent, int color, int key,
-                                                 std::unique_ptr<Communicator> hosts, std::unique_ptr<Communicator> order) {
+  static std::unique_ptr<Communicator> make_part(const std::shared_ptr<NcclShared>& shared, NcclGroup& parent,
+                                                 int color, int key, std::unique_ptr<Communicator> hosts,
+                                                 std::unique_ptr<Communicator> order) {
     ZS_CHECK(color >= 0, "a split by color {}", color);
     shared->gpu.make_current();
     auto group = std::make_shared<NcclGroup>(*shared, hosts->rank(), hosts->size());
@@ -163,12 +168,13 @@ class NcclCommunicator final : public GpuSideCommunicator {
     return agree_between_hosts(*hosts_, stream_, tag, own);
   }
 
-  /// Where one rank has nothing registered nobody may have: NCCL takes it that buffers of an operation are alike on all ranks. Memory of
-  /// one size is planned alike, and buffers lie at the same place of it.
+  /// Where one rank has nothing registered nobody may have: NCCL takes it that buffers of an operation are alike on all
+  /// ranks. Memory of one size is planned alike, and buffers lie at the same place of it.
   void enroll_memory() {
     const NcclMemory* const memory = shared_->options.memory.get();
     std::int64_t own = 0;
-    if (memory != nullptr && memory->bytes() > 0) own = group_->handle().enroll(memory->blocks()) ? memory->bytes() : -1;
+    if (memory != nullptr && memory->bytes() > 0)
+      own = group_->handle().enroll(memory->blocks()) ? memory->bytes() : -1;
     std::vector<std::int64_t> all(count_of(size()));
     const Buffer said{all.data(), size(), DType::i64, DeviceKind::cpu}, mine = said.slice(rank(), 1);
     *mine.as<std::int64_t>() = own;
@@ -230,11 +236,13 @@ class NcclCommunicator final : public GpuSideCommunicator {
     });
   }
   void do_reduce_scatter(const OpTag& tag, Buffer full, Buffer shard, ReduceInto into, void* scratch) override {
-    if (nccl_adds_slices(full, shard, shared_->options.sums_in_rank_order)) return add_slices(tag, full, shard, into, scratch);
+    if (nccl_adds_slices(full, shard, shared_->options.sums_in_rank_order))
+      return add_slices(tag, full, shard, into, scratch);
     const bool accumulates = into == ReduceInto::accumulate;
     const Buffer sum = accumulates ? Buffer{scratch, shard.elems, shard.dtype, shard.device} : shard;
     launch(tag, "ncclReduceScatter", [&](const NcclLibrary& library, ncclComm* comm, CUstream_st* stream) {
-      return library.reduce_scatter(full.data, sum.data, count_of(sum.elems), dtype_of(sum.dtype), nccl::kSum, comm, stream);
+      return library.reduce_scatter(full.data, sum.data, count_of(sum.elems), dtype_of(sum.dtype), nccl::kSum, comm,
+                                    stream);
     });
     if (accumulates && !shard.empty()) checked().accumulate(exec(), shard, sum);
   }
@@ -246,7 +254,8 @@ class NcclCommunicator final : public GpuSideCommunicator {
         tag, [&](int r) { return piece(slice_of(full, r)); }, [&](int r) { return piece(slice_of(slices, r)); });
     if (shard.empty()) return;
     if (into == ReduceInto::overwrite) begin_sum(shard, slice_of(slices, 0));
-    for (int r = into == ReduceInto::overwrite ? 1 : 0; r < size(); ++r) checked().accumulate(exec(), shard, slice_of(slices, r));
+    for (int r = into == ReduceInto::overwrite ? 1 : 0; r < size(); ++r)
+      checked().accumulate(exec(), shard, slice_of(slices, r));
   }
   void begin_sum(const Buffer& sum, const Buffer& first) const {
     if (sum.dtype == first.dtype) return shared_->gpu.copy(native_, sum, first);
@@ -254,7 +263,8 @@ class NcclCommunicator final : public GpuSideCommunicator {
   }
   void do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void*) override {
     launch(tag, "ncclAllReduce", [&](const NcclLibrary& library, ncclComm* comm, CUstream_st* stream) {
-      return library.all_reduce(data.data, data.data, count_of(data.elems), dtype_of(data.dtype), number_of(op), comm, stream);
+      return library.all_reduce(data.data, data.data, count_of(data.elems), dtype_of(data.dtype), number_of(op), comm,
+                                stream);
     });
   }
   void do_broadcast(const OpTag& tag, Buffer data, int root) override {
@@ -303,7 +313,8 @@ class NcclWorld final : public GpuSideWorld {
     if (rank() == 0) {
       const int status = shared_->library->unique_id(&id);
       if (status != nccl::kSuccess) {
-        throw Error(ExitCode::internal, fmt::format("ncclGetUniqueId: NCCL error {}", status), "rank 0", "NCCL_DEBUG=INFO says more");
+        throw Error(ExitCode::internal, fmt::format("ncclGetUniqueId: NCCL error {}", status), "rank 0",
+                    "NCCL_DEBUG=INFO says more");
       }
     }
     InlineStream stream;
@@ -342,7 +353,8 @@ bool nccl_adds_slices(const Buffer& full, const Buffer& shard, bool in_rank_orde
   return full.dtype != shard.dtype || (in_rank_order && full.dtype == DType::f32);
 }
 
-std::int64_t nccl_reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, ReduceInto into, bool in_rank_order) {
+std::int64_t nccl_reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, ReduceInto into,
+                                               bool in_rank_order) {
   if (nccl_adds_slices(full, shard, in_rank_order)) return full.bytes();
   return into == ReduceInto::accumulate ? shard.bytes() : 0;
 }
@@ -352,7 +364,9 @@ NcclRegistration registration_of(const World& world) {
   return nccl != nullptr ? nccl->registration() : NcclRegistration{};
 }
 
-std::shared_ptr<NcclMemory> make_nccl_memory(const NcclOptions& options) { return NcclMemory::made_by(library_of(options)); }
+std::shared_ptr<NcclMemory> make_nccl_memory(const NcclOptions& options) {
+  return NcclMemory::made_by(library_of(options));
+}
 
 std::unique_ptr<World> make_nccl_world(World& base, Device& device, const NcclOptions& options) {
   return std::make_unique<NcclWorld>(base, device, options);

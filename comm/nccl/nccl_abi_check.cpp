@@ -23,7 +23,8 @@ static_assert(offsetof(NcclLibrary::Config, size) == offsetof(ncclConfig_t, size
               offsetof(NcclLibrary::Config, max_ctas) == offsetof(ncclConfig_t, maxCTAs) &&
               offsetof(NcclLibrary::Config, net_name) == offsetof(ncclConfig_t, netName) &&
               offsetof(NcclLibrary::Config, split_share) == offsetof(ncclConfig_t, splitShare));
-static_assert(NcclLibrary::Config{}.magic == ncclConfig_t(NCCL_CONFIG_INITIALIZER).magic && NCCL_CONFIG_UNDEF_INT == INT_MIN);
+static_assert(NcclLibrary::Config{}.magic == ncclConfig_t(NCCL_CONFIG_INITIALIZER).magic &&
+              NCCL_CONFIG_UNDEF_INT == INT_MIN);
 
 static_assert(kSame<decltype(NcclLibrary::version), decltype(&ncclGetVersion)>);
 static_assert(kSame<decltype(NcclLibrary::error_text), decltype(&ncclGetErrorString)>);
@@ -48,10 +49,11 @@ static_assert(kSame<decltype(NcclLibrary::memory_free), decltype(&ncclMemFree)>)
 static_assert(kSame<decltype(NcclLibrary::enroll), decltype(&ncclCommRegister)>);
 static_assert(kSame<decltype(NcclLibrary::discharge), decltype(&ncclCommDeregister)>);
 
-static_assert(nccl::kSuccess == ncclSuccess && nccl::kInvalidArgument == ncclInvalidArgument && nccl::kInvalidUsage == ncclInvalidUsage &&
-              nccl::kRemoteError == ncclRemoteError && nccl::kInProgress == ncclInProgress);
-static_assert(nccl::kU8 == ncclUint8 && nccl::kI32 == ncclInt32 && nccl::kI64 == ncclInt64 && nccl::kF32 == ncclFloat32 &&
-              nccl::kF64 == ncclFloat64 && nccl::kBf16 == ncclBfloat16);
+static_assert(nccl::kSuccess == ncclSuccess && nccl::kInvalidArgument == ncclInvalidArgument &&
+              nccl::kInvalidUsage == ncclInvalidUsage && nccl::kRemoteError == ncclRemoteError &&
+              nccl::kInProgress == ncclInProgress);
+static_assert(nccl::kU8 == ncclUint8 && nccl::kI32 == ncclInt32 && nccl::kI64 == ncclInt64 &&
+              nccl::kF32 == ncclFloat32 && nccl::kF64 == ncclFloat64 && nccl::kBf16 == ncclBfloat16);
 static_assert(nccl::kSum == ncclSum && nccl::kMax == ncclMax && nccl::kMin == ncclMin);
 
 }  // namespace zs::abi

@@ -11,8 +11,8 @@ namespace {
 /// At the end of a communicator its peers need not come any more.
 constexpr double kLongestFarewell_s = 10;
 
-/// Of a GPU's processors, 132 on Hopper, for one operation; products beside it have the others. NCCL's own choice is up to 64. A variable
-/// of NCCL's, NCCL_MAX_CTAS, is stronger.
+/// Of a GPU's processors, 132 on Hopper, for one operation; products beside it have the others. NCCL's own choice is up
+/// to 64. A variable of NCCL's, NCCL_MAX_CTAS, is stronger.
 constexpr int kMostCtas = 16;
 
 void log(const std::string& what) noexcept {
@@ -41,7 +41,8 @@ void NcclHandle::init(int ranks, const NcclLibrary::Id& id, int rank) {
 
 void NcclHandle::split_into(NcclHandle& part, int color, int key) {
   *split_ = nullptr;
-  run("ncclCommSplit", "split", [&](ncclComm* comm) { return library_->split(comm, color, key, split_.get(), nullptr); });
+  run("ncclCommSplit", "split",
+      [&](ncclComm* comm) { return library_->split(comm, color, key, split_.get(), nullptr); });
   if (*split_ == nullptr) throw Error(ExitCode::internal, "ncclCommSplit made no communicator", who_);
   {
     const std::lock_guard lock(part.mutex_);  // the watchdog looks at it already
@@ -85,7 +86,8 @@ int NcclHandle::state(ncclComm* comm) const {
 }
 
 void NcclHandle::note_locked(int status, const char* name, std::string_view what) {
-  if (status != nccl::kSuccess && status != nccl::kInProgress) fail_locked(std::make_exception_ptr(error_of(status, name, what)));
+  if (status != nccl::kSuccess && status != nccl::kInProgress)
+    fail_locked(std::make_exception_ptr(error_of(status, name, what)));
 }
 
 void NcclHandle::await(int status, const char* name, std::string_view what) {
@@ -98,7 +100,8 @@ void NcclHandle::await(int status, const char* name, std::string_view what) {
       note_locked(status, name, what);
     }
     if (status == nccl::kInProgress && !backoff.pause()) {
-      fail(std::make_exception_ptr(Error(ExitCode::peer_lost, fmt::format("{} waited {:g} s for NCCL in {}", what, timeout_s_, name), who_,
+      fail(std::make_exception_ptr(Error(ExitCode::peer_lost,
+                                         fmt::format("{} waited {:g} s for NCCL in {}", what, timeout_s_, name), who_,
                                          "see whether all ranks still run; WorldOptions::timeout_s limits the wait")));
     }
   }
@@ -137,7 +140,8 @@ void NcclHandle::abort_locked() noexcept {
   is_aborted_ = true;
   const auto abort = [library = library_, comm = comm_, who = who_, split = split_] {
     const int status = library->abort(comm);
-    if (status != nccl::kSuccess && status != nccl::kInProgress) log(fmt::format("ncclCommAbort: NCCL error {} ({})", status, who));
+    if (status != nccl::kSuccess && status != nccl::kInProgress)
+      log(fmt::format("ncclCommAbort: NCCL error {} ({})", status, who));
   };
   if (!is_captured_) return abort();
   try {
@@ -161,14 +165,16 @@ NcclHandle::~NcclHandle() {
   if (comm_ == nullptr) return;
   if (!is_aborted_) {
     discharge_locked();
-    const bool is_unwinding = std::uncaught_exceptions() > 0;  // then the peers may not come to the end, and the user waits for the reason
+    const bool is_unwinding =
+        std::uncaught_exceptions() > 0;  // then the peers may not come to the end, and the user waits for the reason
     if (failure_ || is_unwinding || !has_quietly_ended()) {
       abort_locked();
     } else if (const int status = library_->destroy(comm_); status != nccl::kSuccess) {
       log(fmt::format("ncclCommDestroy: NCCL error {} ({})", status, who_));
     }
   }
-  if (aborted_.valid() && aborted_.wait_for(std::chrono::duration<double>(kLongestFarewell_s)) != std::future_status::ready)
+  if (aborted_.valid() &&
+      aborted_.wait_for(std::chrono::duration<double>(kLongestFarewell_s)) != std::future_status::ready)
     log(fmt::format("ncclCommAbort has not returned after {:g} s, and is left behind ({})", kLongestFarewell_s, who_));
 }
 

@@ -16,9 +16,9 @@
 
 namespace zs {
 
-/// A communicator of NCCL's, which never blocks: every call is polled to its success, with a deadline, before anything else is done with
-/// the stream. The first failure, of whatever kind, ends it: what runs on the GPU ends too, and every later call throws the same. Owned by
-/// what communicates; any thread, one call at a time.
+/// A communicator of NCCL's, which never blocks: every call is polled to its success, with a deadline, before anything
+/// else is done with the stream. The first failure, of whatever kind, ends it: what runs on the GPU ends too, and every
+/// later call throws the same. Owned by what communicates; any thread, one call at a time.
 class NcclHandle {
  public:
   using Library = std::shared_ptr<const NcclLibrary>;
@@ -32,12 +32,14 @@ class NcclHandle {
   const NcclLibrary& library() const { return *library_; }
   /// Collective, of all that have the same `id`.
   void init(int ranks, const NcclLibrary::Id& id, int rank);
-  /// Collective: `part` becomes the communicator of those that name the same color, ordered by key. Nothing may be under way here.
+  /// Collective: `part` becomes the communicator of those that name the same color, ordered by key. Nothing may be
+  /// under way here.
   void split_into(NcclHandle& part, int color, int key);
-  /// NCCL uses such memory without a copy, where it can. False where it refuses, which leaves nothing registered; what has failed is for
-  /// the next call to say.
+  /// NCCL uses such memory without a copy, where it can. False where it refuses, which leaves nothing registered; what
+  /// has failed is for the next call to say.
   bool enroll(std::span<const NcclMemory::Block> blocks);
-  /// An operation has become part of a graph, which dies before this: until then NCCL's abort waits for it, so that it is a thread's own.
+  /// An operation has become part of a graph, which dies before this: until then NCCL's abort waits for it, so that it
+  /// is a thread's own.
   void note_captured() {
     const std::lock_guard lock(mutex_);
     is_captured_ = true;
@@ -60,7 +62,8 @@ class NcclHandle {
 
   /// Throws what has failed.
   void check() const;
-  /// Any thread: asks NCCL whether something has failed that nobody waits for. Ends nothing: for a thread that may not wait.
+  /// Any thread: asks NCCL whether something has failed that nobody waits for. Ends nothing: for a thread that may not
+  /// wait.
   void look() noexcept;
   /// Any thread: ends the communicator because of `error`, if nothing has ended it before.
   void fail(const std::exception_ptr& error) noexcept;
@@ -80,7 +83,8 @@ class NcclHandle {
   const double timeout_s_;
   mutable std::mutex mutex_;
   ncclComm* comm_ = nullptr;
-  /// Where NCCL's thread writes what a split makes. As long as that may still write: whoever ends this communicator holds it too.
+  /// Where NCCL's thread writes what a split makes. As long as that may still write: whoever ends this communicator
+  /// holds it too.
   const std::shared_ptr<ncclComm*> split_ = std::make_shared<ncclComm*>(nullptr);
   bool is_captured_ = false, is_aborted_ = false;
   std::future<void> aborted_;  // by a thread

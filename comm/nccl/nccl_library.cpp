@@ -11,7 +11,8 @@ namespace zs {
 namespace {
 
 constexpr const char* kLaunchOrder = "NCCL_LAUNCH_ORDER_IMPLICIT";
-constexpr const char* kTodo = "name the folder of libnccl.so.2 of NCCL 2.18 or newer in cuda.libraries, or stage over the hosts";
+constexpr const char* kTodo =
+    "name the folder of libnccl.so.2 of NCCL 2.18 or newer in cuda.libraries, or stage over the hosts";
 
 struct LoadedNccl {
   LoadedNccl(const char* name, const std::string& folders) : library({name}, "NCCL", kTodo, folders, cuda_folders()) {
@@ -52,7 +53,8 @@ void set_nccl_environment() {
 int version_of(const NcclLibrary& library, const char* name) {
   int version = 0;
   const int status = library.version(&version);
-  if (status != nccl::kSuccess) throw Error(ExitCode::config, fmt::format("ncclGetVersion: NCCL error {}", status), name, kTodo);
+  if (status != nccl::kSuccess)
+    throw Error(ExitCode::config, fmt::format("ncclGetVersion: NCCL error {}", status), name, kTodo);
   return version;
 }
 

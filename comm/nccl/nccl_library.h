@@ -11,9 +11,9 @@ struct CUstream_st;
 
 namespace zs {
 
-/// The functions of NVIDIA's NCCL that zshard calls, with its own signatures: enumerations are int. As for the driver (cuda_driver.h),
-/// nothing here needs NVIDIA's header; where that is found, nccl_abi_check.cpp compares each line with it. All but the texts return a
-/// status.
+/// The functions of NVIDIA's NCCL that zshard calls, with its own signatures: enumerations are int. As for the driver
+/// (cuda_driver.h), nothing here needs NVIDIA's header; where that is found, nccl_abi_check.cpp compares each line with
+/// it. All but the texts return a status.
 struct NcclLibrary {
   struct Id {
     char bytes[128];
@@ -40,9 +40,12 @@ struct NcclLibrary {
   int (*async_error)(ncclComm* comm, int* status);
 
   int (*all_gather)(const void* from, void* to, std::size_t count, int dtype, ncclComm* comm, CUstream_st* stream);
-  int (*reduce_scatter)(const void* from, void* to, std::size_t count, int dtype, int op, ncclComm* comm, CUstream_st* stream);
-  int (*all_reduce)(const void* from, void* to, std::size_t count, int dtype, int op, ncclComm* comm, CUstream_st* stream);
-  int (*broadcast)(const void* from, void* to, std::size_t count, int dtype, int root, ncclComm* comm, CUstream_st* stream);
+  int (*reduce_scatter)(const void* from, void* to, std::size_t count, int dtype, int op, ncclComm* comm,
+                        CUstream_st* stream);
+  int (*all_reduce)(const void* from, void* to, std::size_t count, int dtype, int op, ncclComm* comm,
+                    CUstream_st* stream);
+  int (*broadcast)(const void* from, void* to, std::size_t count, int dtype, int root, ncclComm* comm,
+                   CUstream_st* stream);
   int (*send)(const void* from, std::size_t count, int dtype, int peer, ncclComm* comm, CUstream_st* stream);
   int (*receive)(void* to, std::size_t count, int dtype, int peer, ncclComm* comm, CUstream_st* stream);
   int (*group_start)();
@@ -62,8 +65,9 @@ inline constexpr int kU8 = 1, kI32 = 2, kI64 = 4, kF32 = 7, kF64 = 8, kBf16 = 9;
 inline constexpr int kSum = 0, kMax = 2, kMin = 3;
 }  // namespace nccl
 
-/// Opens the library, first looked for in `folders` (separated by colons), at last in cuda_folders(). Error(config) that says in one line
-/// what is missing: the library, a version of it that is new enough, what set_nccl_environment (comm/gpu_world.h) sets.
+/// Opens the library, first looked for in `folders` (separated by colons), at last in cuda_folders(). Error(config)
+/// that says in one line what is missing: the library, a version of it that is new enough, what set_nccl_environment
+/// (comm/gpu_world.h) sets.
 std::shared_ptr<const NcclLibrary> open_nccl_library(const char* library, const std::string& folders = {});
 /// 22800 of NCCL 2.28. `name`: the library's, for the error.
 int version_of(const NcclLibrary& library, const char* name);

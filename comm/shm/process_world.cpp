@@ -16,8 +16,8 @@
 namespace zs {
 namespace {
 
-/// Processes of one or several hosts, those of one over memory that all of them have mapped. MPI has started them, agrees for them and ends
-/// them.
+/// Processes of one or several hosts, those of one over memory that all of them have mapped. MPI has started them,
+/// agrees for them and ends them.
 class HostsWorld final : public World {
  public:
   HostsWorld(std::unique_ptr<MpiWorld> mpi, std::shared_ptr<ShmMemory> memory, const WorldOptions& options)
@@ -35,7 +35,9 @@ class HostsWorld final : public World {
   int local_rank() const override { return mpi_->local_rank(); }
   int local_size() const override { return mpi_->local_size(); }
   std::vector<int> hosts() const override { return mpi_->hosts(); }
-  std::string transport() const override { return map_.is_one_host() ? "shm" : map_.is_one_rank_each() ? "mpi" : "hier"; }
+  std::string transport() const override {
+    return map_.is_one_host() ? "shm" : map_.is_one_rank_each() ? "mpi" : "hier";
+  }
   bool sums_in_rank_order() const override { return options_.sums_in_rank_order; }
   Allocator* arena() override { return memory_.get(); }
   std::unique_ptr<Communicator> communicator() override {
@@ -100,8 +102,8 @@ std::vector<int> hosts_in_environment() {
     if (host < 0) break;
   }
   if (text != nullptr && (static_cast<int>(hosts.size()) != ranks || hosts.back() < 0)) {
-    throw Error(ExitCode::usage, fmt::format("\"{}\" is not a host number for each of {} ranks", text, ranks), "ZSHARD_HOSTS_OF",
-                "write one number a rank, as in \"0,0,1,1\", or unset it");
+    throw Error(ExitCode::usage, fmt::format("\"{}\" is not a host number for each of {} ranks", text, ranks),
+                "ZSHARD_HOSTS_OF", "write one number a rank, as in \"0,0,1,1\", or unset it");
   }
   return hosts;
 }
@@ -120,7 +122,9 @@ std::shared_ptr<ShmMemory> agreed_memory(MpiWorld& world, const HostMap& map, do
     return why.empty();
   };
   const auto mates = map.ranks_on(map.host_of(world.rank()));
-  if (!attempt([&] { memory = std::make_shared<ShmMemory>(map.place_of(world.rank()), static_cast<int>(mates.size()), timeout_s); }))
+  if (!attempt([&] {
+        memory = std::make_shared<ShmMemory>(map.place_of(world.rank()), static_cast<int>(mates.size()), timeout_s);
+      }))
     return nullptr;
   std::vector<ShmInvitation> all(static_cast<std::size_t>(world.size())), invitations;
   all[static_cast<std::size_t>(world.rank())] = memory->invitation();
@@ -160,14 +164,17 @@ std::string agreed_transport(MpiWorld& world, std::string_view wanted, std::span
   own.hosts = hash_name({reinterpret_cast<const char*>(hosts.data()), hosts.size_bytes()});
   world.exchange(std::as_writable_bytes(std::span(wishes)));
   if (std::any_of(wishes.begin(), wishes.end(), [](const Wish& wish) { return wish.transport[0] == 0; })) return "mpi";
-  const auto other = std::find_if(wishes.begin(), wishes.end(), [&](const Wish& wish) { return wish != wishes.front(); });
+  const auto other =
+      std::find_if(wishes.begin(), wishes.end(), [&](const Wish& wish) { return wish != wishes.front(); });
   if (other == wishes.end()) return std::string(wanted);
   if (world.rank() == 0) {
     const Wish& first = wishes.front();
-    const std::string difference = other->transport == first.transport
-                                       ? "has another ZSHARD_HOSTS_OF than rank 0"
-                                       : fmt::format("wants {}, rank 0 {}", other->transport.data(), first.transport.data());
-    print_to_stderr("zshard: the ranks start differently, transport mpi is used: rank {} {}\n", other - wishes.begin(), difference);
+    const std::string difference =
+        other->transport == first.transport
+            ? "has another ZSHARD_HOSTS_OF than rank 0"
+            : fmt::format("wants {}, rank 0 {}", other->transport.data(), first.transport.data());
+    print_to_stderr("zshard: the ranks start differently, transport mpi is used: rank {} {}\n", other - wishes.begin(),
+                    difference);
   }
   return "mpi";
 }
@@ -180,8 +187,9 @@ void warn_of_small_dev_shm(const World& world) {
   if (world.local_rank() != 0 || world.local_size() == 1 || statvfs("/dev/shm", &status) != 0) return;
   const auto free_bytes = static_cast<std::int64_t>(status.f_bavail) * static_cast<std::int64_t>(status.f_frsize);
   if (free_bytes >= kOpenMpiSegmentBytes) return;  // the ranks' own are taken already
-  print_to_stderr("zshard: /dev/shm has {} KiB left: Open MPI's messages within this host may go over TCP, and more slowly\n",
-                  free_bytes >> 10);
+  print_to_stderr(
+      "zshard: /dev/shm has {} KiB left: Open MPI's messages within this host may go over TCP, and more slowly\n",
+      free_bytes >> 10);
 }
 
 std::unique_ptr<World> start_process_world(const WorldOptions& options, std::string_view wanted) {

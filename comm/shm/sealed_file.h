@@ -16,8 +16,8 @@ inline constexpr int kSealsOfSize = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 /// From here on the anonymous file keeps its size. Whether that could be done.
 inline bool seal_size(int fd) { return fcntl(fd, F_ADD_SEALS, kSealsOfSize) == 0; }
 
-/// Whether a file that another process offers is safe to map: an anonymous one of this user's, of that size, and sealed. Of any other file
-/// a read could end this process (SIGBUS), and a write could change what is somebody's.
+/// Whether a file that another process offers is safe to map: an anonymous one of this user's, of that size, and
+/// sealed. Of any other file a read could end this process (SIGBUS), and a write could change what is somebody's.
 inline bool is_safe_to_map(int fd, std::int64_t bytes) {
   struct stat status {};
   if (fd < 0 || fstat(fd, &status) != 0 || status.st_uid != geteuid() || status.st_size != bytes) return false;

@@ -5,7 +5,8 @@
 
 namespace zs {
 
-ShmCommunicator::ShmCommunicator(std::shared_ptr<ShmMemory> memory, std::vector<ShmMember> members, int rank, const WorldOptions& options)
+ShmCommunicator::ShmCommunicator(std::shared_ptr<ShmMemory> memory, std::vector<ShmMember> members, int rank,
+                                 const WorldOptions& options)
     : DirectCommunicator(rank, options.timeout_s, view(*memory, members)),
       memory_(std::move(memory)),
       members_(std::move(members)),
@@ -25,7 +26,9 @@ Rendezvous ShmCommunicator::place(const ShmMemory& memory, const std::vector<Shm
     slots.push_back(is_host ? SlotOf{&slot.host, split.host_base} : SlotOf{&slot.ops, split.ops_base});
     ranks.push_back(host_rank);
   }
-  const auto has_died = [&memory, ranks = std::move(ranks)](int rank) { return memory.has_died(ranks[static_cast<std::size_t>(rank)]); };
+  const auto has_died = [&memory, ranks = std::move(ranks)](int rank) {
+    return memory.has_died(ranks[static_cast<std::size_t>(rank)]);
+  };
   return {std::move(slots), memory.abort_flag(), has_died};
 }
 
@@ -57,11 +60,13 @@ std::unique_ptr<ShmCommunicator> ShmCommunicator::split_off(int color, int key) 
       if (slot(r).split.color == color) order.emplace_back(slot(r).split.key, r);
     }
     std::sort(order.begin(), order.end());
-    for (const auto& [unused, r] : order) members.push_back({members_[static_cast<std::size_t>(r)].host_rank, slot(r).split});
+    for (const auto& [unused, r] : order)
+      members.push_back({members_[static_cast<std::size_t>(r)].host_rank, slot(r).split});
     guard.finish();
   }
   const auto self = std::find(order.begin(), order.end(), std::pair(std::int64_t{key}, rank()));
-  return std::make_unique<ShmCommunicator>(memory_, std::move(members), static_cast<int>(self - order.begin()), options_);
+  return std::make_unique<ShmCommunicator>(memory_, std::move(members), static_cast<int>(self - order.begin()),
+                                           options_);
 }
 
 /// Of the first rank's memory, which all have mapped.
@@ -78,12 +83,14 @@ std::shared_ptr<void> ShmCommunicator::shared_window(std::int64_t bytes) {
   guard.check_alive();
   const std::int64_t offset = slot(0).window.offset;
   for (int r = 1; r < size(); ++r) {
-    if (slot(r).window.bytes != slot(0).window.bytes) throw windows_disagree(0, slot(0).window.bytes, r, slot(r).window.bytes);
+    if (slot(r).window.bytes != slot(0).window.bytes)
+      throw windows_disagree(0, slot(0).window.bytes, r, slot(r).window.bytes);
   }
   guard.finish();
   if (refused) throw *refused;
   if (offset == ShmSlot::Window::kNone)
-    throw Error(ExitCode::out_of_memory, fmt::format("another rank of this host has no {} bytes of shared memory", bytes));
+    throw Error(ExitCode::out_of_memory,
+                fmt::format("another rank of this host has no {} bytes of shared memory", bytes));
   const int owner = members_[0].host_rank;
   return {memory_->memory_of(owner).at(offset),
           [memory = memory_, owner, offset, bytes](void*) { memory->leave_window(owner, offset, bytes); }};

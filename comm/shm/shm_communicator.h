@@ -9,16 +9,19 @@
 
 namespace zs {
 
-/// One rank of a group: its rank among those of the host, its slot there, and where the slot's counters stood when the group was made.
+/// One rank of a group: its rank among those of the host, its slot there, and where the slot's counters stood when the
+/// group was made.
 struct ShmMember {
   int host_rank = 0;
   ShmSlot::Split split = {};
 };
 
-/// The processes of one host, over memory that all of them have mapped. Owns its slot. Thread and stream rules: Communicator's.
+/// The processes of one host, over memory that all of them have mapped. Owns its slot. Thread and stream rules:
+/// Communicator's.
 class ShmCommunicator final : public DirectCommunicator {
  public:
-  ShmCommunicator(std::shared_ptr<ShmMemory> memory, std::vector<ShmMember> members, int rank, const WorldOptions& options);
+  ShmCommunicator(std::shared_ptr<ShmMemory> memory, std::vector<ShmMember> members, int rank,
+                  const WorldOptions& options);
   ~ShmCommunicator() override;
 
   const char* transport() const override { return "shm"; }

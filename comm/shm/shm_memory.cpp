@@ -23,8 +23,8 @@ namespace {
 
 constexpr std::int64_t kPage = 4096, kHugePage = std::int64_t{2} << 20, kHugeFrom = std::int64_t{4} << 20;
 constexpr std::int64_t kHeadBytes = kHugePage;
-/// MADV_COLLAPSE, which Linux has from 6.1 on and glibc a name for from 2.37 on: huge pages at once, also where the system gives shared
-/// memory none by itself.
+/// MADV_COLLAPSE, which Linux has from 6.1 on and glibc a name for from 2.37 on: huge pages at once, also where the
+/// system gives shared memory none by itself.
 constexpr int kCollapse = 25;
 constexpr std::int64_t kAllocatedAtOnce = std::int64_t{16} << 20, kCollapsedAtOnce = std::int64_t{64} << 20;
 constexpr double kLongestCollapse_s = 10;
@@ -32,7 +32,9 @@ constexpr double kCollapseOfTimeout = 0.2;
 /// Of all ranks of a host together: a quarter of what an x86-64 process can address.
 constexpr std::int64_t kMostAddresses = std::int64_t{1} << 45;
 
-std::int64_t whole_pages(std::int64_t bytes) { return std::max<std::int64_t>((bytes + kPage - 1) / kPage * kPage, kPage); }
+std::int64_t whole_pages(std::int64_t bytes) {
+  return std::max<std::int64_t>((bytes + kPage - 1) / kPage * kPage, kPage);
+}
 
 Error failure(const std::string& what, int number) {
   return Error(ExitCode::out_of_memory, fmt::format("{}: {}", what, std::strerror(number)));
@@ -44,13 +46,15 @@ std::int64_t span_bytes(int ranks) {
   return std::min(memory + (std::int64_t{1} << 30), kMostAddresses / ranks) / kHugePage * kHugePage;
 }
 
-/// Address space for a whole file, at a multiple of a huge page, so that both the owner and the peers can have huge pages.
+/// Address space for a whole file, at a multiple of a huge page, so that both the owner and the peers can have huge
+/// pages.
 std::uintptr_t map_file(int fd, std::int64_t bytes, const std::string& what) {
-  void* const room =
-      mmap(nullptr, static_cast<std::size_t>(bytes + kHugePage), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const room = mmap(nullptr, static_cast<std::size_t>(bytes + kHugePage), PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) throw failure(fmt::format("{}, {} MiB of addresses", what, bytes >> 20), errno);
   const auto begin = reinterpret_cast<std::uintptr_t>(room);
-  const std::uintptr_t base = (begin + kHugePage - 1) / kHugePage * kHugePage, end = begin + static_cast<std::uintptr_t>(bytes + kHugePage);
+  const std::uintptr_t base = (begin + kHugePage - 1) / kHugePage * kHugePage,
+                       end = begin + static_cast<std::uintptr_t>(bytes + kHugePage);
   void* const mapped = mmap(reinterpret_cast<void*>(base), static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
                             MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0);
   if (mapped == MAP_FAILED) {
@@ -62,7 +66,8 @@ std::uintptr_t map_file(int fd, std::int64_t bytes, const std::string& what) {
   if (base > begin && munmap(room, base - begin) != 0) errno = 0;
   const std::uintptr_t rest = base + static_cast<std::uintptr_t>(bytes);
   if (end > rest && munmap(reinterpret_cast<void*>(rest), end - rest) != 0) errno = 0;
-  if (madvise(mapped, static_cast<std::size_t>(bytes), MADV_DONTDUMP) != 0) errno = 0;  // a core file of everybody's memory helps nobody
+  if (madvise(mapped, static_cast<std::size_t>(bytes), MADV_DONTDUMP) != 0)
+    errno = 0;  // a core file of everybody's memory helps nobody
   return base;
 }
 
@@ -71,8 +76,8 @@ int free_pages(int fd, std::int64_t offset, std::int64_t bytes) {
   return bytes == 0 || fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes) == 0 ? 0 : errno;
 }
 
-/// Now, where it can be refused: a page that is missing later would be a SIGBUS. Returns an errno. Part by part, since older systems undo
-/// an allocation that a signal interrupts, and a profiler's signals never end.
+/// Now, where it can be refused: a page that is missing later would be a SIGBUS. Returns an errno. Part by part, since
+/// older systems undo an allocation that a signal interrupts, and a profiler's signals never end.
 int allocate_file(int fd, std::int64_t offset, std::int64_t bytes) {
   for (std::int64_t done = 0; done < bytes;) {
     const std::int64_t part = std::min(kAllocatedAtOnce, bytes - done);
@@ -88,15 +93,16 @@ int allocate_file(int fd, std::int64_t offset, std::int64_t bytes) {
   return 0;
 }
 
-/// Only requests, as for ordinary memory (runtime/device/cpu_allocator.cpp). The second copies what is there already, two to five seconds
-/// for 2 GiB: what is left after `longest_s` stays on small pages, or is left to khugepaged.
+/// Only requests, as for ordinary memory (runtime/device/cpu_allocator.cpp). The second copies what is there already,
+/// two to five seconds for 2 GiB: what is left after `longest_s` stays on small pages, or is left to khugepaged.
 void ask_for_huge_pages(std::byte* address, std::int64_t bytes, double longest_s) {
   if (bytes < kHugeFrom) return;
   const std::int64_t whole = bytes / kHugePage * kHugePage;
   if (madvise(address, static_cast<std::size_t>(whole), MADV_HUGEPAGE) != 0) errno = 0;
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(longest_s);
   for (std::int64_t done = 0; done < whole && std::chrono::steady_clock::now() < end; done += kCollapsedAtOnce) {
-    if (madvise(address + done, static_cast<std::size_t>(std::min(kCollapsedAtOnce, whole - done)), kCollapse) != 0) break;
+    if (madvise(address + done, static_cast<std::size_t>(std::min(kCollapsedAtOnce, whole - done)), kCollapse) != 0)
+      break;
   }
   errno = 0;
 }
@@ -119,7 +125,8 @@ ShmMemory::Peer::~Peer() {
 
 namespace {
 
-constexpr std::int64_t kFirstSlot = kPage, kSlots = (kHeadBytes - kFirstSlot) / static_cast<std::int64_t>(sizeof(ShmSlot));
+constexpr std::int64_t kFirstSlot = kPage,
+                       kSlots = (kHeadBytes - kFirstSlot) / static_cast<std::int64_t>(sizeof(ShmSlot));
 
 }  // namespace
 
@@ -157,13 +164,15 @@ void ShmMemory::map_peers(std::span<const ShmInvitation> invitations) {
     const std::string path = fmt::format("/proc/{}/fd/{}", theirs.pid, theirs.fd);
     const Descriptor file{open(path.c_str(), O_RDWR | O_CLOEXEC)};
     if (file.fd < 0) throw failure(fmt::format("opening the memory of this host's rank {}, {}", r, path), errno);
-    if (!is_safe_to_map(file.fd, theirs.bytes)) throw failure(fmt::format("{} is not the memory of this host's rank {}", path, r), ESTALE);
+    if (!is_safe_to_map(file.fd, theirs.bytes))
+      throw failure(fmt::format("{} is not the memory of this host's rank {}", path, r), ESTALE);
     Peer& peer = peers_[r];
-    peer.memory = {map_file(file.fd, theirs.bytes, fmt::format("mapping the memory of this host's rank {}", r)), theirs.bytes};
+    peer.memory = {map_file(file.fd, theirs.bytes, fmt::format("mapping the memory of this host's rank {}", r)),
+                   theirs.bytes};
     if (head(static_cast<int>(r)).nonce != theirs.nonce)
       throw failure(fmt::format("{} is not the memory of this host's rank {}", path, r), ESTALE);
-    peer.process.fd = static_cast<int>(
-        syscall(SYS_pidfd_open, static_cast<pid_t>(theirs.pid), 0));  // without it a death is noticed by the deadline alone
+    peer.process.fd = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(theirs.pid),
+                                               0));  // without it a death is noticed by the deadline alone
   }
 }
 
@@ -176,7 +185,8 @@ void* ShmMemory::allocate(std::int64_t bytes) {
   const int rc = offset < 0 ? ENOMEM : allocate_file(file_.fd, offset, whole);
   if (rc != 0) {
     if (offset >= 0) free_range(offset, whole);
-    throw Error(ExitCode::out_of_memory, fmt::format("cannot allocate {} bytes of shared memory ({})", bytes, std::strerror(rc)), {},
+    throw Error(ExitCode::out_of_memory,
+                fmt::format("cannot allocate {} bytes of shared memory ({})", bytes, std::strerror(rc)), {},
                 "reduce the micro-batch or the model, use more ranks, or raise the memory limit (cgroup)");
   }
   allocated_bytes_ += whole;
@@ -269,7 +279,8 @@ void ShmMemory::free_left_windows() noexcept {
 AbortFlag& ShmMemory::abort_flag() const { return head(0).abort_flag; }
 
 ShmSlot& ShmMemory::slot(int rank, std::int64_t number) const {
-  return *reinterpret_cast<ShmSlot*>(memory_of(rank).at(kFirstSlot + number * static_cast<std::int64_t>(sizeof(ShmSlot))));
+  return *reinterpret_cast<ShmSlot*>(
+      memory_of(rank).at(kFirstSlot + number * static_cast<std::int64_t>(sizeof(ShmSlot))));
 }
 
 std::int64_t ShmMemory::take_slot() {

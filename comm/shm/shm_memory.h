@@ -36,16 +36,17 @@ struct alignas(64) ShmSlot {
   } window;
 };
 
-/// Memory of this rank that the other ranks of the host have mapped too, and theirs: an anonymous file (memfd) a rank, as many addresses
-/// as the machine has memory, of which only what is allocated exists. No file system holds it, so nothing is left when the ranks
-/// are gone, however they went. A head with the slots, then what is allocated. Owned by the ranks' communicators together; thread-safe once
-/// the peers are mapped. Addresses stay mapped for as long as anything is allocated.
+/// Memory of this rank that the other ranks of the host have mapped too, and theirs: an anonymous file (memfd) a rank,
+/// as many addresses as the machine has memory, of which only what is allocated exists. No file system holds it, so
+/// nothing is left when the ranks are gone, however they went. A head with the slots, then what is allocated. Owned by
+/// the ranks' communicators together; thread-safe once the peers are mapped. Addresses stay mapped for as long as
+/// anything is allocated.
 class ShmMemory final : public Allocator {
  public:
   static constexpr std::int64_t kWorldSlot = 0;  ///< taken from the first
 
-  /// Others wait for this rank for `timeout_s` at most: huge pages may take a small part of it. Throws Error where the system does not give
-  /// it.
+  /// Others wait for this rank for `timeout_s` at most: huge pages may take a small part of it. Throws Error where the
+  /// system does not give it.
   ShmMemory(int rank, int ranks, double timeout_s);
   ~ShmMemory() override;
   ShmMemory(const ShmMemory&) = delete;
@@ -59,8 +60,8 @@ class ShmMemory final : public Allocator {
   void* allocate(std::int64_t bytes) override;
   void deallocate(void* address, std::int64_t bytes) noexcept override;
 
-  /// Memory of this rank for `users` ranks, this one among them: its offset. Goes back when all of them have left it, if this one does so
-  /// last or makes another window later; else when the process ends.
+  /// Memory of this rank for `users` ranks, this one among them: its offset. Goes back when all of them have left it,
+  /// if this one does so last or makes another window later; else when the process ends.
   std::int64_t make_window(std::int64_t bytes, int users);
   /// This rank is done with a window of `owner`'s.
   void leave_window(int owner, std::int64_t offset, std::int64_t bytes) noexcept;
@@ -103,7 +104,8 @@ class ShmMemory final : public Allocator {
   std::mutex mutex_;                           // of what follows
   std::map<std::int64_t, std::int64_t> free_;  // bytes by offset
   std::vector<std::int64_t> free_slots_;
-  std::vector<std::pair<std::int64_t, std::int64_t>> left_windows_;  // of this rank: offset and bytes, while others are still there
+  std::vector<std::pair<std::int64_t, std::int64_t>>
+      left_windows_;  // of this rank: offset and bytes, while others are still there
   std::int64_t next_slot_ = 0, allocated_bytes_ = 0;
 };
 

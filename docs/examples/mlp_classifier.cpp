@@ -1,4 +1,5 @@
-// Learns which arm of a spiral a point is on, and says how often it is right about points that it has not seen. With one rank or several.
+// Learns which arm of a spiral a point is on, and says how often it is right about points that it has not seen. With
+// one rank or several.
 #include <zshard/zshard.h>
 #include <cmath>
 #include <cstdint>
@@ -20,7 +21,8 @@ Points draw(std::int64_t first, std::int64_t count) {
     std::mt19937 random(static_cast<unsigned>(i));
     const auto arm = static_cast<std::int32_t>(i % kArms);
     const float along = std::uniform_real_distribution<float>(0.1f, 1)(random);
-    const float angle = 4 * along + 6.2832f * static_cast<float>(arm) / kArms + std::normal_distribution<float>(0, 0.1f)(random);
+    const float angle =
+        4 * along + 6.2832f * static_cast<float>(arm) / kArms + std::normal_distribution<float>(0, 0.1f)(random);
     points.places.insert(points.places.end(), {along * std::cos(angle), along * std::sin(angle)});
     points.arms.push_back(arm);
   }
@@ -36,7 +38,8 @@ struct Classifier : zs::Layer<Classifier> {
 };
 
 int main() {
-  const auto world = zs::detect_launch() == zs::Launch::mpirun ? zs::make_mpi_world({.timeout_s = 60}) : zs::make_single_world({});
+  const auto world =
+      zs::detect_launch() == zs::Launch::mpirun ? zs::make_mpi_world({.timeout_s = 60}) : zs::make_single_world({});
   const auto device = zs::Device::create(zs::DeviceKind::cpu, {.threads = 1, .cpus = {}});
   zs::Context context(*device);
   Classifier net;
@@ -47,7 +50,8 @@ int main() {
   for (std::int64_t step = 0; step < kSteps; ++step) {
     const Points points = draw(step * kBatch + mine, share);
     auto micro_batch = model.micro_batch();
-    zs::cross_entropy(net(zs::Tensor::from_host(context, {share, 2}, points.places)), zs::Tensor::from_host(context, {share}, points.arms))
+    zs::cross_entropy(net(zs::Tensor::from_host(context, {share, 2}, points.places)),
+                      zs::Tensor::from_host(context, {share}, points.arms))
         .backward();
     micro_batch.end();
     optimizer.step(0.01f);

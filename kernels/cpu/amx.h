@@ -2,8 +2,8 @@
 
 #include "kernels/cpu/vec.h"
 
-/// Products of bf16 by the processor's tiles (AMX), summed in f32. Operands are packed so that nothing has a remainder: rows, columns and
-/// depths are multiples of 32. Tiles flush subnormal numbers to zero.
+/// Products of bf16 by the processor's tiles (AMX), summed in f32. Operands are packed so that nothing has a remainder:
+/// rows, columns and depths are multiples of 32. Tiles flush subnormal numbers to zero.
 namespace zs::cpu::ZS_ISA {
 
 /// Rows and columns of the block of C that one pass holds in tiles, and the depth that one instruction multiplies.
@@ -75,7 +75,8 @@ inline void amx_block(AmxResult c, AmxLeft a, AmxPanel b, std::int64_t depth) {
 }
 
 /// 16 x 16 words, transposed; strides in words.
-inline void transpose_words(std::uint32_t* out, std::int64_t out_stride, const std::uint32_t* in, std::int64_t in_stride) {
+inline void transpose_words(std::uint32_t* out, std::int64_t out_stride, const std::uint32_t* in,
+                            std::int64_t in_stride) {
   __m512i r[16], t[16];
   for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_si512(in + i * in_stride);
   for (int i = 0; i < 16; i += 2) {
@@ -103,7 +104,8 @@ inline void transpose_words(std::uint32_t* out, std::int64_t out_stride, const s
 /// Two rows of 32 bf16 as one row of a panel.
 inline void interleave(std::uint32_t* out, __m512i even, __m512i odd) {
   const __m512i low = _mm512_maskz_unpacklo_epi16(~0u, even, odd), high = _mm512_maskz_unpackhi_epi16(~0u, even, odd);
-  const __m512i first = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0), second = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
+  const __m512i first = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0),
+                second = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
   _mm512_storeu_si512(out, _mm512_maskz_permutex2var_epi64(0xff, low, first, high));
   _mm512_storeu_si512(out + 16, _mm512_maskz_permutex2var_epi64(0xff, low, second, high));
 }
@@ -128,8 +130,8 @@ inline void pack_transposed(std::uint32_t* out, const Bf16* in, std::int64_t dep
 inline __m512i narrow(Vec low, Vec high) { return (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low); }
 
 /// rows (time, head_dim) of one head, token_stride elements apart, to (padded_time, width), padded with zeros.
-inline void copy_rows(Bf16* out, std::int64_t width, const Bf16* in, std::int64_t token_stride, std::int64_t padded_time,
-                      const AttentionDims& dims) {
+inline void copy_rows(Bf16* out, std::int64_t width, const Bf16* in, std::int64_t token_stride,
+                      std::int64_t padded_time, const AttentionDims& dims) {
   for (std::int64_t t = 0; t < padded_time; ++t) {
     const std::int64_t count = t < dims.time ? dims.head_dim : 0;
     __builtin_memcpy(out + t * width, in + t * token_stride, static_cast<std::size_t>(count) * sizeof(Bf16));

@@ -10,9 +10,10 @@ namespace {
 constexpr float kMinusInfinity = -__builtin_inff();
 
 struct ForwardScratch {
-  float *keys_t, *values, *queries;  // tiles (head_dim, kTile); (padded_time, width); (padded_time, width) times the scale
-  float *scores, *result;            // (kTile, kTile), (kTile, width)
-  float *largest, *lane_sums;        // (kTile), (kTile, kLanes)
+  float *keys_t, *values,
+      *queries;                // tiles (head_dim, kTile); (padded_time, width); (padded_time, width) times the scale
+  float *scores, *result;      // (kTile, kTile), (kTile, width)
+  float *largest, *lane_sums;  // (kTile), (kTile, kLanes)
 };
 
 /// Turns one tile's scores into exp(score - running maximum) and rescales what the rows have gathered so far.
@@ -49,7 +50,8 @@ void softmax_tile(const ForwardScratch& s, std::int64_t width) {
 void mask(float* scores, const AttentionDims& dims, std::int64_t first, std::int64_t keys) {
   for (std::int64_t r = 0; r < kTile; ++r) {
     const std::int64_t query = first + r;
-    for (std::int64_t c = 0; c < min_of(kTile, first_key(dims, query) - keys); ++c) scores[r * kTile + c] = kMinusInfinity;
+    for (std::int64_t c = 0; c < min_of(kTile, first_key(dims, query) - keys); ++c)
+      scores[r * kTile + c] = kMinusInfinity;
     for (std::int64_t c = max_of(0, query + 1 - keys); c < kTile; ++c) scores[r * kTile + c] = kMinusInfinity;
   }
 }
@@ -70,8 +72,8 @@ void forward_queries(const Attention& args, const ForwardScratch& s, std::int64_
   for (std::int64_t r = 0; r < kTile; ++r) s.largest[r] = kMinusInfinity;
   const std::int64_t all_seen = first_key(dims, first + kTile - 1);  // from there on, up to the diagonal
   for (std::int64_t keys = first_key(dims, first) / kTile * kTile; keys <= first; keys += kTile) {
-    tile_product<false>({s.scores, kTile}, {s.queries + first * width, width, 1}, {s.keys_t + keys * dims.head_dim, kTile}, kTile, kTile,
-                        dims.head_dim);
+    tile_product<false>({s.scores, kTile}, {s.queries + first * width, width, 1},
+                        {s.keys_t + keys * dims.head_dim, kTile}, kTile, kTile, dims.head_dim);
     if (keys == first || keys < all_seen) mask(s.scores, dims, first, keys);
     softmax_tile(s, width);
     tile_product<true>({s.result, width}, {s.scores, kTile, 1}, {s.values + keys * width, width}, kTile, width, kTile);
@@ -102,7 +104,8 @@ void forward_head(const Attention& args, std::int64_t pair, Scratch scratch) {
   load_rows(s.values, width, qkv + place.key, place.stride, time, dims, 1.0f);
   transpose_tiles(s.keys_t, s.values, width, time, dims.head_dim);
   load_rows(s.values, width, qkv + place.value, place.stride, time, dims, 1.0f);
-  load_rows(s.queries, width, qkv + place.query, place.stride, time, dims, 1.0f / __builtin_sqrtf(static_cast<float>(dims.head_dim)));
+  load_rows(s.queries, width, qkv + place.query, place.stride, time, dims,
+            1.0f / __builtin_sqrtf(static_cast<float>(dims.head_dim)));
   for (std::int64_t first = 0; first < time; first += kTile) forward_queries<T>(args, s, pair, first);
 }
 
@@ -134,10 +137,12 @@ namespace zs::cpu {
 namespace {
 
 std::int64_t attention_scratch(int threads, const AttentionDims& dims) {
-  return kFloat * std::min<std::int64_t>(threads, dims.batch * dims.heads) * round_up(attention_scratch_elems(dims), 16);
+  return kFloat * std::min<std::int64_t>(threads, dims.batch * dims.heads) *
+         round_up(attention_scratch_elems(dims), 16);
 }
 
-Attention attention_args(ExecContext& ctx, const Buffer& out, const Buffer& lse, const Buffer& qkv, const AttentionDims& dims) {
+Attention attention_args(ExecContext& ctx, const Buffer& out, const Buffer& lse, const Buffer& qkv,
+                         const AttentionDims& dims) {
   checks::attention(out, lse, qkv, dims);
   return {.out = data_of(out),
           .qkv = data_of(qkv),
@@ -153,7 +158,8 @@ void attention_forward(ExecContext& ctx, Buffer out, Buffer lse, Buffer qkv, con
   isa().attention_forward(ctx.threads(), attention_args(ctx, out, lse, qkv, dims));
 }
 
-void attention_backward(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, Buffer qkv, Buffer lse, const AttentionDims& dims) {
+void attention_backward(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, Buffer qkv, Buffer lse,
+                        const AttentionDims& dims) {
   Attention args = attention_args(ctx, out, lse, qkv, dims);
   checks::same_as("dqkv", dqkv, qkv);
   checks::same_as("dout", dout, out);

@@ -2,8 +2,8 @@
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/vec_math.h"
 
-/// Attention in bf16 with its products by tiles: scores, softmax and sums are f32, probabilities are rounded to bf16 before they are
-/// multiplied.
+/// Attention in bf16 with its products by tiles: scores, softmax and sums are f32, probabilities are rounded to bf16
+/// before they are multiplied.
 namespace zs::cpu::ZS_ISA {
 namespace {
 
@@ -28,9 +28,10 @@ float largest_of(Vec x) {
   return higher_of(x, (Vec)_mm512_maskz_permute_ps(0xffff, (__m512)x, 0xb1))[0];
 }
 
-/// One row of scores to exp(scale (score - running maximum)); what the row has gathered so far is rescaled. Of `keys` it sees
-/// those from `hidden` up to `visible`.
-void softmax_row(const ForwardScratch& s, std::int64_t r, std::int64_t hidden, std::int64_t visible, std::int64_t keys) {
+/// One row of scores to exp(scale (score - running maximum)); what the row has gathered so far is rescaled. Of `keys`
+/// it sees those from `hidden` up to `visible`.
+void softmax_row(const ForwardScratch& s, std::int64_t r, std::int64_t hidden, std::int64_t visible,
+                 std::int64_t keys) {
   float *row = s.scores + r * kScorePitch, *sums = s.lane_sums + r * kLanes;
   for (std::int64_t c = 0; c < hidden; ++c) row[c] = kMinusInfinity;
   for (std::int64_t c = visible; c < keys; ++c) row[c] = kMinusInfinity;
@@ -45,7 +46,8 @@ void softmax_row(const ForwardScratch& s, std::int64_t r, std::int64_t hidden, s
   }
   if (now > before && before != kMinusInfinity) {
     const float shrink = exp_of(s.scale * (before - now));
-    for (std::int64_t d = 0; d < s.width; d += kLanes) store_vec(s.result + r * s.width + d, load_vec(s.result + r * s.width + d) * shrink);
+    for (std::int64_t d = 0; d < s.width; d += kLanes)
+      store_vec(s.result + r * s.width + d, load_vec(s.result + r * s.width + d) * shrink);
     store_vec(sums, load_vec(sums) * shrink);
   }
   s.largest[r] = now;
@@ -53,7 +55,8 @@ void softmax_row(const ForwardScratch& s, std::int64_t r, std::int64_t hidden, s
   for (std::int64_t c = 0; c < keys; c += kBlock) {
     Vec e[2];
     for (int half = 0; half < 2; ++half)
-      total += e[half] = exp_of<Precision::bf16>(fused(load_vec(row + c + half * kLanes), all<Vec>(s.scale), all<Vec>(shift)));
+      total += e[half] =
+          exp_of<Precision::bf16>(fused(load_vec(row + c + half * kLanes), all<Vec>(s.scale), all<Vec>(shift)));
     _mm512_storeu_si512(s.p + r * kPitch + c, narrow(e[0], e[1]));
   }
   store_vec(sums, total);
@@ -69,26 +72,30 @@ void store_queries(const Attention& args, const ForwardScratch& s, std::int64_t 
     const float sum = reduce_sum(lanes), inverse = 1.0f / sum;
     const float* result = s.result + r * s.width;
     Bf16* out = elements<Bf16>(args.out) + place.out + (first + r) * place.out_stride;
-    for_each_vec(0, dims.head_dim, [=](std::int64_t d, auto part) { store(out + d, load(result + d, part) * inverse, part); });
+    for_each_vec(0, dims.head_dim,
+                 [=](std::int64_t d, auto part) { store(out + d, load(result + d, part) * inverse, part); });
     args.lse[pair * dims.time + first + r] = s.scale * s.largest[r] + __builtin_logf(sum);
   }
 }
 
 /// kBlock queries from `first` on, over the keys that they see, kAmxKeys at a time.
-void forward_queries(const Attention& args, const ForwardScratch& s, std::int64_t pair, std::int64_t first, std::int64_t time) {
+void forward_queries(const Attention& args, const ForwardScratch& s, std::int64_t pair, std::int64_t first,
+                     std::int64_t time) {
   for (std::int64_t i = 0; i < kBlock * kLanes; ++i) s.lane_sums[i] = 0.0f;
   for (std::int64_t r = 0; r < kBlock; ++r) s.largest[r] = kMinusInfinity;
   const std::int64_t seen = first + kBlock, begin = first_key(args.dims, first) / kBlock * kBlock;
   for (std::int64_t key = begin; key < seen; key += kAmxKeys) {
     const std::int64_t keys = min_of(kAmxKeys, seen - key);
     for (std::int64_t c = 0; c < keys; c += kBlock)
-      amx_block<false>({s.scores + c, kScorePitch}, {s.queries + first * s.width, s.width}, s.keys_t + (key + c) / 2 * s.width, s.width);
+      amx_block<false>({s.scores + c, kScorePitch}, {s.queries + first * s.width, s.width},
+                       s.keys_t + (key + c) / 2 * s.width, s.width);
     for (std::int64_t r = 0; r < kBlock; ++r)
       softmax_row(s, r, min_of(keys, first_key(args.dims, first + r) - key), min_of(keys, first + r + 1 - key), keys);
     for (std::int64_t d = 0; d < s.width; d += kBlock) {
       const AmxResult result{s.result + d, s.width};
       const AmxPanel values = s.values + (d * time + key * kBlock) / 2;
-      key == begin ? amx_block<false>(result, {s.p, kPitch}, values, keys) : amx_block<true>(result, {s.p, kPitch}, values, keys);
+      key == begin ? amx_block<false>(result, {s.p, kPitch}, values, keys)
+                   : amx_block<true>(result, {s.p, kPitch}, values, keys);
     }
   }
   store_queries(args, s, pair, first);

@@ -2,9 +2,10 @@
 #include "kernels/cpu/vec_math.h"
 
 /// Dao et al. 2022, algorithm 4. With P = exp(S - lse), S = scale q k^T and delta = rowsum(dout * out):
-/// dv = P^T dout, dS = P (dout v^T - delta), dq = scale dS k, dk = scale dS^T q. Query heads that share keys add to dk and dv one after the
-/// other. Where a probability is 1 its dS is 0, as it is where delta is the sum of P dout v^T: what is left of two equal sums that are
-/// added up in two orders would be multiplied by keys and queries that are large there (docs/decisions/0044).
+/// dv = P^T dout, dS = P (dout v^T - delta), dq = scale dS k, dk = scale dS^T q. Query heads that share keys add to dk
+/// and dv one after the other. Where a probability is 1 its dS is 0, as it is where delta is the sum of P dout v^T:
+/// what is left of two equal sums that are added up in two orders would be multiplied by keys and queries that are
+/// large there (docs/decisions/0044).
 namespace zs::cpu::ZS_ISA {
 namespace {
 
@@ -18,7 +19,8 @@ struct BackwardScratch {
 
 BackwardScratch carve(Scratch scratch, std::int64_t time, std::int64_t width, bool is_shared) {
   BackwardScratch s;
-  for (float** block : {&s.queries, &s.keys, &s.dout, &s.dqueries, &s.keys_t, &s.values_t}) *block = scratch.take(time * width);
+  for (float** block : {&s.queries, &s.keys, &s.dout, &s.dqueries, &s.keys_t, &s.values_t})
+    *block = scratch.take(time * width);
   for (float** block : {&s.lse, &s.delta}) *block = scratch.take(time);
   for (float** block : {&s.p, &s.ds}) *block = scratch.take(kTile * kTile);
   for (float** block : {&s.dkeys, &s.dvalues}) *block = scratch.take((is_shared ? time : kTile) * width);
@@ -26,7 +28,8 @@ BackwardScratch carve(Scratch scratch, std::int64_t time, std::int64_t width, bo
 }
 
 template <class T>
-void load_keys(const Attention& args, std::int64_t pair, const BackwardScratch& s, std::int64_t time, std::int64_t width) {
+void load_keys(const Attention& args, std::int64_t pair, const BackwardScratch& s, std::int64_t time,
+               std::int64_t width) {
   const AttentionDims& dims = args.dims;
   const HeadPlace place = head_place(dims, pair);
   const T* const qkv = elements<const T>(args.qkv);
@@ -37,7 +40,8 @@ void load_keys(const Attention& args, std::int64_t pair, const BackwardScratch& 
 }
 
 template <class T>
-void load_queries(const Attention& args, std::int64_t pair, const BackwardScratch& s, std::int64_t time, std::int64_t width) {
+void load_queries(const Attention& args, std::int64_t pair, const BackwardScratch& s, std::int64_t time,
+                  std::int64_t width) {
   const AttentionDims& dims = args.dims;
   const HeadPlace place = head_place(dims, pair);
   load_rows(s.queries, width, elements<const T>(args.qkv) + place.query, place.stride, time, dims,
@@ -49,13 +53,15 @@ void load_queries(const Attention& args, std::int64_t pair, const BackwardScratc
     const float* dout = s.dout + t * width;
     const bool inside = t < dims.time;
     s.lse[t] = inside ? args.lse[pair * dims.time + t] : 0.0f;
-    s.delta[t] = inside ? lane_sum<Order::in_line>(dims.head_dim,
-                                                   [=](std::int64_t d, auto part) { return load(dout + d, part) * load(out + d, part); })
+    s.delta[t] = inside ? lane_sum<Order::in_line>(
+                              dims.head_dim,
+                              [=](std::int64_t d, auto part) { return load(dout + d, part) * load(out + d, part); })
                         : 0.0f;
   }
 }
 
-/// p holds scores and becomes probabilities; ds holds dout v^T and becomes the scores' gradient. 0 where the key is not seen.
+/// p holds scores and becomes probabilities; ds holds dout v^T and becomes the scores' gradient. 0 where the key is not
+/// seen.
 void probabilities(const BackwardScratch& s, const AttentionDims& dims, std::int64_t queries, std::int64_t keys) {
   for (std::int64_t r = 0; r < kTile; ++r) {
     float *p = s.p + r * kTile, *ds = s.ds + r * kTile;
@@ -70,8 +76,8 @@ void probabilities(const BackwardScratch& s, const AttentionDims& dims, std::int
 }
 
 /// Adds what the queries from `keys` on give: to the keys' dkeys and dvalues, and to their own dqueries.
-void add_tiles(const BackwardScratch& s, const AttentionDims& dims, float* dkeys, float* dvalues, std::int64_t keys, std::int64_t time,
-               std::int64_t width) {
+void add_tiles(const BackwardScratch& s, const AttentionDims& dims, float* dkeys, float* dvalues, std::int64_t keys,
+               std::int64_t time, std::int64_t width) {
   const std::int64_t depth = dims.head_dim, end = end_of_queries(dims, keys + kTile, time, kTile);
   for (std::int64_t queries = keys; queries < end; queries += kTile) {
     const float *q = s.queries + queries * width, *dout = s.dout + queries * width;
@@ -80,7 +86,8 @@ void add_tiles(const BackwardScratch& s, const AttentionDims& dims, float* dkeys
     probabilities(s, dims, queries, keys);
     tile_product<true>({dvalues, width}, {s.p, 1, kTile}, {dout, width}, kTile, width, kTile);
     tile_product<true>({dkeys, width}, {s.ds, 1, kTile}, {q, width}, kTile, width, kTile);
-    tile_product<true>({s.dqueries + queries * width, width}, {s.ds, kTile, 1}, {s.keys + keys * width, width}, kTile, width, kTile);
+    tile_product<true>({s.dqueries + queries * width, width}, {s.ds, kTile, 1}, {s.keys + keys * width, width}, kTile,
+                       width, kTile);
   }
 }
 
@@ -96,7 +103,8 @@ void backward_group(const Attention& args, HeadGroup group, Scratch scratch) {
     const HeadPlace place = head_place(dims, pair);
     load_queries<T>(args, pair, s, time, width);
     for (std::int64_t keys = 0; keys < time; keys += kTile) {
-      const std::int64_t at = is_shared ? keys * width : 0, row = keys * place.stride, valid = min_of(kTile, dims.time - keys);
+      const std::int64_t at = is_shared ? keys * width : 0, row = keys * place.stride,
+                         valid = min_of(kTile, dims.time - keys);
       float *dkeys = s.dkeys + at, *dvalues = s.dvalues + at;
       if (pair == group.first)
         for (std::int64_t i = 0; i < kTile * width; ++i) dkeys[i] = dvalues[i] = 0.0f;
@@ -105,7 +113,8 @@ void backward_group(const Attention& args, HeadGroup group, Scratch scratch) {
       store_rows(dqkv + place.key + row, place.stride, dkeys, width, valid, dims, 1.0f);
       store_rows(dqkv + place.value + row, place.stride, dvalues, width, valid, dims, 1.0f);
     }
-    store_rows(dqkv + place.query, place.stride, s.dqueries, width, dims.time, dims, 1.0f / __builtin_sqrtf(static_cast<float>(depth)));
+    store_rows(dqkv + place.query, place.stride, s.dqueries, width, dims.time, dims,
+               1.0f / __builtin_sqrtf(static_cast<float>(depth)));
   }
 }
 

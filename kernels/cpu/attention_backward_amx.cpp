@@ -2,14 +2,15 @@
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/vec_math.h"
 
-/// The formulas of attention_backward.cpp with every matrix of scores transposed, keys by queries, so that probabilities and their
-/// gradients are left operands as they are: dv = P^T dout, dk = scale dS^T q, dq^T = scale k^T dS^T. Both are rounded to bf16 first. A
-/// probability of kCertain or more counts as 1 in dS.
+/// The formulas of attention_backward.cpp with every matrix of scores transposed, keys by queries, so that
+/// probabilities and their gradients are left operands as they are: dv = P^T dout, dk = scale dS^T q, dq^T = scale k^T
+/// dS^T. Both are rounded to bf16 first. A probability of kCertain or more counts as 1 in dS.
 namespace zs::cpu::ZS_ISA {
 namespace {
 
 constexpr std::int64_t kKeys = kAttentionTile;  // taken together: two blocks
-constexpr float kCertain = 1 - 0x1.0p-10f;      // what it is short of 1 by is less than what rounding `out` to bf16 leaves in delta
+constexpr float kCertain =
+    1 - 0x1.0p-10f;  // what it is short of 1 by is less than what rounding `out` to bf16 leaves in delta
 
 struct BackwardScratch {
   Bf16 *queries, *keys, *values, *dout;               // (padded_time, width)
@@ -20,7 +21,8 @@ struct BackwardScratch {
   Bf16 *p, *ds;                                       // (kKeys, pitch)
   std::uint32_t* ds_panel;                            // (kKeys, kBlock)
   float *scores, *dscores, *minus_lse, *minus_delta;  // (kBlock, kBlock) twice, (padded_time) twice
-  float *dkeys, *dvalues;  // where heads share keys (padded_time, width), else one (kKeys, width) for both, one after the other
+  float *dkeys,
+      *dvalues;  // where heads share keys (padded_time, width), else one (kKeys, width) for both, one after the other
   std::int64_t time, width;
   std::int64_t pitch;   // of rows over time: a power of two would share few places of the first cache
   std::int64_t window;  // keys that a query sees at most
@@ -75,13 +77,16 @@ void load_queries(const Attention& args, std::int64_t pair, const BackwardScratc
     const Bf16 *out = elements<const Bf16>(args.out) + place.out + t * place.out_stride, *dout = s.dout + t * width;
     const bool inside = t < dims.time;
     s.minus_lse[t] = inside ? -args.lse[pair * dims.time + t] : 0.0f;
-    s.minus_delta[t] = inside ? -lane_sum<Order::in_line>(
-                                    dims.head_dim, [=](std::int64_t d, auto part) { return load(dout + d, part) * load(out + d, part); })
-                              : 0.0f;
+    s.minus_delta[t] =
+        inside
+            ? -lane_sum<Order::in_line>(
+                  dims.head_dim, [=](std::int64_t d, auto part) { return load(dout + d, part) * load(out + d, part); })
+            : 0.0f;
   }
 }
 
-/// Two rows of a block of scores and dout v^T, keys `key` and `key` + 1, queries `query` ..: to p, ds and one row of ds_panel.
+/// Two rows of a block of scores and dout v^T, keys `key` and `key` + 1, queries `query` ..: to p, ds and one row of
+/// ds_panel.
 void probabilities(const BackwardScratch& s, std::int64_t first, std::int64_t key, std::int64_t query) {
   const std::int64_t at = (key - first) % kBlock * kBlock;
   __m512i p[2], ds[2];
@@ -96,7 +101,8 @@ void probabilities(const BackwardScratch& s, std::int64_t first, std::int64_t ke
       const Vec power = fused(load_vec(s.scores + in), all<Vec>(s.scale), load_vec(s.minus_lse + q));
       e[half] = (Vec)_mm512_maskz_mov_ps(is_seen, (__m512)exp_of<Precision::bf16>(power));
       const __mmask16 is_open = _mm512_cmp_ps_mask((__m512)e[half], (__m512)all<Vec>(kCertain), _CMP_NGE_UQ);
-      de[half] = (Vec)_mm512_maskz_mov_ps(is_open, (__m512)(e[half] * (load_vec(s.dscores + in) + load_vec(s.minus_delta + q))));
+      de[half] = (Vec)_mm512_maskz_mov_ps(is_open,
+                                          (__m512)(e[half] * (load_vec(s.dscores + in) + load_vec(s.minus_delta + q))));
     }
     p[r] = narrow(e[0], e[1]);
     ds[r] = narrow(de[0], de[1]);
@@ -115,7 +121,8 @@ void backward_block(const BackwardScratch& s, std::int64_t first, std::int64_t q
     for (std::int64_t r = 0; r < kBlock; r += 2) probabilities(s, first, key + r, query);
   }
   for (std::int64_t d = 0; d < s.width; d += kBlock)
-    amx_block<true>({s.dqueries_t + d * s.pitch + query, s.pitch}, {s.keys_t + d * s.pitch + first, s.pitch}, s.ds_panel, kKeys);
+    amx_block<true>({s.dqueries_t + d * s.pitch + query, s.pitch}, {s.keys_t + d * s.pitch + first, s.pitch},
+                    s.ds_panel, kKeys);
 }
 
 struct Queries {
@@ -123,13 +130,15 @@ struct Queries {
 };
 
 /// out (kKeys, width) := [out +] left (kKeys, `queries`) * right, which is packed in panels.
-void key_product(const BackwardScratch& s, float* out, bool adds, const Bf16* left, const std::uint32_t* right, Queries queries) {
+void key_product(const BackwardScratch& s, float* out, bool adds, const Bf16* left, const std::uint32_t* right,
+                 Queries queries) {
   for (std::int64_t r = 0; r < kKeys; r += kBlock)
     for (std::int64_t d = 0; d < s.width; d += kBlock) {
       const AmxResult c{out + r * s.width + d, s.width};
       const AmxLeft a{left + r * s.pitch + queries.first, s.pitch};
       const AmxPanel b = right + (d * s.time + queries.first * kBlock) / 2;
-      adds ? amx_block<true>(c, a, b, queries.end - queries.first) : amx_block<false>(c, a, b, queries.end - queries.first);
+      adds ? amx_block<true>(c, a, b, queries.end - queries.first)
+           : amx_block<false>(c, a, b, queries.end - queries.first);
     }
 }
 
@@ -143,7 +152,8 @@ void backward_head(const Attention& args, HeadGroup group, std::int64_t pair, co
   for (std::int64_t keys = 0; keys < s.time; keys += kKeys) {
     const Queries queries{keys, end_of_queries(dims, keys + kKeys, s.time, kBlock)};  // that see any of these keys
     for (std::int64_t query = keys; query < queries.end; query += kBlock) backward_block(s, keys, query);
-    const std::int64_t at = group.count > 1 ? keys * s.width : 0, row = keys * place.stride, valid = min_of(kKeys, dims.time - keys);
+    const std::int64_t at = group.count > 1 ? keys * s.width : 0, row = keys * place.stride,
+                       valid = min_of(kKeys, dims.time - keys);
     key_product(s, s.dkeys + at, adds, s.ds, s.queries_p, queries);
     if (is_last) store_rows(dqkv + place.key + row, place.stride, s.dkeys + at, s.width, valid, dims, s.scale);
     key_product(s, s.dvalues + at, adds, s.p, s.dout_p, queries);

@@ -26,14 +26,16 @@ CachedQuery cached_query(const CachedAttention& args, std::int64_t number) {
 /// scores := the weights of the rows, not normalised. Their sum.
 template <class T>
 float weigh_rows(const CachedAttention& args, const CachedQuery& place, float* scores) {
-  const std::int64_t width = args.dims.head_dim, stride = 2 * kv_heads_of(args.dims) * width, count = place.end - place.begin;
+  const std::int64_t width = args.dims.head_dim, stride = 2 * kv_heads_of(args.dims) * width,
+                     count = place.end - place.begin;
   const T* const query = elements<const T>(args.qkv) + place.query;
   const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(width));
   float largest = -__builtin_inff();
   for (std::int64_t i = 0; i < count; ++i) {
     const T* const key = elements<const T>(args.cache) + (place.begin + i) * stride + place.key;
-    scores[i] =
-        scale * lane_sum<kOwnOrder<T>>(width, [=](std::int64_t d, auto part) { return load(query + d, part) * load(key + d, part); });
+    scores[i] = scale * lane_sum<kOwnOrder<T>>(width, [=](std::int64_t d, auto part) {
+                  return load(query + d, part) * load(key + d, part);
+                });
     largest = scores[i] > largest ? scores[i] : largest;
   }
 #pragma omp simd
@@ -87,9 +89,12 @@ namespace {
 void attention_cached(ExecContext& ctx, Buffer out, Buffer scores, Buffer qkv, Buffer cache, const AttentionDims& dims,
                       std::int64_t first) {
   checks::attention_cached(out, scores, qkv, cache, dims, first);
-  isa().attention_cached(
-      ctx.threads(),
-      {.out = data_of(out), .qkv = data_of(qkv), .cache = data_of(cache), .scores = scores.as<float>(), .dims = dims, .first = first});
+  isa().attention_cached(ctx.threads(), {.out = data_of(out),
+                                         .qkv = data_of(qkv),
+                                         .cache = data_of(cache),
+                                         .scores = scores.as<float>(),
+                                         .dims = dims,
+                                         .first = first});
 }
 
 }  // namespace

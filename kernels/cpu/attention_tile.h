@@ -31,7 +31,8 @@ template <bool kAdd, int kRows, int kVectors>
 inline void product_block(ResultTile c, LeftTile a, RightTile b, std::int64_t depth) {
   Vec sums[kRows][kVectors];
   for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVectors; ++v) sums[r][v] = kAdd ? load_vec(c.address + r * c.stride + v * kVectorFloats) : Vec{};
+    for (int v = 0; v < kVectors; ++v)
+      sums[r][v] = kAdd ? load_vec(c.address + r * c.stride + v * kVectorFloats) : Vec{};
   for (std::int64_t k = 0; k < depth; ++k) {
     Vec right[kVectors];
     for (int v = 0; v < kVectors; ++v) right[v] = load_vec(b.address + k * b.stride + v * kVectorFloats);
@@ -47,13 +48,14 @@ inline void product_block(ResultTile c, LeftTile a, RightTile b, std::int64_t de
 template <bool kAdd, int kRows, int kVectors>
 inline void product_column(ResultTile c, LeftTile a, RightTile b, std::int64_t rows, std::int64_t depth) {
   for (std::int64_t r = 0; r < rows; r += kRows)
-    product_block<kAdd, kRows, kVectors>({c.address + r * c.stride, c.stride}, {a.address + r * a.row_stride, a.row_stride, a.k_stride}, b,
-                                         depth);
+    product_block<kAdd, kRows, kVectors>({c.address + r * c.stride, c.stride},
+                                         {a.address + r * a.row_stride, a.row_stride, a.k_stride}, b, depth);
 }
 
 /// c (rows, columns) := [c +] a (rows, depth) * b (depth, columns); rows a multiple of 8, columns of 16.
 template <bool kAdd>
-inline void tile_product(ResultTile c, LeftTile a, RightTile b, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
+inline void tile_product(ResultTile c, LeftTile a, RightTile b, std::int64_t rows, std::int64_t columns,
+                         std::int64_t depth) {
   constexpr std::int64_t kWide = kTileVectors * kVectorFloats;
   std::int64_t first = 0;
   for (; first + kWide <= columns; first += kWide)
@@ -68,7 +70,8 @@ inline void tile_product(ResultTile c, LeftTile a, RightTile b, std::int64_t row
   }
 }
 
-/// rows (time, head_dim) of one head, token_stride elements apart, to f32 (padded_time, width) times factor, padded with zeros.
+/// rows (time, head_dim) of one head, token_stride elements apart, to f32 (padded_time, width) times factor, padded
+/// with zeros.
 template <class T>
 inline void load_rows(float* out, std::int64_t width, const T* in, std::int64_t token_stride, std::int64_t padded_time,
                       const AttentionDims& dims, float factor) {
@@ -83,20 +86,22 @@ inline void load_rows(float* out, std::int64_t width, const T* in, std::int64_t 
 }
 
 /// (padded_time, width) to tiles (padded_time / kTile, head_dim, kTile): each tile is the transpose of kTile rows.
-inline void transpose_tiles(float* out, const float* in, std::int64_t width, std::int64_t padded_time, std::int64_t head_dim) {
+inline void transpose_tiles(float* out, const float* in, std::int64_t width, std::int64_t padded_time,
+                            std::int64_t head_dim) {
   for (std::int64_t first = 0; first < padded_time; first += kTile)
     for (std::int64_t d = 0; d < head_dim; ++d)
       for (std::int64_t t = 0; t < kTile; ++t) out[first * head_dim + d * kTile + t] = in[(first + t) * width + d];
 }
 
-/// Where the first rows of a head lie in tensors (batch, time, heads + 2 kv_heads, head_dim) and (batch, time, heads, head_dim), and how
-/// many elements apart its rows are. pair = batch * heads + head.
+/// Where the first rows of a head lie in tensors (batch, time, heads + 2 kv_heads, head_dim) and (batch, time, heads,
+/// head_dim), and how many elements apart its rows are. pair = batch * heads + head.
 struct HeadPlace {
   std::int64_t query, key, value, stride;  // in qkv
   std::int64_t out, out_stride;
 };
 inline HeadPlace head_place(const AttentionDims& dims, std::int64_t pair) {
-  const std::int64_t kv_heads = kv_heads_of(dims), head = pair % dims.heads, key_head = dims.heads + head / (dims.heads / kv_heads);
+  const std::int64_t kv_heads = kv_heads_of(dims), head = pair % dims.heads,
+                     key_head = dims.heads + head / (dims.heads / kv_heads);
   const std::int64_t token = pair / dims.heads * dims.time, stride = qkv_width_of(dims), first = token * stride;
   return {first + head * dims.head_dim,
           first + key_head * dims.head_dim,
@@ -107,9 +112,12 @@ inline HeadPlace head_place(const AttentionDims& dims, std::int64_t pair) {
 }
 
 /// The first key that query `query` sees.
-inline std::int64_t first_key(const AttentionDims& dims, std::int64_t query) { return max_of(0, query + 1 - window_of(dims)); }
+inline std::int64_t first_key(const AttentionDims& dims, std::int64_t query) {
+  return max_of(0, query + 1 - window_of(dims));
+}
 /// Behind the last query that sees a key before `end`, up to a multiple of `unit`.
-inline std::int64_t end_of_queries(const AttentionDims& dims, std::int64_t end, std::int64_t padded_time, std::int64_t unit) {
+inline std::int64_t end_of_queries(const AttentionDims& dims, std::int64_t end, std::int64_t padded_time,
+                                   std::int64_t unit) {
   return min_of(padded_time, round_up(end - 1 + window_of(dims), unit));
 }
 
@@ -120,11 +128,12 @@ struct HeadGroup {
 
 /// rows (rows, width) times factor to head_dim elements each, token_stride apart.
 template <class T>
-inline void store_rows(T* out, std::int64_t token_stride, const float* in, std::int64_t width, std::int64_t rows, const AttentionDims& dims,
-                       float factor) {
+inline void store_rows(T* out, std::int64_t token_stride, const float* in, std::int64_t width, std::int64_t rows,
+                       const AttentionDims& dims, float factor) {
   for (std::int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
-    for (std::int64_t d = 0; d < dims.head_dim; ++d) out[r * token_stride + d] = from_float<T>(in[r * width + d] * factor);
+    for (std::int64_t d = 0; d < dims.head_dim; ++d)
+      out[r * token_stride + d] = from_float<T>(in[r * width + d] * factor);
   }
 }
 
@@ -149,7 +158,8 @@ inline void for_each_head(int threads, const Attention& args, F f) {
   const std::int64_t pairs = args.dims.batch * args.dims.heads;
   const int team = static_cast<int>(max_of(1, min_of(threads, pairs)));
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (team > 1)
-  for (std::int64_t pair = 0; pair < pairs; ++pair) f(pair, Scratch{args.scratch + omp_get_thread_num() * args.scratch_elems});
+  for (std::int64_t pair = 0; pair < pairs; ++pair)
+    f(pair, Scratch{args.scratch + omp_get_thread_num() * args.scratch_elems});
 }
 
 /// f(group, scratch) for every (batch, key and value head), in the same way.
@@ -159,7 +169,9 @@ inline void for_each_group(int threads, const Attention& args, F f) {
   const std::int64_t kv_heads = kv_heads_of(dims), count = dims.heads / kv_heads;
   Attention groups = args;
   groups.dims.heads = kv_heads;
-  for_each_head(threads, groups, [=](std::int64_t group, Scratch scratch) { f(HeadGroup{group * count, count}, scratch); });
+  for_each_head(threads, groups, [=](std::int64_t group, Scratch scratch) {
+    f(HeadGroup{group * count, count}, scratch);
+  });
 }
 
 /// The loops of the other files of attention.

@@ -63,7 +63,8 @@ __attribute__((always_inline)) inline Vec clamp20(Vec x) {
 /// 0.5 (1 + tanh u) = 1 / (1 + e^(-2u)): no cancellation for negative x. `square` is x^2.
 template <Precision kPrecision>
 __attribute__((always_inline)) inline Vec tanh_gate(Vec x, Vec square) {
-  const Vec power = exp_of<kPrecision>(x * fused(square, all<Vec>(-kTwoRootTwoOverPi * kCubic), all<Vec>(-kTwoRootTwoOverPi)));
+  const Vec power =
+      exp_of<kPrecision>(x * fused(square, all<Vec>(-kTwoRootTwoOverPi * kCubic), all<Vec>(-kTwoRootTwoOverPi)));
   return inverse_of(1.0f + power);
 }
 
@@ -98,7 +99,8 @@ __attribute__((always_inline)) inline Vec gelu_erf_slope(Vec x) {
 void zero(int threads, Data out, std::int64_t n) {
   const bool is_streamed = streams<float>(out, n, {}, {});
   parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
-    store_range<Order::in_line>(elements<float>(out), begin, end, is_streamed, [](std::int64_t, auto part) { return none(part); });
+    store_range<Order::in_line>(elements<float>(out), begin, end, is_streamed,
+                                [](std::int64_t, auto part) { return none(part); });
     end_streaming(is_streamed);
   });
 }
@@ -159,7 +161,9 @@ void fill_elementwise(Isa& isa) {
 namespace zs::cpu {
 namespace {
 
-void cast(ExecContext& ctx, Buffer out, Buffer in) { isa().cast(ctx.threads(), data_of(out), data_of(in), checks::same_elems(out, in)); }
+void cast(ExecContext& ctx, Buffer out, Buffer in) {
+  isa().cast(ctx.threads(), data_of(out), data_of(in), checks::same_elems(out, in));
+}
 
 void add(ExecContext& ctx, Buffer out, Buffer a, Buffer b) {
   const std::int64_t elems = checks::alike(out, a, b);

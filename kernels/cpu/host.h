@@ -5,8 +5,8 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/kernels.h"
 
-/// What the families' kernels share before they come to their vector loops: Buffers are checked and unpacked into plain pointers.
-/// Compiled for the baseline only.
+/// What the families' kernels share before they come to their vector loops: Buffers are checked and unpacked into plain
+/// pointers. Compiled for the baseline only.
 namespace zs::cpu {
 
 /// What ZSHARD_ISA or the processor chose, once for the process.

@@ -20,8 +20,8 @@ struct Rows {
   std::int64_t count, width;
 };
 
-/// Layer norm, or, where mean is null, RMS norm, which has no beta either. wide: scratch of 2 * rows.width floats. residual, sum: see
-/// NormInput; null: none.
+/// Layer norm, or, where mean is null, RMS norm, which has no beta either. wide: scratch of 2 * rows.width floats.
+/// residual, sum: see NormInput; null: none.
 struct LayerNormForward {
   Data y, x, gamma, beta;
   float *mean, *rstd, *wide;
@@ -30,8 +30,8 @@ struct LayerNormForward {
   Data residual = {}, sum = {};
 };
 
-/// The same; RMS norm has no dbeta. dgamma and dbeta are plain sums, without what was there before. wide: scratch of rows.width floats;
-/// parts: of 2 * rows.width floats for each block of row_blocks. skip: see NormGradient; null: none.
+/// The same; RMS norm has no dbeta. dgamma and dbeta are plain sums, without what was there before. wide: scratch of
+/// rows.width floats; parts: of 2 * rows.width floats for each block of row_blocks. skip: see NormGradient; null: none.
 struct LayerNormBackward {
   Data dx, dy, x, gamma;
   float *dgamma, *dbeta, *wide, *parts;
@@ -48,7 +48,8 @@ struct Embedding {
   std::int64_t time;
 };
 
-/// table (table_rows, rows.width) += dy[i] at ids[i]; or, where ids is null, table := beta * table, then += dy[i] at i mod period.
+/// table (table_rows, rows.width) += dy[i] at ids[i]; or, where ids is null, table := beta * table, then += dy[i] at i
+/// mod period.
 struct ScatterRows {
   Data table, dy;
   const std::int32_t* ids;
@@ -68,7 +69,8 @@ struct Rotary {
   std::int64_t first = 0;
 };
 
-/// dout, dqkv: backward only. scratch: `scratch_elems` floats for each thread, 64-byte aligned (attention_scratch_elems).
+/// dout, dqkv: backward only. scratch: `scratch_elems` floats for each thread, 64-byte aligned
+/// (attention_scratch_elems).
 struct Attention {
   Data out, qkv, dout, dqkv;
   float* lse;
@@ -151,7 +153,8 @@ struct Isa {
   void (*zero)(int threads, Data out, std::int64_t n);
   /// from f32 to f32: any bits, at any address
   void (*cast)(int threads, Data out, Data in, std::int64_t n);
-  void (*stochastic_cast)(int threads, std::uint16_t* out, const float* in, std::int64_t n, const StochasticRounding& rounding);
+  void (*stochastic_cast)(int threads, std::uint16_t* out, const float* in, std::int64_t n,
+                          const StochasticRounding& rounding);
   void (*add)(int threads, Data out, Data a, Data b, std::int64_t n);
   void (*scale)(int threads, Data out, Data in, std::int64_t n, float factor);
   void (*accumulate)(int threads, Data out, Data in, std::int64_t n);
@@ -188,8 +191,8 @@ static constexpr std::int64_t kAttentionTile = 64;
 
 static constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-/// Sums over rows are taken in `count` blocks of `rows` each, which follow from the number of rows alone: blocks are given to threads, and
-/// their sums are added in order.
+/// Sums over rows are taken in `count` blocks of `rows` each, which follow from the number of rows alone: blocks are
+/// given to threads, and their sums are added in order.
 struct RowBlocks {
   std::int64_t rows, count;
 };
@@ -202,8 +205,9 @@ static constexpr RowBlocks row_blocks(std::int64_t rows) {
 /// Where attention is computed by tiles: keys whose scores are taken together.
 static constexpr std::int64_t kAmxKeys = 512;
 
-/// Floats of scratch that one thread needs, forward or backward, on any instruction set: six (time, head_dim) operands or results, or eight
-/// where query heads share keys, the rows' statistics and a few tiles or rows of scores, all padded.
+/// Floats of scratch that one thread needs, forward or backward, on any instruction set: six (time, head_dim) operands
+/// or results, or eight where query heads share keys, the rows' statistics and a few tiles or rows of scores, all
+/// padded.
 static constexpr std::int64_t attention_scratch_elems(const AttentionDims& dims) {
   const std::int64_t time = round_up(dims.time, kAttentionTile), width = round_up(dims.head_dim, 32);
   return (kv_heads_of(dims) < dims.heads ? 8 : 6) * time * width + (kAttentionTile + 2) * time +
@@ -211,7 +215,9 @@ static constexpr std::int64_t attention_scratch_elems(const AttentionDims& dims)
 }
 
 /// The angles of a position and their cosines and sines.
-static constexpr std::int64_t rotary_scratch_elems(const AttentionDims& dims) { return 3 * round_up(dims.head_dim, 16); }
+static constexpr std::int64_t rotary_scratch_elems(const AttentionDims& dims) {
+  return 3 * round_up(dims.head_dim, 16);
+}
 
 namespace baseline {
 /// Its loops. Called only where the processor has it.

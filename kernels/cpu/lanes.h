@@ -98,8 +98,8 @@ inline void sum_parts(float* out, const float* parts, std::int64_t stride, std::
   }
 }
 
-/// visit(i, part, k) over [0, n), two vectors at a time where it can, k being the vector of a run of kCount elements that element i begins;
-/// `together` before what is left of the elements is visited by single vectors, in line.
+/// visit(i, part, k) over [0, n), two vectors at a time where it can, k being the vector of a run of kCount elements
+/// that element i begins; `together` before what is left of the elements is visited by single vectors, in line.
 template <int kCount, Order kOrder, class Visit, class Together>
 __attribute__((always_inline)) inline void for_each_in_runs(std::int64_t n, Visit visit, Together together) {
   static_assert(kCount % kPairFloats == 0);
@@ -118,7 +118,8 @@ inline float lane_sum(std::int64_t n, Value value) {
   constexpr int kCount = 4 * kLanes;
   LanesOf<kCount> total;
   for_each_in_runs<kCount, kOrder>(
-      n, [&](std::int64_t i, auto part, std::int64_t k) { total.add_at(k, keep(value(i, part), part)); }, [&] { total.put_together(); });
+      n, [&](std::int64_t i, auto part, std::int64_t k) { total.add_at(k, keep(value(i, part), part)); },
+      [&] { total.put_together(); });
   return reduce_sum(total);
 }
 

@@ -40,12 +40,14 @@ void take_lines(ExecContext& ctx, Buffer y, Buffer x, Buffer ids, const LineDims
   const auto bytes = static_cast<std::size_t>(size_of(x.dtype));
   // Whole lines where they have one id.
   const std::int64_t together = dims.each_its_own ? 1 : dims.inner;
-  const LineDims pieces{dims.outer, dims.lines, dims.count, dims.inner / std::max<std::int64_t>(together, 1), dims.each_its_own};
+  const LineDims pieces{dims.outer, dims.lines, dims.count, dims.inner / std::max<std::int64_t>(together, 1),
+                        dims.each_its_own};
   const std::size_t piece = bytes * static_cast<std::size_t>(together);
   for_each_column(ctx, pieces, [&](std::int64_t outer, std::int64_t e) {
     for (std::int64_t i = 0; i < dims.count; ++i)
       std::memcpy(out + static_cast<std::size_t>((outer * dims.count + i) * pieces.inner + e) * piece,
-                  in + static_cast<std::size_t>((outer * dims.lines + at.line(outer, i, e)) * pieces.inner + e) * piece, piece);
+                  in + static_cast<std::size_t>((outer * dims.lines + at.line(outer, i, e)) * pieces.inner + e) * piece,
+                  piece);
   });
 }
 
@@ -59,8 +61,8 @@ void add_lines(ExecContext& ctx, Buffer x, Buffer y, Buffer ids, const LineDims&
   for_each_column(ctx, dims, [&](std::int64_t outer, std::int64_t e) {
     for (std::int64_t i = 0; i < dims.count; ++i) {
       const std::int64_t from = (outer * dims.count + i) * dims.inner + e;
-      const float value =
-          in.is_bf16 ? static_cast<float>(static_cast<const BFloat16*>(in.address)[from]) : static_cast<const float*>(in.address)[from];
+      const float value = in.is_bf16 ? static_cast<float>(static_cast<const BFloat16*>(in.address)[from])
+                                     : static_cast<const float*>(in.address)[from];
       out[(outer * dims.lines + at.line(outer, i, e)) * dims.inner + e] += value;
     }
   });

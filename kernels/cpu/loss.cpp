@@ -22,9 +22,9 @@ float row_max(const float* x, std::int64_t n) {
   return largest;
 }
 
-/// log(sum of e^x) in one reading of memory: a chunk's largest element, then its exponentials, while it lies in the first cache and the
-/// chunk behind it is on its way there. What was added before is rescaled where a chunk has a larger element (Milakov, Gimelshein 2018). A
-/// vocabulary is long: the sums of its chunks are carried in f64.
+/// log(sum of e^x) in one reading of memory: a chunk's largest element, then its exponentials, while it lies in the
+/// first cache and the chunk behind it is on its way there. What was added before is rescaled where a chunk has a
+/// larger element (Milakov, Gimelshein 2018). A vocabulary is long: the sums of its chunks are carried in f64.
 double log_sum_exp(const float* x, std::int64_t n) {
   constexpr std::int64_t kChunk = 1024;
   float largest = -__FLT_MAX__;  // not -infinity: a chunk of nothing else adds 0
@@ -111,7 +111,8 @@ CrossEntropy cross_entropy_args(const Buffer& lse, const Buffer& logits, const B
           .factor = 1.0f};
 }
 
-void cross_entropy_forward(ExecContext& ctx, Buffer losses, Buffer lse, Buffer logits, Buffer targets, std::int64_t classes) {
+void cross_entropy_forward(ExecContext& ctx, Buffer losses, Buffer lse, Buffer logits, Buffer targets,
+                           std::int64_t classes) {
   if (targets.empty()) return;
   CrossEntropy args = cross_entropy_args(lse, logits, targets, classes);
   checks::cross_entropy_losses(losses, targets);
@@ -119,8 +120,8 @@ void cross_entropy_forward(ExecContext& ctx, Buffer losses, Buffer lse, Buffer l
   isa().cross_entropy_forward(ctx.threads(), args);
 }
 
-void cross_entropy_backward(ExecContext& ctx, Buffer dlogits, Buffer logits, Buffer lse, Buffer targets, Buffer dloss, std::int64_t classes,
-                            float factor) {
+void cross_entropy_backward(ExecContext& ctx, Buffer dlogits, Buffer logits, Buffer lse, Buffer targets, Buffer dloss,
+                            std::int64_t classes, float factor) {
   if (targets.empty()) return;
   CrossEntropy args = cross_entropy_args(lse, logits, targets, classes);
   checks::cross_entropy_gradient(dlogits, logits, dloss);

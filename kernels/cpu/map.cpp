@@ -7,13 +7,15 @@
 namespace zs::cpu::ZS_ISA {
 namespace {
 
-/// Elements that are computed together: each operand is brought into a row of floats first, whatever its dtype and strides are.
+/// Elements that are computed together: each operand is brought into a row of floats first, whatever its dtype and
+/// strides are.
 constexpr std::int64_t kMapped = 256;
 
-/// visit(at, offset, run) for the elements [begin, begin + count) of the shape: run elements from `at` behind begin on lie in one line of
-/// the innermost dim, the first one at this offset of the operand.
+/// visit(at, offset, run) for the elements [begin, begin + count) of the shape: run elements from `at` behind begin on
+/// lie in one line of the innermost dim, the first one at this offset of the operand.
 template <class Visit>
-void for_each_line(const MapLoop& args, const MapOperand& operand, std::int64_t begin, std::int64_t count, Visit visit) {
+void for_each_line(const MapLoop& args, const MapOperand& operand, std::int64_t begin, std::int64_t count,
+                   Visit visit) {
   const int inner = args.dims - 1;
   for (std::int64_t at = 0; at < count;) {
     std::int64_t rest = (begin + at) / args.sizes[inner];
@@ -42,8 +44,10 @@ void load_elements(float* to, const MapLoop& args, const MapOperand& operand, st
   if (operand.address == nullptr) return;
   const std::int64_t stride = operand.strides[args.dims - 1];
   for_each_line(args, operand, begin, count, [&](std::int64_t at, std::int64_t offset, std::int64_t run) {
-    if (operand.dtype == DType::f32) return load_line(to + at, static_cast<const float*>(operand.address) + offset, stride, run);
-    if (operand.dtype == DType::bf16) return load_line(to + at, static_cast<const Bf16*>(operand.address) + offset, stride, run);
+    if (operand.dtype == DType::f32)
+      return load_line(to + at, static_cast<const float*>(operand.address) + offset, stride, run);
+    if (operand.dtype == DType::bf16)
+      return load_line(to + at, static_cast<const Bf16*>(operand.address) + offset, stride, run);
     load_line(to + at, static_cast<const std::int32_t*>(operand.address) + offset, stride, run);
   });
 }
@@ -75,7 +79,8 @@ void map(int threads, const MapLoop& args) {
         const std::int64_t count = min_of(kMapped, end - first);
         for (int k = 0; k < 3; ++k) load_elements(rows[k], args, args.in[k], first, count);
         float results[kMapped];
-        for (std::int64_t i = 0; i < kMapped; ++i) results[i] = map_value<decltype(tag)::value>(rows[0][i], rows[1][i], rows[2][i]);
+        for (std::int64_t i = 0; i < kMapped; ++i)
+          results[i] = map_value<decltype(tag)::value>(rows[0][i], rows[1][i], rows[2][i]);
         store_elements(args, results, first, count);
       }
     });
@@ -89,9 +94,11 @@ void dropout(int threads, Data out, Data in, std::int64_t n, const DropoutMask& 
     using T = decltype(tag);
     T* const y = elements<T>(out);
     const T* const x = elements<const T>(in);
-    parallel_ranges(split_elements(threads, n), [=, key = mask.key, from = mask.first](std::int64_t begin, std::int64_t end) {
+    parallel_ranges(split_elements(threads, n), [=, key = mask.key, from = mask.first](std::int64_t begin,
+                                                                                       std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i)
-        y[i] = is_kept(key, static_cast<std::uint64_t>(from + i), threshold) ? from_float<T>(to_float(x[i]) * factor) : T{};
+        y[i] = is_kept(key, static_cast<std::uint64_t>(from + i), threshold) ? from_float<T>(to_float(x[i]) * factor)
+                                                                             : T{};
     });
   });
 }
@@ -113,7 +120,8 @@ namespace {
 
 MapOperand operand_of(const Strided& operand, int dims, float constant) {
   MapOperand result{operand.buffer.empty() ? nullptr : operand.buffer.data, operand.buffer.dtype, {}, constant};
-  ZS_CHECK(operand.buffer.device == DeviceKind::cpu, "a CPU kernel got a buffer of device {}", name_of(operand.buffer.device));
+  ZS_CHECK(operand.buffer.device == DeviceKind::cpu, "a CPU kernel got a buffer of device {}",
+           name_of(operand.buffer.device));
   for (int d = 0; d < dims; ++d) result.strides[d] = operand.strides[static_cast<std::size_t>(d)];
   return result;
 }
@@ -122,10 +130,16 @@ void map(ExecContext& ctx, const Map& map) {
   if (map.shape.numel() == 0) return;
   checks::map(map);
   const int dims = map.shape.rank();
-  MapLoop args{.op = map.op, .dims = dims, .sizes = {}, .elems = map.shape.numel(), .out = operand_of(map.out, dims, 0), .in = {}};
+  MapLoop args{.op = map.op,
+               .dims = dims,
+               .sizes = {},
+               .elems = map.shape.numel(),
+               .out = operand_of(map.out, dims, 0),
+               .in = {}};
   for (int d = 0; d < dims; ++d) args.sizes[d] = map.shape[d];
   for (std::size_t k = 0; k < map.in.size(); ++k) args.in[k] = operand_of(map.in[k], dims, map.constants[k]);
-  if (map.op == MapOp::copy && args.out.dtype == DType::i32 && args.in[0].dtype == DType::i32 && args.in[0].address != nullptr)
+  if (map.op == MapOp::copy && args.out.dtype == DType::i32 && args.in[0].dtype == DType::i32 &&
+      args.in[0].address != nullptr)
     args.out.dtype = args.in[0].dtype = DType::f32;  // bits, which are moved and not looked at
   isa().map(ctx.threads(), args);
 }

@@ -15,8 +15,8 @@
 #include "kernels/cpu/host.h"
 #include "kernels/families.h"
 
-/// Products by oneDNN, API generation 2 or 3. Every product is cut into blocks of C whose sizes follow from its shape alone; each block is
-/// one single-threaded library call, so that the bits are the same for every number of threads.
+/// Products by oneDNN, API generation 2 or 3. Every product is cut into blocks of C whose sizes follow from its shape
+/// alone; each block is one single-threaded library call, so that the bits are the same for every number of threads.
 namespace zs::cpu {
 namespace {
 
@@ -59,7 +59,8 @@ bool library_has_tiles() {
 #endif
 }
 
-/// A power of two at most 16 of pieces of at least 192 (smaller ones lose to packing the other operand again; docs/decisions/0005).
+/// A power of two at most 16 of pieces of at least 192 (smaller ones lose to packing the other operand again;
+/// docs/decisions/0005).
 struct Cut {
   bool by_columns;
   std::int64_t length, blocks;
@@ -79,7 +80,8 @@ struct Cut {
 
  private:
   static bool is_tiled(const Product& p) { return p.operand == DType::bf16 && library_has_tiles(); }
-  /// Along the longer side of C; by tiles a forward pass along its tokens where these are enough, and never along the shorter inner side.
+  /// Along the longer side of C; by tiles a forward pass along its tokens where these are enough, and never along the
+  /// shorter inner side.
   static bool cuts_columns(const Product& p) {
     const MatmulDims& d = p.dims;
     if (is_tiled(p) && is_forward(d)) return d.m < 512;
@@ -99,8 +101,8 @@ struct PrimitiveKey {
   bool has_bias;
 
   auto tie() const {
-    return std::tuple(rows, columns, dims.m, dims.n, dims.k, dims.transpose_a, dims.transpose_b, dims.beta, operand, result, bias_dtype,
-                      has_bias);
+    return std::tuple(rows, columns, dims.m, dims.n, dims.k, dims.transpose_a, dims.transpose_b, dims.beta, operand,
+                      result, bias_dtype, has_bias);
   }
   bool operator<(const PrimitiveKey& other) const { return tie() < other.tie(); }
 };
@@ -134,7 +136,8 @@ Primitive make_primitive(const dnnl::engine& engine, const PrimitiveKey& key) {
       b({d.k, key.columns}, library_dtype(key.operand), b_strides);
   const memory::desc c({key.rows, key.columns}, library_dtype(key.result), memory::dims{d.n, 1});
   const memory::desc bias =
-      key.has_bias ? memory::desc({1, key.columns}, library_dtype(key.bias_dtype), memory::dims{key.columns, 1}) : memory::desc();
+      key.has_bias ? memory::desc({1, key.columns}, library_dtype(key.bias_dtype), memory::dims{key.columns, 1})
+                   : memory::desc();
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (d.beta != 0) {
@@ -166,7 +169,8 @@ BlockStart start_of(const Product& p, const Block& block) {
   const std::int64_t a = p.dims.transpose_a ? block.row : block.row * p.a_stride();
   const std::int64_t b = p.dims.transpose_b ? block.column * p.b_stride() : block.column;
   const std::int64_t in = size_of(p.operand), out = size_of(p.result);
-  return {const_cast<std::byte*>(p.a) + a * in, const_cast<std::byte*>(p.b) + b * in, p.c + (block.row * p.dims.n + block.column) * out,
+  return {const_cast<std::byte*>(p.a) + a * in, const_cast<std::byte*>(p.b) + b * in,
+          p.c + (block.row * p.dims.n + block.column) * out,
           p.bias != nullptr ? const_cast<std::byte*>(p.bias) + block.column * size_of(p.bias_dtype) : nullptr};
 }
 
@@ -199,13 +203,14 @@ void run_primitive(const dnnl::engine& engine, Slot& slot, const Product& p, con
 void run_gemm(const Product& p, const Block& block) {
   const BlockStart start = start_of(p, block);
   const dnnl_status_t status =
-      dnnl_sgemm(p.dims.transpose_a ? 'T' : 'N', p.dims.transpose_b ? 'T' : 'N', block.rows, block.columns, p.dims.k, 1.0f,
-                 reinterpret_cast<const float*>(start.a), p.a_stride(), reinterpret_cast<const float*>(start.b), p.b_stride(), p.dims.beta,
-                 reinterpret_cast<float*>(start.c), p.dims.n);
+      dnnl_sgemm(p.dims.transpose_a ? 'T' : 'N', p.dims.transpose_b ? 'T' : 'N', block.rows, block.columns, p.dims.k,
+                 1.0f, reinterpret_cast<const float*>(start.a), p.a_stride(), reinterpret_cast<const float*>(start.b),
+                 p.b_stride(), p.dims.beta, reinterpret_cast<float*>(start.c), p.dims.n);
   if (status != dnnl_success) throw dnnl::error(status, "dnnl_sgemm");
 }
 
-/// Measured with oneDNN 2.6: the gemm call is the faster one, except for f32 a * b transposed (the forward pass of a linear layer).
+/// Measured with oneDNN 2.6: the gemm call is the faster one, except for f32 a * b transposed (the forward pass of a
+/// linear layer).
 bool prefers_gemm(const Product& p) { return p.operand == DType::f32 && p.bias == nullptr && !is_forward(p.dims); }
 
 /// While it lives, a library call made by this thread or by a team that it starts uses one thread.
@@ -225,7 +230,8 @@ void run_product(Library& library, int threads, const Product& p) {
   const Cut cut(p);
   const std::int64_t blocks = p.dims.batch * cut.blocks;
   const int team = static_cast<int>(std::min<std::int64_t>(threads, blocks));
-  while (library.slots.size() < static_cast<std::size_t>(team)) library.slots.push_back(std::make_unique<Slot>(library.engine));
+  while (library.slots.size() < static_cast<std::size_t>(team))
+    library.slots.push_back(std::make_unique<Slot>(library.engine));
   std::exception_ptr failure;
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (team > 1)
   for (std::int64_t i = 0; i < blocks; ++i) {
@@ -287,7 +293,8 @@ Product checked(const Buffer& c, const Buffer& a, const Buffer& b, const Buffer&
 bool library_has_bf16() {
 #if defined(__x86_64__)
   constexpr unsigned kNeeded = dnnl_cpu_isa_avx512_core_bf16;
-  return __builtin_cpu_supports("avx512bf16") && (static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & kNeeded) == kNeeded;
+  return __builtin_cpu_supports("avx512bf16") &&
+         (static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & kNeeded) == kNeeded;
 #else
   return false;
 #endif
@@ -306,7 +313,8 @@ void matmul(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const M
     }
   } catch (const dnnl::error& error) {
     throw Error(ExitCode::internal, fmt::format("oneDNN: {} (status {})", error.what(), static_cast<int>(error.status)),
-                fmt::format("product m {}, n {}, k {}", dims.m, dims.n, dims.k), "run with DNNL_VERBOSE=1 and report what it prints");
+                fmt::format("product m {}, n {}, k {}", dims.m, dims.n, dims.k),
+                "run with DNNL_VERBOSE=1 and report what it prints");
   }
 }
 

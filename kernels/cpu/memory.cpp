@@ -45,7 +45,8 @@ void download(ExecContext&, void* out, Buffer in) {
 
 void copy_rows(ExecContext& ctx, Buffer out, Buffer in, const RowCopy& rows) {
   checks::row_copy(out, in, rows);
-  for (std::int64_t r = 0; r < rows.rows; ++r) copy(ctx, out.slice(r * rows.out_stride, rows.run), in.slice(r * rows.in_stride, rows.run));
+  for (std::int64_t r = 0; r < rows.rows; ++r)
+    copy(ctx, out.slice(r * rows.out_stride, rows.run), in.slice(r * rows.in_stride, rows.run));
 }
 
 }  // namespace

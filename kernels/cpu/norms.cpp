@@ -7,7 +7,8 @@
 namespace zs::cpu::ZS_ISA {
 namespace {
 
-/// Whether results are streamed, and bf16 is taken apart: only where every row begins with a line do gamma and its like keep to it.
+/// Whether results are streamed, and bf16 is taken apart: only where every row begins with a line do gamma and its like
+/// keep to it.
 template <class T>
 struct RowStores {
   bool is_streamed, is_apart;
@@ -39,8 +40,8 @@ struct RowGroup {
   static constexpr int value = kCount;
 };
 
-/// body(row, RowGroup, ahead) for every kRowsTogether rows of [begin, end), and what is left one by one; ahead: rows to as many that
-/// follow, or 0 where there are not as many.
+/// body(row, RowGroup, ahead) for every kRowsTogether rows of [begin, end), and what is left one by one; ahead: rows to
+/// as many that follow, or 0 where there are not as many.
 template <class Body>
 void for_each_row_group(std::int64_t begin, std::int64_t end, Body body) {
   constexpr std::int64_t kMany = kRowsTogether;
@@ -57,8 +58,9 @@ inline auto centred(V x, float mean) {
   return kNorm == Norm::layer ? x - mean : x;
 }
 
-/// What a row normalises: x, or its sum with the residual. In f32 that is cheaper added again from the first cache than written first: an
-/// ordinary store reads the line from memory. In bf16 rounding again would cost more than that, so it is written, and read back.
+/// What a row normalises: x, or its sum with the residual. In f32 that is cheaper added again from the first cache than
+/// written first: an ordinary store reads the line from memory. In bf16 rounding again would cost more than that, so it
+/// is written, and read back.
 template <bool kHasResidual, class T>
 struct InputRow {
   static constexpr bool kIsSumFirst = kHasResidual && sizeof(T) != sizeof(float);
@@ -80,7 +82,8 @@ struct InputRow {
   }
   template <Order kOrder>
   void store_sum(std::int64_t width, bool is_streamed) const {
-    store_range<kOrder>(sum, 0, width, is_streamed, [row = *this](std::int64_t i, auto part) { return row.added(i, part); });
+    store_range<kOrder>(sum, 0, width, is_streamed,
+                        [row = *this](std::int64_t i, auto part) { return row.added(i, part); });
   }
   template <class P>
   void fetch_at(std::int64_t i, P part) const {
@@ -94,8 +97,8 @@ struct Streamed {
   bool y, sum;
 };
 
-/// kRows rows: a sum is folded, and what follows from it computed, while the next row is summed. ahead: elements to the rows that follow,
-/// or 0.
+/// kRows rows: a sum is folded, and what follows from it computed, while the next row is summed. ahead: elements to the
+/// rows that follow, or 0.
 template <Norm kNorm, Order kOrder, bool kHasResidual, int kRows, class T>
 void forward_rows(const LayerNormForward& args, std::int64_t row, std::int64_t ahead, Streamed is_streamed) {
   const std::int64_t width = args.rows.width;
@@ -108,7 +111,8 @@ void forward_rows(const LayerNormForward& args, std::int64_t row, std::int64_t a
                kHasResidual ? elements<T>(args.sum) + at : nullptr};
     if constexpr (InputRow<kHasResidual, T>::kIsSumFirst) rows[r].template store_sum<kOrder>(width, false);
     if constexpr (kNorm == Norm::layer)
-      args.mean[row + r] = mean[r] = lane_sum<kOrder>(width, [x = rows[r]](std::int64_t i, auto part) { return x.at(i, part); }) / count;
+      args.mean[row + r] = mean[r] =
+          lane_sum<kOrder>(width, [x = rows[r]](std::int64_t i, auto part) { return x.at(i, part); }) / count;
   }
   for (int r = 0; r < kRows; ++r) {
     const auto square = [x = rows[r], mean = mean[r]](std::int64_t i, auto part) {
@@ -162,9 +166,9 @@ struct BackwardRow {
   }
 };
 
-/// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)); dgamma += dy xhat, dbeta += dy. The rows
-/// are read from memory by the sums and from the first cache by dx, which may be dy. RMS norm: the same without means of x and of g, and
-/// without beta. ahead: elements to the rows that follow, or 0.
+/// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)); dgamma += dy xhat, dbeta
+/// += dy. The rows are read from memory by the sums and from the first cache by dx, which may be dy. RMS norm: the same
+/// without means of x and of g, and without beta. ahead: elements to the rows that follow, or 0.
 template <Norm kNorm, Order kOrder, bool kHasSkip, int kRows, class T>
 void backward_rows(const LayerNormBackward& args, float* sums, std::int64_t row, std::int64_t ahead, bool is_streamed) {
   const std::int64_t width = args.rows.width;
@@ -186,8 +190,8 @@ void backward_rows(const LayerNormBackward& args, float* sums, std::int64_t row,
   for (int r = 0; r < kRows; ++r) {
     const std::int64_t at = (row + r) * width;
     const T* skip = kHasSkip ? elements<const T>(args.skip) + at : nullptr;
-    const auto value = [=, x = rows[r].x, dy = rows[r].dy, mean = rows[r].mean, rstd = rows[r].rstd, mean_g = g_sum[r] / count,
-                        mean_gx = gx_sum[r] / count](std::int64_t i, auto part) {
+    const auto value = [=, x = rows[r].x, dy = rows[r].dy, mean = rows[r].mean, rstd = rows[r].rstd,
+                        mean_g = g_sum[r] / count, mean_gx = gx_sum[r] / count](std::int64_t i, auto part) {
       fetch(x + ahead + i, part);
       fetch(dy + ahead + i, part);
       if constexpr (kHasSkip) fetch(skip + ahead + i, part);
@@ -227,7 +231,8 @@ void norm_forward(int threads, const LayerNormForward& args) {
     using T = decltype(tag);
     const RowStores<T> stores(args.y, args.rows, args.x, args.residual, args.sum);
     const std::int64_t width = args.rows.width;
-    const Streamed is_streamed{stores.is_streamed, kHasResidual && streams<T>(args.sum, args.rows.count * width, args.x, args.residual)};
+    const Streamed is_streamed{stores.is_streamed,
+                               kHasResidual && streams<T>(args.sum, args.rows.count * width, args.x, args.residual)};
     with_order<T>(stores.is_apart, [&]<Order kOrder>(Two<kOrder>) {
       widen<kOrder>(args.wide, args.gamma, width);
       if constexpr (kNorm == Norm::layer) widen<kOrder>(args.wide + width, args.beta, width);
@@ -249,10 +254,12 @@ void norm_backward(int threads, const LayerNormBackward& args) {
     const RowStores<T> stores(args.dx, args.rows, args.dy, args.x, args.skip);
     with_order<T>(stores.is_apart, [&]<Order kOrder>(Two<kOrder>) {
       widen<kOrder>(args.wide, args.gamma, args.rows.width);
-      parallel_ranges(split_rows(threads, blocks.count, blocks.rows * args.rows.width), [=](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t block = begin; block < end; ++block) backward_block<kNorm, kOrder, kHasSkip, T>(args, block, stores.is_streamed);
-        end_streaming(stores.is_streamed);
-      });
+      parallel_ranges(split_rows(threads, blocks.count, blocks.rows * args.rows.width),
+                      [=](std::int64_t begin, std::int64_t end) {
+                        for (std::int64_t block = begin; block < end; ++block)
+                          backward_block<kNorm, kOrder, kHasSkip, T>(args, block, stores.is_streamed);
+                        end_streaming(stores.is_streamed);
+                      });
     });
   });
   sum_parts(args.dgamma, args.parts, 2 * args.rows.width, blocks.count, args.rows.width);
@@ -268,7 +275,8 @@ void layer_norm_forward(int threads, const LayerNormForward& args) {
 
 void layer_norm_backward(int threads, const LayerNormBackward& args) {
   with_optional(args.skip, [&]<bool kIs>(Has<kIs>) {
-    args.mean != nullptr ? norm_backward<Norm::layer, kIs>(threads, args) : norm_backward<Norm::rms, kIs>(threads, args);
+    args.mean != nullptr ? norm_backward<Norm::layer, kIs>(threads, args)
+                         : norm_backward<Norm::rms, kIs>(threads, args);
   });
 }
 
@@ -292,7 +300,8 @@ std::int64_t layer_norm_backward_scratch(std::int64_t rows, std::int64_t width) 
   return kFloat * (3 + 2 * row_blocks(rows).count) * width;
 }
 
-void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, NormInput x, Buffer gamma, Buffer beta, float eps) {
+void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, NormInput x, Buffer gamma, Buffer beta,
+                        float eps) {
   const Rows rows{checks::layer_norm_forward(y, mean, rstd, x, gamma, beta), gamma.elems};
   isa().layer_norm_forward(ctx.threads(), {.y = data_of(y),
                                            .x = data_of(x.x),
@@ -307,8 +316,8 @@ void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, No
                                            .sum = data_or_none(x.sum)});
 }
 
-void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, NormGradient dy, Buffer x, Buffer mean, Buffer rstd,
-                         Buffer gamma, float grad_beta) {
+void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, NormGradient dy, Buffer x,
+                         Buffer mean, Buffer rstd, Buffer gamma, float grad_beta) {
   const Rows rows{checks::layer_norm_backward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma), gamma.elems};
   float* wide = scratch(ctx, layer_norm_backward_scratch(rows.count, rows.width));
   float *dgamma_sums = wide + rows.width, *dbeta_sums = wide + 2 * rows.width;
@@ -343,7 +352,8 @@ void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, NormInput x, Buff
                                            .sum = data_or_none(x.sum)});
 }
 
-void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient dy, Buffer x, Buffer rstd, Buffer gamma, float grad_beta) {
+void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient dy, Buffer x, Buffer rstd, Buffer gamma,
+                       float grad_beta) {
   const Rows rows{checks::rms_norm_backward(dx, dgamma, dy, x, rstd, gamma), gamma.elems};
   float *wide = scratch(ctx, layer_norm_backward_scratch(rows.count, rows.width)), *sums = wide + rows.width;
   isa().layer_norm_backward(ctx.threads(), {.dx = data_of(dx),

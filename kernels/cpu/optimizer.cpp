@@ -7,10 +7,13 @@
 namespace zs::cpu::ZS_ISA {
 namespace {
 
-/// Long sums are cut into blocks whose size follows from the length alone, so that the bits do not depend on the threads.
+/// Long sums are cut into blocks whose size follows from the length alone, so that the bits do not depend on the
+/// threads.
 constexpr std::int64_t kMaxBlocks = 512, kMinBlock = 16384;
 
-inline std::int64_t block_elems(std::int64_t n) { return max_of(kMinBlock, round_up((n + kMaxBlocks - 1) / kMaxBlocks, 256)); }
+inline std::int64_t block_elems(std::int64_t n) {
+  return max_of(kMinBlock, round_up((n + kMaxBlocks - 1) / kMaxBlocks, 256));
+}
 
 /// block(begin, end) -> R for every block, added in order.
 template <class R, class Block>
@@ -25,8 +28,8 @@ R sum_blocks(int threads, std::int64_t n, Block block) {
   return total;
 }
 
-/// Elements [begin, end), each or its square, in f64: element i belongs to lane i mod 32, lanes are folded last. A square of two f32 is
-/// exact in f64, so fusing it with the addition changes nothing.
+/// Elements [begin, end), each or its square, in f64: element i belongs to lane i mod 32, lanes are folded last. A
+/// square of two f32 is exact in f64, so fusing it with the addition changes nothing.
 template <bool kSquare, class T>
 double double_sum(const T* in, std::int64_t begin, std::int64_t end) {
   DoubleLanes<2 * kLanes> lanes;
@@ -64,8 +67,8 @@ std::int32_t magnitude_bits(const T* in, std::int64_t begin, std::int64_t end) {
   return largest;
 }
 
-/// Each square times `factor`, which is a power of two, rounded to nearest, half up. Unsigned: what does not fit, because the exponent was
-/// not the largest, wraps.
+/// Each square times `factor`, which is a power of two, rounded to nearest, half up. Unsigned: what does not fit,
+/// because the exponent was not the largest, wraps.
 template <class T>
 std::uint64_t fixed_point_block(const T* in, std::int64_t begin, std::int64_t end, double factor) {
   constexpr std::int64_t kRun = 256;  // whole lines are asked for between runs, which keeps a run one vector loop
@@ -83,14 +86,16 @@ std::uint64_t fixed_point_block(const T* in, std::int64_t begin, std::int64_t en
 }
 
 double sum(int threads, const float* in, std::int64_t n) {
-  return sum_blocks<double>(threads, n, [=](std::int64_t begin, std::int64_t end) { return double_sum<false>(in, begin, end); });
+  return sum_blocks<double>(threads, n,
+                            [=](std::int64_t begin, std::int64_t end) { return double_sum<false>(in, begin, end); });
 }
 
 double squares(int threads, Data in, std::int64_t n) {
   double result = 0;
   with_type(in, [&](auto tag) {
     const auto* x = elements<const decltype(tag)>(in);
-    result = sum_blocks<double>(threads, n, [=](std::int64_t begin, std::int64_t end) { return double_sum<true>(x, begin, end); });
+    result = sum_blocks<double>(threads, n,
+                                [=](std::int64_t begin, std::int64_t end) { return double_sum<true>(x, begin, end); });
   });
   return result;
 }
@@ -133,8 +138,8 @@ double power_sum(int threads, Data in, std::int64_t n, double factor, double pow
   double result = 0;
   with_type(in, [&](auto tag) {
     const auto* x = elements<const decltype(tag)>(in);
-    result =
-        sum_blocks<double>(threads, n, [=](std::int64_t begin, std::int64_t end) { return power_block(x, begin, end, factor, power); });
+    result = sum_blocks<double>(
+        threads, n, [=](std::int64_t begin, std::int64_t end) { return power_block(x, begin, end, factor, power); });
   });
   return result;
 }
@@ -144,7 +149,8 @@ void adamw_pass(int threads, const AdamW& args, std::int64_t n) {
   const AdamW a = args;
   const float clip = a.scalars.clip_coefficient, lr = a.scalars.lr;
   const float correction1 = a.scalars.bias_correction1, correction2 = a.scalars.bias_correction2;
-  const float beta1 = a.options.beta1, beta2 = a.options.beta2, eps = a.options.eps, weight_decay = a.options.weight_decay;
+  const float beta1 = a.options.beta1, beta2 = a.options.beta2, eps = a.options.eps,
+              weight_decay = a.options.weight_decay;
   parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
@@ -154,7 +160,8 @@ void adamw_pass(int threads, const AdamW& args, std::int64_t n) {
       a.m[i] = m;
       a.v[i] = v;
       const float before = a.master[i];
-      const float master = before - lr * (m / correction1 / (__builtin_sqrtf(v / correction2) + eps) + weight_decay * before);
+      const float master =
+          before - lr * (m / correction1 / (__builtin_sqrtf(v / correction2) + eps) + weight_decay * before);
       a.master[i] = master;
       if constexpr (kCopies) a.copy[i] = from_float<Bf16>(master);
     }
@@ -246,11 +253,13 @@ double norm_of(const Buffer& squared_norm, const Buffer& exponent, int shift) {
   const std::int32_t e = *checks::scalar<std::int32_t>("exponent", exponent);
   if (e == kNotFinite) return std::numeric_limits<double>::infinity();
   if (e == kNoExponent) return 0.0;
-  return std::sqrt(std::ldexp(static_cast<double>(*checks::scalar<std::int64_t>("squared_norm", squared_norm)), 2 * e - shift));
+  return std::sqrt(
+      std::ldexp(static_cast<double>(*checks::scalar<std::int64_t>("squared_norm", squared_norm)), 2 * e - shift));
 }
 
 void sum(ExecContext& ctx, Buffer out, Buffer in, float factor) {
-  *checks::scalar<float>("out", out) = static_cast<float>(static_cast<double>(factor) * isa().sum(ctx.threads(), floats_of(in), in.elems));
+  *checks::scalar<float>("out", out) =
+      static_cast<float>(static_cast<double>(factor) * isa().sum(ctx.threads(), floats_of(in), in.elems));
 }
 
 void squared_norm(ExecContext& ctx, Buffer out, Buffer in) {
@@ -267,7 +276,8 @@ void fixed_point_squares(ExecContext& ctx, Buffer out, Buffer in, Buffer exponen
   checks::fixed_point_shift(shift);
   std::int64_t& total = *checks::scalar<std::int64_t>("out", out);
   if (e == kNoExponent || e == kNotFinite) return;
-  const std::int64_t more = isa().fixed_point_squares(ctx.threads(), data_of(in), in.elems, std::ldexp(1.0, shift - 2 * e));
+  const std::int64_t more =
+      isa().fixed_point_squares(ctx.threads(), data_of(in), in.elems, std::ldexp(1.0, shift - 2 * e));
   total = static_cast<std::int64_t>(static_cast<std::uint64_t>(total) + static_cast<std::uint64_t>(more));  // wraps
 }
 
@@ -281,14 +291,16 @@ void power_sum(ExecContext& ctx, Buffer out, Buffer in, Buffer largest, float po
   double& total = *checks::scalar<double>("out", out);
   const auto most = std::bit_cast<float>(*checks::scalar<std::int32_t>("largest", largest));
   if (most == 0 || !std::isfinite(most)) return;
-  total += isa().power_sum(ctx.threads(), data_of(in), in.elems, 1 / static_cast<double>(most), static_cast<double>(power));
+  total +=
+      isa().power_sum(ctx.threads(), data_of(in), in.elems, 1 / static_cast<double>(most), static_cast<double>(power));
 }
 
 void norm_of_powers(ExecContext&, Buffer out, Buffer largest, float power) {
   double& total = *checks::scalar<double>("out", out);
   const auto most = static_cast<double>(std::bit_cast<float>(*checks::scalar<std::int32_t>("largest", largest)));
-  const double norm =
-      most == 0 || !std::isfinite(most) || checks::is_max_norm(power) ? most : most * std::pow(total, 1 / static_cast<double>(power));
+  const double norm = most == 0 || !std::isfinite(most) || checks::is_max_norm(power)
+                          ? most
+                          : most * std::pow(total, 1 / static_cast<double>(power));
   total = norm * norm;
 }
 
@@ -302,10 +314,12 @@ void clip_coefficient(ExecContext&, Buffer scalars, Buffer squared_norm, Buffer 
   step.grad_norm = static_cast<float>(norm);
   step.skip = std::isfinite(step.grad_norm) ? 0.0f : 1.0f;
   step.clip_coefficient = 1.0f;
-  if (clip > 0 && step.skip == 0.0f) step.clip_coefficient = static_cast<float>(std::min(1.0, static_cast<double>(clip) / (norm + 1e-6)));
+  if (clip > 0 && step.skip == 0.0f)
+    step.clip_coefficient = static_cast<float>(std::min(1.0, static_cast<double>(clip) / (norm + 1e-6)));
 }
 
-void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars, const AdamWOptions& options) {
+void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars,
+           const AdamWOptions& options) {
   checks::adamw(master, m, v, copy, grad);
   const StepScalars& step = step_scalars(scalars);
   if (step.skip != 0.0f) return;
@@ -320,7 +334,8 @@ void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buf
               master.elems);
 }
 
-void sgd(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars, const SgdOptions& options) {
+void sgd(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars,
+         const SgdOptions& options) {
   checks::sgd(master, m, copy, grad);
   const StepScalars& step = step_scalars(scalars);
   if (step.skip != 0.0f) return;

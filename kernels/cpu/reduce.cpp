@@ -6,7 +6,8 @@
 namespace zs::cpu::ZS_ISA {
 namespace {
 
-/// Outputs of one line that are reduced together, and sums of one output that are carried apart: memory is read in lines either way.
+/// Outputs of one line that are reduced together, and sums of one output that are carried apart: memory is read in
+/// lines either way.
 constexpr std::int64_t kTogether = 64, kApart = 8;
 
 std::int64_t offset_of(const ReduceDims& dims, std::int64_t index) {
@@ -18,7 +19,8 @@ std::int64_t offset_of(const ReduceDims& dims, std::int64_t index) {
 /// Into `count` accumulators, `stride` elements apart.
 template <class Accumulator, class T>
 void reduce_lines(Accumulator* out, const ReduceLoop& args, const T* in, std::int64_t count, std::int64_t stride) {
-  const std::int64_t line = args.reduced.sizes[args.reduced.dims - 1], step = args.reduced.strides[args.reduced.dims - 1];
+  const std::int64_t line = args.reduced.sizes[args.reduced.dims - 1],
+                     step = args.reduced.strides[args.reduced.dims - 1];
   for (std::int64_t first = 0; first < args.reduced.elems; first += line) {
     const T* x = in + offset_of(args.reduced, first);
     for (std::int64_t r = 0; r < line; ++r, x += step)
@@ -28,7 +30,8 @@ void reduce_lines(Accumulator* out, const ReduceLoop& args, const T* in, std::in
 
 template <class Accumulator, class T>
 Accumulator reduce_one(const ReduceLoop& args, const T* in) {
-  const std::int64_t line = args.reduced.sizes[args.reduced.dims - 1], step = args.reduced.strides[args.reduced.dims - 1];
+  const std::int64_t line = args.reduced.sizes[args.reduced.dims - 1],
+                     step = args.reduced.strides[args.reduced.dims - 1];
   Accumulator apart[kApart];
   for (Accumulator& accumulator : apart) clear(accumulator);
   for (std::int64_t first = 0; first < args.reduced.elems; first += line) {
@@ -79,13 +82,14 @@ void reduce_range(const ReduceLoop& args, std::int64_t begin, std::int64_t end) 
 void reduce(int threads, const ReduceLoop& args) {
   with_type(args.in, [&](auto tag) {
     using T = decltype(tag);
-    parallel_ranges(split_rows(threads, args.kept.elems, args.reduced.elems), [args](std::int64_t begin, std::int64_t end) {
-      if (args.op == ReduceKind::sum) {
-        reduce_range<SumAccumulator, T>(args, begin, end);
-      } else {
-        reduce_range<MaxAccumulator, T>(args, begin, end);
-      }
-    });
+    parallel_ranges(split_rows(threads, args.kept.elems, args.reduced.elems),
+                    [args](std::int64_t begin, std::int64_t end) {
+                      if (args.op == ReduceKind::sum) {
+                        reduce_range<SumAccumulator, T>(args, begin, end);
+                      } else {
+                        reduce_range<MaxAccumulator, T>(args, begin, end);
+                      }
+                    });
   });
 }
 

@@ -84,7 +84,9 @@ void fill_rotary(Isa& isa) { isa.rotary = rotary; }
 namespace zs::cpu {
 namespace {
 
-std::int64_t rotary_scratch(int threads, const AttentionDims& dims) { return kFloat * threads * rotary_scratch_elems(dims); }
+std::int64_t rotary_scratch(int threads, const AttentionDims& dims) {
+  return kFloat * threads * rotary_scratch_elems(dims);
+}
 
 void rotary(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, const RotaryOptions& options) {
   isa().rotary(ctx.threads(), {.out = data_of(out),

@@ -11,7 +11,8 @@ namespace {
 constexpr std::int64_t kRowsAhead = 2;   // rows of a table in random order, which the processor cannot foresee
 constexpr std::int64_t kColumns = 4096;  // columns summed together: long runs of memory, sums that fit the first cache
 
-/// sums (width) := sum of the rows [begin, end), row after row: memory is read in one run, which processors fetch ahead best.
+/// sums (width) := sum of the rows [begin, end), row after row: memory is read in one run, which processors fetch ahead
+/// best.
 template <class T>
 void block_sums(float* sums, const T* dy, std::int64_t width, std::int64_t begin, std::int64_t end) {
   static_assert(kColumns % kPairFloats == 0);
@@ -46,7 +47,8 @@ void scatter_columns(const ScatterRows& args, std::int64_t begin, std::int64_t e
   const auto row_of = [&](std::int64_t i) { return elements<T>(args.table) + args.ids[i] * width; };
   for (std::int64_t i = 0; i < args.rows.count; ++i) {
     const T* soon = row_of(min_of(i + kRowsAhead, args.rows.count - 1));
-    add_row(row_of(i), elements<const G>(args.dy) + i * width, begin, end, [=](std::int64_t c, auto part) { fetch(soon + c, part); });
+    add_row(row_of(i), elements<const G>(args.dy) + i * width, begin, end,
+            [=](std::int64_t c, auto part) { fetch(soon + c, part); });
   }
 }
 
@@ -71,10 +73,12 @@ void column_sums(int threads, float* out, float* parts, Data dy, Rows rows) {
   const RowBlocks blocks = row_blocks(rows.count);
   with_type(dy, [&](auto tag) {
     const auto* x = elements<const decltype(tag)>(dy);
-    parallel_ranges(split_rows(threads, blocks.count, blocks.rows * rows.width), [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t block = begin; block < end; ++block)
-        block_sums(parts + block * rows.width, x, rows.width, block * blocks.rows, min_of(rows.count, (block + 1) * blocks.rows));
-    });
+    parallel_ranges(split_rows(threads, blocks.count, blocks.rows * rows.width),
+                    [=](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t block = begin; block < end; ++block)
+                        block_sums(parts + block * rows.width, x, rows.width, block * blocks.rows,
+                                   min_of(rows.count, (block + 1) * blocks.rows));
+                    });
   });
   sum_parts(out, parts, rows.width, blocks.count, rows.width);
 }
@@ -138,7 +142,9 @@ namespace {
 
 Rows rows_of(const Buffer& buffer, std::int64_t width) { return {checks::rows_of(buffer, width), width}; }
 
-std::int64_t bias_backward_scratch(std::int64_t rows, std::int64_t width) { return kFloat * (1 + row_blocks(rows).count) * width; }
+std::int64_t bias_backward_scratch(std::int64_t rows, std::int64_t width) {
+  return kFloat * (1 + row_blocks(rows).count) * width;
+}
 
 void bias_backward(ExecContext& ctx, Buffer dbias, Buffer dy, float beta) {
   const Rows rows = rows_of(dy, dbias.elems);
@@ -178,7 +184,8 @@ void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, 
                                      .beta = 1.0f});
 }
 
-void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int64_t time, std::int64_t width, float beta) {
+void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int64_t time, std::int64_t width,
+                       float beta) {
   const checks::TableRows found = checks::position_backward(dpositions, dy, time, width);
   isa().scatter_rows(ctx.threads(), {.table = data_of(dpositions),
                                      .dy = data_of(dy),

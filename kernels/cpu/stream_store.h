@@ -6,8 +6,8 @@
 #include <emmintrin.h>
 #endif
 
-/// Stores that pass the caches by. An ordinary store reads the line that it writes; for results too large to be found in a cache
-/// by whoever reads them next, that is a third of all traffic of a copy.
+/// Stores that pass the caches by. An ordinary store reads the line that it writes; for results too large to be found
+/// in a cache by whoever reads them next, that is a third of all traffic of a copy.
 namespace zs::cpu::ZS_ISA {
 
 /// As many bytes as the nearest cache that is a core's own holds, about: results up to it are stored as usual.
@@ -49,14 +49,16 @@ inline void stream(Bf16* out, VecPair x, Two<kOrder> two) {
 /// Whether `out` is large and written without having been read.
 template <class T>
 inline bool streams(Data out, std::int64_t n, Data a, Data b) {
-  return n * static_cast<std::int64_t>(sizeof(T)) > kStreamedFrom && out.address != a.address && out.address != b.address;
+  return n * static_cast<std::int64_t>(sizeof(T)) > kStreamedFrom && out.address != a.address &&
+         out.address != b.address;
 }
 
-/// y[i] := element i of value(i, part), which gives elements i .. as a Vec or a VecPair, for i in [begin, end). What is streamed is whole
-/// lines: a line that is streamed in two parts, with other stores between them, reaches memory as two. A thread that has streamed calls
-/// end_streaming last.
+/// y[i] := element i of value(i, part), which gives elements i .. as a Vec or a VecPair, for i in [begin, end). What is
+/// streamed is whole lines: a line that is streamed in two parts, with other stores between them, reaches memory as
+/// two. A thread that has streamed calls end_streaming last.
 template <Order kOrder, class T, class Value>
-__attribute__((always_inline)) inline void store_range(T* y, std::int64_t begin, std::int64_t end, bool is_streamed, Value value) {
+__attribute__((always_inline)) inline void store_range(T* y, std::int64_t begin, std::int64_t end, bool is_streamed,
+                                                       Value value) {
   const auto store_one = [=](std::int64_t i, auto part) { store(y + i, value(i, part), part); };
   if (!is_streamed) return for_each_pair<kOrder>(begin, end, store_one);
   constexpr std::int64_t kLineElems = kLineBytes / static_cast<std::int64_t>(sizeof(T));

@@ -64,7 +64,8 @@ void swiglu_backward(int threads, Data dx, Data dy, Data x, Rows rows) {
         fetch_ahead(a + i, part);
         fetch_ahead(b + i, part);
         fetch_ahead(g + i, part);
-        return load(g + i, part) * load(b + i, part) * each([](Vec v) { return silu_slope<kPrecisionOf<T>>(v); }, load(a + i, part));
+        return load(g + i, part) * load(b + i, part) *
+               each([](Vec v) { return silu_slope<kPrecisionOf<T>>(v); }, load(a + i, part));
       });
       store_range<kOwnOrder<T>>(out + width, 0, width, is_streamed, [=](std::int64_t i, auto part) {
         return load(g + i, part) * each([](Vec v) { return silu<kPrecisionOf<T>>(v); }, load(a + i, part));

@@ -32,7 +32,8 @@ const Isa& isa() {
 
 Data data_of(const Buffer& buffer) {
   ZS_CHECK(buffer.device == DeviceKind::cpu, "a CPU kernel got a buffer of device {}", name_of(buffer.device));
-  ZS_CHECK(buffer.dtype == DType::f32 || buffer.dtype == DType::bf16, "expected f32 or bf16, got {}", name_of(buffer.dtype));
+  ZS_CHECK(buffer.dtype == DType::f32 || buffer.dtype == DType::bf16, "expected f32 or bf16, got {}",
+           name_of(buffer.dtype));
   return {buffer.data, buffer.dtype == DType::bf16};
 }
 

@@ -10,9 +10,9 @@
 #include <immintrin.h>
 #endif
 
-/// What the vector loops share: element types, threads, and sums over 16 interleaved lanes. Everything lives in the instruction
-/// set's own namespace (see isa.h). Products and sums are not contracted (-ffp-contract=off), so a vector body, its
-/// tail and every instruction set give the same bits, except for what goes through `fused`.
+/// What the vector loops share: element types, threads, and sums over 16 interleaved lanes. Everything lives in the
+/// instruction set's own namespace (see isa.h). Products and sums are not contracted (-ffp-contract=off), so a vector
+/// body, its tail and every instruction set give the same bits, except for what goes through `fused`.
 namespace zs::cpu::ZS_ISA {
 
 #if defined(__AVX512F__)
@@ -61,7 +61,8 @@ struct DoubleHalves {
 /// All of a vector's floats, as doubles.
 inline DoubleHalves widen(Vec x) {
 #if defined(__AVX512F__)  // GCC 12 converts vectors in smaller pieces
-  const __m256 low = _mm512_maskz_extractf32x8_ps(0xff, (__m512)x, 0), high = _mm512_maskz_extractf32x8_ps(0xff, (__m512)x, 1);
+  const __m256 low = _mm512_maskz_extractf32x8_ps(0xff, (__m512)x, 0),
+               high = _mm512_maskz_extractf32x8_ps(0xff, (__m512)x, 1);
   return {{(DoubleVec)_mm512_maskz_cvtps_pd(0xff, low), (DoubleVec)_mm512_maskz_cvtps_pd(0xff, high)}};
 #elif defined(__AVX2__)
   const __m128 low = _mm256_castps256_ps128((__m256)x), high = _mm256_extractf128_ps((__m256)x, 1);
@@ -74,7 +75,8 @@ inline DoubleHalves widen(Vec x) {
 inline DoubleHalves widen_at(const std::uint16_t* x) { return widen(load_vec(x)); }
 inline DoubleHalves widen_at(const float* x) {
 #if defined(__AVX512F__)  // halves from memory need no shuffle
-  return {{(DoubleVec)_mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(x)), (DoubleVec)_mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(x + 8))}};
+  return {{(DoubleVec)_mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(x)),
+           (DoubleVec)_mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(x + 8))}};
 #else
   return widen(load_vec(x));
 #endif
@@ -200,7 +202,9 @@ inline Vec load(const std::uint16_t* x, Part part) {
   return (Vec)((WordVec)_mm512_maskz_cvtepu16_epi32(0xffff, half) << 16);
 }
 inline void store(float* out, Vec x, Part part) { _mm512_mask_storeu_ps(out, mask_of(part), (__m512)x); }
-inline void store(std::uint16_t* out, Vec x, Part part) { _mm256_mask_storeu_epi16(out, mask_of(part), (__m256i)rounded(x)); }
+inline void store(std::uint16_t* out, Vec x, Part part) {
+  _mm256_mask_storeu_epi16(out, mask_of(part), (__m256i)rounded(x));
+}
 #endif
 
 /// visit(i, Whole{} or Part) over [begin, end), vector by vector.
@@ -228,7 +232,8 @@ inline T* elements(Data data) {
 inline std::int64_t min_of(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 inline std::int64_t max_of(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
-/// Work of `count` equal items, given out in ranges that start at a multiple of `align`; a thread gets at least `grain` items.
+/// Work of `count` equal items, given out in ranges that start at a multiple of `align`; a thread gets at least `grain`
+/// items.
 struct Split {
   int threads;
   std::int64_t count, grain, align;
@@ -238,8 +243,8 @@ inline Split split_rows(int threads, std::int64_t rows, std::int64_t elems_per_r
   return {threads, rows, max_of(1, 16384 / max_of(1, elems_per_row)), 1};
 }
 
-/// One copy of each loop, whichever way it is reached: inlined into its caller, GCC 12 left some of them scalar. By value, so that the
-/// compiler knows that no store reaches what the body has captured.
+/// One copy of each loop, whichever way it is reached: inlined into its caller, GCC 12 left some of them scalar. By
+/// value, so that the compiler knows that no store reaches what the body has captured.
 template <class Body>
 __attribute__((noinline)) void run_range(Body body, std::int64_t begin, std::int64_t end) {
   body(begin, end);

@@ -6,13 +6,14 @@
 #include <emmintrin.h>
 #endif
 
-/// Two vectors at a time: as many bytes as a whole line of memory where vectors are 64 bytes, and bf16 without shuffles. Loops take their
-/// elements two vectors at a time, then a vector, then a part of one, and hand the element's index and one of the tags Two, Whole and Part
-/// to a body that loads, computes and stores alike for all three.
+/// Two vectors at a time: as many bytes as a whole line of memory where vectors are 64 bytes, and bf16 without
+/// shuffles. Loops take their elements two vectors at a time, then a vector, then a part of one, and hand the element's
+/// index and one of the tags Two, Whole and Part to a body that loads, computes and stores alike for all three.
 namespace zs::cpu::ZS_ISA {
 
-/// in_line: the first vector holds the first half of the elements. apart: of bf16 the first holds the even ones, which a shift widens, the
-/// second the odd ones, which a mask widens. f32 beside them has to lie like that already (take_apart).
+/// in_line: the first vector holds the first half of the elements. apart: of bf16 the first holds the even ones, which
+/// a shift widens, the second the odd ones, which a mask widens. f32 beside them has to lie like that already
+/// (take_apart).
 enum class Order { in_line, apart };
 template <Order kOrder>
 struct Two {};
@@ -95,7 +96,8 @@ inline VecPair keep(VecPair x, Two<kOrder>) {
   return x;
 }
 
-/// Rounded to nearest even as bf16, which then lies in the upper half of each word; what is below it is left over. Not for NaN.
+/// Rounded to nearest even as bf16, which then lies in the upper half of each word; what is below it is left over. Not
+/// for NaN.
 inline WordVec nearest(Vec x) {
   const WordVec word = (WordVec)x;
 #if defined(__AVX512F__)  // the lowest bit that stays decides in a mask: three instructions
@@ -187,17 +189,20 @@ inline void put_together(float* x, std::int64_t n) {
 
 constexpr std::int64_t kLineBytes = 64;
 
-/// Asks for x[0] and what follows it in a twin or less, for the first cache: what works on data that is there leaves memory idle.
+/// Asks for x[0] and what follows it in a twin or less, for the first cache: what works on data that is there leaves
+/// memory idle.
 template <class T, class P>
 inline void fetch(const T* x, P) {
   constexpr std::int64_t kElems = sizeof(P) == sizeof(Part) ? 1 : kPairFloats;
-  for (std::int64_t i = 0; i < kElems; i += kLineBytes / static_cast<std::int64_t>(sizeof(T))) __builtin_prefetch(x + i);
+  for (std::int64_t i = 0; i < kElems; i += kLineBytes / static_cast<std::int64_t>(sizeof(T)))
+    __builtin_prefetch(x + i);
 }
-/// The same for what lies so far behind it that it comes in time. A processor fetches ahead by itself, but not across pages of 4 KiB, and
-/// what it has begun to compute holds fewer loads than memory can have under way.
+/// The same for what lies so far behind it that it comes in time. A processor fetches ahead by itself, but not across
+/// pages of 4 KiB, and what it has begun to compute holds fewer loads than memory can have under way.
 template <std::uintptr_t kAheadBytes = 2048, class T, class P>
 inline void fetch_ahead(const T* x, P part) {
-  fetch(reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(x) + kAheadBytes), part);  // it may end before: not x + a number
+  fetch(reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(x) + kAheadBytes),
+        part);  // it may end before: not x + a number
 }
 
 /// visit(i, Two, Whole or Part) over [begin, end).

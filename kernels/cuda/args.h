@@ -6,8 +6,8 @@
 #include "kernels/map_op.h"
 #include "kernels/rotary_angle.h"
 
-/// What a kernel is given: one struct, by value. Seen by the host code, which fills it in from checked Buffers, and by nvcc; so it includes
-/// nothing of the host's.
+/// What a kernel is given: one struct, by value. Seen by the host code, which fills it in from checked Buffers, and by
+/// nvcc; so it includes nothing of the host's.
 namespace zs::cuda {
 
 /// f32 or bf16 elements in the GPU's memory.
@@ -25,8 +25,8 @@ struct Rows {
 inline constexpr int kThreads = 256;
 inline constexpr int kWarp = 32;
 
-/// out[i] := f(a[i], b[i]) for i < elems. Whole packs of 16 bytes are read and written where `is_aligned`: all addresses are multiples
-/// of 16.
+/// out[i] := f(a[i], b[i]) for i < elems. Whole packs of 16 bytes are read and written where `is_aligned`: all
+/// addresses are multiples of 16.
 struct MapArgs {
   Data out, a, b;  // b.address null: none
   std::int64_t elems;
@@ -54,8 +54,8 @@ struct ScatterArgs {
   bool is_aligned;
 };
 
-/// parts (count, [2,] width) f32: sums over rows_a_part rows each. Of a bias: of dy. Of layer norm: of dy xhat, then of dy. Of RMS norm: of
-/// dy xhat.
+/// parts (count, [2,] width) f32: sums over rows_a_part rows each. Of a bias: of dy. Of layer norm: of dy xhat, then of
+/// dy. Of RMS norm: of dy xhat.
 struct ColumnSumsArgs {
   Data dy, x;                // x.address null: of a bias
   const float *mean, *rstd;  // mean null: of RMS norm
@@ -146,11 +146,12 @@ struct CachedAttentionArgs {
 };
 /// Threads of a block of the kernels on tensor cores; lanes that share a row of delta.
 inline constexpr int kAttentionThreads = 128, kDeltaLanes = 8;
-/// Of the general kernels: rows and columns of a block's scores, and elements of head_dim that a block computes results for.
+/// Of the general kernels: rows and columns of a block's scores, and elements of head_dim that a block computes results
+/// for.
 inline constexpr int kAttentionRows = 64, kAttentionSlice = 64;
 
-/// A block's part of attention on tensor cores: rows of its own (forward and dqueries: queries; dkeys: keys), which it holds, and of the
-/// others, which pass by in two buffers. shared_bytes: of dynamic shared memory.
+/// A block's part of attention on tensor cores: rows of its own (forward and dqueries: queries; dkeys: keys), which it
+/// holds, and of the others, which pass by in two buffers. shared_bytes: of dynamic shared memory.
 struct AttentionShape {
   int own, other, shared_bytes;
 };
@@ -166,7 +167,8 @@ template <int kHeadDim>
 inline constexpr AttentionShape kQueriesShape = attention_shape(kHeadDim, 128, kHeadDim == 64 ? 64 : 32, 2, 0);
 /// Keys and values; queries and dout pass by, with lse and delta.
 template <int kHeadDim>
-inline constexpr AttentionShape kKeysShape = attention_shape(kHeadDim, kHeadDim == 64 ? 128 : 64, kHeadDim == 64 ? 64 : 32, 2, 2);
+inline constexpr AttentionShape kKeysShape = attention_shape(kHeadDim, kHeadDim == 64 ? 128 : 64,
+                                                             kHeadDim == 64 ? 64 : 32, 2, 2);
 
 /// out bf16; see StochasticRounding.
 struct StochasticCastArgs {
@@ -178,8 +180,9 @@ struct StochasticCastArgs {
   bool is_aligned;
 };
 
-/// `slices` slices of `elems` elements, and what is packed of them, `stride` bytes apart: of each slice one (pack), or `parts` to be added
-/// up (fold). `packed`: a multiple of 16, and so is stride. is_aligned: the elements of every slice.
+/// `slices` slices of `elems` elements, and what is packed of them, `stride` bytes apart: of each slice one (pack), or
+/// `parts` to be added up (fold). `packed`: a multiple of 16, and so is stride. is_aligned: the elements of every
+/// slice.
 struct Int8Args {
   Data data;
   std::int8_t* packed;
@@ -203,11 +206,12 @@ struct ReduceArgs {
   bool is_aligned;
   float power;
 };
-/// At most so many blocks reduce, each at least so many elements; both follow from the number of elements alone, and so do the bits.
+/// At most so many blocks reduce, each at least so many elements; both follow from the number of elements alone, and so
+/// do the bits.
 inline constexpr std::int64_t kReduceBlocks = 512, kReduceChunk = 8 * kThreads * 4;
 
-/// out[0] gets the parts, in order: sum: f32, times factor; squares, powers: f64, added; max_magnitude: i32, the larger exponent;
-/// magnitude_bits: i32, the larger; fixed_point: i64, added.
+/// out[0] gets the parts, in order: sum: f32, times factor; squares, powers: f64, added; max_magnitude: i32, the larger
+/// exponent; magnitude_bits: i32, the larger; fixed_point: i64, added.
 struct FinishArgs {
   const void* parts;
   int count;

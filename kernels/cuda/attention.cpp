@@ -43,20 +43,24 @@ void launch_general(ExecContext& ctx, const char* kernel, const AttentionArgs& a
 
 void launch_tensor(ExecContext& ctx, const std::string& kernel, const AttentionArgs& args, std::int64_t heads,
                    const AttentionShape& shape) {
-  launch(ctx, (kernel + "_" + std::to_string(args.head_dim)).c_str(), blocks_of(args, heads, shape.own), kAttentionThreads, &args,
-         shape.shared_bytes);
+  launch(ctx, (kernel + "_" + std::to_string(args.head_dim)).c_str(), blocks_of(args, heads, shape.own),
+         kAttentionThreads, &args, shape.shared_bytes);
 }
 
 /// Of each row's delta.
-std::int64_t attention_scratch(int, const AttentionDims& dims) { return dims.batch * dims.heads * dims.time * size_of(DType::f32); }
+std::int64_t attention_scratch(int, const AttentionDims& dims) {
+  return dims.batch * dims.heads * dims.time * size_of(DType::f32);
+}
 
 void attention_forward(ExecContext& ctx, Buffer out, Buffer lse, Buffer qkv, const AttentionDims& dims) {
   const AttentionArgs args = attention_args(out, lse, qkv, dims);
   if (!is_for_tensor_cores(args)) return launch_general(ctx, "zs_attention_forward", args, args.heads);
-  launch_tensor(ctx, "zs_attention_forward", args, args.heads, args.head_dim == 64 ? kForwardShape<64> : kForwardShape<128>);
+  launch_tensor(ctx, "zs_attention_forward", args, args.heads,
+                args.head_dim == 64 ? kForwardShape<64> : kForwardShape<128>);
 }
 
-void attention_backward(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, Buffer qkv, Buffer lse, const AttentionDims& dims) {
+void attention_backward(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, Buffer qkv, Buffer lse,
+                        const AttentionDims& dims) {
   AttentionArgs args = attention_args(out, lse, qkv, dims);
   checks::same_as("dqkv", dqkv, qkv);
   checks::same_as("dout", dout, out);
@@ -69,7 +73,8 @@ void attention_backward(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, 
     launch_general(ctx, "zs_attention_dqueries", args, args.heads);
     return launch_general(ctx, "zs_attention_dkeys", args, args.kv_heads);
   }
-  launch_tensor(ctx, "zs_attention_dqueries", args, args.heads, args.head_dim == 64 ? kQueriesShape<64> : kQueriesShape<128>);
+  launch_tensor(ctx, "zs_attention_dqueries", args, args.heads,
+                args.head_dim == 64 ? kQueriesShape<64> : kQueriesShape<128>);
   launch_tensor(ctx, "zs_attention_dkeys", args, args.kv_heads, args.head_dim == 64 ? kKeysShape<64> : kKeysShape<128>);
 }
 
@@ -79,9 +84,10 @@ void fill_attention(KernelTable& table, KernelNames& names) {
   table.scratch.attention = attention_scratch;
   table.attention_forward = attention_forward;
   table.attention_backward = attention_backward;
-  names.insert(names.end(), {"zs_attention_delta", "zs_attention_dkeys", "zs_attention_dkeys_128", "zs_attention_dkeys_64",
-                             "zs_attention_dqueries", "zs_attention_dqueries_128", "zs_attention_dqueries_64", "zs_attention_forward",
-                             "zs_attention_forward_128", "zs_attention_forward_64"});
+  names.insert(names.end(),
+               {"zs_attention_delta", "zs_attention_dkeys", "zs_attention_dkeys_128", "zs_attention_dkeys_64",
+                "zs_attention_dqueries", "zs_attention_dqueries_128", "zs_attention_dqueries_64",
+                "zs_attention_forward", "zs_attention_forward_128", "zs_attention_forward_64"});
 }
 
 }  // namespace zs::cuda

@@ -1,7 +1,8 @@
 #include "kernels/cuda/attention_tile.h"
 
-/// Dao 2023 (FlashAttention-2), forward, in bf16 on tensor cores: a block has 128 queries, each warp 32 of them, and reads the keys and
-/// values they see in tiles; the next one is on its way while one is worked on. Scores, sums and results stay in registers.
+/// Dao 2023 (FlashAttention-2), forward, in bf16 on tensor cores: a block has 128 queries, each warp 32 of them, and
+/// reads the keys and values they see in tiles; the next one is on its way while one is worked on. Scores, sums and
+/// results stay in registers.
 namespace zs::cuda {
 namespace {
 
@@ -24,7 +25,8 @@ __device__ inline float sum_of_row(float value) {
 
 /// Scores of keys behind a query, or before its window, are minus infinity.
 template <int kKeys>
-__device__ inline void mask_scores(float (&s)[kRowTiles][kKeys / 8][4], std::int64_t first_query, std::int64_t key, std::int64_t window) {
+__device__ inline void mask_scores(float (&s)[kRowTiles][kKeys / 8][4], std::int64_t first_query, std::int64_t key,
+                                   std::int64_t window) {
   const int ahead = static_cast<int>(first_query - key), behind = ahead - static_cast<int>(window);
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
@@ -32,14 +34,15 @@ __device__ inline void mask_scores(float (&s)[kRowTiles][kKeys / 8][4], std::int
     for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        if (column_of(n, i) > row_of(m, i) + ahead || column_of(n, i) <= row_of(m, i) + behind) s[m][n][i] = kMinusInfinity;
+        if (column_of(n, i) > row_of(m, i) + ahead || column_of(n, i) <= row_of(m, i) + behind)
+          s[m][n][i] = kMinusInfinity;
 }
 
-/// s becomes 2^(factor (s - largest)), and what the rows have gathered so far is rescaled. A row that has seen no key yet has gathered
-/// zeros, and goes on with them.
+/// s becomes 2^(factor (s - largest)), and what the rows have gathered so far is rescaled. A row that has seen no key
+/// yet has gathered zeros, and goes on with them.
 template <int kHeadDim, int kKeys>
-__device__ inline void softmax_tile(Softmax& softmax, float (&s)[kRowTiles][kKeys / 8][4], float (&result)[kRowTiles][kHeadDim / 8][4],
-                                    float factor) {
+__device__ inline void softmax_tile(Softmax& softmax, float (&s)[kRowTiles][kKeys / 8][4],
+                                    float (&result)[kRowTiles][kHeadDim / 8][4], float factor) {
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -69,8 +72,9 @@ __device__ inline void softmax_tile(Softmax& softmax, float (&s)[kRowTiles][kKey
 
 /// Divides by the sums; stores the results and log-sum-exp of the warp's rows.
 template <int kHeadDim>
-__device__ inline void finish_rows(const AttentionArgs& args, std::int64_t pair, std::int64_t first, Words* queries, int tile_row,
-                                   const Softmax& softmax, const float (&result)[kRowTiles][kHeadDim / 8][4]) {
+__device__ inline void finish_rows(const AttentionArgs& args, std::int64_t pair, std::int64_t first, Words* queries,
+                                   int tile_row, const Softmax& softmax,
+                                   const float (&result)[kRowTiles][kHeadDim / 8][4]) {
   float inverse[kRowTiles][2];
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
@@ -79,7 +83,8 @@ __device__ inline void finish_rows(const AttentionArgs& args, std::int64_t pair,
       const float sum = sum_of_row(softmax.sums[m][half]);
       const std::int64_t row = first + row_of(m, 2 * half);
       inverse[m][half] = 1.0f / sum;
-      if (lane_of_warp() % 4 == 0 && row < args.time) args.lse[pair * args.time + row] = softmax.largest[m][half] * args.scale + logf(sum);
+      if (lane_of_warp() % 4 == 0 && row < args.time)
+        args.lse[pair * args.time + row] = softmax.largest[m][half] * args.scale + logf(sum);
     }
   store_rows<kHeadDim>(rows_of_out(args, args.out, pair), first, args.time, queries, tile_row, result, inverse);
 }
@@ -92,7 +97,8 @@ __device__ inline void attention_forward_block(const AttentionArgs& args) {
   const std::int64_t first = (blocks - 1 - blockIdx.x % blocks) * kQueries;  // those with most keys first
   const std::int64_t end = first + kQueries < args.time ? first + kQueries : args.time;
   Words* const queries = dynamic_shared();
-  const KeyTiles<kHeadDim, kKeys> tiles{queries + kQueries * kChunks<kHeadDim>, rows_of_qkv(args, args.qkv, pair, Part::key),
+  const KeyTiles<kHeadDim, kKeys> tiles{queries + kQueries * kChunks<kHeadDim>,
+                                        rows_of_qkv(args, args.qkv, pair, Part::key),
                                         rows_of_qkv(args, args.qkv, pair, Part::value)};
   const int tile_row = warp_of_block() * kWarpRows;
   const std::int64_t warp_first = first + tile_row;
@@ -114,7 +120,8 @@ __device__ inline void attention_forward_block(const AttentionArgs& args) {
     wait_copies();
     __syncthreads();  // all copies are there, and nobody reads the other buffer any more
     if (key + kKeys < end) tiles.copy(key + kKeys, args.time);
-    if (key >= warp_first + kWarpRows || key + kKeys <= first_key(args, warp_first)) continue;  // no query of this warp sees these keys
+    if (key >= warp_first + kWarpRows || key + kKeys <= first_key(args, warp_first))
+      continue;  // no query of this warp sees these keys
     float s[kRowTiles][kKeys / 8][4];
     product_of_rows<kHeadDim, kRowTiles, kKeys>(s, queries, tile_row, tiles.keys_at(key), 0);
     if (key + kKeys - 1 > warp_first || key < first_key(args, warp_first + kWarpRows - 1))

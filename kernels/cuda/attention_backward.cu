@@ -1,14 +1,16 @@
 #include "kernels/cuda/attention_tile.h"
 
-/// Dao 2023, backward, in bf16 on tensor cores. With P = exp(S - lse), S = scale q k^T and delta = rowsum(dout * out): dv = P^T dout,
-/// dS = P (dout v^T - delta), dq = scale dS k, dk = scale dS^T q. Two kernels: blocks of queries add up dq over the keys, blocks of keys dk
-/// and dv over the queries, of one query head after the other where heads share keys, each in order, so that nothing is added by several
-/// blocks; scores are computed by both. The second one works on transposes (keys by queries), so that P^T and dS^T are left operands as
-/// they lie in the registers. A probability of kCertain or more counts as 1 in dS, which is 0 then (docs/decisions/0044).
+/// Dao 2023, backward, in bf16 on tensor cores. With P = exp(S - lse), S = scale q k^T and delta = rowsum(dout * out):
+/// dv = P^T dout, dS = P (dout v^T - delta), dq = scale dS k, dk = scale dS^T q. Two kernels: blocks of queries add up
+/// dq over the keys, blocks of keys dk and dv over the queries, of one query head after the other where heads share
+/// keys, each in order, so that nothing is added by several blocks; scores are computed by both. The second one works
+/// on transposes (keys by queries), so that P^T and dS^T are left operands as they lie in the registers. A probability
+/// of kCertain or more counts as 1 in dS, which is 0 then (docs/decisions/0044).
 namespace zs::cuda {
 namespace {
 
-constexpr float kCertain = 1 - 0x1.0p-10f;  // what it is short of 1 by is less than what rounding `out` to bf16 leaves in delta
+constexpr float kCertain =
+    1 - 0x1.0p-10f;  // what it is short of 1 by is less than what rounding `out` to bf16 leaves in delta
 
 /// Scores s and dout v^T ds of one element become the probability and the scores' gradient over scale.
 __device__ inline void differentiate(float& s, float& ds, bool is_seen, float factor, float lse_log2, float delta) {
@@ -17,7 +19,9 @@ __device__ inline void differentiate(float& s, float& ds, bool is_seen, float fa
 }
 
 /// Whether a query sees a key so many places before it.
-__device__ inline bool is_seen(int distance, int window) { return static_cast<unsigned>(distance) < static_cast<unsigned>(window); }
+__device__ inline bool is_seen(int distance, int window) {
+  return static_cast<unsigned>(distance) < static_cast<unsigned>(window);
+}
 
 constexpr int kQueryTiles = 2, kQueriesOfWarp = 16 * kQueryTiles;
 
@@ -41,10 +45,12 @@ __device__ inline QueryRows load_query_rows(const AttentionArgs& args, std::int6
   return rows;
 }
 
-/// Adds kColumns keys' part to the gradients of a warp's queries. `ahead`: the warp's first query less the first of these keys.
+/// Adds kColumns keys' part to the gradients of a warp's queries. `ahead`: the warp's first query less the first of
+/// these keys.
 template <int kHeadDim, int kColumns>
-__device__ inline void add_keys(float (&dq)[kQueryTiles][kHeadDim / 8][4], const QueryRows& rows, const Words* queries, const Words* dout,
-                                int tile_row, const Words* keys, const Words* values, int key_row, int ahead, float factor) {
+__device__ inline void add_keys(float (&dq)[kQueryTiles][kHeadDim / 8][4], const QueryRows& rows, const Words* queries,
+                                const Words* dout, int tile_row, const Words* keys, const Words* values, int key_row,
+                                int ahead, float factor) {
   float s[kQueryTiles][kColumns / 8][4], ds[kQueryTiles][kColumns / 8][4];
   product_of_rows<kHeadDim, kQueryTiles, kColumns>(s, queries, tile_row, keys, key_row);
   product_of_rows<kHeadDim, kQueryTiles, kColumns>(ds, dout, tile_row, values, key_row);
@@ -69,7 +75,8 @@ __device__ inline void attention_dqueries_block(const AttentionArgs& args) {
   const std::int64_t end = first + kQueries < args.time ? first + kQueries : args.time;
   Words* const queries = dynamic_shared();
   Words* const dout = queries + kQueries * kChunks<kHeadDim>;
-  const KeyTiles<kHeadDim, kKeys> tiles{dout + kQueries * kChunks<kHeadDim>, rows_of_qkv(args, args.qkv, pair, Part::key),
+  const KeyTiles<kHeadDim, kKeys> tiles{dout + kQueries * kChunks<kHeadDim>,
+                                        rows_of_qkv(args, args.qkv, pair, Part::key),
                                         rows_of_qkv(args, args.qkv, pair, Part::value)};
   const int tile_row = warp_of_block() * kQueriesOfWarp;
   const std::int64_t warp_first = first + tile_row;
@@ -90,7 +97,8 @@ __device__ inline void attention_dqueries_block(const AttentionArgs& args) {
                                    static_cast<int>(warp_first - key) - column, args.scale * kLog2E);
   }
   const float factor[kQueryTiles][2] = {{args.scale, args.scale}, {args.scale, args.scale}};
-  store_rows<kHeadDim>(rows_of_qkv(args, args.dqkv, pair, Part::query), warp_first, args.time, queries, tile_row, dq, factor);
+  store_rows<kHeadDim>(rows_of_qkv(args, args.dqkv, pair, Part::query), warp_first, args.time, queries, tile_row, dq,
+                       factor);
 }
 
 /// Queries as they pass by: q and dout rows, lse and delta of each.
@@ -118,12 +126,13 @@ struct QueryTile {
   }
 };
 
-/// Adds kColumns queries' part to the gradients of a warp's keys and values. `ahead`: the first of these queries less the warp's first
-/// key.
+/// Adds kColumns queries' part to the gradients of a warp's keys and values. `ahead`: the first of these queries less
+/// the warp's first key.
 template <int kHeadDim, int kKeyTiles, int kColumns, int kQueries>
-__device__ inline void add_queries(float (&dk)[kKeyTiles][kHeadDim / 8][4], float (&dv)[kKeyTiles][kHeadDim / 8][4], const Words* keys,
-                                   const Words* values, int tile_row, const QueryTile<kHeadDim, kQueries>& tile, int query_row, int ahead,
-                                   int window, float factor) {
+__device__ inline void add_queries(float (&dk)[kKeyTiles][kHeadDim / 8][4], float (&dv)[kKeyTiles][kHeadDim / 8][4],
+                                   const Words* keys, const Words* values, int tile_row,
+                                   const QueryTile<kHeadDim, kQueries>& tile, int query_row, int ahead, int window,
+                                   float factor) {
   float s[kKeyTiles][kColumns / 8][4], ds[kKeyTiles][kColumns / 8][4];
   product_of_rows<kHeadDim, kKeyTiles, kColumns>(s, keys, tile_row, tile.queries, query_row);
   product_of_rows<kHeadDim, kKeyTiles, kColumns>(ds, values, tile_row, tile.dout, query_row);
@@ -137,8 +146,8 @@ __device__ inline void add_queries(float (&dk)[kKeyTiles][kHeadDim / 8][4], floa
       for (int m = 0; m < kKeyTiles; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          differentiate(s[m][n][i + 2 * half], ds[m][n][i + 2 * half], is_seen(query + ahead - row_of(m, 2 * half), window), factor,
-                        lse_log2, delta);
+          differentiate(s[m][n][i + 2 * half], ds[m][n][i + 2 * half],
+                        is_seen(query + ahead - row_of(m, 2 * half), window), factor, lse_log2, delta);
     }
   add_product<kHeadDim, kKeyTiles, kColumns>(dv, s, tile.dout, query_row);
   add_product<kHeadDim, kKeyTiles, kColumns>(dk, ds, tile.queries, query_row);
@@ -169,7 +178,7 @@ __device__ inline void attention_dkeys_block(const AttentionArgs& args) {
   int now = 0;
   for (std::int64_t pair = first_pair, query = first; pair < end; now = 1 - now) {
     wait_copies();
-    __syncthreads();                                     // all copies are there, and nobody reads the other buffer any more
+    __syncthreads();  // all copies are there, and nobody reads the other buffer any more
     const bool is_last = query + kQueries >= query_end;  // of this head
     const std::int64_t next_pair = is_last ? pair + 1 : pair, next_query = is_last ? first : query + kQueries;
     if (next_pair < end) Queries::at(buffers, 1 - now).copy(args, next_pair, next_query);
@@ -177,8 +186,8 @@ __device__ inline void attention_dkeys_block(const AttentionArgs& args) {
     for (int column = 0; column < kQueries; column += kColumns)
       if (query + column + kColumns > warp_first)  // else no query sees this warp's keys
         add_queries<kHeadDim, kKeyTiles, kColumns>(dk, dv, keys, values, tile_row, tile, column,
-                                                   static_cast<int>(query - warp_first) + column, static_cast<int>(args.window),
-                                                   args.scale * kLog2E);
+                                                   static_cast<int>(query - warp_first) + column,
+                                                   static_cast<int>(args.window), args.scale * kLog2E);
     pair = next_pair;
     query = next_query;
   }
@@ -188,8 +197,10 @@ __device__ inline void attention_dkeys_block(const AttentionArgs& args) {
     scale[m][0] = scale[m][1] = args.scale;
     one[m][0] = one[m][1] = 1.0f;
   }
-  store_rows<kHeadDim>(rows_of_qkv(args, args.dqkv, first_pair, Part::key), warp_first, args.time, keys, tile_row, dk, scale);
-  store_rows<kHeadDim>(rows_of_qkv(args, args.dqkv, first_pair, Part::value), warp_first, args.time, values, tile_row, dv, one);
+  store_rows<kHeadDim>(rows_of_qkv(args, args.dqkv, first_pair, Part::key), warp_first, args.time, keys, tile_row, dk,
+                       scale);
+  store_rows<kHeadDim>(rows_of_qkv(args, args.dqkv, first_pair, Part::value), warp_first, args.time, values, tile_row,
+                       dv, one);
 }
 
 }  // namespace

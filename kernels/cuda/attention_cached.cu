@@ -15,7 +15,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_cached(const
   __shared__ float sum_of[kThreads];
   const std::int64_t token = blockIdx.x / args.heads, head = blockIdx.x % args.heads, end = args.first + token + 1;
   const std::int64_t begin = args.window > 0 && args.window < end ? end - args.window : 0;
-  const std::int64_t kept = args.kv_heads * args.head_dim, stride = 2 * kept, key = head / (args.heads / args.kv_heads) * args.head_dim;
+  const std::int64_t kept = args.kv_heads * args.head_dim, stride = 2 * kept,
+                     key = head / (args.heads / args.kv_heads) * args.head_dim;
   const std::int64_t query = token * (args.heads * args.head_dim + 2 * kept) + head * args.head_dim;
   float* const scores = args.scores + blockIdx.x * args.row;
   float largest = -INFINITY, sum = 0.0f;
@@ -34,7 +35,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_cached(const
   sum = block_reduce(sum, sum_of, [](float a, float b) { return a + b; });  // a barrier: all scores are there
   for (std::int64_t d = threadIdx.x; d < args.head_dim; d += kThreads) {
     float total = 0.0f;
-    for (std::int64_t i = begin; i < end; ++i) total = fmaf(scores[i], cached_element(args.cache, i * stride + kept + key + d), total);
+    for (std::int64_t i = begin; i < end; ++i)
+      total = fmaf(scores[i], cached_element(args.cache, i * stride + kept + key + d), total);
     with_type(args.out, [&](auto tag) {
       using T = decltype(tag);
       elements<T>(args.out)[blockIdx.x * args.head_dim + d] = from_float<T>(total / sum);

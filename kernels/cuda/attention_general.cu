@@ -1,9 +1,9 @@
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/warp.h"
 
-/// Attention of any head_dim in f32 arithmetic, for f32 and for what the kernels on tensor cores do not take. A block has 64 rows, and
-/// scores of 64 others at a time, 4 x 4 for each thread; results for 64 elements of head_dim: a longer one is shared by several blocks,
-/// which all compute the scores.
+/// Attention of any head_dim in f32 arithmetic, for f32 and for what the kernels on tensor cores do not take. A block
+/// has 64 rows, and scores of 64 others at a time, 4 x 4 for each thread; results for 64 elements of head_dim: a longer
+/// one is shared by several blocks, which all compute the scores.
 namespace zs::cuda::general {
 namespace {
 
@@ -23,7 +23,8 @@ struct Weights {
   float at[kRows][kRows + 1];
 };
 
-__device__ inline float element(const HeadRows& rows, std::int64_t row, std::int64_t column, const AttentionArgs& args) {
+__device__ inline float element(const HeadRows& rows, std::int64_t row, std::int64_t column,
+                                const AttentionArgs& args) {
   if (row >= args.time || column >= args.head_dim) return 0.0f;
   const std::int64_t at = rows.first + row * rows.stride + column;
   return rows.data.is_bf16 ? to_float(elements<const Bf16>(rows.data)[at]) : elements<const float>(rows.data)[at];
@@ -43,11 +44,12 @@ __device__ inline void add_depth(Square& c, const Operands& operands) {
 #pragma unroll
     for (int r = 0; r < kEach; ++r)
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) c[r][i] = fmaf(operands.a[k][first_row() + r], operands.b[k][first_column() + i], c[r][i]);
+      for (int i = 0; i < kEach; ++i)
+        c[r][i] = fmaf(operands.a[k][first_row() + r], operands.b[k][first_column() + i], c[r][i]);
 }
 
-/// c := rows of `left` from `left_first` on times the transpose of rows of `right`, over the whole of head_dim. Begins with a barrier: what
-/// was read from `operands` before is done with.
+/// c := rows of `left` from `left_first` on times the transpose of rows of `right`, over the whole of head_dim. Begins
+/// with a barrier: what was read from `operands` before is done with.
 __device__ inline void product_of_rows(Square& c, const HeadRows& left, std::int64_t left_first, const HeadRows& right,
                                        std::int64_t right_first, const AttentionArgs& args, Operands& operands) {
   clear(c);
@@ -64,9 +66,10 @@ __device__ inline void product_of_rows(Square& c, const HeadRows& left, std::int
   }
 }
 
-/// c += weights times rows of `right` from `first` on, elements `slice` .. of each. Begins with a barrier: all weights are there.
-__device__ inline void add_product(Square& c, const Weights& weights, const HeadRows& right, std::int64_t first, std::int64_t slice,
-                                   const AttentionArgs& args, Operands& operands) {
+/// c += weights times rows of `right` from `first` on, elements `slice` .. of each. Begins with a barrier: all weights
+/// are there.
+__device__ inline void add_product(Square& c, const Weights& weights, const HeadRows& right, std::int64_t first,
+                                   std::int64_t slice, const AttentionArgs& args, Operands& operands) {
   for (int begin = 0; begin < kRows; begin += kDepth) {
     __syncthreads();
 #pragma unroll 2
@@ -86,8 +89,8 @@ __device__ inline void store_weights(Weights& weights, const Square& c) {
     for (int i = 0; i < kEach; ++i) weights.at[first_row() + r][first_column() + i] = c[r][i];
 }
 
-__device__ inline void store_rows(const HeadRows& rows, std::int64_t first, std::int64_t slice, const AttentionArgs& args, const Square& c,
-                                  const float (&factor)[kEach]) {
+__device__ inline void store_rows(const HeadRows& rows, std::int64_t first, std::int64_t slice,
+                                  const AttentionArgs& args, const Square& c, const float (&factor)[kEach]) {
 #pragma unroll
   for (int r = 0; r < kEach; ++r)
 #pragma unroll
@@ -95,7 +98,8 @@ __device__ inline void store_rows(const HeadRows& rows, std::int64_t first, std:
       const std::int64_t row = first + first_row() + r, column = slice + first_column() + i;
       if (row >= args.time || column >= args.head_dim) continue;
       const float value[1] = {c[r][i] * factor[r]};
-      store_some(rows.data, rows.first + row * rows.stride + column, rows.first + row * rows.stride + column + 1, false, value);
+      store_some(rows.data, rows.first + row * rows.stride + column, rows.first + row * rows.stride + column + 1, false,
+                 value);
     }
 }
 
@@ -109,12 +113,14 @@ __device__ inline float sum_of_row(float value) {
   return value;
 }
 
-/// A block's part: rows from `first` on, elements of head_dim from `slice` on. The slices of a block of rows are neighbours.
+/// A block's part: rows from `first` on, elements of head_dim from `slice` on. The slices of a block of rows are
+/// neighbours.
 struct Place {
   std::int64_t pair, first, slice;
 };
 __device__ inline Place place_of_block(const AttentionArgs& args) {
-  const std::int64_t slices = (args.head_dim + kAttentionSlice - 1) / kAttentionSlice, blocks = (args.time + kRows - 1) / kRows;
+  const std::int64_t slices = (args.head_dim + kAttentionSlice - 1) / kAttentionSlice,
+                     blocks = (args.time + kRows - 1) / kRows;
   const std::int64_t block = blockIdx.x / slices;
   return {block / blocks, block % blocks * kRows, blockIdx.x % slices * kAttentionSlice};
 }
@@ -127,7 +133,8 @@ __device__ inline bool is_seen(const AttentionArgs& args, std::int64_t query, st
   return key <= query && query - key < args.window;
 }
 
-/// s becomes 2^(factor (s - largest)), 0 where the key is not seen; what was gathered so far, which may be nothing, is rescaled.
+/// s becomes 2^(factor (s - largest)), 0 where the key is not seen; what was gathered so far, which may be nothing, is
+/// rescaled.
 __device__ inline void softmax_tile(Softmax& softmax, Square& s, Square& result, std::int64_t first, std::int64_t key,
                                     const AttentionArgs& args) {
   const float factor = args.scale * kLog2E;
@@ -159,7 +166,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_forward(cons
   __shared__ Operands operands;
   __shared__ Weights weights;
   const Place place = place_of_block(args);
-  const HeadRows queries = rows_of_qkv(args, args.qkv, place.pair, Part::query), keys = rows_of_qkv(args, args.qkv, place.pair, Part::key);
+  const HeadRows queries = rows_of_qkv(args, args.qkv, place.pair, Part::query),
+                 keys = rows_of_qkv(args, args.qkv, place.pair, Part::key);
   const HeadRows values = rows_of_qkv(args, args.qkv, place.pair, Part::value);
   Softmax softmax;
   Square s, result;
@@ -205,8 +213,11 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_delta(const 
   if (lane == 0 && index < rows) args.delta[row] = sum;
 }
 
-/// Of a score before it is scaled. The scaled one is rounded first, as it was for lse: where it is all of lse, the probability is 1.
-__device__ inline float probability(float score, float scale, float lse) { return exp2_of((fmaf(score, scale, 0.0f) - lse) * kLog2E); }
+/// Of a score before it is scaled. The scaled one is rounded first, as it was for lse: where it is all of lse, the
+/// probability is 1.
+__device__ inline float probability(float score, float scale, float lse) {
+  return exp2_of((fmaf(score, scale, 0.0f) - lse) * kLog2E);
+}
 
 /// See attention_backward.cu.
 __device__ inline float score_gradient(float p, float dp, float delta) { return p >= 1.0f ? 0.0f : p * (dp - delta); }
@@ -216,8 +227,10 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dqueries(con
   __shared__ Operands operands;
   __shared__ Weights weights;
   const Place place = place_of_block(args);
-  const HeadRows queries = rows_of_qkv(args, args.qkv, place.pair, Part::query), keys = rows_of_qkv(args, args.qkv, place.pair, Part::key);
-  const HeadRows values = rows_of_qkv(args, args.qkv, place.pair, Part::value), dout = rows_of_out(args, args.dout, place.pair);
+  const HeadRows queries = rows_of_qkv(args, args.qkv, place.pair, Part::query),
+                 keys = rows_of_qkv(args, args.qkv, place.pair, Part::key);
+  const HeadRows values = rows_of_qkv(args, args.qkv, place.pair, Part::value),
+                 dout = rows_of_out(args, args.dout, place.pair);
   float lse[kEach], delta[kEach];
 #pragma unroll
   for (int r = 0; r < kEach; ++r) {
@@ -234,7 +247,9 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dqueries(con
     for (int r = 0; r < kEach; ++r)
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
-        s[r][i] = is_seen(args, place.first + first_row() + r, key + first_column() + i) ? probability(s[r][i], args.scale, lse[r]) : 0.0f;
+        s[r][i] = is_seen(args, place.first + first_row() + r, key + first_column() + i)
+                      ? probability(s[r][i], args.scale, lse[r])
+                      : 0.0f;
         ds[r][i] = score_gradient(s[r][i], ds[r][i], delta[r]);
       }
     store_weights(weights, ds);
@@ -249,8 +264,10 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dkeys(const 
   __shared__ Operands operands;
   __shared__ Weights weights;
   const Place place = place_of_block(args);  // its pair counts heads of keys
-  const std::int64_t group = args.heads / args.kv_heads, first_pair = place.pair * group, end = end_of_queries(args, place.first + kRows);
-  const HeadRows keys = rows_of_qkv(args, args.qkv, first_pair, Part::key), values = rows_of_qkv(args, args.qkv, first_pair, Part::value);
+  const std::int64_t group = args.heads / args.kv_heads, first_pair = place.pair * group,
+                     end = end_of_queries(args, place.first + kRows);
+  const HeadRows keys = rows_of_qkv(args, args.qkv, first_pair, Part::key),
+                 values = rows_of_qkv(args, args.qkv, first_pair, Part::value);
   Square s, ds, dk, dv;
   clear(dk);
   clear(dv);
@@ -262,7 +279,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dkeys(const 
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const std::int64_t column = query + first_column() + i, row = pair * args.time + column;
-        const float lse = column < args.time ? args.lse[row] : 0.0f, delta = column < args.time ? args.delta[row] : 0.0f;
+        const float lse = column < args.time ? args.lse[row] : 0.0f,
+                    delta = column < args.time ? args.delta[row] : 0.0f;
 #pragma unroll
         for (int r = 0; r < kEach; ++r) {
           s[r][i] = is_seen(args, column, place.first + first_row() + r) ? probability(s[r][i], args.scale, lse) : 0.0f;

@@ -2,9 +2,10 @@
 
 #include "kernels/cuda/args.h"
 
-/// What all kernels share on the GPU. Kernels use no more of CUDA than blocks, threads, shared memory, barriers, integer atomics, f32 and
-/// f64 arithmetic, and what warp.h has, so that the tests can run the same sources on the host (tests/gpu/emulation). Multiplication and
-/// addition are fused only where the source says so: which of two equal loops an element goes through changes no bit.
+/// What all kernels share on the GPU. Kernels use no more of CUDA than blocks, threads, shared memory, barriers,
+/// integer atomics, f32 and f64 arithmetic, and what warp.h has, so that the tests can run the same sources on the host
+/// (tests/gpu/emulation). Multiplication and addition are fused only where the source says so: which of two equal loops
+/// an element goes through changes no bit.
 namespace zs::cuda {
 
 struct Bf16 {
@@ -90,10 +91,11 @@ __device__ inline T* elements(const Data& data) {
   return static_cast<T*>(data.address);
 }
 
-/// Up to kElems elements from `at` on, those before `end`, as floats, and zeros behind them. Returns how many. (Loops over the elements of
-/// a pack have a fixed number of rounds, so that packs stay in registers.)
+/// Up to kElems elements from `at` on, those before `end`, as floats, and zeros behind them. Returns how many. (Loops
+/// over the elements of a pack have a fixed number of rounds, so that packs stay in registers.)
 template <int kElems>
-__device__ inline int load_some(const Data& data, std::int64_t at, std::int64_t end, bool is_aligned, float (&out)[kElems]) {
+__device__ inline int load_some(const Data& data, std::int64_t at, std::int64_t end, bool is_aligned,
+                                float (&out)[kElems]) {
   const int count = static_cast<int>(end - at < kElems ? end - at : kElems);
   with_type(data, [&](auto tag) {
     const auto* const in = elements<const decltype(tag)>(data) + at;
@@ -103,7 +105,8 @@ __device__ inline int load_some(const Data& data, std::int64_t at, std::int64_t 
   return count;
 }
 template <int kElems>
-__device__ inline void store_some(const Data& data, std::int64_t at, std::int64_t end, bool is_aligned, const float (&in)[kElems]) {
+__device__ inline void store_some(const Data& data, std::int64_t at, std::int64_t end, bool is_aligned,
+                                  const float (&in)[kElems]) {
   const int count = static_cast<int>(end - at < kElems ? end - at : kElems);
   with_type(data, [&](auto tag) {
     using T = decltype(tag);
@@ -114,7 +117,9 @@ __device__ inline void store_some(const Data& data, std::int64_t at, std::int64_
   });
 }
 /// As it would come back from memory of that dtype.
-__device__ inline float rounded(float value, const Data& data) { return data.is_bf16 ? to_float(from_float<Bf16>(value)) : value; }
+__device__ inline float rounded(float value, const Data& data) {
+  return data.is_bf16 ? to_float(from_float<Bf16>(value)) : value;
+}
 
 /// visit(begin) for the packs of a row of `width` that this thread of the block takes.
 template <class Visit>
@@ -122,7 +127,9 @@ __device__ inline void for_each_pack(std::int64_t width, const Visit& visit) {
   for (std::int64_t begin = threadIdx.x * kRowElems; begin < width; begin += kThreads * kRowElems) visit(begin);
 }
 
-__device__ inline std::int64_t global_thread() { return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ inline std::int64_t global_thread() {
+  return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
 
 /// A wrong index ends the GPU's work: the next call of the driver says so, with the op.
 __device__ inline std::int64_t checked_index(std::int64_t index, std::int64_t limit) {
@@ -130,14 +137,15 @@ __device__ inline std::int64_t checked_index(std::int64_t index, std::int64_t li
   return index;
 }
 
-/// `value` of all threads of the block, combined as a tree of fixed shape; every thread gets it. `shared`: kThreads of R, free to use
-/// again when this returns.
+/// `value` of all threads of the block, combined as a tree of fixed shape; every thread gets it. `shared`: kThreads of
+/// R, free to use again when this returns.
 template <class R, class Combine>
 __device__ inline R block_reduce(R value, R* shared, const Combine& combine) {
   shared[threadIdx.x] = value;
   __syncthreads();
   for (int half = kThreads / 2; half > 0; half /= 2) {
-    if (static_cast<int>(threadIdx.x) < half) shared[threadIdx.x] = combine(shared[threadIdx.x], shared[threadIdx.x + half]);
+    if (static_cast<int>(threadIdx.x) < half)
+      shared[threadIdx.x] = combine(shared[threadIdx.x], shared[threadIdx.x + half]);
     __syncthreads();
   }
   const R result = shared[0];

@@ -39,11 +39,15 @@ constexpr float kCubic = 0.044715f;
 __device__ inline float clamp20(float x) { return x < -20.0f ? -20.0f : x > 20.0f ? 20.0f : x; }
 
 /// 0.5 (1 + tanh u) = 1 / (1 + e^(-2u)): no cancellation for negative x.
-__device__ inline float tanh_gate(float x) { return 1.0f / (1.0f + expf(-x * kTwoRootTwoOverPi * fmaf(kCubic, x * x, 1.0f))); }
+__device__ inline float tanh_gate(float x) {
+  return 1.0f / (1.0f + expf(-x * kTwoRootTwoOverPi * fmaf(kCubic, x * x, 1.0f)));
+}
 /// P(X <= x) of the normal distribution.
 __device__ inline float normal_below(float x) { return 0.5f * erfcf(-x * 0.70710678118654752f); }
 
-__device__ inline float gelu(float x, bool is_erf) { return x * (is_erf ? normal_below(clamp20(x)) : tanh_gate(clamp20(x))); }
+__device__ inline float gelu(float x, bool is_erf) {
+  return x * (is_erf ? normal_below(clamp20(x)) : tanh_gate(clamp20(x)));
+}
 
 __device__ inline float gelu_slope(float value, bool is_erf) {
   const float x = clamp20(value);
@@ -64,8 +68,8 @@ __device__ inline float silu_slope(float value) {
   return gate * fmaf(x, 1.0f - gate, 1.0f);
 }
 
-/// visit(at, end, at_x) for the pack that this thread takes: it begins at `at` in y, whose row ends at `end`, and in x at `at_x` and
-/// `width` behind it.
+/// visit(at, end, at_x) for the pack that this thread takes: it begins at `at` in y, whose row ends at `end`, and in x
+/// at `at_x` and `width` behind it.
 template <class Visit>
 __device__ inline void with_halves(const SwigluArgs& args, const Visit& visit) {
   const std::int64_t width = args.rows.width, packs = (width + kRowElems - 1) / kRowElems;
@@ -78,14 +82,17 @@ __device__ void copy_unit(const CopyRowsArgs& args) {
   const std::int64_t i = global_thread();
   if (i >= args.rows * args.run) return;
   const std::int64_t row = i / args.run, column = i % args.run;
-  static_cast<Unit*>(args.out)[row * args.out_stride + column] = static_cast<const Unit*>(args.in)[row * args.in_stride + column];
+  static_cast<Unit*>(args.out)[row * args.out_stride + column] =
+      static_cast<const Unit*>(args.in)[row * args.in_stride + column];
 }
 
 }  // namespace
 
 extern "C" __global__ void zs_cast(const MapArgs args) {
   with_type(args.out, [&](auto out_tag) {
-    with_type(args.a, [&](auto in_tag) { map_pack<decltype(out_tag), decltype(in_tag), float>(args, [](float x, float) { return x; }); });
+    with_type(args.a, [&](auto in_tag) {
+      map_pack<decltype(out_tag), decltype(in_tag), float>(args, [](float x, float) { return x; });
+    });
   });
 }
 

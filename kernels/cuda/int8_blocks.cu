@@ -46,7 +46,9 @@ __device__ inline std::uint32_t whole_of(float x, float inverse) {
 }
 
 /// Byte `i` of a word as a signed number.
-__device__ inline float signed_byte(std::uint32_t word, int i) { return static_cast<float>(static_cast<std::int8_t>(word >> (8 * i))); }
+__device__ inline float signed_byte(std::uint32_t word, int i) {
+  return static_cast<float>(static_cast<std::int8_t>(word >> (8 * i)));
+}
 
 }  // namespace
 
@@ -68,7 +70,8 @@ extern "C" __global__ void zs_pack_int8(const Int8Args args) {
     }
   }
   std::int8_t* const packed = args.packed + piece.slice * args.stride;
-  if (piece.at % kInt8Block == 0) *reinterpret_cast<float*>(packed + args.scales_at + piece.at / kInt8Block * 4) = scale;
+  if (piece.at % kInt8Block == 0)
+    *reinterpret_cast<float*>(packed + args.scales_at + piece.at / kInt8Block * 4) = scale;
   if (count == kInt8Elems) {
     *reinterpret_cast<Words*>(packed + piece.at) = words;
     return;

@@ -14,7 +14,8 @@ CudaDriver::Address address_of(const Buffer& buffer) { return reinterpret_cast<C
 
 CUstream_st* stream_of(const ExecContext& ctx) { return static_cast<CUstream_st*>(ctx.native_stream()); }
 
-void launch(ExecContext& ctx, const char* kernel, std::int64_t blocks, int threads, const void* args, int shared_bytes) {
+void launch(ExecContext& ctx, const char* kernel, std::int64_t blocks, int threads, const void* args,
+            int shared_bytes) {
   constexpr std::int64_t kMostBlocks = INT32_MAX;
   ZS_CHECK(blocks >= 0 && blocks <= kMostBlocks, "{} blocks of {}, a grid has at most {}", blocks, kernel, kMostBlocks);
   if (blocks == 0) return;
@@ -31,12 +32,14 @@ void set_bytes(ExecContext& ctx, const Buffer& out, unsigned char value) {
   if (out.bytes() == 0) return;
   const CudaContext& gpu = ctx.gpu();
   load_kernels(gpu);  // the first thing that is done to memory, long before ranks wait for each other
-  gpu.check(gpu.driver().memory_set(address_of(out), value, static_cast<std::size_t>(out.bytes()), stream_of(ctx)), "cuMemsetD8Async");
+  gpu.check(gpu.driver().memory_set(address_of(out), value, static_cast<std::size_t>(out.bytes()), stream_of(ctx)),
+            "cuMemsetD8Async");
 }
 
 Data data_of(const Buffer& buffer) {
   ZS_CHECK(buffer.device == DeviceKind::cuda, "a CUDA kernel got a buffer of device {}", name_of(buffer.device));
-  ZS_CHECK(buffer.dtype == DType::f32 || buffer.dtype == DType::bf16, "expected f32 or bf16, got {}", name_of(buffer.dtype));
+  ZS_CHECK(buffer.dtype == DType::f32 || buffer.dtype == DType::bf16, "expected f32 or bf16, got {}",
+           name_of(buffer.dtype));
   return {buffer.data, buffer.dtype == DType::bf16};
 }
 

@@ -14,10 +14,12 @@ namespace zs::cuda {
 std::span<const char* const> kernel_names();
 
 /// Of a kernel's only argument. `blocks` of `threads`, each with so much dynamic shared memory; no blocks is no launch.
-void launch(ExecContext& ctx, const char* kernel, std::int64_t blocks, int threads, const void* args, int shared_bytes = 0);
+void launch(ExecContext& ctx, const char* kernel, std::int64_t blocks, int threads, const void* args,
+            int shared_bytes = 0);
 
 template <class Args>
-void launch_elems(ExecContext& ctx, const char* kernel, std::int64_t elems, std::int64_t elems_a_thread, const Args& args) {
+void launch_elems(ExecContext& ctx, const char* kernel, std::int64_t elems, std::int64_t elems_a_thread,
+                  const Args& args) {
   const std::int64_t a_block = elems_a_thread * kThreads;
   launch(ctx, kernel, (elems + a_block - 1) / a_block, kThreads, &args);
 }

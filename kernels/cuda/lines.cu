@@ -29,7 +29,8 @@ extern "C" __global__ void zs_add_lines(const LinesArgs args) {
   const std::int64_t outer = column / args.inner, e = column % args.inner;
   for (std::int64_t i = 0; i < args.count; ++i) {
     const std::int64_t at = (outer * args.count + i) * args.inner + e;
-    const float value = args.is_y_bf16 ? to_float(static_cast<const Bf16*>(args.y)[at]) : static_cast<const float*>(args.y)[at];
+    const float value =
+        args.is_y_bf16 ? to_float(static_cast<const Bf16*>(args.y)[at]) : static_cast<const float*>(args.y)[at];
     static_cast<float*>(args.x)[place_in_x(args, at)] += value;
   }
 }

@@ -5,7 +5,8 @@
 namespace zs::cuda {
 namespace {
 
-CrossEntropyArgs cross_entropy_args(const Buffer& lse, const Buffer& logits, const Buffer& targets, std::int64_t classes) {
+CrossEntropyArgs cross_entropy_args(const Buffer& lse, const Buffer& logits, const Buffer& targets,
+                                    std::int64_t classes) {
   const std::int64_t stride = checks::cross_entropy(lse, logits, targets, classes);
   return {.losses = nullptr,
           .lse = floats_of(lse),
@@ -20,7 +21,8 @@ CrossEntropyArgs cross_entropy_args(const Buffer& lse, const Buffer& logits, con
           .is_aligned = are_whole_packs(stride, logits.data)};
 }
 
-void cross_entropy_forward(ExecContext& ctx, Buffer losses, Buffer lse, Buffer logits, Buffer targets, std::int64_t classes) {
+void cross_entropy_forward(ExecContext& ctx, Buffer losses, Buffer lse, Buffer logits, Buffer targets,
+                           std::int64_t classes) {
   if (targets.empty()) return;
   CrossEntropyArgs args = cross_entropy_args(lse, logits, targets, classes);
   checks::cross_entropy_losses(losses, targets);
@@ -28,8 +30,8 @@ void cross_entropy_forward(ExecContext& ctx, Buffer losses, Buffer lse, Buffer l
   launch(ctx, "zs_cross_entropy_forward", args.rows, kThreads, &args);
 }
 
-void cross_entropy_backward(ExecContext& ctx, Buffer dlogits, Buffer logits, Buffer lse, Buffer targets, Buffer dloss, std::int64_t classes,
-                            float factor) {
+void cross_entropy_backward(ExecContext& ctx, Buffer dlogits, Buffer logits, Buffer lse, Buffer targets, Buffer dloss,
+                            std::int64_t classes, float factor) {
   if (targets.empty()) return;
   CrossEntropyArgs args = cross_entropy_args(lse, logits, targets, classes);
   checks::cross_entropy_gradient(dlogits, logits, dloss);

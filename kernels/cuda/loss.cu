@@ -42,7 +42,8 @@ extern "C" __global__ void zs_cross_entropy_forward(const CrossEntropyArgs args)
 /// dlogits may be logits: each thread writes what it alone has read.
 extern "C" __global__ void zs_cross_entropy_backward(const CrossEntropyArgs args) {
   const std::int64_t packs = (args.stride + kRowElems - 1) / kRowElems;
-  const std::int64_t row = global_thread() / packs, begin = global_thread() % packs * kRowElems, first = row * args.stride;
+  const std::int64_t row = global_thread() / packs, begin = global_thread() % packs * kRowElems,
+                     first = row * args.stride;
   if (row >= args.rows) return;
   const std::int64_t target = args.targets[row];
   if (target < 0 || target >= args.classes) __trap();

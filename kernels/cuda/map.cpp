@@ -13,9 +13,10 @@ ElementKind kind_of(DType dtype) {
 }
 
 StridedOperand operand_of(const Strided& operand, float constant) {
-  StridedOperand result{operand.buffer.empty() ? nullptr : operand.buffer.data, kind_of(operand.buffer.dtype), {}, constant};
-  ZS_CHECK(operand.buffer.empty() || operand.buffer.device == DeviceKind::cuda, "a CUDA kernel got a buffer of device {}",
-           name_of(operand.buffer.device));
+  StridedOperand result{
+      operand.buffer.empty() ? nullptr : operand.buffer.data, kind_of(operand.buffer.dtype), {}, constant};
+  ZS_CHECK(operand.buffer.empty() || operand.buffer.device == DeviceKind::cuda,
+           "a CUDA kernel got a buffer of device {}", name_of(operand.buffer.device));
   for (std::size_t d = 0; d < operand.strides.size(); ++d) result.strides[d] = operand.strides[d];
   return result;
 }
@@ -23,11 +24,16 @@ StridedOperand operand_of(const Strided& operand, float constant) {
 void map(ExecContext& ctx, const Map& map) {
   if (map.shape.numel() == 0) return;
   checks::map(map);
-  StridedMapArgs args{
-      .op = map.op, .dims = map.shape.rank(), .sizes = {}, .elems = map.shape.numel(), .out = operand_of(map.out, 0), .in = {}};
+  StridedMapArgs args{.op = map.op,
+                      .dims = map.shape.rank(),
+                      .sizes = {},
+                      .elems = map.shape.numel(),
+                      .out = operand_of(map.out, 0),
+                      .in = {}};
   for (int d = 0; d < args.dims; ++d) args.sizes[d] = map.shape[d];
   for (std::size_t k = 0; k < map.in.size(); ++k) args.in[k] = operand_of(map.in[k], map.constants[k]);
-  if (map.op == MapOp::copy && args.out.kind == ElementKind::i32 && args.in[0].kind == ElementKind::i32 && args.in[0].address != nullptr)
+  if (map.op == MapOp::copy && args.out.kind == ElementKind::i32 && args.in[0].kind == ElementKind::i32 &&
+      args.in[0].address != nullptr)
     args.out.kind = args.in[0].kind = ElementKind::f32;  // bits, which are moved and not looked at
   launch_elems(ctx, "zs_map", args.elems, 1, args);
 }

@@ -14,12 +14,14 @@ __device__ float load_strided(const StridedOperand& operand, std::int64_t offset
 __device__ void store_strided(const StridedOperand& operand, std::int64_t offset, float value) {
   if (operand.kind == ElementKind::f32) static_cast<float*>(operand.address)[offset] = value;
   if (operand.kind == ElementKind::bf16) static_cast<Bf16*>(operand.address)[offset] = from_float<Bf16>(value);
-  if (operand.kind == ElementKind::i32) static_cast<std::int32_t*>(operand.address)[offset] = static_cast<std::int32_t>(value);
+  if (operand.kind == ElementKind::i32)
+    static_cast<std::int32_t*>(operand.address)[offset] = static_cast<std::int32_t>(value);
 }
 
 }  // namespace
 
-/// An element for each thread. (Loops over dims have a fixed number of rounds, so that the arguments stay where they are.)
+/// An element for each thread. (Loops over dims have a fixed number of rounds, so that the arguments stay where they
+/// are.)
 extern "C" __global__ void zs_map(const StridedMapArgs args) {
   const std::int64_t element = global_thread();
   if (element >= args.elems) return;

@@ -10,10 +10,11 @@
 #include "kernels/families.h"
 #include "runtime/device/cuda_context.h"
 
-/// Products by cuBLASLt. It stores matrices by columns, so what it is asked for is the transpose: C^T (n, m) = B'^T A'^T, of the same
-/// bytes, with b as its first operand and a as its second. The bias, one number for each column of C, is then one for each row, as it wants
-/// it. GELU, and its gradient, are computed before the sums are stored where the library has an algorithm for that, else by kernels of
-/// their own: which of the two follows from the shape, the dtypes and the addresses' alignment, and is asked for once.
+/// Products by cuBLASLt. It stores matrices by columns, so what it is asked for is the transpose: C^T (n, m) = B'^T
+/// A'^T, of the same bytes, with b as its first operand and a as its second. The bias, one number for each column of C,
+/// is then one for each row, as it wants it. GELU, and its gradient, are computed before the sums are stored where the
+/// library has an algorithm for that, else by kernels of their own: which of the two follows from the shape, the dtypes
+/// and the addresses' alignment, and is asked for once.
 namespace zs::cuda {
 namespace {
 
@@ -26,11 +27,14 @@ constexpr std::uintptr_t kBiasAlignment = 16;
 /// The same of GELU's input, whose rows are so many elements long, or a multiple.
 constexpr std::uintptr_t kAuxAlignment = 16;
 constexpr std::int64_t kAuxStride = 8;
-/// From this compute capability on: on 8.0 others found products with GELU slower than a kernel of its own (docs/decisions/0037).
+/// From this compute capability on: on 8.0 others found products with GELU slower than a kernel of its own
+/// (docs/decisions/0037).
 constexpr int kFusesFrom = 9;
 
 /// Room for a bias that cannot be read where it lies.
-std::int64_t bias_bytes(const MatmulDims& dims) { return (dims.n * size_of(DType::f32) + kAlignment - 1) / kAlignment * kAlignment; }
+std::int64_t bias_bytes(const MatmulDims& dims) {
+  return (dims.n * size_of(DType::f32) + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 int alignment_of(const void* address) {
   const auto bits = reinterpret_cast<std::uintptr_t>(address) | static_cast<std::uintptr_t>(kAlignment);
@@ -53,8 +57,8 @@ struct ProductKey {
   int a_alignment, b_alignment, c_alignment;
 
   auto tie() const {
-    return std::tuple(dims.m, dims.n, dims.k, dims.transpose_a, dims.transpose_b, dims.beta, operand, result, has_bias, activation,
-                      a_alignment, b_alignment, c_alignment);
+    return std::tuple(dims.m, dims.n, dims.k, dims.transpose_a, dims.transpose_b, dims.beta, operand, result, has_bias,
+                      activation, a_alignment, b_alignment, c_alignment);
   }
   int epilogue() const {
     if (activation == Activation::gelu_gradient) return cublas::kGeluGradientEpilogue;
@@ -153,20 +157,23 @@ struct Product {
         b(make_layout(library, key.operand, key.dims.transpose_b ? key.dims.n : key.dims.k,
                       key.dims.transpose_b ? key.dims.k : key.dims.n)),
         c(make_layout(library, key.result, key.dims.m, key.dims.n)) {
-    // Where there will be a bias, or GELU's input, an address must stand for it, aligned no better than the worst; nobody reads there.
+    // Where there will be a bias, or GELU's input, an address must stand for it, aligned no better than the worst;
+    // nobody reads there.
     if (key.has_bias) set_pointer(library, cublas::kBiasPointer, reinterpret_cast<const void*>(kBiasAlignment));
-    if (key.activation != Activation::none) set_pointer(library, cublas::kAuxPointer, reinterpret_cast<const void*>(kAuxAlignment));
+    if (key.activation != Activation::none)
+      set_pointer(library, cublas::kAuxPointer, reinterpret_cast<const void*>(kAuxAlignment));
     const Preference preference = make_preference(library, key);
     int found = 0;
-    const int status =
-        library.table().find_algorithms(handle, operation.get(), b.get(), a.get(), c.get(), c.get(), preference.get(), 1, &chosen, &found);
+    const int status = library.table().find_algorithms(handle, operation.get(), b.get(), a.get(), c.get(), c.get(),
+                                                       preference.get(), 1, &chosen, &found);
     is_found = status != cublas::kNotSupported && (status != cublas::kSuccess || found > 0);
     if (!is_found) return;
     library.check(status, "cublasLtMatmulAlgoGetHeuristic");
     library.check(chosen.status, "cublasLtMatmulAlgoGetHeuristic");
   }
   void set_pointer(const Library& library, int attribute, const void* address) const {
-    library.check(library.table().operation_set(operation.get(), attribute, &address, sizeof(address)), "cublasLtMatmulDescSetAttribute");
+    library.check(library.table().operation_set(operation.get(), attribute, &address, sizeof(address)),
+                  "cublasLtMatmulDescSetAttribute");
   }
 
   Operation operation;
@@ -181,7 +188,8 @@ class Products {
   const Product& get(const Library& library, const ProductKey& key) {
     make_handle(library);
     auto found = products_.find(key);
-    if (found == products_.end()) found = products_.emplace(key, std::make_unique<Product>(library, handle_.get(), key)).first;
+    if (found == products_.end())
+      found = products_.emplace(key, std::make_unique<Product>(library, handle_.get(), key)).first;
     return *found->second;
   }
   CublasLt::Handle* handle() const { return handle_.get(); }
@@ -220,23 +228,30 @@ struct Aux {
 bool try_multiply(ExecContext& ctx, const MatmulBuffers& p, const Aux& aux, const MatmulDims& dims) {
   const std::string what = describe(dims);
   const Library library(ctx.gpu(), what);
-  const ProductKey key{
-      dims, p.a.dtype, p.c.dtype, !p.bias.empty(), aux.activation, alignment_of(p.a.data), alignment_of(p.b.data), alignment_of(p.c.data)};
+  const ProductKey key{dims,
+                       p.a.dtype,
+                       p.c.dtype,
+                       !p.bias.empty(),
+                       aux.activation,
+                       alignment_of(p.a.data),
+                       alignment_of(p.b.data),
+                       alignment_of(p.c.data)};
   auto& products = ctx.state<Products>();
   const Product& product = products.get(library, key);
   if (!product.is_found) return false;
-  const bool moves_bias =
-      key.has_bias && (p.bias.dtype != p.c.dtype || reinterpret_cast<std::uintptr_t>(p.bias.data) % kBiasAlignment != 0);
+  const bool moves_bias = key.has_bias && (p.bias.dtype != p.c.dtype ||
+                                           reinterpret_cast<std::uintptr_t>(p.bias.data) % kBiasAlignment != 0);
   const std::size_t workspace_bytes = product.chosen.workspace_bytes;
   const Room room(ctx, static_cast<std::int64_t>(workspace_bytes), moves_bias ? bias_bytes(dims) : 0);
   if (moves_bias) cuda_kernels().cast(ctx, {room.bias, dims.n, p.c.dtype, p.c.device}, p.bias);
   if (key.has_bias) product.set_pointer(library, cublas::kBiasPointer, moves_bias ? room.bias : p.bias.data);
   if (!aux.buffer.empty()) product.set_pointer(library, cublas::kAuxPointer, aux.buffer.data);
   constexpr float kOne = 1.0f;
-  library.check(library.table().multiply(products.handle(), product.operation.get(), &kOne, p.b.data, product.b.get(), p.a.data,
-                                         product.a.get(), &dims.beta, p.c.data, product.c.get(), p.c.data, product.c.get(),
-                                         &product.chosen.algorithm, room.workspace, workspace_bytes, stream_of(ctx)),
-                "cublasLtMatmul");
+  library.check(
+      library.table().multiply(products.handle(), product.operation.get(), &kOne, p.b.data, product.b.get(), p.a.data,
+                               product.a.get(), &dims.beta, p.c.data, product.c.get(), p.c.data, product.c.get(),
+                               &product.chosen.algorithm, room.workspace, workspace_bytes, stream_of(ctx)),
+      "cublasLtMatmul");
   return true;
 }
 
@@ -247,8 +262,8 @@ void check_memory(const MatmulBuffers& p) {
 /// Whether the library is asked at all. In f32 it is not: nobody says how exact its tanh is.
 bool may_fuse(ExecContext& ctx, const Buffer& aux, const MatmulDims& dims) {
   const CudaContext& gpu = ctx.gpu();
-  return gpu.products().fuses_gelu && gpu.gpu().major >= kFusesFrom && aux.dtype == DType::bf16 && dims.n % kAuxStride == 0 &&
-         reinterpret_cast<std::uintptr_t>(aux.data) % kAuxAlignment == 0;
+  return gpu.products().fuses_gelu && gpu.gpu().major >= kFusesFrom && aux.dtype == DType::bf16 &&
+         dims.n % kAuxStride == 0 && reinterpret_cast<std::uintptr_t>(aux.data) % kAuxAlignment == 0;
 }
 
 std::int64_t matmul_scratch(const MatmulDims& dims) { return kWorkspaceBytes + bias_bytes(dims) + kAlignment; }
@@ -268,8 +283,8 @@ void matmul(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const M
   check_memory(product);
   if (checks::is_empty_sum(bias, dims)) return dims.beta == 0 ? cuda_kernels().zero(ctx, c) : void();
   if (try_multiply(ctx, product, {}, dims)) return;
-  throw Error(ExitCode::internal, fmt::format("cuBLASLt has no algorithm for {}", describe(dims)), ctx.gpu().gpu().describe(),
-              "update CUDA's libcublasLt, or make the sizes multiples of 8");
+  throw Error(ExitCode::internal, fmt::format("cuBLASLt has no algorithm for {}", describe(dims)),
+              ctx.gpu().gpu().describe(), "update CUDA's libcublasLt, or make the sizes multiples of 8");
 }
 
 void matmul_gelu(ExecContext& ctx, Buffer y, const MatmulBuffers& product, const MatmulDims& dims) {

@@ -20,7 +20,8 @@ __device__ float row_sum(std::int64_t width, float* shared, const Load& load, co
 /// Layer norm takes the mean from a row and adds beta; RMS norm does neither.
 enum class Norm { layer, rms };
 
-/// One block a row. The first pass over it writes the sum with the residual, of which each thread reads back what it alone wrote.
+/// One block a row. The first pass over it writes the sum with the residual, of which each thread reads back what it
+/// alone wrote.
 template <Norm kNorm>
 __device__ inline void norm_forward(const LayerNormArgs& args, float* shared) {
   const std::int64_t row = blockIdx.x, width = args.rows.width, first = row * width;
@@ -61,12 +62,13 @@ __device__ inline void norm_forward(const LayerNormArgs& args, float* shared) {
   args.rstd[row] = rstd;
 }
 
-/// One block a row. With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)) + skip. dx may be dy or skip:
-/// each thread writes what it alone has read. RMS norm: the same without means of x and of g.
+/// One block a row. With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)) + skip.
+/// dx may be dy or skip: each thread writes what it alone has read. RMS norm: the same without means of x and of g.
 template <Norm kNorm>
 __device__ inline void norm_backward(const LayerNormBackwardArgs& args, float* shared) {
   const std::int64_t row = blockIdx.x, width = args.rows.width, first = row * width;
-  const float mean = kNorm == Norm::layer ? args.mean[row] : 0.0f, rstd = args.rstd[row], elems = static_cast<float>(width);
+  const float mean = kNorm == Norm::layer ? args.mean[row] : 0.0f, rstd = args.rstd[row],
+              elems = static_cast<float>(width);
   // visit(begin, g, xhat): the gradient times gamma, and the normalised input, of a pack.
   const auto for_each = [&](const auto& visit) {
     for_each_pack(width, [&](std::int64_t begin) {

@@ -18,7 +18,8 @@ struct Known {
 };
 
 /// Two launches: blocks leave their parts in the workspace, one block adds them up in order.
-void reduce(ExecContext& ctx, Reduction reduction, const Buffer& out, const Buffer& in, float factor, const Known& known) {
+void reduce(ExecContext& ctx, Reduction reduction, const Buffer& out, const Buffer& in, float factor,
+            const Known& known) {
   const std::int64_t even = (in.elems + kReduceBlocks - 1) / kReduceBlocks;
   const std::int64_t chunk = std::max(kReduceChunk, (even + kReduceChunk - 1) / kReduceChunk * kReduceChunk);
   const std::int64_t blocks = (in.elems + chunk - 1) / chunk;
@@ -72,25 +73,32 @@ void max_magnitude(ExecContext& ctx, Buffer out, Buffer in) {
 void power_sum(ExecContext& ctx, Buffer out, Buffer in, Buffer largest, float power) {
   ZS_CHECK(!checks::is_max_norm(power), "a sum of powers of {}", power);
   checks::scalar<double>("out", out);
-  reduce(ctx, Reduction::powers, out, in, 1.0f, {.exponent = checks::scalar<std::int32_t>("largest", largest), .power = power});
+  reduce(ctx, Reduction::powers, out, in, 1.0f,
+         {.exponent = checks::scalar<std::int32_t>("largest", largest), .power = power});
 }
 
 void norm_of_powers(ExecContext& ctx, Buffer out, Buffer largest, float power) {
   checks::is_max_norm(power);
-  const NormOfPowersArgs args{
-      .out = checks::scalar<double>("out", out), .largest = checks::scalar<std::int32_t>("largest", largest), .power = power};
+  const NormOfPowersArgs args{.out = checks::scalar<double>("out", out),
+                              .largest = checks::scalar<std::int32_t>("largest", largest),
+                              .power = power};
   launch(ctx, "zs_norm_of_powers", 1, 1, &args);
 }
 
 void clip_gradient(ExecContext& ctx, Buffer grad, Buffer scalars) {
   checks::step_scalars(scalars);
-  const ClipGradientArgs args{.grad = data_of(grad), .scalars = static_cast<const Scalars*>(scalars.data), .elems = grad.elems};
+  const ClipGradientArgs args{
+      .grad = data_of(grad), .scalars = static_cast<const Scalars*>(scalars.data), .elems = grad.elems};
   launch_elems(ctx, "zs_clip_gradient", args.elems, 1, args);
 }
 
 void clip_coefficient(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift, float clip) {
   checks::step_scalars(scalars);
-  ClipArgs args{.scalars = static_cast<Scalars*>(scalars.data), .squared_norm = nullptr, .exponent = nullptr, .shift = shift, .clip = clip};
+  ClipArgs args{.scalars = static_cast<Scalars*>(scalars.data),
+                .squared_norm = nullptr,
+                .exponent = nullptr,
+                .shift = shift,
+                .clip = clip};
   if (exponent.empty()) {
     args.squared_norm = checks::scalar<double>("squared_norm", squared_norm);
   } else {
@@ -100,7 +108,8 @@ void clip_coefficient(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buf
   launch(ctx, "zs_clip_coefficient", 1, 1, &args);
 }
 
-void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars, const AdamWOptions& options) {
+void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars,
+           const AdamWOptions& options) {
   checks::adamw(master, m, v, copy, grad);
   checks::step_scalars(scalars);
   constexpr std::int64_t kElemsAThread = 4;
@@ -119,7 +128,8 @@ void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buf
   launch_elems(ctx, "zs_adamw", args.elems, kElemsAThread, args);
 }
 
-void sgd(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars, const SgdOptions& options) {
+void sgd(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars,
+         const SgdOptions& options) {
   checks::sgd(master, m, copy, grad);
   checks::step_scalars(scalars);
   const SgdArgs args{.master = floats_of(master),
@@ -148,8 +158,8 @@ void fill_optimizer(KernelTable& table, KernelNames& names) {
   table.clip_gradient = clip_gradient;
   table.adamw = adamw;
   table.sgd = sgd;
-  names.insert(names.end(),
-               {"zs_reduce", "zs_finish_reduction", "zs_norm_of_powers", "zs_clip_coefficient", "zs_clip_gradient", "zs_adamw", "zs_sgd"});
+  names.insert(names.end(), {"zs_reduce", "zs_finish_reduction", "zs_norm_of_powers", "zs_clip_coefficient",
+                             "zs_clip_gradient", "zs_adamw", "zs_sgd"});
 }
 
 }  // namespace zs::cuda

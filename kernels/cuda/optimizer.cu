@@ -21,7 +21,8 @@ template <class T, class Visit>
 __device__ void for_each_of_chunk(const ReduceArgs& args, const Visit& visit) {
   constexpr int kElems = 16 / sizeof(T);
   const T* const in = elements<const T>(args.in);
-  const std::int64_t first = blockIdx.x * args.chunk, last = first + args.chunk < args.elems ? first + args.chunk : args.elems;
+  const std::int64_t first = blockIdx.x * args.chunk,
+                     last = first + args.chunk < args.elems ? first + args.chunk : args.elems;
   for (std::int64_t begin = first + threadIdx.x * kElems; begin < last; begin += kThreads * kElems) {
     float x[kElems];
     if (args.is_aligned && begin + kElems <= last) {
@@ -69,7 +70,8 @@ __device__ float adamw_one(const AdamWArgs& args, const Scalars& s, float before
   const float g = grad * s.clip_coefficient;
   m = args.beta1 * m + (1.0f - args.beta1) * g;
   v = args.beta2 * v + (1.0f - args.beta2) * g * g;
-  return before - s.lr * (m / s.bias_correction1 / (sqrtf(v / s.bias_correction2) + args.eps) + args.weight_decay * before);
+  return before -
+         s.lr * (m / s.bias_correction1 / (sqrtf(v / s.bias_correction2) + args.eps) + args.weight_decay * before);
 }
 
 }  // namespace
@@ -145,7 +147,8 @@ extern "C" __global__ void zs_clip_coefficient(const ClipArgs args) {
   s.grad_norm = static_cast<float>(norm);
   s.skip = isfinite(s.grad_norm) ? 0.0f : 1.0f;
   s.clip_coefficient = 1.0f;
-  if (args.clip > 0 && s.skip == 0.0f) s.clip_coefficient = static_cast<float>(fmin(1.0, static_cast<double>(args.clip) / (norm + 1e-6)));
+  if (args.clip > 0 && s.skip == 0.0f)
+    s.clip_coefficient = static_cast<float>(fmin(1.0, static_cast<double>(args.clip) / (norm + 1e-6)));
 }
 
 extern "C" __global__ void zs_sgd(const SgdArgs args) {

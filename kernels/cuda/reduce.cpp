@@ -17,7 +17,8 @@ StridedDims dims_of(const Shape& shape, const std::array<std::int64_t, Shape::kM
 void reduce(ExecContext& ctx, const Reduce& reduce) {
   if (reduce.kept.numel() == 0) return;
   checks::reduce(reduce);
-  ZS_CHECK(reduce.out.device == DeviceKind::cuda, "a CUDA kernel got a buffer of device {}", name_of(reduce.out.device));
+  ZS_CHECK(reduce.out.device == DeviceKind::cuda, "a CUDA kernel got a buffer of device {}",
+           name_of(reduce.out.device));
   const ReduceDimsArgs args{.op = reduce.op,
                             .out = reduce.out.data,
                             .is_out_bf16 = reduce.out.dtype == DType::bf16,
@@ -26,7 +27,8 @@ void reduce(ExecContext& ctx, const Reduce& reduce) {
                             .reduced = dims_of(reduce.reduced, reduce.reduced_strides),
                             .factor = reduce.factor};
   const int inner = args.kept.dims - 1;
-  if (args.kept.strides[inner] == 1 && args.kept.sizes[inner] > 1) return launch_elems(ctx, "zs_reduce_lines", args.kept.elems, 1, args);
+  if (args.kept.strides[inner] == 1 && args.kept.sizes[inner] > 1)
+    return launch_elems(ctx, "zs_reduce_lines", args.kept.elems, 1, args);
   launch(ctx, "zs_reduce_dims", args.kept.elems, kThreads, &args);
 }
 

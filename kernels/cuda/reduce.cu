@@ -29,12 +29,14 @@ __device__ void store_result(const ReduceDimsArgs& args, std::int64_t at, const 
 
 /// Every `step`-th element of the output's, from `first` on.
 template <class Accumulator>
-__device__ Accumulator reduce_some(const ReduceDimsArgs& args, std::int64_t output, std::int64_t first, std::int64_t step) {
+__device__ Accumulator reduce_some(const ReduceDimsArgs& args, std::int64_t output, std::int64_t first,
+                                   std::int64_t step) {
   Accumulator mine;
   clear(mine);
   with_type(args.in, [&](auto tag) {
     const auto* const in = elements<const decltype(tag)>(args.in) + offset_of(args.kept, output);
-    for (std::int64_t i = first; i < args.reduced.elems; i += step) take(mine, to_float(in[offset_of(args.reduced, i)]), i);
+    for (std::int64_t i = first; i < args.reduced.elems; i += step)
+      take(mine, to_float(in[offset_of(args.reduced, i)]), i);
   });
   return mine;
 }

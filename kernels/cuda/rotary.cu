@@ -5,7 +5,8 @@ namespace zs::cuda {
 namespace {
 
 /// A pack of pairs (x, y) := (x cos - y sin, y cos + x sin); x from `at` on, y `pairs` elements behind it.
-__device__ inline void turn_pack(const RotaryArgs& args, std::int64_t at, std::int64_t end, std::int64_t pairs, const Rotation* rotations) {
+__device__ inline void turn_pack(const RotaryArgs& args, std::int64_t at, std::int64_t end, std::int64_t pairs,
+                                 const Rotation* rotations) {
   float x[kRowElems], y[kRowElems];
   load_some(args.in, at, end, args.is_aligned, x);
   load_some(args.in, at + pairs, end + pairs, args.is_aligned, y);
@@ -22,7 +23,8 @@ __device__ inline void turn_pack(const RotaryArgs& args, std::int64_t at, std::i
 
 }  // namespace
 
-/// One block a token: it computes the angles of its position once, for all heads. Dynamic shared memory: a Rotation a pair.
+/// One block a token: it computes the angles of its position once, for all heads. Dynamic shared memory: a Rotation a
+/// pair.
 extern "C" __global__ void __launch_bounds__(kThreads) zs_rotary(const RotaryArgs args) {
   Rotation* const rotations = reinterpret_cast<Rotation*>(dynamic_shared());
   const std::int64_t pairs = args.head_dim / 2, packs = (pairs + kRowElems - 1) / kRowElems;

@@ -10,13 +10,16 @@ namespace zs::cuda {
 Parts parts_of(const Rows& rows, std::int64_t sums) {
   constexpr std::int64_t kFewestRows = 32, kMost = 256;
   const std::int64_t fit = ExecContext::kWorkspaceBytes / (sums * rows.width * size_of(DType::f32));
-  ZS_CHECK(fit >= 1, "sums over rows of {} elements do not fit into {} bytes", rows.width, ExecContext::kWorkspaceBytes);
+  ZS_CHECK(fit >= 1, "sums over rows of {} elements do not fit into {} bytes", rows.width,
+           ExecContext::kWorkspaceBytes);
   const std::int64_t most = std::min(kMost, fit), each = std::max(kFewestRows, (rows.count + most - 1) / most);
   return {(rows.count + each - 1) / each, each};
 }
 
-void add_parts(ExecContext& ctx, const Buffer& out, const float* first, std::int64_t count, std::int64_t stride, float beta) {
-  const PartsArgs args{.parts = first, .count = count, .stride = stride, .width = out.elems, .out = data_of(out), .beta = beta};
+void add_parts(ExecContext& ctx, const Buffer& out, const float* first, std::int64_t count, std::int64_t stride,
+               float beta) {
+  const PartsArgs args{
+      .parts = first, .count = count, .stride = stride, .width = out.elems, .out = data_of(out), .beta = beta};
   launch_elems(ctx, "zs_reduce_columns", out.elems, 1, args);
 }
 
@@ -77,7 +80,8 @@ void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, 
   launch(ctx, "zs_embedding_backward", found.tokens, kThreads, &args);
 }
 
-void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int64_t time, std::int64_t width, float beta) {
+void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int64_t time, std::int64_t width,
+                       float beta) {
   const checks::TableRows found = checks::position_backward(dpositions, dy, time, width);
   begin_table(ctx, dpositions, beta);
   const ScatterArgs args{.table = data_of(dpositions),
@@ -99,8 +103,8 @@ void fill_rows(KernelTable& table, KernelNames& names) {
   table.embedding_forward = embedding_forward;
   table.embedding_backward = embedding_backward;
   table.position_backward = position_backward;
-  names.insert(names.end(),
-               {"zs_column_sums", "zs_reduce_columns", "zs_embedding_forward", "zs_embedding_backward", "zs_position_backward"});
+  names.insert(names.end(), {"zs_column_sums", "zs_reduce_columns", "zs_embedding_forward", "zs_embedding_backward",
+                             "zs_position_backward"});
 }
 
 }  // namespace zs::cuda

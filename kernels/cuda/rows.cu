@@ -4,7 +4,8 @@
 namespace zs::cuda {
 namespace {
 
-/// table row := table row + dy row, where this thread's columns are. Rounded after every addition, as one row after the other would be.
+/// table row := table row + dy row, where this thread's columns are. Rounded after every addition, as one row after the
+/// other would be.
 __device__ void add_row(const ScatterArgs& args, std::int64_t table_row, std::int64_t row) {
   const std::int64_t width = args.rows.width;
   for_each_pack(width, [&](std::int64_t begin) {
@@ -17,7 +18,8 @@ __device__ void add_row(const ScatterArgs& args, std::int64_t table_row, std::in
 }
 
 /// Bit t of `found`: whether token begin + t, of kThreads, is `id`. The whole block.
-__device__ void find_tokens(const ScatterArgs& args, std::int64_t begin, std::int32_t id, std::uint32_t (&found)[kThreads / kWarp]) {
+__device__ void find_tokens(const ScatterArgs& args, std::int64_t begin, std::int32_t id,
+                            std::uint32_t (&found)[kThreads / kWarp]) {
   const int thread = static_cast<int>(threadIdx.x);
   __syncthreads();  // whoever still reads the last ones
   if (thread < kThreads / kWarp) found[thread] = 0;
@@ -69,7 +71,8 @@ extern "C" __global__ void zs_embedding_forward(const EmbeddingArgs args) {
   const std::int64_t width = args.rows.width, packs = (width + kRowElems - 1) / kRowElems;
   const std::int64_t token = global_thread() / packs, begin = global_thread() % packs * kRowElems;
   if (token >= args.rows.count) return;
-  const std::int64_t row = checked_index(args.ids[token], args.table_rows) * width, position = token % args.time * width;
+  const std::int64_t row = checked_index(args.ids[token], args.table_rows) * width,
+                     position = token % args.time * width;
   float x[kRowElems], y[kRowElems];
   load_some(args.table, row + begin, row + width, args.is_aligned, x);
   if (args.positions.address != nullptr) {
@@ -79,7 +82,8 @@ extern "C" __global__ void zs_embedding_forward(const EmbeddingArgs args) {
   store_some(args.out, token * width + begin, (token + 1) * width, args.is_aligned, x);
 }
 
-/// One block a token. The block of an id's first token adds up the rows of all, in their order; the others have nothing to do.
+/// One block a token. The block of an id's first token adds up the rows of all, in their order; the others have nothing
+/// to do.
 extern "C" __global__ void zs_embedding_backward(const ScatterArgs args) {
   __shared__ std::uint32_t found[kThreads / kWarp];
   const std::int64_t first = blockIdx.x;
@@ -92,7 +96,8 @@ extern "C" __global__ void zs_embedding_backward(const ScatterArgs args) {
   for (std::int64_t begin = first / kThreads * kThreads; begin < args.rows.count; begin += kThreads) {
     find_tokens(args, begin, id, found);
     for (int word = 0; word < kThreads / kWarp; ++word)
-      for (std::uint32_t bits = found[word]; bits != 0; bits &= bits - 1) add_row(args, id, begin + word * kWarp + __ffs(bits) - 1);
+      for (std::uint32_t bits = found[word]; bits != 0; bits &= bits - 1)
+        add_row(args, id, begin + word * kWarp + __ffs(bits) - 1);
   }
 }
 

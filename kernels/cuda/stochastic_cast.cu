@@ -13,8 +13,8 @@ extern "C" __global__ void zs_stochastic_cast(const StochasticCastArgs args) {
   std::uint32_t halves[kRowElems];
   for (int i = 0; i < kRowElems; ++i) {
     const std::int64_t at = begin + i;
-    const std::uint64_t index =
-        is_one_run ? static_cast<std::uint64_t>(args.first + at) : index_in_parameter(args.first, args.run, args.stride, at);
+    const std::uint64_t index = is_one_run ? static_cast<std::uint64_t>(args.first + at)
+                                           : index_in_parameter(args.first, args.run, args.stride, at);
     halves[i] = stochastically_rounded(bits_of(x[i]), args.key, index);
   }
   if (args.is_aligned && count == kRowElems) {

@@ -2,9 +2,10 @@
 
 #include "kernels/cuda/device.h"
 
-/// What the 32 threads (lanes) of a warp do together, and copies that arrive later: PTX instructions by name. All lanes must come to the
-/// functions marked (warp), with the same code path behind them. Where the host's compiler reads the kernels, tests/gpu/emulation has the
-/// same functions, which also find lanes that do not come, copies that are not waited for, and rows that share banks.
+/// What the 32 threads (lanes) of a warp do together, and copies that arrive later: PTX instructions by name. All lanes
+/// must come to the functions marked (warp), with the same code path behind them. Where the host's compiler reads the
+/// kernels, tests/gpu/emulation has the same functions, which also find lanes that do not come, copies that are not
+/// waited for, and rows that share banks.
 namespace zs::cuda {
 
 /// (warp) `value` of the lane whose number differs in the bits of `lanes`.
@@ -12,19 +13,20 @@ __device__ float shuffle_xor(float value, int lanes);
 /// (warp) What lanes have written to shared memory before, all lanes read after.
 __device__ void sync_warp();
 
-/// (warp) c (16, 8) += a (16, 16) b (16, 8), bf16 with f32 sums. A register holds two elements, the first in its lower half. With g = lane
-/// / 4 and i = lane % 4 * 2, the lane holds of a: rows g, g + 8, g, g + 8 at columns i and i + 1, in the last two registers 8 further; of
-/// b: rows i and i + 1, and 8 further, of column g; of c: row g, columns i and i + 1, then row g + 8. (PTX ISA, "Matrix Fragments for
-/// mma.m16n8k16".)
+/// (warp) c (16, 8) += a (16, 16) b (16, 8), bf16 with f32 sums. A register holds two elements, the first in its lower
+/// half. With g = lane / 4 and i = lane % 4 * 2, the lane holds of a: rows g, g + 8, g, g + 8 at columns i and i + 1,
+/// in the last two registers 8 further; of b: rows i and i + 1, and 8 further, of column g; of c: row g, columns i and
+/// i + 1, then row g + 8. (PTX ISA, "Matrix Fragments for mma.m16n8k16".)
 __device__ void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);
 
-/// (warp) Four 8 x 8 matrices of bf16 from shared memory: `row` of lane l is the 16-byte row l % 8 of matrix l / 8. The lane gets of each
-/// matrix row lane / 4, columns lane % 4 * 2 and the next; transposed: of column lane / 4 these rows. (PTX ISA, ldmatrix.)
+/// (warp) Four 8 x 8 matrices of bf16 from shared memory: `row` of lane l is the 16-byte row l % 8 of matrix l / 8. The
+/// lane gets of each matrix row lane / 4, columns lane % 4 * 2 and the next; transposed: of column lane / 4 these rows.
+/// (PTX ISA, ldmatrix.)
 __device__ void load_matrices(std::uint32_t (&out)[4], const Words* row);
 __device__ void load_matrices_transposed(std::uint32_t (&out)[4], const Words* row);
 
-/// Begins to copy 16 or 4 bytes to shared memory; zeros where not `is_there` (then `from` is not read). They are there when this thread has
-/// come to wait_copies, and for other threads after a barrier behind that.
+/// Begins to copy 16 or 4 bytes to shared memory; zeros where not `is_there` (then `from` is not read). They are there
+/// when this thread has come to wait_copies, and for other threads after a barrier behind that.
 __device__ void copy_async(Words* to, const Words* from, bool is_there);
 __device__ void copy_async(float* to, const float* from, bool is_there);
 __device__ void wait_copies();
@@ -40,15 +42,19 @@ __device__ Words* dynamic_shared();
 #ifdef __CUDACC__
 extern __shared__ __align__(128) Words zs_dynamic_shared[];
 
-__device__ inline std::uint32_t shared_address(const void* at) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(at)); }
+__device__ inline std::uint32_t shared_address(const void* at) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(at));
+}
 
 __device__ inline float shuffle_xor(float value, int lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
 __device__ inline void sync_warp() { __syncwarp(); }
 
 __device__ inline void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 __device__ inline void load_matrices(std::uint32_t (&out)[4], const Words* row) {
@@ -65,13 +71,13 @@ __device__ inline void load_matrices_transposed(std::uint32_t (&out)[4], const W
 }
 
 __device__ inline void copy_async(Words* to, const Words* from, bool is_there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(__cvta_generic_to_global(from)),
-               "r"(is_there ? 16 : 0)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+               "l"(__cvta_generic_to_global(from)), "r"(is_there ? 16 : 0)
                : "memory");
 }
 __device__ inline void copy_async(float* to, const float* from, bool is_there) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(__cvta_generic_to_global(from)),
-               "r"(is_there ? 4 : 0)
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)),
+               "l"(__cvta_generic_to_global(from)), "r"(is_there ? 4 : 0)
                : "memory");
 }
 __device__ inline void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }

@@ -44,11 +44,13 @@ struct OpenedFile {
 /// O_NONBLOCK: opening a FIFO must not wait for a writer.
 OpenedFile open_file(const std::string& path) {
   Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (descriptor.get() < 0) throw bad_data("cannot open the data file: " + system_reason(errno), path, "check path and permissions");
+  if (descriptor.get() < 0)
+    throw bad_data("cannot open the data file: " + system_reason(errno), path, "check path and permissions");
   struct stat status {};
   if (::fstat(descriptor.get(), &status) != 0)
     throw bad_data("cannot examine the data file: " + system_reason(errno), path, "check path and permissions");
-  if (!S_ISREG(status.st_mode)) throw bad_data("the data file is not a regular file", path, "name a file, a glob or a folder");
+  if (!S_ISREG(status.st_mode))
+    throw bad_data("the data file is not a regular file", path, "name a file, a glob or a folder");
   return {descriptor.release(), status};
 }
 
@@ -73,15 +75,16 @@ std::uint32_t widen(std::int64_t bytes, const std::byte* narrow, std::int64_t co
 Error outside_vocabulary(std::uint32_t id, std::int64_t vocab, const std::string& where) {
   const bool is_possible = id < Corpus::kMostVocab;
   return bad_data(fmt::format("token {} is outside the vocabulary of {}", id, vocab), where,
-                  is_possible ? fmt::format("set model.vocab to {} or more, or make the tokens again", std::int64_t{id} + 1)
-                              : "no vocabulary is as large: see data.token_bytes, or make the tokens again");
+                  is_possible
+                      ? fmt::format("set model.vocab to {} or more, or make the tokens again", std::int64_t{id} + 1)
+                      : "no vocabulary is as large: see data.token_bytes, or make the tokens again");
 }
 
 }  // namespace
 
 Corpus::Corpus(const DataFormat& format, const std::vector<std::string>& files) : format_(format), files_(files) {
-  ZS_CHECK(format.vocab >= 1 && (format.token_bytes == 2 || format.token_bytes == 4), "vocabulary of {}, ids of {} bytes", format.vocab,
-           format.token_bytes);
+  ZS_CHECK(format.vocab >= 1 && (format.token_bytes == 2 || format.token_bytes == 4),
+           "vocabulary of {}, ids of {} bytes", format.vocab, format.token_bytes);
   parts_.resize(files.size());
   try {
     for (std::size_t i = 0; i < files_.size(); ++i) add_part(i);
@@ -128,14 +131,16 @@ void Corpus::read_bytes(std::size_t index, int descriptor, std::int64_t offset, 
     if (count < 0 && errno == EINTR) continue;
     const std::string where = fmt::format("{}@{}", files_[index], offset);
     if (count < 0) throw bad_data("reading the data failed: " + system_reason(errno), where, "check the disk");
-    if (count == 0) throw bad_data("the data file became shorter while in use", where, "leave the data alone during a run");
+    if (count == 0)
+      throw bad_data("the data file became shorter while in use", where, "leave the data alone during a run");
     next += count;
     offset += count;
     bytes -= static_cast<std::size_t>(count);
   }
 }
 
-void Corpus::read_part(std::size_t index, std::int64_t first, std::int64_t count, std::int32_t* out, std::int64_t vocab) const {
+void Corpus::read_part(std::size_t index, std::int64_t first, std::int64_t count, std::int32_t* out,
+                       std::int64_t vocab) const {
   const Part& part = parts_[index];
   Descriptor temporary(-1);
   int descriptor = part.descriptor;
@@ -150,23 +155,27 @@ void Corpus::read_part(std::size_t index, std::int64_t first, std::int64_t count
   const std::int64_t bytes = part.layout.token_bytes, most = static_cast<std::int64_t>(narrow.size()) / bytes;
   for (std::int64_t done = 0; done < count; done += most) {
     const std::int64_t here = std::min(most, count - done);
-    read_bytes(index, descriptor, part.layout.header_bytes + (first + done) * bytes, narrow.data(), static_cast<std::size_t>(here * bytes));
+    read_bytes(index, descriptor, part.layout.header_bytes + (first + done) * bytes, narrow.data(),
+               static_cast<std::size_t>(here * bytes));
     std::int32_t* const wide = out + done;
     if (widen(bytes, narrow.data(), here, wide) < vocab) continue;
     const auto is_outside = [&](std::int32_t id) { return static_cast<std::uint32_t>(id) >= vocab; };
     const std::int32_t* const found = std::find_if(wide, wide + here, is_outside);
-    throw outside_vocabulary(static_cast<std::uint32_t>(*found), vocab, fmt::format("{}@{}", files_[index], first + done + (found - wide)));
+    throw outside_vocabulary(static_cast<std::uint32_t>(*found), vocab,
+                             fmt::format("{}@{}", files_[index], first + done + (found - wide)));
   }
 }
 
 void Corpus::read(std::int64_t first, std::int64_t count, std::int32_t* out, std::int64_t vocab) const {
-  ZS_CHECK(first >= 0 && count >= 0 && first <= tokens_ && count <= tokens_ - first, "tokens [{}, +{}) of {}", first, count, tokens_);
+  ZS_CHECK(first >= 0 && count >= 0 && first <= tokens_ && count <= tokens_ - first, "tokens [{}, +{}) of {}", first,
+           count, tokens_);
   if (parts_.empty()) {  // the tokenizer's ids are within the vocabulary
     static_cast<void>(widen(format_.token_bytes, held_.data() + first * format_.token_bytes, count, out));
     return;
   }
   const auto after = [](std::int64_t token, const Part& part) { return token < part.first; };
-  std::size_t index = static_cast<std::size_t>(std::upper_bound(parts_.begin(), parts_.end(), first, after) - parts_.begin());
+  std::size_t index =
+      static_cast<std::size_t>(std::upper_bound(parts_.begin(), parts_.end(), first, after) - parts_.begin());
   while (count > 0) {
     const Part& part = parts_[index - 1];
     const std::int64_t here = std::min(count, part.first + part.count - first);

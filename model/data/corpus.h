@@ -9,14 +9,15 @@
 
 namespace zs {
 
-/// Tokens of several files, one after the other: bytes (text), what a tokenizer makes of texts (held in memory), or ids of 16 or 32 bits
-/// (tokens: nanoGPT's headerless .bin, or llm.c's .bin whose header of 256 int32 begins with a magic number, a version and the count, told
-/// apart by the magic).
+/// Tokens of several files, one after the other: bytes (text), what a tokenizer makes of texts (held in memory), or ids
+/// of 16 or 32 bits (tokens: nanoGPT's headerless .bin, or llm.c's .bin whose header of 256 int32 begins with a magic
+/// number, a version and the count, told apart by the magic).
 ///
-/// Opening looks at every file's size and first bytes, whatever their length (`recognize`); ids are checked against the vocabulary when
-/// they are read. Reads go through pread, not through a mapping, so a file that shrinks under a run is an Error(dataset) and not a SIGBUS.
-/// Owns its descriptors: the first kOpenFiles files stay open, others are opened for each read. Immutable after construction: any thread
-/// may read. Throws Error(dataset) that names file and token index.
+/// Opening looks at every file's size and first bytes, whatever their length (`recognize`); ids are checked against the
+/// vocabulary when they are read. Reads go through pread, not through a mapping, so a file that shrinks under a run is
+/// an Error(dataset) and not a SIGBUS. Owns its descriptors: the first kOpenFiles files stay open, others are opened
+/// for each read. Immutable after construction: any thread may read. Throws Error(dataset) that names file and token
+/// index.
 class Corpus {
  public:
   static constexpr std::size_t kOpenFiles = 16;
@@ -24,7 +25,8 @@ class Corpus {
   static constexpr std::int64_t kMostVocab = 4194304;
 
   Corpus(const DataFormat& format, const std::vector<std::string>& files);
-  /// Of ids that were made of these texts and are held in memory: `ids` are integers of `format.token_bytes`, one after the other.
+  /// Of ids that were made of these texts and are held in memory: `ids` are integers of `format.token_bytes`, one after
+  /// the other.
   Corpus(const DataFormat& format, const std::vector<std::string>& files, std::vector<std::byte> ids);
   ~Corpus();
   Corpus(const Corpus&) = delete;
@@ -35,7 +37,9 @@ class Corpus {
   /// out[i] = token first + i, for 0 <= i < count, within [0, tokens()). An id outside the vocabulary is an Error.
   void read(std::int64_t first, std::int64_t count, std::int32_t* out) const { read(first, count, out, format_.vocab); }
   /// The same whatever the ids are: those of 2^31 and more come out negative.
-  void read_unchecked(std::int64_t first, std::int64_t count, std::int32_t* out) const { read(first, count, out, kAnyId); }
+  void read_unchecked(std::int64_t first, std::int64_t count, std::int32_t* out) const {
+    read(first, count, out, kAnyId);
+  }
 
  private:
   static constexpr std::int64_t kAnyId = std::int64_t{1} << 32;
@@ -48,7 +52,8 @@ class Corpus {
   };
   void add_part(std::size_t index);
   void read(std::int64_t first, std::int64_t count, std::int32_t* out, std::int64_t vocab) const;
-  void read_part(std::size_t index, std::int64_t first, std::int64_t count, std::int32_t* out, std::int64_t vocab) const;
+  void read_part(std::size_t index, std::int64_t first, std::int64_t count, std::int32_t* out,
+                 std::int64_t vocab) const;
   void read_bytes(std::size_t index, int descriptor, std::int64_t offset, void* out, std::size_t bytes) const;
   void close_all() noexcept;
 

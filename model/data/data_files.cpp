@@ -85,8 +85,8 @@ class FolderListing {
 std::vector<std::string> files_below(const std::string& folder, const std::string& suffix) {
   FolderListing listing(folder, suffix);
   if (listing.files.empty())
-    throw Error(ExitCode::dataset, fmt::format("the folder holds no {}file", suffix.empty() ? "" : suffix + " "), folder,
-                "put data there or name another");
+    throw Error(ExitCode::dataset, fmt::format("the folder holds no {}file", suffix.empty() ? "" : suffix + " "),
+                folder, "put data there or name another");
   return std::move(listing.files);
 }
 
@@ -124,24 +124,28 @@ class PatternSearch {
     if (exists(literal)) return paths_.push_back(literal);
     if (!has_magic(pattern)) return;
     const std::size_t slash = pattern.find('/'), found = paths_.size();
-    const std::string_view part = pattern.substr(0, slash), rest = pattern.substr(std::min(part.size() + 1, pattern.size()));
+    const std::string_view part = pattern.substr(0, slash),
+                           rest = pattern.substr(std::min(part.size() + 1, pattern.size()));
     const bool is_last = slash == pattern.npos;
     if (!is_last && (part.empty() || exists(base + std::string(part)))) search(base + std::string(part) + "/", rest);
     if (paths_.size() > found || !has_magic(part)) return;
-    for (const std::string& match : glob_matches(base, part)) is_last ? paths_.push_back(match) : search(match + "/", rest);
+    for (const std::string& match : glob_matches(base, part))
+      is_last ? paths_.push_back(match) : search(match + "/", rest);
   }
 
   /// The entries of the folder `base` that match.
   std::vector<std::string> glob_matches(const std::string& base, std::string_view part) {
     std::string pattern;
     for (const char c : base)
-      pattern += std::string_view("*?[]\\").find(c) == std::string_view::npos ? std::string(1, c) : std::string{'\\', c};
+      pattern +=
+          std::string_view("*?[]\\").find(c) == std::string_view::npos ? std::string(1, c) : std::string{'\\', c};
     glob_t found{};
     const int result = ::glob((pattern + std::string(part)).c_str(), GLOB_NOSORT | GLOB_ERR, nullptr, &found);
     const int error = errno;
     std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + (result == 0 ? found.gl_pathc : 0));
     ::globfree(&found);
-    if (result == GLOB_NOSPACE) throw Error(ExitCode::out_of_memory, "too many files match", base + std::string(part), "name a folder");
+    if (result == GLOB_NOSPACE)
+      throw Error(ExitCode::out_of_memory, "too many files match", base + std::string(part), "name a folder");
     if (result == GLOB_ABORTED && error == EACCES && !obstacle_) obstacle_ = cannot_list(base, error);
     return paths;
   }
@@ -162,13 +166,14 @@ std::vector<std::string> find_pattern(const std::string& pattern, const std::vec
     tried += (tried.empty() ? "" : ", ") + (folder.empty() ? std::string("the current folder") : folder);
   }
   if (obstacle) throw *obstacle;
-  throw Error(ExitCode::dataset, "data not found", pattern, is_absolute ? "check data.train and data.validation" : "looked in " + tried);
+  throw Error(ExitCode::dataset, "data not found", pattern,
+              is_absolute ? "check data.train and data.validation" : "looked in " + tried);
 }
 
 }  // namespace
 
-std::vector<std::string> find_data_files(const std::vector<std::string>& patterns, const std::vector<std::string>& folders,
-                                         const std::string& suffix) {
+std::vector<std::string> find_data_files(const std::vector<std::string>& patterns,
+                                         const std::vector<std::string>& folders, const std::string& suffix) {
   std::set<std::string> files;
   for (const std::string& pattern : patterns) {
     for (const std::string& path : find_pattern(pattern, folders)) {

@@ -24,7 +24,8 @@ std::shared_ptr<const Corpus> tokenize(const DatasetOptions& options, const std:
   constexpr std::int64_t kNarrowVocab = 65536;
   const std::int64_t needed = options.tokenizer->vocab_size();
   if (needed > options.vocab)
-    throw Error(ExitCode::config, fmt::format("the tokenizer has ids up to {}, and model.vocab is {}", needed - 1, options.vocab),
+    throw Error(ExitCode::config,
+                fmt::format("the tokenizer has ids up to {}, and model.vocab is {}", needed - 1, options.vocab),
                 "data.tokenizer", fmt::format("set model.vocab to {} or more", needed));
   const bool is_narrow = needed <= kNarrowVocab;
   std::vector<std::byte> bytes;
@@ -40,18 +41,19 @@ std::string where_of(const Corpus& corpus) {
   return count == 0 ? "no files" : corpus.files().front() + (count == 1 ? "" : fmt::format(" and {} more", count - 1));
 }
 
-SampleSource make_source(const std::shared_ptr<const Corpus>& corpus, std::int64_t first, std::int64_t count, const char* part,
-                         const DatasetOptions& options, std::optional<std::uint64_t> seed) {
+SampleSource make_source(const std::shared_ptr<const Corpus>& corpus, std::int64_t first, std::int64_t count,
+                         const char* part, const DatasetOptions& options, std::optional<std::uint64_t> seed) {
   if (count < options.sequence + 1)
-    throw Error(ExitCode::dataset, fmt::format("the {} data has {} tokens, one sample needs {}", part, count, options.sequence + 1),
+    throw Error(ExitCode::dataset,
+                fmt::format("the {} data has {} tokens, one sample needs {}", part, count, options.sequence + 1),
                 where_of(*corpus), "add data, shorten train.sequence, or change data.validation_fraction");
   return SampleSource(corpus, first, count, options.sequence, seed);
 }
 
 }  // namespace
 
-SampleSource::SampleSource(std::shared_ptr<const Corpus> corpus, std::int64_t first, std::int64_t count, std::int64_t sequence,
-                           std::optional<std::uint64_t> seed)
+SampleSource::SampleSource(std::shared_ptr<const Corpus> corpus, std::int64_t first, std::int64_t count,
+                           std::int64_t sequence, std::optional<std::uint64_t> seed)
     : corpus_(std::move(corpus)), first_(first), count_(count), sequence_(sequence), seed_(seed) {
   ZS_CHECK(sequence >= 1 && count > sequence && first >= 0 && count <= corpus_->tokens() - first,
            "samples of {} from tokens [{}, +{}) of {}", sequence, first, count, corpus_->tokens());
@@ -63,7 +65,8 @@ std::int64_t SampleSource::window_of(std::int64_t sample) const {
   if (!seed_) return position;
   const std::uint64_t epoch = static_cast<std::uint64_t>(sample / windows());
   const std::uint64_t key = mix64(*seed_ ^ hash_name("data order")) + epoch;
-  return static_cast<std::int64_t>(Permutation(static_cast<std::uint64_t>(windows()), key)(static_cast<std::uint64_t>(position)));
+  return static_cast<std::int64_t>(
+      Permutation(static_cast<std::uint64_t>(windows()), key)(static_cast<std::uint64_t>(position)));
 }
 
 void SampleSource::read_window(std::int64_t sample, std::vector<std::int32_t>& window) const {
@@ -71,7 +74,8 @@ void SampleSource::read_window(std::int64_t sample, std::vector<std::int32_t>& w
   corpus_->read(first_ + window_of(sample) * sequence_, sequence_ + 1, window.data());
 }
 
-void SampleSource::fill(std::int64_t first_sample, std::int64_t count, std::int32_t* inputs, std::int32_t* targets) const {
+void SampleSource::fill(std::int64_t first_sample, std::int64_t count, std::int32_t* inputs,
+                        std::int32_t* targets) const {
   std::vector<std::int32_t> window;
   for (std::int64_t i = 0; i < count; ++i) {
     read_window(first_sample + i, window);
@@ -106,11 +110,13 @@ Dataset open_dataset(const DatasetOptions& options) {
     files.insert(files.end(), other->files().begin(), other->files().end());
     validation = make_source(other, 0, other->tokens(), "validation", options, std::nullopt);
   } else if (options.validation_fraction > 0) {
-    train_tokens -= static_cast<std::int64_t>(std::floor(static_cast<double>(corpus->tokens()) * options.validation_fraction));
+    train_tokens -=
+        static_cast<std::int64_t>(std::floor(static_cast<double>(corpus->tokens()) * options.validation_fraction));
   }
   SampleSource train = make_source(corpus, 0, train_tokens, "training", options, options.seed);
   if (train_tokens < corpus->tokens() || (options.validation.empty() && options.validation_fraction > 0))
-    validation = make_source(corpus, train_tokens, corpus->tokens() - train_tokens, "validation", options, std::nullopt);
+    validation =
+        make_source(corpus, train_tokens, corpus->tokens() - train_tokens, "validation", options, std::nullopt);
   return {std::move(train), std::move(validation), std::move(files)};
 }
 
@@ -130,7 +136,8 @@ void verify(const Dataset& data, int rank, int ranks, const std::function<void(d
   std::vector<std::int32_t> chunk(kChunk);
   for (const Corpus* corpus : corpora) {
     const std::int64_t chunks = (corpus->tokens() + kChunk - 1) / kChunk;
-    const std::int64_t first = chunks * rank / ranks * kChunk, last = std::min(chunks * (rank + 1) / ranks * kChunk, corpus->tokens());
+    const std::int64_t first = chunks * rank / ranks * kChunk,
+                       last = std::min(chunks * (rank + 1) / ranks * kChunk, corpus->tokens());
     for (std::int64_t at = first; at < last; at += kChunk) {
       progress(std::min(1.0, static_cast<double>(done) * ranks / static_cast<double>(all)));
       const std::int64_t here = std::min(kChunk, last - at);

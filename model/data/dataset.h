@@ -14,9 +14,9 @@ namespace zs {
 
 /// A part of a corpus as samples of T inputs and T targets: floor((n - 1) / T) windows of T + 1 tokens, T apart.
 ///
-/// Sample s belongs to epoch s / windows(). With a seed every epoch draws all windows once, in an order that is a function of
-/// (seed, epoch) alone; so sample s is the same window for any number of ranks and after any restart. Without a seed
-/// windows come in file order. Shares the corpus; immutable, any thread may fill.
+/// Sample s belongs to epoch s / windows(). With a seed every epoch draws all windows once, in an order that is a
+/// function of (seed, epoch) alone; so sample s is the same window for any number of ranks and after any restart.
+/// Without a seed windows come in file order. Shares the corpus; immutable, any thread may fill.
 class SampleSource {
  public:
   /// Tokens [first, first + count) of `corpus`; at least sequence + 1 of them.
@@ -66,11 +66,12 @@ struct Dataset {
   std::vector<std::string> files;          ///< of both, as found
 };
 
-/// What `patterns` stand for, as one corpus of that kind. Throws Error(dataset), and Error(config) where the vocabulary has no room for the
-/// tokenizer's ids.
+/// What `patterns` stand for, as one corpus of that kind. Throws Error(dataset), and Error(config) where the vocabulary
+/// has no room for the tokenizer's ids.
 std::shared_ptr<const Corpus> open_corpus(const DatasetOptions& options, const std::vector<std::string>& patterns);
 
-/// Opens all files and looks at what they are. Their ids are checked when they are read, or by `verify`. Throws Error(dataset).
+/// Opens all files and looks at what they are. Their ids are checked when they are read, or by `verify`. Throws
+/// Error(dataset).
 Dataset open_dataset(const DatasetOptions& options);
 
 /// What a checkpoint says of its data, so that a run that goes on can say what has become another.
@@ -82,8 +83,9 @@ struct DataFacts {
 /// Reads as much of the data as digest_of does.
 DataFacts facts_of(const Dataset& data);
 
-/// Reads this rank's share of all tokens, whatever part of the data is used: each is within the vocabulary, or an Error(dataset) names it.
-/// `progress`: called now and then with the part of the share that is done, from 0 to 1; may throw.
+/// Reads this rank's share of all tokens, whatever part of the data is used: each is within the vocabulary, or an
+/// Error(dataset) names it. `progress`: called now and then with the part of the share that is done, from 0 to 1; may
+/// throw.
 void verify(const Dataset& data, int rank, int ranks, const std::function<void(double)>& progress);
 
 }  // namespace zs

@@ -28,10 +28,12 @@ struct TokenHeader {
 };
 constexpr std::array kTokenHeaders = {TokenHeader{20240520, 1, 2}, TokenHeader{20240801, 7, 4}};
 /// Its other files: weights, what its tests compare with, tokenizer, evaluation, optimizer.
-constexpr std::array<std::int32_t, 7> kOtherHeaders = {20240326, 20240327, 20240328, 20240522, 20240527, 20240803, 20240804};
+constexpr std::array<std::int32_t, 7> kOtherHeaders = {20240326, 20240327, 20240328, 20240522,
+                                                       20240527, 20240803, 20240804};
 
 const TokenHeader* token_header(std::int32_t magic) {
-  const auto found = std::find_if(kTokenHeaders.begin(), kTokenHeaders.end(), [&](const auto& header) { return header.magic == magic; });
+  const auto found = std::find_if(kTokenHeaders.begin(), kTokenHeaders.end(),
+                                  [&](const auto& header) { return header.magic == magic; });
   return found == kTokenHeaders.end() ? nullptr : &*found;
 }
 
@@ -52,8 +54,8 @@ TokenLayout check_header(const TokenHeader& header, const FileHead& head) {
                    fmt::format("write version {} (uint{} tokens)", header.version, 8 * header.token_bytes));
   const std::int64_t bytes = head.file_bytes - kHeaderBytes;
   if (words[2] < 0 || words[2] != bytes / header.token_bytes || bytes % header.token_bytes != 0)
-    throw bad_data(fmt::format("the header says {} tokens, the file holds {} bytes of them", words[2], bytes), path + "@8",
-                   "write the file again");
+    throw bad_data(fmt::format("the header says {} tokens, the file holds {} bytes of them", words[2], bytes),
+                   path + "@8", "write the file again");
   return {kHeaderBytes, header.token_bytes};
 }
 
@@ -65,7 +67,8 @@ using namespace std::string_view_literals;
 constexpr const char* kDecompress = "decompress it first";
 constexpr const char* kConvert = "write its ids alone, or its text";
 constexpr std::array kSignatures = {
-    Signature{"\x93NUMPY"sv, "a NumPy array (.npy)", "write the ids alone: numpy.load(FILE).astype(\"uint16\").tofile(\"train.bin\")"},
+    Signature{"\x93NUMPY"sv, "a NumPy array (.npy)",
+              "write the ids alone: numpy.load(FILE).astype(\"uint16\").tofile(\"train.bin\")"},
     Signature{"PK\x03\x04"sv, "a zip archive (.zip, .npz, .pt)", "unpack it, and write its ids alone, or its text"},
     Signature{"\x1f\x8b\x08"sv, "compressed (gzip)", kDecompress},
     Signature{"\x28\xb5\x2f\xfd"sv, "compressed (zstd)", kDecompress},
@@ -81,7 +84,8 @@ constexpr std::array kSignatures = {
     Signature{"GGUF"sv, "a model (GGUF)", "name the data to train on"},
     Signature{"\x80\x02\x8a\x0al\xfc\x9c\x46"sv, "a PyTorch file", kConvert},
     Signature{"\x7f\x45LF"sv, "a program (ELF)", "name the data to train on"},
-    Signature{"MMIDIDX\0\0"sv, "Megatron's index (.idx)", "name the .bin beside it, with data.token_bytes = 4 for int32 ids"},
+    Signature{"MMIDIDX\0\0"sv, "Megatron's index (.idx)",
+              "name the .bin beside it, with data.token_bytes = 4 for int32 ids"},
 };
 
 bool has_signature(std::string_view bytes, const Signature& signature) { return bytes.starts_with(signature.bytes); }
@@ -102,25 +106,29 @@ std::optional<Signature> composed_signature(const FileHead& head) {
   const auto rest = static_cast<std::uint64_t>(head.file_bytes - 8);
   if (bytes[8] == '{' && bytes[9] == '"' && word64(bytes, 0) <= rest)
     return Signature{"", "a model (safetensors)", "name the data to train on"};
-  const bool has_frame = bytes[0] == '\x80' && (bytes[1] == 4 || bytes[1] == 5) && bytes[2] == '\x95';  // pickle's, with its length
+  const bool has_frame =
+      bytes[0] == '\x80' && (bytes[1] == 4 || bytes[1] == 5) && bytes[2] == '\x95';  // pickle's, with its length
   if (has_frame && word64(bytes, 3) <= rest) return Signature{"", "a Python pickle", kConvert};
   return std::nullopt;
 }
 
 void refuse_other_files(const FileHead& head) {
-  const auto found = std::find_if(kSignatures.begin(), kSignatures.end(), [&](const auto& one) { return has_signature(head.bytes, one); });
+  const auto found = std::find_if(kSignatures.begin(), kSignatures.end(),
+                                  [&](const auto& one) { return has_signature(head.bytes, one); });
   const auto signature = found != kSignatures.end() ? std::optional(*found) : composed_signature(head);
-  if (signature) throw bad_data(fmt::format("the data file is {}", signature->what), head.path + "@0", std::string(signature->todo));
+  if (signature)
+    throw bad_data(fmt::format("the data file is {}", signature->what), head.path + "@0", std::string(signature->todo));
   if (head.bytes.size() < sizeof(std::int32_t)) return;
   const auto words = first_words(head.bytes);
   // The version after it is a small number: two ids of a file without a header are rarely both.
   constexpr std::int32_t kMostVersions = 100;
   const bool is_other = std::find(kOtherHeaders.begin(), kOtherHeaders.end(), words[0]) != kOtherHeaders.end();
   if (is_other && words[1] >= 0 && words[1] < kMostVersions)
-    throw bad_data(fmt::format("the data file is one of llm.c's, but not of tokens (magic {})", words[0]), head.path + "@0",
-                   "name its token files");
+    throw bad_data(fmt::format("the data file is one of llm.c's, but not of tokens (magic {})", words[0]),
+                   head.path + "@0", "name its token files");
   const auto swapped = static_cast<std::int32_t>(__builtin_bswap32(static_cast<std::uint32_t>(words[0])));
-  if (token_header(swapped) != nullptr) throw bad_data("the header is big-endian", head.path + "@0", "write little-endian tokens");
+  if (token_header(swapped) != nullptr)
+    throw bad_data("the header is big-endian", head.path + "@0", "write little-endian tokens");
 }
 
 /// The first bytes as 16-bit words, and what they have in common by their place in 64 bits.
@@ -149,7 +157,8 @@ std::optional<Wide> wide_integers(const Words& words) {
   constexpr std::uint16_t kLow = 1024;  // below it, the low words may be small ids themselves
   if (words.all.size() < kLeast || words.is_zero({0, 1, 2, 3})) return std::nullopt;
   const bool is_high = words.all.size() >= kMany && words.most[1] <= kHigh && words.most[3] <= kHigh;
-  if (words.most[0] > 0 && words.is_zero({2, 3}) && (words.most[1] == 0 || (is_high && words.most[0] >= kLow))) return Wide{64, false};
+  if (words.most[0] > 0 && words.is_zero({2, 3}) && (words.most[1] == 0 || (is_high && words.most[0] >= kLow)))
+    return Wide{64, false};
   if (words.is_zero({0, 1, 2})) return Wide{64, true};
   if (words.is_zero({1, 3}) || (is_high && std::max(words.most[0], words.most[2]) >= kLow)) return Wide{32, false};
   if (words.is_zero({0, 2})) return Wide{32, true};
@@ -158,16 +167,17 @@ std::optional<Wide> wide_integers(const Words& words) {
 
 void refuse_wide(const std::optional<Wide>& wide, std::int64_t bytes_wanted, const FileHead& head) {
   if (!wide || (wide->bits == 32 && !wide->is_big_endian && bytes_wanted == 4)) return;
-  const std::string what = fmt::format("the data file holds {}{}-bit integers, not {}-bit ids", wide->is_big_endian ? "big-endian " : "",
-                                       wide->bits, 8 * bytes_wanted);
+  const std::string what = fmt::format("the data file holds {}{}-bit integers, not {}-bit ids",
+                                       wide->is_big_endian ? "big-endian " : "", wide->bits, 8 * bytes_wanted);
   if (wide->bits == 32 && !wide->is_big_endian) throw bad_data(what, head.path, "set data.token_bytes = 4");
-  throw bad_data(
-      what, head.path,
-      fmt::format("write them smaller: numpy.fromfile(FILE, \"{}i{}\").astype(\"uint32\").tofile(...), with data.token_bytes = 4",
-                  wide->is_big_endian ? ">" : "<", wide->bits / 8));
+  throw bad_data(what, head.path,
+                 fmt::format("write them smaller: numpy.fromfile(FILE, \"{}i{}\").astype(\"uint32\").tofile(...), with "
+                             "data.token_bytes = 4",
+                             wide->is_big_endian ? ">" : "<", wide->bits / 8));
 }
 
-/// Ids of 8 bits, two of which were to be one: no byte has its highest bit, and those that would be high are as many as the low ones.
+/// Ids of 8 bits, two of which were to be one: no byte has its highest bit, and those that would be high are as many as
+/// the low ones.
 bool are_pairs_of_bytes(const Words& words) {
   constexpr std::size_t kLeastWords = 64, kLeastLow = 16, kLeastHigh = 8;
   std::bitset<256> low, high;
@@ -192,10 +202,12 @@ void refuse_other_ids(const DataFormat& wanted, const Words& words, const FileHe
   }
   constexpr std::size_t kLeastSwapped = 64;
   const auto is_known_swapped = [&](std::uint16_t id) { return is_known(__builtin_bswap16(id)); };
-  if (words.all.size() >= kLeastSwapped && !are_words_known && std::all_of(words.all.begin(), words.all.end(), is_known_swapped))
+  if (words.all.size() >= kLeastSwapped && !are_words_known &&
+      std::all_of(words.all.begin(), words.all.end(), is_known_swapped))
     throw bad_data("the data file holds big-endian ids", head.path, "write little-endian ones");
   if (are_words_known && are_pairs_of_bytes(words))
-    throw bad_data("the data file holds 8-bit ids, not 16-bit ones", head.path, "set data.kind = \"text\": then each byte is a token");
+    throw bad_data("the data file holds 8-bit ids, not 16-bit ones", head.path,
+                   "set data.kind = \"text\": then each byte is a token");
 }
 
 TokenLayout recognize_tokens(const DataFormat& wanted, const FileHead& head) {
@@ -210,8 +222,9 @@ TokenLayout recognize_tokens(const DataFormat& wanted, const FileHead& head) {
   refuse_wide(wide_integers(words), wanted.token_bytes, head);
   refuse_other_ids(wanted, words, head);
   if (head.file_bytes % wanted.token_bytes != 0)
-    throw bad_data(fmt::format("{} bytes are not a whole number of uint{} tokens", head.file_bytes, 8 * wanted.token_bytes),
-                   fmt::format("{}@{}", head.path, head.file_bytes), "write the file again");
+    throw bad_data(
+        fmt::format("{} bytes are not a whole number of uint{} tokens", head.file_bytes, 8 * wanted.token_bytes),
+        fmt::format("{}@{}", head.path, head.file_bytes), "write the file again");
   return {0, wanted.token_bytes};
 }
 
@@ -229,7 +242,8 @@ bool are_short_ids(std::span<const std::uint16_t> words) {
   constexpr std::size_t kLeast = 32, kShare = 20;  // words, and one in so many
   if (words.size() < kLeast) return false;
   const std::uint16_t most = *std::max_element(words.begin(), words.end()) >> 8;
-  const auto above = std::count_if(words.begin(), words.end(), [&](std::uint16_t word) { return (word & 0xff) > most; });
+  const auto above =
+      std::count_if(words.begin(), words.end(), [&](std::uint16_t word) { return (word & 0xff) > most; });
   return static_cast<std::size_t>(above) * kShare >= words.size();
 }
 
@@ -242,15 +256,19 @@ void refuse_ids_as_text(FileHead head) {
   const char* const convert = "; if it is text, convert it to UTF-8";
   if (const auto wide = wide_integers(words)) {
     const bool is_read = wide->bits == 32 && !wide->is_big_endian;
-    throw bad_data(
-        fmt::format("the data file holds {}{}-bit integers, not text", wide->is_big_endian ? "big-endian " : "", wide->bits), head.path,
-        fmt::format("{}{}{}", is_read ? kUseTokens : "write them as uint32",
-                    is_read ? " and data.token_bytes = 4" : ", then set data.kind = \"tokens\" and data.token_bytes = 4", convert));
+    throw bad_data(fmt::format("the data file holds {}{}-bit integers, not text",
+                               wide->is_big_endian ? "big-endian " : "", wide->bits),
+                   head.path,
+                   fmt::format("{}{}{}", is_read ? kUseTokens : "write them as uint32",
+                               is_read ? " and data.token_bytes = 4"
+                                       : ", then set data.kind = \"tokens\" and data.token_bytes = 4",
+                               convert));
   }
   std::vector<std::uint16_t> swapped(words.all);
   for (std::uint16_t& word : swapped) word = __builtin_bswap16(word);
   if (head.file_bytes % 2 == 0 && (are_short_ids(words.all) || (has_mark && are_short_ids(swapped))))
-    throw bad_data("the data file holds 16-bit integers, not text", head.path, fmt::format("{}{}", kUseTokens, convert));
+    throw bad_data("the data file holds 16-bit integers, not text", head.path,
+                   fmt::format("{}{}", kUseTokens, convert));
 }
 
 TokenLayout recognize_text(const FileHead& head) {

@@ -50,7 +50,8 @@ void OutputFile::write(const void* data, std::size_t bytes) {
 }
 
 void OutputFile::overwrite(std::size_t offset, const void* data, std::size_t bytes) {
-  ZS_CHECK(descriptor_ >= 0 && offset + bytes <= written_, "overwrite of {} bytes at {} of {}", bytes, offset, written_);
+  ZS_CHECK(descriptor_ >= 0 && offset + bytes <= written_, "overwrite of {} bytes at {} of {}", bytes, offset,
+           written_);
   const auto* next = static_cast<const char*>(data);
   while (bytes > 0) {
     const ssize_t count = ::pwrite(descriptor_, next, bytes, static_cast<off_t>(offset));

@@ -9,7 +9,8 @@ namespace zs {
 
 /// A file that appears whole or not at all: written beside its place under a temporary name, then synced and renamed by
 /// commit(). Owns descriptor and temporary file; without commit() the destructor removes it. One thread uses it. Throws
-/// Error(cannot_create) when it cannot be opened and Error(io) when anything later fails; after that only destruction is legal.
+/// Error(cannot_create) when it cannot be opened and Error(io) when anything later fails; after that only destruction
+/// is legal.
 class OutputFile {
  public:
   explicit OutputFile(std::string path);
@@ -31,8 +32,8 @@ class OutputFile {
   bool has_temporary_ = false;
 };
 
-/// What an OutputFile of another process was writing, where `name` is that of its temporary file: "a" of "a.123-0.tmp". Nothing for any
-/// other name, nor for a file of this process, which may still be at it.
+/// What an OutputFile of another process was writing, where `name` is that of its temporary file: "a" of "a.123-0.tmp".
+/// Nothing for any other name, nor for a file of this process, which may still be at it.
 std::optional<std::string> leftover_of(const std::string& name);
 
 void write_file_atomically(const std::string& path, std::string_view content);

@@ -15,7 +15,9 @@
 namespace zs {
 namespace {
 
-Error already_there(const std::string& path) { return {ExitCode::cannot_create, "the file exists", path, "name a new one, or remove it"}; }
+Error already_there(const std::string& path) {
+  return {ExitCode::cannot_create, "the file exists", path, "name a new one, or remove it"};
+}
 
 bool is_there(const std::string& path) {
   struct stat status {};
@@ -38,7 +40,8 @@ PartFile PartFile::create(const std::string& path) {
 PartFile PartFile::open(const std::string& path, const std::string& temporary) {
   const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
   if (descriptor < 0)
-    throw Error(ExitCode::cannot_create, fmt::format("this rank cannot open what the first has created: {}", system_reason(errno)), path,
+    throw Error(ExitCode::cannot_create,
+                fmt::format("this rank cannot open what the first has created: {}", system_reason(errno)), path,
                 "write where all hosts see the same files");
   return {path, temporary, descriptor, false};
 }

@@ -6,9 +6,10 @@
 
 namespace zs {
 
-/// A new file that several ranks write, each its own parts, and that appears whole or not at all. One rank creates it beside its place, the
-/// others open it there; when all have finished, the first publishes it. Owns a descriptor; the first owns the file until then, and removes
-/// it where it is not published. One thread uses it. Throws Error(cannot_create), and Error(io) once it is open.
+/// A new file that several ranks write, each its own parts, and that appears whole or not at all. One rank creates it
+/// beside its place, the others open it there; when all have finished, the first publishes it. Owns a descriptor; the
+/// first owns the file until then, and removes it where it is not published. One thread uses it. Throws
+/// Error(cannot_create), and Error(io) once it is open.
 class PartFile {
  public:
   /// The first rank: `path` must not exist.

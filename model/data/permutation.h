@@ -8,8 +8,9 @@
 
 namespace zs {
 
-/// A keyed bijection of [0, size) in O(1) memory: a Feistel network (Luby and Rackoff 1988) over the next even number of bits,
-/// walked until it lands inside (Black and Rogaway 2002, "cycle walking"; at most 4 tries on average). Immutable.
+/// A keyed bijection of [0, size) in O(1) memory: a Feistel network (Luby and Rackoff 1988) over the next even number
+/// of bits, walked until it lands inside (Black and Rogaway 2002, "cycle walking"; at most 4 tries on average).
+/// Immutable.
 class Permutation {
  public:
   Permutation(std::uint64_t size, std::uint64_t key) : size_(size), key_(mix64(key)) {

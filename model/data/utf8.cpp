@@ -11,7 +11,8 @@ struct Form {
   std::uint32_t mask, mark, first;
   std::size_t bytes;
 };
-constexpr std::array kForms = {Form{0x80, 0x00, 0, 1}, Form{0xe0, 0xc0, 0x80, 2}, Form{0xf0, 0xe0, 0x800, 3}, Form{0xf8, 0xf0, 0x10000, 4}};
+constexpr std::array kForms = {Form{0x80, 0x00, 0, 1}, Form{0xe0, 0xc0, 0x80, 2}, Form{0xf0, 0xe0, 0x800, 3},
+                               Form{0xf8, 0xf0, 0x10000, 4}};
 
 Utf8 read(std::string_view text, const Form& form) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };

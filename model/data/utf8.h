@@ -16,8 +16,8 @@ struct Utf8 {
 /// Of a text that is not empty.
 Utf8 next_utf8(std::string_view text);
 
-/// Bytes as text for a terminal: characters as they are, or ASCII alone; a '?' for each control character but line end and tab, and for
-/// each byte that is of no character.
+/// Bytes as text for a terminal: characters as they are, or ASCII alone; a '?' for each control character but line end
+/// and tab, and for each byte that is of no character.
 std::string printable(std::string_view bytes, bool is_utf8 = true);
 
 }  // namespace zs

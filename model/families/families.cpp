@@ -30,17 +30,20 @@ const Family& family_of(const HfConfig& config) {
   const std::string architecture = config.architecture();
   std::string known;
   for (const Family* family : families()) {
-    if (architecture.empty() ? config.model_type() == family->name : architecture == family->architecture) return *family;
+    if (architecture.empty() ? config.model_type() == family->name : architecture == family->architecture)
+      return *family;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", family->architecture);
   }
-  throw Error(ExitCode::model,
-              architecture.empty() ? "the file names no architecture" : fmt::format("unknown architecture {}", architecture), config.file(),
-              "use one of " + known);
+  throw Error(
+      ExitCode::model,
+      architecture.empty() ? "the file names no architecture" : fmt::format("unknown architecture {}", architecture),
+      config.file(), "use one of " + known);
 }
 
 const Family& family_named(std::string_view name) {
   if (const Family* const found = find_family(name)) return *found;
-  throw UsageError(fmt::format("there is no model family \"{}\"", name), fmt::format("use one of {}", family_choices()));
+  throw UsageError(fmt::format("there is no model family \"{}\"", name),
+                   fmt::format("use one of {}", family_choices()));
 }
 
 const ModelConfig* find_preset(std::string_view name) {
@@ -66,7 +69,8 @@ std::string family_choices() {
 std::string preset_choices() {
   std::string names;
   for (const Family* family : families())
-    for (const ModelConfig& preset : family->presets) names += fmt::format("{}{}", names.empty() ? "" : "|", preset.preset);
+    for (const ModelConfig& preset : family->presets)
+      names += fmt::format("{}{}", names.empty() ? "" : "|", preset.preset);
   return names;
 }
 

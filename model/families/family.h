@@ -16,8 +16,9 @@ namespace zs {
 
 class HfConfig;
 
-/// A kind of model, by the name that users give. Everything that differs between families is a member here, so that a name is compared
-/// nowhere else; each family is one file beside this one, and a line in families.cpp. Immutable, and there for ever.
+/// A kind of model, by the name that users give. Everything that differs between families is a member here, so that a
+/// name is compared nowhere else; each family is one file beside this one, and a line in families.cpp. Immutable, and
+/// there for ever.
 struct Family {
   std::string_view name;          ///< the value of model.family: "gpt2"
   std::string_view architecture;  ///< as a Hugging Face config.json has it: "GPT2LMHeadModel"

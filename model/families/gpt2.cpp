@@ -21,9 +21,15 @@ std::unique_ptr<LanguageModel> make_gpt2(const ModelConfig& model) {
                                    .mlp = {.width = model.width, .hidden = hidden, .activation = activation}}});
 }
 
-ModelConfig gpt2_preset(std::string name, std::int64_t layers, std::int64_t heads, std::int64_t width, std::int64_t context = 1024) {
-  return {
-      .family = "gpt2", .preset = std::move(name), .layers = layers, .heads = heads, .width = width, .context = context, .vocab = 50257};
+ModelConfig gpt2_preset(std::string name, std::int64_t layers, std::int64_t heads, std::int64_t width,
+                        std::int64_t context = 1024) {
+  return {.family = "gpt2",
+          .preset = std::move(name),
+          .layers = layers,
+          .heads = heads,
+          .width = width,
+          .context = context,
+          .vocab = 50257};
 }
 
 /// The names that transformers has for the two forms of GELU.
@@ -86,9 +92,12 @@ TensorMap gpt2_tensor_map(const ModelConfig& model) {
     map.rules.push_back({fmt::format("{}{}.weight", ours, norm), {{fmt::format("{}{}.weight", block, theirs)}}});
     map.rules.push_back({fmt::format("{}{}.bias", ours, norm), {{fmt::format("{}{}.bias", block, theirs)}}});
   }
-  for (const auto& [product, theirs] :
-       {std::pair("attention.qkv", "attn.c_attn"), {"attention.out", "attn.c_proj"}, {"mlp.up", "mlp.c_fc"}, {"mlp.down", "mlp.c_proj"}}) {
-    map.rules.push_back({fmt::format("{}{}.weight", ours, product), {{fmt::format("{}{}.weight", block, theirs)}}, true});
+  for (const auto& [product, theirs] : {std::pair("attention.qkv", "attn.c_attn"),
+                                        {"attention.out", "attn.c_proj"},
+                                        {"mlp.up", "mlp.c_fc"},
+                                        {"mlp.down", "mlp.c_proj"}}) {
+    map.rules.push_back(
+        {fmt::format("{}{}.weight", ours, product), {{fmt::format("{}{}.weight", block, theirs)}}, true});
     map.rules.push_back({fmt::format("{}{}.bias", ours, product), {{fmt::format("{}{}.bias", block, theirs)}}});
   }
   if (model.tied_head) {
@@ -105,12 +114,15 @@ const Family& gpt2_family() {
   static const Family family{
       .name = "gpt2",
       .architecture = "GPT2LMHeadModel",
-      .summary = "layer norms, learned positions, an MLP with GELU of 4 x `model.width` unless `model.hidden` says otherwise, biases",
+      .summary =
+          "layer norms, learned positions, an MLP with GELU of 4 x `model.width` unless `model.hidden` says otherwise, "
+          "biases",
       .keys = {"model.activation", "model.hidden"},
       .defaults = {.family = "gpt2", .vocab = 50257},
       // Radford et al. 2019, table 2, with the head count of the released models; the tiny one is ours.
-      .presets = {gpt2_preset("tiny", 4, 4, 128, 256), gpt2_preset("124M", 12, 12, 768), gpt2_preset("355M", 24, 16, 1024),
-                  gpt2_preset("774M", 36, 20, 1280), gpt2_preset("1.5B", 48, 25, 1600)},
+      .presets = {gpt2_preset("tiny", 4, 4, 128, 256), gpt2_preset("124M", 12, 12, 768),
+                  gpt2_preset("355M", 24, 16, 1024), gpt2_preset("774M", 36, 20, 1280),
+                  gpt2_preset("1.5B", 48, 25, 1600)},
       .derive = [](ModelConfig&) {},
       .make = make_gpt2,
       .from_config = gpt2_from_config,

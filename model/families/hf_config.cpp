@@ -54,7 +54,8 @@ bool is_neutral(const json& value, double neutral) {
   return value.empty();
 }
 
-/// How its positions are stretched. transformers 5 has all of it in rope_parameters, earlier ones the base beside rope_scaling.
+/// How its positions are stretched. transformers 5 has all of it in rope_parameters, earlier ones the base beside
+/// rope_scaling.
 void take_rotary(const HfConfig& config, ModelConfig& model) {
   constexpr const char *kNew = "rope_parameters", *kOld = "rope_scaling";
   const HfConfig rope = config.object(config.has(kNew) ? kNew : kOld);
@@ -81,8 +82,10 @@ HfConfig HfConfig::of_folder(const std::string& folder) {
   return HfConfig(parse_document(read_text_file(file, kMost), file), file);
 }
 
-HfConfig::HfConfig(const json& document, std::string file) : document_(std::make_shared<json>(document)), file_(std::move(file)) {
-  if (!document_->is_object()) throw Error(ExitCode::model, "the file is no JSON object", file_, "name a model's folder");
+HfConfig::HfConfig(const json& document, std::string file)
+    : document_(std::make_shared<json>(document)), file_(std::move(file)) {
+  if (!document_->is_object())
+    throw Error(ExitCode::model, "the file is no JSON object", file_, "name a model's folder");
 }
 
 std::string HfConfig::architecture() const {
@@ -100,14 +103,16 @@ const json* HfConfig::find(const char* key) const {
 bool HfConfig::has(const char* key) const { return find(key) != nullptr; }
 
 void HfConfig::ill_typed(const char* key, const char* wanted) const {
-  throw Error(ExitCode::model, fmt::format("{}{} is not {}", place_, key, wanted), file_, "use a config.json as transformers writes it");
+  throw Error(ExitCode::model, fmt::format("{}{} is not {}", place_, key, wanted), file_,
+              "use a config.json as transformers writes it");
 }
 
 std::int64_t HfConfig::integer(const char* key, std::int64_t otherwise) const {
   constexpr std::int64_t kMost = std::int64_t{1} << 31;
   const json* const value = find(key);
   if (value == nullptr) return otherwise;
-  if (!value->is_number_unsigned() || value->get<std::uint64_t>() < 1 || value->get<std::uint64_t>() > std::uint64_t{kMost})
+  if (!value->is_number_unsigned() || value->get<std::uint64_t>() < 1 ||
+      value->get<std::uint64_t>() > std::uint64_t{kMost})
     ill_typed(key, "an integer from 1");
   return value->get<std::int64_t>();
 }
@@ -142,10 +147,10 @@ HfConfig HfConfig::object(const char* key) const {
 }
 
 void HfConfig::refuse(const char* key) const {
-  throw Error(
-      ExitCode::model,
-      fmt::format("{}{} = {} is not supported, and it changes the model", place_, shortened(key), shortened((*document_)[key].dump())),
-      file_, "use a model without it");
+  throw Error(ExitCode::model,
+              fmt::format("{}{} = {} is not supported, and it changes the model", place_, shortened(key),
+                          shortened((*document_)[key].dump())),
+              file_, "use a model without it");
 }
 
 void HfConfig::require(const char* key, const json& value) const {
@@ -213,7 +218,9 @@ TensorMap rotary_tensor_map(const ModelConfig& model, bool has_qkv_bias, bool ha
   const std::int64_t head_dim = model.head_dim > 0 ? model.head_dim : model.width / model.heads;
   const std::int64_t q = model.heads * head_dim, kv = model.kv_heads * head_dim;
   const std::string block = "model.layers.{}.", attention = block + "self_attn.", mlp = block + "mlp.";
-  TensorMap map{.prefix = "model.", .passed_over = {attention + "rotary_emb.inv_freq"}, .token_embedding = "model.embed_tokens.weight"};
+  TensorMap map{.prefix = "model.",
+                .passed_over = {attention + "rotary_emb.inv_freq"},
+                .token_embedding = "model.embed_tokens.weight"};
   map.rules = {
       {"token_embedding.weight", {{map.token_embedding, model.vocab}}},
       {"norm.weight", {{"model.norm.weight"}}},
@@ -222,7 +229,8 @@ TensorMap rotary_tensor_map(const ModelConfig& model, bool has_qkv_bias, bool ha
        {{attention + "q_proj.weight", q}, {attention + "k_proj.weight", kv}, {attention + "v_proj.weight", kv}}},
       {"blocks.{}.attention.out.weight", {{attention + "o_proj.weight"}}},
       {"blocks.{}.norm2.weight", {{block + "post_attention_layernorm.weight"}}},
-      {"blocks.{}.mlp.gate_up.weight", {{mlp + "gate_proj.weight", model.hidden}, {mlp + "up_proj.weight", model.hidden}}},
+      {"blocks.{}.mlp.gate_up.weight",
+       {{mlp + "gate_proj.weight", model.hidden}, {mlp + "up_proj.weight", model.hidden}}},
       {"blocks.{}.mlp.down.weight", {{mlp + "down_proj.weight"}}},
   };
   if (model.tied_head) {
@@ -231,8 +239,9 @@ TensorMap rotary_tensor_map(const ModelConfig& model, bool has_qkv_bias, bool ha
     map.rules.push_back({"head.weight", {{"lm_head.weight", model.vocab}}});
   }
   if (has_qkv_bias)
-    map.rules.push_back({"blocks.{}.attention.qkv.bias",
-                         {{attention + "q_proj.bias", q}, {attention + "k_proj.bias", kv}, {attention + "v_proj.bias", kv}}});
+    map.rules.push_back(
+        {"blocks.{}.attention.qkv.bias",
+         {{attention + "q_proj.bias", q}, {attention + "k_proj.bias", kv}, {attention + "v_proj.bias", kv}}});
   if (has_qk_norm) {
     map.rules.push_back({"blocks.{}.attention.q_norm.weight", {{attention + "q_norm.weight"}}});
     map.rules.push_back({"blocks.{}.attention.k_norm.weight", {{attention + "k_norm.weight"}}});
@@ -259,8 +268,9 @@ std::int64_t window_of_layers(const HfConfig& config, std::int64_t layers, std::
 std::int64_t qwen_window(const HfConfig& config, std::int64_t layers) {
   const bool is_used = config.boolean("use_sliding_window", false);
   const std::int64_t window = config.document().contains("sliding_window") ? config.integer("sliding_window", 0) : 4096;
-  const std::int64_t first =
-      config.document().value("max_window_layers", nlohmann::json(28)) == 0 ? 0 : config.integer("max_window_layers", 28);
+  const std::int64_t first = config.document().value("max_window_layers", nlohmann::json(28)) == 0
+                                 ? 0
+                                 : config.integer("max_window_layers", 28);
   return window_of_layers(config, layers, is_used ? window : 0, first);
 }
 

@@ -10,8 +10,9 @@
 
 namespace zs {
 
-/// A config.json as transformers has written it, any version. A key that is absent or null has the value that transformers would give it.
-/// A setting that zshard does not have, and that changes a model's output, is an Error(model) that names it. Copies share the document.
+/// A config.json as transformers has written it, any version. A key that is absent or null has the value that
+/// transformers would give it. A setting that zshard does not have, and that changes a model's output, is an
+/// Error(model) that names it. Copies share the document.
 class HfConfig {
  public:
   static constexpr const char* kFile = "config.json";
@@ -51,7 +52,8 @@ class HfConfig {
 
 /// What transformers takes a decoder with rotary positions for that says nothing.
 struct RotaryDefaults {
-  std::int64_t hidden = 11008, vocab = 32000, context = 2048, kv_heads = 0, head_dim = 0;  ///< 0: as many as heads; width / heads
+  std::int64_t hidden = 11008, vocab = 32000, context = 2048, kv_heads = 0,
+               head_dim = 0;  ///< 0: as many as heads; width / heads
 };
 
 /// The settings that Llama, Mistral and Qwen have in common, both ways.

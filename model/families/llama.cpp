@@ -12,8 +12,8 @@ ModelConfig llama_preset(ModelConfig sizes) {
   return sizes;
 }
 
-// Zhang et al. 2024 (TinyLlama), table 1; Touvron et al. 2023 (Llama 2), 7B; Grattafiori et al. 2024 (Llama 3), table 3; Llama 3.2 as
-// published. The tiny one is ours.
+// Zhang et al. 2024 (TinyLlama), table 1; Touvron et al. 2023 (Llama 2), 7B; Grattafiori et al. 2024 (Llama 3), table
+// 3; Llama 3.2 as published. The tiny one is ours.
 std::vector<ModelConfig> llama_presets() {
   return {llama_preset({.preset = "llama-tiny",
                         .layers = 4,
@@ -77,7 +77,9 @@ const Family& llama_family() {
   static const Family family{
       .name = "llama",
       .architecture = "LlamaForCausalLM",
-      .summary = "RMS norms, rotary positions, query heads that share keys (`model.kv_heads`), a gated MLP (SwiGLU), no biases",
+      .summary =
+          "RMS norms, rotary positions, query heads that share keys (`model.kv_heads`), a gated MLP (SwiGLU), no "
+          "biases",
       .keys = rotary_decoder_keys(),
       .defaults = {.family = "llama", .vocab = 32000, .tied_head = false},
       .presets = llama_presets(),

@@ -15,8 +15,8 @@ std::unique_ptr<LanguageModel> make_qwen3(const ModelConfig& model) {
 
 ModelConfig qwen3_from_config(const HfConfig& config) {
   config.require("attention_bias", false);
-  ModelConfig model =
-      rotary_from_config(config, "qwen3", {.hidden = 22016, .vocab = 151936, .context = 32768, .kv_heads = 32, .head_dim = 128});
+  ModelConfig model = rotary_from_config(
+      config, "qwen3", {.hidden = 22016, .vocab = 151936, .context = 32768, .kv_heads = 32, .head_dim = 128});
   model.window = qwen_window(config, model.layers);
   return model;
 }
@@ -29,7 +29,12 @@ const Family& qwen3_family() {
       .architecture = "Qwen3ForCausalLM",
       .summary = "a `llama` with RMS norms of each query and key head",
       .keys = rotary_decoder_keys({"model.window"}),
-      .defaults = {.family = "qwen3", .vocab = 151936, .rotary_base = 1e6, .tied_head = false, .head_dim = 128, .norm_eps = 1e-6},
+      .defaults = {.family = "qwen3",
+                   .vocab = 151936,
+                   .rotary_base = 1e6,
+                   .tied_head = false,
+                   .head_dim = 128,
+                   .norm_eps = 1e-6},
       // Yang et al. 2025 (Qwen3), table 1.
       .presets = {{.family = "qwen3",
                    .preset = "qwen3-0.6B",

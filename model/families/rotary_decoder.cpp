@@ -17,20 +17,22 @@ RotaryScaling scaling_of(const ModelConfig& model) {
 
 TransformerOptions rotary_decoder(const ModelConfig& model) {
   const auto eps = static_cast<float>(model.norm_eps);
-  return {.vocab = model.vocab,
-          .layers = model.layers,
-          .is_tied = model.tied_head,
-          .block = {.norm = NormKind::rms,
-                    .norm_eps = eps,
-                    .attention = {.width = model.width,
-                                  .heads = model.heads,
-                                  .kv_heads = model.kv_heads,
-                                  .head_dim = model.head_dim,
-                                  .window = model.window,
-                                  .has_qkv_bias = false,
-                                  .has_bias = false,
-                                  .rotary = RotaryOptions{.base = model.rotary_base, .scaling = scaling_of(model)}},
-                    .mlp = {.width = model.width, .hidden = model.hidden, .activation = Activation::swiglu, .has_bias = false}}};
+  return {
+      .vocab = model.vocab,
+      .layers = model.layers,
+      .is_tied = model.tied_head,
+      .block = {
+          .norm = NormKind::rms,
+          .norm_eps = eps,
+          .attention = {.width = model.width,
+                        .heads = model.heads,
+                        .kv_heads = model.kv_heads,
+                        .head_dim = model.head_dim,
+                        .window = model.window,
+                        .has_qkv_bias = false,
+                        .has_bias = false,
+                        .rotary = RotaryOptions{.base = model.rotary_base, .scaling = scaling_of(model)}},
+          .mlp = {.width = model.width, .hidden = model.hidden, .activation = Activation::swiglu, .has_bias = false}}};
 }
 
 void derive_rotary_decoder(ModelConfig& model) {

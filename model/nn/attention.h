@@ -10,17 +10,18 @@ namespace zs {
 
 struct AttentionOptions {
   std::int64_t width = 0, heads = 0;
-  std::int64_t kv_heads = 0;                  ///< each shared by heads / kv_heads query heads, neighbours; 0: as many as heads
-  std::int64_t head_dim = 0;                  ///< 0: width / heads
-  std::int64_t window = 0;                    ///< a token sees so many, itself included; 0: all before it
+  std::int64_t kv_heads = 0;  ///< each shared by heads / kv_heads query heads, neighbours; 0: as many as heads
+  std::int64_t head_dim = 0;  ///< 0: width / heads
+  std::int64_t window = 0;    ///< a token sees so many, itself included; 0: all before it
   bool has_qkv_bias = true, has_bias = true;  ///< has_bias: of the projection behind attention
   std::optional<RotaryOptions> rotary = {};   ///< queries and keys are turned by their positions
   std::optional<float> qk_norm_eps = {};      ///< an RMS norm of each query head, and of each key head, before that
   Init out_init = {.normal_std = kWeightDeviation};
 };
 
-/// Causal self-attention of heads that may share keys and values (Vaswani et al. 2017; Ainslie et al. 2023): "qkv", one product whose rows
-/// are the queries', then the keys', then the values'; "q_norm" and "k_norm" where there are such norms; "out".
+/// Causal self-attention of heads that may share keys and values (Vaswani et al. 2017; Ainslie et al. 2023): "qkv", one
+/// product whose rows are the queries', then the keys', then the values'; "q_norm" and "k_norm" where there are such
+/// norms; "out".
 class Attention : public Layer<Attention> {
  public:
   Attention(std::string path, const AttentionOptions& options);
@@ -33,8 +34,8 @@ class Attention : public Layer<Attention> {
     const ForwardScope scope = enter();
     return output(out_(gathered));
   }
-  /// From here on a forward is of the tokens of one sequence, (1, T, C), that follow those which the cache has seen. It keeps their keys
-  /// and values there, and records no gradient. Null: as before.
+  /// From here on a forward is of the tokens of one sequence, (1, T, C), that follow those which the cache has seen. It
+  /// keeps their keys and values there, and records no gradient. Null: as before.
   void use_cache(KvCache* cache) { cache_ = cache; }
 
  private:

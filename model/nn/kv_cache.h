@@ -7,8 +7,9 @@
 
 namespace zs {
 
-/// The keys and values of one sequence's tokens, in every attention of a model: what a model needs of the tokens that it has seen in order
-/// to go on. Memory is taken when an attention first asks for its rows. One host thread uses it; it dies before its device.
+/// The keys and values of one sequence's tokens, in every attention of a model: what a model needs of the tokens that
+/// it has seen in order to go on. Memory is taken when an attention first asks for its rows. One host thread uses it;
+/// it dies before its device.
 class KvCache {
  public:
   /// For so many tokens.

@@ -14,7 +14,8 @@ struct MlpOptions {
   Init down_init = {.normal_std = kWeightDeviation};
 };
 
-/// Two products with an activation in between: "up", or, with swiglu, "gate_up" of twice the hidden size, the gate's rows first; "down".
+/// Two products with an activation in between: "up", or, with swiglu, "gate_up" of twice the hidden size, the gate's
+/// rows first; "down".
 class Mlp : public Layer<Mlp> {
  public:
   Mlp(std::string path, const MlpOptions& options)

@@ -55,7 +55,9 @@ class RMSNorm : public Norm {
 
  private:
   Tensor normalize(const Tensor& x) override { return rms_norm(x, weight_, eps_); }
-  SumAndNorm add_and_normalize(const Tensor& x, const Tensor& residual) override { return add_rms_norm(x, residual, weight_, eps_); }
+  SumAndNorm add_and_normalize(const Tensor& x, const Tensor& residual) override {
+    return add_rms_norm(x, residual, weight_, eps_);
+  }
 };
 
 enum class NormKind : std::uint8_t { layer, rms };

@@ -9,9 +9,9 @@
 
 namespace zs {
 
-/// What a block computes again in backward instead of keeping it. With C the width, a token's activations in a block of GPT-2 are 16 C
-/// elements and some statistics: the input and a sum (x, attention), two norms, qkv (3), attention's output, and the MLP before and after
-/// GELU (4 each).
+/// What a block computes again in backward instead of keeping it. With C the width, a token's activations in a block of
+/// GPT-2 are 16 C elements and some statistics: the input and a sum (x, attention), two norms, qkv (3), attention's
+/// output, and the MLP before and after GELU (4 each).
 enum class Recompute : std::uint8_t {
   none,       ///< nothing: all are kept
   attention,  ///< the first norm, qkv and attention's output (of GPT-2 5 C, and the statistics): the rest is kept

@@ -23,7 +23,8 @@ AddedTokenMatcher::AddedTokenMatcher(const std::vector<Pattern>& patterns)
   for (const Pattern& pattern : patterns) {
     std::int32_t node = -1;
     for (const char byte : pattern.text) {
-      std::int32_t& next = node < 0 ? first_[static_cast<unsigned char>(byte)] : children_.try_emplace(edge(node, byte), -1).first->second;
+      std::int32_t& next = node < 0 ? first_[static_cast<unsigned char>(byte)]
+                                    : children_.try_emplace(edge(node, byte), -1).first->second;
       if (next < 0) next = add_node();
       node = next;
     }
@@ -66,8 +67,8 @@ void AddedTokenMatcher::split(std::string_view text, Regex::Scratch& scratch, co
   for (Found found = find(text, 0); found.token != nullptr; found = find(text, found.end)) {
     std::size_t begin = found.begin, end = found.end;
     const AddedToken& token = *found.token;
-    const bool touches_word =
-        (begin > 0 && is_word_at(text, before(begin), scratch)) || (end < text.size() && is_word_at(text, end, scratch));
+    const bool touches_word = (begin > 0 && is_word_at(text, before(begin), scratch)) ||
+                              (end < text.size() && is_word_at(text, end, scratch));
     if (token.single_word && touches_word) continue;
     if (token.lstrip) begin = std::max(done, space_at_end(text.substr(0, begin)));
     if (token.rstrip) end += skip_space(text.substr(end));

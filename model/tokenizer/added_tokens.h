@@ -22,8 +22,8 @@ class AddedTokenMatcher {
   explicit AddedTokenMatcher(const std::vector<Pattern>& patterns);
 
   bool empty() const { return tokens_.empty(); }
-  /// Calls `each(begin, end, token)` for the parts of a text in order: added tokens with the white space that they take, and what stands
-  /// between (token null).
+  /// Calls `each(begin, end, token)` for the parts of a text in order: added tokens with the white space that they
+  /// take, and what stands between (token null).
   using Each = std::function<void(std::size_t begin, std::size_t end, const AddedToken* token)>;
   void split(std::string_view text, Regex::Scratch& scratch, const Each& each) const;
 

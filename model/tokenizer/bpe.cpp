@@ -99,7 +99,8 @@ void Bpe::add_merges(const BpeSpec& spec) {
   const auto id_of = [&](const std::string& token, std::size_t i) {
     const auto found = vocabulary_.find(token);
     if (found == vocabulary_.end())
-      throw Error(ExitCode::model, fmt::format("model.merges[{}] needs the token '{}', which is not in the vocabulary", i, token), file_,
+      throw Error(ExitCode::model,
+                  fmt::format("model.merges[{}] needs the token '{}', which is not in the vocabulary", i, token), file_,
                   "fetch or write the file again");
     return found->second;
   };
@@ -107,8 +108,10 @@ void Bpe::add_merges(const BpeSpec& spec) {
     const auto& [left, right] = spec.merges[i];
     const std::int32_t left_id = id_of(left, i), right_id = id_of(right, i);
     if (!right.starts_with(prefix_))
-      throw Error(ExitCode::model, fmt::format("model.merges[{}] has '{}', which lacks the continuing_subword_prefix", i, right), file_);
-    insert_merge({pair_of(left_id, right_id), static_cast<std::int32_t>(i), id_of(left + right.substr(prefix_.size()), i)});
+      throw Error(ExitCode::model,
+                  fmt::format("model.merges[{}] has '{}', which lacks the continuing_subword_prefix", i, right), file_);
+    insert_merge(
+        {pair_of(left_id, right_id), static_cast<std::int32_t>(i), id_of(left + right.substr(prefix_.size()), i)});
   }
 }
 
@@ -128,8 +131,9 @@ const Bpe::Merge* Bpe::find_merge(std::int32_t left, std::int32_t right) const {
   return &merges_[slot];
 }
 
-/// A merge joins two tokens where the last character of one meets the first of the other. Between characters that no merge joins so, a text
-/// can be cut. That holds as long as all symbols that merge are characters, and not <0x00> or the unknown token.
+/// A merge joins two tokens where the last character of one meets the first of the other. Between characters that no
+/// merge joins so, a text can be cut. That holds as long as all symbols that merge are characters, and not <0x00> or
+/// the unknown token.
 void Bpe::find_cuts(const BpeSpec& spec) {
   std::vector<std::int32_t> singles;
   std::int32_t largest = 0;
@@ -139,13 +143,15 @@ void Bpe::find_cuts(const BpeSpec& spec) {
   }
   if (singles.size() > kMostClasses) return;
   classes_.assign(static_cast<std::size_t>(largest) + 1, kNoClass);
-  for (std::size_t i = 0; i < singles.size(); ++i) classes_[static_cast<std::size_t>(singles[i])] = static_cast<std::uint16_t>(i);
+  for (std::size_t i = 0; i < singles.size(); ++i)
+    classes_[static_cast<std::size_t>(singles[i])] = static_cast<std::uint16_t>(i);
   class_words_ = (singles.size() + 63) / 64;
   std::vector<std::uint64_t> joined(singles.size() * class_words_);
   for (const auto& [left, right] : spec.merges) {
     for (const std::string& token : {left, right}) {
       const std::int32_t id = vocabulary_.find(token)->second;
-      if ((has_unk_ && id == unk_id_) || token.empty() || std::find(fallback_ids_.begin(), fallback_ids_.end(), id) != fallback_ids_.end())
+      if ((has_unk_ && id == unk_id_) || token.empty() ||
+          std::find(fallback_ids_.begin(), fallback_ids_.end(), id) != fallback_ids_.end())
         return;
     }
     const std::uint16_t end = cut_class(last_character(left), 0), begin = cut_class(right, 0);
@@ -188,7 +194,8 @@ bool Bpe::append_byte_fallback(std::string_view symbol, std::vector<std::int32_t
 }
 
 void Bpe::append_symbols(std::string_view word, std::vector<std::int32_t>& out) const {
-  bool is_unknown = false;  // an unknown token that is yet to come: behind the bytes that stand between, as others have it
+  bool is_unknown =
+      false;  // an unknown token that is yet to come: behind the bytes that stand between, as others have it
   std::string symbol;
   for (std::size_t at = 0; at < word.size();) {
     const std::size_t length = byte_level_ ? 1 : utf8_length(word[at]);
@@ -196,7 +203,8 @@ void Bpe::append_symbols(std::string_view word, std::vector<std::int32_t>& out) 
     if (!has_affixes_) id = byte_level_ ? byte_ids_[static_cast<unsigned char>(word[at])] : character_id(word, at);
     if (id < 0) {
       symbol = (at > 0 ? prefix_ : "") +
-               (byte_level_ ? character_of_byte(static_cast<unsigned char>(word[at])) : std::string(word.substr(at, length))) +
+               (byte_level_ ? character_of_byte(static_cast<unsigned char>(word[at]))
+                            : std::string(word.substr(at, length))) +
                (at + length == word.size() ? suffix_ : "");
       if (const auto found = vocabulary_.find(symbol); found != vocabulary_.end()) id = found->second;
     }
@@ -208,7 +216,8 @@ void Bpe::append_symbols(std::string_view word, std::vector<std::int32_t>& out) 
     } else if (!append_byte_fallback(symbol, out) && has_unk_) {
       if (unk_id_ < 0)
         throw Error(ExitCode::model,
-                    fmt::format("the text has a character without a token, and unk_token '{}' is not in the vocabulary", unk_token_),
+                    fmt::format("the text has a character without a token, and unk_token '{}' is not in the vocabulary",
+                                unk_token_),
                     file_);
       if (is_unknown && !fuse_unk_) out.push_back(unk_id_);
       is_unknown = true;
@@ -247,7 +256,8 @@ void Bpe::merge_short(std::vector<std::int32_t>& symbols, std::size_t begin) con
     if (best == count) break;
     ids[best] = found[best]->id;
     std::copy(ids + best + 2, ids + count, ids + best + 1);
-    std::copy(found.begin() + static_cast<std::ptrdiff_t>(best) + 1, found.begin() + static_cast<std::ptrdiff_t>(count) - 1,
+    std::copy(found.begin() + static_cast<std::ptrdiff_t>(best) + 1,
+              found.begin() + static_cast<std::ptrdiff_t>(count) - 1,
               found.begin() + static_cast<std::ptrdiff_t>(best));
     --count;
     if (best > 0) found[best - 1] = find_merge(ids[best - 1], ids[best]);
@@ -266,7 +276,8 @@ struct Bpe::Queued {
 /// A linked list of symbols, and a heap of the merges that may be done.
 void Bpe::merge_long(std::vector<std::int32_t>& symbols, std::size_t begin) const {
   const std::size_t count = symbols.size() - begin;
-  if (count >= UINT32_MAX) throw Error(ExitCode::dataset, "a word has more than 4294967294 characters", "", "put spaces into the text");
+  if (count >= UINT32_MAX)
+    throw Error(ExitCode::dataset, "a word has more than 4294967294 characters", "", "put spaces into the text");
   std::int32_t* const ids = symbols.data() + begin;
   constexpr std::uint32_t kNone = UINT32_MAX;
   std::vector<std::uint32_t> previous(count), next(count);

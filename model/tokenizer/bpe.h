@@ -17,18 +17,19 @@ struct TextHash {
 };
 using Vocabulary = std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>>;
 
-/// Byte-pair encoding of single words: first the word's symbols (its characters; its bytes in GPT-2's alphabet where `byte_level`), then
-/// the merges, lowest rank first, and of one rank from the left. Immutable.
+/// Byte-pair encoding of single words: first the word's symbols (its characters; its bytes in GPT-2's alphabet where
+/// `byte_level`), then the merges, lowest rank first, and of one rank from the left. Immutable.
 class Bpe {
  public:
   /// Throws Error(model) that names `file` for merges whose tokens are not in the vocabulary.
   Bpe(const BpeSpec& spec, bool byte_level, const std::string& file);
 
-  /// Of a word that is not empty, in UTF-8 (raw bytes where byte_level). Appends its ids. Time n log n. Throws Error(model) where a
-  /// character has no token and the unknown token, which then counts, is not in the vocabulary.
+  /// Of a word that is not empty, in UTF-8 (raw bytes where byte_level). Appends its ids. Time n log n. Throws
+  /// Error(model) where a character has no token and the unknown token, which then counts, is not in the vocabulary.
   void encode_word(std::string_view word, std::vector<std::int32_t>& out) const;
 
-  /// Where a long text may be cut without a change to its ids: the end of the piece that begins at `from`. Merges never reach over it.
+  /// Where a long text may be cut without a change to its ids: the end of the piece that begins at `from`. Merges never
+  /// reach over it.
   std::size_t piece_end(std::string_view text, std::size_t from) const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }

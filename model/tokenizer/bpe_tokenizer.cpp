@@ -20,8 +20,9 @@ bool check_byte_level(const TokenizerSpec& spec, const std::string& path) {
   const auto& steps = spec.pre_tokenizer;
   const auto is_byte_level = [](const PreTokenizerStep& step) { return step.kind == StepKind::byte_level; };
   if (!steps.empty() && std::any_of(steps.begin(), steps.end() - 1, is_byte_level))
-    throw Error(ExitCode::model, "pre_tokenizer has a ByteLevel before another step, which is not supported, and it changes the ids", path,
-                "use a tokenizer without it");
+    throw Error(ExitCode::model,
+                "pre_tokenizer has a ByteLevel before another step, which is not supported, and it changes the ids",
+                path, "use a tokenizer without it");
   return !steps.empty() && is_byte_level(steps.back());
 }
 
@@ -34,7 +35,8 @@ class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
 
   void encode(std::string_view text, bool add_special_tokens, std::vector<std::int32_t>& out) override {
     if (const std::size_t invalid = find_invalid_utf8(text); invalid != kValidUtf8)
-      throw Error(ExitCode::dataset, "the text is not valid UTF-8", fmt::format("byte {}", invalid), "convert it to UTF-8");
+      throw Error(ExitCode::dataset, "the text is not valid UTF-8", fmt::format("byte {}", invalid),
+                  "convert it to UTF-8");
     out_ = &out;
     const SpecialFrame& frame = owner_.spec_.frame;
     if (add_special_tokens) out.insert(out.end(), frame.before.begin(), frame.before.end());
@@ -84,9 +86,11 @@ class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
     }
   }
 
-  static std::string_view with_metaspaces(const PreTokenizerStep& step, std::string_view text, bool at_start, std::string& out) {
+  static std::string_view with_metaspaces(const PreTokenizerStep& step, std::string_view text, bool at_start,
+                                          std::string& out) {
     out.clear();
-    const bool may_prepend = step.prepend_scheme == PrependScheme::always || (step.prepend_scheme == PrependScheme::first && at_start);
+    const bool may_prepend =
+        step.prepend_scheme == PrependScheme::always || (step.prepend_scheme == PrependScheme::first && at_start);
     if (may_prepend && text[0] != ' ' && !text.starts_with(step.replacement)) out += step.replacement;
     for (std::size_t done = 0; done < text.size();) {
       const std::size_t space = std::min(text.find(' ', done), text.size());
@@ -140,7 +144,8 @@ class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
     bool previous = false;  // whether the range before, in the direction of merging, is a match
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t at = is_backward ? count - 1 - i : i;
-      const bool joins = step.behavior == SplitBehavior::contiguous ? matches[at] == previous : matches[at] && !previous;
+      const bool joins =
+          step.behavior == SplitBehavior::contiguous ? matches[at] == previous : matches[at] && !previous;
       previous = matches[at];
       if (!joins || joined.empty()) {
         joined.push_back(merged[at]);
@@ -187,7 +192,10 @@ class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
 };
 
 BpeTokenizer::BpeTokenizer(const std::string& path)
-    : path_(path), spec_(read_tokenizer_json(path)), byte_level_(check_byte_level(spec_, path)), bpe_(spec_.model, byte_level_, path) {
+    : path_(path),
+      spec_(read_tokenizer_json(path)),
+      byte_level_(check_byte_level(spec_, path)),
+      bpe_(spec_.model, byte_level_, path) {
   for (const auto& [token, id] : bpe_.vocabulary()) set_token(id, token, false);
   add_tokens();
   matchers_.push_back(std::make_unique<AddedTokenMatcher>(make_matcher(false)));
@@ -199,18 +207,21 @@ void BpeTokenizer::set_token(std::int32_t id, const std::string& text, bool is_s
   tokens_[static_cast<std::size_t>(id)] = {text, true, is_special};
 }
 
-/// The id of an added token is that of the vocabulary, or else the next behind the vocabulary: what the file says must be the same.
+/// The id of an added token is that of the vocabulary, or else the next behind the vocabulary: what the file says must
+/// be the same.
 void BpeTokenizer::add_tokens() {
   std::erase_if(spec_.added_tokens, [](const AddedToken& token) { return token.content.empty(); });
   auto next = static_cast<std::int32_t>(bpe_.vocabulary().size());
   for (const AddedToken& token : spec_.added_tokens) {
     const std::int32_t id = token_to_id(token.content).value_or(next);
     if (id != token.id)
-      throw Error(ExitCode::model, fmt::format("the added token '{}' has id {}, where {} is due", token.content, token.id, id), path_,
+      throw Error(ExitCode::model,
+                  fmt::format("the added token '{}' has id {}, where {} is due", token.content, token.id, id), path_,
                   "write the file again, with the vocabulary's ids and those behind it");
     next = std::max(next, id + 1);
     if (text_of(token).empty())
-      throw Error(ExitCode::model, fmt::format("nothing is left of the added token '{}' when it is normalized", token.content), path_,
+      throw Error(ExitCode::model,
+                  fmt::format("nothing is left of the added token '{}' when it is normalized", token.content), path_,
                   "use a tokenizer without it");
     set_token(id, text_of(token), token.special && text_of(token) == token.content);  // by its text, as others have it
     added_ids_[token.content] = id;
@@ -231,9 +242,11 @@ AddedTokenMatcher BpeTokenizer::make_matcher(bool normalized) const {
   for (const AddedToken& token : spec_.added_tokens) {
     if (token.normalized != normalized) continue;
     patterns.push_back({text_of(token), token});
-    if (const auto& first = contents.try_emplace(patterns.back().text, token.content).first->second; first != token.content)
-      throw Error(ExitCode::model, fmt::format("the added tokens '{}' and '{}' are the same when normalized", first, token.content), path_,
-                  "use a tokenizer without one of them");
+    if (const auto& first = contents.try_emplace(patterns.back().text, token.content).first->second;
+        first != token.content)
+      throw Error(ExitCode::model,
+                  fmt::format("the added tokens '{}' and '{}' are the same when normalized", first, token.content),
+                  path_, "use a tokenizer without one of them");
   }
   return AddedTokenMatcher(patterns);
 }

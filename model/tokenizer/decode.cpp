@@ -19,7 +19,8 @@ std::string joined(const Texts& texts, std::string_view between = {}) {
 }
 
 void replace_text(std::string& text, std::string_view from, std::string_view to) {
-  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
+  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
 }
 
 /// A token with a character outside the alphabet stands for itself.
@@ -106,7 +107,8 @@ void apply(const DecoderStep& step, Texts& texts, Regex::Scratch& scratch, const
         replace_text(texts[i], step.text, i + 1 == texts.size() ? "" : " ");
       return;
     case Kind::unsupported:
-      throw Error(ExitCode::model, fmt::format("the decoder {} is not supported", step.text), file, "use a tokenizer without it");
+      throw Error(ExitCode::model, fmt::format("the decoder {} is not supported", step.text), file,
+                  "use a tokenizer without it");
   }
 }
 

@@ -21,9 +21,11 @@ namespace {
 
 std::string read_text(const std::string& path) {
   const auto fail = [&](int reason) {
-    return Error(ExitCode::dataset, "cannot read the file: " + system_reason(reason), path, "check path and permissions");
+    return Error(ExitCode::dataset, "cannot read the file: " + system_reason(reason), path,
+                 "check path and permissions");
   };
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a FIFO must not wait for a writer
+  const int descriptor =
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a FIFO must not wait for a writer
   if (descriptor < 0) throw fail(errno);
   struct stat status {};
   std::string text;
@@ -46,8 +48,8 @@ struct Document {
   std::exception_ptr problem;
 };
 
-/// Encodes files on several threads and hands them out in order. A thread waits before it is `kAhead` files ahead of the reader, for whom
-/// memory is kept. One thread calls next().
+/// Encodes files on several threads and hands them out in order. A thread waits before it is `kAhead` files ahead of
+/// the reader, for whom memory is kept. One thread calls next().
 class DocumentEncoder {
  public:
   DocumentEncoder(const Tokenizer& tokenizer, const std::vector<std::string>& files, int threads)
@@ -114,8 +116,8 @@ class DocumentEncoder {
     try {
       encoder.encode(text, true, document.ids);
     } catch (const Error& error) {
-      throw Error(error.code(), error.what_happened(), files_[index] + (error.where().empty() ? "" : ", " + error.where()),
-                  error.what_to_do());
+      throw Error(error.code(), error.what_happened(),
+                  files_[index] + (error.where().empty() ? "" : ", " + error.where()), error.what_to_do());
     }
   }
 
@@ -135,7 +137,8 @@ class DocumentEncoder {
 std::int64_t encode_documents(const Tokenizer& tokenizer, const std::vector<std::string>& files, int threads,
                               const std::function<void(const std::vector<std::int32_t>& ids)>& take) {
   const auto end_of_text = tokenizer.end_of_text();
-  DocumentEncoder encoder(tokenizer, files, std::clamp(threads, 1, static_cast<int>(std::clamp<std::size_t>(files.size(), 1, 1024))));
+  DocumentEncoder encoder(tokenizer, files,
+                          std::clamp(threads, 1, static_cast<int>(std::clamp<std::size_t>(files.size(), 1, 1024))));
   std::int64_t text_bytes = 0;
   bool needs_end = false;
   for (std::size_t i = 0; i < files.size(); ++i) {

@@ -14,8 +14,8 @@ namespace zs {
 /// The beginning of a text, for an error.
 inline std::string shown(const std::string& text) { return text.size() <= 40 ? text : text.substr(0, 37) + "..."; }
 
-/// An object of a JSON file, with its place in it for errors. It knows what was read of it, so that nothing is passed over unseen. It
-/// refers to the document.
+/// An object of a JSON file, with its place in it for errors. It knows what was read of it, so that nothing is passed
+/// over unseen. It refers to the document.
 class Fields {
  public:
   Fields(const nlohmann::json& object, std::string file, std::string place)
@@ -27,7 +27,8 @@ class Fields {
     throw Error(ExitCode::model, fmt::format("{} {}", place_.empty() ? "the file" : place_, what), file_, todo);
   }
   [[noreturn]] void refuse(const std::string& key, const std::string& value) const {
-    throw Error(ExitCode::model, fmt::format("{} = {} is not supported, and it changes the ids", path_of(key), shown(value)), file_,
+    throw Error(ExitCode::model,
+                fmt::format("{} = {} is not supported, and it changes the ids", path_of(key), shown(value)), file_,
                 "use a tokenizer without it");
   }
   std::string path_of(const std::string& key) const { return place_.empty() ? key : place_ + "." + key; }
@@ -54,10 +55,13 @@ class Fields {
     if (!value.is_string()) fail(fmt::format("has a {} that is no text", key));
     return value.get<std::string>();
   }
-  std::string text(const char* key, const std::string& otherwise) { return find(key) == nullptr ? otherwise : text(key); }
+  std::string text(const char* key, const std::string& otherwise) {
+    return find(key) == nullptr ? otherwise : text(key);
+  }
   std::int64_t integer(const char* key, std::int64_t most) { return integer_of(get(key), key, most); }
   std::int64_t integer_of(const nlohmann::json& value, const std::string& key, std::int64_t most) const {
-    if (!value.is_number_integer() || value < 0 || value > most) fail(fmt::format("has a {} that is no number from 0 to {}", key, most));
+    if (!value.is_number_integer() || value < 0 || value > most)
+      fail(fmt::format("has a {} that is no number from 0 to {}", key, most));
     return value.get<std::int64_t>();
   }
   const nlohmann::json& array(const char* key) {

@@ -21,23 +21,25 @@ utf8proc_option_t form_options(Kind kind) {
   return static_cast<utf8proc_option_t>(base | (kind == Kind::nfkc || kind == Kind::nfkd ? UTF8PROC_COMPAT : 0));
 }
 
-/// Characters of Unicode 10 to 14 that are marks with a class, decompose, or compose. Normalization in tokenizers is that of Unicode 9, for
-/// which they are nothing of the kind, and the ids are to be the same.
+/// Characters of Unicode 10 to 14 that are marks with a class, decompose, or compose. Normalization in tokenizers is
+/// that of Unicode 9, for which they are nothing of the kind, and the ids are to be the same.
 struct Range {
   char32_t first, last;
 };
 constexpr std::array<Range, 42> kNewer = {
-    {{0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},     {0xc3c, 0xc3c},     {0xd3b, 0xd3c},
-     {0xeba, 0xeba},     {0x1715, 0x1715},   {0x1abf, 0x1ace},   {0x1df6, 0x1dfa},   {0x32ff, 0x32ff},   {0xa7f2, 0xa7f4},
-     {0xa82c, 0xa82c},   {0xab69, 0xab69},   {0x10781, 0x10785}, {0x10787, 0x107b0}, {0x107b2, 0x107ba}, {0x10d24, 0x10d27},
-     {0x10eab, 0x10eac}, {0x10f46, 0x10f50}, {0x10f82, 0x10f85}, {0x11070, 0x11070}, {0x1133b, 0x1133b}, {0x1145e, 0x1145e},
-     {0x11839, 0x1183a}, {0x11930, 0x11930}, {0x11938, 0x11938}, {0x1193d, 0x1193e}, {0x11943, 0x11943}, {0x119e0, 0x119e0},
-     {0x11a34, 0x11a34}, {0x11a47, 0x11a47}, {0x11a99, 0x11a99}, {0x11d42, 0x11d42}, {0x11d44, 0x11d45}, {0x11d97, 0x11d97},
-     {0x16ff0, 0x16ff1}, {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef}, {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9}}};
+    {{0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},     {0xc3c, 0xc3c},
+     {0xd3b, 0xd3c},     {0xeba, 0xeba},     {0x1715, 0x1715},   {0x1abf, 0x1ace},   {0x1df6, 0x1dfa},
+     {0x32ff, 0x32ff},   {0xa7f2, 0xa7f4},   {0xa82c, 0xa82c},   {0xab69, 0xab69},   {0x10781, 0x10785},
+     {0x10787, 0x107b0}, {0x107b2, 0x107ba}, {0x10d24, 0x10d27}, {0x10eab, 0x10eac}, {0x10f46, 0x10f50},
+     {0x10f82, 0x10f85}, {0x11070, 0x11070}, {0x1133b, 0x1133b}, {0x1145e, 0x1145e}, {0x11839, 0x1183a},
+     {0x11930, 0x11930}, {0x11938, 0x11938}, {0x1193d, 0x1193e}, {0x11943, 0x11943}, {0x119e0, 0x119e0},
+     {0x11a34, 0x11a34}, {0x11a47, 0x11a47}, {0x11a99, 0x11a99}, {0x11d42, 0x11d42}, {0x11d44, 0x11d45},
+     {0x11d97, 0x11d97}, {0x16ff0, 0x16ff1}, {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef},
+     {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9}}};
 
 bool is_newer(char32_t c) {
-  const auto found =
-      std::lower_bound(kNewer.begin(), kNewer.end(), c, [](const Range& range, char32_t value) { return range.last < value; });
+  const auto found = std::lower_bound(kNewer.begin(), kNewer.end(), c,
+                                      [](const Range& range, char32_t value) { return range.last < value; });
   return found != kNewer.end() && found->first <= c;
 }
 
@@ -53,8 +55,8 @@ void append_run(std::string_view run, utf8proc_option_t options, std::string& ou
   out.append(reinterpret_cast<const char*>(made), static_cast<std::size_t>(length));
 }
 
-/// ASCII never changes, and only what stands behind it can compose with it. So a run of other characters is normalized together with the
-/// one before, and the rest is copied, as newer characters are.
+/// ASCII never changes, and only what stands behind it can compose with it. So a run of other characters is normalized
+/// together with the one before, and the rest is copied, as newer characters are.
 void append_form(std::string_view text, utf8proc_option_t options, std::string& out) {
   std::size_t copied = 0;
   while (copied < text.size()) {
@@ -95,7 +97,8 @@ std::string_view apply(const NormalizerStep& step, std::string_view text, std::s
 
 }  // namespace
 
-void replace_matches(const Regex& pattern, std::string_view text, std::string_view content, Regex::Scratch& scratch, std::string& out) {
+void replace_matches(const Regex& pattern, std::string_view text, std::string_view content, Regex::Scratch& scratch,
+                     std::string& out) {
   std::size_t copied = 0;
   pattern.find_all(text, scratch, [&](TextRange match) {
     out.append(text, copied, match.begin - copied).append(content);

@@ -13,6 +13,7 @@ std::string_view normalize_text(const std::vector<NormalizerStep>& steps, std::s
                                 Regex::Scratch& scratch);
 
 /// Every match of `pattern` in the valid UTF-8 of `text` becomes `content`; appended to `out`.
-void replace_matches(const Regex& pattern, std::string_view text, std::string_view content, Regex::Scratch& scratch, std::string& out);
+void replace_matches(const Regex& pattern, std::string_view text, std::string_view content, Regex::Scratch& scratch,
+                     std::string& out);
 
 }  // namespace zs

@@ -14,7 +14,9 @@ namespace zs {
 static constexpr std::int64_t kLargestFile = 128 << 20;
 
 std::string read_tokenizer_file(const std::string& path) {
-  const auto fail = [&](const std::string& what) { return Error(ExitCode::model, what, path, "check the tokenizer's folder"); };
+  const auto fail = [&](const std::string& what) {
+    return Error(ExitCode::model, what, path, "check the tokenizer's folder");
+  };
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) throw fail("cannot open the file: " + system_reason(errno));
   struct stat status {};

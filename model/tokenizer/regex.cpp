@@ -34,28 +34,31 @@ struct Regex::Scratch::State {
 
 Regex::Scratch::Scratch() : state_(std::make_unique<State>()) {
   if (state_->data == nullptr || state_->context == nullptr) throw std::bad_alloc();
-  if (state_->stack != nullptr) pcre2_jit_stack_assign(state_->context, nullptr, state_->stack);  // none: there is no JIT here
+  if (state_->stack != nullptr)
+    pcre2_jit_stack_assign(state_->context, nullptr, state_->stack);  // none: there is no JIT here
 }
 
 Regex::Scratch::~Scratch() = default;
 
 Regex::Regex(const std::string& pattern, const std::string& setting) : setting_(setting) {
   const std::string translated = translate_regex(pattern, setting);
-  const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(pcre2_compile_context_create(nullptr),
-                                                                                              pcre2_compile_context_free);
+  const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
+      pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
   auto code = std::make_shared<Code>();
   if (context == nullptr) throw std::bad_alloc();
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   pcre2_set_bsr(context.get(), PCRE2_BSR_UNICODE);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE,
-                             &error, &offset, context.get());
+  code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &offset, context.get());
   if (code->code == nullptr) {
     std::array<PCRE2_UCHAR, 200> reason{};
     pcre2_get_error_message(error, reason.data(), reason.size());
-    throw Error(ExitCode::model, fmt::format("the regular expression is not supported: {}", reinterpret_cast<const char*>(reason.data())),
-                setting);
+    throw Error(
+        ExitCode::model,
+        fmt::format("the regular expression is not supported: {}", reinterpret_cast<const char*>(reason.data())),
+        setting);
   }
   pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);  // without it matching is slower, and the same
   code_ = std::move(code);
@@ -64,8 +67,8 @@ Regex::Regex(const std::string& pattern, const std::string& setting) : setting_(
 Regex Regex::literal(std::string_view text, const std::string& setting) {
   std::string pattern;
   for (const char c : text) {
-    const bool is_plain =
-        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || static_cast<unsigned char>(c) >= 0x80;
+    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                          static_cast<unsigned char>(c) >= 0x80;
     if (!is_plain) {
       pattern += fmt::format("\\x{{{:x}}}", static_cast<unsigned char>(c));
     } else {
@@ -79,14 +82,16 @@ std::size_t Regex::char_length(char lead) { return utf8_length(lead); }
 
 std::optional<TextRange> Regex::find(std::string_view text, std::size_t from, Scratch& scratch) const {
   const auto& state = *scratch.state_;
-  const int found =
-      pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, PCRE2_NO_UTF_CHECK, state.data, state.context);
+  const int found = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                                PCRE2_NO_UTF_CHECK, state.data, state.context);
   if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (found < 0) {
     std::array<PCRE2_UCHAR, 200> reason{};
     pcre2_get_error_message(found, reason.data(), reason.size());
-    throw Error(ExitCode::model, fmt::format("the regular expression fails on this text: {}", reinterpret_cast<const char*>(reason.data())),
-                setting_);
+    throw Error(
+        ExitCode::model,
+        fmt::format("the regular expression fails on this text: {}", reinterpret_cast<const char*>(reason.data())),
+        setting_);
   }
   const PCRE2_SIZE* range = pcre2_get_ovector_pointer(state.data);
   return TextRange{range[0], range[1]};

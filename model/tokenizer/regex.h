@@ -13,8 +13,9 @@ struct TextRange {
   friend bool operator==(const TextRange&, const TextRange&) = default;
 };
 
-/// A regular expression of tokenizer.json, which is written for Oniguruma, run by PCRE2's just-in-time compiler over UTF-8. What the two
-/// understand differently (white space, word characters, scripts) is rewritten, and what cannot be is refused. Immutable.
+/// A regular expression of tokenizer.json, which is written for Oniguruma, run by PCRE2's just-in-time compiler over
+/// UTF-8. What the two understand differently (white space, word characters, scripts) is rewritten, and what cannot be
+/// is refused. Immutable.
 class Regex {
  public:
   /// What one thread matches with.
@@ -36,8 +37,8 @@ class Regex {
   /// One that finds exactly `text`.
   static Regex literal(std::string_view text, const std::string& setting);
 
-  /// The first match that begins at `from` or later. `text` is valid UTF-8. Throws Error(model) when the pattern takes more memory or more
-  /// steps than any sensible one.
+  /// The first match that begins at `from` or later. `text` is valid UTF-8. Throws Error(model) when the pattern takes
+  /// more memory or more steps than any sensible one.
   std::optional<TextRange> find(std::string_view text, std::size_t from, Scratch& scratch) const;
 
   /// Calls `each(range)` for every match from left to right. An empty match right behind another match is passed over.

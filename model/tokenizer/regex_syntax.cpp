@@ -11,7 +11,8 @@
 namespace zs {
 namespace {
 
-// What Oniguruma means, as members of a class. PCRE2's own \s has U+180E too, its \w lacks marks, and its \h is something else.
+// What Oniguruma means, as members of a class. PCRE2's own \s has U+180E too, its \w lacks marks, and its \h is
+// something else.
 constexpr const char* kSpace = "\\t-\\r\\x{85}\\p{Z}";
 constexpr const char* kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
 constexpr const char* kWordAlone = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";  // and these, where no class is around it
@@ -75,9 +76,11 @@ class Translator {
     const bool is_after_literal = literal_end_ == at_ && at_ > 0;
     const std::string_view pair = pattern_.substr(is_after_literal ? at_ - 1 : at_, 2);
     const std::string lower{static_cast<char>(pair[0] | 0x20), static_cast<char>(pair.size() > 1 ? pair[1] | 0x20 : 0)};
-    if (caseless_.back() && static_cast<unsigned char>(next()) >= 0x80) refuse("a character other than ASCII that ignores case");
+    if (caseless_.back() && static_cast<unsigned char>(next()) >= 0x80)
+      refuse("a character other than ASCII that ignores case");
     constexpr std::array<std::string_view, 5> kLigatures = {"ss", "ff", "fi", "fl", "st"};
-    if (caseless_.back() && is_after_literal && std::find(kLigatures.begin(), kLigatures.end(), lower) != kLigatures.end())
+    if (caseless_.back() && is_after_literal &&
+        std::find(kLigatures.begin(), kLigatures.end(), lower) != kLigatures.end())
       refuse(fmt::format("{} that ignores case", pair));
     out_ += take(1);
     literal_end_ = at_;
@@ -150,7 +153,8 @@ class Translator {
     take(1);
     if (is_end()) refuse("a \\ at its end");
     const char kind = next();
-    if (!is_letter_or_digit(kind)) return (static_cast<unsigned char>(kind) < 0x80 ? "\\" : "") + std::string(take(utf8_length(kind)));
+    if (!is_letter_or_digit(kind))
+      return (static_cast<unsigned char>(kind) < 0x80 ? "\\" : "") + std::string(take(utf8_length(kind)));
     take(1);
     switch (kind) {
       case 'r':
@@ -208,7 +212,8 @@ class Translator {
     const bool is_category = name.size() <= 2;
     if (caseless_.back() && is_category && name.size() == 2 && (name[0] | 0x20) == 'l')
       refuse(fmt::format("\\p{{{}}} that ignores case", name));
-    const std::string prefix = is_category || name == "Alphabetic" || name == "Any" ? "" : "sc:";  // PCRE2 would take script extensions
+    const std::string prefix =
+        is_category || name == "Alphabetic" || name == "Any" ? "" : "sc:";  // PCRE2 would take script extensions
     return fmt::format("\\{}{{{}{}}}", (kind == 'P') != is_negated ? 'P' : 'p', prefix, name);
   }
 
@@ -235,7 +240,8 @@ class Translator {
     if (has("[")) refuse("a class within a class");
     if (has("&&")) refuse("&& in a class");
     if (next() != '\\') {
-      if (caseless_.back() && static_cast<unsigned char>(next()) >= 0x80) refuse("a character other than ASCII that ignores case");
+      if (caseless_.back() && static_cast<unsigned char>(next()) >= 0x80)
+        refuse("a character other than ASCII that ignores case");
       members += take(utf8_length(next()));
       return;
     }
@@ -270,6 +276,8 @@ class Translator {
 
 }  // namespace
 
-std::string translate_regex(std::string_view pattern, const std::string& setting) { return Translator(pattern, setting).run(); }
+std::string translate_regex(std::string_view pattern, const std::string& setting) {
+  return Translator(pattern, setting).run();
+}
 
 }  // namespace zs

@@ -16,7 +16,8 @@ class SentencePieceTokenizer : public Tokenizer {
   SentencePieceTokenizer(const std::string& path, const TokenizerConfig& config) : path_(path), config_(config) {
     const auto status = processor_.LoadFromSerializedProto(read_tokenizer_file(path));
     if (!status.ok())
-      throw Error(ExitCode::model, fmt::format("this is no SentencePiece model: {}", status.ToString()), path, "fetch it again");
+      throw Error(ExitCode::model, fmt::format("this is no SentencePiece model: {}", status.ToString()), path,
+                  "fetch it again");
     if (processor_.eos_id() >= 0) end_of_text_ = processor_.eos_id();
     if ((config.add_bos_token && processor_.bos_id() < 0) || (config.add_eos_token && processor_.eos_id() < 0))
       throw Error(ExitCode::model, "tokenizer_config.json adds a token that the model does not have", path,
@@ -49,7 +50,8 @@ class SentencePieceTokenizer : public Tokenizer {
     explicit PieceEncoder(const SentencePieceTokenizer& owner) : owner_(owner) {}
     void encode(std::string_view text, bool add_special_tokens, std::vector<std::int32_t>& out) override {
       if (const std::size_t invalid = find_invalid_utf8(text); invalid != kValidUtf8)
-        throw Error(ExitCode::dataset, "the text is not valid UTF-8", fmt::format("byte {}", invalid), "convert it to UTF-8");
+        throw Error(ExitCode::dataset, "the text is not valid UTF-8", fmt::format("byte {}", invalid),
+                    "convert it to UTF-8");
       if (add_special_tokens && owner_.config_.add_bos_token) out.push_back(owner_.processor_.bos_id());
       owner_.check(owner_.processor_.Encode(text, &ids_));
       out.insert(out.end(), ids_.begin(), ids_.end());

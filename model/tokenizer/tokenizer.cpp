@@ -46,13 +46,14 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
   } else if (const std::string model = is_file ? path : folder + "/tokenizer.model"; is_there(model)) {
     tokenizer = open_sentencepiece(model, config);
   } else {
-    throw Error(ExitCode::model, "there is neither tokenizer.json nor tokenizer.model", folder, "name a folder that has one of them");
+    throw Error(ExitCode::model, "there is neither tokenizer.json nor tokenizer.model", folder,
+                "name a folder that has one of them");
   }
   if (!config.eos_token.empty()) {
     tokenizer->end_of_text_ = tokenizer->token_to_id(config.eos_token);
     if (!tokenizer->end_of_text_)
-      throw Error(ExitCode::model, fmt::format("eos_token '{}' is no token of the tokenizer", config.eos_token), settings,
-                  "correct eos_token");
+      throw Error(ExitCode::model, fmt::format("eos_token '{}' is no token of the tokenizer", config.eos_token),
+                  settings, "correct eos_token");
   }
   return tokenizer;
 }

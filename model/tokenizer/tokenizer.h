@@ -10,20 +10,23 @@
 
 namespace zs {
 
-/// Text to token ids and back, as a tokenizer folder defines it: `tokenizer.json` (byte-level BPE as GPT-2, Llama 3 and Qwen have it, BPE
-/// with byte fallback as Llama 2 and Mistral have it), or else `tokenizer.model` (SentencePiece).
+/// Text to token ids and back, as a tokenizer folder defines it: `tokenizer.json` (byte-level BPE as GPT-2, Llama 3 and
+/// Qwen have it, BPE with byte fallback as Llama 2 and Mistral have it), or else `tokenizer.model` (SentencePiece).
 ///
-/// The ids are those of the tokenizer's own program, or the folder is refused: a setting that changes ids and is not supported here is an
-/// Error(model) that names it. Immutable: any thread may call any function. Encoders are for one thread each.
+/// The ids are those of the tokenizer's own program, or the folder is refused: a setting that changes ids and is not
+/// supported here is an Error(model) that names it. Immutable: any thread may call any function. Encoders are for one
+/// thread each.
 class Tokenizer {
  public:
   /// What one thread encodes with: scratch memory and a cache of words. It must not outlive its tokenizer.
   class Encoder {
    public:
     virtual ~Encoder() = default;
-    /// Appends the ids of `text` to `out`. With `add_special_tokens` also those that the tokenizer puts around a text (Llama 3's
-    /// <|begin_of_text|>, say). The text of an added token ("<|endoftext|>") becomes that token wherever it stands. Throws
-    /// Error(dataset) with the byte offset where the text is not UTF-8, Error(model) where the tokenizer has no token for a text.
+    /// Appends the ids of `text` to `out`. With `add_special_tokens` also those that the tokenizer puts around a text
+    /// (Llama 3's
+    /// <|begin_of_text|>, say). The text of an added token ("<|endoftext|>") becomes that token wherever it stands.
+    /// Throws Error(dataset) with the byte offset where the text is not UTF-8, Error(model) where the tokenizer has no
+    /// token for a text.
     virtual void encode(std::string_view text, bool add_special_tokens, std::vector<std::int32_t>& out) = 0;
   };
 
@@ -31,8 +34,9 @@ class Tokenizer {
   virtual std::unique_ptr<Encoder> make_encoder() const = 0;
   /// With an encoder of its own: for a text or two.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
-  /// The bytes that the ids stand for, all of them: a character cut in two is not replaced. `skip_special_tokens` leaves out the added
-  /// tokens that are marked special; an id without a token stands for nothing. Throws Error(model) for a decoder that is not supported.
+  /// The bytes that the ids stand for, all of them: a character cut in two is not replaced. `skip_special_tokens`
+  /// leaves out the added tokens that are marked special; an id without a token stands for nothing. Throws Error(model)
+  /// for a decoder that is not supported.
   virtual std::string decode(std::span<const std::int32_t> ids, bool skip_special_tokens = false) const = 0;
 
   /// One more than the largest id: what a model's vocabulary must hold.
@@ -40,7 +44,8 @@ class Tokenizer {
   virtual std::optional<std::int32_t> token_to_id(std::string_view token) const = 0;
   /// The token's own spelling; none for an id in a gap.
   virtual std::optional<std::string> id_to_token(std::int32_t id) const = 0;
-  /// The id that ends a document: `eos_token` of tokenizer_config.json; without that, tokenizer.model's own, or the first of <|endoftext|>,
+  /// The id that ends a document: `eos_token` of tokenizer_config.json; without that, tokenizer.model's own, or the
+  /// first of <|endoftext|>,
   /// <|end_of_text|>, </s>, <eos> that is an added token.
   std::optional<std::int32_t> end_of_text() const { return end_of_text_; }
 
@@ -49,9 +54,9 @@ class Tokenizer {
   friend std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 };
 
-/// `path`: a folder, or its tokenizer.json or tokenizer.model, which may have other names (NAME.model is SentencePiece's); settings are in
-/// tokenizer_config.json beside it. Throws Error(model) that names the file and what is wrong with it, or the folder where it has no
-/// tokenizer.
+/// `path`: a folder, or its tokenizer.json or tokenizer.model, which may have other names (NAME.model is
+/// SentencePiece's); settings are in tokenizer_config.json beside it. Throws Error(model) that names the file and what
+/// is wrong with it, or the folder where it has no tokenizer.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 
 }  // namespace zs

@@ -1,5 +1,5 @@
-// tokenizer.json as plain structures. Every object is read by name and then asked what else it holds: a setting that nobody read is
-// refused.
+// tokenizer.json as plain structures. Every object is read by name and then asked what else it holds: a setting that
+// nobody read is refused.
 
 #include <unordered_set>
 
@@ -22,7 +22,8 @@ json parse(const std::string& path) {
   const std::string text = read_tokenizer_file(path);
   try {
     return json::parse(text, [&](int depth, json::parse_event_t, json&) {
-      if (depth > kDeepestNesting) throw Error(ExitCode::model, fmt::format("the JSON is nested more than {} deep", kDeepestNesting), path);
+      if (depth > kDeepestNesting)
+        throw Error(ExitCode::model, fmt::format("the JSON is nested more than {} deep", kDeepestNesting), path);
       return true;
     });
   } catch (const json::exception& error) {
@@ -63,7 +64,8 @@ Regex read_pattern(Fields& fields) {
 
 std::string one_character(Fields& fields, const char* key) {
   std::string text = fields.text(key);
-  if (text.empty() || utf8_length(text[0]) != text.size()) fields.fail(fmt::format("has a {} that is not one character", key));
+  if (text.empty() || utf8_length(text[0]) != text.size())
+    fields.fail(fmt::format("has a {} that is not one character", key));
   return text;
 }
 
@@ -93,7 +95,8 @@ PrependScheme read_prepend_scheme(Fields& fields) {
   // add_prefix_space is what older files say.
   const bool adds = fields.boolean("add_prefix_space", true);
   const std::string scheme = fields.text("prepend_scheme", adds ? "always" : "never");
-  if (!adds && scheme != "never") fields.fail(fmt::format("has add_prefix_space = false and prepend_scheme = {}", scheme));
+  if (!adds && scheme != "never")
+    fields.fail(fmt::format("has add_prefix_space = false and prepend_scheme = {}", scheme));
   if (scheme != "always" && scheme != "first" && scheme != "never") fields.refuse("prepend_scheme", scheme);
   return scheme == "always" ? PrependScheme::always : scheme == "first" ? PrependScheme::first : PrependScheme::never;
 }
@@ -258,7 +261,8 @@ void read_vocab(Fields& model, BpeSpec& spec) {
     if (!entry.value().is_number_integer() || entry.value() < 0 || entry.value() > kLargestId)
       model.fail(fmt::format("has a token '{}' whose id is no number from 0 to {}", shown(entry.key()), kLargestId));
     const auto id = entry.value().get<std::int32_t>();
-    if (!ids.insert(id).second) model.fail(fmt::format("has two tokens of id {}, one of them '{}'", id, shown(entry.key())));
+    if (!ids.insert(id).second)
+      model.fail(fmt::format("has two tokens of id {}, one of them '{}'", id, shown(entry.key())));
     spec.vocab.emplace_back(entry.key(), id);
   }
 }
@@ -270,7 +274,8 @@ void read_merges(Fields& model, BpeSpec& spec) {
   for (std::size_t i = 0; i < merges.size(); ++i) {
     const json& merge = merges[i];
     const bool is_pair = merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string();
-    if (are_texts ? !merge.is_string() : !is_pair) model.fail(fmt::format("has a merges[{}] that is no pair of tokens", i));
+    if (are_texts ? !merge.is_string() : !is_pair)
+      model.fail(fmt::format("has a merges[{}] that is no pair of tokens", i));
     if (is_pair) {
       spec.merges.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
       continue;
@@ -289,7 +294,8 @@ BpeSpec read_model(Fields model) {
   const std::string type = model.text("type", "BPE");  // older files say nothing
   if (type != "BPE") model.refuse("type", type);
   const json* const dropout = model.find("dropout");
-  if (dropout != nullptr && !(dropout->is_number() && dropout->get<double>() == 0.0)) model.refuse("dropout", dropout->dump());
+  if (dropout != nullptr && !(dropout->is_number() && dropout->get<double>() == 0.0))
+    model.refuse("dropout", dropout->dump());
   spec.has_unk = model.find("unk_token") != nullptr;
   spec.unk_token = model.text("unk_token", "");
   spec.continuing_prefix = model.text("continuing_subword_prefix", "");
@@ -313,10 +319,12 @@ TokenizerSpec read_tokenizer_json(const std::string& path) {
   if (const std::string version = top.text("version", "1.0"); version != "1.0") top.refuse("version", version);
   if (top.find("truncation") != nullptr) top.refuse("truncation", top.get("truncation").dump());
   spec.model = read_model(top.object("model"));
-  for_each_step(top, "normalizer", "normalizers",
-                [&](Fields& fields, const std::string& type) { spec.normalizer.push_back(read_normalizer(fields, type)); });
-  for_each_step(top, "pre_tokenizer", "pretokenizers",
-                [&](Fields& fields, const std::string& type) { spec.pre_tokenizer.push_back(read_pre_tokenizer(fields, type)); });
+  for_each_step(top, "normalizer", "normalizers", [&](Fields& fields, const std::string& type) {
+    spec.normalizer.push_back(read_normalizer(fields, type));
+  });
+  for_each_step(top, "pre_tokenizer", "pretokenizers", [&](Fields& fields, const std::string& type) {
+    spec.pre_tokenizer.push_back(read_pre_tokenizer(fields, type));
+  });
   for_each_step(top, "post_processor", "processors",
                 [&](Fields& fields, const std::string& type) { read_post_processor(fields, type, spec.frame); });
   spec.has_decoder = top.find("decoder") != nullptr;
@@ -334,7 +342,8 @@ TokenizerConfig read_tokenizer_config(const std::string& path) {
   config.add_bos_token = top.boolean("add_bos_token", false);
   config.add_eos_token = top.boolean("add_eos_token", false);
   const json* const token = top.find("eos_token");
-  if (token != nullptr) config.eos_token = token->is_string() ? token->get<std::string>() : top.object("eos_token").text("content");
+  if (token != nullptr)
+    config.eos_token = token->is_string() ? token->get<std::string>() : top.object("eos_token").text("content");
   return config;
 }
 

@@ -37,7 +37,8 @@ struct DecoderStep {
   enum class Kind : std::uint8_t { byte_level, replace, byte_fallback, fuse, strip, metaspace, suffix, unsupported };
   Kind kind = Kind::fuse;
   std::vector<Regex> pattern;  // replace: one
-  std::string text;  // replace: what comes instead; strip, metaspace: the character; suffix: what ends a word; else the type's name
+  std::string text;  // replace: what comes instead; strip, metaspace: the character; suffix: what ends a word; else the
+                     // type's name
   std::int64_t start = 0, stop = 0;
   PrependScheme prepend_scheme = PrependScheme::never;
 };

@@ -87,8 +87,8 @@ void append_utf8(char32_t code_point, std::string& out) {
 
 bool is_white_space(char32_t c) {
   if (c < 0x80) return c == 0x20 || (c >= 9 && c <= 13);
-  return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
-         c == 0x205f || c == 0x3000;
+  return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 ||
+         c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 std::size_t skip_space(std::string_view text) {

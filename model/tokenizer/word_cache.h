@@ -11,7 +11,8 @@
 
 namespace zs {
 
-/// The ids of words seen before. It forgets everything when it is full, so its memory is bounded (some MiB). One thread uses it.
+/// The ids of words seen before. It forgets everything when it is full, so its memory is bounded (some MiB). One thread
+/// uses it.
 class WordCache {
  public:
   static constexpr std::size_t kLongestWord = 64, kMostIds = 255;  // bytes, ids of one word

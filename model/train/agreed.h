@@ -10,8 +10,8 @@
 
 namespace zs {
 
-/// Runs `body` on every rank and agrees on its outcome: 0, or the code of the lowest rank that failed, which prints why in `program`'s
-/// name.
+/// Runs `body` on every rank and agrees on its outcome: 0, or the code of the lowest rank that failed, which prints why
+/// in `program`'s name.
 template <class Body>
 int agreed(World& world, const Body& body, const std::string& program = "train") {
   int code = 0;

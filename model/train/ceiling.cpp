@@ -25,7 +25,8 @@ double product_rate_gflops(World& world, const DeviceOptions& options, DType dty
   const auto matrix = [&](std::size_t i) { return memory[i].buffer(dtype, kSize * kSize); };
   const Buffer a = matrix(0), b = matrix(1), c = matrix(2);
   stream.enqueue({"ones", {}, {a, b}}, [a, b](ExecContext&) {
-    for (const Buffer& in : {a, b}) std::memset(in.data, 0x3c, static_cast<std::size_t>(in.bytes()));  // some finite number
+    for (const Buffer& in : {a, b})
+      std::memset(in.data, 0x3c, static_cast<std::size_t>(in.bytes()));  // some finite number
   });
   std::array<double, kRounds> rates{};
   for (double& rate : rates) {
@@ -42,7 +43,8 @@ double product_rate_gflops(World& world, const DeviceOptions& options, DType dty
 }
 
 double flops_per_token(std::int64_t parameters, std::int64_t layers, std::int64_t width, std::int64_t sequence) {
-  return 6.0 * static_cast<double>(parameters) + 6.0 * static_cast<double>(layers) * static_cast<double>(width * sequence);
+  return 6.0 * static_cast<double>(parameters) +
+         6.0 * static_cast<double>(layers) * static_cast<double>(width * sequence);
 }
 
 }  // namespace zs

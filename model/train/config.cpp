@@ -72,7 +72,9 @@ class KeyReader {
   }
 
  private:
-  void ill_typed(const toml::node& node) { draft_.report(name_, fmt::format("{} is {}", name_, kind_of(node)), expected(key_)); }
+  void ill_typed(const toml::node& node) {
+    draft_.report(name_, fmt::format("{} is {}", name_, kind_of(node)), expected(key_));
+  }
   void refuse(const std::string& value) { draft_.report(name_, fmt::format("{} is {}", name_, value), expected(key_)); }
 
   bool is_good_text(const std::string& text) {
@@ -87,7 +89,8 @@ class KeyReader {
     return false;
   }
   bool is_not_empty(const std::string& text) {
-    if (text.empty()) draft_.report(name_, fmt::format("{} holds an empty string", name_), "name a file, a glob or a folder");
+    if (text.empty())
+      draft_.report(name_, fmt::format("{} holds an empty string", name_), "name a file, a glob or a folder");
     return !text.empty();
   }
 
@@ -133,12 +136,14 @@ class KeyReader {
   void read_duration(const std::string& text, Config::Duration& target) {
     std::vector<std::int64_t> parts;
     std::istringstream words(text);
-    for (std::string word; std::getline(words, word, ':');) parts.push_back(parse_integer<std::int64_t>(word).value_or(-1));
+    for (std::string word; std::getline(words, word, ':');)
+      parts.push_back(parse_integer<std::int64_t>(word).value_or(-1));
     constexpr std::int64_t kMostHours = 1'000'000;
     const bool is_clock = parts.size() == 3 && parts[0] <= kMostHours && parts[1] < 60 && parts[2] < 60;
     const bool is_good = (is_clock || parts.size() == 1) && !text.ends_with(':') &&
                          std::all_of(parts.begin(), parts.end(), [](std::int64_t part) { return part >= 0; });
-    const double seconds = !is_good ? -1 : static_cast<double>(is_clock ? 3600 * parts[0] + 60 * parts[1] + parts[2] : parts[0]);
+    const double seconds =
+        !is_good ? -1 : static_cast<double>(is_clock ? 3600 * parts[0] + 60 * parts[1] + parts[2] : parts[0]);
     if (!is_good || !key_.range.contains(seconds)) return refuse(toml_string(text.substr(0, 60)));
     target.value = seconds;
   }
@@ -155,7 +160,8 @@ class KeyReader {
       if (array->empty() && key_.is_required()) return refuse("empty");
       if (array->size() > kLongestList) return refuse("too long a list");
       for (const toml::node& entry : *array) {
-        if (!entry.is_string()) return draft_.report(name_, fmt::format("{} holds {}", name_, kind_of(entry)), expected(key_));
+        if (!entry.is_string())
+          return draft_.report(name_, fmt::format("{} holds {}", name_, kind_of(entry)), expected(key_));
         list.push_back(bytes_of_toml(*entry.value_exact<std::string>()));
       }
     } else {
@@ -173,7 +179,8 @@ class KeyReader {
 
 bool is_table_name(std::string_view name) {
   for (const ConfigKey& key : config_keys())
-    if (key.name.size() > name.size() && key.name.substr(0, name.size()) == name && key.name[name.size()] == '.') return true;
+    if (key.name.size() > name.size() && key.name.substr(0, name.size()) == name && key.name[name.size()] == '.')
+      return true;
   return false;
 }
 
@@ -195,7 +202,9 @@ void read_entry(ConfigDraft& draft, const std::string& name, const toml::node& n
 
 /// Two levels are all that the schema has; whatever lies deeper is part of an unknown or ill-typed entry.
 void read_file_tables(ConfigDraft& draft, const toml::table& root) {
-  const auto where = [&](const toml::node& node) { return fmt::format("{}:{}", draft.source, node.source().begin.line); };
+  const auto where = [&](const toml::node& node) {
+    return fmt::format("{}:{}", draft.source, node.source().begin.line);
+  };
   const auto plain = [](const toml::key& key) { return key.str().find('.') == std::string_view::npos; };
   for (const auto& [key, node] : root) {
     const std::string name(key.str());
@@ -243,10 +252,12 @@ void apply_override(ConfigDraft& draft, const std::string& text) {
   if (too_deep_line(spelled)) return draft.problems.push_back(nested_too_deeply(where));
   try {
     const toml::table table = toml::parse(spelled, where);
-    if (table.size() != 1) return refuse(fmt::format("--set {} holds more than one value", name), "use one --set for each key");
+    if (table.size() != 1)
+      return refuse(fmt::format("--set {} holds more than one value", name), "use one --set for each key");
     read_entry(draft, name, *table.get("value"), where);
   } catch (const toml::parse_error&) {
-    if (key == nullptr) return refuse(fmt::format("{} is a table", name), fmt::format("set its keys one by one, as {}.KEY", name));
+    if (key == nullptr)
+      return refuse(fmt::format("{} is a table", name), fmt::format("set its keys one by one, as {}.KEY", name));
     KeyReader reader(draft, *key, where);
     draft.report(name, fmt::format("{} is {}", name, value.empty() ? "empty" : value.substr(0, 60)), expected(*key));
   }
@@ -261,7 +272,9 @@ std::string read_small_file(const std::string& path) {
   if (!std::filesystem::exists(status)) throw fail("configuration file not found");
   if (!std::filesystem::is_regular_file(status)) throw fail("the configuration is not a regular file");
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  if (!file) throw fail(fmt::format("the configuration cannot be opened: {}", std::error_code(errno, std::generic_category()).message()));
+  if (!file)
+    throw fail(fmt::format("the configuration cannot be opened: {}",
+                           std::error_code(errno, std::generic_category()).message()));
   std::string text(kMostBytes + 1, '\0');
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));
   if (std::ferror(file.get()) != 0) throw fail("the configuration cannot be read");
@@ -278,7 +291,8 @@ ConfigError::ConfigError(std::vector<Error> problems) : Error(problems.at(0)), p
 Config parse_config(std::string_view text, const std::string& source, const std::vector<std::string>& overrides) {
   ConfigDraft draft;
   draft.source = source;
-  if (const auto line = too_deep_line(text)) throw ConfigError({nested_too_deeply(fmt::format("{}:{}", source, *line))});
+  if (const auto line = too_deep_line(text))
+    throw ConfigError({nested_too_deeply(fmt::format("{}:{}", source, *line))});
   try {
     read_file_tables(draft, toml::parse(text, source));
   } catch (const toml::parse_error& error) {
@@ -305,7 +319,8 @@ std::string to_toml(const Config& config) {
       table = key.name.substr(0, dot);
       text += fmt::format("\n[{}]\n", table);
     }
-    text += fmt::format("{} = {}\n", dot == std::string_view::npos ? key.name : key.name.substr(dot + 1), toml_value(key.slot(copy)));
+    text += fmt::format("{} = {}\n", dot == std::string_view::npos ? key.name : key.name.substr(dot + 1),
+                        toml_value(key.slot(copy)));
   }
   return text;
 }

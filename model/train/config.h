@@ -12,8 +12,8 @@
 
 namespace zs {
 
-/// What a run is. Plain data: the members' initial values are the defaults that the schema documents (config_schema.h), and
-/// after load_config every value is resolved (a preset's sizes, the sequence length ... are filled in).
+/// What a run is. Plain data: the members' initial values are the defaults that the schema documents (config_schema.h),
+/// and after load_config every value is resolved (a preset's sizes, the sequence length ... are filled in).
 struct Config {
   using Model = ModelConfig;
   struct Data {
@@ -134,8 +134,9 @@ class ConfigError : public Error {
   std::vector<Error> problems_;
 };
 
-/// Reads the TOML file `path`, applies `overrides` ("key=value", the later wins; the value is TOML, or bare text where the key
-/// is a string), checks every key and their combinations, and resolves what is derived. Throws ConfigError; creates nothing.
+/// Reads the TOML file `path`, applies `overrides` ("key=value", the later wins; the value is TOML, or bare text where
+/// the key is a string), checks every key and their combinations, and resolves what is derived. Throws ConfigError;
+/// creates nothing.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides = {});
 /// The same from TOML text; `source` names it in messages, and its stem is the default name.
 Config parse_config(std::string_view text, const std::string& source, const std::vector<std::string>& overrides = {});
@@ -146,8 +147,8 @@ std::string to_toml(const Config& config);
 /// How the run is sharded.
 SchemeOptions scheme_options(const Config& config);
 
-/// What only the number of ranks decides: global_batch must be a multiple of micro_batch x ranks, and groups of ranks must divide them.
-/// Throws Error(config) that says which values would work.
+/// What only the number of ranks decides: global_batch must be a multiple of micro_batch x ranks, and groups of ranks
+/// must divide them. Throws Error(config) that says which values would work.
 void check_ranks(const Config& config, int ranks);
 
 }  // namespace zs

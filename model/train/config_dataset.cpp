@@ -12,7 +12,8 @@ namespace fs = std::filesystem;
 
 /// The pattern of a path that would else begin a variable: `[$]` in place of a `$` that a part of it begins with.
 std::string without_variables(std::string path) {
-  for (std::size_t at = path.find("/$"); at != std::string::npos; at = path.find("/$", at + 1)) path.replace(at + 1, 1, "[$]");
+  for (std::size_t at = path.find("/$"); at != std::string::npos; at = path.find("/$", at + 1))
+    path.replace(at + 1, 1, "[$]");
   return path;
 }
 
@@ -21,7 +22,8 @@ std::string found_name(const std::string& name, const DatasetOptions& options) {
   const std::string suffix = options.kind == DataKind::text ? "" : ".bin";
   for (const std::string& folder : options.folders) {
     std::error_code failed;
-    const std::string whole = std::filesystem::absolute(std::filesystem::path(folder) / name, failed).lexically_normal().string();
+    const std::string whole =
+        std::filesystem::absolute(std::filesystem::path(folder) / name, failed).lexically_normal().string();
     try {
       if (!failed && !find_data_files({whole}, {}, suffix).empty()) return without_variables(whole);
     } catch (const Error&) {  // not there

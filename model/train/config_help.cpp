@@ -29,7 +29,8 @@ std::string config_help() {
     if (table_of(key) != table) text += "\n", table = table_of(key);
     const std::string allowed = key.allowed();
     text += fmt::format("  {:<32} {}{}; {}{}\n      {}\n", key.name, key.type(), allowed.empty() ? "" : ": " + allowed,
-                        key.is_required() ? "" : "default ", without_backticks(key.default_text()), without_backticks(key.doc));
+                        key.is_required() ? "" : "default ", without_backticks(key.default_text()),
+                        without_backticks(key.doc));
   }
   return text;
 }
@@ -43,8 +44,9 @@ std::string config_markdown() {
   for (const ConfigKey& key : config_keys()) {
     if (table_of(key) != table) table = table_of(key), text += "\n" + heading("`[" + table + "]`");
     const bool is_constant = key.default_note.empty();
-    text += fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, key.type(), in_cell(key.allowed()),
-                        is_constant ? "`" + key.default_text() + "`" : key.default_text(), in_cell(std::string(key.doc)));
+    text +=
+        fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, key.type(), in_cell(key.allowed()),
+                    is_constant ? "`" + key.default_text() + "`" : key.default_text(), in_cell(std::string(key.doc)));
   }
   return text;
 }

@@ -25,8 +25,10 @@ void resolve_family(ConfigDraft& draft, const ModelConfig* preset) {
   ModelConfig& model = draft.config.model;
   if (!draft.is_given("model.family") && preset != nullptr) model.family = preset->family;
   if (preset == nullptr || !are_good(draft, {"model.family", "model.preset"}) || preset->family == model.family) return;
-  draft.report("model.preset", fmt::format("model.preset \"{}\" is a {}, not a {}", preset->preset, preset->family, model.family),
-               fmt::format("leave model.family out, or use another preset ({})", preset_names(family_named(model.family))));
+  draft.report(
+      "model.preset",
+      fmt::format("model.preset \"{}\" is a {}, not a {}", preset->preset, preset->family, model.family),
+      fmt::format("leave model.family out, or use another preset ({})", preset_names(family_named(model.family))));
 }
 
 /// What was not given is as in `base`.
@@ -42,7 +44,8 @@ void take_rest(ConfigDraft& draft, const ModelConfig& base) {
   }
 }
 
-/// A preset's groups go with its own heads, and its MLP with its own width; else, and where 0 was given, they are derived.
+/// A preset's groups go with its own heads, and its MLP with its own width; else, and where 0 was given, they are
+/// derived.
 void adapt_preset(ConfigDraft& draft, const ModelConfig& preset) {
   ModelConfig& model = draft.config.model;
   const auto adapt = [&](const char* key, std::int64_t& size, std::int64_t own, bool is_own) {
@@ -52,7 +55,8 @@ void adapt_preset(ConfigDraft& draft, const ModelConfig& preset) {
   adapt("model.hidden", model.hidden, preset.hidden, model.width == preset.width);
 }
 
-/// The folder that the key names, from here or from beside the configuration file; absolute, so that config.toml finds it from anywhere.
+/// The folder that the key names, from here or from beside the configuration file; absolute, so that config.toml finds
+/// it from anywhere.
 std::string found_folder(const ConfigDraft& draft) {
   namespace fs = std::filesystem;
   const fs::path path = expand_path(draft.config.model.path);
@@ -62,7 +66,8 @@ std::string found_folder(const ConfigDraft& draft) {
   return fs::absolute(is_beside ? beside : path).lexically_normal().string();
 }
 
-/// Whether the sizes are known without the folder, as in the configuration that a run has left: then a run can go on without it.
+/// Whether the sizes are known without the folder, as in the configuration that a run has left: then a run can go on
+/// without it.
 bool is_described(const ConfigDraft& draft) {
   const auto keys = {"model.family", "model.layers", "model.heads", "model.width", "model.context", "model.vocab"};
   return std::all_of(keys.begin(), keys.end(), [&](const char* key) { return draft.is_given(key); });
@@ -78,7 +83,8 @@ void take_folder(ConfigDraft& draft, const ModelConfig& folder) {
     if (!key.name.starts_with(kTable) || draft.bad.count(name) != 0) continue;
     const std::string given = toml_value(key.slot(draft.config)), theirs = toml_value(key.slot(from));
     if (draft.is_given(name) && given != theirs)
-      draft.report(name, fmt::format("{} = {} contradicts model.path, where it is {}", name, given, theirs), "leave it out");
+      draft.report(name, fmt::format("{} = {} contradicts model.path, where it is {}", name, given, theirs),
+                   "leave it out");
   }
   draft.config.model = from.model;
 }
@@ -108,7 +114,8 @@ bool resolve_folder(ConfigDraft& draft) {
     take_folder(draft, folder);
     take_tokenizer(draft);
   } catch (const Error& error) {
-    draft.bad.insert({"model.path", "model.layers", "model.heads", "model.width", "model.context", "model.vocab", "train.sequence"});
+    draft.bad.insert(
+        {"model.path", "model.layers", "model.heads", "model.width", "model.context", "model.vocab", "train.sequence"});
     draft.problems.push_back(error);
   }
   return true;
@@ -171,30 +178,36 @@ void check_heads(ConfigDraft& draft, const Family& family) {
                  "change one of them");
   if (!are_good(draft, {"model.family", "model.preset"})) return;
   if (family.has("model.kv_heads") && are_good(draft, {"model.kv_heads"}) && model.heads % model.kv_heads != 0)
-    draft.report("model.kv_heads", fmt::format("model.kv_heads {} does not divide model.heads {}", model.kv_heads, model.heads),
+    draft.report("model.kv_heads",
+                 fmt::format("model.kv_heads {} does not divide model.heads {}", model.kv_heads, model.heads),
                  "change one of them");
   const std::int64_t head_dim = has_head_dim ? model.head_dim : model.width / model.heads;
   if (family.has("model.rotary_base") && head_dim % 2 != 0)
-    draft.report(has_head_dim ? "model.head_dim" : "model.heads", fmt::format("heads of {} elements have no halves to turn", head_dim),
-                 has_head_dim ? "choose an even model.head_dim" : "choose model.width as an even multiple of model.heads");
+    draft.report(
+        has_head_dim ? "model.head_dim" : "model.heads",
+        fmt::format("heads of {} elements have no halves to turn", head_dim),
+        has_head_dim ? "choose an even model.head_dim" : "choose model.width as an even multiple of model.heads");
 }
 
 void check_rotary(ConfigDraft& draft) {
   const ModelConfig& model = draft.config.model;
-  if (are_good(draft, {"model.rotary_scaling", "model.rotary_low", "model.rotary_high"}) && model.rotary_scaling == "llama3" &&
-      model.rotary_low >= model.rotary_high)
-    draft.report("model.rotary_low",
-                 fmt::format("model.rotary_low {} is not below model.rotary_high {}", model.rotary_low, model.rotary_high),
-                 "swap them, or leave them out");
+  if (are_good(draft, {"model.rotary_scaling", "model.rotary_low", "model.rotary_high"}) &&
+      model.rotary_scaling == "llama3" && model.rotary_low >= model.rotary_high)
+    draft.report(
+        "model.rotary_low",
+        fmt::format("model.rotary_low {} is not below model.rotary_high {}", model.rotary_low, model.rotary_high),
+        "swap them, or leave them out");
 }
 
 void check_lengths(ConfigDraft& draft) {
   const Config& c = draft.config;
-  if (are_good(draft, {"data.kind", "model.vocab"}) && c.data.kind == "text" && c.data.tokenizer.empty() && c.model.vocab < kByteVocab)
+  if (are_good(draft, {"data.kind", "model.vocab"}) && c.data.kind == "text" && c.data.tokenizer.empty() &&
+      c.model.vocab < kByteVocab)
     draft.report("model.vocab", fmt::format("model.vocab {} is too small for bytes", c.model.vocab),
                  "use 256 or more with data.kind = \"text\"");
   if (are_good(draft, {"train.sequence", "model.context"}) && c.train.sequence > c.model.context)
-    draft.report("train.sequence", fmt::format("train.sequence {} is longer than model.context {}", c.train.sequence, c.model.context),
+    draft.report("train.sequence",
+                 fmt::format("train.sequence {} is longer than model.context {}", c.train.sequence, c.model.context),
                  "shorten the sequence or enlarge the context");
 }
 

@@ -14,7 +14,8 @@ constexpr double kMostFactor = 1e6, kMostDecay = 100;
 
 std::string_view trimmed(std::string_view text) {
   const std::size_t first = text.find_first_not_of(' ');
-  return first == std::string_view::npos ? std::string_view() : text.substr(first, text.find_last_not_of(' ') - first + 1);
+  return first == std::string_view::npos ? std::string_view()
+                                         : text.substr(first, text.find_last_not_of(' ') - first + 1);
 }
 
 [[noreturn]] void refuse_group(const std::string& text, const std::string& why) {
@@ -54,7 +55,8 @@ ParameterGroup parse_group(const std::string& text) {
     const std::size_t end = std::min(settings.find(',', begin), settings.size());
     const std::string_view setting = trimmed(std::string_view(settings).substr(begin, end - begin));
     const std::size_t sign = std::min(setting.find('='), setting.size());
-    const std::string_view key = trimmed(setting.substr(0, sign)), value = trimmed(setting.substr(std::min(sign + 1, setting.size())));
+    const std::string_view key = trimmed(setting.substr(0, sign)),
+                           value = trimmed(setting.substr(std::min(sign + 1, setting.size())));
     if (key != "lr" && key != "decay") refuse_group(text, key.empty() ? "" : fmt::format(": it has no \"{}\"", key));
     std::optional<float>& of = key == "lr" ? factor : group.weight_decay;
     if (of) refuse_group(text, fmt::format(", with {} twice", key));
@@ -82,7 +84,8 @@ void resolve_optimizer(ConfigDraft& draft) {
     refuse("train.beta2", train.beta2 != usual.beta2, fmt::format("{}", train.beta2));
     refuse("train.eps", train.eps != usual.eps, fmt::format("{}", train.eps));
     if (train.nesterov && train.momentum == 0 && are_good(draft, {"train.nesterov", "train.momentum"}))
-      draft.report("train.nesterov", "train.nesterov = true without a momentum", "set train.momentum above 0, or leave train.nesterov out");
+      draft.report("train.nesterov", "train.nesterov = true without a momentum",
+                   "set train.momentum above 0, or leave train.nesterov out");
   } else {
     refuse("train.momentum", train.momentum != usual.momentum, fmt::format("{}", train.momentum));
     refuse("train.nesterov", train.nesterov, "true");

@@ -28,8 +28,9 @@ std::string default_name(const std::string& source) {
 
 void check_name(ConfigDraft& draft) {
   const std::string& name = draft.config.name;
-  const bool is_plain = std::all_of(name.begin(), name.end(),
-                                    [](unsigned char c) { return (c < 0x80 && std::isalnum(c)) || c == '.' || c == '_' || c == '-'; });
+  const bool is_plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return (c < 0x80 && std::isalnum(c)) || c == '.' || c == '_' || c == '-';
+  });
   if (name.empty() || name.size() > 100 || name.front() == '.' || !is_plain)
     draft.report("name", fmt::format("name {} cannot name a folder", toml_string(name)),
                  "use 1 to 100 letters, digits, '.', '_' or '-', not starting with '.'");
@@ -39,53 +40,59 @@ void check_sizes(ConfigDraft& draft) {
   const Config& c = draft.config;
   if (are_good(draft, {"train.global_batch", "train.micro_batch"}) && c.train.global_batch % c.train.micro_batch != 0)
     draft.report("train.micro_batch",
-                 fmt::format("train.global_batch {} is not a multiple of train.micro_batch {}", c.train.global_batch, c.train.micro_batch),
+                 fmt::format("train.global_batch {} is not a multiple of train.micro_batch {}", c.train.global_batch,
+                             c.train.micro_batch),
                  "change one of them");
   constexpr double kMostTokens = 4e18;  // counters of tokens are 64-bit
   if (are_good(draft, {"train.steps", "train.global_batch", "train.sequence"})) {
-    const double tokens =
-        static_cast<double>(c.train.steps) * static_cast<double>(c.train.global_batch) * static_cast<double>(c.train.sequence);
+    const double tokens = static_cast<double>(c.train.steps) * static_cast<double>(c.train.global_batch) *
+                          static_cast<double>(c.train.sequence);
     if (tokens > kMostTokens)
       draft.report("train.steps", fmt::format("steps x batch x sequence is {:.1e} tokens", tokens), "make it smaller");
   }
   if (are_good(draft, {"train.micro_batch", "train.sequence", "model.vocab"})) {
-    const double logits =
-        static_cast<double>(c.train.micro_batch) * static_cast<double>(c.train.sequence) * static_cast<double>(c.model.vocab);
+    const double logits = static_cast<double>(c.train.micro_batch) * static_cast<double>(c.train.sequence) *
+                          static_cast<double>(c.model.vocab);
     if (logits > kMostTokens)
-      draft.report("train.micro_batch", fmt::format("micro-batch x sequence x vocab is {:.1e} elements", logits), "make it smaller");
+      draft.report("train.micro_batch", fmt::format("micro-batch x sequence x vocab is {:.1e} elements", logits),
+                   "make it smaller");
   }
 }
 
 /// A decay that begins within the warm-up would take steps from it.
 void check_schedule(ConfigDraft& draft) {
   const Config::Train& train = draft.config.train;
-  if (!are_good(draft, {"train.schedule", "train.decay", "train.steps", "train.warmup"}) || train.schedule != "wsd") return;
+  if (!are_good(draft, {"train.schedule", "train.decay", "train.steps", "train.warmup"}) || train.schedule != "wsd")
+    return;
   const std::int64_t decay = wsd_decay_steps(train);
   if (train.warmup + decay <= train.steps) return;
-  draft.report(
-      "train.decay",
-      fmt::format("the decay of {} steps (train.decay {} of {}) overlaps the warm-up of {}", decay, train.decay, train.steps, train.warmup),
-      fmt::format("together they may have {} steps: lower train.decay or train.warmup", train.steps));
+  draft.report("train.decay",
+               fmt::format("the decay of {} steps (train.decay {} of {}) overlaps the warm-up of {}", decay,
+                           train.decay, train.steps, train.warmup),
+               fmt::format("together they may have {} steps: lower train.decay or train.warmup", train.steps));
 }
 
 void resolve_precision(ConfigDraft& draft) {
   Config& c = draft.config;
-  for (const auto& [key, value] :
-       {std::pair("precision.output", &c.precision.output), std::pair("precision.validation", &c.precision.validation)}) {
+  for (const auto& [key, value] : {std::pair("precision.output", &c.precision.output),
+                                   std::pair("precision.validation", &c.precision.validation)}) {
     if (!draft.is_given(key)) {
       *value = c.precision.param;
     } else if (are_good(draft, {"precision.param", key}) && c.precision.param == "f32" && *value == "bf16") {
-      draft.report(key, fmt::format("{} \"bf16\" does not go with precision.param \"f32\"", key), "leave it out, or use param = \"bf16\"");
+      draft.report(key, fmt::format("{} \"bf16\" does not go with precision.param \"f32\"", key),
+                   "leave it out, or use param = \"bf16\"");
     }
   }
-  if (are_good(draft, {"precision.param", "precision.rounding"}) && c.precision.param == "f32" && c.precision.rounding != "nearest")
+  if (are_good(draft, {"precision.param", "precision.rounding"}) && c.precision.param == "f32" &&
+      c.precision.rounding != "nearest")
     draft.report("precision.rounding", "precision.rounding \"stochastic\" does not go with precision.param \"f32\"",
                  "f32 parameters are not rounded: leave it out, or use param = \"bf16\"");
-  if (are_good(draft, {"precision.param", "precision.reduce"}) && c.precision.param == "f32" && c.precision.reduce == "bf16")
+  if (are_good(draft, {"precision.param", "precision.reduce"}) && c.precision.param == "f32" &&
+      c.precision.reduce == "bf16")
     draft.report("precision.reduce", "precision.reduce \"bf16\" does not go with precision.param \"f32\"",
                  "gradients of f32 parameters are f32: use precision.reduce = \"f32\", or param = \"bf16\"");
-  for (const auto& [key, value] :
-       {std::pair("shard.compress_gather", c.shard.compress_gather), {"shard.compress_reduce", c.shard.compress_reduce}}) {
+  for (const auto& [key, value] : {std::pair("shard.compress_gather", c.shard.compress_gather),
+                                   {"shard.compress_reduce", c.shard.compress_reduce}}) {
     if (are_good(draft, {key, "train.deterministic"}) && value != "none" && c.train.deterministic)
       draft.report(key, fmt::format("{} = \"{}\" does not go with train.deterministic", key, value),
                    "what is rounded depends on the number of ranks: leave one of them out");
@@ -98,9 +105,11 @@ void resolve_strategy(ConfigDraft& draft) {
   if (!are_good(draft, {"shard.strategy"})) return;
   const Strategy strategy = strategy_of(shard.strategy);
   const auto contradicts = [&](const char* key, const std::string& value, const char* instead) {
-    draft.report(key, fmt::format("{} = {} does not go with shard.strategy \"{}\"", key, value, shard.strategy), instead);
+    draft.report(key, fmt::format("{} = {} does not go with shard.strategy \"{}\"", key, value, shard.strategy),
+                 instead);
   };
-  const bool shards_parameters = strategy == Strategy::zero3 || strategy == Strategy::hsdp || strategy == Strategy::nested;
+  const bool shards_parameters =
+      strategy == Strategy::zero3 || strategy == Strategy::hsdp || strategy == Strategy::nested;
   const char* const kReshard = "shard.reshard_after_forward";
   if (!shards_parameters) {
     if (draft.is_given(kReshard) && are_good(draft, {kReshard}) && !shard.reshard_after_forward.is_off())
@@ -108,7 +117,8 @@ void resolve_strategy(ConfigDraft& draft) {
                   "leave it out, or use a strategy that shards parameters: zero3, hsdp, nested");
     shard.reshard_after_forward = false;
   } else if (are_good(draft, {kReshard}) && shard.reshard_after_forward.group() != 0 && strategy == Strategy::nested) {
-    contradicts(kReshard, shard.reshard_after_forward.str(), "use true or false; a number of ranks goes with zero3 and hsdp");
+    contradicts(kReshard, shard.reshard_after_forward.str(),
+                "use true or false; a number of ranks goes with zero3 and hsdp");
   }
   const char* const kReduce = "shard.reduce_every_micro_batch";
   const bool is_fixed = strategy == Strategy::zero1 || strategy == Strategy::zero2,
@@ -127,13 +137,15 @@ void resolve_strategy(ConfigDraft& draft) {
     draft.report("shard.group_size", fmt::format("shard.strategy \"{}\" needs a shard.group_size", shard.strategy),
                  "give the ranks of a small group, as a rule those of one host");
   if (!has_groups && shard.group_size != 0)
-    contradicts("shard.group_size", fmt::format("{}", shard.group_size), "leave it out; only hsdp and nested have small groups");
+    contradicts("shard.group_size", fmt::format("{}", shard.group_size),
+                "leave it out; only hsdp and nested have small groups");
 }
 
 void check_units(ConfigDraft& draft) {
   const Config::Shard& shard = draft.config.shard;
   if (are_good(draft, {"shard.units", "shard.unit_mib"}) && shard.units == "model" && shard.unit_mib > 0)
-    draft.report("shard.unit_mib", fmt::format("shard.unit_mib = {} does not go with shard.units \"model\"", shard.unit_mib),
+    draft.report("shard.unit_mib",
+                 fmt::format("shard.unit_mib = {} does not go with shard.units \"model\"", shard.unit_mib),
                  "leave it out, or use shard.units = \"block\"");
 }
 
@@ -188,7 +200,8 @@ void check_data(ConfigDraft& draft) {
   if (data.token_bytes == 3) {
     draft.report("data.token_bytes", "data.token_bytes is 3", "use 2 or 4");
   } else if (data.token_bytes != 2 && data.kind == "text" && are_good(draft, {"data.kind"})) {
-    draft.report("data.token_bytes", fmt::format("data.token_bytes = {} does not go with data.kind \"text\"", data.token_bytes),
+    draft.report("data.token_bytes",
+                 fmt::format("data.token_bytes = {} does not go with data.kind \"text\"", data.token_bytes),
                  "leave it out, or use data.kind = \"tokens\"");
   }
 }
@@ -198,12 +211,14 @@ void check_rest(ConfigDraft& draft) {
   if (are_good(draft, {"cuda.graph", "device"}) && c.cuda.graph && c.device != "cuda")
     draft.report("cuda.graph", fmt::format("cuda.graph = true does not go with device = \"{}\"", c.device),
                  "leave it out, or use device = \"cuda\": the CPU has no graphs");
-  if (are_good(draft, {"run.validate_every", "data.validation_fraction", "data.validation"}) && c.run.validate_every > 0 &&
-      c.data.validation.empty() && c.data.validation_fraction == 0)
+  if (are_good(draft, {"run.validate_every", "data.validation_fraction", "data.validation"}) &&
+      c.run.validate_every > 0 && c.data.validation.empty() && c.data.validation_fraction == 0)
     draft.report("run.validate_every", "run.validate_every is set, but there is no validation data",
                  "set data.validation or data.validation_fraction, or run.validate_every = 0");
-  if (are_good(draft, {"comm.transport", "comm.ranks"}) && c.comm.transport != "auto" && c.comm.transport != "local" && c.comm.ranks != 1)
-    draft.report("comm.ranks", fmt::format("comm.ranks {} does not go with comm.transport = \"{}\"", c.comm.ranks, c.comm.transport),
+  if (are_good(draft, {"comm.transport", "comm.ranks"}) && c.comm.transport != "auto" && c.comm.transport != "local" &&
+      c.comm.ranks != 1)
+    draft.report("comm.ranks",
+                 fmt::format("comm.ranks {} does not go with comm.transport = \"{}\"", c.comm.ranks, c.comm.transport),
                  "use mpirun -np, or comm.transport = \"local\"");
 }
 
@@ -237,7 +252,8 @@ void resolve_config(ConfigDraft& draft) {
     c.train.sequence = c.model.context;
     if (draft.bad.count("model.context") != 0) draft.bad.insert("train.sequence");
   }
-  if (!draft.is_given("run.sample_tokens") && c.data.kind != "text" && c.data.tokenizer.empty()) c.run.sample_tokens = 0;
+  if (!draft.is_given("run.sample_tokens") && c.data.kind != "text" && c.data.tokenizer.empty())
+    c.run.sample_tokens = 0;
   check_name(draft);
   check_model(draft);
   check_sizes(draft);
@@ -272,14 +288,18 @@ void check_ranks(const Config& config, int ranks) {
   for (std::int64_t count = 1; count <= batch / micro && batch % micro == 0; ++count)
     if (batch % (micro * count) == 0) counts.push_back(count);
   // The nearest few are what helps; a batch of thousands has dozens of divisors.
-  std::stable_sort(counts.begin(), counts.end(), [&](auto a, auto b) { return std::abs(a - ranks) < std::abs(b - ranks); });
+  std::stable_sort(counts.begin(), counts.end(),
+                   [&](auto a, auto b) { return std::abs(a - ranks) < std::abs(b - ranks); });
   counts.resize(std::min<std::size_t>(counts.size(), 4));
   std::sort(counts.begin(), counts.end());
   std::string list;
   for (std::size_t i = 0; i < counts.size(); ++i)
     list += (i == 0 ? "" : i + 1 == counts.size() ? " or " : ", ") + fmt::format("{}", counts[i]);
-  throw Error(ExitCode::config, fmt::format("train.global_batch {} is not a multiple of {} ranks x micro_batch {}", batch, ranks, micro),
-              {}, fmt::format("use {}{}", batches, list.empty() ? "" : fmt::format(", or {} rank{}", list, list == "1" ? "" : "s")));
+  throw Error(ExitCode::config,
+              fmt::format("train.global_batch {} is not a multiple of {} ranks x micro_batch {}", batch, ranks, micro),
+              {},
+              fmt::format("use {}{}", batches,
+                          list.empty() ? "" : fmt::format(", or {} rank{}", list, list == "1" ? "" : "s")));
 }
 
 }  // namespace zs

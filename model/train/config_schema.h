@@ -13,13 +13,16 @@
 namespace zs {
 
 /// Where a key's value lives in a Config; the alternative is the key's type.
-using ConfigSlot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*, Reshard*, Config::Duration*>;
+using ConfigSlot =
+    std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*, Reshard*, Config::Duration*>;
 
 struct ConfigRange {
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
   bool min_open = false, max_open = false;  ///< the bound itself is outside
 
-  bool contains(double value) const { return (min_open ? value > min : value >= min) && (max_open ? value < max : value <= max); }
+  bool contains(double value) const {
+    return (min_open ? value > min : value >= min) && (max_open ? value < max : value <= max);
+  }
   /// "above 0, at most 10"; empty without bounds.
   std::string str() const;
 };
@@ -53,7 +56,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 
 /// A slot's value as TOML; reads back exactly.
 std::string toml_value(const ConfigSlot& slot);
-/// The list of all keys for the terminal, and the same as Markdown tables (the generated part of docs/configuration.md).
+/// The list of all keys for the terminal, and the same as Markdown tables (the generated part of
+/// docs/configuration.md).
 std::string config_help();
 std::string config_markdown();
 

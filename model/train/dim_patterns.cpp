@@ -20,20 +20,25 @@ DimPattern DimPattern::parse(const std::string& text) {
   const std::size_t sign = text.rfind('=');
   DimPattern parsed;
   const char* const end = text.data() + text.size();
-  const auto result = sign == std::string::npos || sign == 0 ? std::from_chars_result{nullptr, std::errc::invalid_argument}
-                                                             : std::from_chars(text.data() + sign + 1, end, parsed.dim);
+  const auto result = sign == std::string::npos || sign == 0
+                          ? std::from_chars_result{nullptr, std::errc::invalid_argument}
+                          : std::from_chars(text.data() + sign + 1, end, parsed.dim);
   if (result.ec != std::errc() || result.ptr != end)
-    throw Error(ExitCode::config, fmt::format("shard.dims has \"{}\"", text), {}, "write \"PATTERN=DIM\", such as \"*.weight=1\"");
+    throw Error(ExitCode::config, fmt::format("shard.dims has \"{}\"", text), {},
+                "write \"PATTERN=DIM\", such as \"*.weight=1\"");
   parsed.pattern = text.substr(0, sign);
   return parsed;
 }
 
-bool DimPattern::matches(std::string_view name) const { return fnmatch(pattern.c_str(), std::string(name).c_str(), 0) == 0; }
+bool DimPattern::matches(std::string_view name) const {
+  return fnmatch(pattern.c_str(), std::string(name).c_str(), 0) == 0;
+}
 
 ChooseDim choose_dim(const std::vector<std::string>& entries) {
   if (entries.empty()) return {};
   return [patterns = parse_all(entries)](std::string_view name, const Shape&) {
-    const auto found = std::find_if(patterns.begin(), patterns.end(), [&](const DimPattern& one) { return one.matches(name); });
+    const auto found =
+        std::find_if(patterns.begin(), patterns.end(), [&](const DimPattern& one) { return one.matches(name); });
     return found == patterns.end() ? 0 : found->dim;
   };
 }

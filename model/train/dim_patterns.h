@@ -7,7 +7,8 @@
 
 namespace zs {
 
-/// One entry of shard.dims, "PATTERN=DIM": parameters whose name matches the pattern are sharded on the dim. `*` matches any characters,
+/// One entry of shard.dims, "PATTERN=DIM": parameters whose name matches the pattern are sharded on the dim. `*`
+/// matches any characters,
 /// `?` one, `[...]` one of those.
 struct DimPattern {
   std::string pattern;

@@ -7,8 +7,8 @@
 
 namespace zs {
 
-/// Bytes of a disk that are kept for one purpose, in a file without a name: they are free again when it is released, or when the process
-/// ends, however it ends. Owns a descriptor; one thread uses it.
+/// Bytes of a disk that are kept for one purpose, in a file without a name: they are free again when it is released, or
+/// when the process ends, however it ends. Owns a descriptor; one thread uses it.
 class SpaceReserve {
  public:
   SpaceReserve() = default;
@@ -16,9 +16,9 @@ class SpaceReserve {
   SpaceReserve(const SpaceReserve&) = delete;
   SpaceReserve& operator=(const SpaceReserve&) = delete;
 
-  /// On the disk of `folder`, or of the nearest folder above it that exists. Error(io) where there is less room, or a quota or a limit on
-  /// the size of files forbids it: "the disk has no room for WHAT: so much needed, so much free". A file system that cannot reserve is only
-  /// asked how much is free.
+  /// On the disk of `folder`, or of the nearest folder above it that exists. Error(io) where there is less room, or a
+  /// quota or a limit on the size of files forbids it: "the disk has no room for WHAT: so much needed, so much free". A
+  /// file system that cannot reserve is only asked how much is free.
   void take(const std::string& folder, std::int64_t bytes, const std::string& what);
   void release() noexcept;
 

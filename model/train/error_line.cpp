@@ -32,10 +32,13 @@ std::string keep_end(const std::string& text, std::size_t bytes) {
 }  // namespace
 
 std::string error_line(const Error& error, std::string_view place, std::string_view program) {
-  std::string what = escaped(error.what_happened()), where = escaped(error.where()), todo = escaped(in_program_words(error.what_to_do()));
+  std::string what = escaped(error.what_happened()), where = escaped(error.where()),
+              todo = escaped(in_program_words(error.what_to_do()));
   if (error.where() != place) where += (where.empty() || place.empty() ? "" : ", ") + escaped(place);
   const std::string head = fmt::format("{}: error: ", program);
-  const auto line = [&] { return head + what + (where.empty() ? "" : " (" + where + ")") + (todo.empty() ? "" : ": " + todo); };
+  const auto line = [&] {
+    return head + what + (where.empty() ? "" : " (" + where + ")") + (todo.empty() ? "" : ": " + todo);
+  };
   const auto excess = [&] { return line().size() > kLongestShown ? line().size() - kLongestShown : 0; };
   // Shorten in turn, each down to a floor at which it still says something.
   const auto floor_of = [](const std::string& text, std::size_t floor, std::size_t cut) {

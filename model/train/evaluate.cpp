@@ -25,7 +25,8 @@ struct EvaluationData {
 
 EvaluationData open_data(const World& world, const Config& config, const EvaluateRequest& request) {
   DatasetOptions options = dataset_options(config, "", request.program_folder);
-  if (!config.data.tokenizer.empty() && options.kind == DataKind::text) options.tokenizer = open_tokenizer(config.data.tokenizer);
+  if (!config.data.tokenizer.empty() && options.kind == DataKind::text)
+    options.tokenizer = open_tokenizer(config.data.tokenizer);
   options.threads = cpu_share(world.local_rank(), world.local_size()).threads;
   if (!request.files.empty()) {
     options.folders = {""};
@@ -34,17 +35,20 @@ EvaluationData open_data(const World& world, const Config& config, const Evaluat
     return {std::move(corpus), 0, count};
   }
   const Dataset data = open_dataset(options);
-  if (!data.validation) throw bad_data("the run has no validation data", data.files.front(), "name a file: --evaluate RUN FILE");
+  if (!data.validation)
+    throw bad_data("the run has no validation data", data.files.front(), "name a file: --evaluate RUN FILE");
   return {data.validation->shared_corpus(), data.validation->first(), data.validation->tokens()};
 }
 
 /// Collective: 0, or 72 where ranks have other data than the first.
 int agree_on_data(World& world, const EvaluationData& data) {
-  const std::string own = fmt::format("{} tokens, digest {}", data.count, digest_of(*data.corpus, data.first, data.count));
+  const std::string own =
+      fmt::format("{} tokens, digest {}", data.count, digest_of(*data.corpus, data.first, data.count));
   const std::string first = world.agree(world.rank() == 0 ? 1 : 0, own).message;
   return agreed(world, [&] {
     if (own != first)
-      throw Error(ExitCode::ranks_disagree, fmt::format("the ranks differ: this one's data has {}, rank 0's {}", own, first),
+      throw Error(ExitCode::ranks_disagree,
+                  fmt::format("the ranks differ: this one's data has {}, rank 0's {}", own, first),
                   data.corpus->files().front(), "give every rank the same data");
   });
 }
@@ -56,15 +60,20 @@ class Evaluation {
   using UseLogits = LanguageModel::UseLogits;
 
   explicit Evaluation(Session& session)
-      : session_(session), losses_(Tensor::empty(context(), {session.runtime().executor().compute_comm().size()}, DType::f32, "scalars")) {}
+      : session_(session),
+        losses_(Tensor::empty(context(), {session.runtime().executor().compute_comm().size()}, DType::f32, "scalars")) {
+  }
 
-  /// Every rank's mean loss, once the device has done it. Collective. `tokens`: rows x length + 1 of them. `use` null: no logits are made.
+  /// Every rank's mean loss, once the device has done it. Collective. `tokens`: rows x length + 1 of them. `use` null:
+  /// no logits are made.
   void enqueue(const Batch& batch, const std::vector<std::int32_t>& tokens, const UseLogits& use) {
     const NoGradGuard no_grad(context());
     ShardedRuntime& runtime = session_.runtime();
     const Shape shape{batch.rows, batch.length};
-    const Tensor inputs = Tensor::from_host(context(), shape, std::vector<std::int32_t>(tokens.begin(), tokens.end() - 1));
-    const Tensor targets = Tensor::from_host(context(), shape, std::vector<std::int32_t>(tokens.begin() + 1, tokens.end()));
+    const Tensor inputs =
+        Tensor::from_host(context(), shape, std::vector<std::int32_t>(tokens.begin(), tokens.end() - 1));
+    const Tensor targets =
+        Tensor::from_host(context(), shape, std::vector<std::int32_t>(tokens.begin() + 1, tokens.end()));
     const std::int64_t chunk = session_.config().train.loss_chunk;
     runtime.begin_micro_batch(Mode::eval, true);
     const Tensor loss = use ? session_.model().loss_and_logits(inputs, targets, chunk, use)
@@ -87,7 +96,8 @@ void enqueue_shapes(Session& session, const EvaluationBatches& batches, bool has
   Evaluation evaluation(session);
   const auto use = has_logits ? Evaluation::UseLogits([](std::int64_t, const Tensor&) {}) : nullptr;
   for (const Batch& batch : batches.shapes())
-    for (int i = 0; i < 2; ++i) evaluation.enqueue(batch, std::vector<std::int32_t>(static_cast<std::size_t>(batch.targets()) + 1), use);
+    for (int i = 0; i < 2; ++i)
+      evaluation.enqueue(batch, std::vector<std::int32_t>(static_cast<std::size_t>(batch.targets()) + 1), use);
 }
 
 /// The file of the logits, row by row as the targets follow each other.
@@ -114,7 +124,8 @@ class LogitsFile {
     const std::vector<float> padded = logits.to_host();
     const std::int64_t rows = logits.shape()[0], stride = logits.shape()[1];
     rows_.resize(static_cast<std::size_t>(rows * vocab_));
-    for (std::int64_t row = 0; row < rows; ++row) std::copy_n(padded.data() + row * stride, vocab_, rows_.data() + row * vocab_);
+    for (std::int64_t row = 0; row < rows; ++row)
+      std::copy_n(padded.data() + row * stride, vocab_, rows_.data() + row * vocab_);
     file_->write(first * vocab_ * size_of(DType::f32), rows_.data(), rows_.size() * sizeof(float));
   }
   /// Collective.
@@ -140,7 +151,11 @@ struct Sum {
 class Evaluator {
  public:
   Evaluator(Inference& inference, EvaluationData data, const EvaluationBatches& batches, LogitsFile& logits)
-      : inference_(inference), data_(std::move(data)), batches_(batches), logits_(logits), evaluation_(inference.session()) {}
+      : inference_(inference),
+        data_(std::move(data)),
+        batches_(batches),
+        logits_(logits),
+        evaluation_(inference.session()) {}
 
   /// Collective: 0, or the exit code of all ranks.
   int run() {
@@ -179,7 +194,8 @@ class Evaluator {
       evaluation_.enqueue(batch, tokens, nullptr);
       return 0;
     }
-    std::optional<Error> problem;  // the disk's: the other ranks are in the midst of a forward, and learn of it behind it
+    std::optional<Error>
+        problem;  // the disk's: the other ranks are in the midst of a forward, and learn of it behind it
     evaluation_.enqueue(batch, tokens, [&](std::int64_t first, const Tensor& logits) {
       try {
         if (is_counted && !problem) logits_.write(batch.first + first, logits);
@@ -215,7 +231,8 @@ int print_result(const Inference& inference, const Sum& sum) {
 
 EvaluationBatches::EvaluationBatches(std::int64_t tokens, std::int64_t sequence, std::int64_t rows)
     : targets_(tokens - 1), sequence_(sequence), rows_(rows) {
-  ZS_CHECK(tokens >= 2 && sequence >= 1 && rows >= 1, "{} tokens in windows of {}, {} at a time", tokens, sequence, rows);
+  ZS_CHECK(tokens >= 2 && sequence >= 1 && rows >= 1, "{} tokens in windows of {}, {} at a time", tokens, sequence,
+           rows);
   const std::int64_t windows = targets_ / sequence;
   full_ = windows / rows;
   left_ = windows % rows;
@@ -244,8 +261,8 @@ int evaluate(Inference& inference, const EvaluateRequest& request) {
   const auto open = [&] {
     data = open_data(world, config, request);
     if (data.count < 2)
-      throw bad_data(fmt::format("the data has {} tokens, and a loss needs 2", data.count), data.corpus->files().front(),
-                     "name a file with text");
+      throw bad_data(fmt::format("the data has {} tokens, and a loss needs 2", data.count),
+                     data.corpus->files().front(), "name a file with text");
   };
   if (const int code = agreed(world, open); code != 0) return code;
   if (const int code = agree_on_data(world, data); code != 0) return code;
@@ -254,7 +271,8 @@ int evaluate(Inference& inference, const EvaluateRequest& request) {
   if (!request.logits.empty()) {
     if (const int code = logits.open(world, request.logits, config.model.vocab); code != 0) return code;
   }
-  if (const int code = inference.start([&](Session& session) { enqueue_shapes(session, batches, logits.is_open()); }); code != 0)
+  if (const int code = inference.start([&](Session& session) { enqueue_shapes(session, batches, logits.is_open()); });
+      code != 0)
     return code;
   Evaluator evaluator(inference, std::move(data), batches, logits);
   if (const int code = evaluator.run(); code != 0) return code;

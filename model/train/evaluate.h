@@ -15,8 +15,9 @@ struct EvaluateRequest {
   std::string program_folder;      ///< validation data is looked up there, too
 };
 
-/// The targets of `tokens` tokens in micro-batches, which do not depend on the number of ranks: windows of `sequence` inputs that follow
-/// each other, `rows` to a micro-batch; then the whole windows that are left; then the last window, where it is shorter. A value.
+/// The targets of `tokens` tokens in micro-batches, which do not depend on the number of ranks: windows of `sequence`
+/// inputs that follow each other, `rows` to a micro-batch; then the whole windows that are left; then the last window,
+/// where it is shorter. A value.
 class EvaluationBatches {
  public:
   struct Batch {
@@ -38,8 +39,8 @@ class EvaluationBatches {
   std::int64_t full_, left_, rest_;  // whole micro-batches; windows, and then inputs, that are left
 };
 
-/// Collective: the mean cross entropy of every token of the data but the first, each seen behind those of its window; prints a line to
-/// stdout, on one rank, and writes the logits (targets, vocab) that are asked for. The exit code.
+/// Collective: the mean cross entropy of every token of the data but the first, each seen behind those of its window;
+/// prints a line to stdout, on one rank, and writes the logits (targets, vocab) that are asked for. The exit code.
 int evaluate(Inference& inference, const EvaluateRequest& request);
 
 }  // namespace zs

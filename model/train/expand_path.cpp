@@ -21,10 +21,13 @@ std::string home_of(const std::string& user) {
   if (home != nullptr && *home != '\0') return home;
   const passwd* const entry = user.empty() ? ::getpwuid(::geteuid()) : ::getpwnam(user.c_str());
   if (entry != nullptr && entry->pw_dir != nullptr && *entry->pw_dir != '\0') return entry->pw_dir;
-  throw no_such(fmt::format("~{} has no home folder", user), fmt::format("write the folder out, or ./~{} for a file of that name", user));
+  throw no_such(fmt::format("~{} has no home folder", user),
+                fmt::format("write the folder out, or ./~{} for a file of that name", user));
 }
 
-bool is_of_name(char c) { return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
+bool is_of_name(char c) {
+  return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
 
 /// The variable that a part of a path begins with, and its bytes there; no name where it begins with none.
 struct Variable {

@@ -50,7 +50,8 @@ class CheckpointSource final : public ParameterSource {
 class SavedWeights final : public ParameterSource {
  public:
   explicit SavedWeights(const std::string& path) : files_(path) {
-    for (const auto& [name, tensor] : files_.tensors()) parameters_.push_back({name, Shape(files_.header_of(tensor).shape)});
+    for (const auto& [name, tensor] : files_.tensors())
+      parameters_.push_back({name, Shape(files_.header_of(tensor).shape)});
   }
   const std::vector<ParameterShape>& parameters() const override { return parameters_; }
   void read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) override {
@@ -80,7 +81,8 @@ class FolderSource final : public ParameterSource {
 
  private:
   void collect(const Module& module) {
-    for (const auto& parameter : module.own_parameters()) parameters_.push_back({parameter->name(), parameter->shape()});
+    for (const auto& parameter : module.own_parameters())
+      parameters_.push_back({parameter->name(), parameter->shape()});
     for (const Module* child : module.children()) collect(*child);
   }
 
@@ -100,7 +102,8 @@ ModelConfig model_of_attributes(const std::map<std::string, std::string>& attrib
   Config config;
   std::string text = "data.train = \"-\"\ntrain.steps = 1\ntrain.global_batch = 1\ntrain.sequence = 1\n";
   for (const auto& [name, value] : attributes)
-    if (name.starts_with(kPrefix)) text += fmt::format("{} = {}\n", name.substr(kPrefix.size() - std::string_view("model.").size()), value);
+    if (name.starts_with(kPrefix))
+      text += fmt::format("{} = {}\n", name.substr(kPrefix.size() - std::string_view("model.").size()), value);
   return parse_config(text + "data.kind = \"tokens\"\n", checkpoint).model;
 }
 
@@ -124,15 +127,17 @@ ExportSource of_folder(const std::string& folder) {
 
 /// The final weights of a run, or its newest checkpoint where that is newer.
 ExportSource of_run(const std::string& folder) {
-  const std::string root = (fs::path(folder) / "checkpoints").string(), weights = (fs::path(folder) / "model.safetensors").string();
+  const std::string root = (fs::path(folder) / "checkpoints").string(),
+                    weights = (fs::path(folder) / "model.safetensors").string();
   const auto steps = list_checkpoints(root);
   std::error_code failed;
-  const bool is_newer =
-      steps.empty() || fs::last_write_time(weights, failed) >= fs::last_write_time(step_folder(root, steps.back()), failed);
+  const bool is_newer = steps.empty() || fs::last_write_time(weights, failed) >=
+                                             fs::last_write_time(step_folder(root, steps.back()), failed);
   if (is_file(weights) && is_newer)
     return {load_config((fs::path(folder) / "config.toml").string()).model, std::make_unique<SavedWeights>(weights)};
   if (steps.empty())
-    throw Error(ExitCode::checkpoint, "there are neither weights nor a checkpoint", folder, "name a run that has saved some");
+    throw Error(ExitCode::checkpoint, "there are neither weights nor a checkpoint", folder,
+                "name a run that has saved some");
   return of_checkpoint(step_folder(root, steps.back()));
 }
 
@@ -144,7 +149,8 @@ ExportSource find_source(const std::string& from) {
     const std::string run = run_dir_asked_for(config, from, "latest");
     if (!run.empty() && RunMark::find(run)) return of_run(run);
     if (!config.model.path.empty()) return of_folder(config.model.path);
-    throw Error(ExitCode::checkpoint, "this configuration names no run and no model", from, "name a run, a checkpoint or a model's folder");
+    throw Error(ExitCode::checkpoint, "this configuration names no run and no model", from,
+                "name a run, a checkpoint or a model's folder");
   }
   if (is_file(path / "config.toml")) return of_run(from);
   if (is_file(path / HfConfig::kFile)) return of_folder(from);
@@ -178,11 +184,13 @@ bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
 /// Before anything is written.
 void check_target(const std::string& to, const std::string& dtype) {
   if (dtype == "q8_0" && !is_gguf(to))
-    throw Error(ExitCode::config, "q8_0 is for GGUF files alone", to, "name a file that ends with .gguf, or another dtype");
+    throw Error(ExitCode::config, "q8_0 is for GGUF files alone", to,
+                "name a file that ends with .gguf, or another dtype");
   std::error_code failed;
   const fs::file_status status = fs::symlink_status(to, failed);
   if (fs::exists(status) && (is_gguf(to) || !fs::is_directory(status) || !fs::is_empty(to, failed)))
-    throw Error(ExitCode::cannot_create, "there is something where the model would be written", to, "choose a new name");
+    throw Error(ExitCode::cannot_create, "there is something where the model would be written", to,
+                "choose a new name");
 }
 
 void write_gguf(const ExportSource& source, const ExportJob& job) {

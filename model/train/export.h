@@ -15,8 +15,8 @@ struct ExportJob {
   std::int64_t shard_mib = 5120;  ///< a file of weights has about so much at most
 };
 
-/// Writes the file, or the folder: config.json, weights, and what the model came with (tokenizer, generation_config.json). One thread, in
-/// memory of one tensor. Throws Error.
+/// Writes the file, or the folder: config.json, weights, and what the model came with (tokenizer,
+/// generation_config.json). One thread, in memory of one tensor. Throws Error.
 void export_model(const ExportJob& job);
 
 /// The same of a run that has ended: its weights are in `weights`, as save_weights writes them.

@@ -54,25 +54,30 @@ std::optional<Pair> find_pair(std::size_t ranks, const Holds& holds) {
 
 /// Why NCCL cannot connect them; nothing where it can.
 std::optional<Error> what_nccl_lacks(std::span<const RankGpu> ranks) {
-  const auto lacking = std::find_if(ranks.begin(), ranks.end(), [](const RankGpu& rank_gpu) { return rank_gpu.nccl_version == 0; });
+  const auto lacking =
+      std::find_if(ranks.begin(), ranks.end(), [](const RankGpu& rank_gpu) { return rank_gpu.nccl_version == 0; });
   if (lacking != ranks.end()) {
     const std::string_view why = lacking->nccl_lack.data();
     return Error(ExitCode::config,
-                 fmt::format("rank {} has no NCCL of version 2.18 or newer{}{}", lacking - ranks.begin(), why.empty() ? "" : ": ", why),
+                 fmt::format("rank {} has no NCCL of version 2.18 or newer{}{}", lacking - ranks.begin(),
+                             why.empty() ? "" : ": ", why),
                  kNcclWhere, "name the folder of libnccl.so.2 in cuda.libraries, or use \"staged\"");
   }
-  if (const auto other = find_pair(ranks.size(), [&](auto a, auto b) { return ranks[a].nccl_version != ranks[b].nccl_version; })) {
+  if (const auto other =
+          find_pair(ranks.size(), [&](auto a, auto b) { return ranks[a].nccl_version != ranks[b].nccl_version; })) {
     return Error(ExitCode::config,
-                 fmt::format("rank {} has NCCL {}, rank {} has {}", other->first, ranks[other->first].nccl_version, other->second,
-                             ranks[other->second].nccl_version),
+                 fmt::format("rank {} has NCCL {}, rank {} has {}", other->first, ranks[other->first].nccl_version,
+                             other->second, ranks[other->second].nccl_version),
                  kNcclWhere, "let every rank load the same libnccl.so.2");
   }
   const auto clashes = [&](std::size_t a, std::size_t b) {
-    const bool look_apart = ranks[a].nccl_host != 0 && ranks[b].nccl_host != 0 && ranks[a].nccl_host != ranks[b].nccl_host;
+    const bool look_apart =
+        ranks[a].nccl_host != 0 && ranks[b].nccl_host != 0 && ranks[a].nccl_host != ranks[b].nccl_host;
     return ranks[a].uuid == ranks[b].uuid && !look_apart;
   };
   if (const auto pair = find_pair(ranks.size(), clashes)) {
-    return Error(ExitCode::config, fmt::format("ranks {} and {} share a GPU, which NCCL refuses", pair->first, pair->second), kNcclWhere,
+    return Error(ExitCode::config,
+                 fmt::format("ranks {} and {} share a GPU, which NCCL refuses", pair->first, pair->second), kNcclWhere,
                  "use \"staged\", or give each rank an NCCL_HOSTID of its own (docs/gpu.md)");
   }
   return std::nullopt;
@@ -106,7 +111,8 @@ std::vector<RankGpu> exchange_rank_gpus(World& world, const RankGpu& own) {
   static_assert(std::is_trivially_copyable_v<RankGpu>);
   constexpr auto kBytes = static_cast<std::int64_t>(sizeof(RankGpu));
   std::vector<RankGpu> rank_gpus(static_cast<std::size_t>(world.size()));
-  const Buffer all{rank_gpus.data(), world.size() * kBytes, DType::u8, DeviceKind::cpu}, mine = all.slice(world.rank() * kBytes, kBytes);
+  const Buffer all{rank_gpus.data(), world.size() * kBytes, DType::u8, DeviceKind::cpu},
+      mine = all.slice(world.rank() * kBytes, kBytes);
   std::memcpy(mine.data, &own, sizeof own);
   const auto comm = world.communicator();
   InlineStream stream;
@@ -120,9 +126,10 @@ GpuRanks choose_gpu_transport(std::span<const RankGpu> ranks, const Config::Cuda
   if (shared && !wanted.share_gpu) {
     const RankGpu& rank_gpu = ranks[shared->second];
     throw Error(ExitCode::config,
-                fmt::format("ranks {} and {} would share GPU {}, of {} that the driver shows", shared->first, shared->second, rank_gpu.gpu,
-                            rank_gpu.gpus),
-                kWhere, "start at most one rank for each GPU of a host, or set cuda.share_gpu = true, or device = \"cpu\"");
+                fmt::format("ranks {} and {} would share GPU {}, of {} that the driver shows", shared->first,
+                            shared->second, rank_gpu.gpu, rank_gpu.gpus),
+                kWhere,
+                "start at most one rank for each GPU of a host, or set cuda.share_gpu = true, or device = \"cpu\"");
   }
   if (ranks.size() == 1) return found;
   found.transport = Transport::staged;
@@ -135,7 +142,8 @@ GpuRanks choose_gpu_transport(std::span<const RankGpu> ranks, const Config::Cuda
   if (!lack && (wanted.transport == "nccl" || !shared)) {
     found.transport = Transport::nccl;
   } else {
-    const std::string why = shared ? fmt::format("ranks {} and {} share one", shared->first, shared->second) : lack->what_happened();
+    const std::string why =
+        shared ? fmt::format("ranks {} and {} share one", shared->first, shared->second) : lack->what_happened();
     if (wanted.graph) throw graphs_are_refused(why);
     found.note = fmt::format("what GPUs exchange goes through the hosts' memory: {} (cuda.transport)", why);
     found.is_warning = !shared;
@@ -167,7 +175,8 @@ int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& f
   if (const int code = agreed(world, choose, program); code != 0) return code;
   found.gpu = own.gpu;
   found.gpus = own.gpus;
-  if (world.rank() == 0 && !found.note.empty()) print_to_stderr("{}: {}: {}\n", program, found.is_warning ? "warning" : "note", found.note);
+  if (world.rank() == 0 && !found.note.empty())
+    print_to_stderr("{}: {}: {}\n", program, found.is_warning ? "warning" : "note", found.note);
   return 0;
 }
 
@@ -206,7 +215,8 @@ std::string describe_registration(const World& world, const Config& config) {
   if (transport_of(world) != Transport::nccl || config.cuda.registration != "auto") return {};
   const NcclRegistration found = registration_of(world);
   if (!found.refusal.empty()) return fmt::format("nccl: no memory registered: {} (cuda.register)", found.refusal);
-  return fmt::format("nccl: {} registered with {}", format_bytes(found.bytes), format_number(found.communicators, "communicator"));
+  return fmt::format("nccl: {} registered with {}", format_bytes(found.bytes),
+                     format_number(found.communicators, "communicator"));
 }
 
 std::unique_ptr<World> make_gpu_world(World& base, Device& device, Transport transport, const NcclOptions& nccl) {

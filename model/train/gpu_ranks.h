@@ -18,7 +18,8 @@
 /// Which GPU each rank computes on, and what connects them.
 namespace zs {
 
-/// A rank's GPU, and what it could exchange through, as it tells the others before it allocates anything. Its bytes travel.
+/// A rank's GPU, and what it could exchange through, as it tells the others before it allocates anything. Its bytes
+/// travel.
 struct RankGpu {
   std::array<char, 32> uuid{};        ///< of the GPU: 32 hexadecimal digits
   std::int32_t gpu = 0, gpus = 1;     ///< which of how many the driver shows to this process
@@ -44,14 +45,15 @@ struct GpuRanks {
   bool is_warning = false;                 ///< of the note: NCCL could connect their GPUs, were it there
 };
 
-/// From the GPUs of all ranks, for `cuda.transport` and `cuda.share_gpu`. Error(config) where ranks share a GPU and may not, or what is
-/// wanted cannot be had. The same on every rank, but for `gpu` and `gpus`, which are not set.
+/// From the GPUs of all ranks, for `cuda.transport` and `cuda.share_gpu`. Error(config) where ranks share a GPU and may
+/// not, or what is wanted cannot be had. The same on every rank, but for `gpu` and `gpus`, which are not set.
 GpuRanks choose_gpu_transport(std::span<const RankGpu> ranks, const Config::Cuda& wanted);
 
-/// Collective, before anything is allocated: 0, or the exit code of all ranks, of which one prints why. Where the configuration's device is
-/// no GPU: nothing. `planned_ranks`: as many as the world's, or, for the plan of one rank alone, as many as this host would have.
-/// `program`: in whose name it is printed.
-int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& found, const std::string& program = "train");
+/// Collective, before anything is allocated: 0, or the exit code of all ranks, of which one prints why. Where the
+/// configuration's device is no GPU: nothing. `planned_ranks`: as many as the world's, or, for the plan of one rank
+/// alone, as many as this host would have. `program`: in whose name it is printed.
+int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& found,
+              const std::string& program = "train");
 
 /// A plan for hosts as one for their GPUs.
 PlanOptions on_gpus(PlanOptions plan, const Config& config, const GpuRanks& gpus);
@@ -60,12 +62,15 @@ MemoryDemand on_gpus(MemoryDemand demand, const GpuRanks& gpus);
 /// For people: "nccl, started over shm".
 std::string describe_transport(const World& base, const GpuRanks& gpus);
 
-/// What moves the bytes between the GPUs of `base`'s ranks; both and `device` outlive it. Null where `base` itself does. Collective.
+/// What moves the bytes between the GPUs of `base`'s ranks; both and `device` outlive it. Null where `base` itself
+/// does. Collective.
 std::unique_ptr<World> make_gpu_world(World& base, Device& device, Transport transport, const NcclOptions& nccl);
 NcclOptions nccl_options(const Config& config);
-/// Gives them memory that is registered, where NCCL is the transport, has it, and `cuda.register` asks for it: for DeviceOptions::memory.
+/// Gives them memory that is registered, where NCCL is the transport, has it, and `cuda.register` asks for it: for
+/// DeviceOptions::memory.
 void register_memory(NcclOptions& nccl, const Config& config, Transport transport);
-/// For people, once there are communicators: "nccl: 1.2 GiB registered with 3 communicators"; nothing where nobody asks for that.
+/// For people, once there are communicators: "nccl: 1.2 GiB registered with 3 communicators"; nothing where nobody asks
+/// for that.
 std::string describe_registration(const World& world, const Config& config);
 
 }  // namespace zs

@@ -13,7 +13,8 @@ namespace {
 constexpr std::int64_t kUploadElems = std::int64_t{1} << 20;
 
 /// Reads a block into `out`, of its size: at once into the host's memory, else some rows at a time.
-void read_block(const Context& context, WeightImport& weights, const std::string& parameter, const Block& block, const Buffer& out) {
+void read_block(const Context& context, WeightImport& weights, const std::string& parameter, const Block& block,
+                const Buffer& out) {
   if (out.device == DeviceKind::cpu) return weights.read(parameter, block, static_cast<float*>(out.data));
   const std::int64_t rows = std::max<std::int64_t>(1, kUploadElems / block.columns);
   std::vector<float> piece(static_cast<std::size_t>(std::min(rows, block.rows) * block.columns));
@@ -29,7 +30,8 @@ void read_unit(const Context& context, WeightImport& weights, const FlatParamete
   for (const ShardSegment& segment : unit.held_segments()) {
     const FlatView& view = unit.layout->views()[segment.view];
     std::int64_t at = segment.shard_offset;
-    for (const Block& block : blocks_of(segment.view_offset, segment.count, segment.run, segment.stride, columns_of(view.shape))) {
+    for (const Block& block :
+         blocks_of(segment.view_offset, segment.count, segment.run, segment.stride, columns_of(view.shape))) {
       const std::int64_t elems = block.rows * block.columns;
       read_block(context, weights, view.name, block, master.slice(at, elems));
       at += elems;
@@ -47,13 +49,15 @@ std::vector<ParameterShape> shapes_of(const TrainPlan& plan) {
 }  // namespace
 
 std::unique_ptr<WeightImport> open_weights(const Config& config, const TrainPlan& plan) {
-  return std::make_unique<WeightImport>(config.model.path, family_named(config.model.family).tensor_map(config.model), shapes_of(plan));
+  return std::make_unique<WeightImport>(config.model.path, family_named(config.model.family).tensor_map(config.model),
+                                        shapes_of(plan));
 }
 
 std::unique_ptr<WeightImport> open_run_weights(const std::string& path, const TrainPlan& plan) {
   const std::vector<ParameterShape> parameters = shapes_of(plan);
   TensorMap own;
-  for (const ParameterShape& parameter : parameters) own.rules.push_back({.parameter = parameter.name, .parts = {{parameter.name}}});
+  for (const ParameterShape& parameter : parameters)
+    own.rules.push_back({.parameter = parameter.name, .parts = {{parameter.name}}});
   return std::make_unique<WeightImport>(path, own, parameters);
 }
 

@@ -16,11 +16,13 @@ Inference::Inference(World& world, const Config& config, const SavedModel& model
     : world_(world), watch_(world), config_(config), model_(model) {}
 
 void Inference::adapt_to_ranks() {
-  config_.train.global_batch = config_.train.micro_batch * world_.size();  // no step is taken: any number of ranks will do
+  config_.train.global_batch =
+      config_.train.micro_batch * world_.size();  // no step is taken: any number of ranks will do
   try {
     check_ranks(config_, world_.size());
   } catch (const Error& error) {
-    if (is_first()) print_to_stderr("train: note: {}: the weights are sharded over all ranks (zero3)\n", error.what_happened());
+    if (is_first())
+      print_to_stderr("train: note: {}: the weights are sharded over all ranks (zero3)\n", error.what_happened());
     config_.shard.strategy = "zero3";
     config_.shard.group_size = 0;
     config_.shard.reshard_after_forward = true;
@@ -47,18 +49,21 @@ void Inference::check_memory() const {
   if (is_cuda) demand = on_gpus(demand, gpus_);
   const int threads = kStreamRoles + share_.threads - 1;
   const auto limits = is_cuda ? std::vector<MemoryLimit>{gpu_memory_limit(gpus_.gpu)} : memory_limits();
-  const auto budgets = memory_budgets(limits, threads * (transport_of(world_) == Transport::local ? demand.local_ranks : 1));
+  const auto budgets =
+      memory_budgets(limits, threads * (transport_of(world_) == Transport::local ? demand.local_ranks : 1));
   const MemoryBudget* const budget = exceeded(demand, plan_.reserved_bytes, budgets);
   if (budget == nullptr) return;
-  throw Error(ExitCode::out_of_memory,
-              fmt::format("{} are needed, {} may be used", format_bytes(needed_bytes(demand, plan_.reserved_bytes, *budget)),
-                          format_bytes(budget->bytes)),
-              budget->source, "use more hosts, or lower train.micro_batch or train.sequence");
+  throw Error(
+      ExitCode::out_of_memory,
+      fmt::format("{} are needed, {} may be used", format_bytes(needed_bytes(demand, plan_.reserved_bytes, *budget)),
+                  format_bytes(budget->bytes)),
+      budget->source, "use more hosts, or lower train.micro_batch or train.sequence");
 }
 
 int Inference::load() {
   if (weights_)
-    return collectively(world_, "", [&] { import_weights(world_, session_->runtime().executor(), *std::exchange(weights_, {})); });
+    return collectively(world_, "",
+                        [&] { import_weights(world_, session_->runtime().executor(), *std::exchange(weights_, {})); });
   return collectively(world_, "", [&] { load_weights(world_, session_->runtime().executor(), model_.checkpoint); });
 }
 

@@ -19,17 +19,19 @@
 
 namespace zs {
 
-/// One rank of what reads a model's weights and trains nothing: its device, with memory by a plan, and a session with the weights of a
-/// checkpoint in shards. One host thread uses it; `world` outlives it.
+/// One rank of what reads a model's weights and trains nothing: its device, with memory by a plan, and a session with
+/// the weights of a checkpoint in shards. One host thread uses it; `world` outlives it.
 class Inference {
  public:
   Inference(World& world, const Config& config, const SavedModel& model);
 
-  /// Collective: 0, or the exit code of all ranks, of which one has printed why. `work` is what will be done, on any session, the meta
-  /// device's too: it goes through every size of micro-batch. The weights are those of the checkpoint that the first rank has found.
+  /// Collective: 0, or the exit code of all ranks, of which one has printed why. `work` is what will be done, on any
+  /// session, the meta device's too: it goes through every size of micro-batch. The weights are those of the checkpoint
+  /// that the first rank has found.
   int start(const std::function<void(Session&)>& work);
 
-  /// The exit code of this rank, the results being printed: says why where they were lost, or the work was stopped on request.
+  /// The exit code of this rank, the results being printed: says why where they were lost, or the work was stopped on
+  /// request.
   int end(bool is_stopped) const;
 
   /// Before the start: no sequence will have more tokens than so many. What is planned for, and kept, becomes less.

@@ -34,11 +34,13 @@ void add_sample_options(CLI::App& app, InferenceCommand& command) {
       if (command.first_of_sample.empty()) command.first_of_sample = option->get_name();
     });
   };
-  of_sample(app.add_option("--prompt", sample.prompt, "with --sample: the text that it goes on from")->type_name("TEXT"));
+  of_sample(
+      app.add_option("--prompt", sample.prompt, "with --sample: the text that it goes on from")->type_name("TEXT"));
   of_sample(app.add_option_function<std::string>(
                    "--prompt-ids",
                    [&sample](const std::string& text) {
-                     if (const std::string wrong = parse_ids(text, sample.prompt_ids); !wrong.empty()) throw CLI::ValidationError(wrong);
+                     if (const std::string wrong = parse_ids(text, sample.prompt_ids); !wrong.empty())
+                       throw CLI::ValidationError(wrong);
                    },
                    "with --sample: the same as token ids")
                 ->type_name("1,2,3"));
@@ -55,13 +57,14 @@ void add_sample_options(CLI::App& app, InferenceCommand& command) {
   of_sample(app.add_option("--temperature", sample.temperature, "with --sample: 0 takes the most likely token (0.8)")
                 ->check(CLI::Range(0.0, 1000.0))
                 ->type_name("T"));
-  of_sample(app.add_option("--top-k", sample.top_k, "with --sample: draw from the K most likely tokens; 0: from all (0)")
-                ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31))
-                ->type_name("K"));
   of_sample(
-      app.add_option("--top-p", sample.top_p, "with --sample: draw from the most likely tokens that together have this probability (1)")
-          ->check(CLI::Range(0.0, 1.0))
-          ->type_name("P"));
+      app.add_option("--top-k", sample.top_k, "with --sample: draw from the K most likely tokens; 0: from all (0)")
+          ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31))
+          ->type_name("K"));
+  of_sample(app.add_option("--top-p", sample.top_p,
+                           "with --sample: draw from the most likely tokens that together have this probability (1)")
+                ->check(CLI::Range(0.0, 1.0))
+                ->type_name("P"));
   of_sample(app.add_option("--seed", sample.seed, "with --sample: of the random numbers (train.seed)")
                 ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()))
                 ->type_name("N"));
@@ -70,23 +73,29 @@ void add_sample_options(CLI::App& app, InferenceCommand& command) {
 }  // namespace
 
 void add_inference_options(CLI::App& app, InferenceCommand& command) {
-  app.add_option("--evaluate", command.evaluated,
-                 "print loss, perplexity and tokens of a run's newest checkpoint, or of the checkpoint that is named, and stop: --evaluate "
-                 "RUN [FILE...], over these files, patterns or folders, or over the run's validation data (docs/inference.md)")
+  app.add_option(
+         "--evaluate", command.evaluated,
+         "print loss, perplexity and tokens of a run's newest checkpoint, or of the checkpoint that is named, and "
+         "stop: --evaluate "
+         "RUN [FILE...], over these files, patterns or folders, or over the run's validation data (docs/inference.md)")
       ->type_name("RUN")
       ->check(not_empty);
-  app.add_option("--logits", command.evaluate.logits, "with --evaluate: a new file for the logits, (tokens, model.vocab) f32 by rows")
+  app.add_option("--logits", command.evaluate.logits,
+                 "with --evaluate: a new file for the logits, (tokens, model.vocab) f32 by rows")
       ->type_name("FILE")
       ->check(not_empty);
   app.add_option("--sample", command.sampled,
-                 "print a text that a run's newest checkpoint, or the checkpoint that is named, makes up, and stop (docs/inference.md)")
+                 "print a text that a run's newest checkpoint, or the checkpoint that is named, makes up, and stop "
+                 "(docs/inference.md)")
       ->type_name("RUN")
       ->check(not_empty);
   add_sample_options(app, command);
 }
 
 std::optional<Error> misplaced(const InferenceCommand& command, const std::string& other) {
-  const auto refuse = [](const std::string& what, const std::string& todo) { return Error(ExitCode::usage, what, "command line", todo); };
+  const auto refuse = [](const std::string& what, const std::string& todo) {
+    return Error(ExitCode::usage, what, "command line", todo);
+  };
   const char* const task = command.evaluated.empty() ? "--sample" : "--evaluate";
   if (!command.evaluate.logits.empty() && command.evaluated.empty())
     return refuse("--logits without --evaluate", "say of which model: --evaluate RUN");
@@ -109,7 +118,8 @@ Config load(InferenceCommand& command, const std::vector<std::string>& overrides
   for (std::string& file : command.evaluate.files) file = expand_path(file);
   command.evaluate.logits = expand_path(command.evaluate.logits);
   if (!command.evaluated.empty() && !command.model.folder.empty() && command.evaluate.files.empty())
-    throw Error(ExitCode::usage, "a model's folder has no validation data", command.evaluated, "name files: --evaluate FOLDER FILE...");
+    throw Error(ExitCode::usage, "a model's folder has no validation data", command.evaluated,
+                "name files: --evaluate FOLDER FILE...");
   Config config = config_of(command.model, overrides, command.evaluate.files);
   if (config.comm.transport == "null" || config.comm.omit != "none")
     throw Error(ExitCode::config, "a model of which not all is exchanged has no results",
@@ -120,14 +130,16 @@ Config load(InferenceCommand& command, const std::vector<std::string>& overrides
 std::string describe(const InferenceCommand& command) {
   if (!command.evaluated.empty())
     return fmt::format("--evaluate = {}\n--logits = {}\nfiles = {}\n", command.evaluated,
-                       command.evaluate.logits.empty() ? "no" : command.evaluate.logits, fmt::join(command.evaluate.files, " "));
+                       command.evaluate.logits.empty() ? "no" : command.evaluate.logits,
+                       fmt::join(command.evaluate.files, " "));
   const SampleRequest& sample = command.sample;
   if (!command.sampled.empty())
     return fmt::format(
-        "--sample = {}\n--prompt = {}\n--prompt-ids = {}\n--tokens = {}\n--temperature = {}\n--top-k = {}\n--top-p = {}\n"
+        "--sample = {}\n--prompt = {}\n--prompt-ids = {}\n--tokens = {}\n--temperature = {}\n--top-k = {}\n--top-p = "
+        "{}\n"
         "--seed = {}\n",
-        command.sampled, sample.prompt.value_or(""), fmt::join(sample.prompt_ids, ","), sample.tokens, sample.temperature, sample.top_k,
-        sample.top_p, sample.seed.value_or(-1));
+        command.sampled, sample.prompt.value_or(""), fmt::join(sample.prompt_ids, ","), sample.tokens,
+        sample.temperature, sample.top_k, sample.top_p, sample.seed.value_or(-1));
   return "";
 }
 

@@ -24,8 +24,8 @@ struct InferenceCommand {
 
 void add_inference_options(CLI::App& app, InferenceCommand& command);
 
-/// What is wrong with its options beside others, and with their values. `other`: an option of training or of another task that is given,
-/// too; empty: none.
+/// What is wrong with its options beside others, and with their values. `other`: an option of training or of another
+/// task that is given, too; empty: none.
 std::optional<Error> misplaced(const InferenceCommand& command, const std::string& other);
 
 /// Finds the model, and its configuration with these overrides (--set).

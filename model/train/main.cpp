@@ -51,7 +51,8 @@ std::string error_lines(const Error& error, const std::string& place = {}) {
   const auto* config_error = dynamic_cast<const zs::ConfigError*>(&error);
   if (config_error == nullptr) return zs::error_line(error, place);
   std::string lines;
-  for (const Error& problem : config_error->problems()) lines += (lines.empty() ? "" : "\n") + zs::error_line(problem, place);
+  for (const Error& problem : config_error->problems())
+    lines += (lines.empty() ? "" : "\n") + zs::error_line(problem, place);
   return lines;
 }
 
@@ -61,8 +62,8 @@ void print_error(const std::string& lines) { zs::print_to_stderr("{}\n", lines);
 int print_answer(const std::string& text) {
   zs::write_to_stdout(text);
   if (zs::stdout_failure() == 0) return 0;
-  const Error error(ExitCode::io, fmt::format("standard output was lost: {}", zs::system_reason(zs::stdout_failure())), "stdout",
-                    "send it where there is room");
+  const Error error(ExitCode::io, fmt::format("standard output was lost: {}", zs::system_reason(zs::stdout_failure())),
+                    "stdout", "send it where there is room");
   print_error(zs::error_line(error));
   return static_cast<int>(error.code());
 }
@@ -135,8 +136,8 @@ std::string how_started(const Loaded& loaded) {
   const char* const dry_run = job.full_plan ? "full" : job.dry_run ? "plan" : "no";
   return zs::describe(loaded.inference) +
          fmt::format("--resume = {}\n--dry-run = {}\n--overwrite = {}\n--verify-order = {}\n--verify-data = {}\n",
-                     job.resume.empty() ? "no" : job.resume, dry_run, job.overwrite ? "yes" : "no", job.verify_order ? "yes" : "no",
-                     job.verify_data ? "yes" : "no") +
+                     job.resume.empty() ? "no" : job.resume, dry_run, job.overwrite ? "yes" : "no",
+                     job.verify_order ? "yes" : "no", job.verify_data ? "yes" : "no") +
          variable("ZSHARD_TRANSPORT") + variable("ZSHARD_HOSTS_OF");
 }
 
@@ -181,7 +182,8 @@ int run_threads(const Loaded& loaded, const zs::WorldOptions& options) {
 void check_ranks_source(Loaded& loaded, zs::Launch kind) {
   const auto& comm = loaded.job.config.comm;
   if (loaded.code != 0 || kind != zs::Launch::mpirun || (comm.transport != "local" && comm.ranks == 1)) return;
-  const Error error(ExitCode::config, "comm.transport = \"local\" and comm.ranks start ranks of their own, and mpirun has started some",
+  const Error error(ExitCode::config,
+                    "comm.transport = \"local\" and comm.ranks start ranks of their own, and mpirun has started some",
                     loaded.job.config_path, "leave out mpirun, or leave those keys at their defaults");
   loaded.code = static_cast<int>(error.code());
   loaded.message = error_lines(error);
@@ -219,10 +221,10 @@ int launch(const CommandLine& line, const char* program) {
 }
 
 void add_tokenize_options(CLI::App& app, zs::TokenizeJob& job) {
-  app.add_option(
-         "--tokenize", job.tokenizer,
-         "write the token ids of texts to --out and stop: --tokenize FOLDER TEXT... --out FILE.bin, with the folder of a tokenizer, and "
-         "files, patterns or folders in place of a configuration (docs/tokenizer.md)")
+  app.add_option("--tokenize", job.tokenizer,
+                 "write the token ids of texts to --out and stop: --tokenize FOLDER TEXT... --out FILE.bin, with the "
+                 "folder of a tokenizer, and "
+                 "files, patterns or folders in place of a configuration (docs/tokenizer.md)")
       ->type_name("FOLDER")
       ->check([](const std::string& text) { return text.empty() ? std::string("needs a folder") : std::string(); });
   app.add_option("TEXT...", job.inputs, "with --tokenize and --evaluate: what to read")->type_name("");
@@ -236,11 +238,14 @@ int tokenize(zs::TokenizeJob& job, const std::string& first_input) {
   const char* const size = std::getenv("OMPI_COMM_WORLD_SIZE");
   if (size != nullptr && std::string_view(size) != "1") {
     if (rank == nullptr || std::string_view(rank) == "0")
-      throw Error(ExitCode::usage, "--tokenize works with threads, and mpirun has started ranks", "command line", "leave out mpirun");
+      throw Error(ExitCode::usage, "--tokenize works with threads, and mpirun has started ranks", "command line",
+                  "leave out mpirun");
     return static_cast<int>(ExitCode::usage);
   }
-  if (job.inputs.empty()) throw Error(ExitCode::usage, "--tokenize without a text", "command line", "name files, patterns or folders");
-  if (job.out.empty()) throw Error(ExitCode::usage, "--tokenize without --out", "command line", "say where to write: --out FILE.bin");
+  if (job.inputs.empty())
+    throw Error(ExitCode::usage, "--tokenize without a text", "command line", "name files, patterns or folders");
+  if (job.out.empty())
+    throw Error(ExitCode::usage, "--tokenize without --out", "command line", "say where to write: --out FILE.bin");
   zs::tokenize_files(job);
   return 0;
 }
@@ -269,10 +274,10 @@ void take_files(CommandLine& line, zs::TokenizeJob& tokenized) {
 }
 
 void add_export_options(CLI::App& app, zs::ExportJob& job) {
-  app.add_option(
-         "--export", job.to,
-         "write the model of a run, a checkpoint, a configuration or a model's folder as transformers loads it, or as NAME.gguf, and stop: "
-         "--export DIR RUN (docs/huggingface.md)")
+  app.add_option("--export", job.to,
+                 "write the model of a run, a checkpoint, a configuration or a model's folder as transformers loads "
+                 "it, or as NAME.gguf, and stop: "
+                 "--export DIR RUN (docs/huggingface.md)")
       ->type_name("DIR")
       ->check([](const std::string& text) { return text.empty() ? std::string("needs a new folder") : std::string(); });
   app.add_option("--dtype", job.dtype, "with --export: f32, bf16, f16 or, of a GGUF file, q8_0; f32 if not given")
@@ -297,32 +302,37 @@ int export_model(zs::ExportJob& job, const std::string& from) {
 /// What only --tokenize takes.
 std::optional<Error> misplaced(const zs::TokenizeJob& job) {
   if (!job.tokenizer.empty() || (job.inputs.empty() && job.out.empty())) return std::nullopt;
-  const std::string what =
-      job.inputs.empty() ? "--out without --tokenize" : fmt::format("the argument {} was not expected", job.inputs.front());
+  const std::string what = job.inputs.empty() ? "--out without --tokenize"
+                                              : fmt::format("the argument {} was not expected", job.inputs.front());
   return Error(ExitCode::usage, what, "command line", "see train --help");
 }
 
 void add_run_options(CLI::App& app, CommandLine& line) {
   app.add_option("CONFIG.toml", line.config_path, "what to train (keys: --help-config, docs/configuration.md)");
-  app.add_option("--set", line.overrides, "key=value: overrides a key of the file; repeatable")->allow_extra_args(false);
+  app.add_option("--set", line.overrides, "key=value: overrides a key of the file; repeatable")
+      ->allow_extra_args(false);
   app.add_flag("--dry-run{plan}", line.dry_run,
-               "print the plan and stop: nothing is allocated or created (ranks: as launched, or comm.ranks); --dry-run=full lists every "
+               "print the plan and stop: nothing is allocated or created (ranks: as launched, or comm.ranks); "
+               "--dry-run=full lists every "
                "buffer")
       ->check(CLI::IsMember({"plan", "full"}));
   app.add_option("--resume", line.resume,
-                 "go on from a checkpoint: latest (of run.dir, or of the last runs/NAME-N that has one), latest-valid (passes over damaged "
+                 "go on from a checkpoint: latest (of run.dir, or of the last runs/NAME-N that has one), latest-valid "
+                 "(passes over damaged "
                  "ones), auto (latest where there is one, else a new run), or a folder")
       ->check([](const std::string& text) {
         return text.empty() ? std::string("needs latest, latest-valid, auto or a folder") : std::string();
       });
-  app.add_flag("--overwrite", line.overwrite, "replace the run in a named run.dir; with --resume, its checkpoints after the named one");
+  app.add_flag("--overwrite", line.overwrite,
+               "replace the run in a named run.dir; with --resume, its checkpoints after the named one");
   app.add_flag("--verify-order", line.verify_order,
-               "check that events order every conflicting access to memory, in the first two steps and the first validation of every rank "
+               "check that events order every conflicting access to memory, in the first two steps and the first "
+               "validation of every rank "
                "(with --dry-run: in the plan); exit code 70 if not");
-  app.add_flag(
-      "--verify-data", line.verify_data,
-      "read all data before the first step (with --dry-run: and stop), each rank its share: every id is within the vocabulary, or exit "
-      "code 65 and where not");
+  app.add_flag("--verify-data", line.verify_data,
+               "read all data before the first step (with --dry-run: and stop), each rank its share: every id is "
+               "within the vocabulary, or exit "
+               "code 65 and where not");
 }
 
 int parse_and_run(int argc, char** argv) {
@@ -333,11 +343,12 @@ int parse_and_run(int argc, char** argv) {
   zs::TokenizeJob tokenized;
   zs::ExportJob exported;
   add_run_options(app, line);
-  app.add_option("--verify", verified, "read every byte of a checkpoint, or of all of a run, and stop; no configuration is needed");
-  app.add_option(
-      "--verify-weights", verified_weights,
-      "check a file of weights in safetensors, an index, or the folder of a model, list what is in it, and stop; no configuration is "
-      "needed");
+  app.add_option("--verify", verified,
+                 "read every byte of a checkpoint, or of all of a run, and stop; no configuration is needed");
+  app.add_option("--verify-weights", verified_weights,
+                 "check a file of weights in safetensors, an index, or the folder of a model, list what is in it, and "
+                 "stop; no configuration is "
+                 "needed");
   add_export_options(app, exported);
   add_tokenize_options(app, tokenized);
   zs::add_inference_options(app, line.inference);
@@ -360,12 +371,14 @@ int parse_and_run(int argc, char** argv) {
   if (!line.problem) line.problem = zs::misplaced(line.inference, other);
   if (!line.problem) line.problem = misplaced(tokenized);
   if (!line.problem && !tokenized.tokenizer.empty()) return tokenize(tokenized, line.config_path);
-  if (!line.problem && !exported.to.empty()) return export_model(exported, line.resume.empty() ? line.config_path : line.resume);
+  if (!line.problem && !exported.to.empty())
+    return export_model(exported, line.resume.empty() ? line.config_path : line.resume);
   if (!line.problem && !verified.empty()) {
     const int code = zs::verify_checkpoints(zs::expand_path(verified));
     return code == 0 ? print_answer("") : code;
   }
-  if (!line.problem && !verified_weights.empty()) return print_answer(zs::describe_weights(zs::expand_path(verified_weights)));
+  if (!line.problem && !verified_weights.empty())
+    return print_answer(zs::describe_weights(zs::expand_path(verified_weights)));
   if (!line.problem && line.config_path.empty() && !line.inference.is_wanted())
     line.problem = Error(ExitCode::usage, "no configuration file", "command line", "give one: train CONFIG.toml");
   zs::install_stop_signals();

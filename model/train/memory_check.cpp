@@ -10,7 +10,8 @@
 namespace zs {
 namespace {
 
-/// Libraries, the corpus in the page cache and the rest of the system need some too; a machine at its limit only thrashes.
+/// Libraries, the corpus in the page cache and the rest of the system need some too; a machine at its limit only
+/// thrashes.
 constexpr double kUsable = 0.9;
 
 using Changes = std::vector<MemoryChange>;
@@ -45,7 +46,8 @@ Changes loss_chunks(const MemoryDemand& demand) {
   constexpr std::int64_t kSmallest = 32;
   const std::int64_t tokens = demand.config.train.micro_batch * demand.config.train.sequence;
   const std::int64_t set = demand.config.train.loss_chunk;
-  std::int64_t chunk = set > 0 ? std::min(set, tokens) : lm_head_chunk_rows(tokens, padded_vocab(demand.config.model.vocab));
+  std::int64_t chunk =
+      set > 0 ? std::min(set, tokens) : lm_head_chunk_rows(tokens, padded_vocab(demand.config.model.vocab));
   while ((chunk = chunk / 2 / kSmallest * kSmallest) >= kSmallest) {
     changes.push_back(change(demand, fmt::format("set train.loss_chunk={}", chunk)));
     changes.back().demand.config.train.loss_chunk = chunk;
@@ -105,12 +107,14 @@ void move_to(MemoryDemand& demand, int ranks, int local_ranks) {
   demand.plan.hosts.clear();
   for (int r = 0; r < ranks && ranks > local_ranks; ++r) demand.plan.hosts.push_back(r / local_ranks);
   demand.local_ranks = local_ranks;
-  if (demand.gpus > 0 && ranks > 1 && demand.plan.transport == Transport::local) demand.plan.transport = Transport::nccl;
+  if (demand.gpus > 0 && ranks > 1 && demand.plan.transport == Transport::local)
+    demand.plan.transport = Transport::nccl;
 }
 
 std::string start(const MemoryDemand& demand, int ranks) {
   const bool is_launched = demand.plan.transport != Transport::local && demand.config.comm.ranks == 1;
-  return is_launched ? fmt::format("start {} ranks (mpirun -np {})", ranks, ranks) : fmt::format("set comm.ranks={}", ranks);
+  return is_launched ? fmt::format("start {} ranks (mpirun -np {})", ranks, ranks)
+                     : fmt::format("set comm.ranks={}", ranks);
 }
 
 /// Of one host, whose ranks share its memory: what is sharded stays the same, the rest is there once a rank.
@@ -129,7 +133,8 @@ constexpr int kMostTimes = 16;
 
 Changes more_ranks(const MemoryDemand& demand) {
   Changes changes;
-  const bool are_threads = demand.plan.transport == Transport::local && demand.gpus == 0;  // one rank on a GPU has no transport either
+  const bool are_threads =
+      demand.plan.transport == Transport::local && demand.gpus == 0;  // one rank on a GPU has no transport either
   if (demand.plan.ranks != demand.local_ranks || are_threads) return changes;
   const int most = demand.gpus > 0 ? demand.gpus : demand.plan.ranks * kMostTimes;
   for (int ranks = demand.plan.ranks + 1; ranks <= most; ++ranks) {
@@ -148,7 +153,8 @@ Changes more_hosts(const MemoryDemand& demand) {
     if (!is_possible(demand, ranks)) continue;
     changes.push_back(change(demand, fmt::format("use {} hosts like this one, {} ranks in all", more, ranks)));
     move_to(changes.back().demand, ranks, demand.local_ranks);
-    if (demand.gpus == 0) changes.back().demand.plan.transport = demand.local_ranks > 1 ? Transport::hier : Transport::mpi;
+    if (demand.gpus == 0)
+      changes.back().demand.plan.transport = demand.local_ranks > 1 ? Transport::hier : Transport::mpi;
   }
   return changes;
 }
@@ -157,7 +163,8 @@ Changes more_hosts(const MemoryDemand& demand) {
 std::string need_text(const MemoryDemand& demand, std::int64_t rank_bytes, const MemoryBudget& budget) {
   const bool is_shared = needed_bytes(demand, 1, budget) > 1;
   return fmt::format("{} {} {}", is_shared ? fmt::format("{} ranks need", demand.local_ranks) : "the plan needs",
-                     format_bytes(needed_bytes(demand, rank_bytes, budget)), budget.is_per_process ? "in a process" : "on this host");
+                     format_bytes(needed_bytes(demand, rank_bytes, budget)),
+                     budget.is_per_process ? "in a process" : "on this host");
 }
 
 bool fits(MemoryChange& one, const std::vector<MemoryBudget>& budgets) {
@@ -168,7 +175,8 @@ bool fits(MemoryChange& one, const std::vector<MemoryBudget>& budgets) {
 /// The first of the list that fits: each saves more than the one before.
 std::optional<MemoryChange> first_that_fits(Changes changes, const std::vector<MemoryBudget>& budgets) {
   if (changes.empty() || !fits(changes.back(), budgets)) return std::nullopt;
-  const auto found = std::partition_point(changes.begin(), changes.end() - 1, [&](MemoryChange& one) { return !fits(one, budgets); });
+  const auto found =
+      std::partition_point(changes.begin(), changes.end() - 1, [&](MemoryChange& one) { return !fits(one, budgets); });
   return *found;
 }
 
@@ -193,20 +201,21 @@ std::int64_t needed_bytes(const MemoryDemand& demand, std::int64_t rank_bytes, c
   return rank_bytes * (is_alone ? 1 : demand.local_ranks);
 }
 
-const MemoryBudget* exceeded(const MemoryDemand& demand, std::int64_t rank_bytes, const std::vector<MemoryBudget>& budgets) {
+const MemoryBudget* exceeded(const MemoryDemand& demand, std::int64_t rank_bytes,
+                             const std::vector<MemoryBudget>& budgets) {
   const MemoryBudget* worst = nullptr;
   double excess = 1;
   for (const MemoryBudget& budget : budgets) {
-    const double part =
-        static_cast<double>(needed_bytes(demand, rank_bytes, budget)) / static_cast<double>(std::max<std::int64_t>(budget.bytes, 1));
+    const double part = static_cast<double>(needed_bytes(demand, rank_bytes, budget)) /
+                        static_cast<double>(std::max<std::int64_t>(budget.bytes, 1));
     if (part > excess) excess = part, worst = &budget;
   }
   return worst;
 }
 
 std::optional<MemoryChange> smallest_change(const MemoryDemand& demand, const std::vector<MemoryBudget>& budgets) {
-  for (const auto list :
-       {recomputations, micro_batches, loss_chunks, unit_sizes, prefetches, reshardings, fewer_ranks, more_ranks, more_hosts}) {
+  for (const auto list : {recomputations, micro_batches, loss_chunks, unit_sizes, prefetches, reshardings, fewer_ranks,
+                          more_ranks, more_hosts}) {
     if (auto found = first_that_fits(list(demand), budgets)) return found;
   }
   return std::nullopt;
@@ -231,23 +240,28 @@ MemoryChange least_memory(const MemoryDemand& demand) {
 namespace {
 
 std::string advice(const MemoryDemand& demand, const MemoryBudget& budget, const std::vector<MemoryBudget>& budgets) {
-  const auto needs = [&](const MemoryChange& one) { return format_bytes(needed_bytes(one.demand, one.rank_bytes, budget)); };
-  if (const auto found = smallest_change(demand, budgets)) return fmt::format("{}, which needs {}", found->text, needs(*found));
+  const auto needs = [&](const MemoryChange& one) {
+    return format_bytes(needed_bytes(one.demand, one.rank_bytes, budget));
+  };
+  if (const auto found = smallest_change(demand, budgets))
+    return fmt::format("{}, which needs {}", found->text, needs(*found));
   const MemoryChange least = least_memory(demand);
   if (exceeded(least.demand, least.rank_bytes, budgets) == nullptr)
     return fmt::format("no single change is enough; {} together need {}", least.text, needs(least));
-  return fmt::format("{}: the least, {}needs {}", budget.is_per_process ? "raise the limit" : "use a smaller model or more memory",
+  return fmt::format("{}: the least, {}needs {}",
+                     budget.is_per_process ? "raise the limit" : "use a smaller model or more memory",
                      least.text.empty() ? "" : "with " + least.text + ", ", needs(least));
 }
 
 }  // namespace
 
-std::string describe_budgets(const MemoryDemand& demand, std::int64_t rank_bytes, const std::vector<MemoryBudget>& budgets) {
+std::string describe_budgets(const MemoryDemand& demand, std::int64_t rank_bytes,
+                             const std::vector<MemoryBudget>& budgets) {
   std::string text;
   for (const MemoryBudget& budget : budgets) {
     const std::int64_t needed = needed_bytes(demand, rank_bytes, budget);
-    text += fmt::format("memory: {}, {} may be used ({}){}\n", need_text(demand, rank_bytes, budget), format_bytes(budget.bytes),
-                        budget.source, needed > budget.bytes ? ": too much" : "");
+    text += fmt::format("memory: {}, {} may be used ({}){}\n", need_text(demand, rank_bytes, budget),
+                        format_bytes(budget.bytes), budget.source, needed > budget.bytes ? ": too much" : "");
   }
   if (const MemoryBudget* const budget = exceeded(demand, rank_bytes, budgets))
     text += "        " + advice(demand, *budget, budgets) + "\n";
@@ -258,8 +272,8 @@ Error memory_refusal(const MemoryDemand& demand, std::int64_t rank_bytes, const 
   const MemoryBudget* const budget = exceeded(demand, rank_bytes, budgets);
   ZS_CHECK(budget != nullptr, "a run that fits is refused: {} bytes a rank", rank_bytes);
   return Error(ExitCode::out_of_memory,
-               fmt::format("{}, {} may be used", need_text(demand, rank_bytes, *budget), format_bytes(budget->bytes)), budget->source,
-               advice(demand, *budget, budgets));
+               fmt::format("{}, {} may be used", need_text(demand, rank_bytes, *budget), format_bytes(budget->bytes)),
+               budget->source, advice(demand, *budget, budgets));
 }
 
 }  // namespace zs

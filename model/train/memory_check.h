@@ -32,7 +32,8 @@ struct MemoryDemand {
 std::int64_t needed_bytes(const MemoryDemand& demand, std::int64_t rank_bytes, const MemoryBudget& budget);
 
 /// The budget that is exceeded by the largest part; null when all are kept.
-const MemoryBudget* exceeded(const MemoryDemand& demand, std::int64_t rank_bytes, const std::vector<MemoryBudget>& budgets);
+const MemoryBudget* exceeded(const MemoryDemand& demand, std::int64_t rank_bytes,
+                             const std::vector<MemoryBudget>& budgets);
 
 /// Another run that does the same training, and how to get there: "set train.micro_batch=2".
 struct MemoryChange {
@@ -41,19 +42,22 @@ struct MemoryChange {
   std::int64_t rank_bytes = 0;
 };
 
-/// The single change that makes a run fit, found by planning again. Tried in the order of what they cost: recomputing activations
-/// ("attention", then "block"), the largest micro-batch that fits, the largest chunk of the loss that fits, fewer blocks a unit, no
-/// prefetch, resharding after forward, fewer ranks on the host (or more, where each process has a limit of its own), more hosts. Nothing
-/// when none is enough.
+/// The single change that makes a run fit, found by planning again. Tried in the order of what they cost: recomputing
+/// activations
+/// ("attention", then "block"), the largest micro-batch that fits, the largest chunk of the loss that fits, fewer
+/// blocks a unit, no prefetch, resharding after forward, fewer ranks on the host (or more, where each process has a
+/// limit of its own), more hosts. Nothing when none is enough.
 std::optional<MemoryChange> smallest_change(const MemoryDemand& demand, const std::vector<MemoryBudget>& budgets);
 
 /// All changes of the configuration at once.
 MemoryChange least_memory(const MemoryDemand& demand);
 
 /// A line for each budget, and, where one is exceeded, the smallest change that fits.
-std::string describe_budgets(const MemoryDemand& demand, std::int64_t rank_bytes, const std::vector<MemoryBudget>& budgets);
+std::string describe_budgets(const MemoryDemand& demand, std::int64_t rank_bytes,
+                             const std::vector<MemoryBudget>& budgets);
 
-/// Error(out_of_memory) for a run that exceeds a budget: what it needs, what there is, and the smallest change that fits.
+/// Error(out_of_memory) for a run that exceeds a budget: what it needs, what there is, and the smallest change that
+/// fits.
 Error memory_refusal(const MemoryDemand& demand, std::int64_t rank_bytes, const std::vector<MemoryBudget>& budgets);
 
 }  // namespace zs

@@ -35,7 +35,9 @@ class Replay {
 
  private:
   static std::uint64_t address(const Buffer& buffer) { return reinterpret_cast<std::uint64_t>(buffer.data); }
-  std::int64_t moment(std::size_t index) const { return index < begin_ ? 0 : static_cast<std::int64_t>(index - begin_); }
+  std::int64_t moment(std::size_t index) const {
+    return index < begin_ ? 0 : static_cast<std::int64_t>(index - begin_);
+  }
 
   void acquire(std::size_t index, const TraceEntry& entry) {
     const Buffer& block = entry.op.writes.at(0);
@@ -92,7 +94,8 @@ struct Row {
 
 std::string owners(const std::string& series, const Row& row) {
   if (row.first < 0) return series;
-  return row.first == row.last ? fmt::format("{}{}", series, row.first) : fmt::format("{}{}-{}", series, row.first, row.last);
+  return row.first == row.last ? fmt::format("{}{}", series, row.first)
+                               : fmt::format("{}{}-{}", series, row.first, row.last);
 }
 
 }  // namespace
@@ -125,7 +128,8 @@ std::int64_t live_bytes_at(std::span<const PlannedBuffer> buffers, std::int64_t 
 }
 
 std::string describe_grouped(std::span<const PlannedBuffer> buffers, std::span<const TraceEntry> step) {
-  using Key = std::tuple<std::string, std::string, std::string, std::int64_t>;  // label, owners' series, first op, bytes
+  using Key =
+      std::tuple<std::string, std::string, std::string, std::int64_t>;  // label, owners' series, first op, bytes
   std::map<Key, Row> rows;
   const std::int64_t peak = peak_moment(buffers);
   for (const PlannedBuffer& buffer : buffers) {
@@ -142,7 +146,8 @@ std::string describe_grouped(std::span<const PlannedBuffer> buffers, std::span<c
            std::tuple(b.second.at_peak * std::get<3>(b.first), std::get<3>(b.first));
   });
   constexpr const char* format = "  {:<12}{:<16}{:<24}{:>8}{:>9}{:>14}{:>16}\n";
-  std::string text = fmt::format(format, "kind", "unit", "first used by", "buffers", "at peak", "bytes each", "bytes at peak");
+  std::string text =
+      fmt::format(format, "kind", "unit", "first used by", "buffers", "at peak", "bytes each", "bytes at peak");
   for (const auto& [key, row] : sorted) {
     const auto& [label, series, op, bytes] = key;
     text += fmt::format(format, label, owners(series, row), op, row.count, row.at_peak, bytes, row.at_peak * bytes);
@@ -156,12 +161,13 @@ std::string describe_all(std::span<const PlannedBuffer> buffers, std::span<const
   for (std::size_t i = 0; i < step.size(); ++i) numbers[i] = step[i].kind == TraceEntry::Kind::op ? ++ops : ops;
   const auto use = [&](std::int64_t moment) {
     return moment < 0 ? std::string("-")
-                      : fmt::format("{} {}", numbers[static_cast<std::size_t>(moment)], step[static_cast<std::size_t>(moment)].op.name);
+                      : fmt::format("{} {}", numbers[static_cast<std::size_t>(moment)],
+                                    step[static_cast<std::size_t>(moment)].op.name);
   };
   std::string text = fmt::format("  {:<12}{:<14}{:>14}  {:<36}{}\n", "kind", "unit", "bytes", "first use", "last use");
   for (const PlannedBuffer& buffer : buffers) {
-    text += fmt::format("  {:<12}{:<14}{:>14}  {:<36}{}\n", buffer.label, buffer.owner.empty() ? "-" : buffer.owner, buffer.bytes,
-                        use(buffer.first_use), use(buffer.last_use));
+    text += fmt::format("  {:<12}{:<14}{:>14}  {:<36}{}\n", buffer.label, buffer.owner.empty() ? "-" : buffer.owner,
+                        buffer.bytes, use(buffer.first_use), use(buffer.last_use));
   }
   return text;
 }

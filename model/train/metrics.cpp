@@ -42,7 +42,9 @@ bool may_be_line(std::string_view line) {
 }
 
 /// A file that is there, without waiting for it and without following a link.
-int open_there(const std::string& path, int flags) { return ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, kFileMode); }
+int open_there(const std::string& path, int flags) {
+  return ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, kFileMode);
+}
 
 bool is_regular(int descriptor) {
   struct stat status {};
@@ -50,8 +52,8 @@ bool is_regular(int descriptor) {
 }
 
 Error not_own(const std::string& path) {
-  return Error(ExitCode::cannot_create, "this is in the way, and it is not a log of metrics that a run of zshard wrote", path,
-               "move it elsewhere, or set another run.dir");
+  return Error(ExitCode::cannot_create, "this is in the way, and it is not a log of metrics that a run of zshard wrote",
+               path, "move it elsewhere, or set another run.dir");
 }
 
 }  // namespace
@@ -100,12 +102,14 @@ void MetricsLog::write(const std::string& line) {
 }
 
 void MetricsLog::fail(const char* operation, int error) const {
-  throw Error(ExitCode::io, fmt::format("{} metrics failed: {}", operation, system_reason(error)), path_, "free some space");
+  throw Error(ExitCode::io, fmt::format("{} metrics failed: {}", operation, system_reason(error)), path_,
+              "free some space");
 }
 
 /// With its end; empty where the file ends otherwise.
 std::string MetricsLog::last_line() const {
-  const std::int64_t size = bytes(), from = std::max<std::int64_t>(0, size - static_cast<std::int64_t>(kLongestLine) - 2);
+  const std::int64_t size = bytes(),
+                     from = std::max<std::int64_t>(0, size - static_cast<std::int64_t>(kLongestLine) - 2);
   std::string tail(static_cast<std::size_t>(size - from), '\0');
   const ssize_t count = ::pread(descriptor_, tail.data(), tail.size(), from);
   if (count < 0) fail("reading", errno);
@@ -116,7 +120,8 @@ std::string MetricsLog::last_line() const {
 
 bool MetricsLog::lacks_validation(std::int64_t step) const {
   const std::string line = last_line();
-  return !line.empty() && step_of_line(std::string_view(line).substr(0, line.size() - 1)) == step && line.find("\"val_loss\"") == line.npos;
+  return !line.empty() && step_of_line(std::string_view(line).substr(0, line.size() - 1)) == step &&
+         line.find("\"val_loss\"") == line.npos;
 }
 
 void MetricsLog::add_validation(std::int64_t step, float val_loss) {
@@ -210,7 +215,9 @@ std::string format_count(double count) {
   return count < 99.95 ? fmt::format("{:.1f}{}", count, kUnits[unit]) : fmt::format("{:.0f}{}", count, kUnits[unit]);
 }
 
-std::string format_number(std::int64_t count, const char* noun) { return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s"); }
+std::string format_number(std::int64_t count, const char* noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
 
 std::string format_duration(double seconds) {
   constexpr double kLongest = 1e9;
@@ -232,7 +239,8 @@ std::string progress_line(const Progress& progress) {
 }
 
 std::string live_line(const Progress& progress, int columns) {
-  // The last column stays free: a character there makes some terminals wrap, and the next line would not replace this one.
+  // The last column stays free: a character there makes some terminals wrap, and the next line would not replace this
+  // one.
   const std::string line = progress_line(progress).substr(0, static_cast<std::size_t>(std::max(columns - 1, 0)));
   return "\r" + line + "\x1b[K";
 }

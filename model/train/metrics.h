@@ -16,16 +16,18 @@ struct StepMetrics {
   std::int64_t peak_bytes = 0;   ///< maximum over ranks
   std::int64_t allocations = 0;  ///< calls to the system for counted memory since the last line, maximum over ranks
   std::optional<float> val_loss = {};
-  std::int64_t skipped_steps = 0;  ///< so far in this run: the gradient was not finite, and the weights stayed as they were
+  std::int64_t skipped_steps =
+      0;  ///< so far in this run: the gradient was not finite, and the weights stayed as they were
 };
 
-/// One JSON object without a line end. Numbers are the shortest text that reads back as the same float or double; a value
-/// that is not finite is null; val_loss and skipped_steps appear only when there are any.
+/// One JSON object without a line end. Numbers are the shortest text that reads back as the same float or double; a
+/// value that is not finite is null; val_loss and skipped_steps appear only when there are any.
 std::string to_json(const StepMetrics& metrics);
 
-/// Appends to metrics.jsonl, one write a line, so that a reader sees whole lines. Owns the descriptor, and with it a lock that makes the
-/// run directory its own until the process ends, however it ends; one thread uses it. Throws Error(cannot_create) when the file cannot be
-/// opened, is no regular file, or another run has it, and Error(io) when a write fails. Follows no link.
+/// Appends to metrics.jsonl, one write a line, so that a reader sees whole lines. Owns the descriptor, and with it a
+/// lock that makes the run directory its own until the process ends, however it ends; one thread uses it. Throws
+/// Error(cannot_create) when the file cannot be opened, is no regular file, or another run has it, and Error(io) when a
+/// write fails. Follows no link.
 class MetricsLog {
  public:
   explicit MetricsLog(std::string path);
@@ -34,10 +36,11 @@ class MetricsLog {
   MetricsLog& operator=(const MetricsLog&) = delete;
 
   void append(const StepMetrics& metrics);
-  /// Throws Error(cannot_create) when the file holds a line that no log has written: it is somebody else's, and nothing of it may be cut.
+  /// Throws Error(cannot_create) when the file holds a line that no log has written: it is somebody else's, and nothing
+  /// of it may be cut.
   void check_own() const;
-  /// Drops every line after step `step`, a line that is cut off included, and returns the step of the last one left (0: none). Checks first
-  /// that all of it is a log's.
+  /// Drops every line after step `step`, a line that is cut off included, and returns the step of the last one left (0:
+  /// none). Checks first that all of it is a log's.
   std::int64_t cut_after(std::int64_t step);
   /// Whether the last line is that of `step`, and has no val_loss.
   bool lacks_validation(std::int64_t step) const;

@@ -21,15 +21,17 @@ ReadSamples no_samples(const Config& config) {
 }
 
 std::string describe_units(const TrainPlan& plan, DType param) {
-  const bool is_flat = std::none_of(plan.units.begin(), plan.units.end(), [](const auto& unit) { return unit.layout->is_interleaved(); });
-  std::string text = fmt::format("{:<16}{:>8}{:>14}{:>14}{:>12}{:>12}{}\n", "unit", "params", "elements", "shard elems", "full",
-                                 "shard f32", is_flat ? "" : "      gathered         whole");
+  const bool is_flat = std::none_of(plan.units.begin(), plan.units.end(),
+                                    [](const auto& unit) { return unit.layout->is_interleaved(); });
+  std::string text = fmt::format("{:<16}{:>8}{:>14}{:>14}{:>12}{:>12}{}\n", "unit", "params", "elements", "shard elems",
+                                 "full", "shard f32", is_flat ? "" : "      gathered         whole");
   std::int64_t elements = 0;
   for (const TrainPlan::Unit& unit : plan.units) {
     const UnitLayout& layout = *unit.layout;
     elements += layout.numel();
-    text += fmt::format("{:<16}{:>8}{:>14}{:>14}{:>12}{:>12}", unit.name, layout.views().size(), layout.numel(), layout.shard_elems(),
-                        format_bytes(layout.numel() * size_of(param)), format_bytes(layout.held_elems() * size_of(DType::f32)));
+    text += fmt::format("{:<16}{:>8}{:>14}{:>14}{:>12}{:>12}", unit.name, layout.views().size(), layout.numel(),
+                        layout.shard_elems(), format_bytes(layout.numel() * size_of(param)),
+                        format_bytes(layout.held_elems() * size_of(DType::f32)));
     text += is_flat ? "\n" : fmt::format("{:>14}{:>14}\n", layout.gathered_shard_elems(), layout.whole_elems());
   }
   return text + fmt::format("{:<16}{:>8}{:>14}\n", "all", "", elements);
@@ -44,19 +46,21 @@ std::string describe_zero_copy(const TrainPlan& plan) {
   if (names.empty()) return "zero-copy: no unit\n";
   std::string which = "all units";
   if (names.size() < plan.units.size()) which = fmt::format("{}", fmt::join(names, ", "));
-  return fmt::format("zero-copy: {}, {} of shards on this rank where the others read them\n", which, format_bytes(plan.shared_bytes));
+  return fmt::format("zero-copy: {}, {} of shards on this rank where the others read them\n", which,
+                     format_bytes(plan.shared_bytes));
 }
 
 /// Where parameters are cut one by one: each with its dim, and what the first rank has of it, which is the most.
 std::string describe_parameters(const TrainPlan& plan) {
-  std::string text = fmt::format("\nevery parameter\n  {:<40}{:>20}{:>8}{:>16}\n", "name", "shape", "dim", "elements a rank");
+  std::string text =
+      fmt::format("\nevery parameter\n  {:<40}{:>20}{:>8}{:>16}\n", "name", "shape", "dim", "elements a rank");
   for (const TrainPlan::Unit& unit : plan.units) {
     std::vector<std::int64_t> here(unit.layout->views().size(), 0);
     for (const ShardSegment& segment : unit.layout->held_segments(0)) here[segment.view] += segment.count;
     for (std::size_t i = 0; i < here.size(); ++i) {
       const FlatView& view = unit.layout->views()[i];
-      text += fmt::format("  {:<40}{:>20}{:>8}{:>16}\n", view.name, view.shape.str(), view.is_whole ? "whole" : fmt::format("{}", view.dim),
-                          here[i]);
+      text += fmt::format("  {:<40}{:>20}{:>8}{:>16}\n", view.name, view.shape.str(),
+                          view.is_whole ? "whole" : fmt::format("{}", view.dim), here[i]);
     }
   }
   return text;
@@ -70,7 +74,8 @@ std::string describe_pinned(const TrainPlan& plan) {
   };
   line(PinnedMemory::kUploads, plan.upload_bytes);
   for (std::size_t role = 0; role < plan.staging_bytes.size(); ++role) {
-    if (const std::int64_t bytes = plan.staging_bytes[role]; bytes > 0) line(name_of(static_cast<StreamRole>(role)), bytes);
+    if (const std::int64_t bytes = plan.staging_bytes[role]; bytes > 0)
+      line(name_of(static_cast<StreamRole>(role)), bytes);
   }
   line("from the system", plan.pinned_bytes);
   return text;
@@ -103,8 +108,8 @@ std::string describe_schedule(const TrainPlan& plan) {
 /// Of the compute stream: losses, norms and the like come to the host through it.
 constexpr std::int64_t kLeastStaging = std::int64_t{1} << 20;
 
-/// What the host says in a step, inputs and targets above all, so that it need not wait for the GPU within one; and room for weights to
-/// go up by the piece.
+/// What the host says in a step, inputs and targets above all, so that it need not wait for the GPU within one; and
+/// room for weights to go up by the piece.
 std::int64_t upload_bytes(const Config& config, int ranks) {
   constexpr std::int64_t kLeast = std::int64_t{1} << 20, kMost = std::int64_t{64} << 20;
   const std::int64_t samples = (config.train.global_batch + ranks - 1) / ranks;
@@ -121,7 +126,8 @@ class MetaRun {
                                                   .stands_for = options.device,
                                                   .upload_bytes = upload_bytes(config, options.ranks),
                                                   .pinned_bytes = Pool::kGrowingSlab})),
-        world_(make_meta_world(options.rank, options.ranks, {options.transport, options.hosts, options.sums_in_rank_order})),
+        world_(make_meta_world(options.rank, options.ranks,
+                               {options.transport, options.hosts, options.sums_in_rank_order})),
         read_(no_samples(config)),
         validation_windows_(options.validation_windows) {
     device_->trace().start();
@@ -154,8 +160,8 @@ class MetaRun {
   std::optional<Session> session_;
 };
 
-/// Notices that the micro-batches of a step have begun to repeat: one that finds every block of memory where an earlier one did does
-/// what that did, unless that was the first, which has nothing to add its gradients to.
+/// Notices that the micro-batches of a step have begun to repeat: one that finds every block of memory where an earlier
+/// one did does what that did, unless that was the first, which has nothing to add its gradients to.
 class Repetition {
  public:
   /// Whether the micro-batch that begins in this layout may stand for all that follow.
@@ -167,7 +173,8 @@ class Repetition {
   }
 
  private:
-  static constexpr std::int64_t kMost = 12;  // small blocks may wander for longer; measured, that is worth a thousandth of the memory
+  static constexpr std::int64_t kMost =
+      12;  // small blocks may wander for longer; measured, that is worth a thousandth of the memory
   bool is_first_ = true;
   std::vector<std::uint64_t> layouts_;
 };
@@ -183,8 +190,8 @@ void take_recorded(TrainPlan& plan, MetaRun& run, const PlanOptions& options) {
   plan.eval_order = run.runtime().scheduler().order(Mode::eval);
 }
 
-/// The order of units and the size of the streams' scratch, which shape everything after their first micro-batch; or second, where sums
-/// onto what the first one left need more.
+/// The order of units and the size of the streams' scratch, which shape everything after their first micro-batch; or
+/// second, where sums onto what the first one left need more.
 void record(TrainPlan& plan, const Config& config, const PlanOptions& options) {
   MetaRun run(config, options);
   run.start(config).abridge([number = 0]() mutable { return ++number % 2 == 0; });
@@ -223,7 +230,8 @@ void plan_step(TrainPlan& plan, MetaRun& run) {
   plan.at_peak = memory.at_peak();
   plan.micro_batch = run.runtime().actions();
   plan.buffers = buffers_of(entries, begin, entries.size());
-  plan.trace.assign(std::make_move_iterator(entries.begin() + static_cast<std::ptrdiff_t>(begin)), std::make_move_iterator(entries.end()));
+  plan.trace.assign(std::make_move_iterator(entries.begin() + static_cast<std::ptrdiff_t>(begin)),
+                    std::make_move_iterator(entries.end()));
 }
 
 }  // namespace
@@ -260,7 +268,8 @@ TrainPlan make_plan(const Config& wanted, const PlanOptions& options) {
   return plan;
 }
 
-TrainPlan make_inference_plan(const Config& wanted, const PlanOptions& options, const std::function<void(Session&)>& work) {
+TrainPlan make_inference_plan(const Config& wanted, const PlanOptions& options,
+                              const std::function<void(Session&)>& work) {
   const Config config = with_unit_mib(wanted, options);
   TrainPlan plan;
   plan.device = options.device;
@@ -301,9 +310,10 @@ void TrainPlan::apply_order(ShardedRuntime& runtime) const {
 std::string describe(const TrainPlan& plan, const Config& config, int ranks, bool is_full) {
   const DType param = config.precision.param == "bf16" ? DType::bf16 : DType::f32;
   const std::int64_t micro_batches = config.train.global_batch / config.train.micro_batch / ranks;
-  std::string text = fmt::format("plan: {}, {} micro-batch{} of {} x {} tokens a rank and step, {} parameters, prefetch {}\n\n",
-                                 format_number(ranks, "rank"), micro_batches, micro_batches == 1 ? "" : "es", config.train.micro_batch,
-                                 config.train.sequence, config.precision.param, config.shard.prefetch);
+  std::string text =
+      fmt::format("plan: {}, {} micro-batch{} of {} x {} tokens a rank and step, {} parameters, prefetch {}\n\n",
+                  format_number(ranks, "rank"), micro_batches, micro_batches == 1 ? "" : "es", config.train.micro_batch,
+                  config.train.sequence, config.precision.param, config.shard.prefetch);
   text += describe_units(plan, param);
   text += describe_zero_copy(plan);
   if (is_full && config.shard.layout == "per_parameter") text += describe_parameters(plan);

@@ -25,7 +25,8 @@ namespace zs {
 
 void keep_standard_descriptors() {
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (fcntl(descriptor, F_GETFD) == -1 && errno == EBADF && open("/dev/null", O_RDONLY) < 0) return;  // then nothing can be opened
+    if (fcntl(descriptor, F_GETFD) == -1 && errno == EBADF && open("/dev/null", O_RDONLY) < 0)
+      return;  // then nothing can be opened
   }
 }
 
@@ -48,8 +49,8 @@ bool prints_to_terminal() {
 std::string describe_build() {
   const std::string archs = cuda_kernel_archs();
   return fmt::format("zshard {}\nCUDA: {}\nMPI: {}\noneDNN: {}\nCPU kernels: {}", version(),
-                     archs.empty() ? "no" : fmt::format("yes, kernels for compute capability {}", archs), mpi_version(), onednn_version(),
-                     cpu_isa());
+                     archs.empty() ? "no" : fmt::format("yes, kernels for compute capability {}", archs), mpi_version(),
+                     onednn_version(), cpu_isa());
 }
 
 void check_threads(int count) {
@@ -108,7 +109,8 @@ Error as_error(const std::exception_ptr& problem) {
     // Of a thread; files and streams have no such error.
     if (error.code() == std::errc::resource_unavailable_try_again)
       return Error(ExitCode::out_of_memory, fmt::format("no thread can be started: {}", error.what()), "",
-                   "raise the limit on processes (ulimit -u, a container's pids.max), or lower OMP_NUM_THREADS or the number of ranks");
+                   "raise the limit on processes (ulimit -u, a container's pids.max), or lower OMP_NUM_THREADS or the "
+                   "number of ranks");
     // Of standard output, files or threads: what the system refused
     return Error(ExitCode::io, error.what(), "", "see whether there is room, and what ulimit -a allows");
   } catch (const std::exception& error) {

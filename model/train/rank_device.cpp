@@ -11,7 +11,8 @@ constexpr double kStepTimeouts = 20;
 
 }  // namespace
 
-RankDevice::RankDevice(World& world, const Config& config, const GpuRanks& gpus, const TrainPlan& plan, const CpuShare& share)
+RankDevice::RankDevice(World& world, const Config& config, const GpuRanks& gpus, const TrainPlan& plan,
+                       const CpuShare& share)
     : base_(world) {
   DeviceOptions options = gpu_options(config, gpus.gpu);
   options.threads = share.threads;

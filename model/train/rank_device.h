@@ -12,8 +12,8 @@
 
 namespace zs {
 
-/// The device that one rank computes on, with the memory that a plan asks for, and what moves bytes between the ranks' devices. Collective
-/// to make. One host thread uses it; `world` outlives it.
+/// The device that one rank computes on, with the memory that a plan asks for, and what moves bytes between the ranks'
+/// devices. Collective to make. One host thread uses it; `world` outlives it.
 class RankDevice {
  public:
   RankDevice(World& world, const Config& config, const GpuRanks& gpus, const TrainPlan& plan, const CpuShare& share);

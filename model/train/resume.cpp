@@ -23,11 +23,12 @@ constexpr const char* kTrainFiles = "data.train_files";
 constexpr const char* kKeep = "checkpoint.keep";  // what it removes is gone
 
 // What the state was made with and makes no sense without; the order of data, and what its elements mean.
-constexpr std::array<std::string_view, 11> kRefused = {"data.kind",      "train.global_batch", "train.sequence",   "train.seed",
-                                                       "train.beta1",    "train.beta2",        "train.eps",        "train.optimizer",
-                                                       "train.momentum", "train.nesterov",     "data.train_tokens"};
+constexpr std::array<std::string_view, 11> kRefused = {
+    "data.kind", "train.global_batch", "train.sequence", "train.seed",     "train.beta1",      "train.beta2",
+    "train.eps", "train.optimizer",    "train.momentum", "train.nesterov", "data.train_tokens"};
 constexpr std::string_view kRefusedTable = "model.";
-// What says where and how fast, not what. Files may move: their names, their length and what they hold are compared instead.
+// What says where and how fast, not what. Files may move: their names, their length and what they hold are compared
+// instead.
 constexpr std::array<std::string_view, 11> kFree = {"name",
                                                     "train.time_limit",
                                                     "device",
@@ -41,7 +42,8 @@ constexpr std::array<std::string_view, 11> kFree = {"name",
                                                     "data.validation_fraction"};
 constexpr std::array<std::string_view, 5> kFreeTables = {"shard.", "comm.", "watchdog.", "run.", "checkpoint."};
 
-Error none_found(const std::string& where, const std::string& what_to_do = "name the folder of a checkpoint, or of a run that has one") {
+Error none_found(const std::string& where,
+                 const std::string& what_to_do = "name the folder of a checkpoint, or of a run that has one") {
   return {ExitCode::checkpoint, "there is no checkpoint to go on from", where, what_to_do};
 }
 
@@ -62,7 +64,8 @@ bool is_run(const std::string& dir) { return RunMark::find(dir).has_value(); }
 
 /// A folder that has checkpoints, and is not a run's to go on in.
 Error no_mark(const std::string& dir, std::int64_t last) {
-  return {ExitCode::cannot_create, fmt::format("the folder has checkpoints, but not the mark of a run of zshard ({})", RunMark::kFile), dir,
+  return {ExitCode::cannot_create,
+          fmt::format("the folder has checkpoints, but not the mark of a run of zshard ({})", RunMark::kFile), dir,
           fmt::format("begin a new run in another run.dir with --resume {}", step_folder(root_of(dir), last))};
 }
 
@@ -86,13 +89,15 @@ ResumePoint newest_valid(const std::string& run_dir) {
       point.damaged.push_back(point.step);
     }
   }
-  throw none_found(root_of(run_dir), "every one is damaged: start the run anew with --overwrite, or set another run.dir");
+  throw none_found(root_of(run_dir),
+                   "every one is damaged: start the run anew with --overwrite, or set another run.dir");
 }
 
 /// The run directory that `path`, RUN/checkpoints/NAME, is in; empty when it is in none.
 std::string run_of(const fs::path& path) {
   const fs::path root = fs::absolute(path).lexically_normal().parent_path();
-  return root.filename() == kFolder && is_run(root.parent_path().string()) ? root.parent_path().string() : std::string();
+  return root.filename() == kFolder && is_run(root.parent_path().string()) ? root.parent_path().string()
+                                                                           : std::string();
 }
 
 bool is_same_folder(const std::string& a, const std::string& b) {
@@ -110,13 +115,15 @@ void check_no_leftover(const fs::path& path) {
   }
 }
 
-/// A checkpoint that was named. Only in its own run, where it is the last one or may become it, does the run go on in place.
+/// A checkpoint that was named. Only in its own run, where it is the last one or may become it, does the run go on in
+/// place.
 ResumePoint named(const ResumeRequest& request) {
   const fs::path path = plain(request.what);
   std::error_code failed;
   const fs::file_status status = fs::status(path, failed);
   if (failed && status.type() != fs::file_type::not_found)
-    throw Error(ExitCode::checkpoint, "the folder cannot be read: " + failed.message(), path.string(), advice_for(failed.value()));
+    throw Error(ExitCode::checkpoint, "the folder cannot be read: " + failed.message(), path.string(),
+                advice_for(failed.value()));
   if (!fs::is_directory(status)) throw none_found(path.string());
   check_no_leftover(path);
   ResumePoint point;
@@ -127,7 +134,8 @@ ResumePoint named(const ResumeRequest& request) {
   } else {
     point = newest(path.string());
   }
-  if (!request.run_dir.empty() && !point.run_dir.empty() && !is_same_folder(point.run_dir, request.run_dir)) point.run_dir.clear();
+  if (!request.run_dir.empty() && !point.run_dir.empty() && !is_same_folder(point.run_dir, request.run_dir))
+    point.run_dir.clear();
   return point;
 }
 
@@ -136,14 +144,15 @@ void check_apart(const std::string& checkpoint, const std::string& run_dir) {
   std::error_code failed;
   const fs::path inner = fs::canonical(checkpoint, failed), outer = fs::weakly_canonical(run_dir, failed);
   if (failed || std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first != outer.end()) return;
-  throw Error(ExitCode::cannot_create, "the checkpoint lies in the run directory that --overwrite would replace", checkpoint,
-              "set another run.dir");
+  throw Error(ExitCode::cannot_create, "the checkpoint lies in the run directory that --overwrite would replace",
+              checkpoint, "set another run.dir");
 }
 
 /// Where the run's checkpoints are; empty when it has none yet.
 std::string latest_place(const ResumeRequest& request) {
   if (!request.run_dir.empty()) return request.run_dir;
-  return latest_run_dir(request.name, [](const std::string& dir) { return is_run(dir) && !list_checkpoints(root_of(dir)).empty(); });
+  return latest_run_dir(request.name,
+                        [](const std::string& dir) { return is_run(dir) && !list_checkpoints(root_of(dir)).empty(); });
 }
 
 /// In the run's own directory; nothing when it has none and need not.
@@ -151,12 +160,13 @@ std::optional<ResumePoint> in_run_dir(const ResumeRequest& request) {
   const std::string dir = latest_place(request);
   const bool is_auto = request.what == "auto";
   if (is_auto && (dir.empty() || list_checkpoints(root_of(dir)).empty())) return std::nullopt;
-  if (dir.empty()) throw none_found(fmt::format("runs/{}-N", request.name), "start without --resume, or with --resume auto");
+  if (dir.empty())
+    throw none_found(fmt::format("runs/{}-N", request.name), "start without --resume, or with --resume auto");
   return request.what == "latest-valid" ? newest_valid(dir) : newest(dir);
 }
 
-/// A key that the program which saved did not know had its default then: of the model's, which must not change, this one. Nothing of
-/// others.
+/// A key that the program which saved did not know had its default then: of the model's, which must not change, this
+/// one. Nothing of others.
 std::optional<std::string> saved_value(const std::map<std::string, std::string>& saved, const std::string& attribute,
                                        const std::string& key) {
   const auto found = saved.find(attribute);
@@ -182,7 +192,8 @@ std::string run_dir_asked_for(const Config& config, const std::string& config_pa
   return own.empty() ? config.run.dir : own;
 }
 
-Config load_resumed_config(const std::string& path, const std::vector<std::string>& overrides, const std::string& resume) {
+Config load_resumed_config(const std::string& path, const std::vector<std::string>& overrides,
+                           const std::string& resume) {
   std::vector<std::string> all = overrides;
   try {
     return load_config(path, overrides);
@@ -202,7 +213,8 @@ Config load_resumed_config(const std::string& path, const std::vector<std::strin
     const CheckpointReader reader(found->checkpoint);
     for (const auto& [name, value] : reader.manifest().attributes) {
       const std::string key = name.substr(std::min(kConfigPrefix.size(), name.size()));
-      if (name.starts_with(kConfigPrefix) && key.starts_with(kRefusedTable) && key != "model.path" && find_config_key(key) != nullptr)
+      if (name.starts_with(kConfigPrefix) && key.starts_with(kRefusedTable) && key != "model.path" &&
+          find_config_key(key) != nullptr)
         all.push_back(fmt::format("{}={}", key, value));
     }
   }
@@ -221,8 +233,8 @@ std::optional<ResumePoint> find_checkpoint(const ResumeRequest& request) {
   check_reopen(found->run_dir, RunMark::find(found->run_dir).value());
   const auto steps = list_checkpoints(root_of(found->run_dir));
   if (request.what != "latest-valid" && !request.overwrite && !steps.empty() && steps.back() > found->step) {
-    throw Error(ExitCode::cannot_create, fmt::format("the run has later checkpoints, up to step {}", steps.back()), root_of(found->run_dir),
-                "set another run.dir, or add --overwrite to remove them");
+    throw Error(ExitCode::cannot_create, fmt::format("the run has later checkpoints, up to step {}", steps.back()),
+                root_of(found->run_dir), "set another run.dir, or add --overwrite to remove them");
   }
   return found;
 }
@@ -252,7 +264,8 @@ void keep_as_saved(Config& config, const std::map<std::string, std::string>& sav
 std::map<std::string, std::string> run_attributes(const Config& config, const DataFacts& data) {
   std::map<std::string, std::string> attributes;
   Config copy = config;
-  for (const ConfigKey& key : config_keys()) attributes[std::string(kConfigPrefix) + std::string(key.name)] = toml_value(key.slot(copy));
+  for (const ConfigKey& key : config_keys())
+    attributes[std::string(kConfigPrefix) + std::string(key.name)] = toml_value(key.slot(copy));
   attributes[kTrainTokens] = fmt::format("{}", data.train_tokens);
   attributes[kTrainDigest] = data.train_digest;
   attributes[kValidationDigest] = data.validation_digest;
@@ -262,14 +275,14 @@ std::map<std::string, std::string> run_attributes(const Config& config, const Da
 
 OnResume on_resume(std::string_view key) {
   if (key == kKeep) return OnResume::named;
-  const bool is_free =
-      is_in(key, kFree) || std::any_of(kFreeTables.begin(), kFreeTables.end(), [&](auto table) { return key.starts_with(table); });
+  const bool is_free = is_in(key, kFree) || std::any_of(kFreeTables.begin(), kFreeTables.end(),
+                                                        [&](auto table) { return key.starts_with(table); });
   if (is_free) return OnResume::free;
   return is_in(key, kRefused) || key.starts_with(kRefusedTable) ? OnResume::refused : OnResume::named;
 }
 
-std::vector<std::string> compare_runs(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
-                                      const std::string& checkpoint) {
+std::vector<std::string> compare_runs(const std::map<std::string, std::string>& saved,
+                                      const std::map<std::string, std::string>& now, const std::string& checkpoint) {
   std::vector<std::string> refused, changed;
   for (const auto& [attribute, value] : now) {
     const std::string key = attribute.starts_with(kConfigPrefix) ? attribute.substr(kConfigPrefix.size()) : attribute;
@@ -281,7 +294,8 @@ std::vector<std::string> compare_runs(const std::map<std::string, std::string>& 
     (rule == OnResume::refused ? refused : changed).push_back(fmt::format("{} {} -> {}{}", key, *before, value, note));
   }
   if (refused.empty()) return changed;
-  throw Error(ExitCode::config, fmt::format("a run cannot change what its checkpoint rests on: {}", fmt::join(refused, ", ")), checkpoint,
+  throw Error(ExitCode::config,
+              fmt::format("a run cannot change what its checkpoint rests on: {}", fmt::join(refused, ", ")), checkpoint,
               "go on with the old values, or start a new run in another run.dir");
 }
 

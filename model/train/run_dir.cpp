@@ -32,7 +32,8 @@ constexpr const char* kFlight = "flight";
 const char* const kRunsFolder = "runs";
 
 Error cannot_create(const std::string& why, const std::string& path) {
-  return Error(ExitCode::cannot_create, "cannot create the run directory: " + why, path, "set run.dir to a place that can be written");
+  return Error(ExitCode::cannot_create, "cannot create the run directory: " + why, path,
+               "set run.dir to a place that can be written");
 }
 
 Error in_the_way(const fs::path& path) {
@@ -95,7 +96,8 @@ class Undo {
 /// True when this call made the folder, false when it was there.
 bool make_folder(const fs::path& path, Undo& undo) {
   if (::mkdir(path.c_str(), kFolderMode) == 0) {
-    static_cast<void>(::chmod(path.c_str(), kFolderMode));  // whatever the umask; where the file system has no modes it has none to set
+    static_cast<void>(::chmod(
+        path.c_str(), kFolderMode));  // whatever the umask; where the file system has no modes it has none to set
     undo.add(path);
     return true;
   }
@@ -154,7 +156,8 @@ void check_free(const fs::path& dir) {
 /// The step of "step-12", "step-12.tmp", "step-12.del" or "step-12.damaged-2".
 std::optional<std::int64_t> step_of_any(std::string_view name) {
   const std::string_view step = name.substr(0, name.find('.')), suffix = name.substr(step.size());
-  const bool is_known = suffix.empty() || suffix == kWritingSuffix || suffix == kRemovingSuffix || suffix.starts_with(kDamagedSuffix);
+  const bool is_known =
+      suffix.empty() || suffix == kWritingSuffix || suffix == kRemovingSuffix || suffix.starts_with(kDamagedSuffix);
   return is_known ? step_of(step) : std::nullopt;
 }
 
@@ -172,7 +175,8 @@ std::vector<std::string> own_checkpoints(const fs::path& dir, const RunMark& mar
 void check_own(const fs::path& dir, const RunMark& mark) {
   for (const char* file : {kConfigFile, kMetricsFile, kWeightsFile})
     if (is_there(dir / file) && !mark.is_own_file(file)) throw in_the_way(dir / file);
-  if (is_there(dir / kMetricsFile) && !begins_as_metrics((dir / kMetricsFile).string())) throw in_the_way(dir / kMetricsFile);
+  if (is_there(dir / kMetricsFile) && !begins_as_metrics((dir / kMetricsFile).string()))
+    throw in_the_way(dir / kMetricsFile);
   const std::string root = (dir / kCheckpoints).string();
   const auto is_own = [&](std::int64_t step) { return mark.has(checkpoint_name(step)); };
   for (const std::int64_t step : listed(list_checkpoints, dir / kCheckpoints))
@@ -218,7 +222,8 @@ class Claim {
   /// The mark of a run that has written nothing yet.
   void begin_mark() const {
     const std::string_view line = RunMark::kFirstLine;
-    const bool is_done = ::ftruncate(descriptor_, 0) == 0 && ::pwrite(descriptor_, line.data(), line.size(), 0) == std::ssize(line);
+    const bool is_done =
+        ::ftruncate(descriptor_, 0) == 0 && ::pwrite(descriptor_, line.data(), line.size(), 0) == std::ssize(line);
     if (!is_done) throw cannot_create(system_reason(errno), path_.string());
   }
 
@@ -226,7 +231,8 @@ class Claim {
   void open(int flags) {
     descriptor_ = ::open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags, kFileMode);
     const int error = errno;
-    if (descriptor_ < 0) throw error == EEXIST ? holds_a_run(dir_) : cannot_create(system_reason(error), path_.string());
+    if (descriptor_ < 0)
+      throw error == EEXIST ? holds_a_run(dir_) : cannot_create(system_reason(error), path_.string());
     // A file system without locks has none to lose.
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) throw used_by_another(dir_.string());
   }
@@ -240,7 +246,8 @@ void remove_leftovers(const fs::path& dir) {
   for (const std::string& name : list_names(dir)) {
     const auto of = leftover_of(name);
     std::error_code failed;
-    if (of && (*of == kConfigFile || *of == kWeightsFile) && fs::is_regular_file(fs::symlink_status(dir / name, failed)))
+    if (of && (*of == kConfigFile || *of == kWeightsFile) &&
+        fs::is_regular_file(fs::symlink_status(dir / name, failed)))
       fs::remove(dir / name, failed);  // where it stays it is in nobody's way
   }
 }
@@ -272,7 +279,8 @@ void remove_old_run(const fs::path& dir, const RunMark& mark) {
 
 /// A run of which nothing would be lost, or that may be.
 bool may_replace(const RunDirRequest& request) {
-  return request.overwrite || (request.restart && !has_checkpoint(request.dir) && !is_there(fs::path(request.dir) / kWeightsFile));
+  return request.overwrite ||
+         (request.restart && !has_checkpoint(request.dir) && !is_there(fs::path(request.dir) / kWeightsFile));
 }
 
 void make_metrics(const fs::path& dir, Undo& undo) {
@@ -362,7 +370,8 @@ std::string how_to_start(const std::string& dir) {
     }
   };
   if (is_accepted({dir, "", false, true})) return "start with --resume auto, which goes on where there is a checkpoint";
-  return is_accepted({dir, "", true, false}) ? "start the run anew with --overwrite, or set another run.dir" : "set another run.dir";
+  return is_accepted({dir, "", true, false}) ? "start the run anew with --overwrite, or set another run.dir"
+                                             : "set another run.dir";
 }
 
 std::string latest_run_dir(const std::string& name, const std::function<bool(const std::string& dir)>& is_wanted) {
@@ -375,7 +384,8 @@ std::string latest_run_dir(const std::string& name, const std::function<bool(con
 
 void check_reopen(const std::string& dir, const RunMark& mark) {
   check_writable(dir);
-  if (is_there(fs::path(dir) / kWeightsFile) && !mark.is_own_file(kWeightsFile)) throw in_the_way(fs::path(dir) / kWeightsFile);
+  if (is_there(fs::path(dir) / kWeightsFile) && !mark.is_own_file(kWeightsFile))
+    throw in_the_way(fs::path(dir) / kWeightsFile);
 }
 
 std::string reopen_run_dir(const std::string& dir, RunMark& mark, const std::string& config_toml) {

@@ -20,7 +20,8 @@ constexpr off_t kLargest = off_t{64} << 20;  // a line for each checkpoint that 
 /// A regular file that is open for reading, or for appending; nothing else ever is.
 class PlainFile {
  public:
-  PlainFile(const std::string& path, int flags) : descriptor_(::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)) {
+  PlainFile(const std::string& path, int flags)
+      : descriptor_(::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)) {
     if (descriptor_ < 0) {
       error = errno;
     } else if (struct stat status{}; ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) {
@@ -55,19 +56,22 @@ class PlainFile {
   int descriptor_;
 };
 
-/// Of a regular file: its length, and a hash of its begin and end. Empty for anything else, and for what cannot be read.
+/// Of a regular file: its length, and a hash of its begin and end. Empty for anything else, and for what cannot be
+/// read.
 std::string fingerprint(const std::string& path) {
   constexpr off_t kPart = 64 << 10;
   PlainFile file(path, O_RDONLY);
   if (file.error != 0) return {};
-  const std::string text = file.read(0, std::min(file.bytes, kPart)) + file.read(std::max<off_t>(file.bytes - kPart, 0), kPart);
+  const std::string text =
+      file.read(0, std::min(file.bytes, kPart)) + file.read(std::max<off_t>(file.bytes - kPart, 0), kPart);
   return file.error != 0 ? std::string() : fmt::format("{} {:016x}", file.bytes, XXH3_64bits(text.data(), text.size()));
 }
 
 bool is_there_none(int error) { return error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENXIO; }
 
 Error cannot_read(const std::string& path, int error) {
-  return Error(ExitCode::cannot_create, "a run's mark cannot be read: " + system_reason(error), path, "check the permissions");
+  return Error(ExitCode::cannot_create, "a run's mark cannot be read: " + system_reason(error), path,
+               "check the permissions");
 }
 
 }  // namespace
@@ -81,7 +85,8 @@ std::optional<RunMark> RunMark::find(const std::string& dir) {
   const std::string text = file.read(0, file.bytes);
   if (file.error != 0) throw cannot_read(mark.path(kFile), file.error);
   const std::string_view first = kFirstLine;
-  if (text.size() < first.size()) return first.starts_with(text) ? std::optional(mark) : std::nullopt;  // died while it made it
+  if (text.size() < first.size())
+    return first.starts_with(text) ? std::optional(mark) : std::nullopt;  // died while it made it
   if (!text.starts_with(first)) return std::nullopt;
   std::istringstream lines(text.substr(first.size()));
   for (std::string line; std::getline(lines, line) && !lines.eof();) {  // a line that is torn says nothing

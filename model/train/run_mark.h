@@ -7,9 +7,10 @@
 
 namespace zs {
 
-/// The mark by which a run knows its own: RUN/zshard-run.txt, a first line that says what it is, then a line for each name in the run's
-/// folder that the run has written or is about to. A folder without it is no run, and what it does not list was written by somebody else.
-/// A value; only the rank that writes the run's files changes it. Throws Error(cannot_create) or Error(io).
+/// The mark by which a run knows its own: RUN/zshard-run.txt, a first line that says what it is, then a line for each
+/// name in the run's folder that the run has written or is about to. A folder without it is no run, and what it does
+/// not list was written by somebody else. A value; only the rank that writes the run's files changes it. Throws
+/// Error(cannot_create) or Error(io).
 class RunMark {
  public:
   static constexpr const char* kFile = "zshard-run.txt";
@@ -18,10 +19,11 @@ class RunMark {
   /// The mark in `dir`; nothing where no run has left one: a link, a folder or another text of that name is none.
   static std::optional<RunMark> find(const std::string& dir);
 
-  /// Before the run writes `name`, a path within its folder: on the disk, when this returns. Until `wrote`, whatever is there counts as
-  /// the run's, for it may die in between.
+  /// Before the run writes `name`, a path within its folder: on the disk, when this returns. Until `wrote`, whatever is
+  /// there counts as the run's, for it may die in between.
   void begin(const std::string& name);
-  /// `name`, a file, is whole: from here on only a file with these bytes is the run's (compared are its length, begin and end).
+  /// `name`, a file, is whole: from here on only a file with these bytes is the run's (compared are its length, begin
+  /// and end).
   void wrote(const std::string& name);
 
   /// Whether the run has ever written `name`.

@@ -23,9 +23,11 @@ std::vector<std::int32_t> prompt_of(const SampleRequest& request, const Config& 
   return request.prompt_ids;
 }
 
-void print(const SampleRequest& request, const SampleText& text, const SampleTask& task, const std::vector<std::int32_t>& drawn) {
+void print(const SampleRequest& request, const SampleText& text, const SampleTask& task,
+           const std::vector<std::int32_t>& drawn) {
   if (request.prints_ids) return print_to_stdout("{}\n", fmt::join(drawn, ","));
-  print_to_stdout("{}\n", text.print(request.prompt.value_or(""), task.prompt, without_end(drawn, task), prints_utf8()));
+  print_to_stdout("{}\n",
+                  text.print(request.prompt.value_or(""), task.prompt, without_end(drawn, task), prints_utf8()));
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ std::vector<std::int32_t> SampleText::prompt(std::string_view text, const std::s
     try {
       if (!text.empty()) tokens = tokenizer_->encode(text);
     } catch (const Error& error) {
-      throw Error(ExitCode::config, error.what_happened(), key + (error.where().empty() ? "" : ", " + error.where()), error.what_to_do());
+      throw Error(ExitCode::config, error.what_happened(), key + (error.where().empty() ? "" : ", " + error.where()),
+                  error.what_to_do());
     }
     while (end && tokens.size() > 1 && tokens.back() == *end) tokens.pop_back();
     if (tokens.empty()) tokens.push_back(end.value_or(0));
@@ -34,12 +35,12 @@ std::vector<std::int32_t> SampleText::prompt(std::string_view text, const std::s
 void SampleText::check(const std::vector<std::int32_t>& tokens, const std::string& key) const {
   const std::int64_t most = *std::max_element(tokens.begin(), tokens.end());
   if (most >= vocab_)
-    throw Error(ExitCode::config, fmt::format("token {} of the prompt is outside the vocabulary of {}", most, vocab_), key,
-                "use the model's own tokens");
+    throw Error(ExitCode::config, fmt::format("token {} of the prompt is outside the vocabulary of {}", most, vocab_),
+                key, "use the model's own tokens");
 }
 
-std::string SampleText::print(const std::string& text, const std::vector<std::int32_t>& prompt, const std::vector<std::int32_t>& drawn,
-                              bool is_utf8) const {
+std::string SampleText::print(const std::string& text, const std::vector<std::int32_t>& prompt,
+                              const std::vector<std::int32_t>& drawn, bool is_utf8) const {
   if (tokenizer_ != nullptr) {
     std::vector<std::int32_t> all = prompt;
     all.insert(all.end(), drawn.begin(), drawn.end());

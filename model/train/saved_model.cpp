@@ -34,18 +34,23 @@ fs::file_time_type written(const fs::path& path) {
 }
 
 Error nothing_saved(const std::string& what, const std::string& where) {
-  return {ExitCode::checkpoint, what, where, "name the folder of a checkpoint, of a run that has one or has ended, or of a model"};
+  return {ExitCode::checkpoint, what, where,
+          "name the folder of a checkpoint, of a run that has one or has ended, or of a model"};
 }
 
 /// RUN of RUN/checkpoints/NAME, where a run has left its configuration; else empty.
 std::string run_around(const fs::path& checkpoint) {
   const fs::path root = fs::absolute(checkpoint).lexically_normal().parent_path();
-  return root.filename() == "checkpoints" && is_on_disk(root.parent_path() / "config.toml") ? root.parent_path().string() : std::string();
+  return root.filename() == "checkpoints" && is_on_disk(root.parent_path() / "config.toml")
+             ? root.parent_path().string()
+             : std::string();
 }
 
 bool is_kept(std::string_view key) {
-  const bool is_in_table = std::any_of(std::begin(kTables), std::end(kTables), [&](auto table) { return key.starts_with(table); });
-  return key == "name" || (is_in_table && std::find(std::begin(kOfTraining), std::end(kOfTraining), key) == std::end(kOfTraining));
+  const bool is_in_table =
+      std::any_of(std::begin(kTables), std::end(kTables), [&](auto table) { return key.starts_with(table); });
+  return key == "name" ||
+         (is_in_table && std::find(std::begin(kOfTraining), std::end(kOfTraining), key) == std::end(kOfTraining));
 }
 
 /// Of tables in which keys decide others: where one of them is overridden, none of those that were saved counts.
@@ -70,12 +75,14 @@ SavedKeys keys_of_checkpoint(const std::string& checkpoint) {
     const std::string key = attribute.substr(std::min(kPrefix.size(), attribute.size()));
     if (!attribute.starts_with(kPrefix) || !is_kept(key)) continue;
     if (find_config_key(key) == nullptr)
-      throw Error(ExitCode::checkpoint, fmt::format("the checkpoint has a key that this program does not know: {}", key), checkpoint,
+      throw Error(ExitCode::checkpoint,
+                  fmt::format("the checkpoint has a key that this program does not know: {}", key), checkpoint,
                   "use the version that has saved it");
     keys[key] = value;
   }
   if (keys.empty())
-    throw Error(ExitCode::checkpoint, "the checkpoint does not say of which model it is", checkpoint, "name one that train has saved");
+    throw Error(ExitCode::checkpoint, "the checkpoint does not say of which model it is", checkpoint,
+                "name one that train has saved");
   return keys;
 }
 
@@ -90,13 +97,14 @@ SavedKeys keys_of_run(const std::string& run_dir) {
 
 std::string saved_config(const SavedModel& model, const std::vector<std::string>& overrides) {
   std::string text;
-  for (const auto& [key, value] : model.checkpoint.empty() ? keys_of_run(model.run_dir) : keys_of_checkpoint(model.checkpoint))
+  for (const auto& [key, value] :
+       model.checkpoint.empty() ? keys_of_run(model.run_dir) : keys_of_checkpoint(model.checkpoint))
     if (!is_replaced(key, overrides)) text += fmt::format("{} = {}\n", key, value);
   return text;
 }
 
-/// The last train.micro_batch among overrides, of which the global batch has to be a multiple though no step is taken; empty: none that is
-/// good.
+/// The last train.micro_batch among overrides, of which the global batch has to be a multiple though no step is taken;
+/// empty: none that is good.
 std::string given_micro_batch(const std::vector<std::string>& overrides) {
   std::string rows;
   for (const std::string& text : overrides) {
@@ -131,18 +139,25 @@ void take_data(Config& config, const std::string& run_dir) {
 bool is_set(const std::vector<std::string>& overrides, std::string_view key) {
   return std::any_of(overrides.begin(), overrides.end(), [&](const std::string& text) {
     const std::size_t begin = std::min(text.find_first_not_of(' '), text.size());
-    return text.compare(begin, key.size(), key) == 0 && text.find_first_not_of(' ', begin + key.size()) == text.find('=');
+    return text.compare(begin, key.size(), key) == 0 &&
+           text.find_first_not_of(' ', begin + key.size()) == text.find('=');
   });
 }
 
 /// A configuration for a model that nobody has trained here.
-std::string folder_config(const std::string& folder, const std::vector<std::string>& overrides, const std::vector<std::string>& files) {
+std::string folder_config(const std::string& folder, const std::vector<std::string>& overrides,
+                          const std::vector<std::string>& files) {
   constexpr std::int64_t kLongest = 1024;
-  std::string text = fmt::format("data.train = \"none\"\ntrain.steps = 1\ntrain.global_batch = 1\nmodel.path = {}\n", toml_string(folder));
-  const bool has_tokenizer = is_on_disk(fs::path(folder) / "tokenizer.json") || is_on_disk(fs::path(folder) / "tokenizer.model");
-  const bool are_ids = !files.empty() && std::all_of(files.begin(), files.end(), [](const auto& file) { return file.ends_with(".bin"); });
-  if (!is_set(overrides, "data.kind")) text += fmt::format("data.kind = \"{}\"\n", has_tokenizer && !are_ids ? "text" : "tokens");
-  if (has_tokenizer && !is_set(overrides, "data.tokenizer")) text += fmt::format("data.tokenizer = {}\n", toml_string(folder));
+  std::string text = fmt::format("data.train = \"none\"\ntrain.steps = 1\ntrain.global_batch = 1\nmodel.path = {}\n",
+                                 toml_string(folder));
+  const bool has_tokenizer =
+      is_on_disk(fs::path(folder) / "tokenizer.json") || is_on_disk(fs::path(folder) / "tokenizer.model");
+  const bool are_ids = !files.empty() &&
+                       std::all_of(files.begin(), files.end(), [](const auto& file) { return file.ends_with(".bin"); });
+  if (!is_set(overrides, "data.kind"))
+    text += fmt::format("data.kind = \"{}\"\n", has_tokenizer && !are_ids ? "text" : "tokens");
+  if (has_tokenizer && !is_set(overrides, "data.tokenizer"))
+    text += fmt::format("data.tokenizer = {}\n", toml_string(folder));
   const std::int64_t context = parse_config(text, folder, overrides).model.context;
   if (!is_set(overrides, "train.sequence")) text += fmt::format("train.sequence = {}\n", std::min(context, kLongest));
   return text;
@@ -154,13 +169,16 @@ SavedModel find_saved_model(const std::string& path) {
   fs::path folder = fs::path(path).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
   std::error_code failed;
-  if (!fs::is_directory(folder, failed)) throw nothing_saved(is_on_disk(folder) ? "this is no folder" : "there is no such folder", path);
+  if (!fs::is_directory(folder, failed))
+    throw nothing_saved(is_on_disk(folder) ? "this is no folder" : "there is no such folder", path);
   if (is_on_disk(folder / kManifestFile) || folder.filename().string().starts_with("step-"))
     return {.checkpoint = folder.string(), .run_dir = run_around(folder)};
   if (is_on_disk(folder / HfConfig::kFile)) return {.folder = fs::absolute(folder).string()};
-  const std::string root = (folder / "checkpoints").string(), run_dir = is_on_disk(folder / "config.toml") ? folder.string() : "";
+  const std::string root = (folder / "checkpoints").string(),
+                    run_dir = is_on_disk(folder / "config.toml") ? folder.string() : "";
   const auto steps = list_checkpoints(root);
-  const std::string newest = steps.empty() ? "" : step_folder(root, steps.back()), weights = (folder / "model.safetensors").string();
+  const std::string newest = steps.empty() ? "" : step_folder(root, steps.back()),
+                    weights = (folder / "model.safetensors").string();
   const bool has_ended = !run_dir.empty() && is_on_disk(weights);
   if (has_ended && (steps.empty() || written(weights) > written(fs::path(newest) / kManifestFile)))
     return {.weights = weights, .run_dir = run_dir};
@@ -168,11 +186,13 @@ SavedModel find_saved_model(const std::string& path) {
   return {.checkpoint = newest, .run_dir = run_dir};
 }
 
-Config config_of(const SavedModel& model, const std::vector<std::string>& overrides, const std::vector<std::string>& files) {
+Config config_of(const SavedModel& model, const std::vector<std::string>& overrides,
+                 const std::vector<std::string>& files) {
   std::vector<std::string> all = overrides;
   if (const std::string rows = given_micro_batch(overrides); !rows.empty()) all.push_back("train.global_batch=" + rows);
   if (!model.folder.empty()) return parse_config(folder_config(model.folder, all, files), model.folder, all);
-  Config config = parse_config(saved_config(model, overrides), model.checkpoint.empty() ? model.run_dir : model.checkpoint, all);
+  Config config =
+      parse_config(saved_config(model, overrides), model.checkpoint.empty() ? model.run_dir : model.checkpoint, all);
   if (!model.run_dir.empty()) take_data(config, model.run_dir);
   return config;
 }

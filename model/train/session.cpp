@@ -22,7 +22,8 @@ constexpr double kNcclUnitMib = 64;
 /// Numbers whose maxima over the ranks are known at the end of a step.
 enum Status : std::uint8_t { peak_bytes, allocations, stop, no_data, least_wait, most_wait, slowest_step_us };
 constexpr int kStatus = slowest_step_us + 1;
-/// The least wait and whose it is, in one number whose maximum is wanted: nanoseconds below kLongestWait, then the rank.
+/// The least wait and whose it is, in one number whose maximum is wanted: nanoseconds below kLongestWait, then the
+/// rank.
 constexpr std::int64_t kLongestWait_ns = std::int64_t{1} << 46, kRanks = std::int64_t{1} << 16;
 
 /// Between two polls of whether to go on. Each of them drains the compute stream, which costs about a millisecond.
@@ -43,7 +44,10 @@ std::vector<std::string> parameter_names(const Executor& executor) {
 }
 
 Omit omit_of(const std::string& name) {
-  return name == "gathers" ? Omit::gathers : name == "reductions" ? Omit::reductions : name == "both" ? Omit::both : Omit::nothing;
+  return name == "gathers"      ? Omit::gathers
+         : name == "reductions" ? Omit::reductions
+         : name == "both"       ? Omit::both
+                                : Omit::nothing;
 }
 
 }  // namespace
@@ -90,11 +94,13 @@ Session::Session(Device& device, World& world, const Config& config, Use use)
       runtime_(context_, world, shard_options(config)) {
   model_->set_recompute(recompute_of(config.train.recompute));
   const double mib = unit_mib(config, transport_of(world), world.size());
-  shard_module(*model_, runtime_, config.shard.units == "block" ? Units::block : Units::model, {}, {}, std::llround(mib * kMiB));
+  shard_module(*model_, runtime_, config.shard.units == "block" ? Units::block : Units::model, {}, {},
+               std::llround(mib * kMiB));
   check_matches(config.shard.dims, parameter_names(runtime_.executor()));
   if (use == Use::inference) return;
   optimizer_ = make_optimizer(runtime_.executor(), config);
-  loss_slots_ = local_micro_batches() * (config.run.validate_every > 0 ? std::max<std::int64_t>(1, config.run.validate_batches) : 1);
+  loss_slots_ = local_micro_batches() *
+                (config.run.validate_every > 0 ? std::max<std::int64_t>(1, config.run.validate_batches) : 1);
   const std::int64_t slot_bytes = loss_slots_ * size_of(DType::f32);
   local_losses_ = device.pool().acquire(slot_bytes, context_.stream(), "scalars");
   all_losses_ = device.pool().acquire(slot_bytes * world.size(), context_.stream(), "scalars");
@@ -114,7 +120,8 @@ Session::Batch Session::read_batch(std::int64_t first_sample, std::int64_t rows,
   read(first_sample, inputs, targets);
   const Shape shape{rows, config_.train.sequence};
   for (auto* values : {&inputs, &targets}) values->resize(static_cast<std::size_t>(shape.numel()));
-  return {Tensor::from_host(context_, shape, std::move(inputs)), Tensor::from_host(context_, shape, std::move(targets))};
+  return {Tensor::from_host(context_, shape, std::move(inputs)),
+          Tensor::from_host(context_, shape, std::move(targets))};
 }
 
 Session::Batch Session::kept_batch(std::int64_t i) const {
@@ -151,7 +158,8 @@ void Session::store_loss(const Tensor& loss, std::int64_t slot) {
 }
 
 void Session::gather_losses() {
-  runtime_.executor().compute_comm().all_gather(context_.stream(), "losses", local_losses_.buffer(DType::f32, loss_slots_),
+  runtime_.executor().compute_comm().all_gather(context_.stream(), "losses",
+                                                local_losses_.buffer(DType::f32, loss_slots_),
                                                 all_losses_.buffer(DType::f32, loss_slots_ * world_.size()));
 }
 
@@ -180,7 +188,8 @@ bool Session::drops(std::int64_t micro_batches) {
 
 void Session::set_poll_interval(std::int64_t slowest_step_us) {
   if (slowest_step_us > 0)
-    micro_batches_a_poll_ = std::max<std::int64_t>(1, kPollEvery_us * local_micro_batches() / std::max<std::int64_t>(slowest_step_us, 1));
+    micro_batches_a_poll_ =
+        std::max<std::int64_t>(1, kPollEvery_us * local_micro_batches() / std::max<std::int64_t>(slowest_step_us, 1));
 }
 
 void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read, std::int64_t stop) {
@@ -200,7 +209,8 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
     });
     if (is_replayed) optimizer_->note_replayed();
   } else {
-    enqueue_work([&](std::int64_t i) { return read_batch(first_sample(first_of_step, i), config_.train.micro_batch, read); });
+    enqueue_work(
+        [&](std::int64_t i) { return read_batch(first_sample(first_of_step, i), config_.train.micro_batch, read); });
   }
   if (!is_interrupted_) send_status(stop);
 }
@@ -228,7 +238,8 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch) {
 
 void Session::send_status(std::int64_t stop) {
   const Buffer status = status_.buffer(DType::i64, kStatus);
-  const std::int64_t calls = device_.memory().allocation_calls() + device_.pinned_memory().counter().allocation_calls() - allocations_seen_;
+  const std::int64_t calls =
+      device_.memory().allocation_calls() + device_.pinned_memory().counter().allocation_calls() - allocations_seen_;
   allocations_seen_ += calls;
   // As far as this step's work has not run yet, its waits count in the next one's.
   const std::int64_t waited = std::clamp<std::int64_t>(waited_since_last_ns(), 0, kLongestWait_ns - 1);
@@ -255,7 +266,8 @@ StepResult Session::finish_step() {
   device_.synchronize();
   const HostView view(context_, context_.stream(), status_.buffer(DType::i64, kStatus));
   const auto* const status = view.as<std::int64_t>();
-  last_step_us_ = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - step_began_).count();
+  last_step_us_ =
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - step_began_).count();
   set_poll_interval(status[slowest_step_us]);
   return {.losses = losses_in_order(global_micro_batches()),
           .grad_norm = *HostView(context_, context_.stream(), optimizer_->grad_norm()).as<float>(),
@@ -279,7 +291,8 @@ std::int64_t Session::validation_rows(std::int64_t samples, std::int64_t i) cons
 void Session::enqueue_validation(const ReadSamples& read, std::int64_t windows) {
   const NoGradGuard no_grad(context_);
   is_interrupted_ = false;
-  const std::int64_t samples = validation_samples(windows), all = config_.train.micro_batch, round = all * world_.size();
+  const std::int64_t samples = validation_samples(windows), all = config_.train.micro_batch,
+                     round = all * world_.size();
   std::int64_t local = (samples + round - 1) / round;
   ZS_CHECK(local <= loss_slots_, "{} validation micro-batches on this rank, {} slots", local, loss_slots_);
   for (std::int64_t i = 0; i < local; ++i) {
@@ -300,7 +313,8 @@ double Session::validate(const ReadSamples& read, std::int64_t windows) {
   device_.synchronize();
   const std::int64_t samples = validation_samples(windows);
   const auto all = static_cast<double>(config_.train.micro_batch);
-  const std::vector<float> losses = losses_in_order((samples + config_.train.micro_batch - 1) / config_.train.micro_batch);
+  const std::vector<float> losses =
+      losses_in_order((samples + config_.train.micro_batch - 1) / config_.train.micro_batch);
   double sum = 0;
   for (std::size_t i = 0; i < losses.size(); ++i)
     sum += losses[i] * (static_cast<double>(validation_rows(samples, static_cast<std::int64_t>(i))) / all);
@@ -308,8 +322,8 @@ double Session::validate(const ReadSamples& read, std::int64_t windows) {
 }
 
 Tensor Session::enqueue_logits(const std::vector<std::int32_t>& tokens, KvCache* cache) {
-  // Causal: what follows the last token cannot change its logits, so lengths are rounded up and few sizes of buffers occur. A token that
-  // goes on from a cache is alone as a rule.
+  // Causal: what follows the last token cannot change its logits, so lengths are rounded up and few sizes of buffers
+  // occur. A token that goes on from a cache is alone as a rule.
   const auto count = static_cast<std::int64_t>(tokens.size());
   const std::int64_t multiple = cache != nullptr && cache->seen() > 0 ? 1 : 64;
   const std::int64_t most = cache != nullptr ? cache->capacity() - cache->seen() : config_.model.context;
@@ -317,7 +331,8 @@ Tensor Session::enqueue_logits(const std::vector<std::int32_t>& tokens, KvCache*
   padded.resize(static_cast<std::size_t>(std::min(most, (count + multiple - 1) / multiple * multiple)), 0);
   runtime_.begin_micro_batch(Mode::eval, true);
   const auto length = static_cast<std::int64_t>(padded.size());
-  Tensor logits = model_->next_token_logits(Tensor::from_host(context_, {1, length}, std::move(padded)), count - 1, cache);
+  Tensor logits =
+      model_->next_token_logits(Tensor::from_host(context_, {1, length}, std::move(padded)), count - 1, cache);
   runtime_.end_micro_batch();
   return logits;
 }

@@ -16,21 +16,23 @@
 namespace zs {
 
 /// Fills `inputs` and `targets`, (micro_batch, sequence) each, with the samples [first, first + micro_batch).
-using ReadSamples = std::function<void(std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets)>;
+using ReadSamples =
+    std::function<void(std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets)>;
 
 /// What a step leaves for the host.
 struct StepResult {
   std::vector<float> losses;  ///< of every micro-batch of every rank, in global order
   float grad_norm = 0;
-  std::int64_t peak_bytes = 0;   ///< counted, the largest of the ranks
-  std::int64_t allocations = 0;  ///< calls to the system for counted memory since the last step's end, the most of the ranks
-  std::int64_t stop = 0;         ///< the largest of what the ranks gave enqueue_step
-  bool lacks_data = false;       ///< some rank has no data for what follows (Session::look_ahead)
-  StepWaits waits;               ///< of the ranks for each other
+  std::int64_t peak_bytes = 0;  ///< counted, the largest of the ranks
+  std::int64_t allocations =
+      0;                    ///< calls to the system for counted memory since the last step's end, the most of the ranks
+  std::int64_t stop = 0;    ///< the largest of what the ranks gave enqueue_step
+  bool lacks_data = false;  ///< some rank has no data for what follows (Session::look_ahead)
+  StepWaits waits;          ///< of the ranks for each other
 };
 
-/// One model on one rank, as a rule in training: device memory, units, optimizer, and a step as stream work. The trainer runs it on the
-/// CPU, the plan runs the very same code on the meta device. One host thread uses it.
+/// One model on one rank, as a rule in training: device memory, units, optimizer, and a step as stream work. The
+/// trainer runs it on the CPU, the plan runs the very same code on the meta device. One host thread uses it.
 class Session {
  public:
   static constexpr std::int64_t kManyWindows = std::numeric_limits<std::int64_t>::max();
@@ -46,31 +48,33 @@ class Session {
   std::int64_t global_micro_batches() const { return config_.train.global_batch / config_.train.micro_batch; }
   std::int64_t local_micro_batches() const { return global_micro_batches() / world_.size(); }
 
-  /// Enqueues step `step` (from 1), whole: forward and backward of this rank's micro-batches (micro-batch i of the step runs on rank i mod
-  /// ranks), the reduction, the update. With cuda.graph its samples are all read first, and its work may be that of a captured step.
-  /// Collective. OrderMismatch where ranks do not communicate alike, which then is found before the work is launched.
-  /// `stop`: a number that every rank learns the largest of, in StepResult.
+  /// Enqueues step `step` (from 1), whole: forward and backward of this rank's micro-batches (micro-batch i of the step
+  /// runs on rank i mod ranks), the reduction, the update. With cuda.graph its samples are all read first, and its work
+  /// may be that of a captured step. Collective. OrderMismatch where ranks do not communicate alike, which then is
+  /// found before the work is launched. `stop`: a number that every rank learns the largest of, in StepResult.
   void enqueue_step(std::int64_t step, float lr, const ReadSamples& read, std::int64_t stop);
-  /// From here on `is_asked` is called between micro-batches of steps and validations, some times a second, when the device has done those
-  /// before. It is collective and the same on every rank. Where it says true the step or the validation is dropped: what it has summed is
-  /// cleared, the weights are those of the step before, and is_interrupted() is true. A step that is captured as a graph is whole or has
-  /// not begun.
+  /// From here on `is_asked` is called between micro-batches of steps and validations, some times a second, when the
+  /// device has done those before. It is collective and the same on every rank. Where it says true the step or the
+  /// validation is dropped: what it has summed is cleared, the weights are those of the step before, and
+  /// is_interrupted() is true. A step that is captured as a graph is whole or has not begun.
   void interrupt_by(std::function<bool()> is_asked) { is_asked_ = std::move(is_asked); }
   /// Whether that has happened to the step or validation enqueued last: it has no result.
   bool is_interrupted() const { return is_interrupted_; }
   /// For plans: before each micro-batch of a step or a validation `is_enough` is asked; true makes it the last.
   void abridge(std::function<bool()> is_enough) { is_enough_ = std::move(is_enough); }
-  /// `lacks_data`: asked while a step computes whether this rank lacks what follows; all ranks learn it with the step's result.
+  /// `lacks_data`: asked while a step computes whether this rank lacks what follows; all ranks learn it with the step's
+  /// result.
   void look_ahead(std::function<bool()> lacks_data) { lacks_data_ = std::move(lacks_data); }
   /// Waits for the step and reads its result. An error on the meta device.
   StepResult finish_step();
 
-  /// Mean loss over the first run.validate_batches x global_batch samples, each once, or all where there are no more `windows`; spread over
-  /// the ranks as a step's are. NaN where it was interrupted. Collective; blocks.
+  /// Mean loss over the first run.validate_batches x global_batch samples, each once, or all where there are no more
+  /// `windows`; spread over the ranks as a step's are. NaN where it was interrupted. Collective; blocks.
   double validate(const ReadSamples& read, std::int64_t windows = kManyWindows);
   /// The same work without reading a result: for the meta device.
   void enqueue_validation(const ReadSamples& read, std::int64_t windows = kManyWindows);
-  /// Logits (vocab) of what follows the last of `tokens`, which with a cache follow those that it has seen. Collective; blocks.
+  /// Logits (vocab) of what follows the last of `tokens`, which with a cache follow those that it has seen. Collective;
+  /// blocks.
   std::vector<float> next_token_logits(const std::vector<std::int32_t>& tokens, KvCache* cache = nullptr);
   /// The same without reading them: for the meta device.
   Tensor enqueue_logits(const std::vector<std::int32_t>& tokens, KvCache* cache = nullptr);
@@ -138,7 +142,8 @@ class Session {
 
 ShardOptions shard_options(const Config& config);
 
-/// shard.unit_mib, or, where that is below 0, what so many ranks that exchange through `transport` use instead: 64 over NCCL, else 0.
+/// shard.unit_mib, or, where that is below 0, what so many ranks that exchange through `transport` use instead: 64 over
+/// NCCL, else 0.
 double unit_mib(const Config& config, Transport transport, int ranks);
 
 }  // namespace zs

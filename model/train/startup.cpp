@@ -39,7 +39,8 @@ std::string build_id(std::uintptr_t notes, std::size_t bytes) {
     const auto words = [](std::uint32_t length) { return (std::size_t{length} + 3) / 4 * 4; };
     const std::size_t name = at + 12, content = name + words(head[0]);
     if (content + head[1] > bytes) break;
-    if (head[2] == kBuildId && head[0] == 4 && std::memcmp(reinterpret_cast<const void*>(notes + name), "GNU", 4) == 0) {
+    if (head[2] == kBuildId && head[0] == 4 &&
+        std::memcmp(reinterpret_cast<const void*>(notes + name), "GNU", 4) == 0) {
       std::string text;
       for (std::uint32_t i = 0; i < head[1]; ++i)
         text += fmt::format("{:02x}", *reinterpret_cast<const unsigned char*>(notes + content + i));
@@ -56,7 +57,8 @@ int add_build_id(dl_phdr_info* object, std::size_t, void* text) {
   if (!name.empty() && name.find("libzshard") == name.npos) return 0;
   for (int i = 0; i < object->dlpi_phnum; ++i) {
     const auto& part = object->dlpi_phdr[i];
-    if (part.p_type == PT_NOTE) *static_cast<std::string*>(text) += build_id(object->dlpi_addr + part.p_vaddr, part.p_memsz);
+    if (part.p_type == PT_NOTE)
+      *static_cast<std::string*>(text) += build_id(object->dlpi_addr + part.p_vaddr, part.p_memsz);
   }
   return 0;
 }
@@ -72,8 +74,9 @@ std::string build() {
 std::string floats() {
   volatile float smallest = 1e-40f;
   const volatile float same = smallest * 1.0f;
-  return fmt::format("{} endian, rounding mode {}, denormal numbers {}", std::endian::native == std::endian::little ? "little" : "big",
-                     std::fegetround(), same != 0 ? "kept" : "flushed to zero");
+  return fmt::format("{} endian, rounding mode {}, denormal numbers {}",
+                     std::endian::native == std::endian::little ? "little" : "big", std::fegetround(),
+                     same != 0 ? "kept" : "flushed to zero");
 }
 
 double free_gib() {
@@ -86,15 +89,16 @@ double free_gib() {
 
 /// Without the configuration, which may be long: its hash.
 std::string pack(const StartupFacts& facts) {
-  return fmt::format("{}\n{}\n{}\n{:016x}\n{}\n{}", facts.build, facts.isa, facts.floats, hash_name(facts.config), facts.host,
-                     facts.free_gib);
+  return fmt::format("{}\n{}\n{}\n{:016x}\n{}\n{}", facts.build, facts.isa, facts.floats, hash_name(facts.config),
+                     facts.host, facts.free_gib);
 }
 
 StartupFacts unpack(const std::string& text) {
   StartupFacts facts;
   std::istringstream lines(text);
   std::string free;
-  for (std::string* field : {&facts.build, &facts.isa, &facts.floats, &facts.config, &facts.host, &free}) std::getline(lines, *field);
+  for (std::string* field : {&facts.build, &facts.isa, &facts.floats, &facts.config, &facts.host, &free})
+    std::getline(lines, *field);
   facts.free_gib = free.empty() ? 0 : std::stod(free);
   return facts;
 }
@@ -143,8 +147,8 @@ GpuLook look_for_gpu(const std::string& libraries) {
     for (const CudaGpu& gpu : visible_gpus()) {
       look.sees_gpu = true;
       if (gpu.major >= kLeastComputeCapability) continue;
-      look.lacks =
-          fmt::format("{} has compute capability {}.{}, of {}.0 at least", gpu.describe(), gpu.major, gpu.minor, kLeastComputeCapability);
+      look.lacks = fmt::format("{} has compute capability {}.{}, of {}.0 at least", gpu.describe(), gpu.major,
+                               gpu.minor, kLeastComputeCapability);
     }
   } catch (const Error& error) {
     look.lacks = error.what_happened();
@@ -165,7 +169,8 @@ int choose_device(World& world, Config& config, const std::function<GpuLook()>& 
   // Whoever has a GPU expects it to be used: hours on the CPU are no answer to a library that is not found.
   const auto refuse = [&] {
     if (own.lacks_library)
-      throw Error(ExitCode::config, fmt::format("there is a GPU, but it cannot be used: {}", own.lacks), "device = \"auto\"",
+      throw Error(ExitCode::config, fmt::format("there is a GPU, but it cannot be used: {}", own.lacks),
+                  "device = \"auto\"",
                   "name the folder of CUDA's libcublasLt.so in cuda.libraries, or set device = \"cpu\"");
   };
   if (const int code = agreed(world, refuse); code != 0) return code;
@@ -173,7 +178,8 @@ int choose_device(World& world, Config& config, const std::function<GpuLook()>& 
   const bool is_seen = world.agree(own.sees_gpu ? 1 : 0, "").code != 0;
   config.device = lack.code == 0 ? "cuda" : "cpu";
   if (lack.code != 0 && is_seen && world.rank() == 0)
-    print_to_stderr("train: note: device \"auto\" is the CPU, although there is a GPU: {} (rank {})\n", lack.message, lack.rank);
+    print_to_stderr("train: note: device \"auto\" is the CPU, although there is a GPU: {} (rank {})\n", lack.message,
+                    lack.rank);
   return 0;
 }
 
@@ -196,7 +202,8 @@ void check_device(const Config& config, int gpu) {
 
 std::optional<std::string> difference(const StartupFacts& own, const StartupFacts& first) {
   if (own.build != first.build) return fmt::format("program build {:.12}, rank 0 has {:.12}", own.build, first.build);
-  if (own.isa != first.isa) return fmt::format("kernels for {}, rank 0 has {} (ZSHARD_ISA chooses)", own.isa, first.isa);
+  if (own.isa != first.isa)
+    return fmt::format("kernels for {}, rank 0 has {} (ZSHARD_ISA chooses)", own.isa, first.isa);
   if (own.floats != first.floats) return fmt::format("{}, rank 0 has {}", own.floats, first.floats);
   if (own.config != first.config) return config_difference(own.config, first.config);
   return std::nullopt;
@@ -208,7 +215,8 @@ std::string uneven_hosts(int rank, const StartupFacts& own, const StartupFacts& 
     notes.push_back(fmt::format("the hosts are not alike: rank {} has {}, rank 0 {}", rank, own.host, first.host));
   const auto [least, most] = std::minmax(own.free_gib, first.free_gib);
   if (least > 0 && least < kLittleMemory * most)  // 0: the system does not say
-    notes.push_back(fmt::format("rank {}'s host has {:.1f} GiB of memory free, rank 0's {:.1f}", rank, own.free_gib, first.free_gib));
+    notes.push_back(fmt::format("rank {}'s host has {:.1f} GiB of memory free, rank 0's {:.1f}", rank, own.free_gib,
+                                first.free_gib));
   return fmt::format("{}", fmt::join(notes, "; "));
 }
 
@@ -239,7 +247,8 @@ int agree_at_start(World& world, const Config& config, const std::string& starte
   first.config = from_first(world, config_text);
   const auto found = difference(own, first);
   const int code = found ? static_cast<int>(ExitCode::ranks_disagree) : 0;
-  const Error error(ExitCode::ranks_disagree, fmt::format("the ranks differ: rank {} has {}", world.rank(), found.value_or("")), "", kTodo);
+  const Error error(ExitCode::ranks_disagree,
+                    fmt::format("the ranks differ: rank {} has {}", world.rank(), found.value_or("")), "", kTodo);
   const World::Agreement agreement = world.agree(code, error_line(error));
   if (agreement.rank == world.rank()) print_to_stderr("{}\n", agreement.message);
   return agreement.code;

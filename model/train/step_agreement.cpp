@@ -17,13 +17,16 @@ bool are_alike(std::span<const StepVote> votes, std::uint64_t StepVote::*what) {
 
 Error graphs_are_refused(std::string_view why_staged) {
   return Error(ExitCode::config,
-               fmt::format("cuda.graph = true does not go with ranks that are staged{}{}", why_staged.empty() ? "" : ": ", why_staged),
-               "the hosts move what they exchange, in mid-step", "leave it out, or let NCCL connect the GPUs (cuda.transport)");
+               fmt::format("cuda.graph = true does not go with ranks that are staged{}{}",
+                           why_staged.empty() ? "" : ": ", why_staged),
+               "the hosts move what they exchange, in mid-step",
+               "leave it out, or let NCCL connect the GPUs (cuda.transport)");
 }
 
 StepChoice choose_way(std::span<const StepVote> votes) {
   StepChoice choice{.is_order_alike = are_alike(votes, &StepVote::order)};
-  const auto hindered = std::find_if(votes.begin(), votes.end(), [](const StepVote& vote) { return !vote.why_neither().empty(); });
+  const auto hindered =
+      std::find_if(votes.begin(), votes.end(), [](const StepVote& vote) { return !vote.why_neither().empty(); });
   if (hindered != votes.end()) {
     choice.obstacle = hindered->why_neither();
     if (votes.size() > 1) choice.obstacle += fmt::format(" (rank {})", hindered - votes.begin());
@@ -53,7 +56,8 @@ std::vector<StepVote> StepAgreement::exchange(const StepVote& own) {
 
 StepChoice StepAgreement::choose(bool can_capture, std::uint64_t graph, std::string_view why_neither) {
   StepVote own{.graph = graph, .order = order_.hash(), .can_capture = static_cast<std::uint8_t>(can_capture)};
-  std::copy_n(why_neither.begin(), std::min(why_neither.size(), own.why_neither_text.size() - 1), own.why_neither_text.begin());
+  std::copy_n(why_neither.begin(), std::min(why_neither.size(), own.why_neither_text.size() - 1),
+              own.why_neither_text.begin());
   StepChoice choice = choose_way(exchange(own));
   if (choice.way == StepWay::replay) order_.compare_replayed(choice.is_order_alike);
   return choice;

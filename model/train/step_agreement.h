@@ -39,9 +39,10 @@ struct StepChoice {
 /// By rank. A graph is replayed where all have the same one, and captured where all can: else they enqueue.
 StepChoice choose_way(std::span<const StepVote> votes);
 
-/// The ranks decide together how the next step is given to their GPUs, since what one captures, enqueues or replays the others must too,
-/// and compare its communication between the hosts, where the step itself no longer does: once when it is captured, and before each
-/// replay. One exchange of 64 bytes a rank each time. Outlives nothing; one host thread uses it.
+/// The ranks decide together how the next step is given to their GPUs, since what one captures, enqueues or replays the
+/// others must too, and compare its communication between the hosts, where the step itself no longer does: once when it
+/// is captured, and before each replay. One exchange of 64 bytes a rank each time. Outlives nothing; one host thread
+/// uses it.
 class StepAgreement {
  public:
   /// Collective, where there are several ranks that exchange anything. `order` outlives it.
@@ -55,8 +56,8 @@ class StepAgreement {
     const Deferral deferral(order_);
     enqueue();
   }
-  /// Collective, between a capture and the first launch: a name for the graph, the same on every rank. OrderMismatch on every rank, where
-  /// its communication differs.
+  /// Collective, between a capture and the first launch: a name for the graph, the same on every rank. OrderMismatch on
+  /// every rank, where its communication differs.
   std::uint64_t confirm();
 
  private:

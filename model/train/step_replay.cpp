@@ -8,7 +8,8 @@ constexpr const char* kName = "step (graph)";
 
 }  // namespace
 
-StepReplay::StepReplay(Device& device, World& world, OrderCheck& order) : device_(device), gpu_(dynamic_cast<CudaDevice*>(&device)) {
+StepReplay::StepReplay(Device& device, World& world, OrderCheck& order)
+    : device_(device), gpu_(dynamic_cast<CudaDevice*>(&device)) {
   if (gpu_ == nullptr) return;
   if (transport_of(world) == Transport::staged) throw graphs_are_refused({});
   agreement_.emplace(world, order);
@@ -24,7 +25,8 @@ void StepReplay::run(std::uint64_t key, const std::function<void()>& enqueue) {
   if (gpu_ == nullptr) return enqueue_as_ever(kind, enqueue);
   // What libraries ask for lazily must be there before a capture, down to what they choose by the operands' addresses.
   const StepChoice choice = agreement_->choose(enqueued_ == kind, captured_ == kind ? name_ : 0, obstacle());
-  if (!choice.obstacle.empty() && !std::exchange(has_told_obstacle_, true)) news_ = "not captured as a CUDA graph: " + choice.obstacle;
+  if (!choice.obstacle.empty() && !std::exchange(has_told_obstacle_, true))
+    news_ = "not captured as a CUDA graph: " + choice.obstacle;
   if (choice.way == StepWay::enqueue) return enqueue_as_ever(kind, enqueue);
   if (choice.way == StepWay::capture) capture(kind, enqueue);
   peak_bytes_ = graph_peak_bytes_;

@@ -8,7 +8,8 @@
 namespace zs {
 namespace {
 
-std::atomic<bool> stop_requested{false};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): a signal handler has nothing else
+std::atomic<bool> stop_requested{
+    false};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): a signal handler has nothing else
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 void on_signal(int signal) {

@@ -2,10 +2,11 @@
 
 namespace zs {
 
-/// Asks the process to stop in order on SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 (batch systems send one of the last two ahead of the
-/// job's end): the first sets a flag that the training loop reads between micro-batches, a second SIGINT or SIGTERM ends the process at
-/// once. SIGHUP stays ignored where it was, by nohup. A process has one such flag because a signal has one handler; install once, in main.
-/// SIGXFSZ and SIGPIPE are ignored: the write that met them reports it.
+/// Asks the process to stop in order on SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 (batch systems send one of the
+/// last two ahead of the job's end): the first sets a flag that the training loop reads between micro-batches, a second
+/// SIGINT or SIGTERM ends the process at once. SIGHUP stays ignored where it was, by nohup. A process has one such flag
+/// because a signal has one handler; install once, in main. SIGXFSZ and SIGPIPE are ignored: the write that met them
+/// reports it.
 void install_stop_signals();
 bool is_stop_requested();
 

@@ -20,7 +20,8 @@ std::string StragglerWatch::after_step(const StepWaits& waits, double step_s) {
   }
   std::nth_element(ranks.begin(), ranks.begin() + kSteps / 2, ranks.end());
   const int rank = ranks[kSteps / 2];
-  const auto named = std::count_if(steps_.begin(), steps_.end(), [&](const Step& step) { return step.slowest == rank; });
+  const auto named =
+      std::count_if(steps_.begin(), steps_.end(), [&](const Step& step) { return step.slowest == rank; });
   if (named < kSameRank || lost_s < std::max(kShare * all_s, kLeast_s * kSteps)) return {};
   quiet_ = kQuietSteps;
   return fmt::format("rank {} is slow: in the last {} steps others waited for it {:.0f} % of the time", rank, kSteps,

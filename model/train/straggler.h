@@ -12,8 +12,8 @@ struct StepWaits {
   double least_s = 0, most_s = 0;  ///< of all ranks
 };
 
-/// Tells of a rank that keeps the others waiting, step after step. The same on every rank, as what it is fed with is. A value; one host
-/// thread uses it.
+/// Tells of a rank that keeps the others waiting, step after step. The same on every rank, as what it is fed with is. A
+/// value; one host thread uses it.
 class StragglerWatch {
  public:
   static constexpr int kSteps = 16;         ///< looked at

@@ -21,15 +21,18 @@ constexpr double kEnding_s = 1;
 constexpr double kLongest_s = 1e9;
 
 TimeLimit::Clock::duration duration_of(double seconds) {
-  return std::chrono::duration_cast<TimeLimit::Clock::duration>(std::chrono::duration<double>(std::min(seconds, kLongest_s)));
+  return std::chrono::duration_cast<TimeLimit::Clock::duration>(
+      std::chrono::duration<double>(std::min(seconds, kLongest_s)));
 }
 
 }  // namespace
 
-TimeLimit::TimeLimit(double limit_s, Clock::time_point started, std::optional<double> job_ends_in_s, Clock::time_point now) {
+TimeLimit::TimeLimit(double limit_s, Clock::time_point started, std::optional<double> job_ends_in_s,
+                     Clock::time_point now) {
   if (limit_s > 0) {
     end_ = started + duration_of(limit_s);
-    name_ = fmt::format("train.time_limit ({})", limit_s < 60 ? fmt::format("{} s", limit_s) : format_duration(limit_s));
+    name_ =
+        fmt::format("train.time_limit ({})", limit_s < 60 ? fmt::format("{} s", limit_s) : format_duration(limit_s));
   }
   if (!job_ends_in_s) return;
   const Clock::time_point job_end = now + duration_of(*job_ends_in_s);
@@ -53,7 +56,8 @@ std::optional<double> slurm_seconds_left() {
 }
 
 StopMargin::StopMargin(std::int64_t checkpoint_bytes, std::int64_t weights_bytes)
-    : save_s_(static_cast<double>(checkpoint_bytes) / kBytesASecond), weights_s_(static_cast<double>(weights_bytes) / kBytesASecond) {}
+    : save_s_(static_cast<double>(checkpoint_bytes) / kBytesASecond),
+      weights_s_(static_cast<double>(weights_bytes) / kBytesASecond) {}
 
 double StopMargin::seconds() const { return kSlack * (save_s_ + weights_s_ + gap_s_) + kEnding_s; }
 

@@ -10,14 +10,15 @@ namespace zs {
 /// Why a run ends before its last step. Where ranks see different reasons the highest number counts.
 enum class StopReason : std::int8_t { none = 0, time_limit = 1, request = 2 };
 
-/// The moment by which a run shall have stopped and saved by itself: train.time_limit after the program's start, or the end of the Slurm
-/// job that it runs in, whichever comes first. A value.
+/// The moment by which a run shall have stopped and saved by itself: train.time_limit after the program's start, or the
+/// end of the Slurm job that it runs in, whichever comes first. A value.
 class TimeLimit {
  public:
   using Clock = std::chrono::steady_clock;
 
   /// `limit_s` 0: none of its own. `job_ends_in_s`: what is left of the job; nothing: nobody ends it.
-  TimeLimit(double limit_s, Clock::time_point started, std::optional<double> job_ends_in_s, Clock::time_point now = Clock::now());
+  TimeLimit(double limit_s, Clock::time_point started, std::optional<double> job_ends_in_s,
+            Clock::time_point now = Clock::now());
 
   bool is_set() const { return end_.has_value(); }
   /// Whether what takes so long, from `now` on, would end too late.
@@ -34,7 +35,8 @@ class TimeLimit {
 /// Seconds until SLURM_JOB_END_TIME, a Unix time, where it is set and still to come.
 std::optional<double> slurm_seconds_left();
 
-/// How long a run needs to end in order, from what it has measured so far; before it has, from how many bytes it will write. A value.
+/// How long a run needs to end in order, from what it has measured so far; before it has, from how many bytes it will
+/// write. A value.
 class StopMargin {
  public:
   /// Of a checkpoint and of the final weights.

@@ -34,13 +34,16 @@ std::vector<std::string> find_inputs(const std::vector<std::string>& inputs) {
   return files;
 }
 
-/// One token file. Narrow ids have no header, unless a reader would take the file for another kind by its first bytes. The number of ids in
-/// a header is written last.
+/// One token file. Narrow ids have no header, unless a reader would take the file for another kind by its first bytes.
+/// The number of ids in a header is written last.
 class TokenWriter {
  public:
-  TokenWriter(const std::string& path, std::int64_t vocab) : path_(path), vocab_(vocab), is_wide_(vocab > kNarrowVocab), file_(path) {}
+  TokenWriter(const std::string& path, std::int64_t vocab)
+      : path_(path), vocab_(vocab), is_wide_(vocab > kNarrowVocab), file_(path) {}
   std::int64_t count() const { return count_; }
-  std::string layout() const { return fmt::format("uint{}{}", is_wide_ ? 32 : 16, has_header_ ? " with llm.c's header" : ""); }
+  std::string layout() const {
+    return fmt::format("uint{}{}", is_wide_ ? 32 : 16, has_header_ ? " with llm.c's header" : "");
+  }
 
   void write(const Ids& ids) {
     count_ += static_cast<std::int64_t>(ids.size());
@@ -51,8 +54,8 @@ class TokenWriter {
       append(narrow.data(), narrow.size() * sizeof(std::uint16_t));
     }
     if (has_header_ && count_ > std::numeric_limits<std::int32_t>::max())
-      throw Error(ExitCode::dataset, "the texts have more than 2147483647 tokens, which llm.c's header cannot count", path_,
-                  "write them to several files");
+      throw Error(ExitCode::dataset, "the texts have more than 2147483647 tokens, which llm.c's header cannot count",
+                  path_, "write them to several files");
   }
   void commit() {
     if (!is_begun_) begin(static_cast<std::int64_t>(head_.size()));
@@ -107,14 +110,16 @@ void tokenize_files(const TokenizeJob& job) {
   const std::vector<std::string> files = find_inputs(job.inputs);
   const int threads = std::min(cpu_share(0, 1).threads, static_cast<int>(std::min<std::size_t>(files.size(), 1024)));
   TokenWriter writer(job.out, tokenizer->vocab_size());
-  const std::int64_t text_bytes = encode_documents(*tokenizer, files, threads, [&](const Ids& ids) { writer.write(ids); });
+  const std::int64_t text_bytes =
+      encode_documents(*tokenizer, files, threads, [&](const Ids& ids) { writer.write(ids); });
   if (writer.count() == 0)
-    throw Error(ExitCode::dataset, "the texts have no tokens", job.inputs.front(), "name files, patterns or folders with text");
+    throw Error(ExitCode::dataset, "the texts have no tokens", job.inputs.front(),
+                "name files, patterns or folders with text");
   writer.commit();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   fmt::print("{}: {} tokens ({}) of {} from {}, {}, {:.1f} MB/s\n", job.out, writer.count(), writer.layout(),
-             format_number(static_cast<std::int64_t>(files.size()), "file"), format_bytes(text_bytes), format_number(threads, "thread"),
-             static_cast<double>(text_bytes) * 1e-6 / seconds);
+             format_number(static_cast<std::int64_t>(files.size()), "file"), format_bytes(text_bytes),
+             format_number(threads, "thread"), static_cast<double>(text_bytes) * 1e-6 / seconds);
 }
 
 }  // namespace zs

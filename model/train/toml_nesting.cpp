@@ -39,7 +39,8 @@ std::optional<std::int64_t> too_deep_line(std::string_view text) {
     }
     if (c == '"' || c == '\'') {
       const std::size_t end = std::min(after_string(text, at), text.size());
-      line += std::count(text.begin() + static_cast<std::ptrdiff_t>(at), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
+      line += std::count(text.begin() + static_cast<std::ptrdiff_t>(at),
+                         text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
       at = end;
       continue;
     }

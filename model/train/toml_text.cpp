@@ -20,7 +20,8 @@ std::string toml_string(std::string_view text) {
     const auto byte = static_cast<unsigned char>(text.front());
     const Utf8 next = next_utf8(text);
     const std::string_view bytes = text.substr(0, next.bytes);
-    if (!next.is_valid || stands_for_byte(bytes)) {  // a character that would read back as a byte is spelled byte by byte, too
+    if (!next.is_valid ||
+        stands_for_byte(bytes)) {  // a character that would read back as a byte is spelled byte by byte, too
       for (const char c : bytes) quoted += fmt::format("\\uEF{:02X}", static_cast<unsigned char>(c));
     } else if (byte == '"' || byte == '\\') {
       quoted += {'\\', text.front()};
@@ -39,7 +40,8 @@ std::string bytes_of_toml(std::string_view text) {
   for (; !text.empty();) {
     const std::string_view character = text.substr(0, next_utf8(text).bytes);
     if (stands_for_byte(character)) {
-      bytes += static_cast<char>((static_cast<unsigned char>(character[1]) << 6) | (static_cast<unsigned char>(character[2]) & 0x3f));
+      bytes += static_cast<char>((static_cast<unsigned char>(character[1]) << 6) |
+                                 (static_cast<unsigned char>(character[2]) & 0x3f));
     } else {
       bytes += character;
     }

@@ -28,13 +28,15 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 std::string describe_omitted(const std::string& omitted) {
   if (omitted == "none") return "";
-  return fmt::format(" without {} (the results are meaningless)", omitted == "both" ? "gathers and reductions" : omitted);
+  return fmt::format(" without {} (the results are meaningless)",
+                     omitted == "both" ? "gathers and reductions" : omitted);
 }
 
 /// Ranks tell each other paths in messages, which are short.
 void check_length(const std::string& path) {
   if (constexpr std::size_t kLongest = 900; path.size() > kLongest)
-    throw Error(ExitCode::cannot_create, fmt::format("a path of {} bytes is too long", path.size()), path, "use one of at most 900 bytes");
+    throw Error(ExitCode::cannot_create, fmt::format("a path of {} bytes is too long", path.size()), path,
+                "use one of at most 900 bytes");
 }
 
 }  // namespace
@@ -49,7 +51,8 @@ int Trainer::run() {
     return report_lost_output(train());
   } catch (const Error& error) {  // of this rank alone: a disk that is full
     if (error.code() != ExitCode::io) throw;
-    throw Error(error.code(), error.what_happened(), error.where(), fmt::format("{}, then {}", error.what_to_do(), way_on()));
+    throw Error(error.code(), error.what_happened(), error.where(),
+                fmt::format("{}, then {}", error.what_to_do(), way_on()));
   }
 }
 
@@ -97,7 +100,8 @@ void Trainer::check_resume_point() {
   if (is_first() && !resume_->run_dir.empty()) keep_as_saved(job_.config, reader.manifest().attributes);
   changed_keys_ = compare_runs(reader.manifest().attributes, run_attributes(config_, data_facts_), resume_->checkpoint);
   if (resume_->step > config_.train.steps) {
-    throw Error(ExitCode::config, fmt::format("train.steps {} is less than the checkpoint's {}", config_.train.steps, resume_->step),
+    throw Error(ExitCode::config,
+                fmt::format("train.steps {} is less than the checkpoint's {}", config_.train.steps, resume_->step),
                 resume_->checkpoint, "raise train.steps");
   }
   if (resume_->step < config_.train.steps) check_samples(resume_->step + 1);
@@ -116,17 +120,19 @@ void Trainer::create_run() {
   log_->check_own();
   mark_ = RunMark::find(run_dir_);
   if (!mark_)
-    throw Error(ExitCode::cannot_create, "the run's mark has gone while it started", run_dir_ + "/" + RunMark::kFile, "start again");
+    throw Error(ExitCode::cannot_create, "the run's mark has gone while it started", run_dir_ + "/" + RunMark::kFile,
+                "start again");
   if (is_replaced) reserve_space(place);  // with the room that the old run has left
 }
 
 void Trainer::print_header() const {
   const std::vector<MemoryLimit> all = limits();
   const MemoryLimit& limit = lowest(all);
-  const std::string groups = gpus_.transport == Transport::nccl ? "" : ShardGroups::describe(world_, scheme_options(config_));
+  const std::string groups =
+      gpus_.transport == Transport::nccl ? "" : ShardGroups::describe(world_, scheme_options(config_));
   print_to_stdout("zshard {}: {}, {} ({} each), cpu {}, transport {}{}{}, memory limit {} ({})\n", version(),
-                  format_number(world_.size(), "rank"), share_.description, format_number(share_.threads, "thread"), cpu_isa(),
-                  describe_transport(world_, gpus_), groups.empty() ? "" : fmt::format(" ({})", groups),
+                  format_number(world_.size(), "rank"), share_.description, format_number(share_.threads, "thread"),
+                  cpu_isa(), describe_transport(world_, gpus_), groups.empty() ? "" : fmt::format(" ({})", groups),
                   describe_omitted(config_.comm.omit), format_bytes(limit.bytes), limit.source);
   if (job_.dry_run) {
     print_to_stdout("{}\n{}", describe(plan_, config_, planned_ranks(), job_.full_plan),
@@ -147,10 +153,10 @@ int Trainer::train() {
     print_to_stdout("{}\n", text);
   measure_ceiling();
   if (is_first()) {
-    print_to_stdout("{}: {} parameters in {} units, {} of {} tokens; planned peak {} a rank; writing to {}\n", config_.name,
-                    format_count(static_cast<double>(session_->model().parameter_count())), plan_.units.size(),
-                    format_count(static_cast<double>(dataset_->train.tokens())), config_.data.kind, format_bytes(plan_.step_peak_bytes),
-                    run_dir_);
+    print_to_stdout("{}: {} parameters in {} units, {} of {} tokens; planned peak {} a rank; writing to {}\n",
+                    config_.name, format_count(static_cast<double>(session_->model().parameter_count())),
+                    plan_.units.size(), format_count(static_cast<double>(dataset_->train.tokens())), config_.data.kind,
+                    format_bytes(plan_.step_peak_bytes), run_dir_);
   }
   if (is_first()) print_how_to_stop();
   if (const int code = load_checkpoint(); code != 0) return code;
@@ -180,7 +186,8 @@ std::optional<int> Trainer::train_steps(std::int64_t& done) {
     if (const int code = step(done + 1, metrics); code != 0) return code;
     if (metrics.step != done + 1) break;  // dropped: the step is as if it had not begun
     ++done;
-    if (is_first()) report(metrics, seconds_since(start) / static_cast<double>(done - before) * static_cast<double>(steps - done));
+    if (is_first())
+      report(metrics, seconds_since(start) / static_cast<double>(done - before) * static_cast<double>(steps - done));
     if (is_saved(done) || (lacks_data_ && has_results())) {
       if (const int failure = save_checkpoint(done, lacks_data_); failure != 0) return failure;
     }
@@ -204,9 +211,11 @@ int Trainer::load_checkpoint() {
     if (has_checkpoint_) saved_step_ = resume_->step;
     together(world_, [&] { take_up_run(); });
     if (!is_first()) return;
-    for (const std::int64_t step : resume_->damaged) print_to_stderr("train: note: step {} is damaged and set aside\n", step);
-    print_to_stdout("going on after step {} from {}{}{}\n", resume_->step, resume_->checkpoint,
-                    changed_keys_.empty() ? "" : "; changed: ", escaped(fmt::format("{}", fmt::join(changed_keys_, ", "))));
+    for (const std::int64_t step : resume_->damaged)
+      print_to_stderr("train: note: step {} is damaged and set aside\n", step);
+    print_to_stdout(
+        "going on after step {} from {}{}{}\n", resume_->step, resume_->checkpoint,
+        changed_keys_.empty() ? "" : "; changed: ", escaped(fmt::format("{}", fmt::join(changed_keys_, ", "))));
   });
 }
 
@@ -228,8 +237,8 @@ void Trainer::measure_ceiling() {
 
 std::optional<double> Trainer::ceiling_percent(const StepMetrics& metrics) const {
   if (!ceiling_gflops_) return std::nullopt;
-  const double flops =
-      flops_per_token(session_->model().working_parameter_count(), config_.model.layers, config_.model.width, config_.train.sequence);
+  const double flops = flops_per_token(session_->model().working_parameter_count(), config_.model.layers,
+                                       config_.model.width, config_.train.sequence);
   return 100 * metrics.tokens_per_s * flops * 1e-9 / *ceiling_gflops_;
 }
 
@@ -240,12 +249,14 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   StepResult result;
   session_->look_ahead([this, step] { return step < config_.train.steps && lacks_samples(step + 1); });
   try {
-    session_->enqueue_step(step, static_cast<float>(lr), reader(dataset_->train), static_cast<std::int64_t>(own_stop()));
+    session_->enqueue_step(step, static_cast<float>(lr), reader(dataset_->train),
+                           static_cast<std::int64_t>(own_stop()));
     if (session_->is_interrupted()) return 0;
     result = session_->finish_step();
   } catch (const OrderMismatch& error) {  // the same on every rank
     watch_.dump(error.what());
-    if (is_first()) print_to_stderr("{}{}\n", is_terminal_ ? "\n" : "", error_line(error, fmt::format("step {}", step)));
+    if (is_first())
+      print_to_stderr("{}{}\n", is_terminal_ ? "\n" : "", error_line(error, fmt::format("step {}", step)));
     return static_cast<int>(error.code());
   }
   const double seconds = seconds_since(start);
@@ -299,8 +310,9 @@ void Trainer::check_finite(std::int64_t step, const StepResult& result) const {
                 advice);
   }
   if (std::isfinite(result.grad_norm)) return;
-  throw Error(ExitCode::non_finite, fmt::format("the gradient norm is {} though every loss is finite", result.grad_norm),
-              "all micro-batches", advice);
+  throw Error(ExitCode::non_finite,
+              fmt::format("the gradient norm is {} though every loss is finite", result.grad_norm), "all micro-batches",
+              advice);
 }
 
 bool Trainer::is_validated(std::int64_t step) const {
@@ -309,23 +321,26 @@ bool Trainer::is_validated(std::int64_t step) const {
 }
 
 bool Trainer::is_verified(std::int64_t step) const {
-  return verifier_ && (step <= 2 || (is_validated(step) && step == std::min(config_.run.validate_every, config_.train.steps)));
+  return verifier_ &&
+         (step <= 2 || (is_validated(step) && step == std::min(config_.run.validate_every, config_.train.steps)));
 }
 
 int Trainer::check_order(std::int64_t step) {
   VerifiedOrder order;
   const int code = agreed(world_, [&] { order = verifier_->check(fmt::format("step {}", step)); });
   if (code == 0 && is_first()) {
-    print_to_stdout("{}order verified: step {}, {} operations and {} waits of this rank\n", is_terminal_ ? "\n" : "", step, order.ops,
-                    order.waits);
+    print_to_stdout("{}order verified: step {}, {} operations and {} waits of this rank\n", is_terminal_ ? "\n" : "",
+                    step, order.ops, order.waits);
   }
   return code;
 }
 
 void Trainer::report(const StepMetrics& metrics, double seconds_left) {
   log_->append(metrics);
-  const Progress progress{
-      .metrics = metrics, .steps = config_.train.steps, .seconds_left = seconds_left, .ceiling_percent = ceiling_percent(metrics)};
+  const Progress progress{.metrics = metrics,
+                          .steps = config_.train.steps,
+                          .seconds_left = seconds_left,
+                          .ceiling_percent = ceiling_percent(metrics)};
   const std::int64_t interval = std::max<std::int64_t>(1, config_.train.steps / 50);
   const bool is_milestone = metrics.val_loss || metrics.step == 1 || metrics.step == config_.train.steps;
   if (is_terminal_) {

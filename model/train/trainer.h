@@ -27,25 +27,25 @@ namespace zs {
 struct TrainJob {
   Config config;
   bool dry_run = false;
-  bool full_plan = false;                                          ///< a dry run lists every buffer
-  bool verify_order = false;                                       ///< of the plan in a dry run, else of the first steps
-  bool verify_data = false;                                        ///< all of it, before the first step
-  bool overwrite = false;                                          ///< of a named run directory that holds a run
-  std::string resume;                                              ///< "latest", "latest-valid", "auto" or a folder; empty: a new run
-  std::string run_dir;                                             ///< run_dir_asked_for; empty: the next runs/NAME-N
-  std::string config_path;                                         ///< data is looked up beside it too
-  std::string program_folder;                                      ///< and there
+  bool full_plan = false;      ///< a dry run lists every buffer
+  bool verify_order = false;   ///< of the plan in a dry run, else of the first steps
+  bool verify_data = false;    ///< all of it, before the first step
+  bool overwrite = false;      ///< of a named run directory that holds a run
+  std::string resume;          ///< "latest", "latest-valid", "auto" or a folder; empty: a new run
+  std::string run_dir;         ///< run_dir_asked_for; empty: the next runs/NAME-N
+  std::string config_path;     ///< data is looked up beside it too
+  std::string program_folder;  ///< and there
   TimeLimit::Clock::time_point started = TimeLimit::Clock::now();  ///< train.time_limit counts from there
 };
 
-/// One rank of a training run, from the checks to the saved weights. Errors of the preparation are agreed among the ranks before
-/// anything is created, so that one line is printed and every rank ends alike. One host thread uses it.
+/// One rank of a training run, from the checks to the saved weights. Errors of the preparation are agreed among the
+/// ranks before anything is created, so that one line is printed and every rank ends alike. One host thread uses it.
 class Trainer {
  public:
   Trainer(World& world, const TrainJob& job);
 
-  /// The exit code, the same on every rank. Prints the run's lines, and the error line of what every rank saw alike. Throws what only this
-  /// rank saw, once the run is under way: the caller aborts the world.
+  /// The exit code, the same on every rank. Prints the run's lines, and the error line of what every rank saw alike.
+  /// Throws what only this rank saw, once the run is under way: the caller aborts the world.
   int run();
 
  private:
@@ -87,7 +87,8 @@ class Trainer {
   void reserve_space(const std::string& folder);
   std::int64_t parameter_count() const;
   int train();
-  /// From the first step that is not done, to the last or to a stop; the steps that are done then. A code ends this rank's part at once.
+  /// From the first step that is not done, to the last or to a stop; the steps that are done then. A code ends this
+  /// rank's part at once.
   std::optional<int> train_steps(std::int64_t& done);
   /// What this rank knows, and what all of them have agreed on.
   StopReason own_stop();

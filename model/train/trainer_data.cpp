@@ -28,7 +28,8 @@ int Trainer::agree_on_data() {
   const std::string own = name_of(data_facts_), first = shared(own);
   return agreed(world_, [&] {
     if (own != first)
-      throw Error(ExitCode::ranks_disagree, fmt::format("the ranks differ: this one's data has {}, rank 0's {}", own, first),
+      throw Error(ExitCode::ranks_disagree,
+                  fmt::format("the ranks differ: this one's data has {}, rank 0's {}", own, first),
                   dataset_->files.front(), "give every rank the same data");
   });
 }
@@ -40,7 +41,8 @@ int Trainer::verify_data() {
   watch_.hit("data.verify");
   int shown = -1;
   const auto progress = [&](double part) {
-    if (is_stop_requested()) throw Error(ExitCode::stopped, "stopped on request while the data was verified", "", "nothing has begun");
+    if (is_stop_requested())
+      throw Error(ExitCode::stopped, "stopped on request while the data was verified", "", "nothing has begun");
     const int percent = static_cast<int>(100 * part);
     if (!is_shown || std::exchange(shown, percent) == percent) return;
     fmt::print("\rverifying data: {} %\x1b[K", percent);
@@ -52,7 +54,8 @@ int Trainer::verify_data() {
     if (is_shown) fmt::print("\r\x1b[K");
   });
   if (code == 0 && is_first()) {
-    fmt::print("data verified: every token of {}\n", format_number(static_cast<std::int64_t>(dataset_->files.size()), "file"));
+    fmt::print("data verified: every token of {}\n",
+               format_number(static_cast<std::int64_t>(dataset_->files.size()), "file"));
     std::fflush(stdout);
   }
   return code;
@@ -62,7 +65,8 @@ void Trainer::check_samples(std::int64_t step) const {
   const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
   watch_.hit("data.check");
   const std::int64_t batch = config_.train.global_batch, rows = config_.train.micro_batch;
-  for (std::int64_t i = world_.rank() * rows; i < batch; i += world_.size() * rows) dataset_->train.check((step - 1) * batch + i, rows);
+  for (std::int64_t i = world_.rank() * rows; i < batch; i += world_.size() * rows)
+    dataset_->train.check((step - 1) * batch + i, rows);
 }
 
 bool Trainer::lacks_samples(std::int64_t step) {
@@ -81,7 +85,8 @@ bool Trainer::lacks_validation_samples() {
   const std::int64_t rows = config_.train.micro_batch;
   const std::int64_t samples = std::min(source.windows(), config_.run.validate_batches * config_.train.global_batch);
   try {
-    for (std::int64_t i = world_.rank() * rows; i < samples; i += world_.size() * rows) source.check(i, std::min(rows, samples - i));
+    for (std::int64_t i = world_.rank() * rows; i < samples; i += world_.size() * rows)
+      source.check(i, std::min(rows, samples - i));
   } catch (const Error& error) {
     missing_data_ = error;
   }
@@ -94,9 +99,10 @@ int Trainer::end_without_data(std::int64_t step) {
   const std::string place = fmt::format("after step {}", step);
   return agreed(world_, [&] {
     if (!missing_data_) return;
-    const std::string todo =
-        has_results() ? fmt::format("correct the data, and add --resume latest to go on {}", place) : missing_data_->what_to_do();
-    throw Error(missing_data_->code(), missing_data_->what_happened(), fmt::format("{}, {}", missing_data_->where(), place), todo);
+    const std::string todo = has_results() ? fmt::format("correct the data, and add --resume latest to go on {}", place)
+                                           : missing_data_->what_to_do();
+    throw Error(missing_data_->code(), missing_data_->what_happened(),
+                fmt::format("{}, {}", missing_data_->where(), place), todo);
   });
 }
 

@@ -20,7 +20,9 @@ namespace {
 /// Of a tensor, in the header of a safetensors file; of a segment, in a checkpoint's manifest and its padding.
 constexpr std::int64_t kHeaderBytes = 160, kSegmentBytes = 200;
 
-double elapsed_s(TimeLimit::Clock::time_point start) { return std::chrono::duration<double>(TimeLimit::Clock::now() - start).count(); }
+double elapsed_s(TimeLimit::Clock::time_point start) {
+  return std::chrono::duration<double>(TimeLimit::Clock::now() - start).count();
+}
 
 }  // namespace
 
@@ -57,7 +59,8 @@ void Trainer::print_how_to_stop() const {
   if (limit_->is_set()) print_to_stdout("stops and saves by itself in time for {}\n", limit_->name());
   if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return;
   print_to_stdout(
-      "to stop and save: SIGUSR1 to mpirun; after Ctrl-C or SIGTERM it kills within about 1 s (--mca odls_base_sigkill_timeout SECONDS)\n");
+      "to stop and save: SIGUSR1 to mpirun; after Ctrl-C or SIGTERM it kills within about 1 s (--mca "
+      "odls_base_sigkill_timeout SECONDS)\n");
 }
 
 /// The metrics up to this step first: where the checkpoint is, they are.
@@ -78,8 +81,10 @@ int Trainer::save_checkpoint(std::int64_t step, bool is_last_chance) {
            {.step = step, .attributes = run_attributes(config_, data_facts_)}, &files);
     } catch (const AgreedError& error) {
       if (is_last_chance || config_.checkpoint.on_full != "warn" || !is_for_lack_of_space(error))
-        throw AgreedError(error.code(), error.what_happened(), error.where(), fmt::format("{}, then {}", error.what_to_do(), way_on()));
-      warning = fmt::format("the checkpoint of step {} is not saved, and the run goes on: {}", step, error.what_happened());
+        throw AgreedError(error.code(), error.what_happened(), error.where(),
+                          fmt::format("{}, then {}", error.what_to_do(), way_on()));
+      warning =
+          fmt::format("the checkpoint of step {} is not saved, and the run goes on: {}", step, error.what_happened());
       return;
     }
     has_checkpoint_ = true;
@@ -133,13 +138,15 @@ void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
   if (is_first() && was_stopped) {
     if (stdout_failure() != 0) tell("warning", lost_output());
     const std::string why = stop_ == StopReason::request ? "on request" : "in time for " + limit_->name();
-    print_to_stderr("train: stopped {} after step {} of {}: {}\n", why, steps_done, config_.train.steps,
-                    has_results() ? fmt::format("saved in {}; add --resume latest to go on", run_dir_) : "nothing is saved");
+    print_to_stderr(
+        "train: stopped {} after step {} of {}: {}\n", why, steps_done, config_.train.steps,
+        has_results() ? fmt::format("saved in {}; add --resume latest to go on", run_dir_) : "nothing is saved");
   }
 }
 
 std::string Trainer::lost_output() const {
-  const std::string kept = weights_hash_.empty() ? "" : fmt::format("; weights: {}, run directory {}", weights_hash_, run_dir_);
+  const std::string kept =
+      weights_hash_.empty() ? "" : fmt::format("; weights: {}, run directory {}", weights_hash_, run_dir_);
   return fmt::format("standard output was lost: {}{}", system_reason(stdout_failure()), kept);
 }
 
@@ -153,12 +160,14 @@ int Trainer::report_lost_output(int code) const {
 
 void Trainer::print_sample() {
   const SampleText text(config_, tokenizer_.get());
-  SampleTask task{.prompt = text.prompt(config_.run.sample_prompt, "run.sample_prompt"), .count = config_.run.sample_tokens};
+  SampleTask task{.prompt = text.prompt(config_.run.sample_prompt, "run.sample_prompt"),
+                  .count = config_.run.sample_tokens};
   task.options.seed = static_cast<std::uint64_t>(config_.train.seed);
   task.stops = [this] { return agrees_to_stop(); };
   if (tokenizer_ && tokenizer_->end_of_text()) task.ends.push_back(*tokenizer_->end_of_text());
   const auto tokens = without_end(sample_tokens(*session_, world_, task), task);
-  if (is_first()) print_to_stdout("sample: {}\n", text.print(config_.run.sample_prompt, task.prompt, tokens, prints_utf8()));
+  if (is_first())
+    print_to_stdout("sample: {}\n", text.print(config_.run.sample_prompt, task.prompt, tokens, prints_utf8()));
 }
 
 }  // namespace zs

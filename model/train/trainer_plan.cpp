@@ -10,12 +10,15 @@
 
 namespace zs {
 
-int Trainer::planned_ranks() const { return job_.dry_run && world_.size() == 1 ? static_cast<int>(config_.comm.ranks) : world_.size(); }
+int Trainer::planned_ranks() const {
+  return job_.dry_run && world_.size() == 1 ? static_cast<int>(config_.comm.ranks) : world_.size();
+}
 
 void Trainer::check_and_plan() {
   check_ranks(config_, planned_ranks());
   if (!job_.resume.empty() && !has_results()) {
-    throw Error(ExitCode::config, "a run that does not exchange all its data has no results, and goes on from no checkpoint",
+    throw Error(ExitCode::config,
+                "a run that does not exchange all its data has no results, and goes on from no checkpoint",
                 config_.comm.omit != "none" ? "comm.omit" : "transport null",
                 "let everything be exchanged, or start a run of its own, without --resume and in another run.dir");
   }
@@ -47,7 +50,8 @@ void Trainer::open_data() {
   options.threads = share_.threads;
   dataset_ = open_dataset(options);
   // What is wrong with the prompt shall not come out at the end.
-  if (config_.run.sample_tokens > 0) SampleText(config_, tokenizer_.get()).prompt(config_.run.sample_prompt, "run.sample_prompt");
+  if (config_.run.sample_tokens > 0)
+    SampleText(config_, tokenizer_.get()).prompt(config_.run.sample_prompt, "run.sample_prompt");
 }
 
 std::string Trainer::shared(const std::string& path) { return world_.agree(is_first() ? 1 : 0, path).message; }
@@ -69,14 +73,16 @@ std::vector<MemoryLimit> Trainer::limits() const {
 
 std::vector<MemoryBudget> Trainer::budgets() const {
   const int threads = kStreamRoles + share_.threads - 1;
-  return memory_budgets(limits(), threads * (transport_of(world_) == Transport::local ? memory_demand().local_ranks : 1));
+  return memory_budgets(limits(),
+                        threads * (transport_of(world_) == Transport::local ? memory_demand().local_ranks : 1));
 }
 
 /// One rank of each host speaks for all of them, or each for its own GPU.
 void Trainer::check_memory() const {
   if (world_.local_rank() != 0 && plan_.device == DeviceKind::cpu) return;
   const std::vector<MemoryBudget> known = budgets();  // a GPU's is another one at every look
-  if (exceeded(memory_demand(), plan_.reserved_bytes, known) != nullptr) throw memory_refusal(memory_demand(), plan_.reserved_bytes, known);
+  if (exceeded(memory_demand(), plan_.reserved_bytes, known) != nullptr)
+    throw memory_refusal(memory_demand(), plan_.reserved_bytes, known);
 }
 
 }  // namespace zs

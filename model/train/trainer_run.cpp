@@ -8,9 +8,13 @@
 
 namespace zs {
 
-RunDirRequest Trainer::run_dir_request() const { return {job_.run_dir, config_.name, job_.overwrite, job_.resume == "auto"}; }
+RunDirRequest Trainer::run_dir_request() const {
+  return {job_.run_dir, config_.name, job_.overwrite, job_.resume == "auto"};
+}
 
-std::string Trainer::config_text() const { return to_toml(with_found_data(config_, job_.config_path, job_.program_folder)); }
+std::string Trainer::config_text() const {
+  return to_toml(with_found_data(config_, job_.config_path, job_.program_folder));
+}
 
 /// Only when the checkpoint is loaded: until then the run stays as it is.
 void Trainer::take_up_run() {
@@ -24,12 +28,14 @@ void Trainer::take_up_run() {
 
 void Trainer::prune_own_checkpoints(const std::string& root) {
   if (!is_first()) return;
-  prune_checkpoints(root, config_.checkpoint.keep, nullptr, [&](std::int64_t step) { return mark_->has(checkpoint_name(step)); });
+  prune_checkpoints(root, config_.checkpoint.keep, nullptr,
+                    [&](std::int64_t step) { return mark_->has(checkpoint_name(step)); });
 }
 
 std::string Trainer::way_on() const {
   if (has_checkpoint_) return "go on with --resume latest";
-  return resume_ ? "start again with --overwrite" : "start again with --resume auto";  // begun from another run's checkpoint, or from none
+  return resume_ ? "start again with --overwrite"
+                 : "start again with --resume auto";  // begun from another run's checkpoint, or from none
 }
 
 std::string Trainer::save_final_weights() {

@@ -17,8 +17,9 @@ std::string verify_one(const std::string& folder) {
   reader.verify();
   std::int64_t bytes = 0;
   for (const CheckpointFile& file : reader.manifest().files) bytes += file.bytes;
-  return fmt::format("{}: good: step {}, {} tensors, {} from {}", folder, reader.manifest().step, reader.manifest().tensors.size(),
-                     format_bytes(bytes), format_number(static_cast<std::int64_t>(reader.manifest().files.size()), "rank"));
+  return fmt::format("{}: good: step {}, {} tensors, {} from {}", folder, reader.manifest().step,
+                     reader.manifest().tensors.size(), format_bytes(bytes),
+                     format_number(static_cast<std::int64_t>(reader.manifest().files.size()), "rank"));
 }
 
 }  // namespace
@@ -29,7 +30,8 @@ int verify_checkpoints(const std::string& path) {
   for (const std::int64_t step : list_checkpoints(root)) folders.push_back(step_folder(root, step));
   std::error_code failed;
   const bool is_listed = !folders.empty();
-  if (folders.empty() && std::filesystem::exists(root, failed)) throw Error(ExitCode::checkpoint, "there is no checkpoint", root, "");
+  if (folders.empty() && std::filesystem::exists(root, failed))
+    throw Error(ExitCode::checkpoint, "there is no checkpoint", root, "");
   if (folders.empty()) folders.push_back(path);
   int code = 0;
   for (const std::string& folder : folders) {

@@ -13,7 +13,8 @@ namespace {
 std::vector<TensorEntry> entries(const Executor& executor) {
   std::vector<TensorEntry> entries;
   for (const FlatParameter& unit : executor.units()) {
-    for (const Parameter* parameter : unit.parameters) entries.push_back({parameter->name(), DType::f32, parameter->shape()});
+    for (const Parameter* parameter : unit.parameters)
+      entries.push_back({parameter->name(), DType::f32, parameter->shape()});
   }
   return entries;
 }

@@ -14,7 +14,8 @@ constexpr const char* kKey = "eos_token_id";
 
 std::int32_t token_of(const nlohmann::json& value, const std::string& file) {
   constexpr std::uint64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMost) refuse_weights(file, fmt::format("{} is no token id", kKey));
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMost)
+    refuse_weights(file, fmt::format("{} is no token id", kKey));
   return value.get<std::int32_t>();
 }
 

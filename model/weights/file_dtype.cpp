@@ -13,10 +13,11 @@ struct Row {
 };
 /// In the order of the enumeration.
 constexpr std::array kRows = {
-    Row{"BOOL", 8},    Row{"F4", 4},      Row{"F6_E2M3", 6}, Row{"F6_E3M2", 6},     Row{"U8", 8},          Row{"I8", 8},
-    Row{"F8_E5M2", 8}, Row{"F8_E4M3", 8}, Row{"F8_E8M0", 8}, Row{"F8_E4M3FNUZ", 8}, Row{"F8_E5M2FNUZ", 8}, Row{"I16", 16},
-    Row{"U16", 16},    Row{"F16", 16},    Row{"BF16", 16},   Row{"I32", 32},        Row{"U32", 32},        Row{"F32", 32},
-    Row{"C64", 64},    Row{"F64", 64},    Row{"I64", 64},    Row{"U64", 64},
+    Row{"BOOL", 8},        Row{"F4", 4},      Row{"F6_E2M3", 6}, Row{"F6_E3M2", 6}, Row{"U8", 8},
+    Row{"I8", 8},          Row{"F8_E5M2", 8}, Row{"F8_E4M3", 8}, Row{"F8_E8M0", 8}, Row{"F8_E4M3FNUZ", 8},
+    Row{"F8_E5M2FNUZ", 8}, Row{"I16", 16},    Row{"U16", 16},    Row{"F16", 16},    Row{"BF16", 16},
+    Row{"I32", 32},        Row{"U32", 32},    Row{"F32", 32},    Row{"C64", 64},    Row{"F64", 64},
+    Row{"I64", 64},        Row{"U64", 64},
 };
 static_assert(kRows.size() == static_cast<std::size_t>(FileDType::u64) + 1);
 
@@ -37,7 +38,7 @@ std::uint16_t to_f16(float value) {
   const auto with_sign = [&](std::uint32_t bits) { return static_cast<std::uint16_t>(sign | bits); };
   if (magnitude > kF32Infinity) return with_sign(0x7e00u | ((magnitude >> 13) & 0x3ffu));
   if (magnitude >= 0x477ff000u) return with_sign(0x7c00u);  // 65520 and more round to infinity
-  if (magnitude < 0x38800000u) {                            // below the normal numbers: the sum rounds at 2^-24, to nearest even
+  if (magnitude < 0x38800000u) {  // below the normal numbers: the sum rounds at 2^-24, to nearest even
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return with_sign(std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u);
   }

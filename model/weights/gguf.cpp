@@ -76,7 +76,9 @@ struct GgufTensor {
     return rows * columns * (dtype == GgufDType::f32 ? 4 : 2);
   }
   /// Rows that belong together.
-  std::int64_t rows_at_once() const { return heads > 0 ? rows / heads : std::max<std::int64_t>(1, kRowsElems / columns); }
+  std::int64_t rows_at_once() const {
+    return heads > 0 ? rows / heads : std::max<std::int64_t>(1, kRowsElems / columns);
+  }
 };
 
 /// llama.cpp's names for parts of a block, and for what is outside of them.
@@ -114,8 +116,8 @@ GgufDType stored_as(GgufDType wanted, const std::string& name, int rank, std::in
   return wanted == GgufDType::q8_0 && columns % kQuantBlock != 0 ? GgufDType::f16 : wanted;
 }
 
-std::vector<GgufTensor> gguf_tensors(const TensorMap& map, const std::vector<ParameterShape>& parameters, const GgufFamily& family,
-                                     const ModelConfig& model, GgufDType dtype) {
+std::vector<GgufTensor> gguf_tensors(const TensorMap& map, const std::vector<ParameterShape>& parameters,
+                                     const GgufFamily& family, const ModelConfig& model, GgufDType dtype) {
   exported_tensors(map, parameters);  // for its checks
   std::map<std::string, Shape> shapes;
   for (const ParameterShape& parameter : parameters) shapes[parameter.name] = parameter.shape;
@@ -164,14 +166,17 @@ void add_sizes(GgufFields& fields, const GgufFamily& family, const ModelConfig& 
   fields.add(prefix + "rope.scaling.factor", model.rotary_factor);
 }
 
-/// What the angles of Llama 3 are divided by, one for each pair (Grattafiori et al. 2024; the formula of transformers' llama3 positions).
+/// What the angles of Llama 3 are divided by, one for each pair (Grattafiori et al. 2024; the formula of transformers'
+/// llama3 positions).
 std::vector<float> llama3_factors(const ModelConfig& model) {
   const std::int64_t head_dim = model.head_dim > 0 ? model.head_dim : model.width / model.heads;
   const auto context = static_cast<double>(model.rotary_context);
   std::vector<float> factors;
   for (std::int64_t i = 0; i < head_dim; i += 2) {
-    const double wavelength = 2 * M_PI * std::pow(model.rotary_base, static_cast<double>(i) / static_cast<double>(head_dim));
-    const double smooth = std::clamp((context / wavelength - model.rotary_low) / (model.rotary_high - model.rotary_low), 0.0, 1.0);
+    const double wavelength =
+        2 * M_PI * std::pow(model.rotary_base, static_cast<double>(i) / static_cast<double>(head_dim));
+    const double smooth =
+        std::clamp((context / wavelength - model.rotary_low) / (model.rotary_high - model.rotary_low), 0.0, 1.0);
     factors.push_back(static_cast<float>(1 / ((1 - smooth) / model.rotary_factor + smooth)));
   }
   return factors;
@@ -208,8 +213,9 @@ void add_vocabulary(GgufFields& fields, const nlohmann::json& tokenizer, const G
     scores.push_back(-static_cast<float>(i));
   }
   for (const nlohmann::json& merge : bpe.at("merges"))
-    merges.push_back(merge.is_string() ? merge.get<std::string>()
-                                       : fmt::format("{} {}", merge.at(0).get<std::string>(), merge.at(1).get<std::string>()));
+    merges.push_back(merge.is_string()
+                         ? merge.get<std::string>()
+                         : fmt::format("{} {}", merge.at(0).get<std::string>(), merge.at(1).get<std::string>()));
   fields.add("tokenizer.ggml.model", std::string(has_bytes ? "llama" : "gpt2"));
   fields.add("tokenizer.ggml.pre", std::string(has_bytes ? "default" : family.pre_tokenizer));
   fields.add("tokenizer.ggml.tokens", tokens);
@@ -218,13 +224,14 @@ void add_vocabulary(GgufFields& fields, const nlohmann::json& tokenizer, const G
 }
 
 void add_tokenizer(GgufFields& fields, const GgufFamily& family, const ModelConfig& model) {
-  const nlohmann::json tokenizer = folder_json(model.path, "tokenizer.json"), config = folder_json(model.path, "config.json");
+  const nlohmann::json tokenizer = folder_json(model.path, "tokenizer.json"),
+                       config = folder_json(model.path, "config.json");
   if (tokenizer.is_null()) return fields.add("tokenizer.ggml.model", std::string("none"));
   try {
     add_vocabulary(fields, tokenizer, family, model.vocab);
   } catch (const nlohmann::json::exception&) {
-    throw Error(ExitCode::model, "this is no tokenizer that GGUF can hold: a BPE is wanted", model.path + "/tokenizer.json",
-                "export without it");
+    throw Error(ExitCode::model, "this is no tokenizer that GGUF can hold: a BPE is wanted",
+                model.path + "/tokenizer.json", "export without it");
   }
   for (const auto& [theirs, ours] :
        {std::pair("bos_token_id", "tokenizer.ggml.bos_token_id"), {"eos_token_id", "tokenizer.ggml.eos_token_id"}}) {
@@ -279,7 +286,8 @@ void pad(OutputFile& file, std::int64_t bytes) {
   file.write(kZeros, static_cast<std::size_t>((kGgufAlignment - bytes % kGgufAlignment) % kGgufAlignment));
 }
 
-void put_tensor(GgufFields& to, const std::string& name, const std::vector<std::int64_t>& dims, GgufDType dtype, std::int64_t offset) {
+void put_tensor(GgufFields& to, const std::string& name, const std::vector<std::int64_t>& dims, GgufDType dtype,
+                std::int64_t offset) {
   constexpr std::uint32_t kTypes[] = {0, 1, 30, 8};
   to.put_text(name);
   to.put(static_cast<std::uint32_t>(dims.size()));
@@ -290,8 +298,8 @@ void put_tensor(GgufFields& to, const std::string& name, const std::vector<std::
 
 }  // namespace
 
-void export_gguf(ParameterSource& source, const TensorMap& map, const GgufFamily& family, const ModelConfig& model, const std::string& path,
-                 GgufDType dtype) {
+void export_gguf(ParameterSource& source, const TensorMap& map, const GgufFamily& family, const ModelConfig& model,
+                 const std::string& path, GgufDType dtype) {
   GgufFields fields, infos, header;
   add_sizes(fields, family, model, dtype);
   add_tokenizer(fields, family, model);
@@ -309,7 +317,8 @@ void export_gguf(ParameterSource& source, const TensorMap& map, const GgufFamily
     put_tensor(infos, tensor.name, dims, tensor.dtype, place(tensor.bytes()));
   }
   const std::int64_t factor_bytes = std::ssize(factors) * std::int64_t{sizeof(float)};
-  if (!factors.empty()) put_tensor(infos, "rope_freqs.weight", {std::ssize(factors)}, GgufDType::f32, place(factor_bytes));
+  if (!factors.empty())
+    put_tensor(infos, "rope_freqs.weight", {std::ssize(factors)}, GgufDType::f32, place(factor_bytes));
   header.put(std::uint32_t{0x46554747});  // "GGUF"
   header.put(std::uint32_t{3});
   header.put(static_cast<std::uint64_t>(tensors.size() + (factors.empty() ? 0 : 1)));

@@ -12,7 +12,8 @@
 namespace zs {
 
 RegularFile::RegularFile(std::string path) : path_(std::move(path)) {
-  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer must not hold it up
+  descriptor_ =
+      ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer must not hold it up
   if (descriptor_ < 0)
     throw Error(ExitCode::model, fmt::format("cannot open the file: {}", system_reason(errno)), path_,
                 "check the path and its permissions");
@@ -22,7 +23,8 @@ RegularFile::RegularFile(std::string path) : path_(std::move(path)) {
     throw Error(ExitCode::model, "this is no regular file", path_, "name a file of weights, or its folder");
   }
   bytes_ = status.st_size;
-  identity_ = fmt::format("{}.{}.{}.{}.{}", status.st_dev, status.st_ino, status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+  identity_ = fmt::format("{}.{}.{}.{}.{}", status.st_dev, status.st_ino, status.st_size, status.st_mtim.tv_sec,
+                          status.st_mtim.tv_nsec);
 }
 
 RegularFile::~RegularFile() { ::close(descriptor_); }
@@ -33,8 +35,8 @@ void RegularFile::read(std::int64_t offset, void* out, std::int64_t bytes) const
     const ssize_t count = ::pread(descriptor_, next, static_cast<std::size_t>(bytes), offset);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0)
-      throw Error(ExitCode::model, fmt::format("cannot read the file: {}", system_reason(errno)), fmt::format("{}@{}", path_, offset),
-                  "check the disk");
+      throw Error(ExitCode::model, fmt::format("cannot read the file: {}", system_reason(errno)),
+                  fmt::format("{}@{}", path_, offset), "check the disk");
     if (count == 0)
       throw Error(ExitCode::model, "the file became shorter while it was read", fmt::format("{}@{}", path_, offset),
                   "leave it alone, and start again");
@@ -45,7 +47,8 @@ void RegularFile::read(std::int64_t offset, void* out, std::int64_t bytes) const
 std::string read_text_file(const std::string& path, std::int64_t most) {
   const RegularFile file(path);
   if (file.bytes() > most)
-    throw Error(ExitCode::model, fmt::format("the file has {} bytes, more than {}", file.bytes(), most), path, "name the right file");
+    throw Error(ExitCode::model, fmt::format("the file has {} bytes, more than {}", file.bytes(), most), path,
+                "name the right file");
   std::string text(static_cast<std::size_t>(file.bytes()), '\0');
   file.read(0, text.data(), file.bytes());
   return text;

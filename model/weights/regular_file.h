@@ -5,8 +5,8 @@
 
 namespace zs {
 
-/// A regular file that is read by position. One that shrinks or is replaced meanwhile is an Error, never a signal. Owns the descriptor;
-/// one thread uses it. Throws Error(model).
+/// A regular file that is read by position. One that shrinks or is replaced meanwhile is an Error, never a signal. Owns
+/// the descriptor; one thread uses it. Throws Error(model).
 class RegularFile {
  public:
   explicit RegularFile(std::string path);

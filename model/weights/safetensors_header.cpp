@@ -20,13 +20,14 @@ std::string tensor_named(const std::string& name) { return fmt::format("tensor \
 /// A name that nobody can mistake for a path or a terminal's command.
 void check_name(const std::string& name, const std::string& file) {
   if (name.empty()) refuse_weights(file, "a tensor's name is empty");
-  if (has_control_characters(name)) refuse_weights(file, fmt::format("{}: the name has control characters", tensor_named(name)));
+  if (has_control_characters(name))
+    refuse_weights(file, fmt::format("{}: the name has control characters", tensor_named(name)));
   const bool climbs = name.front() == '/' || ("/" + name + "/").find("/../") != std::string::npos;
   if (climbs) refuse_weights(file, fmt::format("{}: the name is a path", tensor_named(name)));
 }
 
-/// Builds a SafetensorsHeader while the text is read, and stops at the first thing that does not belong there: nothing is kept of what
-/// is not wanted, and nothing nests deeper than three.
+/// Builds a SafetensorsHeader while the text is read, and stops at the first thing that does not belong there: nothing
+/// is kept of what is not wanted, and nothing nests deeper than three.
 class HeaderHandler final : public StrictJsonHandler {
  public:
   explicit HeaderHandler(const std::string& file) : file_(file) {}
@@ -52,11 +53,13 @@ class HeaderHandler final : public StrictJsonHandler {
   }
   bool key(std::string& name) override {
     if (at_ == At::top) {
-      if (!names_.insert(name).second) refuse_weights(file_, fmt::format("the name \"{}\" occurs twice", shortened(name)));
+      if (!names_.insert(name).second)
+        refuse_weights(file_, fmt::format("the name \"{}\" occurs twice", shortened(name)));
       if (name != kMetadata) check_name(name, file_);
       key_ = name;
     } else if (at_ == At::metadata) {
-      if (!header_.metadata.try_emplace(name).second) refuse_weights(file_, fmt::format("__metadata__ has \"{}\" twice", shortened(name)));
+      if (!header_.metadata.try_emplace(name).second)
+        refuse_weights(file_, fmt::format("__metadata__ has \"{}\" twice", shortened(name)));
       key_ = name;
     } else {
       field_ = name == "dtype" ? dtype : name == "shape" ? shape : name == "data_offsets" ? offsets : none;
@@ -109,7 +112,8 @@ class HeaderHandler final : public StrictJsonHandler {
 
   void end_entry() {
     SafetensorsHeader::Tensor& tensor = header_.tensors.back();
-    if (offsets_.size() != 2) refuse_weights(file_, fmt::format("{}: {} data_offsets instead of two", where(), offsets_.size()));
+    if (offsets_.size() != 2)
+      refuse_weights(file_, fmt::format("{}: {} data_offsets instead of two", where(), offsets_.size()));
     tensor.begin = offsets_[0], tensor.end = offsets_[1];
     tensor.shape.shrink_to_fit();
   }
@@ -121,7 +125,8 @@ class HeaderHandler final : public StrictJsonHandler {
     if (at_ == At::outside) refuse_weights(file_, fmt::format("the header is {}, not a JSON object", what));
     if (at_ == At::top) refuse_weights(file_, fmt::format("\"{}\" is {}, not an object", shortened(key_), what));
     if (at_ == At::metadata)
-      refuse_weights(file_, fmt::format("__metadata__ has {} in \"{}\": only texts may be there", what, shortened(key_)));
+      refuse_weights(file_,
+                     fmt::format("__metadata__ has {} in \"{}\": only texts may be there", what, shortened(key_)));
     refuse_weights(file_, fmt::format("{}: {} where {}", where(), what, wanted));
   }
 
@@ -146,10 +151,11 @@ void check_size(const SafetensorsHeader::Tensor& tensor, const std::string& file
     refuse_weights(file, fmt::format("{}: the shape is too large", where));
   if (bits % 8 != 0) refuse_weights(file, fmt::format("{}: {} bits are no whole bytes", where, bits));
   if (tensor.begin > tensor.end)
-    refuse_weights(file, fmt::format("{}: data_offsets [{}, {}] end before they begin", where, tensor.begin, tensor.end));
+    refuse_weights(file,
+                   fmt::format("{}: data_offsets [{}, {}] end before they begin", where, tensor.begin, tensor.end));
   if (tensor.end - tensor.begin != bits / 8)
-    refuse_weights(file, fmt::format("{}: {} {} has {} bytes, data_offsets {}", where, name_of(tensor.dtype), tensor.shape_text(), bits / 8,
-                                     tensor.end - tensor.begin));
+    refuse_weights(file, fmt::format("{}: {} {} has {} bytes, data_offsets {}", where, name_of(tensor.dtype),
+                                     tensor.shape_text(), bits / 8, tensor.end - tensor.begin));
 }
 
 /// Byte after byte belongs to one tensor, from the first to the last of the file.
@@ -158,11 +164,14 @@ void check_ranges(const SafetensorsHeader& header, std::int64_t data_bytes, cons
   for (const SafetensorsHeader::Tensor& tensor : header.tensors) {
     const std::string where = tensor_named(tensor.name);
     if (tensor.end > data_bytes)
-      refuse_weights(file, fmt::format("{}: data_offsets [{}, {}], but the file ends at {}", where, tensor.begin, tensor.end, data_bytes));
+      refuse_weights(file, fmt::format("{}: data_offsets [{}, {}], but the file ends at {}", where, tensor.begin,
+                                       tensor.end, data_bytes));
     if (tensor.begin < end)
-      refuse_weights(file, fmt::format("{}: its bytes begin at {}, within another's, which end at {}", where, tensor.begin, end));
+      refuse_weights(
+          file, fmt::format("{}: its bytes begin at {}, within another's, which end at {}", where, tensor.begin, end));
     if (tensor.begin > end)
-      refuse_weights(file, fmt::format("{}: its bytes begin at {}, and those from {} belong to no tensor", where, tensor.begin, end));
+      refuse_weights(file, fmt::format("{}: its bytes begin at {}, and those from {} belong to no tensor", where,
+                                       tensor.begin, end));
     end = tensor.end;
   }
   if (end != data_bytes) refuse_weights(file, fmt::format("the last {} bytes belong to no tensor", data_bytes - end));
@@ -182,10 +191,11 @@ std::int64_t safetensors_header_bytes(std::string_view first_bytes, std::int64_t
   std::uint64_t length = 0;
   std::memcpy(&length, first_bytes.data(), sizeof length);
   if (length > std::uint64_t{SafetensorsHeader::kLargest})
-    refuse_weights(file, fmt::format("this is no safetensors file: its header would have {} bytes, more than {}", length,
-                                     SafetensorsHeader::kLargest));
+    refuse_weights(file, fmt::format("this is no safetensors file: its header would have {} bytes, more than {}",
+                                     length, SafetensorsHeader::kLargest));
   const auto room = static_cast<std::uint64_t>(file_bytes - SafetensorsHeader::kLengthBytes);
-  if (length > room) refuse_weights(file, fmt::format("the header has {} bytes, of which the file has {}", length, room));
+  if (length > room)
+    refuse_weights(file, fmt::format("the header has {} bytes, of which the file has {}", length, room));
   return static_cast<std::int64_t>(length);
 }
 

@@ -10,7 +10,8 @@
 
 namespace zs {
 
-/// What the header of a safetensors file says. The rules are the format's, and stricter where it says nothing (docs/huggingface.md).
+/// What the header of a safetensors file says. The rules are the format's, and stricter where it says nothing
+/// (docs/huggingface.md).
 struct SafetensorsHeader {
   struct Tensor {
     std::string name;
@@ -29,7 +30,8 @@ struct SafetensorsHeader {
 
 /// The header's length, of the first bytes of a file of `file_bytes`. Error(model), which names `file`.
 std::int64_t safetensors_header_bytes(std::string_view first_bytes, std::int64_t file_bytes, const std::string& file);
-/// The header itself, of a file that has `data_bytes` behind it. It allocates little more than the text has. Error(model).
+/// The header itself, of a file that has `data_bytes` behind it. It allocates little more than the text has.
+/// Error(model).
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::int64_t data_bytes, const std::string& file);
 
 }  // namespace zs

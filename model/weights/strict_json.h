@@ -8,8 +8,8 @@
 
 namespace zs {
 
-/// What reads JSON of files that nobody vouches for. Numbers from 0 to 2^64 - 1 written as integers come as unsigned, every other one as
-/// what it is.
+/// What reads JSON of files that nobody vouches for. Numbers from 0 to 2^64 - 1 written as integers come as unsigned,
+/// every other one as what it is.
 class StrictJsonHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool binary(nlohmann::json::binary_t&) final { return false; }  // never in a text
@@ -19,8 +19,8 @@ class StrictJsonHandler : public nlohmann::json_sax<nlohmann::json> {
   std::string error_reason;
 };
 
-/// Gives `text` to `handler`. Error(model) that names `file` and the byte, where the text is not UTF-8, begins with a byte order mark, has
-/// a NUL, or is not JSON. `what`: "the header".
+/// Gives `text` to `handler`. Error(model) that names `file` and the byte, where the text is not UTF-8, begins with a
+/// byte order mark, has a NUL, or is not JSON. `what`: "the header".
 void parse_strictly(std::string_view text, const std::string& file, const char* what, StrictJsonHandler& handler);
 
 /// A JSON document in which no object has a key twice, and nothing nests deeper than 128. Error(model).

@@ -29,10 +29,12 @@ std::vector<T> for_layers(const std::vector<T>& from, std::int64_t layers, const
 
 }  // namespace
 
-std::vector<Block> blocks_of(std::int64_t begin, std::int64_t count, std::int64_t run, std::int64_t stride, std::int64_t columns) {
+std::vector<Block> blocks_of(std::int64_t begin, std::int64_t count, std::int64_t run, std::int64_t stride,
+                             std::int64_t columns) {
   std::vector<Block> blocks;
   if (count == 0) return blocks;
-  if (count != run && stride == columns && begin % columns + run <= columns) return {{begin / columns, count / run, begin % columns, run}};
+  if (count != run && stride == columns && begin % columns + run <= columns)
+    return {{begin / columns, count / run, begin % columns, run}};
   for (std::int64_t i = 0; i < count / run; ++i) append_range(blocks, begin + i * stride, run, columns);
   return blocks;
 }
@@ -66,7 +68,11 @@ std::string first_five(const std::vector<std::string>& problems) {
   for (std::size_t i = 0; i < std::min(kMost, problems.size()); ++i) {
     const std::string word = problems[i].substr(0, problems[i].find(' '));
     const bool is_said = word == last;
-    text += fmt::format("{} {}", i == 0 ? "" : is_said ? "," : ";", is_said ? problems[i].substr(word.size() + 1) : problems[i]);
+    text += fmt::format("{} {}",
+                        i == 0    ? ""
+                        : is_said ? ","
+                                  : ";",
+                        is_said ? problems[i].substr(word.size() + 1) : problems[i]);
     last = word;
   }
   return text + (problems.size() > kMost ? " ..." : "");

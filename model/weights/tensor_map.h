@@ -15,8 +15,8 @@ struct TensorPart {
   std::int64_t rows = 0;
 };
 
-/// How one parameter lies in files: its rows, part after part. A name with "{}" is of every block. What the parts leave of its rows is
-/// padding: zero, and in no file.
+/// How one parameter lies in files: its rows, part after part. A name with "{}" is of every block. What the parts leave
+/// of its rows is padding: zero, and in no file.
 struct TensorRule {
   std::string parameter;
   std::vector<TensorPart> parts;
@@ -28,7 +28,8 @@ struct TensorMap {
   std::vector<TensorRule> rules = {};
   std::string prefix = {};                    ///< files may leave it out: "transformer."
   std::vector<std::string> passed_over = {};  ///< tensors of files that are no parameters; with "{}" as in rules
-  std::string tied_head = {};        ///< of a model whose head is the token embedding: the head's name, under which a file may have it
+  std::string tied_head =
+      {};  ///< of a model whose head is the token embedding: the head's name, under which a file may have it
   std::string token_embedding = {};  ///< the embedding's
 };
 
@@ -43,9 +44,10 @@ struct Block {
   std::int64_t row = 0, rows = 0, column = 0, columns = 0;
 };
 
-/// `count` elements in runs of `run`, the first at `begin` and each `stride` behind the one before, of a parameter with so many columns: as
-/// blocks, in the same order.
-std::vector<Block> blocks_of(std::int64_t begin, std::int64_t count, std::int64_t run, std::int64_t stride, std::int64_t columns);
+/// `count` elements in runs of `run`, the first at `begin` and each `stride` behind the one before, of a parameter with
+/// so many columns: as blocks, in the same order.
+std::vector<Block> blocks_of(std::int64_t begin, std::int64_t count, std::int64_t run, std::int64_t stride,
+                             std::int64_t columns);
 
 inline std::int64_t rows_of(const Shape& shape) { return shape.rank() == 0 ? 1 : shape[0]; }
 inline std::int64_t columns_of(const Shape& shape) { return rows_of(shape) == 0 ? 0 : shape.numel() / rows_of(shape); }
@@ -56,8 +58,8 @@ TensorMap expanded(const TensorMap& map, std::int64_t layers);
 /// "model.layers.3.a" for "model.layers.{}.a".
 std::string of_layer(const std::string& name, std::int64_t layer);
 
-/// How many `problems` there are, and the first five. Of those that follow each other and begin with the same word, only the first says it:
-/// "2 tensors: missing a, b".
+/// How many `problems` there are, and the first five. Of those that follow each other and begin with the same word,
+/// only the first says it: "2 tensors: missing a, b".
 std::string first_five(const std::vector<std::string>& problems);
 
 }  // namespace zs

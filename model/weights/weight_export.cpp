@@ -22,7 +22,8 @@ namespace fs = std::filesystem;
 std::int64_t stored_bytes(const ExportedTensor& tensor, FileDType dtype) { return tensor.elems() * bits_of(dtype) / 8; }
 
 /// The tensors of each file: in their order, as many as fit.
-std::vector<std::vector<ExportedTensor>> cut_into_files(const std::vector<ExportedTensor>& tensors, const ExportOptions& options) {
+std::vector<std::vector<ExportedTensor>> cut_into_files(const std::vector<ExportedTensor>& tensors,
+                                                        const ExportOptions& options) {
   std::vector<std::vector<ExportedTensor>> files(1);
   std::int64_t bytes = 0;
   for (const ExportedTensor& tensor : tensors) {
@@ -37,7 +38,8 @@ std::vector<std::vector<ExportedTensor>> cut_into_files(const std::vector<Export
   return files;
 }
 
-void write_tensors(ParameterSource& source, const std::vector<ExportedTensor>& tensors, const std::string& path, FileDType dtype) {
+void write_tensors(ParameterSource& source, const std::vector<ExportedTensor>& tensors, const std::string& path,
+                   FileDType dtype) {
   std::vector<TensorEntry> entries;
   for (const ExportedTensor& tensor : tensors) entries.emplace_back(tensor.name, dtype, tensor.shape);
   SafetensorsWriter file(path, entries, {{"format", "pt"}});
@@ -84,21 +86,25 @@ std::vector<ExportedTensor> exported_tensors(const TensorMap& map, const std::ve
       tensors.push_back({part.tensor, rule.parameter, Shape(dims), row, rows, columns_of(shape), rule.is_transposed});
       row += rows;
     }
-    if (row > rows_of(shape)) problems.push_back(fmt::format("{} is {}, which has not {} rows", rule.parameter, shape.str(), row));
+    if (row > rows_of(shape))
+      problems.push_back(fmt::format("{} is {}, which has not {} rows", rule.parameter, shape.str(), row));
     shapes.erase(found);
   }
   for (const auto& [name, shape] : shapes) problems.push_back("unknown " + name);
-  if (!problems.empty()) throw Error(ExitCode::model, "not the weights of their configuration, " + first_five(problems));
+  if (!problems.empty())
+    throw Error(ExitCode::model, "not the weights of their configuration, " + first_five(problems));
   std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return tensors;
 }
 
-void export_safetensors(ParameterSource& source, const TensorMap& map, const std::string& folder, const ExportOptions& options) {
+void export_safetensors(ParameterSource& source, const TensorMap& map, const std::string& folder,
+                        const ExportOptions& options) {
   const auto files = cut_into_files(exported_tensors(map, source.parameters()), options);
   std::map<std::string, std::string> file_of;
   std::int64_t bytes = 0, elems = 0;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    const std::string name = files.size() == 1 ? WeightFiles::kFile : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+    const std::string name =
+        files.size() == 1 ? WeightFiles::kFile : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
     write_tensors(source, files[i], (fs::path(folder) / name).string(), options.dtype);
     for (const ExportedTensor& tensor : files[i]) {
       file_of[tensor.name] = name;
@@ -114,9 +120,9 @@ void export_safetensors(ParameterSource& source, const TensorMap& map, const std
 }
 
 void copy_companions(const std::string& from, const std::string& to) {
-  for (const char* name :
-       {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
-        "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json"}) {
+  for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
+                           "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+                           "chat_template.jinja", "chat_template.json"}) {
     std::error_code failed;
     if (!fs::is_regular_file(fs::path(from) / name, failed)) continue;
     constexpr std::int64_t kMost = std::int64_t{1} << 30;
@@ -125,7 +131,9 @@ void copy_companions(const std::string& from, const std::string& to) {
 }
 
 OutputFolder::OutputFolder(std::string path) : path_(std::move(path)) {
-  const auto fail = [&](const std::string& what, const char* todo) { return Error(ExitCode::cannot_create, what, path_, todo); };
+  const auto fail = [&](const std::string& what, const char* todo) {
+    return Error(ExitCode::cannot_create, what, path_, todo);
+  };
   std::error_code failed;
   const bool is_there = fs::exists(fs::symlink_status(path_, failed));
   if (is_there && (!fs::is_directory(fs::symlink_status(path_, failed)) || !fs::is_empty(path_, failed)))
@@ -134,7 +142,8 @@ OutputFolder::OutputFolder(std::string path) : path_(std::move(path)) {
   fs::create_directories(fs::absolute(path_).parent_path(), failed);
   temporary_ = fmt::format("{}.{}-0.tmp", path_, ::getpid());
   if (!fs::create_directory(temporary_, failed))
-    throw fail("cannot create the folder" + (failed ? ": " + failed.message() : std::string()), "check the path and its permissions");
+    throw fail("cannot create the folder" + (failed ? ": " + failed.message() : std::string()),
+               "check the path and its permissions");
   has_temporary_ = true;
 }
 

@@ -34,27 +34,31 @@ struct ExportedTensor {
   std::int64_t elems() const { return rows * columns; }
 };
 
-/// What a map makes of these parameters, by name. Every parameter must have its rule, and every rule its parameter: Error(model).
+/// What a map makes of these parameters, by name. Every parameter must have its rule, and every rule its parameter:
+/// Error(model).
 std::vector<ExportedTensor> exported_tensors(const TensorMap& map, const std::vector<ParameterShape>& parameters);
 
-/// Hands a tensor's f32 values to `use(values, count)`, piece after piece in the order in which they are written; of one that is transposed
-/// the whole is read first.
+/// Hands a tensor's f32 values to `use(values, count)`, piece after piece in the order in which they are written; of
+/// one that is transposed the whole is read first.
 template <class Use>
 void for_each_piece(ParameterSource& source, const ExportedTensor& tensor, std::int64_t piece_elems, const Use& use);
 
 struct ExportOptions {
   FileDType dtype = FileDType::f32;
-  std::int64_t shard_bytes = std::int64_t{5} << 30;  ///< a file is begun before it has more, but for a tensor that alone has
+  std::int64_t shard_bytes = std::int64_t{5}
+                             << 30;  ///< a file is begun before it has more, but for a tensor that alone has
 };
 
-/// Writes model.safetensors, or files of about shard_bytes and their index, into a folder that exists. Error(io), Error(cannot_create).
-void export_safetensors(ParameterSource& source, const TensorMap& map, const std::string& folder, const ExportOptions& options);
+/// Writes model.safetensors, or files of about shard_bytes and their index, into a folder that exists. Error(io),
+/// Error(cannot_create).
+void export_safetensors(ParameterSource& source, const TensorMap& map, const std::string& folder,
+                        const ExportOptions& options);
 
 /// Tokenizer files and generation_config.json, as far as they are there.
 void copy_companions(const std::string& from, const std::string& to);
 
-/// A folder that appears whole or not at all: written beside its place, and renamed by commit(). Error(cannot_create) where the place is
-/// taken by more than an empty folder.
+/// A folder that appears whole or not at all: written beside its place, and renamed by commit(). Error(cannot_create)
+/// where the place is taken by more than an empty folder.
 class OutputFolder {
  public:
   explicit OutputFolder(std::string path);
@@ -89,7 +93,8 @@ void for_each_piece(ParameterSource& source, const ExportedTensor& tensor, std::
     const std::int64_t columns = std::min(at_once, tensor.columns - column);
     for (std::int64_t row = 0; row < tensor.rows; ++row)
       for (std::int64_t i = 0; i < columns; ++i)
-        turned[static_cast<std::size_t>(i * tensor.rows + row)] = values[static_cast<std::size_t>(row * tensor.columns + column + i)];
+        turned[static_cast<std::size_t>(i * tensor.rows + row)] =
+            values[static_cast<std::size_t>(row * tensor.columns + column + i)];
     use(turned.data(), columns * tensor.rows);
   }
 }

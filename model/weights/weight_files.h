@@ -11,8 +11,8 @@
 
 namespace zs {
 
-/// The safetensors files of a model, checked in full: one file, or those that an index names. Only headers are in memory. One thread
-/// uses it. Throws Error(model).
+/// The safetensors files of a model, checked in full: one file, or those that an index names. Only headers are in
+/// memory. One thread uses it. Throws Error(model).
 class WeightFiles {
  public:
   static constexpr const char *kFile = "model.safetensors", *kIndex = "model.safetensors.index.json";
@@ -33,7 +33,9 @@ class WeightFiles {
   const std::vector<File>& files() const { return files_; }
   /// By name.
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
-  const SafetensorsHeader::Tensor& header_of(const Tensor& tensor) const { return files_[tensor.file].header.tensors[tensor.index]; }
+  const SafetensorsHeader::Tensor& header_of(const Tensor& tensor) const {
+    return files_[tensor.file].header.tensors[tensor.index];
+  }
   const SafetensorsHeader::Tensor* find(const std::string& name) const;
   /// Bytes of a tensor, from its byte `offset` on.
   void read(const std::string& name, std::int64_t offset, void* out, std::int64_t bytes);

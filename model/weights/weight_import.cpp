@@ -25,7 +25,8 @@ std::vector<std::int64_t> wanted_shape(const TensorRule& rule, const Shape& para
 
 }  // namespace
 
-WeightImport::WeightImport(const std::string& path, const TensorMap& map, const std::vector<ParameterShape>& parameters) : files_(path) {
+WeightImport::WeightImport(const std::string& path, const TensorMap& map, const std::vector<ParameterShape>& parameters)
+    : files_(path) {
   match(map, parameters);
 }
 
@@ -69,7 +70,8 @@ void WeightImport::match(const TensorMap& map, const std::vector<ParameterShape>
     }
     ZS_CHECK(row <= rows_of(parameter.shape), "{} rows of {} for {}", row, parameter.shape.str(), parameter.name);
   }
-  for (const std::string& name : map.passed_over) used.insert({name, name.starts_with(map.prefix) ? name.substr(map.prefix.size()) : name});
+  for (const std::string& name : map.passed_over)
+    used.insert({name, name.starts_with(map.prefix) ? name.substr(map.prefix.size()) : name});
   used.insert(map.tied_head);  // the same values once more
   for (const auto& [name, tensor] : files_.tensors())
     if (!used.contains(name)) problems.push_back("unknown " + shortened(name));
@@ -81,16 +83,19 @@ void WeightImport::read(const std::string& parameter, const Block& block, float*
   const Place& place = places_.at(parameter);
   std::int64_t end = 0;  // rows that some part has
   for (const Part& part : place.parts) {
-    const std::int64_t first = std::max(block.row, part.row), last = std::min(block.row + block.rows, part.row + part.rows);
+    const std::int64_t first = std::max(block.row, part.row),
+                       last = std::min(block.row + block.rows, part.row + part.rows);
     if (first < last)
-      read_part(place, part, {first, last - first, block.column, block.columns}, out + (first - block.row) * block.columns, block.columns);
+      read_part(place, part, {first, last - first, block.column, block.columns},
+                out + (first - block.row) * block.columns, block.columns);
     end = part.row + part.rows;
   }
   const std::int64_t padding = std::clamp<std::int64_t>(block.row + block.rows - end, 0, block.rows);
   std::fill_n(out + (block.rows - padding) * block.columns, padding * block.columns, 0.0f);
 }
 
-void WeightImport::read_part(const Place& place, const Part& part, const Block& block, float* out, std::int64_t out_columns) {
+void WeightImport::read_part(const Place& place, const Part& part, const Block& block, float* out,
+                             std::int64_t out_columns) {
   const std::int64_t row = block.row - part.row;
   if (place.is_transposed) return read_transposed(part, row, block, out, out_columns);
   if (block.columns == place.columns) return read_values(part, row * place.columns, out, block.rows * block.columns);
@@ -99,7 +104,8 @@ void WeightImport::read_part(const Place& place, const Part& part, const Block& 
 }
 
 /// Some columns at a time: in the file each is a row, of which this is a part.
-void WeightImport::read_transposed(const Part& part, std::int64_t row_in_part, const Block& block, float* out, std::int64_t out_columns) {
+void WeightImport::read_transposed(const Part& part, std::int64_t row_in_part, const Block& block, float* out,
+                                   std::int64_t out_columns) {
   const std::int64_t most = std::max<std::int64_t>(1, std::min<std::int64_t>(64, kPieceElems / block.rows));
   columns_.resize(static_cast<std::size_t>(most * block.rows));
   for (std::int64_t column = 0; column < block.columns; column += most) {
@@ -108,7 +114,8 @@ void WeightImport::read_transposed(const Part& part, std::int64_t row_in_part, c
     if (block.rows == part.rows) {
       read_values(part, first, columns_.data(), count * block.rows);
     } else {
-      for (std::int64_t i = 0; i < count; ++i) read_values(part, first + i * part.rows, columns_.data() + i * block.rows, block.rows);
+      for (std::int64_t i = 0; i < count; ++i)
+        read_values(part, first + i * part.rows, columns_.data() + i * block.rows, block.rows);
     }
     for (std::int64_t row = 0; row < block.rows; ++row)
       for (std::int64_t i = 0; i < count; ++i)

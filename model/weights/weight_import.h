@@ -10,12 +10,12 @@
 
 namespace zs {
 
-/// The files of a model, as the parameters that they hold. Each rank reads the byte ranges of what it keeps, a bounded number of them at a
-/// time. One thread uses it. Throws Error(model).
+/// The files of a model, as the parameters that they hold. Each rank reads the byte ranges of what it keeps, a bounded
+/// number of them at a time. One thread uses it. Throws Error(model).
 class WeightImport {
  public:
-  /// Every parameter must be in the files with its shape, in f32, f16 or bf16, and nothing else: one line names the first five of what is
-  /// otherwise.
+  /// Every parameter must be in the files with its shape, in f32, f16 or bf16, and nothing else: one line names the
+  /// first five of what is otherwise.
   WeightImport(const std::string& path, const TensorMap& map, const std::vector<ParameterShape>& parameters);
 
   /// A block of a parameter, row after row, as f32.
@@ -37,7 +37,8 @@ class WeightImport {
   /// The name under which the files have a tensor; empty: they have not.
   std::string name_in_files(const std::string& name, const TensorMap& map) const;
   void read_part(const Place& place, const Part& part, const Block& block, float* out, std::int64_t out_columns);
-  void read_transposed(const Part& part, std::int64_t row_in_part, const Block& block, float* out, std::int64_t out_columns);
+  void read_transposed(const Part& part, std::int64_t row_in_part, const Block& block, float* out,
+                       std::int64_t out_columns);
   void read_values(const Part& part, std::int64_t first, float* out, std::int64_t count);
 
   WeightFiles files_;

@@ -32,8 +32,8 @@ struct Buffer {
 
   /// Elements [offset, offset + count).
   Buffer slice(std::int64_t offset, std::int64_t count) const {
-    ZS_CHECK(offset >= 0 && count >= 0 && offset + count <= elems, "slice [{}, {}) of a buffer of {} elements", offset, offset + count,
-             elems);
+    ZS_CHECK(offset >= 0 && count >= 0 && offset + count <= elems, "slice [{}, {}) of a buffer of {} elements", offset,
+             offset + count, elems);
     return {static_cast<std::byte*>(data) + offset * size_of(dtype), count, dtype, device};
   }
 

@@ -59,13 +59,14 @@ class Error : public std::runtime_error {
 inline std::string system_reason(int error) { return std::error_code(error, std::generic_category()).message(); }
 
 [[noreturn]] inline void throw_check_failure(const char* condition, const char* file, int line, std::string detail) {
-  throw Error(ExitCode::internal, fmt::format("check failed: {}: {}", condition, detail), fmt::format("{}:{}", file, line));
+  throw Error(ExitCode::internal, fmt::format("check failed: {}: {}", condition, detail),
+              fmt::format("{}:{}", file, line));
 }
 
 }  // namespace zs
 
-/// Active in every build type. The message is a fmt format string with the values, what was expected, and the rank where
-/// it is known.
+/// Active in every build type. The message is a fmt format string with the values, what was expected, and the rank
+/// where it is known.
 #define ZS_CHECK(condition, ...)                                                             \
   do {                                                                                       \
     if (!(condition)) [[unlikely]]                                                           \

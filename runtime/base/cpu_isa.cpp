@@ -14,8 +14,8 @@ namespace {
 
 #if defined(__x86_64__)
 bool supports_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
 }
 
 bool supports_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
@@ -52,7 +52,8 @@ CpuIsa choose() {
     if (wanted == name_of(isa)) return isa;
   const bool is_known = wanted == "amx" || wanted == "avx512" || wanted == "avx2";
   throw Error(ExitCode::usage, is_known ? "this processor lacks the instruction set" : "unknown instruction set",
-              fmt::format("ZSHARD_ISA={}", wanted), fmt::format("unset it, or choose {} or lower", name_of(here.front())));
+              fmt::format("ZSHARD_ISA={}", wanted),
+              fmt::format("unset it, or choose {} or lower", name_of(here.front())));
 }
 
 }  // namespace

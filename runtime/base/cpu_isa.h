@@ -6,7 +6,8 @@
 
 namespace zs {
 
-/// Instruction sets that vector loops are compiled for, each from the same sources. A processor that has one has those before it.
+/// Instruction sets that vector loops are compiled for, each from the same sources. A processor that has one has those
+/// before it.
 enum class CpuIsa : std::uint8_t { baseline, avx2, avx512, amx };
 
 constexpr std::string_view name_of(CpuIsa isa) {

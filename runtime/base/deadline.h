@@ -5,14 +5,15 @@
 
 namespace zs {
 
-/// By when something must have happened, for one who looks again and again. Time in which it could not look, since its process was stopped,
-/// does not count: who it waits for was stopped as well, or could not reach it.
+/// By when something must have happened, for one who looks again and again. Time in which it could not look, since its
+/// process was stopped, does not count: who it waits for was stopped as well, or could not reach it.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit Deadline(double limit_s, Clock::time_point now = Clock::now())
-      : end_(now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(limit_s, kLongest_s)))),
+      : end_(now +
+             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(limit_s, kLongest_s)))),
         last_look_(now) {}
 
   bool has_passed(Clock::time_point now = Clock::now()) {

@@ -32,7 +32,8 @@ void store(const Buffer& to, std::int64_t at, const Block& block, std::int64_t n
   auto* target = static_cast<T*>(to.data) + at;
   for (std::int64_t i = 0; i < n; ++i) {
     const float value = block[static_cast<std::size_t>(i)];
-    target[i] = static_cast<T>(value == value ? value : std::numeric_limits<float>::quiet_NaN());  // whatever the processor made of it
+    target[i] = static_cast<T>(
+        value == value ? value : std::numeric_limits<float>::quiet_NaN());  // whatever the processor made of it
   }
 }
 
@@ -104,7 +105,8 @@ void reduce_int8(const Buffer& out, const std::byte* packed, int parts, bool acc
   for (std::int64_t at = 0; at < out.elems; at += kInt8BlockElems) {
     const std::int64_t n = length_at(at, out.elems);
     if (accumulate) load(sums, out, at, n);
-    for (int p = 0; p < parts; ++p) add_block(sums, packed + p * packed_bytes(out.elems), out.elems, at, p == 0 && !accumulate);
+    for (int p = 0; p < parts; ++p)
+      add_block(sums, packed + p * packed_bytes(out.elems), out.elems, at, p == 0 && !accumulate);
     store(out, at, sums, n);
   }
 }

@@ -8,7 +8,8 @@
 
 namespace zs {
 
-/// The number that the text is, from its first letter to its last, in decimal; nothing for any other text, or one that does not fit.
+/// The number that the text is, from its first letter to its last, in decimal; nothing for any other text, or one that
+/// does not fit.
 template <std::integral T>
 std::optional<T> parse_integer(std::string_view text) {
   T value = 0;

@@ -4,8 +4,8 @@
 
 namespace zs {
 
-/// All that a file of /proc holds. Empty where it cannot be opened, or where its process ends before all is read: whoever asks about other
-/// processes must expect that at any time.
+/// All that a file of /proc holds. Empty where it cannot be opened, or where its process ends before all is read:
+/// whoever asks about other processes must expect that at any time.
 std::string read_proc_file(const std::string& path);
 
 /// The rest of an open file; empty where reading fails.

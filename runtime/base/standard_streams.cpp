@@ -10,7 +10,8 @@
 namespace zs {
 namespace {
 
-std::atomic<int> first_failure{0};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): a process has one standard output
+std::atomic<int> first_failure{
+    0};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): a process has one standard output
 
 /// 0, or the errno of what could not be written.
 int write_all(int descriptor, std::string_view text) noexcept {
@@ -22,7 +23,8 @@ int write_all(int descriptor, std::string_view text) noexcept {
       continue;
     }
     const int error = errno;
-    if (error == EAGAIN || error == EWOULDBLOCK) {  // whoever gave us the stream reads it slowly, and made it non-blocking
+    if (error == EAGAIN ||
+        error == EWOULDBLOCK) {  // whoever gave us the stream reads it slowly, and made it non-blocking
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     } else if (error != EINTR) {
       return error;

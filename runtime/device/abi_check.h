@@ -19,7 +19,8 @@ constexpr bool are_alike() {
   } else if constexpr (std::is_pointer_v<Ours> && std::is_pointer_v<Theirs>) {
     using To = std::remove_pointer_t<Ours>;
     using From = std::remove_pointer_t<Theirs>;
-    return std::is_const_v<To> == std::is_const_v<From> && are_alike<std::remove_const_t<To>, std::remove_const_t<From>>();
+    return std::is_const_v<To> == std::is_const_v<From> &&
+           are_alike<std::remove_const_t<To>, std::remove_const_t<From>>();
   } else {
     return kStandsFor<Ours, Theirs>;
   }
@@ -29,7 +30,8 @@ template <class Ours, class Theirs>
 constexpr bool kSame = false;
 template <class OurResult, class... Ours, class TheirResult, class... Theirs>
 constexpr bool kSame<OurResult (*)(Ours...), TheirResult (*)(Theirs...)> = [] {
-  if constexpr (sizeof...(Ours) == sizeof...(Theirs)) return are_alike<OurResult, TheirResult>() && (are_alike<Ours, Theirs>() && ...);
+  if constexpr (sizeof...(Ours) == sizeof...(Theirs))
+    return are_alike<OurResult, TheirResult>() && (are_alike<Ours, Theirs>() && ...);
   return false;
 }();
 

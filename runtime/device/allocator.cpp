@@ -45,7 +45,8 @@ void MemoryCounter::acquired(const std::string& label, const Buffer& block, cons
   trace_->add({TraceEntry::Kind::acquire, stream.role(), {label, {}, {block}}, -1, owner_, live_});
 }
 
-void MemoryCounter::released(const std::string& label, const Buffer& block, const Stream& stream, const Event& last_use) {
+void MemoryCounter::released(const std::string& label, const Buffer& block, const Stream& stream,
+                             const Event& last_use) {
   remove(label, block.bytes());
   layout_ ^= hash_of(block);
   if (trace_ == nullptr || !trace_->is_recording()) return;
@@ -82,7 +83,8 @@ Memory& Memory::operator=(Memory&& other) noexcept {
 
 Buffer Memory::buffer(DType dtype, std::int64_t elems) const {
   ZS_CHECK(address_ != nullptr, "a buffer of memory that was released");
-  ZS_CHECK(elems >= 0 && elems * size_of(dtype) <= bytes_, "a buffer of {} x {} in {} bytes", elems, name_of(dtype), bytes_);
+  ZS_CHECK(elems >= 0 && elems * size_of(dtype) <= bytes_, "a buffer of {} x {} in {} bytes", elems, name_of(dtype),
+           bytes_);
   return {address_, elems, dtype, pool_->device()};
 }
 
@@ -196,13 +198,15 @@ void Pool::reclaim(Memory& memory, Stream& last_user, Event last_use) {
   if (memory.block_bytes_ == 0) return;
   const Buffer block = block_buffer(memory);
   if (poison_ && !memory.is_adopted_) {
-    last_user.enqueue({"poison", {}, {block}},
-                      [block](ExecContext&) { std::memset(block.data, kPoison, static_cast<std::size_t>(block.bytes())); });
+    last_user.enqueue({"poison", {}, {block}}, [block](ExecContext&) {
+      std::memset(block.data, kPoison, static_cast<std::size_t>(block.bytes()));
+    });
   }
   if (poison_) last_user.record(last_use);
   counter_.released(memory.label_, block, last_user, last_use);
   if (memory.is_adopted_) return counter_.adopted(-memory.block_bytes_);
-  if (slab_ && slab_->contains(memory.address_)) return slab_->reclaim(memory.address_, memory.block_bytes_, last_user, last_use);
+  if (slab_ && slab_->contains(memory.address_))
+    return slab_->reclaim(memory.address_, memory.block_bytes_, last_user, last_use);
   free_[memory.block_bytes_].push_back({memory.address_, &last_user, std::move(last_use)});
 }
 

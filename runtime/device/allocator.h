@@ -14,8 +14,8 @@
 
 namespace zs {
 
-/// Raw device memory. Addresses are aligned to at least 64 bytes. Thread-safe. Throws Error(out_of_memory) that names the
-/// size asked for.
+/// Raw device memory. Addresses are aligned to at least 64 bytes. Thread-safe. Throws Error(out_of_memory) that names
+/// the size asked for.
 class Allocator {
  public:
   virtual ~Allocator() = default;
@@ -24,7 +24,8 @@ class Allocator {
   virtual void deallocate(void* address, std::int64_t bytes) noexcept = 0;
 };
 
-/// Memory of this host: zero-cost until touched, page-aligned from 1 MiB, huge pages asked for from 4 MiB. Not initialised.
+/// Memory of this host: zero-cost until touched, page-aligned from 1 MiB, huge pages asked for from 4 MiB. Not
+/// initialised.
 std::unique_ptr<Allocator> make_cpu_allocator();
 /// Addresses that nothing backs, never handed out twice. Allocators whose addresses meet in one trace need different
 /// `range`s (0 is the device's own); a range is 16 TiB wide.
@@ -32,8 +33,8 @@ std::unique_ptr<Allocator> make_meta_allocator(int range = 0);
 
 class Trace;
 
-/// Counts live bytes by label ("activation", "full_param", "master" ...), and what the pools have taken from their allocators for them.
-/// Owned by a Device, used by its host thread only.
+/// Counts live bytes by label ("activation", "full_param", "master" ...), and what the pools have taken from their
+/// allocators for them. Owned by a Device, used by its host thread only.
 class MemoryCounter {
  public:
   /// `trace`: where acquisitions and releases are noted while it records; may be null.
@@ -49,7 +50,8 @@ class MemoryCounter {
   /// What a pool counts of memory that somebody else has allocated (bytes > 0), or no longer does.
   void adopted(std::int64_t bytes);
 
-  /// Whose memory is acquired from now on: a unit's name, or nothing. Only noted in the trace. Returns the previous owner.
+  /// Whose memory is acquired from now on: a unit's name, or nothing. Only noted in the trace. Returns the previous
+  /// owner.
   std::string set_owner(std::string owner) { return std::exchange(owner_, std::move(owner)); }
 
   std::int64_t live_bytes() const { return live_; }
@@ -61,7 +63,8 @@ class MemoryCounter {
   void reset_peak();
   /// A hash of which blocks of pools are live, and where.
   std::uint64_t layout() const { return layout_; }
-  /// Taken from the allocators and not given back, in use or cached: what the process really holds for the counted bytes.
+  /// Taken from the allocators and not given back, in use or cached: what the process really holds for the counted
+  /// bytes.
   std::int64_t reserved_bytes() const { return reserved_; }
   /// Of those, what somebody else has allocated: this rank's part of memory that ranks share.
   std::int64_t adopted_bytes() const { return adopted_; }
@@ -79,7 +82,8 @@ class MemoryCounter {
 /// What is acquired while it lives belongs to `owner`.
 class MemoryOwner {
  public:
-  MemoryOwner(MemoryCounter& counter, std::string owner) : counter_(counter), previous_(counter.set_owner(std::move(owner))) {}
+  MemoryOwner(MemoryCounter& counter, std::string owner)
+      : counter_(counter), previous_(counter.set_owner(std::move(owner))) {}
   ~MemoryOwner() { counter_.set_owner(std::move(previous_)); }
   MemoryOwner(const MemoryOwner&) = delete;
   MemoryOwner& operator=(const MemoryOwner&) = delete;
@@ -91,8 +95,8 @@ class MemoryOwner {
 
 class Pool;
 
-/// Owns one block of a Pool; returning it is ordered by the stream that used it last (see Pool). Movable. Host thread only; must
-/// die before its pool and the streams that used it.
+/// Owns one block of a Pool; returning it is ordered by the stream that used it last (see Pool). Movable. Host thread
+/// only; must die before its pool and the streams that used it.
 class Memory {
  public:
   Memory() = default;
@@ -105,8 +109,8 @@ class Memory {
   std::int64_t bytes() const { return bytes_; }
   Buffer buffer(DType dtype, std::int64_t elems) const;
 
-  /// Gives the block back; its last use is everything enqueued so far on `last_user` (default: the stream it was acquired
-  /// for). The next stream that acquires the block waits for exactly that point.
+  /// Gives the block back; its last use is everything enqueued so far on `last_user` (default: the stream it was
+  /// acquired for). The next stream that acquires the block waits for exactly that point.
   void release(Stream& last_user);
   /// The same where an event of `last_user` marks the last use more exactly than now would.
   void release(Stream& last_user, const Event& last_use);
@@ -122,19 +126,19 @@ class Memory {
   std::string label_;
 };
 
-/// A stream-ordered caching pool over an Allocator. Blocks go out and come back in the host's program order, which makes
-/// the counted peak deterministic and equal on the meta device; a block acquired for a stream other than the one that
-/// used it last makes the acquiring stream wait for that last use, on the device. One host thread uses it. Sizes are
-/// rounded up to whole 64 bytes, and counted so; blocks outside a slab are reused by exact rounded size; nothing goes back to the
-/// allocator before the pool dies, which must not be before the streams have finished with its blocks.
+/// A stream-ordered caching pool over an Allocator. Blocks go out and come back in the host's program order, which
+/// makes the counted peak deterministic and equal on the meta device; a block acquired for a stream other than the one
+/// that used it last makes the acquiring stream wait for that last use, on the device. One host thread uses it. Sizes
+/// are rounded up to whole 64 bytes, and counted so; blocks outside a slab are reused by exact rounded size; nothing
+/// goes back to the allocator before the pool dies, which must not be before the streams have finished with its blocks.
 class Pool {
  public:
   static constexpr std::int64_t kGrowingSlab = -1;
 
   /// `poison`: fill a block with 0xff bytes (NaN in every floating-point type) when it is new, and by an op on its last
   /// user when it is released (DeviceOptions::perturb_seed). Counts and addresses stay the same.
-  /// `slab_bytes`: taken from the allocator at once; blocks come out of it as long as they fit (0: no slab; kGrowingSlab: they always do,
-  /// on the meta device only).
+  /// `slab_bytes`: taken from the allocator at once; blocks come out of it as long as they fit (0: no slab;
+  /// kGrowingSlab: they always do, on the meta device only).
   Pool(Allocator& allocator, MemoryCounter& counter, bool poison = false, std::int64_t slab_bytes = 0);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -142,8 +146,8 @@ class Pool {
 
   /// `bytes` >= 0; zero bytes give an empty (but valid, non-null) block.
   Memory acquire(std::int64_t bytes, Stream& stream, std::string label);
-  /// The same of memory that somebody else has allocated, and keeps until it was released and the streams have finished with it: it is
-  /// counted, but never handed out again or poisoned.
+  /// The same of memory that somebody else has allocated, and keeps until it was released and the streams have finished
+  /// with it: it is counted, but never handed out again or poisoned.
   Memory adopt(void* address, std::int64_t bytes, Stream& stream, std::string label);
   /// What `bytes` are counted as.
   static std::int64_t rounded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -166,7 +170,9 @@ class Pool {
   void* take_from_slab(std::int64_t block_bytes, Stream& stream);
   void* allocate(std::int64_t bytes);
   void count_allocation(std::int64_t bytes);
-  Buffer block_buffer(const Memory& memory) const { return {memory.address_, memory.block_bytes_, DType::u8, device()}; }
+  Buffer block_buffer(const Memory& memory) const {
+    return {memory.address_, memory.block_bytes_, DType::u8, device()};
+  }
   void reclaim(Memory& memory, Stream& last_user, Event last_use);
 
   Allocator& allocator_;

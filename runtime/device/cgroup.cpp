@@ -37,7 +37,8 @@ CgroupFolders cgroup_folders(const std::string& root, std::string_view controlle
     if (controllers.empty()) add_folders(folders.v2, mount, group);
     if (fmt::format(",{},", controllers).find(fmt::format(",{},", controller)) == std::string::npos) continue;
     add_folders(folders.v1, fmt::format("{}/{}", mount, controller), group);
-    if (controllers != controller) add_folders(folders.v1, fmt::format("{}/{}", mount, controllers), group);  // cpu,cpuacct
+    if (controllers != controller)
+      add_folders(folders.v1, fmt::format("{}/{}", mount, controllers), group);  // cpu,cpuacct
   }
   return folders;
 }
@@ -47,7 +48,8 @@ std::optional<double> cpu_quota(const std::string& root) {
   const CgroupFolders folders = cgroup_folders(root, "cpu");
   for (const std::string& folder : folders.v2) {
     double quota_us = 0, period_us = 0;
-    if (std::ifstream(folder + "/cpu.max") >> quota_us >> period_us) lower(limit, quota_us, period_us);  // "max 100000" is no number
+    if (std::ifstream(folder + "/cpu.max") >> quota_us >> period_us)
+      lower(limit, quota_us, period_us);  // "max 100000" is no number
   }
   for (const std::string& folder : folders.v1) {
     double quota_us = 0, period_us = 0;

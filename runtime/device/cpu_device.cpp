@@ -15,7 +15,8 @@ void CpuDevice::State::drop() noexcept {
   pinned.staging().drop();
 }
 
-CpuDevice::CpuDevice(const DeviceOptions& options) : Device(options), state_(std::make_unique<State>(options, trace_, counter_)) {
+CpuDevice::CpuDevice(const DeviceOptions& options)
+    : Device(options), state_(std::make_unique<State>(options, trace_, counter_)) {
   for (int role = 0; role < kStreamRoles; ++role) {
     state_->streams[role] = std::make_unique<CpuStream>(static_cast<StreamRole>(role), state_->group);
     state_->group.streams.push_back(state_->streams[role].get());

@@ -5,9 +5,9 @@
 namespace zs {
 namespace {
 
-// Using a record again needs the streams' last accesses to be over: an acquire of their releases. In TSan builds that acquire
-// would be an edge from streams to the host, and from there to every other stream, which hides missing events; the
-// record's fields are atomic, so TSan has nothing to complain about without it.
+// Using a record again needs the streams' last accesses to be over: an acquire of their releases. In TSan builds that
+// acquire would be an edge from streams to the host, and from there to every other stream, which hides missing events;
+// the record's fields are atomic, so TSan has nothing to complain about without it.
 #ifdef ZSHARD_TSAN
 constexpr auto kReuseOrder = std::memory_order_relaxed;
 #else

@@ -10,9 +10,10 @@ namespace zs {
 
 class CpuStream;
 
-/// The completion of one record() on a CPU stream: the recording stream's thread releases it, waiting streams' threads acquire
-/// it, and nothing else about it orders threads. Lives in a CpuEventPool and is used again once no handle and no stream
-/// needs it; the host finds that out with relaxed loads, so stream-side state is atomic, or set only once (`error_`).
+/// The completion of one record() on a CPU stream: the recording stream's thread releases it, waiting streams' threads
+/// acquire it, and nothing else about it orders threads. Lives in a CpuEventPool and is used again once no handle and
+/// no stream needs it; the host finds that out with relaxed loads, so stream-side state is atomic, or set only once
+/// (`error_`).
 class CpuEventRecord final : public EventRecord {
  public:
   CpuEventRecord() = default;

@@ -18,10 +18,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::int64_t now_ns() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+}
 
-/// A function of (seed, stream, number of the op) only: in turns of 16 ops a stream is slow (up to 400 us an op), a little late (up to 50
-/// us) or not delayed at all, so that each stream is sometimes far behind the others and sometimes far ahead.
+/// A function of (seed, stream, number of the op) only: in turns of 16 ops a stream is slow (up to 400 us an op), a
+/// little late (up to 50 us) or not delayed at all, so that each stream is sometimes far behind the others and
+/// sometimes far ahead.
 void perturb(std::uint64_t seed, StreamRole role, std::uint64_t op) {
   const CounterRng rng(seed, static_cast<std::uint64_t>(role)), turns(seed + 1, static_cast<std::uint64_t>(role));
   const std::uint64_t turn = turns.bits(op / 16) % 4;
@@ -31,13 +34,15 @@ void perturb(std::uint64_t seed, StreamRole role, std::uint64_t op) {
 
 }  // namespace
 
-CpuStream::CpuStream(StreamRole role, CpuStreamGroup& group) : role_(role), group_(group), tail_(new Node), head_(tail_) {
+CpuStream::CpuStream(StreamRole role, CpuStreamGroup& group)
+    : role_(role), group_(group), tail_(new Node), head_(tail_) {
   activity_.set("idle");
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& e) {
     delete head_;
-    throw Error(ExitCode::out_of_memory, fmt::format("cannot start the thread of stream '{}': {}", name_of(role), e.what()), {},
+    throw Error(ExitCode::out_of_memory,
+                fmt::format("cannot start the thread of stream '{}': {}", name_of(role), e.what()), {},
                 "raise the limit on processes (ulimit -u), or run fewer ranks");
   }
 }
@@ -88,8 +93,8 @@ void CpuStream::do_wait(EventRecord& base) {
   const CpuStream& from = record.stream();
   ZS_CHECK(&from.group_ == &group_, "stream '{}' waits for an event of another device", name_of(role_));
   if (group_.trace.is_recording()) group_.trace.add({TraceEntry::Kind::wait, role_, {}, record.id()});
-  // A stream is in order with itself. What the host has synchronised with is done, and its errors have been thrown: they
-  // must not come back through an old event.
+  // A stream is in order with itself. What the host has synchronised with is done, and its errors have been thrown:
+  // they must not come back through an old event.
   if (&from == this || record.position() <= from.synchronized_) return;
   auto node = std::make_unique<Node>();
   node->kind = Node::Kind::wait;

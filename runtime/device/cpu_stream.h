@@ -19,8 +19,8 @@ namespace zs {
 
 class CpuStream;
 
-/// What the streams of one CPU device share. Host thread only, but for `options`, which does not change, and the lists of `profile`.
-/// Outlives the threads.
+/// What the streams of one CPU device share. Host thread only, but for `options`, which does not change, and the lists
+/// of `profile`. Outlives the threads.
 struct CpuStreamGroup {
   const DeviceOptions options;
   Trace& trace;
@@ -37,9 +37,9 @@ struct CpuStreamGroup {
   std::string activity() const;
 };
 
-/// A CPU stream: a thread that runs the nodes of a linked list in order. The host appends nodes and the thread frees them. The
-/// happens-before edges are: host -> thread by a node's release, thread -> host in `synchronize` only, thread -> thread by
-/// event records only. No lock, no shared atomic count: so TSan reports work whose order rests on luck.
+/// A CPU stream: a thread that runs the nodes of a linked list in order. The host appends nodes and the thread frees
+/// them. The happens-before edges are: host -> thread by a node's release, thread -> host in `synchronize` only, thread
+/// -> thread by event records only. No lock, no shared atomic count: so TSan reports work whose order rests on luck.
 ///
 /// Owned by its device; `stop` comes before destruction.
 class CpuStream final : public Stream {
@@ -49,8 +49,8 @@ class CpuStream final : public Stream {
 
   StreamRole role() const override { return role_; }
 
-  /// Ends the thread after what is enqueued and logs an error nobody has seen. False when that takes longer than `limit_s` (0: no
-  /// limit): then the thread goes on by itself and this object must never be destroyed.
+  /// Ends the thread after what is enqueued and logs an error nobody has seen. False when that takes longer than
+  /// `limit_s` (0: no limit): then the thread goes on by itself and this object must never be destroyed.
   bool stop(double limit_s) noexcept;
   /// "idle", or the op that runs, or the stream it waits for. Any thread.
   std::string activity() const { return activity_.get(); }

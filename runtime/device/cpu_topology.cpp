@@ -79,7 +79,8 @@ std::optional<Process> process(pid_t pid) {
   return found;
 }
 
-/// The affinity of the launcher that this process descends from: that is what the user's taskset or numactl around mpirun left it.
+/// The affinity of the launcher that this process descends from: that is what the user's taskset or numactl around
+/// mpirun left it.
 std::vector<int> cpus_of_launcher() {
   pid_t pid = getppid();
   for (int depth = 0; depth < kMaxAncestors && pid > 1; ++depth) {
@@ -126,7 +127,8 @@ int threads_wanted(const std::string& text) {
 CpuShare cpu_share(int local_rank, int local_size) { return cpu_share(local_rank, local_size, read_situation()); }
 
 CpuShare cpu_share(int local_rank, int local_size, const CpuSituation& situation) {
-  ZS_CHECK(local_size >= 1 && local_rank >= 0 && local_rank < local_size, "local rank {} of {}", local_rank, local_size);
+  ZS_CHECK(local_size >= 1 && local_rank >= 0 && local_rank < local_size, "local rank {} of {}", local_rank,
+           local_size);
   const int wanted = threads_wanted(situation.omp_num_threads);
   const std::vector<int>& all = situation.is_bound_by_user ? situation.bound : situation.allowed;
   const int fair = std::max(1, static_cast<int>(situation.allowed.size()) / local_size);
@@ -135,7 +137,8 @@ CpuShare cpu_share(int local_rank, int local_size, const CpuSituation& situation
   CpuShare share;
   share.threads = wanted > 0 ? wanted : std::min({fair, most, std::max(1, static_cast<int>(all.size()))});
   // With more threads than CPUs in a share, disjoint shares would only take away the chance to use an idle neighbour's.
-  const bool is_disjoint = !situation.is_bound_by_user && static_cast<int>(all.size()) >= local_size && share.threads <= fair;
+  const bool is_disjoint =
+      !situation.is_bound_by_user && static_cast<int>(all.size()) >= local_size && share.threads <= fair;
   if (is_disjoint) {
     const auto cut = [&](int rank) { return static_cast<std::ptrdiff_t>(all.size()) * rank / local_size; };
     share.cpus.assign(all.begin() + cut(local_rank), all.begin() + cut(local_rank + 1));
@@ -144,7 +147,8 @@ CpuShare cpu_share(int local_rank, int local_size, const CpuSituation& situation
   }
   share.description = fmt::format("{} thread{} on CPU{} {}", share.threads, share.threads == 1 ? "" : "s",
                                   share.cpus.size() == 1 ? "" : "s", cpu_list(share.cpus));
-  if (is_limited) share.description += fmt::format(" (quota {:.1f} CPU{})", *situation.quota, *situation.quota == 1 ? "" : "s");
+  if (is_limited)
+    share.description += fmt::format(" (quota {:.1f} CPU{})", *situation.quota, *situation.quota == 1 ? "" : "s");
   return share;
 }
 
@@ -152,11 +156,13 @@ bool is_binding_explicit(const std::function<const char*(const char*)>& variable
   // --bind-to none asks for no binding, and gets none: the ranks share what there is.
   const char* const policy = variable("OMPI_MCA_hwloc_base_binding_policy");
   if (policy != nullptr) return std::string_view(policy).substr(0, 4) != "none";
-  if (variable("OMPI_MCA_hwloc_base_cpu_set") != nullptr || variable("OMPI_MCA_hwloc_base_cpu_list") != nullptr) return true;
+  if (variable("OMPI_MCA_hwloc_base_cpu_set") != nullptr || variable("OMPI_MCA_hwloc_base_cpu_list") != nullptr)
+    return true;
   const char* const mapping = variable("OMPI_MCA_rmaps_base_mapping_policy");
   if (mapping == nullptr) return false;
   std::string upper(mapping);
-  std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  std::transform(upper.begin(), upper.end(), upper.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return upper.find("PE=") != std::string::npos;
 }
 

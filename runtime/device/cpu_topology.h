@@ -24,24 +24,25 @@ struct CpuSituation {
   std::optional<double> quota = {};  ///< CPUs that the job's control group may use on average
 };
 
-/// The share of rank `local_rank` of the `local_size` ranks on this host. mpirun binds one or two ranks to a core each unless told
-/// otherwise; that default is undone, a binding that the user asked for is kept. Ranks get disjoint consecutive shares when
-/// there are CPUs enough, else all run on all. Threads: OMP_NUM_THREADS, else the CPUs of the share, but together no more than the CPU
-/// quota of the job's control group: more would only be stopped in turn. Changes nothing.
-/// Throws Error(usage) when OMP_NUM_THREADS is not a number from 1 to 1024 (the first of a list counts).
+/// The share of rank `local_rank` of the `local_size` ranks on this host. mpirun binds one or two ranks to a core each
+/// unless told otherwise; that default is undone, a binding that the user asked for is kept. Ranks get disjoint
+/// consecutive shares when there are CPUs enough, else all run on all. Threads: OMP_NUM_THREADS, else the CPUs of the
+/// share, but together no more than the CPU quota of the job's control group: more would only be stopped in turn.
+/// Changes nothing. Throws Error(usage) when OMP_NUM_THREADS is not a number from 1 to 1024 (the first of a list
+/// counts).
 CpuShare cpu_share(int local_rank, int local_size);
 /// The same of a given situation.
 CpuShare cpu_share(int local_rank, int local_size, const CpuSituation& situation);
 
-/// Whether Open MPI's variables say that the user chose the binding (--bind-to, --cpu-set, --cpu-list, a PE= mapping, or the
-/// same through --mca). `variable(name)` is the environment: null when not set.
+/// Whether Open MPI's variables say that the user chose the binding (--bind-to, --cpu-set, --cpu-list, a PE= mapping,
+/// or the same through --mca). `variable(name)` is the environment: null when not set.
 bool is_binding_explicit(const std::function<const char*(const char*)>& variable);
 
 /// "0-1,4" of {0, 1, 4}.
 std::string cpu_list(const std::vector<int>& cpus);
 
-/// Lets the calling thread run on these CPUs only; threads that it starts inherit that. Throws Error(usage) when the system
-/// refuses.
+/// Lets the calling thread run on these CPUs only; threads that it starts inherit that. Throws Error(usage) when the
+/// system refuses.
 void bind_this_thread(const std::vector<int>& cpus);
 /// The calling thread's affinity, ascending.
 std::vector<int> affinity_of_this_thread();

@@ -1,5 +1,5 @@
-// Compiled by nvcc where there is one, and linked to nothing: what CublasLt says of the library's functions is what NVIDIA's header says,
-// where that is installed too.
+// Compiled by nvcc where there is one, and linked to nothing: what CublasLt says of the library's functions is what
+// NVIDIA's header says, where that is installed too.
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>
 
@@ -19,7 +19,8 @@ constexpr bool kStandsFor<CublasLt::Layout, cublasLtMatrixLayoutOpaque_t> = true
 template <>
 constexpr bool kStandsFor<CublasLt::Preference, cublasLtMatmulPreferenceOpaque_t> = true;
 template <>
-constexpr bool kStandsFor<CublasLt::Algorithm, cublasLtMatmulAlgo_t> = sizeof(CublasLt::Algorithm) == sizeof(cublasLtMatmulAlgo_t);
+constexpr bool kStandsFor<CublasLt::Algorithm, cublasLtMatmulAlgo_t> = sizeof(CublasLt::Algorithm) ==
+                                                                       sizeof(cublasLtMatmulAlgo_t);
 template <>
 constexpr bool kStandsFor<CublasLt::Candidate, cublasLtMatmulHeuristicResult_t> =
     sizeof(CublasLt::Candidate) == sizeof(cublasLtMatmulHeuristicResult_t) &&
@@ -42,15 +43,20 @@ static_assert(kSame<decltype(CublasLt::find_algorithms), decltype(&cublasLtMatmu
 static_assert(kSame<decltype(CublasLt::multiply), decltype(&cublasLtMatmul)>);
 
 static_assert(cublas::kSuccess == CUBLAS_STATUS_SUCCESS && cublas::kNotInitialized == CUBLAS_STATUS_NOT_INITIALIZED &&
-              cublas::kAllocationFailed == CUBLAS_STATUS_ALLOC_FAILED && cublas::kInvalidValue == CUBLAS_STATUS_INVALID_VALUE &&
-              cublas::kExecutionFailed == CUBLAS_STATUS_EXECUTION_FAILED && cublas::kNotSupported == CUBLAS_STATUS_NOT_SUPPORTED);
+              cublas::kAllocationFailed == CUBLAS_STATUS_ALLOC_FAILED &&
+              cublas::kInvalidValue == CUBLAS_STATUS_INVALID_VALUE &&
+              cublas::kExecutionFailed == CUBLAS_STATUS_EXECUTION_FAILED &&
+              cublas::kNotSupported == CUBLAS_STATUS_NOT_SUPPORTED);
 static_assert(cublas::kF32 == CUDA_R_32F && cublas::kBf16 == CUDA_R_16BF && cublas::kComputeF32 == CUBLAS_COMPUTE_32F &&
               cublas::kComputeTf32 == CUBLAS_COMPUTE_32F_FAST_TF32 && cublas::kTransposed == CUBLAS_OP_T &&
               cublas::kPlainEpilogue == CUBLASLT_EPILOGUE_DEFAULT && cublas::kBiasEpilogue == CUBLASLT_EPILOGUE_BIAS &&
-              cublas::kGeluEpilogue == CUBLASLT_EPILOGUE_GELU_AUX && cublas::kGeluBiasEpilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS &&
+              cublas::kGeluEpilogue == CUBLASLT_EPILOGUE_GELU_AUX &&
+              cublas::kGeluBiasEpilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS &&
               cublas::kGeluGradientEpilogue == CUBLASLT_EPILOGUE_DGELU);
-static_assert(cublas::kTransposeA == CUBLASLT_MATMUL_DESC_TRANSA && cublas::kTransposeB == CUBLASLT_MATMUL_DESC_TRANSB &&
-              cublas::kEpilogue == CUBLASLT_MATMUL_DESC_EPILOGUE && cublas::kBiasPointer == CUBLASLT_MATMUL_DESC_BIAS_POINTER &&
+static_assert(cublas::kTransposeA == CUBLASLT_MATMUL_DESC_TRANSA &&
+              cublas::kTransposeB == CUBLASLT_MATMUL_DESC_TRANSB &&
+              cublas::kEpilogue == CUBLASLT_MATMUL_DESC_EPILOGUE &&
+              cublas::kBiasPointer == CUBLASLT_MATMUL_DESC_BIAS_POINTER &&
               cublas::kBiasType == CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE &&
               cublas::kAuxPointer == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER &&
               cublas::kAuxStride == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD &&

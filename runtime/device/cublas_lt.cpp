@@ -8,7 +8,8 @@ namespace {
 struct LoadedCublas {
   explicit LoadedCublas(const std::string& folders)
       : library({"libcublasLt.so.13", "libcublasLt.so.12"}, "cuBLASLt",
-                "name the folder of CUDA's libcublasLt.so in cuda.libraries, or use device = \"cpu\"", folders, cuda_folders()) {
+                "name the folder of CUDA's libcublasLt.so in cuda.libraries, or use device = \"cpu\"", folders,
+                cuda_folders()) {
     library.find(table.status_text, "cublasLtGetStatusString");
     library.find(table.create, "cublasLtCreate");
     library.find(table.destroy, "cublasLtDestroy");

@@ -1,4 +1,5 @@
-// Compiled by nvcc where there is one, and linked to nothing: what CudaDriver says of the driver's functions is what NVIDIA's header says.
+// Compiled by nvcc where there is one, and linked to nothing: what CudaDriver says of the driver's functions is what
+// NVIDIA's header says.
 #include <cuda.h>
 
 #include "runtime/device/abi_check.h"
@@ -53,7 +54,7 @@ static_assert(kSame<decltype(CudaDriver::function_attribute), decltype(&cuFuncSe
 static_assert(CudaDriver::kMostDynamicSharedBytes == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 static_assert(kSame<decltype(CudaDriver::launch), decltype(&cuLaunchKernel)>);
 static_assert(cuda_status::kSuccess == CUDA_SUCCESS && cuda_status::kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY &&
-              cuda_status::kNoKernelImage == CUDA_ERROR_NO_BINARY_FOR_GPU && cuda_status::kNotFound == CUDA_ERROR_NOT_FOUND &&
-              cuda_status::kNotReady == CUDA_ERROR_NOT_READY);
+              cuda_status::kNoKernelImage == CUDA_ERROR_NO_BINARY_FOR_GPU &&
+              cuda_status::kNotFound == CUDA_ERROR_NOT_FOUND && cuda_status::kNotReady == CUDA_ERROR_NOT_READY);
 
 }  // namespace zs::abi

@@ -11,11 +11,13 @@ CudaGraph::CudaGraph(const CudaContext& context, CUgraph_st* captured) : context
 }
 
 CudaGraph::~CudaGraph() {
-  if (graph_ != nullptr) log_cuda(context_.driver(), context_.driver().graph_exec_destroy(graph_), "cuGraphExecDestroy");
+  if (graph_ != nullptr)
+    log_cuda(context_.driver(), context_.driver().graph_exec_destroy(graph_), "cuGraphExecDestroy");
 }
 
 CudaCapture::~CudaCapture() {
-  if (border_ != nullptr) log_cuda(group_.context.driver(), group_.context.driver().event_destroy(border_), "cuEventDestroy");
+  if (border_ != nullptr)
+    log_cuda(group_.context.driver(), group_.context.driver().event_destroy(border_), "cuEventDestroy");
 }
 
 std::unique_ptr<CudaGraph> CudaCapture::capture(const std::function<void()>& enqueue) {
@@ -36,7 +38,8 @@ std::unique_ptr<CudaGraph> CudaCapture::capture(const std::function<void()>& enq
   CUgraph_st* const captured = end(failure);
   ask_watches(failure);
   if (!failure) return std::unique_ptr<CudaGraph>(new CudaGraph(group_.context, captured));
-  if (captured != nullptr) log_cuda(group_.context.driver(), group_.context.driver().graph_destroy(captured), "cuGraphDestroy");
+  if (captured != nullptr)
+    log_cuda(group_.context.driver(), group_.context.driver().graph_destroy(captured), "cuGraphDestroy");
   std::rethrow_exception(failure);
 }
 
@@ -63,7 +66,8 @@ CUgraph_st* CudaCapture::end(std::exception_ptr& failure) {
   CUgraph_st* captured = nullptr;
   try {
     group_.context.make_current();
-    // What failed before may have ended the capture: then the streams do not meet any more, and the end says no more than that.
+    // What failed before may have ended the capture: then the streams do not meet any more, and the end says no more
+    // than that.
     if (!failure) meet();
   } catch (...) {
     failure = std::current_exception();
@@ -96,7 +100,8 @@ void CudaCapture::part() const {
   const CudaDriver& driver = group_.context.driver();
   check(driver.event_record(border_, compute()), "cuEventRecord");
   for (CudaStream* stream : group_.streams) {
-    if (stream->native() != compute()) check(driver.stream_wait_event(stream->native(), border_, 0), "cuStreamWaitEvent");
+    if (stream->native() != compute())
+      check(driver.stream_wait_event(stream->native(), border_, 0), "cuStreamWaitEvent");
   }
 }
 

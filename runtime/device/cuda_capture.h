@@ -8,8 +8,8 @@
 
 namespace zs {
 
-/// What the streams of one CUDA device were given while it was captured, to be enqueued again by one call, as often as wanted. Made by
-/// CudaDevice::capture; dies before the device. Host thread only.
+/// What the streams of one CUDA device were given while it was captured, to be enqueued again by one call, as often as
+/// wanted. Made by CudaDevice::capture; dies before the device. Host thread only.
 class CudaGraph {
  public:
   ~CudaGraph();

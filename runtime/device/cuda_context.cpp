@@ -29,7 +29,8 @@ class CudaAllocator final : public Allocator {
     ZS_CHECK(bytes >= 0, "allocation of {} bytes", bytes);
     context_.make_current();
     CudaDriver::Address address = 0;
-    const int status = context_.driver().memory_allocate(&address, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
+    const int status =
+        context_.driver().memory_allocate(&address, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
     if (status == cuda_status::kOutOfMemory) throw out_of_memory(bytes);
     context_.check(status, "cuMemAlloc");
     return reinterpret_cast<void*>(address);
@@ -37,7 +38,8 @@ class CudaAllocator final : public Allocator {
 
   void deallocate(void* address, std::int64_t) noexcept override {
     int status = context_.try_make_current();
-    if (status == cuda_status::kSuccess) status = context_.driver().memory_free(reinterpret_cast<CudaDriver::Address>(address));
+    if (status == cuda_status::kSuccess)
+      status = context_.driver().memory_free(reinterpret_cast<CudaDriver::Address>(address));
     log_cuda(context_.driver(), status, "cuMemFree");
   }
 
@@ -45,8 +47,10 @@ class CudaAllocator final : public Allocator {
   Error out_of_memory(std::int64_t bytes) const {
     const CudaContext::Room room = context_.room();
     return {ExitCode::out_of_memory,
-            fmt::format("cannot allocate {} bytes of GPU memory: {} of {} are free", bytes, room.free_bytes, room.total_bytes),
-            context_.gpu().describe(), "reduce the micro-batch or the model, use more ranks, or end what else runs on this GPU"};
+            fmt::format("cannot allocate {} bytes of GPU memory: {} of {} are free", bytes, room.free_bytes,
+                        room.total_bytes),
+            context_.gpu().describe(),
+            "reduce the micro-batch or the model, use more ranks, or end what else runs on this GPU"};
   }
 
   const CudaContext& context_;
@@ -93,7 +97,8 @@ class PinnedAllocator final : public Allocator {
     ZS_CHECK(bytes >= 0, "allocation of {} bytes", bytes);
     context_.make_current();
     void* address = nullptr;
-    const int status = context_.driver().host_allocate(&address, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), kPortable);
+    const int status = context_.driver().host_allocate(
+        &address, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), kPortable);
     if (status == cuda_status::kOutOfMemory) {
       throw Error(ExitCode::out_of_memory, fmt::format("cannot lock {} bytes of the host's memory for the GPU", bytes),
                   context_.gpu().describe(), "free memory of this host, or start fewer ranks on it");
@@ -129,7 +134,8 @@ CudaContext::Claim::Claim(const CudaGpu& gpu, bool shares) {
   if (error == EADDRINUSE)
     throw Error(ExitCode::config, "another rank on this host has this GPU", gpu.describe(),
                 "start at most one rank for each GPU of a host");
-  throw Error(ExitCode::internal, fmt::format("no socket to hold a GPU by: {}", std::generic_category().message(error)), gpu.describe());
+  throw Error(ExitCode::internal, fmt::format("no socket to hold a GPU by: {}", std::generic_category().message(error)),
+              gpu.describe());
 }
 
 CudaContext::Claim::~Claim() {
@@ -171,7 +177,8 @@ CUfunc_st* CudaContext::function(const char* name, int shared_bytes) const {
   if (found == functions_.end()) check(cuda_status::kNotFound, "cuModuleGetFunction", name);
   Function& function = found->second;
   if (shared_bytes > function.most_shared_bytes) {
-    check(driver().function_attribute(function.handle, CudaDriver::kMostDynamicSharedBytes, shared_bytes), "cuFuncSetAttribute", name);
+    check(driver().function_attribute(function.handle, CudaDriver::kMostDynamicSharedBytes, shared_bytes),
+          "cuFuncSetAttribute", name);
     function.most_shared_bytes = shared_bytes;
   }
   return function.handle;
@@ -186,8 +193,8 @@ void CudaContext::check_cublas(int status, const char* call, const std::string& 
   if (status == cublas::kSuccess) return;
   const bool is_full = status == cublas::kAllocationFailed;
   throw CudaError(is_full ? ExitCode::out_of_memory : ExitCode::internal, status,
-                  fmt::format("{} for {}: cuBLAS status {}, {}", call, what, status, cublas().status_text(status)), gpu_.describe(),
-                  is_full ? "reduce the micro-batch or the model, or use more ranks" : "");
+                  fmt::format("{} for {}: cuBLAS status {}, {}", call, what, status, cublas().status_text(status)),
+                  gpu_.describe(), is_full ? "reduce the micro-batch or the model, or use more ranks" : "");
 }
 
 CudaContext::Room CudaContext::room() const {
@@ -208,22 +215,28 @@ void CudaContext::copy(void* native_stream, const Buffer& out, const Buffer& in)
 
 void CudaContext::fill(void* native_stream, const Buffer& out, std::uint32_t word) const {
   if (out.elems == 0) return;
-  check(driver().memory_set_words(reinterpret_cast<CudaDriver::Address>(out.data), word, static_cast<std::size_t>(out.elems),
-                                  static_cast<CUstream_st*>(native_stream)),
+  check(driver().memory_set_words(reinterpret_cast<CudaDriver::Address>(out.data), word,
+                                  static_cast<std::size_t>(out.elems), static_cast<CUstream_st*>(native_stream)),
         "cuMemsetD32Async");
 }
 
 MemoryLimit cuda_memory_limit(const CudaContext& context) {
-  return {.bytes = context.room().free_bytes, .source = "free memory of " + context.gpu().describe(), .is_per_process = true};
+  return {.bytes = context.room().free_bytes,
+          .source = "free memory of " + context.gpu().describe(),
+          .is_per_process = true};
 }
 
-std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context) { return std::make_unique<CudaAllocator>(context); }
+std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context) {
+  return std::make_unique<CudaAllocator>(context);
+}
 
 std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context, Allocator* memory, std::int64_t slab_bytes) {
   if (memory == nullptr || slab_bytes <= 0) return make_cuda_allocator(context);
   return std::make_unique<SlabAllocator>(context, *memory, slab_bytes);
 }
 
-std::unique_ptr<Allocator> make_pinned_allocator(const CudaContext& context) { return std::make_unique<PinnedAllocator>(context); }
+std::unique_ptr<Allocator> make_pinned_allocator(const CudaContext& context) {
+  return std::make_unique<PinnedAllocator>(context);
+}
 
 }  // namespace zs

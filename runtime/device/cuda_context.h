@@ -20,9 +20,9 @@ struct ProductOptions {
   bool tf32 = false, fuses_gelu = true;
 };
 
-/// A GPU held by this rank: its primary context, which cuBLAS and NCCL in the same process use too, and the right to it. Two holders of one
-/// GPU on this host, in one process or in two, are an Error(config), unless they share it: who shares neither asks nor is seen. Owned by
-/// the device; outlives all that was made in it. Any thread.
+/// A GPU held by this rank: its primary context, which cuBLAS and NCCL in the same process use too, and the right to
+/// it. Two holders of one GPU on this host, in one process or in two, are an Error(config), unless they share it: who
+/// shares neither asks nor is seen. Owned by the device; outlives all that was made in it. Any thread.
 class CudaContext {
  public:
   /// Whose functions are called. Without `cublas` there are no products.
@@ -57,8 +57,8 @@ class CudaContext {
   void check(int status, const char* call, const std::string& what = {}) const;
   /// The same of cuBLASLt's.
   void check_cublas(int status, const char* call, const std::string& what) const;
-  /// Loads the program's image, and those of `names` that it has; only the first call does anything, for all streams: the driver may wait
-  /// for the GPU meanwhile, which must not wait for another GPU then. The context is current.
+  /// Loads the program's image, and those of `names` that it has; only the first call does anything, for all streams:
+  /// the driver may wait for the GPU meanwhile, which must not wait for another GPU then. The context is current.
   void load(const void* image, std::span<const char* const> names) const;
   /// One of them, which may be launched with so much dynamic shared memory.
   CUfunc_st* function(const char* name, int shared_bytes) const;
@@ -105,7 +105,8 @@ MemoryLimit cuda_memory_limit(const CudaContext& context);
 
 /// Memory of the GPU, 256-byte aligned, not initialised. `context` outlives it.
 std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context);
-/// The same, but the first block of at least so many bytes comes from `memory`, which outlives it, where that has it to give.
+/// The same, but the first block of at least so many bytes comes from `memory`, which outlives it, where that has it to
+/// give.
 std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context, Allocator* memory, std::int64_t slab_bytes);
 /// Memory of this host that the GPU reaches by the same address, page-locked. `context` outlives it.
 std::unique_ptr<Allocator> make_pinned_allocator(const CudaContext& context);

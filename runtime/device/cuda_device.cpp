@@ -4,9 +4,10 @@
 
 namespace zs {
 
-CudaDevice::State::State(const DeviceOptions& options, CudaContext::Libraries libraries, Trace& trace, MemoryCounter& counter,
-                         Profile& profile)
-    : context(std::move(libraries), options.gpu, options.shares_gpu, {.tf32 = options.tf32, .fuses_gelu = options.fuses_gelu}),
+CudaDevice::State::State(const DeviceOptions& options, CudaContext::Libraries libraries, Trace& trace,
+                         MemoryCounter& counter, Profile& profile)
+    : context(std::move(libraries), options.gpu, options.shares_gpu,
+              {.tf32 = options.tf32, .fuses_gelu = options.fuses_gelu}),
       pinned(make_pinned_allocator(context), options.pinned_bytes),
       uploads(context, options.sync_timeout_s),
       allocator(make_cuda_allocator(context, options.memory, options.slab_bytes)),
@@ -41,7 +42,8 @@ CudaDevice::State::~State() {
 }
 
 CudaDevice::CudaDevice(const DeviceOptions& options, CudaContext::Libraries libraries) : Device(options) {
-  ZS_CHECK(options.perturb_seed == 0, "delays and poisoned memory are for the CPU device, seed {}", options.perturb_seed);
+  ZS_CHECK(options.perturb_seed == 0, "delays and poisoned memory are for the CPU device, seed {}",
+           options.perturb_seed);
   state_ = std::make_unique<State>(options, std::move(libraries), trace_, counter_, profile_);
 }
 

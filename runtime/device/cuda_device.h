@@ -6,8 +6,8 @@
 
 namespace zs {
 
-/// One GPU, held by this rank (DeviceOptions::gpu): a stream of the driver for each role, a pool over the GPU's memory. Times of the work
-/// are the GPU's own, and reach `profile` when the stream is synchronised.
+/// One GPU, held by this rank (DeviceOptions::gpu): a stream of the driver for each role, a pool over the GPU's memory.
+/// Times of the work are the GPU's own, and reach `profile` when the stream is synchronised.
 class CudaDevice final : public Device {
  public:
   CudaDevice(const DeviceOptions& options, CudaContext::Libraries libraries);
@@ -23,12 +23,14 @@ class CudaDevice final : public Device {
   std::uint64_t completed() const override;
   std::string activity() const override { return state_->group.activity(); }
   void keep(std::vector<std::shared_ptr<void>> memory) override { state_->kept.push_back(std::move(memory)); }
-  /// Runs `enqueue`, which gives the streams work, and keeps that instead of doing it: events among the streams are its order. First waits
-  /// for what was enqueued before. Within, nothing may be uploaded, read back, waited for by the host, or allocated, and no event of before
-  /// need be waited for. What communicators have to compare (StreamWatch::finish) they have compared on return, and nothing again in a
-  /// replay. Throws what goes wrong; the streams are usable then, and nothing was done. The graph dies before what it communicates with.
+  /// Runs `enqueue`, which gives the streams work, and keeps that instead of doing it: events among the streams are its
+  /// order. First waits for what was enqueued before. Within, nothing may be uploaded, read back, waited for by the
+  /// host, or allocated, and no event of before need be waited for. What communicators have to compare
+  /// (StreamWatch::finish) they have compared on return, and nothing again in a replay. Throws what goes wrong; the
+  /// streams are usable then, and nothing was done. The graph dies before what it communicates with.
   std::unique_ptr<CudaGraph> capture(const std::function<void()>& enqueue) { return state_->capture.capture(enqueue); }
-  /// Enqueues it once more, behind all that the streams were given and before all that they will be. `name`: as one operation.
+  /// Enqueues it once more, behind all that the streams were given and before all that they will be. `name`: as one
+  /// operation.
   void replay(const CudaGraph& graph, const std::string& name = "replay") { state_->capture.replay(graph, name); }
   const CudaGpu& gpu() const { return state_->context.gpu(); }
   const CudaContext& context() const { return state_->context; }
@@ -36,7 +38,8 @@ class CudaDevice final : public Device {
  private:
   /// All that the GPU may still use. Destroyed only after the streams have ended.
   struct State {
-    State(const DeviceOptions& options, CudaContext::Libraries libraries, Trace& trace, MemoryCounter& counter, Profile& profile);
+    State(const DeviceOptions& options, CudaContext::Libraries libraries, Trace& trace, MemoryCounter& counter,
+          Profile& profile);
     ~State();
     State(const State&) = delete;
     State& operator=(const State&) = delete;

@@ -13,9 +13,10 @@ struct CUstream_st;
 
 namespace zs {
 
-/// The functions of NVIDIA's driver (libcuda) that zshard calls, with the driver's own signatures: enumerations are int, a device address
-/// is an integer. Nothing here needs NVIDIA's headers, so the whole host side is built and tested everywhere; where nvcc is found,
-/// cuda_abi_check.cpp compares each line with those headers. All return 0 or an error's number, which `check_cuda` reads.
+/// The functions of NVIDIA's driver (libcuda) that zshard calls, with the driver's own signatures: enumerations are
+/// int, a device address is an integer. Nothing here needs NVIDIA's headers, so the whole host side is built and tested
+/// everywhere; where nvcc is found, cuda_abi_check.cpp compares each line with those headers. All return 0 or an
+/// error's number, which `check_cuda` reads.
 struct CudaDriver {
   using Address = unsigned long long;
 
@@ -67,13 +68,15 @@ struct CudaDriver {
   int (*module_load)(CUmod_st** module, const void* image);
   int (*module_unload)(CUmod_st* module);
   int (*module_function)(CUfunc_st** function, CUmod_st* module, const char* name);
-  int (*function_load)(CUfunc_st* function);  ///< from CUDA 12.4; null before, when a function is loaded at its first launch
+  int (*function_load)(
+      CUfunc_st* function);  ///< from CUDA 12.4; null before, when a function is loaded at its first launch
   /// What a function may use; of shared memory beyond 48 KiB nothing until it is said here.
   static constexpr int kMostDynamicSharedBytes = 8;
   int (*function_attribute)(CUfunc_st* function, int attribute, int value);
   /// `arguments`: the address of each.
-  int (*launch)(CUfunc_st* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                unsigned block_z, unsigned shared_bytes, CUstream_st* stream, void** arguments, void** extra);
+  int (*launch)(CUfunc_st* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream_st* stream, void** arguments,
+                void** extra);
 };
 
 /// What the driver's functions return where it matters here.

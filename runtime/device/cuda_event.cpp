@@ -2,7 +2,8 @@
 
 namespace zs {
 
-void CudaEventRecord::start(std::int64_t id, const CudaStream& stream, std::uint64_t position, std::exception_ptr error, int capture) {
+void CudaEventRecord::start(std::int64_t id, const CudaStream& stream, std::uint64_t position, std::exception_ptr error,
+                            int capture) {
   is_in_use_.store(true, std::memory_order_relaxed);
   id_ = id;
   stream_ = &stream;
@@ -12,7 +13,8 @@ void CudaEventRecord::start(std::int64_t id, const CudaStream& stream, std::uint
 }
 
 CUevent_st* CudaEventRecord::event(const CudaContext& context) {
-  if (event_ == nullptr) context.check(context.driver().event_create(&event_, CudaDriver::kWithoutTime), "cuEventCreate");
+  if (event_ == nullptr)
+    context.check(context.driver().event_create(&event_, CudaDriver::kWithoutTime), "cuEventCreate");
   return event_;
 }
 

@@ -11,14 +11,15 @@ namespace zs {
 
 class CudaStream;
 
-/// One record() on a CUDA stream: an event of the driver, and the error that the stream had by then. The driver binds waits to the latest
-/// record itself, so an event is recorded again as soon as no handle is left and its own stream's progress no longer asks for it.
+/// One record() on a CUDA stream: an event of the driver, and the error that the stream had by then. The driver binds
+/// waits to the latest record itself, so an event is recorded again as soon as no handle is left and its own stream's
+/// progress no longer asks for it.
 class CudaEventRecord final : public EventRecord {
  public:
   CudaEventRecord() = default;
 
-  /// Host: a fresh record number `id`, the `position`-th entry of `stream`, which has failed with `error` (null: has not), made in the
-  /// `capture`-th capture (0: in none).
+  /// Host: a fresh record number `id`, the `position`-th entry of `stream`, which has failed with `error` (null: has
+  /// not), made in the `capture`-th capture (0: in none).
   void start(std::int64_t id, const CudaStream& stream, std::uint64_t position, std::exception_ptr error, int capture);
   /// Host: made on first use; until `destroy`.
   CUevent_st* event(const CudaContext& context);

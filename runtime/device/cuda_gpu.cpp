@@ -16,12 +16,14 @@ constexpr int kMajorAttribute = 75, kMinorAttribute = 76, kL2Attribute = 38;
 
 std::string words_for(const CudaDriver& driver, int status) {
   const char* text = nullptr;
-  if (driver.error_text(status, &text) != cuda_status::kSuccess || text == nullptr) return fmt::format("CUDA error {}", status);
+  if (driver.error_text(status, &text) != cuda_status::kSuccess || text == nullptr)
+    return fmt::format("CUDA error {}", status);
   return fmt::format("CUDA error {}, {}", status, text);
 }
 
 struct LoadedDriver {
-  explicit LoadedDriver(const char* name) : library({name}, "NVIDIA driver", kTodo, {}, {"/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"}) {
+  explicit LoadedDriver(const char* name)
+      : library({name}, "NVIDIA driver", kTodo, {}, {"/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"}) {
     library.find(table.init, "cuInit");
     library.find(table.error_text, "cuGetErrorString");
     library.find(table.device_count, "cuDeviceGetCount");
@@ -78,7 +80,8 @@ std::string hexadecimal(const std::array<unsigned char, 16>& bytes) {
 }  // namespace
 
 bool loses_context(int status) {
-  // Uncorrectable errors of memory and links; illegal address, time-out, context destroyed, assert; from a stack error to a failed launch.
+  // Uncorrectable errors of memory and links; illegal address, time-out, context destroyed, assert; from a stack error
+  // to a failed launch.
   constexpr std::array kAlone = {214, 220, 700, 702, 709, 710};
   return std::find(kAlone.begin(), kAlone.end(), status) != kAlone.end() || (status >= 714 && status <= 719);
 }
@@ -87,10 +90,13 @@ void check_cuda(const CudaDriver& driver, int status, const char* call, const st
   if (status == cuda_status::kSuccess) return;
   const std::string what = fmt::format("{}: {}", call, words_for(driver, status));
   if (status == cuda_status::kOutOfMemory)
-    throw CudaError(ExitCode::out_of_memory, status, what, where, "reduce the micro-batch or the model, or use more ranks");
+    throw CudaError(ExitCode::out_of_memory, status, what, where,
+                    "reduce the micro-batch or the model, or use more ranks");
   if (status == cuda_status::kNoKernelImage)
-    throw CudaError(ExitCode::config, status, what, where, "build with -Dgpu_arch= and the compute capability of this GPU");
-  throw CudaError(ExitCode::internal, status, what, where, loses_context(status) ? "the GPU's work is lost; start again" : "");
+    throw CudaError(ExitCode::config, status, what, where,
+                    "build with -Dgpu_arch= and the compute capability of this GPU");
+  throw CudaError(ExitCode::internal, status, what, where,
+                  loses_context(status) ? "the GPU's work is lost; start again" : "");
 }
 
 void log_cuda(const CudaDriver& driver, int status, const char* call) noexcept {
@@ -108,9 +114,11 @@ std::shared_ptr<const CudaDriver> open_cuda_driver(const char* library) {
   int gpus = 0, status = driver.init(0);
   if (status == cuda_status::kSuccess) status = driver.device_count(&gpus);
   if (status != cuda_status::kSuccess)
-    throw Error(ExitCode::config, fmt::format("the NVIDIA driver does not start: {}", words_for(driver, status)), library, kTodo);
+    throw Error(ExitCode::config, fmt::format("the NVIDIA driver does not start: {}", words_for(driver, status)),
+                library, kTodo);
   if (gpus == 0)
-    throw Error(ExitCode::config, "the NVIDIA driver shows no GPU", library, fmt::format("see CUDA_VISIBLE_DEVICES, or {}", kTodo));
+    throw Error(ExitCode::config, "the NVIDIA driver shows no GPU", library,
+                fmt::format("see CUDA_VISIBLE_DEVICES, or {}", kTodo));
   return {loaded, &loaded->table};
 }
 

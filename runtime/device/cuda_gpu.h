@@ -10,10 +10,12 @@
 
 namespace zs {
 
-/// A function of the driver, or of cuBLASLt, returned an error; its number, its own words, and the function are in the message.
+/// A function of the driver, or of cuBLASLt, returned an error; its number, its own words, and the function are in the
+/// message.
 class CudaError final : public Error {
  public:
-  CudaError(ExitCode code, int status, const std::string& what_happened, const std::string& where, const std::string& what_to_do)
+  CudaError(ExitCode code, int status, const std::string& what_happened, const std::string& where,
+            const std::string& what_to_do)
       : Error(code, what_happened, where, what_to_do), status_(status) {}
   int status() const { return status_; }
 
@@ -21,15 +23,18 @@ class CudaError final : public Error {
   int status_;
 };
 
-/// Nothing for success, else a CudaError. `call`: the driver's name of the function; `where`: the GPU, and what it was doing.
+/// Nothing for success, else a CudaError. `call`: the driver's name of the function; `where`: the GPU, and what it was
+/// doing.
 void check_cuda(const CudaDriver& driver, int status, const char* call, const std::string& where);
-/// The same where nothing may be thrown: one line on stderr, unless the context is known to be lost, which has been said then.
+/// The same where nothing may be thrown: one line on stderr, unless the context is known to be lost, which has been
+/// said then.
 void log_cuda(const CudaDriver& driver, int status, const char* call) noexcept;
 
 /// After such an error every call on the GPU's context fails with the same number, until the process ends.
 bool loses_context(int status);
 
-/// Opens the driver's library and initialises it. Error(config) that says in one line why there is none: no library, too old a one, no GPU.
+/// Opens the driver's library and initialises it. Error(config) that says in one line why there is none: no library,
+/// too old a one, no GPU.
 std::shared_ptr<const CudaDriver> open_cuda_driver(const char* library = "libcuda.so.1");
 
 /// A GPU as the driver shows it to this process (CUDA_VISIBLE_DEVICES hides others and changes the order).

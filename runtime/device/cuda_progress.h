@@ -9,8 +9,9 @@
 
 namespace zs {
 
-/// How far the GPU is known to have come in one stream: the host runs ahead of it, so what was enqueued last says little. Known at each
-/// record; between two of them it is said what lies there. The host thread tells, any thread asks.
+/// How far the GPU is known to have come in one stream: the host runs ahead of it, so what was enqueued last says
+/// little. Known at each record; between two of them it is said what lies there. The host thread tells, any thread
+/// asks.
 class CudaProgress {
  public:
   explicit CudaProgress(const CudaContext& context) : context_(context) {}

@@ -10,11 +10,13 @@ namespace zs {
 namespace {
 
 constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING: no order with the driver's own default stream
-/// While the host waits for the GPU: looks without a pause, which catch a stream that is all but done, then so long a pause between two.
+/// While the host waits for the GPU: looks without a pause, which catch a stream that is all but done, then so long a
+/// pause between two.
 constexpr int kPolls = 200;
 constexpr std::chrono::microseconds kPause{20};
 
-/// Compute waits for gathers, the end of a step for reductions, and nobody for what is moved to the host. Smaller is more urgent.
+/// Compute waits for gathers, the end of a step for reductions, and nobody for what is moved to the host. Smaller is
+/// more urgent.
 int priority_of(StreamRole role, int least, int greatest) {
   switch (role) {
     case StreamRole::unshard: return greatest;
@@ -50,7 +52,8 @@ CudaStream::CudaStream(StreamRole role, CudaStreamGroup& group)
   context.make_current();
   int least = 0, greatest = 0;
   context.check(context.driver().priority_range(&least, &greatest), "cuCtxGetStreamPriorityRange");
-  context.check(context.driver().stream_create(&stream_, kNonBlocking, priority_of(role, least, greatest)), "cuStreamCreateWithPriority");
+  context.check(context.driver().stream_create(&stream_, kNonBlocking, priority_of(role, least, greatest)),
+                "cuStreamCreateWithPriority");
   exec_ = std::make_unique<ExecContext>(1, stream_, &context, &group.uploads);
   if (context.profiler() != nullptr) context.profiler()->name(stream_, name_of(role_));
 }
@@ -99,7 +102,8 @@ void CudaStream::do_enqueue(OpInfo info, Work work, const OpMemory& memory) {
   progress_.enqueued(info.name);
   guarded([&] {
     const std::int64_t own_bytes = memory.scratch.elems - workspace_bytes();
-    exec_->set_memory({memory.scratch.slice(0, own_bytes), memory.pinned}, memory.scratch.slice(own_bytes, workspace_bytes()));
+    exec_->set_memory({memory.scratch.slice(0, own_bytes), memory.pinned},
+                      memory.scratch.slice(own_bytes, workspace_bytes()));
     try {
       times_.time(stream_, info.name, false, [&] { work(*exec_); });
     } catch (const CudaError& error) {  // of a call by the work itself, which knows no label
@@ -133,11 +137,13 @@ void CudaStream::do_wait(EventRecord& base) {
   // A stream is in order with itself. What the host has synchronised with is done, and its errors have been thrown.
   if (&from == this || record.position() <= from.synchronized_) return;
   if (!error_) error_ = record.error();
-  // Where a capture begins and ends, and around each replay, all streams meet: nobody waits across that, nor would the driver let them.
+  // Where a capture begins and ends, and around each replay, all streams meet: nobody waits across that, nor would the
+  // driver let them.
   if (record.capture() != group_.capture) return;
   guarded([&] {
-    times_.time(stream_, name_of(from.role_), true,
-                [&] { check(group_.context.driver().stream_wait_event(stream_, record.event(group_.context), 0), "cuStreamWaitEvent"); });
+    times_.time(stream_, name_of(from.role_), true, [&] {
+      check(group_.context.driver().stream_wait_event(stream_, record.event(group_.context), 0), "cuStreamWaitEvent");
+    });
   });
 }
 
@@ -194,7 +200,8 @@ bool CudaStream::await_end(double limit_s) {
 
 void CudaStream::do_synchronize() {
   if (group_.capture != 0)
-    throw Error(ExitCode::usage, fmt::format("the host waits for stream '{}' while its work is captured", name_of(role_)), where_now(),
+    throw Error(ExitCode::usage,
+                fmt::format("the host waits for stream '{}' while its work is captured", name_of(role_)), where_now(),
                 "read what the work leaves after it, not within");
   note(TraceEntry::Kind::sync, -1);
   bool has_ended = true;

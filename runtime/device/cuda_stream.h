@@ -36,9 +36,9 @@ struct CudaStreamGroup {
   std::string activity() const;
 };
 
-/// A stream of the driver. Work runs on the host as it is enqueued, and enqueues what the GPU shall do on ExecContext::native_stream. So an
-/// exception of the work poisons the stream at once. What goes wrong on the GPU shows in some later call of the driver: that error names
-/// the op enqueued last, and how far the stream had come.
+/// A stream of the driver. Work runs on the host as it is enqueued, and enqueues what the GPU shall do on
+/// ExecContext::native_stream. So an exception of the work poisons the stream at once. What goes wrong on the GPU shows
+/// in some later call of the driver: that error names the op enqueued last, and how far the stream had come.
 ///
 /// Owned by its device; `stop` comes before destruction.
 class CudaStream final : public Stream {
@@ -48,8 +48,8 @@ class CudaStream final : public Stream {
 
   StreamRole role() const override { return role_; }
 
-  /// Waits for what is enqueued and logs an error nobody has seen. False when that takes longer than `limit_s` (0: no limit): then this
-  /// object must never be destroyed.
+  /// Waits for what is enqueued and logs an error nobody has seen. False when that takes longer than `limit_s` (0: no
+  /// limit): then this object must never be destroyed.
   bool stop(double limit_s) noexcept;
   CUstream_st* native() const { return stream_; }
   /// What has poisoned it, which nobody else will throw.

@@ -31,7 +31,8 @@ CUevent_st* CudaTimedEvents::record(CUstream_st* stream) {
 void CudaClock::start(CUstream_st* stream) {
   if (origin_ != nullptr) return;
   origin_ = events_.record(stream);
-  origin_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  origin_ns_ =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 double CudaClock::ms_since_origin(CUevent_st* event) {
@@ -41,7 +42,9 @@ double CudaClock::ms_since_origin(CUevent_st* event) {
   return static_cast<double>(ms);
 }
 
-std::int64_t CudaClock::ns_of(CUevent_st* event) { return origin_ns_ + static_cast<std::int64_t>(ms_since_origin(event) * kNsOfAMs); }
+std::int64_t CudaClock::ns_of(CUevent_st* event) {
+  return origin_ns_ + static_cast<std::int64_t>(ms_since_origin(event) * kNsOfAMs);
+}
 
 void CudaClock::closed(std::int64_t entries, CUevent_st*& last) {
   open_ -= entries;

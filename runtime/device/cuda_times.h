@@ -9,7 +9,8 @@
 
 namespace zs {
 
-/// Events of the driver that know when the GPU passed them, used again and again. Host thread only; dies before the context.
+/// Events of the driver that know when the GPU passed them, used again and again. Host thread only; dies before the
+/// context.
 class CudaTimedEvents {
  public:
   explicit CudaTimedEvents(const CudaContext& context) : context_(context) {}
@@ -28,9 +29,9 @@ class CudaTimedEvents {
   std::vector<CUevent_st*> made_, unused_;
 };
 
-/// The GPU's time as the host's: what all streams of a device measure from. An event whose passing is taken for the moment in which the
-/// host enqueued it, which it is where the GPU had nothing else to do. The driver says how far events are apart as milliseconds in a float,
-/// so the origin moves on before that gets coarse.
+/// The GPU's time as the host's: what all streams of a device measure from. An event whose passing is taken for the
+/// moment in which the host enqueued it, which it is where the GPU had nothing else to do. The driver says how far
+/// events are apart as milliseconds in a float, so the origin moves on before that gets coarse.
 class CudaClock {
  public:
   explicit CudaClock(const CudaContext& context) : events_(context) {}
@@ -42,8 +43,8 @@ class CudaClock {
   std::int64_t ns_of(CUevent_st* event);
   /// One more entry whose events nobody has asked for yet.
   void opened() { ++open_; }
-  /// So many fewer. `last`, unless there is none, is the last event of theirs, which the GPU has passed; it is another one, or null,
-  /// afterwards, since the origin may move on to it once no stream has open entries.
+  /// So many fewer. `last`, unless there is none, is the last event of theirs, which the GPU has passed; it is another
+  /// one, or null, afterwards, since the origin may move on to it once no stream has open entries.
   void closed(std::int64_t entries, CUevent_st*& last);
 
  private:
@@ -55,8 +56,8 @@ class CudaClock {
   std::int64_t origin_ns_ = 0, open_ = 0;
 };
 
-/// When one stream of a GPU ran its ops, and how long it stood at others' events: an event before and one behind each. What the GPU does
-/// not do for lack of work lies between two entries. Host thread only.
+/// When one stream of a GPU ran its ops, and how long it stood at others' events: an event before and one behind each.
+/// What the GPU does not do for lack of work lies between two entries. Host thread only.
 class CudaTimes {
  public:
   CudaTimes(Profile& profile, CudaClock& clock, StreamRole role) : profile_(profile), clock_(clock), role_(role) {}

@@ -22,8 +22,8 @@ std::unique_ptr<Device> Device::create(DeviceKind kind, const DeviceOptions& opt
     case DeviceKind::cuda: break;
   }
 #ifdef ZSHARD_CUDA
-  return std::make_unique<CudaDevice>(options,
-                                      CudaContext::Libraries(open_cuda_driver(), open_cublas_lt(options.libraries), Nvtx::of_process()));
+  return std::make_unique<CudaDevice>(
+      options, CudaContext::Libraries(open_cuda_driver(), open_cublas_lt(options.libraries), Nvtx::of_process()));
 #else
   throw no_cuda();
 #endif

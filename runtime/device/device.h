@@ -14,26 +14,30 @@
 namespace zs {
 
 struct DeviceOptions {
-  int threads = 1;                          ///< team of the compute stream
-  std::vector<int> cpus;                    ///< CPUs the device's threads may run on; empty: leave the affinity as it is
-  double sync_timeout_s = 0;                ///< synchronize() throws SyncTimeout (peer_lost) after this long; 0: no limit (tests only)
-  std::uint64_t perturb_seed = 0;           ///< not 0: seeded random delays before each op, per stream, and released blocks are poisoned
-  std::int64_t slab_bytes = 0;              ///< of the device's pool, see Pool
-  Allocator* memory = nullptr;              ///< a CPU device's pool, or a CUDA device's slab, comes from there; outlives it; null: ordinary
-  int gpu = 0;                              ///< of those that the driver shows to this process; for a CUDA device
-  bool shares_gpu = false;                  ///< with other devices, of this process or others; else two on one GPU are refused
-  DeviceKind stands_for = DeviceKind::cpu;  ///< of the meta device: whose kernels' working memory it counts
+  int threads = 1;        ///< team of the compute stream
+  std::vector<int> cpus;  ///< CPUs the device's threads may run on; empty: leave the affinity as it is
+  double sync_timeout_s =
+      0;  ///< synchronize() throws SyncTimeout (peer_lost) after this long; 0: no limit (tests only)
+  std::uint64_t perturb_seed =
+      0;  ///< not 0: seeded random delays before each op, per stream, and released blocks are poisoned
+  std::int64_t slab_bytes = 0;  ///< of the device's pool, see Pool
+  Allocator* memory =
+      nullptr;  ///< a CPU device's pool, or a CUDA device's slab, comes from there; outlives it; null: ordinary
+  int gpu = 0;  ///< of those that the driver shows to this process; for a CUDA device
+  bool shares_gpu = false;  ///< with other devices, of this process or others; else two on one GPU are refused
+  DeviceKind stands_for = DeviceKind::cpu;            ///< of the meta device: whose kernels' working memory it counts
   std::int64_t upload_bytes = std::int64_t{4} << 20;  ///< of the locked memory, through which uploads go to a GPU
-  std::int64_t pinned_bytes = 0;                      ///< taken at once for PinnedMemory, uploads included; 0: when it is needed
-  std::string libraries = {};                         ///< folders, separated by colons, where CUDA's libraries are looked for first
-  bool tf32 = false;                                  ///< products of f32 on a GPU may round their operands to 11 bits: faster
-  bool fuses_gelu = true;                             ///< products of bf16 on a GPU may compute GELU before they round their sums
+  std::int64_t pinned_bytes = 0;  ///< taken at once for PinnedMemory, uploads included; 0: when it is needed
+  std::string libraries = {};     ///< folders, separated by colons, where CUDA's libraries are looked for first
+  bool tf32 = false;              ///< products of f32 on a GPU may round their operands to 11 bits: faster
+  bool fuses_gelu = true;         ///< products of bf16 on a GPU may compute GELU before they round their sums
 };
 
 /// One GPU (or this rank's share of the CPU, or the meta device, which has shapes and lifetimes but no memory and
-/// no arithmetic: its streams record the trace and drop the work, its allocator hands out addresses that nothing backs).
-/// Owned by one runtime; one host thread uses it. On destruction every stream is drained; errors that nobody has seen are
-/// logged, not thrown. A stream that does not end within the timeout is left behind with the memory it may still touch.
+/// no arithmetic: its streams record the trace and drop the work, its allocator hands out addresses that nothing
+/// backs). Owned by one runtime; one host thread uses it. On destruction every stream is drained; errors that nobody
+/// has seen are logged, not thrown. A stream that does not end within the timeout is left behind with the memory it may
+/// still touch.
 class Device {
  public:
   static std::unique_ptr<Device> create(DeviceKind kind, const DeviceOptions& options);

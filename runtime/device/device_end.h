@@ -10,11 +10,12 @@
 
 namespace zs {
 
-/// Ends the streams of a device that holds all that they may touch in `state`. What does not end in time may still write to that memory:
-/// then it is never given back, and `state` is empty.
+/// Ends the streams of a device that holds all that they may touch in `state`. What does not end in time may still
+/// write to that memory: then it is never given back, and `state` is empty.
 template <class State>
 void end_streams(std::unique_ptr<State>& state, double sync_timeout_s) {
-  constexpr double kStopAfterTimeoutS = 5;  // somebody is known to hang: wait only for those that a poisoned group lets go
+  constexpr double kStopAfterTimeoutS =
+      5;  // somebody is known to hang: wait only for those that a poisoned group lets go
   state->drop();
   const double limit_s = state->group.timed_out ? std::min(sync_timeout_s, kStopAfterTimeoutS) : sync_timeout_s;
   bool all_ended = true;

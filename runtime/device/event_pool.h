@@ -12,7 +12,8 @@ namespace zs {
 /// Owns the records of one device's streams. Host thread only. Its owner closes it after the streams have ended; it
 /// deletes itself when the last Event handle is gone too.
 ///
-/// A Record is an EventRecord whose `retire` calls the pool's. `is_unused`: no stream needs it; `may_serve_again`, asked of unused ones.
+/// A Record is an EventRecord whose `retire` calls the pool's. `is_unused`: no stream needs it; `may_serve_again`,
+/// asked of unused ones.
 template <class Record>
 class EventPool {
  public:

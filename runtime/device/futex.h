@@ -12,8 +12,8 @@
 
 namespace zs::futex {
 
-// Raw futexes, because mutexes, condition variables and std::atomic::wait share locks between all threads, and a lock that the
-// host and two streams share looks like order between the streams: it would hide a missing event from TSan.
+// Raw futexes, because mutexes, condition variables and std::atomic::wait share locks between all threads, and a lock
+// that the host and two streams share looks like order between the streams: it would hide a missing event from TSan.
 
 static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
 
@@ -28,8 +28,8 @@ inline void wake_all(std::atomic<std::uint32_t>& word) {
   if (syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0) < 0) errno = 0;
 }
 
-/// How to wait for another thread when cores may be fewer than threads: look a few times, yield a few times, then sleep. Sleeps
-/// are bounded because the relaxed flags around them can, on weakly ordered processors, lose a wake-up.
+/// How to wait for another thread when cores may be fewer than threads: look a few times, yield a few times, then
+/// sleep. Sleeps are bounded because the relaxed flags around them can, on weakly ordered processors, lose a wake-up.
 class Backoff {
  public:
   static constexpr int kPolls = 32, kYields = 4;

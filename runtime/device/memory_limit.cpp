@@ -56,7 +56,8 @@ MemoryLimit physical_memory() {
 MemoryLimit lowest_group(const std::string& root, std::int64_t most) {
   MemoryLimit limit{.bytes = most, .source = {}};
   const CgroupFolders groups = cgroup_folders(root, "memory");
-  for (const std::string& folder : groups.v1) lower(limit, read_bytes(folder + "/memory.limit_in_bytes"), "cgroup memory.limit_in_bytes");
+  for (const std::string& folder : groups.v1)
+    lower(limit, read_bytes(folder + "/memory.limit_in_bytes"), "cgroup memory.limit_in_bytes");
   for (const std::string& folder : groups.v2) lower(limit, read_bytes(folder + "/memory.max"), "cgroup memory.max");
   return limit;
 }
@@ -66,7 +67,8 @@ MemoryLimit lowest_group(const std::string& root, std::int64_t most) {
 std::vector<MemoryLimit> memory_limits(const std::string& root) {
   std::vector<MemoryLimit> limits{physical_memory()};
   const std::int64_t physical_bytes = limits.front().bytes;
-  if (MemoryLimit group = lowest_group(root, physical_bytes); group.bytes < physical_bytes) limits.push_back(std::move(group));
+  if (MemoryLimit group = lowest_group(root, physical_bytes); group.bytes < physical_bytes)
+    limits.push_back(std::move(group));
   // glibc sets 64 MiB of addresses aside for each thread's allocations, of which only what is used counts as data.
   constexpr std::int64_t kArenaBytes = std::int64_t{64} << 20, kUsualStackBytes = std::int64_t{8} << 20;
   const std::int64_t stack_bytes = resource_limit(RLIMIT_STACK).value_or(kUsualStackBytes);
@@ -80,7 +82,8 @@ std::vector<MemoryLimit> memory_limits(const std::string& root) {
 }
 
 const MemoryLimit& lowest(const std::vector<MemoryLimit>& limits) {
-  return *std::min_element(limits.begin(), limits.end(), [](const MemoryLimit& a, const MemoryLimit& b) { return a.bytes < b.bytes; });
+  return *std::min_element(limits.begin(), limits.end(),
+                           [](const MemoryLimit& a, const MemoryLimit& b) { return a.bytes < b.bytes; });
 }
 
 }  // namespace zs

@@ -18,8 +18,9 @@ class MetaEventRecord final : public EventRecord {
 }  // namespace
 
 OpMemory MetaStream::reserve(const OpInfo& info) {
-  return {device_.scratch().reserve(*this, scratch_block_bytes(device_.options().stands_for, role_, info.scratch_bytes)),
-          device_.pinned_memory().staging().reserve(*this, info.pinned_bytes)};
+  return {
+      device_.scratch().reserve(*this, scratch_block_bytes(device_.options().stands_for, role_, info.scratch_bytes)),
+      device_.pinned_memory().staging().reserve(*this, info.pinned_bytes)};
 }
 
 void MetaStream::do_enqueue(OpInfo info, Work, const OpMemory&) {
@@ -42,11 +43,13 @@ void MetaStream::note(TraceEntry::Kind kind, std::int64_t record_id) {
 
 MetaDevice::MetaDevice(const DeviceOptions& options)
     : Device(options),
-      streams_{MetaStream(StreamRole::compute, *this), MetaStream(StreamRole::unshard, *this), MetaStream(StreamRole::reduce, *this),
-               MetaStream(StreamRole::finish, *this), MetaStream(StreamRole::offload, *this)},
+      streams_{MetaStream(StreamRole::compute, *this), MetaStream(StreamRole::unshard, *this),
+               MetaStream(StreamRole::reduce, *this), MetaStream(StreamRole::finish, *this),
+               MetaStream(StreamRole::offload, *this)},
       pool_(*allocator_, counter_, options.perturb_seed != 0, options.slab_bytes),
       pinned_(make_meta_allocator(kPinnedRange), options.pinned_bytes) {
-  if (options.stands_for == DeviceKind::cuda) uploads_ = pinned_.acquire(options.upload_bytes, streams_.front(), PinnedMemory::kUploads);
+  if (options.stands_for == DeviceKind::cuda)
+    uploads_ = pinned_.acquire(options.upload_bytes, streams_.front(), PinnedMemory::kUploads);
 }
 
 MetaDevice::~MetaDevice() {

@@ -11,8 +11,9 @@ namespace {
 
 using nvtx::Function;
 
-/// What tools point at their functions. The one mutable object of its kind: a tool is told where to write by a function that gets no
-/// argument to say whose it is, writes for as long as the process lives, and there is one for all of it. Written while it attaches.
+/// What tools point at their functions. The one mutable object of its kind: a tool is told where to write by a function
+/// that gets no argument to say whose it is, writes for as long as the process lives, and there is one for all of it.
+/// Written while it attaches.
 struct Slots {
   Slots() {
     for (std::size_t module = 1; module < functions.size(); ++module) {
@@ -66,7 +67,8 @@ const Nvtx* Nvtx::attach(const char* path) {
   const auto initialize = reinterpret_cast<nvtx::Initialize>(dlsym(library, nvtx::kInitialize));
   if (initialize == nullptr) return refuse(path, "it is no library for NVTX");
   if (initialize(export_table) == 0) return refuse(path, "it does not attach");
-  static const Nvtx tool(slot<nvtx::RangePush>(nvtx::kCore, nvtx::kRangePush), slot<nvtx::RangePop>(nvtx::kCore, nvtx::kRangePop),
+  static const Nvtx tool(slot<nvtx::RangePush>(nvtx::kCore, nvtx::kRangePush),
+                         slot<nvtx::RangePop>(nvtx::kCore, nvtx::kRangePop),
                          slot<nvtx::NameStream>(nvtx::kCuda, nvtx::kNameStream));
   return &tool;
 }

@@ -7,8 +7,9 @@ struct CUstream_st;
 
 namespace zs {
 
-/// How a program and a profiler's library meet in NVTX 3, in NVIDIA's numbers; where nvcc is found, nvtx_abi_check.cpp compares them with
-/// its headers. The tool asks for tables of pointers to the program's functions, and points them at its own.
+/// How a program and a profiler's library meet in NVTX 3, in NVIDIA's numbers; where nvcc is found, nvtx_abi_check.cpp
+/// compares them with its headers. The tool asks for tables of pointers to the program's functions, and points them at
+/// its own.
 namespace nvtx {
 using Function = void (*)();
 inline constexpr std::uint32_t kCallbacks = 1, kVersionInfo = 3;  ///< what a tool asks for
@@ -37,11 +38,12 @@ using RangePop = int (*)();
 using NameStream = void (*)(void* stream, const char* name);
 }  // namespace nvtx
 
-/// The profiler that this process runs under (Nsight Systems, or whatever else understands NVTX 3), and what it wants to hear.
+/// The profiler that this process runs under (Nsight Systems, or whatever else understands NVTX 3), and what it wants
+/// to hear.
 class Nvtx {
  public:
-  /// The library that NVTX_INJECTION64_PATH names, opened at the first call and never closed. Null where no tool is attached: then there is
-  /// nothing to call. One that cannot be used is a line on stderr. Any thread.
+  /// The library that NVTX_INJECTION64_PATH names, opened at the first call and never closed. Null where no tool is
+  /// attached: then there is nothing to call. One that cannot be used is a line on stderr. Any thread.
   static const Nvtx* of_process();
 
   /// Ranges of one thread nest.
@@ -56,7 +58,8 @@ class Nvtx {
   }
 
  private:
-  Nvtx(nvtx::RangePush push, nvtx::RangePop pop, nvtx::NameStream name_stream) : push_(push), pop_(pop), name_stream_(name_stream) {}
+  Nvtx(nvtx::RangePush push, nvtx::RangePop pop, nvtx::NameStream name_stream)
+      : push_(push), pop_(pop), name_stream_(name_stream) {}
   static const Nvtx* attach(const char* path);
 
   nvtx::RangePush push_;

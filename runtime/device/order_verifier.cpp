@@ -37,8 +37,8 @@ struct Range {
   std::uint64_t begin, end;
 };
 
-/// Checks each op against the history of every byte range it touches. Ranges are split where accesses begin and end, so an access
-/// costs its number of pieces; the newest access of a stream that is in order vouches for all older ones.
+/// Checks each op against the history of every byte range it touches. Ranges are split where accesses begin and end, so
+/// an access costs its number of pieces; the newest access of a stream that is in order vouches for all older ones.
 class Verifier {
  public:
   explicit Verifier(const std::vector<TraceEntry>& entries) : entries_(entries) {}
@@ -126,11 +126,12 @@ class Verifier {
     });
   }
 
-  static void check(const std::array<std::vector<Access>, kStreamRoles>& earlier, const Clock& clock, int stream, Range range,
-                    Conflicts& conflicts) {
+  static void check(const std::array<std::vector<Access>, kStreamRoles>& earlier, const Clock& clock, int stream,
+                    Range range, Conflicts& conflicts) {
     for (int other = 0; other < kStreamRoles; ++other) {
       if (other == stream) continue;
-      for (auto access = earlier[other].rbegin(); access != earlier[other].rend() && access->time > clock[other]; ++access)
+      for (auto access = earlier[other].rbegin(); access != earlier[other].rend() && access->time > clock[other];
+           ++access)
         add(conflicts, access->entry, range);
     }
   }
@@ -164,18 +165,22 @@ class Verifier {
   }
 
   void report(std::size_t first, std::size_t second, Range range) {
-    const std::string bytes = fmt::format("{} bytes{} at {:#x}", range.end - range.begin, block_text(range), range.begin);
-    const bool is_late = entries_[first].kind == TraceEntry::Kind::release && pieces_.find(range.begin)->second.released == first;
-    std::string message = is_late ? fmt::format("{} uses {} after {}", text_of(second), bytes, text_of(first))
-                                  : fmt::format("no event orders {} before {}: both use {}, and at least one writes them", text_of(first),
-                                                text_of(second), bytes);
+    const std::string bytes =
+        fmt::format("{} bytes{} at {:#x}", range.end - range.begin, block_text(range), range.begin);
+    const bool is_late =
+        entries_[first].kind == TraceEntry::Kind::release && pieces_.find(range.begin)->second.released == first;
+    std::string message = is_late
+                              ? fmt::format("{} uses {} after {}", text_of(second), bytes, text_of(first))
+                              : fmt::format("no event orders {} before {}: both use {}, and at least one writes them",
+                                            text_of(first), text_of(second), bytes);
     violations_.push_back({first, second, std::move(message)});
   }
 
   std::string text_of(std::size_t index) const {
     const TraceEntry& entry = entries_[index];
     const bool is_op = entry.kind == TraceEntry::Kind::op;
-    return fmt::format("{}'{}' (entry {}, stream '{}')", is_op ? "" : "the release of ", entry.op.name, index, name_of(entry.stream));
+    return fmt::format("{}'{}' (entry {}, stream '{}')", is_op ? "" : "the release of ", entry.op.name, index,
+                       name_of(entry.stream));
   }
 
   /// " of 'full_param' of blocks.1", where that is known.

@@ -19,13 +19,13 @@ struct OpTime {
   double ms() const { return static_cast<double>(end_ns - start_ns) * 1e-6; }
 };
 
-/// The times of one device's work. Off until `start`; from then to `stop` whatever is enqueued is timed when it runs, also if that is
-/// after `stop`. Work that is skipped because of an earlier exception leaves no entry. The meta device runs nothing and times nothing. A
-/// GPU's times are its own, and are in the lists once the stream was synchronised.
+/// The times of one device's work. Off until `start`; from then to `stop` whatever is enqueued is timed when it runs,
+/// also if that is after `stop`. Work that is skipped because of an earlier exception leaves no entry. The meta device
+/// runs nothing and times nothing. A GPU's times are its own, and are in the lists once the stream was synchronised.
 ///
-/// Owned by a device. The host starts and stops it at any time. Each stream's thread writes a list of its own, so the host reads and
-/// clears the lists only after it has synchronised the device, and before it enqueues more: they need no lock, and none may be
-/// added (see CpuStream).
+/// Owned by a device. The host starts and stops it at any time. Each stream's thread writes a list of its own, so the
+/// host reads and clears the lists only after it has synchronised the device, and before it enqueues more: they need no
+/// lock, and none may be added (see CpuStream).
 class Profile {
  public:
   void start() { recording_ = true; }

@@ -20,7 +20,8 @@ Buffer Scratch::reserve(Stream& stream, std::int64_t bytes) {
 }
 
 void Scratch::reserve(Device& device, const ScratchBytes& bytes) {
-  for (std::size_t role = 0; role < bytes.size(); ++role) reserve(device.stream(static_cast<StreamRole>(role)), bytes[role]);
+  for (std::size_t role = 0; role < bytes.size(); ++role)
+    reserve(device.stream(static_cast<StreamRole>(role)), bytes[role]);
 }
 
 ScratchBytes Scratch::bytes() const {

@@ -8,15 +8,16 @@ namespace zs {
 
 class Device;
 
-/// What a stream takes of its device for an op that asks for `bytes`: on the compute stream of a GPU the kernels' workspace lies behind
-/// them (ExecContext::workspace).
+/// What a stream takes of its device for an op that asks for `bytes`: on the compute stream of a GPU the kernels'
+/// workspace lies behind them (ExecContext::workspace).
 std::int64_t scratch_block_bytes(DeviceKind device, StreamRole role, std::int64_t bytes);
 
 /// By stream.
 using ScratchBytes = std::array<std::int64_t, kStreamRoles>;
 
-/// Working memory of a device's streams: one counted block for each, as large as the largest that an op of the stream has declared
-/// (OpInfo::scratch_bytes, or pinned_bytes). It grows in the first step and stays. Owned by the device, used by its host thread.
+/// Working memory of a device's streams: one counted block for each, as large as the largest that an op of the stream
+/// has declared (OpInfo::scratch_bytes, or pinned_bytes). It grows in the first step and stays. Owned by the device,
+/// used by its host thread.
 class Scratch {
  public:
   /// `label`: what the blocks are counted as.

@@ -44,14 +44,15 @@ std::vector<fs::path> folders_below(const fs::path& folder) {
 void add_python_packages(const fs::path& prefix, std::vector<std::string>& folders) {
   for (const fs::path& python : folders_below(prefix / "lib")) {
     if (!python.filename().string().starts_with("python3")) continue;
-    for (const fs::path& package : folders_below(python / "site-packages" / "nvidia")) folders.push_back((package / "lib").string());
+    for (const fs::path& package : folders_below(python / "site-packages" / "nvidia"))
+      folders.push_back((package / "lib").string());
   }
 }
 
 }  // namespace
 
-SharedLibrary::SharedLibrary(std::initializer_list<const char*> names, std::string what, const char* todo, const std::string& first,
-                             const std::vector<std::string>& more)
+SharedLibrary::SharedLibrary(std::initializer_list<const char*> names, std::string what, const char* todo,
+                             const std::string& first, const std::vector<std::string>& more)
     : what_(std::move(what)) {
   std::string reason, reason_of_a_file;
   const auto opens = [&](const std::string& name, bool is_in_folder) {
@@ -78,20 +79,23 @@ SharedLibrary::SharedLibrary(std::initializer_list<const char*> names, std::stri
     if (opens(name, false)) return;
   }
   if (opens_in(more)) return;
-  throw Error(ExitCode::config, fmt::format("no {} here ({})", what_, reason_of_a_file.empty() ? reason : reason_of_a_file), "", todo);
+  throw Error(ExitCode::config,
+              fmt::format("no {} here ({})", what_, reason_of_a_file.empty() ? reason : reason_of_a_file), "", todo);
 }
 
 void* SharedLibrary::address_of(const char* symbol) const { return dlsym(handle_, symbol); }
 
 void SharedLibrary::throw_too_old(const char* symbol) const {
-  throw Error(ExitCode::config, fmt::format("the {} is too old: it has no {}", what_, symbol), name_, "install a newer one");
+  throw Error(ExitCode::config, fmt::format("the {} is too old: it has no {}", what_, symbol), name_,
+              "install a newer one");
 }
 
 std::vector<std::string> cuda_folders() {
   std::vector<std::string> folders;
   for (const std::string& home : {variable("CUDA_HOME"), variable("CUDA_PATH"), std::string("/usr/local/cuda")}) {
     if (home.empty()) continue;
-    for (const char* below : {"lib64", "lib", "targets/x86_64-linux/lib"}) folders.push_back((fs::path(home) / below).string());
+    for (const char* below : {"lib64", "lib", "targets/x86_64-linux/lib"})
+      folders.push_back((fs::path(home) / below).string());
   }
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
     if (const std::string prefix = variable(name); !prefix.empty()) add_python_packages(prefix, folders);

@@ -6,15 +6,15 @@
 
 namespace zs {
 
-/// A library of somebody else, opened while the program runs: the first of `names` that there is. It stays loaded: NVIDIA's have threads
-/// that outlive by a moment what was made with them.
+/// A library of somebody else, opened while the program runs: the first of `names` that there is. It stays loaded:
+/// NVIDIA's have threads that outlive by a moment what was made with them.
 class SharedLibrary {
  public:
-  /// `what` it is ("NVIDIA driver"), for errors; `todo`: what somebody does who has none. Looked for where the loader looks, before that in
-  /// `first`, folders separated by colons, and at last in `more`. Without one: Error(config), with the loader's words; where a folder has a
-  /// library that cannot be loaded, with those about that one.
-  SharedLibrary(std::initializer_list<const char*> names, std::string what, const char* todo, const std::string& first = {},
-                const std::vector<std::string>& more = {});
+  /// `what` it is ("NVIDIA driver"), for errors; `todo`: what somebody does who has none. Looked for where the loader
+  /// looks, before that in `first`, folders separated by colons, and at last in `more`. Without one: Error(config),
+  /// with the loader's words; where a folder has a library that cannot be loaded, with those about that one.
+  SharedLibrary(std::initializer_list<const char*> names, std::string what, const char* todo,
+                const std::string& first = {}, const std::vector<std::string>& more = {});
 
   /// As it was opened: a path, where it was found in a folder.
   const std::string& name() const { return name_; }
@@ -38,8 +38,8 @@ class SharedLibrary {
   void* handle_ = nullptr;
 };
 
-/// Where CUDA's libraries are besides where the loader looks: below $CUDA_HOME, $CUDA_PATH and /usr/local/cuda, and in the packages of the
-/// Python that $VIRTUAL_ENV, $CONDA_PREFIX and $PATH name, in this order. Folders that are there.
+/// Where CUDA's libraries are besides where the loader looks: below $CUDA_HOME, $CUDA_PATH and /usr/local/cuda, and in
+/// the packages of the Python that $VIRTUAL_ENV, $CONDA_PREFIX and $PATH name, in this order. Folders that are there.
 std::vector<std::string> cuda_folders();
 
 }  // namespace zs

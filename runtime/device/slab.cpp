@@ -61,8 +61,8 @@ void Slab::reclaim(void* address, std::int64_t bytes, Stream& last_user, const E
   if (std::next(at) != free_.end()) join(at, std::next(at));
 }
 
-/// Makes one piece of two neighbours that were last used up to the same point. Others stay apart: with one event for both, who takes over
-/// the older would wait for the newer.
+/// Makes one piece of two neighbours that were last used up to the same point. Others stay apart: with one event for
+/// both, who takes over the older would wait for the newer.
 Slab::Pieces::iterator Slab::join(Pieces::iterator left, Pieces::iterator right) {
   Piece &a = left->second, &b = right->second;
   if (left->first + a.bytes != right->first || a.last_user != b.last_user) return right;

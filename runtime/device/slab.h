@@ -6,15 +6,16 @@
 
 namespace zs {
 
-/// One range of memory from which a Pool cuts blocks of any size: always the lowest addresses where a block fits. Neighbours that are free
-/// join, so that what is left between the blocks stays usable; places depend on the sequence of sizes alone, so that the meta device finds
-/// out how long a range a run needs. Each free piece knows its last use: a stream that takes it over waits for that, and for no other.
-/// Does not own the memory; one host thread uses it.
+/// One range of memory from which a Pool cuts blocks of any size: always the lowest addresses where a block fits.
+/// Neighbours that are free join, so that what is left between the blocks stays usable; places depend on the sequence
+/// of sizes alone, so that the meta device finds out how long a range a run needs. Each free piece knows its last use:
+/// a stream that takes it over waits for that, and for no other. Does not own the memory; one host thread uses it.
 class Slab {
  public:
   Slab(void* address, std::int64_t bytes);
 
-  /// A block for `stream`, which waits for the last uses of its pieces; null when there is no room. `bytes` is a multiple of 64.
+  /// A block for `stream`, which waits for the last uses of its pieces; null when there is no room. `bytes` is a
+  /// multiple of 64.
   void* take(std::int64_t bytes, Stream& stream);
   void reclaim(void* address, std::int64_t bytes, Stream& last_user, const Event& last_use);
 

@@ -12,8 +12,8 @@ struct VerifiedOrder {
   std::int64_t ops = 0, waits = 0;
 };
 
-/// Verifies a device's work piece by piece; the host has waited for the whole device wherever a piece begins and ends, so that nothing
-/// needs an order across. Uses the device's trace while it lives. Host thread only.
+/// Verifies a device's work piece by piece; the host has waited for the whole device wherever a piece begins and ends,
+/// so that nothing needs an order across. Uses the device's trace while it lives. Host thread only.
 class StepVerifier {
  public:
   /// Best right after the device was made: violations then name the block of every buffer.
@@ -22,8 +22,8 @@ class StepVerifier {
   StepVerifier(const StepVerifier&) = delete;
   StepVerifier& operator=(const StepVerifier&) = delete;
 
-  /// Checks everything enqueued since the last call and begins the next piece. Error(internal) that says the first violation, and how
-  /// many there are.
+  /// Checks everything enqueued since the last call and begins the next piece. Error(internal) that says the first
+  /// violation, and how many there are.
   VerifiedOrder check(const std::string& where);
   /// Nothing is recorded from now on, or again.
   void pause() { device_.trace().stop(); }

@@ -39,9 +39,11 @@ struct OpInfo {
   std::string name;
   std::vector<Buffer> reads = {};
   std::vector<Buffer> writes = {};
-  std::int64_t scratch_bytes = 0;  ///< the most that it asks of ExecContext::scratch; what it holds there does not outlast it
-  std::int64_t pinned_bytes = 0;   ///< the same of ExecContext::pinned
-  /// What others than this device's streams have written by the time it is done: to the verifier a write, though it writes nothing itself.
+  std::int64_t scratch_bytes =
+      0;  ///< the most that it asks of ExecContext::scratch; what it holds there does not outlast it
+  std::int64_t pinned_bytes = 0;  ///< the same of ExecContext::pinned
+  /// What others than this device's streams have written by the time it is done: to the verifier a write, though it
+  /// writes nothing itself.
   std::vector<Buffer> arrivals = {};
 };
 
@@ -78,14 +80,16 @@ class ExecContext {
     return *static_cast<T*>(slot.get());
   }
 
-  /// Working memory for the op that runs, 64-byte aligned, its contents undefined: counted memory of the stream, at most what the op
-  /// declared. Where work runs without a stream (a CPU kernel called by hand) it is the context's own and grows; a GPU cannot read that.
+  /// Working memory for the op that runs, 64-byte aligned, its contents undefined: counted memory of the stream, at
+  /// most what the op declared. Where work runs without a stream (a CPU kernel called by hand) it is the context's own
+  /// and grows; a GPU cannot read that.
   void* scratch(std::int64_t bytes) {
     if (!has_memory_ && bytes > scratch_.elems) scratch_ = grow(own_scratch_, bytes);
     ZS_CHECK(bytes <= scratch_.elems, "{} bytes of scratch are used, {} were declared", bytes, scratch_.elems);
     return scratch_.data;
   }
-  /// Working memory for kernels, beside what an op declares: ops of a CUDA device's compute stream have kWorkspaceBytes.
+  /// Working memory for kernels, beside what an op declares: ops of a CUDA device's compute stream have
+  /// kWorkspaceBytes.
   void* workspace(std::int64_t bytes) {
     if (!has_memory_ && bytes > workspace_.elems) workspace_ = grow(own_workspace_, bytes);
     ZS_CHECK(bytes <= workspace_.elems, "{} bytes of workspace, there are {}", bytes, workspace_.elems);
@@ -93,14 +97,15 @@ class ExecContext {
   }
   static constexpr std::int64_t kWorkspaceBytes = std::int64_t{4} << 20;
 
-  /// Memory of the host, page-locked where there is a GPU, that the op which runs has declared (OpInfo::pinned_bytes). It stays when the op
-  /// has been enqueued; the stream's next op that has some gets the same. Needs a stream.
+  /// Memory of the host, page-locked where there is a GPU, that the op which runs has declared (OpInfo::pinned_bytes).
+  /// It stays when the op has been enqueued; the stream's next op that has some gets the same. Needs a stream.
   void* pinned(std::int64_t bytes) const {
     ZS_CHECK(bytes <= pinned_.elems, "{} bytes of page-locked memory are used, {} were declared", bytes, pinned_.elems);
     return pinned_.data;
   }
 
-  /// By the stream, before each op: what its OpInfo declared, and the workspace. By whoever calls a GPU's kernel without a stream, once.
+  /// By the stream, before each op: what its OpInfo declared, and the workspace. By whoever calls a GPU's kernel
+  /// without a stream, once.
   void set_memory(const OpMemory& memory, const Buffer& workspace = {}) {
     scratch_ = memory.scratch;
     pinned_ = memory.pinned;
@@ -110,7 +115,8 @@ class ExecContext {
 
  private:
   Buffer grow(std::vector<std::byte>& own, std::int64_t bytes) const {
-    ZS_CHECK(gpu_ == nullptr, "a kernel of a GPU wants {} bytes of working memory, and was given none: see set_memory", bytes);
+    ZS_CHECK(gpu_ == nullptr, "a kernel of a GPU wants {} bytes of working memory, and was given none: see set_memory",
+             bytes);
     own.resize(static_cast<std::size_t>(bytes) + 64);
     void* address = own.data();
     std::size_t room = own.size();
@@ -129,9 +135,9 @@ class ExecContext {
 
 using Work = std::function<void(ExecContext&)>;
 
-/// What one Stream::record() left behind; defined by the back end. Counts the host's handles with a plain integer: an atomic
-/// count shared with stream threads (std::shared_ptr) would order them behind ThreadSanitizer's back and hide a missing
-/// event. Host thread only, except where a back end says otherwise.
+/// What one Stream::record() left behind; defined by the back end. Counts the host's handles with a plain integer: an
+/// atomic count shared with stream threads (std::shared_ptr) would order them behind ThreadSanitizer's back and hide a
+/// missing event. Host thread only, except where a back end says otherwise.
 class EventRecord {
  public:
   EventRecord(const EventRecord&) = delete;
@@ -154,13 +160,14 @@ class EventRecord {
 using StreamClock = std::array<std::int64_t, kStreamRoles>;
 
 /// A point in a stream. Semantics are CUDA's: a wait binds to the latest record at the time of the call, waiting for an
-/// event that was never recorded is a no-op, recording again is legal. A copyable handle; one host thread uses it (never
-/// capture one in work). May outlive its device.
+/// event that was never recorded is a no-op, recording again is legal. A copyable handle; one host thread uses it
+/// (never capture one in work). May outlive its device.
 class Event {
  public:
   Event() = default;
   Event(const Event& other) noexcept : source_(other.source_), clock_(other.clock_) { adopt(other.latest_); }
-  Event(Event&& other) noexcept : latest_(std::exchange(other.latest_, nullptr)), source_(other.source_), clock_(other.clock_) {}
+  Event(Event&& other) noexcept
+      : latest_(std::exchange(other.latest_, nullptr)), source_(other.source_), clock_(other.clock_) {}
   Event& operator=(Event other) noexcept {
     std::swap(latest_, other.latest_);
     source_ = other.source_;
@@ -200,14 +207,15 @@ class Event {
   StreamClock clock_{};  // of the source, when it recorded
 };
 
-/// A FIFO of work on a device. `enqueue`, `record` and `wait` return when the work is enqueued, not when it is done; events
-/// are the only order between streams, and only streams of one device wait for each other. One host thread drives a
-/// device's streams. The first exception that work throws poisons the stream: later work is skipped, waits on its later
-/// events are poisoned too, and the next synchronize (of this stream or of one that waited for it) throws it again. After
-/// that synchronize the stream is usable again; events recorded before it poison nobody any more.
+/// A FIFO of work on a device. `enqueue`, `record` and `wait` return when the work is enqueued, not when it is done;
+/// events are the only order between streams, and only streams of one device wait for each other. One host thread
+/// drives a device's streams. The first exception that work throws poisons the stream: later work is skipped, waits on
+/// its later events are poisoned too, and the next synchronize (of this stream or of one that waited for it) throws it
+/// again. After that synchronize the stream is usable again; events recorded before it poison nobody any more.
 ///
-/// As few events as there can be: a wait reaches the back end with the next work, record or synchronize, if nothing else that the stream
-/// has waited for implies it by then, directly or by way of other streams; two records with nothing between them are one.
+/// As few events as there can be: a wait reaches the back end with the next work, record or synchronize, if nothing
+/// else that the stream has waited for implies it by then, directly or by way of other streams; two records with
+/// nothing between them are one.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -215,8 +223,8 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   virtual StreamRole role() const = 0;
-  /// Work must not capture std::shared_ptr or other atomically counted owners that the host shares (see EventRecord): it
-  /// captures Buffers and values. It is destroyed on the stream, whether it ran or was skipped.
+  /// Work must not capture std::shared_ptr or other atomically counted owners that the host shares (see EventRecord):
+  /// it captures Buffers and values. It is destroyed on the stream, whether it ran or was skipped.
   void enqueue(OpInfo info, Work work);
   void record(Event& event);
   void wait(const Event& event);

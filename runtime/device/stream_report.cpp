@@ -32,7 +32,8 @@ std::string describe_activity(const std::vector<std::pair<StreamRole, std::strin
 
 SyncTimeout sync_timeout(StreamRole role, double limit_s, const std::string& busy) {
   return {ExitCode::peer_lost, fmt::format("stream '{}' did not finish within {} s", name_of(role), limit_s),
-          busy.empty() ? "no stream is running anything" : busy, "a rank is lost, stopped or much slower than the others"};
+          busy.empty() ? "no stream is running anything" : busy,
+          "a rank is lost, stopped or much slower than the others"};
 }
 
 std::exception_ptr current_error_of(const std::string& op) noexcept {
@@ -42,7 +43,8 @@ std::exception_ptr current_error_of(const std::string& op) noexcept {
     return std::make_exception_ptr(UsageError(fmt::format("op {}: {}", op, e.what_happened()), e.what_to_do()));
   } catch (const Error& e) {
     if (typeid(e) != typeid(Error) || e.code() != ExitCode::internal) return std::current_exception();
-    return std::make_exception_ptr(Error(e.code(), fmt::format("op {}: {}", op, e.what_happened()), e.where(), e.what_to_do()));
+    return std::make_exception_ptr(
+        Error(e.code(), fmt::format("op {}: {}", op, e.what_happened()), e.where(), e.what_to_do()));
   } catch (...) {
     return std::current_exception();
   }
@@ -50,7 +52,8 @@ std::exception_ptr current_error_of(const std::string& op) noexcept {
 
 void log_unseen_error(StreamRole role, const std::exception_ptr& error) noexcept {
   if (std::uncaught_exceptions() > 0) return;  // whoever catches that one has a line to print, which shall be the last
-  print_to_stderr("zshard: stream '{}' ended with an error that nobody asked for: {}\n", name_of(role), message_of(error));
+  print_to_stderr("zshard: stream '{}' ended with an error that nobody asked for: {}\n", name_of(role),
+                  message_of(error));
 }
 
 void log_left_behind(StreamRole role, const std::string& activity) noexcept {

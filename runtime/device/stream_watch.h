@@ -6,8 +6,8 @@
 
 namespace zs {
 
-/// Something that work on a GPU's stream has begun and that may go wrong behind the stream's back: asked while the host waits for the
-/// stream. Host thread.
+/// Something that work on a GPU's stream has begun and that may go wrong behind the stream's back: asked while the host
+/// waits for the stream. Host thread.
 class StreamWatch {
  public:
   virtual ~StreamWatch() = default;

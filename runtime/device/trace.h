@@ -8,10 +8,10 @@
 
 namespace zs {
 
-/// One entry in the host's program order. `stream` is the role's number. An `op` carries its declared accesses. A `record`
-/// and the `wait`s bound to it share `record_id` (unique within the trace). `sync` is the host waiting for a stream. `acquire` and
-/// `release` are a pool handing out a block for a stream and taking it back from its last user, as of the record `record_id`: `op` then has
-/// the label as its name and the block, in bytes, as what it writes.
+/// One entry in the host's program order. `stream` is the role's number. An `op` carries its declared accesses. A
+/// `record` and the `wait`s bound to it share `record_id` (unique within the trace). `sync` is the host waiting for a
+/// stream. `acquire` and `release` are a pool handing out a block for a stream and taking it back from its last user,
+/// as of the record `record_id`: `op` then has the label as its name and the block, in bytes, as what it writes.
 struct TraceEntry {
   enum class Kind : std::uint8_t { op, record, wait, sync, acquire, release };
   Kind kind;
@@ -45,17 +45,18 @@ class Trace {
   std::vector<TraceEntry> entries_;
 };
 
-/// Two accesses to overlapping bytes, at least one a write, that no chain of events orders; or an access to a block that its pool has taken
-/// back. Indices into the trace.
+/// Two accesses to overlapping bytes, at least one a write, that no chain of events orders; or an access to a block
+/// that its pool has taken back. Indices into the trace.
 struct OrderViolation {
   std::size_t first, second;
   std::string message;  ///< names both ops, both streams and the conflicting range with the block that it is of
 };
 
-/// Vector clocks over the streams and the host: an op happens after what was enqueued before it on its stream, after every
-/// record that its stream has waited for, and after every stream the host synchronised with before enqueuing it. A wait on
-/// a record that started before the trace did orders nothing inside it. A block of a pool belongs to its user up to the point as of which
-/// it is released, read or not: that point counts as a write. Returns every violating pair (each pair of entries once).
+/// Vector clocks over the streams and the host: an op happens after what was enqueued before it on its stream, after
+/// every record that its stream has waited for, and after every stream the host synchronised with before enqueuing it.
+/// A wait on a record that started before the trace did orders nothing inside it. A block of a pool belongs to its user
+/// up to the point as of which it is released, read or not: that point counts as a write. Returns every violating pair
+/// (each pair of entries once).
 std::vector<OrderViolation> verify_order(const std::vector<TraceEntry>& entries);
 
 }  // namespace zs

@@ -4,9 +4,9 @@
 
 namespace zs {
 
-/// Touches every declared range in instrumented code, so that TSan sees accesses that happen inside libraries it does not
-/// instrument: reads are read, writes are read and written back. Every byte of small ranges; of larger ones the first byte, each
-/// 64-byte boundary and the last byte, which suffices because layouts cut at 64 bytes.
+/// Touches every declared range in instrumented code, so that TSan sees accesses that happen inside libraries it does
+/// not instrument: reads are read, writes are read and written back. Every byte of small ranges; of larger ones the
+/// first byte, each 64-byte boundary and the last byte, which suffices because layouts cut at 64 bytes.
 inline void touch_declared(const OpInfo& info) {
   const auto touch = [](const Buffer& buffer, bool write) {
     if (buffer.bytes() <= 0 || buffer.device != DeviceKind::cpu) return;

@@ -24,7 +24,8 @@ void UploadRing::start(Memory memory, Streams streams) {
 
 UploadRing::~UploadRing() {
   for (const Piece& piece : pieces_) unused_.push_back(piece.passed);
-  for (CUevent_st* event : unused_) log_cuda(context_.driver(), context_.driver().event_destroy(event), "cuEventDestroy");
+  for (CUevent_st* event : unused_)
+    log_cuda(context_.driver(), context_.driver().event_destroy(event), "cuEventDestroy");
 }
 
 void UploadRing::upload(CUstream_st* stream, const Buffer& out, const void* in) {
@@ -53,7 +54,8 @@ std::byte* UploadRing::take(std::int64_t bytes) {
   return piece;
 }
 
-/// From next_ on, which may become the beginning. What is in use lies between the oldest piece and next_; where they meet, all is.
+/// From next_ on, which may become the beginning. What is in use lies between the oldest piece and next_; where they
+/// meet, all is.
 bool UploadRing::fits(std::int64_t bytes) {
   if (pieces_.empty()) {
     next_ = 0;

@@ -12,9 +12,10 @@
 
 namespace zs {
 
-/// Page-locked memory of the host through which uploads go to one GPU: the driver copies from ordinary memory only after it has copied it
-/// to such memory itself, at a time of its own choice. A piece is free again when the GPU has passed the event behind its copy. Pieces are
-/// used in turn. Owned by the device; host thread only; dies after the streams' work.
+/// Page-locked memory of the host through which uploads go to one GPU: the driver copies from ordinary memory only
+/// after it has copied it to such memory itself, at a time of its own choice. A piece is free again when the GPU has
+/// passed the event behind its copy. Pieces are used in turn. Owned by the device; host thread only; dies after the
+/// streams' work.
 class UploadRing {
  public:
   /// `timeout_s`: for the GPU, where all is in use; 0: no limit.
@@ -23,8 +24,8 @@ class UploadRing {
   UploadRing(const UploadRing&) = delete;
   UploadRing& operator=(const UploadRing&) = delete;
 
-  /// What is asked while the host waits for the GPU: `check` throws what has gone wrong on the streams, which ends the wait, and `activity`
-  /// says what they do, for the error of a wait that is too long.
+  /// What is asked while the host waits for the GPU: `check` throws what has gone wrong on the streams, which ends the
+  /// wait, and `activity` says what they do, for the error of a wait that is too long.
   struct Streams {
     std::function<void()> check = [] {};
     std::function<std::string()> activity = [] { return std::string(); };
@@ -34,7 +35,8 @@ class UploadRing {
   /// After the last one, while the streams live: the memory may still be read from.
   void stop() noexcept { memory_.reset(); }
 
-  /// Enqueues out := `in`, as many bytes of the host's memory, which may change once this returns. The context is current.
+  /// Enqueues out := `in`, as many bytes of the host's memory, which may change once this returns. The context is
+  /// current.
   void upload(CUstream_st* stream, const Buffer& out, const void* in);
   /// From now on an upload is an error, or no more: work that is captured would repeat its values.
   void refuse(bool refuses) { refuses_ = refuses; }

@@ -11,11 +11,16 @@ AdamW::AdamW(Executor& executor, const AdamWConfig& config)
                  .settings = {{"AdamW's beta1", fmt::to_string(config.beta1)},
                               {"AdamW's beta2", fmt::to_string(config.beta2)},
                               {"AdamW's eps", fmt::to_string(config.eps)}}},
-                {.weight_decay = config.weight_decay, .clip = config.clip, .order_free = config.order_free, .groups = config.groups}),
+                {.weight_decay = config.weight_decay,
+                 .clip = config.clip,
+                 .order_free = config.order_free,
+                 .groups = config.groups}),
       config_(config) {}
 
 void AdamW::set_corrections(StepScalars& scalars, std::int64_t updates) const {
-  const auto correction = [&](float beta) { return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), updates + 1)); };
+  const auto correction = [&](float beta) {
+    return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), updates + 1));
+  };
   scalars.bias_correction1 = correction(config_.beta1);
   scalars.bias_correction2 = correction(config_.beta2);
 }

@@ -18,13 +18,14 @@ Buffer rows_of(const Buffer& full, const FlatView& view, const ShardSegment& seg
   return full.slice(view.offset + segment.view_offset, (segment.runs() - 1) * segment.stride + segment.run);
 }
 
-void copy_shard_in(ExecContext& exec, const KernelTable& kernels, const UnitLayout& layout, const std::vector<ShardSegment>& segments,
-                   const Buffer& full, const Buffer& shard) {
+void copy_shard_in(ExecContext& exec, const KernelTable& kernels, const UnitLayout& layout,
+                   const std::vector<ShardSegment>& segments, const Buffer& full, const Buffer& shard) {
   std::int64_t end = 0;
   for (const ShardSegment& segment : segments) {
     if (segment.shard_offset > end) kernels.zero(exec, shard.slice(end, segment.shard_offset - end));
     end = segment.shard_offset + segment.count;
-    kernels.copy_rows(exec, shard.slice(segment.shard_offset, segment.count), rows_of(full, layout.views()[segment.view], segment),
+    kernels.copy_rows(exec, shard.slice(segment.shard_offset, segment.count),
+                      rows_of(full, layout.views()[segment.view], segment),
                       {segment.runs(), segment.run, segment.run, segment.stride});
   }
   if (end < shard.elems) kernels.zero(exec, shard.slice(end, shard.elems - end));
@@ -32,7 +33,8 @@ void copy_shard_in(ExecContext& exec, const KernelTable& kernels, const UnitLayo
 
 /// The views that a part has elements of.
 std::vector<Buffer> views_in(const UnitLayout& layout, const BucketPart& part, const Buffer& full) {
-  const bool has_all = part.shards == layout.ranks();  // then there is no need to look at each shard, of which there may be thousands
+  const bool has_all =
+      part.shards == layout.ranks();  // then there is no need to look at each shard, of which there may be thousands
   std::set<std::size_t> found;
   for (int i = 0; i < part.shards && !has_all; ++i) {
     for (const ShardSegment& segment : segments_of(layout, part, i)) found.insert(segment.view);
@@ -48,13 +50,15 @@ std::vector<Buffer> views_in(const UnitLayout& layout, const BucketPart& part, c
 
 }  // namespace
 
-void copy_out(Stream& stream, const KernelTable& kernels, const FlatParameter& unit, const Buffer& bucket, const Buffer& full) {
+void copy_out(Stream& stream, const KernelTable& kernels, const FlatParameter& unit, const Buffer& bucket,
+              const Buffer& full) {
   const BucketPart part{0, unit.layout->ranks(), unit.layout->gathered_shard_elems()};
   const auto work = [&kernels, layout = unit.layout, part, bucket, full](ExecContext& exec) {
     for (int i = 0; i < part.shards; ++i) {
       const Buffer shard = bucket.slice(i * part.shard_elems, part.shard_elems);
       for (const ShardSegment& segment : segments_of(*layout, part, i)) {
-        kernels.copy_rows(exec, rows_of(full, layout->views()[segment.view], segment), shard.slice(segment.shard_offset, segment.count),
+        kernels.copy_rows(exec, rows_of(full, layout->views()[segment.view], segment),
+                          shard.slice(segment.shard_offset, segment.count),
                           {segment.runs(), segment.run, segment.stride, segment.run});
       }
     }
@@ -62,11 +66,12 @@ void copy_out(Stream& stream, const KernelTable& kernels, const FlatParameter& u
   stream.enqueue({"copy_out:" + unit.name, {bucket}, views_in(*unit.layout, part, full)}, work);
 }
 
-void copy_in(Stream& stream, const KernelTable& kernels, const FlatParameter& unit, const BucketPart& part, const Buffer& full,
-             const Buffer& bucket) {
+void copy_in(Stream& stream, const KernelTable& kernels, const FlatParameter& unit, const BucketPart& part,
+             const Buffer& full, const Buffer& bucket) {
   const auto work = [&kernels, layout = unit.layout, part, bucket, full](ExecContext& exec) {
     for (int i = 0; i < part.shards; ++i) {
-      copy_shard_in(exec, kernels, *layout, segments_of(*layout, part, i), full, bucket.slice(i * part.shard_elems, part.shard_elems));
+      copy_shard_in(exec, kernels, *layout, segments_of(*layout, part, i), full,
+                    bucket.slice(i * part.shard_elems, part.shard_elems));
     }
   };
   stream.enqueue({"copy_in:" + unit.name, views_in(*unit.layout, part, full), {bucket}}, work);

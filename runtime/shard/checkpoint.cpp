@@ -13,7 +13,8 @@
 namespace zs {
 namespace {
 
-/// An attribute of our own: how often parameters were updated, where that is not the step; "12 blocks.3.up.weight", one a line.
+/// An attribute of our own: how often parameters were updated, where that is not the step; "12 blocks.3.up.weight", one
+/// a line.
 constexpr std::string_view kUpdates = ".updates";
 std::string updates_key(const Optimizer& optimizer) { return fmt::format("{}{}", optimizer.kind(), kUpdates); }
 constexpr char kSeparator = '\x1f';
@@ -86,7 +87,8 @@ std::vector<std::vector<ElementRange>> gather_ranges(Executor& executor, const s
   std::vector<std::vector<ElementRange>> held;
   for (const auto& row : gather_numbers(executor, own)) {
     std::vector<ElementRange> ranges;
-    for (std::size_t i = 0; i + 4 < row.size(); i += 5) ranges.push_back({row[i], row[i + 1], row[i + 2], row[i + 3], row[i + 4]});
+    for (std::size_t i = 0; i + 4 < row.size(); i += 5)
+      ranges.push_back({row[i], row[i + 1], row[i + 2], row[i + 3], row[i + 4]});
     held.push_back(std::move(ranges));
   }
   return held;
@@ -95,11 +97,14 @@ std::vector<std::vector<ElementRange>> gather_ranges(Executor& executor, const s
 void check_finite(const HeldTensor& held, std::int64_t begin, const Buffer& data) {
   constexpr std::uint32_t kExponent = 0x7f800000u;
   const float* values = data.as<float>();
-  const float* bad =
-      std::find_if(values, values + data.elems, [](float value) { return (std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent; });
+  const float* bad = std::find_if(values, values + data.elems, [](float value) {
+    return (std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent;
+  });
   if (bad == values + data.elems) return;
-  throw Error(ExitCode::non_finite, fmt::format("{} of {} is not finite and will not be saved", held.tensor.kind, held.tensor.parameter),
-              fmt::format("element {}", begin + (bad - values)), "go on from an earlier checkpoint with a lower learning rate");
+  throw Error(ExitCode::non_finite,
+              fmt::format("{} of {} is not finite and will not be saved", held.tensor.kind, held.tensor.parameter),
+              fmt::format("element {}", begin + (bad - values)),
+              "go on from an earlier checkpoint with a lower learning rate");
 }
 
 /// This rank's part of what is being saved.
@@ -130,7 +135,8 @@ class ShardWriter {
   static Buffer piece_at(const HeldTensor& held, std::int64_t run, std::int64_t at, std::int64_t end) {
     for (const auto& piece : held.pieces) {
       const std::int64_t into = at - piece.range.begin;
-      if (into >= 0 && into < piece.range.count) return piece.run(run).slice(into, std::min(piece.range.count - into, end - at));
+      if (into >= 0 && into < piece.range.count)
+        return piece.run(run).slice(into, std::min(piece.range.count - into, end - at));
     }
     ZS_CHECK(false, "element {} of {} is not held here", at, held.tensor.parameter);
   }
@@ -144,7 +150,12 @@ class ShardWriter {
 class Saver {
  public:
   Saver(const TrainingState& state, const std::string& root, const CheckpointInfo& info, FileWatch* watch)
-      : state_(state), root_(root), info_(info), io_(watch), folder_(step_folder(root, info.step)), writing_(folder_ + kWritingSuffix) {}
+      : state_(state),
+        root_(root),
+        info_(info),
+        io_(watch),
+        folder_(step_folder(root, info.step)),
+        writing_(folder_ + kWritingSuffix) {}
 
   void run() {
     const std::vector<HeldTensor> tensors = held_tensors(state_.executor, &state_.optimizer);
@@ -211,7 +222,8 @@ class Saver {
       std::error_code failed;
       const auto bytes = std::filesystem::file_size(path, failed);
       if (failed || static_cast<std::int64_t>(bytes) != manifest_.files[rank].bytes)
-        throw Error(ExitCode::io, "what one rank wrote another does not find", path, "save where all hosts see the same files");
+        throw Error(ExitCode::io, "what one rank wrote another does not find", path,
+                    "save where all hosts see the same files");
     }
     const std::string text = to_text(manifest_);
     FileWriter file(writing_ + "/" + kManifestFile, static_cast<std::int64_t>(text.size()), io_.watch());
@@ -249,12 +261,17 @@ void check_state(const CheckpointReader& reader, const std::vector<HeldTensor>& 
   for (const auto& [tensor, pieces] : tensors)
     if (tensor.kind != kMasterKind) own.insert(tensor.kind);
   if (saved == own) return;
-  const auto list = [](const std::set<std::string>& names) { return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")); };
-  throw Error(ExitCode::checkpoint, fmt::format("the checkpoint has the state of another optimizer: {}, here {}", list(saved), list(own)),
-              reader.folder(), "load it with the optimizer that it was saved with, or the weights alone by load_weights()");
+  const auto list = [](const std::set<std::string>& names) {
+    return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+  };
+  throw Error(ExitCode::checkpoint,
+              fmt::format("the checkpoint has the state of another optimizer: {}, here {}", list(saved), list(own)),
+              reader.folder(),
+              "load it with the optimizer that it was saved with, or the weights alone by load_weights()");
 }
 
-/// What differs between a checkpoint's tensors, those of the kinds that are wanted, and the model's; empty when nothing does.
+/// What differs between a checkpoint's tensors, those of the kinds that are wanted, and the model's; empty when nothing
+/// does.
 std::string differences(const CheckpointReader& reader, const std::vector<HeldTensor>& tensors) {
   constexpr std::size_t kMostNamed = 5;
   std::vector<std::string> found;
@@ -266,8 +283,10 @@ std::string differences(const CheckpointReader& reader, const std::vector<HeldTe
     const auto saved = reader.find(tensor.parameter, tensor.kind);
     if (!saved) {
       found.push_back(fmt::format("{} ({}) is not saved", tensor.parameter, tensor.kind));
-    } else if (const Shape& shape = reader.manifest().tensors[static_cast<std::size_t>(*saved)].shape; shape != tensor.shape) {
-      found.push_back(fmt::format("{} ({}) is {} there and {} here", tensor.parameter, tensor.kind, shape.str(), tensor.shape.str()));
+    } else if (const Shape& shape = reader.manifest().tensors[static_cast<std::size_t>(*saved)].shape;
+               shape != tensor.shape) {
+      found.push_back(fmt::format("{} ({}) is {} there and {} here", tensor.parameter, tensor.kind, shape.str(),
+                                  tensor.shape.str()));
     }
   }
   for (const CheckpointTensor& tensor : reader.manifest().tensors) {
@@ -318,10 +337,12 @@ AgreedError decode(const std::string& message, int code) {
 void together(World& world, const std::function<void()>& body) {
   int code = 0;
   std::string message;
-  const auto report = [&](ExitCode exit_code, const std::string& what, const std::string& where, const std::string& todo) {
+  const auto report = [&](ExitCode exit_code, const std::string& what, const std::string& where,
+                          const std::string& todo) {
     constexpr std::size_t kMostWhere = 400;  // the end of a path says the most, and messages between ranks are short
     code = static_cast<int>(exit_code);
-    message = what + kSeparator + (where.size() > kMostWhere ? where.substr(where.size() - kMostWhere) : where) + kSeparator + todo;
+    message = what + kSeparator + (where.size() > kMostWhere ? where.substr(where.size() - kMostWhere) : where) +
+              kSeparator + todo;
   };
   try {
     body();

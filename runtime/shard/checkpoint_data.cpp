@@ -11,16 +11,23 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
-std::int64_t blocks_of(std::int64_t bytes) { return (bytes + DataFileWriter::kBlockBytes - 1) / DataFileWriter::kBlockBytes; }
+std::int64_t blocks_of(std::int64_t bytes) {
+  return (bytes + DataFileWriter::kBlockBytes - 1) / DataFileWriter::kBlockBytes;
+}
 
-std::int64_t table_bytes(std::int64_t data_bytes) { return blocks_of(data_bytes) * static_cast<std::int64_t>(sizeof(std::uint64_t)); }
+std::int64_t table_bytes(std::int64_t data_bytes) {
+  return blocks_of(data_bytes) * static_cast<std::int64_t>(sizeof(std::uint64_t));
+}
 
-std::uint64_t digest_of(const std::vector<std::uint64_t>& table) { return XXH3_64bits(table.data(), table.size() * sizeof(std::uint64_t)); }
+std::uint64_t digest_of(const std::vector<std::uint64_t>& table) {
+  return XXH3_64bits(table.data(), table.size() * sizeof(std::uint64_t));
+}
 
 }  // namespace
 
 DataFileWriter::DataFileWriter(std::string path, DataHeader header, FileWatch* watch)
-    : data_bytes_(header.data_bytes), file_(std::move(path), header.data_bytes + table_bytes(header.data_bytes), watch) {
+    : data_bytes_(header.data_bytes),
+      file_(std::move(path), header.data_bytes + table_bytes(header.data_bytes), watch) {
   header.block_bytes = kBlockBytes;
   block_.reserve(static_cast<std::size_t>(std::min(kBlockBytes, data_bytes_)));
   append(&header, sizeof header);
@@ -79,8 +86,8 @@ void DataFileReader::check_header(const DataHeader& expected) {
   if (header_.byte_order != plain.byte_order) file_.fail_at(12, "was written by a machine with another byte order");
   if (header_.version != plain.version) file_.fail_version(header_.version, plain.version);
   if (header_.rank != expected.rank || header_.ranks != expected.ranks || header_.step != expected.step) {
-    file_.fail_at(16, fmt::format("is of rank {} of {}, step {}; expected rank {} of {}, step {}", header_.rank, header_.ranks,
-                                  header_.step, expected.rank, expected.ranks, expected.step));
+    file_.fail_at(16, fmt::format("is of rank {} of {}, step {}; expected rank {} of {}, step {}", header_.rank,
+                                  header_.ranks, header_.step, expected.rank, expected.ranks, expected.step));
   }
   const std::int64_t data_bytes = header_.data_bytes, header_bytes = sizeof header_;
   if (header_.block_bytes != DataFileWriter::kBlockBytes || data_bytes < header_bytes || data_bytes > file_.bytes() ||
@@ -94,10 +101,11 @@ void DataFileReader::load_block(std::int64_t block) {
   loaded_ = -1;
   block_.resize(static_cast<std::size_t>(std::min(DataFileWriter::kBlockBytes, header_.data_bytes - begin)));
   file_.read(begin, block_.data(), block_.size());
-  const std::uint64_t found = XXH3_64bits(block_.data(), block_.size()), expected = table_.at(static_cast<std::size_t>(block));
+  const std::uint64_t found = XXH3_64bits(block_.data(), block_.size()),
+                      expected = table_.at(static_cast<std::size_t>(block));
   if (found != expected) {
-    file_.fail_at(begin,
-                  fmt::format("is damaged in its next {} bytes: checksum {:016x}, expected {:016x}", block_.size(), found, expected));
+    file_.fail_at(begin, fmt::format("is damaged in its next {} bytes: checksum {:016x}, expected {:016x}",
+                                     block_.size(), found, expected));
   }
   loaded_ = block;
 }

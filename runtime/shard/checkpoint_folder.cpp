@@ -24,17 +24,20 @@ CheckpointManifest read_manifest(const std::string& folder) {
   std::error_code failed;
   const fs::file_status status = fs::status(folder, failed);
   if (failed && status.type() != fs::file_type::not_found)
-    throw Error(ExitCode::checkpoint, "the checkpoint cannot be read: " + failed.message(), folder, advice_for(failed.value()));
+    throw Error(ExitCode::checkpoint, "the checkpoint cannot be read: " + failed.message(), folder,
+                advice_for(failed.value()));
   if (!fs::is_directory(status)) throw DamagedCheckpoint("there is no checkpoint", folder, kTryAnother);
   const std::string path = folder + "/" + kManifestFile;
   CheckpointManifest manifest = parse_manifest(FileReader(path).read_all(kLargestManifest), path);
   if (const auto named = step_of(name_of_folder(folder)); named && *named != manifest.step)
-    throw Error(ExitCode::checkpoint, fmt::format("the folder of step {} holds the checkpoint of step {}", *named, manifest.step), folder,
+    throw Error(ExitCode::checkpoint,
+                fmt::format("the folder of step {} holds the checkpoint of step {}", *named, manifest.step), folder,
                 "give it a name of its own, or move it elsewhere");
   return manifest;
 }
 
-/// Whether the folder is the only one with the checkpoint of another step than its name says. A damaged one says nothing.
+/// Whether the folder is the only one with the checkpoint of another step than its name says. A damaged one says
+/// nothing.
 bool is_other_step(const std::string& root, std::int64_t step) {
   const std::string path = step_folder(root, step) + "/" + kManifestFile;
   try {
@@ -68,7 +71,9 @@ void remove_leftovers(const std::string& root, const FolderIo& io, const StepFil
 
 }  // namespace
 
-std::string step_folder(const std::string& root, std::int64_t step) { return fmt::format("{}/{}{}", root, kPrefix, step); }
+std::string step_folder(const std::string& root, std::int64_t step) {
+  return fmt::format("{}/{}{}", root, kPrefix, step);
+}
 
 std::optional<std::int64_t> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
@@ -93,7 +98,8 @@ std::optional<Error> why_kept(const std::string& root, std::int64_t step, const 
   };
   try {
     if (is_own && !is_own(step)) return kept("this is in the way, and was not written by the run", folder);
-    if (const std::string foreign = foreign_path(folder); !foreign.empty()) return kept("this is not a checkpoint's, and stays", foreign);
+    if (const std::string foreign = foreign_path(folder); !foreign.empty())
+      return kept("this is not a checkpoint's, and stays", foreign);
     if (is_other_step(root, step)) return kept("this is the checkpoint of another step, and stays", folder);
   } catch (const Error& error) {  // it may be good
     return error;
@@ -110,7 +116,8 @@ void prune_checkpoints(const std::string& root, std::int64_t keep, FileWatch* wa
   remove_leftovers(root, io, is_own);
   if (keep <= 0 || std::ssize(steps) <= keep) return;
   std::erase_if(steps, [&](std::int64_t step) { return why_kept(root, step, is_own).has_value(); });
-  for (std::ptrdiff_t i = 0; i < std::ssize(steps) - keep; ++i) remove_checkpoint(root, steps[static_cast<std::size_t>(i)], io);
+  for (std::ptrdiff_t i = 0; i < std::ssize(steps) - keep; ++i)
+    remove_checkpoint(root, steps[static_cast<std::size_t>(i)], io);
 }
 
 void remove_later_checkpoints(const std::string& root, std::int64_t step, FileWatch* watch, const StepFilter& is_own) {
@@ -135,11 +142,13 @@ void CheckpointReader::check_folder() const {
   for (std::size_t rank = 0; rank < manifest_.files.size(); ++rank) expected.insert(data_file_name(rank));
   for (const std::string& name : names_in(folder_)) {
     if (expected.erase(name) == 0)
-      throw Error(ExitCode::checkpoint, "a file does not belong to the checkpoint", folder_ + "/" + name, "move it elsewhere");
+      throw Error(ExitCode::checkpoint, "a file does not belong to the checkpoint", folder_ + "/" + name,
+                  "move it elsewhere");
   }
   if (!expected.empty()) {
-    throw DamagedCheckpoint(fmt::format("a checkpoint of {} data files lacks {}", manifest_.files.size(), expected.size()),
-                            folder_ + "/" + *expected.begin(), kTryAnother);
+    throw DamagedCheckpoint(
+        fmt::format("a checkpoint of {} data files lacks {}", manifest_.files.size(), expected.size()),
+        folder_ + "/" + *expected.begin(), kTryAnother);
   }
 }
 
@@ -156,8 +165,8 @@ DataFileReader& CheckpointReader::file(int number) {
     expected.ranks = static_cast<std::int64_t>(manifest_.files.size());
     expected.step = manifest_.step;
     open_number_ = -1;
-    open_ = std::make_unique<DataFileReader>(folder_ + "/" + data_file_name(static_cast<std::size_t>(number)), saved.bytes, saved.digest,
-                                             expected);
+    open_ = std::make_unique<DataFileReader>(folder_ + "/" + data_file_name(static_cast<std::size_t>(number)),
+                                             saved.bytes, saved.digest, expected);
     open_number_ = number;
   }
   return *open_;
@@ -172,8 +181,8 @@ void CheckpointReader::read(const std::vector<Request>& requests, const Store& s
   std::vector<Part> parts;
   for (const Request& request : requests) {
     const CheckpointTensor& saved = manifest_.tensors.at(static_cast<std::size_t>(request.tensor));
-    ZS_CHECK(request.out.dtype == saved.dtype && (store || request.out.device == DeviceKind::cpu), "{} is read into {} on {}",
-             saved.parameter, name_of(request.out.dtype), name_of(request.out.device));
+    ZS_CHECK(request.out.dtype == saved.dtype && (store || request.out.device == DeviceKind::cpu),
+             "{} is read into {} on {}", saved.parameter, name_of(request.out.dtype), name_of(request.out.device));
     for (const ReadPart& part : index_.find({request.tensor, request.begin, request.out.elems}))
       parts.push_back({part.file, part.offset, request.out.slice(part.target, part.count)});
   }

@@ -24,27 +24,31 @@ inline constexpr const char* kDamagedSuffix = ".damaged";
 /// N of "step-N", written as a number is; nothing for any other name.
 std::optional<std::int64_t> step_of(std::string_view name);
 
-/// The steps of the committed checkpoints below `root`, ascending. The name is enough: it comes with the rename that commits. None where
-/// there is no `root`; Error(checkpoint) where it cannot be listed.
+/// The steps of the committed checkpoints below `root`, ascending. The name is enough: it comes with the rename that
+/// commits. None where there is no `root`; Error(checkpoint) where it cannot be listed.
 std::vector<std::int64_t> list_checkpoints(const std::string& root);
 
 /// Which steps were written by whom removes: all of them, where nothing is said.
 using StepFilter = std::function<bool(std::int64_t step)>;
 
-/// Why ROOT/step-N is not to be removed: it is not `is_own`, holds another step, or something that no save has written. Nothing: it may be.
+/// Why ROOT/step-N is not to be removed: it is not `is_own`, holds another step, or something that no save has written.
+/// Nothing: it may be.
 std::optional<Error> why_kept(const std::string& root, std::int64_t step, const StepFilter& is_own = {});
 
-/// Removes the oldest checkpoints until `keep` are left (0: keeps all), and what saves and removals that were killed left behind. What is
-/// kept (`why_kept`) does not count. The newest is never removed, and nothing is unless the newest has a manifest that verifies. On one
-/// rank only.
-void prune_checkpoints(const std::string& root, std::int64_t keep, FileWatch* watch = nullptr, const StepFilter& is_own = {});
+/// Removes the oldest checkpoints until `keep` are left (0: keeps all), and what saves and removals that were killed
+/// left behind. What is kept (`why_kept`) does not count. The newest is never removed, and nothing is unless the newest
+/// has a manifest that verifies. On one rank only.
+void prune_checkpoints(const std::string& root, std::int64_t keep, FileWatch* watch = nullptr,
+                       const StepFilter& is_own = {});
 
-/// Removes the checkpoints of later steps than `step`, the latest first; none of them where one is to be kept: Error(cannot_create).
-void remove_later_checkpoints(const std::string& root, std::int64_t step, FileWatch* watch = nullptr, const StepFilter& is_own = {});
+/// Removes the checkpoints of later steps than `step`, the latest first; none of them where one is to be kept:
+/// Error(cannot_create).
+void remove_later_checkpoints(const std::string& root, std::int64_t step, FileWatch* watch = nullptr,
+                              const StepFilter& is_own = {});
 
-/// One committed checkpoint, for reading: by parameter name and element, however it was cut. Reads nothing outside its folder, and no
-/// byte that its checksum does not cover. Owns the open files; one thread uses it. Throws DamagedCheckpoint, and Error(checkpoint) for what
-/// says nothing of the bytes.
+/// One committed checkpoint, for reading: by parameter name and element, however it was cut. Reads nothing outside its
+/// folder, and no byte that its checksum does not cover. Owns the open files; one thread uses it. Throws
+/// DamagedCheckpoint, and Error(checkpoint) for what says nothing of the bytes.
 class CheckpointReader {
  public:
   /// Reads the manifest and compares the folder with it: a folder step-N that holds another step is refused.
@@ -61,7 +65,8 @@ class CheckpointReader {
   };
   /// Takes elements that were read for `out`, which is of their size, to memory that the host does not write to.
   using Store = std::function<void(const Buffer& out, const void* elements)>;
-  /// Each file is opened once and read from its begin to its end. With `store` it gets what `out` should, piece by piece.
+  /// Each file is opened once and read from its begin to its end. With `store` it gets what `out` should, piece by
+  /// piece.
   void read(const std::vector<Request>& requests, const Store& store = {});
   /// Reads every byte.
   void verify();

@@ -52,7 +52,8 @@ std::vector<std::string> names_in(const std::string& folder) {
     names.push_back(entry->path().filename().string());
   }
   if (!failed || failed.value() == ENOENT) return names;
-  throw Error(ExitCode::checkpoint, fmt::format("the folder cannot be listed: {}", failed.message()), folder, advice_for(failed.value()));
+  throw Error(ExitCode::checkpoint, fmt::format("the folder cannot be listed: {}", failed.message()), folder,
+              advice_for(failed.value()));
 }
 
 std::string foreign_path(const std::string& folder) {
@@ -66,7 +67,8 @@ std::string foreign_path(const std::string& folder) {
   if (!fs::is_directory(fs::symlink_status(folder, failed))) return folder;
   for (const std::string& name : names_in(folder)) {
     const std::string path = folder + "/" + name;
-    if ((name != kManifestFile && !is_data_file(name)) || !fs::is_regular_file(fs::symlink_status(path, failed))) return path;
+    if ((name != kManifestFile && !is_data_file(name)) || !fs::is_regular_file(fs::symlink_status(path, failed)))
+      return path;
   }
   return {};
 }
@@ -122,7 +124,8 @@ void FolderIo::remove_folder(const std::string& path) const {
   std::error_code failed;
   if (!fs::exists(fs::symlink_status(path, failed))) return;
   if (const std::string foreign = foreign_path(path); !foreign.empty())
-    throw Error(ExitCode::cannot_create, "this is not a checkpoint's, and is not removed with it", foreign, "move it elsewhere");
+    throw Error(ExitCode::cannot_create, "this is not a checkpoint's, and is not removed with it", foreign,
+                "move it elsewhere");
   tell(watch_, FileOp::remove, path);
   for (const std::string& name : names_in(path)) {
     fs::remove(fs::path(path) / name, failed);
@@ -132,16 +135,19 @@ void FolderIo::remove_folder(const std::string& path) const {
   if (failed) fail_to(FileOp::remove, failed.value(), path);
 }
 
-FileWriter::FileWriter(std::string path, std::int64_t reserve_bytes, FileWatch* watch) : path_(std::move(path)), watch_(watch) {
+FileWriter::FileWriter(std::string path, std::int64_t reserve_bytes, FileWatch* watch)
+    : path_(std::move(path)), watch_(watch) {
   this->watch(FileOp::create);
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode);
   if (descriptor_ < 0) fail(FileOp::create, errno);
   static_cast<void>(::fchmod(descriptor_, kFileMode));
   try {
     this->watch(FileOp::reserve);
-    // Not posix_fallocate, which writes every block where the file system cannot reserve: there it is found full while writing.
+    // Not posix_fallocate, which writes every block where the file system cannot reserve: there it is found full while
+    // writing.
     const bool is_reserved = reserve_bytes <= 0 || ::fallocate(descriptor_, 0, 0, reserve_bytes) == 0;
-    if (!is_reserved && errno != EOPNOTSUPP && errno != EINVAL && errno != ENODEV && errno != ENOSYS) fail(FileOp::reserve, errno);
+    if (!is_reserved && errno != EOPNOTSUPP && errno != EINVAL && errno != ENODEV && errno != ENOSYS)
+      fail(FileOp::reserve, errno);
   } catch (...) {
     ::close(descriptor_);
     throw;
@@ -195,19 +201,22 @@ FileReader::FileReader(std::string path) : path_(std::move(path)) {
 
 FileReader::~FileReader() { ::close(descriptor_); }
 
-void FileReader::fail(const std::string& what) const { throw DamagedCheckpoint("a checkpoint's file " + what, path_, kTryAnother); }
+void FileReader::fail(const std::string& what) const {
+  throw DamagedCheckpoint("a checkpoint's file " + what, path_, kTryAnother);
+}
 
 void FileReader::fail_at(std::int64_t offset, const std::string& what) const {
   throw DamagedCheckpoint("a checkpoint's file " + what, fmt::format("{}@{}", path_, offset), kTryAnother);
 }
 
 void FileReader::fail_version(std::uint32_t found, std::uint32_t expected) const {
-  throw Error(ExitCode::checkpoint, fmt::format("a checkpoint's file has format version {}, this program reads {}", found, expected),
+  throw Error(ExitCode::checkpoint,
+              fmt::format("a checkpoint's file has format version {}, this program reads {}", found, expected),
               path_ + "@8", "use the program that wrote it");
 }
 
-/// A file that is not there, or no file, is damage. One that may not be read, on a disk that fails or in a process that has no descriptor
-/// left, says nothing of the checkpoint.
+/// A file that is not there, or no file, is damage. One that may not be read, on a disk that fails or in a process that
+/// has no descriptor left, says nothing of the checkpoint.
 void FileReader::refuse(int error) const {
   const std::string what = fmt::format("cannot be read: {}", system_reason(error));
   if (error == ENOENT || error == ELOOP || error == ENOTDIR || error == ENXIO) fail(what);

@@ -14,8 +14,8 @@ namespace zs {
 inline constexpr const char* kManifestFile = "manifest.json";
 std::string data_file_name(std::size_t rank);  ///< "rank-3.bin"
 
-/// The bytes are not those that were written. Whatever else is wrong with a checkpoint, as a file that may not be read, or a format of
-/// another version, is a plain Error(checkpoint): the checkpoint may be good.
+/// The bytes are not those that were written. Whatever else is wrong with a checkpoint, as a file that may not be read,
+/// or a format of another version, is a plain Error(checkpoint): the checkpoint may be good.
 class DamagedCheckpoint final : public Error {
  public:
   DamagedCheckpoint(std::string what, std::string where, std::string todo)
@@ -25,8 +25,8 @@ class DamagedCheckpoint final : public Error {
 /// The names in a folder, in no order; none where there is no folder. Error(checkpoint) where they cannot be had.
 std::vector<std::string> names_in(const std::string& folder);
 
-/// The first path that keeps `folder` from being a checkpoint's, whole or not: a name that no save writes, no regular file, or the folder
-/// itself, where it is none. Empty: nothing does.
+/// The first path that keeps `folder` from being a checkpoint's, whole or not: a name that no save writes, no regular
+/// file, or the folder itself, where it is none. Empty: nothing does.
 std::string foreign_path(const std::string& folder);
 
 /// What the user can do about a file that the system refuses.
@@ -36,16 +36,16 @@ const char* advice_for(int error);
 enum class FileOp : std::uint8_t { make_folder, create, reserve, write, sync, close, sync_folder, rename, remove };
 const char* name_of(FileOp op);
 
-/// Hears of every change of the disk before it is made. What it throws takes the place of the change: so tests end a save anywhere. Called
-/// by any rank's host thread.
+/// Hears of every change of the disk before it is made. What it throws takes the place of the change: so tests end a
+/// save anywhere. Called by any rank's host thread.
 class FileWatch {
  public:
   virtual ~FileWatch() = default;
   virtual void before(FileOp op, const std::string& path) = 0;
 };
 
-/// The changes of folders that a save is made of. All of them throw Error(io), or Error(cannot_create) where the place cannot be used at
-/// all.
+/// The changes of folders that a save is made of. All of them throw Error(io), or Error(cannot_create) where the place
+/// cannot be used at all.
 class FolderIo {
  public:
   explicit FolderIo(FileWatch* watch) : watch_(watch) {}
@@ -55,7 +55,8 @@ class FolderIo {
   void rename(const std::string& from, const std::string& to) const;
   /// Makes the folder's entries durable.
   void sync_folder(const std::string& path) const;
-  /// A checkpoint's folder with its files; nothing there is fine. One that holds anything else stays whole: Error(cannot_create).
+  /// A checkpoint's folder with its files; nothing there is fine. One that holds anything else stays whole:
+  /// Error(cannot_create).
   void remove_folder(const std::string& path) const;
   FileWatch* watch() const { return watch_; }
 
@@ -63,10 +64,12 @@ class FolderIo {
   FileWatch* watch_;
 };
 
-/// A new file, written from its begin to its end. Owns the descriptor; one thread uses it. Without finish() it stays as it is.
+/// A new file, written from its begin to its end. Owns the descriptor; one thread uses it. Without finish() it stays as
+/// it is.
 class FileWriter {
  public:
-  /// `reserve_bytes`: taken on the disk at once, so that a disk too small is found out first. The file must not be there yet.
+  /// `reserve_bytes`: taken on the disk at once, so that a disk too small is found out first. The file must not be
+  /// there yet.
   FileWriter(std::string path, std::int64_t reserve_bytes, FileWatch* watch);
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
@@ -85,8 +88,8 @@ class FileWriter {
   int descriptor_ = -1;
 };
 
-/// A file that is read anywhere. Owns the descriptor; one thread uses it. Throws DamagedCheckpoint, and Error(checkpoint) where the system
-/// refuses what it asks for.
+/// A file that is read anywhere. Owns the descriptor; one thread uses it. Throws DamagedCheckpoint, and
+/// Error(checkpoint) where the system refuses what it asks for.
 class FileReader {
  public:
   /// A regular file, no link.

@@ -15,7 +15,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kFormat = "zshard checkpoint";
-// The document is `{"checksum": "<16 hex digits>", "manifest": <body>}` and a line end; the checksum is of the body's bytes.
+// The document is `{"checksum": "<16 hex digits>", "manifest": <body>}` and a line end; the checksum is of the body's
+// bytes.
 constexpr std::string_view kBegin = "{\"checksum\": \"", kMiddle = "\", \"manifest\": ", kEnd = "}\n";
 constexpr std::size_t kDigits = 16;
 
@@ -49,7 +50,8 @@ class Checker {
     if (!found.version) fail("the manifest has no valid \"version\"");
     if (*found.version == CheckpointManifest::kVersion) return;
     throw Error(ExitCode::checkpoint,
-                fmt::format("the checkpoint has format version {}, this program reads {}", *found.version, CheckpointManifest::kVersion),
+                fmt::format("the checkpoint has format version {}, this program reads {}", *found.version,
+                            CheckpointManifest::kVersion),
                 where_, "use the program that wrote it");
   }
 
@@ -74,7 +76,8 @@ class Checker {
     if (segment.tensor >= std::ssize(manifest.tensors)) fail("a segment is of no tensor");
     const CheckpointTensor& tensor = manifest.tensors[static_cast<std::size_t>(segment.tensor)];
     const std::int64_t numel = tensor.shape.numel(), length = segment.runs > 1 ? segment.stride : numel;
-    if (segment.runs > 1 && (segment.stride < 1 || numel % segment.stride != 0 || numel / segment.stride != segment.runs))
+    if (segment.runs > 1 &&
+        (segment.stride < 1 || numel % segment.stride != 0 || numel / segment.stride != segment.runs))
       fail(fmt::format("a segment's runs do not make up {}", tensor.parameter));
     if (segment.count < 1 || segment.begin > length || segment.count > length - segment.begin)
       fail(fmt::format("a segment lies outside of {}", tensor.parameter));
@@ -88,7 +91,8 @@ class Checker {
     for (const SavedSegment& segment : file.segments) {
       if (segment.offset < end || segment.offset - end >= kSegmentAlign || segment.offset % kSegmentAlign != 0)
         fail("a segment lies where no save puts it: in the header, or over another one");
-      end = segment.offset + segment.elems() * size_of(manifest.tensors[static_cast<std::size_t>(segment.tensor)].dtype);
+      end =
+          segment.offset + segment.elems() * size_of(manifest.tensors[static_cast<std::size_t>(segment.tensor)].dtype);
     }
   }
 
@@ -97,8 +101,10 @@ class Checker {
     std::set<std::pair<std::string, std::string>> names;
     for (std::size_t i = 0; i < manifest.tensors.size(); ++i) {
       const CheckpointTensor& tensor = manifest.tensors[i];
-      if (!names.insert({tensor.parameter, tensor.kind}).second) fail(fmt::format("{} is there twice", tensor.parameter));
-      if (!index.is_complete(static_cast<std::int64_t>(i))) fail(fmt::format("the saved parts of {} do not make it up", tensor.parameter));
+      if (!names.insert({tensor.parameter, tensor.kind}).second)
+        fail(fmt::format("{} is there twice", tensor.parameter));
+      if (!index.is_complete(static_cast<std::int64_t>(i)))
+        fail(fmt::format("the saved parts of {} do not make it up", tensor.parameter));
     }
   }
 

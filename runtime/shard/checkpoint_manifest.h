@@ -11,7 +11,8 @@
 
 namespace zs {
 
-/// One tensor of the training state: a parameter's "master" (its f32 weights), or the optimizer's "adamw.m" or "adamw.v" for it.
+/// One tensor of the training state: a parameter's "master" (its f32 weights), or the optimizer's "adamw.m" or
+/// "adamw.v" for it.
 struct CheckpointTensor {
   std::string parameter, kind;
   DType dtype = DType::f32;
@@ -39,12 +40,14 @@ struct CheckpointManifest {
   SegmentIndex index() const;
 };
 
-/// The manifest as a JSON document that begins with the checksum (XXH3) of the rest. The same manifest gives the same bytes.
+/// The manifest as a JSON document that begins with the checksum (XXH3) of the rest. The same manifest gives the same
+/// bytes.
 std::string to_text(const CheckpointManifest& manifest);
 
-/// Reads it back. Whatever is not a manifest, byte for byte as it was written, is a DamagedCheckpoint that names `where`; so is one that
-/// speaks of files or elements that cannot be. Another version is an Error(checkpoint). Allocates no more than a multiple of the text's
-/// length, however deep it is nested; Error(out_of_memory) where that is not to be had.
+/// Reads it back. Whatever is not a manifest, byte for byte as it was written, is a DamagedCheckpoint that names
+/// `where`; so is one that speaks of files or elements that cannot be. Another version is an Error(checkpoint).
+/// Allocates no more than a multiple of the text's length, however deep it is nested; Error(out_of_memory) where that
+/// is not to be had.
 CheckpointManifest parse_manifest(std::string_view text, const std::string& where);
 
 }  // namespace zs

@@ -14,7 +14,9 @@ struct Edge {
   bool is_begin;
 };
 
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 /// One tensor: into how many runs it is cut, how long each is, and the edges in each of its ranges, by position.
 struct Cut {
@@ -27,19 +29,21 @@ std::vector<Cut> cuts_of(const std::vector<std::vector<ElementRange>>& held, con
   for (const std::int64_t numel : numels) cuts.push_back({1, numel, {}});
   for (std::size_t rank = 0; rank < held.size(); ++rank) {
     for (const ElementRange& range : held[rank]) {
-      ZS_CHECK(range.tensor >= 0 && range.tensor < std::ssize(numels), "rank {} holds elements of tensor {}", rank, range.tensor);
+      ZS_CHECK(range.tensor >= 0 && range.tensor < std::ssize(numels), "rank {} holds elements of tensor {}", rank,
+               range.tensor);
       Cut& cut = cuts[static_cast<std::size_t>(range.tensor)];
       const std::int64_t numel = numels[static_cast<std::size_t>(range.tensor)];
       if (cut.edges.empty() && range.runs > 1) cut = {range.runs, range.stride, {}};
-      ZS_CHECK(range.runs == cut.runs && cut.runs * cut.length == numel, "rank {} holds {} runs of tensor {}, others {}", rank, range.runs,
-               range.tensor, cut.runs);
+      ZS_CHECK(range.runs == cut.runs && cut.runs * cut.length == numel,
+               "rank {} holds {} runs of tensor {}, others {}", rank, range.runs, range.tensor, cut.runs);
       ZS_CHECK(range.begin >= 0 && range.count > 0 && range.begin + range.count <= cut.length,
                "rank {} holds elements [{}, +{}) of tensor {}", rank, range.begin, range.count, range.tensor);
       cut.edges.push_back({range.begin, static_cast<int>(rank), true});
       cut.edges.push_back({range.begin + range.count, static_cast<int>(rank), false});
     }
   }
-  for (Cut& cut : cuts) std::sort(cut.edges.begin(), cut.edges.end(), [](const Edge& a, const Edge& b) { return a.at < b.at; });
+  for (Cut& cut : cuts)
+    std::sort(cut.edges.begin(), cut.edges.end(), [](const Edge& a, const Edge& b) { return a.at < b.at; });
   return cuts;
 }
 
@@ -79,7 +83,8 @@ std::vector<std::vector<ElementRange>> plan_writes(const std::vector<std::vector
   for (std::size_t tensor = 0; tensor < numels.size(); ++tensor) {
     const Cut& cut = cuts[tensor];
     const auto range = [&](std::int64_t begin, std::int64_t end) {
-      return ElementRange{static_cast<std::int64_t>(tensor), begin, end - begin, cut.runs, cut.runs > 1 ? cut.length : 0};
+      return ElementRange{static_cast<std::int64_t>(tensor), begin, end - begin, cut.runs,
+                          cut.runs > 1 ? cut.length : 0};
     };
     std::multiset<int> holders;
     std::int64_t at = 0;
@@ -97,8 +102,8 @@ std::vector<std::vector<ElementRange>> plan_writes(const std::vector<std::vector
   return dealer.take();
 }
 
-std::vector<SavedSegment> lay_out(const std::vector<ElementRange>& ranges, const std::vector<std::int64_t>& element_bytes,
-                                  std::int64_t header_bytes) {
+std::vector<SavedSegment> lay_out(const std::vector<ElementRange>& ranges,
+                                  const std::vector<std::int64_t>& element_bytes, std::int64_t header_bytes) {
   std::vector<SavedSegment> segments;
   std::int64_t offset = header_bytes;
   for (const ElementRange& range : ranges) {
@@ -129,7 +134,8 @@ SegmentIndex::SegmentIndex(const std::vector<std::vector<SavedSegment>>& files, 
       entries.push_back({segment.begin, segment.count, segment.offset, static_cast<int>(file)});
     }
   }
-  for (auto& list : entries_) std::sort(list.begin(), list.end(), [](const Entry& a, const Entry& b) { return a.begin < b.begin; });
+  for (auto& list : entries_)
+    std::sort(list.begin(), list.end(), [](const Entry& a, const Entry& b) { return a.begin < b.begin; });
 }
 
 bool SegmentIndex::is_complete(std::int64_t tensor) const {
@@ -156,7 +162,8 @@ std::vector<ReadPart> SegmentIndex::find(const ElementRange& wanted) const {
     ZS_CHECK(entry != entries.end() && entry->begin <= column && column < entry->begin + entry->count,
              "element {} of tensor {} was not saved", at, wanted.tensor);
     const std::int64_t into = column - entry->begin, count = std::min(end - at, entry->count - into);
-    parts.push_back({entry->file, entry->offset + (run * entry->count + into) * element_bytes_[tensor], at - wanted.begin, count});
+    parts.push_back(
+        {entry->file, entry->offset + (run * entry->count + into) * element_bytes_[tensor], at - wanted.begin, count});
     at += count;
   }
   return parts;

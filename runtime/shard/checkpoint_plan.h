@@ -5,8 +5,9 @@
 
 namespace zs {
 
-/// Elements [begin, begin + count) of one tensor, in row-major order; or, of a tensor that was cut on a later dim, the same of each of
-/// `runs` stretches of `stride` elements, which together are the tensor. Tensors are numbered within one checkpoint.
+/// Elements [begin, begin + count) of one tensor, in row-major order; or, of a tensor that was cut on a later dim, the
+/// same of each of `runs` stretches of `stride` elements, which together are the tensor. Tensors are numbered within
+/// one checkpoint.
 struct ElementRange {
   std::int64_t tensor = 0, begin = 0, count = 0, runs = 1, stride = 0;
   std::int64_t elems() const { return count * runs; }
@@ -20,10 +21,10 @@ struct SavedSegment {
   bool operator==(const SavedSegment&) const = default;
 };
 
-/// Who writes what: rank r holds the ranges `held[r]`, of tensors with `numels` elements. Every element is given to one of the ranks that
-/// hold it, to the one with the least to write so far; so replicas share the work and nothing is written twice. The same on every
-/// rank. Each rank's ranges come in the order of tensors and elements. An element that nobody holds is an Error(internal), and so are
-/// ranges of one tensor that are cut on different dims.
+/// Who writes what: rank r holds the ranges `held[r]`, of tensors with `numels` elements. Every element is given to one
+/// of the ranks that hold it, to the one with the least to write so far; so replicas share the work and nothing is
+/// written twice. The same on every rank. Each rank's ranges come in the order of tensors and elements. An element that
+/// nobody holds is an Error(internal), and so are ranges of one tensor that are cut on different dims.
 std::vector<std::vector<ElementRange>> plan_writes(const std::vector<std::vector<ElementRange>>& held,
                                                    const std::vector<std::int64_t>& numels);
 
@@ -31,10 +32,11 @@ std::vector<std::vector<ElementRange>> plan_writes(const std::vector<std::vector
 inline constexpr std::int64_t kSegmentAlign = 64;
 
 /// Places ranges in a file behind `header_bytes`, one after the other. `element_bytes` of each tensor.
-std::vector<SavedSegment> lay_out(const std::vector<ElementRange>& ranges, const std::vector<std::int64_t>& element_bytes,
-                                  std::int64_t header_bytes);
+std::vector<SavedSegment> lay_out(const std::vector<ElementRange>& ranges,
+                                  const std::vector<std::int64_t>& element_bytes, std::int64_t header_bytes);
 /// Where the last segment ends, rounded up.
-std::int64_t data_end(const std::vector<SavedSegment>& segments, const std::vector<std::int64_t>& element_bytes, std::int64_t header_bytes);
+std::int64_t data_end(const std::vector<SavedSegment>& segments, const std::vector<std::int64_t>& element_bytes,
+                      std::int64_t header_bytes);
 
 /// A part of a wanted range: `count` elements at `offset` bytes of a file belong at element `target` of it.
 struct ReadPart {
@@ -61,7 +63,7 @@ class SegmentIndex {
     int file;
   };
   std::vector<std::vector<Entry>> entries_;  // of each tensor, by begin
-  std::vector<std::int64_t> strides_;        // all of the tensor, where it is not cut on a later dim; 0: cut in two ways
+  std::vector<std::int64_t> strides_;  // all of the tensor, where it is not cut on a later dim; 0: cut in two ways
   std::vector<std::int64_t> numels_, element_bytes_;
 };
 

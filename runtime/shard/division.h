@@ -4,13 +4,14 @@
 
 namespace zs {
 
-/// What a reduction divides its sum over the ranks by. `before` is applied to a rank's own gradient when it is complete, `after` to the
-/// sum, when the optimizer takes it.
+/// What a reduction divides its sum over the ranks by. `before` is applied to a rank's own gradient when it is
+/// complete, `after` to the sum, when the optimizer takes it.
 struct Division {
   enum class Rule : std::uint8_t {
     none,         ///< by nothing: the loss is scaled by whoever calls backward
     mean,         ///< by the number of ranks, after: each rank's loss is the mean of its own samples
-    split_root,   ///< by the number of ranks, in two halves near its square root, so that neither gradients nor sums leave a narrow range
+    split_root,   ///< by the number of ranks, in two halves near its square root, so that neither gradients nor sums
+                  ///< leave a narrow range
     custom,       ///< by `factor`, before
     custom_last,  ///< by `factor`, after
   };

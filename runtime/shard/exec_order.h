@@ -4,8 +4,8 @@
 
 namespace zs {
 
-/// The order in which units run in one micro-batch of one mode. Recorded once, then replayed: `advance` says whether the
-/// unit was the expected one, `upcoming` which come next. Pure; known units are numbers 0..n-1 of their scheduler.
+/// The order in which units run in one micro-batch of one mode. Recorded once, then replayed: `advance` says whether
+/// the unit was the expected one, `upcoming` which come next. Pure; known units are numbers 0..n-1 of their scheduler.
 class ExecOrder {
  public:
   enum class Phase { forward, backward };
@@ -21,7 +21,8 @@ class ExecOrder {
   /// Notes that `unit` runs now. False when replaying and another unit was due; the position then moves behind the next
   /// occurrence of `unit`, if there is one.
   bool advance(Phase phase, int unit);
-  /// Up to `count` units due after the one that runs, each of several turns in a row counted once; none while recording.
+  /// Up to `count` units due after the one that runs, each of several turns in a row counted once; none while
+  /// recording.
   std::vector<int> upcoming(Phase phase, int count) const;
   /// Whether the next turn is this unit's; not while recording.
   bool is_next(Phase phase, int unit) const;

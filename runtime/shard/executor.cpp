@@ -46,26 +46,29 @@ auto naming_unit(const FlatParameter& unit, const Share& share) {
     for (const FlatView& view : unit.layout->views()) parameters.push_back(view.name + " " + view.shape.str());
     const bool has_more = parameters.size() > kMostNamed;
     if (has_more) parameters.resize(kMostNamed);
-    throw Error(error.code(), error.what_happened(),
-                fmt::format("unit {}, on this rank of {}{}", unit.name, fmt::join(parameters, ", "), has_more ? " ..." : ""),
-                "build the same model on every rank");
+    throw Error(
+        error.code(), error.what_happened(),
+        fmt::format("unit {}, on this rank of {}{}", unit.name, fmt::join(parameters, ", "), has_more ? " ..." : ""),
+        "build the same model on every rank");
   }
 }
 
-std::shared_ptr<const Placement> make_placement(const PlacementOptions& options, GroupTable& groups, const LayoutOptions& layout) {
+std::shared_ptr<const Placement> make_placement(const PlacementOptions& options, GroupTable& groups,
+                                                const LayoutOptions& layout) {
   const World& world = groups.world();
   const ShardScheme scheme(options.scheme, world.rank(), world.size());
   return std::make_shared<const Placement>(options, scheme, groups, layout.min_shard_bytes > 0);
 }
 
 std::string described(const Placement& placement) {
-  return fmt::format("{}; gradients divided by {} before and {} after the sum", placement.scheme.describe(), placement.division.before,
-                     placement.division.after);
+  return fmt::format("{}; gradients divided by {} before and {} after the sum", placement.scheme.describe(),
+                     placement.division.before, placement.division.after);
 }
 
 }  // namespace
 
-Executor::Executor(Context& context, World& world, const PlacementOptions& placement, LayoutOptions layout, bool zero_copy, Omit omit)
+Executor::Executor(Context& context, World& world, const PlacementOptions& placement, LayoutOptions layout,
+                   bool zero_copy, Omit omit)
     : context_(context),
       layout_(std::move(layout)),
       zero_copy_(zero_copy),
@@ -73,7 +76,8 @@ Executor::Executor(Context& context, World& world, const PlacementOptions& place
       placements_{make_placement(placement, groups_, layout_)},
       everybody_(groups_.compute()),
       comm_pool_(everybody_.prefers_arena() && &everybody_.arena() != &context.device().allocator()
-                     ? arena_.emplace(everybody_.arena(), context.device().memory(), context.device().options().perturb_seed != 0)
+                     ? arena_.emplace(everybody_.arena(), context.device().memory(),
+                                      context.device().options().perturb_seed != 0)
                      : context.pool()),
       unsharder_(context, comm_pool_),
       reducer_(context, comm_pool_),
@@ -88,13 +92,15 @@ Executor::~Executor() {
     context_.device().synchronize();
   } catch (const std::exception& error) {
     // Whoever catches the exception that is on its way has a line to print, which shall be the last.
-    if (std::uncaught_exceptions() == 0) print_to_stderr("zshard: rank {}: work that nobody waited for failed: {}\n", rank(), error.what());
+    if (std::uncaught_exceptions() == 0)
+      print_to_stderr("zshard: rank {}: work that nobody waited for failed: {}\n", rank(), error.what());
     context_.device().keep(std::move(windows_));
   }
 }
 
 std::shared_ptr<const Placement> Executor::placement(const PlacementOptions& options) {
-  const auto known = std::find_if(placements_.begin(), placements_.end(), [&](const auto& other) { return other->options == options; });
+  const auto known = std::find_if(placements_.begin(), placements_.end(),
+                                  [&](const auto& other) { return other->options == options; });
   if (known != placements_.end()) return *known;
   return placements_.emplace_back(make_placement(options, groups_, layout_));
 }
@@ -104,8 +110,9 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
   Stream& compute = context_.stream();
   const ShardScheme& scheme = placement->scheme;
   const ShardScheme::Slice slice = scheme.slice(scheme.master);
-  FlatParameter unit(std::move(name), parameters, make_layout(layout_, parameters, precision.param, slice.count, scheme.finest()),
-                     slice.index, precision, seed);
+  FlatParameter unit(std::move(name), parameters,
+                     make_layout(layout_, parameters, precision.param, slice.count, scheme.finest()), slice.index,
+                     precision, seed);
   unit.placement = std::move(placement);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   const std::int64_t bytes = unit.layout->held_elems() * size_of(DType::f32);
@@ -117,8 +124,8 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
     update_compute_copy(unit);
   }
   if (can_share(unit) && gathers_in_two_steps(unit) && unit.groups().kept_within_hosts) {
-    unit.shared_kept =
-        acquire_shared(unit, *unit.groups().gather_small, precision.param, context_.device().stream(StreamRole::unshard), "kept_shard");
+    unit.shared_kept = acquire_shared(unit, *unit.groups().gather_small, precision.param,
+                                      context_.device().stream(StreamRole::unshard), "kept_shard");
   }
   bind_whole(unit);
   units_.push_back(std::move(unit));
@@ -136,8 +143,9 @@ void Executor::note_placement(const FlatParameter& unit) {
   has_mixed_norms_ = has_mixed_norms_ || own.mesh().cut_over(own.master) != first.mesh().cut_over(first.master);
   if (unit.placement == placements_.front()) return;
   const std::vector<int> masters = own.mesh().cut_over(own.master), kept = own.mesh().cut_over(own.between);
-  order_check_->set("placement of unit " + unit.name, fmt::format("{}; masters by {}, between by {}", described(*unit.placement),
-                                                                  fmt::join(masters, " "), fmt::join(kept, " ")));
+  order_check_->set("placement of unit " + unit.name,
+                    fmt::format("{}; masters by {}, between by {}", described(*unit.placement), fmt::join(masters, " "),
+                                fmt::join(kept, " ")));
 }
 
 Communicator& Executor::norm_comm() {
@@ -161,11 +169,14 @@ bool Executor::can_share(const FlatParameter& unit) const {
 }
 
 /// From the masters to the small group's shards, and from those.
-bool Executor::gathers_in_two_steps(const FlatParameter& unit) { return unit.groups().gather->size() < unit.layout->ranks(); }
+bool Executor::gathers_in_two_steps(const FlatParameter& unit) {
+  return unit.groups().gather->size() < unit.layout->ranks();
+}
 
-/// One of the parts that `group` gathers, in a window of all of them, which the unit's parameters are from now on; none where the group has
-/// no windows.
-Memory Executor::acquire_shared(FlatParameter& unit, Communicator& group, DType dtype, Stream& stream, const char* label) {
+/// One of the parts that `group` gathers, in a window of all of them, which the unit's parameters are from now on; none
+/// where the group has no windows.
+Memory Executor::acquire_shared(FlatParameter& unit, Communicator& group, DType dtype, Stream& stream,
+                                const char* label) {
   const std::int64_t elems = unit.layout->gathered_elems() / group.size(), bytes = elems * size_of(dtype);
   auto window = naming_unit(unit, [&] { return group.shared_window(bytes * group.size()); });
   if (!window) return {};
@@ -174,7 +185,8 @@ Memory Executor::acquire_shared(FlatParameter& unit, Communicator& group, DType 
   const Buffer own = unit.shared.slice(group.rank() * elems, elems);
   if (!group.is_race_checked()) return comm_pool_.adopt(own.data, bytes, stream, label);
   unit.published = own;
-  windows_.push_back(BufferRaceCheck::allocate(bytes));  // beside what is counted, so that a step has the memory that was planned
+  windows_.push_back(
+      BufferRaceCheck::allocate(bytes));  // beside what is counted, so that a step has the memory that was planned
   return comm_pool_.adopt(windows_.back().get(), bytes, stream, label);
 }
 
@@ -198,7 +210,8 @@ void Executor::set_gathered(FlatParameter& unit, DType dtype) {
 }
 
 void Executor::begin_write(FlatParameter& unit, bool with_others) {
-  if (with_others && unit.is_zero_copy()) norm_comm().barrier(context_.stream(), "the write-back of unit " + unit.name);  // as wait_readers
+  if (with_others && unit.is_zero_copy())
+    norm_comm().barrier(context_.stream(), "the write-back of unit " + unit.name);  // as wait_readers
   withdraw(unit);
 }
 
@@ -230,13 +243,14 @@ void Executor::update_compute_copy(FlatParameter& unit) {
   std::vector<std::pair<ShardSegment, StochasticRounding>> at_random;
   if (unit.precision.rounds_stochastically)
     for (const ShardSegment& segment : unit.held_segments()) at_random.emplace_back(segment, unit.rounding_of(segment));
-  context_.launch({"compute_copy:" + unit.name, {master}, {compute_copy}},
-                  [&kernels = context_.kernels(), compute_copy, master, at_random = std::move(at_random)](ExecContext& exec) {
-                    kernels.cast(exec, compute_copy, master);  // the padding too
-                    for (const auto& [segment, rounding] : at_random)
-                      kernels.stochastic_cast(exec, compute_copy.slice(segment.shard_offset, segment.count),
-                                              master.slice(segment.shard_offset, segment.count), rounding);
-                  });
+  context_.launch(
+      {"compute_copy:" + unit.name, {master}, {compute_copy}},
+      [&kernels = context_.kernels(), compute_copy, master, at_random = std::move(at_random)](ExecContext& exec) {
+        kernels.cast(exec, compute_copy, master);  // the padding too
+        for (const auto& [segment, rounding] : at_random)
+          kernels.stochastic_cast(exec, compute_copy.slice(segment.shard_offset, segment.count),
+                                  master.slice(segment.shard_offset, segment.count), rounding);
+      });
 }
 
 void Executor::masters_loaded() {
@@ -250,16 +264,18 @@ void Executor::initialise(FlatParameter& unit, std::uint64_t seed) {
   const Buffer master = unit.master_buffer();
   // The device's threads, not the stream's: on a GPU it is the host that draws, with all that this rank has.
   InitialValues initial{seed, context_.device().options().threads};
-  context_.launch({"initialise:" + unit.name, {}, {master}}, [&kernels = context_.kernels(), master, initial, views = unit.layout->views(),
-                                                              segments = unit.held_segments()](ExecContext& exec) mutable {
-    kernels.zero(exec, master);
-    for (const ShardSegment& segment : segments) {
-      for (std::int64_t at = 0; at < segment.count; at += std::ssize(initial.values)) {
-        initial.draw(views[segment.view], segment, at);
-        kernels.upload(exec, master.slice(segment.shard_offset + at, std::ssize(initial.values)), initial.values.data());
-      }
-    }
-  });
+  context_.launch({"initialise:" + unit.name, {}, {master}},
+                  [&kernels = context_.kernels(), master, initial, views = unit.layout->views(),
+                   segments = unit.held_segments()](ExecContext& exec) mutable {
+                    kernels.zero(exec, master);
+                    for (const ShardSegment& segment : segments) {
+                      for (std::int64_t at = 0; at < segment.count; at += std::ssize(initial.values)) {
+                        initial.draw(views[segment.view], segment, at);
+                        kernels.upload(exec, master.slice(segment.shard_offset + at, std::ssize(initial.values)),
+                                       initial.values.data());
+                      }
+                    }
+                  });
 }
 
 void Executor::run(const std::vector<Action>& actions) {
@@ -287,9 +303,10 @@ void Executor::run(const std::vector<Action>& actions) {
 
 void Executor::divide(const char* name, const Buffer& gradient, float divisor) {
   if (divisor == 1) return;
-  context_.launch({name, {gradient}, {gradient}}, [&kernels = context_.kernels(), gradient, factor = 1 / divisor](ExecContext& exec) {
-    kernels.scale(exec, gradient, gradient, factor);
-  });
+  context_.launch({name, {gradient}, {gradient}},
+                  [&kernels = context_.kernels(), gradient, factor = 1 / divisor](ExecContext& exec) {
+                    kernels.scale(exec, gradient, gradient, factor);
+                  });
 }
 
 void Executor::reduce(FlatParameter& unit) {
@@ -307,7 +324,8 @@ void Executor::wait_reductions() {
   }
   reducer_.wait_reductions();
   for (FlatParameter& unit : units_) {
-    if (unit.grad_is_written && !unit.grad_is_divided) divide("divide_sum", unit.held_grad_buffer(), unit.placement->division.after);
+    if (unit.grad_is_written && !unit.grad_is_divided)
+      divide("divide_sum", unit.held_grad_buffer(), unit.placement->division.after);
     unit.grad_is_divided = unit.grad_is_written;
   }
 }
@@ -372,7 +390,8 @@ void Executor::read_full(int unit_index, const UseParameter& use) {
   const Buffer full = unsharder_.gather_masters(unit, memory);
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const FlatView& view = unit.layout->views()[i];
-    const Buffer values = view.is_whole ? unit.whole_view(unit.master_buffer(), view) : full.slice(view.offset, view.numel);
+    const Buffer values =
+        view.is_whole ? unit.whole_view(unit.master_buffer(), view) : full.slice(view.offset, view.numel);
     use(*unit.parameters[i], HostView(context_, context_.device().stream(StreamRole::unshard), values).as<float>());
   }
 }

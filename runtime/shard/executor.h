@@ -18,82 +18,89 @@
 
 namespace zs {
 
-/// Turns the scheduler's actions into work on streams: memory from pools, collectives, events, and the binding of parameters to
-/// views. Owned by a ShardedRuntime; one host thread uses it. On return from every function: enqueued, not done.
+/// Turns the scheduler's actions into work on streams: memory from pools, collectives, events, and the binding of
+/// parameters to views. Owned by a ShardedRuntime; one host thread uses it. On return from every function: enqueued,
+/// not done.
 class Executor {
  public:
-  /// Collective: makes the groups of the units' placement, where they have none of their own. Error(config) where the options of the layout
-  /// do not go together, or the scheme does not go with the number of ranks. `zero_copy`: units whose shards the ranks can share in memory
-  /// are unsharded without a copy.
-  Executor(Context& context, World& world, const PlacementOptions& placement, LayoutOptions layout = {}, bool zero_copy = true,
-           Omit omit = Omit::nothing);
+  /// Collective: makes the groups of the units' placement, where they have none of their own. Error(config) where the
+  /// options of the layout do not go together, or the scheme does not go with the number of ranks. `zero_copy`: units
+  /// whose shards the ranks can share in memory are unsharded without a copy.
+  Executor(Context& context, World& world, const PlacementOptions& placement, LayoutOptions layout = {},
+           bool zero_copy = true, Omit omit = Omit::nothing);
   /// Waits for the streams: their work uses the arena.
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// Allocates the persistent shards and fills `master` with each parameter's initial values, drawn by (seed, name, element),
-  /// so that they depend on nothing else. Whole parameters are bound to their values from now on. Error(config) where a parameter has not
-  /// the dim that was chosen for it.
-  void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed, const MixedPrecisionPolicy& precision) {
+  /// Allocates the persistent shards and fills `master` with each parameter's initial values, drawn by (seed, name,
+  /// element), so that they depend on nothing else. Whole parameters are bound to their values from now on.
+  /// Error(config) where a parameter has not the dim that was chosen for it.
+  void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed,
+                const MixedPrecisionPolicy& precision) {
     add_unit(std::move(name), parameters, seed, precision, placements_.front());
   }
-  void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed, const MixedPrecisionPolicy& precision,
-                std::shared_ptr<const Placement> placement);
-  /// The one that is made from these, which is alike on every rank; the units' own where they are the same. Collective where it is new.
+  void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed,
+                const MixedPrecisionPolicy& precision, std::shared_ptr<const Placement> placement);
+  /// The one that is made from these, which is alike on every rank; the units' own where they are the same. Collective
+  /// where it is new.
   std::shared_ptr<const Placement> placement(const PlacementOptions& options);
-  /// What holds for gathers from now on: whether parameters are those of an evaluation. Every unit whose parameters are otherwise then is
-  /// sharded.
+  /// What holds for gathers from now on: whether parameters are those of an evaluation. Every unit whose parameters are
+  /// otherwise then is sharded.
   void set_mode(bool is_evaluation);
   /// Whether gradients of the unit that begin from now on are those of several micro-batches.
-  void set_accumulates(int unit, bool accumulates) { units_.at(static_cast<std::size_t>(unit)).accumulates = accumulates; }
+  void set_accumulates(int unit, bool accumulates) {
+    units_.at(static_cast<std::size_t>(unit)).accumulates = accumulates;
+  }
   void run(const std::vector<Action>& actions);
 
-  /// Compute waits for every reduction so far, and divides what is left to divide: call once, before the gradient shards are read there.
-  /// Where the ranks have not trained alike since the last time it is an OrderMismatch of every rank's next synchronize, and nothing that
-  /// comes after it runs.
+  /// Compute waits for every reduction so far, and divides what is left to divide: call once, before the gradient
+  /// shards are read there. Where the ranks have not trained alike since the last time it is an OrderMismatch of every
+  /// rank's next synchronize, and nothing that comes after it runs.
   void wait_reductions();
   /// No later reduction starts before `event`: what is more urgent goes first.
   void hold_reductions(const Event& event) { held_for_.push_back(event); }
-  /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait for it. Not within a
-  /// step: what is unsharded, or kept for a gather, would be old.
+  /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait
+  /// for it. Not within a step: what is unsharded, or kept for a gather, would be old.
   void masters_updated();
   /// UsageError where a unit is unsharded, or kept for a gather.
   void check_all_sharded() const;
-  /// Compute waits until no rank reads this rank's shards any more. Before they are written otherwise than by AdamW, behind
-  /// `wait_reductions` right after a step's last micro-batch, whose own communication on compute says the same, or by `write_back`.
-  /// Collective; nothing where no unit is zero-copy.
+  /// Compute waits until no rank reads this rank's shards any more. Before they are written otherwise than by AdamW,
+  /// behind `wait_reductions` right after a step's last micro-batch, whose own communication on compute says the same,
+  /// or by `write_back`. Collective; nothing where no unit is zero-copy.
   void wait_readers();
-  /// Shards in shared memory count as not yet written, as of what compute was given so far: after an error the operation that said
-  /// otherwise may have been skipped.
+  /// Shards in shared memory count as not yet written, as of what compute was given so far: after an error the
+  /// operation that said otherwise may have been skipped.
   void forget_published();
   /// Whether the weights are those that add_unit has drawn.
   bool has_initial_weights() const { return has_initial_weights_; }
-  /// What is rounded at random goes by another seed from now on; `draws`: the weights are drawn anew from it. Between steps, after
-  /// `wait_readers`.
+  /// What is rounded at random goes by another seed from now on; `draws`: the weights are drawn anew from it. Between
+  /// steps, after `wait_readers`.
   void set_seed(std::uint64_t seed, bool draws);
-  /// The host filled the master shards while the device was idle: their narrow copies follow, and the next gathers wait for those.
+  /// The host filled the master shards while the device was idle: their narrow copies follow, and the next gathers wait
+  /// for those.
   void masters_loaded();
   /// For an UnshardScope: what moves whole units, and what looks at what is written there.
   ScopeTransfer& transfer() { return transfer_; }
   WriteCheck& write_check() { return write_check_; }
-  /// The masters of a unit, which is sharded, are written by compute work between the two. `with_others`: collective, and needed where the
-  /// unit is zero-copy: once no rank reads them any more.
+  /// The masters of a unit, which is sharded, are written by compute work between the two. `with_others`: collective,
+  /// and needed where the unit is zero-copy: once no rank reads them any more.
   void begin_write(FlatParameter& unit, bool with_others);
   void end_write(FlatParameter& unit);
   /// Compute waits for every reduction so far, in the middle of a step: sums stay undivided.
   void wait_sums(FlatParameter& unit);
-  /// Whether somebody has written into a unit that is freed from now on; `settle_written` throws what was found. For finding errors: it
-  /// reads all that is freed.
+  /// Whether somebody has written into a unit that is freed from now on; `settle_written` throws what was found. For
+  /// finding errors: it reads all that is freed.
   void check_all_written(bool checks) { checks_all_written_ = checks; }
   void settle_written() { write_check_.settle(units_); }
   /// The next reduction of each unit starts a new sum.
   void clear_gradients();
-  /// The same of some units, after a micro-batch that was abandoned: what is still being reduced comes before the next gradients.
+  /// The same of some units, after a micro-batch that was abandoned: what is still being reduced comes before the next
+  /// gradients.
   void abandon_gradients(const std::vector<int>& units);
 
-  /// Gathers one unit's f32 master weights and hands them to the host: `use(parameter, values)` for every parameter of the
-  /// unit, on every rank. Collective; blocks.
+  /// Gathers one unit's f32 master weights and hands them to the host: `use(parameter, values)` for every parameter of
+  /// the unit, on every rank. Collective; blocks.
   using UseParameter = std::function<void(const Parameter& parameter, const float* values)>;
   void read_full(int unit, const UseParameter& use);
 
@@ -112,10 +119,12 @@ class Executor {
   const ShardScheme& scheme() const { return placements_.front()->scheme; }
   /// For small reductions on the compute stream, over all ranks: losses.
   Communicator& compute_comm() { return everybody_; }
-  /// The same over the ranks that together hold each master weight once, or, where those are not the same of every unit, over all ranks, of
-  /// which `counts_in_norm` then says whose segments of a unit make up the whole: norms.
+  /// The same over the ranks that together hold each master weight once, or, where those are not the same of every
+  /// unit, over all ranks, of which `counts_in_norm` then says whose segments of a unit make up the whole: norms.
   Communicator& norm_comm();
-  bool counts_in_norm(const FlatParameter& unit) const { return !has_mixed_norms_ || unit.placement->is_first_replica(); }
+  bool counts_in_norm(const FlatParameter& unit) const {
+    return !has_mixed_norms_ || unit.placement->is_first_replica();
+  }
   /// What this rank has sent so far for parameters and gradients.
   ShardGroups::Sent sent() const { return groups_.sent(); }
   Context& context() { return context_; }

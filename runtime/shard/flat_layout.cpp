@@ -4,7 +4,8 @@
 
 namespace zs {
 
-FlatLayout::FlatLayout(const std::vector<Parameter*>& parameters, DType runtime_dtype, int ranks, int finest) : UnitLayout(ranks) {
+FlatLayout::FlatLayout(const std::vector<Parameter*>& parameters, DType runtime_dtype, int ranks, int finest)
+    : UnitLayout(ranks) {
   finest = std::max(finest, ranks);
   ZS_CHECK(ranks >= 1 && finest % ranks == 0, "{} ranks, {} slices", ranks, finest);
   const std::int64_t align = kAlignBytes / size_of(runtime_dtype);

@@ -14,14 +14,14 @@
 
 namespace zs {
 
-/// One unit's parameters: their layout, their persistent shards and their transient buffers. `master` (f32 weights), `grad`
-/// (f32, reduced) and, where parameters run in bf16, `narrow` (their bf16 copy, written by the optimizer) have
-/// layout->held_elems() elements each: slice `slice` of layout->ranks(), and whole parameters behind it. Of a zero-copy unit other ranks
-/// read this rank's shard (the one in the runtime dtype; `shared_kept` where there is one): it is written only behind what
-/// Executor::wait_readers does.
+/// One unit's parameters: their layout, their persistent shards and their transient buffers. `master` (f32 weights),
+/// `grad` (f32, reduced) and, where parameters run in bf16, `narrow` (their bf16 copy, written by the optimizer) have
+/// layout->held_elems() elements each: slice `slice` of layout->ranks(), and whole parameters behind it. Of a zero-copy
+/// unit other ranks read this rank's shard (the one in the runtime dtype; `shared_kept` where there is one): it is
+/// written only behind what Executor::wait_readers does.
 struct FlatParameter {
-  FlatParameter(std::string unit_name, std::vector<Parameter*> members, std::shared_ptr<const UnitLayout> unit_layout, int master_slice,
-                const MixedPrecisionPolicy& unit_precision, std::uint64_t rounding_seed = 0)
+  FlatParameter(std::string unit_name, std::vector<Parameter*> members, std::shared_ptr<const UnitLayout> unit_layout,
+                int master_slice, const MixedPrecisionPolicy& unit_precision, std::uint64_t rounding_seed = 0)
       : name(std::move(unit_name)),
         parameters(std::move(members)),
         layout(std::move(unit_layout)),
@@ -47,9 +47,10 @@ struct FlatParameter {
   bool grad_is_written = false;  // in this step
   bool grad_is_divided = false;  // as far as it is divided after the sum
 
-  Buffer shared;              // zero-copy: every rank's shard in the runtime dtype, in memory that they share; else empty
-  Memory shared_kept;         // where those are the small group's shards: this rank's
-  Buffer published;           // where this rank's shard is a private one: its place there, between publications hidden; else empty
+  Buffer shared;       // zero-copy: every rank's shard in the runtime dtype, in memory that they share; else empty
+  Memory shared_kept;  // where those are the small group's shards: this rank's
+  Buffer
+      published;  // where this rank's shard is a private one: its place there, between publications hidden; else empty
   bool is_published = false;  // since the last update: the others' shards there are written
   bool is_open = false;       // a view of them is unsharded, or on its way
   bool is_in_scope = false;   // an UnshardScope of it lives
@@ -67,12 +68,14 @@ struct FlatParameter {
   std::vector<ShardSegment> held_segments() const { return layout->held_segments(slice); }
   /// Of the segment's elements, wherever they are held.
   StochasticRounding rounding_of(const ShardSegment& segment) const {
-    return {mix64(seed ^ hash_name("rounding")) ^ hash_name(layout->views()[segment.view].name), segment.view_offset, segment.run,
-            segment.stride};
+    return {mix64(seed ^ hash_name("rounding")) ^ hash_name(layout->views()[segment.view].name), segment.view_offset,
+            segment.run, segment.stride};
   }
   Buffer master_buffer() const { return master.buffer(DType::f32, layout->held_elems()); }
   /// bf16, or empty where parameters run in f32.
-  Buffer compute_copy_buffer() const { return compute_copy ? compute_copy.buffer(DType::bf16, layout->held_elems()) : Buffer{}; }
+  Buffer compute_copy_buffer() const {
+    return compute_copy ? compute_copy.buffer(DType::bf16, layout->held_elems()) : Buffer{};
+  }
   /// In gathered_dtype.
   Buffer held_param_buffer() const { return gathered_dtype == DType::f32 ? master_buffer() : compute_copy_buffer(); }
   /// What is gathered.
@@ -85,7 +88,9 @@ struct FlatParameter {
     return shared_kept ? shared_kept.buffer(shared.dtype, shared_kept.bytes() / size_of(shared.dtype)) : param_buffer();
   }
   /// Of a parameter that is whole, in what is held: masters, gradients or their like.
-  Buffer whole_view(const Buffer& held, const FlatView& view) const { return held.slice(layout->held_offset(view), view.numel); }
+  Buffer whole_view(const Buffer& held, const FlatView& view) const {
+    return held.slice(layout->held_offset(view), view.numel);
+  }
   /// Its shards lie in memory that the ranks share.
   bool is_zero_copy() const { return !shared.empty(); }
   /// As things stand nothing is copied to gather it: the unsharded parameters are a view of everybody's shards.

@@ -15,11 +15,14 @@ namespace {
 int fixed_point_shift(std::int64_t elements) { return 60 - std::bit_width(static_cast<std::uint64_t>(elements)); }
 
 /// A trained parameter that is in no unit, and whose gradient somebody has written.
-bool has_own_gradient(const Parameter& ignored) { return ignored.is_trainable() && ignored.has_grad_buffer() && ignored.is_grad_written(); }
+bool has_own_gradient(const Parameter& ignored) {
+  return ignored.is_trainable() && ignored.has_grad_buffer() && ignored.is_grad_written();
+}
 
 void check_options(float max_norm, const NormOptions& options) {
   if (!std::isfinite(max_norm) || max_norm < 0)
-    throw UsageError(fmt::format("clip_grad_norm() to a norm of {}", max_norm), "pass a finite number above 0, or 0 to measure only");
+    throw UsageError(fmt::format("clip_grad_norm() to a norm of {}", max_norm),
+                     "pass a finite number above 0, or 0 to measure only");
   if (!(options.power > 0)) {
     throw UsageError(fmt::format("clip_grad_norm() by a norm of power {}", options.power),
                      "pass a number above 0, or infinity for the largest element");
@@ -62,7 +65,8 @@ std::vector<Buffer> GradNorm::gradients() const {
     const FlatParameter& unit = executor_.units()[i];
     if (!unit.grad_is_written || !executor_.counts_in_norm(unit)) continue;
     for (const ShardSegment& segment : segments_[i]) {
-      if (unit.parameters[segment.view]->is_trainable()) gradients.push_back(unit.grad_buffer().slice(segment.shard_offset, segment.count));
+      if (unit.parameters[segment.view]->is_trainable())
+        gradients.push_back(unit.grad_buffer().slice(segment.shard_offset, segment.count));
     }
   }
   if (executor_.norm_comm().rank() != 0) return gradients;
@@ -79,21 +83,23 @@ void GradNorm::sum() {
 void GradNorm::sum_squares() {
   Context& context = executor_.context();
   const Buffer out = total();
-  context.launch({"squared_norm", gradients(), {out}}, [&kernels = context.kernels(), out, parts = gradients()](ExecContext& exec) {
-    kernels.zero(exec, out);
-    for (const Buffer& part : parts) kernels.squared_norm(exec, out, part);
-  });
+  context.launch({"squared_norm", gradients(), {out}},
+                 [&kernels = context.kernels(), out, parts = gradients()](ExecContext& exec) {
+                   kernels.zero(exec, out);
+                   for (const Buffer& part : parts) kernels.squared_norm(exec, out, part);
+                 });
   executor_.norm_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);
 }
 
 void GradNorm::sum_squares_order_free() {
   Context& context = executor_.context();
   const Buffer most = largest(), out = total();
-  context.launch({"max_exponent", gradients(), {most}}, [&kernels = context.kernels(), most, parts = gradients()](ExecContext& exec) {
-    constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
-    fill_words(exec, most, std::bit_cast<std::uint32_t>(kLeast));
-    for (const Buffer& part : parts) kernels.max_exponent(exec, most, part);
-  });
+  context.launch({"max_exponent", gradients(), {most}},
+                 [&kernels = context.kernels(), most, parts = gradients()](ExecContext& exec) {
+                   constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
+                   fill_words(exec, most, std::bit_cast<std::uint32_t>(kLeast));
+                   for (const Buffer& part : parts) kernels.max_exponent(exec, most, part);
+                 });
   executor_.norm_comm().all_reduce(context.stream(), "grad_norm_exponent", most, ReduceOp::max);
   auto reads = gradients();
   reads.push_back(most);
@@ -119,10 +125,11 @@ void GradNorm::sum_powers() {
   if (!std::isinf(power)) {
     auto reads = gradients();
     reads.push_back(most);
-    context.launch({"power_sum", std::move(reads), {out}}, [&kernels, out, most, power, parts = gradients()](ExecContext& exec) {
-      kernels.zero(exec, out);
-      for (const Buffer& part : parts) kernels.power_sum(exec, out, part, most, power);
-    });
+    context.launch({"power_sum", std::move(reads), {out}},
+                   [&kernels, out, most, power, parts = gradients()](ExecContext& exec) {
+                     kernels.zero(exec, out);
+                     for (const Buffer& part : parts) kernels.power_sum(exec, out, part, most, power);
+                   });
     executor_.norm_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);
   }
   std::vector<Buffer> reads{most};
@@ -154,11 +161,13 @@ Tensor clip_grad_norm(Executor& executor, float max_norm, const NormOptions& opt
   norm.sum();
   const Memory memory = context.pool().acquire(sizeof(StepScalars), context.stream(), "scalars");
   const Buffer scalars = memory.buffer(DType::f32, sizeof(StepScalars) / sizeof(float));
-  context.launch({"zero_scalars", {}, {scalars}}, [&kernels, scalars](ExecContext& exec) { kernels.zero(exec, scalars); });
+  context.launch({"zero_scalars", {}, {scalars}},
+                 [&kernels, scalars](ExecContext& exec) { kernels.zero(exec, scalars); });
   norm.set_clip(scalars, max_norm);
   const auto clip = [&](const std::string& name, const Buffer& gradient) {
-    context.launch({"clip_gradient:" + name, {gradient, scalars}, {gradient}},
-                   [&kernels, gradient, scalars](ExecContext& exec) { kernels.clip_gradient(exec, gradient, scalars); });
+    context.launch(
+        {"clip_gradient:" + name, {gradient, scalars}, {gradient}},
+        [&kernels, gradient, scalars](ExecContext& exec) { kernels.clip_gradient(exec, gradient, scalars); });
   };
   for (const FlatParameter& unit : executor.units())
     if (max_norm > 0 && unit.grad_is_written) clip(unit.name, unit.held_grad_buffer());

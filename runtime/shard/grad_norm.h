@@ -14,9 +14,9 @@ struct NormOptions {
   bool order_free = false;  ///< of power 2: summed in fixed point, so that no cut of the parameters changes a bit of it
 };
 
-/// The norm of all of a step's gradients, each element once: of units, sharded or whole on every rank, and of trained parameters that are
-/// ignored in sharding and have a gradient, which is alike on every rank. Owned by an optimizer; one host thread uses it. On return from
-/// every function: enqueued on compute, not done.
+/// The norm of all of a step's gradients, each element once: of units, sharded or whole on every rank, and of trained
+/// parameters that are ignored in sharding and have a gradient, which is alike on every rank. Owned by an optimizer;
+/// one host thread uses it. On return from every function: enqueued on compute, not done.
 class GradNorm {
  public:
   GradNorm(Executor& executor, const NormOptions& options);
@@ -25,8 +25,8 @@ class GradNorm {
   static void take_gradients(Executor& executor);
   /// Collective, behind take_gradients.
   void sum();
-  /// `scalars`, as StepScalars: the norm, what a gradient is multiplied with so that its norm is at most `largest` (0: by nothing), and
-  /// whether the norm is not finite.
+  /// `scalars`, as StepScalars: the norm, what a gradient is multiplied with so that its norm is at most `largest` (0:
+  /// by nothing), and whether the norm is not finite.
   void set_clip(const Buffer& scalars, float largest) const;
 
  private:
@@ -47,10 +47,11 @@ class GradNorm {
   Memory total_, largest_;
 };
 
-/// Multiplies all gradients of a step, those of GradNorm, by min(1, max_norm / (norm + 1e-6)), without waiting for the device, and returns
-/// the norm before, f32 (1). max_norm 0 measures only. Between a step's last micro-batch and the optimizer's step, whose own clip is 0 then
-/// as a rule; collective. A norm that is not finite leaves the gradients as they are: the optimizer skips the step. UsageError where there
-/// are no gradients, or for an option that makes no sense.
+/// Multiplies all gradients of a step, those of GradNorm, by min(1, max_norm / (norm + 1e-6)), without waiting for the
+/// device, and returns the norm before, f32 (1). max_norm 0 measures only. Between a step's last micro-batch and the
+/// optimizer's step, whose own clip is 0 then as a rule; collective. A norm that is not finite leaves the gradients as
+/// they are: the optimizer skips the step. UsageError where there are no gradients, or for an option that makes no
+/// sense.
 Tensor clip_grad_norm(Executor& executor, float max_norm, const NormOptions& options = {});
 
 }  // namespace zs

@@ -17,8 +17,10 @@ void GradReducer::begin_gradient(FlatParameter& unit) {
   const MemoryOwner owner(context_.device().memory(), unit.name);
   unit.grad_dtype = unit.accumulates ? DType::f32 : unit.precision.reduce;
   // Later micro-batches are added to the first, so that the sum is the same at any number of ranks.
-  if (!unit.placement->is_alone || unit.precision.reduce != DType::f32 || unit.grad_is_written || unit.layout->is_interleaved())
-    unit.full_grad = pool_.acquire(unit.layout->full_elems() * size_of(unit.grad_dtype), context_.stream(), "full_grad");
+  if (!unit.placement->is_alone || unit.precision.reduce != DType::f32 || unit.grad_is_written ||
+      unit.layout->is_interleaved())
+    unit.full_grad =
+        pool_.acquire(unit.layout->full_elems() * size_of(unit.grad_dtype), context_.stream(), "full_grad");
   const Buffer full = full_buffer(unit);
   std::vector<Buffer> padding;
   for (const auto& [offset, count] : unit.layout->padding()) padding.push_back(full.slice(offset, count));
@@ -98,14 +100,15 @@ void GradReducer::finish(FlatParameter& unit) {
   switch (unit.placement->second) {
     case Placement::SecondStep::none: break;
     case Placement::SecondStep::reduce_scatter:
-      unit.groups().finish->reduce_scatter(stream, unit.name, sum_buffer(unit), unit.grad_buffer(), ReduceInto::overwrite,
-                                           unit.precision.reduce_comm_dtype);
+      unit.groups().finish->reduce_scatter(stream, unit.name, sum_buffer(unit), unit.grad_buffer(),
+                                           ReduceInto::overwrite, unit.precision.reduce_comm_dtype);
       break;
     case Placement::SecondStep::all_gather:
       unit.groups().finish->all_gather(stream, unit.name, sum_buffer(unit), unit.grad_buffer());
       break;
     case Placement::SecondStep::all_reduce:
-      unit.groups().finish->all_reduce(stream, unit.name, unit.placement->is_all_reduced_each ? sum_buffer(unit) : unit.grad_buffer(),
+      unit.groups().finish->all_reduce(stream, unit.name,
+                                       unit.placement->is_all_reduced_each ? sum_buffer(unit) : unit.grad_buffer(),
                                        ReduceOp::sum);
       break;
   }
@@ -144,9 +147,11 @@ void GradReducer::gather_whole(FlatParameter& unit) {
   if (unit.layout->whole_elems() == 0) return;
   const UnitLayout& layout = *unit.layout;
   const Buffer held = unit.held_grad_buffer(),
-               part = unit.grad_buffer().slice(layout.gathered_shard_elems(), layout.shard_elems() - layout.gathered_shard_elems());
+               part = unit.grad_buffer().slice(layout.gathered_shard_elems(),
+                                               layout.shard_elems() - layout.gathered_shard_elems());
   reduction().wait(last_finish_);
-  unit.groups().over_masters().all_gather(reduction(), unit.name, part, held.slice(layout.shard_elems(), layout.whole_elems()));
+  unit.groups().over_masters().all_gather(reduction(), unit.name, part,
+                                          held.slice(layout.shard_elems(), layout.whole_elems()));
   reduction().record(last_reduction_);
 }
 

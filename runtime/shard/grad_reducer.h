@@ -5,14 +5,15 @@
 
 namespace zs {
 
-/// The way of gradients from a unit's full buffer to the f32 gradient of the master shard. Owned by an Executor; one host thread uses it.
-/// On return from every function: enqueued, not done.
+/// The way of gradients from a unit's full buffer to the f32 gradient of the master shard. Owned by an Executor; one
+/// host thread uses it. On return from every function: enqueued, not done.
 ///
-/// The first step, on the reduce stream, reduce-scatters a micro-batch's gradient over the axes `reduced` and adds it to what earlier
-/// micro-batches left. Where those are the master's axes, that is all. Else the sum becomes the master's gradient in a second step, as a
-/// rule once an optimizer step: a reduce-scatter over the master's other axes, an all-reduce over replicas, or, where the sum was cut finer
-/// than the master so that all ranks are folded in order, an all-gather. It has a stream of its own, `finish`, and so runs beside the
-/// first step of the next unit; the sums of two units are alive for that.
+/// The first step, on the reduce stream, reduce-scatters a micro-batch's gradient over the axes `reduced` and adds it
+/// to what earlier micro-batches left. Where those are the master's axes, that is all. Else the sum becomes the
+/// master's gradient in a second step, as a rule once an optimizer step: a reduce-scatter over the master's other axes,
+/// an all-reduce over replicas, or, where the sum was cut finer than the master so that all ranks are folded in order,
+/// an all-gather. It has a stream of its own, `finish`, and so runs beside the first step of the next unit; the sums of
+/// two units are alive for that.
 class GradReducer {
  public:
   GradReducer(Context& context, Pool& pool) : context_(context), pool_(pool) {}
@@ -34,7 +35,9 @@ class GradReducer {
   void clear(FlatParameter& unit);
 
  private:
-  static std::int64_t sum_elems(const FlatParameter& unit) { return unit.layout->full_elems() / unit.groups().reduce->size(); }
+  static std::int64_t sum_elems(const FlatParameter& unit) {
+    return unit.layout->full_elems() / unit.groups().reduce->size();
+  }
   static Buffer sum_buffer(const FlatParameter& unit) { return unit.sum.buffer(DType::f32, sum_elems(unit)); }
   void zero(Stream& stream, const char* name, const std::vector<Buffer>& buffers);
   /// On compute: what was accumulated in f32 becomes what the reduction carries.

@@ -9,15 +9,17 @@ namespace {
 
 HeldTensor::Piece piece_of(const ShardSegment& segment, const Buffer& shard) {
   const std::int64_t runs = segment.runs();
-  return {{0, segment.view_offset, segment.run, runs, runs > 1 ? segment.stride : 0}, shard.slice(segment.shard_offset, segment.count)};
+  return {{0, segment.view_offset, segment.run, runs, runs > 1 ? segment.stride : 0},
+          shard.slice(segment.shard_offset, segment.count)};
 }
 
 /// Every rank holds it whole, and whoever gave it the value keeps what else there is to know of it.
 HeldTensor held_whole(const Parameter& ignored) {
   const Buffer value = ignored.value();
   if (value.dtype != DType::f32) {
-    throw UsageError(fmt::format("the ignored parameter {} is {}: the state is f32", ignored.name(), name_of(value.dtype)),
-                     "give it an f32 value");
+    throw UsageError(
+        fmt::format("the ignored parameter {} is {}: the state is f32", ignored.name(), name_of(value.dtype)),
+        "give it an f32 value");
   }
   return {{ignored.name(), kMasterKind, value.dtype, ignored.shape()}, {whole_piece(value)}};
 }
@@ -26,7 +28,8 @@ HeldTensor held_whole(const Parameter& ignored) {
 
 HeldTensor::Piece whole_piece(const Buffer& data) { return {{0, 0, data.elems, 1, 0}, data}; }
 
-std::vector<std::pair<std::string, HeldShards>> unit_state(const Executor& executor, const Optimizer* optimizer, std::size_t unit) {
+std::vector<std::pair<std::string, HeldShards>> unit_state(const Executor& executor, const Optimizer* optimizer,
+                                                           std::size_t unit) {
   std::vector<std::pair<std::string, HeldShards>> kinds = {{kMasterKind, HeldShards::masters(executor.units()[unit])}};
   for (std::size_t i = 0; optimizer != nullptr && i < optimizer->state_names().size(); ++i)
     kinds.emplace_back(optimizer->state_names()[i], HeldShards{HeldShards::Role::moment, optimizer->state(i, unit)});

@@ -13,7 +13,8 @@ namespace zs {
 /// What a tensor of the state is of its parameter: the f32 weights, or one of Optimizer::state_names().
 inline constexpr const char* kMasterKind = "master";
 
-/// A tensor of the state, and the parts of it that this rank holds, in the order of elements. They are cut on the same dim.
+/// A tensor of the state, and the parts of it that this rank holds, in the order of elements. They are cut on the same
+/// dim.
 struct HeldTensor {
   struct Piece {
     ElementRange range;  ///< of this tensor, as if it were the first
@@ -29,10 +30,12 @@ struct HeldTensor {
 HeldTensor::Piece whole_piece(const Buffer& data);
 
 /// What a unit has of each kind, as a ScopeTransfer takes it. Without an optimizer: of the weights.
-std::vector<std::pair<std::string, HeldShards>> unit_state(const Executor& executor, const Optimizer* optimizer, std::size_t unit);
+std::vector<std::pair<std::string, HeldShards>> unit_state(const Executor& executor, const Optimizer* optimizer,
+                                                           std::size_t unit);
 
-/// The state by parameter and kind: of units, in their order, and behind them the ignored parameters, of which there are the values alone.
-/// Views of the shards. Without an optimizer: of the weights. UsageError where an ignored parameter is not f32.
+/// The state by parameter and kind: of units, in their order, and behind them the ignored parameters, of which there
+/// are the values alone. Views of the shards. Without an optimizer: of the weights. UsageError where an ignored
+/// parameter is not f32.
 std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* optimizer);
 
 }  // namespace zs

@@ -14,7 +14,8 @@ LrShape lr_shape_of(std::string_view name) {
   constexpr std::array<std::string_view, 4> kNames = {"constant", "cosine", "linear", "wsd"};
   const auto* const found = std::find(kNames.begin(), kNames.end(), name);
   if (found == kNames.end())
-    throw Error(ExitCode::config, fmt::format("there is no schedule {}", name), {}, "use one of constant, cosine, linear, wsd");
+    throw Error(ExitCode::config, fmt::format("there is no schedule {}", name), {},
+                "use one of constant, cosine, linear, wsd");
   return static_cast<LrShape>(found - kNames.begin());
 }
 
@@ -26,7 +27,8 @@ std::int64_t LrSchedule::decay_steps() const {
 
 double LrSchedule::at(std::int64_t step) const {
   if (step < 0 || steps < 1)
-    throw UsageError(fmt::format("the learning rate of step {} of {}", step, steps), "count steps from 0, of 1 or more");
+    throw UsageError(fmt::format("the learning rate of step {} of {}", step, steps),
+                     "count steps from 0, of 1 or more");
   const std::int64_t t = std::min(step, steps - 1);
   if (t < warmup) return lr * static_cast<double>(t + 1) / static_cast<double>(warmup);
 
@@ -39,7 +41,8 @@ double LrSchedule::at(std::int64_t step) const {
     case LrShape::wsd: break;
   }
   const std::int64_t decaying = decay_steps();
-  const std::int64_t into_decay = t + 1 - (steps - decaying);  // the first step of the decay is the first below the peak
+  const std::int64_t into_decay =
+      t + 1 - (steps - decaying);  // the first step of the decay is the first below the peak
   if (into_decay <= 0) return lr;
   return towards_end(1.0 - std::sqrt(static_cast<double>(into_decay) / static_cast<double>(decaying)));
 }

@@ -20,10 +20,11 @@ struct LrSchedule {
   /// Of step t in [0, steps), with r = min_lr_ratio:
   ///   warm-up, t < warmup:  lr (t + 1) / warmup                                     (linear; Goyal et al. 2017)
   ///   constant:             lr
-  ///   cosine:               lr (r + (1 - r) (1 + cos(pi x)) / 2)                    (Loshchilov and Hutter 2017, eq. 5)
-  ///   linear:               lr (r + (1 - r) (1 - x))
-  ///   wsd:                  lr, then over the last D steps (decay_steps)
-  ///                         lr (r + (1 - r) (1 - sqrt((t + 1 - (steps - D)) / D)))  (Haegele et al. 2024, eq. 1, whose n is t + 1)
+  ///   cosine:               lr (r + (1 - r) (1 + cos(pi x)) / 2)                    (Loshchilov and Hutter 2017, eq.
+  ///   5) linear:               lr (r + (1 - r) (1 - x)) wsd:                  lr, then over the last D steps
+  ///   (decay_steps)
+  ///                         lr (r + (1 - r) (1 - sqrt((t + 1 - (steps - D)) / D)))  (Haegele et al. 2024, eq. 1, whose
+  ///                         n is t + 1)
   /// where x = (t - warmup) / (steps - warmup). Steps past the end keep the last value.
   double at(std::int64_t step) const;
   /// Steps below the peak at the end of a `wsd` training: `decay` x `steps` without its fraction, at least 1.

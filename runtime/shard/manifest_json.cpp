@@ -127,7 +127,8 @@ class ManifestReader final : public Events {
   bool start_array(std::size_t) override { return open(Type::array); }
   bool end_object() override {
     for (const Rule& rule : kRules) {
-      if (rule.parent == open_.back().place && !rule.key.empty() && (open_.back().seen & bit(rule.place)) == 0) return refuse(rule.key);
+      if (rule.parent == open_.back().place && !rule.key.empty() && (open_.back().seen & bit(rule.place)) == 0)
+        return refuse(rule.key);
     }
     return open_.pop_back(), true;
   }
@@ -165,7 +166,8 @@ class ManifestReader final : public Events {
       return candidate.parent == parent && (candidate.key.empty() || candidate.key == key_);
     });
     const bool is_one = rule != kRules.end() && !rule->key.empty();
-    if (rule == kRules.end() || rule->type != type || (is_one && (open_.back().seen & bit(rule->place)) != 0)) return refuse(), nullptr;
+    if (rule == kRules.end() || rule->type != type || (is_one && (open_.back().seen & bit(rule->place)) != 0))
+      return refuse(), nullptr;
     if (is_one) open_.back().seen |= bit(rule->place);
     return &*rule;
   }
@@ -214,7 +216,8 @@ class ManifestReader final : public Events {
   bool take_segment() {
     const bool has_runs = row_size_ == 6;
     if ((row_size_ != 4 && !has_runs) || (has_runs && row_[4] < 2)) return refuse();
-    manifest_.files.back().segments.push_back({row_[0], row_[1], row_[2], row_[3], has_runs ? row_[4] : 1, has_runs ? row_[5] : 0});
+    manifest_.files.back().segments.push_back(
+        {row_[0], row_[1], row_[2], row_[3], has_runs ? row_[4] : 1, has_runs ? row_[5] : 0});
     return true;
   }
 

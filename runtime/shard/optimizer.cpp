@@ -19,7 +19,8 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
     : executor_(executor), name_(definition.name), kind_(definition.name), options_(options) {
   Context& context = executor.context();
   Stream& compute = context.stream();
-  std::transform(kind_.begin(), kind_.end(), kind_.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(kind_.begin(), kind_.end(), kind_.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   for (const std::string& state : definition.state) state_names_.push_back(kind_ + "." + state);
   check_groups();
   for (const FlatParameter& unit : executor.units()) units_.push_back(make_unit(unit));
@@ -54,7 +55,8 @@ Optimizer::Unit Optimizer::make_unit(const FlatParameter& unit) {
   }
   std::vector<Buffer> zeros;
   for (std::size_t i = 0; i < state_names_.size(); ++i)
-    zeros.push_back(made.state.emplace_back(context.pool().acquire(bytes, context.stream(), "moments")).buffer(DType::f32, elems));
+    zeros.push_back(
+        made.state.emplace_back(context.pool().acquire(bytes, context.stream(), "moments")).buffer(DType::f32, elems));
   if (zeros.empty()) return made;
   context.launch({"zero_moments", {}, zeros}, [&kernels = context.kernels(), zeros](ExecContext& exec) {
     for (const Buffer& buffer : zeros) kernels.zero(exec, buffer);
@@ -63,33 +65,40 @@ Optimizer::Unit Optimizer::make_unit(const FlatParameter& unit) {
 }
 
 const ParameterGroup* Optimizer::group_of(const std::string& name) const {
-  const auto group = std::find_if(options_.groups.begin(), options_.groups.end(),
-                                  [&](const ParameterGroup& one) { return fnmatch(one.pattern.c_str(), name.c_str(), 0) == 0; });
+  const auto group = std::find_if(options_.groups.begin(), options_.groups.end(), [&](const ParameterGroup& one) {
+    return fnmatch(one.pattern.c_str(), name.c_str(), 0) == 0;
+  });
   return group == options_.groups.end() ? nullptr : &*group;
 }
 
 void Optimizer::check_groups() const {
   for (const ParameterGroup& group : options_.groups) {
     const auto is_of = [&](const Parameter* parameter) { return group_of(parameter->name()) == &group; };
-    const auto has_one = [&](const FlatParameter& unit) { return std::any_of(unit.parameters.begin(), unit.parameters.end(), is_of); };
+    const auto has_one = [&](const FlatParameter& unit) {
+      return std::any_of(unit.parameters.begin(), unit.parameters.end(), is_of);
+    };
     if (!std::any_of(executor_.units().begin(), executor_.units().end(), has_one)) {
       throw UsageError(fmt::format("{}: no parameter is of the group \"{}\"", name_, group.pattern),
                        "name parameters as they are called, such as \"*.bias\", and put narrower patterns first");
     }
     if (!std::isfinite(group.lr_scale) || group.lr_scale < 0)
-      throw UsageError(fmt::format("{}: the group \"{}\" has a learning rate times {}", name_, group.pattern, group.lr_scale),
-                       "pass 0 or more");
+      throw UsageError(
+          fmt::format("{}: the group \"{}\" has a learning rate times {}", name_, group.pattern, group.lr_scale),
+          "pass 0 or more");
   }
 }
 
-std::vector<Optimizer::Range> Optimizer::ranges(const FlatParameter& unit, const std::vector<ShardSegment>& segments) const {
+std::vector<Optimizer::Range> Optimizer::ranges(const FlatParameter& unit,
+                                                const std::vector<ShardSegment>& segments) const {
   std::vector<Range> ranges;
   for (const ShardSegment& segment : segments) {
     const FlatView& view = unit.layout->views()[segment.view];
     const ParameterGroup* const group = group_of(view.name);
     const float usual = view.has_decay ? options_.weight_decay : 0.0f;
-    ranges.push_back({segment.shard_offset, segment.count, group != nullptr ? group->weight_decay.value_or(usual) : usual,
-                      group != nullptr ? group->lr_scale : 1.0f, unit.parameters[segment.view], unit.rounding_of(segment), segment.view});
+    ranges.push_back({segment.shard_offset, segment.count,
+                      group != nullptr ? group->weight_decay.value_or(usual) : usual,
+                      group != nullptr ? group->lr_scale : 1.0f, unit.parameters[segment.view],
+                      unit.rounding_of(segment), segment.view});
   }
   return ranges;
 }
@@ -134,18 +143,25 @@ std::uint64_t Optimizer::slots_key() const {
   std::uint64_t key = slots_.size();
   if (slots_.size() == 1) return key;
   for (const Unit& unit : units_)
-    for (const std::int64_t updates : unit.updates) key = mix64(key ^ static_cast<std::uint64_t>(slots_.front().updates - updates));
+    for (const std::int64_t updates : unit.updates)
+      key = mix64(key ^ static_cast<std::uint64_t>(slots_.front().updates - updates));
   return key;
 }
 
 void Optimizer::set_scalars(float lr, std::int64_t step_number) {
-  if (step_number < 1) throw UsageError(fmt::format("the optimizer's step has the number {}", step_number), "count steps from 1");
-  if (!std::isfinite(lr) || lr < 0) throw UsageError(fmt::format("the learning rate is {}", lr), "pass a finite number, 0 or above");
+  if (step_number < 1)
+    throw UsageError(fmt::format("the optimizer's step has the number {}", step_number), "count steps from 1");
+  if (!std::isfinite(lr) || lr < 0)
+    throw UsageError(fmt::format("the learning rate is {}", lr), "pass a finite number, 0 or above");
   set_slots();
   std::vector<StepScalars> values;
   for (const auto& [updates, lr_scale] : slots_) {
-    StepScalars scalars{
-        .lr = lr * lr_scale, .bias_correction1 = 1, .bias_correction2 = 1, .clip_coefficient = 1, .grad_norm = 0, .skip = 0};
+    StepScalars scalars{.lr = lr * lr_scale,
+                        .bias_correction1 = 1,
+                        .bias_correction2 = 1,
+                        .clip_coefficient = 1,
+                        .grad_norm = 0,
+                        .skip = 0};
     set_corrections(scalars, updates);
     values.push_back(scalars);
   }
@@ -194,8 +210,8 @@ void Optimizer::update_unit(std::size_t unit) {
     roundings.push_back(range.rounding);
   }
   context.launch({kind_ + ":" + flat.name, std::move(reads), std::move(writes)},
-                 [&kernels = context.kernels(), update = slice_update(), slices = std::move(slices), roundings = std::move(roundings),
-                  is_at_random](ExecContext& exec) {
+                 [&kernels = context.kernels(), update = slice_update(), slices = std::move(slices),
+                  roundings = std::move(roundings), is_at_random](ExecContext& exec) {
                    for (std::size_t i = 0; i < slices.size(); ++i) {
                      const auto& [slice, copy] = slices[i];
                      update(exec, slice);
@@ -232,8 +248,9 @@ void Optimizer::count_updates() {
 void Optimizer::count_skipped() {
   Context& context = executor_.context();
   const Buffer count = skips(), skip = scalars(0).slice(offsetof(StepScalars, skip) / sizeof(float), 1);
-  context.launch({"count_skipped", {count, skip}, {count}},
-                 [&kernels = context.kernels(), count, skip](ExecContext& exec) { kernels.add(exec, count, count, skip); });
+  context.launch(
+      {"count_skipped", {count, skip}, {count}},
+      [&kernels = context.kernels(), count, skip](ExecContext& exec) { kernels.add(exec, count, count, skip); });
 }
 
 std::int64_t Optimizer::skipped() const {

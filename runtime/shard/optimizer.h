@@ -20,16 +20,17 @@ struct ParameterGroup {
 };
 
 struct OptimizerOptions {
-  float weight_decay = 0;                   ///< not of norms and biases
-  float clip = 1.0f;                        ///< largest norm of all gradients (GradNorm); 0: no clipping
-  bool order_free = false;                  ///< the norm is summed in fixed point, so that no cut of the parameters changes a bit of it
+  float weight_decay = 0;   ///< not of norms and biases
+  float clip = 1.0f;        ///< largest norm of all gradients (GradNorm); 0: no clipping
+  bool order_free = false;  ///< the norm is summed in fixed point, so that no cut of the parameters changes a bit of it
   std::vector<ParameterGroup> groups = {};  ///< the first that matches; one that matches no parameter is a UsageError
 };
 
-/// Updates the master shards, with global-norm clipping that never waits for the host: norm, clip coefficient and learning rate are scalars
-/// in device memory. A gradient that is not finite leaves the weights as they are: such steps are counted. How many steps have updated a
-/// parameter is counted for each, and checkpoints keep it: one that was frozen, or had no gradient, is as if it had begun later. Owns its
-/// state; one host thread uses it. On return from `step`: enqueued, not done.
+/// Updates the master shards, with global-norm clipping that never waits for the host: norm, clip coefficient and
+/// learning rate are scalars in device memory. A gradient that is not finite leaves the weights as they are: such steps
+/// are counted. How many steps have updated a parameter is counted for each, and checkpoints keep it: one that was
+/// frozen, or had no gradient, is as if it had begun later. Owns its state; one host thread uses it. On return from
+/// `step`: enqueued, not done.
 ///
 /// An optimizer of one's own says what becomes of a slice of elements:
 ///
@@ -40,7 +41,8 @@ struct OptimizerOptions {
 ///           const zs::StepScalars& step = s.step();
 ///           float* const w = s.master.as<float>();
 ///           const float* const g = s.grad.as<float>();
-///           for (std::int64_t i = 0; step.skip == 0 && i < s.master.elems; ++i) w[i] -= step.lr * step.clip_coefficient * g[i];
+///           for (std::int64_t i = 0; step.skip == 0 && i < s.master.elems; ++i) w[i] -= step.lr *
+///           step.clip_coefficient * g[i];
 ///         };
 ///       }
 ///     };
@@ -50,14 +52,14 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// One update from the reduced gradients of this step, which it consumes. Collective. UsageError, before anything is changed, where there
-  /// are none: behind another step, before the last micro-batch has ended, without a backward. The first step that is skipped is said in a
-  /// line on stderr, by rank 0.
+  /// One update from the reduced gradients of this step, which it consumes. Collective. UsageError, before anything is
+  /// changed, where there are none: behind another step, before the last micro-batch has ended, without a backward. The
+  /// first step that is skipped is said in a line on stderr, by rank 0.
   void step(float lr);
   /// The same. `step_number` counts from 1 and is for the ranks to compare, no more.
   void step(float lr, std::int64_t step_number);
-  /// The two parts of `step`, but for the line: what the host alone knows goes to the device, any time before the update; and the rest,
-  /// which is the same work every time where `slots_key` is the same, so that it can be captured.
+  /// The two parts of `step`, but for the line: what the host alone knows goes to the device, any time before the
+  /// update; and the rest, which is the same work every time where `slots_key` is the same, so that it can be captured.
   void set_scalars(float lr, std::int64_t step_number);
   void update();
   /// The device has done the last update's work again.
@@ -73,16 +75,21 @@ class Optimizer {
   /// What checkpoints call its state: "adamw.m", "adamw.v".
   const std::vector<std::string>& state_names() const { return state_names_; }
   /// One of it, of a unit's master weights, f32 (held_elems): with `updates` it is all of the state.
-  Buffer state(std::size_t which, std::size_t unit) const { return of_unit(unit).state.at(which).buffer(DType::f32, held_elems(unit)); }
+  Buffer state(std::size_t which, std::size_t unit) const {
+    return of_unit(unit).state.at(which).buffer(DType::f32, held_elems(unit));
+  }
   /// How many steps have updated a parameter of a unit.
   std::int64_t updates(std::size_t unit, std::size_t parameter) const { return of_unit(unit).updates.at(parameter); }
-  void set_updates(std::size_t unit, std::size_t parameter, std::int64_t updates) { units_.at(unit).updates.at(parameter) = updates; }
+  void set_updates(std::size_t unit, std::size_t parameter, std::int64_t updates) {
+    units_.at(unit).updates.at(parameter) = updates;
+  }
 
  protected:
   struct Definition {
-    std::string name;                                                ///< "AdamW": of launches, in lower case, and errors
-    std::vector<std::string> state = {};                             ///< "m", "v": f32, which begin as zeros
-    std::vector<std::pair<std::string, std::string>> settings = {};  ///< what ranks must have alike: "AdamW's eps", "1e-08"
+    std::string name;                     ///< "AdamW": of launches, in lower case, and errors
+    std::vector<std::string> state = {};  ///< "m", "v": f32, which begin as zeros
+    std::vector<std::pair<std::string, std::string>> settings =
+        {};  ///< what ranks must have alike: "AdamW's eps", "1e-08"
   };
   Optimizer(Executor& executor, const Definition& definition, const OptimizerOptions& options);
 
@@ -96,9 +103,9 @@ class Optimizer {
     /// Of a CPU device.
     const StepScalars& step() const { return *static_cast<const StepScalars*>(scalars.data); }
   };
-  /// Called on the compute stream for each slice. The gradient is as reduced: it takes it times StepScalars::clip_coefficient, and leaves
-  /// all as it is where StepScalars::skip is not 0. An element's update depends on nothing but it. Where `copies` says so it writes `copy`
-  /// too.
+  /// Called on the compute stream for each slice. The gradient is as reduced: it takes it times
+  /// StepScalars::clip_coefficient, and leaves all as it is where StepScalars::skip is not 0. An element's update
+  /// depends on nothing but it. Where `copies` says so it writes `copy` too.
   using Update = std::function<void(ExecContext& exec, const Slice& slice)>;
   virtual Update slice_update() const = 0;
   /// Whether that writes the bf16 copy; else it is cast from the masters behind it.

@@ -99,8 +99,10 @@ OrderMismatch::OrderMismatch(std::int64_t step, const std::string& what, const c
     : Error(ExitCode::ranks_disagree, what, {}, what_to_do), step_(step) {}
 
 OrderMismatch::OrderMismatch(std::int64_t step, const std::string& detail)
-    : OrderMismatch(step, fmt::format("the ranks disagree on the order of communication in step {}{}", step + 1, detail),
-                    "every rank must run the same units, of the same dtypes and sizes, in the same order, in as many micro-batches") {}
+    : OrderMismatch(step,
+                    fmt::format("the ranks disagree on the order of communication in step {}{}", step + 1, detail),
+                    "every rank must run the same units, of the same dtypes and sizes, in the same order, in as many "
+                    "micro-batches") {}
 
 OrderCheck::OrderCheck(Executor& executor, World& world) : executor_(executor) {
   if (executor.ranks() == 1) return;
@@ -119,7 +121,8 @@ std::int64_t OrderCheck::entry_of(const Action& action, Mode mode) const {
 }
 
 void OrderCheck::add_operation(std::int64_t entry, int unit) {
-  hash_ = mix64(hash_ ^ static_cast<std::uint64_t>(entry)) + hash_name(executor_.units()[static_cast<std::size_t>(unit)].name);
+  hash_ = mix64(hash_ ^ static_cast<std::uint64_t>(entry)) +
+          hash_name(executor_.units()[static_cast<std::size_t>(unit)].name);
   operations_.push_back(entry);
 }
 
@@ -129,7 +132,9 @@ void OrderCheck::note(const std::vector<Action>& actions, Mode mode) {
   }
 }
 
-void OrderCheck::note_enter(int unit, std::int64_t options) { add_operation(options << 32 | kEnter << 20 | unit, unit); }
+void OrderCheck::note_enter(int unit, std::int64_t options) {
+  add_operation(options << 32 | kEnter << 20 | unit, unit);
+}
 
 void OrderCheck::note_write_back(int unit) { add_operation(kWriteBack << 20 | unit, unit); }
 
@@ -143,7 +148,8 @@ void OrderCheck::note(const FlatParameter& unit) {
 }
 
 void OrderCheck::set(std::string_view setting, std::string value) {
-  const auto known = std::find_if(settings_.begin(), settings_.end(), [&](const Setting& other) { return other.name == setting; });
+  const auto known =
+      std::find_if(settings_.begin(), settings_.end(), [&](const Setting& other) { return other.name == setting; });
   if (known == settings_.end()) {
     settings_.push_back({std::string(setting), std::move(value)});
   } else {
@@ -166,7 +172,8 @@ std::uint64_t OrderCheck::hash() const {
 }
 
 std::shared_ptr<const OrderCheck::Compared> OrderCheck::take_step() {
-  last_ = std::make_shared<const Compared>(Compared{steps_, names(), units_, settings_, trained(), std::exchange(operations_, {})});
+  last_ = std::make_shared<const Compared>(
+      Compared{steps_, names(), units_, settings_, trained(), std::exchange(operations_, {})});
   steps_ += std::exchange(has_ended_, false) ? 1 : 0;
   is_due_ = false;
   return last_;
@@ -181,10 +188,11 @@ void OrderCheck::compare_if_due() {
   const Buffer hashes = hashes_.buffer(DType::i64, kHashes);
   context.launch({"order_hash", {}, {hashes}}, upload_of(context.kernels(), hashes, std::vector{hash, ~hash}));
   executor_.compute_comm().all_reduce(context.stream(), "order", hashes, ReduceOp::max);
-  launch_on_host(context, {"order_check", {hashes}, {}}, [this, compared](ExecContext&, const std::vector<Buffer>& reads) {
-    const auto* const found = reads[0].as<std::int64_t>();
-    if (found[0] != ~found[1]) explain(*compared);
-  });
+  launch_on_host(context, {"order_check", {hashes}, {}},
+                 [this, compared](ExecContext&, const std::vector<Buffer>& reads) {
+                   const auto* const found = reads[0].as<std::int64_t>();
+                   if (found[0] != ~found[1]) explain(*compared);
+                 });
 }
 
 void OrderCheck::compare_replayed(bool are_equal) {
@@ -225,14 +233,15 @@ std::string OrderCheck::text_of(std::int64_t entry, const Names& names) {
   if (kind == kScatter) return fmt::format("scatter({})", unit);
   if (kind == kEnter) return fmt::format("enter_scope({}) with options {:#x}", unit, entry >> 32);
   const bool is_eval = (entry >> 28 & 1) != 0;
-  return fmt::format("{}({}) {}{}", name_of(static_cast<Action::Kind>(kind)), unit, name_of(static_cast<DType>(entry >> 32)),
-                     is_eval ? " in a validation" : "");
+  return fmt::format("{}({}) {}{}", name_of(static_cast<Action::Kind>(kind)), unit,
+                     name_of(static_cast<DType>(entry >> 32)), is_eval ? " in a validation" : "");
 }
 
 OrderCheck::List OrderCheck::gather(const List& own) {
   const std::int64_t count = std::ssize(own);
   List all(own.size() * static_cast<std::size_t>(hosts_->size()));
-  const Buffer lists{all.data(), std::ssize(all), DType::i64, DeviceKind::cpu}, mine = lists.slice(hosts_->rank() * count, count);
+  const Buffer lists{all.data(), std::ssize(all), DType::i64, DeviceKind::cpu},
+      mine = lists.slice(hosts_->rank() * count, count);
   std::copy(own.begin(), own.end(), mine.as<std::int64_t>());
   hosts_->all_gather(*host_stream_, "order_lists", mine, lists);
   return all;
@@ -241,7 +250,8 @@ OrderCheck::List OrderCheck::gather(const List& own) {
 /// Every rank's list, padded to one length with kNothing.
 std::vector<OrderCheck::List> OrderCheck::exchange(const List& own) {
   const List lengths = gather({std::ssize(own)});
-  const auto length = static_cast<std::size_t>(std::max<std::int64_t>(1, *std::max_element(lengths.begin(), lengths.end())));
+  const auto length =
+      static_cast<std::size_t>(std::max<std::int64_t>(1, *std::max_element(lengths.begin(), lengths.end())));
   List padded = own;
   padded.resize(length, kNothing);
   const List all = gather(padded);
@@ -280,7 +290,8 @@ void OrderCheck::explain_units(const Compared& compared) {
 /// Each is exchanged as its characters: only a run that ends gets here.
 void OrderCheck::explain_settings(const Compared& compared) {
   List hashes;
-  for (const auto& [name, value] : compared.settings) hashes.push_back(static_cast<std::int64_t>(hash_name(name + "=" + value) >> 1));
+  for (const auto& [name, value] : compared.settings)
+    hashes.push_back(static_cast<std::int64_t>(hash_name(name + "=" + value) >> 1));
   std::pair<std::size_t, std::size_t> found{hashes.size(), 0};  // place, rank
   find_difference(hashes, [&](std::size_t at, std::size_t rank, std::int64_t, std::int64_t) {
     if (found.second == 0) found = {at, rank};
@@ -288,7 +299,8 @@ void OrderCheck::explain_settings(const Compared& compared) {
   const auto [place, rank] = found;
   if (rank == 0) return;
   const Setting own = place < compared.settings.size() ? compared.settings[place] : Setting{"", "nothing"};
-  const std::vector<List> names = exchange({own.name.begin(), own.name.end()}), values = exchange({own.value.begin(), own.value.end()});
+  const std::vector<List> names = exchange({own.name.begin(), own.name.end()}),
+                          values = exchange({own.value.begin(), own.value.end()});
   const auto text = [](const List& list) {
     std::string text;
     for (const std::int64_t c : list)
@@ -297,8 +309,8 @@ void OrderCheck::explain_settings(const Compared& compared) {
   };
   const std::string name = text(names[0]).empty() ? text(names[rank]) : text(names[0]);
   throw OrderMismatch(compared.step,
-                      fmt::format("the ranks disagree on the {} in step {}: rank 0 has {}, rank {} has {}", name, compared.step + 1,
-                                  text(values[0]), rank, text(values[rank])),
+                      fmt::format("the ranks disagree on the {} in step {}: rank 0 has {}, rank {} has {}", name,
+                                  compared.step + 1, text(values[0]), rank, text(values[rank])),
                       kSame);
 }
 
@@ -307,14 +319,16 @@ void OrderCheck::explain(const Compared& compared) {
   explain_settings(compared);
   find_difference(compared.trained, [&](std::size_t at, std::size_t rank, std::int64_t first, std::int64_t other) {
     const auto text = [](std::int64_t is_trained) { return is_trained != 0 ? "trains it" : "has it frozen"; };
-    throw OrderMismatch(compared.step,
-                        fmt::format("the ranks disagree on whether parameter {} is trained in step {}: rank 0 {}, rank {} {}",
-                                    compared.names->parameters.at(at), compared.step + 1, text(first), rank, text(other)),
-                        kSame);
+    throw OrderMismatch(
+        compared.step,
+        fmt::format("the ranks disagree on whether parameter {} is trained in step {}: rank 0 {}, rank {} {}",
+                    compared.names->parameters.at(at), compared.step + 1, text(first), rank, text(other)),
+        kSame);
   });
   find_difference(compared.operations, [&](std::size_t at, std::size_t rank, std::int64_t first, std::int64_t other) {
-    throw OrderMismatch(compared.step, fmt::format(", operation {}: rank 0 {}, rank {} {}", at + 1, text_of(first, *compared.names), rank,
-                                                   text_of(other, *compared.names)));
+    throw OrderMismatch(compared.step,
+                        fmt::format(", operation {}: rank 0 {}, rank {} {}", at + 1, text_of(first, *compared.names),
+                                    rank, text_of(other, *compared.names)));
   });
   throw OrderMismatch(compared.step);
 }

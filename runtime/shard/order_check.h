@@ -17,9 +17,9 @@ namespace zs {
 class Executor;
 class InlineStream;
 
-/// The ranks have not asked for the same communication in the same order, or do not train in the same way: what differs first is named,
-/// with the values of two ranks. Every rank throws it alike, from its next synchronize; what was enqueued after the comparison, the
-/// optimizer's step first of all, has not run.
+/// The ranks have not asked for the same communication in the same order, or do not train in the same way: what differs
+/// first is named, with the values of two ranks. Every rank throws it alike, from its next synchronize; what was
+/// enqueued after the comparison, the optimizer's step first of all, has not run.
 class OrderMismatch final : public Error {
  public:
   /// `what`: "the ranks disagree on ... in step 3, ...". `step`: comparisons before this one.
@@ -32,11 +32,11 @@ class OrderMismatch final : public Error {
   std::int64_t step_;
 };
 
-/// Watches that all ranks communicate alike, have the same units, and train in the same way, where messages alone would not tell: they
-/// carry a tag, but only within the group that exchanges them. Keeps a running hash of all units, gathers and reductions since the start,
-/// compared once a step by one all-reduce of 16 bytes on the compute stream, with a hash of the settings and of which parameters are
-/// trained; only when the hashes differ the ranks' hosts exchange what they were made of, to name the first difference. Owned by an
-/// Executor; one host thread uses it.
+/// Watches that all ranks communicate alike, have the same units, and train in the same way, where messages alone would
+/// not tell: they carry a tag, but only within the group that exchanges them. Keeps a running hash of all units,
+/// gathers and reductions since the start, compared once a step by one all-reduce of 16 bytes on the compute stream,
+/// with a hash of the settings and of which parameters are trained; only when the hashes differ the ranks' hosts
+/// exchange what they were made of, to name the first difference. Owned by an Executor; one host thread uses it.
 class OrderCheck {
  public:
   /// Collective.
@@ -46,31 +46,34 @@ class OrderCheck {
   OrderCheck& operator=(const OrderCheck&) = delete;
 
   void note(const std::vector<Action>& actions, Mode mode);
-  /// What is communicated of a unit: dtypes, comm dtypes, elements, how it is cut, the sizes of its groups. Ranks of different groups may
-  /// differ in any of it without a message that tells.
+  /// What is communicated of a unit: dtypes, comm dtypes, elements, how it is cut, the sizes of its groups. Ranks of
+  /// different groups may differ in any of it without a message that tells.
   void note(const FlatParameter& unit);
-  /// An UnshardScope: it was entered, with options that are a number; what it has of a unit became the weights, of every rank its own part
-  /// or, of all, what one rank has; it was left, so that a comparison is due.
+  /// An UnshardScope: it was entered, with options that are a number; what it has of a unit became the weights, of
+  /// every rank its own part or, of all, what one rank has; it was left, so that a comparison is due.
   void note_enter(int unit, std::int64_t options);
   void note_write_back(int unit);
   void note_scatter(int unit);
   void note_leave() { is_due_ = true; }
-  /// What is no communication and decides what is trained all the same: "learning rate", "0.01". Holds until it is said anew.
+  /// What is no communication and decides what is trained all the same: "learning rate", "0.01". Holds until it is said
+  /// anew.
   void set(std::string_view setting, std::string value);
 
   /// A step's last micro-batch has ended: the next `compare_if_due` compares.
   void close_step() { is_due_ = has_ended_ = true; }
-  /// Before the reduced gradients are used, or whatever else comes after a step. Enqueued on compute; nothing on one rank, or where no
-  /// step has ended, and no scope was left, since the last time.
+  /// Before the reduced gradients are used, or whatever else comes after a step. Enqueued on compute; nothing on one
+  /// rank, or where no step has ended, and no scope was left, since the last time.
   void compare_if_due();
-  /// While it holds, a comparison enqueues nothing: the step is captured, and whoever does that compares `hash` between the hosts before
-  /// any of it runs, and says what came of it by settle().
+  /// While it holds, a comparison enqueues nothing: the step is captured, and whoever does that compares `hash` between
+  /// the hosts before any of it runs, and says what came of it by settle().
   void defer(bool defers) { defers_ = defers; }
   /// Of all that was noted since the start, and of the settings as they are.
   std::uint64_t hash() const;
-  /// The hosts have compared their hashes before a step that is replayed, of which nothing is noted. Throws what settle() throws.
+  /// The hosts have compared their hashes before a step that is replayed, of which nothing is noted. Throws what
+  /// settle() throws.
   void compare_replayed(bool are_equal);
-  /// Of the last comparison, on every rank alike. Error(ranks_disagree), OrderMismatch, where the hashes differ. Collective then.
+  /// Of the last comparison, on every rank alike. Error(ranks_disagree), OrderMismatch, where the hashes differ.
+  /// Collective then.
   void settle(bool are_equal);
   /// A micro-batch begins; `forget`: it was abandoned, and what was noted since it began is not to be compared.
   void begin_micro_batch();
@@ -83,9 +86,12 @@ class OrderCheck {
   };
   struct Names {
     std::vector<std::string> units, parameters;  // the latter unit by unit
-    std::string unit(std::size_t number) const { return number < units.size() ? units[number] : fmt::to_string(number); }
+    std::string unit(std::size_t number) const {
+      return number < units.size() ? units[number] : fmt::to_string(number);
+    }
   };
-  /// What a comparison compares, kept until it is over. The stream that finds a difference names it, whatever the host does meanwhile.
+  /// What a comparison compares, kept until it is over. The stream that finds a difference names it, whatever the host
+  /// does meanwhile.
   struct Compared {
     std::int64_t step = 0;  // that ended last, or has not ended
     std::shared_ptr<const Names> names;
@@ -113,7 +119,7 @@ class OrderCheck {
   Executor& executor_;
   std::unique_ptr<Communicator> hosts_;        // null: one rank
   std::unique_ptr<InlineStream> host_stream_;  // theirs
-  Memory hashes_;                              // i64: the hash and its complement; their maxima agree when all are equal
+  Memory hashes_;  // i64: the hash and its complement; their maxima agree when all are equal
   std::uint64_t hash_ = 0;
   std::int64_t steps_ = 0;
   bool defers_ = false, is_due_ = false, has_ended_ = false;  // the last: a step, since the last comparison

@@ -21,11 +21,13 @@ struct Rows {
 std::vector<int> chosen_dims(const LayoutOptions& options, const std::vector<Parameter*>& parameters) {
   std::vector<int> dims;
   for (const Parameter* parameter : parameters) {
-    const int rank = std::max(1, parameter->shape().rank()), chosen = options.dim ? options.dim(parameter->name(), parameter->shape()) : 0;
+    const int rank = std::max(1, parameter->shape().rank()),
+              chosen = options.dim ? options.dim(parameter->name(), parameter->shape()) : 0;
     if (chosen < -rank || chosen >= rank) {
-      throw Error(ExitCode::config,
-                  fmt::format("parameter {} of shape {} has no dim {}", parameter->name(), parameter->shape().str(), chosen), {},
-                  "shard it on a dim that it has");
+      throw Error(
+          ExitCode::config,
+          fmt::format("parameter {} of shape {} has no dim {}", parameter->name(), parameter->shape().str(), chosen),
+          {}, "shard it on a dim that it has");
     }
     dims.push_back(chosen < 0 ? chosen + rank : chosen);
   }
@@ -80,7 +82,8 @@ std::vector<ShardSegment> PerParameterLayout::segments(int rank) const {
   for (std::size_t i = 0; i < views_.size(); ++i) {
     if (views_[i].is_whole) continue;
     const Rows rows(views_[i]);
-    const std::int64_t first = std::min(rows.rows, rank * rows.each(ranks_)), last = std::min(rows.rows, first + rows.each(ranks_));
+    const std::int64_t first = std::min(rows.rows, rank * rows.each(ranks_)),
+                       last = std::min(rows.rows, first + rows.each(ranks_));
     const std::int64_t run = (last - first) * rows.inner, count = rows.outer * run, stride = rows.rows * rows.inner;
     if (count == 0) continue;
     const bool is_dense = rows.outer == 1 || run == stride;

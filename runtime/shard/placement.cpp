@@ -10,7 +10,9 @@ Placement::Placement(const PlacementOptions& from, const ShardScheme& cut, Group
       kept(scheme.slice(groups.kept)) {
   if (scheme.has_final_step()) {
     const int sums = scheme.slice(scheme.reduced).count, masters = scheme.slice(scheme.master).count;
-    second = sums < masters ? SecondStep::reduce_scatter : sums > masters ? SecondStep::all_gather : SecondStep::all_reduce;
+    second = sums < masters   ? SecondStep::reduce_scatter
+             : sums > masters ? SecondStep::all_gather
+                              : SecondStep::all_reduce;
   }
   is_all_reduced_each = second == SecondStep::all_reduce && scheme.options().all_reduce_every_micro_batch;
   is_alone = groups.reduce->size() == 1 && second == SecondStep::none;

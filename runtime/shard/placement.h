@@ -16,8 +16,9 @@ struct PlacementOptions {
   bool operator==(const PlacementOptions&) const = default;
 };
 
-/// Where the parts of a unit are on one rank: how they are cut, with whom they are exchanged, and what a sum of gradients is divided by.
-/// Units of one model may have different ones; those that are placed alike share one. Made by an Executor; does not change.
+/// Where the parts of a unit are on one rank: how they are cut, with whom they are exchanged, and what a sum of
+/// gradients is divided by. Units of one model may have different ones; those that are placed alike share one. Made by
+/// an Executor; does not change.
 struct Placement {
   /// Collective: makes the groups that `table` has not yet. `has_whole`: some parameters may be whole on every rank.
   Placement(const PlacementOptions& from, const ShardScheme& cut, GroupTable& table, bool has_whole);
@@ -35,7 +36,8 @@ struct Placement {
   bool is_alone = false;             ///< nobody to reduce with: where gradients are f32 the full one is the master's
   bool has_own_sum = false;          ///< the first step does not sum into the master's gradient itself
 
-  /// Of the ranks along which masters are replicas: over all ranks of which it holds, each element is in one of the segments once.
+  /// Of the ranks along which masters are replicas: over all ranks of which it holds, each element is in one of the
+  /// segments once.
   bool is_first_replica() const { return scheme.slice(scheme.replicate).index == 0; }
 };
 

@@ -9,10 +9,11 @@ namespace zs {
 
 namespace {
 
-constexpr const char* kBegin = "begin one first: micro_batch() of the model, or begin_micro_batch(), for training with Mode::train";
+constexpr const char* kBegin =
+    "begin one first: micro_batch() of the model, or begin_micro_batch(), for training with Mode::train";
 
-/// The transition tables: what each action needs to find, and what it leaves. An action that is about the other machines
-/// has no row and changes nothing.
+/// The transition tables: what each action needs to find, and what it leaves. An action that is about the other
+/// machines has no row and changes nothing.
 template <class State>
 struct Move {
   Action::Kind kind;
@@ -88,7 +89,8 @@ const Scheduler::Unit& Scheduler::unit_at(int unit) const {
 Scheduler::Unit& Scheduler::unit_at(int unit) { return const_cast<Unit&>(std::as_const(*this).unit_at(unit)); }
 
 std::string Scheduler::refusal(const Unit& unit, const char* operation) {
-  return fmt::format("unit {} cannot {}: it is {} with {}", unit.name, operation, name_of(unit.state), name_of(unit.grad));
+  return fmt::format("unit {} cannot {}: it is {} with {}", unit.name, operation, name_of(unit.state),
+                     name_of(unit.grad));
 }
 
 void Scheduler::refuse(const Unit& unit, const char* operation, const char* what_to_do) {
@@ -97,7 +99,8 @@ void Scheduler::refuse(const Unit& unit, const char* operation, const char* what
 
 void Scheduler::emit(std::vector<Action>& actions, Action::Kind kind, int unit) {
   Unit& target = unit_at(unit);
-  if (!apply(kind, target.state) || !apply(kind, target.shard) || !apply(kind, target.grad) || !apply(kind, target.sum)) {
+  if (!apply(kind, target.state) || !apply(kind, target.shard) || !apply(kind, target.grad) ||
+      !apply(kind, target.sum)) {
     throw Error(ExitCode::internal, refusal(target, name_of(kind)));
   }
   actions.push_back({kind, unit});
@@ -106,7 +109,8 @@ void Scheduler::emit(std::vector<Action>& actions, Action::Kind kind, int unit) 
 /// Units other than the root whose full parameters are on their way or in use.
 int Scheduler::in_flight() const {
   const auto counts = [](const Unit& unit) {
-    return unit.state == UnitState::gathering || (unit.state == UnitState::unsharded && (unit.in_forward || unit.in_backward));
+    return unit.state == UnitState::gathering ||
+           (unit.state == UnitState::unsharded && (unit.in_forward || unit.in_backward));
   };
   return static_cast<int>(std::count_if(units_.begin() + 1, units_.end(), counts));
 }
@@ -123,12 +127,16 @@ void Scheduler::free_oldest_deferred(std::vector<Action>& actions) {
 }
 
 void Scheduler::gather(std::vector<Action>& actions, int unit) {
-  while (unit != kRoot && !deferred_.empty() && in_flight() + std::ssize(deferred_) >= options_.limit) free_oldest_deferred(actions);
+  while (unit != kRoot && !deferred_.empty() && in_flight() + std::ssize(deferred_) >= options_.limit)
+    free_oldest_deferred(actions);
   if (unit_at(unit).shard == ShardState::kept) {
     emit(actions, Action::Kind::gather_secondary, unit);
-    if (unit_at(unit).schedule.kept == UnitSchedule::Kept::of_forward) emit(actions, Action::Kind::drop_secondary_shard, unit);
+    if (unit_at(unit).schedule.kept == UnitSchedule::Kept::of_forward)
+      emit(actions, Action::Kind::drop_secondary_shard, unit);
   } else {
-    emit(actions, unit_at(unit).schedule.kept == UnitSchedule::Kept::of_gather ? Action::Kind::two_level_gather : Action::Kind::gather,
+    emit(actions,
+         unit_at(unit).schedule.kept == UnitSchedule::Kept::of_gather ? Action::Kind::two_level_gather
+                                                                      : Action::Kind::gather,
          unit);
   }
 }
@@ -155,12 +163,14 @@ void Scheduler::prefetch(std::vector<Action>& actions, ExecOrder::Phase phase, i
 
 void Scheduler::note_order(ExecOrder::Phase phase, int unit) {
   if (!order().advance(phase, unit)) {
-    deviations_.push_back(fmt::format("{} in {}", unit_at(unit).name, phase == ExecOrder::Phase::forward ? "forward" : "backward"));
+    deviations_.push_back(
+        fmt::format("{} in {}", unit_at(unit).name, phase == ExecOrder::Phase::forward ? "forward" : "backward"));
   }
 }
 
 void Scheduler::begin_micro_batch(Mode mode, bool is_last) {
-  if (in_micro_batch_) throw UsageError("a micro-batch begins while another is already running", "end that one first, or abandon() it");
+  if (in_micro_batch_)
+    throw UsageError("a micro-batch begins while another is already running", "end that one first, or abandon() it");
   if (mode == Mode::train && is_last) check_all_reduces();
   in_micro_batch_ = true;
   mode_ = mode;
@@ -184,7 +194,8 @@ void Scheduler::check_all_reduces() const {
 
 std::vector<Action> Scheduler::before_forward(int unit) {
   if (!in_micro_batch_) refuse(unit_at(unit), "run forward outside a micro-batch", kBegin);
-  if (unit_at(unit).in_forward) refuse(unit_at(unit), "run forward inside its own forward", "let its ForwardScope end first");
+  if (unit_at(unit).in_forward)
+    refuse(unit_at(unit), "run forward inside its own forward", "let its ForwardScope end first");
   std::vector<Action> actions;
   note_order(ExecOrder::Phase::forward, unit);
   unit_at(unit).in_forward = unit_at(unit).has_run = true;
@@ -229,12 +240,14 @@ bool Scheduler::stays_after_backward(int unit) const {
 }
 
 std::vector<Action> Scheduler::after_forward(int unit) {
-  if (!unit_at(unit).in_forward) refuse(unit_at(unit), "end a forward that has not begun", "call before_forward() first");
+  if (!unit_at(unit).in_forward)
+    refuse(unit_at(unit), "end a forward that has not begun", "call before_forward() first");
   std::vector<Action> actions;
   unit_at(unit).in_forward = false;
-  // An op that computes gradients in forward has begun the unit's backward, which goes on with the same parameters; so does the next of
-  // several modules in one unit.
-  if (stays_after_forward(unit) || unit_at(unit).in_backward || order().is_next(ExecOrder::Phase::forward, unit)) return actions;
+  // An op that computes gradients in forward has begun the unit's backward, which goes on with the same parameters; so
+  // does the next of several modules in one unit.
+  if (stays_after_forward(unit) || unit_at(unit).in_backward || order().is_next(ExecOrder::Phase::forward, unit))
+    return actions;
   if (keeps_secondary_shard(unit)) emit(actions, Action::Kind::keep_secondary_shard, unit);
   free_used(actions, unit);
   return actions;
@@ -252,7 +265,8 @@ std::vector<Action> Scheduler::before_recompute(int unit) {
 std::vector<Action> Scheduler::before_backward(int unit) {
   Unit& target = unit_at(unit);
   if (!in_micro_batch_ || mode_ != Mode::train) refuse(target, "run backward outside a training micro-batch", kBegin);
-  if (target.is_reduced) refuse(target, "run backward again after its gradients were reduced", "add the losses, and call backward() once");
+  if (target.is_reduced)
+    refuse(target, "run backward again after its gradients were reduced", "add the losses, and call backward() once");
   std::vector<Action> actions;
   if (target.in_backward) return actions;
   reduce_delayed(actions);
@@ -269,7 +283,8 @@ std::vector<Action> Scheduler::before_backward(int unit) {
 }
 
 void Scheduler::reduce(std::vector<Action>& actions, int unit) {
-  // Before the new reduction is enqueued, so that whoever takes the oldest buffer next waits for the oldest reduction, not for this one.
+  // Before the new reduction is enqueued, so that whoever takes the oldest buffer next waits for the oldest reduction,
+  // not for this one.
   while (std::cmp_greater_equal(reducing_.size(), options_.max_reductions_in_flight)) release_oldest(actions);
   emit(actions, Action::Kind::reduce, unit);
   unit_at(unit).is_reduced = true;
@@ -320,7 +335,8 @@ std::vector<Action> Scheduler::end_micro_batch() {
     if (target.state == UnitState::gathering || !stays_after_backward(unit)) reshard(actions, unit);
     if (is_due(unit)) reduce_rest(actions, unit);
     // Its gradients came in earlier micro-batches only.
-    if (mode_ == Mode::train && is_last_ && target.schedule.final_step != UnitSchedule::Final::none && target.sum == SumState::partial) {
+    if (mode_ == Mode::train && is_last_ && target.schedule.final_step != UnitSchedule::Final::none &&
+        target.sum == SumState::partial) {
       emit(actions, Action::Kind::finish, unit);
     }
   }
@@ -361,12 +377,14 @@ std::vector<Action> Scheduler::reshard(int unit) {
   }
   std::vector<Action> actions;
   if (unit_at(unit).state != UnitState::sharded) emit(actions, Action::Kind::free_full, unit);
-  if (!in_micro_batch_ && unit_at(unit).shard == ShardState::kept) emit(actions, Action::Kind::drop_secondary_shard, unit);
+  if (!in_micro_batch_ && unit_at(unit).shard == ShardState::kept)
+    emit(actions, Action::Kind::drop_secondary_shard, unit);
   return actions;
 }
 
 void Scheduler::set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets) {
-  for (const int target : targets) ZS_CHECK(target >= 0 && target < size(), "prefetch of unit {} of {}", target, size());
+  for (const int target : targets)
+    ZS_CHECK(target >= 0 && target < size(), "prefetch of unit {} of {}", target, size());
   unit_at(unit).prefetch[static_cast<std::size_t>(phase)] = std::move(targets);
   ++changes_;
 }

@@ -19,7 +19,7 @@ inline constexpr int kModes = 2;
 /// What the scheduler asks of the executor. All of it is enqueued, in this order.
 struct Action {
   enum class Kind : std::uint8_t {
-    gather,                ///< all-gather the unit's flat parameter from the master shards into a full buffer, on the unshard stream
+    gather,  ///< all-gather the unit's flat parameter from the master shards into a full buffer, on the unshard stream
     two_level_gather,      ///< the same by way of the small group's shard, which stays at hand
     gather_secondary,      ///< all-gather it from the shards at hand, within the small group
     wait_gathered,         ///< compute waits for that gather
@@ -30,8 +30,9 @@ struct Action {
     free_deferred,         ///< the oldest buffer that the unit has set aside goes back as of then
     begin_gradient,        ///< a full gradient buffer for the unit, on compute
     reduce,                ///< reduce-scatter it, on the reduce stream, once compute has filled it
-    finish,                ///< the second step of the reduction, on the finish stream: what `reduce` summed becomes the master's gradient
-    release_gradient,      ///< the full gradient buffer goes back once its reduction is done
+    finish,  ///< the second step of the reduction, on the finish stream: what `reduce` summed becomes the master's
+             ///< gradient
+    release_gradient,  ///< the full gradient buffer goes back once its reduction is done
   };
   Kind kind;
   int unit;
@@ -48,8 +49,8 @@ enum class SumState : std::uint8_t { none, partial };
 const char* name_of(UnitState state);
 const char* name_of(GradState state);
 
-/// The transition tables: what an action makes of a state; none where it is not allowed in it. An action that is about other states leaves
-/// this one as it is.
+/// The transition tables: what an action makes of a state; none where it is not allowed in it. An action that is about
+/// other states leaves this one as it is.
 std::optional<UnitState> after(Action::Kind kind, UnitState state);
 std::optional<ShardState> after(Action::Kind kind, ShardState state);
 std::optional<GradState> after(Action::Kind kind, GradState state);
@@ -61,9 +62,12 @@ struct PrefetchOptions {
   int limit = 0;  ///< as in SchedulerOptions
   int max_reductions_in_flight = 2;
   bool keep_root_unsharded = true;
-  bool prefetch_after_backward = false;  ///< in backward the next units are gathered after a unit's backward, not before it
-  bool delays_reductions = false;        ///< a unit's reduction is asked for when the next unit's backward begins, or at the end
-  bool reduces_unused = false;  ///< a unit without backward is reduced all the same, as zeros; ranks agree on which units those are
+  bool prefetch_after_backward =
+      false;  ///< in backward the next units are gathered after a unit's backward, not before it
+  bool delays_reductions =
+      false;  ///< a unit's reduction is asked for when the next unit's backward begins, or at the end
+  bool reduces_unused =
+      false;  ///< a unit without backward is reduced all the same, as zeros; ranks agree on which units those are
 };
 
 /// What the cut of a unit decides of when it is gathered and reduced.
@@ -84,44 +88,51 @@ struct UnitSchedule {
 struct SchedulerOptions {
   bool reshard_after_forward = true;
   int prefetch = 1;  ///< units gathered ahead of the one that runs
-  /// Units, beside the root and those that stay gathered, whose full parameters may exist at once on the device: in use, or gathered ahead.
-  /// Where it is less than prefetch + 1, less is gathered ahead. Where it is more, a buffer goes back later than compute is done with it,
-  /// so that gathers, which the host asks for long before, may run further ahead of compute than the prefetch says. 0: prefetch + 1, and
-  /// explicit lists of any length.
+  /// Units, beside the root and those that stay gathered, whose full parameters may exist at once on the device: in
+  /// use, or gathered ahead. Where it is less than prefetch + 1, less is gathered ahead. Where it is more, a buffer
+  /// goes back later than compute is done with it, so that gathers, which the host asks for long before, may run
+  /// further ahead of compute than the prefetch says. 0: prefetch + 1, and explicit lists of any length.
   int limit = 0;
   bool reduce_every_micro_batch = true;
   int max_reductions_in_flight = 2;  ///< full gradient buffers under reduction while the next one is filled
-  /// Root and last unit stay unsharded from forward to backward, root and first one from one micro-batch to the next of the same step.
+  /// Root and last unit stay unsharded from forward to backward, root and first one from one micro-batch to the next of
+  /// the same step.
   bool keep_root_unsharded = true;
   using Kept = UnitSchedule::Kept;
   using Final = UnitSchedule::Final;
-  bool keep_unsharded = false;  ///< this, and the next two, as in UnitSchedule: of every unit that set_schedule() says nothing of
+  bool keep_unsharded =
+      false;  ///< this, and the next two, as in UnitSchedule: of every unit that set_schedule() says nothing of
   Kept kept = Kept::none;
   Final final_step = Final::none;
-  bool prefetch_after_backward = false;  ///< in backward the next units are gathered after a unit's backward, not before it
-  bool delays_reductions = false;        ///< a unit's reduction is asked for when the next unit's backward begins, or at the end
-  bool reduces_unused = false;  ///< a unit without backward is reduced all the same, as zeros; ranks agree on which units those are
+  bool prefetch_after_backward =
+      false;  ///< in backward the next units are gathered after a unit's backward, not before it
+  bool delays_reductions =
+      false;  ///< a unit's reduction is asked for when the next unit's backward begins, or at the end
+  bool reduces_unused =
+      false;  ///< a unit without backward is reduced all the same, as zeros; ranks agree on which units those are
 
-  UnitSchedule unit() const { return {reshard_after_forward, reduce_every_micro_batch, keep_unsharded, kept, final_step}; }
+  UnitSchedule unit() const {
+    return {reshard_after_forward, reduce_every_micro_batch, keep_unsharded, kept, final_step};
+  }
 };
 
-/// The pure state machine of sharding: hooks go in, actions come out. It touches no device and no communicator. Unit 0 is the
-/// root. Prefetch follows the recorded order; before there is one, each unit is gathered when it is needed. A unit that deviates from the
-/// order is gathered on demand and noted in `deviations`. A hook that comes in an illegal state is a UsageError, which
-/// names unit, state and operation.
+/// The pure state machine of sharding: hooks go in, actions come out. It touches no device and no communicator. Unit 0
+/// is the root. Prefetch follows the recorded order; before there is one, each unit is gathered when it is needed. A
+/// unit that deviates from the order is gathered on demand and noted in `deviations`. A hook that comes in an illegal
+/// state is a UsageError, which names unit, state and operation.
 class Scheduler {
  public:
   static constexpr int kRoot = 0;
 
   Scheduler(std::vector<std::string> unit_names, const SchedulerOptions& options);
 
-  /// `is_last`: the last micro-batch of a step (or of a validation). Gradients are reduced in it even when not every micro-batch does so,
-  /// and no unit stays unsharded after it, for the optimizer comes next.
+  /// `is_last`: the last micro-batch of a step (or of a validation). Gradients are reduced in it even when not every
+  /// micro-batch does so, and no unit stays unsharded after it, for the optimizer comes next.
   void begin_micro_batch(Mode mode, bool is_last);
   std::vector<Action> before_forward(int unit);
   std::vector<Action> after_forward(int unit);
-  /// The unit's forward runs again, within the backward of what came after it: it is unsharded and stays so until its own backward is
-  /// complete. No part of the recorded order.
+  /// The unit's forward runs again, within the backward of what came after it: it is unsharded and stays so until its
+  /// own backward is complete. No part of the recorded order.
   std::vector<Action> before_recompute(int unit);
   /// Before the first backward work of the unit; later calls in the same micro-batch ask for nothing.
   std::vector<Action> before_backward(int unit);
@@ -130,13 +141,13 @@ class Scheduler {
   /// Reshards what is left (mis-aimed prefetches, units without backward), reduces what is left, and after the last
   /// micro-batch releases every gradient buffer.
   std::vector<Action> end_micro_batch();
-  /// By hand, within a micro-batch or outside: starts a gather, waits for it, frees the unit. Nothing where that is so already; a unit in
-  /// its own forward or backward is not freed.
+  /// By hand, within a micro-batch or outside: starts a gather, waits for it, frees the unit. Nothing where that is so
+  /// already; a unit in its own forward or backward is not freed.
   std::vector<Action> start_unshard(int unit);
   std::vector<Action> wait_unshard(int unit);
   std::vector<Action> reshard(int unit);
-  /// After an exception: forgets the open micro-batch; everything back to sharded. Whole gradients that it has added to go, and sums that
-  /// it has reduced to; those of earlier micro-batches alone stay. `of_step`: they go too.
+  /// After an exception: forgets the open micro-batch; everything back to sharded. Whole gradients that it has added to
+  /// go, and sums that it has reduced to; those of earlier micro-batches alone stay. `of_step`: they go too.
   std::vector<Action> abandon(bool of_step = false);
   /// Units that the open micro-batch has reduced.
   std::vector<int> reduced() const;
@@ -168,19 +179,22 @@ class Scheduler {
   }
   /// A frozen unit is gathered and freed in backward and has no gradient.
   void set_frozen(int unit, bool is_frozen) { unit_at(unit).is_frozen = is_frozen; }
-  /// Switches of one unit, for micro-batches that begin from now on. Without `syncs` its gradients go on accumulating, as where
-  /// set_reduces() says so of all. Without `all_reduces` the second step of its reduction waits for a later micro-batch: never the last of
-  /// a step.
+  /// Switches of one unit, for micro-batches that begin from now on. Without `syncs` its gradients go on accumulating,
+  /// as where set_reduces() says so of all. Without `all_reduces` the second step of its reduction waits for a later
+  /// micro-batch: never the last of a step.
   void set_syncs(int unit, bool syncs) { set(unit, &Unit::syncs, syncs); }
   void set_all_reduces(int unit, bool all_reduces) { set(unit, &Unit::all_reduces, all_reduces); }
   /// Whether its full parameter goes after its backward, before a step's last micro-batch; none: as the schedule says.
-  void set_reshard_after_backward(int unit, std::optional<bool> reshards) { set(unit, &Unit::reshards_after_backward, reshards); }
+  void set_reshard_after_backward(int unit, std::optional<bool> reshards) {
+    set(unit, &Unit::reshards_after_backward, reshards);
+  }
   /// Whether micro-batches that begin from now on are reduced at all; without, gradients go on accumulating.
   void set_reduces(bool reduces) { reduces_ = reduces; }
   bool reduces() const { return reduces_; }
   /// Whether this micro-batch's gradients of the unit are reduced in it.
   bool is_due(int unit) const {
-    return is_due_ && mode_ == Mode::train && unit_at(unit).syncs && (unit_at(unit).schedule.reduce_every_micro_batch || is_last_);
+    return is_due_ && mode_ == Mode::train && unit_at(unit).syncs &&
+           (unit_at(unit).schedule.reduce_every_micro_batch || is_last_);
   }
   /// How often somebody has said how units shall run, beside which are frozen and what is reduced: a number to compare.
   std::int64_t changes() const { return changes_; }

@@ -12,8 +12,8 @@ namespace {
 constexpr std::array kNames = {"ddp", "zero1", "zero2", "zero3", "shard_grad_op", "hsdp", "nested"};
 
 // Axes: ranks of a small group, and groups. A scheme without groups has one axis.
-const std::string kData = "data", kShard = "shard", kReplica = "replica", kNode = "node", kGroup = "group", kInner = "inner",
-                  kOuter = "outer";
+const std::string kData = "data", kShard = "shard", kReplica = "replica", kNode = "node", kGroup = "group",
+                  kInner = "inner", kOuter = "outer";
 
 bool has_group_size(Strategy strategy) { return strategy == Strategy::hsdp || strategy == Strategy::nested; }
 bool has_sharded_parameters(Strategy strategy) {
@@ -26,30 +26,36 @@ void check_divides(std::string_view what, std::int64_t size, int ranks) {
   std::string sizes;
   for (int divisor = 1; divisor <= ranks; ++divisor)
     if (ranks % divisor == 0) sizes += fmt::format("{}{}", sizes.empty() ? "" : ", ", divisor);
-  throw Error(ExitCode::config, fmt::format("{} {} does not divide the job's {} ranks", what, size, ranks), {}, "use one of " + sizes);
+  throw Error(ExitCode::config, fmt::format("{} {} does not divide the job's {} ranks", what, size, ranks), {},
+              "use one of " + sizes);
 }
 
 void refuse_reshard(const SchemeOptions& options, std::string_view why) {
-  throw Error(ExitCode::config,
-              fmt::format("shard.reshard_after_forward = {} does not go with {}", options.reshard_after_forward.str(), why), {},
-              "a number of ranks goes with zero3 and hsdp; use true or false");
+  throw Error(
+      ExitCode::config,
+      fmt::format("shard.reshard_after_forward = {} does not go with {}", options.reshard_after_forward.str(), why), {},
+      "a number of ranks goes with zero3 and hsdp; use true or false");
 }
 
 void check_group_size(const SchemeOptions& options, int ranks) {
   if (has_group_size(options.strategy)) {
     if (options.group_size == 0) {
-      throw Error(ExitCode::config, fmt::format("shard.strategy \"{}\" needs a shard.group_size", name_of(options.strategy)), {},
+      throw Error(ExitCode::config,
+                  fmt::format("shard.strategy \"{}\" needs a shard.group_size", name_of(options.strategy)), {},
                   "give the ranks of a small group, as a rule those of one host");
     }
     check_divides("shard.group_size", options.group_size, ranks);
   } else if (options.group_size != 0) {
-    throw Error(ExitCode::config, fmt::format("shard.group_size does not go with shard.strategy \"{}\"", name_of(options.strategy)), {},
+    throw Error(ExitCode::config,
+                fmt::format("shard.group_size does not go with shard.strategy \"{}\"", name_of(options.strategy)), {},
                 "leave it out, or use hsdp or nested");
   }
 }
 
 /// How many ranks shard what is unsharded.
-int sharding_ranks(const SchemeOptions& options, int ranks) { return options.strategy == Strategy::hsdp ? options.group_size : ranks; }
+int sharding_ranks(const SchemeOptions& options, int ranks) {
+  return options.strategy == Strategy::hsdp ? options.group_size : ranks;
+}
 
 void check_reshard(SchemeOptions& options, int ranks) {
   const std::int64_t group = options.reshard_after_forward.group();
@@ -60,7 +66,8 @@ void check_reshard(SchemeOptions& options, int ranks) {
   check_divides("shard.reshard_after_forward", group, ranks);
   const int sharding = sharding_ranks(options, ranks);
   if (sharding % group != 0) {
-    throw Error(ExitCode::config, fmt::format("shard.reshard_after_forward {} does not divide shard.group_size {}", group, sharding), {},
+    throw Error(ExitCode::config,
+                fmt::format("shard.reshard_after_forward {} does not divide shard.group_size {}", group, sharding), {},
                 "use a divisor of it, true or false");
   }
   if (group == sharding) options.reshard_after_forward = true;
@@ -71,22 +78,24 @@ SchemeOptions checked(SchemeOptions options, int ranks) {
   if (options.deterministic) options.all_reduce_every_micro_batch = false;
   if (options.mesh) {
     if (options.group_size != 0) {
-      throw Error(ExitCode::config, "a mesh of one's own does not go with shard.group_size", {}, "give the mesh's axes their sizes");
+      throw Error(ExitCode::config, "a mesh of one's own does not go with shard.group_size", {},
+                  "give the mesh's axes their sizes");
     }
     if (options.reshard_after_forward.group() != 0) refuse_reshard(options, "a mesh of one's own");
     if (options.deterministic) options.reduce_every_micro_batch = true;
     return options;
   }
   check_group_size(options, ranks);
-  if (!has_sharded_parameters(options.strategy) || options.strategy == Strategy::shard_grad_op) options.reshard_after_forward = false;
+  if (!has_sharded_parameters(options.strategy) || options.strategy == Strategy::shard_grad_op)
+    options.reshard_after_forward = false;
   if (options.strategy == Strategy::zero1) options.reduce_every_micro_batch = false;
   if (options.strategy == Strategy::zero2 || options.deterministic) options.reduce_every_micro_batch = true;
   check_reshard(options, ranks);
   return options;
 }
 
-/// The grid that a strategy makes. Small groups are of neighbouring ranks. Only where gradients are folded in the order of ranks, that
-/// order must be the one of the slices, so that groups are of ranks that lie apart.
+/// The grid that a strategy makes. Small groups are of neighbouring ranks. Only where gradients are folded in the order
+/// of ranks, that order must be the one of the slices, so that groups are of ranks that lie apart.
 MeshPlan plan_of(const SchemeOptions& options, int ranks) {
   if (options.mesh) return *options.mesh;
   MeshPlan plan;
@@ -125,7 +134,9 @@ MeshPlan plan_of(const SchemeOptions& options, int ranks) {
   return plan;
 }
 
-bool has(const MeshAxes& axes, const std::string& axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); }
+bool has(const MeshAxes& axes, const std::string& axis) {
+  return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
 
 bool begins_with(const MeshAxes& axes, const MeshAxes& first) {
   return first.size() <= axes.size() && std::equal(first.begin(), first.end(), axes.begin());
@@ -151,7 +162,8 @@ Strategy strategy_of(std::string_view name) {
 
 SchemeOptions with_host_groups(SchemeOptions options, const std::vector<int>& host_of_rank) {
   if (options.mesh || !has_group_size(options.strategy) || options.group_size != 0) return options;
-  const auto next = std::find_if(host_of_rank.begin(), host_of_rank.end(), [&](int host) { return host != host_of_rank.front(); });
+  const auto next =
+      std::find_if(host_of_rank.begin(), host_of_rank.end(), [&](int host) { return host != host_of_rank.front(); });
   const auto size = next - host_of_rank.begin();
   bool are_alike = std::ssize(host_of_rank) % size == 0;
   for (std::ptrdiff_t rank = 0; are_alike && rank < std::ssize(host_of_rank); ++rank) {
@@ -160,7 +172,8 @@ SchemeOptions with_host_groups(SchemeOptions options, const std::vector<int>& ho
   }
   if (!are_alike) {
     throw Error(ExitCode::config,
-                fmt::format("shard.strategy \"{}\" without a shard.group_size: the hosts have not equally many ranks, one after the other",
+                fmt::format("shard.strategy \"{}\" without a shard.group_size: the hosts have not equally many ranks, "
+                            "one after the other",
                             name_of(options.strategy)),
                 {}, "give a shard.group_size, or start the job with the same number of ranks on each host");
   }
@@ -219,11 +232,13 @@ void ShardScheme::check_roles() const {
   }
   for (const MeshAxis& axis : mesh_.axes()) {
     if (axis.size == 1 || has(master, axis.name) != has(replicate, axis.name)) continue;
-    refuse_roles(fmt::format("axis {} is in {} of `master` and `replicate`", axis.name, has(master, axis.name) ? "both" : "neither"),
+    refuse_roles(fmt::format("axis {} is in {} of `master` and `replicate`", axis.name,
+                             has(master, axis.name) ? "both" : "neither"),
                  "name it in one: masters are cut over it, or its ranks are replicas");
   }
   if (!begins_with(master, runtime)) {
-    refuse_roles(fmt::format("`runtime` ({}) is not the beginning of `master` ({})", fmt::join(runtime, ", "), fmt::join(master, ", ")),
+    refuse_roles(fmt::format("`runtime` ({}) is not the beginning of `master` ({})", fmt::join(runtime, ", "),
+                             fmt::join(master, ", ")),
                  "parameters are cut over none, all, or the first of the masters' axes");
   }
   const bool is_hierarchical = !runtime.empty() && runtime != master;
@@ -232,10 +247,12 @@ void ShardScheme::check_roles() const {
   }
   const auto is_sharded = [this](const std::string& axis) { return has(runtime, axis); };
   if (!std::all_of(between.begin(), between.end(), is_sharded)) {
-    refuse_roles(fmt::format("`between` ({}) has an axis that `runtime` has not", fmt::join(between, ", ")), "use axes of `runtime`");
+    refuse_roles(fmt::format("`between` ({}) has an axis that `runtime` has not", fmt::join(between, ", ")),
+                 "use axes of `runtime`");
   }
   if (is_hierarchical && between != runtime && !between.empty()) {
-    refuse_roles("masters are cut finer than parameters, and those otherwise between forward and backward", "do without one of the two");
+    refuse_roles("masters are cut finer than parameters, and those otherwise between forward and backward",
+                 "do without one of the two");
   }
   if (options_.deterministic && (!mesh_.is_in_rank_order() || !begins_with(reduced, master))) {
     refuse_roles("gradients are not folded in the order of ranks as these axes lie",
@@ -302,9 +319,9 @@ std::string ShardScheme::describe() const {
     const int count = slice(axes).count;
     return count == 1 ? std::string("whole") : fmt::format("over {} ranks", count);
   };
-  std::string text =
-      fmt::format("{}: parameters {}, between forward and backward {}, gradients between micro-batches {}, optimizer state {}", name(),
-                  over(runtime), over(between), over(accumulator), over(master));
+  std::string text = fmt::format(
+      "{}: parameters {}, between forward and backward {}, gradients between micro-batches {}, optimizer state {}",
+      name(), over(runtime), over(between), over(accumulator), over(master));
   if (const int copies = slice(replicate).count; copies > 1) text += fmt::format(", {} replicas", copies);
   return text;
 }

@@ -11,13 +11,14 @@
 
 namespace zs {
 
-/// What becomes of a unit's parameters between its forward and its backward: sharded over all ranks that they are sharded over at
-/// other times (`true`), kept whole (`false`), or sharded over a smaller group of so many ranks.
+/// What becomes of a unit's parameters between its forward and its backward: sharded over all ranks that they are
+/// sharded over at other times (`true`), kept whole (`false`), or sharded over a smaller group of so many ranks.
 class Reshard {
  public:
   template <class Bool>
   requires std::is_same_v<Bool, bool>
-  constexpr Reshard(Bool whether) : ranks_(whether ? kAll : 1) {}  // NOLINT(google-explicit-constructor): true and false are two
+  constexpr Reshard(Bool whether)
+      : ranks_(whether ? kAll : 1) {}  // NOLINT(google-explicit-constructor): true and false are two
   static constexpr Reshard over(std::int64_t ranks) { return Reshard(ranks, 0); }
 
   constexpr bool is_all() const { return ranks_ == kAll; }
@@ -48,8 +49,8 @@ const char* name_of(Strategy strategy);
 /// By its name; an unknown one is an Error(config).
 Strategy strategy_of(std::string_view name);
 
-/// The axes over which the parts of a unit are cut. A list names axes from the most significant: of {"node", "group"}, the rank at node
-/// position r in group g owns slice r * size(group) + g. An empty list: whole on every rank.
+/// The axes over which the parts of a unit are cut. A list names axes from the most significant: of {"node", "group"},
+/// the rank at node position r in group g owns slice r * size(group) + g. An empty list: whole on every rank.
 using MeshAxes = std::vector<std::string>;
 
 /// A grid of one's own, instead of the one that a strategy makes, and what is cut over which of its axes.
@@ -67,19 +68,21 @@ struct SchemeOptions {
   Strategy strategy = Strategy::zero3;
   int group_size = 0;  ///< ranks of a small group: hsdp and nested only
   Reshard reshard_after_forward = true;
-  bool reduce_every_micro_batch = true;  ///< else gradients stay whole until the last; zero1 and zero2 are one and the other
+  bool reduce_every_micro_batch =
+      true;  ///< else gradients stay whole until the last; zero1 and zero2 are one and the other
   bool all_reduce_every_micro_batch = false;
-  bool deterministic = false;         ///< gradients are folded over all ranks in the order of ranks, every micro-batch
-  std::optional<MeshPlan> mesh = {};  ///< takes the place of strategy and group_size; `reshard_after_forward` is true or false then
+  bool deterministic = false;  ///< gradients are folded over all ranks in the order of ranks, every micro-batch
+  std::optional<MeshPlan> mesh =
+      {};  ///< takes the place of strategy and group_size; `reshard_after_forward` is true or false then
   bool operator==(const SchemeOptions&) const = default;
 };
 
-/// `options` with the ranks of a host as group_size where the strategy has groups and none is given. Error(config) where hosts have not
-/// equally many ranks, or not one after the other.
+/// `options` with the ranks of a host as group_size where the strategy has groups and none is given. Error(config)
+/// where hosts have not equally many ranks, or not one after the other.
 SchemeOptions with_host_groups(SchemeOptions options, const std::vector<int>& host_of_rank);
 
-/// Over which axes of a mesh the parts of a unit are sharded, for one rank. All known schemes of data parallelism differ in these lists
-/// only (docs/sharding.md). A value.
+/// Over which axes of a mesh the parts of a unit are sharded, for one rank. All known schemes of data parallelism
+/// differ in these lists only (docs/sharding.md). A value.
 class ShardScheme {
  public:
   using Axes = MeshAxes;
@@ -92,7 +95,8 @@ class ShardScheme {
   Axes accumulator;  ///< gradients between micro-batches
   Axes master;       ///< f32 weights, reduced gradients, optimizer state
   Axes replicate;    ///< ranks along these hold the same master shard
-  Axes reduced;      ///< over these a micro-batch's gradient is reduce-scattered; the rest of the reduction comes at the end
+  Axes
+      reduced;  ///< over these a micro-batch's gradient is reduce-scattered; the rest of the reduction comes at the end
 
   struct Slice {
     int index = 0, count = 1;

@@ -61,8 +61,8 @@ WholeUnit ScopeTransfer::gather(FlatParameter& unit, const HeldShards& shards) {
       compute.record(ready);
       unshard.wait(ready);
     }
-    result.sharded =
-        shards.role == HeldShards::Role::master ? unsharder_.copy_masters(unit) : unsharder_.copy_shards(unit, shards.shard(layout));
+    result.sharded = shards.role == HeldShards::Role::master ? unsharder_.copy_masters(unit)
+                                                             : unsharder_.copy_shards(unit, shards.shard(layout));
     Event gathered;
     unshard.record(gathered);
     compute.wait(gathered);
@@ -74,12 +74,14 @@ WholeUnit ScopeTransfer::gather(FlatParameter& unit, const HeldShards& shards) {
   return result;
 }
 
-/// Ranks along the axes of replicas differ from this one by as much as the root differs from a rank that shares its masters with it.
+/// Ranks along the axes of replicas differ from this one by as much as the root differs from a rank that shares its
+/// masters with it.
 int ScopeTransfer::replica_of(const FlatParameter& unit, int root) const {
   const ShardScheme& scheme = unit.placement->scheme;
   const std::vector<int> replicas = scheme.ranks_over(scheme.replicate), masters = scheme.ranks_over(scheme.master);
   for (std::size_t i = 0; i < replicas.size(); ++i) {
-    if (std::find(masters.begin(), masters.end(), root - replicas[i] + everybody_.rank()) != masters.end()) return static_cast<int>(i);
+    if (std::find(masters.begin(), masters.end(), root - replicas[i] + everybody_.rank()) != masters.end())
+      return static_cast<int>(i);
   }
   ZS_CHECK(false, "rank {} shares no masters with any replica of rank {}", root, everybody_.rank());
 }
@@ -100,7 +102,8 @@ std::vector<int> ScopeTransfer::slices(const FlatParameter& unit) {
   std::vector<int> slices(ranks.size());
   std::iota(slices.begin(), slices.end(), 0);
   if (unit.groups().norm) return slices;
-  for (std::size_t slice = 0; slice < ranks.size(); ++slice) slices[static_cast<std::size_t>(ranks[slice])] = static_cast<int>(slice);
+  for (std::size_t slice = 0; slice < ranks.size(); ++slice)
+    slices[static_cast<std::size_t>(ranks[slice])] = static_cast<int>(slice);
   return slices;
 }
 
@@ -121,7 +124,8 @@ WholeUnit ScopeTransfer::gather_to(FlatParameter& unit, const HeldShards& shards
   if (layout.gathered_elems() > 0 && is_beside(unit, root)) {
     const Buffer own = shards.shard(*unit.layout);
     if (is_root) result.sharded = acquire(unit, layout.gathered_elems());
-    std::vector<std::int64_t> sends(static_cast<std::size_t>(masters(unit).size())), receives(sends.size(), is_root ? own.elems : 0);
+    std::vector<std::int64_t> sends(static_cast<std::size_t>(masters(unit).size())),
+        receives(sends.size(), is_root ? own.elems : 0);
     sends.at(static_cast<std::size_t>(place_in_masters(unit, root))) = own.elems;
     const Buffer all = is_root ? result.sharded_buffer(layout) : Buffer{nullptr, 0, own.dtype, own.device};
     masters(unit).all_to_all_v(context_.stream(), unit.name, {own, sends}, {all, receives});
@@ -153,18 +157,21 @@ void ScopeTransfer::copy_whole(FlatParameter& unit, const HeldShards& shards, co
   if (from) copy("copy_whole", unit, held_whole, from.whole_buffer(layout));
   if (shards.role != HeldShards::Role::gradient) return;
   const std::int64_t part = layout.shard_elems() - layout.gathered_shard_elems();
-  copy("copy_part", unit, shards.held.slice(layout.gathered_shard_elems(), part), held_whole.slice(unit.slice * part, part));
+  copy("copy_part", unit, shards.held.slice(layout.gathered_shard_elems(), part),
+       held_whole.slice(unit.slice * part, part));
 }
 
 void ScopeTransfer::store(FlatParameter& unit, const HeldShards& shards, const WholeUnit& from) {
-  if (unit.layout->gathered_elems() > 0) copy_own_shard(context_, unit, from.sharded_buffer(*unit.layout), shards.shard(*unit.layout));
+  if (unit.layout->gathered_elems() > 0)
+    copy_own_shard(context_, unit, from.sharded_buffer(*unit.layout), shards.shard(*unit.layout));
   copy_whole(unit, shards, from);
 }
 
 void ScopeTransfer::broadcast_to_replicas(FlatParameter& unit, const HeldShards& shards, int root) {
   const ShardScheme& scheme = unit.placement->scheme;
   if (scheme.slice(scheme.replicate).count == 1) return;
-  ZS_CHECK(unit.groups().finish && ShardGroups::axes_of(scheme).finish == scheme.replicate, "replicas without a group of their own");
+  ZS_CHECK(unit.groups().finish && ShardGroups::axes_of(scheme).finish == scheme.replicate,
+           "replicas without a group of their own");
   Stream &compute = context_.stream(), &finish = context_.device().stream(StreamRole::finish);
   Event ready, done;
   compute.record(ready);
@@ -185,7 +192,8 @@ void ScopeTransfer::scatter(FlatParameter& unit, const HeldShards& shards, const
       if (is_root && layout.is_interleaved()) {
         bucket = acquire(unit, layout.gathered_elems());
         const Buffer out = bucket.buffer(DType::f32, layout.gathered_elems());
-        copy_in(context_.stream(), context_.kernels(), unit, {0, layout.ranks(), layout.gathered_shard_elems()}, all, out);
+        copy_in(context_.stream(), context_.kernels(), unit, {0, layout.ranks(), layout.gathered_shard_elems()}, all,
+                out);
         all = out;
       }
       const std::vector<int> order = slices(unit);

@@ -21,14 +21,19 @@ struct HeldShards {
   Buffer whole(const UnitLayout& layout) const { return held.slice(layout.shard_elems(), layout.whole_elems()); }
 };
 
-/// The parameters of one unit, or their gradients or moments, whole, f32, in memory of their own. Empty on a rank that sees nothing.
+/// The parameters of one unit, or their gradients or moments, whole, f32, in memory of their own. Empty on a rank that
+/// sees nothing.
 struct WholeUnit {
   Memory sharded;  // gathered_elems: what ranks hold parts of
   Memory whole;    // whole_elems: what every rank holds all of
 
   explicit operator bool() const { return sharded || whole; }
-  Buffer sharded_buffer(const UnitLayout& layout) const { return sharded ? sharded.buffer(DType::f32, layout.gathered_elems()) : Buffer{}; }
-  Buffer whole_buffer(const UnitLayout& layout) const { return whole ? whole.buffer(DType::f32, layout.whole_elems()) : Buffer{}; }
+  Buffer sharded_buffer(const UnitLayout& layout) const {
+    return sharded ? sharded.buffer(DType::f32, layout.gathered_elems()) : Buffer{};
+  }
+  Buffer whole_buffer(const UnitLayout& layout) const {
+    return whole ? whole.buffer(DType::f32, layout.whole_elems()) : Buffer{};
+  }
   /// Of one parameter.
   Buffer of(const UnitLayout& layout, const FlatView& view) const {
     if (view.numel == 0 || !*this) return {};
@@ -37,8 +42,9 @@ struct WholeUnit {
   }
 };
 
-/// The way from f32 shards to whole units and back for an UnshardScope, beside what the schedule gathers. Owned by an Executor; one host
-/// thread uses it. On return: enqueued, not done; what is made whole is there for compute. All but `store` are collective.
+/// The way from f32 shards to whole units and back for an UnshardScope, beside what the schedule gathers. Owned by an
+/// Executor; one host thread uses it. On return: enqueued, not done; what is made whole is there for compute. All but
+/// `store` are collective.
 class ScopeTransfer {
  public:
   /// `everybody`: over all ranks, on compute.

@@ -9,24 +9,30 @@ const SgdConfig& checked(const SgdConfig& config) {
   if (!(config.momentum >= 0 && config.momentum < 1)) {
     throw UsageError(fmt::format("Sgd: a momentum of {}", config.momentum), "pass 0 or more, and less than 1");
   }
-  if (config.nesterov && config.momentum == 0) throw UsageError("Sgd: nesterov without a momentum", "pass a momentum above 0");
+  if (config.nesterov && config.momentum == 0)
+    throw UsageError("Sgd: nesterov without a momentum", "pass a momentum above 0");
   return config;
 }
 
 }  // namespace
 
 Sgd::Sgd(Executor& executor, const SgdConfig& config)
-    : Optimizer(executor,
-                {.name = "Sgd",
-                 .state = checked(config).momentum > 0 ? std::vector<std::string>{"momentum"} : std::vector<std::string>{},
-                 .settings = {{"Sgd's momentum", fmt::to_string(config.momentum)}, {"Sgd's nesterov", fmt::to_string(config.nesterov)}}},
-                {.weight_decay = config.weight_decay, .clip = config.clip, .order_free = config.order_free, .groups = config.groups}),
+    : Optimizer(
+          executor,
+          {.name = "Sgd",
+           .state = checked(config).momentum > 0 ? std::vector<std::string>{"momentum"} : std::vector<std::string>{},
+           .settings = {{"Sgd's momentum", fmt::to_string(config.momentum)},
+                        {"Sgd's nesterov", fmt::to_string(config.nesterov)}}},
+          {.weight_decay = config.weight_decay,
+           .clip = config.clip,
+           .order_free = config.order_free,
+           .groups = config.groups}),
       config_(config) {}
 
 Optimizer::Update Sgd::slice_update() const {
   return [&kernels = kernels(), config = config_](ExecContext& exec, const Slice& slice) {
-    kernels.sgd(exec, slice.master, slice.state.empty() ? Buffer{} : slice.state[0], slice.copy, slice.grad, slice.scalars,
-                {config.momentum, slice.weight_decay, config.nesterov});
+    kernels.sgd(exec, slice.master, slice.state.empty() ? Buffer{} : slice.state[0], slice.copy, slice.grad,
+                slice.scalars, {config.momentum, slice.weight_decay, config.nesterov});
   };
 }
 

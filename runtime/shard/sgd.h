@@ -13,8 +13,8 @@ struct SgdConfig {
   std::vector<ParameterGroup> groups = {};
 };
 
-/// Stochastic gradient descent with momentum (Sutskever et al. 2013, as PyTorch writes it): g = grad + weight_decay w, m = momentum m + g,
-/// w -= lr m; nesterov: w -= lr (g + momentum m).
+/// Stochastic gradient descent with momentum (Sutskever et al. 2013, as PyTorch writes it): g = grad + weight_decay w,
+/// m = momentum m + g, w -= lr m; nesterov: w -= lr (g + momentum m).
 class Sgd final : public Optimizer {
  public:
   Sgd(Executor& executor, const SgdConfig& config);

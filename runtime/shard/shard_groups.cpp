@@ -54,7 +54,8 @@ ShardGroups::ShardGroups(GroupTable& table, const ShardScheme& scheme, bool has_
   }
   reduce = table.group(Role::reduce, scheme, over.reduce);
   if (!over.finish.empty()) finish = table.group(Role::finish, scheme, over.finish);
-  if (has_whole && !over.whole.empty() && over.whole != over.reduce) whole = table.group(Role::whole, scheme, over.whole);
+  if (has_whole && !over.whole.empty() && over.whole != over.reduce)
+    whole = table.group(Role::whole, scheme, over.whole);
   const int ranks = table.compute().size();
   if (scheme.slice(scheme.master).count != ranks) norm = table.group(Role::norm, scheme, scheme.master);
 }
@@ -67,7 +68,8 @@ std::shared_ptr<Communicator> GroupTable::group(Role role, const ShardScheme& sc
   std::shared_ptr<Communicator>& known = groups_[{role, scheme.mesh().cut_over(axes)}];
   if (known) return known;
   const bool is_gather = role == Role::gather || role == Role::gather_small;
-  const bool is_omitted = role != Role::norm && (omit_ == Omit::both || omit_ == (is_gather ? Omit::gathers : Omit::reductions));
+  const bool is_omitted =
+      role != Role::norm && (omit_ == Omit::both || omit_ == (is_gather ? Omit::gathers : Omit::reductions));
   return known = (is_omitted ? *nobody_ : world_).group(scheme.ranks_over(axes));
 }
 
@@ -96,15 +98,17 @@ std::string ShardGroups::describe(const World& world, const SchemeOptions& optio
     return places.size() == 1 ? "" : places.transport();
   };
   std::vector<std::string> groups;
-  for (const auto& [name, axes] : {std::pair("gather", &Over::gather), std::pair("gather within groups", &Over::gather_small),
-                                   std::pair("reduce", &Over::reduce), std::pair("finish", &Over::finish)}) {
+  for (const auto& [name, axes] :
+       {std::pair("gather", &Over::gather), std::pair("gather within groups", &Over::gather_small),
+        std::pair("reduce", &Over::reduce), std::pair("finish", &Over::finish)}) {
     std::set<std::string_view> found;
     for (int rank = 0; rank < world.size(); ++rank) {
       const ShardScheme scheme(with_host_groups(options, hosts), rank, world.size());
       found.insert(transport(scheme, axes_of(scheme).*axes));
     }
     found.erase("");
-    if (!found.empty() && found != std::set<std::string_view>{"hier"}) groups.push_back(fmt::format("{} {}", name, fmt::join(found, "/")));
+    if (!found.empty() && found != std::set<std::string_view>{"hier"})
+      groups.push_back(fmt::format("{} {}", name, fmt::join(found, "/")));
   }
   return fmt::format("{}", fmt::join(groups, ", "));
 }

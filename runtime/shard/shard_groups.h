@@ -17,18 +17,21 @@ enum class Omit : std::uint8_t { nothing, gathers, reductions, both };
 
 class GroupTable;
 
-/// The communicators of a scheme on one rank, one for each group and stream. Those of schemes that cut alike are the same; must die before
-/// the World. What a scheme has no use for is null.
+/// The communicators of a scheme on one rank, one for each group and stream. Those of schemes that cut alike are the
+/// same; must die before the World. What a scheme has no use for is null.
 struct ShardGroups {
   /// Collective. `has_whole`: some parameters may be whole on every rank, but for their gradients' reduction.
   ShardGroups(GroupTable& table, const ShardScheme& scheme, bool has_whole);
 
-  std::shared_ptr<Communicator> gather;        ///< unshard stream: the ranks of `norm`, or only the same place in every small group
+  std::shared_ptr<Communicator>
+      gather;  ///< unshard stream: the ranks of `norm`, or only the same place in every small group
   std::shared_ptr<Communicator> gather_small;  ///< unshard stream: the ranks that share one set of kept shards
   std::shared_ptr<Communicator> reduce;        ///< reduce stream: first step of a gradient's reduction
   std::shared_ptr<Communicator> finish;        ///< finish stream: its second step
-  std::shared_ptr<Communicator> whole;         ///< reduce stream: the ranks that share one set of masters, where `reduce` is over others
-  std::shared_ptr<Communicator> norm;          ///< the ranks that share one set of master weights, compute stream; null: all ranks
+  std::shared_ptr<Communicator>
+      whole;  ///< reduce stream: the ranks that share one set of masters, where `reduce` is over others
+  std::shared_ptr<Communicator>
+      norm;  ///< the ranks that share one set of master weights, compute stream; null: all ranks
   /// On the reduce stream, over the ranks that share one set of master weights.
   Communicator& over_masters() const { return whole ? *whole : *reduce; }
   /// The axes that each group is over; none where the scheme has no use for it.
@@ -46,16 +49,17 @@ struct ShardGroups {
     std::int64_t gradient_bytes() const { return reduce.sent_bytes() + finish.sent_bytes() + whole.sent_bytes(); }
   };
 
-  /// What moves the data of those that gather and reduce units and have a transport of their own, on any rank: "gather shm, finish mpi".
-  /// Empty where none has: their transport is chosen by where their ranks are, where `world` goes over several hosts.
+  /// What moves the data of those that gather and reduce units and have a transport of their own, on any rank: "gather
+  /// shm, finish mpi". Empty where none has: their transport is chosen by where their ranks are, where `world` goes
+  /// over several hosts.
   static std::string describe(const World& world, const SchemeOptions& options);
 
   ShardScheme::Axes kept;         ///< over which the kept shards are cut; empty: none are kept
   bool kept_within_hosts = true;  ///< all ranks that share one set of kept shards, whichever set, are on one host
 };
 
-/// The communicators that the units of one rank have, each made when the first unit needs it. Owned by an Executor, and outlived by the
-/// World.
+/// The communicators that the units of one rank have, each made when the first unit needs it. Owned by an Executor, and
+/// outlived by the World.
 class GroupTable {
  public:
   enum class Role : std::uint8_t { gather, gather_small, reduce, finish, whole, norm };

@@ -23,8 +23,10 @@ constexpr const char* kSeed = "seed of the initial weights";
 bool is_computed_in(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
 void check(const MixedPrecisionPolicy& precision, const std::string& unit) {
-  if (!is_computed_in(precision.param) || !is_computed_in(precision.reduce) || !is_computed_in(precision.output.value_or(DType::f32))) {
-    throw Error(ExitCode::config, fmt::format("unit {}: a dtype that nothing is computed in", unit), {}, "use f32 or bf16");
+  if (!is_computed_in(precision.param) || !is_computed_in(precision.reduce) ||
+      !is_computed_in(precision.output.value_or(DType::f32))) {
+    throw Error(ExitCode::config, fmt::format("unit {}: a dtype that nothing is computed in", unit), {},
+                "use f32 or bf16");
   }
   if (precision.reduce == DType::bf16 && precision.param == DType::f32) {
     throw Error(ExitCode::config, fmt::format("unit {}: gradients of f32 parameters are reduced in bf16", unit), {},
@@ -41,16 +43,19 @@ PlacementOptions placement_of(const UnitPolicy& policy, const ShardOptions& opti
 
 void check_reshard(const UnitPolicy& policy, const ShardScheme& scheme) {
   if (!policy.reshard_after_forward || scheme.shards_parameters()) return;
-  throw Error(ExitCode::config,
-              fmt::format("reshard_after_forward = {} does not go with strategy \"{}\", which does not shard parameters",
-                          policy.reshard_after_forward->str(), scheme.name()),
-              {}, "leave it out, or use zero3, shard_grad_op, hsdp or nested");
+  throw Error(
+      ExitCode::config,
+      fmt::format("reshard_after_forward = {} does not go with strategy \"{}\", which does not shard parameters",
+                  policy.reshard_after_forward->str(), scheme.name()),
+      {}, "leave it out, or use zero3, shard_grad_op, hsdp or nested");
 }
 
-/// Its own number of ranks in between; of shard_grad_op, which is zero3 but for what is kept between forward and backward.
+/// Its own number of ranks in between; of shard_grad_op, which is zero3 but for what is kept between forward and
+/// backward.
 void set_between(PlacementOptions& placement, const UnitPolicy& policy) {
   if (!policy.reshard_after_forward || policy.reshard_after_forward->group() == 0) return;
-  if (!placement.scheme.mesh && placement.scheme.strategy == Strategy::shard_grad_op) placement.scheme.strategy = Strategy::zero3;
+  if (!placement.scheme.mesh && placement.scheme.strategy == Strategy::shard_grad_op)
+    placement.scheme.strategy = Strategy::zero3;
   placement.scheme.reshard_after_forward = *policy.reshard_after_forward;
 }
 
@@ -61,7 +66,9 @@ ShardOptions with_host_groups(ShardOptions options, const World& world) {
 
 Scheduler::AfterForward after_forward_of(const Reshard& reshard) {
   using AfterForward = Scheduler::AfterForward;
-  return reshard.is_off() ? AfterForward::stay : reshard.group() != 0 ? AfterForward::keep_secondary_shard : AfterForward::free;
+  return reshard.is_off()       ? AfterForward::stay
+         : reshard.group() != 0 ? AfterForward::keep_secondary_shard
+                                : AfterForward::free;
 }
 
 }  // namespace
@@ -69,18 +76,19 @@ Scheduler::AfterForward after_forward_of(const Reshard& reshard) {
 ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOptions& options)
     : context_(context),
       options_(with_host_groups(options, world)),
-      executor_(context, world, {options_.scheme, options.division}, options.layout, options.zero_copy && !options.checks_writes,
-                options.omit) {
+      executor_(context, world, {options_.scheme, options.division}, options.layout,
+                options.zero_copy && !options.checks_writes, options.omit) {
   executor_.order_check().set(kSeed, fmt::to_string(options.seed));
   const Division::Factors division = options.division.factors(world.size());
-  executor_.order_check().set("division of gradients", fmt::format("{} before and {} after the sum", division.before, division.after));
+  executor_.order_check().set("division of gradients",
+                              fmt::format("{} before and {} after the sum", division.before, division.after));
   executor_.check_all_written(options.checks_writes);
 }
 
 ShardedRuntime::~ShardedRuntime() {
   if (executor_.step().is_in_micro_batch() && std::uncaught_exceptions() == 0) {
-    print_to_stderr("zshard: error: rank {}: {} was still open when its runtime ended: call end_micro_batch()\n", executor_.rank(),
-                    executor_.step().open_name());
+    print_to_stderr("zshard: error: rank {}: {} was still open when its runtime ended: call end_micro_batch()\n",
+                    executor_.rank(), executor_.step().open_name());
   }
   for (auto& [parameter, unit] : unit_of_) {
     auto* owned = const_cast<Parameter*>(parameter);
@@ -91,7 +99,8 @@ ShardedRuntime::~ShardedRuntime() {
 }
 
 int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& parameters, const UnitPolicy& policy) {
-  if (scheduler_) throw UsageError(fmt::format("unit {} is added after the first micro-batch", name), "add all units before it");
+  if (scheduler_)
+    throw UsageError(fmt::format("unit {} is added after the first micro-batch", name), "add all units before it");
   const MixedPrecisionPolicy precision = policy.precision.value_or(options_.precision);
   check(precision, name);
   const auto placement = place(name, policy);
@@ -139,7 +148,8 @@ Scheduler& ShardedRuntime::scheduler() {
   scheduler_ = std::make_unique<Scheduler>(names_, executor_.scheme().schedule(options_.schedule));
   for (std::size_t unit = 0; unit < policies_.size(); ++unit) {
     const ShardScheme& scheme = executor_.units()[unit].placement->scheme;
-    if (scheme.options() != executor_.scheme().options()) scheduler_->set_schedule(static_cast<int>(unit), scheme.unit_schedule());
+    if (scheme.options() != executor_.scheme().options())
+      scheduler_->set_schedule(static_cast<int>(unit), scheme.unit_schedule());
     if (const auto& reshard = policies_[unit].reshard_after_forward) {
       // Of all ranks that shard it is as good as `true`.
       const Reshard own = reshard->group() != 0 ? scheme.options().reshard_after_forward : *reshard;
@@ -169,7 +179,8 @@ void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last) {
   has_backward_ = false;
   for (std::size_t unit = 0; unit < executor_.units().size(); ++unit) {
     const auto& parameters = executor_.units()[unit].parameters;
-    const bool is_frozen = std::none_of(parameters.begin(), parameters.end(), [](const Parameter* p) { return p->is_trainable(); });
+    const bool is_frozen =
+        std::none_of(parameters.begin(), parameters.end(), [](const Parameter* p) { return p->is_trainable(); });
     scheduler().set_frozen(static_cast<int>(unit), is_frozen);
     executor_.set_accumulates(static_cast<int>(unit), !scheduler().is_due(static_cast<int>(unit)));
   }
@@ -183,14 +194,16 @@ void ShardedRuntime::check_mode(Mode mode) {
     const bool is_full = mode == Mode::eval && flat.precision.is_full_in_evaluation;
     if (flat.gathered_dtype == (is_full ? DType::f32 : flat.precision.param)) continue;
     if (scheduler().state(unit) == UnitState::sharded && scheduler().shard_state(unit) == ShardState::none) continue;
-    throw UsageError(fmt::format("unit {} is gathered in {}, and an evaluation in full precision begins or ends", name(unit),
-                                 name_of(flat.gathered_dtype)),
+    throw UsageError(fmt::format("unit {} is gathered in {}, and an evaluation in full precision begins or ends",
+                                 name(unit), name_of(flat.gathered_dtype)),
                      "evaluate between steps, and reshard what was unsharded by hand");
   }
 }
 
 Tensor ShardedRuntime::cast_input(int unit, const Tensor& x) const {
-  return casts_forward_input(unit, x.dtype()) ? cast(x, executor_.units().at(static_cast<std::size_t>(unit)).gathered_dtype) : x;
+  return casts_forward_input(unit, x.dtype())
+             ? cast(x, executor_.units().at(static_cast<std::size_t>(unit)).gathered_dtype)
+             : x;
 }
 
 bool ShardedRuntime::casts_forward_input(int unit, DType dtype) const {
@@ -201,7 +214,8 @@ bool ShardedRuntime::casts_forward_input(int unit, DType dtype) const {
 Tensor ShardedRuntime::cast_output(int unit, const Tensor& y) const {
   const FlatParameter& flat = executor_.units().at(static_cast<std::size_t>(unit));
   const bool is_full = mode_ == Mode::eval && flat.precision.is_full_in_evaluation;
-  return flat.precision.output && is_computed_in(y.dtype()) ? cast(y, is_full ? DType::f32 : *flat.precision.output) : y;
+  return flat.precision.output && is_computed_in(y.dtype()) ? cast(y, is_full ? DType::f32 : *flat.precision.output)
+                                                            : y;
 }
 
 void ShardedRuntime::before_forward(int unit) {
@@ -216,7 +230,8 @@ void ShardedRuntime::after_forward(int unit) {
 
 int ShardedRuntime::pending_uses(int unit) const {
   int uses = 0;
-  for (const Parameter* parameter : executor_.units()[static_cast<std::size_t>(unit)].parameters) uses += parameter->pending_uses();
+  for (const Parameter* parameter : executor_.units()[static_cast<std::size_t>(unit)].parameters)
+    uses += parameter->pending_uses();
   return uses;
 }
 
@@ -237,8 +252,9 @@ void ShardedRuntime::end_micro_batch() {
   for (const auto& unit : executor_.units()) {
     for (const Parameter* parameter : unit.parameters) {
       if (parameter->early_gradients() == 0) continue;
-      throw UsageError(fmt::format("a loss that computed the gradient of {} in forward was not taken backward", parameter->name()),
-                       "call backward() with it before end_micro_batch(), or compute it under a NoGradGuard");
+      throw UsageError(
+          fmt::format("a loss that computed the gradient of {} in forward was not taken backward", parameter->name()),
+          "call backward() with it before end_micro_batch(), or compute it under a NoGradGuard");
     }
   }
   context_.device().memory().set_owner({});
@@ -255,20 +271,22 @@ void ShardedRuntime::end_micro_batch() {
 
 void ShardedRuntime::check_backward() const {
   if (mode_ != Mode::train || has_backward_) return;
-  throw UsageError("the micro-batch ends without a backward", "call backward() of the loss within it, or make an evaluation of it");
+  throw UsageError("the micro-batch ends without a backward",
+                   "call backward() of the loss within it, or make an evaluation of it");
 }
 
 void ShardedRuntime::warn() {
   const std::vector<std::string> deviations = scheduler().take_deviations(), unused = scheduler().take_unused_gathers();
   if (!deviations.empty() && !has_warned_) {
     has_warned_ = true;
-    print_to_stderr("zshard: warning: rank {}: {} ran out of the recorded order; units are gathered on demand where that happens\n",
-                    executor_.rank(), deviations.front());
+    print_to_stderr(
+        "zshard: warning: rank {}: {} ran out of the recorded order; units are gathered on demand where that happens\n",
+        executor_.rank(), deviations.front());
   }
   if (!unused.empty() && !has_warned_unused_) {
     has_warned_unused_ = true;
-    print_to_stderr("zshard: warning: rank {}: {} was gathered ahead and did not run in that micro-batch\n", executor_.rank(),
-                    unused.front());
+    print_to_stderr("zshard: warning: rank {}: {} was gathered ahead and did not run in that micro-batch\n",
+                    executor_.rank(), unused.front());
   }
 }
 
@@ -287,8 +305,8 @@ void ShardedRuntime::adopt_seed(int root) {
   const Memory memory = context_.pool().acquire(size_of(DType::i64) * 2, context_.stream(), "scalars");
   const Buffer of_root = memory.buffer(DType::i64, 2);
   const auto seed = static_cast<std::int64_t>(options_.seed);
-  context_.launch({"seed", {}, {of_root}},
-                  upload_of(context_.kernels(), of_root, std::vector{seed, std::int64_t{executor_.has_initial_weights()}}));
+  context_.launch({"seed", {}, {of_root}}, upload_of(context_.kernels(), of_root,
+                                                     std::vector{seed, std::int64_t{executor_.has_initial_weights()}}));
   executor_.compute_comm().broadcast(context_.stream(), "seed", of_root, root);
   const HostView view(context_, context_.stream(), of_root);
   options_.seed = static_cast<std::uint64_t>(view.as<std::int64_t>()[0]);
@@ -323,13 +341,14 @@ void ShardedRuntime::set_reshard_after_forward(int unit, bool reshards) {
   const ShardScheme& scheme = executor_.units().at(static_cast<std::size_t>(unit)).placement->scheme;
   if (!scheme.shards_parameters()) {
     throw UsageError(
-        fmt::format("set_reshard_after_forward() of unit {}, whose strategy \"{}\" does not shard parameters", name(unit), scheme.name()),
+        fmt::format("set_reshard_after_forward() of unit {}, whose strategy \"{}\" does not shard parameters",
+                    name(unit), scheme.name()),
         "leave it out, or use zero3, shard_grad_op, hsdp or nested");
   }
-  scheduler.set_after_forward(unit,
-                              after_forward_of(!reshards                                         ? Reshard(false)
-                                               : scheme.options().reshard_after_forward.is_off() ? Reshard(true)
-                                                                                                 : scheme.options().reshard_after_forward));
+  scheduler.set_after_forward(unit, after_forward_of(!reshards ? Reshard(false)
+                                                     : scheme.options().reshard_after_forward.is_off()
+                                                         ? Reshard(true)
+                                                         : scheme.options().reshard_after_forward));
 }
 
 void ShardedRuntime::set_reshard_after_backward(int unit, bool reshards) {
@@ -337,7 +356,8 @@ void ShardedRuntime::set_reshard_after_backward(int unit, bool reshards) {
 }
 
 std::uint64_t ShardedRuntime::step_key() {
-  std::uint64_t key = mix64(static_cast<std::uint64_t>(scheduler().changes()) << 1 | static_cast<std::uint64_t>(scheduler().reduces()));
+  std::uint64_t key =
+      mix64(static_cast<std::uint64_t>(scheduler().changes()) << 1 | static_cast<std::uint64_t>(scheduler().reduces()));
   const auto add = [&](std::uint64_t value) { key = mix64(key ^ value); };
   for (const auto phase : {ExecOrder::Phase::forward, ExecOrder::Phase::backward}) {
     for (const int unit : scheduler().order(Mode::train).units(phase)) add(static_cast<std::uint64_t>(unit));
@@ -355,13 +375,14 @@ void ShardedRuntime::abandon() {
   const std::vector<int> reduced = scheduler().reduced();
   for (int unit = 0; unit < scheduler().size(); ++unit) {
     const bool is_reduced = std::find(reduced.begin(), reduced.end(), unit) != reduced.end();
-    if (!scheduler().is_mixed(unit) && !(is_reduced && executor_.step().had_sum(static_cast<std::size_t>(unit)))) continue;
+    if (!scheduler().is_mixed(unit) && !(is_reduced && executor_.step().had_sum(static_cast<std::size_t>(unit))))
+      continue;
     abandon_step();
-    throw UsageError(
-        fmt::format("the micro-batch was abandoned when it had added to the gradient of unit {}, beside those of earlier micro-batches: "
-                    "all gradients of the step are dropped",
-                    name(unit)),
-        "begin the step again");
+    throw UsageError(fmt::format("the micro-batch was abandoned when it had added to the gradient of unit {}, beside "
+                                 "those of earlier micro-batches: "
+                                 "all gradients of the step are dropped",
+                                 name(unit)),
+                     "begin the step again");
   }
   drop(reduced, false);
 }
@@ -398,9 +419,9 @@ void ShardedRuntime::refuse_use(const Parameter& parameter) const {
     throw UsageError(fmt::format("{}the forward of its unit {} is over", what, name(unit)),
                      "use it within that unit's forward, or in one that wraps it");
   }
-  throw UsageError(
-      fmt::format("{}its unit {} has not been entered in this micro-batch", what, name(unit)),
-      "call its module, `y = layer(x)`, where it is a Layer; else begin its forward with `const ForwardScope scope = enter();`");
+  throw UsageError(fmt::format("{}its unit {} has not been entered in this micro-batch", what, name(unit)),
+                   "call its module, `y = layer(x)`, where it is a Layer; else begin its forward with `const "
+                   "ForwardScope scope = enter();`");
 }
 
 }  // namespace zs

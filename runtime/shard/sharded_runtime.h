@@ -19,18 +19,19 @@ struct ShardOptions {
   LayoutOptions layout = {};
   std::uint64_t seed = 0;  ///< of the initial weights
   Division division = {};  ///< of the sum of gradients over the ranks: the mean, unless another rule is chosen
-  bool zero_copy = true;   ///< where ranks can share memory, unsharded parameters are a view of their shards (docs/sharding.md)
-  /// Whether somebody writes into full parameters, where only the optimizer and an UnshardScope may: a LostWrite at the end of the
-  /// micro-batch. For finding errors: it reads all that is freed, adds a small all-reduce to each micro-batch, and takes the place of
-  /// zero_copy, in whose views a write is the weight.
+  bool zero_copy =
+      true;  ///< where ranks can share memory, unsharded parameters are a view of their shards (docs/sharding.md)
+  /// Whether somebody writes into full parameters, where only the optimizer and an UnshardScope may: a LostWrite at the
+  /// end of the micro-batch. For finding errors: it reads all that is freed, adds a small all-reduce to each
+  /// micro-batch, and takes the place of zero_copy, in whose views a write is the weight.
   bool checks_writes = false;
-  /// Of what moves parameters and gradients: the values of a training without it are meaningless. Losses and norms go between ranks as
-  /// ever.
+  /// Of what moves parameters and gradients: the values of a training without it are meaningless. Losses and norms go
+  /// between ranks as ever.
   Omit omit = Omit::nothing;
 };
 
-/// The sharded parameters of one model on one rank: units, their order, and the hooks that gather, free and reduce them around
-/// forward and backward. Unit 0 is the root and is added first. Use, the same on every rank:
+/// The sharded parameters of one model on one rank: units, their order, and the hooks that gather, free and reduce them
+/// around forward and backward. Unit 0 is the root and is added first. Use, the same on every rank:
 ///
 ///     add_unit(...)...;
 ///     for each micro-batch: begin_micro_batch(); forward, inside ForwardScopes; backward(loss); end_micro_batch();
@@ -43,7 +44,8 @@ class ShardedRuntime : private ParameterOwner {
   /// A gather that was started by hand.
   class UnshardHandle {
    public:
-    /// From now on compute has the unit's parameters, until it is resharded by hand, by its own backward or by the end of the micro-batch.
+    /// From now on compute has the unit's parameters, until it is resharded by hand, by its own backward or by the end
+    /// of the micro-batch.
     void wait() const { runtime_->run(runtime_->scheduler().wait_unshard(unit_)); }
 
    private:
@@ -57,14 +59,15 @@ class ShardedRuntime : private ParameterOwner {
   ShardedRuntime(Context& context, World& world, const ShardOptions& options);
   ~ShardedRuntime() override;
 
-  /// Returns the unit's number. All units are added before the first micro-batch. A unit may have no parameters. Error(config) where the
-  /// policy does not go with the scheme.
+  /// Returns the unit's number. All units are added before the first micro-batch. A unit may have no parameters.
+  /// Error(config) where the policy does not go with the scheme.
   int add_unit(std::string name, const std::vector<Parameter*>& parameters, const UnitPolicy& policy = {});
 
   void begin_micro_batch(Mode mode, bool is_last);
   void before_forward(int unit);
   void after_forward(int unit);
-  /// What comes into the unit, and what it hands on, in the dtypes that its precision says; other tensors than of f32 and bf16 as they are.
+  /// What comes into the unit, and what it hands on, in the dtypes that its precision says; other tensors than of f32
+  /// and bf16 as they are.
   Tensor cast_input(int unit, const Tensor& x) const;
   /// Whether that is another dtype than this.
   bool casts_forward_input(int unit, DType dtype) const;
@@ -72,15 +75,15 @@ class ShardedRuntime : private ParameterOwner {
   void end_micro_batch();
   /// UsageError where this is a training micro-batch in which no parameter has had a backward.
   void check_backward() const;
-  /// After an exception that every rank saw alike: drops the open micro-batch and leaves the runtime ready for another; the gradients of
-  /// the step's earlier micro-batches stay. Where it had added to those they cannot be told apart any more: then all of
-  /// the step's gradients go, and a UsageError says so.
+  /// After an exception that every rank saw alike: drops the open micro-batch and leaves the runtime ready for another;
+  /// the gradients of the step's earlier micro-batches stay. Where it had added to those they cannot be told apart any
+  /// more: then all of the step's gradients go, and a UsageError says so.
   void abandon();
   /// The same, and drops the gradients of the whole step, however far it is.
   void abandon_step();
 
-  /// By hand, within a micro-batch or before it, alike on every rank: starts the unit's gather, which nothing waits for yet. Nothing where
-  /// it is unsharded or on its way. For reading: who writes does so within an UnshardScope.
+  /// By hand, within a micro-batch or before it, alike on every rank: starts the unit's gather, which nothing waits for
+  /// yet. Nothing where it is unsharded or on its way. For reading: who writes does so within an UnshardScope.
   UnshardHandle unshard(int unit);
   /// Frees the unit's full parameter; nothing where it is sharded. The optimizer's step wants every unit sharded.
   void reshard(int unit);
@@ -90,18 +93,20 @@ class ShardedRuntime : private ParameterOwner {
   void set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets);
 
   /// Switches of a unit, alike on every rank, from the next micro-batch on; UsageError within one.
-  /// Whether its gradients are reduced: without, they accumulate, whole, and the next micro-batch with it reduces the sum.
+  /// Whether its gradients are reduced: without, they accumulate, whole, and the next micro-batch with it reduces the
+  /// sum.
   void set_requires_gradient_sync(int unit, bool requires_sync);
-  /// Whether replicas exchange the sums that were reduced among those who share a set of masters: without, they wait for a later
-  /// micro-batch, before the step's last one has begun.
+  /// Whether replicas exchange the sums that were reduced among those who share a set of masters: without, they wait
+  /// for a later micro-batch, before the step's last one has begun.
   void set_requires_all_reduce(int unit, bool requires_all_reduce);
   /// Whether its full parameter goes behind its forward; where it goes to a number of ranks, to those.
   void set_reshard_after_forward(int unit, bool reshards);
   /// Whether it goes behind its backward; behind that of a step's last micro-batch it goes anyway.
   void set_reshard_after_backward(int unit, bool reshards);
 
-  /// A hash of what decides, beside the model and its input, which work the next training step is: two steps with the same number, and with
-  /// the same blocks of memory live when they begin (MemoryCounter::layout), are the same work on the same addresses.
+  /// A hash of what decides, beside the model and its input, which work the next training step is: two steps with the
+  /// same number, and with the same blocks of memory live when they begin (MemoryCounter::layout), are the same work on
+  /// the same addresses.
   std::uint64_t step_key();
 
   /// Throws `mismatch`, which says itself what each rank did.
@@ -117,7 +122,8 @@ class ShardedRuntime : private ParameterOwner {
   const std::string& name(int unit) const { return names_.at(static_cast<std::size_t>(unit)); }
   /// Everything asked of the executor since the current (or last) micro-batch began.
   const std::vector<Action>& actions() const { return actions_; }
-  /// What is asked of the executor from now on is appended to `log` as well, which must live until another (or null) takes its place.
+  /// What is asked of the executor from now on is appended to `log` as well, which must live until another (or null)
+  /// takes its place.
   void log_actions(std::vector<Action>* log) { log_ = log; }
 
  private:
@@ -157,8 +163,8 @@ class ShardedRuntime : private ParameterOwner {
   bool has_warned_ = false, has_warned_unused_ = false, has_warned_host_ = false;
 };
 
-/// Micro-batches that begin while it lives are not reduced: gradients accumulate, whole, and the next micro-batch that is reduced reduces
-/// the sum. Alike on every rank; nests.
+/// Micro-batches that begin while it lives are not reduced: gradients accumulate, whole, and the next micro-batch that
+/// is reduced reduces the sum. Alike on every rank; nests.
 class NoSync {
  public:
   explicit NoSync(ShardedRuntime& runtime) : scheduler_(runtime.scheduler()), previous_(scheduler_.reduces()) {
@@ -173,11 +179,12 @@ class NoSync {
   bool previous_;
 };
 
-/// A unit's forward. While it lives the unit's parameters are unsharded. In the second run of a recomputed function it only makes
-/// sure of that: the forward has been, and the unit's backward, which is still to come, frees it.
+/// A unit's forward. While it lives the unit's parameters are unsharded. In the second run of a recomputed function it
+/// only makes sure of that: the forward has been, and the unit's backward, which is still to come, frees it.
 class ForwardScope {
  public:
-  ForwardScope(ShardedRuntime* runtime, int unit) : runtime_(runtime), unit_(unit), exceptions_(std::uncaught_exceptions()) {
+  ForwardScope(ShardedRuntime* runtime, int unit)
+      : runtime_(runtime), unit_(unit), exceptions_(std::uncaught_exceptions()) {
     if (!runtime_) return;
     runtime_->before_forward(unit_);
     owner_.emplace(runtime_->context().device().memory(), runtime_->name(unit_));

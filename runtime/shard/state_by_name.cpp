@@ -14,7 +14,10 @@ namespace {
 class Reader {
  public:
   Reader(const TrainingState& state, const StateOptions& options, StateByName& result)
-      : state_(state), options_(options), optimizer_(options.with_optimizer ? &state.optimizer : nullptr), result_(result) {}
+      : state_(state),
+        options_(options),
+        optimizer_(options.with_optimizer ? &state.optimizer : nullptr),
+        result_(result) {}
 
   void run() {
     options_.whole ? read_whole() : read_shards();
@@ -59,8 +62,8 @@ class Reader {
           result_.tensors.push_back(std::move(of_kinds[kind * unit.layout->views().size() + view]));
     }
     for (const Parameter* parameter : executor.ignored()) {
-      result_.tensors.push_back(
-          tensor({parameter->name(), kMasterKind, DType::f32, parameter->shape()}, is_seen() ? parameter->value() : Buffer{}));
+      result_.tensors.push_back(tensor({parameter->name(), kMasterKind, DType::f32, parameter->shape()},
+                                       is_seen() ? parameter->value() : Buffer{}));
     }
   }
 
@@ -105,8 +108,9 @@ class Reader {
 }  // namespace
 
 const HeldTensor* StateByName::find(const std::string& parameter, const std::string& kind) const {
-  const auto found = std::find_if(tensors.begin(), tensors.end(),
-                                  [&](const HeldTensor& held) { return held.tensor.parameter == parameter && held.tensor.kind == kind; });
+  const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const HeldTensor& held) {
+    return held.tensor.parameter == parameter && held.tensor.kind == kind;
+  });
   return found == tensors.end() ? nullptr : &*found;
 }
 
@@ -114,7 +118,8 @@ StateByName state_by_name(const TrainingState& state, const StateOptions& option
   if (options.only_rank && !options.whole)
     throw UsageError("state_by_name() of one rank's shards", "pass whole = true, or leave only_rank out");
   if (options.only_rank && (*options.only_rank < 0 || *options.only_rank >= state.executor.ranks()))
-    throw UsageError(fmt::format("state_by_name() for rank {} of {}", *options.only_rank, state.executor.ranks()), "name a rank that is");
+    throw UsageError(fmt::format("state_by_name() for rank {} of {}", *options.only_rank, state.executor.ranks()),
+                     "name a rank that is");
   state.executor.step().check_no_micro_batch("state_by_name()");
   StateByName result;
   Reader(state, options, result).run();

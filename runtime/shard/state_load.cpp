@@ -19,7 +19,8 @@ class Index {
  public:
   explicit Index(const HeldTensor& given) {
     for (const HeldTensor::Piece& piece : given.pieces)
-      for (std::int64_t run = 0; run < piece.range.runs; ++run) parts_[piece.range.begin + run * piece.range.stride] = piece.run(run);
+      for (std::int64_t run = 0; run < piece.range.runs; ++run)
+        parts_[piece.range.begin + run * piece.range.stride] = piece.run(run);
   }
   /// Calls use(offset, part) for the parts that make up elements [begin, begin + count); false where one is not there.
   template <class Use>
@@ -40,7 +41,8 @@ class Index {
   std::map<std::int64_t, Buffer> parts_;
 };
 
-/// Enqueues the filling of `out` with a given tensor's elements from `begin` on; or, without a context, says whether they are there.
+/// Enqueues the filling of `out` with a given tensor's elements from `begin` on; or, without a context, says whether
+/// they are there.
 bool fill(const Context* context, const Index& index, std::int64_t begin, const Buffer& out) {
   return index.for_each_part(begin, out.elems, [&](std::int64_t offset, const Buffer& part) {
     if (context == nullptr) return;
@@ -109,14 +111,17 @@ class Loader {
     const Memory memory = context.pool().acquire(count * size_of(DType::i64), context.stream(), "scalars");
     const Buffer numbers = memory.buffer(DType::i64, count);
     context.launch({"given_state", {}, {numbers}}, upload_of(context.kernels(), numbers, own));
-    if (state_.executor.ranks() > 1) state_.executor.compute_comm().broadcast(context.stream(), "given_state", numbers, root);
+    if (state_.executor.ranks() > 1)
+      state_.executor.compute_comm().broadcast(context.stream(), "given_state", numbers, root);
     const HostView view(context, context.stream(), numbers);
     shared_.assign(view.as<std::int64_t>(), view.as<std::int64_t>() + count);
     is_alike_ = !is_source() || shared_ == own;
   }
   bool is_shared(std::size_t tensor) const { return shared_.at(tensor) != 0; }
 
-  bool is_wanted(const HeldTensor& held) const { return options_.with_frozen || parameters_.at(held.tensor.parameter)->is_trainable(); }
+  bool is_wanted(const HeldTensor& held) const {
+    return options_.with_frozen || parameters_.at(held.tensor.parameter)->is_trainable();
+  }
 
   StateDifferences differences() const {
     StateDifferences found;
@@ -134,18 +139,23 @@ class Loader {
 
   void check() const {
     if (!is_source()) return;
-    const auto refuse = [](const std::string& what, const char* what_to_do) { throw UsageError("load_by_name(): " + what, what_to_do); };
+    const auto refuse = [](const std::string& what, const char* what_to_do) {
+      throw UsageError("load_by_name(): " + what, what_to_do);
+    };
     if (!is_alike_)
-      refuse(fmt::format("rank {} is given other tensors than rank 0", state_.executor.rank()), "give every rank the same names");
+      refuse(fmt::format("rank {} is given other tensors than rank 0", state_.executor.rank()),
+             "give every rank the same names");
     for (const HeldTensor& held : held_) {
       const auto given = given_.find(key_of(held));
       if (given == given_.end()) continue;
       const auto& [tensor, pieces] = *given->second;
       const std::string name = text_of(given->first);
       if (tensor.shape != held.tensor.shape)
-        refuse(fmt::format("{} is given as {}, and is {}", name, tensor.shape.str(), held.tensor.shape.str()), "give it its own shape");
+        refuse(fmt::format("{} is given as {}, and is {}", name, tensor.shape.str(), held.tensor.shape.str()),
+               "give it its own shape");
       for (const HeldTensor::Piece& piece : pieces)
-        if (piece.data.dtype != DType::f32) refuse(fmt::format("{} is given as {}", name, name_of(piece.data.dtype)), "give it as f32");
+        if (piece.data.dtype != DType::f32)
+          refuse(fmt::format("{} is given as {}", name, name_of(piece.data.dtype)), "give it as f32");
       const Index index(*given->second);
       const Buffer all{nullptr, held.tensor.shape.numel(), DType::f32, DeviceKind::cpu};
       if (!(options_.only_rank ? fill(nullptr, index, 0, all) : fill(nullptr, index, held)))
@@ -170,8 +180,9 @@ class Loader {
     if (all.empty()) return;
     const std::size_t more = all.size() - std::min(all.size(), kMostNamed);
     all.resize(all.size() - more);
-    throw UsageError(fmt::format("load_by_name(): {}{}", fmt::join(all, "; "), more > 0 ? fmt::format("; and {} more", more) : ""),
-                     "give the state of this model, or pass strict = false");
+    throw UsageError(
+        fmt::format("load_by_name(): {}{}", fmt::join(all, "; "), more > 0 ? fmt::format("; and {} more", more) : ""),
+        "give the state of this model, or pass strict = false");
   }
 
   void copy() const {
@@ -187,7 +198,8 @@ class Loader {
     for (std::size_t i = 0; i < held_.size(); ++i) shared[key_of(held_[i])] = is_shared(i);
     for (std::size_t number = 0; number < state_.executor.units().size(); ++number) {
       FlatParameter& unit = state_.executor.units()[number];
-      for (const auto& [kind, shards] : unit_state(state_.executor, options_.with_optimizer ? &state_.optimizer : nullptr, number)) {
+      for (const auto& [kind, shards] :
+           unit_state(state_.executor, options_.with_optimizer ? &state_.optimizer : nullptr, number)) {
         const auto is_given = [&, kind = kind](const FlatView& view) { return shared.at({view.name, kind}); };
         if (std::none_of(unit.layout->views().begin(), unit.layout->views().end(), is_given)) continue;
         const WholeUnit whole = transfer.gather_to(unit, shards, root);
@@ -201,7 +213,8 @@ class Loader {
       const Key key{parameter->name(), kMasterKind};
       if (!shared.at(key)) continue;
       if (is_source()) fill(&state_.executor.context(), Index(*given_.at(key)), 0, parameter->value());
-      state_.executor.compute_comm().broadcast(state_.executor.context().stream(), parameter->name(), parameter->value(), root);
+      state_.executor.compute_comm().broadcast(state_.executor.context().stream(), parameter->name(),
+                                               parameter->value(), root);
     }
   }
 
@@ -213,7 +226,8 @@ class Loader {
     for (std::size_t unit = 0; unit < state_.executor.units().size(); ++unit) {
       const auto& views = state_.executor.units()[unit].layout->views();
       for (std::size_t i = 0; i < views.size(); ++i)
-        if (const std::int64_t count = updates.at(views[i].name); count >= 0) state_.optimizer.set_updates(unit, i, count);
+        if (const std::int64_t count = updates.at(views[i].name); count >= 0)
+          state_.optimizer.set_updates(unit, i, count);
     }
   }
 
@@ -231,7 +245,8 @@ class Loader {
 
 StateDifferences load_by_name(const TrainingState& state, const StateByName& from, const LoadOptions& options) {
   if (options.only_rank && (*options.only_rank < 0 || *options.only_rank >= state.executor.ranks()))
-    throw UsageError(fmt::format("load_by_name() from rank {} of {}", *options.only_rank, state.executor.ranks()), "name a rank that is");
+    throw UsageError(fmt::format("load_by_name() from rank {} of {}", *options.only_rank, state.executor.ranks()),
+                     "name a rank that is");
   state.executor.step().check_between_steps("load_by_name()");
   state.executor.check_all_sharded();
   return Loader(state, from, options).run();

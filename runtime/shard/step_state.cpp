@@ -37,7 +37,8 @@ void StepState::check_no_scope(std::string_view call) const {
 }
 
 void StepState::check_no_scope(std::string_view call, const FlatParameter& unit) {
-  if (unit.is_in_scope) throw UsageError(fmt::format("{} while an UnshardScope of unit {} lives", call, unit.name), "end that scope first");
+  if (unit.is_in_scope)
+    throw UsageError(fmt::format("{} while an UnshardScope of unit {} lives", call, unit.name), "end that scope first");
 }
 
 void StepState::check_no_micro_batch(std::string_view call) const {
@@ -49,11 +50,12 @@ void StepState::check_no_micro_batch(std::string_view call) const {
 
 void StepState::check_between_steps(std::string_view call) const {
   check_no_micro_batch(call);
-  const auto holder =
-      std::find_if(units_.begin(), units_.end(), [](const FlatParameter& unit) { return has_sum(unit) || is_accumulating(unit); });
+  const auto holder = std::find_if(units_.begin(), units_.end(),
+                                   [](const FlatParameter& unit) { return has_sum(unit) || is_accumulating(unit); });
   if (holder == units_.end()) return;
   throw UsageError(
-      fmt::format("{} in the middle of a step: the gradients of unit {} have not been taken by an optimizer's step", call, holder->name),
+      fmt::format("{} in the middle of a step: the gradients of unit {} have not been taken by an optimizer's step",
+                  call, holder->name),
       "call it behind the optimizer's step, or drop the gradients by ShardedRuntime::abandon_step()");
 }
 
@@ -66,7 +68,8 @@ void StepState::check_update() const {
   }
   if (micro_batches_ > 0 && !has_ended_) {
     throw UsageError(
-        fmt::format("{} before the step's last micro-batch: {} ended, none of them begun with is_last = true", kUpdate, micro_batches_),
+        fmt::format("{} before the step's last micro-batch: {} ended, none of them begun with is_last = true", kUpdate,
+                    micro_batches_),
         "say so of the last one: micro_batch({.last = true}), or is_last = true for begin_micro_batch()");
   }
   for (const FlatParameter& unit : units_) {
@@ -79,7 +82,8 @@ void StepState::check_update() const {
 void StepState::check_has_gradient() const {
   if (std::any_of(units_.begin(), units_.end(), has_sum)) return;
   if (const auto holder = std::find_if(units_.begin(), units_.end(), is_accumulating); holder != units_.end()) {
-    throw UsageError(fmt::format("{} has no reduced gradient: those of unit {} were accumulated under NoSync", kUpdate, holder->name),
+    throw UsageError(fmt::format("{} has no reduced gradient: those of unit {} were accumulated under NoSync", kUpdate,
+                                 holder->name),
                      "end the NoSync before the step's last micro-batch begins");
   }
   throw UsageError(fmt::format("{} has no gradient: no parameter took part in a backward", kUpdate),

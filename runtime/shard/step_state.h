@@ -8,8 +8,8 @@
 
 namespace zs {
 
-/// Where a step stands, for calls that may come only at certain places of it: they are refused by a UsageError that says what was
-/// forgotten. Owned by an Executor, whose `units` it looks at; one host thread uses it.
+/// Where a step stands, for calls that may come only at certain places of it: they are refused by a UsageError that
+/// says what was forgotten. Owned by an Executor, whose `units` it looks at; one host thread uses it.
 class StepState {
  public:
   explicit StepState(const std::vector<FlatParameter>& units) : units_(units) {}

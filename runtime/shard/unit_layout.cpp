@@ -30,12 +30,15 @@ std::vector<std::pair<std::int64_t, std::int64_t>> UnitLayout::padding() const {
   return gaps;
 }
 
-void UnitLayout::cut(std::vector<ShardSegment>& segments, bool of_whole, const Range& range, std::int64_t shard_offset) const {
+void UnitLayout::cut(std::vector<ShardSegment>& segments, bool of_whole, const Range& range,
+                     std::int64_t shard_offset) const {
   for (std::size_t i = 0; i < views_.size(); ++i) {
     const FlatView& view = views_[i];
     if (view.is_whole != of_whole) continue;
-    const std::int64_t first = std::max(range.begin, view.offset), count = std::min(range.end, view.offset + view.numel) - first;
-    if (count > 0) segments.push_back({i, shard_offset + first - range.begin, first - view.offset, count, count, count});
+    const std::int64_t first = std::max(range.begin, view.offset),
+                       count = std::min(range.end, view.offset + view.numel) - first;
+    if (count > 0)
+      segments.push_back({i, shard_offset + first - range.begin, first - view.offset, count, count, count});
   }
 }
 
@@ -48,14 +51,14 @@ const char* name_of(Layout layout) { return layout == Layout::flat ? "flat" : "p
 void check(const LayoutOptions& options) {
   ZS_CHECK(options.min_shard_bytes >= 0, "parameters below {} bytes", options.min_shard_bytes);
   if (options.layout == Layout::per_parameter || (options.min_shard_bytes == 0 && !options.dim)) return;
-  throw Error(
-      ExitCode::config,
-      fmt::format("{} does not go with the flat layout", options.dim ? "a choice of dims" : "a size below which parameters stay whole"), {},
-      "use the layout per_parameter");
+  throw Error(ExitCode::config,
+              fmt::format("{} does not go with the flat layout",
+                          options.dim ? "a choice of dims" : "a size below which parameters stay whole"),
+              {}, "use the layout per_parameter");
 }
 
-std::shared_ptr<const UnitLayout> make_layout(const LayoutOptions& options, const std::vector<Parameter*>& parameters, DType runtime_dtype,
-                                              int ranks, int finest) {
+std::shared_ptr<const UnitLayout> make_layout(const LayoutOptions& options, const std::vector<Parameter*>& parameters,
+                                              DType runtime_dtype, int ranks, int finest) {
   check(options);
   if (options.layout == Layout::flat) return std::make_shared<FlatLayout>(parameters, runtime_dtype, ranks, finest);
   const std::vector<int> dims = chosen_dims(options, parameters);

@@ -25,8 +25,8 @@ struct FlatView {
   bool is_whole = false;  ///< every rank holds all of it between uses too
 };
 
-/// Elements of one view inside one shard, where they lie one after the other: `count` elements in runs of `run`, which begin `stride`
-/// apart in the view. Where there are several, all strides together are the view.
+/// Elements of one view inside one shard, where they lie one after the other: `count` elements in runs of `run`, which
+/// begin `stride` apart in the view. Where there are several, all strides together are the view.
 struct ShardSegment {
   std::size_t view;           ///< index into UnitLayout::views()
   std::int64_t shard_offset;  ///< in the shard
@@ -38,12 +38,13 @@ struct ShardSegment {
   std::int64_t runs() const { return count / run; }
 };
 
-/// How the parameters of one unit lie whole, and how they are cut into one shard for each of `ranks` ranks. A *bucket* is what is
-/// communicated: shard after shard. A value that does not change; any thread may read it.
+/// How the parameters of one unit lie whole, and how they are cut into one shard for each of `ranks` ranks. A *bucket*
+/// is what is communicated: shard after shard. A value that does not change; any thread may read it.
 ///
-///     shard   | sharded parameters | a part of each whole parameter | padding     shard_elems(); the first gathered_shard_elems() are
-///     gathered full    | sharded parameters, whole ones behind them | padding              full_elems(); views() say where held    | shard
-///     | whole parameters                                          held_elems(): what a rank keeps of weights and moments
+///     shard   | sharded parameters | a part of each whole parameter | padding     shard_elems(); the first
+///     gathered_shard_elems() are gathered full    | sharded parameters, whole ones behind them | padding full_elems();
+///     views() say where held    | shard | whole parameters                                          held_elems(): what
+///     a rank keeps of weights and moments
 ///
 /// Padding is zero, and never seen by optimizer or norm.
 class UnitLayout {
@@ -65,7 +66,8 @@ class UnitLayout {
   /// Where a whole parameter begins in what a rank holds.
   std::int64_t held_offset(const FlatView& view) const { return shard_elems() + view.offset - gathered_elems(); }
 
-  /// Whether the shards one after the other are not the views one after the other, so that copies lie between bucket and full buffer.
+  /// Whether the shards one after the other are not the views one after the other, so that copies lie between bucket
+  /// and full buffer.
   virtual bool is_interleaved() const = 0;
   /// Of the shard of `rank`, ascending: of all ranks together they are every element once.
   virtual std::vector<ShardSegment> segments(int rank) const = 0;
@@ -79,13 +81,16 @@ class UnitLayout {
   UnitLayout(const UnitLayout&) = default;
   UnitLayout& operator=(const UnitLayout&) = default;
 
-  static std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+  static std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+    return (value + multiple - 1) / multiple * multiple;
+  }
   /// With its offset still to be said.
   static FlatView view_of(const Parameter& parameter);
   struct Range {
     std::int64_t begin, end;
   };
-  /// Adds what of the whole parameters, or of the others, lies in a range of the full buffer that begins at `shard_offset` of a shard.
+  /// Adds what of the whole parameters, or of the others, lies in a range of the full buffer that begins at
+  /// `shard_offset` of a shard.
   void cut(std::vector<ShardSegment>& segments, bool of_whole, const Range& range, std::int64_t shard_offset) const;
   void check_rank(int rank) const { ZS_CHECK(rank >= 0 && rank < ranks_, "rank {} of {}", rank, ranks_); }
 
@@ -106,16 +111,17 @@ using ChooseDim = std::function<int(std::string_view name, const Shape& shape)>;
 
 struct LayoutOptions {
   Layout layout = Layout::flat;
-  std::int64_t min_shard_bytes = 0;  ///< parameters of fewer bytes (of the runtime dtype) stay whole: per_parameter only
-  ChooseDim dim = {};                ///< per_parameter only; none: the first dim of each
+  std::int64_t min_shard_bytes =
+      0;               ///< parameters of fewer bytes (of the runtime dtype) stay whole: per_parameter only
+  ChooseDim dim = {};  ///< per_parameter only; none: the first dim of each
 };
 
 /// Error(config) where an option is given that the layout has no use for.
 void check(const LayoutOptions& options);
 
-/// The layout of one unit over `ranks` ranks. `finest` slices, a multiple of `ranks`, must be possible too: what is reduced may be cut
-/// finer than shards. Error(config) that names the parameter whose dim it has not.
-std::shared_ptr<const UnitLayout> make_layout(const LayoutOptions& options, const std::vector<Parameter*>& parameters, DType runtime_dtype,
-                                              int ranks, int finest = 1);
+/// The layout of one unit over `ranks` ranks. `finest` slices, a multiple of `ranks`, must be possible too: what is
+/// reduced may be cut finer than shards. Error(config) that names the parameter whose dim it has not.
+std::shared_ptr<const UnitLayout> make_layout(const LayoutOptions& options, const std::vector<Parameter*>& parameters,
+                                              DType runtime_dtype, int ranks, int finest = 1);
 
 }  // namespace zs

@@ -10,12 +10,13 @@ namespace zs {
 
 /// What one unit does otherwise than the rest of its runtime. Alike on every rank.
 struct UnitPolicy {
-  /// Instead of the scheme's, and whether or not the ends are kept. Only where parameters are sharded; a number of ranks is one that
-  /// divides those over which they are, and does not go with nested or a mesh.
+  /// Instead of the scheme's, and whether or not the ends are kept. Only where parameters are sharded; a number of
+  /// ranks is one that divides those over which they are, and does not go with nested or a mesh.
   std::optional<Reshard> reshard_after_forward = {};
   std::optional<MixedPrecisionPolicy> precision = {};  ///< instead of the runtime's
-  std::optional<SchemeOptions> scheme = {};            ///< instead of the runtime's, but for `deterministic`, which is one for all
-  std::optional<Division> division = {};               ///< instead of the runtime's
+  std::optional<SchemeOptions> scheme =
+      {};                                 ///< instead of the runtime's, but for `deterministic`, which is one for all
+  std::optional<Division> division = {};  ///< instead of the runtime's
   bool operator==(const UnitPolicy&) const = default;
 };
 

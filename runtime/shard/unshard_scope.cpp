@@ -31,11 +31,13 @@ UnshardScope::UnshardScope(ShardedRuntime& runtime, const std::vector<int>& unit
 void UnshardScope::check() const {
   const Executor& executor = runtime_.executor();
   if (options_.only_rank && (*options_.only_rank < 0 || *options_.only_rank >= executor.ranks()))
-    throw UsageError(fmt::format("an UnshardScope for rank {} of {} alone", *options_.only_rank, executor.ranks()), "name a rank that is");
+    throw UsageError(fmt::format("an UnshardScope for rank {} of {} alone", *options_.only_rank, executor.ranks()),
+                     "name a rank that is");
   for (auto unit = units_.begin(); unit != units_.end(); ++unit) {
     const FlatParameter& flat = this->flat(*unit);
     if (std::find(units_.begin(), unit, *unit) != unit) refuse(flat, "twice", "name each unit once");
-    if (runtime_.scheduler().is_in_micro_batch()) refuse(flat, "within a micro-batch", "enter it between micro-batches");
+    if (runtime_.scheduler().is_in_micro_batch())
+      refuse(flat, "within a micro-batch", "enter it between micro-batches");
     if (flat.is_in_scope) refuse(flat, "while another UnshardScope of it lives", "end that scope first");
     if (options_.with_gradients) check_gradients(*unit);
   }
@@ -73,14 +75,16 @@ void UnshardScope::enter(Entered& entered) {
   unit.is_in_scope = true;
   entered.weights = take(unit, HeldShards::masters(unit), entered);
   for (const Parameter* parameter : unit.parameters) gradients_[parameter] = {};
-  if (options_.with_gradients && unit.grad_is_written) entered.gradients = take(unit, HeldShards::gradients(unit), entered);
+  if (options_.with_gradients && unit.grad_is_written)
+    entered.gradients = take(unit, HeldShards::gradients(unit), entered);
   if (!options_.writes_back) entered.hashes = runtime_.executor().write_check().hash(unit, entered.values);
 }
 
 WholeUnit UnshardScope::take(FlatParameter& unit, const HeldShards& shards, Entered& entered) {
   const bool are_masters = shards.role == HeldShards::Role::master;
   ScopeTransfer& transfer = runtime_.executor().transfer();
-  WholeUnit whole = options_.only_rank ? transfer.gather_to(unit, shards, *options_.only_rank) : transfer.gather(unit, shards);
+  WholeUnit whole =
+      options_.only_rank ? transfer.gather_to(unit, shards, *options_.only_rank) : transfer.gather(unit, shards);
   if (options_.on_host) whole = transfer.to_host(unit, std::move(whole));
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const bool has_none = !are_masters && !unit.parameters[i]->is_trainable();
@@ -88,23 +92,29 @@ WholeUnit UnshardScope::take(FlatParameter& unit, const HeldShards& shards, Ente
     (are_masters ? values_ : gradients_)[unit.parameters[i]] = buffer;
     if (!is_seen()) continue;
     entered.values.buffers.push_back(buffer);
-    entered.values.names.push_back(are_masters ? unit.parameters[i]->name() : "the gradient of " + unit.parameters[i]->name());
+    entered.values.names.push_back(are_masters ? unit.parameters[i]->name()
+                                               : "the gradient of " + unit.parameters[i]->name());
   }
   return whole;
 }
 
 void UnshardScope::warn_of_host() {
   const Executor& executor = runtime_.executor();
-  if (options_.only_rank || executor.ranks() == 1 || executor.rank() != 0 || std::exchange(runtime_.has_warned_host_, true)) return;
+  if (options_.only_rank || executor.ranks() == 1 || executor.rank() != 0 ||
+      std::exchange(runtime_.has_warned_host_, true))
+    return;
   std::int64_t bytes = 0;
   for (const int unit : units_) bytes += flat(unit).layout->full_elems() * size_of(DType::f32);
-  print_to_stderr("zshard: warning: an UnshardScope on the host has {} bytes there on each of {} ranks; only_rank has them on one\n", bytes,
-                  executor.ranks());
+  print_to_stderr(
+      "zshard: warning: an UnshardScope on the host has {} bytes there on each of {} ranks; only_rank has them on "
+      "one\n",
+      bytes, executor.ranks());
 }
 
 /// What all ranks have alike; what becomes of an exception is each rank's own.
 std::int64_t UnshardScope::number_of_options() const {
-  return std::int64_t{options_.writes_back} | std::int64_t{options_.on_host} << 1 | std::int64_t{options_.with_gradients} << 2 |
+  return std::int64_t{options_.writes_back} | std::int64_t{options_.on_host} << 1 |
+         std::int64_t{options_.with_gradients} << 2 |
          std::int64_t{options_.only_rank ? *options_.only_rank + 1 : 0} << 3;
 }
 
@@ -160,8 +170,8 @@ void UnshardScope::end_by_exception() noexcept {
       if (entered->written.rows) runtime_.executor().write_check().compare_later(std::move(entered->written));
     }
   } catch (const std::exception& error) {
-    print_to_stderr("zshard: warning: rank {}: what was written in an UnshardScope is discarded: {}\n", runtime_.executor().rank(),
-                    error.what());
+    print_to_stderr("zshard: warning: rank {}: what was written in an UnshardScope is discarded: {}\n",
+                    runtime_.executor().rank(), error.what());
   }
 }
 
@@ -171,13 +181,16 @@ void UnshardScope::warn_of_discarded() const {
   const auto first = std::find_if(entered_.begin(), entered_.end(), is_lost);
   if (first == entered_.end() || !is_seen()) return;
   const auto more = std::count_if(first + 1, entered_.end(), is_lost);
-  print_to_stderr("zshard: warning: rank {}: an exception ended an UnshardScope: what was written into unit {}{} is discarded, since {}\n",
-                  runtime_.executor().rank(), flat(first->unit).name, more > 0 ? fmt::format(" and {} more", more) : "",
-                  options_.only_rank ? "the other ranks may not come to take it" : "other ranks may be reading its shards");
+  print_to_stderr(
+      "zshard: warning: rank {}: an exception ended an UnshardScope: what was written into unit {}{} is discarded, "
+      "since {}\n",
+      runtime_.executor().rank(), flat(first->unit).name, more > 0 ? fmt::format(" and {} more", more) : "",
+      options_.only_rank ? "the other ranks may not come to take it" : "other ranks may be reading its shards");
 }
 
 void UnshardScope::write_back() {
-  if (!options_.writes_back) throw UsageError("write_back() of an UnshardScope for reading", "enter it with writes_back = true");
+  if (!options_.writes_back)
+    throw UsageError("write_back() of an UnshardScope for reading", "enter it with writes_back = true");
   for (Entered& entered : entered_) write_back(entered);
   if (options_.on_host) runtime_.context().stream().synchronize();
 }
@@ -206,7 +219,8 @@ void UnshardScope::put(FlatParameter& unit, const HeldShards& shards, const Whol
   WholeUnit staged;
   if (options_.on_host) staged = transfer.to_device(unit, from);
   const WholeUnit& source = options_.on_host ? staged : from;
-  options_.only_rank ? transfer.scatter(unit, shards, source, *options_.only_rank) : transfer.store(unit, shards, source);
+  options_.only_rank ? transfer.scatter(unit, shards, source, *options_.only_rank)
+                     : transfer.store(unit, shards, source);
 }
 
 void UnshardScope::store_alone(Entered& entered) {
@@ -232,7 +246,8 @@ Buffer UnshardScope::find(const std::unordered_map<const Parameter*, Buffer>& bu
 Buffer UnshardScope::value(const Parameter& parameter) const { return find(values_, parameter); }
 
 Buffer UnshardScope::gradient(const Parameter& parameter) const {
-  if (!options_.with_gradients) throw UsageError("gradient() of an UnshardScope without gradients", "enter it with with_gradients = true");
+  if (!options_.with_gradients)
+    throw UsageError("gradient() of an UnshardScope without gradients", "enter it with with_gradients = true");
   return find(gradients_, parameter);
 }
 

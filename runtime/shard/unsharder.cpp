@@ -20,7 +20,8 @@ Memory Unsharder::acquire(std::int64_t elems, DType dtype, Stream& stream, const
 
 Buffer Unsharder::full_buffer(const FlatParameter& unit) {
   if (unit.is_view()) return unit.shared;
-  return unit.is_never_gathered() ? unit.param_buffer() : unit.full.buffer(unit.gathered_dtype, unit.layout->gathered_elems());
+  return unit.is_never_gathered() ? unit.param_buffer()
+                                  : unit.full.buffer(unit.gathered_dtype, unit.layout->gathered_elems());
 }
 
 Buffer Unsharder::begin(FlatParameter& unit) {
@@ -37,15 +38,17 @@ void Unsharder::gather_to(FlatParameter& unit, const Buffer& full, Memory& bucke
   copy_out(unshard(), context_.kernels(), unit, gathered, full);
 }
 
-/// Only the first gather after an update has something to do: to fetch what this rank shares of the masters, where those are elsewhere too,
-/// and to wait until every rank has written its shard.
+/// Only the first gather after an update has something to do: to fetch what this rank shares of the masters, where
+/// those are elsewhere too, and to wait until every rank has written its shard.
 void Unsharder::publish(FlatParameter& unit) {
   if (unit.is_published) return;
   unit.is_published = true;
   unshard().wait(masters_ready_);
   const Buffer own = unit.shared_shard();
-  if (unit.shared_kept) unit.groups().gather->all_gather(unshard(), unit.name, unit.param_buffer(), own, comm_dtype_of(unit));
-  (unit.shared_kept ? unit.groups().gather_small : unit.groups().gather)->publish(unshard(), unit.name, own, unit.shared);
+  if (unit.shared_kept)
+    unit.groups().gather->all_gather(unshard(), unit.name, unit.param_buffer(), own, comm_dtype_of(unit));
+  (unit.shared_kept ? unit.groups().gather_small : unit.groups().gather)
+      ->publish(unshard(), unit.name, own, unit.shared);
   unshard().record(unit.gathered);
 }
 
@@ -87,7 +90,8 @@ void Unsharder::gather_secondary(FlatParameter& unit) {
   unshard().wait(unit.kept_ready);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
-    unit.groups().gather_small->all_gather(unshard(), unit.name, unit.kept.buffer(unit.gathered_dtype, kept_elems(unit)), bucket);
+    unit.groups().gather_small->all_gather(unshard(), unit.name,
+                                           unit.kept.buffer(unit.gathered_dtype, kept_elems(unit)), bucket);
   });
   unshard().record(unit.gathered);
 }
@@ -100,7 +104,8 @@ void Unsharder::keep_secondary_shard(FlatParameter& unit) {
   const ShardScheme::Slice kept = unit.placement->kept;
   if (unit.layout->is_interleaved()) {
     const int shards = unit.layout->ranks() / kept.count;
-    copy_in(context_.stream(), context_.kernels(), unit, {kept.index * shards, shards, unit.layout->gathered_shard_elems()}, full, out);
+    copy_in(context_.stream(), context_.kernels(), unit,
+            {kept.index * shards, shards, unit.layout->gathered_shard_elems()}, full, out);
   } else {
     const Buffer in = full.slice(kept.index * out.elems, out.elems);
     context_.launch({"keep_secondary_shard:" + unit.name, {in}, {out}},
@@ -119,7 +124,8 @@ void Unsharder::wait_gathered(FlatParameter& unit) {
   unit.is_waited_for = true;
   if (!unit.is_never_gathered()) {
     context_.stream().wait(unit.gathered);
-    unit.bucket.release(unshard(), unit.gathered);  // not before: compute work that got its memory would wait for a gather ahead of it
+    unit.bucket.release(
+        unshard(), unit.gathered);  // not before: compute work that got its memory would wait for a gather ahead of it
   }
   const Buffer full = full_buffer(unit);
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
@@ -154,7 +160,8 @@ void Unsharder::defer_free(FlatParameter& unit) {
 
 void Unsharder::free_deferred(FlatParameter& unit) {
   if (unit.is_never_gathered()) return;
-  const auto oldest = std::find_if(deferred_.begin(), deferred_.end(), [&](const Aside& aside) { return aside.unit == &unit; });
+  const auto oldest =
+      std::find_if(deferred_.begin(), deferred_.end(), [&](const Aside& aside) { return aside.unit == &unit; });
   ZS_CHECK(oldest != deferred_.end(), "unit {} has set no buffer aside", unit.name);
   oldest->full.release(context_.stream(), oldest->last_use);
   deferred_.erase(oldest);
@@ -179,9 +186,8 @@ Memory Unsharder::copy_masters(FlatParameter& unit) {
   const MemoryOwner owner(context_.device().memory(), unit.name);
   memory = acquire(full.elems, DType::f32, unshard(), "full_param");
   unshard().enqueue({"copy_masters:" + unit.name, {full}, {memory.buffer(DType::f32, full.elems)}},
-                    [&kernels = context_.kernels(), full, out = memory.buffer(DType::f32, full.elems)](ExecContext& exec) {
-                      kernels.copy(exec, out, full);
-                    });
+                    [&kernels = context_.kernels(), full, out = memory.buffer(DType::f32, full.elems)](
+                        ExecContext& exec) { kernels.copy(exec, out, full); });
   return memory;
 }
 

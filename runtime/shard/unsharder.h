@@ -7,15 +7,16 @@
 
 namespace zs {
 
-/// The way of parameters from shards to whole ones and back: gathers on the unshard stream, binding of parameters to views. Owned by an
-/// Executor; one host thread uses it. On return from every function: enqueued, not done.
+/// The way of parameters from shards to whole ones and back: gathers on the unshard stream, binding of parameters to
+/// views. Owned by an Executor; one host thread uses it. On return from every function: enqueued, not done.
 class Unsharder {
  public:
   Unsharder(Context& context, Pool& pool) : context_(context), pool_(pool) {}
 
   /// From the master shards.
   void gather(FlatParameter& unit);
-  /// By way of the small group's shards, which are the master slices of the same place in all groups, one after the other.
+  /// By way of the small group's shards, which are the master slices of the same place in all groups, one after the
+  /// other.
   void two_level_gather(FlatParameter& unit);
   void gather_secondary(FlatParameter& unit);
   void wait_gathered(FlatParameter& unit);
@@ -27,10 +28,11 @@ class Unsharder {
 
   /// What compute has of an unsharded unit.
   static Buffer full_buffer(const FlatParameter& unit);
-  /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait for it.
+  /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait
+  /// for it.
   void masters_updated();
-  /// The unit's f32 master weights but for whole parameters (gathered_elems), once the unshard stream has come here: in `memory`, of that
-  /// stream, or where they lie anyway.
+  /// The unit's f32 master weights but for whole parameters (gathered_elems), once the unshard stream has come here: in
+  /// `memory`, of that stream, or where they lie anyway.
   Buffer gather_masters(FlatParameter& unit, Memory& memory);
   /// The same in memory that is nobody else's.
   Memory copy_masters(FlatParameter& unit);
@@ -41,7 +43,9 @@ class Unsharder {
   /// Gathers to `full` what `gather` puts into a bucket: the same, or one in `bucket` that is copied from.
   template <class Gather>
   void gather_to(FlatParameter& unit, const Buffer& full, Memory& bucket, const Gather& gather);
-  static std::int64_t kept_elems(const FlatParameter& unit) { return unit.layout->gathered_elems() / unit.placement->kept.count; }
+  static std::int64_t kept_elems(const FlatParameter& unit) {
+    return unit.layout->gathered_elems() / unit.placement->kept.count;
+  }
   Memory acquire(std::int64_t elems, DType dtype, Stream& stream, const char* label);
   Buffer begin(FlatParameter& unit);
   void publish(FlatParameter& unit);

@@ -16,20 +16,24 @@ namespace {
 
 std::int64_t mark_of(const std::string& unit) { return static_cast<std::int64_t>(hash_name(unit) >> 1) | 1; }
 
-/// Whether they hold the same, of one dtype bit for bit, of two when the wider one is rounded, to nearest or, at random, to a neighbour.
+/// Whether they hold the same, of one dtype bit for bit, of two when the wider one is rounded, to nearest or, at
+/// random, to a neighbour.
 bool is_same(const Buffer& a, const Buffer& b, bool is_at_random) {
   if (a.dtype == b.dtype) return std::memcmp(a.data, b.data, static_cast<std::size_t>(a.bytes())) == 0;
   for (std::int64_t i = 0; i < a.elems; ++i) {
     const std::uint16_t bits = b.as<BFloat16>()[i].bits,
                         below = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(a.as<float>()[i]) >> 16);
     const bool is_neighbour =
-        is_at_random && (bits == below || (bits == below + 1 && std::bit_cast<std::uint32_t>(a.as<float>()[i]) % 0x10000 != 0));
+        is_at_random &&
+        (bits == below || (bits == below + 1 && std::bit_cast<std::uint32_t>(a.as<float>()[i]) % 0x10000 != 0));
     if (!is_neighbour && BFloat16(a.as<float>()[i]).bits != bits) return false;
   }
   return true;
 }
 
-std::uint64_t hash_of(const Buffer& buffer) { return XXH3_64bits(buffer.data, static_cast<std::size_t>(buffer.bytes())); }
+std::uint64_t hash_of(const Buffer& buffer) {
+  return XXH3_64bits(buffer.data, static_cast<std::size_t>(buffer.bytes()));
+}
 
 /// `rows`: of each rank, how often it has written back, and a hash of each parameter.
 void check_alike(std::span<const std::int64_t> rows, std::int64_t width, const std::vector<std::string>& parameters,
@@ -41,13 +45,17 @@ void check_alike(std::span<const std::int64_t> rows, std::int64_t width, const s
       if (first == other) continue;
       if (at == 0) {
         throw Error(ExitCode::ranks_disagree,
-                    fmt::format("the ranks disagree on the write-back of unit {}: rank 0 made {}, rank {} {}", unit, first, rank, other),
+                    fmt::format("the ranks disagree on the write-back of unit {}: rank 0 made {}, rank {} {}", unit,
+                                first, rank, other),
                     {}, "call write_back() on every rank alike");
       }
-      throw Error(ExitCode::ranks_disagree,
-                  fmt::format("the ranks wrote back different values of {}: rank 0 a tensor of hash {:016x}, rank {} one of {:016x}",
-                              parameters[at - 1], static_cast<std::uint64_t>(first), rank, static_cast<std::uint64_t>(other)),
-                  fmt::format("unit {}", unit), "write the same on every rank, or broadcast what one of them has written first");
+      throw Error(
+          ExitCode::ranks_disagree,
+          fmt::format(
+              "the ranks wrote back different values of {}: rank 0 a tensor of hash {:016x}, rank {} one of {:016x}",
+              parameters[at - 1], static_cast<std::uint64_t>(first), rank, static_cast<std::uint64_t>(other)),
+          fmt::format("unit {}", unit),
+          "write the same on every rank, or broadcast what one of them has written first");
     }
   }
 }
@@ -91,7 +99,8 @@ void WriteCheck::note(const FlatParameter& unit, const Buffer& a, const Buffer& 
 }
 
 Memory WriteCheck::hash(const FlatParameter& unit, const Values& values) {
-  Memory hashes = context_.pool().acquire(std::ssize(values.buffers) * size_of(DType::i64), context_.stream(), "scalars");
+  Memory hashes =
+      context_.pool().acquire(std::ssize(values.buffers) * size_of(DType::i64), context_.stream(), "scalars");
   if (values.buffers.empty()) return hashes;
   const Buffer out = hashes.buffer(DType::i64, std::ssize(values.buffers));
   launch_on_host(context_, {"hash_values:" + unit.name, values.buffers, {out}},
@@ -127,7 +136,8 @@ void WriteCheck::note_write_back(Written& written, const FlatParameter& unit, co
   }
   const Buffer out = row(written);
   launch_on_host(context_, {"hash_written:" + unit.name, values.buffers, {out}},
-                 [&kernels = context_.kernels(), out, count = ++written.write_backs](ExecContext& exec, const std::vector<Buffer>& reads) {
+                 [&kernels = context_.kernels(), out, count = ++written.write_backs](ExecContext& exec,
+                                                                                     const std::vector<Buffer>& reads) {
                    std::vector<std::int64_t> found{count};
                    for (const Buffer& value : reads) found.push_back(static_cast<std::int64_t>(hash_of(value)));
                    kernels.upload(exec, out, found.data());
@@ -139,10 +149,11 @@ void WriteCheck::compare(const Written& written) {
   const std::int64_t width = 1 + std::ssize(written.names);
   const Buffer all = written.rows.buffer(DType::i64, width * everybody_.size());
   everybody_.all_gather(context_.stream(), written.unit, row(written), all);
-  launch_on_host(context_, {"compare_ranks:" + written.unit, {all}, {}},
-                 [width, names = written.names, unit = written.unit](ExecContext&, const std::vector<Buffer>& reads) {
-                   check_alike({reads[0].as<std::int64_t>(), static_cast<std::size_t>(reads[0].elems)}, width, names, unit);
-                 });
+  launch_on_host(
+      context_, {"compare_ranks:" + written.unit, {all}, {}},
+      [width, names = written.names, unit = written.unit](ExecContext&, const std::vector<Buffer>& reads) {
+        check_alike({reads[0].as<std::int64_t>(), static_cast<std::size_t>(reads[0].elems)}, width, names, unit);
+      });
 }
 
 void WriteCheck::compare_late() {
@@ -172,13 +183,14 @@ void WriteCheck::settle(const std::vector<FlatParameter>& units) {
   if (everybody_.size() > 1) everybody_.all_reduce(context_.stream(), "written", found, ReduceOp::max);
   std::vector<std::string> names;
   for (const FlatParameter& unit : units) names.push_back(unit.name);
-  launch_on_host(context_, {"check_written", {found}, {}}, [names = std::move(names)](ExecContext&, const std::vector<Buffer>& reads) {
-    const std::int64_t mark = *reads[0].as<std::int64_t>();
-    if (mark == 0) return;
-    const auto is_it = [&](const std::string& name) { return mark_of(name) == mark; };
-    const auto unit = std::find_if(names.begin(), names.end(), is_it);
-    throw LostWrite(unit == names.end() ? "?" : *unit);
-  });
+  launch_on_host(context_, {"check_written", {found}, {}},
+                 [names = std::move(names)](ExecContext&, const std::vector<Buffer>& reads) {
+                   const std::int64_t mark = *reads[0].as<std::int64_t>();
+                   if (mark == 0) return;
+                   const auto is_it = [&](const std::string& name) { return mark_of(name) == mark; };
+                   const auto unit = std::find_if(names.begin(), names.end(), is_it);
+                   throw LostWrite(unit == names.end() ? "?" : *unit);
+                 });
 }
 
 }  // namespace zs

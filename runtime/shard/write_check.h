@@ -9,16 +9,17 @@
 
 namespace zs {
 
-/// Somebody has written into full parameters, and they go away without the weights having been written. Every rank throws it alike, from
-/// its next synchronize.
+/// Somebody has written into full parameters, and they go away without the weights having been written. Every rank
+/// throws it alike, from its next synchronize.
 class LostWrite final : public Error {
  public:
   explicit LostWrite(const std::string& unit);
 };
 
-/// Finds such writes: before what the schedule has gathered goes away, a rank's own part of it is compared, byte for byte, with the shard
-/// that it was gathered from; of what an UnshardScope has, hashes with those from before. Of what is written back the ranks compare
-/// hashes. Owned by an Executor; one host thread uses it. On return: enqueued on compute, not done.
+/// Finds such writes: before what the schedule has gathered goes away, a rank's own part of it is compared, byte for
+/// byte, with the shard that it was gathered from; of what an UnshardScope has, hashes with those from before. Of what
+/// is written back the ranks compare hashes. Owned by an Executor; one host thread uses it. On return: enqueued on
+/// compute, not done.
 class WriteCheck {
  public:
   /// `everybody`: over all ranks, on compute.
@@ -47,8 +48,8 @@ class WriteCheck {
     std::int64_t write_backs = 0;
   };
   void note_write_back(Written& written, const FlatParameter& unit, const Values& values);
-  /// Collective, at a scope's end: whether all ranks have written back, and the same: an Error(ranks_disagree) on the compute stream where
-  /// not.
+  /// Collective, at a scope's end: whether all ranks have written back, and the same: an Error(ranks_disagree) on the
+  /// compute stream where not.
   void compare(const Written& written);
   /// A scope was left without the other ranks: the next `compare_late`, collective, compares.
   void compare_later(Written written) { late_.push_back(std::move(written)); }

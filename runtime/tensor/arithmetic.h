@@ -4,9 +4,9 @@
 
 namespace zs {
 
-// Elementwise ops with gradients, f32 or bf16. Two tensors have one dtype (else cast one of them), and are broadcast: dims are compared
-// from the last on, and one of size 1, or a missing one, is repeated. Elements are computed in f32 and rounded to the dtype once. A number
-// may stand for a tensor.
+// Elementwise ops with gradients, f32 or bf16. Two tensors have one dtype (else cast one of them), and are broadcast:
+// dims are compared from the last on, and one of size 1, or a missing one, is repeated. Elements are computed in f32
+// and rounded to the dtype once. A number may stand for a tensor.
 
 /// Sum; of two tensors of one shape by a kernel of its own.
 Tensor add(const Tensor& a, const Tensor& b);
@@ -54,7 +54,8 @@ Tensor abs(const Tensor& x);
 /// x between low and high; the gradient is 0 outside.
 Tensor clamp(const Tensor& x, float low, float high);
 
-/// Masks, without gradients: 1 where it is so, else 0; of a's dtype, or f32 for i32. a and b: f32, bf16 or i32 (exact up to 2^24).
+/// Masks, without gradients: 1 where it is so, else 0; of a's dtype, or f32 for i32. a and b: f32, bf16 or i32 (exact
+/// up to 2^24).
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor eq(const Tensor& a, float b);
 Tensor lt(const Tensor& a, const Tensor& b);

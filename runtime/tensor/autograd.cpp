@@ -64,14 +64,15 @@ void check_gradient(const Node& node, std::size_t input, const Tensor& grad) {
   if (grad && grad.shape() == kind.shape && grad.dtype() == kind.dtype) return;
   if (!grad)
     throw UsageError(fmt::format("op {} gave no gradient for its input {}, {}", node.name, input, kind.shape.str()),
-                     "give one, or no_gradient() where nothing flows back; an input that wants none is passed to record_op detached");
+                     "give one, or no_gradient() where nothing flows back; an input that wants none is passed to "
+                     "record_op detached");
   if (grad.shape() != kind.shape)
-    throw UsageError(
-        fmt::format("op {} gave a gradient of {} for its input {}, {}", node.name, grad.shape().str(), input, kind.shape.str()),
-        "a gradient has its input's shape");
-  throw UsageError(
-      fmt::format("op {} gave a gradient of {} for its input {}, {}", node.name, name_of(grad.dtype()), input, name_of(kind.dtype)),
-      "a gradient has its input's dtype: cast it");
+    throw UsageError(fmt::format("op {} gave a gradient of {} for its input {}, {}", node.name, grad.shape().str(),
+                                 input, kind.shape.str()),
+                     "a gradient has its input's shape");
+  throw UsageError(fmt::format("op {} gave a gradient of {} for its input {}, {}", node.name, name_of(grad.dtype()),
+                               input, name_of(kind.dtype)),
+                   "a gradient has its input's dtype: cast it");
 }
 
 void run_adding_backward(Node& node) {
@@ -96,7 +97,8 @@ void run_backward(Node& node) {
   node.backward = nullptr;
   node.gelu_input = {};
   if (!is_run) return;
-  const bool is_wanted = std::any_of(node.inputs.begin(), node.inputs.end(), [](const auto& input) { return input != nullptr; });
+  const bool is_wanted =
+      std::any_of(node.inputs.begin(), node.inputs.end(), [](const auto& input) { return input != nullptr; });
   if (grads.size() != node.inputs.size() && (is_wanted || !grads.empty()))
     throw UsageError(fmt::format("op {} gave {} gradients for {} inputs", node.name, grads.size(), node.inputs.size()),
                      "give one for each input, in their order");
@@ -145,7 +147,8 @@ class Walk {
  public:
   Walk(const Node* start, float seed) : start_(start), seed_(seed) {}
 
-  /// Adds `root` and what it came from, as far as that is newer than `oldest`. All of it is newer than what is still to run.
+  /// Adds `root` and what it came from, as far as that is newer than `oldest`. All of it is newer than what is still to
+  /// run.
   void enter(const std::shared_ptr<Node>& root, std::uint64_t oldest) {
     const std::vector<Node*> nodes = collect(root.get(), oldest);
     for (const Node* node : nodes) check(*node);
@@ -174,8 +177,8 @@ class Walk {
   void check(const Node& node) const {
     ZS_CHECK(node.can_run(), "backward was already run through op {}", node.name);
     ZS_CHECK(!node.seed || (&node == start_ && *node.seed == seed_),
-             "op {} computed its gradients for backward from its own output with seed {}; this one {} {}", node.name, *node.seed,
-             &node == start_ ? "has seed" : "starts elsewhere, with seed", seed_);
+             "op {} computed its gradients for backward from its own output with seed {}; this one {} {}", node.name,
+             *node.seed, &node == start_ ? "has seed" : "starts elsewhere, with seed", seed_);
   }
 
   void run(Node& node) {
@@ -213,8 +216,9 @@ class Walk {
 /// Null when nothing here wants a gradient, or nothing is recorded.
 std::shared_ptr<Node> make_node(Context& context, std::string name, const std::vector<Tensor>& inputs,
                                 const std::vector<Parameter*>& parameters) {
-  const bool wanted = std::any_of(parameters.begin(), parameters.end(), [](const Parameter* p) { return p && p->is_trainable(); }) ||
-                      std::any_of(inputs.begin(), inputs.end(), [](const Tensor& t) { return t && t.requires_grad(); });
+  const bool wanted =
+      std::any_of(parameters.begin(), parameters.end(), [](const Parameter* p) { return p && p->is_trainable(); }) ||
+      std::any_of(inputs.begin(), inputs.end(), [](const Tensor& t) { return t && t.requires_grad(); });
   if (!context.is_grad_enabled() || !wanted) return nullptr;
 
   auto node = std::make_shared<Node>();
@@ -244,7 +248,8 @@ void note_op(std::vector<Parameter*>& used, const std::string& name, const std::
              const std::vector<Parameter*>& parameters) {
   for (const Tensor& input : inputs) {
     ZS_CHECK(!input || !input.requires_grad(),
-             "op {} of a recomputed function takes a tensor that wants a gradient and is none of the function's inputs", name);
+             "op {} of a recomputed function takes a tensor that wants a gradient and is none of the function's inputs",
+             name);
   }
   for (Parameter* parameter : parameters) {
     if (parameter && std::find(used.begin(), used.end(), parameter) == used.end()) used.push_back(parameter);
@@ -273,8 +278,8 @@ Tensor no_gradient() {
   return none;
 }
 
-void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters,
-               Backward backward) {
+void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inputs,
+               const std::vector<Parameter*>& parameters, Backward backward) {
   Context& context = output.context();
   if (context.mode().used) return note_op(*context.mode().used, name, inputs, parameters);
   std::shared_ptr<Node> node = make_node(context, std::move(name), inputs, parameters);
@@ -293,8 +298,8 @@ void record_adding_op(Tensor& output, std::string name, const Tensor& input, con
   set_producer(output, std::move(node));
 }
 
-/// Autograd knows ops of one output: an empty tensor stands for all of them, comes from the inputs, and each output comes from it. Outputs
-/// are newer than it is, so that it takes their gradients when they all have theirs.
+/// Autograd knows ops of one output: an empty tensor stands for all of them, comes from the inputs, and each output
+/// comes from it. Outputs are newer than it is, so that it takes their gradients when they all have theirs.
 void record_outputs(std::vector<Tensor>& outputs, const std::string& name, const std::vector<Tensor>& inputs,
                     const std::vector<Parameter*>& parameters, BackwardOfMany backward) {
   ZS_CHECK(!outputs.empty(), "op {} has no outputs", name);
@@ -327,7 +332,8 @@ Tensor on_gradient(const Tensor& x, std::function<Tensor(const Tensor& grad)> f)
   return view;
 }
 
-void record_rerun(Tensor& output, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters, Rerun rerun) {
+void record_rerun(Tensor& output, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters,
+                  Rerun rerun) {
   std::shared_ptr<Node> node = make_node(output.context(), "recompute", inputs, parameters);
   if (!node) return;
   node->rerun = std::move(rerun);
@@ -338,11 +344,13 @@ void Tensor::backward(float seed) const { zs::backward(*this, seed); }
 
 void backward(const Tensor& loss, float seed) {
   if (!loss || loss.numel() != 1 || loss.dtype() != DType::f32)
-    throw UsageError(fmt::format("backward starts from a scalar of f32, and got {}", loss ? loss.describe() : "an empty tensor"),
-                     "sum or average to one element; cast(loss, DType::f32) where it is bf16");
+    throw UsageError(
+        fmt::format("backward starts from a scalar of f32, and got {}", loss ? loss.describe() : "an empty tensor"),
+        "sum or average to one element; cast(loss, DType::f32) where it is bf16");
   if (!loss.requires_grad() || !loss.autograd()->producer)
     throw UsageError("the loss depends on nothing that wants a gradient",
-                     "was it computed under a NoGradGuard or in evaluation, from detached tensors, or from frozen parameters alone?");
+                     "was it computed under a NoGradGuard or in evaluation, from detached tensors, or from frozen "
+                     "parameters alone?");
   const std::shared_ptr<Node>& root = loss.autograd()->producer;
   Walk walk(root.get(), seed);
   walk.enter(root, 0);

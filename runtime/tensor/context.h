@@ -13,10 +13,11 @@ class Parameter;
 
 /// How ops behave at this moment. Guards change it for as long as they live.
 struct OpMode {
-  bool records = true;                                         ///< for backward
-  bool runs_again = false;                                     ///< inside the second run of a recomputed function
-  std::vector<Parameter*>* used = nullptr;                     ///< its first run: ops note their parameters here, once each
-  std::vector<std::weak_ptr<const void>>* unfilled = nullptr;  ///< launches are left out; storage made meanwhile is noted here
+  bool records = true;                      ///< for backward
+  bool runs_again = false;                  ///< inside the second run of a recomputed function
+  std::vector<Parameter*>* used = nullptr;  ///< its first run: ops note their parameters here, once each
+  std::vector<std::weak_ptr<const void>>* unfilled =
+      nullptr;  ///< launches are left out; storage made meanwhile is noted here
 };
 
 /// Where tensors of one runtime live and run: a device, its compute stream and its kernels, and whether ops record for
@@ -34,8 +35,8 @@ class Context {
   /// Of the compute stream.
   int threads() const { return device_.options().threads; }
 
-  /// Enqueues work on the compute stream. Work captures buffers and scalars by value, never tensors: memory is ordered by
-  /// the stream, not by references. Left out where the mode says so.
+  /// Enqueues work on the compute stream. Work captures buffers and scalars by value, never tensors: memory is ordered
+  /// by the stream, not by references. Left out where the mode says so.
   void launch(OpInfo info, Work work) const {
     if (mode_.unfilled == nullptr) stream().enqueue(std::move(info), std::move(work));
   }
@@ -47,7 +48,8 @@ class Context {
  private:
   friend class OpModeGuard;
   static const KernelTable& kernels_for(const Device& device) {
-    const bool is_gpu = (device.kind() == DeviceKind::meta ? device.options().stands_for : device.kind()) == DeviceKind::cuda;
+    const bool is_gpu =
+        (device.kind() == DeviceKind::meta ? device.options().stands_for : device.kind()) == DeviceKind::cuda;
     return is_gpu ? cuda_kernels() : cpu_kernels();
   }
   Device& device_;
@@ -59,7 +61,8 @@ class Context {
 /// Ops behave in this mode while it lives.
 class OpModeGuard {
  public:
-  OpModeGuard(Context& context, const OpMode& mode) : context_(context), previous_(std::exchange(context.mode_, mode)) {}
+  OpModeGuard(Context& context, const OpMode& mode)
+      : context_(context), previous_(std::exchange(context.mode_, mode)) {}
   ~OpModeGuard() { context_.mode_ = previous_; }
   OpModeGuard(const OpModeGuard&) = delete;
   OpModeGuard& operator=(const OpModeGuard&) = delete;

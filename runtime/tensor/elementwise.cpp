@@ -4,11 +4,14 @@
 
 namespace zs::elementwise_detail {
 
-void on_ranges(const ExecContext& exec, std::int64_t n, const std::function<void(std::int64_t begin, std::int64_t end)>& body) {
+void on_ranges(const ExecContext& exec, std::int64_t n,
+               const std::function<void(std::int64_t begin, std::int64_t end)>& body) {
   constexpr std::int64_t kFewest = 16384;
-  const std::int64_t pieces = std::clamp<std::int64_t>(n / kFewest, 1, exec.threads()), each = (n + pieces - 1) / pieces;
+  const std::int64_t pieces = std::clamp<std::int64_t>(n / kFewest, 1, exec.threads()),
+                     each = (n + pieces - 1) / pieces;
 #pragma omp parallel for num_threads(static_cast <int>(pieces)) schedule(static, 1) if (pieces > 1)
-  for (std::int64_t piece = 0; piece < pieces; ++piece) body(std::min(n, piece * each), std::min(n, (piece + 1) * each));
+  for (std::int64_t piece = 0; piece < pieces; ++piece)
+    body(std::min(n, piece * each), std::min(n, (piece + 1) * each));
 }
 
 void require_place(const std::string& name, const Tensor& x, bool has_gpu_code) {

@@ -12,14 +12,16 @@
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/op_arguments.h"
 
-/// A user's own op of single elements. Its functions run on the CPU; where nvcc compiles the file that uses this header, on a GPU, too:
-/// then they are functions of a struct, or lambdas, marked __host__ __device__. nvcc wants -std=c++20 --extended-lambda
+/// A user's own op of single elements. Its functions run on the CPU; where nvcc compiles the file that uses this
+/// header, on a GPU, too: then they are functions of a struct, or lambdas, marked __host__ __device__. nvcc wants
+/// -std=c++20 --extended-lambda
 /// --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 (which fmt 9 does not expect of it).
 namespace zs {
 namespace elementwise_detail {
 
 /// body(begin, end) on each thread's share of n elements.
-void on_ranges(const ExecContext& exec, std::int64_t n, const std::function<void(std::int64_t begin, std::int64_t end)>& body);
+void on_ranges(const ExecContext& exec, std::int64_t n,
+               const std::function<void(std::int64_t begin, std::int64_t end)>& body);
 /// An op that cannot run on this device is refused when it is called.
 void require_place(const std::string& name, const Tensor& x, bool has_gpu_code);
 
@@ -86,8 +88,8 @@ void run(const ExecContext& exec, DeviceKind device, std::int64_t n, const Body&
   if (device == DeviceKind::cuda) {
     if (n == 0) return;
     constexpr int kThreads = 256;
-    run_on_gpu<<<static_cast<unsigned>((n + kThreads - 1) / kThreads), kThreads, 0, static_cast<cudaStream_t>(exec.native_stream())>>>(body,
-                                                                                                                                       n);
+    run_on_gpu<<<static_cast<unsigned>((n + kThreads - 1) / kThreads), kThreads, 0,
+                 static_cast<cudaStream_t>(exec.native_stream())>>>(body, n);
     const cudaError_t status = cudaGetLastError();
     ZS_CHECK(status == cudaSuccess, "cudaLaunchKernel: {}", cudaGetErrorString(status));
     return;
@@ -101,8 +103,8 @@ void run(const ExecContext& exec, DeviceKind device, std::int64_t n, const Body&
 
 }  // namespace elementwise_detail
 
-/// y := f(x), element by element, with the gradient dy df(x), or dy df(x, y), whichever df takes, for x in f32 and bf16; f and df compute
-/// in float. df is the derivative of f.
+/// y := f(x), element by element, with the gradient dy df(x), or dy df(x, y), whichever df takes, for x in f32 and
+/// bf16; f and df compute in float. df is the derivative of f.
 template <class F, class Df>
 Tensor elementwise(std::string name, const Tensor& x, F f, Df df) {
   namespace detail = elementwise_detail;

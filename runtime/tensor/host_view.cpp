@@ -6,7 +6,8 @@
 
 namespace zs {
 
-HostView::HostView(const Context& context, Stream& stream, const Buffer& buffer, const std::string& purpose) : buffer_(buffer) {
+HostView::HostView(const Context& context, Stream& stream, const Buffer& buffer, const std::string& purpose)
+    : buffer_(buffer) {
   if (buffer.device != DeviceKind::cuda) {
     stream.synchronize();
     return;
@@ -25,22 +26,24 @@ HostView::HostView(const Context& context, Stream& stream, const Buffer& buffer,
 void HostView::read_through_locked(const KernelTable& kernels, Stream& stream, OpInfo info, const Buffer& buffer) {
   void* pinned = nullptr;
   info.pinned_bytes = buffer.bytes();
-  stream.enqueue(std::move(info), [&kernels, &pinned, buffer](ExecContext& exec) {  // which the stream of a GPU runs at once
-    pinned = exec.pinned(buffer.bytes());
-    kernels.download(exec, pinned, buffer);
-  });
+  stream.enqueue(std::move(info),
+                 [&kernels, &pinned, buffer](ExecContext& exec) {  // which the stream of a GPU runs at once
+                   pinned = exec.pinned(buffer.bytes());
+                   kernels.download(exec, pinned, buffer);
+                 });
   stream.synchronize();
   std::copy_n(static_cast<const std::byte*>(pinned), buffer.bytes(), copy_->data());
 }
 
 void HostView::read_directly(const Context& context, Stream& stream, OpInfo info, const Buffer& buffer) {
-  // A copy to ordinary memory may wait within the driver, which knows no deadline: the stream has to be empty then. Errors name the first
-  // op.
+  // A copy to ordinary memory may wait within the driver, which knows no deadline: the stream has to be empty then.
+  // Errors name the first op.
   stream.enqueue(info, [](ExecContext&) {});
   stream.synchronize();
   try {
-    stream.enqueue(std::move(info),
-                   [&kernels = context.kernels(), out = copy_->data(), buffer](ExecContext& exec) { kernels.download(exec, out, buffer); });
+    stream.enqueue(std::move(info), [&kernels = context.kernels(), out = copy_->data(), buffer](ExecContext& exec) {
+      kernels.download(exec, out, buffer);
+    });
     stream.synchronize();
   } catch (...) {
     context.device().keep({copy_});  // the GPU may still write to it
@@ -49,9 +52,11 @@ void HostView::read_directly(const Context& context, Stream& stream, OpInfo info
 }
 
 void upload_now(const Context& context, const Buffer& out, const void* in) {
-  ZS_CHECK(context.device().kind() == DeviceKind::cuda, "memory of device {} is written in place", name_of(context.device().kind()));
+  ZS_CHECK(context.device().kind() == DeviceKind::cuda, "memory of device {} is written in place",
+           name_of(context.device().kind()));
   OpInfo info{"upload", {}, {out}};
-  context.stream().enqueue(std::move(info), [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.upload(exec, out, in); });
+  context.stream().enqueue(
+      std::move(info), [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.upload(exec, out, in); });
 }
 
 void fill_words(ExecContext& exec, const Buffer& out, std::uint32_t word) {
@@ -63,12 +68,14 @@ void fill_words(ExecContext& exec, const Buffer& out, std::uint32_t word) {
 void launch_on_host(const Context& context, OpInfo info, HostWork work) {
   std::vector<Buffer> reads = info.reads;
   if (context.device().kind() != DeviceKind::cuda) {
-    context.launch(std::move(info), [reads = std::move(reads), work = std::move(work)](ExecContext& exec) { work(exec, reads); });
+    context.launch(std::move(info),
+                   [reads = std::move(reads), work = std::move(work)](ExecContext& exec) { work(exec, reads); });
     return;
   }
   std::vector<HostView> views;
   for (Buffer& buffer : reads) buffer = views.emplace_back(context, context.stream(), buffer, info.name).buffer();
-  context.launch(std::move(info), [&](ExecContext& exec) { work(exec, reads); });  // which the stream of a GPU runs at once
+  context.launch(std::move(info),
+                 [&](ExecContext& exec) { work(exec, reads); });  // which the stream of a GPU runs at once
 }
 
 }  // namespace zs

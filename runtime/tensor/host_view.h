@@ -10,8 +10,9 @@
 
 namespace zs {
 
-/// A buffer's elements as the host reads them: where they lie, or, of a GPU's memory, a copy. Making one blocks the host: what `stream` has
-/// been given before is done; it throws what Stream::synchronize does. Valid as long as the buffer is, and nobody writes to it.
+/// A buffer's elements as the host reads them: where they lie, or, of a GPU's memory, a copy. Making one blocks the
+/// host: what `stream` has been given before is done; it throws what Stream::synchronize does. Valid as long as the
+/// buffer is, and nobody writes to it.
 class HostView {
  public:
   /// Of the copy, OpInfo::name, or its beginning.
@@ -44,13 +45,15 @@ void launch_on_host(const Context& context, OpInfo info, HostWork work);
 /// To a GPU, in the compute stream's order; `in` may change once this returns.
 void upload_now(const Context& context, const Buffer& out, const void* in);
 
-/// Writes the bits `word` to each element of `out`, of 4 bytes. To a GPU nothing is uploaded for it, so that captured work may do it.
+/// Writes the bits `word` to each element of `out`, of 4 bytes. To a GPU nothing is uploaded for it, so that captured
+/// work may do it.
 void fill_words(ExecContext& exec, const Buffer& out, std::uint32_t word);
 
 /// Work that writes what the host knows to `out`.
 template <class T>
 Work upload_of(const KernelTable& kernels, const Buffer& out, std::vector<T> values) {
-  ZS_CHECK(std::cmp_equal(values.size() * sizeof(T), out.bytes()), "{} values for {} bytes", values.size(), out.bytes());
+  ZS_CHECK(std::cmp_equal(values.size() * sizeof(T), out.bytes()), "{} values for {} bytes", values.size(),
+           out.bytes());
   return [&kernels, out, values = std::move(values)](ExecContext& exec) { kernels.upload(exec, out, values.data()); };
 }
 

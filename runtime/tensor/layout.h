@@ -7,8 +7,8 @@
 
 namespace zs {
 
-// Ops that move elements, with gradients: f32, bf16 or i32. Tensors are dense: what is not a row of the outermost dim is copied (docs/
-// decisions/0046-general-ops.md). A dim may be negative: it counts from the end.
+// Ops that move elements, with gradients: f32, bf16 or i32. Tensors are dense: what is not a row of the outermost dim
+// is copied (docs/ decisions/0046-general-ops.md). A dim may be negative: it counts from the end.
 
 /// Two dims in each other's place.
 Tensor transpose(const Tensor& x, int a, int b);
@@ -31,8 +31,8 @@ struct Window {
   std::int64_t height, width;
   std::int64_t stride = 1, padding = 0;  ///< of both dims; padding: zeros on each side
 };
-/// (B, C, H, W) -> (B, C height width, outputs): column o has what window o, of (H + 2 padding - height) / stride + 1 rows of them, sees,
-/// so that a convolution is a product: matmul(weight (out, C height width), unfold(x, window)).
+/// (B, C, H, W) -> (B, C height width, outputs): column o has what window o, of (H + 2 padding - height) / stride + 1
+/// rows of them, sees, so that a convolution is a product: matmul(weight (out, C height width), unfold(x, window)).
 Tensor unfold(const Tensor& x, const Window& window);
 
 /// Lines ids (n), i32, of a dim; a line may be asked for several times.

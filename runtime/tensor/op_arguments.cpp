@@ -6,7 +6,8 @@ namespace zs {
 namespace {
 
 std::string describe(const Parameter& parameter) {
-  return fmt::format("parameter {}, {} {}", parameter.name(), name_of(parameter.value().dtype), parameter.shape().str());
+  return fmt::format("parameter {}, {} {}", parameter.name(), name_of(parameter.value().dtype),
+                     parameter.shape().str());
 }
 
 std::string describe(const Tensor& x) { return x ? x.describe() : "an empty tensor"; }
@@ -26,8 +27,8 @@ void require_ids(const char* op, const char* name, const Tensor& ids) {
 
 void require_width(const char* op, const Tensor& x, const Parameter& parameter, std::int64_t width) {
   if (x && x.shape().rank() > 0 && x.shape()[-1] == width) return;
-  throw UsageError(fmt::format("op {}: x is {}, and parameter {} {} takes rows of {}", op, describe(x), parameter.name(),
-                               parameter.shape().str(), width));
+  throw UsageError(fmt::format("op {}: x is {}, and parameter {} {} takes rows of {}", op, describe(x),
+                               parameter.name(), parameter.shape().str(), width));
 }
 
 void require_dtype_of(const char* op, const Tensor& x, const Parameter& parameter) {
@@ -45,9 +46,11 @@ void require_alike(const char* op, const Parameter& a, const Parameter& b) {
 
 void require_alike(const std::string& op, const Tensor& a, const Tensor& b) {
   if (!a || !b) throw UsageError(fmt::format("{} of {} and {}", op, describe(a), describe(b)));
-  if (a.shape() != b.shape()) throw UsageError(fmt::format("{} of {} and {}", op, describe(a), describe(b)), "reshape one of them");
+  if (a.shape() != b.shape())
+    throw UsageError(fmt::format("{} of {} and {}", op, describe(a), describe(b)), "reshape one of them");
   if (a.dtype() == b.dtype()) return;
-  throw UsageError(fmt::format("{} of {} and {}", op, describe(a), describe(b)), "cast one of them: cast(x, DType::f32)");
+  throw UsageError(fmt::format("{} of {} and {}", op, describe(a), describe(b)),
+                   "cast one of them: cast(x, DType::f32)");
 }
 
 }  // namespace zs

@@ -10,13 +10,13 @@
 
 namespace zs {
 
-// The ops that models are made of; general ones are in arithmetic.h, layout.h and reduction.h. Every op enqueues on the context's compute
-// stream and records its backward. Shapes: B batch, T time, C width, N = B * T tokens, which may be none: outputs are empty then and
-// gradients zeros. Activations are f32 or bf16, the dtype of the parameters they meet; formulas stand in kernels/kernels.h. Arguments that
-// do not fit are a UsageError that names the op and the argument.
+// The ops that models are made of; general ones are in arithmetic.h, layout.h and reduction.h. Every op enqueues on the
+// context's compute stream and records its backward. Shapes: B batch, T time, C width, N = B * T tokens, which may be
+// none: outputs are empty then and gradients zeros. Activations are f32 or bf16, the dtype of the parameters they meet;
+// formulas stand in kernels/kernels.h. Arguments that do not fit are a UsageError that names the op and the argument.
 
-/// (B, T) i32 ids -> (B, T, C): table (V, C) rows, plus rows of positions from `first` on, (>= first + T, C), where given. With a first
-/// other than 0 without gradient.
+/// (B, T) i32 ids -> (B, T, C): table (V, C) rows, plus rows of positions from `first` on, (>= first + T, C), where
+/// given. With a first other than 0 without gradient.
 Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions, std::int64_t first = 0);
 
 /// (..., C) -> (..., C), gamma and beta (C).
@@ -29,7 +29,8 @@ struct SumAndNorm {
   Tensor sum, y;
 };
 /// x + residual, both (..., C), and the norm of that sum, in one pass: the same bits as add and the norm.
-SumAndNorm add_layer_norm(const Tensor& x, const Tensor& residual, Parameter& gamma, Parameter& beta, float eps = 1e-5f);
+SumAndNorm add_layer_norm(const Tensor& x, const Tensor& residual, Parameter& gamma, Parameter& beta,
+                          float eps = 1e-5f);
 SumAndNorm add_rms_norm(const Tensor& x, const Tensor& residual, Parameter& gamma, float eps = 1e-5f);
 
 /// (..., in) -> (..., out): x weight^T + bias; weight (out, in), bias (out) or null.
@@ -37,8 +38,9 @@ Tensor linear(const Tensor& x, Parameter& weight, Parameter* bias);
 
 Tensor gelu(const Tensor& x, GeluKind kind);
 
-/// gelu(linear(x, weight, bias), kind), by one product where the back end has that: then GELU may be of sums that are not rounded yet. A
-/// linear that takes what this or gelu gives multiplies by GELU's gradient in the product of its own backward, in the same way.
+/// gelu(linear(x, weight, bias), kind), by one product where the back end has that: then GELU may be of sums that are
+/// not rounded yet. A linear that takes what this or gelu gives multiplies by GELU's gradient in the product of its own
+/// backward, in the same way.
 Tensor linear_gelu(const Tensor& x, Parameter& weight, Parameter* bias, GeluKind kind);
 
 /// (..., 2 F) -> (..., F): silu of the first half of each row times the second.
@@ -50,40 +52,46 @@ Tensor as_tensor(Context& context, Parameter& parameter);
 /// The same values in f32 or bf16, rounded to nearest even; x itself where it has that dtype.
 Tensor cast(const Tensor& x, DType dtype);
 
-/// (B, T, (heads + 2 kv_heads) head_dim) interleaved q, k, v -> (B, T, heads head_dim). kv_heads: 0 for as many as heads, or a divisor of
-/// them. window: how many keys a query sees, its own token's the last of them; 0: all up to that.
+/// (B, T, (heads + 2 kv_heads) head_dim) interleaved q, k, v -> (B, T, heads head_dim). kv_heads: 0 for as many as
+/// heads, or a divisor of them. window: how many keys a query sees, its own token's the last of them; 0: all up to
+/// that.
 Tensor causal_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, std::int64_t window = 0);
 
 struct CachedAttentionOptions {
   std::int64_t first = 0;  ///< the position of the first token of qkv: so many rows of the cache count
   std::int64_t heads = 0, kv_heads = 0, window = 0;
 };
-/// causal_attention of a sequence's tokens, (1, T, ...), of which the earlier ones' keys and values are rows of `cache`, (capacity,
-/// 2 kv_heads head_dim): a token's keys, then its values. Writes the rows of these tokens, too. Without gradient.
+/// causal_attention of a sequence's tokens, (1, T, ...), of which the earlier ones' keys and values are rows of
+/// `cache`, (capacity, 2 kv_heads head_dim): a token's keys, then its values. Writes the rows of these tokens, too.
+/// Without gradient.
 Tensor cached_attention(const Tensor& qkv, const Tensor& cache, const CachedAttentionOptions& options);
 
 /// The same qkv with queries and keys turned by their positions, options.first .. options.first + T - 1.
 Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, const RotaryOptions& options = {});
 
 /// The same qkv with an RMS norm of every query head and of every key head, by weights (head_dim) of their own.
-Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std::int64_t heads, std::int64_t kv_heads, float eps = 1e-5f);
+Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std::int64_t heads, std::int64_t kv_heads,
+               float eps = 1e-5f);
 
 struct LossOptions {
-  /// With it, the gradients, the weight's included, are computed in forward, chunk by chunk, and backward(loss, seed), with this seed and
-  /// no op in between, must follow in the same micro-batch.
+  /// With it, the gradients, the weight's included, are computed in forward, chunk by chunk, and backward(loss, seed),
+  /// with this seed and no op in between, must follow in the same micro-batch.
   std::optional<float> seed = {};
   std::int64_t chunk = 0;  ///< tokens whose logits exist at once; 0: lm_head_chunk_rows
 };
 
-/// Scalar f32: mean over N tokens (0 without any) of the cross entropy of softmax(x weight^T) against targets (N) i32. x (..., C), weight
-/// (V', C) of which the first `classes` rows are real and the rest padding, masked. Logits exist for a chunk of tokens at a time; backward
-/// computes each chunk again, a tenth of a GPT-2 124M's arithmetic, unless there is a seed.
-Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes, const LossOptions& options = {});
+/// Scalar f32: mean over N tokens (0 without any) of the cross entropy of softmax(x weight^T) against targets (N) i32.
+/// x (..., C), weight (V', C) of which the first `classes` rows are real and the rest padding, masked. Logits exist for
+/// a chunk of tokens at a time; backward computes each chunk again, a tenth of a GPT-2 124M's arithmetic, unless there
+/// is a seed.
+Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes,
+                    const LossOptions& options = {});
 
 /// (N', C) -> (N', V') f32 logits, without gradient: for sampling.
 Tensor lm_head_logits(const Tensor& x, Parameter& weight);
 
-/// Tokens whose logits exist at once: shares of all tokens as equal as multiples of 32 can be, whose (rows, V') f32 keep within 128 MiB.
+/// Tokens whose logits exist at once: shares of all tokens as equal as multiples of 32 can be, whose (rows, V') f32
+/// keep within 128 MiB.
 std::int64_t lm_head_chunk_rows(std::int64_t tokens, std::int64_t padded_classes);
 
 }  // namespace zs

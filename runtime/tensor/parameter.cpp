@@ -16,7 +16,8 @@ struct Parameter::Shares {
 void Parameter::add_grad(Context& context, const Tensor& share) {
   if (!is_trainable_) return;
   if (!share || share.shape() != shape_ || (share.dtype() != DType::f32 && share.dtype() != DType::bf16))
-    throw UsageError(fmt::format("add_grad of {} to parameter {} {}", share ? share.describe() : "an empty tensor", name_, shape_.str()),
+    throw UsageError(fmt::format("add_grad of {} to parameter {} {}", share ? share.describe() : "an empty tensor",
+                                 name_, shape_.str()),
                      "give f32 or bf16 of the parameter's shape");
   const GradTarget target = accumulation_target();
   const Buffer out = target.buffer, in = share.buffer();

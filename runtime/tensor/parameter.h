@@ -19,8 +19,8 @@ class Tensor;
 class ParameterOwner {
  public:
   virtual ~ParameterOwner() = default;
-  /// Before the op's backward is enqueued (or, of an op that computes its gradients in forward, these): value and gradient target must be
-  /// bound on return.
+  /// Before the op's backward is enqueued (or, of an op that computes its gradients in forward, these): value and
+  /// gradient target must be bound on return.
   virtual void before_backward(Parameter& parameter) = 0;
   /// After it is enqueued. `parameter.pending_uses()` has already been lowered.
   virtual void after_backward(Parameter& parameter) = 0;
@@ -34,8 +34,9 @@ struct Init {
   float constant = 0;
 };
 
-/// A tensor that is trained (unless it is frozen), known by its name. Holds no memory: its owner binds a view of the unsharded flat
-/// parameter while it is materialised, and a view of the flat gradient buffer during backward. Ops keep a Parameter*, never its buffer.
+/// A tensor that is trained (unless it is frozen), known by its name. Holds no memory: its owner binds a view of the
+/// unsharded flat parameter while it is materialised, and a view of the flat gradient buffer during backward. Ops keep
+/// a Parameter*, never its buffer.
 class Parameter {
  public:
   Parameter(std::string name, Shape shape, Init init, bool has_decay)
@@ -50,8 +51,8 @@ class Parameter {
   const Init& init() const { return init_; }
   /// Whether weight decay applies (not to norms and biases).
   bool has_decay() const { return has_decay_; }
-  /// Whether it gets gradients; a new parameter does. A frozen one is gathered and freed like any other, and ops leave its gradient out.
-  /// Change it between micro-batches, alike on every rank.
+  /// Whether it gets gradients; a new parameter does. A frozen one is gathered and freed like any other, and ops leave
+  /// its gradient out. Change it between micro-batches, alike on every rank.
   bool is_trainable() const { return is_trainable_; }
   void set_trainable(bool is_trainable) { is_trainable_ = is_trainable; }
 
@@ -64,7 +65,8 @@ class Parameter {
   void bind(Buffer value) { value_ = value; }
   void unbind() { value_ = {}; }
 
-  /// Adds an op's share of the gradient, f32 or bf16, of this parameter's shape; enqueues. Nothing where the parameter is frozen.
+  /// Adds an op's share of the gradient, f32 or bf16, of this parameter's shape; enqueues. Nothing where the parameter
+  /// is frozen.
   void add_grad(Context& context, const Tensor& share);
 
   /// Where an op puts its share of the gradient: it writes beta * what lies there + the share.
@@ -72,19 +74,19 @@ class Parameter {
     Buffer buffer;
     float beta;
   };
-  /// For a backward that makes its share in place. Zeros lie there, and beta is 0: an op that adds and an op that writes over them are
-  /// both right, whatever other ops gave, and in whichever order. Each call is a share of its own.
+  /// For a backward that makes its share in place. Zeros lie there, and beta is 0: an op that adds and an op that
+  /// writes over them are both right, whatever other ops gave, and in whichever order. Each call is a share of its own.
   GradTarget grad_target();
-  /// For an op that goes by beta: the sum itself, with beta 0 on first touch, when nothing that means anything lies there, then 1. Saves
-  /// the zeros, and the pass that adds a share.
+  /// For an op that goes by beta: the sum itself, with beta 0 on first touch, when nothing that means anything lies
+  /// there, then 1. Saves the zeros, and the pass that adds a share.
   GradTarget accumulation_target() {
     ZS_CHECK(grad_.data != nullptr, "parameter {} has no gradient buffer", name_);
     const float beta = grad_is_written_ ? 1.0f : 0.0f;
     grad_is_written_ = has_share_ = true;
     return {grad_, beta};
   }
-  /// The engine, around an op's backward. The second adds the shares that lie apart; whether the op has given any. Where it has been
-  /// called already, as by an op that names a parameter twice, it does nothing.
+  /// The engine, around an op's backward. The second adds the shares that lie apart; whether the op has given any.
+  /// Where it has been called already, as by an op that names a parameter twice, it does nothing.
   void begin_shares(Context& context) {
     op_context_ = &context;
     has_share_ = false;
@@ -114,8 +116,8 @@ class Parameter {
   void drop_use() { --pending_uses_; }
   void clear_uses() { pending_uses_ = early_gradients_ = 0; }
 
-  /// Ops that wrote their share of its gradient in forward and whose backward has not run yet: until then the gradients of what
-  /// came before them are missing.
+  /// Ops that wrote their share of its gradient in forward and whose backward has not run yet: until then the gradients
+  /// of what came before them are missing.
   int early_gradients() const { return early_gradients_; }
   void add_early_gradient() { ++early_gradients_; }
   void drop_early_gradient() { --early_gradients_; }
@@ -124,8 +126,9 @@ class Parameter {
   struct Shares;
   [[noreturn]] void refuse_use() const {
     if (owner_ != nullptr) owner_->refuse_use(*this);
-    throw UsageError(fmt::format("parameter {} is used while it is not unsharded: it belongs to no unit", name_),
-                     "register its module by add_child() before shard_module(), or give a parameter that is ignored there a value");
+    throw UsageError(
+        fmt::format("parameter {} is used while it is not unsharded: it belongs to no unit", name_),
+        "register its module by add_child() before shard_module(), or give a parameter that is ignored there a value");
   }
 
   std::string name_;

@@ -42,12 +42,14 @@ Rerun rerun_of(Context& context, Recomputed function, const Tensor& first) {
   return [&context, function = std::move(function), shape = first.shape(), dtype = first.dtype()] {
     std::vector<std::weak_ptr<const void>> unfilled;
     Tensor y = run_again(context, function, unfilled);
-    ZS_CHECK(y && y.shape() == shape && y.dtype() == dtype, "a recomputed function gave {} {}, and now gives {} {}", name_of(dtype),
-             shape.str(), name_of(y.dtype()), y.shape().str());
+    ZS_CHECK(y && y.shape() == shape && y.dtype() == dtype, "a recomputed function gave {} {}, and now gives {} {}",
+             name_of(dtype), shape.str(), name_of(y.dtype()), y.shape().str());
     std::shared_ptr<AutogradState> output = y.autograd();
     y = {};
-    const bool is_kept = std::any_of(unfilled.begin(), unfilled.end(), [](const auto& storage) { return !storage.expired(); });
-    ZS_CHECK(!is_kept, "the last part of a recomputed function makes what a backward keeps: it belongs into the first part");
+    const bool is_kept =
+        std::any_of(unfilled.begin(), unfilled.end(), [](const auto& storage) { return !storage.expired(); });
+    ZS_CHECK(!is_kept,
+             "the last part of a recomputed function makes what a backward keeps: it belongs into the first part");
     return output;
   };
 }
@@ -56,7 +58,8 @@ Rerun rerun_of(Context& context, Recomputed function, const Tensor& first) {
 
 Tensor recompute(std::vector<Tensor> inputs, TensorFunction function) {
   return recompute(
-      std::move(inputs), [function = std::move(function)](const std::vector<Tensor>& in) { return std::vector<Tensor>{function(in)}; },
+      std::move(inputs),
+      [function = std::move(function)](const std::vector<Tensor>& in) { return std::vector<Tensor>{function(in)}; },
       [](const std::vector<Tensor>& output) { return output.front(); });
 }
 

@@ -11,16 +11,17 @@ using TensorFunction = std::function<Tensor(const std::vector<Tensor>& inputs)>;
 using TensorsFunction = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
 
 /// function(inputs), of which only the inputs are kept for backward (activation checkpointing: Chen et al. 2016,
-/// arXiv:1604.06174). It runs now, without being recorded; when backward arrives at its output it runs again, is recorded, and
-/// backward goes on through what was recorded. Gradients are the same bits as without, and calls nest.
+/// arXiv:1604.06174). It runs now, without being recorded; when backward arrives at its output it runs again, is
+/// recorded, and backward goes on through what was recorded. Gradients are the same bits as without, and calls nest.
 ///
-/// The function is kept until then, and must do the same work both times: anything it refers to outlives the backward and does not change.
-/// Parameters it may use freely; a ForwardScope inside it has no effect in the second run but that its unit is unsharded. A
-/// tensor that wants a gradient must come in through `inputs` (at least one tensor). Where nothing is recorded it is a plain call.
+/// The function is kept until then, and must do the same work both times: anything it refers to outlives the backward
+/// and does not change. Parameters it may use freely; a ForwardScope inside it has no effect in the second run but that
+/// its unit is unsharded. A tensor that wants a gradient must come in through `inputs` (at least one tensor). Where
+/// nothing is recorded it is a plain call.
 Tensor recompute(std::vector<Tensor> inputs, TensorFunction function);
 
-/// last(body(inputs)), the same, where no backward needs what `last` computes (a product, a sum, a reshape): in the second run `last`
-/// is recorded, but its launches are left out. An error when a backward keeps any of it after all.
+/// last(body(inputs)), the same, where no backward needs what `last` computes (a product, a sum, a reshape): in the
+/// second run `last` is recorded, but its launches are left out. An error when a backward keeps any of it after all.
 Tensor recompute(std::vector<Tensor> inputs, TensorsFunction body, TensorFunction last);
 
 }  // namespace zs

@@ -7,8 +7,8 @@
 
 namespace zs {
 
-// Reductions and what is made of them, with gradients, f32 or bf16. A dim may be negative: it counts from the end. Sums are carried in f64,
-// in an order that follows from the shapes alone. Results have x's dtype unless said otherwise.
+// Reductions and what is made of them, with gradients, f32 or bf16. A dim may be negative: it counts from the end. Sums
+// are carried in f64, in an order that follows from the shapes alone. Results have x's dtype unless said otherwise.
 
 /// Over all elements, to a scalar; over these dims, which go away, or keep size 1. A mean of no elements is 0.
 Tensor sum(const Tensor& x);
@@ -28,20 +28,20 @@ Tensor log_softmax(const Tensor& x, int dim = -1);
 
 struct CrossEntropyOptions {
   std::optional<std::int32_t> ignored = {};  ///< rows with this target count for nothing
-  Tensor weights = {};                       ///< f32 (classes), no gradient: rows count as much as their target's; empty: alike
+  Tensor weights = {};  ///< f32 (classes), no gradient: rows count as much as their target's; empty: alike
 };
-/// Scalar f32: the mean over rows, by their weights, of -log softmax(row)[target]; 0 where no row counts. logits (..., classes), targets
-/// i32, one for each row.
+/// Scalar f32: the mean over rows, by their weights, of -log softmax(row)[target]; 0 where no row counts. logits (...,
+/// classes), targets i32, one for each row.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
 /// Scalar f32: the mean of (a - b)^2, computed in f32; a and b of one shape.
 Tensor mse(const Tensor& a, const Tensor& b);
 
-/// (..., m, k) x (..., k, n) -> (..., m, n), of one dtype, summed in f32; dims in front of the last two are broadcast. b may be (k, n)
-/// alone.
+/// (..., m, k) x (..., k, n) -> (..., m, n), of one dtype, summed in f32; dims in front of the last two are broadcast.
+/// b may be (k, n) alone.
 Tensor matmul(const Tensor& a, const Tensor& b);
 
-/// What a dropout's random numbers follow from. Element i of sample s, which is row s - first_sample of x's outermost dim, has the same one
-/// on whichever rank it is, and when it is computed again.
+/// What a dropout's random numbers follow from. Element i of sample s, which is row s - first_sample of x's outermost
+/// dim, has the same one on whichever rank it is, and when it is computed again.
 struct RandomKey {
   std::uint64_t seed;
   std::int64_t step;

@@ -101,7 +101,8 @@ void map_into(const char* name, Context& context, const View& out, MapOp op, std
   context.launch(std::move(info), [&kernels = context.kernels(), map](ExecContext& exec) { kernels.map(exec, map); });
 }
 
-Tensor computed(const char* name, Context& context, const Shape& shape, DType dtype, MapOp op, std::initializer_list<Operand> operands) {
+Tensor computed(const char* name, Context& context, const Shape& shape, DType dtype, MapOp op,
+                std::initializer_list<Operand> operands) {
   Tensor y = Tensor::empty(context, shape, dtype);
   map_into(name, context, view_of(y), op, operands);
   return y;

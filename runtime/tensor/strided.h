@@ -7,7 +7,8 @@
 
 #include "runtime/tensor/tensor.h"
 
-/// From tensors to the kernels that take elements wherever they lie. Tensors are dense: a view lives for one launch. Nothing here records.
+/// From tensors to the kernels that take elements wherever they lie. Tensors are dense: a view lives for one launch.
+/// Nothing here records.
 namespace zs {
 
 /// Elements of a tensor under a shape: all of them, a part, or some of them several times.
@@ -33,10 +34,12 @@ struct Operand {
   Operand(float number) : constant(number) {}               // NOLINT(google-explicit-constructor): and a number
 };
 
-/// out := op(operands), which are broadcast to out's shape. Work that writes to a part of a tensor is declared to change it.
+/// out := op(operands), which are broadcast to out's shape. Work that writes to a part of a tensor is declared to
+/// change it.
 void map_into(const char* name, Context& context, const View& out, MapOp op, std::initializer_list<Operand> operands);
 /// The same, into a new tensor.
-Tensor computed(const char* name, Context& context, const Shape& shape, DType dtype, MapOp op, std::initializer_list<Operand> operands);
+Tensor computed(const char* name, Context& context, const Shape& shape, DType dtype, MapOp op,
+                std::initializer_list<Operand> operands);
 
 /// Dims as a set of bits.
 using DimSet = unsigned;

@@ -26,7 +26,8 @@ Tensor Tensor::empty(Context& context, Shape shape, DType dtype, const char* lab
 Tensor Tensor::zeros(Context& context, Shape shape, DType dtype, const char* label) {
   Tensor tensor = empty(context, shape, dtype, label);
   const Buffer out = tensor.buffer();
-  context.launch({"zero", {}, {out}}, [&kernels = context.kernels(), out](ExecContext& exec) { kernels.zero(exec, out); });
+  context.launch({"zero", {}, {out}},
+                 [&kernels = context.kernels(), out](ExecContext& exec) { kernels.zero(exec, out); });
   return tensor;
 }
 
@@ -38,7 +39,8 @@ Tensor Tensor::from_host(Context& context, Shape shape, std::vector<float> value
   if (dtype == DType::f32) {
     context.launch({"from_host", {}, {out}}, upload_of(context.kernels(), out, std::move(values)));
   } else {
-    context.launch({"from_host", {}, {out}}, upload_of(context.kernels(), out, std::vector<BFloat16>(values.begin(), values.end())));
+    context.launch({"from_host", {}, {out}},
+                   upload_of(context.kernels(), out, std::vector<BFloat16>(values.begin(), values.end())));
   }
   return tensor;
 }
@@ -66,7 +68,8 @@ Tensor Tensor::reshape(Shape shape) const {
   ZS_CHECK(shape.numel() == numel(), "reshape of {} to {}", shape_.str(), shape.str());
   Tensor view = detach();
   view.shape_ = shape;
-  record_op(view, "reshape", {*this}, {}, [from = shape_](const Tensor& dy) { return std::vector<Tensor>{dy.detach().reshape(from)}; });
+  record_op(view, "reshape", {*this}, {},
+            [from = shape_](const Tensor& dy) { return std::vector<Tensor>{dy.detach().reshape(from)}; });
   return view;
 }
 
@@ -77,32 +80,37 @@ Tensor rows_gradient(const Tensor& dy, const Tensor& held, const Shape& shape, s
   Context& context = dy.context();
   const std::int64_t count = dy.shape()[0];
   const bool is_in_place = held && held.is_sole_owner();
-  Tensor dx = is_in_place ? held : held ? Tensor::empty(context, shape, dy.dtype()) : Tensor::zeros(context, shape, dy.dtype());
-  const Buffer out = dx.rows(first, count).buffer(), in = dy.buffer(), all = dx.buffer(), before = held ? held.buffer() : Buffer{};
+  Tensor dx = is_in_place ? held
+              : held      ? Tensor::empty(context, shape, dy.dtype())
+                          : Tensor::zeros(context, shape, dy.dtype());
+  const Buffer out = dx.rows(first, count).buffer(), in = dy.buffer(), all = dx.buffer(),
+               before = held ? held.buffer() : Buffer{};
   if (held && !is_in_place)
     context.launch({"copy_gradient", {before}, {all}},
                    [&kernels = context.kernels(), all, before](ExecContext& exec) { kernels.copy(exec, all, before); });
   if (count == 0) return dx;
   OpInfo info{"rows_backward", {in}, {out}};
   if (held) info.reads.push_back(out);
-  context.launch(std::move(info), [&kernels = context.kernels(), out, in, adds = static_cast<bool>(held)](ExecContext& exec) {
-    adds ? kernels.add(exec, out, out, in) : kernels.copy(exec, out, in);
-  });
+  context.launch(std::move(info),
+                 [&kernels = context.kernels(), out, in, adds = static_cast<bool>(held)](ExecContext& exec) {
+                   adds ? kernels.add(exec, out, out, in) : kernels.copy(exec, out, in);
+                 });
   return dx;
 }
 
 }  // namespace
 
 Tensor Tensor::rows(std::int64_t first, std::int64_t count) const {
-  ZS_CHECK(shape_.rank() > 0 && first >= 0 && count >= 0 && first + count <= shape_[0], "rows [{}, {}) of {}", first, first + count,
-           shape_.str());
+  ZS_CHECK(shape_.rank() > 0 && first >= 0 && count >= 0 && first + count <= shape_[0], "rows [{}, {}) of {}", first,
+           first + count, shape_.str());
   std::vector<std::int64_t> dims(shape_.dims().begin(), shape_.dims().end());
   Tensor view = detach();
   view.offset_ += dims[0] == 0 ? 0 : first * (numel() / dims[0]);
   dims[0] = count;
   view.shape_ = Shape(std::span<const std::int64_t>(dims));
-  record_adding_op(view, "rows", *this, {},
-                   [shape = shape_, first](const Tensor& dy, const Tensor& held) { return rows_gradient(dy, held, shape, first); });
+  record_adding_op(view, "rows", *this, {}, [shape = shape_, first](const Tensor& dy, const Tensor& held) {
+    return rows_gradient(dy, held, shape, first);
+  });
   return view;
 }
 
@@ -120,7 +128,8 @@ std::vector<float> Tensor::to_host() const {
   if (dtype_ == DType::f32) {
     std::copy_n(in.as<float>(), values.size(), values.begin());
   } else {
-    std::transform(in.as<BFloat16>(), in.as<BFloat16>() + in.elems, values.begin(), [](BFloat16 x) { return static_cast<float>(x); });
+    std::transform(in.as<BFloat16>(), in.as<BFloat16>() + in.elems, values.begin(),
+                   [](BFloat16 x) { return static_cast<float>(x); });
   }
   return values;
 }

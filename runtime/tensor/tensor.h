@@ -20,8 +20,9 @@ struct AutogradState {
   std::shared_ptr<Tensor> grad;
 };
 
-/// A value handle: dense, row-major elements of one dtype, in storage that views share and that goes back to the device's
-/// pool when the last handle dies (in the compute stream's order). A default-constructed tensor is empty: no storage.
+/// A value handle: dense, row-major elements of one dtype, in storage that views share and that goes back to the
+/// device's pool when the last handle dies (in the compute stream's order). A default-constructed tensor is empty: no
+/// storage.
 class Tensor {
  public:
   Tensor() = default;

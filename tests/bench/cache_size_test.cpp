@@ -17,7 +17,8 @@ struct FakeSystem {
 
   void add(int cpu, const std::vector<Cache>& caches) const {
     for (std::size_t i = 0; i < caches.size(); ++i) {
-      const std::string folder = "sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cache/index" + std::to_string(i) + "/";
+      const std::string folder =
+          "sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cache/index" + std::to_string(i) + "/";
       root.write(folder + "level", std::string(caches[i].level) + "\n");
       root.write(folder + "type", std::string(caches[i].type) + "\n");
       root.write(folder + "size", std::string(caches[i].size) + "\n");

@@ -11,7 +11,8 @@
 
 namespace zs::test {
 
-/// GPUs for benchmarks, whose name is "Emulated", and an NCCL between them. Where the host touches their memory, the test ends by a signal.
+/// GPUs for benchmarks, whose name is "Emulated", and an NCCL between them. Where the host touches their memory, the
+/// test ends by a signal.
 struct Emulated {
   explicit Emulated(int gpus = 1, std::map<std::string, EmulatedKernel> kernels = emulated_kernels())
       : driver({.gpus = gpus, .is_guarded = true, .kernels = std::move(kernels)}) {}
@@ -37,8 +38,9 @@ struct Emulated {
   }
   /// Runs `body` on each of so many ranks, which are threads, each with a GPU of its own.
   void run(int ranks, Transport transport, const std::function<void(World&, const bench::Machine&)>& body) {
-    run_local_world(ranks, {.timeout_s = 120},
-                    [&](World& world) { body(world, machine({.gpu = world.rank(), .gpus = ranks, .transport = transport})); });
+    run_local_world(ranks, {.timeout_s = 120}, [&](World& world) {
+      body(world, machine({.gpu = world.rank(), .gpus = ranks, .transport = transport}));
+    });
   }
 };
 

@@ -39,7 +39,8 @@ TEST_CASE("between GPUs every collective is right, over NCCL and staged, beside 
   CHECK((gpus.nccl.registered().collectives > 0) == is_nccl);
   CHECK(gpus.nccl.registered().displaced == 0);
   CHECK(gpus.nccl.registry().mistakes().empty());
-  CHECK(gpus.driver.calls("cuMemHostAlloc") == 2 * kRanks);  // uploads of two devices, or of one and what is staged: nothing in between
+  CHECK(gpus.driver.calls("cuMemHostAlloc") ==
+        2 * kRanks);  // uploads of two devices, or of one and what is staged: nothing in between
   const CollectiveReport& report = reports[0];
   CHECK(report.gpu == "Emulated");
   CHECK(report.ranks_a_gpu == 1);
@@ -71,7 +72,8 @@ TEST_CASE("elements that no GPU has sent are counted as wrong") {
   std::vector<CollectiveReport> reports(kRanks);
   gpus.run(kRanks, Transport::null, [&](World& world, const Machine& machine) {
     const auto silent = make_null_world(world);
-    reports[static_cast<std::size_t>(world.rank())] = CollectiveBench(*silent, small(1000), cuda_config(), machine).run();
+    reports[static_cast<std::size_t>(world.rank())] =
+        CollectiveBench(*silent, small(1000), cuda_config(), machine).run();
   });
   CHECK(reports[1].rows.size() == 10);
   for (const auto& row : reports[1].rows) {

@@ -97,7 +97,8 @@ TEST_CASE("where nothing can hide between GPUs the report is marked, with the re
     CHECK(json["compute_ms"] > 0);
   }
   CHECK(why_nothing_hides(2, {.transport = Transport::nccl}).empty());
-  CHECK_THAT(why_nothing_hides(4, {.transport = Transport::nccl, .ranks_a_gpu = 2}), Contains("up to 2 ranks share a GPU"));
+  CHECK_THAT(why_nothing_hides(4, {.transport = Transport::nccl, .ranks_a_gpu = 2}),
+             Contains("up to 2 ranks share a GPU"));
   CHECK_THAT(why_nothing_hides(2, {.transport = Transport::null}), Contains("nothing is exchanged"));
 }
 
@@ -107,13 +108,15 @@ TEST_CASE("steps that are replayed as graphs have no operations to look at, and 
   options.settings.emplace_back("cuda.graph=true");
   const Config config = step_config(options, 1);
   std::string message;
-  gpus.run(1, Transport::local,
-           [&](World& world, const Machine& machine) { message = message_of([&] { OverlapBench(world, options, config, machine); }); });
+  gpus.run(1, Transport::local, [&](World& world, const Machine& machine) {
+    message = message_of([&] { OverlapBench(world, options, config, machine); });
+  });
   CHECK_THAT(message, Contains("cuda.graph = true hides the operations of a step"));
 }
 
 TEST_CASE("on the CPU the times are the host's, and it says so") {
-  const auto json = nlohmann::json::parse(to_json(OverlapReport{.preset = "tiny", .step = {.compute_ms = 2, .step_ms = 3}}));
+  const auto json =
+      nlohmann::json::parse(to_json(OverlapReport{.preset = "tiny", .step = {.compute_ms = 2, .step_ms = 3}}));
   CHECK(json["clock"] == "host");
   CHECK(json["gpu"].is_null());
   CHECK_THAT(to_text(OverlapReport{.preset = "tiny"}), !Contains("clock"));

@@ -71,7 +71,9 @@ TEST_CASE("a step on a GPU has the CPU's loss, its plan's peak, and a product of
   CHECK_THAT(to_json(report), Catch::Contains(R"("device":"cuda","gpu":"Emulated","isa":"sm_99")"));
 }
 
-TEST_CASE("a step of several GPUs has the CPU's loss and its plan's peak, over NCCL and staged, beside the products of all of them") {
+TEST_CASE(
+    "a step of several GPUs has the CPU's loss and its plan's peak, over NCCL and staged, beside the products of all "
+    "of them") {
   constexpr int kRanks = 3;
   const Transport transport = GENERATE(Transport::nccl, Transport::staged);
   const std::string name = transport == Transport::nccl ? "nccl" : "staged";

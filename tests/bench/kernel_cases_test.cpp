@@ -37,7 +37,8 @@ void check_cases(Device& device, const CaseSizes& sizes, std::int64_t scratch_by
     Arrays arrays(device);
     device.stream(StreamRole::compute).enqueue({one.text(), {}, {}, scratch_bytes}, one.make(arrays, 0));
     REQUIRE_NOTHROW(device.synchronize());
-    CHECK(one.bytes >= 0.99 * static_cast<double>(arrays.own_bytes()));  // the last rows of a padded vocabulary are not read
+    CHECK(one.bytes >=
+          0.99 * static_cast<double>(arrays.own_bytes()));  // the last rows of a padded vocabulary are not read
     CHECK(one.bytes <= 2.0 * static_cast<double>(arrays.own_bytes() + arrays.shared_bytes()));
     CHECK((one.flops > 0) == (one.bound == Bound::products));
   }
@@ -59,8 +60,8 @@ TEST_CASE("a GPU's arrays are filled as the CPU's are") {
   const auto host = Device::create(DeviceKind::cpu, {}), device = gpu.make();
   const auto filled = [](Device& on, DType dtype) {
     Arrays arrays(on);
-    const std::array all = {arrays.random(200'003, dtype), arrays.ids(1000, kTiny.cases.vocab, 3), arrays.floats({1, 2, 3}),
-                            arrays.zeros(1001, dtype)};
+    const std::array all = {arrays.random(200'003, dtype), arrays.ids(1000, kTiny.cases.vocab, 3),
+                            arrays.floats({1, 2, 3}), arrays.zeros(1001, dtype)};
     std::vector<std::vector<std::byte>> seen;
     for (const Buffer& one : all) seen.emplace_back(static_cast<std::size_t>(one.bytes()));
     on.stream(StreamRole::compute).enqueue({"read", {all.begin(), all.end()}, {}}, [&](ExecContext& exec) {
@@ -81,7 +82,8 @@ TEST_CASE("a GPU's arrays are filled as the CPU's are") {
 TEST_CASE("a GPU's kernels are compared with its copies and its products, and say which GPU it was") {
   Emulated gpu;
   const KernelReport report =
-      GpuKernelBench({.device = "cuda", .filter = "", .dtype = "", .threads = {}, .min_time_s = 0}, gpu.maker(), kTiny).run();
+      GpuKernelBench({.device = "cuda", .filter = "", .dtype = "", .threads = {}, .min_time_s = 0}, gpu.maker(), kTiny)
+          .run();
   CHECK(report.gpu == "Emulated");
   CHECK(report.cache_bytes == kEmulatedL2Bytes);
   REQUIRE(report.rows.size() == kernel_cases(kTiny.cases).size());
@@ -143,7 +145,8 @@ TEST_CASE("no two cases have the same text") {
 
 TEST_CASE("a filter selects by kernel, shape or dtype, and refuses to select nothing") {
   const auto count = [](KernelOptions options) { return selected_cases(options).size(); };
-  CHECK(count({.filter = "gelu", .dtype = "bf16", .threads = {}}) * 2 == count({.filter = "gelu", .dtype = "", .threads = {}}));
+  CHECK(count({.filter = "gelu", .dtype = "bf16", .threads = {}}) * 2 ==
+        count({.filter = "gelu", .dtype = "", .threads = {}}));
   CHECK(count({.device = "cuda", .filter = "matmul_gelu", .dtype = "bf16", .threads = {}}) == 2);
   CHECK_THROWS_WITH(count({.filter = "matmul_gelu", .dtype = "", .threads = {}}), Catch::Contains("matmul_gelu"));
   for (const KernelCase& one : selected_cases({.filter = "x 768", .dtype = "f32", .threads = {}})) {
@@ -168,9 +171,10 @@ TEST_CASE("the ids of one set are different, and different from the next set's")
 }
 
 TEST_CASE("a rate is compared with the ceiling of its kind, dtype and number of threads") {
-  KernelReport report{.isa = "",
-                      .ceilings = {{1, {.copy_gb_per_s = 10, .product_gflops = {{DType::f32, 100}, {DType::bf16, 200}}}},
-                                   {2, {.copy_gb_per_s = 20, .product_gflops = {}}}}};
+  KernelReport report{
+      .isa = "",
+      .ceilings = {{1, {.copy_gb_per_s = 10, .product_gflops = {{DType::f32, 100}, {DType::bf16, 200}}}},
+                   {2, {.copy_gb_per_s = 20, .product_gflops = {}}}}};
   KernelReport::Row row{"k", "s", DType::bf16, Bound::memory, 2, 5e6, 50e6, 1, 1.0, 2.0};
   CHECK(row.gb_per_s() == Approx(5));
   CHECK(report.percent(row) == Approx(25));

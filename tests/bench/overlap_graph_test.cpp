@@ -59,21 +59,22 @@ TEST_CASE("a gather behind an event of compute lengthens the step, and the criti
 }
 
 TEST_CASE("an event from before the trace orders nothing, and of two records the one waited for counts") {
-  const Simulation result = simulate({wait(kCompute, 7), op(kCompute, "a"), record(kCompute, 8), op(kCompute, "b"), record(kCompute, 9),
-                                      wait(kUnshard, 8), op(kUnshard, "c")},
+  const Simulation result = simulate({wait(kCompute, 7), op(kCompute, "a"), record(kCompute, 8), op(kCompute, "b"),
+                                      record(kCompute, 9), wait(kUnshard, 8), op(kUnshard, "c")},
                                      price, nothing);
   CHECK(result.step_ms == Approx(10));  // c: 5 to 8
 }
 
 TEST_CASE("ops that share the link have even parts of it for as long as both are under way") {
   constexpr StreamRole kReduce = StreamRole::reduce;
-  const std::vector<TraceEntry> entries{op(kUnshard, "gather"), op(kReduce, "reduce"), record(kReduce, 0), wait(kCompute, 0),
-                                        op(kCompute, "update")};
+  const std::vector<TraceEntry> entries{op(kUnshard, "gather"), op(kReduce, "reduce"), record(kReduce, 0),
+                                        wait(kCompute, 0), op(kCompute, "update")};
   const auto prices = [](const TraceEntry& entry, std::size_t) {
     return entry.stream == kUnshard ? 6.0 : entry.stream == kReduce ? 2.0 : 1.0;
   };
   const Simulation result = simulate(entries, prices, [](const TraceEntry& entry) { return entry.stream != kCompute; });
-  CHECK(result.step_ms == Approx(8));  // the reduction takes 0 to 4, the gather then has 4 ms left, and the link for itself
+  CHECK(result.step_ms ==
+        Approx(8));  // the reduction takes 0 to 4, the gather then has 4 ms left, and the link for itself
   CHECK(result.busy_ms[static_cast<std::size_t>(kUnshard)] == Approx(6));
   REQUIRE(result.critical_path.size() == 1);
   CHECK(result.critical_path[0].ms == Approx(8));
@@ -120,7 +121,11 @@ TEST_CASE("prices see the number of the op on its stream") {
 TEST_CASE("what the plan cannot hide is not hideable, and hidden is what did not lengthen the step") {
   OverlapReport report;
   report.plan = simulate(two_units(true), price, nothing);
-  report.step = {.name = "step", .compute_ms = 10, .communication_ms = 6, .step_ms = 14.5, .planned_exposed_ms = report.plan.exposed_ms()};
+  report.step = {.name = "step",
+                 .compute_ms = 10,
+                 .communication_ms = 6,
+                 .step_ms = 14.5,
+                 .planned_exposed_ms = report.plan.exposed_ms()};
   CHECK(report.step.hideable_ms() == Approx(3));  // the first gather comes before everything
   CHECK(report.step.exposed_ms() == Approx(4.5));
   CHECK(report.step.hidden_ms() == Approx(1.5));

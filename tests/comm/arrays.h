@@ -13,16 +13,16 @@ void expect(bool condition, fmt::format_string<Args...> text, Args&&... args) {
   if (!condition) throw std::runtime_error(fmt::format(text, std::forward<Args>(args)...));
 }
 
-/// Where the tests' arrays are, by the environment variable ZSHARD_TEST_MEMORY: "ordinary", "mixed" (here and there, and not on every rank
-/// alike), else in the communicator's arena.
+/// Where the tests' arrays are, by the environment variable ZSHARD_TEST_MEMORY: "ordinary", "mixed" (here and there,
+/// and not on every rank alike), else in the communicator's arena.
 inline bool is_in_arena(int rank, std::int64_t n) {
   const char* const wanted = std::getenv("ZSHARD_TEST_MEMORY");
   const std::string_view memory = wanted == nullptr ? "" : wanted;
   return memory == "mixed" ? (rank + n / 2) % 2 == 0 : memory != "ordinary";
 }
 
-/// Where they are for communicators over GPUs: what both the GPU and the tests reach. Null: the arena, which is the host's memory where
-/// GPUs are emulated.
+/// Where they are for communicators over GPUs: what both the GPU and the tests reach. Null: the arena, which is the
+/// host's memory where GPUs are emulated.
 inline Allocator*& memory_of_gpu_arrays() {
   thread_local Allocator* memory = nullptr;
   return memory;
@@ -59,11 +59,12 @@ class Array {
     for (std::int64_t i = 0; i < n_; ++i) {
       const T wanted = value(i);
       if (std::memcmp(&data_[i], &wanted, sizeof(T)) == 0) continue;
-      expect(false, "{} on rank {}: element {} of {} ({}) is {}, expected {}", what, rank, i, n_, name_of(DTypeOf<T>::value),
-             shown(data_[i]), shown(wanted));
+      expect(false, "{} on rank {}: element {} of {} ({}) is {}, expected {}", what, rank, i, n_,
+             name_of(DTypeOf<T>::value), shown(data_[i]), shown(wanted));
     }
     const auto* guard = reinterpret_cast<const unsigned char*>(data_ + n_);
-    for (int i = 0; i < kGuardBytes; ++i) expect(guard[i] == kPattern, "{} on rank {}: written behind the end", what, rank);
+    for (int i = 0; i < kGuardBytes; ++i)
+      expect(guard[i] == kPattern, "{} on rank {}: written behind the end", what, rank);
   }
 
  private:
@@ -93,11 +94,13 @@ T whole(int rank, std::int64_t i) {
   return static_cast<T>(value);
 }
 
-/// The same where T is carried in f32; else whole numbers that f32 has not, so that only sums in T are right: those of 9 are exact.
+/// The same where T is carried in f32; else whole numbers that f32 has not, so that only sums in T are right: those of
+/// 9 are exact.
 template <class T>
 T wide(int rank, std::int64_t i) {
   if constexpr (std::is_same_v<T, std::int64_t>) return whole<T>(rank, i) * ((T{1} << 54) + 1);
-  if constexpr (std::is_same_v<T, std::int32_t> || std::is_same_v<T, double>) return whole<T>(rank, i) * T{(1 << 24) + 1};
+  if constexpr (std::is_same_v<T, std::int32_t> || std::is_same_v<T, double>)
+    return whole<T>(rank, i) * T{(1 << 24) + 1};
   return whole<T>(rank, i);
 }
 

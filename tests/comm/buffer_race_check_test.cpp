@@ -46,15 +46,21 @@ std::string outcome(const Enqueue& enqueue, const Meddle& meddle) {
   return message;
 }
 
-void gather(Communicator& comm, Stream& stream, Buffer shard, Buffer full) { comm.all_gather(stream, "unit", shard, full); }
+void gather(Communicator& comm, Stream& stream, Buffer shard, Buffer full) {
+  comm.all_gather(stream, "unit", shard, full);
+}
 void reduce(Communicator& comm, Stream& stream, Buffer shard, Buffer full) {
   comm.reduce_scatter(stream, "unit", full, shard, ReduceInto::overwrite);
 }
-void reduce_all(Communicator& comm, Stream& stream, Buffer, Buffer full) { comm.all_reduce(stream, "unit", full, ReduceOp::sum); }
+void reduce_all(Communicator& comm, Stream& stream, Buffer, Buffer full) {
+  comm.all_reduce(stream, "unit", full, ReduceOp::sum);
+}
 void publish(Communicator& comm, Stream& stream, Buffer, Buffer full) {
   comm.publish(stream, "unit", full.slice(comm.rank() * 4, 4), full);
 }
-void publish_apart(Communicator& comm, Stream& stream, Buffer shard, Buffer full) { comm.publish(stream, "unit", shard, full); }
+void publish_apart(Communicator& comm, Stream& stream, Buffer shard, Buffer full) {
+  comm.publish(stream, "unit", shard, full);
+}
 
 void gather_in_place(Communicator& comm, Stream& stream, Buffer, Buffer full) {
   comm.all_gather(stream, "unit", full.slice(comm.rank() * 4, 4), full);
@@ -68,8 +74,12 @@ void send(Communicator& comm, Stream& stream, Buffer, Buffer full) {
   comm.broadcast(stream, "unit", full, root);
 }
 /// The first half of `full` goes to `shard`.
-void exchange(Communicator& comm, Stream& stream, Buffer shard, Buffer full) { comm.all_to_all(stream, "unit", full.slice(0, 4), shard); }
-void exchange_in_place(Communicator& comm, Stream& stream, Buffer, Buffer full) { comm.all_to_all(stream, "unit", full, full); }
+void exchange(Communicator& comm, Stream& stream, Buffer shard, Buffer full) {
+  comm.all_to_all(stream, "unit", full.slice(0, 4), shard);
+}
+void exchange_in_place(Communicator& comm, Stream& stream, Buffer, Buffer full) {
+  comm.all_to_all(stream, "unit", full, full);
+}
 void exchange_parts(Communicator& comm, Stream& stream, Buffer shard, Buffer full) {
   static constexpr std::int64_t kSent[][2] = {{1, 3}, {1, 1}}, kReceived[][2] = {{1, 1}, {3, 1}};
   const auto rank = static_cast<std::size_t>(comm.rank());
@@ -92,24 +102,34 @@ TEST_CASE("an input that is written while an operation uses it is found") {
              Catch::Contains("an input of all_gather(unit) was written while the operation used it, at byte 6"));
   CHECK_THAT(outcome(reduce, [](float*, float* full) { full[7] = 9; }),
              Catch::Contains("an input of reduce_scatter(unit) into f32 was written"));
-  CHECK_THAT(outcome(publish, [](float*, float* full) { full[5] = 9; }), Catch::Contains("an input of publish(unit) was written"));
+  CHECK_THAT(outcome(publish, [](float*, float* full) { full[5] = 9; }),
+             Catch::Contains("an input of publish(unit) was written"));
 }
 
 TEST_CASE("an output that is written while an operation uses it is found") {
   if (kCountsRaces) return skip("a race on purpose");
-  CHECK_THAT(outcome(gather, [](float*, float* full) { full[0] = 9; }), Catch::Contains("an output of all_gather(unit) was written"));
-  CHECK_THAT(outcome(reduce, [](float* shard, float*) { shard[3] = 9; }), Catch::Contains("an output of reduce_scatter(unit)"));
-  CHECK_THAT(outcome(reduce_all, [](float*, float* full) { full[2] = 9; }), Catch::Contains("an output of all_reduce(unit)"));
-  CHECK_THAT(outcome(publish_apart, [](float*, float* full) { full[5] = 9; }), Catch::Contains("an output of publish(unit) was written"));
+  CHECK_THAT(outcome(gather, [](float*, float* full) { full[0] = 9; }),
+             Catch::Contains("an output of all_gather(unit) was written"));
+  CHECK_THAT(outcome(reduce, [](float* shard, float*) { shard[3] = 9; }),
+             Catch::Contains("an output of reduce_scatter(unit)"));
+  CHECK_THAT(outcome(reduce_all, [](float*, float* full) { full[2] = 9; }),
+             Catch::Contains("an output of all_reduce(unit)"));
+  CHECK_THAT(outcome(publish_apart, [](float*, float* full) { full[5] = 9; }),
+             Catch::Contains("an output of publish(unit) was written"));
 }
 
 TEST_CASE("what is done in place is watched as well: this rank's own part as an input, the rest as it is used") {
   if (kCountsRaces) return skip("a race on purpose");
-  CHECK_THAT(outcome(gather_in_place, [](float*, float* full) { full[0] = 9; }), Catch::Contains("an output of all_gather(unit)"));
-  CHECK_THAT(outcome(gather_in_place, [](float*, float* full) { full[5] = 9; }), Catch::Contains("an input of all_gather(unit)"));
-  CHECK_THAT(outcome(reduce_in_place, [](float*, float* full) { full[0] = 9; }), Catch::Contains("an input of reduce_scatter(unit)"));
-  CHECK_THAT(outcome(reduce_in_place, [](float*, float* full) { full[5] = 9; }), Catch::Contains("an output of reduce_scatter(unit)"));
-  CHECK_THAT(outcome(exchange_in_place, [](float*, float* full) { full[1] = 9; }), Catch::Contains("an output of all_to_all(unit)"));
+  CHECK_THAT(outcome(gather_in_place, [](float*, float* full) { full[0] = 9; }),
+             Catch::Contains("an output of all_gather(unit)"));
+  CHECK_THAT(outcome(gather_in_place, [](float*, float* full) { full[5] = 9; }),
+             Catch::Contains("an input of all_gather(unit)"));
+  CHECK_THAT(outcome(reduce_in_place, [](float*, float* full) { full[0] = 9; }),
+             Catch::Contains("an input of reduce_scatter(unit)"));
+  CHECK_THAT(outcome(reduce_in_place, [](float*, float* full) { full[5] = 9; }),
+             Catch::Contains("an output of reduce_scatter(unit)"));
+  CHECK_THAT(outcome(exchange_in_place, [](float*, float* full) { full[1] = 9; }),
+             Catch::Contains("an output of all_to_all(unit)"));
   CHECK(outcome(exchange_in_place, [](float*, float*) {}) == "");
   CHECK(outcome(gather_in_place, [](float*, float*) {}) == "");
   CHECK(outcome(reduce_in_place, [](float*, float*) {}) == "");
@@ -119,9 +139,12 @@ TEST_CASE("what is sent by one rank, or by each to each, is watched as well") {
   if (kCountsRaces) return skip("a race on purpose");
   CHECK_THAT(outcome(send<0>, [](float*, float* full) { full[3] = 9; }),
              Catch::Contains("an output of broadcast(unit) root 0 was written"));
-  CHECK_THAT(outcome(send<1>, [](float*, float* full) { full[3] = 9; }), Catch::Contains("an input of broadcast(unit) root 1 was written"));
-  CHECK_THAT(outcome(exchange, [](float*, float* full) { full[1] = 9; }), Catch::Contains("an input of all_to_all(unit) was written"));
-  CHECK_THAT(outcome(exchange, [](float* shard, float*) { shard[1] = 9; }), Catch::Contains("an output of all_to_all(unit) was written"));
+  CHECK_THAT(outcome(send<1>, [](float*, float* full) { full[3] = 9; }),
+             Catch::Contains("an input of broadcast(unit) root 1 was written"));
+  CHECK_THAT(outcome(exchange, [](float*, float* full) { full[1] = 9; }),
+             Catch::Contains("an input of all_to_all(unit) was written"));
+  CHECK_THAT(outcome(exchange, [](float* shard, float*) { shard[1] = 9; }),
+             Catch::Contains("an output of all_to_all(unit) was written"));
   CHECK_THAT(outcome(exchange_parts, [](float*, float* full) { full[1] = 9; }),
              Catch::Contains("an input of all_to_all_v(unit) was written"));
   CHECK_THAT(outcome(exchange_parts, [](float* shard, float*) { shard[3] = 9; }),
@@ -133,10 +156,14 @@ TEST_CASE("what is sent by one rank, or by each to each, is watched as well") {
 
 TEST_CASE("what travels packed is watched as well") {
   if (kCountsRaces) return skip("a race on purpose");
-  CHECK_THAT(outcome(gather_packed, [](float* shard, float*) { shard[1] = 9; }), Catch::Contains("an input of all_gather(unit)"));
-  CHECK_THAT(outcome(gather_packed, [](float*, float* full) { full[0] = 9; }), Catch::Contains("an output of all_gather(unit)"));
-  CHECK_THAT(outcome(reduce_packed, [](float*, float* full) { full[7] = 9; }), Catch::Contains("an input of reduce_scatter(unit)"));
-  CHECK_THAT(outcome(reduce_packed, [](float* shard, float*) { shard[3] = 9; }), Catch::Contains("an output of reduce_scatter(unit)"));
+  CHECK_THAT(outcome(gather_packed, [](float* shard, float*) { shard[1] = 9; }),
+             Catch::Contains("an input of all_gather(unit)"));
+  CHECK_THAT(outcome(gather_packed, [](float*, float* full) { full[0] = 9; }),
+             Catch::Contains("an output of all_gather(unit)"));
+  CHECK_THAT(outcome(reduce_packed, [](float*, float* full) { full[7] = 9; }),
+             Catch::Contains("an input of reduce_scatter(unit)"));
+  CHECK_THAT(outcome(reduce_packed, [](float* shard, float*) { shard[3] = 9; }),
+             Catch::Contains("an output of reduce_scatter(unit)"));
   CHECK(outcome(gather_packed, [](float*, float*) {}) == "");
   CHECK(outcome(reduce_packed, [](float*, float*) {}) == "");
 }
@@ -154,5 +181,6 @@ TEST_CASE("who touches nothing is left alone") {
   CHECK(outcome(gather, [](float*, float*) {}) == "");
   CHECK(outcome(reduce, [](float*, float*) {}) == "");
   CHECK(outcome(reduce_all, [](float*, float*) {}) == "");
-  CHECK(outcome(publish, [](float*, float* full) { full[1] = 9; }) == "");  // another rank's, which that rank may have written by then
+  CHECK(outcome(publish, [](float*, float* full) { full[1] = 9; }) ==
+        "");  // another rank's, which that rank may have written by then
 }

@@ -37,14 +37,17 @@ void gather_of(Communicator& comm, Stream& stream) {
     std::vector<T> wanted(static_cast<std::size_t>(n * comm.size()));
     const Buffer all{wanted.data(), n * comm.size(), DTypeOf<T>::value, DeviceKind::cpu};
     for (int r = 0; r < comm.size(); ++r) unpack_int8(all.slice(r * n, n), packed<T>(r, 0, n).data());
-    for (std::int64_t i = 0; i < n && comm.size() == 1; ++i) wanted[static_cast<std::size_t>(i)] = T(real(0, i));  // nothing travels
-    full.expect_is("packed all_gather", comm.rank(), [&](std::int64_t i) { return wanted[static_cast<std::size_t>(i)]; });
-    in_place.expect_is("packed all_gather in place", comm.rank(), [&](std::int64_t i) { return wanted[static_cast<std::size_t>(i)]; });
+    for (std::int64_t i = 0; i < n && comm.size() == 1; ++i)
+      wanted[static_cast<std::size_t>(i)] = T(real(0, i));  // nothing travels
+    full.expect_is("packed all_gather", comm.rank(),
+                   [&](std::int64_t i) { return wanted[static_cast<std::size_t>(i)]; });
+    in_place.expect_is("packed all_gather in place", comm.rank(),
+                       [&](std::int64_t i) { return wanted[static_cast<std::size_t>(i)]; });
   }
 }
 
-/// n elements that `rank` of `map` gets from the ranks of `host` together: added up one after the other, and through the wire where the
-/// host is another one.
+/// n elements that `rank` of `map` gets from the ranks of `host` together: added up one after the other, and through
+/// the wire where the host is another one.
 template <class T>
 std::vector<float> sum_of_host(const HostMap& map, int host, int rank, std::int64_t n) {
   std::vector<float> sum(static_cast<std::size_t>(n));
@@ -91,7 +94,8 @@ void sum_of(const World& world, Communicator& comm, Stream& stream) {
     for (int host = 0; host < map.hosts(); ++host) {
       std::vector<float> part = sum_of_host<T>(map, host, comm.rank(), n);
       for (std::size_t i = 0; i < part.size(); ++i) {
-        if (comm.size() == 1) part[i] = static_cast<float>(T(real(0, static_cast<std::int64_t>(i))));  // nothing travels
+        if (comm.size() == 1)
+          part[i] = static_cast<float>(T(real(0, static_cast<std::int64_t>(i))));  // nothing travels
         onto[i] += part[i];
         if (host > 0) sums[i] += part[i];
       }

@@ -35,7 +35,8 @@ TEST_CASE("packed elements take a byte each and 4 for each block, in lines of 64
 
 TEST_CASE("a decoded element is within 1/254 of its block's largest magnitude") {
   std::vector<float> values;
-  for (std::int64_t i = 0; i < 5000; ++i) values.push_back(test::real(3, i) * std::ldexp(1.0f, static_cast<int>(i / 256) * 4 - 40));
+  for (std::int64_t i = 0; i < 5000; ++i)
+    values.push_back(test::real(3, i) * std::ldexp(1.0f, static_cast<int>(i / 256) * 4 - 40));
   const std::vector<float> decoded = through_the_wire(values);
   int differing = 0;
   for (std::size_t begin = 0; begin < values.size(); begin += kInt8BlockElems) {

@@ -52,7 +52,8 @@ void reduce_scatter_of(Communicator& comm, Stream& stream) {
   for (const std::int64_t n : kCounts<T>) {
     const auto sum = [&](std::int64_t i) {
       Wide sum{};
-      for (int r = 0; r < comm.size(); ++r) sum = static_cast<Wide>(sum + static_cast<Wide>(wide<T>(r, comm.rank() * n + i)));
+      for (int r = 0; r < comm.size(); ++r)
+        sum = static_cast<Wide>(sum + static_cast<Wide>(wide<T>(r, comm.rank() * n + i)));
       return Out(sum);
     };
     Array<T> full(comm, n * comm.size());
@@ -63,7 +64,8 @@ void reduce_scatter_of(Communicator& comm, Stream& stream) {
     shard.expect_is("reduce_scatter", comm.rank(), sum);
     full.expect_is("reduce_scatter's input", comm.rank(), [&](std::int64_t i) { return wide<T>(comm.rank(), i); });
     if constexpr (std::is_same_v<T, Out>) {
-      comm.reduce_scatter(stream, "unit", full.buffer(), full.buffer().slice(comm.rank() * n, n), ReduceInto::overwrite);
+      comm.reduce_scatter(stream, "unit", full.buffer(), full.buffer().slice(comm.rank() * n, n),
+                          ReduceInto::overwrite);
       stream.synchronize();
       full.expect_is("reduce_scatter in place", comm.rank(), [&](std::int64_t i) {
         const bool own = i / std::max<std::int64_t>(n, 1) == comm.rank();
@@ -96,7 +98,8 @@ void accumulate_of(Communicator& comm, Stream& stream) {
     stream.synchronize();
     accumulator.expect_is("reduce_scatter onto an accumulator", comm.rank(), [&](std::int64_t i) {
       auto sum = static_cast<Wide>(wide<Out>(99, i));
-      for (int r = 0; r < comm.size(); ++r) sum = static_cast<Wide>(sum + static_cast<Wide>(wide<T>(r, comm.rank() * n + i)));
+      for (int r = 0; r < comm.size(); ++r)
+        sum = static_cast<Wide>(sum + static_cast<Wide>(wide<T>(r, comm.rank() * n + i)));
       return Out(sum);
     });
     full.expect_is("reduce_scatter's input", comm.rank(), [&](std::int64_t i) { return wide<T>(comm.rank(), i); });
@@ -174,7 +177,8 @@ void a_nan_of_any_rank_wins(World& world, Device& device) {
     data.fill([&](std::int64_t i) { return i == comm->rank() ? std::numeric_limits<float>::quiet_NaN() : 1.0f; });
     comm->all_reduce(stream, "unit", data.buffer(), op);
     stream.synchronize();
-    for (int i = 0; i < comm->size(); ++i) expect(std::isnan(data[i]), "element {} of rank {} is not NaN", i, comm->rank());
+    for (int i = 0; i < comm->size(); ++i)
+      expect(std::isnan(data[i]), "element {} of rank {} is not NaN", i, comm->rank());
   }
 }
 
@@ -221,7 +225,8 @@ void long_shards_move_in_chunks(World& world, Device& device) {
   comm->reduce_scatter(stream, "unit", full.buffer(), full.buffer().slice(rank * n, n), ReduceInto::overwrite);
   stream.synchronize();
   other.expect_is("long all_to_all", rank, [&](std::int64_t i) { return at(rank, i % n); });
-  shard.expect_is("long reduce_scatter", rank, [&](std::int64_t i) { return at(rank, i) * static_cast<float>(size + 1); });
+  shard.expect_is("long reduce_scatter", rank,
+                  [&](std::int64_t i) { return at(rank, i) * static_cast<float>(size + 1); });
   full.expect_is("long all_gather, and reduce_scatter in place", rank, [&](std::int64_t i) {
     const auto r = static_cast<int>(i / n);
     return at(r, i % n) * static_cast<float>(r == rank ? size : 1);
@@ -291,10 +296,11 @@ void nobody_passes_a_barrier_before_all_have_come(World& world, Device& device) 
 std::map<std::string, std::int64_t> reduced_bytes(World& world, Device& device, CommDType comm_dtype) {
   const auto comm = world.communicator();
   for (const std::int64_t n : {0, 3, 777, 100'003, 700'001}) {
-    Memory data = device.pool().acquire(n * world.size() * size_of(DType::f32), device.stream(StreamRole::reduce), "data");
+    Memory data =
+        device.pool().acquire(n * world.size() * size_of(DType::f32), device.stream(StreamRole::reduce), "data");
     const Buffer full = data.buffer(DType::f32, n * world.size());
-    comm->reduce_scatter(device.stream(StreamRole::reduce), "unit", full, full.slice(world.rank() * n, n), ReduceInto::overwrite,
-                         comm_dtype);
+    comm->reduce_scatter(device.stream(StreamRole::reduce), "unit", full, full.slice(world.rank() * n, n),
+                         ReduceInto::overwrite, comm_dtype);
   }
   const auto small = world.communicator();
   for (const std::int64_t n : {1, 5'003}) {
@@ -314,15 +320,16 @@ void scratch_is_counted_and_planned(World& world, Device&) {
   for (const CommDType comm_dtype : {CommDType::exact, CommDType::int8}) {
     const auto device = Device::create(DeviceKind::cpu, {}), meta = Device::create(DeviceKind::meta, {});
     const auto real = reduced_bytes(world, *device, comm_dtype);
-    const auto planned = reduced_bytes(*make_meta_world(world.rank(), world.size(), transport_info_of(world)), *meta, comm_dtype);
+    const auto planned =
+        reduced_bytes(*make_meta_world(world.rank(), world.size(), transport_info_of(world)), *meta, comm_dtype);
     for (const auto& [name, bytes] : real) {
       const auto found = planned.find(name);
-      expect(found != planned.end() && found->second == bytes, "{} bytes of {} on rank {}, planned {}", bytes, name, world.rank(),
-             found == planned.end() ? 0 : found->second);
+      expect(found != planned.end() && found->second == bytes, "{} bytes of {} on rank {}, planned {}", bytes, name,
+             world.rank(), found == planned.end() ? 0 : found->second);
     }
     const bool has_scratch = reduces_in_scratch || (comm_dtype == CommDType::int8 && world.size() > 1);
-    expect(real.contains("scratch") == has_scratch && planned.size() == real.size(), "scratch on rank {}: {} labels here, {} planned",
-           world.rank(), real.size(), planned.size());
+    expect(real.contains("scratch") == has_scratch && planned.size() == real.size(),
+           "scratch on rank {}: {} labels here, {} planned", world.rank(), real.size(), planned.size());
   }
 }
 
@@ -363,7 +370,8 @@ std::span<const ConformanceCase> operation_cases() {
       {"split orders ranks of a color by key", split_orders_ranks_of_a_color_by_key},
       {"communicators can be made and dropped for ever", communicators_can_be_made_and_dropped_for_ever},
       {"groups in flight at once do not mix", groups_in_flight_at_once_do_not_mix},
-      {"groups in flight at once do not mix, whatever the hosts' order", groups_in_flight_in_any_order_do_not_mix, kAnyOrder},
+      {"groups in flight at once do not mix, whatever the hosts' order", groups_in_flight_in_any_order_do_not_mix,
+       kAnyOrder},
       {"a window is everybody's", a_window_is_everybodys},
       {"mesh axes connect the right ranks", mesh_axes_connect_the_right_ranks},
       {"agree returns the lowest failing rank", agree_returns_the_lowest_failing_rank},

@@ -7,8 +7,8 @@
 
 namespace zs::test {
 
-/// One behaviour that every transport has at every number of ranks. `run` is called on every rank at once, each with its own device;
-/// it throws where the behaviour is missing (Catch's macros are for one thread only).
+/// One behaviour that every transport has at every number of ranks. `run` is called on every rank at once, each with
+/// its own device; it throws where the behaviour is missing (Catch's macros are for one thread only).
 struct ConformanceCase {
   const char* name;
   void (*run)(World& world, Device& device);
@@ -27,12 +27,14 @@ inline constexpr unsigned kAnyAccumulator = 16;
 
 /// Every operation, on good arguments.
 std::span<const ConformanceCase> operation_cases();
-/// Each rank writes its slice of a window and reads the others', over and over; then all let go of it, the first rank first.
+/// Each rank writes its slice of a window and reads the others', over and over; then all let go of it, the first rank
+/// first.
 void a_window_is_everybodys(World& world, Device& device);
 /// Ranks that disagree. Leave failed communicators behind, but the world usable. Need two ranks.
 std::span<const ConformanceCase> disagreement_cases();
 
-/// Every rank's part in a wait for a rank that never comes: the last one. The world's timeout should be a second or two.
+/// Every rank's part in a wait for a rank that never comes: the last one. The world's timeout should be a second or
+/// two.
 void expect_lost_peer_is_named(World& world, Device& device, double timeout_s);
 
 }  // namespace zs::test

@@ -11,7 +11,9 @@ constexpr double kLimit_s = 3;
 constexpr std::uint64_t kWorld = 7, kPair = 8;
 
 /// A rank in a step that has moved just now and waits for nobody.
-RankView computing(int rank) { return {.rank = rank, .pid = 100 + rank, .state = 'S', .has_page = true, .phase = Phase::step, .step = 41}; }
+RankView computing(int rank) {
+  return {.rank = rank, .pid = 100 + rank, .state = 'S', .has_page = true, .phase = Phase::step, .step = 41};
+}
 
 RankView still(RankView view) {
   view.still_s = kLimit_s + 1;
@@ -126,8 +128,8 @@ TEST_CASE("ranks of which some wait in an operation and some in a call of their 
 }
 
 TEST_CASE("a rank that waits is not blamed while one that cannot be seen may be the reason") {
-  // Four ranks on two hosts, {0, 2} and {1, 3} pairs across them. Rank 2 is stopped: rank 0 waits in its pair, rank 1 for rank 0 in the
-  // world.
+  // Four ranks on two hosts, {0, 2} and {1, 3} pairs across them. Rank 2 is stopped: rank 0 waits in its pair, rank 1
+  // for rank 0 in the world.
   const auto first = done(in(computing(0), kPair, 5, 2), kWorld, 8, 4), second = in(computing(1), kWorld, 9, 4);
   CHECK(diagnosis({first, second}, 4).kind == Kind::nobody);
   // Who does not wait is to blame all the same, and so is who has been found out by everybody's word.
@@ -137,7 +139,9 @@ TEST_CASE("a rank that waits is not blamed while one that cannot be seen may be 
   CHECK(diagnosis({first, second, stopped, in(computing(3), kWorld, 9, 4)}, 4).rank == 2);
 }
 
-TEST_CASE("a host that is not heard any more is named, after those that are heard, and its ranks are not judged by what was heard last") {
+TEST_CASE(
+    "a host that is not heard any more is named, after those that are heard, and its ranks are not judged by what was "
+    "heard last") {
   auto lost = still(computing(1));  // by its last word it stood for the whole limit, and waited for nobody
   lost.host_name = "host1";
   lost.silent_s = kSilentAfter_s + 0.1;
@@ -203,7 +207,8 @@ TEST_CASE("while one of the ranks moves, none of those that wait has to end the 
   CHECK_FALSE(somebody_moves(std::vector{waiting, unknown}, kLimit_s));
 }
 
-TEST_CASE("a rank that has ended its part is found at once, if others wait for it in an operation that it has not come to") {
+TEST_CASE(
+    "a rank that has ended its part is found at once, if others wait for it in an operation that it has not come to") {
   auto gone = done(computing(2), kWorld, 8, 3);
   gone.has_left = true;
   const std::vector<RankView> early{in(computing(0), kWorld, 9, 3), computing(1), gone};

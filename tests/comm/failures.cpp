@@ -9,8 +9,8 @@ namespace zs::test {
 namespace {
 
 /// `enqueue` is an operation on which the last rank and the others do not agree.
-void expect_disagreement(World& world, Device& device, void (*enqueue)(Communicator&, Stream&, bool odd_one, Buffer), const char* common,
-                         const char* odd) {
+void expect_disagreement(World& world, Device& device, void (*enqueue)(Communicator&, Stream&, bool odd_one, Buffer),
+                         const char* common, const char* odd) {
   Stream& stream = device.stream(StreamRole::unshard);
   const auto comm = world.communicator();
   Array<float> data(*comm, 100'000);
@@ -25,8 +25,8 @@ void expect_disagreement(World& world, Device& device, void (*enqueue)(Communica
     code = error.code();
   }
   expect(code == ExitCode::ranks_disagree, "rank {}: {}", comm->rank(), message);
-  expect(message.find(common) != message.npos && message.find(odd) != message.npos, "rank {}: \"{}\" does not name {} and {}", comm->rank(),
-         message, common, odd);
+  expect(message.find(common) != message.npos && message.find(odd) != message.npos,
+         "rank {}: \"{}\" does not name {} and {}", comm->rank(), message, common, odd);
   data.expect_is("data of ranks that disagree", comm->rank(), [](std::int64_t) { return 1.0f; });
   world.agree(0, "");  // nobody frees its buffer before all have looked at theirs
 }
@@ -60,7 +60,10 @@ void a_different_operation_is_caught(World& world, Device& device) {
 
 void a_different_root_is_caught(World& world, Device& device) {
   expect_disagreement(
-      world, device, [](Communicator& comm, Stream& stream, bool odd, Buffer data) { comm.broadcast(stream, "unit", data, odd ? 1 : 0); },
+      world, device,
+      [](Communicator& comm, Stream& stream, bool odd, Buffer data) {
+        comm.broadcast(stream, "unit", data, odd ? 1 : 0);
+      },
       "broadcast(unit) root 0", "broadcast(unit) root 1");
 }
 
@@ -84,8 +87,8 @@ void a_different_window_is_caught(World& world, Device&) {
     message = error.what();
   }
   const std::string wanted = fmt::format("rank 0 shares a window of 64 bytes, rank {} one of 128", last);
-  expect(message.find(wanted) != message.npos || message.find("because another rank failed") != message.npos, "rank {}: \"{}\"",
-         comm->rank(), message);
+  expect(message.find(wanted) != message.npos || message.find("because another rank failed") != message.npos,
+         "rank {}: \"{}\"", comm->rank(), message);
   const World::Agreement seen = world.agree(message.find(wanted) != message.npos ? 1 : 0, "");
   expect(seen.code == 1, "rank {}: nobody named both ranks", comm->rank());
 }
@@ -119,7 +122,8 @@ void expect_lost_peer_is_named(World& world, Device& device, double timeout_s) {
     } catch (const Error& error) {
       message = error.code() == ExitCode::peer_lost ? error.what() : fmt::format("wrong code: {}", error.what());
     }
-    expect(message.find("barrier(blocks.3)") != message.npos && message.find(fmt::format("for rank {} (", last)) != message.npos,
+    expect(message.find("barrier(blocks.3)") != message.npos &&
+               message.find(fmt::format("for rank {} (", last)) != message.npos,
            "rank {}: {}", world.rank(), message);
   }
   world.agree(0, "");

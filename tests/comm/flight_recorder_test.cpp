@@ -22,7 +22,13 @@ std::vector<std::string> lines_of(const StatusPage& page) {
 }
 
 FlightRecorder::Operation operation(std::uint64_t sequence) {
-  return {.group = 5, .sequence = sequence, .enqueued_ns = monotonic_ns(), .elems = 12, .rank = 1, .size = 4, .text = "barrier(unit)"};
+  return {.group = 5,
+          .sequence = sequence,
+          .enqueued_ns = monotonic_ns(),
+          .elems = 12,
+          .rank = 1,
+          .size = 4,
+          .text = "barrier(unit)"};
 }
 
 }  // namespace
@@ -36,7 +42,8 @@ TEST_CASE("the record keeps the last operations, in the order of their starts, a
   const auto lines = lines_of(*page);
   CHECK(lines[0] == "zshard flight record 1");
   CHECK(lines[1] == "reason a test");
-  const auto head = std::find_if(lines.begin(), lines.end(), [](const std::string& line) { return line.starts_with("number\t"); });
+  const auto head =
+      std::find_if(lines.begin(), lines.end(), [](const std::string& line) { return line.starts_with("number\t"); });
   REQUIRE(lines.end() - head == StatusPage::kEntries + 1);
   CHECK((head + 1)->starts_with("11\t00000005\t1\t4\t11\tbarrier(unit)\tf32\t12\t"));
   CHECK(lines.back().starts_with(std::to_string(count) + "\t"));

@@ -16,18 +16,21 @@ using namespace zs::test;
 
 namespace {
 
-/// Every operation on some stream, some of them larger the second time; then what page-locked memory there is, by label, and all of it.
+/// Every operation on some stream, some of them larger the second time; then what page-locked memory there is, by
+/// label, and all of it.
 std::map<std::string, std::int64_t> pinned_by_operations(World& world, Device& device, CommDType comm_dtype) {
   const auto gathers = world.communicator(), reduces = world.communicator(), others = world.communicator();
   Stream &unshard = device.stream(StreamRole::unshard), &reduce = device.stream(StreamRole::reduce),
          &compute = device.stream(StreamRole::compute);
-  const Memory in_memory = device.pool().acquire(1 << 16, compute, "data"), out_memory = device.pool().acquire(1 << 16, compute, "data");
+  const Memory in_memory = device.pool().acquire(1 << 16, compute, "data"),
+               out_memory = device.pool().acquire(1 << 16, compute, "data");
   device.synchronize();
   for (const std::int64_t n : {100, 1003, 7}) {
     const std::int64_t all = n * world.size();
     const Buffer in = in_memory.buffer(DType::f32, all), out = out_memory.buffer(DType::f32, all);
     gathers->all_gather(unshard, "unit", in.slice(0, n), out, comm_dtype);
-    reduces->reduce_scatter(reduce, "unit", in_memory.buffer(DType::bf16, all), out.slice(0, n), ReduceInto::overwrite, comm_dtype);
+    reduces->reduce_scatter(reduce, "unit", in_memory.buffer(DType::bf16, all), out.slice(0, n), ReduceInto::overwrite,
+                            comm_dtype);
     reduces->reduce_scatter(reduce, "unit", in, out.slice(0, n), ReduceInto::accumulate, comm_dtype);
     others->all_reduce(compute, "unit", in.slice(0, 2 * n), ReduceOp::sum);
     others->broadcast(compute, "unit", in.slice(0, n), 0);
@@ -63,8 +66,9 @@ TEST_CASE("the page-locked memory that operations between GPUs take is planned, 
     options.pinned_bytes = planned[rank].at("reserved");
     CudaDevice device(options, driver.table());
     const GpuArithmetic arithmetic = GpuArithmetic::of(cuda_kernels());
-    const auto world = over_nccl ? make_nccl_world(base, device, {.timeout_s = 20, .arithmetic = arithmetic, .table = nccl.table()})
-                                 : make_staged_world(base, device, 20, arithmetic);
+    const auto world =
+        over_nccl ? make_nccl_world(base, device, {.timeout_s = 20, .arithmetic = arithmetic, .table = nccl.table()})
+                  : make_staged_world(base, device, 20, arithmetic);
     for (int round = 0; round < 2; ++round) taken[rank] = pinned_by_operations(*world, device, comm_dtype);
   });
   CHECK(taken == planned);

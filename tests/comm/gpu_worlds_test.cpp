@@ -1,4 +1,5 @@
-// The transports over GPU buffers: ranks are threads, each with an emulated GPU, over the local transport between their hosts.
+// The transports over GPU buffers: ranks are threads, each with an emulated GPU, over the local transport between their
+// hosts.
 #include <catch2/catch.hpp>
 #include <latch>
 #include <thread>
@@ -20,7 +21,8 @@ namespace {
 /// Emulated GPUs, one a rank, and an NCCL between them.
 struct Machine {
   explicit Machine(int ranks, std::uint64_t seed = 1)
-      : driver({.gpus = ranks, .memory_bytes = std::int64_t{4} << 30, .seed = seed, .kernels = emulated_kernels()}), nccl(driver, seed) {}
+      : driver({.gpus = ranks, .memory_bytes = std::int64_t{4} << 30, .seed = seed, .kernels = emulated_kernels()}),
+        nccl(driver, seed) {}
 
   using Body = std::function<void(World& world, CudaDevice& device)>;
   void run(int ranks, bool over_nccl, const WorldOptions& options, const Body& body, bool checks_order = true) {
@@ -32,8 +34,8 @@ struct Machine {
                                .arithmetic = GpuArithmetic::of(cuda_kernels()),
                                .checks_order = checks_order,
                                .table = nccl.table()};
-      const auto world =
-          over_nccl ? make_nccl_world(base, device, wanted) : make_staged_world(base, device, options.timeout_s, wanted.arithmetic);
+      const auto world = over_nccl ? make_nccl_world(base, device, wanted)
+                                   : make_staged_world(base, device, options.timeout_s, wanted.arithmetic);
       body(*world, device);
     });
   }
@@ -47,7 +49,8 @@ void run_cases(std::span<const ConformanceCase> cases, int ranks, bool over_nccl
     if ((one.needs & lacks) != 0) continue;
     DYNAMIC_SECTION(ranks << " ranks: " << one.name) {
       Machine machine(ranks, static_cast<std::uint64_t>(ranks));
-      REQUIRE_NOTHROW(machine.run(ranks, over_nccl, {60}, [&](World& world, CudaDevice& device) { one.run(world, device); }));
+      REQUIRE_NOTHROW(
+          machine.run(ranks, over_nccl, {60}, [&](World& world, CudaDevice& device) { one.run(world, device); }));
       CHECK(machine.driver.live_handles() == 0);
       CHECK(machine.nccl.live() == 0);
     }
@@ -66,7 +69,8 @@ std::string message_of_stream(Stream& stream) {
 
 /// `enqueue` on every rank with 1000 f32 there, then what each rank's stream says.
 std::vector<std::string> messages(Machine& machine, int ranks, const WorldOptions& options,
-                                  const std::function<void(Communicator&, Stream&, Buffer)>& enqueue, bool checks_order = true) {
+                                  const std::function<void(Communicator&, Stream&, Buffer)>& enqueue,
+                                  bool checks_order = true) {
   std::vector<std::string> said(static_cast<std::size_t>(ranks));
   const auto body = [&](World& world, CudaDevice& device) {
     const auto comm = world.communicator();
@@ -88,11 +92,14 @@ TEST_CASE("the staged transport does what every transport does, with the sums of
   run_cases(operation_cases(), GENERATE(1, 2, 3, 4), false, kHostMemory | kAnyOrder);
 }
 
-TEST_CASE("the staged transport catches ranks that disagree") { run_cases(disagreement_cases(), GENERATE(2, 3), false, 0); }
+TEST_CASE("the staged transport catches ranks that disagree") {
+  run_cases(disagreement_cases(), GENERATE(2, 3), false, 0);
+}
 
 TEST_CASE("the staged transport names a rank that never comes") {
   Machine machine(3);
-  REQUIRE_NOTHROW(machine.run(3, false, {1}, [](World& world, CudaDevice& device) { expect_lost_peer_is_named(world, device, 1); }));
+  REQUIRE_NOTHROW(machine.run(3, false, {1},
+                              [](World& world, CudaDevice& device) { expect_lost_peer_is_named(world, device, 1); }));
 }
 
 TEST_CASE("a staged operation waits for its own GPU no longer than it may") {
@@ -104,12 +111,14 @@ TEST_CASE("a staged operation waits for its own GPU no longer than it may") {
     Memory memory = device.pool().acquire(64, stream, "data");
     comm->all_reduce(stream, "blocks.3", memory.buffer(DType::f32, 16), ReduceOp::sum);
     machine.driver.stand_still(false);
-    CHECK_THAT(message_of_stream(stream), Contains("69: all_reduce(blocks.3) sum waited 0.05 s for this rank's GPU (GPU 0 (Emulated))"));
+    CHECK_THAT(message_of_stream(stream),
+               Contains("69: all_reduce(blocks.3) sum waited 0.05 s for this rank's GPU (GPU 0 (Emulated))"));
   });
 }
 
 TEST_CASE("the nccl transport does what every transport does but for the order of sums and NaNs") {
-  run_cases(operation_cases(), GENERATE(1, 2, 3, 4), true, kHostMemory | kAnyOrder | kWrittenOrder | kNansWin | kAnyAccumulator);
+  run_cases(operation_cases(), GENERATE(1, 2, 3, 4), true,
+            kHostMemory | kAnyOrder | kWrittenOrder | kNansWin | kAnyAccumulator);
 }
 
 TEST_CASE("nothing is recorded before NCCL has enqueued, on every seed") {
@@ -126,8 +135,9 @@ TEST_CASE("nothing is recorded before NCCL has enqueued, on every seed") {
     for (int round = 0; round < kRounds; ++round) {
       gathers.wait(read);
       gathers.enqueue({"fill"}, [&, round](ExecContext& exec) {
-        machine.driver.launch(exec.native_stream(),
-                              [&, round] { data.fill([&](std::int64_t i) { return i / 100 == comm->rank() ? round : -1.0f; }); });
+        machine.driver.launch(exec.native_stream(), [&, round] {
+          data.fill([&](std::int64_t i) { return i / 100 == comm->rank() ? round : -1.0f; });
+        });
       });
       comm->all_gather(gathers, "unit", data.buffer().slice(comm->rank() * 100, 100), data.buffer());
       gathers.record(gathered);
@@ -151,8 +161,9 @@ TEST_CASE("over NCCL neither u8 nor u16 is reduced, and a plan for it says so to
     const Buffer data = Buffer{comm.arena().allocate(64), 64 / size_of(dtype), dtype, comm.arena().device()};
     const std::string says = fmt::format("adds up no {}", name_of(dtype));
     CHECK_THROWS_WITH(comm.all_reduce(stream, "unit", data, ReduceOp::max), Contains(says));
-    CHECK_THROWS_WITH(comm.reduce_scatter(stream, "unit", data, data.slice(0, data.elems / comm.size()), ReduceInto::overwrite),
-                      Contains(says));
+    CHECK_THROWS_WITH(
+        comm.reduce_scatter(stream, "unit", data, data.slice(0, data.elems / comm.size()), ReduceInto::overwrite),
+        Contains(says));
     comm.arena().deallocate(data.data, 64);
   };
   Machine machine(1);
@@ -173,7 +184,9 @@ TEST_CASE("sums into f32 and onto accumulators are those of the contract where N
     const auto comm = world.communicator();
     Stream& stream = device.stream(StreamRole::reduce);
     const std::int64_t n = 1003;
-    const auto value = [&](int r, std::int64_t i) { return static_cast<float>(BFloat16(real(r, comm->rank() * n + i))); };
+    const auto value = [&](int r, std::int64_t i) {
+      return static_cast<float>(BFloat16(real(r, comm->rank() * n + i)));
+    };
     Array<BFloat16> full(*comm, n * kRanks);
     Array<float> shard(*comm, n), accumulator(*comm, n);
     full.fill([&](std::int64_t i) { return BFloat16(real(comm->rank(), i)); });
@@ -181,7 +194,8 @@ TEST_CASE("sums into f32 and onto accumulators are those of the contract where N
     comm->reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), ReduceInto::overwrite);
     comm->reduce_scatter(stream, "unit", full.buffer(), accumulator.buffer(), ReduceInto::accumulate);
     stream.synchronize();
-    shard.expect_is("sum into f32", comm->rank(), [&](std::int64_t i) { return value(0, i) + value(1, i) + value(2, i); });
+    shard.expect_is("sum into f32", comm->rank(),
+                    [&](std::int64_t i) { return value(0, i) + value(1, i) + value(2, i); });
     accumulator.expect_is("sum onto f32", comm->rank(),
                           [&](std::int64_t i) { return real(99, i) + value(0, i) + value(1, i) + value(2, i); });
   };
@@ -193,12 +207,13 @@ TEST_CASE("ranks that disagree over NCCL are named, whether it would have mixed 
   Machine machine(3);
   const auto said = messages(machine, 3, {20}, [&](Communicator& comm, Stream& stream, Buffer data) {
     const bool is_odd = comm.rank() == 2;
-    comm.all_reduce(stream, is_odd ? "blocks.4" : "blocks.3", data.slice(0, is_odd && would_hang ? 10 : 100), ReduceOp::sum);
+    comm.all_reduce(stream, is_odd ? "blocks.4" : "blocks.3", data.slice(0, is_odd && would_hang ? 10 : 100),
+                    ReduceOp::sum);
   });
   for (const std::string& message : said) {
-    CHECK_THAT(message,
-               Contains("72: the ranks disagree: rank 0 all_reduce(blocks.3) sum f32 n=100, rank 2 all_reduce(blocks.4) sum f32 n=") ||
-                   Contains("because another rank failed"));
+    CHECK_THAT(message, Contains("72: the ranks disagree: rank 0 all_reduce(blocks.3) sum f32 n=100, rank 2 "
+                                 "all_reduce(blocks.4) sum f32 n=") ||
+                            Contains("because another rank failed"));
   }
   CHECK_THAT(said[0] + said[1] + said[2], Contains("72: "));
 }
@@ -224,7 +239,8 @@ TEST_CASE("a communicator of NCCL that has failed says at every later launch wha
     comm.barrier(stream, "later");
   });
   for (const std::string& message : said)
-    CHECK_THAT(message, Contains("72: the ranks disagree: rank 0 all_reduce(this)") || Contains("because another rank failed"));
+    CHECK_THAT(message,
+               Contains("72: the ranks disagree: rank 0 all_reduce(this)") || Contains("because another rank failed"));
 }
 
 TEST_CASE("of ranks over NCCL the one is heard that has failed, not those that waited for it") {
@@ -256,10 +272,12 @@ TEST_CASE("a call that NCCL refuses is an error that names call, operation, rank
   const auto said = messages(machine, 1, {1}, [&](Communicator& comm, Stream& stream, Buffer data) {
     comm.reduce_scatter(stream, "blocks.3", data, data, ReduceInto::overwrite);
   });
-  CHECK_THAT(said[0], Contains("70: op reduce_scatter:blocks.3: ncclReduceScatter: NCCL error 3, a made-up error (nothing is known) "
-                               "(reduce_scatter(blocks.3) into "
-                               "f32, rank 0 of 1, GPU 0 (Emulated))") &&
-                          Contains("NCCL_DEBUG=INFO says more"));
+  CHECK_THAT(
+      said[0],
+      Contains("70: op reduce_scatter:blocks.3: ncclReduceScatter: NCCL error 3, a made-up error (nothing is known) "
+               "(reduce_scatter(blocks.3) into "
+               "f32, rank 0 of 1, GPU 0 (Emulated))") &&
+          Contains("NCCL_DEBUG=INFO says more"));
 }
 
 TEST_CASE("an error behind NCCL's calls ends the wait for the GPU") {
@@ -325,8 +343,8 @@ TEST_CASE("two ranks on one GPU are refused by NCCL and served by the staged tra
       CudaDevice device(gpu, driver.table());
       auto& message = said[static_cast<std::size_t>(base.rank())];
       try {
-        const auto world =
-            over_nccl ? make_nccl_world(base, device, {.timeout_s = 0.3, .table = nccl.table()}) : make_staged_world(base, device, 2);
+        const auto world = over_nccl ? make_nccl_world(base, device, {.timeout_s = 0.3, .table = nccl.table()})
+                                     : make_staged_world(base, device, 2);
         const auto comm = world->communicator();
         comm->barrier(device.stream(StreamRole::compute), "unit");
         device.synchronize();
@@ -348,8 +366,8 @@ TEST_CASE("nothing travels as int8 between GPUs without their arithmetic") {
   const bool over_nccl = GENERATE(true, false);
   machine.run(1, false, {1}, [&](World&, CudaDevice& device) {
     const auto base = make_single_world({});
-    const auto world =
-        over_nccl ? make_nccl_world(*base, device, {.timeout_s = 1, .table = machine.nccl.table()}) : make_staged_world(*base, device, 1);
+    const auto world = over_nccl ? make_nccl_world(*base, device, {.timeout_s = 1, .table = machine.nccl.table()})
+                                 : make_staged_world(*base, device, 1);
     const auto comm = world->communicator();
     const Array<float> data(*comm, 8);
     try {
@@ -373,10 +391,13 @@ TEST_CASE("the scratch that reductions and gathers between GPUs take is planned"
     const auto bytes_of = [&](World& one, Device& where) {
       const auto reduces = one.communicator(), gathers = one.communicator();
       Stream &stream = where.stream(StreamRole::reduce), &unshard = where.stream(StreamRole::unshard);
-      const Memory memory = where.pool().acquire(4096, stream, "data"), out = where.pool().acquire(4096, stream, "data");
+      const Memory memory = where.pool().acquire(4096, stream, "data"),
+                   out = where.pool().acquire(4096, stream, "data");
       for (const ReduceInto into : {ReduceInto::overwrite, ReduceInto::accumulate}) {
-        reduces->reduce_scatter(stream, "unit", memory.buffer(DType::bf16, 1024), out.buffer(DType::f32, 512), into, comm_dtype);
-        reduces->reduce_scatter(stream, "unit", memory.buffer(DType::f32, 1024), out.buffer(DType::f32, 512), into, comm_dtype);
+        reduces->reduce_scatter(stream, "unit", memory.buffer(DType::bf16, 1024), out.buffer(DType::f32, 512), into,
+                                comm_dtype);
+        reduces->reduce_scatter(stream, "unit", memory.buffer(DType::f32, 1024), out.buffer(DType::f32, 512), into,
+                                comm_dtype);
       }
       gathers->all_gather(unshard, "unit", out.buffer(DType::f32, 512), memory.buffer(DType::f32, 1024), comm_dtype);
       if (where.kind() != DeviceKind::meta) where.synchronize();

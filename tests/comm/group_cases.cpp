@@ -20,13 +20,16 @@ std::vector<std::int32_t> members(Communicator& comm, Stream& stream, int self) 
 
 /// Rows and columns of a grid that need not be full, and the world: each a group with a stream of its own.
 constexpr int kGroups = 3;
-constexpr std::array<StreamRole, kGroups> kRolesOfGroups = {StreamRole::unshard, StreamRole::reduce, StreamRole::compute};
+constexpr std::array<StreamRole, kGroups> kRolesOfGroups = {StreamRole::unshard, StreamRole::reduce,
+                                                            StreamRole::compute};
 
 std::vector<int> group_of(const World& world, int group) {
   const int width = world.size() > 4 ? 3 : 2;
   std::vector<int> ranks;
   for (int r = 0; r < world.size(); ++r) {
-    const bool is_in = group == 0 ? r / width == world.rank() / width : group == 1 ? r % width == world.rank() % width : true;
+    const bool is_in = group == 0   ? r / width == world.rank() / width
+                       : group == 1 ? r % width == world.rank() % width
+                                    : true;
     if (is_in) ranks.push_back(r);
   }
   return ranks;
@@ -173,7 +176,8 @@ void split_orders_ranks_of_a_color_by_key(World& world, Device& device) {
   expect(members(*half, stream, world.rank()) == wanted, "wrong members on rank {}", world.rank());
   const auto again = half->split(0, half->rank());
   expect(members(*again, stream, world.rank()) == wanted, "wrong members of the duplicate on rank {}", world.rank());
-  expect(again->rank() == half->rank() && again->size() == half->size(), "a duplicate with rank {} of {}", again->rank(), again->size());
+  expect(again->rank() == half->rank() && again->size() == half->size(), "a duplicate with rank {} of {}",
+         again->rank(), again->size());
 }
 
 /// What a transport keeps of a communicator that was dropped has another history on every rank.
@@ -195,13 +199,14 @@ void communicators_can_be_made_and_dropped_for_ever(World& world, Device& device
 void mesh_axes_connect_the_right_ranks(World& world, Device& device) {
   const int outer = world.size() % 2 == 0 ? 2 : 1, inner = world.size() / outer;
   const Mesh mesh({{"outer", outer}, {"inner", inner}}, world.rank(), world.size());
-  expect(mesh.coordinate("outer") == world.rank() / inner && mesh.coordinate("inner") == world.rank() % inner, "wrong place of rank {}",
-         world.rank());
+  expect(mesh.coordinate("outer") == world.rank() / inner && mesh.coordinate("inner") == world.rank() % inner,
+         "wrong place of rank {}", world.rank());
   for (const char* axis : {"outer", "inner"}) {
     const auto comm = mesh.communicator(world, axis);
     const auto wanted = mesh.ranks_along(axis);
     expect(comm->rank() == mesh.coordinate(axis), "rank {} has place {} on axis {}", world.rank(), comm->rank(), axis);
-    expect(std::ranges::equal(members(*comm, device.stream(StreamRole::compute), world.rank()), wanted), "wrong members of axis {}", axis);
+    expect(std::ranges::equal(members(*comm, device.stream(StreamRole::compute), world.rank()), wanted),
+           "wrong members of axis {}", axis);
   }
 }
 

@@ -40,7 +40,8 @@ struct Watchers {
 /// A socket that is no rank's: it keeps what it is sent, and sends anything.
 class Stranger {
  public:
-  explicit Stranger(int number = 1, std::uint16_t wanted_port = 0) : socket_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+  explicit Stranger(int number = 1, std::uint16_t wanted_port = 0)
+      : socket_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in own = at(wanted_port, number);
     socklen_t length = sizeof own;
     REQUIRE(bind(socket_, reinterpret_cast<const sockaddr*>(&own), length) == 0);
@@ -50,7 +51,8 @@ class Stranger {
   ~Stranger() { close(socket_); }
   void send(const Bytes& bytes, std::uint16_t to_port) const {
     const sockaddr_in to = at(to_port);
-    REQUIRE(sendto(socket_, bytes.data(), bytes.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to) == std::ssize(bytes));
+    REQUIRE(sendto(socket_, bytes.data(), bytes.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to) ==
+            std::ssize(bytes));
   }
   Bytes next() const {
     Bytes bytes(65536);

@@ -29,13 +29,17 @@ void reduce_order_of(const World& world, Communicator& comm, Stream& stream, std
   comm.reduce_scatter(stream, "unit", full.buffer(), accumulator.buffer(), ReduceInto::accumulate);
   stream.synchronize();
   const HostMap map = summed_first(world);
-  const auto part = [&](std::int64_t i) { return [&, i](int r) { return static_cast<float>(T(real(r, comm.rank() * n + i))); }; };
+  const auto part = [&](std::int64_t i) {
+    return [&, i](int r) { return static_cast<float>(T(real(r, comm.rank() * n + i))); };
+  };
   shard.expect_is("order of the sum", comm.rank(), [&](std::int64_t i) { return Out(sum_of(map, {}, part(i))); });
-  accumulator.expect_is("order of the sum onto an accumulator", comm.rank(),
-                        [&](std::int64_t i) { return Out(sum_of(map, static_cast<float>(Out(real(99, i))), part(i))); });
+  accumulator.expect_is("order of the sum onto an accumulator", comm.rank(), [&](std::int64_t i) {
+    return Out(sum_of(map, static_cast<float>(Out(real(99, i))), part(i)));
+  });
 }
 
-/// Of one operation of `size` ranks on `hosts` hosts, whose largest buffer is `full` bytes: what all ranks together put into messages.
+/// Of one operation of `size` ranks on `hosts` hosts, whose largest buffer is `full` bytes: what all ranks together put
+/// into messages.
 struct Messages {
   std::int64_t all_gather, reduce_scatter, all_reduce, broadcast, all_to_all, packed_gather, packed_sum;
 };
@@ -55,7 +59,9 @@ Messages expected_messages(const World& world, std::int64_t full) {
   return {
       .all_gather = others * full,
       .reduce_scatter = sums,
-      .all_reduce = world.sums_in_rank_order() ? 2 * sums : sums + others * full,  // in rank order it is the mpi transport's throughout
+      .all_reduce = world.sums_in_rank_order()
+                        ? 2 * sums
+                        : sums + others * full,  // in rank order it is the mpi transport's throughout
       .broadcast = others * full,
       .all_to_all = pairs * full / size,
       .packed_gather = others * size * packed,
@@ -86,7 +92,8 @@ void sums_are_folded_in_the_transports_order(World& world, Device& device) {
     comm->all_reduce(stream, "unit", data.buffer(), ReduceOp::sum);
     comm->all_reduce(stream, "unit", narrow.buffer(), ReduceOp::sum);
     stream.synchronize();
-    data.expect_is("order of all_reduce", comm->rank(), [&](std::int64_t i) { return sum_of(map, {}, [&](int r) { return real(r, i); }); });
+    data.expect_is("order of all_reduce", comm->rank(),
+                   [&](std::int64_t i) { return sum_of(map, {}, [&](int r) { return real(r, i); }); });
     narrow.expect_is("order of all_reduce in bf16", comm->rank(), [&](std::int64_t i) {
       return BFloat16(sum_of(map, {}, [&](int r) { return static_cast<float>(BFloat16(real(r, i))); }));
     });
@@ -119,7 +126,8 @@ void messages_carry_what_they_must(World& world, Device& device) {
       total_of([&] { comm->broadcast(stream, "unit", full.buffer(), comm->size() - 1); }),
       total_of([&] { comm->all_to_all(stream, "unit", full.buffer(), other.buffer()); }),
       total_of([&] { comm->all_gather(stream, "unit", own, full.buffer(), CommDType::int8); }),
-      total_of([&] { comm->reduce_scatter(stream, "unit", full.buffer(), own, ReduceInto::overwrite, CommDType::int8); }),
+      total_of(
+          [&] { comm->reduce_scatter(stream, "unit", full.buffer(), own, ReduceInto::overwrite, CommDType::int8); }),
   };
   const auto compare = [&](const char* what, std::int64_t a, std::int64_t b) {
     expect(a == b, "{} put {} bytes into messages, expected {}", what, a, b);

@@ -9,7 +9,9 @@ using zs::HostMap;
 
 namespace {
 
-std::vector<int> ranks_on(const HostMap& map, int host) { return {map.ranks_on(host).begin(), map.ranks_on(host).end()}; }
+std::vector<int> ranks_on(const HostMap& map, int host) {
+  return {map.ranks_on(host).begin(), map.ranks_on(host).end()};
+}
 
 }  // namespace
 
@@ -28,8 +30,8 @@ TEST_CASE("hosts are numbered in the order of their first ranks, wherever the ot
 }
 
 TEST_CASE("each rank has one partner on every other host, and they share the work evenly") {
-  const std::vector<int> hosts =
-      GENERATE(std::vector{0, 0, 1, 1}, std::vector{0, 1, 0, 1, 2, 2}, std::vector{0, 0, 0, 1, 1}, std::vector{0, 1, 1, 1, 1, 0, 2});
+  const std::vector<int> hosts = GENERATE(std::vector{0, 0, 1, 1}, std::vector{0, 1, 0, 1, 2, 2},
+                                          std::vector{0, 0, 0, 1, 1}, std::vector{0, 1, 1, 1, 1, 0, 2});
   const HostMap map(hosts);
   int served = 0, most = 0;
   for (int rank = 0; rank < map.size(); ++rank) {

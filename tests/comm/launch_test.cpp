@@ -12,9 +12,9 @@ using namespace zs;
 
 namespace {
 
-constexpr const char* kVariables[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK",           "PMI_SIZE",     "PMI_RANK",
-                                      "MPI_LOCALNRANKS",      "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS", "SLURM_PROCID",
-                                      "WORLD_SIZE",           "SLURM_STEP_ID",       "SLURM_STEPID", "SLURM_STEP_NUM_TASKS"};
+constexpr const char* kVariables[] = {
+    "OMPI_COMM_WORLD_SIZE", "PMIX_RANK",    "PMI_SIZE",   "PMI_RANK",      "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE",
+    "SLURM_NTASKS",         "SLURM_PROCID", "WORLD_SIZE", "SLURM_STEP_ID", "SLURM_STEPID",    "SLURM_STEP_NUM_TASKS"};
 
 /// Nothing of a launcher is set except `variables`, until it dies.
 class Environment {
@@ -47,26 +47,31 @@ TEST_CASE("without a launcher's variables there is one rank") {
 
 TEST_CASE("Open MPI's variables mean mpirun, whatever else is set") {
   const auto size = GENERATE("1", "8");
-  const Environment environment({{"OMPI_COMM_WORLD_SIZE", size}, {"PMIX_RANK", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}});
+  const Environment environment(
+      {{"OMPI_COMM_WORLD_SIZE", size}, {"PMIX_RANK", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}});
   CHECK(detect_launch() == Launch::mpirun);
 }
 
 TEST_CASE("another launcher's several ranks are refused") {
-  const auto [variable, beside] = GENERATE(table<const char*, const char*>(
-      {{"PMI_SIZE", "PMI_RANK"}, {"MPI_LOCALNRANKS", "PMI_RANK"}, {"MV2_COMM_WORLD_SIZE", "PMI_RANK"}, {"WORLD_SIZE", "PMIX_RANK"}}));
+  const auto [variable, beside] = GENERATE(table<const char*, const char*>({{"PMI_SIZE", "PMI_RANK"},
+                                                                            {"MPI_LOCALNRANKS", "PMI_RANK"},
+                                                                            {"MV2_COMM_WORLD_SIZE", "PMI_RANK"},
+                                                                            {"WORLD_SIZE", "PMIX_RANK"}}));
   const Environment environment({{variable, "4"}, {beside, "0"}});
   try {
     detect_launch();
     FAIL("not refused");
   } catch (const Error& error) {
     CHECK(error.code() == ExitCode::usage);
-    CHECK_THAT(error.what(), Catch::Contains(std::string(variable) + "=4") && Catch::Contains("mpirun -np 4") && !Catch::Contains("\n"));
+    CHECK_THAT(error.what(), Catch::Contains(std::string(variable) + "=4") && Catch::Contains("mpirun -np 4") &&
+                                 !Catch::Contains("\n"));
   }
 }
 
 TEST_CASE("another launcher's single rank, half a Slurm environment and nonsense are one rank") {
   const std::map<std::string, std::string> variables = GENERATE(
-      std::map<std::string, std::string>{{"PMI_SIZE", "1"}, {"PMI_RANK", "0"}}, std::map<std::string, std::string>{{"SLURM_NTASKS", "4"}},
+      std::map<std::string, std::string>{{"PMI_SIZE", "1"}, {"PMI_RANK", "0"}},
+      std::map<std::string, std::string>{{"SLURM_NTASKS", "4"}},
       std::map<std::string, std::string>{{"WORLD_SIZE", "4x"}}, std::map<std::string, std::string>{{"PMI_SIZE", ""}});
   const Environment environment(variables);
   CHECK(detect_launch() == Launch::single);
@@ -129,8 +134,9 @@ TEST_CASE("the ranks of Slurm's srun are refused, a batch script or a shell of t
     const Environment environment(with(step));
     CHECK(detect_launch() == Launch::single);
   }
-  for (const auto& [step, says] : {std::pair(Variables{{"SLURM_STEP_ID", "0"}}, "SLURM_NTASKS=4"),
-                                   std::pair(Variables{{"SLURM_STEPID", "3"}, {"SLURM_STEP_NUM_TASKS", "2"}}, "SLURM_STEP_NUM_TASKS=2")}) {
+  for (const auto& [step, says] :
+       {std::pair(Variables{{"SLURM_STEP_ID", "0"}}, "SLURM_NTASKS=4"),
+        std::pair(Variables{{"SLURM_STEPID", "3"}, {"SLURM_STEP_NUM_TASKS", "2"}}, "SLURM_STEP_NUM_TASKS=2")}) {
     const Environment environment(with(step));
     CHECK_THROWS_WITH(detect_launch(), Catch::Contains(says) && Catch::Contains("mpirun -np"));
   }

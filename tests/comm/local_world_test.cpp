@@ -108,7 +108,8 @@ TEST_CASE("a cause comes out under a watchdog, too, however long ranks take to u
               const auto comm = world.communicator();
               const auto device = Device::create(DeviceKind::cpu, {});
               if (world.rank() == 1) {
-                std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // longer than who has left may be waited for
+                std::this_thread::sleep_for(
+                    std::chrono::milliseconds(1500));  // longer than who has left may be waited for
                 throw std::runtime_error("the cause");
               }
               const SlowEnd end;
@@ -134,7 +135,8 @@ TEST_CASE("a communicator that has failed refuses further work") {
       return ExitCode::ok;
     };
     const ExitCode first = fails_with(world.rank() == 0 ? "this" : "that"), second = fails_with("unit");
-    if (first != ExitCode::ranks_disagree || second != ExitCode::peer_lost) throw std::runtime_error("the wrong errors");
+    if (first != ExitCode::ranks_disagree || second != ExitCode::peer_lost)
+      throw std::runtime_error("the wrong errors");
   }));
 }
 
@@ -178,18 +180,24 @@ TEST_CASE("a communicator checks its arguments and says where") {
   CHECK_THROWS_WITH(comm->all_gather(stream, "u", buffer(10, DType::bf16), full), Contains("shard is bf16"));
   CHECK_THROWS_WITH(comm->all_gather(stream, "u", full.slice(0, 10), full), Contains("overlaps"));
   CHECK_NOTHROW(comm->all_gather(stream, "u", full.slice(10, 10), full));
-  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", full, full.slice(10, 10), ReduceInto::accumulate), Contains("overlaps"));
+  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", full, full.slice(10, 10), ReduceInto::accumulate),
+                    Contains("overlaps"));
   CHECK_NOTHROW(comm->reduce_scatter(stream, "u", full, full.slice(10, 10), ReduceInto::overwrite));
-  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", full, buffer(10, DType::bf16), ReduceInto::overwrite), Contains("f32 into bf16"));
-  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", buffer(40, DType::f64), buffer(10), ReduceInto::overwrite), Contains("f64 into f32"));
-  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", buffer(40, DType::u8), buffer(10), ReduceInto::overwrite), Contains("u8 into f32"));
+  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", full, buffer(10, DType::bf16), ReduceInto::overwrite),
+                    Contains("f32 into bf16"));
+  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", buffer(40, DType::f64), buffer(10), ReduceInto::overwrite),
+                    Contains("f64 into f32"));
+  CHECK_THROWS_WITH(comm->reduce_scatter(stream, "u", buffer(40, DType::u8), buffer(10), ReduceInto::overwrite),
+                    Contains("u8 into f32"));
   CHECK_THROWS_WITH(comm->broadcast(stream, "u", full, 4), Contains("root 4"));
-  CHECK_THROWS_WITH(comm->all_to_all(stream, "u", full.slice(0, 20), full.slice(4, 20)), Contains("overlap, but are not the same"));
+  CHECK_THROWS_WITH(comm->all_to_all(stream, "u", full.slice(0, 20), full.slice(4, 20)),
+                    Contains("overlap, but are not the same"));
   CHECK_NOTHROW(comm->all_to_all(stream, "u", full, full));
   CHECK_THROWS_WITH(comm->all_to_all(stream, "u", buffer(6), buffer(6)), Contains("multiples of 4"));
   const std::array<std::int64_t, 4> counts{1, 0, 2, 3}, negative{7, -1, 0, 0};
   const auto parts = [&](const RankParts& in, const RankParts& out) { comm->all_to_all_v(stream, "u", in, out); };
-  CHECK_THROWS_WITH(parts({buffer(6), std::span(counts).first(3)}, {buffer(6), counts}), Contains("in has 3 counts, expected 4"));
+  CHECK_THROWS_WITH(parts({buffer(6), std::span(counts).first(3)}, {buffer(6), counts}),
+                    Contains("in has 3 counts, expected 4"));
   CHECK_THROWS_WITH(parts({buffer(6), counts}, {buffer(7), counts}), Contains("out has 7 elements, its parts 6"));
   CHECK_THROWS_WITH(parts({buffer(6), negative}, {buffer(6), counts}), Contains("in has a part of -1 elements"));
   CHECK_THROWS_WITH(parts({buffer(6), counts}, {buffer(6, DType::i32), counts}), Contains("in is f32"));

@@ -1,5 +1,5 @@
-// The order in which the mpi transport offers and accepts large payloads (comm/mpi/mpi_exchange.h), seen between it and MPI: run by mpirun,
-// with two ranks and more. Exit 0: as it should be.
+// The order in which the mpi transport offers and accepts large payloads (comm/mpi/mpi_exchange.h), seen between it and
+// MPI: run by mpirun, with two ranks and more. Exit 0: as it should be.
 #include <mpi.h>
 
 #include <chrono>
@@ -89,10 +89,10 @@ void expect_order(World& world, Stream& stream, std::string_view name, int late,
   const std::map<int, Peer> seen = stop_recording();
   expect(std::ssize(seen) == world.size() - 1, "{}: {} peers", name, seen.size());
   for (const auto& [rank, peer] : seen) {
-    expect(peer.saw_tag > 0 && peer.saw_tag < peer.offered, "{}: rank {} was offered data in call {}, its tag came in call {}", name, rank,
-           peer.offered, peer.saw_tag);
-    expect(peer.offered < peer.accepted, "{}: rank {} was offered data in call {}, its own was accepted in call {}", name, rank,
-           peer.offered, peer.accepted);
+    expect(peer.saw_tag > 0 && peer.saw_tag < peer.offered,
+           "{}: rank {} was offered data in call {}, its tag came in call {}", name, rank, peer.offered, peer.saw_tag);
+    expect(peer.offered < peer.accepted, "{}: rank {} was offered data in call {}, its own was accepted in call {}",
+           name, rank, peer.offered, peer.accepted);
   }
 }
 
@@ -105,10 +105,12 @@ void large_payloads_are_offered_before_any_is_accepted(World& world) {
   full.fill([&](std::int64_t i) { return static_cast<float>(i % 7); });
   shard.fill([&](std::int64_t i) { return static_cast<float>(i % 5); });
   for (int late = 0; late < world.size(); ++late) {
-    expect_order(world, stream, "all_gather", late, [&] { comm->all_gather(stream, "unit", shard.buffer(), full.buffer()); });
+    expect_order(world, stream, "all_gather", late,
+                 [&] { comm->all_gather(stream, "unit", shard.buffer(), full.buffer()); });
     expect_order(world, stream, "reduce_scatter", late,
                  [&] { comm->reduce_scatter(stream, "unit", full.buffer(), shard.buffer(), ReduceInto::overwrite); });
-    expect_order(world, stream, "all_to_all", late, [&] { comm->all_to_all(stream, "unit", full.buffer(), other.buffer()); });
+    expect_order(world, stream, "all_to_all", late,
+                 [&] { comm->all_to_all(stream, "unit", full.buffer(), other.buffer()); });
   }
 }
 

@@ -1,5 +1,6 @@
-// How often the mpi transport looks for data that is slow to come (docs/decisions/0043-slow-links-are-polled-less-often.md), seen
-// between it and MPI: run by mpirun with two ranks, the second of which sends. Exit 0: as it should be.
+// How often the mpi transport looks for data that is slow to come
+// (docs/decisions/0043-slow-links-are-polled-less-often.md), seen between it and MPI: run by mpirun with two ranks, the
+// second of which sends. Exit 0: as it should be.
 #include <mpi.h>
 
 #include <algorithm>
@@ -79,10 +80,12 @@ void slow_data_is_looked_for_less_often(World& world) {
     after_late = std::max(after_late, sender.send(Sender::kElems, false, true));
   }
   if (world.rank() != 0) return;
-  expect(after_quick > 3 * after_slow, "{} looks for slow data after quick data, {} after slow data", after_quick, after_slow);
-  expect(small > 3 * after_slow, "{} looks for a little slow data after slow data, {} for much of it", small, after_slow);
-  expect(after_late > 3 * after_slow, "{} looks for slow data after quick data that was sent late, {} after slow data", after_late,
+  expect(after_quick > 3 * after_slow, "{} looks for slow data after quick data, {} after slow data", after_quick,
          after_slow);
+  expect(small > 3 * after_slow, "{} looks for a little slow data after slow data, {} for much of it", small,
+         after_slow);
+  expect(after_late > 3 * after_slow, "{} looks for slow data after quick data that was sent late, {} after slow data",
+         after_late, after_slow);
 }
 
 }  // namespace

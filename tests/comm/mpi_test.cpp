@@ -1,9 +1,10 @@
-// The conformance cases over processes, run by mpirun: TRANSPORT [MODE]. Exit 0: all passed. Modes: none; lost, a peer that never comes;
-// abort, rank 0 ends the job with 42 while the others wait; late, the last rank does not come to the end of the job, which ends with 69;
-// huge, buffers of more than 2^31 bytes; ordered, sums over all ranks one after the other; killed, the last rank is killed and the others
-// must notice by themselves; refused, the last rank gets no shared memory and all use mpi; tcp, how Open MPI would send over TCP is
-// printed; meddled, the last rank writes to what an operation is about to give it; unwound, an exception leaves the last rank's world while
-// the others wait, and is told outside of it; asleep, rank 0 keeps the others waiting, and it is printed how much of a processor that took.
+// The conformance cases over processes, run by mpirun: TRANSPORT [MODE]. Exit 0: all passed. Modes: none; lost, a peer
+// that never comes; abort, rank 0 ends the job with 42 while the others wait; late, the last rank does not come to the
+// end of the job, which ends with 69; huge, buffers of more than 2^31 bytes; ordered, sums over all ranks one after the
+// other; killed, the last rank is killed and the others must notice by themselves; refused, the last rank gets no
+// shared memory and all use mpi; tcp, how Open MPI would send over TCP is printed; meddled, the last rank writes to
+// what an operation is about to give it; unwound, an exception leaves the last rank's world while the others wait, and
+// is told outside of it; asleep, rank 0 keeps the others waiting, and it is printed how much of a processor that took.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -56,7 +57,9 @@ void wait_for_ever(World& world) {
 double cpu_seconds() {
   rusage used{};
   if (getrusage(RUSAGE_SELF, &used) != 0) throw std::runtime_error("no getrusage");
-  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec); };
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
@@ -81,8 +84,8 @@ void wait_calmly(World& world) {
   device->synchronize();
   expect(wall.count() > 2.5, "the wait was {:.1f} s", wall.count());
   if (world.rank() != 0) return;
-  fmt::print("{} ranks {} with {:.0f} % of a processor\n", world.size(), share < kMostShare * world.size() ? "waited calmly" : "spun",
-             100 * share);
+  fmt::print("{} ranks {} with {:.0f} % of a processor\n", world.size(),
+             share < kMostShare * world.size() ? "waited calmly" : "spun", 100 * share);
 }
 
 /// mpirun, too, ends the others, a second later: their lines are the proof.
@@ -99,8 +102,9 @@ void notice_a_killed_rank(World& world) {
     message = error.code() == ExitCode::peer_lost ? error.what() : fmt::format("wrong code: {}", error.what());
   }
   // Whoever hears it from another survivor has no other news.
-  const bool is_known = message.find(fmt::format("waited for rank {}, whose process has ended", last)) != message.npos ||
-                        message.find("because another rank failed") != message.npos;
+  const bool is_known =
+      message.find(fmt::format("waited for rank {}, whose process has ended", last)) != message.npos ||
+      message.find("because another rank failed") != message.npos;
   fmt::print("rank {} {}: {}\n", world.rank(), is_known ? "noticed" : "failed", message);
   std::fflush(stdout);
 }
@@ -145,7 +149,8 @@ void write_to_what_is_in_use(World& world) {
   const auto device = Device::create(DeviceKind::cpu, {});
   Array<float> full(*comm, 4 * world.size());
   full.fill([](std::int64_t i) { return static_cast<float>(i); });
-  comm->all_gather(device->stream(StreamRole::unshard), "blocks.1", full.buffer().slice(4 * world.rank(), 4), full.buffer());
+  comm->all_gather(device->stream(StreamRole::unshard), "blocks.1", full.buffer().slice(4 * world.rank(), 4),
+                   full.buffer());
   if (world.rank() == world.size() - 1) {
     volatile float& first = full[0];
     while (!std::isnan(first)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -186,7 +191,9 @@ int run(std::string_view transport, std::string_view mode) {
   if (race_check != nullptr) options.race_check_delay_ms = std::atof(race_check);
   const auto world = make_process_world(options, transport);
   try {
-    const std::string expected = mode == "refused" ? "mpi" : transport == "hier" ? hier_comes_to(*world) : std::string(transport);
+    const std::string expected = mode == "refused"     ? "mpi"
+                                 : transport == "hier" ? hier_comes_to(*world)
+                                                       : std::string(transport);
     expect(world->transport() == expected, "transport {} instead of {}", world->transport(), expected);
     if (mode == "lost") {
       const auto device = Device::create(DeviceKind::cpu, {});

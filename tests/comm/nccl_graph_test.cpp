@@ -20,7 +20,8 @@ constexpr int kRanks = 3;
 constexpr std::int64_t kPart = 5;  // elements
 
 struct Machine {
-  explicit Machine(std::uint64_t seed = 1) : driver({.gpus = kRanks, .seed = seed, .kernels = emulated_kernels()}), nccl(driver, seed) {}
+  explicit Machine(std::uint64_t seed = 1)
+      : driver({.gpus = kRanks, .seed = seed, .kernels = emulated_kernels()}), nccl(driver, seed) {}
   EmulatedDriver driver;
   FakeNccl nccl;
 
@@ -31,9 +32,11 @@ struct Machine {
       options.gpu = base.rank();
       options.sync_timeout_s = sync_timeout_s;
       CudaDevice device(options, driver.table());
-      body(*make_nccl_world(
-               base, device,
-               {.timeout_s = 20, .arithmetic = GpuArithmetic::of(cuda_kernels()), .checks_order = checks_order, .table = nccl.table()}),
+      body(*make_nccl_world(base, device,
+                            {.timeout_s = 20,
+                             .arithmetic = GpuArithmetic::of(cuda_kernels()),
+                             .checks_order = checks_order,
+                             .table = nccl.table()}),
            device);
     });
   }
@@ -66,7 +69,9 @@ std::vector<std::string> told_by_all(Machine& machine, const Machine::Body& body
 
 }  // namespace
 
-TEST_CASE("captured communication is done again by each replay, with the values of then, among what is not captured, on every seed") {
+TEST_CASE(
+    "captured communication is done again by each replay, with the values of then, among what is not captured, on "
+    "every seed") {
   Machine machine(GENERATE(range(1, 9)));
   std::vector<std::vector<float>> wrong(kRanks);
   machine.run([&](World& world, CudaDevice& device) {
@@ -101,7 +106,8 @@ TEST_CASE("captured communication is done again by each replay, with the values 
     check(1);
     fill(10);
     const auto graph = device.capture(work);
-    if (full.values()[static_cast<std::size_t>((rank + 1) % kRanks * kPart)] == 10 + static_cast<float>((rank + 1) % kRanks))
+    if (full.values()[static_cast<std::size_t>((rank + 1) % kRanks * kPart)] ==
+        10 + static_cast<float>((rank + 1) % kRanks))
       wrong[static_cast<std::size_t>(rank)].push_back(-1);  // it has run
     for (float base = 10; base < 40; base += 10) {
       fill(base);
@@ -128,11 +134,13 @@ TEST_CASE("ranks that capture other operations are told which before any of them
     const Array full(device, kRanks * kPart);
     device.capture([&] {
       const std::string unit = world.rank() == 2 ? "blocks.4" : "blocks.3";
-      comm->all_gather(device.stream(StreamRole::unshard), unit, full.buffer.slice(world.rank() * kPart, kPart), full.buffer);
+      comm->all_gather(device.stream(StreamRole::unshard), unit, full.buffer.slice(world.rank() * kPart, kPart),
+                       full.buffer);
     });
   });
   for (const std::string& message : told)
-    CHECK_THAT(message, Contains("72: the ranks disagree: rank 0 all_gather(blocks.3)") && Contains("rank 2 all_gather(blocks.4)"));
+    CHECK_THAT(message, Contains("72: the ranks disagree: rank 0 all_gather(blocks.3)") &&
+                            Contains("rank 2 all_gather(blocks.4)"));
   CHECK(machine.driver.calls("cuGraphInstantiate") == 0);
   CHECK(machine.driver.live_handles() == 0);
   CHECK(machine.nccl.held_too_long() == 0);
@@ -153,8 +161,8 @@ TEST_CASE("within captured work no communicator is split, and no counts are agre
     });
   });
   for (const std::string& message : told) {
-    CHECK_THAT(message,
-               Contains(splits ? "64: a communicator is split while its stream is captured" : "64: all_to_all_v(experts) is captured"));
+    CHECK_THAT(message, Contains(splits ? "64: a communicator is split while its stream is captured"
+                                        : "64: all_to_all_v(experts) is captured"));
   }
 }
 

@@ -84,7 +84,9 @@ __attribute__((noinline)) int overwrite_the_stack() {
 
 }  // namespace
 
-TEST_CASE("a split that was given up has a place to write to for as long as NCCL may, and communicators leave processors to products") {
+TEST_CASE(
+    "a split that was given up has a place to write to for as long as NCCL may, and communicators leave processors to "
+    "products") {
   SlowSplit nccl;
   SlowSplit::only = &nccl;
   {
@@ -93,7 +95,8 @@ TEST_CASE("a split that was given up has a place to write to for as long as NCCL
     CHECK(nccl.config.blocking == 0);
     CHECK(nccl.config.max_ctas == 16);
     handle.note_captured();  // from then on a thread of its own aborts it, and nothing waits for that thread
-    CHECK_THROWS_WITH(handle.split_into(part, 0, 0), Catch::StartsWith("split waited 0.05 s for NCCL in ncclCommSplit"));
+    CHECK_THROWS_WITH(handle.split_into(part, 0, 0),
+                      Catch::StartsWith("split waited 0.05 s for NCCL in ncclCommSplit"));
     CHECK(overwrite_the_stack() == 0x5a);
     nccl.may_look.count_down();
   }

@@ -18,8 +18,10 @@ using namespace zs;
 namespace fs = std::filesystem;
 
 TEST_CASE("a machine without NCCL is told in one line") {
-  CHECK_THROWS_WITH(open_nccl_library("libno-such-nccl.so.2"), Catch::StartsWith("no NCCL here (libno-such-nccl.so.2: "));
-  CHECK_THROWS_WITH(open_nccl_library("libm.so.6"), Catch::StartsWith("the NCCL is too old: it has no ncclGetVersion (libm.so.6): "));
+  CHECK_THROWS_WITH(open_nccl_library("libno-such-nccl.so.2"),
+                    Catch::StartsWith("no NCCL here (libno-such-nccl.so.2: "));
+  CHECK_THROWS_WITH(open_nccl_library("libm.so.6"),
+                    Catch::StartsWith("the NCCL is too old: it has no ncclGetVersion (libm.so.6): "));
 }
 
 namespace {
@@ -99,13 +101,16 @@ TEST_CASE("of a library that is found and cannot be loaded the error says why") 
                     Catch::StartsWith(fmt::format("no NCCL here ({}/{}: ", folder, LibraryFolders::kLibrary)));
 }
 
-TEST_CASE("NCCL is opened when its version is known to be new enough, and its environment was set before there were threads") {
+TEST_CASE(
+    "NCCL is opened when its version is known to be new enough, and its environment was set before there were "
+    "threads") {
   const auto hollow = [](const char* version) { return fmt::format("{}/libhollow_nccl_{}.so", HOLLOW_NCCL, version); };
   CHECK_THROWS_WITH(open_nccl_library(hollow("old").c_str()), Catch::StartsWith("NCCL is too old: version 21703 ("));
   CHECK_THROWS_WITH(open_nccl_library(hollow("broken").c_str()), Catch::StartsWith("ncclGetVersion: NCCL error 2 ("));
   const std::string good = hollow("good");
   REQUIRE(unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT") == 0);
-  CHECK_THROWS_WITH(open_nccl_library(good.c_str()), Catch::StartsWith("NCCL_LAUNCH_ORDER_IMPLICIT is not set (environment): "));
+  CHECK_THROWS_WITH(open_nccl_library(good.c_str()),
+                    Catch::StartsWith("NCCL_LAUNCH_ORDER_IMPLICIT is not set (environment): "));
   set_nccl_environment();
   CHECK(version_of(*open_nccl_library(good.c_str()), good.c_str()) == 22800);
   REQUIRE(setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "0", 1) == 0);

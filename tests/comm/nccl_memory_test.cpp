@@ -1,4 +1,5 @@
-// GPU memory that NCCL allocates and has registered: ranks are threads, each with an emulated GPU, and an NCCL made for tests.
+// GPU memory that NCCL allocates and has registered: ranks are threads, each with an emulated GPU, and an NCCL made for
+// tests.
 #include "comm/nccl_memory.h"
 
 #include <catch2/catch.hpp>
@@ -102,7 +103,8 @@ TEST_CASE("where one rank's memory is not registered, nobody's is") {
     CHECK(machine.nccl.registered().collectives == 0);
   }
   SECTION("because it has more") {
-    check(registered(machine, [](int rank) { return kSlabBytes + rank * 4096; }), "rank 0 has 1048576 bytes, rank 1 has 1052672", 0);
+    check(registered(machine, [](int rank) { return kSlabBytes + rank * 4096; }),
+          "rank 0 has 1048576 bytes, rank 1 has 1052672", 0);
     CHECK(machine.nccl.registered().collectives == 0);
   }
 }

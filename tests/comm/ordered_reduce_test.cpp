@@ -30,7 +30,8 @@ template <class T>
 std::vector<T> numbers(std::size_t part, const Case& c) {
   std::vector<T> values;
   for (std::int64_t i = 0; i < c.offset + c.elems; ++i) {
-    const float value = test::real(static_cast<int>(part), i) * static_cast<float>(1 << (part * 7 + static_cast<std::size_t>(i)) % 20);
+    const float value =
+        test::real(static_cast<int>(part), i) * static_cast<float>(1 << (part * 7 + static_cast<std::size_t>(i)) % 20);
     values.push_back(static_cast<T>(value));
   }
   return values;
@@ -65,7 +66,8 @@ std::vector<std::string> wrong_ones() {
         for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
           const Case c{parts, elems, has_start, elems % 3};
           if (!is_right<Part, Out, Acc>(c, op))
-            wrong.push_back(fmt::format("{} parts, {} elements, start {}, op {}", parts, elems, has_start, static_cast<int>(op)));
+            wrong.push_back(
+                fmt::format("{} parts, {} elements, start {}, op {}", parts, elems, has_start, static_cast<int>(op)));
         }
       }
     }
@@ -101,15 +103,16 @@ std::vector<T> any_bits(std::int64_t count, std::uint64_t seed) {
 
 /// What a loop gives, but that NaNs are alike: which of two a processor keeps is its own affair.
 template <class Part, class Out>
-std::vector<double> reduced(const ordered_reduce_loops::Isa& isa, std::size_t parts, std::int64_t elems, std::int64_t offset, ReduceOp op,
-                            bool has_start) {
+std::vector<double> reduced(const ordered_reduce_loops::Isa& isa, std::size_t parts, std::int64_t elems,
+                            std::int64_t offset, ReduceOp op, bool has_start) {
   std::vector<std::vector<Part>> values;
   std::vector<const std::byte*> starts;
   for (std::size_t p = 0; p < parts; ++p) values.push_back(any_bits<Part>(elems + offset, p));
   for (const auto& part : values) starts.push_back(reinterpret_cast<const std::byte*>(part.data() + offset));
   std::vector<Out> out = any_bits<Out>(elems + offset, 99);
   auto* const to = reinterpret_cast<std::byte*>(out.data() + offset);
-  CHECK(isa.run({starts.data(), parts, DTypeOf<Part>::value, has_start ? to : nullptr, to, DTypeOf<Out>::value, elems, op}));
+  CHECK(isa.run(
+      {starts.data(), parts, DTypeOf<Part>::value, has_start ? to : nullptr, to, DTypeOf<Out>::value, elems, op}));
   std::vector<double> result;
   for (const Out x : out) {
     const double value = static_cast<double>(static_cast<float>(x));
@@ -129,7 +132,8 @@ void check_all_isas() {
           };
           const std::vector<double> expected = run(ordered_reduce_loops::baseline::kIsa);
           for (const ordered_reduce_loops::Isa* isa : ordered_reduce_loops::available()) {
-            INFO(isa->name << ", " << parts << " parts of " << elems << ", start " << has_start << ", op " << static_cast<int>(op));
+            INFO(isa->name << ", " << parts << " parts of " << elems << ", start " << has_start << ", op "
+                           << static_cast<int>(op));
             CHECK(run(*isa) == expected);
           }
         }
@@ -146,7 +150,8 @@ TEST_CASE("a fold has the same bits for every instruction set") {
 }
 
 TEST_CASE("a fold into bf16 rounds to nearest even and keeps NaN") {
-  const std::vector<float> a = {1.00390625f, 1.01171875f, -1.00390625f, std::numeric_limits<float>::quiet_NaN(), 3.4e38f, 1e-40f, 0.0f};
+  const std::vector<float> a = {1.00390625f, 1.01171875f, -1.00390625f, std::numeric_limits<float>::quiet_NaN(),
+                                3.4e38f,     1e-40f,      0.0f};
   const std::vector<const std::byte*> starts = {reinterpret_cast<const std::byte*>(a.data())};
   for (const ordered_reduce_loops::Isa* isa : ordered_reduce_loops::available()) {
     std::vector<BFloat16> out(a.size());
@@ -166,7 +171,8 @@ TEST_CASE("a fold may write over any one of its parts") {
     std::vector<float> expected = parts[0];
     for (std::size_t p = 1; p < c.parts; ++p)
       std::transform(expected.begin(), expected.end(), parts[p].begin(), expected.begin(), std::plus<>());
-    ordered_reduce({starts, DType::f32, nullptr, reinterpret_cast<std::byte*>(parts[over].data()), DType::f32, c.elems});
+    ordered_reduce(
+        {starts, DType::f32, nullptr, reinterpret_cast<std::byte*>(parts[over].data()), DType::f32, c.elems});
     CHECK(parts[over] == expected);
   }
 }
@@ -174,12 +180,14 @@ TEST_CASE("a fold may write over any one of its parts") {
 TEST_CASE("sums of integers wrap") {
   constexpr auto kMost = std::numeric_limits<std::int32_t>::max();
   const std::vector<std::int32_t> a(100, kMost), b(100, 2);
-  const std::vector<const std::byte*> starts = {reinterpret_cast<const std::byte*>(a.data()), reinterpret_cast<const std::byte*>(b.data())};
+  const std::vector<const std::byte*> starts = {reinterpret_cast<const std::byte*>(a.data()),
+                                                reinterpret_cast<const std::byte*>(b.data())};
   std::vector<std::int32_t> sum(100);
   ordered_reduce({starts, DType::i32, nullptr, reinterpret_cast<std::byte*>(sum.data()), DType::i32, 100});
   CHECK(sum == std::vector<std::int32_t>(100, std::numeric_limits<std::int32_t>::min() + 1));
   const std::vector<std::uint8_t> c(100, 250), d(100, 9);
-  const std::vector<const std::byte*> small = {reinterpret_cast<const std::byte*>(c.data()), reinterpret_cast<const std::byte*>(d.data())};
+  const std::vector<const std::byte*> small = {reinterpret_cast<const std::byte*>(c.data()),
+                                               reinterpret_cast<const std::byte*>(d.data())};
   std::vector<std::uint8_t> rest(100);
   ordered_reduce({small, DType::u8, nullptr, reinterpret_cast<std::byte*>(rest.data()), DType::u8, 100});
   CHECK(rest == std::vector<std::uint8_t>(100, 3));

@@ -38,7 +38,9 @@ class Claimant {
     fcntl(ready[0], F_SETFD, FD_CLOEXEC);
     pid_ = fork();
     if (pid_ == 0) {
-      if (user != User::own && setresuid(kNobody, user == User::nobody ? kNobody : 0, user == User::nobody ? kNobody : 0) != 0) _exit(1);
+      if (user != User::own &&
+          setresuid(kNobody, user == User::nobody ? kNobody : 0, user == User::nobody ? kNobody : 0) != 0)
+        _exit(1);
       dup2(done[0], STDIN_FILENO);
       const std::array<std::string, 4> set{"PMIX_NAMESPACE=" + kJob, "OMPI_COMM_WORLD_RANK=" + std::to_string(kRank),
                                            "TEST_OFFER=" + std::to_string(static_cast<int>(offer)),
@@ -95,9 +97,11 @@ TEST_CASE("a process that says it is a rank", "[.claimant]") {
   const auto offer = static_cast<Offer>(std::atoi(std::getenv("TEST_OFFER")));
   std::unique_ptr<OwnStatusPage> own;
   StatusPage* page = nullptr;
-  if (offer == Offer::page || offer == Offer::page_of_another_process) page = &(own = std::make_unique<OwnStatusPage>())->page();
+  if (offer == Offer::page || offer == Offer::page_of_another_process)
+    page = &(own = std::make_unique<OwnStatusPage>())->page();
   if (offer == Offer::page_without_seals) page = &page_in(anonymous_file(MFD_ALLOW_SEALING, sizeof(StatusPage)));
-  if (offer == Offer::part_of_a_page) REQUIRE(fcntl(anonymous_file(MFD_ALLOW_SEALING, 4096), F_ADD_SEALS, kAllSeals) == 0);
+  if (offer == Offer::part_of_a_page)
+    REQUIRE(fcntl(anonymous_file(MFD_ALLOW_SEALING, 4096), F_ADD_SEALS, kAllSeals) == 0);
   if (page != nullptr) {
     page->rank = kRank;
     page->pid = offer == Offer::page ? getpid() : getppid();
@@ -142,7 +146,8 @@ TEST_CASE("a rank is no peer of itself, nor of another job") {
 }
 
 TEST_CASE("a page that could be cut, is too short, or another process's is not looked at") {
-  for (const Offer offer : {Offer::page_without_seals, Offer::part_of_a_page, Offer::page_of_another_process, Offer::nothing}) {
+  for (const Offer offer :
+       {Offer::page_without_seals, Offer::part_of_a_page, Offer::page_of_another_process, Offer::nothing}) {
     const Claimant claimant(offer);
     const auto peers = find_peer_processes(0, kJob);
     REQUIRE(peers.size() == 1);  // it may be a rank that has not begun

@@ -41,7 +41,8 @@ bool has_huge_shared_pages() {
   constexpr int kCollapse = 25;
   void* const room = mmap(nullptr, 2 * kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(room != MAP_FAILED);
-  auto* const page = reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(room) + kHugePage - 1) / kHugePage * kHugePage);
+  auto* const page =
+      reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(room) + kHugePage - 1) / kHugePage * kHugePage);
   REQUIRE(mmap(page, kHugePage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page);
   *page = 1;
   const bool has = madvise(page, kHugePage, kCollapse) == 0;

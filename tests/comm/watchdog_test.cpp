@@ -102,7 +102,8 @@ TEST_CASE("a rank that has told does not tell again, nor does one whose page say
 TEST_CASE("where records go may change while one is written") {
   Watchdog::Threads ranks(1);
   Watchdog watchdog({}, 0, ranks);
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / fmt::format("zshard-watchdog-test-{}", getpid());
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / fmt::format("zshard-watchdog-test-{}", getpid());
   watchdog.record_to(folder / "0");
   std::filesystem::create_directory(folder);
   {

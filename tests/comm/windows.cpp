@@ -12,7 +12,8 @@ constexpr std::int64_t kElems = 1000, kRounds = 8;
 /// Each rank writes its slice and reads the others', over and over. Every other time what it writes is elsewhere.
 void write_and_read(const std::shared_ptr<void>& memory, Communicator& comm, Device& device) {
   Stream& stream = device.stream(StreamRole::unshard);
-  const Buffer window{memory.get(), kElems * comm.size(), DType::f32, DeviceKind::cpu}, slice = window.slice(comm.rank() * kElems, kElems);
+  const Buffer window{memory.get(), kElems * comm.size(), DType::f32, DeviceKind::cpu},
+      slice = window.slice(comm.rank() * kElems, kElems);
   std::vector<float> elsewhere(kElems);
   std::int64_t wrong = 0;
   for (std::int64_t round = 0; round < kRounds; ++round) {
@@ -31,13 +32,15 @@ void write_and_read(const std::shared_ptr<void>& memory, Communicator& comm, Dev
   expect(wrong == 0, "rank {} read {} wrong elements", comm.rank(), wrong);
 }
 
-/// Those that are on one host have a window, where the transport has any; a meta world that stands for this one knows it.
+/// Those that are on one host have a window, where the transport has any; a meta world that stands for this one knows
+/// it.
 void try_group(World& world, Device& device, const std::vector<int>& ranks) {
   const auto hosts = world.hosts();
   const bool is_one_host = std::all_of(ranks.begin(), ranks.end(), [&](int r) {
     return hosts.at(static_cast<std::size_t>(r)) == hosts.at(static_cast<std::size_t>(ranks[0]));
   });
-  const bool expected = is_one_host && world.transport() != "mpi" && world.transport() != "nccl" && world.transport() != "staged";
+  const bool expected =
+      is_one_host && world.transport() != "mpi" && world.transport() != "nccl" && world.transport() != "staged";
   const auto comm = world.group(ranks);
   if (ranks.size() == 1) {  // nobody to share with
     world.agree(0, "");
@@ -45,11 +48,11 @@ void try_group(World& world, Device& device, const std::vector<int>& ranks) {
   }
   const std::int64_t bytes = kElems * comm->size() * size_of(DType::f32);
   auto memory = comm->shared_window(bytes);
-  expect((memory != nullptr) == expected, "transport {} {} a window of {} ranks", world.transport(), expected ? "lacks" : "has",
-         ranks.size());
+  expect((memory != nullptr) == expected, "transport {} {} a window of {} ranks", world.transport(),
+         expected ? "lacks" : "has", ranks.size());
   const auto meta = make_meta_world(world.rank(), world.size(), transport_info_of(world));
-  expect((meta->group(ranks)->shared_window(bytes) != nullptr) == expected, "a plan of transport {} {} a window", world.transport(),
-         expected ? "lacks" : "has");
+  expect((meta->group(ranks)->shared_window(bytes) != nullptr) == expected, "a plan of transport {} {} a window",
+         world.transport(), expected ? "lacks" : "has");
   if (memory != nullptr) write_and_read(memory, *comm, device);
   // What goes back is used again.
   const void* const address = memory.get();

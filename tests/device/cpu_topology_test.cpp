@@ -170,8 +170,9 @@ TEST_CASE("without groups the physical memory is the limit") {
 TEST_CASE("ulimit -v and -d are limits of each process, which has used some of them") {
   const FakeRoot root;
   root.write("/proc/self/status", "VmPeak:\t  9000 kB\nVmSize:\t    7000 kB\nVmData:\t 300 kB\n");
-  const auto [resource, source, used_bytes, has_arenas] = GENERATE(table<__rlimit_resource, std::string, std::int64_t, bool>(
-      {{RLIMIT_AS, "ulimit -v", 7000 * 1024, true}, {RLIMIT_DATA, "ulimit -d", 300 * 1024, false}}));
+  const auto [resource, source, used_bytes, has_arenas] =
+      GENERATE(table<__rlimit_resource, std::string, std::int64_t, bool>(
+          {{RLIMIT_AS, "ulimit -v", 7000 * 1024, true}, {RLIMIT_DATA, "ulimit -d", 300 * 1024, false}}));
   rlimit before{}, lowered{};
   REQUIRE(getrlimit(resource, &before) == 0);
   lowered = before;

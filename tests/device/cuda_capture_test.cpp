@@ -31,7 +31,8 @@ struct Gpu {
     const CounterRng rng(5, 0);
     Event last;
     for (int step = 0; step < steps; ++step) {
-      Stream& stream = device.stream(static_cast<StreamRole>(rng.bits(static_cast<std::uint64_t>(step)) % kStreamRoles));
+      Stream& stream =
+          device.stream(static_cast<StreamRole>(rng.bits(static_cast<std::uint64_t>(step)) % kStreamRoles));
       if (!forgets_an_event || step != steps / 2) stream.wait(last);
       stream.enqueue({"count"}, on_gpu(driver, [&value, step] { value = value == step ? step + 1 : -1000; }));
       stream.record(last);
@@ -77,10 +78,12 @@ TEST_CASE("an event that captured work lacks shows on some seed") {
 TEST_CASE("a replay comes behind what all streams were given before") {
   Gpu gpu(GENERATE(range(1, 11)));
   std::int64_t written = 0, seen = 0;
-  const auto graph =
-      gpu.device.capture([&] { gpu.device.stream(StreamRole::compute).enqueue({"read"}, on_gpu(gpu.driver, [&] { seen = written; })); });
+  const auto graph = gpu.device.capture(
+      [&] { gpu.device.stream(StreamRole::compute).enqueue({"read"}, on_gpu(gpu.driver, [&] { seen = written; })); });
   for (std::int64_t number = 1; number <= 4; ++number) {
-    gpu.device.stream(StreamRole::unshard).enqueue({"write"}, on_gpu(gpu.driver, [&written, number] { written = number; }));
+    gpu.device.stream(StreamRole::unshard).enqueue({"write"}, on_gpu(gpu.driver, [&written, number] {
+                                                     written = number;
+                                                   }));
     gpu.device.replay(*graph);
     gpu.device.synchronize();
     CHECK(seen == number);
@@ -124,12 +127,14 @@ TEST_CASE("what a replay would not repeat is refused by the name of its op, and 
   const std::int32_t token = 7;
   CHECK_THAT(message([&] {
                compute.enqueue({"tokens"}, [&](ExecContext& exec) {
-                 exec.uploads().upload(static_cast<CUstream_st*>(exec.native_stream()), memory.buffer(DType::i32, 1), &token);
+                 exec.uploads().upload(static_cast<CUstream_st*>(exec.native_stream()), memory.buffer(DType::i32, 1),
+                                       &token);
                });
              }),
              Catch::Contains("an upload within captured work") && Catch::Contains("last enqueued: tokens"));
   CHECK_THAT(message([&] { compute.synchronize(); }),
-             Catch::Contains("the host waits for stream 'compute' while its work is captured") && Catch::Contains("last enqueued: first"));
+             Catch::Contains("the host waits for stream 'compute' while its work is captured") &&
+                 Catch::Contains("last enqueued: first"));
   CHECK_THAT(message([&] { compute.enqueue({"grow"}, [&](ExecContext&) { gpu.device.allocator().allocate(64); }); }),
              Catch::Contains("cuMemAlloc: CUDA error 900") && Catch::Contains("last enqueued: grow"));
   const auto throw_it = [] { throw std::runtime_error("as planned"); };
@@ -185,7 +190,8 @@ TEST_CASE("graphs are given back, and replays make nothing new") {
   {
     CudaDevice device(patient(), driver.table());
     int runs = 0;
-    const auto graph = device.capture([&] { device.stream(StreamRole::reduce).enqueue({"count"}, on_gpu(driver, [&runs] { ++runs; })); });
+    const auto graph = device.capture(
+        [&] { device.stream(StreamRole::reduce).enqueue({"count"}, on_gpu(driver, [&runs] { ++runs; })); });
     device.replay(*graph);
     device.synchronize();
     const int events = driver.calls("cuEventCreate"), memory = driver.calls("cuMemAlloc");

@@ -51,7 +51,8 @@ TEST_CASE("every function of the driver that fails is an error that names it, an
   CHECK(functions.size() > 15);
   for (const std::string& function : functions) {
     // Those that give back have nobody to tell; they write a line.
-    if (function.find("Destroy") != function.npos || function.find("Release") != function.npos || function.starts_with("cuMemFree"))
+    if (function.find("Destroy") != function.npos || function.find("Release") != function.npos ||
+        function.starts_with("cuMemFree"))
       continue;
     EmulatedDriver driver;
     driver.fail(function, 999);
@@ -70,7 +71,8 @@ TEST_CASE("a device whose GPU is lost can be destroyed") {
     CudaDevice device(patient(), driver.table());
     use(device);
     driver.fail("cuStreamQuery", 719);
-    CHECK_THROWS_WITH(device.synchronize(), Catch::Contains("CUDA error 719") && Catch::EndsWith("the GPU's work is lost; start again"));
+    CHECK_THROWS_WITH(device.synchronize(),
+                      Catch::Contains("CUDA error 719") && Catch::EndsWith("the GPU's work is lost; start again"));
   }
   CHECK(driver.calls("cuDevicePrimaryCtxRelease") == 1);
 }
@@ -133,7 +135,8 @@ TEST_CASE("more memory than a GPU has is one line with what it has") {
   } catch (const Error& error) {
     CHECK(error.code() == ExitCode::out_of_memory);
     CHECK_THAT(error.what(),
-               Catch::StartsWith("cannot allocate 1048576 bytes of GPU memory: 524288 of 1048576 are free (GPU 0 (Emulated)): "));
+               Catch::StartsWith(
+                   "cannot allocate 1048576 bytes of GPU memory: 524288 of 1048576 are free (GPU 0 (Emulated)): "));
   }
 }
 
@@ -186,8 +189,8 @@ TEST_CASE("a machine without a driver, or with one that lacks a function, is tol
     }
     return std::string();
   };
-  CHECK_THAT(error_of("libno-such-driver.so.1"),
-             Catch::StartsWith("no NVIDIA driver here (libno-such-driver.so.1: ") && Catch::EndsWith("): use device \"cpu\""));
+  CHECK_THAT(error_of("libno-such-driver.so.1"), Catch::StartsWith("no NVIDIA driver here (libno-such-driver.so.1: ") &&
+                                                     Catch::EndsWith("): use device \"cpu\""));
   CHECK_THAT(error_of("libm.so.6"), Catch::StartsWith("the NVIDIA driver is too old: it has no cuInit (libm.so.6): "));
 }
 
@@ -210,7 +213,9 @@ TEST_CASE("the memory of an emulated GPU can be kept from the host, which is fou
   const Memory memory = device.pool().acquire(100, stream, "activation");
   int ends[2];
   REQUIRE(pipe(ends) == 0);
-  const auto can_read = [&] { return write(ends[1], memory.address(), 1) == 1; };  // no signal, unlike the host's own look
+  const auto can_read = [&] {
+    return write(ends[1], memory.address(), 1) == 1;
+  };  // no signal, unlike the host's own look
   bool could_gpu = false;
   stream.enqueue({"op", {}, {memory.buffer(DType::u8, 100)}},
                  [&](ExecContext& exec) { driver.launch(exec.native_stream(), [&] { could_gpu = can_read(); }); });

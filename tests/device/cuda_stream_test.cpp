@@ -63,12 +63,15 @@ TEST_CASE("without its event a later stream of the emulated GPU may run first") 
   CHECK(wrong < 20);
 }
 
-TEST_CASE("a wait on the GPU stays with the record at the time of the call, also when the driver's event serves again before it is over") {
+TEST_CASE(
+    "a wait on the GPU stays with the record at the time of the call, also when the driver's event serves again before "
+    "it is over") {
   EmulatedDriver driver;
   DeviceOptions options;
   options.sync_timeout_s = 1;
   CudaDevice device(options, driver.table());
-  Stream &a = device.stream(StreamRole::unshard), &b = device.stream(StreamRole::compute), &c = device.stream(StreamRole::reduce);
+  Stream &a = device.stream(StreamRole::unshard), &b = device.stream(StreamRole::compute),
+         &c = device.stream(StreamRole::reduce);
   void *const native_b = native(device, StreamRole::compute), *const native_c = native(device, StreamRole::reduce);
   driver.hold(native_b);
   driver.hold(native_c);
@@ -135,8 +138,9 @@ TEST_CASE("what fails on the GPU is an error that names the last op, and how far
   const std::string message = message_of([&] { device.synchronize(); });
   // Which call finds out is luck.
   CHECK_THAT(message,
-             Catch::Contains(": CUDA error 700, an illegal memory access was encountered (GPU 0 (Emulated), stream 'compute', last "
-                             "enqueued: adamw; "));
+             Catch::Contains(
+                 ": CUDA error 700, an illegal memory access was encountered (GPU 0 (Emulated), stream 'compute', last "
+                 "enqueued: adamw; "));
   CHECK_THAT(message, Catch::Contains("compute: ") && Catch::Contains("up to "));
   CHECK_THAT(message, !Catch::Contains("\n"));
 }
@@ -146,10 +150,12 @@ TEST_CASE("a call of the driver that fails in work names the work's op") {
   CudaDevice device(patient(), driver.table());
   Stream& stream = device.stream(StreamRole::reduce);
   bool has_run = false;
-  stream.enqueue({"reduce_scatter:blocks.3"}, [&](ExecContext&) { check_cuda(*driver.table(), 1, "cuLaunchKernel", "somewhere"); });
+  stream.enqueue({"reduce_scatter:blocks.3"},
+                 [&](ExecContext&) { check_cuda(*driver.table(), 1, "cuLaunchKernel", "somewhere"); });
   stream.enqueue({"skipped"}, [&](ExecContext&) { has_run = true; });
-  CHECK_THROWS_WITH(stream.synchronize(), Catch::Contains("cuLaunchKernel: CUDA error 1") &&
-                                              Catch::Contains("stream 'reduce', last enqueued: reduce_scatter:blocks.3"));
+  CHECK_THROWS_WITH(stream.synchronize(),
+                    Catch::Contains("cuLaunchKernel: CUDA error 1") &&
+                        Catch::Contains("stream 'reduce', last enqueued: reduce_scatter:blocks.3"));
   CHECK_FALSE(has_run);
 }
 

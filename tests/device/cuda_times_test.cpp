@@ -1,4 +1,5 @@
-// Times of a GPU's work, on an emulated one, whose clock the tests move. The cases that hold for every device are in profile_test.cpp.
+// Times of a GPU's work, on an emulated one, whose clock the tests move. The cases that hold for every device are in
+// profile_test.cpp.
 #include <catch2/catch.hpp>
 #include <chrono>
 
@@ -17,8 +18,9 @@ struct Gpu {
   CudaDevice device{patient(), driver.table()};
 
   void enqueue(StreamRole role, const std::string& name, double ms) {
-    device.stream(role).enqueue(
-        {name}, [this, ms](ExecContext& exec) { driver.launch(exec.native_stream(), [this, ms] { driver.pass_time(ms); }); });
+    device.stream(role).enqueue({name}, [this, ms](ExecContext& exec) {
+      driver.launch(exec.native_stream(), [this, ms] { driver.pass_time(ms); });
+    });
   }
   const std::vector<OpTime>& times(StreamRole role) { return device.profile().times(role); }
 };
@@ -28,7 +30,8 @@ struct Gpu {
 TEST_CASE("times of a GPU's ops are the GPU's, not the host's, and count from the host's clock") {
   Gpu gpu;
   const auto now_ns = [] {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
   };
   gpu.device.profile().start();
   const std::int64_t before_ns = now_ns();
@@ -107,7 +110,9 @@ TEST_CASE("a GPU that fails leaves no times of what nobody knows the end of") {
   Gpu gpu;
   gpu.device.profile().start();
   gpu.enqueue(StreamRole::compute, "good", 1);
-  gpu.device.stream(StreamRole::compute).enqueue({"bad"}, [&](ExecContext& exec) { gpu.driver.fail_on_gpu(exec.native_stream(), 700); });
+  gpu.device.stream(StreamRole::compute).enqueue({"bad"}, [&](ExecContext& exec) {
+    gpu.driver.fail_on_gpu(exec.native_stream(), 700);
+  });
   CHECK_THROWS_WITH(gpu.device.synchronize(), Catch::Contains("CUDA error 700"));
   CHECK(gpu.times(StreamRole::compute).empty());
 }

@@ -1,6 +1,7 @@
-// Two streams use one buffer. With the argument "ordered" an event orders them; with "missing" it does not, and only the order of
-// time, which this program arranges, makes it look right: TSan must report it. Everything else that the host does
-// between the two uses (records, other waits, handles that come and go, memory from the pool) must not order them.
+// Two streams use one buffer. With the argument "ordered" an event orders them; with "missing" it does not, and only
+// the order of time, which this program arranges, makes it look right: TSan must report it. Everything else that the
+// host does between the two uses (records, other waits, handles that come and go, memory from the pool) must not order
+// them.
 #include <chrono>
 #include <cstdio>
 #include <cstring>

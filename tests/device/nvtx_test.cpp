@@ -1,5 +1,5 @@
-// A process has one profiler or none: what it is given comes by the environment, and each case holds in one of the runs that
-// tests/device/meson.build makes of this program.
+// A process has one profiler or none: what it is given comes by the environment, and each case holds in one of the runs
+// that tests/device/meson.build makes of this program.
 #include "runtime/device/nvtx.h"
 
 #include <dlfcn.h>
@@ -40,7 +40,9 @@ TEST_CASE("a profiler gets a range for each op, named as the trace names it, and
   device.trace().start();
   std::string inside;
   Event event;
-  device.stream(StreamRole::unshard).enqueue({"all_gather:blocks.3"}, [&](ExecContext&) { inside = notes_since(before); });
+  device.stream(StreamRole::unshard).enqueue({"all_gather:blocks.3"}, [&](ExecContext&) {
+    inside = notes_since(before);
+  });
   device.stream(StreamRole::unshard).record(event);
   device.stream(StreamRole::compute).wait(event);
   device.stream(StreamRole::compute).enqueue({"linear"}, [](ExecContext&) {});

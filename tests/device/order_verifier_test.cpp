@@ -25,10 +25,13 @@ struct Program {
     first.record(event);
     second.wait(event);
   }
-  Buffer buffer(std::int64_t bytes) { return {device->allocator().allocate(bytes), bytes, DType::u8, DeviceKind::meta}; }
+  Buffer buffer(std::int64_t bytes) {
+    return {device->allocator().allocate(bytes), bytes, DType::u8, DeviceKind::meta};
+  }
 };
 
-/// A few sharded steps in small: gather into a pool block, use it, reduce gradients, update the shard. Every wait is needed.
+/// A few sharded steps in small: gather into a pool block, use it, reduce gradients, update the shard. Every wait is
+/// needed.
 void add_steps(Program& p, int steps, int units) {
   std::vector<Buffer> shards;
   for (int unit = 0; unit < units; ++unit) shards.push_back(p.buffer(256));
@@ -40,7 +43,8 @@ void add_steps(Program& p, int steps, int units) {
       const Buffer whole = full.buffer(DType::u8, 1024), grad = p.buffer(512);
       Program::op(p.unshard, "gather", {shards[unit]}, {whole});
       Program::order(p.unshard, p.compute);
-      for (int view = 0; view < 4; ++view) Program::op(p.compute, "use", {whole.slice(256 * view, 256)}, {grad.slice(128 * view, 128)});
+      for (int view = 0; view < 4; ++view)
+        Program::op(p.compute, "use", {whole.slice(256 * view, 256)}, {grad.slice(128 * view, 128)});
       full.release(p.compute);
       Program::order(p.compute, p.reduce);
       Program::op(p.reduce, "reduce", {grad}, {grad.slice(0, 128)});
@@ -74,7 +78,8 @@ TEST_CASE("a write and a read on two streams without an event are reported, with
 }
 
 TEST_CASE("every kind of conflict is reported, and two reads are none") {
-  const auto [first_writes, second_writes] = GENERATE(table<bool, bool>({{true, true}, {true, false}, {false, true}, {false, false}}));
+  const auto [first_writes, second_writes] =
+      GENERATE(table<bool, bool>({{true, true}, {true, false}, {false, true}, {false, false}}));
   Program p;
   const std::vector<Buffer> x{p.buffer(64)}, none;
   Program::op(p.unshard, "first", first_writes ? none : x, first_writes ? x : none);
@@ -203,13 +208,14 @@ TEST_CASE("a block belongs to its user until it is released, used to the end or 
   const Memory again = p.device->pool().acquire(64, p.unshard, "full_param");
   Program::op(p.unshard, "gather again", {}, {x});
   CHECK(p.violations().empty());
-  const auto last_wait =
-      std::find_if(p.entries().rbegin(), p.entries().rend(), [](const auto& e) { return e.kind == TraceEntry::Kind::wait; });
+  const auto last_wait = std::find_if(p.entries().rbegin(), p.entries().rend(),
+                                      [](const auto& e) { return e.kind == TraceEntry::Kind::wait; });
   p.entries().erase(std::next(last_wait).base());
   const auto found = p.violations();
   REQUIRE(found.size() == 1);
   CHECK_THAT(found[0].message,
-             Catch::Contains("no event orders the release of 'full_param' (entry 10, stream 'compute') before 'gather again'"));
+             Catch::Contains(
+                 "no event orders the release of 'full_param' (entry 10, stream 'compute') before 'gather again'"));
 }
 
 TEST_CASE("a use of a block that was given back is reported, on its last user's stream too") {
@@ -222,7 +228,8 @@ TEST_CASE("a use of a block that was given back is reported, on its last user's 
   Program::op(p.compute, "late use", {x.slice(128, 64)}, {});
   const auto found = p.violations();
   REQUIRE(found.size() == 1);
-  CHECK_THAT(found[0].message, Catch::Contains("'late use' (entry 4, stream 'compute') uses 64 bytes of 'full_param' of blocks.1 at 0x"));
+  CHECK_THAT(found[0].message,
+             Catch::Contains("'late use' (entry 4, stream 'compute') uses 64 bytes of 'full_param' of blocks.1 at 0x"));
   CHECK_THAT(found[0].message, Catch::Contains("after the release of 'full_param' (entry 3, stream 'compute')"));
   const Memory again = p.device->pool().acquire(256, p.compute, "full_param");
   Program::op(p.compute, "use", {x}, {});
@@ -300,7 +307,8 @@ TEST_CASE("the verdict equals that of comparing every pair, on random programs")
     }
   std::vector<std::pair<std::size_t, std::size_t>> expected, found;
   const auto overlap = [](const std::vector<Buffer>& a, const std::vector<Buffer>& b) {
-    return !a.empty() && !b.empty() && static_cast<std::byte*>(a[0].data) < static_cast<std::byte*>(b[0].data) + b[0].bytes() &&
+    return !a.empty() && !b.empty() &&
+           static_cast<std::byte*>(a[0].data) < static_cast<std::byte*>(b[0].data) + b[0].bytes() &&
            static_cast<std::byte*>(b[0].data) < static_cast<std::byte*>(a[0].data) + a[0].bytes();
   };
   for (std::size_t j = 0; j < n; ++j)
@@ -310,7 +318,8 @@ TEST_CASE("the verdict equals that of comparing every pair, on random programs")
       if (conflict && !happens[j][i]) expected.emplace_back(i, j);
     }
   for (const OrderViolation& violation : p.violations()) found.emplace_back(violation.first, violation.second);
-  std::sort(found.begin(), found.end(), [](auto a, auto b) { return std::pair(a.second, a.first) < std::pair(b.second, b.first); });
+  std::sort(found.begin(), found.end(),
+            [](auto a, auto b) { return std::pair(a.second, a.first) < std::pair(b.second, b.first); });
   CHECK(found == expected);
 }
 

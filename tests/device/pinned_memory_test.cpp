@@ -38,14 +38,17 @@ void use(Device& device) {
   Memory first = pinned.acquire(5000, offload, "moments"), second = pinned.acquire(100, offload, "activation");
   locked_of(compute, 700, 700);
   first.reset();
-  const Memory third = pinned.acquire((1 << 20) + 1, compute, "moments"), fourth = pinned.acquire(4000, offload, "activation");
+  const Memory third = pinned.acquire((1 << 20) + 1, compute, "moments"),
+               fourth = pinned.acquire(4000, offload, "activation");
   locked_of(compute, 9000, 9000);
   locked_of(offload, 64, 1);
 }
 
 }  // namespace
 
-TEST_CASE("page-locked memory is one allocation of the planned size, which the meta device finds out, and one more byte is another") {
+TEST_CASE(
+    "page-locked memory is one allocation of the planned size, which the meta device finds out, and one more byte is "
+    "another") {
   const std::int64_t short_of = GENERATE(0, 64);
   const auto meta = Device::create(DeviceKind::meta, with_locked(Pool::kGrowingSlab));
   use(*meta);
@@ -62,7 +65,8 @@ TEST_CASE("page-locked memory is one allocation of the planned size, which the m
     CHECK(counter.allocation_calls() == allocations);
     CHECK((counter.reserved_bytes() == planned) == (short_of == 0));
     CHECK(counter.peak_bytes() == meta->pinned_memory().counter().peak_bytes());
-    CHECK(counter.live_by_label() == std::map<std::string, std::int64_t>{{"uploads", kUploads}, {"staging", 9024 + 64}});
+    CHECK(counter.live_by_label() ==
+          std::map<std::string, std::int64_t>{{"uploads", kUploads}, {"staging", 9024 + 64}});
     CHECK(device.memory().reserved_bytes() == ExecContext::kWorkspaceBytes);  // the GPU's own is not touched by it
     for (int i = 0; i < 3; ++i) use(device);
     CHECK(driver.calls("cuMemHostAlloc") == allocations);
@@ -90,8 +94,10 @@ TEST_CASE("an operation has as much locked memory as it declared, its stream's, 
   std::memset(large, 1, 1000);
   CHECK(reinterpret_cast<std::uintptr_t>(large) % 64 == 0);
   CHECK(device->pinned_memory().counter().live_by_label().at("staging") == 1024 + 256);
-  CHECK_THROWS_WITH(locked_of(compute, 100, 101), Catch::Contains("101 bytes of page-locked memory are used, 100 were declared"));
-  CHECK_THROWS_WITH(locked_of(compute, 0, 1), Catch::Contains("1 bytes of page-locked memory are used, 0 were declared"));
+  CHECK_THROWS_WITH(locked_of(compute, 100, 101),
+                    Catch::Contains("101 bytes of page-locked memory are used, 100 were declared"));
+  CHECK_THROWS_WITH(locked_of(compute, 0, 1),
+                    Catch::Contains("1 bytes of page-locked memory are used, 0 were declared"));
 }
 
 TEST_CASE("a block of locked memory that goes from stream to stream waits for its last use") {
@@ -133,7 +139,8 @@ TEST_CASE("memory of the host that cannot be locked is one line, and nothing is 
     FAIL("a device without its memory");
   } catch (const Error& error) {
     CHECK(error.code() == ExitCode::out_of_memory);
-    CHECK_THAT(error.what(), Catch::StartsWith("cannot lock 1048576 bytes of the host's memory for the GPU (GPU 0 (Emulated))"));
+    CHECK_THAT(error.what(),
+               Catch::StartsWith("cannot lock 1048576 bytes of the host's memory for the GPU (GPU 0 (Emulated))"));
   }
   CHECK(driver.live_handles() == 0);
 }

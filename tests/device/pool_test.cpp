@@ -42,7 +42,8 @@ Counts run_program(Device& device) {
   Memory kept = pool.acquire(1, compute, "loss");
   device.synchronize();
   const MemoryCounter& counter = device.memory();
-  return {counter.live_bytes(), counter.peak_bytes(), pool.reserved_bytes(), pool.allocation_calls(), counter.at_peak()};
+  return {counter.live_bytes(), counter.peak_bytes(), pool.reserved_bytes(), pool.allocation_calls(),
+          counter.at_peak()};
 }
 
 std::size_t waits_in(const Trace& trace) {
@@ -86,7 +87,9 @@ TEST_CASE("a block released after another stream's use waits for that stream") {
   Memory again = device->pool().acquire(256, unshard, "full");
   unshard.enqueue({"use", {}, {again.buffer(DType::u8, 256)}}, [](ExecContext&) {});
   std::vector<TraceEntry> entries = device->trace().entries();
-  std::erase_if(entries, [](const TraceEntry& e) { return e.kind == TraceEntry::Kind::acquire || e.kind == TraceEntry::Kind::release; });
+  std::erase_if(entries, [](const TraceEntry& e) {
+    return e.kind == TraceEntry::Kind::acquire || e.kind == TraceEntry::Kind::release;
+  });
   REQUIRE(entries.size() == 3);
   CHECK(entries[0].kind == TraceEntry::Kind::record);
   CHECK(entries[0].stream == StreamRole::compute);
@@ -130,7 +133,9 @@ TEST_CASE("a trace tells what was acquired and released, by whom, and what was l
   }
   nobodys.release(reduce);
   std::vector<TraceEntry> entries = device->trace().entries();
-  std::erase_if(entries, [](const TraceEntry& e) { return e.kind != TraceEntry::Kind::acquire && e.kind != TraceEntry::Kind::release; });
+  std::erase_if(entries, [](const TraceEntry& e) {
+    return e.kind != TraceEntry::Kind::acquire && e.kind != TraceEntry::Kind::release;
+  });
   REQUIRE(entries.size() == 4);
   using Kind = TraceEntry::Kind;
   const std::array wanted = {std::tuple(Kind::acquire, StreamRole::compute, "first", 128, "", 64 + 128),
@@ -183,7 +188,8 @@ TEST_CASE("the counter explains the peak by label and can start anew") {
   counter.reset_peak();
   CHECK(counter.peak_bytes() == 160);
   CHECK(counter.at_peak() == counter.live_by_label());
-  CHECK_THROWS_WITH(counter.remove("full_param", 61), Catch::Contains("61 bytes of 'full_param' given back, 60 are live"));
+  CHECK_THROWS_WITH(counter.remove("full_param", 61),
+                    Catch::Contains("61 bytes of 'full_param' given back, 60 are live"));
 }
 
 TEST_CASE("adopted memory is counted, but neither poisoned nor handed out") {
@@ -262,7 +268,8 @@ TEST_CASE("without perturbation a released block keeps its bytes") {
 
 TEST_CASE("addresses are aligned, and large ones to pages") {
   const auto allocator = GENERATE(0, 1) == 0 ? make_cpu_allocator() : make_meta_allocator();
-  for (const std::int64_t bytes : {std::int64_t{0}, std::int64_t{1}, std::int64_t{65}, std::int64_t{1} << 20, std::int64_t{5} << 20}) {
+  for (const std::int64_t bytes :
+       {std::int64_t{0}, std::int64_t{1}, std::int64_t{65}, std::int64_t{1} << 20, std::int64_t{5} << 20}) {
     void* const address = allocator->allocate(bytes);
     const bool is_page = bytes >= 1 << 20 && allocator->device() == DeviceKind::cpu;
     CHECK(reinterpret_cast<std::uintptr_t>(address) % (is_page ? 4096 : 64) == 0);

@@ -58,7 +58,8 @@ TEST_CASE("the time in an op is inside its entry, and a wait ends after what it 
   const auto device = Device::create(DeviceKind::cpu, {});
   Stream &unshard = device->stream(StreamRole::unshard), &compute = device->stream(StreamRole::compute);
   const auto now = [] {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
   };
   std::int64_t in_gather_ns = 0;
   device->profile().start();

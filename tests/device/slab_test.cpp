@@ -35,7 +35,8 @@ std::vector<std::uint64_t> run_program(Device& device, std::uint64_t seed) {
     const std::uint64_t bits = rng.bits(i);
     Stream& stream = device.stream(static_cast<StreamRole>(bits % 3));
     if (live.size() < 4 || (bits >> 8) % 5 < 2) {
-      live.push_back({device.pool().acquire(1 + static_cast<std::int64_t>((bits >> 16) % 5000), stream, "block"), &stream});
+      live.push_back(
+          {device.pool().acquire(1 + static_cast<std::int64_t>((bits >> 16) % 5000), stream, "block"), &stream});
       const Memory& memory = live.back().memory;
       offsets.push_back(offset_of(memory, first));
       const Buffer block = memory.buffer(DType::u8, memory.bytes());
@@ -86,7 +87,8 @@ TEST_CASE("what does not fit in the slab comes from outside it, and goes back th
   CHECK(device->memory().reserved_bytes() == 256 + 128);
   void* const address = outside.address();
   outside.reset();
-  const Memory again = device->pool().acquire(128, stream, "again"), inside = device->pool().acquire(64, stream, "inside");
+  const Memory again = device->pool().acquire(128, stream, "again"),
+               inside = device->pool().acquire(64, stream, "inside");
   CHECK(again.address() == address);
   CHECK(inside.address() == static_cast<std::byte*>(a.address()) + 192);
   CHECK(device->memory().allocation_calls() == 2);
@@ -190,7 +192,8 @@ TEST_CASE("whatever comes and goes in a slab is ordered by events") {
 TEST_CASE("large blocks of a slab begin at pages") {
   const auto device = make_device(DeviceKind::meta, Pool::kGrowingSlab);
   Stream& stream = device->stream(StreamRole::compute);
-  const Memory first = device->pool().acquire(64, stream, "first"), large = device->pool().acquire(1 << 20, stream, "large"),
+  const Memory first = device->pool().acquire(64, stream, "first"),
+               large = device->pool().acquire(1 << 20, stream, "large"),
                small = device->pool().acquire(64, stream, "small");
   CHECK(offset_of(large, first) == 4096);
   CHECK(offset_of(small, first) == 64);  // the gap is not lost

@@ -18,7 +18,8 @@ TEST_CASE("the first exception skips later work and is thrown by synchronize") {
 
 TEST_CASE("an event carries the error to the streams that wait for it") {
   const TestDevice device(GENERATE(DeviceKind::cpu, DeviceKind::cuda));
-  Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute), &c = device->stream(StreamRole::reduce);
+  Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute),
+         &c = device->stream(StreamRole::reduce);
   bool has_run = false;
   Event from_a, from_b;
   a.enqueue({"fail", {}, {}}, [](ExecContext&) { throw Error(ExitCode::io, "broken"); });
@@ -48,7 +49,8 @@ TEST_CASE("an event recorded before the error carries none") {
 
 TEST_CASE("after its error was thrown a device is usable again, old events included") {
   const TestDevice device(GENERATE(DeviceKind::cpu, DeviceKind::cuda));
-  Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute), &c = device->stream(StreamRole::reduce);
+  Stream &a = device->stream(StreamRole::unshard), &b = device->stream(StreamRole::compute),
+         &c = device->stream(StreamRole::reduce);
   Event old;
   a.enqueue({"fail", {}, {}}, [](ExecContext&) { throw Error(ExitCode::io, "broken"); });
   a.record(old);

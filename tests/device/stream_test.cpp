@@ -62,10 +62,11 @@ TEST_CASE("streams, and the threads that they start, ask for short turns of the 
   auto device = cpu_device(patient());
   std::array<std::array<std::uint64_t, 2>, kStreamRoles> slices{};
   for (int role = 0; role < kStreamRoles; ++role)
-    device->stream(static_cast<StreamRole>(role)).enqueue({"slice", {}, {}}, [&own = slices[static_cast<std::size_t>(role)]](ExecContext&) {
-      own[0] = slice_of_this_thread();
-      std::thread([&own] { own[1] = slice_of_this_thread(); }).join();
-    });
+    device->stream(static_cast<StreamRole>(role))
+        .enqueue({"slice", {}, {}}, [&own = slices[static_cast<std::size_t>(role)]](ExecContext&) {
+          own[0] = slice_of_this_thread();
+          std::thread([&own] { own[1] = slice_of_this_thread(); }).join();
+        });
   device->synchronize();
   for (const auto& own : slices) CHECK(own == std::array{kShortSliceNs, kShortSliceNs});
 }
@@ -109,7 +110,8 @@ TEST_CASE("a wait binds to the latest record at the time of the call") {
   Event event;
   a.record(event);
   b.wait(event);
-  // Recorded again behind work that only b's progress releases: had the wait bound to this record, nothing would finish.
+  // Recorded again behind work that only b's progress releases: had the wait bound to this record, nothing would
+  // finish.
   a.enqueue({"later", {}, {}}, later.work());
   a.record(event);
   b.enqueue({"go", {}, {}}, [&](ExecContext&) {
@@ -173,7 +175,8 @@ TEST_CASE("thousands of events between four streams keep every order") {
   for (int step = 0; step < kSteps; ++step) {
     Stream& stream = device->stream(static_cast<StreamRole>(step * 7 % kStreamRoles));
     stream.wait(last);
-    stream.enqueue({"count", {buffer}, {buffer}}, [&values, step](ExecContext&) { values[0] = values[0] == step ? step + 1 : -1; });
+    stream.enqueue({"count", {buffer}, {buffer}},
+                   [&values, step](ExecContext&) { values[0] = values[0] == step ? step + 1 : -1; });
     stream.record(last);
     if (step % 1000 == 999) stream.synchronize();
   }
@@ -246,10 +249,11 @@ TEST_CASE("only the compute stream has the team, and each stream keeps its own s
   std::array<int, kStreamRoles> threads{}, calls{};
   for (int round = 0; round < 2; ++round)
     for (int role = 0; role < kStreamRoles; ++role)
-      device->stream(static_cast<StreamRole>(role)).enqueue({"count", {}, {}}, [&threads, &calls, role](ExecContext& context) {
-        threads[role] = context.threads();
-        calls[role] = ++context.state<int>();
-      });
+      device->stream(static_cast<StreamRole>(role))
+          .enqueue({"count", {}, {}}, [&threads, &calls, role](ExecContext& context) {
+            threads[role] = context.threads();
+            calls[role] = ++context.state<int>();
+          });
   device->synchronize();
   CHECK(threads == std::array<int, kStreamRoles>{3, 1, 1, 1, 1});
   CHECK(calls == std::array<int, kStreamRoles>{2, 2, 2, 2, 2});
@@ -285,7 +289,8 @@ TEST_CASE("of waits that nothing comes between, those that others imply are left
   const auto work = [](Stream& stream) { stream.enqueue({"work"}, [](ExecContext&) {}); };
   const auto waits = [&] {
     const auto& entries = device->trace().entries();
-    return std::count_if(entries.begin(), entries.end(), [](const TraceEntry& entry) { return entry.kind == TraceEntry::Kind::wait; });
+    return std::count_if(entries.begin(), entries.end(),
+                         [](const TraceEntry& entry) { return entry.kind == TraceEntry::Kind::wait; });
   };
   device->trace().start();
   Event first, second, third;
@@ -353,7 +358,8 @@ TEST_CASE("declared ranges are only touched, never changed") {
   std::vector<float> values(1000);
   std::iota(values.begin(), values.end(), 1.f);
   const std::vector<float> before = values;
-  device->stream(StreamRole::compute).enqueue({"nothing", {buffer_of(values)}, {buffer_of(values)}}, [](ExecContext&) {});
+  device->stream(StreamRole::compute).enqueue({"nothing", {buffer_of(values)}, {buffer_of(values)}}, [](ExecContext&) {
+  });
   device->synchronize();
   CHECK(values == before);
 }

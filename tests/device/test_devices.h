@@ -8,7 +8,9 @@
 
 namespace zs::test {
 
-inline std::unique_ptr<Device> cpu_device(DeviceOptions options = {}) { return Device::create(DeviceKind::cpu, options); }
+inline std::unique_ptr<Device> cpu_device(DeviceOptions options = {}) {
+  return Device::create(DeviceKind::cpu, options);
+}
 
 /// The driver's stream of this role, of a CUDA device.
 inline void* native(Device& device, StreamRole role) {

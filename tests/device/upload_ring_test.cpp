@@ -18,13 +18,15 @@ DeviceOptions with_ring(std::int64_t bytes, double timeout_s = 30) {
 }
 
 void upload(Stream& stream, const Buffer& out, const std::vector<std::int32_t>& values) {
-  stream.enqueue({"upload", {}, {out}},
-                 [&](ExecContext& exec) { exec.uploads().upload(static_cast<CUstream_st*>(exec.native_stream()), out, values.data()); });
+  stream.enqueue({"upload", {}, {out}}, [&](ExecContext& exec) {
+    exec.uploads().upload(static_cast<CUstream_st*>(exec.native_stream()), out, values.data());
+  });
 }
 
 }  // namespace
 
-TEST_CASE("uploads of any size reach the GPU whole, through a ring that is much smaller, in the order of their streams") {
+TEST_CASE(
+    "uploads of any size reach the GPU whole, through a ring that is much smaller, in the order of their streams") {
   EmulatedDriver driver({.seed = GENERATE(range(1, 11))});
   CudaDevice device(with_ring(1000), driver.table());
   Stream &compute = device.stream(StreamRole::compute), &reduce = device.stream(StreamRole::reduce);
@@ -72,9 +74,11 @@ TEST_CASE("one half of the ring is filled while the other is on its way") {
   EmulatedDriver driver;
   CudaDevice device(with_ring(1024, 0.2), driver.table());
   Stream &first = device.stream(StreamRole::compute), &second = device.stream(StreamRole::reduce);
-  const Memory memory = device.pool().acquire(512, first, "activation"), other = device.pool().acquire(512, second, "activation");
+  const Memory memory = device.pool().acquire(512, first, "activation"),
+               other = device.pool().acquire(512, second, "activation");
   const std::vector<std::int32_t> values(128, 1);
-  void *const native_first = native(device, StreamRole::compute), *const native_second = native(device, StreamRole::reduce);
+  void *const native_first = native(device, StreamRole::compute), *const native_second =
+                                                                      native(device, StreamRole::reduce);
   driver.hold(native_first);
   driver.hold(native_second);
   upload(first, memory.buffer(DType::i32, 128), values);

@@ -1,4 +1,5 @@
-// A user's own elementwise op, as nvcc compiles it for the CPU and for the GPU at once. In a build with CUDA it is compiled; a GPU runs it.
+// A user's own elementwise op, as nvcc compiles it for the CPU and for the GPU at once. In a build with CUDA it is
+// compiled; a GPU runs it.
 #include <cmath>
 
 #include "runtime/tensor/elementwise.h"

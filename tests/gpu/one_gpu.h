@@ -9,8 +9,8 @@
 
 namespace zs::test {
 
-/// The GPU of a test with one rank: an emulated one, or, where tests run on a GPU (is_on_real_gpu), the first that is there. Outlives the
-/// devices on it.
+/// The GPU of a test with one rank: an emulated one, or, where tests run on a GPU (is_on_real_gpu), the first that is
+/// there. Outlives the devices on it.
 class OneGpu {
  public:
   explicit OneGpu(const EmulatedDriver::Options& emulation);

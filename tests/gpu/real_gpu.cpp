@@ -32,9 +32,11 @@ struct DoneAtOnce {
   static int memory_copy(CudaDriver::Address to, CudaDriver::Address from, std::size_t bytes, CUstream_st* stream) {
     return finish(real()->memory_copy(to, from, bytes, stream), stream);
   }
-  static int launch(CUfunc_st* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                    unsigned block_z, unsigned shared_bytes, CUstream_st* stream, void** arguments, void** extra) {
-    return finish(real()->launch(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, arguments, extra),
+  static int launch(CUfunc_st* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                    unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream_st* stream, void** arguments,
+                    void** extra) {
+    return finish(real()->launch(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,
+                                 arguments, extra),
                   stream);
   }
 
@@ -43,11 +45,12 @@ struct DoneAtOnce {
     return library;
   }
   static int multiply(CublasLt::Handle* handle, CublasLt::Operation* operation, const void* alpha, const void* a,
-                      CublasLt::Layout* a_layout, const void* b, CublasLt::Layout* b_layout, const void* beta, const void* c,
-                      CublasLt::Layout* c_layout, void* d, CublasLt::Layout* d_layout, const CublasLt::Algorithm* algorithm,
-                      void* workspace, std::size_t workspace_bytes, CUstream_st* stream) {
-    const int status = real_cublas()->multiply(handle, operation, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout,
-                                               algorithm, workspace, workspace_bytes, stream);
+                      CublasLt::Layout* a_layout, const void* b, CublasLt::Layout* b_layout, const void* beta,
+                      const void* c, CublasLt::Layout* c_layout, void* d, CublasLt::Layout* d_layout,
+                      const CublasLt::Algorithm* algorithm, void* workspace, std::size_t workspace_bytes,
+                      CUstream_st* stream) {
+    const int status = real_cublas()->multiply(handle, operation, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d,
+                                               d_layout, algorithm, workspace, workspace_bytes, stream);
     if (status != cublas::kSuccess) return status;
     return finish(cuda_status::kSuccess, stream) == cuda_status::kSuccess ? cublas::kSuccess : cublas::kExecutionFailed;
   }

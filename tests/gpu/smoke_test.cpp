@@ -1,4 +1,5 @@
-// What everything else on a GPU stands on, in one small program: the driver, memory, events, a kernel, an error. On emulated GPUs too.
+// What everything else on a GPU stands on, in one small program: the driver, memory, events, a kernel, an error. On
+// emulated GPUs too.
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <numeric>
@@ -18,7 +19,8 @@ class Gpu {
   Gpu() {
     DeviceOptions options;
     options.sync_timeout_s = 30;
-    if (!is_on_real_gpu()) driver_ = std::make_unique<EmulatedDriver>(EmulatedDriver::Options{.kernels = emulated_kernels()});
+    if (!is_on_real_gpu())
+      driver_ = std::make_unique<EmulatedDriver>(EmulatedDriver::Options{.kernels = emulated_kernels()});
     device_.emplace(options, driver_ ? driver_->table() : open_cuda_driver());
     pinned_ = make_pinned_allocator(device_->context());
   }
@@ -51,8 +53,10 @@ TEST_CASE("what is copied to a GPU comes back") {
   Stream& stream = gpu.stream(StreamRole::compute);
   const Memory memory = gpu->pool().acquire(kElems * size_of(DType::f32), stream, "data");
   const Buffer data = memory.buffer(DType::f32, kElems);
-  stream.enqueue({"there", {}, {data}}, [&](ExecContext& exec) { cuda_kernels().copy(exec, data, on_host(out.get(), kElems)); });
-  stream.enqueue({"back", {data}, {}}, [&](ExecContext& exec) { cuda_kernels().copy(exec, on_host(in.get(), kElems), data); });
+  stream.enqueue({"there", {}, {data}},
+                 [&](ExecContext& exec) { cuda_kernels().copy(exec, data, on_host(out.get(), kElems)); });
+  stream.enqueue({"back", {data}, {}},
+                 [&](ExecContext& exec) { cuda_kernels().copy(exec, on_host(in.get(), kElems), data); });
   stream.synchronize();
   CHECK(std::memcmp(in.get(), out.get(), kElems * sizeof(float)) == 0);
 }
@@ -68,14 +72,15 @@ TEST_CASE("a stream of a GPU waits for an event of another") {
   for (int round = 1; round <= 20; ++round) {
     writer.wait(read);
     writer.enqueue({"write", {}, {data}}, [&](ExecContext& exec) {
-      const int status =
-          exec.gpu().driver().memory_set(reinterpret_cast<CudaDriver::Address>(data.data), static_cast<unsigned char>(round),
-                                         static_cast<std::size_t>(data.bytes()), static_cast<CUstream_st*>(exec.native_stream()));
+      const int status = exec.gpu().driver().memory_set(
+          reinterpret_cast<CudaDriver::Address>(data.data), static_cast<unsigned char>(round),
+          static_cast<std::size_t>(data.bytes()), static_cast<CUstream_st*>(exec.native_stream()));
       exec.gpu().check(status, "cuMemsetD8Async");
     });
     writer.record(written);
     reader.wait(written);
-    reader.enqueue({"read", {data}, {}}, [&](ExecContext& exec) { cuda_kernels().copy(exec, on_host(in.get(), kElems), data); });
+    reader.enqueue({"read", {data}, {}},
+                   [&](ExecContext& exec) { cuda_kernels().copy(exec, on_host(in.get(), kElems), data); });
     reader.record(read);
     reader.synchronize();
     const auto* const bytes = reinterpret_cast<const unsigned char*>(in.get());
@@ -121,5 +126,6 @@ TEST_CASE("what a kernel finds wrong ends the GPU's work with an error that name
   gpu.stream(StreamRole::compute).enqueue({"embedding", {table}, {out}}, [&](ExecContext& exec) {
     cuda_kernels().embedding_forward(exec, out, {ids, 2, DType::i32, DeviceKind::cuda}, table, {}, 2);
   });
-  CHECK_THROWS_WITH(gpu->synchronize(), Catch::Contains("CUDA error 719") && Catch::Contains("last enqueued: embedding"));
+  CHECK_THROWS_WITH(gpu->synchronize(),
+                    Catch::Contains("CUDA error 719") && Catch::Contains("last enqueued: embedding"));
 }

@@ -6,14 +6,16 @@ namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
 
-const std::vector<AttentionDims> kShapes = {{1, 1, 1, 1},     {2, 3, 2, 3},      {1, 17, 3, 8},     {2, 64, 1, 16},  {1, 65, 2, 32},
-                                            {1, 100, 2, 48},  {1, 130, 2, 64},   {2, 129, 1, 128},  {3, 40, 1, 100}, {1, 200, 4, 80},
-                                            {2, 33, 6, 8, 2}, {1, 70, 4, 64, 1}, {2, 20, 4, 128, 2}};
+const std::vector<AttentionDims> kShapes = {{1, 1, 1, 1},      {2, 3, 2, 3},    {1, 17, 3, 8},    {2, 64, 1, 16},
+                                            {1, 65, 2, 32},    {1, 100, 2, 48}, {1, 130, 2, 64},  {2, 129, 1, 128},
+                                            {3, 40, 1, 100},   {1, 200, 4, 80}, {2, 33, 6, 8, 2}, {1, 70, 4, 64, 1},
+                                            {2, 20, 4, 128, 2}};
 
 /// Windows below and above the kernels' tiles, at and off their edges; the last one is all there is.
-const std::vector<AttentionDims> kWindows = {
-    {2, 3, 2, 3, 0, 1},     {1, 70, 2, 16, 0, 5},  {1, 200, 2, 64, 0, 16}, {2, 150, 1, 128, 0, 33}, {1, 300, 2, 64, 1, 129},
-    {1, 140, 1, 20, 0, 64}, {1, 129, 4, 8, 2, 65}, {1, 200, 1, 128, 0, 1}, {1, 640, 1, 64, 0, 100}, {1, 90, 1, 100, 0, 1000}};
+const std::vector<AttentionDims> kWindows = {{2, 3, 2, 3, 0, 1},      {1, 70, 2, 16, 0, 5},    {1, 200, 2, 64, 0, 16},
+                                             {2, 150, 1, 128, 0, 33}, {1, 300, 2, 64, 1, 129}, {1, 140, 1, 20, 0, 64},
+                                             {1, 129, 4, 8, 2, 65},   {1, 200, 1, 128, 0, 1},  {1, 640, 1, 64, 0, 100},
+                                             {1, 90, 1, 100, 0, 1000}};
 
 /// Probabilities that are rounded to bf16 (rounds_probabilities) are off by up to kNarrow of each.
 constexpr double kNarrow = 0x1.0p-8, kExponential = 6e-6;  // the latter: of an exponential that will be rounded
@@ -47,7 +49,8 @@ Reference attention(const std::vector<double>& qkv, const AttentionDims& d) {
         r.lse[static_cast<std::size_t>((b * d.heads + h) * d.time + t)] = std::log(sum);
         for (std::int64_t i = 0; i < d.head_dim; ++i) {
           double value = 0;
-          for (std::int64_t s = first; s <= t; ++s) value += p[static_cast<std::size_t>(s - first)] / sum * at(b, s, 2, h, i);
+          for (std::int64_t s = first; s <= t; ++s)
+            value += p[static_cast<std::size_t>(s - first)] / sum * at(b, s, 2, h, i);
           r.out[static_cast<std::size_t>(((b * d.time + t) * d.heads + h) * d.head_dim + i)] = value;
         }
       }
@@ -59,9 +62,10 @@ struct Forward {
 };
 Forward forward(Values& qkv, const AttentionDims& d) {
   const std::int64_t elems = d.batch * d.time * d.heads * d.head_dim;
-  const auto out =
-      run({Values::poison(qkv.dtype(), elems), Values::poison(DType::f32, d.batch * d.heads * d.time)},
-          [&](ExecContext& ctx, std::vector<Values>& o) { k().attention_forward(ctx, o[0].buffer(), o[1].buffer(), qkv.buffer(), d); });
+  const auto out = run({Values::poison(qkv.dtype(), elems), Values::poison(DType::f32, d.batch * d.heads * d.time)},
+                       [&](ExecContext& ctx, std::vector<Values>& o) {
+                         k().attention_forward(ctx, o[0].buffer(), o[1].buffer(), qkv.buffer(), d);
+                       });
   return {out[0], out[1]};
 }
 
@@ -86,7 +90,8 @@ TEST_CASE("attention stays exact when scores are large", "[attention]") {
   const AttentionDims d{1, 150, 1, 16};
   Values qkv = Values::random(DType::f32, 3 * d.time * d.head_dim, 1, 4.0);
   const Forward result = forward(qkv, d);
-  require_close(result.out, attention(qkv.list(), d).out, 5e-4);  // scores near 60 carry absolute errors of 4e-6 times |v| and 100 terms
+  require_close(result.out, attention(qkv.list(), d).out,
+                5e-4);  // scores near 60 carry absolute errors of 4e-6 times |v| and 100 terms
 }
 
 TEST_CASE("attention over a long sequence rescales what it has gathered", "[attention][long]") {
@@ -116,11 +121,11 @@ TEST_CASE("attention over equal keys averages the values seen so far", "[attenti
 }
 
 TEST_CASE("attention's gradients agree with central differences", "[attention]") {
-  const AttentionDims d =
-      GENERATE(AttentionDims{1, 1, 1, 1}, AttentionDims{2, 3, 2, 3}, AttentionDims{1, 17, 2, 8}, AttentionDims{1, 70, 1, 16},
-               AttentionDims{1, 130, 2, 64}, AttentionDims{2, 65, 1, 100}, AttentionDims{2, 5, 6, 3, 2}, AttentionDims{1, 70, 4, 16, 2},
-               AttentionDims{1, 66, 3, 64, 1}, AttentionDims{2, 5, 2, 3, 0, 2}, AttentionDims{1, 140, 2, 16, 1, 20},
-               AttentionDims{1, 130, 1, 64, 0, 65});
+  const AttentionDims d = GENERATE(
+      AttentionDims{1, 1, 1, 1}, AttentionDims{2, 3, 2, 3}, AttentionDims{1, 17, 2, 8}, AttentionDims{1, 70, 1, 16},
+      AttentionDims{1, 130, 2, 64}, AttentionDims{2, 65, 1, 100}, AttentionDims{2, 5, 6, 3, 2},
+      AttentionDims{1, 70, 4, 16, 2}, AttentionDims{1, 66, 3, 64, 1}, AttentionDims{2, 5, 2, 3, 0, 2},
+      AttentionDims{1, 140, 2, 16, 1, 20}, AttentionDims{1, 130, 1, 64, 0, 65});
   CAPTURE(d.time, d.head_dim, d.window);
   const std::int64_t elems = d.batch * d.time * d.heads * d.head_dim, qkv_elems = d.batch * d.time * qkv_width_of(d);
   Values qkv = Values::random(DType::f32, qkv_elems, 1), dout = Values::random(DType::f32, elems, 2);
@@ -131,7 +136,8 @@ TEST_CASE("attention's gradients agree with central differences", "[attention]")
   const std::vector<double> x = qkv.list(), weights = dout.list();
   const std::size_t step = std::max<std::size_t>(1, x.size() / 60) | 1;  // odd: reaches q, k, v and every column
   for (std::size_t i = 0; i < x.size(); i += step) {
-    const double expected = central_difference(x, i, [&](const std::vector<double>& v) { return dot(attention(v, d).out, weights); });
+    const double expected =
+        central_difference(x, i, [&](const std::vector<double>& v) { return dot(attention(v, d).out, weights); });
     INFO("element " << i << " of " << x.size());
     REQUIRE(out[0][static_cast<std::int64_t>(i)] == Approx(expected).margin(1e-5).epsilon(1e-5));
   }
@@ -139,7 +145,8 @@ TEST_CASE("attention's gradients agree with central differences", "[attention]")
 
 namespace {
 
-/// One head's gradients and, of each, the sum of its terms' magnitudes. Dao et al. 2022, algorithm 4, from the forward pass's own results.
+/// One head's gradients and, of each, the sum of its terms' magnitudes. Dao et al. 2022, algorithm 4, from the forward
+/// pass's own results.
 struct Gradients {
   std::vector<double> value, magnitude;
 };
@@ -173,18 +180,20 @@ Gradients attention_gradients(const Values& qkv, const Values& dout, const Forwa
 }  // namespace
 
 TEST_CASE("attention's bf16 gradients are off by the rounding of their terms at most", "[attention]") {
-  const AttentionDims d =
-      GENERATE(AttentionDims{1, 1, 1, 1}, AttentionDims{1, 63, 1, 20}, AttentionDims{1, 130, 1, 64}, AttentionDims{1, 97, 1, 100},
-               AttentionDims{1, 1, 1, 128}, AttentionDims{1, 65, 1, 128}, AttentionDims{1, 129, 1, 128}, AttentionDims{1, 300, 1, 64},
-               AttentionDims{1, 300, 1, 64, 0, 70}, AttentionDims{1, 150, 1, 128, 0, 16}, AttentionDims{1, 200, 1, 64, 0, 1},
-               AttentionDims{1, 140, 1, 20, 0, 64});
+  const AttentionDims d = GENERATE(
+      AttentionDims{1, 1, 1, 1}, AttentionDims{1, 63, 1, 20}, AttentionDims{1, 130, 1, 64},
+      AttentionDims{1, 97, 1, 100}, AttentionDims{1, 1, 1, 128}, AttentionDims{1, 65, 1, 128},
+      AttentionDims{1, 129, 1, 128}, AttentionDims{1, 300, 1, 64}, AttentionDims{1, 300, 1, 64, 0, 70},
+      AttentionDims{1, 150, 1, 128, 0, 16}, AttentionDims{1, 200, 1, 64, 0, 1}, AttentionDims{1, 140, 1, 20, 0, 64});
   CAPTURE(d.time, d.head_dim, d.window);
-  Values qkv = Values::random(DType::bf16, 3 * d.time * d.head_dim, 1), dout = Values::random(DType::bf16, d.time * d.head_dim, 2);
+  Values qkv = Values::random(DType::bf16, 3 * d.time * d.head_dim, 1),
+         dout = Values::random(DType::bf16, d.time * d.head_dim, 2);
   Forward f = forward(qkv, d);
   const Gradients expected = attention_gradients(qkv, dout, f, d);
-  const auto out = run({Values::poison(DType::bf16, 3 * d.time * d.head_dim)}, [&](ExecContext& ctx, std::vector<Values>& o) {
-    k().attention_backward(ctx, o[0].buffer(), dout.buffer(), f.out.buffer(), qkv.buffer(), f.lse.buffer(), d);
-  });
+  const auto out =
+      run({Values::poison(DType::bf16, 3 * d.time * d.head_dim)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+        k().attention_backward(ctx, o[0].buffer(), dout.buffer(), f.out.buffer(), qkv.buffer(), f.lse.buffer(), d);
+      });
   // Sums in f32 of up to 130 terms, and differences dout v - dout out of sums of up to 100.
   const double term = 1e-4 + (rounds_probabilities(DType::bf16, d.head_dim) ? kNarrow : 0);
   for (std::size_t i = 0; i < expected.value.size(); ++i) {
@@ -195,7 +204,8 @@ TEST_CASE("attention's bf16 gradients are off by the rounding of their terms at 
 }
 
 TEST_CASE("attention's bf16 gradients are the f32 ones of the same values, rounded", "[attention]") {
-  const AttentionDims d = GENERATE(AttentionDims{2, 17, 2, 8}, AttentionDims{1, 130, 2, 64}, AttentionDims{1, 70, 1, 80});
+  const AttentionDims d =
+      GENERATE(AttentionDims{2, 17, 2, 8}, AttentionDims{1, 130, 2, 64}, AttentionDims{1, 70, 1, 80});
   if (rounds_probabilities(DType::bf16, d.head_dim)) return skip("probabilities are rounded, too");
   const std::int64_t elems = d.batch * d.time * d.heads * d.head_dim;
   Values qkv = Values::random(DType::bf16, 3 * elems, 1), dout = Values::random(DType::bf16, elems, 2);
@@ -203,11 +213,14 @@ TEST_CASE("attention's bf16 gradients are the f32 ones of the same values, round
   Values wide_qkv = Values::of(DType::f32, qkv.list()), wide_dout = Values::of(DType::f32, dout.list());
   Values wide_out = Values::of(DType::f32, f.out.list());
   const auto out =
-      run({Values::poison(DType::bf16, 3 * elems), Values::poison(DType::f32, 3 * elems)}, [&](ExecContext& ctx, std::vector<Values>& o) {
-        k().attention_backward(ctx, o[0].buffer(), dout.buffer(), f.out.buffer(), qkv.buffer(), f.lse.buffer(), d);
-        k().attention_backward(ctx, o[1].buffer(), wide_dout.buffer(), wide_out.buffer(), wide_qkv.buffer(), f.lse.buffer(), d);
-      });
-  for (std::int64_t i = 0; i < 3 * elems; ++i) REQUIRE(out[0].at<BFloat16>(i).bits == BFloat16(out[1].at<float>(i)).bits);
+      run({Values::poison(DType::bf16, 3 * elems), Values::poison(DType::f32, 3 * elems)},
+          [&](ExecContext& ctx, std::vector<Values>& o) {
+            k().attention_backward(ctx, o[0].buffer(), dout.buffer(), f.out.buffer(), qkv.buffer(), f.lse.buffer(), d);
+            k().attention_backward(ctx, o[1].buffer(), wide_dout.buffer(), wide_out.buffer(), wide_qkv.buffer(),
+                                   f.lse.buffer(), d);
+          });
+  for (std::int64_t i = 0; i < 3 * elems; ++i)
+    REQUIRE(out[0].at<BFloat16>(i).bits == BFloat16(out[1].at<float>(i)).bits);
 }
 
 namespace {
@@ -233,10 +246,13 @@ std::vector<Values> both_ways(Values& qkv, Values& dout, const AttentionDims& d)
 
 }  // namespace
 
-TEST_CASE("where attention saturates, queries and keys get no gradient, and values what their queries have", "[attention]") {
+TEST_CASE("where attention saturates, queries and keys get no gradient, and values what their queries have",
+          "[attention]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
-  const AttentionDims d = GENERATE(AttentionDims{1, 70, 1, 16}, AttentionDims{1, 40, 2, 64}, AttentionDims{1, 33, 4, 24, 2});
-  const std::int64_t width = qkv_width_of(d), elems = d.time * d.heads * d.head_dim, kv_heads = kv_heads_of(d), group = d.heads / kv_heads;
+  const AttentionDims d =
+      GENERATE(AttentionDims{1, 70, 1, 16}, AttentionDims{1, 40, 2, 64}, AttentionDims{1, 33, 4, 24, 2});
+  const std::int64_t width = qkv_width_of(d), elems = d.time * d.heads * d.head_dim, kv_heads = kv_heads_of(d),
+                     group = d.heads / kv_heads;
   // Key t is t in every element, so that every query, some thousands in each, sees its own key alone.
   Values qkv = Values::random(dtype, d.time * width, 1), dout = Values::random(dtype, elems, 2);
   for (std::int64_t t = 0; t < d.time; ++t)
@@ -255,7 +271,8 @@ TEST_CASE("where attention saturates, queries and keys get no gradient, and valu
       for (std::int64_t i = 0; i < d.head_dim; ++i) {
         double expected = 0;
         for (std::int64_t q = h * group; q < (h + 1) * group; ++q) expected += dout[(t * d.heads + q) * d.head_dim + i];
-        REQUIRE(out[0][t * width + (d.heads + kv_heads + h) * d.head_dim + i] == Approx(expected).epsilon(0.01).margin(0.01));
+        REQUIRE(out[0][t * width + (d.heads + kv_heads + h) * d.head_dim + i] ==
+                Approx(expected).epsilon(0.01).margin(0.01));
       }
   }
 }
@@ -295,10 +312,11 @@ Values with_own_keys(const Values& qkv, const AttentionDims& d) {
 
 }  // namespace
 
-TEST_CASE("query heads that share keys are what they are with keys of their own, and dk and dv are the sums of theirs", "[attention]") {
+TEST_CASE("query heads that share keys are what they are with keys of their own, and dk and dv are the sums of theirs",
+          "[attention]") {
   const DType dtype = GENERATE(DType::bf16, DType::f32);
-  const AttentionDims d = GENERATE(AttentionDims{2, 17, 4, 64, 2}, AttentionDims{1, 150, 4, 64, 1}, AttentionDims{2, 70, 6, 128, 3},
-                                   AttentionDims{1, 65, 3, 20, 1});
+  const AttentionDims d = GENERATE(AttentionDims{2, 17, 4, 64, 2}, AttentionDims{1, 150, 4, 64, 1},
+                                   AttentionDims{2, 70, 6, 128, 3}, AttentionDims{1, 65, 3, 20, 1});
   if (dtype == DType::f32 && d.head_dim > 64) return;
   const AttentionDims alone{d.batch, d.time, d.heads, d.head_dim};
   Values qkv = Values::random(dtype, d.batch * d.time * qkv_width_of(d), 1);
@@ -342,8 +360,8 @@ TEST_CASE("attention refuses buffers that do not fit its dims", "[attention]") {
 
 TEST_CASE("attention with a cache is that of the last tokens of the whole sequence", "[attention]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
-  const AttentionDims d = GENERATE(AttentionDims{1, 5, 2, 3}, AttentionDims{1, 70, 4, 64, 1}, AttentionDims{1, 130, 6, 33, 2},
-                                   AttentionDims{1, 300, 2, 8, 1, 17});
+  const AttentionDims d = GENERATE(AttentionDims{1, 5, 2, 3}, AttentionDims{1, 70, 4, 64, 1},
+                                   AttentionDims{1, 130, 6, 33, 2}, AttentionDims{1, 300, 2, 8, 1, 17});
   const std::int64_t first = GENERATE_COPY(0, 1, d.time / 2, d.time - 1), tokens = d.time - first;
   const std::int64_t width = qkv_width_of(d), row = 2 * kv_heads_of(d) * d.head_dim, capacity = d.time + 3;
   Values qkv = Values::random(dtype, d.time * width, 1), cache = Values::poison(dtype, capacity * row);
@@ -353,7 +371,8 @@ TEST_CASE("attention with a cache is that of the last tokens of the whole sequen
   last.time = tokens;
   const Buffer queries = qkv.buffer().slice(first * width, tokens * width);
   const auto found =
-      run({Values::poison(dtype, tokens * d.heads * d.head_dim), Values::poison(DType::f32, tokens * d.heads * (d.time + d.head_dim))},
+      run({Values::poison(dtype, tokens * d.heads * d.head_dim),
+           Values::poison(DType::f32, tokens * d.heads * (d.time + d.head_dim))},
           [&](ExecContext& ctx, std::vector<Values>& o) {
             k().attention_cached(ctx, o[0].buffer(), o[1].buffer(), queries, cache.buffer(), last, first);
           });

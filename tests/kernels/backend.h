@@ -12,8 +12,8 @@ const KernelTable& kernels_under_test();
 DeviceKind device_under_test();
 /// Whether attention rounds probabilities to bf16 before it multiplies them.
 bool rounds_probabilities(DType dtype, std::int64_t head_dim);
-/// To run them in: they are done on return. `threads`: of the CPU's team; on the emulated GPU an odd number runs blocks and threads in
-/// their order, an even one backwards.
+/// To run them in: they are done on return. `threads`: of the CPU's team; on the emulated GPU an odd number runs blocks
+/// and threads in their order, an even one backwards.
 ExecContext make_context(int threads = 1);
 /// What both the kernels and the tests reach by the same address.
 Allocator& memory_under_test();

@@ -9,11 +9,13 @@ namespace {
 
 /// One GPU for the whole program, emulated or this machine's first, with everything done when a launch returns.
 struct Gpu {
-  std::unique_ptr<EmulatedDriver> emulated =
-      is_on_real_gpu() ? nullptr
-                       : std::make_unique<EmulatedDriver>(EmulatedDriver::Options{.is_immediate = true, .kernels = emulated_kernels()});
+  std::unique_ptr<EmulatedDriver> emulated = is_on_real_gpu()
+                                                 ? nullptr
+                                                 : std::make_unique<EmulatedDriver>(EmulatedDriver::Options{
+                                                       .is_immediate = true, .kernels = emulated_kernels()});
   std::unique_ptr<EmulatedCublas> cublas = emulated ? std::make_unique<EmulatedCublas>(*emulated) : nullptr;
-  CudaContext context{libraries(), 0, true};  // with other processes of this program, each of which runs some of the cases
+  CudaContext context{libraries(), 0,
+                      true};  // with other processes of this program, each of which runs some of the cases
   std::unique_ptr<Allocator> memory = make_pinned_allocator(context);
   std::unique_ptr<Allocator> own_memory = make_cuda_allocator(context);
   static constexpr std::int64_t kScratchBytes = std::int64_t{64} << 20;
@@ -41,7 +43,9 @@ Gpu& gpu() {
 const KernelTable& kernels_under_test() { return cuda_kernels(); }
 DeviceKind device_under_test() { return DeviceKind::cuda; }
 /// Tensor cores do.
-bool rounds_probabilities(DType dtype, std::int64_t head_dim) { return dtype == DType::bf16 && (head_dim == 64 || head_dim == 128); }
+bool rounds_probabilities(DType dtype, std::int64_t head_dim) {
+  return dtype == DType::bf16 && (head_dim == 64 || head_dim == 128);
+}
 ExecContext make_context(int threads) {
   if (gpu().emulated) gpu().emulated->run_backwards(threads % 2 == 0);
   ExecContext made(threads, gpu().stream, &gpu().context);

@@ -45,8 +45,8 @@ struct Gpu {
   /// The product with GELU, then that with its gradient, of ones of this type, (m, k) and (k, n).
   void multiply_with_gelu(DType dtype, const MatmulDims& dims) {
     const auto at = [&](std::int64_t which, std::int64_t elems) { return ones(dtype, 512 * which, elems); };
-    const Buffer a = at(0, dims.m * dims.k), b = at(1, dims.k * dims.n), bias = at(2, dims.n), sums = at(3, dims.m * dims.n),
-                 y = at(4, dims.m * dims.n), dx = at(5, dims.m * dims.n);
+    const Buffer a = at(0, dims.m * dims.k), b = at(1, dims.k * dims.n), bias = at(2, dims.n),
+                 sums = at(3, dims.m * dims.n), y = at(4, dims.m * dims.n), dx = at(5, dims.m * dims.n);
     const std::int64_t scratch = cuda_kernels().scratch.matmul(dims);
     stream().enqueue({"linear_gelu", {a, b, bias}, {sums, y}, scratch}, [=](ExecContext& exec) {
       cuda_kernels().matmul_gelu(exec, y, {sums, a, b, bias}, dims);
@@ -68,7 +68,8 @@ struct Gpu {
 
 TEST_CASE("a product runs in its stream's order, by an algorithm that is asked for once a shape") {
   Gpu gpu;
-  const Buffer a = gpu.ones(DType::f32, 0, 16 * 8), b = gpu.ones(DType::f32, 512, 8 * 4), c = gpu.ones(DType::f32, 1024, 16 * 4);
+  const Buffer a = gpu.ones(DType::f32, 0, 16 * 8), b = gpu.ones(DType::f32, 512, 8 * 4),
+               c = gpu.ones(DType::f32, 1024, 16 * 4);
   for (int i = 0; i < 3; ++i) gpu.multiply(c, a, b, {}, {.m = 16, .n = 4, .k = 8, .beta = 1.0f});
   CHECK(c.as<float>()[63] == 1.0f);
   gpu.device.synchronize();
@@ -86,20 +87,23 @@ TEST_CASE("an algorithm is told how operands are aligned, and is not used for wh
   const std::int64_t skipped = GENERATE(0, 1, 2, 4, 16), operand = GENERATE(0, 1, 2);
   const auto at = [&](std::int64_t which) { return 1024 * which + (which == operand ? skipped : 0); };
   const MatmulDims dims{.m = 16, .n = 4, .k = 8};
-  const Buffer a = gpu.ones(DType::bf16, at(0), 16 * 8), b = gpu.ones(DType::bf16, at(1), 8 * 4), c = gpu.ones(DType::bf16, at(2), 16 * 4);
-  gpu.multiply(gpu.ones(DType::bf16, 3072, 16 * 4), gpu.ones(DType::bf16, 0, 16 * 8), gpu.ones(DType::bf16, 1024, 8 * 4), {}, dims);
+  const Buffer a = gpu.ones(DType::bf16, at(0), 16 * 8), b = gpu.ones(DType::bf16, at(1), 8 * 4),
+               c = gpu.ones(DType::bf16, at(2), 16 * 4);
+  gpu.multiply(gpu.ones(DType::bf16, 3072, 16 * 4), gpu.ones(DType::bf16, 0, 16 * 8),
+               gpu.ones(DType::bf16, 1024, 8 * 4), {}, dims);
   gpu.multiply(c, a, b, {}, dims);
   gpu.device.synchronize();
   CHECK(static_cast<float>(c.as<BFloat16>()[63]) == 8);
-  CHECK(gpu.cublas.calls("cublasLtMatmulAlgoGetHeuristic") == (skipped == 0 || skipped == 16 ? 1 : 2) + (skipped == 16));
+  CHECK(gpu.cublas.calls("cublasLtMatmulAlgoGetHeuristic") ==
+        (skipped == 0 || skipped == 16 ? 1 : 2) + (skipped == 16));
 }
 
 TEST_CASE("a bias that is of another type than the result, or lies askew, is moved first") {
   Gpu gpu;
   const std::int64_t skipped = GENERATE(0, 1, 3, 8);
   const DType bias_dtype = GENERATE(DType::f32, DType::bf16);
-  const Buffer a = gpu.ones(DType::bf16, 0, 16 * 8), b = gpu.ones(DType::bf16, 512, 8 * 4), c = gpu.ones(DType::f32, 1024, 16 * 4),
-               bias = gpu.ones(bias_dtype, 3008 + skipped, 4);
+  const Buffer a = gpu.ones(DType::bf16, 0, 16 * 8), b = gpu.ones(DType::bf16, 512, 8 * 4),
+               c = gpu.ones(DType::f32, 1024, 16 * 4), bias = gpu.ones(bias_dtype, 3008 + skipped, 4);
   for (int i = 0; i < 2; ++i) gpu.multiply(c, a, b, bias, {.m = 16, .n = 4, .k = 8});
   gpu.device.synchronize();
   CHECK(c.as<float>()[63] == 9);
@@ -121,12 +125,14 @@ TEST_CASE("a product works in the scratch that its op declares") {
   Gpu gpu;
   // Long sums over few results: the emulated library wants a workspace.
   const MatmulDims dims{.m = 2, .n = 2, .k = 512};
-  const Buffer a = gpu.ones(DType::f32, 0, 1024), b = gpu.ones(DType::f32, 1024, 1024), c = gpu.ones(DType::f32, 2048, 4);
+  const Buffer a = gpu.ones(DType::f32, 0, 1024), b = gpu.ones(DType::f32, 1024, 1024),
+               c = gpu.ones(DType::f32, 2048, 4);
   gpu.multiply(c, a, b, {}, dims);
   gpu.device.synchronize();
   CHECK(c.as<float>()[3] == 512);
   CHECK(gpu.device.memory().live_by_label().at("scratch") >= cuda_kernels().scratch.matmul(dims));
-  gpu.stream().enqueue({"linear", {a, b}, {c}}, [=](ExecContext& exec) { cuda_kernels().matmul(exec, c, a, b, {}, dims); });
+  gpu.stream().enqueue({"linear", {a, b}, {c}},
+                       [=](ExecContext& exec) { cuda_kernels().matmul(exec, c, a, b, {}, dims); });
   CHECK_THROWS_WITH(gpu.device.synchronize(), Catch::Contains("bytes of scratch are used, 0 were declared"));
 }
 
@@ -149,7 +155,8 @@ TEST_CASE("every function of cuBLASLt that fails is an error that names it and t
     gpu.cublas.fail(function, 14);
     INFO(function);
     CHECK_THAT(message_of([&] { multiply(gpu); }),
-               Catch::StartsWith(function + " for the product m 2, n 2, k 3: cuBLAS status 14, a made-up status (GPU 0 (Emulated)") &&
+               Catch::StartsWith(
+                   function + " for the product m 2, n 2, k 3: cuBLAS status 14, a made-up status (GPU 0 (Emulated)") &&
                    Catch::Contains("last enqueued: linear"));
     CHECK_NOTHROW(multiply(gpu));
   }
@@ -162,7 +169,8 @@ TEST_CASE("cuBLASLt's objects are given back with the device") {
     CudaDevice device(patient(), {driver.table(), cublas.table()});
     Stream& stream = device.stream(StreamRole::compute);
     const Memory memory = device.pool().acquire(4096, stream, "activation");
-    const Buffer all = memory.buffer(DType::f32, 1024), a = all.slice(0, 6), b = all.slice(256, 6), c = all.slice(512, 4);
+    const Buffer all = memory.buffer(DType::f32, 1024), a = all.slice(0, 6), b = all.slice(256, 6),
+                 c = all.slice(512, 4);
     const MatmulDims dims{.m = 2, .n = 2, .k = 3};
     stream.enqueue({"linear", {a, b}, {c}, cuda_kernels().scratch.matmul(dims)},
                    [&](ExecContext& exec) { cuda_kernels().matmul(exec, c, a, b, {}, dims); });
@@ -177,7 +185,8 @@ TEST_CASE("a product that cuBLASLt cannot compute, and one without cuBLASLt, are
   const Buffer a = gpu.ones(DType::f32, 0, 6), b = gpu.ones(DType::f32, 512, 6), c = gpu.ones(DType::f32, 1024, 4);
   gpu.cublas.know_nothing();
   gpu.multiply(c, a, b, {}, {.m = 2, .n = 2, .k = 3});
-  CHECK_THROWS_WITH(gpu.device.synchronize(), Catch::StartsWith("op linear: cuBLASLt has no algorithm for the product m 2, n 2, k 3"));
+  CHECK_THROWS_WITH(gpu.device.synchronize(),
+                    Catch::StartsWith("op linear: cuBLASLt has no algorithm for the product m 2, n 2, k 3"));
 
   DeviceOptions shared = patient();
   shared.shares_gpu = true;
@@ -196,10 +205,10 @@ TEST_CASE("GELU is left to products of bf16 whose rows are packs, on GPUs that a
     bool fuses, is_known, is_fused;
     int major = 9;
   };
-  const Case c =
-      GENERATE(Case{DType::bf16, 8, true, true, true}, Case{DType::bf16, 24, true, true, true}, Case{DType::bf16, 12, true, true, false},
-               Case{DType::f32, 8, true, true, false}, Case{DType::bf16, 8, false, true, false}, Case{DType::bf16, 8, true, false, false},
-               Case{DType::bf16, 8, true, true, false, 8}, Case{DType::bf16, 8, true, true, true, 10});
+  const Case c = GENERATE(Case{DType::bf16, 8, true, true, true}, Case{DType::bf16, 24, true, true, true},
+                          Case{DType::bf16, 12, true, true, false}, Case{DType::f32, 8, true, true, false},
+                          Case{DType::bf16, 8, false, true, false}, Case{DType::bf16, 8, true, false, false},
+                          Case{DType::bf16, 8, true, true, false, 8}, Case{DType::bf16, 8, true, true, true, 10});
   Gpu gpu({.fuses_gelu = c.fuses}, c.major);
   if (!c.is_known) gpu.cublas.know_no_gelu();
   gpu.multiply_with_gelu(c.dtype, {.m = 4, .n = c.n, .k = 8});
@@ -211,8 +220,8 @@ TEST_CASE("GELU is left to products of bf16 whose rows are packs, on GPUs that a
 TEST_CASE("an algorithm of a product is none of the same product with GELU, or with its gradient") {
   Gpu gpu;
   const MatmulDims dims{.m = 4, .n = 8, .k = 8};
-  const Buffer a = gpu.ones(DType::bf16, 0, 32), b = gpu.ones(DType::bf16, 512, 64), bias = gpu.ones(DType::bf16, 1024, 8),
-               c = gpu.ones(DType::bf16, 1536, 32);
+  const Buffer a = gpu.ones(DType::bf16, 0, 32), b = gpu.ones(DType::bf16, 512, 64),
+               bias = gpu.ones(DType::bf16, 1024, 8), c = gpu.ones(DType::bf16, 1536, 32);
   for (const Buffer& added : {Buffer{}, bias}) gpu.multiply(c, a, b, added, dims);
   gpu.multiply_with_gelu(DType::bf16, dims);
   CHECK(gpu.cublas.calls("cublasLtMatmulAlgoGetHeuristic") == 4);
@@ -237,10 +246,10 @@ TEST_CASE("the emulated cuBLASLt refuses GELU's input where it is missing, too n
     int type, operands, status;
   };
   using namespace zs::cublas;
-  const Case c =
-      GENERATE(Case{8, 16, kBf16, kBf16, kSuccess}, Case{16, 4096, kBf16, kBf16, kSuccess}, Case{8, 0, kBf16, kBf16, kInvalidValue},
-               Case{0, 16, kBf16, kBf16, kInvalidValue}, Case{12, 16, kBf16, kBf16, kInvalidValue}, Case{8, 16, kF32, kBf16, kInvalidValue},
-               Case{8, 8, kBf16, kBf16, kNotSupported});
+  const Case c = GENERATE(Case{8, 16, kBf16, kBf16, kSuccess}, Case{16, 4096, kBf16, kBf16, kSuccess},
+                          Case{8, 0, kBf16, kBf16, kInvalidValue}, Case{0, 16, kBf16, kBf16, kInvalidValue},
+                          Case{12, 16, kBf16, kBf16, kInvalidValue}, Case{8, 16, kF32, kBf16, kInvalidValue},
+                          Case{8, 8, kBf16, kBf16, kNotSupported});
   const std::int32_t epilogue = GENERATE(kGeluEpilogue, kGeluGradientEpilogue);
   Gpu gpu;
   const CublasLt& library = *gpu.cublas.table();
@@ -261,7 +270,8 @@ TEST_CASE("the emulated cuBLASLt refuses GELU's input where it is missing, too n
     library.preference_create(&preference);
     CublasLt::Candidate candidate{};
     int found = 0;
-    status = library.find_algorithms(handle, operation, operand, operand, result, result, preference, 1, &candidate, &found);
+    status =
+        library.find_algorithms(handle, operation, operand, operand, result, result, preference, 1, &candidate, &found);
     library.preference_destroy(preference);
     for (CublasLt::Layout* layout : {operand, result}) library.layout_destroy(layout);
     library.operation_destroy(operation);

@@ -18,12 +18,14 @@ TEST_CASE("kernels run in their stream's order, with the compute stream's worksp
   {
     CudaDevice device(patient(), driver.table());
     Stream& stream = device.stream(StreamRole::compute);
-    const Memory values = device.pool().acquire(40000, stream, "activation"), norm = device.pool().acquire(8, stream, "scalars");
+    const Memory values = device.pool().acquire(40000, stream, "activation"),
+                 norm = device.pool().acquire(8, stream, "scalars");
     const Buffer in = values.buffer(DType::f32, 10000), out = norm.buffer(DType::f64, 1);
     float* const at = in.as<float>();
     const KernelTable& kernels = cuda_kernels();
-    stream.enqueue({"fill", {}, {in}},
-                   [&, at](ExecContext& exec) { driver.launch(exec.native_stream(), [at] { std::iota(at, at + 10000, 0.0f); }); });
+    stream.enqueue({"fill", {}, {in}}, [&, at](ExecContext& exec) {
+      driver.launch(exec.native_stream(), [at] { std::iota(at, at + 10000, 0.0f); });
+    });
     stream.enqueue({"norm", {in}, {in, out}}, [&](ExecContext& exec) {
       kernels.zero(exec, out);
       kernels.scale(exec, in, in, 2.0f);
@@ -49,7 +51,8 @@ TEST_CASE("all kernels are loaded once for all streams, before the first work th
     compute.enqueue({"zero", {}, {data}}, [&](ExecContext& exec) { cuda_kernels().zero(exec, data); });
     device.synchronize();
     CHECK(driver.calls("cuModuleGetFunction") == kernels);
-    compute.enqueue({"scale", {data}, {data}}, [&](ExecContext& exec) { cuda_kernels().scale(exec, data, data, 2.0f); });
+    compute.enqueue({"scale", {data}, {data}},
+                    [&](ExecContext& exec) { cuda_kernels().scale(exec, data, data, 2.0f); });
     device.synchronize();
     reduce.enqueue({"add", {data}, {data}}, [&](ExecContext& exec) { cuda_kernels().add(exec, data, data, data); });
     device.synchronize();
@@ -92,8 +95,8 @@ TEST_CASE("a launch that the driver refuses names the kernel and the op") {
   const Buffer in = values.buffer(DType::f32, 1000);
   driver.fail("cuLaunchKernel", 1);
   stream.enqueue({"residual:blocks.2", {in}, {in}}, [&](ExecContext& exec) { cuda_kernels().add(exec, in, in, in); });
-  CHECK_THROWS_WITH(device.synchronize(),
-                    Catch::StartsWith("cuLaunchKernel: CUDA error 1") && Catch::Contains("last enqueued: residual:blocks.2"));
+  CHECK_THROWS_WITH(device.synchronize(), Catch::StartsWith("cuLaunchKernel: CUDA error 1") &&
+                                              Catch::Contains("last enqueued: residual:blocks.2"));
 }
 
 namespace {
@@ -102,9 +105,11 @@ namespace {
 void attend(CudaDevice& device, const AttentionDims& d) {
   Stream& stream = device.stream(StreamRole::compute);
   const std::int64_t elems = d.time * d.head_dim;
-  const Memory memory = device.pool().acquire(16 * elems, stream, "activation"), rows = device.pool().acquire(4 * d.time, stream, "lse");
-  const Buffer all = memory.buffer(DType::bf16, 8 * elems), qkv = all.slice(0, 3 * elems), dqkv = all.slice(3 * elems, 3 * elems),
-               out = all.slice(6 * elems, elems), dout = all.slice(7 * elems, elems), lse = rows.buffer(DType::f32, d.time);
+  const Memory memory = device.pool().acquire(16 * elems, stream, "activation"),
+               rows = device.pool().acquire(4 * d.time, stream, "lse");
+  const Buffer all = memory.buffer(DType::bf16, 8 * elems), qkv = all.slice(0, 3 * elems),
+               dqkv = all.slice(3 * elems, 3 * elems), out = all.slice(6 * elems, elems),
+               dout = all.slice(7 * elems, elems), lse = rows.buffer(DType::f32, d.time);
   stream.enqueue({"attention:blocks.1", {out, dout, qkv, lse}, {dqkv}, cuda_kernels().scratch.attention(1, d)},
                  [=](ExecContext& exec) { cuda_kernels().attention_backward(exec, dqkv, dout, out, qkv, lse, d); });
   device.synchronize();
@@ -123,8 +128,8 @@ TEST_CASE("shared memory that a GPU refuses is an error that names the op") {
   EmulatedDriver driver({.kernels = emulated_kernels()});
   CudaDevice device(patient(), driver.table());
   driver.fail("cuFuncSetAttribute", 1);
-  CHECK_THROWS_WITH(attend(device, {1, 5, 1, 128}),
-                    Catch::StartsWith("cuFuncSetAttribute: CUDA error 1") && Catch::Contains("last enqueued: attention:blocks.1"));
+  CHECK_THROWS_WITH(attend(device, {1, 5, 1, 128}), Catch::StartsWith("cuFuncSetAttribute: CUDA error 1") &&
+                                                        Catch::Contains("last enqueued: attention:blocks.1"));
 }
 
 TEST_CASE("kernels that are not for this GPU are a configuration error that says how to build them") {
@@ -158,7 +163,8 @@ TEST_CASE("a token outside the table ends the GPU's work with an error that name
   EmulatedDriver driver({.kernels = emulated_kernels()});
   CudaDevice device(patient(), driver.table());
   Stream& stream = device.stream(StreamRole::compute);
-  const Memory values = device.pool().acquire(4000, stream, "activation"), tokens = device.pool().acquire(8, stream, "tokens");
+  const Memory values = device.pool().acquire(4000, stream, "activation"),
+               tokens = device.pool().acquire(8, stream, "tokens");
   const Buffer table = values.buffer(DType::f32, 20), out = values.buffer(DType::f32, 1000).slice(100, 8),
                ids = tokens.buffer(DType::i32, 2);
   const std::int32_t token = GENERATE(5, -1);
@@ -169,16 +175,18 @@ TEST_CASE("a token outside the table ends the GPU's work with an error that name
     if (is_forward) return cuda_kernels().embedding_forward(exec, out, ids, table, {}, 2);
     cuda_kernels().embedding_backward(exec, table, ids, out, 4, 0.0f);
   });
-  CHECK_THROWS_WITH(device.synchronize(), Catch::Contains("CUDA error 719") && Catch::Contains("last enqueued: embedding"));
+  CHECK_THROWS_WITH(device.synchronize(),
+                    Catch::Contains("CUDA error 719") && Catch::Contains("last enqueued: embedding"));
 }
 
 TEST_CASE("a target outside the classes ends the GPU's work") {
   EmulatedDriver driver({.kernels = emulated_kernels()});
   CudaDevice device(patient(), driver.table());
   Stream& stream = device.stream(StreamRole::compute);
-  const Memory values = device.pool().acquire(4000, stream, "activation"), tokens = device.pool().acquire(8, stream, "tokens");
-  const Buffer all = values.buffer(DType::f32, 1000), logits = all.slice(0, 8), losses = all.slice(16, 2), lse = all.slice(32, 2),
-               dloss = all.slice(48, 1), targets = tokens.buffer(DType::i32, 2);
+  const Memory values = device.pool().acquire(4000, stream, "activation"),
+               tokens = device.pool().acquire(8, stream, "tokens");
+  const Buffer all = values.buffer(DType::f32, 1000), logits = all.slice(0, 8), losses = all.slice(16, 2),
+               lse = all.slice(32, 2), dloss = all.slice(48, 1), targets = tokens.buffer(DType::i32, 2);
   const bool is_forward = GENERATE(true, false);
   targets.as<std::int32_t>()[0] = 2;
   targets.as<std::int32_t>()[1] = 3;

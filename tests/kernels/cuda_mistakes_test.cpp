@@ -64,8 +64,8 @@ int leave_out_each(const Case& what, int first, const MistakeOf& mistake_of) {
   REQUIRE(are_same(right, attention(what.dims, what.dtype, true)));
   for (int n = first;; ++n) {
     emulation::make_mistake(mistake_of(n));
-    const bool is_found =
-        !are_same(right, attention(what.dims, what.dtype, false)) || !are_same(right, attention(what.dims, what.dtype, true));
+    const bool is_found = !are_same(right, attention(what.dims, what.dtype, false)) ||
+                          !are_same(right, attention(what.dims, what.dtype, true));
     const int made = emulation::mistakes_made();
     emulation::make_mistake({});
     if (made == 0) return n;
@@ -74,7 +74,8 @@ int leave_out_each(const Case& what, int first, const MistakeOf& mistake_of) {
   }
 }
 
-const Case kTensor64{DType::bf16, {1, 150, 1, 64}}, kTensor128{DType::bf16, {1, 150, 1, 128}}, kGeneral{DType::f32, {1, 128, 1, 20}};
+const Case kTensor64{DType::bf16, {1, 150, 1, 64}}, kTensor128{DType::bf16, {1, 150, 1, 128}},
+    kGeneral{DType::f32, {1, 128, 1, 20}};
 
 }  // namespace
 
@@ -95,7 +96,8 @@ TEST_CASE("a wait for copies that is left out shows") {
 
 TEST_CASE("a warp's barrier between writing and reading a tile that is left out shows") {
   const Case what = GENERATE(kTensor64, kTensor128);
-  // The one before, which keeps the tile's readers from the writing, orders what ldmatrix has brought together here already.
+  // The one before, which keeps the tile's readers from the writing, orders what ldmatrix has brought together here
+  // already.
   const auto second = [](int n) { return emulation::Mistake{.warp_barrier = 2 * n + 1}; };
   CHECK(leave_out_each(what, 0, second) == 2);
 }

@@ -60,24 +60,30 @@ TEST_CASE("packs and single elements give the same bits in every map") {
 TEST_CASE("packs and single elements give the same bits in every kernel of rows") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const std::int64_t rows = 5, width = 48, n = rows * width;  // 48: halves of 24, and heads of 16, are whole packs
-  Values x = Values::random(dtype, n, 1), dy = Values::random(dtype, n, 2), gamma = Values::random(DType::f32, width, 3);
-  Values ids = Values::of(DType::i32, {1, 0, 1, 1, 2}), logits = Values::random(DType::f32, n, 4), dloss = Values::of(DType::f32, {1});
+  Values x = Values::random(dtype, n, 1), dy = Values::random(dtype, n, 2),
+         gamma = Values::random(DType::f32, width, 3);
+  Values ids = Values::of(DType::i32, {1, 0, 1, 1, 2}), logits = Values::random(DType::f32, n, 4),
+         dloss = Values::of(DType::f32, {1});
   const auto all = [&](std::int64_t skipped) {
     ExecContext ctx = make_context();
-    Values moved_x(dtype, n + 1), moved_dy(dtype, n + 1), moved_logits(DType::f32, n + 1), mean(DType::f32, rows), rstd = mean, lse = mean;
+    Values moved_x(dtype, n + 1), moved_dy(dtype, n + 1), moved_logits(DType::f32, n + 1), mean(DType::f32, rows),
+        rstd = mean, lse = mean;
     k().copy(ctx, part(moved_x, skipped, n), x.buffer());
     k().copy(ctx, part(moved_dy, skipped, n), dy.buffer());
     k().copy(ctx, part(moved_logits, skipped, n), logits.buffer());
     std::vector<Values> out(11, Values::poison(dtype, n + 1));
     const auto at = [&](std::size_t i) { return part(out[i], skipped, n); };
-    Values dgamma(DType::f32, width), dbeta = dgamma, dbias = dgamma, dgain = dgamma, dtable(DType::f32, 3 * width), losses = lse;
-    k().layer_norm_forward(ctx, at(0), mean.buffer(), rstd.buffer(), part(moved_x, skipped, n), gamma.buffer(), gamma.buffer(), 1e-5f);
-    k().layer_norm_backward(ctx, at(1), dgamma.buffer(), dbeta.buffer(), part(moved_dy, skipped, n), part(moved_x, skipped, n),
-                            mean.buffer(), rstd.buffer(), gamma.buffer(), 0.0f);
+    Values dgamma(DType::f32, width), dbeta = dgamma, dbias = dgamma, dgain = dgamma, dtable(DType::f32, 3 * width),
+                                      losses = lse;
+    k().layer_norm_forward(ctx, at(0), mean.buffer(), rstd.buffer(), part(moved_x, skipped, n), gamma.buffer(),
+                           gamma.buffer(), 1e-5f);
+    k().layer_norm_backward(ctx, at(1), dgamma.buffer(), dbeta.buffer(), part(moved_dy, skipped, n),
+                            part(moved_x, skipped, n), mean.buffer(), rstd.buffer(), gamma.buffer(), 0.0f);
     k().bias_backward(ctx, dbias.buffer(), part(moved_dy, skipped, n), 0.0f);
     k().embedding_backward(ctx, dtable.buffer(), ids.buffer(), part(moved_dy, skipped, n), width, 0.0f);
     k().cross_entropy_forward(ctx, losses.buffer(), lse.buffer(), part(moved_logits, skipped, n), ids.buffer(), 20);
-    k().cross_entropy_backward(ctx, at(2), part(moved_logits, skipped, n), lse.buffer(), ids.buffer(), dloss.buffer(), 20, 1.0f);
+    k().cross_entropy_backward(ctx, at(2), part(moved_logits, skipped, n), lse.buffer(), ids.buffer(), dloss.buffer(),
+                               20, 1.0f);
     const AttentionDims heads{1, rows, 1, width / 3};
     k().rotary(ctx, at(3), part(moved_x, skipped, n), heads, {});
     Buffer gated = at(4);
@@ -85,12 +91,13 @@ TEST_CASE("packs and single elements give the same bits in every kernel of rows"
     k().swiglu_forward(ctx, gated, part(moved_x, skipped, n), width / 2);
     k().swiglu_backward(ctx, at(5), part(moved_dy, skipped, n / 2), part(moved_x, skipped, n), width / 2);
     k().rms_norm_forward(ctx, at(6), rstd.buffer(), part(moved_x, skipped, n), gamma.buffer(), 1e-5f);
-    k().rms_norm_backward(ctx, at(7), dgain.buffer(), part(moved_dy, skipped, n), part(moved_x, skipped, n), rstd.buffer(), gamma.buffer(),
-                          0.0f);
+    k().rms_norm_backward(ctx, at(7), dgain.buffer(), part(moved_dy, skipped, n), part(moved_x, skipped, n),
+                          rstd.buffer(), gamma.buffer(), 0.0f);
     const NormInput sum{part(moved_x, skipped, n), part(moved_dy, skipped, n), at(9)};
     k().layer_norm_forward(ctx, at(8), mean.buffer(), rstd.buffer(), sum, gamma.buffer(), gamma.buffer(), 1e-5f);
-    k().layer_norm_backward(ctx, at(10), dgamma.buffer(), dbeta.buffer(), {part(moved_dy, skipped, n), part(moved_x, skipped, n)},
-                            part(moved_x, skipped, n), mean.buffer(), rstd.buffer(), gamma.buffer(), 0.0f);
+    k().layer_norm_backward(ctx, at(10), dgamma.buffer(), dbeta.buffer(),
+                            {part(moved_dy, skipped, n), part(moved_x, skipped, n)}, part(moved_x, skipped, n),
+                            mean.buffer(), rstd.buffer(), gamma.buffer(), 0.0f);
     std::vector<Values> results = {mean, rstd, dgamma, dbeta, dbias, dgain, dtable, losses};
     for (std::size_t i = 0; i < out.size(); ++i) results.push_back(copied(ctx, at(i)));
     return results;
@@ -128,10 +135,12 @@ TEST_CASE("rows of any unit are copied whole: 1, 2, 4, 8 and 16 bytes at a time"
   const auto bytes = [](TestVector<std::uint8_t>& values) {
     return Buffer{values.data(), static_cast<std::int64_t>(values.size()), DType::u8, DeviceKind::cuda};
   };
-  TestVector<std::uint8_t> in(static_cast<std::size_t>(rows * run)), out(static_cast<std::size_t>(elems), 0xee), expected = out;
+  TestVector<std::uint8_t> in(static_cast<std::size_t>(rows * run)), out(static_cast<std::size_t>(elems), 0xee),
+      expected = out;
   for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<std::uint8_t>(i);
   for (std::int64_t r = 0; r < rows; ++r)
-    for (std::int64_t i = 0; i < run; ++i) expected[static_cast<std::size_t>(r * stride + i)] = in[static_cast<std::size_t>(r * run + i)];
+    for (std::int64_t i = 0; i < run; ++i)
+      expected[static_cast<std::size_t>(r * stride + i)] = in[static_cast<std::size_t>(r * run + i)];
   ExecContext ctx = make_context();
   k().copy_rows(ctx, bytes(out), bytes(in), {rows, run, stride, run});
   CHECK(out == expected);
@@ -150,8 +159,10 @@ Buffer here(Values& values) {
 
 TEST_CASE("a stochastic cast gives the same bits as the CPU's, from any address") {
   const std::int64_t n = 1003, skipped = GENERATE(0, 1);
-  const StochasticRounding rounding = GENERATE(StochasticRounding{77, std::int64_t{5} << 33, 2000, 0}, StochasticRounding{77, 3, 17, 100});
-  Values in = Values::random(DType::f32, n, 1), out = Values::poison(DType::bf16, n + 1), on_cpu = Values::poison(DType::bf16, n);
+  const StochasticRounding rounding =
+      GENERATE(StochasticRounding{77, std::int64_t{5} << 33, 2000, 0}, StochasticRounding{77, 3, 17, 100});
+  Values in = Values::random(DType::f32, n, 1), out = Values::poison(DType::bf16, n + 1),
+         on_cpu = Values::poison(DType::bf16, n);
   ExecContext ctx = make_context(), cpu_ctx(1, nullptr);
   k().stochastic_cast(ctx, part(out, skipped, n), in.buffer(), rounding);
   cpu_kernels().stochastic_cast(cpu_ctx, here(on_cpu), here(in), rounding);

@@ -16,7 +16,9 @@ using emulation::run_grid;
 
 constexpr unsigned kLanes = 32;
 
-emulation::Launch one_warp(bool backwards, std::size_t shared_bytes = 0) { return {{1}, {kLanes}, shared_bytes, backwards}; }
+emulation::Launch one_warp(bool backwards, std::size_t shared_bytes = 0) {
+  return {{1}, {kLanes}, shared_bytes, backwards};
+}
 
 /// bf16 elements, row-major.
 struct Matrix {
@@ -29,7 +31,9 @@ struct Matrix {
   }
   BFloat16 at(int row, int column) const { return elems[static_cast<std::size_t>(row * columns + column)]; }
   /// Two elements as a register holds them.
-  static std::uint32_t pair(BFloat16 low, BFloat16 high) { return low.bits | static_cast<std::uint32_t>(high.bits) << 16; }
+  static std::uint32_t pair(BFloat16 low, BFloat16 high) {
+    return low.bits | static_cast<std::uint32_t>(high.bits) << 16;
+  }
 };
 
 using Product = std::vector<float>;  // (16, 8)
@@ -49,7 +53,8 @@ Product plain_product(const Matrix& a, const Matrix& b) {
 /// Where the PTX ISA says that a lane's elements of the result are.
 void store(Product& c, const float (&mine)[4]) {
   const int lane = static_cast<int>(threadIdx.x), group = lane >> 2, in_group = lane % 4;
-  for (int i = 0; i < 4; ++i) c[static_cast<std::size_t>((i < 2 ? group : group + 8) * 8 + in_group * 2 + (i & 1))] = mine[i];
+  for (int i = 0; i < 4; ++i)
+    c[static_cast<std::size_t>((i < 2 ? group : group + 8) * 8 + in_group * 2 + (i & 1))] = mine[i];
 }
 
 }  // namespace
@@ -81,7 +86,9 @@ TEST_CASE("matrices come from shared memory as the operands of products") {
   const Matrix a(16, 16, 1), b(16, 8, 2);
   const bool is_transposed = GENERATE(false, true);
   Product c(16 * 8);
-  const auto chunk = [](int row, int which) { return row * 2 + (which ^ (row >> 2 & 1)); };  // rows of 32 bytes in banks of their own
+  const auto chunk = [](int row, int which) {
+    return row * 2 + (which ^ (row >> 2 & 1));
+  };  // rows of 32 bytes in banks of their own
   run_grid(one_warp(GENERATE(false, true), 3 * 16 * 32), true, [&] {
     const int lane = static_cast<int>(threadIdx.x);
     cuda::Words* const left = cuda::dynamic_shared();
@@ -176,7 +183,8 @@ TEST_CASE("what a GPU would not forgive is an error") {
   };
   for (const Wrong& wrong : list) {
     INFO(wrong.what);
-    CHECK_THROWS_WITH(run_grid(one_warp(false, 64 * sizeof(cuda::Words)), true, wrong.kernel), Catch::Contains(wrong.what));
+    CHECK_THROWS_WITH(run_grid(one_warp(false, 64 * sizeof(cuda::Words)), true, wrong.kernel),
+                      Catch::Contains(wrong.what));
   }
 }
 

@@ -29,19 +29,22 @@ double gelu(double x, GeluKind kind) {
 TEST_CASE("zero and copy move every byte of any size") {
   const std::int64_t n = GENERATE(from_range(kSizes));
   Values in = Values::random(DType::bf16, n, 1);
-  const auto out = run({Values::poison(DType::bf16, n), Values::poison(DType::f64, n)}, [&](ExecContext& ctx, std::vector<Values>& o) {
-    k().copy(ctx, o[0].buffer(), in.buffer());
-    k().zero(ctx, o[1].buffer());
-  });
+  const auto out = run({Values::poison(DType::bf16, n), Values::poison(DType::f64, n)},
+                       [&](ExecContext& ctx, std::vector<Values>& o) {
+                         k().copy(ctx, o[0].buffer(), in.buffer());
+                         k().zero(ctx, o[1].buffer());
+                       });
   REQUIRE(out[0].same_bytes(in));
   REQUIRE(out[1].same_bytes(Values::of(DType::f64, std::vector<double>(static_cast<std::size_t>(n), 0.0))));
 }
 
 TEST_CASE("copy_rows copies rows between strides, and nothing in between") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
-  const std::int64_t rows = GENERATE(0, 1, 2, 7), width = GENERATE(1, 3, 64), out_gap = GENERATE(0, 1, 5), in_gap = GENERATE(0, 2);
+  const std::int64_t rows = GENERATE(0, 1, 2, 7), width = GENERATE(1, 3, 64), out_gap = GENERATE(0, 1, 5),
+                     in_gap = GENERATE(0, 2);
   const std::int64_t out_stride = width + out_gap, in_stride = width + in_gap;
-  const std::int64_t out_elems = rows == 0 ? 0 : (rows - 1) * out_stride + width, in_elems = rows == 0 ? 0 : (rows - 1) * in_stride + width;
+  const std::int64_t out_elems = rows == 0 ? 0 : (rows - 1) * out_stride + width,
+                     in_elems = rows == 0 ? 0 : (rows - 1) * in_stride + width;
   Values in = Values::random(dtype, in_elems, 1), expected = Values::poison(dtype, out_elems);
   const auto out = run({expected}, [&](ExecContext& ctx, std::vector<Values>& o) {
     k().copy_rows(ctx, o[0].buffer(), in.buffer(), {rows, width, out_stride, in_stride});
@@ -89,10 +92,11 @@ TEST_CASE("results larger than a core's cache reach every element, wherever they
 TEST_CASE("cast rounds to nearest even, keeps NaN and infinities, and widens exactly") {
   const std::int64_t n = GENERATE(from_range(kSizes));
   Values wide = Values::of(DType::f32, awkward(n));
-  const auto out = run({Values::poison(DType::bf16, n), Values::poison(DType::f32, n)}, [&](ExecContext& ctx, std::vector<Values>& o) {
-    k().cast(ctx, o[0].buffer(), wide.buffer());
-    k().cast(ctx, o[1].buffer(), o[0].buffer());
-  });
+  const auto out = run({Values::poison(DType::bf16, n), Values::poison(DType::f32, n)},
+                       [&](ExecContext& ctx, std::vector<Values>& o) {
+                         k().cast(ctx, o[0].buffer(), wide.buffer());
+                         k().cast(ctx, o[1].buffer(), o[0].buffer());
+                       });
   for (std::int64_t i = 0; i < n; ++i) {
     REQUIRE(out[0].at<BFloat16>(i).bits == BFloat16(wide.at<float>(i)).bits);
     REQUIRE((out[1][i] == out[0][i] || (std::isnan(out[1][i]) && std::isnan(wide[i]))));
@@ -101,8 +105,8 @@ TEST_CASE("cast rounds to nearest even, keeps NaN and infinities, and widens exa
 
 TEST_CASE("cast to bf16 breaks ties towards the even neighbour") {
   Values wide = Values::of(DType::f32, {1 + 0x1.0p-8, 1 + 0x3.0p-8, 1 + 0x1.01p-8, -1 - 0x3.0p-8});
-  const auto out =
-      run({Values::poison(DType::bf16, 4)}, [&](ExecContext& ctx, std::vector<Values>& o) { k().cast(ctx, o[0].buffer(), wide.buffer()); });
+  const auto out = run({Values::poison(DType::bf16, 4)},
+                       [&](ExecContext& ctx, std::vector<Values>& o) { k().cast(ctx, o[0].buffer(), wide.buffer()); });
   REQUIRE(out[0].list() == std::vector<double>{1.0, 1 + 0x1.0p-6, 1 + 0x1.0p-7, -1 - 0x1.0p-6});
 }
 
@@ -129,9 +133,11 @@ TEST_CASE("accumulate adds any mix of f32 and bf16") {
   const DType to = GENERATE(DType::f32, DType::bf16), from = GENERATE(DType::f32, DType::bf16);
   const std::int64_t n = GENERATE(from_range(kSizes));
   Values a = Values::random(to, n, 1), b = Values::random(from, n, 2);
-  const auto out = run({a}, [&](ExecContext& ctx, std::vector<Values>& o) { k().accumulate(ctx, o[0].buffer(), b.buffer()); });
+  const auto out =
+      run({a}, [&](ExecContext& ctx, std::vector<Values>& o) { k().accumulate(ctx, o[0].buffer(), b.buffer()); });
   Values expected(to, n);
-  for (std::int64_t i = 0; i < n; ++i) expected.set(i, static_cast<double>(static_cast<float>(a[i]) + static_cast<float>(b[i])));
+  for (std::int64_t i = 0; i < n; ++i)
+    expected.set(i, static_cast<double>(static_cast<float>(a[i]) + static_cast<float>(b[i])));
   REQUIRE(out[0].same_bytes(expected));
 }
 
@@ -145,8 +151,9 @@ TEST_CASE("gelu follows its formula over the whole range") {
     x.set(99, 1e30);
     x.set(98, std::nan(""));
   }
-  const auto out = run({Values::poison(dtype, n)},
-                       [&](ExecContext& ctx, std::vector<Values>& o) { k().gelu_forward(ctx, o[0].buffer(), x.buffer(), kind); });
+  const auto out = run({Values::poison(dtype, n)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().gelu_forward(ctx, o[0].buffer(), x.buffer(), kind);
+  });
   std::vector<double> expected;
   for (std::int64_t i = 0; i < n; ++i) expected.push_back(gelu(x[i], kind));
   require_close(out[0], expected, 3e-7);  // a few f32 roundings of values near 1
@@ -154,10 +161,11 @@ TEST_CASE("gelu follows its formula over the whole range") {
 
 TEST_CASE("gelu has the published values") {
   Values x = Values::of(DType::f32, {0, 1, -1, 2, -3});
-  const auto out = run({Values::poison(DType::f32, 5), Values::poison(DType::f32, 5)}, [&](ExecContext& ctx, std::vector<Values>& o) {
-    k().gelu_forward(ctx, o[0].buffer(), x.buffer(), GeluKind::tanh);
-    k().gelu_forward(ctx, o[1].buffer(), x.buffer(), GeluKind::erf);
-  });
+  const auto out = run({Values::poison(DType::f32, 5), Values::poison(DType::f32, 5)},
+                       [&](ExecContext& ctx, std::vector<Values>& o) {
+                         k().gelu_forward(ctx, o[0].buffer(), x.buffer(), GeluKind::tanh);
+                         k().gelu_forward(ctx, o[1].buffer(), x.buffer(), GeluKind::erf);
+                       });
   require_close(out[0], {0, 0.8411919906, -0.1588080094, 1.9545976941, -0.0036373921}, 2e-7);
   require_close(out[1], {0, 0.8413447461, -0.1586552539, 1.9544997361, -0.0040496941}, 2e-7);
 }
@@ -172,11 +180,13 @@ TEST_CASE("gelu's gradient agrees with central differences, also in place") {
     x.set(99, 1e30);
     x.set(98, -1e30);
   }
-  const auto out =
-      run({dy}, [&](ExecContext& ctx, std::vector<Values>& o) { k().gelu_backward(ctx, o[0].buffer(), o[0].buffer(), x.buffer(), kind); });
+  const auto out = run({dy}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().gelu_backward(ctx, o[0].buffer(), o[0].buffer(), x.buffer(), kind);
+  });
   std::vector<double> expected;
   for (std::int64_t i = 0; i < n; ++i)
-    expected.push_back(dy[i] * central_difference({x[i]}, 0, [&](const std::vector<double>& v) { return gelu(v[0], kind); }));
+    expected.push_back(dy[i] *
+                       central_difference({x[i]}, 0, [&](const std::vector<double>& v) { return gelu(v[0], kind); }));
   require_close(out[0], expected, 5e-6);  // slopes near 1, each a few roundings off, times |dy| up to 5
 }
 
@@ -201,23 +211,27 @@ Values swiglu_input(DType dtype, const SwigluCase& size) {
 
 TEST_CASE("swiglu is silu of a row's first half times the second, over the whole range") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
-  const SwigluCase size = GENERATE(SwigluCase{1, 1}, SwigluCase{3, 100}, SwigluCase{7, 17}, SwigluCase{301, 1027}, SwigluCase{64, 512});
+  const SwigluCase size =
+      GENERATE(SwigluCase{1, 1}, SwigluCase{3, 100}, SwigluCase{7, 17}, SwigluCase{301, 1027}, SwigluCase{64, 512});
   Values x = swiglu_input(dtype, size);
-  const auto out = run({Values::poison(dtype, size.rows * size.width)},
-                       [&](ExecContext& ctx, std::vector<Values>& o) { k().swiglu_forward(ctx, o[0].buffer(), x.buffer(), size.width); });
+  const auto out = run({Values::poison(dtype, size.rows * size.width)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().swiglu_forward(ctx, o[0].buffer(), x.buffer(), size.width);
+  });
   std::vector<double> expected;
   for (std::int64_t i = 0; i < size.rows * size.width; ++i) {
     const std::int64_t at = i / size.width * 2 * size.width + i % size.width;
     const double a = std::max(x[at], -700.0);
     expected.push_back(silu(a) * x[at + size.width]);
   }
-  require_close(out[0], expected, 1e-5);  // a few f32 roundings, or 6e-6 of an exponential for bf16, of products up to 100
+  require_close(out[0], expected,
+                1e-5);  // a few f32 roundings, or 6e-6 of an exponential for bf16, of products up to 100
 }
 
 TEST_CASE("swiglu has the published values") {
   Values x = Values::of(DType::f32, {0, 1, -1, 2, -3, 1, 1, 1, 1, 2});
-  const auto out = run({Values::poison(DType::f32, 5)},
-                       [&](ExecContext& ctx, std::vector<Values>& o) { k().swiglu_forward(ctx, o[0].buffer(), x.buffer(), 5); });
+  const auto out = run({Values::poison(DType::f32, 5)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().swiglu_forward(ctx, o[0].buffer(), x.buffer(), 5);
+  });
   require_close(out[0], {0, 0.7310585786, -0.2689414214, 1.7615941560, -0.2845552391}, 2e-7);
 }
 
@@ -237,7 +251,8 @@ TEST_CASE("swiglu's gradients agree with central differences") {
         dy[i] * b * central_difference({a}, 0, [](const std::vector<double>& v) { return silu(v[0]); });
     expected[static_cast<std::size_t>(at + size.width)] = dy[i] * silu(a);
   }
-  require_close(out[0], expected, 1e-5 * (dtype == DType::bf16 ? 10 : 1));  // dy b up to 50, each slope 1e-7 off, 6e-6 for bf16
+  require_close(out[0], expected,
+                1e-5 * (dtype == DType::bf16 ? 10 : 1));  // dy b up to 50, each slope 1e-7 off, 6e-6 for bf16
 }
 
 TEST_CASE("a kernel refuses buffers of the wrong size or type") {

@@ -34,7 +34,8 @@ Buffer behind_first(Values& values) {
 
 /// Rows of 8 are what a library may have such products for, others what it has not.
 MatmulDims dims_of(int which) {
-  constexpr MatmulDims kDims[] = {{1, 8, 1}, {64, 64, 64}, {33, 104, 70}, {100, 16, 19}, {3, 17, 5}, {40, 33, 64}, {1, 1, 1}};
+  constexpr MatmulDims kDims[] = {{1, 8, 1},  {64, 64, 64}, {33, 104, 70}, {100, 16, 19},
+                                  {3, 17, 5}, {40, 33, 64}, {1, 1, 1}};
   return kDims[which];
 }
 
@@ -105,17 +106,20 @@ TEST_CASE("products with GELU go anywhere in memory") {
   const std::vector<double> in_place = outputs(0);
   for (const int askew : {1, 2}) {
     const std::vector<double> moved = outputs(askew);
-    for (std::size_t i = 0; i < moved.size(); ++i) REQUIRE(std::abs(moved[i] - in_place[i]) <= 0.02 * (0.5 + std::abs(in_place[i])));
+    for (std::size_t i = 0; i < moved.size(); ++i)
+      REQUIRE(std::abs(moved[i] - in_place[i]) <= 0.02 * (0.5 + std::abs(in_place[i])));
   }
 }
 
 TEST_CASE("products with GELU refuse what does not fit") {
   ExecContext ctx = make_context();
-  Values a(DType::bf16, 16), b(DType::bf16, 64), c(DType::bf16, 16), y(DType::bf16, 16), wide(DType::f32, 16), few(DType::bf16, 8);
+  Values a(DType::bf16, 16), b(DType::bf16, 64), c(DType::bf16, 16), y(DType::bf16, 16), wide(DType::f32, 16),
+      few(DType::bf16, 8);
   MatmulDims d{2, 8, 8, false, true};
   REQUIRE_THROWS_AS(k().matmul_gelu(ctx, few.buffer(), {c.buffer(), a.buffer(), b.buffer(), {}}, d), Error);
   REQUIRE_THROWS_AS(k().matmul_gelu(ctx, wide.buffer(), {wide.buffer(), a.buffer(), b.buffer(), {}}, d), Error);
-  REQUIRE_THROWS_AS(k().matmul_gelu_backward(ctx, y.buffer(), {c.buffer(), a.buffer(), b.buffer(), few.buffer()}, d), Error);
+  REQUIRE_THROWS_AS(k().matmul_gelu_backward(ctx, y.buffer(), {c.buffer(), a.buffer(), b.buffer(), few.buffer()}, d),
+                    Error);
   d.beta = 1;
   REQUIRE_THROWS_AS(k().matmul_gelu(ctx, y.buffer(), {c.buffer(), a.buffer(), b.buffer(), {}}, d), Error);
 }

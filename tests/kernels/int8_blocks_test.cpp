@@ -30,7 +30,8 @@ Buffer on_host(Values& values) {
   return buffer;
 }
 
-/// Of all sizes, so that every block has another scale; with blocks of zeros, of nearly nothing, and with what is not finite.
+/// Of all sizes, so that every block has another scale; with blocks of zeros, of nearly nothing, and with what is not
+/// finite.
 Values many_sizes(DType dtype, std::int64_t elems, std::uint64_t seed) {
   Values values = Values::random(dtype, elems, seed);
   for (std::int64_t i = 0; i < elems; ++i) {
@@ -56,7 +57,8 @@ TEST_CASE("elements are packed as the definition has it, from any address and in
   const std::int64_t n = GENERATE(0, 1, 3, 15, 16, 17, 255, 256, 257, 1003, 4096, 5000), skipped = GENERATE(0, 1);
   const int slices = GENERATE(1, 3);
   CAPTURE(n, skipped, slices);
-  Values values = many_sizes(dtype, slices * n + skipped, 5), decoded = Values::poison(dtype, slices * n + skipped), wanted = decoded;
+  Values values = many_sizes(dtype, slices * n + skipped, 5), decoded = Values::poison(dtype, slices * n + skipped),
+         wanted = decoded;
   Packed packed(n, slices), expected(n, slices);
   ExecContext ctx = make_context();
   k().pack_int8(ctx, packed.buffer(), values.buffer().slice(skipped, slices * n), slices);
@@ -84,7 +86,8 @@ TEST_CASE("packed parts are added up as the definition has it") {
     pack_int8(packed.begin() + p * packed_bytes(n), on_host(part));
   }
   Values out = Values::random(into, n + skipped, 9);
-  for (const auto& [i, value] : {std::pair(0, std::copysign(std::nan(""), -1.0)), {2, -std::numeric_limits<double>::infinity()}})
+  for (const auto& [i, value] :
+       {std::pair(0, std::copysign(std::nan(""), -1.0)), {2, -std::numeric_limits<double>::infinity()}})
     if (i < n) out.set(skipped + i, value);
   Values wanted = out;
   ExecContext ctx = make_context();

@@ -88,7 +88,8 @@ TEST_CASE("every instruction set rounds every kind of value to bf16 alike, betwe
   for (std::uint32_t lower : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})
     for (std::uint32_t upper = 0; upper < 0x10000; ++upper) words.push_back(upper << 16 | lower);
   const auto n = static_cast<std::int64_t>(words.size());
-  Values wide(DType::f32, n), ones = Values::of(DType::bf16, std::vector<double>(static_cast<std::size_t>(n), 1.0)), upper(DType::bf16, n);
+  Values wide(DType::f32, n), ones = Values::of(DType::bf16, std::vector<double>(static_cast<std::size_t>(n), 1.0)),
+                              upper(DType::bf16, n);
   std::memcpy(wide.buffer().data, words.data(), words.size() * 4);
   for (std::size_t i = 0; i < words.size(); ++i) {
     const auto half = static_cast<std::uint16_t>(words[i] >> 16);
@@ -114,54 +115,62 @@ TEST_CASE("every instruction set rounds every kind of value to bf16 alike, betwe
 
 TEST_CASE("norms of many rows give the same bits, whether rows begin with a line of memory or anywhere") {
   const DType dtype = GENERATE(DType::f32, DType::bf16), parameters = GENERATE(DType::f32, DType::bf16);
-  const std::int64_t rows = 1101, width = GENERATE(512, 515), n = rows * width;  // more than is stored through the caches
+  const std::int64_t rows = 1101, width = GENERATE(512, 515),
+                     n = rows * width;  // more than is stored through the caches
   const std::int64_t shift = GENERATE(0, 1), line = 64 / size_of(dtype);
-  Values x = Values::random(dtype, n, 1, 2.0), dy = Values::random(dtype, n, 2), gamma = Values::random(parameters, width, 3);
+  Values x = Values::random(dtype, n, 1, 2.0), dy = Values::random(dtype, n, 2),
+         gamma = Values::random(parameters, width, 3);
   Values parts(DType::f32, cpu::row_blocks(rows).count * 2 * width), wide(DType::f32, 2 * width);
-  const Values row = Values::poison(DType::f32, rows), column = Values::poison(DType::f32, width), plane = Values::poison(dtype, n);
+  const Values row = Values::poison(DType::f32, rows), column = Values::poison(DType::f32, width),
+               plane = Values::poison(dtype, n);
   Values space(dtype, n + 2 * line);
   const auto shifted = [&] {  // `shift` elements after a line begins
     const auto address = reinterpret_cast<std::uintptr_t>(space.buffer().data);
     return Data{reinterpret_cast<void*>((address + 63) / 64 * 64 + static_cast<std::uintptr_t>(shift * size_of(dtype))),
                 dtype == DType::bf16};
   };
-  require_same_bits({plane, plane, row, row, column, column, plane, plane, row, column}, [&](const Isa& isa, std::vector<Values>& o) {
-    const auto f = [&](std::size_t i) { return o[i].buffer().as<float>(); };
-    const auto take = [&](std::size_t i) {
-      std::memcpy(o[i].buffer().data, shifted().address, static_cast<std::size_t>(n * size_of(dtype)));
-    };
-    float* scratch = wide.buffer().as<float>();
-    const cpu::Rows shape{rows, width};
-    isa.layer_norm_forward(1, {shifted(), data(x), data(gamma), data(gamma), f(2), f(3), scratch, shape, 1e-5f});
-    take(0);
-    isa.layer_norm_backward(
-        1, {shifted(), data(dy), data(x), data(gamma), f(4), f(5), scratch, parts.buffer().as<float>(), f(2), f(3), shape});
-    take(1);
-    isa.layer_norm_forward(1, {shifted(), data(x), data(gamma), {}, nullptr, f(8), scratch, shape, 1e-5f});
-    take(6);
-    isa.layer_norm_backward(
-        1, {shifted(), data(dy), data(x), data(gamma), f(9), nullptr, scratch, parts.buffer().as<float>(), nullptr, f(8), shape});
-    take(7);
-    const float *mean = f(2), *rstd = f(3), *rms_rstd = f(8);
-    for (std::int64_t i = 0; i < n; i += 97) {
-      const double gain = gamma[i % width],
-                   expected = (x[i] - static_cast<double>(mean[i / width])) * static_cast<double>(rstd[i / width]) * gain + gain;
-      if (!(std::abs(o[0][i] - expected) <= (2 * rounding(dtype) + 1e-6) * (1.0 + std::abs(expected))))
-        FAIL("element " << i << " is " << o[0][i]);
-      const double by_rms = x[i] * static_cast<double>(rms_rstd[i / width]) * gain;
-      if (!(std::abs(o[6][i] - by_rms) <= (2 * rounding(dtype) + 1e-6) * (1.0 + std::abs(by_rms))))
-        FAIL("by RMS norm element " << i << " is " << o[6][i]);
-    }
-  });
+  require_same_bits(
+      {plane, plane, row, row, column, column, plane, plane, row, column}, [&](const Isa& isa, std::vector<Values>& o) {
+        const auto f = [&](std::size_t i) { return o[i].buffer().as<float>(); };
+        const auto take = [&](std::size_t i) {
+          std::memcpy(o[i].buffer().data, shifted().address, static_cast<std::size_t>(n * size_of(dtype)));
+        };
+        float* scratch = wide.buffer().as<float>();
+        const cpu::Rows shape{rows, width};
+        isa.layer_norm_forward(1, {shifted(), data(x), data(gamma), data(gamma), f(2), f(3), scratch, shape, 1e-5f});
+        take(0);
+        isa.layer_norm_backward(1, {shifted(), data(dy), data(x), data(gamma), f(4), f(5), scratch,
+                                    parts.buffer().as<float>(), f(2), f(3), shape});
+        take(1);
+        isa.layer_norm_forward(1, {shifted(), data(x), data(gamma), {}, nullptr, f(8), scratch, shape, 1e-5f});
+        take(6);
+        isa.layer_norm_backward(1, {shifted(), data(dy), data(x), data(gamma), f(9), nullptr, scratch,
+                                    parts.buffer().as<float>(), nullptr, f(8), shape});
+        take(7);
+        const float *mean = f(2), *rstd = f(3), *rms_rstd = f(8);
+        for (std::int64_t i = 0; i < n; i += 97) {
+          const double gain = gamma[i % width], expected = (x[i] - static_cast<double>(mean[i / width])) *
+                                                               static_cast<double>(rstd[i / width]) * gain +
+                                                           gain;
+          if (!(std::abs(o[0][i] - expected) <= (2 * rounding(dtype) + 1e-6) * (1.0 + std::abs(expected))))
+            FAIL("element " << i << " is " << o[0][i]);
+          const double by_rms = x[i] * static_cast<double>(rms_rstd[i / width]) * gain;
+          if (!(std::abs(o[6][i] - by_rms) <= (2 * rounding(dtype) + 1e-6) * (1.0 + std::abs(by_rms))))
+            FAIL("by RMS norm element " << i << " is " << o[6][i]);
+        }
+      });
 }
 
 TEST_CASE("norms of sums give the same bits, whether rows begin with a line of memory or anywhere") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
-  const std::int64_t rows = 1101, width = GENERATE(512, 515), n = rows * width;  // more than is stored through the caches
+  const std::int64_t rows = 1101, width = GENERATE(512, 515),
+                     n = rows * width;  // more than is stored through the caches
   const bool is_layer = GENERATE(true, false);
-  Values x = Values::random(dtype, n, 1, 2.0), dy = Values::random(dtype, n, 2), gamma = Values::random(DType::f32, width, 3);
+  Values x = Values::random(dtype, n, 1, 2.0), dy = Values::random(dtype, n, 2),
+         gamma = Values::random(DType::f32, width, 3);
   Values parts(DType::f32, cpu::row_blocks(rows).count * 2 * width), wide(DType::f32, 2 * width);
-  const Values row = Values::poison(DType::f32, rows), column = Values::poison(DType::f32, width), plane = Values::poison(dtype, n + 1);
+  const Values row = Values::poison(DType::f32, rows), column = Values::poison(DType::f32, width),
+               plane = Values::poison(dtype, n + 1);
   const auto shifted = [&](Values& values, std::int64_t by) {
     return Data{static_cast<std::byte*>(values.buffer().data) + by * size_of(dtype), dtype == DType::bf16};
   };
@@ -169,33 +178,35 @@ TEST_CASE("norms of sums give the same bits, whether rows begin with a line of m
     const auto f = [&](std::size_t i) { return o[i].buffer().as<float>(); };
     float *scratch = wide.buffer().as<float>(), *mean = is_layer ? f(3) : nullptr, *dbeta = is_layer ? f(6) : nullptr;
     const cpu::Rows shape{rows, width};
-    isa.layer_norm_forward(
-        1, {shifted(o[0], 1), data(x), data(gamma), data(gamma), mean, f(4), scratch, shape, 1e-5f, data(dy), shifted(o[1], 1)});
-    isa.layer_norm_backward(1, {shifted(o[2], 1), data(dy), shifted(o[1], 1), data(gamma), f(5), dbeta, scratch, parts.buffer().as<float>(),
-                                mean, f(4), shape, data(x)});
+    isa.layer_norm_forward(1, {shifted(o[0], 1), data(x), data(gamma), data(gamma), mean, f(4), scratch, shape, 1e-5f,
+                               data(dy), shifted(o[1], 1)});
+    isa.layer_norm_backward(1, {shifted(o[2], 1), data(dy), shifted(o[1], 1), data(gamma), f(5), dbeta, scratch,
+                                parts.buffer().as<float>(), mean, f(4), shape, data(x)});
   });
 }
 
 TEST_CASE("every instruction set gives the same bits, sum by sum") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const std::int64_t rows = 137, width = 101, n = rows * width;
-  Values x = Values::random(dtype, n, 1), dy = Values::random(dtype, n, 2), gamma = Values::random(DType::f32, width, 3);
-  const Values row = Values::poison(DType::f32, rows), column = Values::poison(DType::f32, width), full = Values::poison(dtype, n);
+  Values x = Values::random(dtype, n, 1), dy = Values::random(dtype, n, 2),
+         gamma = Values::random(DType::f32, width, 3);
+  const Values row = Values::poison(DType::f32, rows), column = Values::poison(DType::f32, width),
+               full = Values::poison(dtype, n);
   Values parts(DType::f32, cpu::row_blocks(rows).count * 2 * width), wide(DType::f32, 2 * width);
-  require_same_bits(
-      {full, row, row, full, column, column, column, Values(DType::f64, 2), Values(DType::i64, 1)},
-      [&](const Isa& isa, std::vector<Values>& o) {
-        const auto f = [&](std::size_t i) { return o[i].buffer().as<float>(); };
-        float *g = gamma.buffer().as<float>(), *scratch = parts.buffer().as<float>();
-        const cpu::Rows shape{rows, width};
-        isa.layer_norm_forward(1, {data(o[0]), data(x), data(gamma), data(gamma), f(1), f(2), wide.buffer().as<float>(), shape, 1e-5f});
-        isa.layer_norm_backward(
-            1, {data(o[3]), data(dy), data(x), data(gamma), f(4), f(5), wide.buffer().as<float>(), scratch, f(1), f(2), shape});
-        isa.column_sums(1, f(6), scratch, data(dy), shape);
-        o[7].set(0, isa.sum(1, g, width));
-        o[7].set(1, isa.squares(1, data(x), n));
-        o[8].set(0, static_cast<double>(isa.fixed_point_squares(1, data(x), n, 0x1.0p30)));
-      });
+  require_same_bits({full, row, row, full, column, column, column, Values(DType::f64, 2), Values(DType::i64, 1)},
+                    [&](const Isa& isa, std::vector<Values>& o) {
+                      const auto f = [&](std::size_t i) { return o[i].buffer().as<float>(); };
+                      float *g = gamma.buffer().as<float>(), *scratch = parts.buffer().as<float>();
+                      const cpu::Rows shape{rows, width};
+                      isa.layer_norm_forward(1, {data(o[0]), data(x), data(gamma), data(gamma), f(1), f(2),
+                                                 wide.buffer().as<float>(), shape, 1e-5f});
+                      isa.layer_norm_backward(1, {data(o[3]), data(dy), data(x), data(gamma), f(4), f(5),
+                                                  wide.buffer().as<float>(), scratch, f(1), f(2), shape});
+                      isa.column_sums(1, f(6), scratch, data(dy), shape);
+                      o[7].set(0, isa.sum(1, g, width));
+                      o[7].set(1, isa.squares(1, data(x), n));
+                      o[8].set(0, static_cast<double>(isa.fixed_point_squares(1, data(x), n, 0x1.0p30)));
+                    });
 }
 
 TEST_CASE("every instruction set gives the same bits, position by position") {
@@ -211,7 +222,8 @@ TEST_CASE("every instruction set gives the same bits, position by position") {
 TEST_CASE("every instruction set agrees on what it fuses") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const std::int64_t rows = 11, width = 1003, n = rows * width;
-  Values x = Values::random(dtype, n, 1, 3.0), dy = Values::random(dtype, n, 2), logits = Values::random(DType::f32, n, 3, 3.0);
+  Values x = Values::random(dtype, n, 1, 3.0), dy = Values::random(dtype, n, 2),
+         logits = Values::random(DType::f32, n, 3, 3.0);
   Values targets = Values::of(DType::i32, std::vector<double>(static_cast<std::size_t>(rows), 3.0));
   x.set(5, 1e30);
   x.set(6, -88.0);
@@ -337,16 +349,17 @@ TEST_CASE("every instruction set reduces to the same bits, in lines and across t
   Values x = Values::random(dtype, rows * width, 1);
   const auto reduce = [&](const Isa& isa, ReduceKind kind, Values& out, bool is_by_rows) {
     const cpu::ReduceDims by_row{1, {rows}, {width}, rows}, by_column{1, {width}, {1}, width};
-    isa.reduce(1, {kind, out.buffer().data, out.dtype(), data(x), is_by_rows ? by_row : by_column, is_by_rows ? by_column : by_row, 0.5f});
+    isa.reduce(1, {kind, out.buffer().data, out.dtype(), data(x), is_by_rows ? by_row : by_column,
+                   is_by_rows ? by_column : by_row, 0.5f});
   };
-  require_same_bits(
-      {Values::poison(dtype, rows), Values::poison(dtype, width), Values::poison(dtype, rows), Values::poison(DType::i32, width)},
-      [&](const Isa& isa, std::vector<Values>& o) {
-        reduce(isa, ReduceKind::sum, o[0], true);
-        reduce(isa, ReduceKind::sum, o[1], false);
-        reduce(isa, ReduceKind::max, o[2], true);
-        reduce(isa, ReduceKind::argmax, o[3], false);
-      });
+  require_same_bits({Values::poison(dtype, rows), Values::poison(dtype, width), Values::poison(dtype, rows),
+                     Values::poison(DType::i32, width)},
+                    [&](const Isa& isa, std::vector<Values>& o) {
+                      reduce(isa, ReduceKind::sum, o[0], true);
+                      reduce(isa, ReduceKind::sum, o[1], false);
+                      reduce(isa, ReduceKind::max, o[2], true);
+                      reduce(isa, ReduceKind::argmax, o[3], false);
+                    });
 }
 
 }  // namespace zs::test

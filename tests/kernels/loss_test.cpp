@@ -8,7 +8,8 @@ const KernelTable& k() { return kernels_under_test(); }
 struct Size {
   std::int64_t rows, stride, classes;
 };
-const std::vector<Size> kSizes = {{1, 1, 1}, {3, 17, 17}, {17, 128, 100}, {64, 1024, 1000}, {5, 16, 3}, {2, 3008, 3001}};
+const std::vector<Size> kSizes = {{1, 1, 1},        {3, 17, 17}, {17, 128, 100},
+                                  {64, 1024, 1000}, {5, 16, 3},  {2, 3008, 3001}};
 
 Values targets_of(const Size& size) {
   Values targets(DType::i32, size.rows);
@@ -41,10 +42,11 @@ Values logits_of(const Size& size) {
 TEST_CASE("cross entropy is the log-sum-exp less the target's logit") {
   const Size size = GENERATE(from_range(kSizes));
   Values logits = logits_of(size), targets = targets_of(size);
-  const auto out =
-      run({Values::poison(DType::f32, size.rows), Values::poison(DType::f32, size.rows)}, [&](ExecContext& ctx, std::vector<Values>& o) {
-        k().cross_entropy_forward(ctx, o[0].buffer(), o[1].buffer(), logits.buffer(), targets.buffer(), size.classes);
-      });
+  const auto out = run({Values::poison(DType::f32, size.rows), Values::poison(DType::f32, size.rows)},
+                       [&](ExecContext& ctx, std::vector<Values>& o) {
+                         k().cross_entropy_forward(ctx, o[0].buffer(), o[1].buffer(), logits.buffer(), targets.buffer(),
+                                                   size.classes);
+                       });
   std::vector<double> losses, lse;
   for (std::int64_t r = 0; r < size.rows; ++r) {
     const auto target = targets.at<std::int32_t>(r);
@@ -59,9 +61,10 @@ TEST_CASE("cross entropy of equal logits is the log of the number of classes") {
   const std::int64_t classes = 50257, stride = 50304;
   Values logits = Values::of(DType::f32, std::vector<double>(static_cast<std::size_t>(stride), 20.0)),
          target = Values::of(DType::i32, {50256});
-  const auto out = run({Values::poison(DType::f32, 1), Values::poison(DType::f32, 1)}, [&](ExecContext& ctx, std::vector<Values>& o) {
-    k().cross_entropy_forward(ctx, o[0].buffer(), o[1].buffer(), logits.buffer(), target.buffer(), classes);
-  });
+  const auto out = run(
+      {Values::poison(DType::f32, 1), Values::poison(DType::f32, 1)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+        k().cross_entropy_forward(ctx, o[0].buffer(), o[1].buffer(), logits.buffer(), target.buffer(), classes);
+      });
   REQUIRE(out[0][0] == Approx(std::log(50257.0)).epsilon(1e-7));
 }
 
@@ -72,9 +75,10 @@ TEST_CASE("cross entropy of a long row does not depend on where its large and it
   std::fill(row.begin() + 3000, row.end(), 90.0);
   row[static_cast<std::size_t>(at)] = 95.0;
   Values logits = Values::of(DType::f32, row), target = Values::of(DType::i32, {static_cast<double>(at)});
-  const auto out = run({Values::poison(DType::f32, 1), Values::poison(DType::f32, 1)}, [&](ExecContext& ctx, std::vector<Values>& o) {
-    k().cross_entropy_forward(ctx, o[0].buffer(), o[1].buffer(), logits.buffer(), target.buffer(), classes);
-  });
+  const auto out = run(
+      {Values::poison(DType::f32, 1), Values::poison(DType::f32, 1)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+        k().cross_entropy_forward(ctx, o[0].buffer(), o[1].buffer(), logits.buffer(), target.buffer(), classes);
+      });
   const double others = static_cast<double>(at < 3000 ? 1000 : 999);
   REQUIRE(out[1][0] == Approx(95.0 + std::log1p(others * std::exp(-5.0))).epsilon(1e-7));
   REQUIRE(out[0][0] == Approx(std::log1p(others * std::exp(-5.0))).epsilon(1e-5));
@@ -86,9 +90,10 @@ TEST_CASE("cross entropy of a row with a NaN is NaN wherever it lies") {
     std::vector<double> row(static_cast<std::size_t>(classes), 1.0);
     row[static_cast<std::size_t>(at)] = std::numeric_limits<double>::quiet_NaN();
     Values logits = Values::of(DType::f32, row), target = Values::of(DType::i32, {7.0});
-    const auto out = run({Values::poison(DType::f32, 1), Values::of(DType::f32, {0.0})}, [&](ExecContext& ctx, std::vector<Values>& o) {
-      k().cross_entropy_forward(ctx, o[0].buffer(), o[1].buffer(), logits.buffer(), target.buffer(), classes);
-    });
+    const auto out = run(
+        {Values::poison(DType::f32, 1), Values::of(DType::f32, {0.0})}, [&](ExecContext& ctx, std::vector<Values>& o) {
+          k().cross_entropy_forward(ctx, o[0].buffer(), o[1].buffer(), logits.buffer(), target.buffer(), classes);
+        });
     REQUIRE(std::isnan(out[1][0]));
   }
 }
@@ -97,12 +102,14 @@ TEST_CASE("logits whose powers no float holds have their losses all the same") {
   const double shift = GENERATE(-1000.0, 1000.0);
   const Size size{3, 16, 16};
   Values logits = logits_of(size), shifted = logits, targets = targets_of(size);
-  for (std::int64_t i = 0; i < logits.elems(); ++i) shifted.set(i, std::round(logits[i] * 8) / 8 + shift);  // exact in f32
+  for (std::int64_t i = 0; i < logits.elems(); ++i)
+    shifted.set(i, std::round(logits[i] * 8) / 8 + shift);  // exact in f32
   for (std::int64_t i = 0; i < logits.elems(); ++i) logits.set(i, shifted[i] - shift);
   const auto losses = [&](Values& of) {
-    return run({Values::poison(DType::f32, 3), Values::poison(DType::f32, 3)}, [&](ExecContext& ctx, std::vector<Values>& o) {
-      k().cross_entropy_forward(ctx, o[0].buffer(), o[1].buffer(), of.buffer(), targets.buffer(), size.classes);
-    });
+    return run(
+        {Values::poison(DType::f32, 3), Values::poison(DType::f32, 3)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+          k().cross_entropy_forward(ctx, o[0].buffer(), o[1].buffer(), of.buffer(), targets.buffer(), size.classes);
+        });
   };
   require_close(losses(shifted)[0], losses(logits)[0].list(), 1e-6);
 }
@@ -110,20 +117,24 @@ TEST_CASE("logits whose powers no float holds have their losses all the same") {
 TEST_CASE("cross entropy's gradient agrees with central differences and leaves masked columns zero") {
   const Size size = GENERATE(from_range(kSizes));
   const DType dtype = GENERATE(DType::f32, DType::bf16);
-  Values logits = logits_of(size), targets = targets_of(size), lse(DType::f32, size.rows), losses(DType::f32, size.rows);
+  Values logits = logits_of(size), targets = targets_of(size), lse(DType::f32, size.rows),
+         losses(DType::f32, size.rows);
   Values dloss = Values::of(DType::f32, {1.5});
   ExecContext ctx = make_context();
   k().cross_entropy_forward(ctx, losses.buffer(), lse.buffer(), logits.buffer(), targets.buffer(), size.classes);
   const auto out = run({Values::poison(dtype, logits.elems()), logits}, [&](ExecContext& c, std::vector<Values>& o) {
-    k().cross_entropy_backward(c, o[0].buffer(), logits.buffer(), lse.buffer(), targets.buffer(), dloss.buffer(), size.classes, 0.5f);
-    k().cross_entropy_backward(c, o[1].buffer(), o[1].buffer(), lse.buffer(), targets.buffer(), dloss.buffer(), size.classes, 0.5f);
+    k().cross_entropy_backward(c, o[0].buffer(), logits.buffer(), lse.buffer(), targets.buffer(), dloss.buffer(),
+                               size.classes, 0.5f);
+    k().cross_entropy_backward(c, o[1].buffer(), o[1].buffer(), lse.buffer(), targets.buffer(), dloss.buffer(),
+                               size.classes, 0.5f);
   });
   for (std::int64_t r = 0; r < size.rows; r += 3) {
     const std::vector<double> row = row_of(logits, size, r);
     const auto target = targets.at<std::int32_t>(r);
     for (std::int64_t c = 0; c < size.stride; c += c < 8 || c >= size.classes ? 1 : 13) {
-      const double expected = 0.75 * central_difference(row, static_cast<std::size_t>(c),
-                                                        [&](const std::vector<double>& v) { return row_loss(v, target, size.classes); });
+      const double expected =
+          0.75 * central_difference(row, static_cast<std::size_t>(c),
+                                    [&](const std::vector<double>& v) { return row_loss(v, target, size.classes); });
       INFO("row " << r << ", column " << c);
       REQUIRE(out[0][r * size.stride + c] == Approx(expected).epsilon(rounding(dtype)).margin(1e-6));
       REQUIRE(out[1][r * size.stride + c] == Approx(expected).margin(1e-6));
@@ -138,7 +149,8 @@ TEST_CASE("the gradients of one row sum to zero") {
          dloss = Values::of(DType::f32, {1});
   ExecContext ctx = make_context();
   k().cross_entropy_forward(ctx, losses.buffer(), lse.buffer(), logits.buffer(), targets.buffer(), size.classes);
-  k().cross_entropy_backward(ctx, logits.buffer(), logits.buffer(), lse.buffer(), targets.buffer(), dloss.buffer(), size.classes, 1.0f);
+  k().cross_entropy_backward(ctx, logits.buffer(), logits.buffer(), lse.buffer(), targets.buffer(), dloss.buffer(),
+                             size.classes, 1.0f);
   for (std::int64_t r = 0; r < size.rows; ++r) {
     const auto row = row_of(logits, size, r);
     REQUIRE(dot(row, std::vector<double>(row.size(), 1.0)) == Approx(0.0).margin(1e-6));
@@ -148,16 +160,18 @@ TEST_CASE("the gradients of one row sum to zero") {
 TEST_CASE("a target outside the classes is refused by number", "[cpu]") {
   ExecContext ctx = make_context();
   Values logits(DType::f32, 8), targets = Values::of(DType::i32, {0, 3}), lse(DType::f32, 2), losses(DType::f32, 2);
-  REQUIRE_THROWS_WITH(k().cross_entropy_forward(ctx, losses.buffer(), lse.buffer(), logits.buffer(), targets.buffer(), 3),
-                      Catch::Contains("target 1 is 3, expected [0, 3)"));
+  REQUIRE_THROWS_WITH(
+      k().cross_entropy_forward(ctx, losses.buffer(), lse.buffer(), logits.buffer(), targets.buffer(), 3),
+      Catch::Contains("target 1 is 3, expected [0, 3)"));
 }
 
 TEST_CASE("a sum is carried in double precision") {
   const std::int64_t n = GENERATE(1, 3, 17, 256, 100003);
   Values in = Values::random(DType::f32, n, 1, 1e3);
   in.set(0, 1e7);
-  const auto out = run({Values::poison(DType::f32, 1)},
-                       [&](ExecContext& ctx, std::vector<Values>& o) { k().sum(ctx, o[0].buffer(), in.buffer(), 0.25f); });
+  const auto out = run({Values::poison(DType::f32, 1)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().sum(ctx, o[0].buffer(), in.buffer(), 0.25f);
+  });
   double expected = 0;
   for (std::int64_t i = 0; i < n; ++i) expected += in[i];
   REQUIRE(out[0][0] == static_cast<double>(static_cast<float>(0.25 * expected)));

@@ -11,9 +11,9 @@ constexpr std::int32_t kNoExponent = std::numeric_limits<std::int32_t>::min();
 constexpr std::int32_t kNotFinite = std::numeric_limits<std::int32_t>::max();
 
 Values scalars_of(const StepScalars& s) {
-  return Values::of(DType::f32,
-                    {static_cast<double>(s.lr), static_cast<double>(s.bias_correction1), static_cast<double>(s.bias_correction2),
-                     static_cast<double>(s.clip_coefficient), static_cast<double>(s.grad_norm), static_cast<double>(s.skip)});
+  return Values::of(DType::f32, {static_cast<double>(s.lr), static_cast<double>(s.bias_correction1),
+                                 static_cast<double>(s.bias_correction2), static_cast<double>(s.clip_coefficient),
+                                 static_cast<double>(s.grad_norm), static_cast<double>(s.skip)});
 }
 
 Values zero_of(DType dtype) { return Values::of(dtype, {0}); }
@@ -24,12 +24,15 @@ struct OrderFree {
   std::int64_t total;
 };
 /// The order-free norm of `in`, taken in pieces [cuts[i], cuts[i + 1]) visited in the given order.
-OrderFree order_free(Values& in, const std::vector<std::int64_t>& cuts, const std::vector<std::size_t>& order, int shift, int threads) {
+OrderFree order_free(Values& in, const std::vector<std::int64_t>& cuts, const std::vector<std::size_t>& order,
+                     int shift, int threads) {
   ExecContext ctx = make_context(threads);
   Values exponent = no_exponent(), total = zero_of(DType::i64);
-  for (const std::size_t i : order) k().max_exponent(ctx, exponent.buffer(), in.buffer().slice(cuts[i], cuts[i + 1] - cuts[i]));
   for (const std::size_t i : order)
-    k().fixed_point_squares(ctx, total.buffer(), in.buffer().slice(cuts[i], cuts[i + 1] - cuts[i]), exponent.buffer(), shift);
+    k().max_exponent(ctx, exponent.buffer(), in.buffer().slice(cuts[i], cuts[i + 1] - cuts[i]));
+  for (const std::size_t i : order)
+    k().fixed_point_squares(ctx, total.buffer(), in.buffer().slice(cuts[i], cuts[i + 1] - cuts[i]), exponent.buffer(),
+                            shift);
   return {exponent.at<std::int32_t>(0), total.at<std::int64_t>(0)};
 }
 
@@ -39,8 +42,9 @@ TEST_CASE("a squared norm is added to what is there, in double precision") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const std::int64_t n = GENERATE(1, 3, 17, 100, 256, 100003);
   Values in = Values::random(dtype, n, 1, 10.0);
-  const auto out = run({Values::of(DType::f64, {5.0})},
-                       [&](ExecContext& ctx, std::vector<Values>& o) { k().squared_norm(ctx, o[0].buffer(), in.buffer()); });
+  const auto out = run({Values::of(DType::f64, {5.0})}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().squared_norm(ctx, o[0].buffer(), in.buffer());
+  });
   REQUIRE(out[0][0] == Approx(5.0 + dot(in.list(), in.list())).epsilon(1e-13));
 }
 
@@ -91,7 +95,8 @@ TEST_CASE("the largest exponent counts subnormals, ignores zeros and reports wha
 
 TEST_CASE("the clip coefficient comes from either form of the norm") {
   ExecContext ctx = make_context();
-  Values in = Values::of(DType::f32, {3.0, 4.0, 0.0}), none(DType::i32, 0), exponent = no_exponent(), fixed = zero_of(DType::i64);
+  Values in = Values::of(DType::f32, {3.0, 4.0, 0.0}), none(DType::i32, 0), exponent = no_exponent(),
+         fixed = zero_of(DType::i64);
   Values squares = zero_of(DType::f64);
   k().squared_norm(ctx, squares.buffer(), in.buffer());
   k().max_exponent(ctx, exponent.buffer(), in.buffer());
@@ -112,7 +117,8 @@ TEST_CASE("a norm of nothing is 0 and one that is not finite asks to skip the st
   ExecContext ctx = make_context();
   const double bad = GENERATE(0.0, std::numeric_limits<double>::infinity(), std::nan(""));
   const bool finite = bad == 0.0;
-  Values in = Values::of(DType::f32, {bad, 0.0}), none(DType::i32, 0), exponent = no_exponent(), fixed = zero_of(DType::i64);
+  Values in = Values::of(DType::f32, {bad, 0.0}), none(DType::i32, 0), exponent = no_exponent(),
+         fixed = zero_of(DType::i64);
   Values squares = zero_of(DType::f64), first = scalars_of({}), second = scalars_of({});
   k().squared_norm(ctx, squares.buffer(), in.buffer());
   k().max_exponent(ctx, exponent.buffer(), in.buffer());
@@ -130,7 +136,8 @@ TEST_CASE("AdamW's first step is the learning rate in the gradient's direction, 
   Values grad = Values::of(DType::f32, {0.3, -40.0, 1e-3});
   Values scalars = scalars_of({0.01f, 1.0f - 0.9f, 1.0f - 0.999f, 1.0f, 0.0f, 0.0f});
   const auto out = run({master, m, v}, [&](ExecContext& ctx, std::vector<Values>& o) {
-    k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), {}, grad.buffer(), scalars.buffer(), {0.9f, 0.999f, 1e-8f, 0.1f});
+    k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), {}, grad.buffer(), scalars.buffer(),
+              {0.9f, 0.999f, 1e-8f, 0.1f});
   });
   require_close(out[0], {1.0 - 0.01 - 0.001, -2.0 + 0.01 + 0.002, 0.5 - 0.01 - 0.0005}, 1e-6);
   require_close(out[1], {0.03, -4.0, 1e-4}, 1e-6);
@@ -147,9 +154,10 @@ TEST_CASE("AdamW follows its formula over several steps") {
   const Values zeros(DType::f32, n);
   const auto out = run({start, zeros, zeros}, [&](ExecContext& ctx, std::vector<Values>& o) {
     for (int t = 1; t <= 3; ++t) {
-      Values s = scalars_of({0.02f, static_cast<float>(1 - std::pow(b1, t)), static_cast<float>(1 - std::pow(b2, t)), 0.5f, 0.0f, 0.0f});
-      k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), {}, grads[static_cast<std::size_t>(t - 1)].buffer(), s.buffer(),
-                {0.9f, 0.95f, 1e-8f, 0.1f});
+      Values s = scalars_of(
+          {0.02f, static_cast<float>(1 - std::pow(b1, t)), static_cast<float>(1 - std::pow(b2, t)), 0.5f, 0.0f, 0.0f});
+      k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), {}, grads[static_cast<std::size_t>(t - 1)].buffer(),
+                s.buffer(), {0.9f, 0.95f, 1e-8f, 0.1f});
     }
   });
   std::vector<double> expected = start.list();
@@ -159,7 +167,8 @@ TEST_CASE("AdamW follows its formula over several steps") {
       const double g = clip * grads[static_cast<std::size_t>(t - 1)][static_cast<std::int64_t>(i)];
       m = b1 * m + (1 - b1) * g;
       v = b2 * v + (1 - b2) * g * g;
-      expected[i] -= lr * (m / (1 - std::pow(b1, t)) / (std::sqrt(v / (1 - std::pow(b2, t))) + eps) + decay * expected[i]);
+      expected[i] -=
+          lr * (m / (1 - std::pow(b1, t)) / (std::sqrt(v / (1 - std::pow(b2, t))) + eps) + decay * expected[i]);
     }
   }
   require_close(out[0], expected, 1e-6);
@@ -171,8 +180,9 @@ TEST_CASE("AdamW gives the same bits for any cut of the elements") {
   Values grad = Values::random(DType::f32, n, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 0.0f});
   const auto step = [&](std::vector<Values>& o, std::int64_t from, std::int64_t to) {
     ExecContext ctx = make_context();
-    k().adamw(ctx, o[0].buffer().slice(from, to - from), o[1].buffer().slice(from, to - from), o[2].buffer().slice(from, to - from), {},
-              grad.buffer().slice(from, to - from), scalars.buffer(), {0.9f, 0.95f, 1e-8f, 0.1f});
+    k().adamw(ctx, o[0].buffer().slice(from, to - from), o[1].buffer().slice(from, to - from),
+              o[2].buffer().slice(from, to - from), {}, grad.buffer().slice(from, to - from), scalars.buffer(),
+              {0.9f, 0.95f, 1e-8f, 0.1f});
   };
   std::vector<Values> whole = {start, zeros, zeros}, pieces = whole;
   step(whole, 0, n);
@@ -185,15 +195,17 @@ TEST_CASE("AdamW's bf16 copy is the new master, rounded as a cast rounds it") {
   const std::int64_t n = GENERATE(1, 37, 100003);
   Values grad = Values::random(DType::f32, n, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 0.0f});
   const Values start = Values::random(DType::f32, n, 1), zeros(DType::f32, n);
-  const auto out = run({start, zeros, zeros, Values(DType::bf16, n), Values(DType::bf16, n)}, [&](ExecContext& ctx,
-                                                                                                  std::vector<Values>& o) {
-    k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), o[3].buffer(), grad.buffer(), scalars.buffer(), {0.9f, 0.95f, 1e-8f, 0.1f});
-    k().cast(ctx, o[4].buffer(), o[0].buffer());
-  });
+  const auto out = run({start, zeros, zeros, Values(DType::bf16, n), Values(DType::bf16, n)},
+                       [&](ExecContext& ctx, std::vector<Values>& o) {
+                         k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), o[3].buffer(), grad.buffer(),
+                                   scalars.buffer(), {0.9f, 0.95f, 1e-8f, 0.1f});
+                         k().cast(ctx, o[4].buffer(), o[0].buffer());
+                       });
   REQUIRE(out[3].same_bytes(out[4]));
 }
 
-TEST_CASE("SGD follows its formula over several steps, with momentum and without, and its bf16 copy is the new master") {
+TEST_CASE(
+    "SGD follows its formula over several steps, with momentum and without, and its bf16 copy is the new master") {
   const std::int64_t n = GENERATE(1, 37, 100003);
   const auto way = GENERATE(std::pair(0.0f, false), std::pair(0.9f, false), std::pair(0.9f, true));
   const float momentum = way.first;
@@ -201,14 +213,15 @@ TEST_CASE("SGD follows its formula over several steps, with momentum and without
   const Values start = Values::random(DType::f32, n, 1), zeros(DType::f32, n);
   std::vector<Values> grads;
   for (std::uint64_t t = 0; t < 3; ++t) grads.push_back(Values::random(DType::f32, n, 10 + t));
-  const auto out = run({start, zeros, Values(DType::bf16, n), Values(DType::bf16, n)}, [&](ExecContext& ctx, std::vector<Values>& o) {
-    for (Values& grad : grads) {
-      Values s = scalars_of({0.02f, 1, 1, 0.5f, 0.0f, 0.0f});
-      k().sgd(ctx, o[0].buffer(), momentum > 0 ? o[1].buffer() : Buffer{}, o[2].buffer(), grad.buffer(), s.buffer(),
-              {momentum, 0.1f, nesterov});
-    }
-    k().cast(ctx, o[3].buffer(), o[0].buffer());
-  });
+  const auto out = run({start, zeros, Values(DType::bf16, n), Values(DType::bf16, n)},
+                       [&](ExecContext& ctx, std::vector<Values>& o) {
+                         for (Values& grad : grads) {
+                           Values s = scalars_of({0.02f, 1, 1, 0.5f, 0.0f, 0.0f});
+                           k().sgd(ctx, o[0].buffer(), momentum > 0 ? o[1].buffer() : Buffer{}, o[2].buffer(),
+                                   grad.buffer(), s.buffer(), {momentum, 0.1f, nesterov});
+                         }
+                         k().cast(ctx, o[3].buffer(), o[0].buffer());
+                       });
   std::vector<double> expected = start.list();
   for (std::size_t i = 0; i < expected.size(); ++i) {
     double m = 0;
@@ -236,7 +249,8 @@ TEST_CASE("AdamW leaves everything as it is when told to skip") {
   std::vector<Values> o = {start, start, start};
   Values grad = Values::random(DType::f32, 10, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 1.0f});
   ExecContext ctx = make_context();
-  k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), {}, grad.buffer(), scalars.buffer(), {0.9f, 0.95f, 1e-8f, 0.1f});
+  k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), {}, grad.buffer(), scalars.buffer(),
+            {0.9f, 0.95f, 1e-8f, 0.1f});
   for (const Values& values : o) REQUIRE(values.same_bytes(start));
 }
 
@@ -244,7 +258,8 @@ namespace {
 /// The norm of `in` by `power`, summed in two pieces, as clip_coefficient reads it.
 double norm_by(Values& in, float power) {
   ExecContext ctx = make_context();
-  Values largest = Values::of(DType::i32, {0}), total = zero_of(DType::f64), none(DType::i32, 0), scalars = scalars_of({});
+  Values largest = Values::of(DType::i32, {0}), total = zero_of(DType::f64), none(DType::i32, 0),
+         scalars = scalars_of({});
   const std::int64_t cut = in.buffer().elems / 3;
   const Buffer parts[] = {in.buffer().slice(0, cut), in.buffer().slice(cut, in.buffer().elems - cut)};
   for (const Buffer& part : parts) k().max_magnitude(ctx, largest.buffer(), part);
@@ -278,7 +293,8 @@ TEST_CASE("a norm of any power follows its formula, however large or small the e
 
 TEST_CASE("a norm of any power is 0 of zeros, and not finite where an element is not") {
   const float power = GENERATE(1.0f, 3.0f, std::numeric_limits<float>::infinity());
-  const double bad = GENERATE(0.0, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::nan(""));
+  const double bad =
+      GENERATE(0.0, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::nan(""));
   Values in = Values::of(DType::f32, {0.0, 0.0, 0.0, bad, 0.0});
   if (bad == 0.0) {
     REQUIRE(norm_by(in, power) == 0.0);

@@ -22,8 +22,8 @@ std::vector<double> turned(const Values& qkv, const AttentionDims& d, const Rota
   for (std::int64_t token = 0; token < d.batch * d.time; ++token)
     for (std::int64_t head = 0; head < heads; ++head)
       for (std::int64_t i = 0; i < half; ++i) {
-        const double frequency =
-            scaled(std::pow(options.base, -2.0 * static_cast<double>(i) / static_cast<double>(d.head_dim)), options.scaling);
+        const double frequency = scaled(
+            std::pow(options.base, -2.0 * static_cast<double>(i) / static_cast<double>(d.head_dim)), options.scaling);
         const double angle = static_cast<double>(token % d.time) * frequency * (options.is_inverse ? -1 : 1);
         const std::int64_t at = token * width + head * d.head_dim + i;
         const double x = qkv[at], y = qkv[at + half];
@@ -34,8 +34,9 @@ std::vector<double> turned(const Values& qkv, const AttentionDims& d, const Rota
 }
 
 Values run_rotary(Values& qkv, const AttentionDims& d, const RotaryOptions& options) {
-  return run({Values::poison(qkv.dtype(), qkv.elems())},
-             [&](ExecContext& ctx, std::vector<Values>& o) { k().rotary(ctx, o[0].buffer(), qkv.buffer(), d, options); })[0];
+  return run({Values::poison(qkv.dtype(), qkv.elems())}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().rotary(ctx, o[0].buffer(), qkv.buffer(), d, options);
+  })[0];
 }
 
 const std::vector<AttentionDims> kShapes = {{1, 1, 1, 2},      {2, 3, 2, 6},      {3, 17, 3, 8},
@@ -60,7 +61,8 @@ TEST_CASE("rotary angles are scaled as a whole, or as Llama 3.1 does it", "[rota
   const RotaryScaling scaling = GENERATE(RotaryScaling{.factor = 4}, RotaryScaling{.factor = 8, .context = 32},
                                          RotaryScaling{.factor = 32, .low = 1, .high = 4, .context = 8192},
                                          RotaryScaling{.factor = 2, .low = 0.5, .high = 16, .context = 100});
-  const RotaryOptions options{.base = GENERATE(10000.0, 500000.0), .scaling = scaling, .is_inverse = GENERATE(false, true)};
+  const RotaryOptions options{
+      .base = GENERATE(10000.0, 500000.0), .scaling = scaling, .is_inverse = GENERATE(false, true)};
   CAPTURE(d.head_dim, scaling.factor, scaling.context);
   Values qkv = Values::random(DType::f32, d.batch * d.time * qkv_width_of(d), 1);
   const Values out = run_rotary(qkv, d, options);
@@ -99,7 +101,8 @@ TEST_CASE("the product of a turned query and a turned key depends on their dista
   const Values out = run_rotary(qkv, d, {});
   const auto score = [&](std::int64_t query, std::int64_t key) {
     double sum = 0;
-    for (std::int64_t i = 0; i < d.head_dim; ++i) sum += out[query * qkv_width_of(d) + i] * out[key * qkv_width_of(d) + d.head_dim + i];
+    for (std::int64_t i = 0; i < d.head_dim; ++i)
+      sum += out[query * qkv_width_of(d) + i] * out[key * qkv_width_of(d) + d.head_dim + i];
     return sum;
   };
   for (std::int64_t t = 3; t < d.time; ++t) CHECK(score(t, t - 3) == Approx(score(3, 0)).margin(1e-5));
@@ -109,7 +112,8 @@ TEST_CASE("the product of a turned query and a turned key depends on their dista
 TEST_CASE("rotary positions refuse heads that have no halves", "[rotary]") {
   ExecContext ctx = make_context();
   Values qkv(DType::f32, 9), out(DType::f32, 9);
-  REQUIRE_THROWS_WITH(k().rotary(ctx, out.buffer(), qkv.buffer(), {1, 1, 1, 3}, {}), Catch::Contains("rotary positions for head_dim 3"));
+  REQUIRE_THROWS_WITH(k().rotary(ctx, out.buffer(), qkv.buffer(), {1, 1, 1, 3}, {}),
+                      Catch::Contains("rotary positions for head_dim 3"));
 }
 
 }  // namespace zs::test

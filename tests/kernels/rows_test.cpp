@@ -13,7 +13,8 @@ const std::vector<Size> kSizes = {{1, 1}, {3, 17}, {17, 3}, {100, 64}, {64, 768}
 Values random_ids(std::int64_t n, std::int64_t limit) {
   Values ids(DType::i32, n);
   const CounterRng rng(9);
-  for (std::int64_t i = 0; i < n; ++i) ids.set(i, std::floor(rng.uniform(static_cast<std::uint64_t>(i)) * static_cast<double>(limit)));
+  for (std::int64_t i = 0; i < n; ++i)
+    ids.set(i, std::floor(rng.uniform(static_cast<std::uint64_t>(i)) * static_cast<double>(limit)));
   return ids;
 }
 
@@ -27,8 +28,10 @@ std::vector<double> layer_norm(const std::vector<double>& x, const NormParameter
   for (std::size_t first = 0; first < x.size(); first += width) {
     double mean = 0, variance = 0;
     for (std::size_t i = 0; i < width; ++i) mean += x[first + i] / static_cast<double>(width);
-    for (std::size_t i = 0; i < width; ++i) variance += (x[first + i] - mean) * (x[first + i] - mean) / static_cast<double>(width);
-    for (std::size_t i = 0; i < width; ++i) y[first + i] = (x[first + i] - mean) / std::sqrt(variance + eps) * p.gamma[i] + p.beta[i];
+    for (std::size_t i = 0; i < width; ++i)
+      variance += (x[first + i] - mean) * (x[first + i] - mean) / static_cast<double>(width);
+    for (std::size_t i = 0; i < width; ++i)
+      y[first + i] = (x[first + i] - mean) / std::sqrt(variance + eps) * p.gamma[i] + p.beta[i];
   }
   return y;
 }
@@ -44,28 +47,33 @@ std::vector<double> rms_norm(const std::vector<double>& x, const std::vector<dou
   return y;
 }
 
-/// The operands of a norm, with mean and beta where it is layer norm, and its kernels with results that replace what is in `o`.
+/// The operands of a norm, with mean and beta where it is layer norm, and its kernels with results that replace what is
+/// in `o`.
 struct NormCase {
   bool is_layer;
   Values gamma, beta;
 
   /// o: y, rstd, mean
   void forward(ExecContext& ctx, std::vector<Values>& o, const NormInput& in) {
-    if (is_layer) return k().layer_norm_forward(ctx, o[0].buffer(), o[2].buffer(), o[1].buffer(), in, gamma.buffer(), beta.buffer(), 1e-5f);
+    if (is_layer)
+      return k().layer_norm_forward(ctx, o[0].buffer(), o[2].buffer(), o[1].buffer(), in, gamma.buffer(), beta.buffer(),
+                                    1e-5f);
     k().rms_norm_forward(ctx, o[0].buffer(), o[1].buffer(), in, gamma.buffer(), 1e-5f);
   }
   /// o: dgamma, dbeta
-  void backward(ExecContext& ctx, Buffer dx, std::vector<Values>& o, const NormGradient& in, Values& x, std::vector<Values>& forward) {
+  void backward(ExecContext& ctx, Buffer dx, std::vector<Values>& o, const NormGradient& in, Values& x,
+                std::vector<Values>& forward) {
     if (is_layer)
-      return k().layer_norm_backward(ctx, dx, o[0].buffer(), o[1].buffer(), in, x.buffer(), forward[2].buffer(), forward[1].buffer(),
-                                     gamma.buffer(), 0.0f);
+      return k().layer_norm_backward(ctx, dx, o[0].buffer(), o[1].buffer(), in, x.buffer(), forward[2].buffer(),
+                                     forward[1].buffer(), gamma.buffer(), 0.0f);
     k().rms_norm_backward(ctx, dx, o[0].buffer(), in, x.buffer(), forward[1].buffer(), gamma.buffer(), 0.0f);
   }
 };
 
 std::vector<Size> sum_sizes() {
   std::vector<Size> sizes = {{1, 1}, {3, 17}, {17, 3}, {100, 64}};
-  if (device_under_test() == DeviceKind::cpu) sizes.insert(sizes.end(), {{301, 100}, {700, 1001}});  // the last is stored past the caches
+  if (device_under_test() == DeviceKind::cpu)
+    sizes.insert(sizes.end(), {{301, 100}, {700, 1001}});  // the last is stored past the caches
   return sizes;
 }
 
@@ -75,7 +83,8 @@ TEST_CASE("a norm of a sum writes the bits of the sum, and of its norm, in one p
   const DType dtype = GENERATE(DType::f32, DType::bf16), parameters = GENERATE(DType::f32, DType::bf16);
   const Size size = GENERATE(from_range(sum_sizes()));
   const std::int64_t n = size.rows * size.width;
-  NormCase norm{GENERATE(true, false), Values::random(parameters, size.width, 3), Values::random(parameters, size.width, 4)};
+  NormCase norm{GENERATE(true, false), Values::random(parameters, size.width, 3),
+                Values::random(parameters, size.width, 4)};
   Values x = Values::random(dtype, n, 1, 2.0), residual = Values::random(dtype, n, 2);
   const Values row = Values::poison(DType::f32, size.rows), plane = Values::poison(dtype, n);
   const auto apart = run({plane, row, row, plane}, [&](ExecContext& ctx, std::vector<Values>& o) {
@@ -133,11 +142,15 @@ TEST_CASE("a norm adds what goes past it to its own gradient, with the bits of a
 TEST_CASE("a norm refuses a sum and a gradient that are not as its input", "[cpu]") {
   ExecContext ctx = make_context();
   Values x(DType::f32, 12), short_one(DType::f32, 8), other(DType::bf16, 12), gamma(DType::f32, 4), rstd(DType::f32, 3);
-  const auto forward = [&](const NormInput& in) { k().rms_norm_forward(ctx, x.buffer(), rstd.buffer(), in, gamma.buffer(), 1e-5f); };
-  REQUIRE_THROWS_WITH(forward({x.buffer(), short_one.buffer(), x.buffer()}), Catch::Contains("residual is 8 x f32, expected 12 x f32"));
-  REQUIRE_THROWS_WITH(forward({x.buffer(), x.buffer(), other.buffer()}), Catch::Contains("sum is 12 x bf16, expected 12 x f32"));
-  REQUIRE_THROWS_WITH(k().rms_norm_backward(ctx, x.buffer(), gamma.buffer(), {x.buffer(), short_one.buffer()}, x.buffer(), rstd.buffer(),
-                                            gamma.buffer(), 0.0f),
+  const auto forward = [&](const NormInput& in) {
+    k().rms_norm_forward(ctx, x.buffer(), rstd.buffer(), in, gamma.buffer(), 1e-5f);
+  };
+  REQUIRE_THROWS_WITH(forward({x.buffer(), short_one.buffer(), x.buffer()}),
+                      Catch::Contains("residual is 8 x f32, expected 12 x f32"));
+  REQUIRE_THROWS_WITH(forward({x.buffer(), x.buffer(), other.buffer()}),
+                      Catch::Contains("sum is 12 x bf16, expected 12 x f32"));
+  REQUIRE_THROWS_WITH(k().rms_norm_backward(ctx, x.buffer(), gamma.buffer(), {x.buffer(), short_one.buffer()},
+                                            x.buffer(), rstd.buffer(), gamma.buffer(), 0.0f),
                       Catch::Contains("skip is 8 x f32, expected 12 x f32"));
 }
 
@@ -148,8 +161,9 @@ TEST_CASE("a bias gradient is the sum of the rows, added to what is there when b
   const float beta = GENERATE(0.0f, 1.0f);
   Values dy = Values::random(dtype, size.rows * size.width, 1);
   const Values before = beta == 0.0f ? Values::poison(to, size.width) : Values::random(to, size.width, 2);
-  const auto out =
-      run({before}, [&](ExecContext& ctx, std::vector<Values>& o) { k().bias_backward(ctx, o[0].buffer(), dy.buffer(), beta); });
+  const auto out = run({before}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().bias_backward(ctx, o[0].buffer(), dy.buffer(), beta);
+  });
   std::vector<double> expected(static_cast<std::size_t>(size.width), 0.0);
   for (std::int64_t c = 0; c < size.width; ++c) {
     if (beta != 0.0f) expected[static_cast<std::size_t>(c)] = before[c];
@@ -192,7 +206,8 @@ TEST_CASE("embedding gradients are added in order of the tokens") {
     k().embedding_backward(ctx, o[0].buffer(), ids.buffer(), dy.buffer(), size.width, beta);
     k().position_backward(ctx, o[1].buffer(), dy.buffer(), time, size.width, beta);
   });
-  Values expected_table = fresh ? Values(to, table_elems) : table, expected_positions = fresh ? Values(to, position_elems) : positions;
+  Values expected_table = fresh ? Values(to, table_elems) : table,
+         expected_positions = fresh ? Values(to, position_elems) : positions;
   const auto add = [](Values& values, std::int64_t at, double x) {
     values.set(at, static_cast<double>(static_cast<float>(values[at]) + static_cast<float>(x)));
   };
@@ -219,12 +234,14 @@ TEST_CASE("layer norm follows its formula") {
   Values x = Values::random(dtype, size.rows * size.width, 1, 2.0), gamma = Values::random(parameters, size.width, 2);
   for (std::int64_t i = 0; i < x.elems(); ++i) x.set(i, x[i] + 10.0);  // a mean far from 0 must not cost digits
   Values beta = Values::random(parameters, size.width, 3);
-  const auto out =
-      run({Values::poison(dtype, x.elems()), Values::poison(DType::f32, size.rows), Values::poison(DType::f32, size.rows)},
-          [&](ExecContext& ctx, std::vector<Values>& o) {
-            k().layer_norm_forward(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), x.buffer(), gamma.buffer(), beta.buffer(), 1e-5f);
-          });
-  require_close(out[0], layer_norm(x.list(), {gamma.list(), beta.list()}, 1e-5), 3e-5);  // |gamma| up to 4, x - mean cancels 3 bits
+  const auto out = run(
+      {Values::poison(dtype, x.elems()), Values::poison(DType::f32, size.rows), Values::poison(DType::f32, size.rows)},
+      [&](ExecContext& ctx, std::vector<Values>& o) {
+        k().layer_norm_forward(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), x.buffer(), gamma.buffer(),
+                               beta.buffer(), 1e-5f);
+      });
+  require_close(out[0], layer_norm(x.list(), {gamma.list(), beta.list()}, 1e-5),
+                3e-5);  // |gamma| up to 4, x - mean cancels 3 bits
   for (std::int64_t r = 0; r < size.rows; ++r) {
     double mean = 0;
     for (std::int64_t c = 0; c < size.width; ++c) mean += x[r * size.width + c] / static_cast<double>(size.width);
@@ -241,16 +258,19 @@ TEST_CASE("layer norm's gradients agree with central differences") {
   Values beta = Values::random(dtype, size.width, 3), dy = Values::random(dtype, x.elems(), 4), y(dtype, x.elems());
   Values mean(DType::f32, size.rows), rstd(DType::f32, size.rows);
   ExecContext ctx = make_context();
-  k().layer_norm_forward(ctx, y.buffer(), mean.buffer(), rstd.buffer(), x.buffer(), gamma.buffer(), beta.buffer(), 1e-5f);
-  const Values before = grad_beta == 0.0f ? Values::poison(DType::f32, size.width) : Values::random(DType::f32, size.width, 5);
+  k().layer_norm_forward(ctx, y.buffer(), mean.buffer(), rstd.buffer(), x.buffer(), gamma.buffer(), beta.buffer(),
+                         1e-5f);
+  const Values before =
+      grad_beta == 0.0f ? Values::poison(DType::f32, size.width) : Values::random(DType::f32, size.width, 5);
   const auto out = run({Values::poison(dtype, x.elems()), before, before}, [&](ExecContext& c, std::vector<Values>& o) {
-    k().layer_norm_backward(c, o[0].buffer(), o[1].buffer(), o[2].buffer(), dy.buffer(), x.buffer(), mean.buffer(), rstd.buffer(),
-                            gamma.buffer(), grad_beta);
+    k().layer_norm_backward(c, o[0].buffer(), o[1].buffer(), o[2].buffer(), dy.buffer(), x.buffer(), mean.buffer(),
+                            rstd.buffer(), gamma.buffer(), grad_beta);
   });
   const NormParameters p{gamma.list(), beta.list()};
   std::vector<double> dx, dgamma, dbeta;
   for (std::size_t i = 0; i < static_cast<std::size_t>(x.elems()); ++i)
-    dx.push_back(central_difference(x.list(), i, [&](const std::vector<double>& v) { return dot(layer_norm(v, p, 1e-5), dy.list()); }));
+    dx.push_back(central_difference(
+        x.list(), i, [&](const std::vector<double>& v) { return dot(layer_norm(v, p, 1e-5), dy.list()); }));
   for (std::size_t i = 0; i < p.gamma.size(); ++i) {
     const double held = grad_beta == 0.0f ? 0.0 : before[static_cast<std::int64_t>(i)];
     dgamma.push_back(held + central_difference(p.gamma, i, [&](const std::vector<double>& v) {
@@ -272,11 +292,11 @@ TEST_CASE("layer norm's gradients of wide rows do not depend on the threads") {
   Values x = Values::random(DType::f32, rows * width, 1), dy = Values::random(DType::f32, rows * width, 2);
   Values gamma = Values::random(DType::f32, width, 3), mean = Values::random(DType::f32, rows, 4),
          rstd = Values::random(DType::f32, rows, 5);
-  const auto out =
-      run({dy, Values::poison(DType::f32, width), Values::poison(DType::f32, width)}, [&](ExecContext& c, std::vector<Values>& o) {
-        k().layer_norm_backward(c, o[0].buffer(), o[1].buffer(), o[2].buffer(), o[0].buffer(), x.buffer(), mean.buffer(), rstd.buffer(),
-                                gamma.buffer(), 0.0f);
-      });
+  const auto out = run({dy, Values::poison(DType::f32, width), Values::poison(DType::f32, width)},
+                       [&](ExecContext& c, std::vector<Values>& o) {
+                         k().layer_norm_backward(c, o[0].buffer(), o[1].buffer(), o[2].buffer(), o[0].buffer(),
+                                                 x.buffer(), mean.buffer(), rstd.buffer(), gamma.buffer(), 0.0f);
+                       });
   std::vector<double> dbeta(static_cast<std::size_t>(width), 0.0);
   for (std::int64_t i = 0; i < dy.elems(); ++i) dbeta[static_cast<std::size_t>(i % width)] += dy[i];
   require_close(out[2], dbeta, 3e-5);
@@ -286,10 +306,10 @@ TEST_CASE("RMS norm follows its formula") {
   const DType dtype = GENERATE(DType::f32, DType::bf16), parameters = GENERATE(DType::f32, DType::bf16);
   const Size size = GENERATE(from_range(kSizes));
   Values x = Values::random(dtype, size.rows * size.width, 1, 2.0), gamma = Values::random(parameters, size.width, 2);
-  const auto out =
-      run({Values::poison(dtype, x.elems()), Values::poison(DType::f32, size.rows)}, [&](ExecContext& ctx, std::vector<Values>& o) {
-        k().rms_norm_forward(ctx, o[0].buffer(), o[1].buffer(), x.buffer(), gamma.buffer(), 1e-5f);
-      });
+  const auto out = run({Values::poison(dtype, x.elems()), Values::poison(DType::f32, size.rows)},
+                       [&](ExecContext& ctx, std::vector<Values>& o) {
+                         k().rms_norm_forward(ctx, o[0].buffer(), o[1].buffer(), x.buffer(), gamma.buffer(), 1e-5f);
+                       });
   require_close(out[0], rms_norm(x.list(), gamma.list(), 1e-5), 3e-6);  // |gamma| up to 4
   for (std::int64_t r = 0; r < size.rows; ++r) {
     double squares = 0;
@@ -306,18 +326,22 @@ TEST_CASE("RMS norm's gradients agree with central differences") {
   Values dy = Values::random(dtype, x.elems(), 4), y(dtype, x.elems()), rstd(DType::f32, size.rows);
   ExecContext ctx = make_context();
   k().rms_norm_forward(ctx, y.buffer(), rstd.buffer(), x.buffer(), gamma.buffer(), 1e-5f);
-  const Values before = grad_beta == 0.0f ? Values::poison(DType::f32, size.width) : Values::random(DType::f32, size.width, 5);
+  const Values before =
+      grad_beta == 0.0f ? Values::poison(DType::f32, size.width) : Values::random(DType::f32, size.width, 5);
   const auto out = run({Values::poison(dtype, x.elems()), before}, [&](ExecContext& c, std::vector<Values>& o) {
-    k().rms_norm_backward(c, o[0].buffer(), o[1].buffer(), dy.buffer(), x.buffer(), rstd.buffer(), gamma.buffer(), grad_beta);
+    k().rms_norm_backward(c, o[0].buffer(), o[1].buffer(), dy.buffer(), x.buffer(), rstd.buffer(), gamma.buffer(),
+                          grad_beta);
   });
   const std::vector<double> gains = gamma.list();
   std::vector<double> dx, dgamma;
   for (std::size_t i = 0; i < static_cast<std::size_t>(x.elems()); ++i)
-    dx.push_back(central_difference(x.list(), i, [&](const std::vector<double>& v) { return dot(rms_norm(v, gains, 1e-5), dy.list()); }));
+    dx.push_back(central_difference(
+        x.list(), i, [&](const std::vector<double>& v) { return dot(rms_norm(v, gains, 1e-5), dy.list()); }));
   for (std::size_t i = 0; i < gains.size(); ++i) {
     const double held = grad_beta == 0.0f ? 0.0 : before[static_cast<std::int64_t>(i)];
-    dgamma.push_back(
-        held + central_difference(gains, i, [&](const std::vector<double>& v) { return dot(rms_norm(x.list(), v, 1e-5), dy.list()); }));
+    dgamma.push_back(held + central_difference(gains, i, [&](const std::vector<double>& v) {
+                       return dot(rms_norm(x.list(), v, 1e-5), dy.list());
+                     }));
   }
   double steepest = 1.0;  // as for layer norm
   for (std::int64_t r = 0; r < size.rows; ++r) steepest = std::max(steepest, rstd[r]);
@@ -330,15 +354,18 @@ TEST_CASE("RMS norm's gradients of wide rows do not depend on the threads, and a
   Values x = Values::random(DType::f32, rows * width, 1), dy = Values::random(DType::f32, rows * width, 2);
   Values gamma = Values::random(DType::f32, width, 3), rstd = Values::random(DType::f32, rows, 5);
   const auto out = run({dy, Values::poison(DType::f32, width)}, [&](ExecContext& c, std::vector<Values>& o) {
-    k().rms_norm_backward(c, o[0].buffer(), o[1].buffer(), o[0].buffer(), x.buffer(), rstd.buffer(), gamma.buffer(), 0.0f);
+    k().rms_norm_backward(c, o[0].buffer(), o[1].buffer(), o[0].buffer(), x.buffer(), rstd.buffer(), gamma.buffer(),
+                          0.0f);
   });
-  const auto apart =
-      run({Values::poison(DType::f32, rows * width), Values::poison(DType::f32, width)}, [&](ExecContext& c, std::vector<Values>& o) {
-        k().rms_norm_backward(c, o[0].buffer(), o[1].buffer(), dy.buffer(), x.buffer(), rstd.buffer(), gamma.buffer(), 0.0f);
-      });
+  const auto apart = run({Values::poison(DType::f32, rows * width), Values::poison(DType::f32, width)},
+                         [&](ExecContext& c, std::vector<Values>& o) {
+                           k().rms_norm_backward(c, o[0].buffer(), o[1].buffer(), dy.buffer(), x.buffer(),
+                                                 rstd.buffer(), gamma.buffer(), 0.0f);
+                         });
   require_close(out[0], apart[0].list(), 1e-6);
   std::vector<double> dgamma(static_cast<std::size_t>(width), 0.0);
-  for (std::int64_t i = 0; i < dy.elems(); ++i) dgamma[static_cast<std::size_t>(i % width)] += dy[i] * x[i] * rstd[i / width];
+  for (std::int64_t i = 0; i < dy.elems(); ++i)
+    dgamma[static_cast<std::size_t>(i % width)] += dy[i] * x[i] * rstd[i / width];
   require_close(out[1], dgamma, 1e-4);  // 400 terms of order 1 in f32
 }
 

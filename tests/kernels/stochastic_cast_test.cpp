@@ -8,11 +8,14 @@ const KernelTable& k() { return kernels_under_test(); }
 constexpr StochasticRounding kWhole{0x0123456789abcdefull, 0, std::int64_t{1} << 40, 0};
 
 Values rounded(Values& in, const StochasticRounding& rounding) {
-  return run({Values::poison(DType::bf16, in.elems())},
-             [&](ExecContext& ctx, std::vector<Values>& o) { k().stochastic_cast(ctx, o[0].buffer(), in.buffer(), rounding); })[0];
+  return run({Values::poison(DType::bf16, in.elems())}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().stochastic_cast(ctx, o[0].buffer(), in.buffer(), rounding);
+  })[0];
 }
 
-Values constant(std::int64_t n, double x) { return Values::of(DType::f32, std::vector<double>(static_cast<std::size_t>(n), x)); }
+Values constant(std::int64_t n, double x) {
+  return Values::of(DType::f32, std::vector<double>(static_cast<std::size_t>(n), x));
+}
 
 }  // namespace
 
@@ -39,7 +42,8 @@ TEST_CASE("a stochastic cast gives a neighbour, and what bf16 holds as it is") {
     REQUIRE((bits == below || (!is_exact && bits == below + 1)));
     up += bits != below;
   }
-  if (n > 100) CHECK(std::abs(static_cast<double>(up) / static_cast<double>(n) - 0.5) < 0.06);  // four deviations of 1003
+  if (n > 100)
+    CHECK(std::abs(static_cast<double>(up) / static_cast<double>(n) - 0.5) < 0.06);  // four deviations of 1003
 }
 
 TEST_CASE("the mean of stochastic casts is the number itself") {
@@ -48,7 +52,8 @@ TEST_CASE("the mean of stochastic casts is the number itself") {
   const bool is_same = GENERATE(false, true);
   Values in = constant(n, x);
   if (!is_same)  // all different, the same on average
-    for (std::int64_t i = 0; i < n; ++i) in.set(i, x + static_cast<double>(i % 100 - 50) * (i % 200 < 100 ? 0x1.0p-23 : -0x1.0p-23));
+    for (std::int64_t i = 0; i < n; ++i)
+      in.set(i, x + static_cast<double>(i % 100 - 50) * (i % 200 < 100 ? 0x1.0p-23 : -0x1.0p-23));
   const Values out = rounded(in, kWhole);
   double sum = 0, exact = 0;
   for (std::int64_t i = 0; i < n; ++i) {

@@ -100,7 +100,8 @@ inline void require_close(const Values& actual, const std::vector<double>& expec
     const double want = expected[static_cast<std::size_t>(i)], got = actual[i];
     if (std::isnan(want) && std::isnan(got)) continue;
     if (!(std::abs(got - want) <= tolerance + rounding(actual.dtype()) * std::abs(want))) {
-      INFO("element " << i << " of " << actual.elems() << ": got " << got << ", expected " << want << ", off by " << got - want);
+      INFO("element " << i << " of " << actual.elems() << ": got " << got << ", expected " << want << ", off by "
+                      << got - want);
       FAIL();
     }
   }

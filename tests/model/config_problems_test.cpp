@@ -41,14 +41,15 @@ TEST_CASE("nearest keys are found across tables and not invented") {
 }
 
 TEST_CASE("all problems are reported at once, at most twenty") {
-  const auto problems =
-      problems_of("nmae = 1\n[train]\nsteps = -1\nlr = nan\nglobal_batch = \"x\"\n[model]\nheads = 3\npreset = \"tiny\"\n");
+  const auto problems = problems_of(
+      "nmae = 1\n[train]\nsteps = -1\nlr = nan\nglobal_batch = \"x\"\n[model]\nheads = 3\npreset = \"tiny\"\n");
   std::string all;
   for (const Error& problem : problems) all += std::string(problem.what()) + "\n";
   INFO(all);
   CHECK(problems.size() == 6);
-  for (const char* part : {"unknown key nmae", "train.steps is -1 (folder/small.toml:3)", "train.lr is nan",
-                           "train.global_batch is a string", "data.train is missing", "model.heads 3 does not divide model.width 128"})
+  for (const char* part :
+       {"unknown key nmae", "train.steps is -1 (folder/small.toml:3)", "train.lr is nan",
+        "train.global_batch is a string", "data.train is missing", "model.heads 3 does not divide model.width 128"})
     CHECK(all.find(part) != std::string::npos);
 
   std::string many = kSmall;
@@ -71,9 +72,11 @@ TEST_CASE("every key refuses values outside its range, of the wrong type, and na
     const std::string unit = type == 1 ? "{:.0f}" : "{}";
     if (is_number && std::isfinite(key.range.min))
       CHECK(is_refused(fmt::format(fmt::runtime(unit), key.range.min_open ? key.range.min : key.range.min - 1)));
-    if (is_number && has_max) CHECK(is_refused(fmt::format(fmt::runtime(unit), key.range.max_open ? key.range.max : key.range.max + 1)));
+    if (is_number && has_max)
+      CHECK(is_refused(fmt::format(fmt::runtime(unit), key.range.max_open ? key.range.max : key.range.max + 1)));
     if (is_number) {
-      for (const char* value : {"nan", "inf", "-inf", "1e30", "99999999999999999999", "true", "\"1\"", "[1]", "1979-05-27", "{a = 1}"})
+      for (const char* value :
+           {"nan", "inf", "-inf", "1e30", "99999999999999999999", "true", "\"1\"", "[1]", "1979-05-27", "{a = 1}"})
         CHECK(is_refused(value));
     } else if (type == 0) {
       for (const char* value : {"1", "\"true\"", "[]", "yes"}) CHECK(is_refused(value));
@@ -86,8 +89,9 @@ TEST_CASE("every key refuses values outside its range, of the wrong type, and na
       for (const char* value : {"0", "-1", "1.5", "\"true\"", "99999999999"}) CHECK(is_refused(value));
     }
     if (type == 6) {
-      for (const char* value : {"-1", "nan", "inf", "1e30", "true", "[1]", "1979-05-27", "soon", "\"\"", "1:30", "1:60:00", "1:00:60",
-                                "1:00:00:", ":1:00:00", "\"1:-1:00\"", "-1:00:00", "1::00", "99999999999999:00:00", "1:00:00:00"})
+      for (const char* value :
+           {"-1", "nan", "inf", "1e30", "true", "[1]", "1979-05-27", "soon", "\"\"", "1:30", "1:60:00", "1:00:60",
+            "1:00:00:", ":1:00:00", "\"1:-1:00\"", "-1:00:00", "1::00", "99999999999999:00:00", "1:00:00:00"})
         CHECK(is_refused(value));
     }
     if (type == 1) CHECK(is_refused("1.5"));
@@ -110,7 +114,8 @@ TEST_CASE("every key accepts both ends of its range and each of its choices") {
     if (type != 1 && type != 2) continue;
     const std::string unit = type == 1 ? "{:.0f}" : "{}";
     if (!key.range.min_open) CHECK(is_accepted(fmt::format(fmt::runtime(unit), key.range.min)));
-    if (!key.range.max_open && std::isfinite(key.range.max)) CHECK(is_accepted(fmt::format(fmt::runtime(unit), key.range.max)));
+    if (!key.range.max_open && std::isfinite(key.range.max))
+      CHECK(is_accepted(fmt::format(fmt::runtime(unit), key.range.max)));
   }
 }
 
@@ -124,7 +129,8 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"model.preset=llama-tiny", "model.head_dim=7"}, "heads of 7 elements have no halves to turn"},
       {{"model.preset=llama-tiny", "model.rotary_scaling=llama3", "model.rotary_low=4"},
        "model.rotary_low 4 is not below model.rotary_high 4"},
-      {{"model.preset=llama-tiny", "model.activation=gelu_erf"}, "model.activation does not go with model.family \"llama\""},
+      {{"model.preset=llama-tiny", "model.activation=gelu_erf"},
+       "model.activation does not go with model.family \"llama\""},
       {{"model.preset=llama-tiny", "model.kv_heads=3"}, "model.kv_heads 3 does not divide model.heads 4"},
       {{"model.preset=llama-tiny", "model.heads=128"}, "heads of 1 elements have no halves to turn"},
       {{"model.vocab=255"}, "model.vocab 255 is too small for bytes"},
@@ -132,10 +138,12 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"train.micro_batch=5"}, "train.global_batch 24 is not a multiple of train.micro_batch 5"},
       {{"precision.reduce=bf16"}, "precision.reduce \"bf16\" does not go with precision.param \"f32\""},
       {{"precision.rounding=stochastic"}, "precision.rounding \"stochastic\" does not go with precision.param \"f32\""},
-      {{"shard.compress_reduce=int8", "train.deterministic=true"}, "shard.compress_reduce = \"int8\" does not go with train.deterministic"},
+      {{"shard.compress_reduce=int8", "train.deterministic=true"},
+       "shard.compress_reduce = \"int8\" does not go with train.deterministic"},
       {{"cuda.graph=true"}, "cuda.graph = true does not go with device = \"auto\""},
       {{"cuda.graph=true", "device=cpu"}, "cuda.graph = true does not go with device = \"cpu\""},
-      {{"run.validate_every=5", "data.validation_fraction=0"}, "run.validate_every is set, but there is no validation data"},
+      {{"run.validate_every=5", "data.validation_fraction=0"},
+       "run.validate_every is set, but there is no validation data"},
       {{"train.schedule=wsd", "train.decay=1", "train.warmup=10"},
        "the decay of 100 steps (train.decay 1 of 100) overlaps the warm-up of 10"},
       {{"train.schedule=wsd", "train.decay=0.29", "train.warmup=72"},
@@ -177,7 +185,8 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"shard.layout=per_parameter", "shard.dims=['*=1', 'b=']"}, "shard.dims has \"b=\""},
       {{"shard.layout=per_parameter", "shard.dims=['=1']"}, "shard.dims has \"=1\""},
       {{"shard.layout=per_parameter", "shard.dims=['a=1x']"}, "shard.dims has \"a=1x\""},
-      {{"shard.all_reduce_every_micro_batch=true"}, "shard.all_reduce_every_micro_batch = true does not go with shard.strategy \"zero3\""},
+      {{"shard.all_reduce_every_micro_batch=true"},
+       "shard.all_reduce_every_micro_batch = true does not go with shard.strategy \"zero3\""},
       {{"name=a/b"}, "name \"a/b\" cannot name a folder"},
       {{"name=.."}, "name \"..\" cannot name a folder"},
       {{"name="}, "name \"\" cannot name a folder"},
@@ -249,7 +258,8 @@ TEST_CASE("a rank count that does not divide the batch names what would work") {
     }
     return std::string();
   };
-  CHECK(message(3) == "train.global_batch 16 is not a multiple of 3 ranks x micro_batch 4: use 12 or 24, or 1, 2 or 4 ranks");
+  CHECK(message(3) ==
+        "train.global_batch 16 is not a multiple of 3 ranks x micro_batch 4: use 12 or 24, or 1, 2 or 4 ranks");
   CHECK(message(8) == "train.global_batch 16 is not a multiple of 8 ranks x micro_batch 4: use 32, or 1, 2 or 4 ranks");
   config.train.global_batch = 720;
   config.train.micro_batch = 1;
@@ -261,10 +271,12 @@ TEST_CASE("a rank count that does not divide the batch names what would work") {
 TEST_CASE("groups that do not divide the ranks are refused with the sizes that do") {
   const Config config = parse_config(kSmall, "small.toml", {"shard.strategy=nested", "shard.group_size=4"});
   CHECK_NOTHROW(check_ranks(config, 8));
-  CHECK_THROWS_WITH(check_ranks(config, 6), "shard.group_size 4 does not divide the job's 6 ranks: use one of 1, 2, 3, 6");
+  CHECK_THROWS_WITH(check_ranks(config, 6),
+                    "shard.group_size 4 does not divide the job's 6 ranks: use one of 1, 2, 3, 6");
   const Config between = parse_config(kSmall, "small.toml", {"shard.reshard_after_forward=2"});
   CHECK_NOTHROW(check_ranks(between, 2));
-  CHECK_THROWS_WITH(check_ranks(between, 3), "shard.reshard_after_forward 2 does not divide the job's 3 ranks: use one of 1, 3");
+  CHECK_THROWS_WITH(check_ranks(between, 3),
+                    "shard.reshard_after_forward 2 does not divide the job's 3 ranks: use one of 1, 3");
 }
 
 TEST_CASE("nesting that would take the parser's stack is refused before the parser sees it, wherever it is") {
@@ -276,8 +288,8 @@ TEST_CASE("nesting that would take the parser's stack is refused before the pars
   const std::string deep = dots + " = 1\n";
   for (const std::string& text :
        {"[x]\n" + deep, "[" + dots + "]\n", "[[" + dots + "]]\n", deep, "x = " + arrays + "\n", "x = " + tables + "\n",
-        "x = {" + dots + " = 1}\n", quoted + " = 1\n", spaced + " = 1\n", "y = \"\"\" \\\" # \"\"\"\"\n" + deep, "y = 'it\\'\n" + deep,
-        "# don't\n" + deep, "y = ''' \" ''''\n" + deep, "y = \"\\\\\"\n" + deep}) {
+        "x = {" + dots + " = 1}\n", quoted + " = 1\n", spaced + " = 1\n", "y = \"\"\" \\\" # \"\"\"\"\n" + deep,
+        "y = 'it\\'\n" + deep, "# don't\n" + deep, "y = ''' \" ''''\n" + deep, "y = \"\\\\\"\n" + deep}) {
     INFO(text.substr(0, 60));
     const auto problems = problems_of(kSmall + text);
     REQUIRE(problems.size() == 1);
@@ -290,6 +302,7 @@ TEST_CASE("nesting that would take the parser's stack is refused before the pars
 TEST_CASE("what is long but flat is not taken for deep") {
   std::string list = "train = [";
   for (int i = 0; i < 1000; ++i) list += "\"a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r.s.txt\", ";
-  CHECK(problems_of("[model]\npreset = \"tiny\"\n[data]\n" + list + "]  # ....................\n[train]\nsteps = 100\nglobal_batch = 24\n")
+  CHECK(problems_of("[model]\npreset = \"tiny\"\n[data]\n" + list +
+                    "]  # ....................\n[train]\nsteps = 100\nglobal_batch = 24\n")
             .empty());
 }

@@ -30,18 +30,20 @@ TEST_CASE("a small file gets every default from the schema") {
 
 TEST_CASE("dtypes of outputs and validation follow the parameters', and are not narrower") {
   CHECK(parse_config(kSmall, "small.toml").precision == Config::Precision{"f32", "f32", "f32", "f32"});
-  CHECK(parse_config(kSmall, "small.toml", {"precision.param=bf16"}).precision == Config::Precision{"bf16", "f32", "bf16", "bf16"});
+  CHECK(parse_config(kSmall, "small.toml", {"precision.param=bf16"}).precision ==
+        Config::Precision{"bf16", "f32", "bf16", "bf16"});
   const Overrides wide = {"precision.param=bf16", "precision.output=f32", "precision.validation=f32"};
   CHECK(parse_config(kSmall, "small.toml", wide).precision == Config::Precision{"bf16", "f32", "f32", "f32"});
   for (const char* key : {"precision.output", "precision.validation"}) {
     const Error problem = only_problem(kSmall, {set(key, "bf16")});
-    CHECK_THAT(problem.what(), Catch::Contains(std::string(key) + " \"bf16\" does not go with precision.param \"f32\""));
+    CHECK_THAT(problem.what(),
+               Catch::Contains(std::string(key) + " \"bf16\" does not go with precision.param \"f32\""));
   }
 }
 
 TEST_CASE("presets are the published sizes and explicit keys override them") {
-  const auto [preset, layers, heads, width] = GENERATE(
-      table<std::string, int, int, int>({{"124M", 12, 12, 768}, {"355M", 24, 16, 1024}, {"774M", 36, 20, 1280}, {"1.5B", 48, 25, 1600}}));
+  const auto [preset, layers, heads, width] = GENERATE(table<std::string, int, int, int>(
+      {{"124M", 12, 12, 768}, {"355M", 24, 16, 1024}, {"774M", 36, 20, 1280}, {"1.5B", 48, 25, 1600}}));
   const Overrides tokens = {"model.preset=" + preset, "data.kind=tokens"};
   const Config config = parse_config(kSmall, "small.toml", tokens);
   CHECK(config.model == Config::Model{"gpt2", preset, layers, heads, width, 1024, 50257, "gelu_tanh"});
@@ -58,17 +60,18 @@ TEST_CASE("a Llama preset brings its family and its sizes, and explicit keys ove
   const Config::Model large{"llama", "llama-8B", 32, 32, 4096, 8192, 128256, "gelu_tanh", 8, 14336, 500000, false};
   CHECK(llama_of({"model.preset=llama-8B", "data.kind=tokens"}) == large);
   tiny.kv_heads = 4, tiny.hidden = 100, tiny.rotary_base = 500, tiny.tied_head = true;
-  CHECK(llama_of({"model.preset=llama-tiny", "model.kv_heads=4", "model.hidden=100", "model.rotary_base=500", "model.tied_head=true"}) ==
-        tiny);
+  CHECK(llama_of({"model.preset=llama-tiny", "model.kv_heads=4", "model.hidden=100", "model.rotary_base=500",
+                  "model.tied_head=true"}) == tiny);
 }
 
 TEST_CASE("a Llama without a preset has as many key heads as heads, and 8/3 of its width") {
   const Config config = parse_config(kSmall, "small.toml",
-                                     {"model.preset=", "model.family=llama", "model.layers=2", "model.heads=6", "model.width=192",
-                                      "model.context=64", "data.kind=tokens"});
+                                     {"model.preset=", "model.family=llama", "model.layers=2", "model.heads=6",
+                                      "model.width=192", "model.context=64", "data.kind=tokens"});
   CHECK(config.model == Config::Model{"llama", "", 2, 6, 192, 64, 32000, "gelu_tanh", 6, 512, 10000, false});
   CHECK(parse_config(to_toml(config), "again.toml") == config);
-  const Config other = parse_config(kSmall, "small.toml", {"model.preset=llama-tiny", "model.heads=8", "model.width=256"});
+  const Config other =
+      parse_config(kSmall, "small.toml", {"model.preset=llama-tiny", "model.heads=8", "model.width=256"});
   CHECK(other.model.kv_heads == 8);  // the preset's go with its own heads
   CHECK(other.model.hidden == 768);
 }
@@ -98,7 +101,8 @@ TEST_CASE("a key that some families have is refused in the others, which are nam
     parse_config(kSmall, "small.toml", {"model.kv_heads=2"});
     FAIL("accepted");
   } catch (const Error& error) {
-    CHECK_THAT(error.what_to_do(), Catch::Contains("leave it out, or use model.family = \"llama\" or \"mistral\" or \"qwen2\""));
+    CHECK_THAT(error.what_to_do(),
+               Catch::Contains("leave it out, or use model.family = \"llama\" or \"mistral\" or \"qwen2\""));
   }
   CHECK(parse_config(kSmall, "small.toml", {"model.kv_heads=0"}).model.kv_heads == 0);
 }
@@ -135,14 +139,15 @@ TEST_CASE("the resolved configuration reads back as the same configuration") {
   CHECK(config.run.sample_prompt == "line\n\x01\x7f end");
   const std::string text = to_toml(config);
   CHECK(parse_config(text, "elsewhere/other.toml") == config);
-  for (const ConfigKey& key : config_keys()) CHECK(text.find(key.name.substr(key.name.find('.') + 1)) != std::string::npos);
+  for (const ConfigKey& key : config_keys())
+    CHECK(text.find(key.name.substr(key.name.find('.') + 1)) != std::string::npos);
 }
 
 TEST_CASE("names of any bytes read back from TOML as they were") {
   std::string all;
   for (int byte = 1; byte < 256; ++byte) all += static_cast<char>(byte);
-  for (const std::string& name :
-       {std::string("caf\xe9.txt"), std::string("caf\xc3\xa9.txt"), std::string("\xee\xbe\x80 \xee\xbf\xbf \xee\xbd\xbf"), all}) {
+  for (const std::string& name : {std::string("caf\xe9.txt"), std::string("caf\xc3\xa9.txt"),
+                                  std::string("\xee\xbe\x80 \xee\xbf\xbf \xee\xbd\xbf"), all}) {
     INFO(toml_string(name));
     Config config = parse_config(kSmall, "small.toml");
     config.data.train = {name, "b"};
@@ -170,8 +175,8 @@ TEST_CASE("data that was found by a relative name keeps its place in the configu
   config.data.train = {"texts", "texts/*.txt", "b.txt", "/absolute", "nowhere"};
   config.data.validation = {"b.txt"};
   const Config found = with_found_data(config, dir / "cfg/small.toml", dir / "build");
-  CHECK(found.data.train ==
-        std::vector<std::string>{dir / "cfg/texts", dir / "cfg/texts/*.txt", dir / "build/b.txt", "/absolute", "nowhere"});
+  CHECK(found.data.train == std::vector<std::string>{dir / "cfg/texts", dir / "cfg/texts/*.txt", dir / "build/b.txt",
+                                                     "/absolute", "nowhere"});
   CHECK(found.data.validation == std::vector<std::string>{dir / "build/b.txt"});
   std::filesystem::create_directory(dir / "cfg/$later");
   dir.write("cfg/$later/$c.txt", "c");
@@ -190,9 +195,10 @@ TEST_CASE("a name that begins with $ is meant as it stands where it exists and n
 }
 
 TEST_CASE("--set overrides the file, the last one wins, and bare words are strings") {
-  const Config config = parse_config(kSmall, "small.toml",
-                                     {"train.steps=5", "train.steps = 7", "train.schedule=linear", "train.lr=1e-3",
-                                      "data.train=my file.txt", "name=123", "shard.reshard_after_forward=false", "train.clip=2"});
+  const Config config =
+      parse_config(kSmall, "small.toml",
+                   {"train.steps=5", "train.steps = 7", "train.schedule=linear", "train.lr=1e-3",
+                    "data.train=my file.txt", "name=123", "shard.reshard_after_forward=false", "train.clip=2"});
   CHECK(config.train.steps == 7);
   CHECK(config.train.schedule == "linear");
   CHECK(config.train.lr == 1e-3);
@@ -240,7 +246,8 @@ TEST_CASE("the examples in model/configs are valid") {
 
 TEST_CASE("docs/configuration.md holds the tables that the schema generates") {
   const std::string path = std::string(ZSHARD_SOURCE_ROOT) + "/docs/configuration.md";
-  const std::string begin = "<!-- keys: generated from model/train/config_schema.cpp -->\n", end = "<!-- end of keys -->";
+  const std::string begin = "<!-- keys: generated from model/train/config_schema.cpp -->\n",
+                    end = "<!-- end of keys -->";
   const std::string text = test::read_file(path);
   const std::size_t from = text.find(begin), to = text.find(end);
   REQUIRE(from != std::string::npos);
@@ -271,8 +278,13 @@ TEST_CASE("data is looked up in the current folder, beside the file, then in the
 }
 
 TEST_CASE("a time limit is a number of seconds or hours, minutes and seconds, in a file and in --set") {
-  const auto [spelled, seconds] = GENERATE(table<std::string, double>(
-      {{"3600", 3600}, {"1.5", 1.5}, {"\"90\"", 90}, {"\"1:30:00\"", 5400}, {"\"100:00:01\"", 360001}, {"01:30:05", 5405}, {"0", 0}}));
+  const auto [spelled, seconds] = GENERATE(table<std::string, double>({{"3600", 3600},
+                                                                       {"1.5", 1.5},
+                                                                       {"\"90\"", 90},
+                                                                       {"\"1:30:00\"", 5400},
+                                                                       {"\"100:00:01\"", 360001},
+                                                                       {"01:30:05", 5405},
+                                                                       {"0", 0}}));
   CAPTURE(spelled);
   const Config config = parse_config(kSmall + "time_limit = " + spelled + "\n", "small.toml");
   CHECK(config.train.time_limit.value == seconds);

@@ -24,7 +24,8 @@ TEST_CASE("patterns find files, globs and folders in the first folder that has t
   CHECK(find_data_files({"*.bin"}, folders, "") == std::vector<std::string>{a});
   CHECK(find_data_files({dir / "one"}, {}, ".bin") == std::vector<std::string>{a, b});
   CHECK(find_data_files({"*/a.bin"}, {dir.path()}, "") == std::vector<std::string>{a, other});
-  CHECK(find_data_files({"two", "one/../two/a.bin", "two/./a.bin"}, {dir.path()}, "") == std::vector<std::string>{other});
+  CHECK(find_data_files({"two", "one/../two/a.bin", "two/./a.bin"}, {dir.path()}, "") ==
+        std::vector<std::string>{other});
   dir.write("three/odd[1].txt", "x");
   CHECK(find_data_files({"odd[1].txt"}, {dir / "three"}, "").size() == 1);  // a name that looks like a glob
 }
@@ -39,7 +40,8 @@ TEST_CASE("links to folders are followed, each folder once, whatever loops they 
   fs::create_directory_symlink("../../other", dir / "elsewhere/deep/on");
   fs::create_directory_symlink(".", dir / "data/self");
   fs::create_directory_symlink("..", dir / "data/sub/up");
-  fs::create_directory_symlink("../..", dir / "data/sub/out");  // holds all of this: followed, it would add what lies beside
+  fs::create_directory_symlink("../..",
+                               dir / "data/sub/out");  // holds all of this: followed, it would add what lies beside
   fs::create_directory_symlink("../data", dir / "other/back");
   fs::create_directory_symlink("sub", dir / "data/again");
   fs::create_directory_symlink("none", dir / "data/dangling");
@@ -62,7 +64,8 @@ TEST_CASE("what exists under a name is no pattern, in any part of a path") {
   CHECK(find_data_files({dir / "exp [v2]/odd*?[1]/*"}, {}, "") == std::vector<std::string>{odd});
   CHECK(find_data_files({"exp*/notes"}, {dir.path()}, "") == std::vector<std::string>{notes, plain});
   fs::rename(folder, dir / "gone");
-  CHECK(find_data_files({dir / "exp [v2]/notes/*.txt"}, {}, "") == std::vector<std::string>{plain});  // now it is a pattern
+  CHECK(find_data_files({dir / "exp [v2]/notes/*.txt"}, {}, "") ==
+        std::vector<std::string>{plain});  // now it is a pattern
 }
 
 TEST_CASE("a pattern without a match says where it was looked up") {

@@ -101,7 +101,8 @@ TEST_CASE("token files with and without header are told apart and concatenated")
 TEST_CASE("more files than stay open read alike") {
   TempDir dir;
   std::vector<std::string> files;
-  for (int i = 0; i < 40; ++i) files.push_back(dir.write(std::to_string(100 + i), std::string(3, static_cast<char>(i))));
+  for (int i = 0; i < 40; ++i)
+    files.push_back(dir.write(std::to_string(100 + i), std::string(3, static_cast<char>(i))));
   const Corpus corpus(kText, files);
   const auto tokens = all_of(corpus);
   REQUIRE(tokens.size() == 120);
@@ -131,7 +132,8 @@ TEST_CASE("what is not a readable file is refused and nothing waits") {
 TEST_CASE("a file that shrinks or is replaced under a run is an error, not a crash") {
   TempDir dir;
   std::vector<std::string> files;
-  for (std::size_t i = 0; i <= Corpus::kOpenFiles; ++i) files.push_back(dir.write("f" + std::to_string(100 + i), std::string(100, 'a')));
+  for (std::size_t i = 0; i <= Corpus::kOpenFiles; ++i)
+    files.push_back(dir.write("f" + std::to_string(100 + i), std::string(100, 'a')));
   const Corpus corpus(kText, files);
   std::int32_t token;
   fs::resize_file(files[0], 50);
@@ -197,8 +199,10 @@ TEST_CASE("a digest tells data of one length apart, wherever and in however many
   CHECK(digest({dir.write("b/other.bin", header(20240520, 1, 5'000'000) + raw(all))}) == whole);
   const std::vector<std::uint32_t> wide(all.begin(), all.end());
   CHECK(digest({dir.write("w.bin", raw(wide))}, 4) == whole);
-  CHECK(digest({dir.write("c.bin", raw(all).substr(0, 2'000'000)), dir.write("d.bin", raw(all).substr(2'000'000))}) == whole);
-  for (const std::size_t at : {std::size_t{0}, all.size() - 1, std::size_t{78'328 + 10}}) {  // the first block, the last, the second
+  CHECK(digest({dir.write("c.bin", raw(all).substr(0, 2'000'000)), dir.write("d.bin", raw(all).substr(2'000'000))}) ==
+        whole);
+  for (const std::size_t at :
+       {std::size_t{0}, all.size() - 1, std::size_t{78'328 + 10}}) {  // the first block, the last, the second
     std::vector<std::uint16_t> other = all;
     other[at] ^= 1;
     CHECK(digest({dir.write("e.bin", raw(other))}) != whole);

@@ -49,9 +49,10 @@ TEST_CASE("what a disk cannot hold is refused with how much is needed and how mu
   test::TempDir dir;
   for (const std::string& folder : {dir / "", dir / "not/yet/there"}) {
     const std::string message = message_of([&] { SpaceReserve().take(folder, kMore, "the final weights"); });
-    CHECK_THAT(message, Catch::Contains("the disk has no room for the final weights: 1.0 EiB needed, ") && Catch::Contains(" free") &&
-                            Catch::Contains("set run.dir"));
-    CHECK_THAT(message_of([&] { check_space(folder, kMore, "a checkpoint"); }), Catch::Contains("no room for a checkpoint"));
+    CHECK_THAT(message, Catch::Contains("the disk has no room for the final weights: 1.0 EiB needed, ") &&
+                            Catch::Contains(" free") && Catch::Contains("set run.dir"));
+    CHECK_THAT(message_of([&] { check_space(folder, kMore, "a checkpoint"); }),
+               Catch::Contains("no room for a checkpoint"));
   }
   CHECK(dir.entries() == 0);
 }

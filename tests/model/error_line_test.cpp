@@ -11,11 +11,13 @@ TEST_CASE("an error line is one short line of printable characters") {
   CHECK(error_line(plain) == "train: error: train.lr is -1 (a.toml:3): give a number");
   CHECK(error_line(plain, "rank 2 step 7") == "train: error: train.lr is -1 (a.toml:3, rank 2 step 7): give a number");
   CHECK(error_line(Error(ExitCode::peer_lost, "nobody came"), "rank 2") == "train: error: nobody came (rank 2)");
-  CHECK(error_line(Error(ExitCode::peer_lost, "nobody came", "rank 2"), "rank 2") == "train: error: nobody came (rank 2)");
+  CHECK(error_line(Error(ExitCode::peer_lost, "nobody came", "rank 2"), "rank 2") ==
+        "train: error: nobody came (rank 2)");
   const Error odd(ExitCode::config, "a\nb\x1b[2J", "c\td", "");
   CHECK(error_line(odd) == "train: error: a\\x0ab\\x1b[2J (c\\x09d)");
 
-  const Error lengthy(ExitCode::config, std::string(500, 'w'), "/" + std::string(500, 'p') + "/last.toml:9", std::string(200, 't'));
+  const Error lengthy(ExitCode::config, std::string(500, 'w'), "/" + std::string(500, 'p') + "/last.toml:9",
+                      std::string(200, 't'));
   const std::string line = error_line(lengthy);
   CHECK(line.size() == 300);
   CHECK(line.find("last.toml:9)") != std::string::npos);
@@ -25,11 +27,11 @@ TEST_CASE("an error line is one short line of printable characters") {
         "train: error: rank 1 is gone: see whether that rank still runs; comm.timeout_s limits the wait");
   CHECK(error_line(Error(ExitCode::checkpoint, "a checksum", "a", "use another checkpoint")) ==
         "train: error: a checksum (a): use another checkpoint; --resume latest-valid finds the newest good one");
-  CHECK(error_line(
-            Error(ExitCode::checkpoint, "a checksum", "a", "use another checkpoint; --resume latest-valid finds the newest good one")) ==
+  CHECK(error_line(Error(ExitCode::checkpoint, "a checksum", "a",
+                         "use another checkpoint; --resume latest-valid finds the newest good one")) ==
         "train: error: a checksum (a): use another checkpoint; --resume latest-valid finds the newest good one");
-  CHECK(error_line(
-            Error(ExitCode::io, "a disk", "a", "free some space and go on from the last checkpoint, then go on with --resume latest")) ==
+  CHECK(error_line(Error(ExitCode::io, "a disk", "a",
+                         "free some space and go on from the last checkpoint, then go on with --resume latest")) ==
         "train: error: a disk (a): free some space, then go on with --resume latest");
   std::string umlauts;
   for (int i = 0; i < 400; ++i) umlauts += "\xc3\xa4";

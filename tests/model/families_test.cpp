@@ -34,7 +34,8 @@ void make_random(ShardedRuntime& runtime, Context& context) {
     const UnshardScope scope(runtime, {unit});
     for (const Parameter* parameter : runtime.executor().units()[static_cast<std::size_t>(unit)].parameters) {
       const bool is_vector = parameter->shape().rank() == 1;
-      const Argument values = normal(parameter->shape(), parameter->name().c_str(), is_vector ? 0.3 : 0.15, is_vector ? 0.7 : 0);
+      const Argument values =
+          normal(parameter->shape(), parameter->name().c_str(), is_vector ? 0.3 : 0.15, is_vector ? 0.7 : 0);
       context.launch({"fill", {}, {scope.value(*parameter)}},
                      [out = scope.value(*parameter), values = to_floats(values.values)](ExecContext&) {
                        std::copy(values.begin(), values.end(), out.as<float>());
@@ -68,7 +69,8 @@ class Reference {
 
   /// (T, V')
   Values logits(const std::vector<std::int32_t>& ids) {
-    Values x = ref::embedding(ids, kTime, *find("token_embedding.weight"), find("position_embedding.weight"), model_.width);
+    Values x =
+        ref::embedding(ids, kTime, *find("token_embedding.weight"), find("position_embedding.weight"), model_.width);
     for (std::int64_t layer = 0; layer < model_.layers; ++layer) {
       const std::string path = fmt::format("blocks.{}.", layer);
       const Values attention = this->attention(path + "attention.", norm(path + "norm1", x));
@@ -76,7 +78,8 @@ class Reference {
       x = ref::add(x, mlp(path + "mlp.", norm(path + "norm2", x)));
     }
     const Values* const head = find("head.weight");
-    return ref::linear(norm("norm", x), head != nullptr ? *head : *find("token_embedding.weight"), nullptr, model_.width);
+    return ref::linear(norm("norm", x), head != nullptr ? *head : *find("token_embedding.weight"), nullptr,
+                       model_.width);
   }
 
  private:
@@ -87,7 +90,8 @@ class Reference {
   Values norm(const std::string& path, const Values& x) const {
     const Values& weight = *find(path + ".weight");
     const Values* const bias = find(path + ".bias");
-    return bias != nullptr ? ref::layer_norm(x, weight, *bias, model_.norm_eps) : ref::rms_norm(x, weight, model_.norm_eps);
+    return bias != nullptr ? ref::layer_norm(x, weight, *bias, model_.norm_eps)
+                           : ref::rms_norm(x, weight, model_.norm_eps);
   }
   Values linear(const std::string& path, const Values& x) const {
     return ref::linear(x, *find(path + ".weight"), find(path + ".bias"), static_cast<std::int64_t>(x.size()) / kTime);
@@ -96,12 +100,14 @@ class Reference {
     Values qkv = linear(path + "qkv", x);
     if (const Values* const q = find(path + "q_norm.weight"))
       qkv = ref::qk_norm(qkv, *q, *find(path + "k_norm.weight"), dims_, model_.norm_eps);
-    if (find("position_embedding.weight") == nullptr) qkv = ref::rotary(qkv, dims_, {.base = model_.rotary_base, .scaling = scaling_});
+    if (find("position_embedding.weight") == nullptr)
+      qkv = ref::rotary(qkv, dims_, {.base = model_.rotary_base, .scaling = scaling_});
     return ref::causal_attention(qkv, dims_);
   }
   Values mlp(const std::string& path, const Values& x) const {
     if (find(path + "gate_up.weight") == nullptr)
-      return linear(path + "down", ref::gelu(linear(path + "up", x), model_.activation == "gelu_erf" ? GeluKind::erf : GeluKind::tanh));
+      return linear(path + "down", ref::gelu(linear(path + "up", x),
+                                             model_.activation == "gelu_erf" ? GeluKind::erf : GeluKind::tanh));
     return linear(path + "down", ref::swiglu(linear(path + "gate_up", x), 2 * model_.hidden));
   }
 
@@ -121,9 +127,13 @@ struct Case {
 std::vector<Case> cases() {
   const std::string block = "blocks.1.", head = "head.weight";
   return {
-      {{.family = "gpt2"}, {"position_embedding.weight", block + "attention.qkv.bias", block + "mlp.up.bias", "norm.bias"}, {head}},
+      {{.family = "gpt2"},
+       {"position_embedding.weight", block + "attention.qkv.bias", block + "mlp.up.bias", "norm.bias"},
+       {head}},
       {{.family = "gpt2", .activation = "gelu_erf", .hidden = 40, .tied_head = false, .norm_eps = 0.01}, {head}, {}},
-      {{.family = "llama", .tied_head = false}, {head, block + "mlp.gate_up.weight"}, {block + "attention.qkv.bias", "norm.bias"}},
+      {{.family = "llama", .tied_head = false},
+       {head, block + "mlp.gate_up.weight"},
+       {block + "attention.qkv.bias", "norm.bias"}},
       {{.family = "llama", .kv_heads = 1, .tied_head = true, .head_dim = 10, .norm_eps = 1e-6}, {}, {head}},
       {{.family = "llama",
         .tied_head = false,
@@ -199,9 +209,12 @@ TEST_CASE("a Llama has the parameters of its sizes, and an embedding that is not
 }
 
 TEST_CASE("a model of sizes that do not go together is refused with its sizes") {
-  CHECK_THROWS_WITH(Attention("a", {.width = 30, .heads = 4}), Catch::Contains("width 30 is not a multiple of 4 heads"));
-  CHECK_THROWS_WITH(Attention("a", {.width = 32, .heads = 4, .kv_heads = 3}), Catch::Contains("4 heads share 3 of keys"));
-  CHECK_THROWS_WITH(Attention("a", {.width = 12, .heads = 4, .rotary = RotaryOptions{}}), Catch::Contains("heads of 3 elements"));
+  CHECK_THROWS_WITH(Attention("a", {.width = 30, .heads = 4}),
+                    Catch::Contains("width 30 is not a multiple of 4 heads"));
+  CHECK_THROWS_WITH(Attention("a", {.width = 32, .heads = 4, .kv_heads = 3}),
+                    Catch::Contains("4 heads share 3 of keys"));
+  CHECK_THROWS_WITH(Attention("a", {.width = 12, .heads = 4, .rotary = RotaryOptions{}}),
+                    Catch::Contains("heads of 3 elements"));
 }
 
 }  // namespace zs::test

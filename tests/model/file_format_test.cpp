@@ -57,8 +57,10 @@ TEST_CASE("ids of 32 bits are read with llm.c's header, and without one where th
   CHECK(error.what_happened() == "token 128255 is outside the vocabulary of 128255");
   CHECK(error.where() == plain + "@2");
   const auto huge = dir.write("4.bin", raw<std::uint32_t>({1, 4294967295}));
-  CHECK(refusal(tokens_below(Corpus::kMostVocab, 4), {huge}).what_happened() == "token 4294967295 is outside the vocabulary of 4194304");
-  CHECK(refusal(tokens_below(256, 4), {dir.write("5.bin", "abcdef")}).what_happened() == "6 bytes are not a whole number of uint32 tokens");
+  CHECK(refusal(tokens_below(Corpus::kMostVocab, 4), {huge}).what_happened() ==
+        "token 4294967295 is outside the vocabulary of 4194304");
+  CHECK(refusal(tokens_below(256, 4), {dir.write("5.bin", "abcdef")}).what_happened() ==
+        "6 bytes are not a whole number of uint32 tokens");
 }
 
 TEST_CASE("what is evidently not ids of the size that was said is refused, with what to do about it") {
@@ -111,8 +113,10 @@ TEST_CASE("ids of every usual vocabulary are taken as such") {
   const std::uint64_t vocab = GENERATE(1, 2, 65, 256, 1000, 32000, 50257, 65536);
   const std::size_t count = GENERATE(as<std::size_t>(), 3, 40, 8192);
   const auto bound = static_cast<std::int64_t>(vocab);
-  CHECK(all_of(Corpus(tokens_below(bound), {dir.write("a.bin", raw(ids<std::uint16_t>(count, vocab)))})).size() == count);
-  CHECK(all_of(Corpus(tokens_below(bound, 4), {dir.write("b.bin", raw(ids<std::uint32_t>(count, vocab)))})).size() == count);
+  CHECK(all_of(Corpus(tokens_below(bound), {dir.write("a.bin", raw(ids<std::uint16_t>(count, vocab)))})).size() ==
+        count);
+  CHECK(all_of(Corpus(tokens_below(bound, 4), {dir.write("b.bin", raw(ids<std::uint32_t>(count, vocab)))})).size() ==
+        count);
   CHECK(all_of(Corpus(tokens_below(bound), {dir.write("c.bin", std::string(100000, '\0'))})).size() == 50000);
 }
 
@@ -123,18 +127,21 @@ TEST_CASE("ids, arrays and what is compressed are refused as text, and bytes of 
   CHECK(todo(header(20240801, 7, 500) + raw(ids<std::uint32_t>(500, 1000))) == "set data.kind = \"tokens\"");
   CHECK_THAT(todo(raw(ids<std::uint16_t>(500, 50257))), Catch::StartsWith("set data.kind = \"tokens\";"));
   CHECK_THAT(todo(raw(ids<std::uint16_t>(500, 65))), Catch::StartsWith("set data.kind = \"tokens\";"));
-  CHECK_THAT(todo(raw(ids<std::int32_t>(500, 50257))), Catch::StartsWith("set data.kind = \"tokens\" and data.token_bytes = 4;"));
+  CHECK_THAT(todo(raw(ids<std::int32_t>(500, 50257))),
+             Catch::StartsWith("set data.kind = \"tokens\" and data.token_bytes = 4;"));
   CHECK_THAT(todo(raw(ids<std::int64_t>(500, 50257))), Catch::Contains("as uint32"));
   CHECK_THAT(todo("\x93NUMPY\x01" + raw(ids<std::uint16_t>(500, 1000))), Catch::Contains("tofile"));
   CHECK_THAT(todo("\x1f\x8b\x08" + raw(ids<std::uint16_t>(500, 65536))), Catch::Contains("decompress"));
-  for (const std::string& bytes : {raw(ids<std::uint8_t>(5000, 256)), std::string("PAR1S is how it begins"), std::string("a\0b\0\0c", 6),
-                                   std::string("\xef\xbb\xbf\xe4\xbd\xa0\xe5\xa5\xbd\r\n"), "caf\xe9 " + std::string(30, 'x'),
-                                   std::string("tttttttt\0ttttttttttttttttttttttttttttttttttuvwxyztuvwxyztuvwxyzt", 64)})
+  for (const std::string& bytes :
+       {raw(ids<std::uint8_t>(5000, 256)), std::string("PAR1S is how it begins"), std::string("a\0b\0\0c", 6),
+        std::string("\xef\xbb\xbf\xe4\xbd\xa0\xe5\xa5\xbd\r\n"), "caf\xe9 " + std::string(30, 'x'),
+        std::string("tttttttt\0ttttttttttttttttttttttttttttttttttuvwxyztuvwxyztuvwxyzt", 64)})
     CHECK(all_of(Corpus(kText, {dir.write("t", bytes)})).size() == bytes.size());
 }
 
 TEST_CASE("what a sample prints: characters as they are, a question mark for what is none") {
-  CHECK(printable("na\xc3\xafve \xe4\xbd\xa0 \xf0\x9f\x98\x80\n\t.") == "na\xc3\xafve \xe4\xbd\xa0 \xf0\x9f\x98\x80\n\t.");
+  CHECK(printable("na\xc3\xafve \xe4\xbd\xa0 \xf0\x9f\x98\x80\n\t.") ==
+        "na\xc3\xafve \xe4\xbd\xa0 \xf0\x9f\x98\x80\n\t.");
   CHECK(printable("na\xc3\xafve", false) == "na?ve");
   CHECK(printable(std::string("\x1b[31m\0\r\x7f", 8)) == "?[31m???");
   CHECK(printable("\xc2\x9b"

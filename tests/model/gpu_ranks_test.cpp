@@ -74,24 +74,28 @@ TEST_CASE("without NCCL on every rank the ranks are staged, and one line says wh
   ranks[1].nccl_version = 0;
   const GpuRanks found = choose_gpu_transport(ranks, wish());
   CHECK(found.transport == Transport::staged);
-  CHECK(found.note == "what GPUs exchange goes through the hosts' memory: rank 1 has no NCCL of version 2.18 or newer (cuda.transport)");
+  CHECK(found.note ==
+        "what GPUs exchange goes through the hosts' memory: rank 1 has no NCCL of version 2.18 or newer "
+        "(cuda.transport)");
   CHECK(found.is_warning);
   ranks[1].set_nccl_lack("no NCCL here (libnccl.so.2: cannot open shared object file)");
-  CHECK_THAT(
-      choose_gpu_transport(ranks, wish()).note,
-      Contains(
-          "rank 1 has no NCCL of version 2.18 or newer: no NCCL here (libnccl.so.2: cannot open shared object file) (cuda.transport)"));
+  CHECK_THAT(choose_gpu_transport(ranks, wish()).note,
+             Contains("rank 1 has no NCCL of version 2.18 or newer: no NCCL here (libnccl.so.2: cannot open shared "
+                      "object file) (cuda.transport)"));
   ranks[1].set_nccl_lack(std::string(1000, 'x'));
   CHECK_THAT(choose_gpu_transport(ranks, wish()).note, Contains(": " + std::string(199, 'x') + " ("));
   ranks[1].set_nccl_lack("");
-  CHECK_THAT(refusal(ranks, wish("nccl")),
-             Contains("rank 1 has no NCCL of version 2.18 or newer (cuda.transport = \"nccl\"): name the folder of libnccl"));
+  CHECK_THAT(
+      refusal(ranks, wish("nccl")),
+      Contains("rank 1 has no NCCL of version 2.18 or newer (cuda.transport = \"nccl\"): name the folder of libnccl"));
   ranks[1].nccl_version = 22703;
   CHECK_THAT(choose_gpu_transport(ranks, wish()).note, Contains("rank 0 has NCCL 22800, rank 1 has 22703"));
   CHECK_THAT(refusal(ranks, wish("nccl")), Contains("let every rank load the same libnccl.so.2"));
 }
 
-TEST_CASE("graphs of steps are for one rank and for what NCCL connects: ranks that are staged are refused, with why they are") {
+TEST_CASE(
+    "graphs of steps are for one rank and for what NCCL connects: ranks that are staged are refused, with why they "
+    "are") {
   Config::Cuda wanted = wish();
   wanted.graph = true;
   CHECK(choose_gpu_transport(rank_gpus(3, 3), wanted).transport == Transport::nccl);
@@ -99,7 +103,8 @@ TEST_CASE("graphs of steps are for one rank and for what NCCL connects: ranks th
   auto lacking = rank_gpus(3, 3);
   lacking[1].nccl_version = 0;
   CHECK(refusal(lacking, wanted) ==
-        "train: error: cuda.graph = true does not go with ranks that are staged: rank 1 has no NCCL of version 2.18 or newer (the hosts "
+        "train: error: cuda.graph = true does not go with ranks that are staged: rank 1 has no NCCL of version 2.18 or "
+        "newer (the hosts "
         "move what they exchange, in mid-step): leave it out, or let NCCL connect the GPUs (cuda.transport)");
   wanted.share_gpu = true;
   CHECK_THAT(refusal(rank_gpus(2, 1), wanted), Contains("ranks that are staged: ranks 0 and 1 share one (the hosts"));
@@ -108,10 +113,10 @@ TEST_CASE("graphs of steps are for one rank and for what NCCL connects: ranks th
 }
 
 TEST_CASE("two ranks on one GPU are refused unless they may share it") {
-  CHECK(
-      refusal(rank_gpus(4, 2), wish()) ==
-      "train: error: ranks 0 and 2 would share GPU 0, of 2 that the driver shows (device = \"cuda\"): start at most one rank for each GPU "
-      "of a host, or set cuda.share_gpu = true, or device = \"cpu\"");
+  CHECK(refusal(rank_gpus(4, 2), wish()) ==
+        "train: error: ranks 0 and 2 would share GPU 0, of 2 that the driver shows (device = \"cuda\"): start at most "
+        "one rank for each GPU "
+        "of a host, or set cuda.share_gpu = true, or device = \"cpu\"");
   const GpuRanks found = choose_gpu_transport(rank_gpus(5, 2), wish("auto", true));
   CHECK(found.transport == Transport::staged);
   CHECK(found.ranks_a_gpu == 3);
@@ -122,7 +127,8 @@ TEST_CASE("two ranks on one GPU are refused unless they may share it") {
 
 TEST_CASE("NCCL on a shared GPU is refused unless its ranks look like hosts of their own") {
   auto ranks = rank_gpus(3, 2);
-  CHECK_THAT(refusal(ranks, wish("nccl", true)), Contains("ranks 0 and 2 share a GPU, which NCCL refuses") && Contains("NCCL_HOSTID"));
+  CHECK_THAT(refusal(ranks, wish("nccl", true)),
+             Contains("ranks 0 and 2 share a GPU, which NCCL refuses") && Contains("NCCL_HOSTID"));
   ranks[0].nccl_host = 7;
   CHECK_THAT(refusal(ranks, wish("nccl", true)), Contains("ranks 0 and 2 share a GPU"));
   ranks[2].nccl_host = 7;
@@ -164,5 +170,6 @@ TEST_CASE("a run on GPUs asks for their memory, shared by the ranks that share o
   CHECK(needed_bytes(on_gpus(demand, {.gpus = 1, .transport = Transport::staged, .ranks_a_gpu = 2}), 30, gpu) ==
         60);  // two on one, one alone
   demand.plan.ranks = demand.local_ranks = 2;
-  CHECK(needed_bytes(on_gpus(demand, {.gpus = 2, .transport = Transport::staged, .ranks_a_gpu = 2}), 30, gpu) == 60);  // both on one of two
+  CHECK(needed_bytes(on_gpus(demand, {.gpus = 2, .transport = Transport::staged, .ranks_a_gpu = 2}), 30, gpu) ==
+        60);  // both on one of two
 }

@@ -93,12 +93,14 @@ TEST_CASE("text through a tokenizer has its ids, and a vocabulary must hold them
   const TempDir dir;
   DatasetOptions options;
   options.tokenizer = open_tokenizer(fmt::format("{}/tests/data/tokenizers/gpt2", ZSHARD_SOURCE_ROOT));
-  options.train = {dir.write("texts/a.txt", "In the beginning God created the heaven and the earth."), dir.write("texts/b.txt", "And")};
+  options.train = {dir.write("texts/a.txt", "In the beginning God created the heaven and the earth."),
+                   dir.write("texts/b.txt", "And")};
   options.folders = {""};
   options.sequence = 4;
   options.vocab = options.tokenizer->vocab_size();
   options.validation_fraction = 0;
-  std::vector<std::int32_t> wanted = options.tokenizer->encode("In the beginning God created the heaven and the earth.");
+  std::vector<std::int32_t> wanted =
+      options.tokenizer->encode("In the beginning God created the heaven and the earth.");
   wanted.push_back(options.tokenizer->end_of_text().value());
   const std::vector<std::int32_t> last = options.tokenizer->encode("And");
   wanted.insert(wanted.end(), last.begin(), last.end());
@@ -117,10 +119,11 @@ TEST_CASE("a token window has the logits of the tokens that it sees, of which it
   const int ranks = GENERATE(1, 2);
   const std::string family = GENERATE(as<std::string>{}, "gpt2", "llama");
   constexpr std::int64_t kMost = 9;
-  const Config config = parse_config(fmt::format("[model]\nfamily = \"{}\"\nlayers = 2\nheads = 2\nwidth = 16\ncontext = 16\n"
-                                                 "[data]\ntrain = \"x\"\n[train]\nsteps = 1\nglobal_batch = 2\nsequence = {}\n",
-                                                 family, kMost),
-                                     "window.toml");
+  const Config config =
+      parse_config(fmt::format("[model]\nfamily = \"{}\"\nlayers = 2\nheads = 2\nwidth = 16\ncontext = 16\n"
+                               "[data]\ntrain = \"x\"\n[train]\nsteps = 1\nglobal_batch = 2\nsequence = {}\n",
+                               family, kMost),
+                   "window.toml");
   std::vector<double> off(static_cast<std::size_t>(ranks), 0);
   run_local_world(ranks, {.timeout_s = 60}, [&](World& world) {
     const auto device = Device::create(DeviceKind::cpu, {});
@@ -132,7 +135,8 @@ TEST_CASE("a token window has the logits of the tokens that it sees, of which it
       seen.erase(seen.begin(), seen.end() - kept);
       const auto found = window.next_logits(tokens), wanted = session.next_token_logits(seen);
       double& most = off[static_cast<std::size_t>(world.rank())];
-      for (std::size_t i = 0; i < wanted.size(); ++i) most = std::max(most, static_cast<double>(std::abs(found[i] - wanted[i])));
+      for (std::size_t i = 0; i < wanted.size(); ++i)
+        most = std::max(most, static_cast<double>(std::abs(found[i] - wanted[i])));
     };
     go_on({7, 3, 200, 4}, 4);
     go_on({5, 6}, 6);
@@ -146,9 +150,10 @@ TEST_CASE("a token window has the logits of the tokens that it sees, of which it
 }
 
 TEST_CASE("of a prompt that is longer than a token window the last tokens count") {
-  const Config config =
-      parse_config("[model]\nlayers = 1\nheads = 1\nwidth = 8\ncontext = 8\n[data]\ntrain = \"x\"\n[train]\nsteps = 1\nglobal_batch = 1\n",
-                   "window.toml");
+  const Config config = parse_config(
+      "[model]\nlayers = 1\nheads = 1\nwidth = 8\ncontext = 8\n[data]\ntrain = \"x\"\n[train]\nsteps = 1\nglobal_batch "
+      "= 1\n",
+      "window.toml");
   const auto device = Device::create(DeviceKind::cpu, {});
   const auto world = make_single_world({});
   Session session(*device, *world, config, Session::Use::inference);

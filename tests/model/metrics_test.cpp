@@ -69,8 +69,8 @@ TEST_CASE("lines after a step are cut off, a torn one included, and the log goes
   }
   const std::string three = to_json({.step = 1}) + "\n" + to_json({.step = 2}) + "\n" + to_json({.step = 3}) + "\n";
   CHECK(test::read_file(path) == three);
-  for (const std::string& torn :
-       {std::string("{\"step\": 4, \"lo"), to_json({.step = 4}), std::string("{\"step\": 4\n{\"step\": 5}\n"), std::string(9, '\0')}) {
+  for (const std::string& torn : {std::string("{\"step\": 4, \"lo"), to_json({.step = 4}),
+                                  std::string("{\"step\": 4\n{\"step\": 5}\n"), std::string(9, '\0')}) {
     dir.write("metrics.jsonl", three + torn);
     MetricsLog log(path);
     CHECK(log.cut_after(5) == 3);
@@ -114,7 +114,8 @@ TEST_CASE("a full disk while logging is an I/O error") {
   CHECK(WEXITSTATUS(status) == static_cast<int>(ExitCode::io));
 }
 
-TEST_CASE("F06: a log is a regular file of its own: links, pipes, devices and folders are refused, and nothing is cut") {
+TEST_CASE(
+    "F06: a log is a regular file of its own: links, pipes, devices and folders are refused, and nothing is cut") {
   test::TempDir dir;
   const std::string path = dir / "metrics.jsonl", victim = dir.write("victim", "precious\n");
   SECTION("a link") { std::filesystem::create_symlink("victim", path); }
@@ -137,11 +138,13 @@ TEST_CASE("F06: a log is a regular file of its own: links, pipes, devices and fo
 TEST_CASE("F06: a log that holds a line of somebody else is not cut, however long the line is") {
   test::TempDir dir;
   const std::string line = to_json({.step = 1}) + "\n";
-  for (const std::string& content : {std::string("precious\n"), line + "precious\n" + line, line + "{\"loss\": 1}\n", std::string("{\n"),
-                                     line + std::string(5000, '{'), "{\"step\": 2" + std::string(200000, ' ')}) {
+  for (const std::string& content :
+       {std::string("precious\n"), line + "precious\n" + line, line + "{\"loss\": 1}\n", std::string("{\n"),
+        line + std::string(5000, '{'), "{\"step\": 2" + std::string(200000, ' ')}) {
     const std::string path = dir.write("metrics.jsonl", content);
     MetricsLog log(path);
-    for (const auto& use : {std::function<void()>([&] { log.check_own(); }), std::function<void()>([&] { log.cut_after(0); })}) {
+    for (const auto& use :
+         {std::function<void()>([&] { log.check_own(); }), std::function<void()>([&] { log.cut_after(0); })}) {
       CHECK_THROWS_AS(use(), Error);
       CHECK(test::read_file(path) == content);
     }
@@ -175,7 +178,8 @@ TEST_CASE("the terminal line shows what is known") {
   progress.metrics.val_loss = 2.5f;
   progress.seconds_left = 185;
   progress.ceiling_percent = 31.4;
-  CHECK(progress_line(progress) == "step 20/500  loss 2.4310  val 2.5000  9.8k tok/s  31% of ceiling  peak 112 MiB  3:05 left");
+  CHECK(progress_line(progress) ==
+        "step 20/500  loss 2.4310  val 2.5000  9.8k tok/s  31% of ceiling  peak 112 MiB  3:05 left");
 }
 
 TEST_CASE("the live line replaces the last one and fits the terminal") {

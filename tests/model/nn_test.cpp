@@ -42,8 +42,9 @@ struct Stack : Module {
 }  // namespace
 
 TEST_CASE("layers name their parameters by where they are, in the order of the model") {
-  CHECK(names_of(Stack()) == std::vector<std::string>{"layers.0.weight", "layers.1.weight", "layers.1.bias", "layers.3.weight",
-                                                      "more.0.weight", "more.0.bias", "more.1.weight", "more.1.bias"});
+  CHECK(names_of(Stack()) == std::vector<std::string>{"layers.0.weight", "layers.1.weight", "layers.1.bias",
+                                                      "layers.3.weight", "more.0.weight", "more.0.bias",
+                                                      "more.1.weight", "more.1.bias"});
   CHECK(names_of(Mlp("mlp", {.width = 4, .hidden = 8})) ==
         std::vector<std::string>{"mlp.up.weight", "mlp.up.bias", "mlp.down.weight", "mlp.down.bias"});
   CHECK(names_of(Mlp("mlp", {.width = 4, .hidden = 8, .activation = Activation::swiglu, .has_bias = false})) ==
@@ -58,15 +59,18 @@ TEST_CASE("a Sequential and a ModuleList compute their layers one after the othe
   ShardedRuntime runtime(context, *world, {});
   shard_module(stack, runtime, Units::model);
   std::map<std::string, Values> w;
-  runtime.executor().read_full(
-      0, [&](const Parameter& parameter, const float* values) { w[parameter.name()] = Values(values, values + parameter.numel()); });
+  runtime.executor().read_full(0, [&](const Parameter& parameter, const float* values) {
+    w[parameter.name()] = Values(values, values + parameter.numel());
+  });
   const Values x = normal({5, 6}, "x").values;
   runtime.begin_micro_batch(Mode::eval, true);
   const Tensor y = stack.forward(Tensor::from_host(context, {5, 6}, to_floats(x)));
   runtime.end_micro_batch();
-  Values want = ref::linear(ref::rms_norm(x, w.at("layers.0.weight"), 1e-5), w.at("layers.1.weight"), &w.at("layers.1.bias"), 6);
+  Values want =
+      ref::linear(ref::rms_norm(x, w.at("layers.0.weight"), 1e-5), w.at("layers.1.weight"), &w.at("layers.1.bias"), 6);
   want = ref::linear(ref::gelu(want, GeluKind::erf), w.at("layers.3.weight"), nullptr, 10);
-  for (const std::string layer : {"more.0.", "more.1."}) want = ref::linear(want, w.at(layer + "weight"), &w.at(layer + "bias"), 4);
+  for (const std::string layer : {"more.0.", "more.1."})
+    want = ref::linear(want, w.at(layer + "weight"), &w.at(layer + "bias"), 4);
   check_close("y", y.to_host(), want, 2e-6);
   CHECK(stack.more.size() == 2);
   CHECK(stack.more[1].path() == "more.1");

@@ -28,6 +28,7 @@ TEST_CASE("threads that may be had are") { CHECK_NOTHROW(check_threads(4)); }
 
 TEST_CASE("the version says what the program was built with and runs on") {
   const std::string text = describe_build();
-  CHECK_THAT(text, Catch::StartsWith("zshard ") && Catch::Contains("\nCUDA: ") && Catch::Contains("\nMPI: Open MPI v") &&
-                       Catch::Contains("\noneDNN: ") && Catch::Contains("\nCPU kernels: "));
+  CHECK_THAT(text, Catch::StartsWith("zshard ") && Catch::Contains("\nCUDA: ") &&
+                       Catch::Contains("\nMPI: Open MPI v") && Catch::Contains("\noneDNN: ") &&
+                       Catch::Contains("\nCPU kernels: "));
 }

@@ -41,7 +41,9 @@ ResumePoint found(const ResumeRequest& request) {
   return *point;
 }
 
-void clear_way(const ResumePoint& point, std::int64_t keep) { zs::clear_way(point, RunMark::find(point.run_dir).value(), keep); }
+void clear_way(const ResumePoint& point, std::int64_t keep) {
+  zs::clear_way(point, RunMark::find(point.run_dir).value(), keep);
+}
 
 ExitCode refusal(const ResumeRequest& request) {
   try {
@@ -94,7 +96,8 @@ TEST_CASE("C3: latest-valid passes over damaged ones, and clearing the way sets 
   CHECK(refusal({"latest-valid", dir / "a", "n", false}) == ExitCode::checkpoint);
 }
 
-TEST_CASE("F04: what says nothing of a checkpoint's bytes is no damage: latest-valid stops there, and nothing is set aside") {
+TEST_CASE(
+    "F04: what says nothing of a checkpoint's bytes is no damage: latest-valid stops there, and nothing is set aside") {
   const TempDir dir;
   for (const std::int64_t step : {2, 9}) write_checkpoint(dir, "a", step);
   const std::string manifest = dir / "a/checkpoints/step-9/manifest.json";
@@ -104,8 +107,8 @@ TEST_CASE("F04: what says nothing of a checkpoint's bytes is no damage: latest-v
     std::string body = text.substr(text.find("\"manifest\": ") + 12);
     body.resize(body.size() - 2);
     body.replace(body.find("\"version\":1"), 11, "\"version\":2");
-    dir.write("a/checkpoints/step-9/manifest.json",
-              fmt::format("{{\"checksum\": \"{:016x}\", \"manifest\": {}}}\n", XXH3_64bits(body.data(), body.size()), body));
+    dir.write("a/checkpoints/step-9/manifest.json", fmt::format("{{\"checksum\": \"{:016x}\", \"manifest\": {}}}\n",
+                                                                XXH3_64bits(body.data(), body.size()), body));
     reason = "format version 2, this program reads 1";
   }
   SECTION("a file that may not be read") {
@@ -165,7 +168,8 @@ TEST_CASE("F11: a folder that holds another step than its name says is refused, 
   const std::string root = dir / "a/checkpoints";
   fs::remove_all(root + "/step-9");
   fs::rename(root + "/step-6", root + "/step-9");
-  CHECK_THROWS_WITH(CheckpointReader(root + "/step-9/"), Catch::Contains("the folder of step 9 holds the checkpoint of step 6"));
+  CHECK_THROWS_WITH(CheckpointReader(root + "/step-9/"),
+                    Catch::Contains("the folder of step 9 holds the checkpoint of step 6"));
   CHECK(refusal({root + "/step-9", dir / "a", "n", false}) == ExitCode::checkpoint);
   CHECK(refusal({"latest-valid", dir / "a", "n", false}) == ExitCode::checkpoint);
   const ResumePoint three = found({root + "/step-3", dir / "a", "n", true});
@@ -176,7 +180,9 @@ TEST_CASE("F11: a folder that holds another step than its name says is refused, 
   CHECK(list_checkpoints(root) == std::vector<std::int64_t>{1, 9});
 }
 
-TEST_CASE("only checkpoints that the run has written, and nothing that has come into them, are removed to keep few, or to go back") {
+TEST_CASE(
+    "only checkpoints that the run has written, and nothing that has come into them, are removed to keep few, or to go "
+    "back") {
   const TempDir dir;
   for (const std::int64_t step : {2, 3, 4, 5}) write_checkpoint(dir, "a", step);
   write_foreign(dir, "a/checkpoints/step-1", 1);
@@ -246,7 +252,8 @@ TEST_CASE("a folder that cannot be listed is told as that") {
   const TempDir dir;
   create_run_dir({dir / "a", "n", false}, "");
   dir.write("a/checkpoints", "no folder");
-  CHECK_THROWS_WITH(find_checkpoint({"latest", dir / "a", "n", false}), Catch::Contains("cannot be listed: Not a directory"));
+  CHECK_THROWS_WITH(find_checkpoint({"latest", dir / "a", "n", false}),
+                    Catch::Contains("cannot be listed: Not a directory"));
 }
 
 TEST_CASE("what a save or a removal that was killed has left is not gone on from by its name") {
@@ -297,7 +304,9 @@ TEST_CASE("how many checkpoints stay is as it was saved, unless it was given, an
 TEST_CASE("a named checkpoint goes on in its own run, unless the run is to be another") {
   const TempDir dir;
   for (const std::int64_t step : {2, 9}) write_checkpoint(dir, "a", step);
-  const auto run_of = [&](const std::string& what, const std::string& run_dir) { return found({what, run_dir, "n", false}).run_dir; };
+  const auto run_of = [&](const std::string& what, const std::string& run_dir) {
+    return found({what, run_dir, "n", false}).run_dir;
+  };
   CHECK(run_of(dir / "a/checkpoints/step-9", "") == dir / "a");
   CHECK(run_of(dir / "a/checkpoints/step-9/", dir / "a/") == dir / "a");
   CHECK(run_of(dir / "a", "") == dir / "a");
@@ -342,7 +351,8 @@ TEST_CASE("a new run does not overwrite the folder of the checkpoint that it beg
   fs::rename(dir / "a/checkpoints/step-2", dir / "a/old/step-2");
   CHECK(refusal({dir / "a/old/step-2", dir / "a", "n", true}) == ExitCode::cannot_create);
   CHECK(refusal({dir / "a/old/step-2", dir / "b", "n", true}) == ExitCode::ok);
-  CHECK(refusal({dir / "a/old/step-2", dir / "a", "n", false}) == ExitCode::ok);  // that run.dir holds a run is told elsewhere
+  CHECK(refusal({dir / "a/old/step-2", dir / "a", "n", false}) ==
+        ExitCode::ok);  // that run.dir holds a run is told elsewhere
 }
 
 TEST_CASE("C8: each key may change, may change and is named, or may not") {
@@ -359,9 +369,10 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
   CHECK(compare_runs(saved, with("data.train_digest", "0b"), "c") ==
         std::vector<std::string>{"data.train_digest 0a -> 0b (it is other data)"});
   CHECK(compare_runs(saved, with("data.validation_digest", "0b"), "c").size() == 1);
-  CHECK(compare_runs(saved, with("data.train_files", "b.txt"), "c") == std::vector<std::string>{"data.train_files a.txt -> b.txt"});
-  for (const char* key : {"config.data.token_bytes", "config.comm.ranks", "config.shard.units", "config.run.dir", "config.checkpoint.every",
-                          "config.data.train", "config.name"})
+  CHECK(compare_runs(saved, with("data.train_files", "b.txt"), "c") ==
+        std::vector<std::string>{"data.train_files a.txt -> b.txt"});
+  for (const char* key : {"config.data.token_bytes", "config.comm.ranks", "config.shard.units", "config.run.dir",
+                          "config.checkpoint.every", "config.data.train", "config.name"})
     CHECK(compare_runs(saved, with(key, "other"), "c").empty());
   std::set<std::string> refused;
   for (const auto& [key, value] : saved) {
@@ -373,15 +384,21 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
       refused.insert(key);
     }
   }
-  CHECK(refused == std::set<std::string>{
-                       "config.data.kind",           "config.model.activation",  "config.model.context",     "config.model.family",
-                       "config.model.head_dim",      "config.model.heads",       "config.model.hidden",      "config.model.kv_heads",
-                       "config.model.layers",        "config.model.norm_eps",    "config.model.rotary_base", "config.model.rotary_context",
-                       "config.model.rotary_factor", "config.model.rotary_high", "config.model.rotary_low",  "config.model.rotary_scaling",
-                       "config.model.tied_head",     "config.model.window",      "config.model.vocab",       "config.model.width",
-                       "config.train.beta1",         "config.train.beta2",       "config.train.eps",         "config.train.global_batch",
-                       "config.train.momentum",      "config.train.nesterov",    "config.train.optimizer",   "config.train.seed",
-                       "config.train.sequence",      "data.train_tokens"});
+  CHECK(refused == std::set<std::string>{"config.data.kind",           "config.model.activation",
+                                         "config.model.context",       "config.model.family",
+                                         "config.model.head_dim",      "config.model.heads",
+                                         "config.model.hidden",        "config.model.kv_heads",
+                                         "config.model.layers",        "config.model.norm_eps",
+                                         "config.model.rotary_base",   "config.model.rotary_context",
+                                         "config.model.rotary_factor", "config.model.rotary_high",
+                                         "config.model.rotary_low",    "config.model.rotary_scaling",
+                                         "config.model.tied_head",     "config.model.window",
+                                         "config.model.vocab",         "config.model.width",
+                                         "config.train.beta1",         "config.train.beta2",
+                                         "config.train.eps",           "config.train.global_batch",
+                                         "config.train.momentum",      "config.train.nesterov",
+                                         "config.train.optimizer",     "config.train.seed",
+                                         "config.train.sequence",      "data.train_tokens"});
 }
 
 TEST_CASE("a key that the program which saved did not know counts as unchanged") {

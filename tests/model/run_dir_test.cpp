@@ -101,7 +101,9 @@ TEST_CASE("starts at the same moment get directories of their own") {
   // Several rounds from one starting line, so that some do meet between looking for a number and taking it.
   constexpr int kStarts = 4, kRounds = 20;
   for (int round = 0; round < kRounds; ++round) {
-    const auto starts = start_together(kStarts, [&](int) { return create_run_dir({"", fmt::format("exp{}", round), false}, "x"); });
+    const auto starts = start_together(kStarts, [&](int) {
+      return create_run_dir({"", fmt::format("exp{}", round), false}, "x");
+    });
     CHECK(std::set<std::string>(starts.begin(), starts.end()).size() == kStarts);
   }
 }
@@ -138,11 +140,13 @@ TEST_CASE("a named directory that holds a run is refused and left as it is, and 
   create_run_dir({"old", "exp", false}, "old");
   const std::size_t before = dir.entries();
   CHECK(refusal({"old", "exp", false}) == ExitCode::cannot_create);
-  CHECK_THROWS_WITH(check_run_dir({"old", "exp", false}),
-                    "the run directory already holds a run (old): choose another run.dir, or add --resume auto or --overwrite");
+  CHECK_THROWS_WITH(
+      check_run_dir({"old", "exp", false}),
+      "the run directory already holds a run (old): choose another run.dir, or add --resume auto or --overwrite");
   write_checkpoint("old", 3);
-  CHECK_THROWS_WITH(check_run_dir({"old", "exp", false}),
-                    "the run directory already holds a run (old): choose another run.dir, or add --resume latest or --overwrite");
+  CHECK_THROWS_WITH(
+      check_run_dir({"old", "exp", false}),
+      "the run directory already holds a run (old): choose another run.dir, or add --resume latest or --overwrite");
   CHECK_THROWS_AS(check_run_dir({"old", "exp", false, true}), Error);
   fs::remove_all("old/checkpoints");
   own_file("old", "model.safetensors");
@@ -150,21 +154,23 @@ TEST_CASE("a named directory that holds a run is refused and left as it is, and 
                     "the run directory already holds a run (old): choose another run.dir, or add --overwrite");
   CHECK_THROWS_AS(check_run_dir({"old", "exp", false, true}), Error);
   dir.write("old/model.safetensors", "of somebody else");
-  CHECK_THROWS_WITH(check_run_dir({"old", "exp", false}), "the run directory already holds a run (old): choose another run.dir");
+  CHECK_THROWS_WITH(check_run_dir({"old", "exp", false}),
+                    "the run directory already holds a run (old): choose another run.dir");
   CHECK(test::read_file("old/config.toml") == "old");
   CHECK(dir.entries() == before + 1);
 }
 
 TEST_CASE("what no run wrote is in the way by its name, and stays, with or without overwrite") {
   InTempDir dir;
-  const auto file =
-      GENERATE(as<std::string>(), "config.toml", "metrics.jsonl", "model.safetensors", "zshard-run.txt", "checkpoints/best.pt",
-               "checkpoints/hf/pytorch_model.bin", "checkpoints/step-3/manifest.json", "flight/rank-0.txt", "checkpoints", "flight");
+  const auto file = GENERATE(as<std::string>(), "config.toml", "metrics.jsonl", "model.safetensors", "zshard-run.txt",
+                             "checkpoints/best.pt", "checkpoints/hf/pytorch_model.bin",
+                             "checkpoints/step-3/manifest.json", "flight/rank-0.txt", "checkpoints", "flight");
   dir.write("mine/" + file, "precious");
   const std::size_t before = dir.entries();
   for (const bool overwrite : {false, true}) {
     CHECK(refusal({"mine", "exp", overwrite}) == ExitCode::cannot_create);
-    CHECK_THROWS_WITH(check_run_dir({"mine", "exp", overwrite, true}), Catch::Contains("mine/" + file.substr(0, file.find('/', 12))));
+    CHECK_THROWS_WITH(check_run_dir({"mine", "exp", overwrite, true}),
+                      Catch::Contains("mine/" + file.substr(0, file.find('/', 12))));
   }
   CHECK(test::read_file("mine/" + file) == "precious");
   CHECK(dir.entries() == before);
@@ -229,7 +235,9 @@ TEST_CASE("what has taken the place of a run's own, or come into it, is not over
     fs::remove_all("old/checkpoints/step-9");
     fs::rename("old/checkpoints/step-3", named += "checkpoints/step-9");
   }
-  SECTION("a checkpoint that the run has not written") { dir.write((named += "checkpoints/step-5") + "/manifest.json", "of another run"); }
+  SECTION("a checkpoint that the run has not written") {
+    dir.write((named += "checkpoints/step-5") + "/manifest.json", "of another run");
+  }
   const std::size_t before = dir.entries();
   CHECK_THROWS_WITH(create_run_dir({"old", "exp", true}, "new"), Catch::Contains(named));
   CHECK(dir.entries() == before);
@@ -242,7 +250,8 @@ TEST_CASE("a run that was killed before its first checkpoint may be started agai
   SECTION("while it made its mark") { dir.write(std::string("out/") + RunMark::kFile, "zshard r"); }
   SECTION("while it wrote to its mark") {
     create_run_dir({"out", "exp", false}, "old");
-    dir.write(std::string("out/") + RunMark::kFile, std::string(RunMark::kFirstLine) + "metrics.jsonl\nconfig.toml\nconfi");
+    dir.write(std::string("out/") + RunMark::kFile,
+              std::string(RunMark::kFirstLine) + "metrics.jsonl\nconfig.toml\nconfi");
   }
   SECTION("within its first save") {
     create_run_dir({"out", "exp", false}, "old");
@@ -311,8 +320,9 @@ TEST_CASE("a configuration file is a run's own beside the run's mark only") {
 TEST_CASE("only what an output file of another process was writing is left over") {
   CHECK(leftover_of("model.safetensors.4242-0.tmp") == "model.safetensors");
   CHECK(leftover_of("config.toml.1-99.tmp") == "config.toml");
-  for (const std::string& name : {std::string("a.tmp"), std::string("a.1.tmp"), std::string("a.-1-0.tmp"), std::string("a.1-x.tmp"),
-                                  std::string("a.1-0.tmp.old"), std::string(".1-0.tmp"), fmt::format("a.{}-0.tmp", ::getpid())}) {
+  for (const std::string& name :
+       {std::string("a.tmp"), std::string("a.1.tmp"), std::string("a.-1-0.tmp"), std::string("a.1-x.tmp"),
+        std::string("a.1-0.tmp.old"), std::string(".1-0.tmp"), fmt::format("a.{}-0.tmp", ::getpid())}) {
     INFO(name);
     CHECK_FALSE(leftover_of(name).has_value());
   }
@@ -322,7 +332,8 @@ TEST_CASE("the last numbered run is the one with the highest number that has wha
   InTempDir dir;
   const auto has_some = [](const std::string& run) { return fs::exists(run + "/some"); };
   CHECK(latest_run_dir("exp", has_some).empty());
-  for (const char* made : {"runs/exp-2/some", "runs/exp-9/some", "runs/exp-10", "runs/other-11/some"}) fs::create_directories(made);
+  for (const char* made : {"runs/exp-2/some", "runs/exp-9/some", "runs/exp-10", "runs/other-11/some"})
+    fs::create_directories(made);
   CHECK(latest_run_dir("exp", has_some) == "runs/exp-9");
 }
 
@@ -337,7 +348,8 @@ TEST_CASE("P12: a run that is going on is not overwritten") {
 TEST_CASE("a folder of runs that cannot be listed is told as that") {
   InTempDir dir;
   dir.write("runs", "no folder");
-  CHECK_THROWS_WITH(latest_run_dir("exp", [](const std::string&) { return true; }), Catch::Contains("cannot be listed: Not a directory"));
+  CHECK_THROWS_WITH(latest_run_dir("exp", [](const std::string&) { return true; }),
+                    Catch::Contains("cannot be listed: Not a directory"));
 }
 
 TEST_CASE("a place that cannot hold a directory is refused with nothing left behind") {
@@ -351,7 +363,8 @@ TEST_CASE("a place that cannot hold a directory is refused with nothing left beh
     CHECK(refusal({path, "exp", false}) == ExitCode::cannot_create);
     CHECK(refusal({path, "exp", true}) == ExitCode::cannot_create);
   }
-  CHECK(refusal({"new/" + std::string(300, 'x'), "exp", false}) == ExitCode::cannot_create);  // the name is too long: `new` must go again
+  CHECK(refusal({"new/" + std::string(300, 'x'), "exp", false}) ==
+        ExitCode::cannot_create);  // the name is too long: `new` must go again
   CHECK(dir.entries() == before);
   dir.write("runs", "a file where the folder should be");
   CHECK(refusal({"", "exp", false}) == ExitCode::cannot_create);

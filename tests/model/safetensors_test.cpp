@@ -28,7 +28,9 @@ Parsed parse(const std::string& path) {
   return {json::parse(text), text, file.substr(8 + length)};
 }
 
-Buffer floats(std::vector<float>& values) { return {values.data(), static_cast<std::int64_t>(values.size()), DType::f32, DeviceKind::cpu}; }
+Buffer floats(std::vector<float>& values) {
+  return {values.data(), static_cast<std::int64_t>(values.size()), DType::f32, DeviceKind::cpu};
+}
 
 }  // namespace
 
@@ -36,10 +38,12 @@ TEST_CASE("a written file parses back to the same tensors") {
   TempDir dir;
   std::vector<float> w = {1, 2, 3, 4, 5, 6}, s = {7};
   std::vector<BFloat16> h = {BFloat16(1.5f), BFloat16(-2.0f), BFloat16(0.25f)};
-  SafetensorsWriter writer(
-      dir / "m.safetensors",
-      {{"zeta.weight", DType::f32, {2, 3}}, {"h", DType::bf16, {3}}, {"empty", DType::i64, {0, 5}}, {"scalar", DType::f32, {}}},
-      {{"format", "pt"}});
+  SafetensorsWriter writer(dir / "m.safetensors",
+                           {{"zeta.weight", DType::f32, {2, 3}},
+                            {"h", DType::bf16, {3}},
+                            {"empty", DType::i64, {0, 5}},
+                            {"scalar", DType::f32, {}}},
+                           {{"format", "pt"}});
   writer.append_tensor("zeta.weight", floats(w));
   writer.append_tensor("h", {h.data(), 3, DType::bf16, DeviceKind::cpu});
   writer.append_tensor("empty", {nullptr, 0, DType::i64, DeviceKind::cpu});
@@ -93,7 +97,8 @@ TEST_CASE("bad names, sizes and orders are refused") {
   const std::int64_t huge = std::int64_t{1} << 40;
   CHECK_THROWS_WITH(SafetensorsWriter(path, {{"__metadata__", DType::f32, {1}}}), Catch::Contains("cannot be named"));
   CHECK_THROWS_WITH(SafetensorsWriter(path, {{"", DType::f32, {1}}}), Catch::Contains("cannot be named"));
-  CHECK_THROWS_WITH(SafetensorsWriter(path, {{"a", DType::f32, {1}}, {"a", DType::f32, {1}}}), Catch::Contains("two tensors named a"));
+  CHECK_THROWS_WITH(SafetensorsWriter(path, {{"a", DType::f32, {1}}, {"a", DType::f32, {1}}}),
+                    Catch::Contains("two tensors named a"));
   CHECK_THROWS_WITH(SafetensorsWriter(path, {{"a", DType::f32, {huge, huge}}}), Catch::Contains("too large"));
   CHECK_THROWS_WITH(SafetensorsWriter(path, {{"a", DType::u8, {huge, 1 << 22}}, {"b", DType::u8, {huge, 1 << 22}}}),
                     Catch::Contains("too large"));

@@ -34,7 +34,7 @@ TEST_CASE("cosine passes its hand-computed points") {
   CHECK(learning_rate(train, 40) == Approx(2.0 * (0.1 + 0.9 * 0.5 * (1 + std::sqrt(0.5)))));  // x = 1/4
   CHECK(learning_rate(train, 60) == Approx(1.1));                                             // x = 1/2
   CHECK(learning_rate(train, 80) == Approx(2.0 * (0.1 + 0.9 * 0.5 * (1 - std::sqrt(0.5)))));  // x = 3/4
-  CHECK(learning_rate(train, 99) == Approx(0.2 + 0.0006938).epsilon(1e-4));                   // 0.9 (1 + cos(79/80 pi)) = 0.00069388
+  CHECK(learning_rate(train, 99) == Approx(0.2 + 0.0006938).epsilon(1e-4));  // 0.9 (1 + cos(79/80 pi)) = 0.00069388
 }
 
 TEST_CASE("linear falls evenly towards the minimum") {
@@ -58,8 +58,13 @@ TEST_CASE("wsd stays at the peak until its decay and falls with the square root"
 TEST_CASE("wsd decays for as many steps as its part of all steps is, however that is written in binary") {
   Config::Train train = make("wsd");
   train.warmup = 0;
-  const auto [decay, steps, wanted] = GENERATE(table<double, std::int64_t, std::int64_t>(
-      {{0.29, 100, 29}, {0.57, 100, 57}, {0.1, 1'000'000, 100'000}, {0.7, 10, 7}, {0.2, 7, 1}, {1.0, 10, 10}, {0.001, 10, 1}}));
+  const auto [decay, steps, wanted] = GENERATE(table<double, std::int64_t, std::int64_t>({{0.29, 100, 29},
+                                                                                          {0.57, 100, 57},
+                                                                                          {0.1, 1'000'000, 100'000},
+                                                                                          {0.7, 10, 7},
+                                                                                          {0.2, 7, 1},
+                                                                                          {1.0, 10, 10},
+                                                                                          {0.001, 10, 1}}));
   train.decay = decay, train.steps = steps;
   CAPTURE(decay, steps);
   CHECK(wsd_decay_steps(train) == wanted);

@@ -32,23 +32,30 @@ TEST_CASE("programs, instruction sets and floating-point behaviour must be the s
   CHECK(difference(own, first) == "program build 34cd, rank 0 has 12ab");
 }
 
-TEST_CASE("hosts that differ in shape, or by more than half in free memory, whichever has less, are worth a line that says all of it") {
+TEST_CASE(
+    "hosts that differ in shape, or by more than half in free memory, whichever has less, are worth a line that says "
+    "all of it") {
   const StartupFacts first{"", "", "", "", "4 ranks on 8 CPUs", 20};
-  const auto note = [&](const std::string& host, double free_gib) { return uneven_hosts(3, {"", "", "", "", host, free_gib}, first); };
+  const auto note = [&](const std::string& host, double free_gib) {
+    return uneven_hosts(3, {"", "", "", "", host, free_gib}, first);
+  };
   CHECK(note(first.host, 20).empty());
   CHECK(note(first.host, 11).empty());
   CHECK(note(first.host, 39).empty());
   CHECK(note(first.host, 0).empty());  // not known
   CHECK(note(first.host, 9) == "rank 3's host has 9.0 GiB of memory free, rank 0's 20.0");
   CHECK(note(first.host, 41) == "rank 3's host has 41.0 GiB of memory free, rank 0's 20.0");
-  CHECK(note("4 ranks on 2 CPUs", 11) == "the hosts are not alike: rank 3 has 4 ranks on 2 CPUs, rank 0 4 ranks on 8 CPUs");
+  CHECK(note("4 ranks on 2 CPUs", 11) ==
+        "the hosts are not alike: rank 3 has 4 ranks on 2 CPUs, rank 0 4 ranks on 8 CPUs");
   CHECK(note("4 ranks on 2 CPUs", 41) ==
-        "the hosts are not alike: rank 3 has 4 ranks on 2 CPUs, rank 0 4 ranks on 8 CPUs; rank 3's host has 41.0 GiB of memory free, rank "
+        "the hosts are not alike: rank 3 has 4 ranks on 2 CPUs, rank 0 4 ranks on 8 CPUs; rank 3's host has 41.0 GiB "
+        "of memory free, rank "
         "0's 20.0");
 }
 
 TEST_CASE("what this process is, it finds out: a build id among others") {
-  const Config config = parse_config("[data]\ntrain = \"x\"\n[model]\npreset = \"tiny\"\n[train]\nsteps = 1\nglobal_batch = 2\n", "c.toml");
+  const Config config = parse_config(
+      "[data]\ntrain = \"x\"\n[model]\npreset = \"tiny\"\n[train]\nsteps = 1\nglobal_batch = 2\n", "c.toml");
   const auto world = make_single_world({});
   const StartupFacts facts = startup_facts(*world, config);
   CHECK(facts.build.size() == 40);
@@ -72,7 +79,8 @@ TEST_CASE("what products on a GPU may do is what the configuration says") {
   CHECK_FALSE(gpu_options(config, 0).fuses_gelu);
 }
 
-TEST_CASE("a device that is left open is a GPU where every rank can use one, and the CPU on all ranks where one cannot") {
+TEST_CASE(
+    "a device that is left open is a GPU where every rank can use one, and the CPU on all ranks where one cannot") {
   const auto chosen = [](const std::string& wanted, const std::vector<GpuLook>& looks) {
     std::vector<std::string> devices(looks.size());
     run_local_world(static_cast<int>(looks.size()), {}, [&](World& world) {
@@ -85,7 +93,8 @@ TEST_CASE("a device that is left open is a GPU where every rank can use one, and
     return devices;
   };
   using Devices = std::vector<std::string>;
-  const GpuLook good{.sees_gpu = true, .lacks = ""}, old{.sees_gpu = true, .lacks = "a made-up reason"}, none{.lacks = "no driver"};
+  const GpuLook good{.sees_gpu = true, .lacks = ""}, old{.sees_gpu = true, .lacks = "a made-up reason"},
+      none{.lacks = "no driver"};
   CHECK(chosen("auto", {good}) == Devices{"cuda"});
   CHECK(chosen("auto", {good, good, good}) == Devices{"cuda", "cuda", "cuda"});
   CHECK(chosen("auto", {good, good, old}) == Devices{"cpu", "cpu", "cpu"});

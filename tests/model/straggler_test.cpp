@@ -10,9 +10,11 @@ using namespace zs;
 
 namespace {
 
-/// The steps after which a line came, of steps in which rank `slowest(step)` kept others waiting for `lost` of the time.
+/// The steps after which a line came, of steps in which rank `slowest(step)` kept others waiting for `lost` of the
+/// time.
 template <class Slowest>
-std::vector<int> told(int steps, const Slowest& slowest, double lost, std::string* line = nullptr, double step_s = 0.2) {
+std::vector<int> told(int steps, const Slowest& slowest, double lost, std::string* line = nullptr,
+                      double step_s = 0.2) {
   StragglerWatch watch;
   std::vector<int> at;
   for (int step = 1; step <= steps; ++step) {
@@ -26,7 +28,8 @@ std::vector<int> told(int steps, const Slowest& slowest, double lost, std::strin
 
 }  // namespace
 
-TEST_CASE("a rank that is always the slowest is named within 20 steps, with its share of the time, and then now and then") {
+TEST_CASE(
+    "a rank that is always the slowest is named within 20 steps, with its share of the time, and then now and then") {
   std::string line;
   CHECK(told(
             240, [](int) { return 2; }, 0.3, &line) == std::vector<int>{16, 116, 216});

@@ -35,8 +35,8 @@ class TempDir {
     return path;
   }
   std::size_t entries() const {
-    return static_cast<std::size_t>(
-        std::distance(std::filesystem::recursive_directory_iterator(path_), std::filesystem::recursive_directory_iterator()));
+    return static_cast<std::size_t>(std::distance(std::filesystem::recursive_directory_iterator(path_),
+                                                  std::filesystem::recursive_directory_iterator()));
   }
 
  private:

@@ -40,7 +40,8 @@ TEST_CASE("Slurm's end is a Unix time; one that has passed, or is none, does not
     REQUIRE(unsetenv("SLURM_JOB_END_TIME") == 0);
     return left;
   };
-  const auto now = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const auto now =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   CHECK_FALSE(slurm_seconds_left());
   CHECK(*with(std::to_string(now + 1000)) == Approx(1000).margin(60));
   CHECK_FALSE(with(std::to_string(now - 10)));

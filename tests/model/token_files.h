@@ -43,7 +43,9 @@ inline Error refusal(const DataFormat& format, const std::vector<std::string>& f
 }
 
 constexpr DataFormat kText{.kind = DataKind::text, .vocab = 256};
-constexpr DataFormat tokens_below(std::int64_t vocab, std::int64_t bytes = 2) { return {DataKind::tokens, vocab, bytes}; }
+constexpr DataFormat tokens_below(std::int64_t vocab, std::int64_t bytes = 2) {
+  return {DataKind::tokens, vocab, bytes};
+}
 
 /// As a tokenizer's might be: `count` ids below `vocab`, the same every time.
 template <class Id>

@@ -44,8 +44,8 @@ json letters() {
 }  // namespace
 
 TEST_CASE("ids and texts are those of the tokenizers' own programs") {
-  const auto name =
-      GENERATE(as<std::string>(), "gpt2", "llama3", "qwen2", "o200k", "llama2", "mistral", "metaspace", "odd", "sentencepiece");
+  const auto name = GENERATE(as<std::string>(), "gpt2", "llama3", "qwen2", "o200k", "llama2", "mistral", "metaspace",
+                             "odd", "sentencepiece");
   CAPTURE(name);
   const auto tokenizer = open_tokenizer(kCases + name);
   const auto encoder = tokenizer->make_encoder();  // one for all, so that its cache is used
@@ -72,7 +72,8 @@ TEST_CASE("a byte-level tokenizer gives back the bytes of every text, a characte
   for (int i = 0; i < 200; ++i) {
     std::string text;
     for (int length = static_cast<int>(random() % 40); length > 0; --length)
-      text += std::vector<std::string>{"a", " ", "the", "é", "日", "\U0001F44D", "\n", "9", "'s", "\u180e"}[random() % 10];
+      text +=
+          std::vector<std::string>{"a", " ", "the", "é", "日", "\U0001F44D", "\n", "9", "'s", "\u180e"}[random() % 10];
     CHECK(tokenizer->decode(tokenizer->encode(text)) == text);
   }
   const Ids ids = tokenizer->encode("日");
@@ -147,10 +148,12 @@ TEST_CASE("what changes the ids and is not supported is refused by name") {
   CHECK_THAT(with("/normalizer", R"({"type": "Lowercase"})"), Contains("normalizer.type = Lowercase"));
   CHECK_THAT(with("/normalizer", R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Nmt"}]})"),
              Contains("normalizer.normalizers[1].type = Nmt"));
-  CHECK_THAT(with("/pre_tokenizer", R"({"type": "BertPreTokenizer"})"), Contains("pre_tokenizer.type = BertPreTokenizer"));
+  CHECK_THAT(with("/pre_tokenizer", R"({"type": "BertPreTokenizer"})"),
+             Contains("pre_tokenizer.type = BertPreTokenizer"));
   CHECK_THAT(with("/pre_tokenizer/pretokenizers/0/behavior", R"("Sideways")"), Contains("behavior = Sideways"));
   CHECK_THAT(with("/pre_tokenizer/pretokenizers/1/new_setting", "true"), Contains("pretokenizers[1].new_setting"));
-  CHECK_THAT(with("/pre_tokenizer/pretokenizers/0", R"({"type": "ByteLevel", "add_prefix_space": false})"), Contains("ByteLevel before"));
+  CHECK_THAT(with("/pre_tokenizer/pretokenizers/0", R"({"type": "ByteLevel", "add_prefix_space": false})"),
+             Contains("ByteLevel before"));
   CHECK_THAT(with("/pre_tokenizer/pretokenizers/0/pattern/Regex", R"("[a-z&&[^x]]+")"), Contains("&& in a class"));
   CHECK_THAT(with("/pre_tokenizer/pretokenizers/0/pattern/Regex", R"("(a")"), Contains("regular expression"));
   CHECK_THAT(with("/model/type", R"("Unigram")"), Contains("model.type = Unigram"));
@@ -175,7 +178,8 @@ TEST_CASE("what changes the ids and is not supported is refused by name") {
 TEST_CASE("a decoder that is not supported stops decoding alone") {
   TempDir dir;
   json document = letters();
-  document["decoder"] = json::parse(R"({"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": true})");
+  document["decoder"] =
+      json::parse(R"({"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": true})");
   const auto tokenizer = open_document(dir, document);
   CHECK(tokenizer->encode("abc") == Ids{4});
   CHECK_THAT(test::message_of([&] { tokenizer->decode(Ids{4}); }), Contains("decoder CTC"));
@@ -210,7 +214,8 @@ TEST_CASE("a broken tokenizer.json is refused with one line") {
   many["normalizer"]["type"] = "Sequence";
   CHECK_THAT(refusal(many), Contains("more than 64 steps in normalizer"));
   std::filesystem::remove(dir / "tokenizer.json");
-  CHECK_THAT(test::message_of([&] { open_tokenizer(dir.path()); }), Contains("neither tokenizer.json nor tokenizer.model"));
+  CHECK_THAT(test::message_of([&] { open_tokenizer(dir.path()); }),
+             Contains("neither tokenizer.json nor tokenizer.model"));
   dir.write("tokenizer.model", "this is none");
   CHECK_THAT(test::message_of([&] { open_tokenizer(dir.path()); }), Contains("tokenizer.model"));
 }
@@ -251,8 +256,8 @@ TEST_CASE("expressions mean what Oniguruma means by them") {
   CHECK(matches("x*", "axb") == Found{"", "x", ""});
   CHECK(matches("a{b", "a{b") == Found{"a{b"});
   CHECK(matches(R"((?<=\d)(?=(\d{3})+\b))", "1234567") == Found{"", ""});
-  for (const char* pattern : {R"((a)\1)", "[a[b]]", "(?x)a", R"(\p{Lu)", "a{2}+", "(?<n>a)", R"(\Ga)", "a)", "[", R"(\)", R"(\p{Nonsense})",
-                              "(?i:ss)", "(?i)\u00df", R"([\x{110000}])"})
+  for (const char* pattern : {R"((a)\1)", "[a[b]]", "(?x)a", R"(\p{Lu)", "a{2}+", "(?<n>a)", R"(\Ga)", "a)", "[",
+                              R"(\)", R"(\p{Nonsense})", "(?i:ss)", "(?i)\u00df", R"([\x{110000}])"})
     CHECK_THAT(test::message_of([&] { Regex(pattern, "here"); }), Contains("not supported"));
 }
 
@@ -260,5 +265,6 @@ TEST_CASE("an expression that goes astray ends with an error") {
   Regex::Scratch scratch;
   const Regex regex("(?:a|a)*b|(?:(?:a*)*)*c", "here");
   const std::string text(100000, 'a');
-  CHECK_THAT(test::message_of([&] { regex.find_all(text, scratch, [](TextRange) {}); }), Contains("fails on this text"));
+  CHECK_THAT(test::message_of([&] { regex.find_all(text, scratch, [](TextRange) {}); }),
+             Contains("fails on this text"));
 }

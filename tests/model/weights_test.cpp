@@ -57,8 +57,9 @@ class Random {
 
 /// Changes some bytes, or cuts, repeats or swaps parts; half of the time the header's length is put right again.
 std::string mutate(const std::string& file, Random& random) {
-  static const std::string kParts[] = {"0",    "-1",  "9",    "18446744073709551615", "1e3", "[]", "{}", "\"a\":", ",", "null", "\"dtype\"",
-                                       "\xc3", "8.0", "[0,0]"};
+  static const std::string kParts[] = {
+      "0",    "-1",  "9",    "18446744073709551615", "1e3", "[]", "{}", "\"a\":", ",", "null", "\"dtype\"",
+      "\xc3", "8.0", "[0,0]"};
   std::string header = file.substr(8);
   const std::size_t data = header.size() - header.rfind('}') - 1;
   for (std::uint64_t i = random.below(4) + 1; i > 0; --i) {
@@ -72,7 +73,9 @@ std::string mutate(const std::string& file, Random& random) {
     if (header.empty()) header = " ";
   }
   const bool is_repaired = random.below(8) != 0;
-  return test::length_bytes(is_repaired ? header.size() - std::min(data, header.size()) : random.below(header.size() + 2)) + header;
+  return test::length_bytes(is_repaired ? header.size() - std::min(data, header.size())
+                                        : random.below(header.size() + 2)) +
+         header;
 }
 
 }  // namespace
@@ -130,7 +133,8 @@ TEST_CASE("an index and its files must agree") {
       {index_of(R"({"a": "one.safetensors", "b": "three.safetensors"})"), "No such file"},
       {index_of(R"({"a": "two.safetensors", "b": "two.safetensors"})"), "\"a\" is not in two.safetensors"},
       {index_of(R"({"a": "two.safetensors", "b": "one.safetensors"})"), "\"a\" is not in two.safetensors"},
-      {index_of(R"({"a": "one.safetensors", "b": "two.safetensors", "c": "two.safetensors"})"), "\"c\" is not in two.safetensors"},
+      {index_of(R"({"a": "one.safetensors", "b": "two.safetensors", "c": "two.safetensors"})"),
+       "\"c\" is not in two.safetensors"},
       {index_of(R"({"b": "one.safetensors", "a": "one.safetensors"})"), "\"b\" is not in one.safetensors"},
       {index_of(R"({"a": "one.safetensors", "a": "one.safetensors"})"), "occurs twice"},
       {index_of(R"({"a": 1})"), "has no file name"},
@@ -159,7 +163,9 @@ TEST_CASE("a tensor in two files of an index is refused") {
   CHECK(refusal(dir.path()).find("is in one.safetensors, too") != std::string::npos);
   dir.write(
       "two.safetensors",
-      test::safetensors(R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"c":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", 2));
+      test::safetensors(
+          R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"c":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+          2));
   CHECK(refusal(dir.path()).find("\"c\" is not in the index") != std::string::npos);
 }
 
@@ -182,17 +188,19 @@ TEST_CASE("one file goes before an index, and bytes are read from where they are
 TEST_CASE("whatever a damaged header says, it is refused or describes every byte once") {
   TempDir dir;
   const std::string seeds[] = {
-      test::safetensors(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"F16","shape":[2,1],"data_offsets":[4,8]}})",
-                        8),
-      test::safetensors(R"({"__metadata__":{"format":"pt"},"x.y":{"data_offsets":[0,8],"shape":[2],"dtype":"F32"}})", 8)};
+      test::safetensors(
+          R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"F16","shape":[2,1],"data_offsets":[4,8]}})",
+          8),
+      test::safetensors(R"({"__metadata__":{"format":"pt"},"x.y":{"data_offsets":[0,8],"shape":[2],"dtype":"F32"}})",
+                        8)};
   Random random;
   int accepted = 0;
   for (int i = 0; i < 40'000; ++i) {
     const std::string file = mutate(seeds[i % 2], random);
     try {
       const std::int64_t size = std::ssize(file), length = safetensors_header_bytes(file, size, "f");
-      const auto header =
-          parse_safetensors_header(std::string_view(file).substr(8, static_cast<std::size_t>(length)), size - 8 - length, "f");
+      const auto header = parse_safetensors_header(std::string_view(file).substr(8, static_cast<std::size_t>(length)),
+                                                   size - 8 - length, "f");
       std::int64_t end = 0;
       for (const auto& tensor : header.tensors) {
         REQUIRE(tensor.begin == end);

@@ -1,4 +1,5 @@
-// What nearly every test includes, compiled once a program. A file still names what it uses: CI compiles each alone, without this.
+// What nearly every test includes, compiled once a program. A file still names what it uses: CI compiles each alone,
+// without this.
 #include <fmt/format.h>
 #include <algorithm>
 #include <array>

@@ -52,7 +52,9 @@ void change(const Buffer& buffer, void* at, int how) {
     case DType::bf16: {  // the upper half of a float: another exponent, or the other sign
       auto* const values = static_cast<std::uint16_t*>(at);
       for (std::int64_t i = 0; i < buffer.elems; ++i)
-        values[i] = static_cast<std::uint16_t>(how == 0 ? values[i] ^ 0x40 : how == 1 ? values[i] ^ 0x8000 : 0x3fc0 + i % 8);
+        values[i] = static_cast<std::uint16_t>(how == 0   ? values[i] ^ 0x40
+                                               : how == 1 ? values[i] ^ 0x8000
+                                                          : 0x3fc0 + i % 8);
       return;
     }
   }
@@ -77,8 +79,9 @@ AuditDevice::AuditDevice(std::int64_t bytes, int rank)
       noise_(random_bytes(bytes)),
       allocator_(bytes),
       pool_(allocator_, counter_),
-      streams_{AuditStream(StreamRole::compute, *this), AuditStream(StreamRole::unshard, *this), AuditStream(StreamRole::reduce, *this),
-               AuditStream(StreamRole::finish, *this), AuditStream(StreamRole::offload, *this)} {}
+      streams_{AuditStream(StreamRole::compute, *this), AuditStream(StreamRole::unshard, *this),
+               AuditStream(StreamRole::reduce, *this), AuditStream(StreamRole::finish, *this),
+               AuditStream(StreamRole::offload, *this)} {}
 
 AuditDevice::~AuditDevice() { scratch_.drop(); }
 
@@ -89,7 +92,8 @@ void AuditDevice::find(const OpInfo& info, const std::string& what) {
 
 std::size_t AuditDevice::offset(const Buffer& buffer) {
   const auto* const data = static_cast<const unsigned char*>(buffer.data);
-  ZS_CHECK(buffer.bytes() == 0 || (data >= allocator_.begin() && data + buffer.bytes() <= allocator_.begin() + allocator_.used()),
+  ZS_CHECK(buffer.bytes() == 0 ||
+               (data >= allocator_.begin() && data + buffer.bytes() <= allocator_.begin() + allocator_.used()),
            "a buffer of {} bytes outside the audited range", buffer.bytes());
   return static_cast<std::size_t>(data - allocator_.begin());
 }
@@ -120,7 +124,8 @@ AuditDevice::Declaration AuditDevice::declaration_of(const OpInfo& info, const B
   for (auto bound = bounds.begin(); std::next(bound) != bounds.end(); ++bound) {
     Part part{*bound, *std::next(bound) - *bound, nothing};
     for (const Range& range : ranges) {
-      if (range.begin <= part.begin && part.begin < range.end) part.said = static_cast<unsigned char>(part.said | range.said);
+      if (range.begin <= part.begin && part.begin < range.end)
+        part.said = static_cast<unsigned char>(part.said | range.said);
     }
     result.push_back(part);
   }
@@ -152,15 +157,18 @@ AuditDevice::Bytes AuditDevice::run(const OpInfo& info, const Work& work, const 
   return Bytes(allocator_.begin(), allocator_.begin() + memory.size());
 }
 
-void AuditDevice::check_untouched(const OpInfo& info, const Declaration& declaration, const Bytes& before, const Bytes& after) {
+void AuditDevice::check_untouched(const OpInfo& info, const Declaration& declaration, const Bytes& before,
+                                  const Bytes& after) {
   for (const Part& part : declaration) {
     if (part.is(written | scratch_bytes) || part.is_same(before, after)) continue;
-    return find(info, part.said == nothing ? "writes what it does not declare" : "writes what it declares as read only");
+    return find(info,
+                part.said == nothing ? "writes what it does not declare" : "writes what it declares as read only");
   }
 }
 
 bool AuditDevice::same_is_written(const Declaration& declaration, const Bytes& a, const Bytes& b) {
-  return std::all_of(declaration.begin(), declaration.end(), [&](const Part& part) { return !part.is(written) || part.is_same(a, b); });
+  return std::all_of(declaration.begin(), declaration.end(),
+                     [&](const Part& part) { return !part.is(written) || part.is_same(a, b); });
 }
 
 void AuditDevice::execute(const OpInfo& info, const Work& work, const Buffer& scratch) {
@@ -189,17 +197,18 @@ void AuditDevice::audit(const OpInfo& info, const Work& work, const Buffer& scra
   if (!same_is_written(declaration, plain, run_filled(Content::as_it_is, Content::noise)))
     find(info, "reads, or leaves as it was, a part of what it declares as written only");
   for (const Content undeclared : {Content::poison, Content::noise}) {
-    if (!same_is_written(declaration, plain, run_filled(undeclared, Content::poison))) find(info, "reads what it does not declare");
+    if (!same_is_written(declaration, plain, run_filled(undeclared, Content::poison)))
+      find(info, "reads what it does not declare");
   }
   std::memcpy(allocator_.begin(), memory.data(), memory.size());
   audit_uses(info, work, scratch, declaration, plain);
 }
 
 /// Whether each buffer that is declared matters.
-void AuditDevice::audit_uses(const OpInfo& info, const Work& work, const Buffer& scratch, const Declaration& declaration,
-                             const Bytes& plain) {
-  const Bytes before =
-      filled(Bytes(allocator_.begin(), allocator_.begin() + plain.size()), declaration, Content::as_it_is, Content::poison);
+void AuditDevice::audit_uses(const OpInfo& info, const Work& work, const Buffer& scratch,
+                             const Declaration& declaration, const Bytes& plain) {
+  const Bytes before = filled(Bytes(allocator_.begin(), allocator_.begin() + plain.size()), declaration,
+                              Content::as_it_is, Content::poison);
   Bytes ever_changed(plain.size(), 0);
   const auto note_changes = [&](const Bytes& after, const Bytes& from) {
     for (const Part& part : declaration) {

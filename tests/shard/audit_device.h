@@ -11,12 +11,14 @@
 
 namespace zs::test {
 
-/// A CPU device that runs every op alone, at once and several times, to see whether its declaration is true: with all memory that it does
-/// not declare poisoned and then randomised, with what it only writes filled differently, and with each buffer that it reads changed.
-/// Everything that is amiss becomes a line in `findings`. Work then goes on with what the op made of the real memory.
+/// A CPU device that runs every op alone, at once and several times, to see whether its declaration is true: with all
+/// memory that it does not declare poisoned and then randomised, with what it only writes filled differently, and with
+/// each buffer that it reads changed. Everything that is amiss becomes a line in `findings`. Work then goes on with
+/// what the op made of the real memory.
 ///
-/// All memory comes from one range, so that an access anywhere in it is noticed. The first two ops of a name and sizes are audited, the
-/// others only run; how often depends on declarations alone, so that ranks whose ops meet stay in step. Host thread only.
+/// All memory comes from one range, so that an access anywhere in it is noticed. The first two ops of a name and sizes
+/// are audited, the others only run; how often depends on declarations alone, so that ranks whose ops meet stay in
+/// step. Host thread only.
 class AuditDevice final : public Device {
  public:
   /// `rank`: ranks change what they read differently, so that a maximum of equals is not left as it is.
@@ -46,7 +48,9 @@ class AuditDevice final : public Device {
 
    protected:
     OpMemory reserve(const OpInfo& info) override { return {device_.scratch_.reserve(*this, info.scratch_bytes), {}}; }
-    void do_enqueue(OpInfo info, Work work, const OpMemory& memory) override { device_.execute(info, work, memory.scratch); }
+    void do_enqueue(OpInfo info, Work work, const OpMemory& memory) override {
+      device_.execute(info, work, memory.scratch);
+    }
     EventRecord* do_record() override;
     void do_wait(EventRecord&) override {}
     void do_synchronize() override {}
@@ -96,7 +100,8 @@ class AuditDevice final : public Device {
 
   void execute(const OpInfo& info, const Work& work, const Buffer& scratch);
   void audit(const OpInfo& info, const Work& work, const Buffer& scratch);
-  void audit_uses(const OpInfo& info, const Work& work, const Buffer& scratch, const Declaration& declaration, const Bytes& plain);
+  void audit_uses(const OpInfo& info, const Work& work, const Buffer& scratch, const Declaration& declaration,
+                  const Bytes& plain);
   Declaration declaration_of(const OpInfo& info, const Buffer& scratch);
   Bytes filled(const Bytes& memory, const Declaration& declaration, Content undeclared, Content written_only) const;
   Bytes run(const OpInfo& info, const Work& work, const Buffer& scratch, const Bytes& memory);

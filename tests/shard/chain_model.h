@@ -16,8 +16,8 @@
 
 namespace zs::test {
 
-/// A chain of layers, each a block, behind a root that owns the head: a trainer of one's own, small enough to follow by hand. No
-/// parameter's size is a multiple of the alignment.
+/// A chain of layers, each a block, behind a root that owns the head: a trainer of one's own, small enough to follow by
+/// hand. No parameter's size is a multiple of the alignment.
 inline constexpr std::int64_t kChainWidth = 10, kChainRows = 6;
 
 struct ChainLayer : Module {
@@ -34,8 +34,10 @@ struct ChainLayer : Module {
 };
 
 struct Chain : Module {
-  explicit Chain(int layer_count = 3) : Module(""), head(add_parameter("head", {kChainWidth, kChainWidth}, {.normal_std = 0.5f}, true)) {
-    for (int i = 0; i < layer_count; ++i) add_child(*layers.emplace_back(std::make_unique<ChainLayer>(fmt::format("layer{}", i))));
+  explicit Chain(int layer_count = 3)
+      : Module(""), head(add_parameter("head", {kChainWidth, kChainWidth}, {.normal_std = 0.5f}, true)) {
+    for (int i = 0; i < layer_count; ++i)
+      add_child(*layers.emplace_back(std::make_unique<ChainLayer>(fmt::format("layer{}", i))));
   }
   Tensor loss(const Tensor& x, const Tensor& targets) {
     const ForwardScope scope = enter();
@@ -50,7 +52,8 @@ struct Chain : Module {
 /// Rows that depend on `sample` alone.
 inline Tensor chain_input(Context& context, int sample, DType dtype = DType::f32) {
   std::vector<float> x(kChainRows * kChainWidth);
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 7 + static_cast<std::size_t>(sample) * 3) % 11) * 0.25f - 1.0f;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    x[i] = static_cast<float>((i * 7 + static_cast<std::size_t>(sample) * 3) % 11) * 0.25f - 1.0f;
   return Tensor::from_host(context, {kChainRows, kChainWidth}, x, dtype);
 }
 
@@ -69,7 +72,8 @@ inline ShardOptions in_tests(ShardOptions options) {
 class ChainRun {
  public:
   explicit ChainRun(World& world, const ShardOptions& options = {}, Units units = Units::block)
-      : ChainRun(world, options, [units](Chain& chain, ShardedRuntime& target) { shard_module(chain, target, units); }) {}
+      : ChainRun(world, options,
+                 [units](Chain& chain, ShardedRuntime& target) { shard_module(chain, target, units); }) {}
   template <class Shard>
   ChainRun(World& world, const ShardOptions& options, const Shard& shard)
       : dtype_(options.precision.param),
@@ -107,8 +111,9 @@ class ChainRun {
   std::vector<std::vector<float>> weights() {
     std::vector<std::vector<float>> all;
     for (int unit = 0; unit < runtime.scheduler().size(); ++unit) {
-      runtime.executor().read_full(
-          unit, [&](const Parameter& parameter, const float* values) { all.emplace_back(values, values + parameter.numel()); });
+      runtime.executor().read_full(unit, [&](const Parameter& parameter, const float* values) {
+        all.emplace_back(values, values + parameter.numel());
+      });
     }
     return all;
   }
@@ -125,11 +130,14 @@ class ChainRun {
   std::optional<AdamW> optimizer;
 };
 
-/// What `body` returns on each rank of a local world, in the order of ranks. Catch's macros are for one thread only: check it afterwards.
+/// What `body` returns on each rank of a local world, in the order of ranks. Catch's macros are for one thread only:
+/// check it afterwards.
 template <class Body>
 auto on_ranks(int ranks, const Body& body) {
-  std::deque<decltype(body(std::declval<World&>()))> results(static_cast<std::size_t>(ranks));  // a vector of bool would share bytes
-  run_local_world(ranks, {.timeout_s = 60}, [&](World& world) { results[static_cast<std::size_t>(world.rank())] = body(world); });
+  std::deque<decltype(body(std::declval<World&>()))> results(
+      static_cast<std::size_t>(ranks));  // a vector of bool would share bytes
+  run_local_world(ranks, {.timeout_s = 60},
+                  [&](World& world) { results[static_cast<std::size_t>(world.rank())] = body(world); });
   return std::vector(results.begin(), results.end());
 }
 

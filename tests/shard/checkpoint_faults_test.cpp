@@ -47,7 +47,8 @@ class Model {
 void on_ranks(int ranks, const std::function<void(World&)>& body) { run_local_world(ranks, {.timeout_s = 60}, body); }
 
 /// Saves fresh weights as the given steps; the folder of the last.
-std::string saved(const TempDir& root, int ranks, std::initializer_list<std::int64_t> steps = {1}, Config config = small_config()) {
+std::string saved(const TempDir& root, int ranks, std::initializer_list<std::int64_t> steps = {1},
+                  Config config = small_config()) {
   on_ranks(ranks, [&](World& world) {
     const Model model(world, config);
     for (const std::int64_t step : steps) save(model.state(), root.path(), {.step = step, .attributes = {}});
@@ -91,7 +92,8 @@ void corrupt(const std::string& path, const std::function<void(std::string&)>& c
 
 }  // namespace
 
-TEST_CASE("P2, C2: a job killed at any point of a save leaves the old checkpoint or the new one, whole", "[checkpoint]") {
+TEST_CASE("P2, C2: a job killed at any point of a save leaves the old checkpoint or the new one, whole",
+          "[checkpoint]") {
   int points = 0, committed = 0;
   for (bool goes_on = true; goes_on; ++points) {
     const TempDir root;
@@ -121,7 +123,8 @@ TEST_CASE("P2, C2: a job killed at any point of a save leaves the old checkpoint
   CHECK(committed == 2);  // killed before the folder above is synced, and not at all
 }
 
-TEST_CASE("C1, C2: a disk that fails once voids that save on all ranks alike, and the next one succeeds", "[checkpoint]") {
+TEST_CASE("C1, C2: a disk that fails once voids that save on all ranks alike, and the next one succeeds",
+          "[checkpoint]") {
   int points = 0;
   for (bool goes_on = true; goes_on; ++points) {
     const TempDir root;
@@ -182,8 +185,10 @@ TEST_CASE("C1: a file that may not grow further ends the save with the disk's ow
 TEST_CASE("C10: nothing gets its final name before everything in it is on the disk", "[checkpoint]") {
   const TempDir root;
   Recording recording;
-  on_ranks(3, [&](World& world) { save(Model(world).state(), root / "all", {.step = 7, .attributes = {}}, &recording); });
-  const auto renamed = recording.find(FileOp::rename, "step-7.tmp"), manifest = recording.find(FileOp::create, "manifest.json");
+  on_ranks(3,
+           [&](World& world) { save(Model(world).state(), root / "all", {.step = 7, .attributes = {}}, &recording); });
+  const auto renamed = recording.find(FileOp::rename, "step-7.tmp"),
+             manifest = recording.find(FileOp::create, "manifest.json");
   for (const char* file : {"rank-0.bin", "rank-1.bin", "rank-2.bin"}) {
     CHECK(recording.find(FileOp::create, file) < recording.find(FileOp::sync, file));
     CHECK(recording.find(FileOp::sync, file) < recording.find(FileOp::close, file));
@@ -283,7 +288,8 @@ TEST_CASE("C4, C5: files of another rank, step or run, missing, extra or of anot
 TEST_CASE("C4: a damaged shard stops every rank of a load alike", "[checkpoint]") {
   const TempDir root;
   const std::string folder = saved(root, 4);
-  corrupt(folder + "/rank-2.bin", [](std::string& bytes) { bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4); });
+  corrupt(folder + "/rank-2.bin",
+          [](std::string& bytes) { bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4); });
   const Error error = agreed_error(2, [&](World& world) { load(Model(world).state(), folder); });
   CHECK(error.code() == ExitCode::checkpoint);
   CHECK(error.what_happened().find("damaged") != std::string::npos);
@@ -298,7 +304,8 @@ TEST_CASE("C7: parameters that are missing, new or of another shape are listed",
   wider.model.width = 64;
   const Error missing = agreed_error(2, [&](World& world) { load(Model(world, more).state(), folder); });
   CHECK(missing.code() == ExitCode::checkpoint);
-  CHECK(missing.what_happened().find("36 tensors differ") != std::string::npos);  // 12 parameters of a block, three tensors each
+  CHECK(missing.what_happened().find("36 tensors differ") !=
+        std::string::npos);  // 12 parameters of a block, three tensors each
   CHECK(missing.what_happened().find("is not saved") != std::string::npos);
   const Error shapes = agreed_error(2, [&](World& world) { load(Model(world, wider).state(), folder); });
   CHECK_THAT(shapes.what_happened(), Catch::Contains("(128, 32) there and (128, 64) here"));
@@ -337,7 +344,8 @@ TEST_CASE("C12: pruning keeps the newest, and killed anywhere it leaves whole ch
 
 TEST_CASE("C5: folders that are being written or removed are no checkpoints", "[checkpoint]") {
   const TempDir root;
-  for (const char* name : {"step-3.tmp", "step-4.del", "step-", "step--1", "step-07", "step-5x", "latest", "step-99999999999999999999"})
+  for (const char* name :
+       {"step-3.tmp", "step-4.del", "step-", "step--1", "step-07", "step-5x", "latest", "step-99999999999999999999"})
     fs::create_directory(root / name);
   fs::create_directory(root / "step-2");
   CHECK(list_checkpoints(root.path()) == std::vector<std::int64_t>{2});
@@ -348,13 +356,15 @@ TEST_CASE("W1: a place that cannot be written ends the save alike on all ranks",
   const TempDir root;
   root.write("file", "x");
   for (const std::string& place : {root / "file", root / "none/below", std::string("/proc/zshard")}) {
-    const Error error = agreed_error(2, [&](World& world) { save(Model(world).state(), place, {.step = 1, .attributes = {}}); });
+    const Error error =
+        agreed_error(2, [&](World& world) { save(Model(world).state(), place, {.step = 1, .attributes = {}}); });
     CAPTURE(place);
     CHECK(error.code() == ExitCode::cannot_create);
     CHECK(error.where() == place);
   }
   saved(root, 2);
-  const Error error = agreed_error(2, [&](World& world) { save(Model(world).state(), root.path(), {.step = 1, .attributes = {}}); });
+  const Error error =
+      agreed_error(2, [&](World& world) { save(Model(world).state(), root.path(), {.step = 1, .attributes = {}}); });
   CHECK(error.code() == ExitCode::cannot_create);
   CHECK_FALSE(refusal(step_folder(root.path(), 1)));
 }
@@ -365,7 +375,8 @@ TEST_CASE("N1: values that are not finite are never saved", "[checkpoint]") {
   const Error error = agreed_error(ranks, [&](World& world) {
     Model model(world);
     model.state().executor.context().device().synchronize();
-    if (world.rank() == 1) model.state().executor.units()[0].master_buffer().as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+    if (world.rank() == 1)
+      model.state().executor.units()[0].master_buffer().as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
     save(model.state(), root.path(), {.step = 1, .attributes = {}});
   });
   CHECK(error.code() == ExitCode::non_finite);

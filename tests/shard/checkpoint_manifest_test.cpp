@@ -18,8 +18,9 @@ CheckpointManifest example() {
   CheckpointManifest manifest;
   manifest.step = 12;
   manifest.attributes = {{"config.train.seed", "7"}, {"a \"name\"\n", "\xc3\xa9"}};
-  manifest.tensors = {
-      {"wte.weight", "master", DType::f32, {4, 3}}, {"ln.bias", "adamw.m", DType::f32, {5}}, {"none", "master", DType::f32, {2, 0}}};
+  manifest.tensors = {{"wte.weight", "master", DType::f32, {4, 3}},
+                      {"ln.bias", "adamw.m", DType::f32, {5}},
+                      {"none", "master", DType::f32, {2, 0}}};
   manifest.files = {{1000, 0xfedcba9876543210u, {{0, 0, 7, 64}, {1, 0, 5, 128}}}, {500, 1, {{0, 7, 5, 64}}}};
   return manifest;
 }
@@ -70,10 +71,12 @@ TEST_CASE("a manifest reads back as it was written, to the byte", "[checkpoint]"
   CHECK(json::accept(text));
 }
 
-TEST_CASE("a manifest of tensors that are cut on a later dim reads back as it was written, to the byte", "[checkpoint]") {
+TEST_CASE("a manifest of tensors that are cut on a later dim reads back as it was written, to the byte",
+          "[checkpoint]") {
   const std::string text = to_text(example_of_runs());
   const CheckpointManifest back = parse_manifest(text, "place");
-  for (std::size_t file = 0; file < 2; ++file) CHECK(back.files[file].segments == example_of_runs().files[file].segments);
+  for (std::size_t file = 0; file < 2; ++file)
+    CHECK(back.files[file].segments == example_of_runs().files[file].segments);
   CHECK(to_text(back) == text);
 }
 
@@ -195,8 +198,10 @@ std::string framed(const std::string& body) {
   return fmt::format("{{\"checksum\": \"{:016x}\", \"manifest\": {}}}\n", XXH3_64bits(body.data(), body.size()), body);
 }
 
-TEST_CASE("C13: a manifest with a good checksum that is nested deeply, or says a thing twice, is refused", "[checkpoint]") {
-  const std::string good = R"({"attributes":{},"files":[],"format":"zshard checkpoint","step":5,"tensors":[],"version":1})";
+TEST_CASE("C13: a manifest with a good checksum that is nested deeply, or says a thing twice, is refused",
+          "[checkpoint]") {
+  const std::string good =
+      R"({"attributes":{},"files":[],"format":"zshard checkpoint","step":5,"tensors":[],"version":1})";
   CHECK(refusal(framed(good)) == "");
   constexpr std::size_t kDeep = 3'000'000;
   const auto deep = [&](char open, const std::string& key) { return std::string(kDeep, open) + key; };
@@ -204,16 +209,17 @@ TEST_CASE("C13: a manifest with a good checksum that is nested deeply, or says a
        {deep('[', ""), deep('[', "") + std::string(kDeep, ']'), R"({"attributes":)" + deep('[', ""),
         R"({"version":1,"format":"zshard checkpoint","attributes":)" + deep('[', "") + std::string(kDeep, ']') + "}"})
     CHECK(refusal(framed(bad)) != "");
-  for (const char* twice :
-       {R"({"attributes":{},"files":[],"files":[],"format":"zshard checkpoint","step":5,"tensors":[],"version":1})",
-        R"({"attributes":{},"files":[],"format":"zshard checkpoint","step":5,"step":6,"tensors":[],"version":1})",
-        R"({"attributes":{"a":"1","a":"2"},"files":[],"format":"zshard checkpoint","step":5,"tensors":[],"version":1})"})
+  for (
+      const char* twice :
+      {R"({"attributes":{},"files":[],"files":[],"format":"zshard checkpoint","step":5,"tensors":[],"version":1})",
+       R"({"attributes":{},"files":[],"format":"zshard checkpoint","step":5,"step":6,"tensors":[],"version":1})",
+       R"({"attributes":{"a":"1","a":"2"},"files":[],"format":"zshard checkpoint","step":5,"tensors":[],"version":1})"})
     CHECK(refusal(framed(twice)) != "");
 }
 
 TEST_CASE("C14: another version is refused with both versions named, whatever else it holds", "[checkpoint]") {
-  CHECK(refusal(framed(R"({"format":"zshard checkpoint","shards":[[[{"a":[1,2,{"version":9}]}]]],"version":7})")).find("version 7") !=
-        std::string::npos);
+  CHECK(refusal(framed(R"({"format":"zshard checkpoint","shards":[[[{"a":[1,2,{"version":9}]}]]],"version":7})"))
+            .find("version 7") != std::string::npos);
   const std::string what = refusal(forged([](json& j) { j["version"] = 2; }));
   CHECK(what.find("version 2") != std::string::npos);
   CHECK(what.find("reads 1") != std::string::npos);

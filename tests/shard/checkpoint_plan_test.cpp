@@ -15,7 +15,8 @@ using Held = std::vector<std::vector<ElementRange>>;
 
 const std::vector<std::int64_t> kNumels = {100, 7, 0, 1, 64};
 
-/// The elements of kNumels, one tensor after the other, cut evenly over `ranks`: small tensors are on few of them, some ranks hold nothing.
+/// The elements of kNumels, one tensor after the other, cut evenly over `ranks`: small tensors are on few of them, some
+/// ranks hold nothing.
 Held cut_evenly(int ranks) {
   std::int64_t total = 0;
   for (const std::int64_t numel : kNumels) total += numel;
@@ -53,8 +54,9 @@ std::vector<std::vector<int>> times_written(const Held& plan, const Held& held) 
 }
 
 bool all_once(const std::vector<std::vector<int>>& times) {
-  return std::all_of(times.begin(), times.end(),
-                     [](const auto& tensor) { return std::all_of(tensor.begin(), tensor.end(), [](int n) { return n == 1; }); });
+  return std::all_of(times.begin(), times.end(), [](const auto& tensor) {
+    return std::all_of(tensor.begin(), tensor.end(), [](int n) { return n == 1; });
+  });
 }
 
 std::int64_t load_of(const std::vector<ElementRange>& ranges) {
@@ -135,9 +137,11 @@ TEST_CASE("of tensors cut on a later dim each element is written once, and any o
   constexpr std::int64_t kRuns = 5, kStride = 7, kNumel = kRuns * kStride, kMore = 3;  // a second tensor behind it
   Held held(static_cast<std::size_t>(2 * writers));                                    // and a replica of each
   for (int rank = 0; rank < writers; ++rank) {
-    const std::int64_t each = (kStride + writers - 1) / writers, begin = rank * each, count = std::min(each, kStride - begin);
+    const std::int64_t each = (kStride + writers - 1) / writers, begin = rank * each,
+                       count = std::min(each, kStride - begin);
     if (count <= 0) continue;
-    for (const int replica : {rank, rank + writers}) held[static_cast<std::size_t>(replica)].push_back({0, begin, count, kRuns, kStride});
+    for (const int replica : {rank, rank + writers})
+      held[static_cast<std::size_t>(replica)].push_back({0, begin, count, kRuns, kStride});
   }
   held[0].push_back({1, 0, kMore});
   std::vector<std::vector<SavedSegment>> files;
@@ -162,7 +166,8 @@ TEST_CASE("of tensors cut on a later dim each element is written once, and any o
       for (const ReadPart& part : index.find({0, begin, count})) {
         REQUIRE(part.target == at);
         for (std::int64_t i = 0; i < part.count; ++i, ++at)
-          REQUIRE(contents.at(static_cast<std::size_t>(part.file)).at(static_cast<std::size_t>(part.offset / 4 + i)) == begin + at);
+          REQUIRE(contents.at(static_cast<std::size_t>(part.file)).at(static_cast<std::size_t>(part.offset / 4 + i)) ==
+                  begin + at);
       }
       REQUIRE(at == count);
     }

@@ -27,7 +27,8 @@ Config small_config(const std::string& param = "f32") {
 
 /// What steps 1 and 2 of the uninterrupted run, then steps 3 and 4, left.
 const TinyResult& uninterrupted(const std::string& param) {
-  static const TinyResult f32 = train_tiny(small_config("f32"), {.steps = 4}), bf16 = train_tiny(small_config("bf16"), {.steps = 4});
+  static const TinyResult f32 = train_tiny(small_config("f32"), {.steps = 4}),
+                          bf16 = train_tiny(small_config("bf16"), {.steps = 4});
   return param == "f32" ? f32 : bf16;
 }
 
@@ -44,7 +45,8 @@ bool is_the_rest_of(const TinyResult& resumed, const TinyResult& whole) {
 
 std::map<std::string, std::string> contents(const std::string& folder) {
   std::map<std::string, std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder)) files[entry.path().filename().string()] = read_file(entry.path().string());
+  for (const auto& entry : fs::directory_iterator(folder))
+    files[entry.path().filename().string()] = read_file(entry.path().string());
   return files;
 }
 
@@ -72,7 +74,8 @@ TEST_CASE("I2: save and load are as if nothing had been, bit for bit", "[checkpo
   CAPTURE(ranks, param);
   const TempDir folder;
   const std::string saved = two_steps(folder, small_config(param), ranks);
-  CHECK(is_the_rest_of(train_tiny(small_config(param), {.ranks = ranks, .steps = 4, .resume = saved}), uninterrupted(param)));
+  CHECK(is_the_rest_of(train_tiny(small_config(param), {.ranks = ranks, .steps = 4, .resume = saved}),
+                       uninterrupted(param)));
 }
 
 TEST_CASE("I2: saving every step changes nothing", "[checkpoint]") {
@@ -91,7 +94,8 @@ TEST_CASE("I2, C6: another number of ranks goes on bit for bit", "[checkpoint]")
   for (const int readers : {1, 2, 3, 8}) {
     if (readers == writers) continue;
     CAPTURE(writers, readers);
-    CHECK(is_the_rest_of(train_tiny(small_config(), {.ranks = readers, .steps = 4, .resume = saved}), uninterrupted("f32")));
+    CHECK(is_the_rest_of(train_tiny(small_config(), {.ranks = readers, .steps = 4, .resume = saved}),
+                         uninterrupted("f32")));
   }
 }
 
@@ -111,7 +115,8 @@ TEST_CASE("I2: another sharding strategy goes on bit for bit", "[checkpoint]") {
   CHECK(is_the_rest_of(resumed, uninterrupted("f32")));
 }
 
-TEST_CASE("I2: another layout goes on bit for bit, whatever the dims, at the same or another number of ranks", "[checkpoint]") {
+TEST_CASE("I2: another layout goes on bit for bit, whatever the dims, at the same or another number of ranks",
+          "[checkpoint]") {
   const std::string writer = GENERATE(from_range(layout_names())), param = GENERATE(as<std::string>{}, "f32", "bf16");
   const int writers = GENERATE(2, 3);
   const auto config_of = [&](const std::string& layout) {
@@ -132,7 +137,8 @@ TEST_CASE("I2: another layout goes on bit for bit, whatever the dims, at the sam
 
 TEST_CASE("I2: another layout and another sharding strategy go on bit for bit", "[checkpoint]") {
   const std::vector<std::string> strategies = {"hsdp", "nested", "zero1"};
-  const std::string writer = GENERATE_COPY(from_range(strategies)), layout = GENERATE(as<std::string>{}, "last dim", "small whole");
+  const std::string writer = GENERATE_COPY(from_range(strategies)),
+                    layout = GENERATE(as<std::string>{}, "last dim", "small whole");
   const auto config_of = [](const std::string& strategy, const std::string& layout_name) {
     Config config = small_config();
     config.shard.strategy = strategy;
@@ -144,7 +150,8 @@ TEST_CASE("I2: another layout and another sharding strategy go on bit for bit", 
   const std::string saved = two_steps(folder, config_of(writer, layout), 4);
   for (const std::string& reader : strategies) {
     CAPTURE(writer, reader, layout);
-    const TinyResult resumed = train_tiny(config_of(reader, "per_parameter"), {.ranks = 4, .steps = 4, .resume = saved});
+    const TinyResult resumed =
+        train_tiny(config_of(reader, "per_parameter"), {.ranks = 4, .steps = 4, .resume = saved});
     CHECK(is_the_rest_of(resumed, uninterrupted("f32")));
   }
 }

@@ -48,7 +48,9 @@ void check_same_bits(const Outcome& a, const Outcome& b) {
 
 }  // namespace
 
-TEST_CASE("every GELU of a training in bf16, and its gradient, is computed in a product, where cuBLASLt has them and is asked") {
+TEST_CASE(
+    "every GELU of a training in bf16, and its gradient, is computed in a product, where cuBLASLt has them and is "
+    "asked") {
   const bool is_recomputed = GENERATE(false, true);
   const Outcome fused = train(Library::whole, is_recomputed), apart = train(Library::without_gelu, is_recomputed),
                 not_asked = train(Library::not_asked, is_recomputed);

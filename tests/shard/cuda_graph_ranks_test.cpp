@@ -1,5 +1,5 @@
-// Several ranks replay their steps as CUDA graphs, whose communication NCCL has put there: on emulated GPUs, which end the test with a
-// signal where the host touches their memory.
+// Several ranks replay their steps as CUDA graphs, whose communication NCCL has put there: on emulated GPUs, which end
+// the test with a signal where the host touches their memory.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -34,8 +34,8 @@ struct RankRun {
 /// On one rank, before it is given that step.
 using Before = std::function<void(std::int64_t step, int rank, CudaDevice& device, Session& session)>;
 
-void do_steps(const Config& config, World& world, CudaDevice& device, const TrainPlan& plan, const Before& before, RankRun& run,
-              bool is_planned) {
+void do_steps(const Config& config, World& world, CudaDevice& device, const TrainPlan& plan, const Before& before,
+              RankRun& run, bool is_planned) {
   Session session(device, world, config);
   plan.apply_order(session.runtime());
   for (std::int64_t step = 1; step <= kSteps; ++step) {
@@ -43,11 +43,13 @@ void do_steps(const Config& config, World& world, CudaDevice& device, const Trai
     session.enqueue_step(step, static_cast<float>(learning_rate(config.train, step - 1)), tiny_samples(config), false);
     const StepResult result = session.finish_step();
     if (is_planned && result.peak_bytes != plan.step_peak_bytes)
-      throw std::runtime_error(fmt::format("step {} took {} bytes, planned were {}", step, result.peak_bytes, plan.step_peak_bytes));
+      throw std::runtime_error(
+          fmt::format("step {} took {} bytes, planned were {}", step, result.peak_bytes, plan.step_peak_bytes));
     run.left.losses.insert(run.left.losses.end(), result.losses.begin(), result.losses.end());
     run.left.norms.push_back(result.grad_norm);
     if (StepReplay* const replay = session.replay()) run.news.push_back(replay->take_news(step));
-    if (config.run.validate_every > 0) run.left.losses.push_back(static_cast<float>(session.validate(tiny_samples(config))));
+    if (config.run.validate_every > 0)
+      run.left.losses.push_back(static_cast<float>(session.validate(tiny_samples(config))));
   }
   run.left.weights = save_weights(session.runtime().executor(), "");
   if (StepReplay* const replay = session.replay()) {
@@ -61,7 +63,8 @@ std::vector<RankRun> train(GpuMachine& machine, int ranks, const Config& config,
   std::vector<RankRun> runs(static_cast<std::size_t>(ranks));
   machine.run(config, Transport::nccl, [&](World& world, CudaDevice& device, const TrainPlan& plan) {
     const Before nothing = [](std::int64_t, int, CudaDevice&, Session&) {};
-    do_steps(config, world, device, plan, before ? before : nothing, runs[static_cast<std::size_t>(world.rank())], !before);
+    do_steps(config, world, device, plan, before ? before : nothing, runs[static_cast<std::size_t>(world.rank())],
+             !before);
   });
   return runs;
 }
@@ -116,10 +119,13 @@ StepVote vote(std::uint64_t graph, bool can_capture, std::string_view why = {}, 
 
 }  // namespace
 
-TEST_CASE("under every scheme, replayed steps of several GPUs have the bits of steps that are enqueued, in the memory of their plan") {
+TEST_CASE(
+    "under every scheme, replayed steps of several GPUs have the bits of steps that are enqueued, in the memory of "
+    "their plan") {
   const std::string name = GENERATE(from_range(scheme_names()));
   if (is_thinned_out()) return;
-  const int number = static_cast<int>(std::find(scheme_names().begin(), scheme_names().end(), name) - scheme_names().begin());
+  const int number =
+      static_cast<int>(std::find(scheme_names().begin(), scheme_names().end(), name) - scheme_names().begin());
   const int ranks = number % 2 == 0 ? 4 : 2;
   INFO(name << " on " << ranks << " GPUs");
   Config config = small_config(ranks);
@@ -130,9 +136,11 @@ TEST_CASE("under every scheme, replayed steps of several GPUs have the bits of s
   check_same_bits(config, ranks, static_cast<std::uint64_t>(number) + 1);
 }
 
-TEST_CASE("replayed steps have the same bits where sums are made in rank order, with 8 bits on the wire, and between validations") {
-  const auto [name, what] =
-      GENERATE(table<std::string, std::string>({{"zero3", "deterministic"}, {"hsdp", "int8"}, {"zero1", "validated"}, {"nested", "int8"}}));
+TEST_CASE(
+    "replayed steps have the same bits where sums are made in rank order, with 8 bits on the wire, and between "
+    "validations") {
+  const auto [name, what] = GENERATE(table<std::string, std::string>(
+      {{"zero3", "deterministic"}, {"hsdp", "int8"}, {"zero1", "validated"}, {"nested", "int8"}}));
   if (is_thinned_out()) return;
   const int ranks = name == "zero3" ? 3 : 4;
   Config config = small_config(ranks);
@@ -170,15 +178,20 @@ TEST_CASE("a rank that cannot replay a step takes the others along, and so does 
   for (std::size_t rank = 0; rank < runs.size(); ++rank) {
     CHECK(runs[rank].left == expected);
     CHECK(runs[rank].captures == (is_timed ? 1 : 2));
-    // Steps 2, 4 and none of 3 and 5, whose memory is other than that of the step before; or 4 and 5, which are timed no longer.
-    CHECK(replays[rank] == (is_timed ? std::vector<std::int64_t>{0, 0, 0, 0, 1} : std::vector<std::int64_t>{0, 0, 1, 1, 2}));
+    // Steps 2, 4 and none of 3 and 5, whose memory is other than that of the step before; or 4 and 5, which are timed
+    // no longer.
+    CHECK(replays[rank] ==
+          (is_timed ? std::vector<std::int64_t>{0, 0, 0, 0, 1} : std::vector<std::int64_t>{0, 0, 1, 1, 2}));
     CHECK(runs[rank].news[is_timed ? 1 : 0] ==
-          (is_timed ? fmt::format("step 2: not captured as a CUDA graph: its operations are timed (rank {})", odd_one) : ""));
+          (is_timed ? fmt::format("step 2: not captured as a CUDA graph: its operations are timed (rank {})", odd_one)
+                    : ""));
   }
   check_end(machine);
 }
 
-TEST_CASE("I5: a rank that would communicate otherwise in a graph is named before it is launched, and no weight has changed") {
+TEST_CASE(
+    "I5: a rank that would communicate otherwise in a graph is named before it is launched, and no weight has "
+    "changed") {
   const int wrong_step = GENERATE(2, 4), wrong_rank = GENERATE(0, 1);  // captured, replayed
   if (is_thinned_out()) return;
   const Config config = graph_config(2);
@@ -206,9 +219,9 @@ TEST_CASE("I5: a rank that would communicate otherwise in a graph is named befor
   });
   for (const std::string& message : told) {
     CHECK(message == told[0]);
-    CHECK_THAT(message,
-               Catch::Contains(fmt::format("the ranks disagree on the order of communication in step {}, operation ", wrong_step)) &&
-                   Catch::Contains(fmt::format("rank {} reduce(blocks.1)", wrong_rank)));
+    CHECK_THAT(message, Catch::Contains(fmt::format(
+                            "the ranks disagree on the order of communication in step {}, operation ", wrong_step)) &&
+                            Catch::Contains(fmt::format("rank {} reduce(blocks.1)", wrong_rank)));
   }
   CHECK(launches == std::vector<int>{0, 0});
   CHECK(after == before);
@@ -259,7 +272,8 @@ TEST_CASE("an error of NCCL while a step is captured ends all ranks, and names c
     if (step == 2 && rank == 0) machine.fake_nccl()->fail("ncclReduceScatter", 3);
   };
   CHECK_THAT(message_of_end(machine, config, fail), Catch::Contains("ncclReduceScatter: NCCL error 3") &&
-                                                        Catch::Contains("reduce_scatter(blocks.") && Catch::Contains("of 2, GPU "));
+                                                        Catch::Contains("reduce_scatter(blocks.") &&
+                                                        Catch::Contains("of 2, GPU "));
   check_end(machine);
 }
 
@@ -281,7 +295,8 @@ TEST_CASE("a session whose ranks are staged refuses graphs") {
     try {
       Session session(device, world, config);
     } catch (const Error& error) {
-      told[static_cast<std::size_t>(world.rank())] = fmt::format("{}: {}", static_cast<int>(error.code()), error.what());
+      told[static_cast<std::size_t>(world.rank())] =
+          fmt::format("{}: {}", static_cast<int>(error.code()), error.what());
     }
   });
   for (const std::string& message : told)

@@ -1,5 +1,5 @@
-// Steps that are replayed as CUDA graphs, on an emulated GPU whose memory the host cannot touch or, by tests/gpu/run, on a real one: the
-// same bits as without, by fewer calls.
+// Steps that are replayed as CUDA graphs, on an emulated GPU whose memory the host cannot touch or, by tests/gpu/run,
+// on a real one: the same bits as without, by fewer calls.
 #include <catch2/catch.hpp>
 
 #include <functional>
@@ -48,7 +48,8 @@ ReadSamples samples_of(const Config& config) {
     inputs.resize(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence));
     targets.resize(inputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      inputs[i] = static_cast<std::int32_t>((static_cast<std::size_t>(first) * 5 + i * 7) % static_cast<std::size_t>(config.model.vocab));
+      inputs[i] = static_cast<std::int32_t>((static_cast<std::size_t>(first) * 5 + i * 7) %
+                                            static_cast<std::size_t>(config.model.vocab));
       targets[i] = static_cast<std::int32_t>((inputs[i] * 3 + first) % config.model.vocab);
     }
   };
@@ -61,8 +62,9 @@ class Run {
       : config_(config), gpu({.seed = seed, .is_guarded = true, .kernels = emulated_kernels()}) {
     DeviceOptions options;
     options.sync_timeout_s = 60;
-    device = plan.create_device(
-        options, [&](DeviceKind, const DeviceOptions& planned) { return std::make_unique<CudaDevice>(planned, gpu.libraries()); });
+    device = plan.create_device(options, [&](DeviceKind, const DeviceOptions& planned) {
+      return std::make_unique<CudaDevice>(planned, gpu.libraries());
+    });
     session.emplace(*device, *world, config_);
     plan.apply_order(session->runtime());
   }
@@ -139,8 +141,8 @@ void check_same_bits(Config config, std::uint64_t seed = 1) {
 }  // namespace
 
 TEST_CASE("replayed steps have the bits of steps that are enqueued, in the memory of their plan, on every seed") {
-  const auto [family, is_deterministic, micro_batches, seed] = GENERATE(
-      table<std::string, bool, int, int>({{"gpt2", false, 1, 1}, {"gpt2", true, 3, 2}, {"llama", false, 3, 3}, {"llama", true, 1, 4}}));
+  const auto [family, is_deterministic, micro_batches, seed] = GENERATE(table<std::string, bool, int, int>(
+      {{"gpt2", false, 1, 1}, {"gpt2", true, 3, 2}, {"llama", false, 3, 3}, {"llama", true, 1, 4}}));
   if (is_thinned_out()) return;
   Config config = small_config();
   choose_family(config, family);
@@ -242,7 +244,8 @@ TEST_CASE("a step that finds other memory is enqueued, and the next one like it 
   CHECK(run.captures() == 2);
 }
 
-TEST_CASE("a step that trains other parameters, or gathers otherwise, is enqueued, and the next one like it captured anew") {
+TEST_CASE(
+    "a step that trains other parameters, or gathers otherwise, is enqueued, and the next one like it captured anew") {
   Config config = small_config();
   const bool freezes = GENERATE(true, false);
   const auto change = [&](Run& run, std::int64_t step) {
@@ -280,7 +283,8 @@ TEST_CASE("nothing is captured while the order is recorded or work is timed, and
   CHECK(outcome == expected);
   const std::string why = is_timed ? "its operations are timed" : "its order is recorded";
   CHECK(news == std::vector<std::string>{"step 1: not captured as a CUDA graph: " + why, "",
-                                         "step 3: captured as a CUDA graph, which steps replay from here on", "", "", ""});
+                                         "step 3: captured as a CUDA graph, which steps replay from here on", "", "",
+                                         ""});
   CHECK(run.captures() == 1);
 }
 

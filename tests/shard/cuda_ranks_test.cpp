@@ -1,5 +1,5 @@
-// Several ranks train a small GPT-2, each on a GPU: over NCCL, and staged through the hosts. Emulated GPUs end the test with a signal where
-// the host touches their memory.
+// Several ranks train a small GPT-2, each on a GPU: over NCCL, and staged through the hosts. Emulated GPUs end the test
+// with a signal where the host touches their memory.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -19,24 +19,28 @@
 namespace zs::test {
 namespace {
 
-/// As with one rank (cuda_training_test): other orders of f32 sums, and roundings of bf16 that tip over, after some steps at a high rate.
+/// As with one rank (cuda_training_test): other orders of f32 sums, and roundings of bf16 that tip over, after some
+/// steps at a high rate.
 constexpr double kF32Tolerance = 1e-4, kBf16Tolerance = 2e-2;
 
 void check_alike(const TinyResult& gpu, const TinyResult& cpu, double tolerance) {
   REQUIRE(gpu.losses.size() == cpu.losses.size());
   for (std::size_t i = 0; i < cpu.losses.size(); ++i) {
     INFO("micro-batch " << i);
-    CHECK(std::abs(static_cast<double>(gpu.losses[i] - cpu.losses[i])) <= tolerance * static_cast<double>(cpu.losses[i]));
+    CHECK(std::abs(static_cast<double>(gpu.losses[i] - cpu.losses[i])) <=
+          tolerance * static_cast<double>(cpu.losses[i]));
   }
   for (std::size_t i = 0; i < cpu.grad_norms.size(); ++i) {
     INFO("step " << i + 1);
-    CHECK(std::abs(static_cast<double>(gpu.grad_norms[i] - cpu.grad_norms[i])) <= 10 * tolerance * static_cast<double>(cpu.grad_norms[i]));
+    CHECK(std::abs(static_cast<double>(gpu.grad_norms[i] - cpu.grad_norms[i])) <=
+          10 * tolerance * static_cast<double>(cpu.grad_norms[i]));
   }
 }
 
 const char* text_of(Transport transport) { return transport == Transport::nccl ? "nccl" : "staged"; }
 
-/// Nothing that NCCL refuses was done, and where ranks have equal shards, what they gather and reduce was registered, at the same places.
+/// Nothing that NCCL refuses was done, and where ranks have equal shards, what they gather and reduce was registered,
+/// at the same places.
 void check_registered(const GpuMachine& machine, bool are_alike) {
   if (machine.fake_nccl() == nullptr) return;
   CHECK(machine.fake_nccl()->registry().mistakes().empty());
@@ -46,8 +50,8 @@ void check_registered(const GpuMachine& machine, bool are_alike) {
   CHECK(machine.fake_nccl()->registered().displaced == 0);
 }
 
-/// One scheme on so many ranks. Layouts, dtypes and what connects the GPUs take turns with `number`, so that any two of them meet
-/// somewhere.
+/// One scheme on so many ranks. Layouts, dtypes and what connects the GPUs take turns with `number`, so that any two of
+/// them meet somewhere.
 void check_scheme(const std::string& name, int ranks, int number) {
   Config config = small_config(ranks);
   choose_scheme(config, scheme_of(name, ranks));
@@ -67,7 +71,8 @@ void check_scheme(const std::string& name, int ranks, int number) {
 }
 
 /// The message of what ends a training in which every rank does `body`; a cause comes before what follows from it.
-std::string message_of_end(GpuMachine& machine, const Config& config, Transport transport, const GpuMachine::Body& body) {
+std::string message_of_end(GpuMachine& machine, const Config& config, Transport transport,
+                           const GpuMachine::Body& body) {
   try {
     machine.run(config, transport, body);
   } catch (const std::exception& error) {
@@ -92,7 +97,8 @@ TEST_CASE("every scheme trains on several GPUs with the CPU's losses, in the mem
 
 TEST_CASE("I1: a deterministic training has the same bits on any number of GPUs, over NCCL and staged") {
   const auto [name, layout, is_bf16] =
-      GENERATE(std::tuple("zero3", "flat", false), std::tuple("hsdp", "per_parameter", true), std::tuple("ddp", "small whole", false));
+      GENERATE(std::tuple("zero3", "flat", false), std::tuple("hsdp", "per_parameter", true),
+               std::tuple("ddp", "small whole", false));
   if (is_thinned_out()) return;
   Config config = small_config(4);
   config.train.deterministic = true;
@@ -112,9 +118,12 @@ TEST_CASE("I1: a deterministic training has the same bits on any number of GPUs,
   CHECK(losses.size() == 1);
 }
 
-TEST_CASE("with 8 bits on the wire several GPUs train with the CPU's losses, in the memory of the plan, over NCCL and staged") {
+TEST_CASE(
+    "with 8 bits on the wire several GPUs train with the CPU's losses, in the memory of the plan, over NCCL and "
+    "staged") {
   const auto [name, layout, is_bf16] =
-      GENERATE(std::tuple("zero3", "flat", false), std::tuple("nested", "per_parameter", true), std::tuple("hsdp", "flat", false));
+      GENERATE(std::tuple("zero3", "flat", false), std::tuple("nested", "per_parameter", true),
+               std::tuple("hsdp", "flat", false));
   if (is_thinned_out()) return;
   const int ranks = std::string(name) == "zero3" ? 3 : 4;
   Config config = small_config(ranks);
@@ -131,12 +140,15 @@ TEST_CASE("with 8 bits on the wire several GPUs train with the CPU's losses, in 
     const TinyResult gpu = machine.train(config, transport, {.steps = 2});
     check_alike(gpu, cpu, is_bf16 ? kBf16Tolerance : kF32Tolerance);
     CHECK(gpu.weights != exact.weights);
-    CHECK(std::abs(gpu.losses[0] - cpu.losses[0]) < 0.1f * std::abs(exact.losses[0] - cpu.losses[0]));  // the CPU's roundings, not others
+    CHECK(std::abs(gpu.losses[0] - cpu.losses[0]) <
+          0.1f * std::abs(exact.losses[0] - cpu.losses[0]));  // the CPU's roundings, not others
     CHECK(machine.live_handles() == 0);
   }
 }
 
-TEST_CASE("units of several blocks, as are the default over NCCL, train on several GPUs with the CPU's losses, in the memory of the plan") {
+TEST_CASE(
+    "units of several blocks, as are the default over NCCL, train on several GPUs with the CPU's losses, in the memory "
+    "of the plan") {
   const std::string name = GENERATE(as<std::string>{}, "zero3", "zero3 k", "nested", "hsdp", "zero1");
   const bool is_default = GENERATE(true, false), is_bf16 = name == "zero3" || name == "hsdp";
   if (is_thinned_out()) return;
@@ -215,7 +227,8 @@ TEST_CASE("full parameters on several GPUs are written back by each rank, and a 
     const auto zero_weights = [&](const UnshardScope& scope, std::size_t unit) {
       for (const Parameter* parameter : executor.units()[unit].parameters) {
         const Buffer value = scope.value(*parameter);
-        context.launch({"edit", {}, {value}}, [&kernels = context.kernels(), value](ExecContext& exec) { kernels.zero(exec, value); });
+        context.launch({"edit", {}, {value}},
+                       [&kernels = context.kernels(), value](ExecContext& exec) { kernels.zero(exec, value); });
       }
     };
     {
@@ -236,7 +249,8 @@ TEST_CASE("full parameters on several GPUs are written back by each rank, and a 
     }
   });
   CHECK(kept == std::vector<std::int64_t>{0, 0});
-  for (const std::string& message : told) CHECK_THAT(message, Catch::Contains("the parameters of unit blocks.1 were written to and not"));
+  for (const std::string& message : told)
+    CHECK_THAT(message, Catch::Contains("the parameters of unit blocks.1 were written to and not"));
 }
 
 TEST_CASE("a rank that fails within a training on GPUs ends all of them, and is named") {
@@ -261,9 +275,9 @@ TEST_CASE("an error of NCCL within a training ends all ranks, and names call, un
     if (world.rank() == 0) machine.fake_nccl()->fail("ncclReduceScatter", 3);
     train_tiny(world, device, &plan, config, {.steps = 2});
   };
-  CHECK_THAT(message_of_end(machine, config, Transport::nccl, body), Catch::Contains("ncclReduceScatter: NCCL error 3") &&
-                                                                         Catch::Contains("reduce_scatter(blocks.") &&
-                                                                         Catch::Contains("of 3, GPU "));
+  CHECK_THAT(message_of_end(machine, config, Transport::nccl, body),
+             Catch::Contains("ncclReduceScatter: NCCL error 3") && Catch::Contains("reduce_scatter(blocks.") &&
+                 Catch::Contains("of 3, GPU "));
   CHECK(machine.live_handles() == 0);
 }
 

@@ -1,5 +1,5 @@
-// A whole training step on an emulated GPU, whose memory the host cannot touch: what does so all the same ends the test with a signal. Or,
-// by tests/gpu/run, on a real one.
+// A whole training step on an emulated GPU, whose memory the host cannot touch: what does so all the same ends the test
+// with a signal. Or, by tests/gpu/run, on a real one.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -32,7 +32,8 @@ std::vector<float> initial_weights(Device& device) {
   ShardedRuntime runtime(context, *world, {});
   shard_module(model, runtime, Units::block);
   std::vector<float> all;
-  runtime.executor().read_full(0, [&](const Parameter& one, const float* values) { all.assign(values, values + one.numel()); });
+  runtime.executor().read_full(
+      0, [&](const Parameter& one, const float* values) { all.assign(values, values + one.numel()); });
   return all;
 }
 
@@ -41,7 +42,8 @@ std::ptrdiff_t thread_count() { return std::distance(std::filesystem::directory_
 
 }  // namespace
 
-TEST_CASE("initial weights for a GPU are drawn by all threads that its rank has, and are the same for any number of them") {
+TEST_CASE(
+    "initial weights for a GPU are drawn by all threads that its rank has, and are the same for any number of them") {
   DeviceOptions options = patient();
   options.threads = 4;
   Gpu gpu(1, options);
@@ -64,7 +66,8 @@ TEST_CASE("a training on a GPU has the CPU's losses and norms") {
 
 TEST_CASE("every strategy and layout trains on one GPU") {
   TrainingOptions options{.micro_batches = 2};
-  options.shard.scheme.strategy = GENERATE(Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::shard_grad_op, Strategy::zero3);
+  options.shard.scheme.strategy =
+      GENERATE(Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::shard_grad_op, Strategy::zero3);
   options.shard.layout.layout = GENERATE(Layout::flat, Layout::per_parameter);
   if (is_thinned_out()) return;
   check_training(options);
@@ -153,10 +156,12 @@ TEST_CASE("whole parameters of a GPU are written to and written back, or the los
   {
     const UnshardScope scope(training.runtime, {1}, {.writes_back = is_written_back});
     const Buffer weight = scope.value(training.model.blocks[0]->up);
-    training.context.launch({"edit", {}, {weight}}, [&](ExecContext& exec) { training.context.kernels().zero(exec, weight); });
+    training.context.launch({"edit", {}, {weight}},
+                            [&](ExecContext& exec) { training.context.kernels().zero(exec, weight); });
   }
   if (!is_written_back) {
-    CHECK_THROWS_WITH(gpu.device.synchronize(), Catch::Contains("the parameters of unit blocks.0 were written to and not written back"));
+    CHECK_THROWS_WITH(gpu.device.synchronize(),
+                      Catch::Contains("the parameters of unit blocks.0 were written to and not written back"));
     return;
   }
   gpu.device.synchronize();
@@ -178,8 +183,9 @@ TEST_CASE("what is read back in mid-step cannot be captured, and is named") {
   };
   settle();
   gpu.device.synchronize();
-  CHECK_THROWS_WITH(gpu.device.capture(settle), Catch::Contains("the host waits for stream 'compute' while its work is captured") &&
-                                                    Catch::Contains("last enqueued: download:compare_written:"));
+  CHECK_THROWS_WITH(gpu.device.capture(settle),
+                    Catch::Contains("the host waits for stream 'compute' while its work is captured") &&
+                        Catch::Contains("last enqueued: download:compare_written:"));
 }
 
 namespace {
@@ -196,11 +202,13 @@ SessionRun run_session(Device& device, const Config& config, const TrainPlan& pl
   const auto world = make_single_world({});
   Session session(device, *world, config);
   plan.apply_order(session.runtime());
-  const ReadSamples read = [&](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+  const ReadSamples read = [&](std::int64_t first, std::vector<std::int32_t>& inputs,
+                               std::vector<std::int32_t>& targets) {
     inputs.resize(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence));
     targets.resize(inputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      inputs[i] = static_cast<std::int32_t>((static_cast<std::size_t>(first) * 5 + i * 7) % static_cast<std::size_t>(config.model.vocab));
+      inputs[i] = static_cast<std::int32_t>((static_cast<std::size_t>(first) * 5 + i * 7) %
+                                            static_cast<std::size_t>(config.model.vocab));
       targets[i] = static_cast<std::int32_t>((inputs[i] * 3 + 1) % config.model.vocab);
     }
   };
@@ -245,7 +253,8 @@ TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of th
         std::max_element(on_cpu.logits.begin(), on_cpu.logits.end()) - on_cpu.logits.begin());
   for (const std::int64_t peak : on_gpu.peak_bytes) CHECK(peak == plan.step_peak_bytes);
   if (one.emulated() != nullptr) {
-    CHECK((one.emulated_cublas()->gelu_products() > 0) == (config.model.family == "gpt2" && config.precision.param == "bf16"));
+    CHECK((one.emulated_cublas()->gelu_products() > 0) ==
+          (config.model.family == "gpt2" && config.precision.param == "bf16"));
     CHECK(one.calls("cuMemAlloc") == 1);
   }
   CHECK(plan.upload_bytes > 2 * config.train.global_batch * config.train.sequence * size_of(DType::i32));

@@ -38,11 +38,12 @@ Audit audit_training(const Config& config, int ranks = 2) {
     AuditDevice device(std::int64_t{8} << 20, world.rank());
     {
       Session session(device, world, config);
-      const ReadSamples read = [&](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+      const ReadSamples read = [&](std::int64_t first, std::vector<std::int32_t>& inputs,
+                                   std::vector<std::int32_t>& targets) {
         inputs.resize(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence));
         for (std::size_t i = 0; i < inputs.size(); ++i)
-          inputs[i] =
-              static_cast<std::int32_t>((static_cast<std::size_t>(first) * 5 + i * 7) % static_cast<std::size_t>(config.model.vocab));
+          inputs[i] = static_cast<std::int32_t>((static_cast<std::size_t>(first) * 5 + i * 7) %
+                                                static_cast<std::size_t>(config.model.vocab));
         targets = inputs;
         std::reverse(targets.begin(), targets.end());
       };
@@ -75,7 +76,8 @@ Config small_config() {
   return config;
 }
 
-/// Everything that casts: bf16 parameters and reductions, f32 sums of activations and of several micro-batches' gradients, f32 validations.
+/// Everything that casts: bf16 parameters and reductions, f32 sums of activations and of several micro-batches'
+/// gradients, f32 validations.
 void choose_narrow_sums(Config& config) {
   config.precision = {.param = "bf16", .reduce = "bf16", .output = "f32", .validation = "f32"};
   config.train.deterministic = false;
@@ -94,7 +96,8 @@ Tensor give_share(const Tensor& x, Parameter& parameter, bool in_place) {
   return y;
 }
 
-/// What no step of a whole model does: a tensor of zeros, a unit of which only a part is used, a user's ops, and rows beside their whole.
+/// What no step of a whole model does: a tensor of zeros, a unit of which only a part is used, a user's ops, and rows
+/// beside their whole.
 Names audit_the_rest() {
   AuditDevice device(std::int64_t{1} << 20);
   const auto world = make_single_world({.timeout_s = 60});
@@ -154,10 +157,12 @@ Names audit_clipping() {
 Names audit_general_ops(DType dtype) {
   std::vector<NamedOp> ops = general_ops();
   const auto add = [&](const char* name, const std::function<Tensor(const Tensor&)>& run) {
-    ops.push_back({name, {{normal({4, 6}, name)}, {}, [run](Context&, const auto& x, const auto&) { return run(x[0]); }, {}}});
+    ops.push_back(
+        {name, {{normal({4, 6}, name)}, {}, [run](Context&, const auto& x, const auto&) { return run(x[0]); }, {}}});
   };
   add("argmax", [](const Tensor& x) { return x + cast(eq(argmax(x, 1).reshape({4, 1}), 3.0f), x.dtype()); });
-  add("dropout", [](const Tensor& x) { return dropout(x, 0.5f, {.seed = 1, .step = 2, .first_sample = 3, .place = 4}); });
+  add("dropout",
+      [](const Tensor& x) { return dropout(x, 0.5f, {.seed = 1, .step = 2, .first_sample = 3, .place = 4}); });
   add("square", [](const Tensor& x) {
     return elementwise(
         "square", x, [](float v) { return v * v; }, [](float v) { return 2 * v; });
@@ -173,7 +178,9 @@ Names audit_general_ops(DType dtype) {
         inputs.back().set_requires_grad();
       }
       const Tensor y = op.run(context, inputs, {});
-      backward(y.numel() == 1 && y.dtype() == DType::f32 ? y.reshape({}) : weighted_sum(y, to_floats(normal(y.shape(), "weights").values)));
+      backward(y.numel() == 1 && y.dtype() == DType::f32
+                   ? y.reshape({})
+                   : weighted_sum(y, to_floats(normal(y.shape(), "weights").values)));
     }
     INFO(name << " of " << name_of(dtype));
     CHECK(fmt::format("{}", fmt::join(device.findings(), "; ")) == "");
@@ -182,8 +189,9 @@ Names audit_general_ops(DType dtype) {
   return names;
 }
 
-/// Parameters and gradients made whole, written back and looked at, on two ranks. As copies: what ranks share cannot be filled for one op
-/// alone. Not on one rank only: an audit runs an op as often as it has buffers, and there the ranks have different ones.
+/// Parameters and gradients made whole, written back and looked at, on two ranks. As copies: what ranks share cannot be
+/// filled for one op alone. Not on one rank only: an audit runs an op as often as it has buffers, and there the ranks
+/// have different ones.
 Names audit_writing(Layout layout) {
   Names ops;
   std::vector<std::string> findings;
@@ -194,9 +202,10 @@ Names audit_writing(Layout layout) {
       Context context(device);
       Chain model;
       const std::int64_t whole_bytes = layout == Layout::flat ? 0 : 100;  // the biases
-      ShardedRuntime runtime(
-          context, world,
-          {.precision = {.param = DType::bf16}, .layout = {.layout = layout, .min_shard_bytes = whole_bytes}, .zero_copy = false});
+      ShardedRuntime runtime(context, world,
+                             {.precision = {.param = DType::bf16},
+                              .layout = {.layout = layout, .min_shard_bytes = whole_bytes},
+                              .zero_copy = false});
       shard_module(model, runtime, Units::block);
       runtime.begin_micro_batch(Mode::train, true);
       backward(model.loss(chain_input(context, world.rank(), DType::bf16), chain_targets(context)));
@@ -209,7 +218,8 @@ Names audit_writing(Layout layout) {
     const std::lock_guard lock(mutex);
     ops.insert(device.audited().begin(), device.audited().end());
     for (const std::string& finding : device.findings()) {
-      if (!finding.starts_with("'compare_ranks'")) findings.push_back(finding);  // rows are alike when all are changed alike
+      if (!finding.starts_with("'compare_ranks'"))
+        findings.push_back(finding);  // rows are alike when all are changed alike
     }
   });
   CHECK(fmt::format("{}", fmt::join(findings, "; ")) == "");
@@ -236,16 +246,19 @@ Names audit_loading() {
   return device.audited();
 }
 
-/// Every name that the sources give to an op of the runtime or the model: launch({"gelu", ..., zero(stream, "zero_unused", ....
+/// Every name that the sources give to an op of the runtime or the model: launch({"gelu", ..., zero(stream,
+/// "zero_unused", ....
 Names names_in_sources() {
-  const std::regex op(R"((?:launch|enqueue|launch_on_host)\((?:context_?, )?\{"([a-z_]+)|zero\([a-z_.()]*, "([a-z_]+)\"|)"
-                      // ... and what makes an op of one map or reduction: computed("mul", ...
-                      R"((?:binary|compared|computed|copied|linear_in|map_into|mask_of|product|reduced|same)\(\s*"([a-z_]+)\"|)"
-                      R"(unary\(\s*"[a-z_]+",\s*"([a-z_]+)\")");
+  const std::regex op(
+      R"((?:launch|enqueue|launch_on_host)\((?:context_?, )?\{"([a-z_]+)|zero\([a-z_.()]*, "([a-z_]+)\"|)"
+      // ... and what makes an op of one map or reduction: computed("mul", ...
+      R"((?:binary|compared|computed|copied|linear_in|map_into|mask_of|product|reduced|same)\(\s*"([a-z_]+)\"|)"
+      R"(unary\(\s*"[a-z_]+",\s*"([a-z_]+)\")");
   Names names;
   for (const char* folder : {"/runtime/tensor", "/runtime/shard", "/model"}) {
     for (const auto& file : std::filesystem::recursive_directory_iterator(std::string(ZSHARD_SOURCE_ROOT) + folder)) {
-      if (file.path().extension() != ".cpp" || file.path().filename() == "ceiling.cpp") continue;  // a measurement, not part of a step
+      if (file.path().extension() != ".cpp" || file.path().filename() == "ceiling.cpp")
+        continue;  // a measurement, not part of a step
       std::stringstream text;
       text << std::ifstream(file.path()).rdbuf();
       const std::string source = text.str();
@@ -257,7 +270,8 @@ Names names_in_sources() {
 }
 
 /// What an audit says of one op of the test.
-std::string finding_about(const std::function<void(Stream&, const Buffer& a, const Buffer& b, const Buffer& c)>& enqueue) {
+std::string finding_about(
+    const std::function<void(Stream&, const Buffer& a, const Buffer& b, const Buffer& c)>& enqueue) {
   AuditDevice device(1 << 20);
   Stream& stream = device.stream(StreamRole::compute);
   std::vector<Memory> memory;
@@ -286,7 +300,8 @@ TEST_CASE("every op of a step reads and writes what it declares, all of it and n
   if (variant == 2) config.train.deterministic = false;
   if (variant == 3) config.train.recompute = "block";
   if (variant == 4)
-    config.train.recompute = "attention", config.model.activation = "gelu_erf", config.shard.reduce_every_micro_batch = false;
+    config.train.recompute = "attention", config.model.activation = "gelu_erf",
+    config.shard.reduce_every_micro_batch = false;
   if (variant == 5) choose_layout(config, "last dim");
   if (variant == 6) choose_layout(config, "small whole"), config.precision.param = "bf16";
   if (variant == 7) choose_narrow_sums(config);
@@ -312,7 +327,8 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
   graph.cuda.graph = true;  // whose steps are fed otherwise, here too
   const Audit fed = audit_training(graph, 1);
   for (const std::string& finding : fed.findings) {  // one rank, as it must be, has nobody to exchange anything with
-    CHECK((finding.starts_with("'all_reduce' declares as written") || finding.starts_with("'all_gather' declares as written")));
+    CHECK((finding.starts_with("'all_reduce' declares as written") ||
+           finding.starts_with("'all_gather' declares as written")));
   }
   seen.insert(fed.ops.begin(), fed.ops.end());
   Config compute_copy = small_config();
@@ -339,13 +355,14 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
   for (const std::string& name : names_in_sources()) {
     if (name == "withdraw") continue;      // of race-check mode alone, on memory that no pool has
     if (name == "copy_masters") continue;  // of what ranks share, which no op can be given alone
-    if (name == "seed") continue;          // before a broadcast, which writes nothing on its root: an audit cannot see what it reads
+    if (name == "seed")
+      continue;  // before a broadcast, which writes nothing on its root: an audit cannot see what it reads
     CAPTURE(name);
     CHECK(seen.count(name) == 1);
   }
   CHECK(names_in_sources().size() > 25);
-  for (const char* name : {"all_gather", "reduce_scatter", "all_reduce", "linear", "layer_norm", "add_layer_norm", "layer_norm_backward",
-                           "rms_norm", "add_rms_norm", "rms_norm_backward"})
+  for (const char* name : {"all_gather", "reduce_scatter", "all_reduce", "linear", "layer_norm", "add_layer_norm",
+                           "layer_norm_backward", "rms_norm", "add_rms_norm", "rms_norm_backward"})
     CHECK(seen.count(name) == 1);
 }
 

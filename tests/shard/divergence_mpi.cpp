@@ -1,7 +1,7 @@
-// O1 over processes, run by mpirun: SETTING WAY FILE, the numbers of a setting and of a way in which its odd ranks communicate otherwise
-// than the rest, and a file of Witness::kBytes zeros. The job must end with 72, by one line that says that all ranks' weights and moments
-// are those of before the step. Without arguments: lists what there is, "SETTING WAY RANKS HOSTS NAME" a line, HOSTS "-" where all are on
-// one.
+// O1 over processes, run by mpirun: SETTING WAY FILE, the numbers of a setting and of a way in which its odd ranks
+// communicate otherwise than the rest, and a file of Witness::kBytes zeros. The job must end with 72, by one line that
+// says that all ranks' weights and moments are those of before the step. Without arguments: lists what there is,
+// "SETTING WAY RANKS HOSTS NAME" a line, HOSTS "-" where all are on one.
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -23,7 +23,8 @@ struct Setup {
 
 /// The model in training on one rank, with hooks into one step of it.
 struct DivergentRun {
-  DivergentRun(World& world, const Setup& setup) : chain(world, setup.options, setup.units), extra(world.communicator()) {}
+  DivergentRun(World& world, const Setup& setup)
+      : chain(world, setup.options, setup.units), extra(world.communicator()) {}
 
   ChainRun chain;
   std::unique_ptr<Communicator> extra;  // over the same ranks
@@ -55,8 +56,8 @@ struct DivergentRun {
     std::vector<Buffer> all;
     for (std::size_t i = 0; i < chain.runtime.executor().units().size(); ++i) {
       const FlatParameter& unit = chain.runtime.executor().units()[i];
-      for (const Buffer& buffer :
-           {unit.master_buffer(), unit.compute_copy_buffer(), chain.optimizer->first_moment(i), chain.optimizer->second_moment(i)})
+      for (const Buffer& buffer : {unit.master_buffer(), unit.compute_copy_buffer(), chain.optimizer->first_moment(i),
+                                   chain.optimizer->second_moment(i)})
         all.push_back(buffer);
     }
     return all;
@@ -92,7 +93,9 @@ void two_passes(DivergentRun& run, int step, const Layers& layers) {
 }
 
 Step through(Layers layers) {
-  return [layers = std::move(layers)](DivergentRun& run, int step, bool odd) { two_passes(run, step, odd ? layers : kAll); };
+  return [layers = std::move(layers)](DivergentRun& run, int step, bool odd) {
+    two_passes(run, step, odd ? layers : kAll);
+  };
 }
 
 /// So many micro-batches through all layers, and so many validations before them.
@@ -111,7 +114,9 @@ struct OwnOperation {
   Stream& stream;
   Buffer f32, f64;
 
-  void reduce(const char* name, const Buffer& data, ReduceOp op = ReduceOp::sum) const { comm.all_reduce(stream, name, data, op); }
+  void reduce(const char* name, const Buffer& data, ReduceOp op = ReduceOp::sum) const {
+    comm.all_reduce(stream, name, data, op);
+  }
   Buffer full() const { return f32.slice(0, 8 * comm.size()); }
   Buffer shard() const { return f32.slice(f32.elems - 8, 8); }
 };
@@ -157,7 +162,8 @@ std::vector<Way> all_ways() {
        })},
       {"an operation resized", own, with_own([](Op o, bool odd) { o.reduce("own", o.f32.slice(0, odd ? 8 : 64)); })},
       {"another dtype", own, with_own([](Op o, bool odd) { o.reduce("own", odd ? o.f64 : o.f32.slice(0, 32)); })},
-      {"another reduction", own, with_own([](Op o, bool odd) { o.reduce("own", o.f32, odd ? ReduceOp::max : ReduceOp::sum); })},
+      {"another reduction", own,
+       with_own([](Op o, bool odd) { o.reduce("own", o.f32, odd ? ReduceOp::max : ReduceOp::sum); })},
       {"two of one size swapped", own, with_own([](Op o, bool odd) {
          for (const bool x : {!odd, odd}) o.reduce(x ? "x" : "y", o.f32);
        })},
@@ -165,25 +171,34 @@ std::vector<Way> all_ways() {
        with_own([](Op o, bool odd) { odd ? o.comm.broadcast(o.stream, "own", o.f32, 0) : o.reduce("own", o.f32); })},
       {"another root", own, with_own([](Op o, bool odd) { o.comm.broadcast(o.stream, "own", o.f32, odd ? 1 : 0); })},
       {"another fold", own, with_own([](Op o, bool odd) {
-         o.comm.reduce_scatter(o.stream, "own", o.full(), o.shard(), odd ? ReduceInto::accumulate : ReduceInto::overwrite);
+         o.comm.reduce_scatter(o.stream, "own", o.full(), o.shard(),
+                               odd ? ReduceInto::accumulate : ReduceInto::overwrite);
        })},
-      {"another wire", own,
-       with_own([](Op o, bool odd) { o.comm.all_gather(o.stream, "own", o.shard(), o.full(), odd ? CommDType::int8 : CommDType::exact); })},
+      {"another wire", own, with_own([](Op o, bool odd) {
+         o.comm.all_gather(o.stream, "own", o.shard(), o.full(), odd ? CommDType::int8 : CommDType::exact);
+       })},
       {"another group", own, with_own([](Op o, bool odd) {
          o.extra.barrier(o.stream, "before");
          (odd ? o.extra : o.comm).all_reduce(o.stream, "own", o.f32, ReduceOp::sum);
        })},
 
       {"units of another dtype", units, through(kAll), made(bf16)},
-      {"units reduced in another dtype", units, through(kAll), made([](Setup& s) { s.options.precision.reduce = DType::bf16; }, bf16)},
+      {"units reduced in another dtype", units, through(kAll),
+       made([](Setup& s) { s.options.precision.reduce = DType::bf16; }, bf16)},
       {"units gathered on another wire", units, through(kAll),
        made([](Setup& s) { s.options.precision.gather_comm_dtype = CommDType::int8; })},
       {"units reduced on another wire", units, through(kAll),
        made([](Setup& s) { s.options.precision.reduce_comm_dtype = CommDType::int8; })},
-      {"units folded once a step", units, through(kAll), made([](Setup& s) { s.options.scheme.reduce_every_micro_batch = false; })},
-      {"units of other sizes", units, through(kAll), made([](Setup& s) { s.options.layout.min_shard_bytes = 64; }, per_parameter)},
+      {"units folded once a step", units, through(kAll),
+       made([](Setup& s) { s.options.scheme.reduce_every_micro_batch = false; })},
+      {"units of other sizes", units, through(kAll),
+       made([](Setup& s) { s.options.layout.min_shard_bytes = 64; }, per_parameter)},
       {"units cut elsewhere", units, through(kAll),
-       made([](Setup& s) { s.options.layout.dim = [](std::string_view, const Shape& shape) { return shape.rank() - 1; }; }, per_parameter)},
+       made(
+           [](Setup& s) {
+             s.options.layout.dim = [](std::string_view, const Shape& shape) { return shape.rank() - 1; };
+           },
+           per_parameter)},
       {"one unit of all", units, through(kAll), made([](Setup& s) { s.units = Units::model; })},
   };
 }
@@ -207,7 +222,14 @@ std::vector<Setting> all_settings() {
       {"hsdp, one rank", "hier", 4, "0,0,1,1", 3, 1, order, {.strategy = Strategy::hsdp, .group_size = 2}},
       {"hsdp, one group", "hier", 4, "0,0,1,1", 2, 2, order | units, {.strategy = Strategy::hsdp, .group_size = 2}},
       {"nested, one group", "hier", 4, "0,0,1,1", 2, 2, order | own, {.strategy = Strategy::nested, .group_size = 2}},
-      {"nested, the first group", "hier", 4, "0,0,1,1", 0, 2, order | units, {.strategy = Strategy::nested, .group_size = 2}},
+      {"nested, the first group",
+       "hier",
+       4,
+       "0,0,1,1",
+       0,
+       2,
+       order | units,
+       {.strategy = Strategy::nested, .group_size = 2}},
   };
 }
 
@@ -222,7 +244,8 @@ int run(World& world, const Setup& setup, const Way& way, Witness& witness, bool
   const int wrong_step = way.family == units ? 1 : kWrongStep, last_step = wrong_step + 1;
   const auto end = [&](const Error& error) {
     witness.stop();
-    if (dynamic_cast<const GroupEnded*>(&error) != nullptr || !world.watchdog()->try_claim_report()) wait_for_the_end(1);
+    if (dynamic_cast<const GroupEnded*>(&error) != nullptr || !world.watchdog()->try_claim_report())
+      wait_for_the_end(1);
     const std::string found = witness.ask(way.family == units ? 0 : wrong_step, wrong_step);
     std::fprintf(stderr, "rank %d: %s; %s\n", world.rank(), error.what(), found.c_str());
     world.abort(static_cast<int>(error.code()));
@@ -265,7 +288,8 @@ int main(int argc, char** argv) {
     for (std::size_t s = 0; s < settings.size(); ++s) {
       for (std::size_t w = 0; w < ways.size(); ++w) {
         if ((settings[s].families & ways[w].family) == 0) continue;
-        std::printf("%zu %zu %d %s %s: %s\n", s, w, settings[s].ranks, settings[s].hosts, settings[s].name, ways[w].name);
+        std::printf("%zu %zu %d %s %s: %s\n", s, w, settings[s].ranks, settings[s].hosts, settings[s].name,
+                    ways[w].name);
       }
     }
     return 0;

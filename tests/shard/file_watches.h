@@ -46,8 +46,8 @@ class Recording final : public FileWatch {
   }
   std::vector<std::pair<FileOp, std::string>> ops;
   std::ptrdiff_t find(FileOp op, const std::string& ending) const {
-    const auto at =
-        std::find_if(ops.begin(), ops.end(), [&](const auto& entry) { return entry.first == op && entry.second.ends_with(ending); });
+    const auto at = std::find_if(
+        ops.begin(), ops.end(), [&](const auto& entry) { return entry.first == op && entry.second.ends_with(ending); });
     REQUIRE(at != ops.end());
     return at - ops.begin();
   }

@@ -67,7 +67,8 @@ TEST_CASE("offsets of views do not depend on the number of ranks") {
     for (int ranks = 2; ranks <= 9; ++ranks) {
       const FlatLayout layout(parameters.pointers(), dtype, ranks);
       REQUIRE(layout.views().size() == alone.views().size());
-      for (std::size_t i = 0; i < layout.views().size(); ++i) CHECK(layout.views()[i].offset == alone.views()[i].offset);
+      for (std::size_t i = 0; i < layout.views().size(); ++i)
+        CHECK(layout.views()[i].offset == alone.views()[i].offset);
     }
   }
 }
@@ -86,8 +87,10 @@ TEST_CASE("the segments of all ranks cover every element of every view exactly o
         CHECK(segment.count > 0);
         CHECK(segment.shard_offset >= end);
         end = segment.shard_offset + segment.count;
-        CHECK(rank * layout.shard_elems() + segment.shard_offset == layout.views()[segment.view].offset + segment.view_offset);
-        for (std::int64_t i = 0; i < segment.count; ++i) ++covered[segment.view].at(static_cast<std::size_t>(segment.view_offset + i));
+        CHECK(rank * layout.shard_elems() + segment.shard_offset ==
+              layout.views()[segment.view].offset + segment.view_offset);
+        for (std::int64_t i = 0; i < segment.count; ++i)
+          ++covered[segment.view].at(static_cast<std::size_t>(segment.view_offset + i));
       }
       CHECK(end <= layout.shard_elems());
     }

@@ -49,7 +49,8 @@ struct PaddingResult {
 };
 
 PaddingResult padding_after_steps(World& world, DType dtype, const LayoutOptions& layout) {
-  ChainRun run(world, {.precision = {.param = dtype, .reduce = dtype}, .layout = layout, .division = {Division::Rule::none}});
+  ChainRun run(world,
+               {.precision = {.param = dtype, .reduce = dtype}, .layout = layout, .division = {Division::Rule::none}});
   PaddingResult result;
   for (int step = 1; step <= 3; ++step) {
     run.micro_batch(step);
@@ -87,10 +88,12 @@ TEST_CASE("I3: padding is zero in masters and gradients after every step, and ad
     sum += result.square_sum;
   }
   CHECK(elements > 0);
-  CHECK(results.front().norm == Approx(std::sqrt(sum)).epsilon(1e-5));  // the sum of a few hundred squares, rounded to f32 once
+  CHECK(results.front().norm ==
+        Approx(std::sqrt(sum)).epsilon(1e-5));  // the sum of a few hundred squares, rounded to f32 once
 }
 
-TEST_CASE("masters and reduced gradients are f32 shards whatever the runtime dtype, and a run in f32 has no other copy") {
+TEST_CASE(
+    "masters and reduced gradients are f32 shards whatever the runtime dtype, and a run in f32 has no other copy") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const auto is_right = on_ranks(2, [&](World& world) {
     const ChainRun run(world, {.precision = {.param = dtype}});
@@ -106,7 +109,8 @@ TEST_CASE("masters and reduced gradients are f32 shards whatever the runtime dty
   CHECK(is_right == std::vector<bool>{true, true});
 }
 
-TEST_CASE("parameters are views of their unit's full buffer while it is unsharded, and bound to nothing otherwise", "[views]") {
+TEST_CASE("parameters are views of their unit's full buffer while it is unsharded, and bound to nothing otherwise",
+          "[views]") {
   const bool zero_copy = GENERATE(false, true);
   const auto problems = on_ranks(2, [&](World& world) {
     ChainRun run(world, {.zero_copy = zero_copy});
@@ -128,7 +132,8 @@ TEST_CASE("parameters are views of their unit's full buffer while it is unsharde
     const auto* full = static_cast<const std::byte*>(zero_copy ? unit.shared.data : unit.full.address());
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const auto* value = static_cast<const std::byte*>(unit.parameters[i]->value().data);
-      expect(value - full == unit.layout->views()[i].offset * size_of(DType::f32), "not at its offset in the full buffer");
+      expect(value - full == unit.layout->views()[i].offset * size_of(DType::f32),
+             "not at its offset in the full buffer");
     }
     expect(!is_bound(run.model.layers[1]->weight), "another unit's is bound too");
     run.runtime.after_forward(1);
@@ -160,7 +165,9 @@ TEST_CASE("weight decay leaves a parameter without decay alone") {
 }
 
 TEST_CASE("each rank draws its own shard alone, and all ranks together the weights that one rank draws") {
-  const auto weights = [](int ranks) { return on_ranks(ranks, [](World& world) { return ChainRun(world, {.seed = 5}).weights(); }); };
+  const auto weights = [](int ranks) {
+    return on_ranks(ranks, [](World& world) { return ChainRun(world, {.seed = 5}).weights(); });
+  };
   const auto alone = weights(1);
   const int ranks = GENERATE(2, 3, 8);
   CAPTURE(ranks);

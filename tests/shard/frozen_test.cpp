@@ -49,7 +49,8 @@ constexpr std::size_t kWeight1 = 3, kBias1 = 4;
 
 }  // namespace
 
-TEST_CASE("a frozen unit is gathered and freed in backward, and neither reduced nor updated; the others do not notice") {
+TEST_CASE(
+    "a frozen unit is gathered and freed in backward, and neither reduced nor updated; the others do not notice") {
   const int ranks = GENERATE(1, 2);
   const PrefetchOptions schedule{.prefetch = GENERATE(0, 1), .reduces_unused = GENERATE(false, true)};
   const auto trained = train(
@@ -137,7 +138,9 @@ TEST_CASE("an ignored parameter is in no unit, and its gradient is this rank's o
   };
   const auto with_ignored = [](World& world, int sample) {
     const auto is_ignored = [](const Parameter& parameter) { return parameter.name() == "layer1.bias"; };
-    ChainRun run(world, {}, [&](Chain& chain, ShardedRuntime& runtime) { shard_module(chain, runtime, Units::block, is_ignored); });
+    ChainRun run(world, {}, [&](Chain& chain, ShardedRuntime& runtime) {
+      shard_module(chain, runtime, Units::block, is_ignored);
+    });
     PlainOwner owner(run.context);
     Parameter& ignored = run.model.layers[1]->bias;
     owner.add(ignored, std::vector<float>(kChainWidth, 0.25f));

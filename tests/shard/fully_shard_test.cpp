@@ -127,20 +127,23 @@ TEST_CASE("one call shards a model whose code says nothing of it, nested, to the
         return on_ranks(4, [&](World& world) {
           Rank rank(world, 2);
           if (has_units) {
-            // Children before parents; link1 stays with the root, and the innermost of link2 with that one's inner link.
+            // Children before parents; link1 stays with the root, and the innermost of link2 with that one's inner
+            // link.
             fully_shard(*rank.net.links[0].inner->inner);
             fully_shard(*rank.net.links[0].inner);
             fully_shard(rank.net.links[0]);
             fully_shard(*rank.net.links[2].inner);
             fully_shard(rank.net.links[2]);
           }
-          ShardedModel model = rank.shard({.shard = {.scheme = scheme_of(name, 4), .schedule = {.prefetch = prefetch}, .seed = 5}});
+          ShardedModel model =
+              rank.shard({.shard = {.scheme = scheme_of(name, 4), .schedule = {.prefetch = prefetch}, .seed = 5}});
           return std::pair(units_of(model), train(rank, model));
         });
       };
       const auto nested = run(true), whole = run(false);
       CHECK(nested[0].first ==
-            "root: head link1.weight link1.bias; link0: link0.weight link0.bias; link0.inner: link0.inner.weight link0.inner.bias; "
+            "root: head link1.weight link1.bias; link0: link0.weight link0.bias; link0.inner: link0.inner.weight "
+            "link0.inner.bias; "
             "link0.inner.inner: link0.inner.inner.weight link0.inner.inner.bias; link2: link2.weight link2.bias; "
             "link2.inner: link2.inner.weight link2.inner.bias link2.inner.inner.weight link2.inner.inner.bias; ");
       for (std::size_t rank = 0; rank < nested.size(); ++rank) CHECK((nested[rank].second == whole[0].second));
@@ -201,12 +204,14 @@ TEST_CASE("a policy is a module's own, or goes by the path of its unit") {
     fully_shard(rank.net.links[0], {.reshard_after_forward = Reshard::over(2)});
     fully_shard(rank.net.links[1]);
     fully_shard(rank.net.links[2]);
-    ShardedModel model = rank.shard({.policies = {{"root", {.scheme = SchemeOptions{.strategy = Strategy::zero2}}},
-                                                  {"link1", {.scheme = SchemeOptions{.strategy = Strategy::ddp}}},
-                                                  {"link*", {.scheme = SchemeOptions{.strategy = Strategy::hsdp, .group_size = 2}}}}});
+    ShardedModel model =
+        rank.shard({.policies = {{"root", {.scheme = SchemeOptions{.strategy = Strategy::zero2}}},
+                                 {"link1", {.scheme = SchemeOptions{.strategy = Strategy::ddp}}},
+                                 {"link*", {.scheme = SchemeOptions{.strategy = Strategy::hsdp, .group_size = 2}}}}});
     std::vector<std::string> schemes;
     for (const FlatParameter& unit : model.executor().units())
-      schemes.push_back(fmt::format("{} {}", unit.placement->scheme.name(), unit.placement->scheme.options().reshard_after_forward.str()));
+      schemes.push_back(fmt::format("{} {}", unit.placement->scheme.name(),
+                                    unit.placement->scheme.options().reshard_after_forward.str()));
     return schemes;
   });
   CHECK(reshards[3] == std::vector<std::string>{"zero2 false", "zero3 2", "ddp false", "hsdp true"});
@@ -229,12 +234,15 @@ TEST_CASE("what is forgotten or done twice with fully_shard is an error that nam
   CHECK_THAT(problem([](Rank& rank, ShardedModel&) { fully_shard(rank.net.links[0]); }),
              Contains("module \"link0\" belongs to a model that is sharded already"));
   CHECK_THAT(problem([](Rank& rank, ShardedModel&) { rank.shard(); }), Contains("the model is sharded already"));
-  CHECK_THAT(problem([](Rank&, ShardedModel& model) { model.unit_of(Net()); }), Contains("is no part of this sharded model"));
-  CHECK_THAT(problem([](Rank& rank, ShardedModel&) { rank.loss(0); }), Contains("unit root cannot run forward outside a micro-batch"));
+  CHECK_THAT(problem([](Rank&, ShardedModel& model) { model.unit_of(Net()); }),
+             Contains("is no part of this sharded model"));
+  CHECK_THAT(problem([](Rank& rank, ShardedModel&) { rank.loss(0); }),
+             Contains("unit root cannot run forward outside a micro-batch"));
   const auto world = make_single_world({.timeout_s = 60});
   Rank rank(*world);
   fully_shard(rank.net.links[1]);
-  CHECK_THAT(message_of([&] { fully_shard(rank.net.links[1]); }), Contains("fully_shard was called twice for module \"link1\""));
+  CHECK_THAT(message_of([&] { fully_shard(rank.net.links[1]); }),
+             Contains("fully_shard was called twice for module \"link1\""));
   CHECK_THAT(message_of([&] { rank.net.links[1](chain_input(rank.context, 0)); }),
              Contains("fully_shard was called for module \"link1\", but not for the model that contains it"));
   CHECK_THAT(message_of([&] {
@@ -263,7 +271,8 @@ TEST_CASE("what is forgotten or done twice in a micro-batch is an error that nam
         rank.loss(0);
       },
       "the micro-batch ends without a backward");
-  check([](Rank&, ShardedModel& model) { const auto micro_batch = model.micro_batch(); }, "the micro-batch ends without a backward");
+  check([](Rank&, ShardedModel& model) { const auto micro_batch = model.micro_batch(); },
+        "the micro-batch ends without a backward");
   check([](Rank&, ShardedModel& model) { const auto first = model.micro_batch(), second = model.micro_batch(); },
         "a micro-batch begins while another is already running");
   check(
@@ -336,10 +345,10 @@ TEST_CASE("1-27, 2B-23: each switch of a unit changes what is done of that unit 
   const auto counts = on_ranks(4, [](World& world) {
     Rank rank(world);
     for (Link& link : rank.net.links) fully_shard(link);
-    ShardedModel model =
-        rank.shard({.shard = {.scheme = {.strategy = Strategy::hsdp, .group_size = 2, .all_reduce_every_micro_batch = true},
-                              .schedule = {.prefetch = 1, .keep_root_unsharded = false},
-                              .zero_copy = false}});
+    ShardedModel model = rank.shard(
+        {.shard = {.scheme = {.strategy = Strategy::hsdp, .group_size = 2, .all_reduce_every_micro_batch = true},
+                   .schedule = {.prefetch = 1, .keep_root_unsharded = false},
+                   .zero_copy = false}});
     AdamW optimizer(model.executor(), {});
     std::string text;
     const auto run = [&](bool is_last) {
@@ -374,11 +383,13 @@ TEST_CASE("1-27, 2B-23: each switch of a unit changes what is done of that unit 
   });
   // Of each unit: gathers, reductions, second steps. What stays behind a backward is there for the next forward.
   CHECK(counts[0] ==
-        "211 211 211 211 ; 211 211 200 211 ; 211 211 210 211 ; 211 211 111 211 ; 211 211 211 211 ; 211 211 111 211 ; 111 111 011 111 ; ");
+        "211 211 211 211 ; 211 211 200 211 ; 211 211 210 211 ; 211 211 111 211 ; 211 211 211 211 ; 211 211 111 211 ; "
+        "111 111 011 111 ; ");
   for (const std::string& text : counts) CHECK(text == counts[0]);
 }
 
-TEST_CASE("1-27, 2B-23: switches that change between micro-batches train to the same bits, in every scheme that has them") {
+TEST_CASE(
+    "1-27, 2B-23: switches that change between micro-batches train to the same bits, in every scheme that has them") {
   for (const std::string name : {"zero3", "zero3 k", "zero2", "hsdp", "hsdp small each", "hsdp k", "nested", "ddp"}) {
     CAPTURE(name);
     const auto run = [&](bool switches) {
@@ -464,7 +475,8 @@ TEST_CASE("1-27: a switch within a micro-batch, and a last one without its all-r
     CHECK_THAT(said[1], Contains("set_requires_gradient_sync() within a micro-batch"));
     CHECK_THAT(said[2], Contains("set_reshard_after_backward() within a micro-batch"));
   }
-  CHECK_THAT(problem([](Rank& rank, ShardedModel& model) { model.set_reshard_after_forward(rank.net.links[0], true); }), Equals(""));
+  CHECK_THAT(problem([](Rank& rank, ShardedModel& model) { model.set_reshard_after_forward(rank.net.links[0], true); }),
+             Equals(""));
 }
 
 }  // namespace zs::test

@@ -80,8 +80,9 @@ void GpuMachine::run(const Config& config, Transport transport, const Body& body
     options.gpu = base.rank() % gpus_;
     options.shares_gpu = gpus_ < ranks_;
     const auto device = plan.create_device(options, [&](DeviceKind, const DeviceOptions& planned) {
-      return std::make_unique<CudaDevice>(planned, emulated_ ? CudaContext::Libraries{emulated_->table(), emulated_cublas_->table()}
-                                                             : CudaContext::Libraries{open_cuda_driver(), open_cublas_lt()});
+      return std::make_unique<CudaDevice>(
+          planned, emulated_ ? CudaContext::Libraries{emulated_->table(), emulated_cublas_->table()}
+                             : CudaContext::Libraries{open_cuda_driver(), open_cublas_lt()});
     });
     const auto world = make_gpu_world(base, *device, transport, nccl);
     body(*world, static_cast<CudaDevice&>(*device), plan);
@@ -98,8 +99,8 @@ TinyResult GpuMachine::train(const Config& config, Transport transport, const Ti
     }
     const MemoryCounter& locked = device.pinned_memory().counter();
     if (locked.reserved_bytes() != plan.pinned_bytes || locked.allocation_calls() != 1)
-      throw std::runtime_error(fmt::format("{} bytes page-locked in {} allocations, planned were {} in one", locked.reserved_bytes(),
-                                           locked.allocation_calls(), plan.pinned_bytes));
+      throw std::runtime_error(fmt::format("{} bytes page-locked in {} allocations, planned were {} in one",
+                                           locked.reserved_bytes(), locked.allocation_calls(), plan.pinned_bytes));
     if (world.rank() == 0) first = std::move(result);  // the only writer; read after every rank has ended
   });
   return first;

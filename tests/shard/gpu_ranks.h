@@ -15,9 +15,9 @@ namespace zs::test {
 Config small_config(int ranks);
 void choose_bf16(Config& config, const std::string& reduce);
 
-/// A machine with GPUs for tests of several ranks, which are its threads: emulated GPUs, one a rank, whose memory the host cannot touch,
-/// with an NCCL made for tests; or, where tests run on a GPU (is_on_real_gpu), those that are there, shared if they are fewer than ranks.
-/// One at a time.
+/// A machine with GPUs for tests of several ranks, which are its threads: emulated GPUs, one a rank, whose memory the
+/// host cannot touch, with an NCCL made for tests; or, where tests run on a GPU (is_on_real_gpu), those that are there,
+/// shared if they are fewer than ranks. One at a time.
 class GpuMachine {
  public:
   explicit GpuMachine(int ranks, std::uint64_t seed = 1);

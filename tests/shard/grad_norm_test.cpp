@@ -36,11 +36,13 @@ struct WithIgnored {
   WithIgnored(World& world, const ShardOptions& options)
       : run(world, options,
             [](Chain& chain, ShardedRuntime& runtime) {
-              shard_module(chain, runtime, Units::block, [](const Parameter& parameter) { return parameter.name() == "layer1.bias"; });
+              shard_module(chain, runtime, Units::block,
+                           [](const Parameter& parameter) { return parameter.name() == "layer1.bias"; });
             }),
         owner(run.context),
         ignored(run.model.layers[1]->bias),
-        gradient(Tensor::from_host(run.context, {kChainWidth}, std::vector<float>(kChainWidth, kIgnoredGradient), DType::f32)) {
+        gradient(Tensor::from_host(run.context, {kChainWidth}, std::vector<float>(kChainWidth, kIgnoredGradient),
+                                   DType::f32)) {
     owner.add(ignored, std::vector<float>(kChainWidth, 0.125f));
     ignored.set_trainable(false);
     accumulate(run);
@@ -96,16 +98,18 @@ Clipped clip(World& world, const ShardOptions& options, float max_norm, const No
 }  // namespace
 
 TEST_CASE("2A-28: gradients are clipped by a norm of any power that counts each element once, ignored ones too") {
-  const NormOptions norm = GENERATE(NormOptions{.power = 1}, NormOptions{}, NormOptions{.order_free = true}, NormOptions{.power = 3},
-                                    NormOptions{.power = kInfinity});
+  const NormOptions norm = GENERATE(NormOptions{.power = 1}, NormOptions{}, NormOptions{.order_free = true},
+                                    NormOptions{.power = 3}, NormOptions{.power = kInfinity});
   const double expected = plain_norm(static_cast<double>(norm.power)), factor = 0.25;
   const auto most = static_cast<float>(expected * factor);
-  for (const LayoutOptions& layout : {LayoutOptions{}, LayoutOptions{.layout = Layout::per_parameter, .min_shard_bytes = 100}}) {
+  for (const LayoutOptions& layout :
+       {LayoutOptions{}, LayoutOptions{.layout = Layout::per_parameter, .min_shard_bytes = 100}}) {
     for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "shard_grad_op", "hsdp", "nested"}) {
       for (const int ranks : {1, 2, 3}) {
         CAPTURE(name, ranks, norm.power, name_of(layout.layout));
-        const auto results = on_ranks(
-            ranks, [&](World& world) { return clip(world, {.scheme = scheme_of(name, ranks), .layout = layout, .seed = 0}, most, norm); });
+        const auto results = on_ranks(ranks, [&](World& world) {
+          return clip(world, {.scheme = scheme_of(name, ranks), .layout = layout, .seed = 0}, most, norm);
+        });
         for (const Clipped& result : results) {
           CHECK(result.before == Approx(expected).epsilon(1e-5));
           CHECK(result.after == Approx(expected * factor).epsilon(1e-5));
@@ -120,7 +124,8 @@ TEST_CASE("a norm that is small enough leaves the gradients as they are, and so 
   const float value = GENERATE(kIgnoredGradient, kInfinity);
   const auto world = make_single_world({.timeout_s = 60});
   WithIgnored chain(*world, {});
-  chain.gradient = Tensor::from_host(chain.run.context, {kChainWidth}, std::vector<float>(kChainWidth, value), DType::f32);
+  chain.gradient =
+      Tensor::from_host(chain.run.context, {kChainWidth}, std::vector<float>(kChainWidth, value), DType::f32);
   chain.ignored.bind_grad(chain.gradient.buffer(), true);
   Executor& executor = chain.run.runtime.executor();
   executor.wait_reductions();
@@ -130,7 +135,8 @@ TEST_CASE("a norm that is small enough leaves the gradients as they are, and so 
   CHECK(std::isfinite(norm.to_host()[0]) == std::isfinite(value));
   CHECK(chain.run.gradients() == before);
   chain.run.optimizer->step(1e-2f);
-  CHECK(chain.run.optimizer->skipped() == (std::isfinite(value) ? 0 : 1));  // what is ignored counts in the optimizer's norm too
+  CHECK(chain.run.optimizer->skipped() ==
+        (std::isfinite(value) ? 0 : 1));  // what is ignored counts in the optimizer's norm too
   CHECK((chain.run.weights() == weights) == !std::isfinite(value));
 }
 
@@ -162,7 +168,8 @@ TEST_CASE("clipping before the step is the optimizer's own clipping") {
   });
   for (const auto& [before, own] : weights) {
     for (std::size_t i = 0; i < own.size(); ++i)
-      for (std::size_t j = 0; j < own[i].size(); ++j) CHECK(before[i][j] == Approx(own[i][j]).epsilon(1e-5).margin(1e-6));
+      for (std::size_t j = 0; j < own[i].size(); ++j)
+        CHECK(before[i][j] == Approx(own[i][j]).epsilon(1e-5).margin(1e-6));
   }
 }
 
@@ -170,7 +177,9 @@ TEST_CASE("a clip that cannot be done is an error that says why, and ranks that 
   const auto world = make_single_world({.timeout_s = 60});
   ChainRun run(*world);
   Executor& executor = run.runtime.executor();
-  const auto problem = [&](float most, const NormOptions& norm) { return message_of([&] { clip_grad_norm(executor, most, norm); }); };
+  const auto problem = [&](float most, const NormOptions& norm) {
+    return message_of([&] { clip_grad_norm(executor, most, norm); });
+  };
   CHECK_THAT(problem(1, {.power = 0}), Contains("by a norm of power 0"));
   CHECK_THAT(problem(-1, {}), Contains("to a norm of -1"));
   CHECK_THAT(problem(std::nanf(""), {}), Contains("to a norm of nan"));
@@ -185,7 +194,8 @@ TEST_CASE("a clip that cannot be done is an error that says why, and ranks that 
     });
   });
   for (const std::string& message : messages)
-    CHECK_THAT(message, Contains("largest norm of the gradient (clip_grad_norm) in step 1: rank 0 has 1, rank 1 has 2"));
+    CHECK_THAT(message,
+               Contains("largest norm of the gradient (clip_grad_norm) in step 1: rank 0 has 1, rank 1 has 2"));
 }
 
 }  // namespace zs::test

@@ -48,9 +48,9 @@ TEST_CASE("a unit unsharded by hand is gathered once, usable after the wait, and
     run.runtime.reshard(1);
     expect(!is_bound(weight), "bound after resharding");
     expect(run.count(Kind::free_full, 1) == 1, "freed more than once");
-    expect(
-        run.device->memory().live_by_label().contains("full_param") == false || run.device->memory().live_by_label().at("full_param") == 0,
-        "its buffer is still there");
+    expect(run.device->memory().live_by_label().contains("full_param") == false ||
+               run.device->memory().live_by_label().at("full_param") == 0,
+           "its buffer is still there");
     run.micro_batch(0);
     return problem;
   });
@@ -62,7 +62,8 @@ TEST_CASE("a unit is not resharded by hand within its own forward or backward") 
   ChainRun run(*world);
   run.runtime.begin_micro_batch(Mode::train, true);
   run.runtime.before_forward(1);
-  CHECK_THAT(message_of([&] { run.runtime.reshard(1); }), Contains("unit layer0 cannot be resharded within its own forward or backward"));
+  CHECK_THAT(message_of([&] { run.runtime.reshard(1); }),
+             Contains("unit layer0 cannot be resharded within its own forward or backward"));
   run.runtime.after_forward(1);
   run.runtime.reshard(1);
   run.runtime.end_micro_batch();

@@ -66,11 +66,15 @@ TEST_CASE("the ranks of a host share its memory, and threads of one process its 
 }
 
 TEST_CASE("a budget is nine tenths of a limit, less what the process needs beside the plan", "[memory]") {
-  const auto budgets =
-      memory_budgets({{.bytes = 10 * kGiB, .source = "physical memory"},
-                      {.bytes = 4 * kGiB, .source = "ulimit -v", .is_per_process = true, .used_bytes = kGiB / 2, .thread_bytes = kGiB / 16},
-                      {.bytes = 1000, .source = "ulimit -d", .is_per_process = true, .used_bytes = 950, .thread_bytes = 1}},
-                     4);
+  const auto budgets = memory_budgets(
+      {{.bytes = 10 * kGiB, .source = "physical memory"},
+       {.bytes = 4 * kGiB,
+        .source = "ulimit -v",
+        .is_per_process = true,
+        .used_bytes = kGiB / 2,
+        .thread_bytes = kGiB / 16},
+       {.bytes = 1000, .source = "ulimit -d", .is_per_process = true, .used_bytes = 950, .thread_bytes = 1}},
+      4);
   REQUIRE(budgets.size() == 3);
   CHECK(budgets[0].bytes == 9 * kGiB);
   CHECK_FALSE(budgets[0].is_per_process);
@@ -95,7 +99,9 @@ TEST_CASE("recomputation is proposed first, of attention where that is enough", 
 
 TEST_CASE("then the largest micro-batch that the ranks can share evenly and that fits", "[memory]") {
   const MemoryDemand run = with(demand(), [](MemoryDemand& d) { d.config.train.recompute = "block"; });
-  const auto of_size = [&](std::int64_t size) { return with(run, [size](MemoryDemand& d) { d.config.train.micro_batch = size; }); };
+  const auto of_size = [&](std::int64_t size) {
+    return with(run, [size](MemoryDemand& d) { d.config.train.micro_batch = size; });
+  };
   CHECK(proposal(run, host_bytes(run) - 1).text == "set train.micro_batch=6");  // 7 and 5 do not divide 48 / 2
   CHECK(proposal(run, host_bytes(of_size(6)) - 1).text == "set train.micro_batch=4");
   CHECK(proposal(run, host_bytes(of_size(2))).text == "set train.micro_batch=2");
@@ -110,11 +116,13 @@ TEST_CASE("then smaller chunks of the loss", "[memory]") {
     d.config.train.micro_batch = 1;
     d.config.model.vocab = 20000;
   });
-  const auto chunk = [&](std::int64_t tokens) { return with(run, [tokens](MemoryDemand& d) { d.config.train.loss_chunk = tokens; }); };
+  const auto chunk = [&](std::int64_t tokens) {
+    return with(run, [tokens](MemoryDemand& d) { d.config.train.loss_chunk = tokens; });
+  };
   REQUIRE(host_bytes(chunk(32)) < host_bytes(run));
   CHECK(proposal(run, host_bytes(run) - 1).text == "set train.loss_chunk=32");
-  CHECK_FALSE(
-      smallest_change(with(chunk(32), [](MemoryDemand& d) { d.config.shard.prefetch = 0; }), host_budget(host_bytes(chunk(32)) / 4)));
+  CHECK_FALSE(smallest_change(with(chunk(32), [](MemoryDemand& d) { d.config.shard.prefetch = 0; }),
+                              host_budget(host_bytes(chunk(32)) / 4)));
 }
 
 TEST_CASE("of two changes that fit, the one that costs less is proposed", "[memory]") {
@@ -141,7 +149,9 @@ TEST_CASE("then fewer blocks a unit, also where several are the default", "[memo
     d.config.model.width = 256;
     d.config.shard.unit_mib = 0;
   });
-  const auto in_units = [&](double mib) { return with(separate, [mib](MemoryDemand& d) { d.config.shard.unit_mib = mib; }); };
+  const auto in_units = [&](double mib) {
+    return with(separate, [mib](MemoryDemand& d) { d.config.shard.unit_mib = mib; });
+  };
   REQUIRE(host_bytes(separate) < host_bytes(in_units(4)));
   REQUIRE(host_bytes(in_units(4)) < host_bytes(in_units(8)));
   CHECK(proposal(in_units(8), host_bytes(in_units(4))).text == "set shard.unit_mib=4");
@@ -182,12 +192,15 @@ TEST_CASE("then fewer ranks on the host, or more where each process has its own 
     d.config.train.loss_chunk = 32;
     d.config.shard.prefetch = 0;
   });
-  const auto of_ranks = [&](int ranks) { return with(run, [ranks](MemoryDemand& d) { d.plan.ranks = d.local_ranks = ranks; }); };
+  const auto of_ranks = [&](int ranks) {
+    return with(run, [ranks](MemoryDemand& d) { d.plan.ranks = d.local_ranks = ranks; });
+  };
   REQUIRE(host_bytes(of_ranks(4)) < host_bytes(run));
   CHECK(proposal(run, host_bytes(of_ranks(4))).text == "start 4 ranks (mpirun -np 4)");
   CHECK(proposal(run, host_bytes(of_ranks(4)) - 1).text == "start 3 ranks (mpirun -np 3)");
-  CHECK(proposal(with(run, [](MemoryDemand& d) { d.plan.transport = Transport::local; }), host_bytes(of_ranks(4))).text ==
-        "set comm.ranks=4");
+  CHECK(
+      proposal(with(run, [](MemoryDemand& d) { d.plan.transport = Transport::local; }), host_bytes(of_ranks(4))).text ==
+      "set comm.ranks=4");
 
   const std::vector<MemoryBudget> each = {{rank_bytes(of_ranks(8)), true, "ulimit -v"}};
   const auto more = smallest_change(run, each);
@@ -209,9 +222,11 @@ TEST_CASE("where no single change is enough, the line says what is", "[memory]")
   CHECK(least.rank_bytes == rank_bytes(least.demand));
   CHECK(least.rank_bytes < rank_bytes(run));
   const Error together = memory_refusal(run, rank_bytes(run), host_budget(least.rank_bytes));
-  CHECK_THAT(together.what_to_do(), Catch::StartsWith("no single change is enough; train.recompute=block, train.micro_batch=1"));
+  CHECK_THAT(together.what_to_do(),
+             Catch::StartsWith("no single change is enough; train.recompute=block, train.micro_batch=1"));
   const Error none = memory_refusal(run, rank_bytes(run), host_budget(least.rank_bytes / 8));
-  CHECK_THAT(none.what_to_do(), Catch::StartsWith("use a smaller model or more memory: the least, with train.recompute=block"));
+  CHECK_THAT(none.what_to_do(),
+             Catch::StartsWith("use a smaller model or more memory: the least, with train.recompute=block"));
 }
 
 TEST_CASE("a refusal is one line that says what is needed, what there is, and what to do", "[memory]") {

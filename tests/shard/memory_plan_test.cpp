@@ -54,8 +54,8 @@ TEST_CASE("the kernels' working memory is in the plan, for as many threads as th
   config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
   const TrainPlan plan = make_plan(config, {.threads = threads});
   const std::int64_t tokens = config.train.micro_batch * config.train.sequence, width = config.model.width;
-  const AttentionDims attention{config.train.micro_batch, config.train.sequence, config.model.heads, width / config.model.heads,
-                                config.model.kv_heads};
+  const AttentionDims attention{config.train.micro_batch, config.train.sequence, config.model.heads,
+                                width / config.model.heads, config.model.kv_heads};
   const KernelScratch& scratch = cpu_kernels().scratch;
   // What the largest layers take.
   std::int64_t needed = scratch.attention(threads, attention);
@@ -74,7 +74,8 @@ TEST_CASE("the kernels' working memory is in the plan, for as many threads as th
 
 TEST_CASE("counted bytes do not depend on where the memory comes from", "[plan]") {
   const Config config = accumulating_config(2);
-  CHECK(train_tiny(config, {.ranks = 2, .follows_plan = false}).peak_bytes[2] == make_plan(config, 0, 2).step_peak_bytes);
+  CHECK(train_tiny(config, {.ranks = 2, .follows_plan = false}).peak_bytes[2] ==
+        make_plan(config, 0, 2).step_peak_bytes);
 }
 
 TEST_CASE("a run that follows its plan allocates once, before its first step, and never more", "[plan]") {
@@ -109,7 +110,8 @@ TEST_CASE("the table of a step adds up to the counted bytes at every moment", "[
   Config config = accumulating_config(ranks);
   config.shard.reshard_after_forward = GENERATE(true, false);
   config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
-  const TrainPlan plan = make_plan(config, {.ranks = ranks, .transport = GENERATE(Transport::local, Transport::mpi, Transport::shm)});
+  const TrainPlan plan =
+      make_plan(config, {.ranks = ranks, .transport = GENERATE(Transport::local, Transport::mpi, Transport::shm)});
   std::int64_t counted = plan.persistent_bytes, differences = 0, moments = 0;
   for (std::size_t i = 0; i < plan.trace.size(); ++i) {
     if (is_memory(plan.trace[i])) counted = plan.trace[i].live_bytes, ++moments;
@@ -173,7 +175,8 @@ TEST_CASE("a plan that leaves out the micro-batches that repeat has the bytes of
     default: config.shard.units = "model"; break;
   }
   CAPTURE(variant);
-  const TrainPlan part = make_plan(config, {.ranks = 2}), whole = make_plan(config, {.ranks = 2, .has_every_micro_batch = true});
+  const TrainPlan part = make_plan(config, {.ranks = 2}),
+                  whole = make_plan(config, {.ranks = 2, .has_every_micro_batch = true});
   CHECK(part.trace.size() < whole.trace.size());
   CHECK(part.step_peak_bytes == whole.step_peak_bytes);
   CHECK(part.at_peak == whole.at_peak);
@@ -200,7 +203,8 @@ TEST_CASE("the meta device's trace of a step is the real one's", "[plan]") {
   }
 }
 
-TEST_CASE("the page of a plan whose parameters are cut one by one names each one's dim, and those that are whole", "[plan]") {
+TEST_CASE("the page of a plan whose parameters are cut one by one names each one's dim, and those that are whole",
+          "[plan]") {
   Config config = tiny_config();
   choose_layout(config, "small whole");
   const std::string page = describe(make_plan(config, 0, 3), config, 3, true);
@@ -210,8 +214,10 @@ TEST_CASE("the page of a plan whose parameters are cut one by one names each one
     for (std::string word; words.size() < 5 && line >> word;) words.push_back(word);
     return words;
   };
-  CHECK(words_after("token_embedding.weight") == std::vector<std::string>{"token_embedding.weight", "(128,", "32)", "1", "1408"});
-  CHECK(words_after("norm.bias") == std::vector<std::string>{"norm.bias", "(32)", "whole", "32", "blocks.0.norm1.weight"});
+  CHECK(words_after("token_embedding.weight") ==
+        std::vector<std::string>{"token_embedding.weight", "(128,", "32)", "1", "1408"});
+  CHECK(words_after("norm.bias") ==
+        std::vector<std::string>{"norm.bias", "(32)", "whole", "32", "blocks.0.norm1.weight"});
 }
 
 TEST_CASE("the page of a plan groups the buffers and ends in the peak", "[plan]") {
@@ -220,7 +226,8 @@ TEST_CASE("the page of a plan groups the buffers and ends in the peak", "[plan]"
   const std::string page = describe(plan, config, 2), all = describe(plan, config, 2, true);
   CHECK_THAT(page, Catch::Contains("moments     blocks.0-2"));
   CHECK(std::count(page.begin(), page.end(), '\n') < 200);
-  CHECK(std::count(all.begin(), all.end(), '\n') == std::count(page.begin(), page.end(), '\n') + std::ssize(plan.buffers) + 3);
+  CHECK(std::count(all.begin(), all.end(), '\n') ==
+        std::count(page.begin(), page.end(), '\n') + std::ssize(plan.buffers) + 3);
 
   // The rows' last column adds up to the line below them.
   const std::string table = describe_grouped(plan.buffers, plan.trace);
@@ -233,14 +240,18 @@ TEST_CASE("the page of a plan groups the buffers and ends in the peak", "[plan]"
   CHECK(last_columns.back() == plan.step_peak_bytes);
 }
 
-TEST_CASE("I4: the plan of a GPU has the page-locked memory of the host, of uploads and of each stream's largest operation", "[plan]") {
+TEST_CASE(
+    "I4: the plan of a GPU has the page-locked memory of the host, of uploads and of each stream's largest operation",
+    "[plan]") {
   constexpr int kRanks = 3;
   const Config config = tiny_config();
   const auto plan_over = [&](Transport transport) {
     return make_plan(config, {.ranks = kRanks, .device = DeviceKind::cuda, .transport = transport});
   };
   const TrainPlan staged = plan_over(Transport::staged), nccl = plan_over(Transport::nccl);
-  const auto of = [](const TrainPlan& plan, StreamRole role) { return plan.staging_bytes[static_cast<std::size_t>(role)]; };
+  const auto of = [](const TrainPlan& plan, StreamRole role) {
+    return plan.staging_bytes[static_cast<std::size_t>(role)];
+  };
   std::int64_t largest = 0;  // a shard and the whole of it, in f32
   for (const TrainPlan::Unit& unit : staged.units) {
     const UnitLayout& layout = *unit.layout;
@@ -251,7 +262,8 @@ TEST_CASE("I4: the plan of a GPU has the page-locked memory of the host, of uplo
   CHECK(of(nccl, StreamRole::unshard) == 0);
   CHECK(of(nccl, StreamRole::reduce) == 0);
   for (const TrainPlan* const plan : {&staged, &nccl}) {
-    const std::int64_t sum = std::accumulate(plan->staging_bytes.begin(), plan->staging_bytes.end(), plan->upload_bytes);
+    const std::int64_t sum =
+        std::accumulate(plan->staging_bytes.begin(), plan->staging_bytes.end(), plan->upload_bytes);
     CHECK(plan->pinned_bytes >= sum);
     CHECK(plan->pinned_bytes < sum + kStreamRoles * 4096);  // large blocks begin with a page
     const std::string page = describe(*plan, config, kRanks);

@@ -141,7 +141,8 @@ TEST_CASE("I2: checkpoints go on bit for bit in units of another size") {
   const auto is_the_rest = [&](const Config& config, int ranks, const std::string& from) {
     const TinyResult rest = train_tiny(config, {.ranks = ranks, .resume = from});
     const TinyResult& whole = reference("gpt2", "f32");
-    return rest.weights == whole.weights && rest.losses == std::vector<float>(whole.losses.end() - 24, whole.losses.end());
+    return rest.weights == whole.weights &&
+           rest.losses == std::vector<float>(whole.losses.end() - 24, whole.losses.end());
   };
   CHECK(is_the_rest(one, 2, of_two));
   CHECK(is_the_rest(three, 2, of_two));
@@ -180,7 +181,8 @@ TEST_CASE("without being told, blocks share units of 64 MiB between ranks over N
   CHECK(names(Transport::staged, 8).size() == 13);
   CHECK(names(Transport::nccl, 1).size() == 13);
   config.precision.param = "f32";
-  CHECK(names(Transport::nccl, 8) == std::vector<std::string>{"root", "blocks.0-2", "blocks.3-5", "blocks.6-8", "blocks.9-11"});
+  CHECK(names(Transport::nccl, 8) ==
+        std::vector<std::string>{"root", "blocks.0-2", "blocks.3-5", "blocks.6-8", "blocks.9-11"});
   config.shard.unit_mib = 0;
   CHECK(names(Transport::nccl, 8).size() == 13);
   config.shard.unit_mib = 100000;

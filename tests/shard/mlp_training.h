@@ -24,8 +24,8 @@
 namespace zs::test {
 
 inline constexpr std::int64_t kWidth = 24, kVocab = 40, kTime = 6, kBatch = 2;
-/// After some steps at a high learning rate: other orders of f32 sums, and roundings of bf16 that tip over, have grown by then. Losses in
-/// bf16 were up to 5 % off those in f32 by the fifth step, on the CPU as on the GPU.
+/// After some steps at a high learning rate: other orders of f32 sums, and roundings of bf16 that tip over, have grown
+/// by then. Losses in bf16 were up to 5 % off those in f32 by the fifth step, on the CPU as on the GPU.
 inline constexpr double kF32Tolerance = 1e-4, kBf16Tolerance = 4e-2;
 
 /// A GPT-2's block without its attention.
@@ -58,7 +58,8 @@ struct Mlp : Module {
       : Module(""),
         tokens(add_parameter("tokens.weight", {kVocab, kWidth}, {.normal_std = 0.5f}, true)),
         positions(add_parameter("positions.weight", {kTime, kWidth}, {.normal_std = 0.1f}, true)) {
-    for (int i = 0; i < 2; ++i) add_child(*blocks.emplace_back(std::make_unique<MlpBlock>(fmt::format("blocks.{}", i), is_recomputed)));
+    for (int i = 0; i < 2; ++i)
+      add_child(*blocks.emplace_back(std::make_unique<MlpBlock>(fmt::format("blocks.{}", i), is_recomputed)));
   }
   Tensor loss(const Tensor& ids, const Tensor& targets, float seed) {
     const ForwardScope scope = enter();
@@ -117,8 +118,9 @@ class Training {
   std::vector<float> weights() {
     std::vector<float> all;
     for (int unit = 0; unit < runtime.scheduler().size(); ++unit) {
-      runtime.executor().read_full(
-          unit, [&](const Parameter& parameter, const float* values) { all.insert(all.end(), values, values + parameter.numel()); });
+      runtime.executor().read_full(unit, [&](const Parameter& parameter, const float* values) {
+        all.insert(all.end(), values, values + parameter.numel());
+      });
     }
     return all;
   }
@@ -153,7 +155,8 @@ struct Gpu {
   CudaDevice device;
 };
 
-inline void check_alike(const std::vector<Training::Step>& gpu, const std::vector<Training::Step>& cpu, double tolerance) {
+inline void check_alike(const std::vector<Training::Step>& gpu, const std::vector<Training::Step>& cpu,
+                        double tolerance) {
   REQUIRE(gpu.size() == cpu.size());
   for (std::size_t i = 0; i < gpu.size(); ++i) {
     INFO("step " << i + 1);

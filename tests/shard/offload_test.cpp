@@ -47,7 +47,8 @@ std::vector<std::int32_t> values_of(int round) {
 }
 
 void copy(const Context& context, Stream& stream, const std::string& name, const Buffer& out, const Buffer& in) {
-  stream.enqueue({name, {in}, {out}}, [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.copy(exec, out, in); });
+  stream.enqueue({name, {in}, {out}},
+                 [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.copy(exec, out, in); });
 }
 
 std::vector<std::int32_t> read(const Context& context, const Buffer& buffer) {
@@ -75,28 +76,35 @@ void move_down_and_up(Context& context, const Buffer& work, const Buffer& back, 
 
 }  // namespace
 
-TEST_CASE("what is moved to the host's memory and back is what it was, in the order of the streams alone, and allocates nothing") {
+TEST_CASE(
+    "what is moved to the host's memory and back is what it was, in the order of the streams alone, and allocates "
+    "nothing") {
   const DeviceKind kind = GENERATE(DeviceKind::cpu, DeviceKind::cuda);
   OneDevice one(kind, GENERATE(1, 2, 3, 4, 5));
   Context context(*one.device);
   Stream &compute = context.stream(), &offload = one.device->stream(StreamRole::offload);
-  const Memory work = context.pool().acquire(kBytes, compute, "activation"), back = context.pool().acquire(kBytes, compute, "activation");
+  const Memory work = context.pool().acquire(kBytes, compute, "activation"),
+               back = context.pool().acquire(kBytes, compute, "activation");
   one.device->trace().start();
   for (int round = 0; round < 5; ++round) {
     const Memory host = one.device->pinned_memory().acquire(kBytes, offload, "moments");
-    const Buffer from = work.buffer(DType::i32, kElems), to = back.buffer(DType::i32, kElems), there = host.buffer(DType::i32, kElems);
+    const Buffer from = work.buffer(DType::i32, kElems), to = back.buffer(DType::i32, kElems),
+                 there = host.buffer(DType::i32, kElems);
     CHECK(there.device == DeviceKind::cpu);
     move_down_and_up(context, from, to, there, round);
     const std::vector<std::int32_t> returned = read(context, to);
     CHECK(returned == values_of(round));
-    CHECK(std::equal(returned.begin(), returned.end(), there.as<std::int32_t>()));  // the host may look, now that it has waited
+    CHECK(std::equal(returned.begin(), returned.end(),
+                     there.as<std::int32_t>()));  // the host may look, now that it has waited
   }
   CHECK(verify_order(one.device->trace().entries()).empty());
   CHECK(one.device->pinned_memory().counter().allocation_calls() == 1);
   if (kind == DeviceKind::cuda) CHECK(one.driver.calls("cuMemHostAlloc") == 1);
 }
 
-TEST_CASE("the host looks at what fits through the page-locked memory that a stream has, and at more when the stream is empty") {
+TEST_CASE(
+    "the host looks at what fits through the page-locked memory that a stream has, and at more when the stream is "
+    "empty") {
   constexpr std::int64_t kStaging = 1 << 10;
   const std::int64_t elems = GENERATE(kStaging / 4, kStaging / 4 + 1);
   const bool fits = 4 * elems <= kStaging;
@@ -110,7 +118,8 @@ TEST_CASE("the host looks at what fits through the page-locked memory that a str
   CHECK(read(context, part) == std::vector<std::int32_t>(expected.begin(), expected.begin() + elems));
 
   // A GPU that stands still: the copy that may wait within the driver has not been asked for when the deadline comes.
-  context.launch({"zero", {}, {all}}, [&kernels = context.kernels(), all](ExecContext& exec) { kernels.zero(exec, all); });
+  context.launch({"zero", {}, {all}},
+                 [&kernels = context.kernels(), all](ExecContext& exec) { kernels.zero(exec, all); });
   const int before = one.driver.calls("cuMemcpyAsync");
   one.driver.stand_still(true);
   CHECK_THROWS_WITH(read(context, part), Catch::Contains("did not finish within 0.2 s") && Catch::Contains("download"));

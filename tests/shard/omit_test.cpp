@@ -35,10 +35,13 @@ void exchange(World& world, const Row& row) {
   const float own = static_cast<float>(world.rank() + 1);
   std::array<float, 1> shard{own}, sum{-1};
   std::array<float, 2> full{-1, -1}, parts{10 * own, 10 * own};
-  const auto buffer = [](auto& values) { return Buffer{values.data(), std::ssize(values), DType::f32, DeviceKind::cpu}; };
+  const auto buffer = [](auto& values) {
+    return Buffer{values.data(), std::ssize(values), DType::f32, DeviceKind::cpu};
+  };
   // What waits for nobody is done by rank 0 alone.
   if (row.gathers || world.rank() == 0) groups.gather->all_gather(stream, "u", buffer(shard), buffer(full));
-  if (row.reduces || world.rank() == 0) groups.reduce->reduce_scatter(stream, "u", buffer(parts), buffer(sum), ReduceInto::overwrite);
+  if (row.reduces || world.rank() == 0)
+    groups.reduce->reduce_scatter(stream, "u", buffer(parts), buffer(sum), ReduceInto::overwrite);
   stream.synchronize();
   require(full == (row.gathers ? std::array<float, 2>{1, 2} : std::array<float, 2>{-1, -1}), "what was gathered");
   require(sum[0] == (row.reduces ? 30.0F : -1.0F), "what was reduced");
@@ -64,8 +67,10 @@ TEST_CASE("2A-12: every group of a scheme belongs to one of the two") {
     CHECK_NOTHROW(run_local_world(4, {}, [&](World& world) {
       GroupTable table(world, row.omit);
       const ShardGroups two_gathers(table, ShardScheme(nested, world.rank(), 4), true);
-      require(moves(*two_gathers.gather) == row.gathers && moves(*two_gathers.gather_small) == row.gathers, "gathers of nested");
-      require(moves(*two_gathers.reduce) == row.reduces && moves(*two_gathers.whole) == row.reduces, "reductions of nested");
+      require(moves(*two_gathers.gather) == row.gathers && moves(*two_gathers.gather_small) == row.gathers,
+              "gathers of nested");
+      require(moves(*two_gathers.reduce) == row.reduces && moves(*two_gathers.whole) == row.reduces,
+              "reductions of nested");
       const ShardGroups two_sums(table, ShardScheme(hsdp, world.rank(), 4), true);
       require(moves(*two_sums.gather) == row.gathers, "gathers of hsdp");
       require(moves(*two_sums.reduce) == row.reduces && moves(*two_sums.finish) == row.reduces, "reductions of hsdp");
@@ -88,7 +93,8 @@ TEST_CASE("2A-12: a training that omits something has the memory of its plan, an
     for (const std::int64_t peak : run.peak_bytes) CHECK(peak == planned);
     if (config.shard.zero_copy == "off") CHECK(sent(run) == sent(whole));
     // The weights of the first step are those that were drawn.
-    if (row.gathers) CHECK(std::equal(run.losses.begin(), run.losses.begin() + config.train.global_batch, whole.losses.begin()));
+    if (row.gathers)
+      CHECK(std::equal(run.losses.begin(), run.losses.begin() + config.train.global_batch, whole.losses.begin()));
   }
 }
 

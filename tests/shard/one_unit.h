@@ -25,7 +25,8 @@ inline Config shared_config(const std::string& scheme, const std::string& param 
 
 /// How many elements are not `value`.
 inline std::int64_t others(const Buffer& buffer, float value) {
-  if (buffer.dtype == DType::f32) return buffer.elems - std::count(buffer.as<float>(), buffer.as<float>() + buffer.elems, value);
+  if (buffer.dtype == DType::f32)
+    return buffer.elems - std::count(buffer.as<float>(), buffer.as<float>() + buffer.elems, value);
   const auto is_value = [value](BFloat16 element) { return static_cast<float>(element) == value; };
   return buffer.elems - std::count_if(buffer.as<BFloat16>(), buffer.as<BFloat16>() + buffer.elems, is_value);
 }
@@ -56,7 +57,8 @@ class OneUnit {
   void write_back(float value) {
     const UnshardScope scope(runtime_, {0});
     const Buffer weights = scope.value(*parameters_.pointers()[0]);
-    context_.launch({"edit", {}, {weights}}, [weights, value](ExecContext&) { std::fill_n(weights.as<float>(), weights.elems, value); });
+    context_.launch({"edit", {}, {weights}},
+                    [weights, value](ExecContext&) { std::fill_n(weights.as<float>(), weights.elems, value); });
   }
   void make_whole() { const UnshardScope scope(runtime_, {0}, {.writes_back = false}); }
   /// Adds to `wrong` how many weights differ from `value`.
@@ -65,11 +67,12 @@ class OneUnit {
     runtime_.begin_micro_batch(Mode::eval, true);
     runtime_.before_forward(0);
     const Buffer weights = parameters_.pointers()[0]->value();
-    context_.launch({"read", {weights}, {}}, [weights, value, &wrong, before = std::move(before), after = std::move(after)](ExecContext&) {
-      before();
-      wrong += others(weights, value);
-      after();
-    });
+    context_.launch({"read", {weights}, {}},
+                    [weights, value, &wrong, before = std::move(before), after = std::move(after)](ExecContext&) {
+                      before();
+                      wrong += others(weights, value);
+                      after();
+                    });
     runtime_.after_forward(0);
     runtime_.end_micro_batch();
   }

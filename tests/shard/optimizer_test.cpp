@@ -22,7 +22,8 @@ using Arrays = std::vector<std::vector<float>>;
 /// Chen et al. 2023: w -= lr (sign(b1 m + (1 - b1) g) + decay w), m = b2 m + (1 - b2) g.
 struct Lion : Optimizer {
   explicit Lion(Executor& executor, std::vector<ParameterGroup> groups = {})
-      : Optimizer(executor, {.name = "Lion", .state = {"m"}}, {.weight_decay = 0.1f, .order_free = true, .groups = std::move(groups)}) {}
+      : Optimizer(executor, {.name = "Lion", .state = {"m"}},
+                  {.weight_decay = 0.1f, .order_free = true, .groups = std::move(groups)}) {}
   Update slice_update() const override {
     return [](ExecContext&, const Slice& s) {
       const StepScalars& step = s.step();
@@ -45,7 +46,8 @@ Make lion(const std::vector<ParameterGroup>& groups = {}) {
 }
 
 struct Run {
-  Run(World& of, const SchemeOptions& scheme, const Make& make, DType param = DType::f32, const LayoutOptions& layout = {})
+  Run(World& of, const SchemeOptions& scheme, const Make& make, DType param = DType::f32,
+      const LayoutOptions& layout = {})
       : world(of),
         dtype(param),
         device(Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60})),
@@ -63,7 +65,8 @@ struct Run {
     const int each = samples / world.size();
     for (int i = 0; i < each; ++i) {
       runtime.begin_micro_batch(Mode::train, i + 1 == each);
-      backward(model.loss(chain_input(context, step * samples + i * world.size() + world.rank(), dtype), chain_targets(context)),
+      backward(model.loss(chain_input(context, step * samples + i * world.size() + world.rank(), dtype),
+                          chain_targets(context)),
                1.0f / static_cast<float>(each));
       runtime.end_micro_batch();
     }
@@ -75,8 +78,9 @@ struct Run {
   Arrays weights() {
     Arrays all;
     for (int unit = 0; unit < runtime.scheduler().size(); ++unit) {
-      runtime.executor().read_full(
-          unit, [&](const Parameter& parameter, const float* values) { all.emplace_back(values, values + parameter.numel()); });
+      runtime.executor().read_full(unit, [&](const Parameter& parameter, const float* values) {
+        all.emplace_back(values, values + parameter.numel());
+      });
     }
     return all;
   }
@@ -139,8 +143,8 @@ Arrays by_formula(const Make& make, const Rule& rule, int steps, int samples) {
 constexpr double kLr = 0.02;
 
 Rule rule_of(const SgdConfig& config) {
-  return [momentum = static_cast<double>(config.momentum), decay = static_cast<double>(config.weight_decay), nesterov = config.nesterov](
-             Element& element, double grad, bool has_decay, int) {
+  return [momentum = static_cast<double>(config.momentum), decay = static_cast<double>(config.weight_decay),
+          nesterov = config.nesterov](Element& element, double grad, bool has_decay, int) {
     const double g = grad + (has_decay ? decay : 0) * element.w;
     element.m = momentum * element.m + g;
     element.w -= kLr * (nesterov ? g + momentum * element.m : element.m);
@@ -148,7 +152,8 @@ Rule rule_of(const SgdConfig& config) {
 }
 
 Rule rule_of(const AdamWConfig& config) {
-  return [b1 = static_cast<double>(config.beta1), b2 = static_cast<double>(config.beta2), eps = static_cast<double>(config.eps),
+  return [b1 = static_cast<double>(config.beta1), b2 = static_cast<double>(config.beta2),
+          eps = static_cast<double>(config.eps),
           decay = static_cast<double>(config.weight_decay)](Element& element, double g, bool has_decay, int step) {
     element.m = b1 * element.m + (1 - b1) * g;
     element.v = b2 * element.v + (1 - b2) * g * g;
@@ -160,29 +165,36 @@ Rule rule_of(const AdamWConfig& config) {
 }  // namespace
 
 TEST_CASE("SGD follows its formula, and trains to the same bits in every scheme, at any number of ranks") {
-  const SgdConfig config = GENERATE(SgdConfig{.order_free = true}, SgdConfig{.momentum = 0.9f, .weight_decay = 0.1f, .order_free = true},
-                                    SgdConfig{.momentum = 0.5f, .nesterov = true, .weight_decay = 0.01f, .order_free = true});
+  const SgdConfig config =
+      GENERATE(SgdConfig{.order_free = true}, SgdConfig{.momentum = 0.9f, .weight_decay = 0.1f, .order_free = true},
+               SgdConfig{.momentum = 0.5f, .nesterov = true, .weight_decay = 0.01f, .order_free = true});
   const Arrays formula = by_formula(sgd(config), rule_of(config), 3, 4),
                one = on_ranks(1, [&](World&world) { return train(world, {}, sgd(config)); })[0];
   for (std::size_t i = 0; i < one.size(); ++i)
-    for (std::size_t j = 0; j < one[i].size(); ++j) CHECK(one[i][j] == Approx(formula[i][j]).epsilon(1e-5).margin(1e-6));
+    for (std::size_t j = 0; j < one[i].size(); ++j)
+      CHECK(one[i][j] == Approx(formula[i][j]).epsilon(1e-5).margin(1e-6));
   for (const std::string& name : scheme_names()) {
     CAPTURE(name, config.momentum);
     for (const int ranks : {2, 4})
-      CHECK(on_ranks(ranks, [&](World& world) { return train(world, scheme_of(name, ranks), sgd(config)); })[ranks - 1] == one);
+      CHECK(on_ranks(ranks, [&](World& world) {
+              return train(world, scheme_of(name, ranks), sgd(config));
+            })[ranks - 1] == one);
   }
 }
 
-TEST_CASE("20 steps of AdamW and SGD are those of plain arithmetic, in every strategy and layout, at 1, 2 and 3 ranks") {
+TEST_CASE(
+    "20 steps of AdamW and SGD are those of plain arithmetic, in every strategy and layout, at 1, 2 and 3 ranks") {
   constexpr int kSteps = 20, kSamples = 6;
   constexpr double kTolerance = 1e-4;  // f32 states, over 20 steps
   const AdamWConfig adamw{.eps = 1e-4f, .clip = 0, .order_free = true};
   const SgdConfig momentum{.momentum = 0.9f, .weight_decay = 0.1f, .order_free = true};
   const bool is_adamw = GENERATE(true, false);
-  const Make make = is_adamw ? Make([&](Executor& executor) { return std::make_unique<AdamW>(executor, adamw); }) : sgd(momentum);
+  const Make make =
+      is_adamw ? Make([&](Executor& executor) { return std::make_unique<AdamW>(executor, adamw); }) : sgd(momentum);
   const Arrays expected = by_formula(make, is_adamw ? rule_of(adamw) : rule_of(momentum), kSteps, kSamples);
   for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "shard_grad_op", "hsdp", "nested"}) {
-    for (const LayoutOptions& layout : {LayoutOptions{}, LayoutOptions{.layout = Layout::per_parameter, .min_shard_bytes = 100}}) {
+    for (const LayoutOptions& layout :
+         {LayoutOptions{}, LayoutOptions{.layout = Layout::per_parameter, .min_shard_bytes = 100}}) {
       for (const int ranks : {1, 2, 3}) {
         CAPTURE(is_adamw, name, name_of(layout.layout), ranks);
         const Arrays trained = on_ranks(ranks, [&](World& world) {
@@ -211,7 +223,8 @@ TEST_CASE("an optimizer of one's own trains to the same bits in every scheme, in
 }
 
 TEST_CASE("I2: the state of any optimizer is saved by name, and goes on at another number of ranks") {
-  const Make make = GENERATE(lion(), sgd({.momentum = 0.9f, .clip = 0.5f, .order_free = true}), sgd({.order_free = true}));
+  const Make make =
+      GENERATE(lion(), sgd({.momentum = 0.9f, .clip = 0.5f, .order_free = true}), sgd({.order_free = true}));
   const Arrays expected = on_ranks(1, [&](World& world) {
     Run run(world, {}, make);
     for (int step = 1; step <= 4; ++step) run.step(step);

@@ -19,7 +19,8 @@ struct Outcome {
 };
 
 /// Three steps; before the end of step `wrong_step` rank `wrong_rank` believes that it has done `extra` too.
-Outcome run(World& world, int wrong_step, int wrong_rank, const Action& extra, Mode mode = Mode::train, const ShardOptions& options = {}) {
+Outcome run(World& world, int wrong_step, int wrong_rank, const Action& extra, Mode mode = Mode::train,
+            const ShardOptions& options = {}) {
   ChainRun run(world, options);
   Outcome outcome;
   std::vector<std::vector<float>> before;
@@ -59,17 +60,21 @@ std::string message_of_world(int ranks, const std::function<void(World&)>& body)
 
 }  // namespace
 
-TEST_CASE("I5: a rank that communicates otherwise stops all ranks before the optimizer's step, with both ranks' operations") {
+TEST_CASE(
+    "I5: a rank that communicates otherwise stops all ranks before the optimizer's step, with both ranks' operations") {
   const int wrong_step = GENERATE(1, 3), wrong_rank = GENERATE(0, 2);
   CAPTURE(wrong_step, wrong_rank);
-  const auto outcomes = on_ranks(3, [&](World& world) { return run(world, wrong_step, wrong_rank, {Action::Kind::reduce, 2}); });
+  const auto outcomes = on_ranks(3, [&](World& world) {
+    return run(world, wrong_step, wrong_rank, {Action::Kind::reduce, 2});
+  });
   for (const Outcome& outcome : outcomes) {
     CHECK(outcome.steps_done == wrong_step - 1);
     CHECK(outcome.code == static_cast<int>(ExitCode::ranks_disagree));
     CHECK(outcome.is_untouched);
     CHECK(outcome.message == outcomes[0].message);
     CHECK_THAT(outcome.message,
-               Catch::Contains(fmt::format("the ranks disagree on the order of communication in step {}, operation ", wrong_step)));
+               Catch::Contains(
+                   fmt::format("the ranks disagree on the order of communication in step {}, operation ", wrong_step)));
     CHECK_THAT(outcome.message, Catch::Contains(fmt::format("rank {} reduce(layer1)", wrong_rank)));
     CHECK_THAT(outcome.message, Catch::Contains(wrong_rank == 0 ? ", rank 1 " : "rank 0 "));
   }
@@ -90,7 +95,8 @@ TEST_CASE("I5: ranks in step are not stopped, and compare with one small all-red
     }
     run.device->synchronize();
     const auto& entries = run.device->trace().entries();
-    return std::pair(std::count_if(entries.begin(), entries.end(), [](const TraceEntry& e) { return e.op.name == "all_reduce:order"; }),
+    return std::pair(std::count_if(entries.begin(), entries.end(),
+                                   [](const TraceEntry& e) { return e.op.name == "all_reduce:order"; }),
                      run.runtime.scheduler().take_deviations().size());
   });
   for (const auto& [compared, deviations] : counts) {
@@ -100,26 +106,34 @@ TEST_CASE("I5: ranks in step are not stopped, and compare with one small all-red
 }
 
 TEST_CASE("I5: a validation that only some ranks run is noticed at the next step") {
-  const auto outcomes = on_ranks(2, [&](World& world) { return run(world, 2, 1, {Action::Kind::gather, 3}, Mode::eval); });
+  const auto outcomes = on_ranks(2, [&](World& world) {
+    return run(world, 2, 1, {Action::Kind::gather, 3}, Mode::eval);
+  });
   CHECK_THAT(outcomes[0].message, Catch::Contains("rank 1 gather(layer2) f32 in a validation"));
 }
 
-TEST_CASE("I5: ranks whose layers run in another order are stopped at the first message, equal sizes or not, with both names") {
+TEST_CASE(
+    "I5: ranks whose layers run in another order are stopped at the first message, equal sizes or not, with both "
+    "names") {
   const bool zero_copy = GENERATE(false, true);
   const std::string message = message_of_world(2, [&](World& world) {
     ChainRun run(world, {.zero_copy = zero_copy});
     run.runtime.begin_micro_batch(Mode::train, true);
     const ForwardScope scope(&run.runtime, 0);
     Tensor y = linear(chain_input(run.context, 0), run.model.head, nullptr);
-    for (const std::size_t i : world.rank() == 0 ? std::vector<std::size_t>{0, 1, 2} : std::vector<std::size_t>{1, 0, 2})
+    for (const std::size_t i :
+         world.rank() == 0 ? std::vector<std::size_t>{0, 1, 2} : std::vector<std::size_t>{1, 0, 2})
       y = run.model.layers[i]->forward(y);
     run.device->synchronize();
   });
   const std::string op = zero_copy ? "publish" : "all_gather";
-  CHECK_THAT(message, Catch::Contains(fmt::format("rank 0 {}(layer0)", op)) && Catch::Contains(fmt::format("rank 1 {}(layer1)", op)));
+  CHECK_THAT(message, Catch::Contains(fmt::format("rank 0 {}(layer0)", op)) &&
+                          Catch::Contains(fmt::format("rank 1 {}(layer1)", op)));
 }
 
-TEST_CASE("I5: groups whose units differ, each of one mind, are stopped before the optimizer's step, with the first difference") {
+TEST_CASE(
+    "I5: groups whose units differ, each of one mind, are stopped before the optimizer's step, with the first "
+    "difference") {
   struct Difference {
     void (*make)(ShardOptions& options);
     const char* text;
@@ -129,14 +143,19 @@ TEST_CASE("I5: groups whose units differ, each of one mind, are stopped before t
       Difference{[](ShardOptions& o) { o.precision.param = DType::bf16; }, "parameters: rank 0 f32, rank 2 bf16"},
       Difference{[](ShardOptions& o) { o.precision = {.param = DType::bf16, .reduce = DType::bf16}; },
                  "parameters: rank 0 f32, rank 2 bf16"},
-      Difference{[](ShardOptions& o) { o.precision.is_full_in_evaluation = true; }, "validation: rank 0 as in training, rank 2 f32"},
-      Difference{[](ShardOptions& o) { o.precision.gather_comm_dtype = CommDType::int8; }, "gathers travel: rank 0 exact, rank 2 int8"},
-      Difference{[](ShardOptions& o) { o.precision.reduce_comm_dtype = CommDType::int8; }, "gradients travel: rank 0 exact, rank 2 int8"},
-      Difference{[](ShardOptions& o) { o.layout.dim = [](std::string_view, const Shape& shape) { return shape.rank() - 1; }; },
-                 "where they are cut: rank 2 differs from rank 0", Layout::per_parameter});
+      Difference{[](ShardOptions& o) { o.precision.is_full_in_evaluation = true; },
+                 "validation: rank 0 as in training, rank 2 f32"},
+      Difference{[](ShardOptions& o) { o.precision.gather_comm_dtype = CommDType::int8; },
+                 "gathers travel: rank 0 exact, rank 2 int8"},
+      Difference{[](ShardOptions& o) { o.precision.reduce_comm_dtype = CommDType::int8; },
+                 "gradients travel: rank 0 exact, rank 2 int8"},
+      Difference{
+          [](ShardOptions& o) { o.layout.dim = [](std::string_view, const Shape& shape) { return shape.rank() - 1; }; },
+          "where they are cut: rank 2 differs from rank 0", Layout::per_parameter});
   CAPTURE(difference.text);
   const auto outcomes = on_ranks(4, [&](World& world) {
-    ShardOptions options{.scheme = {.strategy = Strategy::hsdp, .group_size = 2}, .layout = {.layout = difference.layout}};
+    ShardOptions options{.scheme = {.strategy = Strategy::hsdp, .group_size = 2},
+                         .layout = {.layout = difference.layout}};
     if (world.rank() >= 2) difference.make(options);
     return run(world, 0, 0, {}, Mode::train, options);
   });
@@ -148,7 +167,9 @@ TEST_CASE("I5: groups whose units differ, each of one mind, are stopped before t
   }
 }
 
-TEST_CASE("I5: ranks or groups that train otherwise are stopped before the optimizer's step, with the setting and both values") {
+TEST_CASE(
+    "I5: ranks or groups that train otherwise are stopped before the optimizer's step, with the setting and both "
+    "values") {
   struct Difference {
     const char* text;
     void (*options)(ShardOptions& options) = [](ShardOptions&) {};
@@ -157,21 +178,27 @@ TEST_CASE("I5: ranks or groups that train otherwise are stopped before the optim
     std::int64_t step = 1;
   };
   const Difference difference = GENERATE(
-      Difference{"the seed of the initial weights in step 1: rank 0 has 0, rank 2 has 8", [](ShardOptions& o) { o.seed = 8; }},
-      Difference{"the division of gradients in step 1: rank 0 has 1 before and 4 after the sum, rank 2 has 1 before and 1 after the sum",
+      Difference{"the seed of the initial weights in step 1: rank 0 has 0, rank 2 has 8",
+                 [](ShardOptions& o) { o.seed = 8; }},
+      Difference{"the division of gradients in step 1: rank 0 has 1 before and 4 after the sum, rank 2 has 1 before "
+                 "and 1 after the sum",
                  [](ShardOptions& o) { o.division.rule = Division::Rule::none; }},
-      Difference{"the learning rate in step 1: rank 0 has 0.01, rank 2 has 0.02", [](ShardOptions&) {}, [](ChainRun&) {}, 2e-2f},
-      Difference{"the number of the step in step 1: rank 0 has 1, rank 2 has 2", [](ShardOptions&) {}, [](ChainRun&) {}, 1e-2f, 2},
-      Difference{"the weight decay in step 1: rank 0 has 0.1, rank 2 has 0.5", [](ShardOptions&) {},
-                 [](ChainRun& run) { run.optimizer.emplace(run.runtime.executor(), AdamWConfig{.weight_decay = 0.5f}); }},
+      Difference{"the learning rate in step 1: rank 0 has 0.01, rank 2 has 0.02", [](ShardOptions&) {},
+                 [](ChainRun&) {}, 2e-2f},
+      Difference{"the number of the step in step 1: rank 0 has 1, rank 2 has 2", [](ShardOptions&) {}, [](ChainRun&) {},
+                 1e-2f, 2},
+      Difference{
+          "the weight decay in step 1: rank 0 has 0.1, rank 2 has 0.5", [](ShardOptions&) {},
+          [](ChainRun& run) { run.optimizer.emplace(run.runtime.executor(), AdamWConfig{.weight_decay = 0.5f}); }},
       Difference{"AdamW's beta2 in step 1: rank 0 has 0.95, rank 2 has 0.99", [](ShardOptions&) {},
                  [](ChainRun& run) { run.optimizer.emplace(run.runtime.executor(), AdamWConfig{.beta2 = 0.99f}); }},
       Difference{"the largest norm of the gradient (clip) in step 1: rank 0 has 1, rank 2 has 0", [](ShardOptions&) {},
                  [](ChainRun& run) { run.optimizer.emplace(run.runtime.executor(), AdamWConfig{.clip = 0}); }},
-      Difference{"whether parameter layer1.bias is trained in step 1: rank 0 trains it, rank 2 has it frozen", [](ShardOptions&) {},
-                 [](ChainRun& run) { run.model.layers[1]->bias.set_trainable(false); }});
-  const SchemeOptions scheme = GENERATE(SchemeOptions{.strategy = Strategy::ddp}, SchemeOptions{.strategy = Strategy::zero3},
-                                        SchemeOptions{.strategy = Strategy::hsdp, .group_size = 2});
+      Difference{"whether parameter layer1.bias is trained in step 1: rank 0 trains it, rank 2 has it frozen",
+                 [](ShardOptions&) {}, [](ChainRun& run) { run.model.layers[1]->bias.set_trainable(false); }});
+  const SchemeOptions scheme =
+      GENERATE(SchemeOptions{.strategy = Strategy::ddp}, SchemeOptions{.strategy = Strategy::zero3},
+               SchemeOptions{.strategy = Strategy::hsdp, .group_size = 2});
   CAPTURE(difference.text, name_of(scheme.strategy));
   const auto outcomes = on_ranks(4, [&](World& world) {
     ShardOptions options{.scheme = scheme};
@@ -186,7 +213,9 @@ TEST_CASE("I5: ranks or groups that train otherwise are stopped before the optim
       run.optimizer->step(is_other ? difference.lr : 1e-2f, is_other ? difference.step : 1);
       run.device->synchronize();
     } catch (const OrderMismatch& mismatch) {
-      outcome = {.message = mismatch.what(), .code = static_cast<int>(mismatch.code()), .is_untouched = run.weights() == before};
+      outcome = {.message = mismatch.what(),
+                 .code = static_cast<int>(mismatch.code()),
+                 .is_untouched = run.weights() == before};
     }
     return outcome;
   });
@@ -205,16 +234,19 @@ TEST_CASE("I5: ranks of different models are told the unit and its parameters") 
     ShardedRuntime runtime(context, world, {});
     runtime.add_unit("layer0", {&weight});
   });
-  CHECK_THAT(message, Catch::Contains("shares a window of ") && Catch::Contains("unit layer0, on this rank of layer0.weight ("));
+  CHECK_THAT(message,
+             Catch::Contains("shares a window of ") && Catch::Contains("unit layer0, on this rank of layer0.weight ("));
 }
 
 TEST_CASE("I5: weights that one group alone has written back are noticed, at the latest before the optimizer's step") {
   using After = UnshardOptions::After;
   const std::string message = message_of_world(4, [](World& world) {
     ChainRun run(world, {.scheme = {.strategy = Strategy::hsdp, .group_size = 2}, .zero_copy = false});
-    // An exception ends the scope of half of the ranks, which then store what the others do not, and nobody looks at it there.
+    // An exception ends the scope of half of the ranks, which then store what the others do not, and nobody looks at it
+    // there.
     message_of([&] {
-      const UnshardScope scope(run.runtime, {1}, {.after_exception = world.rank() < 2 ? After::discard : After::write_back});
+      const UnshardScope scope(run.runtime, {1},
+                               {.after_exception = world.rank() < 2 ? After::discard : After::write_back});
       throw Error(ExitCode::io, "ends the scope");
     });
     run.micro_batch(0);

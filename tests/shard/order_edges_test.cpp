@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kRanks = 4;
 
-/// A way to train whose steps are looked at edge by edge. A variant of zero3 is one line here; a further scheme one in scheme_cases.h.
+/// A way to train whose steps are looked at edge by edge. A variant of zero3 is one line here; a further scheme one in
+/// scheme_cases.h.
 struct Way {
   std::string name;
   std::function<void(Config& config)> choose;
@@ -36,7 +37,8 @@ std::vector<Way> ways_of_options() {
          config.precision.param = config.precision.reduce = "bf16";
          config.shard.reduce_every_micro_batch = false;
        }},
-      {"bf16, validated in f32", [](Config& config) { config.precision.param = "bf16", config.precision.validation = "f32"; }},
+      {"bf16, validated in f32",
+       [](Config& config) { config.precision.param = "bf16", config.precision.validation = "f32"; }},
       {"bf16, sums in f32", [](Config& config) { config.precision.param = "bf16", config.precision.output = "f32"; }},
       {"one reduction in flight", [](Config& config) { config.shard.max_reductions_in_flight = 1; }},
       {"one unit", [](Config& config) { config.shard.units = "model"; }},
@@ -96,7 +98,8 @@ std::vector<Way> zero_copy_ways() {
 
 std::vector<Way> ways_of_layouts() {
   std::vector<Way> ways;
-  for (const std::string& layout : layout_names()) ways.push_back({layout, [layout](Config& config) { choose_layout(config, layout); }});
+  for (const std::string& layout : layout_names())
+    ways.push_back({layout, [layout](Config& config) { choose_layout(config, layout); }});
   ways.push_back({"everything whole", [](Config& config) {
                     choose_layout(config, "per_parameter");
                     config.shard.min_shard_bytes = 1 << 20;
@@ -111,8 +114,8 @@ std::vector<Way> all_ways() {
   return ways;
 }
 
-/// Two steps of two micro-batches, a validation and a sample, one after the other without the host ever waiting. scratch: what the streams
-/// have of it from the start, as in a run that follows its plan; then what they needed.
+/// Two steps of two micro-batches, a validation and a sample, one after the other without the host ever waiting.
+/// scratch: what the streams have of it from the start, as in a run that follows its plan; then what they needed.
 std::vector<TraceEntry> trace_of(const Way& way, ScratchBytes& scratch) {
   Config config = tiny_config();
   config.train.global_batch = 2 * kRanks;
@@ -138,7 +141,9 @@ std::vector<TraceEntry> trace_of(const Way& way, ScratchBytes& scratch) {
   return device->trace().entries();
 }
 
-std::string text_of(const TraceEntry& entry) { return fmt::format("stream '{}', record {}", name_of(entry.stream), entry.record_id); }
+std::string text_of(const TraceEntry& entry) {
+  return fmt::format("stream '{}', record {}", name_of(entry.stream), entry.record_id);
+}
 
 }  // namespace
 

@@ -13,7 +13,8 @@ class Parameters {
   explicit Parameters(const std::vector<Shape>& shapes) {
     for (const Shape& shape : shapes) {
       const bool has_decay = shape.rank() > 1;
-      owned_.push_back(std::make_unique<Parameter>(fmt::format("p{}", owned_.size()), shape, Init{0.02f, 0}, has_decay));
+      owned_.push_back(
+          std::make_unique<Parameter>(fmt::format("p{}", owned_.size()), shape, Init{0.02f, 0}, has_decay));
       pointers_.push_back(owned_.back().get());
     }
   }

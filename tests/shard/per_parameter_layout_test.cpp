@@ -33,7 +33,9 @@ LayoutOptions options_of(Dims dims, std::int64_t min_shard_bytes = 0) {
   LayoutOptions options{.layout = Layout::per_parameter, .min_shard_bytes = min_shard_bytes};
   if (dims == Dims::last) options.dim = [](std::string_view, const Shape&) { return -1; };
   if (dims == Dims::mixed)
-    options.dim = [](std::string_view name, const Shape& shape) { return (name.back() - '0') % std::max(1, shape.rank()); };
+    options.dim = [](std::string_view name, const Shape& shape) {
+      return (name.back() - '0') % std::max(1, shape.rank());
+    };
   return options;
 }
 
@@ -43,9 +45,12 @@ std::vector<float> numbered(std::int64_t count) {
   return values;
 }
 
-Buffer buffer_of(std::vector<float>& values) { return {values.data(), std::ssize(values), DType::f32, DeviceKind::cpu}; }
+Buffer buffer_of(std::vector<float>& values) {
+  return {values.data(), std::ssize(values), DType::f32, DeviceKind::cpu};
+}
 
-/// On which rank row `row` of a dim of `rows` belongs, said otherwise than the layout says it: whole rounds of ceil(rows / ranks).
+/// On which rank row `row` of a dim of `rows` belongs, said otherwise than the layout says it: whole rounds of
+/// ceil(rows / ranks).
 int rank_of_row(std::int64_t row, std::int64_t rows, int ranks) {
   int rank = 0;
   for (std::int64_t left = (rows + ranks - 1) / ranks; row >= left; left += (rows + ranks - 1) / ranks) ++rank;
@@ -60,7 +65,8 @@ std::int64_t index_on(const Shape& shape, int dim, std::int64_t i) {
 
 }  // namespace
 
-TEST_CASE("1-3, 2B-2: each element is on the rank that has its row of the chosen dim, once, in the order of the parameter") {
+TEST_CASE(
+    "1-3, 2B-2: each element is on the rank that has its row of the chosen dim, once, in the order of the parameter") {
   const Dims dims = GENERATE(Dims::first, Dims::last, Dims::mixed);
   const int ranks = GENERATE(2, 3, 4, 8);
   for (const auto& shapes : units()) {
@@ -75,12 +81,14 @@ TEST_CASE("1-3, 2B-2: each element is on the rank that has its row of the chosen
           const std::int64_t element = segment.element(i);
           ++covered[segment.view].at(static_cast<std::size_t>(element));
           const Shape& shape = view.shape;
-          CHECK(rank_of_row(index_on(shape, view.dim, element), shape.rank() == 0 ? 1 : shape[view.dim], ranks) == rank);
+          CHECK(rank_of_row(index_on(shape, view.dim, element), shape.rank() == 0 ? 1 : shape[view.dim], ranks) ==
+                rank);
           if (i > 0) CHECK(element > segment.element(i - 1));
         }
       }
     }
-    for (const auto& counts : covered) CHECK(std::all_of(counts.begin(), counts.end(), [](int count) { return count == 1; }));
+    for (const auto& counts : covered)
+      CHECK(std::all_of(counts.begin(), counts.end(), [](int count) { return count == 1; }));
   }
 }
 
@@ -109,7 +117,8 @@ TEST_CASE("shards are equal, aligned and as long as the largest of each paramete
       for (const std::int64_t threshold : {0, 40, 100000}) {
         for (const auto& shapes : units()) {
           const Parameters parameters(shapes);
-          const auto layout = make_layout(options_of(Dims::mixed, threshold), parameters.pointers(), dtype, ranks, finest);
+          const auto layout =
+              make_layout(options_of(Dims::mixed, threshold), parameters.pointers(), dtype, ranks, finest);
           const std::int64_t slices = finest / ranks;
           CHECK(layout->gathered_shard_elems() % (slices * align) == 0);
           CHECK(layout->shard_elems() % (slices * align) == 0);
@@ -134,7 +143,9 @@ TEST_CASE("shards are equal, aligned and as long as the largest of each paramete
   }
 }
 
-TEST_CASE("1-4: parameters of fewer bytes than the threshold are held whole by every rank and cut for their reduction alone") {
+TEST_CASE(
+    "1-4: parameters of fewer bytes than the threshold are held whole by every rank and cut for their reduction "
+    "alone") {
   const Parameters parameters({{16, 2}, {31}, {32}, {3, 5}});  // of f32: 128, 124, 128 and 60 bytes
   const int ranks = GENERATE(2, 3, 8);
   const auto layout = make_layout(options_of(Dims::first, 128), parameters.pointers(), DType::f32, ranks);
@@ -188,7 +199,8 @@ TEST_CASE("what is copied into a bucket lies where the segments say, and comes o
 
     // The parts of whole parameters are not gathered.
     std::vector<float> gathered(static_cast<std::size_t>(layout.gathered_elems()), -1.0f), back(gathered.size(), -2.0f);
-    copy_in(stream, cpu_kernels(), unit, {0, ranks, layout.gathered_shard_elems()}, buffer_of(full), buffer_of(gathered));
+    copy_in(stream, cpu_kernels(), unit, {0, ranks, layout.gathered_shard_elems()}, buffer_of(full),
+            buffer_of(gathered));
     copy_out(stream, cpu_kernels(), unit, buffer_of(gathered), buffer_of(back));
     stream.synchronize();
     std::vector<float> wanted(gathered.size(), -2.0f);
@@ -203,10 +215,11 @@ TEST_CASE("shards in the middle of a bucket are copied in alone, from the parame
   const Parameters parameters({{5, 7}, {2}, {9, 2}});  // the second is on the first two ranks
   const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
   Stream& stream = device->stream(StreamRole::compute);
-  const FlatParameter unit("unit", parameters.pointers(), make_layout(options_of(Dims::mixed), parameters.pointers(), DType::f32, 8), 0,
-                           {});
+  const FlatParameter unit("unit", parameters.pointers(),
+                           make_layout(options_of(Dims::mixed), parameters.pointers(), DType::f32, 8), 0, {});
   const std::int64_t shard = unit.layout->gathered_shard_elems();
-  std::vector<float> full = numbered(unit.layout->full_elems()), all(full.size()), some(static_cast<std::size_t>(2 * shard));
+  std::vector<float> full = numbered(unit.layout->full_elems()), all(full.size()),
+                     some(static_cast<std::size_t>(2 * shard));
   copy_in(stream, cpu_kernels(), unit, {0, 8, shard}, buffer_of(full), buffer_of(all));
   device->trace().start();
   copy_in(stream, cpu_kernels(), unit, {2, 2, shard}, buffer_of(full), buffer_of(some));
@@ -218,15 +231,22 @@ TEST_CASE("shards in the middle of a bucket are copied in alone, from the parame
   CHECK(some == std::vector<float>(all.begin() + 2 * shard, all.begin() + 4 * shard));
 }
 
-TEST_CASE("1.3-6: an option that the layout has no use for, and a dim that a parameter has not, are refused at any number of ranks") {
+TEST_CASE(
+    "1.3-6: an option that the layout has no use for, and a dim that a parameter has not, are refused at any number of "
+    "ranks") {
   const Parameters parameters({{5, 7}, {7}});
   const int ranks = GENERATE(1, 2);
-  const auto made = [&](const LayoutOptions& options) { make_layout(options, parameters.pointers(), DType::f32, ranks); };
+  const auto made = [&](const LayoutOptions& options) {
+    make_layout(options, parameters.pointers(), DType::f32, ranks);
+  };
   const auto always = [](int dim) { return [dim](std::string_view, const Shape&) { return dim; }; };
-  CHECK_THROWS_WITH(made({.min_shard_bytes = 1}), Contains("a size below which parameters stay whole does not go with the flat layout"));
+  CHECK_THROWS_WITH(made({.min_shard_bytes = 1}),
+                    Contains("a size below which parameters stay whole does not go with the flat layout"));
   CHECK_THROWS_WITH(made({.dim = always(0)}), Contains("a choice of dims does not go with the flat layout"));
-  CHECK_THROWS_WITH(made({.layout = Layout::per_parameter, .dim = always(1)}), Contains("parameter p1 of shape (7) has no dim 1"));
-  CHECK_THROWS_WITH(made({.layout = Layout::per_parameter, .dim = always(-3)}), Contains("parameter p0 of shape (5, 7) has no dim -3"));
+  CHECK_THROWS_WITH(made({.layout = Layout::per_parameter, .dim = always(1)}),
+                    Contains("parameter p1 of shape (7) has no dim 1"));
+  CHECK_THROWS_WITH(made({.layout = Layout::per_parameter, .dim = always(-3)}),
+                    Contains("parameter p0 of shape (5, 7) has no dim -3"));
   CHECK_NOTHROW(made({.layout = Layout::per_parameter, .dim = always(-1)}));
 }
 

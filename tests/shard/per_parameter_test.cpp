@@ -69,7 +69,9 @@ struct Sharing : Module {
 
 }  // namespace
 
-TEST_CASE("1-6, 1.3-7a: a tied head, vectors and matrices train to the bits of the flat layout, whatever is whole and on which dim") {
+TEST_CASE(
+    "1-6, 1.3-7a: a tied head, vectors and matrices train to the bits of the flat layout, whatever is whole and on "
+    "which dim") {
   const int ranks = GENERATE(1, 2, 3, 4, 8);
   const auto flat = on_ranks(ranks, [](World& world) { return trained(world, {}); });
   for (const LayoutOptions& layout : layouts()) {
@@ -78,7 +80,9 @@ TEST_CASE("1-6, 1.3-7a: a tied head, vectors and matrices train to the bits of t
   }
 }
 
-TEST_CASE("divided, delayed and withheld reductions and frozen parameters are the same bits when parameters are cut one by one") {
+TEST_CASE(
+    "divided, delayed and withheld reductions and frozen parameters are the same bits when parameters are cut one by "
+    "one") {
   const int way = GENERATE(range(0, 6));
   ShardOptions options;
   if (way == 0) options.division.rule = Division::Rule::mean;
@@ -110,7 +114,8 @@ TEST_CASE("1-4: a whole parameter has its value between uses, the same bits on e
     for (int step = 1; step <= 3; ++step) {
       run.device->synchronize();
       seen.push_back(values_of(bias));
-      if (message_of([&] { values_of(weight); }).find("layer1.weight is used while it is not unsharded") == std::string::npos)
+      if (message_of([&] { values_of(weight); }).find("layer1.weight is used while it is not unsharded") ==
+          std::string::npos)
         problem = "a sharded parameter has a value between uses";
       run.micro_batch(step);
       run.optimizer->step(1e-1f, step);
@@ -119,7 +124,8 @@ TEST_CASE("1-4: a whole parameter has its value between uses, the same bits on e
     seen.push_back(values_of(bias));
     if (run.weights()[4] != seen.back()) problem = "the value is not the weight";
     const UnitLayout& layout = *run.runtime.executor().units()[2].layout;
-    if (layout.gathered_elems() != 3 * 48) problem = "more is gathered than four rows of the matrix, in lines of 64 bytes";
+    if (layout.gathered_elems() != 3 * 48)
+      problem = "more is gathered than four rows of the matrix, in lines of 64 bytes";
     return std::pair(seen, problem);
   });
   for (const auto& [seen, problem] : results) {
@@ -161,14 +167,18 @@ TEST_CASE("1-6: what an inner unit owns an outer one leaves alone, and a module 
     }
     return text;
   };
-  CHECK(owned(Units::block) == "root: outer.own; layer0: layer0.weight layer0.bias; layer1: layer1.weight layer1.bias; ");
+  CHECK(owned(Units::block) ==
+        "root: outer.own; layer0: layer0.weight layer0.bias; layer1: layer1.weight layer1.bias; ");
   CHECK(owned(Units::model) == "root: layer0.weight layer0.bias layer1.weight layer1.bias outer.own; ");
 }
 
-TEST_CASE("I5: ranks that cut a parameter on different dims are stopped before the optimizer's step, even where all sizes agree") {
+TEST_CASE(
+    "I5: ranks that cut a parameter on different dims are stopped before the optimizer's step, even where all sizes "
+    "agree") {
   const auto messages = on_ranks(2, [](World& world) {
     LayoutOptions layout = cut();
-    if (world.rank() == 1) layout.dim = [](std::string_view name, const Shape&) { return name == "layer2.weight" ? 1 : 0; };
+    if (world.rank() == 1)
+      layout.dim = [](std::string_view name, const Shape&) { return name == "layer2.weight" ? 1 : 0; };
     ChainRun run(world, {.layout = layout});
     return message_of([&] {
       try {
@@ -181,8 +191,8 @@ TEST_CASE("I5: ranks that cut a parameter on different dims are stopped before t
     });
   });
   for (const std::string& message : messages)
-    CHECK_THAT(message,
-               Contains("in step 1, unit layer2, names and shapes of its parameters, and where they are cut: rank 1 differs from rank 0"));
+    CHECK_THAT(message, Contains("in step 1, unit layer2, names and shapes of its parameters, and where they are cut: "
+                                 "rank 1 differs from rank 0"));
 }
 
 }  // namespace zs::test

@@ -1,4 +1,5 @@
-// Units of one model that are placed each in its own way: over other ranks, between forward and backward over fewer, by another rule.
+// Units of one model that are placed each in its own way: over other ranks, between forward and backward over fewer, by
+// another rule.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -39,7 +40,8 @@ SchemeOptions own_mesh() {
 auto shard_by(const Placed& placed) {
   return [placed](Chain& chain, ShardedRuntime& runtime) {
     std::size_t next = 0;
-    shard_module(chain, runtime, Units::block, {}, [&](const Module&) { return next < placed.size() ? placed[next++] : UnitPolicy{}; });
+    shard_module(chain, runtime, Units::block, {},
+                 [&](const Module&) { return next < placed.size() ? placed[next++] : UnitPolicy{}; });
   };
 }
 
@@ -51,7 +53,9 @@ struct Sent {
 
 Sent sent_of(const std::vector<Action>& actions, const std::vector<FlatParameter>& units) {
   Sent sent;
-  const auto parts = [](int ranks, std::int64_t elems) { return elems / ranks * (ranks - 1) * std::int64_t{sizeof(float)}; };
+  const auto parts = [](int ranks, std::int64_t elems) {
+    return elems / ranks * (ranks - 1) * std::int64_t{sizeof(float)};
+  };
   for (const Action& action : actions) {
     const FlatParameter& unit = units[static_cast<std::size_t>(action.unit)];
     const ShardScheme& scheme = unit.placement->scheme;
@@ -63,7 +67,9 @@ Sent sent_of(const std::vector<Action>& actions, const std::vector<FlatParameter
       case Kind::two_level_gather: sent.parameters += parts(masters / small, all / small) + parts(small, all); break;
       case Kind::gather_secondary: sent.parameters += parts(count(scheme.between), all); break;
       case Kind::reduce: sent.gradients += parts(count(scheme.reduced), all); break;
-      case Kind::finish: sent.gradients += replicas > 1 ? 2 * parts(replicas, all / masters) : parts(masters / small, all / small); break;
+      case Kind::finish:
+        sent.gradients += replicas > 1 ? 2 * parts(replicas, all / masters) : parts(masters / small, all / small);
+        break;
       default: break;
     }
   }
@@ -99,7 +105,8 @@ void step_of(Run& runtime, Chain& model, Context& context, int rank, int ranks, 
   const int each = 8 / ranks;
   for (int i = 0; i < each; ++i) {
     runtime.begin_micro_batch(Mode::train, i + 1 == each);
-    backward(model.loss(chain_input(context, step * 8 + i * ranks + rank), chain_targets(context)), 1.0f / static_cast<float>(each));
+    backward(model.loss(chain_input(context, step * 8 + i * ranks + rank), chain_targets(context)),
+             1.0f / static_cast<float>(each));
     runtime.end_micro_batch();
   }
 }
@@ -148,8 +155,9 @@ Outcome train(World& world, const Way& way) {
   const auto violations = verify_order(device->trace().entries());
   if (!violations.empty()) outcome.violation = violations.front().message;
   for (int unit = 0; unit < 4; ++unit) {
-    runtime.executor().read_full(
-        unit, [&](const Parameter& parameter, const float* values) { outcome.weights.emplace_back(values, values + parameter.numel()); });
+    runtime.executor().read_full(unit, [&](const Parameter& parameter, const float* values) {
+      outcome.weights.emplace_back(values, values + parameter.numel());
+    });
   }
   return outcome;
 }
@@ -172,12 +180,13 @@ std::vector<Placed> mixtures(int ranks) {
 
 }  // namespace
 
-TEST_CASE("I1, I4, I5: units placed each in its own way train to the bits of one rank, in the memory that was planned") {
+TEST_CASE(
+    "I1, I4, I5: units placed each in its own way train to the bits of one rank, in the memory that was planned") {
   const Outcome expected = outcomes_of(1, {})[0];
   for (const int ranks : {2, 4, 8}) {
     for (const Placed& placed : mixtures(ranks)) {
-      CAPTURE(ranks, name_of(placed[0].scheme->strategy), name_of(placed[1].scheme->strategy), name_of(placed[2].scheme->strategy),
-              name_of(placed[3].scheme->strategy));
+      CAPTURE(ranks, name_of(placed[0].scheme->strategy), name_of(placed[1].scheme->strategy),
+              name_of(placed[2].scheme->strategy), name_of(placed[3].scheme->strategy));
       for (const Outcome& outcome : outcomes_of(ranks, {.placed = placed, .zero_copy = ranks == 2, .steps = 3})) {
         CHECK(outcome.weights == expected.weights);
         CHECK(outcome.norms == expected.norms);
@@ -190,7 +199,8 @@ TEST_CASE("I1, I4, I5: units placed each in its own way train to the bits of one
 
 TEST_CASE("I3, I4: what units placed each in its own way send is the sum of what each sends") {
   std::vector<Placed> all = mixtures(kRanks);
-  all.push_back({{}, {.scheme = own_mesh()}, {.reshard_after_forward = Reshard::over(2)}, {.scheme = scheme_of("ddp", kRanks)}});
+  all.push_back(
+      {{}, {.scheme = own_mesh()}, {.reshard_after_forward = Reshard::over(2)}, {.scheme = scheme_of("ddp", kRanks)}});
   const Outcome expected = outcomes_of(1, {.is_deterministic = false})[0];
   for (const Placed& placed : all) {
     for (const Outcome& outcome : outcomes_of(kRanks, {.placed = placed, .is_deterministic = false})) {
@@ -207,7 +217,8 @@ TEST_CASE("I3, I4: what units placed each in its own way send is the sum of what
 }
 
 TEST_CASE("2A-28: replicas take one step, whatever the units are replicas over") {
-  const Placed placed{{}, {.scheme = scheme_of("ddp", kRanks)}, {.scheme = scheme_of("hsdp", kRanks)}, {.scheme = own_mesh()}};
+  const Placed placed{
+      {}, {.scheme = scheme_of("ddp", kRanks)}, {.scheme = scheme_of("hsdp", kRanks)}, {.scheme = own_mesh()}};
   const auto outcomes = outcomes_of(kRanks, {.placed = placed, .is_deterministic = false});
   for (const Outcome& outcome : outcomes) {
     CHECK(outcome.norms == outcomes[0].norms);
@@ -217,8 +228,10 @@ TEST_CASE("2A-28: replicas take one step, whatever the units are replicas over")
 
 TEST_CASE("2B-22: a unit's own division is its own") {
   const auto gradients = on_ranks(kRanks, [](World& world) {
-    ChainRun run(world, {.zero_copy = false},
-                 shard_by({{}, {.division = Division{Division::Rule::custom, 8}}, {}, {.division = Division{Division::Rule::none}}}));
+    ChainRun run(
+        world, {.zero_copy = false},
+        shard_by(
+            {{}, {.division = Division{Division::Rule::custom, 8}}, {}, {.division = Division{Division::Rule::none}}}));
     run.micro_batch(1);
     run.runtime.executor().wait_reductions();
     ChainRun plain(world, {.zero_copy = false});
@@ -253,8 +266,9 @@ TEST_CASE("I2: a checkpoint of units placed each in its own way goes on in anoth
       if (is_first) save(state, folder.path(), {.step = 2, .attributes = {}});
       Arrays weights;
       for (int unit = 0; unit < 4; ++unit) {
-        runtime.executor().read_full(
-            unit, [&](const Parameter& parameter, const float* values) { weights.emplace_back(values, values + parameter.numel()); });
+        runtime.executor().read_full(unit, [&](const Parameter& parameter, const float* values) {
+          weights.emplace_back(values, values + parameter.numel());
+        });
       }
       return weights;
     });
@@ -310,7 +324,8 @@ TEST_CASE("2A-2: small groups are the ranks of a host where nobody says otherwis
     const ChainRun run(world, {.scheme = {.strategy = Strategy::hsdp}},
                        shard_by({{}, {.scheme = SchemeOptions{.strategy = Strategy::nested}}}));
     const auto& units = run.runtime.executor().units();
-    return std::pair(run.runtime.executor().scheme().options().group_size, units[1].placement->scheme.options().group_size);
+    return std::pair(run.runtime.executor().scheme().options().group_size,
+                     units[1].placement->scheme.options().group_size);
   });
   CHECK(sizes == std::vector(kRanks, std::pair(kRanks, kRanks)));  // threads of one host
 }

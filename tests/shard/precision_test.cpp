@@ -20,7 +20,8 @@ constexpr DType kF32 = DType::f32, kBf16 = DType::bf16;
 auto shard_by(const std::vector<MixedPrecisionPolicy>& precisions) {
   return [precisions](Chain& chain, ShardedRuntime& runtime) {
     std::size_t next = 0;
-    shard_module(chain, runtime, Units::block, {}, [&](const Module&) { return UnitPolicy{.precision = precisions.at(next++)}; });
+    shard_module(chain, runtime, Units::block, {},
+                 [&](const Module&) { return UnitPolicy{.precision = precisions.at(next++)}; });
   };
 }
 
@@ -53,10 +54,13 @@ Outcome train(World& world, const std::vector<MixedPrecisionPolicy>& precisions)
   return outcome;
 }
 
-/// Gradients of four micro-batches that are reduced in the last, on one rank; on two ranks of equal samples they would be twice that.
+/// Gradients of four micro-batches that are reduced in the last, on one rank; on two ranks of equal samples they would
+/// be twice that.
 Arrays accumulated(DType reduce, bool by_guard) {
   const auto world = make_single_world({.timeout_s = 60});
-  ChainRun run(*world, {.scheme = {.reduce_every_micro_batch = by_guard}, .precision = {.param = kBf16, .reduce = reduce}, .seed = 3});
+  ChainRun run(
+      *world,
+      {.scheme = {.reduce_every_micro_batch = by_guard}, .precision = {.param = kBf16, .reduce = reduce}, .seed = 3});
   for (int i = 0; i < 4; ++i) {
     std::optional<NoSync> guard;
     if (by_guard && i < 3) guard.emplace(run.runtime);
@@ -76,9 +80,11 @@ Config validated_config(const std::string& scheme, const std::string& layout, in
   return config;
 }
 
-const ReadSamples kSamples = [](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+const ReadSamples kSamples = [](std::int64_t first, std::vector<std::int32_t>& inputs,
+                                std::vector<std::int32_t>& targets) {
   inputs.resize(16);
-  for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<std::int32_t>((static_cast<std::size_t>(first) * 5 + i * 7) % 61);
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    inputs[i] = static_cast<std::int32_t>((static_cast<std::size_t>(first) * 5 + i * 7) % 61);
   targets = inputs;
   std::reverse(targets.begin(), targets.end());
 };
@@ -93,7 +99,8 @@ double validation_loss(World& world, const Config& config) {
 }  // namespace
 
 TEST_CASE("units compute, gather, reduce and hand on in the dtypes of their own precision") {
-  const MixedPrecisionPolicy f32{}, bf16{.param = kBf16, .reduce = kBf16, .output = kF32}, mixed{.param = kBf16, .output = kF32};
+  const MixedPrecisionPolicy f32{}, bf16{.param = kBf16, .reduce = kBf16, .output = kF32},
+      mixed{.param = kBf16, .output = kF32};
   const auto outcomes = on_ranks(2, [&](World& world) { return train(world, {f32, bf16, f32, mixed}); });
   const auto plain = on_ranks(2, [&](World& world) { return train(world, {f32, f32, f32, f32}); });
   const std::vector<TraceEntry>& trace = outcomes[0].trace;
@@ -104,7 +111,8 @@ TEST_CASE("units compute, gather, reduce and hand on in the dtypes of their own 
   CHECK(dtypes_of(trace, "gelu") == Dtypes{kBf16, kF32, kBf16});
   CHECK(dtypes_of(trace, "add") == Dtypes(3, kF32));
   CHECK(dtypes_of(trace, "reduce_scatter") == Dtypes{kF32, kF32, kBf16, kF32});
-  CHECK(dtypes_of(trace, "cast") == Dtypes{kF32, kBf16, kF32, kBf16, kF32, kBf16, kF32, kBf16});  // in and out of both layers, and back
+  CHECK(dtypes_of(trace, "cast") ==
+        Dtypes{kF32, kBf16, kF32, kBf16, kF32, kBf16, kF32, kBf16});  // in and out of both layers, and back
   CHECK(outcomes[0].loss != plain[0].loss);
   CHECK(outcomes[0].loss == Approx(plain[0].loss).epsilon(0.02));  // a few values of 8 bits each meet in the loss
   CHECK(outcomes[0].loss == train(*make_single_world({.timeout_s = 60}), {f32, bf16, f32, mixed}).loss);
@@ -174,7 +182,9 @@ TEST_CASE("training goes on in bf16 as if it had not been validated in f32, in t
   CHECK(run.reserved_bytes == make_plan(config, 0, 4).reserved_bytes);
 }
 
-TEST_CASE("an evaluation in full precision begins when nothing is gathered in bf16, and what is gathered after it is bf16 again") {
+TEST_CASE(
+    "an evaluation in full precision begins when nothing is gathered in bf16, and what is gathered after it is bf16 "
+    "again") {
   const auto messages = on_ranks(2, [](World& world) {
     ChainRun run(world, {.precision = {.param = kBf16, .is_full_in_evaluation = true}});
     const auto evaluate = [&](bool is_last) {

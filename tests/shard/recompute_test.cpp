@@ -96,7 +96,9 @@ struct Stack : Module {
     }
     return layers_[2]->forward(add(layers_[0]->forward(x), y));
   }
-  Tensor layers(const Tensor& x, bool recomputes) { return layer(2, layer(1, layer(0, x, recomputes), recomputes), recomputes); }
+  Tensor layers(const Tensor& x, bool recomputes) {
+    return layer(2, layer(1, layer(0, x, recomputes), recomputes), recomputes);
+  }
   Tensor loss(const Tensor& x, const Tensor& targets, Style style) {
     const ForwardScope scope = enter();
     Tensor y = linear(x, head_, nullptr);
@@ -137,19 +139,21 @@ struct StackOptions {
 Tensor stack_loss(Context& context, Stack& model, Style style, int rank) {
   std::vector<float> x(kRows * kWidth);
   std::vector<std::int32_t> targets(kRows);
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 3) % 11) * 0.25f - 1.0f;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    x[i] = static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 3) % 11) * 0.25f - 1.0f;
   for (std::size_t i = 0; i < targets.size(); ++i) targets[i] = static_cast<std::int32_t>(i % kWidth);
-  return model.loss(Tensor::from_host(context, {kRows, kWidth}, std::move(x)), Tensor::from_host(context, {kRows}, std::move(targets)),
-                    style);
+  return model.loss(Tensor::from_host(context, {kRows, kWidth}, std::move(x)),
+                    Tensor::from_host(context, {kRows}, std::move(targets)), style);
 }
 
 StackRun train_stack(World& world, const StackOptions& options) {
-  const auto device =
-      Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60, .perturb_seed = perturb_seed_of_environment()});
+  const auto device = Device::create(
+      DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60, .perturb_seed = perturb_seed_of_environment()});
   Context context(*device);
   Stack model;
   const bool zero_copy = options.style != Style::kept && options.style != Style::frozen_kept;
-  ShardedRuntime runtime(context, world, {.scheme = options.scheme, .schedule = options.schedule, .seed = 3, .zero_copy = zero_copy});
+  ShardedRuntime runtime(context, world,
+                         {.scheme = options.scheme, .schedule = options.schedule, .seed = 3, .zero_copy = zero_copy});
   shard_module(model, runtime, Units::block);
   AdamW optimizer(runtime.executor(), {});
   StackRun run;
@@ -208,7 +212,8 @@ TEST_CASE("I1: recomputed activations do not change a bit of losses, norms and w
       config.shard.reshard_after_forward = variant % 2 == 0;
       config.shard.prefetch = variant / 2;
       config.shard.zero_copy = variant == 1 || variant == 2 ? "auto" : "off";  // with either value of both
-      CAPTURE(config.precision.param, config.train.deterministic, config.shard.reduce_every_micro_batch, ranks, recompute, variant);
+      CAPTURE(config.precision.param, config.train.deterministic, config.shard.reduce_every_micro_batch, ranks,
+              recompute, variant);
       const TinyResult run = train_tiny(config, {.ranks = ranks});
       CHECK(run.losses == kept.losses);
       CHECK(run.grad_norms == kept.grad_norms);
@@ -226,7 +231,8 @@ TEST_CASE("I1: seeded delays and poisoned freed memory do not change a bit of a 
   CHECK(train_tiny(config, {.ranks = 2, .follows_plan = false}).weights == kept.weights);
 }
 
-TEST_CASE("I4: a recomputed step counts the planned bytes, enqueues the planned ops, and every access is ordered", "[recompute]") {
+TEST_CASE("I4: a recomputed step counts the planned bytes, enqueues the planned ops, and every access is ordered",
+          "[recompute]") {
   Config config = short_config();
   config.train.recompute = GENERATE(as<std::string>{}, "block", "attention");
   config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
@@ -263,7 +269,8 @@ TEST_CASE("a recomputed part runs again once, without what no backward needs", "
     config.train.recompute = recompute;
     return launches(make_plan(config, 0, 1).trace, name);
   };
-  // Three layers of four products, and the head's chunks apart. A block leaves out its last product and sum, attention its projection.
+  // Three layers of four products, and the head's chunks apart. A block leaves out its last product and sum, attention
+  // its projection.
   CHECK(launched("none", "linear") == 12);
   CHECK(launched("block", "linear") == 12 + 9);
   CHECK(launched("attention", "linear") == 12 + 3);
@@ -278,7 +285,8 @@ TEST_CASE("a recomputed part runs again once, without what no backward needs", "
 }
 
 TEST_CASE("the activations of GPT-2 124M shrink to what is said to be kept", "[recompute]") {
-  const std::int64_t none = activations_of_124M("none"), attention = activations_of_124M("attention"), block = activations_of_124M("block");
+  const std::int64_t none = activations_of_124M("none"), attention = activations_of_124M("attention"),
+                     block = activations_of_124M("block");
   CHECK(static_cast<double>(attention) < 0.75 * static_cast<double>(none));
   CHECK(static_cast<double>(block) < 0.25 * static_cast<double>(none));
 }
@@ -289,7 +297,8 @@ TEST_CASE("layers recomputed by a trainer of one's own give the same bits, whole
   options.scheme.reshard_after_forward = GENERATE(true, false);
   options.schedule.prefetch = GENERATE(0, 1, 2);
   options.scheme.reduce_every_micro_batch = GENERATE(true, false);
-  CAPTURE(options.ranks, options.scheme.reshard_after_forward.str(), options.schedule.prefetch, options.scheme.reduce_every_micro_batch);
+  CAPTURE(options.ranks, options.scheme.reshard_after_forward.str(), options.schedule.prefetch,
+          options.scheme.reduce_every_micro_batch);
   const StackRun kept = train_stack(options);
   for (const Style style : {Style::each, Style::pair, Style::nested}) {
     options.style = style;
@@ -302,7 +311,9 @@ TEST_CASE("layers recomputed by a trainer of one's own give the same bits, whole
   }
 }
 
-TEST_CASE("a unit that a recomputed function uses without a gradient is gathered for the second run, and gets no gradient", "[recompute]") {
+TEST_CASE(
+    "a unit that a recomputed function uses without a gradient is gathered for the second run, and gets no gradient",
+    "[recompute]") {
   StackOptions options;
   options.ranks = GENERATE(1, 2);
   options.schedule.prefetch = GENERATE(0, 1);
@@ -312,7 +323,9 @@ TEST_CASE("a unit that a recomputed function uses without a gradient is gathered
   const StackRun run = train_stack(options);
   CHECK(is_same_run(run, kept));
   constexpr int kFrozen = 2;
-  const auto count = [&](Action::Kind kind) { return std::count(run.actions.begin(), run.actions.end(), Action{kind, kFrozen}); };
+  const auto count = [&](Action::Kind kind) {
+    return std::count(run.actions.begin(), run.actions.end(), Action{kind, kFrozen});
+  };
   // It is the first to run, and still unsharded from the micro-batch before.
   CHECK(count(Action::Kind::gather) == 1);
   CHECK(count(Action::Kind::free_full) == 2);

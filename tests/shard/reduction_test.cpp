@@ -12,7 +12,8 @@ using Kind = Action::Kind;
 using Arrays = std::vector<std::vector<float>>;
 using Rule = Division::Rule;
 
-/// The weights, and the gradients that the optimizer took last, after two steps of two micro-batches, on rank 0 of four.
+/// The weights, and the gradients that the optimizer took last, after two steps of two micro-batches, on rank 0 of
+/// four.
 std::pair<Arrays, Arrays> trained(const ShardOptions& options, float seed) {
   return on_ranks(4,
                   [&](World& world) {
@@ -72,8 +73,8 @@ TEST_CASE("every rule that divides by the ranks trains to the bits of a loss sca
   for (const std::string& name : scheme_names()) {
     ShardOptions options{.scheme = scheme_of(name, 4), .division = {Rule::none}};
     const auto expected = trained(options, 0.25f);
-    for (const Division division :
-         {Division{}, Division{Rule::mean}, Division{Rule::split_root}, Division{Rule::custom, 4}, Division{Rule::custom_last, 4}}) {
+    for (const Division division : {Division{}, Division{Rule::mean}, Division{Rule::split_root},
+                                    Division{Rule::custom, 4}, Division{Rule::custom_last, 4}}) {
       options.division = division;
       CAPTURE(name, static_cast<int>(division.rule));
       CHECK((trained(options, 1.0f) == expected));  // a power of two, so that dividing rounds nothing
@@ -94,7 +95,8 @@ TEST_CASE("the split rule divides a rank's gradient before the sum and the sum o
     run.device->synchronize();
     std::vector<std::string> names;
     for (const TraceEntry& entry : run.device->trace().entries()) {
-      if (entry.kind == TraceEntry::Kind::op && (entry.op.name.starts_with("divide") || entry.op.name.starts_with("reduce_scatter"))) {
+      if (entry.kind == TraceEntry::Kind::op &&
+          (entry.op.name.starts_with("divide") || entry.op.name.starts_with("reduce_scatter"))) {
         names.push_back(entry.op.name.substr(0, entry.op.name.find(':')));
       }
     }
@@ -106,7 +108,9 @@ TEST_CASE("the split rule divides a rank's gradient before the sum and the sum o
   CHECK(traces[0] == expected);
 }
 
-TEST_CASE("micro-batches under NoSync are reduced with the next one, once, to the bits of reducing once a step, in every scheme") {
+TEST_CASE(
+    "micro-batches under NoSync are reduced with the next one, once, to the bits of reducing once a step, in every "
+    "scheme") {
   for (const std::string& name : scheme_names()) {
     const auto run_of = [&](bool by_option) {
       return on_ranks(4, [&](World& world) {
@@ -118,15 +122,16 @@ TEST_CASE("micro-batches under NoSync are reduced with the next one, once, to th
           std::optional<NoSync> guard;
           if (!by_option && i < 3) guard.emplace(run.runtime);
           run.micro_batch(i, i == 3);
-          for (int unit = 0; unit < 4; ++unit) reductions.push_back(run.count(Kind::reduce, unit) + run.count(Kind::finish, unit));
+          for (int unit = 0; unit < 4; ++unit)
+            reductions.push_back(run.count(Kind::reduce, unit) + run.count(Kind::finish, unit));
         }
         run.runtime.executor().wait_reductions();
         return std::pair(run.gradients(), reductions);
       });
     };
     const SchemeOptions scheme = scheme_of(name, 4);  // some reduce each, or once, by their nature
-    const bool goes_once = scheme.strategy != Strategy::zero1 && scheme.strategy != Strategy::zero2 && scheme.strategy != Strategy::ddp &&
-                           !scheme.all_reduce_every_micro_batch;
+    const bool goes_once = scheme.strategy != Strategy::zero1 && scheme.strategy != Strategy::zero2 &&
+                           scheme.strategy != Strategy::ddp && !scheme.all_reduce_every_micro_batch;
     const auto by_guard = run_of(false), by_option = goes_once ? run_of(true) : by_guard;
     CAPTURE(name);
     for (std::size_t rank = 0; rank < 4; ++rank) CHECK((by_guard[rank] == by_option[rank]));
@@ -223,7 +228,8 @@ TEST_CASE("reductions delayed by one unit are asked for when the next unit's bac
   std::vector<std::string> asked;
   for (const Hook& hook : step_hooks(3, Mode::train, 1)) {
     const std::string text = text_of(call(scheduler, hook, Mode::train));
-    if (hook.kind == Hook::Kind::before_backward || hook.kind == Hook::Kind::after_backward || hook.kind == Hook::Kind::end) {
+    if (hook.kind == Hook::Kind::before_backward || hook.kind == Hook::Kind::after_backward ||
+        hook.kind == Hook::Kind::end) {
       if (!text.empty()) asked.push_back(text);
     }
   }
@@ -247,7 +253,8 @@ TEST_CASE("I1: delayed reductions and prefetch after backward do not change a bi
   CHECK((trained(options, 0.25f) == expected));
 }
 
-TEST_CASE("with prefetch after backward the next unit is gathered when one is done, so that one at a time is unsharded") {
+TEST_CASE(
+    "with prefetch after backward the next unit is gathered when one is done, so that one at a time is unsharded") {
   Scheduler scheduler(unit_names(4), {.prefetch = 1, .prefetch_after_backward = true});
   run_hooks(scheduler, step_hooks(4, Mode::train, 1), Mode::train);
   std::vector<std::string> asked;

@@ -79,7 +79,8 @@ void check_clean_end(const Scheduler& scheduler, const ActionChecker& checker) {
 }
 
 /// Runs `count` hooks, then gives up as the runtime does after an exception.
-void run_and_abandon(Scheduler& scheduler, ActionChecker& checker, const std::vector<Hook>& hooks, std::size_t count, bool of_step) {
+void run_and_abandon(Scheduler& scheduler, ActionChecker& checker, const std::vector<Hook>& hooks, std::size_t count,
+                     bool of_step) {
   for (std::size_t i = 0; i < count; ++i) checker.apply(test::call(scheduler, hooks[i], Mode::train));
   checker.apply(scheduler.abandon(of_step));
 }
@@ -105,7 +106,8 @@ TEST_CASE("swapped units are gathered on demand and reduced once each") {
   check_clean_end(scheduler, checker);
   for (int unit = 0; unit < 4; ++unit) CHECK(checker.reduces(unit) == 1);
   // Forward: block1 came early and block0 is not due any more. Backward expected block2, block1, block0.
-  CHECK(scheduler.take_deviations() == Strings{"block1 in forward", "block0 in forward", "block0 in backward", "block1 in backward"});
+  CHECK(scheduler.take_deviations() ==
+        Strings{"block1 in forward", "block0 in forward", "block0 in backward", "block1 in backward"});
 }
 
 TEST_CASE("a unit that the order does not know is gathered on demand and noted once a phase") {
@@ -167,12 +169,14 @@ TEST_CASE("a unit that runs several times in a row is gathered once for all of t
     note(scheduler.end_micro_batch());
     check_clean_end(scheduler, checker);
   }
-  CHECK(asked == std::vector<std::string>{"gather 0, wait_gathered 0, gather 1", "wait_gathered 1, gather 2", "free_full 1",
-                                          "wait_gathered 2, gather 3", "free_full 2", "wait_gathered 3", "free_full 3", "free_full 0"});
+  CHECK(asked == std::vector<std::string>{"gather 0, wait_gathered 0, gather 1", "wait_gathered 1, gather 2",
+                                          "free_full 1", "wait_gathered 2, gather 3", "free_full 2", "wait_gathered 3",
+                                          "free_full 3", "free_full 0"});
   CHECK(scheduler.take_deviations().empty());
 }
 
-TEST_CASE("a unit that was to run again at once and does not is resharded at the end of the micro-batch, and that is noted") {
+TEST_CASE(
+    "a unit that was to run again at once and does not is resharded at the end of the micro-batch, and that is noted") {
   Scheduler scheduler(unit_names(3), {.keep_root_unsharded = false});
   for (const std::vector<int>& blocks : {std::vector<int>{1, 1, 2}, {1, 2}}) {
     ActionChecker checker = run_forward(scheduler, Mode::eval, blocks);
@@ -202,17 +206,22 @@ TEST_CASE("a hook in an illegal state is an error that names unit, state and ope
   Scheduler scheduler = recorded_scheduler();
   CHECK_THAT(message_of([&] { scheduler.before_forward(1); }),
              Contains("unit block0 cannot run forward outside a micro-batch: it is sharded with no gradient"));
-  CHECK_THAT(message_of([&] { scheduler.before_backward(2); }),
-             Contains("unit block1 cannot run backward outside a training micro-batch: it is sharded with no gradient"));
+  CHECK_THAT(
+      message_of([&] { scheduler.before_backward(2); }),
+      Contains("unit block1 cannot run backward outside a training micro-batch: it is sharded with no gradient"));
   CHECK_THAT(message_of([&] { scheduler.after_forward(3); }),
              Contains("unit block2 cannot end a forward that has not begun: it is sharded with no gradient"));
-  CHECK_THAT(message_of([&] { scheduler.after_backward(0); }), Contains("unit root cannot end a backward that has not begun"));
+  CHECK_THAT(message_of([&] { scheduler.after_backward(0); }),
+             Contains("unit root cannot end a backward that has not begun"));
 
-  CHECK_THAT(message_of([&] { scheduler.before_recompute(1); }), Contains("unit block0 cannot run forward again outside a training"));
+  CHECK_THAT(message_of([&] { scheduler.before_recompute(1); }),
+             Contains("unit block0 cannot run forward again outside a training"));
 
   scheduler.begin_micro_batch(Mode::eval, true);
-  CHECK_THAT(message_of([&] { scheduler.before_backward(1); }), Contains("unit block0 cannot run backward outside a training"));
-  CHECK_THAT(message_of([&] { scheduler.before_recompute(1); }), Contains("unit block0 cannot run forward again outside a training"));
+  CHECK_THAT(message_of([&] { scheduler.before_backward(1); }),
+             Contains("unit block0 cannot run backward outside a training"));
+  CHECK_THAT(message_of([&] { scheduler.before_recompute(1); }),
+             Contains("unit block0 cannot run forward again outside a training"));
   scheduler.end_micro_batch();
 
   scheduler.begin_micro_batch(Mode::train, true);
@@ -220,13 +229,15 @@ TEST_CASE("a hook in an illegal state is an error that names unit, state and ope
   scheduler.before_forward(1);
   CHECK_THAT(message_of([&] { scheduler.before_forward(1); }),
              Contains("unit block0 cannot run forward inside its own forward: it is unsharded with no gradient"));
-  CHECK_THAT(message_of([&] { scheduler.end_micro_batch(); }), Contains("unit root cannot end the micro-batch inside its forward"));
+  CHECK_THAT(message_of([&] { scheduler.end_micro_batch(); }),
+             Contains("unit root cannot end the micro-batch inside its forward"));
   scheduler.after_forward(1);
   scheduler.after_forward(0);
   scheduler.before_backward(1);
   scheduler.after_backward(1);
-  CHECK_THAT(message_of([&] { scheduler.before_backward(1); }),
-             Contains("unit block0 cannot run backward again after its gradients were reduced: it is sharded with reducing"));
+  CHECK_THAT(
+      message_of([&] { scheduler.before_backward(1); }),
+      Contains("unit block0 cannot run backward again after its gradients were reduced: it is sharded with reducing"));
 }
 
 TEST_CASE("an action that the transition table does not allow is an error that names it") {
@@ -235,7 +246,8 @@ TEST_CASE("an action that the transition table does not allow is an error that n
   scheduler.before_forward(1);
   scheduler.before_backward(1);
   scheduler.after_backward(1);  // frees the unit inside its forward
-  CHECK_THAT(message_of([&] { scheduler.after_forward(1); }), Contains("unit block0 cannot free_full: it is sharded with reducing"));
+  CHECK_THAT(message_of([&] { scheduler.after_forward(1); }),
+             Contains("unit block0 cannot free_full: it is sharded with reducing"));
 }
 
 TEST_CASE("micro-batches do not nest and do not end before they begin") {
@@ -286,13 +298,16 @@ TEST_CASE("I7: a step abandoned after any hook leaves everything sharded, and th
         run_and_abandon(scheduler, checker, hooks, stop, true);
         REQUIRE_FALSE(scheduler.is_in_micro_batch());
         check_clean_end(scheduler, checker);
-        if (is_replay || stop <= hooks.size() / 2 - 1) REQUIRE(text_of(run_hooks(scheduler, hooks, Mode::train)) == expected);
+        if (is_replay || stop <= hooks.size() / 2 - 1)
+          REQUIRE(text_of(run_hooks(scheduler, hooks, Mode::train)) == expected);
       }
     }
   }
 }
 
-TEST_CASE("I7: a micro-batch abandoned after any hook leaves no shard, sum or delayed reduction of its own, whatever the scheme") {
+TEST_CASE(
+    "I7: a micro-batch abandoned after any hook leaves no shard, sum or delayed reduction of its own, whatever the "
+    "scheme") {
   for (SchedulerOptions options : policies()) {
     for (const bool delays : {false, true}) {
       options.delays_reductions = delays;
@@ -316,7 +331,9 @@ TEST_CASE("I7: a micro-batch abandoned after any hook leaves no shard, sum or de
   }
 }
 
-TEST_CASE("I7: a micro-batch abandoned in its forward leaves what earlier ones have accumulated or summed, to the undisturbed end") {
+TEST_CASE(
+    "I7: a micro-batch abandoned in its forward leaves what earlier ones have accumulated or summed, to the "
+    "undisturbed end") {
   for (SchedulerOptions options : policies()) {
     for (const bool reduces_each : {false, true}) {
       options.reduce_every_micro_batch = reduces_each;
@@ -366,11 +383,11 @@ TEST_CASE("the transition tables allow these actions in these states, and no oth
   };
   std::map<std::string, std::string> found;
   for (int kind = 0; kind < kKinds; ++kind) {
-    found[name_of(static_cast<A>(kind))] =
-        fmt::format("{} {} {} {}", table(kind, std::array{UnitState::sharded, UnitState::gathering, UnitState::unsharded}),
-                    table(kind, std::array{ShardState::none, ShardState::kept}),
-                    table(kind, std::array{GradState::none, GradState::accumulating, GradState::reducing}),
-                    table(kind, std::array{SumState::none, SumState::partial}));
+    found[name_of(static_cast<A>(kind))] = fmt::format(
+        "{} {} {} {}", table(kind, std::array{UnitState::sharded, UnitState::gathering, UnitState::unsharded}),
+        table(kind, std::array{ShardState::none, ShardState::kept}),
+        table(kind, std::array{GradState::none, GradState::accumulating, GradState::reducing}),
+        table(kind, std::array{SumState::none, SumState::partial}));
   }
   // Unit: sharded, gathering, unsharded; shard: none, kept; gradient: none, accumulating, reducing; sum: none, partial.
   const std::map<std::string, std::string> expected = {{"gather", "1-- =- === =="},

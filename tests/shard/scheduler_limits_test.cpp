@@ -5,14 +5,15 @@
 
 namespace zs {
 
-using test::ActionChecker, test::for_each_plan, test::Hook, test::Kind, test::Plan, test::policies, test::run_plan, test::run_step,
-    test::script;
+using test::ActionChecker, test::for_each_plan, test::Hook, test::Kind, test::Plan, test::policies, test::run_plan,
+    test::run_step, test::script;
 using Phase = ExecOrder::Phase;
 
 TEST_CASE("full buffers alive are the root's, the running unit's and the prefetched ones, never more") {
   for_each_plan([](const Plan& plan) {
     const int blocks = plan.units - 1;
-    const bool reshards = !plan.options.keep_unsharded && (plan.options.reshard_after_forward || plan.mode == Mode::eval);
+    const bool reshards =
+        !plan.options.keep_unsharded && (plan.options.reshard_after_forward || plan.mode == Mode::eval);
     run_plan(plan, [&](const Hook&, bool is_replay, const ActionChecker& checker) {
       const int ahead = is_replay ? plan.options.prefetch : 0;
       REQUIRE(checker.blocks_full() <= (reshards ? std::min(blocks, 1 + ahead) : blocks));
@@ -20,7 +21,9 @@ TEST_CASE("full buffers alive are the root's, the running unit's and the prefetc
   });
 }
 
-TEST_CASE("a limit holds whatever the prefetch, beside the ends that stay, and is used in full where the prefetch leaves room") {
+TEST_CASE(
+    "a limit holds whatever the prefetch, beside the ends that stay, and is used in full where the prefetch leaves "
+    "room") {
   constexpr int kBlocks = 6;
   for (SchedulerOptions options : policies()) {
     if (options.keep_unsharded) continue;
@@ -32,7 +35,8 @@ TEST_CASE("a limit holds whatever the prefetch, beside the ends that stay, and i
           run_plan(plan, [&](const Hook& hook, bool is_replay, const ActionChecker& checker) {
             CAPTURE(text_of(plan), options.limit);
             REQUIRE(checker.most_blocks_held() <= options.limit + (keeps_ends ? 2 : 0));
-            if (hook.kind == Kind::end && is_replay && !keeps_ends) REQUIRE(checker.most_blocks_held() == options.limit);
+            if (hook.kind == Kind::end && is_replay && !keeps_ends)
+              REQUIRE(checker.most_blocks_held() == options.limit);
           });
           Scheduler scheduler(test::unit_names(plan.units), options);
           ActionChecker checker(plan.units);
@@ -78,8 +82,8 @@ TEST_CASE("a limit below the prefetch cuts it short, lists too") {
     const auto actions = test::call(scheduler, hook, Mode::train);
     if (hook.kind == Kind::before_forward) asked.push_back(test::text_of(actions));
   }
-  CHECK(asked == std::vector<std::string>{"gather 0, wait_gathered 0, gather 1, gather 2", "wait_gathered 1", "wait_gathered 2, gather 3",
-                                          "wait_gathered 3, gather 4", "wait_gathered 4"});
+  CHECK(asked == std::vector<std::string>{"gather 0, wait_gathered 0, gather 1, gather 2", "wait_gathered 1",
+                                          "wait_gathered 2, gather 3", "wait_gathered 3, gather 4", "wait_gathered 4"});
 }
 
 TEST_CASE("reductions in flight never exceed the cap, beside one gradient being filled and the root's") {

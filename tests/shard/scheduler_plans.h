@@ -19,10 +19,12 @@ using Final = SchedulerOptions::Final;
 
 inline std::string text_of(const Plan& plan) {
   return fmt::format(
-      "units {} micro-batches {} reshard {} prefetch {} reduce_every {} in flight {} ends {} resident {} kept {} final {} {}", plan.units,
-      plan.micro_batches, plan.options.reshard_after_forward, plan.options.prefetch, plan.options.reduce_every_micro_batch,
-      plan.options.max_reductions_in_flight, plan.options.keep_root_unsharded, plan.options.keep_unsharded,
-      static_cast<int>(plan.options.kept), static_cast<int>(plan.options.final_step), plan.mode == Mode::train ? "train" : "eval");
+      "units {} micro-batches {} reshard {} prefetch {} reduce_every {} in flight {} ends {} resident {} kept {} final "
+      "{} {}",
+      plan.units, plan.micro_batches, plan.options.reshard_after_forward, plan.options.prefetch,
+      plan.options.reduce_every_micro_batch, plan.options.max_reductions_in_flight, plan.options.keep_root_unsharded,
+      plan.options.keep_unsharded, static_cast<int>(plan.options.kept), static_cast<int>(plan.options.final_step),
+      plan.mode == Mode::train ? "train" : "eval");
 }
 
 /// What sets the schemes apart for the scheduler.

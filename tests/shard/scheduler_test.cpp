@@ -7,8 +7,8 @@
 
 namespace zs {
 
-using test::ActionChecker, test::Final, test::for_each_plan, test::Hook, test::is_kept_for_backward, test::is_kept_for_next, test::Kept,
-    test::Kind, test::Plan, test::run_plan, test::run_step, test::script;
+using test::ActionChecker, test::Final, test::for_each_plan, test::Hook, test::is_kept_for_backward,
+    test::is_kept_for_next, test::Kept, test::Kind, test::Plan, test::run_plan, test::run_step, test::script;
 using Phase = ExecOrder::Phase;
 
 TEST_CASE("no unit is used before its gather was waited for, whatever the plan") {
@@ -40,7 +40,9 @@ TEST_CASE("after a micro-batch only what the next one needs is unsharded, and af
   });
 }
 
-TEST_CASE("I3: each unit is reduced exactly once per micro-batch, or once per step, and its reduction finished as often as asked") {
+TEST_CASE(
+    "I3: each unit is reduced exactly once per micro-batch, or once per step, and its reduction finished as often as "
+    "asked") {
   for_each_plan([](const Plan& plan) {
     int micro_batch = 0;
     run_plan(plan, [&](const Hook& hook, bool, const ActionChecker& checker) {
@@ -67,7 +69,8 @@ TEST_CASE("in a replay the next units of the order are gathered ahead, forward a
         }
       }
       if (hook.kind == Kind::before_backward) {
-        for (int next = hook.unit - 1; next > std::max(0, hook.unit - 1 - plan.options.prefetch); --next) REQUIRE(checker.has_full(next));
+        for (int next = hook.unit - 1; next > std::max(0, hook.unit - 1 - plan.options.prefetch); --next)
+          REQUIRE(checker.has_full(next));
       }
     });
   });
@@ -114,7 +117,8 @@ TEST_CASE("a unit whose backward begins within its forward stays unsharded for i
 
 TEST_CASE("a shard kept of the first gather serves the rest of the step; one kept of a forward serves its backward") {
   const auto hooks = test::step_hooks(2, Mode::train, 2);
-  Scheduler nested(test::unit_names(2), {.prefetch = 0, .keep_root_unsharded = false, .kept = Kept::of_gather, .final_step = Final::last});
+  Scheduler nested(test::unit_names(2),
+                   {.prefetch = 0, .keep_root_unsharded = false, .kept = Kept::of_gather, .final_step = Final::last});
   const std::vector<std::string> of_gather = {
       "two_level_gather 0, wait_gathered 0",
       "two_level_gather 1, wait_gathered 1",
@@ -154,9 +158,11 @@ TEST_CASE("a shard kept of the first gather serves the rest of the step; one kep
 TEST_CASE("a unit whose gradients came in earlier micro-batches only has its reduction finished in the last") {
   Scheduler scheduler(test::unit_names(2), {.prefetch = 0, .final_step = Final::last});
   ActionChecker checker(2);
-  for (const auto& hook : test::micro_batch_hooks(2, Mode::train, false)) checker.apply(test::call(scheduler, hook, Mode::train));
+  for (const auto& hook : test::micro_batch_hooks(2, Mode::train, false))
+    checker.apply(test::call(scheduler, hook, Mode::train));
   CHECK(scheduler.sum_state(1) == SumState::partial);
-  for (const auto& hook : test::micro_batch_hooks(1, Mode::train, true)) checker.apply(test::call(scheduler, hook, Mode::train));
+  for (const auto& hook : test::micro_batch_hooks(1, Mode::train, true))
+    checker.apply(test::call(scheduler, hook, Mode::train));
   CHECK(checker.finishes(1) == 1);
   CHECK(checker.finishes(0) == 1);
   CHECK(checker.faults().empty());
@@ -276,7 +282,12 @@ TEST_CASE("validation with prefetch 1 asks for exactly these actions") {
   const auto hooks = test::step_hooks(3, Mode::eval, 1);
   test::run_hooks(scheduler, hooks, Mode::eval);
   const std::vector<std::string> replay = {
-      "gather 0, wait_gathered 0, gather 1", "wait_gathered 1, gather 2", "free_full 1", "wait_gathered 2", "free_full 2", "free_full 0",
+      "gather 0, wait_gathered 0, gather 1",
+      "wait_gathered 1, gather 2",
+      "free_full 1",
+      "wait_gathered 2",
+      "free_full 2",
+      "free_full 0",
   };
   CHECK(script(scheduler, hooks, Mode::eval) == replay);
 }

@@ -23,10 +23,14 @@ inline SchemeOptions scheme_of(const std::string& name, int ranks) {
   if (name == "shard_grad_op each") return {.strategy = Strategy::shard_grad_op};
   if (name == "shard_grad_op") return {.strategy = Strategy::shard_grad_op, .reduce_every_micro_batch = false};
   if (name == "hsdp") return {.strategy = Strategy::hsdp, .group_size = half};
-  if (name == "hsdp small each") return {.strategy = Strategy::hsdp, .group_size = two, .all_reduce_every_micro_batch = true};
+  if (name == "hsdp small each")
+    return {.strategy = Strategy::hsdp, .group_size = two, .all_reduce_every_micro_batch = true};
   if (name == "hsdp k")
-    return {.strategy = Strategy::hsdp, .group_size = ranks < 8 ? ranks : half, .reshard_after_forward = Reshard::over(two)};
-  if (name == "nested once") return {.strategy = Strategy::nested, .group_size = half, .reduce_every_micro_batch = false};
+    return {.strategy = Strategy::hsdp,
+            .group_size = ranks < 8 ? ranks : half,
+            .reshard_after_forward = Reshard::over(two)};
+  if (name == "nested once")
+    return {.strategy = Strategy::nested, .group_size = half, .reduce_every_micro_batch = false};
   if (name == "nested") return {.strategy = Strategy::nested, .group_size = half};
   if (name == "nested small") return {.strategy = Strategy::nested, .group_size = two};
   return {.strategy = strategy_of(name)};
@@ -34,12 +38,15 @@ inline SchemeOptions scheme_of(const std::string& name, int ranks) {
 
 inline const std::vector<std::string>& scheme_names() {
   static const std::vector<std::string> names = {
-      "ddp",  "zero1",           "zero2",       "zero3",  "zero3 once",    "zero3 k",      "zero3 small k", "shard_grad_op each",
-      "hsdp", "hsdp small each", "nested once", "nested", "shard_grad_op", "nested small", "hsdp k"};
+      "ddp",           "zero1",           "zero2",         "zero3",
+      "zero3 once",    "zero3 k",         "zero3 small k", "shard_grad_op each",
+      "hsdp",          "hsdp small each", "nested once",   "nested",
+      "shard_grad_op", "nested small",    "hsdp k"};
   return names;
 }
 
-/// Every scheme at every number of ranks; prefetch, accumulation and resharding so that any two values of any two of these meet.
+/// Every scheme at every number of ranks; prefetch, accumulation and resharding so that any two values of any two of
+/// these meet.
 inline std::vector<SchemeCase> scheme_cases(const std::string& name, const std::vector<int>& ranks) {
   std::vector<SchemeCase> cases;
   int number = static_cast<int>(std::find(scheme_names().begin(), scheme_names().end(), name) - scheme_names().begin());

@@ -67,7 +67,8 @@ class RankRun {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       std::vector<Parameter*> members;
       for (const auto& parameter : units_[unit]) members.push_back(parameter.get());
-      runtime_.add_unit("unit" + std::to_string(unit), members, job.policies.empty() ? UnitPolicy{} : job.policies[unit]);
+      runtime_.add_unit("unit" + std::to_string(unit), members,
+                        job.policies.empty() ? UnitPolicy{} : job.policies[unit]);
     }
   }
 
@@ -111,7 +112,8 @@ class RankRun {
       const Buffer value = parameter->value();
       context_.launch({"check_values", {value}, {}}, [this, value, step, name = parameter->name()](ExecContext&) {
         for (std::int64_t i = 0; i < value.elems; ++i) {
-          const float got = value.dtype == DType::bf16 ? static_cast<float>(value.as<BFloat16>()[i]) : value.as<float>()[i];
+          const float got =
+              value.dtype == DType::bf16 ? static_cast<float>(value.as<BFloat16>()[i]) : value.as<float>()[i];
           if (got != weight(step, name, i)) ++job_.wrong_values;
         }
       });
@@ -122,19 +124,20 @@ class RankRun {
     const auto [target, beta] = parameter.grad_target();
     std::vector<Buffer> reads;
     if (beta != 0) reads.push_back(target);
-    context_.launch({"fill_gradient", std::move(reads), {target}},
-                    [target = target, beta = beta, rank = world_.rank(), step, micro_batch, name = parameter.name()](ExecContext&) {
-                      for (std::int64_t i = 0; i < target.elems; ++i) {
-                        const float own = gradient(rank, step, micro_batch, name, i);
-                        if (target.dtype == DType::bf16) {
-                          BFloat16& out = target.as<BFloat16>()[i];
-                          out = BFloat16(own + (beta != 0 ? static_cast<float>(out) : 0));
-                        } else {
-                          float& out = target.as<float>()[i];
-                          out = own + (beta != 0 ? out : 0);
-                        }
-                      }
-                    });
+    context_.launch(
+        {"fill_gradient", std::move(reads), {target}},
+        [target = target, beta = beta, rank = world_.rank(), step, micro_batch, name = parameter.name()](ExecContext&) {
+          for (std::int64_t i = 0; i < target.elems; ++i) {
+            const float own = gradient(rank, step, micro_batch, name, i);
+            if (target.dtype == DType::bf16) {
+              BFloat16& out = target.as<BFloat16>()[i];
+              out = BFloat16(own + (beta != 0 ? static_cast<float>(out) : 0));
+            } else {
+              float& out = target.as<float>()[i];
+              out = own + (beta != 0 ? out : 0);
+            }
+          }
+        });
   }
 
   void forward(int step, bool is_recorded) {
@@ -211,13 +214,15 @@ void run_job(Job& job) {
 
 std::string text_of(const Job& job) {
   const SchemeOptions& scheme = job.one.scheme;
-  return fmt::format("{} deterministic {} zero-copy {} reshard {} ranks {} prefetch {} micro-batches {} {} {} whole below {}", job.name,
-                     scheme.deterministic, job.zero_copy, scheme.reshard_after_forward.str(), job.one.ranks, job.one.prefetch,
-                     job.one.micro_batches, name_of(job.precision.param), name_of(job.layout.layout), job.layout.min_shard_bytes);
+  return fmt::format(
+      "{} deterministic {} zero-copy {} reshard {} ranks {} prefetch {} micro-batches {} {} {} whole below {}",
+      job.name, scheme.deterministic, job.zero_copy, scheme.reshard_after_forward.str(), job.one.ranks,
+      job.one.prefetch, job.one.micro_batches, name_of(job.precision.param), name_of(job.layout.layout),
+      job.layout.min_shard_bytes);
 }
 
-/// Runs every scheme in a layout, with zero-copy units where it is deterministic and without where it is not, the next scheme the other way
-/// round.
+/// Runs every scheme in a layout, with zero-copy units where it is deterministic and without where it is not, the next
+/// scheme the other way round.
 void run_all(const LayoutOptions& layout, const std::vector<int>& ranks) {
   int scheme = 0;
   for (const std::string& name : scheme_names()) {
@@ -266,7 +271,8 @@ TEST_CASE("2B-7, 2B-25: so do units of one model that are placed each in its own
   for (const int ranks : {2, 4, 8}) {
     for (std::size_t first = 0; first < scheme_names().size(); ++first) {
       run_mixed({}, ranks, first, 1 + first % 6);
-      if (ranks == 4) run_mixed({.layout = Layout::per_parameter, .min_shard_bytes = 64, .dim = last}, ranks, first, 2 + first % 5);
+      if (ranks == 4)
+        run_mixed({.layout = Layout::per_parameter, .min_shard_bytes = 64, .dim = last}, ranks, first, 2 + first % 5);
     }
   }
 }
@@ -275,7 +281,8 @@ TEST_CASE("every scheme gathers the weights last written, and sums integer-value
   run_all({}, {1, 2, 4, 8});
 }
 
-TEST_CASE("1-2, 1.3-7a, 1.3-7b: so does every scheme with parameters cut one by one, on any dim, small ones whole", "[schemes]") {
+TEST_CASE("1-2, 1.3-7a, 1.3-7b: so does every scheme with parameters cut one by one, on any dim, small ones whole",
+          "[schemes]") {
   const ChooseDim last = [](std::string_view, const Shape&) { return -1; };
   const std::int64_t below = GENERATE(0, 64, 1 << 20);  // none, the biases and the last unit, everything
   const bool is_last = GENERATE(false, true);

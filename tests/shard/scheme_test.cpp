@@ -47,8 +47,10 @@ TEST_CASE("the schemes shard runtime, between, accumulator, master and replicas 
   CHECK(row({.strategy = Strategy::zero3, .reshard_after_forward = false}, 8) == Row{8, 1, 8, 8, 1});
   CHECK(row({.strategy = Strategy::shard_grad_op, .reduce_every_micro_batch = false}, 8) == Row{8, 1, 1, 8, 1});
   CHECK(row({.strategy = Strategy::hsdp, .group_size = 4}, 8) == Row{4, 4, 4, 4, 2});
-  CHECK(row({.strategy = Strategy::hsdp, .group_size = 4, .reshard_after_forward = Reshard::over(2)}, 8) == Row{4, 2, 4, 4, 2});
-  CHECK(row({.strategy = Strategy::nested, .group_size = 4, .reduce_every_micro_batch = false}, 8) == Row{4, 4, 1, 8, 1});
+  CHECK(row({.strategy = Strategy::hsdp, .group_size = 4, .reshard_after_forward = Reshard::over(2)}, 8) ==
+        Row{4, 2, 4, 4, 2});
+  CHECK(row({.strategy = Strategy::nested, .group_size = 4, .reduce_every_micro_batch = false}, 8) ==
+        Row{4, 4, 1, 8, 1});
   CHECK(row({.strategy = Strategy::nested, .group_size = 4}, 8) == Row{4, 4, 4, 8, 1});
   CHECK(row({.strategy = Strategy::zero3, .reshard_after_forward = Reshard::over(2)}, 8) == Row{8, 2, 8, 8, 1});
 }
@@ -63,7 +65,8 @@ TEST_CASE("small groups of one rank or of all are the schemes without groups, an
     CHECK(with({.strategy = Strategy::nested, .group_size = 1}) == with({.strategy = Strategy::zero2}));
     CHECK(with({.strategy = Strategy::hsdp, .group_size = 8}) == with({.strategy = Strategy::zero3}));
     CHECK(with({.strategy = Strategy::hsdp, .group_size = 1}) == with({.strategy = Strategy::ddp}));
-    CHECK(with({.strategy = Strategy::zero3, .reshard_after_forward = Reshard::over(8)}) == with({.strategy = Strategy::zero3}));
+    CHECK(with({.strategy = Strategy::zero3, .reshard_after_forward = Reshard::over(8)}) ==
+          with({.strategy = Strategy::zero3}));
   }
   for (const std::string& name : scheme_names()) CHECK(row(scheme_of(name, 1), 1) == std::vector<int>{1, 1, 1, 1, 1});
 }
@@ -74,7 +77,8 @@ TEST_CASE("of nested groups the rank at position r in group g owns slice r * gro
     const int group = rank / 4, position = rank % 4;
     CHECK(scheme.slice(scheme.master) == Slice{position * 2 + group, 8});
     CHECK(scheme.slice(scheme.runtime) == Slice{position, 4});
-    CHECK(scheme.ranks_over(scheme.runtime) == (group == 0 ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{4, 5, 6, 7}));
+    CHECK(scheme.ranks_over(scheme.runtime) ==
+          (group == 0 ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{4, 5, 6, 7}));
     CHECK(scheme.ranks_over(scheme.master) == std::vector<int>{0, 4, 1, 5, 2, 6, 3, 7});
   }
 }
@@ -84,7 +88,8 @@ TEST_CASE("the ranks that share a whole are in the order of their slices, and ag
     for (const int ranks : {1, 2, 4, 8, 12}) {
       for (int rank = 0; rank < ranks; ++rank) {
         const ShardScheme scheme(scheme_of(name, ranks), rank, ranks);
-        for (Axes ShardScheme::*role : {&ShardScheme::runtime, &ShardScheme::between, &ShardScheme::reduced, &ShardScheme::master}) {
+        for (Axes ShardScheme::*role :
+             {&ShardScheme::runtime, &ShardScheme::between, &ShardScheme::reduced, &ShardScheme::master}) {
           const std::vector<int> group = scheme.ranks_over(scheme.*role);
           REQUIRE(std::ssize(group) == scheme.slice(scheme.*role).count);
           REQUIRE(scheme.finest() % std::ssize(group) == 0);
@@ -99,7 +104,9 @@ TEST_CASE("the ranks that share a whole are in the order of their slices, and ag
   }
 }
 
-TEST_CASE("with deterministic sums every scheme reduces over all ranks in their order, into its own part of the master slice") {
+TEST_CASE(
+    "with deterministic sums every scheme reduces over all ranks in their order, into its own part of the master "
+    "slice") {
   for (const std::string& name : scheme_names()) {
     SchemeOptions options = scheme_of(name, 8);
     options.deterministic = true;
@@ -115,8 +122,11 @@ TEST_CASE("with deterministic sums every scheme reduces over all ranks in their 
 
 TEST_CASE("2A-2: a mesh of one's own says which ranks share what, in whatever order they lie") {
   // Replicas are neighbours, and ranks of the second half come first.
-  const MeshPlan plan{
-      .axes = {{"shard", 2}, {"replica", 2}}, .order = {2, 3, 0, 1}, .runtime = {"shard"}, .master = {"shard"}, .replicate = {"replica"}};
+  const MeshPlan plan{.axes = {{"shard", 2}, {"replica", 2}},
+                      .order = {2, 3, 0, 1},
+                      .runtime = {"shard"},
+                      .master = {"shard"},
+                      .replicate = {"replica"}};
   for (int rank = 0; rank < 4; ++rank) {
     const ShardScheme scheme({.mesh = plan}, rank, 4);
     CHECK(scheme.ranks_over(scheme.master) == (rank % 2 == 0 ? std::vector<int>{2, 0} : std::vector<int>{3, 1}));
@@ -135,7 +145,8 @@ TEST_CASE("2A-2: a mesh of one's own says which ranks share what, in whatever or
                  .runtime = {"o", "i"},
                  .between = MeshAxes{"i"},
                  .master = {"o", "i"},
-                 .replicate = {"r"}}) == row({.strategy = Strategy::hsdp, .group_size = 4, .reshard_after_forward = Reshard::over(2)}, 8));
+                 .replicate = {"r"}}) ==
+        row({.strategy = Strategy::hsdp, .group_size = 4, .reshard_after_forward = Reshard::over(2)}, 8));
 }
 
 TEST_CASE("2A-2: a mesh of one's own that makes no scheme is refused by what is wrong with it") {
@@ -154,7 +165,8 @@ TEST_CASE("2A-2: a mesh of one's own that makes no scheme is refused by what is 
   CHECK_THAT(problem({.axes = {a, b}, .master = {"a", "c"}}), Contains("the mesh has no axis c"));
   CHECK_THAT(problem({.axes = {a, b}, .order = {0, 1, 2, 3, 4, 5, 6, 6}, .master = {"a", "b"}}),
              Contains("the mesh's order of ranks names rank 6"));
-  CHECK_THAT(problem({.axes = {a, b}, .order = {0, 1}, .master = {"a", "b"}}), Contains("the mesh's order of ranks has 2 of the job's 8"));
+  CHECK_THAT(problem({.axes = {a, b}, .order = {0, 1}, .master = {"a", "b"}}),
+             Contains("the mesh's order of ranks has 2 of the job's 8"));
   const MeshPlan replicas_first{.axes = {a, b}, .runtime = {"b"}, .master = {"b"}, .replicate = {"a"}};
   CHECK(problem(replicas_first) == "nothing was thrown");
   CHECK_THAT(problem(replicas_first, true), Contains("list the axes of `master` first"));
@@ -164,7 +176,9 @@ TEST_CASE("2A-2: a mesh of one's own that makes no scheme is refused by what is 
 }
 
 TEST_CASE("2A-2: without a group_size, small groups are the ranks of a host") {
-  const auto size = [](const SchemeOptions& options, const std::vector<int>& hosts) { return with_host_groups(options, hosts).group_size; };
+  const auto size = [](const SchemeOptions& options, const std::vector<int>& hosts) {
+    return with_host_groups(options, hosts).group_size;
+  };
   const SchemeOptions hsdp{.strategy = Strategy::hsdp}, nested{.strategy = Strategy::nested};
   CHECK(size(hsdp, {0, 0, 0, 0, 1, 1, 1, 1}) == 4);
   CHECK(size(nested, {0, 0}) == 2);
@@ -176,7 +190,8 @@ TEST_CASE("2A-2: without a group_size, small groups are the ranks of a host") {
 }
 
 TEST_CASE("groups are the same ones where axes cut alike, in whatever mesh") {
-  const Mesh line({{"data", 8}}, 3, 8), grid({{"a", 2}, {"b", 4}}, 3, 8), turned({{"a", 2}, {"b", 4}}, 3, 8, {4, 5, 6, 7, 0, 1, 2, 3});
+  const Mesh line({{"data", 8}}, 3, 8), grid({{"a", 2}, {"b", 4}}, 3, 8),
+      turned({{"a", 2}, {"b", 4}}, 3, 8, {4, 5, 6, 7, 0, 1, 2, 3});
   CHECK(line.cut_over({"data"}) == grid.cut_over({"a", "b"}));
   CHECK(line.cut_over({"data"}) != grid.cut_over({"b", "a"}));
   CHECK(grid.cut_over({"a"}) != grid.cut_over({"b"}));
@@ -185,12 +200,14 @@ TEST_CASE("groups are the same ones where axes cut alike, in whatever mesh") {
   CHECK(turned.coordinate("a") == 1);
 }
 
-TEST_CASE("sizes that do not divide, and options that do not go together, are configuration errors that say what would") {
+TEST_CASE(
+    "sizes that do not divide, and options that do not go together, are configuration errors that say what would") {
   CHECK_THAT(problem_of({.strategy = Strategy::hsdp}, 8), Contains("needs a shard.group_size"));
   CHECK_THAT(problem_of({.strategy = Strategy::nested, .group_size = 3}, 8),
              Contains("shard.group_size 3 does not divide the job's 8 ranks") && Contains("use one of 1, 2, 4, 8"));
   CHECK_THAT(problem_of({.strategy = Strategy::hsdp, .group_size = 16}, 8), Contains("does not divide"));
-  CHECK_THAT(problem_of({.strategy = Strategy::zero3, .group_size = 2}, 8), Contains("does not go with shard.strategy \"zero3\""));
+  CHECK_THAT(problem_of({.strategy = Strategy::zero3, .group_size = 2}, 8),
+             Contains("does not go with shard.strategy \"zero3\""));
   CHECK_THAT(problem_of({.strategy = Strategy::zero3, .reshard_after_forward = Reshard::over(3)}, 8),
              Contains("shard.reshard_after_forward 3 does not divide"));
   CHECK_THAT(problem_of({.strategy = Strategy::nested, .group_size = 4, .reshard_after_forward = Reshard::over(2)}, 8),

@@ -34,8 +34,9 @@ const TinyResult& reference(std::int64_t global_batch, const std::string& param)
 
 std::string text_of(const Config& config, const SchemeCase& one) {
   return fmt::format("{} group {} reshard {} each {} ranks {} prefetch {} micro-batches {} {}", config.shard.strategy,
-                     config.shard.group_size, config.shard.reshard_after_forward.str(), config.shard.reduce_every_micro_batch, one.ranks,
-                     one.prefetch, one.micro_batches, config.precision.param);
+                     config.shard.group_size, config.shard.reshard_after_forward.str(),
+                     config.shard.reduce_every_micro_batch, one.ranks, one.prefetch, one.micro_batches,
+                     config.precision.param);
 }
 
 /// What holds for every run: counted bytes are the plan's, and no access to memory is left unordered.
@@ -86,7 +87,8 @@ TEST_CASE("I4: sums in a scheme's own order are the same up to rounding, in the 
     const TinyResult& expected = reference(config.train.global_batch, config.precision.param);
     // f32 sums of up to 32 terms in another order, of bf16 gradients too: these are seldom rounded at all.
     constexpr double bound = 2e-5;
-    for (std::size_t i = 0; i < run.grad_norms.size(); ++i) CHECK(run.grad_norms[i] == Approx(expected.grad_norms[i]).epsilon(bound));
+    for (std::size_t i = 0; i < run.grad_norms.size(); ++i)
+      CHECK(run.grad_norms[i] == Approx(expected.grad_norms[i]).epsilon(bound));
     CHECK(run.losses.back() == Approx(expected.losses.back()).epsilon(bound));
     check_run(config, one, run);
   });
@@ -104,7 +106,8 @@ TEST_CASE("I1: sums in a scheme's own order are the same bits in every layout", 
   });
 }
 
-TEST_CASE("I1: delays, poisoned memory, validation and ends that are not kept do not change a bit in any scheme", "[schemes]") {
+TEST_CASE("I1: delays, poisoned memory, validation and ends that are not kept do not change a bit in any scheme",
+          "[schemes]") {
   const std::string layout = GENERATE(from_range(layout_names()));
   for (const std::string name : {"zero1", "hsdp", "nested", "zero3 k"}) {
     SchemeCase one{scheme_of(name, 4), 4, 1, 2};

@@ -46,13 +46,16 @@ TEST_CASE("a tiny model learns and every number is finite", "[sharded]") {
   REQUIRE(run.losses.size() == 3 * 24);
   CHECK(mean(run.losses, 0, 24) == Approx(std::log(61.0)).margin(0.2));
   CHECK(mean(run.losses, 48, 24) < mean(run.losses, 0, 24) - 0.2);
-  CHECK(std::all_of(run.grad_norms.begin(), run.grad_norms.end(), [](float norm) { return std::isfinite(norm) && norm > 0; }));
+  CHECK(std::all_of(run.grad_norms.begin(), run.grad_norms.end(),
+                    [](float norm) { return std::isfinite(norm) && norm > 0; }));
 }
 
 TEST_CASE("I1: deterministic training is bit-identical at every rank count, in every layout", "[sharded]") {
   const int ranks = GENERATE(1, 2, 3, 4, 8);
-  const std::string layout = GENERATE(from_range(layout_names())), family = GENERATE(as<std::string>{}, "gpt2", "llama");
-  if (is_left_out(layout, ranks) || (family == "llama" && ranks != 1 && ranks != 2 && ranks != 4) || is_thinned_out()) return;
+  const std::string layout = GENERATE(from_range(layout_names())),
+                    family = GENERATE(as<std::string>{}, "gpt2", "llama");
+  if (is_left_out(layout, ranks) || (family == "llama" && ranks != 1 && ranks != 2 && ranks != 4) || is_thinned_out())
+    return;
   CAPTURE(ranks, layout, family);
   Config config = config_of(family);
   choose_layout(config, layout);

@@ -29,7 +29,8 @@ Named values_of(const StateByName& state) {
     for (const HeldTensor::Piece& piece : pieces)
       for (std::int64_t run = 0; run < piece.range.runs; ++run)
         for (std::int64_t i = 0; i < piece.range.count; ++i)
-          values[static_cast<std::size_t>(piece.range.begin + run * piece.range.stride + i)] = piece.run(run).as<float>()[i];
+          values[static_cast<std::size_t>(piece.range.begin + run * piece.range.stride + i)] =
+              piece.run(run).as<float>()[i];
   }
   return all;
 }
@@ -81,7 +82,8 @@ StateByName as_state(Whole& whole) {
     const std::string parameter = name.substr(0, at), kind = name.substr(at + 2, name.size() - at - 3);
     const auto count = static_cast<std::int64_t>(values.size());
     const Shape shape = parameter.ends_with("bias") ? Shape{kChainWidth} : Shape{kChainWidth, kChainWidth};
-    state.tensors.push_back({{parameter, kind, DType::f32, shape}, {whole_piece({values.data(), count, DType::f32, DeviceKind::cpu})}});
+    state.tensors.push_back(
+        {{parameter, kind, DType::f32, shape}, {whole_piece({values.data(), count, DType::f32, DeviceKind::cpu})}});
   }
   return state;
 }
@@ -89,7 +91,8 @@ StateByName as_state(Whole& whole) {
 }  // namespace
 
 TEST_CASE(
-    "1-28, 2A-29, 2B-27: the state by name is views of shards without communication, copies on the host, or whole, alike in every scheme") {
+    "1-28, 2A-29, 2B-27: the state by name is views of shards without communication, copies on the host, or whole, "
+    "alike in every scheme") {
   for (const std::string& name : scheme_names()) {
     for (const LayoutOptions& layout : layouts()) {
       CAPTURE(name, layout.min_shard_bytes, layout.layout == Layout::flat);
@@ -138,7 +141,9 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("I2: a state that one rank has whole is loaded by every scheme, layout and number of ranks, and training goes on from it") {
+TEST_CASE(
+    "I2: a state that one rank has whole is loaded by every scheme, layout and number of ranks, and training goes on "
+    "from it") {
   ShardOptions from{.scheme = scheme_of("zero3", 2)};
   Whole whole = trained_whole(from, 2);
   for (const std::string& name : scheme_names()) {
@@ -193,7 +198,8 @@ TEST_CASE("I2: shards, whole tensors and those of one rank go on bit for bit, as
 }
 
 TEST_CASE(
-    "1-28: a state that does not fit is refused by every rank by name, and nothing is changed; what is not strict says what is left out") {
+    "1-28: a state that does not fit is refused by every rank by name, and nothing is changed; what is not strict says "
+    "what is left out") {
   Whole whole = trained_whole({}, 1);
   using Change = std::function<void(StateByName&, int rank)>;
   struct Try {
@@ -204,15 +210,18 @@ TEST_CASE(
   const Try tries[] = {
       {"head (master) is missing",
        [](StateByName& state, int) {
-         std::erase_if(state.tensors, [](auto& t) { return t.tensor.parameter == "head" && t.tensor.kind == kMasterKind; });
+         std::erase_if(state.tensors,
+                       [](auto& t) { return t.tensor.parameter == "head" && t.tensor.kind == kMasterKind; });
        }},
       {"layer1.bias (adamw.v) is missing",
        [](StateByName& state, int) {
-         std::erase_if(state.tensors, [](auto& t) { return t.tensor.parameter == "layer1.bias" && t.tensor.kind == "adamw.v"; });
+         std::erase_if(state.tensors,
+                       [](auto& t) { return t.tensor.parameter == "layer1.bias" && t.tensor.kind == "adamw.v"; });
        }},
       {"tail (master) is not in the model",
        [&](StateByName& state, int) {
-         state.tensors.push_back({{"tail", kMasterKind, DType::f32, {2}}, {whole_piece({spare, 2, DType::f32, DeviceKind::cpu})}});
+         state.tensors.push_back(
+             {{"tail", kMasterKind, DType::f32, {2}}, {whole_piece({spare, 2, DType::f32, DeviceKind::cpu})}});
        }},
       {"layer0.bias has no number of updates", [](StateByName& state, int) { state.updates.erase("layer0.bias"); }},
       {"head (master) is given as",
@@ -265,7 +274,8 @@ TEST_CASE(
     tries[2].change(state, 0);
     const auto found = load_by_name(state_of(world, run), state, {.strict = false});
     const auto after = run.weights();
-    return std::tuple(found.missing, found.unexpected, after[0] == before[0], after[1] == whole.values.at("layer0.weight (master)"));
+    return std::tuple(found.missing, found.unexpected, after[0] == before[0],
+                      after[1] == whole.values.at("layer0.weight (master)"));
   });
   for (const auto& [missing, unexpected, stays, is_loaded] : lenient) {
     CHECK((missing == std::vector<std::string>{"head (master)"}));
@@ -275,7 +285,9 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("1-28: frozen parameters may be left out, ignored ones are in the state, and it is read and loaded between steps only") {
+TEST_CASE(
+    "1-28: frozen parameters may be left out, ignored ones are in the state, and it is read and loaded between steps "
+    "only") {
   const auto results = on_ranks(2, [](World& world) {
     std::vector<float> tail(kChainWidth * kChainWidth, 0.5f);
     ChainRun run(world, {}, [&](Chain& chain, ShardedRuntime& runtime) {
@@ -295,19 +307,28 @@ TEST_CASE("1-28: frozen parameters may be left out, ignored ones are in the stat
     load_by_name(state, all, {.only_rank = 1});
     expect(std::count(tail.begin(), tail.end(), 0.5f) == std::ssize(tail), "the ignored parameter is not loaded");
     expect(message_of([&] { load_by_name(state, trained, {.with_frozen = false}); }).empty(), "without frozen ones");
-    expect(message_of([&] { load_by_name(state, trained); }).find("layer0.weight (master) is missing") != std::string::npos, "strict");
-    expect(message_of([&] { state_by_name(state, {.only_rank = 0}); }).find("pass whole = true") != std::string::npos, "one rank's shards");
-    expect(message_of([&] { load_by_name(state, all, {.only_rank = 2}); }).find("from rank 2 of 2") != std::string::npos, "no such rank");
+    expect(message_of([&] { load_by_name(state, trained); }).find("layer0.weight (master) is missing") !=
+               std::string::npos,
+           "strict");
+    expect(message_of([&] { state_by_name(state, {.only_rank = 0}); }).find("pass whole = true") != std::string::npos,
+           "one rank's shards");
+    expect(
+        message_of([&] { load_by_name(state, all, {.only_rank = 2}); }).find("from rank 2 of 2") != std::string::npos,
+        "no such rank");
     {
       const UnshardScope scope(run.runtime, {1}, {.writes_back = false});
-      expect(message_of([&] { state_by_name(state); }).find("UnshardScope of unit layer0") != std::string::npos, "in a scope");
-      expect(message_of([&] { load_by_name(state, all); }).find("UnshardScope of unit layer0") != std::string::npos, "loaded in a scope");
+      expect(message_of([&] { state_by_name(state); }).find("UnshardScope of unit layer0") != std::string::npos,
+             "in a scope");
+      expect(message_of([&] { load_by_name(state, all); }).find("UnshardScope of unit layer0") != std::string::npos,
+             "loaded in a scope");
     }
     run.runtime.unshard(2).wait();
-    expect(message_of([&] { load_by_name(state, all, {.only_rank = 1}); }).find("unit layer1") != std::string::npos, "while unsharded");
+    expect(message_of([&] { load_by_name(state, all, {.only_rank = 1}); }).find("unit layer1") != std::string::npos,
+           "while unsharded");
     run.runtime.reshard(2);
     run.runtime.begin_micro_batch(Mode::eval, true);
-    expect(message_of([&] { state_by_name(state); }).find("within an evaluation") != std::string::npos, "in a micro-batch");
+    expect(message_of([&] { state_by_name(state); }).find("within an evaluation") != std::string::npos,
+           "in a micro-batch");
     run.runtime.end_micro_batch();
     run.device->synchronize();
     run.model.head.unbind();

@@ -17,8 +17,8 @@ struct Hook {
   bool is_last = false;  // kind == begin
 };
 
-/// A transformer's micro-batch: the root's forward wraps the blocks; backward starts in the root (the head), takes the blocks in reverse
-/// and ends in the root (the embedding, and with it the root's gradients).
+/// A transformer's micro-batch: the root's forward wraps the blocks; backward starts in the root (the head), takes the
+/// blocks in reverse and ends in the root (the embedding, and with it the root's gradients).
 inline std::vector<Hook> micro_batch_hooks(int units, Mode mode, bool is_last) {
   using Kind = Hook::Kind;
   std::vector<Hook> hooks{{Kind::begin, 0, is_last}, {Kind::before_forward, 0}};
@@ -31,7 +31,8 @@ inline std::vector<Hook> micro_batch_hooks(int units, Mode mode, bool is_last) {
     hooks.push_back({Kind::before_backward, 0});
     for (int unit = units - 1; unit > 0; --unit) {
       hooks.push_back({Kind::before_backward, unit});
-      hooks.push_back({Kind::before_backward, unit});  // every op of the unit asks; the later ones are answered with nothing
+      hooks.push_back(
+          {Kind::before_backward, unit});  // every op of the unit asks; the later ones are answered with nothing
       hooks.push_back({Kind::after_backward, unit});
     }
     hooks.push_back({Kind::before_backward, 0});
@@ -65,7 +66,8 @@ inline std::vector<Action> call(Scheduler& scheduler, const Hook& hook, Mode mod
 /// "gather 1, wait_gathered 1"
 inline std::string text_of(const std::vector<Action>& actions) {
   std::string text;
-  for (const Action& action : actions) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(action.kind), action.unit);
+  for (const Action& action : actions)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(action.kind), action.unit);
   return text;
 }
 
@@ -84,8 +86,8 @@ inline std::vector<std::string> unit_names(int units) {
   return names;
 }
 
-/// What memory and streams would look like after each action, kept apart from the scheduler's own states. Every broken rule
-/// becomes one line in `faults`.
+/// What memory and streams would look like after each action, kept apart from the scheduler's own states. Every broken
+/// rule becomes one line in `faults`.
 class ActionChecker {
  public:
   explicit ActionChecker(int units) : units_(static_cast<std::size_t>(units)) {}
@@ -147,7 +149,8 @@ class ActionChecker {
   }
   template <class Predicate>
   int count(Predicate predicate, std::size_t first) const {
-    return static_cast<int>(std::count_if(units_.begin() + static_cast<std::ptrdiff_t>(first), units_.end(), predicate));
+    return static_cast<int>(
+        std::count_if(units_.begin() + static_cast<std::ptrdiff_t>(first), units_.end(), predicate));
   }
 
   void apply(const Action& action) {
@@ -183,7 +186,8 @@ class ActionChecker {
         deferred_.push_back(action.unit);
         break;
       case Action::Kind::free_deferred:
-        expect(!deferred_.empty() && deferred_.front() == action.unit, "gives back what is not the oldest buffer aside", action.unit);
+        expect(!deferred_.empty() && deferred_.front() == action.unit, "gives back what is not the oldest buffer aside",
+               action.unit);
         if (!deferred_.empty()) deferred_.erase(deferred_.begin());
         break;
       case Action::Kind::begin_gradient:

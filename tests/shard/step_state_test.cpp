@@ -50,7 +50,8 @@ Arrays gradients_of_step(World& world, const std::string& name, bool abandons, b
     std::optional<NoSync> guard;
     if (no_sync && i == 0) guard.emplace(run.runtime);
     if (abandons && i > 0) {
-      // As far as the loss, which computes a gradient of the root's, where that is not added to what earlier ones have left whole.
+      // As far as the loss, which computes a gradient of the root's, where that is not added to what earlier ones have
+      // left whole.
       const bool has_loss = i == 2 && run.runtime.executor().scheme().options().reduce_every_micro_batch;
       if (has_loss) {
         run.runtime.begin_micro_batch(Mode::train, true);
@@ -72,14 +73,17 @@ TEST_CASE("a micro-batch that is abandoned in its forward leaves the sums of the
   for (const std::string& name : scheme_names()) {
     for (const bool no_sync : {false, true}) {
       CAPTURE(name, no_sync);
-      const auto expected = on_ranks(kRanks, [&](World& world) { return gradients_of_step(world, name, false, no_sync); });
+      const auto expected =
+          on_ranks(kRanks, [&](World& world) { return gradients_of_step(world, name, false, no_sync); });
       const auto found = on_ranks(kRanks, [&](World& world) { return gradients_of_step(world, name, true, no_sync); });
       for (std::size_t rank = 0; rank < kRanks; ++rank) CHECK((found[rank] == expected[rank]));
     }
   }
 }
 
-TEST_CASE("a micro-batch that is abandoned in its backward is dropped alone where it is the first, else with its step, by an error") {
+TEST_CASE(
+    "a micro-batch that is abandoned in its backward is dropped alone where it is the first, else with its step, by an "
+    "error") {
   for (const std::string& name : scheme_names()) {
     CAPTURE(name);
     const auto results = on_ranks(kRanks, [&](World& world) {
@@ -107,19 +111,21 @@ TEST_CASE("a micro-batch that is abandoned in its backward is dropped alone wher
     });
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
       CHECK(results[rank].first[0] == "accepted");
-      CHECK_THAT(results[rank].first[1],
-                 Contains("beside those of earlier micro-batches") && Contains("all gradients of the step are dropped"));
+      CHECK_THAT(results[rank].first[1], Contains("beside those of earlier micro-batches") &&
+                                             Contains("all gradients of the step are dropped"));
       CHECK((results[rank].second == expected[rank]));
     }
   }
 }
 
-TEST_CASE("while an UnshardScope lives, what would use or free its unit is refused with the unit's name, in every scheme") {
+TEST_CASE(
+    "while an UnshardScope lives, what would use or free its unit is refused with the unit's name, in every scheme") {
   const TempDir temp;
   for (const std::string& name : scheme_names()) {
     CAPTURE(name);
     const auto results = on_ranks(kRanks, [&](World& world) {
-      ChainRun run(world, {.scheme = scheme_of(name, kRanks), .precision = {.param = name == "zero3" ? DType::bf16 : DType::f32}});
+      ChainRun run(world, {.scheme = scheme_of(name, kRanks),
+                           .precision = {.param = name == "zero3" ? DType::bf16 : DType::f32}});
       const Arrays before = run.weights();
       run.micro_batch(0);
       std::vector<std::string> said;
@@ -203,7 +209,9 @@ TEST_CASE("an optimizer's step at a wrong place is an error that says what was f
     const auto results = on_ranks(ranks, [](World& world) {
       ChainRun run(world);
       const Arrays before = run.weights();
-      const auto step = [&](float lr = 1e-2f, std::int64_t number = 1) { return refusal_of([&] { run.optimizer->step(lr, number); }); };
+      const auto step = [&](float lr = 1e-2f, std::int64_t number = 1) {
+        return refusal_of([&] { run.optimizer->step(lr, number); });
+      };
       std::vector<std::string> said{step()};
       run.runtime.begin_micro_batch(Mode::train, true);
       said.push_back(step());
@@ -267,7 +275,8 @@ TEST_CASE("a step whose gradient is not finite is skipped, counted, and said onc
   CHECK(std::count(said.begin(), said.end(), '\n') == 1);
 }
 
-TEST_CASE("a parameter that begins to train late is corrected for its own updates, and a checkpoint keeps their number") {
+TEST_CASE(
+    "a parameter that begins to train late is corrected for its own updates, and a checkpoint keeps their number") {
   const TempDir temp;
   const AdamWConfig config{.beta2 = 0.999f, .weight_decay = 0, .clip = 0};
   const auto moved = on_ranks(2, [&](World& world) {
@@ -315,7 +324,9 @@ TEST_CASE("a checkpoint holds parameters that are ignored in sharding") {
   const auto is_ignored = [](const Parameter& parameter) { return parameter.name() == "layer1.bias"; };
   const auto values = on_ranks(2, [&](World& world) {
     const auto value_after = [&](float value, const auto& use) {
-      ChainRun run(world, {}, [&](Chain& chain, ShardedRuntime& runtime) { shard_module(chain, runtime, Units::block, is_ignored); });
+      ChainRun run(world, {}, [&](Chain& chain, ShardedRuntime& runtime) {
+        shard_module(chain, runtime, Units::block, is_ignored);
+      });
       PlainOwner owner(run.context);
       Parameter& ignored = run.model.layers[1]->bias;
       owner.add(ignored, std::vector<float>(kChainWidth, value));
@@ -343,7 +354,8 @@ TEST_CASE("parameters of one name are refused when they are added, with both mod
     Two two;
     ShardedRuntime runtime(context, *world, {});
     CHECK_THAT(refusal_of([&] { shard_module(two, runtime, Units::block); }),
-               Contains("two parameters are called x.weight: one of module \"x\", child 0 of the root, one of module \"x\", child 1"));
+               Contains("two parameters are called x.weight: one of module \"x\", child 0 of the root, one of module "
+                        "\"x\", child 1"));
   }
   ChainLayer a("x"), b("x");
   ShardedRuntime runtime(context, *world, {});
@@ -358,7 +370,8 @@ TEST_CASE("a parameter that is used while it is not unsharded says which of its 
     ChainLayer layer{"layer"};
   };
   struct Forgetful : Module {  // whose forward does not enter()
-    explicit Forgetful(std::string path) : Module(std::move(path)), weight(add_parameter("weight", {10, 10}, {.normal_std = 1}, true)) {}
+    explicit Forgetful(std::string path)
+        : Module(std::move(path)), weight(add_parameter("weight", {10, 10}, {.normal_std = 1}, true)) {}
     bool is_block() const override { return true; }
     Parameter& weight;
   };

@@ -26,8 +26,8 @@ Entries traced_step(const ShardOptions& options) {
                       run.device->trace().clear();
                       run.device->trace().start();
                       run.runtime.begin_micro_batch(Mode::train, true);
-                      const Tensor loss =
-                          run.model.loss(chain_input(run.context, world.rank(), options.precision.param), chain_targets(run.context));
+                      const Tensor loss = run.model.loss(
+                          chain_input(run.context, world.rank(), options.precision.param), chain_targets(run.context));
                       backward(loss, 0.5f);
                       run.runtime.end_micro_batch();
                       run.optimizer->step(1e-2f, step);
@@ -42,7 +42,8 @@ Entries traced_step(const ShardOptions& options) {
 /// Schemes whose reductions have a second step: over replicas every time or once, and over the other groups.
 std::vector<SchemeOptions> two_step_schemes() {
   std::vector<SchemeOptions> schemes;
-  for (const char* name : {"ddp", "hsdp", "hsdp small each", "nested", "nested once"}) schemes.push_back(scheme_of(name, 4));
+  for (const char* name : {"ddp", "hsdp", "hsdp small each", "nested", "nested once"})
+    schemes.push_back(scheme_of(name, 4));
   return schemes;
 }
 
@@ -60,9 +61,12 @@ Work stand_still(const std::atomic<bool>& is_open, std::atomic<bool>& gave_up) {
   };
 }
 
-bool is_op(const TraceEntry& entry, const std::string& prefix) { return entry.kind == Kind::op && entry.op.name.starts_with(prefix); }
+bool is_op(const TraceEntry& entry, const std::string& prefix) {
+  return entry.kind == Kind::op && entry.op.name.starts_with(prefix);
+}
 
-/// The record that the gather of `unit` ended in: the first of its stream after the n-th (from 0) op named all_gather:unit.
+/// The record that the gather of `unit` ended in: the first of its stream after the n-th (from 0) op named
+/// all_gather:unit.
 std::int64_t record_after_gather(const Entries& trace, const std::string& unit, int n) {
   auto at = trace.begin();
   for (int i = 0; i <= n; ++i) {
@@ -70,8 +74,9 @@ std::int64_t record_after_gather(const Entries& trace, const std::string& unit, 
     at = std::find_if(at, trace.end(), [&](const TraceEntry& entry) { return is_op(entry, "all_gather:" + unit); });
     REQUIRE(at != trace.end());
   }
-  at = std::find_if(at, trace.end(),
-                    [](const TraceEntry& entry) { return entry.kind == Kind::record && entry.stream == StreamRole::unshard; });
+  at = std::find_if(at, trace.end(), [](const TraceEntry& entry) {
+    return entry.kind == Kind::record && entry.stream == StreamRole::unshard;
+  });
   REQUIRE(at != trace.end());
   return at->record_id;
 }
@@ -104,12 +109,15 @@ TEST_CASE("compute waits for the gather of the unit that it is about to run, not
   }
   CHECK(std::find(waits.begin(), waits.end(), first) != waits.end());
   CHECK(std::find(waits.begin(), waits.end(), second) == waits.end());
-  const auto issued = std::find_if(trace.begin(), trace.end(), [](const TraceEntry& entry) { return is_op(entry, "all_gather:layer1"); });
-  const auto used = std::find_if(trace.begin(), trace.end(), [](const TraceEntry& entry) { return is_op(entry, "gelu"); });
+  const auto issued = std::find_if(trace.begin(), trace.end(),
+                                   [](const TraceEntry& entry) { return is_op(entry, "all_gather:layer1"); });
+  const auto used =
+      std::find_if(trace.begin(), trace.end(), [](const TraceEntry& entry) { return is_op(entry, "gelu"); });
   CHECK(issued < used);  // it was in flight at that moment
 }
 
-TEST_CASE("the first gather of a step waits for the optimizer's writes of the step before, and those after it need not") {
+TEST_CASE(
+    "the first gather of a step waits for the optimizer's writes of the step before, and those after it need not") {
   Entries two_steps;
   on_ranks(2, [&](World& world) {
     ChainRun run(world, {.zero_copy = false});
@@ -157,7 +165,8 @@ TEST_CASE("a gather reads the shard in the runtime dtype, cast once a step by th
 
 TEST_CASE("a reduction carries the dtype that it was told, and needs no cast before it") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const TraceEntry& entry : traced_step({.precision = {.param = DType::bf16, .reduce = dtype}, .zero_copy = false})) {
+    for (const TraceEntry& entry :
+         traced_step({.precision = {.param = DType::bf16, .reduce = dtype}, .zero_copy = false})) {
       if (is_op(entry, "reduce_scatter")) CHECK(entry.op.reads.front().dtype == dtype);
       CHECK_FALSE(is_op(entry, "cast"));
     }
@@ -186,7 +195,9 @@ TEST_CASE("the host enqueues a whole step while the compute stream stands still"
   CHECK(came_through == std::vector<bool>{true, true});
 }
 
-TEST_CASE("as many units as the limit says are gathered while compute stands still in the first, though nothing is prefetched") {
+TEST_CASE(
+    "as many units as the limit says are gathered while compute stands still in the first, though nothing is "
+    "prefetched") {
   for (const int limit : {1, 2, 3}) {
     const auto reached = on_ranks(2, [limit](World& world) {
       ChainRun run(world, {.schedule = {.prefetch = 0, .limit = limit}, .zero_copy = false});
@@ -195,7 +206,9 @@ TEST_CASE("as many units as the limit says are gathered while compute stands sti
       run.runtime.begin_micro_batch(Mode::eval, true);
       for (int unit = 1; unit <= 3; ++unit) {
         run.runtime.before_forward(unit);
-        run.device->stream(StreamRole::unshard).enqueue({"gathered"}, [&, limit](ExecContext&) { are_gathered = ++gathered >= limit; });
+        run.device->stream(StreamRole::unshard).enqueue({"gathered"}, [&, limit](ExecContext&) {
+          are_gathered = ++gathered >= limit;
+        });
         if (unit == 1) run.context.launch({"stand_still"}, stand_still(are_gathered, gave_up));
         run.runtime.after_forward(unit);
       }
@@ -209,7 +222,8 @@ TEST_CASE("as many units as the limit says are gathered while compute stands sti
   }
 }
 
-TEST_CASE("the second step of a unit's reduction runs on a stream of its own, beside the first step of the next unit's") {
+TEST_CASE(
+    "the second step of a unit's reduction runs on a stream of its own, beside the first step of the next unit's") {
   for (const SchemeOptions& scheme : two_step_schemes()) {
     const auto results = on_ranks(4, [&](World& world) {
       ChainRun run(world, {.scheme = scheme, .zero_copy = false});
@@ -229,7 +243,8 @@ TEST_CASE("the second step of a unit's reduction runs on a stream of its own, be
       std::ptrdiff_t first_steps = 0, second_steps = 0;
       for (const TraceEntry& entry : run.device->trace().entries()) {
         if (is_op(entry, "reduce_scatter") && entry.stream == StreamRole::reduce) ++first_steps;
-        if ((is_op(entry, "reduce_scatter") || is_op(entry, "all_reduce")) && entry.stream == StreamRole::finish) ++second_steps;
+        if ((is_op(entry, "reduce_scatter") || is_op(entry, "all_reduce")) && entry.stream == StreamRole::finish)
+          ++second_steps;
       }
       return std::tuple(gave_up.load(), first_steps, second_steps);
     });
@@ -257,32 +272,35 @@ TEST_CASE("the first steps of a micro-batch come after the second steps of one t
   }
 }
 
-TEST_CASE("one rank's first micro-batch accumulates in the master's gradient; others are added, after those of a step that was abandoned") {
-  const auto [full_grads, message] = on_ranks(1, [&](World& world) {
-                                       ChainRun run(world, {});
-                                       const auto micro_batch = [&](bool is_last) {
-                                         run.runtime.begin_micro_batch(Mode::train, is_last);
-                                         backward(run.model.loss(chain_input(run.context, 0), chain_targets(run.context)));
-                                         if (is_last) run.runtime.end_micro_batch();
-                                       };
-                                       std::vector<std::int64_t> full_grads;
-                                       run.device->trace().start();
-                                       for (const bool is_alone : {true, false}) {
-                                         run.device->memory().reset_peak();
-                                         if (!is_alone) {
-                                           micro_batch(false);
-                                           run.runtime.end_micro_batch();
-                                           micro_batch(false);
-                                           run.runtime.abandon_step();
-                                         }
-                                         micro_batch(true);
-                                         run.optimizer->step(1e-2f, 1);
-                                         full_grads.push_back(run.device->memory().at_peak().contains("full_grad"));
-                                       }
-                                       run.device->synchronize();
-                                       const auto violations = verify_order(run.device->trace().entries());
-                                       return std::pair(full_grads, violations.empty() ? std::string() : violations.front().message);
-                                     }).front();
+TEST_CASE(
+    "one rank's first micro-batch accumulates in the master's gradient; others are added, after those of a step that "
+    "was abandoned") {
+  const auto [full_grads, message] =
+      on_ranks(1, [&](World& world) {
+        ChainRun run(world, {});
+        const auto micro_batch = [&](bool is_last) {
+          run.runtime.begin_micro_batch(Mode::train, is_last);
+          backward(run.model.loss(chain_input(run.context, 0), chain_targets(run.context)));
+          if (is_last) run.runtime.end_micro_batch();
+        };
+        std::vector<std::int64_t> full_grads;
+        run.device->trace().start();
+        for (const bool is_alone : {true, false}) {
+          run.device->memory().reset_peak();
+          if (!is_alone) {
+            micro_batch(false);
+            run.runtime.end_micro_batch();
+            micro_batch(false);
+            run.runtime.abandon_step();
+          }
+          micro_batch(true);
+          run.optimizer->step(1e-2f, 1);
+          full_grads.push_back(run.device->memory().at_peak().contains("full_grad"));
+        }
+        run.device->synchronize();
+        const auto violations = verify_order(run.device->trace().entries());
+        return std::pair(full_grads, violations.empty() ? std::string() : violations.front().message);
+      }).front();
   CHECK(full_grads == std::vector<std::int64_t>{0, 1});
   CHECK(message == "");
 }

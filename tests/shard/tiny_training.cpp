@@ -81,14 +81,18 @@ void choose_layout(Config& config, const std::string& name) {
 }
 
 TinyResult train_tiny(World& world, const Config& config, const TinyOptions& options) {
-  const std::uint64_t seed = options.is_calm || options.perturb_seed != 0 ? options.perturb_seed : perturb_seed_of_environment();
-  const DeviceOptions device_options{.threads = options.threads, .cpus = {}, .sync_timeout_s = 120, .perturb_seed = seed};
-  if (!options.follows_plan) return train_tiny(world, *Device::create(DeviceKind::cpu, device_options), nullptr, config, options);
+  const std::uint64_t seed =
+      options.is_calm || options.perturb_seed != 0 ? options.perturb_seed : perturb_seed_of_environment();
+  const DeviceOptions device_options{
+      .threads = options.threads, .cpus = {}, .sync_timeout_s = 120, .perturb_seed = seed};
+  if (!options.follows_plan)
+    return train_tiny(world, *Device::create(DeviceKind::cpu, device_options), nullptr, config, options);
   const TrainPlan plan = make_plan(config, {.rank = world.rank(), .ranks = world.size(), .threads = options.threads});
   return train_tiny(world, *plan.create_device(device_options), &plan, config, options);
 }
 
-TinyResult train_tiny(World& world, Device& device, const TrainPlan* plan, const Config& config, const TinyOptions& options) {
+TinyResult train_tiny(World& world, Device& device, const TrainPlan* plan, const Config& config,
+                      const TinyOptions& options) {
   StepVerifier verifier(device);
   Session session(device, world, config);
   if (plan != nullptr) plan->apply_order(session.runtime());
@@ -100,7 +104,8 @@ TinyResult train_tiny(World& world, Device& device, const TrainPlan* plan, const
     const ShardGroups::Sent sent = session.runtime().executor().sent();
     session.enqueue_step(step, 1e-2f, tiny_samples(config), false);
     const StepResult outcome = session.finish_step();
-    if (step == options.steps) result.trace.assign(device.trace().entries().begin() + before, device.trace().entries().end());
+    if (step == options.steps)
+      result.trace.assign(device.trace().entries().begin() + before, device.trace().entries().end());
     verifier.check(fmt::format("step {}", step));
     result.sent = session.runtime().executor().sent().since(sent);
     result.losses.insert(result.losses.end(), outcome.losses.begin(), outcome.losses.end());
@@ -108,7 +113,8 @@ TinyResult train_tiny(World& world, Device& device, const TrainPlan* plan, const
     result.peak_bytes.push_back(outcome.peak_bytes);
     result.allocations.push_back(outcome.allocations);
     if (!options.checkpoints.empty())
-      result.saved = save(state, options.checkpoints, {.step = step, .attributes = {{"a key", "a value"}}}, options.watch);
+      result.saved =
+          save(state, options.checkpoints, {.step = step, .attributes = {{"a key", "a value"}}}, options.watch);
     if (config.run.validate_every > 0 && step % config.run.validate_every == 0) session.validate(tiny_samples(config));
     verifier.check(fmt::format("the validation after step {}", step));
   }

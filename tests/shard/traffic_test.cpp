@@ -15,8 +15,8 @@ struct Bytes {
 };
 
 std::ostream& operator<<(std::ostream& out, const Bytes& bytes) {
-  return out << fmt::format("gather {} small {} reduce {} finish {} whole {}", bytes.gather, bytes.gather_small, bytes.reduce, bytes.finish,
-                            bytes.whole);
+  return out << fmt::format("gather {} small {} reduce {} finish {} whole {}", bytes.gather, bytes.gather_small,
+                            bytes.reduce, bytes.finish, bytes.whole);
 }
 
 Bytes bytes_of(const ShardGroups::Sent& sent) {
@@ -63,7 +63,8 @@ Bytes formula(const Job& job, const Padded& elems, int unit, int units) {
   const bool is_kept_for_next = job.keeps_ends && unit <= 1;
   // The root's backward begins within its forward: the head computes its gradients there.
   const bool is_kept_for_backward = !job.reshards || unit == 0 || (job.keeps_ends && unit == units - 1);
-  const std::int64_t forward = is_kept_for_next ? 1 : m, backward = is_kept_for_backward ? 0 : m, reductions = job.reduces_each ? m : 1;
+  const std::int64_t forward = is_kept_for_next ? 1 : m, backward = is_kept_for_backward ? 0 : m,
+                     reductions = job.reduces_each ? m : 1;
   switch (job.strategy) {
     case Strategy::ddp: return {0, 0, 0, 2 * parts(w, elems.reduced * 4) * (job.all_reduces_each ? m : 1)};
     case Strategy::zero1:
@@ -74,7 +75,8 @@ Bytes formula(const Job& job, const Padded& elems, int unit, int units) {
       return {forward * gathered(w, elems.gathered), backward * parts(job.between, whole), reductions * gradient_w, 0};
     case Strategy::hsdp:
       return {(forward + (job.between == 0 ? backward : 0)) * gathered(n, elems.gathered),
-              job.between == 0 ? 0 : backward * parts(job.between, whole), reductions * reduced(n, elems.reduced, job.reduce_bytes),
+              job.between == 0 ? 0 : backward * parts(job.between, whole),
+              reductions * reduced(n, elems.reduced, job.reduce_bytes),
               2 * parts(w / n, elems.reduced / n * 4) * (job.all_reduces_each ? m : 1)};
     case Strategy::nested:
       return {gathered(w / n, elems.gathered / n), (forward + backward) * parts(n, whole),
@@ -94,7 +96,9 @@ struct Planned {
   /// What each layout pads, counted anew.
   Padded padded(std::size_t unit) const {
     const std::int64_t ranks = masters(), align = 64 / job.param_bytes, fine = align * (job.finest / ranks);
-    const auto up = [](std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; };
+    const auto up = [](std::int64_t value, std::int64_t multiple) {
+      return (value + multiple - 1) / multiple * multiple;
+    };
     const std::vector<FlatView>& views = plan.units[unit].layout->views();
     if (config.shard.layout == "flat" || ranks == 1) {
       std::int64_t end = 0;
@@ -128,7 +132,8 @@ struct Planned {
     const int units = static_cast<int>(plan.units.size());
     for (int unit = 0; unit < units; ++unit) {
       const Bytes one = formula(job, padded(static_cast<std::size_t>(unit)), unit, units);
-      sum = {sum.gather + one.gather, sum.gather_small + one.gather_small, sum.reduce + one.reduce, sum.finish + one.finish};
+      sum = {sum.gather + one.gather, sum.gather_small + one.gather_small, sum.reduce + one.reduce,
+             sum.finish + one.finish};
     }
     if (job.is_zero_copy) {  // read where it lies
       sum.gather_small = 0;
@@ -201,7 +206,8 @@ Planned plan_of(const std::string& name, int ranks, int micro_batches, const Way
 }
 
 /// Every pair.
-std::vector<std::pair<int, std::string>> all_of(const std::vector<int>& ranks, const std::vector<std::string>& layouts) {
+std::vector<std::pair<int, std::string>> all_of(const std::vector<int>& ranks,
+                                                const std::vector<std::string>& layouts) {
   std::vector<std::pair<int, std::string>> pairs;
   for (const int one : ranks)
     for (const std::string& layout : layouts) pairs.emplace_back(one, layout);
@@ -217,8 +223,10 @@ TEST_CASE("bytes sent by a rank are the closed formula of its scheme, in the pla
       for (const int micro_batches : {1, 4}) {
         ++number;
         for (const std::string& layout : layout_names()) {
-          const Planned planned = plan_of(name, ranks, micro_batches, {number % 2 == 0 ? "f32" : "bf16", layout, number % 3 != 0});
-          CAPTURE(name, ranks, micro_batches, planned.config.precision.param, planned.config.shard.keep_root_unsharded, layout);
+          const Planned planned =
+              plan_of(name, ranks, micro_batches, {number % 2 == 0 ? "f32" : "bf16", layout, number % 3 != 0});
+          CAPTURE(name, ranks, micro_batches, planned.config.precision.param, planned.config.shard.keep_root_unsharded,
+                  layout);
           CHECK(bytes_of(planned.plan.sent) == planned.expected());
           CHECK(planned.expected() != Bytes{});
           if (ranks == 8 || (planned.config.shard.layout != "flat" && micro_batches == 1)) continue;
@@ -234,8 +242,10 @@ TEST_CASE("compressed gathers and reductions send the bytes of their closed form
   for (const std::string& name : scheme_names()) {
     for (const std::string& layout : layout_names()) {
       ++number;
-      const Planned planned = plan_of(name, 4, 2, {number % 2 == 0 ? "f32" : "bf16", layout, true, number % 3 != 0, number % 3 != 1});
-      CAPTURE(name, layout, planned.config.precision.param, planned.config.shard.compress_gather, planned.config.shard.compress_reduce);
+      const Planned planned =
+          plan_of(name, 4, 2, {number % 2 == 0 ? "f32" : "bf16", layout, true, number % 3 != 0, number % 3 != 1});
+      CAPTURE(name, layout, planned.config.precision.param, planned.config.shard.compress_gather,
+              planned.config.shard.compress_reduce);
       CHECK(bytes_of(planned.plan.sent) == planned.expected());
       CHECK(bytes_of(train_tiny(planned.config, {.ranks = 4, .steps = 2}).sent) == planned.expected());
     }
@@ -247,7 +257,8 @@ TEST_CASE("units of several blocks send the bytes of their closed formula", "[tr
   for (const std::string& name : scheme_names()) {
     ++number;
     const std::string layout = layout_names()[static_cast<std::size_t>(number) % layout_names().size()];
-    const Planned planned = plan_of(name, 4, 2, {.param = number % 2 == 0 ? "f32" : "bf16", .layout = layout, .has_pairs = true});
+    const Planned planned =
+        plan_of(name, 4, 2, {.param = number % 2 == 0 ? "f32" : "bf16", .layout = layout, .has_pairs = true});
     CAPTURE(name, layout);
     CHECK(planned.plan.units.size() == 3);
     CHECK(bytes_of(planned.plan.sent) == planned.expected());

@@ -29,7 +29,8 @@ auto shard_by(const Policies& policies) {
 
 struct Outcome {
   Arrays weights;
-  std::vector<std::array<std::ptrdiff_t, 3>> counts;  // of each unit in the last micro-batch: gathers, small ones, kept shards
+  std::vector<std::array<std::ptrdiff_t, 3>>
+      counts;  // of each unit in the last micro-batch: gathers, small ones, kept shards
   std::string violation;
 };
 
@@ -47,8 +48,8 @@ Outcome train(World& world, const SchemeOptions& scheme, const Policies& policie
   const auto violations = verify_order(run.device->trace().entries());
   if (!violations.empty()) outcome.violation = violations.front().message;
   for (int unit = 0; unit < 4; ++unit) {
-    outcome.counts.push_back(
-        {run.count(Kind::gather, unit), run.count(Kind::gather_secondary, unit), run.count(Kind::keep_secondary_shard, unit)});
+    outcome.counts.push_back({run.count(Kind::gather, unit), run.count(Kind::gather_secondary, unit),
+                              run.count(Kind::keep_secondary_shard, unit)});
   }
   outcome.weights = run.weights();
   return outcome;
@@ -78,7 +79,9 @@ struct Plain : Module {
 /// A head, a layer, and at the end a unit without parameters; or the same work without that unit.
 struct PlainEnd : Module {
   explicit PlainEnd(bool is_unit)
-      : Module(""), layer("layer"), head(add_parameter("head", {kChainWidth, kChainWidth}, {.normal_std = 0.5f}, true)) {
+      : Module(""),
+        layer("layer"),
+        head(add_parameter("head", {kChainWidth, kChainWidth}, {.normal_std = 0.5f}, true)) {
     add_child(layer);
     if (is_unit) add_child(plain);
   }
@@ -117,8 +120,9 @@ std::pair<Arrays, std::string> train_plain_end(World& world, const SchemeOptions
   const auto violations = verify_order(device->trace().entries());
   Arrays weights;
   for (int unit = 0; unit < runtime.scheduler().size(); ++unit) {
-    runtime.executor().read_full(
-        unit, [&](const Parameter& parameter, const float* values) { weights.emplace_back(values, values + parameter.numel()); });
+    runtime.executor().read_full(unit, [&](const Parameter& parameter, const float* values) {
+      weights.emplace_back(values, values + parameter.numel());
+    });
   }
   return {weights, violations.empty() ? "" : violations.front().message};
 }
@@ -162,7 +166,8 @@ TEST_CASE("a unit's own policy decides whether it stays after forward, the root'
     const std::string text = text_of(call(scheduler, hook, Mode::eval));
     if (hook.kind == Hook::Kind::after_forward) validation.push_back(text);
   }
-  CHECK(validation == std::vector<std::string>{"free_full 1", "free_full 2", "free_full 3", "free_full 0"});  // no backward follows
+  CHECK(validation ==
+        std::vector<std::string>{"free_full 1", "free_full 2", "free_full 3", "free_full 0"});  // no backward follows
 }
 
 TEST_CASE("I1: units that reshard each in its own way train to the same bits, every access ordered") {
@@ -170,7 +175,8 @@ TEST_CASE("I1: units that reshard each in its own way train to the same bits, ev
     return on_ranks(kRanks, [&](World& world) { return train(world, scheme, policies); });
   };
   const Outcome expected = outcomes({}, {})[0];
-  const auto check = [&](const SchemeOptions& scheme, const Policies& policies, const decltype(Outcome::counts)& counts) {
+  const auto check = [&](const SchemeOptions& scheme, const Policies& policies,
+                         const decltype(Outcome::counts)& counts) {
     CAPTURE(name_of(scheme.strategy), scheme.reshard_after_forward.str());
     for (const Outcome& outcome : outcomes(scheme, policies)) {
       CHECK(outcome.weights == expected.weights);
@@ -187,15 +193,21 @@ TEST_CASE("I1: units that reshard each in its own way train to the same bits, ev
         Counts{{0, 1, 1}, {1, 0, 0}, {1, 1, 1}, {1, 1, 1}});
   // A number of ranks of each unit's own: all of them are as good as `true`.
   check({}, {{}, Reshard::over(2), Reshard::over(4), true}, Counts{{0, 0, 0}, {0, 1, 1}, {2, 0, 0}, {2, 0, 0}});
-  check({.strategy = Strategy::shard_grad_op}, {{}, Reshard::over(2), {}, {}}, Counts{{0, 0, 0}, {0, 1, 1}, {1, 0, 0}, {1, 0, 0}});
-  check({.strategy = Strategy::hsdp, .group_size = 4}, {{}, {}, Reshard::over(2), {}}, Counts{{0, 0, 0}, {1, 0, 0}, {1, 1, 1}, {1, 0, 0}});
+  check({.strategy = Strategy::shard_grad_op}, {{}, Reshard::over(2), {}, {}},
+        Counts{{0, 0, 0}, {0, 1, 1}, {1, 0, 0}, {1, 0, 0}});
+  check({.strategy = Strategy::hsdp, .group_size = 4}, {{}, {}, Reshard::over(2), {}},
+        Counts{{0, 0, 0}, {1, 0, 0}, {1, 1, 1}, {1, 0, 0}});
 }
 
 TEST_CASE("a policy that does not go with the scheme is a configuration error that names the unit") {
-  CHECK_THAT(refusal({.strategy = Strategy::zero1}, {{}, true}), Contains("unit layer0") && Contains("does not shard parameters"));
-  CHECK_THAT(refusal({}, {{}, {}, Reshard::over(3)}), Contains("unit layer1") && Contains("reshard_after_forward 3 does not divide"));
-  CHECK_THAT(refusal({.strategy = Strategy::hsdp, .group_size = 2}, {Reshard::over(4)}), Contains("unit root") && Contains("group_size 2"));
-  CHECK_THAT(refusal({.strategy = Strategy::nested, .group_size = 2}, {Reshard::over(2)}), Contains("unit root") && Contains("nested"));
+  CHECK_THAT(refusal({.strategy = Strategy::zero1}, {{}, true}),
+             Contains("unit layer0") && Contains("does not shard parameters"));
+  CHECK_THAT(refusal({}, {{}, {}, Reshard::over(3)}),
+             Contains("unit layer1") && Contains("reshard_after_forward 3 does not divide"));
+  CHECK_THAT(refusal({.strategy = Strategy::hsdp, .group_size = 2}, {Reshard::over(4)}),
+             Contains("unit root") && Contains("group_size 2"));
+  CHECK_THAT(refusal({.strategy = Strategy::nested, .group_size = 2}, {Reshard::over(2)}),
+             Contains("unit root") && Contains("nested"));
   CHECK(refusal({.reshard_after_forward = Reshard::over(2)}, {Reshard::over(2), true, false}).empty());
 }
 

@@ -28,7 +28,9 @@ std::vector<float> train(ChainRun& run, int steps) {
 /// A block that has a block of its own inside.
 struct Outer : Module {
   explicit Outer(const std::string& path)
-      : Module(path), own(add_parameter("own", {kChainWidth, kChainWidth}, {.normal_std = 0.5f}, true)), inner(path_of("inner")) {
+      : Module(path),
+        own(add_parameter("own", {kChainWidth, kChainWidth}, {.normal_std = 0.5f}, true)),
+        inner(path_of("inner")) {
     add_child(inner);
   }
   bool is_block() const override { return true; }
@@ -92,8 +94,10 @@ TEST_CASE("a block inside a block is a unit of its own, and trains to the bits o
   for (const std::string& name : scheme_names()) {
     for (const int prefetch : {0, 2}) {
       CAPTURE(name, prefetch);
-      const auto blocks = on_ranks(4, [&](World& world) { return train_nest(world, scheme_of(name, 4), prefetch, Units::block); });
-      const auto whole = on_ranks(4, [&](World& world) { return train_nest(world, scheme_of(name, 4), prefetch, Units::model); });
+      const auto blocks =
+          on_ranks(4, [&](World& world) { return train_nest(world, scheme_of(name, 4), prefetch, Units::block); });
+      const auto whole =
+          on_ranks(4, [&](World& world) { return train_nest(world, scheme_of(name, 4), prefetch, Units::model); });
       CHECK(blocks[0].units ==
             "root: head; outer0: outer0.own; outer0.inner: outer0.inner.weight outer0.inner.bias; "
             "outer1: outer1.own; outer1.inner: outer1.inner.weight outer1.inner.bias; ");
@@ -109,17 +113,20 @@ TEST_CASE("blocks are units, and the root unit owns what is in none, each parame
   for (const FlatParameter& unit : run.runtime.executor().units()) {
     for (const Parameter* parameter : unit.parameters) names.push_back(unit.name + ": " + parameter->name());
   }
-  CHECK(names == std::vector<std::string>{"root: head", "layer0: layer0.weight", "layer0: layer0.bias", "layer1: layer1.weight",
-                                          "layer1: layer1.bias", "layer2: layer2.weight", "layer2: layer2.bias"});
+  CHECK(names == std::vector<std::string>{"root: head", "layer0: layer0.weight", "layer0: layer0.bias",
+                                          "layer1: layer1.weight", "layer1: layer1.bias", "layer2: layer2.weight",
+                                          "layer2: layer2.bias"});
 }
 
 TEST_CASE("a parameter belongs to one unit, and units come before the first micro-batch") {
   const auto world = make_single_world({.timeout_s = 60});
   ChainRun run(*world);
-  CHECK_THAT(message_of([&] { run.runtime.add_unit("again", {&run.model.head}); }), Contains("parameter head already belongs to a unit"));
+  CHECK_THAT(message_of([&] { run.runtime.add_unit("again", {&run.model.head}); }),
+             Contains("parameter head already belongs to a unit"));
   run.micro_batch(0);
   Chain other;
-  CHECK_THAT(message_of([&] { run.runtime.add_unit("late", {&other.head}); }), Contains("unit late is added after the first micro-batch"));
+  CHECK_THAT(message_of([&] { run.runtime.add_unit("late", {&other.head}); }),
+             Contains("unit late is added after the first micro-batch"));
 }
 
 TEST_CASE("several modules in one unit train to the same bits as one unit each, with one gather for all of them") {
@@ -135,15 +142,18 @@ TEST_CASE("several modules in one unit train to the same bits as one unit each, 
     std::ptrdiff_t reductions = 0, gathers = 0;
   };
   const auto joint = on_ranks(ranks, [](World& world) {
-    ChainRun run(world, {.schedule = {.prefetch = 1, .keep_root_unsharded = false}}, [](Chain& chain, ShardedRuntime& runtime) {
-      chain.attach(&runtime, runtime.add_unit("root", {&chain.head}));
-      std::vector<Parameter*> both;
-      for (std::size_t i = 0; i < 2; ++i) both.insert(both.end(), {&chain.layers[i]->weight, &chain.layers[i]->bias});
-      const int pair = runtime.add_unit("pair", both);
-      chain.layers[0]->attach(&runtime, pair);
-      chain.layers[1]->attach(&runtime, pair);
-      chain.layers[2]->attach(&runtime, runtime.add_unit("last", {&chain.layers[2]->weight, &chain.layers[2]->bias}));
-    });
+    ChainRun run(world, {.schedule = {.prefetch = 1, .keep_root_unsharded = false}},
+                 [](Chain& chain, ShardedRuntime& runtime) {
+                   chain.attach(&runtime, runtime.add_unit("root", {&chain.head}));
+                   std::vector<Parameter*> both;
+                   for (std::size_t i = 0; i < 2; ++i)
+                     both.insert(both.end(), {&chain.layers[i]->weight, &chain.layers[i]->bias});
+                   const int pair = runtime.add_unit("pair", both);
+                   chain.layers[0]->attach(&runtime, pair);
+                   chain.layers[1]->attach(&runtime, pair);
+                   chain.layers[2]->attach(
+                       &runtime, runtime.add_unit("last", {&chain.layers[2]->weight, &chain.layers[2]->bias}));
+                 });
     Joint result{train(run, 3), run.weights(), 0, 0};
     result.reductions = run.count(Action::Kind::reduce, 1);
     result.gathers = run.count(Action::Kind::gather, 1);
@@ -161,10 +171,12 @@ TEST_CASE("blocks are merged in order until their units reach a size, and keep t
   constexpr std::int64_t kBlock = (kChainWidth + 1) * kChainWidth * 4;  // bytes of f32
   const auto world = make_single_world({.timeout_s = 60});
   const auto names = [&](std::int64_t unit_bytes, Units units, DType param) {
-    const ChainRun run(*world, {.precision = {.param = param}},
-                       [&](Chain& chain, ShardedRuntime& runtime) { shard_module(chain, runtime, units, {}, {}, unit_bytes); });
+    const ChainRun run(*world, {.precision = {.param = param}}, [&](Chain& chain, ShardedRuntime& runtime) {
+      shard_module(chain, runtime, units, {}, {}, unit_bytes);
+    });
     std::string all;
-    for (const FlatParameter& unit : run.runtime.executor().units()) all += fmt::format("{} {}, ", unit.name, unit.parameters.size());
+    for (const FlatParameter& unit : run.runtime.executor().units())
+      all += fmt::format("{} {}, ", unit.name, unit.parameters.size());
     return all;
   };
   CHECK(names(0, Units::block, DType::f32) == "root 1, layer0 2, layer1 2, layer2 2, ");
@@ -178,7 +190,8 @@ TEST_CASE("blocks are merged in order until their units reach a size, and keep t
 TEST_CASE("blocks with policies of their own are not merged with others") {
   const auto world = make_single_world({.timeout_s = 60});
   const auto policy = [](const Module& unit) {
-    return UnitPolicy{.precision = unit.path() == "layer0" ? std::optional(MixedPrecisionPolicy{.param = DType::bf16}) : std::nullopt};
+    return UnitPolicy{.precision = unit.path() == "layer0" ? std::optional(MixedPrecisionPolicy{.param = DType::bf16})
+                                                           : std::nullopt};
   };
   const ChainRun run(*world, {}, [&](Chain& chain, ShardedRuntime& runtime) {
     shard_module(chain, runtime, Units::block, {}, policy, std::int64_t{1} << 30);
@@ -200,7 +213,8 @@ TEST_CASE("a parameter that is tied into another unit is refused by name where t
     return message;
   });
   for (const std::string& message : messages)
-    CHECK_THAT(message, Contains("parameter layer2.weight is used while it is not unsharded") && Contains("layer2 has not been entered"));
+    CHECK_THAT(message, Contains("parameter layer2.weight is used while it is not unsharded") &&
+                            Contains("layer2 has not been entered"));
 }
 
 TEST_CASE("a parameter that its unit uses first and last is reduced once, when both gradients are in") {
@@ -225,13 +239,15 @@ TEST_CASE("I7: two models in one process, taking turns, train to the same bits a
       return run.weights();
     };
     const auto first_alone = alone(1), second_alone = alone(2);
-    ChainRun first(world, {.schedule = {.prefetch = 2}, .seed = 1}), second(world, {.schedule = {.prefetch = 2}, .seed = 2});
+    ChainRun first(world, {.schedule = {.prefetch = 2}, .seed = 1}),
+        second(world, {.schedule = {.prefetch = 2}, .seed = 2});
     for (int step = 1; step <= 2; ++step) {
       // The second model's micro-batches run inside those of the first.
       first.micro_batch(2 * step, false);
       second.micro_batch(2 * step, false);
       first.runtime.begin_micro_batch(Mode::train, true);
-      const Tensor loss = first.model.loss(chain_input(first.context, (2 * step + 1) * 8 + world.rank()), chain_targets(first.context));
+      const Tensor loss =
+          first.model.loss(chain_input(first.context, (2 * step + 1) * 8 + world.rank()), chain_targets(first.context));
       second.micro_batch(2 * step + 1);
       backward(loss);
       second.optimizer->step(1e-2f, step);

@@ -1,5 +1,5 @@
-// Every option of an unshard scope with every other, and with every scheme, layout, dtype and number of ranks: who sees what, and what
-// becomes of what is written.
+// Every option of an unshard scope with every other, and with every scheme, layout, dtype and number of ranks: who sees
+// what, and what becomes of what is written.
 #include <catch2/catch.hpp>
 
 #include <map>
@@ -29,13 +29,16 @@ struct Case {
 };
 
 struct Seen {
-  Named values, gradients, weights_before, weights, gradients_before, gradients_after;  // of the last two, this rank's own parts
+  Named values, gradients, weights_before, weights, gradients_before,
+      gradients_after;  // of the last two, this rank's own parts
   std::vector<int> units;
   std::string problem;
   bool is_zero_copy = false;
 };
 
-float edited(const std::string& name, std::int64_t i) { return static_cast<float>(name.size()) + 1.0f / 4096 + static_cast<float>(i); }
+float edited(const std::string& name, std::int64_t i) {
+  return static_cast<float>(name.size()) + 1.0f / 4096 + static_cast<float>(i);
+}
 
 void write(Context& context, const std::string& name, const Buffer& out, bool on_host) {
   const auto fill = [out, name] {
@@ -48,7 +51,8 @@ void write(Context& context, const std::string& name, const Buffer& out, bool on
 
 std::vector<float> read(Context& context, const Buffer& buffer) {
   context.stream().synchronize();
-  return buffer.elems == 0 ? std::vector<float>{} : std::vector<float>(buffer.as<float>(), buffer.as<float>() + buffer.elems);
+  return buffer.elems == 0 ? std::vector<float>{}
+                           : std::vector<float>(buffer.as<float>(), buffer.as<float>() + buffer.elems);
 }
 
 Named weights_of(ChainRun& run) {
@@ -67,7 +71,8 @@ Named held_gradients(ChainRun& run) {
   run.device->synchronize();
   Named held;
   for (const FlatParameter& unit : run.runtime.executor().units()) {
-    for (const FlatView& view : unit.layout->views()) held[view.name].resize(static_cast<std::size_t>(view.numel), kElsewhere);
+    for (const FlatView& view : unit.layout->views())
+      held[view.name].resize(static_cast<std::size_t>(view.numel), kElsewhere);
     for (const ShardSegment& segment : unit.held_segments()) {
       for (std::int64_t i = 0; i < segment.count; ++i)
         held[unit.layout->views()[segment.view].name][static_cast<std::size_t>(segment.element(i))] =
@@ -87,7 +92,8 @@ void use_scope(ChainRun& run, const Case& one, const Module& module, Seen& seen)
       if (one.options.with_gradients) seen.gradients[name] = read(run.context, scope.gradient(*parameter));
       if (!one.writes) continue;
       write(run.context, name, scope.value(*parameter), one.options.on_host);
-      if (one.options.with_gradients) write(run.context, name + "'s gradient", scope.gradient(*parameter), one.options.on_host);
+      if (one.options.with_gradients)
+        write(run.context, name + "'s gradient", scope.gradient(*parameter), one.options.on_host);
     }
   }
   if (one.end == End::exception) throw Error(ExitCode::io, "ends the scope");
@@ -103,7 +109,8 @@ Seen run_case(World& world, const Case& one) {
   seen.gradients_before = held_gradients(run);
   seen.is_zero_copy = run.runtime.executor().units()[1].is_zero_copy();
   const std::string ended = message_of([&] { use_scope(run, one, run.model, seen); });
-  if ((ended.find("ends the scope") != std::string::npos) != (one.end == End::exception)) seen.problem += "ended by: " + ended;
+  if ((ended.find("ends the scope") != std::string::npos) != (one.end == End::exception))
+    seen.problem += "ended by: " + ended;
   seen.problem += message_of([&] { run.device->synchronize(); });
   seen.weights = weights_of(run);
   seen.gradients_after = held_gradients(run);
@@ -144,7 +151,8 @@ void check_written(const Case& one, const Seen& seen, const std::string& name, b
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const auto element = static_cast<std::int64_t>(i);
     if (is_written) weights[i] = edited(name, element);
-    if (is_written && one.options.with_gradients && gradients[i] != kElsewhere) gradients[i] = edited(name + "'s gradient", element);
+    if (is_written && one.options.with_gradients && gradients[i] != kElsewhere)
+      gradients[i] = edited(name + "'s gradient", element);
   }
   CHECK((seen.weights.at(name) == weights));
   CHECK((seen.gradients_after.at(name) == gradients));
@@ -202,7 +210,8 @@ TEST_CASE("2A-35, 2A-36, 2A-42: all options of an unshard scope go with each oth
     for (const End end : {End::normal, End::exception}) {
       for (const bool writes : {false, true}) {
         if (is_thinned_out()) continue;
-        CAPTURE(options.recurse, options.writes_back, options.only_rank.value_or(-1), options.on_host, options.with_gradients);
+        CAPTURE(options.recurse, options.writes_back, options.only_rank.value_or(-1), options.on_host,
+                options.with_gradients);
         CAPTURE(options.after_exception == After::discard, end == End::exception, writes);
         check({.shard = {.zero_copy = false}, .options = options, .writes = writes, .end = end});
       }
@@ -222,11 +231,14 @@ TEST_CASE("2A-35, 2A-41: unshard scopes go with every scheme, layout, dtype and 
                    .ranks = ranks,
                    .options = options[turn % options.size()],
                    .end = turn % 3 == 0 ? End::exception : End::normal};
-          one.shard = {
-              .scheme = scheme_of(name, ranks), .precision = {.param = dtype}, .layout = layouts()[layout % 3], .zero_copy = layout == 3};
+          one.shard = {.scheme = scheme_of(name, ranks),
+                       .precision = {.param = dtype},
+                       .layout = layouts()[layout % 3],
+                       .zero_copy = layout == 3};
           one.writes = turn % 4 != 0;
           if (ranks == 3 && one.shard.scheme.group_size == 2) one.shard.scheme.group_size = 3;
-          if (ranks == 3 && one.shard.scheme.reshard_after_forward.group() == 2) one.shard.scheme.reshard_after_forward = true;
+          if (ranks == 3 && one.shard.scheme.reshard_after_forward.group() == 2)
+            one.shard.scheme.reshard_after_forward = true;
           if (is_thinned_out()) continue;
           CAPTURE(name, ranks, layout, dtype == DType::bf16, one.end == End::exception, one.writes);
           CAPTURE(one.options.recurse, one.options.writes_back, one.options.only_rank.value_or(-1), one.options.on_host,

@@ -1,4 +1,5 @@
-// Where an unshard scope may begin, what it leaves as it was, what it takes, and what becomes of a failure at every place.
+// Where an unshard scope may begin, what it leaves as it was, what it takes, and what becomes of a failure at every
+// place.
 #include <catch2/catch.hpp>
 
 #include "runtime/base/usage_error.h"
@@ -63,7 +64,9 @@ std::int64_t full_bytes(const FlatParameter& unit) { return unit.layout->full_el
 
 }  // namespace
 
-TEST_CASE("2A-37: a scope is not entered within a micro-batch, twice, for no rank, or for gradients on their way, and says of which unit") {
+TEST_CASE(
+    "2A-37: a scope is not entered within a micro-batch, twice, for no rank, or for gradients on their way, and says "
+    "of which unit") {
   const auto results = on_ranks(4, [](World& world) {
     ChainRun run(world, {.scheme = {.strategy = Strategy::nested, .group_size = 2}});
     std::vector<std::string> said;
@@ -116,12 +119,15 @@ TEST_CASE("2A-37: a scope is not entered within a micro-batch, twice, for no ran
   }
 }
 
-TEST_CASE("2A-38: what was gathered by hand stays so, by the same buffers where a scope reads and with the new weights where it writes") {
+TEST_CASE(
+    "2A-38: what was gathered by hand stays so, by the same buffers where a scope reads and with the new weights where "
+    "it writes") {
   for (const std::string& name : scheme_names()) {
     for (const bool zero_copy : {true, false}) {
       CAPTURE(name, zero_copy);
       const auto problems = on_ranks(4, [&](World& world) {
-        ChainRun run(world, {.scheme = scheme_of(name, 4), .precision = {.param = DType::bf16}, .zero_copy = zero_copy});
+        ChainRun run(world,
+                     {.scheme = scheme_of(name, 4), .precision = {.param = DType::bf16}, .zero_copy = zero_copy});
         const Parameter& weight = run.model.layers[0]->weight;
         std::string problem;
         run.runtime.unshard(1).wait();
@@ -141,7 +147,8 @@ TEST_CASE("2A-38: what was gathered by hand stays so, by the same buffers where 
         const Buffer now = weight.value();
         run.context.stream().synchronize();
         for (std::int64_t i = 0; i < now.elems; ++i) {
-          if (now.as<BFloat16>()[i].bits != BFloat16(2 * old[1][static_cast<std::size_t>(i)]).bits) return problem + "it is old";
+          if (now.as<BFloat16>()[i].bits != BFloat16(2 * old[1][static_cast<std::size_t>(i)]).bits)
+            return problem + "it is old";
         }
         run.runtime.reshard(1);
         run.runtime.reshard(2);
@@ -154,7 +161,8 @@ TEST_CASE("2A-38: what was gathered by hand stays so, by the same buffers where 
 }
 
 TEST_CASE(
-    "2A-38: after a write in the middle of a step nothing old is used: kept shards are dropped, what stays gathered is gathered anew") {
+    "2A-38: after a write in the middle of a step nothing old is used: kept shards are dropped, what stays gathered is "
+    "gathered anew") {
   for (const std::string& name : scheme_names()) {
     CAPTURE(name);
     const auto losses = on_ranks(4, [&](World& world) {
@@ -178,7 +186,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("2A-35: of a module the scope enters its unit and, recursively, those below it; what is no unit is a part of one") {
+TEST_CASE(
+    "2A-35: of a module the scope enters its unit and, recursively, those below it; what is no unit is a part of one") {
   const auto world = make_single_world({.timeout_s = 60});
   ChainRun run(*world);
   const auto units = [&](const Module& module, bool recurse) {
@@ -205,10 +214,12 @@ TEST_CASE("2A-40: of a scope for one rank the others hold no whole buffer, and s
         run.micro_batch(0);
         run.device->synchronize();
         run.device->memory().reset_peak();
-        const std::int64_t before = run.device->memory().live_bytes(), sent = run.runtime.executor().sent().parameter_bytes();
+        const std::int64_t before = run.device->memory().live_bytes(),
+                           sent = run.runtime.executor().sent().parameter_bytes();
         { const UnshardScope scope(run.runtime, run.model, {.only_rank = 1, .with_gradients = true}); }
         run.device->synchronize();
-        return std::pair(run.device->memory().peak_bytes() - before, run.runtime.executor().sent().parameter_bytes() - sent);
+        return std::pair(run.device->memory().peak_bytes() - before,
+                         run.runtime.executor().sent().parameter_bytes() - sent);
       });
       for (std::size_t rank = 0; rank < 4; ++rank) {
         CAPTURE(rank);
@@ -221,7 +232,8 @@ TEST_CASE("2A-40: of a scope for one rank the others hold no whole buffer, and s
 }
 
 TEST_CASE(
-    "2A-41: of a scope on the host no more than one unit is on the device at a time, and one warning says what is on every rank's host") {
+    "2A-41: of a scope on the host no more than one unit is on the device at a time, and one warning says what is on "
+    "every rank's host") {
   const bool is_for_one = GENERATE(false, true);
   std::vector<std::string> problems;
   const std::string warned = stderr_of([&] {
@@ -241,7 +253,8 @@ TEST_CASE(
       for (int i = 0; i < 2; ++i) {
         const UnshardScope scope(run.runtime, run.model, options);
         const bool is_seen = !is_for_one || world.rank() == 0;
-        if (run.device->pinned_memory().counter().live_bytes() < (is_seen ? 2 * all : 0)) return std::string("not on the host");
+        if (run.device->pinned_memory().counter().live_bytes() < (is_seen ? 2 * all : 0))
+          return std::string("not on the host");
         if (is_seen && scope.value(run.model.head).device != DeviceKind::cpu) return std::string("of the device");
       }
       run.device->synchronize();
@@ -251,7 +264,8 @@ TEST_CASE(
   });
   for (const std::string& problem : problems) CHECK(problem == "");
   if (is_for_one) CHECK(warned == "");
-  if (!is_for_one) CHECK_THAT(warned, Contains("zshard: warning: an UnshardScope on the host has ") && Contains("on each of 2 ranks"));
+  if (!is_for_one)
+    CHECK_THAT(warned, Contains("zshard: warning: an UnshardScope on the host has ") && Contains("on each of 2 ranks"));
   CHECK(std::count(warned.begin(), warned.end(), '\n') == (is_for_one ? 0 : 1));
 }
 
@@ -261,7 +275,8 @@ TEST_CASE("a scope that cannot enter its unit k leaves the k before it in revers
     CAPTURE(on_host, k);
     const auto results = on_ranks(2, [&](World& world) {
       Limited memory;
-      const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60, .memory = &memory});
+      const auto device =
+          Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60, .memory = &memory});
       Context context(*device);
       Chain model;
       ShardedRuntime runtime(context, world, {.zero_copy = false});
@@ -276,7 +291,8 @@ TEST_CASE("a scope that cannot enter its unit k leaves the k before it in revers
       device->trace().stop();
       if (device->memory().live_bytes() != live) problem += "; memory is left";
       if (device->pinned_memory().counter().live_bytes() != 0) problem += "; host memory is left";
-      for (const FlatParameter& unit : runtime.executor().units()) problem += unit.is_in_scope ? "; it is still entered" : "";
+      for (const FlatParameter& unit : runtime.executor().units())
+        problem += unit.is_in_scope ? "; it is still entered" : "";
       { const UnshardScope scope(runtime, model, kReading); }
       device->synchronize();
       return std::pair(problem, owners);
@@ -295,7 +311,8 @@ TEST_CASE("a scope that cannot enter its unit k leaves the k before it in revers
   }
 }
 
-TEST_CASE("work that fails within a scope fails the next synchronize, the weights are as they were, and the step goes on") {
+TEST_CASE(
+    "work that fails within a scope fails the next synchronize, the weights are as they were, and the step goes on") {
   const bool on_host = GENERATE(false, true);
   const auto results = on_ranks(2, [=](World& world) {
     ChainRun run(world);
@@ -305,7 +322,8 @@ TEST_CASE("work that fails within a scope fails the next synchronize, the weight
     const std::string problem = message_of([&] {
       UnshardScope scope(run.runtime, run.model, {.on_host = on_host});
       const Buffer value = scope.value(run.model.head);
-      run.context.launch({"fail", {}, {value}}, [](ExecContext&) { throw Error(ExitCode::io, "work of a user failed"); });
+      run.context.launch({"fail", {}, {value}},
+                         [](ExecContext&) { throw Error(ExitCode::io, "work of a user failed"); });
       run.device->synchronize();
     });
     const bool is_as_before = run.weights() == before;
@@ -321,7 +339,9 @@ TEST_CASE("work that fails within a scope fails the next synchronize, the weight
   }
 }
 
-TEST_CASE("I5: one rank alone that writes back, enters otherwise or ends its scope by an exception is stopped before the optimizer") {
+TEST_CASE(
+    "I5: one rank alone that writes back, enters otherwise or ends its scope by an exception is stopped before the "
+    "optimizer") {
   using Do = std::function<void(ChainRun&, int rank)>;
   const auto code_of = [](const Do& body) {
     std::vector<int> codes(4);
@@ -348,7 +368,8 @@ TEST_CASE("I5: one rank alone that writes back, enters otherwise or ends its sco
   CHECK(code_of([&](ChainRun& run, int) { end_alone(run, false, {}); }) == 0);
   CHECK(code_of([&](ChainRun& run, int) { end_alone(run, true, {}); }) == 0);
   CHECK(code_of([&](ChainRun& run, int rank) { end_alone(run, rank == 3, {}); }) == 72);
-  CHECK(code_of([&](ChainRun& run, int rank) { end_alone(run, rank == 0, {.after_exception = After::discard}); }) == 72);
+  CHECK(code_of([&](ChainRun& run, int rank) { end_alone(run, rank == 0, {.after_exception = After::discard}); }) ==
+        72);
   CHECK(code_of([&](ChainRun& run, int rank) {
           end_alone(run, true, {.after_exception = rank < 2 ? After::discard : After::write_back});
         }) == 72);
@@ -357,7 +378,8 @@ TEST_CASE("I5: one rank alone that writes back, enters otherwise or ends its sco
   CHECK(code_of([&](ChainRun& run, int rank) {
           message_of([&] {
             UnshardScope scope(run.runtime, {1});
-            if (rank == 2) scale(run.context, scope.value(run.model.layers[0]->weight), 2);  // in the replica of one group
+            if (rank == 2)
+              scale(run.context, scope.value(run.model.layers[0]->weight), 2);  // in the replica of one group
             throw Error(ExitCode::io, "ends the scope");
           });
         }) == 72);

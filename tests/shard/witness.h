@@ -21,9 +21,9 @@
 
 namespace zs::test {
 
-/// Says of every rank of a job that is about to end whether its weights and its optimizer's moments are those of before the step, also of
-/// ranks that wait for ever in an operation: a thread of each process looks when it is asked. The ranks share a file of kBytes, which is
-/// zero at first.
+/// Says of every rank of a job that is about to end whether its weights and its optimizer's moments are those of before
+/// the step, also of ranks that wait for ever in an operation: a thread of each process looks when it is asked. The
+/// ranks share a file of kBytes, which is zero at first.
 class Witness {
  public:
   static constexpr std::int64_t kBytes = 4096;
@@ -54,10 +54,12 @@ class Witness {
   /// The rank does nothing more.
   void stop() { own_->has_stopped = true; }
 
-  /// Asks all ranks, once each has come to the step `from` and has had time to go on if it does: "3 of 3 ranks are as before step 2, which
-  /// none has passed". Any thread of any rank.
+  /// Asks all ranks, once each has come to the step `from` and has had time to go on if it does: "3 of 3 ranks are as
+  /// before step 2, which none has passed". Any thread of any rank.
   std::string ask(int from, int to) {
-    const auto all = [this](const auto& is) { return std::all_of(board_->ranks.begin(), board_->ranks.begin() + ranks_, is); };
+    const auto all = [this](const auto& is) {
+      return std::all_of(board_->ranks.begin(), board_->ranks.begin() + ranks_, is);
+    };
     wait(10, [&] { return all([from](const Page& page) { return page.step >= from; }); });
     wait(0.3, [&] { return all([](const Page& page) { return page.has_stopped.load(); }); });
     board_->is_asked = true;
@@ -68,8 +70,11 @@ class Witness {
       const Page& page = board_->ranks[static_cast<std::size_t>(rank)];
       const bool is_right = page.answer == Answer::as_before && page.step >= from && page.step <= to;
       right += is_right;
-      const char* const says = page.answer == Answer::none ? "SAYS NOTHING" : page.answer == Answer::changed ? "CHANGED" : "unchanged";
-      if (!is_right) text += "; rank " + std::to_string(rank) + " " + says + " since before step " + std::to_string(page.step);
+      const char* const says = page.answer == Answer::none      ? "SAYS NOTHING"
+                               : page.answer == Answer::changed ? "CHANGED"
+                                                                : "unchanged";
+      if (!is_right)
+        text += "; rank " + std::to_string(rank) + " " + says + " since before step " + std::to_string(page.step);
     }
     return std::to_string(right) + " of " + std::to_string(ranks_) + " ranks are as before" + text;
   }
@@ -92,7 +97,8 @@ class Witness {
   template <class Done>
   static void wait(double limit_s, const Done& done) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(limit_s);
-    while (!done() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    while (!done() && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 
   void answer(const std::stop_token& stop) {

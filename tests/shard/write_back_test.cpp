@@ -60,7 +60,8 @@ struct Written {
 
 /// A step, every weight written anew, and what is trained with then, in bf16.
 Written write_all(World& world, const SchemeOptions& scheme, const LayoutOptions& layout, bool zero_copy) {
-  ChainRun run(world, {.scheme = scheme, .precision = {.param = DType::bf16}, .layout = layout, .zero_copy = zero_copy});
+  ChainRun run(world,
+               {.scheme = scheme, .precision = {.param = DType::bf16}, .layout = layout, .zero_copy = zero_copy});
   run.micro_batch(0);
   run.optimizer->step(1e-2f, 1);
   run.device->trace().start();
@@ -72,7 +73,8 @@ Written write_all(World& world, const SchemeOptions& scheme, const LayoutOptions
   run.runtime.unshard(2).wait();
   const Buffer used = run.model.layers[1]->weight.value();
   run.context.launch({"look", {used}, {}}, [used](ExecContext&) {
-    for (std::int64_t i = 0; i < used.elems; ++i) ZS_CHECK(used.as<BFloat16>()[i].bits == BFloat16(edited(i)).bits, "element {} is old", i);
+    for (std::int64_t i = 0; i < used.elems; ++i)
+      ZS_CHECK(used.as<BFloat16>()[i].bits == BFloat16(edited(i)).bits, "element {} is old", i);
   });
   run.runtime.reshard(2);
   written.problem = message_of([&] { run.device->synchronize(); });
@@ -83,7 +85,8 @@ Written write_all(World& world, const SchemeOptions& scheme, const LayoutOptions
 
 }  // namespace
 
-TEST_CASE("what is written into an unshard scope and written back are the weights, unrounded, in every scheme and layout") {
+TEST_CASE(
+    "what is written into an unshard scope and written back are the weights, unrounded, in every scheme and layout") {
   for (const std::string& name : scheme_names()) {
     std::size_t number = 0;
     for (const LayoutOptions& layout : layouts()) {
@@ -98,7 +101,9 @@ TEST_CASE("what is written into an unshard scope and written back are the weight
   }
 }
 
-TEST_CASE("what is written and not written back is an error on every rank that names the unit, and the weights are as they were") {
+TEST_CASE(
+    "what is written and not written back is an error on every rank that names the unit, and the weights are as they "
+    "were") {
   std::size_t number = 0;
   for (const LayoutOptions& layout : layouts()) {
     const bool zero_copy = number++ == 0;
@@ -126,25 +131,30 @@ TEST_CASE("one element that one rank has written alone is an error on all ranks,
     {
       const UnshardScope scope(run.runtime, {1}, kReading);
       const Buffer last = scope.value(run.model.layers[0]->weight).slice(kChainWidth * kChainWidth - 1, 1);
-      if (world.rank() == writer) run.context.launch({"edit_one", {}, {last}}, [last](ExecContext&) { *last.as<float>() += 1; });
+      if (world.rank() == writer)
+        run.context.launch({"edit_one", {}, {last}}, [last](ExecContext&) { *last.as<float>() += 1; });
     }
     return message_of([&] { run.device->synchronize(); });
   });
   for (const std::string& message : messages) CHECK_THAT(message, Contains("unit layer0"));
 }
 
-TEST_CASE("a write that is not written back is an error on one rank, and where ranks hold parameters whole, and leaves the weights") {
+TEST_CASE(
+    "a write that is not written back is an error on one rank, and where ranks hold parameters whole, and leaves the "
+    "weights") {
   struct Case {
     const char* scheme;
     int ranks;
     LayoutOptions layout;
     DType param;
   };
-  for (const Case& one : {Case{"zero3", 1, {}, DType::f32}, Case{"ddp", 2, {}, DType::f32}, Case{"ddp", 2, {}, DType::bf16},
-                          Case{"zero3", 2, {.layout = Layout::per_parameter, .min_shard_bytes = kSmall}, DType::f32}}) {
+  for (const Case& one :
+       {Case{"zero3", 1, {}, DType::f32}, Case{"ddp", 2, {}, DType::f32}, Case{"ddp", 2, {}, DType::bf16},
+        Case{"zero3", 2, {.layout = Layout::per_parameter, .min_shard_bytes = kSmall}, DType::f32}}) {
     CAPTURE(one.scheme, one.ranks);
     const auto results = on_ranks(one.ranks, [&](World& world) {
-      ChainRun run(world, {.scheme = scheme_of(one.scheme, one.ranks), .precision = {.param = one.param}, .layout = one.layout});
+      ChainRun run(
+          world, {.scheme = scheme_of(one.scheme, one.ranks), .precision = {.param = one.param}, .layout = one.layout});
       const Arrays before = run.weights();
       {
         const UnshardScope scope(run.runtime, {2}, kReading);
@@ -160,7 +170,8 @@ TEST_CASE("a write that is not written back is an error on one rank, and where r
   }
 }
 
-TEST_CASE("weights that the ranks write back differently, or not all of them, are an error of every rank, in every scheme") {
+TEST_CASE(
+    "weights that the ranks write back differently, or not all of them, are an error of every rank, in every scheme") {
   for (const std::string& name : scheme_names()) {
     const auto message_of_ranks = [&](const auto& write) {
       return on_ranks(kRanks, [&](World& world) {
@@ -190,9 +201,10 @@ TEST_CASE("weights that the ranks write back differently, or not all of them, ar
       run.runtime.executor().compute_comm().broadcast(run.context.stream(), "edited", weight, 0);
     });
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
-      CHECK_THAT(one_edits[rank], Contains("72: the ranks wrote back different values of layer1.weight: rank 0 ") && Contains(", rank 1 "));
-      CHECK_THAT(some_write[rank],
-                 Contains("72: ") && Contains("the write-back of unit layer1") && Contains("rank 0 ") && Contains("rank 2 "));
+      CHECK_THAT(one_edits[rank], Contains("72: the ranks wrote back different values of layer1.weight: rank 0 ") &&
+                                      Contains(", rank 1 "));
+      CHECK_THAT(some_write[rank], Contains("72: ") && Contains("the write-back of unit layer1") &&
+                                       Contains("rank 0 ") && Contains("rank 2 "));
       CHECK(broadcast[rank] == "accepted");
     }
   }
@@ -270,14 +282,16 @@ TEST_CASE("every wait around a write is needed: without it the verifier reports 
   }
 }
 
-TEST_CASE("with checks_writes a write in forward is an error at the end of its micro-batch; without writes nothing changes") {
+TEST_CASE(
+    "with checks_writes a write in forward is an error at the end of its micro-batch; without writes nothing changes") {
   const auto train = [](const ShardOptions& options, bool writes) {
     return on_ranks(2, [&](World& world) {
       ChainRun run(world, options);
       const std::string message = message_of([&] {
         for (int step = 1; step <= 2; ++step) {
           run.runtime.begin_micro_batch(Mode::train, true);
-          const Tensor loss = run.model.loss(chain_input(run.context, step, options.precision.param), chain_targets(run.context));
+          const Tensor loss =
+              run.model.loss(chain_input(run.context, step, options.precision.param), chain_targets(run.context));
           if (writes) edit(run.context, run.model.head.value());
           backward(loss);
           run.runtime.end_micro_batch();

@@ -16,7 +16,8 @@ WorldOptions race_checked() {
 }
 
 std::int64_t numbers_in(const Buffer& f32) {
-  return std::count_if(f32.as<float>(), f32.as<float>() + f32.elems, [](float element) { return !std::isnan(element); });
+  return std::count_if(f32.as<float>(), f32.as<float>() + f32.elems,
+                       [](float element) { return !std::isnan(element); });
 }
 
 }  // namespace
@@ -31,8 +32,8 @@ TEST_CASE("in race-check mode who reads weights without waiting for their gather
     run.write(2);
     run.synchronize();
     world.agree(0, "");  // every rank has written, none has published
-    run.executor().context().launch({"early", {}, {}},
-                                    [&, view = run.executor().units()[0].shared](ExecContext&) { numbers += numbers_in(view); });
+    run.executor().context().launch(
+        {"early", {}, {}}, [&, view = run.executor().units()[0].shared](ExecContext&) { numbers += numbers_in(view); });
     run.synchronize();
     world.agree(0, "");
     run.read(2, wrong);
@@ -44,7 +45,8 @@ TEST_CASE("in race-check mode who reads weights without waiting for their gather
   CHECK(wrong == 0);
 }
 
-TEST_CASE("in race-check mode weights that are written while another rank reads them are no numbers to it", "[zero_copy]") {
+TEST_CASE("in race-check mode weights that are written while another rank reads them are no numbers to it",
+          "[zero_copy]") {
   std::atomic<bool> was_written = false;
   std::atomic<std::int64_t> numbers = 0;
   run_local_world(2, race_checked(), [&](World& world) {
@@ -72,7 +74,8 @@ TEST_CASE("in race-check mode weights that are written while another rank reads 
 }
 
 TEST_CASE("in race-check mode a zero-copy run is the same bits and counts the same memory", "[zero_copy]") {
-  const std::string scheme = GENERATE(as<std::string>{}, "zero3", "nested"), param = GENERATE(as<std::string>{}, "f32", "bf16");
+  const std::string scheme = GENERATE(as<std::string>{}, "zero3", "nested"),
+                    param = GENERATE(as<std::string>{}, "f32", "bf16");
   CAPTURE(scheme, param);
   Config config = shared_config(scheme, param);
   config.run.validate_every = 1;

@@ -23,7 +23,8 @@ TrainPlan plan_on(const Config& config, const std::vector<int>& hosts) {
 }
 
 int zero_copy_units(const TrainPlan& plan) {
-  return static_cast<int>(std::count_if(plan.units.begin(), plan.units.end(), [](const auto& unit) { return unit.is_zero_copy; }));
+  return static_cast<int>(
+      std::count_if(plan.units.begin(), plan.units.end(), [](const auto& unit) { return unit.is_zero_copy; }));
 }
 
 std::int64_t bytes_of(const std::vector<PlannedBuffer>& buffers, const std::string& label) {
@@ -38,13 +39,15 @@ SchemeOptions in_one_step_or_two() { return GENERATE(SchemeOptions{}, scheme_of(
 /// Waits until `flag` is set, which in the right order of things it never is: not for ever.
 void wait_in_vain(const std::atomic<bool>& flag) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
-  while (!flag.load() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (!flag.load() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 }  // namespace
 
 TEST_CASE("units are zero-copy where their whole gather is of shards in memory that ranks share", "[zero_copy]") {
-  const auto count = [](const std::string& scheme, const std::string& param = "f32", Transport transport = Transport::local) {
+  const auto count = [](const std::string& scheme, const std::string& param = "f32",
+                        Transport transport = Transport::local) {
     return zero_copy_units(plan_of(shared_config(scheme, param), transport));
   };
   constexpr int kAll = 4;  // root and blocks
@@ -101,13 +104,15 @@ TEST_CASE("a zero-copy run has no whole parameters, and each rank counts its own
   const std::string held = scheme == "nested" ? "kept_shard" : param == "bf16" ? "param_shard" : "master";
   CHECK(bytes_of(shared.buffers, held) == bytes_of(copied.buffers, held));
   CHECK(shared.shared_bytes == bytes_of(shared.buffers, held));
-  CHECK(shared.persistent_bytes == copied.persistent_bytes + (scheme == "nested" ? shared.shared_bytes : 0));  // else of each step
+  CHECK(shared.persistent_bytes ==
+        copied.persistent_bytes + (scheme == "nested" ? shared.shared_bytes : 0));  // else of each step
   CHECK(shared.step_peak_bytes < copied.step_peak_bytes);
   CHECK(shared.reserved_bytes < copied.reserved_bytes);
 }
 
 TEST_CASE("what ranks share is the same bits as what each gathers, and is counted as planned", "[zero_copy]") {
-  const std::string scheme = GENERATE(as<std::string>{}, "zero1", "zero3", "zero3 k", "shard_grad_op", "hsdp", "nested"),
+  const std::string scheme =
+                        GENERATE(as<std::string>{}, "zero1", "zero3", "zero3 k", "shard_grad_op", "hsdp", "nested"),
                     param = GENERATE(as<std::string>{}, "f32", "bf16");
   CAPTURE(scheme, param);
   Config config = shared_config(scheme, param);
@@ -125,7 +130,8 @@ TEST_CASE("what ranks share is the same bits as what each gathers, and is counte
   CHECK(shared.grad_norms == copied.grad_norms);
 }
 
-TEST_CASE("what nested ranks share of gathers in 8 bits is what each would have decoded, and weights are read exactly", "[zero_copy]") {
+TEST_CASE("what nested ranks share of gathers in 8 bits is what each would have decoded, and weights are read exactly",
+          "[zero_copy]") {
   const std::string param = GENERATE(as<std::string>{}, "f32", "bf16");
   CAPTURE(param);
   Config config = shared_config("nested", param);
@@ -195,7 +201,8 @@ TEST_CASE("what is written back waits for those that read", "[zero_copy]") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("what is made whole is a copy of its own, and the weights are published again when it was written back", "[zero_copy]") {
+TEST_CASE("what is made whole is a copy of its own, and the weights are published again when it was written back",
+          "[zero_copy]") {
   const SchemeOptions scheme = in_one_step_or_two();
   std::vector<std::string> gathers;
   std::atomic<std::int64_t> wrong = 0;
@@ -230,7 +237,8 @@ TEST_CASE("what an error has kept from being published is published after it", "
     run.write(1);
     run.read(1, wrong);
     run.synchronize();
-    run.executor().context().launch({"fails", {}, {}}, [](ExecContext&) { throw std::runtime_error("alike on all ranks"); });
+    run.executor().context().launch({"fails", {}, {}},
+                                    [](ExecContext&) { throw std::runtime_error("alike on all ranks"); });
     run.executor().masters_updated();
     run.read(1, wrong);  // enqueued, and then skipped
     try {
@@ -260,8 +268,10 @@ TEST_CASE("a bf16 unit that is validated in f32 is a view in training and a copy
   CHECK(train_tiny(config, {.ranks = kSharing, .steps = 2}).weights == shared.weights);
 }
 
-TEST_CASE("every update comes behind an all-reduce of all ranks whose weights it writes, itself behind the last read", "[zero_copy]") {
-  const std::string scheme = GENERATE(as<std::string>{}, "zero1", "zero3", "zero3 k", "shard_grad_op", "hsdp", "nested");
+TEST_CASE("every update comes behind an all-reduce of all ranks whose weights it writes, itself behind the last read",
+          "[zero_copy]") {
+  const std::string scheme =
+      GENERATE(as<std::string>{}, "zero1", "zero3", "zero3 k", "shard_grad_op", "hsdp", "nested");
   Config config = shared_config(scheme);
   config.train.deterministic = GENERATE(true, false);
   config.train.clip = GENERATE(0.0, 1.0);
@@ -282,7 +292,8 @@ TEST_CASE("every update comes behind an all-reduce of all ranks whose weights it
   const auto is_shared = [&](const Buffer& buffer) {
     const auto& units = session.runtime().executor().units();
     return std::any_of(units.begin(), units.end(), [&](const FlatParameter& unit) {
-      const auto *begin = static_cast<const std::byte*>(unit.shared.data), *at = static_cast<const std::byte*>(buffer.data);
+      const auto *begin = static_cast<const std::byte*>(unit.shared.data),
+                 *at = static_cast<const std::byte*>(buffer.data);
       return at >= begin && at < begin + unit.shared.bytes();
     });
   };

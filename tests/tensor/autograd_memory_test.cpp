@@ -98,7 +98,8 @@ Footprint footprint_of(DeviceKind kind, DType dtype) {
 }  // namespace
 
 TEST_CASE("saved activations are freed as backward proceeds, one op at a time") {
-  const auto device = Device::create(GENERATE(DeviceKind::cpu, DeviceKind::meta), {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+  const auto device =
+      Device::create(GENERATE(DeviceKind::cpu, DeviceKind::meta), {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
   Context context(*device);
   const Chain chain;
   MeasuringOwner owner(context, *device);
@@ -111,7 +112,8 @@ TEST_CASE("saved activations are freed as backward proceeds, one op at a time") 
   backward(loss);
   REQUIRE(owner.activations.size() == Chain::kLayers);
   for (std::int64_t i = 0; i < Chain::kLayers; ++i) {
-    // The first to run is the last layer. Left: the inputs of the layers below, the gradient that goes down to them, loss and seed.
+    // The first to run is the last layer. Left: the inputs of the layers below, the gradient that goes down to them,
+    // loss and seed.
     const std::int64_t below = Chain::kLayers - 1 - i, passed_down = below > 0 ? 1 : 0;
     CHECK(owner.activations[static_cast<std::size_t>(i)] - before == (below + passed_down) * kTensor + kScalar);
   }
@@ -145,7 +147,8 @@ TEST_CASE("without recording a forward holds two activations at a time") {
   CHECK(device->memory().peak_bytes() - before == 2 * Chain::kTensorBytes + 64);
 }
 
-TEST_CASE("I4: every op counts the same bytes, peaks alike and enqueues the same ops on the meta device as on the cpu") {
+TEST_CASE(
+    "I4: every op counts the same bytes, peaks alike and enqueues the same ops on the meta device as on the cpu") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const Footprint cpu = footprint_of(DeviceKind::cpu, dtype), meta = footprint_of(DeviceKind::meta, dtype);
   CHECK(cpu.live == meta.live);
@@ -185,7 +188,8 @@ TEST_CASE("the head holds the logits of one chunk at a time, and their gradient 
   PlainOwner owner(context, dtype, DType::f32);
   owner.add(weight, std::vector<float>(kClasses * 2, 0.0f));
   const Tensor x = Tensor::zeros(context, {kTokens, 2}, dtype);
-  const Tensor loss = lm_head_loss(x, weight, Tensor::from_host(context, {kTokens}, random_ids(kTokens, kClasses, 1)), kClasses);
+  const Tensor loss =
+      lm_head_loss(x, weight, Tensor::from_host(context, {kTokens}, random_ids(kTokens, kClasses, 1)), kClasses);
   CHECK(device->memory().at_peak().at("logits") == kChunk * kClasses * 4);
   CHECK(live(*device, "logits") == 0);
   device->memory().reset_peak();

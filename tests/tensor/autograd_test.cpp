@@ -36,8 +36,8 @@ class LoggingOwner final : public PlainOwner {
     PlainOwner::before_backward(parameter);
   }
   void after_backward(Parameter& parameter) override {
-    log.push_back(
-        fmt::format("after {} {}{}", parameter.name(), parameter.pending_uses(), parameter.is_grad_written() ? "" : " unwritten"));
+    log.push_back(fmt::format("after {} {}{}", parameter.name(), parameter.pending_uses(),
+                              parameter.is_grad_written() ? "" : " unwritten"));
   }
   std::vector<std::string> log;
 };
@@ -105,7 +105,8 @@ TEST_CASE("the weights that an op hands out as a gradient stay as they were") {
   Tensor x = machine.leaf({1, 2});
   const Tensor h = interior(x);
   const Tensor shared = Tensor::from_host(machine.context, {2}, Floats{5, 6});
-  Tensor first = Tensor::zeros(machine.context, {}, DType::f32), second = Tensor::zeros(machine.context, {}, DType::f32);
+  Tensor first = Tensor::zeros(machine.context, {}, DType::f32),
+         second = Tensor::zeros(machine.context, {}, DType::f32);
   for (Tensor* loss : {&first, &second}) {
     record_op(*loss, "constant_gradient", {h}, {}, [shared](const Tensor&) { return std::vector<Tensor>{shared}; });
   }
@@ -146,7 +147,8 @@ TEST_CASE("a parameter used twice overwrites what its gradient buffer held, then
   backward(weighted_sum(y, {10, 100}));
   // Both uses see the input (1, 2) and the gradient (10, 100), because the weight is the identity.
   CHECK(owner.grad(weight).to_host() == Floats{20, 40, 200, 400});
-  CHECK(owner.log == std::vector<std::string>{"before weight 2", "after weight 1", "before weight 1", "after weight 0"});
+  CHECK(owner.log ==
+        std::vector<std::string>{"before weight 2", "after weight 1", "before weight 1", "after weight 0"});
 }
 
 TEST_CASE("a parameter's gradient goes on over several micro-batches until its buffer is unbound") {
@@ -173,7 +175,8 @@ TEST_CASE("owners are called around each op, newest first, and the last call fin
   const Tensor loss = linear(linear(x, w1, &b1), w2, nullptr).reshape({});
   CHECK(owner.log.empty());
   backward(loss);
-  CHECK(owner.log == std::vector<std::string>{"before w2 1", "after w2 0", "before w1 1", "before b1 1", "after w1 0", "after b1 0"});
+  CHECK(owner.log == std::vector<std::string>{"before w2 1", "after w2 0", "before w1 1", "before b1 1", "after w1 0",
+                                              "after b1 0"});
 }
 
 TEST_CASE("a parameter whose op got no gradient is still told, so that its owner can count uses") {
@@ -265,7 +268,10 @@ TEST_CASE("backward starts from a scalar that depends on something") {
   Machine machine;
   Tensor x = machine.leaf({1, 2});
   CHECK_THAT(message_of([&] { backward(interior(x)); }), Contains("scalar"));
-  CHECK_THAT(message_of([&] { backward(weighted_sum(x.detach(), {1, 2})); }), Contains("nothing that wants a gradient"));
+  CHECK_THAT(message_of([&] {
+               backward(weighted_sum(x.detach(), {1, 2}));
+             }),
+             Contains("nothing that wants a gradient"));
   CHECK_THAT(message_of([&] { backward(Tensor{}); }), Contains("scalar"));
 }
 
@@ -275,7 +281,8 @@ TEST_CASE("an op that gives gradients that are not its inputs' is named, with th
   const Tensor right = Tensor::zeros(context, {2}, DType::f32);
   const auto message_for = [&](const std::vector<Tensor>& grads, std::size_t inputs, bool are_leaves) {
     std::vector<Tensor> given;
-    for (std::size_t i = 0; i < inputs; ++i) given.push_back(are_leaves ? machine.leaf({1, 2}) : interior(machine.leaf({1, 2})));
+    for (std::size_t i = 0; i < inputs; ++i)
+      given.push_back(are_leaves ? machine.leaf({1, 2}) : interior(machine.leaf({1, 2})));
     Tensor loss = Tensor::zeros(context, {}, DType::f32);
     record_op(loss, "wrong", given, {}, [grads](const Tensor&) { return grads; });
     return message_of([&] { backward(loss); });
@@ -318,7 +325,8 @@ TEST_CASE("rows of a tensor that wants a gradient hand theirs on, whatever else 
 TEST_CASE("a backward starts from a scalar in f32") {
   Machine machine;
   Tensor x = machine.leaf({1});
-  CHECK_THAT(message_of([&] { backward(cast(interior(x), DType::bf16)); }), Contains("bf16 (1)") && Contains("cast(loss, DType::f32)"));
+  CHECK_THAT(message_of([&] { backward(cast(interior(x), DType::bf16)); }),
+             Contains("bf16 (1)") && Contains("cast(loss, DType::f32)"));
 }
 
 TEST_CASE("a parameter that nobody materialises is an error that names it") {

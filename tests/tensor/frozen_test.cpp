@@ -17,13 +17,16 @@ std::vector<float> values(std::int64_t count, int salt) {
   return out;
 }
 
-/// Every op with parameters, in a row; the gradients of all of them, empty where none was asked for, and that of the input.
+/// Every op with parameters, in a row; the gradients of all of them, empty where none was asked for, and that of the
+/// input.
 struct Model {
   std::vector<std::unique_ptr<Parameter>> parameters;
-  Parameter& add(const char* name, Shape shape) { return *parameters.emplace_back(std::make_unique<Parameter>(name, shape, Init{}, true)); }
-  Parameter &table = add("table", {5, kWidth}), &positions = add("positions", {kRows, kWidth}), &gamma = add("gamma", {kWidth}),
-            &beta = add("beta", {kWidth}), &weight = add("weight", {kWidth, kWidth}), &bias = add("bias", {kWidth}),
-            &head = add("head", {5, kWidth});
+  Parameter& add(const char* name, Shape shape) {
+    return *parameters.emplace_back(std::make_unique<Parameter>(name, shape, Init{}, true));
+  }
+  Parameter &table = add("table", {5, kWidth}), &positions = add("positions", {kRows, kWidth}),
+            &gamma = add("gamma", {kWidth}), &beta = add("beta", {kWidth}), &weight = add("weight", {kWidth, kWidth}),
+            &bias = add("bias", {kWidth}), &head = add("head", {5, kWidth});
 };
 
 std::vector<std::vector<float>> gradients(unsigned frozen, std::optional<float> seed) {
@@ -60,7 +63,8 @@ TEST_CASE("ops ask frozen parameters for no gradient, and all other gradients ke
     const auto some = gradients(frozen, seed);
     REQUIRE(some.size() == all.size());
     CHECK(some[0] == all[0]);
-    for (std::size_t i = 0; i < 7; ++i) CHECK(some[i + 1] == ((frozen >> i & 1U) != 0 ? std::vector<float>{} : all[i + 1]));
+    for (std::size_t i = 0; i < 7; ++i)
+      CHECK(some[i + 1] == ((frozen >> i & 1U) != 0 ? std::vector<float>{} : all[i + 1]));
   }
 }
 

@@ -32,13 +32,15 @@ struct Sizes {
 /// linear, GELU, linear.
 OpUnderTest mlp_op(const Sizes& sizes, GeluKind kind) {
   const auto [width, hidden, has_bias] = sizes;
-  OpUnderTest op{{normal({2, 3, width}, "x")}, {normal({hidden, width}, "up", 0.4), normal({width, hidden}, "down", 0.4)}, {}, {}};
+  OpUnderTest op{
+      {normal({2, 3, width}, "x")}, {normal({hidden, width}, "up", 0.4), normal({width, hidden}, "down", 0.4)}, {}, {}};
   if (has_bias) op.parameters.push_back(normal({hidden}, "up bias"));
   op.run = [=](Context&, const Tensors& x, const Parameters& p) {
     return linear(linear_gelu(x[0], *p[0], has_bias ? p[2] : nullptr, kind), *p[1], nullptr);
   };
   op.reference = [=](const std::vector<Values>& a) {
-    return ref::linear(ref::gelu(ref::linear(a[0], a[1], has_bias ? &a[3] : nullptr, width), kind), a[2], nullptr, hidden);
+    return ref::linear(ref::gelu(ref::linear(a[0], a[1], has_bias ? &a[3] : nullptr, width), kind), a[2], nullptr,
+                       hidden);
   };
   return op;
 }
@@ -83,7 +85,9 @@ Result run(Device& device, const Body& body, bool recomputes = false, bool is_do
   return result;
 }
 
-Tensor mlp(const Tensor& x, Parameter& up, Parameter& down) { return linear(linear_gelu(x, up, nullptr, GeluKind::tanh), down, nullptr); }
+Tensor mlp(const Tensor& x, Parameter& up, Parameter& down) {
+  return linear(linear_gelu(x, up, nullptr, GeluKind::tanh), down, nullptr);
+}
 
 }  // namespace
 
@@ -101,8 +105,10 @@ TEST_CASE("I8: the gradients of linear_gelu and of the linear behind it agree wi
 }
 
 TEST_CASE("I8: what GELU gives has other uses: their gradients are added") {
-  OpUnderTest op{
-      {normal({6, kHidden}, "x", 2)}, {normal({kHidden, kHidden}, "weight", 0.4), normal({kHidden, kHidden}, "second", 0.4)}, {}, {}};
+  OpUnderTest op{{normal({6, kHidden}, "x", 2)},
+                 {normal({kHidden, kHidden}, "weight", 0.4), normal({kHidden, kHidden}, "second", 0.4)},
+                 {},
+                 {}};
   op.run = [](Context&, const Tensors& x, const Parameters& p) {
     const Tensor h = gelu(x[0], GeluKind::tanh);
     return add(add(linear(h, *p[0], nullptr), h), linear(h, *p[1], nullptr));
@@ -121,9 +127,10 @@ TEST_CASE("I8: what GELU gives has other uses: their gradients are added") {
 
 TEST_CASE("on the CPU GELU is an op of its own, forward and backward, with the same bits as written apart") {
   const auto device = Device::create(DeviceKind::cpu, {.threads = 2, .cpus = {}, .sync_timeout_s = 60});
-  const Result together = run(*device, mlp), apart = run(*device, [](const Tensor&x, Parameter&up, Parameter&down) {
-                                               return linear(gelu(linear(x, up, nullptr), GeluKind::tanh), down, nullptr);
-                                             });
+  const Result together = run(*device, mlp),
+               apart = run(*device, [](const Tensor&x, Parameter&up, Parameter&down) {
+                 return linear(gelu(linear(x, up, nullptr), GeluKind::tanh), down, nullptr);
+               });
   CHECK(together.values == apart.values);
   CHECK(together.ops == apart.ops);
   CHECK(together.count("gelu") == 1);
@@ -144,9 +151,11 @@ TEST_CASE("on a GPU one op gives a linear and its GELU, and one its gradient pas
 TEST_CASE("products with GELU declare all that they read and write") {
   Gpu gpu;
   Context context(gpu.device);
-  Parameter up("up", {kHidden, kWidth}, Init{}, true), bias("bias", {kHidden}, Init{}, true), down("down", {kWidth, kHidden}, Init{}, true);
+  Parameter up("up", {kHidden, kWidth}, Init{}, true), bias("bias", {kHidden}, Init{}, true),
+      down("down", {kWidth, kHidden}, Init{}, true);
   PlainOwner owner(context, DType::bf16, DType::f32);
-  for (Parameter* parameter : {&up, &bias, &down}) owner.add(*parameter, Floats(static_cast<std::size_t>(parameter->numel()), 0.5f));
+  for (Parameter* parameter : {&up, &bias, &down})
+    owner.add(*parameter, Floats(static_cast<std::size_t>(parameter->numel()), 0.5f));
   const Tensor x = Tensor::from_host(context, {5, kWidth}, Floats(5 * kWidth, 0.5f), DType::bf16);
   gpu.device.trace().start();
   const Tensor h = linear_gelu(x, up, &bias, GeluKind::tanh);
@@ -169,7 +178,8 @@ TEST_CASE("products with GELU declare all that they read and write") {
   CHECK(addresses(forward.writes) == std::set<const void*>{h.buffer().data, sums});
   CHECK(addresses(forward.reads) == std::set<const void*>{x.buffer().data, up.value().data, bias.value().data});
   REQUIRE(dweight.reads.size() == 2);
-  CHECK(addresses(backward.reads) == std::set<const void*>{dweight.reads[0].data, down.value().data, sums});  // dy, of both
+  CHECK(addresses(backward.reads) ==
+        std::set<const void*>{dweight.reads[0].data, down.value().data, sums});  // dy, of both
   CHECK(backward.writes.size() == 2);
   CHECK(forward.scratch_bytes == context.kernels().scratch.matmul({.m = 5, .n = kHidden, .k = kWidth}));
 }
@@ -186,7 +196,8 @@ TEST_CASE("behind anything but a linear GELU's gradient is an op of its own") {
 
 TEST_CASE("recomputed, and behind a frozen weight, the gradients past GELU are the same bits") {
   Gpu gpu;
-  const Result plain = run(gpu.device, mlp), recomputed = run(gpu.device, mlp, true), frozen = run(gpu.device, mlp, false, true);
+  const Result plain = run(gpu.device, mlp), recomputed = run(gpu.device, mlp, true),
+               frozen = run(gpu.device, mlp, false, true);
   CHECK(recomputed.values == plain.values);
   CHECK(recomputed.count("linear_gelu") == 2);
   CHECK(recomputed.count("linear_dx_gelu") == 1);
@@ -196,10 +207,11 @@ TEST_CASE("recomputed, and behind a frozen weight, the gradients past GELU are t
 
 TEST_CASE("GELU outside of what is recomputed gets its gradient from inside") {
   Gpu gpu;
-  const Result plain = run(gpu.device, mlp), inside = run(gpu.device, [](const Tensor&x, Parameter&up, Parameter&down) {
-                                               const Tensor h = linear_gelu(x, up, nullptr, GeluKind::tanh);
-                                               return recompute({h}, [&down](const Tensors& in) { return linear(in[0], down, nullptr); });
-                                             });
+  const Result plain = run(gpu.device, mlp),
+               inside = run(gpu.device, [](const Tensor&x, Parameter&up, Parameter&down) {
+                 const Tensor h = linear_gelu(x, up, nullptr, GeluKind::tanh);
+                 return recompute({h}, [&down](const Tensors& in) { return linear(in[0], down, nullptr); });
+               });
   CHECK(inside.values == plain.values);
   CHECK(inside.count("linear_dx_gelu") == 1);
 }
@@ -214,7 +226,8 @@ TEST_CASE("what was walked back through once is not walked through again past GE
   Parameter weight("weight", {8, 8}, Init{}, true);
   PlainOwner owner(context, DType::bf16, DType::f32);
   owner.add(weight, Floats(64, 0.5f));
-  CHECK_THROWS_WITH(backward(weighted_sum(linear(h, weight, nullptr), Floats(8, 1.0f))), Catch::Contains("already run through op gelu"));
+  CHECK_THROWS_WITH(backward(weighted_sum(linear(h, weight, nullptr), Floats(8, 1.0f))),
+                    Catch::Contains("already run through op gelu"));
 }
 
 TEST_CASE("linear_gelu keeps no more for its backward than linear and gelu, and backward takes no more") {
@@ -224,7 +237,8 @@ TEST_CASE("linear_gelu keeps no more for its backward than linear and gelu, and 
     const auto device = Device::create(DeviceKind::meta, options);
     std::vector<std::int64_t> bytes;
     run(*device, [&](const Tensor& x, Parameter& up, Parameter& down) {
-      const Tensor h = is_together ? linear_gelu(x, up, nullptr, GeluKind::tanh) : gelu(linear(x, up, nullptr), GeluKind::tanh);
+      const Tensor h =
+          is_together ? linear_gelu(x, up, nullptr, GeluKind::tanh) : gelu(linear(x, up, nullptr), GeluKind::tanh);
       Tensor y = linear(h, down, nullptr);
       bytes.push_back(device->memory().live_bytes());
       return y;

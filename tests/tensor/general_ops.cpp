@@ -15,7 +15,8 @@ using Binary = std::function<double(double, double)>;
 using Run = std::function<Tensor(const Tensors&)>;
 using Index = std::vector<std::int64_t>;
 
-OpUnderTest op_of(std::vector<Argument> inputs, const Run& run, const std::function<Values(const Arguments&)>& reference) {
+OpUnderTest op_of(std::vector<Argument> inputs, const Run& run,
+                  const std::function<Values(const Arguments&)>& reference) {
   return {std::move(inputs), {}, [run](Context&, const Tensors& x, const Parameters&) { return run(x); }, reference};
 }
 
@@ -56,10 +57,12 @@ NamedOp binary(const char* name, const std::function<Tensor(const Tensor&, const
                const std::vector<Shape>& shapes, double deviation = 1, double mean = 0) {
   const Shape a = shapes[0], b = shapes[1], out = shapes[2];
   return {name, op_of(
-                    {normal(a, "a", deviation, mean), normal(b, "b", deviation, mean)}, [op](const Tensors& x) { return op(x[0], x[1]); },
+                    {normal(a, "a", deviation, mean), normal(b, "b", deviation, mean)},
+                    [op](const Tensors& x) { return op(x[0], x[1]); },
                     [=](const Arguments& args) {
                       Values y;
-                      for_each_index(out, [&](const Index& i) { y.push_back(f(element(args[0], a, i), element(args[1], b, i))); });
+                      for_each_index(
+                          out, [&](const Index& i) { y.push_back(f(element(args[0], a, i), element(args[1], b, i))); });
                       return y;
                     })};
 }
@@ -78,7 +81,9 @@ NamedOp reduction(const char* name, const Shape& shape, const std::vector<int>& 
             Values places(lines.size());
             std::iota(places.begin(), places.end(), 0.0);
             std::size_t at = 0;
-            for_each_index(shape, [&](const Index& i) { lines[static_cast<std::size_t>(element(places, kept, i))].push_back(a[0][at++]); });
+            for_each_index(shape, [&](const Index& i) {
+              lines[static_cast<std::size_t>(element(places, kept, i))].push_back(a[0][at++]);
+            });
             Values y;
             for (const Values& line : lines) y.push_back(f(line));
             return y;
@@ -88,7 +93,8 @@ NamedOp reduction(const char* name, const Shape& shape, const std::vector<int>& 
 double total(const Values& x) { return std::accumulate(x.begin(), x.end(), 0.0); }
 
 /// y[i] = x[from(index)]: moves elements, of one input.
-NamedOp move(const char* name, const Shape& shape, const Shape& out, const Run& run, const std::function<Index(const Index&)>& from) {
+NamedOp move(const char* name, const Shape& shape, const Shape& out, const Run& run,
+             const std::function<Index(const Index&)>& from) {
   return {name, op_of({normal(shape, name)}, run, [=](const Arguments& a) {
             Values y;
             for_each_index(out, [&](const Index& i) { y.push_back(element(a[0], shape, from(i))); });
@@ -106,7 +112,8 @@ Values softmax_of(const Values& x) {
 }
 
 /// Of rows of `width`, or, where inner is not 1, of columns.
-NamedOp along_dim(const char* name, const Shape& shape, int dim, const Run& run, const std::function<Values(const Values&)>& f) {
+NamedOp along_dim(const char* name, const Shape& shape, int dim, const Run& run,
+                  const std::function<Values(const Values&)>& f) {
   return {name, op_of({normal(shape, name, 2)}, run, [=](const Arguments& a) {
             const auto sizes = shape.dims();
             std::int64_t inner = 1;
@@ -146,7 +153,8 @@ NamedOp product(const char* name, const Shape& a, const Shape& b, const Shape& o
 
 constexpr std::int32_t kIgnored = -100;
 
-NamedOp cross_entropy_op(const char* name, std::vector<std::int32_t> targets, bool ignores, const std::vector<float>& weights) {
+NamedOp cross_entropy_op(const char* name, std::vector<std::int32_t> targets, bool ignores,
+                         const std::vector<float>& weights) {
   constexpr std::int64_t kClasses = 5;
   const auto rows = static_cast<std::int64_t>(targets.size());
   OpUnderTest op{{normal({rows, kClasses}, name)}, {}, {}, {}};
@@ -188,12 +196,14 @@ void add_elementwise(std::vector<NamedOp>& ops) {
     ops.push_back(binary(
         "mul", [](const Tensor& a, const Tensor& b) { return a * b; }, [](double a, double b) { return a * b; }, s));
     ops.push_back(binary(
-        "div", [](const Tensor& a, const Tensor& b) { return a / b; }, [](double a, double b) { return a / b; }, s, 0.3, 2));
+        "div", [](const Tensor& a, const Tensor& b) { return a / b; }, [](double a, double b) { return a / b; }, s, 0.3,
+        2));
     ops.push_back(binary(
-        "pow", [](const Tensor& a, const Tensor& b) { return pow(a, b); }, [](double a, double b) { return std::pow(a, b); }, s, 0.2, 1.5));
+        "pow", [](const Tensor& a, const Tensor& b) { return pow(a, b); },
+        [](double a, double b) { return std::pow(a, b); }, s, 0.2, 1.5));
     ops.push_back(binary(
-        "where", [](const Tensor& a, const Tensor& b) { return where(gt(a, b), a, b); }, [](double a, double b) { return std::max(a, b); },
-        s));
+        "where", [](const Tensor& a, const Tensor& b) { return where(gt(a, b), a, b); },
+        [](double a, double b) { return std::max(a, b); }, s));
     ops.push_back(binary(
         "where_lt", [](const Tensor& a, const Tensor& b) { return where(lt(a, b), a, b); },
         [](double a, double b) { return std::min(a, b); }, s));
@@ -218,15 +228,18 @@ void add_elementwise(std::vector<NamedOp>& ops) {
       "clamp", [](const Tensor& x) { return clamp(x, -0.5f, 0.7f); },
       [](double x) { return std::clamp(x, -0.5, static_cast<double>(0.7f)); }));
   ops.push_back(unary(
-      "numbers", [](const Tensor& x) { return (3.0f - (2.0f * x + 1.0f) / 4.0f) - 0.5f; }, [](double x) { return 2.5 - (2 * x + 1) / 4; }));
+      "numbers", [](const Tensor& x) { return (3.0f - (2.0f * x + 1.0f) / 4.0f) - 0.5f; },
+      [](double x) { return 2.5 - (2 * x + 1) / 4; }));
   ops.push_back(unary(
       "number_div", [](const Tensor& x) { return 2.0f / x; }, [](double x) { return 2 / x; }, 0.3, 2));
   ops.push_back(unary(
       "pow_number", [](const Tensor& x) { return pow(x, 3.0f); }, [](double x) { return x * x * x; }));
   ops.push_back(unary(
-      "where_number", [](const Tensor& x) { return where(lt(x, 0.25f), -1.0f, x); }, [](double x) { return x < 0.25 ? -1 : x; }));
+      "where_number", [](const Tensor& x) { return where(lt(x, 0.25f), -1.0f, x); },
+      [](double x) { return x < 0.25 ? -1 : x; }));
   ops.push_back(unary(
-      "where_not_number", [](const Tensor& x) { return where(gt(x, 0.25f), x, 2.0f); }, [](double x) { return x < 0.25 ? 2 : x; }));
+      "where_not_number", [](const Tensor& x) { return where(gt(x, 0.25f), x, 2.0f); },
+      [](double x) { return x < 0.25 ? 2 : x; }));
 }
 
 /// Ops of which each stands in another's way: they are of parts of one tensor, or their gradients are of two at once.
@@ -243,7 +256,8 @@ void add_shared(std::vector<NamedOp>& ops) {
                                },
                                [](const Arguments& a) {
                                  Values y;
-                                 for (std::size_t i = 0; i < 12; ++i) y.push_back(a[0][i / 3 * 3 + (i + 1) % 3] + a[0][i] + a[1][i]);
+                                 for (std::size_t i = 0; i < 12; ++i)
+                                   y.push_back(a[0][i / 3 * 3 + (i + 1) % 3] + a[0][i] + a[1][i]);
                                  return y;
                                })});
 }
@@ -259,7 +273,8 @@ void add_reductions(std::vector<NamedOp>& ops) {
     ops.push_back(reduction(
         "sum", shape, dims, [=](const Tensors& x) { return sum(x[0], dims); }, total));
     ops.push_back(reduction(
-        "mean", shape, dims, [=](const Tensors& x) { return mean(x[0], dims, true); }, [=](const Values& x) { return total(x) / count; }));
+        "mean", shape, dims, [=](const Tensors& x) { return mean(x[0], dims, true); },
+        [=](const Values& x) { return total(x) / count; }));
   }
   const Shape small{3, 4, 5};
   for (const auto& dims : std::vector<std::vector<int>>{{0, 1, 2}, {2}, {0}})
@@ -281,13 +296,14 @@ void add_reductions(std::vector<NamedOp>& ops) {
   ops.push_back(cross_entropy_op("cross_entropy", {0, kIgnored, 2, kIgnored, 1}, true, {}));
   ops.push_back(cross_entropy_op("cross_entropy", {0, 3, 2, 1}, false, {0.5f, 2, 1, 0.25f, 0}));
   ops.push_back(cross_entropy_op("cross_entropy", {0, kIgnored, 3, 2}, true, {0.5f, 2, 1, 0.25f, 0}));
-  ops.push_back({"mse", op_of(
-                            {normal({3, 5}, "a"), normal({3, 5}, "b")}, [](const Tensors& x) { return mse(x[0], x[1]); },
-                            [](const Arguments& a) {
-                              double sum = 0;
-                              for (std::size_t i = 0; i < a[0].size(); ++i) sum += (a[0][i] - a[1][i]) * (a[0][i] - a[1][i]);
-                              return Values{sum / static_cast<double>(a[0].size())};
-                            })});
+  ops.push_back(
+      {"mse", op_of(
+                  {normal({3, 5}, "a"), normal({3, 5}, "b")}, [](const Tensors& x) { return mse(x[0], x[1]); },
+                  [](const Arguments& a) {
+                    double sum = 0;
+                    for (std::size_t i = 0; i < a[0].size(); ++i) sum += (a[0][i] - a[1][i]) * (a[0][i] - a[1][i]);
+                    return Values{sum / static_cast<double>(a[0].size())};
+                  })});
 }
 
 void add_moves(std::vector<NamedOp>& ops) {
@@ -320,7 +336,8 @@ void add_moves(std::vector<NamedOp>& ops) {
   ops.push_back(move(
       "index_select", {3, 4, 5}, {3, 6, 5},
       [](const Tensors& x) {
-        return index_select(x[0], 1, Tensor::from_host(x[0].context(), {6}, std::vector<std::int32_t>{3, 0, 0, 1, 3, 3}));
+        return index_select(x[0], 1,
+                            Tensor::from_host(x[0].context(), {6}, std::vector<std::int32_t>{3, 0, 0, 1, 3, 3}));
       },
       [](const Index& i) {
         return Index{i[0], std::vector<std::int64_t>{3, 0, 0, 1, 3, 3}[static_cast<std::size_t>(i[1])], i[2]};
@@ -335,7 +352,8 @@ void add_moves(std::vector<NamedOp>& ops) {
         return Index{i[0], ids[static_cast<std::size_t>(i[0] * 3 + i[1])]};
       }));
   ops.push_back(move(
-      "unfold", {2, 3, 5, 6}, {2, 12, 6}, [](const Tensors& x) { return unfold(x[0], {.height = 2, .width = 2, .stride = 2}); },
+      "unfold", {2, 3, 5, 6}, {2, 12, 6},
+      [](const Tensors& x) { return unfold(x[0], {.height = 2, .width = 2, .stride = 2}); },
       [](const Index& i) {
         return Index{i[0], i[1] / 4, i[2] / 3 * 2 + i[1] % 4 / 2, i[2] % 3 * 2 + i[1] % 2};
       }));
@@ -348,7 +366,8 @@ void add_moves(std::vector<NamedOp>& ops) {
     Values y;
     for (std::size_t row = 0; row < 2; ++row) {
       y.push_back(before);
-      y.insert(y.end(), x.begin() + static_cast<std::ptrdiff_t>(3 * row), x.begin() + static_cast<std::ptrdiff_t>(3 * row + 3));
+      y.insert(y.end(), x.begin() + static_cast<std::ptrdiff_t>(3 * row),
+               x.begin() + static_cast<std::ptrdiff_t>(3 * row + 3));
       y.insert(y.end(), 2, after);
     }
     return y;
@@ -365,7 +384,8 @@ void add_moves(std::vector<NamedOp>& ops) {
                               [](const Arguments& a) {
                                 Values y;
                                 for (std::size_t row = 0; row < 4; ++row)
-                                  for (const std::size_t column : {3, 4, 5, 0, 0, 1, 2, 3, 4, 5, 1, 2}) y.push_back(a[0][row * 6 + column]);
+                                  for (const std::size_t column : {3, 4, 5, 0, 0, 1, 2, 3, 4, 5, 1, 2})
+                                    y.push_back(a[0][row * 6 + column]);
                                 return y;
                               })});
   ops.push_back({"stack", op_of(

@@ -125,7 +125,8 @@ TEST_CASE("integers are moved as they are") {
   const Ids ids = {1 << 30, -1, (1 << 24) + 1, 5, 2'000'000'011, 7};
   const Tensor x = Tensor::from_host(cpu.context, {2, 3}, ids);
   CHECK(integers(transpose(x, 0, 1)) == Ids{ids[0], ids[3], ids[1], ids[4], ids[2], ids[5]});
-  CHECK(integers(concat({x, slice(x, 1, 2, 1)}, 1)) == Ids{ids[0], ids[1], ids[2], ids[2], ids[3], ids[4], ids[5], ids[5]});
+  CHECK(integers(concat({x, slice(x, 1, 2, 1)}, 1)) ==
+        Ids{ids[0], ids[1], ids[2], ids[2], ids[3], ids[4], ids[5], ids[5]});
   CHECK(integers(index_select(x, 0, Tensor::from_host(cpu.context, {1}, Ids{1}))) == Ids{ids[3], ids[4], ids[5]});
 }
 

@@ -29,7 +29,8 @@ Outcome run_op(Device& device, const OpUnderTest& op, const std::vector<float>& 
   PlainOwner owner(context, precisions.value, precisions.grad);
   std::vector<Parameter*> parameters;
   for (const Argument& argument : op.parameters) {
-    owned.push_back(std::make_unique<Parameter>(fmt::format("parameter{}", owned.size()), argument.shape, Init{}, true));
+    owned.push_back(
+        std::make_unique<Parameter>(fmt::format("parameter{}", owned.size()), argument.shape, Init{}, true));
     parameters.push_back(owned.back().get());
     owner.add(*parameters.back(), to_floats(argument.values));
   }
@@ -43,7 +44,8 @@ Outcome run_op(Device& device, const OpUnderTest& op, const std::vector<float>& 
   backward(y.numel() == 1 && y.dtype() == DType::f32 ? y.reshape({}) : weighted_sum(y, weights));
 
   Outcome outcome{y.to_host(), {}};
-  for (const Tensor& input : inputs) outcome.gradients.push_back(input.grad() ? input.grad().to_host() : std::vector<float>{});
+  for (const Tensor& input : inputs)
+    outcome.gradients.push_back(input.grad() ? input.grad().to_host() : std::vector<float>{});
   for (Parameter* parameter : parameters) {
     outcome.gradients.push_back(owner.grad(*parameter) ? owner.grad(*parameter).to_host() : std::vector<float>{});
   }
@@ -65,7 +67,8 @@ std::vector<std::int32_t> random_ids(std::int64_t count, std::int64_t classes, s
   const CounterRng rng(seed);
   std::vector<std::int32_t> ids;
   for (std::int64_t i = 0; i < count; ++i) {
-    ids.push_back(static_cast<std::int32_t>(rng.bits(static_cast<std::uint64_t>(i)) % static_cast<std::uint64_t>(classes)));
+    ids.push_back(
+        static_cast<std::int32_t>(rng.bits(static_cast<std::uint64_t>(i)) % static_cast<std::uint64_t>(classes)));
   }
   return ids;
 }
@@ -81,7 +84,8 @@ Values rounded(const Values& values, DType dtype) {
 
 std::vector<float> to_floats(const Values& values) {
   std::vector<float> out;
-  std::transform(values.begin(), values.end(), std::back_inserter(out), [](double value) { return static_cast<float>(value); });
+  std::transform(values.begin(), values.end(), std::back_inserter(out),
+                 [](double value) { return static_cast<float>(value); });
   return out;
 }
 
@@ -106,7 +110,8 @@ Tensor weighted_sum(const Tensor& y, const std::vector<float>& weights) {
 
 std::vector<Values> central_differences(const std::vector<Argument>& arguments,
                                         const std::function<double(const std::vector<Values>&)>& loss) {
-  // The truncation error is h^2 / 6 of the third derivative, the rounding error 1e-16 / h: both far below any tolerance here.
+  // The truncation error is h^2 / 6 of the third derivative, the rounding error 1e-16 / h: both far below any tolerance
+  // here.
   constexpr double kStep = 1e-5;
   std::vector<Values> values, gradients;
   for (const Argument& argument : arguments) values.push_back(argument.values);
@@ -165,7 +170,8 @@ void check_gradients(Device& device, const OpUnderTest& op, const Precisions& pr
   const Values output = op.reference(values);
   const bool is_loss = output.size() == 1;
   const Values weights =
-      is_loss ? Values{1.0} : rounded(normal({static_cast<std::int64_t>(output.size())}, "weights").values, precisions.value);
+      is_loss ? Values{1.0}
+              : rounded(normal({static_cast<std::int64_t>(output.size())}, "weights").values, precisions.value);
 
   const Outcome got = run_op(device, exact, to_floats(weights), precisions);
   check_close("output", got.output, output, precisions.tolerance);
@@ -175,8 +181,8 @@ void check_gradients(Device& device, const OpUnderTest& op, const Precisions& pr
   });
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const bool is_input = i < op.inputs.size();
-    const std::string name =
-        is_input ? fmt::format("gradient of input {}", i) : fmt::format("gradient of parameter {}", i - op.inputs.size());
+    const std::string name = is_input ? fmt::format("gradient of input {}", i)
+                                      : fmt::format("gradient of parameter {}", i - op.inputs.size());
     check_close(name, got.gradients[i], want[i], precisions.tolerance, arguments[i].sample);
   }
 }

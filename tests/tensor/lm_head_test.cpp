@@ -9,7 +9,8 @@
 namespace zs::test {
 namespace {
 
-constexpr std::int64_t kTokens = 65, kClasses = 131'073, kPadded = 131'200, kWidth = 3;  // chunks of 32, 32 and 1 tokens
+constexpr std::int64_t kTokens = 65, kClasses = 131'073, kPadded = 131'200,
+                       kWidth = 3;  // chunks of 32, 32 and 1 tokens
 
 struct HeadResult {
   std::vector<float> loss, dx, dweight;
@@ -57,9 +58,12 @@ TEST_CASE("the head's loss and gradients in chunks of any size agree") {
   const HeadResult parts = run_head(DType::f32, 0.25f, 0.25f, chunk);
   CHECK(parts.loss[0] == Approx(whole.loss[0]).epsilon(1e-6));
   CHECK(parts.dx.size() == whole.dx.size());
-  // dx sums over 131,073 classes, in another order where the chunk has another shape; its largest elements are near 4e-3.
-  for (std::size_t i = 0; i < whole.dx.size(); ++i) REQUIRE(parts.dx[i] == Approx(whole.dx[i]).epsilon(1e-4).margin(2e-5));
-  for (std::size_t i = 0; i < whole.dweight.size(); ++i) REQUIRE(parts.dweight[i] == Approx(whole.dweight[i]).epsilon(1e-4).margin(1e-7));
+  // dx sums over 131,073 classes, in another order where the chunk has another shape; its largest elements are near
+  // 4e-3.
+  for (std::size_t i = 0; i < whole.dx.size(); ++i)
+    REQUIRE(parts.dx[i] == Approx(whole.dx[i]).epsilon(1e-4).margin(2e-5));
+  for (std::size_t i = 0; i < whole.dweight.size(); ++i)
+    REQUIRE(parts.dweight[i] == Approx(whole.dweight[i]).epsilon(1e-4).margin(1e-7));
 }
 
 TEST_CASE("the head holds the logits of as many tokens as it is told") {
@@ -71,7 +75,8 @@ TEST_CASE("the head holds the logits of as many tokens as it is told") {
   const Tensor x = Tensor::zeros(context, {kTokens, kWidth}, DType::f32);
   const std::int64_t chunk = GENERATE(1, 24, 65, 1000);
   device->memory().reset_peak();
-  lm_head_loss(x, weight, Tensor::from_host(context, {kTokens}, random_ids(kTokens, kClasses, 9)), kClasses, {.chunk = chunk});
+  lm_head_loss(x, weight, Tensor::from_host(context, {kTokens}, random_ids(kTokens, kClasses, 9)), kClasses,
+               {.chunk = chunk});
   CHECK(device->memory().at_peak().at("logits") == std::min(chunk, kTokens) * kPadded * 4);
 }
 

@@ -47,7 +47,8 @@ struct Machine {
 
   std::unique_ptr<Device> device;
   Context context;
-  Parameter gamma{"gamma", {kShape[-1]}, Init{}, true}, beta{"beta", {kShape[-1]}, Init{}, true};  // outlive their owner
+  Parameter gamma{"gamma", {kShape[-1]}, Init{}, true},
+      beta{"beta", {kShape[-1]}, Init{}, true};  // outlive their owner
   PlainOwner owner;
   Tensor x, residual;
 };
@@ -58,7 +59,9 @@ std::ptrdiff_t count_of(const Strings& names, const char* name) { return std::co
 enum class Used { both, sum, norm };
 
 Tensor loss_of(const SumAndNorm& result, Used used) {
-  const Tensor y = used == Used::both ? add(result.sum, gelu(result.y, GeluKind::tanh)) : used == Used::sum ? result.sum : result.y;
+  const Tensor y = used == Used::both  ? add(result.sum, gelu(result.y, GeluKind::tanh))
+                   : used == Used::sum ? result.sum
+                                       : result.y;
   return weighted_sum(y, drawn(kShape, "weights"));
 }
 
@@ -87,7 +90,8 @@ OpUnderTest sum_op(bool is_layer, Used used) {
     return used == Used::both ? add(result.sum, result.y) : used == Used::sum ? result.sum : result.y;
   };
   op.reference = [=](const std::vector<Values>& a) {
-    const Values sum = ref::add(a[0], a[1]), y = is_layer ? ref::layer_norm(sum, a[2], a[3], 1e-5) : ref::rms_norm(sum, a[2], 1e-5);
+    const Values sum = ref::add(a[0], a[1]),
+                 y = is_layer ? ref::layer_norm(sum, a[2], a[3], 1e-5) : ref::rms_norm(sum, a[2], 1e-5);
     return used == Used::both ? ref::add(sum, y) : used == Used::sum ? sum : y;
   };
   return op;
@@ -110,9 +114,10 @@ TEST_CASE("a sum and its norm in one pass have the bits, forward and backward, o
     const Tensor sum = add(x, residual);
     return SumAndNorm{sum, machine.norm(sum.reshape(sum.shape()), is_layer)};
   });
-  const auto together = gradients(dtype, used, recomputes, [=](Machine& machine, const Tensor& x, const Tensor& residual) {
-    return machine.add_norm(x, residual, is_layer);
-  });
+  const auto together =
+      gradients(dtype, used, recomputes, [=](Machine& machine, const Tensor& x, const Tensor& residual) {
+        return machine.add_norm(x, residual, is_layer);
+      });
   CHECK(together == apart);
   CHECK(together[3].empty() == (used == Used::sum));
 }
@@ -130,7 +135,8 @@ TEST_CASE("a norm's backward adds in place what has come past it, and no other o
   for (const TraceEntry& entry : machine.device->trace().entries()) {
     if (entry.op.name != name) continue;
     const void* const out = entry.op.writes[0].data;
-    CHECK(std::count_if(entry.op.reads.begin(), entry.op.reads.end(), [=](const Buffer& read) { return read.data == out; }) == 1);
+    CHECK(std::count_if(entry.op.reads.begin(), entry.op.reads.end(),
+                        [=](const Buffer& read) { return read.data == out; }) == 1);
   }
 }
 

@@ -29,7 +29,9 @@ OpUnderTest embedding_op(Shape ids_shape, std::int64_t rows, std::int64_t width,
   op.run = [=](Context& context, const Tensors&, const Parameters& p) {
     return embedding(Tensor::from_host(context, ids_shape, ids), *p[0], positions > 0 ? p[1] : nullptr);
   };
-  op.reference = [=](const Arguments& a) { return ref::embedding(ids, time, a[0], positions > 0 ? &a[1] : nullptr, width); };
+  op.reference = [=](const Arguments& a) {
+    return ref::embedding(ids, time, a[0], positions > 0 ? &a[1] : nullptr, width);
+  };
   return op;
 }
 
@@ -52,7 +54,9 @@ OpUnderTest linear_op(const Shape& shape, std::int64_t outputs, bool has_bias) {
   const std::int64_t inputs = shape[-1];
   OpUnderTest op{{normal(shape, "x")}, {normal({outputs, inputs}, "weight")}, {}, {}};
   if (has_bias) op.parameters.push_back(normal({outputs}, "bias"));
-  op.run = [=](Context&, const Tensors& x, const Parameters& p) { return linear(x[0], *p[0], has_bias ? p[1] : nullptr); };
+  op.run = [=](Context&, const Tensors& x, const Parameters& p) {
+    return linear(x[0], *p[0], has_bias ? p[1] : nullptr);
+  };
   op.reference = [=](const Arguments& a) { return ref::linear(a[0], a[1], has_bias ? &a[2] : nullptr, inputs); };
   return op;
 }
@@ -60,21 +64,26 @@ OpUnderTest linear_op(const Shape& shape, std::int64_t outputs, bool has_bias) {
 OpUnderTest attention_op(const ref::Attention& dims) {
   return {{normal({dims.batch, dims.time, dims.width()}, "qkv")},
           {},
-          [=](Context&, const Tensors& x, const Parameters&) { return causal_attention(x[0], dims.heads, dims.kv_heads, dims.window); },
+          [=](Context&, const Tensors& x, const Parameters&) {
+            return causal_attention(x[0], dims.heads, dims.kv_heads, dims.window);
+          },
           [=](const Arguments& a) { return ref::causal_attention(a[0], dims); }};
 }
 
 OpUnderTest rotary_op(const ref::Attention& dims, const RotaryOptions& options) {
-  return {{normal({dims.batch, dims.time, dims.width()}, "qkv")},
-          {},
-          [=](Context&, const Tensors& x, const Parameters&) { return rotary(x[0], dims.heads, dims.kv_heads, options); },
-          [=](const Arguments& a) { return ref::rotary(a[0], dims, options); }};
+  return {
+      {normal({dims.batch, dims.time, dims.width()}, "qkv")},
+      {},
+      [=](Context&, const Tensors& x, const Parameters&) { return rotary(x[0], dims.heads, dims.kv_heads, options); },
+      [=](const Arguments& a) { return ref::rotary(a[0], dims, options); }};
 }
 
 OpUnderTest qk_norm_op(const ref::Attention& dims, float eps = 1e-5f) {
   return {{normal({dims.batch, dims.time, dims.width()}, "qkv")},
           {normal({dims.head_dim}, "q gamma", 0.5, 1), normal({dims.head_dim}, "k gamma", 0.5, 1)},
-          [=](Context&, const Tensors& x, const Parameters& p) { return qk_norm(x[0], *p[0], *p[1], dims.heads, dims.kv_heads, eps); },
+          [=](Context&, const Tensors& x, const Parameters& p) {
+            return qk_norm(x[0], *p[0], *p[1], dims.heads, dims.kv_heads, eps);
+          },
           [=](const Arguments& a) { return ref::qk_norm(a[0], a[1], a[2], dims, static_cast<double>(eps)); }};
 }
 
@@ -139,7 +148,8 @@ TEST_CASE("I8: the gradients of norms of queries and keys agree with central dif
 
 TEST_CASE("I8: the gradient of attention in a window agrees with central differences") {
   check_in_all_precisions(attention_op({.batch = 2, .time = 9, .heads = 2, .head_dim = 6, .window = 3}));
-  check_in_all_precisions(attention_op({.batch = 1, .time = 70, .heads = 2, .head_dim = 4, .kv_heads = 1, .window = 66}));
+  check_in_all_precisions(
+      attention_op({.batch = 1, .time = 70, .heads = 2, .head_dim = 4, .kv_heads = 1, .window = 66}));
   check_in_all_precisions(attention_op({.batch = 1, .time = 6, .heads = 2, .head_dim = 4, .window = 1}));
 }
 
@@ -187,12 +197,13 @@ TEST_CASE("I8: the gradient flows through a reshape unchanged") {
 
 TEST_CASE("I8: the gradient of a cast agrees with central differences, to the precision of the narrower dtype") {
   const auto check = [](DType dtype, const Precisions& precisions) {
-    check_gradients(
-        {{normal({3, 41}, "x")},
-         {},
-         [=](Context&, const Tensors& x, const Parameters&) { return cast(gelu(cast(x[0], dtype), GeluKind::erf), x[0].dtype()); },
-         [](const Arguments& a) { return ref::gelu(a[0], GeluKind::erf); }},
-        precisions);
+    check_gradients({{normal({3, 41}, "x")},
+                     {},
+                     [=](Context&, const Tensors& x, const Parameters&) {
+                       return cast(gelu(cast(x[0], dtype), GeluKind::erf), x[0].dtype());
+                     },
+                     [](const Arguments& a) { return ref::gelu(a[0], GeluKind::erf); }},
+                    precisions);
   };
   check(DType::f32, kF32);  // no op at all
   check(DType::f32, kBf16);
@@ -270,7 +281,8 @@ TEST_CASE("the gradient of rows agrees with central differences, overlapping and
                          return add(add(both, both.rows(0, 3)), x[0].rows(1, 4).rows(1, 3));
                        },
                        [](const Arguments& a) {
-                         const std::vector<double> top(a[0].begin(), a[0].begin() + 18), bottom(a[0].begin() + 12, a[0].end());
+                         const std::vector<double> top(a[0].begin(), a[0].begin() + 18),
+                             bottom(a[0].begin() + 12, a[0].end());
                          Values y = ref::gelu(top, GeluKind::erf);
                          for (std::size_t i = 0; i < y.size(); ++i) y[i] = 2 * (y[i] + bottom[i]) + a[0][12 + i];
                          return y;

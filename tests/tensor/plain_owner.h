@@ -10,12 +10,13 @@
 
 namespace zs::test {
 
-/// Holds whole parameters without sharding: values bound all the time, gradient buffers from a parameter's first backward on. A
-/// new gradient buffer is full of NaN, so that a backward which adds where it should overwrite shows. Owns the values and
-/// gradients, not the parameters, which are of no use without it.
+/// Holds whole parameters without sharding: values bound all the time, gradient buffers from a parameter's first
+/// backward on. A new gradient buffer is full of NaN, so that a backward which adds where it should overwrite shows.
+/// Owns the values and gradients, not the parameters, which are of no use without it.
 class PlainOwner : public ParameterOwner {
  public:
-  PlainOwner(Context& context, DType dtype, DType grad_dtype) : context_(context), dtype_(dtype), grad_dtype_(grad_dtype) {}
+  PlainOwner(Context& context, DType dtype, DType grad_dtype)
+      : context_(context), dtype_(dtype), grad_dtype_(grad_dtype) {}
   explicit PlainOwner(Context& context) : PlainOwner(context, DType::f32, DType::f32) {}
   PlainOwner(const PlainOwner&) = delete;
   PlainOwner& operator=(const PlainOwner&) = delete;
@@ -30,7 +31,8 @@ class PlainOwner : public ParameterOwner {
   void before_backward(Parameter& parameter) override {
     Held& held = held_.at(&parameter);
     if (held.grad) return;
-    const std::vector<float> unwritten(static_cast<std::size_t>(parameter.numel()), std::numeric_limits<float>::quiet_NaN());
+    const std::vector<float> unwritten(static_cast<std::size_t>(parameter.numel()),
+                                       std::numeric_limits<float>::quiet_NaN());
     held.grad = Tensor::from_host(context_, parameter.shape(), unwritten, grad_dtype_);
     parameter.bind_grad(held.grad.buffer(), false);
   }

@@ -38,7 +38,9 @@ struct Machine {
     return x;
   }
   Tensor through(const Tensor& x, std::size_t weight) { return linear(x, *weights[weight], nullptr); }
-  Floats grad(std::size_t weight) { return owner.grad(*weights[weight]) ? owner.grad(*weights[weight]).to_host() : Floats{}; }
+  Floats grad(std::size_t weight) {
+    return owner.grad(*weights[weight]) ? owner.grad(*weights[weight]).to_host() : Floats{};
+  }
   std::vector<std::string> ops() const {
     Strings names;
     for (const TraceEntry& entry : device->trace().entries()) {
@@ -71,17 +73,21 @@ std::string message_of(const std::function<void()>& body) {
 /// Calls the function, or recomputes it.
 using Caller = std::function<Tensor(Tensors, const TensorFunction&)>;
 const Caller kPlain = [](const Tensors& inputs, const TensorFunction& function) { return function(inputs); };
-const Caller kRecomputed = [](Tensors inputs, const TensorFunction& function) { return recompute(std::move(inputs), function); };
+const Caller kRecomputed = [](Tensors inputs, const TensorFunction& function) {
+  return recompute(std::move(inputs), function);
+};
 
-/// Every gradient of a small graph: two inputs that are used before, several times within and after the function, a parameter that is
-/// used within and outside, another call inside.
+/// Every gradient of a small graph: two inputs that are used before, several times within and after the function, a
+/// parameter that is used within and outside, another call inside.
 std::vector<Floats> gradients(const Caller& outer, const Caller& inner, DType dtype) {
   Machine machine(dtype);
   Tensor x = machine.leaf("x", dtype), z = machine.leaf("z", dtype);
   const Tensor h = machine.through(x, 0);
   const auto within = [&](const Tensors& in) {
     const Tensor a = gelu(machine.through(in[0], 0), GeluKind::tanh);
-    const Tensor b = inner({a, in[1]}, [&](const Tensors& deep) { return add(machine.through(deep[0], 1), gelu(deep[1], GeluKind::erf)); });
+    const Tensor b = inner({a, in[1]}, [&](const Tensors& deep) {
+      return add(machine.through(deep[0], 1), gelu(deep[1], GeluKind::erf));
+    });
     return add(add(machine.through(in[0], 2), b), add(in[0], machine.through(b, 1)));
   };
   const Tensor y = outer({h, z}, within);
@@ -111,14 +117,17 @@ class LoggingOwner final : public PlainOwner {
 
 TEST_CASE("I8: gradients through a recomputed function agree with central differences") {
   for (const Precisions& precisions : {kF32, kBf16, kBf16Grads}) {
-    check_gradients(
-        {{normal({kRows, kWidth}, "x"), normal({kRows, kWidth}, "z")},
-         {normal({kWidth, kWidth}, "weight", 0.4), normal({kWidth}, "bias")},
-         [](Context&, const Tensors& x, const Parameters& p) {
-           return recompute({x[0], x[1]}, [=](const Tensors& in) { return add(gelu(linear(in[0], *p[0], p[1]), GeluKind::tanh), in[1]); });
-         },
-         [](const std::vector<Values>& a) { return ref::add(ref::gelu(ref::linear(a[0], a[2], &a[3], kWidth), GeluKind::tanh), a[1]); }},
-        precisions);
+    check_gradients({{normal({kRows, kWidth}, "x"), normal({kRows, kWidth}, "z")},
+                     {normal({kWidth, kWidth}, "weight", 0.4), normal({kWidth}, "bias")},
+                     [](Context&, const Tensors& x, const Parameters& p) {
+                       return recompute({x[0], x[1]}, [=](const Tensors& in) {
+                         return add(gelu(linear(in[0], *p[0], p[1]), GeluKind::tanh), in[1]);
+                       });
+                     },
+                     [](const std::vector<Values>& a) {
+                       return ref::add(ref::gelu(ref::linear(a[0], a[2], &a[3], kWidth), GeluKind::tanh), a[1]);
+                     }},
+                    precisions);
   }
 }
 
@@ -148,8 +157,8 @@ TEST_CASE("only the inputs of a recomputed function are kept, and one function a
   CHECK(machine.activations() - before == (4 + 1) * kTensor + 64);
   machine.device->memory().reset_peak();
   backward(loss);
-  // The four inputs; what one function records more, the inputs of its five products and five GELUs, the first of which is its own; a
-  // gradient that comes and one that goes. Where all is kept it would be four times those nine.
+  // The four inputs; what one function records more, the inputs of its five products and five GELUs, the first of which
+  // is its own; a gradient that comes and one that goes. Where all is kept it would be four times those nine.
   const std::int64_t gradients = 5 * Pool::rounded(kWidth * kWidth * 4);
   CHECK(machine.device->memory().peak_bytes() - before == (4 + 9 + 2) * kTensor + 64 + gradients);
   machine.device->synchronize();
@@ -166,7 +175,9 @@ TEST_CASE("a recomputed function runs once more, and only when a gradient arrive
   const Tensor used = recompute({x}, counted), ignored = recompute({x}, counted);
   CHECK(runs == 2);
   Tensor loss = Tensor::zeros(machine.context, {}, DType::f32);
-  record_op(loss, "ignores_one", {used, ignored}, {}, [w = machine.tensor("w")](const Tensor&) { return Tensors{w, no_gradient()}; });
+  record_op(loss, "ignores_one", {used, ignored}, {}, [w = machine.tensor("w")](const Tensor&) {
+    return Tensors{w, no_gradient()};
+  });
   backward(loss);
   CHECK(runs == 3);
   CHECK(machine.weights[0]->pending_uses() == 0);
@@ -207,7 +218,8 @@ TEST_CASE("a function that nothing in wants a gradient is not recorded") {
   const Tensor x = machine.tensor("x");
   CHECK_FALSE(recompute({x}, [](const Tensors& in) { return gelu(in[0], GeluKind::tanh); }).requires_grad());
   const NoGradGuard guard(machine.context);
-  CHECK_FALSE(recompute({machine.leaf("y")}, [&](const Tensors& in) { return machine.through(in[0], 0); }).requires_grad());
+  CHECK_FALSE(
+      recompute({machine.leaf("y")}, [&](const Tensors& in) { return machine.through(in[0], 0); }).requires_grad());
   CHECK(machine.weights[0]->pending_uses() == 0);
 }
 
@@ -250,8 +262,8 @@ TEST_CASE("owners hear of a recomputed function's parameters before it runs agai
   CHECK(b.pending_uses() == 1);
   backward(sum_of(y));
   // Its own two uses are over once the three of its ops are known.
-  CHECK(owner.log == Strings{"before a 1", "before b 1", "after a 2", "after b 1", "before a 2", "after a 1", "before b 1", "after b 0",
-                             "before a 1", "after a 0"});
+  CHECK(owner.log == Strings{"before a 1", "before b 1", "after a 2", "after b 1", "before a 2", "after a 1",
+                             "before b 1", "after b 0", "before a 1", "after a 0"});
 }
 
 TEST_CASE("the last part of a function is recorded again, but not computed again") {
@@ -273,7 +285,8 @@ TEST_CASE("the last part of a function is recorded again, but not computed again
 
   Machine plain;
   Tensor plain_x = plain.leaf("x");
-  backward(sum_of(add(plain_x, plain.through(gelu(plain.through(plain_x, 0), GeluKind::tanh), 1)).reshape({kRows * kWidth})));
+  backward(sum_of(
+      add(plain_x, plain.through(gelu(plain.through(plain_x, 0), GeluKind::tanh), 1)).reshape({kRows * kWidth})));
   CHECK(x.grad().to_host() == plain_x.grad().to_host());
   CHECK(machine.grad(0) == plain.grad(0));
   CHECK(machine.grad(1) == plain.grad(1));
@@ -285,8 +298,10 @@ TEST_CASE("a last part whose result a backward keeps is an error") {
   const auto body = [](const Tensors& in) { return in; };
   const auto keeps_own = [&](const Tensors& in) { return causal_attention(in[0].reshape({1, kRows, kWidth}), 1); };
   const auto keeps_input = [&](const Tensors& in) { return gelu(machine.through(in[0], 0), GeluKind::tanh); };
-  CHECK_THAT(message_of([&] { backward(sum_of(recompute({x}, body, keeps_own))); }), Contains("belongs into the first part"));
-  CHECK_THAT(message_of([&] { backward(sum_of(recompute({x}, body, keeps_input))); }), Contains("belongs into the first part"));
+  CHECK_THAT(message_of([&] { backward(sum_of(recompute({x}, body, keeps_own))); }),
+             Contains("belongs into the first part"));
+  CHECK_THAT(message_of([&] { backward(sum_of(recompute({x}, body, keeps_input))); }),
+             Contains("belongs into the first part"));
 }
 
 TEST_CASE("a last part may be recomputed itself") {
@@ -309,7 +324,8 @@ TEST_CASE("a tensor that wants a gradient and comes into a recomputed function p
   const Tensor other = machine.through(x, 0);
   CHECK_THAT(message_of([&] { recompute({x}, [&](const Tensors& in) { return add(in[0], other); }); }),
              Contains("op add") && Contains("none of the function's inputs"));
-  CHECK_THAT(message_of([&] { recompute({x}, [&](const Tensors&) { return other; }); }), Contains("none of its inputs"));
+  CHECK_THAT(message_of([&] { recompute({x}, [&](const Tensors&) { return other; }); }),
+             Contains("none of its inputs"));
   CHECK(machine.context.is_grad_enabled());
   CHECK(recompute({x, other}, [&](const Tensors& in) { return add(in[0], in[1]); }).requires_grad());
 }
@@ -323,7 +339,8 @@ TEST_CASE("a function that does something else when it runs again is an error") 
   CHECK_THAT(message_of([&] { backward(sum_of(y)); }), Contains("gave f32 (30), and now gives f32 (6, 5)"));
 }
 
-TEST_CASE("a recomputed function may end in a head that computes its gradients ahead of backward, where backward starts") {
+TEST_CASE(
+    "a recomputed function may end in a head that computes its gradients ahead of backward, where backward starts") {
   const auto targets = random_ids(kRows, kWidth, 3);
   const auto run = [&](const Caller& caller, std::optional<float> seed, bool goes_on) {
     Machine machine;
@@ -382,16 +399,19 @@ TEST_CASE("a chain of recomputed functions of any length is walked and dropped w
   CHECK(x.autograd().use_count() == 1);
 }
 
-TEST_CASE("I4: a recomputed function counts the same bytes and enqueues the same ops on the meta device as on the cpu") {
+TEST_CASE(
+    "I4: a recomputed function counts the same bytes and enqueues the same ops on the meta device as on the cpu") {
   const auto run = [](DeviceKind kind) {
     Machine machine(DType::f32, kind);
     machine.device->memory().reset_peak();
     machine.device->trace().start();
     const auto body = [&](const Tensors& in) { return Tensors{gelu(machine.through(in[0], 0), GeluKind::tanh)}; };
-    backward(sum_of(recompute({machine.leaf("x")}, body, [&](const Tensors& in) { return machine.through(in[0], 1); })));
+    backward(
+        sum_of(recompute({machine.leaf("x")}, body, [&](const Tensors& in) { return machine.through(in[0], 1); })));
     machine.device->trace().stop();
     machine.device->synchronize();
-    for (const OrderViolation& violation : verify_order(machine.device->trace().entries())) FAIL_CHECK(violation.message);
+    for (const OrderViolation& violation : verify_order(machine.device->trace().entries()))
+      FAIL_CHECK(violation.message);
     return std::pair(machine.device->memory().peak_bytes(), machine.ops());
   };
   CHECK(run(DeviceKind::cpu) == run(DeviceKind::meta));

@@ -90,7 +90,8 @@ Values rotary(const Values& qkv, const Attention& dims, const RotaryOptions& opt
   for (std::int64_t token = 0; token < dims.batch * dims.time; ++token)
     for (std::int64_t head = 0; head < turned; head += dims.head_dim)
       for (std::int64_t i = 0; i < half; ++i) {
-        const double frequency = std::pow(options.base, -2.0 * static_cast<double>(i) / static_cast<double>(dims.head_dim));
+        const double frequency =
+            std::pow(options.base, -2.0 * static_cast<double>(i) / static_cast<double>(dims.head_dim));
         const double angle = static_cast<double>(token % dims.time) * scaled(frequency, options.scaling);
         const std::size_t x = at(token * dims.width() + head + i), y = x + at(half);
         out[x] = std::cos(angle) * qkv[x] - std::sin(angle) * qkv[y];
@@ -116,7 +117,8 @@ Values gelu(const Values& x, GeluKind kind) {
   Values out;
   for (const double v : x) {
     const double inner = std::sqrt(2 / std::numbers::pi) * (v + 0.044715 * v * v * v);
-    out.push_back(kind == GeluKind::tanh ? 0.5 * v * (1 + std::tanh(inner)) : 0.5 * v * (1 + std::erf(v / std::numbers::sqrt2)));
+    out.push_back(kind == GeluKind::tanh ? 0.5 * v * (1 + std::tanh(inner))
+                                         : 0.5 * v * (1 + std::erf(v / std::numbers::sqrt2)));
   }
   return out;
 }
@@ -132,7 +134,8 @@ Values causal_attention(const Values& qkv, const Attention& dims) {
   const std::int64_t row_width = dims.width(), group = heads / kv_heads, shared = kv_heads;
   const std::int64_t width = heads * head_dim;
   Values out(at(batch * time * width), 0.0);
-  const auto row = [&, time = time, heads = heads, head_dim = head_dim](std::int64_t b, std::int64_t t, int which, std::int64_t h) {
+  const auto row = [&, time = time, heads = heads, head_dim = head_dim](std::int64_t b, std::int64_t t, int which,
+                                                                        std::int64_t h) {
     const std::int64_t head = which == 0 ? h : heads + (which - 1) * shared + h / group;
     return &qkv[at((b * time + t) * row_width + head * head_dim)];
   };
@@ -156,7 +159,8 @@ Values causal_attention(const Values& qkv, const Attention& dims) {
   return out;
 }
 
-double lm_head_loss(const Values& x, const Values& weight, const std::vector<std::int32_t>& targets, std::int64_t classes) {
+double lm_head_loss(const Values& x, const Values& weight, const std::vector<std::int32_t>& targets,
+                    std::int64_t classes) {
   const std::int64_t tokens = static_cast<std::int64_t>(targets.size()), width = size(x) / tokens;
   double loss = 0;
   for (std::int64_t n = 0; n < tokens; ++n) {

@@ -7,13 +7,14 @@
 
 namespace zs::test {
 
-/// Forward formulas in double precision, written from their papers and sharing no code with the kernels: the oracle of the gradient
-/// checks. Row-major; shapes as in runtime/tensor/ops.h.
+/// Forward formulas in double precision, written from their papers and sharing no code with the kernels: the oracle of
+/// the gradient checks. Row-major; shapes as in runtime/tensor/ops.h.
 using Values = std::vector<double>;
 
 namespace ref {
 
-Values embedding(const std::vector<std::int32_t>& ids, std::int64_t time, const Values& table, const Values* positions, std::int64_t width);
+Values embedding(const std::vector<std::int32_t>& ids, std::int64_t time, const Values& table, const Values* positions,
+                 std::int64_t width);
 Values layer_norm(const Values& x, const Values& gamma, const Values& beta, double eps);
 Values rms_norm(const Values& x, const Values& gamma, double eps);
 /// Rows of `width`: silu of the first half times the second.
@@ -36,7 +37,8 @@ Values qk_norm(const Values& qkv, const Values& q_gamma, const Values& k_gamma, 
 Values causal_attention(const Values& qkv, const Attention& dims);
 
 /// Mean cross entropy; `classes` real rows of weight (V', width).
-double lm_head_loss(const Values& x, const Values& weight, const std::vector<std::int32_t>& targets, std::int64_t classes);
+double lm_head_loss(const Values& x, const Values& weight, const std::vector<std::int32_t>& targets,
+                    std::int64_t classes);
 
 }  // namespace ref
 }  // namespace zs::test

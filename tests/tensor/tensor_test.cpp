@@ -125,7 +125,8 @@ TEST_CASE("ops that do not fit their arguments are refused with their shapes") {
   owner.add(weight, Floats(6, 1.0f));
   owner.add(gamma, Floats(3, 1.0f));
   owner.add(beta, Floats(3, 1.0f));
-  const Tensor x = Tensor::zeros(context, {4, 2}, DType::f32), ids = Tensor::from_host(context, {2, 3}, std::vector<std::int32_t>(6, 1));
+  const Tensor x = Tensor::zeros(context, {4, 2}, DType::f32),
+               ids = Tensor::from_host(context, {2, 3}, std::vector<std::int32_t>(6, 1));
   const Tensor wide = Tensor::zeros(context, {4, 3}, DType::f32);
   CHECK_THROWS_AS(linear(x, weight, nullptr), Error);
   CHECK_THROWS_AS(layer_norm(x, gamma, beta), Error);
@@ -135,9 +136,10 @@ TEST_CASE("ops that do not fit their arguments are refused with their shapes") {
   CHECK_THROWS_AS(embedding(x, weight, nullptr), Error);
   CHECK_THROWS_AS(causal_attention(x, 2), Error);
   CHECK_THROWS_AS(causal_attention(Tensor::zeros(context, {1, 2, 9}, DType::f32), 2), Error);
-  CHECK_THROWS_AS(lm_head_loss(wide, weight, ids, 2), Error);                                      // six targets for four tokens
-  CHECK_THROWS_AS(lm_head_loss(wide, weight, ids.reshape({6}).rows(0, 4), 3), Error);              // three classes of two rows
-  CHECK_THROWS_AS(lm_head_loss(wide, weight, Tensor::zeros(context, {4}, DType::f32), 2), Error);  // targets that are no ids
+  CHECK_THROWS_AS(lm_head_loss(wide, weight, ids, 2), Error);                          // six targets for four tokens
+  CHECK_THROWS_AS(lm_head_loss(wide, weight, ids.reshape({6}).rows(0, 4), 3), Error);  // three classes of two rows
+  CHECK_THROWS_AS(lm_head_loss(wide, weight, Tensor::zeros(context, {4}, DType::f32), 2),
+                  Error);  // targets that are no ids
 }
 
 namespace {
@@ -167,8 +169,10 @@ TEST_CASE("an op's dtype and shape errors name the op, the parameter and the rem
   const auto refuses = [](const std::function<void()>& body, const char* op, const char* what, const char* remedy) {
     CHECK_THAT(message_of(body), Contains("64: ") && Contains(op) && Contains(what) && Contains(remedy));
   };
-  refuses([&] { linear(x, weight, nullptr); }, "op linear", "x is f32 (4, 3), and parameter a.weight, bf16 (2, 3)", "Module::input");
-  refuses([&] { lm_head_loss(x, weight, ids, 2); }, "op lm_head_loss", "parameter a.weight, bf16", "cast(x, DType::bf16)");
+  refuses([&] { linear(x, weight, nullptr); }, "op linear", "x is f32 (4, 3), and parameter a.weight, bf16 (2, 3)",
+          "Module::input");
+  refuses([&] { lm_head_loss(x, weight, ids, 2); }, "op lm_head_loss", "parameter a.weight, bf16",
+          "cast(x, DType::bf16)");
   refuses([&] { linear_gelu(floats, weight, nullptr, GeluKind::tanh); }, "op linear", "a.weight (2, 3)", "rows of 3");
   refuses([&] { rms_norm(floats, gamma); }, "op rms_norm", "a.gamma (3)", "rows of 3");
   refuses([&] { rms_norm(Tensor::zeros(context, {3}, DType::i32), gamma); }, "op rms_norm", "i32 (3)", "f32 or bf16");
@@ -179,7 +183,8 @@ TEST_CASE("an op's dtype and shape errors name the op, the parameter and the rem
   refuses([&] { add(x, floats); }, "op add", "f32 (4, 3) and f32 (4)", "reshape");
   refuses([&] { add(x, cast(x, DType::bf16)); }, "op add", "f32 (4, 3) and bf16 (4, 3)", "cast");
   refuses([&] { causal_attention(x, 3, 2); }, "op attention", "f32 (4, 3)", "kv_heads");
-  refuses([&] { lm_head_loss(cast(x, DType::bf16), weight, floats, 2); }, "op lm_head_loss", "targets are f32 (4)", "i32");
+  refuses([&] { lm_head_loss(cast(x, DType::bf16), weight, floats, 2); }, "op lm_head_loss", "targets are f32 (4)",
+          "i32");
 }
 
 TEST_CASE("a kernel's dtype error names the op that ran it, and the remedy") {
@@ -188,16 +193,20 @@ TEST_CASE("a kernel's dtype error names the op that ran it, and the remedy") {
   Context& context = machine.context;
   const KernelTable& kernels = context.kernels();
   const auto message_for = [&](DType logits_dtype, DType targets_dtype) {
-    const Tensor logits = Tensor::zeros(context, {2, 3}, logits_dtype), targets = Tensor::zeros(context, {2}, targets_dtype);
+    const Tensor logits = Tensor::zeros(context, {2, 3}, logits_dtype),
+                 targets = Tensor::zeros(context, {2}, targets_dtype);
     const Tensor losses = Tensor::empty(context, {2}, DType::f32), lse = Tensor::empty(context, {2}, DType::f32);
     const Buffer out = losses.buffer(), sums = lse.buffer(), in = logits.buffer(), wanted = targets.buffer();
-    context.launch({"my_loss", {in, wanted}, {out, sums}},
-                   [&kernels, out, sums, in, wanted](ExecContext& exec) { kernels.cross_entropy_forward(exec, out, sums, in, wanted, 3); });
+    context.launch({"my_loss", {in, wanted}, {out, sums}}, [&kernels, out, sums, in, wanted](ExecContext& exec) {
+      kernels.cross_entropy_forward(exec, out, sums, in, wanted, 3);
+    });
     return message_of([&] { context.stream().synchronize(); });
   };
   CHECK(message_for(DType::f32, DType::i32) == "nothing was thrown");
-  CHECK_THAT(message_for(DType::f32, DType::f32), Contains("op my_loss: targets are f32, expected i32") && Contains("std::int32_t"));
-  CHECK_THAT(message_for(DType::bf16, DType::i32), Contains("op my_loss: logits are bf16, expected f32") && Contains("cast(logits"));
+  CHECK_THAT(message_for(DType::f32, DType::f32),
+             Contains("op my_loss: targets are f32, expected i32") && Contains("std::int32_t"));
+  CHECK_THAT(message_for(DType::bf16, DType::i32),
+             Contains("op my_loss: logits are bf16, expected f32") && Contains("cast(logits"));
 }
 
 TEST_CASE("a batch of no rows has a loss of zero and gradients of zeros") {
@@ -206,8 +215,8 @@ TEST_CASE("a batch of no rows has a loss of zero and gradients of zeros") {
   Machine machine;
   Context& context = machine.context;
   Parameter table("table", {5, 8}, {}, true), positions("positions", {4, 8}, {}, true), gamma("gamma", {8}, {}, true),
-      beta("beta", {8}, {}, true), wide("wide", {24, 8}, {}, true), bias("bias", {24}, {}, true), up("up", {16, 8}, {}, true),
-      scale("scale", {8}, {}, true);
+      beta("beta", {8}, {}, true), wide("wide", {24, 8}, {}, true), bias("bias", {24}, {}, true),
+      up("up", {16, 8}, {}, true), scale("scale", {8}, {}, true);
   PlainOwner owner(context, dtype, DType::f32);
   const std::vector<Parameter*> all{&table, &positions, &gamma, &beta, &wide, &bias, &up, &scale};
   for (Parameter* parameter : all) owner.add(*parameter, Floats(static_cast<std::size_t>(parameter->numel()), 0.5f));

@@ -9,10 +9,24 @@
 namespace zs::test {
 namespace {
 
-constexpr std::int64_t kBatch = 2, kTime = 5, kWidth = 6, kHeads = 2, kClasses = 11, kPadded = 16, kContext = 7, kLayers = 2;
+constexpr std::int64_t kBatch = 2, kTime = 5, kWidth = 6, kHeads = 2, kClasses = 11, kPadded = 16, kContext = 7,
+                       kLayers = 2;
 constexpr std::size_t kPerLayer = 12;
 
-enum LayerParameter : std::size_t { gain1, shift1, qkv_w, qkv_b, proj_w, proj_b, gain2, shift2, up_w, up_b, down_w, down_b };
+enum LayerParameter : std::size_t {
+  gain1,
+  shift1,
+  qkv_w,
+  qkv_b,
+  proj_w,
+  proj_b,
+  gain2,
+  shift2,
+  up_w,
+  up_b,
+  down_w,
+  down_b
+};
 
 /// Token table, positions, the layers' parameters, the last norm's.
 std::vector<Argument> arguments() {
@@ -68,7 +82,8 @@ Tensor loss_of(Context& context, const std::vector<std::unique_ptr<Parameter>>& 
     x = add(x, linear(gelu(up, GeluKind::tanh), *l[down_w], l[down_b].get()));
   }
   const std::size_t last = p.size() - 2;
-  return lm_head_loss(layer_norm(x, *p[last], *p[last + 1]), *p[0], Tensor::from_host(context, {kBatch * kTime}, targets), kClasses);
+  return lm_head_loss(layer_norm(x, *p[last], *p[last + 1]), *p[0],
+                      Tensor::from_host(context, {kBatch * kTime}, targets), kClasses);
 }
 
 struct Outcome {
@@ -83,7 +98,8 @@ Outcome run(const std::vector<Argument>& list, const Precisions& precisions, int
   PlainOwner owner(context, precisions.value, precisions.grad);
   std::vector<std::unique_ptr<Parameter>> parameters;
   for (const Argument& argument : list) {
-    parameters.push_back(std::make_unique<Parameter>(fmt::format("p{}", parameters.size()), argument.shape, Init{}, true));
+    parameters.push_back(
+        std::make_unique<Parameter>(fmt::format("p{}", parameters.size()), argument.shape, Init{}, true));
     owner.add(*parameters.back(), to_floats(argument.values));
   }
   Outcome outcome{};
@@ -115,7 +131,8 @@ TEST_CASE("I8: loss and gradients of a whole transformer agree with the double i
   const auto want = central_differences(list, reference_loss);
   CHECK(got.loss == Approx(reference_loss(values)).epsilon(1e-6));
   // The rounding errors of some thirty f32 ops in a row, 6e-8 each, meet: 1.3e-6 was the worst seen.
-  for (std::size_t i = 0; i < want.size(); ++i) check_close(fmt::format("parameter {}", i), got.gradients[i], want[i], 5e-6);
+  for (std::size_t i = 0; i < want.size(); ++i)
+    check_close(fmt::format("parameter {}", i), got.gradients[i], want[i], 5e-6);
 }
 
 TEST_CASE("I8: loss and gradients of a whole bf16 transformer stay near the double implementation") {
@@ -126,7 +143,8 @@ TEST_CASE("I8: loss and gradients of a whole bf16 transformer stay near the doub
   const auto want = central_differences(list, reference_loss);
   // Thirty ops round to 2^-9 each: as a random walk 2 percent, and the worst element a few times that.
   CHECK(got.loss == Approx(reference_loss(values)).epsilon(0.02));
-  for (std::size_t i = 0; i < want.size(); ++i) check_close(fmt::format("parameter {}", i), got.gradients[i], want[i], 0.1);
+  for (std::size_t i = 0; i < want.size(); ++i)
+    check_close(fmt::format("parameter {}", i), got.gradients[i], want[i], 0.1);
 }
 
 TEST_CASE("a whole transformer gives the same bits with one and with two threads, and every time") {

@@ -51,7 +51,9 @@ Values scaled_square(const Values& x, const Values& scale) {
 TEST_CASE("I8: the gradients of an op defined by a user agree with central differences") {
   check_gradients({{normal({5, 7}, "x")},
                    {normal({7}, "scale")},
-                   [](Context&, const std::vector<Tensor>& x, const std::vector<Parameter*>& p) { return scaled_square(x[0], *p[0]); },
+                   [](Context&, const std::vector<Tensor>& x, const std::vector<Parameter*>& p) {
+                     return scaled_square(x[0], *p[0]);
+                   },
                    [](const std::vector<Values>& a) { return scaled_square(a[0], a[1]); }},
                   kF32);
 }
@@ -86,7 +88,8 @@ Tensor scaled(const Tensor& x, Parameter& scale, Way way) {
   Tensor y = Tensor::empty(context, x.shape(), DType::f32);
   product(x, scale.value(), y.buffer());
   record_op(y, "scaled", {x}, {&scale}, [x = x.detach(), &scale, way, product](const Tensor& dy) {
-    Tensor dx = Tensor::empty(dy.context(), x.shape(), DType::f32), share = Tensor::empty(dy.context(), x.shape(), DType::f32);
+    Tensor dx = Tensor::empty(dy.context(), x.shape(), DType::f32),
+           share = Tensor::empty(dy.context(), x.shape(), DType::f32);
     product(dy, scale.value(), dx.buffer());
     product(dy, x.buffer(), share.buffer());
     if (way == Way::add_grad || way == Way::add_grad_twice) {
@@ -96,9 +99,11 @@ Tensor scaled(const Tensor& x, Parameter& scale, Way way) {
     }
     const auto [target, beta] = scale.grad_target();
     const bool keeps = way == Way::adds || (way == Way::goes_by_beta && beta != 0);
-    dy.context().launch({"give", {share.buffer(), target}, {target}}, [in = share.buffer(), out = target, keeps](ExecContext&) {
-      for (std::int64_t i = 0; i < in.elems; ++i) out.as<float>()[i] = (keeps ? out.as<float>()[i] : 0) + in.as<float>()[i];
-    });
+    dy.context().launch({"give", {share.buffer(), target}, {target}},
+                        [in = share.buffer(), out = target, keeps](ExecContext&) {
+                          for (std::int64_t i = 0; i < in.elems; ++i)
+                            out.as<float>()[i] = (keeps ? out.as<float>()[i] : 0) + in.as<float>()[i];
+                        });
     return std::vector<Tensor>{dx};
   });
   return y;
@@ -128,7 +133,8 @@ TEST_CASE("an op that adds to a gradient and one that overwrites it are both rig
   for (int step = 1; step <= 2; ++step) {
     backward(weighted_sum(scaled(scaled(x, scale, second), scale, first), {1, 1}));  // (x s^2)' = 2 x s
     const float shares = second == Way::add_grad_twice ? 1.5f : 1.0f;
-    CHECK(owner.grad(scale).to_host() == std::vector<float>{shares * 6 * static_cast<float>(step), shares * 20 * static_cast<float>(step)});
+    CHECK(owner.grad(scale).to_host() ==
+          std::vector<float>{shares * 6 * static_cast<float>(step), shares * 20 * static_cast<float>(step)});
   }
 }
 
@@ -148,8 +154,10 @@ TEST_CASE("a share that is not the parameter's, and none at all, name op and par
   };
   using Catch::Matchers::Contains;
   CHECK_THAT(message_for([](const Tensor&) {}), Contains("op giver gave parameter block.scale no gradient"));
-  CHECK_THAT(message_for([&](const Tensor& dy) { scale.add_grad(context, dy); }), Contains("f32 ()") && Contains("block.scale (2)"));
-  CHECK_THAT(message_for([&](const Tensor&) { scale.add_grad(context, Tensor::zeros(context, {2}, DType::i32)); }), Contains("i32 (2)"));
+  CHECK_THAT(message_for([&](const Tensor& dy) { scale.add_grad(context, dy); }),
+             Contains("f32 ()") && Contains("block.scale (2)"));
+  CHECK_THAT(message_for([&](const Tensor&) { scale.add_grad(context, Tensor::zeros(context, {2}, DType::i32)); }),
+             Contains("i32 (2)"));
 
   scale.set_trainable(false);
   Tensor x = Tensor::from_host(context, {2}, std::vector<float>{1, 2});

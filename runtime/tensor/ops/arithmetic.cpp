@@ -18,7 +18,8 @@ Shape broadcast_shape(const char* op, const Tensor& a, const Tensor& b) {
     throw UsageError(fmt::format("op {} of {} and {}", op, a.describe(), b.describe()),
                      "dims, from the last on, are alike, or one of them is 1: reshape one of them");
   if (a.dtype() != b.dtype())
-    throw UsageError(fmt::format("op {} of {} and {}", op, a.describe(), b.describe()), "cast one of them: cast(x, DType::f32)");
+    throw UsageError(fmt::format("op {} of {} and {}", op, a.describe(), b.describe()),
+                     "cast one of them: cast(x, DType::f32)");
   return *shape;
 }
 
@@ -47,13 +48,14 @@ Tensor binary(const char* name, const BinaryOp& op, const Tensor& a, const Tenso
   Kept saved;
   if (op.keeps_inputs) saved.a = a.detach(), saved.b = b.detach();
   if (op.keeps_output) saved.y = y.detach();
-  record_op(
-      y, name, {a, b}, {},
-      [op, saved, a_shape = a.shape(), b_shape = b.shape(), wants_a = a.requires_grad(), wants_b = b.requires_grad()](const Tensor& dy) {
-        Kept all = saved;
-        all.dy = dy;
-        return std::vector<Tensor>{wants_a ? sum_to(op.by_a(all), a_shape) : Tensor{}, wants_b ? sum_to(op.by_b(all), b_shape) : Tensor{}};
-      });
+  record_op(y, name, {a, b}, {},
+            [op, saved, a_shape = a.shape(), b_shape = b.shape(), wants_a = a.requires_grad(),
+             wants_b = b.requires_grad()](const Tensor& dy) {
+              Kept all = saved;
+              all.dy = dy;
+              return std::vector<Tensor>{wants_a ? sum_to(op.by_a(all), a_shape) : Tensor{},
+                                         wants_b ? sum_to(op.by_b(all), b_shape) : Tensor{}};
+            });
   return y;
 }
 
@@ -64,7 +66,9 @@ Tensor times_b(const Kept& s) { return same("mul_backward", s, MapOp::mul, {s.dy
 Tensor by_b(const Kept& s) { return same("div_backward", s, MapOp::div, {s.dy, s.b}); }
 Tensor by_divisor(const Kept& s) { return same("divisor_backward", s, MapOp::divisor_gradient, {s.dy, s.y, s.b}); }
 Tensor by_base(const Kept& s) { return same("pow_backward", s, MapOp::pow_gradient, {s.dy, s.a, s.b}); }
-Tensor by_exponent(const Kept& s) { return same("exponent_backward", s, MapOp::pow_exponent_gradient, {s.dy, s.y, s.a}); }
+Tensor by_exponent(const Kept& s) {
+  return same("exponent_backward", s, MapOp::pow_exponent_gradient, {s.dy, s.y, s.a});
+}
 
 /// y := op(first, second, third), where x is one of the operands; dx := gradient(dy, saved, number).
 struct UnaryOp {
@@ -73,10 +77,12 @@ struct UnaryOp {
   float number = 0;   // of the gradient
 };
 
-Tensor unary(const char* name, const char* backward_name, const UnaryOp& op, const Tensor& x, std::initializer_list<Operand> operands) {
+Tensor unary(const char* name, const char* backward_name, const UnaryOp& op, const Tensor& x,
+             std::initializer_list<Operand> operands) {
   Tensor y = computed(name, x.context(), x.shape(), x.dtype(), op.op, operands);
   record_op(y, name, {x}, {}, [op, backward_name, saved = op.keeps_output ? y.detach() : x.detach()](const Tensor& dy) {
-    return std::vector<Tensor>{computed(backward_name, dy.context(), dy.shape(), dy.dtype(), op.gradient, {dy, saved, op.number})};
+    return std::vector<Tensor>{
+        computed(backward_name, dy.context(), dy.shape(), dy.dtype(), op.gradient, {dy, saved, op.number})};
   });
   return y;
 }
@@ -90,12 +96,14 @@ Tensor linear_in(const char* name, const Tensor& x, MapOp op, std::initializer_l
   Tensor y = computed(name, x.context(), x.shape(), x.dtype(), op, operands);
   record_op(y, name, {x}, {}, [factor](const Tensor& dy) {
     if (factor == 1.0f) return std::vector<Tensor>{dy};
-    return std::vector<Tensor>{computed("factor_backward", dy.context(), dy.shape(), dy.dtype(), MapOp::mul, {dy, factor})};
+    return std::vector<Tensor>{
+        computed("factor_backward", dy.context(), dy.shape(), dy.dtype(), MapOp::mul, {dy, factor})};
   });
   return y;
 }
 
-Tensor mask_of(const char* name, const Tensor& a, const Shape& shape, MapOp op, std::initializer_list<Operand> operands) {
+Tensor mask_of(const char* name, const Tensor& a, const Shape& shape, MapOp op,
+               std::initializer_list<Operand> operands) {
   return computed(name, a.context(), shape, a.dtype() == DType::i32 ? DType::f32 : a.dtype(), op, operands);
 }
 
@@ -104,7 +112,8 @@ Tensor compared(const char* name, MapOp op, const Tensor& a, const Tensor& b) {
 }
 
 /// Of a and b at most one is empty, and its operand a number.
-Tensor chosen(const Tensor& mask, const Shape& shape, const Tensor& a, const Tensor& b, const Operand& left, const Operand& right) {
+Tensor chosen(const Tensor& mask, const Shape& shape, const Tensor& a, const Tensor& b, const Operand& left,
+              const Operand& right) {
   const std::optional<Shape> all = mask ? common_shape(mask.shape(), shape) : std::nullopt;
   if (!all)
     throw UsageError(fmt::format("op where: a mask {} for {}", mask ? mask.describe() : "that is empty", shape.str()),
@@ -115,8 +124,9 @@ Tensor chosen(const Tensor& mask, const Shape& shape, const Tensor& a, const Ten
     return sum_to(computed("where_backward", dy.context(), dy.shape(), dy.dtype(), MapOp::where, {mask, yes, no}), to);
   };
   if (!a || !b) {
-    record_op(y, "where", {a ? a : b}, {},
-              [gradient, is_a = static_cast<bool>(a), shape](const Tensor& dy) { return std::vector<Tensor>{gradient(dy, is_a, shape)}; });
+    record_op(y, "where", {a ? a : b}, {}, [gradient, is_a = static_cast<bool>(a), shape](const Tensor& dy) {
+      return std::vector<Tensor>{gradient(dy, is_a, shape)};
+    });
     return y;
   }
   record_op(y, "where", {a, b}, {}, [gradient, a_shape = a.shape(), b_shape = b.shape()](const Tensor& dy) {
@@ -134,16 +144,23 @@ Tensor add(const Tensor& a, const Tensor& b) {
   Context& context = a.context();
   Tensor y = Tensor::empty(context, shape, a.dtype());
   const Buffer out = y.buffer(), left = a.buffer(), right = b.buffer();
-  context.launch({"add", {left, right}, {out}},
-                 [&kernels = context.kernels(), out, left, right](ExecContext& exec) { kernels.add(exec, out, left, right); });
+  context.launch({"add", {left, right}, {out}}, [&kernels = context.kernels(), out, left, right](ExecContext& exec) {
+    kernels.add(exec, out, left, right);
+  });
   record_op(y, "add", {a, b}, {}, [](const Tensor& dy) { return std::vector<Tensor>{dy, dy}; });
   return y;
 }
 
-Tensor sub(const Tensor& a, const Tensor& b) { return binary("sub", {MapOp::sub, passed, negated, false, false}, a, b); }
-Tensor mul(const Tensor& a, const Tensor& b) { return binary("mul", {MapOp::mul, times_b, times_a, true, false}, a, b); }
+Tensor sub(const Tensor& a, const Tensor& b) {
+  return binary("sub", {MapOp::sub, passed, negated, false, false}, a, b);
+}
+Tensor mul(const Tensor& a, const Tensor& b) {
+  return binary("mul", {MapOp::mul, times_b, times_a, true, false}, a, b);
+}
 Tensor div(const Tensor& a, const Tensor& b) { return binary("div", {MapOp::div, by_b, by_divisor, true, true}, a, b); }
-Tensor pow(const Tensor& a, const Tensor& b) { return binary("pow", {MapOp::pow, by_base, by_exponent, true, true}, a, b); }
+Tensor pow(const Tensor& a, const Tensor& b) {
+  return binary("pow", {MapOp::pow, by_base, by_exponent, true, true}, a, b);
+}
 
 Tensor add(const Tensor& a, float b) {
   require_float("add", "a", a);
@@ -174,7 +191,8 @@ Tensor div(float a, const Tensor& b) {
   require_float("div", "b", b);
   Tensor y = computed("number_div", b.context(), b.shape(), b.dtype(), MapOp::div, {a, b});
   record_op(y, "div", {b}, {}, [y = y.detach(), b = b.detach()](const Tensor& dy) {
-    return std::vector<Tensor>{computed("divisor_backward", dy.context(), dy.shape(), dy.dtype(), MapOp::divisor_gradient, {dy, y, b})};
+    return std::vector<Tensor>{
+        computed("divisor_backward", dy.context(), dy.shape(), dy.dtype(), MapOp::divisor_gradient, {dy, y, b})};
   });
   return y;
 }
@@ -183,7 +201,8 @@ Tensor pow(const Tensor& a, float b) {
   require_float("pow", "a", a);
   Tensor y = computed("pow_number", a.context(), a.shape(), a.dtype(), MapOp::pow, {a, b});
   record_op(y, "pow", {a}, {}, [a = a.detach(), b](const Tensor& dy) {
-    return std::vector<Tensor>{computed("pow_backward", dy.context(), dy.shape(), dy.dtype(), MapOp::pow_gradient, {dy, a, b})};
+    return std::vector<Tensor>{
+        computed("pow_backward", dy.context(), dy.shape(), dy.dtype(), MapOp::pow_gradient, {dy, a, b})};
   });
   return y;
 }
@@ -191,16 +210,21 @@ Tensor pow(const Tensor& a, float b) {
 Tensor exp(const Tensor& x) { return unary("exp", "exp_backward", {MapOp::exp, MapOp::mul, true}, x); }
 Tensor log(const Tensor& x) { return unary("log", "log_backward", {MapOp::log, MapOp::div, false}, x); }
 Tensor sqrt(const Tensor& x) { return unary("sqrt", "sqrt_backward", {MapOp::sqrt, MapOp::sqrt_gradient, true}, x); }
-Tensor rsqrt(const Tensor& x) { return unary("rsqrt", "rsqrt_backward", {MapOp::rsqrt, MapOp::rsqrt_gradient, true}, x); }
+Tensor rsqrt(const Tensor& x) {
+  return unary("rsqrt", "rsqrt_backward", {MapOp::rsqrt, MapOp::rsqrt_gradient, true}, x);
+}
 Tensor tanh(const Tensor& x) { return unary("tanh", "tanh_backward", {MapOp::tanh, MapOp::tanh_gradient, true}, x); }
-Tensor sigmoid(const Tensor& x) { return unary("sigmoid", "sigmoid_backward", {MapOp::sigmoid, MapOp::sigmoid_gradient, true}, x); }
+Tensor sigmoid(const Tensor& x) {
+  return unary("sigmoid", "sigmoid_backward", {MapOp::sigmoid, MapOp::sigmoid_gradient, true}, x);
+}
 Tensor relu(const Tensor& x) { return unary("relu", "relu_backward", {MapOp::relu, MapOp::relu_gradient, true}, x); }
 Tensor silu(const Tensor& x) { return unary("silu", "silu_backward", {MapOp::silu, MapOp::silu_gradient, false}, x); }
 Tensor abs(const Tensor& x) { return unary("abs", "abs_backward", {MapOp::abs, MapOp::abs_gradient, false}, x); }
 
 Tensor clamp(const Tensor& x, float low, float high) {
   require_float("clamp", "x", x);
-  if (!(low <= high)) throw UsageError(fmt::format("op clamp: between {} and {}", low, high), "give the lower one first");
+  if (!(low <= high))
+    throw UsageError(fmt::format("op clamp: between {} and {}", low, high), "give the lower one first");
   Tensor y = computed("clamp", x.context(), x.shape(), x.dtype(), MapOp::clamp, {x, low, high});
   record_op(y, "clamp", {x}, {}, [x = x.detach(), low, high](const Tensor& dy) {
     Context& context = dy.context();

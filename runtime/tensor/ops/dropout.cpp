@@ -12,8 +12,9 @@ Tensor dropped(const Tensor& x, const DropoutMask& mask) {
   Tensor y = Tensor::empty(context, x.shape(), x.dtype());
   const Buffer out = y.buffer(), in = x.buffer();
   if (x.numel() > 0)
-    context.launch({"dropout", {in}, {out}},
-                   [&kernels = context.kernels(), out, in, mask](ExecContext& exec) { kernels.dropout(exec, out, in, mask); });
+    context.launch({"dropout", {in}, {out}}, [&kernels = context.kernels(), out, in, mask](ExecContext& exec) {
+      kernels.dropout(exec, out, in, mask);
+    });
   return y;
 }
 
@@ -27,7 +28,8 @@ Tensor dropout(const Tensor& x, float probability, const RandomKey& key) {
   if (probability == 0) return x;
   const std::int64_t samples = x.shape().rank() > 0 ? x.shape()[0] : 1;
   const std::uint64_t step = mix64(key.seed ^ mix64(static_cast<std::uint64_t>(key.step)));
-  const DropoutMask mask{mix64(step ^ mix64(~key.place)), key.first_sample * (samples > 0 ? x.numel() / samples : 0), probability};
+  const DropoutMask mask{mix64(step ^ mix64(~key.place)), key.first_sample * (samples > 0 ? x.numel() / samples : 0),
+                         probability};
   Tensor y = dropped(x, mask);
   record_op(y, "dropout", {x}, {}, [mask](const Tensor& dy) { return std::vector<Tensor>{dropped(dy, mask)}; });
   return y;

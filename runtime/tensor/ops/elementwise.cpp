@@ -11,7 +11,8 @@ Tensor cast_elements(const Tensor& x, DType dtype) {
   Context& context = x.context();
   Tensor y = Tensor::empty(context, x.shape(), dtype);
   const Buffer out = y.buffer(), in = x.buffer();
-  context.launch({"cast", {in}, {out}}, [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.cast(exec, out, in); });
+  context.launch({"cast", {in}, {out}},
+                 [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.cast(exec, out, in); });
   return y;
 }
 
@@ -21,7 +22,8 @@ Tensor as_tensor(Context& context, Parameter& parameter) {
   const Buffer in = parameter.value();
   Tensor y = Tensor::empty(context, parameter.shape(), in.dtype);
   const Buffer out = y.buffer();
-  context.launch({"as_tensor", {in}, {out}}, [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.copy(exec, out, in); });
+  context.launch({"as_tensor", {in}, {out}},
+                 [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.copy(exec, out, in); });
   record_op(y, "as_tensor", {}, {&parameter}, [&parameter](const Tensor& dy) {
     parameter.add_grad(dy.context(), dy);
     return std::vector<Tensor>{};
@@ -32,9 +34,11 @@ Tensor as_tensor(Context& context, Parameter& parameter) {
 Tensor cast(const Tensor& x, DType dtype) {
   if (x && x.dtype() == dtype) return x;
   require_float("cast", "x", x);
-  if (dtype != DType::f32 && dtype != DType::bf16) throw UsageError(fmt::format("op cast: to {}, expected f32 or bf16", name_of(dtype)));
+  if (dtype != DType::f32 && dtype != DType::bf16)
+    throw UsageError(fmt::format("op cast: to {}, expected f32 or bf16", name_of(dtype)));
   Tensor y = cast_elements(x, dtype);
-  record_op(y, "cast", {x}, {}, [dtype = x.dtype()](const Tensor& dy) { return std::vector<Tensor>{cast_elements(dy, dtype)}; });
+  record_op(y, "cast", {x}, {},
+            [dtype = x.dtype()](const Tensor& dy) { return std::vector<Tensor>{cast_elements(dy, dtype)}; });
   return y;
 }
 

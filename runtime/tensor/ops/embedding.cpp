@@ -30,7 +30,8 @@ void embedding_gradients(const Tensor& dy, const Tensor& ids, Parameter& table, 
 
 Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions, std::int64_t first) {
   require_ids("embedding", "ids", ids);
-  if (ids.shape().rank() != 2) throw UsageError(fmt::format("op embedding: ids are {}, expected (B, T)", ids.describe()));
+  if (ids.shape().rank() != 2)
+    throw UsageError(fmt::format("op embedding: ids are {}, expected (B, T)", ids.describe()));
   Context& context = ids.context();
   const std::int64_t batch = ids.shape()[0], time = ids.shape()[1], width = table.shape()[1];
   const Buffer rows = table.value(), index = ids.buffer();
@@ -38,8 +39,8 @@ Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions, std:
   if (positions != nullptr) {
     require_alike("embedding", table, *positions);
     if (first < 0 || positions->shape()[0] < first + time || positions->shape()[1] != width)
-      throw UsageError(fmt::format("op embedding: parameter {} {} for sequences of {} tokens of width {}", positions->name(),
-                                   positions->shape().str(), first + time, width));
+      throw UsageError(fmt::format("op embedding: parameter {} {} for sequences of {} tokens of width {}",
+                                   positions->name(), positions->shape().str(), first + time, width));
     offsets = first == 0 ? positions->value() : positions->value().slice(first * width, time * width);
   }
 

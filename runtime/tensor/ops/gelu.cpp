@@ -11,16 +11,18 @@ Tensor gelu_gradient(const Tensor& dy, const Tensor& x, GeluKind kind) {
   Context& context = dy.context();
   Tensor dx = Tensor::empty(context, x.shape(), x.dtype());
   const Buffer out = dx.buffer(), grad = dy.buffer(), in = x.buffer();
-  context.launch({"gelu_backward", {grad, in}, {out}}, [&kernels = context.kernels(), out, grad, in, kind](ExecContext& exec) {
-    kernels.gelu_backward(exec, out, grad, in, kind);
-  });
+  context.launch({"gelu_backward", {grad, in}, {out}},
+                 [&kernels = context.kernels(), out, grad, in, kind](ExecContext& exec) {
+                   kernels.gelu_backward(exec, out, grad, in, kind);
+                 });
   return dx;
 }
 
 }  // namespace
 
 void record_gelu(Tensor& y, const Tensor& x, GeluKind kind) {
-  record_op(y, "gelu", {x}, {}, [x = x.detach(), kind](const Tensor& dy) { return std::vector<Tensor>{gelu_gradient(dy, x, kind)}; });
+  record_op(y, "gelu", {x}, {},
+            [x = x.detach(), kind](const Tensor& dy) { return std::vector<Tensor>{gelu_gradient(dy, x, kind)}; });
   if (y.requires_grad() && kind == GeluKind::tanh) y.autograd()->producer->gelu_input = x.detach();
 }
 
@@ -37,8 +39,9 @@ Tensor gelu(const Tensor& x, GeluKind kind) {
   Context& context = x.context();
   Tensor y = Tensor::empty(context, x.shape(), x.dtype());
   const Buffer out = y.buffer(), in = x.buffer();
-  context.launch({"gelu", {in}, {out}},
-                 [&kernels = context.kernels(), out, in, kind](ExecContext& exec) { kernels.gelu_forward(exec, out, in, kind); });
+  context.launch({"gelu", {in}, {out}}, [&kernels = context.kernels(), out, in, kind](ExecContext& exec) {
+    kernels.gelu_forward(exec, out, in, kind);
+  });
   record_gelu(y, x, kind);
   return y;
 }

@@ -25,7 +25,8 @@ Tensor copied(const char* name, Context& context, const View& view, DType dtype)
   return computed(name, context, view.shape, dtype, MapOp::copy, {view});
 }
 
-/// Where a gradient goes that is of a part of x alone: into `held` where nobody else sees it, or into a copy, or among zeros.
+/// Where a gradient goes that is of a part of x alone: into `held` where nobody else sees it, or into a copy, or among
+/// zeros.
 struct Sum {
   Tensor dx;
   bool is_new;
@@ -58,8 +59,10 @@ Tensor permute(const Tensor& x, const std::vector<int>& order) {
   for (const int dim : order) from.push_back(dim_of("permute", x.shape(), dim));
   std::vector<int> sorted = from;
   std::sort(sorted.begin(), sorted.end());
-  if (std::cmp_not_equal(from.size(), x.shape().rank()) || std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
-    throw UsageError(fmt::format("op permute: dims {} of {}", fmt::join(order, ", "), x.describe()), "give each dim once");
+  if (std::cmp_not_equal(from.size(), x.shape().rank()) ||
+      std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
+    throw UsageError(fmt::format("op permute: dims {} of {}", fmt::join(order, ", "), x.describe()),
+                     "give each dim once");
   for (std::size_t d = 0; d < from.size(); ++d) back[static_cast<std::size_t>(from[d])] = static_cast<int>(d);
   Tensor y = permuted_copy(x, from);
   record_op(y, "permute", {x}, {}, [back](const Tensor& dy) { return std::vector<Tensor>{permuted_copy(dy, back)}; });
@@ -98,7 +101,8 @@ Tensor concat(const std::vector<Tensor>& tensors, int dim) {
   for (const Tensor& x : tensors) {
     if (!x || x.dtype() != front.dtype() || x.shape().rank() != front.shape().rank() ||
         with_size(x.shape(), d, 0) != with_size(front.shape(), d, 0))
-      throw UsageError(fmt::format("op concat along dim {}: {} beside {}", d, x ? x.describe() : "an empty tensor", front.describe()),
+      throw UsageError(fmt::format("op concat along dim {}: {} beside {}", d, x ? x.describe() : "an empty tensor",
+                                   front.describe()),
                        "they have one dtype, and one size in every other dim");
     sizes.push_back(x.shape()[d]);
   }
@@ -155,7 +159,8 @@ Tensor pad(const Tensor& x, int dim, std::int64_t before, std::int64_t after, fl
   require_tensor("pad", x);
   const int d = dim_of("pad", x.shape(), dim);
   const std::int64_t size = x.shape()[d];
-  if (before < 0 || after < 0) throw UsageError(fmt::format("op pad: {} lines before, {} after", before, after), "slice removes lines");
+  if (before < 0 || after < 0)
+    throw UsageError(fmt::format("op pad: {} lines before, {} after", before, after), "slice removes lines");
   Context& context = x.context();
   Tensor y = Tensor::empty(context, with_size(x.shape(), d, before + size + after), x.dtype());
   const View all = view_of(y);
@@ -174,7 +179,8 @@ Tensor expand(const Tensor& x, const Shape& shape) {
     throw UsageError(fmt::format("op expand: {} to {}", x.describe(), shape.str()),
                      "dims of size 1, and missing ones in front, are repeated");
   Tensor y = copied("expand", x.context(), broadcast(view_of(x), shape), x.dtype());
-  record_op(y, "expand", {x}, {}, [from = x.shape()](const Tensor& dy) { return std::vector<Tensor>{sum_to(dy, from)}; });
+  record_op(y, "expand", {x}, {},
+            [from = x.shape()](const Tensor& dy) { return std::vector<Tensor>{sum_to(dy, from)}; });
   return y;
 }
 
@@ -213,7 +219,8 @@ Tensor unfold_gradient(const Tensor& dy, const Shape& padded, const Windows& win
 
 Tensor unfold(const Tensor& x, const Window& window) {
   if (!x || x.shape().rank() != 4)
-    throw UsageError(fmt::format("op unfold of {}", x ? x.describe() : "an empty tensor"), "give (batch, channels, height, width)");
+    throw UsageError(fmt::format("op unfold of {}", x ? x.describe() : "an empty tensor"),
+                     "give (batch, channels, height, width)");
   if (window.padding > 0) {
     Window rest = window;
     rest.padding = 0;
@@ -222,16 +229,19 @@ Tensor unfold(const Tensor& x, const Window& window) {
   const Shape shape = x.shape();
   if (window.height < 1 || window.width < 1 || window.stride < 1 || window.padding < 0 || window.height > shape[2] ||
       window.width > shape[3])
-    throw UsageError(
-        fmt::format("op unfold: windows of {} x {}, stride {}, over {}", window.height, window.width, window.stride, x.describe()));
-  const Windows windows{window, (shape[2] - window.height) / window.stride + 1, (shape[3] - window.width) / window.stride + 1};
+    throw UsageError(fmt::format("op unfold: windows of {} x {}, stride {}, over {}", window.height, window.width,
+                                 window.stride, x.describe()));
+  const Windows windows{window, (shape[2] - window.height) / window.stride + 1,
+                        (shape[3] - window.width) / window.stride + 1};
   View seen = seen_at(view_of(x), windows, 0, 0);
   const auto strides = view_of(x).strides;
   seen.shape = {shape[0], shape[1], window.height, window.width, windows.rows, windows.columns};
-  seen.strides = {strides[0], strides[1], strides[2], strides[3], strides[2] * window.stride, strides[3] * window.stride};
+  seen.strides = {
+      strides[0], strides[1], strides[2], strides[3], strides[2] * window.stride, strides[3] * window.stride};
   Tensor y = copied("unfold", x.context(), seen, x.dtype());
   y = y.reshape({shape[0], shape[1] * window.height * window.width, windows.rows * windows.columns});
-  record_op(y, "unfold", {x}, {}, [shape, windows](const Tensor& dy) { return std::vector<Tensor>{unfold_gradient(dy, shape, windows)}; });
+  record_op(y, "unfold", {x}, {},
+            [shape, windows](const Tensor& dy) { return std::vector<Tensor>{unfold_gradient(dy, shape, windows)}; });
   return y;
 }
 
@@ -248,7 +258,9 @@ Tensor lines_gradient(const Tensor& dy, const Tensor& ids, const Shape& shape, c
   const Tensor sums = Tensor::empty(context, shape, DType::f32);
   const Buffer out = sums.buffer(), in = dy.buffer(), at = ids.buffer();
   context.launch({"lines_backward", {in, at}, {out}},
-                 [&kernels = context.kernels(), out, in, at, dims](ExecContext& exec) { kernels.add_lines(exec, out, in, at, dims); });
+                 [&kernels = context.kernels(), out, in, at, dims](ExecContext& exec) {
+                   kernels.add_lines(exec, out, in, at, dims);
+                 });
   return dy.dtype() == DType::f32 ? sums : copied("cast_gradient", context, view_of(sums), dy.dtype());
 }
 
@@ -258,7 +270,9 @@ Tensor taken(const char* op, const Tensor& x, const Tensor& ids, const Shape& sh
   const Buffer out = y.buffer(), in = x.buffer(), at = ids.buffer();
   if (y.numel() > 0)
     context.launch({"take_lines", {in, at}, {out}},
-                   [&kernels = context.kernels(), out, in, at, dims](ExecContext& exec) { kernels.take_lines(exec, out, in, at, dims); });
+                   [&kernels = context.kernels(), out, in, at, dims](ExecContext& exec) {
+                     kernels.take_lines(exec, out, in, at, dims);
+                   });
   record_op(y, op, {x}, {}, [ids = ids.detach(), from = x.shape(), dims](const Tensor& dy) {
     return std::vector<Tensor>{lines_gradient(dy, ids, from, dims)};
   });
@@ -271,8 +285,10 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& ids) {
   require_tensor("index_select", x);
   require_ids("index_select", "ids", ids);
   const int d = dim_of("index_select", x.shape(), dim);
-  if (ids.shape().rank() != 1) throw UsageError(fmt::format("op index_select: ids {}", ids.describe()), "give ids of one dim, or gather");
-  return taken("index_select", x, ids, with_size(x.shape(), d, ids.numel()), line_dims(x.shape(), d, ids.numel(), false));
+  if (ids.shape().rank() != 1)
+    throw UsageError(fmt::format("op index_select: ids {}", ids.describe()), "give ids of one dim, or gather");
+  return taken("index_select", x, ids, with_size(x.shape(), d, ids.numel()),
+               line_dims(x.shape(), d, ids.numel(), false));
 }
 
 Tensor gather(const Tensor& x, int dim, const Tensor& ids) {

@@ -13,10 +13,12 @@ void bias_gradient(const Tensor& dy, Parameter& bias) {
   Context& context = dy.context();
   const auto target = bias.accumulation_target();
   const Buffer in = dy.buffer();
-  const std::int64_t width = target.buffer.elems, scratch = context.kernels().scratch.bias_backward(in.elems / width, width);
-  context.launch(
-      declare_gradient({"bias_backward", {in}, {}, scratch}, target),
-      [&kernels = context.kernels(), in, target](ExecContext& exec) { kernels.bias_backward(exec, target.buffer, in, target.beta); });
+  const std::int64_t width = target.buffer.elems,
+                     scratch = context.kernels().scratch.bias_backward(in.elems / width, width);
+  context.launch(declare_gradient({"bias_backward", {in}, {}, scratch}, target),
+                 [&kernels = context.kernels(), in, target](ExecContext& exec) {
+                   kernels.bias_backward(exec, target.buffer, in, target.beta);
+                 });
 }
 
 /// What a linear keeps for its backward.
@@ -30,13 +32,15 @@ Tensor gradient_past_gelu(const Tensor& dy, const Tensor& gelu_input, const Buff
   Tensor dx = Tensor::empty(context, gelu_input.shape(), gelu_input.dtype());
   const MatmulBuffers product{dx.buffer(), dy.buffer(), weight, {}};
   const Buffer in = gelu_input.buffer();
-  context.launch(
-      {"linear_dx_gelu", {product.a, product.b, in}, {product.c}, context.kernels().scratch.matmul(dims)},
-      [&kernels = context.kernels(), in, product, dims](ExecContext& exec) { kernels.matmul_gelu_backward(exec, in, product, dims); });
+  context.launch({"linear_dx_gelu", {product.a, product.b, in}, {product.c}, context.kernels().scratch.matmul(dims)},
+                 [&kernels = context.kernels(), in, product, dims](ExecContext& exec) {
+                   kernels.matmul_gelu_backward(exec, in, product, dims);
+                 });
   return dx;
 }
 
-Tensor linear_gradients(const Tensor& dy, const ProductInputs& saved, bool wants_dx, Parameter& weight, Parameter* bias) {
+Tensor linear_gradients(const Tensor& dy, const ProductInputs& saved, bool wants_dx, Parameter& weight,
+                        Parameter* bias) {
   Context& context = dy.context();
   const Tensor& x = saved.x;
   const std::int64_t outputs = weight.shape()[0], inputs = weight.shape()[1], rows = x.numel() / inputs;
@@ -61,8 +65,8 @@ Tensor output_of(const Tensor& x, const Parameter& weight, const Parameter* bias
   if (bias != nullptr) {
     require_alike("linear", weight, *bias);
     if (bias->numel() != weight.shape()[0])
-      throw UsageError(fmt::format("op linear: parameter {} {} beside parameter {} {}", bias->name(), bias->shape().str(), weight.name(),
-                                   weight.shape().str()),
+      throw UsageError(fmt::format("op linear: parameter {} {} beside parameter {} {}", bias->name(),
+                                   bias->shape().str(), weight.name(), weight.shape().str()),
                        "a bias has an element for each row of the weight");
   }
   std::vector<std::int64_t> dims(x.shape().dims().begin(), x.shape().dims().end());
@@ -115,8 +119,9 @@ Tensor linear_gelu(const Tensor& x, Parameter& weight, Parameter* bias, GeluKind
   const Buffer out = y.buffer();
   OpInfo info{"linear_gelu", {product.a, product.b}, {product.c, out}, context.kernels().scratch.matmul(dims)};
   if (bias) info.reads.push_back(product.bias);
-  context.launch(std::move(info),
-                 [&kernels = context.kernels(), out, product, dims](ExecContext& exec) { kernels.matmul_gelu(exec, out, product, dims); });
+  context.launch(std::move(info), [&kernels = context.kernels(), out, product, dims](ExecContext& exec) {
+    kernels.matmul_gelu(exec, out, product, dims);
+  });
   record_linear(sums, x, weight, bias);
   record_gelu(y, sums, kind);
   return y;

@@ -60,8 +60,9 @@ Tensor mean_loss(const Tensor& losses) {
   Context& context = losses.context();
   Tensor loss = Tensor::empty(context, {}, DType::f32, "loss");
   const Buffer out = loss.buffer(), in = losses.buffer();
-  context.launch({"mean_loss", {in}, {out}},
-                 [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.sum(exec, out, in, share_of(in.elems)); });
+  context.launch({"mean_loss", {in}, {out}}, [&kernels = context.kernels(), out, in](ExecContext& exec) {
+    kernels.sum(exec, out, in, share_of(in.elems));
+  });
   return loss;
 }
 
@@ -74,10 +75,11 @@ Tensor chunk_dlogits(const LmHead& head, const Tensor& dloss, const Tensor& logi
   const Buffer out = dlogits.buffer(), in = logits.buffer(), lse = head.lse.rows(first, rows).buffer(),
                targets = head.targets.rows(first, rows).buffer(), seed = dloss.buffer();
   const float factor = share_of(head.tokens());
-  context.launch({"cross_entropy_backward", {in, lse, targets, seed}, {out}},
-                 [&kernels = context.kernels(), out, in, lse, targets, seed, factor, classes = head.classes](ExecContext& exec) {
-                   kernels.cross_entropy_backward(exec, out, in, lse, targets, seed, classes, factor);
-                 });
+  context.launch(
+      {"cross_entropy_backward", {in, lse, targets, seed}, {out}},
+      [&kernels = context.kernels(), out, in, lse, targets, seed, factor, classes = head.classes](ExecContext& exec) {
+        kernels.cross_entropy_backward(exec, out, in, lse, targets, seed, classes, factor);
+      });
   return dlogits;
 }
 
@@ -95,7 +97,9 @@ void chunk_gradients(const LmHead& head, const Tensor& dx, const Tensor& dlogits
 
 Tensor forward(const LmHead& head) {
   const Tensor losses = Tensor::empty(head.x.context(), {head.tokens()}, DType::f32);
-  for_each_chunk(head, [&](std::int64_t first, std::int64_t rows) { chunk_losses(head, losses, chunk_logits(head, first, rows), first); });
+  for_each_chunk(head, [&](std::int64_t first, std::int64_t rows) {
+    chunk_losses(head, losses, chunk_logits(head, first, rows), first);
+  });
   return mean_loss(losses);
 }
 
@@ -133,23 +137,27 @@ void require_arguments(const char* op, const Tensor& x, const Parameter& weight)
 
 std::int64_t lm_head_chunk_rows(std::int64_t tokens, std::int64_t padded_classes) {
   constexpr std::int64_t kChunkBytes = 128 << 20, kMultiple = 32;
-  const std::int64_t fitting = std::max(kChunkBytes / (padded_classes * size_of(DType::f32)) / kMultiple * kMultiple, kMultiple);
+  const std::int64_t fitting =
+      std::max(kChunkBytes / (padded_classes * size_of(DType::f32)) / kMultiple * kMultiple, kMultiple);
   if (tokens == 0) return 0;
   const std::int64_t chunks = (tokens + fitting - 1) / fitting;
   const std::int64_t share = (tokens + chunks - 1) / chunks;
   return std::min(tokens, (share + kMultiple - 1) / kMultiple * kMultiple);
 }
 
-Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes, const LossOptions& options) {
+Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes,
+                    const LossOptions& options) {
   const std::int64_t width = weight.shape()[1];
   require_arguments("lm_head_loss", x, weight);
   require_ids("lm_head_loss", "targets", targets);
   Context& context = x.context();
   const std::int64_t tokens = x.numel() / width;
   if (targets.numel() != tokens)
-    throw UsageError(fmt::format("op lm_head_loss: x is {}, with {} targets", x.describe(), targets.numel()), "give each row one target");
+    throw UsageError(fmt::format("op lm_head_loss: x is {}, with {} targets", x.describe(), targets.numel()),
+                     "give each row one target");
   if (classes <= 0 || classes > weight.shape()[0])
-    throw UsageError(fmt::format("op lm_head_loss: {} classes of parameter {} {}", classes, weight.name(), weight.shape().str()));
+    throw UsageError(
+        fmt::format("op lm_head_loss: {} classes of parameter {} {}", classes, weight.name(), weight.shape().str()));
   LmHead head{x.detach().reshape({tokens, width}),
               targets.detach().reshape({tokens}),
               Tensor::empty(context, {tokens}, DType::f32),
@@ -158,7 +166,8 @@ Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, s
               options.chunk > 0 ? options.chunk : lm_head_chunk_rows(tokens, weight.shape()[0])};
   if (options.seed && context.is_grad_enabled()) {
     auto [loss, dx] = forward_with_gradients(head, *options.seed);
-    record_op(loss, "lm_head_loss", {x}, {&weight}, [dx = dx.reshape(x.shape())](const Tensor&) { return std::vector<Tensor>{dx}; });
+    record_op(loss, "lm_head_loss", {x}, {&weight},
+              [dx = dx.reshape(x.shape())](const Tensor&) { return std::vector<Tensor>{dx}; });
     loss.autograd()->producer->seed = options.seed;
     return loss;
   }

@@ -39,7 +39,8 @@ Tensor multiplied(const Tensor& a, const Tensor& b) {
   const Batch batch{batch_of(a.shape()), a.shape()[-2], b.shape()[-1], a.shape()[-1]};
   Tensor c = product("matmul", batch, a, b, batch.dims(batch.m, batch.n, batch.k));
   record_op(c, "matmul", {a, b}, {},
-            [batch, a = a.detach(), b = b.detach(), wants_a = a.requires_grad(), wants_b = b.requires_grad()](const Tensor& dc) {
+            [batch, a = a.detach(), b = b.detach(), wants_a = a.requires_grad(),
+             wants_b = b.requires_grad()](const Tensor& dc) {
               std::vector<Tensor> grads(2);
               MatmulDims by_a = batch.dims(batch.m, batch.k, batch.n), by_b = batch.dims(batch.k, batch.n, batch.m);
               by_a.transpose_b = by_b.transpose_a = true;
@@ -65,8 +66,10 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   }
   const std::optional<Shape> batch = common_shape(batch_of(left), batch_of(right));
   if (!batch)
-    throw UsageError(fmt::format("op matmul of {} and {}", a.describe(), b.describe()), "dims in front of the last two are alike, or 1");
-  const Shape whole_left = with_matrix(*batch, left[-2], left[-1]), whole_right = with_matrix(*batch, right[-2], right[-1]);
+    throw UsageError(fmt::format("op matmul of {} and {}", a.describe(), b.describe()),
+                     "dims in front of the last two are alike, or 1");
+  const Shape whole_left = with_matrix(*batch, left[-2], left[-1]),
+              whole_right = with_matrix(*batch, right[-2], right[-1]);
   return multiplied(left == whole_left ? a : expand(a, whole_left), right == whole_right ? b : expand(b, whole_right));
 }
 

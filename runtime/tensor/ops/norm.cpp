@@ -21,7 +21,8 @@ struct Saved {
 
 Buffer buffer_or_none(const Tensor& tensor) { return tensor ? tensor.buffer() : Buffer{}; }
 
-/// The kernel makes the gradients of all parameters in one pass: one that is not wanted goes into `spare`. RMS norm has none of beta.
+/// The kernel makes the gradients of all parameters in one pass: one that is not wanted goes into `spare`. RMS norm has
+/// none of beta.
 std::pair<Parameter::GradTarget, Parameter::GradTarget> targets(const Norm& norm, const Tensor& spare) {
   Parameter &gamma = *norm.gamma, &beta = norm.is_layer() ? *norm.beta : gamma;
   if (!gamma.is_trainable() && !beta.is_trainable()) return {{spare.buffer(), 0}, {buffer_or_none(spare), 0}};
@@ -34,13 +35,16 @@ std::pair<Parameter::GradTarget, Parameter::GradTarget> targets(const Norm& norm
 
 /// What goes back to x: `held`, which came to it past the norm, and the norm's own.
 Tensor norm_gradients(const Tensor& dy, const Tensor& held, const Saved& saved, const Norm& norm) {
-  ZS_CHECK(!held || held.shape() == saved.x.shape(), "gradients of shapes {} and {} meet", held.shape().str(), saved.x.shape().str());
+  ZS_CHECK(!held || held.shape() == saved.x.shape(), "gradients of shapes {} and {} meet", held.shape().str(),
+           saved.x.shape().str());
   Context& context = dy.context();
-  const bool is_layer = norm.is_layer(), is_wanted = norm.gamma->is_trainable() && (!is_layer || norm.beta->is_trainable());
+  const bool is_layer = norm.is_layer(),
+             is_wanted = norm.gamma->is_trainable() && (!is_layer || norm.beta->is_trainable());
   const Tensor spare = is_wanted ? Tensor{} : Tensor::zeros(context, norm.gamma->shape(), DType::f32);
   Tensor dx = held && held.is_sole_owner() ? held : Tensor::empty(context, saved.x.shape(), saved.x.dtype());
   const auto [dgamma, dbeta] = targets(norm, spare);
-  ZS_CHECK(!is_layer || dgamma.beta == dbeta.beta, "{} and {} were not touched alike", norm.gamma->name(), norm.beta->name());
+  ZS_CHECK(!is_layer || dgamma.beta == dbeta.beta, "{} and {} were not touched alike", norm.gamma->name(),
+           norm.beta->name());
   const NormGradient in{dy.buffer(), buffer_or_none(held)};
   const Buffer out = dx.buffer(), x = saved.x.buffer(), mean = buffer_or_none(saved.mean), rstd = saved.rstd.buffer(),
                scale = norm.gamma->value();
@@ -54,9 +58,10 @@ Tensor norm_gradients(const Tensor& dy, const Tensor& held, const Saved& saved, 
     info.reads.push_back(mean);
     info = declare_gradient(std::move(info), dbeta);
   }
-  context.launch(std::move(info), [&kernels = context.kernels(), is_layer, out, in, x, mean, rstd, scale, dgamma = dgamma,
-                                   dbeta = dbeta](ExecContext& exec) {
-    if (is_layer) return kernels.layer_norm_backward(exec, out, dgamma.buffer, dbeta.buffer, in, x, mean, rstd, scale, dgamma.beta);
+  context.launch(std::move(info), [&kernels = context.kernels(), is_layer, out, in, x, mean, rstd, scale,
+                                   dgamma = dgamma, dbeta = dbeta](ExecContext& exec) {
+    if (is_layer)
+      return kernels.layer_norm_backward(exec, out, dgamma.buffer, dbeta.buffer, in, x, mean, rstd, scale, dgamma.beta);
     kernels.rms_norm_backward(exec, out, dgamma.buffer, in, x, rstd, scale, dgamma.beta);
   });
   return dx;
@@ -67,7 +72,8 @@ void launch_norm(Context& context, const NormInput& in, const Saved& saved, cons
   const bool is_layer = norm.is_layer(), is_adding = !in.residual.empty();
   const Buffer mean = buffer_or_none(saved.mean), rstd = saved.rstd.buffer(), scale = norm.gamma->value(),
                shift = is_layer ? norm.beta->value() : Buffer{};
-  const char* const name = is_layer ? (is_adding ? "add_layer_norm" : "layer_norm") : (is_adding ? "add_rms_norm" : "rms_norm");
+  const char* const name =
+      is_layer ? (is_adding ? "add_layer_norm" : "layer_norm") : (is_adding ? "add_rms_norm" : "rms_norm");
   OpInfo info{name, {in.x, scale}, {out, rstd}, context.kernels().scratch.layer_norm_forward(scale.elems)};
   if (is_layer) {
     info.reads.push_back(shift);
@@ -77,11 +83,11 @@ void launch_norm(Context& context, const NormInput& in, const Saved& saved, cons
     info.reads.push_back(in.residual);
     info.writes.push_back(in.sum);
   }
-  context.launch(std::move(info),
-                 [&kernels = context.kernels(), is_layer, out, mean, rstd, in, scale, shift, eps = norm.eps](ExecContext& exec) {
-                   if (is_layer) return kernels.layer_norm_forward(exec, out, mean, rstd, in, scale, shift, eps);
-                   kernels.rms_norm_forward(exec, out, rstd, in, scale, eps);
-                 });
+  context.launch(std::move(info), [&kernels = context.kernels(), is_layer, out, mean, rstd, in, scale, shift,
+                                   eps = norm.eps](ExecContext& exec) {
+    if (is_layer) return kernels.layer_norm_forward(exec, out, mean, rstd, in, scale, shift, eps);
+    kernels.rms_norm_forward(exec, out, rstd, in, scale, eps);
+  });
 }
 
 /// residual: empty for none; then `sum` is x. Recorded as the sum and the norm that it is.
@@ -92,16 +98,18 @@ SumAndNorm run(const Tensor& x, const Tensor& residual, const Norm& norm) {
   require_width(op, x, *norm.gamma, width);
   if (norm.is_layer()) require_width(op, x, *norm.beta, norm.beta->numel());
   Context& context = x.context();
-  Tensor sum = residual ? Tensor::empty(context, x.shape(), x.dtype()) : x, y = Tensor::empty(context, x.shape(), x.dtype());
+  Tensor sum = residual ? Tensor::empty(context, x.shape(), x.dtype()) : x,
+         y = Tensor::empty(context, x.shape(), x.dtype());
   const Shape rows{x.numel() / width};
   Saved saved{sum.detach(), norm.is_layer() ? Tensor::empty(context, rows, DType::f32) : Tensor{},
               Tensor::empty(context, rows, DType::f32)};
   const NormInput in = residual ? NormInput(x.buffer(), residual.buffer(), sum.buffer()) : NormInput(x.buffer());
   launch_norm(context, in, saved, y.buffer(), norm);
   if (residual) record_op(sum, "add", {x, residual}, {}, [](const Tensor& dy) { return std::vector<Tensor>{dy, dy}; });
-  record_adding_op(y, op, sum, {norm.gamma, norm.beta}, [saved = std::move(saved), norm](const Tensor& dy, const Tensor& held) {
-    return norm_gradients(dy, held, saved, norm);
-  });
+  record_adding_op(y, op, sum, {norm.gamma, norm.beta},
+                   [saved = std::move(saved), norm](const Tensor& dy, const Tensor& held) {
+                     return norm_gradients(dy, held, saved, norm);
+                   });
   return {std::move(sum), std::move(y)};
 }
 
@@ -112,7 +120,9 @@ SumAndNorm run_adding(const Tensor& x, const Tensor& residual, const Norm& norm)
 
 }  // namespace
 
-Tensor layer_norm(const Tensor& x, Parameter& gamma, Parameter& beta, float eps) { return run(x, {}, {&gamma, &beta, eps}).y; }
+Tensor layer_norm(const Tensor& x, Parameter& gamma, Parameter& beta, float eps) {
+  return run(x, {}, {&gamma, &beta, eps}).y;
+}
 
 Tensor rms_norm(const Tensor& x, Parameter& gamma, float eps) { return run(x, {}, {&gamma, nullptr, eps}).y; }
 

@@ -25,7 +25,8 @@ struct HeadNorm {
   Tensor x, rstd;
 };
 
-void copy_columns(ExecContext& exec, const KernelTable& kernels, Buffer out, const Columns& to, Buffer in, const Columns& from) {
+void copy_columns(ExecContext& exec, const KernelTable& kernels, Buffer out, const Columns& to, Buffer in,
+                  const Columns& from) {
   if (to.rows == 0) return;
   const auto part = [](Buffer x, const Columns& columns) {
     return x.slice(columns.first, (columns.rows - 1) * columns.width + columns.count);
@@ -47,7 +48,8 @@ Operands operands_of(const HeadNorm& norm, const Columns& columns) {
 }
 
 /// y := both norms of qkv. normal: room for the norm of the queries, or of the keys.
-void launch_forward(const Parts& parts, const HeadNorm (&norms)[2], const Tensor& y, const Tensor& qkv, const Tensor& normal, float eps) {
+void launch_forward(const Parts& parts, const HeadNorm (&norms)[2], const Tensor& y, const Tensor& qkv,
+                    const Tensor& normal, float eps) {
   Context& context = qkv.context();
   const std::array both = {operands_of(norms[0], parts.q), operands_of(norms[1], parts.k)};
   const auto& [q, k] = both;
@@ -68,7 +70,8 @@ void launch_forward(const Parts& parts, const HeadNorm (&norms)[2], const Tensor
 }
 
 /// dx from dy, and the weights' gradients. grads: room for those of the queries, or of the keys.
-void launch_backward(const Parts& parts, const HeadNorm (&norms)[2], const Tensor& dx, const Tensor& dy, const Tensor& grads) {
+void launch_backward(const Parts& parts, const HeadNorm (&norms)[2], const Tensor& dx, const Tensor& dy,
+                     const Tensor& grads) {
   Context& context = dy.context();
   const bool are_wanted = norms[0].weight->is_trainable() && norms[1].weight->is_trainable();
   const Tensor spare = are_wanted ? Tensor{} : Tensor::zeros(context, norms[0].weight->shape(), DType::f32);
@@ -102,13 +105,18 @@ HeadNorm head_norm(const Tensor& qkv, Parameter& weight, std::int64_t rows, cons
 
 }  // namespace
 
-Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std::int64_t heads, std::int64_t kv_heads, float eps) {
+Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std::int64_t heads, std::int64_t kv_heads,
+               float eps) {
   require_float("qk_norm", "qkv", qkv);
-  const std::int64_t keys = kv_heads > 0 ? kv_heads : heads, head_dim = q_weight.numel(), width = (heads + 2 * keys) * head_dim;
-  if (heads <= 0 || heads % keys != 0 || qkv.shape().rank() != 3 || qkv.shape()[-1] != width || k_weight.numel() != head_dim)
-    throw UsageError(fmt::format("op qk_norm: qkv is {}, for {} query heads and {} key and value heads, with weights of {} and {} elements",
-                                 qkv.describe(), heads, keys, head_dim, k_weight.numel()),
-                     "expected (B, T, (heads + 2 kv_heads) head_dim), with heads a multiple of kv_heads, and weights of head_dim");
+  const std::int64_t keys = kv_heads > 0 ? kv_heads : heads, head_dim = q_weight.numel(),
+                     width = (heads + 2 * keys) * head_dim;
+  if (heads <= 0 || heads % keys != 0 || qkv.shape().rank() != 3 || qkv.shape()[-1] != width ||
+      k_weight.numel() != head_dim)
+    throw UsageError(
+        fmt::format(
+            "op qk_norm: qkv is {}, for {} query heads and {} key and value heads, with weights of {} and {} elements",
+            qkv.describe(), heads, keys, head_dim, k_weight.numel()),
+        "expected (B, T, (heads + 2 kv_heads) head_dim), with heads a multiple of kv_heads, and weights of head_dim");
   Context& context = qkv.context();
   const std::int64_t rows = qkv.numel() / width;
   const Parts parts{{0, heads * head_dim, width, rows},
@@ -118,11 +126,12 @@ Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std:
   Tensor y = Tensor::empty(context, qkv.shape(), qkv.dtype());
   HeadNorm q = head_norm(qkv, q_weight, rows, parts.q), k = head_norm(qkv, k_weight, rows, parts.k);
   launch_forward(parts, {q, k}, y, qkv, Tensor::empty(context, of_queries, qkv.dtype()), eps);
-  record_op(y, "qk_norm", {qkv}, {&q_weight, &k_weight}, [parts, q = std::move(q), k = std::move(k), of_queries](const Tensor& dy) {
-    Tensor dx = Tensor::empty(dy.context(), dy.shape(), dy.dtype());
-    launch_backward(parts, {q, k}, dx, dy, Tensor::empty(dy.context(), of_queries, dy.dtype()));
-    return std::vector<Tensor>{dx};
-  });
+  record_op(y, "qk_norm", {qkv}, {&q_weight, &k_weight},
+            [parts, q = std::move(q), k = std::move(k), of_queries](const Tensor& dy) {
+              Tensor dx = Tensor::empty(dy.context(), dy.shape(), dy.dtype());
+              launch_backward(parts, {q, k}, dx, dy, Tensor::empty(dy.context(), of_queries, dy.dtype()));
+              return std::vector<Tensor>{dx};
+            });
   return y;
 }
 

@@ -73,7 +73,8 @@ Tensor max(const Tensor& x, const std::vector<int>& dims, bool keeps_dims) {
     Context& context = dy.context();
     const Tensor largest = computed("max_places", context, x.shape(), DType::f32, MapOp::eq, {x, y.reshape(what.kept)});
     const Tensor count = reduced("max_count", largest, ReduceKind::sum, what.dims, DType::f32);
-    const Tensor share = computed("max_share", context, what.kept, DType::f32, MapOp::div, {dy.detach().reshape(what.kept), count});
+    const Tensor share =
+        computed("max_share", context, what.kept, DType::f32, MapOp::div, {dy.detach().reshape(what.kept), count});
     return std::vector<Tensor>{computed("max_backward", context, x.shape(), x.dtype(), MapOp::mul, {largest, share})};
   });
   return y;

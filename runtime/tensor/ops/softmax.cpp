@@ -29,7 +29,8 @@ Tensor softmax(const Tensor& x, int dim) {
   if (x.numel() > 0) {
     const Tensor powers = shifted(x, dims);
     map_into("softmax_exp", context, view_of(powers), MapOp::exp, {powers});
-    map_into("softmax", context, view_of(y), MapOp::div, {powers, reduced("softmax_sum", powers, ReduceKind::sum, dims, DType::f32)});
+    map_into("softmax", context, view_of(y), MapOp::div,
+             {powers, reduced("softmax_sum", powers, ReduceKind::sum, dims, DType::f32)});
   }
   record_op(y, "softmax", {x}, {}, [y = y.detach(), dims](const Tensor& dy) {
     Context& context = dy.context();
@@ -57,7 +58,8 @@ Tensor log_softmax(const Tensor& x, int dim) {
     const Tensor powers = computed("softmax_exp", context, y.shape(), DType::f32, MapOp::exp, {y});
     map_into("log_softmax_share", context, view_of(powers), MapOp::mul,
              {powers, reduced("softmax_dsum", dy, ReduceKind::sum, dims, DType::f32)});
-    return std::vector<Tensor>{computed("log_softmax_backward", context, y.shape(), y.dtype(), MapOp::sub, {dy, powers})};
+    return std::vector<Tensor>{
+        computed("log_softmax_backward", context, y.shape(), y.dtype(), MapOp::sub, {dy, powers})};
   });
   return y;
 }
@@ -84,15 +86,18 @@ void weigh(Rows& rows, const CrossEntropyOptions& options) {
     const LineDims dims{1, options.weights.numel(), shape.numel(), 1};
     const Buffer out = weights.buffer(), in = options.weights.buffer(), at = rows.targets.buffer();
     context.launch({"class_weights", {in, at}, {out}},
-                   [&kernels = context.kernels(), out, in, at, dims](ExecContext& exec) { kernels.take_lines(exec, out, in, at, dims); });
+                   [&kernels = context.kernels(), out, in, at, dims](ExecContext& exec) {
+                     kernels.take_lines(exec, out, in, at, dims);
+                   });
   }
   if (skipped)
-    weights =
-        computed("row_weights", context, shape, DType::f32, MapOp::where, {skipped, 0.0f, weights ? Operand(weights) : Operand(1.0f)});
+    weights = computed("row_weights", context, shape, DType::f32, MapOp::where,
+                       {skipped, 0.0f, weights ? Operand(weights) : Operand(1.0f)});
   if (!weights) return;
   const Tensor total = reduced("total_weight", weights, ReduceKind::sum, 1u, DType::f32);
   map_into("total_weight", context, view_of(total), MapOp::clamp, {total, 1e-30f, 3e38f});
-  rows.shares = computed("row_shares", context, shape, DType::f32, MapOp::div, {weights, total}).reshape({shape.numel(), 1});
+  rows.shares =
+      computed("row_shares", context, shape, DType::f32, MapOp::div, {weights, total}).reshape({shape.numel(), 1});
 }
 
 Tensor loss_of(Rows& rows) {
@@ -100,13 +105,16 @@ Tensor loss_of(Rows& rows) {
   const std::int64_t count = rows.targets.numel(), classes = rows.logits.shape()[1];
   if (count == 0) return Tensor::zeros(context, {}, DType::f32, "loss");
   const Tensor losses = Tensor::empty(context, {count}, DType::f32);
-  const Buffer out = losses.buffer(), lse = rows.lse.buffer(), in = rows.logits.buffer(), targets = rows.targets.buffer();
+  const Buffer out = losses.buffer(), lse = rows.lse.buffer(), in = rows.logits.buffer(),
+               targets = rows.targets.buffer();
   context.launch({"cross_entropy", {in, targets}, {out, lse}},
                  [&kernels = context.kernels(), out, lse, in, targets, classes](ExecContext& exec) {
                    kernels.cross_entropy_forward(exec, out, lse, in, targets, classes);
                  });
-  if (rows.shares) map_into("weigh_losses", context, view_of(losses), MapOp::mul, {losses, rows.shares.reshape({count})});
-  return reduced("sum", losses, ReduceKind::sum, 1u, DType::f32, rows.shares ? 1.0f : 1.0f / static_cast<float>(count)).reshape({});
+  if (rows.shares)
+    map_into("weigh_losses", context, view_of(losses), MapOp::mul, {losses, rows.shares.reshape({count})});
+  return reduced("sum", losses, ReduceKind::sum, 1u, DType::f32, rows.shares ? 1.0f : 1.0f / static_cast<float>(count))
+      .reshape({});
 }
 
 Tensor loss_gradient(const Rows& rows, const Tensor& dloss, DType dtype) {
@@ -114,8 +122,8 @@ Tensor loss_gradient(const Rows& rows, const Tensor& dloss, DType dtype) {
   const std::int64_t count = rows.targets.numel(), classes = rows.logits.shape()[1];
   Tensor dlogits = Tensor::empty(context, rows.logits.shape(), dtype);
   if (count == 0) return dlogits;
-  const Buffer out = dlogits.buffer(), in = rows.logits.buffer(), lse = rows.lse.buffer(), targets = rows.targets.buffer(),
-               seed = dloss.buffer();
+  const Buffer out = dlogits.buffer(), in = rows.logits.buffer(), lse = rows.lse.buffer(),
+               targets = rows.targets.buffer(), seed = dloss.buffer();
   const float factor = rows.shares ? 1.0f : 1.0f / static_cast<float>(count);
   context.launch({"cross_entropy_backward", {in, lse, targets, seed}, {out}},
                  [&kernels = context.kernels(), out, in, lse, targets, seed, factor, classes](ExecContext& exec) {
@@ -132,8 +140,9 @@ void require_rows(const Tensor& logits, const Tensor& targets, const CrossEntrop
     throw UsageError(fmt::format("op cross_entropy: logits {}, with {} targets", logits.describe(), targets.numel()),
                      "give each row of the last dim one target");
   if (options.weights && (options.weights.dtype() != DType::f32 || options.weights.numel() != logits.shape()[-1]))
-    throw UsageError(fmt::format("op cross_entropy: weights {} of {} classes", options.weights.describe(), logits.shape()[-1]),
-                     "give each class one, f32");
+    throw UsageError(
+        fmt::format("op cross_entropy: weights {} of {} classes", options.weights.describe(), logits.shape()[-1]),
+        "give each class one, f32");
 }
 
 }  // namespace

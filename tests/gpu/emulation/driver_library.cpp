@@ -1,5 +1,5 @@
-// The emulated driver and cuBLASLt as one shared library, which programs open as libcuda.so.1 and as libcublasLt.so.13: whole programs run
-// on an emulated GPU, and find it as they find a real one. What is enqueued is done at once.
+// The emulated driver and cuBLASLt as one shared library, which programs open as libcuda.so.1 and as libcublasLt.so.13:
+// whole programs run on an emulated GPU, and find it as they find a real one. What is enqueued is done at once.
 #include <cstdint>
 #include <cstring>
 
@@ -26,9 +26,10 @@ const zs::CublasLt& cublas() { return *gpu().cublas.table(); }
 }  // namespace
 
 // A function by its name in NVIDIA's library jumps to the emulated one, whatever its arguments are.
-#define ZS_FORWARD(table, member, symbol)                                                                                             \
-  extern "C" __attribute__((visibility("hidden"))) const void* const symbol##_target = reinterpret_cast<const void*>(table().member); \
-  __asm__(".pushsection .text\n.globl " #symbol "\n.type " #symbol ", @function\n" #symbol ":\n  jmp *" #symbol                       \
+#define ZS_FORWARD(table, member, symbol)                                                                       \
+  extern "C" __attribute__((visibility("hidden"))) const void* const symbol##_target =                          \
+      reinterpret_cast<const void*>(table().member);                                                            \
+  __asm__(".pushsection .text\n.globl " #symbol "\n.type " #symbol ", @function\n" #symbol ":\n  jmp *" #symbol \
           "_target(%rip)\n.popsection\n");
 
 ZS_FORWARD(driver, init, cuInit)

@@ -43,8 +43,12 @@ std::int64_t number(const CublasLt::Operation& operation, int attribute, std::in
   return found == operation.numbers.end() ? otherwise : found->second;
 }
 
-bool has_gelu(std::int64_t epilogue) { return epilogue == cublas::kGeluEpilogue || epilogue == cublas::kGeluBiasEpilogue; }
-bool has_bias(std::int64_t epilogue) { return epilogue == cublas::kBiasEpilogue || epilogue == cublas::kGeluBiasEpilogue; }
+bool has_gelu(std::int64_t epilogue) {
+  return epilogue == cublas::kGeluEpilogue || epilogue == cublas::kGeluBiasEpilogue;
+}
+bool has_bias(std::int64_t epilogue) {
+  return epilogue == cublas::kBiasEpilogue || epilogue == cublas::kGeluBiasEpilogue;
+}
 bool has_aux(std::int64_t epilogue) { return has_gelu(epilogue) || epilogue == cublas::kGeluGradientEpilogue; }
 
 constexpr double kRootTwoOverPi = 0.7978845608028654, kCubic = 0.044715;
@@ -79,7 +83,8 @@ struct Matrix {
 
 /// The elements of op(matrix), by columns without gaps.
 std::vector<float> elements(const Matrix& matrix, bool is_transposed, bool is_tf32) {
-  const std::size_t rows = matrix.layout.rows, columns = matrix.layout.columns, stride = static_cast<std::size_t>(matrix.layout.stride);
+  const std::size_t rows = matrix.layout.rows, columns = matrix.layout.columns,
+                    stride = static_cast<std::size_t>(matrix.layout.stride);
   std::vector<float> all(rows * columns);
   for (std::size_t column = 0; column < columns; ++column)
     for (std::size_t row = 0; row < rows; ++row) {
@@ -103,7 +108,8 @@ struct Product {
 void run(const Product& p) {
   // What the workspace held is lost; where it lies in an operand, that shows.
   if (p.workspace_bytes > 0) std::memset(p.workspace, 0xff, p.workspace_bytes);
-  const std::vector<float> a = elements(p.a, p.is_a_transposed, p.is_tf32), b = elements(p.b, p.is_b_transposed, p.is_tf32);
+  const std::vector<float> a = elements(p.a, p.is_a_transposed, p.is_tf32),
+                           b = elements(p.b, p.is_b_transposed, p.is_tf32);
   const std::size_t rows = p.d.layout.rows, columns = p.d.layout.columns, inner = p.inner();
   std::vector<float> sums(rows);
   for (std::size_t column = 0; column < columns; ++column) {
@@ -153,7 +159,9 @@ std::uint64_t problem_of(const CublasLt::Operation& operation, std::initializer_
   return hash;
 }
 
-bool is_aligned(const void* address, std::uint64_t alignment) { return reinterpret_cast<std::uintptr_t>(address) % alignment == 0; }
+bool is_aligned(const void* address, std::uint64_t alignment) {
+  return reinterpret_cast<std::uintptr_t>(address) % alignment == 0;
+}
 
 /// A power of two, at most 256.
 std::uint32_t alignment_of(const void* address) {
@@ -171,17 +179,19 @@ int aux_status(const CublasLt::Operation& o, const CublasLt::Layout& a, const Cu
 }
 
 /// Whether the library takes these together.
-int status_of(const CublasLt::Operation& o, const CublasLt::Layout& a, const CublasLt::Layout& b, const CublasLt::Layout& c,
-              const CublasLt::Layout& d) {
+int status_of(const CublasLt::Operation& o, const CublasLt::Layout& a, const CublasLt::Layout& b,
+              const CublasLt::Layout& c, const CublasLt::Layout& d) {
   const bool is_a_transposed = number(o, cublas::kTransposeA, 0) == cublas::kTransposed,
              is_b_transposed = number(o, cublas::kTransposeB, 0) == cublas::kTransposed;
   const std::uint64_t inner = is_a_transposed ? a.rows : a.columns;
   if (inner != (is_b_transposed ? b.columns : b.rows) || d.rows != (is_a_transposed ? a.columns : a.rows) ||
       d.columns != (is_b_transposed ? b.rows : b.columns) || c.rows != d.rows || c.columns != d.columns)
     return cublas::kInvalidValue;
-  if (o.scale_type != cublas::kF32 || a.type != b.type || c.type != d.type || (d.type != a.type && d.type != cublas::kF32))
+  if (o.scale_type != cublas::kF32 || a.type != b.type || c.type != d.type ||
+      (d.type != a.type && d.type != cublas::kF32))
     return cublas::kNotSupported;
-  if (o.compute_type == cublas::kComputeTf32 ? a.type != cublas::kF32 : o.compute_type != cublas::kComputeF32) return cublas::kNotSupported;
+  if (o.compute_type == cublas::kComputeTf32 ? a.type != cublas::kF32 : o.compute_type != cublas::kComputeF32)
+    return cublas::kNotSupported;
   const std::int64_t epilogue = number(o, cublas::kEpilogue, cublas::kPlainEpilogue);
   if (epilogue != cublas::kPlainEpilogue && !has_bias(epilogue) && !has_aux(epilogue)) return cublas::kNotSupported;
   if (has_aux(epilogue)) {
@@ -214,14 +224,17 @@ struct EmulatedCublasFunctions {
   }
   template <class T>
   static int destroy(const char* name, T* object) {
-    return call(name, [&](auto& self) { return self.objects_.erase(object) == 1 ? cublas::kSuccess : cublas::kInvalidValue; });
+    return call(
+        name, [&](auto& self) { return self.objects_.erase(object) == 1 ? cublas::kSuccess : cublas::kInvalidValue; });
   }
   template <class... T>
   static bool live(const EmulatedCublas& self, T*... objects) {
     return (self.objects_.contains(objects) && ...);
   }
 
-  static const char* status_text(int status) { return status == cublas::kNotSupported ? "not supported" : "a made-up status"; }
+  static const char* status_text(int status) {
+    return status == cublas::kNotSupported ? "not supported" : "a made-up status";
+  }
   static int create(CublasLt::Handle** handle) {
     return call("cublasLtCreate", [&](auto& self) {
       return self.driver_.has_current_context() ? make(self, handle, CublasLt::Handle{}) : cublas::kNotInitialized;
@@ -233,11 +246,15 @@ struct EmulatedCublasFunctions {
       return make(self, operation, CublasLt::Operation{compute_type, scale_type});
     });
   }
-  static int operation_destroy(CublasLt::Operation* operation) { return destroy("cublasLtMatmulDescDestroy", operation); }
+  static int operation_destroy(CublasLt::Operation* operation) {
+    return destroy("cublasLtMatmulDescDestroy", operation);
+  }
   static int operation_set(CublasLt::Operation* operation, int attribute, const void* value, std::size_t bytes) {
     return call("cublasLtMatmulDescSetAttribute", [&](auto& self) {
       const bool is_bias = attribute == cublas::kBiasPointer, is_aux = attribute == cublas::kAuxPointer;
-      const std::size_t expected = is_bias || is_aux ? sizeof(void*) : attribute == cublas::kAuxStride ? sizeof(std::int64_t) : sizeof(int);
+      const std::size_t expected = is_bias || is_aux                 ? sizeof(void*)
+                                   : attribute == cublas::kAuxStride ? sizeof(std::int64_t)
+                                                                     : sizeof(int);
       if (!live(self, operation) || value == nullptr || bytes != expected) return cublas::kInvalidValue;
       if (is_bias || is_aux)
         std::memcpy(is_bias ? &operation->bias : &operation->aux, value, bytes);
@@ -246,7 +263,8 @@ struct EmulatedCublasFunctions {
       return cublas::kSuccess;
     });
   }
-  static int layout_create(CublasLt::Layout** layout, int type, std::uint64_t rows, std::uint64_t columns, std::int64_t stride) {
+  static int layout_create(CublasLt::Layout** layout, int type, std::uint64_t rows, std::uint64_t columns,
+                           std::int64_t stride) {
     return call("cublasLtMatrixLayoutCreate", [&](auto& self) {
       if (rows == 0 || columns == 0 || stride < static_cast<std::int64_t>(rows)) return cublas::kInvalidValue;
       return make(self, layout, CublasLt::Layout{type, rows, columns, stride});
@@ -254,9 +272,12 @@ struct EmulatedCublasFunctions {
   }
   static int layout_destroy(CublasLt::Layout* layout) { return destroy("cublasLtMatrixLayoutDestroy", layout); }
   static int preference_create(CublasLt::Preference** preference) {
-    return call("cublasLtMatmulPreferenceCreate", [&](auto& self) { return make(self, preference, CublasLt::Preference{}); });
+    return call("cublasLtMatmulPreferenceCreate",
+                [&](auto& self) { return make(self, preference, CublasLt::Preference{}); });
   }
-  static int preference_destroy(CublasLt::Preference* preference) { return destroy("cublasLtMatmulPreferenceDestroy", preference); }
+  static int preference_destroy(CublasLt::Preference* preference) {
+    return destroy("cublasLtMatmulPreferenceDestroy", preference);
+  }
   static int preference_set(CublasLt::Preference* preference, int attribute, const void* value, std::size_t bytes) {
     return call("cublasLtMatmulPreferenceSetAttribute", [&](auto& self) {
       const std::size_t expected = attribute == cublas::kMostWorkspace ? sizeof(std::uint64_t) : sizeof(std::uint32_t);
@@ -266,9 +287,10 @@ struct EmulatedCublasFunctions {
     });
   }
 
-  static int find_algorithms(CublasLt::Handle* handle, CublasLt::Operation* operation, CublasLt::Layout* a, CublasLt::Layout* b,
-                             CublasLt::Layout* c, CublasLt::Layout* d, CublasLt::Preference* preference, int wanted,
-                             CublasLt::Candidate* candidates, int* count) {
+  static int find_algorithms(CublasLt::Handle* handle, CublasLt::Operation* operation, CublasLt::Layout* a,
+                             CublasLt::Layout* b, CublasLt::Layout* c, CublasLt::Layout* d,
+                             CublasLt::Preference* preference, int wanted, CublasLt::Candidate* candidates,
+                             int* count) {
     return call("cublasLtMatmulAlgoGetHeuristic", [&](auto& self) {
       if (!live(self, handle, operation, a, b, c, d, preference) || wanted < 1) return cublas::kInvalidValue;
       if (const int status = status_of(*operation, *a, *b, *c, *d); status != cublas::kSuccess) return status;
@@ -281,8 +303,8 @@ struct EmulatedCublasFunctions {
       const auto limit = preference->numbers.find(cublas::kMostWorkspace);
       // Long sums over few results are cut, and their parts left in the workspace.
       const std::uint64_t parts_bytes = 1024 * d->rows * d->columns * sizeof(float);
-      const bool is_cut =
-          a->rows * a->columns > 16 * d->rows * d->columns && limit != preference->numbers.end() && parts_bytes <= limit->second;
+      const bool is_cut = a->rows * a->columns > 16 * d->rows * d->columns && limit != preference->numbers.end() &&
+                          parts_bytes <= limit->second;
       const Found found{.problem = problem_of(*operation, {a, b, c, d}),
                         .a_alignment = alignment(cublas::kAlignmentA),
                         .b_alignment = alignment(cublas::kAlignmentB),
@@ -298,37 +320,43 @@ struct EmulatedCublasFunctions {
   }
 
   static int multiply(CublasLt::Handle* handle, CublasLt::Operation* operation, const void* alpha, const void* a,
-                      CublasLt::Layout* a_layout, const void* b, CublasLt::Layout* b_layout, const void* beta, const void* c,
-                      CublasLt::Layout* c_layout, void* d, CublasLt::Layout* d_layout, const CublasLt::Algorithm* algorithm,
-                      void* workspace, std::size_t workspace_bytes, CUstream_st* stream) {
+                      CublasLt::Layout* a_layout, const void* b, CublasLt::Layout* b_layout, const void* beta,
+                      const void* c, CublasLt::Layout* c_layout, void* d, CublasLt::Layout* d_layout,
+                      const CublasLt::Algorithm* algorithm, void* workspace, std::size_t workspace_bytes,
+                      CUstream_st* stream) {
     return call("cublasLtMatmul", [&](auto& self) {
       if (!self.driver_.has_current_context()) return cublas::kNotInitialized;
-      if (!live(self, handle, operation, a_layout, b_layout, c_layout, d_layout) || algorithm == nullptr) return cublas::kInvalidValue;
-      if (const int status = status_of(*operation, *a_layout, *b_layout, *c_layout, *d_layout); status != cublas::kSuccess) return status;
+      if (!live(self, handle, operation, a_layout, b_layout, c_layout, d_layout) || algorithm == nullptr)
+        return cublas::kInvalidValue;
+      if (const int status = status_of(*operation, *a_layout, *b_layout, *c_layout, *d_layout);
+          status != cublas::kSuccess)
+        return status;
       if (*static_cast<const float*>(alpha) != 1.0f || c != d) return cublas::kNotSupported;  // as far as this one goes
       Found found;
       std::memcpy(&found, algorithm, sizeof(found));
-      if (found.problem != problem_of(*operation, {a_layout, b_layout, c_layout, d_layout})) return cublas::kInvalidValue;
+      if (found.problem != problem_of(*operation, {a_layout, b_layout, c_layout, d_layout}))
+        return cublas::kInvalidValue;
       if (workspace_bytes < found.workspace_bytes || !is_aligned(workspace, 256)) return cublas::kInvalidValue;
       const std::int64_t epilogue = number(*operation, cublas::kEpilogue, cublas::kPlainEpilogue);
       if (!is_aligned(a, found.a_alignment) || !is_aligned(b, found.b_alignment) || !is_aligned(c, found.c_alignment) ||
           !is_aligned(d, found.d_alignment) || (has_bias(epilogue) && !is_aligned(operation->bias, 16)) ||
           (has_aux(epilogue) && !is_aligned(operation->aux, found.aux_alignment)))
         return cublas::kExecutionFailed;
-      const Product product{.a = {const_cast<void*>(a), *a_layout},
-                            .b = {const_cast<void*>(b), *b_layout},
-                            .c = {const_cast<void*>(c), *c_layout},
-                            .d = {d, *d_layout},
-                            .bias = {has_bias(epilogue) ? const_cast<void*>(operation->bias) : nullptr, *d_layout},
-                            .aux = {const_cast<void*>(operation->aux),
-                                    {d_layout->type, d_layout->rows, d_layout->columns, number(*operation, cublas::kAuxStride, 0)}},
-                            .epilogue = epilogue,
-                            .is_a_transposed = number(*operation, cublas::kTransposeA, 0) == cublas::kTransposed,
-                            .is_b_transposed = number(*operation, cublas::kTransposeB, 0) == cublas::kTransposed,
-                            .is_tf32 = operation->compute_type == cublas::kComputeTf32,
-                            .beta = *static_cast<const float*>(beta),
-                            .workspace = static_cast<std::byte*>(workspace),
-                            .workspace_bytes = found.workspace_bytes};
+      const Product product{
+          .a = {const_cast<void*>(a), *a_layout},
+          .b = {const_cast<void*>(b), *b_layout},
+          .c = {const_cast<void*>(c), *c_layout},
+          .d = {d, *d_layout},
+          .bias = {has_bias(epilogue) ? const_cast<void*>(operation->bias) : nullptr, *d_layout},
+          .aux = {const_cast<void*>(operation->aux),
+                  {d_layout->type, d_layout->rows, d_layout->columns, number(*operation, cublas::kAuxStride, 0)}},
+          .epilogue = epilogue,
+          .is_a_transposed = number(*operation, cublas::kTransposeA, 0) == cublas::kTransposed,
+          .is_b_transposed = number(*operation, cublas::kTransposeB, 0) == cublas::kTransposed,
+          .is_tf32 = operation->compute_type == cublas::kComputeTf32,
+          .beta = *static_cast<const float*>(beta),
+          .workspace = static_cast<std::byte*>(workspace),
+          .workspace_bytes = found.workspace_bytes};
       self.gelu_products_ += has_gelu(epilogue) ? 1 : 0;
       self.gelu_gradient_products_ += epilogue == cublas::kGeluGradientEpilogue ? 1 : 0;
       self.driver_.launch(stream, [product] { run(product); });

@@ -11,10 +11,11 @@
 
 namespace zs::test {
 
-/// cuBLASLt for tests, on an emulated driver's GPUs: products are computed by the host when the GPU comes to them, in f32. It refuses what
-/// the library refuses: matrices that do not go together, an algorithm that was found for something else, a workspace that is too small,
-/// addresses less aligned than the algorithm was told, a matrix for GELU's input that is missing, of another type than the result, askew,
-/// or whose rows are no multiple of 8. One at a time, no longer than its driver.
+/// cuBLASLt for tests, on an emulated driver's GPUs: products are computed by the host when the GPU comes to them, in
+/// f32. It refuses what the library refuses: matrices that do not go together, an algorithm that was found for
+/// something else, a workspace that is too small, addresses less aligned than the algorithm was told, a matrix for
+/// GELU's input that is missing, of another type than the result, askew, or whose rows are no multiple of 8. One at a
+/// time, no longer than its driver.
 class EmulatedCublas {
  public:
   explicit EmulatedCublas(EmulatedDriver& driver);

@@ -32,7 +32,10 @@ std::string next_uuid() {
 }  // namespace
 
 EmulatedDriver::EmulatedDriver(const Options& options)
-    : options_(options), uuid_(next_uuid()), table_(std::make_shared<const CudaDriver>(emulated_functions())), random_(options.seed) {
+    : options_(options),
+      uuid_(next_uuid()),
+      table_(std::make_shared<const CudaDriver>(emulated_functions())),
+      random_(options.seed) {
   if (active_driver.exchange(this) != nullptr) throw std::logic_error("two emulated drivers at a time");
 }
 
@@ -101,7 +104,8 @@ void EmulatedDriver::fail_on_gpu(void* native_stream, int status) {
 }
 
 bool EmulatedDriver::is_free_to_run(const CUstream_st& stream) const {
-  return !stream.queue.empty() && held_.count(&stream) == 0 && (!stream.queue.front().may_run || stream.queue.front().may_run());
+  return !stream.queue.empty() && held_.count(&stream) == 0 &&
+         (!stream.queue.front().may_run || stream.queue.front().may_run());
 }
 
 void EmulatedDriver::open_memory(bool opens) {
@@ -120,7 +124,8 @@ void EmulatedDriver::run_some() {
     const std::vector<std::function<void()>> nodes = graphs_.ready();
     if (ready.empty() && nodes.empty()) return;
     // The set is ordered by address, which differs from run to run.
-    std::sort(ready.begin(), ready.end(), [](const CUstream_st* a, const CUstream_st* b) { return a->number < b->number; });
+    std::sort(ready.begin(), ready.end(),
+              [](const CUstream_st* a, const CUstream_st* b) { return a->number < b->number; });
     const std::size_t chosen = random_() % (ready.size() + nodes.size());
     std::function<void()> run;
     if (chosen < ready.size()) {
@@ -152,8 +157,8 @@ bool EmulatedDriver::has_current_context() const { return current_context != nul
 
 std::size_t EmulatedDriver::live_handles() const {
   const std::lock_guard lock(mutex_);
-  return streams_.size() + events_.size() + modules_.size() + graphs_.live_handles() + memory_.size() + host_memory_.size() +
-         contexts_.size();
+  return streams_.size() + events_.size() + modules_.size() + graphs_.live_handles() + memory_.size() +
+         host_memory_.size() + contexts_.size();
 }
 
 }  // namespace zs::test

@@ -24,9 +24,10 @@ struct EmulatedKernel {
   std::function<void(const void* args, const emulation::Launch& launch)> run;
 };
 
-/// A driver for tests, of GPUs that do not exist: memory is the host's, streams are queues. Whenever somebody asks how far the GPU is, some
-/// of what is enqueued runs: of the streams whose next entry may run, a random one, by seed; so that a missing event shows as a wrong order
-/// on some seed. What the real driver checks at a call is checked here. One at a time; a device must not outlive it.
+/// A driver for tests, of GPUs that do not exist: memory is the host's, streams are queues. Whenever somebody asks how
+/// far the GPU is, some of what is enqueued runs: of the streams whose next entry may run, a random one, by seed; so
+/// that a missing event shows as a wrong order on some seed. What the real driver checks at a call is checked here. One
+/// at a time; a device must not outlive it.
 class EmulatedDriver {
  public:
   struct Options {
@@ -34,8 +35,9 @@ class EmulatedDriver {
     std::int64_t memory_bytes = 1 << 30;
     std::uint64_t seed = 1;
     bool is_immediate = false;  ///< what is enqueued runs at once
-    bool is_guarded = false;    ///< the host that touches the GPU's memory itself is ended by a signal, as it is with a real GPU
-    int major = 9;              ///< of the compute capability; the minor one is 9
+    bool is_guarded =
+        false;      ///< the host that touches the GPU's memory itself is ended by a signal, as it is with a real GPU
+    int major = 9;  ///< of the compute capability; the minor one is 9
     std::map<std::string, EmulatedKernel> kernels = {};
   };
   explicit EmulatedDriver(const Options& options);
@@ -64,8 +66,8 @@ class EmulatedDriver {
   void stand_still(bool stands) { stands_still_ = stands; }
   void hold(void* native_stream) { held_.insert(static_cast<CUstream_st*>(native_stream)); }
   void let_go(void* native_stream) { held_.erase(static_cast<CUstream_st*>(native_stream)); }
-  /// The next call of this function ("cuMemAlloc") returns `status` and does nothing; from 700 to 720 so do all that follow, of any
-  /// function.
+  /// The next call of this function ("cuMemAlloc") returns `status` and does nothing; from 700 to 720 so do all that
+  /// follow, of any function.
   void fail(const std::string& function, int status) { calls_.fail(function, status); }
   /// The GPU fails with `status` when it comes to this point of the stream: every call that follows says so.
   void fail_on_gpu(void* native_stream, int status);

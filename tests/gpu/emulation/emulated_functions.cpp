@@ -22,7 +22,8 @@ thread_local const CUctx_st* current_context = nullptr;
 struct EmulatedFunctions {
   static EmulatedDriver& driver() { return *active_driver.load(); }
 
-  /// Every function: lock, count, fail if asked to, else `body`. `needs_context`: one must be current, as for the real one.
+  /// Every function: lock, count, fail if asked to, else `body`. `needs_context`: one must be current, as for the real
+  /// one.
   template <class Body>
   static int call(const char* name, bool needs_context, const Body& body) {
     const std::lock_guard lock(driver().mutex_);
@@ -50,7 +51,8 @@ struct EmulatedFunctions {
     });
   }
   static int device_name(char* name, int size, int) {
-    return call("cuDeviceGetName", false, [&](auto&) { return std::strncpy(name, "Emulated", static_cast<std::size_t>(size)), 0; });
+    return call("cuDeviceGetName", false,
+                [&](auto&) { return std::strncpy(name, "Emulated", static_cast<std::size_t>(size)), 0; });
   }
   static int device_uuid(void* uuid, int device) {
     return call("cuDeviceGetUuid", false, [&](auto& self) {
@@ -65,7 +67,8 @@ struct EmulatedFunctions {
     });
   }
   static int device_memory(std::size_t* bytes, int) {
-    return call("cuDeviceTotalMem", false, [&](auto& self) { return *bytes = static_cast<std::size_t>(self.options_.memory_bytes), 0; });
+    return call("cuDeviceTotalMem", false,
+                [&](auto& self) { return *bytes = static_cast<std::size_t>(self.options_.memory_bytes), 0; });
   }
   static int context_retain(CUctx_st** context, int device) {
     return call("cuDevicePrimaryCtxRetain", false, [&](auto& self) {
@@ -150,7 +153,8 @@ struct EmulatedFunctions {
   static int event_elapsed(float* ms, CUevent_st* start, CUevent_st* end) {
     return call("cuEventElapsedTime", true, [&](auto& self) {
       for (const CUevent_st* event : {start, end}) {
-        if (self.events_.count(const_cast<CUevent_st*>(event)) == 0 || !event->has_time || !event->latest) return kInvalidHandle;
+        if (self.events_.count(const_cast<CUevent_st*>(event)) == 0 || !event->has_time || !event->latest)
+          return kInvalidHandle;
         if (!*event->latest) return cuda_status::kNotReady;
       }
       return *ms = static_cast<float>(*end->at_ms - *start->at_ms), self.lost_;
@@ -167,7 +171,8 @@ struct EmulatedFunctions {
   static int memory_allocate(CudaDriver::Address* address, std::size_t bytes) {
     return call("cuMemAlloc", true, [&](auto& self) {
       if (bytes == 0) return kInvalidValue;
-      if (self.used_bytes_ + bytes > static_cast<std::size_t>(self.options_.memory_bytes)) return cuda_status::kOutOfMemory;
+      if (self.used_bytes_ + bytes > static_cast<std::size_t>(self.options_.memory_bytes))
+        return cuda_status::kOutOfMemory;
       auto block = self.options_.is_guarded ? guarded_memory(bytes) : plain_memory(bytes);
       *address = reinterpret_cast<CudaDriver::Address>(block.get());
       self.memory_[*address] = {std::move(block), bytes};
@@ -228,14 +233,16 @@ struct EmulatedFunctions {
   }
   static int capture_begin(CUstream_st* stream, int mode) {
     return call("cuStreamBeginCapture", true, [&](auto& self) {
-      return self.streams_.count(stream) == 0 || mode != CudaDriver::kThreadLocalCapture ? kInvalidHandle : self.graphs_.begin(*stream);
+      return self.streams_.count(stream) == 0 || mode != CudaDriver::kThreadLocalCapture ? kInvalidHandle
+                                                                                         : self.graphs_.begin(*stream);
     });
   }
   static int capture_end(CUstream_st* stream, CUgraph_st** graph) {
     return call("cuStreamEndCapture", true, [&](auto& self) { return self.graphs_.end(stream, graph); });
   }
   static int graph_instantiate(CUgraphExec_st** made, CUgraph_st* graph, unsigned long long flags) {
-    return call("cuGraphInstantiate", true, [&](auto& self) { return flags != 0 ? kInvalidValue : self.graphs_.instantiate(made, graph); });
+    return call("cuGraphInstantiate", true,
+                [&](auto& self) { return flags != 0 ? kInvalidValue : self.graphs_.instantiate(made, graph); });
   }
   static int graph_launch(CUgraphExec_st* graph, CUstream_st* stream) {
     return call("cuGraphLaunch", true, [&](auto& self) { return self.graphs_.launch(graph, *stream); });
@@ -275,13 +282,15 @@ struct EmulatedFunctions {
   static int function_attribute(CUfunc_st* function, int attribute, int value) {
     return call("cuFuncSetAttribute", true, [&](auto& self) {
       constexpr int kMostSharedBytes = 227 << 10;  // of compute capability 9.0
-      if (attribute != CudaDriver::kMostDynamicSharedBytes || value < 0 || value > kMostSharedBytes) return kInvalidValue;
+      if (attribute != CudaDriver::kMostDynamicSharedBytes || value < 0 || value > kMostSharedBytes)
+        return kInvalidValue;
       function->most_shared_bytes = static_cast<unsigned>(value);
       return self.lost_;
     });
   }
-  static int launch(CUfunc_st* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                    unsigned block_z, unsigned shared_bytes, CUstream_st* stream, void** arguments, void**) {
+  static int launch(CUfunc_st* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                    unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream_st* stream, void** arguments,
+                    void**) {
     return call("cuLaunchKernel", true, [&](auto& self) {
       constexpr unsigned kMostThreads = 1024;
       if (grid_x == 0 || grid_x > INT32_MAX || block_x == 0 || block_x > kMostThreads) return kInvalidValue;

@@ -16,7 +16,8 @@ struct CUgraphExec_st {
 namespace zs::test {
 
 EmulatedGraphs::Captures::const_iterator EmulatedGraphs::find(const CUstream_st& stream) const {
-  return std::find_if(captures_.begin(), captures_.end(), [&](const Capture& capture) { return capture.last.count(&stream) != 0; });
+  return std::find_if(captures_.begin(), captures_.end(),
+                      [&](const Capture& capture) { return capture.last.count(&stream) != 0; });
 }
 
 EmulatedGraphs::Captures::iterator EmulatedGraphs::find(const CUstream_st& stream) {
@@ -117,7 +118,8 @@ bool EmulatedGraphs::concerns(const CUstream_st& stream, const CUevent_st& event
 int EmulatedGraphs::wait(CUstream_st& stream, const CUevent_st& event) {
   auto capture = find(stream);
   if (capture == captures_.end()) {  // which the event may bring in
-    capture = std::find_if(captures_.begin(), captures_.end(), [&](const Capture& any) { return any.number == event.captured_in; });
+    capture = std::find_if(captures_.begin(), captures_.end(),
+                           [&](const Capture& any) { return any.number == event.captured_in; });
     if (capture == captures_.end()) return kCapturedEvent;
   }
   if (event.captured_in != capture->number) {
@@ -153,7 +155,9 @@ std::vector<std::function<void()>> EmulatedGraphs::ready() {
   for (const auto& run : runs_) {
     for (std::size_t i = 0; i < run->is_done.size(); ++i) {
       const EmulatedGraph::Node& node = run->graph->nodes[i];
-      if (run->is_done[i] || !std::all_of(node.after.begin(), node.after.end(), [&](std::size_t j) { return run->is_done[j]; })) continue;
+      if (run->is_done[i] ||
+          !std::all_of(node.after.begin(), node.after.end(), [&](std::size_t j) { return run->is_done[j]; }))
+        continue;
       if (node.may_run && !node.may_run()) continue;
       found.emplace_back([run, i] {
         run->graph->nodes[i].run();

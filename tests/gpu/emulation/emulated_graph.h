@@ -27,12 +27,13 @@ struct EmulatedGraph {
   std::vector<Node> nodes;
 };
 
-/// Captures of an emulated driver, one a thread at a time, and the graphs that come of them. What a capturing thread may not do on a real
-/// driver it may not do here, and ends the capture. A launched graph's nodes run in any order that the captured events allow. Under the
-/// driver's lock.
+/// Captures of an emulated driver, one a thread at a time, and the graphs that come of them. What a capturing thread
+/// may not do on a real driver it may not do here, and ends the capture. A launched graph's nodes run in any order that
+/// the captured events allow. Under the driver's lock.
 class EmulatedGraphs {
  public:
-  static constexpr int kUnsupported = 900, kInvalidated = 901, kUnmatched = 903, kUnjoined = 904, kIsolation = 905, kCapturedEvent = 907;
+  static constexpr int kUnsupported = 900, kInvalidated = 901, kUnmatched = 903, kUnjoined = 904, kIsolation = 905,
+                       kCapturedEvent = 907;
 
   int begin(CUstream_st& stream);
   int end(CUstream_st* stream, CUgraph_st** graph);

@@ -73,7 +73,8 @@ bool run_collective(const FakeOperation& meeting) {
   for (const auto& [rank, own] : meeting.arrived) {
     if (!own.goes_with(op)) return false;
     if (op.kind == "all_gather") all.insert(all.end(), own.from, own.from + bytes);
-    if (op.kind == "reduce_scatter") results[rank] = reduced(meeting, rank, static_cast<std::size_t>(rank) * op.count, op.count);
+    if (op.kind == "reduce_scatter")
+      results[rank] = reduced(meeting, rank, static_cast<std::size_t>(rank) * op.count, op.count);
   }
   if (op.kind == "all_reduce") all = reduced(meeting, 0, 0, op.count);
   if (op.kind == "broadcast") {
@@ -91,8 +92,8 @@ bool run_collective(const FakeOperation& meeting) {
 void match(FakePair& pair) {
   while (!pair.sent.empty() && !pair.received.empty()) {
     const FakeLetter sent = pair.sent.front(), received = pair.received.front();
-    const bool go_together =
-        sent.op.count == received.op.count && sent.op.dtype == received.op.dtype && (sent.op.captured == 0) == (received.op.captured == 0);
+    const bool go_together = sent.op.count == received.op.count && sent.op.dtype == received.op.dtype &&
+                             (sent.op.captured == 0) == (received.op.captured == 0);
     if (!go_together) return;  // both wait for ever
     std::memcpy(received.op.to, sent.op.from, sent.op.count * size_of_number(sent.op.dtype));
     for (const auto& exchange : {sent.exchange, received.exchange}) {
@@ -111,7 +112,8 @@ void arrive(FakeClique& clique, int rank, const FakeOp& op, const std::shared_pt
   FakeOperation& meeting = clique.meetings[number];
   meeting.arrived[rank] = op;
   meeting.done[rank] = done;
-  if (meeting.arrived.size() < clique.members.size() || !run_collective(meeting)) return;  // if they differ, they wait for ever
+  if (meeting.arrived.size() < clique.members.size() || !run_collective(meeting))
+    return;  // if they differ, they wait for ever
   for (const auto& [r, ended] : meeting.done) *ended = true;
   if (op.place() < 0) return;
   ++clique.registered;
@@ -123,7 +125,8 @@ void arrive(FakeClique& clique, int rank, const FakeOp& op, const std::shared_pt
   }
 }
 
-void arrive(FakeClique& clique, int rank, const std::vector<FakeOp>& ops, const std::shared_ptr<FakeExchange>& exchange) {
+void arrive(FakeClique& clique, int rank, const std::vector<FakeOp>& ops,
+            const std::shared_ptr<FakeExchange>& exchange) {
   for (const FakeOp& op : ops) {
     const bool sends = op.kind == "send";
     FakePair& pair = sends ? clique.pairs[{rank, op.number}] : clique.pairs[{op.number, rank}];

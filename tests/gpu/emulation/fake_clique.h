@@ -23,12 +23,13 @@ struct FakeOp {
   std::size_t count = 0;
   int dtype = 0, number = 0;                    // number: reduction, root, or peer
   std::int64_t from_place = -1, to_place = -1;  // in registered memory; -1: not there
-  std::size_t captured = 0;                     // which of its rank's captured operations it is, from 1; 0: it is not captured
+  std::size_t captured = 0;  // which of its rank's captured operations it is, from 1; 0: it is not captured
 
   /// Buffers are registered on all ranks or on none, and an operation is captured on all of them at once.
   bool goes_with(const FakeOp& other) const {
     return kind == other.kind && count == other.count && dtype == other.dtype && number == other.number &&
-           (from_place < 0) == (other.from_place < 0) && (to_place < 0) == (other.to_place < 0) && captured == other.captured;
+           (from_place < 0) == (other.from_place < 0) && (to_place < 0) == (other.to_place < 0) &&
+           captured == other.captured;
   }
   /// Where what is alike on all ranks is: what is gathered, or added up.
   std::int64_t place() const { return kind == "reduce_scatter" ? from_place : to_place; }
@@ -60,7 +61,8 @@ struct FakeSplit {
 
 /// The ranks of a communicator.
 struct FakeClique {
-  explicit FakeClique(int ranks) : members(static_cast<std::size_t>(ranks)), next(members.size()), captured(members.size()) {}
+  explicit FakeClique(int ranks)
+      : members(static_cast<std::size_t>(ranks)), next(members.size()), captured(members.size()) {}
   std::vector<ncclComm*> members;     // null: has not come
   std::vector<std::size_t> next;      // collectives begun, by rank
   std::vector<std::size_t> captured;  // operations, by rank
@@ -79,6 +81,7 @@ struct FakeClique {
 /// A rank has come to its next collective operation: it is `done` when all have, with the same.
 void arrive(FakeClique& clique, int rank, const FakeOp& op, const std::shared_ptr<bool>& done);
 /// A rank has come to a group of sends and receives.
-void arrive(FakeClique& clique, int rank, const std::vector<FakeOp>& ops, const std::shared_ptr<FakeExchange>& exchange);
+void arrive(FakeClique& clique, int rank, const std::vector<FakeOp>& ops,
+            const std::shared_ptr<FakeExchange>& exchange);
 
 }  // namespace zs::test

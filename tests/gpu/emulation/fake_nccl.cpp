@@ -76,7 +76,8 @@ struct FakeNcclFunctions {
   template <class Body>
   static int call_on(ncclComm* comm, const char* name, const Body& body) {
     return call(name, [&](FakeNccl& self) {
-      const bool is_known = std::any_of(self.comms_.begin(), self.comms_.end(), [&](const auto& known) { return known.get() == comm; });
+      const bool is_known =
+          std::any_of(self.comms_.begin(), self.comms_.end(), [&](const auto& known) { return known.get() == comm; });
       if (!is_known || comm->is_dead) return nccl::kInvalidArgument;
       return body(self);
     });
@@ -115,7 +116,8 @@ struct FakeNcclFunctions {
   static int init(ncclComm** comm, int ranks, NcclLibrary::Id id, int rank, NcclLibrary::Config* config) {
     return call("ncclCommInitRankConfig", [&](FakeNccl& self) {
       const NcclLibrary::Config fresh;
-      if (config->magic != fresh.magic || config->size != sizeof fresh || config->version < 21800 || config->blocking != 0)
+      if (config->magic != fresh.magic || config->size != sizeof fresh || config->version < 21800 ||
+          config->blocking != 0)
         return nccl::kInvalidArgument;
       auto& clique = self.started_[std::string(id.bytes, sizeof id.bytes)];
       if (clique == nullptr) clique = std::make_shared<FakeClique>(ranks);
@@ -152,14 +154,17 @@ struct FakeNcclFunctions {
   static void finish_split(FakeNccl& self, FakeClique& clique) {
     std::set<int> colors;
     for (const FakeSplit& wanted : clique.splits) colors.insert(wanted.color);
-    std::sort(clique.splits.begin(), clique.splits.end(),
-              [](const FakeSplit& a, const FakeSplit& b) { return std::pair(a.key, a.rank) < std::pair(b.key, b.rank); });
+    std::sort(clique.splits.begin(), clique.splits.end(), [](const FakeSplit& a, const FakeSplit& b) {
+      return std::pair(a.key, a.rank) < std::pair(b.key, b.rank);
+    });
     for (const int color : colors) {
       const auto is_one = [&](const FakeSplit& wanted) { return wanted.color == color; };
-      const auto part = std::make_shared<FakeClique>(static_cast<int>(std::count_if(clique.splits.begin(), clique.splits.end(), is_one)));
+      const auto part = std::make_shared<FakeClique>(
+          static_cast<int>(std::count_if(clique.splits.begin(), clique.splits.end(), is_one)));
       int rank = 0;
       for (const FakeSplit& wanted : clique.splits) {
-        if (is_one(wanted)) *wanted.made = add(self, part, rank++, clique.members[static_cast<std::size_t>(wanted.rank)]->gpu);
+        if (is_one(wanted))
+          *wanted.made = add(self, part, rank++, clique.members[static_cast<std::size_t>(wanted.rank)]->gpu);
       }
     }
     clique.splits.clear();
@@ -172,9 +177,11 @@ struct FakeNcclFunctions {
     });
   }
   static int destroy(ncclComm* comm) {
-    return call_on(comm, "ncclCommDestroy", [&](FakeNccl& self) { return comm->is_dead = true, self.registry_.end(comm, false); });
+    return call_on(comm, "ncclCommDestroy",
+                   [&](FakeNccl& self) { return comm->is_dead = true, self.registry_.end(comm, false); });
   }
-  /// What it has on streams ends there, without having moved anything. Then it waits for the graphs that hold it, as the real one does.
+  /// What it has on streams ends there, without having moved anything. Then it waits for the graphs that hold it, as
+  /// the real one does.
   static int abort(ncclComm* comm) {
     const int status = call_on(comm, "ncclCommAbort", [&](FakeNccl& self) {
       for (const auto& [rank, done] : comm->clique->enqueued) {
@@ -229,13 +236,16 @@ struct FakeNcclFunctions {
   static int all_gather(const void* from, void* to, std::size_t count, int dtype, ncclComm* comm, CUstream_st* stream) {
     return add_op(comm, "ncclAllGather", {"all_gather", bytes(from), bytes(to), count, dtype, 0}, stream);
   }
-  static int reduce_scatter(const void* from, void* to, std::size_t count, int dtype, int op, ncclComm* comm, CUstream_st* stream) {
+  static int reduce_scatter(const void* from, void* to, std::size_t count, int dtype, int op, ncclComm* comm,
+                            CUstream_st* stream) {
     return add_op(comm, "ncclReduceScatter", {"reduce_scatter", bytes(from), bytes(to), count, dtype, op}, stream);
   }
-  static int all_reduce(const void* from, void* to, std::size_t count, int dtype, int op, ncclComm* comm, CUstream_st* stream) {
+  static int all_reduce(const void* from, void* to, std::size_t count, int dtype, int op, ncclComm* comm,
+                        CUstream_st* stream) {
     return add_op(comm, "ncclAllReduce", {"all_reduce", bytes(from), bytes(to), count, dtype, op}, stream);
   }
-  static int broadcast(const void* from, void* to, std::size_t count, int dtype, int root, ncclComm* comm, CUstream_st* stream) {
+  static int broadcast(const void* from, void* to, std::size_t count, int dtype, int root, ncclComm* comm,
+                       CUstream_st* stream) {
     return add_op(comm, "ncclBroadcast", {"broadcast", bytes(from), bytes(to), count, dtype, root}, stream);
   }
   static int send(const void* from, std::size_t count, int dtype, int peer, ncclComm* comm, CUstream_st* stream) {
@@ -266,7 +276,8 @@ struct FakeNcclFunctions {
     return call("ncclMemFree", [&](FakeNccl& self) { return self.registry_.give_back(address); });
   }
   static int enroll(ncclComm* comm, void* address, std::size_t bytes, void** handle) {
-    return call_on(comm, "ncclCommRegister", [&](FakeNccl& self) { return self.registry_.enroll(comm, address, bytes, handle); });
+    return call_on(comm, "ncclCommRegister",
+                   [&](FakeNccl& self) { return self.registry_.enroll(comm, address, bytes, handle); });
   }
   static int discharge(ncclComm* comm, void* handle) {
     return call_on(comm, "ncclCommDeregister", [&](FakeNccl& self) { return self.registry_.discharge(comm, handle); });
@@ -299,7 +310,10 @@ struct FakeNcclFunctions {
 };
 
 FakeNccl::FakeNccl(EmulatedDriver& driver, std::uint64_t seed)
-    : driver_(driver), random_(seed), registry_(driver), table_(std::make_shared<const NcclLibrary>(FakeNcclFunctions::kTable)) {
+    : driver_(driver),
+      random_(seed),
+      registry_(driver),
+      table_(std::make_shared<const NcclLibrary>(FakeNcclFunctions::kTable)) {
   if (active.exchange(this) != nullptr) throw std::logic_error("two fake NCCLs at a time");
 }
 
@@ -313,7 +327,8 @@ void FakeNccl::fail(const std::string& function, int status) {
 void FakeNccl::fail_behind(int size, int rank, int status) {
   const std::lock_guard lock(driver_.mutex());
   for (const auto& comm : comms_) {
-    if (!comm->is_dead && static_cast<int>(comm->clique->members.size()) == size && comm->rank == rank) comm->error = status;
+    if (!comm->is_dead && static_cast<int>(comm->clique->members.size()) == size && comm->rank == rank)
+      comm->error = status;
   }
 }
 

@@ -15,13 +15,14 @@ namespace zs::test {
 
 struct FakeClique;
 
-/// NCCL for tests, between emulated GPUs whose ranks are threads. It never blocks: every call may be under way for some looks, and only
-/// then is anything on the stream. An operation ends when all ranks of its communicator have come to it with the same; else it never does,
-/// as with the real one. What a stream is given while it captures becomes part of the graph, and each replay comes to it again: it ends
-/// when all ranks replay it, from the same capture. A communicator that ends waits for graphs that have captured it. Refused are: two ranks
-/// on one GPU, a blocking configuration, a communicator that is under way, was aborted or destroyed, a split while operations are under
-/// way, and what FakeRegistry refuses. An operation whose buffers are registered on some ranks only never ends. Sums are not in rank order.
-/// One at a time.
+/// NCCL for tests, between emulated GPUs whose ranks are threads. It never blocks: every call may be under way for some
+/// looks, and only then is anything on the stream. An operation ends when all ranks of its communicator have come to it
+/// with the same; else it never does, as with the real one. What a stream is given while it captures becomes part of
+/// the graph, and each replay comes to it again: it ends when all ranks replay it, from the same capture. A
+/// communicator that ends waits for graphs that have captured it. Refused are: two ranks on one GPU, a blocking
+/// configuration, a communicator that is under way, was aborted or destroyed, a split while operations are under way,
+/// and what FakeRegistry refuses. An operation whose buffers are registered on some ranks only never ends. Sums are not
+/// in rank order. One at a time.
 class FakeNccl {
  public:
   FakeNccl(EmulatedDriver& driver, std::uint64_t seed);

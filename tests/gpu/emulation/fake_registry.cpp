@@ -26,7 +26,8 @@ int FakeRegistry::give_back(void* address) {
   const auto block = memory_.find(static_cast<const std::byte*>(address));
   if (block == memory_.end()) return mistake("memory that is not NCCL's is given back to it");
   for (const auto& [handle, one] : registered_) {
-    if (one.begin >= block->first && one.begin < block->first + block->second) return mistake("registered memory is given back");
+    if (one.begin >= block->first && one.begin < block->first + block->second)
+      return mistake("registered memory is given back");
   }
   memory_.erase(block);
   return driver_.table()->memory_free(reinterpret_cast<CudaDriver::Address>(address));
@@ -34,8 +35,9 @@ int FakeRegistry::give_back(void* address) {
 
 int FakeRegistry::enroll(const ncclComm* comm, void* address, std::size_t bytes, void** handle) {
   const auto* const begin = static_cast<const std::byte*>(address);
-  const auto block = std::find_if(memory_.begin(), memory_.end(),
-                                  [&](const auto& one) { return begin >= one.first && begin + bytes <= one.first + one.second; });
+  const auto block = std::find_if(memory_.begin(), memory_.end(), [&](const auto& one) {
+    return begin >= one.first && begin + bytes <= one.first + one.second;
+  });
   if (block == memory_.end() || bytes == 0) return mistake("what is registered is no memory of NCCL's");
   registered_[++handles_] = {comm, begin, bytes};
   *handle = reinterpret_cast<void*>(handles_);

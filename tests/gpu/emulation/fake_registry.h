@@ -12,9 +12,10 @@ struct ncclComm;
 
 namespace zs::test {
 
-/// Memory of the NCCL for tests, and what of it is registered with which communicator. Refused, and remembered as a mistake, are: memory
-/// that is not NCCL's, or more than there is; what is not registered, or not any more, taken back; memory given back while it is
-/// registered; a communicator that is destroyed with something registered. Not for several threads at a time.
+/// Memory of the NCCL for tests, and what of it is registered with which communicator. Refused, and remembered as a
+/// mistake, are: memory that is not NCCL's, or more than there is; what is not registered, or not any more, taken back;
+/// memory given back while it is registered; a communicator that is destroyed with something registered. Not for
+/// several threads at a time.
 class FakeRegistry {
  public:
   explicit FakeRegistry(EmulatedDriver& driver) : driver_(driver) {}

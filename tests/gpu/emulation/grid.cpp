@@ -25,7 +25,8 @@ constexpr std::size_t kStackBytes = 128 << 10, kLanes = 32;
 constexpr std::align_val_t kSharedAlign{128};
 
 /// Where a stack goes on.
-#if defined(__SANITIZE_ADDRESS__)  // which takes a jump for the end of the frames in between, so that it needs the slower way
+#if defined(__SANITIZE_ADDRESS__)  // which takes a jump for the end of the frames in between, so that it needs the
+                                   // slower way
 using Point = ucontext_t;
 void go(Point& from, Point& to) {
   if (swapcontext(&from, &to) != 0) std::terminate();
@@ -115,13 +116,17 @@ class Block {
         launch_(launch),
         fibers_(launch.block.x),
         warps_((launch.block.x + kLanes - 1) / kLanes),
-        shared_(launch.shared_bytes == 0 ? nullptr : static_cast<std::byte*>(::operator new(launch.shared_bytes, kSharedAlign))) {}
+        shared_(launch.shared_bytes == 0 ? nullptr
+                                         : static_cast<std::byte*>(::operator new(launch.shared_bytes, kSharedAlign))) {
+  }
 
   void run(const Dim& at) {
-    for (std::size_t i = 0; i < fibers_.size(); ++i) start(fibers_[i], {{static_cast<unsigned>(i), 0, 0}, at, launch_.block, launch_.grid});
+    for (std::size_t i = 0; i < fibers_.size(); ++i)
+      start(fibers_[i], {{static_cast<unsigned>(i), 0, 0}, at, launch_.block, launch_.grid});
     if (shared_) poison(shared_.get(), launch_.shared_bytes);
     do {
-      for (std::size_t warp = 0; warp < warps_.size(); ++warp) run_warp(launch_.backwards ? warps_.size() - 1 - warp : warp);
+      for (std::size_t warp = 0; warp < warps_.size(); ++warp)
+        run_warp(launch_.backwards ? warps_.size() - 1 - warp : warp);
     } while (!is_stuck_ && open_barrier());
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   }
@@ -140,7 +145,8 @@ class Block {
     if (bytes != 0) std::memcpy(meetings.brought[turn][lane], mine, bytes);
     wait(Wait::warp);
     for (const char* other : meetings.operation[turn])
-      if (std::strcmp(other, operation) != 0) throw std::logic_error(std::string("a warp comes to ") + operation + " and to " + other);
+      if (std::strcmp(other, operation) != 0)
+        throw std::logic_error(std::string("a warp comes to ") + operation + " and to " + other);
     return meetings.brought[turn];
   }
   void sync_warp() {
@@ -193,7 +199,8 @@ class Block {
     for (std::size_t i = begin; i < end; ++i) waiting += fibers_[i].waits == Wait::warp ? 1 : 0;
     if (waiting == 0) return false;
     is_stuck_ = waiting != end - begin;
-    if (is_stuck_ && !error_) error_ = std::make_exception_ptr(std::logic_error("some threads of a warp do not come to where others wait"));
+    if (is_stuck_ && !error_)
+      error_ = std::make_exception_ptr(std::logic_error("some threads of a warp do not come to where others wait"));
     for (std::size_t i = begin; i < end && !is_stuck_; ++i) fibers_[i].waits = Wait::none;
     return !is_stuck_;
   }
@@ -297,8 +304,10 @@ void run_alone(const Launch& launch, const std::function<void()>& kernel) {
   const std::uint64_t threads = std::uint64_t{launch.grid.x} * launch.block.x;
   for (std::uint64_t i = 0; i < threads; ++i) {
     const std::uint64_t at = launch.backwards ? threads - 1 - i : i;
-    alone = {
-        {static_cast<unsigned>(at % launch.block.x), 0, 0}, {static_cast<unsigned>(at / launch.block.x), 0, 0}, launch.block, launch.grid};
+    alone = {{static_cast<unsigned>(at % launch.block.x), 0, 0},
+             {static_cast<unsigned>(at / launch.block.x), 0, 0},
+             launch.block,
+             launch.grid};
     kernel();
   }
 }

@@ -1,5 +1,5 @@
-// A library with NCCL's functions, of which only the one that says the version does anything. HOLLOW_VERSION: that version; less than zero:
-// the call fails.
+// A library with NCCL's functions, of which only the one that says the version does anything. HOLLOW_VERSION: that
+// version; less than zero: the call fails.
 namespace {
 
 constexpr int kSystemError = 2, kInvalidUsage = 5;

@@ -48,7 +48,8 @@ void check_rows(const emulation::Brought& brought) {
       if (at < shared.address || at + sizeof(Words) > shared.address + shared.bytes)
         throw std::logic_error("a row of a matrix is not in shared memory");
       const std::ptrdiff_t offset = at - shared.address;
-      if (offset % static_cast<std::ptrdiff_t>(sizeof(Words)) != 0) throw std::logic_error("a row of a matrix is not aligned");
+      if (offset % static_cast<std::ptrdiff_t>(sizeof(Words)) != 0)
+        throw std::logic_error("a row of a matrix is not aligned");
       banks |= 1u << (offset / static_cast<std::ptrdiff_t>(sizeof(Words)) % 8);
     }
     if (banks != 0xff) throw std::logic_error("rows of a matrix share banks of shared memory");
@@ -66,7 +67,8 @@ std::uint32_t element(const emulation::Brought& brought, int matrix, int row, in
 void begin(void* to, const void* from, std::size_t bytes, bool is_there) {
   const emulation::SharedMemory shared = emulation::shared_memory();
   auto* const at = static_cast<std::byte*>(to);
-  if (at < shared.address || at + bytes > shared.address + shared.bytes) throw std::logic_error("a copy goes beyond shared memory");
+  if (at < shared.address || at + bytes > shared.address + shared.bytes)
+    throw std::logic_error("a copy goes beyond shared memory");
   if (reinterpret_cast<std::uintptr_t>(to) % bytes != 0 || reinterpret_cast<std::uintptr_t>(from) % bytes != 0)
     throw std::logic_error("a copy is not aligned");
   emulation::begin_copy({at, is_there ? static_cast<const std::byte*>(from) : nullptr, bytes});
@@ -93,13 +95,15 @@ void load_matrices(std::uint32_t (&out)[4], const Words* row) {
   const emulation::Brought& brought = emulation::meet_warp("ldmatrix.sync", &row, sizeof(row));
   if (lane() == 0) check_rows(brought);
   const int first = lane() % 4 * 2;
-  for (int i = 0; i < 4; ++i) out[i] = element(brought, i, lane() / 4, first) | element(brought, i, lane() / 4, first + 1) << 16;
+  for (int i = 0; i < 4; ++i)
+    out[i] = element(brought, i, lane() / 4, first) | element(brought, i, lane() / 4, first + 1) << 16;
 }
 void load_matrices_transposed(std::uint32_t (&out)[4], const Words* row) {
   const emulation::Brought& brought = emulation::meet_warp("ldmatrix.sync.trans", &row, sizeof(row));
   if (lane() == 0) check_rows(brought);
   const int first = lane() % 4 * 2;
-  for (int i = 0; i < 4; ++i) out[i] = element(brought, i, first, lane() / 4) | element(brought, i, first + 1, lane() / 4) << 16;
+  for (int i = 0; i < 4; ++i)
+    out[i] = element(brought, i, first, lane() / 4) | element(brought, i, first + 1, lane() / 4) << 16;
 }
 
 void copy_async(Words* to, const Words* from, bool is_there) { begin(to, from, sizeof(Words), is_there); }

@@ -1,5 +1,6 @@
-// A trainer outside the tree, against the installed library: two ranks (threads) fit the identity map with a sharded linear layer.
-// Prints the first and the last loss; exits 0 when the loss has fallen tenfold and the saved state is good.
+// A trainer outside the tree, against the installed library: two ranks (threads) fit the identity map with a sharded
+// linear layer. Prints the first and the last loss; exits 0 when the loss has fallen tenfold and the saved state is
+// good.
 #include <zshard/zshard.h>
 
 #include <cstdint>
@@ -45,8 +46,8 @@ std::vector<float> train(zs::World& world) {
   make_rows(x, targets);
   for (int step = 1; step <= kSteps; ++step) {
     runtime.begin_micro_batch(zs::Mode::train, true);
-    const zs::Tensor loss =
-        model.loss(zs::Tensor::from_host(context, {kRows, kWidth}, x), zs::Tensor::from_host(context, {kRows}, targets));
+    const zs::Tensor loss = model.loss(zs::Tensor::from_host(context, {kRows, kWidth}, x),
+                                       zs::Tensor::from_host(context, {kRows}, targets));
     zs::backward(loss, 1.0f / static_cast<float>(world.size()));
     runtime.end_micro_batch();
     optimizer.step(0.1f, step);
