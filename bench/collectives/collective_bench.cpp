@@ -10,7 +10,7 @@
 #include "bench/common/median.h"
 #include "bench/kernels/gpu_calls.h"
 #include "comm/nccl_memory.h"
-#include "model/train/startup.h"
+#include "model/train/launch/startup.h"
 #include "runtime/device/cpu_topology.h"
 
 namespace zs::bench {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "model/train/metrics.h"
+#include "model/train/run_dir/metrics.h"
 
 namespace zs::bench {
 

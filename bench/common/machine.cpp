@@ -1,7 +1,7 @@
 #include "bench/common/machine.h"
 
-#include "model/train/agreed.h"
-#include "model/train/startup.h"
+#include "model/train/launch/agreed.h"
+#include "model/train/launch/startup.h"
 
 namespace zs::bench {
 namespace {

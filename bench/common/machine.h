@@ -4,8 +4,8 @@
 
 #include "bench/kernels/gpu_ceilings.h"
 #include "comm/world.h"
-#include "model/train/gpu_ranks.h"
-#include "model/train/plan.h"
+#include "model/train/launch/gpu_ranks.h"
+#include "model/train/plan/plan.h"
 #include "runtime/device/cpu_topology.h"
 
 namespace zs::bench {

@@ -9,8 +9,8 @@
 
 #include "comm/gpu_world.h"
 #include "comm/health/watchdog.h"
-#include "model/train/error_line.h"
-#include "model/train/program.h"
+#include "model/train/launch/error_line.h"
+#include "model/train/launch/program.h"
 #include "model/version.h"
 #include "runtime/base/standard_streams.h"
 

@@ -6,7 +6,7 @@
 
 #include "bench/kernels/gpu_ceilings.h"
 #include "bench/kernels/kernel_bench.h"
-#include "model/train/plan.h"
+#include "model/train/plan/plan.h"
 
 namespace zs::bench {
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/common/median.h"
-#include "model/train/metrics.h"
+#include "model/train/run_dir/metrics.h"
 
 namespace zs::bench {
 namespace {

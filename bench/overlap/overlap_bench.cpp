@@ -10,8 +10,8 @@
 #include "bench/common/median.h"
 #include "bench/kernels/gpu_calls.h"
 #include "comm/nccl_memory.h"
-#include "model/train/session.h"
-#include "model/train/startup.h"
+#include "model/train/launch/startup.h"
+#include "model/train/step/session.h"
 #include "runtime/device/memory_limit.h"
 #include "runtime/tensor/host_view.h"
 

@@ -9,7 +9,7 @@
 #include "bench/overlap/overlap_graph.h"
 #include "bench/overlap/overlap_report.h"
 #include "bench/step/step_bench.h"
-#include "model/train/plan.h"
+#include "model/train/plan/plan.h"
 
 namespace zs::bench {
 

@@ -11,9 +11,9 @@
 #include "bench/common/ranks.h"
 #include "comm/health/watchdog.h"
 #include "comm/nccl_memory.h"
-#include "model/train/ceiling.h"
-#include "model/train/session.h"
-#include "model/train/startup.h"
+#include "model/train/launch/startup.h"
+#include "model/train/plan/ceiling.h"
+#include "model/train/step/session.h"
 #include "runtime/base/random.h"
 
 namespace zs::bench {

@@ -7,8 +7,8 @@
 #include "bench/common/machine.h"
 #include "bench/step/step_report.h"
 #include "comm/world.h"
-#include "model/train/plan.h"
-#include "model/train/session.h"
+#include "model/train/plan/plan.h"
+#include "model/train/step/session.h"
 #include "runtime/device/device.h"
 
 namespace zs::bench {

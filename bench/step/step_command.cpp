@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "bench/common/rank_program.h"
-#include "model/train/config_schema.h"
-#include "model/train/startup.h"
+#include "model/train/config/config_schema.h"
+#include "model/train/launch/startup.h"
 
 namespace zs::bench {
 namespace {

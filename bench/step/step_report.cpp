@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "model/train/metrics.h"
+#include "model/train/run_dir/metrics.h"
 
 namespace zs::bench {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "model/train/metrics.h"
-#include "model/train/plan.h"
+#include "model/train/plan/plan.h"
+#include "model/train/run_dir/metrics.h"
 
 namespace zs::bench {
 namespace {

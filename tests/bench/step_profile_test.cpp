@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "bench/step/step_report.h"
-#include "model/train/ceiling.h"
+#include "model/train/plan/ceiling.h"
 
 using namespace zs;
 using namespace zs::bench;

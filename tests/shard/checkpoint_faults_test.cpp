@@ -10,7 +10,7 @@
 #include <mutex>
 #include <optional>
 
-#include "model/train/session.h"
+#include "model/train/step/session.h"
 #include "runtime/base/random.h"
 #include "runtime/shard/checkpoint.h"
 #include "tests/model/temp_dir.h"

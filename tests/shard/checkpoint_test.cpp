@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <limits>
 
-#include "model/train/session.h"
-#include "model/train/weights.h"
+#include "model/train/run_dir/weights.h"
+#include "model/train/step/session.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/tiny_training.h"
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "model/train/plan.h"
+#include "model/train/plan/plan.h"
 #include "tests/shard/tiny_training.h"
 
 namespace zs::test {

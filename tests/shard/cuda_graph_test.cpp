@@ -4,10 +4,10 @@
 
 #include <functional>
 
-#include "model/train/plan.h"
-#include "model/train/schedule.h"
-#include "model/train/session.h"
-#include "model/train/weights.h"
+#include "model/train/plan/plan.h"
+#include "model/train/run_dir/weights.h"
+#include "model/train/step/schedule.h"
+#include "model/train/step/session.h"
 #include "runtime/device/cuda_device.h"
 #include "runtime/device/step_verifier.h"
 #include "runtime/shard/checkpoint.h"

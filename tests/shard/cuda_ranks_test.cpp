@@ -8,8 +8,8 @@
 #include <set>
 #include <tuple>
 
-#include "model/train/gpu_ranks.h"
-#include "model/train/session.h"
+#include "model/train/launch/gpu_ranks.h"
+#include "model/train/step/session.h"
 #include "runtime/shard/unshard_scope.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/gpu_ranks.h"

@@ -8,8 +8,8 @@
 #include <iterator>
 #include <vector>
 
-#include "model/train/plan.h"
-#include "model/train/session.h"
+#include "model/train/plan/plan.h"
+#include "model/train/step/session.h"
 #include "runtime/shard/unshard_scope.h"
 #include "runtime/tensor/constant.h"
 #include "runtime/tensor/ops.h"

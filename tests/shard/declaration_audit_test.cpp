@@ -7,7 +7,7 @@
 #include <regex>
 #include <sstream>
 
-#include "model/train/session.h"
+#include "model/train/step/session.h"
 #include "runtime/shard/checkpoint.h"
 #include "runtime/shard/state_by_name.h"
 #include "runtime/shard/unshard_scope.h"

@@ -1,8 +1,8 @@
-#include "model/train/memory_check.h"
+#include "model/train/plan/memory_check.h"
 
 #include <catch2/catch.hpp>
 
-#include "model/train/error_line.h"
+#include "model/train/launch/error_line.h"
 #include "tests/shard/tiny_training.h"
 
 namespace zs::test {

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <sstream>
 
-#include "model/train/plan.h"
+#include "model/train/plan/plan.h"
 #include "tests/shard/tiny_training.h"
 
 namespace zs::test {

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "model/train/plan.h"
+#include "model/train/plan/plan.h"
 #include "tests/shard/tiny_training.h"
 
 namespace zs::test {

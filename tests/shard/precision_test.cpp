@@ -1,8 +1,8 @@
 // In what units compute, and what is cast where.
 #include <catch2/catch.hpp>
 
-#include "model/train/plan.h"
-#include "model/train/session.h"
+#include "model/train/plan/plan.h"
+#include "model/train/step/session.h"
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"

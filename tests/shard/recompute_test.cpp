@@ -5,8 +5,8 @@
 #include <stdexcept>
 
 #include "model/module.h"
-#include "model/train/plan.h"
-#include "model/train/weights.h"
+#include "model/train/plan/plan.h"
+#include "model/train/run_dir/weights.h"
 #include "runtime/shard/adamw.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/ops.h"

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 
-#include "model/train/plan.h"
+#include "model/train/plan/plan.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
 #include "tests/skip.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <map>
 
-#include "model/train/plan.h"
+#include "model/train/plan/plan.h"
 #include "tests/shard/tiny_training.h"
 #include "tests/skip.h"
 

@@ -3,8 +3,8 @@
 #include <cstdlib>
 
 #include "model/families/family.h"
-#include "model/train/plan.h"
-#include "model/train/weights.h"
+#include "model/train/plan/plan.h"
+#include "model/train/run_dir/weights.h"
 #include "runtime/base/random.h"
 #include "runtime/device/step_verifier.h"
 #include "tests/shard/zero_copy_asked.h"

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "comm/world.h"
-#include "model/train/session.h"
+#include "model/train/step/session.h"
 #include "runtime/device/device.h"
 #include "runtime/device/trace.h"
 #include "runtime/shard/checkpoint.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/train/plan.h"
+#include "model/train/plan/plan.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
 

@@ -6,8 +6,8 @@
 #include <functional>
 #include <thread>
 
-#include "model/train/plan.h"
-#include "model/train/session.h"
+#include "model/train/plan/plan.h"
+#include "model/train/step/session.h"
 #include "tests/shard/one_unit.h"
 #include "tests/shard/tiny_training.h"
 

@@ -1,0 +1,328 @@
+#include "model/train/config/config.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <sstream>
+
+#include "model/train/config/config_resolve.h"
+#include "model/train/config/config_schema.h"
+#include "model/train/config/toml_nesting.h"
+#include "model/train/config/toml_text.h"
+#include "runtime/base/parse_integer.h"
+
+namespace zs {
+namespace {
+
+constexpr std::size_t kMostBytes = 1 << 20;  // a configuration is a page; more is another kind of file
+constexpr std::size_t kLongestString = 4096, kLongestList = 4096;
+
+Error nested_too_deeply(const std::string& where) {
+  return {ExitCode::config, fmt::format("tables or arrays are nested more than {} deep", kDeepestToml), where,
+          "a key of the configuration has two levels: TABLE.KEY"};
+}
+
+std::string article(std::string noun) {
+  const bool is_vowel = std::string("aeiou").find(noun.front()) != std::string::npos;
+  return (is_vowel ? "an " : "a ") + std::move(noun);
+}
+
+std::string kind_of(const toml::node& node) {
+  if (node.is_boolean()) return "a boolean";
+  if (node.is_integer()) return "an integer";
+  if (node.is_floating_point()) return "a number with a fraction";
+  if (node.is_string()) return "a string";
+  if (node.is_array()) return "an array";
+  if (node.is_table()) return "a table";
+  return "a date or time";
+}
+
+std::string expected(const ConfigKey& key) {
+  const std::string allowed = key.allowed();
+  if (!key.choices.empty()) return "use one of " + allowed;
+  const bool is_countable = !key.type().starts_with("true") && !key.type().starts_with("seconds");
+  return "give " + (is_countable ? article(key.type()) : key.type()) + (allowed.empty() ? "" : ", " + allowed);
+}
+
+/// Puts single values into a draft.
+class KeyReader {
+ public:
+  KeyReader(ConfigDraft& draft, const ConfigKey& key, std::string where) : draft_(draft), key_(key), name_(key.name) {
+    draft_.given[name_] = std::move(where);
+    draft_.bad.erase(name_);
+  }
+
+  void read(const toml::node& node) {
+    std::visit([&](auto* target) { read_into(node, *target); }, key_.slot(draft_.config));
+  }
+  void read_text(const std::string& text) {
+    const ConfigSlot slot = key_.slot(draft_.config);
+    if (auto* const* target = std::get_if<std::string*>(&slot)) {
+      if (is_good_text(text)) **target = text;
+    } else if (auto* const* duration = std::get_if<Config::Duration*>(&slot)) {
+      read_duration(text, **duration);
+    } else if (is_good_text(text) && is_not_empty(text)) {
+      *std::get<std::vector<std::string>*>(slot) = {text};
+    }
+  }
+
+ private:
+  void ill_typed(const toml::node& node) {
+    draft_.report(name_, fmt::format("{} is {}", name_, kind_of(node)), expected(key_));
+  }
+  void refuse(const std::string& value) { draft_.report(name_, fmt::format("{} is {}", name_, value), expected(key_)); }
+
+  bool is_good_text(const std::string& text) {
+    const auto choices = key_.choice_list();
+    if (!choices.empty() && std::find(choices.begin(), choices.end(), text) == choices.end()) {
+      refuse(toml_string(text.substr(0, 60)));
+      return false;
+    }
+    if (text.size() <= kLongestString && text.find('\0') == std::string::npos) return true;
+    draft_.report(name_, fmt::format("{} is too long or holds a NUL character", name_),
+                  fmt::format("use at most {} bytes", kLongestString));
+    return false;
+  }
+  bool is_not_empty(const std::string& text) {
+    if (text.empty())
+      draft_.report(name_, fmt::format("{} holds an empty string", name_), "name a file, a glob or a folder");
+    return !text.empty();
+  }
+
+  void read_into(const toml::node& node, bool& target) {
+    if (const auto value = node.value_exact<bool>()) {
+      target = *value;
+    } else {
+      ill_typed(node);
+    }
+  }
+  void read_into(const toml::node& node, std::int64_t& target) {
+    const auto value = node.value_exact<std::int64_t>();
+    if (!value) return ill_typed(node);
+    if (!key_.range.contains(static_cast<double>(*value))) return refuse(fmt::format("{}", *value));
+    target = *value;
+  }
+  void read_into(const toml::node& node, Reshard& target) {
+    constexpr std::int64_t kMost = 1 << 20;
+    if (const auto value = node.value_exact<std::int64_t>()) {
+      if (*value < 1 || *value > kMost) return refuse(fmt::format("{}", *value));
+      target = Reshard::over(*value);
+    } else if (const auto whether = node.value_exact<bool>()) {
+      target = *whether;
+    } else {
+      ill_typed(node);
+    }
+  }
+  void read_into(const toml::node& node, double& target) {
+    if (!node.is_number()) return ill_typed(node);
+    const double value = node.value<double>().value_or(std::nan(""));
+    if (!std::isfinite(value) || !key_.range.contains(value)) return refuse(fmt::format("{}", value));
+    target = value;
+  }
+  void read_into(const toml::node& node, Config::Duration& target) {
+    if (const auto text = node.value_exact<std::string>()) return read_duration(*text, target);
+    if (const auto time = node.value_exact<toml::time>()) {  // TOML's own spelling of one below a day: 01:30:00
+      target.value = 3600.0 * time->hour + 60.0 * time->minute + time->second;
+    } else {
+      read_into(node, target.value);
+    }
+  }
+  /// Seconds, or H:MM:SS.
+  void read_duration(const std::string& text, Config::Duration& target) {
+    std::vector<std::int64_t> parts;
+    std::istringstream words(text);
+    for (std::string word; std::getline(words, word, ':');)
+      parts.push_back(parse_integer<std::int64_t>(word).value_or(-1));
+    constexpr std::int64_t kMostHours = 1'000'000;
+    const bool is_clock = parts.size() == 3 && parts[0] <= kMostHours && parts[1] < 60 && parts[2] < 60;
+    const bool is_good = (is_clock || parts.size() == 1) && !text.ends_with(':') &&
+                         std::all_of(parts.begin(), parts.end(), [](std::int64_t part) { return part >= 0; });
+    const double seconds =
+        !is_good ? -1 : static_cast<double>(is_clock ? 3600 * parts[0] + 60 * parts[1] + parts[2] : parts[0]);
+    if (!is_good || !key_.range.contains(seconds)) return refuse(toml_string(text.substr(0, 60)));
+    target.value = seconds;
+  }
+  void read_into(const toml::node& node, std::string& target) {
+    const auto value = node.value_exact<std::string>();
+    if (!value) return ill_typed(node);
+    if (is_good_text(*value)) target = bytes_of_toml(*value);
+  }
+  void read_into(const toml::node& node, std::vector<std::string>& target) {
+    std::vector<std::string> list;
+    if (const auto value = node.value_exact<std::string>()) {
+      list.push_back(bytes_of_toml(*value));
+    } else if (const toml::array* array = node.as_array()) {
+      if (array->empty() && key_.is_required()) return refuse("empty");
+      if (array->size() > kLongestList) return refuse("too long a list");
+      for (const toml::node& entry : *array) {
+        if (!entry.is_string())
+          return draft_.report(name_, fmt::format("{} holds {}", name_, kind_of(entry)), expected(key_));
+        list.push_back(bytes_of_toml(*entry.value_exact<std::string>()));
+      }
+    } else {
+      return ill_typed(node);
+    }
+    for (const auto& text : list)
+      if (!is_good_text(text) || !is_not_empty(text)) return;
+    target = std::move(list);
+  }
+
+  ConfigDraft& draft_;
+  const ConfigKey& key_;
+  std::string name_;
+};
+
+bool is_table_name(std::string_view name) {
+  for (const ConfigKey& key : config_keys())
+    if (key.name.size() > name.size() && key.name.substr(0, name.size()) == name && key.name[name.size()] == '.')
+      return true;
+  return false;
+}
+
+void report_unknown(ConfigDraft& draft, const std::string& name, const std::string& where) {
+  std::string advice = "train --help-config lists all keys";
+  if (const auto now = renamed_config_key(name))
+    advice = fmt::format("it is called {} now", *now);
+  else if (const auto nearest = nearest_config_key(name))
+    advice = fmt::format("did you mean {}?", *nearest);
+  draft.problems.emplace_back(ExitCode::config, fmt::format("unknown key {}", name.substr(0, 80)), where, advice);
+}
+
+void read_entry(ConfigDraft& draft, const std::string& name, const toml::node& node, const std::string& where) {
+  if (const ConfigKey* key = find_config_key(name)) return KeyReader(draft, *key, where).read(node);
+  if (!is_table_name(name)) return report_unknown(draft, name, where);
+  draft.problems.emplace_back(ExitCode::config, fmt::format("{} is {}", name, kind_of(node)), where,
+                              fmt::format("{} is a table: give its keys one by one, as {}.KEY", name, name));
+}
+
+/// Two levels are all that the schema has; whatever lies deeper is part of an unknown or ill-typed entry.
+void read_file_tables(ConfigDraft& draft, const toml::table& root) {
+  const auto where = [&](const toml::node& node) {
+    return fmt::format("{}:{}", draft.source, node.source().begin.line);
+  };
+  const auto plain = [](const toml::key& key) { return key.str().find('.') == std::string_view::npos; };
+  for (const auto& [key, node] : root) {
+    const std::string name(key.str());
+    const toml::table* table = node.as_table();
+    if (!plain(key)) {
+      report_unknown(draft, '"' + name + '"', where(node));
+    } else if (table == nullptr || (table->empty() && !is_table_name(name))) {
+      read_entry(draft, name, node, where(node));
+    } else {
+      for (const auto& [leaf, child] : *table) {
+        if (plain(leaf)) {
+          read_entry(draft, name + "." + std::string(leaf.str()), child, where(child));
+        } else {
+          report_unknown(draft, fmt::format("{}.\"{}\"", name, leaf.str()), where(child));
+        }
+      }
+    }
+  }
+}
+
+void apply_override(ConfigDraft& draft, const std::string& text) {
+  const std::size_t equals = text.find('=');
+  const std::string where = "--set " + text.substr(0, 60);
+  const auto refuse = [&](std::string what, std::string todo) {
+    draft.problems.emplace_back(ExitCode::config, std::move(what), where, std::move(todo));
+  };
+  if (equals == std::string::npos) return refuse("no '=' in --set", "write --set key=value");
+  const auto trimmed = [](const std::string& s) {
+    const auto begin = s.find_first_not_of(" \t"), end = s.find_last_not_of(" \t");
+    return begin == std::string::npos ? std::string() : s.substr(begin, end - begin + 1);
+  };
+  const std::string name = trimmed(text.substr(0, equals)), value = trimmed(text.substr(equals + 1));
+  const ConfigKey* key = find_config_key(name);
+  if (key == nullptr && !is_table_name(name)) return report_unknown(draft, name, where);
+
+  if (key != nullptr) {
+    // For a key that takes strings, anything not spelled as a TOML string or array is the string itself.
+    const std::size_t type = key->slot(draft.config).index();
+    const bool takes_list = type == 4, is_clock = type == 6 && value.find(':') != std::string::npos;
+    const bool takes_text = type == 3 || takes_list || is_clock;
+    const bool is_spelled = !value.empty() && (value[0] == '"' || value[0] == '\'' || (takes_list && value[0] == '['));
+    if (takes_text && !is_spelled) return KeyReader(draft, *key, where).read_text(value);
+  }
+  const std::string spelled = "value = " + value;
+  if (too_deep_line(spelled)) return draft.problems.push_back(nested_too_deeply(where));
+  try {
+    const toml::table table = toml::parse(spelled, where);
+    if (table.size() != 1)
+      return refuse(fmt::format("--set {} holds more than one value", name), "use one --set for each key");
+    read_entry(draft, name, *table.get("value"), where);
+  } catch (const toml::parse_error&) {
+    if (key == nullptr)
+      return refuse(fmt::format("{} is a table", name), fmt::format("set its keys one by one, as {}.KEY", name));
+    KeyReader reader(draft, *key, where);
+    draft.report(name, fmt::format("{} is {}", name, value.empty() ? "empty" : value.substr(0, 60)), expected(*key));
+  }
+}
+
+std::string read_small_file(const std::string& path) {
+  const auto fail = [&](const std::string& what) -> ConfigError {
+    return ConfigError({Error(ExitCode::config, what, path, "give the path of a TOML file")});
+  };
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) throw fail("configuration file not found");
+  if (!std::filesystem::is_regular_file(status)) throw fail("the configuration is not a regular file");
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
+  if (!file)
+    throw fail(fmt::format("the configuration cannot be opened: {}",
+                           std::error_code(errno, std::generic_category()).message()));
+  std::string text(kMostBytes + 1, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
+  if (std::ferror(file.get()) != 0) throw fail("the configuration cannot be read");
+  if (text.size() > kMostBytes) throw fail("the configuration is larger than 1 MiB");
+  return text;
+}
+
+}  // namespace
+
+ConfigError::ConfigError(std::vector<Error> problems) : Error(problems.at(0)), problems_(std::move(problems)) {
+  if (problems_.size() > kMaxProblems) problems_.erase(problems_.begin() + kMaxProblems, problems_.end());
+}
+
+Config parse_config(std::string_view text, const std::string& source, const std::vector<std::string>& overrides) {
+  ConfigDraft draft;
+  draft.source = source;
+  if (const auto line = too_deep_line(text))
+    throw ConfigError({nested_too_deeply(fmt::format("{}:{}", source, *line))});
+  try {
+    read_file_tables(draft, toml::parse(text, source));
+  } catch (const toml::parse_error& error) {
+    const std::string where = fmt::format("{}:{}", source, error.source().begin.line);
+    throw ConfigError({Error(ExitCode::config, std::string(error.description()), where, "correct the TOML")});
+  }
+  for (const std::string& text_of_override : overrides) apply_override(draft, text_of_override);
+  resolve_config(draft);
+  if (!draft.problems.empty()) throw ConfigError(std::move(draft.problems));
+  draft.config.given.keys = std::move(draft.given);
+  return std::move(draft.config);
+}
+
+Config load_config(const std::string& path, const std::vector<std::string>& overrides) {
+  return parse_config(read_small_file(path), path, overrides);
+}
+
+std::string to_toml(const Config& config) {
+  Config copy = config;
+  std::string text, table;
+  for (const ConfigKey& key : config_keys()) {
+    const std::size_t dot = key.name.find('.');
+    if (dot != std::string_view::npos && key.name.substr(0, dot) != table) {
+      table = key.name.substr(0, dot);
+      text += fmt::format("\n[{}]\n", table);
+    }
+    text += fmt::format("{} = {}\n", dot == std::string_view::npos ? key.name : key.name.substr(dot + 1),
+                        toml_value(key.slot(copy)));
+  }
+  return text;
+}
+
+}  // namespace zs

@@ -1,0 +1,66 @@
+#include "model/train/config/config_dataset.h"
+
+#include <filesystem>
+
+#include "model/data/data_files.h"
+#include "runtime/base/check.h"
+
+namespace zs {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The pattern of a path that would else begin a variable: `[$]` in place of a `$` that a part of it begins with.
+std::string without_variables(std::string path) {
+  for (std::size_t at = path.find("/$"); at != std::string::npos; at = path.find("/$", at + 1))
+    path.replace(at + 1, 1, "[$]");
+  return path;
+}
+
+/// The name as it is in the first of the folders that has it; unchanged where it is found in none any more.
+std::string found_name(const std::string& name, const DatasetOptions& options) {
+  const std::string suffix = options.kind == DataKind::text ? "" : ".bin";
+  for (const std::string& folder : options.folders) {
+    std::error_code failed;
+    const std::string whole =
+        std::filesystem::absolute(std::filesystem::path(folder) / name, failed).lexically_normal().string();
+    try {
+      if (!failed && !find_data_files({whole}, {}, suffix).empty()) return without_variables(whole);
+    } catch (const Error&) {  // not there
+    }
+  }
+  return name;
+}
+
+}  // namespace
+
+DatasetOptions dataset_options(const Config& config, const std::string& config_path, const std::string& build_folder) {
+  DatasetOptions options;
+  options.kind = config.data.kind == "text" ? DataKind::text : DataKind::tokens;
+  options.token_bytes = config.data.token_bytes;
+  options.train = config.data.train;
+  options.validation = config.data.validation;
+  options.validation_fraction = config.data.validation_fraction;
+  const std::string beside = std::filesystem::path(config_path).parent_path().string();
+  for (const std::string& folder : {std::string(), beside, build_folder})
+    if (folder.empty() ? options.folders.empty() : folder != options.folders.back()) options.folders.push_back(folder);
+  options.sequence = config.train.sequence;
+  options.vocab = config.model.vocab;
+  options.seed = static_cast<std::uint64_t>(config.train.seed);
+  return options;
+}
+
+Config with_found_data(Config config, const std::string& config_path, const std::string& build_folder) {
+  const DatasetOptions options = dataset_options(config, config_path, build_folder);
+  for (std::vector<std::string>* names : {&config.data.train, &config.data.validation}) {
+    for (std::string& name : *names) {
+      if (!std::filesystem::path(name).is_absolute()) name = found_name(name, options);
+    }
+  }
+  std::error_code failed;
+  if (const fs::path path = fs::absolute(config.data.tokenizer, failed); !config.data.tokenizer.empty() && !failed)
+    config.data.tokenizer = path.lexically_normal().string();
+  return config;
+}
+
+}  // namespace zs

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "model/data/dataset.h"
+#include "model/train/config/config.h"
+
+namespace zs {
+
+/// The dataset that a resolved configuration describes. Relative paths are looked up in the current folder, beside the
+/// configuration file, then in `build_folder` (the program's).
+DatasetOptions dataset_options(const Config& config, const std::string& config_path, const std::string& build_folder);
+
+/// The configuration with the data's relative names made absolute, as they were found by the same rules: so that it
+/// means the same files wherever it is given again.
+Config with_found_data(Config config, const std::string& config_path, const std::string& build_folder);
+
+}  // namespace zs

@@ -1,0 +1,305 @@
+#include "model/train/config/config_resolve.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <filesystem>
+
+#include "model/train/config/config_model.h"
+#include "model/train/config/config_optimizer.h"
+#include "model/train/config/config_schema.h"
+#include "model/train/config/dim_patterns.h"
+#include "model/train/config/expand_path.h"
+#include "model/train/config/toml_text.h"
+#include "model/train/step/schedule.h"
+
+namespace zs {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string default_name(const std::string& source) {
+  std::string name = fs::path(source).stem().string();
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '-' && c != '.') c = '-';
+  name.resize(std::min<std::size_t>(name.size(), 100));
+  return name.empty() || name.front() == '.' ? "run" : name;
+}
+
+void check_name(ConfigDraft& draft) {
+  const std::string& name = draft.config.name;
+  const bool is_plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return (c < 0x80 && std::isalnum(c)) || c == '.' || c == '_' || c == '-';
+  });
+  if (name.empty() || name.size() > 100 || name.front() == '.' || !is_plain)
+    draft.report("name", fmt::format("name {} cannot name a folder", toml_string(name)),
+                 "use 1 to 100 letters, digits, '.', '_' or '-', not starting with '.'");
+}
+
+void check_sizes(ConfigDraft& draft) {
+  const Config& c = draft.config;
+  if (are_good(draft, {"train.global_batch", "train.micro_batch"}) && c.train.global_batch % c.train.micro_batch != 0)
+    draft.report("train.micro_batch",
+                 fmt::format("train.global_batch {} is not a multiple of train.micro_batch {}", c.train.global_batch,
+                             c.train.micro_batch),
+                 "change one of them");
+  constexpr double kMostTokens = 4e18;  // counters of tokens are 64-bit
+  if (are_good(draft, {"train.steps", "train.global_batch", "train.sequence"})) {
+    const double tokens = static_cast<double>(c.train.steps) * static_cast<double>(c.train.global_batch) *
+                          static_cast<double>(c.train.sequence);
+    if (tokens > kMostTokens)
+      draft.report("train.steps", fmt::format("steps x batch x sequence is {:.1e} tokens", tokens), "make it smaller");
+  }
+  if (are_good(draft, {"train.micro_batch", "train.sequence", "model.vocab"})) {
+    const double logits = static_cast<double>(c.train.micro_batch) * static_cast<double>(c.train.sequence) *
+                          static_cast<double>(c.model.vocab);
+    if (logits > kMostTokens)
+      draft.report("train.micro_batch", fmt::format("micro-batch x sequence x vocab is {:.1e} elements", logits),
+                   "make it smaller");
+  }
+}
+
+/// A decay that begins within the warm-up would take steps from it.
+void check_schedule(ConfigDraft& draft) {
+  const Config::Train& train = draft.config.train;
+  if (!are_good(draft, {"train.schedule", "train.decay", "train.steps", "train.warmup"}) || train.schedule != "wsd")
+    return;
+  const std::int64_t decay = wsd_decay_steps(train);
+  if (train.warmup + decay <= train.steps) return;
+  draft.report("train.decay",
+               fmt::format("the decay of {} steps (train.decay {} of {}) overlaps the warm-up of {}", decay,
+                           train.decay, train.steps, train.warmup),
+               fmt::format("together they may have {} steps: lower train.decay or train.warmup", train.steps));
+}
+
+void resolve_precision(ConfigDraft& draft) {
+  Config& c = draft.config;
+  for (const auto& [key, value] : {std::pair("precision.output", &c.precision.output),
+                                   std::pair("precision.validation", &c.precision.validation)}) {
+    if (!draft.is_given(key)) {
+      *value = c.precision.param;
+    } else if (are_good(draft, {"precision.param", key}) && c.precision.param == "f32" && *value == "bf16") {
+      draft.report(key, fmt::format("{} \"bf16\" does not go with precision.param \"f32\"", key),
+                   "leave it out, or use param = \"bf16\"");
+    }
+  }
+  if (are_good(draft, {"precision.param", "precision.rounding"}) && c.precision.param == "f32" &&
+      c.precision.rounding != "nearest")
+    draft.report("precision.rounding", "precision.rounding \"stochastic\" does not go with precision.param \"f32\"",
+                 "f32 parameters are not rounded: leave it out, or use param = \"bf16\"");
+  if (are_good(draft, {"precision.param", "precision.reduce"}) && c.precision.param == "f32" &&
+      c.precision.reduce == "bf16")
+    draft.report("precision.reduce", "precision.reduce \"bf16\" does not go with precision.param \"f32\"",
+                 "gradients of f32 parameters are f32: use precision.reduce = \"f32\", or param = \"bf16\"");
+  for (const auto& [key, value] : {std::pair("shard.compress_gather", c.shard.compress_gather),
+                                   {"shard.compress_reduce", c.shard.compress_reduce}}) {
+    if (are_good(draft, {key, "train.deterministic"}) && value != "none" && c.train.deterministic)
+      draft.report(key, fmt::format("{} = \"{}\" does not go with train.deterministic", key, value),
+                   "what is rounded depends on the number of ranks: leave one of them out");
+  }
+}
+
+/// Keys that a strategy decides: given otherwise, they contradict it.
+void resolve_strategy(ConfigDraft& draft) {
+  Config::Shard& shard = draft.config.shard;
+  if (!are_good(draft, {"shard.strategy"})) return;
+  const Strategy strategy = strategy_of(shard.strategy);
+  const auto contradicts = [&](const char* key, const std::string& value, const char* instead) {
+    draft.report(key, fmt::format("{} = {} does not go with shard.strategy \"{}\"", key, value, shard.strategy),
+                 instead);
+  };
+  const bool shards_parameters =
+      strategy == Strategy::zero3 || strategy == Strategy::hsdp || strategy == Strategy::nested;
+  const char* const kReshard = "shard.reshard_after_forward";
+  if (!shards_parameters) {
+    if (draft.is_given(kReshard) && are_good(draft, {kReshard}) && !shard.reshard_after_forward.is_off())
+      contradicts(kReshard, shard.reshard_after_forward.str(),
+                  "leave it out, or use a strategy that shards parameters: zero3, hsdp, nested");
+    shard.reshard_after_forward = false;
+  } else if (are_good(draft, {kReshard}) && shard.reshard_after_forward.group() != 0 && strategy == Strategy::nested) {
+    contradicts(kReshard, shard.reshard_after_forward.str(),
+                "use true or false; a number of ranks goes with zero3 and hsdp");
+  }
+  const char* const kReduce = "shard.reduce_every_micro_batch";
+  const bool is_fixed = strategy == Strategy::zero1 || strategy == Strategy::zero2,
+             usual = strategy != Strategy::zero1 && strategy != Strategy::shard_grad_op;
+  if (!draft.is_given(kReduce)) {
+    shard.reduce_every_micro_batch = usual;
+  } else if (is_fixed && are_good(draft, {kReduce}) && shard.reduce_every_micro_batch != usual) {
+    contradicts(kReduce, usual ? "false" : "true", usual ? "use zero1" : "use zero2");
+  }
+  const bool has_replicas = strategy == Strategy::ddp || strategy == Strategy::hsdp;
+  if (!has_replicas && shard.all_reduce_every_micro_batch && are_good(draft, {"shard.all_reduce_every_micro_batch"}))
+    contradicts("shard.all_reduce_every_micro_batch", "true", "leave it out; only ddp and hsdp have replicas");
+  const bool has_groups = strategy == Strategy::hsdp || strategy == Strategy::nested;
+  if (!are_good(draft, {"shard.group_size"})) return;
+  if (has_groups && shard.group_size == 0)
+    draft.report("shard.group_size", fmt::format("shard.strategy \"{}\" needs a shard.group_size", shard.strategy),
+                 "give the ranks of a small group, as a rule those of one host");
+  if (!has_groups && shard.group_size != 0)
+    contradicts("shard.group_size", fmt::format("{}", shard.group_size),
+                "leave it out; only hsdp and nested have small groups");
+}
+
+void check_units(ConfigDraft& draft) {
+  const Config::Shard& shard = draft.config.shard;
+  if (are_good(draft, {"shard.units", "shard.unit_mib"}) && shard.units == "model" && shard.unit_mib > 0)
+    draft.report("shard.unit_mib",
+                 fmt::format("shard.unit_mib = {} does not go with shard.units \"model\"", shard.unit_mib),
+                 "leave it out, or use shard.units = \"block\"");
+}
+
+/// The flat layout has no use for what is said of single parameters.
+void check_layout(ConfigDraft& draft) {
+  const Config::Shard& shard = draft.config.shard;
+  const auto of_parameters = [&](const char* key, bool is_set, const std::string& value) {
+    if (is_set && shard.layout == "flat" && are_good(draft, {"shard.layout", key}))
+      draft.report(key, fmt::format("{} = {} does not go with shard.layout \"flat\"", key, value),
+                   "leave it out, or use shard.layout = \"per_parameter\"");
+  };
+  of_parameters("shard.min_shard_bytes", shard.min_shard_bytes != 0, fmt::format("{}", shard.min_shard_bytes));
+  of_parameters("shard.dims", !shard.dims.empty(), fmt::format("[\"{}\"]", fmt::join(shard.dims, "\", \"")));
+  if (!are_good(draft, {"shard.dims"})) return;
+  for (const std::string& entry : shard.dims) {
+    try {
+      DimPattern::parse(entry);
+    } catch (const Error& error) {
+      draft.report("shard.dims", error.what_happened(), error.what_to_do());
+    }
+  }
+}
+
+bool is_file_or_folder(const fs::path& path) {
+  std::error_code failed;
+  return fs::exists(path, failed);
+}
+
+/// So that config.toml says which folders they were.
+void expand_paths(ConfigDraft& draft) {
+  Config& c = draft.config;
+  const auto expand = [&](const char* key, std::string& path) {
+    try {
+      path = expand_path(path);
+    } catch (const Error& error) {
+      draft.report(key, fmt::format("{}: {}", key, error.what_happened()), error.what_to_do());
+    }
+  };
+  expand("data.tokenizer", c.data.tokenizer);
+  if (const fs::path path = c.data.tokenizer, beside = fs::path(draft.source).parent_path() / path;
+      path.is_relative() && !path.empty() && !is_file_or_folder(path) && is_file_or_folder(beside))
+    c.data.tokenizer = beside.string();
+  for (std::string& path : c.data.train) expand("data.train", path);
+  for (std::string& path : c.data.validation) expand("data.validation", path);
+  expand("run.dir", c.run.dir);
+  expand("run.export", c.run.export_to);
+}
+
+void check_data(ConfigDraft& draft) {
+  const Config::Data& data = draft.config.data;
+  if (!are_good(draft, {"data.token_bytes"})) return;
+  if (data.token_bytes == 3) {
+    draft.report("data.token_bytes", "data.token_bytes is 3", "use 2 or 4");
+  } else if (data.token_bytes != 2 && data.kind == "text" && are_good(draft, {"data.kind"})) {
+    draft.report("data.token_bytes",
+                 fmt::format("data.token_bytes = {} does not go with data.kind \"text\"", data.token_bytes),
+                 "leave it out, or use data.kind = \"tokens\"");
+  }
+}
+
+void check_rest(ConfigDraft& draft) {
+  const Config& c = draft.config;
+  if (are_good(draft, {"cuda.graph", "device"}) && c.cuda.graph && c.device != "cuda")
+    draft.report("cuda.graph", fmt::format("cuda.graph = true does not go with device = \"{}\"", c.device),
+                 "leave it out, or use device = \"cuda\": the CPU has no graphs");
+  if (are_good(draft, {"run.validate_every", "data.validation_fraction", "data.validation"}) &&
+      c.run.validate_every > 0 && c.data.validation.empty() && c.data.validation_fraction == 0)
+    draft.report("run.validate_every", "run.validate_every is set, but there is no validation data",
+                 "set data.validation or data.validation_fraction, or run.validate_every = 0");
+  if (are_good(draft, {"comm.transport", "comm.ranks"}) && c.comm.transport != "auto" && c.comm.transport != "local" &&
+      c.comm.ranks != 1)
+    draft.report("comm.ranks",
+                 fmt::format("comm.ranks {} does not go with comm.transport = \"{}\"", c.comm.ranks, c.comm.transport),
+                 "use mpirun -np, or comm.transport = \"local\"");
+}
+
+}  // namespace
+
+bool are_good(const ConfigDraft& draft, std::initializer_list<const char*> keys) {
+  return std::none_of(keys.begin(), keys.end(), [&](const char* key) { return draft.bad.count(key) != 0; });
+}
+
+std::string ConfigDraft::where(const std::string& key) const {
+  const auto found = given.find(key);
+  return found == given.end() ? source : found->second;
+}
+
+void ConfigDraft::report(const std::string& key, std::string what, std::string what_to_do) {
+  bad.insert(key);
+  problems.emplace_back(ExitCode::config, std::move(what), where(key), std::move(what_to_do));
+}
+
+void resolve_config(ConfigDraft& draft) {
+  Config& c = draft.config;
+  for (const ConfigKey& key : config_keys()) {
+    const std::string name(key.name);
+    if (key.is_required() && !draft.is_given(name) && draft.bad.count(name) == 0)
+      draft.report(name, name + " is missing", fmt::format("give it ({})", key.type()));
+  }
+  if (!draft.is_given("name")) c.name = default_name(draft.source);
+  expand_paths(draft);
+  resolve_model(draft);
+  if (!draft.is_given("train.sequence")) {
+    c.train.sequence = c.model.context;
+    if (draft.bad.count("model.context") != 0) draft.bad.insert("train.sequence");
+  }
+  if (!draft.is_given("run.sample_tokens") && c.data.kind != "text" && c.data.tokenizer.empty())
+    c.run.sample_tokens = 0;
+  check_name(draft);
+  check_model(draft);
+  check_sizes(draft);
+  check_schedule(draft);
+  resolve_optimizer(draft);
+  resolve_precision(draft);
+  resolve_strategy(draft);
+  check_units(draft);
+  check_layout(draft);
+  check_data(draft);
+  check_rest(draft);
+}
+
+SchemeOptions scheme_options(const Config& config) {
+  return {.strategy = strategy_of(config.shard.strategy),
+          .group_size = static_cast<int>(config.shard.group_size),
+          .reshard_after_forward = config.shard.reshard_after_forward,
+          .reduce_every_micro_batch = config.shard.reduce_every_micro_batch,
+          .all_reduce_every_micro_batch = config.shard.all_reduce_every_micro_batch,
+          .deterministic = config.train.deterministic};
+}
+
+void check_ranks(const Config& config, int ranks) {
+  ZS_CHECK(ranks >= 1, "{} ranks", ranks);
+  const ShardScheme scheme(scheme_options(config), 0, ranks);  // for its checks
+  const std::int64_t batch = config.train.global_batch, micro = config.train.micro_batch;
+  const std::int64_t step = micro * ranks;
+  if (batch % step == 0) return;
+  const std::int64_t below = batch / step * step;
+  const std::string batches = below == 0 ? fmt::format("{}", step) : fmt::format("{} or {}", below, below + step);
+  std::vector<std::int64_t> counts;
+  for (std::int64_t count = 1; count <= batch / micro && batch % micro == 0; ++count)
+    if (batch % (micro * count) == 0) counts.push_back(count);
+  // The nearest few are what helps; a batch of thousands has dozens of divisors.
+  std::stable_sort(counts.begin(), counts.end(),
+                   [&](auto a, auto b) { return std::abs(a - ranks) < std::abs(b - ranks); });
+  counts.resize(std::min<std::size_t>(counts.size(), 4));
+  std::sort(counts.begin(), counts.end());
+  std::string list;
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    list += (i == 0 ? "" : i + 1 == counts.size() ? " or " : ", ") + fmt::format("{}", counts[i]);
+  throw Error(ExitCode::config,
+              fmt::format("train.global_batch {} is not a multiple of {} ranks x micro_batch {}", batch, ranks, micro),
+              {},
+              fmt::format("use {}{}", batches,
+                          list.empty() ? "" : fmt::format(", or {} rank{}", list, list == "1" ? "" : "s")));
+}
+
+}  // namespace zs

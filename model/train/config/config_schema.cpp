@@ -1,0 +1,474 @@
+#include "model/train/config/config_schema.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <limits>
+#include <utility>
+
+#include "model/families/family.h"
+#include "model/train/config/toml_text.h"
+
+namespace zs {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr ConfigRange between(double min, double max) { return {min, max, false, false}; }
+constexpr ConfigRange positive(double max) { return {0, max, true, false}; }
+constexpr ConfigRange below_one{0, 1, false, true};
+constexpr ConfigRange any{};
+
+// The upper bounds are sanity limits: wide enough for any real run, small enough that no product of two of them
+// overflows.
+constexpr std::array kKeys = {
+    ConfigKey{"name", [](Config& c) -> ConfigSlot { return &c.name; }, any, "",
+              "the configuration file's name without its ending",
+              "Name of the run; letters, digits, `.`, `_` and `-`."},
+    ConfigKey{"device", [](Config& c) -> ConfigSlot { return &c.device; }, any, "auto|cpu|cuda", "",
+              "Where to compute: `auto` is `cuda` where every rank finds a driver, cuBLASLt and a GPU of compute "
+              "capability 8.0 or later, "
+              "else `cpu`; a GPU without a cuBLASLt that can be loaded is an error. "
+              "`cuda` has not run on a real GPU yet (docs/gpu.md)."},
+
+    ConfigKey{"model.family",
+              [](Config& c) -> ConfigSlot { return &c.model.family; },
+              any,
+              {},
+              "the preset's, or `\"gpt2\"`",
+              "Architecture."},
+    ConfigKey{"model.preset",
+              [](Config& c) -> ConfigSlot { return &c.model.preset; },
+              any,
+              {},
+              "",
+              "Published sizes, of the family that the table below names; the keys below override it."},
+    ConfigKey{"model.path", [](Config& c) -> ConfigSlot { return &c.model.path; }, any, "", "",
+              "Folder of a model as transformers writes it: config.json gives the keys below, its safetensors files "
+              "the weights "
+              "(docs/huggingface.md). A key that is given all the same must be equal."},
+    ConfigKey{"model.layers", [](Config& c) -> ConfigSlot { return &c.model.layers; }, between(1, 1024), "",
+              "the preset's", "Transformer blocks."},
+    ConfigKey{"model.heads", [](Config& c) -> ConfigSlot { return &c.model.heads; }, between(1, 1024), "",
+              "the preset's", "Attention heads; must divide `model.width`."},
+    ConfigKey{"model.width", [](Config& c) -> ConfigSlot { return &c.model.width; }, between(1, 65536), "",
+              "the preset's", "Size of the residual stream."},
+    ConfigKey{"model.context", [](Config& c) -> ConfigSlot { return &c.model.context; }, between(1, 1048576), "",
+              "the preset's", "Positions that the model knows."},
+    ConfigKey{"model.vocab", [](Config& c) -> ConfigSlot { return &c.model.vocab; }, between(1, 4194304), "",
+              "256 for text; for tokens the preset's, else that of the family's published models",
+              "Token ids are 0 to `model.vocab` - 1; at least 256 for text."},
+    ConfigKey{"model.activation", [](Config& c) -> ConfigSlot { return &c.model.activation; }, any,
+              "gelu_tanh|gelu_erf", "", "GELU by its tanh approximation (as GPT-2 was published) or exactly."},
+    ConfigKey{"model.kv_heads", [](Config& c) -> ConfigSlot { return &c.model.kv_heads; }, between(0, 1024), "",
+              "the preset's, or `model.heads`",
+              "Key and value heads, each shared by as many query heads; must divide `model.heads`."},
+    ConfigKey{"model.hidden", [](Config& c) -> ConfigSlot { return &c.model.hidden; }, between(0, 1048576), "",
+              "the preset's, or 8/3 of `model.width`, up to a multiple of 128",
+              "Hidden elements of the MLP; 0: the default, for `gpt2` 4 x `model.width`."},
+    ConfigKey{"model.rotary_base", [](Config& c) -> ConfigSlot { return &c.model.rotary_base; }, between(1, 1e12), "",
+              "the preset's, or `10000.0`", "Base of the angles that queries and keys turn by."},
+    ConfigKey{"model.tied_head", [](Config& c) -> ConfigSlot { return &c.model.tied_head; }, any, "",
+              "the preset's, else `true` for `gpt2`, `false` for the others",
+              "The head is the token embedding, not a matrix of its own."},
+    ConfigKey{"model.norm_eps", [](Config& c) -> ConfigSlot { return &c.model.norm_eps; }, positive(1), "",
+              "the preset's, or the family's", "What the norms add to a variance, or to a mean square."},
+    ConfigKey{"model.head_dim", [](Config& c) -> ConfigSlot { return &c.model.head_dim; }, between(0, 4096), "",
+              "the preset's, or the family's", "Elements of a head; 0: `model.width` / `model.heads`."},
+    ConfigKey{"model.window", [](Config& c) -> ConfigSlot { return &c.model.window; }, between(0, 1048576), "",
+              "the preset's, or `0`", "Tokens that a token sees, itself the last of them; 0: all before it."},
+    ConfigKey{"model.rotary_scaling", [](Config& c) -> ConfigSlot { return &c.model.rotary_scaling; }, any,
+              "none|linear|llama3", "the preset's, or `\"none\"`",
+              "How angles are changed for a longer context. `linear`: all are divided by `model.rotary_factor`. "
+              "`llama3`, as Llama 3.1 has it: "
+              "only those that turn slowly, and what follows says which."},
+    ConfigKey{
+        "model.rotary_factor", [](Config& c) -> ConfigSlot { return &c.model.rotary_factor; }, between(1, 1e6), "",
+        "the preset's, or `8.0`",
+        "Divides angles; without effect where `model.rotary_scaling` is `none`, as what follows but for `llama3`."},
+    ConfigKey{"model.rotary_low", [](Config& c) -> ConfigSlot { return &c.model.rotary_low; }, positive(1e6), "",
+              "the preset's, or `1.0`",
+              "An angle that turns less often than that in `model.rotary_context` positions is divided."},
+    ConfigKey{"model.rotary_high", [](Config& c) -> ConfigSlot { return &c.model.rotary_high; }, positive(1e6), "",
+              "the preset's, or `4.0`", "One that turns more often stays; what lies between is changed in part."},
+    ConfigKey{"model.rotary_context", [](Config& c) -> ConfigSlot { return &c.model.rotary_context; },
+              between(1, 1048576), "", "the preset's, or `8192`", "Positions that the model was first trained with."},
+
+    ConfigKey{"data.kind", [](Config& c) -> ConfigSlot { return &c.data.kind; }, any, "text|tokens", "",
+              "`text`: any files as bytes. `tokens`: ids, in llm.c's `.bin` or, without a header, as nanoGPT writes "
+              "them. Files that are "
+              "evidently of another kind are refused."},
+    ConfigKey{"data.token_bytes", [](Config& c) -> ConfigSlot { return &c.data.token_bytes; }, between(2, 4), "", "",
+              "Bytes of an id in token files without a header: 2 (uint16), or 4 (uint32, or int32), which "
+              "`model.vocab` above 65536 needs. "
+              "llm.c's header says it itself."},
+    ConfigKey{"data.tokenizer", [](Config& c) -> ConfigSlot { return &c.data.tokenizer; }, any, "", "",
+              "Folder with a `tokenizer.json` or a `tokenizer.model`, or one of these files: `text` is what it makes "
+              "of the files, not their "
+              "bytes, and samples are printed as text. A relative path is looked up in the current folder, then beside "
+              "the configuration "
+              "file. docs/tokenizer.md."},
+    ConfigKey{"data.train", [](Config& c) -> ConfigSlot { return &c.data.train; }, any, "", "required",
+              "Files, globs or folders. Relative ones are looked up in the current folder, beside the configuration "
+              "file, then in the "
+              "build folder. `~` and `$NAME` at the start of a part of the path stand for what they do in a shell."},
+    ConfigKey{"data.validation", [](Config& c) -> ConfigSlot { return &c.data.validation; }, any, "",
+              "the end of `data.train`", "The same, for validation."},
+    ConfigKey{
+        "data.validation_fraction", [](Config& c) -> ConfigSlot { return &c.data.validation_fraction; },
+        between(0, 0.9), "", "",
+        "Part at the end of `data.train` that is kept for validation; without effect when `data.validation` is set."},
+
+    ConfigKey{"train.steps", [](Config& c) -> ConfigSlot { return &c.train.steps; }, between(1, 1e9), "", "required",
+              "Optimizer steps."},
+    ConfigKey{"train.global_batch", [](Config& c) -> ConfigSlot { return &c.train.global_batch; }, between(1, 1048576),
+              "", "required", "Sequences a step, over all ranks; a multiple of `train.micro_batch` x ranks."},
+    ConfigKey{"train.micro_batch", [](Config& c) -> ConfigSlot { return &c.train.micro_batch; }, between(1, 65536), "",
+              "", "Sequences that one rank computes at a time."},
+    ConfigKey{"train.sequence", [](Config& c) -> ConfigSlot { return &c.train.sequence; }, between(1, 1048576), "",
+              "`model.context`", "Tokens a sequence; at most `model.context`."},
+    ConfigKey{"train.lr", [](Config& c) -> ConfigSlot { return &c.train.lr; }, positive(1e12), "", "",
+              "Peak learning rate."},
+    ConfigKey{"train.min_lr_ratio", [](Config& c) -> ConfigSlot { return &c.train.min_lr_ratio; }, between(0, 1), "",
+              "", "The schedule ends at this part of `train.lr`."},
+    ConfigKey{"train.warmup", [](Config& c) -> ConfigSlot { return &c.train.warmup; }, between(0, 1e9), "", "",
+              "Steps of linear warm-up; a shorter run ends within it."},
+    ConfigKey{"train.schedule", [](Config& c) -> ConfigSlot { return &c.train.schedule; }, any,
+              "cosine|linear|constant|wsd", "",
+              "Learning rate after the warm-up; `wsd`: constant, then a decay over the last `train.decay`."},
+    ConfigKey{"train.decay", [](Config& c) -> ConfigSlot { return &c.train.decay; }, positive(1), "", "",
+              "Part of all steps over which `wsd` decays, the last ones: all of these, without the fraction of a step, "
+              "are below the peak. "
+              "Beside "
+              "`train.warmup` it must fit into `train.steps`."},
+    ConfigKey{"train.clip", [](Config& c) -> ConfigSlot { return &c.train.clip; }, between(0, 1e6), "", "",
+              "Largest global norm of the gradient; 0 does not clip."},
+    ConfigKey{"train.optimizer", [](Config& c) -> ConfigSlot { return &c.train.optimizer; }, any, "adamw|sgd", "",
+              "`adamw` (Loshchilov and Hutter 2019), or `sgd`, stochastic gradient descent with a momentum."},
+    ConfigKey{"train.weight_decay", [](Config& c) -> ConfigSlot { return &c.train.weight_decay; }, between(0, 100), "",
+              "`0.1`, with `sgd` `0.0`",
+              "Weight decay, AdamW's decoupled from the gradient; not for norms and biases."},
+    ConfigKey{"train.beta1", [](Config& c) -> ConfigSlot { return &c.train.beta1; }, below_one, "", "",
+              "AdamW's first moment."},
+    ConfigKey{"train.beta2", [](Config& c) -> ConfigSlot { return &c.train.beta2; }, below_one, "", "",
+              "AdamW's second moment."},
+    ConfigKey{"train.eps", [](Config& c) -> ConfigSlot { return &c.train.eps; }, positive(1), "", "",
+              "AdamW's epsilon."},
+    ConfigKey{"train.momentum", [](Config& c) -> ConfigSlot { return &c.train.momentum; }, below_one, "", "",
+              "SGD's momentum; 0: none."},
+    ConfigKey{"train.nesterov", [](Config& c) -> ConfigSlot { return &c.train.nesterov; }, any, "", "",
+              "SGD looks ahead by its momentum, as Nesterov's method does."},
+    ConfigKey{"train.groups", [](Config& c) -> ConfigSlot { return &c.train.groups; }, any, "", "",
+              "`\"PATTERN: lr=FACTOR, decay=VALUE\"`, either of the two or both: parameters that learn at `train.lr` "
+              "times a factor, or have "
+              "another weight decay, norms and biases too. `*` in a pattern matches any part of a name, the first "
+              "pattern that matches counts."},
+    ConfigKey{"train.seed", [](Config& c) -> ConfigSlot { return &c.train.seed; }, between(0, kInf), "", "",
+              "Seeds the weights, the order of the data and the sample."},
+    ConfigKey{"train.deterministic", [](Config& c) -> ConfigSlot { return &c.train.deterministic; }, any, "", "",
+              "Bit-identical results at any number of ranks and threads."},
+    ConfigKey{"train.recompute", [](Config& c) -> ConfigSlot { return &c.train.recompute; }, any,
+              "none|block|attention", "",
+              "Activations that backward computes again instead of keeping them: none, all of a transformer block but "
+              "its input, or what "
+              "its attention makes up to the output projection. The results are the same bits."},
+    ConfigKey{"train.loss_chunk", [](Config& c) -> ConfigSlot { return &c.train.loss_chunk; }, between(0, 1e9), "", "",
+              "Tokens whose logits exist at once; 0: even shares, in multiples of 32, that keep them within 128 MiB."},
+    ConfigKey{"train.time_limit", [](Config& c) -> ConfigSlot { return &c.train.time_limit; }, between(0, 1e8), "", "",
+              "The run stops, saves a checkpoint and ends with exit code 75 by itself before so much time has passed "
+              "since its start, in "
+              "seconds or as `\"H:MM:SS\"`; 0: it has as long as it takes. In a Slurm job that says when it ends "
+              "(`SLURM_JOB_END_TIME`) the "
+              "run stops in time for that in any case. docs/checkpoints.md."},
+
+    ConfigKey{"shard.units", [](Config& c) -> ConfigSlot { return &c.shard.units; }, any, "block|model", "",
+              "What is gathered at once: transformer blocks, each by itself or as many as `shard.unit_mib` says, or "
+              "the whole model."},
+    ConfigKey{"shard.unit_mib", [](Config& c) -> ConfigSlot { return &c.shard.unit_mib; }, between(-1, 1048576), "", "",
+              "Blocks that follow each other are gathered and reduced as one unit, so that each unit has at least so "
+              "many MiB of parameters "
+              "(of `precision.param`); all blocks are one where together they have less. 0: each block is a unit. "
+              "Below 0: 64 over NCCL, "
+              "else 0. `shard.units = \"block\"` only. docs/sharding.md."},
+    ConfigKey{"shard.strategy", [](Config& c) -> ConfigSlot { return &c.shard.strategy; }, any, kStrategies, "",
+              "What is sharded over which ranks; docs/sharding.md compares them. `hsdp` and `nested` need "
+              "`shard.group_size`."},
+    ConfigKey{"shard.group_size", [](Config& c) -> ConfigSlot { return &c.shard.group_size; }, between(0, 1048576), "",
+              "",
+              "Ranks of a small group, for `hsdp` and `nested`; must divide the ranks. As a rule those of one host."},
+    ConfigKey{"shard.reshard_after_forward", [](Config& c) -> ConfigSlot { return &c.shard.reshard_after_forward; },
+              any, "", "`true` for strategies that shard parameters, but for `shard_grad_op`",
+              "Free a unit's parameters after its forward and gather them again for its backward. A number k (`zero3`, "
+              "where it must "
+              "divide the ranks, and `hsdp`, where it must divide `shard.group_size`) leaves them sharded over groups "
+              "of k ranks in "
+              "between, and gathers them there."},
+    ConfigKey{"shard.keep_root_unsharded", [](Config& c) -> ConfigSlot { return &c.shard.keep_root_unsharded; }, any,
+              "", "",
+              "Keep the root and the last unit gathered from forward to backward, and the root and the first one from "
+              "one micro-batch to the "
+              "next."},
+    ConfigKey{"shard.prefetch", [](Config& c) -> ConfigSlot { return &c.shard.prefetch; }, between(0, 8), "", "",
+              "Units gathered ahead of the one that computes."},
+    ConfigKey{"shard.limit", [](Config& c) -> ConfigSlot { return &c.shard.limit; }, between(0, 64), "", "",
+              "Units, beside the root and those that stay gathered, whose whole parameters may exist at once: the one "
+              "that computes, those "
+              "gathered ahead, and, where that leaves room, those that compute is not yet done with. 0: "
+              "`shard.prefetch` + 1; less cuts "
+              "the prefetch short, "
+              "more lets gathers run further ahead of compute."},
+    ConfigKey{"shard.reduce_every_micro_batch",
+              [](Config& c) -> ConfigSlot { return &c.shard.reduce_every_micro_batch; }, any, "",
+              "`false` for `zero1` and `shard_grad_op`, else `true`",
+              "Reduce gradients after every micro-batch, which keeps them sharded in between, or once a step. Always "
+              "every micro-batch with "
+              "`train.deterministic`."},
+    ConfigKey{"shard.all_reduce_every_micro_batch",
+              [](Config& c) -> ConfigSlot { return &c.shard.all_reduce_every_micro_batch; }, any, "", "",
+              "Sum gradients over replicas (`ddp`, `hsdp`) after every micro-batch, or once a step."},
+    ConfigKey{"shard.compress_gather", [](Config& c) -> ConfigSlot { return &c.shard.compress_gather; }, any,
+              "none|int8", "",
+              "How parameters travel when they are gathered from the master shards: as they are, or as whole numbers "
+              "of 8 bits with a scale for "
+              "every 256. The master weights stay exact. Not with `train.deterministic`."},
+    ConfigKey{"shard.compress_reduce", [](Config& c) -> ConfigSlot { return &c.shard.compress_reduce; }, any,
+              "none|int8", "",
+              "The same for gradients that are reduce-scattered; they are summed in f32. Sums over replicas (`ddp`, "
+              "`hsdp`) travel as they "
+              "are. Not with `train.deterministic`."},
+    ConfigKey{"shard.max_reductions_in_flight",
+              [](Config& c) -> ConfigSlot { return &c.shard.max_reductions_in_flight; }, between(1, 64), "", "",
+              "Whole gradient buffers that may wait for their reduction."},
+    ConfigKey{"shard.layout", [](Config& c) -> ConfigSlot { return &c.shard.layout; }, any, kLayouts, "",
+              "How a unit is cut: `flat`, all its parameters as one, or `per_parameter`, each on a dim of its own."},
+    ConfigKey{"shard.min_shard_bytes", [](Config& c) -> ConfigSlot { return &c.shard.min_shard_bytes; },
+              between(0, 1e12), "", "",
+              "Parameters of fewer bytes (of `precision.param`) stay whole on every rank; `per_parameter` only. Their "
+              "gradients are reduced as "
+              "all others are."},
+    ConfigKey{"shard.dims", [](Config& c) -> ConfigSlot { return &c.shard.dims; }, any, "",
+              "the first dim of each parameter",
+              "`\"PATTERN=DIM\"`: on which dim parameters are sharded, negative from the last; `*` in a pattern "
+              "matches any part of a name, the "
+              "first pattern that matches counts. `per_parameter` only."},
+    ConfigKey{
+        "shard.zero_copy", [](Config& c) -> ConfigSlot { return &c.shard.zero_copy; }, any, "auto|off", "",
+        "`auto`: where the ranks of a host can share memory, and the layout and the strategy allow it, units are read "
+        "where their "
+        "shards lie, without a copy. `off`: every rank gathers a copy of its own. The results are the same bits."},
+
+    ConfigKey{"precision.param", [](Config& c) -> ConfigSlot { return &c.precision.param; }, any, "f32|bf16", "",
+              "Parameters and activations; the master weights are always f32."},
+    ConfigKey{"precision.reduce", [](Config& c) -> ConfigSlot { return &c.precision.reduce; }, any, "f32|bf16", "",
+              "Gradients while they are reduced. Those of several micro-batches are summed in f32 in any case."},
+    ConfigKey{"precision.output", [](Config& c) -> ConfigSlot { return &c.precision.output; }, any, "f32|bf16",
+              "`precision.param`",
+              "What a block adds up and hands on to the next. `f32` with bf16 parameters rounds no sum of the residual "
+              "stream, and takes twice "
+              "its memory."},
+    ConfigKey{"precision.validation", [](Config& c) -> ConfigSlot { return &c.precision.validation; }, any, "f32|bf16",
+              "`precision.param`",
+              "Parameters and activations of validations and of the sample; `f32` with bf16 parameters gathers the "
+              "master weights."},
+
+    ConfigKey{"precision.rounding", [](Config& c) -> ConfigSlot { return &c.precision.rounding; }, any,
+              "nearest|stochastic", "",
+              "How the bf16 parameters are made of the f32 master weights: to nearest, or up or down at random, so "
+              "that updates too small for "
+              "bf16 count on average. Needs `precision.param = \"bf16\"`."},
+
+    ConfigKey{"comm.transport", [](Config& c) -> ConfigSlot { return &c.comm.transport; }, any,
+              "auto|hier|shm|mpi|local|null", "",
+              "`local`: ranks are threads of one process. Under `mpirun` `shm`, shared memory, for ranks of one host; "
+              "`mpi`, messages; or "
+              "`hier`, chosen for each group of ranks by where they are: `shm` on one host, `mpi` where each is on a "
+              "host of its own, else "
+              "`shm` inside the hosts and `mpi` across. `auto` is `hier`, unless the variable `ZSHARD_TRANSPORT` names "
+              "another. Without "
+              "`mpirun` it is `local`. `null` moves nothing, so that a run takes as long as it would without "
+              "communication; its results "
+              "are meaningless, and are not saved."},
+    ConfigKey{"comm.omit", [](Config& c) -> ConfigSlot { return &c.comm.omit; }, any, "none|gathers|reductions|both",
+              "",
+              "What moves nothing and waits for nobody, where `comm.transport` moves the rest, so that a run takes as "
+              "long as it would "
+              "without it: those that gather parameters, those that reduce gradients, or both. The results are "
+              "meaningless, and are not saved."},
+    ConfigKey{"comm.ranks", [](Config& c) -> ConfigSlot { return &c.comm.ranks; }, between(1, 256), "", "",
+              "Ranks of the `local` transport; `mpirun -np` says it otherwise."},
+    ConfigKey{"comm.timeout_s", [](Config& c) -> ConfigSlot { return &c.comm.timeout_s; }, between(1, 86400), "", "",
+              "Seconds after which a silent peer is given up."},
+    ConfigKey{"comm.race_check_ms", [](Config& c) -> ConfigSlot { return &c.comm.race_check_ms; }, between(0, 1000), "",
+              "",
+              "Above 0, for debugging: operations between ranks run on private copies and end up to so many "
+              "milliseconds later. Who "
+              "touches a buffer in use is found; exit code 70."},
+
+    ConfigKey{"cuda.tf32", [](Config& c) -> ConfigSlot { return &c.cuda.tf32; }, any, "", "",
+              "Products of f32 on a GPU may round their operands to tf32 (11 bits): faster. Without effect on those of "
+              "bf16, and on the CPU."},
+    ConfigKey{"cuda.fused_gelu", [](Config& c) -> ConfigSlot { return &c.cuda.fused_gelu; }, any, "", "",
+              "Products of bf16 on a GPU (compute capability 9.0 and later) compute GELU by tanh, and its gradient, "
+              "before they store their "
+              "sums, where cuBLASLt has that. docs/gpu.md."},
+    ConfigKey{"cuda.share_gpu", [](Config& c) -> ConfigSlot { return &c.cuda.share_gpu; }, any, "", "",
+              "Use a GPU that another process has too, and let others use this one's: else that is refused."},
+    ConfigKey{"cuda.transport", [](Config& c) -> ConfigSlot { return &c.cuda.transport; }, any, "auto|nccl|staged", "",
+              "What moves data between the GPUs of several ranks: `nccl`, or `staged`, through the hosts' memory and "
+              "`comm.transport`. `auto`: "
+              "`nccl` where every rank has the library and a GPU of its own, else `staged`, and one line says why."},
+    ConfigKey{"cuda.graph", [](Config& c) -> ConfigSlot { return &c.cuda.graph; }, any, "", "",
+              "A step on GPUs, which NCCL connects if they are several, is captured as a CUDA graph and replayed by "
+              "one launch: the same "
+              "results. docs/gpu.md."},
+    ConfigKey{"cuda.register", [](Config& c) -> ConfigSlot { return &c.cuda.registration; }, any, "auto|off", "",
+              "Over NCCL: take the GPU's memory from NCCL and register it, so that what is gathered and reduced can "
+              "move without a copy. `auto`: "
+              "where NCCL can (2.19 and later), with all ranks or none."},
+    ConfigKey{
+        "cuda.libraries", [](Config& c) -> ConfigSlot { return &c.cuda.libraries; }, any, "", "",
+        "Folders, separated by colons, in which cuBLASLt and NCCL are looked for before all others. Else they are "
+        "found by the "
+        "loader, below `$CUDA_HOME`, `$CUDA_PATH` and `/usr/local/cuda`, and in the packages of the Python in use."},
+
+    ConfigKey{"watchdog.init_s", [](Config& c) -> ConfigSlot { return &c.watchdog.init_s; }, between(0, 86400), "", "",
+              "Seconds that a rank may stand still while the job starts; 0: for ever. docs/reliability.md says what "
+              "standing still is."},
+    ConfigKey{"watchdog.first_step_s", [](Config& c) -> ConfigSlot { return &c.watchdog.first_step_s; },
+              between(0, 86400), "", "", "The same in the first step of a run."},
+    ConfigKey{"watchdog.step_s", [](Config& c) -> ConfigSlot { return &c.watchdog.step_s; }, between(0, 86400), "", "",
+              "The same in every later step, and its validation."},
+    ConfigKey{"watchdog.checkpoint_s", [](Config& c) -> ConfigSlot { return &c.watchdog.checkpoint_s; },
+              between(0, 86400), "", "",
+              "The same while a checkpoint or the final weights are written, and at the end of the job."},
+    ConfigKey{"watchdog.hosts", [](Config& c) -> ConfigSlot { return &c.watchdog.hosts; }, any, "", "",
+              "Where ranks are on several hosts, these tell each other what their ranks do, once a second by UDP. "
+              "docs/reliability.md."},
+
+    ConfigKey{"checkpoint.every", [](Config& c) -> ConfigSlot { return &c.checkpoint.every; }, between(0, 1e9), "", "",
+              "Steps between checkpoints, and one at the end; 0 saves only when the run is asked to stop."},
+    ConfigKey{"checkpoint.keep", [](Config& c) -> ConfigSlot { return &c.checkpoint.keep; }, between(0, 1e6), "", "",
+              "Checkpoints that stay, the newest; 0 keeps all. A run that goes on keeps as many as it did, unless this "
+              "is given."},
+    ConfigKey{"checkpoint.on_full", [](Config& c) -> ConfigSlot { return &c.checkpoint.on_full; }, any, "stop|warn", "",
+              "Where there is no room for a checkpoint: `stop` ends the run (exit code 74); `warn` prints a warning "
+              "and goes on without that "
+              "checkpoint. One that a stop asks for ends the run in any case."},
+
+    ConfigKey{"run.dir", [](Config& c) -> ConfigSlot { return &c.run.dir; }, any, "",
+              "`runs/NAME-N` with the next free N",
+              "Folder for what the run writes; `~` and `$NAME` as in `data.train`."},
+    ConfigKey{"run.validate_every", [](Config& c) -> ConfigSlot { return &c.run.validate_every; }, between(0, 1e9), "",
+              "", "Steps between validations; 0 never validates."},
+    ConfigKey{"run.validate_batches", [](Config& c) -> ConfigSlot { return &c.run.validate_batches; }, between(1, 1e6),
+              "", "", "Global batches a validation; where the validation part has less, all of it, each sample once."},
+    ConfigKey{"run.sample_tokens", [](Config& c) -> ConfigSlot { return &c.run.sample_tokens; }, between(0, 1e6), "",
+              "200 for text and where there is a tokenizer, else 0",
+              "Length of the sample that is printed at the end; 0 prints none."},
+    ConfigKey{"run.sample_prompt", [](Config& c) -> ConfigSlot { return &c.run.sample_prompt; }, any, "", "",
+              "Text that the sample goes on from."},
+    ConfigKey{
+        "run.export", [](Config& c) -> ConfigSlot { return &c.run.export_to; }, any, "", "",
+        "A new folder into which the end of the run writes the model as transformers loads it, or a new file NAME.gguf "
+        "(docs/huggingface.md); empty: none."},
+    ConfigKey{"run.export_dtype", [](Config& c) -> ConfigSlot { return &c.run.export_dtype; }, any, "f32|bf16|f16|q8_0",
+              "", "What its weights are stored in; `q8_0` in a GGUF file only."},
+    ConfigKey{"run.export_shard_mib", [](Config& c) -> ConfigSlot { return &c.run.export_shard_mib; }, between(1, 1e9),
+              "", "", "About how much a file of its weights has at most; more go into several files with an index."},
+};
+
+std::string number_text(double value) { return fmt::format("{}", value); }
+
+/// What the table of families says of a key.
+std::string doc_of(const ConfigKey& key) {
+  std::string doc(key.doc), names;
+  if (key.name == "model.family")
+    for (const Family* family : families()) doc += fmt::format(" `{}`: {}.", family->name, family->summary);
+  for (const Family* family : families_with(key.name))
+    names += fmt::format("{}`{}`", names.empty() ? "" : ", ", family->name);
+  return names.empty() ? doc : fmt::format("{} Families: {}.", doc, names);
+}
+
+auto named(std::string_view name) {
+  return [name](const ConfigKey& key) { return key.name == name; };
+}
+
+}  // namespace
+
+std::string ConfigRange::str() const {
+  const std::string low = min == -kInf ? "" : (min_open ? "above " : "") + number_text(min);
+  const std::string high = max == kInf ? "" : (max_open ? "below " : "at most ") + number_text(max);
+  if (low.empty() || high.empty()) return low.empty() ? high : (min_open ? low : low + " or more");
+  if (!min_open && !max_open) return low + " to " + number_text(max);
+  return (min_open ? low : low + " or more") + ", " + high;
+}
+
+std::vector<std::string_view> ConfigKey::choice_list() const {
+  std::vector<std::string_view> list;
+  if (choices.empty()) return list;
+  for (std::size_t begin = 0;;) {
+    const std::size_t end = choices.find('|', begin);
+    list.push_back(choices.substr(begin, end - begin));
+    if (end == std::string_view::npos) return list;
+    begin = end + 1;
+  }
+}
+
+std::string ConfigKey::type() const {
+  static constexpr std::array kTypes = {
+      "true or false",         "integer", "number", "string", "string or array of strings", "true, false or integer",
+      "seconds or \"H:MM:SS\""};
+  Config config;
+  return kTypes[slot(config).index()];
+}
+
+std::string ConfigKey::allowed() const {
+  if (choices.empty()) return range.str();
+  std::string text;
+  for (const auto choice : choice_list()) text += (text.empty() ? "" : ", ") + toml_string(choice);
+  return text;
+}
+
+std::string ConfigKey::default_text() const {
+  if (!default_note.empty()) return std::string(default_note);
+  Config config;
+  return toml_value(slot(config));
+}
+
+std::span<const ConfigKey> config_keys() {
+  static std::deque<std::string> texts;  // that keys point into
+  static const auto keys = [] {
+    auto all = kKeys;
+    const auto keep = [](std::string text) -> std::string_view { return texts.emplace_back(std::move(text)); };
+    for (ConfigKey& key : all) {
+      key.doc = keep(doc_of(key));
+      if (key.name == "model.family") key.choices = keep(family_choices());
+      if (key.name == "model.preset") key.choices = keep("|" + preset_choices());
+    }
+    return all;
+  }();
+  return keys;
+}
+
+const ConfigKey* find_config_key(std::string_view name) {
+  const std::span<const ConfigKey> keys = config_keys();
+  const auto found = std::find_if(keys.begin(), keys.end(), named(name));
+  return found == keys.end() ? nullptr : &*found;
+}
+
+std::string toml_value(const ConfigSlot& slot) {
+  if (const auto* flag = std::get_if<bool*>(&slot)) return **flag ? "true" : "false";
+  if (const auto* integer = std::get_if<std::int64_t*>(&slot)) return fmt::format("{}", **integer);
+  if (const auto* number = std::get_if<double*>(&slot)) {
+    std::string text = number_text(**number);
+    return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+  }
+  if (const auto* text = std::get_if<std::string*>(&slot)) return toml_string(**text);
+  if (const auto* reshard = std::get_if<Reshard*>(&slot)) return (*reshard)->str();
+  if (const auto* duration = std::get_if<Config::Duration*>(&slot)) return toml_value(ConfigSlot(&(*duration)->value));
+  std::string list;
+  for (const auto& text : *std::get<std::vector<std::string>*>(slot))
+    list += (list.empty() ? "" : ", ") + toml_string(text);
+  return "[" + list + "]";
+}
+
+}  // namespace zs

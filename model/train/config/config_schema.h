@@ -1,0 +1,64 @@
+#pragma once
+
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "model/train/config/config.h"
+
+namespace zs {
+
+/// Where a key's value lives in a Config; the alternative is the key's type.
+using ConfigSlot =
+    std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*, Reshard*, Config::Duration*>;
+
+struct ConfigRange {
+  double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
+  bool min_open = false, max_open = false;  ///< the bound itself is outside
+
+  bool contains(double value) const {
+    return (min_open ? value > min : value >= min) && (max_open ? value < max : value <= max);
+  }
+  /// "above 0, at most 10"; empty without bounds.
+  std::string str() const;
+};
+
+/// One row of the schema. Everything that parses, checks, prints or documents a key reads this row.
+struct ConfigKey {
+  std::string_view name;  ///< "train.lr"
+  ConfigSlot (*slot)(Config&);
+  ConfigRange range;
+  std::string_view choices;       ///< "a|b|c"; empty: any text. An empty choice is spelled "" (model.preset)
+  std::string_view default_note;  ///< instead of a constant default; "required" makes the key mandatory
+  std::string_view doc;
+
+  bool is_required() const { return default_note == "required"; }
+  std::vector<std::string_view> choice_list() const;
+  std::string type() const;          ///< "integer", "string or array of strings" ...
+  std::string allowed() const;       ///< the range or the choices, in words; empty: anything of the type
+  std::string default_text() const;  ///< as TOML, or the note
+};
+
+/// All keys, in the order of the documentation.
+std::span<const ConfigKey> config_keys();
+const ConfigKey* find_config_key(std::string_view name);
+/// What a key that was called so before is called now.
+std::optional<std::string_view> renamed_config_key(std::string_view name);
+/// The key that `name` was most likely meant to be, or nothing when none is near.
+std::optional<std::string_view> nearest_config_key(std::string_view name);
+
+/// Levenshtein's distance: insertions, deletions and replacements.
+std::size_t edit_distance(std::string_view a, std::string_view b);
+
+/// A slot's value as TOML; reads back exactly.
+std::string toml_value(const ConfigSlot& slot);
+/// The list of all keys for the terminal, and the same as Markdown tables (the generated part of
+/// docs/configuration.md).
+std::string config_help();
+std::string config_markdown();
+
+}  // namespace zs

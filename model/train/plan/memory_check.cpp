@@ -1,0 +1,279 @@
+#include "model/train/plan/memory_check.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "model/train/run_dir/metrics.h"
+#include "model/train/step/session.h"
+#include "runtime/tensor/ops.h"
+
+namespace zs {
+namespace {
+
+/// Libraries, the corpus in the page cache and the rest of the system need some too; a machine at its limit only
+/// thrashes.
+constexpr double kUsable = 0.9;
+
+using Changes = std::vector<MemoryChange>;
+
+MemoryChange change(const MemoryDemand& demand, std::string text) { return {demand, std::move(text), 0}; }
+
+// Each list goes from the smallest change to the one that saves most.
+
+Changes recomputations(const MemoryDemand& demand) {
+  Changes changes;
+  for (const char* part : {"attention", "block"}) {
+    if (demand.config.train.recompute == "block" || demand.config.train.recompute == part) continue;
+    changes.push_back(change(demand, fmt::format("set train.recompute={}", part)));
+    changes.back().demand.config.train.recompute = part;
+  }
+  return changes;
+}
+
+Changes micro_batches(const MemoryDemand& demand) {
+  Changes changes;
+  const auto& train = demand.config.train;
+  for (std::int64_t size = train.micro_batch - 1; size > 0; --size) {
+    if (train.global_batch % (size * demand.plan.ranks) != 0) continue;
+    changes.push_back(change(demand, fmt::format("set train.micro_batch={}", size)));
+    changes.back().demand.config.train.micro_batch = size;
+  }
+  return changes;
+}
+
+Changes loss_chunks(const MemoryDemand& demand) {
+  Changes changes;
+  constexpr std::int64_t kSmallest = 32;
+  const std::int64_t tokens = demand.config.train.micro_batch * demand.config.train.sequence;
+  const std::int64_t set = demand.config.train.loss_chunk;
+  std::int64_t chunk =
+      set > 0 ? std::min(set, tokens) : lm_head_chunk_rows(tokens, padded_vocab(demand.config.model.vocab));
+  while ((chunk = chunk / 2 / kSmallest * kSmallest) >= kSmallest) {
+    changes.push_back(change(demand, fmt::format("set train.loss_chunk={}", chunk)));
+    changes.back().demand.config.train.loss_chunk = chunk;
+  }
+  return changes;
+}
+
+/// Where blocks share units.
+Changes unit_sizes(const MemoryDemand& demand) {
+  Changes changes;
+  if (demand.config.shard.units != "block") return changes;
+  const auto add = [&](double mib) {
+    changes.push_back(change(demand, fmt::format("set shard.unit_mib={}", mib)));
+    changes.back().demand.config.shard.unit_mib = mib;
+  };
+  const double set = unit_mib(demand.config, demand.plan.transport, demand.plan.ranks);
+  for (double mib = set / 2; mib >= 1; mib /= 2) add(mib);
+  if (set > 0) add(0);
+  return changes;
+}
+
+Changes prefetches(const MemoryDemand& demand) {
+  Changes changes;
+  for (std::int64_t limit = demand.config.shard.limit - 1; limit >= 1; --limit) {
+    changes.push_back(change(demand, fmt::format("set shard.limit={}", limit)));
+    changes.back().demand.config.shard.limit = limit;
+  }
+  if (demand.config.shard.limit > 0) return changes;
+  for (std::int64_t depth = demand.config.shard.prefetch - 1; depth >= 0; --depth) {
+    changes.push_back(change(demand, fmt::format("set shard.prefetch={}", depth)));
+    changes.back().demand.config.shard.prefetch = depth;
+  }
+  return changes;
+}
+
+Changes reshardings(const MemoryDemand& demand) {
+  const Strategy strategy = strategy_of(demand.config.shard.strategy);
+  const bool is_possible = strategy == Strategy::zero3 || strategy == Strategy::hsdp || strategy == Strategy::nested;
+  if (!is_possible || demand.config.shard.reshard_after_forward.is_all()) return {};
+  MemoryChange one = change(demand, "set shard.reshard_after_forward=true");
+  one.demand.config.shard.reshard_after_forward = true;
+  return {one};
+}
+
+bool is_possible(const MemoryDemand& demand, int ranks) {
+  try {
+    check_ranks(demand.config, ranks);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void move_to(MemoryDemand& demand, int ranks, int local_ranks) {
+  demand.plan.rank = 0;
+  demand.plan.ranks = ranks;
+  demand.plan.hosts.clear();
+  for (int r = 0; r < ranks && ranks > local_ranks; ++r) demand.plan.hosts.push_back(r / local_ranks);
+  demand.local_ranks = local_ranks;
+  if (demand.gpus > 0 && ranks > 1 && demand.plan.transport == Transport::local)
+    demand.plan.transport = Transport::nccl;
+}
+
+std::string start(const MemoryDemand& demand, int ranks) {
+  const bool is_launched = demand.plan.transport != Transport::local && demand.config.comm.ranks == 1;
+  return is_launched ? fmt::format("start {} ranks (mpirun -np {})", ranks, ranks)
+                     : fmt::format("set comm.ranks={}", ranks);
+}
+
+/// Of one host, whose ranks share its memory: what is sharded stays the same, the rest is there once a rank.
+Changes fewer_ranks(const MemoryDemand& demand) {
+  Changes changes;
+  if (demand.plan.ranks != demand.local_ranks) return changes;
+  for (int ranks = demand.plan.ranks - 1; ranks > 0; --ranks) {
+    if (!is_possible(demand, ranks)) continue;
+    changes.push_back(change(demand, start(demand, ranks)));
+    move_to(changes.back().demand, ranks, ranks);
+  }
+  return changes;
+}
+
+constexpr int kMostTimes = 16;
+
+Changes more_ranks(const MemoryDemand& demand) {
+  Changes changes;
+  const bool are_threads =
+      demand.plan.transport == Transport::local && demand.gpus == 0;  // one rank on a GPU has no transport either
+  if (demand.plan.ranks != demand.local_ranks || are_threads) return changes;
+  const int most = demand.gpus > 0 ? demand.gpus : demand.plan.ranks * kMostTimes;
+  for (int ranks = demand.plan.ranks + 1; ranks <= most; ++ranks) {
+    if (!is_possible(demand, ranks)) continue;
+    changes.push_back(change(demand, start(demand, ranks)));
+    move_to(changes.back().demand, ranks, ranks);
+  }
+  return changes;
+}
+
+Changes more_hosts(const MemoryDemand& demand) {
+  Changes changes;
+  const int hosts = demand.plan.ranks / demand.local_ranks;
+  for (int more = hosts + 1; more <= hosts * kMostTimes; ++more) {
+    const int ranks = more * demand.local_ranks;
+    if (!is_possible(demand, ranks)) continue;
+    changes.push_back(change(demand, fmt::format("use {} hosts like this one, {} ranks in all", more, ranks)));
+    move_to(changes.back().demand, ranks, demand.local_ranks);
+    if (demand.gpus == 0)
+      changes.back().demand.plan.transport = demand.local_ranks > 1 ? Transport::hier : Transport::mpi;
+  }
+  return changes;
+}
+
+/// "4 ranks need 22.7 GiB on this host"
+std::string need_text(const MemoryDemand& demand, std::int64_t rank_bytes, const MemoryBudget& budget) {
+  const bool is_shared = needed_bytes(demand, 1, budget) > 1;
+  return fmt::format("{} {} {}", is_shared ? fmt::format("{} ranks need", demand.local_ranks) : "the plan needs",
+                     format_bytes(needed_bytes(demand, rank_bytes, budget)),
+                     budget.is_per_process ? "in a process" : "on this host");
+}
+
+bool fits(MemoryChange& one, const std::vector<MemoryBudget>& budgets) {
+  one.rank_bytes = make_plan(one.demand.config, one.demand.plan).reserved_bytes;
+  return exceeded(one.demand, one.rank_bytes, budgets) == nullptr;
+}
+
+/// The first of the list that fits: each saves more than the one before.
+std::optional<MemoryChange> first_that_fits(Changes changes, const std::vector<MemoryBudget>& budgets) {
+  if (changes.empty() || !fits(changes.back(), budgets)) return std::nullopt;
+  const auto found =
+      std::partition_point(changes.begin(), changes.end() - 1, [&](MemoryChange& one) { return !fits(one, budgets); });
+  return *found;
+}
+
+}  // namespace
+
+std::vector<MemoryBudget> memory_budgets(const std::vector<MemoryLimit>& limits, int threads) {
+  std::vector<MemoryBudget> budgets;
+  for (const MemoryLimit& limit : limits) {
+    const std::int64_t program = limit.used_bytes + threads * limit.thread_bytes;
+    const auto usable = static_cast<std::int64_t>(kUsable * static_cast<double>(limit.bytes)) - program;
+    const std::string rest = program == 0 ? "" : fmt::format(" less {} of the program's own", format_bytes(program));
+    budgets.push_back({std::max<std::int64_t>(usable, 0), limit.is_per_process,
+                       fmt::format("90 % of {}, {},{}", limit.source, format_bytes(limit.bytes), rest)});
+    if (budgets.back().source.ends_with(',')) budgets.back().source.pop_back();
+  }
+  return budgets;
+}
+
+std::int64_t needed_bytes(const MemoryDemand& demand, std::int64_t rank_bytes, const MemoryBudget& budget) {
+  if (demand.gpus > 0) return rank_bytes * ((demand.local_ranks + demand.gpus - 1) / demand.gpus);
+  const bool is_alone = budget.is_per_process && demand.plan.transport != Transport::local;
+  return rank_bytes * (is_alone ? 1 : demand.local_ranks);
+}
+
+const MemoryBudget* exceeded(const MemoryDemand& demand, std::int64_t rank_bytes,
+                             const std::vector<MemoryBudget>& budgets) {
+  const MemoryBudget* worst = nullptr;
+  double excess = 1;
+  for (const MemoryBudget& budget : budgets) {
+    const double part = static_cast<double>(needed_bytes(demand, rank_bytes, budget)) /
+                        static_cast<double>(std::max<std::int64_t>(budget.bytes, 1));
+    if (part > excess) excess = part, worst = &budget;
+  }
+  return worst;
+}
+
+std::optional<MemoryChange> smallest_change(const MemoryDemand& demand, const std::vector<MemoryBudget>& budgets) {
+  for (const auto list : {recomputations, micro_batches, loss_chunks, unit_sizes, prefetches, reshardings, fewer_ranks,
+                          more_ranks, more_hosts}) {
+    if (auto found = first_that_fits(list(demand), budgets)) return found;
+  }
+  return std::nullopt;
+}
+
+MemoryChange least_memory(const MemoryDemand& demand) {
+  MemoryChange least = change(demand, "");
+  least.rank_bytes = make_plan(demand.config, demand.plan).reserved_bytes;
+  for (const auto list : {recomputations, micro_batches, loss_chunks, unit_sizes, prefetches, reshardings}) {
+    Changes changes = list(least.demand);
+    if (changes.empty()) continue;
+    MemoryChange& last = changes.back();
+    last.rank_bytes = make_plan(last.demand.config, last.demand.plan).reserved_bytes;
+    if (last.rank_bytes >= least.rank_bytes) continue;
+    const std::string key = last.text.substr(std::string("set ").size());
+    last.text = least.text + (least.text.empty() ? "" : ", ") + key;
+    least = std::move(last);
+  }
+  return least;
+}
+
+namespace {
+
+std::string advice(const MemoryDemand& demand, const MemoryBudget& budget, const std::vector<MemoryBudget>& budgets) {
+  const auto needs = [&](const MemoryChange& one) {
+    return format_bytes(needed_bytes(one.demand, one.rank_bytes, budget));
+  };
+  if (const auto found = smallest_change(demand, budgets))
+    return fmt::format("{}, which needs {}", found->text, needs(*found));
+  const MemoryChange least = least_memory(demand);
+  if (exceeded(least.demand, least.rank_bytes, budgets) == nullptr)
+    return fmt::format("no single change is enough; {} together need {}", least.text, needs(least));
+  return fmt::format("{}: the least, {}needs {}",
+                     budget.is_per_process ? "raise the limit" : "use a smaller model or more memory",
+                     least.text.empty() ? "" : "with " + least.text + ", ", needs(least));
+}
+
+}  // namespace
+
+std::string describe_budgets(const MemoryDemand& demand, std::int64_t rank_bytes,
+                             const std::vector<MemoryBudget>& budgets) {
+  std::string text;
+  for (const MemoryBudget& budget : budgets) {
+    const std::int64_t needed = needed_bytes(demand, rank_bytes, budget);
+    text += fmt::format("memory: {}, {} may be used ({}){}\n", need_text(demand, rank_bytes, budget),
+                        format_bytes(budget.bytes), budget.source, needed > budget.bytes ? ": too much" : "");
+  }
+  if (const MemoryBudget* const budget = exceeded(demand, rank_bytes, budgets))
+    text += "        " + advice(demand, *budget, budgets) + "\n";
+  return text;
+}
+
+Error memory_refusal(const MemoryDemand& demand, std::int64_t rank_bytes, const std::vector<MemoryBudget>& budgets) {
+  const MemoryBudget* const budget = exceeded(demand, rank_bytes, budgets);
+  ZS_CHECK(budget != nullptr, "a run that fits is refused: {} bytes a rank", rank_bytes);
+  return Error(ExitCode::out_of_memory,
+               fmt::format("{}, {} may be used", need_text(demand, rank_bytes, *budget), format_bytes(budget->bytes)),
+               budget->source, advice(demand, *budget, budgets));
+}
+
+}  // namespace zs

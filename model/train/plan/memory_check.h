@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/train/plan/plan.h"
+#include "runtime/device/memory_limit.h"
+
+namespace zs {
+
+/// What a run may use of one limit.
+struct MemoryBudget {
+  std::int64_t bytes = 0;
+  bool is_per_process = false;  ///< else all ranks of the host share it
+  std::string source;           ///< "90 % of physical memory, 23.5 GiB"
+};
+
+/// From limits that every process of the run has alike; each process starts `threads` more threads.
+std::vector<MemoryBudget> memory_budgets(const std::vector<MemoryLimit>& limits, int threads);
+
+/// A run as far as memory is concerned. `local_ranks` of its ranks are on each host.
+struct MemoryDemand {
+  Config config;
+  PlanOptions plan;
+  int local_ranks = 1;
+  int gpus = 0;  ///< of each host, whose memory it is that is asked for; 0: the hosts' own
+};
+
+/// What the ranks that share a budget need of it, when each needs `rank_bytes`.
+std::int64_t needed_bytes(const MemoryDemand& demand, std::int64_t rank_bytes, const MemoryBudget& budget);
+
+/// The budget that is exceeded by the largest part; null when all are kept.
+const MemoryBudget* exceeded(const MemoryDemand& demand, std::int64_t rank_bytes,
+                             const std::vector<MemoryBudget>& budgets);
+
+/// Another run that does the same training, and how to get there: "set train.micro_batch=2".
+struct MemoryChange {
+  MemoryDemand demand;
+  std::string text;
+  std::int64_t rank_bytes = 0;
+};
+
+/// The single change that makes a run fit, found by planning again. Tried in the order of what they cost: recomputing
+/// activations
+/// ("attention", then "block"), the largest micro-batch that fits, the largest chunk of the loss that fits, fewer
+/// blocks a unit, no prefetch, resharding after forward, fewer ranks on the host (or more, where each process has a
+/// limit of its own), more hosts. Nothing when none is enough.
+std::optional<MemoryChange> smallest_change(const MemoryDemand& demand, const std::vector<MemoryBudget>& budgets);
+
+/// All changes of the configuration at once.
+MemoryChange least_memory(const MemoryDemand& demand);
+
+/// A line for each budget, and, where one is exceeded, the smallest change that fits.
+std::string describe_budgets(const MemoryDemand& demand, std::int64_t rank_bytes,
+                             const std::vector<MemoryBudget>& budgets);
+
+/// Error(out_of_memory) for a run that exceeds a budget: what it needs, what there is, and the smallest change that
+/// fits.
+Error memory_refusal(const MemoryDemand& demand, std::int64_t rank_bytes, const std::vector<MemoryBudget>& budgets);
+
+}  // namespace zs

@@ -1,0 +1,325 @@
+#include "model/train/plan/plan.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "comm/world.h"
+#include "model/train/run_dir/metrics.h"
+#include "model/train/step/session.h"
+#include "model/train/step/token_window.h"
+
+namespace zs {
+namespace {
+
+ReadSamples no_samples(const Config& config) {
+  return [&config](std::int64_t, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+    inputs.assign(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence), 0);
+    targets = inputs;
+  };
+}
+
+std::string describe_units(const TrainPlan& plan, DType param) {
+  const bool is_flat = std::none_of(plan.units.begin(), plan.units.end(),
+                                    [](const auto& unit) { return unit.layout->is_interleaved(); });
+  std::string text = fmt::format("{:<16}{:>8}{:>14}{:>14}{:>12}{:>12}{}\n", "unit", "params", "elements", "shard elems",
+                                 "full", "shard f32", is_flat ? "" : "      gathered         whole");
+  std::int64_t elements = 0;
+  for (const TrainPlan::Unit& unit : plan.units) {
+    const UnitLayout& layout = *unit.layout;
+    elements += layout.numel();
+    text += fmt::format("{:<16}{:>8}{:>14}{:>14}{:>12}{:>12}", unit.name, layout.views().size(), layout.numel(),
+                        layout.shard_elems(), format_bytes(layout.numel() * size_of(param)),
+                        format_bytes(layout.held_elems() * size_of(DType::f32)));
+    text += is_flat ? "\n" : fmt::format("{:>14}{:>14}\n", layout.gathered_shard_elems(), layout.whole_elems());
+  }
+  return text + fmt::format("{:<16}{:>8}{:>14}\n", "all", "", elements);
+}
+
+/// Which units are read where their shards lie.
+std::string describe_zero_copy(const TrainPlan& plan) {
+  std::vector<std::string> names;
+  for (const TrainPlan::Unit& unit : plan.units) {
+    if (unit.is_zero_copy) names.push_back(unit.name);
+  }
+  if (names.empty()) return "zero-copy: no unit\n";
+  std::string which = "all units";
+  if (names.size() < plan.units.size()) which = fmt::format("{}", fmt::join(names, ", "));
+  return fmt::format("zero-copy: {}, {} of shards on this rank where the others read them\n", which,
+                     format_bytes(plan.shared_bytes));
+}
+
+/// Where parameters are cut one by one: each with its dim, and what the first rank has of it, which is the most.
+std::string describe_parameters(const TrainPlan& plan) {
+  std::string text =
+      fmt::format("\nevery parameter\n  {:<40}{:>20}{:>8}{:>16}\n", "name", "shape", "dim", "elements a rank");
+  for (const TrainPlan::Unit& unit : plan.units) {
+    std::vector<std::int64_t> here(unit.layout->views().size(), 0);
+    for (const ShardSegment& segment : unit.layout->held_segments(0)) here[segment.view] += segment.count;
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      const FlatView& view = unit.layout->views()[i];
+      text += fmt::format("  {:<40}{:>20}{:>8}{:>16}\n", view.name, view.shape.str(),
+                          view.is_whole ? "whole" : fmt::format("{}", view.dim), here[i]);
+    }
+  }
+  return text;
+}
+
+/// Beside the device's own memory.
+std::string describe_pinned(const TrainPlan& plan) {
+  std::string text = "\npage-locked memory of the host, for this rank's GPU\n";
+  const auto line = [&](const std::string& name, std::int64_t bytes) {
+    text += fmt::format("  {:<16}{:>16}  {}\n", name, bytes, format_bytes(bytes));
+  };
+  line(PinnedMemory::kUploads, plan.upload_bytes);
+  for (std::size_t role = 0; role < plan.staging_bytes.size(); ++role) {
+    if (const std::int64_t bytes = plan.staging_bytes[role]; bytes > 0)
+      line(name_of(static_cast<StreamRole>(role)), bytes);
+  }
+  line("from the system", plan.pinned_bytes);
+  return text;
+}
+
+std::string describe_memory(const TrainPlan& plan, bool is_full) {
+  std::string text = "\nbytes on this rank, by kind, at the peak of a step\n";
+  const auto line = [&](const std::string& name, std::int64_t bytes) {
+    text += fmt::format("  {:<16}{:>16}  {}\n", name, bytes, format_bytes(bytes));
+  };
+  for (const auto& [label, bytes] : plan.at_peak) line(label, bytes);
+  line("peak_bytes", plan.step_peak_bytes);
+  line("between steps", plan.persistent_bytes);
+  line("from the system", plan.reserved_bytes);
+  if (plan.pinned_bytes > 0) text += describe_pinned(plan);
+  text += fmt::format("\nbuffers of a step on this rank (micro-batches that repeat the one before are left out)\n{}",
+                      describe_grouped(plan.buffers, plan.trace));
+  if (is_full) text += fmt::format("\nevery buffer of a step\n{}", describe_all(plan.buffers, plan.trace));
+  return text;
+}
+
+std::string describe_schedule(const TrainPlan& plan) {
+  std::string text;
+  for (const Action& action : plan.micro_batch) {
+    text += fmt::format("  {:<18}{}\n", name_of(action.kind), plan.units[static_cast<std::size_t>(action.unit)].name);
+  }
+  return text;
+}
+
+/// Of the compute stream: losses, norms and the like come to the host through it.
+constexpr std::int64_t kLeastStaging = std::int64_t{1} << 20;
+
+/// What the host says in a step, inputs and targets above all, so that it need not wait for the GPU within one; and
+/// room for weights to go up by the piece.
+std::int64_t upload_bytes(const Config& config, int ranks) {
+  constexpr std::int64_t kLeast = std::int64_t{1} << 20, kMost = std::int64_t{64} << 20;
+  const std::int64_t samples = (config.train.global_batch + ranks - 1) / ranks;
+  return std::clamp(2 * samples * config.train.sequence * size_of(DType::i32) + kLeast, kLeast, kMost);
+}
+
+/// A session on the meta device, whose memory has no end.
+class MetaRun {
+ public:
+  MetaRun(const Config& config, const PlanOptions& options)
+      : device_(Device::create(DeviceKind::meta, {.threads = options.threads,
+                                                  .cpus = {},
+                                                  .slab_bytes = Pool::kGrowingSlab,
+                                                  .stands_for = options.device,
+                                                  .upload_bytes = upload_bytes(config, options.ranks),
+                                                  .pinned_bytes = Pool::kGrowingSlab})),
+        world_(make_meta_world(options.rank, options.ranks,
+                               {options.transport, options.hosts, options.sums_in_rank_order})),
+        read_(no_samples(config)),
+        validation_windows_(options.validation_windows) {
+    device_->trace().start();
+  }
+
+  /// Separate, so that what comes before the session in a run does so here.
+  Session& start(const Config& config, Session::Use use = Session::Use::training) {
+    return session_.emplace(*device_, *world_, config, use);
+  }
+
+  void step(std::int64_t number) { session_->enqueue_step(number, 0, read_, false); }
+  /// What a run does beside its steps.
+  void rest() {
+    const Config& config = session_->config();
+    if (config.run.validate_every > 0) session_->enqueue_validation(read_, validation_windows_);
+    for (int unit = 0; unit < std::ssize(session_->runtime().executor().units()); ++unit) {
+      session_->runtime().executor().read_full(unit, [](const Parameter&, const float*) {});
+    }
+    if (config.run.sample_tokens > 0) TokenWindow::enqueue_longest(*session_);
+  }
+
+  Device& device() { return *device_; }
+  ShardedRuntime& runtime() { return session_->runtime(); }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<World> world_;
+  ReadSamples read_;
+  std::int64_t validation_windows_;
+  std::optional<Session> session_;
+};
+
+/// Notices that the micro-batches of a step have begun to repeat: one that finds every block of memory where an earlier
+/// one did does what that did, unless that was the first, which has nothing to add its gradients to.
+class Repetition {
+ public:
+  /// Whether the micro-batch that begins in this layout may stand for all that follow.
+  bool has_begun(std::uint64_t layout) {
+    if (std::exchange(is_first_, false)) return false;
+    const bool is_known = std::find(layouts_.begin(), layouts_.end(), layout) != layouts_.end();
+    layouts_.push_back(layout);
+    return is_known || std::ssize(layouts_) == kMost;
+  }
+
+ private:
+  static constexpr std::int64_t kMost =
+      12;  // small blocks may wander for longer; measured, that is worth a thousandth of the memory
+  bool is_first_ = true;
+  std::vector<std::uint64_t> layouts_;
+};
+
+void take_recorded(TrainPlan& plan, MetaRun& run, const PlanOptions& options) {
+  plan.scratch_bytes = run.device().scratch().bytes();
+  plan.staging_bytes = run.device().pinned_memory().staging().bytes();
+  if (options.device == DeviceKind::cuda) {
+    std::int64_t& compute = plan.staging_bytes[static_cast<std::size_t>(StreamRole::compute)];
+    compute = std::max(compute, kLeastStaging);
+  }
+  plan.train_order = run.runtime().scheduler().order(Mode::train);
+  plan.eval_order = run.runtime().scheduler().order(Mode::eval);
+}
+
+/// The order of units and the size of the streams' scratch, which shape everything after their first micro-batch; or
+/// second, where sums onto what the first one left need more.
+void record(TrainPlan& plan, const Config& config, const PlanOptions& options) {
+  MetaRun run(config, options);
+  run.start(config).abridge([number = 0]() mutable { return ++number % 2 == 0; });
+  run.step(1);
+  run.rest();
+  take_recorded(plan, run, options);
+}
+
+/// What a whole run has taken from the system.
+void take_reserved(TrainPlan& plan, MetaRun& run) {
+  plan.peak_bytes = run.device().memory().peak_bytes();
+  plan.reserved_bytes = run.device().memory().reserved_bytes();
+  plan.shared_bytes = run.device().memory().adopted_bytes();
+  plan.pinned_bytes = run.device().pinned_memory().counter().reserved_bytes();
+  for (const FlatParameter& unit : run.runtime().executor().units()) {
+    plan.units.push_back({unit.name, unit.layout, unit.is_zero_copy()});
+  }
+}
+
+/// Of a run on ranks with this transport; the meta world's own is none.
+Config with_unit_mib(Config config, const PlanOptions& options) {
+  config.shard.unit_mib = unit_mib(config, options.transport, options.ranks);
+  return config;
+}
+
+void plan_step(TrainPlan& plan, MetaRun& run) {
+  MemoryCounter& memory = run.device().memory();
+  auto& entries = run.device().trace().entries();
+  plan.persistent_bytes = memory.live_bytes();
+  const std::size_t begin = entries.size();
+  const ShardGroups::Sent sent = run.runtime().executor().sent();
+  run.step(2);
+  run.device().trace().stop();
+  plan.sent = run.runtime().executor().sent().since(sent);
+  plan.step_peak_bytes = memory.peak_bytes();
+  plan.at_peak = memory.at_peak();
+  plan.micro_batch = run.runtime().actions();
+  plan.buffers = buffers_of(entries, begin, entries.size());
+  plan.trace.assign(std::make_move_iterator(entries.begin() + static_cast<std::ptrdiff_t>(begin)),
+                    std::make_move_iterator(entries.end()));
+}
+
+}  // namespace
+
+PlanOptions plan_options(const World& world, int threads) {
+  return {.rank = world.rank(),
+          .ranks = world.size(),
+          .threads = threads,
+          .transport = transport_of(world),
+          .hosts = world.hosts(),
+          .sums_in_rank_order = world.sums_in_rank_order()};
+}
+
+TrainPlan make_plan(const Config& wanted, const PlanOptions& options) {
+  const Config config = with_unit_mib(wanted, options);
+  TrainPlan plan;
+  plan.device = options.device;
+  if (options.device == DeviceKind::cuda) plan.upload_bytes = upload_bytes(config, options.ranks);
+  record(plan, config, options);
+  MetaRun run(config, options);
+  plan.reserve(run.device());
+  Session& session = run.start(config);
+  plan.apply_order(session.runtime());
+  Repetition repetition;
+  if (!options.has_every_micro_batch) {
+    session.abridge([&] { return repetition.has_begun(run.device().memory().layout()); });
+  }
+  run.step(1);
+  repetition = {};
+  plan_step(plan, run);
+  repetition = {};
+  run.rest();
+  take_reserved(plan, run);
+  return plan;
+}
+
+TrainPlan make_inference_plan(const Config& wanted, const PlanOptions& options,
+                              const std::function<void(Session&)>& work) {
+  const Config config = with_unit_mib(wanted, options);
+  TrainPlan plan;
+  plan.device = options.device;
+  if (options.device == DeviceKind::cuda) plan.upload_bytes = upload_bytes(config, options.ranks);
+  {
+    MetaRun run(config, options);
+    work(run.start(config, Session::Use::inference));
+    take_recorded(plan, run, options);
+  }
+  MetaRun run(config, options);
+  plan.reserve(run.device());
+  Session& session = run.start(config, Session::Use::inference);
+  plan.apply_order(session.runtime());
+  work(session);
+  take_reserved(plan, run);
+  return plan;
+}
+
+std::unique_ptr<Device> TrainPlan::create_device(DeviceOptions options, const MakeDevice& make) const {
+  options.slab_bytes = reserved_bytes - shared_bytes;
+  if (upload_bytes > 0) options.upload_bytes = upload_bytes;
+  options.pinned_bytes += pinned_bytes;
+  auto created = make(device, options);
+  reserve(*created);
+  return created;
+}
+
+void TrainPlan::reserve(Device& created) const {
+  created.scratch().reserve(created, scratch_bytes);
+  created.pinned_memory().staging().reserve(created, staging_bytes);
+}
+
+void TrainPlan::apply_order(ShardedRuntime& runtime) const {
+  runtime.scheduler().set_order(Mode::train, train_order);
+  runtime.scheduler().set_order(Mode::eval, eval_order);
+}
+
+std::string describe(const TrainPlan& plan, const Config& config, int ranks, bool is_full) {
+  const DType param = config.precision.param == "bf16" ? DType::bf16 : DType::f32;
+  const std::int64_t micro_batches = config.train.global_batch / config.train.micro_batch / ranks;
+  std::string text =
+      fmt::format("plan: {}, {} micro-batch{} of {} x {} tokens a rank and step, {} parameters, prefetch {}\n\n",
+                  format_number(ranks, "rank"), micro_batches, micro_batches == 1 ? "" : "es", config.train.micro_batch,
+                  config.train.sequence, config.precision.param, config.shard.prefetch);
+  text += describe_units(plan, param);
+  text += describe_zero_copy(plan);
+  if (is_full && config.shard.layout == "per_parameter") text += describe_parameters(plan);
+  text += describe_memory(plan, is_full);
+  text += fmt::format("\nschedule of the last micro-batch of a step\n{}", describe_schedule(plan));
+  return text;
+}
+
+}  // namespace zs

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/world.h"
+#include "model/train/config/config.h"
+#include "model/train/plan/memory_table.h"
+#include "runtime/device/trace.h"
+#include "runtime/shard/sharded_runtime.h"
+
+namespace zs {
+
+class Session;
+
+/// What a run will do, read off the meta device: nothing is allocated or computed.
+struct TrainPlan {
+  struct Unit {
+    std::string name;
+    std::shared_ptr<const UnitLayout> layout;  ///< over the ranks that share one set of masters
+    bool is_zero_copy = false;
+  };
+  std::vector<Unit> units;
+  std::vector<Action> micro_batch;  ///< the actions of the last micro-batch of a steady step
+  ExecOrder train_order, eval_order;
+  std::int64_t persistent_bytes = 0;  ///< counted on this rank between steps
+  std::int64_t step_peak_bytes = 0;   ///< counted within a step: what metrics call peak_bytes
+  std::int64_t peak_bytes = 0;  ///< the largest of a step's, a validation's and the end's (weights saved, text sampled)
+  std::int64_t reserved_bytes =
+      0;  ///< taken from the system for it, at once: a device's slab, and its part of shared memory
+  std::int64_t shared_bytes = 0;                ///< of those, in memory that the ranks of a host share
+  std::map<std::string, std::int64_t> at_peak;  ///< live bytes by kind when a step is at its peak
+  std::vector<PlannedBuffer> buffers;           ///< of the second step; moments are indices into `trace`
+  std::vector<TraceEntry> trace;                ///< of the second step
+  ShardGroups::Sent sent;        ///< by this rank, in those micro-batches of the second step that `trace` has
+  ScratchBytes scratch_bytes{};  ///< of each stream
+  std::int64_t pinned_bytes =
+      0;  ///< of the host, page-locked at once where there is a GPU: for uploads, and for streams
+  std::int64_t upload_bytes = 0;  ///< of those, for uploads
+  ScratchBytes
+      staging_bytes{};  ///< of those, for each stream: what ranks without NCCL exchange, what the host looks at
+  DeviceKind device = DeviceKind::cpu;
+
+  /// A device whose memory is allocated at once, and is enough for a run by this plan; page-locked memory that
+  /// `options` asks for is there beside it. `make`: what stands for Device::create in tests.
+  using MakeDevice = std::function<std::unique_ptr<Device>(DeviceKind, const DeviceOptions&)>;
+  std::unique_ptr<Device> create_device(DeviceOptions options, const MakeDevice& make = Device::create) const;
+  /// Takes the streams' working memory, before anything else does, as create_device does.
+  void reserve(Device& created) const;
+  /// Gives a session the recorded order, before its first step.
+  void apply_order(ShardedRuntime& runtime) const;
+};
+
+/// Whose plan it is, and how much of it.
+struct PlanOptions {
+  int rank = 0, ranks = 1;
+  int threads = 1;                      ///< of the compute stream: kernels may need scratch for each
+  DeviceKind device = DeviceKind::cpu;  ///< whose kernels need scratch of their own
+  Transport transport = Transport::local;
+  std::vector<int> hosts = {};  ///< of each rank; none: one for all
+  bool sums_in_rank_order = false;
+  /// Else the trace of a step leaves out the micro-batches that find the memory as the one before did, but for the
+  /// last: they would do the same. The bytes are the same.
+  bool has_every_micro_batch = false;
+  std::int64_t validation_windows = std::numeric_limits<std::int64_t>::max();  ///< a validation reads no more
+};
+
+/// Of this rank of this world.
+PlanOptions plan_options(const World& world, int threads);
+
+TrainPlan make_plan(const Config& config, const PlanOptions& options);
+inline TrainPlan make_plan(const Config& config, int rank, int ranks) {
+  return make_plan(config, {.rank = rank, .ranks = ranks});
+}
+
+/// What a session without an optimizer takes that does this work, which goes through every micro-batch that a run may
+/// have: from it a device is made, and a session's order. It has no steps.
+TrainPlan make_inference_plan(const Config& config, const PlanOptions& options,
+                              const std::function<void(Session&)>& work);
+
+/// The plan as text: units, buffers by kind (`is_full`: and one by one), schedule.
+std::string describe(const TrainPlan& plan, const Config& config, int ranks, bool is_full = false);
+
+}  // namespace zs

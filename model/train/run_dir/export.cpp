@@ -1,0 +1,234 @@
+#include "model/train/run_dir/export.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "model/data/output_file.h"
+#include "model/families/family.h"
+#include "model/families/hf_config.h"
+#include "model/train/config/config_schema.h"
+#include "model/train/run_dir/resume.h"
+#include "model/weights/weight_export.h"
+#include "model/weights/weight_files.h"
+#include "model/weights/weight_import.h"
+#include "runtime/shard/checkpoint_folder.h"
+
+namespace zs {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_file(const fs::path& path) {
+  std::error_code failed;
+  return fs::is_regular_file(path, failed);
+}
+
+/// The master weights of a checkpoint.
+class CheckpointSource final : public ParameterSource {
+ public:
+  explicit CheckpointSource(const std::string& folder) : reader_(folder) {
+    for (const CheckpointTensor& tensor : reader_.manifest().tensors)
+      if (tensor.kind == kMaster) parameters_.push_back({tensor.parameter, tensor.shape});
+  }
+  const std::vector<ParameterShape>& parameters() const override { return parameters_; }
+  void read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) override {
+    const auto tensor = reader_.find(parameter, kMaster);
+    ZS_CHECK(tensor, "no master weights of {}", parameter);
+    reader_.read({{*tensor, first, {out, count, DType::f32, DeviceKind::cpu}}});
+  }
+  const std::map<std::string, std::string>& attributes() const { return reader_.manifest().attributes; }
+
+ private:
+  static constexpr const char* kMaster = "master";
+  CheckpointReader reader_;
+  std::vector<ParameterShape> parameters_;
+};
+
+/// What save_weights has written: parameters by our names.
+class SavedWeights final : public ParameterSource {
+ public:
+  explicit SavedWeights(const std::string& path) : files_(path) {
+    for (const auto& [name, tensor] : files_.tensors())
+      parameters_.push_back({name, Shape(files_.header_of(tensor).shape)});
+  }
+  const std::vector<ParameterShape>& parameters() const override { return parameters_; }
+  void read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) override {
+    files_.read(parameter, first * size_of(DType::f32), out, count * size_of(DType::f32));
+  }
+
+ private:
+  WeightFiles files_;
+  std::vector<ParameterShape> parameters_;
+};
+
+/// A model's folder, as the parameters that it would have here.
+class FolderSource final : public ParameterSource {
+ public:
+  FolderSource(const std::string& folder, const TensorMap& map, const LanguageModel& model) {
+    collect(model);
+    weights_ = std::make_unique<WeightImport>(folder, map, parameters_);
+    for (const ParameterShape& parameter : parameters_) columns_[parameter.name] = columns_of(parameter.shape);
+  }
+  const std::vector<ParameterShape>& parameters() const override { return parameters_; }
+  void read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) override {
+    for (const Block& block : blocks_of(first, count, count, count, columns_.at(parameter))) {
+      weights_->read(parameter, block, out);
+      out += block.rows * block.columns;
+    }
+  }
+
+ private:
+  void collect(const Module& module) {
+    for (const auto& parameter : module.own_parameters())
+      parameters_.push_back({parameter->name(), parameter->shape()});
+    for (const Module* child : module.children()) collect(*child);
+  }
+
+  std::unique_ptr<WeightImport> weights_;
+  std::vector<ParameterShape> parameters_;
+  std::map<std::string, std::int64_t> columns_;
+};
+
+/// What is exported, and what it is.
+struct ExportSource {
+  ModelConfig model;
+  std::unique_ptr<ParameterSource> weights;
+};
+
+ModelConfig model_of_attributes(const std::map<std::string, std::string>& attributes, const std::string& checkpoint) {
+  constexpr std::string_view kPrefix = "config.model.";
+  Config config;
+  std::string text = "data.train = \"-\"\ntrain.steps = 1\ntrain.global_batch = 1\ntrain.sequence = 1\n";
+  for (const auto& [name, value] : attributes)
+    if (name.starts_with(kPrefix))
+      text += fmt::format("{} = {}\n", name.substr(kPrefix.size() - std::string_view("model.").size()), value);
+  return parse_config(text + "data.kind = \"tokens\"\n", checkpoint).model;
+}
+
+ExportSource of_checkpoint(const std::string& folder) {
+  auto weights = std::make_unique<CheckpointSource>(folder);
+  ModelConfig model = model_of_attributes(weights->attributes(), folder);
+  return {std::move(model), std::move(weights)};
+}
+
+ExportSource of_folder(const std::string& folder) {
+  const HfConfig config = HfConfig::of_folder(folder);
+  const Family& family = family_of(config);
+  config.refuse_foreign();
+  ModelConfig model = family.from_config(config);
+  family.derive(model);
+  model.path = folder;
+  const auto network = family.make(model);
+  auto weights = std::make_unique<FolderSource>(folder, family.tensor_map(model), *network);
+  return {std::move(model), std::move(weights)};
+}
+
+/// The final weights of a run, or its newest checkpoint where that is newer.
+ExportSource of_run(const std::string& folder) {
+  const std::string root = (fs::path(folder) / "checkpoints").string(),
+                    weights = (fs::path(folder) / "model.safetensors").string();
+  const auto steps = list_checkpoints(root);
+  std::error_code failed;
+  const bool is_newer = steps.empty() || fs::last_write_time(weights, failed) >=
+                                             fs::last_write_time(step_folder(root, steps.back()), failed);
+  if (is_file(weights) && is_newer)
+    return {load_config((fs::path(folder) / "config.toml").string()).model, std::make_unique<SavedWeights>(weights)};
+  if (steps.empty())
+    throw Error(ExitCode::checkpoint, "there are neither weights nor a checkpoint", folder,
+                "name a run that has saved some");
+  return of_checkpoint(step_folder(root, steps.back()));
+}
+
+ExportSource find_source(const std::string& from) {
+  std::error_code failed;
+  const fs::path path(from);
+  if (!fs::is_directory(path, failed)) {
+    const Config config = load_config(from);
+    const std::string run = run_dir_asked_for(config, from, "latest");
+    if (!run.empty() && RunMark::find(run)) return of_run(run);
+    if (!config.model.path.empty()) return of_folder(config.model.path);
+    throw Error(ExitCode::checkpoint, "this configuration names no run and no model", from,
+                "name a run, a checkpoint or a model's folder");
+  }
+  if (is_file(path / "config.toml")) return of_run(from);
+  if (is_file(path / HfConfig::kFile)) return of_folder(from);
+  return of_checkpoint(from);
+}
+
+/// The model's own config.json where it still describes it, with the dtype that is written; else one of ours.
+std::string config_json(const ModelConfig& model, const std::string& dtype) {
+  const Family& family = family_named(model.family);
+  nlohmann::ordered_json document = family.to_config(model);
+  if (is_file(fs::path(model.path) / HfConfig::kFile)) {
+    const HfConfig own = HfConfig::of_folder(model.path);
+    ModelConfig theirs = family.from_config(own);
+    family.derive(theirs);
+    theirs.path = model.path;
+    theirs.preset = model.preset;
+    if (theirs == model) document = nlohmann::ordered_json::parse(own.document().dump());
+  }
+  const char* const name = dtype == "f32" ? "float32" : dtype == "f16" ? "float16" : "bfloat16";
+  if (document.contains("torch_dtype")) document["torch_dtype"] = name;
+  document["dtype"] = name;
+  return document.dump(2) + "\n";
+}
+
+FileDType dtype_named(const std::string& name) {
+  return name == "f16" ? FileDType::f16 : name == "bf16" ? FileDType::bf16 : FileDType::f32;
+}
+
+bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
+
+/// Before anything is written.
+void check_target(const std::string& to, const std::string& dtype) {
+  if (dtype == "q8_0" && !is_gguf(to))
+    throw Error(ExitCode::config, "q8_0 is for GGUF files alone", to,
+                "name a file that ends with .gguf, or another dtype");
+  std::error_code failed;
+  const fs::file_status status = fs::symlink_status(to, failed);
+  if (fs::exists(status) && (is_gguf(to) || !fs::is_directory(status) || !fs::is_empty(to, failed)))
+    throw Error(ExitCode::cannot_create, "there is something where the model would be written", to,
+                "choose a new name");
+}
+
+void write_gguf(const ExportSource& source, const ExportJob& job) {
+  const Family& family = family_named(source.model.family);
+  const GgufDType dtype = job.dtype == "q8_0"   ? GgufDType::q8_0
+                          : job.dtype == "f16"  ? GgufDType::f16
+                          : job.dtype == "bf16" ? GgufDType::bf16
+                                                : GgufDType::f32;
+  export_gguf(*source.weights, family.tensor_map(source.model), family.gguf, source.model, job.to, dtype);
+}
+
+void write_folder(const ExportSource& source, const ExportJob& job) {
+  OutputFolder folder(job.to);
+  const TensorMap map = family_named(source.model.family).tensor_map(source.model);
+  export_safetensors(*source.weights, map, folder.writing(), {dtype_named(job.dtype), job.shard_mib << 20});
+  if (!source.model.path.empty()) copy_companions(source.model.path, folder.writing());
+  write_file_atomically((fs::path(folder.writing()) / HfConfig::kFile).string(), config_json(source.model, job.dtype));
+  folder.commit();
+}
+
+void write_model(const ExportSource& source, const ExportJob& job) {
+  is_gguf(job.to) ? write_gguf(source, job) : write_folder(source, job);
+}
+
+}  // namespace
+
+void export_model(const ExportJob& job) {
+  check_target(job.to, job.dtype);
+  write_model(find_source(job.from), job);
+}
+
+void export_run(const Config& config, const std::string& weights) {
+  const ExportSource source{config.model, std::make_unique<SavedWeights>(weights)};
+  write_model(source, {config.run.export_to, "", config.run.export_dtype, config.run.export_shard_mib});
+}
+
+void check_export(const Config& config) {
+  if (!config.run.export_to.empty()) check_target(config.run.export_to, config.run.export_dtype);
+}
+
+}  // namespace zs

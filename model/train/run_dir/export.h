@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "model/train/config/config.h"
+
+namespace zs {
+
+/// A model that shall be written for others to read.
+struct ExportJob {
+  std::string to;                 ///< a new folder, or a new file NAME.gguf
+  std::string from;               ///< a run, a checkpoint, a configuration, or a model's folder
+  std::string dtype = "f32";      ///< f32, f16 or bf16; of a GGUF file q8_0, too
+  std::int64_t shard_mib = 5120;  ///< a file of weights has about so much at most
+};
+
+/// Writes the file, or the folder: config.json, weights, and what the model came with (tokenizer,
+/// generation_config.json). One thread, in memory of one tensor. Throws Error.
+void export_model(const ExportJob& job);
+
+/// The same of a run that has ended: its weights are in `weights`, as save_weights writes them.
+void export_run(const Config& config, const std::string& weights);
+
+/// Error(cannot_create) or Error(config) where the run could not write what it is to export.
+void check_export(const Config& config);
+
+}  // namespace zs

@@ -1,0 +1,75 @@
+#include "model/train/run_dir/import_weights.h"
+
+#include <algorithm>
+
+#include "model/families/family.h"
+#include "runtime/shard/checkpoint.h"
+#include "runtime/tensor/host_view.h"
+
+namespace zs {
+namespace {
+
+/// Elements that go to a GPU at once.
+constexpr std::int64_t kUploadElems = std::int64_t{1} << 20;
+
+/// Reads a block into `out`, of its size: at once into the host's memory, else some rows at a time.
+void read_block(const Context& context, WeightImport& weights, const std::string& parameter, const Block& block,
+                const Buffer& out) {
+  if (out.device == DeviceKind::cpu) return weights.read(parameter, block, static_cast<float*>(out.data));
+  const std::int64_t rows = std::max<std::int64_t>(1, kUploadElems / block.columns);
+  std::vector<float> piece(static_cast<std::size_t>(std::min(rows, block.rows) * block.columns));
+  for (std::int64_t done = 0; done < block.rows; done += rows) {
+    const std::int64_t count = std::min(rows, block.rows - done);
+    weights.read(parameter, {block.row + done, count, block.column, block.columns}, piece.data());
+    upload_now(context, out.slice(done * block.columns, count * block.columns), piece.data());
+  }
+}
+
+void read_unit(const Context& context, WeightImport& weights, const FlatParameter& unit) {
+  const Buffer master = unit.master_buffer();
+  for (const ShardSegment& segment : unit.held_segments()) {
+    const FlatView& view = unit.layout->views()[segment.view];
+    std::int64_t at = segment.shard_offset;
+    for (const Block& block :
+         blocks_of(segment.view_offset, segment.count, segment.run, segment.stride, columns_of(view.shape))) {
+      const std::int64_t elems = block.rows * block.columns;
+      read_block(context, weights, view.name, block, master.slice(at, elems));
+      at += elems;
+    }
+  }
+}
+
+std::vector<ParameterShape> shapes_of(const TrainPlan& plan) {
+  std::vector<ParameterShape> parameters;
+  for (const TrainPlan::Unit& unit : plan.units)
+    for (const FlatView& view : unit.layout->views()) parameters.push_back({view.name, view.shape});
+  return parameters;
+}
+
+}  // namespace
+
+std::unique_ptr<WeightImport> open_weights(const Config& config, const TrainPlan& plan) {
+  return std::make_unique<WeightImport>(config.model.path, family_named(config.model.family).tensor_map(config.model),
+                                        shapes_of(plan));
+}
+
+std::unique_ptr<WeightImport> open_run_weights(const std::string& path, const TrainPlan& plan) {
+  const std::vector<ParameterShape> parameters = shapes_of(plan);
+  TensorMap own;
+  for (const ParameterShape& parameter : parameters)
+    own.rules.push_back({.parameter = parameter.name, .parts = {{parameter.name}}});
+  return std::make_unique<WeightImport>(path, own, parameters);
+}
+
+void import_weights(World& world, Executor& executor, WeightImport& weights) {
+  executor.step().check_between_steps("import_weights()");
+  executor.wait_readers();
+  executor.context().device().synchronize();
+  together(world, [&] {
+    for (const FlatParameter& unit : executor.units()) read_unit(executor.context(), weights, unit);
+    executor.context().device().synchronize();
+  });
+  executor.masters_loaded();
+}
+
+}  // namespace zs

@@ -1,0 +1,248 @@
+#include "model/train/run_dir/metrics.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <string_view>
+
+#include "runtime/base/check.h"
+#include "runtime/base/file_modes.h"
+
+namespace zs {
+namespace {
+
+template <class Float>
+std::string json_number(Float value) {
+  return std::isfinite(value) ? fmt::format("{}", value) : "null";
+}
+
+constexpr std::string_view kBegin = "{\"step\": ";
+constexpr std::size_t kLongestLine = 4096, kReadBytes = 64 << 10;
+
+/// Of a line as to_json writes it; -1 for any other.
+std::int64_t step_of_line(std::string_view line) {
+  if (!line.starts_with(kBegin) || !line.ends_with('}')) return -1;
+  std::int64_t step = -1;
+  std::from_chars(line.data() + kBegin.size(), line.data() + line.size(), step);
+  return step;
+}
+
+/// Whether a log may have written the line, or the begin of it.
+bool may_be_line(std::string_view line) {
+  const std::size_t common = std::min(line.size(), kBegin.size());
+  return line.size() <= kLongestLine && line.substr(0, common) == kBegin.substr(0, common);
+}
+
+/// A file that is there, without waiting for it and without following a link.
+int open_there(const std::string& path, int flags) {
+  return ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, kFileMode);
+}
+
+bool is_regular(int descriptor) {
+  struct stat status {};
+  return ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+Error not_own(const std::string& path) {
+  return Error(ExitCode::cannot_create, "this is in the way, and it is not a log of metrics that a run of zshard wrote",
+               path, "move it elsewhere, or set another run.dir");
+}
+
+}  // namespace
+
+std::string to_json(const StepMetrics& m) {
+  std::string line = fmt::format(
+      R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "tokens_per_s": {}, "step_ms": {}, "peak_bytes": {}, "allocations": {})",
+      m.step, json_number(m.loss), json_number(m.grad_norm), json_number(m.lr), m.tokens, json_number(m.tokens_per_s),
+      json_number(m.step_ms), m.peak_bytes, m.allocations);
+  if (m.val_loss) line += fmt::format(R"(, "val_loss": {})", json_number(*m.val_loss));
+  if (m.skipped_steps > 0) line += fmt::format(R"(, "skipped_steps": {})", m.skipped_steps);
+  return line + "}";
+}
+
+MetricsLog::MetricsLog(std::string path) : path_(std::move(path)), descriptor_(open_there(path_, O_RDWR | O_APPEND)) {
+  if (descriptor_ < 0 && errno == ENOENT) {
+    descriptor_ = open_there(path_, O_RDWR | O_APPEND | O_CREAT | O_EXCL);
+    if (descriptor_ >= 0) static_cast<void>(::fchmod(descriptor_, kFileMode));
+  }
+  if (descriptor_ < 0 && errno == ELOOP) throw not_own(path_);
+  if (descriptor_ < 0)
+    throw Error(ExitCode::cannot_create, fmt::format("cannot write metrics: {}", system_reason(errno)), path_,
+                "check the folder's permissions");
+  if (!is_regular(descriptor_)) {
+    ::close(descriptor_);
+    throw not_own(path_);
+  }
+  // A file system without locks has none to lose.
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    ::close(descriptor_);
+    throw Error(ExitCode::cannot_create, "another run is writing here", path_, "wait for it, or set another run.dir");
+  }
+}
+
+MetricsLog::~MetricsLog() { ::close(descriptor_); }
+
+void MetricsLog::append(const StepMetrics& metrics) { write(to_json(metrics) + "\n"); }
+
+void MetricsLog::write(const std::string& line) {
+  for (std::size_t done = 0; done < line.size();) {
+    const ssize_t count = ::write(descriptor_, line.data() + done, line.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) fail("writing", errno);
+    done += static_cast<std::size_t>(count);
+  }
+}
+
+void MetricsLog::fail(const char* operation, int error) const {
+  throw Error(ExitCode::io, fmt::format("{} metrics failed: {}", operation, system_reason(error)), path_,
+              "free some space");
+}
+
+/// With its end; empty where the file ends otherwise.
+std::string MetricsLog::last_line() const {
+  const std::int64_t size = bytes(),
+                     from = std::max<std::int64_t>(0, size - static_cast<std::int64_t>(kLongestLine) - 2);
+  std::string tail(static_cast<std::size_t>(size - from), '\0');
+  const ssize_t count = ::pread(descriptor_, tail.data(), tail.size(), from);
+  if (count < 0) fail("reading", errno);
+  if (tail.size() < 2 || count != std::ssize(tail) || tail.back() != '\n') return {};
+  const auto begin = tail.rfind('\n', tail.size() - 2);
+  return begin == tail.npos ? (from == 0 ? tail : std::string()) : tail.substr(begin + 1);
+}
+
+bool MetricsLog::lacks_validation(std::int64_t step) const {
+  const std::string line = last_line();
+  return !line.empty() && step_of_line(std::string_view(line).substr(0, line.size() - 1)) == step &&
+         line.find("\"val_loss\"") == line.npos;
+}
+
+void MetricsLog::add_validation(std::int64_t step, float val_loss) {
+  ZS_CHECK(lacks_validation(step), "metrics of step {} have a validation", step);
+  const std::string line = last_line();
+  if (::ftruncate(descriptor_, bytes() - std::ssize(line)) != 0) fail("changing", errno);
+  write(fmt::format("{}, \"val_loss\": {}}}\n", line.substr(0, line.size() - 2), json_number(val_loss)));
+}
+
+std::int64_t MetricsLog::bytes() const {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) fail("reading", errno);
+  return status.st_size;
+}
+
+/// Where power was lost there may be zeros in place of the last lines.
+bool MetricsLog::is_lost(std::int64_t from) const {
+  constexpr std::int64_t kMost = std::int64_t{64} << 20;
+  return bytes() - from <= kMost;
+}
+
+MetricsLog::Found MetricsLog::find(std::int64_t step) const {
+  Found found{0, 0};
+  bool is_cut = false;
+  std::string text(kReadBytes, '\0');
+  for (std::int64_t at = 0;;) {
+    const ssize_t count = ::pread(descriptor_, text.data(), text.size(), at);
+    if (count < 0) fail("reading", errno);
+    std::string_view rest(text.data(), static_cast<std::size_t>(count));
+    std::size_t end = 0;
+    while (!rest.starts_with('\0') && (end = rest.find('\n')) != rest.npos) {
+      const std::string_view line = rest.substr(0, end);
+      if (!may_be_line(line) || line.size() < kBegin.size()) throw not_own(path_);
+      const std::int64_t number = step_of_line(line);
+      is_cut = is_cut || number <= found.step || number > step;
+      at += static_cast<std::int64_t>(end) + 1;
+      if (!is_cut) found = {number, at};
+      rest.remove_prefix(end + 1);
+    }
+    if (rest.starts_with('\0') && is_lost(at)) return found;
+    if (!may_be_line(rest)) throw not_own(path_);
+    if (static_cast<std::size_t>(count) < text.size()) return found;
+  }
+}
+
+void MetricsLog::check_own() const { static_cast<void>(find(std::numeric_limits<std::int64_t>::max())); }
+
+std::int64_t MetricsLog::cut_after(std::int64_t step) {
+  const Found found = find(step);
+  if (::ftruncate(descriptor_, found.end) != 0) fail("cutting", errno);
+  return found.step;
+}
+
+void MetricsLog::sync() {
+  if (::fsync(descriptor_) != 0 && errno != EINVAL) fail("syncing", errno);
+}
+
+bool begins_as_metrics(const std::string& path) {
+  const int descriptor = open_there(path, O_RDONLY);
+  if (descriptor < 0) return false;
+  std::array<char, kBegin.size()> text{};
+  const ssize_t count = is_regular(descriptor) ? ::pread(descriptor, text.data(), text.size(), 0) : -1;
+  ::close(descriptor);
+  return count >= 0 && may_be_line({text.data(), static_cast<std::size_t>(count)});
+}
+
+bool is_in_use(const std::string& metrics_path) {
+  const int descriptor = open_there(metrics_path, O_RDONLY);
+  if (descriptor < 0) return false;
+  const bool is_locked = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(descriptor);
+  return is_locked;
+}
+
+std::string format_bytes(std::int64_t bytes) {
+  static constexpr std::array kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1024;
+  std::size_t unit = 0;
+  while (value >= 1023.95 && unit + 1 < kUnits.size()) value /= 1024, ++unit;
+  return value < 99.95 ? fmt::format("{:.1f} {}", value, kUnits[unit]) : fmt::format("{:.0f} {}", value, kUnits[unit]);
+}
+
+std::string format_count(double count) {
+  static constexpr std::array kUnits = {"k", "M", "G", "T", "P"};
+  if (!std::isfinite(count)) return "?";
+  if (count < 999.5) return fmt::format("{:.0f}", count);
+  count /= 1000;
+  std::size_t unit = 0;
+  while (count >= 999.5 && unit + 1 < kUnits.size()) count /= 1000, ++unit;
+  return count < 99.95 ? fmt::format("{:.1f}{}", count, kUnits[unit]) : fmt::format("{:.0f}{}", count, kUnits[unit]);
+}
+
+std::string format_number(std::int64_t count, const char* noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string format_duration(double seconds) {
+  constexpr double kLongest = 1e9;
+  if (!(seconds >= 0) || seconds > kLongest) return "?";
+  const auto total = static_cast<std::int64_t>(std::llround(seconds));
+  const std::int64_t hours = total / 3600, minutes = total / 60 % 60, rest = total % 60;
+  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, rest) : fmt::format("{}:{:02}", minutes, rest);
+}
+
+std::string progress_line(const Progress& progress) {
+  const StepMetrics& m = progress.metrics;
+  std::string line = fmt::format("step {}/{}  loss {:.4f}", m.step, progress.steps, m.loss);
+  if (m.val_loss) line += fmt::format("  val {:.4f}", *m.val_loss);
+  line += fmt::format("  {} tok/s", format_count(m.tokens_per_s));
+  if (progress.ceiling_percent) line += fmt::format("  {:.0f}% of ceiling", *progress.ceiling_percent);
+  line += fmt::format("  peak {}", format_bytes(m.peak_bytes));
+  if (progress.seconds_left >= 0) line += fmt::format("  {} left", format_duration(progress.seconds_left));
+  return line;
+}
+
+std::string live_line(const Progress& progress, int columns) {
+  // The last column stays free: a character there makes some terminals wrap, and the next line would not replace this
+  // one.
+  const std::string line = progress_line(progress).substr(0, static_cast<std::size_t>(std::max(columns - 1, 0)));
+  return "\r" + line + "\x1b[K";
+}
+
+}  // namespace zs

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/data/dataset.h"
+#include "model/train/config/config.h"
+#include "model/train/run_dir/run_mark.h"
+
+namespace zs {
+
+/// What `--resume` says, beside where runs are.
+struct ResumeRequest {
+  std::string what;        ///< "latest", "latest-valid", "auto", a checkpoint's folder or a run's
+  std::string run_dir;     ///< run.dir; empty: not given
+  std::string name;        ///< the run's
+  bool overwrite = false;  ///< later checkpoints of the run may go
+};
+
+/// Where a run goes on.
+struct ResumePoint {
+  std::string checkpoint;             ///< its folder
+  std::int64_t step = 0;              ///< by its name
+  std::string run_dir;                ///< goes on in this one; empty: a new run begins from another one's checkpoint
+  std::vector<std::int64_t> damaged;  ///< later checkpoints of that run that do not verify (latest-valid only)
+};
+
+/// The directory that a run is asked to be in; empty: the next runs/NAME-N. It is run.dir, but where the configuration
+/// file is the config.toml that a run wrote: that stands for the run's own directory, wherever it is now, if run.dir
+/// was named, or the run is to go on
+/// (`resume`).
+std::string run_dir_asked_for(const Config& config, const std::string& config_path, const std::string& resume);
+
+/// load_config for a run that is to go on (`resume` is not empty): where the folder of model.path is gone, the
+/// checkpoint says what the model is.
+Config load_resumed_config(const std::string& path, const std::vector<std::string>& overrides,
+                           const std::string& resume);
+
+/// Whether `what` names a place that is found in the run's directory, and no folder.
+bool is_in_run_dir(const std::string& what);
+
+/// Finds the checkpoint. Folders that are being written or removed are none. `latest` is the newest, good or not;
+/// `latest-valid` the newest of which every byte verifies; `auto` is `latest` where there is a checkpoint, and else
+/// nothing: the run is to start. Error(checkpoint) when there is none otherwise; Error(cannot_create) when the run has
+/// later ones that would be in the way, or its directory has no mark (run_mark.h). Changes nothing; on one rank only.
+std::optional<ResumePoint> find_checkpoint(const ResumeRequest& request);
+
+/// Sets aside (as step-N.damaged) or removes what is in the way of going on from `point`, and removes what a save that
+/// was killed left to remove: half checkpoints, and the oldest until `keep` are left (0: all stay). Only what the
+/// `mark` lists is ever removed.
+void clear_way(const ResumePoint& point, const RunMark& mark, std::int64_t keep);
+
+/// A run that goes on keeps as many checkpoints as it did: `checkpoint.keep` of the one that it goes on from, unless
+/// the key was given.
+void keep_as_saved(Config& config, const std::map<std::string, std::string>& saved);
+
+/// What a checkpoint says about its run: every key of the configuration, and what tells its data from others. With the
+/// step that is all of the state of schedule, data order and random numbers, which are functions of seed and step.
+std::map<std::string, std::string> run_attributes(const Config& config, const DataFacts& data);
+
+/// Compares a checkpoint's attributes with those of the run that wants to go on: the differences that change the
+/// training from here on, in words ("train.lr 0.001 -> 0.0005"). What cannot change within a run (model, batch, seed,
+/// data ...) is an Error(config) with both values; what changes no result (ranks, sharding, folders ...) is not named.
+std::vector<std::string> compare_runs(const std::map<std::string, std::string>& saved,
+                                      const std::map<std::string, std::string>& now, const std::string& checkpoint);
+
+/// How the configuration's key may differ: docs/checkpoints.md has the same table.
+enum class OnResume : std::uint8_t { refused, named, free };
+OnResume on_resume(std::string_view key);
+
+}  // namespace zs

@@ -1,0 +1,407 @@
+#include "model/train/run_dir/run_dir.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "model/data/output_file.h"
+#include "model/train/run_dir/metrics.h"
+#include "runtime/base/check.h"
+#include "runtime/base/file_modes.h"
+#include "runtime/base/parse_integer.h"
+#include "runtime/shard/checkpoint_folder.h"
+
+namespace zs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfigFile = "config.toml";
+constexpr const char* kMetricsFile = "metrics.jsonl";
+constexpr const char* kWeightsFile = "model.safetensors";
+constexpr const char* kCheckpoints = "checkpoints";
+constexpr const char* kFlight = "flight";
+const char* const kRunsFolder = "runs";
+
+Error cannot_create(const std::string& why, const std::string& path) {
+  return Error(ExitCode::cannot_create, "cannot create the run directory: " + why, path,
+               "set run.dir to a place that can be written");
+}
+
+Error in_the_way(const fs::path& path) {
+  return Error(ExitCode::cannot_create, "this is in the way, and it is not what a run of zshard wrote", path.string(),
+               "set another run.dir, or move it elsewhere; --overwrite removes only what a run has written");
+}
+
+Error used_by_another(const std::string& dir) {
+  return Error(ExitCode::cannot_create, "another run is writing here", dir, "wait for it, or set another run.dir");
+}
+
+/// A folder that cannot be listed is no place to write to.
+template <class List>
+auto listed(const List& list, const fs::path& folder) {
+  try {
+    return list(folder.string());
+  } catch (const Error& error) {
+    throw Error(ExitCode::cannot_create, error.what_happened(), error.where(), error.what_to_do());
+  }
+}
+
+std::vector<std::string> list_names(const fs::path& folder) { return listed(names_in, folder); }
+
+bool has_checkpoint(const fs::path& dir) { return !listed(list_checkpoints, dir / kCheckpoints).empty(); }
+
+/// Exists as anything, a dangling link included.
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(path, error));
+}
+
+/// The nearest folder that exists must be one that we may write to.
+void check_writable(const fs::path& path) {
+  std::error_code failed;
+  fs::path at = fs::absolute(path, failed).lexically_normal();
+  if (failed) throw cannot_create(failed.message(), path.string());  // the working directory is gone
+  while (!is_there(at) && at.has_relative_path()) at = at.parent_path();
+  struct stat status {};
+  if (::stat(at.c_str(), &status) != 0) throw cannot_create(system_reason(errno), at.string());
+  if (!S_ISDIR(status.st_mode)) throw cannot_create("not a folder", at.string());
+  if (::access(at.c_str(), W_OK | X_OK) != 0) throw cannot_create(system_reason(errno), at.string());
+}
+
+/// Remembers what it makes and removes it again unless kept.
+class Undo {
+ public:
+  ~Undo() {
+    std::error_code ignored;  // nothing better can be done on the way out of a failure
+    if (!kept_)
+      for (auto path = made_.rbegin(); path != made_.rend(); ++path) fs::remove(*path, ignored);
+  }
+  void add(fs::path path) { made_.push_back(std::move(path)); }
+  void keep() { kept_ = true; }
+
+ private:
+  std::vector<fs::path> made_;
+  bool kept_ = false;
+};
+
+/// True when this call made the folder, false when it was there.
+bool make_folder(const fs::path& path, Undo& undo) {
+  if (::mkdir(path.c_str(), kFolderMode) == 0) {
+    static_cast<void>(::chmod(
+        path.c_str(), kFolderMode));  // whatever the umask; where the file system has no modes it has none to set
+    undo.add(path);
+    return true;
+  }
+  const int error = errno;
+  if (error != EEXIST) throw cannot_create(system_reason(error), path.string());
+  return false;
+}
+
+void make_folders(const fs::path& path, Undo& undo) {
+  fs::path so_far;
+  for (const fs::path& part : path) {
+    so_far /= part;
+    if (part.empty() || is_there(so_far)) continue;
+    make_folder(so_far, undo);
+  }
+  std::error_code error;
+  if (!path.empty() && !fs::is_directory(path, error)) throw cannot_create("not a folder", path.string());
+}
+
+/// One more than the largest N of the NAME-N in `runs`.
+std::int64_t next_number(const fs::path& runs, const std::string& name) {
+  std::int64_t last = 0;
+  for (const std::string& file : list_names(runs)) {
+    if (file.size() <= name.size() + 1 || file.compare(0, name.size() + 1, name + "-") != 0) continue;
+    constexpr std::int64_t kLargest = 1'000'000'000;
+    const auto number = parse_integer<std::int64_t>(std::string_view(file).substr(name.size() + 1));
+    if (number && *number > last && *number < kLargest) last = *number;
+  }
+  return last + 1;
+}
+
+fs::path make_numbered(const std::string& name, Undo& undo) {
+  make_folders(kRunsFolder, undo);
+  constexpr int kMostTries = 10000;
+  std::int64_t number = next_number(kRunsFolder, name);
+  for (int i = 0; i < kMostTries; ++i, ++number) {
+    fs::path path = fs::path(kRunsFolder) / fmt::format("{}-{}", name, number);
+    if (make_folder(path, undo)) return path;
+  }
+  throw cannot_create("no free number", (fs::path(kRunsFolder) / name).string());
+}
+
+/// In a folder that is no run's: nothing may be where a run writes. An empty folder for checkpoints is no loss.
+void check_free(const fs::path& dir) {
+  for (const char* file : {RunMark::kFile, kConfigFile, kMetricsFile, kWeightsFile})
+    if (is_there(dir / file)) throw in_the_way(dir / file);
+  std::error_code failed;
+  for (const char* folder : {kCheckpoints, kFlight}) {
+    if (!is_there(dir / folder)) continue;
+    if (!fs::is_directory(fs::symlink_status(dir / folder, failed))) throw in_the_way(dir / folder);
+    const auto names = list_names(dir / folder);
+    if (!names.empty()) throw in_the_way(dir / folder / *std::min_element(names.begin(), names.end()));
+  }
+}
+
+/// The step of "step-12", "step-12.tmp", "step-12.del" or "step-12.damaged-2".
+std::optional<std::int64_t> step_of_any(std::string_view name) {
+  const std::string_view step = name.substr(0, name.find('.')), suffix = name.substr(step.size());
+  const bool is_known =
+      suffix.empty() || suffix == kWritingSuffix || suffix == kRemovingSuffix || suffix.starts_with(kDamagedSuffix);
+  return is_known ? step_of(step) : std::nullopt;
+}
+
+/// The folders of a run's checkpoints, half and damaged ones too, as far as the run has written them.
+std::vector<std::string> own_checkpoints(const fs::path& dir, const RunMark& mark) {
+  std::vector<std::string> own;
+  for (const std::string& name : list_names(dir / kCheckpoints)) {
+    const auto step = step_of_any(name);
+    if (step && mark.has(checkpoint_name(*step))) own.push_back(name);
+  }
+  return own;
+}
+
+/// Whatever a run has been writing must still be its own before any of it is removed.
+void check_own(const fs::path& dir, const RunMark& mark) {
+  for (const char* file : {kConfigFile, kMetricsFile, kWeightsFile})
+    if (is_there(dir / file) && !mark.is_own_file(file)) throw in_the_way(dir / file);
+  if (is_there(dir / kMetricsFile) && !begins_as_metrics((dir / kMetricsFile).string()))
+    throw in_the_way(dir / kMetricsFile);
+  const std::string root = (dir / kCheckpoints).string();
+  const auto is_own = [&](std::int64_t step) { return mark.has(checkpoint_name(step)); };
+  for (const std::int64_t step : listed(list_checkpoints, dir / kCheckpoints))
+    if (const auto problem = why_kept(root, step, is_own))
+      throw Error(ExitCode::cannot_create, problem->what_happened(), problem->where(), problem->what_to_do());
+  for (const std::string& name : own_checkpoints(dir, mark))
+    if (const std::string foreign = foreign_path(root + "/" + name); !foreign.empty()) throw in_the_way(foreign);
+}
+
+/// Advises only what will be accepted.
+Error holds_a_run(const fs::path& dir) {
+  std::vector<std::string> ways;
+  if (has_checkpoint(dir)) {
+    ways.push_back("--resume latest");
+  } else if (!is_there(dir / kWeightsFile)) {
+    ways.push_back("--resume auto");
+  }
+  try {
+    if (const auto mark = RunMark::find(dir.string())) check_own(dir, *mark);
+    ways.push_back("--overwrite");
+  } catch (const Error&) {  // it would not be overwritten either
+  }
+  return Error(ExitCode::cannot_create, "the run directory already holds a run", dir.string(),
+               fmt::format("choose another run.dir{}{}", ways.empty() ? "" : ", or add ", fmt::join(ways, " or ")));
+}
+
+/// The mark's file, held while a run is made or replaced: it decides between several starts in one named directory.
+class Claim {
+ public:
+  explicit Claim(const fs::path& dir) : dir_(dir), path_(dir / RunMark::kFile) {}
+  ~Claim() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+  void create(Undo& undo) {
+    open(O_CREAT | O_EXCL);
+    undo.add(path_);
+    static_cast<void>(::fchmod(descriptor_, kFileMode));
+  }
+  void take_over() { open(0); }
+  /// The mark of a run that has written nothing yet.
+  void begin_mark() const {
+    const std::string_view line = RunMark::kFirstLine;
+    const bool is_done =
+        ::ftruncate(descriptor_, 0) == 0 && ::pwrite(descriptor_, line.data(), line.size(), 0) == std::ssize(line);
+    if (!is_done) throw cannot_create(system_reason(errno), path_.string());
+  }
+
+ private:
+  void open(int flags) {
+    descriptor_ = ::open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags, kFileMode);
+    const int error = errno;
+    if (descriptor_ < 0)
+      throw error == EEXIST ? holds_a_run(dir_) : cannot_create(system_reason(error), path_.string());
+    // A file system without locks has none to lose.
+    if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) throw used_by_another(dir_.string());
+  }
+
+  fs::path dir_, path_;
+  int descriptor_ = -1;
+};
+
+/// "FILE.PID-N.tmp", as OutputFile names what it is writing: left by processes that were killed.
+void remove_leftovers(const fs::path& dir) {
+  for (const std::string& name : list_names(dir)) {
+    const auto of = leftover_of(name);
+    std::error_code failed;
+    if (of && (*of == kConfigFile || *of == kWeightsFile) &&
+        fs::is_regular_file(fs::symlink_status(dir / name, failed)))
+      fs::remove(dir / name, failed);  // where it stays it is in nobody's way
+  }
+}
+
+void remove_old_run(const fs::path& dir, const RunMark& mark) {
+  std::vector<std::string> folders = own_checkpoints(dir, mark);
+  std::sort(folders.begin(), folders.end());
+  const FolderIo io(nullptr);
+  for (const std::string& name : folders) {
+    const std::string folder = (dir / kCheckpoints / name).string();
+    // Renamed first: what a removal that is killed leaves is no checkpoint.
+    const bool is_whole = step_of(name).has_value();
+    const std::string removing = is_whole ? folder + kRemovingSuffix : folder;
+    if (is_whole) {
+      io.remove_folder(removing);
+      io.rename(folder, removing);
+    }
+    io.remove_folder(removing);
+  }
+  std::error_code error;
+  if (fs::is_directory(fs::symlink_status(dir / kCheckpoints, error)) && list_names(dir / kCheckpoints).empty())
+    fs::remove(dir / kCheckpoints, error);
+  remove_leftovers(dir);
+  for (const char* file : {kConfigFile, kMetricsFile, kWeightsFile}) {
+    fs::remove(dir / file, error);
+    if (error) throw cannot_create(error.message(), (dir / file).string());
+  }
+}
+
+/// A run of which nothing would be lost, or that may be.
+bool may_replace(const RunDirRequest& request) {
+  return request.overwrite ||
+         (request.restart && !has_checkpoint(request.dir) && !is_there(fs::path(request.dir) / kWeightsFile));
+}
+
+void make_metrics(const fs::path& dir, Undo& undo) {
+  const fs::path path = dir / kMetricsFile;
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode);
+  const int error = errno;
+  if (descriptor < 0) throw error == EEXIST ? in_the_way(path) : cannot_create(system_reason(error), dir.string());
+  undo.add(path);
+  static_cast<void>(::fchmod(descriptor, kFileMode));
+  if (::close(descriptor) != 0) throw cannot_create(system_reason(errno), dir.string());
+}
+
+void write_config(const fs::path& dir, RunMark& mark, const std::string& config_toml) {
+  mark.begin(kConfigFile);
+  write_file_atomically((dir / kConfigFile).string(), config_toml);
+  mark.wrote(kConfigFile);
+}
+
+/// Of a folder that is there: the mark, held.
+void claim(const RunDirRequest& request, const fs::path& dir, Claim& held, Undo& undo) {
+  if (!RunMark::find(dir.string())) {
+    check_free(dir);
+    held.create(undo);
+  } else {
+    if (may_replace(request)) held.take_over();
+    const auto mark = RunMark::find(dir.string());  // as it is, now that nobody else is at it
+    if (!mark || !may_replace(request)) throw holds_a_run(dir);
+    if (is_in_use((dir / kMetricsFile).string())) throw used_by_another(dir.string());
+    check_own(dir, *mark);
+    remove_old_run(dir, *mark);
+  }
+  held.begin_mark();
+}
+
+/// Keeps a file whose bytes are not the run's: its new path.
+std::string rename_aside(const fs::path& path) {
+  constexpr int kMostTries = 10000;
+  for (int number = 1; number <= kMostTries; ++number) {
+    const std::string kept = fmt::format("{}.kept-{}", path.string(), number);
+    if (is_there(kept)) continue;
+    FolderIo(nullptr).rename(path.string(), kept);
+    return kept;
+  }
+  throw in_the_way(path);
+}
+
+}  // namespace
+
+void check_run_dir(const RunDirRequest& request) {
+  if (request.dir.empty()) return check_writable(fs::path(kRunsFolder));
+  check_writable(request.dir);
+  std::error_code failed;
+  if (fs::equivalent(request.dir, "/", failed)) throw cannot_create("it is the root of all files", request.dir);
+  const auto mark = RunMark::find(request.dir);
+  if (!mark) return check_free(request.dir);
+  if (is_in_use(request.dir + "/" + kMetricsFile)) throw used_by_another(request.dir);
+  if (!may_replace(request)) throw holds_a_run(request.dir);
+  check_own(request.dir, *mark);
+}
+
+std::string create_run_dir(const RunDirRequest& request, const std::string& config_toml) {
+  check_run_dir(request);
+  Undo undo;
+  fs::path dir = request.dir;
+  if (request.dir.empty()) {
+    dir = make_numbered(request.name, undo);
+  } else {
+    make_folders(dir, undo);
+  }
+  Claim held(dir);
+  claim(request, dir, held, undo);
+  RunMark mark = RunMark::find(dir.string()).value();
+  mark.begin(kMetricsFile);
+  make_metrics(dir, undo);
+  write_config(dir, mark, config_toml);
+  undo.keep();
+  return dir.string();
+}
+
+std::string how_to_start(const std::string& dir) {
+  const auto is_accepted = [](const RunDirRequest& request) {
+    try {
+      check_run_dir(request);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  if (is_accepted({dir, "", false, true})) return "start with --resume auto, which goes on where there is a checkpoint";
+  return is_accepted({dir, "", true, false}) ? "start the run anew with --overwrite, or set another run.dir"
+                                             : "set another run.dir";
+}
+
+std::string latest_run_dir(const std::string& name, const std::function<bool(const std::string& dir)>& is_wanted) {
+  for (std::int64_t number = next_number(kRunsFolder, name) - 1; number > 0; --number) {
+    const std::string dir = (fs::path(kRunsFolder) / fmt::format("{}-{}", name, number)).string();
+    if (is_there(dir) && is_wanted(dir)) return dir;
+  }
+  return {};
+}
+
+void check_reopen(const std::string& dir, const RunMark& mark) {
+  check_writable(dir);
+  if (is_there(fs::path(dir) / kWeightsFile) && !mark.is_own_file(kWeightsFile))
+    throw in_the_way(fs::path(dir) / kWeightsFile);
+}
+
+std::string reopen_run_dir(const std::string& dir, RunMark& mark, const std::string& config_toml) {
+  const fs::path config = fs::path(dir) / kConfigFile;
+  const std::string kept = is_there(config) && !mark.is_own_file(kConfigFile) ? rename_aside(config) : std::string();
+  write_config(dir, mark, config_toml);
+  remove_leftovers(dir);
+  return kept;
+}
+
+std::string run_dir_of_config(const std::string& config_path) {
+  const fs::path path = config_path, parent = path.parent_path();
+  if (path.filename() != kConfigFile) return {};
+  const std::string dir = parent.empty() ? "." : parent.string();
+  const auto mark = RunMark::find(dir);
+  return mark && mark->has(kConfigFile) ? dir : std::string();
+}
+
+}  // namespace zs

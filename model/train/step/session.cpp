@@ -1,0 +1,346 @@
+#include "model/train/step/session.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "comm/health/watchdog.h"
+#include "model/families/family.h"
+#include "model/train/config/config_optimizer.h"
+#include "model/train/config/dim_patterns.h"
+#include "runtime/base/random.h"
+#include "runtime/tensor/autograd.h"
+#include "runtime/tensor/host_view.h"
+
+namespace zs {
+namespace {
+
+constexpr const char* kFaultPoint = "compute";
+constexpr double kMiB = 1 << 20;
+/// NCCL moves less than that at a fraction of what its links carry (docs/decisions/0039-units-of-several-blocks.md).
+constexpr double kNcclUnitMib = 64;
+/// Numbers whose maxima over the ranks are known at the end of a step.
+enum Status : std::uint8_t { peak_bytes, allocations, stop, no_data, least_wait, most_wait, slowest_step_us };
+constexpr int kStatus = slowest_step_us + 1;
+/// The least wait and whose it is, in one number whose maximum is wanted: nanoseconds below kLongestWait, then the
+/// rank.
+constexpr std::int64_t kLongestWait_ns = std::int64_t{1} << 46, kRanks = std::int64_t{1} << 16;
+
+/// Between two polls of whether to go on. Each of them drains the compute stream, which costs about a millisecond.
+constexpr std::int64_t kPollEvery_us = 200'000;
+
+DType dtype_of(const std::string& name) { return name == "bf16" ? DType::bf16 : DType::f32; }
+
+Recompute recompute_of(const std::string& name) {
+  if (name == "block") return Recompute::block;
+  return name == "attention" ? Recompute::attention : Recompute::none;
+}
+
+std::vector<std::string> parameter_names(const Executor& executor) {
+  std::vector<std::string> names;
+  for (const FlatParameter& unit : executor.units())
+    for (const Parameter* parameter : unit.parameters) names.push_back(parameter->name());
+  return names;
+}
+
+Omit omit_of(const std::string& name) {
+  return name == "gathers"      ? Omit::gathers
+         : name == "reductions" ? Omit::reductions
+         : name == "both"       ? Omit::both
+                                : Omit::nothing;
+}
+
+}  // namespace
+
+MixedPrecisionPolicy precision_of(const Config& config) {
+  const DType param = dtype_of(config.precision.param);
+  const auto is_f32 = [](const std::string& name) { return name == "f32"; };
+  MixedPrecisionPolicy precision{.param = param, .reduce = dtype_of(config.precision.reduce)};
+  if (param == DType::bf16 && is_f32(config.precision.output)) precision.output = DType::f32;
+  precision.gather_comm_dtype = config.shard.compress_gather == "int8" ? CommDType::int8 : CommDType::exact;
+  precision.reduce_comm_dtype = config.shard.compress_reduce == "int8" ? CommDType::int8 : CommDType::exact;
+  precision.rounds_stochastically = config.precision.rounding == "stochastic";
+  precision.is_full_in_evaluation = param == DType::bf16 && is_f32(config.precision.validation);
+  return precision;
+}
+
+ShardOptions shard_options(const Config& config) {
+  return {.scheme = scheme_options(config),
+          .schedule = {.prefetch = static_cast<int>(config.shard.prefetch),
+                       .limit = static_cast<int>(config.shard.limit),
+                       .max_reductions_in_flight = static_cast<int>(config.shard.max_reductions_in_flight),
+                       .keep_root_unsharded = config.shard.keep_root_unsharded},
+          .precision = precision_of(config),
+          .layout = {.layout = config.shard.layout == "flat" ? Layout::flat : Layout::per_parameter,
+                     .min_shard_bytes = config.shard.min_shard_bytes,
+                     .dim = choose_dim(config.shard.dims)},
+          .seed = static_cast<std::uint64_t>(config.train.seed),
+          .division = {Division::Rule::none},  // backward_seed() has it
+          .zero_copy = config.shard.zero_copy == "auto",
+          .omit = omit_of(config.comm.omit)};
+}
+
+double unit_mib(const Config& config, Transport transport, int ranks) {
+  if (config.shard.unit_mib >= 0) return config.shard.unit_mib;
+  return transport == Transport::nccl && ranks > 1 ? kNcclUnitMib : 0;
+}
+
+Session::Session(Device& device, World& world, const Config& config, Use use)
+    : device_(device),
+      world_(world),
+      config_(config),
+      context_(device),
+      model_(family_named(config.model.family).make(config.model)),
+      runtime_(context_, world, shard_options(config)) {
+  model_->set_recompute(recompute_of(config.train.recompute));
+  const double mib = unit_mib(config, transport_of(world), world.size());
+  shard_module(*model_, runtime_, config.shard.units == "block" ? Units::block : Units::model, {}, {},
+               std::llround(mib * kMiB));
+  check_matches(config.shard.dims, parameter_names(runtime_.executor()));
+  if (use == Use::inference) return;
+  optimizer_ = make_optimizer(runtime_.executor(), config);
+  loss_slots_ = local_micro_batches() *
+                (config.run.validate_every > 0 ? std::max<std::int64_t>(1, config.run.validate_batches) : 1);
+  const std::int64_t slot_bytes = loss_slots_ * size_of(DType::f32);
+  local_losses_ = device.pool().acquire(slot_bytes, context_.stream(), "scalars");
+  all_losses_ = device.pool().acquire(slot_bytes * world.size(), context_.stream(), "scalars");
+  status_ = device.pool().acquire(kStatus * size_of(DType::i64), context_.stream(), "scalars");
+  if (!config.cuda.graph) return;
+  replay_.emplace(device, world, runtime_.order_check());
+  const Shape shape{local_micro_batches() * config_.train.micro_batch, config_.train.sequence};
+  kept_ = {Tensor::empty(context_, shape, DType::i32, "batch"), Tensor::empty(context_, shape, DType::i32, "batch")};
+}
+
+std::int64_t Session::first_sample(std::int64_t first, std::int64_t i) const {
+  return first + (i * world_.size() + world_.rank()) * config_.train.micro_batch;
+}
+
+Session::Batch Session::read_batch(std::int64_t first_sample, std::int64_t rows, const ReadSamples& read) {
+  std::vector<std::int32_t> inputs, targets;
+  read(first_sample, inputs, targets);
+  const Shape shape{rows, config_.train.sequence};
+  for (auto* values : {&inputs, &targets}) values->resize(static_cast<std::size_t>(shape.numel()));
+  return {Tensor::from_host(context_, shape, std::move(inputs)),
+          Tensor::from_host(context_, shape, std::move(targets))};
+}
+
+Session::Batch Session::kept_batch(std::int64_t i) const {
+  const std::int64_t rows = config_.train.micro_batch;
+  return {kept_.inputs.rows(i * rows, rows), kept_.targets.rows(i * rows, rows)};
+}
+
+void Session::upload_batches(std::int64_t first_of_step, const ReadSamples& read) {
+  std::vector<std::int32_t> inputs, targets;
+  for (std::int64_t i = 0; i < local_micro_batches(); ++i) {
+    read(first_sample(first_of_step, i), inputs, targets);
+    const Batch batch = kept_batch(i);
+    for (const auto& [tensor, values] : {std::pair(&batch.inputs, &inputs), {&batch.targets, &targets}}) {
+      const Buffer out = tensor->buffer();
+      context_.launch({"samples", {}, {out}}, upload_of(context_.kernels(), out, *values));
+    }
+  }
+}
+
+Tensor Session::forward_loss(const Batch& batch) {
+  return model_->loss(batch.inputs, batch.targets, {.seed = backward_seed(), .chunk = config_.train.loss_chunk});
+}
+
+void Session::enqueue_fault_point() {
+  Watchdog* const watchdog = world_.watchdog();
+  if (watchdog == nullptr || !watchdog->faults().has(kFaultPoint)) return;
+  context_.launch({kFaultPoint, {}, {}}, [watchdog](ExecContext&) { watchdog->faults().hit(kFaultPoint); });
+}
+
+void Session::store_loss(const Tensor& loss, std::int64_t slot) {
+  const Buffer in = loss.buffer(), out = local_losses_.buffer(DType::f32, loss_slots_).slice(slot, 1);
+  context_.launch({"store_loss", {in}, {out}},
+                  [&kernels = context_.kernels(), out, in](ExecContext& exec) { kernels.copy(exec, out, in); });
+}
+
+void Session::gather_losses() {
+  runtime_.executor().compute_comm().all_gather(context_.stream(), "losses",
+                                                local_losses_.buffer(DType::f32, loss_slots_),
+                                                all_losses_.buffer(DType::f32, loss_slots_ * world_.size()));
+}
+
+std::vector<float> Session::losses_in_order(std::int64_t count) const {
+  const HostView view(context_, context_.stream(), all_losses_.buffer(DType::f32, loss_slots_ * world_.size()));
+  const auto* const gathered = view.as<float>();
+  std::vector<float> losses(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    losses[static_cast<std::size_t>(i)] = gathered[(i % world_.size()) * loss_slots_ + i / world_.size()];
+  }
+  return losses;
+}
+
+bool Session::drops(std::int64_t micro_batches) {
+  if (!is_asked_) return false;
+  since_poll_ += micro_batches;
+  if (since_poll_ < micro_batches_a_poll_) return false;
+  since_poll_ = 0;
+  context_.stream().synchronize();
+  if (!is_asked_()) return false;
+  is_interrupted_ = true;
+  runtime_.abandon_step();
+  device_.synchronize();
+  return true;
+}
+
+void Session::set_poll_interval(std::int64_t slowest_step_us) {
+  if (slowest_step_us > 0)
+    micro_batches_a_poll_ =
+        std::max<std::int64_t>(1, kPollEvery_us * local_micro_batches() / std::max<std::int64_t>(slowest_step_us, 1));
+}
+
+void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read, std::int64_t stop) {
+  is_interrupted_ = false;
+  step_began_ = std::chrono::steady_clock::now();
+  device_.memory().reset_peak();
+  const std::int64_t first_of_step = (step - 1) * config_.train.global_batch;
+  optimizer_->set_scalars(lr, step);
+  if (replay_) {
+    if (drops(local_micro_batches())) return;
+    upload_batches(first_of_step, read);
+    for (std::int64_t i = 0; i < local_micro_batches(); ++i) enqueue_fault_point();
+    bool is_replayed = true;
+    replay_->run(mix64(runtime_.step_key() ^ optimizer_->slots_key()), [&] {
+      is_replayed = false;
+      enqueue_work([&](std::int64_t i) { return kept_batch(i); });
+    });
+    if (is_replayed) optimizer_->note_replayed();
+  } else {
+    enqueue_work(
+        [&](std::int64_t i) { return read_batch(first_sample(first_of_step, i), config_.train.micro_batch, read); });
+  }
+  if (!is_interrupted_) send_status(stop);
+}
+
+void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch) {
+  std::int64_t local = local_micro_batches();
+  for (std::int64_t i = 0; i < local; ++i) {
+    if (!replay_ && drops(1)) return;
+    if (is_enough_()) local = i + 1;
+    runtime_.begin_micro_batch(Mode::train, i + 1 == local);
+    if (!replay_) enqueue_fault_point();  // else it has been
+    {
+      device_.trace().set_phase("forward");
+      const Tensor loss = forward_loss(batch(i));
+      store_loss(loss, i);
+      device_.trace().set_phase("backward");
+      backward(loss, backward_seed());
+    }
+    runtime_.end_micro_batch();
+  }
+  device_.trace().set_phase("optimizer");
+  optimizer_->update();
+  gather_losses();
+}
+
+void Session::send_status(std::int64_t stop) {
+  const Buffer status = status_.buffer(DType::i64, kStatus);
+  const std::int64_t calls =
+      device_.memory().allocation_calls() + device_.pinned_memory().counter().allocation_calls() - allocations_seen_;
+  allocations_seen_ += calls;
+  // As far as this step's work has not run yet, its waits count in the next one's.
+  const std::int64_t waited = std::clamp<std::int64_t>(waited_since_last_ns(), 0, kLongestWait_ns - 1);
+  std::vector<std::int64_t> values(kStatus);
+  values[peak_bytes] = replay_ ? replay_->peak_bytes() : device_.memory().peak_bytes();
+  values[allocations] = calls;
+  values[Status::stop] = stop;
+  values[no_data] = lacks_data_();
+  values[slowest_step_us] = last_step_us_;
+  values[least_wait] = (kLongestWait_ns - 1 - waited) * kRanks + world_.rank();
+  values[most_wait] = waited;
+  context_.launch({"status", {}, {status}}, upload_of(context_.kernels(), status, std::move(values)));
+  runtime_.executor().compute_comm().all_reduce(context_.stream(), "status", status, ReduceOp::max);
+}
+
+std::int64_t Session::waited_since_last_ns() {
+  const Watchdog* const watchdog = world_.watchdog();
+  if (watchdog == nullptr) return 0;
+  const std::int64_t waited = watchdog->recorder().waited_ns();
+  return waited - std::exchange(waited_seen_ns_, waited);
+}
+
+StepResult Session::finish_step() {
+  device_.synchronize();
+  const HostView view(context_, context_.stream(), status_.buffer(DType::i64, kStatus));
+  const auto* const status = view.as<std::int64_t>();
+  last_step_us_ =
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - step_began_).count();
+  set_poll_interval(status[slowest_step_us]);
+  return {.losses = losses_in_order(global_micro_batches()),
+          .grad_norm = *HostView(context_, context_.stream(), optimizer_->grad_norm()).as<float>(),
+          .peak_bytes = status[peak_bytes],
+          .allocations = status[allocations],
+          .stop = status[stop],
+          .lacks_data = status[no_data] != 0,
+          .waits = {.slowest = static_cast<int>(status[least_wait] % kRanks),
+                    .least_s = static_cast<double>(kLongestWait_ns - 1 - status[least_wait] / kRanks) * 1e-9,
+                    .most_s = static_cast<double>(status[most_wait]) * 1e-9}};
+}
+
+std::int64_t Session::validation_samples(std::int64_t windows) const {
+  return std::min(windows, config_.run.validate_batches * config_.train.global_batch);
+}
+
+std::int64_t Session::validation_rows(std::int64_t samples, std::int64_t i) const {
+  return std::clamp<std::int64_t>(samples - i * config_.train.micro_batch, 0, config_.train.micro_batch);
+}
+
+void Session::enqueue_validation(const ReadSamples& read, std::int64_t windows) {
+  const NoGradGuard no_grad(context_);
+  is_interrupted_ = false;
+  const std::int64_t samples = validation_samples(windows), all = config_.train.micro_batch,
+                     round = all * world_.size();
+  std::int64_t local = (samples + round - 1) / round;
+  ZS_CHECK(local <= loss_slots_, "{} validation micro-batches on this rank, {} slots", local, loss_slots_);
+  for (std::int64_t i = 0; i < local; ++i) {
+    if (drops(1)) return;
+    if (is_enough_()) samples % round == 0 ? local = i + 1 : i = local - 1;  // the last one may be smaller
+    // A rank that has none left takes part with a sample that does not count.
+    const std::int64_t rows = validation_rows(samples, i * world_.size() + world_.rank());
+    runtime_.begin_micro_batch(Mode::eval, i + 1 == local);
+    store_loss(forward_loss(read_batch(first_sample(0, i), rows > 0 ? rows : 1, read)), i);
+    runtime_.end_micro_batch();
+  }
+  gather_losses();
+}
+
+double Session::validate(const ReadSamples& read, std::int64_t windows) {
+  enqueue_validation(read, windows);
+  if (is_interrupted_) return std::nan("");
+  device_.synchronize();
+  const std::int64_t samples = validation_samples(windows);
+  const auto all = static_cast<double>(config_.train.micro_batch);
+  const std::vector<float> losses =
+      losses_in_order((samples + config_.train.micro_batch - 1) / config_.train.micro_batch);
+  double sum = 0;
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    sum += losses[i] * (static_cast<double>(validation_rows(samples, static_cast<std::int64_t>(i))) / all);
+  return sum / (static_cast<double>(samples) / all);
+}
+
+Tensor Session::enqueue_logits(const std::vector<std::int32_t>& tokens, KvCache* cache) {
+  // Causal: what follows the last token cannot change its logits, so lengths are rounded up and few sizes of buffers
+  // occur. A token that goes on from a cache is alone as a rule.
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  const std::int64_t multiple = cache != nullptr && cache->seen() > 0 ? 1 : 64;
+  const std::int64_t most = cache != nullptr ? cache->capacity() - cache->seen() : config_.model.context;
+  std::vector<std::int32_t> padded = tokens;
+  padded.resize(static_cast<std::size_t>(std::min(most, (count + multiple - 1) / multiple * multiple)), 0);
+  runtime_.begin_micro_batch(Mode::eval, true);
+  const auto length = static_cast<std::int64_t>(padded.size());
+  Tensor logits =
+      model_->next_token_logits(Tensor::from_host(context_, {1, length}, std::move(padded)), count - 1, cache);
+  runtime_.end_micro_batch();
+  return logits;
+}
+
+std::vector<float> Session::next_token_logits(const std::vector<std::int32_t>& tokens, KvCache* cache) {
+  std::vector<float> values = enqueue_logits(tokens, cache).to_host();
+  values.resize(static_cast<std::size_t>(config_.model.vocab));
+  return values;
+}
+
+}  // namespace zs

@@ -1,0 +1,149 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "model/language_model.h"
+#include "model/train/config/config.h"
+#include "model/train/step/step_replay.h"
+#include "model/train/step/straggler.h"
+#include "runtime/shard/optimizer.h"
+
+namespace zs {
+
+/// Fills `inputs` and `targets`, (micro_batch, sequence) each, with the samples [first, first + micro_batch).
+using ReadSamples =
+    std::function<void(std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets)>;
+
+/// What a step leaves for the host.
+struct StepResult {
+  std::vector<float> losses;  ///< of every micro-batch of every rank, in global order
+  float grad_norm = 0;
+  std::int64_t peak_bytes = 0;  ///< counted, the largest of the ranks
+  std::int64_t allocations =
+      0;                    ///< calls to the system for counted memory since the last step's end, the most of the ranks
+  std::int64_t stop = 0;    ///< the largest of what the ranks gave enqueue_step
+  bool lacks_data = false;  ///< some rank has no data for what follows (Session::look_ahead)
+  StepWaits waits;          ///< of the ranks for each other
+};
+
+/// One model on one rank, as a rule in training: device memory, units, optimizer, and a step as stream work. The
+/// trainer runs it on the CPU, the plan runs the very same code on the meta device. One host thread uses it.
+class Session {
+ public:
+  static constexpr std::int64_t kManyWindows = std::numeric_limits<std::int64_t>::max();
+
+  enum class Use : std::uint8_t {
+    training,
+    inference,  ///< no optimizer, and no steps: the weights are read, not trained
+  };
+
+  Session(Device& device, World& world, const Config& config, Use use = Use::training);
+
+  /// Micro-batches of one step over all ranks, and on this rank.
+  std::int64_t global_micro_batches() const { return config_.train.global_batch / config_.train.micro_batch; }
+  std::int64_t local_micro_batches() const { return global_micro_batches() / world_.size(); }
+
+  /// Enqueues step `step` (from 1), whole: forward and backward of this rank's micro-batches (micro-batch i of the step
+  /// runs on rank i mod ranks), the reduction, the update. With cuda.graph its samples are all read first, and its work
+  /// may be that of a captured step. Collective. OrderMismatch where ranks do not communicate alike, which then is
+  /// found before the work is launched. `stop`: a number that every rank learns the largest of, in StepResult.
+  void enqueue_step(std::int64_t step, float lr, const ReadSamples& read, std::int64_t stop);
+  /// From here on `is_asked` is called between micro-batches of steps and validations, some times a second, when the
+  /// device has done those before. It is collective and the same on every rank. Where it says true the step or the
+  /// validation is dropped: what it has summed is cleared, the weights are those of the step before, and
+  /// is_interrupted() is true. A step that is captured as a graph is whole or has not begun.
+  void interrupt_by(std::function<bool()> is_asked) { is_asked_ = std::move(is_asked); }
+  /// Whether that has happened to the step or validation enqueued last: it has no result.
+  bool is_interrupted() const { return is_interrupted_; }
+  /// For plans: before each micro-batch of a step or a validation `is_enough` is asked; true makes it the last.
+  void abridge(std::function<bool()> is_enough) { is_enough_ = std::move(is_enough); }
+  /// `lacks_data`: asked while a step computes whether this rank lacks what follows; all ranks learn it with the step's
+  /// result.
+  void look_ahead(std::function<bool()> lacks_data) { lacks_data_ = std::move(lacks_data); }
+  /// Waits for the step and reads its result. An error on the meta device.
+  StepResult finish_step();
+
+  /// Mean loss over the first run.validate_batches x global_batch samples, each once, or all where there are no more
+  /// `windows`; spread over the ranks as a step's are. NaN where it was interrupted. Collective; blocks.
+  double validate(const ReadSamples& read, std::int64_t windows = kManyWindows);
+  /// The same work without reading a result: for the meta device.
+  void enqueue_validation(const ReadSamples& read, std::int64_t windows = kManyWindows);
+  /// Logits (vocab) of what follows the last of `tokens`, which with a cache follow those that it has seen. Collective;
+  /// blocks.
+  std::vector<float> next_token_logits(const std::vector<std::int32_t>& tokens, KvCache* cache = nullptr);
+  /// The same without reading them: for the meta device.
+  Tensor enqueue_logits(const std::vector<std::int32_t>& tokens, KvCache* cache = nullptr);
+
+  ShardedRuntime& runtime() { return runtime_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  LanguageModel& model() { return *model_; }
+  const Config& config() const { return config_; }
+  Device& device() { return device_; }
+  /// How steps became graphs; null without cuda.graph.
+  StepReplay* replay() { return replay_ ? &*replay_ : nullptr; }
+
+ private:
+  /// Inputs and targets, (micro_batch, sequence) each.
+  struct Batch {
+    Tensor inputs, targets;
+  };
+  /// Each micro-batch's share in the step's mean loss.
+  float backward_seed() const { return 1.0f / static_cast<float>(global_micro_batches()); }
+  /// The first sample of this rank's micro-batch i of a step or a validation that begins with the sample `first`.
+  std::int64_t first_sample(std::int64_t first, std::int64_t i) const;
+  Batch read_batch(std::int64_t first_sample, std::int64_t rows, const ReadSamples& read);
+  /// Samples of a validation, and those of them that micro-batch `i` of all ranks has, from 0 to micro_batch.
+  std::int64_t validation_samples(std::int64_t windows) const;
+  std::int64_t validation_rows(std::int64_t samples, std::int64_t i) const;
+  /// The rows of micro-batch i in those of all of a step.
+  Batch kept_batch(std::int64_t i) const;
+  void upload_batches(std::int64_t first_of_step, const ReadSamples& read);
+  Tensor forward_loss(const Batch& batch);
+  /// All that the device does for a step's losses and weights. `batch(i)`: this rank's micro-batch i.
+  void enqueue_work(const std::function<Batch(std::int64_t)>& batch);
+  void send_status(std::int64_t stop);
+  /// Before `micro_batches` are enqueued: whether they, and all that belongs to them, shall be dropped. Then they are.
+  bool drops(std::int64_t micro_batches);
+  /// How often `drops` asks, from what the slowest rank's last step took.
+  void set_poll_interval(std::int64_t slowest_step_us);
+  /// Of TRAIN_FAULT, on the compute stream.
+  void enqueue_fault_point();
+  void store_loss(const Tensor& loss, std::int64_t slot);
+  void gather_losses();
+  /// In operations between ranks, since it was asked last. On the compute stream.
+  std::int64_t waited_since_last_ns();
+  std::vector<float> losses_in_order(std::int64_t count) const;
+
+  Device& device_;
+  World& world_;
+  Config config_;
+  Context context_;
+  std::unique_ptr<LanguageModel> model_;
+  ShardedRuntime runtime_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::optional<StepReplay> replay_;  // cuda.graph
+  Batch kept_;                        // then: of all micro-batches of a step, one after the other
+  std::int64_t loss_slots_ = 0;
+  std::function<bool()> is_enough_ = [] { return false; }, lacks_data_ = [] { return false; };
+  Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64 (kStatus)
+  std::int64_t allocations_seen_ = 0;
+  std::int64_t waited_seen_ns_ = 0;  // the compute stream's
+  std::function<bool()> is_asked_;   // null: nobody is
+  bool is_interrupted_ = false;
+  std::int64_t micro_batches_a_poll_ = 1, since_poll_ = 0;
+  std::chrono::steady_clock::time_point step_began_;
+  std::int64_t last_step_us_ = 0;
+};
+
+ShardOptions shard_options(const Config& config);
+
+/// shard.unit_mib, or, where that is below 0, what so many ranks that exchange through `transport` use instead: 64 over
+/// NCCL, else 0.
+double unit_mib(const Config& config, Transport transport, int ranks);
+
+}  // namespace zs

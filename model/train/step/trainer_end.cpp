@@ -1,0 +1,173 @@
+// How a run stops and ends: who asks it to, what is saved then, and what is kept ready for that.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "model/train/inference/sample.h"
+#include "model/train/inference/sample_text.h"
+#include "model/train/launch/agreed.h"
+#include "model/train/launch/program.h"
+#include "model/train/run_dir/export.h"
+#include "model/train/step/stop_signal.h"
+#include "model/train/step/trainer.h"
+#include "runtime/base/standard_streams.h"
+#include "runtime/shard/checkpoint.h"
+
+namespace zs {
+namespace {
+
+/// Of a tensor, in the header of a safetensors file; of a segment, in a checkpoint's manifest and its padding.
+constexpr std::int64_t kHeaderBytes = 160, kSegmentBytes = 200;
+
+double elapsed_s(TimeLimit::Clock::time_point start) {
+  return std::chrono::duration<double>(TimeLimit::Clock::now() - start).count();
+}
+
+}  // namespace
+
+StopReason Trainer::own_stop() {
+  margin_->note_gap(elapsed_s(last_poll_));
+  last_poll_ = TimeLimit::Clock::now();
+  if (is_stop_requested()) return StopReason::request;
+  return limit_->would_miss(margin_->seconds()) ? StopReason::time_limit : StopReason::none;
+}
+
+bool Trainer::agrees_to_stop() {
+  stop_ = std::max(stop_, static_cast<StopReason>(world_.agree(static_cast<int>(own_stop()), "").code));
+  return stop_ != StopReason::none;
+}
+
+std::int64_t Trainer::parameter_count() const {
+  std::int64_t count = 0;
+  for (const TrainPlan::Unit& unit : plan_.units) count += unit.layout->numel();
+  return count;
+}
+
+void Trainer::reserve_space(const std::string& folder) {
+  if (!has_results()) return;
+  std::int64_t tensors = 0;
+  for (const TrainPlan::Unit& unit : plan_.units) tensors += std::ssize(unit.layout->views());
+  const std::int64_t weights = size_of(DType::f32) * parameter_count() + kHeaderBytes * tensors;
+  const std::int64_t checkpoint = 3 * (size_of(DType::f32) * parameter_count() + kSegmentBytes * tensors);
+  space_.take(folder, weights, "the final weights");
+  if (config_.checkpoint.every > 0 && config_.checkpoint.on_full == "stop")
+    check_space(folder, checkpoint, "a checkpoint beside the final weights");
+}
+
+void Trainer::print_how_to_stop() const {
+  if (limit_->is_set()) print_to_stdout("stops and saves by itself in time for {}\n", limit_->name());
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return;
+  print_to_stdout(
+      "to stop and save: SIGUSR1 to mpirun; after Ctrl-C or SIGTERM it kills within about 1 s (--mca "
+      "odls_base_sigkill_timeout SECONDS)\n");
+}
+
+/// The metrics up to this step first: where the checkpoint is, they are.
+int Trainer::save_checkpoint(std::int64_t step, bool is_last_chance) {
+  watch_.enter(Phase::checkpoint, step);
+  CheckpointWatch files(watch_);
+  const auto start = TimeLimit::Clock::now();
+  std::string warning;
+  const int code = collectively(world_, fmt::format("step {}", step), [&] {
+    together(world_, [&] {
+      if (!is_first()) return;
+      log_->sync();
+      mark_->begin(checkpoint_name(step));
+    });
+    const std::string root = run_dir_ + "/checkpoints";
+    try {
+      save({world_, session_->runtime().executor(), session_->optimizer()}, root,
+           {.step = step, .attributes = run_attributes(config_, data_facts_)}, &files);
+    } catch (const AgreedError& error) {
+      if (is_last_chance || config_.checkpoint.on_full != "warn" || !is_for_lack_of_space(error))
+        throw AgreedError(error.code(), error.what_happened(), error.where(),
+                          fmt::format("{}, then {}", error.what_to_do(), way_on()));
+      warning =
+          fmt::format("the checkpoint of step {} is not saved, and the run goes on: {}", step, error.what_happened());
+      return;
+    }
+    has_checkpoint_ = true;
+    together(world_, [&] { prune_own_checkpoints(root); });
+  });
+  tell("warning", warning);
+  if (code == 0 && warning.empty()) {
+    watch_.saved(step);
+    saved_step_ = step;
+    margin_->note_save(elapsed_s(start));
+  }
+  last_poll_ = TimeLimit::Clock::now();
+  return code;
+}
+
+void Trainer::validate(StepMetrics& metrics) {
+  lacks_validation_ = stop_ != StopReason::none;
+  if (lacks_validation_) return;
+  const double loss = session_->validate(reader(*dataset_->validation), dataset_->validation->windows());
+  lacks_validation_ = session_->is_interrupted();
+  if (!lacks_validation_) metrics.val_loss = static_cast<float>(loss);
+}
+
+void Trainer::catch_up_validation() {
+  if (saved_step_ < 0 || !is_validated(saved_step_)) return;
+  const bool is_lacking = is_first() && log_->lacks_validation(saved_step_);
+  if (world_.agree(is_lacking ? 1 : 0, "").code == 0) return;
+  watch_.enter(Phase::first_step, saved_step_);
+  lacks_data_ = lacks_validation_samples();
+  if (lacks_data_) return;
+  StepMetrics metrics;
+  validate(metrics);
+  if (is_first() && metrics.val_loss) {
+    log_->add_validation(saved_step_, *metrics.val_loss);
+    print_to_stdout("step {}/{}  val {:.4f}\n", saved_step_, config_.train.steps, *metrics.val_loss);
+  }
+}
+
+void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
+  watch_.enter(Phase::ending, steps_done);
+  weights_hash_ = "not saved, since the results are meaningless";
+  space_.release();
+  if (has_results()) weights_hash_ = save_final_weights();
+  if (has_results() && !was_stopped) watch_.finished();
+  if (is_first()) print_to_stdout("{}weights: {}\n", is_terminal_ ? "\n" : "", weights_hash_);
+  if (has_results() && !was_stopped && config_.run.sample_tokens > 0) print_sample();
+  if (is_first() && has_results() && !was_stopped && !config_.run.export_to.empty()) {
+    export_run(config_, run_dir_ + "/model.safetensors");
+    print_to_stdout("exported to {}\n", config_.run.export_to);
+  }
+  if (is_first() && was_stopped) {
+    if (stdout_failure() != 0) tell("warning", lost_output());
+    const std::string why = stop_ == StopReason::request ? "on request" : "in time for " + limit_->name();
+    print_to_stderr(
+        "train: stopped {} after step {} of {}: {}\n", why, steps_done, config_.train.steps,
+        has_results() ? fmt::format("saved in {}; add --resume latest to go on", run_dir_) : "nothing is saved");
+  }
+}
+
+std::string Trainer::lost_output() const {
+  const std::string kept =
+      weights_hash_.empty() ? "" : fmt::format("; weights: {}, run directory {}", weights_hash_, run_dir_);
+  return fmt::format("standard output was lost: {}{}", system_reason(stdout_failure()), kept);
+}
+
+/// Not collective: only one rank prints, and its code is the job's. One that is not 0 stays: the launcher goes by it.
+int Trainer::report_lost_output(int code) const {
+  if (!is_first() || code != 0 || stdout_failure() == 0) return code;
+  const Error error(ExitCode::io, lost_output(), "stdout", "send it where there is room");
+  print_to_stderr("{}\n", error_line(error));
+  return static_cast<int>(error.code());
+}
+
+void Trainer::print_sample() {
+  const SampleText text(config_, tokenizer_.get());
+  SampleTask task{.prompt = text.prompt(config_.run.sample_prompt, "run.sample_prompt"),
+                  .count = config_.run.sample_tokens};
+  task.options.seed = static_cast<std::uint64_t>(config_.train.seed);
+  task.stops = [this] { return agrees_to_stop(); };
+  if (tokenizer_ && tokenizer_->end_of_text()) task.ends.push_back(*tokenizer_->end_of_text());
+  const auto tokens = without_end(sample_tokens(*session_, world_, task), task);
+  if (is_first())
+    print_to_stdout("sample: {}\n", text.print(config_.run.sample_prompt, task.prompt, tokens, prints_utf8()));
+}
+
+}  // namespace zs

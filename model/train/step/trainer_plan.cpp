@@ -1,0 +1,88 @@
+#include <algorithm>
+
+#include "model/train/config/config_dataset.h"
+#include "model/train/inference/sample_text.h"
+#include "model/train/launch/program.h"
+#include "model/train/launch/startup.h"
+#include "model/train/run_dir/export.h"
+#include "model/train/step/trainer.h"
+#include "runtime/device/memory_limit.h"
+
+namespace zs {
+
+int Trainer::planned_ranks() const {
+  return job_.dry_run && world_.size() == 1 ? static_cast<int>(config_.comm.ranks) : world_.size();
+}
+
+void Trainer::check_and_plan() {
+  check_ranks(config_, planned_ranks());
+  if (!job_.resume.empty() && !has_results()) {
+    throw Error(ExitCode::config,
+                "a run that does not exchange all its data has no results, and goes on from no checkpoint",
+                config_.comm.omit != "none" ? "comm.omit" : "transport null",
+                "let everything be exchanged, or start a run of its own, without --resume and in another run.dir");
+  }
+  share_ = cpu_share(world_.local_rank(), world_.local_size());
+  open_data();
+  data_facts_ = facts_of(*dataset_);
+  if (dataset_->validation) {  // a validation reads no window twice: the last batch may be a part of one
+    const std::int64_t batch = config_.train.global_batch;
+    std::int64_t& batches = job_.config.run.validate_batches;
+    batches = std::min(batches, (dataset_->validation->windows() + batch - 1) / batch);
+  }
+  check_device(config_, gpus_.gpu);
+  plan_ = make_plan(config_, memory_demand().plan);
+  if (job_.resume.empty() && !config_.model.path.empty()) weights_ = open_weights(config_, plan_);
+  if (has_results()) check_export(config_);
+  if (job_.dry_run && job_.verify_order) throw_if_out_of_order(verify_order(plan_.trace), "the plan of a step");
+  if (job_.dry_run) return;
+  check_memory();
+  check_threads(share_.threads - 1 + kStreamRoles);  // those that the device will start
+  if (job_.resume.empty()) check_samples(1);
+  if (is_first() && job_.resume.empty()) check_run_dir(run_dir_request());
+}
+
+void Trainer::open_data() {
+  const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
+  if (!config_.data.tokenizer.empty()) tokenizer_ = open_tokenizer(config_.data.tokenizer);
+  DatasetOptions options = dataset_options(config_, job_.config_path, job_.program_folder);
+  options.tokenizer = tokenizer_;
+  options.threads = share_.threads;
+  dataset_ = open_dataset(options);
+  // What is wrong with the prompt shall not come out at the end.
+  if (config_.run.sample_tokens > 0)
+    SampleText(config_, tokenizer_.get()).prompt(config_.run.sample_prompt, "run.sample_prompt");
+}
+
+std::string Trainer::shared(const std::string& path) { return world_.agree(is_first() ? 1 : 0, path).message; }
+
+MemoryDemand Trainer::memory_demand() const {
+  MemoryDemand demand{config_, plan_options(world_, share_.threads), world_.local_size()};
+  if (dataset_->validation) demand.plan.validation_windows = dataset_->validation->windows();
+  if (planned_ranks() != world_.size()) {  // a dry run for ranks that it has not got
+    demand.plan.ranks = demand.local_ranks = planned_ranks();
+    demand.plan.hosts.clear();
+  }
+  return device_kind(config_) == DeviceKind::cuda ? on_gpus(demand, gpus_) : demand;
+}
+
+std::vector<MemoryLimit> Trainer::limits() const {
+  if (device_kind(config_) != DeviceKind::cuda) return memory_limits();
+  return {gpu_memory_limit(gpus_.gpu)};
+}
+
+std::vector<MemoryBudget> Trainer::budgets() const {
+  const int threads = kStreamRoles + share_.threads - 1;
+  return memory_budgets(limits(),
+                        threads * (transport_of(world_) == Transport::local ? memory_demand().local_ranks : 1));
+}
+
+/// One rank of each host speaks for all of them, or each for its own GPU.
+void Trainer::check_memory() const {
+  if (world_.local_rank() != 0 && plan_.device == DeviceKind::cpu) return;
+  const std::vector<MemoryBudget> known = budgets();  // a GPU's is another one at every look
+  if (exceeded(memory_demand(), plan_.reserved_bytes, known) != nullptr)
+    throw memory_refusal(memory_demand(), plan_.reserved_bytes, known);
+}
+
+}  // namespace zs

@@ -1,0 +1,49 @@
+// What a Trainer says and does about its run's directory.
+
+#include "model/train/config/config_dataset.h"
+#include "model/train/run_dir/weights.h"
+#include "model/train/step/trainer.h"
+#include "runtime/base/standard_streams.h"
+#include "runtime/shard/checkpoint_folder.h"
+
+namespace zs {
+
+RunDirRequest Trainer::run_dir_request() const {
+  return {job_.run_dir, config_.name, job_.overwrite, job_.resume == "auto"};
+}
+
+std::string Trainer::config_text() const {
+  return to_toml(with_found_data(config_, job_.config_path, job_.program_folder));
+}
+
+/// Only when the checkpoint is loaded: until then the run stays as it is.
+void Trainer::take_up_run() {
+  if (!is_first() || resume_->run_dir.empty()) return;
+  clear_way(*resume_, *mark_, config_.checkpoint.keep);
+  if (const std::string kept = reopen_run_dir(run_dir_, *mark_, config_text()); !kept.empty())
+    print_to_stderr("train: note: config.toml was changed since the run wrote it, and is now {}\n", kept);
+  if (const std::int64_t last = log_->cut_after(resume_->step); last != resume_->step)
+    print_to_stderr("train: note: metrics.jsonl lacks steps {} to {}\n", last + 1, resume_->step);
+}
+
+void Trainer::prune_own_checkpoints(const std::string& root) {
+  if (!is_first()) return;
+  prune_checkpoints(root, config_.checkpoint.keep, nullptr,
+                    [&](std::int64_t step) { return mark_->has(checkpoint_name(step)); });
+}
+
+std::string Trainer::way_on() const {
+  if (has_checkpoint_) return "go on with --resume latest";
+  return resume_ ? "start again with --overwrite"
+                 : "start again with --resume auto";  // begun from another run's checkpoint, or from none
+}
+
+std::string Trainer::save_final_weights() {
+  constexpr const char* kFile = "model.safetensors";
+  if (mark_) mark_->begin(kFile);
+  const std::string hash = save_weights(session_->runtime().executor(), is_first() ? run_dir_ + "/" + kFile : "");
+  if (mark_) mark_->wrote(kFile);
+  return hash;
+}
+
+}  // namespace zs

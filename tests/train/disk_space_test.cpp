@@ -1,0 +1,87 @@
+#include "model/train/run_dir/disk_space.h"
+
+#include <sys/resource.h>
+
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <functional>
+
+#include "tests/model/temp_dir.h"
+
+using namespace zs;
+
+namespace {
+
+constexpr std::int64_t kMore = std::int64_t{1} << 60;  // than any disk has
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::io);
+    return error.what();
+  }
+  return "";
+}
+
+/// The largest size of a file, while it lives.
+class FileLimit {
+ public:
+  explicit FileLimit(rlim_t bytes) {
+    REQUIRE(std::signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &before_) == 0);
+    const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  }
+  ~FileLimit() {
+    if (setrlimit(RLIMIT_FSIZE, &before_) != 0) std::abort();
+  }
+
+ private:
+  rlimit before_{};
+};
+
+}  // namespace
+
+TEST_CASE("what a disk cannot hold is refused with how much is needed and how much is free, and nothing is left") {
+  test::TempDir dir;
+  for (const std::string& folder : {dir / "", dir / "not/yet/there"}) {
+    const std::string message = message_of([&] { SpaceReserve().take(folder, kMore, "the final weights"); });
+    CHECK_THAT(message, Catch::Contains("the disk has no room for the final weights: 1.0 EiB needed, ") &&
+                            Catch::Contains(" free") && Catch::Contains("set run.dir"));
+    CHECK_THAT(message_of([&] { check_space(folder, kMore, "a checkpoint"); }),
+               Catch::Contains("no room for a checkpoint"));
+  }
+  CHECK(dir.entries() == 0);
+}
+
+TEST_CASE("space is taken without a name, and is free again when it is released") {
+  test::TempDir dir;
+  constexpr std::int64_t kBytes = 1 << 20;
+  SpaceReserve space;
+  space.take(dir / "new/run", kBytes, "the final weights");
+  CHECK(dir.entries() == 0);
+  check_space(dir / "", kBytes, "more");
+  space.release();
+  space.release();
+  space.take(dir / "", kBytes, "once more");
+}
+
+TEST_CASE("a limit on the size of files is a lack of space, too") {
+  test::TempDir dir;
+  const FileLimit limit(4096);
+  const std::string message = message_of([&] { SpaceReserve().take(dir / "", 1 << 20, "the final weights"); });
+  CHECK_THAT(message, Catch::Contains("1.0 MiB needed") && Catch::Contains("File too large"));
+  SpaceReserve().take(dir / "", 4096, "what is small");
+}
+
+TEST_CASE("only errors of full disks are for lack of space") {
+  const auto failed = [](int error, ExitCode code = ExitCode::io) {
+    return Error(code, "saving: write failed: " + system_reason(error), "x");
+  };
+  for (const int error : {ENOSPC, EDQUOT, EFBIG}) CHECK(is_for_lack_of_space(failed(error)));
+  for (const int error : {EIO, EACCES, EROFS}) CHECK_FALSE(is_for_lack_of_space(failed(error)));
+  CHECK_FALSE(is_for_lack_of_space(failed(ENOSPC, ExitCode::checkpoint)));
+}
