@@ -356,6 +356,7 @@ void Executor::withdraw(FlatParameter& unit) {
 
 void Executor::forget_published() {
   if (!has_zero_copy()) return;
+  wait_readers();  // the next step's first publication may write what another rank still reads
   for (FlatParameter& unit : units_) unit.is_published = false;
   unsharder_.masters_updated();
 }

@@ -14,6 +14,7 @@ INVARIANTS = [f"I{n}" for n in range(1, 9)]
 ISSUES = ("sharding schemes", "communication", "plans, unshard scope, offload, extensions, experts", "models, weights, checkpoints",
           "later: partition axes, fp8")
 NAMED_TEST = re.compile(r'`(tests/[^`]+)`: "([^"]+)"')
+STRING_GOES_ON = re.compile(r'(?<!\\)"\s*\n\s*"')  # a literal that stands on two lines
 CASE = re.compile(r'TEST_CASE\(\s*"((?:[^"\\]|\\.)*)"\s*(?:,\s*"([^"]*)"\s*)?\)\s*\{\s*(\S[^\n]*)?')
 
 
@@ -44,7 +45,7 @@ class Tree:
         if path.endswith(".py"):
             known = re.search(rf"^def {re.escape(case)}\(", text, re.M) or f'"{case}"' in text
             return None if known else f'{path} has no function or case "{case}"'
-        cases = CASE.findall(text)
+        cases = CASE.findall(STRING_GOES_ON.sub("", text))
         if case.endswith("..."):
             begun = [name for name, *_rest in cases if name.startswith(case[:-3])]
             if len(begun) != 1:
@@ -128,7 +129,7 @@ def self_test():
     """A page without fault, and the same with each kind of fault planted."""
     code = ('TEST_CASE("works") {\n  CHECK(true);\n}\nTEST_CASE("hidden", "[.x]") {\n}\nTEST_CASE("asked for", "[.y]") {\n}\n'
             'TEST_CASE("given up", "[z]") {\n  skip("no machine has it");\n  return;\n}\n'
-            'TEST_CASE("counts to ten") {\n}\nTEST_CASE("counts to two") {\n}\n')
+            'TEST_CASE(\n    "counts "\n    "to ten") {\n}\nTEST_CASE("counts to two") {\n}\n')
     files = {"tests/a_test.cpp": code, "tests/b_test.cpp": code, "tests/c_test.py": 'def part():\n    case("in words")\n'}
     tree = Tree(files.get, {"tests/a_test.cpp": [["[.y]"]], "tests/c_test.py": [[]]})
     lines = {name: f'| {name} | w | done | `tests/a_test.cpp`: "works" | |' for name in expected_rows()}
