@@ -14,8 +14,11 @@ void for_each_module(Module& module, const std::function<void(Module&)>& visit) 
 
 }  // namespace
 
-Tensor LanguageModel::loss(const Tensor& ids, const Tensor& targets, const LossOptions& options) {
+Tensor LanguageModel::loss(const Tensor& ids, const Tensor& targets, const LossOptions& options,
+                           const Documents& documents) {
   const ForwardScope scope = enter();
+  documents_ = documents;
+  const std::unique_ptr<Documents, void (*)(Documents*)> guard(&documents_, [](Documents* own) { *own = {}; });
   return lm_head_loss(hidden(ids), head(), targets, vocab_, options);
 }
 

@@ -17,8 +17,9 @@ constexpr std::int64_t padded_vocab(std::int64_t vocab) { return (vocab + 127) /
 class LanguageModel : public Module {
  public:
   /// Scalar f32: mean cross entropy over the (B, T) tokens, in nats. ids and targets are i32. `options` as in
-  /// lm_head_loss.
-  Tensor loss(const Tensor& ids, const Tensor& targets, const LossOptions& options = {});
+  /// lm_head_loss. Tokens see nothing of other documents than their own, and positions begin anew with each.
+  Tensor loss(const Tensor& ids, const Tensor& targets, const LossOptions& options = {},
+              const Documents& documents = {});
   /// The same without gradient; before that `use` gets the logits of the N tokens, chunk by chunk: (rows, V') f32 from
   /// token `first` on.
   using UseLogits = std::function<void(std::int64_t first, const Tensor& logits)>;
@@ -40,6 +41,7 @@ class LanguageModel : public Module {
 
   /// Of the tokens that hidden() gets.
   std::int64_t first_position() const { return cache_ != nullptr ? cache_->seen() : 0; }
+  const Documents& documents() const { return documents_; }
 
  private:
   /// (B, T) -> (B, T, C): what the head meets.
@@ -51,6 +53,7 @@ class LanguageModel : public Module {
 
   std::int64_t vocab_;
   KvCache* cache_ = nullptr;
+  Documents documents_;  // of what hidden() gets
 };
 
 }  // namespace zs

@@ -38,8 +38,8 @@ std::int64_t Transformer::working_parameter_count() const {
 }
 
 Tensor Transformer::hidden(const Tensor& ids) {
-  Tensor x = token_embedding_(ids, position_embedding_, first_position());
-  for (TransformerBlock* block : blocks_) x = (*block)(x);
+  Tensor x = token_embedding_(ids, position_embedding_, first_position(), documents());
+  for (TransformerBlock* block : blocks_) x = (*block)(x, documents());
   return norm_(x);
 }
 

@@ -31,7 +31,7 @@ Attention::Attention(std::string path, const AttentionOptions& options)
       out_(make_child<Linear>("out", options_.heads * options_.head_dim, options_.width,
                               LinearOptions{.has_bias = options_.has_bias, .init = options_.out_init})) {}
 
-Tensor Attention::heads(const Tensor& x) {
+Tensor Attention::heads(const Tensor& x, const Documents& documents) {
   const ForwardScope scope = enter();
   Tensor qkv = qkv_(x);
   if (q_norm_ != nullptr)
@@ -39,7 +39,7 @@ Tensor Attention::heads(const Tensor& x) {
   if (options_.rotary) {
     RotaryOptions turn = *options_.rotary;
     if (cache_ != nullptr) turn.first = cache_->seen();
-    qkv = rotary(qkv, options_.heads, options_.kv_heads, turn);
+    qkv = rotary(qkv, options_.heads, options_.kv_heads, turn, documents);
   }
   if (cache_ != nullptr) {
     const Tensor rows = cache_->rows(this, qkv.context(), 2 * options_.kv_heads * options_.head_dim, qkv.dtype());
@@ -47,7 +47,7 @@ Tensor Attention::heads(const Tensor& x) {
         qkv, rows,
         {.first = cache_->seen(), .heads = options_.heads, .kv_heads = options_.kv_heads, .window = options_.window});
   }
-  return causal_attention(qkv, options_.heads, options_.kv_heads, options_.window);
+  return causal_attention(qkv, options_.heads, options_.kv_heads, options_.window, documents);
 }
 
 }  // namespace zs

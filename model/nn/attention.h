@@ -27,15 +27,15 @@ class Attention : public Layer<Attention> {
   Attention(std::string path, const AttentionOptions& options);
 
   /// (B, T, C) -> (B, T, C)
-  Tensor forward(const Tensor& x) { return out_proj(heads(x)); }
+  Tensor forward(const Tensor& x, const Documents& documents = {}) { return out_proj(heads(x, documents)); }
   /// The two halves of forward, for who recomputes the first. What the heads gather: (B, T, heads head_dim).
-  Tensor heads(const Tensor& x);
+  Tensor heads(const Tensor& x, const Documents& documents = {});
   Tensor out_proj(const Tensor& gathered) {
     const ForwardScope scope = enter();
     return output(out_(gathered));
   }
   /// From here on a forward is of the tokens of one sequence, (1, T, C), that follow those which the cache has seen. It
-  /// keeps their keys and values there, and records no gradient. Null: as before.
+  /// keeps their keys and values there, and records no gradient; they are all of one document. Null: as before.
   void use_cache(KvCache* cache) { cache_ = cache; }
 
  private:

@@ -11,8 +11,10 @@ class Embedding : public Layer<Embedding> {
       : Layer(std::move(path)), weight_(add_parameter("weight", {rows, width}, init, true)) {}
 
   /// (B, T) i32 -> (B, T, C). With `positions`, of at least first + T rows, row first + t of it is added to token t.
-  Tensor forward(const Tensor& ids, Embedding* positions = nullptr, std::int64_t first = 0) {
-    return output(embedding(ids, weight_, positions != nullptr ? &positions->weight_ : nullptr, first));
+  /// Each document begins at row `first`.
+  Tensor forward(const Tensor& ids, Embedding* positions = nullptr, std::int64_t first = 0,
+                 const Documents& documents = {}) {
+    return output(embedding(ids, weight_, positions != nullptr ? &positions->weight_ : nullptr, first, documents));
   }
 
   /// For a head that is tied to it.

@@ -13,16 +13,17 @@ Tensor TransformerBlock::run(Recompute part, const Tensor& x, const TensorsFunct
   return recompute_ == part ? recompute({x}, body, last) : last(body({x}));
 }
 
-Tensor TransformerBlock::attention(const Tensor& x) {
+Tensor TransformerBlock::attention(const Tensor& x, const Documents& documents) {
   return run(
-      Recompute::attention, x, [this](const auto& in) { return std::vector{attention_.heads(norm1_(in[0]))}; },
+      Recompute::attention, x,
+      [this, documents](const auto& in) { return std::vector{attention_.heads(norm1_(in[0]), documents)}; },
       [this](const auto& in) { return attention_.out_proj(in[0]); });
 }
 
-Tensor TransformerBlock::forward(const Tensor& x) {
+Tensor TransformerBlock::forward(const Tensor& x, const Documents& documents) {
   const ForwardScope scope = enter();
-  const auto up_to_hidden = [this](const std::vector<Tensor>& in) {
-    const auto [sum, normalized] = norm2_.forward_sum(in[0], attention(in[0]));
+  const auto up_to_hidden = [this, documents](const std::vector<Tensor>& in) {
+    const auto [sum, normalized] = norm2_.forward_sum(in[0], attention(in[0], documents));
     return std::vector{sum, mlp_.up_proj(normalized)};
   };
   return run(Recompute::block, x, up_to_hidden, [this](const auto& in) { return add(in[0], mlp_.down_proj(in[1])); });

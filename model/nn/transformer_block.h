@@ -32,13 +32,13 @@ class TransformerBlock : public Layer<TransformerBlock> {
 
   bool is_block() const override { return true; }
   /// (B, T, C) -> (B, T, C)
-  Tensor forward(const Tensor& x);
+  Tensor forward(const Tensor& x, const Documents& documents = {});
   void set_recompute(Recompute recompute) { recompute_ = recompute; }
 
  private:
   /// last(body({x})), recomputed where the block recomputes this part.
   Tensor run(Recompute part, const Tensor& x, const TensorsFunction& body, const TensorFunction& last);
-  Tensor attention(const Tensor& x);
+  Tensor attention(const Tensor& x, const Documents& documents);
 
   Norm& norm1_;
   Attention& attention_;

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "runtime/tensor/arithmetic.h"
+#include "runtime/tensor/documents.h"
 #include "runtime/tensor/layout.h"
 #include "runtime/tensor/parameter.h"
 #include "runtime/tensor/reduction.h"
@@ -16,8 +17,9 @@ namespace zs {
 // formulas stand in kernels/kernels.h. Arguments that do not fit are a UsageError that names the op and the argument.
 
 /// (B, T) i32 ids -> (B, T, C): table (V, C) rows, plus rows of positions from `first` on, (>= first + T, C), where
-/// given. With a first other than 0 without gradient.
-Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions, std::int64_t first = 0);
+/// given; each document begins at `first`. With a first other than 0 without gradient.
+Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions, std::int64_t first = 0,
+                 const Documents& documents = {});
 
 /// (..., C) -> (..., C), gamma and beta (C).
 Tensor layer_norm(const Tensor& x, Parameter& gamma, Parameter& beta, float eps = 1e-5f);
@@ -54,8 +56,9 @@ Tensor cast(const Tensor& x, DType dtype);
 
 /// (B, T, (heads + 2 kv_heads) head_dim) interleaved q, k, v -> (B, T, heads head_dim). kv_heads: 0 for as many as
 /// heads, or a divisor of them. window: how many keys a query sees, its own token's the last of them; 0: all up to
-/// that.
-Tensor causal_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, std::int64_t window = 0);
+/// that. It sees none of another document: every document's results are the bits that it has alone.
+Tensor causal_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, std::int64_t window = 0,
+                        const Documents& documents = {});
 
 struct CachedAttentionOptions {
   std::int64_t first = 0;  ///< the position of the first token of qkv: so many rows of the cache count
@@ -66,8 +69,9 @@ struct CachedAttentionOptions {
 /// Without gradient.
 Tensor cached_attention(const Tensor& qkv, const Tensor& cache, const CachedAttentionOptions& options);
 
-/// The same qkv with queries and keys turned by their positions, options.first .. options.first + T - 1.
-Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, const RotaryOptions& options = {});
+/// The same qkv with queries and keys turned by their positions, from options.first on in each document.
+Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, const RotaryOptions& options = {},
+              const Documents& documents = {});
 
 /// The same qkv with an RMS norm of every query head and of every key head, by weights (head_dim) of their own.
 Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std::int64_t heads, std::int64_t kv_heads,

@@ -7,9 +7,12 @@
 namespace zs {
 namespace {
 
-void embedding_gradients(const Tensor& dy, const Tensor& ids, Parameter& table, Parameter* positions) {
+using Runs = std::vector<Documents::Run>;
+
+void embedding_gradients(const Tensor& dy, const Tensor& ids, Parameter& table, Parameter* positions,
+                         const Runs& runs) {
   Context& context = dy.context();
-  const std::int64_t time = ids.shape()[-1], width = table.shape()[1];
+  const std::int64_t width = table.shape()[1];
   const Buffer in = dy.buffer(), index = ids.buffer();
   if (table.is_trainable()) {
     const auto dtable = table.accumulation_target();
@@ -21,20 +24,28 @@ void embedding_gradients(const Tensor& dy, const Tensor& ids, Parameter& table, 
   if (positions == nullptr || !positions->is_trainable()) return;
   const auto dpositions = positions->accumulation_target();
   context.launch(declare_gradient({"position_backward", {in}}, dpositions),
-                 [&kernels = context.kernels(), in, dpositions, time, width](ExecContext& exec) {
-                   kernels.position_backward(exec, dpositions.buffer, in, time, width, dpositions.beta);
+                 [&kernels = context.kernels(), in, dpositions, width, runs](ExecContext& exec) {
+                   float beta = dpositions.beta;
+                   for (const Documents::Run& run : runs) {
+                     kernels.position_backward(exec, dpositions.buffer,
+                                               in.slice(run.first * width, run.tokens() * width), run.length, width,
+                                               beta);
+                     beta = 1.0f;
+                   }
                  });
 }
 
 }  // namespace
 
-Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions, std::int64_t first) {
+Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions, std::int64_t first,
+                 const Documents& documents) {
   require_ids("embedding", "ids", ids);
   if (ids.shape().rank() != 2)
     throw UsageError(fmt::format("op embedding: ids are {}, expected (B, T)", ids.describe()));
   Context& context = ids.context();
   const std::int64_t batch = ids.shape()[0], time = ids.shape()[1], width = table.shape()[1];
   const Buffer rows = table.value(), index = ids.buffer();
+  const Runs runs = documents.runs("embedding", batch, time);
   Buffer offsets;
   if (positions != nullptr) {
     require_alike("embedding", table, *positions);
@@ -49,11 +60,13 @@ Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions, std:
   std::vector<Buffer> reads{index, rows};
   if (positions) reads.push_back(offsets);
   context.launch({"embedding", std::move(reads), {out}},
-                 [&kernels = context.kernels(), out, index, rows, offsets, time](ExecContext& exec) {
-                   kernels.embedding_forward(exec, out, index, rows, offsets, time);
+                 [&kernels = context.kernels(), out, index, rows, offsets, width, runs](ExecContext& exec) {
+                   for (const Documents::Run& run : runs)
+                     kernels.embedding_forward(exec, out.slice(run.first * width, run.tokens() * width),
+                                               index.slice(run.first, run.tokens()), rows, offsets, run.length);
                  });
-  record_op(y, "embedding", {}, {&table, positions}, [ids = ids.detach(), &table, positions](const Tensor& dy) {
-    embedding_gradients(dy, ids, table, positions);
+  record_op(y, "embedding", {}, {&table, positions}, [ids = ids.detach(), &table, positions, runs](const Tensor& dy) {
+    embedding_gradients(dy, ids, table, positions, runs);
     return std::vector<Tensor>{};
   });
   return y;
