@@ -72,6 +72,13 @@ std::uint32_t widen(std::int64_t bytes, const std::byte* narrow, std::int64_t co
   return bytes == 2 ? widen<std::uint16_t>(narrow, count, wide) : widen<std::uint32_t>(narrow, count, wide);
 }
 
+template <class Id>
+void append_as(std::vector<std::byte>& bytes, const std::vector<std::int32_t>& ids) {
+  const std::vector<Id> narrow(ids.begin(), ids.end());
+  const auto* const begin = reinterpret_cast<const std::byte*>(narrow.data());
+  bytes.insert(bytes.end(), begin, begin + narrow.size() * sizeof(Id));
+}
+
 Error outside_vocabulary(std::uint32_t id, std::int64_t vocab, const std::string& where) {
   const bool is_possible = id < Corpus::kMostVocab;
   return bad_data(fmt::format("token {} is outside the vocabulary of {}", id, vocab), where,
@@ -81,6 +88,10 @@ Error outside_vocabulary(std::uint32_t id, std::int64_t vocab, const std::string
 }
 
 }  // namespace
+
+void append_ids(std::vector<std::byte>& bytes, const std::vector<std::int32_t>& ids, std::int64_t token_bytes) {
+  token_bytes == 2 ? append_as<std::uint16_t>(bytes, ids) : append_as<std::int32_t>(bytes, ids);
+}
 
 Corpus::Corpus(const DataFormat& format, const std::vector<std::string>& files) : format_(format), files_(files) {
   ZS_CHECK(format.vocab >= 1 && (format.token_bytes == 2 || format.token_bytes == 4),

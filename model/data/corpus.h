@@ -64,4 +64,9 @@ class Corpus {
   std::int64_t tokens_ = 0;
 };
 
+/// Adds ids to what a Corpus shall hold, as integers of `token_bytes`, 2 or 4.
+void append_ids(std::vector<std::byte>& bytes, const std::vector<std::int32_t>& ids, std::int64_t token_bytes);
+/// The fewest that hold all ids below `vocab`.
+constexpr std::int64_t token_bytes_for(std::int64_t vocab) { return vocab <= 65536 ? 2 : 4; }
+
 }  // namespace zs

@@ -1,7 +1,10 @@
 #include "model/data/dataset.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "model/data/data_digest.h"
 #include "model/data/data_files.h"
@@ -12,27 +15,24 @@
 namespace zs {
 namespace {
 
-template <class Id>
-void append(std::vector<std::byte>& bytes, const std::vector<std::int32_t>& ids) {
-  const std::vector<Id> narrow(ids.begin(), ids.end());
-  const auto* const begin = reinterpret_cast<const std::byte*>(narrow.data());
-  bytes.insert(bytes.end(), begin, begin + narrow.size() * sizeof(Id));
-}
-
-/// What the tokenizer makes of texts, in memory.
-std::shared_ptr<const Corpus> tokenize(const DatasetOptions& options, const std::vector<std::string>& files) {
-  constexpr std::int64_t kNarrowVocab = 65536;
+void check_vocab(const DatasetOptions& options) {
+  if (!options.tokenizer) return;
   const std::int64_t needed = options.tokenizer->vocab_size();
   if (needed > options.vocab)
     throw Error(ExitCode::config,
                 fmt::format("the tokenizer has ids up to {}, and model.vocab is {}", needed - 1, options.vocab),
                 "data.tokenizer", fmt::format("set model.vocab to {} or more", needed));
-  const bool is_narrow = needed <= kNarrowVocab;
+}
+
+/// What the tokenizer makes of texts, in memory.
+std::shared_ptr<const Corpus> tokenize(const DatasetOptions& options, const std::vector<std::string>& files) {
+  check_vocab(options);
+  const DataFormat format{.kind = DataKind::tokens,
+                          .vocab = options.vocab,
+                          .token_bytes = token_bytes_for(options.tokenizer->vocab_size())};
   std::vector<std::byte> bytes;
-  encode_documents(*options.tokenizer, files, options.threads, [&](const std::vector<std::int32_t>& ids) {
-    is_narrow ? append<std::uint16_t>(bytes, ids) : append<std::int32_t>(bytes, ids);
-  });
-  const DataFormat format{.kind = DataKind::tokens, .vocab = options.vocab, .token_bytes = is_narrow ? 2 : 4};
+  encode_documents(*options.tokenizer, files, options.threads,
+                   [&](const std::vector<std::int32_t>& ids) { append_ids(bytes, ids, format.token_bytes); });
   return std::make_shared<const Corpus>(format, files, std::move(bytes));
 }
 
@@ -50,17 +50,117 @@ SampleSource make_source(const std::shared_ptr<const Corpus>& corpus, std::int64
   return SampleSource(corpus, first, count, options.sequence, seed);
 }
 
+EncodedDocuments open_documents(const DatasetOptions& options, const std::vector<std::string>& patterns) {
+  check_vocab(options);
+  const std::vector<std::string> files = find_data_files(patterns, options.folders, folder_suffix(options));
+  EncodedDocuments found = encode_texts(read_documents(files, options.documents), files,
+                                        {.tokenizer = options.tokenizer.get(),
+                                         .sequence = options.sequence,
+                                         .vocab = options.vocab,
+                                         .overlong = options.documents.overlong,
+                                         .threads = options.threads});
+  if (found.documents.empty())
+    throw Error(ExitCode::dataset, "the data has no documents", where_of(*found.corpus), "name files that have some");
+  return found;
+}
+
+/// The last documents of these, so many of all, and at least one; the others are left.
+std::vector<Document> take_validation(EncodedDocuments& all, double fraction) {
+  std::vector<Document>& documents = all.documents;
+  const auto share = static_cast<std::ptrdiff_t>(std::floor(static_cast<double>(documents.size()) * fraction));
+  auto begin = documents.end() - std::max<std::ptrdiff_t>(1, share);
+  while (begin != documents.begin() && std::prev(begin)->goes_on) --begin;  // all parts of a document
+  if (begin == documents.begin())
+    throw Error(ExitCode::dataset, "one document is not enough to keep some for validation", where_of(*all.corpus),
+                "add documents, name data.validation, or set data.validation_fraction = 0");
+  std::vector<Document> last(begin, documents.end());
+  documents.erase(begin, documents.end());
+  return last;
+}
+
+/// Each of `options.train` by itself, in an order of its own, and mixed.
+Dataset open_mixed(const DatasetOptions& options) {
+  ZS_CHECK(options.weights.size() == options.train.size() && options.validation_fraction == 0,
+           "{} weights of {} sources, of which {} is for validation", options.weights.size(), options.train.size(),
+           options.validation_fraction);
+  std::vector<SampleSource> sources;
+  std::optional<SampleSource> validation;
+  for (std::size_t i = 0; i < options.train.size(); ++i) {
+    DatasetOptions one = options;
+    one.train = {options.train[i]};
+    one.weights.clear();
+    if (i > 0) one.validation.clear();
+    one.seed = mix64(options.seed + i);
+    Dataset data = open_dataset(one);
+    if (data.validation) validation = std::move(data.validation);
+    sources.push_back(std::move(data.train));
+  }
+  SampleSource mixed(std::move(sources), options.weights);
+  std::vector<std::string> files = mixed.files();
+  if (validation) {
+    const std::vector<std::string> others = validation->files();
+    files.insert(files.end(), others.begin(), others.end());
+  }
+  return {std::move(mixed), std::move(validation), std::move(files)};
+}
+
+Dataset open_packed(const DatasetOptions& options) {
+  EncodedDocuments train = open_documents(options, options.train);
+  std::vector<std::string> files = train.corpus->files();
+  const auto packed = [&](std::shared_ptr<const Corpus> corpus, std::vector<Document> documents,
+                          std::optional<std::uint64_t> seed) {
+    return SampleSource(
+        std::make_shared<const PackedDocuments>(std::move(corpus), std::move(documents), options.sequence),
+        options.sequence, seed);
+  };
+  std::optional<SampleSource> validation;
+  if (!options.validation.empty()) {
+    EncodedDocuments other = open_documents(options, options.validation);
+    files.insert(files.end(), other.corpus->files().begin(), other.corpus->files().end());
+    validation = packed(other.corpus, std::move(other.documents), std::nullopt);
+  } else if (options.validation_fraction > 0) {
+    validation = packed(train.corpus, take_validation(train, options.validation_fraction), std::nullopt);
+  }
+  return {packed(train.corpus, std::move(train.documents), options.seed), std::move(validation), std::move(files)};
+}
+
 }  // namespace
+
+SampleSource::SampleSource(std::shared_ptr<const PackedDocuments> packed, std::int64_t sequence,
+                           std::optional<std::uint64_t> seed)
+    : corpus_(packed->corpus()),
+      packed_(std::move(packed)),
+      count_(packed_->tokens()),
+      sequence_(sequence),
+      windows_(packed_->sequences()),
+      documents_(packed_->documents()),
+      seed_(seed) {}
+
+SampleSource::SampleSource(std::vector<SampleSource> sources, const std::vector<double>& weights)
+    : corpus_(sources.front().corpus_), sequence_(sources.front().sequence_) {
+  ZS_CHECK(sources.size() == weights.size(), "{} sources, {} weights", sources.size(), weights.size());
+  for (const SampleSource& source : sources) {
+    count_ += source.count_;
+    windows_ += source.windows_;
+    documents_ += source.documents_;
+  }
+  mixed_ = std::make_shared<const Mixed>(Mixed{std::move(sources), SourceMixture(weights)});
+}
 
 SampleSource::SampleSource(std::shared_ptr<const Corpus> corpus, std::int64_t first, std::int64_t count,
                            std::int64_t sequence, std::optional<std::uint64_t> seed)
-    : corpus_(std::move(corpus)), first_(first), count_(count), sequence_(sequence), seed_(seed) {
+    : corpus_(std::move(corpus)),
+      first_(first),
+      count_(count),
+      sequence_(sequence),
+      windows_((count - 1) / sequence),
+      seed_(seed) {
   ZS_CHECK(sequence >= 1 && count > sequence && first >= 0 && count <= corpus_->tokens() - first,
            "samples of {} from tokens [{}, +{}) of {}", sequence, first, count, corpus_->tokens());
 }
 
 std::int64_t SampleSource::window_of(std::int64_t sample) const {
-  ZS_CHECK(sample >= 0, "sample {}", sample);
+  ZS_CHECK(sample >= 0 && !mixed_, "sample {}{}", sample, mixed_ ? " of several sources" : "");
   const std::int64_t position = sample % windows();
   if (!seed_) return position;
   const std::uint64_t epoch = static_cast<std::uint64_t>(sample / windows());
@@ -74,26 +174,68 @@ void SampleSource::read_window(std::int64_t sample, std::vector<std::int32_t>& w
   corpus_->read(first_ + window_of(sample) * sequence_, sequence_ + 1, window.data());
 }
 
-void SampleSource::fill(std::int64_t first_sample, std::int64_t count, std::int32_t* inputs,
-                        std::int32_t* targets) const {
-  std::vector<std::int32_t> window;
-  for (std::int64_t i = 0; i < count; ++i) {
-    read_window(first_sample + i, window);
-    std::copy(window.begin(), window.end() - 1, inputs + i * sequence_);
-    std::copy(window.begin() + 1, window.end(), targets + i * sequence_);
+void SampleSource::fill_one(std::int64_t sample, std::int32_t* inputs, std::int32_t* targets,
+                            std::vector<std::int64_t>& lengths) const {
+  if (mixed_) {
+    const SourceMixture::Place place = mixed_->mixture.at(sample);
+    return mixed_->sources[place.source].fill_one(place.sample, inputs, targets, lengths);
   }
+  if (packed_) return packed_->read(window_of(sample), inputs, targets, lengths);
+  std::vector<std::int32_t> window;
+  read_window(sample, window);
+  std::copy(window.begin(), window.end() - 1, inputs);
+  std::copy(window.begin() + 1, window.end(), targets);
+}
+
+std::vector<std::int64_t> SampleSource::fill(std::int64_t first_sample, std::int64_t count, std::int32_t* inputs,
+                                             std::int32_t* targets) const {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i < count; ++i)
+    fill_one(first_sample + i, inputs + i * sequence_, targets + i * sequence_, lengths);
+  return lengths;
 }
 
 void SampleSource::check(std::int64_t first_sample, std::int64_t count) const {
+  if (packed_) return;  // held in memory, and within the vocabulary
   std::vector<std::int32_t> window;
-  for (std::int64_t i = 0; i < count; ++i) read_window(first_sample + i, window);
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (!mixed_) {
+      read_window(first_sample + i, window);
+      continue;
+    }
+    const SourceMixture::Place place = mixed_->mixture.at(first_sample + i);
+    mixed_->sources[place.source].check(place.sample, 1);
+  }
 }
 
-std::string SampleSource::digest() const { return digest_of(*corpus_, first_, count_); }
+std::string SampleSource::digest() const {
+  if (packed_) return packed_->digest();
+  if (!mixed_) return digest_of(*corpus_, first_, count_);
+  std::string all;
+  for (const SampleSource& source : mixed_->sources) all += source.digest() + '+';
+  return fmt::format("{:016x}", XXH3_64bits(all.data(), all.size()));
+}
+
+std::vector<std::string> SampleSource::files() const {
+  std::vector<std::string> all;
+  for (const Corpus* corpus : corpora()) all.insert(all.end(), corpus->files().begin(), corpus->files().end());
+  return all;
+}
+
+std::vector<const Corpus*> SampleSource::corpora() const {
+  if (!mixed_) return {corpus_.get()};
+  std::vector<const Corpus*> all;
+  for (const SampleSource& source : mixed_->sources) all.push_back(source.corpus_.get());
+  return all;
+}
+
+std::string folder_suffix(const DatasetOptions& options) {
+  if (options.kind == DataKind::tokens) return ".bin";
+  return options.documents.format == DocumentFormat::jsonl ? ".jsonl" : "";
+}
 
 std::shared_ptr<const Corpus> open_corpus(const DatasetOptions& options, const std::vector<std::string>& patterns) {
-  const std::string suffix = options.kind == DataKind::tokens ? ".bin" : "";
-  const std::vector<std::string> files = find_data_files(patterns, options.folders, suffix);
+  const std::vector<std::string> files = find_data_files(patterns, options.folders, folder_suffix(options));
   if (options.kind == DataKind::text && options.tokenizer) return tokenize(options, files);
   const DataFormat format{.kind = options.kind, .vocab = options.vocab, .token_bytes = options.token_bytes};
   return std::make_shared<const Corpus>(format, files);
@@ -101,6 +243,8 @@ std::shared_ptr<const Corpus> open_corpus(const DatasetOptions& options, const s
 
 Dataset open_dataset(const DatasetOptions& options) {
   ZS_CHECK(options.sequence >= 1, "sequence of {}", options.sequence);
+  if (!options.weights.empty()) return open_mixed(options);
+  if (options.documents.format != DocumentFormat::stream) return open_packed(options);
   const auto corpus = open_corpus(options, options.train);
   std::vector<std::string> files = corpus->files();
   std::int64_t train_tokens = corpus->tokens();
@@ -124,12 +268,12 @@ DataFacts facts_of(const Dataset& data) {
   return {.train_tokens = data.train.tokens(),
           .train_digest = data.train.digest(),
           .validation_digest = data.validation ? data.validation->digest() : "none",
-          .train_files = describe_names(data.train.corpus().files())};
+          .train_files = describe_names(data.train.files())};
 }
 
 void verify(const Dataset& data, int rank, int ranks, const std::function<void(double)>& progress) {
   constexpr std::int64_t kChunk = std::int64_t{1} << 20;
-  std::vector<const Corpus*> corpora{&data.train.corpus()};
+  std::vector<const Corpus*> corpora = data.train.corpora();
   if (data.validation && &data.validation->corpus() != corpora.front()) corpora.push_back(&data.validation->corpus());
   std::int64_t all = 0, done = 0;
   for (const Corpus* corpus : corpora) all += corpus->tokens();

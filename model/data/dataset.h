@@ -8,11 +8,14 @@
 #include <vector>
 
 #include "model/data/corpus.h"
+#include "model/data/packed_documents.h"
+#include "model/data/source_mixture.h"
 #include "model/tokenizer/tokenizer.h"
 
 namespace zs {
 
-/// A part of a corpus as samples of T inputs and T targets: floor((n - 1) / T) windows of T + 1 tokens, T apart.
+/// Samples of T inputs and T targets: a part of a corpus as floor((n - 1) / T) windows of T + 1 tokens, T apart; or
+/// sequences that are packed with documents, which here are windows, too; or a mixture of several sources.
 ///
 /// Sample s belongs to epoch s / windows(). With a seed every epoch draws all windows once, in an order that is a
 /// function of (seed, epoch) alone; so sample s is the same window for any number of ranks and after any restart.
@@ -22,28 +25,47 @@ class SampleSource {
   /// Tokens [first, first + count) of `corpus`; at least sequence + 1 of them.
   SampleSource(std::shared_ptr<const Corpus> corpus, std::int64_t first, std::int64_t count, std::int64_t sequence,
                std::optional<std::uint64_t> seed);
+  SampleSource(std::shared_ptr<const PackedDocuments> packed, std::int64_t sequence, std::optional<std::uint64_t> seed);
+  /// Of sources of one sequence length, each in its own order: SourceMixture says which sample is whose.
+  SampleSource(std::vector<SampleSource> sources, const std::vector<double>& weights);
 
   std::int64_t tokens() const { return count_; }
   /// Its first token's place in the corpus.
   std::int64_t first() const { return first_; }
   std::int64_t sequence() const { return sequence_; }
-  std::int64_t windows() const { return (count_ - 1) / sequence_; }
-  /// The window that sample `sample` >= 0 is.
+  /// Of all sources; and the documents that they are packed with, 0 where they are not.
+  std::int64_t windows() const { return windows_; }
+  std::int64_t documents() const { return documents_; }
+  /// The window that sample `sample` >= 0 is; not of a mixture.
   std::int64_t window_of(std::int64_t sample) const;
-  /// Samples [first_sample, first_sample + count): inputs and targets (count, T), targets one token later.
-  void fill(std::int64_t first_sample, std::int64_t count, std::int32_t* inputs, std::int32_t* targets) const;
+  /// Samples [first_sample, first_sample + count): inputs and targets (count, T), targets one token later. The lengths
+  /// of the documents in them; none: each is one.
+  std::vector<std::int64_t> fill(std::int64_t first_sample, std::int64_t count, std::int32_t* inputs,
+                                 std::int32_t* targets) const;
   /// Reads these samples, so that what is wrong with them is an Error now and not when they are used.
   void check(std::int64_t first_sample, std::int64_t count) const;
-  /// Of its tokens: digest_of.
+  /// Of its tokens: digest_of; of documents, PackedDocuments'.
   std::string digest() const;
+  /// Of the first source.
   const Corpus& corpus() const { return *corpus_; }
   std::shared_ptr<const Corpus> shared_corpus() const { return corpus_; }
+  /// Of all sources.
+  std::vector<const Corpus*> corpora() const;
+  std::vector<std::string> files() const;
 
  private:
+  struct Mixed {
+    std::vector<SampleSource> sources;
+    SourceMixture mixture;
+  };
   void read_window(std::int64_t sample, std::vector<std::int32_t>& window) const;
+  void fill_one(std::int64_t sample, std::int32_t* inputs, std::int32_t* targets,
+                std::vector<std::int64_t>& lengths) const;
 
   std::shared_ptr<const Corpus> corpus_;
-  std::int64_t first_, count_, sequence_;
+  std::shared_ptr<const PackedDocuments> packed_;  // null: windows
+  std::shared_ptr<const Mixed> mixed_;             // null: one source
+  std::int64_t first_ = 0, count_ = 0, sequence_ = 0, windows_ = 0, documents_ = 0;
   std::optional<std::uint64_t> seed_;
 };
 
@@ -52,12 +74,14 @@ struct DatasetOptions {
   DataKind kind = DataKind::text;
   std::int64_t token_bytes = 2;                ///< of ids in files without a header
   std::vector<std::string> train, validation;  ///< validation empty: the end of train
-  double validation_fraction = 0.1;
+  std::vector<double> weights;                 ///< of each of `train`, which then are sources of their own
+  double validation_fraction = 0.1;            ///< 0 with weights
   std::vector<std::string> folders;
   std::int64_t sequence = 0, vocab = 0;
   std::uint64_t seed = 0;
   std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of text: its ids are the tokens, not bytes
   int threads = 1;                                       ///< that tokenize
+  DocumentOptions documents;                             ///< of text
 };
 
 struct Dataset {
@@ -66,8 +90,11 @@ struct Dataset {
   std::vector<std::string> files;          ///< of both, as found
 };
 
-/// What `patterns` stand for, as one corpus of that kind. Throws Error(dataset), and Error(config) where the vocabulary
-/// has no room for the tokenizer's ids.
+/// How the names of the files end that a folder stands for.
+std::string folder_suffix(const DatasetOptions& options);
+
+/// What `patterns` stand for, as one corpus of that kind, whatever documents are in it. Throws Error(dataset), and
+/// Error(config) where the vocabulary has no room for the tokenizer's ids.
 std::shared_ptr<const Corpus> open_corpus(const DatasetOptions& options, const std::vector<std::string>& patterns);
 
 /// Opens all files and looks at what they are. Their ids are checked when they are read, or by `verify`. Throws

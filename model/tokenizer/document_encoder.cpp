@@ -19,29 +19,6 @@
 namespace zs {
 namespace {
 
-std::string read_text(const std::string& path) {
-  const auto fail = [&](int reason) {
-    return Error(ExitCode::dataset, "cannot read the file: " + system_reason(reason), path,
-                 "check path and permissions");
-  };
-  const int descriptor =
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a FIFO must not wait for a writer
-  if (descriptor < 0) throw fail(errno);
-  struct stat status {};
-  std::string text;
-  int problem = ::fstat(descriptor, &status) != 0 ? errno : S_ISREG(status.st_mode) ? 0 : EINVAL;
-  if (problem == 0) text.resize(static_cast<std::size_t>(status.st_size));
-  for (std::size_t have = 0; have < text.size() && problem == 0;) {
-    const ssize_t count = ::read(descriptor, text.data() + have, text.size() - have);
-    if (count > 0) have += static_cast<std::size_t>(count);
-    if (count == 0) text.resize(have);  // it has become shorter
-    if (count < 0 && errno != EINTR) problem = errno;
-  }
-  ::close(descriptor);
-  if (problem != 0) throw fail(problem);
-  return text;
-}
-
 struct Document {
   std::vector<std::int32_t> ids;
   std::int64_t text_bytes = 0;
@@ -110,7 +87,7 @@ class DocumentEncoder {
   }
 
   void encode(std::size_t index, Tokenizer::Encoder& encoder, Document& document) {
-    const std::string text = read_text(files_[index]);
+    const std::string text = read_text_file(files_[index]);
     document.text_bytes = static_cast<std::int64_t>(text.size());
     if (text.empty()) return;
     try {
@@ -133,6 +110,29 @@ class DocumentEncoder {
 };
 
 }  // namespace
+
+std::string read_text_file(const std::string& path) {
+  const auto fail = [&](int reason) {
+    return Error(ExitCode::dataset, "cannot read the file: " + system_reason(reason), path,
+                 "check path and permissions");
+  };
+  const int descriptor =
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a FIFO must not wait for a writer
+  if (descriptor < 0) throw fail(errno);
+  struct stat status {};
+  std::string text;
+  int problem = ::fstat(descriptor, &status) != 0 ? errno : S_ISREG(status.st_mode) ? 0 : EINVAL;
+  if (problem == 0) text.resize(static_cast<std::size_t>(status.st_size));
+  for (std::size_t have = 0; have < text.size() && problem == 0;) {
+    const ssize_t count = ::read(descriptor, text.data() + have, text.size() - have);
+    if (count > 0) have += static_cast<std::size_t>(count);
+    if (count == 0) text.resize(have);  // it has become shorter
+    if (count < 0 && errno != EINTR) problem = errno;
+  }
+  ::close(descriptor);
+  if (problem != 0) throw fail(problem);
+  return text;
+}
 
 std::int64_t encode_documents(const Tokenizer& tokenizer, const std::vector<std::string>& files, int threads,
                               const std::function<void(const std::vector<std::int32_t>& ids)>& take) {

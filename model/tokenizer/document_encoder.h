@@ -9,6 +9,9 @@
 
 namespace zs {
 
+/// All of a file. Throws Error(dataset).
+std::string read_text_file(const std::string& path);
+
 /// The ids of texts as one sequence, in the order of the files, handed to `take` piece by piece. Each file is a
 /// document: it gets the special tokens that the tokenizer puts around a text, and the end-of-text token, if the
 /// tokenizer has one, stands between two documents, unless the first ends with it anyhow. Files without a token are

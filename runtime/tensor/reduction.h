@@ -26,6 +26,9 @@ Tensor softmax(const Tensor& x, int dim = -1);
 /// Its logarithm.
 Tensor log_softmax(const Tensor& x, int dim = -1);
 
+/// What data says of a target that counts for nothing, unless it says another: as others do.
+inline constexpr std::int32_t kIgnoredTarget = -100;
+
 struct CrossEntropyOptions {
   std::optional<std::int32_t> ignored = {};  ///< rows with this target count for nothing
   Tensor weights = {};  ///< f32 (classes), no gradient: rows count as much as their target's; empty: alike

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/data/corpus.h"
+#include "model/data/text_documents.h"
+#include "model/tokenizer/tokenizer.h"
+
+namespace zs {
+
+/// A document, or a part of one, as tokens of a corpus.
+struct Document {
+  std::int64_t first = 0, length = 0;
+  std::int64_t prompt = 0;  ///< its first tokens that are no targets
+  bool goes_on = false;     ///< the token behind it is its last one's target
+};
+
+/// Which documents each sequence has: `sequence` s those of `order` from begin[s] up to begin[s + 1].
+struct Packing {
+  std::vector<std::int64_t> order, begin;
+};
+/// Best fit, the longest first: each document goes where it leaves the least room, or into a sequence of its own. It
+/// follows from the lengths alone, of which each is from 1 to `sequence`.
+Packing pack(const std::vector<std::int64_t>& lengths, std::int64_t sequence);
+
+/// Documents in sequences of `sequence` tokens, whole, with padding behind them that counts for nothing. Immutable: any
+/// thread may read.
+class PackedDocuments {
+ public:
+  PackedDocuments(std::shared_ptr<const Corpus> corpus, std::vector<Document> documents, std::int64_t sequence);
+
+  std::int64_t sequences() const { return std::ssize(packing_.begin) - 1; }
+  std::int64_t tokens() const { return tokens_; }
+  std::int64_t documents() const { return std::ssize(documents_); }
+  /// (T) inputs and targets of a sequence; kIgnoredTarget for prompts, a document's last token and padding. Its
+  /// documents' lengths are added to `lengths`, those of padding too.
+  void read(std::int64_t sequence, std::int32_t* inputs, std::int32_t* targets,
+            std::vector<std::int64_t>& lengths) const;
+  /// Of all documents: their tokens, where each begins, and what of it counts.
+  std::string digest() const;
+  const std::shared_ptr<const Corpus>& corpus() const { return corpus_; }
+
+ private:
+  std::shared_ptr<const Corpus> corpus_;
+  std::vector<Document> documents_;
+  std::int64_t sequence_, tokens_ = 0;
+  Packing packing_;
+};
+
+/// What `encode_texts` needs beside the texts.
+struct EncodeOptions {
+  const Tokenizer* tokenizer = nullptr;  ///< null: bytes
+  std::int64_t sequence = 0, vocab = 0;
+  Overlong overlong = Overlong::refuse;
+  int threads = 1;
+};
+struct EncodedDocuments {
+  std::shared_ptr<const Corpus> corpus;  ///< held in memory
+  std::vector<Document> documents;
+};
+/// A prompt and what follows it are encoded each by itself. The special tokens that the tokenizer puts around a text
+/// stand around the document, and its end-of-text token, if it has one, ends it. Throws Error(dataset) that names the
+/// document.
+EncodedDocuments encode_texts(const std::vector<TextDocument>& texts, const std::vector<std::string>& files,
+                              const EncodeOptions& options);
+
+}  // namespace zs

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace zs {
+
+/// The samples of a micro-batch.
+struct SampleBatch {
+  std::vector<std::int32_t> inputs, targets;
+  std::vector<std::int64_t> lengths;  ///< as SampleSource::fill gives them
+};
+
+/// Reads micro-batches before they are asked for, on a thread of its own: those that begin with the samples `first`,
+/// first + stride, and so on up to `end`, at most `depth` of them ahead. One thread takes them.
+class ReadAhead {
+ public:
+  struct Range {
+    std::int64_t first, stride, end;
+  };
+  using Read = std::function<SampleBatch(std::int64_t first)>;
+
+  /// The first one is read from here on. `read` is called by the thread.
+  ReadAhead(Read read, Range range, std::size_t depth);
+  ~ReadAhead();
+  ReadAhead(const ReadAhead&) = delete;
+  ReadAhead& operator=(const ReadAhead&) = delete;
+
+  /// That which begins with sample `first`; from here on those behind it are read. Where it is not the next one,
+  /// reading begins anew with it. Throws what `read` threw of it.
+  SampleBatch take(std::int64_t first);
+  /// How long take() has waited because what was asked for had not been read.
+  std::int64_t waited_ns() const { return waited_ns_; }
+
+ private:
+  struct Slot {
+    SampleBatch batch;
+    std::exception_ptr problem;
+  };
+  void work();
+  void wait_for_front(std::unique_lock<std::mutex>& lock);
+
+  const Read read_;
+  const std::int64_t stride_, end_;
+  const std::size_t depth_;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  std::deque<Slot> ready_;        // those from front_ on
+  std::int64_t front_, next_;     // the first of ready_, and what is read next
+  std::uint64_t generation_ = 0;  // of front_: what was read for another one is dropped
+  bool is_stopped_ = false;
+  std::int64_t waited_ns_ = 0;  // the taker's own
+  std::thread thread_;
+};
+
+}  // namespace zs
