@@ -71,6 +71,7 @@ void CpuStream::do_enqueue(OpInfo info, Work work, const OpMemory& memory) {
   if (group_.trace.is_recording()) group_.trace.add({TraceEntry::Kind::op, role_, info, -1});
   node->kind = Node::Kind::op;
   node->is_timed = group_.profile.is_recording();
+  node->phase = group_.trace.phase();
   node->info = std::move(info);
   node->work = std::move(work);
   append(std::move(node));
@@ -83,6 +84,8 @@ EventRecord* CpuStream::do_record() {
   CpuEventRecord& record = group_.events->take();
   record.start(id, *this, appended_ + 1);
   node->kind = Node::Kind::record;
+  node->is_timed = group_.profile.is_recording();
+  node->record_id = id;
   node->record = &record;
   append(std::move(node));
   return &record;
@@ -100,6 +103,7 @@ void CpuStream::do_wait(EventRecord& base) {
   node->kind = Node::Kind::wait;
   node->is_timed = group_.profile.is_recording();
   node->awaited = from.role();
+  node->record_id = record.id();
   node->record = &record;
   record.add_user();
   append(std::move(node));
@@ -208,12 +212,16 @@ void CpuStream::execute(Node& node, ExecContext& context) noexcept {
       if (!error_) run_op(node, context);
       node.work = nullptr;  // before completion is announced: what it captured is gone after synchronize
       break;
-    case Node::Kind::record: node.record->complete(error_); break;
+    case Node::Kind::record:
+      if (node.is_timed) group_.profile.add(role_, RecordTime{node.record_id, now_ns()});
+      node.record->complete(error_);
+      break;
     case Node::Kind::wait: {
       activity_.set(fmt::format("waits for stream '{}'", name_of(node.awaited)));
       const std::int64_t start_ns = node.is_timed ? now_ns() : 0;
       const std::exception_ptr error = node.record->await();
-      if (node.is_timed) group_.profile.add(role_, {name_of(node.awaited), true, start_ns, now_ns()});
+      if (node.is_timed)
+        group_.profile.add(role_, OpTime{name_of(node.awaited), true, start_ns, now_ns(), node.record_id});
       if (!error_) error_ = error;
       break;
     }
@@ -232,7 +240,10 @@ void CpuStream::run_op(Node& node, ExecContext& context) {
     const std::int64_t start_ns = node.is_timed ? now_ns() : 0;
     context.set_memory(node.memory);
     node.work(context);
-    if (node.is_timed) group_.profile.add(role_, {std::move(node.info.name), false, start_ns, now_ns()});
+    if (!node.is_timed) return;
+    const std::int64_t end_ns = now_ns();
+    group_.profile.add(role_, OpTime{std::move(node.info.name), false, start_ns, end_ns, -1, node.phase,
+                                     std::move(node.info.reads), std::move(node.info.writes)});
   } catch (...) {
     error_ = current_error_of(node.info.name);
   }

@@ -70,6 +70,8 @@ class CpuStream final : public Stream {
     Kind kind = Kind::stop;
     bool is_timed = false;                     // as the profile was when the host enqueued it
     StreamRole awaited = StreamRole::compute;  // kind == wait
+    const char* phase = "";                    // kind == op
+    std::int64_t record_id = -1;               // kind == record or wait
     CpuEventRecord* record = nullptr;          // kind == record or wait
     OpInfo info;
     Work work;

@@ -15,8 +15,17 @@ struct OpTime {
   std::string name;      ///< OpInfo::name; of a wait, the name of the stream waited for
   bool is_wait = false;  ///< for an event; waiting for the host is not recorded, it is what lies between two entries
   std::int64_t start_ns = 0, end_ns = 0;
+  std::int64_t record_id = -1;                  ///< of a wait: EventRecord::id; -1 on a GPU
+  const char* phase = "";                       ///< of an op: Trace::phase when it was enqueued
+  std::vector<Buffer> reads = {}, writes = {};  ///< of an op on the CPU: OpInfo's
 
   double ms() const { return static_cast<double>(end_ns - start_ns) * 1e-6; }
+};
+
+/// When a stream passed a record of an event.
+struct RecordTime {
+  std::int64_t id = -1;  ///< EventRecord::id
+  std::int64_t ns = 0;
 };
 
 /// The times of one device's work. Off until `start`; from then to `stop` whatever is enqueued is timed when it runs,
@@ -33,15 +42,20 @@ class Profile {
   bool is_recording() const { return recording_; }
   /// In the order in which the stream ran them.
   const std::vector<OpTime>& times(StreamRole role) const { return times_[static_cast<std::size_t>(role)]; }
+  /// The same of records. A GPU's are not known.
+  const std::vector<RecordTime>& records(StreamRole role) const { return records_[static_cast<std::size_t>(role)]; }
   void clear() {
     for (auto& times : times_) times.clear();
+    for (auto& records : records_) records.clear();
   }
   /// The stream's thread.
   void add(StreamRole role, OpTime time) { times_[static_cast<std::size_t>(role)].push_back(std::move(time)); }
+  void add(StreamRole role, RecordTime record) { records_[static_cast<std::size_t>(role)].push_back(record); }
 
  private:
   bool recording_ = false;
   std::array<std::vector<OpTime>, kStreamRoles> times_;
+  std::array<std::vector<RecordTime>, kStreamRoles> records_;
 };
 
 }  // namespace zs

@@ -34,8 +34,10 @@ class Trace {
     entry.phase = phase_;
     entries_.push_back(std::move(entry));
   }
-  /// What the program does from now on ("forward", "backward", "optimizer"), for whoever reads the trace.
+  /// What the program does from now on ("forward", "backward", "optimizer"), for whoever reads the trace or the
+  /// profile.
   void set_phase(const char* phase) { phase_ = phase; }
+  const char* phase() const { return phase_; }
   const std::vector<TraceEntry>& entries() const { return entries_; }
   std::vector<TraceEntry>& entries() { return entries_; }
 

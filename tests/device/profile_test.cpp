@@ -1,3 +1,4 @@
+#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -107,4 +108,51 @@ TEST_CASE("the meta device times nothing") {
   enqueue(device->stream(StreamRole::compute), "never runs");
   device->synchronize();
   CHECK(device->profile().times(StreamRole::compute).empty());
+}
+
+TEST_CASE("a wait names the record that it waits for, which was passed before the wait ended") {
+  const auto device = Device::create(DeviceKind::cpu, {});
+  Stream &unshard = device->stream(StreamRole::unshard), &compute = device->stream(StreamRole::compute);
+  Event before, first, second;
+  enqueue(unshard, "earlier");
+  unshard.record(before);
+  device->profile().start();
+  enqueue(unshard, "gather");
+  unshard.record(first);
+  compute.wait(first);
+  enqueue(compute, "use");
+  enqueue(unshard, "gather again");
+  unshard.record(second);
+  compute.wait(second);
+  enqueue(compute, "use again");
+  device->synchronize();
+  const auto& records = device->profile().records(StreamRole::unshard);
+  const auto& uses = device->profile().times(StreamRole::compute);
+  REQUIRE(records.size() == 2);
+  REQUIRE(names(uses) == Names{"waits for unshard", "use", "waits for unshard", "use again"});
+  CHECK(records[0].id == first.id());
+  CHECK(records[1].id == second.id());
+  CHECK(uses[0].record_id == first.id());
+  CHECK(uses[2].record_id == second.id());
+  CHECK(records[0].ns <= uses[0].end_ns);
+  CHECK(device->profile().times(StreamRole::unshard)[0].end_ns <= records[0].ns);
+  device->profile().clear();
+  CHECK(device->profile().records(StreamRole::unshard).empty());
+}
+
+TEST_CASE("an op's time has its phase, and what it declares to read and write") {
+  const auto device = Device::create(DeviceKind::cpu, {});
+  std::array<float, 6> memory{};
+  const Buffer in{memory.data(), 4, DType::f32, DeviceKind::cpu},
+      out{memory.data() + 4, 2, DType::f32, DeviceKind::cpu};
+  device->profile().start();
+  device->trace().set_phase("backward");
+  device->stream(StreamRole::compute).enqueue({"op", {in}, {out}}, [](ExecContext&) {});
+  device->trace().set_phase("optimizer");
+  device->synchronize();
+  const OpTime& time = device->profile().times(StreamRole::compute).at(0);
+  CHECK(time.phase == std::string("backward"));
+  REQUIRE(time.reads.size() == 1);
+  CHECK(time.reads[0].elems == 4);
+  CHECK(time.writes.at(0).data == out.data);
 }
