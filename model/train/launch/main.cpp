@@ -15,7 +15,7 @@
 #include "model/train/config/config_schema.h"
 #include "model/train/config/expand_path.h"
 #include "model/train/inference/inference_command.h"
-#include "model/train/inference/tokenize.h"
+#include "model/train/inference/tokenize_command.h"
 #include "model/train/launch/error_line.h"
 #include "model/train/launch/program.h"
 #include "model/train/launch/startup.h"
@@ -220,36 +220,6 @@ int launch(const CommandLine& line, const char* program) {
   return run_process(*world, loaded);
 }
 
-void add_tokenize_options(CLI::App& app, zs::TokenizeJob& job) {
-  app.add_option("--tokenize", job.tokenizer,
-                 "write the token ids of texts to --out and stop: --tokenize FOLDER TEXT... --out FILE.bin, with the "
-                 "folder of a tokenizer, and "
-                 "files, patterns or folders in place of a configuration (docs/tokenizer.md)")
-      ->type_name("FOLDER")
-      ->check([](const std::string& text) { return text.empty() ? std::string("needs a folder") : std::string(); });
-  app.add_option("TEXT...", job.inputs, "with --tokenize and --evaluate: what to read")->type_name("");
-  app.add_option("--out", job.out, "with --tokenize: the file to write")->type_name("FILE.bin");
-}
-
-/// --tokenize, or what is wrong with its command line.
-int tokenize(zs::TokenizeJob& job, const std::string& first_input) {
-  if (!first_input.empty()) job.inputs.insert(job.inputs.begin(), first_input);
-  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  const char* const size = std::getenv("OMPI_COMM_WORLD_SIZE");
-  if (size != nullptr && std::string_view(size) != "1") {
-    if (rank == nullptr || std::string_view(rank) == "0")
-      throw Error(ExitCode::usage, "--tokenize works with threads, and mpirun has started ranks", "command line",
-                  "leave out mpirun");
-    return static_cast<int>(ExitCode::usage);
-  }
-  if (job.inputs.empty())
-    throw Error(ExitCode::usage, "--tokenize without a text", "command line", "name files, patterns or folders");
-  if (job.out.empty())
-    throw Error(ExitCode::usage, "--tokenize without --out", "command line", "say where to write: --out FILE.bin");
-  zs::tokenize_files(job);
-  return 0;
-}
-
 /// An option that has no meaning where a model is only read.
 std::string of_another_task(const CommandLine& line, const std::string& verified, const std::string& verified_weights,
                             const zs::TokenizeJob& tokenized, const zs::ExportJob& exported) {
@@ -286,10 +256,15 @@ void add_export_options(CLI::App& app, zs::ExportJob& job) {
       ->check(CLI::Range(1, 1 << 30));
 }
 
+/// Where one rank is enough, and mpirun has started several: whether it is this one.
+bool is_first_started() {
+  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return rank == nullptr || std::string_view(rank) == "0";
+}
+
 /// --export, or what is wrong with its command line.
 int export_model(zs::ExportJob& job, const std::string& from) {
-  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  if (rank != nullptr && std::string_view(rank) != "0") return 0;  // one rank is enough
+  if (!is_first_started()) return 0;
   if (from.empty())
     throw Error(ExitCode::usage, "--export without a model", "command line",
                 "name a run, a checkpoint, a configuration or a model's folder");
@@ -297,14 +272,6 @@ int export_model(zs::ExportJob& job, const std::string& from) {
   job.to = zs::expand_path(job.to);
   zs::export_model(job);
   return print_answer(fmt::format("exported to {}\n", job.to));
-}
-
-/// What only --tokenize takes.
-std::optional<Error> misplaced(const zs::TokenizeJob& job) {
-  if (!job.tokenizer.empty() || (job.inputs.empty() && job.out.empty())) return std::nullopt;
-  const std::string what = job.inputs.empty() ? "--out without --tokenize"
-                                              : fmt::format("the argument {} was not expected", job.inputs.front());
-  return Error(ExitCode::usage, what, "command line", "see train --help");
 }
 
 void add_run_options(CLI::App& app, CommandLine& line) {
@@ -350,7 +317,7 @@ int parse_and_run(int argc, char** argv) {
                  "stop; no configuration is "
                  "needed");
   add_export_options(app, exported);
-  add_tokenize_options(app, tokenized);
+  zs::add_tokenize_options(app, tokenized);
   zs::add_inference_options(app, line.inference);
   app.add_flag("--help-config", wants_keys, "list every key of the configuration");
   app.set_version_flag("--version", [] { return zs::describe_build(); });
@@ -369,8 +336,8 @@ int parse_and_run(int argc, char** argv) {
   const std::string other = of_another_task(line, verified, verified_weights, tokenized, exported);
   if (line.inference.is_wanted()) take_files(line, tokenized);
   if (!line.problem) line.problem = zs::misplaced(line.inference, other);
-  if (!line.problem) line.problem = misplaced(tokenized);
-  if (!line.problem && !tokenized.tokenizer.empty()) return tokenize(tokenized, line.config_path);
+  if (!line.problem) line.problem = zs::misplaced(tokenized);
+  if (!line.problem && !tokenized.tokenizer.empty()) return zs::tokenize(tokenized, line.config_path);
   if (!line.problem && !exported.to.empty())
     return export_model(exported, line.resume.empty() ? line.config_path : line.resume);
   if (!line.problem && !verified.empty()) {
