@@ -63,15 +63,19 @@ void OutputFile::overwrite(std::size_t offset, const void* data, std::size_t byt
   }
 }
 
-void OutputFile::commit() {
+void OutputFile::publish() {
   ZS_CHECK(descriptor_ >= 0, "second commit of {}", path_);
-  if (::fsync(descriptor_) != 0) fail("fsync", errno);
   const int closed = ::close(descriptor_);
   descriptor_ = -1;
   if (closed != 0) fail("close", errno);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename", errno);
   has_temporary_ = false;
+}
 
+void OutputFile::commit() {
+  ZS_CHECK(descriptor_ >= 0, "second commit of {}", path_);
+  if (::fsync(descriptor_) != 0) fail("fsync", errno);
+  publish();
   const std::string folder = std::filesystem::path(path_).parent_path().string();
   const int parent = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (parent < 0) fail("opening the folder", errno);

@@ -22,6 +22,8 @@ class OutputFile {
   /// In the place of bytes that are written already.
   void overwrite(std::size_t offset, const void* data, std::size_t bytes);
   void commit();
+  /// The same without syncing: quick, and a loss of power may take the file.
+  void publish();
 
  private:
   [[noreturn]] void fail(const char* operation, int error) const;

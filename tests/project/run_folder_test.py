@@ -13,7 +13,7 @@ import harness
 import tiny_run
 from resume_test import CANNOT_CREATE, LIMIT_S, UNUSABLE, Folder, after_lines, compare, expect, whole_run
 
-MARK = "zshard-run.txt"
+MARK, EVENTS = "zshard-run.txt", "events.out.tfevents.zshard"
 
 
 def contents(folder):
@@ -28,7 +28,7 @@ def contents(folder):
 def foreign(train, whole):
     """What no run wrote is in the way by its name (73), with --overwrite, --resume latest and auto too, and stays."""
     problems = []
-    for name in ("config.toml", "metrics.jsonl", "model.safetensors", MARK, "checkpoints/best.pt", "checkpoints/hf/pytorch_model.bin"):
+    for name in ("config.toml", "metrics.jsonl", "model.safetensors", "report.html", EVENTS, MARK, "checkpoints/best.pt", "checkpoints/hf/pytorch_model.bin"):
         with Folder(train) as folder:
             path = folder.path / "out" / name
             path.parent.mkdir(parents=True)
@@ -62,7 +62,7 @@ def overwritten(train, whole):
         problems += [] if folder.checkpoints() == ["best", "step-8"] else [f"checkpoints are {folder.checkpoints()}"]
         problems += [] if (out / "notes.txt").read_text() == "precious\n" else ["notes.txt is gone"]
         problems += ["model.safetensors.4242-0.tmp is left"] if (out / "model.safetensors.4242-0.tmp").exists() else []
-        for name in ("config.toml", "model.safetensors", "metrics.jsonl", "checkpoints/step-8/notes.txt"):
+        for name in ("config.toml", "model.safetensors", "metrics.jsonl", "report.html", EVENTS, "checkpoints/step-8/notes.txt"):
             kept = (out / name).read_bytes() if (out / name).exists() else None
             (out / name).write_text("precious\n")
             before = contents(out)

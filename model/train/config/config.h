@@ -98,6 +98,7 @@ struct Config {
     std::string sample_prompt;
     std::string export_to, export_dtype = "f32";
     std::int64_t export_shard_mib = 5120;
+    bool tensorboard = true;
     bool operator==(const Run&) const = default;
   };
 

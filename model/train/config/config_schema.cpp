@@ -374,6 +374,8 @@ constexpr std::array kKeys = {
               "", "What its weights are stored in; `q8_0` in a GGUF file only."},
     ConfigKey{"run.export_shard_mib", [](Config& c) -> ConfigSlot { return &c.run.export_shard_mib; }, between(1, 1e9),
               "", "", "About how much a file of its weights has at most; more go into several files with an index."},
+    ConfigKey{"run.tensorboard", [](Config& c) -> ConfigSlot { return &c.run.tensorboard; }, any, "", "",
+              "Write the numbers of `metrics.jsonl` for TensorBoard, too. docs/looking-at-a-run.md."},
 };
 
 std::string number_text(double value) { return fmt::format("{}", value); }

@@ -19,6 +19,7 @@
 #include "model/train/launch/error_line.h"
 #include "model/train/launch/program.h"
 #include "model/train/launch/startup.h"
+#include "model/train/report/report_command.h"
 #include "model/train/run_dir/export.h"
 #include "model/train/run_dir/verify.h"
 #include "model/train/step/stop_signal.h"
@@ -309,6 +310,7 @@ int parse_and_run(int argc, char** argv) {
   std::string verified, verified_weights;
   zs::TokenizeJob tokenized;
   zs::ExportJob exported;
+  zs::ReportJob report;
   add_run_options(app, line);
   app.add_option("--verify", verified,
                  "read every byte of a checkpoint, or of all of a run, and stop; no configuration is needed");
@@ -317,6 +319,7 @@ int parse_and_run(int argc, char** argv) {
                  "stop; no configuration is "
                  "needed");
   add_export_options(app, exported);
+  zs::add_report_options(app, report);
   zs::add_tokenize_options(app, tokenized);
   zs::add_inference_options(app, line.inference);
   app.add_flag("--help-config", wants_keys, "list every key of the configuration");
@@ -333,10 +336,13 @@ int parse_and_run(int argc, char** argv) {
   if (wants_keys) {
     return print_answer(zs::config_help());
   }
+  if (!report.of.empty()) report.out = std::exchange(tokenized.out, {});
   const std::string other = of_another_task(line, verified, verified_weights, tokenized, exported);
   if (line.inference.is_wanted()) take_files(line, tokenized);
   if (!line.problem) line.problem = zs::misplaced(line.inference, other);
   if (!line.problem) line.problem = zs::misplaced(tokenized);
+  if (!line.problem) line.problem = zs::misplaced(report, line.config_path, line.inference, other);
+  if (!line.problem && !report.of.empty()) return is_first_started() ? print_answer(zs::write_report(report)) : 0;
   if (!line.problem && !tokenized.tokenizer.empty()) return zs::tokenize(tokenized, line.config_path);
   if (!line.problem && !exported.to.empty())
     return export_model(exported, line.resume.empty() ? line.config_path : line.resume);

@@ -13,6 +13,7 @@
 #include <limits>
 #include <string_view>
 
+#include "model/train/run_dir/open_file.h"
 #include "runtime/base/check.h"
 #include "runtime/base/file_modes.h"
 
@@ -41,16 +42,6 @@ bool may_be_line(std::string_view line) {
   return line.size() <= kLongestLine && line.substr(0, common) == kBegin.substr(0, common);
 }
 
-/// A file that is there, without waiting for it and without following a link.
-int open_there(const std::string& path, int flags) {
-  return ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, kFileMode);
-}
-
-bool is_regular(int descriptor) {
-  struct stat status {};
-  return ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
-}
-
 Error not_own(const std::string& path) {
   return Error(ExitCode::cannot_create, "this is in the way, and it is not a log of metrics that a run of zshard wrote",
                path, "move it elsewhere, or set another run.dir");
@@ -65,6 +56,10 @@ std::string to_json(const StepMetrics& m) {
       json_number(m.step_ms), m.peak_bytes, m.allocations);
   if (m.val_loss) line += fmt::format(R"(, "val_loss": {})", json_number(*m.val_loss));
   if (m.skipped_steps > 0) line += fmt::format(R"(, "skipped_steps": {})", m.skipped_steps);
+  std::string kinds;
+  for (const auto& [kind, bytes] : m.peak_by_kind)
+    if (bytes > 0) kinds += fmt::format(R"({}"{}": {})", kinds.empty() ? "" : ", ", kind, bytes);
+  if (!kinds.empty()) line += fmt::format(R"(, "peak_by_kind": {{{}}})", kinds);
   return line + "}";
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -18,10 +19,11 @@ struct StepMetrics {
   std::optional<float> val_loss = {};
   std::int64_t skipped_steps =
       0;  ///< so far in this run: the gradient was not finite, and the weights stayed as they were
+  std::map<std::string, std::int64_t> peak_by_kind = {};  ///< what rank 0's peak is made of; empty: as before
 };
 
 /// One JSON object without a line end. Numbers are the shortest text that reads back as the same float or double; a
-/// value that is not finite is null; val_loss and skipped_steps appear only when there are any.
+/// value that is not finite is null; val_loss, skipped_steps and peak_by_kind appear only when there are any.
 std::string to_json(const StepMetrics& metrics);
 
 /// Appends to metrics.jsonl, one write a line, so that a reader sees whole lines. Owns the descriptor, and with it a

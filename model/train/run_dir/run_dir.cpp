@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "model/data/output_file.h"
+#include "model/train/report/event_file.h"
 #include "model/train/run_dir/metrics.h"
 #include "runtime/base/check.h"
 #include "runtime/base/file_modes.h"
@@ -29,6 +31,8 @@ constexpr const char* kMetricsFile = "metrics.jsonl";
 constexpr const char* kWeightsFile = "model.safetensors";
 constexpr const char* kCheckpoints = "checkpoints";
 constexpr const char* kFlight = "flight";
+/// Every file that a run replaces or removes, and nobody else's.
+constexpr std::array kFiles = {kConfigFile, kMetricsFile, kWeightsFile, kReportFile, kEventsFile};
 const char* const kRunsFolder = "runs";
 
 Error cannot_create(const std::string& why, const std::string& path) {
@@ -142,7 +146,8 @@ fs::path make_numbered(const std::string& name, Undo& undo) {
 
 /// In a folder that is no run's: nothing may be where a run writes. An empty folder for checkpoints is no loss.
 void check_free(const fs::path& dir) {
-  for (const char* file : {RunMark::kFile, kConfigFile, kMetricsFile, kWeightsFile})
+  if (is_there(dir / RunMark::kFile)) throw in_the_way(dir / RunMark::kFile);
+  for (const char* file : kFiles)
     if (is_there(dir / file)) throw in_the_way(dir / file);
   std::error_code failed;
   for (const char* folder : {kCheckpoints, kFlight}) {
@@ -173,10 +178,12 @@ std::vector<std::string> own_checkpoints(const fs::path& dir, const RunMark& mar
 
 /// Whatever a run has been writing must still be its own before any of it is removed.
 void check_own(const fs::path& dir, const RunMark& mark) {
-  for (const char* file : {kConfigFile, kMetricsFile, kWeightsFile})
+  for (const char* file : kFiles)
     if (is_there(dir / file) && !mark.is_own_file(file)) throw in_the_way(dir / file);
   if (is_there(dir / kMetricsFile) && !begins_as_metrics((dir / kMetricsFile).string()))
     throw in_the_way(dir / kMetricsFile);
+  if (is_there(dir / kEventsFile) && !begins_as_events((dir / kEventsFile).string()))
+    throw in_the_way(dir / kEventsFile);
   const std::string root = (dir / kCheckpoints).string();
   const auto is_own = [&](std::int64_t step) { return mark.has(checkpoint_name(step)); };
   for (const std::int64_t step : listed(list_checkpoints, dir / kCheckpoints))
@@ -246,7 +253,7 @@ void remove_leftovers(const fs::path& dir) {
   for (const std::string& name : list_names(dir)) {
     const auto of = leftover_of(name);
     std::error_code failed;
-    if (of && (*of == kConfigFile || *of == kWeightsFile) &&
+    if (of && (*of == kConfigFile || *of == kWeightsFile || *of == kReportFile) &&
         fs::is_regular_file(fs::symlink_status(dir / name, failed)))
       fs::remove(dir / name, failed);  // where it stays it is in nobody's way
   }
@@ -271,7 +278,7 @@ void remove_old_run(const fs::path& dir, const RunMark& mark) {
   if (fs::is_directory(fs::symlink_status(dir / kCheckpoints, error)) && list_names(dir / kCheckpoints).empty())
     fs::remove(dir / kCheckpoints, error);
   remove_leftovers(dir);
-  for (const char* file : {kConfigFile, kMetricsFile, kWeightsFile}) {
+  for (const char* file : kFiles) {
     fs::remove(dir / file, error);
     if (error) throw cannot_create(error.message(), (dir / file).string());
   }

@@ -7,6 +7,10 @@
 
 namespace zs {
 
+/// For people and for TensorBoard (model/train/report): a run may be without them.
+inline constexpr const char* kReportFile = "report.html";
+inline constexpr const char* kEventsFile = "events.out.tfevents.zshard";
+
 /// What a run directory is made from.
 struct RunDirRequest {
   std::string dir;         ///< run.dir; empty: runs/NAME-N with the next free N

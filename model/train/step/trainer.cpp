@@ -160,7 +160,13 @@ int Trainer::train() {
   }
   if (is_first()) print_how_to_stop();
   if (const int code = load_checkpoint(); code != 0) return code;
-  std::int64_t done = resume_ ? resume_->step : 0;
+  open_views();
+  const int code = run_steps(resume_ ? resume_->step : 0);
+  end_views(code);
+  return code;
+}
+
+int Trainer::run_steps(std::int64_t done) {
   margin_.emplace(3 * size_of(DType::f32) * parameter_count(), size_of(DType::f32) * parameter_count());
   last_poll_ = Clock::now();
   // The verifier would take what the host waits for within a step for an order that events have made.
@@ -186,6 +192,7 @@ std::optional<int> Trainer::train_steps(std::int64_t& done) {
     if (const int code = step(done + 1, metrics); code != 0) return code;
     if (metrics.step != done + 1) break;  // dropped: the step is as if it had not begun
     ++done;
+    if (is_first() && done == before + 1) metrics.peak_by_kind = device_->device().memory().at_peak();
     if (is_first())
       report(metrics, seconds_since(start) / static_cast<double>(done - before) * static_cast<double>(steps - done));
     if (is_saved(done) || (lacks_data_ && has_results())) {
@@ -277,7 +284,7 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
     check_finite(step, result);
   } catch (const Error& error) {  // every rank sees the same numbers
     if (is_first()) {
-      log_->append(metrics);
+      log(metrics);
       print_to_stderr("{}{}\n", is_terminal_ ? "\n" : "", error_line(error, fmt::format("step {}", step)));
     }
     return static_cast<int>(error.code());
@@ -336,7 +343,8 @@ int Trainer::check_order(std::int64_t step) {
 }
 
 void Trainer::report(const StepMetrics& metrics, double seconds_left) {
-  log_->append(metrics);
+  log(metrics);
+  if (metrics.val_loss) refresh_views();
   const Progress progress{.metrics = metrics,
                           .steps = config_.train.steps,
                           .seconds_left = seconds_left,

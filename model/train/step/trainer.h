@@ -11,6 +11,7 @@
 #include "model/train/launch/rank_device.h"
 #include "model/train/plan/memory_check.h"
 #include "model/train/plan/plan.h"
+#include "model/train/report/run_views.h"
 #include "model/train/run_dir/disk_space.h"
 #include "model/train/run_dir/import_weights.h"
 #include "model/train/run_dir/metrics.h"
@@ -87,6 +88,8 @@ class Trainer {
   void reserve_space(const std::string& folder);
   std::int64_t parameter_count() const;
   int train();
+  /// All but the preparation: the steps, and what the run leaves.
+  int run_steps(std::int64_t done);
   /// From the first step that is not done, to the last or to a stop; the steps that are done then. A code ends this
   /// rank's part at once.
   std::optional<int> train_steps(std::int64_t& done);
@@ -107,6 +110,12 @@ class Trainer {
   /// A line on stderr, if there is one, of one rank. `kind`: "note" or "warning".
   void tell(const char* kind, const std::string& line) const;
   void report(const StepMetrics& metrics, double seconds_left);
+  /// To metrics.jsonl, and to what else shows the run.
+  void log(const StepMetrics& metrics);
+  void open_views();
+  void refresh_views();
+  /// `code`: the exit code.
+  void end_views(int code);
   void finish(std::int64_t steps_done, bool was_stopped);
   /// Where standard output could not be written: says so, and what is lost with it.
   int report_lost_output(int code) const;
@@ -151,6 +160,7 @@ class Trainer {
   std::optional<StepVerifier> verifier_;
   std::unique_ptr<Session> session_;
   std::optional<MetricsLog> log_;
+  std::optional<RunViews> views_;  // the first rank's
   StragglerWatch stragglers_;
   SpaceReserve space_;
   std::optional<TimeLimit> limit_;

@@ -95,6 +95,7 @@ int Trainer::save_checkpoint(std::int64_t step, bool is_last_chance) {
     watch_.saved(step);
     saved_step_ = step;
     margin_->note_save(elapsed_s(start));
+    refresh_views();
   }
   last_poll_ = TimeLimit::Clock::now();
   return code;
@@ -119,6 +120,7 @@ void Trainer::catch_up_validation() {
   validate(metrics);
   if (is_first() && metrics.val_loss) {
     log_->add_validation(saved_step_, *metrics.val_loss);
+    views_->add_validation(saved_step_, *metrics.val_loss);
     print_to_stdout("step {}/{}  val {:.4f}\n", saved_step_, config_.train.steps, *metrics.val_loss);
   }
 }

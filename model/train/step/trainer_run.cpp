@@ -32,6 +32,39 @@ void Trainer::prune_own_checkpoints(const std::string& root) {
                     [&](std::int64_t step) { return mark_->has(checkpoint_name(step)); });
 }
 
+void Trainer::log(const StepMetrics& metrics) {
+  log_->append(metrics);
+  views_->add(metrics);
+}
+
+void Trainer::open_views() {
+  if (!is_first()) return;
+  RunRecord record{.name = config_.name, .config_toml = config_text(), .planned_steps = config_.train.steps};
+  read_metrics(run_dir_ + "/metrics.jsonl", record);
+  views_.emplace(run_dir_, *mark_, std::move(record), config_.run.tensorboard);
+  refresh_views();
+}
+
+void Trainer::refresh_views() {
+  if (!is_first()) return;
+  views_->refresh();
+  for (const std::string& warning : views_->take_warnings()) tell("warning", warning);
+}
+
+void Trainer::end_views(int code) {
+  if (!is_first()) return;
+  if (code == 0) {
+    views_->end(RunState::finished, "");
+  } else if (code == static_cast<int>(ExitCode::stopped)) {
+    const std::string why = stop_ == StopReason::request ? "on request" : "in time for " + limit_->name();
+    views_->end(RunState::stopped, fmt::format("{}; {}", why, way_on()));
+  } else {
+    views_->end(RunState::failed, fmt::format("with exit code {}; {}", code, way_on()));
+  }
+  if (code != 0) return;  // what has been printed is the last line
+  for (const std::string& warning : views_->take_warnings()) tell("warning", warning);
+}
+
 std::string Trainer::way_on() const {
   if (has_checkpoint_) return "go on with --resume latest";
   return resume_ ? "start again with --overwrite"

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/train/report/series.h"
+#include "model/train/run_dir/metrics.h"
+
+namespace zs {
+
+/// How a run is, or how it ended.
+enum class RunState : std::uint8_t { running, finished, stopped, failed, broken_off };
+const char* name_of(RunState state);
+
+/// What a report shows of a run: its numbers, thinned out, and what else is known. A value.
+struct RunRecord {
+  std::string name = {}, config_toml = {};
+  std::int64_t planned_steps = 0;
+  Series loss = {}, validation = {}, lr = {}, grad_norm = {}, tokens_per_s = {}, peak_bytes = {};
+  std::optional<StepMetrics> last = {};  ///< step
+  std::int64_t best_step = 0;            ///< of validation; 0: none
+  float best_validation = 0, last_validation = 0;
+  double train_s = 0;                              ///< in steps
+  std::map<std::string, std::int64_t> kinds = {};  ///< of memory, at a step's peak
+  RunState state = RunState::running;
+  std::string detail = {};                       ///< of the state, in words
+  std::vector<std::int64_t> damaged_lines = {};  ///< of metrics.jsonl, from 1
+
+  void add(const StepMetrics& metrics);
+  void add_validation(std::int64_t step, float val_loss);
+};
+
+/// Adds the lines of metrics.jsonl; a last line that is not whole yet is none. What is not a log's line, or does not go
+/// on from the one before, is a damaged line and counts as none. Error(dataset) where the file cannot be read.
+void read_metrics(const std::string& path, RunRecord& record);
+
+/// Of the run in `dir`, as far as its files say; they may be written at the same time. Error(dataset) where there is no
+/// run.
+RunRecord read_run(const std::string& dir);
+
+}  // namespace zs

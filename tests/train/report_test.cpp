@@ -1,0 +1,131 @@
+#include "model/train/report/report_page.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "model/train/report/run_record.h"
+#include "runtime/base/random.h"
+#include "tests/model/temp_dir.h"
+
+using namespace zs;
+using nlohmann::json;
+
+namespace {
+
+/// The numbers in a page.
+json data_of(const std::string& page) {
+  const std::string begin = "<script type=\"application/json\" id=\"data\">";
+  const auto at = page.find(begin) + begin.size();
+  return json::parse(page.substr(at, page.find("</script>", at) - at));
+}
+
+}  // namespace
+
+TEST_CASE("a series has every sample until it is full, and then points of as many samples each, with their extremes") {
+  const CounterRng random(3);
+  for (const std::int64_t count : {1, 7, 1200, 1201, 5000, 100000}) {
+    Series series;
+    double sum = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const double value = static_cast<double>(random.bits(static_cast<std::uint64_t>(i)) % 1000);
+      sum += value;
+      series.add(i + 1, value);
+    }
+    const auto& points = series.points();
+    CHECK(points.size() <= Series::kMostPoints);
+    CHECK((count <= 1200 ? std::ssize(points) == count : points.size() > Series::kMostPoints / 2));
+    CHECK(points.back().step == count);
+    std::int64_t samples = 0;
+    double found = 0, most = 0;
+    for (const Series::Point& point : points) {
+      if (&point != &points.back()) CHECK(point.samples == series.samples_per_point());
+      CHECK(point.min <= point.mean());
+      CHECK(point.mean() <= point.max);
+      samples += point.samples;
+      found += point.sum;
+      most = std::max(most, point.max);
+      CHECK(point.step == samples);
+    }
+    CHECK(samples == count);
+    CHECK(found == sum);  // of integers
+    if (count > 10000) CHECK(most == 999);
+  }
+}
+
+TEST_CASE("values that are not finite are no part of a point, and a point of nothing else is a gap") {
+  Series series;
+  series.add(1, 2);
+  series.add(2, std::nan(""));
+  for (std::int64_t step = 3; step <= 1201; ++step) series.add(step, std::numeric_limits<double>::infinity());
+  REQUIRE(series.samples_per_point() == 2);
+  CHECK(series.points()[0].count == 1);
+  CHECK(series.points()[0].mean() == 2);
+  CHECK(series.points()[1].count == 0);
+}
+
+TEST_CASE("lines that no log wrote are damaged, the others count, and a last line without its end is none yet") {
+  test::TempDir dir;
+  const std::string one = to_json({.step = 1, .loss = 3}) + "\n", two = to_json({.step = 2, .loss = 2}) + "\n",
+                    three = to_json({.step = 3, .loss = 1, .val_loss = 1.5f}) + "\n";
+  struct Case {
+    std::string text;
+    std::vector<std::int64_t> damaged;
+    std::int64_t last;
+  };
+  const std::string four = to_json({.step = 4});
+  for (const Case& c : std::vector<Case>{{one + two + three, {}, 3},
+                                         {"", {}, 0},
+                                         {one + "{\"step\": 2}\n" + three, {2}, 3},
+                                         {one + "\n" + three, {2}, 3},
+                                         {one + three + two, {3}, 3},
+                                         {one + one + two, {2}, 2},
+                                         {"[1, 2]\n\"step\"\n" + one, {1, 2}, 1},
+                                         {one + "{\"step\": \"2\", \"loss\": 1}\n" + two, {2}, 2},
+                                         {one + four.substr(0, 30) + "\n" + std::string(20, '\0') + "\n", {2, 3}, 1},
+                                         {one + two + four, {}, 2},
+                                         {one + four.substr(0, 9), {}, 1}}) {
+    INFO(c.text);
+    RunRecord record;
+    read_metrics(dir.write("metrics.jsonl", c.text), record);
+    CHECK(record.damaged_lines == c.damaged);
+    CHECK((record.last ? record.last->step : 0) == c.last);
+    if (c.last == 3) CHECK(record.best_validation == 1.5f);
+  }
+}
+
+TEST_CASE("a record has what its lines say") {
+  RunRecord record;
+  record.add({.step = 1, .loss = 3, .step_ms = 500, .val_loss = 2.f, .peak_by_kind = {{"master", 64}}});
+  record.add({.step = 2, .loss = std::nanf(""), .step_ms = 250, .val_loss = 1.f});
+  record.add({.step = 3, .loss = 1, .step_ms = 250, .val_loss = 3.f});
+  CHECK(record.train_s == 1);
+  CHECK(record.best_step == 2);
+  CHECK(record.last_validation == 3);
+  CHECK(record.kinds.at("master") == 64);
+  const json data = data_of(report_page(record, 12));
+  CHECK(data["curves"]["loss"]["mean"] == json::array({3, nullptr, 1}));
+  CHECK(data["validation"]["best"] == 1);
+  CHECK(data["written"] == 12);
+}
+
+TEST_CASE("no text of a run ends the script that it is in, or is taken for HTML") {
+  RunRecord record;
+  record.name = "a</title><b>&amp;";
+  record.config_toml = "name = \"</script><script>alert(1)</script>\"\n# \xff\n<!--";
+  const std::string page = report_page(record, 0);
+  CHECK(data_of(page)["name"] == record.name);
+  CHECK(data_of(page)["config"] == "name = \"</script><script>alert(1)</script>\"\n# \xef\xbf\xbd\n<!--");
+  CHECK(page.find("alert(1)</script>") == page.npos);
+  CHECK(page.find("</title><b>") == page.npos);
+}
+
+TEST_CASE("a page names no other place") {
+  const std::string page = report_page(RunRecord{.name = "x"}, 0);
+  for (const char* text : {"https:", "//cdn", "@import", "url(", "fetch(", "<img", "rel=\"style", " src="})
+    CHECK(page.find(text) == page.npos);
+  CHECK(page.find("http:") == page.rfind("http:"));  // the name of SVG, which nobody asks for
+  CHECK(page.find("default-src 'none'") != page.npos);
+}
