@@ -19,6 +19,7 @@
 #include "model/train/launch/error_line.h"
 #include "model/train/launch/program.h"
 #include "model/train/launch/startup.h"
+#include "model/train/profile/explain_options.h"
 #include "model/train/report/report_command.h"
 #include "model/train/run_dir/export.h"
 #include "model/train/run_dir/verify.h"
@@ -44,6 +45,8 @@ struct CommandLine {
   bool overwrite = false, verify_order = false, verify_data = false;
   std::string resume;
   zs::InferenceCommand inference;
+  zs::ExplainOptions explain;
+  zs::ExplainRequest explained;
   std::optional<Error> problem;  // told by one rank, like those of the configuration
 };
 
@@ -104,6 +107,7 @@ Loaded load(const CommandLine& line, const char* program) {
   loaded.job.overwrite = line.overwrite;
   loaded.job.verify_order = line.verify_order;
   loaded.job.verify_data = line.verify_data;
+  loaded.job.explain = line.explained;
   std::error_code failed;
   const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
   loaded.job.started = program_start;
@@ -135,7 +139,7 @@ std::string how_started(const Loaded& loaded) {
     return fmt::format("{} = {}\n", name, text == nullptr ? "unset" : text);
   };
   const char* const dry_run = job.full_plan ? "full" : job.dry_run ? "plan" : "no";
-  return zs::describe(loaded.inference) +
+  return zs::describe(loaded.inference) + zs::describe(job.explain) +
          fmt::format("--resume = {}\n--dry-run = {}\n--overwrite = {}\n--verify-order = {}\n--verify-data = {}\n",
                      job.resume.empty() ? "no" : job.resume, dry_run, job.overwrite ? "yes" : "no",
                      job.verify_order ? "yes" : "no", job.verify_data ? "yes" : "no") +
@@ -233,7 +237,20 @@ std::string of_another_task(const CommandLine& line, const std::string& verified
   if (!line.dry_run.empty()) return "--dry-run";
   if (line.overwrite) return "--overwrite";
   if (line.verify_order) return "--verify-order";
+  if (line.explained.is_wanted()) return line.explained.prints ? "--explain" : "--trace";
   return line.verify_data ? "--verify-data" : "";
+}
+
+void take_explained(CommandLine& line) {
+  if (line.problem) return;
+  try {
+    line.explained = zs::explain_request(line.explain, line.config_path);
+  } catch (const Error& error) {
+    line.problem = error;
+  }
+  if (line.explained.is_wanted() && !line.dry_run.empty())
+    line.problem = Error(ExitCode::usage, "--explain and --trace are of steps, and --dry-run does none", "command line",
+                         "leave one of them out");
 }
 
 /// The names on the command line are of files: no configuration is read.
@@ -312,6 +329,7 @@ int parse_and_run(int argc, char** argv) {
   zs::ExportJob exported;
   zs::ReportJob report;
   add_run_options(app, line);
+  zs::add_explain_options(app, line.explain);
   app.add_option("--verify", verified,
                  "read every byte of a checkpoint, or of all of a run, and stop; no configuration is needed");
   app.add_option("--verify-weights", verified_weights,
@@ -336,6 +354,7 @@ int parse_and_run(int argc, char** argv) {
   if (wants_keys) {
     return print_answer(zs::config_help());
   }
+  take_explained(line);
   if (!report.of.empty()) report.out = std::exchange(tokenized.out, {});
   const std::string other = of_another_task(line, verified, verified_weights, tokenized, exported);
   if (line.inference.is_wanted()) take_files(line, tokenized);

@@ -42,6 +42,32 @@ double product_rate_gflops(World& world, const DeviceOptions& options, DType dty
   return *std::max_element(rates.begin(), rates.end());
 }
 
+double copy_rate_gb_s(World& world, const DeviceOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::int64_t kElems = std::int64_t{8} << 20;
+  const auto device = Device::create(DeviceKind::cpu, options);
+  const auto comm = world.communicator();
+  Stream& stream = device->stream(StreamRole::compute);
+  const Memory from = device->pool().acquire(kElems * size_of(DType::f32), stream, "ceiling"),
+               to = device->pool().acquire(kElems * size_of(DType::f32), stream, "ceiling");
+  const Buffer in = from.buffer(DType::f32, kElems), out = to.buffer(DType::f32, kElems);
+  stream.enqueue({"zero", {}, {in, out}}, [in, out](ExecContext& exec) {
+    for (const Buffer& buffer : {in, out}) cpu_kernels().zero(exec, buffer);
+  });
+  std::array<double, kRounds> rates{};
+  for (double& rate : rates) {
+    comm->barrier(stream, "ceiling");
+    stream.enqueue({"copy", {in}, {out}}, [in, out, &rate](ExecContext& exec) {
+      const auto start = Clock::now();
+      cpu_kernels().copy(exec, out, in);
+      rate = 2e-9 * static_cast<double>(in.bytes()) / std::chrono::duration<double>(Clock::now() - start).count();
+    });
+  }
+  comm->all_reduce(stream, "ceiling", {rates.data(), kRounds, DType::f64, DeviceKind::cpu}, ReduceOp::sum);
+  device->synchronize();
+  return *std::max_element(rates.begin(), rates.end());
+}
+
 double flops_per_token(std::int64_t parameters, std::int64_t layers, std::int64_t width, std::int64_t sequence) {
   return 6.0 * static_cast<double>(parameters) +
          6.0 * static_cast<double>(layers) * static_cast<double>(width * sequence);

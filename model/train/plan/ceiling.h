@@ -12,6 +12,10 @@ namespace zs {
 /// back. Collective; blocks the host.
 double product_rate_gflops(World& world, const DeviceOptions& options, DType dtype);
 
+/// How many GB a second all ranks together read and write while they copy 32 MiB each, the best of a few copies that
+/// they begin together. Collective; blocks the host; its memory is given back.
+double copy_rate_gb_s(World& world, const DeviceOptions& options);
+
 /// FLOPs of a training step for each token: 6 for each parameter (LanguageModel::working_parameter_count), and 6 x
 /// layers x width x sequence for causal attention, as model FLOPs utilisation counts them (Chowdhery et al. 2022,
 /// arXiv:2204.02311, appendix B, with half of the attention matrix).

@@ -66,7 +66,11 @@ int Trainer::prepare() {
   }
   if (is_first()) print_header();
   if (const int code = verify_data(); code != 0 || job_.dry_run) return code;
-  if (const int code = agreed(world_, [&] { create_run(); }); code != 0) return code;
+  const auto create = [&] {
+    if (is_first() && job_.explain.is_wanted()) explainer_ = std::make_unique<StepExplainer>(job_.explain);
+    create_run();
+  };
+  if (const int code = agreed(world_, create); code != 0) return code;
   run_dir_ = shared(run_dir_);
   has_checkpoint_ = world_.agree(is_first() && resume_ && !resume_->run_dir.empty() ? 1 : 0, "").code != 0;
   watch_.run_in(run_dir_, way_on());
@@ -152,6 +156,11 @@ int Trainer::train() {
       is_first() && !text.empty())
     print_to_stdout("{}\n", text);
   measure_ceiling();
+  if (explainer_) {
+    const double ranks = world_.size();
+    explainer_->start(device_->device(), {ceiling_gflops_.value_or(0) / ranks, copy_gb_s_ / ranks},
+                      config_.model.window == 0 ? config_.train.sequence : 0);
+  }
   if (is_first()) {
     print_to_stdout("{}: {} parameters in {} units, {} of {} tokens; planned peak {} a rank; writing to {}\n",
                     config_.name, format_count(static_cast<double>(session_->model().parameter_count())),
@@ -174,6 +183,7 @@ int Trainer::run_steps(std::int64_t done) {
   catch_up_validation();
   if (lacks_data_) return end_without_data(done);
   if (const auto code = train_steps(done)) return *code;
+  explain_steps();
   const bool is_stopped = stop_ != StopReason::none && (done < config_.train.steps || lacks_validation_);
   if (is_stopped && has_results() && saved_step_ != done) {
     if (const int failure = save_checkpoint(done, true); failure != 0) return failure;
@@ -195,6 +205,7 @@ std::optional<int> Trainer::train_steps(std::int64_t& done) {
     if (is_first() && done == before + 1) metrics.peak_by_kind = device_->device().memory().at_peak();
     if (is_first())
       report(metrics, seconds_since(start) / static_cast<double>(done - before) * static_cast<double>(steps - done));
+    if (explainer_ && explainer_->has_all()) explain_steps();
     if (is_saved(done) || (lacks_data_ && has_results())) {
       if (const int failure = save_checkpoint(done, lacks_data_); failure != 0) return failure;
     }
@@ -236,10 +247,12 @@ bool Trainer::is_saved(std::int64_t step) const {
 
 /// Only the live line has room for it, and only one rank prints that; all of them measure.
 void Trainer::measure_ceiling() {
-  const bool is_shown = world_.agree(is_terminal_ ? 1 : 0, "").code != 0;
+  const bool is_explained = job_.explain.is_wanted();  // on every rank alike
+  const bool is_shown = world_.agree(is_terminal_ || is_explained ? 1 : 0, "").code != 0;
   if (!is_shown || plan_.device != DeviceKind::cpu) return;
   const DeviceOptions options{.threads = share_.threads, .cpus = share_.cpus, .sync_timeout_s = config_.comm.timeout_s};
   ceiling_gflops_ = product_rate_gflops(world_, options, config_.precision.param == "bf16" ? DType::bf16 : DType::f32);
+  if (is_explained) copy_gb_s_ = copy_rate_gb_s(world_, options);
 }
 
 std::optional<double> Trainer::ceiling_percent(const StepMetrics& metrics) const {
@@ -252,14 +265,19 @@ std::optional<double> Trainer::ceiling_percent(const StepMetrics& metrics) const
 int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   if (verifier_) is_verified(step) ? verifier_->resume() : verifier_->pause();
   const auto start = Clock::now();
+  if (explainer_) explainer_->begin_step(step);
   const double lr = learning_rate(config_.train, step - 1);
   StepResult result;
   session_->look_ahead([this, step] { return step < config_.train.steps && lacks_samples(step + 1); });
   try {
     session_->enqueue_step(step, static_cast<float>(lr), reader(dataset_->train),
                            static_cast<std::int64_t>(own_stop()));
-    if (session_->is_interrupted()) return 0;
+    if (session_->is_interrupted()) {
+      if (explainer_) explainer_->drop_step();
+      return 0;
+    }
     result = session_->finish_step();
+    if (explainer_) explainer_->end_step();
   } catch (const OrderMismatch& error) {  // the same on every rank
     watch_.dump(error.what());
     if (is_first())

@@ -11,6 +11,7 @@
 #include "model/train/launch/rank_device.h"
 #include "model/train/plan/memory_check.h"
 #include "model/train/plan/plan.h"
+#include "model/train/profile/step_explainer.h"
 #include "model/train/report/run_views.h"
 #include "model/train/run_dir/disk_space.h"
 #include "model/train/run_dir/import_weights.h"
@@ -34,6 +35,7 @@ struct TrainJob {
   bool overwrite = false;      ///< of a named run directory that holds a run
   std::string resume;          ///< "latest", "latest-valid", "auto" or a folder; empty: a new run
   std::string run_dir;         ///< run_dir_asked_for; empty: the next runs/NAME-N
+  ExplainRequest explain;      ///< which steps are looked at
   std::string config_path;     ///< data is looked up beside it too
   std::string program_folder;  ///< and there
   TimeLimit::Clock::time_point started = TimeLimit::Clock::now();  ///< train.time_limit counts from there
@@ -100,6 +102,8 @@ class Trainer {
   void catch_up_validation();
   void validate(StepMetrics& metrics);
   void measure_ceiling();
+  /// Prints where the steps' time went, and writes their trace, if that is asked for and not done.
+  void explain_steps();
   std::optional<double> ceiling_percent(const StepMetrics& metrics) const;
   int step(std::int64_t step, StepMetrics& metrics);
   void check_finite(std::int64_t step, const StepResult& result) const;
@@ -160,7 +164,8 @@ class Trainer {
   std::optional<StepVerifier> verifier_;
   std::unique_ptr<Session> session_;
   std::optional<MetricsLog> log_;
-  std::optional<RunViews> views_;  // the first rank's
+  std::optional<RunViews> views_;             // the first rank's
+  std::unique_ptr<StepExplainer> explainer_;  // the first rank's, where steps are to be explained
   StragglerWatch stragglers_;
   SpaceReserve space_;
   std::optional<TimeLimit> limit_;
@@ -172,6 +177,7 @@ class Trainer {
   std::string weights_hash_;
   bool is_terminal_ = false;
   std::optional<double> ceiling_gflops_;
+  double copy_gb_s_ = 0;            // of all ranks; 0: not measured
   std::int64_t skipped_steps_ = 0;  // whose gradient was not finite
 };
 

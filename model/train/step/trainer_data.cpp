@@ -20,7 +20,8 @@ ReadSamples Trainer::reader(const SampleSource& source) const {
     watch_.hit("data.load");
     inputs.resize(static_cast<std::size_t>(config_.train.micro_batch * config_.train.sequence));
     targets.resize(inputs.size());
-    source.fill(first, config_.train.micro_batch, inputs.data(), targets.data());
+    const auto fill = [&] { source.fill(first, config_.train.micro_batch, inputs.data(), targets.data()); };
+    explainer_ ? explainer_->timed_read(fill) : fill();
   };
 }
 
@@ -70,8 +71,9 @@ void Trainer::check_samples(std::int64_t step) const {
 }
 
 bool Trainer::lacks_samples(std::int64_t step) {
+  const auto check = [&] { check_samples(step); };
   try {
-    check_samples(step);
+    explainer_ ? explainer_->timed_read(check) : check();
   } catch (const Error& error) {
     missing_data_ = error;
   }

@@ -36,6 +36,9 @@ void Trainer::check_and_plan() {
   if (has_results()) check_export(config_);
   if (job_.dry_run && job_.verify_order) throw_if_out_of_order(verify_order(plan_.trace), "the plan of a step");
   if (job_.dry_run) return;
+  if (config_.cuda.graph && job_.explain.is_wanted())
+    throw Error(ExitCode::config, "cuda.graph = true hides the ops of a step from --explain and --trace", "cuda.graph",
+                "leave one of them out");
   check_memory();
   check_threads(share_.threads - 1 + kStreamRoles);  // those that the device will start
   if (job_.resume.empty()) check_samples(1);

@@ -65,6 +65,16 @@ void Trainer::end_views(int code) {
   for (const std::string& warning : views_->take_warnings()) tell("warning", warning);
 }
 
+void Trainer::explain_steps() {
+  if (!explainer_) return;
+  try {
+    if (const std::string text = explainer_->finish(world_.rank()); !text.empty())
+      print_to_stdout("{}{}", is_terminal_ ? "\n" : "", text);
+  } catch (const Error& error) {  // the run is worth more
+    tell("warning", fmt::format("no trace is written: {}", error.what()));
+  }
+}
+
 std::string Trainer::way_on() const {
   if (has_checkpoint_) return "go on with --resume latest";
   return resume_ ? "start again with --overwrite"
