@@ -8,8 +8,8 @@
 namespace zs {
 
 /// Steps in the Trace Event Format, which Perfetto and chrome://tracing show: the host and each stream as a thread,
-/// every op, wait and gap a slice, and an arrow from each event's record to each wait for it. Of a GPU there are no
-/// arrows. https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+/// every op, wait and gap a slice, and an arrow from each event's record to each wait for it.
+/// https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 std::string trace_events(const std::vector<StepTimes>& steps, int rank);
 
 }  // namespace zs

@@ -72,6 +72,7 @@ bytes.unit = value => 1024 ** Math.min(4, Math.floor(Math.log(Math.max(1, value)
 const plain = value => Math.abs(value) >= 1e5 || (value !== 0 && Math.abs(value) < 1e-3)
     ? value.toExponential(2).replace(/\.?0*e/, 'e').replace('e+', 'e') : String(Number(value.toPrecision(5)));
 const duration = seconds => {
+  if (seconds < 59.5) return `${plain(Number(seconds.toPrecision(2)))} s`;
   const all = Math.round(seconds), pad = number => String(number).padStart(2, '0');
   const hours = Math.floor(all / 3600), minutes = Math.floor(all / 60) % 60;
   return hours > 0 ? `${hours}:${pad(minutes)}:${pad(all % 60)}` : `${minutes}:${pad(all % 60)}`;

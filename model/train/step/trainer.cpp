@@ -264,10 +264,11 @@ std::optional<double> Trainer::ceiling_percent(const StepMetrics& metrics) const
 
 int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   if (verifier_) is_verified(step) ? verifier_->resume() : verifier_->pause();
-  const auto start = Clock::now();
   if (explainer_) explainer_->begin_step(step);
+  const auto start = Clock::now();
   const double lr = learning_rate(config_.train, step - 1);
   StepResult result;
+  double seconds = 0;
   session_->look_ahead([this, step] { return step < config_.train.steps && lacks_samples(step + 1); });
   try {
     session_->enqueue_step(step, static_cast<float>(lr), reader(dataset_->train),
@@ -277,6 +278,7 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
       return 0;
     }
     result = session_->finish_step();
+    seconds = seconds_since(start);
     if (explainer_) explainer_->end_step();
   } catch (const OrderMismatch& error) {  // the same on every rank
     watch_.dump(error.what());
@@ -284,7 +286,6 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
       print_to_stderr("{}{}\n", is_terminal_ ? "\n" : "", error_line(error, fmt::format("step {}", step)));
     return static_cast<int>(error.code());
   }
-  const double seconds = seconds_since(start);
   const std::int64_t tokens = config_.train.global_batch * config_.train.sequence;
   metrics = {.step = step,
              .loss = static_cast<float>(std::accumulate(result.losses.begin(), result.losses.end(), 0.0) /
