@@ -138,7 +138,10 @@ def states(train):
         result = folder.start(run__dir="wild", train__lr="1e12", train__warmup=0, train__clip=0, train__steps=400)
         data = data_of(folder.path / "wild/report.html")
         wanted = data["state"] == "failed" and "76" in data["detail"] and data["curves"]["loss"]["step"]
-        return problems + ([] if result.code == NON_FINITE and wanted else [f"{result}: {data['state']} {data['detail']}"])
+        problems += [] if result.code == NON_FINITE and wanted else [f"{result}: {data['state']} {data['detail']}"]
+        harness.run([train, "--report", folder.path / "wild"], LIMIT_S)
+        data = data_of(folder.path / "wild/report.html")
+        return problems + ([] if data["state"] == "failed" and "not finite" in data["detail"] else [f"--report: {data['state']} {data['detail']}"])
 
 
 def commands(train):

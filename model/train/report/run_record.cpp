@@ -86,7 +86,7 @@ void find_state(const std::string& dir, RunRecord& record) {
     record.detail = fmt::format("after step {}; {}", done, resumable(dir));
   } else if (record.last && !(std::isfinite(record.last->loss) && std::isfinite(record.last->grad_norm))) {
     record.state = RunState::failed;
-    record.detail = fmt::format("loss or gradient is not finite in step {}; {}", done, resumable(dir));
+    record.detail = fmt::format("in step {}, where loss or gradient is not finite; {}", done, resumable(dir));
   } else {
     record.state = RunState::broken_off;
     record.detail = fmt::format("after step {}; {}", done, resumable(dir));
