@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <filesystem>
 #include <new>
 #include <set>
@@ -313,7 +314,10 @@ void fill(CheckpointReader& reader, const std::vector<HeldTensor>& tensors, Cont
   }
   CheckpointReader::Store store;
   if (context.device().kind() == DeviceKind::cuda) {
-    store = [&](const Buffer& out, const void* elements) { upload_now(context, out, elements); };
+    store = [&](const Buffer& out, const void* elements) {
+      if (out.device == DeviceKind::cuda) return upload_now(context, out, elements);
+      std::memcpy(out.data, elements, static_cast<std::size_t>(out.bytes()));  // which the host keeps
+    };
   }
   reader.read(requests, store);
   context.device().synchronize();

@@ -79,9 +79,10 @@ Executor::Executor(Context& context, World& world, const PlacementOptions& place
                      ? arena_.emplace(everybody_.arena(), context.device().memory(),
                                       context.device().options().perturb_seed != 0)
                      : context.pool()),
-      unsharder_(context, comm_pool_),
-      reducer_(context, comm_pool_),
-      transfer_(context, everybody_, comm_pool_, unsharder_) {
+      link_(context, placement.residence.cpu_link_gbs),
+      unsharder_(context, comm_pool_, link_),
+      reducer_(context, comm_pool_, link_),
+      transfer_(context, everybody_, comm_pool_, unsharder_, link_) {
   check(layout_);
   order_check_ = std::make_unique<OrderCheck>(*this, world);
 }
@@ -116,8 +117,11 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
   unit.placement = std::move(placement);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   const std::int64_t bytes = unit.layout->held_elems() * size_of(DType::f32);
-  unit.master = acquire_shard(unit, DType::f32, "master");
-  unit.grad = comm_pool_.acquire(bytes, compute, "grad_shard");
+  unit.master = unit.has_masters_on_host() ? link_.acquire(bytes, "master") : acquire_shard(unit, DType::f32, "master");
+  if (unit.placement->options.residence.has_gradients_on_host)
+    unit.host_grad = link_.acquire(bytes, "grad_shard");
+  else
+    unit.grad = comm_pool_.acquire(bytes, compute, "grad_shard");
   initialise(unit, seed);
   if (precision.param == DType::bf16) {
     unit.compute_copy = acquire_shard(unit, DType::bf16, "param_shard");
@@ -239,7 +243,15 @@ void Executor::set_seed(std::uint64_t seed, bool draws) {
 }
 
 void Executor::update_compute_copy(FlatParameter& unit) {
-  const Buffer compute_copy = unit.compute_copy_buffer(), master = unit.master_buffer();
+  if (!unit.has_masters_on_host()) return cast_masters(unit, unit.master_buffer());
+  HostLink::Window window = link_.load(unit.name, {unit.master_buffer()});
+  context_.stream().wait(window.arrived);
+  cast_masters(unit, window[0]);
+  HostLink::drop(std::move(window), context_.stream());
+}
+
+void Executor::cast_masters(const FlatParameter& unit, const Buffer& master) {
+  const Buffer compute_copy = unit.compute_copy_buffer();
   std::vector<std::pair<ShardSegment, StochasticRounding>> at_random;
   if (unit.precision.rounds_stochastically)
     for (const ShardSegment& segment : unit.held_segments()) at_random.emplace_back(segment, unit.rounding_of(segment));
@@ -261,7 +273,13 @@ void Executor::masters_loaded() {
 }
 
 void Executor::initialise(FlatParameter& unit, std::uint64_t seed) {
-  const Buffer master = unit.master_buffer();
+  if (!unit.has_masters_on_host()) return draw(unit, unit.master_buffer(), seed);
+  HostLink::Window window = link_.open(unit.name, {unit.master_buffer()});
+  draw(unit, window[0], seed);
+  link_.store(std::move(window));
+}
+
+void Executor::draw(const FlatParameter& unit, const Buffer& master, std::uint64_t seed) {
   // The device's threads, not the stream's: on a GPU it is the host that draws, with all that this rank has.
   InitialValues initial{seed, context_.device().options().threads};
   context_.launch({"initialise:" + unit.name, {}, {master}},
@@ -309,6 +327,15 @@ void Executor::divide(const char* name, const Buffer& gradient, float divisor) {
                   });
 }
 
+void Executor::divide_sum(FlatParameter& unit) {
+  if (unit.placement->division.after == 1) return;
+  reducer_.bring_gradient(unit, context_.stream());
+  divide("divide_sum", unit.held_grad_buffer(), unit.placement->division.after);
+  Event divided;
+  if (unit.host_grad) context_.stream().record(divided);
+  reducer_.park_gradient(unit, divided);
+}
+
 void Executor::reduce(FlatParameter& unit) {
   divide("divide", reducer_.full_buffer(unit), unit.placement->division.before);
   for (const Event& event : held_for_) context_.device().stream(StreamRole::reduce).wait(event);
@@ -324,8 +351,7 @@ void Executor::wait_reductions() {
   }
   reducer_.wait_reductions();
   for (FlatParameter& unit : units_) {
-    if (unit.grad_is_written && !unit.grad_is_divided)
-      divide("divide_sum", unit.held_grad_buffer(), unit.placement->division.after);
+    if (unit.grad_is_written && !unit.grad_is_divided) divide_sum(unit);
     unit.grad_is_divided = unit.grad_is_written;
   }
 }
@@ -389,6 +415,7 @@ void Executor::read_full(int unit_index, const UseParameter& use) {
   FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
   Memory memory;
   const Buffer full = unsharder_.gather_masters(unit, memory);
+  if (unit.has_masters_on_host()) link_.settle(context_.device().stream(StreamRole::unshard));
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const FlatView& view = unit.layout->views()[i];
     const Buffer values =

@@ -8,6 +8,7 @@
 
 #include "runtime/shard/division.h"
 #include "runtime/shard/grad_reducer.h"
+#include "runtime/shard/host_link.h"
 #include "runtime/shard/order_check.h"
 #include "runtime/shard/placement.h"
 #include "runtime/shard/scheduler.h"
@@ -80,6 +81,8 @@ class Executor {
   /// The host filled the master shards while the device was idle: their narrow copies follow, and the next gathers wait
   /// for those.
   void masters_loaded();
+  /// What the host keeps comes and goes by it.
+  HostLink& link() { return link_; }
   /// For an UnshardScope: what moves whole units, and what looks at what is written there.
   ScopeTransfer& transfer() { return transfer_; }
   WriteCheck& write_check() { return write_check_; }
@@ -115,6 +118,8 @@ class Executor {
   int ranks() const { return everybody_.size(); }
   /// The host of each rank.
   std::vector<int> hosts() { return groups_.world().hosts(); }
+  /// Of all units: what the host keeps.
+  const Residence& residence() const { return placements_.front()->options.residence; }
   /// Of units without a placement of their own.
   const ShardScheme& scheme() const { return placements_.front()->scheme; }
   /// For small reductions on the compute stream, over all ranks: losses.
@@ -131,6 +136,8 @@ class Executor {
 
  private:
   void initialise(FlatParameter& unit, std::uint64_t seed);
+  void draw(const FlatParameter& unit, const Buffer& master, std::uint64_t seed);
+  void cast_masters(const FlatParameter& unit, const Buffer& master);
   void note_placement(const FlatParameter& unit);
   Memory acquire_shard(FlatParameter& unit, DType dtype, const char* label);
   bool can_share(const FlatParameter& unit) const;
@@ -142,6 +149,7 @@ class Executor {
   static void bind_whole(const FlatParameter& unit);
   static void set_gathered(FlatParameter& unit, DType dtype);
   void reduce(FlatParameter& unit);
+  void divide_sum(FlatParameter& unit);
   void divide(const char* name, const Buffer& gradient, float divisor);
 
   Context& context_;
@@ -153,6 +161,7 @@ class Executor {
   std::vector<std::shared_ptr<void>> windows_;  // of zero-copy units, and private shards
   std::optional<Pool> arena_;                   // where the transport prefers its own memory
   Pool& comm_pool_;                             // everything that is communicated
+  HostLink link_;
   Unsharder unsharder_;
   GradReducer reducer_;
   ScopeTransfer transfer_;

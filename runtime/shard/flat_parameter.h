@@ -44,6 +44,7 @@ struct FlatParameter {
   bool accumulates = false;  // gradients that begin are those of several micro-batches
 
   Memory master, grad, compute_copy;
+  Memory host_grad;              // where the host keeps gradients: `grad` is there only while it is worked on
   bool grad_is_written = false;  // in this step
   bool grad_is_divided = false;  // as far as it is divided after the sum
 
@@ -71,6 +72,8 @@ struct FlatParameter {
     return {mix64(seed ^ hash_name("rounding")) ^ hash_name(layout->views()[segment.view].name), segment.view_offset,
             segment.run, segment.stride};
   }
+  /// Masters that the host keeps are on the device only in windows (HostLink).
+  bool has_masters_on_host() const { return placement && placement->options.residence.has_masters_on_host; }
   Buffer master_buffer() const { return master.buffer(DType::f32, layout->held_elems()); }
   /// bf16, or empty where parameters run in f32.
   Buffer compute_copy_buffer() const {
@@ -80,6 +83,8 @@ struct FlatParameter {
   Buffer held_param_buffer() const { return gathered_dtype == DType::f32 ? master_buffer() : compute_copy_buffer(); }
   /// What is gathered.
   Buffer param_buffer() const { return held_param_buffer().slice(0, layout->gathered_shard_elems()); }
+  /// The same where it is between micro-batches: what the host keeps, see HostLink.
+  Buffer kept_grad_buffer() const { return (host_grad ? host_grad : grad).buffer(DType::f32, layout->held_elems()); }
   Buffer held_grad_buffer() const { return grad.buffer(DType::f32, layout->held_elems()); }
   /// What is reduced: this rank's segments.
   Buffer grad_buffer() const { return held_grad_buffer().slice(0, layout->shard_elems()); }

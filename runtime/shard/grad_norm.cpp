@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <utility>
 
 #include "runtime/base/usage_error.h"
 #include "runtime/tensor/host_view.h"
@@ -58,21 +59,70 @@ void GradNorm::take_gradients(Executor& executor) {
   }
 }
 
-/// What this rank counts of them; frozen parameters take part in nothing. What every rank has is counted by one.
-std::vector<Buffer> GradNorm::gradients() const {
-  std::vector<Buffer> gradients;
-  for (std::size_t i = 0; i < segments_.size(); ++i) {
-    const FlatParameter& unit = executor_.units()[i];
-    if (!unit.grad_is_written || !executor_.counts_in_norm(unit)) continue;
-    for (const ShardSegment& segment : segments_[i]) {
-      if (unit.parameters[segment.view]->is_trainable())
-        gradients.push_back(unit.grad_buffer().slice(segment.shard_offset, segment.count));
+bool GradNorm::is_counted(std::size_t unit) const {
+  const FlatParameter& flat = executor_.units()[unit];
+  return flat.grad_is_written && executor_.counts_in_norm(flat);
+}
+
+/// What this rank counts of a unit, whose gradient is `held`; frozen parameters take part in nothing.
+std::vector<Buffer> GradNorm::parts_of(std::size_t unit, const Buffer& held) const {
+  std::vector<Buffer> parts;
+  for (const ShardSegment& segment : segments_[unit]) {
+    if (executor_.units()[unit].parameters[segment.view]->is_trainable())
+      parts.push_back(held.slice(segment.shard_offset, segment.count));
+  }
+  return parts;
+}
+
+/// What every rank has is counted by one.
+std::vector<Buffer> GradNorm::ignored_parts() const {
+  std::vector<Buffer> parts;
+  if (executor_.norm_comm().rank() != 0) return parts;
+  for (const Parameter* ignored : executor_.ignored())
+    if (has_own_gradient(*ignored)) parts.push_back(ignored->grad());
+  return parts;
+}
+
+void GradNorm::launch(const Accumulation& sum, bool is_first, const std::vector<Buffer>& parts) {
+  std::vector<Buffer> reads = parts;
+  reads.insert(reads.end(), sum.reads.begin(), sum.reads.end());
+  if (!is_first) reads.push_back(sum.out);
+  executor_.context().launch({sum.name, std::move(reads), {sum.out}},
+                             [is_first, parts, begin = sum.begin, add = sum.add](ExecContext& exec) {
+                               if (is_first) begin(exec);
+                               for (const Buffer& part : parts) add(exec, part);
+                             });
+}
+
+/// All at once; or, where the host keeps them, unit after unit, while the next one's comes.
+void GradNorm::accumulate(const Accumulation& sum) {
+  std::vector<Buffer> here;
+  std::vector<std::size_t> on_host;
+  for (std::size_t unit = 0; unit < segments_.size(); ++unit) {
+    if (!is_counted(unit)) continue;
+    const FlatParameter& flat = executor_.units()[unit];
+    if (flat.host_grad) {
+      on_host.push_back(unit);
+    } else {
+      const std::vector<Buffer> parts = parts_of(unit, flat.held_grad_buffer());
+      here.insert(here.end(), parts.begin(), parts.end());
     }
   }
-  if (executor_.norm_comm().rank() != 0) return gradients;
-  for (const Parameter* ignored : executor_.ignored())
-    if (has_own_gradient(*ignored)) gradients.push_back(ignored->grad());
-  return gradients;
+  const std::vector<Buffer> ignored = ignored_parts();
+  here.insert(here.end(), ignored.begin(), ignored.end());
+  const auto load = [&](std::size_t i) {
+    if (i >= on_host.size()) return HostLink::Window{};
+    const FlatParameter& flat = executor_.units()[on_host[i]];
+    return executor_.link().load(flat.name, {flat.kept_grad_buffer()});
+  };
+  HostLink::Window next = load(0);
+  for (std::size_t i = 0; i < on_host.size(); ++i) {
+    HostLink::Window window = std::exchange(next, load(i + 1));
+    executor_.context().stream().wait(window.arrived);
+    launch(sum, i == 0, parts_of(on_host[i], window[0]));
+    HostLink::drop(std::move(window), executor_.context().stream());
+  }
+  if (on_host.empty() || !here.empty()) launch(sum, on_host.empty(), here);
 }
 
 void GradNorm::sum() {
@@ -81,33 +131,40 @@ void GradNorm::sum() {
 }
 
 void GradNorm::sum_squares() {
-  Context& context = executor_.context();
+  const Context& context = executor_.context();
+  const KernelTable& kernels = context.kernels();
   const Buffer out = total();
-  context.launch({"squared_norm", gradients(), {out}},
-                 [&kernels = context.kernels(), out, parts = gradients()](ExecContext& exec) {
-                   kernels.zero(exec, out);
-                   for (const Buffer& part : parts) kernels.squared_norm(exec, out, part);
-                 });
+  accumulate(
+      {.name = "squared_norm",
+       .reads = {},
+       .out = out,
+       .begin = [&kernels, out](ExecContext& exec) { kernels.zero(exec, out); },
+       .add = [&kernels, out](ExecContext& exec, const Buffer& part) { kernels.squared_norm(exec, out, part); }});
   executor_.norm_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);
 }
 
 void GradNorm::sum_squares_order_free() {
-  Context& context = executor_.context();
+  const Context& context = executor_.context();
+  const KernelTable& kernels = context.kernels();
   const Buffer most = largest(), out = total();
-  context.launch({"max_exponent", gradients(), {most}},
-                 [&kernels = context.kernels(), most, parts = gradients()](ExecContext& exec) {
-                   constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
-                   fill_words(exec, most, std::bit_cast<std::uint32_t>(kLeast));
-                   for (const Buffer& part : parts) kernels.max_exponent(exec, most, part);
-                 });
+  accumulate(
+      {.name = "max_exponent",
+       .reads = {},
+       .out = most,
+       .begin =
+           [most](ExecContext& exec) {
+             constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
+             fill_words(exec, most, std::bit_cast<std::uint32_t>(kLeast));
+           },
+       .add = [&kernels, most](ExecContext& exec, const Buffer& part) { kernels.max_exponent(exec, most, part); }});
   executor_.norm_comm().all_reduce(context.stream(), "grad_norm_exponent", most, ReduceOp::max);
-  auto reads = gradients();
-  reads.push_back(most);
-  context.launch({"fixed_point_squares", std::move(reads), {out}},
-                 [&kernels = context.kernels(), out, most, shift = shift_, parts = gradients()](ExecContext& exec) {
-                   kernels.zero(exec, out);
-                   for (const Buffer& part : parts) kernels.fixed_point_squares(exec, out, part, most, shift);
-                 });
+  accumulate({.name = "fixed_point_squares",
+              .reads = {most},
+              .out = out,
+              .begin = [&kernels, out](ExecContext& exec) { kernels.zero(exec, out); },
+              .add = [&kernels, out, most, shift = shift_](
+                         ExecContext& exec,
+                         const Buffer& part) { kernels.fixed_point_squares(exec, out, part, most, shift); }});
   executor_.norm_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);
 }
 
@@ -117,19 +174,21 @@ void GradNorm::sum_powers() {
   const KernelTable& kernels = context.kernels();
   const Buffer most = largest(), out = total();
   const float power = options_.power;
-  context.launch({"max_magnitude", gradients(), {most}}, [&kernels, most, parts = gradients()](ExecContext& exec) {
-    kernels.zero(exec, most);
-    for (const Buffer& part : parts) kernels.max_magnitude(exec, most, part);
-  });
+  accumulate(
+      {.name = "max_magnitude",
+       .reads = {},
+       .out = most,
+       .begin = [&kernels, most](ExecContext& exec) { kernels.zero(exec, most); },
+       .add = [&kernels, most](ExecContext& exec, const Buffer& part) { kernels.max_magnitude(exec, most, part); }});
   executor_.norm_comm().all_reduce(context.stream(), "grad_norm_largest", most, ReduceOp::max);
   if (!std::isinf(power)) {
-    auto reads = gradients();
-    reads.push_back(most);
-    context.launch({"power_sum", std::move(reads), {out}},
-                   [&kernels, out, most, power, parts = gradients()](ExecContext& exec) {
-                     kernels.zero(exec, out);
-                     for (const Buffer& part : parts) kernels.power_sum(exec, out, part, most, power);
-                   });
+    accumulate(
+        {.name = "power_sum",
+         .reads = {most},
+         .out = out,
+         .begin = [&kernels, out](ExecContext& exec) { kernels.zero(exec, out); },
+         .add = [&kernels, out, most, power](ExecContext& exec,
+                                             const Buffer& part) { kernels.power_sum(exec, out, part, most, power); }});
     executor_.norm_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);
   }
   std::vector<Buffer> reads{most};
@@ -169,8 +228,17 @@ Tensor clip_grad_norm(Executor& executor, float max_norm, const NormOptions& opt
         {"clip_gradient:" + name, {gradient, scalars}, {gradient}},
         [&kernels, gradient, scalars](ExecContext& exec) { kernels.clip_gradient(exec, gradient, scalars); });
   };
-  for (const FlatParameter& unit : executor.units())
-    if (max_norm > 0 && unit.grad_is_written) clip(unit.name, unit.held_grad_buffer());
+  for (const FlatParameter& unit : executor.units()) {
+    if (max_norm == 0 || !unit.grad_is_written) continue;
+    if (!unit.host_grad) {
+      clip(unit.name, unit.held_grad_buffer());
+      continue;
+    }
+    HostLink::Window window = executor.link().load(unit.name, {unit.kept_grad_buffer()});
+    context.stream().wait(window.arrived);
+    clip(unit.name, window[0]);
+    executor.link().store(std::move(window));
+  }
   for (const Parameter* ignored : executor.ignored())
     if (max_norm > 0 && has_own_gradient(*ignored)) clip(ignored->name(), ignored->grad());
   const Buffer found = scalars.slice(offsetof(StepScalars, grad_norm) / sizeof(float), 1);

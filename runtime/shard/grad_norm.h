@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -30,7 +31,19 @@ class GradNorm {
   void set_clip(const Buffer& scalars, float largest) const;
 
  private:
-  std::vector<Buffer> gradients() const;
+  /// Something of all gradients, which goes into `out`: it begins as `begin` leaves it, and `add` has each part.
+  struct Accumulation {
+    const char* name;
+    std::vector<Buffer> reads;
+    Buffer out;
+    std::function<void(ExecContext&)> begin;
+    std::function<void(ExecContext&, const Buffer&)> add;
+  };
+  void accumulate(const Accumulation& sum);
+  void launch(const Accumulation& sum, bool is_first, const std::vector<Buffer>& parts);
+  bool is_counted(std::size_t unit) const;
+  std::vector<Buffer> parts_of(std::size_t unit, const Buffer& held) const;
+  std::vector<Buffer> ignored_parts() const;
   void sum_squares();
   void sum_squares_order_free();
   void sum_powers();

@@ -13,6 +13,22 @@ void GradReducer::zero(Stream& stream, const char* name, const std::vector<Buffe
   });
 }
 
+void GradReducer::bring_gradient(FlatParameter& unit, Stream& stream) {
+  if (!unit.host_grad || unit.grad) return;
+  const std::vector<Buffer> home{unit.kept_grad_buffer()};
+  HostLink::Window window =
+      unit.grad_is_written ? link_.load(unit.name, home, &pool_) : link_.open(unit.name, home, stream, pool_);
+  stream.wait(window.arrived);
+  unit.grad = std::move(window.parts.front().memory);
+}
+
+void GradReducer::park_gradient(FlatParameter& unit, const Event& written) {
+  if (!unit.host_grad) return;
+  HostLink::Window window{.unit = unit.name, .parts = {}, .arrived = {}};
+  window.parts.push_back({unit.kept_grad_buffer(), std::move(unit.grad)});
+  link_.store(std::move(window), written);
+}
+
 void GradReducer::begin_gradient(FlatParameter& unit) {
   const MemoryOwner owner(context_.device().memory(), unit.name);
   unit.grad_dtype = unit.accumulates ? DType::f32 : unit.precision.reduce;
@@ -21,6 +37,8 @@ void GradReducer::begin_gradient(FlatParameter& unit) {
       unit.layout->is_interleaved())
     unit.full_grad =
         pool_.acquire(unit.layout->full_elems() * size_of(unit.grad_dtype), context_.stream(), "full_grad");
+  else
+    bring_gradient(unit, context_.stream());
   const Buffer full = full_buffer(unit);
   std::vector<Buffer> padding;
   for (const auto& [offset, count] : unit.layout->padding()) padding.push_back(full.slice(offset, count));
@@ -42,7 +60,9 @@ void GradReducer::reduce(FlatParameter& unit) {
   zero(context_.stream(), "zero_unused", unwritten);
   if (!unit.full_grad) {
     unit.grad_is_written = true;
-    return;
+    Event written;
+    if (unit.host_grad) context_.stream().record(written);
+    return park_gradient(unit, written);
   }
   const MemoryOwner owner(context_.device().memory(), unit.name);
   if (unit.grad_dtype != unit.precision.reduce) cast_gradient(unit);
@@ -54,12 +74,14 @@ void GradReducer::reduce(FlatParameter& unit) {
   if (unit.placement->has_own_sum && !unit.sum) {
     unit.sum = pool_.acquire(sum_elems(unit) * size_of(DType::f32), reduction(), "grad_sum");
   }
+  if (!unit.placement->has_own_sum) bring_gradient(unit, reduction());
   bool& is_written = unit.placement->has_own_sum ? unit.sum_is_written : unit.grad_is_written;
   reduce_scatter(unit, unit.placement->has_own_sum ? sum_buffer(unit) : unit.grad_buffer(),
                  is_written ? ReduceInto::accumulate : ReduceInto::overwrite);
   is_written = true;
   reduction().record(unit.reduced);
   last_reduction_ = unit.reduced;
+  if (!unit.placement->has_own_sum) park_gradient(unit, unit.reduced);
 }
 
 void GradReducer::reduce_scatter(const FlatParameter& unit, const Buffer& out, ReduceInto into) {
@@ -97,6 +119,7 @@ void GradReducer::interleave(FlatParameter& unit) {
 void GradReducer::finish(FlatParameter& unit) {
   Stream& stream = finishing();
   stream.wait(unit.reduced);
+  bring_gradient(unit, stream);
   switch (unit.placement->second) {
     case Placement::SecondStep::none: break;
     case Placement::SecondStep::reduce_scatter:
@@ -118,6 +141,7 @@ void GradReducer::finish(FlatParameter& unit) {
   // Not yet this unit's sum: the next unit's reduction would be given its memory, and would have to wait for this step.
   release_finished_sum();
   stream.record(last_finish_);
+  park_gradient(unit, last_finish_);
   finished_sum_ = std::move(unit.sum);
 }
 
@@ -145,6 +169,7 @@ void GradReducer::add_to_grad(FlatParameter& unit) {
 
 void GradReducer::gather_whole(FlatParameter& unit) {
   if (unit.layout->whole_elems() == 0) return;
+  bring_gradient(unit, reduction());
   const UnitLayout& layout = *unit.layout;
   const Buffer held = unit.held_grad_buffer(),
                part = unit.grad_buffer().slice(layout.gathered_shard_elems(),
@@ -153,6 +178,7 @@ void GradReducer::gather_whole(FlatParameter& unit) {
   unit.groups().over_masters().all_gather(reduction(), unit.name, part,
                                           held.slice(layout.shard_elems(), layout.whole_elems()));
   reduction().record(last_reduction_);
+  park_gradient(unit, last_reduction_);
 }
 
 void GradReducer::release_gradient(FlatParameter& unit) {
@@ -169,6 +195,7 @@ void GradReducer::release_gradient(FlatParameter& unit) {
 void GradReducer::clear(FlatParameter& unit) {
   unit.grad_is_written = unit.sum_is_written = false;
   if (unit.sum) unit.sum.release(reduction());
+  if (unit.host_grad && unit.grad) unit.grad.release(context_.stream());  // of an abandoned micro-batch
   release_finished_sum();
 }
 

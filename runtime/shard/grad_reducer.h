@@ -1,6 +1,7 @@
 #pragma once
 
 #include "runtime/shard/flat_parameter.h"
+#include "runtime/shard/host_link.h"
 #include "runtime/tensor/context.h"
 
 namespace zs {
@@ -16,7 +17,7 @@ namespace zs {
 /// two units are alive for that.
 class GradReducer {
  public:
-  GradReducer(Context& context, Pool& pool) : context_(context), pool_(pool) {}
+  GradReducer(Context& context, Pool& pool, HostLink& link) : context_(context), pool_(pool), link_(link) {}
 
   void begin_gradient(FlatParameter& unit);
   /// What gradients are accumulated in: of one rank, the first micro-batch's the master's gradient itself.
@@ -28,6 +29,11 @@ class GradReducer {
   void release_gradient(FlatParameter& unit);
   /// After the last reduction of a step: every rank gets the parts of whole parameters' gradients that the others have.
   void gather_whole(FlatParameter& unit);
+
+  /// Where the host keeps the master's gradient: it is on the device for `stream`, with what was summed so far; and no
+  /// more, but on the host as it was at `written`. Else nothing.
+  void bring_gradient(FlatParameter& unit, Stream& stream);
+  void park_gradient(FlatParameter& unit, const Event& written);
 
   /// Compute waits for every reduction so far.
   void wait_reductions();
@@ -53,6 +59,7 @@ class GradReducer {
 
   Context& context_;
   Pool& pool_;
+  HostLink& link_;
   Memory finished_sum_;  // of the unit that was finished last; last_finish_ is its last use
   Event last_reduction_, last_finish_;
 };

@@ -32,7 +32,8 @@ std::vector<std::pair<std::string, HeldShards>> unit_state(const Executor& execu
                                                            std::size_t unit) {
   std::vector<std::pair<std::string, HeldShards>> kinds = {{kMasterKind, HeldShards::masters(executor.units()[unit])}};
   for (std::size_t i = 0; optimizer != nullptr && i < optimizer->state_names().size(); ++i)
-    kinds.emplace_back(optimizer->state_names()[i], HeldShards{HeldShards::Role::moment, optimizer->state(i, unit)});
+    kinds.emplace_back(optimizer->state_names()[i],
+                       HeldShards{HeldShards::Role::moment, optimizer->state(i, unit), optimizer->is_on_host(unit)});
   return kinds;
 }
 

@@ -53,14 +53,20 @@ Optimizer::Unit Optimizer::make_unit(const FlatParameter& unit) {
     const ParameterGroup* const group = group_of(parameter->name());
     made.lr_scales.push_back(group != nullptr ? group->lr_scale : 1.0f);
   }
+  const bool is_on_host = unit.placement->options.residence.has_moments_on_host;
   std::vector<Buffer> zeros;
-  for (std::size_t i = 0; i < state_names_.size(); ++i)
-    zeros.push_back(
-        made.state.emplace_back(context.pool().acquire(bytes, context.stream(), "moments")).buffer(DType::f32, elems));
+  for (std::size_t i = 0; i < state_names_.size(); ++i) {
+    Memory memory = is_on_host ? executor_.link().acquire(bytes, "moments")
+                               : context.pool().acquire(bytes, context.stream(), "moments");
+    zeros.push_back(made.state.emplace_back(std::move(memory)).buffer(DType::f32, elems));
+  }
   if (zeros.empty()) return made;
+  HostLink::Window window = executor_.link().open(unit.name, is_on_host ? zeros : std::vector<Buffer>{});
+  for (std::size_t i = 0; i < window.parts.size(); ++i) zeros[i] = window[i];
   context.launch({"zero_moments", {}, zeros}, [&kernels = context.kernels(), zeros](ExecContext& exec) {
     for (const Buffer& buffer : zeros) kernels.zero(exec, buffer);
   });
+  executor_.link().store(std::move(window));
   return made;
 }
 
@@ -182,14 +188,42 @@ std::vector<Optimizer::Range> Optimizer::trained(const std::vector<Range>& range
 
 void Optimizer::set_corrections(StepScalars&, std::int64_t) const {}
 
-void Optimizer::update_unit(std::size_t unit) {
+/// What the host keeps of a unit and its state: in this order in its window.
+HostLink::Window Optimizer::load(std::size_t unit) {
+  const FlatParameter& flat = executor_.units()[unit];
+  std::vector<Buffer> kept;
+  if (flat.has_masters_on_host()) kept.push_back(flat.master_buffer());
+  for (std::size_t i = 0; is_on_host(unit) && i < state_names_.size(); ++i) kept.push_back(state(i, unit));
+  if (flat.host_grad) kept.push_back(flat.kept_grad_buffer());
+  HostLink::Window window = executor_.link().load(flat.name, kept);
+  if (flat.host_grad) window.parts.back().is_written = false;
+  return window;
+}
+
+/// While one unit is updated, what the host keeps of the next comes and that of the last goes.
+void Optimizer::update_units(const std::vector<std::size_t>& units) {
+  HostLink::Window next;
+  if (!units.empty()) next = load(units.front());
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    HostLink::Window window = std::exchange(next, {});
+    if (i + 1 < units.size()) next = load(units[i + 1]);
+    update_unit(units[i], std::move(window));
+  }
+}
+
+void Optimizer::update_unit(std::size_t unit, HostLink::Window window) {
   Context& context = executor_.context();
   const FlatParameter& flat = executor_.units()[unit];
-  const Buffer master = flat.master_buffer(), grad = flat.held_grad_buffer(), compute_copy = flat.compute_copy_buffer();
-  std::vector<Buffer> reads{master, grad}, writes{master};
+  const std::size_t first = flat.has_masters_on_host() ? 1 : 0;  // part of the window that is state
+  context.stream().wait(window.arrived);
+  const Buffer master = first > 0 ? window[0] : flat.master_buffer(),
+               grad = flat.host_grad ? window[window.parts.size() - 1] : flat.held_grad_buffer(),
+               compute_copy = flat.compute_copy_buffer();
+  std::vector<Buffer> reads{master, grad}, writes{master}, states;
   for (std::size_t i = 0; i < state_names_.size(); ++i) {
-    reads.push_back(state(i, unit));
-    writes.push_back(state(i, unit));
+    states.push_back(is_on_host(unit) ? window[first + i] : state(i, unit));
+    reads.push_back(states.back());
+    writes.push_back(states.back());
   }
   reads.push_back(all_scalars());
   const bool is_at_random = flat.precision.rounds_stochastically;
@@ -204,7 +238,7 @@ void Optimizer::update_unit(std::size_t unit) {
                 {},
                 scalars(place_of({units_[unit].updates[range.view], range.lr_scale})),
                 range.weight_decay};
-    for (std::size_t i = 0; i < state_names_.size(); ++i) slice.state.push_back(part(state(i, unit)));
+    for (std::size_t i = 0; i < state_names_.size(); ++i) slice.state.push_back(part(states[i]));
     if (!copy.empty()) writes.push_back(copy);  // its padding stays zero
     slices.emplace_back(std::move(slice), copies() && !is_at_random ? Buffer{} : copy);
     roundings.push_back(range.rounding);
@@ -220,6 +254,7 @@ void Optimizer::update_unit(std::size_t unit) {
                                   : kernels.cast(exec, copy, slice.master);
                    }
                  });
+  executor_.link().store(std::move(window));
 }
 
 void Optimizer::update() {
@@ -228,12 +263,14 @@ void Optimizer::update() {
   norm_->sum();
   for (std::int64_t slot = 0; slot < std::ssize(slots_); ++slot) norm_->set_clip(scalars(slot), options_.clip);
   count_skipped();
+  std::vector<std::size_t> due;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     const FlatParameter& flat = executor_.units()[unit];
     for (std::size_t i = 0; i < flat.parameters.size(); ++i)
       units_[unit].is_updated[i] = flat.grad_is_written && flat.parameters[i]->is_trainable();
-    if (flat.grad_is_written) update_unit(unit);
+    if (flat.grad_is_written) due.push_back(unit);
   }
+  update_units(due);
   count_updates();
   executor_.clear_gradients();
   executor_.masters_updated();

@@ -78,6 +78,10 @@ class Optimizer {
   Buffer state(std::size_t which, std::size_t unit) const {
     return of_unit(unit).state.at(which).buffer(DType::f32, held_elems(unit));
   }
+  /// Whether the host keeps that, see HostLink.
+  bool is_on_host(std::size_t unit) const {
+    return executor_.units().at(unit).placement->options.residence.has_moments_on_host;
+  }
   /// How many steps have updated a parameter of a unit.
   std::int64_t updates(std::size_t unit, std::size_t parameter) const { return of_unit(unit).updates.at(parameter); }
   void set_updates(std::size_t unit, std::size_t parameter, std::int64_t updates) {
@@ -141,7 +145,9 @@ class Optimizer {
   Unit make_unit(const FlatParameter& unit);
   std::vector<Range> ranges(const FlatParameter& unit, const std::vector<ShardSegment>& segments) const;
   static std::vector<Range> trained(const std::vector<Range>& ranges);
-  void update_unit(std::size_t unit);
+  void update_units(const std::vector<std::size_t>& units);
+  void update_unit(std::size_t unit, HostLink::Window window);
+  HostLink::Window load(std::size_t unit);
   void count_updates();
   void count_skipped();
   void report_skipped();

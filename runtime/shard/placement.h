@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "runtime/shard/division.h"
+#include "runtime/shard/residence.h"
 #include "runtime/shard/scheme.h"
 #include "runtime/shard/shard_groups.h"
 
@@ -13,6 +14,7 @@ namespace zs {
 struct PlacementOptions {
   SchemeOptions scheme = {};
   Division division = {};
+  Residence residence = {};
   bool operator==(const PlacementOptions&) const = default;
 };
 

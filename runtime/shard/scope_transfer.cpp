@@ -51,7 +51,32 @@ WholeUnit ScopeTransfer::to_device(const FlatParameter& unit, const WholeUnit& f
   return to;
 }
 
+template <class Use>
+void ScopeTransfer::on_device(const FlatParameter& unit, const HeldShards& shards, bool written, const Use& use) {
+  if (!shards.is_on_host) return use(shards);
+  HostLink::Window window = link_.load(unit.name, {shards.held});
+  context_.stream().wait(window.arrived);
+  use(HeldShards{shards.role, window[0]});
+  written ? link_.store(std::move(window)) : HostLink::drop(std::move(window), context_.stream());
+}
+
 WholeUnit ScopeTransfer::gather(FlatParameter& unit, const HeldShards& shards) {
+  WholeUnit result;
+  on_device(unit, shards, false, [&](const HeldShards& here) { result = gather_here(unit, here); });
+  return result;
+}
+
+WholeUnit ScopeTransfer::gather_to(FlatParameter& unit, const HeldShards& shards, int root) {
+  WholeUnit result;
+  on_device(unit, shards, false, [&](const HeldShards& here) { result = gather_here_to(unit, here, root); });
+  return result;
+}
+
+void ScopeTransfer::scatter(FlatParameter& unit, const HeldShards& shards, const WholeUnit& from, int root) {
+  on_device(unit, shards, true, [&](const HeldShards& here) { scatter_here(unit, here, from, root); });
+}
+
+WholeUnit ScopeTransfer::gather_here(FlatParameter& unit, const HeldShards& shards) {
   Stream &compute = context_.stream(), &unshard = context_.device().stream(StreamRole::unshard);
   const UnitLayout& layout = *unit.layout;
   WholeUnit result;
@@ -117,7 +142,7 @@ void ScopeTransfer::reorder(const FlatParameter& unit, const Buffer& in, const B
   }
 }
 
-WholeUnit ScopeTransfer::gather_to(FlatParameter& unit, const HeldShards& shards, int root) {
+WholeUnit ScopeTransfer::gather_here_to(FlatParameter& unit, const HeldShards& shards, int root) {
   const UnitLayout& layout = *unit.layout;
   const bool is_root = everybody_.rank() == root;
   WholeUnit result;
@@ -162,9 +187,11 @@ void ScopeTransfer::copy_whole(FlatParameter& unit, const HeldShards& shards, co
 }
 
 void ScopeTransfer::store(FlatParameter& unit, const HeldShards& shards, const WholeUnit& from) {
-  if (unit.layout->gathered_elems() > 0)
-    copy_own_shard(context_, unit, from.sharded_buffer(*unit.layout), shards.shard(*unit.layout));
-  copy_whole(unit, shards, from);
+  on_device(unit, shards, true, [&](const HeldShards& here) {
+    if (unit.layout->gathered_elems() > 0)
+      copy_own_shard(context_, unit, from.sharded_buffer(*unit.layout), here.shard(*unit.layout));
+    copy_whole(unit, here, from);
+  });
 }
 
 void ScopeTransfer::broadcast_to_replicas(FlatParameter& unit, const HeldShards& shards, int root) {
@@ -181,7 +208,7 @@ void ScopeTransfer::broadcast_to_replicas(FlatParameter& unit, const HeldShards&
   compute.wait(done);
 }
 
-void ScopeTransfer::scatter(FlatParameter& unit, const HeldShards& shards, const WholeUnit& from, int root) {
+void ScopeTransfer::scatter_here(FlatParameter& unit, const HeldShards& shards, const WholeUnit& from, int root) {
   const UnitLayout& layout = *unit.layout;
   const bool is_root = everybody_.rank() == root;
   if (layout.gathered_elems() > 0) {

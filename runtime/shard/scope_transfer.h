@@ -12,9 +12,14 @@ struct HeldShards {
   enum class Role : std::uint8_t { master, gradient, moment };
   Role role;
   Buffer held;
+  bool is_on_host = false;  // which keeps it, see HostLink
 
-  static HeldShards masters(const FlatParameter& unit) { return {Role::master, unit.master_buffer()}; }
-  static HeldShards gradients(const FlatParameter& unit) { return {Role::gradient, unit.held_grad_buffer()}; }
+  static HeldShards masters(const FlatParameter& unit) {
+    return {Role::master, unit.master_buffer(), unit.has_masters_on_host()};
+  }
+  static HeldShards gradients(const FlatParameter& unit) {
+    return {Role::gradient, unit.kept_grad_buffer(), static_cast<bool>(unit.host_grad)};
+  }
   /// This rank's part of what is cut.
   Buffer shard(const UnitLayout& layout) const { return held.slice(0, layout.gathered_shard_elems()); }
   /// What every rank holds all of.
@@ -48,8 +53,8 @@ struct WholeUnit {
 class ScopeTransfer {
  public:
   /// `everybody`: over all ranks, on compute.
-  ScopeTransfer(Context& context, Communicator& everybody, Pool& pool, Unsharder& unsharder)
-      : context_(context), everybody_(everybody), pool_(pool), unsharder_(unsharder) {}
+  ScopeTransfer(Context& context, Communicator& everybody, Pool& pool, Unsharder& unsharder, HostLink& link)
+      : context_(context), everybody_(everybody), pool_(pool), unsharder_(unsharder), link_(link) {}
 
   /// On every rank.
   WholeUnit gather(FlatParameter& unit, const HeldShards& shards);
@@ -66,6 +71,13 @@ class ScopeTransfer {
   WholeUnit to_device(const FlatParameter& unit, const WholeUnit& from);
 
  private:
+  /// Calls use(shards) with shards that lie on the device; what the host keeps comes there for it, and goes back
+  /// where it is `written`.
+  template <class Use>
+  void on_device(const FlatParameter& unit, const HeldShards& shards, bool written, const Use& use);
+  WholeUnit gather_here(FlatParameter& unit, const HeldShards& shards);
+  WholeUnit gather_here_to(FlatParameter& unit, const HeldShards& shards, int root);
+  void scatter_here(FlatParameter& unit, const HeldShards& shards, const WholeUnit& from, int root);
   /// The ranks that share one set of the unit's masters, on compute.
   Communicator& masters(const FlatParameter& unit) { return unit.groups().norm ? *unit.groups().norm : everybody_; }
   /// The place of rank `root` among the replicas of its masters, and whether this rank has the same.
@@ -86,6 +98,7 @@ class ScopeTransfer {
   Communicator& everybody_;
   Pool& pool_;
   Unsharder& unsharder_;
+  HostLink& link_;
 };
 
 }  // namespace zs

@@ -34,9 +34,23 @@ void check(const MixedPrecisionPolicy& precision, const std::string& unit) {
   }
 }
 
+void check(const Residence& residence, const MixedPrecisionPolicy& precision, bool checks_writes,
+           const std::string& unit) {
+  if (!residence.has_masters_on_host) return;
+  const auto refuse = [&](const char* what, const char* what_to_do) {
+    throw Error(ExitCode::config, fmt::format("unit {}: the host keeps the master weights of {}", unit, what), {},
+                what_to_do);
+  };
+  if (precision.param == DType::f32) refuse("f32 parameters, which are gathered from them", "use bf16 parameters");
+  if (precision.is_full_in_evaluation)
+    refuse("evaluations in f32, which gather them", "evaluate in bf16, or keep the masters on the device");
+  if (checks_writes) refuse("a run that checks writes", "leave checks_writes out, or keep the masters on the device");
+}
+
 /// What places a unit, but for a number of ranks in between.
 PlacementOptions placement_of(const UnitPolicy& policy, const ShardOptions& options) {
-  PlacementOptions placement{policy.scheme.value_or(options.scheme), policy.division.value_or(options.division)};
+  PlacementOptions placement{policy.scheme.value_or(options.scheme), policy.division.value_or(options.division),
+                             options.residence};
   placement.scheme.deterministic = options.scheme.deterministic;
   return placement;
 }
@@ -76,7 +90,7 @@ Scheduler::AfterForward after_forward_of(const Reshard& reshard) {
 ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOptions& options)
     : context_(context),
       options_(with_host_groups(options, world)),
-      executor_(context, world, {options_.scheme, options.division}, options.layout,
+      executor_(context, world, {options_.scheme, options.division, options.residence}, options.layout,
                 options.zero_copy && !options.checks_writes, options.omit) {
   executor_.order_check().set(kSeed, fmt::to_string(options.seed));
   const Division::Factors division = options.division.factors(world.size());
@@ -103,6 +117,7 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
     throw UsageError(fmt::format("unit {} is added after the first micro-batch", name), "add all units before it");
   const MixedPrecisionPolicy precision = policy.precision.value_or(options_.precision);
   check(precision, name);
+  check(options_.residence, precision, options_.checks_writes, name);
   const auto placement = place(name, policy);
   const int unit = static_cast<int>(names_.size());
   check_new(name, parameters);

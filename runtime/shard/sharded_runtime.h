@@ -28,6 +28,7 @@ struct ShardOptions {
   /// Of what moves parameters and gradients: the values of a training without it are meaningless. Losses and norms go
   /// between ranks as ever.
   Omit omit = Omit::nothing;
+  Residence residence = {};  ///< what the host keeps (docs/offload.md)
 };
 
 /// The sharded parameters of one model on one rank: units, their order, and the hooks that gather, free and reduce them

@@ -37,6 +37,7 @@ class Reader {
   }
 
   void read_shards() {
+    state_.executor.link().settle(state_.executor.context().stream());
     result_.tensors = held_tensors(state_.executor, optimizer_);
     if (!options_.on_host) return;
     for (HeldTensor& held : result_.tensors)

@@ -41,6 +41,12 @@ class Index {
   std::map<std::int64_t, Buffer> parts_;
 };
 
+/// To what the host keeps for a GPU.
+void download_now(const Context& context, const Buffer& to, const Buffer& part) {
+  const HostView values(context, context.stream(), part);
+  std::copy_n(values.as<float>(), part.elems, static_cast<float*>(to.data));
+}
+
 /// Enqueues the filling of `out` with a given tensor's elements from `begin` on; or, without a context, says whether
 /// they are there.
 bool fill(const Context* context, const Index& index, std::int64_t begin, const Buffer& out) {
@@ -49,6 +55,7 @@ bool fill(const Context* context, const Index& index, std::int64_t begin, const 
     const Buffer to = out.slice(offset, part.elems);
     const bool is_on_gpu = to.device == DeviceKind::cuda;
     if (is_on_gpu && part.device == DeviceKind::cpu) return upload_now(*context, to, part.data);
+    if (!is_on_gpu && context->device().kind() == DeviceKind::cuda) return download_now(*context, to, part);
     // What is not of this device is the caller's, who keeps it until the load is over.
     context->launch({"load_state", is_on_gpu ? std::vector{part} : std::vector<Buffer>{}, {to}},
                     [&kernels = context->kernels(), to, part, is_on_gpu](ExecContext& exec) {
@@ -85,6 +92,7 @@ class Loader {
     together(state_.world, [&] { check(); });
     state_.executor.wait_readers();
     options_.only_rank ? scatter(*options_.only_rank) : copy();
+    if (state_.executor.residence().has_any()) state_.executor.context().device().synchronize();
     set_updates();
     state_.executor.masters_loaded();
     state_.executor.context().device().synchronize();
@@ -186,6 +194,7 @@ class Loader {
   }
 
   void copy() const {
+    state_.executor.link().settle(state_.executor.context().stream());
     for (const HeldTensor& held : held_)
       if (const auto given = given_.find(key_of(held)); given != given_.end())
         fill(&state_.executor.context(), Index(*given->second), held);

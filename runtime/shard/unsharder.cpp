@@ -175,7 +175,15 @@ Buffer Unsharder::gather_masters(FlatParameter& unit, Memory& memory) {
     return unit.shared;
   }
   unshard().wait(masters_ready_);
-  memory = copy_shards(unit, unit.master_buffer().slice(0, unit.layout->gathered_shard_elems()));
+  const std::int64_t elems = unit.layout->gathered_shard_elems();
+  if (unit.has_masters_on_host()) {
+    HostLink::Window window = link_.load(unit.name, {unit.master_buffer().slice(0, elems)});
+    unshard().wait(window.arrived);
+    memory = copy_shards(unit, window[0]);
+    HostLink::drop(std::move(window), unshard());
+  } else {
+    memory = copy_shards(unit, unit.master_buffer().slice(0, elems));
+  }
   return memory.buffer(DType::f32, unit.layout->gathered_elems());
 }
 

@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "runtime/shard/flat_parameter.h"
+#include "runtime/shard/host_link.h"
 #include "runtime/tensor/context.h"
 
 namespace zs {
@@ -11,7 +12,7 @@ namespace zs {
 /// views. Owned by an Executor; one host thread uses it. On return from every function: enqueued, not done.
 class Unsharder {
  public:
-  Unsharder(Context& context, Pool& pool) : context_(context), pool_(pool) {}
+  Unsharder(Context& context, Pool& pool, HostLink& link) : context_(context), pool_(pool), link_(link) {}
 
   /// From the master shards.
   void gather(FlatParameter& unit);
@@ -55,6 +56,7 @@ class Unsharder {
 
   Context& context_;
   Pool& pool_;
+  HostLink& link_;
   Event masters_ready_;
   struct Aside {
     const FlatParameter* unit;

@@ -422,6 +422,36 @@ def run_validation(train, report):
         report.case("each validation window counts once", problems)
 
 
+def run_offload(train, ranks, report):
+    """What the host keeps changes no number, is counted as planned, and has limits of its own."""
+    with tempfile.TemporaryDirectory(prefix="train_cli.") as name:
+        folder = pathlib.Path(name)
+        config = tiny_run.write_files(folder)
+        fixed = tiny_run.options(precision__param="bf16", train__deterministic=True, comm__ranks=ranks, run__sample_tokens=0)
+        kept = tiny_run.options(offload__weights="host", offload__gradients="host", offload__moments="host")
+
+        def run(*arguments):
+            return harness.run([train, config, *fixed, *arguments], LIMIT_S, cwd=folder)
+
+        usual, offloaded = run("--overwrite"), run("--overwrite", *kept, "--verify-order")
+        problems = [f"exit code {r.code}: {r.err}" for r in (usual, offloaded) if r.code != 0]
+        problems += [] if harness.weights_hash(usual.out) == harness.weights_hash(offloaded.out) else ["the weights differ"]
+        metrics, plan = harness.read_metrics(folder / "out"), run("--dry-run", *kept).out
+        table = plan[plan.index("memory of the host, beside this rank's device"):].split("\n\n")[0]
+        planned = {line.split()[0]: int(line.split()[1]) for line in table.splitlines() if line.startswith("  ") and line.split()[1].isdigit()}
+        problems += [] if set(planned) == {"grad_shard", "master", "moments"} else [f"the plan's table of the host: {table}"]
+        problems += [f"host_bytes is {m.get('host_bytes')}, planned {planned}" for m in metrics if m.get("host_bytes") != sum(planned.values())]
+        problems += [] if [m["allocations"] for m in metrics] == [2, 0, 0] else [f"allocations: {[m['allocations'] for m in metrics]}"]
+        before = harness.tree(folder)
+        for limits, words in (({"offload__device_mib": 1, "model__width": 192}, ("a rank needs", "of the device's memory", "offload.device_mib = 1")),
+                              ({"offload__host_mib": 1, "model__width": 192}, ("of the host's memory", "offload.host_mib = 1", "offload.weights=device"))):
+            refused = run("--overwrite", *kept, *tiny_run.options(**limits))
+            problems += [] if refused.code == 71 else [f"{limits}: exit code {refused.code}"]
+            problems += [f"{limits}: the line does not say {word!r}: {refused.err}" for word in words if word not in refused.last_error_line()]
+        problems += [] if harness.tree(folder) == before else ["a refused run changed files"]
+        report.case("what the host keeps", problems, offloaded)
+
+
 def run_data_verified(train, ranks, report):
     """--verify-data reads everything, and the run goes on; in a dry run it stops there."""
     for flags, ends in ((["--verify-data"], True), (["--verify-data", "--dry-run"], False)):
@@ -493,6 +523,8 @@ def main():
         run_utf8(train, report)
         run_data_stopped(train, report)
         run_validation(train, report)
+        for ranks in (1, 3):
+            run_offload(train, ranks, report)
         for ranks in (None, 3):
             run_dry(train, ranks, report)
             run_data_verified(train, ranks, report)

@@ -237,6 +237,9 @@ TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of th
   const double tolerance = config.precision.param == "f32" ? kF32Tolerance : kBf16Tolerance;
   config.run.validate_every = 1;
   config.run.validate_batches = 1;
+  const bool has_host = GENERATE(false, true);
+  if (has_host) config.offload.gradients = config.offload.moments = "host";
+  if (has_host && config.precision.param == "bf16") config.offload.weights = "host";
   const TrainPlan plan = make_plan(config, {.device = DeviceKind::cuda}), host_plan = make_plan(config, {});
   const OneGpu one({.is_guarded = true, .kernels = emulated_kernels()});
   DeviceOptions options = patient();
@@ -259,7 +262,8 @@ TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of th
   }
   CHECK(plan.upload_bytes > 2 * config.train.global_batch * config.train.sequence * size_of(DType::i32));
   CHECK(host_plan.upload_bytes == 0);
-  CHECK(host_plan.pinned_bytes == 0);
+  CHECK(host_plan.pinned_bytes == host_plan.host_bytes);
+  CHECK((host_plan.host_bytes > 0) == has_host);
   CHECK(plan.pinned_bytes > plan.upload_bytes);
   CHECK(gpu.pinned_memory().counter().reserved_bytes() == plan.pinned_bytes);
   if (one.emulated() != nullptr) CHECK(one.calls("cuMemHostAlloc") == 1);

@@ -214,6 +214,52 @@ TEST_CASE("then fewer ranks on the host, or more where each process has its own 
   CHECK(hosts.demand.local_ranks == 1);
 }
 
+TEST_CASE("memory of the device, and of the host beside it, have limits of their own", "[memory]") {
+  MemoryDemand run = demand(1, 1);
+  run.config.precision.param = run.config.precision.output = run.config.precision.validation = "bf16";
+  run.config.train.recompute = "block";
+  run.config.train.micro_batch = 1;
+  run.config.train.loss_chunk = 32;
+  run.config.shard.prefetch = 0;
+  const auto kept = [&](const char* weights, const char* moments) {
+    return with(run, [&](MemoryDemand& d) { d.config.offload.weights = weights, d.config.offload.moments = moments; });
+  };
+  const auto planned = [](const MemoryDemand& d) { return make_plan(d.config, d.plan).rank_bytes(); };
+  const auto on_device = [](std::int64_t bytes) {
+    return std::vector<MemoryBudget>{{bytes, true, "offload.device_mib", MemoryBudget::Of::device, true}};
+  };
+  run.config.offload.device_mib = 1;  // else it is no use
+  const RankBytes all = planned(run), both = planned(kept("host", "host"));
+  CHECK(all.host == 0);
+  CHECK(both.device + both.host < all.device + all.host + all.device / 4);  // beside the windows
+  const auto choice = [&](const MemoryDemand& d, const std::vector<MemoryBudget>& budgets) {
+    REQUIRE(exceeded(d, planned(d), budgets) != nullptr);
+    const auto found = smallest_change(d, budgets);
+    REQUIRE(found);
+    CHECK(exceeded(found->demand, planned(found->demand), budgets) == nullptr);
+    return found->text;
+  };
+  CHECK(choice(run, on_device(planned(kept("host", "device")).device)) == "set offload.weights=host");
+  CHECK(choice(run, on_device(planned(kept("device", "host")).device)) == "set offload.moments=host");
+  CHECK(choice(run, on_device(both.device)) == "set offload.weights=host, offload.moments=host");
+  const std::vector<MemoryBudget> host = {{both.host - 1, true, "offload.host_mib", MemoryBudget::Of::host, true}};
+  CHECK(choice(kept("host", "host"), host) == "set offload.weights=device");
+  const Error error = memory_refusal(run, all, on_device(both.device));
+  CHECK_THAT(error.what_happened(), Catch::StartsWith("a rank needs ") && Catch::Contains(" of the device's memory, "));
+  CHECK_THAT(memory_refusal(kept("host", "host"), both, host).what_happened(),
+             Catch::Contains("of the host's memory, "));
+
+  std::vector<MemoryBudget> budgets;
+  run.config.offload.host_mib = 3;
+  add_offload_budgets(run.config, budgets);
+  REQUIRE(budgets.size() == 2);
+  CHECK(budgets[0].source == "offload.device_mib = 1");
+  CHECK(needed_bytes(run, {5, 7}, budgets[0]) == 5);
+  CHECK(needed_bytes(run, {5, 7}, budgets[1]) == 7);
+  CHECK(budgets[1].bytes == 3 << 20);
+  CHECK(needed_bytes(with(run, [](MemoryDemand& d) { d.local_ranks = 4; }), {5, 7}, {1, false, "host"}) == 48);
+}
+
 TEST_CASE("where no single change is enough, the line says what is", "[memory]") {
   MemoryDemand run = demand(1, 1);
   run.config.train.global_batch = 8;

@@ -44,6 +44,21 @@ std::vector<Way> ways_of_options() {
       {"one unit", [](Config& config) { config.shard.units = "model"; }},
       {"blocks run again", [](Config& config) { config.train.recompute = "block"; }},
       {"deterministic", [](Config& config) { config.train.deterministic = true; }},
+      {"moments on the host", [](Config& config) { config.offload.moments = "host"; }},
+      {"gradients on the host", [](Config& config) { config.offload.gradients = "host"; }},
+      {"gradients on the host, hsdp, small parameters whole",
+       [](Config& config) {
+         choose_scheme(config, scheme_of("hsdp", kRanks));
+         choose_layout(config, "small whole");
+         config.offload.gradients = "host";
+       }},
+      {"gradients on the host, nested, once",
+       [](Config& config) {
+         choose_scheme(config, scheme_of("nested once", kRanks));
+         config.offload.gradients = "host";
+       }},
+      {"bf16, masters on the host",
+       [](Config& config) { config.precision.param = "bf16", config.offload.weights = "host"; }},
   };
 }
 

@@ -111,6 +111,7 @@ TinyResult train_tiny(World& world, Device& device, const TrainPlan* plan, const
     result.losses.insert(result.losses.end(), outcome.losses.begin(), outcome.losses.end());
     result.grad_norms.push_back(outcome.grad_norm);
     result.peak_bytes.push_back(outcome.peak_bytes);
+    result.host_bytes.push_back(outcome.host_bytes);
     result.allocations.push_back(outcome.allocations);
     if (!options.checkpoints.empty())
       result.saved =

@@ -21,6 +21,7 @@ struct TinyResult {
   std::vector<float> losses;                              // of every micro-batch of every step, in global order
   std::vector<float> grad_norms;                          // a step
   std::vector<std::int64_t> peak_bytes;                   // a step, the largest of the ranks
+  std::vector<std::int64_t> host_bytes;                   // a step, beside the device, the largest of the ranks
   std::vector<std::int64_t> allocations;                  // a step, the most of the ranks
   std::int64_t reserved_bytes = 0, allocation_calls = 0;  // at the end
   std::string weights;                                    // the hash of the final weights

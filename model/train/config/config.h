@@ -68,6 +68,13 @@ struct Config {
     std::string rounding = "nearest";
     bool operator==(const Precision&) const = default;
   };
+  struct Offload {
+    std::string weights = "device", gradients = "device", moments = "device";
+    double cpu_link_gbs = 0;
+    std::int64_t device_mib = 0, host_mib = 0;
+    bool has_any() const { return weights == "host" || gradients == "host" || moments == "host"; }
+    bool operator==(const Offload&) const = default;
+  };
   struct Comm {
     std::string transport = "auto";
     std::int64_t ranks = 1;
@@ -108,6 +115,7 @@ struct Config {
   Train train;
   Shard shard;
   Precision precision;
+  Offload offload;
   Comm comm;
   Cuda cuda;
   Watch watchdog;

@@ -276,6 +276,24 @@ constexpr std::array kKeys = {
               "that updates too small for "
               "bf16 count on average. Needs `precision.param = \"bf16\"`."},
 
+    ConfigKey{"offload.weights", [](Config& c) -> ConfigSlot { return &c.offload.weights; }, any, "device|host", "",
+              "Where the f32 master weights are kept between updates, with `precision.param = \"bf16\"`. `host`: in "
+              "memory of the host, page-locked where there is a GPU; the bf16 shards stay on the device. "
+              "docs/offload.md."},
+    ConfigKey{"offload.gradients", [](Config& c) -> ConfigSlot { return &c.offload.gradients; }, any, "device|host", "",
+              "The same of the reduced gradients, between the micro-batches that add to them and until the update."},
+    ConfigKey{"offload.moments", [](Config& c) -> ConfigSlot { return &c.offload.moments; }, any, "device|host", "",
+              "The same of the optimizer's state: AdamW's two moments, SGD's momentum."},
+    ConfigKey{"offload.device_mib", [](Config& c) -> ConfigSlot { return &c.offload.device_mib; }, between(0, 1e9), "",
+              "", "A run whose plan needs more of the device's memory on a rank is refused; 0: the machine's limits."},
+    ConfigKey{"offload.host_mib", [](Config& c) -> ConfigSlot { return &c.offload.host_mib; }, between(0, 1e9), "", "",
+              "The same of the memory of the host beside the device's."},
+    ConfigKey{
+        "offload.cpu_link_gbs", [](Config& c) -> ConfigSlot { return &c.offload.cpu_link_gbs; }, between(0, 1e6), "",
+        "",
+        "On the CPU, where device and host share one memory: the bandwidth between the two in 10^9 bytes a second, "
+        "to see what a real link would cost; 0: as fast as the CPU copies."},
+
     ConfigKey{"comm.transport", [](Config& c) -> ConfigSlot { return &c.comm.transport; }, any,
               "auto|hier|shm|mpi|local|null", "",
               "`local`: ranks are threads of one process. Under `mpirun` `shm`, shared memory, for ranks of one host; "

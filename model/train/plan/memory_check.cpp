@@ -16,7 +16,13 @@ constexpr double kUsable = 0.9;
 
 using Changes = std::vector<MemoryChange>;
 
-MemoryChange change(const MemoryDemand& demand, std::string text) { return {demand, std::move(text), 0}; }
+MemoryChange change(const MemoryDemand& demand, std::string text) { return {demand, std::move(text)}; }
+
+void take_bytes(MemoryChange& one) {
+  const TrainPlan plan = make_plan(one.demand.config, one.demand.plan);
+  one.rank_bytes = plan.rank_bytes().device;
+  one.host_bytes = plan.rank_bytes().host;
+}
 
 // Each list goes from the smallest change to the one that saves most.
 
@@ -92,6 +98,41 @@ Changes reshardings(const MemoryDemand& demand) {
   return {one};
 }
 
+/// What the host can keep, or give back: one thing, or more. Other memory than the machine's own has to be short for
+/// that to help.
+Changes residences(const MemoryDemand& demand, const char* to) {
+  const Config& config = demand.config;
+  const Config::Offload& offload = config.offload;
+  const bool goes_to_host = std::string(to) == "host";
+  if (goes_to_host ? demand.gpus == 0 && offload.device_mib == 0 : !offload.has_any()) return {};
+  const bool has_moments = config.train.optimizer != "sgd" || config.train.momentum > 0;
+  const bool has_masters = config.precision.param == "bf16" && config.precision.validation != "f32";
+  if (goes_to_host && config.cuda.graph) return {};
+  using Key = std::pair<const char*, std::string Config::Offload::*>;
+  std::vector<Key> keys;
+  if (!goes_to_host || has_masters) keys.emplace_back("offload.weights", &Config::Offload::weights);
+  if (!goes_to_host || has_moments) keys.emplace_back("offload.moments", &Config::Offload::moments);
+  keys.emplace_back("offload.gradients", &Config::Offload::gradients);
+  std::erase_if(keys, [&](const Key& key) { return offload.*key.second == to; });
+  Changes changes;
+  const auto add = [&](std::size_t begin, std::size_t end) {
+    std::string text;
+    MemoryChange one = change(demand, "");
+    for (std::size_t i = begin; i < end; ++i) {
+      text += fmt::format("{}{}={}", text.empty() ? "set " : ", ", keys[i].first, to);
+      one.demand.config.offload.*keys[i].second = to;
+    }
+    one.text = text;
+    changes.push_back(std::move(one));
+  };
+  for (std::size_t i = 0; i < keys.size(); ++i) add(i, i + 1);
+  for (std::size_t end = 2; end <= keys.size(); ++end) add(0, end);
+  return changes;
+}
+
+Changes to_host(const MemoryDemand& demand) { return residences(demand, "host"); }
+Changes to_device(const MemoryDemand& demand) { return residences(demand, "device"); }
+
 bool is_possible(const MemoryDemand& demand, int ranks) {
   try {
     check_ranks(demand.config, ranks);
@@ -160,16 +201,27 @@ Changes more_hosts(const MemoryDemand& demand) {
 }
 
 /// "4 ranks need 22.7 GiB on this host"
-std::string need_text(const MemoryDemand& demand, std::int64_t rank_bytes, const MemoryBudget& budget) {
-  const bool is_shared = needed_bytes(demand, 1, budget) > 1;
+std::string need_text(const MemoryDemand& demand, const RankBytes& rank_bytes, const MemoryBudget& budget) {
+  const bool is_host = budget.of == MemoryBudget::Of::host;
+  if (budget.is_per_rank)
+    return fmt::format("a rank needs {} of the {} memory", format_bytes(needed_bytes(demand, rank_bytes, budget)),
+                       is_host ? "host's" : "device's");
+  const bool is_shared = needed_bytes(demand, {is_host ? 0 : 1, is_host ? 1 : 0}, budget) > 1;
   return fmt::format("{} {} {}", is_shared ? fmt::format("{} ranks need", demand.local_ranks) : "the plan needs",
                      format_bytes(needed_bytes(demand, rank_bytes, budget)),
                      budget.is_per_process ? "in a process" : "on this host");
 }
 
 bool fits(MemoryChange& one, const std::vector<MemoryBudget>& budgets) {
-  one.rank_bytes = make_plan(one.demand.config, one.demand.plan).reserved_bytes;
-  return exceeded(one.demand, one.rank_bytes, budgets) == nullptr;
+  take_bytes(one);
+  return exceeded(one.demand, one.bytes(), budgets) == nullptr;
+}
+
+/// The first that fits of a few of which none saves more of everything.
+std::optional<MemoryChange> any_that_fits(Changes changes, const std::vector<MemoryBudget>& budgets) {
+  const auto found =
+      std::find_if(changes.begin(), changes.end(), [&](MemoryChange& one) { return fits(one, budgets); });
+  return found == changes.end() ? std::nullopt : std::optional(*found);
 }
 
 /// The first of the list that fits: each saves more than the one before.
@@ -195,13 +247,25 @@ std::vector<MemoryBudget> memory_budgets(const std::vector<MemoryLimit>& limits,
   return budgets;
 }
 
-std::int64_t needed_bytes(const MemoryDemand& demand, std::int64_t rank_bytes, const MemoryBudget& budget) {
-  if (demand.gpus > 0) return rank_bytes * ((demand.local_ranks + demand.gpus - 1) / demand.gpus);
-  const bool is_alone = budget.is_per_process && demand.plan.transport != Transport::local;
-  return rank_bytes * (is_alone ? 1 : demand.local_ranks);
+void add_offload_budgets(const Config& config, std::vector<MemoryBudget>& budgets) {
+  const auto add = [&](const char* key, std::int64_t mib, MemoryBudget::Of of) {
+    if (mib > 0) budgets.push_back({mib << 20, true, fmt::format("{} = {}", key, mib), of, true});
+  };
+  add("offload.device_mib", config.offload.device_mib, MemoryBudget::Of::device);
+  add("offload.host_mib", config.offload.host_mib, MemoryBudget::Of::host);
 }
 
-const MemoryBudget* exceeded(const MemoryDemand& demand, std::int64_t rank_bytes,
+std::int64_t needed_bytes(const MemoryDemand& demand, const RankBytes& rank_bytes, const MemoryBudget& budget) {
+  const std::int64_t bytes = (budget.of == MemoryBudget::Of::host ? 0 : rank_bytes.device) +
+                             (budget.of == MemoryBudget::Of::device ? 0 : rank_bytes.host);
+  if (budget.is_per_rank) return bytes;
+  if (demand.gpus > 0 && budget.of != MemoryBudget::Of::host)
+    return bytes * ((demand.local_ranks + demand.gpus - 1) / demand.gpus);
+  const bool is_alone = budget.is_per_process && demand.plan.transport != Transport::local;
+  return bytes * (is_alone ? 1 : demand.local_ranks);
+}
+
+const MemoryBudget* exceeded(const MemoryDemand& demand, const RankBytes& rank_bytes,
                              const std::vector<MemoryBudget>& budgets) {
   const MemoryBudget* worst = nullptr;
   double excess = 1;
@@ -214,8 +278,13 @@ const MemoryBudget* exceeded(const MemoryDemand& demand, std::int64_t rank_bytes
 }
 
 std::optional<MemoryChange> smallest_change(const MemoryDemand& demand, const std::vector<MemoryBudget>& budgets) {
-  for (const auto list : {recomputations, micro_batches, loss_chunks, unit_sizes, prefetches, reshardings, fewer_ranks,
-                          more_ranks, more_hosts}) {
+  for (const auto list : {recomputations, micro_batches, loss_chunks, unit_sizes, prefetches, reshardings}) {
+    if (auto found = first_that_fits(list(demand), budgets)) return found;
+  }
+  for (const auto list : {to_device, to_host}) {
+    if (auto found = any_that_fits(list(demand), budgets)) return found;
+  }
+  for (const auto list : {fewer_ranks, more_ranks, more_hosts}) {
     if (auto found = first_that_fits(list(demand), budgets)) return found;
   }
   return std::nullopt;
@@ -223,12 +292,12 @@ std::optional<MemoryChange> smallest_change(const MemoryDemand& demand, const st
 
 MemoryChange least_memory(const MemoryDemand& demand) {
   MemoryChange least = change(demand, "");
-  least.rank_bytes = make_plan(demand.config, demand.plan).reserved_bytes;
-  for (const auto list : {recomputations, micro_batches, loss_chunks, unit_sizes, prefetches, reshardings}) {
+  take_bytes(least);
+  for (const auto list : {recomputations, micro_batches, loss_chunks, unit_sizes, prefetches, reshardings, to_host}) {
     Changes changes = list(least.demand);
     if (changes.empty()) continue;
     MemoryChange& last = changes.back();
-    last.rank_bytes = make_plan(last.demand.config, last.demand.plan).reserved_bytes;
+    take_bytes(last);
     if (last.rank_bytes >= least.rank_bytes) continue;
     const std::string key = last.text.substr(std::string("set ").size());
     last.text = least.text + (least.text.empty() ? "" : ", ") + key;
@@ -241,12 +310,12 @@ namespace {
 
 std::string advice(const MemoryDemand& demand, const MemoryBudget& budget, const std::vector<MemoryBudget>& budgets) {
   const auto needs = [&](const MemoryChange& one) {
-    return format_bytes(needed_bytes(one.demand, one.rank_bytes, budget));
+    return format_bytes(needed_bytes(one.demand, one.bytes(), budget));
   };
   if (const auto found = smallest_change(demand, budgets))
     return fmt::format("{}, which needs {}", found->text, needs(*found));
   const MemoryChange least = least_memory(demand);
-  if (exceeded(least.demand, least.rank_bytes, budgets) == nullptr)
+  if (exceeded(least.demand, least.bytes(), budgets) == nullptr)
     return fmt::format("no single change is enough; {} together need {}", least.text, needs(least));
   return fmt::format("{}: the least, {}needs {}",
                      budget.is_per_process ? "raise the limit" : "use a smaller model or more memory",
@@ -255,7 +324,7 @@ std::string advice(const MemoryDemand& demand, const MemoryBudget& budget, const
 
 }  // namespace
 
-std::string describe_budgets(const MemoryDemand& demand, std::int64_t rank_bytes,
+std::string describe_budgets(const MemoryDemand& demand, const RankBytes& rank_bytes,
                              const std::vector<MemoryBudget>& budgets) {
   std::string text;
   for (const MemoryBudget& budget : budgets) {
@@ -268,9 +337,10 @@ std::string describe_budgets(const MemoryDemand& demand, std::int64_t rank_bytes
   return text;
 }
 
-Error memory_refusal(const MemoryDemand& demand, std::int64_t rank_bytes, const std::vector<MemoryBudget>& budgets) {
+Error memory_refusal(const MemoryDemand& demand, const RankBytes& rank_bytes,
+                     const std::vector<MemoryBudget>& budgets) {
   const MemoryBudget* const budget = exceeded(demand, rank_bytes, budgets);
-  ZS_CHECK(budget != nullptr, "a run that fits is refused: {} bytes a rank", rank_bytes);
+  ZS_CHECK(budget != nullptr, "a run that fits is refused: {} bytes a rank", rank_bytes.device);
   return Error(ExitCode::out_of_memory,
                fmt::format("{}, {} may be used", need_text(demand, rank_bytes, *budget), format_bytes(budget->bytes)),
                budget->source, advice(demand, *budget, budgets));

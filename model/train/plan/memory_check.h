@@ -13,12 +13,17 @@ namespace zs {
 /// What a run may use of one limit.
 struct MemoryBudget {
   std::int64_t bytes = 0;
-  bool is_per_process = false;  ///< else all ranks of the host share it
-  std::string source;           ///< "90 % of physical memory, 23.5 GiB"
+  bool is_per_process = false;                                      ///< else all ranks of the host share it
+  std::string source;                                               ///< "90 % of physical memory, 23.5 GiB"
+  enum class Of : std::uint8_t { all, device, host } of = Of::all;  ///< what counts: the device's memory, the host's
+  bool is_per_rank = false;                                         ///< each rank has as much
 };
 
 /// From limits that every process of the run has alike; each process starts `threads` more threads.
 std::vector<MemoryBudget> memory_budgets(const std::vector<MemoryLimit>& limits, int threads);
+
+/// What the configuration says of it: offload.device_mib, offload.host_mib.
+void add_offload_budgets(const Config& config, std::vector<MemoryBudget>& budgets);
 
 /// A run as far as memory is concerned. `local_ranks` of its ranks are on each host.
 struct MemoryDemand {
@@ -29,23 +34,27 @@ struct MemoryDemand {
 };
 
 /// What the ranks that share a budget need of it, when each needs `rank_bytes`.
-std::int64_t needed_bytes(const MemoryDemand& demand, std::int64_t rank_bytes, const MemoryBudget& budget);
+std::int64_t needed_bytes(const MemoryDemand& demand, const RankBytes& rank_bytes, const MemoryBudget& budget);
 
 /// The budget that is exceeded by the largest part; null when all are kept.
-const MemoryBudget* exceeded(const MemoryDemand& demand, std::int64_t rank_bytes,
+const MemoryBudget* exceeded(const MemoryDemand& demand, const RankBytes& rank_bytes,
                              const std::vector<MemoryBudget>& budgets);
 
 /// Another run that does the same training, and how to get there: "set train.micro_batch=2".
 struct MemoryChange {
   MemoryDemand demand;
   std::string text;
-  std::int64_t rank_bytes = 0;
+  std::int64_t rank_bytes = 0;  ///< of the device
+  std::int64_t host_bytes = 0;  ///< of the host, beside it
+
+  RankBytes bytes() const { return {rank_bytes, host_bytes}; }
 };
 
 /// The single change that makes a run fit, found by planning again. Tried in the order of what they cost: recomputing
 /// activations
 /// ("attention", then "block"), the largest micro-batch that fits, the largest chunk of the loss that fits, fewer
-/// blocks a unit, no prefetch, resharding after forward, fewer ranks on the host (or more, where each process has a
+/// blocks a unit, no prefetch, resharding after forward, master weights, moments or gradients kept by the host, or by
+/// the device where it is the host that lacks memory, fewer ranks on the host (or more, where each process has a
 /// limit of its own), more hosts. Nothing when none is enough.
 std::optional<MemoryChange> smallest_change(const MemoryDemand& demand, const std::vector<MemoryBudget>& budgets);
 
@@ -53,11 +62,11 @@ std::optional<MemoryChange> smallest_change(const MemoryDemand& demand, const st
 MemoryChange least_memory(const MemoryDemand& demand);
 
 /// A line for each budget, and, where one is exceeded, the smallest change that fits.
-std::string describe_budgets(const MemoryDemand& demand, std::int64_t rank_bytes,
+std::string describe_budgets(const MemoryDemand& demand, const RankBytes& rank_bytes,
                              const std::vector<MemoryBudget>& budgets);
 
 /// Error(out_of_memory) for a run that exceeds a budget: what it needs, what there is, and the smallest change that
 /// fits.
-Error memory_refusal(const MemoryDemand& demand, std::int64_t rank_bytes, const std::vector<MemoryBudget>& budgets);
+Error memory_refusal(const MemoryDemand& demand, const RankBytes& rank_bytes, const std::vector<MemoryBudget>& budgets);
 
 }  // namespace zs

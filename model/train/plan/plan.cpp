@@ -68,15 +68,17 @@ std::string describe_parameters(const TrainPlan& plan) {
 
 /// Beside the device's own memory.
 std::string describe_pinned(const TrainPlan& plan) {
-  std::string text = "\npage-locked memory of the host, for this rank's GPU\n";
+  std::string text = plan.device == DeviceKind::cuda ? "\npage-locked memory of the host, for this rank's GPU\n"
+                                                     : "\nmemory of the host, beside this rank's device\n";
   const auto line = [&](const std::string& name, std::int64_t bytes) {
     text += fmt::format("  {:<16}{:>16}  {}\n", name, bytes, format_bytes(bytes));
   };
-  line(PinnedMemory::kUploads, plan.upload_bytes);
+  if (plan.upload_bytes > 0) line(PinnedMemory::kUploads, plan.upload_bytes);
   for (std::size_t role = 0; role < plan.staging_bytes.size(); ++role) {
     if (const std::int64_t bytes = plan.staging_bytes[role]; bytes > 0)
       line(name_of(static_cast<StreamRole>(role)), bytes);
   }
+  for (const auto& [kind, bytes] : plan.host_by_kind) line(kind, bytes);
   line("from the system", plan.pinned_bytes);
   return text;
 }
@@ -228,6 +230,10 @@ void plan_step(TrainPlan& plan, MetaRun& run) {
   plan.sent = run.runtime().executor().sent().since(sent);
   plan.step_peak_bytes = memory.peak_bytes();
   plan.at_peak = memory.at_peak();
+  const MemoryCounter& host = run.device().pinned_memory().counter();
+  plan.host_bytes = host.live_bytes();
+  for (const auto& [kind, bytes] : host.live_by_label())
+    if (kind != PinnedMemory::kUploads && kind != PinnedMemory::kStaging && bytes > 0) plan.host_by_kind[kind] = bytes;
   plan.micro_batch = run.runtime().actions();
   plan.buffers = buffers_of(entries, begin, entries.size());
   plan.trace.assign(std::make_move_iterator(entries.begin() + static_cast<std::ptrdiff_t>(begin)),

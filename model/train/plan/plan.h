@@ -17,6 +17,12 @@ namespace zs {
 
 class Session;
 
+/// What a rank takes from the system.
+struct RankBytes {
+  RankBytes(std::int64_t of_device = 0, std::int64_t of_host = 0) : device(of_device), host(of_host) {}
+  std::int64_t device, host;  ///< the device's memory, and the host's beside it
+};
+
 /// What a run will do, read off the meta device: nothing is allocated or computed.
 struct TrainPlan {
   struct Unit {
@@ -40,11 +46,14 @@ struct TrainPlan {
   ScratchBytes scratch_bytes{};  ///< of each stream
   std::int64_t pinned_bytes =
       0;  ///< of the host, page-locked at once where there is a GPU: for uploads, and for streams
-  std::int64_t upload_bytes = 0;  ///< of those, for uploads
+  std::int64_t upload_bytes = 0;                     ///< of those, for uploads
+  std::map<std::string, std::int64_t> host_by_kind;  ///< of those, what the host keeps between steps
+  std::int64_t host_bytes = 0;                       ///< all that is counted there in a step
   ScratchBytes
       staging_bytes{};  ///< of those, for each stream: what ranks without NCCL exchange, what the host looks at
   DeviceKind device = DeviceKind::cpu;
 
+  RankBytes rank_bytes() const { return {reserved_bytes, pinned_bytes}; }
   /// A device whose memory is allocated at once, and is enough for a run by this plan; page-locked memory that
   /// `options` asks for is there beside it. `make`: what stands for Device::create in tests.
   using MakeDevice = std::function<std::unique_ptr<Device>(DeviceKind, const DeviceOptions&)>;

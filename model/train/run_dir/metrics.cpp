@@ -54,6 +54,7 @@ std::string to_json(const StepMetrics& m) {
       R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "tokens_per_s": {}, "step_ms": {}, "peak_bytes": {}, "allocations": {})",
       m.step, json_number(m.loss), json_number(m.grad_norm), json_number(m.lr), m.tokens, json_number(m.tokens_per_s),
       json_number(m.step_ms), m.peak_bytes, m.allocations);
+  if (m.host_bytes > 0) line += fmt::format(R"(, "host_bytes": {})", m.host_bytes);
   if (m.val_loss) line += fmt::format(R"(, "val_loss": {})", json_number(*m.val_loss));
   if (m.skipped_steps > 0) line += fmt::format(R"(, "skipped_steps": {})", m.skipped_steps);
   std::string kinds;

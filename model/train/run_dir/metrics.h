@@ -15,6 +15,7 @@ struct StepMetrics {
   std::int64_t tokens = 0;  ///< of all steps so far, over all ranks
   double tokens_per_s = 0, step_ms = 0;
   std::int64_t peak_bytes = 0;   ///< maximum over ranks
+  std::int64_t host_bytes = 0;   ///< the same of the host's memory, where it keeps anything of the device's
   std::int64_t allocations = 0;  ///< calls to the system for counted memory since the last line, maximum over ranks
   std::optional<float> val_loss = {};
   std::int64_t skipped_steps =

@@ -40,7 +40,8 @@ constexpr std::array<std::string_view, 11> kFree = {"name",
                                                     "data.tokenizer",
                                                     "train.recompute",
                                                     "data.validation_fraction"};
-constexpr std::array<std::string_view, 5> kFreeTables = {"shard.", "comm.", "watchdog.", "run.", "checkpoint."};
+constexpr std::array<std::string_view, 6> kFreeTables = {"shard.",    "offload.", "comm.",
+                                                         "watchdog.", "run.",     "checkpoint."};
 
 Error none_found(const std::string& where,
                  const std::string& what_to_do = "name the folder of a checkpoint, or of a run that has one") {

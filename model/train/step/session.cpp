@@ -20,7 +20,16 @@ constexpr double kMiB = 1 << 20;
 /// NCCL moves less than that at a fraction of what its links carry (docs/decisions/0039-units-of-several-blocks.md).
 constexpr double kNcclUnitMib = 64;
 /// Numbers whose maxima over the ranks are known at the end of a step.
-enum Status : std::uint8_t { peak_bytes, allocations, stop, no_data, least_wait, most_wait, slowest_step_us };
+enum Status : std::uint8_t {
+  peak_bytes,
+  host_bytes,
+  allocations,
+  stop,
+  no_data,
+  least_wait,
+  most_wait,
+  slowest_step_us
+};
 constexpr int kStatus = slowest_step_us + 1;
 /// The least wait and whose it is, in one number whose maximum is wanted: nanoseconds below kLongestWait, then the
 /// rank.
@@ -77,7 +86,11 @@ ShardOptions shard_options(const Config& config) {
           .seed = static_cast<std::uint64_t>(config.train.seed),
           .division = {Division::Rule::none},  // backward_seed() has it
           .zero_copy = config.shard.zero_copy == "auto",
-          .omit = omit_of(config.comm.omit)};
+          .omit = omit_of(config.comm.omit),
+          .residence = {.has_masters_on_host = config.offload.weights == "host",
+                        .has_moments_on_host = config.offload.moments == "host",
+                        .has_gradients_on_host = config.offload.gradients == "host",
+                        .cpu_link_gbs = config.offload.cpu_link_gbs}};
 }
 
 double unit_mib(const Config& config, Transport transport, int ranks) {
@@ -245,6 +258,7 @@ void Session::send_status(std::int64_t stop) {
   const std::int64_t waited = std::clamp<std::int64_t>(waited_since_last_ns(), 0, kLongestWait_ns - 1);
   std::vector<std::int64_t> values(kStatus);
   values[peak_bytes] = replay_ ? replay_->peak_bytes() : device_.memory().peak_bytes();
+  if (config_.offload.has_any()) values[host_bytes] = device_.pinned_memory().counter().live_bytes();
   values[allocations] = calls;
   values[Status::stop] = stop;
   values[no_data] = lacks_data_();
@@ -272,6 +286,7 @@ StepResult Session::finish_step() {
   return {.losses = losses_in_order(global_micro_batches()),
           .grad_norm = *HostView(context_, context_.stream(), optimizer_->grad_norm()).as<float>(),
           .peak_bytes = status[peak_bytes],
+          .host_bytes = status[host_bytes],
           .allocations = status[allocations],
           .stop = status[stop],
           .lacks_data = status[no_data] != 0,

@@ -24,9 +24,10 @@ struct StepResult {
   std::vector<float> losses;  ///< of every micro-batch of every rank, in global order
   float grad_norm = 0;
   std::int64_t peak_bytes = 0;  ///< counted, the largest of the ranks
+  std::int64_t host_bytes = 0;  ///< counted of the host beside that, where it keeps anything (docs/offload.md)
   std::int64_t allocations =
-      0;                    ///< calls to the system for counted memory since the last step's end, the most of the ranks
-  std::int64_t stop = 0;    ///< the largest of what the ranks gave enqueue_step
+      0;                  ///< calls to the system for counted memory since the last step's end, the most of the ranks
+  std::int64_t stop = 0;  ///< the largest of what the ranks gave enqueue_step
   bool lacks_data = false;  ///< some rank has no data for what follows (Session::look_ahead)
   StepWaits waits;          ///< of the ranks for each other
 };
@@ -129,7 +130,7 @@ class Session {
   std::optional<StepReplay> replay_;  // cuda.graph
   Batch kept_;                        // then: of all micro-batches of a step, one after the other
   std::int64_t loss_slots_ = 0;
-  std::function<bool()> is_enough_ = [] { return false; }, lacks_data_ = [] { return false; };
+  std::function<bool()> is_enough_ = [] { return false; }, lacks_data_ = is_enough_;
   Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64 (kStatus)
   std::int64_t allocations_seen_ = 0;
   std::int64_t waited_seen_ns_ = 0;  // the compute stream's

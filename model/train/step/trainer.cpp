@@ -140,7 +140,7 @@ void Trainer::print_header() const {
                   describe_omitted(config_.comm.omit), format_bytes(limit.bytes), limit.source);
   if (job_.dry_run) {
     print_to_stdout("{}\n{}", describe(plan_, config_, planned_ranks(), job_.full_plan),
-                    describe_budgets(memory_demand(), plan_.reserved_bytes, budgets()));
+                    describe_budgets(memory_demand(), plan_.rank_bytes(), budgets()));
     if (job_.verify_order) print_to_stdout("order verified: the plan of a step, {} entries\n", plan_.trace.size());
   }
 }
@@ -296,6 +296,7 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
              .tokens_per_s = static_cast<double>(tokens) / seconds,
              .step_ms = seconds * 1e3,
              .peak_bytes = result.peak_bytes,
+             .host_bytes = result.host_bytes,
              .allocations = result.allocations,
              .val_loss = std::nullopt,
              .skipped_steps = skipped_steps_ += std::isfinite(result.grad_norm) ? 0 : 1};

@@ -76,16 +76,26 @@ std::vector<MemoryLimit> Trainer::limits() const {
 
 std::vector<MemoryBudget> Trainer::budgets() const {
   const int threads = kStreamRoles + share_.threads - 1;
-  return memory_budgets(limits(),
-                        threads * (transport_of(world_) == Transport::local ? memory_demand().local_ranks : 1));
+  const int processes = transport_of(world_) == Transport::local ? memory_demand().local_ranks : 1;
+  std::vector<MemoryBudget> budgets = memory_budgets(limits(), threads * processes);
+  if (plan_.device == DeviceKind::cuda) {
+    for (MemoryBudget& budget : budgets) budget.of = MemoryBudget::Of::device;
+    const bool has_host = config_.offload.has_any();
+    for (MemoryBudget& budget : has_host ? memory_budgets(memory_limits(), threads * processes) : decltype(budgets){}) {
+      budget.of = MemoryBudget::Of::host;
+      budgets.push_back(budget);
+    }
+  }
+  add_offload_budgets(config_, budgets);
+  return budgets;
 }
 
 /// One rank of each host speaks for all of them, or each for its own GPU.
 void Trainer::check_memory() const {
   if (world_.local_rank() != 0 && plan_.device == DeviceKind::cpu) return;
   const std::vector<MemoryBudget> known = budgets();  // a GPU's is another one at every look
-  if (exceeded(memory_demand(), plan_.reserved_bytes, known) != nullptr)
-    throw memory_refusal(memory_demand(), plan_.reserved_bytes, known);
+  if (exceeded(memory_demand(), plan_.rank_bytes(), known) != nullptr)
+    throw memory_refusal(memory_demand(), plan_.rank_bytes(), known);
 }
 
 }  // namespace zs

@@ -1,0 +1,246 @@
+#include <catch2/catch.hpp>
+
+#include <chrono>
+#include <numeric>
+
+#include "model/train/plan/plan.h"
+#include "runtime/shard/grad_norm.h"
+#include "runtime/shard/host_link.h"
+#include "runtime/shard/state_by_name.h"
+#include "runtime/shard/unshard_scope.h"
+#include "runtime/tensor/host_view.h"
+#include "tests/model/temp_dir.h"
+#include "tests/shard/chain_model.h"
+#include "tests/shard/scheme_cases.h"
+#include "tests/shard/tiny_training.h"
+
+namespace zs::test {
+namespace {
+
+/// What the host keeps, by name.
+Config with_host(Config config, const std::string& what) {
+  config.offload.weights = what.find("weights") != what.npos ? "host" : "device";
+  config.offload.gradients = what.find("gradients") != what.npos ? "host" : "device";
+  config.offload.moments = what.find("moments") != what.npos ? "host" : "device";
+  return config;
+}
+
+/// The same training, to the bit, in the memory that was planned on both sides.
+void check_alike(const Config& config, const std::string& what, const TinyOptions& options) {
+  CAPTURE(what, config.shard.strategy, config.shard.layout, config.precision.param, options.ranks);
+  const TinyResult usual = train_tiny(config, options), run = train_tiny(with_host(config, what), options);
+  CHECK(run.losses == usual.losses);
+  CHECK(run.grad_norms == usual.grad_norms);
+  CHECK(run.weights == usual.weights);
+  const TrainPlan plan = make_plan(with_host(config, what), 0, options.ranks);
+  CHECK(plan.host_bytes > 0);
+  for (const std::int64_t bytes : run.host_bytes) CHECK(bytes == plan.host_bytes);
+  for (const std::int64_t bytes : usual.host_bytes) CHECK(bytes == 0);
+  for (const std::int64_t peak : run.peak_bytes) CHECK(peak == plan.step_peak_bytes);
+  CHECK(run.allocations.front() == 2);  // the device's and the host's memory, each at once
+  CHECK(run.allocations.back() == 0);
+  CHECK(verify_order(run.trace).empty());
+}
+
+std::int64_t kind_bytes(const TrainPlan& plan, const std::string& kind) {
+  const auto found = plan.at_peak.find(kind);
+  return found == plan.at_peak.end() ? 0 : found->second;
+}
+
+/// All values of the state after two steps, by parameter and kind; `loads`: they are put back first.
+std::map<std::string, std::vector<float>> state_of(const Config& config, int ranks, bool whole, bool loads) {
+  std::map<std::string, std::vector<float>> values;
+  run_local_world(ranks, {.timeout_s = 60}, [&](World& world) {
+    const TrainPlan plan = make_plan(config, {.rank = world.rank(), .ranks = ranks});
+    const auto device = plan.create_device({.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+    Session session(*device, world, config);
+    plan.apply_order(session.runtime());
+    const TrainingState state{world, session.runtime().executor(), session.optimizer()};
+    const auto step = [&](std::int64_t number) {
+      session.enqueue_step(number, 1e-2f, tiny_samples(config), 0);
+      session.finish_step();
+    };
+    step(1);
+    const StateByName before = state_by_name(state, {.whole = whole, .on_host = true});
+    step(2);
+    if (loads) {
+      load_by_name(state, before);
+      step(2);
+    }
+    const StateByName found = state_by_name(state, {.whole = true, .on_host = true});
+    if (world.rank() != 0) return;
+    for (const HeldTensor& held : found.tensors) {
+      const Buffer& data = held.pieces.at(0).data;
+      values[held.tensor.parameter + " " + held.tensor.kind].assign(data.as<float>(), data.as<float>() + data.elems);
+    }
+  });
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("what the host keeps changes no bit, in every scheme and layout, in the memory of the plan", "[residence]") {
+  const int ranks = GENERATE(1, 2, 4);
+  const std::vector<std::string> kept = {
+      "gradients", "weights and moments", "moments", "weights, gradients and moments", "gradients and moments",
+      "weights"};
+  std::size_t number = static_cast<std::size_t>(ranks);
+  for (const std::string& name : scheme_names()) {
+    const SchemeOptions scheme = scheme_of(name, ranks);
+    if ((scheme.group_size > 0 || scheme.reshard_after_forward.group() > 0) && ranks < 4) continue;
+    const std::string& what = kept[number++ % kept.size()];
+    Config config = tiny_config();
+    config.train.global_batch = ranks * (number % 2 == 0 ? 4 : 1);
+    choose_scheme(config, scheme);
+    const std::string& layout = layout_names()[number % layout_names().size()];
+    if (layout != "zero-copy" || scheme.strategy != Strategy::ddp) choose_layout(config, layout);
+    config.precision.param = what.starts_with("weights") || number % 2 == 0 ? "bf16" : "f32";
+    check_alike(config, what, {.ranks = ranks, .steps = 3});
+  }
+}
+
+TEST_CASE("what the host keeps changes no bit of momentum, stochastic rounding, validations and evaluations in between",
+          "[residence]") {
+  Config config = tiny_config();
+  config.precision.param = "bf16";
+  config.run.validate_every = 1;
+  config.run.validate_batches = 1;
+  config.train.global_batch = 4;
+  SECTION("momentum") {
+    config.train.optimizer = "sgd";
+    config.train.momentum = 0.9;
+    config.train.weight_decay = 0;
+  }
+  SECTION("stochastic rounding") { config.precision.rounding = "stochastic"; }
+  SECTION("bf16 on the wire") { config.precision.reduce = "bf16"; }
+  check_alike(config, "weights, gradients and moments", {.ranks = 2, .steps = 3});
+}
+
+TEST_CASE("what the host keeps is the same whatever runs late", "[residence]") {
+  Config config = tiny_config();
+  config.precision.param = "bf16";
+  config.train.global_batch = 8;
+  const TinyResult usual = train_tiny(config, {.ranks = 2, .is_calm = true});
+  const TinyResult run = train_tiny(with_host(config, "weights, gradients and moments"),
+                                    {.ranks = 2, .perturb_seed = GENERATE(std::uint64_t{3}, std::uint64_t{4})});
+  CHECK(run.losses == usual.losses);
+  CHECK(run.weights == usual.weights);
+}
+
+TEST_CASE("what the host keeps is not on the device, but for the units that are updated", "[residence]") {
+  Config config = tiny_config();
+  config.precision.param = "bf16";
+  const TrainPlan usual = make_plan(config, 0, 2), plan = make_plan(with_host(config, "weights and moments"), 0, 2);
+  const std::int64_t masters = kind_bytes(usual, "master"), moments = kind_bytes(usual, "moments");
+  CHECK(moments == 2 * masters);
+  CHECK(plan.host_by_kind == std::map<std::string, std::int64_t>{{"master", masters}, {"moments", moments}});
+  CHECK(plan.host_bytes == masters + moments);
+  CHECK(plan.pinned_bytes == masters + moments);
+  CHECK(kind_bytes(plan, "master") == 0);
+  CHECK(kind_bytes(plan, "moments") == 0);
+  CHECK(usual.persistent_bytes - plan.persistent_bytes == masters + moments);
+  std::int64_t windows = 0;
+  for (const PlannedBuffer& buffer : plan.buffers) windows += buffer.label == "host_window" ? 1 : 0;
+  CHECK(windows == 3 * std::ssize(plan.units));
+  CHECK(usual.host_bytes == 0);
+  CHECK(usual.pinned_bytes == 0);
+}
+
+TEST_CASE("I2: a checkpoint is the same wherever the state is kept, and is loaded to there", "[residence]") {
+  Config config = tiny_config();
+  config.precision.param = "bf16";
+  const TempDir on_device, on_host;
+  const TinyResult usual = train_tiny(config, {.ranks = 2, .steps = 3});
+  const Config kept = with_host(config, "weights and moments");
+  const TinyResult saved = train_tiny(kept, {.ranks = 2, .steps = 2, .checkpoints = on_host.path()});
+  const TinyResult plain = train_tiny(config, {.ranks = 2, .steps = 2, .checkpoints = on_device.path()});
+  CHECK(train_tiny(config, {.ranks = 2, .steps = 3, .resume = saved.saved}).weights == usual.weights);
+  CHECK(train_tiny(kept, {.ranks = 1, .steps = 3, .resume = plain.saved}).weights == usual.weights);
+  CHECK(train_tiny(kept, {.ranks = 4, .steps = 3, .resume = saved.saved}).weights == usual.weights);
+}
+
+TEST_CASE("state by name is read and put back where the host keeps it", "[residence]") {
+  const bool whole = GENERATE(true, false);
+  Config config = tiny_config();
+  config.precision.param = "bf16";
+  const auto expected = state_of(config, 2, whole, false);
+  CHECK(state_of(with_host(config, "weights and moments"), 2, whole, false) == expected);
+  CHECK(state_of(with_host(config, "weights and moments"), 2, whole, true) == expected);
+  CHECK(expected.size() > 60);
+}
+
+TEST_CASE("gradients that the host keeps are summed, clipped, shown and used as those of the device", "[residence]") {
+  const int ranks = GENERATE(1, 2, 3);
+  const auto run = [&](bool on_host, const std::string& name, const LayoutOptions& layout) {
+    ShardOptions options{.scheme = scheme_of(name, ranks), .layout = layout};
+    options.residence.has_gradients_on_host = on_host;
+    return on_ranks(ranks, [&](World& world) {
+      ChainRun chain(world, options);
+      for (int i = 0; i < 3; ++i) chain.micro_batch(i, i == 2);
+      std::vector<std::vector<float>> all{clip_grad_norm(chain.runtime.executor(), 0.01f, {.power = 3}).to_host()};
+      {
+        std::vector<int> units(chain.runtime.executor().units().size());
+        std::iota(units.begin(), units.end(), 0);
+        const UnshardScope scope(chain.runtime, units, {.with_gradients = true});
+        for (const FlatParameter& unit : chain.runtime.executor().units()) {
+          for (const Parameter* parameter : unit.parameters) {
+            const HostView view(chain.context, chain.context.stream(), scope.gradient(*parameter));
+            all.emplace_back(view.as<float>(), view.as<float>() + parameter->numel());
+          }
+        }
+      }
+      chain.optimizer->step(0.1f);
+      for (std::vector<float>& weights : chain.weights()) all.push_back(std::move(weights));
+      return all;
+    });
+  };
+  for (const std::string name : {"ddp", "zero1", "zero3", "zero3 once", "hsdp", "nested"}) {
+    for (const LayoutOptions& layout :
+         {LayoutOptions{}, LayoutOptions{.layout = Layout::per_parameter, .min_shard_bytes = 100}}) {
+      if (ranks == 3 && (name == "hsdp" || name == "nested")) continue;
+      CAPTURE(ranks, name, name_of(layout.layout));
+      CHECK(run(true, name, layout) == run(false, name, layout));
+    }
+  }
+}
+
+TEST_CASE("gradients of an abandoned step leave nothing behind on the device", "[residence]") {
+  const int ranks = GENERATE(1, 2);
+  const auto run = [&](bool abandons) {
+    ShardOptions options;
+    options.residence.has_gradients_on_host = true;
+    return on_ranks(ranks, [&](World& world) {
+      ChainRun chain(world, options);
+      chain.micro_batch(0);
+      chain.optimizer->step(0.1f);
+      if (abandons) {
+        chain.micro_batch(1, false);
+        chain.runtime.begin_micro_batch(Mode::train, true);
+        backward(chain.model.loss(chain_input(chain.context, 3), chain_targets(chain.context)), 1.0f);
+        chain.runtime.abandon_step();
+      }
+      chain.micro_batch(2);
+      chain.optimizer->step(0.1f);
+      return chain.weights();
+    });
+  };
+  CHECK(run(true) == run(false));
+}
+
+TEST_CASE("a link of so many bytes a second moves no more", "[residence]") {
+  const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+  Context context(*device);
+  HostLink link(context, 0.02);
+  constexpr std::int64_t kBytes = 1'000'000;
+  const Memory home = link.acquire(kBytes, "moments");
+  HostLink::Window window = link.open("a unit", {home.buffer(DType::f32, kBytes / 4)});
+  const Buffer here = window[0];
+  context.launch({"zero", {}, {here}},
+                 [&kernels = context.kernels(), here](ExecContext& exec) { kernels.zero(exec, here); });
+  device->synchronize();
+  const auto begin = std::chrono::steady_clock::now();
+  link.store(std::move(window));
+  device->synchronize();
+  CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(50));
+}
+}  // namespace zs::test
