@@ -16,6 +16,7 @@
 #include "runtime/device/device.h"
 #include "runtime/shard/adamw.h"
 #include "runtime/shard/checkpoint.h"
+#include "runtime/shard/checkpoint_save.h"
 #include "runtime/shard/lr_schedule.h"
 #include "runtime/shard/sgd.h"
 #include "runtime/shard/sharded_runtime.h"

@@ -115,7 +115,7 @@ def stopped(train, whole):
 def killed(train, whole):
     """P1, P2, P3: killed at random moments, most of them within a save, until it comes to its end."""
     rng, problems, kills = random.Random(5), [], 0
-    for ranks in (None, 2):
+    for ranks, background in ((None, False), (2, False), (None, True), (2, True)):
         with Folder(train) as folder:
             metrics = folder.path / "out" / "metrics.jsonl"
             for attempt in range(40):
@@ -128,7 +128,8 @@ def killed(train, whole):
 
                 is_any_whole = any(not name.endswith(".tmp") for name in folder.checkpoints())
                 arguments = ["--resume", "latest"] if is_any_whole else ["--overwrite"]
-                result = folder.start(*arguments, ranks=ranks, checkpoint__every=1, checkpoint__keep=2, on_start=after_lines(metrics, done + 1, kill))
+                result = folder.start(*arguments, ranks=ranks, checkpoint__every=1, checkpoint__keep=2, checkpoint__background=background,
+                                      on_start=after_lines(metrics, done + 1, kill))
                 if result.code == 0:
                     break
                 kills += 1
@@ -142,6 +143,25 @@ def killed(train, whole):
             folder.start("--resume", "latest", ranks=ranks, checkpoint__every=1, checkpoint__keep=2)
             problems += [] if folder.checkpoints() == ["step-7", "step-8"] else [f"left by the last save: {folder.checkpoints()}"]
     return problems + ([] if kills >= 3 else [f"only {kills} kills took place"])
+
+
+def in_background(train, whole):
+    """Saves that a thread writes: the same checkpoints at the end, by steps and by time, and the run goes on from a stop."""
+    with Folder(train) as folder:
+        keys = {"checkpoint__background": True, "checkpoint__keep": 0}
+        problems = []
+        for ranks in (None, 3):
+            result = folder.start("--overwrite", ranks=ranks, checkpoint__every=3, **keys)
+            found = compare(folder, result, whole)
+            found += [] if folder.checkpoints() == ["step-3", "step-6", "step-8"] else [f"checkpoints are {folder.checkpoints()}"]
+            good = harness.run([train, "--verify", "out"], LIMIT_S, cwd=folder.path)
+            found += [] if good.code == 0 else [f"--verify: exit code {good.code}"]
+            found += compare(folder, folder.start("--resume", "out/checkpoints/step-3", "--overwrite", checkpoint__every=1), whole)
+            problems += [f"{ranks} ranks: {p}" for p in found]
+        result = folder.start("--overwrite", checkpoint__every_minutes="1e-9", **keys)
+        problems += compare(folder, result, whole)
+        problems += [] if folder.checkpoints() == [f"step-{n}" for n in range(1, STEPS + 1)] else [f"by time: {folder.checkpoints()}"]
+        return problems
 
 
 def disk_full(train, whole):
@@ -315,7 +335,7 @@ def main():
     harness.become_subreaper()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     report, whole = harness.Report(), whole_run(train)
-    for case in (other_ranks, stopped, killed, disk_full, verified, damaged, refused, forked, other_data, bad_id, bad_validation):
+    for case in (other_ranks, stopped, killed, in_background, disk_full, verified, damaged, refused, forked, other_data, bad_id, bad_validation):
         if not words or any(word in case.__name__ for word in words):
             report.case(case.__doc__.splitlines()[0], case(train, whole))
     return report.exit_code()

@@ -163,6 +163,7 @@ TEST_CASE("keys that contradict each other are refused") {
        "shard.reshard_after_forward = true does not go with shard.strategy \"shard_grad_op\""},
       {{"shard.strategy=nested", "shard.group_size=4", "shard.reshard_after_forward=2"},
        "shard.reshard_after_forward = 2 does not go with shard.strategy \"nested\""},
+      {{"checkpoint.background=true"}, "checkpoint.background = true without regular checkpoints"},
       {{"offload.weights=host"}, "offload.weights = \"host\" does not go with precision.param \"f32\""},
       {{"offload.weights=host", "precision.param=bf16", "precision.validation=f32"},
        "offload.weights = \"host\" does not go with precision.validation \"f32\""},

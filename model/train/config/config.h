@@ -96,7 +96,10 @@ struct Config {
   };
   struct Checkpoint {
     std::int64_t every = 0, keep = 3;
+    double every_minutes = 0;
+    bool background = false;
     std::string on_full = "stop";
+    bool is_regular() const { return every > 0 || every_minutes > 0; }
     bool operator==(const Checkpoint&) const = default;
   };
   struct Run {

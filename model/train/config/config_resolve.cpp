@@ -233,6 +233,10 @@ void check_offload(ConfigDraft& draft) {
 
 void check_rest(ConfigDraft& draft) {
   const Config& c = draft.config;
+  if (are_good(draft, {"checkpoint.background", "checkpoint.every", "checkpoint.every_minutes"}) &&
+      c.checkpoint.background && !c.checkpoint.is_regular())
+    draft.report("checkpoint.background", "checkpoint.background = true without regular checkpoints",
+                 "set checkpoint.every or checkpoint.every_minutes, or leave it out");
   if (are_good(draft, {"cuda.graph", "device"}) && c.cuda.graph && c.device != "cuda")
     draft.report("cuda.graph", fmt::format("cuda.graph = true does not go with device = \"{}\"", c.device),
                  "leave it out, or use device = \"cuda\": the CPU has no graphs");

@@ -364,6 +364,13 @@ constexpr std::array kKeys = {
 
     ConfigKey{"checkpoint.every", [](Config& c) -> ConfigSlot { return &c.checkpoint.every; }, between(0, 1e9), "", "",
               "Steps between checkpoints, and one at the end; 0 saves only when the run is asked to stop."},
+    ConfigKey{"checkpoint.every_minutes", [](Config& c) -> ConfigSlot { return &c.checkpoint.every_minutes; },
+              between(0, 1e6), "", "",
+              "Minutes between checkpoints, and one at the end: behind the first step that ends so long after the last "
+              "one began. 0: none by time. Goes with `checkpoint.every`."},
+    ConfigKey{"checkpoint.background", [](Config& c) -> ConfigSlot { return &c.checkpoint.background; }, any, "", "",
+              "Steps wait only until the state is copied to memory of the host, which is planned for it (12 bytes a "
+              "parameter of the rank's shards with AdamW); a thread writes the checkpoint. docs/checkpoints.md."},
     ConfigKey{"checkpoint.keep", [](Config& c) -> ConfigSlot { return &c.checkpoint.keep; }, between(0, 1e6), "", "",
               "Checkpoints that stay, the newest; 0 keeps all. A run that goes on keeps as many as it did, unless this "
               "is given."},

@@ -130,6 +130,14 @@ Changes residences(const MemoryDemand& demand, const char* to) {
   return changes;
 }
 
+/// The copy that a thread writes a checkpoint from.
+Changes waits_for_saves(const MemoryDemand& demand) {
+  if (!demand.config.checkpoint.background) return {};
+  MemoryChange one = change(demand, "set checkpoint.background=false");
+  one.demand.config.checkpoint.background = false;
+  return {one};
+}
+
 Changes to_host(const MemoryDemand& demand) { return residences(demand, "host"); }
 Changes to_device(const MemoryDemand& demand) { return residences(demand, "device"); }
 
@@ -281,7 +289,7 @@ std::optional<MemoryChange> smallest_change(const MemoryDemand& demand, const st
   for (const auto list : {recomputations, micro_batches, loss_chunks, unit_sizes, prefetches, reshardings}) {
     if (auto found = first_that_fits(list(demand), budgets)) return found;
   }
-  for (const auto list : {to_device, to_host}) {
+  for (const auto list : {waits_for_saves, to_device, to_host}) {
     if (auto found = any_that_fits(list(demand), budgets)) return found;
   }
   for (const auto list : {fewer_ranks, more_ranks, more_hosts}) {

@@ -9,6 +9,7 @@
 #include "model/train/config/config_optimizer.h"
 #include "model/train/config/dim_patterns.h"
 #include "runtime/base/random.h"
+#include "runtime/shard/checkpoint_save.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/host_view.h"
 
@@ -26,6 +27,8 @@ enum Status : std::uint8_t {
   allocations,
   stop,
   no_data,
+  save_due,
+  writing,
   least_wait,
   most_wait,
   slowest_step_us
@@ -118,6 +121,9 @@ Session::Session(Device& device, World& world, const Config& config, Use use)
   local_losses_ = device.pool().acquire(slot_bytes, context_.stream(), "scalars");
   all_losses_ = device.pool().acquire(slot_bytes * world.size(), context_.stream(), "scalars");
   status_ = device.pool().acquire(kStatus * size_of(DType::i64), context_.stream(), "scalars");
+  if (config.checkpoint.background)
+    save_memory_ = device.pinned_memory().acquire(BackgroundSave::held_bytes(runtime_.executor(), *optimizer_),
+                                                  context_.stream(), "checkpoint");
   if (!config.cuda.graph) return;
   replay_.emplace(device, world, runtime_.order_check());
   const Shape shape{local_micro_batches() * config_.train.micro_batch, config_.train.sequence};
@@ -258,10 +264,12 @@ void Session::send_status(std::int64_t stop) {
   const std::int64_t waited = std::clamp<std::int64_t>(waited_since_last_ns(), 0, kLongestWait_ns - 1);
   std::vector<std::int64_t> values(kStatus);
   values[peak_bytes] = replay_ ? replay_->peak_bytes() : device_.memory().peak_bytes();
-  if (config_.offload.has_any()) values[host_bytes] = device_.pinned_memory().counter().live_bytes();
+  if (config_.offload.has_any() || save_memory_) values[host_bytes] = device_.pinned_memory().counter().live_bytes();
   values[allocations] = calls;
   values[Status::stop] = stop;
   values[no_data] = lacks_data_();
+  values[save_due] = is_save_due_();
+  values[writing] = is_writing_();
   values[slowest_step_us] = last_step_us_;
   values[least_wait] = (kLongestWait_ns - 1 - waited) * kRanks + world_.rank();
   values[most_wait] = waited;
@@ -289,6 +297,8 @@ StepResult Session::finish_step() {
           .host_bytes = status[host_bytes],
           .allocations = status[allocations],
           .stop = status[stop],
+          .is_save_due = status[save_due] != 0,
+          .is_writing = status[writing] != 0,
           .lacks_data = status[no_data] != 0,
           .waits = {.slowest = static_cast<int>(status[least_wait] % kRanks),
                     .least_s = static_cast<double>(kLongestWait_ns - 1 - status[least_wait] / kRanks) * 1e-9,

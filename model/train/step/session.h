@@ -28,6 +28,8 @@ struct StepResult {
   std::int64_t allocations =
       0;                  ///< calls to the system for counted memory since the last step's end, the most of the ranks
   std::int64_t stop = 0;  ///< the largest of what the ranks gave enqueue_step
+  bool is_save_due = false;  ///< some rank says so (Session::save_by), as of the next
+  bool is_writing = false;
   bool lacks_data = false;  ///< some rank has no data for what follows (Session::look_ahead)
   StepWaits waits;          ///< of the ranks for each other
 };
@@ -66,6 +68,13 @@ class Session {
   /// `lacks_data`: asked while a step computes whether this rank lacks what follows; all ranks learn it with the step's
   /// result.
   void look_ahead(std::function<bool()> lacks_data) { lacks_data_ = std::move(lacks_data); }
+  /// Asked while a step computes: whether a checkpoint is due, and whether one is still being written. All ranks learn
+  /// with the step's result whether any says so.
+  void save_by(std::function<bool()> is_due, std::function<bool()> is_writing) {
+    is_save_due_ = std::move(is_due), is_writing_ = std::move(is_writing);
+  }
+  /// u8, for a BackgroundSave; empty without checkpoint.background.
+  Buffer save_memory() const { return save_memory_ ? save_memory_.buffer(DType::u8, save_memory_.bytes()) : Buffer{}; }
   /// Waits for the step and reads its result. An error on the meta device.
   StepResult finish_step();
 
@@ -130,8 +139,10 @@ class Session {
   std::optional<StepReplay> replay_;  // cuda.graph
   Batch kept_;                        // then: of all micro-batches of a step, one after the other
   std::int64_t loss_slots_ = 0;
-  std::function<bool()> is_enough_ = [] { return false; }, lacks_data_ = is_enough_;
+  std::function<bool()> is_enough_ = [] { return false; }, lacks_data_ = is_enough_, is_save_due_ = is_enough_,
+                        is_writing_ = is_enough_;
   Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64 (kStatus)
+  Memory save_memory_;                         // of the host
   std::int64_t allocations_seen_ = 0;
   std::int64_t waited_seen_ns_ = 0;  // the compute stream's
   std::function<bool()> is_asked_;   // null: nobody is

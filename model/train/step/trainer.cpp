@@ -177,13 +177,14 @@ int Trainer::train() {
 
 int Trainer::run_steps(std::int64_t done) {
   margin_.emplace(3 * size_of(DType::f32) * parameter_count(), size_of(DType::f32) * parameter_count());
-  last_poll_ = Clock::now();
+  last_poll_ = last_save_ = Clock::now();
   // The verifier would take what the host waits for within a step for an order that events have made.
   if (!verifier_) session_->interrupt_by([this] { return agrees_to_stop(); });
   catch_up_validation();
   if (lacks_data_) return end_without_data(done);
   if (const auto code = train_steps(done)) return *code;
   explain_steps();
+  if (const int failure = finish_save(); failure != 0) return failure;
   const bool is_stopped = stop_ != StopReason::none && (done < config_.train.steps || lacks_validation_);
   if (is_stopped && has_results() && saved_step_ != done) {
     if (const int failure = save_checkpoint(done, true); failure != 0) return failure;
@@ -199,13 +200,19 @@ std::optional<int> Trainer::train_steps(std::int64_t& done) {
   while (done < steps && stop_ == StopReason::none) {
     watch_.enter(done == before ? Phase::first_step : Phase::step, done + 1);
     if (watch_.hit("step")) return 0;
-    if (const int code = step(done + 1, metrics); code != 0) return code;
+    if (const int code = step(done + 1, metrics); code != 0) {
+      if (code == static_cast<int>(ExitCode::non_finite)) finish_save();
+      return code;
+    }
     if (metrics.step != done + 1) break;  // dropped: the step is as if it had not begun
     ++done;
     if (is_first() && done == before + 1) metrics.peak_by_kind = device_->device().memory().at_peak();
     if (is_first())
       report(metrics, seconds_since(start) / static_cast<double>(done - before) * static_cast<double>(steps - done));
     if (explainer_ && explainer_->has_all()) explain_steps();
+    if (save_ && !is_writing_) {
+      if (const int failure = finish_save(); failure != 0) return failure;
+    }
     if (is_saved(done) || (lacks_data_ && has_results())) {
       if (const int failure = save_checkpoint(done, lacks_data_); failure != 0) return failure;
     }
@@ -242,7 +249,8 @@ bool Trainer::has_results() const { return transport_of(world_) != Transport::nu
 
 bool Trainer::is_saved(std::int64_t step) const {
   const std::int64_t every = config_.checkpoint.every;
-  return has_results() && every > 0 && (step % every == 0 || step == config_.train.steps);
+  const bool is_now = (every > 0 && step % every == 0) || is_save_due_ || step == config_.train.steps;
+  return has_results() && config_.checkpoint.is_regular() && is_now;
 }
 
 /// Only the live line has room for it, and only one rank prints that; all of them measure.
@@ -270,6 +278,12 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   StepResult result;
   double seconds = 0;
   session_->look_ahead([this, step] { return step < config_.train.steps && lacks_samples(step + 1); });
+  session_->save_by(
+      [this] {
+        const double minutes = config_.checkpoint.every_minutes;
+        return is_first() && minutes > 0 && seconds_since(last_save_) >= 60 * minutes;
+      },
+      [this] { return save_ && save_->save.is_writing(); });
   try {
     session_->enqueue_step(step, static_cast<float>(lr), reader(dataset_->train),
                            static_cast<std::int64_t>(own_stop()));
@@ -312,6 +326,7 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   if (world_.size() > 1) tell("warning", stragglers_.after_step(result.waits, seconds));
   if (StepReplay* const replay = session_->replay()) tell("note", replay->take_news(step));
   stop_ = std::max(stop_, static_cast<StopReason>(result.stop));
+  is_save_due_ = result.is_save_due, is_writing_ = result.is_writing;
   lacks_data_ = result.lacks_data || (is_validated(step) && lacks_validation_samples());
   if (is_validated(step) && !lacks_data_) validate(metrics);
   if (is_verified(step)) {

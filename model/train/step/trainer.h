@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@
 #include "model/train/step/watch.h"
 #include "runtime/device/cpu_topology.h"
 #include "runtime/device/step_verifier.h"
+#include "runtime/shard/checkpoint_save.h"
 
 namespace zs {
 
@@ -78,6 +80,13 @@ class Trainer {
   bool is_saved(std::int64_t step) const;
   /// `is_last_chance`: nothing else will keep what was done.
   int save_checkpoint(std::int64_t step, bool is_last_chance);
+  /// Makes a checkpoint of what a thread has written, or waits for it; 0 where there is none on its way.
+  int finish_save();
+  void wait_for_writing() const;
+  /// Runs what saves; a warning where the checkpoint of `step` is not saved and the run goes on.
+  int try_to_save(std::int64_t step, bool is_last_chance, const std::function<void()>& body);
+  void note_saved(std::int64_t step, double seconds);
+  int prune_saved(std::int64_t step);
   /// Only those that the run's mark lists.
   void prune_own_checkpoints(const std::string& root);
   /// What will be accepted after the run has ended early: "go on with --resume latest".
@@ -163,6 +172,18 @@ class Trainer {
   std::unique_ptr<RankDevice> device_;
   std::optional<StepVerifier> verifier_;
   std::unique_ptr<Session> session_;
+  struct SaveOnItsWay {
+    SaveOnItsWay(std::int64_t of_step, const RankWatch& watch, const TrainingState& state, const std::string& root,
+                 const CheckpointInfo& info, const Buffer& held)
+        : step(of_step), files(watch, true), save(state, root, info, &files, held) {}
+
+    std::int64_t step;
+    CheckpointWatch files;
+    BackgroundSave save;
+  };
+  std::unique_ptr<SaveOnItsWay> save_;
+  bool is_save_due_ = false, is_writing_ = false;  // agreed
+  TimeLimit::Clock::time_point last_save_;         // when it began
   std::optional<MetricsLog> log_;
   std::optional<RunViews> views_;             // the first rank's
   std::unique_ptr<StepExplainer> explainer_;  // the first rank's, where steps are to be explained

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <thread>
+#include <utility>
 
 #include "model/train/inference/sample.h"
 #include "model/train/inference/sample_text.h"
@@ -51,7 +53,7 @@ void Trainer::reserve_space(const std::string& folder) {
   const std::int64_t weights = size_of(DType::f32) * parameter_count() + kHeaderBytes * tensors;
   const std::int64_t checkpoint = 3 * (size_of(DType::f32) * parameter_count() + kSegmentBytes * tensors);
   space_.take(folder, weights, "the final weights");
-  if (config_.checkpoint.every > 0 && config_.checkpoint.on_full == "stop")
+  if (config_.checkpoint.is_regular() && config_.checkpoint.on_full == "stop")
     check_space(folder, checkpoint, "a checkpoint beside the final weights");
 }
 
@@ -63,42 +65,83 @@ void Trainer::print_how_to_stop() const {
       "odls_base_sigkill_timeout SECONDS)\n");
 }
 
-/// The metrics up to this step first: where the checkpoint is, they are.
-int Trainer::save_checkpoint(std::int64_t step, bool is_last_chance) {
-  watch_.enter(Phase::checkpoint, step);
-  CheckpointWatch files(watch_);
-  const auto start = TimeLimit::Clock::now();
+int Trainer::try_to_save(std::int64_t step, bool is_last_chance, const std::function<void()>& body) {
   std::string warning;
   const int code = collectively(world_, fmt::format("step {}", step), [&] {
-    together(world_, [&] {
-      if (!is_first()) return;
-      log_->sync();
-      mark_->begin(checkpoint_name(step));
-    });
-    const std::string root = run_dir_ + "/checkpoints";
     try {
-      save({world_, session_->runtime().executor(), session_->optimizer()}, root,
-           {.step = step, .attributes = run_attributes(config_, data_facts_)}, &files);
+      body();
     } catch (const AgreedError& error) {
       if (is_last_chance || config_.checkpoint.on_full != "warn" || !is_for_lack_of_space(error))
         throw AgreedError(error.code(), error.what_happened(), error.where(),
                           fmt::format("{}, then {}", error.what_to_do(), way_on()));
       warning =
           fmt::format("the checkpoint of step {} is not saved, and the run goes on: {}", step, error.what_happened());
-      return;
     }
-    has_checkpoint_ = true;
-    together(world_, [&] { prune_own_checkpoints(root); });
   });
   tell("warning", warning);
-  if (code == 0 && warning.empty()) {
-    watch_.saved(step);
-    saved_step_ = step;
-    margin_->note_save(elapsed_s(start));
-    refresh_views();
-  }
   last_poll_ = TimeLimit::Clock::now();
   return code;
+}
+
+void Trainer::note_saved(std::int64_t step, double seconds) {
+  has_checkpoint_ = true;
+  watch_.saved(step);
+  saved_step_ = step;
+  margin_->note_save(seconds);
+  refresh_views();
+}
+
+/// The metrics up to this step first: where the checkpoint is, they are.
+int Trainer::save_checkpoint(std::int64_t step, bool is_last_chance) {
+  if (const int failure = finish_save(); failure != 0) return failure;
+  watch_.enter(Phase::checkpoint, step);
+  last_save_ = TimeLimit::Clock::now();
+  const bool in_background = config_.checkpoint.background && !is_last_chance && step < config_.train.steps;
+  const int code = try_to_save(step, is_last_chance, [&] {
+    together(world_, [&] {
+      if (!is_first()) return;
+      log_->sync();
+      mark_->begin(checkpoint_name(step));
+    });
+    const TrainingState state{world_, session_->runtime().executor(), session_->optimizer()};
+    const CheckpointInfo info{.step = step, .attributes = run_attributes(config_, data_facts_)};
+    const std::string root = run_dir_ + "/checkpoints";
+    if (in_background) {
+      save_ = std::make_unique<SaveOnItsWay>(step, watch_, state, root, info, session_->save_memory());
+      return;
+    }
+    CheckpointWatch files(watch_);
+    save(state, root, info, &files);
+    note_saved(step, elapsed_s(last_save_));
+  });
+  return code != 0 || saved_step_ != step ? code : prune_saved(step);
+}
+
+/// A thread that writes counts as work, one that does not move does not.
+void Trainer::wait_for_writing() const {
+  for (std::int64_t seen = -1; save_->save.is_writing();) {
+    if (const std::int64_t changes = save_->files.changes(); changes != std::exchange(seen, changes))
+      const StatusScope status(watch_.watchdog(), "writing a checkpoint", StatusScope::Host::works);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+int Trainer::finish_save() {
+  if (!save_) return 0;
+  const std::int64_t step = save_->step;
+  watch_.enter(Phase::checkpoint, step);
+  wait_for_writing();
+  const int code = try_to_save(step, false, [&] {
+    save_->save.finish();
+    note_saved(step, 2 * save_->save.writing_s());  // a run that stops waits for one save and makes another
+  });
+  save_.reset();
+  return code != 0 || saved_step_ != step ? code : prune_saved(step);
+}
+
+int Trainer::prune_saved(std::int64_t step) {
+  return collectively(world_, fmt::format("step {}", step),
+                      [&] { together(world_, [&] { prune_own_checkpoints(run_dir_ + "/checkpoints"); }); });
 }
 
 void Trainer::validate(StepMetrics& metrics) {

@@ -40,7 +40,8 @@ void Trainer::check_and_plan() {
     throw Error(ExitCode::config, "cuda.graph = true hides the ops of a step from --explain and --trace", "cuda.graph",
                 "leave one of them out");
   check_memory();
-  check_threads(share_.threads - 1 + kStreamRoles);  // those that the device will start
+  check_threads(share_.threads - 1 + kStreamRoles +
+                int{config_.checkpoint.background});  // those that the device will start
   if (job_.resume.empty()) check_samples(1);
   if (is_first() && job_.resume.empty()) check_run_dir(run_dir_request());
 }
@@ -80,7 +81,7 @@ std::vector<MemoryBudget> Trainer::budgets() const {
   std::vector<MemoryBudget> budgets = memory_budgets(limits(), threads * processes);
   if (plan_.device == DeviceKind::cuda) {
     for (MemoryBudget& budget : budgets) budget.of = MemoryBudget::Of::device;
-    const bool has_host = config_.offload.has_any();
+    const bool has_host = config_.offload.has_any() || config_.checkpoint.background;
     for (MemoryBudget& budget : has_host ? memory_budgets(memory_limits(), threads * processes) : decltype(budgets){}) {
       budget.of = MemoryBudget::Of::host;
       budgets.push_back(budget);

@@ -48,7 +48,9 @@ void RankWatch::saved(std::int64_t step) const {
 }
 
 void CheckpointWatch::before(FileOp op, const std::string& /*path*/) {
-  const StatusScope status(watch_.watchdog(), "writing a checkpoint", StatusScope::Host::works);
+  const StatusScope status(in_background_ ? nullptr : watch_.watchdog(), "writing a checkpoint",
+                           StatusScope::Host::works);
+  ++changes_;
   watch_.hit(fault_point(op));
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <string>
 
 #include "comm/health/watchdog.h"
@@ -40,11 +42,17 @@ class RankWatch {
 /// Tells of the writing of a checkpoint: fault points ckpt.create, ckpt.write, ckpt.sync, ckpt.rename ...
 class CheckpointWatch final : public FileWatch {
  public:
-  explicit CheckpointWatch(const RankWatch& watch) : watch_(watch) {}
+  /// `in_background`: by another thread than the host's, of whose work others know nothing.
+  explicit CheckpointWatch(const RankWatch& watch, bool in_background = false)
+      : watch_(watch), in_background_(in_background) {}
   void before(FileOp op, const std::string& path) override;
+  /// So far. Any thread.
+  std::int64_t changes() const { return changes_; }
 
  private:
   RankWatch watch_;
+  bool in_background_;
+  std::atomic<std::int64_t> changes_ = 0;
 };
 
 }  // namespace zs
