@@ -82,9 +82,14 @@ struct LossOptions {
   /// with this seed and no op in between, must follow in the same micro-batch.
   std::optional<float> seed = {};
   std::int64_t chunk = 0;  ///< tokens whose logits exist at once; 0: lm_head_chunk_rows
+  /// Tokens with this target count for nothing. The mean is over the others, but with `weights` over all N.
+  std::optional<std::int32_t> ignored = {};
+  /// f32 (N), no gradient: what each token's loss is multiplied with; empty: alike.
+  Tensor weights = {};
 };
 
-/// Scalar f32: mean over N tokens (0 without any) of the cross entropy of softmax(x weight^T) against targets (N) i32.
+/// Scalar f32: mean over N tokens (0 where none counts) of the cross entropy of softmax(x weight^T) against targets
+/// (N) i32.
 /// x (..., C), weight (V', C) of which the first `classes` rows are real and the rest padding, masked. Logits exist for
 /// a chunk of tokens at a time; backward computes each chunk again, a tenth of a GPT-2 124M's arithmetic, unless there
 /// is a seed.

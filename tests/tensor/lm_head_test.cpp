@@ -66,6 +66,44 @@ TEST_CASE("the head's loss and gradients in chunks of any size agree") {
     REQUIRE(parts.dweight[i] == Approx(whole.dweight[i]).epsilon(1e-4).margin(1e-7));
 }
 
+TEST_CASE("tokens with the ignored target count for nothing") {
+  const auto device = Device::create(DeviceKind::cpu, {});
+  Context context(*device);
+  const std::int64_t width = 5, classes = 7;
+  const std::optional<float> seed = GENERATE(std::optional<float>{}, std::optional<float>{0.5f});
+  const bool has_weights = GENERATE(false, true);
+  const std::int64_t chunk = GENERATE(2, 6);
+  const auto run = [&](const std::vector<std::int32_t>& targets, const std::vector<float>& weights, int first) {
+    const auto tokens = std::ssize(targets);
+    Parameter weight("weight", {8, width}, {}, true);
+    PlainOwner owner(context, DType::f32, DType::f32);
+    owner.add(weight, to_floats(normal({8, width}, "weight").values));
+    const std::vector<float> all = to_floats(normal({6, width}, "x").values);
+    std::vector<float> rows(all.begin() + first * width, all.begin() + (first + tokens) * width);
+    Tensor x = Tensor::from_host(context, {tokens, width}, rows);
+    x.set_requires_grad();
+    LossOptions options{.seed = seed, .chunk = chunk, .ignored = kIgnoredTarget};
+    if (!weights.empty()) options.weights = Tensor::from_host(context, {tokens}, weights);
+    const Tensor loss = lm_head_loss(x, weight, Tensor::from_host(context, {tokens}, targets), classes, options);
+    backward(loss, 0.5f);
+    return HeadResult{loss.to_host(), x.grad().to_host(), owner.grad(weight).to_host()};
+  };
+  // Of six tokens the first two, the fourth and the last count for nothing; with weights the sums are divided by all.
+  constexpr std::int32_t kNot = kIgnoredTarget;
+  const HeadResult masked =
+      run({kNot, kNot, 3, kNot, 6, kNot}, has_weights ? std::vector<float>{9, 9, 2, 9, 4, 9} : std::vector<float>{}, 0);
+  const HeadResult third = run({3}, {}, 2), fifth = run({6}, {}, 4);
+  const float of_third = has_weights ? 2.0f / 6 : 0.5f, of_fifth = has_weights ? 4.0f / 6 : 0.5f;
+  CHECK(masked.loss[0] == Approx(of_third * third.loss[0] + of_fifth * fifth.loss[0]));
+  for (std::size_t i = 0; i < masked.dx.size(); ++i) {
+    const std::size_t row = i / 5, column = i % 5;
+    const float expected = row == 2 ? of_third * third.dx[column] : row == 4 ? of_fifth * fifth.dx[column] : 0.0f;
+    CHECK(masked.dx[i] == Approx(expected).margin(1e-7));
+  }
+  for (std::size_t i = 0; i < masked.dweight.size(); ++i)
+    CHECK(masked.dweight[i] == Approx(of_third * third.dweight[i] + of_fifth * fifth.dweight[i]).margin(1e-6));
+}
+
 TEST_CASE("the head holds the logits of as many tokens as it is told") {
   const auto device = Device::create(DeviceKind::meta, {});
   Context context(*device);

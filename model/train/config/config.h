@@ -22,6 +22,9 @@ struct Config {
     double validation_fraction = 0.1;
     std::int64_t token_bytes = 2;
     std::string tokenizer;
+    /// Some targets may be kIgnoredTarget, and count for nothing. Not a key: it follows from those that say what data
+    /// is.
+    bool has_ignored_targets = false;
     bool operator==(const Data&) const = default;
   };
   /// A time, given in seconds or as "H:MM:SS".
@@ -42,6 +45,7 @@ struct Config {
     std::int64_t seed = 1337;
     bool deterministic = false;
     std::string recompute = "none";
+    std::string loss = "tokens";
     std::int64_t loss_chunk = 0;
     Duration time_limit;
     bool operator==(const Train&) const = default;

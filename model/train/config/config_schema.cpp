@@ -171,6 +171,10 @@ constexpr std::array kKeys = {
               "Activations that backward computes again instead of keeping them: none, all of a transformer block but "
               "its input, or what "
               "its attention makes up to the output projection. The results are the same bits."},
+    ConfigKey{"train.loss", [](Config& c) -> ConfigSlot { return &c.train.loss; }, any, "tokens|sequences", "",
+              "What counts alike in a step's loss and gradient, where some targets count for nothing: `tokens`, each "
+              "target that counts, over all micro-batches and ranks; or `sequences`, each sequence, by the mean over "
+              "its targets that count. Where every target counts both are the mean over all tokens."},
     ConfigKey{"train.loss_chunk", [](Config& c) -> ConfigSlot { return &c.train.loss_chunk; }, between(0, 1e9), "", "",
               "Tokens whose logits exist at once; 0: even shares, in multiples of 32, that keep them within 128 MiB."},
     ConfigKey{"train.time_limit", [](Config& c) -> ConfigSlot { return &c.train.time_limit; }, between(0, 1e8), "", "",

@@ -10,6 +10,8 @@
 #include "model/train/config/dim_patterns.h"
 #include "runtime/base/random.h"
 #include "runtime/shard/checkpoint_save.h"
+#include "runtime/shard/sum_over_ranks.h"
+#include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/host_view.h"
 
@@ -124,44 +126,93 @@ Session::Session(Device& device, World& world, const Config& config, Use use)
   if (config.checkpoint.background)
     save_memory_ = device.pinned_memory().acquire(BackgroundSave::held_bytes(runtime_.executor(), *optimizer_),
                                                   context_.stream(), "checkpoint");
+  if (weighs()) {
+    runtime_.order_check().set("what counts alike in the loss", config.train.loss);
+    step_weight_ = device.pool().acquire(size_of(DType::f32), context_.stream(), "scalars");
+    local_weights_ = device.pool().acquire(slot_bytes, context_.stream(), "scalars");
+    all_weights_ = device.pool().acquire(slot_bytes * world.size(), context_.stream(), "scalars");
+  }
   if (!config.cuda.graph) return;
   replay_.emplace(device, world, runtime_.order_check());
   const Shape shape{local_micro_batches() * config_.train.micro_batch, config_.train.sequence};
-  kept_ = {Tensor::empty(context_, shape, DType::i32, "batch"), Tensor::empty(context_, shape, DType::i32, "batch")};
+  kept_ = {Tensor::empty(context_, shape, DType::i32, "batch"), Tensor::empty(context_, shape, DType::i32, "batch"),
+           weighs() ? Tensor::empty(context_, shape, DType::f32, "batch") : Tensor{}};
 }
 
 std::int64_t Session::first_sample(std::int64_t first, std::int64_t i) const {
   return first + (i * world_.size() + world_.rank()) * config_.train.micro_batch;
 }
 
-Session::Batch Session::read_batch(std::int64_t first_sample, std::int64_t rows, const ReadSamples& read) {
-  std::vector<std::int32_t> inputs, targets;
-  read(first_sample, inputs, targets);
-  const Shape shape{rows, config_.train.sequence};
-  for (auto* values : {&inputs, &targets}) values->resize(static_cast<std::size_t>(shape.numel()));
-  return {Tensor::from_host(context_, shape, std::move(inputs)),
-          Tensor::from_host(context_, shape, std::move(targets))};
+Session::HostBatch Session::read_batch(std::int64_t first_sample, std::int64_t rows, const ReadSamples& read) const {
+  HostBatch batch;
+  read(first_sample, batch.inputs, batch.targets);
+  for (auto* values : {&batch.inputs, &batch.targets})
+    values->resize(static_cast<std::size_t>(rows * config_.train.sequence));
+  if (weighs()) {
+    const LossPer per = config_.train.loss == "sequences" ? LossPer::sequences : LossPer::tokens;
+    batch.weights = weigh_targets(batch.targets, config_.train.sequence, per);
+  }
+  return batch;
+}
+
+Session::Batch Session::upload(HostBatch batch) {
+  const Shape shape{std::ssize(batch.inputs) / config_.train.sequence, config_.train.sequence};
+  const auto tensor = [&](auto& values) { return Tensor::from_host(context_, shape, std::move(values)); };
+  return {tensor(batch.inputs), tensor(batch.targets), weighs() ? tensor(batch.weights.each) : Tensor{}};
+}
+
+std::vector<Session::HostBatch> Session::read_batches(std::int64_t first_of_step, const ReadSamples& read) const {
+  std::vector<HostBatch> batches;
+  for (std::int64_t i = 0; i < local_micro_batches(); ++i)
+    batches.push_back(read_batch(first_sample(first_of_step, i), config_.train.micro_batch, read));
+  return batches;
 }
 
 Session::Batch Session::kept_batch(std::int64_t i) const {
   const std::int64_t rows = config_.train.micro_batch;
-  return {kept_.inputs.rows(i * rows, rows), kept_.targets.rows(i * rows, rows)};
+  return {kept_.inputs.rows(i * rows, rows), kept_.targets.rows(i * rows, rows),
+          weighs() ? kept_.weights.rows(i * rows, rows) : Tensor{}};
 }
 
-void Session::upload_batches(std::int64_t first_of_step, const ReadSamples& read) {
-  std::vector<std::int32_t> inputs, targets;
-  for (std::int64_t i = 0; i < local_micro_batches(); ++i) {
-    read(first_sample(first_of_step, i), inputs, targets);
-    const Batch batch = kept_batch(i);
-    for (const auto& [tensor, values] : {std::pair(&batch.inputs, &inputs), {&batch.targets, &targets}}) {
-      const Buffer out = tensor->buffer();
-      context_.launch({"samples", {}, {out}}, upload_of(context_.kernels(), out, *values));
-    }
+void Session::upload_batches(const std::vector<HostBatch>& batches) {
+  const auto upload = [&](const Tensor& tensor, const auto& values) {
+    const Buffer out = tensor.buffer();
+    context_.launch({"samples", {}, {out}}, upload_of(context_.kernels(), out, values));
+  };
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const Batch batch = kept_batch(static_cast<std::int64_t>(i));
+    upload(batch.inputs, batches[i].inputs);
+    upload(batch.targets, batches[i].targets);
+    if (weighs()) upload(batch.weights, batches[i].weights.each);
   }
 }
 
-Tensor Session::forward_loss(const Batch& batch) {
-  return model_->loss(batch.inputs, batch.targets, {.seed = backward_seed(), .chunk = config_.train.loss_chunk});
+void Session::upload_weight(const std::vector<HostBatch>& batches) {
+  if (!weighs()) return;
+  double all = 0;
+  for (const HostBatch& batch : batches) all += batch.weights.all;
+  const Buffer out = step_weight_.buffer(DType::f32, 1);
+  context_.launch({"step_weight", {}, {out}}, upload_of(context_.kernels(), out, std::vector{static_cast<float>(all)}));
+}
+
+Tensor Session::weight_scale() {
+  if (!weighs()) return {};
+  const auto nominal = static_cast<float>(config_.train.global_batch * config_.train.sequence);
+  const Tensor own = Tensor::empty(context_, {1}, DType::f32);
+  const Buffer in = step_weight_.buffer(DType::f32, 1), out = own.buffer();
+  context_.launch({"step_weight", {in}, {out}},
+                  [&kernels = context_.kernels(), out, in](ExecContext& exec) { kernels.copy(exec, out, in); });
+  // At least 1: in a step in which no target counts nothing is learnt.
+  return nominal / clamp(sum_over_ranks(runtime_.executor(), own), 1.0f, std::numeric_limits<float>::max());
+}
+
+Tensor Session::forward_loss(const Batch& batch, const Tensor& scale) {
+  LossOptions options{.seed = backward_seed(), .chunk = config_.train.loss_chunk};
+  if (batch.weights) {
+    options.ignored = kIgnoredTarget;
+    options.weights = scale ? batch.weights * scale : batch.weights;
+  }
+  return model_->loss(batch.inputs, batch.targets, options);
 }
 
 void Session::enqueue_fault_point() {
@@ -182,14 +233,14 @@ void Session::gather_losses() {
                                                 all_losses_.buffer(DType::f32, loss_slots_ * world_.size()));
 }
 
-std::vector<float> Session::losses_in_order(std::int64_t count) const {
-  const HostView view(context_, context_.stream(), all_losses_.buffer(DType::f32, loss_slots_ * world_.size()));
-  const auto* const gathered = view.as<float>();
-  std::vector<float> losses(static_cast<std::size_t>(count));
+std::vector<float> Session::in_order(const Memory& gathered, std::int64_t count) const {
+  const HostView view(context_, context_.stream(), gathered.buffer(DType::f32, loss_slots_ * world_.size()));
+  const auto* const values = view.as<float>();
+  std::vector<float> ordered(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
-    losses[static_cast<std::size_t>(i)] = gathered[(i % world_.size()) * loss_slots_ + i / world_.size()];
+    ordered[static_cast<std::size_t>(i)] = values[(i % world_.size()) * loss_slots_ + i / world_.size()];
   }
-  return losses;
+  return ordered;
 }
 
 bool Session::drops(std::int64_t micro_batches) {
@@ -219,7 +270,9 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
   optimizer_->set_scalars(lr, step);
   if (replay_) {
     if (drops(local_micro_batches())) return;
-    upload_batches(first_of_step, read);
+    const std::vector<HostBatch> batches = read_batches(first_of_step, read);
+    upload_batches(batches);
+    upload_weight(batches);
     for (std::int64_t i = 0; i < local_micro_batches(); ++i) enqueue_fault_point();
     bool is_replayed = true;
     replay_->run(mix64(runtime_.step_key() ^ optimizer_->slots_key()), [&] {
@@ -228,14 +281,20 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
     });
     if (is_replayed) optimizer_->note_replayed();
   } else {
-    enqueue_work(
-        [&](std::int64_t i) { return read_batch(first_sample(first_of_step, i), config_.train.micro_batch, read); });
+    std::vector<HostBatch> batches;  // what counts in all of them is known before the first one's backward
+    if (weighs()) batches = read_batches(first_of_step, read);
+    upload_weight(batches);
+    enqueue_work([&](std::int64_t i) {
+      return upload(weighs() ? std::move(batches[static_cast<std::size_t>(i)])
+                             : read_batch(first_sample(first_of_step, i), config_.train.micro_batch, read));
+    });
   }
   if (!is_interrupted_) send_status(stop);
 }
 
 void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch) {
   std::int64_t local = local_micro_batches();
+  const Tensor scale = weight_scale();
   for (std::int64_t i = 0; i < local; ++i) {
     if (!replay_ && drops(1)) return;
     if (is_enough_()) local = i + 1;
@@ -243,7 +302,7 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch) {
     if (!replay_) enqueue_fault_point();  // else it has been
     {
       device_.trace().set_phase("forward");
-      const Tensor loss = forward_loss(batch(i));
+      const Tensor loss = forward_loss(batch(i), scale);
       store_loss(loss, i);
       device_.trace().set_phase("backward");
       backward(loss, backward_seed());
@@ -291,7 +350,7 @@ StepResult Session::finish_step() {
   last_step_us_ =
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - step_began_).count();
   set_poll_interval(status[slowest_step_us]);
-  return {.losses = losses_in_order(global_micro_batches()),
+  return {.losses = in_order(all_losses_, global_micro_batches()),
           .grad_norm = *HostView(context_, context_.stream(), optimizer_->grad_norm()).as<float>(),
           .peak_bytes = status[peak_bytes],
           .host_bytes = status[host_bytes],
@@ -303,47 +362,6 @@ StepResult Session::finish_step() {
           .waits = {.slowest = static_cast<int>(status[least_wait] % kRanks),
                     .least_s = static_cast<double>(kLongestWait_ns - 1 - status[least_wait] / kRanks) * 1e-9,
                     .most_s = static_cast<double>(status[most_wait]) * 1e-9}};
-}
-
-std::int64_t Session::validation_samples(std::int64_t windows) const {
-  return std::min(windows, config_.run.validate_batches * config_.train.global_batch);
-}
-
-std::int64_t Session::validation_rows(std::int64_t samples, std::int64_t i) const {
-  return std::clamp<std::int64_t>(samples - i * config_.train.micro_batch, 0, config_.train.micro_batch);
-}
-
-void Session::enqueue_validation(const ReadSamples& read, std::int64_t windows) {
-  const NoGradGuard no_grad(context_);
-  is_interrupted_ = false;
-  const std::int64_t samples = validation_samples(windows), all = config_.train.micro_batch,
-                     round = all * world_.size();
-  std::int64_t local = (samples + round - 1) / round;
-  ZS_CHECK(local <= loss_slots_, "{} validation micro-batches on this rank, {} slots", local, loss_slots_);
-  for (std::int64_t i = 0; i < local; ++i) {
-    if (drops(1)) return;
-    if (is_enough_()) samples % round == 0 ? local = i + 1 : i = local - 1;  // the last one may be smaller
-    // A rank that has none left takes part with a sample that does not count.
-    const std::int64_t rows = validation_rows(samples, i * world_.size() + world_.rank());
-    runtime_.begin_micro_batch(Mode::eval, i + 1 == local);
-    store_loss(forward_loss(read_batch(first_sample(0, i), rows > 0 ? rows : 1, read)), i);
-    runtime_.end_micro_batch();
-  }
-  gather_losses();
-}
-
-double Session::validate(const ReadSamples& read, std::int64_t windows) {
-  enqueue_validation(read, windows);
-  if (is_interrupted_) return std::nan("");
-  device_.synchronize();
-  const std::int64_t samples = validation_samples(windows);
-  const auto all = static_cast<double>(config_.train.micro_batch);
-  const std::vector<float> losses =
-      losses_in_order((samples + config_.train.micro_batch - 1) / config_.train.micro_batch);
-  double sum = 0;
-  for (std::size_t i = 0; i < losses.size(); ++i)
-    sum += losses[i] * (static_cast<double>(validation_rows(samples, static_cast<std::int64_t>(i))) / all);
-  return sum / (static_cast<double>(samples) / all);
 }
 
 Tensor Session::enqueue_logits(const std::vector<std::int32_t>& tokens, KvCache* cache) {

@@ -11,11 +11,13 @@
 #include "model/train/config/config.h"
 #include "model/train/step/step_replay.h"
 #include "model/train/step/straggler.h"
+#include "model/train/step/target_weights.h"
 #include "runtime/shard/optimizer.h"
 
 namespace zs {
 
-/// Fills `inputs` and `targets`, (micro_batch, sequence) each, with the samples [first, first + micro_batch).
+/// Fills `inputs` and `targets`, (micro_batch, sequence) each, with the samples [first, first + micro_batch). Targets
+/// may be kIgnoredTarget where the configuration's data.has_ignored_targets says so.
 using ReadSamples =
     std::function<void(std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets)>;
 
@@ -98,22 +100,36 @@ class Session {
   StepReplay* replay() { return replay_ ? &*replay_ : nullptr; }
 
  private:
-  /// Inputs and targets, (micro_batch, sequence) each.
+  /// Inputs, targets and, where some may count for nothing, what each weighs: (micro_batch, sequence) each.
   struct Batch {
-    Tensor inputs, targets;
+    Tensor inputs, targets, weights;
+  };
+  struct HostBatch {
+    std::vector<std::int32_t> inputs, targets;
+    TargetWeights weights;
   };
   /// Each micro-batch's share in the step's mean loss.
   float backward_seed() const { return 1.0f / static_cast<float>(global_micro_batches()); }
   /// The first sample of this rank's micro-batch i of a step or a validation that begins with the sample `first`.
   std::int64_t first_sample(std::int64_t first, std::int64_t i) const;
-  Batch read_batch(std::int64_t first_sample, std::int64_t rows, const ReadSamples& read);
+  HostBatch read_batch(std::int64_t first_sample, std::int64_t rows, const ReadSamples& read) const;
+  Batch upload(HostBatch batch);
   /// Samples of a validation, and those of them that micro-batch `i` of all ranks has, from 0 to micro_batch.
   std::int64_t validation_samples(std::int64_t windows) const;
   std::int64_t validation_rows(std::int64_t samples, std::int64_t i) const;
   /// The rows of micro-batch i in those of all of a step.
   Batch kept_batch(std::int64_t i) const;
-  void upload_batches(std::int64_t first_of_step, const ReadSamples& read);
-  Tensor forward_loss(const Batch& batch);
+  void upload_batches(const std::vector<HostBatch>& batches);
+  /// This rank's of a step.
+  std::vector<HostBatch> read_batches(std::int64_t first_of_step, const ReadSamples& read) const;
+  bool weighs() const { return config_.data.has_ignored_targets; }
+  /// What all of this rank's targets of a step weigh, to the device.
+  void upload_weight(const std::vector<HostBatch>& batches);
+  /// What the weight of a target is multiplied with, so that micro-batches' losses have the mean over what counts in
+  /// all of the step's as their mean: 1 where every target counts. Empty: nothing has weights.
+  Tensor weight_scale();
+  /// `scale`: of the weights; empty: 1.
+  Tensor forward_loss(const Batch& batch, const Tensor& scale = {});
   /// All that the device does for a step's losses and weights. `batch(i)`: this rank's micro-batch i.
   void enqueue_work(const std::function<Batch(std::int64_t)>& batch);
   void send_status(std::int64_t stop);
@@ -125,9 +141,13 @@ class Session {
   void enqueue_fault_point();
   void store_loss(const Tensor& loss, std::int64_t slot);
   void gather_losses();
+  /// What the targets of each of this rank's micro-batches of a validation weigh, to every rank.
+  void gather_weights(std::vector<float> weights);
+  /// The mean of `losses`, those of a validation's micro-batches, by what their targets weigh.
+  double weighted_mean(const std::vector<float>& losses, std::int64_t samples) const;
   /// In operations between ranks, since it was asked last. On the compute stream.
   std::int64_t waited_since_last_ns();
-  std::vector<float> losses_in_order(std::int64_t count) const;
+  std::vector<float> in_order(const Memory& gathered, std::int64_t count) const;
 
   Device& device_;
   World& world_;
@@ -143,6 +163,8 @@ class Session {
                         is_writing_ = is_enough_;
   Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64 (kStatus)
   Memory save_memory_;                         // of the host
+  Memory step_weight_;                         // f32 (1): of this rank's targets
+  Memory local_weights_, all_weights_;         // as the losses
   std::int64_t allocations_seen_ = 0;
   std::int64_t waited_seen_ns_ = 0;  // the compute stream's
   std::function<bool()> is_asked_;   // null: nobody is

@@ -2,11 +2,13 @@
 #include <utility>
 
 #include "runtime/base/usage_error.h"
+#include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/constant.h"
 #include "runtime/tensor/launch_matmul.h"
 #include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/ops.h"
+#include "runtime/tensor/strided.h"
 
 namespace zs {
 namespace {
@@ -15,6 +17,7 @@ struct LmHead {
   Tensor x;        // (N, C)
   Tensor targets;  // (N)
   Tensor lse;      // (N)
+  Tensor weights;  // (N); empty: alike
   Parameter& weight;
   std::int64_t classes, chunk;
 
@@ -54,6 +57,10 @@ void chunk_losses(const LmHead& head, const Tensor& losses, const Tensor& logits
                  [&kernels = context.kernels(), out, lse, in, targets, classes = head.classes](ExecContext& exec) {
                    kernels.cross_entropy_forward(exec, out, lse, in, targets, classes);
                  });
+  if (head.weights && rows > 0) {
+    const Tensor part = losses.rows(first, rows);
+    map_into("weigh_losses", context, view_of(part), MapOp::mul, {part, head.weights.rows(first, rows)});
+  }
 }
 
 Tensor mean_loss(const Tensor& losses) {
@@ -80,6 +87,9 @@ Tensor chunk_dlogits(const LmHead& head, const Tensor& dloss, const Tensor& logi
       [&kernels = context.kernels(), out, in, lse, targets, seed, factor, classes = head.classes](ExecContext& exec) {
         kernels.cross_entropy_backward(exec, out, in, lse, targets, seed, classes, factor);
       });
+  if (head.weights && rows > 0)
+    map_into("weigh_gradients", context, view_of(dlogits), MapOp::mul,
+             {dlogits, head.weights.rows(first, rows).reshape({rows, 1})});
   return dlogits;
 }
 
@@ -133,6 +143,29 @@ void require_arguments(const char* op, const Tensor& x, const Parameter& weight)
   require_dtype_of(op, x, weight);
 }
 
+/// Sets head.weights, and gives tokens that do not count a target of their own.
+void weigh(LmHead& head, const LossOptions& options) {
+  head.weights = options.weights ? options.weights.detach().reshape({head.tokens()}) : Tensor{};
+  if (!options.ignored || head.tokens() == 0) return;
+  const NoGradGuard guard(head.x.context());
+  const Tensor skipped = eq(head.targets, static_cast<float>(*options.ignored));
+  head.targets = computed("targets", head.x.context(), head.targets.shape(), DType::i32, MapOp::where,
+                          {skipped, 0.0f, head.targets});
+  if (head.weights) {
+    head.weights = where(skipped, 0.0f, head.weights);
+    return;
+  }
+  head.weights = 1.0f - skipped;
+  const Tensor counted = clamp(sum(head.weights), 1.0f, 3e38f);
+  head.weights = head.weights * (static_cast<float>(head.tokens()) / counted);
+}
+
+void require_weights(const Tensor& weights, std::int64_t tokens) {
+  if (!weights || (weights.dtype() == DType::f32 && weights.numel() == tokens)) return;
+  throw UsageError(fmt::format("op lm_head_loss: weights {} of {} tokens", weights.describe(), tokens),
+                   "give each token one, f32");
+}
+
 }  // namespace
 
 std::int64_t lm_head_chunk_rows(std::int64_t tokens, std::int64_t padded_classes) {
@@ -155,15 +188,18 @@ Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, s
   if (targets.numel() != tokens)
     throw UsageError(fmt::format("op lm_head_loss: x is {}, with {} targets", x.describe(), targets.numel()),
                      "give each row one target");
+  require_weights(options.weights, tokens);
   if (classes <= 0 || classes > weight.shape()[0])
     throw UsageError(
         fmt::format("op lm_head_loss: {} classes of parameter {} {}", classes, weight.name(), weight.shape().str()));
   LmHead head{x.detach().reshape({tokens, width}),
               targets.detach().reshape({tokens}),
               Tensor::empty(context, {tokens}, DType::f32),
+              {},
               weight,
               classes,
               options.chunk > 0 ? options.chunk : lm_head_chunk_rows(tokens, weight.shape()[0])};
+  weigh(head, options);
   if (options.seed && context.is_grad_enabled()) {
     auto [loss, dx] = forward_with_gradients(head, *options.seed);
     record_op(loss, "lm_head_loss", {x}, {&weight},

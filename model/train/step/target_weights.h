@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace zs {
+
+/// What counts alike in a step's loss.
+enum class LossPer : std::uint8_t { tokens, sequences };
+
+/// What the targets of a micro-batch weigh in its loss.
+struct TargetWeights {
+  std::vector<float> each;  ///< 0 where the target is kIgnoredTarget
+  double all = 0;           ///< their sum: whole numbers, as exact as those
+};
+
+/// By tokens each target that counts weighs 1. By sequences those of each sequence, of `sequence` targets, together
+/// weigh as many as it has targets, unless none of them counts.
+TargetWeights weigh_targets(std::span<const std::int32_t> targets, std::int64_t sequence, LossPer per);
+
+}  // namespace zs
