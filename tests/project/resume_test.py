@@ -3,6 +3,7 @@
 weights, to the bit. A checkpoint that is not as it was written is refused. IDs such as P1 name the fault, see docs/checkpoints.md.
 Usage: resume_test.py TRAIN [WORD...]   (WORD: only the cases whose name contains one)"""
 
+import json
 import os
 import pathlib
 import random
@@ -91,6 +92,30 @@ def other_ranks(train, whole):
             result = folder.start("--resume", "out/checkpoints/step-3", "--overwrite", ranks=ranks, **keys)
             problems += [f"{ranks} ranks, {keys}: {p}" for p in compare(folder, result, whole)]
             problems += [] if folder.checkpoints() == ["step-3"] else [f"later checkpoints are still there: {folder.checkpoints()}"]
+        return problems
+
+
+def documents(train, _):
+    """Packed documents of two sources, with prompts and weights: the same run by any ranks, and from any checkpoint by others."""
+    with Folder(train) as folder:
+        lines = tiny_run.corpus_text().replace(".\n", " ").split(" the ")
+        for name, some in (("a.jsonl", lines[:60]), ("b.jsonl", lines[60:])):
+            objects = [{"q": text[: i % 4], "a": text[i % 4: 15] or "."} for i, text in enumerate(some)]
+            (folder.path / name).write_text("".join(json.dumps(o) + "\n" for o in objects))
+        (folder.path / "v.jsonl").write_text('{"q": "th", "a": "e sea"}\n{"q": "", "a": "the river"}\n')
+        keys = {"data__format": "jsonl", "data__field": "a", "data__prompt_field": "q", "data__train": '["a.jsonl", "b.jsonl"]', "data__weights": "[3, 1]",
+                "data__validation": "v.jsonl", "run__validate_every": 3, "train__micro_batch": 2, "train__lr": "1e-2"}
+        result = folder.start(checkpoint__every=3, checkpoint__keep=0, **keys)
+        if result.code != 0:
+            return [f"exit code {result.code}\n{result}"]
+        whole = harness.weights_hash(result.out), numbers(folder.path / "out")
+        values = [m.get("val_loss") for m in harness.read_metrics(folder.path / "out")]
+        problems = [] if whole[1][-1]["loss"] < whole[1][0]["loss"] - 0.2 else [f"nothing was learnt: {whole[1]}"]
+        problems += [] if values[2] is not None and values[2] > 0 else [f"validation losses are {values}"]
+        for ranks, step in ((3, 3), (4, 3), (2, None)):
+            arguments = ["--overwrite"] if step is None else ["--overwrite", "--resume", f"out/checkpoints/step-{step}"]
+            found = compare(folder, folder.start(*arguments, ranks=ranks, **keys), whole)
+            problems += [f"{ranks} ranks from {step}: {p}" for p in found]
         return problems
 
 
@@ -335,7 +360,7 @@ def main():
     harness.become_subreaper()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     report, whole = harness.Report(), whole_run(train)
-    for case in (other_ranks, stopped, killed, in_background, disk_full, verified, damaged, refused, forked, other_data, bad_id, bad_validation):
+    for case in (other_ranks, documents, stopped, killed, in_background, disk_full, verified, damaged, refused, forked, other_data, bad_id, bad_validation):
         if not words or any(word in case.__name__ for word in words):
             report.case(case.__doc__.splitlines()[0], case(train, whole))
     return report.exit_code()

@@ -94,6 +94,10 @@ TEST_CASE("every key refuses values outside its range, of the wrong type, and na
             "1:00:00:", ":1:00:00", "\"1:-1:00\"", "-1:00:00", "1::00", "99999999999999:00:00", "1:00:00:00"})
         CHECK(is_refused(value));
     }
+    if (type == 7) {
+      for (const char* value : {"1", "\"1\"", "[0]", "[-1]", "[1, nan]", "[1, \"1\"]", "[[1]]", "[1e7]", "true"})
+        CHECK(is_refused(value));
+    }
     if (type == 1) CHECK(is_refused("1.5"));
     if (type == 3 || type == 4) CHECK(is_refused("\"a\\u0000b\""));
     if (type == 3) CHECK(is_refused(std::string(5000, 'x')));
@@ -142,6 +146,20 @@ TEST_CASE("keys that contradict each other are refused") {
        "shard.compress_reduce = \"int8\" does not go with train.deterministic"},
       {{"cuda.graph=true"}, "cuda.graph = true does not go with device = \"auto\""},
       {{"cuda.graph=true", "device=cpu"}, "cuda.graph = true does not go with device = \"cpu\""},
+      {{"data.field=body"}, "data.field = \"body\" does not go with data.format = \"stream\""},
+      {{"data.format=lines", "data.prompt_field=q"},
+       "data.prompt_field = \"q\" does not go with data.format = \"lines\""},
+      {{"data.overlong=split"}, "data.overlong = \"split\" does not go with data.format = \"stream\""},
+      {{"data.format=jsonl", "data.field="}, "data.field is empty"},
+      {{"data.format=jsonl", "data.prompt_field=text"}, "data.prompt_field and data.field are both \"text\""},
+      {{"data.format=files", "data.kind=tokens"}, "data.format = \"files\" does not go with data.kind = \"tokens\""},
+      {{"data.format=lines", "cuda.graph=true", "device=cuda"},
+       "cuda.graph = true does not go with data.format = \"lines\""},
+      {{"data.weights=[1, 2]"}, "data.weights has 2, and data.train 1"},
+      {{"data.train=['a', 'b']", "data.weights=[1, 0.00005]"},
+       "data.weights has 5e-05, which is less than 1/10000 of all"},
+      {{"data.weights=[1]", "data.validation_fraction=0.2"},
+       "data.validation_fraction = 0.2 does not go with data.weights"},
       {{"run.validate_every=5", "data.validation_fraction=0"},
        "run.validate_every is set, but there is no validation data"},
       {{"train.schedule=wsd", "train.decay=1", "train.warmup=10"},

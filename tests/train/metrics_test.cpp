@@ -26,6 +26,9 @@ TEST_CASE("a line is one JSON object with every column") {
       R"({"step": 7, "loss": 2.5, "grad_norm": 1.25, "lr": 0.0006, "tokens": 4096, "tokens_per_s": 1234.5, "step_ms": 3.25, "peak_bytes": 1048576, "allocations": 2})");
   m.val_loss = 2.75f;
   CHECK(json::parse(to_json(m)).at("val_loss") == 2.75);
+  CHECK_FALSE(json::parse(to_json(m)).contains("data_wait_ms"));
+  m.data_wait_ms = 1.5;
+  CHECK(json::parse(to_json(m)).at("data_wait_ms") == 1.5);
 }
 
 TEST_CASE("floating-point values read back exactly") {

@@ -398,7 +398,8 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
                                          "config.train.eps",           "config.train.global_batch",
                                          "config.train.momentum",      "config.train.nesterov",
                                          "config.train.optimizer",     "config.train.seed",
-                                         "config.train.sequence",      "data.train_tokens"});
+                                         "config.train.sequence",      "data.train_tokens",
+                                         "config.data.format",         "config.data.weights"});
 }
 
 TEST_CASE("a key that the program which saved did not know counts as unchanged") {

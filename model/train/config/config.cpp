@@ -124,6 +124,14 @@ class KeyReader {
     if (!std::isfinite(value) || !key_.range.contains(value)) return refuse(fmt::format("{}", value));
     target = value;
   }
+  void read_into(const toml::node& node, std::vector<double>& target) {
+    const toml::array* const array = node.as_array();
+    if (array == nullptr) return ill_typed(node);
+    if (array->size() > kLongestList) return refuse("too long a list");
+    std::vector<double> list(array->size());
+    for (std::size_t i = 0; i < list.size() && draft_.bad.count(name_) == 0; ++i) read_into((*array)[i], list[i]);
+    target = std::move(list);
+  }
   void read_into(const toml::node& node, Config::Duration& target) {
     if (const auto text = node.value_exact<std::string>()) return read_duration(*text, target);
     if (const auto time = node.value_exact<toml::time>()) {  // TOML's own spelling of one below a day: 01:30:00

@@ -19,9 +19,11 @@ struct Config {
   struct Data {
     std::string kind = "text";
     std::vector<std::string> train, validation;  ///< as written: files, globs, folders
+    std::vector<double> weights;                 ///< of each of `train`; empty: they are one source
     double validation_fraction = 0.1;
     std::int64_t token_bytes = 2;
     std::string tokenizer;
+    std::string format = "stream", field = "text", prompt_field, overlong = "refuse";
     /// Some targets may be kIgnoredTarget, and count for nothing. Not a key: it follows from those that say what data
     /// is.
     bool has_ignored_targets = false;

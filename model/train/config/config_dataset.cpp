@@ -17,9 +17,25 @@ std::string without_variables(std::string path) {
   return path;
 }
 
+DocumentOptions document_options(const Config::Data& data) {
+  const auto format_of = [](const std::string& name) {
+    if (name == "lines") return DocumentFormat::lines;
+    if (name == "files") return DocumentFormat::files;
+    return name == "jsonl" ? DocumentFormat::jsonl : DocumentFormat::stream;
+  };
+  const auto overlong_of = [](const std::string& name) {
+    if (name == "truncate") return Overlong::truncate;
+    return name == "split" ? Overlong::split : Overlong::refuse;
+  };
+  return {.format = format_of(data.format),
+          .field = data.field,
+          .prompt_field = data.prompt_field,
+          .overlong = overlong_of(data.overlong)};
+}
+
 /// The name as it is in the first of the folders that has it; unchanged where it is found in none any more.
 std::string found_name(const std::string& name, const DatasetOptions& options) {
-  const std::string suffix = options.kind == DataKind::text ? "" : ".bin";
+  const std::string suffix = folder_suffix(options);
   for (const std::string& folder : options.folders) {
     std::error_code failed;
     const std::string whole =
@@ -38,7 +54,9 @@ DatasetOptions dataset_options(const Config& config, const std::string& config_p
   DatasetOptions options;
   options.kind = config.data.kind == "text" ? DataKind::text : DataKind::tokens;
   options.token_bytes = config.data.token_bytes;
+  options.documents = document_options(config.data);
   options.train = config.data.train;
+  options.weights = config.data.weights;
   options.validation = config.data.validation;
   options.validation_fraction = config.data.validation_fraction;
   const std::string beside = std::filesystem::path(config_path).parent_path().string();

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 
 #include "model/train/config/config_model.h"
 #include "model/train/config/config_optimizer.h"
@@ -231,6 +232,56 @@ void check_offload(ConfigDraft& draft) {
                  "leave it out: a GPU has a link of its own");
 }
 
+/// Documents are of text; and what a field is, JSON alone has.
+void check_documents(ConfigDraft& draft) {
+  const Config& c = draft.config;
+  if (!are_good(draft, {"data.format"})) return;
+  const auto needs = [&](const char* key, const std::string& value, bool is_met, const char* what_to_do) {
+    if (!is_met && are_good(draft, {key}))
+      draft.report(key, fmt::format("{} = \"{}\" does not go with data.format = \"{}\"", key, value, c.data.format),
+                   what_to_do);
+  };
+  const bool is_jsonl = c.data.format == "jsonl", is_stream = c.data.format == "stream";
+  const char* const use_jsonl = "leave it out, or use data.format = \"jsonl\"";
+  needs("data.field", c.data.field, is_jsonl || c.data.field == Config{}.data.field, use_jsonl);
+  needs("data.prompt_field", c.data.prompt_field, is_jsonl || c.data.prompt_field.empty(), use_jsonl);
+  needs("data.overlong", c.data.overlong, !is_stream || c.data.overlong == "refuse",
+        "leave it out, or use data.format = \"lines\", \"files\" or \"jsonl\"");
+  if (is_jsonl && are_good(draft, {"data.field"}) && c.data.field.empty())
+    draft.report("data.field", "data.field is empty", "name the field that has the text");
+  if (is_jsonl && are_good(draft, {"data.field", "data.prompt_field"}) && c.data.field == c.data.prompt_field)
+    draft.report("data.prompt_field", fmt::format("data.prompt_field and data.field are both \"{}\"", c.data.field),
+                 "name the field of the prompt, and that of what follows it");
+  if (is_stream) return;
+  if (are_good(draft, {"data.kind"}) && c.data.kind != "text")
+    draft.report("data.format",
+                 fmt::format("data.format = \"{}\" does not go with data.kind = \"{}\"", c.data.format, c.data.kind),
+                 "leave it out, or use data.kind = \"text\"");
+  if (are_good(draft, {"cuda.graph"}) && c.cuda.graph)
+    draft.report("cuda.graph", fmt::format("cuda.graph = true does not go with data.format = \"{}\"", c.data.format),
+                 "leave it out: a graph replays the same documents in every step");
+}
+
+void check_weights(ConfigDraft& draft) {
+  const Config::Data& data = draft.config.data;
+  if (data.weights.empty() || !are_good(draft, {"data.weights", "data.train", "data.validation_fraction"})) return;
+  const double all = std::accumulate(data.weights.begin(), data.weights.end(), 0.0);
+  const double least = *std::min_element(data.weights.begin(), data.weights.end());
+  constexpr double kLeastShare = 1e-4;
+  if (data.weights.size() != data.train.size()) {
+    draft.report("data.weights",
+                 fmt::format("data.weights has {}, and data.train {}", data.weights.size(), data.train.size()),
+                 "give each entry of data.train one weight");
+  } else if (least < all * kLeastShare) {
+    draft.report("data.weights", fmt::format("data.weights has {}, which is less than 1/10000 of all", least),
+                 "give it more, or leave this source out");
+  } else if (data.validation_fraction != 0 && data.validation.empty()) {
+    draft.report("data.validation_fraction",
+                 fmt::format("data.validation_fraction = {} does not go with data.weights", data.validation_fraction),
+                 "name data.validation, or leave it out");
+  }
+}
+
 void check_rest(ConfigDraft& draft) {
   const Config& c = draft.config;
   if (are_good(draft, {"checkpoint.background", "checkpoint.every", "checkpoint.every_minutes"}) &&
@@ -281,8 +332,11 @@ void resolve_config(ConfigDraft& draft) {
     c.train.sequence = c.model.context;
     if (draft.bad.count("model.context") != 0) draft.bad.insert("train.sequence");
   }
+  if (!c.data.weights.empty() && (!draft.is_given("data.validation_fraction") || !c.data.validation.empty()))
+    c.data.validation_fraction = 0;  // no source has a part of its own for it
   if (!draft.is_given("run.sample_tokens") && c.data.kind != "text" && c.data.tokenizer.empty())
     c.run.sample_tokens = 0;
+  c.data.has_ignored_targets = c.data.format != "stream";
   check_name(draft);
   check_model(draft);
   check_sizes(draft);
@@ -294,6 +348,8 @@ void resolve_config(ConfigDraft& draft) {
   check_layout(draft);
   check_data(draft);
   check_offload(draft);
+  check_documents(draft);
+  check_weights(draft);
   check_rest(draft);
 }
 

@@ -107,10 +107,28 @@ constexpr std::array kKeys = {
               "bytes, and samples are printed as text. A relative path is looked up in the current folder, then beside "
               "the configuration "
               "file. docs/tokenizer.md."},
+    ConfigKey{
+        "data.format", [](Config& c) -> ConfigSlot { return &c.data.format; }, any, "stream|lines|files|jsonl", "",
+        "What a document is. `stream`: nothing, all text is one sequence. `lines`: each line; `files`: each file; "
+        "`jsonl`: each line, a JSON object with the text in `data.field`. Documents are packed into sequences "
+        "whole; none sees another, and positions begin anew with each. docs/data.md."},
+    ConfigKey{"data.field", [](Config& c) -> ConfigSlot { return &c.data.field; }, any, "", "",
+              "Field of the JSON objects that has the text; `jsonl` only."},
+    ConfigKey{"data.prompt_field", [](Config& c) -> ConfigSlot { return &c.data.prompt_field; }, any, "", "",
+              "Field that has a prompt, which stands before the text and whose tokens are no targets; `jsonl` only. "
+              "Empty: none."},
+    ConfigKey{"data.overlong", [](Config& c) -> ConfigSlot { return &c.data.overlong; }, any, "refuse|truncate|split",
+              "",
+              "What becomes of a document of more than `train.sequence` tokens: an error that names it, its first "
+              "tokens alone, or parts of which each is a document."},
     ConfigKey{"data.train", [](Config& c) -> ConfigSlot { return &c.data.train; }, any, "", "required",
               "Files, globs or folders. Relative ones are looked up in the current folder, beside the configuration "
               "file, then in the "
               "build folder. `~` and `$NAME` at the start of a part of the path stand for what they do in a shell."},
+    ConfigKey{"data.weights", [](Config& c) -> ConfigSlot { return &c.data.weights; }, positive(1e6), "",
+              "none: all of `data.train` is one source",
+              "One number for each entry of `data.train`: each is a source of its own then, read in its own order, and "
+              "has that share of the sequences. docs/data.md."},
     ConfigKey{"data.validation", [](Config& c) -> ConfigSlot { return &c.data.validation; }, any, "",
               "the end of `data.train`", "The same, for validation."},
     ConfigKey{
@@ -445,9 +463,14 @@ std::vector<std::string_view> ConfigKey::choice_list() const {
 }
 
 std::string ConfigKey::type() const {
-  static constexpr std::array kTypes = {
-      "true or false",         "integer", "number", "string", "string or array of strings", "true, false or integer",
-      "seconds or \"H:MM:SS\""};
+  static constexpr std::array kTypes = {"true or false",
+                                        "integer",
+                                        "number",
+                                        "string",
+                                        "string or array of strings",
+                                        "true, false or integer",
+                                        "seconds or \"H:MM:SS\"",
+                                        "array of numbers"};
   Config config;
   return kTypes[slot(config).index()];
 }
@@ -497,6 +520,10 @@ std::string toml_value(const ConfigSlot& slot) {
   if (const auto* reshard = std::get_if<Reshard*>(&slot)) return (*reshard)->str();
   if (const auto* duration = std::get_if<Config::Duration*>(&slot)) return toml_value(ConfigSlot(&(*duration)->value));
   std::string list;
+  if (const auto* numbers = std::get_if<std::vector<double>*>(&slot)) {
+    for (double number : **numbers) list += (list.empty() ? "" : ", ") + toml_value(ConfigSlot(&number));
+    return "[" + list + "]";
+  }
   for (const auto& text : *std::get<std::vector<std::string>*>(slot))
     list += (list.empty() ? "" : ", ") + toml_string(text);
   return "[" + list + "]";

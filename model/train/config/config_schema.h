@@ -13,8 +13,8 @@
 namespace zs {
 
 /// Where a key's value lives in a Config; the alternative is the key's type.
-using ConfigSlot =
-    std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*, Reshard*, Config::Duration*>;
+using ConfigSlot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*, Reshard*,
+                                Config::Duration*, std::vector<double>*>;
 
 struct ConfigRange {
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();

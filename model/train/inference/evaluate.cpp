@@ -1,5 +1,6 @@
 #include "model/train/inference/evaluate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -7,6 +8,7 @@
 #include "model/data/data_digest.h"
 #include "model/data/data_files.h"
 #include "model/data/part_file.h"
+#include "model/data/read_ahead.h"
 #include "model/train/config/config_dataset.h"
 #include "model/train/launch/agreed.h"
 #include "model/train/step/stop_signal.h"
@@ -17,33 +19,74 @@ namespace {
 
 using Batch = EvaluationBatches::Batch;
 
-/// What is evaluated: tokens that follow each other.
+/// What is evaluated: tokens that follow each other, or documents.
 struct EvaluationData {
   std::shared_ptr<const Corpus> corpus;
   std::int64_t first = 0, count = 0;
+  std::optional<SampleSource> documents;
+
+  /// For EvaluationBatches.
+  std::int64_t tokens() const { return documents ? documents->windows() * documents->sequence() + 1 : count; }
+  std::string digest() const { return documents ? documents->digest() : digest_of(*corpus, first, count); }
+  SampleBatch read(const Batch& batch) const;
+  /// Of the targets of a micro-batch.
+  std::int64_t counted(const Batch& batch) const;
 };
+
+SampleBatch EvaluationData::read(const Batch& batch) const {
+  SampleBatch samples;
+  samples.inputs.resize(static_cast<std::size_t>(batch.targets()));
+  samples.targets.resize(samples.inputs.size());
+  if (documents) {
+    samples.lengths =
+        documents->fill(batch.first / documents->sequence(), batch.rows, samples.inputs.data(), samples.targets.data());
+    return samples;
+  }
+  corpus->read(first + batch.first, batch.targets(), samples.inputs.data());
+  corpus->read(first + batch.first + 1, batch.targets(), samples.targets.data());
+  return samples;
+}
+
+std::int64_t EvaluationData::counted(const Batch& batch) const {
+  if (!documents) return batch.targets();
+  const SampleBatch samples = read(batch);
+  return batch.targets() - std::count(samples.targets.begin(), samples.targets.end(), kIgnoredTarget);
+}
+
+EvaluationData documents_of(SampleSource source) { return {source.shared_corpus(), 0, source.tokens(), source}; }
 
 EvaluationData open_data(const World& world, const Config& config, const EvaluateRequest& request) {
   DatasetOptions options = dataset_options(config, "", request.program_folder);
+  const bool are_documents = options.documents.format != DocumentFormat::stream;
+  if (are_documents && !request.logits.empty())
+    throw Error(ExitCode::config, fmt::format("data.format is \"{}\", and logits are of one text", config.data.format),
+                "--logits", "leave it out");
   if (!config.data.tokenizer.empty() && options.kind == DataKind::text)
     options.tokenizer = open_tokenizer(config.data.tokenizer);
   options.threads = cpu_share(world.local_rank(), world.local_size()).threads;
   if (!request.files.empty()) {
     options.folders = {""};
+    if (are_documents) {
+      options.train = request.files;
+      options.weights.clear();
+      options.validation.clear();
+      options.validation_fraction = 0;
+      return documents_of(open_dataset(options).train);
+    }
     auto corpus = open_corpus(options, request.files);
     const std::int64_t count = corpus->tokens();
-    return {std::move(corpus), 0, count};
+    return {std::move(corpus), 0, count, {}};
   }
   const Dataset data = open_dataset(options);
   if (!data.validation)
     throw bad_data("the run has no validation data", data.files.front(), "name a file: --evaluate RUN FILE");
-  return {data.validation->shared_corpus(), data.validation->first(), data.validation->tokens()};
+  if (are_documents) return documents_of(*data.validation);
+  return {data.validation->shared_corpus(), data.validation->first(), data.validation->tokens(), {}};
 }
 
 /// Collective: 0, or 72 where ranks have other data than the first.
 int agree_on_data(World& world, const EvaluationData& data) {
-  const std::string own =
-      fmt::format("{} tokens, digest {}", data.count, digest_of(*data.corpus, data.first, data.count));
+  const std::string own = fmt::format("{} tokens, digest {}", data.count, data.digest());
   const std::string first = world.agree(world.rank() == 0 ? 1 : 0, own).message;
   return agreed(world, [&] {
     if (own != first)
@@ -64,20 +107,22 @@ class Evaluation {
         losses_(Tensor::empty(context(), {session.runtime().executor().compute_comm().size()}, DType::f32, "scalars")) {
   }
 
-  /// Every rank's mean loss, once the device has done it. Collective. `tokens`: rows x length + 1 of them. `use` null:
-  /// no logits are made.
-  void enqueue(const Batch& batch, const std::vector<std::int32_t>& tokens, const UseLogits& use) {
+  /// Every rank's mean loss, once the device has done it. Collective. `use` null: no logits are made.
+  void enqueue(const Batch& batch, SampleBatch samples, const UseLogits& use) {
     const NoGradGuard no_grad(context());
     ShardedRuntime& runtime = session_.runtime();
     const Shape shape{batch.rows, batch.length};
-    const Tensor inputs =
-        Tensor::from_host(context(), shape, std::vector<std::int32_t>(tokens.begin(), tokens.end() - 1));
-    const Tensor targets =
-        Tensor::from_host(context(), shape, std::vector<std::int32_t>(tokens.begin() + 1, tokens.end()));
-    const std::int64_t chunk = session_.config().train.loss_chunk;
+    const Tensor inputs = Tensor::from_host(context(), shape, std::move(samples.inputs));
+    const Tensor targets = Tensor::from_host(context(), shape, std::move(samples.targets));
+    LossOptions options{.seed = {}, .chunk = session_.config().train.loss_chunk};
+    Documents documents;
+    if (!samples.lengths.empty()) {
+      options.ignored = kIgnoredTarget;
+      documents = Documents(samples.lengths);
+    }
     runtime.begin_micro_batch(Mode::eval, true);
-    const Tensor loss = use ? session_.model().loss_and_logits(inputs, targets, chunk, use)
-                            : session_.model().loss(inputs, targets, {.seed = {}, .chunk = chunk});
+    const Tensor loss = use ? session_.model().loss_and_logits(inputs, targets, options.chunk, use)
+                            : session_.model().loss(inputs, targets, options, documents);
     runtime.end_micro_batch();
     runtime.executor().compute_comm().all_gather(context().stream(), "losses", loss.buffer(), losses_.buffer());
   }
@@ -95,9 +140,14 @@ class Evaluation {
 void enqueue_shapes(Session& session, const EvaluationBatches& batches, bool has_logits) {
   Evaluation evaluation(session);
   const auto use = has_logits ? Evaluation::UseLogits([](std::int64_t, const Tensor&) {}) : nullptr;
-  for (const Batch& batch : batches.shapes())
-    for (int i = 0; i < 2; ++i)
-      evaluation.enqueue(batch, std::vector<std::int32_t>(static_cast<std::size_t>(batch.targets()) + 1), use);
+  for (const Batch& batch : batches.shapes()) {
+    SampleBatch samples;
+    samples.inputs.resize(static_cast<std::size_t>(batch.targets()));
+    samples.targets.resize(samples.inputs.size());
+    if (session.config().data.format != "stream" && batch.length > 1)
+      samples.lengths.assign(static_cast<std::size_t>(batch.rows), batch.length);
+    for (int i = 0; i < 2; ++i) evaluation.enqueue(batch, samples, use);
+  }
 }
 
 /// The file of the logits, row by row as the targets follow each other.
@@ -163,14 +213,15 @@ class Evaluator {
     const std::int64_t ranks = world.size();
     for (std::int64_t first = 0; first < batches_.count(); first += ranks) {
       inference_.watch().enter(first == 0 ? Phase::first_step : Phase::step, first / ranks + 1);
-      std::vector<std::int32_t> tokens;
+      SampleBatch samples;
       const std::int64_t own = first + world.rank();
       const Batch batch = own < batches_.count() ? batches_.at(own) : Batch{};
-      if (const int code = agreed(world, [&] { tokens = read(own < batches_.count(), batch); }); code != 0) return code;
-      if (const int code = compute(own < batches_.count(), batch, tokens); code != 0) return code;
+      if (const int code = agreed(world, [&] { samples = read(own < batches_.count(), batch); }); code != 0)
+        return code;
+      if (const int code = compute(own < batches_.count(), batch, std::move(samples)); code != 0) return code;
       const std::vector<float> losses = evaluation_.losses();
       for (std::int64_t i = first; i < std::min(first + ranks, batches_.count()); ++i) {
-        const std::int64_t targets = batches_.at(i).targets();
+        const std::int64_t targets = data_.counted(batches_.at(i));
         sum_.loss += losses[static_cast<std::size_t>(i - first)] * static_cast<double>(targets);
         sum_.targets += targets;
       }
@@ -181,22 +232,20 @@ class Evaluator {
 
  private:
   /// A rank that has none left takes part with a token that does not count.
-  std::vector<std::int32_t> read(bool is_counted, const Batch& batch) const {
+  SampleBatch read(bool is_counted, const Batch& batch) const {
     if (is_stop_requested()) throw Error(ExitCode::stopped, "stopped on request", "", "nothing was changed");
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(batch.targets()) + 1);
     const StatusScope status(inference_.watch().watchdog(), "reading data", StatusScope::Host::works);
-    if (is_counted) data_.corpus->read(data_.first + batch.first, std::ssize(tokens), tokens.data());
-    return tokens;
+    return is_counted ? data_.read(batch) : SampleBatch{{0}, {0}, {}};
   }
 
-  int compute(bool is_counted, const Batch& batch, const std::vector<std::int32_t>& tokens) {
+  int compute(bool is_counted, const Batch& batch, SampleBatch samples) {
     if (!logits_.is_open()) {
-      evaluation_.enqueue(batch, tokens, nullptr);
+      evaluation_.enqueue(batch, std::move(samples), nullptr);
       return 0;
     }
     std::optional<Error>
         problem;  // the disk's: the other ranks are in the midst of a forward, and learn of it behind it
-    evaluation_.enqueue(batch, tokens, [&](std::int64_t first, const Tensor& logits) {
+    evaluation_.enqueue(batch, std::move(samples), [&](std::int64_t first, const Tensor& logits) {
       try {
         if (is_counted && !problem) logits_.write(batch.first + first, logits);
       } catch (const Error& error) {
@@ -266,7 +315,7 @@ int evaluate(Inference& inference, const EvaluateRequest& request) {
   };
   if (const int code = agreed(world, open); code != 0) return code;
   if (const int code = agree_on_data(world, data); code != 0) return code;
-  const EvaluationBatches batches(data.count, config.train.sequence, config.train.micro_batch);
+  const EvaluationBatches batches(data.tokens(), config.train.sequence, config.train.micro_batch);
   LogitsFile logits;
   if (!request.logits.empty()) {
     if (const int code = logits.open(world, request.logits, config.model.vocab); code != 0) return code;

@@ -17,6 +17,10 @@ ReadSamples no_samples(const Config& config) {
   return [&config](std::int64_t, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
     inputs.assign(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence), 0);
     targets = inputs;
+    ReadSamples::Lengths lengths;  // any documents take as much memory
+    if (config.data.format != "stream")
+      lengths.assign(static_cast<std::size_t>(config.train.micro_batch), config.train.sequence);
+    return lengths;
   };
 }
 

@@ -18,13 +18,15 @@ struct StepMetrics {
   std::int64_t host_bytes = 0;   ///< the same of the host's memory, where it keeps anything of the device's
   std::int64_t allocations = 0;  ///< calls to the system for counted memory since the last line, maximum over ranks
   std::optional<float> val_loss = {};
+  double data_wait_ms = 0;  ///< for samples that had not been read in time, the longest of a rank
   std::int64_t skipped_steps =
       0;  ///< so far in this run: the gradient was not finite, and the weights stayed as they were
   std::map<std::string, std::int64_t> peak_by_kind = {};  ///< what rank 0's peak is made of; empty: as before
 };
 
 /// One JSON object without a line end. Numbers are the shortest text that reads back as the same float or double; a
-/// value that is not finite is null; val_loss, skipped_steps and peak_by_kind appear only when there are any.
+/// value that is not finite is null; host_bytes, val_loss, data_wait_ms, skipped_steps and peak_by_kind appear only
+/// when there are any.
 std::string to_json(const StepMetrics& metrics);
 
 /// Appends to metrics.jsonl, one write a line, so that a reader sees whole lines. Owns the descriptor, and with it a

@@ -23,9 +23,10 @@ constexpr const char* kTrainFiles = "data.train_files";
 constexpr const char* kKeep = "checkpoint.keep";  // what it removes is gone
 
 // What the state was made with and makes no sense without; the order of data, and what its elements mean.
-constexpr std::array<std::string_view, 11> kRefused = {
-    "data.kind", "train.global_batch", "train.sequence", "train.seed",     "train.beta1",      "train.beta2",
-    "train.eps", "train.optimizer",    "train.momentum", "train.nesterov", "data.train_tokens"};
+constexpr std::array<std::string_view, 13> kRefused = {
+    "data.kind",      "data.format",    "data.weights",     "train.global_batch", "train.sequence",
+    "train.seed",     "train.beta1",    "train.beta2",      "train.eps",          "train.optimizer",
+    "train.momentum", "train.nesterov", "data.train_tokens"};
 constexpr std::string_view kRefusedTable = "model.";
 // What says where and how fast, not what. Files may move: their names, their length and what they hold are compared
 // instead.

@@ -33,9 +33,10 @@ enum Status : std::uint8_t {
   writing,
   least_wait,
   most_wait,
-  slowest_step_us
+  slowest_step_us,
+  data_wait_ns
 };
-constexpr int kStatus = slowest_step_us + 1;
+constexpr int kStatus = data_wait_ns + 1;
 /// The least wait and whose it is, in one number whose maximum is wanted: nanoseconds below kLongestWait, then the
 /// rank.
 constexpr std::int64_t kLongestWait_ns = std::int64_t{1} << 46, kRanks = std::int64_t{1} << 16;
@@ -48,6 +49,14 @@ DType dtype_of(const std::string& name) { return name == "bf16" ? DType::bf16 : 
 Recompute recompute_of(const std::string& name) {
   if (name == "block") return Recompute::block;
   return name == "attention" ? Recompute::attention : Recompute::none;
+}
+
+/// Those of the first `tokens` tokens.
+std::vector<std::int64_t> first_of(std::vector<std::int64_t> lengths, std::int64_t tokens) {
+  auto end = lengths.begin();
+  for (std::int64_t at = 0; at < tokens && end != lengths.end(); ++end) at += *end;
+  lengths.erase(end, lengths.end());
+  return lengths;
 }
 
 std::vector<std::string> parameter_names(const Executor& executor) {
@@ -135,8 +144,10 @@ Session::Session(Device& device, World& world, const Config& config, Use use)
   if (!config.cuda.graph) return;
   replay_.emplace(device, world, runtime_.order_check());
   const Shape shape{local_micro_batches() * config_.train.micro_batch, config_.train.sequence};
-  kept_ = {Tensor::empty(context_, shape, DType::i32, "batch"), Tensor::empty(context_, shape, DType::i32, "batch"),
-           weighs() ? Tensor::empty(context_, shape, DType::f32, "batch") : Tensor{}};
+  kept_ = {Tensor::empty(context_, shape, DType::i32, "batch"),
+           Tensor::empty(context_, shape, DType::i32, "batch"),
+           weighs() ? Tensor::empty(context_, shape, DType::f32, "batch") : Tensor{},
+           {}};
 }
 
 std::int64_t Session::first_sample(std::int64_t first, std::int64_t i) const {
@@ -145,9 +156,10 @@ std::int64_t Session::first_sample(std::int64_t first, std::int64_t i) const {
 
 Session::HostBatch Session::read_batch(std::int64_t first_sample, std::int64_t rows, const ReadSamples& read) const {
   HostBatch batch;
-  read(first_sample, batch.inputs, batch.targets);
+  ReadSamples::Lengths lengths = read(first_sample, batch.inputs, batch.targets);
   for (auto* values : {&batch.inputs, &batch.targets})
     values->resize(static_cast<std::size_t>(rows * config_.train.sequence));
+  if (!lengths.empty()) batch.documents = Documents(first_of(std::move(lengths), rows * config_.train.sequence));
   if (weighs()) {
     const LossPer per = config_.train.loss == "sequences" ? LossPer::sequences : LossPer::tokens;
     batch.weights = weigh_targets(batch.targets, config_.train.sequence, per);
@@ -158,7 +170,8 @@ Session::HostBatch Session::read_batch(std::int64_t first_sample, std::int64_t r
 Session::Batch Session::upload(HostBatch batch) {
   const Shape shape{std::ssize(batch.inputs) / config_.train.sequence, config_.train.sequence};
   const auto tensor = [&](auto& values) { return Tensor::from_host(context_, shape, std::move(values)); };
-  return {tensor(batch.inputs), tensor(batch.targets), weighs() ? tensor(batch.weights.each) : Tensor{}};
+  return {tensor(batch.inputs), tensor(batch.targets), weighs() ? tensor(batch.weights.each) : Tensor{},
+          std::move(batch.documents)};
 }
 
 std::vector<Session::HostBatch> Session::read_batches(std::int64_t first_of_step, const ReadSamples& read) const {
@@ -170,8 +183,10 @@ std::vector<Session::HostBatch> Session::read_batches(std::int64_t first_of_step
 
 Session::Batch Session::kept_batch(std::int64_t i) const {
   const std::int64_t rows = config_.train.micro_batch;
-  return {kept_.inputs.rows(i * rows, rows), kept_.targets.rows(i * rows, rows),
-          weighs() ? kept_.weights.rows(i * rows, rows) : Tensor{}};
+  return {kept_.inputs.rows(i * rows, rows),
+          kept_.targets.rows(i * rows, rows),
+          weighs() ? kept_.weights.rows(i * rows, rows) : Tensor{},
+          {}};
 }
 
 void Session::upload_batches(const std::vector<HostBatch>& batches) {
@@ -212,7 +227,7 @@ Tensor Session::forward_loss(const Batch& batch, const Tensor& scale) {
     options.ignored = kIgnoredTarget;
     options.weights = scale ? batch.weights * scale : batch.weights;
   }
-  return model_->loss(batch.inputs, batch.targets, options);
+  return model_->loss(batch.inputs, batch.targets, options, batch.documents);
 }
 
 void Session::enqueue_fault_point() {
@@ -330,6 +345,8 @@ void Session::send_status(std::int64_t stop) {
   values[save_due] = is_save_due_();
   values[writing] = is_writing_();
   values[slowest_step_us] = last_step_us_;
+  const std::int64_t waited_for_data = data_waited_ns_();
+  values[Status::data_wait_ns] = waited_for_data - std::exchange(data_waited_seen_ns_, waited_for_data);
   values[least_wait] = (kLongestWait_ns - 1 - waited) * kRanks + world_.rank();
   values[most_wait] = waited;
   context_.launch({"status", {}, {status}}, upload_of(context_.kernels(), status, std::move(values)));
@@ -361,7 +378,8 @@ StepResult Session::finish_step() {
           .lacks_data = status[no_data] != 0,
           .waits = {.slowest = static_cast<int>(status[least_wait] % kRanks),
                     .least_s = static_cast<double>(kLongestWait_ns - 1 - status[least_wait] / kRanks) * 1e-9,
-                    .most_s = static_cast<double>(status[most_wait]) * 1e-9}};
+                    .most_s = static_cast<double>(status[most_wait]) * 1e-9},
+          .data_wait_ns = status[Status::data_wait_ns]};
 }
 
 Tensor Session::enqueue_logits(const std::vector<std::int32_t>& tokens, KvCache* cache) {

@@ -5,6 +5,8 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "model/language_model.h"
@@ -17,9 +19,30 @@
 namespace zs {
 
 /// Fills `inputs` and `targets`, (micro_batch, sequence) each, with the samples [first, first + micro_batch). Targets
-/// may be kIgnoredTarget where the configuration's data.has_ignored_targets says so.
-using ReadSamples =
-    std::function<void(std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets)>;
+/// may be kIgnoredTarget where the configuration's data.has_ignored_targets says so. Gives the lengths of the documents
+/// in them, or nothing, where each sequence is one.
+class ReadSamples {
+ public:
+  using Ids = std::vector<std::int32_t>;
+  using Lengths = std::vector<std::int64_t>;
+
+  template <class Read>
+  requires(!std::is_same_v<Read, ReadSamples>)
+      ReadSamples(Read read) {  // NOLINT(google-explicit-constructor): what reads is one
+    if constexpr (std::is_void_v<std::invoke_result_t<Read&, std::int64_t, Ids&, Ids&>>) {
+      read_ = [read = std::move(read)](std::int64_t first, Ids& inputs, Ids& targets) mutable {
+        read(first, inputs, targets);
+        return Lengths();
+      };
+    } else {
+      read_ = std::move(read);
+    }
+  }
+  Lengths operator()(std::int64_t first, Ids& inputs, Ids& targets) const { return read_(first, inputs, targets); }
+
+ private:
+  std::function<Lengths(std::int64_t first, Ids& inputs, Ids& targets)> read_;
+};
 
 /// What a step leaves for the host.
 struct StepResult {
@@ -32,8 +55,9 @@ struct StepResult {
   std::int64_t stop = 0;  ///< the largest of what the ranks gave enqueue_step
   bool is_save_due = false;  ///< some rank says so (Session::save_by), as of the next
   bool is_writing = false;
-  bool lacks_data = false;  ///< some rank has no data for what follows (Session::look_ahead)
-  StepWaits waits;          ///< of the ranks for each other
+  bool lacks_data = false;        ///< some rank has no data for what follows (Session::look_ahead)
+  StepWaits waits;                ///< of the ranks for each other
+  std::int64_t data_wait_ns = 0;  ///< for samples that had not been read, the longest of a rank (count_data_waits)
 };
 
 /// One model on one rank, as a rule in training: device memory, units, optimizer, and a step as stream work. The
@@ -77,6 +101,8 @@ class Session {
   }
   /// u8, for a BackgroundSave; empty without checkpoint.background.
   Buffer save_memory() const { return save_memory_ ? save_memory_.buffer(DType::u8, save_memory_.bytes()) : Buffer{}; }
+  /// `waited_ns`: how long this rank has waited for samples in all steps so far.
+  void count_data_waits(std::function<std::int64_t()> waited_ns) { data_waited_ns_ = std::move(waited_ns); }
   /// Waits for the step and reads its result. An error on the meta device.
   StepResult finish_step();
 
@@ -103,10 +129,12 @@ class Session {
   /// Inputs, targets and, where some may count for nothing, what each weighs: (micro_batch, sequence) each.
   struct Batch {
     Tensor inputs, targets, weights;
+    Documents documents;
   };
   struct HostBatch {
     std::vector<std::int32_t> inputs, targets;
     TargetWeights weights;
+    Documents documents;
   };
   /// Each micro-batch's share in the step's mean loss.
   float backward_seed() const { return 1.0f / static_cast<float>(global_micro_batches()); }
@@ -167,7 +195,9 @@ class Session {
   Memory local_weights_, all_weights_;         // as the losses
   std::int64_t allocations_seen_ = 0;
   std::int64_t waited_seen_ns_ = 0;  // the compute stream's
-  std::function<bool()> is_asked_;   // null: nobody is
+  std::function<std::int64_t()> data_waited_ns_ = [] { return std::int64_t{0}; };
+  std::int64_t data_waited_seen_ns_ = 0;
+  std::function<bool()> is_asked_;  // null: nobody is
   bool is_interrupted_ = false;
   std::int64_t micro_batches_a_poll_ = 1, since_poll_ = 0;
   std::chrono::steady_clock::time_point step_began_;

@@ -167,6 +167,7 @@ int Trainer::train() {
                     plan_.units.size(), format_count(static_cast<double>(dataset_->train.tokens())), config_.data.kind,
                     format_bytes(plan_.step_peak_bytes), run_dir_);
   }
+  if (is_first()) print_packing();
   if (is_first()) print_how_to_stop();
   if (const int code = load_checkpoint(); code != 0) return code;
   open_views();
@@ -176,6 +177,7 @@ int Trainer::train() {
 }
 
 int Trainer::run_steps(std::int64_t done) {
+  read_ahead_from(done + 1);
   margin_.emplace(3 * size_of(DType::f32) * parameter_count(), size_of(DType::f32) * parameter_count());
   last_poll_ = last_save_ = Clock::now();
   // The verifier would take what the host waits for within a step for an order that events have made.
@@ -285,8 +287,7 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
       },
       [this] { return save_ && save_->save.is_writing(); });
   try {
-    session_->enqueue_step(step, static_cast<float>(lr), reader(dataset_->train),
-                           static_cast<std::int64_t>(own_stop()));
+    session_->enqueue_step(step, static_cast<float>(lr), reader_ahead(), static_cast<std::int64_t>(own_stop()));
     if (session_->is_interrupted()) {
       if (explainer_) explainer_->drop_step();
       return 0;
@@ -313,6 +314,7 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
              .host_bytes = result.host_bytes,
              .allocations = result.allocations,
              .val_loss = std::nullopt,
+             .data_wait_ms = static_cast<double>(result.data_wait_ns) * 1e-6,
              .skipped_steps = skipped_steps_ += std::isfinite(result.grad_norm) ? 0 : 1};
   try {
     check_finite(step, result);

@@ -7,6 +7,7 @@
 
 #include "comm/world.h"
 #include "model/data/dataset.h"
+#include "model/data/read_ahead.h"
 #include "model/train/config/config.h"
 #include "model/train/launch/gpu_ranks.h"
 #include "model/train/launch/rank_device.h"
@@ -134,9 +135,16 @@ class Trainer {
   int report_lost_output(int code) const;
   std::string lost_output() const;
   void print_sample();
+  /// Reads when it is asked.
   ReadSamples reader(const SampleSource& source) const;
 
   // trainer_data.cpp
+  void print_packing() const;
+  SampleBatch read_batch(const SampleSource& source, std::int64_t first) const;
+  /// Of the training data, from `ahead_`.
+  ReadSamples reader_ahead();
+  /// Begins to read this rank's micro-batches from those of `step` on.
+  void read_ahead_from(std::int64_t step);
   /// Collective: 0, or 72 where ranks have different data.
   int agree_on_data();
   /// Collective: reads all data, each rank its share, where that is asked for.
@@ -158,6 +166,7 @@ class Trainer {
   CpuShare share_;
   std::shared_ptr<const Tokenizer> tokenizer_;  // null: text is bytes
   std::optional<Dataset> dataset_;
+  std::optional<ReadAhead> ahead_;  // of the dataset
   DataFacts data_facts_;
   std::optional<Error> missing_data_;  // of this rank
   bool lacks_data_ = false;            // some rank: training cannot go on

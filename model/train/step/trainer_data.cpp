@@ -3,6 +3,7 @@
 #include "model/train/run_dir/metrics.h"
 #include "model/train/step/stop_signal.h"
 #include "model/train/step/trainer.h"
+#include "runtime/base/standard_streams.h"
 
 namespace zs {
 namespace {
@@ -14,15 +15,56 @@ std::string name_of(const DataFacts& facts) {
 
 }  // namespace
 
+SampleBatch Trainer::read_batch(const SampleSource& source, std::int64_t first) const {
+  SampleBatch batch;
+  batch.inputs.resize(static_cast<std::size_t>(config_.train.micro_batch * config_.train.sequence));
+  batch.targets.resize(batch.inputs.size());
+  batch.lengths = source.fill(first, config_.train.micro_batch, batch.inputs.data(), batch.targets.data());
+  return batch;
+}
+
 ReadSamples Trainer::reader(const SampleSource& source) const {
   return [this, &source](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
     const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
     watch_.hit("data.load");
-    inputs.resize(static_cast<std::size_t>(config_.train.micro_batch * config_.train.sequence));
-    targets.resize(inputs.size());
-    const auto fill = [&] { source.fill(first, config_.train.micro_batch, inputs.data(), targets.data()); };
-    explainer_ ? explainer_->timed_read(fill) : fill();
+    SampleBatch batch = read_batch(source, first);
+    inputs = std::move(batch.inputs);
+    targets = std::move(batch.targets);
+    return std::move(batch.lengths);
   };
+}
+
+ReadSamples Trainer::reader_ahead() {
+  return [this](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+    const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
+    watch_.hit("data.load");
+    SampleBatch batch;
+    const auto take = [&] { batch = ahead_->take(first); };
+    explainer_ ? explainer_->timed_read(take) : take();
+    inputs = std::move(batch.inputs);
+    targets = std::move(batch.targets);
+    return std::move(batch.lengths);
+  };
+}
+
+void Trainer::read_ahead_from(std::int64_t step) {
+  const std::int64_t rows = config_.train.micro_batch, batch = config_.train.global_batch;
+  ahead_.emplace(
+      [this](std::int64_t first) { return read_batch(dataset_->train, first); },
+      ReadAhead::Range{.first = (step - 1) * batch + world_.rank() * rows,
+                       .stride = world_.size() * rows,
+                       .end = config_.train.steps * batch},
+      static_cast<std::size_t>(session_->local_micro_batches() + 1));  // a step may take all of its own at once
+  session_->count_data_waits([this] { return ahead_->waited_ns(); });
+}
+
+void Trainer::print_packing() const {
+  const SampleSource& source = dataset_->train;
+  if (source.documents() == 0) return;
+  const double places = static_cast<double>(source.windows() * source.sequence());
+  print_to_stdout("{}, packed into {} of {} tokens, {:.1f} % full\n", format_number(source.documents(), "document"),
+                  format_number(source.windows(), "sequence"), source.sequence(),
+                  100 * static_cast<double>(source.tokens()) / places);
 }
 
 int Trainer::agree_on_data() {

@@ -40,8 +40,8 @@ void Trainer::check_and_plan() {
     throw Error(ExitCode::config, "cuda.graph = true hides the ops of a step from --explain and --trace", "cuda.graph",
                 "leave one of them out");
   check_memory();
-  check_threads(share_.threads - 1 + kStreamRoles +
-                int{config_.checkpoint.background});  // those that the device will start
+  // Those that the device will start, that which reads ahead, and that which writes checkpoints.
+  check_threads(share_.threads - 1 + kStreamRoles + 1 + int{config_.checkpoint.background});
   if (job_.resume.empty()) check_samples(1);
   if (is_first() && job_.resume.empty()) check_run_dir(run_dir_request());
 }
