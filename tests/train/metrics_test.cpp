@@ -29,6 +29,8 @@ TEST_CASE("a line is one JSON object with every column") {
   CHECK_FALSE(json::parse(to_json(m)).contains("data_wait_ms"));
   m.data_wait_ms = 1.5;
   CHECK(json::parse(to_json(m)).at("data_wait_ms") == 1.5);
+  m.host_bytes = 4096;
+  CHECK(json::parse(to_json(m)).at("host_bytes") == 4096);
 }
 
 TEST_CASE("floating-point values read back exactly") {

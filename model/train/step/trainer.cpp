@@ -311,11 +311,11 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
              .tokens_per_s = static_cast<double>(tokens) / seconds,
              .step_ms = seconds * 1e3,
              .peak_bytes = result.peak_bytes,
-             .host_bytes = result.host_bytes,
              .allocations = result.allocations,
              .val_loss = std::nullopt,
              .data_wait_ms = static_cast<double>(result.data_wait_ns) * 1e-6,
-             .skipped_steps = skipped_steps_ += std::isfinite(result.grad_norm) ? 0 : 1};
+             .skipped_steps = skipped_steps_ += std::isfinite(result.grad_norm) ? 0 : 1,
+             .host_bytes = result.host_bytes};
   try {
     check_finite(step, result);
   } catch (const Error& error) {  // every rank sees the same numbers
