@@ -1,10 +1,9 @@
 #include "model/fully_shard.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <functional>
 
+#include "runtime/base/name_pattern.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/usage_error.h"
 
@@ -20,14 +19,16 @@ bool has_marked(const Module& module) {
 /// Each unit's policy, and which patterns have found one.
 class Policies {
  public:
-  explicit Policies(const FullyShardOptions& options) : options_(options), is_used_(options.policies.size()) {}
+  explicit Policies(const FullyShardOptions& options) : options_(options), is_used_(options.policies.size()) {
+    for (const auto& policy : options.policies) patterns_.emplace_back(policy.first);
+  }
 
   UnitPolicy of(const Module& module) {
     UnitPolicy policy;
     bool is_first = true;
     const std::string name = module.path().empty() ? "root" : module.path();
     for (std::size_t i = 0; i < options_.policies.size(); ++i) {
-      if (fnmatch(options_.policies[i].first.c_str(), name.c_str(), 0) != 0) continue;
+      if (!patterns_[i].matches(name)) continue;
       is_used_[i] = true;
       if (std::exchange(is_first, false)) policy = options_.policies[i].second;
     }
@@ -44,6 +45,7 @@ class Policies {
 
  private:
   const FullyShardOptions& options_;
+  std::vector<NamePattern> patterns_;
   std::vector<bool> is_used_;
 };
 
@@ -72,8 +74,15 @@ ShardedModel fully_shard(Module& root, Context& context, World& world, const Ful
   }
   auto runtime = std::make_unique<ShardedRuntime>(context, world, options.shard);
   ShardedModel model(root, std::move(runtime));
-  Policies policies(options);
   const bool are_marked = has_marked(root);
+  if (options.plan) {
+    if (are_marked || !options.policies.empty() || options.is_ignored)
+      throw UsageError("fully_shard: a plan, and units, policies or ignored parameters beside it",
+                       "say all of it in the plan, or leave the plan out");
+    shard_by_plan(root, model.runtime(), *options.plan);
+    return model;
+  }
+  Policies policies(options);
   const auto is_unit = [&](const Module& module) {
     return are_marked ? module.own_policy().has_value() : module.is_block();
   };

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/module.h"
+#include "model/shard_plan.h"
 #include "runtime/tensor/autograd.h"
 
 namespace zs {
@@ -15,11 +15,13 @@ namespace zs {
 struct FullyShardOptions {
   /// Strategy or mesh, precision, layout, schedule.
   ShardOptions shard = {};
-  /// By the path of a unit's module ("blocks.*", as a shell matches names; the model's own is "root"), the first that
-  /// matches; what fully_shard() was given for the module itself goes before. One that no unit matches is a UsageError.
+  /// By the path of a unit's module ("blocks.*", a NamePattern; the model's own is "root"), the first that matches;
+  /// what fully_shard() was given for the module itself goes before. One that no unit matches is a UsageError.
   std::vector<std::pair<std::string, UnitPolicy>> policies = {};
   /// Parameters that stay out of every unit (shard_module).
   IsIgnored is_ignored = {};
+  /// Says all of that instead: which modules are units, their policies, what is ignored (shard_by_plan).
+  std::optional<Plan> plan = {};
 };
 
 struct MicroBatchOptions {

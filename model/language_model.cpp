@@ -19,14 +19,18 @@ Tensor LanguageModel::loss(const Tensor& ids, const Tensor& targets, const LossO
   const ForwardScope scope = enter();
   documents_ = documents;
   const std::unique_ptr<Documents, void (*)(Documents*)> guard(&documents_, [](Documents* own) { *own = {}; });
-  return lm_head_loss(hidden(ids), head(), targets, vocab_, options);
+  const Tensor x = hidden(ids);
+  const ForwardScope of_head = head_module().enter();
+  return lm_head_loss(head_module().input(x), head(), targets, vocab_, options);
 }
 
 Tensor LanguageModel::loss_and_logits(const Tensor& ids, const Tensor& targets, std::int64_t chunk,
                                       const UseLogits& use) {
   const ForwardScope scope = enter();
   const NoGradGuard no_grad(ids.context());
-  const Tensor x = hidden(ids);
+  const Tensor last = hidden(ids);
+  const ForwardScope of_head = head_module().enter();
+  const Tensor x = head_module().input(last);
   const std::int64_t tokens = ids.numel(), rows = chunk > 0 ? chunk : lm_head_chunk_rows(tokens, head().shape()[0]);
   const Tensor flat = x.reshape({tokens, x.shape()[-1]});
   for (std::int64_t first = 0; first < tokens; first += rows)
@@ -47,7 +51,9 @@ Tensor LanguageModel::next_token_logits(const Tensor& ids, std::int64_t position
   use_cache(cache);
   const std::unique_ptr<LanguageModel, void (*)(LanguageModel*)> guard(
       this, [](LanguageModel* model) { model->use_cache(nullptr); });
-  const Tensor x = hidden(ids);
+  const Tensor last = hidden(ids);
+  const ForwardScope of_head = head_module().enter();
+  const Tensor x = head_module().input(last);
   if (cache != nullptr) cache->add_seen(position + 1);
   return lm_head_logits(x.reshape({ids.numel(), x.shape()[-1]}).rows(position, 1), head());
 }

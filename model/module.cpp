@@ -169,7 +169,7 @@ ForwardScope Module::entered() const {
         fmt::format("fully_shard was called for module \"{}\", but not for the model that contains it", path_),
         "call it last for the model, which is what owns the context and the world: fully_shard(model, context, world)");
   }
-  return ForwardScope(is_called_ ? nullptr : runtime_, unit_);
+  return enter();
 }
 
 std::vector<int> Module::units_in(const ShardedRuntime& runtime, bool recurse) const {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,9 @@
 #include "runtime/tensor/parameter.h"
 
 namespace zs {
+
+struct Plan;
+struct ResolvedPlan;
 
 /// A part of a model: it owns its parameters and knows its children, and is written as if there were one device.
 /// Sharding is applied from outside, by fully_shard or shard_module. A Layer is called, and need not say more; the
@@ -34,12 +38,16 @@ class Module {
   /// `recurse`, those of modules below it. UsageError where the runtime does not shard it.
   std::vector<int> units_in(const ShardedRuntime& runtime, bool recurse) const;
 
-  /// It is this unit.
+  /// It is this unit, which its forward opens.
   void attach(ShardedRuntime* runtime, int unit) {
-    runtime_ = runtime;
-    unit_ = unit;
+    is_unit_ = runtime != nullptr;
+    opened_.assign(is_unit_ ? 1 : 0, unit);
     belong(runtime, unit);
   }
+  /// Its forward opens these units of its owner instead, parents before children: a hook of theirs, whose own forwards
+  /// then open none.
+  void open(std::vector<int> units) { opened_ = std::move(units); }
+  const std::vector<int>& opened() const { return opened_; }
   /// It is a part of this unit, whose precision is its own too.
   void belong(ShardedRuntime* runtime, int unit) {
     owner_ = runtime;
@@ -53,10 +61,22 @@ class Module {
   /// Of whose unit it is one, or a part; null: nobody has sharded it.
   const ShardedRuntime* owner() const { return owner_; }
   int owner_unit() const { return owner_unit_; }
-  bool is_unit() const { return runtime_ != nullptr; }
+  bool is_unit() const { return is_unit_; }
   /// What fully_shard was given for it; none: it was not called for this module.
   const std::optional<UnitPolicy>& own_policy() const { return own_policy_; }
   void set_own_policy(const UnitPolicy& policy) { own_policy_ = policy; }
+
+  /// Instead of what shard_by_plan() does by the plan, for the root of a model that knows better: adds all of the
+  /// runtime's units and is true, or does nothing.
+  virtual bool shard_itself(ShardedRuntime&, const Plan&) { return false; }
+  /// The same of the lists of what is gathered ahead, once the units are there.
+  virtual bool set_prefetch_lists(ShardedRuntime&, const ResolvedPlan&) { return false; }
+
+  /// For who uses the module's parameters: while the scope lives, those of its unit are unsharded.
+  ForwardScope enter() const { return {owner_, units_to_open()}; }
+  /// What comes in from other units, before it meets this one's parameters: cast where the unit's precision asks for
+  /// it.
+  Tensor input(const Tensor& x) const { return owner_ ? owner_->cast_input(owner_unit_, x) : x; }
 
  protected:
   explicit Module(std::string path) : path_(std::move(path)) {}
@@ -84,11 +104,8 @@ class Module {
     owned_.push_back(std::move(child));
     return made;
   }
-  ForwardScope enter() const { return is_called_ ? ForwardScope(nullptr, 0) : ForwardScope(runtime_, unit_); }
-  /// What comes in from other units, before it meets this one's parameters, and what is handed on to others: cast where
-  /// the unit's precision asks for it.
-  Tensor input(const Tensor& x) const { return owner_ ? owner_->cast_input(owner_unit_, x) : x; }
   bool casts_forward_input(DType dtype) const { return owner_ && owner_->casts_forward_input(owner_unit_, dtype); }
+  /// What is handed on to others: cast where the unit's precision asks for it.
   Tensor output(const Tensor& y) const { return owner_ ? owner_->cast_output(owner_unit_, y) : y; }
 
   /// The module's own forward, which is being called: enter() within it has nothing to do.
@@ -108,13 +125,16 @@ class Module {
 
  private:
   ForwardScope entered() const;
+  std::span<const int> units_to_open() const { return is_called_ ? std::span<const int>() : opened_; }
 
   std::string path_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<Module*> children_;
   std::vector<std::unique_ptr<Module>> owned_;
-  ShardedRuntime *runtime_ = nullptr, *owner_ = nullptr;
-  int unit_ = 0, owner_unit_ = 0;
+  ShardedRuntime* owner_ = nullptr;
+  int owner_unit_ = 0;
+  bool is_unit_ = false;
+  std::vector<int> opened_;
   std::optional<UnitPolicy> own_policy_;
   mutable bool is_called_ = false;
 };

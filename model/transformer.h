@@ -25,6 +25,10 @@ class Transformer : public LanguageModel {
  private:
   Tensor hidden(const Tensor& ids) override;
   Parameter& head() override { return head_ != nullptr ? head_->weight() : token_embedding_.weight(); }
+  Module& head_module() override {
+    if (head_ != nullptr) return *head_;
+    return token_embedding_;
+  }
 
   Embedding& token_embedding_;
   Embedding* position_embedding_;  // null: none

@@ -11,6 +11,7 @@
 #include "model/nn/mlp.h"
 #include "model/nn/norm.h"
 #include "model/nn/transformer_block.h"
+#include "model/shard_plan.h"
 #include "model/version.h"
 #include "runtime/device/cpu_topology.h"
 #include "runtime/device/device.h"

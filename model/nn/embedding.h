@@ -14,6 +14,7 @@ class Embedding : public Layer<Embedding> {
   /// Each document begins at row `first`.
   Tensor forward(const Tensor& ids, Embedding* positions = nullptr, std::int64_t first = 0,
                  const Documents& documents = {}) {
+    const ForwardScope of_positions = positions != nullptr ? positions->enter() : ForwardScope(nullptr, 0);
     return output(embedding(ids, weight_, positions != nullptr ? &positions->weight_ : nullptr, first, documents));
   }
 

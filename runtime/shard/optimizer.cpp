@@ -1,7 +1,5 @@
 #include "runtime/shard/optimizer.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -22,6 +20,7 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   std::transform(kind_.begin(), kind_.end(), kind_.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   for (const std::string& state : definition.state) state_names_.push_back(kind_ + "." + state);
+  for (const ParameterGroup& group : options.groups) patterns_.emplace_back(group.pattern);
   check_groups();
   for (const FlatParameter& unit : executor.units()) units_.push_back(make_unit(unit));
   scalars_ = context.pool().acquire(sizeof(StepScalars), compute, "scalars");
@@ -71,10 +70,9 @@ Optimizer::Unit Optimizer::make_unit(const FlatParameter& unit) {
 }
 
 const ParameterGroup* Optimizer::group_of(const std::string& name) const {
-  const auto group = std::find_if(options_.groups.begin(), options_.groups.end(), [&](const ParameterGroup& one) {
-    return fnmatch(one.pattern.c_str(), name.c_str(), 0) == 0;
-  });
-  return group == options_.groups.end() ? nullptr : &*group;
+  const auto pattern = std::find_if(patterns_.begin(), patterns_.end(),
+                                    [&](const NamePattern& one) { return one.matches(name); });
+  return pattern == patterns_.end() ? nullptr : &options_.groups[static_cast<std::size_t>(pattern - patterns_.begin())];
 }
 
 void Optimizer::check_groups() const {

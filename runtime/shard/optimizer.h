@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/name_pattern.h"
 #include "runtime/shard/executor.h"
 #include "runtime/shard/grad_norm.h"
 
@@ -14,7 +15,7 @@ namespace zs {
 
 /// What parameters of these names do otherwise than the rest.
 struct ParameterGroup {
-  std::string pattern;                     ///< as a shell matches names: "*.bias"
+  std::string pattern;                     ///< a NamePattern: "*.bias"
   float lr_scale = 1;                      ///< times the learning rate of the step
   std::optional<float> weight_decay = {};  ///< instead of the optimizer's, of norms and biases too
 };
@@ -163,6 +164,7 @@ class Optimizer {
   std::string name_, kind_;  // "AdamW", "adamw"
   std::vector<std::string> state_names_;
   OptimizerOptions options_;
+  std::vector<NamePattern> patterns_;  // of its groups
   std::vector<Unit> units_;
   std::vector<Slot> slots_{{0, 1}};  // those that there are
   std::optional<GradNorm> norm_;

@@ -1,6 +1,7 @@
 #include "runtime/shard/scheduler.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "runtime/base/usage_error.h"
@@ -155,8 +156,11 @@ void Scheduler::reshard(std::vector<Action>& actions, int unit) {
 
 void Scheduler::prefetch(std::vector<Action>& actions, ExecOrder::Phase phase, int unit) {
   const auto& listed = unit_at(unit).prefetch[static_cast<std::size_t>(phase)];
-  for (const int next : listed ? *listed : order().upcoming(phase, options_.prefetch)) {
+  const std::vector<int> due = order().upcoming(phase, listed ? std::numeric_limits<int>::max() : options_.prefetch);
+  for (const int next : listed ? *listed : due) {
     if (options_.limit > 0 && in_flight() >= options_.limit) return;
+    // A list may name a unit whose turn is over: nobody would use it.
+    if (order().is_recorded() && std::find(due.begin(), due.end(), next) == due.end()) continue;
     if (unit_at(next).state == UnitState::sharded) gather(actions, next);
   }
 }

@@ -176,6 +176,7 @@ Scheduler& ShardedRuntime::scheduler() {
 
 void ShardedRuntime::run(const std::vector<Action>& actions) {
   actions_.insert(actions_.end(), actions.begin(), actions.end());
+  moments_.resize(actions_.size(), context_.device().trace().entries().size());
   if (log_) log_->insert(log_->end(), actions.begin(), actions.end());
   executor_.order_check().note(actions, mode_);
   executor_.run(actions);
@@ -189,6 +190,7 @@ void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last) {
   executor_.write_check().compare_late();
   executor_.step().begin_micro_batch(mode);
   actions_.clear();
+  moments_.clear();
   mode_ = mode;
   is_last_ = is_last;
   has_backward_ = false;

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -123,6 +124,8 @@ class ShardedRuntime : private ParameterOwner {
   const std::string& name(int unit) const { return names_.at(static_cast<std::size_t>(unit)); }
   /// Everything asked of the executor since the current (or last) micro-batch began.
   const std::vector<Action>& actions() const { return actions_; }
+  /// How many entries the device's trace had when each of them was asked for.
+  const std::vector<std::size_t>& moments() const { return moments_; }
   /// What is asked of the executor from now on is appended to `log` as well, which must live until another (or null)
   /// takes its place.
   void log_actions(std::vector<Action>* log) { log_ = log; }
@@ -160,6 +163,7 @@ class ShardedRuntime : private ParameterOwner {
   std::unordered_map<const Parameter*, int> unit_of_;
   std::map<std::string, int> unit_of_name_;
   std::vector<Action> actions_;
+  std::vector<std::size_t> moments_;  // of actions_
   std::vector<Action>* log_ = nullptr;
   bool has_warned_ = false, has_warned_unused_ = false, has_warned_host_ = false;
 };
@@ -180,26 +184,35 @@ class NoSync {
   bool previous_;
 };
 
-/// A unit's forward. While it lives the unit's parameters are unsharded. In the second run of a recomputed function it
-/// only makes sure of that: the forward has been, and the unit's backward, which is still to come, frees it.
+/// A unit's forward, or that of several at once. While it lives the units' parameters are unsharded. In the second run
+/// of a recomputed function it only makes sure of that: the forward has been, and the unit's backward, which is still
+/// to come, frees it.
 class ForwardScope {
  public:
-  ForwardScope(ShardedRuntime* runtime, int unit)
-      : runtime_(runtime), unit_(unit), exceptions_(std::uncaught_exceptions()) {
-    if (!runtime_) return;
-    runtime_->before_forward(unit_);
-    owner_.emplace(runtime_->context().device().memory(), runtime_->name(unit_));
+  /// `runtime` is null: of no unit.
+  ForwardScope(ShardedRuntime* runtime, int unit) : runtime_(runtime), one_(unit), units_(&one_, runtime ? 1 : 0) {
+    enter();
   }
+  /// Entered in this order and left in the other. They are where the span says as long as the scope lives.
+  ForwardScope(ShardedRuntime* runtime, std::span<const int> units) : runtime_(runtime), units_(units) { enter(); }
   /// Throws what after_forward throws, unless an exception is already under way.
   ~ForwardScope() noexcept(false) {
-    if (runtime_ && std::uncaught_exceptions() == exceptions_) runtime_->after_forward(unit_);
+    if (std::uncaught_exceptions() != exceptions_) return;
+    for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) runtime_->after_forward(*unit);
   }
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
 
  private:
+  void enter() {
+    for (const int unit : units_) runtime_->before_forward(unit);
+    if (!units_.empty()) owner_.emplace(runtime_->context().device().memory(), runtime_->name(units_.front()));
+  }
+
   ShardedRuntime* runtime_;
-  int unit_, exceptions_;
+  int one_ = 0;
+  std::span<const int> units_;
+  int exceptions_ = std::uncaught_exceptions();
   std::optional<MemoryOwner> owner_;
 };
 

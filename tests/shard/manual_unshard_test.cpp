@@ -134,6 +134,16 @@ TEST_CASE("explicit lists replace the recorded order for the units that have one
   CHECK_THROWS_AS(scheduler.set_prefetch(Phase::forward, 0, {4}), Error);
 }
 
+TEST_CASE("a listed unit whose turn is over in the recorded order is not gathered") {
+  Scheduler scheduler(unit_names(4), {.prefetch = 0});
+  scheduler.set_prefetch(Phase::backward, 1, {2, 3});
+  const auto has = [](const std::vector<std::string>& actions, const std::string& wanted) {
+    return std::find(actions.begin(), actions.end(), wanted) != actions.end();
+  };
+  CHECK(has(script(scheduler, 4), "gather 1, wait_gathered 1, gather 2, gather 3, begin_gradient 1"));
+  CHECK(has(script(scheduler, 4), "gather 1, wait_gathered 1, begin_gradient 1"));
+}
+
 TEST_CASE("I1: lists of any kind, mis-aimed ones too, do not change a bit") {
   const auto train = [](const std::vector<std::vector<int>>& lists) {
     return on_ranks(2, [&](World& world) {

@@ -2,7 +2,8 @@
 #include <catch2/catch.hpp>
 
 #include "model/train/config/config_schema.h"
-#include "model/train/config/dim_patterns.h"
+#include "model/train/config/pattern_entries.h"
+#include "runtime/base/name_pattern.h"
 #include "tests/model/temp_dir.h"
 #include "tests/train/config_text.h"
 
@@ -199,6 +200,8 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"train.optimizer=adam"}, "train.optimizer is \"adam\""},
       {{"train.groups=['*.bias']"}, "train.groups has \"*.bias\""},
       {{"train.groups=['*.bias: decay=0', ': lr=1']"}, "train.groups has \": lr=1\", without a pattern"},
+      {{"train.groups=['a.{2-1}: lr=1']"},
+       "train.groups: the pattern \"a.{2-1}\" has \"{2-1}\", whose first end is above the second"},
       {{"train.groups=['a:']"}, "train.groups has \"a:\""},
       {{"train.groups=['a: lr=']"}, "train.groups has \"a: lr=\": \"\" is no number from 0 to 1000000"},
       {{"train.groups=['a: lr=-1']"}, "train.groups has \"a: lr=-1\": \"-1\" is no number from 0 to 1000000"},
@@ -212,6 +215,7 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"shard.layout=per_parameter", "shard.dims=['*=1', 'b=']"}, "shard.dims has \"b=\""},
       {{"shard.layout=per_parameter", "shard.dims=['=1']"}, "shard.dims has \"=1\""},
       {{"shard.layout=per_parameter", "shard.dims=['a=1x']"}, "shard.dims has \"a=1x\""},
+      {{"shard.layout=per_parameter", "shard.dims=['a.{}=1']"}, "shard.dims: the pattern \"a.{}\" has \"{}\""},
       {{"shard.all_reduce_every_micro_batch=true"},
        "shard.all_reduce_every_micro_batch = true does not go with shard.strategy \"zero3\""},
       {{"name=a/b"}, "name \"a/b\" cannot name a folder"},
@@ -224,7 +228,7 @@ TEST_CASE("keys that contradict each other are refused") {
 }
 
 TEST_CASE("the first pattern that matches a parameter says its dim, and each must match one") {
-  const std::vector<std::string> entries = {"blocks.?.mlp.*.weight=-1", "*.weight=1", "blocks.[12].*=0", "*bias=-1"};
+  const std::vector<std::string> entries = {"blocks.?.mlp.*.weight=-1", "*.weight=1", "blocks.{1-2}.*=0", "*bias=-1"};
   const ChooseDim choose = choose_dim(entries);
   const Shape shape{4, 4};
   CHECK(choose("blocks.3.mlp.up.weight", shape) == -1);
@@ -235,7 +239,7 @@ TEST_CASE("the first pattern that matches a parameter says its dim, and each mus
   CHECK_FALSE(choose_dim({}));
   CHECK_NOTHROW(check_matches(entries, {"blocks.1.mlp.up.weight", "norm.bias"}));
   CHECK_THROWS_WITH(check_matches(entries, {"blocks.3.mlp.up.weight", "norm.bias"}),
-                    Catch::Contains("no parameter matches \"blocks.[12].*\""));
+                    Catch::Contains("no parameter matches \"blocks.{1-2}.*\""));
 }
 
 TEST_CASE("malformed TOML is one problem with its line") {

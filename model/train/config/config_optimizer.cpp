@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "model/train/config/pattern_entries.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/shard/adamw.h"
 #include "runtime/shard/sgd.h"
@@ -49,6 +50,7 @@ ParameterGroup parse_group(const std::string& text) {
   if (colon == std::string::npos) refuse_group(text, "");
   ParameterGroup group{.pattern = std::string(trimmed(text.substr(0, colon)))};
   if (group.pattern.empty()) refuse_group(text, ", without a pattern");
+  pattern_of("train.groups", group.pattern);  // for its checks
   std::optional<float> factor;
   const std::string settings = text.substr(colon + 1);
   for (std::size_t begin = 0; begin <= settings.size();) {

@@ -8,9 +8,8 @@
 
 namespace zs {
 
-/// One entry of train.groups, "PATTERN: lr=FACTOR, decay=VALUE", either of them or both. `*` in the pattern matches any
-/// characters, `?` one,
-/// `[...]` one of those. Error(config) where the text is no such entry.
+/// One entry of train.groups, "PATTERN: lr=FACTOR, decay=VALUE", either of them or both; PATTERN is a NamePattern.
+/// Error(config) where the text is no such entry.
 ParameterGroup parse_group(const std::string& text);
 
 /// What the optimizer's keys say together: which of them the chosen optimizer has no use for, and the default of

@@ -9,7 +9,7 @@
 #include "model/train/config/config_model.h"
 #include "model/train/config/config_optimizer.h"
 #include "model/train/config/config_schema.h"
-#include "model/train/config/dim_patterns.h"
+#include "model/train/config/pattern_entries.h"
 #include "model/train/config/expand_path.h"
 #include "model/train/config/toml_text.h"
 #include "model/train/step/schedule.h"

@@ -51,9 +51,6 @@ std::optional<std::string_view> renamed_config_key(std::string_view name);
 /// The key that `name` was most likely meant to be, or nothing when none is near.
 std::optional<std::string_view> nearest_config_key(std::string_view name);
 
-/// Levenshtein's distance: insertions, deletions and replacements.
-std::size_t edit_distance(std::string_view a, std::string_view b);
-
 /// A slot's value as TOML; reads back exactly.
 std::string toml_value(const ConfigSlot& slot);
 /// The list of all keys for the terminal, and the same as Markdown tables (the generated part of

@@ -7,7 +7,7 @@
 #include "comm/health/watchdog.h"
 #include "model/families/family.h"
 #include "model/train/config/config_optimizer.h"
-#include "model/train/config/dim_patterns.h"
+#include "model/train/config/pattern_entries.h"
 #include "runtime/base/random.h"
 #include "runtime/shard/checkpoint_save.h"
 #include "runtime/shard/sum_over_ranks.h"
