@@ -198,9 +198,22 @@ LAYOUT = [
     Case("a group that others leave nothing", CONFIG, sets=["train.optimizer=sgd", "train.groups=['*: lr=0.1', '*.bias: decay=0']"],
          says=[r"train\.groups: .*no parameter is of the group \"\*\.bias\""]),
     Case("dims of no parameter", CONFIG, sets=["shard.layout=per_parameter", "shard.dims=['*.wieght=1']"],
-         says=[r"shard\.dims: no parameter matches \"\*\.wieght\"", "blocks"]),
+         says=[r"shard\.dims: no parameter matches \"\*\.wieght\"", "nearest names"]),
     Case("a dim that a parameter has not", CONFIG, sets=["shard.layout=per_parameter", "shard.dims=['*.bias=1']"],
          says=[r"bias of shape \(\d+\) has no dim 1"]),
+    Case("a plan of no module", CONFIG, sets=["plan.apply=['blocks.{*}.atention']"],
+         says=[r"plan\.apply: \"blocks\.\{\*\}\.atention\" matches no module", r"nearest names are blocks\.\{\*\}\.attention"]),
+    Case("a plan with a pattern that is none", CONFIG, sets=["plan.apply=['blocks.{3-1}']"], says=[r"plan\.apply: .*\{3-1\}", r"write \{1-3\}"], ranks=(None,)),
+    Case("a plan of a module without a forward", CONFIG, sets=["plan.apply=['blocks']"], says=[r"plan\.apply: parameter blocks\.0\."], ranks=(None,)),
+    Case("a rule of no unit", CONFIG, sets=["plan.apply=['blocks.{*}']", "plan.reshard=['blocks.{*}.mlp=false']"],
+         says=[r"plan\.reshard: \"blocks\.\{\*\}\.mlp\" matches no unit", "nearest units are"], ranks=(None,)),
+    Case("a hook that opens nothing", CONFIG, sets=["plan.apply=['norm']", "plan.hooks=['blocks.{*}']"], says=[r"plan\.hooks: .* open no unit"], ranks=(None,)),
+    Case("a rule without a plan", CONFIG, sets=["plan.reshard=['root=false']"], says=[r"plan\.reshard .*no effect without plan\.apply"], ranks=(None,)),
+    Case("groups of a plan that do not go with a strategy", CONFIG, sets=["plan.apply=['norm']", "plan.strategy=['norm=ddp']", "plan.reshard=['norm=true']"],
+         says=[r"unit norm: reshard_after_forward"], ranks=(None,)),
+    Case("a name that is not there", USAGE, args=["{config}", "--plan-explain=blocks.0.atention"], says=["no .*blocks.0.atention", "nearest names"], ranks=(None,)),
+    Case("a comparison with nothing", CONFIG, args=["{config}", "--plan-diff=nowhere.toml"], says=["nowhere.toml"], ranks=(None,)),
+    Case("a plan for ranks that the batch does not fit", CONFIG, args=["{config}", "--dry-run", "--ranks=512"], says=["512 ranks", "global_batch"], ranks=(None,)),
 ]
 
 OUTPUT = [
@@ -275,6 +288,25 @@ def run_dry(train, ranks, report):
         problems += ["prints nothing"] if not result.out.strip() else []
         problems += ["files were created or changed"] if before != harness.tree(name) else []
         report.case(f"--dry-run, {'without mpirun' if ranks is None else f'{ranks} ranks'}", problems, result)
+
+
+def run_plans(train, report):
+    """What a plan says of itself, on one rank that stands for any number."""
+    units = ["--set", "plan.apply=['blocks.{*}.attention', 'blocks.{*}.mlp']"]
+    for name, flags, says in (
+            ("--ranks", [*units, "--set", "train.global_batch=512", "--dry-run", "--ranks=512"], ["plan: 512 ranks", r"blocks\.0\.attention +4 "]),
+            ("--plan-explain", [*units, "--plan-explain", "blocks.0.mlp.up.weight", "--ranks=3"],
+             [r"a part of the unit blocks\.0\.mlp", r'plan\.apply "blocks\.\{\*\}\.mlp"', r"free_full +(forward|backward)"]),
+            ("--plan-diff", ["--plan-diff", "other.toml"], [r"shard\.prefetch +1 +->  2", "but for rounding"])):
+        with tempfile.TemporaryDirectory(prefix="train_cli.") as folder:
+            config = pathlib.Path(tiny_run.write_files(folder))
+            (pathlib.Path(folder) / "other.toml").write_text(config.read_text() + "[shard]\nprefetch = 2\n")
+            before = harness.tree(folder)
+            result = harness.run([train, config, *flags], LIMIT_S, cwd=folder)
+            problems = [] if result.code == 0 else [f"exit code {result.code}"]
+            problems += [f"stdout does not say {text!r}" for text in says if not re.search(text, result.out)]
+            problems += ["files were created or changed"] if before != harness.tree(folder) else []
+            report.case(f"a plan: {name}", problems, result)
 
 
 def run_transports(train, report):
@@ -528,6 +560,7 @@ def main():
     if not words:
         run_help(train, "--help", ["--set", "--dry-run", "--version", "--overwrite", "--verify-order", "--verify-data"], report)
         run_help(train, "--version", ["zshard 0.1.0", "CUDA: ", "MPI: Open MPI v", "oneDNN: ", "CPU kernels: "], report)
+        run_plans(train, report)
         run_transports(train, report)
         run_streams(train, report)
         run_mute(train, report)

@@ -1,6 +1,7 @@
 // What is wrong with a configuration, and how it is told.
 #include <catch2/catch.hpp>
 
+#include "model/train/config/config_plan.h"
 #include "model/train/config/config_schema.h"
 #include "model/train/config/pattern_entries.h"
 #include "runtime/base/name_pattern.h"
@@ -218,6 +219,27 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"shard.layout=per_parameter", "shard.dims=['a.{}=1']"}, "shard.dims: the pattern \"a.{}\" has \"{}\""},
       {{"shard.all_reduce_every_micro_batch=true"},
        "shard.all_reduce_every_micro_batch = true does not go with shard.strategy \"zero3\""},
+      {{"shard.units=plan"}, "shard.units = \"plan\" without a plan"},
+      {{"plan.apply=a", "shard.units=block"}, "shard.units = \"block\" does not go with plan.apply"},
+      {{"plan.apply=a", "shard.unit_mib=2"}, "shard.unit_mib = 2 does not go with shard.units \"plan\""},
+      {{"plan.apply=a.{}"}, "plan.apply: the pattern \"a.{}\" has \"{}\""},
+      {{"plan.apply=a", "plan.hooks=b.{2-1}"},
+       "plan.hooks: the pattern \"b.{2-1}\" has \"{2-1}\", whose first end is above the second"},
+      {{"plan.apply=a", "plan.reshard=a"}, "plan.reshard has \"a\""},
+      {{"plan.apply=a", "plan.reshard=a=0"}, "plan.reshard has \"0\""},
+      {{"plan.apply=a", "plan.reshard=a=maybe"}, "plan.reshard has \"maybe\""},
+      {{"plan.apply=a", "plan.strategy=a=zero4"}, "plan.strategy has \"zero4\""},
+      {{"plan.apply=a", "plan.strategy=a=hsd"}, "plan.strategy has \"hsd\""},
+      {{"plan.apply=a", "plan.param=a=f16"}, "plan.param has \"f16\""},
+      {{"plan.apply=a", "plan.reduce=a=f64"}, "plan.reduce has \"f64\""},
+      {{"plan.apply=a", "plan.output=a=int8"}, "plan.output has \"int8\""},
+      {{"plan.hooks=a"}, "plan.hooks = [\"a\"] has no effect without plan.apply"},
+      {{"plan.reshard=a=true"}, "plan.reshard = [\"a=true\"] has no effect without plan.apply"},
+      {{"plan.param=a=f32"}, "plan.param = [\"a=f32\"] has no effect without plan.apply"},
+      {{"plan.forward=1"}, "plan.forward = 1 has no effect without plan.apply"},
+      {{"plan.backward=2"}, "plan.backward = 2 has no effect without plan.apply"},
+      {{"plan.apply=a", "plan.strategy=a=ddp", "shard.group_size=2"},
+       "shard.group_size = 2 does not go with shard.strategy \"zero3\""},
       {{"name=a/b"}, "name \"a/b\" cannot name a folder"},
       {{"name=.."}, "name \"..\" cannot name a folder"},
       {{"name="}, "name \"\" cannot name a folder"},
@@ -225,6 +247,34 @@ TEST_CASE("keys that contradict each other are refused") {
   const auto problems = problems_of(kSmall, overrides);
   REQUIRE_FALSE(problems.empty());
   CHECK(problems[0].what_happened() == message);
+}
+
+TEST_CASE("3-1: a plan is read, and read back from what it was written as") {
+  const Overrides overrides = {"plan.apply=['blocks.{*}', 'head']",
+                               "plan.hooks=['blocks.{0-1}']",
+                               "plan.reshard=['root=2']",
+                               "plan.strategy=['head=hsdp']",
+                               "plan.param=['head=bf16']",
+                               "plan.reduce=['head=bf16']",
+                               "plan.output=['head=f32']",
+                               "plan.forward=2",
+                               "plan.backward=1",
+                               "shard.group_size=4"};
+  const Config config = parse_config(kSmall, "folder/small.toml", overrides);
+  CHECK(config.shard.units == "plan");
+  CHECK(parse_config(to_toml(config), "folder/small.toml") == config);
+  CHECK(parse_config(to_toml(parse_config(kSmall, "folder/small.toml")), "folder/small.toml").plan == Config::Plan{});
+  const Plan plan = plan_of(config);
+  CHECK(plan.apply == config.plan.apply);
+  CHECK((plan.forward_prefetch == 2 && plan.backward_prefetch == 1));
+  REQUIRE(plan.rules.size() == 5);
+  CHECK(plan.rules[0].reshard_after_forward == Reshard::over(2));
+  REQUIRE(plan.rules[1].scheme);
+  CHECK((plan.rules[1].scheme->strategy == Strategy::hsdp && plan.rules[1].scheme->group_size == 4));
+  CHECK((plan.rules[2].param == DType::bf16 && plan.rules[3].reduce == DType::bf16));
+  CHECK((plan.rules[4].output == DType::f32 && plan.rules[4].pattern == "head"));
+  CHECK_THROWS_WITH(check_ranks(parse_config(kSmall, "folder/small.toml", overrides), 6),
+                    Catch::Contains("plan.strategy, \"head\": "));
 }
 
 TEST_CASE("the first pattern that matches a parameter says its dim, and each must match one") {

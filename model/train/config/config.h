@@ -66,7 +66,14 @@ struct Config {
     std::string compress_gather = "none", compress_reduce = "none";
     std::vector<std::string> dims;  ///< "PATTERN=DIM"
     std::string zero_copy = "auto";
+    bool pregather = false;
     bool operator==(const Shard&) const = default;
+  };
+  /// Which modules are units, where shard.units is "plan". The rules are "PATTERN=VALUE".
+  struct Plan {
+    std::vector<std::string> apply, hooks, reshard, strategy, param, reduce, output;
+    std::int64_t forward = 0, backward = 0;
+    bool operator==(const Plan&) const = default;
   };
   struct Precision {
     std::string param = "f32", reduce = "f32";
@@ -123,6 +130,7 @@ struct Config {
   Data data;
   Train train;
   Shard shard;
+  Plan plan;
   Precision precision;
   Offload offload;
   Comm comm;

@@ -8,9 +8,10 @@
 
 #include "model/train/config/config_model.h"
 #include "model/train/config/config_optimizer.h"
+#include "model/train/config/config_plan.h"
 #include "model/train/config/config_schema.h"
-#include "model/train/config/pattern_entries.h"
 #include "model/train/config/expand_path.h"
+#include "model/train/config/pattern_entries.h"
 #include "model/train/config/toml_text.h"
 #include "model/train/step/schedule.h"
 
@@ -133,20 +134,21 @@ void resolve_strategy(ConfigDraft& draft) {
   if (!has_replicas && shard.all_reduce_every_micro_batch && are_good(draft, {"shard.all_reduce_every_micro_batch"}))
     contradicts("shard.all_reduce_every_micro_batch", "true", "leave it out; only ddp and hsdp have replicas");
   const bool has_groups = strategy == Strategy::hsdp || strategy == Strategy::nested;
+  const bool may_have_groups = has_groups || (are_good(draft, {"plan.strategy"}) && has_groups_by_plan(draft.config));
   if (!are_good(draft, {"shard.group_size"})) return;
   if (has_groups && shard.group_size == 0)
     draft.report("shard.group_size", fmt::format("shard.strategy \"{}\" needs a shard.group_size", shard.strategy),
                  "give the ranks of a small group, as a rule those of one host");
-  if (!has_groups && shard.group_size != 0)
+  if (!may_have_groups && shard.group_size != 0)
     contradicts("shard.group_size", fmt::format("{}", shard.group_size),
                 "leave it out; only hsdp and nested have small groups");
 }
 
 void check_units(ConfigDraft& draft) {
   const Config::Shard& shard = draft.config.shard;
-  if (are_good(draft, {"shard.units", "shard.unit_mib"}) && shard.units == "model" && shard.unit_mib > 0)
+  if (are_good(draft, {"shard.units", "shard.unit_mib"}) && shard.units != "block" && shard.unit_mib > 0)
     draft.report("shard.unit_mib",
-                 fmt::format("shard.unit_mib = {} does not go with shard.units \"model\"", shard.unit_mib),
+                 fmt::format("shard.unit_mib = {} does not go with shard.units \"{}\"", shard.unit_mib, shard.units),
                  "leave it out, or use shard.units = \"block\"");
 }
 
@@ -343,6 +345,7 @@ void resolve_config(ConfigDraft& draft) {
   check_schedule(draft);
   resolve_optimizer(draft);
   resolve_precision(draft);
+  resolve_plan(draft);
   resolve_strategy(draft);
   check_units(draft);
   check_layout(draft);
@@ -365,6 +368,7 @@ SchemeOptions scheme_options(const Config& config) {
 void check_ranks(const Config& config, int ranks) {
   ZS_CHECK(ranks >= 1, "{} ranks", ranks);
   const ShardScheme scheme(scheme_options(config), 0, ranks);  // for its checks
+  check_plan_ranks(config, ranks);
   const std::int64_t batch = config.train.global_batch, micro = config.train.micro_batch;
   const std::int64_t step = micro * ranks;
   if (batch % step == 0) return;

@@ -178,7 +178,8 @@ constexpr std::array kKeys = {
     ConfigKey{"train.groups", [](Config& c) -> ConfigSlot { return &c.train.groups; }, any, "", "",
               "`\"PATTERN: lr=FACTOR, decay=VALUE\"`, either of the two or both: parameters that learn at `train.lr` "
               "times a factor, or have "
-              "another weight decay, norms and biases too. `*` in a pattern matches any part of a name, the first "
+              "another weight decay, norms and biases too. `*` in a pattern matches any part of a name, `{0-3}` an "
+              "integer; the first "
               "pattern that matches counts."},
     ConfigKey{"train.seed", [](Config& c) -> ConfigSlot { return &c.train.seed; }, between(0, kInf), "", "",
               "Seeds the weights, the order of the data and the sample."},
@@ -202,9 +203,10 @@ constexpr std::array kKeys = {
               "(`SLURM_JOB_END_TIME`) the "
               "run stops in time for that in any case. docs/checkpoints.md."},
 
-    ConfigKey{"shard.units", [](Config& c) -> ConfigSlot { return &c.shard.units; }, any, "block|model", "",
-              "What is gathered at once: transformer blocks, each by itself or as many as `shard.unit_mib` says, or "
-              "the whole model."},
+    ConfigKey{"shard.units", [](Config& c) -> ConfigSlot { return &c.shard.units; }, any, "block|model|plan",
+              "`\"plan\"` where there is a `plan.apply`, else `\"block\"`",
+              "What is gathered at once: transformer blocks, each by itself or as many as `shard.unit_mib` says, the "
+              "whole model, or the modules of a plan (docs/plans.md)."},
     ConfigKey{"shard.unit_mib", [](Config& c) -> ConfigSlot { return &c.shard.unit_mib; }, between(-1, 1048576), "", "",
               "Blocks that follow each other are gathered and reduced as one unit, so that each unit has at least so "
               "many MiB of parameters "
@@ -270,13 +272,42 @@ constexpr std::array kKeys = {
     ConfigKey{"shard.dims", [](Config& c) -> ConfigSlot { return &c.shard.dims; }, any, "",
               "the first dim of each parameter",
               "`\"PATTERN=DIM\"`: on which dim parameters are sharded, negative from the last; `*` in a pattern "
-              "matches any part of a name, the "
+              "matches any part of a name, `{0-3}` an integer (docs/plans.md); the "
               "first pattern that matches counts. `per_parameter` only."},
     ConfigKey{
         "shard.zero_copy", [](Config& c) -> ConfigSlot { return &c.shard.zero_copy; }, any, "auto|off", "",
         "`auto`: where the ranks of a host can share memory, and the layout and the strategy allow it, units are read "
         "where their "
         "shards lie, without a copy. `off`: every rank gathers a copy of its own. The results are the same bits."},
+    ConfigKey{"shard.pregather", [](Config& c) -> ConfigSlot { return &c.shard.pregather; }, any, "", "",
+              "Gather every unit before a step begins, so that no part of it waits for a gather; the whole model's "
+              "parameters exist at once."},
+
+    ConfigKey{"plan.apply", [](Config& c) -> ConfigSlot { return &c.plan.apply; }, any, "", "no plan",
+              "Patterns of modules that are units, in the order in which they run. The root is always one and owns "
+              "what is in no other. docs/plans.md."},
+    ConfigKey{"plan.hooks", [](Config& c) -> ConfigSlot { return &c.plan.hooks; }, any, "", "",
+              "Patterns of modules whose forward opens all units in them at once."},
+    ConfigKey{"plan.reshard", [](Config& c) -> ConfigSlot { return &c.plan.reshard; }, any, "",
+              "`shard.reshard_after_forward`",
+              "`\"PATTERN=VALUE\"`: what units do otherwise than `shard.reshard_after_forward`: `true`, `false` or a "
+              "number of ranks. The first pattern that matches a unit counts, here and below; the root is `root`."},
+    ConfigKey{"plan.strategy", [](Config& c) -> ConfigSlot { return &c.plan.strategy; }, any, "", "`shard.strategy`",
+              "`\"PATTERN=STRATEGY\"`: units with another strategy. `hsdp` and `nested` have groups of "
+              "`shard.group_size`, or of the ranks of a host."},
+    ConfigKey{"plan.param", [](Config& c) -> ConfigSlot { return &c.plan.param; }, any, "", "`precision.param`",
+              "`\"PATTERN=DTYPE\"`: units whose parameters are `f32` or `bf16`, otherwise than the rest. They take and "
+              "give what the others do."},
+    ConfigKey{"plan.reduce", [](Config& c) -> ConfigSlot { return &c.plan.reduce; }, any, "",
+              "`precision.reduce`; `f32` where the parameters are",
+              "`\"PATTERN=DTYPE\"`: the same of their gradients while they are reduced."},
+    ConfigKey{"plan.output", [](Config& c) -> ConfigSlot { return &c.plan.output; }, any, "", "`precision.output`",
+              "`\"PATTERN=DTYPE\"`: the same of what they hand on."},
+    ConfigKey{"plan.forward", [](Config& c) -> ConfigSlot { return &c.plan.forward; }, between(0, 64), "", "",
+              "Above 0: entries of the plan that are gathered ahead in forward, in the order of `plan.apply`: units, "
+              "or all of one hook's. 0: as many units as `shard.prefetch` says, in the order in which they ran."},
+    ConfigKey{"plan.backward", [](Config& c) -> ConfigSlot { return &c.plan.backward; }, between(0, 64), "", "",
+              "The same in backward."},
 
     ConfigKey{"precision.param", [](Config& c) -> ConfigSlot { return &c.precision.param; }, any, "f32|bf16", "",
               "Parameters and activations; the master weights are always f32."},

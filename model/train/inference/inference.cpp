@@ -26,6 +26,8 @@ void Inference::adapt_to_ranks() {
     config_.shard.strategy = "zero3";
     config_.shard.group_size = 0;
     config_.shard.reshard_after_forward = true;
+    config_.plan.strategy.clear();
+    config_.plan.reshard.clear();
   }
 }
 

@@ -17,6 +17,7 @@
 #include "model/train/inference/inference_command.h"
 #include "model/train/inference/tokenize_command.h"
 #include "model/train/launch/error_line.h"
+#include "model/train/launch/plan_command.h"
 #include "model/train/launch/program.h"
 #include "model/train/launch/startup.h"
 #include "model/train/profile/explain_options.h"
@@ -42,6 +43,7 @@ struct CommandLine {
   std::string config_path;
   std::vector<std::string> overrides;
   std::string dry_run;  // empty, "plan" or "full"
+  zs::PlanCommand plan;
   bool overwrite = false, verify_order = false, verify_data = false;
   std::string resume;
   zs::InferenceCommand inference;
@@ -92,6 +94,9 @@ void load_config_of(const CommandLine& line, Loaded& loaded) {
   loaded.job.resume = zs::expand_path(line.resume);
   loaded.job.config = zs::load_resumed_config(loaded.job.config_path, line.overrides, loaded.job.resume);
   loaded.job.run_dir = zs::run_dir_asked_for(loaded.job.config, loaded.job.config_path, loaded.job.resume);
+  if (line.plan.other_config.empty()) return;
+  loaded.job.other_path = zs::expand_path(line.plan.other_config);
+  loaded.job.other = zs::load_config(loaded.job.other_path, line.overrides);
 }
 
 Loaded load(const CommandLine& line, const char* program) {
@@ -104,6 +109,8 @@ Loaded load(const CommandLine& line, const char* program) {
   }
   loaded.job.dry_run = !line.dry_run.empty();
   loaded.job.full_plan = line.dry_run == "full";
+  loaded.job.ranks = line.plan.ranks;
+  loaded.job.plan_name = line.plan.explained;
   loaded.job.overwrite = line.overwrite;
   loaded.job.verify_order = line.verify_order;
   loaded.job.verify_data = line.verify_data;
@@ -139,10 +146,12 @@ std::string how_started(const Loaded& loaded) {
     return fmt::format("{} = {}\n", name, text == nullptr ? "unset" : text);
   };
   const char* const dry_run = job.full_plan ? "full" : job.dry_run ? "plan" : "no";
+  const auto named = [](const std::string& name) { return name.empty() ? "no" : name; };
   return zs::describe(loaded.inference) + zs::describe(job.explain) +
          fmt::format("--resume = {}\n--dry-run = {}\n--overwrite = {}\n--verify-order = {}\n--verify-data = {}\n",
-                     job.resume.empty() ? "no" : job.resume, dry_run, job.overwrite ? "yes" : "no",
-                     job.verify_order ? "yes" : "no", job.verify_data ? "yes" : "no") +
+                     named(job.resume), dry_run, job.overwrite ? "yes" : "no", job.verify_order ? "yes" : "no",
+                     job.verify_data ? "yes" : "no") +
+         fmt::format("--plan-explain = {}\n--plan-diff = {}\n", named(job.plan_name), named(job.other_path)) +
          variable("ZSHARD_TRANSPORT") + variable("ZSHARD_HOSTS_OF");
 }
 
@@ -235,6 +244,7 @@ std::string of_another_task(const CommandLine& line, const std::string& verified
   if (!verified.empty()) return "--verify";
   if (!line.resume.empty()) return "--resume";
   if (!line.dry_run.empty()) return "--dry-run";
+  if (const std::string given = line.plan.given(); !given.empty()) return given;
   if (line.overwrite) return "--overwrite";
   if (line.verify_order) return "--verify-order";
   if (line.explained.is_wanted()) return line.explained.prints ? "--explain" : "--trace";
@@ -301,6 +311,7 @@ void add_run_options(CLI::App& app, CommandLine& line) {
                "--dry-run=full lists every "
                "buffer")
       ->check(CLI::IsMember({"plan", "full"}));
+  zs::add_plan_options(app, line.plan);
   app.add_option("--resume", line.resume,
                  "go on from a checkpoint: latest (of run.dir, or of the last runs/NAME-N that has one), latest-valid "
                  "(passes over damaged "
@@ -371,6 +382,7 @@ int parse_and_run(int argc, char** argv) {
   }
   if (!line.problem && !verified_weights.empty())
     return print_answer(zs::describe_weights(zs::expand_path(verified_weights)));
+  if (!line.problem) line.problem = line.plan.misplaced(line.dry_run);
   if (!line.problem && line.config_path.empty() && !line.inference.is_wanted())
     line.problem = Error(ExitCode::usage, "no configuration file", "command line", "give one: train CONFIG.toml");
   zs::install_stop_signals();

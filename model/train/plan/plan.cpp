@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "comm/world.h"
+#include "model/train/plan/explain.h"
 #include "model/train/run_dir/metrics.h"
 #include "model/train/step/session.h"
 #include "model/train/step/token_window.h"
+#include "runtime/base/usage_error.h"
 
 namespace zs {
 namespace {
@@ -24,21 +26,23 @@ ReadSamples no_samples(const Config& config) {
   };
 }
 
-std::string describe_units(const TrainPlan& plan, DType param) {
+std::string describe_units(const TrainPlan& plan) {
   const bool is_flat = std::none_of(plan.units.begin(), plan.units.end(),
                                     [](const auto& unit) { return unit.layout->is_interleaved(); });
-  std::string text = fmt::format("{:<16}{:>8}{:>14}{:>14}{:>12}{:>12}{}\n", "unit", "params", "elements", "shard elems",
-                                 "full", "shard f32", is_flat ? "" : "      gathered         whole");
+  std::size_t width = 16;
+  for (const TrainPlan::Unit& unit : plan.units) width = std::max(width, unit.name.size() + 1);
+  std::string text = fmt::format("{:<{}}{:>8}{:>14}{:>14}{:>12}{:>12}{}\n", "unit", width, "params", "elements",
+                                 "shard elems", "full", "shard f32", is_flat ? "" : "      gathered         whole");
   std::int64_t elements = 0;
   for (const TrainPlan::Unit& unit : plan.units) {
     const UnitLayout& layout = *unit.layout;
     elements += layout.numel();
-    text += fmt::format("{:<16}{:>8}{:>14}{:>14}{:>12}{:>12}", unit.name, layout.views().size(), layout.numel(),
-                        layout.shard_elems(), format_bytes(layout.numel() * size_of(param)),
+    text += fmt::format("{:<{}}{:>8}{:>14}{:>14}{:>12}{:>12}", unit.name, width, layout.views().size(), layout.numel(),
+                        layout.shard_elems(), format_bytes(layout.numel() * size_of(unit.precision.param)),
                         format_bytes(layout.held_elems() * size_of(DType::f32)));
     text += is_flat ? "\n" : fmt::format("{:>14}{:>14}\n", layout.gathered_shard_elems(), layout.whole_elems());
   }
-  return text + fmt::format("{:<16}{:>8}{:>14}\n", "all", "", elements);
+  return text + fmt::format("{:<{}}{:>8}{:>14}\n", "all", width, "", elements);
 }
 
 /// Which units are read where their shards lie.
@@ -157,6 +161,7 @@ class MetaRun {
 
   Device& device() { return *device_; }
   ShardedRuntime& runtime() { return session_->runtime(); }
+  Session& session() { return *session_; }
 
  private:
   std::unique_ptr<Device> device_;
@@ -204,6 +209,18 @@ void record(TrainPlan& plan, const Config& config, const PlanOptions& options) {
   run.step(1);
   run.rest();
   take_recorded(plan, run, options);
+  plan.warnings = list_warnings(run.session());
+}
+
+/// A parameter that is used outside of its unit's forward is the plan's mistake, which comes out when the model runs.
+template <class Work>
+void run_by_plan(const Config& config, const Work& work) try {
+  work();
+} catch (const UsageError& error) {
+  if (config.shard.units != "plan") throw;
+  throw Error(ExitCode::config, "plan.apply: " + error.what_happened(), {},
+              "leave that module to the unit around it: its parameters are used where neither its own forward nor its "
+              "hook's runs");
 }
 
 /// What a whole run has taken from the system.
@@ -213,8 +230,10 @@ void take_reserved(TrainPlan& plan, MetaRun& run) {
   plan.shared_bytes = run.device().memory().adopted_bytes();
   plan.pinned_bytes = run.device().pinned_memory().counter().reserved_bytes();
   for (const FlatParameter& unit : run.runtime().executor().units()) {
-    plan.units.push_back({unit.name, unit.layout, unit.is_zero_copy()});
+    plan.units.push_back(
+        {unit.name, unit.layout, unit.is_zero_copy(), unit.precision, std::string(unit.placement->scheme.name())});
   }
+  note_places(plan, run.session());
 }
 
 /// Of a run on ranks with this transport; the meta world's own is none.
@@ -239,6 +258,7 @@ void plan_step(TrainPlan& plan, MetaRun& run) {
   for (const auto& [kind, bytes] : host.live_by_label())
     if (kind != PinnedMemory::kUploads && kind != PinnedMemory::kStaging && bytes > 0) plan.host_by_kind[kind] = bytes;
   plan.micro_batch = run.runtime().actions();
+  for (const std::size_t moment : run.runtime().moments()) plan.moments.push_back(moment - begin);
   plan.buffers = buffers_of(entries, begin, entries.size());
   plan.trace.assign(std::make_move_iterator(entries.begin() + static_cast<std::ptrdiff_t>(begin)),
                     std::make_move_iterator(entries.end()));
@@ -260,7 +280,7 @@ TrainPlan make_plan(const Config& wanted, const PlanOptions& options) {
   TrainPlan plan;
   plan.device = options.device;
   if (options.device == DeviceKind::cuda) plan.upload_bytes = upload_bytes(config, options.ranks);
-  record(plan, config, options);
+  run_by_plan(config, [&] { record(plan, config, options); });
   MetaRun run(config, options);
   plan.reserve(run.device());
   Session& session = run.start(config);
@@ -286,7 +306,7 @@ TrainPlan make_inference_plan(const Config& wanted, const PlanOptions& options,
   if (options.device == DeviceKind::cuda) plan.upload_bytes = upload_bytes(config, options.ranks);
   {
     MetaRun run(config, options);
-    work(run.start(config, Session::Use::inference));
+    run_by_plan(config, [&] { work(run.start(config, Session::Use::inference)); });
     take_recorded(plan, run, options);
   }
   MetaRun run(config, options);
@@ -318,16 +338,16 @@ void TrainPlan::apply_order(ShardedRuntime& runtime) const {
 }
 
 std::string describe(const TrainPlan& plan, const Config& config, int ranks, bool is_full) {
-  const DType param = config.precision.param == "bf16" ? DType::bf16 : DType::f32;
   const std::int64_t micro_batches = config.train.global_batch / config.train.micro_batch / ranks;
   std::string text =
       fmt::format("plan: {}, {} micro-batch{} of {} x {} tokens a rank and step, {} parameters, prefetch {}\n\n",
                   format_number(ranks, "rank"), micro_batches, micro_batches == 1 ? "" : "es", config.train.micro_batch,
                   config.train.sequence, config.precision.param, config.shard.prefetch);
-  text += describe_units(plan, param);
+  text += describe_units(plan);
   text += describe_zero_copy(plan);
   if (is_full && config.shard.layout == "per_parameter") text += describe_parameters(plan);
   text += describe_memory(plan, is_full);
+  if (!plan.lists.empty()) text += fmt::format("\ngathered ahead by the plan\n  {}\n", fmt::join(plan.lists, "\n  "));
   text += fmt::format("\nschedule of the last micro-batch of a step\n{}", describe_schedule(plan));
   return text;
 }

@@ -29,9 +29,22 @@ struct TrainPlan {
     std::string name;
     std::shared_ptr<const UnitLayout> layout;  ///< over the ranks that share one set of masters
     bool is_zero_copy = false;
+    MixedPrecisionPolicy precision = {};
+    std::string scheme = {};            ///< its strategy's name
+    std::vector<std::string> why = {};  ///< which keys and patterns made it what it is
   };
   std::vector<Unit> units;
-  std::vector<Action> micro_batch;  ///< the actions of the last micro-batch of a steady step
+  /// A module or a parameter of the model, and the unit that it is or is a part of.
+  struct Place {
+    std::string name;
+    int unit = 0;
+    bool is_unit = false;
+  };
+  std::vector<Place> places;
+  std::vector<std::string> lists;     ///< what is gathered ahead of which, where `plan.*` says it
+  std::vector<std::string> warnings;  ///< what of that does not go with the order in which units ran
+  std::vector<Action> micro_batch;    ///< the actions of the last micro-batch of a steady step
+  std::vector<std::size_t> moments;   ///< how much of `trace` was before each of them
   ExecOrder train_order, eval_order;
   std::int64_t persistent_bytes = 0;  ///< counted on this rank between steps
   std::int64_t step_peak_bytes = 0;   ///< counted within a step: what metrics call peak_bytes

@@ -30,7 +30,7 @@ constexpr std::array<std::string_view, 13> kRefused = {
 constexpr std::string_view kRefusedTable = "model.";
 // What says where and how fast, not what. Files may move: their names, their length and what they hold are compared
 // instead.
-constexpr std::array<std::string_view, 11> kFree = {"name",
+constexpr std::array<std::string_view, 17> kFree = {"name",
                                                     "train.time_limit",
                                                     "device",
                                                     "model.preset",
@@ -40,7 +40,13 @@ constexpr std::array<std::string_view, 11> kFree = {"name",
                                                     "data.token_bytes",
                                                     "data.tokenizer",
                                                     "train.recompute",
-                                                    "data.validation_fraction"};
+                                                    "data.validation_fraction",
+                                                    "plan.apply",
+                                                    "plan.hooks",
+                                                    "plan.reshard",
+                                                    "plan.strategy",
+                                                    "plan.forward",
+                                                    "plan.backward"};
 constexpr std::array<std::string_view, 6> kFreeTables = {"shard.",    "offload.", "comm.",
                                                          "watchdog.", "run.",     "checkpoint."};
 

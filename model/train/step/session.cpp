@@ -7,6 +7,7 @@
 #include "comm/health/watchdog.h"
 #include "model/families/family.h"
 #include "model/train/config/config_optimizer.h"
+#include "model/train/config/config_plan.h"
 #include "model/train/config/pattern_entries.h"
 #include "runtime/base/random.h"
 #include "runtime/shard/checkpoint_save.h"
@@ -120,9 +121,13 @@ Session::Session(Device& device, World& world, const Config& config, Use use)
       model_(family_named(config.model.family).make(config.model)),
       runtime_(context_, world, shard_options(config)) {
   model_->set_recompute(recompute_of(config.train.recompute));
-  const double mib = unit_mib(config, transport_of(world), world.size());
-  shard_module(*model_, runtime_, config.shard.units == "block" ? Units::block : Units::model, {}, {},
-               std::llround(mib * kMiB));
+  if (config.shard.units == "plan") {
+    resolved_plan_ = shard_by_plan(*model_, runtime_, plan_of(config));
+  } else {
+    const double mib = unit_mib(config, transport_of(world), world.size());
+    shard_module(*model_, runtime_, config.shard.units == "block" ? Units::block : Units::model, {}, {},
+                 std::llround(mib * kMiB));
+  }
   check_matches(config.shard.dims, parameter_names(runtime_.executor()));
   if (use == Use::inference) return;
   optimizer_ = make_optimizer(runtime_.executor(), config);
@@ -310,6 +315,7 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
 void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch) {
   std::int64_t local = local_micro_batches();
   const Tensor scale = weight_scale();
+  if (config_.shard.pregather) runtime_.pregather();
   for (std::int64_t i = 0; i < local; ++i) {
     if (!replay_ && drops(1)) return;
     if (is_enough_()) local = i + 1;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/language_model.h"
+#include "model/shard_plan.h"
 #include "model/train/config/config.h"
 #include "model/train/step/step_replay.h"
 #include "model/train/step/straggler.h"
@@ -120,6 +121,8 @@ class Session {
   ShardedRuntime& runtime() { return runtime_; }
   Optimizer& optimizer() { return *optimizer_; }
   LanguageModel& model() { return *model_; }
+  /// Null where shard.units is not "plan".
+  const ResolvedPlan* resolved_plan() const { return resolved_plan_ ? &*resolved_plan_ : nullptr; }
   const Config& config() const { return config_; }
   Device& device() { return device_; }
   /// How steps became graphs; null without cuda.graph.
@@ -183,6 +186,7 @@ class Session {
   Context context_;
   std::unique_ptr<LanguageModel> model_;
   ShardedRuntime runtime_;
+  std::optional<ResolvedPlan> resolved_plan_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<StepReplay> replay_;  // cuda.graph
   Batch kept_;                        // then: of all micro-batches of a step, one after the other

@@ -138,7 +138,10 @@ void Trainer::print_header() const {
                   format_number(world_.size(), "rank"), share_.description, format_number(share_.threads, "thread"),
                   cpu_isa(), describe_transport(world_, gpus_), groups.empty() ? "" : fmt::format(" ({})", groups),
                   describe_omitted(config_.comm.omit), format_bytes(limit.bytes), limit.source);
-  if (job_.dry_run) {
+  for (const std::string& warning : plan_.warnings) print_to_stderr("zshard: warning: {}\n", warning);
+  if (!answer_.empty()) {
+    print_to_stdout("planned for {}\n{}", format_number(planned_ranks(), "rank"), answer_);
+  } else if (job_.dry_run) {
     print_to_stdout("{}\n{}", describe(plan_, config_, planned_ranks(), job_.full_plan),
                     describe_budgets(memory_demand(), plan_.rank_bytes(), budgets()));
     if (job_.verify_order) print_to_stdout("order verified: the plan of a step, {} entries\n", plan_.trace.size());

@@ -32,7 +32,11 @@ namespace zs {
 struct TrainJob {
   Config config;
   bool dry_run = false;
-  bool full_plan = false;      ///< a dry run lists every buffer
+  bool full_plan = false;  ///< a dry run lists every buffer
+  int ranks = 0;           ///< a dry run is of so many, all planned in this process; 0: as launched, or comm.ranks
+  std::string plan_name;   ///< a dry run says of this module or parameter alone what becomes of it
+  std::string other_path;  ///< a dry run compares with that configuration, `other`
+  std::optional<Config> other = {};
   bool verify_order = false;   ///< of the plan in a dry run, else of the first steps
   bool verify_data = false;    ///< all of it, before the first step
   bool overwrite = false;      ///< of a named run directory that holds a run
@@ -58,7 +62,10 @@ class Trainer {
   int prepare();
   void check_and_plan();
   void open_data();
-  /// As launched; a dry run on one rank plans for comm.ranks.
+  void limit_validation(Config& config) const;
+  /// What --plan-diff prints.
+  void compare();
+  /// As launched; a dry run on one rank plans for job_.ranks or comm.ranks.
   int planned_ranks() const;
   MemoryDemand memory_demand() const;
   /// Of this host's memory, or of this rank's GPU.
@@ -172,6 +179,7 @@ class Trainer {
   bool lacks_data_ = false;            // some rank: training cannot go on
   GpuRanks gpus_;
   TrainPlan plan_;
+  std::string answer_;                     // of a dry run, instead of the plan
   std::unique_ptr<WeightImport> weights_;  // what a new run begins from; null: it draws its weights
   std::optional<ResumePoint> resume_;
   std::vector<std::string> changed_keys_;  // since the checkpoint

@@ -4,6 +4,7 @@
 #include "model/train/inference/sample_text.h"
 #include "model/train/launch/program.h"
 #include "model/train/launch/startup.h"
+#include "model/train/plan/explain.h"
 #include "model/train/run_dir/export.h"
 #include "model/train/step/trainer.h"
 #include "runtime/device/memory_limit.h"
@@ -11,6 +12,7 @@
 namespace zs {
 
 int Trainer::planned_ranks() const {
+  if (job_.ranks > 0) return job_.ranks;
   return job_.dry_run && world_.size() == 1 ? static_cast<int>(config_.comm.ranks) : world_.size();
 }
 
@@ -25,16 +27,14 @@ void Trainer::check_and_plan() {
   share_ = cpu_share(world_.local_rank(), world_.local_size());
   open_data();
   data_facts_ = facts_of(*dataset_);
-  if (dataset_->validation) {  // a validation reads no window twice: the last batch may be a part of one
-    const std::int64_t batch = config_.train.global_batch;
-    std::int64_t& batches = job_.config.run.validate_batches;
-    batches = std::min(batches, (dataset_->validation->windows() + batch - 1) / batch);
-  }
+  limit_validation(job_.config);
   check_device(config_, gpus_.gpu);
   plan_ = make_plan(config_, memory_demand().plan);
   if (job_.resume.empty() && !config_.model.path.empty()) weights_ = open_weights(config_, plan_);
   if (has_results()) check_export(config_);
   if (job_.dry_run && job_.verify_order) throw_if_out_of_order(verify_order(plan_.trace), "the plan of a step");
+  if (!job_.plan_name.empty()) answer_ = explain(plan_, config_, job_.plan_name);
+  if (job_.other) compare();
   if (job_.dry_run) return;
   if (config_.cuda.graph && job_.explain.is_wanted())
     throw Error(ExitCode::config, "cuda.graph = true hides the ops of a step from --explain and --trace", "cuda.graph",
@@ -44,6 +44,24 @@ void Trainer::check_and_plan() {
   check_threads(share_.threads - 1 + kStreamRoles + 1 + int{config_.checkpoint.background});
   if (job_.resume.empty()) check_samples(1);
   if (is_first() && job_.resume.empty()) check_run_dir(run_dir_request());
+}
+
+/// A validation reads no window twice: the last batch may be a part of one.
+void Trainer::limit_validation(Config& config) const {
+  if (!dataset_->validation) return;
+  const std::int64_t batch = config.train.global_batch;
+  std::int64_t& batches = config.run.validate_batches;
+  batches = std::min(batches, (dataset_->validation->windows() + batch - 1) / batch);
+}
+
+void Trainer::compare() {
+  Config config = *job_.other;
+  check_ranks(config, planned_ranks());
+  // What is found out of these for this run holds for that one.
+  if (config.device == "auto") config.device = config_.device;
+  limit_validation(config);
+  const TrainPlan other = make_plan(config, memory_demand().plan);
+  answer_ = describe_difference({plan_, config_, job_.config_path}, {other, config, job_.other_path});
 }
 
 void Trainer::open_data() {

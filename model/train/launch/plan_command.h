@@ -1,0 +1,27 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <optional>
+#include <string>
+
+#include "runtime/base/check.h"
+
+namespace zs {
+
+/// What a dry run is asked beside the plan, or instead of it.
+struct PlanCommand {
+  int ranks = 0;             ///< 0: as launched, or comm.ranks
+  std::string explained;     ///< a module or parameter; empty: none
+  std::string other_config;  ///< what to compare with; empty: nothing
+
+  bool asks() const { return !explained.empty() || !other_config.empty(); }
+  /// The first of its options that was given; empty: none.
+  std::string given() const;
+  /// What does not go together. `dry_run` becomes "plan" where one of them asks for it.
+  std::optional<Error> misplaced(std::string& dry_run) const;
+};
+
+void add_plan_options(CLI::App& app, PlanCommand& command);
+
+}  // namespace zs
