@@ -243,8 +243,8 @@ std::string of_another_task(const CommandLine& line, const std::string& verified
   if (!tokenized.out.empty()) return "--out";
   if (!verified.empty()) return "--verify";
   if (!line.resume.empty()) return "--resume";
-  if (!line.dry_run.empty()) return "--dry-run";
   if (const std::string given = line.plan.given(); !given.empty()) return given;
+  if (!line.dry_run.empty()) return "--dry-run";
   if (line.overwrite) return "--overwrite";
   if (line.verify_order) return "--verify-order";
   if (line.explained.is_wanted()) return line.explained.prints ? "--explain" : "--trace";
@@ -365,6 +365,7 @@ int parse_and_run(int argc, char** argv) {
   if (wants_keys) {
     return print_answer(zs::config_help());
   }
+  if (!line.problem) line.problem = line.plan.misplaced(line.dry_run);
   take_explained(line);
   if (!report.of.empty()) report.out = std::exchange(tokenized.out, {});
   const std::string other = of_another_task(line, verified, verified_weights, tokenized, exported);
@@ -382,7 +383,6 @@ int parse_and_run(int argc, char** argv) {
   }
   if (!line.problem && !verified_weights.empty())
     return print_answer(zs::describe_weights(zs::expand_path(verified_weights)));
-  if (!line.problem) line.problem = line.plan.misplaced(line.dry_run);
   if (!line.problem && line.config_path.empty() && !line.inference.is_wanted())
     line.problem = Error(ExitCode::usage, "no configuration file", "command line", "give one: train CONFIG.toml");
   zs::install_stop_signals();
