@@ -141,9 +141,9 @@ void ShardedModel::set_reshard_after_backward(const Module& module, bool reshard
                 [&](int unit) { runtime_->set_reshard_after_backward(unit, reshards); });
 }
 
-MicroBatch::MicroBatch(ShardedRuntime& runtime, Mode mode, bool is_last)
+MicroBatch::MicroBatch(ShardedRuntime& runtime, Mode mode, const MicroBatchOptions& options)
     : runtime_(&runtime), exceptions_(std::uncaught_exceptions()) {
-  runtime.begin_micro_batch(mode, is_last);
+  runtime.begin_micro_batch(mode, options.last, options.first_sample);
   if (mode == Mode::eval) no_grad_ = std::make_unique<NoGradGuard>(runtime.context());
 }
 

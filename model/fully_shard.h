@@ -27,6 +27,10 @@ struct FullyShardOptions {
 struct MicroBatchOptions {
   /// Of its step: gradients are complete behind it, and the optimizer comes next.
   bool last = true;
+  /// Which of all samples of the step is the first of this rank's: dropout's random numbers follow from it, so that
+  /// they are the same at any number of ranks. None: the micro-batches of all ranks have as many samples, and are dealt
+  /// out one after the other, this rank's i-th being number i x ranks + rank.
+  std::optional<std::int64_t> first_sample = {};
 };
 
 /// A micro-batch, from where it is made to the end of its block (or `end`): forward and backward come in between. When
@@ -50,7 +54,7 @@ class [[nodiscard]] MicroBatch {
 
  private:
   friend class ShardedModel;
-  MicroBatch(ShardedRuntime& runtime, Mode mode, bool is_last);
+  MicroBatch(ShardedRuntime& runtime, Mode mode, const MicroBatchOptions& options);
   void abandon() noexcept;
 
   ShardedRuntime* runtime_;  // null: it has ended
@@ -67,10 +71,10 @@ class ShardedModel {
   ShardedModel& operator=(ShardedModel&&) = delete;
   ~ShardedModel();
 
-  MicroBatch micro_batch(const MicroBatchOptions& options = {}) { return {*runtime_, Mode::train, options.last}; }
+  MicroBatch micro_batch(const MicroBatchOptions& options = {}) { return {*runtime_, Mode::train, options}; }
   /// Forward alone, which records nothing, with the parameters that MixedPrecisionPolicy says for it. `last`: of this
   /// validation.
-  MicroBatch evaluation(const MicroBatchOptions& options = {}) { return {*runtime_, Mode::eval, options.last}; }
+  MicroBatch evaluation(const MicroBatchOptions& options = {}) { return {*runtime_, Mode::eval, options}; }
 
   /// The switches of ShardedRuntime by those names, for the unit that `module` is and, unless `recurse` is false, those
   /// below it.

@@ -23,6 +23,7 @@ Transformer::Transformer(const TransformerOptions& options)
                                                                          options.block.attention.width,
                                                                          Init{.normal_std = kPositionDeviation})
                                                 : nullptr),
+      dropout_(make_child<Dropout>("dropout", options.embedding_dropout)),
       norm_(own_child(
           make_norm(options.block.norm, path_of("norm"), options.block.attention.width, options.block.norm_eps))),
       head_(options.is_tied ? nullptr
@@ -38,7 +39,7 @@ std::int64_t Transformer::working_parameter_count() const {
 }
 
 Tensor Transformer::hidden(const Tensor& ids) {
-  Tensor x = token_embedding_(ids, position_embedding_, first_position(), documents());
+  Tensor x = dropout_(token_embedding_(ids, position_embedding_, first_position(), documents()));
   for (TransformerBlock* block : blocks_) x = (*block)(x, documents());
   return norm_(x);
 }

@@ -8,9 +8,10 @@ namespace zs {
 
 struct TransformerOptions {
   std::int64_t vocab = 0, layers = 0;
-  std::int64_t positions = 0;  ///< rows of learned positions, which are added to the tokens' embedding; 0: none
-  bool is_tied = true;         ///< the head is the token embedding
-  BlockOptions block;          ///< its sizes are the model's
+  std::int64_t positions = 0;   ///< rows of learned positions, which are added to the tokens' embedding; 0: none
+  bool is_tied = true;          ///< the head is the token embedding
+  BlockOptions block;           ///< its sizes are the model's
+  float embedding_dropout = 0;  ///< of the embeddings' sum, in training
 };
 
 /// A decoder of pre-norm blocks with a norm behind them, then the head: what GPT-2 and Llama are kinds of. Weights are
@@ -32,6 +33,7 @@ class Transformer : public LanguageModel {
 
   Embedding& token_embedding_;
   Embedding* position_embedding_;  // null: none
+  Dropout& dropout_;
   Norm& norm_;
   Linear* head_;  // null: tied
   ModuleList<TransformerBlock>& blocks_;

@@ -17,8 +17,12 @@ std::unique_ptr<LanguageModel> make_gpt2(const ModelConfig& model) {
                          .is_tied = model.tied_head,
                          .block = {.norm = NormKind::layer,
                                    .norm_eps = static_cast<float>(model.norm_eps),
-                                   .attention = {.width = model.width, .heads = model.heads},
-                                   .mlp = {.width = model.width, .hidden = hidden, .activation = activation}}});
+                                   .attention = {.width = model.width,
+                                                 .heads = model.heads,
+                                                 .dropout = model.dropout_of(&ModelConfig::attention_dropout)},
+                                   .mlp = {.width = model.width, .hidden = hidden, .activation = activation},
+                                   .residual_dropout = model.dropout_of(&ModelConfig::residual_dropout)},
+                         .embedding_dropout = model.dropout_of(&ModelConfig::embedding_dropout)});
 }
 
 ModelConfig gpt2_preset(std::string name, std::int64_t layers, std::int64_t heads, std::int64_t width,
@@ -41,6 +45,19 @@ std::string gelu_of(const HfConfig& config) {
   return "gelu_erf";
 }
 
+/// Where all parts have the same, that is model.dropout, so that this key alone changes them.
+void take_dropout(const HfConfig& config, ModelConfig& model) {
+  const auto read = [&](const char* key) {
+    const double probability = config.number(key, 0.1);
+    if (!(probability >= 0 && probability < 1)) config.refuse(key);
+    return probability;
+  };
+  const double embedding = read("embd_pdrop"), attention = read("attn_pdrop"), residual = read("resid_pdrop");
+  model.dropout = residual;
+  if (embedding != residual) model.embedding_dropout = embedding;
+  if (attention != residual) model.attention_dropout = attention;
+}
+
 ModelConfig gpt2_from_config(const HfConfig& config) {
   ModelConfig model{.family = "gpt2"};
   model.layers = config.integer("n_layer", 12);
@@ -53,6 +70,7 @@ ModelConfig gpt2_from_config(const HfConfig& config) {
   model.activation = gelu_of(config);
   model.norm_eps = config.number("layer_norm_epsilon", 1e-5);
   model.tied_head = config.boolean("tie_word_embeddings", true);
+  take_dropout(config, model);
   config.require("scale_attn_weights", true);
   config.require("scale_attn_by_inverse_layer_idx", false);
   config.require("reorder_and_upcast_attn", false);
@@ -60,6 +78,7 @@ ModelConfig gpt2_from_config(const HfConfig& config) {
 }
 
 nlohmann::ordered_json gpt2_to_config(const ModelConfig& model) {
+  const auto part = [&](double dropout) { return dropout < 0 ? model.dropout : dropout; };
   nlohmann::ordered_json config = {{"architectures", {"GPT2LMHeadModel"}},
                                    {"model_type", "gpt2"},
                                    {"vocab_size", model.vocab},
@@ -70,9 +89,9 @@ nlohmann::ordered_json gpt2_to_config(const ModelConfig& model) {
                                    {"n_inner", nullptr},
                                    {"activation_function", model.activation == "gelu_erf" ? "gelu" : "gelu_new"},
                                    {"layer_norm_epsilon", model.norm_eps},
-                                   {"attn_pdrop", 0.0},
-                                   {"embd_pdrop", 0.0},
-                                   {"resid_pdrop", 0.0},
+                                   {"attn_pdrop", part(model.attention_dropout)},
+                                   {"embd_pdrop", part(model.embedding_dropout)},
+                                   {"resid_pdrop", part(model.residual_dropout)},
                                    {"tie_word_embeddings", model.tied_head}};
   if (model.hidden != 0) config["n_inner"] = model.hidden;
   return config;
@@ -117,7 +136,8 @@ const Family& gpt2_family() {
       .summary =
           "layer norms, learned positions, an MLP with GELU of 4 x `model.width` unless `model.hidden` says otherwise, "
           "biases",
-      .keys = {"model.activation", "model.hidden"},
+      .keys = {"model.activation", "model.hidden", "model.dropout", "model.embedding_dropout",
+               "model.attention_dropout", "model.residual_dropout"},
       .defaults = {.family = "gpt2", .vocab = 50257},
       // Radford et al. 2019, table 2, with the head count of the released models; the tiny one is ours.
       .presets = {gpt2_preset("tiny", 4, 4, 128, 256), gpt2_preset("124M", 12, 12, 768),

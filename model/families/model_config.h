@@ -20,8 +20,17 @@ struct ModelConfig {
   std::string rotary_scaling = "none";
   double rotary_factor = 8, rotary_low = 1, rotary_high = 4;
   std::int64_t rotary_context = 8192;
+  double dropout = 0, embedding_dropout = -1, attention_dropout = -1, residual_dropout = -1;
   std::string path = {};
 
+  /// embedding_dropout and its like, where below 0 stands for `dropout`.
+  float dropout_of(double ModelConfig::*part) const {
+    return static_cast<float>(this->*part < 0 ? dropout : this->*part);
+  }
+  bool has_dropout() const {
+    return dropout_of(&ModelConfig::embedding_dropout) > 0 || dropout_of(&ModelConfig::attention_dropout) > 0 ||
+           dropout_of(&ModelConfig::residual_dropout) > 0;
+  }
   bool operator==(const ModelConfig&) const = default;
 };
 

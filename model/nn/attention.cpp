@@ -1,5 +1,12 @@
 #include "model/nn/attention.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/tensor/arithmetic.h"
+#include "runtime/tensor/layout.h"
+#include "runtime/tensor/reduction.h"
+
 namespace zs {
 namespace {
 
@@ -17,6 +24,30 @@ AttentionOptions resolved(AttentionOptions options) {
   return options;
 }
 
+/// f32 (B or 1, 1, T, T), for `shape` (B, T): 1 where the token of the row sees that of the column. window as in
+/// AttentionOptions.
+Tensor seen_by(Context& context, const Shape& shape, std::int64_t window, const Documents& documents) {
+  const std::int64_t tokens = shape[1], batch = documents.are_whole_sequences() ? 1 : shape[0];
+  std::vector<std::int32_t> numbers, next, unseen;  // unseen: the last token before those that are seen, or -1
+  for (std::int64_t i = 0; i < batch * tokens; ++i) {
+    const auto number = static_cast<std::int32_t>(i % tokens);
+    if (i < tokens) numbers.push_back(number), next.push_back(number + 1);
+    unseen.push_back(window > 0 ? std::max(-1, number - static_cast<std::int32_t>(window)) : -1);
+  }
+  if (!documents.are_whole_sequences()) {
+    for (const Documents::Run& run : documents.runs("attention", shape[0], tokens)) {
+      for (std::int64_t i = run.first; i < run.first + run.tokens(); ++i) {
+        const std::int64_t begin = i - (i - run.first) % run.length;
+        auto& last = unseen[static_cast<std::size_t>(i)];
+        last = std::max(last, static_cast<std::int32_t>(begin % tokens) - 1);
+      }
+    }
+  }
+  const Tensor column = Tensor::from_host(context, {1, 1, 1, tokens}, std::move(numbers));
+  return mul(lt(column, Tensor::from_host(context, {1, 1, tokens, 1}, std::move(next))),
+             gt(column, Tensor::from_host(context, {batch, 1, tokens, 1}, std::move(unseen))));
+}
+
 }  // namespace
 
 Attention::Attention(std::string path, const AttentionOptions& options)
@@ -28,6 +59,7 @@ Attention::Attention(std::string path, const AttentionOptions& options)
                                    : nullptr),
       k_norm_(options_.qk_norm_eps ? &make_child<RMSNorm>("k_norm", options_.head_dim, *options_.qk_norm_eps)
                                    : nullptr),
+      dropout_(make_child<Dropout>("dropout", options_.dropout)),
       out_(make_child<Linear>("out", options_.heads * options_.head_dim, options_.width,
                               LinearOptions{.has_bias = options_.has_bias, .init = options_.out_init})) {}
 
@@ -47,7 +79,26 @@ Tensor Attention::heads(const Tensor& x, const Documents& documents) {
         qkv, rows,
         {.first = cache_->seen(), .heads = options_.heads, .kv_heads = options_.kv_heads, .window = options_.window});
   }
-  return causal_attention(qkv, options_.heads, options_.kv_heads, options_.window, documents);
+  return dropout_.is_active() ? with_dropout(qkv, documents)
+                              : causal_attention(qkv, options_.heads, options_.kv_heads, options_.window, documents);
+}
+
+/// causal_attention of ops that keep the probabilities, as these are dropped each by itself.
+Tensor Attention::with_dropout(const Tensor& qkv, const Documents& documents) {
+  const std::int64_t batch = qkv.shape()[0], tokens = qkv.shape()[1], dim = options_.head_dim;
+  const std::int64_t groups = options_.kv_heads, each = options_.heads / groups;
+  const auto heads_of = [&](std::int64_t first, std::int64_t heads) {  // (B, heads, T, D)
+    return transpose(slice(qkv, 2, first * dim, heads * dim).reshape({batch, tokens, heads, dim}), 1, 2);
+  };
+  const Tensor q = heads_of(0, options_.heads).reshape({batch, groups, each * tokens, dim});
+  const Tensor k = heads_of(options_.heads, groups), v = heads_of(options_.heads + groups, groups);
+  const Tensor scores = matmul(q * (1 / std::sqrt(static_cast<float>(dim))), transpose(k, 2, 3));
+  constexpr float kUnseen = -1e30f;
+  const Tensor seen = where(seen_by(qkv.context(), {batch, tokens}, options_.window, documents),
+                            scores.reshape({batch, options_.heads, tokens, tokens}), kUnseen);
+  const Tensor kept = dropout_(softmax(seen)).reshape({batch, groups, each * tokens, tokens});
+  const Tensor y = matmul(kept, v).reshape({batch, options_.heads, tokens, dim});
+  return transpose(y, 1, 2).reshape({batch, tokens, options_.heads * dim});
 }
 
 }  // namespace zs

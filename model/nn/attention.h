@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "model/nn/dropout.h"
 #include "model/nn/kv_cache.h"
 #include "model/nn/linear.h"
 #include "model/nn/norm.h"
@@ -17,11 +18,12 @@ struct AttentionOptions {
   std::optional<RotaryOptions> rotary = {};   ///< queries and keys are turned by their positions
   std::optional<float> qk_norm_eps = {};      ///< an RMS norm of each query head, and of each key head, before that
   Init out_init = {.normal_std = kWeightDeviation};
+  float dropout = 0;  ///< of the probabilities, in training: they are then kept whole, (B, heads, T, T)
 };
 
 /// Causal self-attention of heads that may share keys and values (Vaswani et al. 2017; Ainslie et al. 2023): "qkv", one
 /// product whose rows are the queries', then the keys', then the values'; "q_norm" and "k_norm" where there are such
-/// norms; "out".
+/// norms; "dropout", which has no parameters; "out".
 class Attention : public Layer<Attention> {
  public:
   Attention(std::string path, const AttentionOptions& options);
@@ -39,9 +41,12 @@ class Attention : public Layer<Attention> {
   void use_cache(KvCache* cache) { cache_ = cache; }
 
  private:
+  Tensor with_dropout(const Tensor& qkv, const Documents& documents);
+
   AttentionOptions options_;
   Linear& qkv_;
   RMSNorm *q_norm_, *k_norm_;  // null: none
+  Dropout& dropout_;
   Linear& out_;
   KvCache* cache_ = nullptr;
 };

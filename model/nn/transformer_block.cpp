@@ -7,7 +7,9 @@ TransformerBlock::TransformerBlock(std::string path, const BlockOptions& options
       norm1_(own_child(make_norm(options.norm, path_of("norm1"), options.attention.width, options.norm_eps))),
       attention_(make_child<Attention>("attention", options.attention)),
       norm2_(own_child(make_norm(options.norm, path_of("norm2"), options.attention.width, options.norm_eps))),
-      mlp_(make_child<Mlp>("mlp", options.mlp)) {}
+      mlp_(make_child<Mlp>("mlp", options.mlp)),
+      attention_dropout_(make_child<Dropout>("attention_dropout", options.residual_dropout)),
+      mlp_dropout_(make_child<Dropout>("mlp_dropout", options.residual_dropout)) {}
 
 Tensor TransformerBlock::run(Recompute part, const Tensor& x, const TensorsFunction& body, const TensorFunction& last) {
   return recompute_ == part ? recompute({x}, body, last) : last(body({x}));
@@ -23,10 +25,11 @@ Tensor TransformerBlock::attention(const Tensor& x, const Documents& documents) 
 Tensor TransformerBlock::forward(const Tensor& x, const Documents& documents) {
   const ForwardScope scope = enter();
   const auto up_to_hidden = [this, documents](const std::vector<Tensor>& in) {
-    const auto [sum, normalized] = norm2_.forward_sum(in[0], attention(in[0], documents));
+    const auto [sum, normalized] = norm2_.forward_sum(in[0], attention_dropout_(attention(in[0], documents)));
     return std::vector{sum, mlp_.up_proj(normalized)};
   };
-  return run(Recompute::block, x, up_to_hidden, [this](const auto& in) { return add(in[0], mlp_.down_proj(in[1])); });
+  return run(Recompute::block, x, up_to_hidden,
+             [this](const auto& in) { return add(in[0], mlp_dropout_(mlp_.down_proj(in[1]))); });
 }
 
 }  // namespace zs

@@ -23,6 +23,7 @@ struct BlockOptions {
   float norm_eps = 1e-5f;
   AttentionOptions attention;
   MlpOptions mlp;
+  float residual_dropout = 0;  ///< of what attention and the MLP add to the residual stream, in training
 };
 
 /// A pre-norm transformer block: x + attention(norm1(x)), then x + mlp(norm2(x)).
@@ -44,6 +45,7 @@ class TransformerBlock : public Layer<TransformerBlock> {
   Attention& attention_;
   Norm& norm2_;
   Mlp& mlp_;
+  Dropout &attention_dropout_, &mlp_dropout_;
   Recompute recompute_ = Recompute::none;
 };
 

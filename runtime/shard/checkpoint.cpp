@@ -144,6 +144,7 @@ CheckpointInfo load(const TrainingState& state, const std::string& folder) {
   state.executor.step().check_between_steps("load()");
   CheckpointInfo info = load_tensors(state.world, state.executor, &state.optimizer, folder);
   take_updates(state, info);
+  state.executor.step().set_steps_done(info.step);
   return info;
 }
 

@@ -21,7 +21,7 @@ struct TrainingState {
 /// the seed and the position in the data are all of their state.
 struct CheckpointInfo {
   std::int64_t step = 0;  ///< steps done
-  std::map<std::string, std::string> attributes;
+  std::map<std::string, std::string> attributes = {};
 };
 
 /// An error that every rank throws alike, whichever met it: the group is in good order.

@@ -113,6 +113,7 @@ class Executor {
   std::vector<FlatParameter>& units() { return units_; }
   const std::vector<FlatParameter>& units() const { return units_; }
   StepState& step() { return step_; }
+  const StepState& step() const { return step_; }
   OrderCheck& order_check() { return *order_check_; }
   int rank() const { return everybody_.rank(); }
   int ranks() const { return everybody_.size(); }

@@ -12,6 +12,7 @@
 #include "runtime/base/random.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/usage_error.h"
+#include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/host_view.h"
 #include "runtime/tensor/ops.h"
 
@@ -110,6 +111,7 @@ ShardedRuntime::~ShardedRuntime() {
     owned->unbind();
     owned->unbind_grad();
   }
+  for (auto& [buffer, value] : buffers_) buffer->unbind();
 }
 
 int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& parameters, const UnitPolicy& policy) {
@@ -130,6 +132,31 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
   policies_.push_back(policy);
   executor_.add_unit(std::move(name), parameters, options_.seed, precision, placement);
   return unit;
+}
+
+void ShardedRuntime::add_buffer(Parameter& buffer) {
+  if (buffer.is_bound())
+    throw UsageError(fmt::format("buffer {} belongs to a model that is sharded already", buffer.name()),
+                     "shard a model once, and in one runtime at a time");
+  const std::vector<float> values(static_cast<std::size_t>(buffer.numel()), buffer.init().constant);
+  buffers_.emplace_back(&buffer, Tensor::from_host(context_, buffer.shape(), values));
+  buffer.bind(buffers_.back().second.buffer());
+  executor_.add_ignored(buffer);
+}
+
+Tensor ShardedRuntime::mean_over_ranks(const Tensor& x) {
+  if (!x || x.dtype() != DType::f32)
+    throw UsageError(fmt::format("mean_over_ranks() of {}", x ? x.describe() : "an empty tensor"),
+                     "give a tensor of f32");
+  const NoGradGuard no_grad(context_);
+  Tensor mean = x * (1.0f / static_cast<float>(executor_.ranks()));
+  executor_.compute_comm().all_reduce(context_.stream(), "mean", mean.buffer(), ReduceOp::sum);
+  return mean;
+}
+
+double ShardedRuntime::mean_over_ranks(double x) {
+  const Tensor mean = mean_over_ranks(Tensor::from_host(context_, {1}, std::vector<float>{static_cast<float>(x)}));
+  return static_cast<double>(mean.to_host()[0]);
 }
 
 std::shared_ptr<const Placement> ShardedRuntime::place(const std::string& unit, const UnitPolicy& policy) try {
@@ -182,8 +209,11 @@ void ShardedRuntime::run(const std::vector<Action>& actions) {
   executor_.run(actions);
 }
 
-void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last) {
+void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last, std::optional<std::int64_t> first_sample) {
   executor_.step().check_no_scope("begin_micro_batch()");
+  if (first_sample.value_or(0) < 0)
+    throw UsageError(fmt::format("begin_micro_batch(): the first sample is {}", *first_sample),
+                     "count the samples of a step from 0");
   check_mode(mode);
   scheduler().begin_micro_batch(mode, is_last);
   executor_.order_check().begin_micro_batch();
@@ -193,6 +223,7 @@ void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last) {
   moments_.clear();
   mode_ = mode;
   is_last_ = is_last;
+  first_sample_ = first_sample;
   has_backward_ = false;
   for (std::size_t unit = 0; unit < executor_.units().size(); ++unit) {
     const auto& parameters = executor_.units()[unit].parameters;
@@ -263,6 +294,23 @@ void ShardedRuntime::before_backward(Parameter& parameter) {
 void ShardedRuntime::after_backward(Parameter& parameter) {
   const int unit = unit_of(parameter);
   if (pending_uses(unit) == 0) run(scheduler().after_backward(unit));
+}
+
+std::optional<RandomKey> ShardedRuntime::random_key(std::uint64_t place, std::int64_t samples) const {
+  const StepState& step = executor_.step();
+  if (!step.is_in_micro_batch())
+    throw UsageError("random numbers are asked for while no micro-batch is running",
+                     "compute what takes them within a micro-batch or an evaluation");
+  if (mode_ == Mode::eval) return {};
+  // Micro-batches are dealt out to the ranks one after the other, unless somebody has said otherwise.
+  const std::int64_t before = step.micro_batch() * executor_.ranks() + executor_.rank();
+  return RandomKey{options_.seed, step.steps_done(), first_sample_.value_or(before * samples), place};
+}
+
+void ShardedRuntime::set_steps_done(std::int64_t steps) {
+  executor_.step().check_between_steps("set_steps_done()");
+  if (steps < 0) throw UsageError(fmt::format("set_steps_done({})", steps), "pass 0 or more");
+  executor_.step().set_steps_done(steps);
 }
 
 void ShardedRuntime::end_micro_batch() {
@@ -409,7 +457,7 @@ void ShardedRuntime::abandon_step() {
   std::vector<int> units(executor_.units().size());
   std::iota(units.begin(), units.end(), 0);
   drop(units, true);
-  executor_.step().end_step();
+  executor_.step().drop_step();
 }
 
 void ShardedRuntime::drop(const std::vector<int>& units, bool of_step) {

@@ -9,7 +9,7 @@
 #include "runtime/shard/executor.h"
 #include "runtime/shard/scheduler.h"
 #include "runtime/shard/unit_policy.h"
-#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/reduction.h"
 
 namespace zs {
 
@@ -18,7 +18,7 @@ struct ShardOptions {
   PrefetchOptions schedule = {};
   MixedPrecisionPolicy precision = {};
   LayoutOptions layout = {};
-  std::uint64_t seed = 0;  ///< of the initial weights
+  std::uint64_t seed = 0;  ///< of the initial weights, and of dropout
   Division division = {};  ///< of the sum of gradients over the ranks: the mean, unless another rule is chosen
   bool zero_copy =
       true;  ///< where ranks can share memory, unsharded parameters are a view of their shards (docs/sharding.md)
@@ -65,7 +65,22 @@ class ShardedRuntime : private ParameterOwner {
   /// Error(config) where the policy does not go with the scheme.
   int add_unit(std::string name, const std::vector<Parameter*>& parameters, const UnitPolicy& policy = {});
 
-  void begin_micro_batch(Mode mode, bool is_last);
+  /// `first_sample`: which of all samples of the step is the first of this rank's, for random_key.
+  /// f32 values, not sharded, that are no parameters and that checkpoints hold by their name: gives it memory, with its
+  /// initial constant, as long as this lives. UsageError where it has a value already.
+  void add_buffer(Parameter& buffer);
+
+  void begin_micro_batch(Mode mode, bool is_last, std::optional<std::int64_t> first_sample = {});
+  /// What the random numbers of the open micro-batch follow from, of an op that draws them for so many samples: the
+  /// seed, the steps that are done, and the first of the samples. That is the one that begin_micro_batch was told; else
+  /// samples are counted as if micro-batches of one size were dealt out to the ranks one after the other. None in an
+  /// evaluation, which draws nothing. UsageError outside.
+  std::optional<RandomKey> random_key(std::uint64_t place, std::int64_t samples) const;
+  /// Whether a micro-batch of training is open.
+  bool is_training() const { return executor_.step().is_in_micro_batch() && mode_ == Mode::train; }
+  /// So many steps are done, of a training that goes on: random numbers follow from it. zs::load says it itself.
+  /// Between steps.
+  void set_steps_done(std::int64_t steps);
   void before_forward(int unit);
   void after_forward(int unit);
   /// What comes into the unit, and what it hands on, in the dtypes that its precision says; other tensors than of f32
@@ -110,6 +125,11 @@ class ShardedRuntime : private ParameterOwner {
   /// same number, and with the same blocks of memory live when they begin (MemoryCounter::layout), are the same work on
   /// the same addresses.
   std::uint64_t step_key();
+
+  /// The mean of x (f32) over all ranks, element by element, the same bits on each; enqueued. No gradient. Collective.
+  Tensor mean_over_ranks(const Tensor& x);
+  /// The same of a number of the host, such as an accuracy. Blocks.
+  double mean_over_ranks(double x);
 
   /// Throws `mismatch`, which says itself what each rank did.
   [[noreturn]] static void explain(const OrderMismatch& mismatch) { throw mismatch; }
@@ -157,11 +177,13 @@ class ShardedRuntime : private ParameterOwner {
   Executor executor_;
   Mode mode_ = Mode::train;
   bool is_last_ = false, has_backward_ = false;  // this micro-batch
+  std::optional<std::int64_t> first_sample_;     // its
   std::vector<std::string> names_;
   std::vector<UnitPolicy> policies_;
   std::unique_ptr<Scheduler> scheduler_;  // made at first use, when all units are known
   std::unordered_map<const Parameter*, int> unit_of_;
   std::map<std::string, int> unit_of_name_;
+  std::vector<std::pair<Parameter*, Tensor>> buffers_;
   std::vector<Action> actions_;
   std::vector<std::size_t> moments_;  // of actions_
   std::vector<Action>* log_ = nullptr;

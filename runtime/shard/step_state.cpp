@@ -29,7 +29,14 @@ void StepState::end_micro_batch(bool is_last) {
   is_open_ = false;
   if (mode_ != Mode::train) return;
   ++micro_batches_;
+  ++micro_batch_;
   has_ended_ = is_last;
+  if (is_last) set_steps_done(steps_done_ + 1);
+}
+
+void StepState::drop_step() {
+  set_steps_done(steps_done_ - (has_ended_ ? 1 : 0));
+  end_step();
 }
 
 void StepState::check_no_scope(std::string_view call) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -17,8 +18,17 @@ class StepState {
   void begin_micro_batch(Mode mode);
   void end_micro_batch(bool is_last);
   void drop_micro_batch() { is_open_ = false; }
-  /// The gradients so far were taken, or dropped.
+  /// The gradients so far were taken.
   void end_step() { micro_batches_ = 0, has_ended_ = false; }
+  /// They were dropped, and the step begins again.
+  void drop_step();
+
+  /// Where random numbers of the open micro-batch are counted from: the steps whose last micro-batch of training has
+  /// ended, and the micro-batches of training that have ended since.
+  std::int64_t steps_done() const { return steps_done_; }
+  std::int64_t micro_batch() const { return micro_batch_; }
+  /// A checkpoint of so many steps was loaded.
+  void set_steps_done(std::int64_t steps) { steps_done_ = steps, micro_batch_ = 0; }
 
   bool is_in_micro_batch() const { return is_open_; }
   /// Whether the step's last micro-batch has ended, and its gradients are there.
@@ -45,6 +55,7 @@ class StepState {
   Mode mode_ = Mode::train;
   bool is_open_ = false, has_ended_ = false;  // a micro-batch; the step's last one
   int micro_batches_ = 0;                     // of training, ended since the last step
+  std::int64_t steps_done_ = 0, micro_batch_ = 0;
   std::vector<bool> had_sum_;
 };
 

@@ -62,6 +62,7 @@ class Parameter {
       refuse_use();
     return value_;
   }
+  bool is_bound() const { return value_.data != nullptr; }
   void bind(Buffer value) { value_ = value; }
   void unbind() { value_ = {}; }
 

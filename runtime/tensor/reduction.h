@@ -47,7 +47,7 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 /// dim, has the same one on whichever rank it is, and when it is computed again.
 struct RandomKey {
   std::uint64_t seed;
-  std::int64_t step;
+  std::int64_t step;          ///< any count of steps
   std::int64_t first_sample;  ///< of all samples of the step
   std::uint64_t place;        ///< which dropout of the model it is
 };

@@ -214,6 +214,24 @@ def refused(train, work, report, name, folder, words, code=MODEL, **sets):
     report.case(name, problems, result)
 
 
+def dropout_cases(train, work, report):
+    def as_published(config):
+        config.update(embd_pdrop=0.1, attn_pdrop=0.1, resid_pdrop=0.1)
+
+    folder = copied(work, "gpt2", as_published)
+    trains(train, work, report, "gpt2", name="dropout that is not wanted", folder=folder, model__dropout=0)
+    shutil.rmtree(work / "out", ignore_errors=True)
+    result = run([train, configure(work, folder, case="gpt2"), "--set", "run.export=" + str(work / "out" / "tuned")], 2)
+    expected = json.loads((CASES / "gpt2" / "expected.json").read_text())["five_adamw_steps"]["losses"]
+    losses = [m["loss"] for m in harness.read_metrics(work / "out")] if result.code == 0 else []
+    far = [abs(got - wanted) for got, wanted in zip(losses, expected)]
+    problems = [] if len(losses) == 5 and min(far) > 1e-4 and max(far) < 0.5 else [f"losses {losses}, without dropout {expected}"]
+    tuned = json.loads((work / "out" / "tuned" / "config.json").read_text()) if result.code == 0 else {}
+    problems += [f"{key} is {tuned.get(key)}" for key in ("embd_pdrop", "attn_pdrop", "resid_pdrop") if tuned.get(key) != 0.1]
+    report.case("five steps of gpt2 with the dropout of its config.json", problems, result)
+    refused(train, work, report, "a dropout of 1", copied(work, "gpt2", lambda config: config.update(embd_pdrop=1.0)), ["embd_pdrop"])
+
+
 def refusal_cases(train, work, report):
     settings = [("gpt2", "scale_attn_by_inverse_layer_idx", True), ("gpt2", "scale_attn_weights", False), ("gpt2", "activation_function", "relu"),
                 ("gpt2", "add_cross_attention", True), ("qwen3", "attention_bias", True), ("qwen3", "hidden_act", "gelu"),
@@ -253,6 +271,7 @@ def main():
         inference_cases(train, work, report)
         export_cases(train, work, report)
         resume_case(train, work, report)
+        dropout_cases(train, work, report)
         refusal_cases(train, work, report)
     return report.exit_code()
 

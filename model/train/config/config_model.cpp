@@ -73,11 +73,25 @@ bool is_described(const ConfigDraft& draft) {
   return std::all_of(keys.begin(), keys.end(), [&](const char* key) { return draft.is_given(key); });
 }
 
+/// What the folder says of dropout, but for what was given: that is a choice of each training. All of it is replaced by
+/// model.dropout.
+void take_dropout(const ConfigDraft& draft, ModelConfig& folder) {
+  const ModelConfig& given = draft.config.model;
+  if (draft.is_given("model.dropout")) {
+    folder.dropout = given.dropout;
+    folder.embedding_dropout = folder.attention_dropout = folder.residual_dropout = -1;
+  }
+  if (draft.is_given("model.embedding_dropout")) folder.embedding_dropout = given.embedding_dropout;
+  if (draft.is_given("model.attention_dropout")) folder.attention_dropout = given.attention_dropout;
+  if (draft.is_given("model.residual_dropout")) folder.residual_dropout = given.residual_dropout;
+}
+
 /// What the folder says; what was given beside it must say the same.
 void take_folder(ConfigDraft& draft, const ModelConfig& folder) {
   Config from;
   from.model = folder;
   from.model.path = draft.config.model.path;
+  if (family_named(folder.family).has("model.dropout")) take_dropout(draft, from.model);
   for (const ConfigKey& key : config_keys()) {
     const std::string name(key.name);
     if (!key.name.starts_with(kTable) || draft.bad.count(name) != 0) continue;

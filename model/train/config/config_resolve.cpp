@@ -293,6 +293,11 @@ void check_rest(ConfigDraft& draft) {
   if (are_good(draft, {"cuda.graph", "device"}) && c.cuda.graph && c.device != "cuda")
     draft.report("cuda.graph", fmt::format("cuda.graph = true does not go with device = \"{}\"", c.device),
                  "leave it out, or use device = \"cuda\": the CPU has no graphs");
+  if (are_good(draft, {"cuda.graph", "device", "model.dropout"}) && c.cuda.graph && c.device == "cuda" &&
+      c.model.has_dropout())
+    draft.report("cuda.graph",
+                 "cuda.graph = true does not go with dropout, whose random numbers are others in each step",
+                 "leave it out, or set model.dropout = 0");
   if (are_good(draft, {"run.validate_every", "data.validation_fraction", "data.validation"}) &&
       c.run.validate_every > 0 && c.data.validation.empty() && c.data.validation_fraction == 0)
     draft.report("run.validate_every", "run.validate_every is set, but there is no validation data",

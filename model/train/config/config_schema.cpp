@@ -16,6 +16,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr ConfigRange between(double min, double max) { return {min, max, false, false}; }
 constexpr ConfigRange positive(double max) { return {0, max, true, false}; }
 constexpr ConfigRange below_one{0, 1, false, true};
+constexpr ConfigRange kDropoutPart{-1, 1, false, true};
 constexpr ConfigRange any{};
 
 // The upper bounds are sanity limits: wide enough for any real run, small enough that no product of two of them
@@ -92,6 +93,21 @@ constexpr std::array kKeys = {
               "the preset's, or `4.0`", "One that turns more often stays; what lies between is changed in part."},
     ConfigKey{"model.rotary_context", [](Config& c) -> ConfigSlot { return &c.model.rotary_context; },
               between(1, 1048576), "", "the preset's, or `8192`", "Positions that the model was first trained with."},
+    ConfigKey{
+        "model.dropout", [](Config& c) -> ConfigSlot { return &c.model.dropout; }, below_one, "",
+        "0.0, or what `config.json` says",
+        "Probability with which training drops an element: of the sum of embeddings, of attention's probabilities, "
+        "and of what attention and the MLP add to the residual stream. The three keys below say it of one of them. "
+        "These four may be changed when a run goes on, and beside `model.path`."},
+    ConfigKey{"model.embedding_dropout", [](Config& c) -> ConfigSlot { return &c.model.embedding_dropout; },
+              kDropoutPart, "", "", "That of the sum of embeddings; -1: `model.dropout`."},
+    ConfigKey{
+        "model.attention_dropout", [](Config& c) -> ConfigSlot { return &c.model.attention_dropout; }, kDropoutPart, "",
+        "",
+        "That of attention's probabilities; -1: `model.dropout`. Above 0 attention keeps them all, `train.sequence` "
+        "squared for each head, in memory, and takes longer."},
+    ConfigKey{"model.residual_dropout", [](Config& c) -> ConfigSlot { return &c.model.residual_dropout; }, kDropoutPart,
+              "", "", "That of what is added to the residual stream; -1: `model.dropout`."},
 
     ConfigKey{"data.kind", [](Config& c) -> ConfigSlot { return &c.data.kind; }, any, "text|tokens", "",
               "`text`: any files as bytes. `tokens`: ids, in llm.c's `.bin` or, without a header, as nanoGPT writes "

@@ -28,6 +28,9 @@ constexpr std::array<std::string_view, 13> kRefused = {
     "train.seed",     "train.beta1",    "train.beta2",      "train.eps",          "train.optimizer",
     "train.momentum", "train.nesterov", "data.train_tokens"};
 constexpr std::string_view kRefusedTable = "model.";
+// But for what is no part of the model, and a choice of each step, as the learning rate is.
+constexpr std::array<std::string_view, 4> kNamed = {"model.dropout", "model.embedding_dropout",
+                                                    "model.attention_dropout", "model.residual_dropout"};
 // What says where and how fast, not what. Files may move: their names, their length and what they hold are compared
 // instead.
 constexpr std::array<std::string_view, 17> kFree = {"name",
@@ -286,6 +289,7 @@ OnResume on_resume(std::string_view key) {
   const bool is_free = is_in(key, kFree) || std::any_of(kFreeTables.begin(), kFreeTables.end(),
                                                         [&](auto table) { return key.starts_with(table); });
   if (is_free) return OnResume::free;
+  if (is_in(key, kNamed)) return OnResume::named;
   return is_in(key, kRefused) || key.starts_with(kRefusedTable) ? OnResume::refused : OnResume::named;
 }
 

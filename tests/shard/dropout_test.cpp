@@ -1,0 +1,227 @@
+// Dropout in training: whose random numbers it draws.
+#include "model/nn/dropout.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/fully_shard.h"
+#include "model/nn/attention.h"
+#include "runtime/tensor/arithmetic.h"
+#include "runtime/tensor/layout.h"
+#include "runtime/tensor/recompute.h"
+#include "tests/message_of.h"
+#include "tests/model/temp_dir.h"
+#include "tests/shard/chain_model.h"
+#include "tests/shard/tiny_training.h"
+
+namespace zs::test {
+namespace {
+
+using Catch::Contains;
+using Floats = std::vector<float>;
+
+Config dropping_config() {
+  Config config = tiny_config();
+  config.train.global_batch = 6;
+  config.model.dropout = 0.2;
+  return config;
+}
+
+bool is_same_run(const TinyResult& a, const TinyResult& b) { return a.losses == b.losses && a.weights == b.weights; }
+
+constexpr std::int64_t kRows = 4, kWidth = 32;
+
+struct Net : Layer<Net> {
+  explicit Net(float probability) : drop(make_child<Dropout>("drop", probability)) {}
+  Tensor forward(const Tensor& x) { return linear(drop(x), weight, nullptr); }
+  Dropout& drop;
+  Parameter& weight = add_parameter("weight", {3, kWidth}, {.normal_std = 0.5f}, true);
+};
+
+struct Rank {
+  explicit Rank(World& world, float probability = 0.5f)
+      : device(Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60})),
+        context(*device),
+        net(probability),
+        model(fully_shard(net, context, world)) {}
+
+  Tensor ones(std::int64_t rows = kRows) const {
+    return Tensor::from_host(context, {rows, kWidth}, Floats(static_cast<std::size_t>(rows * kWidth), 1.0f));
+  }
+  /// What is dropped of ones in a micro-batch.
+  Floats drop(const MicroBatchOptions& options = {}, std::uint64_t call = 0, std::int64_t rows = kRows) {
+    auto micro_batch = model.micro_batch(options);
+    const Tensor y = net.drop(ones(rows), call);
+    sum(net(ones(rows))).backward();
+    micro_batch.end();
+    return y.to_host();
+  }
+
+  /// The first step comes again.
+  void restart() {
+    model.executor().clear_gradients();
+    model.runtime().set_steps_done(0);
+  }
+
+  std::unique_ptr<Device> device;
+  mutable Context context;
+  Net net;
+  ShardedModel model;
+};
+
+}  // namespace
+
+TEST_CASE("dropout drops in training alone, as much as it should, others in each step, micro-batch and call") {
+  const auto world = make_single_world({});
+  Rank rank(*world);
+  const Floats first = rank.drop();
+  const auto kept = std::count(first.begin(), first.end(), 2.0f);
+  CHECK(std::count(first.begin(), first.end(), 0.0f) + kept == std::ssize(first));
+  CHECK(std::abs(static_cast<double>(kept) / static_cast<double>(first.size()) - 0.5) < 0.2);
+  const Floats second = rank.drop(), open = rank.drop({.last = false}), third = rank.drop();
+  CHECK(second != first);
+  CHECK(third != open);
+  rank.restart();
+  CHECK(rank.drop() == first);
+  rank.restart();
+  CHECK(rank.drop({}, 1) != first);
+  auto evaluation = rank.model.evaluation();
+  CHECK(rank.net.drop(rank.ones()).to_host() == rank.ones().to_host());
+}
+
+TEST_CASE("a sample is dropped alike on whichever rank it is, in a micro-batch of whichever size") {
+  const auto world = make_single_world({});
+  Rank rank(*world);
+  const Floats whole = rank.drop({}, 0, 4 * kRows);
+  const auto part = [&](int i) {
+    const auto from = whole.begin() + i * kRows * kWidth;
+    return Floats(from, from + kRows * kWidth);
+  };
+  rank.restart();
+  for (int i = 0; i < 4; ++i) CHECK(rank.drop({.last = i == 3}) == part(i));
+  const auto parts = on_ranks(2, [&](World& both) {
+    Rank one(both);
+    std::vector<Floats> parts{one.drop({.last = false}), one.drop()};
+    one.restart();
+    for (const int i : {1, 2})
+      parts.push_back(one.drop({.last = i == 2, .first_sample = (2 * both.rank() + i - 1) * kRows}));
+    return parts;
+  });
+  for (const int r : {0, 1}) {
+    const auto& got = parts[static_cast<std::size_t>(r)];
+    CHECK(got[0] == part(r));
+    CHECK(got[1] == part(2 + r));
+    CHECK(got[2] == part(2 * r));  // as it was told
+    CHECK(got[3] == part(2 * r + 1));
+  }
+}
+
+TEST_CASE("a step that is dropped, and a micro-batch that is abandoned, are dropped alike when they come again") {
+  const auto world = make_single_world({});
+  Rank rank(*world);
+  const Floats first = rank.drop({.last = false}), second = rank.drop();
+  rank.model.runtime().abandon_step();
+  CHECK(rank.drop({.last = false}) == first);
+  try {
+    auto micro_batch = rank.model.micro_batch();
+    rank.net.drop(rank.ones());
+    throw std::runtime_error("seen by every rank");
+  } catch (const std::runtime_error&) {
+  }
+  CHECK(rank.drop() == second);
+}
+
+TEST_CASE("attention with dropout is causal attention, but for what it drops") {
+  const AttentionOptions options = GENERATE(
+      AttentionOptions{.width = 24, .heads = 4},
+      AttentionOptions{.width = 24, .heads = 4, .kv_heads = 2, .head_dim = 8, .window = 3, .rotary = RotaryOptions{}});
+  struct One : Layer<One> {
+    explicit One(const AttentionOptions& options) : attention(make_child<Attention>("attention", options)) {}
+    Tensor forward(const Tensor& x) { return attention(x); }
+    Attention& attention;
+  };
+  const auto world = make_single_world({});
+  const auto device = Device::create(DeviceKind::cpu, {});
+  Context context(*device);
+  Floats values(2 * 7 * 24);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i * i % 97));
+  const auto run = [&](float probability) {
+    AttentionOptions dropping = options;
+    dropping.dropout = probability;
+    One net(dropping);
+    ShardedModel model = fully_shard(net, context, *world, {.shard = {.seed = 3}});
+    auto micro_batch = model.micro_batch();
+    Tensor x = Tensor::from_host(context, {2, 7, 24}, values);
+    x.set_requires_grad();
+    const Tensor y = net(x);
+    sum(y * y * y * 1e4f).backward();
+    micro_batch.end();
+    return std::pair(y.to_host(), x.grad().to_host());
+  };
+  const auto plain = run(0), nothing = run(1e-12f), half = run(0.5f);
+  double largest = 0, error = 0, grad_error = 0, grad_largest = 0;
+  for (std::size_t i = 0; i < plain.first.size(); ++i) {
+    largest = std::max<double>(largest, std::abs(plain.first[i]));
+    error = std::max<double>(error, std::abs(plain.first[i] - nothing.first[i]));
+    grad_largest = std::max<double>(grad_largest, std::abs(plain.second[i]));
+    grad_error = std::max<double>(grad_error, std::abs(plain.second[i] - nothing.second[i]));
+  }
+  CHECK(error < 2e-6 * largest);
+  CHECK(grad_error < 5e-6 * grad_largest);
+  CHECK(nothing.first != plain.first);  // else these are not the ops in question
+  CHECK(half.first != plain.first);
+}
+
+TEST_CASE("a GPT-2 with dropout is trained to the same bits at any number of ranks, and when it recomputes") {
+  static const TinyResult one = train_tiny(dropping_config(), {.is_calm = true});
+  const int variant = GENERATE(range(0, 6));
+  Config config = dropping_config();
+  if (variant == 2) config.train.recompute = "attention";
+  if (variant == 3) config.train.recompute = "block";
+  if (variant >= 4) config.model.dropout = 0;
+  if (variant == 4)
+    config.model.embedding_dropout = config.model.residual_dropout = config.model.attention_dropout = 0.2;
+  CAPTURE(variant);
+  const TinyResult other = train_tiny(config, {.ranks = variant == 0 ? 3 : variant == 1 ? 2 : 1});
+  CHECK(is_same_run(other, one) == (variant != 5));
+}
+
+TEST_CASE("each part of a GPT-2's dropout does something of its own") {
+  Config config = dropping_config();
+  std::vector<std::string> weights;
+  for (int part = 0; part < 4; ++part) {
+    config.model.dropout = 0;
+    config.model.embedding_dropout = part == 1 ? 0.2 : -1;
+    config.model.attention_dropout = part == 2 ? 0.2 : -1;
+    config.model.residual_dropout = part == 3 ? 0.2 : -1;
+    weights.push_back(train_tiny(config, {.steps = 1, .is_calm = true}).weights);
+  }
+  std::sort(weights.begin(), weights.end());
+  CHECK(std::adjacent_find(weights.begin(), weights.end()) == weights.end());
+}
+
+TEST_CASE("dropout goes on from a checkpoint with the random numbers of the steps that follow") {
+  const TempDir folder;
+  const Config config = dropping_config();
+  const TinyResult whole = train_tiny(config, {.steps = 3, .is_calm = true, .checkpoints = folder.path()});
+  const TinyResult rest =
+      train_tiny(config, {.ranks = 2, .steps = 3, .is_calm = true, .resume = fmt::format("{}/step-2", folder.path())});
+  CHECK(rest.weights == whole.weights);
+}
+
+TEST_CASE("a wrong use of dropout is refused, and says what to do") {
+  CHECK_THAT(message_of([] { Dropout("a.drop", 1); }), Contains("\"a.drop\": probability 1"));
+  CHECK_THAT(message_of([] { Dropout("a.drop", -0.5f); }), Contains("at least 0"));
+  const auto world = make_single_world({});
+  Rank rank(*world);
+  CHECK_THAT(message_of([&] { rank.net.drop(rank.ones()); }), Contains("no micro-batch is running"));
+  CHECK_THAT(message_of([&] { const auto refused = rank.model.micro_batch({.first_sample = -1}); }),
+             Contains("first sample is -1"));
+  Dropout alone("alone", 0.5f);
+  CHECK_THAT(message_of([&] { alone(rank.ones()); }), Contains("\"alone\" is called outside of a sharded model"));
+  CHECK_THAT(message_of([&] { rank.model.runtime().set_steps_done(-1); }), Contains("0 or more"));
+}
+
+}  // namespace zs::test
