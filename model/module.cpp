@@ -128,10 +128,13 @@ class TreeCheck {
 
   /// Each once, in the order of their places.
   const std::vector<Parameter*>& ignored() const { return ignored_; }
+  const std::vector<Parameter*>& buffers() const { return buffers_; }
 
   /// `place`: "the root", "child 2 of module blocks.0".
   void check(const Module& module, const std::string& place) {
     for (const auto& parameter : module.own_parameters()) check(*parameter, place);
+    for (const auto& buffer : module.own_buffers())
+      if (is_new(*buffer, place)) buffers_.push_back(buffer.get());
     for (std::size_t i = 0; i < module.children().size(); ++i) {
       const Module& child = *module.children()[i];
       const std::string name = module.path().empty() ? "the root" : fmt::format("module \"{}\"", module.path());
@@ -140,15 +143,21 @@ class TreeCheck {
   }
 
  private:
-  void check(Parameter& parameter, const std::string& place) {
+  /// Whether it is met for the first time.
+  bool is_new(const Parameter& parameter, const std::string& place) {
     const auto [known, is_new] = known_.insert({parameter.name(), {&parameter, place}});
     if (!is_new && known->second.first != &parameter) {
       throw UsageError(fmt::format("two parameters are called {}: one of {}, one of {}", parameter.name(),
                                    known->second.second, place),
                        "give the modules different paths");
     }
+    return is_new;
+  }
+
+  void check(Parameter& parameter, const std::string& place) {
+    const bool is_first = is_new(parameter, place);
     if (is_ignored_ && is_ignored_(parameter)) {
-      if (is_new) ignored_.push_back(&parameter);
+      if (is_first) ignored_.push_back(&parameter);
       return;
     }
     if (parameter.owner() == nullptr) return;
@@ -158,7 +167,7 @@ class TreeCheck {
 
   const IsIgnored& is_ignored_;
   std::map<std::string_view, std::pair<const Parameter*, std::string>> known_;
-  std::vector<Parameter*> ignored_;
+  std::vector<Parameter*> ignored_, buffers_;
 };
 
 }  // namespace
@@ -200,6 +209,7 @@ void shard_module(Module& root, ShardedRuntime& runtime, const IsUnit& is_unit, 
   if (!runtime.executor().units().empty())
     throw UsageError("shard_module was called for a runtime that has units already", "call it once, for a new runtime");
   for (Parameter* parameter : tree.ignored()) runtime.executor().add_ignored(*parameter);
+  for (Parameter* buffer : tree.buffers()) runtime.add_buffer(*buffer);
   Module* const modules[] = {&root};
   UnitMaker(runtime, is_unit, is_ignored, policy, unit_bytes).add(modules, "root");
 }

@@ -30,6 +30,7 @@ class Module {
   /// Path from the root, "blocks.3.attention"; empty for the root.
   const std::string& path() const { return path_; }
   const std::vector<std::unique_ptr<Parameter>>& own_parameters() const { return parameters_; }
+  const std::vector<std::unique_ptr<Parameter>>& own_buffers() const { return buffers_; }
   const std::vector<Module*>& children() const { return children_; }
   /// Whether a plan by blocks makes this module a unit of its own.
   virtual bool is_block() const { return false; }
@@ -86,6 +87,16 @@ class Module {
     parameters_.push_back(std::make_unique<Parameter>(path_of(name), shape, init, has_decay));
     return *parameters_.back();
   }
+  /// What is kept beside the parameters: f32, not trained, whole on every rank and not reduced, of this value at first,
+  /// and saved in checkpoints by its name. Its value() is there while the model is sharded; a forward writes it on the
+  /// compute stream, alike on every rank, and not in the second run of a recomputed function.
+  Parameter& add_buffer(const std::string& name, Shape shape, float constant) {
+    buffers_.push_back(std::make_unique<Parameter>(path_of(name), shape, Init{.constant = constant}, false));
+    buffers_.back()->set_trainable(false);
+    return *buffers_.back();
+  }
+  /// ShardedRuntime::mean_over_ranks of the model that this is a part of.
+  Tensor mean_over_ranks(const Tensor& x) const { return owner_ ? owner_->mean_over_ranks(x) : x; }
   /// A child that is a member (or owned by a member) of the derived class; registration order is the order in the flat
   /// parameter.
   template <class M>
@@ -128,7 +139,7 @@ class Module {
   std::span<const int> units_to_open() const { return is_called_ ? std::span<const int>() : opened_; }
 
   std::string path_;
-  std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::vector<std::unique_ptr<Parameter>> parameters_, buffers_;
   std::vector<Module*> children_;
   std::vector<std::unique_ptr<Module>> owned_;
   ShardedRuntime* owner_ = nullptr;

@@ -6,6 +6,8 @@
 #include "model/fully_shard.h"
 #include "model/module.h"
 #include "model/nn/attention.h"
+#include "model/nn/batch_norm.h"
+#include "model/nn/conv.h"
 #include "model/nn/dropout.h"
 #include "model/nn/embedding.h"
 #include "model/nn/linear.h"
