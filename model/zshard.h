@@ -15,6 +15,7 @@
 #include "model/nn/module_list.h"
 #include "model/nn/norm.h"
 #include "model/nn/transformer_block.h"
+#include "model/run.h"
 #include "model/shard_plan.h"
 #include "model/version.h"
 #include "runtime/device/cpu_topology.h"

@@ -1,0 +1,110 @@
+// A program's main function, over one rank and over threads as ranks; what mpirun starts is in tests/project.
+#include "model/run.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <stdexcept>
+
+#include "model/nn/linear.h"
+#include "runtime/base/usage_error.h"
+#include "runtime/shard/adamw.h"
+#include "runtime/tensor/reduction.h"
+#include "tests/stderr_of.h"
+
+namespace zs::test {
+namespace {
+
+using Catch::Contains;
+
+/// The code, and what was printed to stderr.
+std::pair<int, std::string> outcome(const std::function<void(Job&)>& body, const RunOptions& options = {}) {
+  std::array<char, 24> name{"/somewhere/program"}, argument{"--fast"};
+  std::array<char*, 3> argv{name.data(), argument.data(), nullptr};
+  int code = -1;
+  const std::string text = stderr_of([&] { code = run(2, argv.data(), body, options); });
+  return {code, text};
+}
+
+std::ptrdiff_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+}  // namespace
+
+TEST_CASE("zs::run gives its body the ranks, a device and the arguments, and 0") {
+  const int ranks = GENERATE(0, 1, 3);
+  std::atomic<int> seen = 0;
+  std::atomic<bool> is_right = true;
+  const auto [code, text] = outcome(
+      [&](Job& job) {
+        Linear net("net", 4, 4);
+        ShardedModel model = fully_shard(net, job);
+        AdamW optimizer(model.executor(), {});
+        {
+          auto micro_batch = model.micro_batch();
+          sum(net(Tensor::zeros(job.context, {2, 4}, DType::f32))).backward();
+        }
+        optimizer.step(0.1f);
+        is_right = is_right && job.arguments == std::vector<std::string>{"--fast"} &&
+                   job.ranks() == std::max(1, ranks) && job.is_first() == (job.rank() == 0) &&
+                   &job.context.device() == &job.device;
+        ++seen;
+      },
+      {.timeout_s = 60, .threads = 1, .local_ranks = ranks});
+  CHECK(code == 0);
+  CHECK(text.empty());
+  CHECK(seen == std::max(1, ranks));
+  CHECK(is_right);
+}
+
+TEST_CASE("what a body throws is one line, and an exit code") {
+  const int ranks = GENERATE(0, 3);
+  CAPTURE(ranks);
+  const RunOptions options{.timeout_s = 60, .threads = 1, .local_ranks = ranks};
+  const auto usage = outcome([](Job&) { throw UsageError("this was wrong", "do that"); }, options);
+  CHECK(usage.first == static_cast<int>(ExitCode::usage));
+  CHECK(usage.second == "program: error: this was wrong: do that\n");
+  const auto foreign = outcome([](Job&) { throw std::runtime_error("mine"); }, options);
+  CHECK(foreign.first == 1);
+  CHECK(foreign.second == "program: error: mine\n");
+  const auto no_exception = outcome([](Job&) { throw 3; }, options);
+  CHECK(no_exception.first == 1);
+  CHECK(lines(no_exception.second) == 1);
+  // Work that nobody has waited for when the body returns.
+  const auto late = outcome(
+      [](Job& job) {
+        job.context.launch({"late", {}, {}}, [](ExecContext&) { throw Error(ExitCode::io, "the disk is full"); });
+      },
+      options);
+  CHECK(late.first == static_cast<int>(ExitCode::io));
+  CHECK_THAT(late.second, Contains("program: error: the disk is full"));
+}
+
+TEST_CASE("one rank that fails ends those that wait for it, with its own line") {
+  const auto [code, text] = outcome(
+      [](Job& job) {
+        Linear net("net", 4, 4);
+        ShardedModel model = fully_shard(net, job);
+        if (job.rank() == 1) throw Error(ExitCode::dataset, "no data here", "a.bin");
+        auto micro_batch = model.micro_batch();
+        sum(net(Tensor::zeros(job.context, {2, 4}, DType::f32))).backward();
+        micro_batch.end();
+        job.device.synchronize();
+      },
+      {.timeout_s = 60, .threads = 1, .local_ranks = 3});
+  CHECK(code == static_cast<int>(ExitCode::dataset));
+  CHECK_THAT(text, Contains("program: error: no data here (a.bin"));
+}
+
+TEST_CASE("options of zs::run that make no sense are refused") {
+  const auto nothing = [](Job&) {};
+  for (const RunOptions& options :
+       {RunOptions{.timeout_s = 0}, RunOptions{.threads = -1}, RunOptions{.local_ranks = -1}}) {
+    const auto [code, text] = outcome(nothing, options);
+    CHECK(code == static_cast<int>(ExitCode::usage));
+    CHECK_THAT(text, Contains("zs::run with"));
+  }
+}
+
+}  // namespace zs::test
