@@ -18,6 +18,7 @@
 #include "model/run.h"
 #include "model/shard_plan.h"
 #include "model/version.h"
+#include "model/weight_file.h"
 #include "runtime/device/cpu_topology.h"
 #include "runtime/device/device.h"
 #include "runtime/shard/adamw.h"
