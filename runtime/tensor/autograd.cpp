@@ -175,10 +175,14 @@ class Walk {
 
  private:
   void check(const Node& node) const {
-    ZS_CHECK(node.can_run(), "backward was already run through op {}", node.name);
-    ZS_CHECK(!node.seed || (&node == start_ && *node.seed == seed_),
-             "op {} computed its gradients for backward from its own output with seed {}; this one {} {}", node.name,
-             *node.seed, &node == start_ ? "has seed" : "starts elsewhere, with seed", seed_);
+    if (!node.can_run())
+      throw UsageError(fmt::format("backward was already run through op {}", node.name),
+                       "call it once: add up the losses that have something in common, or compute them anew");
+    if (!node.seed || (&node == start_ && *node.seed == seed_)) return;
+    throw UsageError(
+        fmt::format("op {} computed its gradients for backward from its own output with seed {}; this one {} {}",
+                    node.name, *node.seed, &node == start_ ? "has seed" : "starts elsewhere, with seed", seed_),
+        "give backward the seed that the op was given, and no other loss");
   }
 
   void run(Node& node) {
