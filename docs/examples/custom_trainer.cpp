@@ -1,7 +1,5 @@
-// A trainer of one's own: a module and an op that zshard does not know, sharded over the ranks that mpirun starts, or
-// over one alone.
+// A trainer of one's own: a module and an op that zshard does not know, sharded over mpirun's ranks or one alone.
 #include <zshard/zshard.h>
-#include <cstdint>
 #include <cstdio>
 #include <vector>
 
@@ -19,10 +17,9 @@ zs::Tensor scaled_square(const zs::Tensor& x, zs::Parameter& scale) {
   zs::record_op(y, "scaled_square", {x}, {&scale}, [x = x.detach(), &scale](const zs::Tensor& dy) {
     zs::Tensor dx = zs::Tensor::empty(x.context(), x.shape(), x.dtype());
     const zs::Buffer dscale = scale.grad_target().buffer;  // zeros; what is put there is added to what other ops give
-    const auto *v = x.buffer().as<float>(), *g = dy.buffer().as<float>(), *f = scale.value().as<float>();
     float *out = dx.buffer().as<float>(), *sum = dscale.as<float>();
-    const zs::OpInfo op{
-        "scaled_square_backward", {x.buffer(), dy.buffer(), scale.value(), dscale}, {dx.buffer(), dscale}};
+    const auto *v = x.buffer().as<float>(), *g = dy.buffer().as<float>(), *f = scale.value().as<float>();
+    const zs::OpInfo op{"square_backward", {x.buffer(), dy.buffer(), scale.value(), dscale}, {dx.buffer(), dscale}};
     x.context().launch(op, [v, g, f, out, sum](zs::ExecContext&) {
       for (std::int64_t i = 0; i < kRows * kWidth; ++i) out[i] = 2 * v[i] * f[i % kWidth] * g[i];
       for (std::int64_t i = 0; i < kRows * kWidth; ++i) sum[i % kWidth] += v[i] * v[i] * g[i];
@@ -32,8 +29,7 @@ zs::Tensor scaled_square(const zs::Tensor& x, zs::Parameter& scale) {
   return y;
 }
 
-struct Model
-    : zs::Layer<Model> {  // one unit; modules of it that are given to fully_shard() first are units of their own
+struct Model : zs::Layer<Model> {  // one unit, unless parts of it are given to fully_shard() first
   zs::Parameter& scale = add_parameter("scale", {kWidth}, {.constant = 1}, false);
   zs::Parameter& head = add_parameter("head", {kWidth, kWidth}, {.normal_std = 0.1f}, true);
   zs::Tensor forward(const zs::Tensor& x, const zs::Tensor& targets) {
@@ -41,26 +37,24 @@ struct Model
   }
 };
 
-int main() {
-  const auto world =
-      zs::detect_launch() == zs::Launch::mpirun ? zs::make_mpi_world({.timeout_s = 60}) : zs::make_single_world({});
-  const auto device = zs::Device::create(zs::DeviceKind::cpu, {.threads = 1, .cpus = {}});
-  zs::Context context(*device);
-  Model net;
-  zs::ShardedModel model = zs::fully_shard(net, context, *world);
-  zs::AdamW optimizer(model.executor(), {});
-  std::vector<float> rows(kRows * kWidth);
-  std::vector<std::int32_t> targets(kRows);
-  for (std::int64_t row = 0; row < kRows; ++row)
-    rows[row * kWidth + (targets[row] = (row * 5 + world->rank()) % kWidth)] = 1;
-  for (int step = 1; step <= 100; ++step) {
-    auto micro_batch = model.micro_batch();
-    const auto loss =
-        net(zs::Tensor::from_host(context, {kRows, kWidth}, rows), zs::Tensor::from_host(context, {kRows}, targets));
-    loss.backward();
-    micro_batch.end();
-    optimizer.step(0.05f);
-    if (step % 33 == 1)
-      std::printf("rank %d of %d, step %d: loss %.3f\n", world->rank(), world->size(), step, loss.to_host()[0]);
-  }
+int main(int argc, char** argv) {
+  return zs::run(argc, argv, [](zs::Job& job) {
+    Model net;
+    zs::ShardedModel model = zs::fully_shard(net, job);
+    zs::AdamW optimizer(model.executor(), {});
+    std::vector<float> rows(kRows * kWidth);
+    std::vector<std::int32_t> ids(kRows);
+    for (std::int64_t row = 0; row < kRows; ++row)
+      rows[row * kWidth + (ids[row] = (row * 5 + job.rank()) % kWidth)] = 1;
+    for (int step = 1; step <= 100; ++step) {
+      auto micro_batch = model.micro_batch();
+      const auto x = zs::Tensor::from_host(job.context, {kRows, kWidth}, rows);
+      const auto loss = net(x, zs::Tensor::from_host(job.context, {kRows}, ids));
+      loss.backward();
+      micro_batch.end();
+      optimizer.step(0.05f);
+      if (step % 33 == 1)
+        std::printf("rank %d of %d, step %d: loss %.3f\n", job.rank(), job.ranks(), step, loss.to_host()[0]);
+    }
+  });
 }

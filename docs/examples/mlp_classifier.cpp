@@ -1,8 +1,6 @@
-// Learns which arm of a spiral a point is on, and says how often it is right about points that it has not seen. With
-// one rank or several.
+// Learns which arm of a spiral a point is on, and says how often it is right about points that it has not seen.
 #include <zshard/zshard.h>
 #include <cmath>
-#include <cstdint>
 #include <cstdio>
 #include <random>
 #include <vector>
@@ -37,28 +35,26 @@ struct Classifier : zs::Layer<Classifier> {
   zs::Tensor forward(const zs::Tensor& x) { return out(zs::relu(middle(zs::relu(in(x))))); }
 };
 
-int main() {
-  const auto world =
-      zs::detect_launch() == zs::Launch::mpirun ? zs::make_mpi_world({.timeout_s = 60}) : zs::make_single_world({});
-  const auto device = zs::Device::create(zs::DeviceKind::cpu, {.threads = 1, .cpus = {}});
-  zs::Context context(*device);
-  Classifier net;
-  zs::fully_shard(net.middle);  // a unit of its own
-  zs::ShardedModel model = zs::fully_shard(net, context, *world);
-  zs::AdamW optimizer(model.executor(), {.weight_decay = 0.01f});
-  const std::int64_t share = kBatch / world->size(), mine = share * world->rank();
-  for (std::int64_t step = 0; step < kSteps; ++step) {
-    const Points points = draw(step * kBatch + mine, share);
-    auto micro_batch = model.micro_batch();
-    zs::cross_entropy(net(zs::Tensor::from_host(context, {share, 2}, points.places)),
-                      zs::Tensor::from_host(context, {share}, points.arms))
-        .backward();
-    micro_batch.end();
-    optimizer.step(0.01f);
-  }
-  const Points unseen = draw(1'000'000, kBatch);
-  auto evaluation = model.evaluation();
-  const zs::Tensor found = zs::argmax(net(zs::Tensor::from_host(context, {kBatch, 2}, unseen.places)), 1);
-  const auto right = zs::mean(zs::eq(found, zs::Tensor::from_host(context, {kBatch}, unseen.arms))).to_host()[0];
-  std::printf("rank %d of %d: %.1f %% of unseen points\n", world->rank(), world->size(), 100 * right);
+int main(int argc, char** argv) {
+  return zs::run(argc, argv, [](zs::Job& job) {
+    Classifier net;
+    zs::fully_shard(net.middle);  // a unit of its own
+    zs::ShardedModel model = zs::fully_shard(net, job);
+    zs::AdamW optimizer(model.executor(), {.weight_decay = 0.01f});
+    const std::int64_t share = kBatch / job.ranks(), mine = share * job.rank();
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+      const Points points = draw(step * kBatch + mine, share);
+      auto micro_batch = model.micro_batch();
+      const zs::Tensor arms = zs::Tensor::from_host(job.context, {share}, points.arms);
+      zs::cross_entropy(net(zs::Tensor::from_host(job.context, {share, 2}, points.places)), arms).backward();
+      micro_batch.end();
+      optimizer.step(0.01f);
+    }
+    zs::save_safetensors(job.world, model.runtime(), "mlp.safetensors");
+    const Points unseen = draw(1'000'000, kBatch);
+    auto evaluation = model.evaluation();
+    const zs::Tensor found = zs::argmax(net(zs::Tensor::from_host(job.context, {kBatch, 2}, unseen.places)), 1);
+    const auto right = zs::mean(zs::eq(found, zs::Tensor::from_host(job.context, {kBatch}, unseen.arms))).to_host()[0];
+    std::printf("rank %d of %d: %.1f %% of unseen points\n", job.rank(), job.ranks(), 100 * right);
+  });
 }

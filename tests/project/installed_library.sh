@@ -22,28 +22,64 @@ c++ -std=c++20 -O1 "$here/consumer/main.cpp" -o consumer_static $(ask --cflags) 
 ./consumer_static
 "$prefix/bin/train" --version
 
-# The example of the documentation: one rank and two, which see the same samples first and must learn them.
-[ "$(wc -l <"$here/../../docs/examples/custom_trainer.cpp")" -le 60 ] || { echo 'the example has more than 60 lines' >&2; exit 1; }
-# shellcheck disable=SC2046
-c++ -std=c++20 -Wall -Wextra -Wno-stringop-overflow -O2 "$here/../../docs/examples/custom_trainer.cpp" -o custom_trainer $(ask --cflags --libs)
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-for ranks in 1 2; do
+# The shared library exports names of zs alone.
+foreign=$(nm -DC --defined-only "$lib/libzshard.so" | cut -d' ' -f3- | grep -Ev '^((vtable|VTT|typeinfo|typeinfo name|guard variable) for |(non-)?virtual thunk to )?zs::' || true)
+[ -z "$foreign" ] || { echo 'libzshard.so exports what is not its own:' >&2; echo "$foreign" | head -5 >&2; exit 1; }
+
+# The same by CMake.
+if command -v cmake >/dev/null; then
+  mkdir -p cmake
+  cat >cmake/CMakeLists.txt <<'END'
+cmake_minimum_required(VERSION 3.20)
+project(consumer CXX)
+find_package(zshard 0.1 REQUIRED)
+add_executable(shows_version main.cpp)
+target_link_libraries(shows_version zshard::zshard)
+END
+  printf '#include <zshard/model/version.h>\n#include <cstdio>\nint main() { std::printf("zshard %%s\\n", zs::version()); }\n' >cmake/main.cpp
+  cmake -S cmake -B cmake/build "-DCMAKE_PREFIX_PATH=$prefix" >cmake.log && cmake --build cmake/build >>cmake.log || { cat cmake.log >&2; exit 1; }
+  LD_LIBRARY_PATH=$lib cmake/build/shows_version
+fi
+
+# The examples of the documentation, with one rank and two. expect EXAMPLE RANKS LINES AWK-CONDITION [ARGUMENT]: it prints so many lines, and none of them meets
+# the condition, of a wrong answer.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
+build_example() {
+  [ "$(wc -l <"$here/../../docs/examples/$1.cpp")" -le 60 ] || { echo "the example $1 has more than 60 lines" >&2; exit 1; }
+  # shellcheck disable=SC2046
+  c++ -std=c++20 -Wall -Wextra -Wno-stringop-overflow -O2 "$here/../../docs/examples/$1.cpp" -o "$1" $(ask --cflags --libs)
+}
+expect() {
   launcher=
-  [ "$ranks" = 1 ] || launcher="mpirun -q --oversubscribe -np $ranks"
-  LD_LIBRARY_PATH=$lib $launcher ./custom_trainer | tee example.log
-  awk -v ranks="$ranks" '{ last[$2] = $NF; if (!($2 in first)) first[$2] = $NF; lines++ }
-    END { for (r in first) if (last[r] > first[r] / 4) exit 1; exit lines == 4 * ranks ? 0 : 1 }' example.log ||
-    { echo "the example does not learn on $ranks ranks" >&2; exit 1; }
+  [ "$2" = 1 ] || launcher="mpirun -q --oversubscribe -np $2"
+  LD_LIBRARY_PATH=$lib $launcher "./$1" ${5:+"$5"} | tee example.log
+  awk -v lines="$3" "$4"' { exit wrong = 1 } { seen++ } END { exit wrong || seen != lines }' example.log ||
+    { echo "the example $1 does not learn on $2 ranks" >&2; exit 1; }
+}
+for example in custom_trainer mlp_classifier fine_tune conv_net lstm two_models; do build_example "$example"; done
+for ranks in 1 2; do
+  expect custom_trainer "$ranks" $((4 * ranks)) '/step 1:/ && $NF < 2 || /step 100:/ && $NF > 0.8'
+  expect mlp_classifier "$ranks" "$ranks" '$5 < 95'
+  expect fine_tune "$ranks" $((2 + ranks)) '$1 == "rank" && $NF > 0.06 || /left/ && !/ out[.]/' mlp.safetensors
+  expect conv_net "$ranks" "$ranks" '$3 < 90'
+  rm -rf lstm-checkpoints
+  expect lstm "$ranks" $((2 * ranks)) '/step 1:/ && $NF < 4 || /step 80:/ && $NF > 1.2'
+  [ -d lstm-checkpoints/step-80 ] || { echo 'the LSTM was not saved' >&2; exit 1; }
+  expect two_models "$ranks" $((2 * ranks)) '/step 1500:/ && $5 > 0.35'
 done
 
-# The other example: points that it has not seen are told apart, with one rank and two.
-[ "$(wc -l <"$here/../../docs/examples/mlp_classifier.cpp")" -le 60 ] || { echo 'the example has more than 60 lines' >&2; exit 1; }
+# The program of the tutorial, from its page: two ranks, then one that goes on from what they have saved.
+sed -n '/^```cpp$/,/^```$/{/^```/!p}' "$here/../../docs/tutorial.md" >gpt.cpp
 # shellcheck disable=SC2046
-c++ -std=c++20 -Wall -Wextra -Wno-stringop-overflow -O2 "$here/../../docs/examples/mlp_classifier.cpp" -o mlp_classifier $(ask --cflags --libs)
-for ranks in 1 2; do
-  launcher=
-  [ "$ranks" = 1 ] || launcher="mpirun -q --oversubscribe -np $ranks"
-  LD_LIBRARY_PATH=$lib $launcher ./mlp_classifier | tee example.log
-  awk -v ranks="$ranks" '$5 < 95 { exit 1 } { lines++ } END { exit lines == ranks ? 0 : 1 }' example.log ||
-    { echo "the classifier does not learn on $ranks ranks" >&2; exit 1; }
-done
+c++ -std=c++20 -Wall -Wextra -Wno-stringop-overflow -O2 gpt.cpp -o gpt $(ask --cflags --libs)
+rm -rf gpt-checkpoints
+LD_LIBRARY_PATH=$lib mpirun -q --oversubscribe -np 2 ./gpt | tee example.log
+LD_LIBRARY_PATH=$lib ./gpt gpt-checkpoints/step-40 | tee -a example.log
+awk '/step 1:/ && $NF < 4 || /step 40:/ && $NF > 3 || /step (41|80):/ && $NF > 2.9 { exit wrong = 1 } { seen++ } END { exit wrong || seen != 6 }' example.log ||
+  { echo 'the program of the tutorial does not learn, or does not go on' >&2; exit 1; }
+
+# What is wrong ends every rank with one line, and the error's exit code: here the folder of a checkpoint that is there.
+code=0
+LD_LIBRARY_PATH=$lib mpirun -q --oversubscribe -np 2 ./lstm >/dev/null 2>example.err || code=$?
+[ "$code" != 0 ] && [ "$(grep -c '^lstm: error: ' example.err)" = 1 ] ||
+  { echo "a second run over the same checkpoint ended with $code and:" >&2; cat example.err >&2; exit 1; }
