@@ -358,6 +358,11 @@ inline void sgd(const Buffer& master, const Buffer& m, const Buffer& copy, const
            copy.elems, name_of(copy.dtype), master.elems);
 }
 
+inline void lion(const Buffer& master, const Buffer& m, const Buffer& copy, const Buffer& grad) {
+  ZS_CHECK(m.elems == master.elems, "master {}, m {} elements", master.elems, m.elems);
+  sgd(master, m, copy, grad);
+}
+
 inline void adamw(const Buffer& master, const Buffer& m, const Buffer& v, const Buffer& copy, const Buffer& grad) {
   ZS_CHECK(m.elems == master.elems && v.elems == master.elems && grad.elems == master.elems,
            "master {}, m {}, v {}, grad {} elements", master.elems, m.elems, v.elems, grad.elems);

@@ -76,6 +76,10 @@ struct SgdOptions {
   bool nesterov;
 };
 
+struct LionOptions {
+  float beta1, beta2, weight_decay;
+};
+
 /// Which elements of a parameter a part of it has, as ShardSegment says it: runs of `run` elements, which begin
 /// `stride` apart, the first one at `first`. key: of the parameter's random numbers.
 struct StochasticRounding {
@@ -331,6 +335,10 @@ struct KernelTable {
   /// where m is empty; master -= lr * m, or lr * (g + momentum * m) with nesterov. All else as with adamw.
   void (*sgd)(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars,
               const SgdOptions& options);
+  /// Chen et al. 2023, one pass: g = grad * clip_coefficient; master -= lr * (sign(beta1 * m + (1 - beta1) * g) +
+  /// weight_decay * master); m := beta2 * m + (1 - beta2) * g. The sign of 0 is 0. All else as with adamw.
+  void (*lion)(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars,
+               const LionOptions& options);
 };
 
 /// The CPU kernels for this processor, chosen at the first call among AVX-512 with tiles (AMX), AVX-512, AVX2 and

@@ -122,6 +122,23 @@ void add_sgd(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
        }});
 }
 
+/// Reads and writes master and momentum, reads grad.
+void add_lion(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
+  cases.push_back({.kernel = "lion",
+                   .shape = fmt::format("{}{}", n, has_copy ? " with bf16 copy" : ""),
+                   .bytes = static_cast<double>(n * (5 * size_of(kF32) + (has_copy ? size_of(DType::bf16) : 0))),
+                   .make = [=](Arrays& arrays, int) {
+                     constexpr LionOptions kOptions{.beta1 = 0.9f, .beta2 = 0.99f, .weight_decay = 0.1f};
+                     const Buffer master = arrays.random(n, kF32), momentum = arrays.random(n, kF32),
+                                  copy = has_copy ? arrays.random(n, DType::bf16) : Buffer{},
+                                  grad = arrays.random(n, kF32),
+                                  scalars = arrays.floats({1e-4f, 1.0f, 1.0f, 1.0f, 1.0f, 0.0f});
+                     return [=](ExecContext& exec) {
+                       kernels_of(exec).lion(exec, master, momentum, copy, grad, scalars, kOptions);
+                     };
+                   }});
+}
+
 }  // namespace
 
 void add_optimizer_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes) {
@@ -132,7 +149,8 @@ void add_optimizer_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes)
   add_clip(cases);
   add_clip_gradient(cases, sizes.unit_elems);
   for (const std::int64_t n : {sizes.unit_elems, sizes.odd_elems})
-    for (const bool has_copy : {false, true}) add_adamw(cases, n, has_copy), add_sgd(cases, n, has_copy);
+    for (const bool has_copy : {false, true})
+      add_adamw(cases, n, has_copy), add_sgd(cases, n, has_copy), add_lion(cases, n, has_copy);
   for (const std::int64_t run : {sizes.unit_elems, std::int64_t{192}})
     add_stochastic_cast(cases, sizes.unit_elems, run);
 }

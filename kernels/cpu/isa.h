@@ -114,6 +114,15 @@ struct Sgd {
   SgdOptions options;
 };
 
+/// copy as above.
+struct Lion {
+  float *master, *m;
+  std::uint16_t* copy;
+  const float* grad;
+  StepScalars scalars;
+  LionOptions options;
+};
+
 struct MapOperand {
   void* address;  // null: the constant
   DType dtype;
@@ -184,6 +193,7 @@ struct Isa {
   double (*power_sum)(int threads, Data in, std::int64_t n, double factor, double power);
   void (*adamw)(int threads, const AdamW& args, std::int64_t n);
   void (*sgd)(int threads, const Sgd& args, std::int64_t n);
+  void (*lion)(int threads, const Lion& args, std::int64_t n);
 };
 
 /// Queries and keys are taken in tiles of so many rows.

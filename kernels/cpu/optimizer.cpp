@@ -207,6 +207,24 @@ void sgd(int threads, const Sgd& args, std::int64_t n) {
   }
 }
 
+void lion(int threads, const Lion& args, std::int64_t n) {
+  const Lion a = args;
+  const float clip = a.scalars.clip_coefficient, lr = a.scalars.lr;
+  const float beta1 = a.options.beta1, beta2 = a.options.beta2, weight_decay = a.options.weight_decay;
+  parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float g = a.grad[i] * clip, m = a.m[i], before = a.master[i];
+      const float mean = beta1 * m + (1.0f - beta1) * g;
+      const float sign = mean > 0.0f ? 1.0f : mean < 0.0f ? -1.0f : 0.0f;
+      a.master[i] = before - lr * (sign + weight_decay * before);
+      a.m[i] = beta2 * m + (1.0f - beta2) * g;
+    }
+    if (a.copy == nullptr) return;
+    for (std::int64_t i = begin; i < end; ++i) a.copy[i] = from_float<Bf16>(a.master[i]);
+  });
+}
+
 }  // namespace
 
 void fill_optimizer(Isa& isa) {
@@ -217,6 +235,7 @@ void fill_optimizer(Isa& isa) {
   isa.power_sum = power_sum;
   isa.adamw = adamw;
   isa.sgd = sgd;
+  isa.lion = lion;
 }
 
 }  // namespace zs::cpu::ZS_ISA
@@ -349,6 +368,21 @@ void sgd(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Bu
             master.elems);
 }
 
+void lion(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars,
+          const LionOptions& options) {
+  checks::lion(master, m, copy, grad);
+  const StepScalars& step = step_scalars(scalars);
+  if (step.skip != 0.0f) return;
+  isa().lion(ctx.threads(),
+             {.master = floats_of(master),
+              .m = floats_of(m),
+              .copy = copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(copy).address),
+              .grad = floats_of(grad),
+              .scalars = step,
+              .options = options},
+             master.elems);
+}
+
 }  // namespace
 
 void fill_optimizer(KernelTable& table) {
@@ -363,6 +397,7 @@ void fill_optimizer(KernelTable& table) {
   table.clip_gradient = clip_gradient;
   table.adamw = adamw;
   table.sgd = sgd;
+  table.lion = lion;
 }
 
 }  // namespace zs::cpu

@@ -245,6 +245,15 @@ struct SgdArgs {
   bool nesterov;
 };
 
+struct LionArgs {
+  float *master, *m;
+  std::uint16_t* copy;  // bf16, null: none
+  const float* grad;
+  const Scalars* scalars;
+  std::int64_t elems;
+  float beta1, beta2, weight_decay;
+};
+
 /// out: f64, the sum of powers on entry.
 struct NormOfPowersArgs {
   double* out;

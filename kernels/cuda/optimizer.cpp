@@ -144,6 +144,22 @@ void sgd(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Bu
   launch_elems(ctx, "zs_sgd", args.elems, 1, args);
 }
 
+void lion(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars,
+          const LionOptions& options) {
+  checks::lion(master, m, copy, grad);
+  checks::step_scalars(scalars);
+  const LionArgs args{.master = floats_of(master),
+                      .m = floats_of(m),
+                      .copy = copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(copy).address),
+                      .grad = floats_of(grad),
+                      .scalars = static_cast<const Scalars*>(scalars.data),
+                      .elems = master.elems,
+                      .beta1 = options.beta1,
+                      .beta2 = options.beta2,
+                      .weight_decay = options.weight_decay};
+  launch_elems(ctx, "zs_lion", args.elems, 1, args);
+}
+
 }  // namespace
 
 void fill_optimizer(KernelTable& table, KernelNames& names) {
@@ -158,8 +174,9 @@ void fill_optimizer(KernelTable& table, KernelNames& names) {
   table.clip_gradient = clip_gradient;
   table.adamw = adamw;
   table.sgd = sgd;
+  table.lion = lion;
   names.insert(names.end(), {"zs_reduce", "zs_finish_reduction", "zs_norm_of_powers", "zs_clip_coefficient",
-                             "zs_clip_gradient", "zs_adamw", "zs_sgd"});
+                             "zs_clip_gradient", "zs_adamw", "zs_sgd", "zs_lion"});
 }
 
 }  // namespace zs::cuda

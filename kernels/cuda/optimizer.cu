@@ -167,6 +167,19 @@ extern "C" __global__ void zs_sgd(const SgdArgs args) {
   if (args.copy != nullptr) args.copy[i] = from_float<Bf16>(master).bits;
 }
 
+extern "C" __global__ void zs_lion(const LionArgs args) {
+  const Scalars s = *args.scalars;
+  const std::int64_t i = global_thread();
+  if (s.skip != 0.0f || i >= args.elems) return;
+  const float g = args.grad[i] * s.clip_coefficient, m = args.m[i], before = args.master[i];
+  const float mean = args.beta1 * m + (1.0f - args.beta1) * g;
+  const float sign = mean > 0.0f ? 1.0f : mean < 0.0f ? -1.0f : 0.0f;
+  const float master = before - s.lr * (sign + args.weight_decay * before);
+  args.master[i] = master;
+  args.m[i] = args.beta2 * m + (1.0f - args.beta2) * g;
+  if (args.copy != nullptr) args.copy[i] = from_float<Bf16>(master).bits;
+}
+
 /// One thread.
 extern "C" __global__ void zs_norm_of_powers(const NormOfPowersArgs args) {
   const double largest = float_of(static_cast<std::uint32_t>(*args.largest));

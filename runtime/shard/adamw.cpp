@@ -4,6 +4,14 @@
 
 namespace zs {
 
+void set_adamw_corrections(StepScalars& scalars, std::int64_t updates, float beta1, float beta2) {
+  const auto correction = [&](float beta) {
+    return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), updates + 1));
+  };
+  scalars.bias_correction1 = correction(beta1);
+  scalars.bias_correction2 = correction(beta2);
+}
+
 AdamW::AdamW(Executor& executor, const AdamWConfig& config)
     : Optimizer(executor,
                 {.name = "AdamW",
@@ -14,15 +22,12 @@ AdamW::AdamW(Executor& executor, const AdamWConfig& config)
                 {.weight_decay = config.weight_decay,
                  .clip = config.clip,
                  .order_free = config.order_free,
-                 .groups = config.groups}),
+                 .groups = config.groups,
+                 .average = config.average}),
       config_(config) {}
 
 void AdamW::set_corrections(StepScalars& scalars, std::int64_t updates) const {
-  const auto correction = [&](float beta) {
-    return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), updates + 1));
-  };
-  scalars.bias_correction1 = correction(config_.beta1);
-  scalars.bias_correction2 = correction(config_.beta2);
+  set_adamw_corrections(scalars, updates, config_.beta1, config_.beta2);
 }
 
 Optimizer::Update AdamW::slice_update() const {

@@ -6,10 +6,14 @@ namespace zs {
 
 struct AdamWConfig {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
-  float clip = 1.0f;  ///< as in OptimizerOptions, like the next two
+  float clip = 1.0f;  ///< as in OptimizerOptions, like the next three
   bool order_free = false;
   std::vector<ParameterGroup> groups = {};
+  float average = 0;
 };
+
+/// What AdamW divides its moments by, of parameters that were updated so many times before the step.
+void set_adamw_corrections(StepScalars& scalars, std::int64_t updates, float beta1, float beta2);
 
 /// AdamW (Loshchilov, Hutter 2019). Each parameter's bias correction goes by how many steps have updated it.
 class AdamW final : public Optimizer {

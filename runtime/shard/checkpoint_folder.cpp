@@ -107,7 +107,8 @@ std::optional<Error> why_kept(const std::string& root, std::int64_t step, const 
   return std::nullopt;
 }
 
-void prune_checkpoints(const std::string& root, std::int64_t keep, FileWatch* watch, const StepFilter& is_own) {
+void prune_checkpoints(const std::string& root, std::int64_t keep, FileWatch* watch, const StepFilter& is_own,
+                       std::optional<std::int64_t> best) {
   const FolderIo io(watch);
   std::vector<std::int64_t> steps = list_checkpoints(root);
   std::erase_if(steps, [&](std::int64_t step) { return is_own && !is_own(step); });
@@ -116,8 +117,10 @@ void prune_checkpoints(const std::string& root, std::int64_t keep, FileWatch* wa
   remove_leftovers(root, io, is_own);
   if (keep <= 0 || std::ssize(steps) <= keep) return;
   std::erase_if(steps, [&](std::int64_t step) { return why_kept(root, step, is_own).has_value(); });
-  for (std::ptrdiff_t i = 0; i < std::ssize(steps) - keep; ++i)
-    remove_checkpoint(root, steps[static_cast<std::size_t>(i)], io);
+  for (std::ptrdiff_t i = 0; i < std::ssize(steps) - keep; ++i) {
+    const std::int64_t step = steps[static_cast<std::size_t>(i)];
+    if (step != best) remove_checkpoint(root, step, io);
+  }
 }
 
 void remove_later_checkpoints(const std::string& root, std::int64_t step, FileWatch* watch, const StepFilter& is_own) {

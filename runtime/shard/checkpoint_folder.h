@@ -37,9 +37,9 @@ std::optional<Error> why_kept(const std::string& root, std::int64_t step, const 
 
 /// Removes the oldest checkpoints until `keep` are left (0: keeps all), and what saves and removals that were killed
 /// left behind. What is kept (`why_kept`) does not count. The newest is never removed, and nothing is unless the newest
-/// has a manifest that verifies. On one rank only.
+/// has a manifest that verifies. The checkpoint of step `best` stays beside the newest. On one rank only.
 void prune_checkpoints(const std::string& root, std::int64_t keep, FileWatch* watch = nullptr,
-                       const StepFilter& is_own = {});
+                       const StepFilter& is_own = {}, std::optional<std::int64_t> best = {});
 
 /// Removes the checkpoints of later steps than `step`, the latest first; none of them where one is to be kept:
 /// Error(cannot_create).

@@ -134,6 +134,7 @@ class Executor {
   /// What this rank has sent so far for parameters and gradients.
   ShardGroups::Sent sent() const { return groups_.sent(); }
   Context& context() { return context_; }
+  const Context& context() const { return context_; }
 
  private:
   void initialise(FlatParameter& unit, std::uint64_t seed);

@@ -1,5 +1,6 @@
 #include "runtime/shard/held_state.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/base/usage_error.h"
@@ -7,10 +8,9 @@
 namespace zs {
 namespace {
 
-HeldTensor::Piece piece_of(const ShardSegment& segment, const Buffer& shard) {
+HeldTensor::Piece piece_of(const ShardSegment& segment, const Buffer& data) {
   const std::int64_t runs = segment.runs();
-  return {{0, segment.view_offset, segment.run, runs, runs > 1 ? segment.stride : 0},
-          shard.slice(segment.shard_offset, segment.count)};
+  return {{0, segment.view_offset, segment.run, runs, runs > 1 ? segment.stride : 0}, data};
 }
 
 /// Every rank holds it whole, and whoever gave it the value keeps what else there is to know of it.
@@ -24,17 +24,59 @@ HeldTensor held_whole(const Parameter& ignored) {
   return {{ignored.name(), kMasterKind, value.dtype, ignored.shape()}, {whole_piece(value)}};
 }
 
+struct StatePlace {
+  std::size_t unit, which;
+};
+
+/// Between a state that some parameters have and a buffer as the masters lie.
+void copy_parts(const Executor& executor, const Optimizer& optimizer, const StatePlace& place, const Buffer& held,
+                bool to_held) {
+  const Context& context = executor.context();
+  const std::vector<ShardSegment> segments = executor.units()[place.unit].held_segments();
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const Buffer packed = optimizer.state_of(place.which, place.unit, i);
+    if (packed.empty()) continue;
+    const Buffer part = held.slice(segments[i].shard_offset, segments[i].count), in = to_held ? packed : part,
+                 out = to_held ? part : packed;
+    context.launch({"copy_state", {in}, {out}},
+                   [&kernels = context.kernels(), in, out](ExecContext& exec) { kernels.copy(exec, out, in); });
+  }
+}
+
+HeldKind spread(const Executor& executor, const Optimizer& optimizer, std::size_t unit, std::size_t which) {
+  const Context& context = executor.context();
+  const UnitLayout& layout = *executor.units()[unit].layout;
+  Memory copy = context.pool().acquire(layout.held_elems() * size_of(DType::f32), context.stream(), "moments");
+  const Buffer held = copy.buffer(DType::f32, layout.held_elems());
+  context.launch({"zero_state", {}, {held}},
+                 [&kernels = context.kernels(), held](ExecContext& exec) { kernels.zero(exec, held); });
+  copy_parts(executor, optimizer, {unit, which}, held, true);
+  std::vector<bool> has;
+  for (std::size_t i = 0; i < layout.views().size(); ++i) has.push_back(optimizer.has_state(which, unit, i));
+  return {optimizer.state_names()[which], {HeldShards::Role::moment, held}, std::move(has), std::move(copy)};
+}
+
 }  // namespace
 
 HeldTensor::Piece whole_piece(const Buffer& data) { return {{0, 0, data.elems, 1, 0}, data}; }
 
-std::vector<std::pair<std::string, HeldShards>> unit_state(const Executor& executor, const Optimizer* optimizer,
-                                                           std::size_t unit) {
-  std::vector<std::pair<std::string, HeldShards>> kinds = {{kMasterKind, HeldShards::masters(executor.units()[unit])}};
-  for (std::size_t i = 0; optimizer != nullptr && i < optimizer->state_names().size(); ++i)
-    kinds.emplace_back(optimizer->state_names()[i],
-                       HeldShards{HeldShards::Role::moment, optimizer->state(i, unit), optimizer->is_on_host(unit)});
+std::vector<HeldKind> unit_state(const Executor& executor, const Optimizer* optimizer, std::size_t unit) {
+  std::vector<HeldKind> kinds;
+  kinds.push_back({kMasterKind, HeldShards::masters(executor.units()[unit])});
+  for (std::size_t i = 0; optimizer != nullptr && i < optimizer->state_names().size(); ++i) {
+    kinds.push_back(optimizer->is_of_all(i, unit)
+                        ? HeldKind{optimizer->state_names()[i],
+                                   {HeldShards::Role::moment, optimizer->state(i, unit), optimizer->is_on_host(unit)}}
+                        : spread(executor, *optimizer, unit, i));
+  }
   return kinds;
+}
+
+void store_unit_state(const Executor& executor, const Optimizer& optimizer, std::size_t unit, const HeldKind& state) {
+  if (!state.copy) return;
+  const auto& names = optimizer.state_names();
+  const auto which = static_cast<std::size_t>(std::find(names.begin(), names.end(), state.kind) - names.begin());
+  copy_parts(executor, optimizer, {unit, which}, state.shards.held, false);
 }
 
 std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* optimizer) {
@@ -42,15 +84,20 @@ std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* 
   for (std::size_t unit = 0; unit < executor.units().size(); ++unit) {
     const FlatParameter& flat = executor.units()[unit];
     const std::vector<ShardSegment> segments = flat.held_segments();
-    const auto kinds = unit_state(executor, optimizer, unit);
-    for (std::size_t view = 0; view < flat.layout->views().size(); ++view) {
+    const auto add = [&](std::size_t view, const std::string& kind, const auto& data_of) {
       const FlatView& parameter = flat.layout->views()[view];
-      for (const auto& [kind, shards] : kinds) {
-        HeldTensor held{{parameter.name, kind, DType::f32, parameter.shape}, {}};
-        for (const ShardSegment& segment : segments) {
-          if (segment.view == view) held.pieces.push_back(piece_of(segment, shards.held));
-        }
-        tensors.push_back(std::move(held));
+      HeldTensor held{{parameter.name, kind, DType::f32, parameter.shape}, {}};
+      for (std::size_t i = 0; i < segments.size(); ++i)
+        if (segments[i].view == view) held.pieces.push_back(piece_of(segments[i], data_of(i)));
+      tensors.push_back(std::move(held));
+    };
+    for (std::size_t view = 0; view < flat.layout->views().size(); ++view) {
+      add(view, kMasterKind,
+          [&](std::size_t i) { return flat.master_buffer().slice(segments[i].shard_offset, segments[i].count); });
+      for (std::size_t which = 0; optimizer != nullptr && which < optimizer->state_names().size(); ++which) {
+        if (optimizer->has_state(which, unit, view))
+          add(view, optimizer->state_names()[which],
+              [&](std::size_t i) { return optimizer->state_of(which, unit, i); });
       }
     }
   }

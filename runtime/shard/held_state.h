@@ -29,9 +29,20 @@ struct HeldTensor {
 /// The whole of it.
 HeldTensor::Piece whole_piece(const Buffer& data);
 
-/// What a unit has of each kind, as a ScopeTransfer takes it. Without an optimizer: of the weights.
-std::vector<std::pair<std::string, HeldShards>> unit_state(const Executor& executor, const Optimizer* optimizer,
-                                                           std::size_t unit);
+/// What a unit has of one kind, as a ScopeTransfer takes it.
+struct HeldKind {
+  std::string kind;
+  HeldShards shards;
+  std::vector<bool> has = {};  ///< by parameter; none: all have it
+  Memory copy = {};            ///< of a state that some parameters have: where the shards are, zeros for the others
+
+  bool is_of(std::size_t parameter) const { return has.empty() || has.at(parameter); }
+};
+
+/// Without an optimizer: of the weights. What are copies is enqueued.
+std::vector<HeldKind> unit_state(const Executor& executor, const Optimizer* optimizer, std::size_t unit);
+/// Enqueues the writing of what became of the shards, where they are a copy.
+void store_unit_state(const Executor& executor, const Optimizer& optimizer, std::size_t unit, const HeldKind& state);
 
 /// The state by parameter and kind: of units, in their order, and behind them the ignored parameters, of which there
 /// are the values alone. Views of the shards. Without an optimizer: of the weights. UsageError where an ignored

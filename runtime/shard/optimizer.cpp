@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <functional>
-#include <iterator>
 
 #include "runtime/base/random.h"
 #include "runtime/base/usage_error.h"
@@ -14,14 +13,19 @@
 
 namespace zs {
 Optimizer::Optimizer(Executor& executor, const Definition& definition, const OptimizerOptions& options)
-    : executor_(executor), name_(definition.name), kind_(definition.name), options_(options) {
+    : executor_(executor), name_(definition.name), kind_(definition.name), definition_(definition), options_(options) {
   Context& context = executor.context();
   Stream& compute = context.stream();
   std::transform(kind_.begin(), kind_.end(), kind_.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   for (const std::string& state : definition.state) state_names_.push_back(kind_ + "." + state);
   for (const ParameterGroup& group : options.groups) patterns_.emplace_back(group.pattern);
+  if (!(options.average >= 0 && options.average < 1))
+    throw UsageError(fmt::format("{}: an average with the decay {}", name_, options.average),
+                     "pass 0 for none, or more and less than 1");
+  if (has_average()) state_names_.emplace_back(kAverage);
   check_groups();
+  check_residence();
   for (const FlatParameter& unit : executor.units()) units_.push_back(make_unit(unit));
   scalars_ = context.pool().acquire(sizeof(StepScalars), compute, "scalars");
   norm_.emplace(executor, NormOptions{.order_free = options.order_free});
@@ -33,21 +37,29 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   check.set("weight decay", fmt::to_string(options.weight_decay));
   check.set("largest norm of the gradient (clip)", fmt::to_string(options.clip));
   check.set("way to sum the norm", options.order_free ? "in fixed point" : "in f64");
+  if (has_average()) check.set("decay of the average", fmt::to_string(options.average));
   std::string groups;
   for (const auto& [pattern, lr_scale, decay] : options.groups)
     groups += fmt::format("{} lr x {} decay {}; ", pattern, lr_scale, decay ? fmt::to_string(*decay) : "as the rest");
   if (!groups.empty()) check.set("groups of parameters", groups);
 }
 
+/// Whole matrices and an average are made of what is on the device.
+void Optimizer::check_residence() const {
+  if (!has_average() && !definition_.is_apart) return;
+  for (const FlatParameter& unit : executor_.units()) {
+    if (!unit.placement->options.residence.has_any()) continue;
+    throw UsageError(fmt::format("{}{} does not go with what the host keeps of unit {}", name_,
+                                 has_average() ? " with an average of the weights" : "", unit.name),
+                     "keep masters, gradients and moments on the device");
+  }
+}
+
 Optimizer::Unit Optimizer::make_unit(const FlatParameter& unit) {
   Context& context = executor_.context();
-  const std::int64_t elems = unit.layout->held_elems(), bytes = elems * size_of(DType::f32);
   const MemoryOwner owner(context.device().memory(), unit.name);
-  Unit made{{},
-            ranges(unit, unit.held_segments()),
-            std::vector<std::int64_t>(unit.parameters.size()),
-            {},
-            std::vector<bool>(unit.parameters.size())};
+  Unit made{{}, ranges(unit, unit.held_segments()),       {}, std::vector<std::int64_t>(unit.parameters.size()),
+            {}, std::vector<bool>(unit.parameters.size())};
   for (const Parameter* parameter : unit.parameters) {
     const ParameterGroup* const group = group_of(parameter->name());
     made.lr_scales.push_back(group != nullptr ? group->lr_scale : 1.0f);
@@ -55,9 +67,11 @@ Optimizer::Unit Optimizer::make_unit(const FlatParameter& unit) {
   const bool is_on_host = unit.placement->options.residence.has_moments_on_host;
   std::vector<Buffer> zeros;
   for (std::size_t i = 0; i < state_names_.size(); ++i) {
-    Memory memory = is_on_host ? executor_.link().acquire(bytes, "moments")
-                               : context.pool().acquire(bytes, context.stream(), "moments");
-    zeros.push_back(made.state.emplace_back(std::move(memory)).buffer(DType::f32, elems));
+    const std::int64_t elems = place_states(made, unit, i), bytes = elems * size_of(DType::f32);
+    made.state.push_back(elems < 0    ? Memory()
+                         : is_on_host ? executor_.link().acquire(bytes, "moments")
+                                      : context.pool().acquire(bytes, context.stream(), "moments"));
+    if (elems >= 0) zeros.push_back(made.state.back().buffer(DType::f32, elems));
   }
   if (zeros.empty()) return made;
   HostLink::Window window = executor_.link().open(unit.name, is_on_host ? zeros : std::vector<Buffer>{});
@@ -69,9 +83,45 @@ Optimizer::Unit Optimizer::make_unit(const FlatParameter& unit) {
   return made;
 }
 
+/// A state that all have lies as the masters do, one that some have without gaps. Returns how many elements it takes;
+/// below 0: this rank has none of it.
+std::int64_t Optimizer::place_states(Unit& made, const FlatParameter& unit, std::size_t which) const {
+  constexpr std::int64_t kAlign = UnitLayout::kAlignBytes / size_of(DType::f32);
+  const auto& views = unit.layout->views();
+  const bool is_average = which == definition_.state.size();
+  std::vector<bool>& has = made.has_state.emplace_back();
+  for (const FlatView& view : views)
+    has.push_back(is_average || !definition_.has_state || definition_.has_state(which, view));
+  const bool is_of_all = std::find(has.begin(), has.end(), false) == has.end();
+  std::int64_t end = 0;
+  for (Range& range : made.held) {
+    range.state_offsets.push_back(!has[range.view] ? -1 : is_of_all ? range.offset : end);
+    if (has[range.view]) end += (range.count + kAlign - 1) / kAlign * kAlign;
+  }
+  return is_of_all ? unit.layout->held_elems() : end > 0 ? end : -1;
+}
+
+bool Optimizer::is_of_all(std::size_t which, std::size_t unit) const {
+  const std::vector<bool>& has = of_unit(unit).has_state.at(which);
+  return std::find(has.begin(), has.end(), false) == has.end();
+}
+
+Buffer Optimizer::state(std::size_t which, std::size_t unit) const {
+  ZS_CHECK(is_of_all(which, unit), "some parameters of unit {} have no {}", unit, state_names_.at(which));
+  return of_unit(unit).state.at(which).buffer(DType::f32, held_elems(unit));
+}
+
+Buffer Optimizer::state_of(std::size_t which, std::size_t unit, std::size_t segment) const {
+  const Range& range = of_unit(unit).held.at(segment);
+  const std::int64_t offset = range.state_offsets.at(which);
+  if (offset < 0) return {};
+  const Memory& memory = of_unit(unit).state.at(which);
+  return memory.buffer(DType::f32, memory.bytes() / size_of(DType::f32)).slice(offset, range.count);
+}
+
 const ParameterGroup* Optimizer::group_of(const std::string& name) const {
-  const auto pattern = std::find_if(patterns_.begin(), patterns_.end(),
-                                    [&](const NamePattern& one) { return one.matches(name); });
+  const auto pattern =
+      std::find_if(patterns_.begin(), patterns_.end(), [&](const NamePattern& one) { return one.matches(name); });
   return pattern == patterns_.end() ? nullptr : &options_.groups[static_cast<std::size_t>(pattern - patterns_.begin())];
 }
 
@@ -130,7 +180,8 @@ void Optimizer::set_slots() {
   if (slots_.empty()) slots_.push_back({0, 1});
   std::sort(slots_.begin(), slots_.end(), std::greater<>());
   slots_.erase(std::unique(slots_.begin(), slots_.end()), slots_.end());
-  const std::int64_t bytes = std::ssize(slots_) * static_cast<std::int64_t>(sizeof(StepScalars));
+  const std::int64_t bytes =
+      std::ssize(slots_) * static_cast<std::int64_t>(sizeof(StepScalars)) * (has_average() ? 2 : 1);
   if (scalars_.bytes() >= bytes) return;
   Context& context = executor_.context();
   scalars_.release(context.stream());
@@ -169,19 +220,18 @@ void Optimizer::set_scalars(float lr, std::int64_t step_number) {
     set_corrections(scalars, updates);
     values.push_back(scalars);
   }
-  const Buffer out = all_scalars();
+  for (std::size_t i = 0; has_average() && i < slots_.size(); ++i)
+    values.push_back({.lr = slots_[i].updates == 0 ? 1.0f : 1.0f - options_.average,
+                      .bias_correction1 = 1,
+                      .bias_correction2 = 1,
+                      .clip_coefficient = -1,
+                      .grad_norm = 0,
+                      .skip = 0});
+  const Buffer out = every_scalars();
   Context& context = executor_.context();
   context.launch({"step_scalars", {}, {out}}, upload_of(context.kernels(), out, std::move(values)));
   executor_.order_check().set("learning rate", fmt::to_string(lr));
   executor_.order_check().set("number of the step", fmt::to_string(step_number));
-}
-
-/// Frozen parameters take part in nothing.
-std::vector<Optimizer::Range> Optimizer::trained(const std::vector<Range>& ranges) {
-  std::vector<Range> trained;
-  std::copy_if(ranges.begin(), ranges.end(), std::back_inserter(trained),
-               [](const Range& range) { return range.parameter->is_trainable(); });
-  return trained;
 }
 
 void Optimizer::set_corrections(StepScalars&, std::int64_t) const {}
@@ -209,49 +259,73 @@ void Optimizer::update_units(const std::vector<std::size_t>& units) {
   }
 }
 
-void Optimizer::update_unit(std::size_t unit, HostLink::Window window) {
-  Context& context = executor_.context();
+/// Frozen parameters take part in nothing.
+std::vector<Optimizer::Part> Optimizer::parts(std::size_t unit, bool are_apart, const Held& here) const {
   const FlatParameter& flat = executor_.units()[unit];
-  const std::size_t first = flat.has_masters_on_host() ? 1 : 0;  // part of the window that is state
-  context.stream().wait(window.arrived);
-  const Buffer master = first > 0 ? window[0] : flat.master_buffer(),
-               grad = flat.host_grad ? window[window.parts.size() - 1] : flat.held_grad_buffer(),
-               compute_copy = flat.compute_copy_buffer();
-  std::vector<Buffer> reads{master, grad}, writes{master}, states;
-  for (std::size_t i = 0; i < state_names_.size(); ++i) {
-    states.push_back(is_on_host(unit) ? window[first + i] : state(i, unit));
-    reads.push_back(states.back());
-    writes.push_back(states.back());
-  }
-  reads.push_back(all_scalars());
-  const bool is_at_random = flat.precision.rounds_stochastically;
-  std::vector<std::pair<Slice, Buffer>> slices;  // with the copy that is made behind it
-  std::vector<StochasticRounding> roundings;
-  for (const Range& range : trained(units_[unit].held)) {
+  const Buffer compute_copy = flat.compute_copy_buffer();
+  const bool is_cast = !copies() || flat.precision.rounds_stochastically;
+  const std::vector<Range>& held = units_[unit].held;
+  std::vector<Part> parts;
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    const Range& range = held[i];
+    const bool is_apart = definition_.is_apart && definition_.is_apart(flat.layout->views()[range.view]);
+    if (!range.parameter->is_trainable() || is_apart != are_apart) continue;
     const auto part = [&](const Buffer& all) { return all.slice(range.offset, range.count); };
     const Buffer copy = compute_copy.empty() ? Buffer{} : part(compute_copy);
-    Slice slice{part(master),
-                part(grad),
-                copies() && !is_at_random ? copy : Buffer{},
-                {},
-                scalars(place_of({units_[unit].updates[range.view], range.lr_scale})),
-                range.weight_decay};
-    for (std::size_t i = 0; i < state_names_.size(); ++i) slice.state.push_back(part(states[i]));
-    if (!copy.empty()) writes.push_back(copy);  // its padding stays zero
-    slices.emplace_back(std::move(slice), copies() && !is_at_random ? Buffer{} : copy);
-    roundings.push_back(range.rounding);
+    const std::int64_t slot = place_of({units_[unit].updates[range.view], range.lr_scale});
+    Slice slice{part(here.master), part(here.grad), is_cast ? Buffer{} : copy, {}, scalars(slot), range.weight_decay};
+    for (std::size_t which = 0; which < here.states.size(); ++which) {
+      const std::int64_t offset = range.state_offsets[which];
+      slice.state.push_back(offset < 0 ? Buffer{} : here.states[which].slice(offset, range.count));
+    }
+    parts.push_back({std::move(slice), is_cast ? copy : Buffer{}, range.rounding, flat.precision.rounds_stochastically,
+                     range.view, slot});
   }
-  context.launch({kind_ + ":" + flat.name, std::move(reads), std::move(writes)},
-                 [&kernels = context.kernels(), update = slice_update(), slices = std::move(slices),
-                  roundings = std::move(roundings), is_at_random](ExecContext& exec) {
-                   for (std::size_t i = 0; i < slices.size(); ++i) {
-                     const auto& [slice, copy] = slices[i];
-                     update(exec, slice);
-                     if (copy.empty()) continue;
-                     is_at_random ? kernels.stochastic_cast(exec, copy, slice.master, roundings[i])
-                                  : kernels.cast(exec, copy, slice.master);
-                   }
-                 });
+  return parts;
+}
+
+void Optimizer::launch_parts(OpInfo info, std::vector<Part> parts, const Update& update) const {
+  for (const Part& part : parts) {  // the padding of a copy stays zero
+    if (const Buffer& copy = part.cast.empty() ? part.slice.copy : part.cast; !copy.empty())
+      info.writes.push_back(copy);
+  }
+  const Context& context = executor_.context();
+  context.launch(std::move(info), [&kernels = context.kernels(), update, parts = std::move(parts)](ExecContext& exec) {
+    for (const Part& part : parts) {
+      update(exec, part.slice);
+      if (part.cast.empty()) continue;
+      part.is_cast_at_random ? kernels.stochastic_cast(exec, part.cast, part.slice.master, part.rounding)
+                             : kernels.cast(exec, part.cast, part.slice.master);
+    }
+  });
+}
+
+Optimizer::Held Optimizer::held_of(std::size_t unit, const HostLink::Window& window) const {
+  const FlatParameter& flat = executor_.units()[unit];
+  std::size_t next = 0;  // part of the window
+  Held held{flat.has_masters_on_host() ? window[next++] : flat.master_buffer(), {}, {}};
+  for (std::size_t i = 0; i < definition_.state.size(); ++i) {
+    const Memory& state = units_[unit].state[i];
+    if (is_on_host(unit))
+      held.states.push_back(window[next++]);
+    else
+      held.states.push_back(state ? state.buffer(DType::f32, state.bytes() / size_of(DType::f32)) : Buffer{});
+  }
+  held.grad = flat.host_grad ? window[window.parts.size() - 1] : flat.held_grad_buffer();
+  return held;
+}
+
+void Optimizer::update_unit(std::size_t unit, HostLink::Window window) {
+  executor_.context().stream().wait(window.arrived);
+  const Held held = held_of(unit, window);
+  OpInfo info{kind_ + ":" + executor_.units()[unit].name, {held.master, held.grad}, {held.master}};
+  for (const Buffer& state : held.states) {
+    if (state.empty()) continue;
+    info.reads.push_back(state);
+    info.writes.push_back(state);
+  }
+  info.reads.push_back(all_scalars());
+  launch_parts(std::move(info), parts(unit, false, held), slice_update());
   executor_.link().store(std::move(window));
 }
 
@@ -269,6 +343,8 @@ void Optimizer::update() {
     if (flat.grad_is_written) due.push_back(unit);
   }
   update_units(due);
+  update_apart();
+  if (has_average()) update_average();
   count_updates();
   executor_.clear_gradients();
   executor_.masters_updated();

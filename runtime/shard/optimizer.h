@@ -25,6 +25,9 @@ struct OptimizerOptions {
   float clip = 1.0f;        ///< largest norm of all gradients (GradNorm); 0: no clipping
   bool order_free = false;  ///< the norm is summed in fixed point, so that no cut of the parameters changes a bit of it
   std::vector<ParameterGroup> groups = {};  ///< the first that matches; one that matches no parameter is a UsageError
+  /// Above 0, below 1: there is an average a of the weights w, which begins as the weights behind the first update, and
+  /// behind each a := average a + (1 - average) w.
+  float average = 0;
 };
 
 /// Updates the master shards, with global-norm clipping that never waits for the host: norm, clip coefficient and
@@ -71,14 +74,29 @@ class Optimizer {
   /// f32 (1) on the device: the global norm of the last step's gradients before clipping.
   Buffer grad_norm() const;
 
+  /// Exchanges the weights and their average, for an evaluation, and back; nothing before the first update. Collective;
+  /// blocks; between steps. UsageError where there is none.
+  void swap_average();
+  bool has_average() const { return options_.average > 0; }
+  /// What checkpoints call the average.
+  static constexpr const char* kAverage = "average";
+
   /// "adamw": its name in launches and checkpoints.
   const std::string& kind() const { return kind_; }
-  /// What checkpoints call its state: "adamw.m", "adamw.v".
+  /// What checkpoints call its state: "adamw.m", "adamw.v", and kAverage.
   const std::vector<std::string>& state_names() const { return state_names_; }
-  /// One of it, of a unit's master weights, f32 (held_elems): with `updates` it is all of the state.
-  Buffer state(std::size_t which, std::size_t unit) const {
-    return of_unit(unit).state.at(which).buffer(DType::f32, held_elems(unit));
+  /// One of it, of a unit's master weights, f32 (held_elems): with `updates` it is all of the state. Of a state that
+  /// every parameter of the unit has.
+  Buffer state(std::size_t which, std::size_t unit) const;
+  /// Whether a parameter of a unit has that state.
+  bool has_state(std::size_t which, std::size_t unit, std::size_t parameter) const {
+    return of_unit(unit).has_state.at(which).at(parameter);
   }
+  /// Whether all of the unit's parameters have it.
+  bool is_of_all(std::size_t which, std::size_t unit) const;
+  /// The same of elements that this rank holds: one of FlatParameter::held_segments(), by its place there. Empty where
+  /// the parameter has no such state.
+  Buffer state_of(std::size_t which, std::size_t unit, std::size_t segment) const;
   /// Whether the host keeps that, see HostLink.
   bool is_on_host(std::size_t unit) const {
     return executor_.units().at(unit).placement->options.residence.has_moments_on_host;
@@ -95,6 +113,10 @@ class Optimizer {
     std::vector<std::string> state = {};  ///< "m", "v": f32, which begin as zeros
     std::vector<std::pair<std::string, std::string>> settings =
         {};  ///< what ranks must have alike: "AdamW's eps", "1e-08"
+    /// Whether a parameter has a state, by its place in `state`; none: each has all of them.
+    std::function<bool(std::size_t which, const FlatView& parameter)> has_state = {};
+    /// Whether update_apart() updates a parameter, and slice_update() does not; none: there are no such parameters.
+    std::function<bool(const FlatView& parameter)> is_apart = {};
   };
   Optimizer(Executor& executor, const Definition& definition, const OptimizerOptions& options);
 
@@ -102,7 +124,7 @@ class Optimizer {
   struct Slice {
     Buffer master, grad;
     Buffer copy;                ///< bf16: becomes the new masters; empty: there is none, or somebody else makes it
-    std::vector<Buffer> state;  ///< in the order of Definition::state
+    std::vector<Buffer> state;  ///< in the order of Definition::state; empty where the parameter has none
     Buffer scalars;             ///< as StepScalars
     float weight_decay;
     /// Of a CPU device.
@@ -117,7 +139,29 @@ class Optimizer {
   virtual bool copies() const { return false; }
   /// What else is known of a step to parameters that were updated so many times before it.
   virtual void set_corrections(StepScalars& scalars, std::int64_t updates) const;
+  /// Updates the parameters that are apart. Collective, behind the norm of the gradients and before they are cleared.
+  virtual void update_apart() {}
   const KernelTable& kernels() const { return executor_.context().kernels(); }
+  Executor& executor() { return executor_; }
+
+  /// A slice on its way, and what it is of.
+  struct Part {
+    Slice slice;
+    Buffer cast;  ///< the bf16 copy, where it is cast from the masters behind the update
+    StochasticRounding rounding;
+    bool is_cast_at_random;
+    std::size_t view;   ///< the parameter's place in the unit
+    std::int64_t slot;  ///< of the scalars
+  };
+  /// What this rank holds of a unit that is trained: the parameters that are apart, or the others.
+  std::vector<Part> parts(std::size_t unit, bool are_apart) const { return parts(unit, are_apart, held_of(unit, {})); }
+  /// Enqueues `update` of each on compute, and the copies behind it.
+  void launch_parts(OpInfo info, std::vector<Part> parts, const Update& update) const;
+  std::int64_t slot_count() const { return std::ssize(slots_); }
+  static constexpr std::int64_t kScalars = sizeof(StepScalars) / sizeof(float);
+  /// Of a slot; the first also hold the norm.
+  Buffer scalars(std::int64_t slot) const { return all_scalars().slice(slot * kScalars, kScalars); }
+  Buffer all_scalars() const { return scalars_.buffer(DType::f32, slot_count() * kScalars); }
 
  private:
   struct Range {  // elements of one parameter in what is held
@@ -125,14 +169,16 @@ class Optimizer {
     float weight_decay, lr_scale;
     const Parameter* parameter;
     StochasticRounding rounding;
-    std::size_t view;  // the parameter's place in the unit
+    std::size_t view;                              // the parameter's place in the unit
+    std::vector<std::int64_t> state_offsets = {};  // of each state; -1: the parameter has none
   };
   struct Unit {
     std::vector<Memory> state;
-    std::vector<Range> held;            // what is updated here
-    std::vector<std::int64_t> updates;  // of each parameter
-    std::vector<float> lr_scales;       // of each parameter
-    std::vector<bool> is_updated;       // by the last update
+    std::vector<Range> held;                   // what is updated here
+    std::vector<std::vector<bool>> has_state;  // by state and parameter
+    std::vector<std::int64_t> updates;         // of each parameter
+    std::vector<float> lr_scales;              // of each parameter
+    std::vector<bool> is_updated;              // by the last update
   };
   struct Slot {  // whose scalars are alike
     std::int64_t updates;
@@ -144,24 +190,37 @@ class Optimizer {
   const ParameterGroup* group_of(const std::string& name) const;
   void check_groups() const;
   Unit make_unit(const FlatParameter& unit);
+  std::int64_t place_states(Unit& made, const FlatParameter& unit, std::size_t which) const;
   std::vector<Range> ranges(const FlatParameter& unit, const std::vector<ShardSegment>& segments) const;
-  static std::vector<Range> trained(const std::vector<Range>& ranges);
   void update_units(const std::vector<std::size_t>& units);
   void update_unit(std::size_t unit, HostLink::Window window);
   HostLink::Window load(std::size_t unit);
+  /// What an update of a unit works on, on the device.
+  struct Held {
+    Buffer master, grad;
+    std::vector<Buffer> states;  // as Definition::state; empty where nobody here has it
+  };
+  Held held_of(std::size_t unit, const HostLink::Window& window) const;
+  std::vector<Part> parts(std::size_t unit, bool are_apart, const Held& held) const;
+  void check_residence() const;
   void count_updates();
   void count_skipped();
   void report_skipped();
   void set_slots();
   std::int64_t place_of(const Slot& slot) const;
-  static constexpr std::int64_t kScalars = sizeof(StepScalars) / sizeof(float);
-  /// Of a slot; the first also hold the norm.
-  Buffer scalars(std::int64_t slot) const { return all_scalars().slice(slot * kScalars, kScalars); }
-  Buffer all_scalars() const { return scalars_.buffer(DType::f32, std::ssize(slots_) * kScalars); }
+  /// With which the average of a slot's parameters is updated, behind all others.
+  Buffer average_scalars(std::int64_t slot) const {
+    return every_scalars().slice((slot_count() + slot) * kScalars, kScalars);
+  }
+  Buffer every_scalars() const {
+    return scalars_.buffer(DType::f32, slot_count() * kScalars * (has_average() ? 2 : 1));
+  }
+  void update_average();
   Buffer skips() const { return skips_.buffer(DType::f32, 1); }
 
   Executor& executor_;
   std::string name_, kind_;  // "AdamW", "adamw"
+  Definition definition_;
   std::vector<std::string> state_names_;
   OptimizerOptions options_;
   std::vector<NamePattern> patterns_;  // of its groups

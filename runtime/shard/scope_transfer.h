@@ -70,6 +70,13 @@ class ScopeTransfer {
   /// Back, on compute: a copy.
   WholeUnit to_device(const FlatParameter& unit, const WholeUnit& from);
 
+  /// The ranks that share one set of the unit's masters, on compute.
+  Communicator& masters(const FlatParameter& unit) { return unit.groups().norm ? *unit.groups().norm : everybody_; }
+  /// Of each rank of `masters`, which slice it holds.
+  static std::vector<int> slices(const FlatParameter& unit);
+  /// What the ranks exchange is in it.
+  Pool& pool() { return pool_; }
+
  private:
   /// Calls use(shards) with shards that lie on the device; what the host keeps comes there for it, and goes back
   /// where it is `written`.
@@ -78,15 +85,11 @@ class ScopeTransfer {
   WholeUnit gather_here(FlatParameter& unit, const HeldShards& shards);
   WholeUnit gather_here_to(FlatParameter& unit, const HeldShards& shards, int root);
   void scatter_here(FlatParameter& unit, const HeldShards& shards, const WholeUnit& from, int root);
-  /// The ranks that share one set of the unit's masters, on compute.
-  Communicator& masters(const FlatParameter& unit) { return unit.groups().norm ? *unit.groups().norm : everybody_; }
   /// The place of rank `root` among the replicas of its masters, and whether this rank has the same.
   int replica_of(const FlatParameter& unit, int root) const;
   bool is_beside(const FlatParameter& unit, int root) const;
   /// The place of rank `root`, which is in it, in `masters`.
   static int place_in_masters(const FlatParameter& unit, int root);
-  /// Of each rank of `masters`, which slice it holds.
-  static std::vector<int> slices(const FlatParameter& unit);
   Memory acquire(const FlatParameter& unit, std::int64_t elems);
   void copy(const char* name, const FlatParameter& unit, const Buffer& out, const Buffer& in);
   /// From the order of `masters` to the order of slices, or back.

@@ -26,7 +26,8 @@ Sgd::Sgd(Executor& executor, const SgdConfig& config)
           {.weight_decay = config.weight_decay,
            .clip = config.clip,
            .order_free = config.order_free,
-           .groups = config.groups}),
+           .groups = config.groups,
+           .average = config.average}),
       config_(config) {}
 
 Optimizer::Update Sgd::slice_update() const {

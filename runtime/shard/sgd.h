@@ -8,9 +8,10 @@ struct SgdConfig {
   float momentum = 0;  ///< 0: no state
   bool nesterov = false;
   float weight_decay = 0;
-  float clip = 0;  ///< as in OptimizerOptions, like the next two
+  float clip = 0;  ///< as in OptimizerOptions, like the next three
   bool order_free = false;
   std::vector<ParameterGroup> groups = {};
+  float average = 0;
 };
 
 /// Stochastic gradient descent with momentum (Sutskever et al. 2013, as PyTorch writes it): g = grad + weight_decay w,

@@ -1,6 +1,7 @@
 #include "runtime/shard/state_by_name.h"
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 #include <utility>
 
@@ -49,18 +50,19 @@ class Reader {
     Executor& executor = state_.executor;
     for (std::size_t number = 0; number < executor.units().size(); ++number) {
       FlatParameter& unit = executor.units()[number];
-      std::vector<HeldTensor> of_kinds;
-      const auto kinds = unit_state(executor, optimizer_, number);
-      for (const auto& [kind, shards] : kinds) {
-        WholeUnit whole = options_.only_rank ? executor.transfer().gather_to(unit, shards, *options_.only_rank)
-                                             : executor.transfer().gather(unit, shards);
-        for (const FlatView& view : unit.layout->views())
-          of_kinds.push_back(tensor({view.name, kind, DType::f32, view.shape}, whole.of(*unit.layout, view)));
+      const auto& views = unit.layout->views();
+      std::vector<std::vector<HeldTensor>> of_views(views.size());  // a parameter's kinds beside each other
+      for (const HeldKind& state : unit_state(executor, optimizer_, number)) {
+        WholeUnit whole = options_.only_rank ? executor.transfer().gather_to(unit, state.shards, *options_.only_rank)
+                                             : executor.transfer().gather(unit, state.shards);
+        for (std::size_t i = 0; i < views.size(); ++i) {
+          if (!state.is_of(i)) continue;
+          const CheckpointTensor named{views[i].name, state.kind, DType::f32, views[i].shape};
+          of_views[i].push_back(tensor(named, whole.of(*unit.layout, views[i])));
+        }
         keep(std::move(whole));
       }
-      for (std::size_t view = 0; view < unit.layout->views().size(); ++view)  // a parameter's kinds beside each other
-        for (std::size_t kind = 0; kind < kinds.size(); ++kind)
-          result_.tensors.push_back(std::move(of_kinds[kind * unit.layout->views().size() + view]));
+      for (auto& tensors : of_views) std::move(tensors.begin(), tensors.end(), std::back_inserter(result_.tensors));
     }
     for (const Parameter* parameter : executor.ignored()) {
       result_.tensors.push_back(tensor({parameter->name(), kMasterKind, DType::f32, parameter->shape()},

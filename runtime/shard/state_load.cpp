@@ -207,15 +207,20 @@ class Loader {
     for (std::size_t i = 0; i < held_.size(); ++i) shared[key_of(held_[i])] = is_shared(i);
     for (std::size_t number = 0; number < state_.executor.units().size(); ++number) {
       FlatParameter& unit = state_.executor.units()[number];
-      for (const auto& [kind, shards] :
+      for (const HeldKind& state :
            unit_state(state_.executor, options_.with_optimizer ? &state_.optimizer : nullptr, number)) {
-        const auto is_given = [&, kind = kind](const FlatView& view) { return shared.at({view.name, kind}); };
+        const auto is_given = [&](const FlatView& view) {
+          const auto found = shared.find({view.name, state.kind});
+          return found != shared.end() && found->second;
+        };
         if (std::none_of(unit.layout->views().begin(), unit.layout->views().end(), is_given)) continue;
-        const WholeUnit whole = transfer.gather_to(unit, shards, root);
+        const WholeUnit whole = transfer.gather_to(unit, state.shards, root);
         for (const FlatView& view : unit.layout->views())
           if (whole && is_given(view))
-            fill(&state_.executor.context(), Index(*given_.at({view.name, kind})), 0, whole.of(*unit.layout, view));
-        transfer.scatter(unit, shards, whole, root);
+            fill(&state_.executor.context(), Index(*given_.at({view.name, state.kind})), 0,
+                 whole.of(*unit.layout, view));
+        transfer.scatter(unit, state.shards, whole, root);
+        store_unit_state(state_.executor, state_.optimizer, number, state);
       }
     }
     for (const Parameter* parameter : state_.executor.ignored()) {

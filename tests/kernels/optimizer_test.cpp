@@ -235,6 +235,47 @@ TEST_CASE(
   REQUIRE(out[2].same_bytes(out[3]));
 }
 
+TEST_CASE(
+    "Lion follows its formula over several steps, does not move where all is 0, and its bf16 copy is the master") {
+  const std::int64_t n = GENERATE(1, 37, 100003);
+  const Values zeros(DType::f32, n);
+  Values start = Values::random(DType::f32, n, 1);
+  std::vector<Values> grads;
+  for (std::uint64_t t = 0; t < 3; ++t) {
+    grads.push_back(Values::random(DType::f32, n, 10 + t));
+    if (n > 5) grads.back().set(5, 0.0);
+  }
+  if (n > 5) start.set(5, 0.0);
+  const auto out = run(
+      {start, zeros, Values(DType::bf16, n), Values(DType::bf16, n)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+        for (Values& grad : grads) {
+          Values s = scalars_of({0.02f, 1, 1, 0.5f, 0.0f, 0.0f});
+          k().lion(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), grad.buffer(), s.buffer(), {0.9f, 0.99f, 0.1f});
+        }
+        k().cast(ctx, o[3].buffer(), o[0].buffer());
+      });
+  std::vector<double> expected = start.list(), momentum(expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    for (Values& grad : grads) {
+      const double g = 0.5 * grad[static_cast<std::int64_t>(i)], mean = 0.9 * momentum[i] + 0.1 * g;
+      expected[i] -= 0.02 * (static_cast<double>((mean > 0) - (mean < 0)) + 0.1 * expected[i]);
+      momentum[i] = 0.99 * momentum[i] + 0.01 * g;
+    }
+  }
+  require_close(out[0], expected, 1e-6);
+  require_close(out[1], momentum, 1e-6);
+  REQUIRE(out[2].same_bytes(out[3]));
+}
+
+TEST_CASE("Lion leaves everything as it is when told to skip") {
+  const Values start = Values::random(DType::f32, 10, 1);
+  std::vector<Values> o = {start, start};
+  Values grad = Values::random(DType::f32, 10, 2), scalars = scalars_of({0.02f, 1, 1, 0.7f, 0.0f, 1.0f});
+  ExecContext ctx = make_context();
+  k().lion(ctx, o[0].buffer(), o[1].buffer(), {}, grad.buffer(), scalars.buffer(), {0.9f, 0.99f, 0.1f});
+  for (const Values& values : o) REQUIRE(values.same_bytes(start));
+}
+
 TEST_CASE("SGD leaves everything as it is when told to skip") {
   const Values start = Values::random(DType::f32, 10, 1);
   std::vector<Values> o = {start, start};

@@ -50,7 +50,8 @@ class Tree:
             return self.known[name]
         found = set()
         for included in self.includes[name]:
-            ours = next((one for one in (included, (pathlib.PurePosixPath(name).parent / included).as_posix()) if one in self.texts), None)
+            beside, installed = (pathlib.PurePosixPath(name).parent / included).as_posix(), included.replace("zshard/zshard.h", "model/zshard.h")
+            ours = next((one for one in (included, beside, installed) if one in self.texts), None)
             if ours is None:
                 found |= {included} | BRINGS.get(included, set())
             elif ours not in seen:

@@ -197,6 +197,8 @@ LAYOUT = [
          says=[r"train\.groups: .*no parameter is of the group \"\*\.wieght\""]),
     Case("a group that others leave nothing", CONFIG, sets=["train.optimizer=sgd", "train.groups=['*: lr=0.1', '*.bias: decay=0']"],
          says=[r"train\.groups: .*no parameter is of the group \"\*\.bias\""]),
+    Case("matrices of no name", CONFIG, sets=["train.optimizer=muon", "train.muon=['blocks.*', '*.bias']"],
+         says=[r"train\.muon: .*no matrix has a name of \"\*\.bias\""]),
     Case("dims of no parameter", CONFIG, sets=["shard.layout=per_parameter", "shard.dims=['*.wieght=1']"],
          says=[r"shard\.dims: no parameter matches \"\*\.wieght\"", "nearest names"]),
     Case("a dim that a parameter has not", CONFIG, sets=["shard.layout=per_parameter", "shard.dims=['*.bias=1']"],

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <tuple>
 
 #include "model/fully_shard.h"
 #include "model/nn/batch_norm.h"

@@ -224,3 +224,23 @@ TEST_CASE("a validation that was cut short is added to its step's line later") {
   log.append({.step = 3});
   CHECK(log.lacks_validation(3));
 }
+
+TEST_CASE("the validations of a log are read up to a step, one before the first step too") {
+  test::TempDir dir;
+  MetricsLog log(dir / "metrics.jsonl");
+  CHECK(log.validations(9).empty());
+  log.append({.step = 0, .loss = std::nanf(""), .grad_norm = std::nanf(""), .val_loss = 5.5f});
+  log.append({.step = 1, .loss = 5});
+  log.append({.step = 2, .loss = 4, .val_loss = 4.25f});
+  log.append({.step = 3, .loss = 4, .val_loss = std::nanf("")});
+  log.append({.step = 4, .loss = 4, .val_loss = 3.0f});
+  const auto found = log.validations(3);
+  REQUIRE(found.size() == 3);
+  CHECK(found[0].step == 0);
+  CHECK(found[0].loss == 5.5f);
+  CHECK(found[1].step == 2);
+  CHECK(found[1].loss == 4.25f);
+  CHECK(std::isnan(found[2].loss));
+  CHECK(log.cut_after(0) == 0);
+  CHECK(log.validations(9).size() == 1);
+}

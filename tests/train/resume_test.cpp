@@ -96,6 +96,16 @@ TEST_CASE("C3: latest-valid passes over damaged ones, and clearing the way sets 
   CHECK(refusal({"latest-valid", dir / "a", "n", false}) == ExitCode::checkpoint);
 }
 
+TEST_CASE("the best checkpoint stays beside the newest") {
+  const TempDir dir;
+  for (const std::int64_t step : {2, 4, 6, 8, 10}) write_checkpoint(dir, "a", step);
+  const ResumePoint point = found({"latest", dir / "a", "n", false});
+  zs::clear_way(point, RunMark::find(dir / "a").value(), 2, 4);
+  CHECK(list_checkpoints(dir / "a/checkpoints") == std::vector<std::int64_t>{4, 8, 10});
+  prune_checkpoints(dir / "a/checkpoints", 1, nullptr, {}, 10);
+  CHECK(list_checkpoints(dir / "a/checkpoints") == std::vector<std::int64_t>{10});
+}
+
 TEST_CASE(
     "F04: what says nothing of a checkpoint's bytes is no damage: latest-valid stops there, and nothing is set aside") {
   const TempDir dir;
@@ -396,9 +406,10 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
                                          "config.model.rotary_low",    "config.model.rotary_scaling",
                                          "config.model.tied_head",     "config.model.window",
                                          "config.model.vocab",         "config.model.width",
-                                         "config.train.beta1",         "config.train.beta2",
-                                         "config.train.eps",           "config.train.global_batch",
-                                         "config.train.momentum",      "config.train.nesterov",
+                                         "config.train.average",       "config.train.beta1",
+                                         "config.train.beta2",         "config.train.eps",
+                                         "config.train.global_batch",  "config.train.momentum",
+                                         "config.train.muon",          "config.train.nesterov",
                                          "config.train.optimizer",     "config.train.seed",
                                          "config.train.sequence",      "data.train_tokens",
                                          "config.data.format",         "config.data.weights"});

@@ -43,6 +43,8 @@ struct Config {
     std::string optimizer = "adamw";
     double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, momentum = 0;
     bool nesterov = false;
+    std::vector<std::string> muon;  ///< patterns of the matrices that Muon updates
+    double average = 0;
     std::vector<std::string> groups;  ///< "PATTERN: lr=FACTOR, decay=VALUE"
     std::int64_t seed = 1337;
     bool deterministic = false;
@@ -50,6 +52,7 @@ struct Config {
     std::string loss = "tokens";
     std::int64_t loss_chunk = 0;
     Duration time_limit;
+    std::int64_t patience = 0;  ///< validations
     bool operator==(const Train&) const = default;
   };
   struct Shard {
@@ -112,12 +115,14 @@ struct Config {
     double every_minutes = 0;
     bool background = false;
     std::string on_full = "stop";
+    bool keep_best = false;
     bool is_regular() const { return every > 0 || every_minutes > 0; }
     bool operator==(const Checkpoint&) const = default;
   };
   struct Run {
     std::string dir;
     std::int64_t validate_every = 0, validate_batches = 8, sample_tokens = 200;
+    bool validate_first = false, validate_average = false;
     std::string sample_prompt;
     std::string export_to, export_dtype = "f32";
     std::int64_t export_shard_mib = 5120;

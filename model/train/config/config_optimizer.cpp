@@ -1,11 +1,14 @@
 #include "model/train/config/config_optimizer.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
 #include "model/train/config/pattern_entries.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/shard/adamw.h"
+#include "runtime/shard/lion.h"
+#include "runtime/shard/muon.h"
 #include "runtime/shard/sgd.h"
 
 namespace zs {
@@ -43,6 +46,24 @@ void check_groups(ConfigDraft& draft) {
   }
 }
 
+/// A key that the chosen optimizer has no use for, with another value than it has if nobody gives one.
+void refuse_foreign(ConfigDraft& draft) {
+  const Config::Train &train = draft.config.train, usual;
+  const auto check = [&](const char* key, bool is_unusual, const auto& value,
+                         std::initializer_list<std::string_view> optimizers) {
+    if (!is_unusual || std::find(optimizers.begin(), optimizers.end(), train.optimizer) != optimizers.end()) return;
+    if (!are_good(draft, {key})) return;
+    draft.report(key, fmt::format("{} = {} does not go with train.optimizer \"{}\"", key, value, train.optimizer),
+                 fmt::format("leave it out, or use train.optimizer = \"{}\"", *optimizers.begin()));
+  };
+  check("train.beta1", train.beta1 != usual.beta1, train.beta1, {"adamw", "lion", "muon"});
+  check("train.beta2", train.beta2 != usual.beta2, train.beta2, {"adamw", "lion", "muon"});
+  check("train.eps", train.eps != usual.eps, train.eps, {"adamw", "muon"});
+  check("train.momentum", train.momentum != usual.momentum, train.momentum, {"sgd", "muon"});
+  check("train.nesterov", train.nesterov, "true", {"sgd", "muon"});
+  check("train.muon", !train.muon.empty(), fmt::format("[\"{}\"]", fmt::join(train.muon, "\", \"")), {"muon"});
+}
+
 }  // namespace
 
 ParameterGroup parse_group(const std::string& text) {
@@ -71,27 +92,24 @@ ParameterGroup parse_group(const std::string& text) {
 
 void resolve_optimizer(ConfigDraft& draft) {
   Config::Train& train = draft.config.train;
-  const Config::Train usual;
   check_groups(draft);
   if (!are_good(draft, {"train.optimizer"})) return;
-  const bool is_sgd = train.optimizer == "sgd";
-  if (is_sgd && !draft.is_given("train.weight_decay")) train.weight_decay = 0;
-  const auto refuse = [&](const char* key, bool is_unusual, const std::string& value) {
-    if (!is_unusual || !are_good(draft, {key})) return;
-    draft.report(key, fmt::format("{} = {} does not go with train.optimizer \"{}\"", key, value, train.optimizer),
-                 fmt::format("leave it out, or use train.optimizer = \"{}\"", is_sgd ? "adamw" : "sgd"));
+  const auto fill = [&](const char* key, const char* optimizer, auto& value, auto usual) {
+    if (train.optimizer == optimizer && !draft.is_given(key)) value = usual;
   };
-  if (is_sgd) {
-    refuse("train.beta1", train.beta1 != usual.beta1, fmt::format("{}", train.beta1));
-    refuse("train.beta2", train.beta2 != usual.beta2, fmt::format("{}", train.beta2));
-    refuse("train.eps", train.eps != usual.eps, fmt::format("{}", train.eps));
-    if (train.nesterov && train.momentum == 0 && are_good(draft, {"train.nesterov", "train.momentum"}))
-      draft.report("train.nesterov", "train.nesterov = true without a momentum",
-                   "set train.momentum above 0, or leave train.nesterov out");
-  } else {
-    refuse("train.momentum", train.momentum != usual.momentum, fmt::format("{}", train.momentum));
-    refuse("train.nesterov", train.nesterov, "true");
-  }
+  fill("train.weight_decay", "sgd", train.weight_decay, 0.0);
+  fill("train.beta2", "lion", train.beta2, 0.99);
+  fill("train.momentum", "muon", train.momentum, 0.95);
+  fill("train.nesterov", "muon", train.nesterov, !(draft.is_given("train.momentum") && train.momentum == 0));
+  fill("train.muon", "muon", train.muon, std::vector<std::string>{"blocks.*"});
+  refuse_foreign(draft);
+  const bool has_momentum = train.optimizer == "sgd" || train.optimizer == "muon";
+  if (has_momentum && train.nesterov && train.momentum == 0 && are_good(draft, {"train.nesterov", "train.momentum"}))
+    draft.report("train.nesterov", "train.nesterov = true without a momentum",
+                 "set train.momentum above 0, or leave train.nesterov out");
+  if (train.optimizer == "muon" && train.muon.empty() && are_good(draft, {"train.muon"}))
+    draft.report("train.muon", "train.muon names no matrix",
+                 "name some, such as [\"blocks.*\"], or use train.optimizer = \"adamw\"");
 }
 
 std::unique_ptr<Optimizer> make_optimizer(Executor& executor, const Config& config) try {
@@ -99,23 +117,50 @@ std::unique_ptr<Optimizer> make_optimizer(Executor& executor, const Config& conf
   std::vector<ParameterGroup> groups;
   for (const std::string& entry : train.groups) groups.push_back(parse_group(entry));
   const auto decay = static_cast<float>(train.weight_decay), clip = static_cast<float>(train.clip);
+  const auto beta1 = static_cast<float>(train.beta1), beta2 = static_cast<float>(train.beta2),
+             eps = static_cast<float>(train.eps), momentum = static_cast<float>(train.momentum);
   if (train.optimizer == "sgd") {
-    return std::make_unique<Sgd>(executor, SgdConfig{.momentum = static_cast<float>(train.momentum),
+    return std::make_unique<Sgd>(executor, SgdConfig{.momentum = momentum,
                                                      .nesterov = train.nesterov,
                                                      .weight_decay = decay,
                                                      .clip = clip,
                                                      .order_free = train.deterministic,
-                                                     .groups = std::move(groups)});
+                                                     .groups = std::move(groups),
+                                                     .average = static_cast<float>(train.average)});
   }
-  return std::make_unique<AdamW>(executor, AdamWConfig{.beta1 = static_cast<float>(train.beta1),
-                                                       .beta2 = static_cast<float>(train.beta2),
-                                                       .eps = static_cast<float>(train.eps),
+  if (train.optimizer == "lion") {
+    return std::make_unique<Lion>(executor, LionConfig{.beta1 = beta1,
+                                                       .beta2 = beta2,
                                                        .weight_decay = decay,
                                                        .clip = clip,
                                                        .order_free = train.deterministic,
-                                                       .groups = std::move(groups)});
+                                                       .groups = std::move(groups),
+                                                       .average = static_cast<float>(train.average)});
+  }
+  if (train.optimizer == "muon") {
+    return std::make_unique<Muon>(executor, MuonConfig{.momentum = momentum,
+                                                       .nesterov = train.nesterov,
+                                                       .matrices = train.muon,
+                                                       .beta1 = beta1,
+                                                       .beta2 = beta2,
+                                                       .eps = eps,
+                                                       .weight_decay = decay,
+                                                       .clip = clip,
+                                                       .order_free = train.deterministic,
+                                                       .groups = std::move(groups),
+                                                       .average = static_cast<float>(train.average)});
+  }
+  return std::make_unique<AdamW>(executor, AdamWConfig{.beta1 = beta1,
+                                                       .beta2 = beta2,
+                                                       .eps = eps,
+                                                       .weight_decay = decay,
+                                                       .clip = clip,
+                                                       .order_free = train.deterministic,
+                                                       .groups = std::move(groups),
+                                                       .average = static_cast<float>(train.average)});
 } catch (const UsageError& error) {  // all but the names of parameters is known to be right
-  throw Error(ExitCode::config, "train.groups: " + error.what_happened(), {}, error.what_to_do());
+  const char* const key = error.what_happened().starts_with("Muon: no matrix") ? "train.muon: " : "train.groups: ";
+  throw Error(ExitCode::config, key + error.what_happened(), {}, error.what_to_do());
 }
 
 }  // namespace zs

@@ -225,6 +225,15 @@ void check_offload(ConfigDraft& draft) {
     draft.report("offload.moments",
                  "offload.moments = \"host\" does not go with train.optimizer \"sgd\" without momentum",
                  "it has no moments: leave it out, or set train.momentum");
+  if (are_good(draft, {"offload.weights", "offload.gradients", "offload.moments", "train.optimizer"}) &&
+      c.offload.has_any() && c.train.optimizer == "muon")
+    draft.report("train.optimizer", "train.optimizer = \"muon\" does not go with what the host keeps (offload)",
+                 "leave one of them out");
+  if (are_good(draft, {"offload.weights", "offload.gradients", "offload.moments", "train.average"}) &&
+      c.offload.has_any() && c.train.average > 0)
+    draft.report("train.average",
+                 fmt::format("train.average = {} does not go with what the host keeps (offload)", c.train.average),
+                 "leave one of them out");
   if (are_good(draft, {"offload.weights", "offload.gradients", "offload.moments", "cuda.graph"}) &&
       c.offload.has_any() && c.cuda.graph)
     draft.report("cuda.graph", "cuda.graph = true does not go with what the host keeps (offload)",
@@ -302,6 +311,17 @@ void check_rest(ConfigDraft& draft) {
       c.run.validate_every > 0 && c.data.validation.empty() && c.data.validation_fraction == 0)
     draft.report("run.validate_every", "run.validate_every is set, but there is no validation data",
                  "set data.validation or data.validation_fraction, or run.validate_every = 0");
+  const auto needs_validation = [&](const char* key, bool is_set, const std::string& value) {
+    if (!is_set || !are_good(draft, {key, "run.validate_every"}) || c.run.validate_every > 0) return;
+    draft.report(key, fmt::format("{} = {} without a validation", key, value),
+                 "set run.validate_every above 0, or leave it out");
+  };
+  needs_validation("train.patience", c.train.patience > 0, fmt::format("{}", c.train.patience));
+  needs_validation("checkpoint.keep_best", c.checkpoint.keep_best, "true");
+  needs_validation("run.validate_first", c.run.validate_first, "true");
+  if (are_good(draft, {"run.validate_average", "train.average"}) && c.run.validate_average && c.train.average == 0)
+    draft.report("run.validate_average", "run.validate_average = true without an average of the weights",
+                 "set train.average, such as 0.999, or leave it out");
   if (are_good(draft, {"comm.transport", "comm.ranks"}) && c.comm.transport != "auto" && c.comm.transport != "local" &&
       c.comm.ranks != 1)
     draft.report("comm.ranks",

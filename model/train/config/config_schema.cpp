@@ -176,21 +176,31 @@ constexpr std::array kKeys = {
               "`train.warmup` it must fit into `train.steps`."},
     ConfigKey{"train.clip", [](Config& c) -> ConfigSlot { return &c.train.clip; }, between(0, 1e6), "", "",
               "Largest global norm of the gradient; 0 does not clip."},
-    ConfigKey{"train.optimizer", [](Config& c) -> ConfigSlot { return &c.train.optimizer; }, any, "adamw|sgd", "",
-              "`adamw` (Loshchilov and Hutter 2019), or `sgd`, stochastic gradient descent with a momentum."},
+    ConfigKey{"train.optimizer", [](Config& c) -> ConfigSlot { return &c.train.optimizer; }, any, "adamw|lion|muon|sgd",
+              "",
+              "`adamw` (Loshchilov and Hutter 2019); `lion` (Chen et al. 2023); `muon` (Jordan et al. 2024) for the "
+              "matrices that `train.muon` names, and AdamW for the rest; or `sgd`, stochastic gradient descent with a "
+              "momentum (docs/optimizers.md)."},
     ConfigKey{"train.weight_decay", [](Config& c) -> ConfigSlot { return &c.train.weight_decay; }, between(0, 100), "",
               "`0.1`, with `sgd` `0.0`",
-              "Weight decay, AdamW's decoupled from the gradient; not for norms and biases."},
+              "Weight decay, decoupled from the gradient but with `sgd`; not for norms and biases."},
     ConfigKey{"train.beta1", [](Config& c) -> ConfigSlot { return &c.train.beta1; }, below_one, "", "",
-              "AdamW's first moment."},
-    ConfigKey{"train.beta2", [](Config& c) -> ConfigSlot { return &c.train.beta2; }, below_one, "", "",
-              "AdamW's second moment."},
+              "AdamW's first moment; of Lion, how much of a step's direction is the momentum's."},
+    ConfigKey{"train.beta2", [](Config& c) -> ConfigSlot { return &c.train.beta2; }, below_one, "",
+              "`0.95`, with `lion` `0.99`", "AdamW's second moment; of Lion, its momentum."},
     ConfigKey{"train.eps", [](Config& c) -> ConfigSlot { return &c.train.eps; }, positive(1), "", "",
               "AdamW's epsilon."},
-    ConfigKey{"train.momentum", [](Config& c) -> ConfigSlot { return &c.train.momentum; }, below_one, "", "",
-              "SGD's momentum; 0: none."},
-    ConfigKey{"train.nesterov", [](Config& c) -> ConfigSlot { return &c.train.nesterov; }, any, "", "",
-              "SGD looks ahead by its momentum, as Nesterov's method does."},
+    ConfigKey{"train.momentum", [](Config& c) -> ConfigSlot { return &c.train.momentum; }, below_one, "",
+              "`0.0`, with `muon` `0.95`", "SGD's or Muon's momentum; 0: none."},
+    ConfigKey{"train.nesterov", [](Config& c) -> ConfigSlot { return &c.train.nesterov; }, any, "",
+              "`false`, with `muon` `true`", "SGD, or Muon, looks ahead by its momentum, as Nesterov's method does."},
+    ConfigKey{"train.muon", [](Config& c) -> ConfigSlot { return &c.train.muon; }, any, "",
+              "`[]`, with `muon` `[\"blocks.*\"]`",
+              "Names of the matrices that Muon updates, as patterns in which `*` matches any part of a name: of the "
+              "parameters with two dims those that match one."},
+    ConfigKey{"train.average", [](Config& c) -> ConfigSlot { return &c.train.average; }, below_one, "", "",
+              "Decay of an exponential average of the weights, such as 0.999: sharded, in checkpoints, and exported by "
+              "`--export ... --average`; 0: none."},
     ConfigKey{"train.groups", [](Config& c) -> ConfigSlot { return &c.train.groups; }, any, "", "",
               "`\"PATTERN: lr=FACTOR, decay=VALUE\"`, either of the two or both: parameters that learn at `train.lr` "
               "times a factor, or have "
@@ -212,6 +222,9 @@ constexpr std::array kKeys = {
               "its targets that count. Where every target counts both are the mean over all tokens."},
     ConfigKey{"train.loss_chunk", [](Config& c) -> ConfigSlot { return &c.train.loss_chunk; }, between(0, 1e9), "", "",
               "Tokens whose logits exist at once; 0: even shares, in multiples of 32, that keep them within 128 MiB."},
+    ConfigKey{"train.patience", [](Config& c) -> ConfigSlot { return &c.train.patience; }, between(0, 1e6), "", "",
+              "The run ends, as after its last step, when so many validations in a row were no better than the best "
+              "before them; 0 never. Needs `run.validate_every`."},
     ConfigKey{"train.time_limit", [](Config& c) -> ConfigSlot { return &c.train.time_limit; }, between(0, 1e8), "", "",
               "The run stops, saves a checkpoint and ends with exit code 75 by itself before so much time has passed "
               "since its start, in "
@@ -443,6 +456,9 @@ constexpr std::array kKeys = {
     ConfigKey{"checkpoint.keep", [](Config& c) -> ConfigSlot { return &c.checkpoint.keep; }, between(0, 1e6), "", "",
               "Checkpoints that stay, the newest; 0 keeps all. A run that goes on keeps as many as it did, unless this "
               "is given."},
+    ConfigKey{"checkpoint.keep_best", [](Config& c) -> ConfigSlot { return &c.checkpoint.keep_best; }, any, "", "",
+              "The step with the lowest validation loss so far is saved, and its checkpoint stays beside those of "
+              "`checkpoint.keep`; needs `run.validate_every`."},
     ConfigKey{"checkpoint.on_full", [](Config& c) -> ConfigSlot { return &c.checkpoint.on_full; }, any, "stop|warn", "",
               "Where there is no room for a checkpoint: `stop` ends the run (exit code 74); `warn` prints a warning "
               "and goes on without that "
@@ -453,6 +469,10 @@ constexpr std::array kKeys = {
               "Folder for what the run writes; `~` and `$NAME` as in `data.train`."},
     ConfigKey{"run.validate_every", [](Config& c) -> ConfigSlot { return &c.run.validate_every; }, between(0, 1e9), "",
               "", "Steps between validations; 0 never validates."},
+    ConfigKey{"run.validate_first", [](Config& c) -> ConfigSlot { return &c.run.validate_first; }, any, "", "",
+              "A new run validates before its first step too; needs `run.validate_every`."},
+    ConfigKey{"run.validate_average", [](Config& c) -> ConfigSlot { return &c.run.validate_average; }, any, "", "",
+              "Validations are of the average of the weights; needs `train.average`."},
     ConfigKey{"run.validate_batches", [](Config& c) -> ConfigSlot { return &c.run.validate_batches; }, between(1, 1e6),
               "", "", "Global batches a validation; where the validation part has less, all of it, each sample once."},
     ConfigKey{"run.sample_tokens", [](Config& c) -> ConfigSlot { return &c.run.sample_tokens; }, between(0, 1e6), "",

@@ -278,6 +278,8 @@ void add_export_options(CLI::App& app, zs::ExportJob& job) {
                  "--export DIR RUN (docs/huggingface.md)")
       ->type_name("DIR")
       ->check([](const std::string& text) { return text.empty() ? std::string("needs a new folder") : std::string(); });
+  app.add_flag("--average", job.is_average,
+               "with --export of a run or a checkpoint: the average of the weights that it trained with train.average");
   app.add_option("--dtype", job.dtype, "with --export: f32, bf16, f16 or, of a GGUF file, q8_0; f32 if not given")
       ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0"}));
   app.add_option("--shard-mib", job.shard_mib, "with --export: about how many MiB a file of weights has at most")

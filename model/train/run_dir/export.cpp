@@ -14,6 +14,7 @@
 #include "model/weights/weight_files.h"
 #include "model/weights/weight_import.h"
 #include "runtime/shard/checkpoint_folder.h"
+#include "runtime/shard/optimizer.h"
 
 namespace zs {
 namespace {
@@ -25,17 +26,21 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, failed);
 }
 
-/// The master weights of a checkpoint.
+/// The master weights of a checkpoint, or their average: before the first step that is the weights.
 class CheckpointSource final : public ParameterSource {
  public:
-  explicit CheckpointSource(const std::string& folder) : reader_(folder) {
+  CheckpointSource(const std::string& folder, bool is_average)
+      : reader_(folder), kind_(is_average && reader_.manifest().step > 0 ? Optimizer::kAverage : kMaster) {
     for (const CheckpointTensor& tensor : reader_.manifest().tensors)
-      if (tensor.kind == kMaster) parameters_.push_back({tensor.parameter, tensor.shape});
+      if (tensor.kind == kind_) parameters_.push_back({tensor.parameter, tensor.shape});
+    if (parameters_.empty())
+      throw Error(ExitCode::checkpoint, "the checkpoint has no average of the weights", folder,
+                  "leave --average out, or train with train.average");
   }
   const std::vector<ParameterShape>& parameters() const override { return parameters_; }
   void read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) override {
-    const auto tensor = reader_.find(parameter, kMaster);
-    ZS_CHECK(tensor, "no master weights of {}", parameter);
+    const auto tensor = reader_.find(parameter, kind_);
+    ZS_CHECK(tensor, "no {} of {}", kind_, parameter);
     reader_.read({{*tensor, first, {out, count, DType::f32, DeviceKind::cpu}}});
   }
   const std::map<std::string, std::string>& attributes() const { return reader_.manifest().attributes; }
@@ -43,6 +48,7 @@ class CheckpointSource final : public ParameterSource {
  private:
   static constexpr const char* kMaster = "master";
   CheckpointReader reader_;
+  const char* kind_;
   std::vector<ParameterShape> parameters_;
 };
 
@@ -107,8 +113,8 @@ ModelConfig model_of_attributes(const std::map<std::string, std::string>& attrib
   return parse_config(text + "data.kind = \"tokens\"\n", checkpoint).model;
 }
 
-ExportSource of_checkpoint(const std::string& folder) {
-  auto weights = std::make_unique<CheckpointSource>(folder);
+ExportSource of_checkpoint(const std::string& folder, bool is_average) {
+  auto weights = std::make_unique<CheckpointSource>(folder, is_average);
   ModelConfig model = model_of_attributes(weights->attributes(), folder);
   return {std::move(model), std::move(weights)};
 }
@@ -125,36 +131,45 @@ ExportSource of_folder(const std::string& folder) {
   return {std::move(model), std::move(weights)};
 }
 
-/// The final weights of a run, or its newest checkpoint where that is newer.
-ExportSource of_run(const std::string& folder) {
+/// The final weights of a run, or its newest checkpoint where that is newer, or has the average.
+ExportSource of_run(const std::string& folder, bool is_average) {
   const std::string root = (fs::path(folder) / "checkpoints").string(),
                     weights = (fs::path(folder) / "model.safetensors").string();
   const auto steps = list_checkpoints(root);
   std::error_code failed;
   const bool is_newer = steps.empty() || fs::last_write_time(weights, failed) >=
                                              fs::last_write_time(step_folder(root, steps.back()), failed);
-  if (is_file(weights) && is_newer)
+  if (is_file(weights) && is_newer && !is_average)
     return {load_config((fs::path(folder) / "config.toml").string()).model, std::make_unique<SavedWeights>(weights)};
   if (steps.empty())
-    throw Error(ExitCode::checkpoint, "there are neither weights nor a checkpoint", folder,
-                "name a run that has saved some");
-  return of_checkpoint(step_folder(root, steps.back()));
+    throw Error(ExitCode::checkpoint,
+                is_average ? "there is no checkpoint, which would have the average of the weights"
+                           : "there are neither weights nor a checkpoint",
+                folder, "name a run that has saved some");
+  return of_checkpoint(step_folder(root, steps.back()), is_average);
 }
 
-ExportSource find_source(const std::string& from) {
+ExportSource model_folder(const std::string& folder, bool is_average) {
+  if (is_average)
+    throw Error(ExitCode::usage, "--average of a model's folder, which has the weights alone", folder,
+                "leave --average out, or name a run or a checkpoint");
+  return of_folder(folder);
+}
+
+ExportSource find_source(const std::string& from, bool is_average) {
   std::error_code failed;
   const fs::path path(from);
   if (!fs::is_directory(path, failed)) {
     const Config config = load_config(from);
     const std::string run = run_dir_asked_for(config, from, "latest");
-    if (!run.empty() && RunMark::find(run)) return of_run(run);
-    if (!config.model.path.empty()) return of_folder(config.model.path);
+    if (!run.empty() && RunMark::find(run)) return of_run(run, is_average);
+    if (!config.model.path.empty()) return model_folder(config.model.path, is_average);
     throw Error(ExitCode::checkpoint, "this configuration names no run and no model", from,
                 "name a run, a checkpoint or a model's folder");
   }
-  if (is_file(path / "config.toml")) return of_run(from);
-  if (is_file(path / HfConfig::kFile)) return of_folder(from);
-  return of_checkpoint(from);
+  if (is_file(path / "config.toml")) return of_run(from, is_average);
+  if (is_file(path / HfConfig::kFile)) return model_folder(from, is_average);
+  return of_checkpoint(from, is_average);
 }
 
 /// The model's own config.json where it still describes it, with the dtype that is written; else one of ours.
@@ -219,12 +234,15 @@ void write_model(const ExportSource& source, const ExportJob& job) {
 
 void export_model(const ExportJob& job) {
   check_target(job.to, job.dtype);
-  write_model(find_source(job.from), job);
+  write_model(find_source(job.from, job.is_average), job);
 }
 
 void export_run(const Config& config, const std::string& weights) {
   const ExportSource source{config.model, std::make_unique<SavedWeights>(weights)};
-  write_model(source, {config.run.export_to, "", config.run.export_dtype, config.run.export_shard_mib});
+  write_model(source, {.to = config.run.export_to,
+                       .from = "",
+                       .dtype = config.run.export_dtype,
+                       .shard_mib = config.run.export_shard_mib});
 }
 
 void check_export(const Config& config) {

@@ -140,8 +140,8 @@ bool MetricsLog::is_lost(std::int64_t from) const {
   return bytes() - from <= kMost;
 }
 
-MetricsLog::Found MetricsLog::find(std::int64_t step) const {
-  Found found{0, 0};
+MetricsLog::Found MetricsLog::find(std::int64_t step, const UseLine& each) const {
+  Found found{-1, 0};  // a validation before the first step has the step 0
   bool is_cut = false;
   std::string text(kReadBytes, '\0');
   for (std::int64_t at = 0;;) {
@@ -156,6 +156,7 @@ MetricsLog::Found MetricsLog::find(std::int64_t step) const {
       is_cut = is_cut || number <= found.step || number > step;
       at += static_cast<std::int64_t>(end) + 1;
       if (!is_cut) found = {number, at};
+      if (!is_cut && each) each(number, line);
       rest.remove_prefix(end + 1);
     }
     if (rest.starts_with('\0') && is_lost(at)) return found;
@@ -169,7 +170,20 @@ void MetricsLog::check_own() const { static_cast<void>(find(std::numeric_limits<
 std::int64_t MetricsLog::cut_after(std::int64_t step) {
   const Found found = find(step);
   if (::ftruncate(descriptor_, found.end) != 0) fail("cutting", errno);
-  return found.step;
+  return std::max<std::int64_t>(found.step, 0);
+}
+
+std::vector<MetricsLog::Validation> MetricsLog::validations(std::int64_t last) const {
+  constexpr std::string_view kKey = "\"val_loss\": ";
+  std::vector<Validation> all;
+  static_cast<void>(find(last, [&](std::int64_t step, std::string_view line) {
+    const std::size_t at = line.find(kKey);
+    if (at == line.npos) return;
+    float loss = std::numeric_limits<float>::quiet_NaN();  // as null leaves it
+    std::from_chars(line.data() + at + kKey.size(), line.data() + line.size(), loss);
+    all.push_back({step, loss});
+  }));
+  return all;
 }
 
 void MetricsLog::sync() {

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace zs {
 
@@ -47,6 +50,12 @@ class MetricsLog {
   /// Drops every line after step `step`, a line that is cut off included, and returns the step of the last one left (0:
   /// none). Checks first that all of it is a log's.
   std::int64_t cut_after(std::int64_t step);
+  /// The validations up to a step, by step.
+  struct Validation {
+    std::int64_t step;
+    float loss;  ///< NaN where it was not finite
+  };
+  std::vector<Validation> validations(std::int64_t last) const;
   /// Whether the last line is that of `step`, and has no val_loss.
   bool lacks_validation(std::int64_t step) const;
   /// Gives it one.
@@ -62,7 +71,9 @@ class MetricsLog {
   void write(const std::string& text);
   std::string last_line() const;
   std::int64_t bytes() const;
-  Found find(std::int64_t step) const;
+  /// `each`, if any, is called for each line up to there.
+  using UseLine = std::function<void(std::int64_t step, std::string_view line)>;
+  Found find(std::int64_t step, const UseLine& each = {}) const;
   bool is_lost(std::int64_t from) const;
 
   std::string path_;

@@ -23,33 +23,22 @@ constexpr const char* kTrainFiles = "data.train_files";
 constexpr const char* kKeep = "checkpoint.keep";  // what it removes is gone
 
 // What the state was made with and makes no sense without; the order of data, and what its elements mean.
-constexpr std::array<std::string_view, 13> kRefused = {
-    "data.kind",      "data.format",    "data.weights",     "train.global_batch", "train.sequence",
-    "train.seed",     "train.beta1",    "train.beta2",      "train.eps",          "train.optimizer",
-    "train.momentum", "train.nesterov", "data.train_tokens"};
+constexpr std::array<std::string_view, 15> kRefused = {
+    "data.kind",      "data.format",    "data.weights", "train.global_batch", "train.sequence",
+    "train.seed",     "train.beta1",    "train.beta2",  "train.eps",          "train.optimizer",
+    "train.momentum", "train.nesterov", "train.muon",   "train.average",      "data.train_tokens"};
 constexpr std::string_view kRefusedTable = "model.";
 // But for what is no part of the model, and a choice of each step, as the learning rate is.
 constexpr std::array<std::string_view, 4> kNamed = {"model.dropout", "model.embedding_dropout",
                                                     "model.attention_dropout", "model.residual_dropout"};
 // What says where and how fast, not what. Files may move: their names, their length and what they hold are compared
 // instead.
-constexpr std::array<std::string_view, 17> kFree = {"name",
-                                                    "train.time_limit",
-                                                    "device",
-                                                    "model.preset",
-                                                    "model.path",
-                                                    "data.train",
-                                                    "data.validation",
-                                                    "data.token_bytes",
-                                                    "data.tokenizer",
-                                                    "train.recompute",
-                                                    "data.validation_fraction",
-                                                    "plan.apply",
-                                                    "plan.hooks",
-                                                    "plan.reshard",
-                                                    "plan.strategy",
-                                                    "plan.forward",
-                                                    "plan.backward"};
+constexpr std::array<std::string_view, 18> kFree = {"name",           "train.patience",  "train.time_limit",
+                                                    "device",         "model.preset",    "model.path",
+                                                    "data.train",     "data.validation", "data.token_bytes",
+                                                    "data.tokenizer", "train.recompute", "data.validation_fraction",
+                                                    "plan.apply",     "plan.hooks",      "plan.reshard",
+                                                    "plan.strategy",  "plan.forward",    "plan.backward"};
 constexpr std::array<std::string_view, 6> kFreeTables = {"shard.",    "offload.", "comm.",
                                                          "watchdog.", "run.",     "checkpoint."};
 
@@ -250,7 +239,7 @@ std::optional<ResumePoint> find_checkpoint(const ResumeRequest& request) {
   return found;
 }
 
-void clear_way(const ResumePoint& point, const RunMark& mark, std::int64_t keep) {
+void clear_way(const ResumePoint& point, const RunMark& mark, std::int64_t keep, std::optional<std::int64_t> best) {
   const std::string root = root_of(point.run_dir);
   const FolderIo io(nullptr);
   const StepFilter is_own = [&](std::int64_t step) { return mark.has(checkpoint_name(step)); };
@@ -263,7 +252,7 @@ void clear_way(const ResumePoint& point, const RunMark& mark, std::int64_t keep)
     io.rename(folder, aside);
   }
   remove_later_checkpoints(root, point.step, nullptr, is_own);
-  prune_checkpoints(root, keep, nullptr, is_own);  // a run that was killed at its end saves no more
+  prune_checkpoints(root, keep, nullptr, is_own, best);  // a run that was killed at its end saves no more
 }
 
 void keep_as_saved(Config& config, const std::map<std::string, std::string>& saved) {

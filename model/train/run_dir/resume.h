@@ -49,9 +49,9 @@ bool is_in_run_dir(const std::string& what);
 std::optional<ResumePoint> find_checkpoint(const ResumeRequest& request);
 
 /// Sets aside (as step-N.damaged) or removes what is in the way of going on from `point`, and removes what a save that
-/// was killed left to remove: half checkpoints, and the oldest until `keep` are left (0: all stay). Only what the
-/// `mark` lists is ever removed.
-void clear_way(const ResumePoint& point, const RunMark& mark, std::int64_t keep);
+/// was killed left to remove: half checkpoints, and the oldest until `keep` are left (0: all stay), beside that of step
+/// `best`. Only what the `mark` lists is ever removed.
+void clear_way(const ResumePoint& point, const RunMark& mark, std::int64_t keep, std::optional<std::int64_t> best = {});
 
 /// A run that goes on keeps as many checkpoints as it did: `checkpoint.keep` of the one that it goes on from, unless
 /// the key was given.

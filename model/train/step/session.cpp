@@ -30,6 +30,7 @@ enum Status : std::uint8_t {
   allocations,
   stop,
   no_data,
+  wants_validation,
   save_due,
   writing,
   least_wait,
@@ -348,6 +349,7 @@ void Session::send_status(std::int64_t stop) {
   values[allocations] = calls;
   values[Status::stop] = stop;
   values[no_data] = lacks_data_();
+  values[wants_validation] = wants_validation_();
   values[save_due] = is_save_due_();
   values[writing] = is_writing_();
   values[slowest_step_us] = last_step_us_;
@@ -379,6 +381,7 @@ StepResult Session::finish_step() {
           .host_bytes = status[host_bytes],
           .allocations = status[allocations],
           .stop = status[stop],
+          .wants_validation = status[wants_validation] != 0,
           .is_save_due = status[save_due] != 0,
           .is_writing = status[writing] != 0,
           .lacks_data = status[no_data] != 0,

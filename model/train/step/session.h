@@ -54,7 +54,8 @@ struct StepResult {
   std::int64_t allocations =
       0;                  ///< calls to the system for counted memory since the last step's end, the most of the ranks
   std::int64_t stop = 0;  ///< the largest of what the ranks gave enqueue_step
-  bool is_save_due = false;  ///< some rank says so (Session::save_by), as of the next
+  bool wants_validation = false;  ///< asked of some rank (Session::validate_on_request)
+  bool is_save_due = false;       ///< some rank says so (Session::save_by), as of the next
   bool is_writing = false;
   bool lacks_data = false;        ///< some rank has no data for what follows (Session::look_ahead)
   StepWaits waits;                ///< of the ranks for each other
@@ -95,6 +96,9 @@ class Session {
   /// `lacks_data`: asked while a step computes whether this rank lacks what follows; all ranks learn it with the step's
   /// result.
   void look_ahead(std::function<bool()> lacks_data) { lacks_data_ = std::move(lacks_data); }
+  /// `is_wanted`: asked in each step whether somebody wants a validation behind it; all ranks learn it with the step's
+  /// result.
+  void validate_on_request(std::function<bool()> is_wanted) { wants_validation_ = std::move(is_wanted); }
   /// Asked while a step computes: whether a checkpoint is due, and whether one is still being written. All ranks learn
   /// with the step's result whether any says so.
   void save_by(std::function<bool()> is_due, std::function<bool()> is_writing) {
@@ -192,7 +196,7 @@ class Session {
   Batch kept_;                        // then: of all micro-batches of a step, one after the other
   std::int64_t loss_slots_ = 0;
   std::function<bool()> is_enough_ = [] { return false; }, lacks_data_ = is_enough_, is_save_due_ = is_enough_,
-                        is_writing_ = is_enough_;
+                        is_writing_ = is_enough_, wants_validation_ = is_enough_;
   Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64 (kStatus)
   Memory save_memory_;                         // of the host
   Memory step_weight_;                         // f32 (1): of this rank's targets

@@ -186,11 +186,13 @@ int Trainer::run_steps(std::int64_t done) {
   // The verifier would take what the host waits for within a step for an order that events have made.
   if (!verifier_) session_->interrupt_by([this] { return agrees_to_stop(); });
   catch_up_validation();
+  if (done == 0 && best_ == BestValidation{}) validate_first();
   if (lacks_data_) return end_without_data(done);
   if (const auto code = train_steps(done)) return *code;
   explain_steps();
   if (const int failure = finish_save(); failure != 0) return failure;
-  const bool is_stopped = stop_ != StopReason::none && (done < config_.train.steps || lacks_validation_);
+  const bool is_over = done == config_.train.steps || is_out_of_patience();
+  const bool is_stopped = stop_ != StopReason::none && (!is_over || lacks_validation_);
   if (is_stopped && has_results() && saved_step_ != done) {
     if (const int failure = save_checkpoint(done, true); failure != 0) return failure;
   }
@@ -202,7 +204,7 @@ std::optional<int> Trainer::train_steps(std::int64_t& done) {
   StepMetrics metrics;
   const auto start = Clock::now();
   const std::int64_t steps = config_.train.steps, before = done;
-  while (done < steps && stop_ == StopReason::none) {
+  while (done < steps && stop_ == StopReason::none && !is_out_of_patience()) {
     watch_.enter(done == before ? Phase::first_step : Phase::step, done + 1);
     if (watch_.hit("step")) return 0;
     if (const int code = step(done + 1, metrics); code != 0) {
@@ -239,6 +241,7 @@ int Trainer::load_checkpoint() {
   return collectively(world_, "", [&] {
     load({world_, session_->runtime().executor(), session_->optimizer()}, resume_->checkpoint);
     if (has_checkpoint_) saved_step_ = resume_->step;
+    find_best();
     together(world_, [&] { take_up_run(); });
     if (!is_first()) return;
     for (const std::int64_t step : resume_->damaged)
@@ -254,8 +257,11 @@ bool Trainer::has_results() const { return transport_of(world_) != Transport::nu
 
 bool Trainer::is_saved(std::int64_t step) const {
   const std::int64_t every = config_.checkpoint.every;
-  const bool is_now = (every > 0 && step % every == 0) || is_save_due_ || step == config_.train.steps;
-  return has_results() && config_.checkpoint.is_regular() && is_now;
+  const bool is_end = step == config_.train.steps || is_out_of_patience();
+  const bool is_now = (every > 0 && step % every == 0) || is_save_due_ || is_end;
+  if (!has_results()) return false;
+  return (config_.checkpoint.is_regular() && is_now) || (is_new_best_ && config_.checkpoint.keep_best) ||
+         (is_end && config_.train.average > 0);
 }
 
 /// Only the live line has room for it, and only one rank prints that; all of them measure.
@@ -275,13 +281,9 @@ std::optional<double> Trainer::ceiling_percent(const StepMetrics& metrics) const
   return 100 * metrics.tokens_per_s * flops * 1e-9 / *ceiling_gflops_;
 }
 
-int Trainer::step(std::int64_t step, StepMetrics& metrics) {
-  if (verifier_) is_verified(step) ? verifier_->resume() : verifier_->pause();
-  if (explainer_) explainer_->begin_step(step);
-  const auto start = Clock::now();
-  const double lr = learning_rate(config_.train, step - 1);
-  StepResult result;
-  double seconds = 0;
+/// What the session asks while a step computes.
+void Trainer::answer_within(std::int64_t step) {
+  session_->validate_on_request([this] { return is_first() && is_validation_requested(); });
   session_->look_ahead([this, step] { return step < config_.train.steps && lacks_samples(step + 1); });
   session_->save_by(
       [this] {
@@ -289,6 +291,16 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
         return is_first() && minutes > 0 && seconds_since(last_save_) >= 60 * minutes;
       },
       [this] { return save_ && save_->save.is_writing(); });
+}
+
+int Trainer::step(std::int64_t step, StepMetrics& metrics) {
+  if (verifier_) is_verified(step) ? verifier_->resume() : verifier_->pause();
+  if (explainer_) explainer_->begin_step(step);
+  const auto start = Clock::now();
+  const double lr = learning_rate(config_.train, step - 1);
+  StepResult result;
+  double seconds = 0;
+  answer_within(step);
   try {
     session_->enqueue_step(step, static_cast<float>(lr), reader_ahead(), static_cast<std::int64_t>(own_stop()));
     if (session_->is_interrupted()) {
@@ -332,8 +344,8 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   if (StepReplay* const replay = session_->replay()) tell("note", replay->take_news(step));
   stop_ = std::max(stop_, static_cast<StopReason>(result.stop));
   is_save_due_ = result.is_save_due, is_writing_ = result.is_writing;
-  lacks_data_ = result.lacks_data || (is_validated(step) && lacks_validation_samples());
-  if (is_validated(step) && !lacks_data_) validate(metrics);
+  lacks_data_ = result.lacks_data;
+  validate_behind(step, result.wants_validation, metrics);
   if (is_verified(step)) {
     if (const int code = check_order(step); code != 0) return code;
   }
@@ -363,8 +375,7 @@ void Trainer::check_finite(std::int64_t step, const StepResult& result) const {
 }
 
 bool Trainer::is_validated(std::int64_t step) const {
-  const std::int64_t every = config_.run.validate_every;
-  return every > 0 && dataset_->validation && (step % every == 0 || step == config_.train.steps);
+  return can_validate() && (step % config_.run.validate_every == 0 || step == config_.train.steps);
 }
 
 bool Trainer::is_verified(std::int64_t step) const {

@@ -20,6 +20,7 @@
 #include "model/train/run_dir/metrics.h"
 #include "model/train/run_dir/resume.h"
 #include "model/train/run_dir/run_dir.h"
+#include "model/train/step/best_validation.h"
 #include "model/train/step/session.h"
 #include "model/train/step/time_limit.h"
 #include "model/train/step/watch.h"
@@ -115,8 +116,22 @@ class Trainer {
   /// What this rank knows, and what all of them have agreed on.
   StopReason own_stop();
   bool agrees_to_stop();
-  /// A validation that a stop has cut short, of the run that goes on.
+  /// Behind a step, where it is time, or one is asked for.
+  void validate_behind(std::int64_t step, bool is_requested, StepMetrics& metrics);
+  void answer_within(std::int64_t step);
+  /// Before the first step: one that a stop has cut short, of the run that goes on; or that of a new run.
   void catch_up_validation();
+  void validate_first();
+  /// Whether somebody has put a file kValidateNow into the run's directory; behind the validation it goes.
+  bool is_validation_requested() const;
+  void take_request() const;
+  /// Collective: what the metrics of the run that goes on say.
+  void find_best();
+  void note_validation(std::int64_t step, float loss);
+  bool is_out_of_patience() const;
+  /// The step whose checkpoint stays beside the newest.
+  std::optional<std::int64_t> kept_best() const;
+  void say_best(std::int64_t steps_done) const;
   void validate(StepMetrics& metrics);
   void measure_ceiling();
   /// Prints where the steps' time went, and writes their trace, if that is asked for and not done.
@@ -125,6 +140,7 @@ class Trainer {
   int step(std::int64_t step, StepMetrics& metrics);
   void check_finite(std::int64_t step, const StepResult& result) const;
   bool is_validated(std::int64_t step) const;
+  bool can_validate() const { return config_.run.validate_every > 0 && dataset_->validation.has_value(); }
   /// Steps 1 and 2, and the first that ends with a validation.
   bool is_verified(std::int64_t step) const;
   int check_order(std::int64_t step);
@@ -211,7 +227,9 @@ class Trainer {
   TimeLimit::Clock::time_point last_poll_;
   StopReason stop_ = StopReason::none;  // agreed
   bool lacks_validation_ = false;       // the stop came in the midst of it
-  std::int64_t saved_step_ = -1;        // the checkpoint in the run's directory
+  BestValidation best_;
+  bool is_new_best_ = false;      // the validation of this step
+  std::int64_t saved_step_ = -1;  // the checkpoint in the run's directory
   std::string weights_hash_;
   bool is_terminal_ = false;
   std::optional<double> ceiling_gflops_;

@@ -51,7 +51,8 @@ void Trainer::reserve_space(const std::string& folder) {
   std::int64_t tensors = 0;
   for (const TrainPlan::Unit& unit : plan_.units) tensors += std::ssize(unit.layout->views());
   const std::int64_t weights = size_of(DType::f32) * parameter_count() + kHeaderBytes * tensors;
-  const std::int64_t checkpoint = 3 * (size_of(DType::f32) * parameter_count() + kSegmentBytes * tensors);
+  const std::int64_t checkpoint =
+      (config_.train.average > 0 ? 4 : 3) * (size_of(DType::f32) * parameter_count() + kSegmentBytes * tensors);
   space_.take(folder, weights, "the final weights");
   if (config_.checkpoint.is_regular() && config_.checkpoint.on_full == "stop")
     check_space(folder, checkpoint, "a checkpoint beside the final weights");
@@ -96,7 +97,8 @@ int Trainer::save_checkpoint(std::int64_t step, bool is_last_chance) {
   if (const int failure = finish_save(); failure != 0) return failure;
   watch_.enter(Phase::checkpoint, step);
   last_save_ = TimeLimit::Clock::now();
-  const bool in_background = config_.checkpoint.background && !is_last_chance && step < config_.train.steps;
+  const bool in_background =
+      config_.checkpoint.background && !is_last_chance && step < config_.train.steps && !is_out_of_patience();
   const int code = try_to_save(step, is_last_chance, [&] {
     together(world_, [&] {
       if (!is_first()) return;
@@ -144,30 +146,6 @@ int Trainer::prune_saved(std::int64_t step) {
                       [&] { together(world_, [&] { prune_own_checkpoints(run_dir_ + "/checkpoints"); }); });
 }
 
-void Trainer::validate(StepMetrics& metrics) {
-  lacks_validation_ = stop_ != StopReason::none;
-  if (lacks_validation_) return;
-  const double loss = session_->validate(reader(*dataset_->validation), dataset_->validation->windows());
-  lacks_validation_ = session_->is_interrupted();
-  if (!lacks_validation_) metrics.val_loss = static_cast<float>(loss);
-}
-
-void Trainer::catch_up_validation() {
-  if (saved_step_ < 0 || !is_validated(saved_step_)) return;
-  const bool is_lacking = is_first() && log_->lacks_validation(saved_step_);
-  if (world_.agree(is_lacking ? 1 : 0, "").code == 0) return;
-  watch_.enter(Phase::first_step, saved_step_);
-  lacks_data_ = lacks_validation_samples();
-  if (lacks_data_) return;
-  StepMetrics metrics;
-  validate(metrics);
-  if (is_first() && metrics.val_loss) {
-    log_->add_validation(saved_step_, *metrics.val_loss);
-    views_->add_validation(saved_step_, *metrics.val_loss);
-    print_to_stdout("step {}/{}  val {:.4f}\n", saved_step_, config_.train.steps, *metrics.val_loss);
-  }
-}
-
 void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
   watch_.enter(Phase::ending, steps_done);
   weights_hash_ = "not saved, since the results are meaningless";
@@ -175,6 +153,7 @@ void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
   if (has_results()) weights_hash_ = save_final_weights();
   if (has_results() && !was_stopped) watch_.finished();
   if (is_first()) print_to_stdout("{}weights: {}\n", is_terminal_ ? "\n" : "", weights_hash_);
+  if (is_first() && has_results() && !was_stopped) say_best(steps_done);
   if (has_results() && !was_stopped && config_.run.sample_tokens > 0) print_sample();
   if (is_first() && has_results() && !was_stopped && !config_.run.export_to.empty()) {
     export_run(config_, run_dir_ + "/model.safetensors");

@@ -19,7 +19,7 @@ std::string Trainer::config_text() const {
 /// Only when the checkpoint is loaded: until then the run stays as it is.
 void Trainer::take_up_run() {
   if (!is_first() || resume_->run_dir.empty()) return;
-  clear_way(*resume_, *mark_, config_.checkpoint.keep);
+  clear_way(*resume_, *mark_, config_.checkpoint.keep, kept_best());
   if (const std::string kept = reopen_run_dir(run_dir_, *mark_, config_text()); !kept.empty())
     print_to_stderr("train: note: config.toml was changed since the run wrote it, and is now {}\n", kept);
   if (const std::int64_t last = log_->cut_after(resume_->step); last != resume_->step)
@@ -28,8 +28,9 @@ void Trainer::take_up_run() {
 
 void Trainer::prune_own_checkpoints(const std::string& root) {
   if (!is_first()) return;
-  prune_checkpoints(root, config_.checkpoint.keep, nullptr,
-                    [&](std::int64_t step) { return mark_->has(checkpoint_name(step)); });
+  prune_checkpoints(
+      root, config_.checkpoint.keep, nullptr, [&](std::int64_t step) { return mark_->has(checkpoint_name(step)); },
+      kept_best());
 }
 
 void Trainer::log(const StepMetrics& metrics) {

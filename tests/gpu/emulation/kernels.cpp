@@ -74,6 +74,7 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       {"zs_norm_of_powers", kernel_of(cuda::zs_norm_of_powers)},
       {"zs_clip_gradient", kernel_of(cuda::zs_clip_gradient)},
       {"zs_sgd", kernel_of(cuda::zs_sgd)},
+      {"zs_lion", kernel_of(cuda::zs_lion)},
       {"zs_embedding_forward", kernel_of(cuda::zs_embedding_forward)},
       {"zs_embedding_backward", kernel_of(cuda::zs_embedding_backward, true)},
       {"zs_position_backward", kernel_of(cuda::zs_position_backward)},

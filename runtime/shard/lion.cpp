@@ -1,0 +1,37 @@
+#include "runtime/shard/lion.h"
+
+#include "runtime/base/usage_error.h"
+
+namespace zs {
+namespace {
+
+const LionConfig& checked(const LionConfig& config) {
+  for (const float beta : {config.beta1, config.beta2})
+    if (!(beta >= 0 && beta < 1))
+      throw UsageError(fmt::format("Lion: a beta of {}", beta), "pass 0 or more, and less than 1");
+  return config;
+}
+
+}  // namespace
+
+Lion::Lion(Executor& executor, const LionConfig& config)
+    : Optimizer(executor,
+                {.name = "Lion",
+                 .state = {"m"},
+                 .settings = {{"Lion's beta1", fmt::to_string(checked(config).beta1)},
+                              {"Lion's beta2", fmt::to_string(config.beta2)}}},
+                {.weight_decay = config.weight_decay,
+                 .clip = config.clip,
+                 .order_free = config.order_free,
+                 .groups = config.groups,
+                 .average = config.average}),
+      config_(config) {}
+
+Optimizer::Update Lion::slice_update() const {
+  return [&kernels = kernels(), config = config_](ExecContext& exec, const Slice& slice) {
+    kernels.lion(exec, slice.master, slice.state[0], slice.copy, slice.grad, slice.scalars,
+                 {config.beta1, config.beta2, slice.weight_decay});
+  };
+}
+
+}  // namespace zs

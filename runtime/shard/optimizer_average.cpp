@@ -1,0 +1,70 @@
+// The average of the weights that an optimizer keeps if it is asked to.
+
+#include <cstddef>
+
+#include "runtime/base/usage_error.h"
+#include "runtime/shard/optimizer.h"
+
+namespace zs {
+
+/// By the kernel of SGD: of a gradient -w, a decay of 1 and the learning rate 1 - average. What is not trained, or not
+/// yet, is the weights.
+void Optimizer::update_average() {
+  Context& context = executor_.context();
+  const auto skip_of = [](const Buffer& scalars) {
+    return scalars.slice(offsetof(StepScalars, skip) / sizeof(float), 1);
+  };
+  std::vector<Buffer> skips;
+  for (std::int64_t slot = 0; slot < slot_count(); ++slot) skips.push_back(skip_of(average_scalars(slot)));
+  context.launch({"average_skip", {skip_of(scalars(0))}, skips},
+                 [&kernels = context.kernels(), skips, from = skip_of(scalars(0))](ExecContext& exec) {
+                   for (const Buffer& skip : skips) kernels.copy(exec, skip, from);
+                 });
+  struct Averaged {
+    Buffer average, master, scalars;
+  };
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    const Buffer master = executor_.units()[unit].master_buffer(), average = state(definition_.state.size(), unit);
+    std::vector<Averaged> parts;
+    for (const Range& range : units_[unit].held) {
+      const std::int64_t updates = units_[unit].updates[range.view];
+      const bool is_updated = units_[unit].is_updated[range.view];
+      if (!is_updated && updates > 0) continue;
+      parts.push_back({average.slice(range.offset, range.count), master.slice(range.offset, range.count),
+                       is_updated ? average_scalars(place_of({updates, range.lr_scale})) : Buffer{}});
+    }
+    context.launch({"average:" + executor_.units()[unit].name, {master, average, every_scalars()}, {average}},
+                   [&kernels = context.kernels(), parts = std::move(parts)](ExecContext& exec) {
+                     for (const auto& [to, from, step] : parts) {
+                       if (step.empty()) kernels.copy(exec, to, from);
+                       if (!step.empty()) kernels.sgd(exec, to, {}, {}, from, step, {0, 1, false});
+                     }
+                   });
+  }
+}
+
+/// The gradient's shards, which nobody needs between steps, hold the one meanwhile.
+void Optimizer::swap_average() {
+  if (!has_average()) throw UsageError(fmt::format("{} has no average", name_), "build it with one");
+  executor_.step().check_between_steps("swap_average()");
+  executor_.wait_readers();
+  Context& context = executor_.context();
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    const FlatParameter& flat = executor_.units()[unit];
+    for (const Range& range : units_[unit].held) {
+      if (units_[unit].updates[range.view] == 0) continue;
+      const auto part = [&](const Buffer& all) { return all.slice(range.offset, range.count); };
+      const Buffer a = part(flat.master_buffer()), b = part(state(definition_.state.size(), unit)),
+                   c = part(flat.held_grad_buffer());
+      context.launch({"swap_average", {a, b}, {a, b, c}}, [&kernels = context.kernels(), a, b, c](ExecContext& exec) {
+        kernels.copy(exec, c, a);
+        kernels.copy(exec, a, b);
+        kernels.copy(exec, b, c);
+      });
+    }
+  }
+  context.device().synchronize();
+  executor_.masters_loaded();
+}
+
+}  // namespace zs
