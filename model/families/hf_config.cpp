@@ -104,7 +104,7 @@ bool HfConfig::has(const char* key) const { return find(key) != nullptr; }
 
 void HfConfig::ill_typed(const char* key, const char* wanted) const {
   throw Error(ExitCode::model, fmt::format("{}{} is not {}", place_, key, wanted), file_,
-              "use a config.json as transformers writes it");
+              "use the file as it was written");
 }
 
 std::int64_t HfConfig::integer(const char* key, std::int64_t otherwise) const {

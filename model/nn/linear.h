@@ -1,6 +1,9 @@
 #pragma once
 
+#include <vector>
+
 #include "model/module.h"
+#include "model/nn/lora.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {
@@ -13,7 +16,8 @@ struct LinearOptions {
   Init init = {.normal_std = kWeightDeviation};
 };
 
-/// y = x weight^T + bias: "weight" (out, in), and "bias" (out), which begins at zero and does not decay.
+/// y = x weight^T + bias: "weight" (out, in), and "bias" (out), which begins at zero and does not decay. Adapters may
+/// add to it.
 class Linear : public Layer<Linear> {
  public:
   Linear(std::string path, std::int64_t in, std::int64_t out, const LinearOptions& options = {})
@@ -22,19 +26,26 @@ class Linear : public Layer<Linear> {
         bias_(options.has_bias ? &add_parameter("bias", {out}, {}, false) : nullptr) {}
 
   /// (..., in) -> (..., out)
-  Tensor forward(const Tensor& x) { return linear(input(x), weight_, bias_); }
+  Tensor forward(const Tensor& x) {
+    const Tensor in = input(x), y = linear(in, weight_, bias_);
+    return adapters_.empty() ? y : add_adapters(y, in, adapters_);
+  }
   /// gelu(forward(x)), in one pass where the back end has that.
   Tensor forward_gelu(const Tensor& x, GeluKind kind) {
     const ForwardScope scope = enter();
+    if (!adapters_.empty()) return gelu(forward(x), kind);
     return linear_gelu(input(x), weight_, bias_, kind);
   }
 
   /// For a head.
   Parameter& weight() { return weight_; }
+  /// Of rows behind those of the adapter before. It belongs to the block.
+  void add_adapter(LoraAdapter& adapter) { adapters_.push_back(&adapter); }
 
  private:
   Parameter& weight_;
   Parameter* bias_;  // null: none
+  std::vector<LoraAdapter*> adapters_;
 };
 
 }  // namespace zs

@@ -12,7 +12,10 @@ TransformerBlock::TransformerBlock(std::string path, const BlockOptions& options
       mlp_dropout_(make_child<Dropout>("mlp_dropout", options.residual_dropout)) {}
 
 Tensor TransformerBlock::run(Recompute part, const Tensor& x, const TensorsFunction& body, const TensorFunction& last) {
-  return recompute_ == part ? recompute({x}, body, last) : last(body({x}));
+  if (recompute_ != part) return last(body({x}));
+  if (adapters_ == nullptr) return recompute({x}, body, last);
+  // A backward keeps what adapters of the last product make: it has to be made again, too.
+  return recompute({x}, [body, last](const std::vector<Tensor>& in) { return last(body(in)); });
 }
 
 Tensor TransformerBlock::attention(const Tensor& x, const Documents& documents) {
@@ -24,6 +27,7 @@ Tensor TransformerBlock::attention(const Tensor& x, const Documents& documents) 
 
 Tensor TransformerBlock::forward(const Tensor& x, const Documents& documents) {
   const ForwardScope scope = enter();
+  const ForwardScope adapters = adapters_ != nullptr ? adapters_->unsharded() : ForwardScope(nullptr, 0);
   const auto up_to_hidden = [this, documents](const std::vector<Tensor>& in) {
     const auto [sum, normalized] = norm2_.forward_sum(in[0], attention_dropout_(attention(in[0], documents)));
     return std::vector{sum, mlp_.up_proj(normalized)};

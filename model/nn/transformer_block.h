@@ -35,6 +35,8 @@ class TransformerBlock : public Layer<TransformerBlock> {
   /// (B, T, C) -> (B, T, C)
   Tensor forward(const Tensor& x, const Documents& documents = {});
   void set_recompute(Recompute recompute) { recompute_ = recompute; }
+  /// Where adapters of its products go. Called once, before the model is sharded.
+  LoraAdapters& make_adapters() { return *(adapters_ = &make_child<LoraAdapters>("lora")); }
 
  private:
   /// last(body({x})), recomputed where the block recomputes this part.
@@ -46,6 +48,7 @@ class TransformerBlock : public Layer<TransformerBlock> {
   Norm& norm2_;
   Mlp& mlp_;
   Dropout &attention_dropout_, &mlp_dropout_;
+  LoraAdapters* adapters_ = nullptr;  // null: none
   Recompute recompute_ = Recompute::none;
 };
 

@@ -119,6 +119,10 @@ void export_safetensors(ParameterSource& source, const TensorMap& map, const std
   write_file_atomically((fs::path(folder) / WeightFiles::kIndex).string(), document.dump(2) + "\n");
 }
 
+void export_file(ParameterSource& source, const TensorMap& map, const std::string& path) {
+  write_tensors(source, exported_tensors(map, source.parameters()), path, FileDType::f32);
+}
+
 void copy_companions(const std::string& from, const std::string& to) {
   for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
                            "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",

@@ -54,6 +54,9 @@ struct ExportOptions {
 void export_safetensors(ParameterSource& source, const TensorMap& map, const std::string& folder,
                         const ExportOptions& options);
 
+/// The same as one f32 file of this name. Error(io), Error(cannot_create).
+void export_file(ParameterSource& source, const TensorMap& map, const std::string& path);
+
 /// Tokenizer files and generation_config.json, as far as they are there.
 void copy_companions(const std::string& from, const std::string& to);
 

@@ -25,9 +25,10 @@ std::vector<std::int64_t> wanted_shape(const TensorRule& rule, const Shape& para
 
 }  // namespace
 
-WeightImport::WeightImport(const std::string& path, const TensorMap& map, const std::vector<ParameterShape>& parameters)
+WeightImport::WeightImport(const std::string& path, const TensorMap& map, const std::vector<ParameterShape>& parameters,
+                           const std::string& what)
     : files_(path) {
-  match(map, parameters);
+  match(map, parameters, what);
 }
 
 std::string WeightImport::name_in_files(const std::string& name, const TensorMap& map) const {
@@ -39,7 +40,7 @@ std::string WeightImport::name_in_files(const std::string& name, const TensorMap
   return {};
 }
 
-void WeightImport::match(const TensorMap& map, const std::vector<ParameterShape>& parameters) {
+void WeightImport::match(const TensorMap& map, const std::vector<ParameterShape>& parameters, const std::string& what) {
   std::map<std::string, const TensorRule*> rules;
   for (const TensorRule& rule : map.rules) rules[rule.parameter] = &rule;
   std::vector<std::string> problems;
@@ -76,7 +77,7 @@ void WeightImport::match(const TensorMap& map, const std::vector<ParameterShape>
   for (const auto& [name, tensor] : files_.tensors())
     if (!used.contains(name)) problems.push_back("unknown " + shortened(name));
   if (problems.empty()) return;
-  throw Error(ExitCode::model, "not the weights of this model, " + first_five(problems), files_.files().front().path);
+  throw Error(ExitCode::model, fmt::format("not the {}, {}", what, first_five(problems)), files_.files().front().path);
 }
 
 void WeightImport::read(const std::string& parameter, const Block& block, float* out) {

@@ -15,8 +15,12 @@ namespace zs {
 class WeightImport {
  public:
   /// Every parameter must be in the files with its shape, in f32, f16 or bf16, and nothing else: one line names the
-  /// first five of what is otherwise.
-  WeightImport(const std::string& path, const TensorMap& map, const std::vector<ParameterShape>& parameters);
+  /// first five of what is otherwise, and says that they are not the `what`.
+  WeightImport(const std::string& path, const TensorMap& map, const std::vector<ParameterShape>& parameters,
+               const std::string& what = "weights of this model");
+
+  /// Whether it has this parameter.
+  bool has(const std::string& parameter) const { return places_.contains(parameter); }
 
   /// A block of a parameter, row after row, as f32.
   void read(const std::string& parameter, const Block& block, float* out);
@@ -33,7 +37,7 @@ class WeightImport {
     bool is_transposed = false;
   };
 
-  void match(const TensorMap& map, const std::vector<ParameterShape>& parameters);
+  void match(const TensorMap& map, const std::vector<ParameterShape>& parameters, const std::string& what);
   /// The name under which the files have a tensor; empty: they have not.
   std::string name_in_files(const std::string& name, const TensorMap& map) const;
   void read_part(const Place& place, const Part& part, const Block& block, float* out, std::int64_t out_columns);

@@ -307,8 +307,8 @@ struct BackgroundSave::State {
 
 std::int64_t BackgroundSave::held_bytes(const Executor& executor, const Optimizer& optimizer) {
   std::int64_t elems = 0;
-  for (const FlatParameter& unit : executor.units()) elems += unit.layout->held_elems();
-  elems *= 1 + std::ssize(optimizer.state_names());
+  for (const FlatParameter& unit : executor.units())
+    elems += unit.layout->held_elems() * (unit.is_frozen ? 1 : 1 + std::ssize(optimizer.state_names()));
   for (const Parameter* parameter : executor.ignored()) elems += parameter->numel();
   return elems * size_of(DType::f32);
 }

@@ -24,12 +24,15 @@ struct InitialValues {
   void draw(const FlatView& view, const ShardSegment& segment, std::int64_t begin) {
     constexpr std::int64_t kMost = std::int64_t{1} << 18, kWorthATeam = 1 << 12;
     values.resize(static_cast<std::size_t>(std::min(kMost, segment.count - begin)));
-    if (view.init.normal_std == 0) return std::fill(values.begin(), values.end(), view.init.constant);
+    const Init& init = view.init;
+    const bool is_normal = init.normal_std != 0;
+    if (!is_normal && init.uniform_bound == 0) return std::fill(values.begin(), values.end(), init.constant);
     const CounterRng rng(seed, hash_name(view.name));
 #pragma omp parallel for schedule(static) num_threads(std::ssize(values) < kWorthATeam ? 1 : threads)
     for (std::int64_t i = 0; i < std::ssize(values); ++i) {
       const auto counter = static_cast<std::uint64_t>(segment.element(begin + i));
-      values[static_cast<std::size_t>(i)] = static_cast<float>(view.init.normal_std * rng.normal(counter));
+      values[static_cast<std::size_t>(i)] = static_cast<float>(
+          is_normal ? init.normal_std * rng.normal(counter) : init.uniform_bound * (2 * rng.uniform(counter) - 1));
     }
   }
 };
@@ -107,7 +110,8 @@ std::shared_ptr<const Placement> Executor::placement(const PlacementOptions& opt
 }
 
 void Executor::add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed,
-                        const MixedPrecisionPolicy& precision, std::shared_ptr<const Placement> placement) {
+                        const MixedPrecisionPolicy& precision, std::shared_ptr<const Placement> placement,
+                        bool is_frozen) {
   Stream& compute = context_.stream();
   const ShardScheme& scheme = placement->scheme;
   const ShardScheme::Slice slice = scheme.slice(scheme.master);
@@ -115,12 +119,13 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
                      make_layout(layout_, parameters, precision.param, slice.count, scheme.finest()), slice.index,
                      precision, seed);
   unit.placement = std::move(placement);
+  unit.is_frozen = is_frozen;
   const MemoryOwner owner(context_.device().memory(), unit.name);
   const std::int64_t bytes = unit.layout->held_elems() * size_of(DType::f32);
   unit.master = unit.has_masters_on_host() ? link_.acquire(bytes, "master") : acquire_shard(unit, DType::f32, "master");
-  if (unit.placement->options.residence.has_gradients_on_host)
+  if (!is_frozen && unit.placement->options.residence.has_gradients_on_host)
     unit.host_grad = link_.acquire(bytes, "grad_shard");
-  else
+  else if (!is_frozen)
     unit.grad = comm_pool_.acquire(bytes, compute, "grad_shard");
   initialise(unit, seed);
   if (precision.param == DType::bf16) {

@@ -42,7 +42,8 @@ class Executor {
     add_unit(std::move(name), parameters, seed, precision, placements_.front());
   }
   void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed,
-                const MixedPrecisionPolicy& precision, std::shared_ptr<const Placement> placement);
+                const MixedPrecisionPolicy& precision, std::shared_ptr<const Placement> placement,
+                bool is_frozen = false);
   /// The one that is made from these, which is alike on every rank; the units' own where they are the same. Collective
   /// where it is new.
   std::shared_ptr<const Placement> placement(const PlacementOptions& options);

@@ -15,10 +15,10 @@
 namespace zs {
 
 /// One unit's parameters: their layout, their persistent shards and their transient buffers. `master` (f32 weights),
-/// `grad` (f32, reduced) and, where parameters run in bf16, `narrow` (their bf16 copy, written by the optimizer) have
-/// layout->held_elems() elements each: slice `slice` of layout->ranks(), and whole parameters behind it. Of a zero-copy
-/// unit other ranks read this rank's shard (the one in the runtime dtype; `shared_kept` where there is one): it is
-/// written only behind what Executor::wait_readers does.
+/// `grad` (f32, reduced; none of a frozen unit) and, where parameters run in bf16, `narrow` (their bf16 copy, written
+/// by the optimizer) have layout->held_elems() elements each: slice `slice` of layout->ranks(), and whole parameters
+/// behind it. Of a zero-copy unit other ranks read this rank's shard (the one in the runtime dtype; `shared_kept` where
+/// there is one): it is written only behind what Executor::wait_readers does.
 struct FlatParameter {
   FlatParameter(std::string unit_name, std::vector<Parameter*> members, std::shared_ptr<const UnitLayout> unit_layout,
                 int master_slice, const MixedPrecisionPolicy& unit_precision, std::uint64_t rounding_seed = 0)
@@ -41,6 +41,7 @@ struct FlatParameter {
   DType gathered_dtype;  // of `full` and `kept`: precision.param, but in an evaluation in full precision
   DType grad_dtype;      // of `full_grad`: precision.reduce, but f32 while several micro-batches accumulate
 
+  bool is_frozen = false;    // for good: there is no `grad`, and an optimizer has no state of it
   bool accumulates = false;  // gradients that begin are those of several micro-batches
 
   Memory master, grad, compute_copy;

@@ -63,7 +63,8 @@ HeldTensor::Piece whole_piece(const Buffer& data) { return {{0, 0, data.elems, 1
 std::vector<HeldKind> unit_state(const Executor& executor, const Optimizer* optimizer, std::size_t unit) {
   std::vector<HeldKind> kinds;
   kinds.push_back({kMasterKind, HeldShards::masters(executor.units()[unit])});
-  for (std::size_t i = 0; optimizer != nullptr && i < optimizer->state_names().size(); ++i) {
+  const bool has_moments = optimizer != nullptr && !executor.units()[unit].is_frozen;
+  for (std::size_t i = 0; has_moments && i < optimizer->state_names().size(); ++i) {
     kinds.push_back(optimizer->is_of_all(i, unit)
                         ? HeldKind{optimizer->state_names()[i],
                                    {HeldShards::Role::moment, optimizer->state(i, unit), optimizer->is_on_host(unit)}}

@@ -91,7 +91,7 @@ std::int64_t Optimizer::place_states(Unit& made, const FlatParameter& unit, std:
   const bool is_average = which == definition_.state.size();
   std::vector<bool>& has = made.has_state.emplace_back();
   for (const FlatView& view : views)
-    has.push_back(is_average || !definition_.has_state || definition_.has_state(which, view));
+    has.push_back(!unit.is_frozen && (is_average || !definition_.has_state || definition_.has_state(which, view)));
   const bool is_of_all = std::find(has.begin(), has.end(), false) == has.end();
   std::int64_t end = 0;
   for (Range& range : made.held) {

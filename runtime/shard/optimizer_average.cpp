@@ -24,6 +24,7 @@ void Optimizer::update_average() {
     Buffer average, master, scalars;
   };
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (executor_.units()[unit].is_frozen) continue;
     const Buffer master = executor_.units()[unit].master_buffer(), average = state(definition_.state.size(), unit);
     std::vector<Averaged> parts;
     for (const Range& range : units_[unit].held) {
@@ -51,6 +52,7 @@ void Optimizer::swap_average() {
   Context& context = executor_.context();
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     const FlatParameter& flat = executor_.units()[unit];
+    if (flat.is_frozen) continue;
     for (const Range& range : units_[unit].held) {
       if (units_[unit].updates[range.view] == 0) continue;
       const auto part = [&](const Buffer& all) { return all.slice(range.offset, range.count); };

@@ -51,7 +51,7 @@ void check(const Residence& residence, const MixedPrecisionPolicy& precision, bo
 /// What places a unit, but for a number of ranks in between.
 PlacementOptions placement_of(const UnitPolicy& policy, const ShardOptions& options) {
   PlacementOptions placement{policy.scheme.value_or(options.scheme), policy.division.value_or(options.division),
-                             options.residence};
+                             policy.residence.value_or(options.residence)};
   placement.scheme.deterministic = options.scheme.deterministic;
   return placement;
 }
@@ -119,7 +119,7 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
     throw UsageError(fmt::format("unit {} is added after the first micro-batch", name), "add all units before it");
   const MixedPrecisionPolicy precision = policy.precision.value_or(options_.precision);
   check(precision, name);
-  check(options_.residence, precision, options_.checks_writes, name);
+  check(policy.residence.value_or(options_.residence), precision, options_.checks_writes, name);
   const auto placement = place(name, policy);
   const int unit = static_cast<int>(names_.size());
   check_new(name, parameters);
@@ -127,10 +127,11 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
     parameter->set_owner(this);
     unit_of_[parameter] = unit;
     unit_of_name_[parameter->name()] = unit;
+    if (policy.is_frozen) parameter->set_trainable(false);
   }
   names_.push_back(name);
   policies_.push_back(policy);
-  executor_.add_unit(std::move(name), parameters, options_.seed, precision, placement);
+  executor_.add_unit(std::move(name), parameters, options_.seed, precision, placement, policy.is_frozen);
   return unit;
 }
 
@@ -215,6 +216,7 @@ void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last, std::optional<st
     throw UsageError(fmt::format("begin_micro_batch(): the first sample is {}", *first_sample),
                      "count the samples of a step from 0");
   check_mode(mode);
+  check_frozen();
   scheduler().begin_micro_batch(mode, is_last);
   executor_.order_check().begin_micro_batch();
   executor_.write_check().compare_late();
@@ -233,6 +235,17 @@ void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last, std::optional<st
     executor_.set_accumulates(static_cast<int>(unit), !scheduler().is_due(static_cast<int>(unit)));
   }
   executor_.set_mode(mode == Mode::eval);
+}
+
+void ShardedRuntime::check_frozen() const {
+  for (const FlatParameter& unit : executor_.units()) {
+    const auto trained = std::find_if(unit.parameters.begin(), unit.parameters.end(),
+                                      [](const Parameter* parameter) { return parameter->is_trainable(); });
+    if (!unit.is_frozen || trained == unit.parameters.end()) continue;
+    throw UsageError(
+        fmt::format("parameter {} is to be trained, and its unit {} is frozen", (*trained)->name(), unit.name),
+        "leave is_frozen out of the unit's policy, and freeze its parameters by set_trainable(false)");
+  }
 }
 
 void ShardedRuntime::check_mode(Mode mode) {

@@ -167,6 +167,7 @@ class ShardedRuntime : private ParameterOwner {
   void warn();
   Scheduler& switches(const char* call);
   void check_mode(Mode mode);
+  void check_frozen() const;
   /// `call` does not go with an UnshardScope of the unit.
   void check_no_scope(std::string_view call, int unit) const {
     StepState::check_no_scope(call, executor_.units().at(static_cast<std::size_t>(unit)));

@@ -4,6 +4,7 @@
 
 #include "runtime/shard/division.h"
 #include "runtime/shard/mixed_precision.h"
+#include "runtime/shard/residence.h"
 #include "runtime/shard/scheme.h"
 
 namespace zs {
@@ -15,8 +16,12 @@ struct UnitPolicy {
   std::optional<Reshard> reshard_after_forward = {};
   std::optional<MixedPrecisionPolicy> precision = {};  ///< instead of the runtime's
   std::optional<SchemeOptions> scheme =
-      {};                                 ///< instead of the runtime's, but for `deterministic`, which is one for all
-  std::optional<Division> division = {};  ///< instead of the runtime's
+      {};                                   ///< instead of the runtime's, but for `deterministic`, which is one for all
+  std::optional<Division> division = {};    ///< instead of the runtime's
+  std::optional<Residence> residence = {};  ///< instead of the runtime's
+  /// Its parameters are never trained, as set_trainable(false) has it for a while: no gradient of theirs is held, and
+  /// no optimizer has any state for them.
+  bool is_frozen = false;
   bool operator==(const UnitPolicy&) const = default;
 };
 

@@ -28,10 +28,12 @@ class ParameterOwner {
   [[noreturn]] virtual void refuse_use(const Parameter& parameter) const;
 };
 
-/// Initial values: normal with this standard deviation, or a constant when it is zero.
+/// Initial values: normal with this standard deviation; where it is zero, uniform between -uniform_bound and
+/// uniform_bound; where that is zero, too, a constant.
 struct Init {
   float normal_std = 0;
   float constant = 0;
+  float uniform_bound = 0;
 };
 
 /// A tensor that is trained (unless it is frozen), known by its name. Holds no memory: its owner binds a view of the

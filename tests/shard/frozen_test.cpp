@@ -2,7 +2,11 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <map>
+#include <set>
 
+#include "runtime/shard/held_state.h"
+#include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
 #include "tests/tensor/plain_owner.h"
 
@@ -129,6 +133,62 @@ TEST_CASE("a unit may be frozen and trained again between micro-batches") {
     return changed;
   });
   CHECK(results[0] == std::vector<bool>{true, true, false, false, true, true});
+}
+
+TEST_CASE("a unit that is frozen for good has weights and nothing else, and the others train as beside a frozen one") {
+  struct Seen {
+    Arrays after;
+    std::int64_t gradients = 0, moments = 0, layer1 = 0;  // bytes: of all units, and of layer1's master weights
+    std::map<std::string, std::set<std::string>> kinds;   // of the state, by parameter
+    std::ptrdiff_t reduces = 0;
+  };
+  const auto run = [](World& world, bool for_good) {
+    ChainRun run(world, {.division = {Division::Rule::none}}, [&](Chain& chain, ShardedRuntime& runtime) {
+      shard_module(chain, runtime, Units::block, {}, [&](const Module& module) {
+        return UnitPolicy{.is_frozen = for_good && module.path() == "layer1"};
+      });
+      if (for_good) return;
+      chain.layers[1]->weight.set_trainable(false);
+      chain.layers[1]->bias.set_trainable(false);
+    });
+    for (int step = 1; step <= 2; ++step) {
+      run.micro_batch(step);
+      run.optimizer->step(1e-2f, step);
+    }
+    Seen seen;
+    seen.reduces = run.count(Kind::reduce, kLayer1);
+    seen.after = run.weights();
+    const std::map<std::string, std::int64_t>& live = run.device->memory().live_by_label();
+    seen.gradients = live.at("grad_shard");
+    seen.moments = live.at("moments");
+    seen.layer1 = run.runtime.executor().units()[kLayer1].master.bytes();
+    for (const HeldTensor& held : held_tensors(run.runtime.executor(), &*run.optimizer))
+      seen.kinds[held.tensor.parameter].insert(held.tensor.kind);
+    return seen;
+  };
+  const int ranks = GENERATE(1, 2, 3);
+  const auto for_good = on_ranks(ranks, [&](World& world) { return run(world, true); });
+  const auto for_now = on_ranks(ranks, [&](World& world) { return run(world, false); });
+  CHECK(for_now[0].kinds.at("layer1.weight") == std::set<std::string>{"adamw.m", "adamw.v", "master"});
+  CHECK(for_good[0].after == for_now[0].after);
+  CHECK(for_good[0].reduces == 0);
+  CHECK(for_good[0].gradients == for_now[0].gradients - for_now[0].layer1);
+  CHECK(for_good[0].moments == for_now[0].moments - 2 * for_now[0].layer1);
+  for (const char* const name : {"layer1.weight", "layer1.bias"})
+    CHECK(for_good[0].kinds.at(name) == std::set<std::string>{"master"});
+  CHECK(for_good[0].kinds.at("layer0.weight") == std::set<std::string>{"adamw.m", "adamw.v", "master"});
+}
+
+TEST_CASE("a parameter of a unit that is frozen for good cannot be trained") {
+  const auto messages = on_ranks(1, [](World& world) {
+    ChainRun run(world, {}, [](Chain& chain, ShardedRuntime& runtime) {
+      shard_module(chain, runtime, Units::block, {},
+                   [](const Module& module) { return UnitPolicy{.is_frozen = module.path() == "layer1"}; });
+    });
+    run.model.layers[1]->bias.set_trainable(true);
+    return message_of([&] { run.micro_batch(1); });
+  });
+  CHECK(messages[0].find("layer1.bias is to be trained, and its unit layer1 is frozen") != std::string::npos);
 }
 
 TEST_CASE("an ignored parameter is in no unit, and its gradient is this rank's own, not reduced") {

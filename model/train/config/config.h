@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/families/model_config.h"
+#include "model/lora/lora_config.h"
 #include "runtime/base/check.h"
 #include "runtime/shard/scheme.h"
 #include "runtime/shard/unit_layout.h"
@@ -132,6 +133,7 @@ struct Config {
 
   std::string name, device = "auto";
   Model model;
+  LoraConfig lora;
   Data data;
   Train train;
   Shard shard;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "model/train/config/config_lora.h"
 #include "model/train/config/config_model.h"
 #include "model/train/config/config_optimizer.h"
 #include "model/train/config/config_plan.h"
@@ -195,6 +196,8 @@ void expand_paths(ConfigDraft& draft) {
   for (std::string& path : c.data.validation) expand("data.validation", path);
   expand("run.dir", c.run.dir);
   expand("run.export", c.run.export_to);
+  expand("lora.path", c.lora.path);
+  expand("lora.export", c.lora.export_to);
 }
 
 void check_data(ConfigDraft& draft) {
@@ -366,6 +369,7 @@ void resolve_config(ConfigDraft& draft) {
   c.data.has_ignored_targets = c.data.format != "stream";
   check_name(draft);
   check_model(draft);
+  resolve_lora(draft);
   check_sizes(draft);
   check_schedule(draft);
   resolve_optimizer(draft);

@@ -109,6 +109,26 @@ constexpr std::array kKeys = {
     ConfigKey{"model.residual_dropout", [](Config& c) -> ConfigSlot { return &c.model.residual_dropout; }, kDropoutPart,
               "", "", "That of what is added to the residual stream; -1: `model.dropout`."},
 
+    ConfigKey{"lora.rank", [](Config& c) -> ConfigSlot { return &c.lora.rank; }, between(0, 65536), "",
+              "0; with `lora.path` the adapter's",
+              "Above 0: the model stays as it is, and adapters of this rank are trained beside it "
+              "(docs/fine-tuning.md)."},
+    ConfigKey{"lora.alpha", [](Config& c) -> ConfigSlot { return &c.lora.alpha; }, between(0, 1e6), "",
+              "`lora.rank`; with `lora.path` the adapter's",
+              "What the adapters add is multiplied by `lora.alpha` / `lora.rank`; 0: the default."},
+    ConfigKey{"lora.targets", [](Config& c) -> ConfigSlot { return &c.lora.targets; }, any, "",
+              "required with `lora.rank`; with `lora.path` the adapter's",
+              "Which products of the blocks have an adapter, by their names in transformers: `\"q_proj\"` is that of "
+              "every block, `\"layers.0.*\"` are all of the first. `*` in a pattern matches any part of a name."},
+    ConfigKey{"lora.dropout", [](Config& c) -> ConfigSlot { return &c.lora.dropout; }, between(0, 0), "", "",
+              "Must be 0: adapters have no dropout."},
+    ConfigKey{"lora.path", [](Config& c) -> ConfigSlot { return &c.lora.path; }, any, "", "",
+              "Folder of an adapter as peft writes it: its adapter_config.json gives the keys above, and training goes "
+              "on from its weights. A key that is given all the same must be equal."},
+    ConfigKey{"lora.export", [](Config& c) -> ConfigSlot { return &c.lora.export_to; }, any, "", "",
+              "A new folder into which the end of the run writes the adapter as peft loads it; empty: none. "
+              "`run.export` writes the model with the adapter in its weights."},
+
     ConfigKey{"data.kind", [](Config& c) -> ConfigSlot { return &c.data.kind; }, any, "text|tokens", "",
               "`text`: any files as bytes. `tokens`: ids, in llm.c's `.bin` or, without a header, as nanoGPT writes "
               "them. Files that are "
@@ -511,6 +531,7 @@ auto named(std::string_view name) {
 }  // namespace
 
 std::string ConfigRange::str() const {
+  if (min == max) return number_text(min);
   const std::string low = min == -kInf ? "" : (min_open ? "above " : "") + number_text(min);
   const std::string high = max == kInf ? "" : (max_open ? "below " : "at most ") + number_text(max);
   if (low.empty() || high.empty()) return low.empty() ? high : (min_open ? low : low + " or more");

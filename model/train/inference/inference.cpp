@@ -63,9 +63,9 @@ void Inference::check_memory() const {
 }
 
 int Inference::load() {
-  if (weights_)
+  if (!weights_.empty())
     return collectively(world_, "",
-                        [&] { import_weights(world_, session_->runtime().executor(), *std::exchange(weights_, {})); });
+                        [&] { import_weights(world_, session_->runtime().executor(), std::exchange(weights_, {})); });
   return collectively(world_, "", [&] { load_weights(world_, session_->runtime().executor(), model_.checkpoint); });
 }
 

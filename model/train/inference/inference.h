@@ -58,7 +58,7 @@ class Inference {
   CpuShare share_;
   GpuRanks gpus_;
   TrainPlan plan_;
-  std::unique_ptr<WeightImport> weights_;  // of files, until they are in the shards
+  WeightImports weights_;  // of files, until they are in the shards
   std::unique_ptr<RankDevice> device_;
   std::unique_ptr<Session> session_;
 };

@@ -284,6 +284,7 @@ void add_export_options(CLI::App& app, zs::ExportJob& job) {
       ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0"}));
   app.add_option("--shard-mib", job.shard_mib, "with --export: about how many MiB a file of weights has at most")
       ->check(CLI::Range(1, 1 << 30));
+  app.add_flag("--adapter", job.is_adapter, "with --export: the LoRA adapter alone, as peft loads it");
 }
 
 /// Where one rank is enough, and mpirun has started several: whether it is this one.

@@ -232,6 +232,7 @@ void take_reserved(TrainPlan& plan, MetaRun& run) {
   for (const FlatParameter& unit : run.runtime().executor().units()) {
     plan.units.push_back(
         {unit.name, unit.layout, unit.is_zero_copy(), unit.precision, std::string(unit.placement->scheme.name())});
+    plan.units.back().is_frozen = unit.is_frozen;
   }
   note_places(plan, run.session());
 }

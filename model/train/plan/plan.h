@@ -32,6 +32,7 @@ struct TrainPlan {
     MixedPrecisionPolicy precision = {};
     std::string scheme = {};            ///< its strategy's name
     std::vector<std::string> why = {};  ///< which keys and patterns made it what it is
+    bool is_frozen = false;
   };
   std::vector<Unit> units;
   /// A module or a parameter of the model, and the unit that it is or is a part of.

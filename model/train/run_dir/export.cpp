@@ -8,6 +8,7 @@
 #include "model/data/output_file.h"
 #include "model/families/family.h"
 #include "model/families/hf_config.h"
+#include "model/lora/lora_folder.h"
 #include "model/train/config/config_schema.h"
 #include "model/train/run_dir/resume.h"
 #include "model/weights/weight_export.h"
@@ -30,17 +31,21 @@ bool is_file(const fs::path& path) {
 class CheckpointSource final : public ParameterSource {
  public:
   CheckpointSource(const std::string& folder, bool is_average)
-      : reader_(folder), kind_(is_average && reader_.manifest().step > 0 ? Optimizer::kAverage : kMaster) {
-    for (const CheckpointTensor& tensor : reader_.manifest().tensors)
-      if (tensor.kind == kind_) parameters_.push_back({tensor.parameter, tensor.shape});
-    if (parameters_.empty())
+      : reader_(folder), is_average_(is_average && reader_.manifest().step > 0) {
+    bool has_average = false;
+    for (const CheckpointTensor& tensor : reader_.manifest().tensors) {
+      if (tensor.kind == kMaster) parameters_.push_back({tensor.parameter, tensor.shape});
+      has_average = has_average || tensor.kind == Optimizer::kAverage;
+    }
+    if (is_average_ && !has_average)
       throw Error(ExitCode::checkpoint, "the checkpoint has no average of the weights", folder,
                   "leave --average out, or train with train.average");
   }
   const std::vector<ParameterShape>& parameters() const override { return parameters_; }
   void read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) override {
-    const auto tensor = reader_.find(parameter, kind_);
-    ZS_CHECK(tensor, "no {} of {}", kind_, parameter);
+    auto tensor = is_average_ ? reader_.find(parameter, Optimizer::kAverage) : std::nullopt;
+    if (!tensor) tensor = reader_.find(parameter, kMaster);  // a frozen parameter is its own average
+    ZS_CHECK(tensor, "no weights of {}", parameter);
     reader_.read({{*tensor, first, {out, count, DType::f32, DeviceKind::cpu}}});
   }
   const std::map<std::string, std::string>& attributes() const { return reader_.manifest().attributes; }
@@ -48,7 +53,7 @@ class CheckpointSource final : public ParameterSource {
  private:
   static constexpr const char* kMaster = "master";
   CheckpointReader reader_;
-  const char* kind_;
+  bool is_average_;
   std::vector<ParameterShape> parameters_;
 };
 
@@ -69,12 +74,11 @@ class SavedWeights final : public ParameterSource {
   std::vector<ParameterShape> parameters_;
 };
 
-/// A model's folder, as the parameters that it would have here.
-class FolderSource final : public ParameterSource {
+/// Files that others have written, as the parameters that they would be here.
+class ImportedWeights final : public ParameterSource {
  public:
-  FolderSource(const std::string& folder, const TensorMap& map, const LanguageModel& model) {
-    collect(model);
-    weights_ = std::make_unique<WeightImport>(folder, map, parameters_);
+  ImportedWeights(std::unique_ptr<WeightImport> weights, std::vector<ParameterShape> parameters)
+      : weights_(std::move(weights)), parameters_(std::move(parameters)) {
     for (const ParameterShape& parameter : parameters_) columns_[parameter.name] = columns_of(parameter.shape);
   }
   const std::vector<ParameterShape>& parameters() const override { return parameters_; }
@@ -86,12 +90,6 @@ class FolderSource final : public ParameterSource {
   }
 
  private:
-  void collect(const Module& module) {
-    for (const auto& parameter : module.own_parameters())
-      parameters_.push_back({parameter->name(), parameter->shape()});
-    for (const Module* child : module.children()) collect(*child);
-  }
-
   std::unique_ptr<WeightImport> weights_;
   std::vector<ParameterShape> parameters_;
   std::map<std::string, std::int64_t> columns_;
@@ -100,35 +98,52 @@ class FolderSource final : public ParameterSource {
 /// What is exported, and what it is.
 struct ExportSource {
   ModelConfig model;
-  std::unique_ptr<ParameterSource> weights;
+  LoraConfig lora;
+  std::shared_ptr<ParameterSource> weights;
+  std::shared_ptr<ParameterSource> adapter = weights;  // the same, or files of its own
 };
 
-ModelConfig model_of_attributes(const std::map<std::string, std::string>& attributes, const std::string& checkpoint) {
-  constexpr std::string_view kPrefix = "config.model.";
-  Config config;
+Config config_of_attributes(const std::map<std::string, std::string>& attributes, const std::string& checkpoint) {
+  constexpr std::string_view kPrefix = "config.";
   std::string text = "data.train = \"-\"\ntrain.steps = 1\ntrain.global_batch = 1\ntrain.sequence = 1\n";
-  for (const auto& [name, value] : attributes)
-    if (name.starts_with(kPrefix))
-      text += fmt::format("{} = {}\n", name.substr(kPrefix.size() - std::string_view("model.").size()), value);
-  return parse_config(text + "data.kind = \"tokens\"\n", checkpoint).model;
+  for (const auto& [name, value] : attributes) {
+    const std::string key = name.substr(std::min(kPrefix.size(), name.size()));
+    const bool is_of_model = key.starts_with("model.") || (key.starts_with("lora.") && key != "lora.path");
+    if (name.starts_with(kPrefix) && is_of_model) text += fmt::format("{} = {}\n", key, value);
+  }
+  return parse_config(text + "data.kind = \"tokens\"\n", checkpoint);
 }
 
 ExportSource of_checkpoint(const std::string& folder, bool is_average) {
-  auto weights = std::make_unique<CheckpointSource>(folder, is_average);
-  ModelConfig model = model_of_attributes(weights->attributes(), folder);
-  return {std::move(model), std::move(weights)};
+  auto weights = std::make_shared<CheckpointSource>(folder, is_average);
+  Config config = config_of_attributes(weights->attributes(), folder);
+  return {std::move(config.model), std::move(config.lora), std::move(weights)};
 }
 
-ExportSource of_folder(const std::string& folder) {
+void collect(const Module& module, std::vector<ParameterShape>& parameters) {
+  for (const auto& parameter : module.own_parameters()) parameters.push_back({parameter->name(), parameter->shape()});
+  for (const Module* child : module.children()) collect(*child, parameters);
+}
+
+/// `lora`: its path is that of an adapter, or empty.
+ExportSource of_folder(const std::string& folder, const LoraConfig& lora = {}) {
   const HfConfig config = HfConfig::of_folder(folder);
   const Family& family = family_of(config);
   config.refuse_foreign();
   ModelConfig model = family.from_config(config);
   family.derive(model);
   model.path = folder;
-  const auto network = family.make(model);
-  auto weights = std::make_unique<FolderSource>(folder, family.tensor_map(model), *network);
-  return {std::move(model), std::move(weights)};
+  std::vector<ParameterShape> parameters;
+  collect(*family.make(model), parameters);
+  ExportSource source{model,
+                      {},
+                      std::make_shared<ImportedWeights>(
+                          std::make_unique<WeightImport>(folder, family.tensor_map(model), parameters), parameters)};
+  if (lora.path.empty()) return source;
+  source.lora = lora;
+  source.adapter = std::make_shared<ImportedWeights>(open_adapter(model, lora),
+                                                     adapter_parameters(lora_targets(model, lora), lora.rank));
+  return source;
 }
 
 /// The final weights of a run, or its newest checkpoint where that is newer, or has the average.
@@ -139,8 +154,10 @@ ExportSource of_run(const std::string& folder, bool is_average) {
   std::error_code failed;
   const bool is_newer = steps.empty() || fs::last_write_time(weights, failed) >=
                                              fs::last_write_time(step_folder(root, steps.back()), failed);
-  if (is_file(weights) && is_newer && !is_average)
-    return {load_config((fs::path(folder) / "config.toml").string()).model, std::make_unique<SavedWeights>(weights)};
+  if (is_file(weights) && is_newer && !is_average) {
+    const Config config = load_config((fs::path(folder) / "config.toml").string());
+    return {config.model, config.lora, std::make_shared<SavedWeights>(weights)};
+  }
   if (steps.empty())
     throw Error(ExitCode::checkpoint,
                 is_average ? "there is no checkpoint, which would have the average of the weights"
@@ -149,11 +166,11 @@ ExportSource of_run(const std::string& folder, bool is_average) {
   return of_checkpoint(step_folder(root, steps.back()), is_average);
 }
 
-ExportSource model_folder(const std::string& folder, bool is_average) {
+ExportSource model_folder(const std::string& folder, bool is_average, const LoraConfig& lora = {}) {
   if (is_average)
     throw Error(ExitCode::usage, "--average of a model's folder, which has the weights alone", folder,
                 "leave --average out, or name a run or a checkpoint");
-  return of_folder(folder);
+  return of_folder(folder, lora);
 }
 
 ExportSource find_source(const std::string& from, bool is_average) {
@@ -163,7 +180,7 @@ ExportSource find_source(const std::string& from, bool is_average) {
     const Config config = load_config(from);
     const std::string run = run_dir_asked_for(config, from, "latest");
     if (!run.empty() && RunMark::find(run)) return of_run(run, is_average);
-    if (!config.model.path.empty()) return model_folder(config.model.path, is_average);
+    if (!config.model.path.empty()) return model_folder(config.model.path, is_average, config.lora);
     throw Error(ExitCode::checkpoint, "this configuration names no run and no model", from,
                 "name a run, a checkpoint or a model's folder");
   }
@@ -208,45 +225,70 @@ void check_target(const std::string& to, const std::string& dtype) {
                 "choose a new name");
 }
 
-void write_gguf(const ExportSource& source, const ExportJob& job) {
-  const Family& family = family_named(source.model.family);
+void write_gguf(ParameterSource& weights, const ModelConfig& model, const ExportJob& job) {
+  const Family& family = family_named(model.family);
   const GgufDType dtype = job.dtype == "q8_0"   ? GgufDType::q8_0
                           : job.dtype == "f16"  ? GgufDType::f16
                           : job.dtype == "bf16" ? GgufDType::bf16
                                                 : GgufDType::f32;
-  export_gguf(*source.weights, family.tensor_map(source.model), family.gguf, source.model, job.to, dtype);
+  export_gguf(weights, family.tensor_map(model), family.gguf, model, job.to, dtype);
 }
 
-void write_folder(const ExportSource& source, const ExportJob& job) {
+void write_folder(ParameterSource& weights, const ModelConfig& model, const ExportJob& job) {
   OutputFolder folder(job.to);
-  const TensorMap map = family_named(source.model.family).tensor_map(source.model);
-  export_safetensors(*source.weights, map, folder.writing(), {dtype_named(job.dtype), job.shard_mib << 20});
-  if (!source.model.path.empty()) copy_companions(source.model.path, folder.writing());
-  write_file_atomically((fs::path(folder.writing()) / HfConfig::kFile).string(), config_json(source.model, job.dtype));
+  const TensorMap map = family_named(model.family).tensor_map(model);
+  export_safetensors(weights, map, folder.writing(), {dtype_named(job.dtype), job.shard_mib << 20});
+  if (!model.path.empty()) copy_companions(model.path, folder.writing());
+  write_file_atomically((fs::path(folder.writing()) / HfConfig::kFile).string(), config_json(model, job.dtype));
+  folder.commit();
+}
+
+void write_adapter(const ExportSource& source, const std::string& to) {
+  if (!source.lora.is_on())
+    throw Error(ExitCode::config, "the model has no adapter", to, "name a run with lora.rank, or leave --adapter out");
+  OutputFolder folder(to);
+  export_adapter(*adapters_of(source.adapter), source.model, source.lora, folder.writing());
   folder.commit();
 }
 
 void write_model(const ExportSource& source, const ExportJob& job) {
-  is_gguf(job.to) ? write_gguf(source, job) : write_folder(source, job);
+  if (job.is_adapter) return write_adapter(source, job.to);
+  const std::shared_ptr<ParameterSource> weights =
+      source.lora.is_on()
+          ? std::shared_ptr<ParameterSource>(merged(source.weights, source.adapter, source.model, source.lora))
+          : source.weights;
+  is_gguf(job.to) ? write_gguf(*weights, source.model, job) : write_folder(*weights, source.model, job);
+}
+
+/// Of a run that has ended.
+ExportSource of_weights(const Config& config, const std::string& weights) {
+  return {config.model, config.lora, std::make_shared<SavedWeights>(weights)};
 }
 
 }  // namespace
 
 void export_model(const ExportJob& job) {
+  if (job.is_adapter && (is_gguf(job.to) || job.dtype != "f32"))
+    throw Error(ExitCode::usage, "an adapter is written as a folder, in f32", job.to,
+                "leave out --adapter, or --dtype and the ending .gguf");
   check_target(job.to, job.dtype);
   write_model(find_source(job.from, job.is_average), job);
 }
 
 void export_run(const Config& config, const std::string& weights) {
-  const ExportSource source{config.model, std::make_unique<SavedWeights>(weights)};
-  write_model(source, {.to = config.run.export_to,
-                       .from = "",
-                       .dtype = config.run.export_dtype,
-                       .shard_mib = config.run.export_shard_mib});
+  write_model(of_weights(config, weights), {.to = config.run.export_to,
+                                            .from = "",
+                                            .dtype = config.run.export_dtype,
+                                            .shard_mib = config.run.export_shard_mib});
+}
+
+void export_run_adapter(const Config& config, const std::string& weights) {
+  write_adapter(of_weights(config, weights), config.lora.export_to);
 }
 
 void check_export(const Config& config) {
   if (!config.run.export_to.empty()) check_target(config.run.export_to, config.run.export_dtype);
+  if (!config.lora.export_to.empty()) check_target(config.lora.export_to, "f32");
 }
 
 }  // namespace zs

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/families/family.h"
+#include "model/lora/lora_folder.h"
 #include "runtime/shard/checkpoint.h"
 #include "runtime/tensor/host_view.h"
 
@@ -25,15 +26,24 @@ void read_block(const Context& context, WeightImport& weights, const std::string
   }
 }
 
-void read_unit(const Context& context, WeightImport& weights, const FlatParameter& unit) {
+/// The file that has it; null: none.
+WeightImport* file_of(const WeightImports& weights, const std::string& parameter) {
+  const auto found =
+      std::find_if(weights.begin(), weights.end(), [&](const auto& file) { return file->has(parameter); });
+  return found == weights.end() ? nullptr : found->get();
+}
+
+void read_unit(const Context& context, const WeightImports& weights, const FlatParameter& unit) {
   const Buffer master = unit.master_buffer();
   for (const ShardSegment& segment : unit.held_segments()) {
     const FlatView& view = unit.layout->views()[segment.view];
+    WeightImport* const file = file_of(weights, view.name);
+    if (file == nullptr) continue;
     std::int64_t at = segment.shard_offset;
     for (const Block& block :
          blocks_of(segment.view_offset, segment.count, segment.run, segment.stride, columns_of(view.shape))) {
       const std::int64_t elems = block.rows * block.columns;
-      read_block(context, weights, view.name, block, master.slice(at, elems));
+      read_block(context, *file, view.name, block, master.slice(at, elems));
       at += elems;
     }
   }
@@ -48,20 +58,29 @@ std::vector<ParameterShape> shapes_of(const TrainPlan& plan) {
 
 }  // namespace
 
-std::unique_ptr<WeightImport> open_weights(const Config& config, const TrainPlan& plan) {
-  return std::make_unique<WeightImport>(config.model.path, family_named(config.model.family).tensor_map(config.model),
-                                        shapes_of(plan));
+WeightImports open_weights(const Config& config, const TrainPlan& plan) {
+  WeightImports weights;
+  if (!config.model.path.empty()) {
+    std::vector<ParameterShape> parameters = shapes_of(plan);
+    std::erase_if(parameters, [](const ParameterShape& parameter) { return is_adapter_parameter(parameter.name); });
+    weights.push_back(std::make_unique<WeightImport>(
+        config.model.path, family_named(config.model.family).tensor_map(config.model), parameters));
+  }
+  if (!config.lora.path.empty()) weights.push_back(open_adapter(config.model, config.lora));
+  return weights;
 }
 
-std::unique_ptr<WeightImport> open_run_weights(const std::string& path, const TrainPlan& plan) {
+WeightImports open_run_weights(const std::string& path, const TrainPlan& plan) {
   const std::vector<ParameterShape> parameters = shapes_of(plan);
   TensorMap own;
   for (const ParameterShape& parameter : parameters)
     own.rules.push_back({.parameter = parameter.name, .parts = {{parameter.name}}});
-  return std::make_unique<WeightImport>(path, own, parameters);
+  WeightImports weights;
+  weights.push_back(std::make_unique<WeightImport>(path, own, parameters));
+  return weights;
 }
 
-void import_weights(World& world, Executor& executor, WeightImport& weights) {
+void import_weights(World& world, Executor& executor, const WeightImports& weights) {
   executor.step().check_between_steps("import_weights()");
   executor.wait_readers();
   executor.context().device().synchronize();

@@ -11,16 +11,19 @@
 
 namespace zs {
 
+/// What a model begins from: some files, each with parameters that the others have not. None: it draws its weights.
+using WeightImports = std::vector<std::unique_ptr<WeightImport>>;
+
 /// The weights in the folder `model.path`, checked against the planned model: every parameter is there, and nothing
-/// else. Error(model).
-std::unique_ptr<WeightImport> open_weights(const Config& config, const TrainPlan& plan);
+/// else; and the adapter in `lora.path`, in the same way. Of adapters without that nothing is there. Error(model).
+WeightImports open_weights(const Config& config, const TrainPlan& plan);
 
 /// The same of the file that a run's end has left, in which parameters have their own names (weights.h).
-std::unique_ptr<WeightImport> open_run_weights(const std::string& path, const TrainPlan& plan);
+WeightImports open_run_weights(const std::string& path, const TrainPlan& plan);
 
 /// Fills the master shards from files: each rank reads what it holds of each parameter, straight into its shard, or by
-/// the piece where that is in a GPU's memory. Collective; blocks; call before the first step. Throws AgreedError: the
-/// state may be half loaded.
-void import_weights(World& world, Executor& executor, WeightImport& weights);
+/// the piece where that is in a GPU's memory. What no file has stays as it was drawn. Collective; blocks; call before
+/// the first step. Throws AgreedError: the state may be half loaded.
+void import_weights(World& world, Executor& executor, const WeightImports& weights);
 
 }  // namespace zs

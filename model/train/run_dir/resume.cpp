@@ -27,18 +27,32 @@ constexpr std::array<std::string_view, 15> kRefused = {
     "data.kind",      "data.format",    "data.weights", "train.global_batch", "train.sequence",
     "train.seed",     "train.beta1",    "train.beta2",  "train.eps",          "train.optimizer",
     "train.momentum", "train.nesterov", "train.muon",   "train.average",      "data.train_tokens"};
-constexpr std::string_view kRefusedTable = "model.";
+constexpr std::array<std::string_view, 2> kRefusedTables = {"model.", "lora."};
 // But for what is no part of the model, and a choice of each step, as the learning rate is.
 constexpr std::array<std::string_view, 4> kNamed = {"model.dropout", "model.embedding_dropout",
                                                     "model.attention_dropout", "model.residual_dropout"};
 // What says where and how fast, not what. Files may move: their names, their length and what they hold are compared
 // instead.
-constexpr std::array<std::string_view, 18> kFree = {"name",           "train.patience",  "train.time_limit",
-                                                    "device",         "model.preset",    "model.path",
-                                                    "data.train",     "data.validation", "data.token_bytes",
-                                                    "data.tokenizer", "train.recompute", "data.validation_fraction",
-                                                    "plan.apply",     "plan.hooks",      "plan.reshard",
-                                                    "plan.strategy",  "plan.forward",    "plan.backward"};
+constexpr std::array<std::string_view, 20> kFree = {"name",
+                                                    "lora.path",
+                                                    "lora.export",
+                                                    "train.patience",
+                                                    "train.time_limit",
+                                                    "device",
+                                                    "model.preset",
+                                                    "model.path",
+                                                    "data.train",
+                                                    "data.validation",
+                                                    "data.token_bytes",
+                                                    "data.tokenizer",
+                                                    "train.recompute",
+                                                    "data.validation_fraction",
+                                                    "plan.apply",
+                                                    "plan.hooks",
+                                                    "plan.reshard",
+                                                    "plan.strategy",
+                                                    "plan.forward",
+                                                    "plan.backward"};
 constexpr std::array<std::string_view, 6> kFreeTables = {"shard.",    "offload.", "comm.",
                                                          "watchdog.", "run.",     "checkpoint."};
 
@@ -165,6 +179,10 @@ std::optional<ResumePoint> in_run_dir(const ResumeRequest& request) {
   return request.what == "latest-valid" ? newest_valid(dir) : newest(dir);
 }
 
+bool is_of_model(std::string_view key) {
+  return std::any_of(kRefusedTables.begin(), kRefusedTables.end(), [&](auto table) { return key.starts_with(table); });
+}
+
 /// A key that the program which saved did not know had its default then: of the model's, which must not change, this
 /// one. Nothing of others.
 std::optional<std::string> saved_value(const std::map<std::string, std::string>& saved, const std::string& attribute,
@@ -172,7 +190,7 @@ std::optional<std::string> saved_value(const std::map<std::string, std::string>&
   const auto found = saved.find(attribute);
   if (found != saved.end()) return found->second;
   Config defaults;
-  if (!key.starts_with(kRefusedTable)) return std::nullopt;
+  if (!is_of_model(key)) return std::nullopt;
   const ConfigKey* const known = find_config_key(key);
   return known == nullptr ? std::nullopt : std::optional(toml_value(known->slot(defaults)));
 }
@@ -200,7 +218,8 @@ Config load_resumed_config(const std::string& path, const std::vector<std::strin
   } catch (const ConfigError& error) {
     if (error.code() != ExitCode::model || resume.empty()) throw;
     // Any model will do to find out where the run is.
-    all.insert(all.end(), {"model.path=", "model.preset=tiny"});
+    all.insert(all.end(), {"model.path=", "model.preset=tiny", "lora.path=", "lora.rank=0", "lora.alpha=0",
+                           "lora.targets=[]", "lora.dropout=0", "lora.export="});
     std::optional<ResumePoint> found;
     try {
       const Config config = load_config(path, all);
@@ -213,7 +232,7 @@ Config load_resumed_config(const std::string& path, const std::vector<std::strin
     const CheckpointReader reader(found->checkpoint);
     for (const auto& [name, value] : reader.manifest().attributes) {
       const std::string key = name.substr(std::min(kConfigPrefix.size(), name.size()));
-      if (name.starts_with(kConfigPrefix) && key.starts_with(kRefusedTable) && key != "model.path" &&
+      if (name.starts_with(kConfigPrefix) && is_of_model(key) && !key.ends_with(".path") && key != "lora.export" &&
           find_config_key(key) != nullptr)
         all.push_back(fmt::format("{}={}", key, value));
     }
@@ -279,7 +298,7 @@ OnResume on_resume(std::string_view key) {
                                                         [&](auto table) { return key.starts_with(table); });
   if (is_free) return OnResume::free;
   if (is_in(key, kNamed)) return OnResume::named;
-  return is_in(key, kRefused) || key.starts_with(kRefusedTable) ? OnResume::refused : OnResume::named;
+  return is_in(key, kRefused) || is_of_model(key) ? OnResume::refused : OnResume::named;
 }
 
 std::vector<std::string> compare_runs(const std::map<std::string, std::string>& saved,

@@ -17,10 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kTables[] = {"model.", "data.", "train.", "shard.", "precision.", "cuda."};
+constexpr std::string_view kTables[] = {"model.", "lora.", "data.", "train.", "shard.", "precision.", "cuda."};
 /// Of those what concerns steps, or the machine that took them.
-constexpr std::string_view kOfTraining[] = {"train.time_limit", "cuda.graph",     "cuda.share_gpu",
-                                            "cuda.transport",   "cuda.libraries", "model.path"};
+constexpr std::string_view kOfTraining[] = {"train.time_limit", "cuda.graph", "cuda.share_gpu", "cuda.transport",
+                                            "cuda.libraries",   "model.path", "lora.path",      "lora.export"};
 
 bool is_on_disk(const fs::path& path) {
   std::error_code failed;
@@ -150,6 +150,7 @@ std::string folder_config(const std::string& folder, const std::vector<std::stri
   constexpr std::int64_t kLongest = 1024;
   std::string text = fmt::format("data.train = \"none\"\ntrain.steps = 1\ntrain.global_batch = 1\nmodel.path = {}\n",
                                  toml_string(folder));
+  if (!is_set(overrides, "lora.dropout")) text += "lora.dropout = 0\n";  // an adapter's has no effect here
   const bool has_tokenizer =
       is_on_disk(fs::path(folder) / "tokenizer.json") || is_on_disk(fs::path(folder) / "tokenizer.model");
   const bool are_ids = !files.empty() &&

@@ -20,9 +20,6 @@ namespace zs {
 namespace {
 
 constexpr const char* kFaultPoint = "compute";
-constexpr double kMiB = 1 << 20;
-/// NCCL moves less than that at a fraction of what its links carry (docs/decisions/0039-units-of-several-blocks.md).
-constexpr double kNcclUnitMib = 64;
 /// Numbers whose maxima over the ranks are known at the end of a step.
 enum Status : std::uint8_t {
   peak_bytes,
@@ -46,8 +43,6 @@ constexpr std::int64_t kLongestWait_ns = std::int64_t{1} << 46, kRanks = std::in
 /// Between two polls of whether to go on. Each of them drains the compute stream, which costs about a millisecond.
 constexpr std::int64_t kPollEvery_us = 200'000;
 
-DType dtype_of(const std::string& name) { return name == "bf16" ? DType::bf16 : DType::f32; }
-
 Recompute recompute_of(const std::string& name) {
   if (name == "block") return Recompute::block;
   return name == "attention" ? Recompute::attention : Recompute::none;
@@ -68,51 +63,7 @@ std::vector<std::string> parameter_names(const Executor& executor) {
   return names;
 }
 
-Omit omit_of(const std::string& name) {
-  return name == "gathers"      ? Omit::gathers
-         : name == "reductions" ? Omit::reductions
-         : name == "both"       ? Omit::both
-                                : Omit::nothing;
-}
-
 }  // namespace
-
-MixedPrecisionPolicy precision_of(const Config& config) {
-  const DType param = dtype_of(config.precision.param);
-  const auto is_f32 = [](const std::string& name) { return name == "f32"; };
-  MixedPrecisionPolicy precision{.param = param, .reduce = dtype_of(config.precision.reduce)};
-  if (param == DType::bf16 && is_f32(config.precision.output)) precision.output = DType::f32;
-  precision.gather_comm_dtype = config.shard.compress_gather == "int8" ? CommDType::int8 : CommDType::exact;
-  precision.reduce_comm_dtype = config.shard.compress_reduce == "int8" ? CommDType::int8 : CommDType::exact;
-  precision.rounds_stochastically = config.precision.rounding == "stochastic";
-  precision.is_full_in_evaluation = param == DType::bf16 && is_f32(config.precision.validation);
-  return precision;
-}
-
-ShardOptions shard_options(const Config& config) {
-  return {.scheme = scheme_options(config),
-          .schedule = {.prefetch = static_cast<int>(config.shard.prefetch),
-                       .limit = static_cast<int>(config.shard.limit),
-                       .max_reductions_in_flight = static_cast<int>(config.shard.max_reductions_in_flight),
-                       .keep_root_unsharded = config.shard.keep_root_unsharded},
-          .precision = precision_of(config),
-          .layout = {.layout = config.shard.layout == "flat" ? Layout::flat : Layout::per_parameter,
-                     .min_shard_bytes = config.shard.min_shard_bytes,
-                     .dim = choose_dim(config.shard.dims)},
-          .seed = static_cast<std::uint64_t>(config.train.seed),
-          .division = {Division::Rule::none},  // backward_seed() has it
-          .zero_copy = config.shard.zero_copy == "auto",
-          .omit = omit_of(config.comm.omit),
-          .residence = {.has_masters_on_host = config.offload.weights == "host",
-                        .has_moments_on_host = config.offload.moments == "host",
-                        .has_gradients_on_host = config.offload.gradients == "host",
-                        .cpu_link_gbs = config.offload.cpu_link_gbs}};
-}
-
-double unit_mib(const Config& config, Transport transport, int ranks) {
-  if (config.shard.unit_mib >= 0) return config.shard.unit_mib;
-  return transport == Transport::nccl && ranks > 1 ? kNcclUnitMib : 0;
-}
 
 Session::Session(Device& device, World& world, const Config& config, Use use)
     : device_(device),
@@ -125,9 +76,7 @@ Session::Session(Device& device, World& world, const Config& config, Use use)
   if (config.shard.units == "plan") {
     resolved_plan_ = shard_by_plan(*model_, runtime_, plan_of(config));
   } else {
-    const double mib = unit_mib(config, transport_of(world), world.size());
-    shard_module(*model_, runtime_, config.shard.units == "block" ? Units::block : Units::model, {}, {},
-                 std::llround(mib * kMiB));
+    shard_model(*model_, runtime_, config, unit_mib(config, transport_of(world), world.size()));
   }
   check_matches(config.shard.dims, parameter_names(runtime_.executor()));
   if (use == Use::inference) return;

@@ -218,4 +218,8 @@ ShardOptions shard_options(const Config& config);
 /// NCCL, else 0.
 double unit_mib(const Config& config, Transport transport, int ranks);
 
+/// Gives a new model its adapters, if the configuration has any, and makes its units. With adapters these are units of
+/// their own, and all others are frozen.
+void shard_model(LanguageModel& model, ShardedRuntime& runtime, const Config& config, double unit_mib);
+
 }  // namespace zs

@@ -90,7 +90,7 @@ int Trainer::find_resume_point() {
   if (checkpoint.empty()) {  // the run is to start
     resume_.reset();
     return agreed(world_, [&] {
-      if (!config_.model.path.empty()) weights_ = open_weights(config_, plan_);
+      weights_ = open_weights(config_, plan_);
       if (is_first()) check_run_dir(run_dir_request());
     });
   }
@@ -181,7 +181,7 @@ int Trainer::train() {
 
 int Trainer::run_steps(std::int64_t done) {
   read_ahead_from(done + 1);
-  margin_.emplace(3 * size_of(DType::f32) * parameter_count(), size_of(DType::f32) * parameter_count());
+  margin_.emplace(checkpoint_bytes(), size_of(DType::f32) * parameter_count());
   last_poll_ = last_save_ = Clock::now();
   // The verifier would take what the host waits for within a step for an order that events have made.
   if (!verifier_) session_->interrupt_by([this] { return agrees_to_stop(); });
@@ -229,9 +229,9 @@ std::optional<int> Trainer::train_steps(std::int64_t& done) {
 }
 
 int Trainer::load_weights() {
-  if (!weights_) return 0;
-  const int code = collectively(world_, "", [&] { import_weights(world_, session_->runtime().executor(), *weights_); });
-  weights_.reset();
+  if (weights_.empty()) return 0;
+  const int code = collectively(world_, "", [&] { import_weights(world_, session_->runtime().executor(), weights_); });
+  weights_.clear();
   if (code == 0 && is_first()) print_to_stdout("beginning from the weights in {}\n", config_.model.path);
   return code;
 }

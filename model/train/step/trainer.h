@@ -107,6 +107,7 @@ class Trainer {
   /// On the disk of `folder`, for the final weights; and there must be room for a checkpoint, if there shall be any.
   void reserve_space(const std::string& folder);
   std::int64_t parameter_count() const;
+  std::int64_t checkpoint_bytes() const;  ///< about: of one
   int train();
   /// All but the preparation: the steps, and what the run leaves.
   int run_steps(std::int64_t done);
@@ -195,8 +196,8 @@ class Trainer {
   bool lacks_data_ = false;            // some rank: training cannot go on
   GpuRanks gpus_;
   TrainPlan plan_;
-  std::string answer_;                     // of a dry run, instead of the plan
-  std::unique_ptr<WeightImport> weights_;  // what a new run begins from; null: it draws its weights
+  std::string answer_;     // of a dry run, instead of the plan
+  WeightImports weights_;  // what a new run begins from; none: it draws its weights
   std::optional<ResumePoint> resume_;
   std::vector<std::string> changed_keys_;  // since the checkpoint
   std::string run_dir_;

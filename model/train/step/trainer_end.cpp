@@ -46,16 +46,24 @@ std::int64_t Trainer::parameter_count() const {
   return count;
 }
 
+std::int64_t Trainer::checkpoint_bytes() const {
+  std::int64_t bytes = 0;
+  for (const TrainPlan::Unit& unit : plan_.units)
+    bytes += (unit.is_frozen              ? 1
+              : config_.train.average > 0 ? 4
+                                          : 3) *
+             (size_of(DType::f32) * unit.layout->numel() + kSegmentBytes * std::ssize(unit.layout->views()));
+  return bytes;
+}
+
 void Trainer::reserve_space(const std::string& folder) {
   if (!has_results()) return;
   std::int64_t tensors = 0;
   for (const TrainPlan::Unit& unit : plan_.units) tensors += std::ssize(unit.layout->views());
   const std::int64_t weights = size_of(DType::f32) * parameter_count() + kHeaderBytes * tensors;
-  const std::int64_t checkpoint =
-      (config_.train.average > 0 ? 4 : 3) * (size_of(DType::f32) * parameter_count() + kSegmentBytes * tensors);
   space_.take(folder, weights, "the final weights");
   if (config_.checkpoint.is_regular() && config_.checkpoint.on_full == "stop")
-    check_space(folder, checkpoint, "a checkpoint beside the final weights");
+    check_space(folder, checkpoint_bytes(), "a checkpoint beside the final weights");
 }
 
 void Trainer::print_how_to_stop() const {
@@ -158,6 +166,10 @@ void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
   if (is_first() && has_results() && !was_stopped && !config_.run.export_to.empty()) {
     export_run(config_, run_dir_ + "/model.safetensors");
     print_to_stdout("exported to {}\n", config_.run.export_to);
+  }
+  if (is_first() && has_results() && !was_stopped && !config_.lora.export_to.empty()) {
+    export_run_adapter(config_, run_dir_ + "/model.safetensors");
+    print_to_stdout("adapter exported to {}\n", config_.lora.export_to);
   }
   if (is_first() && was_stopped) {
     if (stdout_failure() != 0) tell("warning", lost_output());

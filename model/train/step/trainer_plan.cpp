@@ -30,7 +30,7 @@ void Trainer::check_and_plan() {
   limit_validation(job_.config);
   check_device(config_, gpus_.gpu);
   plan_ = make_plan(config_, memory_demand().plan);
-  if (job_.resume.empty() && !config_.model.path.empty()) weights_ = open_weights(config_, plan_);
+  if (job_.resume.empty()) weights_ = open_weights(config_, plan_);
   if (has_results()) check_export(config_);
   if (job_.dry_run && job_.verify_order) throw_if_out_of_order(verify_order(plan_.trace), "the plan of a step");
   if (!job_.plan_name.empty()) answer_ = explain(plan_, config_, job_.plan_name);

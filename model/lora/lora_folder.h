@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/lora/lora_targets.h"
+#include "model/weights/weight_export.h"
+#include "model/weights/weight_import.h"
+
+namespace zs {
+
+/// What a folder that peft has written says of its adapter, which is one of this model: targets by the names of its
+/// tensors, as short as they can be; what it says of them in words is not looked at. Error(model) where it is none of
+/// this model, or has what changes its output and is not supported.
+LoraConfig read_lora_folder(const std::string& folder, const ModelConfig& model);
+
+/// Its tensors, checked against what the configuration says: every one is there, and nothing else. Error(model).
+std::unique_ptr<WeightImport> open_adapter(const ModelConfig& model, const LoraConfig& lora);
+
+/// Writes the adapters' parameters, all that `source` has, into a folder that exists.
+void export_adapter(ParameterSource& source, const ModelConfig& model, const LoraConfig& lora,
+                    const std::string& folder);
+
+/// A model with its adapters added to its weights: the parameters of the model without. `adapters` may be the same
+/// object as `base`.
+std::unique_ptr<ParameterSource> merged(std::shared_ptr<ParameterSource> base,
+                                        std::shared_ptr<ParameterSource> adapters, const ModelConfig& model,
+                                        const LoraConfig& lora);
+
+/// Those of the parameters that are adapters'.
+std::unique_ptr<ParameterSource> adapters_of(std::shared_ptr<ParameterSource> all);
+
+}  // namespace zs

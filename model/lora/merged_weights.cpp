@@ -1,0 +1,83 @@
+#include <algorithm>
+#include <map>
+
+#include "model/lora/lora_folder.h"
+
+namespace zs {
+namespace {
+
+/// The weights with what the adapters change.
+class MergedWeights final : public ParameterSource {
+ public:
+  MergedWeights(std::shared_ptr<ParameterSource> base, std::shared_ptr<ParameterSource> adapters,
+                const std::vector<LoraProduct>& targets, const LoraConfig& lora)
+      : base_(std::move(base)), adapters_(std::move(adapters)), lora_(lora) {
+    for (const LoraProduct& target : targets) targets_[target.parameter].push_back(target);
+    for (const ParameterShape& parameter : base_->parameters())
+      if (!is_adapter_parameter(parameter.name)) parameters_.push_back(parameter);
+  }
+
+  const std::vector<ParameterShape>& parameters() const override { return parameters_; }
+
+  void read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) override {
+    base_->read(parameter, first, count, out);
+    const auto changed = targets_.find(parameter);
+    if (changed == targets_.end()) return;
+    if (parameter != at_hand_) take(parameter, changed->second);
+    for (std::size_t i = 0; i < factors_.size(); ++i) add(changed->second[i], factors_[i], first, count, out);
+  }
+
+ private:
+  struct Factors {
+    std::vector<float> a, b;  // (rank, columns), (rows, rank)
+  };
+
+  /// Reads the adapters of one parameter: its pieces are asked for one after the other.
+  void take(const std::string& parameter, const std::vector<LoraProduct>& targets) {
+    factors_.clear();
+    for (const LoraProduct& target : targets) {
+      const std::int64_t a = lora_.rank * target.columns, b = target.rows * lora_.rank;
+      Factors& factors = factors_.emplace_back();
+      factors.a.resize(static_cast<std::size_t>(a));
+      factors.b.resize(static_cast<std::size_t>(b));
+      adapters_->read(target.a(), 0, a, factors.a.data());
+      adapters_->read(target.b(), 0, b, factors.b.data());
+    }
+    at_hand_ = parameter;
+  }
+
+  void add(const LoraProduct& target, const Factors& factors, std::int64_t first, std::int64_t count,
+           float* out) const {
+    const std::int64_t columns = target.columns, end = first + count;
+    std::vector<float> sum(static_cast<std::size_t>(columns));
+    const std::int64_t last = std::min(target.row + target.rows, (end + columns - 1) / columns);
+    for (std::int64_t row = std::max(target.row, first / columns); row < last; ++row) {
+      std::fill(sum.begin(), sum.end(), 0.0f);
+      for (std::int64_t k = 0; k < lora_.rank; ++k) {
+        const float b = factors.b[static_cast<std::size_t>((row - target.row) * lora_.rank + k)];
+        const float* const a = factors.a.data() + k * columns;
+        for (std::int64_t i = 0; i < columns; ++i) sum[static_cast<std::size_t>(i)] += b * a[i];
+      }
+      const std::int64_t from = std::max(first, row * columns), to = std::min(end, (row + 1) * columns);
+      for (std::int64_t i = from; i < to; ++i)
+        out[i - first] += lora_.scale() * sum[static_cast<std::size_t>(i - row * columns)];
+    }
+  }
+
+  std::shared_ptr<ParameterSource> base_, adapters_;
+  LoraConfig lora_;
+  std::map<std::string, std::vector<LoraProduct>> targets_;  // by parameter
+  std::vector<ParameterShape> parameters_;
+  std::string at_hand_;
+  std::vector<Factors> factors_;  // of the parameter at hand
+};
+
+}  // namespace
+
+std::unique_ptr<ParameterSource> merged(std::shared_ptr<ParameterSource> base,
+                                        std::shared_ptr<ParameterSource> adapters, const ModelConfig& model,
+                                        const LoraConfig& lora) {
+  return std::make_unique<MergedWeights>(std::move(base), std::move(adapters), lora_targets(model, lora), lora);
+}
+
+}  // namespace zs

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "model/module.h"
+
+namespace zs {
+
+struct LoraOptions {
+  std::int64_t in = 0, rows = 0, rank = 0;
+  std::int64_t first_row = 0;  ///< of the product's weight: which rows of it the adapter changes
+  float scale = 1;             ///< alpha / rank
+};
+
+/// A low-rank change of some rows of a product's weight (Hu et al. 2021): scale B A, with "lora_A.weight" (rank, in)
+/// and "lora_B.weight" (rows, rank). A begins uniform within 1 / sqrt(in), which is Kaiming's with a = sqrt(5) (He et
+/// al. 2015), and B at zero, so that the change begins at zero.
+class LoraAdapter : public Layer<LoraAdapter> {
+ public:
+  LoraAdapter(std::string path, const LoraOptions& options);
+
+  /// (..., in) -> (..., rows)
+  Tensor forward(const Tensor& x);
+  /// x in the dtype of this adapter's unit.
+  Tensor cast_input(const Tensor& x) const { return input(x); }
+  const LoraOptions& options() const { return options_; }
+
+ private:
+  LoraOptions options_;
+  Parameter &a_, &b_;
+};
+
+/// The adapters of one block: a unit of its own within the block's, so that they have their own precision, and
+/// gradients and moments where the block's weights have none.
+class LoraAdapters : public Module {
+ public:
+  explicit LoraAdapters(std::string path) : Module(std::move(path)) {}
+
+  bool is_block() const override { return true; }
+  /// `name`: of the product, below the block: "self_attn.q_proj".
+  LoraAdapter& add(const std::string& name, const LoraOptions& options) {
+    return make_child<LoraAdapter>(name, options);
+  }
+  /// While it lives the adapters can be used.
+  ForwardScope unsharded() const { return enter(); }
+};
+
+/// y, (..., out), which is the product of x, (..., in), and what `adapters` add to it: each to rows of its own, in
+/// ascending order.
+Tensor add_adapters(const Tensor& y, const Tensor& x, std::span<LoraAdapter* const> adapters);
+
+}  // namespace zs

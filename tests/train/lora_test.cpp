@@ -1,0 +1,133 @@
+// Adapters of low rank: which products have them, and what a plan holds and moves for them and for the frozen rest.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <set>
+
+#include "model/families/family.h"
+#include "model/lora/lora_targets.h"
+#include "model/train/plan/plan.h"
+#include "tests/train/config_text.h"
+
+namespace zs::test {
+namespace {
+
+const std::string kLlama = R"(
+[model]
+family = "llama"
+layers = 12
+heads = 4
+kv_heads = 2
+width = 64
+hidden = 160
+context = 64
+[data]
+train = "corpus.txt"
+[train]
+steps = 100
+global_batch = 24
+sequence = 32
+)";
+
+std::vector<std::string> modules_of(const std::vector<LoraProduct>& products) {
+  std::vector<std::string> modules;
+  for (const LoraProduct& product : products) modules.push_back(product.module);
+  return modules;
+}
+
+Config with_lora(const Overrides& more = {}) {
+  Overrides overrides = {"lora.rank=4", "lora.targets=[\"q_proj\", \"down_proj\"]"};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return parse_config(kLlama, "folder/small.toml", overrides);
+}
+
+}  // namespace
+
+TEST_CASE("a pattern names products by their names in the files, by any last parts of them") {
+  const auto products = lora_products(parse_config(kLlama, "small.toml").model);
+  CHECK(products.size() == 12 * 7);
+  CHECK(matching(products, {"q_proj"}).size() == 12);
+  CHECK(matching(products, {"*_proj"}).size() == 12 * 7);
+  CHECK(matching(products, {"mlp.*", "k_proj"}).size() == 12 * 4);
+  CHECK(modules_of(matching(products, {"layers.1.self_attn.[qv]_proj"})) ==
+        std::vector<std::string>{"model.layers.1.self_attn.q_proj", "model.layers.1.self_attn.v_proj"});
+  const auto value = matching(products, {"0.self_attn.v_proj"});
+  REQUIRE(value.size() == 1);  // not of layer 10
+  CHECK(value[0].parameter == "blocks.0.attention.qkv.weight");
+  CHECK(value[0].row == 96);
+  CHECK(value[0].rows == 32);
+  CHECK(value[0].columns == 64);
+  CHECK(value[0].a() == "blocks.0.lora.self_attn.v_proj.lora_A.weight");
+}
+
+TEST_CASE("the shortest patterns match the same products and no others") {
+  const auto products = lora_products(parse_config(kLlama, "small.toml").model);
+  const auto shortest = [&](const std::vector<std::string>& patterns) {
+    const auto modules = modules_of(matching(products, patterns));
+    const auto found = shortest_patterns(products, modules);
+    CHECK(modules_of(matching(products, found)) == modules);
+    return found;
+  };
+  CHECK(shortest({"q_*", "v_proj"}) == std::vector<std::string>{"q_proj", "v_proj"});
+  CHECK(shortest({"layers.11.mlp.up_proj"}) == std::vector<std::string>{"11.mlp.up_proj"});
+  ModelConfig gpt2 = parse_config(kSmall, "small.toml").model;
+  const auto of_gpt2 = lora_products(gpt2);
+  const auto modules = modules_of(matching(of_gpt2, {"attn.c_proj"}));
+  CHECK(shortest_patterns(of_gpt2, modules) == std::vector<std::string>{"attn.c_proj"});
+  CHECK(of_gpt2.front().is_transposed);
+}
+
+TEST_CASE("what is wrong with the keys of adapters is said in one line") {
+  const auto problem = [](const Overrides& overrides) { return only_problem(kLlama, overrides); };
+  CHECK(problem({"lora.targets=q_proj"}).what_happened().starts_with("lora.rank is 0"));
+  CHECK(problem({"lora.rank=4"}).what_to_do() ==
+        "name products of the model: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj");
+  const Error unmatched = problem({"lora.rank=4", "lora.targets=[\"q_prj\"]"});
+  CHECK(unmatched.what_happened() == "lora.targets: no product of the blocks is called like \"q_prj\"");
+  CHECK(unmatched.what_to_do().starts_with("the nearest are q_proj, "));
+  CHECK(problem({"lora.rank=4", "lora.targets=lm_head"}).what_happened().ends_with("called like \"lm_head\""));
+  CHECK(problem({"lora.rank=33", "lora.targets=k_proj"}).what_happened() ==
+        "lora.rank 33 is more than model.layers.0.self_attn.k_proj has, (32, 64)");
+  CHECK(problem({"lora.rank=4", "lora.targets=k_proj", "lora.dropout=0.1"}).what_happened() == "lora.dropout is 0.1");
+  CHECK(with_lora().lora.alpha == 4);
+  CHECK(with_lora({"lora.alpha=16"}).lora.scale() == 4);
+}
+
+TEST_CASE("a plan with adapters has gradients, moments and reductions of these alone, in f32 beside bf16") {
+  const std::string strategy = GENERATE("zero3", "shard_grad_op", "zero2", "zero1", "ddp", "hsdp", "nested");
+  const bool has_blocks = GENERATE(true, false);
+  Overrides more = {"precision.param=bf16", "shard.strategy=" + strategy,
+                    std::string("shard.units=") + (has_blocks ? "block" : "model")};
+  if (strategy == "hsdp" || strategy == "nested") more.push_back("shard.group_size=2");
+  const Config config = with_lora(more);
+  const TrainPlan plan = make_plan(config, 0, 4);
+  std::set<std::string> frozen;
+  std::int64_t trained = 0, held = 0;
+  for (const TrainPlan::Unit& unit : plan.units) {
+    if (unit.is_frozen) frozen.insert(unit.name);
+    if (!unit.is_frozen) trained += unit.layout->numel(), held += unit.layout->held_elems();
+    CHECK(unit.is_frozen != unit.name.ends_with(".lora"));
+  }
+  CHECK(frozen.size() == (has_blocks ? 13 : 1));
+  CHECK(trained == 12 * 4 * (64 + 64 + 160 + 64));
+  std::int64_t moments = 0, gradients = 0;
+  for (const PlannedBuffer& buffer : plan.buffers) {
+    const bool is_of_training = buffer.label == "moments" || buffer.label == "grad_shard" ||
+                                buffer.label == "full_grad" || buffer.label == "grad_sum";
+    INFO(buffer.label << " of " << buffer.owner);
+    CHECK_FALSE((is_of_training && frozen.contains(buffer.owner)));
+    if (buffer.label == "moments") moments += buffer.bytes;
+    if (buffer.label == "grad_shard") gradients += buffer.bytes;
+    CHECK_FALSE((buffer.label == "param_shard" && !frozen.contains(buffer.owner)));  // a bf16 copy
+  }
+  CHECK(gradients == 4 * held);
+  CHECK(moments == 8 * held);
+  const auto reduced = std::count_if(plan.micro_batch.begin(), plan.micro_batch.end(), [&](const Action& action) {
+    const bool is_reduction = action.kind == Action::Kind::reduce || action.kind == Action::Kind::begin_gradient;
+    CHECK_FALSE((is_reduction && frozen.contains(plan.units[static_cast<std::size_t>(action.unit)].name)));
+    return action.kind == Action::Kind::reduce;
+  });
+  CHECK(reduced == 12);
+}
+
+}  // namespace zs::test
