@@ -386,8 +386,10 @@ void resolve_config(ConfigDraft& draft) {
 }
 
 SchemeOptions scheme_options(const Config& config) {
-  return {.strategy = strategy_of(config.shard.strategy),
-          .group_size = static_cast<int>(config.shard.group_size),
+  const Strategy strategy = strategy_of(config.shard.strategy);
+  const bool has_groups = strategy == Strategy::hsdp || strategy == Strategy::nested;  // else they are a plan's
+  return {.strategy = strategy,
+          .group_size = has_groups ? static_cast<int>(config.shard.group_size) : 0,
           .reshard_after_forward = config.shard.reshard_after_forward,
           .reduce_every_micro_batch = config.shard.reduce_every_micro_batch,
           .all_reduce_every_micro_batch = config.shard.all_reduce_every_micro_batch,
