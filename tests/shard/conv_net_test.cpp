@@ -33,8 +33,9 @@ struct ConvNet : Layer<ConvNet> {
   Tensor of_conv;  // of the last forward
   Tensor forward(const Tensor& x) {
     const auto body = [this](const std::vector<Tensor>& in) {
-      of_conv = conv(in[0]).detach();
-      return norm(conv(in[0]));
+      const Tensor y = conv(in[0]);
+      of_conv = y.detach();
+      return norm(y);
     };
     return recomputes ? recompute({x}, TensorFunction(body)) : body({x});
   }

@@ -137,9 +137,10 @@ TEST_CASE("attention with dropout is causal attention, but for what it drops") {
   const AttentionOptions options = GENERATE(
       AttentionOptions{.width = 24, .heads = 4},
       AttentionOptions{.width = 24, .heads = 4, .kv_heads = 2, .head_dim = 8, .window = 3, .rotary = RotaryOptions{}});
+  const Documents documents = GENERATE(Documents(), Documents({3, 4, 2, 5}));
   struct One : Layer<One> {
     explicit One(const AttentionOptions& options) : attention(make_child<Attention>("attention", options)) {}
-    Tensor forward(const Tensor& x) { return attention(x); }
+    Tensor forward(const Tensor& x, const Documents& documents) { return attention(x, documents); }
     Attention& attention;
   };
   const auto world = make_single_world({});
@@ -155,7 +156,7 @@ TEST_CASE("attention with dropout is causal attention, but for what it drops") {
     auto micro_batch = model.micro_batch();
     Tensor x = Tensor::from_host(context, {2, 7, 24}, values);
     x.set_requires_grad();
-    const Tensor y = net(x);
+    const Tensor y = net(x, documents);
     sum(y * y * y * 1e4f).backward();
     micro_batch.end();
     return std::pair(y.to_host(), x.grad().to_host());
