@@ -1,7 +1,6 @@
 #include "model/lora/lora_targets.h"
 
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <functional>
@@ -10,6 +9,7 @@
 
 #include "model/families/family.h"
 #include "runtime/base/check.h"
+#include "runtime/base/name_pattern.h"
 
 namespace zs {
 namespace {
@@ -54,9 +54,9 @@ std::vector<std::string> endings(const std::string& name) {
 }
 
 bool matches(const std::string& pattern, const std::string& module) {
+  const NamePattern targets(pattern);
   const auto all = endings(module);
-  return std::any_of(all.begin(), all.end(),
-                     [&](const std::string& ending) { return fnmatch(pattern.c_str(), ending.c_str(), 0) == 0; });
+  return std::any_of(all.begin(), all.end(), [&](const std::string& ending) { return targets.matches(ending); });
 }
 
 /// How much of the shorter of two names the other has in the same order.

@@ -1,7 +1,5 @@
 #include "runtime/shard/muon.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -9,6 +7,7 @@
 #include <map>
 #include <memory>
 
+#include "runtime/base/name_pattern.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/shard/adamw.h"
 #include "runtime/shard/matrix_exchange.h"
@@ -23,7 +22,7 @@ constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f, kEps = 1e-7f;
 
 bool is_named(const std::vector<std::string>& patterns, const std::string& name) {
   return std::any_of(patterns.begin(), patterns.end(),
-                     [&](const std::string& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
+                     [&](const std::string& pattern) { return NamePattern(pattern).matches(name); });
 }
 
 bool is_matrix(const MuonConfig& config, const FlatView& view) {

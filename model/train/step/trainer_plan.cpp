@@ -10,6 +10,14 @@
 #include "runtime/device/memory_limit.h"
 
 namespace zs {
+namespace {
+
+/// By a rank: those of the device, that which reads ahead, and that which writes checkpoints.
+int started_threads(const CpuShare& share, const Config& config) {
+  return share.threads - 1 + kStreamRoles + 1 + int{config.checkpoint.background};
+}
+
+}  // namespace
 
 int Trainer::planned_ranks() const {
   if (job_.ranks > 0) return job_.ranks;
@@ -40,8 +48,7 @@ void Trainer::check_and_plan() {
     throw Error(ExitCode::config, "cuda.graph = true hides the ops of a step from --explain and --trace", "cuda.graph",
                 "leave one of them out");
   check_memory();
-  // Those that the device will start, that which reads ahead, and that which writes checkpoints.
-  check_threads(share_.threads - 1 + kStreamRoles + 1 + int{config_.checkpoint.background});
+  check_threads(started_threads(share_, config_));
   if (job_.resume.empty()) check_samples(1);
   if (is_first() && job_.resume.empty()) check_run_dir(run_dir_request());
 }
@@ -94,7 +101,7 @@ std::vector<MemoryLimit> Trainer::limits() const {
 }
 
 std::vector<MemoryBudget> Trainer::budgets() const {
-  const int threads = kStreamRoles + share_.threads - 1;
+  const int threads = started_threads(share_, config_);
   const int processes = transport_of(world_) == Transport::local ? memory_demand().local_ranks : 1;
   std::vector<MemoryBudget> budgets = memory_budgets(limits(), threads * processes);
   if (plan_.device == DeviceKind::cuda) {
