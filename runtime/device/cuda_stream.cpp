@@ -105,7 +105,10 @@ void CudaStream::do_enqueue(OpInfo info, Work work, const OpMemory& memory) {
     exec_->set_memory({memory.scratch.slice(0, own_bytes), memory.pinned},
                       memory.scratch.slice(own_bytes, workspace_bytes()));
     try {
-      times_.time(stream_, info.name, false, [&] { work(*exec_); });
+      const auto describe = [&] {
+        return OpTime{.name = info.name, .phase = group_.trace.phase(), .reads = info.reads, .writes = info.writes};
+      };
+      times_.time(stream_, describe, [&] { work(*exec_); });
     } catch (const CudaError& error) {  // of a call by the work itself, which knows no label
       throw CudaError(error.code(), error.status(), error.what_happened(), where_now(), error.what_to_do());
     } catch (const Error& error) {
@@ -120,7 +123,10 @@ EventRecord* CudaStream::do_record() {
   note(TraceEntry::Kind::record, id);
   CudaEventRecord& record = group_.events->take();
   ++appended_;
-  guarded([&] { check(group_.context.driver().event_record(record.event(group_.context), stream_), "cuEventRecord"); });
+  guarded([&] {
+    check(group_.context.driver().event_record(record.event(group_.context), stream_), "cuEventRecord");
+    if (group_.capture == 0) times_.recorded(stream_, id);
+  });
   record.start(id, *this, appended_, error_, group_.capture);
   if (error_ || group_.capture != 0)
     record.end_use();  // not recorded, or only noted: nobody may ask for the event
@@ -141,7 +147,10 @@ void CudaStream::do_wait(EventRecord& base) {
   // driver let them.
   if (record.capture() != group_.capture) return;
   guarded([&] {
-    times_.time(stream_, name_of(from.role_), true, [&] {
+    const auto describe = [&] {
+      return OpTime{.name = name_of(from.role_), .is_wait = true, .record_id = record.id()};
+    };
+    times_.time(stream_, describe, [&] {
       check(group_.context.driver().stream_wait_event(stream_, record.event(group_.context), 0), "cuStreamWaitEvent");
     });
   });

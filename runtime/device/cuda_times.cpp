@@ -59,9 +59,9 @@ void CudaClock::closed(std::int64_t entries, CUevent_st*& last) {
   latest_ms_ = 0;
 }
 
-CudaTimes::Entry& CudaTimes::begin(CUstream_st* stream, const std::string& name, bool is_wait) {
+CudaTimes::Entry& CudaTimes::begin(CUstream_st* stream, OpTime time) {
   clock_.start(stream);
-  Entry& entry = entries_.emplace_back(Entry{name, is_wait, nullptr, nullptr});
+  Entry& entry = entries_.emplace_back(Entry{std::move(time), nullptr, nullptr});
   clock_.opened();
   entry.start = clock_.events().record(stream);
   return entry;
@@ -69,10 +69,15 @@ CudaTimes::Entry& CudaTimes::begin(CUstream_st* stream, const std::string& name,
 
 void CudaTimes::collect() {
   for (Entry& entry : entries_) {
-    if (entry.end != nullptr)
-      profile_.add(role_, {std::move(entry.name), entry.is_wait, clock_.ns_of(entry.start), clock_.ns_of(entry.end)});
+    if (entry.is_record) profile_.add(role_, RecordTime{entry.time.record_id, clock_.ns_of(entry.start)});
+    if (entry.end == nullptr) continue;
+    entry.time.start_ns = clock_.ns_of(entry.start);
+    entry.time.end_ns = clock_.ns_of(entry.end);
+    profile_.add(role_, std::move(entry.time));
   }
-  reclaim(entries_.empty() ? nullptr : std::exchange(entries_.back().end, nullptr));
+  if (entries_.empty()) return reclaim(nullptr);
+  Entry& last = entries_.back();
+  reclaim(std::exchange(last.is_record ? last.start : last.end, nullptr));
 }
 
 void CudaTimes::forget() { reclaim(nullptr); }

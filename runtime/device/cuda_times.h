@@ -62,13 +62,18 @@ class CudaTimes {
  public:
   CudaTimes(Profile& profile, CudaClock& clock, StreamRole role) : profile_(profile), clock_(clock), role_(role) {}
 
-  /// Runs `body`, which enqueues the entry on `stream`; one that throws leaves no times.
-  template <class Body>
-  void time(CUstream_st* stream, const std::string& name, bool is_wait, const Body& body) {
+  /// Runs `body`, which enqueues the entry on `stream`; one that throws leaves no times. `describe`: what it is, an
+  /// OpTime without times.
+  template <class Describe, class Body>
+  void time(CUstream_st* stream, const Describe& describe, const Body& body) {
     if (!profile_.is_recording()) return body();
-    Entry& entry = begin(stream, name, is_wait);
+    Entry& entry = begin(stream, describe());
     body();
     entry.end = clock_.events().record(stream);
+  }
+  /// The stream has recorded an event, EventRecord::id.
+  void recorded(CUstream_st* stream, std::int64_t id) {
+    if (profile_.is_recording()) begin(stream, {.name = {}, .record_id = id}).is_record = true;
   }
   /// The stream has ended.
   void collect();
@@ -77,13 +82,13 @@ class CudaTimes {
 
  private:
   struct Entry {
-    std::string name;
-    bool is_wait;
-    CUevent_st *start, *end;  // no end: its work threw
+    OpTime time;
+    CUevent_st *start, *end;  // no end: its work threw, or it is a record
+    bool is_record = false;
   };
   /// `last`: the last event that the GPU is known to have passed; null: none.
   void reclaim(CUevent_st* last);
-  Entry& begin(CUstream_st* stream, const std::string& name, bool is_wait);
+  Entry& begin(CUstream_st* stream, OpTime time);
 
   Profile& profile_;
   CudaClock& clock_;

@@ -15,9 +15,9 @@ struct OpTime {
   std::string name;      ///< OpInfo::name; of a wait, the name of the stream waited for
   bool is_wait = false;  ///< for an event; waiting for the host is not recorded, it is what lies between two entries
   std::int64_t start_ns = 0, end_ns = 0;
-  std::int64_t record_id = -1;                  ///< of a wait: EventRecord::id; -1 on a GPU
+  std::int64_t record_id = -1;                  ///< of a wait: EventRecord::id
   const char* phase = "";                       ///< of an op: Trace::phase when it was enqueued
-  std::vector<Buffer> reads = {}, writes = {};  ///< of an op on the CPU: OpInfo's
+  std::vector<Buffer> reads = {}, writes = {};  ///< of an op: OpInfo's
 
   double ms() const { return static_cast<double>(end_ns - start_ns) * 1e-6; }
 };
@@ -42,7 +42,7 @@ class Profile {
   bool is_recording() const { return recording_; }
   /// In the order in which the stream ran them.
   const std::vector<OpTime>& times(StreamRole role) const { return times_[static_cast<std::size_t>(role)]; }
-  /// The same of records. A GPU's are not known.
+  /// The same of records.
   const std::vector<RecordTime>& records(StreamRole role) const { return records_[static_cast<std::size_t>(role)]; }
   void clear() {
     for (auto& times : times_) times.clear();
