@@ -37,9 +37,10 @@ class Folder:
     def __exit__(self, *_):
         self.place.cleanup()
 
-    def start(self, *arguments, ranks=None, on_start=None, prefix=(), **keys):
+    def start(self, *arguments, ranks=None, on_start=None, prefix=(), fault="", **keys):
         command = [*prefix, self.train, self.config, *FIXED, *tiny_run.options(**keys), *arguments]
-        return harness.run(harness.launch(ranks, command), LIMIT_S, cwd=self.path, on_start=on_start)
+        env = {"TRAIN_FAULT": fault} if fault else None
+        return harness.run(harness.launch(ranks, command), LIMIT_S, cwd=self.path, env=env, on_start=on_start)
 
     def checkpoints(self, run="out"):
         return sorted(p.name for p in (self.path / run / "checkpoints").glob("*"))
