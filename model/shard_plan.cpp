@@ -15,6 +15,12 @@ constexpr const char* kRoot = "root";
 
 std::string name_of(const Module& module) { return module.path().empty() ? kRoot : module.path(); }
 
+/// Its own, or of modules below it.
+bool has_parameters(const Module& module) {
+  return !module.own_parameters().empty() || std::any_of(module.children().begin(), module.children().end(),
+                                                         [](Module* child) { return has_parameters(*child); });
+}
+
 NamePattern pattern_of(const std::string& key, const std::string& text) try {
   return NamePattern(text);
 } catch (const Error& error) {
@@ -81,7 +87,7 @@ class Resolver {
     const bool is_hook = !is_ignored && hooks_.last_match(module.path());
     if (is_hook) hook = &module;
     const auto pattern = apply_.last_match(module.path());
-    if (is_root || (pattern && !is_ignored)) {
+    if (is_root || (pattern && !is_ignored && has_parameters(module))) {
       const bool has_hook = is_hook || hooks_.last_match(hook->path());
       made_.units.push_back({&module, name_of(module), pattern && !is_ignored ? made_.plan.apply[*pattern] : "",
                              has_hook ? hook : &module});
@@ -96,7 +102,8 @@ class Resolver {
     for (const NamePattern& pattern : apply_.all()) {
       if (has_unit([&](const auto& unit) { return !unit.pattern.empty() && pattern.matches(unit.module->path()); }))
         continue;
-      apply_.refuse(pattern.text(), "matches ignored modules alone", "leave it out, or change plan.ignore");
+      apply_.refuse(pattern.text(), "matches modules alone that are ignored or have no parameters",
+                    "leave it out, or change plan.ignore");
     }
   }
   void check_hooks() const {

@@ -7,7 +7,7 @@ namespace zs {
 struct MuonConfig {
   float momentum = 0.95f;
   bool nesterov = true;
-  /// Of the parameters with two dims those that it updates, by name as a shell matches names; each pattern has one.
+  /// Of the parameters with two dims those that it updates, as NamePattern matches names; each pattern has one.
   /// Embeddings and heads are none of them as a rule.
   std::vector<std::string> matrices = {"*"};
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;  ///< AdamW's, which updates the rest

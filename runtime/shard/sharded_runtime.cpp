@@ -86,6 +86,18 @@ Scheduler::AfterForward after_forward_of(const Reshard& reshard) {
                                 : AfterForward::free;
 }
 
+/// A sum of two steps is finished twice: one that goes on would count the last step's once more, or lose it.
+void check_sums_are_taken(Executor& executor) {
+  if (!executor.step().has_ended()) return;
+  for (const FlatParameter& unit : executor.units()) {
+    if (!unit.grad_is_written || unit.placement->second == Placement::SecondStep::none) continue;
+    throw UsageError(
+        fmt::format("a step begins while no optimizer has taken the gradients of the last one, those of unit {}",
+                    unit.name),
+        "call the optimizer's step, or abandon_step(); is_last belongs to a step's last micro-batch alone");
+  }
+}
+
 }  // namespace
 
 ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOptions& options)
@@ -212,6 +224,7 @@ void ShardedRuntime::run(const std::vector<Action>& actions) {
 
 void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last, std::optional<std::int64_t> first_sample) {
   executor_.step().check_no_scope("begin_micro_batch()");
+  if (mode == Mode::train) check_sums_are_taken(executor_);
   if (first_sample.value_or(0) < 0)
     throw UsageError(fmt::format("begin_micro_batch(): the first sample is {}", *first_sample),
                      "count the samples of a step from 0");

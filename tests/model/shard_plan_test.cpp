@@ -17,9 +17,9 @@ using Names = std::vector<std::string>;
 /// Unit -> what is gathered ahead when it runs.
 using Lists = std::map<std::string, Names>;
 
-/// A module without parameters; `names` are of modules below it, and of what they are in.
+/// A module with one parameter; `names` are of modules below it, and of what they are in.
 struct NamedModule : Module {
-  explicit NamedModule(std::string path = "") : Module(std::move(path)) {}
+  explicit NamedModule(std::string path = "") : Module(std::move(path)) { add_parameter("w", {1}, {}, false); }
 
   void add(const std::string& name) {
     NamedModule* at = this;
@@ -277,7 +277,7 @@ TEST_CASE("3-11: of several hooks around a unit the innermost opens it") {
 // There what a list would be taken of is empty, and the plan fails with an index out of range.
 TEST_CASE("3-5, 3-18: a hook without a unit, and a pattern of ignored modules alone, are refused by name") {
   CHECK_THAT(problem_of({"a.x", "b"}, plan_of({"a", "b"}, 1, {"a"}, {"a"})),
-             Contains("plan.apply: \"a\" matches ignored modules alone"));
+             Contains("plan.apply: \"a\" matches modules alone that are ignored"));
   CHECK_THAT(problem_of({"a.x", "b"}, plan_of({"b"}, 1, {"a"})),
              Contains("plan.hooks: \"a\" matches modules that open no unit"));
 }
@@ -305,6 +305,19 @@ TEST_CASE("3-5: each pattern matches a module, or is refused with the nearest na
 TEST_CASE("3-1: a plan that applies nothing is the root alone") {
   Tree tree({"a.0"});
   CHECK(units_of(resolve(tree.root, plan_of({}))) == Names{"root"});
+}
+
+TEST_CASE("3-5: a module without parameters is no unit, though a pattern matches it") {
+  struct Empty : Module {
+    explicit Empty(std::string path) : Module(std::move(path)) {}
+  };
+  struct Model : Module {
+    Model() : Module("") { make_child<NamedModule>("a.proj"), make_child<Empty>("a.dropout"); }
+  } model;
+  const ResolvedPlan made = resolve(model, {.apply = {"a.*"}});
+  REQUIRE(made.units.size() == 2);
+  CHECK(made.units[1].name == "a.proj");
+  CHECK_THAT(message_of([&] { resolve(model, {.apply = {"a.dropout"}}); }), Contains("have no parameters"));
 }
 
 TEST_CASE("3-1, 3-10: the first rule that matches a unit says a thing, and each rule decides of something") {

@@ -247,6 +247,28 @@ TEST_CASE("an optimizer's step at a wrong place is an error that says what was f
   }
 }
 
+TEST_CASE("a step may not begin while sums of the last one that have a second step of their own are not taken") {
+  for (const std::string name : {"zero3", "ddp", "zero2", "hsdp", "nested"}) {
+    INFO(name);
+    const auto results = on_ranks(kRanks, [&](World& world) {
+      ChainRun run(world, {.scheme = scheme_of(name, kRanks)});
+      std::vector<std::string> said;
+      run.micro_batch(0, true);
+      said.push_back(refusal_of([&] { run.micro_batch(1, true); }));
+      run.runtime.abandon_step();
+      run.micro_batch(0, true);
+      run.optimizer->step(1e-2f, 1);
+      said.push_back(refusal_of([&] { run.micro_batch(1, true); }));
+      const Placement& placement = *run.runtime.executor().units().front().placement;
+      return std::pair(said, placement.second == Placement::SecondStep::none);
+    });
+    for (const auto& [said, has_no_second_step] : results) {
+      CHECK_THAT(said[0], Contains(has_no_second_step ? "accepted" : "no optimizer has taken the gradients"));
+      CHECK(said[1] == "accepted");
+    }
+  }
+}
+
 TEST_CASE("a micro-batch that is open when its runtime ends is named") {
   const std::string said = stderr_of([] {
     const auto world = make_single_world({.timeout_s = 60});

@@ -396,7 +396,9 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
       refused.insert(key);
     }
   }
-  CHECK(refused == std::set<std::string>{"config.data.kind",           "config.model.activation",
+  CHECK(refused == std::set<std::string>{"config.data.kind",           "config.lora.alpha",
+                                         "config.lora.dropout",        "config.lora.rank",
+                                         "config.lora.targets",        "config.model.activation",
                                          "config.model.context",       "config.model.family",
                                          "config.model.head_dim",      "config.model.heads",
                                          "config.model.hidden",        "config.model.kv_heads",
