@@ -61,6 +61,7 @@ struct Rank {
 
   /// The first step comes again.
   void restart() {
+    model.executor().wait_reductions();  // which no optimizer has waited for
     model.executor().clear_gradients();
     model.runtime().set_steps_done(0);
   }
