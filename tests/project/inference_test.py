@@ -6,6 +6,7 @@ Usage: inference_test.py TRAIN"""
 import array
 import json
 import math
+import os
 import pathlib
 import re
 import shutil
@@ -145,6 +146,22 @@ def sample_cases(train, folder, out, report):
     report.case("another seed", [] if other.code == 0 and ids_of(other) not in drawn else ["the same tokens"], other)
 
 
+def tie_case(train, folder, saved, of_weights, of_checkpoint, report):
+    """A run writes its final weights last: they count where the clock has not moved on since the checkpoint, but not where that is newer."""
+    weights, manifest = saved / "model.safetensors", saved / "checkpoints" / "step-3" / "manifest.json"
+    lines, exported = {}, {}
+    for name, later in (("tie", 0), ("newer", 1)):
+        time = weights.stat().st_mtime_ns
+        os.utime(manifest, ns=(time, time + later))
+        lines[name] = run(folder, [train, "--evaluate", saved])
+        run(folder, [train, "--export", name, saved])
+        exported[name] = (folder / name / "model.safetensors").read_bytes() if (folder / name).exists() else None
+    problems = [] if lines["tie"].out == of_weights else ["the final weights are not evaluated"]
+    problems += [] if lines["newer"].out == of_checkpoint else ["the newer checkpoint is not evaluated"]
+    problems += [] if None not in exported.values() and exported["tie"] != exported["newer"] else ["the same is exported"]
+    report.case("a checkpoint as old as the final weights, and a newer one", problems, "\n".join(map(str, lines.values())))
+
+
 def ended_cases(train, report):
     """A run that has ended without a checkpoint is its final weights; of a run with both what was written last counts."""
     with tempfile.TemporaryDirectory(prefix="inference.") as scratch:
@@ -159,6 +176,7 @@ def ended_cases(train, report):
                              "--resume", "latest"]), run(folder, [train, "--evaluate", saved]), run(folder, [train, "--evaluate", saved / "checkpoints" / "step-3"])]
         problems = [] if more[1].code == 0 and more[1].out != wanted.out and more[2].out == wanted.out else ["the older weights are evaluated"]
         report.case("final weights that are newer than a checkpoint", problems, "\n".join(map(str, more)))
+        tie_case(train, folder, saved, more[1].out, more[2].out, report)
         (saved / "model.safetensors").write_bytes((saved / "model.safetensors").read_bytes()[:-4])
         refusal(train, folder, report, "final weights cut off", ["--evaluate", saved], MODEL, ["model.safetensors"])
 

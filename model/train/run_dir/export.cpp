@@ -11,6 +11,7 @@
 #include "model/lora/lora_folder.h"
 #include "model/train/config/config_schema.h"
 #include "model/train/run_dir/resume.h"
+#include "model/train/run_dir/saved_model.h"
 #include "model/weights/weight_export.h"
 #include "model/weights/weight_files.h"
 #include "model/weights/weight_import.h"
@@ -148,22 +149,19 @@ ExportSource of_folder(const std::string& folder, const LoraConfig& lora = {}) {
 
 /// The final weights of a run, or its newest checkpoint where that is newer, or has the average.
 ExportSource of_run(const std::string& folder, bool is_average) {
-  const std::string root = (fs::path(folder) / "checkpoints").string(),
-                    weights = (fs::path(folder) / "model.safetensors").string();
+  const std::string root = (fs::path(folder) / "checkpoints").string();
   const auto steps = list_checkpoints(root);
-  std::error_code failed;
-  const bool is_newer = steps.empty() || fs::last_write_time(weights, failed) >=
-                                             fs::last_write_time(step_folder(root, steps.back()), failed);
-  if (is_file(weights) && is_newer && !is_average) {
+  const std::string newest = steps.empty() ? "" : step_folder(root, steps.back());
+  if (!is_average && has_final_weights(folder, newest)) {
     const Config config = load_config((fs::path(folder) / "config.toml").string());
-    return {config.model, config.lora, std::make_shared<SavedWeights>(weights)};
+    return {config.model, config.lora, std::make_shared<SavedWeights>((fs::path(folder) / kFinalWeights).string())};
   }
   if (steps.empty())
     throw Error(ExitCode::checkpoint,
                 is_average ? "there is no checkpoint, which would have the average of the weights"
                            : "there are neither weights nor a checkpoint",
                 folder, "name a run that has saved some");
-  return of_checkpoint(step_folder(root, steps.back()), is_average);
+  return of_checkpoint(newest, is_average);
 }
 
 ExportSource model_folder(const std::string& folder, bool is_average, const LoraConfig& lora = {}) {

@@ -166,6 +166,12 @@ std::string folder_config(const std::string& folder, const std::vector<std::stri
 
 }  // namespace
 
+bool has_final_weights(const std::string& run_dir, const std::string& checkpoint) {
+  const fs::path weights = fs::path(run_dir) / kFinalWeights;
+  return is_on_disk(weights) &&
+         (checkpoint.empty() || written(weights) >= written(fs::path(checkpoint) / kManifestFile));
+}
+
 SavedModel find_saved_model(const std::string& path) {
   fs::path folder = fs::path(path).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
@@ -178,11 +184,9 @@ SavedModel find_saved_model(const std::string& path) {
   const std::string root = (folder / "checkpoints").string(),
                     run_dir = is_on_disk(folder / "config.toml") ? folder.string() : "";
   const auto steps = list_checkpoints(root);
-  const std::string newest = steps.empty() ? "" : step_folder(root, steps.back()),
-                    weights = (folder / "model.safetensors").string();
-  const bool has_ended = !run_dir.empty() && is_on_disk(weights);
-  if (has_ended && (steps.empty() || written(weights) > written(fs::path(newest) / kManifestFile)))
-    return {.weights = weights, .run_dir = run_dir};
+  const std::string newest = steps.empty() ? "" : step_folder(root, steps.back());
+  if (!run_dir.empty() && has_final_weights(run_dir, newest))
+    return {.weights = (folder / kFinalWeights).string(), .run_dir = run_dir};
   if (steps.empty()) throw nothing_saved("there is no checkpoint", path);
   return {.checkpoint = newest, .run_dir = run_dir};
 }

@@ -7,6 +7,14 @@
 
 namespace zs {
 
+/// The file that a run's end leaves in its folder.
+inline constexpr const char* kFinalWeights = "model.safetensors";
+
+/// Whether the final weights of a run are there and not older than `checkpoint`, its newest; empty: it has none. Times
+/// of files count. Where both have the same one, as the clock's ticks of some milliseconds allow, the weights win: a
+/// run writes them last.
+bool has_final_weights(const std::string& run_dir, const std::string& checkpoint);
+
 /// A model that is there to be evaluated, or sampled from.
 struct SavedModel {
   // One of these has the weights.
