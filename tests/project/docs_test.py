@@ -58,23 +58,25 @@ def check(root, page, known):
     problems = []
     raw = page.read_text()
     text = FENCE.sub(lambda m: "\n" * m.group(0).count("\n"), raw)
-    for number, line in enumerate(text.splitlines(), 1):
-        where = f"{page.relative_to(root)}:{number}"
-        for target in LINK.findall(line):
-            if re.match(r"^[a-z]+:", target):
-                continue
-            name, _, fragment = target.partition("#")
-            path = (page.parent / name) if name else page
-            problem = problem_with(path, known)
-            if problem:
-                problems.append(f"{where}: the link goes to {target}, which {problem}")
-            elif fragment and path.suffix == ".md" and fragment not in map(anchor, HEADING.findall(path.read_text())):
-                problems.append(f"{where}: {name or page.name} has no heading #{fragment}")
-        for code in CODE.findall(line):
-            word = code.split()[0]
-            problem = problem_with(root / word, known) if word.startswith(FOLDERS) and NAME.match(word) else None
-            if problem:
-                problems.append(f"{where}: `{word}` {problem}")
+    def where(match):
+        return f"{page.relative_to(root)}:{text.count(chr(10), 0, match.start()) + 1}"
+
+    for link in LINK.finditer(text):  # its words may stand on two lines
+        target = link[1]
+        if re.match(r"^[a-z]+:", target):
+            continue
+        name, _, fragment = target.partition("#")
+        path = (page.parent / name) if name else page
+        problem = problem_with(path, known)
+        if problem:
+            problems.append(f"{where(link)}: the link goes to {target}, which {problem}")
+        elif fragment and path.suffix == ".md" and fragment not in map(anchor, HEADING.findall(path.read_text())):
+            problems.append(f"{where(link)}: {name or page.name} has no heading #{fragment}")
+    for code in CODE.finditer(text):
+        word = code[1].split()[0]
+        problem = problem_with(root / word, known) if word.startswith(FOLDERS) and NAME.match(word) else None
+        if problem:
+            problems.append(f"{where(code)}: `{word}` {problem}")
     return problems
 
 
@@ -119,7 +121,7 @@ def self_test():
         root = pathlib.Path(folder).resolve()
         (root / "docs").mkdir()
         (root / "bench").mkdir()
-        (root / "docs" / "page.md").write_text("# A page\n[back](../README.md) [none](gone.md) [at](page.md#a-page) [off](page.md#nowhere)\n")
+        (root / "docs" / "page.md").write_text("# A page\n[back](../README.md) [none\nat all](gone.md) [at](page.md#a-page) [off](page.md#nowhere)\n")
         (root / "README.md").write_text("`docs/page.md`, `docs/`, `docs/gone.md`, `bench/`\n")
 
         def faults():
