@@ -38,26 +38,33 @@ BRINGS = {"charconv": {"system_error"}, "future": {"exception"}, "filesystem": {
 
 class Tree:
     def __init__(self, root):
-        self.texts, self.includes, self.known = {}, {}, {}
+        self.texts, self.includes = {}, {}
         for path in sorted(path for folder in FOLDERS for path in pathlib.Path(root, folder).rglob("*")):
             if path.suffix in (".h", ".cpp", ".cu"):
                 name, text = path.relative_to(root).as_posix(), path.read_text()
                 self.texts[name], self.includes[name] = COMMENT_OR_TEXT.sub(" ", text), INCLUDE.findall(text)
+        self.direct = {name: self.included(name) for name in self.texts}
 
-    def headers(self, name, seen=()):
-        """The standard headers that a file includes, also through ours."""
-        if name in self.known:
-            return self.known[name]
-        found = set()
+    def included(self, name):
+        """What a file includes itself: the files of ours, and the standard headers."""
+        ours, standard = set(), set()
         for included in self.includes[name]:
             beside, installed = (pathlib.PurePosixPath(name).parent / included).as_posix(), included.replace("zshard/zshard.h", "model/zshard.h")
-            ours = next((one for one in (included, beside, installed) if one in self.texts), None)
-            if ours is None:
-                found |= {included} | BRINGS.get(included, set())
-            elif ours not in seen:
-                found |= self.headers(ours, (*seen, name))
-        if not seen:
-            self.known[name] = found
+            one = next((one for one in (included, beside, installed) if one in self.texts), None)
+            if one is None:
+                standard |= {included} | BRINGS.get(included, set())
+            else:
+                ours.add(one)
+        return ours, standard
+
+    def headers(self, name):
+        """The standard headers that a file includes, also through ours."""
+        seen, todo, found = {name}, [name], set()
+        while todo:
+            ours, standard = self.direct[todo.pop()]
+            found |= standard
+            todo += ours - seen
+            seen |= ours
         return found
 
     def problems(self):
