@@ -112,7 +112,6 @@ CONFIGURATION = [
     Case("micro-batch does not divide the batch", CONFIG, sets=["train.global_batch=16", "train.micro_batch=5"], says=["16", "5"]),
     Case("small groups do not divide the ranks", CONFIG, sets=["shard.strategy=nested", "shard.group_size=2"], says=["group_size 2", "3 ranks", "use one of 1, 3"],
          ranks=(3,)),
-    Case("a strategy without its groups", CONFIG, sets=["shard.strategy=hsdp"], says=["group_size"], ranks=(None,)),
     Case("ranks do not divide the batch", CONFIG, sets=["train.global_batch=16"], says=["16", "3"], ranks=(3,)),
     Case("local ranks do not divide the batch", CONFIG, sets=["train.global_batch=16", "comm.ranks=3"], says=["16", "3"], ranks=(None,)),
     Case("a transport of the environment that there is not", USAGE, env={"ZSHARD_TRANSPORT": "pigeon"}, says=["pigeon", "ZSHARD_TRANSPORT"], ranks=(3,)),

@@ -175,7 +175,6 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"model.preset="}, "model.layers is missing"},
       {{"train.steps=1000000000", "train.global_batch=1048576", "train.sequence=1048576", "model.context=1048576"},
        "steps x batch x sequence is 1.1e+21 tokens"},
-      {{"shard.strategy=hsdp"}, "shard.strategy \"hsdp\" needs a shard.group_size"},
       {{"shard.units=model", "shard.unit_mib=2.5"}, "shard.unit_mib = 2.5 does not go with shard.units \"model\""},
       {{"shard.group_size=2"}, "shard.group_size = 2 does not go with shard.strategy \"zero3\""},
       {{"shard.strategy=zero1", "shard.reduce_every_micro_batch=true"},
@@ -373,6 +372,12 @@ TEST_CASE("groups that do not divide the ranks are refused with the sizes that d
   CHECK_NOTHROW(check_ranks(config, 8));
   CHECK_THROWS_WITH(check_ranks(config, 6),
                     "shard.group_size 4 does not divide the job's 6 ranks: use one of 1, 2, 3, 6");
+  const Config by_host = parse_config(kSmall, "small.toml", {"shard.strategy=hsdp"});
+  CHECK_NOTHROW(check_ranks(by_host, 6));
+  CHECK_NOTHROW(check_ranks(by_host, 4, {0, 0, 1, 1}));
+  CHECK_THROWS_WITH(
+      check_ranks(by_host, 3, {0, 0, 1}),
+      Catch::StartsWith("shard.strategy \"hsdp\" without a shard.group_size: the hosts have not equally"));
   const Config between = parse_config(kSmall, "small.toml", {"shard.reshard_after_forward=2"});
   CHECK_NOTHROW(check_ranks(between, 2));
   CHECK_THROWS_WITH(check_ranks(between, 3),

@@ -181,7 +181,8 @@ std::string to_toml(const Config& config);
 SchemeOptions scheme_options(const Config& config);
 
 /// What only the number of ranks decides: global_batch must be a multiple of micro_batch x ranks, and groups of ranks
-/// must divide them. Throws Error(config) that says which values would work.
-void check_ranks(const Config& config, int ranks);
+/// must divide them. Throws Error(config) that says which values would work. `hosts`: of each rank; empty: they are on
+/// one.
+void check_ranks(const Config& config, int ranks, std::vector<int> hosts = {});
 
 }  // namespace zs

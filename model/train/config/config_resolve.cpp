@@ -137,9 +137,6 @@ void resolve_strategy(ConfigDraft& draft) {
   const bool has_groups = strategy == Strategy::hsdp || strategy == Strategy::nested;
   const bool may_have_groups = has_groups || (are_good(draft, {"plan.strategy"}) && has_groups_by_plan(draft.config));
   if (!are_good(draft, {"shard.group_size"})) return;
-  if (has_groups && shard.group_size == 0)
-    draft.report("shard.group_size", fmt::format("shard.strategy \"{}\" needs a shard.group_size", shard.strategy),
-                 "give the ranks of a small group, as a rule those of one host");
   if (!may_have_groups && shard.group_size != 0)
     contradicts("shard.group_size", fmt::format("{}", shard.group_size),
                 "leave it out; only hsdp and nested have small groups");
@@ -396,9 +393,10 @@ SchemeOptions scheme_options(const Config& config) {
           .deterministic = config.train.deterministic};
 }
 
-void check_ranks(const Config& config, int ranks) {
+void check_ranks(const Config& config, int ranks, std::vector<int> hosts) {
   ZS_CHECK(ranks >= 1, "{} ranks", ranks);
-  const ShardScheme scheme(scheme_options(config), 0, ranks);  // for its checks
+  hosts.resize(static_cast<std::size_t>(ranks));
+  const ShardScheme scheme(with_host_groups(scheme_options(config), hosts), 0, ranks);  // for its checks
   check_plan_ranks(config, ranks);
   const std::int64_t batch = config.train.global_batch, micro = config.train.micro_batch;
   const std::int64_t step = micro * ranks;

@@ -263,11 +263,11 @@ constexpr std::array kKeys = {
               "Below 0: 64 over NCCL, "
               "else 0. `shard.units = \"block\"` only. docs/sharding.md."},
     ConfigKey{"shard.strategy", [](Config& c) -> ConfigSlot { return &c.shard.strategy; }, any, kStrategies, "",
-              "What is sharded over which ranks; docs/sharding.md compares them. `hsdp` and `nested` need "
-              "`shard.group_size`."},
-    ConfigKey{"shard.group_size", [](Config& c) -> ConfigSlot { return &c.shard.group_size; }, between(0, 1048576), "",
-              "",
-              "Ranks of a small group, for `hsdp` and `nested`; must divide the ranks. As a rule those of one host."},
+              "What is sharded over which ranks; docs/sharding.md compares them."},
+    ConfigKey{
+        "shard.group_size", [](Config& c) -> ConfigSlot { return &c.shard.group_size; }, between(0, 1048576), "", "",
+        "Ranks of a small group, for `hsdp` and `nested`; must divide the ranks. 0: those of a host, if every host "
+        "has equally many, one after the other."},
     ConfigKey{"shard.reshard_after_forward", [](Config& c) -> ConfigSlot { return &c.shard.reshard_after_forward; },
               any, "", "`true` for strategies that shard parameters, but for `shard_grad_op`",
               "Free a unit's parameters after its forward and gather them again for its backward. A number k (`zero3`, "

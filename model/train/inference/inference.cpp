@@ -19,7 +19,7 @@ void Inference::adapt_to_ranks() {
   config_.train.global_batch =
       config_.train.micro_batch * world_.size();  // no step is taken: any number of ranks will do
   try {
-    check_ranks(config_, world_.size());
+    check_ranks(config_, world_.size(), world_.hosts());
   } catch (const Error& error) {
     if (is_first())
       print_to_stderr("train: note: {}: the weights are sharded over all ranks (zero3)\n", error.what_happened());

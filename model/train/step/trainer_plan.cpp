@@ -25,7 +25,7 @@ int Trainer::planned_ranks() const {
 }
 
 void Trainer::check_and_plan() {
-  check_ranks(config_, planned_ranks());
+  check_ranks(config_, planned_ranks(), planned_ranks() == world_.size() ? world_.hosts() : std::vector<int>{});
   if (!job_.resume.empty() && !has_results()) {
     throw Error(ExitCode::config,
                 "a run that does not exchange all its data has no results, and goes on from no checkpoint",
@@ -63,7 +63,7 @@ void Trainer::limit_validation(Config& config) const {
 
 void Trainer::compare() {
   Config config = *job_.other;
-  check_ranks(config, planned_ranks());
+  check_ranks(config, planned_ranks(), memory_demand().plan.hosts);
   // What is found out of these for this run holds for that one.
   if (config.device == "auto") config.device = config_.device;
   limit_validation(config);
