@@ -136,6 +136,11 @@ void ShardedModel::set_reshard_after_forward(const Module& module, bool reshards
                 [&](int unit) { runtime_->set_reshard_after_forward(unit, reshards); });
 }
 
+void ShardedModel::set_unshard_in_backward(const Module& module, bool unshards, bool recurse) {
+  for_each_unit("set_unshard_in_backward()", module, recurse,
+                [&](int unit) { runtime_->set_unshard_in_backward(unit, unshards); });
+}
+
 void ShardedModel::set_reshard_after_backward(const Module& module, bool reshards, bool recurse) {
   for_each_unit("set_reshard_after_backward()", module, recurse,
                 [&](int unit) { runtime_->set_reshard_after_backward(unit, reshards); });

@@ -81,6 +81,7 @@ class ShardedModel {
   void set_requires_gradient_sync(const Module& module, bool requires_sync, bool recurse = true);
   void set_requires_all_reduce(const Module& module, bool requires_all_reduce, bool recurse = true);
   void set_reshard_after_forward(const Module& module, bool reshards, bool recurse = true);
+  void set_unshard_in_backward(const Module& module, bool unshards, bool recurse = true);
   void set_reshard_after_backward(const Module& module, bool reshards, bool recurse = true);
 
   /// The number of the unit that a module is, or a part of.

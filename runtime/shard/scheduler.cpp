@@ -161,7 +161,8 @@ void Scheduler::prefetch(std::vector<Action>& actions, ExecOrder::Phase phase, i
     if (options_.limit > 0 && in_flight() >= options_.limit) return;
     // A list may name a unit whose turn is over: nobody would use it.
     if (order().is_recorded() && std::find(due.begin(), due.end(), next) == due.end()) continue;
-    if (unit_at(next).state == UnitState::sharded) gather(actions, next);
+    const bool is_needed = phase == ExecOrder::Phase::forward || unit_at(next).unshards_in_backward;
+    if (is_needed && unit_at(next).state == UnitState::sharded) gather(actions, next);
   }
 }
 
@@ -232,7 +233,8 @@ bool Scheduler::stays_after_forward(int unit) const {
 
 /// For its backward, of what it is about to free.
 bool Scheduler::keeps_secondary_shard(int unit) const {
-  if (mode_ == Mode::eval || unit_at(unit).shard == ShardState::kept) return false;
+  if (mode_ == Mode::eval || unit_at(unit).shard == ShardState::kept || !unit_at(unit).unshards_in_backward)
+    return false;
   return unit_at(unit).after_forward ? unit_at(unit).after_forward == AfterForward::keep_secondary_shard
                                      : unit_at(unit).schedule.kept == UnitSchedule::Kept::of_forward;
 }
@@ -277,7 +279,7 @@ std::vector<Action> Scheduler::before_backward(int unit) {
   note_order(ExecOrder::Phase::backward, unit);
   target.in_backward = true;
   target.is_added_to = target.is_added_to || !target.is_frozen;
-  unshard(actions, unit);
+  if (target.unshards_in_backward) unshard(actions, unit);
   if (!options_.prefetch_after_backward) prefetch(actions, ExecOrder::Phase::backward, unit);
   if (target.grad == GradState::accumulating || target.is_frozen) return actions;
   // A unit still under reduction comes from an earlier micro-batch; older ones are released first.

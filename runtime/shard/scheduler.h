@@ -188,6 +188,9 @@ class Scheduler {
   void set_reshard_after_backward(int unit, std::optional<bool> reshards) {
     set(unit, &Unit::reshards_after_backward, reshards);
   }
+  /// Whether its parameters are gathered for its backward: without, no op of it may need them there.
+  void set_unshards_in_backward(int unit, bool unshards) { set(unit, &Unit::unshards_in_backward, unshards); }
+  bool unshards_in_backward(int unit) const { return unit_at(unit).unshards_in_backward; }
   /// Whether micro-batches that begin from now on are reduced at all; without, gradients go on accumulating.
   void set_reduces(bool reduces) { reduces_ = reduces; }
   bool reduces() const { return reduces_; }
@@ -222,7 +225,7 @@ class Scheduler {
     bool had_gradient = false;  // when it began
     bool is_added_to = false;   // in it
     bool is_frozen = false;
-    bool syncs = true, all_reduces = true;
+    bool syncs = true, all_reduces = true, unshards_in_backward = true;
     std::optional<bool> reshards_after_backward = {};
     std::optional<AfterForward> after_forward = {};
     std::array<std::optional<std::vector<int>>, 2> prefetch = {};  // by phase

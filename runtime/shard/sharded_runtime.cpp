@@ -79,13 +79,6 @@ ShardOptions with_host_groups(ShardOptions options, const World& world) {
   return options;
 }
 
-Scheduler::AfterForward after_forward_of(const Reshard& reshard) {
-  using AfterForward = Scheduler::AfterForward;
-  return reshard.is_off()       ? AfterForward::stay
-         : reshard.group() != 0 ? AfterForward::keep_secondary_shard
-                                : AfterForward::free;
-}
-
 /// A sum of two steps is finished twice: one that goes on would count the last step's once more, or lose it.
 void check_sums_are_taken(Executor& executor) {
   if (!executor.step().has_ended()) return;
@@ -414,38 +407,6 @@ void ShardedRuntime::set_prefetch(ExecOrder::Phase phase, int unit, std::vector<
   scheduler().set_prefetch(phase, unit, std::move(targets));
 }
 
-Scheduler& ShardedRuntime::switches(const char* call) {
-  executor_.step().check_no_micro_batch(call);
-  return scheduler();
-}
-
-void ShardedRuntime::set_requires_gradient_sync(int unit, bool requires_sync) {
-  switches("set_requires_gradient_sync()").set_syncs(unit, requires_sync);
-}
-
-void ShardedRuntime::set_requires_all_reduce(int unit, bool requires_all_reduce) {
-  switches("set_requires_all_reduce()").set_all_reduces(unit, requires_all_reduce);
-}
-
-void ShardedRuntime::set_reshard_after_forward(int unit, bool reshards) {
-  Scheduler& scheduler = switches("set_reshard_after_forward()");
-  const ShardScheme& scheme = executor_.units().at(static_cast<std::size_t>(unit)).placement->scheme;
-  if (!scheme.shards_parameters()) {
-    throw UsageError(
-        fmt::format("set_reshard_after_forward() of unit {}, whose strategy \"{}\" does not shard parameters",
-                    name(unit), scheme.name()),
-        "leave it out, or use zero3, shard_grad_op, hsdp or nested");
-  }
-  scheduler.set_after_forward(unit, after_forward_of(!reshards ? Reshard(false)
-                                                     : scheme.options().reshard_after_forward.is_off()
-                                                         ? Reshard(true)
-                                                         : scheme.options().reshard_after_forward));
-}
-
-void ShardedRuntime::set_reshard_after_backward(int unit, bool reshards) {
-  switches("set_reshard_after_backward()").set_reshard_after_backward(unit, reshards);
-}
-
 std::uint64_t ShardedRuntime::step_key() {
   std::uint64_t key =
       mix64(static_cast<std::uint64_t>(scheduler().changes()) << 1 | static_cast<std::uint64_t>(scheduler().reduces()));
@@ -505,6 +466,11 @@ void ShardedRuntime::refuse_use(const Parameter& parameter) const {
   const std::string what = fmt::format("parameter {} is used while it is not unsharded: ", parameter.name());
   if (!scheduler_ || !scheduler_->is_in_micro_batch()) {
     throw UsageError(what + "no micro-batch is running", "read and write it between steps by UnshardScope::value()");
+  }
+  if (scheduler_->has_run(unit) && !scheduler_->unshards_in_backward(unit)) {
+    throw UsageError(
+        fmt::format("{}its unit {} is not gathered for its backward, or its forward is over", what, name(unit)),
+        "set_unshard_in_backward(true) where an op's backward needs it");
   }
   if (scheduler_->has_run(unit)) {
     throw UsageError(fmt::format("{}the forward of its unit {} is over", what, name(unit)),

@@ -118,6 +118,9 @@ class ShardedRuntime : private ParameterOwner {
   void set_requires_all_reduce(int unit, bool requires_all_reduce);
   /// Whether its full parameter goes behind its forward; where it goes to a number of ranks, to those.
   void set_reshard_after_forward(int unit, bool reshards);
+  /// Whether its parameters are gathered for its backward; that of an embedding, say, has no need of them. A UsageError
+  /// of the op that needs them all the same.
+  void set_unshard_in_backward(int unit, bool unshards);
   /// Whether it goes behind its backward; behind that of a step's last micro-batch it goes anyway.
   void set_reshard_after_backward(int unit, bool reshards);
 
@@ -166,6 +169,7 @@ class ShardedRuntime : private ParameterOwner {
   void run(const std::vector<Action>& actions);
   void warn();
   Scheduler& switches(const char* call);
+  static Scheduler::AfterForward after_forward_of(const Reshard& reshard);
   void check_mode(Mode mode);
   void check_frozen() const;
   /// `call` does not go with an UnshardScope of the unit.

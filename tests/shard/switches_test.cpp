@@ -1,0 +1,106 @@
+// What a user switches of single units, and what is a user's own of what moves their data.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+
+#include "model/fully_shard.h"
+#include "runtime/device/step_verifier.h"
+#include "tests/message_of.h"
+#include "tests/shard/chain_model.h"
+#include "tests/shard/scheme_cases.h"
+
+namespace zs::test {
+namespace {
+
+struct Table : Module {
+  Table() : Module("table"), rows(add_parameter("rows", {13, kChainWidth}, {.normal_std = 0.5f}, true)) {}
+  bool is_block() const override { return true; }
+  Tensor forward(const Tensor& ids) {
+    const ForwardScope scope = enter();
+    return embedding(ids, rows, nullptr);
+  }
+  Parameter& rows;
+};
+
+struct Net : Module {
+  Net()
+      : Module(""),
+        layer("layer"),
+        head(add_parameter("head", {kChainWidth, kChainWidth}, {.normal_std = 0.5f}, true)) {
+    add_child(table);
+    add_child(layer);
+  }
+  Tensor loss(const Tensor& ids, const Tensor& targets) {
+    const ForwardScope scope = enter();
+    const Tensor y = layer.forward(table.forward(ids).reshape({kChainRows, kChainWidth}));
+    return lm_head_loss(y, head, targets, kChainWidth);
+  }
+  Table table;
+  ChainLayer layer;
+  Parameter& head;
+};
+
+struct Looked {
+  std::vector<std::vector<float>> weights;
+  std::ptrdiff_t gathers = 0;  // of the table's unit, in the last step
+};
+
+/// Three steps of two micro-batches, in which one module's unit is not gathered for its backward; none: all are.
+Looked train(World& world, const SchemeOptions& scheme, const std::string& left_out) {
+  const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+  Context context(*device);
+  Net net;
+  ShardedModel model = fully_shard(
+      net, context, world,
+      {.shard = {.scheme = scheme, .schedule = {.keep_root_unsharded = false}, .seed = 3, .zero_copy = false}});
+  if (left_out == "table") model.set_unshard_in_backward(net.table, false);
+  if (left_out == "layer") model.set_unshard_in_backward(net.layer, false);
+  AdamW optimizer(model.executor(), {});
+  StepVerifier verifier(*device);
+  Looked looked;
+  for (int step = 0; step < 3; ++step) {
+    std::vector<Action> actions;
+    model.runtime().log_actions(&actions);
+    for (const bool is_last : {false, true}) {
+      const Tensor ids =
+          Tensor::from_host(context, {1, kChainRows}, std::vector<std::int32_t>{1, 12, 3, 3, world.rank(), step});
+      MicroBatch micro_batch = model.micro_batch({.last = is_last});
+      micro_batch.backward(net.loss(ids, chain_targets(context)));
+    }
+    model.runtime().log_actions(nullptr);
+    optimizer.step(0.01f);
+    device->synchronize();
+    verifier.check(fmt::format("step {}", step));
+    const int unit = model.unit_of(net.table);
+    looked.gathers = std::count_if(actions.begin(), actions.end(), [&](const Action& action) {
+      return action.unit == unit &&
+             (action.kind == Action::Kind::gather || action.kind == Action::Kind::two_level_gather ||
+              action.kind == Action::Kind::gather_secondary);
+    });
+  }
+  for (int unit = 0; unit < model.runtime().scheduler().size(); ++unit) {
+    model.executor().read_full(unit, [&](const Parameter& parameter, const float* values) {
+      looked.weights.emplace_back(values, values + parameter.numel());
+    });
+  }
+  return looked;
+}
+
+}  // namespace
+
+TEST_CASE("2B-24: a unit whose backward has no need of its parameters is not gathered for it") {
+  const std::string name = GENERATE("zero3", "hsdp", "nested", "zero3 k");
+  const SchemeOptions scheme = scheme_of(name, 4);
+  const auto usual = on_ranks(4, [&](World& world) { return train(world, scheme, ""); });
+  const auto without = on_ranks(4, [&](World& world) { return train(world, scheme, "table"); });
+  CHECK(without[0].weights == usual[0].weights);
+  CHECK(usual[0].gathers == 4);
+  CHECK(without[0].gathers == 2);
+}
+
+TEST_CASE("2B-24: an op that needs them all the same is refused by name") {
+  CHECK_THAT(message_of([] { on_ranks(2, [](World& world) { return train(world, {}, "layer").gathers; }); }),
+             Catch::Contains("layer.weight") && Catch::Contains("set_unshard_in_backward(true)"));
+}
+
+}  // namespace zs::test
