@@ -369,12 +369,22 @@ void Executor::check_all_sharded() const {
   }
 }
 
-void Executor::masters_updated() {
+void Executor::withdraw_masters() {
   step_.check_no_scope("masters_updated()");
   check_all_sharded();
   for (FlatParameter& unit : units_) withdraw(unit);
   has_initial_weights_ = false;
+}
+
+void Executor::masters_updated() {
+  withdraw_masters();
   unsharder_.masters_updated();
+}
+
+void Executor::masters_updated(const Event& done) {
+  withdraw_masters();
+  if (has_zero_copy()) unsharder_.masters_updated();  // shards are withdrawn on compute
+  context_.device().stream(StreamRole::unshard).wait(done);
 }
 
 /// Whoever reads this rank's shard too early, or still, shall not find the old weights.

@@ -65,6 +65,9 @@ class Executor {
   /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait
   /// for it. Not within a step: what is unsharded, or kept for a gather, would be old.
   void masters_updated();
+  /// The same by work on any stream, which `done` follows; the next gathers wait for that, and not for compute, but of
+  /// zero-copy units.
+  void masters_updated(const Event& done);
   /// UsageError where a unit is unsharded, or kept for a gather.
   void check_all_sharded() const;
   /// Compute waits until no rank reads this rank's shards any more. Before they are written otherwise than by AdamW,
@@ -148,6 +151,7 @@ class Executor {
   Memory acquire_shared(FlatParameter& unit, Communicator& group, DType dtype, Stream& stream, const char* label);
   bool has_zero_copy() const;
   void withdraw(FlatParameter& unit);
+  void withdraw_masters();
   void update_compute_copy(FlatParameter& unit);
   static void bind_whole(const FlatParameter& unit);
   static void set_gathered(FlatParameter& unit, DType dtype);

@@ -103,4 +103,36 @@ TEST_CASE("2B-24: an op that needs them all the same is refused by name") {
              Catch::Contains("layer.weight") && Catch::Contains("set_unshard_in_backward(true)"));
 }
 
+TEST_CASE("2B-24: gathers wait for masters that somebody writes on a stream of their own") {
+  const auto weights = on_ranks(2, [](World& world) {
+    ChainRun run(world, {.zero_copy = false});
+    StepVerifier verifier(*run.device);
+    run.micro_batch(0);
+    run.optimizer->step(0.0f);
+    Stream& offload = run.device->stream(StreamRole::offload);
+    Event compute_done, written;
+    run.context.stream().record(compute_done);
+    offload.wait(compute_done);
+    for (const FlatParameter& unit : run.runtime.executor().units()) {
+      const Buffer master = unit.master_buffer();
+      offload.enqueue({"fill", {}, {master}},
+                      [master](ExecContext&) { std::fill_n(master.as<float>(), master.elems, 0.25f); });
+    }
+    offload.record(written);
+    run.runtime.executor().masters_updated(written);
+    run.runtime.begin_micro_batch(Mode::eval, true);
+    std::vector<float> met;
+    {
+      const ForwardScope scope(&run.runtime, 0);
+      run.device->synchronize();
+      const Buffer head = run.model.head.value();
+      met.assign(head.as<float>(), head.as<float>() + head.elems);
+    }
+    run.runtime.end_micro_batch();
+    verifier.check("the evaluation");
+    return met;
+  });
+  for (const auto& met : weights) CHECK(met == std::vector<float>(kChainWidth * kChainWidth, 0.25f));
+}
+
 }  // namespace zs::test
