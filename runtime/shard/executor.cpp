@@ -71,11 +71,11 @@ std::string described(const Placement& placement) {
 }  // namespace
 
 Executor::Executor(Context& context, World& world, const PlacementOptions& placement, LayoutOptions layout,
-                   bool zero_copy, Omit omit)
+                   bool zero_copy, GroupOptions groups)
     : context_(context),
       layout_(std::move(layout)),
       zero_copy_(zero_copy),
-      groups_(world, omit),
+      groups_(world, std::move(groups)),
       placements_{make_placement(placement, groups_, layout_)},
       everybody_(groups_.compute()),
       comm_pool_(everybody_.prefers_arena() && &everybody_.arena() != &context.device().allocator()

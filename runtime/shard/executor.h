@@ -28,7 +28,7 @@ class Executor {
   /// options of the layout do not go together, or the scheme does not go with the number of ranks. `zero_copy`: units
   /// whose shards the ranks can share in memory are unsharded without a copy.
   Executor(Context& context, World& world, const PlacementOptions& placement, LayoutOptions layout = {},
-           bool zero_copy = true, Omit omit = Omit::nothing);
+           bool zero_copy = true, GroupOptions groups = {});
   /// Waits for the streams: their work uses the arena.
   ~Executor();
   Executor(const Executor&) = delete;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/hier/host_map.h"
+#include "runtime/base/usage_error.h"
 
 namespace zs {
 namespace {
@@ -60,7 +61,8 @@ ShardGroups::ShardGroups(GroupTable& table, const ShardScheme& scheme, bool has_
   if (scheme.slice(scheme.master).count != ranks) norm = table.group(Role::norm, scheme, scheme.master);
 }
 
-GroupTable::GroupTable(World& world, Omit omit) : world_(world), nobody_(make_null_world(world)), omit_(omit) {}
+GroupTable::GroupTable(World& world, GroupOptions options)
+    : world_(world), nobody_(make_null_world(world)), options_(std::move(options)) {}
 
 GroupTable::~GroupTable() = default;
 
@@ -68,9 +70,15 @@ std::shared_ptr<Communicator> GroupTable::group(Role role, const ShardScheme& sc
   std::shared_ptr<Communicator>& known = groups_[{role, scheme.mesh().cut_over(axes)}];
   if (known) return known;
   const bool is_gather = role == Role::gather || role == Role::gather_small;
-  const bool is_omitted =
-      role != Role::norm && (omit_ == Omit::both || omit_ == (is_gather ? Omit::gathers : Omit::reductions));
-  return known = (is_omitted ? *nobody_ : world_).group(scheme.ranks_over(axes));
+  const bool is_omitted = role != Role::norm && (options_.omit == Omit::both ||
+                                                 options_.omit == (is_gather ? Omit::gathers : Omit::reductions));
+  std::shared_ptr<Communicator> made = (is_omitted ? *nobody_ : world_).group(scheme.ranks_over(axes));
+  known = options_.replace ? options_.replace(role, made) : made;
+  if (known != nullptr && known->size() == made->size() && known->rank() == made->rank()) return known;
+  const std::string found = known == nullptr ? "nothing" : fmt::format("rank {} of {}", known->rank(), known->size());
+  known = nullptr;
+  throw UsageError(fmt::format("replace_group put {} in the place of rank {} of {}", found, made->rank(), made->size()),
+                   "give a communicator of the same ranks in the same order, or the one that it was given");
 }
 
 Communicator& GroupTable::compute() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,6 +17,18 @@ namespace zs {
 enum class Omit : std::uint8_t { nothing, gathers, reductions, both };
 
 class GroupTable;
+
+/// What a group of ranks is for.
+enum class GroupRole : std::uint8_t { gather, gather_small, reduce, finish, whole, norm };
+/// What takes the place of a group that the world has made, or that group itself. Its operations are the group's own;
+/// it must die before the world, and may keep `usual` for that.
+using ReplaceGroup = std::function<std::shared_ptr<Communicator>(GroupRole role, std::shared_ptr<Communicator> usual)>;
+
+/// How the groups are made.
+struct GroupOptions {
+  Omit omit = Omit::nothing;
+  ReplaceGroup replace = {};  ///< empty: the world's own
+};
 
 /// The communicators of a scheme on one rank, one for each group and stream. Those of schemes that cut alike are the
 /// same; must die before the World. What a scheme has no use for is null.
@@ -62,9 +75,9 @@ struct ShardGroups {
 /// outlived by the World.
 class GroupTable {
  public:
-  enum class Role : std::uint8_t { gather, gather_small, reduce, finish, whole, norm };
+  using Role = GroupRole;
 
-  GroupTable(World& world, Omit omit);
+  GroupTable(World& world, GroupOptions options);
   ~GroupTable();
   GroupTable(const GroupTable&) = delete;
   GroupTable& operator=(const GroupTable&) = delete;
@@ -81,7 +94,7 @@ class GroupTable {
 
   World& world_;
   std::unique_ptr<World> nobody_;
-  Omit omit_;
+  GroupOptions options_;
   std::unique_ptr<Communicator> compute_;
   std::map<std::pair<Role, std::vector<int>>, std::shared_ptr<Communicator>> groups_;
 };

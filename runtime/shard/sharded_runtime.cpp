@@ -97,7 +97,7 @@ ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOption
     : context_(context),
       options_(with_host_groups(options, world)),
       executor_(context, world, {options_.scheme, options.division, options.residence}, options.layout,
-                options.zero_copy && !options.checks_writes, options.omit) {
+                options.zero_copy && !options.checks_writes, {options.omit, options.replace_group}) {
   executor_.order_check().set(kSeed, fmt::to_string(options.seed));
   const Division::Factors division = options.division.factors(world.size());
   executor_.order_check().set("division of gradients",

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -20,6 +21,9 @@ struct ShardOptions {
   LayoutOptions layout = {};
   std::uint64_t seed = 0;  ///< of the initial weights, and of dropout
   Division division = {};  ///< of the sum of gradients over the ranks: the mean, unless another rule is chosen
+  /// Called for each group of ranks that moves parameters or gradients, alike on every rank: what it gives takes the
+  /// group's place. Empty: the world's own communicators.
+  ReplaceGroup replace_group = {};
   bool zero_copy =
       true;  ///< where ranks can share memory, unsharded parameters are a view of their shards (docs/sharding.md)
   /// Whether somebody writes into full parameters, where only the optimizer and an UnshardScope may: a LostWrite at the

@@ -29,7 +29,7 @@ void require(bool holds, const char* what) {
 /// Rank r's shard is r + 1, and what it adds to the sums 10 (r + 1).
 void exchange(World& world, const Row& row) {
   const auto device = Device::create(DeviceKind::cpu, {});
-  GroupTable table(world, row.omit);
+  GroupTable table(world, {row.omit});
   const ShardGroups groups(table, ShardScheme({}, world.rank(), 2), false);
   Stream& stream = device->stream(StreamRole::unshard);
   const float own = static_cast<float>(world.rank() + 1);
@@ -65,7 +65,7 @@ TEST_CASE("2A-12: every group of a scheme belongs to one of the two") {
   for (const Row& row : kRows) {
     CAPTURE(row.name);
     CHECK_NOTHROW(run_local_world(4, {}, [&](World& world) {
-      GroupTable table(world, row.omit);
+      GroupTable table(world, {row.omit});
       const ShardGroups two_gathers(table, ShardScheme(nested, world.rank(), 4), true);
       require(moves(*two_gathers.gather) == row.gathers && moves(*two_gathers.gather_small) == row.gathers,
               "gathers of nested");

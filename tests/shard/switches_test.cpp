@@ -135,4 +135,53 @@ TEST_CASE("2B-24: gathers wait for masters that somebody writes on a stream of t
   for (const auto& met : weights) CHECK(met == std::vector<float>(kChainWidth * kChainWidth, 0.25f));
 }
 
+TEST_CASE("2B-24: communicators of one's own take the place of the world's") {
+  const std::string name = GENERATE("zero3", "hsdp", "nested");
+  const SchemeOptions scheme = scheme_of(name, 4);
+  const auto weights = [&](World& world, bool replaces, std::int64_t& sent) {
+    std::vector<std::shared_ptr<Communicator>> own, usual;
+    ShardOptions options{.scheme = scheme, .zero_copy = false};
+    if (replaces)
+      options.replace_group = [&](GroupRole, std::shared_ptr<Communicator> made) {
+        usual.push_back(made);
+        own.push_back(made->split(0, made->rank()));
+        return own.back();
+      };
+    ChainRun run(world, options);
+    for (int step = 0; step < 2; ++step) {
+      run.micro_batch(step);
+      run.optimizer->step(0.01f);
+    }
+    auto found = run.weights();
+    for (const auto& group : own) sent += group->traffic().sent_bytes();
+    for (const auto& group : usual) sent -= 1000 * group->traffic().sent_bytes();
+    return found;
+  };
+  std::vector<std::int64_t> sent(4);
+  const auto usual = on_ranks(4, [&](World& world) {
+    std::int64_t none = 0;
+    return weights(world, false, none);
+  });
+  const auto own =
+      on_ranks(4, [&](World& world) { return weights(world, true, sent[static_cast<std::size_t>(world.rank())]); });
+  CHECK(own == usual);
+  for (const std::int64_t bytes : sent) CHECK(bytes > 0);
+}
+
+TEST_CASE("2B-24: a communicator of other ranks takes nobody's place") {
+  const bool is_null = GENERATE(false, true);
+  const std::string message = message_of([&] {
+    on_ranks(2, [&](World& world) {
+      ShardOptions options;
+      options.replace_group = [&](GroupRole, std::shared_ptr<Communicator> made) {
+        return is_null ? nullptr : std::shared_ptr<Communicator>(made->split(made->rank(), 0));
+      };
+      const ChainRun run(world, options);
+      return 0;
+    });
+  });
+  CHECK_THAT(message, Catch::Contains("replace_group put") && Catch::Contains(is_null ? "nothing" : "rank 0 of 1") &&
+                          Catch::Contains("of 2"));
+}
+
 }  // namespace zs::test
