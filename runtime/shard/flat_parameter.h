@@ -8,6 +8,7 @@
 #include "kernels/kernels.h"
 #include "runtime/base/random.h"
 #include "runtime/device/allocator.h"
+#include "runtime/shard/gradient_reduction.h"
 #include "runtime/shard/mixed_precision.h"
 #include "runtime/shard/placement.h"
 #include "runtime/shard/unit_layout.h"
@@ -34,8 +35,9 @@ struct FlatParameter {
   std::string name;
   std::vector<Parameter*> parameters;  // in the order of layout->views()
   std::shared_ptr<const UnitLayout> layout;
-  std::shared_ptr<const Placement> placement;  // null only where nothing is communicated
-  int slice;                                   // of the master shards: what this rank's segments are asked for
+  std::shared_ptr<const Placement> placement;    // null only where nothing is communicated
+  const GradientReduction* reduction = nullptr;  // null: Communicator::reduce_scatter
+  int slice;                                     // of the master shards: what this rank's segments are asked for
   MixedPrecisionPolicy precision;
   std::uint64_t seed;    // of what is rounded at random
   DType gathered_dtype;  // of `full` and `kept`: precision.param, but in an evaluation in full precision

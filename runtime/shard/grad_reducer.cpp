@@ -34,11 +34,12 @@ void GradReducer::begin_gradient(FlatParameter& unit) {
   unit.grad_dtype = unit.accumulates ? DType::f32 : unit.precision.reduce;
   // Later micro-batches are added to the first, so that the sum is the same at any number of ranks.
   if (!unit.placement->is_alone || unit.precision.reduce != DType::f32 || unit.grad_is_written ||
-      unit.layout->is_interleaved())
+      unit.layout->is_interleaved() || unit.reduction != nullptr) {
     unit.full_grad =
         pool_.acquire(unit.layout->full_elems() * size_of(unit.grad_dtype), context_.stream(), "full_grad");
-  else
+  } else {
     bring_gradient(unit, context_.stream());
+  }
   const Buffer full = full_buffer(unit);
   std::vector<Buffer> padding;
   for (const auto& [offset, count] : unit.layout->padding()) padding.push_back(full.slice(offset, count));
@@ -86,6 +87,10 @@ void GradReducer::reduce(FlatParameter& unit) {
 
 void GradReducer::reduce_scatter(const FlatParameter& unit, const Buffer& out, ReduceInto into) {
   const Buffer full = full_buffer(unit);
+  if (unit.reduction != nullptr) {
+    unit.reduction->reduce({reduction(), unit.name, full, out, into, *unit.groups().reduce, context_.kernels()});
+    return;
+  }
   if (context_.device().kind() != DeviceKind::cuda || unit.groups().reduce->size() > 1) {
     unit.groups().reduce->reduce_scatter(reduction(), unit.name, full, out, into, unit.precision.reduce_comm_dtype);
     return;

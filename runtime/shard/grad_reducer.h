@@ -46,9 +46,9 @@ class GradReducer {
   }
   static Buffer sum_buffer(const FlatParameter& unit) { return unit.sum.buffer(DType::f32, sum_elems(unit)); }
   void zero(Stream& stream, const char* name, const std::vector<Buffer>& buffers);
-  /// On compute: what was accumulated in f32 becomes what the reduction carries.
-  /// Communicator::reduce_scatter of the unit's full gradient.
+  /// Communicator::reduce_scatter of the unit's full gradient, or what takes its place.
   void reduce_scatter(const FlatParameter& unit, const Buffer& out, ReduceInto into);
+  /// On compute: what was accumulated in f32 becomes what the reduction carries.
   void cast_gradient(FlatParameter& unit);
   /// On compute: the full gradient, view after view, becomes its bucket.
   void interleave(FlatParameter& unit);

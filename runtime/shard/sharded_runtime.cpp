@@ -74,6 +74,14 @@ void set_between(PlacementOptions& placement, const UnitPolicy& policy) {
   placement.scheme.reshard_after_forward = *policy.reshard_after_forward;
 }
 
+void check_reduction(const std::string& unit, const MixedPrecisionPolicy& precision,
+                     const GradientReduction* reduction) {
+  if (reduction == nullptr || precision.reduce_comm_dtype == CommDType::exact) return;
+  throw Error(ExitCode::config,
+              fmt::format("unit {}: its gradients travel as int8, and are reduced by \"{}\"", unit, reduction->name()),
+              {}, "leave out reduce_comm_dtype, or the reduction");
+}
+
 ShardOptions with_host_groups(ShardOptions options, const World& world) {
   options.scheme = with_host_groups(options.scheme, world.hosts());
   return options;
@@ -102,6 +110,9 @@ ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOption
   const Division::Factors division = options.division.factors(world.size());
   executor_.order_check().set("division of gradients",
                               fmt::format("{} before and {} after the sum", division.before, division.after));
+  executor_.order_check().set(
+      "reduction of gradients",
+      std::string(options.reduction != nullptr ? options.reduction->name() : "a reduce-scatter"));
   executor_.check_all_written(options.checks_writes);
 }
 
@@ -125,6 +136,8 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
   const MixedPrecisionPolicy precision = policy.precision.value_or(options_.precision);
   check(precision, name);
   check(policy.residence.value_or(options_.residence), precision, options_.checks_writes, name);
+  const GradientReduction* const reduction = policy.reduction != nullptr ? policy.reduction : options_.reduction;
+  check_reduction(name, precision, reduction);
   const auto placement = place(name, policy);
   const int unit = static_cast<int>(names_.size());
   check_new(name, parameters);
@@ -137,6 +150,9 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
   names_.push_back(name);
   policies_.push_back(policy);
   executor_.add_unit(std::move(name), parameters, options_.seed, precision, placement, policy.is_frozen);
+  executor_.units().back().reduction = reduction;
+  if (policy.reduction != nullptr)
+    executor_.order_check().set("reduction of unit " + names_.back(), std::string(reduction->name()));
   return unit;
 }
 

@@ -21,6 +21,7 @@ struct ShardOptions {
   LayoutOptions layout = {};
   std::uint64_t seed = 0;  ///< of the initial weights, and of dropout
   Division division = {};  ///< of the sum of gradients over the ranks: the mean, unless another rule is chosen
+  const GradientReduction* reduction = nullptr;  ///< of gradients; null: they are reduce-scattered
   /// Called for each group of ranks that moves parameters or gradients, alike on every rank: what it gives takes the
   /// group's place. Empty: the world's own communicators.
   ReplaceGroup replace_group = {};

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "runtime/shard/division.h"
+#include "runtime/shard/gradient_reduction.h"
 #include "runtime/shard/mixed_precision.h"
 #include "runtime/shard/residence.h"
 #include "runtime/shard/scheme.h"
@@ -22,6 +23,7 @@ struct UnitPolicy {
   /// Its parameters are never trained, as set_trainable(false) has it for a while: no gradient of theirs is held, and
   /// no optimizer has any state for them.
   bool is_frozen = false;
+  const GradientReduction* reduction = nullptr;  ///< instead of the runtime's; null: that
   bool operator==(const UnitPolicy&) const = default;
 };
 
