@@ -23,7 +23,8 @@ AdamW::AdamW(Executor& executor, const AdamWConfig& config)
                  .clip = config.clip,
                  .order_free = config.order_free,
                  .groups = config.groups,
-                 .average = config.average}),
+                 .average = config.average,
+                 .in_backward = config.in_backward}),
       config_(config) {}
 
 void AdamW::set_corrections(StepScalars& scalars, std::int64_t updates) const {

@@ -6,10 +6,11 @@ namespace zs {
 
 struct AdamWConfig {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
-  float clip = 1.0f;  ///< as in OptimizerOptions, like the next three
+  float clip = 1.0f;  ///< as in OptimizerOptions, like the next four
   bool order_free = false;
   std::vector<ParameterGroup> groups = {};
   float average = 0;
+  bool in_backward = false;
 };
 
 /// What AdamW divides its moments by, of parameters that were updated so many times before the step.

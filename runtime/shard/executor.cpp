@@ -415,6 +415,8 @@ void Executor::clear_gradients() {
     reducer_.clear(unit);
     unit.grad_is_divided = false;
   }
+  reported_.clear();
+  updated_.reset();
   step_.end_step();
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,6 +61,32 @@ class Executor {
   /// shards are read there. Where the ranks have not trained alike since the last time it is an OrderMismatch of every
   /// rank's next synchronize, and nothing that comes after it runs.
   void wait_reductions();
+  /// The same of one unit, whose gradient is complete (ShardedRuntime::on_reduced), without comparing how the ranks
+  /// have trained: its gradient of the master shard, f32 (held_elems).
+  Buffer take_gradient(int unit);
+  /// Compute has updated the unit's masters, which are not gathered any more before the step ends, and its gradient is
+  /// done with.
+  void updated_in_backward(int unit);
+  /// From now on gradients are there from a unit's reduction until updated_in_backward. UsageError of `owner` where the
+  /// masters cannot be updated in backward.
+  void make_gradients_transient(std::string_view owner);
+  bool has_transient_gradients() const { return !units_.empty() && units_.front().has_transient_grad; }
+  /// Whoever has made them so is gone; they are always there again as soon as an optimizer keeps them.
+  void end_transient_gradients();
+  void keep_gradients();
+  /// ShardedRuntime::on_reduced, until the number that it gives is forgotten.
+  int on_reduced(std::function<void(int unit)> hook);
+  void forget_hook(int number) { reduced_hooks_.erase(number); }
+  bool has_reduced_hook() const { return !reduced_hooks_.empty(); }
+  void report_reduced(int unit);
+  /// A step's last micro-batch has ended: units with a gradient that were not reported, having had none in it.
+  void report_rest();
+  /// UsageError where the unit, whose backward begins, was updated in this step.
+  void check_not_updated_yet(int unit) const;
+  /// UsageError of `call` where a unit was updated in a step that has not ended.
+  void check_no_update_is_open(std::string_view call) const;
+  /// UsageError where a step that is abandoned has updated weights already.
+  void check_not_updated();
   /// No later reduction starts before `event`: what is more urgent goes first.
   void hold_reductions(const Event& event) { held_for_.push_back(event); }
   /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait
@@ -179,6 +206,10 @@ class Executor {
   std::unique_ptr<OrderCheck> order_check_;
   bool has_mixed_norms_ = false, checks_all_written_ = false, has_initial_weights_ = true;
   std::vector<Event> held_for_;
+  std::map<int, std::function<void(int unit)>> reduced_hooks_;  // in the order in which they came
+  int hooks_ = 0;                                               // so many came
+  std::vector<int> reported_;                                   // units, in this step
+  std::optional<int> updated_;                                  // a unit, in backward of this step
 };
 
 }  // namespace zs

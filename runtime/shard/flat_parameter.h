@@ -47,9 +47,10 @@ struct FlatParameter {
   bool accumulates = false;  // gradients that begin are those of several micro-batches
 
   Memory master, grad, compute_copy;
-  Memory host_grad;              // where the host keeps gradients: `grad` is there only while it is worked on
-  bool grad_is_written = false;  // in this step
-  bool grad_is_divided = false;  // as far as it is divided after the sum
+  Memory host_grad;                 // where the host keeps gradients: `grad` is there only while it is worked on
+  bool grad_is_written = false;     // in this step
+  bool grad_is_divided = false;     // as far as it is divided after the sum
+  bool has_transient_grad = false;  // `grad` is there from a reduction until it is taken, else always
 
   Buffer shared;       // zero-copy: every rank's shard in the runtime dtype, in memory that they share; else empty
   Memory shared_kept;  // where those are the small group's shards: this rank's
@@ -65,6 +66,7 @@ struct FlatParameter {
   bool sum_is_written = false;
   Event gathered, reduced;     // the latest
   Event kept_ready;            // `kept` was copied on compute
+  Event updated;               // by compute, in backward: its next gather waits for it
   bool is_waited_for = false;  // compute has waited for `gathered`
 
   const ShardGroups& groups() const { return placement->groups; }

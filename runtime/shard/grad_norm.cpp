@@ -210,6 +210,10 @@ void GradNorm::set_clip(const Buffer& scalars, float most) const {
 
 Tensor clip_grad_norm(Executor& executor, float max_norm, const NormOptions& options) {
   check_options(max_norm, options);
+  if (executor.has_transient_gradients()) {
+    throw UsageError("clip_grad_norm() of gradients that an optimizer takes in backward",
+                     "leave it out, or set in_backward = false");
+  }
   executor.step().check_update();
   executor.order_check().set("largest norm of the gradient (clip_grad_norm)", fmt::to_string(max_norm));
   executor.order_check().set("power of that norm", fmt::to_string(options.power));

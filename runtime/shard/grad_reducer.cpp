@@ -14,6 +14,8 @@ void GradReducer::zero(Stream& stream, const char* name, const std::vector<Buffe
 }
 
 void GradReducer::bring_gradient(FlatParameter& unit, Stream& stream) {
+  if (unit.has_transient_grad && !unit.grad)
+    unit.grad = pool_.acquire(unit.layout->held_elems() * size_of(DType::f32), stream, "grad_shard");
   if (!unit.host_grad || unit.grad) return;
   const std::vector<Buffer> home{unit.kept_grad_buffer()};
   HostLink::Window window =
@@ -124,6 +126,7 @@ void GradReducer::interleave(FlatParameter& unit) {
 void GradReducer::finish(FlatParameter& unit) {
   Stream& stream = finishing();
   stream.wait(unit.reduced);
+  const MemoryOwner owner(context_.device().memory(), unit.name);
   bring_gradient(unit, stream);
   switch (unit.placement->second) {
     case Placement::SecondStep::none: break;

@@ -24,7 +24,8 @@ Lion::Lion(Executor& executor, const LionConfig& config)
                  .clip = config.clip,
                  .order_free = config.order_free,
                  .groups = config.groups,
-                 .average = config.average}),
+                 .average = config.average,
+                 .in_backward = config.in_backward}),
       config_(config) {}
 
 Optimizer::Update Lion::slice_update() const {

@@ -26,6 +26,7 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   if (has_average()) state_names_.emplace_back(kAverage);
   check_groups();
   check_residence();
+  check_in_backward();
   for (const FlatParameter& unit : executor.units()) units_.push_back(make_unit(unit));
   scalars_ = context.pool().acquire(sizeof(StepScalars), compute, "scalars");
   norm_.emplace(executor, NormOptions{.order_free = options.order_free});
@@ -38,10 +39,12 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   check.set("largest norm of the gradient (clip)", fmt::to_string(options.clip));
   check.set("way to sum the norm", options.order_free ? "in fixed point" : "in f64");
   if (has_average()) check.set("decay of the average", fmt::to_string(options.average));
+  check.set("time of updates", options.in_backward ? "in backward" : "behind backward");
   std::string groups;
   for (const auto& [pattern, lr_scale, decay] : options.groups)
     groups += fmt::format("{} lr x {} decay {}; ", pattern, lr_scale, decay ? fmt::to_string(*decay) : "as the rest");
   if (!groups.empty()) check.set("groups of parameters", groups);
+  if (options.in_backward) start_in_backward();
 }
 
 /// Whole matrices and an average are made of what is on the device.
@@ -162,6 +165,7 @@ Buffer Optimizer::grad_norm() const { return scalars(0).slice(offsetof(StepScala
 void Optimizer::step(float lr) { step(lr, 1); }
 
 void Optimizer::step(float lr, std::int64_t step_number) {
+  check_time("step()", false);
   executor_.step().check_update();
   set_scalars(lr, step_number);
   update();
@@ -329,7 +333,14 @@ void Optimizer::update_unit(std::size_t unit, HostLink::Window window) {
   executor_.link().store(std::move(window));
 }
 
+void Optimizer::note_updated(std::size_t unit) {
+  const FlatParameter& flat = executor_.units()[unit];
+  for (std::size_t i = 0; i < flat.parameters.size(); ++i)
+    units_[unit].is_updated[i] = flat.grad_is_written && flat.parameters[i]->is_trainable();
+}
+
 void Optimizer::update() {
+  check_time("update()", false);
   executor_.step().check_update();
   GradNorm::take_gradients(executor_);
   norm_->sum();
@@ -337,10 +348,8 @@ void Optimizer::update() {
   count_skipped();
   std::vector<std::size_t> due;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    const FlatParameter& flat = executor_.units()[unit];
-    for (std::size_t i = 0; i < flat.parameters.size(); ++i)
-      units_[unit].is_updated[i] = flat.grad_is_written && flat.parameters[i]->is_trainable();
-    if (flat.grad_is_written) due.push_back(unit);
+    note_updated(unit);
+    if (executor_.units()[unit].grad_is_written) due.push_back(unit);
   }
   update_units(due);
   update_apart();

@@ -28,6 +28,12 @@ struct OptimizerOptions {
   /// Above 0, below 1: there is an average a of the weights w, which begins as the weights behind the first update, and
   /// behind each a := average a + (1 - average) w.
   float average = 0;
+  /// Each unit is updated in backward, as soon as its gradient is reduced, and the gradient's memory goes then: in
+  /// a step of one micro-batch the reduced gradients of two units exist at once. begin_step() and end_step() take the
+  /// place of step(). There is no norm of all gradients: `clip` must be 0, and no step is skipped for one that is not
+  /// finite. Ranks that did not train alike are found by end_step(), behind the updates. Not with an average, whole
+  /// matrices, zero-copy units, or what the host keeps: a UsageError each; the only optimizer of its runtime.
+  bool in_backward = false;
 };
 
 /// Updates the master shards, with global-norm clipping that never waits for the host: norm, clip coefficient and
@@ -52,7 +58,7 @@ struct OptimizerOptions {
 ///     };
 class Optimizer {
  public:
-  virtual ~Optimizer() = default;
+  virtual ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
@@ -62,6 +68,10 @@ class Optimizer {
   void step(float lr);
   /// The same. `step_number` counts from 1 and is for the ranks to compare, no more.
   void step(float lr, std::int64_t step_number);
+  /// OptimizerOptions::in_backward: before a step's last micro-batch begins, and behind its end. UsageError where one
+  /// is missing, or without in_backward.
+  void begin_step(float lr);
+  void end_step();
   /// The two parts of `step`, but for the line: what the host alone knows goes to the device, any time before the
   /// update; and the rest, which is the same work every time where `slots_key` is the same, so that it can be captured.
   void set_scalars(float lr, std::int64_t step_number);
@@ -192,6 +202,10 @@ class Optimizer {
   Unit make_unit(const FlatParameter& unit);
   std::int64_t place_states(Unit& made, const FlatParameter& unit, std::size_t which) const;
   std::vector<Range> ranges(const FlatParameter& unit, const std::vector<ShardSegment>& segments) const;
+  void start_in_backward();
+  void check_time(const char* call, bool is_wanted) const;
+  void update_in_backward(int unit);
+  void note_updated(std::size_t unit);
   void update_units(const std::vector<std::size_t>& units);
   void update_unit(std::size_t unit, HostLink::Window window);
   HostLink::Window load(std::size_t unit);
@@ -203,6 +217,7 @@ class Optimizer {
   Held held_of(std::size_t unit, const HostLink::Window& window) const;
   std::vector<Part> parts(std::size_t unit, bool are_apart, const Held& held) const;
   void check_residence() const;
+  void check_in_backward() const;
   void count_updates();
   void count_skipped();
   void report_skipped();
@@ -228,6 +243,8 @@ class Optimizer {
   std::vector<Slot> slots_{{0, 1}};  // those that there are
   std::optional<GradNorm> norm_;
   Memory scalars_, skips_;
+  int hook_ = -1;  // of in_backward
+  bool has_begun_ = false;
   std::shared_ptr<bool> has_reported_ = std::make_shared<bool>(false);  // the stream's
 };
 

@@ -27,7 +27,8 @@ Sgd::Sgd(Executor& executor, const SgdConfig& config)
            .clip = config.clip,
            .order_free = config.order_free,
            .groups = config.groups,
-           .average = config.average}),
+           .average = config.average,
+           .in_backward = config.in_backward}),
       config_(config) {}
 
 Optimizer::Update Sgd::slice_update() const {

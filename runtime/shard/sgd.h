@@ -8,10 +8,11 @@ struct SgdConfig {
   float momentum = 0;  ///< 0: no state
   bool nesterov = false;
   float weight_decay = 0;
-  float clip = 0;  ///< as in OptimizerOptions, like the next three
+  float clip = 0;  ///< as in OptimizerOptions, like the next four
   bool order_free = false;
   std::vector<ParameterGroup> groups = {};
   float average = 0;
+  bool in_backward = false;
 };
 
 /// Stochastic gradient descent with momentum (Sutskever et al. 2013, as PyTorch writes it): g = grad + weight_decay w,

@@ -90,6 +90,7 @@ ShardOptions with_host_groups(ShardOptions options, const World& world) {
 /// A sum of two steps is finished twice: one that goes on would count the last step's once more, or lose it.
 void check_sums_are_taken(Executor& executor) {
   if (!executor.step().has_ended()) return;
+  executor.check_no_update_is_open("a step begins");
   for (const FlatParameter& unit : executor.units()) {
     if (!unit.grad_is_written || unit.placement->second == Placement::SecondStep::none) continue;
     throw UsageError(
@@ -228,7 +229,8 @@ void ShardedRuntime::run(const std::vector<Action>& actions) {
   moments_.resize(actions_.size(), context_.device().trace().entries().size());
   if (log_) log_->insert(log_->end(), actions.begin(), actions.end());
   executor_.order_check().note(actions, mode_);
-  executor_.run(actions);
+  const bool reports = executor_.has_reduced_hook() && mode_ == Mode::train && is_last_;
+  reports ? run_and_report(actions) : executor_.run(actions);
 }
 
 void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last, std::optional<std::int64_t> first_sample) {
@@ -321,6 +323,7 @@ int ShardedRuntime::pending_uses(int unit) const {
 void ShardedRuntime::before_backward(Parameter& parameter) {
   const int unit = unit_of(parameter);
   check_no_scope("the backward of a unit", unit);
+  executor_.check_not_updated_yet(unit);
   context_.device().memory().set_owner(name(unit));
   has_backward_ = true;
   run(scheduler().before_backward(unit));
@@ -359,6 +362,8 @@ void ShardedRuntime::end_micro_batch() {
   }
   context_.device().memory().set_owner({});
   run(scheduler().end_micro_batch());
+  report_pending();
+  if (mode_ == Mode::train && is_last_) executor_.report_rest();
   executor_.settle_written();
   executor_.step().end_micro_batch(is_last_);
   if (is_last_) executor_.set_mode(false);  // what is gathered by hand comes before a micro-batch begins
@@ -453,6 +458,7 @@ void ShardedRuntime::abandon() {
                      "begin the step again");
   }
   drop(reduced, false);
+  executor_.check_not_updated();
 }
 
 void ShardedRuntime::abandon_step() {
@@ -461,10 +467,12 @@ void ShardedRuntime::abandon_step() {
   std::iota(units.begin(), units.end(), 0);
   drop(units, true);
   executor_.step().drop_step();
+  executor_.check_not_updated();
 }
 
 void ShardedRuntime::drop(const std::vector<int>& units, bool of_step) {
   const bool is_open = scheduler().is_in_micro_batch();
+  reduced_.reset();
   context_.device().memory().set_owner({});
   run(scheduler().abandon(of_step));
   executor_.set_mode(false);

@@ -129,6 +129,13 @@ class ShardedRuntime : private ParameterOwner {
   /// Whether it goes behind its backward; behind that of a step's last micro-batch it goes anyway.
   void set_reshard_after_backward(int unit, bool reshards);
 
+  /// From now on `hook` is called by the host for each unit whose gradient of a step has been asked for: its last
+  /// reduction is enqueued, and Executor::take_gradient makes compute wait for it. That is when the next unit is about
+  /// to be reduced, whose backward the reduction had to run beside, or at the end of the step's last micro-batch. In
+  /// the same order on every rank. Each hook is called, in the order in which they were added. Not within a
+  /// micro-batch.
+  void on_reduced(std::function<void(int unit)> hook);
+
   /// A hash of what decides, beside the model and its input, which work the next training step is: two steps with the
   /// same number, and with the same blocks of memory live when they begin (MemoryCounter::layout), are the same work on
   /// the same addresses.
@@ -172,6 +179,8 @@ class ShardedRuntime : private ParameterOwner {
   int unit_of(const Parameter& parameter) const { return unit_of_.at(&parameter); }
   int pending_uses(int unit) const;
   void run(const std::vector<Action>& actions);
+  void run_and_report(const std::vector<Action>& actions);
+  void report_pending();
   void warn();
   Scheduler& switches(const char* call);
   static Scheduler::AfterForward after_forward_of(const Reshard& reshard);
@@ -197,6 +206,7 @@ class ShardedRuntime : private ParameterOwner {
   std::vector<Action> actions_;
   std::vector<std::size_t> moments_;  // of actions_
   std::vector<Action>* log_ = nullptr;
+  std::optional<int> reduced_;  // whose gradient is asked for, and not yet reported
   bool has_warned_ = false, has_warned_unused_ = false, has_warned_host_ = false;
 };
 

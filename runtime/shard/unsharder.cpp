@@ -62,7 +62,7 @@ bool Unsharder::open_view(FlatParameter& unit) {
 void Unsharder::gather(FlatParameter& unit) {
   unit.is_waited_for = false;
   if (unit.is_never_gathered() || open_view(unit)) return;
-  unshard().wait(masters_ready_);
+  wait_masters(unit);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
     unit.groups().gather->all_gather(unshard(), unit.name, unit.param_buffer(), bucket, comm_dtype_of(unit));
@@ -70,10 +70,15 @@ void Unsharder::gather(FlatParameter& unit) {
   unshard().record(unit.gathered);
 }
 
+void Unsharder::wait_masters(const FlatParameter& unit) {
+  unshard().wait(masters_ready_);
+  if (unit.has_transient_grad) unshard().wait(unit.updated);
+}
+
 void Unsharder::two_level_gather(FlatParameter& unit) {
   unit.is_waited_for = false;
   if (unit.is_never_gathered() || open_view(unit)) return;
-  unshard().wait(masters_ready_);
+  wait_masters(unit);
   const MemoryOwner owner(context_.device().memory(), unit.name);
   unit.kept = acquire(kept_elems(unit), unit.gathered_dtype, unshard(), "kept_shard");
   const Buffer kept = unit.kept.buffer(unit.gathered_dtype, kept_elems(unit));
@@ -174,7 +179,7 @@ Buffer Unsharder::gather_masters(FlatParameter& unit, Memory& memory) {
     publish(unit);
     return unit.shared;
   }
-  unshard().wait(masters_ready_);
+  wait_masters(unit);
   const std::int64_t elems = unit.layout->gathered_shard_elems();
   if (unit.has_masters_on_host()) {
     HostLink::Window window = link_.load(unit.name, {unit.master_buffer().slice(0, elems)});

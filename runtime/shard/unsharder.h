@@ -48,6 +48,7 @@ class Unsharder {
     return unit.layout->gathered_elems() / unit.placement->kept.count;
   }
   Memory acquire(std::int64_t elems, DType dtype, Stream& stream, const char* label);
+  void wait_masters(const FlatParameter& unit);
   Buffer begin(FlatParameter& unit);
   void publish(FlatParameter& unit);
   bool open_view(FlatParameter& unit);
