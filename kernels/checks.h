@@ -29,7 +29,7 @@ inline std::int64_t stochastic_cast(const Buffer& out, const Buffer& in, const S
 /// Packed parts of `elements`, or slices of it (of_slices): the elements of each part.
 inline std::int64_t int8_blocks(const Buffer& packed, const Buffer& elements, int parts, bool of_slices) {
   ZS_CHECK(elements.dtype == DType::f32 || elements.dtype == DType::bf16,
-           "elements of {} in whole numbers, expected f32 or bf16", name_of(elements.dtype));
+           "elements of {} are packed, expected f32 or bf16", name_of(elements.dtype));
   ZS_CHECK(parts > 0 && (!of_slices || elements.elems % parts == 0), "{} elements in {} packed parts", elements.elems,
            parts);
   const std::int64_t elems = of_slices ? elements.elems / parts : elements.elems;

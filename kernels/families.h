@@ -44,6 +44,7 @@ namespace zs::cpu {
 void fill_attention(KernelTable& table);
 void fill_attention_cached(KernelTable& table);
 void fill_elementwise(KernelTable& table);
+void fill_fp8_blocks(KernelTable& table);
 void fill_int8_blocks(KernelTable& table);
 void fill_lines(KernelTable& table);
 void fill_loss(KernelTable& table);
@@ -58,21 +59,14 @@ void fill_rows(KernelTable& table);
 void fill_stochastic_cast(KernelTable& table);
 void fill_swiglu(KernelTable& table);
 
-inline constexpr void (*kFamilies[])(KernelTable&) = {fill_attention,
-                                                      fill_attention_cached,
-                                                      fill_elementwise,
-                                                      fill_int8_blocks,
-                                                      fill_lines,
-                                                      fill_loss,
-                                                      fill_map,
-                                                      fill_matmul,
-                                                      fill_memory,
-                                                      fill_norms,
-                                                      fill_optimizer,
-                                                      fill_reduce,
-                                                      fill_rotary,
-                                                      fill_rows,
-                                                      fill_stochastic_cast,
+inline constexpr void (*kFamilies[])(KernelTable&) = {fill_attention,   fill_attention_cached,
+                                                      fill_elementwise, fill_fp8_blocks,
+                                                      fill_int8_blocks, fill_lines,
+                                                      fill_loss,        fill_map,
+                                                      fill_matmul,      fill_memory,
+                                                      fill_norms,       fill_optimizer,
+                                                      fill_reduce,      fill_rotary,
+                                                      fill_rows,        fill_stochastic_cast,
                                                       fill_swiglu};
 
 }  // namespace zs::cpu

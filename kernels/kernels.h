@@ -202,6 +202,11 @@ struct KernelTable {
   void (*pack_int8)(ExecContext& ctx, Buffer packed, Buffer elements, int slices);
   /// elements (slices, n) := packed
   void (*unpack_int8)(ExecContext& ctx, Buffer elements, Buffer packed, int slices);
+  /// The same two with elements in e4m3 (kernels/fp8.h), the largest magnitude of a block being 448 times its scale: a
+  /// decoded element differs from the original by at most 1/16 of it or 1/450,000 of the largest, and by the rounding
+  /// of f32 and of its own dtype
+  void (*pack_fp8)(ExecContext& ctx, Buffer packed, Buffer elements, int slices);
+  void (*unpack_fp8)(ExecContext& ctx, Buffer elements, Buffer packed, int slices);
   /// out (n) := [out +] the sum of so many parts, packed (parts * packed_bytes(n)), in their order
   void (*reduce_int8)(ExecContext& ctx, Buffer out, Buffer packed, int parts, bool accumulate);
   /// out := a + b (residual); out may be a or b

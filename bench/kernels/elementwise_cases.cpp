@@ -95,6 +95,14 @@ void add_int8(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
     const Buffer out = arrays.random(kParts * slice, dtype), in = arrays.zeros(packed, DType::u8);
     return [=](ExecContext& exec) { kernels_of(exec).unpack_int8(exec, out, in, kParts); };
   });
+  add("pack_fp8", kParts * slice, [=](Arrays& arrays, int) {
+    const Buffer out = arrays.zeros(packed, DType::u8), in = arrays.random(kParts * slice, dtype);
+    return [=](ExecContext& exec) { kernels_of(exec).pack_fp8(exec, out, in, kParts); };
+  });
+  add("unpack_fp8", kParts * slice, [=](Arrays& arrays, int) {
+    const Buffer out = arrays.random(kParts * slice, dtype), in = arrays.zeros(packed, DType::u8);
+    return [=](ExecContext& exec) { kernels_of(exec).unpack_fp8(exec, out, in, kParts); };
+  });
   add("reduce_int8", slice, [=](Arrays& arrays, int) {
     const Buffer out = arrays.random(slice, dtype), in = arrays.zeros(packed, DType::u8);
     return [=](ExecContext& exec) { kernels_of(exec).reduce_int8(exec, out, in, kParts, false); };

@@ -42,13 +42,25 @@ void reduce_int8(ExecContext& ctx, Buffer out, Buffer packed, int parts, bool ac
   launch_int8(ctx, "zs_reduce_int8", args);
 }
 
+void pack_fp8(ExecContext& ctx, Buffer packed, Buffer elements, int slices) {
+  const std::int64_t elems = checks::int8_blocks(packed, elements, slices, true);
+  launch_int8(ctx, "zs_pack_fp8", int8_args(elements, packed, elems, slices, 1));
+}
+
+void unpack_fp8(ExecContext& ctx, Buffer elements, Buffer packed, int slices) {
+  const std::int64_t elems = checks::int8_blocks(packed, elements, slices, true);
+  launch_int8(ctx, "zs_unpack_fp8", int8_args(elements, packed, elems, slices, 1));
+}
+
 }  // namespace
 
 void fill_int8_blocks(KernelTable& table, KernelNames& names) {
   table.pack_int8 = pack_int8;
   table.unpack_int8 = unpack_int8;
   table.reduce_int8 = reduce_int8;
-  names.insert(names.end(), {"zs_pack_int8", "zs_reduce_int8"});
+  table.pack_fp8 = pack_fp8;
+  table.unpack_fp8 = unpack_fp8;
+  names.insert(names.end(), {"zs_pack_int8", "zs_reduce_int8", "zs_pack_fp8", "zs_unpack_fp8"});
 }
 
 }  // namespace zs::cuda

@@ -1,10 +1,10 @@
 #include "kernels/cuda/warp.h"
+#include "kernels/fp8.h"
 
-/// Elements as whole numbers (runtime/base/int8_blocks.h), the same bits as the CPU's.
+/// Elements as whole numbers (runtime/base/int8_blocks.h), or in e4m3 in the same blocks, the same bits as the CPU's.
 namespace zs::cuda {
 namespace {
 
-constexpr float kMostWhole = 127.0f;
 /// Below it a block is zero: its scale would lose its digits.
 constexpr float kLeastMagnitude = 1e-35f;
 constexpr std::uint32_t kInfinityBits = 0x7f800000u, kNanBits = 0x7fc00000u;
@@ -39,33 +39,38 @@ __device__ inline float most_of(const float (&x)[kInt8Elems]) {
   return most;
 }
 
-__device__ inline std::uint32_t whole_of(float x, float inverse) {
-  const float value = rintf(x * inverse);
-  const float kept = value > kMostWhole ? kMostWhole : value < -kMostWhole ? -kMostWhole : value;
-  return static_cast<std::uint32_t>(static_cast<int>(kept)) & 0xffu;
-}
+/// What a byte says: a signed whole number.
+struct Whole {
+  static constexpr float kMost = 127.0f;
+  __device__ static std::uint32_t byte_of(float x) {
+    const float value = rintf(x);
+    const float kept = value > kMost ? kMost : value < -kMost ? -kMost : value;
+    return static_cast<std::uint32_t>(static_cast<int>(kept)) & 0xffu;
+  }
+  __device__ static float value_of(std::uint32_t byte) { return static_cast<float>(static_cast<std::int8_t>(byte)); }
+};
+/// The same, a number in e4m3.
+struct E4m3 {
+  static constexpr float kMost = kMostE4m3;
+  __device__ static std::uint32_t byte_of(float x) { return e4m3_of(bits_of(x)); }
+  __device__ static float value_of(std::uint32_t byte) { return float_of(bits_of_e4m3(byte & 0xffu)); }
+};
 
-/// Byte `i` of a word as a signed number.
-__device__ inline float signed_byte(std::uint32_t word, int i) {
-  return static_cast<float>(static_cast<std::int8_t>(word >> (8 * i)));
-}
-
-}  // namespace
-
-extern "C" __global__ void zs_pack_int8(const Int8Args args) {
+template <class Code>
+__device__ inline void pack_blocks(const Int8Args& args) {
   const Piece piece = piece_of(args);
   float x[kInt8Elems];
   const int count = load_some(args.data, piece.begin, piece.end, args.is_aligned, x);
   const float most = most_of(x);
   if (count <= 0) return;
   const bool is_finite = bits_of(most) < kInfinityBits, is_zero = most < kLeastMagnitude;
-  const float scale = !is_finite ? float_of(kNanBits) : is_zero ? 0.0f : most / kMostWhole;
+  const float scale = !is_finite ? float_of(kNanBits) : is_zero ? 0.0f : most / Code::kMost;
   const float inverse = is_finite && !is_zero ? 1.0f / scale : 0.0f;
   Words words;
   for (int w = 0; w < 4; ++w) {
     words.w[w] = 0;
     for (int i = 0; i < 4; ++i) {
-      const std::uint32_t byte = inverse > 0.0f ? whole_of(x[4 * w + i], inverse) : 0u;
+      const std::uint32_t byte = inverse > 0.0f ? Code::byte_of(x[4 * w + i] * inverse) : 0u;
       words.w[w] |= byte << (8 * i);
     }
   }
@@ -81,7 +86,8 @@ extern "C" __global__ void zs_pack_int8(const Int8Args args) {
 }
 
 /// Slice s of the elements := [itself +] parts s * parts .. of the packed, in their order.
-extern "C" __global__ void zs_reduce_int8(const Int8Args args) {
+template <class Code>
+__device__ inline void reduce_blocks(const Int8Args& args) {
   const Piece piece = piece_of(args);
   if (piece.begin >= piece.end) return;
   float sums[kInt8Elems];
@@ -99,7 +105,7 @@ extern "C" __global__ void zs_reduce_int8(const Int8Args args) {
     }
     const bool is_first = p == 0 && !args.accumulates;
     for (int i = 0; i < kInt8Elems; ++i) {
-      const float value = scale * signed_byte(words.w[i / 4], i % 4);
+      const float value = scale * Code::value_of(words.w[i / 4] >> (8 * (i % 4)));
       sums[i] = is_first ? value : sums[i] + value;
     }
   }
@@ -107,5 +113,12 @@ extern "C" __global__ void zs_reduce_int8(const Int8Args args) {
     if (!(sums[i] == sums[i])) sums[i] = float_of(kNanBits);  // processors differ in theirs
   store_some(args.data, piece.begin, piece.end, args.is_aligned, sums);
 }
+
+}  // namespace
+
+extern "C" __global__ void zs_pack_int8(const Int8Args args) { pack_blocks<Whole>(args); }
+extern "C" __global__ void zs_reduce_int8(const Int8Args args) { reduce_blocks<Whole>(args); }
+extern "C" __global__ void zs_pack_fp8(const Int8Args args) { pack_blocks<E4m3>(args); }
+extern "C" __global__ void zs_unpack_fp8(const Int8Args args) { reduce_blocks<E4m3>(args); }
 
 }  // namespace zs::cuda

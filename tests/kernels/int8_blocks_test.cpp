@@ -1,5 +1,10 @@
 #include "runtime/base/int8_blocks.h"
 
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "kernels/fp8.h"
 #include "tests/kernels/testing.h"
 
 namespace zs::test {
@@ -94,6 +99,69 @@ TEST_CASE("packed parts are added up as the definition has it") {
   k().reduce_int8(ctx, out.buffer().slice(skipped, n), packed.buffer(), parts, accumulate);
   reduce_int8(on_host(wanted).slice(skipped, n), packed.begin(), parts, accumulate);
   CHECK(out.same_bytes(wanted));
+}
+
+TEST_CASE("e4m3 is the nearest of its numbers, and the even one of two") {
+  // By the definition: sign, exponent of 4 bits with a bias of 7, mantissa of 3; without infinities, one NaN.
+  std::vector<double> values;
+  for (std::uint32_t code = 0; code < 0x7f; ++code) {
+    const int exponent = static_cast<int>(code >> 3), mantissa = static_cast<int>(code & 7);
+    values.push_back(exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10));
+    REQUIRE(std::bit_cast<float>(bits_of_e4m3(code)) == static_cast<float>(values.back()));
+    REQUIRE(std::bit_cast<float>(bits_of_e4m3(code | 0x80)) == static_cast<float>(-values.back()));
+  }
+  CHECK(values.back() == 448);
+  CHECK(std::isnan(std::bit_cast<float>(bits_of_e4m3(0x7f))));
+  const auto check = [&](float x) {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < values.size(); ++i) {
+      const double nearer = std::fabs(values[i] - double{x}) - std::fabs(values[best] - double{x});
+      if (nearer < 0 || (nearer == 0 && i % 2 == 0)) best = i;
+    }
+    REQUIRE(e4m3_of(std::bit_cast<std::uint32_t>(x)) == best);
+    REQUIRE(e4m3_of(std::bit_cast<std::uint32_t>(-x)) == (best | 0x80));
+  };
+  for (std::size_t i = 0; i + 1 < values.size(); ++i) {
+    const auto middle = static_cast<float>((values[i] + values[i + 1]) / 2);
+    for (const float x :
+         {static_cast<float>(values[i]), middle, std::nextafter(middle, 0.0f), std::nextafter(middle, 500.0f)})
+      check(x);
+  }
+  for (const float x : {448.0f, 450.0f, 3e38f, 1e-30f}) check(x);
+  CHECK(e4m3_of(std::bit_cast<std::uint32_t>(std::numeric_limits<float>::infinity())) == 0x7e);
+  CHECK(e4m3_of(std::bit_cast<std::uint32_t>(std::nanf(""))) == 0x7f);
+}
+
+TEST_CASE("elements travel as fp8 within their bounds, blocks that are not finite as NaN") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t n = GENERATE(0, 1, 17, 256, 1003, 5000), skipped = GENERATE(0, 1);
+  const int slices = GENERATE(1, 3);
+  CAPTURE(n, skipped, slices);
+  Values values = many_sizes(dtype, slices * n + skipped, 5), decoded = Values::poison(dtype, slices * n + skipped);
+  Packed packed(n, slices);
+  ExecContext ctx = make_context();
+  k().pack_fp8(ctx, packed.buffer(), values.buffer().slice(skipped, slices * n), slices);
+  k().unpack_fp8(ctx, decoded.buffer().slice(skipped, slices * n), packed.buffer(), slices);
+  for (int s = 0; s < slices; ++s) {
+    for (std::int64_t at = 0; at < n; at += kInt8BlockElems) {
+      const std::int64_t begin = skipped + s * n + at, end = begin + std::min(kInt8BlockElems, n - at);
+      double most = 0;
+      bool is_finite = true;
+      for (std::int64_t i = begin; i < end; ++i) {
+        is_finite = is_finite && std::isfinite(values[i]);
+        most = std::max(most, std::fabs(values[i]));
+      }
+      for (std::int64_t i = begin; i < end; ++i) {
+        if (!is_finite) {
+          REQUIRE(std::isnan(decoded[i]));
+          continue;
+        }
+        // bf16 rounds once more, by 1/256 at most; below 1e-35 a block is zero.
+        const double bound = std::max(std::fabs(values[i]) * (1.0 / 16 + 1.0 / 128), most / 440'000) + 1e-35;
+        REQUIRE(std::fabs(decoded[i] - values[i]) <= bound);
+      }
+    }
+  }
 }
 
 TEST_CASE("packed elements of another size, dtype or address are refused") {

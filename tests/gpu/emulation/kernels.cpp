@@ -58,6 +58,8 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       {"zs_stochastic_cast", kernel_of(cuda::zs_stochastic_cast)},
       {"zs_pack_int8", kernel_of(cuda::zs_pack_int8, true)},
       {"zs_reduce_int8", kernel_of(cuda::zs_reduce_int8)},
+      {"zs_pack_fp8", kernel_of(cuda::zs_pack_fp8, true)},
+      {"zs_unpack_fp8", kernel_of(cuda::zs_unpack_fp8)},
       {"zs_add", kernel_of(cuda::zs_add)},
       {"zs_scale", kernel_of(cuda::zs_scale)},
       {"zs_accumulate", kernel_of(cuda::zs_accumulate)},
