@@ -126,7 +126,7 @@ Buffer Communicator::copy_to_scratch(const Buffer& in, void* scratch) const {
   return copy;
 }
 
-void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full, CommDType comm_dtype) {
+void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full) {
   ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("all_gather", unit),
            full.elems, shard.elems * size());
   ZS_CHECK(full.dtype == shard.dtype && full.device == shard.device, "{}: shard is {} on {}, full {} on {}",
@@ -135,11 +135,8 @@ void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shar
   const Buffer own = full.slice(rank() * shard.elems, shard.elems);
   ZS_CHECK(own.data == shard.data || !overlap(shard, full),
            "{}: shard overlaps full, but is not this rank's slice of it", where("all_gather", unit));
-  check_comm_dtype(comm_dtype, "all_gather", unit, shard.dtype);
-  const OpTag tag = make_tag("all_gather", unit, comm_dtype == CommDType::int8 ? "int8" : "", shard);
-  traffic_.add(CommOp::all_gather,
-               (size() - 1) * (comm_dtype == CommDType::int8 ? packed_bytes(shard.elems) : shard.bytes()));
-  if (comm_dtype == CommDType::int8 && size() > 1) return enqueue_packed_gather(stream, unit, ticket(tag), shard, full);
+  const OpTag tag = make_tag("all_gather", unit, "", shard);
+  traffic_.add(CommOp::all_gather, (size() - 1) * shard.bytes());
   stream.enqueue(moving(info("all_gather", unit, {shard}, {full}), shard, full),
                  [this, ticket = ticket(tag), shard, full](ExecContext& exec) {
                    const auto gather = [&](Buffer from, Buffer to) { do_all_gather(ticket.tag, from, to); };
@@ -149,32 +146,8 @@ void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shar
                  });
 }
 
-void Communicator::enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard,
-                                         Buffer full) {
-  const std::int64_t bytes = packed_bytes(shard.elems), scratch_bytes = size() * bytes;
-  const Buffer packed{nullptr, scratch_bytes, DType::u8, full.device};
-  stream.enqueue(moving(info("all_gather", unit, {shard}, {full}, scratch_bytes), packed.slice(0, bytes), packed),
-                 [this, ticket, shard, full, bytes, scratch_bytes](ExecContext& exec) {
-                   if (is_idle()) return;
-                   const Buffer all{exec.scratch(scratch_bytes), scratch_bytes, DType::u8, full.device};
-                   const Buffer own = all.slice(rank() * bytes, bytes);
-                   const auto gather = [&](Buffer from, Buffer to) {
-                     pack(own, from, 1);
-                     do_all_gather(ticket.tag, own, all);
-                     unpack(to, all, size());
-                   };
-                   perform(exec, ticket, [&] {
-                     is_race_checked() ? checked_all_gather(ticket, shard, full, gather) : gather(shard, full);
-                   });
-                 });
-}
-
 void Communicator::pack(Buffer packed, Buffer elements, int slices) {
   pack_int8(static_cast<std::byte*>(packed.data), elements, slices);
-}
-
-void Communicator::unpack(Buffer elements, Buffer packed, int slices) {
-  unpack_int8(elements, static_cast<const std::byte*>(packed.data), slices);
 }
 
 void Communicator::reduce_packed(Buffer out, Buffer packed, int parts, bool accumulate) {

@@ -77,6 +77,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const char* transport() const = 0;
+  /// Whether its operations move nothing, and results are whatever memory holds.
+  virtual bool is_idle() const { return false; }
 
   /// Memory the transport can use without a copy; one for the whole World. Buffers from elsewhere are legal, may be
   /// slower.
@@ -85,10 +87,8 @@ class Communicator {
   virtual bool prefers_arena() const { return false; }
 
   /// full (size * n) := concatenation of every rank's shard (n), in rank order. In place when `shard` is this rank's
-  /// slice of `full`. Same dtype. Any other overlap is an error. CommDType::int8 (f32 and bf16; exact on one rank):
-  /// every rank decodes the same bits, its own part included.
-  void all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full,
-                  CommDType comm_dtype = CommDType::exact);
+  /// slice of `full`. Same dtype. Any other overlap is an error.
+  void all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full);
 
   /// shard (n) := [shard +] sum over ranks, in rank order 0..size-1, of their `full` (size * n) slices that belong to
   /// this rank. `full` of any dtype (sums of whole numbers wrap), but u8 and u16 over nccl. `shard` of the same dtype
@@ -189,20 +189,17 @@ class Communicator {
   virtual bool adds_onto(DType /*dtype*/) const { return true; }
   /// Whether that dtype can be reduced at all.
   virtual bool adds(DType /*dtype*/) const { return true; }
-  /// Whether it has the following three, where the buffers are: else nothing travels as int8.
+  /// Whether it has the following two, where the buffers are: else nothing travels as int8.
   virtual bool can_pack() const { return true; }
-  /// As KernelTable's pack_int8, unpack_int8 and reduce_int8: elements (slices, n), packed u8, one part after the
+  /// As KernelTable's pack_int8 and reduce_int8: elements (slices, n), packed u8, one part after the
   /// other.
   virtual void pack(Buffer packed, Buffer elements, int slices);
-  virtual void unpack(Buffer elements, Buffer packed, int slices);
   virtual void reduce_packed(Buffer out, Buffer packed, int parts, bool accumulate);
   /// The ranks tell each other `own`: what each sends to every other, then what it expects. `scratch`: of so many bytes
   /// for each rank.
   virtual PartTable agree_on_parts(const OpTag& tag, std::span<const std::int64_t> own, void* scratch);
   /// do_reduce_scatter with CommDType::int8.
   virtual void do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, ReduceInto into, void* scratch);
-  /// Whether these move anything at all.
-  virtual bool is_idle() const { return false; }
 
  private:
   /// What an operation takes along to its stream.
@@ -229,7 +226,6 @@ class Communicator {
   void checked_broadcast(const Ticket& ticket, Buffer data, int root);
   void checked_exchange(const Ticket& ticket, Buffer in, Buffer out, const Exchange& exchange);
   void checked_publish(const Ticket& ticket, Buffer shard, Buffer slice);
-  void enqueue_packed_gather(Stream& stream, std::string_view unit, const Ticket& ticket, Buffer shard, Buffer full);
   void enqueue_packed_sum(Stream& stream, OpInfo info, const Ticket& ticket, Buffer full, Buffer shard,
                           ReduceInto into);
   std::string where(std::string_view op, std::string_view unit) const;

@@ -52,14 +52,9 @@ class GpuSideCommunicator : public Communicator {
 
  private:
   bool is_on_host() const final { return false; }
-  bool can_pack() const final {
-    return arithmetic_.pack_int8 != nullptr && arithmetic_.unpack_int8 != nullptr && arithmetic_.reduce_int8 != nullptr;
-  }
+  bool can_pack() const final { return arithmetic_.pack_int8 != nullptr && arithmetic_.reduce_int8 != nullptr; }
   void pack(Buffer packed, Buffer elements, int slices) final {
     arithmetic_.pack_int8(exec(), packed, elements, slices);
-  }
-  void unpack(Buffer elements, Buffer packed, int slices) final {
-    arithmetic_.unpack_int8(exec(), elements, packed, slices);
   }
   void reduce_packed(Buffer out, Buffer packed, int parts, bool accumulate) final {
     arithmetic_.reduce_int8(exec(), out, packed, parts, accumulate);

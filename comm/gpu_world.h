@@ -13,12 +13,11 @@ struct GpuArithmetic {
   void (*cast)(ExecContext& exec, Buffer out, Buffer in) = nullptr;
   void (*accumulate)(ExecContext& exec, Buffer out, Buffer in) = nullptr;
   void (*pack_int8)(ExecContext& exec, Buffer packed, Buffer elements, int slices) = nullptr;
-  void (*unpack_int8)(ExecContext& exec, Buffer elements, Buffer packed, int slices) = nullptr;
   void (*reduce_int8)(ExecContext& exec, Buffer out, Buffer packed, int parts, bool accumulate) = nullptr;
 
   template <class Table>
   static GpuArithmetic of(const Table& kernels) {
-    return {kernels.cast, kernels.accumulate, kernels.pack_int8, kernels.unpack_int8, kernels.reduce_int8};
+    return {kernels.cast, kernels.accumulate, kernels.pack_int8, kernels.reduce_int8};
   }
 };
 

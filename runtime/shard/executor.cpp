@@ -166,7 +166,7 @@ Communicator& Executor::norm_comm() {
 /// What the other ranks gather lies beside theirs, where the ranks can share memory.
 Memory Executor::acquire_shard(FlatParameter& unit, DType dtype, const char* label) {
   if (can_share(unit) && !gathers_in_two_steps(unit) && dtype == unit.precision.param &&
-      unit.precision.gather_comm_dtype == CommDType::exact) {
+      unit.precision.gather_format == nullptr) {
     if (Memory shared = acquire_shared(unit, *unit.groups().gather, dtype, context_.stream(), label)) return shared;
   }
   return comm_pool_.acquire(unit.layout->held_elems() * size_of(dtype), context_.stream(), label);

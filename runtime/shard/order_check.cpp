@@ -45,6 +45,12 @@ struct Fact {
 
 std::string number(std::int64_t value) { return fmt::to_string(value); }
 std::string dtype(std::int64_t value) { return std::string(name_of(static_cast<DType>(value))); }
+std::string gather_format(std::int64_t value) {
+  if (value == 0) return "exact";
+  for (const GatherFormat* const known : {int8_format(), fp8_format()})
+    if (known->fingerprint() == static_cast<std::uint64_t>(value)) return std::string(known->name());
+  return fmt::format("format {:x}", static_cast<std::uint64_t>(value));
+}
 std::string wire(std::int64_t value) { return static_cast<CommDType>(value) == CommDType::int8 ? "int8" : "exact"; }
 std::string validation(std::int64_t value) { return value != 0 ? "f32" : "as in training"; }
 
@@ -52,7 +58,7 @@ constexpr std::array kFacts = {Fact{"name", nullptr},
                                Fact{"parameters", dtype},
                                Fact{"gradients", dtype},
                                Fact{"validation", validation},
-                               Fact{"gathers travel", wire},
+                               Fact{"gathers travel", gather_format},
                                Fact{"gradients travel", wire},
                                Fact{"elements", number},
                                Fact{"elements of a shard", number},
@@ -82,7 +88,7 @@ std::array<std::int64_t, kFacts.size()> facts_of(const FlatParameter& unit) {
           static_cast<std::int64_t>(precision.param),
           static_cast<std::int64_t>(precision.reduce),
           std::int64_t{precision.is_full_in_evaluation},
-          static_cast<std::int64_t>(precision.gather_comm_dtype),
+          static_cast<std::int64_t>(precision.gather_format != nullptr ? precision.gather_format->fingerprint() : 0),
           static_cast<std::int64_t>(precision.reduce_comm_dtype),
           unit.layout->numel(),
           unit.layout->shard_elems(),

@@ -8,8 +8,9 @@
 namespace zs {
 namespace {
 
-CommDType comm_dtype_of(const FlatParameter& unit) {
-  return unit.gathered_dtype == unit.precision.param ? unit.precision.gather_comm_dtype : CommDType::exact;
+/// Null: parameters travel as they are.
+const GatherFormat* format_of(const FlatParameter& unit) {
+  return unit.gathered_dtype == unit.precision.param ? unit.precision.gather_format : nullptr;
 }
 
 }  // namespace
@@ -38,6 +39,27 @@ void Unsharder::gather_to(FlatParameter& unit, const Buffer& full, Memory& bucke
   copy_out(unshard(), context_.kernels(), unit, gathered, full);
 }
 
+void Unsharder::gather_shards(const FlatParameter& unit, const Buffer& out) {
+  Communicator& group = *unit.groups().gather;
+  const Buffer shard = unit.param_buffer();
+  const GatherFormat* const format = format_of(unit);
+  if (format == nullptr || group.size() == 1) return group.all_gather(unshard(), unit.name, shard, out);
+  const std::int64_t bytes = format->encoded_bytes(shard.elems, shard.dtype);
+  ZS_CHECK(bytes > 0, "format {} makes {} bytes of {} elements", format->name(), bytes, shard.elems);
+  const Memory memory = acquire(bytes * group.size(), DType::u8, unshard(), "encoded_shards");
+  const Buffer all = memory.buffer(DType::u8, bytes * group.size()), own = all.slice(group.rank() * bytes, bytes);
+  // Where nothing is moved there is nothing to decode.
+  unshard().enqueue({"encode:" + unit.name, {shard}, {own}},
+                    [&kernels = context_.kernels(), &group, format, own, shard](ExecContext& exec) {
+                      if (!group.is_idle()) format->encode({exec, kernels}, own, shard);
+                    });
+  group.all_gather(unshard(), unit.name, own, all);
+  unshard().enqueue({"decode:" + unit.name, {all}, {out}},
+                    [&kernels = context_.kernels(), &group, format, out, all](ExecContext& exec) {
+                      if (!group.is_idle()) format->decode({exec, kernels}, out, all, group.size());
+                    });
+}
+
 /// Only the first gather after an update has something to do: to fetch what this rank shares of the masters, where
 /// those are elsewhere too, and to wait until every rank has written its shard.
 void Unsharder::publish(FlatParameter& unit) {
@@ -45,8 +67,7 @@ void Unsharder::publish(FlatParameter& unit) {
   unit.is_published = true;
   unshard().wait(masters_ready_);
   const Buffer own = unit.shared_shard();
-  if (unit.shared_kept)
-    unit.groups().gather->all_gather(unshard(), unit.name, unit.param_buffer(), own, comm_dtype_of(unit));
+  if (unit.shared_kept) gather_shards(unit, own);
   (unit.shared_kept ? unit.groups().gather_small : unit.groups().gather)
       ->publish(unshard(), unit.name, own, unit.shared);
   unshard().record(unit.gathered);
@@ -64,9 +85,7 @@ void Unsharder::gather(FlatParameter& unit) {
   if (unit.is_never_gathered() || open_view(unit)) return;
   wait_masters(unit);
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
-    unit.groups().gather->all_gather(unshard(), unit.name, unit.param_buffer(), bucket, comm_dtype_of(unit));
-  });
+  gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) { gather_shards(unit, bucket); });
   unshard().record(unit.gathered);
 }
 
@@ -83,7 +102,7 @@ void Unsharder::two_level_gather(FlatParameter& unit) {
   unit.kept = acquire(kept_elems(unit), unit.gathered_dtype, unshard(), "kept_shard");
   const Buffer kept = unit.kept.buffer(unit.gathered_dtype, kept_elems(unit));
   gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
-    unit.groups().gather->all_gather(unshard(), unit.name, unit.param_buffer(), kept, comm_dtype_of(unit));
+    gather_shards(unit, kept);
     unit.groups().gather_small->all_gather(unshard(), unit.name, kept, bucket);
   });
   unshard().record(unit.gathered);
@@ -175,7 +194,7 @@ void Unsharder::free_deferred(FlatParameter& unit) {
 void Unsharder::masters_updated() { context_.stream().record(masters_ready_); }
 
 Buffer Unsharder::gather_masters(FlatParameter& unit, Memory& memory) {
-  if (unit.is_zero_copy() && unit.shared.dtype == DType::f32 && unit.precision.gather_comm_dtype == CommDType::exact) {
+  if (unit.is_zero_copy() && unit.shared.dtype == DType::f32 && unit.precision.gather_format == nullptr) {
     publish(unit);
     return unit.shared;
   }

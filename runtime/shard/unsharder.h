@@ -49,6 +49,8 @@ class Unsharder {
   }
   Memory acquire(std::int64_t elems, DType dtype, Stream& stream, const char* label);
   void wait_masters(const FlatParameter& unit);
+  /// All-gathers the masters' shards in the unit's format.
+  void gather_shards(const FlatParameter& unit, const Buffer& out);
   Buffer begin(FlatParameter& unit);
   void publish(FlatParameter& unit);
   bool open_view(FlatParameter& unit);

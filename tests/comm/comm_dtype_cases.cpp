@@ -22,30 +22,6 @@ std::vector<std::byte> packed(int r, std::int64_t first, std::int64_t n) {
   return bytes;
 }
 
-template <class T>
-void gather_of(Communicator& comm, Stream& stream) {
-  for (const std::int64_t n : kPackedCounts) {
-    Array<T> shard(comm, n), full(comm, n * comm.size()), in_place(comm, n * comm.size());
-    shard.fill([&](std::int64_t i) { return T(real(comm.rank(), i)); });
-    for (std::int64_t i = 0; i < n; ++i) in_place[comm.rank() * n + i] = shard[i];
-    const std::int64_t before = comm.traffic().sent_bytes();
-    comm.all_gather(stream, "unit", shard.buffer(), full.buffer(), CommDType::int8);
-    const std::int64_t sent = comm.traffic().sent_bytes() - before;
-    comm.all_gather(stream, "unit", in_place.buffer().slice(comm.rank() * n, n), in_place.buffer(), CommDType::int8);
-    stream.synchronize();
-    expect(sent == (comm.size() - 1) * packed_bytes(n), "{} bytes were counted for {} elements", sent, n);
-    std::vector<T> wanted(static_cast<std::size_t>(n * comm.size()));
-    const Buffer all{wanted.data(), n * comm.size(), DTypeOf<T>::value, DeviceKind::cpu};
-    for (int r = 0; r < comm.size(); ++r) unpack_int8(all.slice(r * n, n), packed<T>(r, 0, n).data());
-    for (std::int64_t i = 0; i < n && comm.size() == 1; ++i)
-      wanted[static_cast<std::size_t>(i)] = T(real(0, i));  // nothing travels
-    full.expect_is("packed all_gather", comm.rank(),
-                   [&](std::int64_t i) { return wanted[static_cast<std::size_t>(i)]; });
-    in_place.expect_is("packed all_gather in place", comm.rank(),
-                       [&](std::int64_t i) { return wanted[static_cast<std::size_t>(i)]; });
-  }
-}
-
 /// n elements that `rank` of `map` gets from the ranks of `host` together: added up one after the other, and through
 /// the wire where the host is another one.
 template <class T>
@@ -108,12 +84,6 @@ void sum_of(const World& world, Communicator& comm, Stream& stream) {
 }
 
 }  // namespace
-
-void packed_gathers_are_decoded_alike(World& world, Device& device) {
-  const auto comm = world.communicator();
-  gather_of<float>(*comm, device.stream(StreamRole::unshard));
-  gather_of<BFloat16>(*comm, device.stream(StreamRole::unshard));
-}
 
 void packed_sums_are_folded_in_the_transports_order(World& world, Device& device) {
   const auto comm = world.communicator();

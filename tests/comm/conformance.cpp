@@ -354,7 +354,6 @@ std::span<const ConformanceCase> operation_cases() {
       {"reduce_scatter adds to anything", reduce_scatter_adds_to_anything, kAnyAccumulator},
       {"sums are folded in the transport's order", sums_are_folded_in_the_transports_order, kWrittenOrder},
       {"messages carry what they must", messages_carry_what_they_must, kHostMemory},
-      {"packed gathers are decoded alike", packed_gathers_are_decoded_alike},
       {"packed sums are folded in the transport's order", packed_sums_are_folded_in_the_transports_order},
       {"all_reduce reduces", all_reduce_reduces},
       {"whole numbers of few bits are reduced", whole_numbers_of_few_bits_are_reduced, kAnyAccumulator},

@@ -28,7 +28,7 @@ std::map<std::string, std::int64_t> pinned_by_operations(World& world, Device& d
   for (const std::int64_t n : {100, 1003, 7}) {
     const std::int64_t all = n * world.size();
     const Buffer in = in_memory.buffer(DType::f32, all), out = out_memory.buffer(DType::f32, all);
-    gathers->all_gather(unshard, "unit", in.slice(0, n), out, comm_dtype);
+    gathers->all_gather(unshard, "unit", in.slice(0, n), out);
     reduces->reduce_scatter(reduce, "unit", in_memory.buffer(DType::bf16, all), out.slice(0, n), ReduceInto::overwrite,
                             comm_dtype);
     reduces->reduce_scatter(reduce, "unit", in, out.slice(0, n), ReduceInto::accumulate, comm_dtype);

@@ -41,7 +41,7 @@ void reduce_order_of(const World& world, Communicator& comm, Stream& stream, std
 /// Of one operation of `size` ranks on `hosts` hosts, whose largest buffer is `full` bytes: what all ranks together put
 /// into messages.
 struct Messages {
-  std::int64_t all_gather, reduce_scatter, all_reduce, broadcast, all_to_all, packed_gather, packed_sum;
+  std::int64_t all_gather, reduce_scatter, all_reduce, broadcast, all_to_all, packed_sum;
 };
 
 Messages expected_messages(const World& world, std::int64_t full) {
@@ -64,7 +64,6 @@ Messages expected_messages(const World& world, std::int64_t full) {
                         : sums + others * full,  // in rank order it is the mpi transport's throughout
       .broadcast = others * full,
       .all_to_all = pairs * full / size,
-      .packed_gather = others * size * packed,
       .packed_sum = (is_hier && !world.sums_in_rank_order() ? others * size : pairs) * packed,
   };
 }
@@ -125,7 +124,6 @@ void messages_carry_what_they_must(World& world, Device& device) {
       total_of([&] { comm->all_reduce(stream, "unit", full.buffer(), ReduceOp::sum); }),
       total_of([&] { comm->broadcast(stream, "unit", full.buffer(), comm->size() - 1); }),
       total_of([&] { comm->all_to_all(stream, "unit", full.buffer(), other.buffer()); }),
-      total_of([&] { comm->all_gather(stream, "unit", own, full.buffer(), CommDType::int8); }),
       total_of(
           [&] { comm->reduce_scatter(stream, "unit", full.buffer(), own, ReduceInto::overwrite, CommDType::int8); }),
   };
@@ -137,7 +135,6 @@ void messages_carry_what_they_must(World& world, Device& device) {
   compare("all_reduce", found.all_reduce, wanted.all_reduce);
   compare("broadcast", found.broadcast, wanted.broadcast);
   compare("all_to_all", found.all_to_all, wanted.all_to_all);
-  compare("packed all_gather", found.packed_gather, wanted.packed_gather);
   compare("packed reduce_scatter", found.packed_sum, wanted.packed_sum);
 }
 

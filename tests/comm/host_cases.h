@@ -15,7 +15,6 @@ void messages_carry_what_they_must(World& world, Device& device);
 void parts_of_any_size_arrive(World& world, Device& device);
 /// Leaves a failed communicator; needs two ranks.
 void parts_that_differ_are_caught(World& world, Device& device);
-void packed_gathers_are_decoded_alike(World& world, Device& device);
 void packed_sums_are_folded_in_the_transports_order(World& world, Device& device);
 /// Buffers of more than 2^31 bytes, one a rank; for two or three ranks.
 void huge_buffers_arrive(World& world, Device& device);

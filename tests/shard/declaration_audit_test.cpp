@@ -350,6 +350,12 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
   muon.train.optimizer = "muon";
   muon.train.muon = {"blocks.*.weight"};
   seen.merge(audit_training(muon).ops);
+  Config encoded = small_config();
+  encoded.train.deterministic = false;
+  encoded.shard.compress_gather = "fp8";
+  const Audit sent = audit_training(encoded);
+  CHECK(fmt::format("{}", fmt::join(sent.findings, "; ")) == "");
+  seen.insert(sent.ops.begin(), sent.ops.end());
   Config averaged = small_config();
   averaged.train.average = 0.9;
   averaged.run.validate_average = true;

@@ -175,7 +175,8 @@ std::vector<Way> all_ways() {
                                odd ? ReduceInto::accumulate : ReduceInto::overwrite);
        })},
       {"another wire", own, with_own([](Op o, bool odd) {
-         o.comm.all_gather(o.stream, "own", o.shard(), o.full(), odd ? CommDType::int8 : CommDType::exact);
+         o.comm.reduce_scatter(o.stream, "own", o.full(), o.shard(), ReduceInto::overwrite,
+                               odd ? CommDType::int8 : CommDType::exact);
        })},
       {"another group", own, with_own([](Op o, bool odd) {
          o.extra.barrier(o.stream, "before");
@@ -186,7 +187,7 @@ std::vector<Way> all_ways() {
       {"units reduced in another dtype", units, through(kAll),
        made([](Setup& s) { s.options.precision.reduce = DType::bf16; }, bf16)},
       {"units gathered on another wire", units, through(kAll),
-       made([](Setup& s) { s.options.precision.gather_comm_dtype = CommDType::int8; })},
+       made([](Setup& s) { s.options.precision.gather_format = int8_format(); })},
       {"units reduced on another wire", units, through(kAll),
        made([](Setup& s) { s.options.precision.reduce_comm_dtype = CommDType::int8; })},
       {"units folded once a step", units, through(kAll),

@@ -145,7 +145,7 @@ TEST_CASE(
                  "parameters: rank 0 f32, rank 2 bf16"},
       Difference{[](ShardOptions& o) { o.precision.is_full_in_evaluation = true; },
                  "validation: rank 0 as in training, rank 2 f32"},
-      Difference{[](ShardOptions& o) { o.precision.gather_comm_dtype = CommDType::int8; },
+      Difference{[](ShardOptions& o) { o.precision.gather_format = int8_format(); },
                  "gathers travel: rank 0 exact, rank 2 int8"},
       Difference{[](ShardOptions& o) { o.precision.reduce_comm_dtype = CommDType::int8; },
                  "gradients travel: rank 0 exact, rank 2 int8"},

@@ -181,7 +181,7 @@ Planned plan_of(const std::string& name, int ranks, int micro_batches, const Way
     config.model.layers = 6;
     config.shard.unit_mib = param == "bf16" ? 0.06 : 0.12;  // a block has 25 KiB in bf16, with its padding
   }
-  config.shard.compress_gather = way.packs_gathers ? "int8" : "none";
+  config.shard.compress_gather = !way.packs_gathers ? "none" : param == "bf16" ? "fp8" : "int8";
   config.shard.compress_reduce = way.packs_reductions ? "int8" : "none";
   choose_layout(config, way.layout);
   const std::int64_t bytes = param == "bf16" ? 2 : 4;

@@ -237,7 +237,7 @@ TEST_CASE("reading whole parameters changes nothing, and training goes on as wit
 
 TEST_CASE("whole parameters are the weights unrounded, also where gathers travel as 8 bits") {
   const auto results = on_ranks(2, [](World& world) {
-    ChainRun run(world, {.precision = {.gather_comm_dtype = CommDType::int8}, .seed = 3});
+    ChainRun run(world, {.precision = {.gather_format = int8_format()}, .seed = 3});
     const Arrays before = run.weights();
     const std::string message = message_of([&] {
       { const UnshardScope scope(run.runtime, {1}); }

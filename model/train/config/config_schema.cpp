@@ -299,13 +299,14 @@ constexpr std::array kKeys = {
               [](Config& c) -> ConfigSlot { return &c.shard.all_reduce_every_micro_batch; }, any, "", "",
               "Sum gradients over replicas (`ddp`, `hsdp`) after every micro-batch, or once a step."},
     ConfigKey{"shard.compress_gather", [](Config& c) -> ConfigSlot { return &c.shard.compress_gather; }, any,
-              "none|int8", "",
-              "How parameters travel when they are gathered from the master shards: as they are, or as whole numbers "
-              "of 8 bits with a scale for "
-              "every 256. The master weights stay exact. Not with `train.deterministic`."},
+              "none|int8|fp8", "",
+              "How parameters travel when they are gathered from the master shards: as they are, as integers of 8 bits "
+              "(`int8`), or as 8-bit floating-point numbers (`fp8`, e4m3), either with a scale for every 256. The "
+              "master weights stay exact. Not with `train.deterministic`."},
     ConfigKey{"shard.compress_reduce", [](Config& c) -> ConfigSlot { return &c.shard.compress_reduce; }, any,
               "none|int8", "",
-              "The same for gradients that are reduce-scattered; they are summed in f32. Sums over replicas (`ddp`, "
+              "How gradients travel that are reduce-scattered: as they are, or as integers of 8 bits in the same way; "
+              "they are summed in f32. Sums over replicas (`ddp`, "
               "`hsdp`) travel as they "
               "are. Not with `train.deterministic`."},
     ConfigKey{"shard.max_reductions_in_flight",

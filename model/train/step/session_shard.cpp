@@ -26,7 +26,7 @@ MixedPrecisionPolicy precision_of(const Config& config) {
   const auto is_f32 = [](const std::string& name) { return name == "f32"; };
   MixedPrecisionPolicy precision{.param = param, .reduce = dtype_of(config.precision.reduce)};
   if (param == DType::bf16 && is_f32(config.precision.output)) precision.output = DType::f32;
-  precision.gather_comm_dtype = config.shard.compress_gather == "int8" ? CommDType::int8 : CommDType::exact;
+  precision.gather_format = gather_format_named(config.shard.compress_gather);
   precision.reduce_comm_dtype = config.shard.compress_reduce == "int8" ? CommDType::int8 : CommDType::exact;
   precision.rounds_stochastically = config.precision.rounding == "stochastic";
   precision.is_full_in_evaluation = param == DType::bf16 && is_f32(config.precision.validation);
