@@ -132,7 +132,8 @@ class Resolver {
         refuse("matches no unit",
                fmt::format("the nearest units are {}", fmt::join(nearest_names(rule.pattern, names), ", ")));
       if (!wins(rule, &PlanRule::reshard_after_forward) || !wins(rule, &PlanRule::param) ||
-          !wins(rule, &PlanRule::reduce) || !wins(rule, &PlanRule::output) || !wins(rule, &PlanRule::scheme))
+          !wins(rule, &PlanRule::reduce) || !wins(rule, &PlanRule::output) || !wins(rule, &PlanRule::scheme) ||
+          !wins(rule, &PlanRule::gather_format))
         refuse("decides of no unit, as earlier patterns match all of its own", "leave it out, or put it first");
     }
   }
@@ -178,8 +179,9 @@ UnitPolicy ResolvedPlan::policy(const Unit& unit, const MixedPrecisionPolicy& ba
     policy.reshard_after_forward = reshard->reshard_after_forward;
   if (const PlanRule* const scheme = rule(unit, &PlanRule::scheme)) policy.scheme = scheme->scheme;
   const PlanRule *const param = rule(unit, &PlanRule::param), *const reduce = rule(unit, &PlanRule::reduce),
-                        *const output = rule(unit, &PlanRule::output);
-  if (param == nullptr && reduce == nullptr && output == nullptr) return policy;
+                        *const output = rule(unit, &PlanRule::output),
+                        *const gather = rule(unit, &PlanRule::gather_format);
+  if (param == nullptr && reduce == nullptr && output == nullptr && gather == nullptr) return policy;
   MixedPrecisionPolicy precision = base;
   if (param != nullptr && *param->param != base.param) {
     precision.param = *param->param;
@@ -192,6 +194,7 @@ UnitPolicy ResolvedPlan::policy(const Unit& unit, const MixedPrecisionPolicy& ba
   }
   if (reduce != nullptr) precision.reduce = *reduce->reduce;
   if (output != nullptr) precision.output = output->output;
+  if (gather != nullptr) precision.gather_format = *gather->gather_format;
   policy.precision = precision;
   return policy;
 }

@@ -16,7 +16,8 @@ struct PlanRule {
   std::optional<Reshard> reshard_after_forward = {};
   std::optional<DType> param = {}, reduce = {}, output = {};  ///< as in MixedPrecisionPolicy
   std::optional<SchemeOptions> scheme = {};
-  std::string key = "rules";  ///< what messages call the list that it is of
+  std::optional<const GatherFormat*> gather_format = {};  ///< as in MixedPrecisionPolicy
+  std::string key = "rules";                              ///< what messages call the list that it is of
 };
 
 /// Which modules of a model are units, and what is gathered ahead of which: by patterns (NamePattern) of their paths;

@@ -62,7 +62,14 @@ TEST_CASE("master weights are saved exactly, whatever travels") {
 
 TEST_CASE("I4: what travels encoded is planned and counted") {
   const std::string strategy = GENERATE("zero3", "nested"), format = GENERATE("int8", "fp8");
-  const Config config = compressed(strategy, format, "int8");
+  const bool is_by_plan = GENERATE(false, true);
+  CAPTURE(strategy, format, is_by_plan);
+  Config config = compressed(strategy, is_by_plan ? "none" : format, "int8");
+  if (is_by_plan) {
+    config.shard.units = "plan";
+    config.plan.apply = {"blocks.{*}"};
+    config.plan.gather = {"blocks.0=" + format};
+  }
   const TrainPlan plan = make_plan(config, {.ranks = kRanks}),
                   plain = make_plan(compressed(strategy, "none", "none"), {.ranks = kRanks});
   const TinyResult run = train_tiny(config, {.ranks = kRanks});

@@ -251,6 +251,10 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"plan.apply=a", "plan.param=a=f16"}, "plan.param has \"f16\""},
       {{"plan.apply=a", "plan.reduce=a=f64"}, "plan.reduce has \"f64\""},
       {{"plan.apply=a", "plan.output=a=int8"}, "plan.output has \"int8\""},
+      {{"plan.apply=a", "plan.gather=a=int4"}, "plan.gather has \"int4\""},
+      {{"plan.apply=a", "plan.gather=a=fp8", "train.deterministic=true"},
+       "plan.gather = \"fp8\" does not go with train.deterministic"},
+      {{"plan.gather=a=fp8"}, "plan.gather = [\"a=fp8\"] has no effect without plan.apply"},
       {{"plan.hooks=a"}, "plan.hooks = [\"a\"] has no effect without plan.apply"},
       {{"plan.reshard=a=true"}, "plan.reshard = [\"a=true\"] has no effect without plan.apply"},
       {{"plan.param=a=f32"}, "plan.param = [\"a=f32\"] has no effect without plan.apply"},
@@ -275,6 +279,7 @@ TEST_CASE("3-1: a plan is read, and read back from what it was written as") {
                                "plan.param=['head=bf16']",
                                "plan.reduce=['head=bf16']",
                                "plan.output=['head=f32']",
+                               "plan.gather=['blocks.{*}=fp8', 'head=none']",
                                "plan.forward=2",
                                "plan.backward=1",
                                "shard.group_size=4"};
@@ -285,12 +290,14 @@ TEST_CASE("3-1: a plan is read, and read back from what it was written as") {
   const Plan plan = plan_of(config);
   CHECK(plan.apply == config.plan.apply);
   CHECK((plan.forward_prefetch == 2 && plan.backward_prefetch == 1));
-  REQUIRE(plan.rules.size() == 5);
+  REQUIRE(plan.rules.size() == 7);
   CHECK(plan.rules[0].reshard_after_forward == Reshard::over(2));
   REQUIRE(plan.rules[1].scheme);
   CHECK((plan.rules[1].scheme->strategy == Strategy::hsdp && plan.rules[1].scheme->group_size == 4));
   CHECK((plan.rules[2].param == DType::bf16 && plan.rules[3].reduce == DType::bf16));
   CHECK((plan.rules[4].output == DType::f32 && plan.rules[4].pattern == "head"));
+  CHECK(
+      (plan.rules[5].gather_format == fp8_format() && plan.rules[6].gather_format.value_or(int8_format()) == nullptr));
   CHECK_THROWS_WITH(check_ranks(parse_config(kSmall, "folder/small.toml", overrides), 6),
                     Catch::Contains("plan.strategy, \"head\": "));
 }

@@ -50,6 +50,11 @@ TEST_CASE("a name is explained: its unit and why, dtypes, bytes, and when it is 
   CHECK_THAT(explain(plan, config, "norm"), Contains("norm: a part of the unit root"));
   CHECK_THAT(message_of([&] { explain(plan, config, "blocks.0.atention"); }),
              Contains("the model has no \"blocks.0.atention\"") && Contains("nearest names are blocks.{*}.attention"));
+  const Config encoded = config_of({kAttention, "plan.gather=['blocks.0.*=fp8']"});
+  const TrainPlan of_encoded = make_plan(encoded, 0, 2);
+  CHECK_THAT(explain(of_encoded, encoded, "blocks.0.attention"),
+             Contains("gathered as fp8\n") && Contains("gather format by plan.gather \"blocks.0.*\""));
+  CHECK_THAT(explain(of_encoded, encoded, "blocks.1.attention"), !Contains("gathered as"));
   const Config plain = config_of({});
   CHECK_THAT(explain(make_plan(plain, 0, 2), plain, "blocks.0.norm1.bias"),
              Contains("a part of the unit blocks.0") && Contains("shard.units \"block\""));

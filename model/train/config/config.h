@@ -75,7 +75,7 @@ struct Config {
   };
   /// Which modules are units, where shard.units is "plan". The rules are "PATTERN=VALUE".
   struct Plan {
-    std::vector<std::string> apply, hooks, reshard, strategy, param, reduce, output;
+    std::vector<std::string> apply, hooks, reshard, strategy, param, reduce, output, gather;
     std::int64_t forward = 0, backward = 0;
     bool operator==(const Plan&) const = default;
   };

@@ -73,6 +73,14 @@ constexpr RuleKey kRuleKeys[] = {
      [](PlanRule& rule, const std::string& key, const std::string& value, const Config&) {
        rule.output = dtype_of(key, value);
      }},
+    {"gather", [](const Config::Plan& p) -> const std::vector<std::string>& { return p.gather; }, "blocks.*=fp8",
+     [](PlanRule& rule, const std::string& key, const std::string& value, const Config& config) {
+       if (value != "none" && value != "int8" && value != "fp8") refuse_value(key, value, "write none, int8 or fp8");
+       if (value != "none" && config.train.deterministic)
+         throw Error(ExitCode::config, fmt::format("{} = \"{}\" does not go with train.deterministic", key, value), {},
+                     "what is rounded depends on the number of ranks: leave one of them out");
+       rule.gather_format = gather_format_named(value);
+     }},
 };
 
 PlanRule rule_of(const RuleKey& key, const std::string& entry, const Config& config) {

@@ -353,6 +353,9 @@ constexpr std::array kKeys = {
               "`\"PATTERN=DTYPE\"`: the same of their gradients while they are reduced."},
     ConfigKey{"plan.output", [](Config& c) -> ConfigSlot { return &c.plan.output; }, any, "", "`precision.output`",
               "`\"PATTERN=DTYPE\"`: the same of what they hand on."},
+    ConfigKey{"plan.gather", [](Config& c) -> ConfigSlot { return &c.plan.gather; }, any, "", "`shard.compress_gather`",
+              "`\"PATTERN=FORMAT\"`: units whose parameters travel as they are (`none`), as `int8` or as `fp8`, "
+              "otherwise than the rest. Not with `train.deterministic`."},
     ConfigKey{"plan.forward", [](Config& c) -> ConfigSlot { return &c.plan.forward; }, between(0, 64), "", "",
               "Above 0: entries of the plan that are gathered ahead in forward, in the order of `plan.apply`: units, "
               "or all of one hook's. 0: as many units as `shard.prefetch` says, in the order in which they ran."},

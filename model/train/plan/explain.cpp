@@ -42,6 +42,7 @@ std::vector<std::string> reasons(const ResolvedPlan& plan, const ResolvedPlan::U
   add("parameters", &PlanRule::param);
   add("reduction", &PlanRule::reduce);
   add("output", &PlanRule::output);
+  add("gather format", &PlanRule::gather_format);
   return lines;
 }
 
@@ -172,9 +173,8 @@ std::vector<std::string> different_keys(const Config& a, const Config& b) {
 /// What a key says is how fast and where, and with train.deterministic no bit of the weights depends on it.
 bool is_free(const std::string& key) {
   constexpr std::array kTables = {"shard.", "plan.", "comm.", "watchdog.", "run.", "checkpoint."};
-  constexpr std::array kBits = {"shard.compress_gather", "shard.compress_reduce", "plan.param",
-                                "plan.reduce",           "plan.output",           "comm.omit",
-                                "comm.transport"};
+  constexpr std::array kBits = {"shard.compress_gather", "shard.compress_reduce", "plan.param", "plan.reduce",
+                                "plan.output",           "plan.gather",           "comm.omit",  "comm.transport"};
   constexpr std::array kOthers = {"name", "train.time_limit", "train.recompute"};
   const auto is_one = [&](const char* one) { return key == one; };
   if (std::any_of(kBits.begin(), kBits.end(), is_one)) return false;
@@ -250,6 +250,7 @@ std::string explain(const TrainPlan& plan, const Config& config, const std::stri
   text += fmt::format("strategy    {}\n", unit.scheme);
   text += fmt::format("dtypes      parameters {}, reduction {}, output {}; masters f32\n", name_of(precision.param),
                       name_of(precision.reduce), name_of(precision.output.value_or(precision.param)));
+  if (precision.gather_format != nullptr) text += fmt::format("gathered as {}\n", precision.gather_format->name());
   for (const FlatView& view : layout.views())
     if (view.name == name) text += fmt::format("shape       {}\n", view.shape.str());
   text += fmt::format("bytes       {} gathered, {} of f32 masters on this rank; {} parameters{}\n",
