@@ -37,15 +37,20 @@ std::string config_help() {
 
 std::string config_markdown() {
   std::string text, table;
+  const auto values = [](const ConfigKey& key) {
+    const std::string allowed = in_cell(key.allowed()), type(key.type());
+    if (allowed.empty()) return type;
+    return type == "string" ? allowed : fmt::format("{}, {}", type, allowed);
+  };
   const auto heading = [](const std::string& name) {
-    return fmt::format("### {}\n\n| key | type | allowed | default | meaning |\n|---|---|---|---|---|\n", name);
+    return fmt::format("### {}\n\n| key | values | default | meaning |\n|---|---|---|---|\n", name);
   };
   text += heading("Top level");
   for (const ConfigKey& key : config_keys()) {
     if (table_of(key) != table) table = table_of(key), text += "\n" + heading("`[" + table + "]`");
     const bool is_constant = key.default_note.empty();
     text +=
-        fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, key.type(), in_cell(key.allowed()),
+        fmt::format("| `{}` | {} | {} | {} |\n", key.name, values(key),
                     is_constant ? "`" + key.default_text() + "`" : key.default_text(), in_cell(std::string(key.doc)));
   }
   return text;

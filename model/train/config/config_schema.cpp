@@ -27,9 +27,8 @@ constexpr std::array kKeys = {
               "Name of the run; letters, digits, `.`, `_` and `-`."},
     ConfigKey{"device", [](Config& c) -> ConfigSlot { return &c.device; }, any, "auto|cpu|cuda", "",
               "Where to compute: `auto` is `cuda` where every rank finds a driver, cuBLASLt and a GPU of compute "
-              "capability 8.0 or later, "
-              "else `cpu`; a GPU without a cuBLASLt that can be loaded is an error. "
-              "`cuda` has not run on a real GPU yet (docs/gpu.md)."},
+              "capability 8.0 or later, else `cpu`; a GPU without a loadable cuBLASLt is an error. `cuda` has not "
+              "run on a real GPU yet (docs/gpu.md)."},
 
     ConfigKey{"model.family",
               [](Config& c) -> ConfigSlot { return &c.model.family; },
@@ -45,8 +44,7 @@ constexpr std::array kKeys = {
               "Published sizes, of the family that the table below names; the keys below override it."},
     ConfigKey{"model.path", [](Config& c) -> ConfigSlot { return &c.model.path; }, any, "", "",
               "Folder of a model as transformers writes it: config.json gives the keys below, its safetensors files "
-              "the weights "
-              "(docs/huggingface.md). A key that is given all the same must be equal."},
+              "the weights (docs/huggingface.md). A key that is given as well must be equal."},
     ConfigKey{"model.layers", [](Config& c) -> ConfigSlot { return &c.model.layers; }, between(1, 1024), "",
               "the preset's", "Transformer blocks."},
     ConfigKey{"model.heads", [](Config& c) -> ConfigSlot { return &c.model.heads; }, between(1, 1024), "",
@@ -101,11 +99,10 @@ constexpr std::array kKeys = {
         "These four may be changed when a run goes on, and beside `model.path`."},
     ConfigKey{"model.embedding_dropout", [](Config& c) -> ConfigSlot { return &c.model.embedding_dropout; },
               kDropoutPart, "", "", "That of the sum of embeddings; -1: `model.dropout`."},
-    ConfigKey{
-        "model.attention_dropout", [](Config& c) -> ConfigSlot { return &c.model.attention_dropout; }, kDropoutPart, "",
-        "",
-        "That of attention's probabilities; -1: `model.dropout`. Above 0 attention keeps them all, `train.sequence` "
-        "squared for each head, in memory, and takes longer."},
+    ConfigKey{"model.attention_dropout", [](Config& c) -> ConfigSlot { return &c.model.attention_dropout; },
+              kDropoutPart, "", "",
+              "That of attention's probabilities; -1: `model.dropout`. Above 0 attention keeps `train.sequence` "
+              "squared of them for each head, and takes longer."},
     ConfigKey{"model.residual_dropout", [](Config& c) -> ConfigSlot { return &c.model.residual_dropout; }, kDropoutPart,
               "", "", "That of what is added to the residual stream; -1: `model.dropout`."},
 
@@ -123,8 +120,8 @@ constexpr std::array kKeys = {
     ConfigKey{"lora.dropout", [](Config& c) -> ConfigSlot { return &c.lora.dropout; }, between(0, 0), "", "",
               "Must be 0: adapters have no dropout."},
     ConfigKey{"lora.path", [](Config& c) -> ConfigSlot { return &c.lora.path; }, any, "", "",
-              "Folder of an adapter as peft writes it: its adapter_config.json gives the keys above, and training goes "
-              "on from its weights. A key that is given all the same must be equal."},
+              "Folder of an adapter as peft writes it: its adapter_config.json gives the keys above, and training "
+              "continues from its weights. A key that is given as well must be equal."},
     ConfigKey{"lora.export", [](Config& c) -> ConfigSlot { return &c.lora.export_to; }, any, "", "",
               "A new folder into which the end of the run writes the adapter as peft loads it; empty: none. "
               "`run.export` writes the model with the adapter in its weights."},
@@ -138,11 +135,9 @@ constexpr std::array kKeys = {
               "`model.vocab` above 65536 needs. "
               "llm.c's header says it itself."},
     ConfigKey{"data.tokenizer", [](Config& c) -> ConfigSlot { return &c.data.tokenizer; }, any, "", "",
-              "Folder with a `tokenizer.json` or a `tokenizer.model`, or one of these files: `text` is what it makes "
-              "of the files, not their "
-              "bytes, and samples are printed as text. A relative path is looked up in the current folder, then beside "
-              "the configuration "
-              "file. docs/tokenizer.md."},
+              "`tokenizer.json` or `tokenizer.model`, or a folder with one: `text` is what it makes of the files, "
+              "and samples are printed as text. A relative path is looked up in the current folder, then beside the "
+              "configuration file. docs/tokenizer.md."},
     ConfigKey{
         "data.format", [](Config& c) -> ConfigSlot { return &c.data.format; }, any, "stream|lines|files|jsonl", "",
         "What a document is. `stream`: nothing, all text is one sequence. `lines`: each line; `files`: each file; "
@@ -156,15 +151,15 @@ constexpr std::array kKeys = {
     ConfigKey{"data.overlong", [](Config& c) -> ConfigSlot { return &c.data.overlong; }, any, "refuse|truncate|split",
               "",
               "What becomes of a document of more than `train.sequence` tokens: an error that names it, its first "
-              "tokens alone, or parts of which each is a document."},
+              "tokens alone, or parts, each a document."},
     ConfigKey{"data.train", [](Config& c) -> ConfigSlot { return &c.data.train; }, any, "", "required",
               "Files, globs or folders. Relative ones are looked up in the current folder, beside the configuration "
-              "file, then in the "
-              "build folder. `~` and `$NAME` at the start of a part of the path stand for what they do in a shell."},
+              "file, then in the build folder. `~` and `$NAME` work as in a shell at the start of a part of the "
+              "path."},
     ConfigKey{"data.weights", [](Config& c) -> ConfigSlot { return &c.data.weights; }, positive(1e6), "",
               "none: all of `data.train` is one source",
-              "One number for each entry of `data.train`: each is a source of its own then, read in its own order, and "
-              "has that share of the sequences. docs/data.md."},
+              "One number for each entry of `data.train`, which is then a source, read in its own order, with that "
+              "share of the sequences. docs/data.md."},
     ConfigKey{"data.validation", [](Config& c) -> ConfigSlot { return &c.data.validation; }, any, "",
               "the end of `data.train`", "The same, for validation."},
     ConfigKey{
@@ -190,10 +185,8 @@ constexpr std::array kKeys = {
               "cosine|linear|constant|wsd", "",
               "Learning rate after the warm-up; `wsd`: constant, then a decay over the last `train.decay`."},
     ConfigKey{"train.decay", [](Config& c) -> ConfigSlot { return &c.train.decay; }, positive(1), "", "",
-              "Part of all steps over which `wsd` decays, the last ones: all of these, without the fraction of a step, "
-              "are below the peak. "
-              "Beside "
-              "`train.warmup` it must fit into `train.steps`."},
+              "Part of all steps, the last ones, over which `wsd` decays. Beside `train.warmup` it must fit into "
+              "`train.steps`."},
     ConfigKey{"train.clip", [](Config& c) -> ConfigSlot { return &c.train.clip; }, between(0, 1e6), "", "",
               "Largest global norm of the gradient; 0 does not clip."},
     ConfigKey{"train.optimizer", [](Config& c) -> ConfigSlot { return &c.train.optimizer; }, any, "adamw|lion|muon|sgd",
@@ -216,52 +209,45 @@ constexpr std::array kKeys = {
               "`false`, with `muon` `true`", "SGD, or Muon, looks ahead by its momentum, as Nesterov's method does."},
     ConfigKey{"train.muon", [](Config& c) -> ConfigSlot { return &c.train.muon; }, any, "",
               "`[]`, with `muon` `[\"blocks.*\"]`",
-              "Names of the matrices that Muon updates, as patterns in which `*` matches any part of a name: of the "
-              "parameters with two dims those that match one."},
+              "Names of the matrices that Muon updates, as patterns in which `*` matches any part of a name; of the "
+              "parameters with two dims."},
     ConfigKey{"train.average", [](Config& c) -> ConfigSlot { return &c.train.average; }, below_one, "", "",
               "Decay of an exponential average of the weights, such as 0.999: sharded, in checkpoints, and exported by "
               "`--export ... --average`; 0: none."},
     ConfigKey{"train.groups", [](Config& c) -> ConfigSlot { return &c.train.groups; }, any, "", "",
-              "`\"PATTERN: lr=FACTOR, decay=VALUE\"`, either of the two or both: parameters that learn at `train.lr` "
-              "times a factor, or have "
-              "another weight decay, norms and biases too. `*` in a pattern matches any part of a name, `{0-3}` an "
-              "integer; the first "
-              "pattern that matches counts."},
+              "`\"PATTERN: lr=FACTOR, decay=VALUE\"`, one of the two or both: parameters that learn at `train.lr` "
+              "times a factor, or have another weight decay, norms and biases too. `*` matches any part of a name, "
+              "`{0-3}` an integer; the first pattern that matches counts."},
     ConfigKey{"train.seed", [](Config& c) -> ConfigSlot { return &c.train.seed; }, between(0, kInf), "", "",
               "Seeds the weights, the order of the data and the sample."},
     ConfigKey{"train.deterministic", [](Config& c) -> ConfigSlot { return &c.train.deterministic; }, any, "", "",
               "Bit-identical results at any number of ranks and threads."},
     ConfigKey{"train.recompute", [](Config& c) -> ConfigSlot { return &c.train.recompute; }, any,
               "none|block|attention", "",
-              "Activations that backward computes again instead of keeping them: none, all of a transformer block but "
-              "its input, or what "
+              "Activations that backward computes again: none, all of a transformer block but its input, or what "
               "its attention makes up to the output projection. The results are the same bits."},
     ConfigKey{"train.loss", [](Config& c) -> ConfigSlot { return &c.train.loss; }, any, "tokens|sequences", "",
-              "What counts alike in a step's loss and gradient, where some targets count for nothing: `tokens`, each "
-              "target that counts, over all micro-batches and ranks; or `sequences`, each sequence, by the mean over "
-              "its targets that count. Where every target counts both are the mean over all tokens."},
+              "What weighs alike in a step's loss and gradient where some targets count for nothing: `tokens`, each "
+              "target that counts, over all micro-batches and ranks; or `sequences`, each sequence, by the mean "
+              "over its targets that count."},
     ConfigKey{"train.loss_chunk", [](Config& c) -> ConfigSlot { return &c.train.loss_chunk; }, between(0, 1e9), "", "",
               "Tokens whose logits exist at once; 0: even shares, in multiples of 32, that keep them within 128 MiB."},
     ConfigKey{"train.patience", [](Config& c) -> ConfigSlot { return &c.train.patience; }, between(0, 1e6), "", "",
-              "The run ends, as after its last step, when so many validations in a row were no better than the best "
-              "before them; 0 never. Needs `run.validate_every`."},
+              "The run ends when so many validations in a row were no better than the best before them; 0 never. "
+              "Needs `run.validate_every`."},
     ConfigKey{"train.time_limit", [](Config& c) -> ConfigSlot { return &c.train.time_limit; }, between(0, 1e8), "", "",
-              "The run stops, saves a checkpoint and ends with exit code 75 by itself before so much time has passed "
-              "since its start, in "
-              "seconds or as `\"H:MM:SS\"`; 0: it has as long as it takes. In a Slurm job that says when it ends "
-              "(`SLURM_JOB_END_TIME`) the "
-              "run stops in time for that in any case. docs/checkpoints.md."},
+              "Time since the start, in seconds or as `\"H:MM:SS\"`, within which the run saves a checkpoint and "
+              "stops with exit code 75; 0: none. In a Slurm job that says when it ends (`SLURM_JOB_END_TIME`) the "
+              "run stops in time in any case. docs/checkpoints.md."},
 
     ConfigKey{"shard.units", [](Config& c) -> ConfigSlot { return &c.shard.units; }, any, "block|model|plan",
               "`\"plan\"` where there is a `plan.apply`, else `\"block\"`",
-              "What is gathered at once: transformer blocks, each by itself or as many as `shard.unit_mib` says, the "
-              "whole model, or the modules of a plan (docs/plans.md)."},
+              "What is gathered at once: transformer blocks (`shard.unit_mib`), the whole model, or the modules of "
+              "a plan (docs/plans.md)."},
     ConfigKey{"shard.unit_mib", [](Config& c) -> ConfigSlot { return &c.shard.unit_mib; }, between(-1, 1048576), "", "",
-              "Blocks that follow each other are gathered and reduced as one unit, so that each unit has at least so "
-              "many MiB of parameters "
-              "(of `precision.param`); all blocks are one where together they have less. 0: each block is a unit. "
-              "Below 0: 64 over NCCL, "
-              "else 0. `shard.units = \"block\"` only. docs/sharding.md."},
+              "Consecutive blocks form one unit, so that each unit has at least so many MiB of parameters (of "
+              "`precision.param`). 0: each block is a unit. Below 0: 64 over NCCL, else 0. `shard.units = "
+              "\"block\"` only. docs/sharding.md."},
     ConfigKey{"shard.strategy", [](Config& c) -> ConfigSlot { return &c.shard.strategy; }, any, kStrategies, "",
               "What is sharded over which ranks; docs/sharding.md compares them."},
     ConfigKey{
@@ -270,25 +256,18 @@ constexpr std::array kKeys = {
         "has equally many, one after the other."},
     ConfigKey{"shard.reshard_after_forward", [](Config& c) -> ConfigSlot { return &c.shard.reshard_after_forward; },
               any, "", "`true` for strategies that shard parameters, but for `shard_grad_op`",
-              "Free a unit's parameters after its forward and gather them again for its backward. A number k (`zero3`, "
-              "where it must "
-              "divide the ranks, and `hsdp`, where it must divide `shard.group_size`) leaves them sharded over groups "
-              "of k ranks in "
-              "between, and gathers them there."},
+              "Free a unit's parameters after its forward and gather them again for its backward. A number k leaves "
+              "them sharded over groups of k ranks in between; k divides the ranks (`zero3`) or `shard.group_size` "
+              "(`hsdp`)."},
     ConfigKey{"shard.keep_root_unsharded", [](Config& c) -> ConfigSlot { return &c.shard.keep_root_unsharded; }, any,
               "", "",
-              "Keep the root and the last unit gathered from forward to backward, and the root and the first one from "
-              "one micro-batch to the "
-              "next."},
+              "Keep root and last unit gathered from forward to backward, and root and first unit from one "
+              "micro-batch to the next."},
     ConfigKey{"shard.prefetch", [](Config& c) -> ConfigSlot { return &c.shard.prefetch; }, between(0, 8), "", "",
               "Units gathered ahead of the one that computes."},
     ConfigKey{"shard.limit", [](Config& c) -> ConfigSlot { return &c.shard.limit; }, between(0, 64), "", "",
-              "Units, beside the root and those that stay gathered, whose whole parameters may exist at once: the one "
-              "that computes, those "
-              "gathered ahead, and, where that leaves room, those that compute is not yet done with. 0: "
-              "`shard.prefetch` + 1; less cuts "
-              "the prefetch short, "
-              "more lets gathers run further ahead of compute."},
+              "Units, beside the root and those that stay gathered, whose whole parameters may exist at once. 0: "
+              "`shard.prefetch` + 1; less cuts the prefetch short, more lets gathers run further ahead of compute."},
     ConfigKey{"shard.reduce_every_micro_batch",
               [](Config& c) -> ConfigSlot { return &c.shard.reduce_every_micro_batch; }, any, "",
               "`false` for `zero1` and `shard_grad_op`, else `true`",
@@ -321,17 +300,14 @@ constexpr std::array kKeys = {
               "all others are."},
     ConfigKey{"shard.dims", [](Config& c) -> ConfigSlot { return &c.shard.dims; }, any, "",
               "the first dim of each parameter",
-              "`\"PATTERN=DIM\"`: on which dim parameters are sharded, negative from the last; `*` in a pattern "
-              "matches any part of a name, `{0-3}` an integer (docs/plans.md); the "
-              "first pattern that matches counts. `per_parameter` only."},
-    ConfigKey{
-        "shard.zero_copy", [](Config& c) -> ConfigSlot { return &c.shard.zero_copy; }, any, "auto|off", "",
-        "`auto`: where the ranks of a host can share memory, and the layout and the strategy allow it, units are read "
-        "where their "
-        "shards lie, without a copy. `off`: every rank gathers a copy of its own. The results are the same bits."},
+              "`\"PATTERN=DIM\"`: on which dim parameters are sharded, negative from the last; `*` matches any part "
+              "of a name, `{0-3}` an integer (docs/plans.md); the first pattern that matches counts. "
+              "`per_parameter` only."},
+    ConfigKey{"shard.zero_copy", [](Config& c) -> ConfigSlot { return &c.shard.zero_copy; }, any, "auto|off", "",
+              "`auto`: where the ranks of a host can share memory, and layout and strategy allow it, units are read "
+              "where their shards lie. `off`: every rank gathers a copy. The results are the same bits."},
     ConfigKey{"shard.pregather", [](Config& c) -> ConfigSlot { return &c.shard.pregather; }, any, "", "",
-              "Gather every unit before a step begins, so that no part of it waits for a gather; the whole model's "
-              "parameters exist at once."},
+              "Gather every unit before a step begins; the whole model's parameters exist at once."},
 
     ConfigKey{"plan.apply", [](Config& c) -> ConfigSlot { return &c.plan.apply; }, any, "", "no plan",
               "Patterns of modules that are units, in the order in which they run. The root is always one and owns "
@@ -378,9 +354,8 @@ constexpr std::array kKeys = {
 
     ConfigKey{"precision.rounding", [](Config& c) -> ConfigSlot { return &c.precision.rounding; }, any,
               "nearest|stochastic", "",
-              "How the bf16 parameters are made of the f32 master weights: to nearest, or up or down at random, so "
-              "that updates too small for "
-              "bf16 count on average. Needs `precision.param = \"bf16\"`."},
+              "How the f32 master weights are rounded to bf16: to nearest, or up or down at random, so that updates "
+              "too small for bf16 count on average. Needs `precision.param = \"bf16\"`."},
 
     ConfigKey{"offload.weights", [](Config& c) -> ConfigSlot { return &c.offload.weights; }, any, "device|host", "",
               "Where the f32 master weights are kept between updates, with `precision.param = \"bf16\"`. `host`: in "
@@ -394,29 +369,22 @@ constexpr std::array kKeys = {
               "", "A run whose plan needs more of the device's memory on a rank is refused; 0: the machine's limits."},
     ConfigKey{"offload.host_mib", [](Config& c) -> ConfigSlot { return &c.offload.host_mib; }, between(0, 1e9), "", "",
               "The same of the memory of the host beside the device's."},
-    ConfigKey{
-        "offload.cpu_link_gbs", [](Config& c) -> ConfigSlot { return &c.offload.cpu_link_gbs; }, between(0, 1e6), "",
-        "",
-        "On the CPU, where device and host share one memory: the bandwidth between the two in 10^9 bytes a second, "
-        "to see what a real link would cost; 0: as fast as the CPU copies."},
+    ConfigKey{"offload.cpu_link_gbs", [](Config& c) -> ConfigSlot { return &c.offload.cpu_link_gbs; }, between(0, 1e6),
+              "", "",
+              "On the CPU: the bandwidth between device and host in 10^9 bytes a second, to see what a real link "
+              "would cost; 0: as fast as the CPU copies."},
 
     ConfigKey{"comm.transport", [](Config& c) -> ConfigSlot { return &c.comm.transport; }, any,
               "auto|hier|shm|mpi|local|null", "",
-              "`local`: ranks are threads of one process. Under `mpirun` `shm`, shared memory, for ranks of one host; "
-              "`mpi`, messages; or "
-              "`hier`, chosen for each group of ranks by where they are: `shm` on one host, `mpi` where each is on a "
-              "host of its own, else "
-              "`shm` inside the hosts and `mpi` across. `auto` is `hier`, unless the variable `ZSHARD_TRANSPORT` names "
-              "another. Without "
-              "`mpirun` it is `local`. `null` moves nothing, so that a run takes as long as it would without "
-              "communication; its results "
+              "Under `mpirun` `auto` is `hier`, which chooses for each group of ranks: `shm`, shared memory, on one "
+              "host; `mpi`, messages, where each is on a host of its own; else `shm` inside the hosts and `mpi` "
+              "across. The variable `ZSHARD_TRANSPORT` may name another. Without `mpirun` it is `local`: ranks are "
+              "threads of one process. `null` moves nothing, to measure a run without communication; its results "
               "are meaningless, and are not saved."},
     ConfigKey{"comm.omit", [](Config& c) -> ConfigSlot { return &c.comm.omit; }, any, "none|gathers|reductions|both",
               "",
-              "What moves nothing and waits for nobody, where `comm.transport` moves the rest, so that a run takes as "
-              "long as it would "
-              "without it: those that gather parameters, those that reduce gradients, or both. The results are "
-              "meaningless, and are not saved."},
+              "What moves nothing and waits for nobody, to measure a run without it: gathers of parameters, "
+              "reductions of gradients, or both. The results are meaningless, and are not saved."},
     ConfigKey{"comm.ranks", [](Config& c) -> ConfigSlot { return &c.comm.ranks; }, between(1, 256), "", "",
               "Ranks of the `local` transport; `mpirun -np` says it otherwise."},
     ConfigKey{"comm.timeout_s", [](Config& c) -> ConfigSlot { return &c.comm.timeout_s; }, between(1, 86400), "", "",
@@ -424,35 +392,30 @@ constexpr std::array kKeys = {
     ConfigKey{"comm.race_check_ms", [](Config& c) -> ConfigSlot { return &c.comm.race_check_ms; }, between(0, 1000), "",
               "",
               "Above 0, for debugging: operations between ranks run on private copies and end up to so many "
-              "milliseconds later. Who "
-              "touches a buffer in use is found; exit code 70."},
+              "milliseconds later. Touching a buffer in use is an error, exit code 70."},
 
     ConfigKey{"cuda.tf32", [](Config& c) -> ConfigSlot { return &c.cuda.tf32; }, any, "", "",
               "Products of f32 on a GPU may round their operands to tf32 (11 bits): faster. Without effect on those of "
               "bf16, and on the CPU."},
     ConfigKey{"cuda.fused_gelu", [](Config& c) -> ConfigSlot { return &c.cuda.fused_gelu; }, any, "", "",
-              "Products of bf16 on a GPU (compute capability 9.0 and later) compute GELU by tanh, and its gradient, "
-              "before they store their "
-              "sums, where cuBLASLt has that. docs/gpu.md."},
+              "Products of bf16 on a GPU (compute capability 9.0 and later) also compute GELU by tanh, and its "
+              "gradient, where cuBLASLt has that. docs/gpu.md."},
     ConfigKey{"cuda.share_gpu", [](Config& c) -> ConfigSlot { return &c.cuda.share_gpu; }, any, "", "",
               "Use a GPU that another process has too, and let others use this one's: else that is refused."},
     ConfigKey{"cuda.transport", [](Config& c) -> ConfigSlot { return &c.cuda.transport; }, any, "auto|nccl|staged", "",
-              "What moves data between the GPUs of several ranks: `nccl`, or `staged`, through the hosts' memory and "
-              "`comm.transport`. `auto`: "
-              "`nccl` where every rank has the library and a GPU of its own, else `staged`, and one line says why."},
+              "What moves data between the GPUs of several ranks: `nccl`, or `staged`, through the hosts' memory "
+              "and `comm.transport`. `auto`: `nccl` where every rank has the library and a GPU of its own, else "
+              "`staged`."},
     ConfigKey{"cuda.graph", [](Config& c) -> ConfigSlot { return &c.cuda.graph; }, any, "", "",
-              "A step on GPUs, which NCCL connects if they are several, is captured as a CUDA graph and replayed by "
-              "one launch: the same "
-              "results. docs/gpu.md."},
+              "A step on GPUs, over NCCL if they are several, is captured as a CUDA graph and replayed by one "
+              "launch: the same results. docs/gpu.md."},
     ConfigKey{"cuda.register", [](Config& c) -> ConfigSlot { return &c.cuda.registration; }, any, "auto|off", "",
-              "Over NCCL: take the GPU's memory from NCCL and register it, so that what is gathered and reduced can "
-              "move without a copy. `auto`: "
-              "where NCCL can (2.19 and later), with all ranks or none."},
-    ConfigKey{
-        "cuda.libraries", [](Config& c) -> ConfigSlot { return &c.cuda.libraries; }, any, "", "",
-        "Folders, separated by colons, in which cuBLASLt and NCCL are looked for before all others. Else they are "
-        "found by the "
-        "loader, below `$CUDA_HOME`, `$CUDA_PATH` and `/usr/local/cuda`, and in the packages of the Python in use."},
+              "Over NCCL: take the GPU's memory from NCCL and register it, so that collectives need no copy. "
+              "`auto`: where NCCL can (2.19 and later), with all ranks or none."},
+    ConfigKey{"cuda.libraries", [](Config& c) -> ConfigSlot { return &c.cuda.libraries; }, any, "", "",
+              "Folders, separated by colons, in which cuBLASLt and NCCL are looked for first; then where the loader "
+              "looks, below `$CUDA_HOME`, `$CUDA_PATH` and `/usr/local/cuda`, and in the packages of the Python in "
+              "use."},
 
     ConfigKey{"watchdog.init_s", [](Config& c) -> ConfigSlot { return &c.watchdog.init_s; }, between(0, 86400), "", "",
               "Seconds that a rank may stand still while the job starts; 0: for ever. docs/reliability.md says what "
@@ -465,18 +428,18 @@ constexpr std::array kKeys = {
               between(0, 86400), "", "",
               "The same while a checkpoint or the final weights are written, and at the end of the job."},
     ConfigKey{"watchdog.hosts", [](Config& c) -> ConfigSlot { return &c.watchdog.hosts; }, any, "", "",
-              "Where ranks are on several hosts, these tell each other what their ranks do, once a second by UDP. "
-              "docs/reliability.md."},
+              "Ranks of several hosts tell each other what they do, once a second by UDP. docs/reliability.md."},
 
     ConfigKey{"checkpoint.every", [](Config& c) -> ConfigSlot { return &c.checkpoint.every; }, between(0, 1e9), "", "",
               "Steps between checkpoints, and one at the end; 0 saves only when the run is asked to stop."},
     ConfigKey{"checkpoint.every_minutes", [](Config& c) -> ConfigSlot { return &c.checkpoint.every_minutes; },
               between(0, 1e6), "", "",
               "Minutes between checkpoints, and one at the end: behind the first step that ends so long after the last "
-              "one began. 0: none by time. Goes with `checkpoint.every`."},
+              "one began. 0: "
+              "none by time. Goes with `checkpoint.every`."},
     ConfigKey{"checkpoint.background", [](Config& c) -> ConfigSlot { return &c.checkpoint.background; }, any, "", "",
-              "Steps wait only until the state is copied to memory of the host, which is planned for it (12 bytes a "
-              "parameter of the rank's shards with AdamW); a thread writes the checkpoint. docs/checkpoints.md."},
+              "Steps wait only until the state is copied to memory of the host (12 bytes a parameter of the rank's "
+              "shards with AdamW); a thread writes the checkpoint. docs/checkpoints.md."},
     ConfigKey{"checkpoint.keep", [](Config& c) -> ConfigSlot { return &c.checkpoint.keep; }, between(0, 1e6), "", "",
               "Checkpoints that stay, the newest; 0 keeps all. A run that goes on keeps as many as it did, unless this "
               "is given."},
@@ -484,9 +447,8 @@ constexpr std::array kKeys = {
               "The step with the lowest validation loss so far is saved, and its checkpoint stays beside those of "
               "`checkpoint.keep`; needs `run.validate_every`."},
     ConfigKey{"checkpoint.on_full", [](Config& c) -> ConfigSlot { return &c.checkpoint.on_full; }, any, "stop|warn", "",
-              "Where there is no room for a checkpoint: `stop` ends the run (exit code 74); `warn` prints a warning "
-              "and goes on without that "
-              "checkpoint. One that a stop asks for ends the run in any case."},
+              "Where there is no room for a checkpoint: `stop` ends the run (exit code 74); `warn` goes on without "
+              "it, unless a stop asked for it."},
 
     ConfigKey{"run.dir", [](Config& c) -> ConfigSlot { return &c.run.dir; }, any, "",
               "`runs/NAME-N` with the next free N",
