@@ -29,18 +29,15 @@ OpTag host_tag(std::string_view text) {
   return tag;
 }
 
-/// Of Open MPI's own, where the user has not set them.
+/// Settings of Open MPI, where the user has not set them.
 void prefer_settings() {
   constexpr std::array<std::pair<const char*, const char*>, 3> kPreferred{{
-      // The others tell of a rank that dies: without stack traces in between.
+      // No stack traces: the other ranks report one that dies.
       {"OMPI_MCA_opal_signal", ""},
-      // Over TCP a large message otherwise travels as one piece, behind which the answer to the peer's own large
-      // message waits, so that the
-      // two directions of a link take turns.
+      // Without "put": a large message in one piece holds up the answer to the peer's own, and the two directions of a
+      // link take turns.
       {"OMPI_MCA_btl_tcp_flags", "send,inplace,need-ack"},
-      // What answers a peer's message waits behind what is in the socket, by itself some megabytes, and the peer's link
-      // stands still so
-      // long.
+      // Little waits in a socket ahead of the answer to the peer's message (docs/decisions/0041).
       {"OMPI_MCA_btl_tcp_sndbuf", "262144"},
   }};
   for (const auto& [name, value] : kPreferred) {
@@ -50,7 +47,7 @@ void prefer_settings() {
 
 constexpr auto kLookAtPeersEvery = std::chrono::milliseconds(1);
 
-/// MPI_Abort asks mpirun to end the job, and waits for it, which may be stopped or out of reach.
+/// MPI_Abort waits for mpirun, which may be stopped or out of reach.
 void exit_if_mpirun_hangs(int code) noexcept {
   static constexpr auto kGrace = std::chrono::seconds(5);  // what a watchdog grants it, too
   try {
