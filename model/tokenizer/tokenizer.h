@@ -22,9 +22,9 @@ class Tokenizer {
   class Encoder {
    public:
     virtual ~Encoder() = default;
-    /// Appends the ids of `text` to `out`. With `add_special_tokens` also those that the tokenizer puts around a text
-    /// (Llama 3's
-    /// <|begin_of_text|>, say). The text of an added token ("<|endoftext|>") becomes that token wherever it stands.
+    /// Appends the ids of `text` to `out`. With `add_special_tokens` also those that the tokenizer puts around a text,
+    /// such as Llama 3's <|begin_of_text|>. The text of an added token ("<|endoftext|>") becomes that token wherever it
+    /// stands.
     /// Throws Error(dataset) with the byte offset where the text is not UTF-8, Error(model) where the tokenizer has no
     /// token for a text.
     virtual void encode(std::string_view text, bool add_special_tokens, std::vector<std::int32_t>& out) = 0;
@@ -45,8 +45,7 @@ class Tokenizer {
   /// The token's own spelling; none for an id in a gap.
   virtual std::optional<std::string> id_to_token(std::int32_t id) const = 0;
   /// The id that ends a document: `eos_token` of tokenizer_config.json; without that, tokenizer.model's own, or the
-  /// first of <|endoftext|>,
-  /// <|end_of_text|>, </s>, <eos> that is an added token.
+  /// first of <|endoftext|>, <|end_of_text|>, </s>, <eos> that is an added token.
   std::optional<std::int32_t> end_of_text() const { return end_of_text_; }
 
  protected:

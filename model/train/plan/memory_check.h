@@ -50,12 +50,8 @@ struct MemoryChange {
   RankBytes bytes() const { return {rank_bytes, host_bytes}; }
 };
 
-/// The single change that makes a run fit, found by planning again. Tried in the order of what they cost: recomputing
-/// activations
-/// ("attention", then "block"), the largest micro-batch that fits, the largest chunk of the loss that fits, fewer
-/// blocks a unit, no prefetch, resharding after forward, master weights, moments or gradients kept by the host, or by
-/// the device where it is the host that lacks memory, fewer ranks on the host (or more, where each process has a
-/// limit of its own), more hosts. Nothing when none is enough.
+/// The single change that makes a run fit, found by planning again, in the order that docs/memory.md lists; nothing
+/// when none is enough.
 std::optional<MemoryChange> smallest_change(const MemoryDemand& demand, const std::vector<MemoryBudget>& budgets);
 
 /// All changes of the configuration at once.

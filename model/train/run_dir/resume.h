@@ -28,9 +28,8 @@ struct ResumePoint {
   std::vector<std::int64_t> damaged;  ///< later checkpoints of that run that do not verify (latest-valid only)
 };
 
-/// The directory that a run is asked to be in; empty: the next runs/NAME-N. It is run.dir, but where the configuration
-/// file is the config.toml that a run wrote: that stands for the run's own directory, wherever it is now, if run.dir
-/// was named, or the run is to go on
+/// The directory that a run is asked to be in; empty: the next runs/NAME-N. It is run.dir; a config.toml that a run
+/// wrote stands for the run's own directory, wherever that is now, if run.dir was named or the run continues
 /// (`resume`).
 std::string run_dir_asked_for(const Config& config, const std::string& config_path, const std::string& resume);
 
