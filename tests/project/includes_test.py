@@ -49,7 +49,7 @@ class Tree:
         """What a file includes itself: the files of ours, and the standard headers."""
         ours, standard = set(), set()
         for included in self.includes[name]:
-            beside, installed = (pathlib.PurePosixPath(name).parent / included).as_posix(), included.replace("zshard/zshard.h", "model/zshard.h")
+            beside, installed = (pathlib.PurePosixPath(name).parent / included).as_posix(), included.replace("zshard/", "model/zshard/")
             one = next((one for one in (included, beside, installed) if one in self.texts), None)
             if one is None:
                 standard |= {included} | BRINGS.get(included, set())

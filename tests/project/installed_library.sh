@@ -13,6 +13,14 @@ prefix=$work/install$(PKG_CONFIG_PATH=${pc%/*} pkg-config --variable=prefix zsha
 ask() { PKG_CONFIG_PATH=${pc%/*} pkg-config --define-variable=prefix="$prefix" "$@" zshard; }
 lib=$(ask --variable=libdir)
 
+# The public headers, each by itself, and nothing else but what they include.
+include=$(ask --variable=includedir)/zshard
+[ "$(find "$include" -mindepth 1 -maxdepth 1 ! -name '*.h' -printf '%f')" = detail ] || { ls "$include" >&2; exit 1; }
+for header in "$include"/*.h; do
+  # shellcheck disable=SC2046
+  echo "#include <zshard/${header##*/}>" | c++ -x c++ -std=c++20 -fsyntax-only $(ask --cflags) -
+done
+
 cd "$work" # nothing of the source tree may be found by accident
 # shellcheck disable=SC2046
 c++ -std=c++20 -Wall -Wextra -Wno-stringop-overflow -O1 "$here/consumer/main.cpp" -o consumer $(ask --cflags --libs)
@@ -36,7 +44,7 @@ find_package(zshard 0.1 REQUIRED)
 add_executable(shows_version main.cpp)
 target_link_libraries(shows_version zshard::zshard)
 END
-  printf '#include <zshard/model/version.h>\n#include <cstdio>\nint main() { std::printf("zshard %%s\\n", zs::version()); }\n' >cmake/main.cpp
+  printf '#include <zshard/version.h>\n#include <cstdio>\nint main() { std::printf("zshard %%s\\n", zs::version()); }\n' >cmake/main.cpp
   cmake -S cmake -B cmake/build "-DCMAKE_PREFIX_PATH=$prefix" >cmake.log && cmake --build cmake/build >>cmake.log || { cat cmake.log >&2; exit 1; }
   LD_LIBRARY_PATH=$lib cmake/build/shows_version
 fi

@@ -1,0 +1,12 @@
+#pragma once
+
+/// \file zshard/fully_shard.h
+/// zs::fully_shard makes modules units, and a model a zs::ShardedModel whose parameters are gathered when they are used
+/// and freed behind that. Strategies, meshes, precision and policies are its options. Collective: every rank makes the
+/// same calls. What is forgotten or done twice is a zs::UsageError that names it.
+
+#include "model/fully_shard.h"
+#include "model/shard_plan.h"
+#include "runtime/shard/mixed_precision.h"
+#include "runtime/shard/scheme.h"
+#include "runtime/shard/unit_policy.h"

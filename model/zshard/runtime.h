@@ -1,0 +1,9 @@
+#pragma once
+
+/// \file zshard/runtime.h
+/// What a zs::ShardedModel stands on, for who schedules by hand: zs::ShardedRuntime, scopes that unshard parameters to
+/// read or write them, sums over ranks. Between micro-batches, alike on every rank.
+
+#include "runtime/shard/sharded_runtime.h"
+#include "runtime/shard/sum_over_ranks.h"
+#include "runtime/shard/unshard_scope.h"

@@ -1,0 +1,6 @@
+#pragma once
+
+/// \file zshard/version.h
+/// Which version of the library a program runs with.
+
+#include "model/version.h"
