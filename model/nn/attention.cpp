@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
+#include "runtime/base/usage_error.h"
 #include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/layout.h"
 #include "runtime/tensor/reduction.h"
@@ -24,28 +26,41 @@ AttentionOptions resolved(AttentionOptions options) {
   return options;
 }
 
-/// f32 (B or 1, 1, T, T), for `shape` (B, T): 1 where the token of the row sees that of the column. window as in
-/// AttentionOptions.
-Tensor seen_by(Context& context, const Shape& shape, std::int64_t window, const Documents& documents) {
-  const std::int64_t tokens = shape[1], batch = documents.are_whole_sequences() ? 1 : shape[0];
-  std::vector<std::int32_t> numbers, next, unseen;  // unseen: the last token before those that are seen, or -1
+/// The tokens that each token of (B, T) sees: the last one before them (-1: none is), and the one behind them.
+struct Seen {
+  std::vector<std::int32_t> before, behind;
+};
+
+Seen seen_in_window(std::int64_t batch, std::int64_t tokens, const AttentionOptions& options) {
+  Seen seen;
   for (std::int64_t i = 0; i < batch * tokens; ++i) {
-    const auto number = static_cast<std::int32_t>(i % tokens);
-    if (i < tokens) numbers.push_back(number), next.push_back(number + 1);
-    unseen.push_back(window > 0 ? std::max(-1, number - static_cast<std::int32_t>(window)) : -1);
+    const std::int64_t number = i % tokens, window = options.window > 0 ? options.window : tokens;
+    seen.before.push_back(static_cast<std::int32_t>(std::max<std::int64_t>(-1, number - window)));
+    seen.behind.push_back(
+        static_cast<std::int32_t>(options.is_causal ? number + 1 : std::min(tokens, number + window)));
   }
+  return seen;
+}
+
+/// f32 (B or 1, 1, T, T), for `shape` (B, T): 1 where the token of the row sees that of the column.
+Tensor seen_by(Context& context, const Shape& shape, const AttentionOptions& options, const Documents& documents) {
+  const std::int64_t tokens = shape[1], batch = documents.are_whole_sequences() ? 1 : shape[0];
+  Seen seen = seen_in_window(batch, tokens, options);
   if (!documents.are_whole_sequences()) {
     for (const Documents::Run& run : documents.runs("attention", shape[0], tokens)) {
       for (std::int64_t i = run.first; i < run.first + run.tokens(); ++i) {
-        const std::int64_t begin = i - (i - run.first) % run.length;
-        auto& last = unseen[static_cast<std::size_t>(i)];
-        last = std::max(last, static_cast<std::int32_t>(begin % tokens) - 1);
+        const std::int64_t begin = (i - (i - run.first) % run.length) % tokens;
+        auto &before = seen.before[static_cast<std::size_t>(i)], &behind = seen.behind[static_cast<std::size_t>(i)];
+        before = std::max(before, static_cast<std::int32_t>(begin) - 1);
+        behind = std::min(behind, static_cast<std::int32_t>(begin + run.length));
       }
     }
   }
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(tokens));
+  std::iota(numbers.begin(), numbers.end(), 0);
   const Tensor column = Tensor::from_host(context, {1, 1, 1, tokens}, std::move(numbers));
-  return mul(lt(column, Tensor::from_host(context, {1, 1, tokens, 1}, std::move(next))),
-             gt(column, Tensor::from_host(context, {batch, 1, tokens, 1}, std::move(unseen))));
+  return mul(lt(column, Tensor::from_host(context, {batch, 1, tokens, 1}, std::move(seen.behind))),
+             gt(column, Tensor::from_host(context, {batch, 1, tokens, 1}, std::move(seen.before))));
 }
 
 }  // namespace
@@ -63,7 +78,7 @@ Attention::Attention(std::string path, const AttentionOptions& options)
       out_(make_child<Linear>("out", options_.heads * options_.head_dim, options_.width,
                               LinearOptions{.has_bias = options_.has_bias, .init = options_.out_init})) {}
 
-Tensor Attention::heads(const Tensor& x, const Documents& documents) {
+Tensor Attention::heads(const Tensor& x, const Documents& documents, const Tensor& mask) {
   const ForwardScope scope = enter();
   Tensor qkv = qkv_(x);
   if (q_norm_ != nullptr)
@@ -74,17 +89,20 @@ Tensor Attention::heads(const Tensor& x, const Documents& documents) {
     qkv = rotary(qkv, options_.heads, options_.kv_heads, turn, documents);
   }
   if (cache_ != nullptr) {
+    if (!options_.is_causal || mask)
+      throw UsageError(fmt::format("attention \"{}\" with a cache {}", path(), mask ? "and a mask" : "is not causal"),
+                       "a cache is of tokens that see those before them, all or a window of them");
     const Tensor rows = cache_->rows(this, qkv.context(), 2 * options_.kv_heads * options_.head_dim, qkv.dtype());
     return cached_attention(
         qkv, rows,
         {.first = cache_->seen(), .heads = options_.heads, .kv_heads = options_.kv_heads, .window = options_.window});
   }
-  return dropout_.is_active() ? with_dropout(qkv, documents)
-                              : causal_attention(qkv, options_.heads, options_.kv_heads, options_.window, documents);
+  if (dropout_.is_active() || !options_.is_causal || mask) return composed(qkv, documents, mask);
+  return causal_attention(qkv, options_.heads, options_.kv_heads, options_.window, documents);
 }
 
-/// causal_attention of ops that keep the probabilities, as these are dropped each by itself.
-Tensor Attention::with_dropout(const Tensor& qkv, const Documents& documents) {
+/// Attention of general ops, which keep the probabilities: each of them can be dropped, or be 0.
+Tensor Attention::composed(const Tensor& qkv, const Documents& documents, const Tensor& mask) {
   const std::int64_t batch = qkv.shape()[0], tokens = qkv.shape()[1], dim = options_.head_dim;
   const std::int64_t groups = options_.kv_heads, each = options_.heads / groups;
   const auto heads_of = [&](std::int64_t first, std::int64_t heads) {  // (B, heads, T, D)
@@ -94,8 +112,9 @@ Tensor Attention::with_dropout(const Tensor& qkv, const Documents& documents) {
   const Tensor k = heads_of(options_.heads, groups), v = heads_of(options_.heads + groups, groups);
   const Tensor scores = matmul(q * (1 / std::sqrt(static_cast<float>(dim))), transpose(k, 2, 3));
   constexpr float kUnseen = -1e30f;
-  const Tensor seen = where(seen_by(qkv.context(), {batch, tokens}, options_.window, documents),
-                            scores.reshape({batch, options_.heads, tokens, tokens}), kUnseen);
+  Tensor seen = where(seen_by(qkv.context(), {batch, tokens}, options_, documents),
+                      scores.reshape({batch, options_.heads, tokens, tokens}), kUnseen);
+  if (mask) seen = where(mask, seen, kUnseen);
   const Tensor kept = dropout_(softmax(seen)).reshape({batch, groups, each * tokens, tokens});
   const Tensor y = matmul(kept, v).reshape({batch, options_.heads, tokens, dim});
   return transpose(y, 1, 2).reshape({batch, tokens, options_.heads * dim});

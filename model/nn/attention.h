@@ -13,7 +13,8 @@ struct AttentionOptions {
   std::int64_t width = 0, heads = 0;
   std::int64_t kv_heads = 0;  ///< each shared by heads / kv_heads query heads, neighbours; 0: as many as heads
   std::int64_t head_dim = 0;  ///< 0: width / heads
-  std::int64_t window = 0;    ///< a token sees so many, itself included; 0: all before it
+  std::int64_t window = 0;    ///< a token sees so many to each side, itself included; 0: all
+  bool is_causal = true;      ///< a token sees none behind it; else those too, and (B, heads, T, T) is kept
   bool has_qkv_bias = true, has_bias = true;  ///< has_bias: of the projection behind attention
   std::optional<RotaryOptions> rotary = {};   ///< queries and keys are turned by their positions
   std::optional<float> qk_norm_eps = {};      ///< an RMS norm of each query head, and of each key head, before that
@@ -21,27 +22,32 @@ struct AttentionOptions {
   float dropout = 0;  ///< of the probabilities, in training: they are then kept whole, (B, heads, T, T)
 };
 
-/// Causal self-attention of heads that may share keys and values (Vaswani et al. 2017; Ainslie et al. 2023): "qkv", one
+/// Self-attention of heads that may share keys and values (Vaswani et al. 2017; Ainslie et al. 2023): "qkv", one
 /// product whose rows are the queries', then the keys', then the values'; "q_norm" and "k_norm" where there are such
 /// norms; "dropout", which has no parameters; "out".
 class Attention : public Layer<Attention> {
  public:
   Attention(std::string path, const AttentionOptions& options);
 
-  /// (B, T, C) -> (B, T, C)
-  Tensor forward(const Tensor& x, const Documents& documents = {}) { return out_proj(heads(x, documents)); }
+  /// (B, T, C) -> (B, T, C). `mask`: f32, bf16 or i32, to be broadcast to (B, heads, T, T), 0 where the token of the
+  /// row does not see that of the column, though it could as the options say; each token must see one at least. With a
+  /// mask (B, heads, T, T) is kept.
+  Tensor forward(const Tensor& x, const Documents& documents = {}, const Tensor& mask = {}) {
+    return out_proj(heads(x, documents, mask));
+  }
   /// The two halves of forward, for who recomputes the first. What the heads gather: (B, T, heads head_dim).
-  Tensor heads(const Tensor& x, const Documents& documents = {});
+  Tensor heads(const Tensor& x, const Documents& documents = {}, const Tensor& mask = {});
   Tensor out_proj(const Tensor& gathered) {
     const ForwardScope scope = enter();
     return output(out_(gathered));
   }
   /// From here on a forward is of the tokens of one sequence, (1, T, C), that follow those which the cache has seen. It
   /// keeps their keys and values there, and records no gradient; they are all of one document. Null: as before.
+  /// UsageError in a forward that has a mask, or is not causal.
   void use_cache(KvCache* cache) { cache_ = cache; }
 
  private:
-  Tensor with_dropout(const Tensor& qkv, const Documents& documents);
+  Tensor composed(const Tensor& qkv, const Documents& documents, const Tensor& mask);
 
   AttentionOptions options_;
   Linear& qkv_;

@@ -5,7 +5,7 @@
 namespace zs {
 
 /// What an MLP does to its hidden elements. swiglu: silu of half of them times the other half (Shazeer 2020).
-enum class Activation : std::uint8_t { gelu_tanh, gelu_erf, swiglu };
+enum class Activation : std::uint8_t { gelu_tanh, gelu_erf, relu, swiglu };
 
 struct MlpOptions {
   std::int64_t width = 0, hidden = 0;
@@ -32,6 +32,7 @@ class Mlp : public Layer<Mlp> {
   Tensor up_proj(const Tensor& x) {
     const ForwardScope scope = enter();
     if (is_gated()) return swiglu(up_(x));
+    if (activation_ == Activation::relu) return relu(up_(x));
     return up_.forward_gelu(x, activation_ == Activation::gelu_erf ? GeluKind::erf : GeluKind::tanh);
   }
   Tensor down_proj(const Tensor& hidden) {

@@ -157,6 +157,26 @@ TEST_CASE("layers name their parameters by where they are, in the order of the m
         std::vector<std::string>{"mlp.gate_up.weight", "mlp.down.weight"});
 }
 
+TEST_CASE("an MLP with relu has no hidden elements below zero") {
+  const auto device = Device::create(DeviceKind::cpu, {});
+  Context context(*device);
+  const auto world = make_single_world({});
+  Mlp mlp("mlp", {.width = 4, .hidden = 8, .activation = Activation::relu});
+  ShardedRuntime runtime(context, *world, {});
+  shard_module(mlp, runtime, Units::model);
+  std::map<std::string, Values> w;
+  runtime.executor().read_full(0, [&](const Parameter& parameter, const float* values) {
+    w[parameter.name()] = Values(values, values + parameter.numel());
+  });
+  const Values x = normal({5, 4}, "x").values;
+  runtime.begin_micro_batch(Mode::eval, true);
+  const Tensor y = mlp(Tensor::from_host(context, {5, 4}, to_floats(x)));
+  runtime.end_micro_batch();
+  Values hidden = ref::linear(x, w.at("mlp.up.weight"), &w.at("mlp.up.bias"), 4);
+  for (double& value : hidden) value = std::max(value, 0.0);
+  check_close("y", y.to_host(), ref::linear(hidden, w.at("mlp.down.weight"), &w.at("mlp.down.bias"), 8), 2e-6);
+}
+
 TEST_CASE("a Sequential and a ModuleList compute their layers one after the other") {
   const auto device = Device::create(DeviceKind::cpu, {});
   Context context(*device);
