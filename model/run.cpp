@@ -9,15 +9,16 @@
 #include <thread>
 
 #include "comm/health/watchdog.h"
+#include "kernels/kernels.h"
+#include "model/rank_device.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/device/cpu_topology.h"
+#include "runtime/shard/checkpoint.h"
 
 namespace zs {
 namespace {
 
-/// A step of many operations may take longer than the longest wait for a peer inside one of them.
-constexpr double kStepTimeouts = 20;
 /// Of an exception that zshard has not thrown.
 constexpr int kForeign = 1;
 
@@ -63,24 +64,56 @@ int end_alone(World& world, const std::string& program, const Failure& failure) 
   return failure.code;
 }
 
-void run_rank(World& world, const std::vector<std::string>& arguments, const std::function<void(Job&)>& body,
-              const RunOptions& options) {
+/// What the ranks compute on, and the GPUs of all of them where it is one each. Collective.
+RankDeviceOptions choose_rank_device(World& world, const std::string& program, const RunOptions& options) {
+  RankDeviceOptions chosen{.timeout_s = options.timeout_s};
+  const auto together = [&world](const std::function<void()>& body) { zs::together(world, body); };
+  const auto say = [&](const char* kind, const std::string& note) {
+    if (world.rank() == 0 && !note.empty()) print_to_stderr("{}: {}: {}\n", program, kind, note);
+  };
+  if (options.device == "cuda") chosen.kind = DeviceKind::cuda;
+  if (options.device == "auto") {
+    const DeviceChoice choice = choose_device(world, look_for_gpu(options.cuda.libraries), together);
+    chosen.kind = choice.kind;
+    say("note", choice.note);
+  }
+  if (chosen.kind != DeviceKind::cuda) return chosen;
+  const GpuRanks gpus = find_rank_gpus(world, {.cuda = options.cuda, .planned_ranks = world.size()}, together);
+  say(gpus.is_warning ? "warning" : "note", gpus.note());
+  chosen.device.gpu = gpus.gpu;
+  chosen.device.shares_gpu = options.cuda.share_gpu;
+  chosen.device.libraries = options.cuda.libraries;
+  chosen.transport = gpus.transport;
+  chosen.nccl = {.timeout_s = options.timeout_s,
+                 .arithmetic = GpuArithmetic::of(cuda_kernels()),
+                 .folders = options.cuda.libraries};
+  return chosen;
+}
+
+void run_rank(World& world, const std::string& program, const std::vector<std::string>& arguments,
+              const std::function<void(Job&)>& body, const RunOptions& options) {
   const CpuShare share = cpu_share(world.local_rank(), world.local_size());
-  const auto device = Device::create(DeviceKind::cpu, {.threads = options.threads > 0 ? options.threads : share.threads,
-                                                       .cpus = share.cpus,
-                                                       .sync_timeout_s = kStepTimeouts * options.timeout_s,
-                                                       .memory = world.arena()});
-  Context context(*device);
-  Job job{world, *device, context, arguments};
+  RankDeviceOptions chosen = choose_rank_device(world, program, options);
+  chosen.device.threads = options.threads > 0 ? options.threads : share.threads;
+  chosen.device.cpus = share.cpus;
+  RankDevice device(world, std::move(chosen));
+  Context context(device.device());
+  Job job{device.world(), device.device(), context, arguments};
   body(job);
-  device->synchronize();
+  device.device().synchronize();
 }
 
 void check(const RunOptions& options) {
-  if (options.timeout_s > 0 && options.threads >= 0 && options.local_ranks >= 0) return;
-  throw UsageError(fmt::format("zs::run with a timeout of {} s, {} threads and {} local ranks", options.timeout_s,
-                               options.threads, options.local_ranks),
-                   "the timeout is above 0, and the others are at least 0");
+  if (!(options.timeout_s > 0) || options.threads < 0 || options.local_ranks < 0)
+    throw UsageError(fmt::format("zs::run with a timeout of {} s, {} threads and {} local ranks", options.timeout_s,
+                                 options.threads, options.local_ranks),
+                     "the timeout is above 0, and the others are at least 0");
+  if (options.device != "auto" && options.device != "cpu" && options.device != "cuda")
+    throw UsageError(fmt::format("zs::run with device \"{}\"", options.device), "use \"auto\", \"cpu\" or \"cuda\"");
+  const std::string& transport = options.cuda.transport;
+  if (transport != "auto" && transport != "nccl" && transport != "staged")
+    throw UsageError(fmt::format("zs::run with cuda.transport \"{}\"", transport),
+                     "use \"auto\", \"nccl\" or \"staged\"");
 }
 
 }  // namespace
@@ -91,15 +124,16 @@ int run(int argc, char** argv, const std::function<void(Job& job)>& body, const 
   const WorldOptions world_options{.timeout_s = options.timeout_s, .watch = {.program = program}};
   try {
     check(options);
+    if (options.device != "cpu") set_nccl_environment();
     if (options.local_ranks > 0) {
       run_local_world(options.local_ranks, world_options,
-                      [&](World& world) { run_rank(world, arguments, body, options); });
+                      [&](World& world) { run_rank(world, program, arguments, body, options); });
       return 0;
     }
     const auto world = detect_launch() == Launch::mpirun ? make_process_world(world_options, options.transport)
                                                          : make_single_world(world_options);
     try {
-      run_rank(*world, arguments, body, options);
+      run_rank(*world, program, arguments, body, options);
     } catch (...) {
       return end_alone(*world, program, failure_of(std::current_exception()));
     }

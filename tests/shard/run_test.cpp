@@ -58,6 +58,27 @@ TEST_CASE("zs::run gives its body the ranks, a device and the arguments, and 0")
   CHECK(is_right);
 }
 
+TEST_CASE("a program computes on a GPU where every rank can use one, and on what it asks for") {
+  const int ranks = GENERATE(1, 3);
+  const bool has_gpu = look_for_gpu({}).lacks.empty();
+  const auto kind_on = [&](const std::string& device) {
+    std::atomic<int> gpus = 0;
+    RunOptions options{.timeout_s = 60, .threads = 1, .local_ranks = ranks, .device = device};
+    options.cuda.share_gpu = true;
+    const auto [code, text] = outcome([&](Job& job) { gpus += job.device.kind() == DeviceKind::cuda; }, options);
+    return fmt::format("code {}, {} of {} ranks on GPUs, {} lines", code, gpus.load(), ranks, lines(text));
+  };
+  CHECK(kind_on("cpu") == fmt::format("code 0, 0 of {} ranks on GPUs, 0 lines", ranks));
+  CHECK(kind_on("tpu") == fmt::format("code 64, 0 of {} ranks on GPUs, 1 lines", ranks));
+  if (has_gpu) {
+    CHECK_THAT(kind_on("auto"), Contains(fmt::format("code 0, {} of", ranks)));
+    CHECK_THAT(kind_on("cuda"), Contains(fmt::format("code 0, {} of", ranks)));
+  } else {
+    CHECK_THAT(kind_on("auto"), Contains("code 0, 0 of"));
+    CHECK(kind_on("cuda") == fmt::format("code 78, 0 of {} ranks on GPUs, 1 lines", ranks));
+  }
+}
+
 TEST_CASE("what a body throws is one line, and an exit code") {
   const int ranks = GENERATE(0, 3);
   CAPTURE(ranks);

@@ -61,11 +61,11 @@ TEST_CASE("GPUs of one rank each are connected by NCCL, or staged where that is 
   const GpuRanks found = choose_gpu_transport(rank_gpus(4, 4), wish());
   CHECK(found.transport == Transport::nccl);
   CHECK(found.ranks_a_gpu == 1);
-  CHECK(found.note.empty());
+  CHECK(found.note().empty());
   CHECK(choose_gpu_transport(rank_gpus(4, 4), wish("nccl", true)).transport == Transport::nccl);
   const GpuRanks staged = choose_gpu_transport(rank_gpus(4, 4), wish("staged"));
   CHECK(staged.transport == Transport::staged);
-  CHECK(staged.note.empty());  // it was asked for
+  CHECK(staged.note().empty());  // it was asked for
   CHECK(choose_gpu_transport(rank_gpus(1, 4), wish("nccl")).transport == Transport::local);
 }
 
@@ -74,22 +74,22 @@ TEST_CASE("without NCCL on every rank the ranks are staged, and one line says wh
   ranks[1].nccl_version = 0;
   const GpuRanks found = choose_gpu_transport(ranks, wish());
   CHECK(found.transport == Transport::staged);
-  CHECK(found.note ==
+  CHECK(found.note() ==
         "what GPUs exchange goes through the hosts' memory: rank 1 has no NCCL of version 2.18 or newer "
         "(cuda.transport)");
   CHECK(found.is_warning);
   ranks[1].set_nccl_lack("no NCCL here (libnccl.so.2: cannot open shared object file)");
-  CHECK_THAT(choose_gpu_transport(ranks, wish()).note,
+  CHECK_THAT(choose_gpu_transport(ranks, wish()).note(),
              Contains("rank 1 has no NCCL of version 2.18 or newer: no NCCL here (libnccl.so.2: cannot open shared "
                       "object file) (cuda.transport)"));
   ranks[1].set_nccl_lack(std::string(1000, 'x'));
-  CHECK_THAT(choose_gpu_transport(ranks, wish()).note, Contains(": " + std::string(199, 'x') + " ("));
+  CHECK_THAT(choose_gpu_transport(ranks, wish()).note(), Contains(": " + std::string(199, 'x') + " ("));
   ranks[1].set_nccl_lack("");
   CHECK_THAT(
       refusal(ranks, wish("nccl")),
       Contains("rank 1 has no NCCL of version 2.18 or newer (cuda.transport = \"nccl\"): name the folder of libnccl"));
   ranks[1].nccl_version = 22703;
-  CHECK_THAT(choose_gpu_transport(ranks, wish()).note, Contains("rank 0 has NCCL 22800, rank 1 has 22703"));
+  CHECK_THAT(choose_gpu_transport(ranks, wish()).note(), Contains("rank 0 has NCCL 22800, rank 1 has 22703"));
   CHECK_THAT(refusal(ranks, wish("nccl")), Contains("let every rank load the same libnccl.so.2"));
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("two ranks on one GPU are refused unless they may share it") {
   const GpuRanks found = choose_gpu_transport(rank_gpus(5, 2), wish("auto", true));
   CHECK(found.transport == Transport::staged);
   CHECK(found.ranks_a_gpu == 3);
-  CHECK_THAT(found.note, Contains("ranks 0 and 2 share one"));
+  CHECK_THAT(found.note(), Contains("ranks 0 and 2 share one"));
   CHECK_FALSE(found.is_warning);  // it was allowed by name
   CHECK(choose_gpu_transport(rank_gpus(1, 2), wish()).ranks_a_gpu == 1);
 }
@@ -146,7 +146,8 @@ TEST_CASE("all ranks hear of all seats, so that they choose alike") {
       own.nccl_version = 0;
       own.set_nccl_lack("no such file");
     }
-    chosen[static_cast<std::size_t>(world.rank())] = choose_gpu_transport(exchange_rank_gpus(world, own), wish()).note;
+    chosen[static_cast<std::size_t>(world.rank())] =
+        choose_gpu_transport(exchange_rank_gpus(world, own), wish()).note();
   });
   CHECK_THAT(chosen[0], Contains("rank 2 has no NCCL of version 2.18 or newer: no such file"));
   CHECK(chosen == std::vector<std::string>(3, chosen[0]));

@@ -91,7 +91,7 @@ int Inference::start(const std::function<void(Session&)>& work) {
   // A run that is under way may save another one while its ranks look.
   model_.checkpoint = world_.agree(is_first() ? 1 : 0, model_.checkpoint).message;
   bind_this_thread(share_.cpus);
-  device_ = std::make_unique<RankDevice>(world_, config_, gpus_, plan_, share_);
+  device_ = std::make_unique<RankDevice>(world_, rank_device_options(config_, gpus_, plan_, share_));
   session_ = std::make_unique<Session>(device_->device(), device_->world(), config_, Session::Use::inference);
   plan_.apply_order(session_->runtime());
   return load();

@@ -9,7 +9,6 @@
 #include "comm/world.h"
 #include "model/train/config/config.h"
 #include "model/train/launch/gpu_ranks.h"
-#include "model/train/launch/rank_device.h"
 #include "model/train/plan/plan.h"
 #include "model/train/run_dir/import_weights.h"
 #include "model/train/run_dir/saved_model.h"

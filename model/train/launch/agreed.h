@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdio>
+#include <functional>
 #include <string>
 
 #include "comm/world.h"
@@ -25,6 +26,23 @@ int agreed(World& world, const Body& body, const std::string& program = "train")
   const World::Agreement agreement = world.agree(code, message);
   if (agreement.code != 0 && world.rank() == agreement.rank) print_to_stderr("{}\n", agreement.message);
   return agreement.code;
+}
+
+/// Runs `body(together)`, in which `together` is agreed() of its own argument: 0, or the code of the first that was
+/// not.
+template <class Body>
+int agreed_together(World& world, const Body& body, const std::string& program = "train") {
+  struct Refused {
+    int code;
+  };
+  try {
+    body([&](const std::function<void()>& part) {
+      if (const int code = agreed(world, part, program); code != 0) throw Refused{code};
+    });
+    return 0;
+  } catch (const Refused& refused) {
+    return refused.code;
+  }
 }
 
 /// Runs what is collective and fails alike on all ranks: 0, or the code that it failed with; one rank prints why.

@@ -19,8 +19,6 @@
 #include "model/version.h"
 #include "runtime/base/random.h"
 #include "runtime/base/standard_streams.h"
-#include "runtime/device/cublas_lt.h"
-#include "runtime/device/cuda_gpu.h"
 
 namespace zs {
 namespace {
@@ -120,9 +118,6 @@ void tell_of_uneven_hosts(World& world, const StartupFacts& own, const StartupFa
   if (agreement.rank == world.rank()) print_to_stderr("train: note: {}\n", agreement.message);
 }
 
-/// Of a GPU that has all that the kernels use: bf16 on tensor cores.
-constexpr int kLeastComputeCapability = 8;
-
 std::string_view line_of(std::string_view& text) {
   const auto end = text.find('\n');
   const std::string_view line = text.substr(0, end);
@@ -141,45 +136,15 @@ StartupFacts startup_facts(const World& world, const Config& config) {
           .free_gib = free_gib()};
 }
 
-GpuLook look_for_gpu(const std::string& libraries) {
-  GpuLook look;
-  try {
-    for (const CudaGpu& gpu : visible_gpus()) {
-      look.sees_gpu = true;
-      if (gpu.major >= kLeastComputeCapability) continue;
-      look.lacks = fmt::format("{} has compute capability {}.{}, of {}.0 at least", gpu.describe(), gpu.major,
-                               gpu.minor, kLeastComputeCapability);
-    }
-  } catch (const Error& error) {
-    look.lacks = error.what_happened();
-  }
-  if (!look.lacks.empty()) return look;
-  try {
-    static_cast<void>(open_cublas_lt(libraries));
-  } catch (const Error& error) {
-    look.lacks = error.what_happened();
-    look.lacks_library = true;
-  }
-  return look;
-}
-
 int choose_device(World& world, Config& config, const std::function<GpuLook()>& look) {
   if (config.device != "auto") return 0;
   const GpuLook own = look ? look() : look_for_gpu(config.cuda.libraries);
-  // Whoever has a GPU expects it to be used: hours on the CPU are no answer to a library that is not found.
-  const auto refuse = [&] {
-    if (own.lacks_library)
-      throw Error(ExitCode::config, fmt::format("there is a GPU, but it cannot be used: {}", own.lacks),
-                  "device = \"auto\"",
-                  "name the folder of CUDA's libcublasLt.so in cuda.libraries, or set device = \"cpu\"");
-  };
-  if (const int code = agreed(world, refuse); code != 0) return code;
-  const World::Agreement lack = world.agree(own.lacks.empty() ? 0 : 1, own.lacks);
-  const bool is_seen = world.agree(own.sees_gpu ? 1 : 0, "").code != 0;
-  config.device = lack.code == 0 ? "cuda" : "cpu";
-  if (lack.code != 0 && is_seen && world.rank() == 0)
-    print_to_stderr("train: note: device \"auto\" is the CPU, although there is a GPU: {} (rank {})\n", lack.message,
-                    lack.rank);
+  DeviceChoice choice;
+  const int code =
+      agreed_together(world, [&](const RunTogether& together) { choice = choose_device(world, own, together); });
+  if (code != 0) return code;
+  config.device = choice.kind == DeviceKind::cuda ? "cuda" : "cpu";
+  if (world.rank() == 0 && !choice.note.empty()) print_to_stderr("train: note: {}\n", choice.note);
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/world.h"
+#include "model/rank_gpus.h"
 #include "model/train/config/config.h"
 #include "runtime/device/device.h"
 
@@ -23,15 +24,6 @@ struct StartupFacts {
 };
 StartupFacts startup_facts(const World& world, const Config& config);
 
-/// What a rank finds when it looks for a GPU.
-struct GpuLook {
-  bool sees_gpu = false;
-  std::string lacks;  ///< why it could not use one all the same, or at all; empty: nothing is missing
-  bool lacks_library =
-      false;  ///< that, of a GPU that could be used, is a library which is not found or cannot be loaded
-};
-/// `libraries`: folders, see DeviceOptions.
-GpuLook look_for_gpu(const std::string& libraries);
 /// Collective, of ranks with one configuration: what `device = "auto"` comes to is written there. "cuda" where no rank
 /// lacks anything, else "cpu", and where some rank sees a GPU rank 0 says in one line why it is not used. Where some
 /// rank lacks nothing but a library: an error that says so, and its code. `look`: in place of look_for_gpu, for tests.

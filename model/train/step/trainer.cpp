@@ -150,7 +150,7 @@ void Trainer::print_header() const {
 
 int Trainer::train() {
   bind_this_thread(share_.cpus);
-  device_ = std::make_unique<RankDevice>(world_, config_, gpus_, plan_, share_);
+  device_ = std::make_unique<RankDevice>(world_, rank_device_options(config_, gpus_, plan_, share_));
   if (job_.verify_order) verifier_.emplace(device_->device());
   session_ = std::make_unique<Session>(device_->device(), device_->world(), config_);
   plan_.apply_order(session_->runtime());

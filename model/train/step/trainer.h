@@ -10,7 +10,6 @@
 #include "model/data/read_ahead.h"
 #include "model/train/config/config.h"
 #include "model/train/launch/gpu_ranks.h"
-#include "model/train/launch/rank_device.h"
 #include "model/train/plan/memory_check.h"
 #include "model/train/plan/plan.h"
 #include "model/train/profile/step_explainer.h"
