@@ -49,11 +49,11 @@ END
   LD_LIBRARY_PATH=$lib cmake/build/shows_version
 fi
 
-# The examples of the documentation, with one rank and two. expect EXAMPLE RANKS LINES AWK-CONDITION [ARGUMENT]: it prints so many lines, and none of them meets
+# The examples of the documentation, with one rank and two. build_example EXAMPLE [LINES]: it has at most so many. expect EXAMPLE RANKS LINES AWK-CONDITION [ARGUMENT]: it prints so many lines, and none of them meets
 # the condition, of a wrong answer.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
 build_example() {
-  [ "$(wc -l <"$here/../../docs/examples/$1.cpp")" -le 60 ] || { echo "the example $1 has more than 60 lines" >&2; exit 1; }
+  [ "$(wc -l <"$here/../../docs/examples/$1.cpp")" -le "${2:-60}" ] || { echo "the example $1 has more than ${2:-60} lines" >&2; exit 1; }
   # shellcheck disable=SC2046
   c++ -std=c++20 -Wall -Wextra -Wno-stringop-overflow -O2 "$here/../../docs/examples/$1.cpp" -o "$1" $(ask --cflags --libs)
 }
@@ -64,12 +64,20 @@ expect() {
   awk -v lines="$3" "$4"' { exit wrong = 1 } { seen++ } END { exit wrong || seen != lines }' example.log ||
     { echo "the example $1 does not learn on $2 ranks" >&2; exit 1; }
 }
-for example in custom_trainer mlp_classifier fine_tune conv_net lstm two_models; do build_example "$example"; done
+for example in custom_trainer mlp_classifier fine_tune conv_net lstm two_models custom_op; do build_example "$example"; done
+build_example vision_transformer 70
+# As a user compiles an op of single elements for GPUs.
+if command -v nvcc >/dev/null; then
+  # shellcheck disable=SC2046
+  nvcc -std=c++20 --extended-lambda --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 -x cu $(ask --cflags) -c "$here/../../docs/examples/custom_op.cpp" -o custom_op_for_gpus.o
+fi
 for ranks in 1 2; do
   expect custom_trainer "$ranks" $((4 * ranks)) '/step 1:/ && $NF < 2 || /step 100:/ && $NF > 0.8'
   expect mlp_classifier "$ranks" "$ranks" '$5 < 95'
   expect fine_tune "$ranks" $((2 + ranks)) '$1 == "rank" && $NF > 0.06 || /left/ && !/ out[.]/' mlp.safetensors
   expect conv_net "$ranks" "$ranks" '$3 < 90'
+  expect custom_op "$ranks" "$ranks" '$NF > 0.1'
+  expect vision_transformer "$ranks" "$ranks" '$3 < 80'
   rm -rf lstm-checkpoints
   expect lstm "$ranks" $((2 * ranks)) '/step 1:/ && $NF < 4 || /step 80:/ && $NF > 1.2'
   [ -d lstm-checkpoints/step-80 ] || { echo 'the LSTM was not saved' >&2; exit 1; }

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <zshard/zshard.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+// The examples of the documentation as they are, each in a namespace of its own, with its main function under another
+// name. What they include is included above.
+#define main example_main  // NOLINT(cppcoreguidelines-macro-usage): files that are programs become parts of one
+namespace conv_net {
+#include "docs/examples/conv_net.cpp"
+}
+namespace custom_op {
+#include "docs/examples/custom_op.cpp"
+}
+namespace custom_trainer {
+#include "docs/examples/custom_trainer.cpp"
+}
+namespace fine_tune {
+#include "docs/examples/fine_tune.cpp"
+}
+namespace lstm {
+#include "docs/examples/lstm.cpp"
+}
+namespace mlp_classifier {
+#include "docs/examples/mlp_classifier.cpp"
+}
+namespace two_models {
+#include "docs/examples/two_models.cpp"
+}
+namespace vision_transformer {
+#include "docs/examples/vision_transformer.cpp"
+}
+#undef main
