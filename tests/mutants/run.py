@@ -2,8 +2,8 @@
 """Plants one-line faults in a copy of the product, one at a time, and prints which test catches each.
 
 A fault stands in a table *.toml of this folder: `what` it is, the `file`, the text `old` that is there exactly once, the text `new` instead, and the
-`tests` to run, in this order until one fails. A test is "shard: scheduler, schemes" (the program tests/shard/shard_test, the cases of those files) or
-"name" (one of `meson test`).
+`tests` to run, in this order until one fails. A test is "shard: scheduler, schemes" (the program tests/shard/shard_test, the cases of those files;
+"shard_cuda: ..." is its program shard_cuda_test) or "name" (one of `meson test`).
 
 Usage: run.py SOURCE_ROOT [--jobs N] [WORD ...]   those of which `file` or `what` holds a word, or all
        run.py SOURCE_ROOT --check                 only whether every fault can still be planted
@@ -18,7 +18,7 @@ import tomllib
 
 COMPILER = "the compiler"
 SECONDS = 300  # of one test; a fault that hangs is caught too
-PROGRAMS = {"kernels", "comm", "device", "tensor", "shard", "model", "train", "bench"}
+PROGRAMS = {"kernels", "kernels_cuda", "comm", "comm_gpu", "device", "tensor", "shard", "shard_cuda", "model", "train", "bench"}
 
 
 def read_tables(root):
@@ -30,13 +30,18 @@ def read_tables(root):
 
 def program_of(test):
     """("shard", ["scheduler", "schemes"]), or None of a test that is a script."""
-    folder, _, files = test.partition(": ")
-    return (folder, [name.strip() for name in files.split(",")]) if folder in PROGRAMS and files else None
+    program, _, files = test.partition(": ")
+    return (program, [name.strip() for name in files.split(",")]) if program in PROGRAMS and files else None
+
+
+def folder_of(program):
+    return program.partition("_")[0]
 
 
 def unknown_tests(root, fault):
     for test in fault["tests"]:
-        folder, names = program_of(test) or ("project", [test.removesuffix("_test")])
+        program, names = program_of(test) or ("project", [test.removesuffix("_test")])
+        folder = folder_of(program)
         suffix = "py" if folder == "project" else "cpp"
         yield from (f"there is no test {name} in tests/{folder}" for name in names
                     if not (root / "tests" / folder / f"{name}_test.{suffix}").is_file())
@@ -98,9 +103,9 @@ class Copy:
         if program is None:
             target, line = "train", ["meson", "test", "-C", self.build, "--no-rebuild", test]
         else:
-            folder, names = program
-            target = f"tests/{folder}/{folder}_test"
-            wanted = ",".join(f"[#{name}_test]~[.]" for name in names)
+            name, names = program
+            target = f"tests/{folder_of(name)}/{name}_test"
+            wanted = ",".join(f"[#{file}_test]~[.]" for file in names)
             line = [self.build / target, "-w", "NoTests", "-#", wanted]
         if self.build_target(target).returncode != 0:
             return None
