@@ -3,7 +3,7 @@
 
 A fault stands in a table *.toml of this folder: `what` it is, the `file`, the text `old` that is there exactly once, the text `new` instead, and the
 `tests` to run, in this order until one fails. A test is "shard: scheduler, schemes" (the program tests/shard/shard_test, the cases of those files;
-"shard_cuda: ..." is its program shard_cuda_test) or "name" (one of `meson test`).
+"shard_cuda: ..." those of shard_cuda_test) or "name" (one of `meson test`).
 
 Usage: run.py SOURCE_ROOT [--jobs N] [WORD ...]   those of which `file` or `what` holds a word, or all
        run.py SOURCE_ROOT --check                 only whether every fault can still be planted
@@ -18,7 +18,8 @@ import tomllib
 
 COMPILER = "the compiler"
 SECONDS = 300  # of one test; a fault that hangs is caught too
-PROGRAMS = {"kernels", "kernels_cuda", "comm", "comm_gpu", "device", "tensor", "shard", "shard_cuda", "model", "train", "bench"}
+NAMES = ("kernels", "kernels_cuda", "comm", "device", "tensor", "shard", "shard_cuda", "model", "train", "bench")
+PROGRAMS = {name: f"tests/{name.partition('_')[0]}/{name}_test" for name in NAMES} | {"comm_gpu": "tests/gpu/comm_gpu_worlds_test"}
 
 
 def read_tables(root):
@@ -34,14 +35,10 @@ def program_of(test):
     return (program, [name.strip() for name in files.split(",")]) if program in PROGRAMS and files else None
 
 
-def folder_of(program):
-    return program.partition("_")[0]
-
-
 def unknown_tests(root, fault):
     for test in fault["tests"]:
         program, names = program_of(test) or ("project", [test.removesuffix("_test")])
-        folder = folder_of(program)
+        folder = program.partition("_")[0]
         suffix = "py" if folder == "project" else "cpp"
         yield from (f"there is no test {name} in tests/{folder}" for name in names
                     if not (root / "tests" / folder / f"{name}_test.{suffix}").is_file())
@@ -104,7 +101,7 @@ class Copy:
             target, line = "train", ["meson", "test", "-C", self.build, "--no-rebuild", test]
         else:
             name, names = program
-            target = f"tests/{folder_of(name)}/{name}_test"
+            target = PROGRAMS[name]
             wanted = ",".join(f"[#{file}_test]~[.]" for file in names)
             line = [self.build / target, "-w", "NoTests", "-#", wanted]
         if self.build_target(target).returncode != 0:
