@@ -74,12 +74,13 @@ std::optional<ShardState> after(Action::Kind kind, ShardState state) { return ne
 std::optional<GradState> after(Action::Kind kind, GradState state) { return next_of(kGradMoves, kind, state); }
 std::optional<SumState> after(Action::Kind kind, SumState state) { return next_of(kSumMoves, kind, state); }
 
-Scheduler::Scheduler(std::vector<std::string> unit_names, const SchedulerOptions& options) : options_(options) {
+Scheduler::Scheduler(std::vector<std::string> unit_names, const PrefetchOptions& options, const UnitSchedule& schedule)
+    : options_(options) {
   ZS_CHECK(!unit_names.empty(), "a scheduler needs at least the root unit");
   ZS_CHECK(options.prefetch >= 0, "prefetch depth {}", options.prefetch);
   ZS_CHECK(options.limit >= 0, "a limit of {} units", options.limit);
   ZS_CHECK(options.max_reductions_in_flight >= 1, "{} reductions in flight", options.max_reductions_in_flight);
-  for (std::string& name : unit_names) units_.push_back({.name = std::move(name), .schedule = options.unit()});
+  for (std::string& name : unit_names) units_.push_back({.name = std::move(name), .schedule = schedule});
 }
 
 const Scheduler::Unit& Scheduler::unit_at(int unit) const {

@@ -58,9 +58,15 @@ std::optional<SumState> after(Action::Kind kind, SumState state);
 
 /// How far units run ahead and stay behind, in any scheme.
 struct PrefetchOptions {
-  int prefetch = 1;
-  int limit = 0;  ///< as in SchedulerOptions
-  int max_reductions_in_flight = 2;
+  int prefetch = 1;  ///< units gathered ahead of the one that runs
+  /// Units, beside the root and those that stay gathered, whose full parameters may exist at once on the device: in
+  /// use, or gathered ahead. Where it is less than prefetch + 1, less is gathered ahead. Where it is more, a buffer
+  /// goes back later than compute is done with it, so that gathers, which the host asks for long before, may run
+  /// further ahead of compute than the prefetch says. 0: prefetch + 1, and explicit lists of any length.
+  int limit = 0;
+  int max_reductions_in_flight = 2;  ///< full gradient buffers under reduction while the next one is filled
+  /// Root and last unit stay unsharded from forward to backward, root and first one from one micro-batch to the next of
+  /// the same step.
   bool keep_root_unsharded = true;
   bool prefetch_after_backward =
       false;  ///< in backward the next units are gathered after a unit's backward, not before it
@@ -85,37 +91,6 @@ struct UnitSchedule {
   Final final_step = Final::none;  ///< after the reductions of which micro-batches `finish` follows
 };
 
-struct SchedulerOptions {
-  bool reshard_after_forward = true;
-  int prefetch = 1;  ///< units gathered ahead of the one that runs
-  /// Units, beside the root and those that stay gathered, whose full parameters may exist at once on the device: in
-  /// use, or gathered ahead. Where it is less than prefetch + 1, less is gathered ahead. Where it is more, a buffer
-  /// goes back later than compute is done with it, so that gathers, which the host asks for long before, may run
-  /// further ahead of compute than the prefetch says. 0: prefetch + 1, and explicit lists of any length.
-  int limit = 0;
-  bool reduce_every_micro_batch = true;
-  int max_reductions_in_flight = 2;  ///< full gradient buffers under reduction while the next one is filled
-  /// Root and last unit stay unsharded from forward to backward, root and first one from one micro-batch to the next of
-  /// the same step.
-  bool keep_root_unsharded = true;
-  using Kept = UnitSchedule::Kept;
-  using Final = UnitSchedule::Final;
-  bool keep_unsharded =
-      false;  ///< this, and the next two, as in UnitSchedule: of every unit that set_schedule() says nothing of
-  Kept kept = Kept::none;
-  Final final_step = Final::none;
-  bool prefetch_after_backward =
-      false;  ///< in backward the next units are gathered after a unit's backward, not before it
-  bool delays_reductions =
-      false;  ///< a unit's reduction is asked for when the next unit's backward begins, or at the end
-  bool reduces_unused =
-      false;  ///< a unit without backward is reduced all the same, as zeros; ranks agree on which units those are
-
-  UnitSchedule unit() const {
-    return {reshard_after_forward, reduce_every_micro_batch, keep_unsharded, kept, final_step};
-  }
-};
-
 /// The pure state machine of sharding: hooks go in, actions come out. It touches no device and no communicator. Unit 0
 /// is the root. Prefetch follows the recorded order; before there is one, each unit is gathered when it is needed. A
 /// unit that deviates from the order is gathered on demand and noted in `deviations`. A hook that comes in an illegal
@@ -124,7 +99,8 @@ class Scheduler {
  public:
   static constexpr int kRoot = 0;
 
-  Scheduler(std::vector<std::string> unit_names, const SchedulerOptions& options);
+  /// `schedule`: of every unit that set_schedule() says nothing of.
+  Scheduler(std::vector<std::string> unit_names, const PrefetchOptions& options, const UnitSchedule& schedule = {});
 
   /// `is_last`: the last micro-batch of a step (or of a validation). Gradients are reduced in it even when not every
   /// micro-batch does so, and no unit stays unsharded after it, for the optimizer comes next.
@@ -262,7 +238,7 @@ class Scheduler {
   /// A hook that comes in an illegal state is its caller's mistake.
   [[noreturn]] static void refuse(const Unit& unit, const char* operation, const char* what_to_do);
 
-  SchedulerOptions options_;
+  PrefetchOptions options_;
   std::vector<Unit> units_;
   std::array<ExecOrder, kModes> orders_;
   Mode mode_ = Mode::train;

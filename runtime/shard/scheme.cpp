@@ -298,22 +298,6 @@ UnitSchedule ShardScheme::unit_schedule() const {
   return unit;
 }
 
-SchedulerOptions ShardScheme::schedule(const PrefetchOptions& prefetch_options) const {
-  const UnitSchedule unit = unit_schedule();
-  return {.reshard_after_forward = unit.reshard_after_forward,
-          .prefetch = prefetch_options.prefetch,
-          .limit = prefetch_options.limit,
-          .reduce_every_micro_batch = unit.reduce_every_micro_batch,
-          .max_reductions_in_flight = prefetch_options.max_reductions_in_flight,
-          .keep_root_unsharded = prefetch_options.keep_root_unsharded,
-          .keep_unsharded = unit.keep_unsharded,
-          .kept = unit.kept,
-          .final_step = unit.final_step,
-          .prefetch_after_backward = prefetch_options.prefetch_after_backward,
-          .delays_reductions = prefetch_options.delays_reductions,
-          .reduces_unused = prefetch_options.reduces_unused};
-}
-
 std::string ShardScheme::describe() const {
   const auto over = [&](const Axes& axes) {
     const int count = slice(axes).count;

@@ -119,7 +119,6 @@ class ShardScheme {
   const Mesh& mesh() const { return mesh_; }
 
   UnitSchedule unit_schedule() const;
-  SchedulerOptions schedule(const PrefetchOptions& prefetch_options) const;
   /// Whether the gradient that is reduced over `reduced` needs a second step to become the master shard's.
   bool has_final_step() const { return reduced != master || !replicate.empty(); }
   /// "zero3": the strategy's name, or "mesh".

@@ -210,7 +210,7 @@ void ShardedRuntime::check_new(const std::string& unit, const std::vector<Parame
 
 Scheduler& ShardedRuntime::scheduler() {
   if (scheduler_) return *scheduler_;
-  scheduler_ = std::make_unique<Scheduler>(names_, executor_.scheme().schedule(options_.schedule));
+  scheduler_ = std::make_unique<Scheduler>(names_, options_.schedule, executor_.scheme().unit_schedule());
   for (std::size_t unit = 0; unit < policies_.size(); ++unit) {
     const ShardScheme& scheme = executor_.units()[unit].placement->scheme;
     if (scheme.options() != executor_.scheme().options())

@@ -33,7 +33,7 @@ std::string message_of(const std::function<void()>& body) {
 }
 
 /// root, block0, block1, block2, with their order recorded.
-Scheduler recorded_scheduler(const SchedulerOptions& options = {}) {
+Scheduler recorded_scheduler(const PrefetchOptions& options = {}) {
   Scheduler scheduler(unit_names(4), options);
   run_hooks(scheduler, step_hooks(4, Mode::train, 1), Mode::train);
   return scheduler;
@@ -282,17 +282,15 @@ TEST_CASE("a refused end of a micro-batch changes nothing") {
 
 TEST_CASE("I7: a step abandoned after any hook leaves everything sharded, and the next step is the undisturbed one") {
   for (int bits = 0; bits < 16; ++bits) {
-    const SchedulerOptions options{.reshard_after_forward = (bits & 1) != 0,
-                                   .prefetch = (bits & 2) != 0 ? 2 : 0,
-                                   .limit = (bits & 8) != 0 ? 4 : 0,
-                                   .reduce_every_micro_batch = (bits & 4) != 0};
+    const test::Policy options{{.prefetch = (bits & 2) != 0 ? 2 : 0, .limit = (bits & 8) != 0 ? 4 : 0},
+                               {.reshard_after_forward = (bits & 1) != 0, .reduce_every_micro_batch = (bits & 4) != 0}};
     const auto hooks = step_hooks(4, Mode::train, 2);
     for (const bool is_replay : {false, true}) {
-      Scheduler undisturbed(unit_names(4), options);
+      Scheduler undisturbed = test::scheduler_of(4, options);
       if (is_replay) run_hooks(undisturbed, hooks, Mode::train);
       const auto expected = text_of(run_hooks(undisturbed, hooks, Mode::train));
       for (std::size_t stop = 0; stop <= hooks.size(); ++stop) {
-        Scheduler scheduler(unit_names(4), options);
+        Scheduler scheduler = test::scheduler_of(4, options);
         if (is_replay) run_hooks(scheduler, hooks, Mode::train);
         ActionChecker checker(4);
         run_and_abandon(scheduler, checker, hooks, stop, true);
@@ -308,16 +306,16 @@ TEST_CASE("I7: a step abandoned after any hook leaves everything sharded, and th
 TEST_CASE(
     "I7: a micro-batch abandoned after any hook leaves no shard, sum or delayed reduction of its own, whatever the "
     "scheme") {
-  for (SchedulerOptions options : policies()) {
+  for (test::Policy options : policies()) {
     for (const bool delays : {false, true}) {
       options.delays_reductions = delays;
       const auto hooks = step_hooks(4, Mode::train, 2);
-      Scheduler undisturbed(unit_names(4), options);
+      Scheduler undisturbed = test::scheduler_of(4, options);
       run_hooks(undisturbed, hooks, Mode::train);
       const auto expected = text_of(run_hooks(undisturbed, hooks, Mode::train));
       for (std::size_t stop = 1; stop < hooks.size() / 2; ++stop) {  // within the first micro-batch
         CAPTURE(text_of(Plan{4, 2, options}), delays, stop);
-        Scheduler scheduler(unit_names(4), options);
+        Scheduler scheduler = test::scheduler_of(4, options);
         run_hooks(scheduler, hooks, Mode::train);
         ActionChecker checker(4);
         run_and_abandon(scheduler, checker, hooks, stop, false);
@@ -334,7 +332,7 @@ TEST_CASE(
 TEST_CASE(
     "I7: a micro-batch abandoned in its forward leaves what earlier ones have accumulated or summed, to the "
     "undisturbed end") {
-  for (SchedulerOptions options : policies()) {
+  for (test::Policy options : policies()) {
     for (const bool reduces_each : {false, true}) {
       options.reduce_every_micro_batch = reduces_each;
       const auto hooks = step_hooks(4, Mode::train, 2);
@@ -343,7 +341,7 @@ TEST_CASE(
           second(hooks.begin() + static_cast<std::ptrdiff_t>(half), hooks.end());
       for (std::size_t stop = 1; stop < 8; ++stop) {
         CAPTURE(text_of(Plan{4, 2, options}), stop);
-        Scheduler scheduler(unit_names(4), options);
+        Scheduler scheduler = test::scheduler_of(4, options);
         run_hooks(scheduler, hooks, Mode::train);
         ActionChecker checker(4);
         const auto apply = [&](const std::vector<Hook>& some) {

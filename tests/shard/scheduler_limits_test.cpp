@@ -25,7 +25,7 @@ TEST_CASE(
     "a limit holds whatever the prefetch, beside the ends that stay, and is used in full where the prefetch leaves "
     "room") {
   constexpr int kBlocks = 6;
-  for (SchedulerOptions options : policies()) {
+  for (test::Policy options : policies()) {
     if (options.keep_unsharded) continue;
     for (options.prefetch = 0; options.prefetch <= 3; ++options.prefetch) {
       for (options.limit = 1; options.limit <= 5; ++options.limit) {
@@ -38,7 +38,7 @@ TEST_CASE(
             if (hook.kind == Kind::end && is_replay && !keeps_ends)
               REQUIRE(checker.most_blocks_held() == options.limit);
           });
-          Scheduler scheduler(test::unit_names(plan.units), options);
+          Scheduler scheduler = test::scheduler_of(plan.units, options);
           ActionChecker checker(plan.units);
           run_step(plan, scheduler, checker, [](const Hook&, bool) {});
           REQUIRE(checker.aside() == 0);

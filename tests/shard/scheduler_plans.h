@@ -8,14 +8,16 @@ namespace zs::test {
 
 using Kind = Hook::Kind;
 
+struct Policy : PrefetchOptions, UnitSchedule {};
+
 struct Plan {
   int units = 3, micro_batches = 1;
-  SchedulerOptions options;
+  Policy options;
   Mode mode = Mode::train;
 };
 
-using Kept = SchedulerOptions::Kept;
-using Final = SchedulerOptions::Final;
+using Kept = UnitSchedule::Kept;
+using Final = UnitSchedule::Final;
 
 inline std::string text_of(const Plan& plan) {
   return fmt::format(
@@ -28,20 +30,23 @@ inline std::string text_of(const Plan& plan) {
 }
 
 /// What sets the schemes apart for the scheduler.
-inline std::vector<SchedulerOptions> policies() {
+inline std::vector<Policy> policies() {
+  const PrefetchOptions frees_root{.keep_root_unsharded = false};
   return {{},
-          {.keep_root_unsharded = false},
-          {.keep_unsharded = true},
-          {.kept = Kept::of_gather, .final_step = Final::last},
-          {.keep_root_unsharded = false, .kept = Kept::of_gather, .final_step = Final::last},
-          {.kept = Kept::of_forward},
-          {.keep_root_unsharded = false, .kept = Kept::of_forward},
-          {.final_step = Final::every}};
+          {frees_root, {}},
+          {{}, {.keep_unsharded = true}},
+          {{}, {.kept = Kept::of_gather, .final_step = Final::last}},
+          {frees_root, {.kept = Kept::of_gather, .final_step = Final::last}},
+          {{}, {.kept = Kept::of_forward}},
+          {frees_root, {.kept = Kept::of_forward}},
+          {{}, {.final_step = Final::every}}};
 }
+
+inline Scheduler scheduler_of(int units, const Policy& options) { return {unit_names(units), options, options}; }
 
 template <class Body>
 void for_each_plan(const Body& body) {
-  for (SchedulerOptions options : policies()) {
+  for (Policy options : policies()) {
     for (int bits = 0; bits < 8; ++bits) {
       options.reshard_after_forward = (bits & 1) != 0;
       options.reduce_every_micro_batch = (bits & 2) != 0;
@@ -85,7 +90,7 @@ void run_step(const Plan& plan, Scheduler& scheduler, ActionChecker& checker, co
 /// Three steps of one plan, checked hook by hook; the first is the recording.
 template <class Watch>
 void run_plan(const Plan& plan, const Watch& watch) {
-  Scheduler scheduler(unit_names(plan.units), plan.options);
+  Scheduler scheduler = scheduler_of(plan.units, plan.options);
   ActionChecker checker(plan.units);
   for (int step = 0; step < 3; ++step) {
     run_step(plan, scheduler, checker, [&](const Hook& hook, bool is_replay) { watch(hook, is_replay, checker); });

@@ -27,7 +27,7 @@ TEST_CASE("after a micro-batch only what the next one needs is unsharded, and af
         REQUIRE(checker.has_shard(unit) == (!is_last && plan.options.kept == Kept::of_gather));
       }
     });
-    Scheduler scheduler(test::unit_names(plan.units), plan.options);
+    Scheduler scheduler = test::scheduler_of(plan.units, plan.options);
     ActionChecker checker(plan.units);
     run_step(plan, scheduler, checker, [](const Hook&, bool) {});
     for (int unit = 0; unit < plan.units; ++unit) {
@@ -117,8 +117,8 @@ TEST_CASE("a unit whose backward begins within its forward stays unsharded for i
 
 TEST_CASE("a shard kept of the first gather serves the rest of the step; one kept of a forward serves its backward") {
   const auto hooks = test::step_hooks(2, Mode::train, 2);
-  Scheduler nested(test::unit_names(2),
-                   {.prefetch = 0, .keep_root_unsharded = false, .kept = Kept::of_gather, .final_step = Final::last});
+  Scheduler nested(test::unit_names(2), {.prefetch = 0, .keep_root_unsharded = false},
+                   {.kept = Kept::of_gather, .final_step = Final::last});
   const std::vector<std::string> of_gather = {
       "two_level_gather 0, wait_gathered 0",
       "two_level_gather 1, wait_gathered 1",
@@ -141,7 +141,7 @@ TEST_CASE("a shard kept of the first gather serves the rest of the step; one kep
   CHECK(script(nested, hooks, Mode::train) == of_gather);
   CHECK(script(nested, hooks, Mode::train) == of_gather);
 
-  Scheduler between(test::unit_names(2), {.prefetch = 0, .kept = Kept::of_forward});
+  Scheduler between(test::unit_names(2), {.prefetch = 0}, {.kept = Kept::of_forward});
   const std::vector<std::string> of_forward = {
       "gather 0, wait_gathered 0",
       "gather 1, wait_gathered 1",
@@ -156,7 +156,7 @@ TEST_CASE("a shard kept of the first gather serves the rest of the step; one kep
 }
 
 TEST_CASE("a unit whose gradients came in earlier micro-batches only has its reduction finished in the last") {
-  Scheduler scheduler(test::unit_names(2), {.prefetch = 0, .final_step = Final::last});
+  Scheduler scheduler(test::unit_names(2), {.prefetch = 0}, {.final_step = Final::last});
   ActionChecker checker(2);
   for (const auto& hook : test::micro_batch_hooks(2, Mode::train, false))
     checker.apply(test::call(scheduler, hook, Mode::train));
@@ -183,7 +183,7 @@ TEST_CASE("training and validation keep their own orders") {
 TEST_CASE("a forward that runs again in its unit's backward asks for nothing, whatever the plan") {
   for_each_plan([](const Plan& plan) {
     if (plan.mode == Mode::eval) return;
-    Scheduler scheduler(test::unit_names(plan.units), plan.options);
+    Scheduler scheduler = test::scheduler_of(plan.units, plan.options);
     ActionChecker checker(plan.units);
     for (int step = 0; step < 2; ++step) {
       run_step(plan, scheduler, checker, [&](const Hook& hook, bool) {

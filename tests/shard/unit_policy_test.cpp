@@ -130,7 +130,7 @@ std::pair<Arrays, std::string> train_plain_end(World& world, const SchemeOptions
 }  // namespace
 
 TEST_CASE("a unit's own policy decides whether it stays after forward, the root's and the last unit's too") {
-  Scheduler scheduler(unit_names(4), {.prefetch = 0, .kept = SchedulerOptions::Kept::of_forward});
+  Scheduler scheduler(unit_names(4), {.prefetch = 0}, {.kept = UnitSchedule::Kept::of_forward});
   run_hooks(scheduler, step_hooks(4, Mode::train, 1), Mode::train);
   scheduler.set_after_forward(0, AfterForward::free);
   scheduler.set_after_forward(1, AfterForward::stay);
