@@ -370,6 +370,20 @@ inline void adamw(const Buffer& master, const Buffer& m, const Buffer& v, const 
            copy.elems, name_of(copy.dtype), master.elems);
 }
 
+inline void blockwise_adamw(const BlockwiseAdamW& of) {
+  const std::int64_t elems = of.master.elems;
+  adamw(of.master, of.m, of.v, of.copy, of.grad);
+  step_scalars(of.scalars);
+  ZS_CHECK(of.m.dtype == DType::u8 && of.v.dtype == DType::u8, "m {}, v {}, expected u8", name_of(of.m.dtype),
+           name_of(of.v.dtype));
+  ZS_CHECK(elems > 0 && of.part.run > 0 && elems % of.part.run == 0 && of.part.first >= 0 &&
+               (elems == of.part.run || of.part.stride >= of.part.run),
+           "{} elements in runs of {}, {} apart from {} on", elems, of.part.run, of.part.stride, of.part.first);
+  for (const Buffer* scales : {&of.m_scales, &of.v_scales, &of.new_m_scales, &of.new_v_scales})
+    ZS_CHECK(scales->elems == blocks_of(of.part, elems), "{} scales of {} blocks", scales->elems,
+             blocks_of(of.part, elems));
+}
+
 /// Of a norm: a power above 0. Whether it is infinite.
 inline bool is_max_norm(float power) {
   ZS_CHECK(power > 0, "a norm of power {}, expected above 0", power);

@@ -13,6 +13,7 @@ namespace zs::cpu::ZS_ISA {
 
 void fill_attention(Isa& isa);
 void fill_attention_cached(Isa& isa);
+void fill_blockwise_adamw(Isa& isa);
 void fill_elementwise(Isa& isa);
 void fill_loss(Isa& isa);
 void fill_map(Isa& isa);
@@ -24,18 +25,10 @@ void fill_rows(Isa& isa);
 void fill_stochastic_cast(Isa& isa);
 void fill_swiglu(Isa& isa);
 
-inline constexpr void (*kFamilies[])(Isa&) = {fill_attention,
-                                              fill_attention_cached,
-                                              fill_elementwise,
-                                              fill_loss,
-                                              fill_map,
-                                              fill_norms,
-                                              fill_optimizer,
-                                              fill_reduce,
-                                              fill_rotary,
-                                              fill_rows,
-                                              fill_stochastic_cast,
-                                              fill_swiglu};
+inline constexpr void (*kFamilies[])(Isa&) = {
+    fill_attention, fill_attention_cached, fill_blockwise_adamw, fill_elementwise, fill_loss, fill_map,
+    fill_norms,     fill_optimizer,        fill_reduce,          fill_rotary,      fill_rows, fill_stochastic_cast,
+    fill_swiglu};
 
 }  // namespace zs::cpu::ZS_ISA
 #else
@@ -43,6 +36,7 @@ namespace zs::cpu {
 
 void fill_attention(KernelTable& table);
 void fill_attention_cached(KernelTable& table);
+void fill_blockwise_adamw(KernelTable& table);
 void fill_elementwise(KernelTable& table);
 void fill_fp8_blocks(KernelTable& table);
 void fill_int8_blocks(KernelTable& table);
@@ -59,14 +53,23 @@ void fill_rows(KernelTable& table);
 void fill_stochastic_cast(KernelTable& table);
 void fill_swiglu(KernelTable& table);
 
-inline constexpr void (*kFamilies[])(KernelTable&) = {fill_attention,   fill_attention_cached,
-                                                      fill_elementwise, fill_fp8_blocks,
-                                                      fill_int8_blocks, fill_lines,
-                                                      fill_loss,        fill_map,
-                                                      fill_matmul,      fill_memory,
-                                                      fill_norms,       fill_optimizer,
-                                                      fill_reduce,      fill_rotary,
-                                                      fill_rows,        fill_stochastic_cast,
+inline constexpr void (*kFamilies[])(KernelTable&) = {fill_attention,
+                                                      fill_attention_cached,
+                                                      fill_blockwise_adamw,
+                                                      fill_elementwise,
+                                                      fill_fp8_blocks,
+                                                      fill_int8_blocks,
+                                                      fill_lines,
+                                                      fill_loss,
+                                                      fill_map,
+                                                      fill_matmul,
+                                                      fill_memory,
+                                                      fill_norms,
+                                                      fill_optimizer,
+                                                      fill_reduce,
+                                                      fill_rotary,
+                                                      fill_rows,
+                                                      fill_stochastic_cast,
                                                       fill_swiglu};
 
 }  // namespace zs::cpu
@@ -78,6 +81,7 @@ using KernelNames = std::vector<const char*>;
 
 void fill_attention(KernelTable& table, KernelNames& names);
 void fill_attention_cached(KernelTable& table, KernelNames& names);
+void fill_blockwise_adamw(KernelTable& table, KernelNames& names);
 void fill_elementwise(KernelTable& table, KernelNames& names);
 void fill_int8_blocks(KernelTable& table, KernelNames& names);
 void fill_lines(KernelTable& table, KernelNames& names);
@@ -95,6 +99,7 @@ void fill_swiglu(KernelTable& table, KernelNames& names);
 
 inline constexpr void (*kFamilies[])(KernelTable&, KernelNames&) = {fill_attention,
                                                                     fill_attention_cached,
+                                                                    fill_blockwise_adamw,
                                                                     fill_elementwise,
                                                                     fill_int8_blocks,
                                                                     fill_lines,

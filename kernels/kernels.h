@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/accumulators.h"
+#include "kernels/dynamic_code.h"
 #include "kernels/map_op.h"
 #include "kernels/rotary_angle.h"
 #include "runtime/base/buffer.h"
@@ -80,8 +81,17 @@ struct LionOptions {
   float beta1, beta2, weight_decay;
 };
 
-/// Which elements of a parameter a part of it has, as ShardSegment says it: runs of `run` elements, which begin
-/// `stride` apart, the first one at `first`. key: of the parameter's random numbers.
+/// A part of a parameter, at least one element, and AdamW's moments of it as dynamic codes (kernels/dynamic_code.h): an
+/// element's moment is its code's value times the scale of its block.
+struct BlockwiseAdamW {
+  Buffer master, copy, grad, scalars;  ///< as `adamw` has them
+  Buffer m, v;                         ///< u8 (n): signed codes, unsigned ones
+  Buffer m_scales, v_scales;           ///< f32 (blocks_of): of the blocks that the part has elements of
+  Buffer new_m_scales, new_v_scales;   ///< the same behind the step
+  ElementRuns part;
+};
+
+/// Which elements of a parameter a part of it has, as ElementRuns says it. key: of the parameter's random numbers.
 struct StochasticRounding {
   std::uint64_t key;
   std::int64_t first, run, stride;
@@ -344,6 +354,13 @@ struct KernelTable {
   /// weight_decay * master); m := beta2 * m + (1 - beta2) * g. The sign of 0 is 0. All else as with adamw.
   void (*lion)(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars,
                const LionOptions& options);
+  /// AdamW with moments of 8 bits, part 1: new scales := the largest magnitudes of the moments behind the step among
+  /// the part's elements of each block, at most the largest f32; the old ones where the step is skipped. Who shares a
+  /// block with others goes on with the largest of all.
+  void (*blockwise_adamw_scales)(ExecContext& ctx, const BlockwiseAdamW& of, const AdamWOptions& options);
+  /// part 2: a step as `adamw` does it from the moments before it; the moments behind it become codes for the new
+  /// scales. A v above 0 stays above 0.
+  void (*blockwise_adamw)(ExecContext& ctx, const BlockwiseAdamW& of, const AdamWOptions& options);
 };
 
 /// The CPU kernels for this processor, chosen at the first call among AVX-512 with tiles (AMX), AVX-512, AVX2 and

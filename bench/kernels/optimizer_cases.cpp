@@ -139,6 +139,35 @@ void add_lion(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
                    }});
 }
 
+/// Both parts: reads grad and moments of 8 bits twice, writes these and the master once.
+void add_blockwise_adamw(std::vector<KernelCase>& cases, std::int64_t n, bool is_scales) {
+  const std::int64_t bytes = is_scales ? size_of(kF32) + 2 : 3 * size_of(kF32) + 4;
+  cases.push_back({.kernel = is_scales ? "blockwise_adamw_scales" : "blockwise_adamw",
+                   .shape = fmt::format("{}", n),
+                   .bytes = static_cast<double>(n * bytes),
+                   .make = [=](Arrays& arrays, int) {
+                     constexpr AdamWOptions kOptions{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+                     const ElementRuns part{0, n, n};
+                     const std::int64_t blocks = blocks_of(part, n);
+                     const auto scales = [&] { return arrays.random(blocks, kF32, 0.1f, 1); };
+                     const BlockwiseAdamW of{.master = arrays.random(n, kF32),
+                                             .copy = {},
+                                             .grad = arrays.random(n, kF32),
+                                             .scalars = arrays.floats({1e-4f, 0.5f, 0.5f, 1.0f, 1.0f, 0.0f}),
+                                             .m = arrays.zeros(n, DType::u8),
+                                             .v = arrays.zeros(n, DType::u8),
+                                             .m_scales = scales(),
+                                             .v_scales = scales(),
+                                             .new_m_scales = scales(),
+                                             .new_v_scales = scales(),
+                                             .part = part};
+                     return [=](ExecContext& exec) {
+                       is_scales ? kernels_of(exec).blockwise_adamw_scales(exec, of, kOptions)
+                                 : kernels_of(exec).blockwise_adamw(exec, of, kOptions);
+                     };
+                   }});
+}
+
 }  // namespace
 
 void add_optimizer_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes) {
@@ -151,6 +180,7 @@ void add_optimizer_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes)
   for (const std::int64_t n : {sizes.unit_elems, sizes.odd_elems})
     for (const bool has_copy : {false, true})
       add_adamw(cases, n, has_copy), add_sgd(cases, n, has_copy), add_lion(cases, n, has_copy);
+  for (const bool is_scales : {true, false}) add_blockwise_adamw(cases, sizes.unit_elems, is_scales);
   for (const std::int64_t run : {sizes.unit_elems, std::int64_t{192}})
     add_stochastic_cast(cases, sizes.unit_elems, run);
 }

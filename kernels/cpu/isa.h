@@ -123,6 +123,19 @@ struct Lion {
   LionOptions options;
 };
 
+/// See zs::BlockwiseAdamW; copy as above.
+struct BlockwiseAdamW {
+  float* master;
+  std::uint16_t* copy;
+  const float* grad;
+  std::uint8_t *m, *v;
+  const float *m_scales, *v_scales;
+  float *new_m_scales, *new_v_scales;
+  ElementRuns part;
+  StepScalars scalars;
+  AdamWOptions options;
+};
+
 struct MapOperand {
   void* address;  // null: the constant
   DType dtype;
@@ -194,6 +207,8 @@ struct Isa {
   void (*adamw)(int threads, const AdamW& args, std::int64_t n);
   void (*sgd)(int threads, const Sgd& args, std::int64_t n);
   void (*lion)(int threads, const Lion& args, std::int64_t n);
+  void (*blockwise_adamw_scales)(int threads, const BlockwiseAdamW& args, std::int64_t n);
+  void (*blockwise_adamw)(int threads, const BlockwiseAdamW& args, std::int64_t n);
 };
 
 /// Queries and keys are taken in tiles of so many rows.

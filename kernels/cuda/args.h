@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/accumulators.h"
+#include "kernels/dynamic_code.h"
 #include "kernels/map_op.h"
 #include "kernels/rotary_angle.h"
 
@@ -275,6 +276,21 @@ struct AdamWArgs {
   std::int64_t elems;
   float beta1, beta2, eps, weight_decay;
   bool is_aligned;
+};
+
+/// See zs::BlockwiseAdamW; the codes are what an m and a v stand for.
+struct BlockwiseAdamWArgs {
+  float* master;
+  std::uint16_t* copy;  // bf16, null: none
+  const float* grad;
+  const Scalars* scalars;
+  std::uint8_t *m, *v;
+  const float *m_scales, *v_scales;
+  float *new_m_scales, *new_v_scales;
+  std::int64_t elems;
+  ElementRuns part;
+  float beta1, beta2, eps, weight_decay;
+  DynamicCodes m_codes, v_codes;
 };
 
 /// As many dims as a shape has.

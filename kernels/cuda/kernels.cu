@@ -3,6 +3,7 @@
 #include "kernels/cuda/attention_backward.cu"
 #include "kernels/cuda/attention_cached.cu"
 #include "kernels/cuda/attention_general.cu"
+#include "kernels/cuda/blockwise_adamw.cu"
 #include "kernels/cuda/elementwise.cu"
 #include "kernels/cuda/int8_blocks.cu"
 #include "kernels/cuda/lines.cu"

@@ -6,6 +6,7 @@
 /// from zs::Optimizer.
 
 #include "runtime/shard/adamw.h"
+#include "runtime/shard/adamw8bit.h"
 #include "runtime/shard/grad_norm.h"
 #include "runtime/shard/lion.h"
 #include "runtime/shard/lr_schedule.h"

@@ -41,14 +41,18 @@ std::string differences(const CheckpointReader& reader, const std::vector<HeldTe
   for (const auto& [tensor, pieces] : tensors) {
     known.insert({tensor.parameter, tensor.kind});
     kinds.insert(tensor.kind);
-    const auto saved = reader.find(tensor.parameter, tensor.kind);
-    if (!saved) {
+    const auto number = reader.find(tensor.parameter, tensor.kind);
+    if (!number) {
       found.push_back(fmt::format("{} ({}) is not saved", tensor.parameter, tensor.kind));
-    } else if (const Shape& shape = reader.manifest().tensors[static_cast<std::size_t>(*saved)].shape;
-               shape != tensor.shape) {
-      found.push_back(fmt::format("{} ({}) is {} there and {} here", tensor.parameter, tensor.kind, shape.str(),
-                                  tensor.shape.str()));
+      continue;
     }
+    const CheckpointTensor& saved = reader.manifest().tensors[static_cast<std::size_t>(*number)];
+    if (saved.shape != tensor.shape)
+      found.push_back(fmt::format("{} ({}) is {} there and {} here", tensor.parameter, tensor.kind, saved.shape.str(),
+                                  tensor.shape.str()));
+    else if (saved.dtype != tensor.dtype)
+      found.push_back(fmt::format("{} ({}) is {} there and {} here", tensor.parameter, tensor.kind,
+                                  name_of(saved.dtype), name_of(tensor.dtype)));
   }
   for (const CheckpointTensor& tensor : reader.manifest().tensors) {
     if (kinds.contains(tensor.kind) && !known.contains({tensor.parameter, tensor.kind}))

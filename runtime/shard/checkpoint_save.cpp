@@ -61,6 +61,7 @@ std::vector<std::vector<ElementRange>> gather_ranges(Executor& executor, const s
 
 void check_finite(const HeldTensor& held, std::int64_t begin, const Buffer& data) {
   constexpr std::uint32_t kExponent = 0x7f800000u;
+  if (data.dtype != DType::f32) return;
   const float* values = data.as<float>();
   const float* bad = std::find_if(values, values + data.elems, [](float value) {
     return (std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent;
@@ -306,11 +307,13 @@ struct BackgroundSave::State {
 };
 
 std::int64_t BackgroundSave::held_bytes(const Executor& executor, const Optimizer& optimizer) {
-  std::int64_t elems = 0;
-  for (const FlatParameter& unit : executor.units())
-    elems += unit.layout->held_elems() * (unit.is_frozen ? 1 : 1 + std::ssize(optimizer.state_names()));
+  std::int64_t elems = 0, bytes = 0;
+  for (std::size_t unit = 0; unit < executor.units().size(); ++unit) {
+    elems += executor.units()[unit].layout->held_elems();
+    bytes += optimizer.state_bytes(unit);
+  }
   for (const Parameter* parameter : executor.ignored()) elems += parameter->numel();
-  return elems * size_of(DType::f32);
+  return bytes + elems * size_of(DType::f32);
 }
 
 BackgroundSave::BackgroundSave(const TrainingState& state, const std::string& root, const CheckpointInfo& info,

@@ -13,6 +13,15 @@ HeldTensor::Piece piece_of(const ShardSegment& segment, const Buffer& data) {
   return {{0, segment.view_offset, segment.run, runs, runs > 1 ? segment.stride : 0}, data};
 }
 
+/// Of a state that has an element for a block of the parameter's, whole blocks; ranks that share one both have it.
+HeldTensor::Piece blocks_piece_of(const ShardSegment& segment, const Buffer& data) {
+  return {{0, first_block_of({segment.view_offset, segment.run, segment.stride}), data.elems, 1, 0}, data};
+}
+
+Shape shape_of(const FlatView& parameter, const StateForm& form) {
+  return form.block_elems == 1 ? parameter.shape : Shape{(parameter.numel + form.block_elems - 1) / form.block_elems};
+}
+
 /// Every rank holds it whole, and whoever gave it the value keeps what else there is to know of it.
 HeldTensor held_whole(const Parameter& ignored) {
   const Buffer value = ignored.value();
@@ -80,24 +89,33 @@ void store_unit_state(const Executor& executor, const Optimizer& optimizer, std:
   copy_parts(executor, optimizer, {unit, which}, state.shards.held, false);
 }
 
+void check_plain_state(const Optimizer& optimizer, const char* what) {
+  if (optimizer.has_plain_state()) return;
+  throw UsageError(fmt::format("{} of {}, whose moments are codes of 8 bits", what, optimizer.kind()),
+                   "pass with_optimizer = false, or save and load a checkpoint");
+}
+
 std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* optimizer) {
   std::vector<HeldTensor> tensors;
   for (std::size_t unit = 0; unit < executor.units().size(); ++unit) {
     const FlatParameter& flat = executor.units()[unit];
     const std::vector<ShardSegment> segments = flat.held_segments();
-    const auto add = [&](std::size_t view, const std::string& kind, const auto& data_of) {
+    const auto add = [&](std::size_t view, const std::string& kind, const StateForm& form, const auto& data_of) {
       const FlatView& parameter = flat.layout->views()[view];
-      HeldTensor held{{parameter.name, kind, DType::f32, parameter.shape}, {}};
-      for (std::size_t i = 0; i < segments.size(); ++i)
-        if (segments[i].view == view) held.pieces.push_back(piece_of(segments[i], data_of(i)));
+      HeldTensor held{{parameter.name, kind, form.dtype, shape_of(parameter, form)}, {}};
+      for (std::size_t i = 0; i < segments.size(); ++i) {
+        if (segments[i].view != view) continue;
+        held.pieces.push_back(form.block_elems == 1 ? piece_of(segments[i], data_of(i))
+                                                    : blocks_piece_of(segments[i], data_of(i)));
+      }
       tensors.push_back(std::move(held));
     };
     for (std::size_t view = 0; view < flat.layout->views().size(); ++view) {
-      add(view, kMasterKind,
+      add(view, kMasterKind, {},
           [&](std::size_t i) { return flat.master_buffer().slice(segments[i].shard_offset, segments[i].count); });
       for (std::size_t which = 0; optimizer != nullptr && which < optimizer->state_names().size(); ++which) {
         if (optimizer->has_state(which, unit, view))
-          add(view, optimizer->state_names()[which],
+          add(view, optimizer->state_names()[which], optimizer->form(which),
               [&](std::size_t i) { return optimizer->state_of(which, unit, i); });
       }
     }

@@ -14,7 +14,7 @@ namespace zs {
 inline constexpr const char* kMasterKind = "master";
 
 /// A tensor of the state, and the parts of it that this rank holds, in the order of elements. They are cut on the same
-/// dim.
+/// dim. Of moments in 8 bits there are u8 codes, and scales, one for each block of the parameter.
 struct HeldTensor {
   struct Piece {
     ElementRange range;  ///< of this tensor, as if it were the first
@@ -43,6 +43,9 @@ struct HeldKind {
 std::vector<HeldKind> unit_state(const Executor& executor, const Optimizer* optimizer, std::size_t unit);
 /// Enqueues the writing of what became of the shards, where they are a copy.
 void store_unit_state(const Executor& executor, const Optimizer& optimizer, std::size_t unit, const HeldKind& state);
+
+/// UsageError, by `what`, where the optimizer has state that is not f32, element by element: checkpoints alone hold it.
+void check_plain_state(const Optimizer& optimizer, const char* what);
 
 /// The state by parameter and kind: of units, in their order, and behind them the ignored parameters, of which there
 /// are the values alone. Views of the shards. Without an optimizer: of the weights. UsageError where an ignored

@@ -201,10 +201,19 @@ class ManifestReader final : public Events {
       case Place::attribute: return manifest_.attributes.emplace(key_, std::move(value)).second || refuse();
       case Place::parameter: manifest_.tensors.back().parameter = std::move(value); return true;
       case Place::kind: manifest_.tensors.back().kind = std::move(value); return true;
-      case Place::dtype: return value == name_of(DType::f32) || refuse();
+      case Place::dtype: return take_dtype(value) || refuse();
       case Place::digest: return take_digest(value) || refuse();
       default: return true;  // the format, which is known
     }
+  }
+
+  bool take_dtype(const std::string& name) {
+    for (const DType dtype : {DType::f32, DType::u8}) {
+      if (name != name_of(dtype)) continue;
+      manifest_.tensors.back().dtype = dtype;
+      return true;
+    }
+    return false;
   }
 
   bool take_digest(const std::string& digits) {

@@ -47,9 +47,9 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   if (options.in_backward) start_in_backward();
 }
 
-/// Whole matrices and an average are made of what is on the device.
+/// Parameters that are apart and an average are updated from what is on the device.
 void Optimizer::check_residence() const {
-  if (!has_average() && !definition_.is_apart) return;
+  if (!has_average() && !definition_.is_apart && has_plain_state()) return;
   for (const FlatParameter& unit : executor_.units()) {
     if (!unit.placement->options.residence.has_any()) continue;
     throw UsageError(fmt::format("{}{} does not go with what the host keeps of unit {}", name_,
@@ -70,11 +70,11 @@ Optimizer::Unit Optimizer::make_unit(const FlatParameter& unit) {
   const bool is_on_host = unit.placement->options.residence.has_moments_on_host;
   std::vector<Buffer> zeros;
   for (std::size_t i = 0; i < state_names_.size(); ++i) {
-    const std::int64_t elems = place_states(made, unit, i), bytes = elems * size_of(DType::f32);
+    const std::int64_t elems = place_states(made, unit, i), bytes = elems * size_of(form(i).dtype);
     made.state.push_back(elems < 0    ? Memory()
                          : is_on_host ? executor_.link().acquire(bytes, "moments")
                                       : context.pool().acquire(bytes, context.stream(), "moments"));
-    if (elems >= 0) zeros.push_back(made.state.back().buffer(DType::f32, elems));
+    if (elems >= 0) zeros.push_back(all_of(i, made.state.back()));
   }
   if (zeros.empty()) return made;
   HostLink::Window window = executor_.link().open(unit.name, is_on_host ? zeros : std::vector<Buffer>{});
@@ -86,27 +86,33 @@ Optimizer::Unit Optimizer::make_unit(const FlatParameter& unit) {
   return made;
 }
 
-/// A state that all have lies as the masters do, one that some have without gaps. Returns how many elements it takes;
-/// below 0: this rank has none of it.
+/// A state that all have lies as the masters do; one that some have, or that has an element for a block, without gaps.
+/// Returns how many elements it takes; below 0: this rank has none of it.
 std::int64_t Optimizer::place_states(Unit& made, const FlatParameter& unit, std::size_t which) const {
-  constexpr std::int64_t kAlign = UnitLayout::kAlignBytes / size_of(DType::f32);
+  const std::int64_t align = UnitLayout::kAlignBytes / size_of(form(which).dtype);
   const auto& views = unit.layout->views();
   const bool is_average = which == definition_.state.size();
   std::vector<bool>& has = made.has_state.emplace_back();
   for (const FlatView& view : views)
     has.push_back(!unit.is_frozen && (is_average || !definition_.has_state || definition_.has_state(which, view)));
-  const bool is_of_all = std::find(has.begin(), has.end(), false) == has.end();
+  const bool is_as_masters = form(which).block_elems == 1 && std::find(has.begin(), has.end(), false) == has.end();
   std::int64_t end = 0;
   for (Range& range : made.held) {
-    range.state_offsets.push_back(!has[range.view] ? -1 : is_of_all ? range.offset : end);
-    if (has[range.view]) end += (range.count + kAlign - 1) / kAlign * kAlign;
+    range.state_offsets.push_back(!has[range.view] ? -1 : is_as_masters ? range.offset : end);
+    if (has[range.view]) end += (count_of(which, range) + align - 1) / align * align;
   }
-  return is_of_all ? unit.layout->held_elems() : end > 0 ? end : -1;
+  return is_as_masters ? unit.layout->held_elems() : end > 0 ? end : -1;
 }
 
 bool Optimizer::is_of_all(std::size_t which, std::size_t unit) const {
   const std::vector<bool>& has = of_unit(unit).has_state.at(which);
-  return std::find(has.begin(), has.end(), false) == has.end();
+  return form(which) == StateForm{} && std::find(has.begin(), has.end(), false) == has.end();
+}
+
+std::int64_t Optimizer::state_bytes(std::size_t unit) const {
+  std::int64_t bytes = 0;
+  for (const Memory& state : of_unit(unit).state) bytes += state ? state.bytes() : 0;
+  return bytes;
 }
 
 Buffer Optimizer::state(std::size_t which, std::size_t unit) const {
@@ -118,8 +124,7 @@ Buffer Optimizer::state_of(std::size_t which, std::size_t unit, std::size_t segm
   const Range& range = of_unit(unit).held.at(segment);
   const std::int64_t offset = range.state_offsets.at(which);
   if (offset < 0) return {};
-  const Memory& memory = of_unit(unit).state.at(which);
-  return memory.buffer(DType::f32, memory.bytes() / size_of(DType::f32)).slice(offset, range.count);
+  return all_of(which, of_unit(unit).state.at(which)).slice(offset, count_of(which, range));
 }
 
 const ParameterGroup* Optimizer::group_of(const std::string& name) const {
@@ -277,10 +282,11 @@ std::vector<Optimizer::Part> Optimizer::parts(std::size_t unit, bool are_apart, 
     const auto part = [&](const Buffer& all) { return all.slice(range.offset, range.count); };
     const Buffer copy = compute_copy.empty() ? Buffer{} : part(compute_copy);
     const std::int64_t slot = place_of({units_[unit].updates[range.view], range.lr_scale});
-    Slice slice{part(here.master), part(here.grad), is_cast ? Buffer{} : copy, {}, scalars(slot), range.weight_decay};
+    Slice slice{part(here.master),  part(here.grad), is_cast ? Buffer{} : copy, {}, scalars(slot),
+                range.weight_decay, range.part()};
     for (std::size_t which = 0; which < here.states.size(); ++which) {
       const std::int64_t offset = range.state_offsets[which];
-      slice.state.push_back(offset < 0 ? Buffer{} : here.states[which].slice(offset, range.count));
+      slice.state.push_back(offset < 0 ? Buffer{} : here.states[which].slice(offset, count_of(which, range)));
     }
     parts.push_back({std::move(slice), is_cast ? copy : Buffer{}, range.rounding, flat.precision.rounds_stochastically,
                      range.view, slot});
@@ -313,7 +319,7 @@ Optimizer::Held Optimizer::held_of(std::size_t unit, const HostLink::Window& win
     if (is_on_host(unit))
       held.states.push_back(window[next++]);
     else
-      held.states.push_back(state ? state.buffer(DType::f32, state.bytes() / size_of(DType::f32)) : Buffer{});
+      held.states.push_back(state ? all_of(i, state) : Buffer{});
   }
   held.grad = flat.host_grad ? window[window.parts.size() - 1] : flat.held_grad_buffer();
   return held;
@@ -322,6 +328,8 @@ Optimizer::Held Optimizer::held_of(std::size_t unit, const HostLink::Window& win
 void Optimizer::update_unit(std::size_t unit, HostLink::Window window) {
   executor_.context().stream().wait(window.arrived);
   const Held held = held_of(unit, window);
+  std::vector<Part> own = parts(unit, false, held);
+  if (own.empty()) return executor_.link().store(std::move(window));
   OpInfo info{kind_ + ":" + executor_.units()[unit].name, {held.master, held.grad}, {held.master}};
   for (const Buffer& state : held.states) {
     if (state.empty()) continue;
@@ -329,7 +337,7 @@ void Optimizer::update_unit(std::size_t unit, HostLink::Window window) {
     info.writes.push_back(state);
   }
   info.reads.push_back(all_scalars());
-  launch_parts(std::move(info), parts(unit, false, held), slice_update());
+  launch_parts(std::move(info), std::move(own), slice_update());
   executor_.link().store(std::move(window));
 }
 

@@ -36,6 +36,13 @@ struct OptimizerOptions {
   bool in_backward = false;
 };
 
+/// What a state is made of, in memory and in checkpoints.
+struct StateForm {
+  DType dtype = DType::f32;
+  std::int64_t block_elems = 1;  ///< so many of a parameter's elements, counted from its first, have one of the state
+  bool operator==(const StateForm&) const = default;
+};
+
 /// Updates the master shards, with global-norm clipping that never waits for the host: norm, clip coefficient and
 /// learning rate are scalars in device memory. A gradient that is not finite leaves the weights as they are: such steps
 /// are counted. How many steps have updated a parameter is counted for each, and checkpoints keep it: one that was
@@ -102,10 +109,17 @@ class Optimizer {
   bool has_state(std::size_t which, std::size_t unit, std::size_t parameter) const {
     return of_unit(unit).has_state.at(which).at(parameter);
   }
-  /// Whether all of the unit's parameters have it.
+  StateForm form(std::size_t which) const {
+    return which < definition_.forms.size() ? definition_.forms[which] : StateForm{};
+  }
+  /// Whether all state is f32, an element for each of the parameter's.
+  bool has_plain_state() const { return definition_.forms.empty(); }
+  /// What this rank holds of a unit's state.
+  std::int64_t state_bytes(std::size_t unit) const;
+  /// Whether all of the unit's parameters have it, in f32 as the masters lie.
   bool is_of_all(std::size_t which, std::size_t unit) const;
-  /// The same of elements that this rank holds: one of FlatParameter::held_segments(), by its place there. Empty where
-  /// the parameter has no such state.
+  /// The same of elements that this rank holds: one of FlatParameter::held_segments(), by its place there, or of the
+  /// blocks that these are in. Empty where the parameter has no such state.
   Buffer state_of(std::size_t which, std::size_t unit, std::size_t segment) const;
   /// Whether the host keeps that, see HostLink.
   bool is_on_host(std::size_t unit) const {
@@ -122,7 +136,8 @@ class Optimizer {
     std::string name;                     ///< "AdamW": of launches, in lower case, and errors
     std::vector<std::string> state = {};  ///< "m", "v": f32, which begin as zeros
     std::vector<std::pair<std::string, std::string>> settings =
-        {};  ///< what ranks must have alike: "AdamW's eps", "1e-08"
+        {};                             ///< what ranks must have alike: "AdamW's eps", "1e-08"
+    std::vector<StateForm> forms = {};  ///< of each state; none: f32, element by element
     /// Whether a parameter has a state, by its place in `state`; none: each has all of them.
     std::function<bool(std::size_t which, const FlatView& parameter)> has_state = {};
     /// Whether update_apart() updates a parameter, and slice_update() does not; none: there are no such parameters.
@@ -137,6 +152,7 @@ class Optimizer {
     std::vector<Buffer> state;  ///< in the order of Definition::state; empty where the parameter has none
     Buffer scalars;             ///< as StepScalars
     float weight_decay;
+    ElementRuns part;  ///< which elements of the parameter these are
     /// Of a CPU device.
     const StepScalars& step() const { return *static_cast<const StepScalars*>(scalars.data); }
   };
@@ -181,6 +197,8 @@ class Optimizer {
     StochasticRounding rounding;
     std::size_t view;                              // the parameter's place in the unit
     std::vector<std::int64_t> state_offsets = {};  // of each state; -1: the parameter has none
+
+    ElementRuns part() const { return {rounding.first, rounding.run, rounding.stride}; }
   };
   struct Unit {
     std::vector<Memory> state;
@@ -200,6 +218,13 @@ class Optimizer {
   const ParameterGroup* group_of(const std::string& name) const;
   void check_groups() const;
   Unit make_unit(const FlatParameter& unit);
+  /// How many elements a state has of a range.
+  std::int64_t count_of(std::size_t which, const Range& range) const {
+    return form(which).block_elems == 1 ? range.count : blocks_of(range.part(), range.count);
+  }
+  Buffer all_of(std::size_t which, const Memory& state) const {
+    return state.buffer(form(which).dtype, state.bytes() / size_of(form(which).dtype));
+  }
   std::int64_t place_states(Unit& made, const FlatParameter& unit, std::size_t which) const;
   std::vector<Range> ranges(const FlatParameter& unit, const std::vector<ShardSegment>& segments) const;
   void start_in_backward();

@@ -123,6 +123,7 @@ StateByName state_by_name(const TrainingState& state, const StateOptions& option
   if (options.only_rank && (*options.only_rank < 0 || *options.only_rank >= state.executor.ranks()))
     throw UsageError(fmt::format("state_by_name() for rank {} of {}", *options.only_rank, state.executor.ranks()),
                      "name a rank that is");
+  if (options.with_optimizer) check_plain_state(state.optimizer, "state_by_name()");
   state.executor.step().check_no_micro_batch("state_by_name()");
   StateByName result;
   Reader(state, options, result).run();

@@ -261,6 +261,7 @@ StateDifferences load_by_name(const TrainingState& state, const StateByName& fro
   if (options.only_rank && (*options.only_rank < 0 || *options.only_rank >= state.executor.ranks()))
     throw UsageError(fmt::format("load_by_name() from rank {} of {}", *options.only_rank, state.executor.ranks()),
                      "name a rank that is");
+  if (options.with_optimizer) check_plain_state(state.optimizer, "load_by_name()");
   state.executor.step().check_between_steps("load_by_name()");
   state.executor.check_all_sharded();
   return Loader(state, from, options).run();

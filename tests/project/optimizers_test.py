@@ -14,9 +14,9 @@ CUT = {"checkpoint__every": 4, "checkpoint__keep": 0, "run__validate_every": 3}
 
 
 def resumed(train):
-    """Lion and Muon give the same bits with any strategy, layout and number of ranks, and go on from a checkpoint."""
+    """Lion, Muon and 8-bit AdamW give the same bits with any strategy, layout and number of ranks, and go on from a checkpoint."""
     problems = []
-    for optimizer, state in (("lion", "lion.m"), ("muon", "muon.m")):
+    for optimizer, state in (("lion", "lion.m"), ("muon", "muon.m"), ("adamw8bit", "adamw8bit.m_scale")):
         keys = {"train__optimizer": optimizer, "train__lr": "1e-3"}
         with Folder(train) as folder:
             first = folder.start(ranks=3, **keys, **CUT)

@@ -356,6 +356,10 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
   const Audit sent = audit_training(encoded);
   CHECK(fmt::format("{}", fmt::join(sent.findings, "; ")) == "");
   seen.insert(sent.ops.begin(), sent.ops.end());
+  Config adamw8bit = small_config();
+  adamw8bit.train.optimizer = "adamw8bit";
+  adamw8bit.precision.param = "bf16";
+  seen.merge(audit_training(adamw8bit).ops);
   Config averaged = small_config();
   averaged.train.average = 0.9;
   averaged.run.validate_average = true;

@@ -6,7 +6,7 @@
 
 #include "model/train/config/pattern_entries.h"
 #include "runtime/base/usage_error.h"
-#include "runtime/shard/adamw.h"
+#include "runtime/shard/adamw8bit.h"
 #include "runtime/shard/lion.h"
 #include "runtime/shard/muon.h"
 #include "runtime/shard/sgd.h"
@@ -56,9 +56,9 @@ void refuse_foreign(ConfigDraft& draft) {
     draft.report(key, fmt::format("{} = {} does not go with train.optimizer \"{}\"", key, value, train.optimizer),
                  fmt::format("leave it out, or use train.optimizer = \"{}\"", *optimizers.begin()));
   };
-  check("train.beta1", train.beta1 != usual.beta1, train.beta1, {"adamw", "lion", "muon"});
-  check("train.beta2", train.beta2 != usual.beta2, train.beta2, {"adamw", "lion", "muon"});
-  check("train.eps", train.eps != usual.eps, train.eps, {"adamw", "muon"});
+  check("train.beta1", train.beta1 != usual.beta1, train.beta1, {"adamw", "adamw8bit", "lion", "muon"});
+  check("train.beta2", train.beta2 != usual.beta2, train.beta2, {"adamw", "adamw8bit", "lion", "muon"});
+  check("train.eps", train.eps != usual.eps, train.eps, {"adamw", "adamw8bit", "muon"});
   check("train.momentum", train.momentum != usual.momentum, train.momentum, {"sgd", "muon"});
   check("train.nesterov", train.nesterov, "true", {"sgd", "muon"});
   check("train.muon", !train.muon.empty(), fmt::format("[\"{}\"]", fmt::join(train.muon, "\", \"")), {"muon"});
@@ -114,50 +114,30 @@ void resolve_optimizer(ConfigDraft& draft) {
 
 std::unique_ptr<Optimizer> make_optimizer(Executor& executor, const Config& config) try {
   const Config::Train& train = config.train;
-  std::vector<ParameterGroup> groups;
-  for (const std::string& entry : train.groups) groups.push_back(parse_group(entry));
-  const auto decay = static_cast<float>(train.weight_decay), clip = static_cast<float>(train.clip);
   const auto beta1 = static_cast<float>(train.beta1), beta2 = static_cast<float>(train.beta2),
              eps = static_cast<float>(train.eps), momentum = static_cast<float>(train.momentum);
-  if (train.optimizer == "sgd") {
-    return std::make_unique<Sgd>(executor, SgdConfig{.momentum = momentum,
-                                                     .nesterov = train.nesterov,
-                                                     .weight_decay = decay,
-                                                     .clip = clip,
-                                                     .order_free = train.deterministic,
-                                                     .groups = std::move(groups),
-                                                     .average = static_cast<float>(train.average)});
-  }
-  if (train.optimizer == "lion") {
-    return std::make_unique<Lion>(executor, LionConfig{.beta1 = beta1,
-                                                       .beta2 = beta2,
-                                                       .weight_decay = decay,
-                                                       .clip = clip,
-                                                       .order_free = train.deterministic,
-                                                       .groups = std::move(groups),
-                                                       .average = static_cast<float>(train.average)});
-  }
-  if (train.optimizer == "muon") {
-    return std::make_unique<Muon>(executor, MuonConfig{.momentum = momentum,
-                                                       .nesterov = train.nesterov,
-                                                       .matrices = train.muon,
-                                                       .beta1 = beta1,
-                                                       .beta2 = beta2,
-                                                       .eps = eps,
-                                                       .weight_decay = decay,
-                                                       .clip = clip,
-                                                       .order_free = train.deterministic,
-                                                       .groups = std::move(groups),
-                                                       .average = static_cast<float>(train.average)});
-  }
-  return std::make_unique<AdamW>(executor, AdamWConfig{.beta1 = beta1,
-                                                       .beta2 = beta2,
-                                                       .eps = eps,
-                                                       .weight_decay = decay,
-                                                       .clip = clip,
-                                                       .order_free = train.deterministic,
-                                                       .groups = std::move(groups),
-                                                       .average = static_cast<float>(train.average)});
+  const auto with_shared = [&](auto options) {  // what all of them have
+    options.weight_decay = static_cast<float>(train.weight_decay);
+    options.clip = static_cast<float>(train.clip);
+    options.order_free = train.deterministic;
+    for (const std::string& entry : train.groups) options.groups.push_back(parse_group(entry));
+    options.average = static_cast<float>(train.average);
+    return options;
+  };
+  if (train.optimizer == "sgd")
+    return std::make_unique<Sgd>(executor, with_shared(SgdConfig{.momentum = momentum, .nesterov = train.nesterov}));
+  if (train.optimizer == "lion")
+    return std::make_unique<Lion>(executor, with_shared(LionConfig{.beta1 = beta1, .beta2 = beta2}));
+  if (train.optimizer == "muon")
+    return std::make_unique<Muon>(executor, with_shared(MuonConfig{.momentum = momentum,
+                                                                   .nesterov = train.nesterov,
+                                                                   .matrices = train.muon,
+                                                                   .beta1 = beta1,
+                                                                   .beta2 = beta2,
+                                                                   .eps = eps}));
+  const AdamWConfig adamw = with_shared(AdamWConfig{.beta1 = beta1, .beta2 = beta2, .eps = eps});
+  if (train.optimizer == "adamw8bit") return std::make_unique<AdamW8bit>(executor, adamw);
+  return std::make_unique<AdamW>(executor, adamw);
 } catch (const UsageError& error) {  // all but the names of parameters is known to be right
   const char* const key = error.what_happened().starts_with("Muon: no matrix") ? "train.muon: " : "train.groups: ";
   throw Error(ExitCode::config, key + error.what_happened(), {}, error.what_to_do());

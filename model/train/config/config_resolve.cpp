@@ -8,6 +8,7 @@
 
 #include "model/train/config/config_lora.h"
 #include "model/train/config/config_model.h"
+#include "model/train/config/config_offload.h"
 #include "model/train/config/config_optimizer.h"
 #include "model/train/config/config_plan.h"
 #include "model/train/config/config_schema.h"
@@ -207,40 +208,6 @@ void check_data(ConfigDraft& draft) {
                  fmt::format("data.token_bytes = {} does not go with data.kind \"text\"", data.token_bytes),
                  "leave it out, or use data.kind = \"tokens\"");
   }
-}
-
-/// What the host is to keep must be there, and come back only for updates.
-void check_offload(ConfigDraft& draft) {
-  const Config& c = draft.config;
-  if (are_good(draft, {"offload.weights", "precision.param", "precision.validation"}) && c.offload.weights == "host") {
-    if (c.precision.param == "f32")
-      draft.report("offload.weights", "offload.weights = \"host\" does not go with precision.param \"f32\"",
-                   "f32 units are gathered from the master weights: keep them on the device, or use param = \"bf16\"");
-    else if (c.precision.validation == "f32")
-      draft.report("offload.weights", "offload.weights = \"host\" does not go with precision.validation \"f32\"",
-                   "it gathers the master weights: keep them on the device, or validate in bf16");
-  }
-  if (are_good(draft, {"offload.moments", "train.optimizer", "train.momentum"}) && c.offload.moments == "host" &&
-      c.train.optimizer == "sgd" && c.train.momentum == 0)
-    draft.report("offload.moments",
-                 "offload.moments = \"host\" does not go with train.optimizer \"sgd\" without momentum",
-                 "it has no moments: leave it out, or set train.momentum");
-  if (are_good(draft, {"offload.weights", "offload.gradients", "offload.moments", "train.optimizer"}) &&
-      c.offload.has_any() && c.train.optimizer == "muon")
-    draft.report("train.optimizer", "train.optimizer = \"muon\" does not go with what the host keeps (offload)",
-                 "leave one of them out");
-  if (are_good(draft, {"offload.weights", "offload.gradients", "offload.moments", "train.average"}) &&
-      c.offload.has_any() && c.train.average > 0)
-    draft.report("train.average",
-                 fmt::format("train.average = {} does not go with what the host keeps (offload)", c.train.average),
-                 "leave one of them out");
-  if (are_good(draft, {"offload.weights", "offload.gradients", "offload.moments", "cuda.graph"}) &&
-      c.offload.has_any() && c.cuda.graph)
-    draft.report("cuda.graph", "cuda.graph = true does not go with what the host keeps (offload)",
-                 "leave one of them out");
-  if (are_good(draft, {"offload.cpu_link_gbs", "device"}) && c.offload.cpu_link_gbs > 0 && c.device == "cuda")
-    draft.report("offload.cpu_link_gbs", "offload.cpu_link_gbs does not go with device = \"cuda\"",
-                 "leave it out: a GPU has a link of its own");
 }
 
 /// Documents are of text; and what a field is, JSON alone has.

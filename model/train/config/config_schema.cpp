@@ -189,9 +189,10 @@ constexpr std::array kKeys = {
               "`train.steps`."},
     ConfigKey{"train.clip", [](Config& c) -> ConfigSlot { return &c.train.clip; }, between(0, 1e6), "", "",
               "Largest global norm of the gradient; 0 does not clip."},
-    ConfigKey{"train.optimizer", [](Config& c) -> ConfigSlot { return &c.train.optimizer; }, any, "adamw|lion|muon|sgd",
-              "",
-              "`adamw` (Loshchilov and Hutter 2019); `lion` (Chen et al. 2023); `muon` (Jordan et al. 2024) for the "
+    ConfigKey{"train.optimizer", [](Config& c) -> ConfigSlot { return &c.train.optimizer; }, any,
+              "adamw|adamw8bit|lion|muon|sgd", "",
+              "`adamw` (Loshchilov and Hutter 2019); `adamw8bit`, the same with moments of 8 bits (Dettmers et al. "
+              "2022); `lion` (Chen et al. 2023); `muon` (Jordan et al. 2024) for the "
               "matrices that `train.muon` names, and AdamW for the rest; or `sgd`, stochastic gradient descent with a "
               "momentum (docs/optimizers.md)."},
     ConfigKey{"train.weight_decay", [](Config& c) -> ConfigSlot { return &c.train.weight_decay; }, between(0, 100), "",

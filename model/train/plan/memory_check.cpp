@@ -107,7 +107,9 @@ Changes residences(const MemoryDemand& demand, const char* to) {
   if (goes_to_host ? demand.gpus == 0 && offload.device_mib == 0 : !offload.has_any()) return {};
   const bool has_moments = config.train.optimizer != "sgd" || config.train.momentum > 0;
   const bool has_masters = config.precision.param == "bf16" && config.precision.validation != "f32";
-  if (goes_to_host && config.cuda.graph) return {};
+  const bool needs_device =
+      config.train.optimizer == "muon" || config.train.optimizer == "adamw8bit" || config.train.average > 0;
+  if (goes_to_host && (config.cuda.graph || needs_device)) return {};
   using Key = std::pair<const char*, std::string Config::Offload::*>;
   std::vector<Key> keys;
   if (!goes_to_host || has_masters) keys.emplace_back("offload.weights", &Config::Offload::weights);

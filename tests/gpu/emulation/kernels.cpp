@@ -8,6 +8,7 @@
 #include "kernels/cuda/attention_backward.cu"
 #include "kernels/cuda/attention_cached.cu"
 #include "kernels/cuda/attention_general.cu"
+#include "kernels/cuda/blockwise_adamw.cu"
 #include "kernels/cuda/elementwise.cu"
 #include "kernels/cuda/int8_blocks.cu"
 #include "kernels/cuda/lines.cu"
@@ -77,6 +78,8 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       {"zs_clip_gradient", kernel_of(cuda::zs_clip_gradient)},
       {"zs_sgd", kernel_of(cuda::zs_sgd)},
       {"zs_lion", kernel_of(cuda::zs_lion)},
+      {"zs_blockwise_adamw_scales", kernel_of(cuda::zs_blockwise_adamw_scales, true)},
+      {"zs_blockwise_adamw", kernel_of(cuda::zs_blockwise_adamw, true)},
       {"zs_embedding_forward", kernel_of(cuda::zs_embedding_forward)},
       {"zs_embedding_backward", kernel_of(cuda::zs_embedding_backward, true)},
       {"zs_position_backward", kernel_of(cuda::zs_position_backward)},

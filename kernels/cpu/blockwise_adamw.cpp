@@ -1,0 +1,149 @@
+#include "kernels/families.h"
+
+#if defined(ZS_ISA)
+#include "kernels/cpu/vec.h"
+#include "kernels/dynamic_code.h"
+
+/// AdamW with moments of 8 bits.
+namespace zs::cpu::ZS_ISA {
+namespace {
+
+constexpr float kLargestFloat = 3.40282347e38f;
+
+struct CodeTable {
+  float values[kCodes], middles[kCodes - 1];
+};
+constexpr CodeTable code_table(bool is_signed) {
+  CodeTable table{};
+  const DynamicCodes codes = dynamic_codes(is_signed);
+  for (int i = 0; i < kCodes; ++i) table.values[i] = codes.values[i];
+  for (int i = 0; i + 1 < kCodes; ++i) table.middles[i] = 0.5f * (codes.values[i] + codes.values[i + 1]);
+  return table;
+}
+constexpr CodeTable kSigned = code_table(true), kUnsigned = code_table(false);
+
+/// visit(begin, end, block) of the part's elements, as they lie there, of each of its blocks [first, last).
+template <class Visit>
+inline void for_each_of_blocks(const BlockwiseAdamW& a, std::int64_t n, std::int64_t first, std::int64_t last,
+                               Visit visit) {
+  const ElementRuns part = a.part;
+  const std::int64_t runs = n / part.run;
+  for (std::int64_t block = first; block < last; ++block) {
+    const std::int64_t low = (first_block_of(part) + block) * kCodeBlockElems - part.first,
+                       high = low + kCodeBlockElems;  // from the part's first element, in the parameter
+    for (std::int64_t run = runs > 1 ? max_of(0, low) / part.stride : 0; run < runs; ++run) {
+      const std::int64_t begins = runs > 1 ? run * part.stride : 0;
+      if (begins >= high) break;
+      const std::int64_t from = max_of(low, begins), to = min_of(high, begins + part.run);
+      if (from < to) visit(run * part.run + from - begins, run * part.run + to - begins, block);
+    }
+  }
+}
+
+inline Split split_blocks(int threads, std::int64_t blocks) { return {threads, blocks, 16, 1}; }
+
+void blockwise_adamw_scales(int threads, const BlockwiseAdamW& args, std::int64_t n) {
+  const BlockwiseAdamW a = args;
+  const float clip = a.scalars.clip_coefficient, beta1 = a.options.beta1, beta2 = a.options.beta2;
+  const std::int64_t blocks = blocks_of(a.part, n);
+  parallel_ranges(split_blocks(threads, blocks), [=](std::int64_t first, std::int64_t last) {
+    for (std::int64_t block = first; block < last; ++block) a.new_m_scales[block] = a.new_v_scales[block] = 0;
+    for_each_of_blocks(a, n, first, last, [&](std::int64_t begin, std::int64_t end, std::int64_t block) {
+      const float m_scale = a.m_scales[block], v_scale = a.v_scales[block];
+      float most_m = a.new_m_scales[block], most_v = a.new_v_scales[block];
+#pragma omp simd reduction(max : most_m, most_v)
+      for (std::int64_t i = begin; i < end; ++i) {
+        const float g = a.grad[i] * clip;
+        const float m = beta1 * (kSigned.values[a.m[i]] * m_scale) + (1.0f - beta1) * g;
+        const float v = beta2 * (kUnsigned.values[a.v[i]] * v_scale) + (1.0f - beta2) * g * g;
+        const float magnitude = m < 0 ? -m : m;
+        most_m = magnitude > most_m ? magnitude : most_m;
+        most_v = v > most_v ? v : most_v;
+      }
+      a.new_m_scales[block] = most_m < kLargestFloat ? most_m : kLargestFloat;
+      a.new_v_scales[block] = most_v < kLargestFloat ? most_v : kLargestFloat;
+    });
+  });
+}
+
+void blockwise_adamw(int threads, const BlockwiseAdamW& args, std::int64_t n) {
+  const BlockwiseAdamW a = args;
+  const float clip = a.scalars.clip_coefficient, lr = a.scalars.lr;
+  const float correction1 = a.scalars.bias_correction1, correction2 = a.scalars.bias_correction2;
+  const float beta1 = a.options.beta1, beta2 = a.options.beta2, eps = a.options.eps,
+              weight_decay = a.options.weight_decay;
+  parallel_ranges(split_blocks(threads, blocks_of(a.part, n)), [=](std::int64_t first, std::int64_t last) {
+    for_each_of_blocks(a, n, first, last, [&](std::int64_t begin, std::int64_t end, std::int64_t block) {
+      const float m_scale = a.m_scales[block], v_scale = a.v_scales[block];
+      const float new_m_scale = a.new_m_scales[block], new_v_scale = a.new_v_scales[block];
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) {
+        const float g = a.grad[i] * clip;
+        const float m = beta1 * (kSigned.values[a.m[i]] * m_scale) + (1.0f - beta1) * g;
+        const float v = beta2 * (kUnsigned.values[a.v[i]] * v_scale) + (1.0f - beta2) * g * g;
+        const float before = a.master[i];
+        a.master[i] =
+            before - lr * (m / correction1 / (__builtin_sqrtf(v / correction2) + eps) + weight_decay * before);
+        a.m[i] = static_cast<std::uint8_t>(nearest_code(kSigned.middles, m / new_m_scale));
+        a.v[i] = static_cast<std::uint8_t>(nearest_code_above_zero(kUnsigned.middles, v / new_v_scale));
+      }
+      if (a.copy == nullptr) return;
+      for (std::int64_t i = begin; i < end; ++i) a.copy[i] = from_float<Bf16>(a.master[i]);
+    });
+  });
+}
+
+}  // namespace
+
+void fill_blockwise_adamw(Isa& isa) {
+  isa.blockwise_adamw_scales = blockwise_adamw_scales;
+  isa.blockwise_adamw = blockwise_adamw;
+}
+
+}  // namespace zs::cpu::ZS_ISA
+#else
+#include "kernels/checks.h"
+#include "kernels/cpu/host.h"
+
+namespace zs::cpu {
+namespace {
+
+BlockwiseAdamW loop_args(const zs::BlockwiseAdamW& of, const AdamWOptions& options) {
+  checks::blockwise_adamw(of);
+  return {.master = floats_of(of.master),
+          .copy = of.copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(of.copy).address),
+          .grad = floats_of(of.grad),
+          .m = static_cast<std::uint8_t*>(of.m.data),
+          .v = static_cast<std::uint8_t*>(of.v.data),
+          .m_scales = floats_of(of.m_scales),
+          .v_scales = floats_of(of.v_scales),
+          .new_m_scales = floats_of(of.new_m_scales),
+          .new_v_scales = floats_of(of.new_v_scales),
+          .part = of.part,
+          .scalars = *reinterpret_cast<const StepScalars*>(of.scalars.as<float>()),
+          .options = options};
+}
+
+void blockwise_adamw_scales(ExecContext& ctx, const zs::BlockwiseAdamW& of, const AdamWOptions& options) {
+  const BlockwiseAdamW args = loop_args(of, options);
+  if (args.scalars.skip == 0.0f) return isa().blockwise_adamw_scales(ctx.threads(), args, of.master.elems);
+  for (std::int64_t i = 0; i < of.m_scales.elems; ++i) {
+    args.new_m_scales[i] = args.m_scales[i];
+    args.new_v_scales[i] = args.v_scales[i];
+  }
+}
+
+void blockwise_adamw(ExecContext& ctx, const zs::BlockwiseAdamW& of, const AdamWOptions& options) {
+  const BlockwiseAdamW args = loop_args(of, options);
+  if (args.scalars.skip == 0.0f) isa().blockwise_adamw(ctx.threads(), args, of.master.elems);
+}
+
+}  // namespace
+
+void fill_blockwise_adamw(KernelTable& table) {
+  table.blockwise_adamw_scales = blockwise_adamw_scales;
+  table.blockwise_adamw = blockwise_adamw;
+}
+
+}  // namespace zs::cpu
+#endif
