@@ -9,6 +9,7 @@
 #include "runtime/shard/adamw8bit.h"
 #include "runtime/shard/grad_norm.h"
 #include "runtime/shard/lion.h"
+#include "runtime/shard/lost_updates.h"
 #include "runtime/shard/lr_schedule.h"
 #include "runtime/shard/muon.h"
 #include "runtime/shard/optimizer.h"

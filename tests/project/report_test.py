@@ -104,6 +104,36 @@ def written(train):
         return problems
 
 
+def extras(train):
+    """What a run is asked to count is in its report too: lost updates by group, the host's memory, and waits for data; on a phone as well."""
+    with Folder(train) as folder:
+        keys = {"run__lost_updates_every": 3, "train__groups": '["*.bias: decay=0", "position_embedding*: lr=0"]', "checkpoint__background": True, "checkpoint__every": 4,
+                "precision__param": "bf16"}
+        result = folder.start(ranks=2, **keys)
+        out = folder.path / "out"
+        metrics, data = harness.read_metrics(out), data_of(out / "report.html")
+        counted = {line["step"]: line["lost_updates"] for line in metrics if "lost_updates" in line}
+        problems = [] if result.code == 0 and sorted(counted) == [1, 3, 6] else [f"counted in {sorted(counted)}: {result}"]
+        for step, groups in counted.items():
+            problems += [] if list(groups) == ["*.bias", "position_embedding*", "others"] else [f"step {step}: groups {list(groups)}"]
+            frozen = groups["position_embedding*"]  # their rate is 0
+            problems += [] if frozen["f32"] == frozen["bf16"] == 1 else [f"step {step}: {frozen}"]
+            problems += [] if 0 <= groups["others"]["f32"] < groups["others"]["bf16"] < 1 else [f"step {step}: {groups['others']}"]
+        problems += [] if {g["group"]: [g["elements"], g["f32"], g["bf16"]] for g in data["lost_updates"]}.keys() == counted[6].keys() else ["not the latest"]
+        problems += [] if data["curves"]["lost_masters"]["step"] == [1, 3, 6] else [f"curve {data['curves']['lost_masters']}"]
+        problems += [] if data["curves"]["host_bytes"]["mean"] == [line["host_bytes"] for line in metrics] else ["not the host's memory"]
+        problems += [] if data["waits"]["steps"] == sum("data_wait_ms" in line for line in metrics) else [f"waits {data['waits']}"]
+        later = [line["allocations"] for line in metrics[1:]]
+        problems += [] if sum(later) == 0 else [f"memory beside what was planned: {later}"]
+        if browser := chromium.find():
+            points = {name: 8 for name in ("loss", "learning rate", "gradient norm", "tokens/s", "peak", "host")}
+            points.update({"f32 weights": 3, "bf16 weights": 3}, **({"wait": 8} if data["waits"]["steps"] else {}))
+            shots = os.environ.get("REPORT_SHOTS")
+            problems += view_problems(browser, out / "report.html", points, shots and shots + "-extras")
+        plain = folder.start(run__dir="plain", **{**keys, "run__lost_updates_every": 0})
+        return problems + ([] if harness.weights_hash(plain.out) == harness.weights_hash(result.out) else ["counting changes the weights"])
+
+
 def goes_on(train):
     """A run that was killed and goes on has each step once, in report and events, though the file of events was torn; until then its report says that it runs."""
     with Folder(train) as folder:
@@ -236,7 +266,7 @@ def main():
     harness.become_subreaper()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     report = harness.Report()
-    for case in (written, goes_on, states, commands, in_the_way, long_run):
+    for case in (written, extras, goes_on, states, commands, in_the_way, long_run):
         if not words or any(word in case.__name__ for word in words):
             report.case(case.__doc__.splitlines()[0], case(train))
     if not chromium.find():

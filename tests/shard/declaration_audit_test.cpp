@@ -363,6 +363,8 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
   Config averaged = small_config();
   averaged.train.average = 0.9;
   averaged.run.validate_average = true;
+  averaged.run.lost_updates_every = 1;
+  averaged.precision.param = "bf16";
   seen.merge(audit_training(averaged).ops);
   Config weighed = small_config();
   weighed.data.has_ignored_targets = true;

@@ -31,6 +31,24 @@ TEST_CASE("a line is one JSON object with every column") {
   CHECK(json::parse(to_json(m)).at("data_wait_ms") == 1.5);
   m.host_bytes = 4096;
   CHECK(json::parse(to_json(m)).at("host_bytes") == 4096);
+  m.lost_updates = {{"*.\"bias\"", 64, 0.25, 0.5}, {"others", 1e6, 0, {}}};
+  const json lost = json::parse(to_json(m)).at("lost_updates");
+  CHECK(lost == json{{"*.\"bias\"", {{"elements", 64}, {"f32", 0.25}, {"bf16", 0.5}}},
+                     {"others", {{"elements", 1e6}, {"f32", 0}}}});
+}
+
+TEST_CASE("a line has as many groups of lost updates as a log takes, and room for a validation") {
+  test::TempDir dir;
+  StepMetrics m{.step = 1};
+  for (int i = 0; i < 1000; ++i) m.lost_updates.push_back({fmt::format("blocks.{}.attention.weight", i), 1, 0.5, 0.5});
+  MetricsLog log(dir / "metrics.jsonl");
+  log.append(m);
+  log.add_validation(1, 1.0f / 3);
+  log.check_own();
+  const json line = json::parse(test::read_file(dir / "metrics.jsonl"));
+  CHECK(line.at("lost_updates").size() > 100);
+  CHECK(line.at("lost_updates").size() < 1000);
+  CHECK(line.contains("val_loss"));
 }
 
 TEST_CASE("floating-point values read back exactly") {
@@ -145,7 +163,7 @@ TEST_CASE("F06: a log that holds a line of somebody else is not cut, however lon
   const std::string line = to_json({.step = 1}) + "\n";
   for (const std::string& content :
        {std::string("precious\n"), line + "precious\n" + line, line + "{\"loss\": 1}\n", std::string("{\n"),
-        line + std::string(5000, '{'), "{\"step\": 2" + std::string(200000, ' ')}) {
+        line + std::string(20000, '{'), "{\"step\": 2" + std::string(200000, ' ')}) {
     const std::string path = dir.write("metrics.jsonl", content);
     MetricsLog log(path);
     for (const auto& use :

@@ -129,3 +129,20 @@ TEST_CASE("a page names no other place") {
   CHECK(page.find("http:") == page.rfind("http:"));  // the name of SVG, which nobody asks for
   CHECK(page.find("default-src 'none'") != page.npos);
 }
+
+TEST_CASE(
+    "a report has the host's memory, what steps waited for data, and lost updates of groups and of all together") {
+  test::TempDir dir;
+  StepMetrics one{.step = 1, .host_bytes = 4096}, two{.step = 2, .data_wait_ms = 1500, .host_bytes = 8192};
+  one.lost_updates = {{"*.bias", 10, 0.5, 1}, {"others", 30, 0.1, {}}};
+  RunRecord record;
+  read_metrics(dir.write("metrics.jsonl", to_json(one) + "\n" + to_json(two) + "\n"), record);
+  const json data = data_of(report_page(record, 0));
+  CHECK(data.at("curves").at("host_bytes").at("mean") == json{4096, 8192});
+  CHECK(data.at("curves").at("data_wait_ms").at("mean") == json{0, 1500});
+  CHECK(data.at("waits") == json{{"steps", 1}, {"seconds", 1.5}});
+  CHECK(data.at("curves").at("lost_masters").at("step") == json{1});
+  CHECK(data.at("curves").at("lost_masters").at("mean") == json{0.2});
+  CHECK(data.at("curves").at("lost_copies").at("mean") == json{0.325});
+  CHECK(data.at("lost_updates").at(0) == json{{"group", "*.bias"}, {"elements", 10}, {"f32", 0.5}, {"bf16", 1}});
+}

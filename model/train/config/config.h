@@ -122,7 +122,7 @@ struct Config {
   };
   struct Run {
     std::string dir;
-    std::int64_t validate_every = 0, validate_batches = 8, sample_tokens = 200;
+    std::int64_t validate_every = 0, validate_batches = 8, lost_updates_every = 0, sample_tokens = 200;
     bool validate_first = false, validate_average = false;
     std::string sample_prompt;
     std::string export_to, export_dtype = "f32";

@@ -28,6 +28,11 @@ void check_offload(ConfigDraft& draft) {
     draft.report("train.average",
                  fmt::format("train.average = {} does not go with what the host keeps (offload)", c.train.average),
                  "leave one of them out");
+  if (are_good(draft, {"offload.weights", "offload.gradients", "run.lost_updates_every"}) &&
+      (c.offload.weights == "host" || c.offload.gradients == "host") && c.run.lost_updates_every > 0)
+    draft.report("run.lost_updates_every",
+                 "run.lost_updates_every does not go with weights or gradients that the host keeps (offload)",
+                 "leave one of them out");
   if (are_good(draft, {"offload.weights", "offload.gradients", "offload.moments", "cuda.graph"}) &&
       c.offload.has_any() && c.cuda.graph)
     draft.report("cuda.graph", "cuda.graph = true does not go with what the host keeps (offload)",

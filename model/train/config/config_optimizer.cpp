@@ -90,6 +90,12 @@ ParameterGroup parse_group(const std::string& text) {
   return group;
 }
 
+std::vector<std::string> group_patterns(const Config& config) {
+  std::vector<std::string> patterns;
+  for (const std::string& entry : config.train.groups) patterns.push_back(parse_group(entry).pattern);
+  return patterns;
+}
+
 void resolve_optimizer(ConfigDraft& draft) {
   Config::Train& train = draft.config.train;
   check_groups(draft);

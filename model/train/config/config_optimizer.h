@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "model/train/config/config_resolve.h"
 #include "runtime/shard/optimizer.h"
@@ -11,6 +12,9 @@ namespace zs {
 /// One entry of train.groups, "PATTERN: lr=FACTOR, decay=VALUE", either of them or both; PATTERN is a NamePattern.
 /// Error(config) where the text is no such entry.
 ParameterGroup parse_group(const std::string& text);
+
+/// Of the entries of train.groups.
+std::vector<std::string> group_patterns(const Config& config);
 
 /// What the optimizer's keys say together: which of them the chosen optimizer has no use for, and the default of
 /// train.weight_decay.

@@ -462,6 +462,10 @@ constexpr std::array kKeys = {
               "Validations are of the average of the weights; needs `train.average`."},
     ConfigKey{"run.validate_batches", [](Config& c) -> ConfigSlot { return &c.run.validate_batches; }, between(1, 1e6),
               "", "", "Global batches a validation; where the validation part has less, all of it, each sample once."},
+    ConfigKey{"run.lost_updates_every", [](Config& c) -> ConfigSlot { return &c.run.lost_updates_every; },
+              between(0, 1e9), "", "",
+              "Steps between counts of the weights that a step has left as they were (docs/looking-at-a-run.md); 0 "
+              "never counts."},
     ConfigKey{"run.sample_tokens", [](Config& c) -> ConfigSlot { return &c.run.sample_tokens; }, between(0, 1e6), "",
               "200 for text and where there is a tokenizer, else 0",
               "Length of the sample that is printed at the end; 0 prints none."},

@@ -46,6 +46,9 @@ svg text { fill: var(--muted); font-size: 11.5px; font-variant-numeric: tabular-
 .kind span { overflow-wrap: anywhere; }
 .kind b { text-align: right; font-weight: 500; font-variant-numeric: tabular-nums; }
 .kind i { display: block; height: 12px; min-width: 2px; border-radius: 0 4px 4px 0; background: var(--first); }
+.lost { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 14px; font-size: 14px; padding: 3px 0; }
+.lost span { flex: 1 1 90px; overflow-wrap: anywhere; }
+.lost b { font-weight: 500; font-variant-numeric: tabular-nums; }
 details { margin-top: 14px; } summary { cursor: pointer; font-weight: 600; font-size: 15px; }
 pre { overflow-x: auto; font-size: 12.5px; line-height: 1.5; margin: 10px 0 0; }
 )css";
@@ -108,6 +111,9 @@ const tiles = () => {
   tile('speed', count(last.tokens_per_s ?? 0), 'tokens a second');
   tile('tokens', count(last.tokens), 'seen so far');
   tile('time in steps', duration(run.seconds), 'without validations');
+  const waits = run.waits;
+  tile('waits for data', waits.steps ? duration(waits.seconds) : 'none',
+       waits.steps ? `in ${count(waits.steps)} of ${count(last.step)} steps` : 'samples were always there');
   tile('peak memory', bytes(last.peak_bytes), 'of a rank, counted');
   if (last.skipped_steps) tile('skipped', count(last.skipped_steps), 'steps: gradient not finite');
   main.append(list);
@@ -220,6 +226,19 @@ const memory = grid => {
         make('div', {}, make('i', {style: `width:${100 * size / kinds[0][1]}%`})), make('b', {}, bytes(size))));
   grid.append(card);
 };
+const percent = value => `${plain(Number((100 * value).toPrecision(3)))} %`;
+const lostUpdates = grid => {
+  if (!run.lost_updates.length) return;
+  const lines = [['f32 weights', 'lost_masters', 'first'], ['bf16 weights', 'lost_copies', 'second']];
+  chart(grid, 'Updates lost in rounding', lines, percent, {isFromZero: true});
+  const card = make('section', {class: 'card'}, make('div', {class: 'top'}, make('h2', {}, 'The same by group'),
+      make('div', {class: 'key'}, 'the latest, of elements with a gradient')));
+  for (const {group, elements, f32, bf16} of run.lost_updates)
+    card.append(make('div', {class: 'lost', 'data-group': group}, make('span', {}, group),
+        make('b', {}, `${percent(f32)} of f32` + (bf16 === undefined ? '' : `, ${percent(bf16)} of bf16`)),
+        make('b', {}, count(elements))));
+  grid.append(card);
+};
 head();
 tiles();
 const grid = make('div', {class: 'grid'});
@@ -229,6 +248,9 @@ chart(grid, 'Learning rate', [['learning rate', 'lr', 'first']], plain, {isFromZ
 chart(grid, 'Gradient norm', [['gradient norm', 'grad_norm', 'first']], plain, {isFromZero: true});
 chart(grid, 'Tokens a second', [['tokens/s', 'tokens_per_s', 'first']], count, {isFromZero: true});
 chart(grid, 'Peak memory of a rank', [['peak', 'peak_bytes', 'first']], bytes, {isFromZero: true});
+chart(grid, 'Memory of the host', [['host', 'host_bytes', 'first']], bytes, {isFromZero: true});
+if (run.waits.steps) chart(grid, 'Waits for data, ms', [['wait', 'data_wait_ms', 'first']], plain, {isFromZero: true});
+lostUpdates(grid);
 memory(grid);
 if (!run.last) main.append(make('p', {class: 'under'}, 'No step is done yet.'));
 main.append(make('details', {class: 'card'}, make('summary', {}, 'Configuration'), make('pre', {}, run.config)));

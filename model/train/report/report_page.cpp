@@ -44,6 +44,17 @@ OrderedJson last_of(const RunRecord& record) {
           {"skipped_steps", last.skipped_steps}};
 }
 
+/// The latest, by group.
+OrderedJson lost_updates_of(const RunRecord& record) {
+  OrderedJson all = OrderedJson::array();
+  for (const LostShare& share : record.lost_updates) {
+    OrderedJson one{{"group", share.group}, {"elements", share.elems}, {"f32", short_number(share.masters)}};
+    if (share.copies) one["bf16"] = short_number(*share.copies);
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
 /// Within a script element "<" could end it.
 std::string in_script(std::string_view json) {
   std::string text;
@@ -69,13 +80,19 @@ std::string report_page(const RunRecord& record, std::int64_t written_s) {
                                                          {"step", record.best_step}}},
       {"damaged", record.damaged_lines},
       {"kinds", record.kinds},
+      {"waits", {{"steps", record.waiting_steps}, {"seconds", short_number(record.data_wait_s)}}},
+      {"lost_updates", lost_updates_of(record)},
       {"curves",
        {{"loss", curve_of(record.loss)},
         {"validation", curve_of(record.validation)},
         {"lr", curve_of(record.lr)},
         {"grad_norm", curve_of(record.grad_norm)},
         {"tokens_per_s", curve_of(record.tokens_per_s)},
-        {"peak_bytes", curve_of(record.peak_bytes)}}},
+        {"peak_bytes", curve_of(record.peak_bytes)},
+        {"host_bytes", curve_of(record.host_bytes)},
+        {"data_wait_ms", curve_of(record.data_wait_ms)},
+        {"lost_masters", curve_of(record.lost_masters)},
+        {"lost_copies", curve_of(record.lost_copies)}}},
       {"config", record.config_toml}};
   return page_of(record.name, in_script(data.dump(-1, ' ', false, OrderedJson::error_handler_t::replace)));
 }

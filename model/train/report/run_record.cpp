@@ -28,6 +28,15 @@ Number number_of(const Json& line, const char* key) {
   return value.is_null() ? std::numeric_limits<Number>::quiet_NaN() : value.get<Number>();
 }
 
+std::vector<LostShare> lost_updates_of(const Json& groups) {
+  std::vector<LostShare> shares;
+  for (const auto& [group, of] : groups.items()) {
+    shares.push_back({group, of.at("elements").get<double>(), of.at("f32").get<double>(), {}});
+    if (of.contains("bf16")) shares.back().copies = of["bf16"].get<double>();
+  }
+  return shares;
+}
+
 /// Nothing where the text is no line of a log.
 std::optional<StepMetrics> metrics_of(const std::string& text) {
   try {
@@ -43,6 +52,9 @@ std::optional<StepMetrics> metrics_of(const std::string& text) {
     if (line.contains("val_loss")) m.val_loss = number_of<float>(line, "val_loss");
     if (line.contains("skipped_steps")) m.skipped_steps = line["skipped_steps"].get<std::int64_t>();
     if (line.contains("peak_by_kind")) m.peak_by_kind = line["peak_by_kind"].get<std::map<std::string, std::int64_t>>();
+    if (line.contains("host_bytes")) m.host_bytes = line["host_bytes"].get<std::int64_t>();
+    if (line.contains("data_wait_ms")) m.data_wait_ms = number_of<double>(line, "data_wait_ms");
+    if (line.contains("lost_updates")) m.lost_updates = lost_updates_of(line["lost_updates"]);
     return m;
   } catch (const Json::exception&) {
     return std::nullopt;
@@ -106,12 +118,32 @@ const char* name_of(RunState state) {
   return "?";
 }
 
+void RunRecord::add_lost_updates(std::int64_t step, const std::vector<LostShare>& shares) {
+  if (shares.empty()) return;
+  double all = 0, of_masters = 0, of_copies = 0;
+  bool has_copies = false;
+  for (const LostShare& share : shares) {
+    all += share.elems;
+    of_masters += share.elems * share.masters;
+    of_copies += share.elems * share.copies.value_or(share.masters);
+    has_copies = has_copies || share.copies;
+  }
+  lost_updates = shares;
+  lost_masters.add(step, of_masters / all);
+  if (has_copies) lost_copies.add(step, of_copies / all);
+}
+
 void RunRecord::add(const StepMetrics& metrics) {
   loss.add(metrics.step, metrics.loss);
   grad_norm.add(metrics.step, metrics.grad_norm);
   lr.add(metrics.step, metrics.lr);
   tokens_per_s.add(metrics.step, metrics.tokens_per_s);
   peak_bytes.add(metrics.step, static_cast<double>(metrics.peak_bytes));
+  if (metrics.host_bytes > 0) host_bytes.add(metrics.step, static_cast<double>(metrics.host_bytes));
+  data_wait_ms.add(metrics.step, metrics.data_wait_ms);
+  waiting_steps += metrics.data_wait_ms > 0 ? 1 : 0;
+  data_wait_s += metrics.data_wait_ms > 0 ? metrics.data_wait_ms * 1e-3 : 0;
+  add_lost_updates(metrics.step, metrics.lost_updates);
   train_s += std::isfinite(metrics.step_ms) ? metrics.step_ms * 1e-3 : 0;
   if (!metrics.peak_by_kind.empty()) kinds = metrics.peak_by_kind;
   last = metrics;

@@ -19,11 +19,16 @@ const char* name_of(RunState state);
 struct RunRecord {
   std::string name = {}, config_toml = {};
   std::int64_t planned_steps = 0;
-  Series loss = {}, validation = {}, lr = {}, grad_norm = {}, tokens_per_s = {}, peak_bytes = {};
-  std::optional<StepMetrics> last = {};  ///< step
-  std::int64_t best_step = 0;            ///< of validation; 0: none
+  Series loss = {}, validation = {}, lr = {}, grad_norm = {}, tokens_per_s = {}, peak_bytes = {}, host_bytes = {},
+         data_wait_ms = {};
+  Series lost_masters = {}, lost_copies = {};  ///< shares of all groups together
+  std::optional<StepMetrics> last = {};        ///< step
+  std::int64_t best_step = 0;                  ///< of validation; 0: none
   float best_validation = 0, last_validation = 0;
   double train_s = 0;                              ///< in steps
+  double data_wait_s = 0;                          ///< of that for samples
+  std::int64_t waiting_steps = 0;                  ///< that had to wait for these
+  std::vector<LostShare> lost_updates = {};        ///< the latest
   std::map<std::string, std::int64_t> kinds = {};  ///< of memory, at a step's peak
   RunState state = RunState::running;
   std::string detail = {};                       ///< of the state, in words
@@ -31,6 +36,9 @@ struct RunRecord {
 
   void add(const StepMetrics& metrics);
   void add_validation(std::int64_t step, float val_loss);
+
+ private:
+  void add_lost_updates(std::int64_t step, const std::vector<LostShare>& shares);
 };
 
 /// Adds the lines of metrics.jsonl; a last line that is not whole yet is none. What is not a log's line, or does not go

@@ -11,6 +11,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "model/train/run_dir/open_file.h"
@@ -26,7 +27,7 @@ std::string json_number(Float value) {
 }
 
 constexpr std::string_view kBegin = "{\"step\": ";
-constexpr std::size_t kLongestLine = 4096, kReadBytes = 64 << 10;
+constexpr std::size_t kLongestLine = 16384, kReadBytes = 64 << 10;
 
 /// Of a line as to_json writes it; -1 for any other.
 std::int64_t step_of_line(std::string_view line) {
@@ -47,6 +48,19 @@ Error not_own(const std::string& path) {
                path, "move it elsewhere, or set another run.dir");
 }
 
+/// {"*.bias": {"elements": 768, "f32": 0.25, "bf16": 0.5}}: a validation that is added later has room too.
+std::string lost_updates_json(const std::vector<LostShare>& shares, std::size_t room) {
+  std::string text;
+  for (const LostShare& share : shares) {
+    std::string one = fmt::format(R"({}{}: {{"elements": {}, "f32": {:.6g})", text.empty() ? "" : ", ",
+                                  nlohmann::json(share.group).dump(), share.elems, share.masters);
+    if (share.copies) one += fmt::format(R"(, "bf16": {:.6g})", *share.copies);
+    if (text.size() + one.size() + 1 > room) break;
+    text += one + "}";
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string to_json(const StepMetrics& m) {
@@ -62,6 +76,10 @@ std::string to_json(const StepMetrics& m) {
   for (const auto& [kind, bytes] : m.peak_by_kind)
     if (bytes > 0) kinds += fmt::format(R"({}"{}": {})", kinds.empty() ? "" : ", ", kind, bytes);
   if (!kinds.empty()) line += fmt::format(R"(, "peak_by_kind": {{{}}})", kinds);
+  constexpr std::size_t kRoom = 128;  // for what is behind them
+  const std::string lost =
+      lost_updates_json(m.lost_updates, kLongestLine - std::min(kLongestLine, line.size() + kRoom));
+  if (!lost.empty()) line += fmt::format(R"(, "lost_updates": {{{}}})", lost);
   return line + "}";
 }
 

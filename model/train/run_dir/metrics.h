@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/shard/lost_updates.h"
+
 namespace zs {
 
 /// One line of metrics.jsonl.
@@ -24,12 +26,13 @@ struct StepMetrics {
   std::int64_t skipped_steps =
       0;  ///< so far in this run: the gradient was not finite, and the weights stayed as they were
   std::map<std::string, std::int64_t> peak_by_kind = {};  ///< what rank 0's peak is made of; empty: as before
-  std::int64_t host_bytes = 0;  ///< maximum over ranks; 0: the host keeps nothing of the device's
+  std::int64_t host_bytes = 0;               ///< maximum over ranks; 0: the host keeps nothing of the device's
+  std::vector<LostShare> lost_updates = {};  ///< of groups of parameters, in the steps that were metered
 };
 
 /// One JSON object without a line end. Numbers are the shortest text that reads back as the same float or double; a
-/// value that is not finite is null; host_bytes, val_loss, data_wait_ms, skipped_steps and peak_by_kind appear only
-/// when there are any.
+/// value that is not finite is null; host_bytes, val_loss, data_wait_ms, skipped_steps, peak_by_kind and lost_updates
+/// appear only when there are any, of the latter as many groups as a line has room for.
 std::string to_json(const StepMetrics& metrics);
 
 /// Appends to metrics.jsonl, one write a line, so that a reader sees whole lines. Owns the descriptor, and with it a

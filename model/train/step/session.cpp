@@ -81,6 +81,7 @@ Session::Session(Device& device, World& world, const Config& config, Use use)
   check_matches(config.shard.dims, parameter_names(runtime_.executor()));
   if (use == Use::inference) return;
   optimizer_ = make_optimizer(runtime_.executor(), config);
+  if (config.run.lost_updates_every > 0) lost_updates_.emplace(runtime_.executor(), group_patterns(config));
   loss_slots_ = local_micro_batches() *
                 (config.run.validate_every > 0 ? std::max<std::int64_t>(1, config.run.validate_batches) : 1);
   const std::int64_t slot_bytes = loss_slots_ * size_of(DType::f32);
@@ -234,6 +235,7 @@ void Session::set_poll_interval(std::int64_t slowest_step_us) {
 
 void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read, std::int64_t stop) {
   is_interrupted_ = false;
+  is_metered_ = lost_updates_ && (step == 1 || step % config_.run.lost_updates_every == 0);
   step_began_ = std::chrono::steady_clock::now();
   device_.memory().reset_peak();
   const std::int64_t first_of_step = (step - 1) * config_.train.global_batch;
@@ -281,7 +283,9 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch) {
     runtime_.end_micro_batch();
   }
   device_.trace().set_phase("optimizer");
+  if (is_metered_) lost_updates_->begin();
   optimizer_->update();
+  if (is_metered_) lost_updates_->end();
   gather_losses();
 }
 
@@ -337,7 +341,8 @@ StepResult Session::finish_step() {
           .waits = {.slowest = static_cast<int>(status[least_wait] % kRanks),
                     .least_s = static_cast<double>(kLongestWait_ns - 1 - status[least_wait] / kRanks) * 1e-9,
                     .most_s = static_cast<double>(status[most_wait]) * 1e-9},
-          .data_wait_ns = status[Status::data_wait_ns]};
+          .data_wait_ns = status[Status::data_wait_ns],
+          .lost_updates = is_metered_ ? lost_updates_->shares() : std::vector<LostShare>{}};
 }
 
 Tensor Session::enqueue_logits(const std::vector<std::int32_t>& tokens, KvCache* cache) {

@@ -15,6 +15,7 @@
 #include "model/train/step/step_replay.h"
 #include "model/train/step/straggler.h"
 #include "model/train/step/target_weights.h"
+#include "runtime/shard/lost_updates.h"
 #include "runtime/shard/optimizer.h"
 
 namespace zs {
@@ -60,6 +61,7 @@ struct StepResult {
   bool lacks_data = false;        ///< some rank has no data for what follows (Session::look_ahead)
   StepWaits waits;                ///< of the ranks for each other
   std::int64_t data_wait_ns = 0;  ///< for samples that had not been read, the longest of a rank (count_data_waits)
+  std::vector<LostShare> lost_updates = {};  ///< where run.lost_updates_every says so
 };
 
 /// One model on one rank, as a rule in training: device memory, units, optimizer, and a step as stream work. The
@@ -192,8 +194,10 @@ class Session {
   ShardedRuntime runtime_;
   std::optional<ResolvedPlan> resolved_plan_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::optional<StepReplay> replay_;  // cuda.graph
-  Batch kept_;                        // then: of all micro-batches of a step, one after the other
+  std::optional<LostUpdates> lost_updates_;  // run.lost_updates_every
+  bool is_metered_ = false;                  // the step enqueued last
+  std::optional<StepReplay> replay_;         // cuda.graph
+  Batch kept_;                               // then: of all micro-batches of a step, one after the other
   std::int64_t loss_slots_ = 0;
   std::function<bool()> is_enough_ = [] { return false; }, lacks_data_ = is_enough_, is_save_due_ = is_enough_,
                         is_writing_ = is_enough_, wants_validation_ = is_enough_;

@@ -330,7 +330,8 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
              .val_loss = std::nullopt,
              .data_wait_ms = static_cast<double>(result.data_wait_ns) * 1e-6,
              .skipped_steps = skipped_steps_ += std::isfinite(result.grad_norm) ? 0 : 1,
-             .host_bytes = result.host_bytes};
+             .host_bytes = result.host_bytes,
+             .lost_updates = result.lost_updates};
   try {
     check_finite(step, result);
   } catch (const Error& error) {  // every rank sees the same numbers
