@@ -68,6 +68,25 @@ def check(train, folder, family, has_prompts):
     return problems
 
 
+def waits(train):
+    """Between two steps there is time to read the next samples: most steps have no wait for data, of text that is tokenised too. They are 30 ms apart,
+    and what is read in them takes microseconds; without reading ahead each would have its wait."""
+    problems = []
+    with tempfile.TemporaryDirectory(prefix="documents.") as name:
+        folder = pathlib.Path(name)
+        tiny_run.write_files(folder)
+        tokenizer = harness.ROOT / "tests" / "data" / "tokenizers" / "gpt2"
+        for what, keys in {"bytes": {}, "lines": {"data__format": "lines", "data__overlong": "split"},
+                           "text with a tokenizer": {"data__tokenizer": tokenizer, "data__format": "lines", "data__overlong": "split"}}.items():
+            result = harness.run([train, folder / "tiny.toml", *tiny_run.options(run__dir=folder / what.replace(" ", "-"), train__steps=20, train__global_batch=4,
+                                                                                 run__sample_tokens=0, **keys)],
+                                 LIMIT_S, cwd=folder, env={"TRAIN_FAULT": "step:delay=30"})
+            lines = harness.read_metrics(folder / what.replace(" ", "-")) if result.code == 0 else []
+            waiting = [line["step"] for line in lines if "data_wait_ms" in line]
+            problems += [] if len(lines) == 20 and len(waiting) <= 10 else [f"{what}: steps {waiting} have waited: {result}"]
+    return problems
+
+
 def main():
     train = pathlib.Path(sys.argv[1]).resolve()
     harness.become_subreaper()
@@ -78,6 +97,7 @@ def main():
             tiny_run.write_files(folder)
             report.case(f"{family}, {'prompts and answers' if has_prompts else 'lines'}: the loss is that of each document by itself",
                         check(train, folder, family, has_prompts))
+    report.case(waits.__doc__.partition(":")[2].partition(".")[0].strip(), waits(train))
     return report.exit_code()
 
 
