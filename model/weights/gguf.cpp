@@ -3,66 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "model/data/output_file.h"
-#include "model/weights/regular_file.h"
-#include "model/weights/strict_json.h"
+#include "model/weights/gguf_tokenizer.h"
 
 namespace zs {
 namespace {
 
 constexpr std::int64_t kGgufAlignment = 32, kQuantBlock = 32, kRowsElems = std::int64_t{1} << 20;
-
-/// The metadata of a file, as bytes (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
-class GgufFields {
- public:
-  enum Type : std::uint32_t { u32 = 4, i32 = 5, f32 = 6, boolean = 7, string = 8, array = 9 };
-
-  void add(const std::string& key, std::int64_t value) { begin(key, u32), put(static_cast<std::uint32_t>(value)); }
-  void add(const std::string& key, double value) { begin(key, f32), put(static_cast<float>(value)); }
-  void add(const std::string& key, const std::string& value) { begin(key, string), put_text(value); }
-  void add(const std::string& key, bool value) { begin(key, boolean), put(static_cast<std::uint8_t>(value)); }
-  void add(const std::string& key, const std::vector<std::string>& values) {
-    begin_array(key, string, values.size());
-    for (const std::string& value : values) put_text(value);
-  }
-  void add(const std::string& key, const std::vector<std::int32_t>& values) {
-    begin_array(key, i32, values.size());
-    for (const std::int32_t value : values) put(value);
-  }
-  void add(const std::string& key, const std::vector<float>& values) {
-    begin_array(key, f32, values.size());
-    for (const float value : values) put(value);
-  }
-  template <class T>
-  void put(T value) {
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
-  void put_text(const std::string& text) {
-    put(static_cast<std::uint64_t>(text.size()));
-    bytes_ += text;
-  }
-  std::uint64_t count() const { return count_; }
-  const std::string& bytes() const { return bytes_; }
-
- private:
-  void begin(const std::string& key, Type type) {
-    ++count_;
-    put_text(key);
-    put(static_cast<std::uint32_t>(type));
-  }
-  void begin_array(const std::string& key, Type type, std::size_t size) {
-    begin(key, array);
-    put(static_cast<std::uint32_t>(type));
-    put(static_cast<std::uint64_t>(size));
-  }
-
-  std::string bytes_;
-  std::uint64_t count_ = 0;
-};
 
 struct GgufTensor {
   std::string name, parameter;
@@ -182,65 +131,6 @@ std::vector<float> llama3_factors(const ModelConfig& model) {
   return factors;
 }
 
-nlohmann::json folder_json(const std::string& folder, const char* name) {
-  constexpr std::int64_t kMost = 256 << 20;
-  const std::string path = (std::filesystem::path(folder) / name).string();
-  std::error_code failed;
-  if (folder.empty() || !std::filesystem::is_regular_file(path, failed)) return nullptr;
-  return parse_document(read_text_file(path, kMost), path);
-}
-
-/// llama.cpp's kinds of tokens.
-enum TokenKind : std::int32_t { normal = 1, control = 3, user_defined = 4, unused = 5, byte = 6 };
-
-/// The vocabulary of a tokenizer.json of BPE, of which each id of the model has an entry.
-void add_vocabulary(GgufFields& fields, const nlohmann::json& tokenizer, const GgufFamily& family, std::int64_t vocab) {
-  const nlohmann::json& bpe = tokenizer.at("model");
-  const bool has_bytes = bpe.value("byte_fallback", false);
-  std::vector<std::string> tokens(static_cast<std::size_t>(vocab)), merges;
-  std::vector<std::int32_t> kinds(tokens.size(), unused);
-  std::vector<float> scores;
-  const auto set = [&](const nlohmann::json& id, const std::string& text, std::int32_t kind) {
-    const auto at = id.get<std::size_t>();
-    if (at < tokens.size()) tokens[at] = text, kinds[at] = kind;
-  };
-  for (const auto& [text, id] : bpe.at("vocab").items())
-    set(id, text, has_bytes && text.size() == 6 && text.starts_with("<0x") ? byte : normal);
-  for (const nlohmann::json& added : tokenizer.value("added_tokens", nlohmann::json::array()))
-    set(added.at("id"), added.at("content").get<std::string>(), added.value("special", false) ? control : user_defined);
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (kinds[i] == unused) tokens[i] = fmt::format("[PAD{}]", i);
-    scores.push_back(-static_cast<float>(i));
-  }
-  for (const nlohmann::json& merge : bpe.at("merges"))
-    merges.push_back(merge.is_string()
-                         ? merge.get<std::string>()
-                         : fmt::format("{} {}", merge.at(0).get<std::string>(), merge.at(1).get<std::string>()));
-  fields.add("tokenizer.ggml.model", std::string(has_bytes ? "llama" : "gpt2"));
-  fields.add("tokenizer.ggml.pre", std::string(has_bytes ? "default" : family.pre_tokenizer));
-  fields.add("tokenizer.ggml.tokens", tokens);
-  fields.add("tokenizer.ggml.token_type", kinds);
-  has_bytes ? fields.add("tokenizer.ggml.scores", scores) : fields.add("tokenizer.ggml.merges", merges);
-}
-
-void add_tokenizer(GgufFields& fields, const GgufFamily& family, const ModelConfig& model) {
-  const nlohmann::json tokenizer = folder_json(model.path, "tokenizer.json"),
-                       config = folder_json(model.path, "config.json");
-  if (tokenizer.is_null()) return fields.add("tokenizer.ggml.model", std::string("none"));
-  try {
-    add_vocabulary(fields, tokenizer, family, model.vocab);
-  } catch (const nlohmann::json::exception&) {
-    throw Error(ExitCode::model, "this is no tokenizer that GGUF can hold: a BPE is wanted",
-                model.path + "/tokenizer.json", "export without it");
-  }
-  for (const auto& [theirs, ours] :
-       {std::pair("bos_token_id", "tokenizer.ggml.bos_token_id"), {"eos_token_id", "tokenizer.ggml.eos_token_id"}}) {
-    nlohmann::json id = config.is_object() ? config.value(theirs, nlohmann::json()) : nlohmann::json();
-    if (id.is_array() && !id.empty()) id = nlohmann::json(id.front());
-    if (id.is_number_unsigned() && id < model.vocab) fields.add(ours, id.get<std::int64_t>());
-  }
-}
-
 /// Blocks of 32: the largest magnitude / 127 as f16, then the multiples of it.
 void quantize(const float* values, std::int64_t count, char* out) {
   for (std::int64_t block = 0; block < count; block += kQuantBlock, values += kQuantBlock) {
@@ -302,7 +192,7 @@ void export_gguf(ParameterSource& source, const TensorMap& map, const GgufFamily
                  const std::string& path, GgufDType dtype) {
   GgufFields fields, infos, header;
   add_sizes(fields, family, model, dtype);
-  add_tokenizer(fields, family, model);
+  add_gguf_tokenizer(fields, family, model);
   const std::vector<GgufTensor> tensors = gguf_tensors(map, source.parameters(), family, model, dtype);
   const std::vector<float> factors = model.rotary_scaling == "llama3" ? llama3_factors(model) : std::vector<float>();
   std::int64_t offset = 0;

@@ -16,7 +16,7 @@ CASES = harness.ROOT / "tests" / "data" / "huggingface"
 TOKENIZERS = harness.ROOT / "tests" / "data" / "tokenizers"
 # Case, dtype, tokenizer, and how far a weight may be off, relative to the largest of its tensor.
 RUNS = (("gpt2", "f32", "gpt2", 0), ("gpt2", "q8_0", None, 0.005), ("llama3-rope", "f16", "llama2", 0.0005), ("mistral-window", "bf16", None, 0.004),
-        ("qwen2", "f32", "qwen2", 0), ("qwen3", "q8_0", None, 0.005))
+        ("qwen2", "f32", "qwen2", 0), ("qwen3", "q8_0", None, 0.005), ("llama3-rope", "f32", "sentencepiece", 0))
 # Runs in the Python that has the package: the GGUF file, the case, the tolerance; prints what is wrong, a line each.
 PEER = """
 import json, pathlib, re, struct, sys
@@ -58,8 +58,18 @@ if "llama3" in json.dumps(config):
     smooth = (old / wave - low) / (high - low)
     factors = numpy.where(wave < old / high, 1, numpy.where(wave > old / low, p["factor"], 1 / ((1 - smooth) / p["factor"] + smooth)))
     if rope is None or not numpy.allclose(rope.data, factors, rtol=1e-6): fail("the factors of positions are", rope and rope.data, "not", factors)
-tokenizer = case / "tokenizer.json"
-if tokenizer.exists():
+tokenizer, pieces = case / "tokenizer.json", case / "tokenizer.model"
+if pieces.exists():
+    import sentencepiece
+    model = sentencepiece.SentencePieceProcessor(model_file=str(pieces))
+    kinds = {2: model.is_unknown, 3: model.is_control, 5: model.is_unused, 6: model.is_byte}
+    for id in range(config["vocab_size"]):
+        kind = next((kind for kind, has in kinds.items() if has(id)), 1)
+        wanted = (model.id_to_piece(id), model.get_score(id), kind)
+        got = tuple(fields["tokenizer.ggml." + key][id] for key in ("tokens", "scores", "token_type"))
+        if got != wanted: fail("token", id, "is", got, "not", wanted)
+    if fields["tokenizer.ggml.model"] != "llama": fail("the tokenizer is", fields["tokenizer.ggml.model"])
+elif tokenizer.exists():
     vocab = json.loads(tokenizer.read_text())["model"]["vocab"]
     tokens = fields["tokenizer.ggml.tokens"]
     if len(tokens) != config["vocab_size"]: fail(len(tokens), "tokens")
@@ -74,8 +84,8 @@ elif fields["tokenizer.ggml.model"] != "none": fail("there is a tokenizer from n
 def main():
     train = pathlib.Path(sys.argv[1]).resolve()
     python = os.environ.get("ZSHARD_PEER_PYTHON", sys.executable)
-    if subprocess.run([python, "-c", "import gguf, numpy"], capture_output=True, timeout=LIMIT_S).returncode != 0:
-        print(f"skipped: {python} has no package gguf (pip install gguf, and ZSHARD_PEER_PYTHON)")
+    if subprocess.run([python, "-c", "import gguf, numpy, sentencepiece"], capture_output=True, timeout=LIMIT_S).returncode != 0:
+        print(f"skipped: {python} has no gguf and sentencepiece (pip install gguf sentencepiece, and ZSHARD_PEER_PYTHON)")
         return harness.SKIP
     report = harness.Report()
     with tempfile.TemporaryDirectory() as place:
@@ -83,7 +93,11 @@ def main():
             folder, out = pathlib.Path(place, case), pathlib.Path(place, f"{case}-{dtype}.gguf")
             shutil.copytree(CASES / case, folder, dirs_exist_ok=True)
             if tokenizer:
-                shutil.copy(TOKENIZERS / tokenizer / "tokenizer.json", folder)
+                for file in ("tokenizer.json", "tokenizer.model"):
+                    if (TOKENIZERS / tokenizer / file).exists():
+                        shutil.copy(TOKENIZERS / tokenizer / file, folder)
+                    else:
+                        (folder / file).unlink(missing_ok=True)
             result = harness.run([train, "--export", out, folder, "--dtype", dtype], LIMIT_S)
             peer = subprocess.run([python, "-c", PEER, out, folder, str(tolerance)], capture_output=True, text=True, timeout=LIMIT_S)
             problems = peer.stdout.splitlines()[:5] + ([peer.stderr[-600:]] if peer.returncode else [])

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace zs {
+
+/// SentencePiece's kinds of pieces, with the numbers that its files and GGUF's have for them.
+enum class PieceKind : std::int32_t { normal = 1, unknown, control, user_defined, unused, byte };
+
+/// What a tokenizer.model holds, as far as others need it to tokenize.
+struct SentencePieceModel {
+  struct Piece {
+    std::string text;
+    float score = 0;
+    PieceKind kind = PieceKind::normal;
+  };
+  enum class Type : std::int32_t { unigram = 1, bpe, word, chars };
+
+  std::vector<Piece> pieces;  ///< by id
+  Type type = Type::unigram;
+  bool has_bytes = false;                          ///< characters without a piece become bytes
+  bool adds_space = true, removes_spaces = true;   ///< before a text; of several, all but one
+  bool marks_spaces = true, marks_behind = false;  ///< a space is U+2581 in pieces; it ends a word, not begins one
+  std::string map_name, character_map;             ///< what characters become first, compiled; empty: themselves
+  int unk = -1, bos = -1, eos = -1, pad = -1;      ///< ids; -1: none
+};
+
+/// Of the bytes of a tokenizer.model that the library has accepted; without the ids.
+SentencePieceModel parse_sentencepiece_model(std::string_view bytes);
+/// Throws Error(model).
+SentencePieceModel read_sentencepiece_model(const std::string& path);
+
+}  // namespace zs

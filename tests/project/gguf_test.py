@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""The tokenizer of a folder in the GGUF file that --export makes of it: tokens, kinds, scores or merges, and what stands around a text. Weights and sizes are
+compared in gguf_peers_test.py. Usage: gguf_test.py TRAIN"""
+
+import json
+import pathlib
+import struct
+import sys
+import tempfile
+
+import gguf_file
+import harness
+from huggingface_test import MODEL, copied, run
+
+TOKENIZERS = harness.ROOT / "tests" / "data" / "tokenizers"
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)  # kinds of tokens
+
+
+def piece(text, score, kind):
+    """A piece of a SentencePiece model, as its file has it."""
+    body = b"\x0a" + bytes([len(text)]) + text + b"\x15" + struct.pack("<f", score) + b"\x18" + bytes([kind])
+    return b"\x0a" + bytes([len(body)]) + body
+
+
+def gguf_fields(train, work, config=(), **files):
+    """The fields of a GGUF file of llama3-rope with these files beside it."""
+    folder = copied(work, "llama3-rope", lambda c: c.update(config))
+    for file, content in files.items():
+        (folder / file.replace("__", ".")).write_bytes(content)
+    (work / "model.gguf").unlink(missing_ok=True)
+    result = run([train, "--export", work / "model.gguf", folder])
+    return result, {k.removeprefix("tokenizer.ggml."): v for k, v in gguf_file.read_fields(work / "model.gguf")[0].items()} if result.code == 0 else {}
+
+
+def is_like(fields, **wanted):
+    return [f"{key} is {fields.get(key)}, not {value}" for key, value in wanted.items() if fields.get(key) != value]
+
+
+def gguf_cases(train, work, report):
+    model = (TOKENIZERS / "sentencepiece" / "tokenizer.model").read_bytes()
+    config = {"add_bos_token": True, "add_eos_token": False, "added_tokens_decoder": {"0": {"content": "<unk>", "special": True}}}
+    result, fields = gguf_fields(train, work, tokenizer__model=model, tokenizer_config__json=json.dumps(config).encode())
+    kinds, tokens, scores = fields.get("token_type", []), fields.get("tokens", []), fields.get("scores", [])
+    problems = is_like(fields, model="llama", bos_token_id=1, eos_token_id=2, unknown_token_id=0, add_bos_token=True, add_eos_token=False,
+                       add_space_prefix=True, precompiled_charsmap=None)
+    problems += [] if kinds == [UNKNOWN, CONTROL, CONTROL] + [BYTE] * 256 + [NORMAL] * 61 else [f"the kinds are {kinds[:4]}..."]
+    problems += [] if tokens[:4] == ["<unk>", "<s>", "</s>", "<0x00>"] and len(set(tokens)) == 320 else [f"the tokens are {tokens[:4]}..."]
+    problems += [] if scores[259:] == [-float(i) for i in range(61)] else [f"the scores are {scores[259:264]}..."]
+    report.case("GGUF with a SentencePiece model", problems, result)
+
+    kinds = ((b"<unk>", 0, UNKNOWN), (b"<s>", 0, CONTROL), (b"</s>", 0, CONTROL), (b"<x>", 0, USER), (b"a", -0.5, NORMAL))
+    pieces = b"".join(piece(*each) for each in kinds)
+    normalizer = b"\x1a\x04\x18\x00\x20\x00"  # neither a space before a text nor fewer of several
+    result, fields = gguf_fields(train, work, {"pad_token_id": 3}, tokenizer__model=pieces + normalizer, added_tokens__json=b'{"<new>": 7}')
+    problems = is_like(fields, model="t5", add_space_prefix=False, remove_extra_whitespaces=False, padding_token_id=3, add_bos_token=None)
+    problems += [] if fields.get("token_type", [])[:8] == [UNKNOWN, CONTROL, CONTROL, USER, NORMAL, UNUSED, UNUSED, USER] else ["other kinds"]
+    problems += [] if fields.get("tokens", [])[3:8] == ["<x>", "a", "[PAD5]", "[PAD6]", "<new>"] else ["other tokens"]
+    report.case("GGUF with a unigram model and a token beside it", problems, result)
+    for name, training, says in (("words", b"\x12\x02\x18\x03", "no tokenizer of this kind"), ("unigrams with bytes", b"\x12\x03\x98\x02\x01", ""),
+                                 ("nothing", b"\x12", "tokenizer.model")):
+        result, _ = gguf_fields(train, work, tokenizer__model=pieces + training)
+        problems = [] if result.code == MODEL and says in result.last_error_line() and not (work / "model.gguf").exists() else [f"code {result.code}"]
+        report.case(f"no GGUF with a SentencePiece model of {name}", problems, result)
+
+    both = (TOKENIZERS / "llama2" / "tokenizer.json").read_bytes()
+    result, fields = gguf_fields(train, work, tokenizer__json=both)
+    problems = is_like(fields, model="llama", unknown_token_id=json.loads(both)["model"]["vocab"]["<unk>"], add_bos_token=True, add_eos_token=False)
+    report.case("GGUF with a BPE that falls back to bytes", problems, result)
+    texts = ["<unk>", *(f"<0x{i:02X}>" for i in range(256)), "a", "b", "c", "abc", "ab", "ca"]
+    bpe = {"type": "BPE", "byte_fallback": True, "unk_token": "<unk>", "vocab": {text: i for i, text in enumerate(texts)}, "merges": ["c a", "a b", "ab c"]}
+    result, fields = gguf_fields(train, work, tokenizer__json=json.dumps({"model": bpe, "post_processor": None}).encode())
+    scores = dict(zip(texts, fields.get("scores", [])))
+    problems = is_like(fields, add_bos_token=False)
+    problems += [] if result.code == 0 and scores["ca"] > scores["ab"] > scores["abc"] > scores["a"] else ["the scores are not the order of the merges"]
+    problems += [] if fields.get("token_type", [])[:2] == [UNKNOWN, BYTE] else ["other kinds"]
+    report.case("GGUF with merges in another order than their tokens", problems, result)
+    result, fields = gguf_fields(train, work, tokenizer__json=both, tokenizer__model=model)
+    report.case("GGUF with tokenizer.json and tokenizer.model", is_like(fields, model="llama", add_space_prefix=True), result)
+    level = (TOKENIZERS / "llama3" / "tokenizer.json").read_bytes()
+    result, fields = gguf_fields(train, work, tokenizer__json=level, tokenizer__model=model)
+    frame = json.loads(level)["post_processor"]
+    problems = is_like(fields, model="gpt2", scores=None, add_bos_token="TemplateProcessing" in json.dumps(frame))
+    report.case("GGUF with a byte-level tokenizer.json", problems, result)
+
+
+def main():
+    train = pathlib.Path(sys.argv[1]).resolve()
+    report = harness.Report()
+    with tempfile.TemporaryDirectory(prefix="gguf.") as work:
+        gguf_cases(train, pathlib.Path(work), report)
+    return report.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
