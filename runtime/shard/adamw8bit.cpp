@@ -47,7 +47,8 @@ AdamW8bit::AdamW8bit(Executor& executor, const AdamWConfig& config)
                  .clip = config.clip,
                  .order_free = config.order_free,
                  .groups = config.groups,
-                 .average = config.average}),
+                 .average = config.average,
+                 .in_backward = config.in_backward}),
       config_(config) {
   plan_exchanges();
 }

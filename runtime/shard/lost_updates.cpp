@@ -35,6 +35,8 @@ LostUpdates::LostUpdates(Executor& executor, const std::vector<std::string>& pat
     groups_.push_back(pattern);
   }
   groups_.emplace_back(patterns.empty() ? "all" : "others");
+  if (executor.has_transient_gradients())
+    throw UsageError("lost updates of an optimizer that updates in backward", "leave in_backward out");
   for (const FlatParameter& unit : executor.units()) {
     const Residence& residence = unit.placement->options.residence;
     if (residence.has_masters_on_host || residence.has_gradients_on_host)

@@ -24,7 +24,8 @@ struct LostShare {
 class LostUpdates {
  public:
   /// A parameter is of the first pattern that matches its name; those of none are the group "others", or "all" without
-  /// patterns. UsageError where the host keeps masters or gradients.
+  /// patterns. UsageError where the host keeps masters or gradients,
+  /// or the optimizer updates in backward.
   LostUpdates(Executor& executor, const std::vector<std::string>& patterns);
 
   /// Ahead of an update, behind the last micro-batch.

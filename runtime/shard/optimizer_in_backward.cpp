@@ -28,7 +28,7 @@ void Optimizer::check_in_backward() const {
   }
   if (has_average())
     refuse("with an average of the weights, which is updated behind it", "set average = 0, or leave in_backward out");
-  if (definition_.is_apart) refuse("updates whole matrices, which ranks exchange behind it", "leave in_backward out");
+  if (definition_.is_apart) refuse("updates by what ranks exchange behind it", "leave in_backward out");
 }
 
 void Optimizer::start_in_backward() {
