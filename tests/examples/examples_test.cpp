@@ -17,6 +17,9 @@ namespace {
 constexpr std::int64_t kSteps = 20, kEvaluation = 1000;
 /// Of f32 sums in other orders, through 20 steps.
 constexpr double kTolerance = 1e-5;
+/// Of an evaluation that has a bias in front of a batch norm: its gradient is rounding alone, which AdamW scales up.
+/// Training takes the bias away again, and an evaluation takes away what it was some steps ago.
+constexpr double kBiasTolerance = 2e-4;
 
 /// One rank's, in one run.
 struct Place {
@@ -241,21 +244,23 @@ Losses expected_of(const std::string& example, int first, int then) {
   return of.at(of.contains("any") ? "any" : ranks).get<Losses>();
 }
 
-void check_alike(const Losses& losses, const Losses& expected) {
+void check_alike(const Losses& losses, const Losses& expected, double of_evaluation) {
   REQUIRE(losses.size() == expected.size());
   for (std::size_t step = 0; step < losses.size(); ++step) {
     INFO("step " << step << ", an evaluation behind the last: " << losses[step] << " against " << expected[step]);
-    CHECK(std::abs(losses[step] - expected[step]) <= kTolerance * std::abs(expected[step]));
+    const double tolerance = step < kSteps ? kTolerance : of_evaluation;
+    CHECK(std::abs(losses[step] - expected[step]) <= tolerance * std::abs(expected[step]));
   }
 }
 
 template <class Example>
-void check_example(const std::string& name) {
+void check_example(const std::string& name, double of_evaluation = kTolerance) {
   for (const int ranks : {1, 2, 4}) {
     for (const Strategy strategy : {Strategy::zero3, Strategy::hsdp}) {
       CAPTURE(ranks, name_of(strategy));
       const TempDir folder;
-      check_alike(run_example<Example>(ranks, strategy, folder.path(), 0, kSteps), expected_of(name, ranks, ranks));
+      check_alike(run_example<Example>(ranks, strategy, folder.path(), 0, kSteps), expected_of(name, ranks, ranks),
+                  of_evaluation);
     }
   }
   // Saved by some ranks, loaded by others.
@@ -265,7 +270,7 @@ void check_example(const std::string& name) {
     Losses losses = run_example<Example>(before, Strategy::zero3, folder.path(), 0, kSteps / 2);
     for (const double loss : run_example<Example>(behind, Strategy::hsdp, folder.path(), kSteps / 2, kSteps))
       losses.push_back(loss);
-    check_alike(losses, expected_of(name, before, behind));
+    check_alike(losses, expected_of(name, before, behind), of_evaluation);
   }
 }
 
@@ -273,7 +278,7 @@ void check_example(const std::string& name) {
 
 TEST_CASE("the MLP classifier computes what PyTorch does") { check_example<MlpClassifier>("mlp_classifier"); }
 TEST_CASE("fine-tuning computes what PyTorch does") { check_example<FineTune>("fine_tune"); }
-TEST_CASE("the conv net computes what PyTorch does") { check_example<ConvNet>("conv_net"); }
+TEST_CASE("the conv net computes what PyTorch does") { check_example<ConvNet>("conv_net", kBiasTolerance); }
 TEST_CASE("the LSTM computes what PyTorch does") { check_example<Lstm>("lstm"); }
 TEST_CASE("the model with an op of its own computes what PyTorch does") {
   check_example<CustomTrainer>("custom_trainer");
