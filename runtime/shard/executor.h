@@ -81,8 +81,6 @@ class Executor {
   void report_reduced(int unit);
   /// A step's last micro-batch has ended: units with a gradient that were not reported, having had none in it.
   void report_rest();
-  /// UsageError where the unit, whose backward begins, was updated in this step.
-  void check_not_updated_yet(int unit) const;
   /// UsageError of `call` where a unit was updated in a step that has not ended.
   void check_no_update_is_open(std::string_view call) const;
   /// UsageError where a step that is abandoned has updated weights already.

@@ -81,13 +81,6 @@ void Executor::report_reduced(int unit) {
   for (const auto& [number, hook] : reduced_hooks_) hook(unit);
 }
 
-void Executor::check_not_updated_yet(int unit) const {
-  if (!has_transient_gradients() || std::find(reported_.begin(), reported_.end(), unit) == reported_.end()) return;
-  throw UsageError(fmt::format("unit {} goes backward again, and was updated in this backward already",
-                               units_[static_cast<std::size_t>(unit)].name),
-                   "leave in_backward out, or do not recompute what uses a unit's parameters at several places");
-}
-
 void Executor::report_rest() {
   for (int unit = 0; has_reduced_hook() && unit < static_cast<int>(units_.size()); ++unit) {
     const bool is_reported = std::find(reported_.begin(), reported_.end(), unit) != reported_.end();

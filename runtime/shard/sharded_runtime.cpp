@@ -323,7 +323,6 @@ int ShardedRuntime::pending_uses(int unit) const {
 void ShardedRuntime::before_backward(Parameter& parameter) {
   const int unit = unit_of(parameter);
   check_no_scope("the backward of a unit", unit);
-  executor_.check_not_updated_yet(unit);
   context_.device().memory().set_owner(name(unit));
   has_backward_ = true;
   run(scheduler().before_backward(unit));
