@@ -31,8 +31,8 @@ struct OptimizerOptions {
   /// Each unit is updated in backward, as soon as its gradient is reduced, and the gradient's memory goes then: in
   /// a step of one micro-batch the reduced gradients of two units exist at once. begin_step() and end_step() take the
   /// place of step(). There is no norm of all gradients: `clip` must be 0, and no step is skipped for one that is not
-  /// finite. Ranks that did not train alike are found by end_step(), behind the updates. Not with an average, whole
-  /// matrices, zero-copy units, or what the host keeps: a UsageError each; the only optimizer of its runtime.
+  /// finite. Ranks that did not train alike are found by end_step(), behind the updates. Not with an average, Muon,
+  /// AdamW8bit, zero-copy units, or what the host keeps: a UsageError each; the only optimizer of its runtime.
   bool in_backward = false;
 };
 
