@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "runtime/shard/adamw8bit.h"
 #include "runtime/shard/checkpoint.h"
 #include "runtime/shard/lion.h"
 #include "runtime/shard/sgd.h"
@@ -161,6 +162,7 @@ TEST_CASE("an average of the weights follows its formula, changes no weight, and
 
 TEST_CASE("an average of the weights has the same bits in every scheme and layout, and goes on from a checkpoint") {
   const Make make = GENERATE(maker_of<AdamW>(AdamWConfig{.order_free = true, .average = 0.5f}),
+                             maker_of<AdamW8bit>(AdamWConfig{.order_free = true, .average = 0.5f}),
                              maker_of<Lion>(LionConfig{.order_free = true, .average = 0.5f}));
   const auto average = [&](int ranks, const std::string& scheme, const LayoutOptions& layout, const std::string& from,
                            const std::string& to) {
