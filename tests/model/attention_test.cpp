@@ -46,8 +46,11 @@ Values gathered(const Values& qkv, const Sees& sees) {
   return y;
 }
 
-struct One : Module {
-  explicit One(const AttentionOptions& options) : Module(""), attention(make_child<Attention>("attention", options)) {}
+struct One : Layer<One> {
+  explicit One(const AttentionOptions& options) : attention(make_child<Attention>("attention", options)) {}
+  Tensor forward(const Tensor& x, const Documents& documents, const Tensor& mask) {
+    return attention(x, documents, mask);
+  }
   Attention& attention;
 };
 
@@ -69,7 +72,7 @@ struct Evaluated {
     });
     runtime.begin_micro_batch(Mode::eval, true);
   }
-  ~Evaluated() { runtime.end_micro_batch(); }
+  ~Evaluated() { runtime.abandon(); }
 
   std::unique_ptr<World> world = make_single_world({});
   std::unique_ptr<Device> device = Device::create(DeviceKind::cpu, {});
@@ -98,8 +101,8 @@ TEST_CASE("a token sees what its options, its document and a mask let it see") {
     return !has_mask || mask[static_cast<std::size_t>((sequence * kTokens + i) * kTokens + j)] != 0;
   };
   const Tensor of_mask = has_mask ? Tensor::from_host(layer.context, {kBatch, 1, kTokens, kTokens}, mask) : Tensor{};
-  const Tensor y = layer.net.attention(Tensor::from_host(layer.context, {kBatch, kTokens, kWidth}, to_floats(x)),
-                                       is_packed ? Documents({3, 4, 2, 5}) : Documents(), of_mask);
+  const Tensor y = layer.net(Tensor::from_host(layer.context, {kBatch, kTokens, kWidth}, to_floats(x)),
+                             is_packed ? Documents({3, 4, 2, 5}) : Documents(), of_mask);
   const auto& w = layer.weights;
   const Values qkv = ref::linear(x, w.at("attention.qkv.weight"), &w.at("attention.qkv.bias"), kWidth);
   check_close(
@@ -114,7 +117,7 @@ TEST_CASE("a cache is refused where a token sees what comes behind it, or a mask
   layer.net.attention.use_cache(&cache);
   const Tensor x = Tensor::zeros(layer.context, {1, kTokens, kWidth}, DType::f32);
   const Tensor mask = is_causal ? Tensor::zeros(layer.context, {kTokens, kTokens}, DType::f32) : Tensor{};
-  CHECK(message_of([&] { layer.net.attention(x, Documents(), mask); }) ==
+  CHECK(message_of([&] { layer.net(x, Documents(), mask); }) ==
         std::string("attention \"attention\" with a cache ") + (is_causal ? "and a mask" : "is not causal") +
             ": a cache is of tokens that see those before them, all or a window of them");
 }
