@@ -27,11 +27,13 @@ const Family* find_family(std::string_view name) {
 }
 
 const Family& family_of(const HfConfig& config) {
-  const std::string architecture = config.architecture();
+  const std::string architecture = config.architecture(), type = config.model_type();
   std::string known;
   for (const Family* family : families()) {
-    if (architecture.empty() ? config.model_type() == family->name : architecture == family->architecture)
+    if (architecture.empty() ? type == family->name : architecture == family->architecture) {
+      if (!type.empty() && type != family->name) config.refuse("model_type");  // transformers would go by it
       return *family;
+    }
     known += fmt::format("{}{}", known.empty() ? "" : ", ", family->architecture);
   }
   throw Error(

@@ -60,10 +60,11 @@ void take_dropout(const HfConfig& config, ModelConfig& model) {
 
 ModelConfig gpt2_from_config(const HfConfig& config) {
   ModelConfig model{.family = "gpt2"};
-  model.layers = config.integer("n_layer", 12);
-  model.heads = config.integer("n_head", 12);
-  model.width = config.integer("n_embd", 768);
-  model.context = config.integer("n_positions", 1024);
+  // transformers reads the names that others have for it, too, and lets them win.
+  model.layers = config.integer("num_hidden_layers", config.integer("n_layer", 12));
+  model.heads = config.integer("num_attention_heads", config.integer("n_head", 12));
+  model.width = config.integer("hidden_size", config.integer("n_embd", 768));
+  model.context = config.integer("max_position_embeddings", config.integer("n_positions", 1024));
   model.vocab = config.integer("vocab_size", 50257);
   model.hidden = config.integer("n_inner", 0);
   if (model.hidden == 4 * model.width) model.hidden = 0;

@@ -54,11 +54,12 @@ bool is_neutral(const json& value, double neutral) {
   return value.empty();
 }
 
-/// How its positions are stretched. transformers 5 has all of it in rope_parameters, earlier ones the base beside
-/// rope_scaling.
+/// How its positions are stretched. transformers 5 writes all of it in rope_parameters, and reads rope_scaling in its
+/// place if there is one; earlier ones have the base beside rope_scaling.
 void take_rotary(const HfConfig& config, ModelConfig& model) {
   constexpr const char *kNew = "rope_parameters", *kOld = "rope_scaling";
-  const HfConfig rope = config.object(config.has(kNew) ? kNew : kOld);
+  const bool is_old = config.has(kOld) && !config.object(kOld).document().empty();
+  const HfConfig rope = config.object(is_old ? kOld : kNew);
   for (const auto& entry : rope.document().items())
     if (entry.value().is_object()) rope.refuse(entry.key().c_str());  // others for other kinds of layers
   rope.require("partial_rotary_factor", 1.0);
@@ -67,11 +68,17 @@ void take_rotary(const HfConfig& config, ModelConfig& model) {
   model.rotary_scaling = type == "default" ? "none" : type;
   if (type == "default") return;
   if (type != "linear" && type != "llama3") rope.refuse(rope.has("rope_type") ? "rope_type" : "type");
+  rope.need("factor", type);
   model.rotary_factor = rope.number("factor", 1);
+  if (!(model.rotary_factor >= 1)) rope.refuse("factor");
   if (type == "linear") return;
+  rope.need("low_freq_factor", type);
+  rope.need("high_freq_factor", type);
   model.rotary_low = rope.number("low_freq_factor", 1);
   model.rotary_high = rope.number("high_freq_factor", 4);
-  model.rotary_context = rope.integer("original_max_position_embeddings", model.context);
+  if (!(model.rotary_low < model.rotary_high)) rope.refuse("low_freq_factor");
+  constexpr const char* kContext = "original_max_position_embeddings";  // outside it goes before the one within
+  model.rotary_context = config.integer(kContext, rope.integer(kContext, model.context));
 }
 
 }  // namespace
@@ -153,12 +160,19 @@ void HfConfig::refuse(const char* key) const {
               file_, "use a model without it");
 }
 
+void HfConfig::need(const char* key, const std::string& kind) const {
+  if (!has(key))
+    throw Error(ExitCode::model, fmt::format("{}{} is missing, which \"{}\" needs", place_, key, shortened(kind)),
+                file_, "use the file as it was written");
+}
+
 void HfConfig::require(const char* key, const json& value) const {
   const json* const found = find(key);
   if (found != nullptr && *found != value) refuse(key);
 }
 
 void HfConfig::refuse_foreign() const {
+  require("is_causal", true);
   for (const auto& [key, neutral] : kForeign)
     if (const json* const value = find(key); value != nullptr && !is_neutral(*value, neutral)) refuse(key);
 }
@@ -176,7 +190,7 @@ ModelConfig rotary_from_config(const HfConfig& config, const char* family, const
   model.norm_eps = config.number("rms_norm_eps", 1e-6);
   model.tied_head = config.boolean("tie_word_embeddings", false);
   take_rotary(config, model);
-  config.require("hidden_act", "silu");
+  if (config.text("hidden_act", "silu") != "swish") config.require("hidden_act", "silu");  // two names of one
   config.require("attention_dropout", 0.0);
   return model;
 }
@@ -267,11 +281,12 @@ std::int64_t window_of_layers(const HfConfig& config, std::int64_t layers, std::
 
 std::int64_t qwen_window(const HfConfig& config, std::int64_t layers) {
   const bool is_used = config.boolean("use_sliding_window", false);
+  if (!is_used) return window_of_layers(config, layers, 0, 0);
   const std::int64_t window = config.document().contains("sliding_window") ? config.integer("sliding_window", 0) : 4096;
   const std::int64_t first = config.document().value("max_window_layers", nlohmann::json(28)) == 0
                                  ? 0
                                  : config.integer("max_window_layers", 28);
-  return window_of_layers(config, layers, is_used ? window : 0, first);
+  return window_of_layers(config, layers, window, first);
 }
 
 }  // namespace zs

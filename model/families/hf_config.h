@@ -37,6 +37,8 @@ class HfConfig {
 
   /// The setting is not supported.
   [[noreturn]] void refuse(const char* key) const;
+  /// Of an object whose kind cannot be without it.
+  void need(const char* key, const std::string& kind) const;
   /// It must be absent, null, or this.
   void require(const char* key, const nlohmann::json& value) const;
   /// What no family here has.

@@ -68,7 +68,9 @@ std::vector<ModelConfig> llama_presets() {
 ModelConfig llama_from_config(const HfConfig& config) {
   config.require("attention_bias", false);
   config.require("mlp_bias", false);
-  return rotary_from_config(config, "llama", {});
+  ModelConfig model = rotary_from_config(config, "llama", {});
+  window_of_layers(config, model.layers, 0, 0);  // none has one
+  return model;
 }
 
 }  // namespace

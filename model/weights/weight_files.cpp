@@ -39,6 +39,7 @@ Index parse_index(const std::string& text, const std::string& file) {
     check_shard_name(shard.get_ref<const std::string&>(), file);
     index.file_of[tensor] = shard.get<std::string>();
   }
+  if (index.file_of.empty()) refuse_weights(file, "weight_map has no tensor");
   const auto metadata = document.find("metadata");
   if (metadata == document.end() || metadata->is_null()) return index;
   if (!metadata->is_object()) refuse_weights(file, "the index's metadata is no object");

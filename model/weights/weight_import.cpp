@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 
 #include "model/weights/strict_json.h"
@@ -69,15 +70,48 @@ void WeightImport::match(const TensorMap& map, const std::vector<ParameterShape>
       }
       row += rows;
     }
+    if (place.parts.size() == 1 && rule.parts.front().tensor == map.token_embedding) match_twin(map, place, problems);
     ZS_CHECK(row <= rows_of(parameter.shape), "{} rows of {} for {}", row, parameter.shape.str(), parameter.name);
   }
   for (const std::string& name : map.passed_over)
     used.insert({name, name.starts_with(map.prefix) ? name.substr(map.prefix.size()) : name});
-  used.insert(map.tied_head);  // the same values once more
+  used.insert(map.tied_head);
   for (const auto& [name, tensor] : files_.tensors())
     if (!used.contains(name)) problems.push_back("unknown " + shortened(name));
   if (problems.empty()) return;
   throw Error(ExitCode::model, fmt::format("not the {}, {}", what, first_five(problems)), files_.files().front().path);
+}
+
+void WeightImport::match_twin(const TensorMap& map, Place& place, std::vector<std::string>& problems) const {
+  const Part& part = place.parts.front();
+  const auto* const tensor =
+      map.tied_head.empty() || part.tensor == map.tied_head ? nullptr : files_.find(map.tied_head);
+  if (tensor == nullptr) return;
+  if (const auto& wanted = files_.find(part.tensor)->shape; tensor->shape != wanted) {
+    problems.push_back(fmt::format("{} is {}, not {}", map.tied_head, tensor->shape_text(), shape_of(wanted)));
+  } else if (!is_parameter_dtype(tensor->dtype)) {
+    problems.push_back(fmt::format("{} is {}, not F32, F16 or BF16", map.tied_head, name_of(tensor->dtype)));
+  } else {
+    place.twin = Part{map.tied_head, tensor->dtype, part.row, part.rows};
+  }
+}
+
+void WeightImport::check_twin(const Place& place, const Block& block, const float* values) {
+  std::vector<float> others(static_cast<std::size_t>(std::min(kPieceElems, block.columns)));
+  const std::int64_t rows = std::min(block.rows, place.twin->row + place.twin->rows - block.row);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t column = 0; column < block.columns; column += std::ssize(others)) {
+      const std::int64_t count = std::min(std::ssize(others), block.columns - column);
+      read_values(*place.twin, (block.row + row) * place.columns + block.column + column, others.data(), count);
+      if (std::memcmp(others.data(), values + row * block.columns + column, static_cast<std::size_t>(count) * 4) == 0)
+        continue;
+      throw Error(ExitCode::model,
+                  fmt::format("tie_word_embeddings is true, but {} has other values than {}", place.twin->tensor,
+                              place.parts.front().tensor),
+                  files_.files().front().path,
+                  "set it to false in config.json to keep both, or remove the tensor that is not wanted");
+    }
+  }
 }
 
 void WeightImport::read(const std::string& parameter, const Block& block, float* out) {
@@ -91,6 +125,7 @@ void WeightImport::read(const std::string& parameter, const Block& block, float*
                 out + (first - block.row) * block.columns, block.columns);
     end = part.row + part.rows;
   }
+  if (place.twin) check_twin(place, block, out);
   const std::int64_t padding = std::clamp<std::int64_t>(block.row + block.rows - end, 0, block.rows);
   std::fill_n(out + (block.rows - padding) * block.columns, padding * block.columns, 0.0f);
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,8 @@ class WeightImport {
   /// Whether it has this parameter.
   bool has(const std::string& parameter) const { return places_.contains(parameter); }
 
-  /// A block of a parameter, row after row, as f32.
+  /// A block of a parameter, row after row, as f32. Of a tied head that the files have beside the embedding, the values
+  /// must be the embedding's: Error(model).
   void read(const std::string& parameter, const Block& block, float* out);
 
  private:
@@ -33,11 +35,15 @@ class WeightImport {
   };
   struct Place {
     std::vector<Part> parts;
+    std::optional<Part> twin;  // has the values of the first part once more
     std::int64_t columns = 0;
     bool is_transposed = false;
   };
 
   void match(const TensorMap& map, const std::vector<ParameterShape>& parameters, const std::string& what);
+  /// The tied head, where the files have it beside the embedding, in whose place it is.
+  void match_twin(const TensorMap& map, Place& place, std::vector<std::string>& problems) const;
+  void check_twin(const Place& place, const Block& block, const float* values);
   /// The name under which the files have a tensor; empty: they have not.
   std::string name_in_files(const std::string& name, const TensorMap& map) const;
   void read_part(const Place& place, const Part& part, const Block& block, float* out, std::int64_t out_columns);

@@ -138,6 +138,7 @@ TEST_CASE("an index and its files must agree") {
       {index_of(R"({"b": "one.safetensors", "a": "one.safetensors"})"), "\"b\" is not in one.safetensors"},
       {index_of(R"({"a": "one.safetensors", "a": "one.safetensors"})"), "occurs twice"},
       {index_of(R"({"a": 1})"), "has no file name"},
+      {index_of("{}", "{}"), "has no tensor"},
       {index_of("[]"), "no weight_map"},
       {"{}", "no weight_map"},
       {"[]", "no JSON object"},

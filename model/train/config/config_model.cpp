@@ -4,10 +4,10 @@
 #include <filesystem>
 
 #include "model/families/family.h"
-#include "model/families/hf_config.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model/train/config/config_schema.h"
 #include "model/train/config/expand_path.h"
+#include "model/train/config/folder_model.h"
 
 namespace zs {
 namespace {
@@ -120,12 +120,7 @@ bool resolve_folder(ConfigDraft& draft) {
     model.path = found_folder(draft);
     std::error_code failed;
     if (is_described(draft) && !std::filesystem::exists(model.path, failed)) return false;
-    const HfConfig config = HfConfig::of_folder(model.path);
-    const Family& family = family_of(config);
-    config.refuse_foreign();
-    ModelConfig folder = family.from_config(config);
-    family.derive(folder);
-    take_folder(draft, folder);
+    take_folder(draft, folder_model(model.path));
     take_tokenizer(draft);
   } catch (const Error& error) {
     draft.bad.insert(
@@ -244,9 +239,13 @@ void resolve_model(ConfigDraft& draft) {
   }
 }
 
-void check_model(ConfigDraft& draft) {
+void check_model_sizes(ConfigDraft& draft) {
   if (const Family* const family = find_family(draft.config.model.family)) check_heads(draft, *family);
   check_rotary(draft);
+}
+
+void check_model(ConfigDraft& draft) {
+  check_model_sizes(draft);
   check_lengths(draft);
 }
 

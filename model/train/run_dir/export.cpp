@@ -10,6 +10,7 @@
 #include "model/families/hf_config.h"
 #include "model/lora/lora_folder.h"
 #include "model/train/config/config_schema.h"
+#include "model/train/config/folder_model.h"
 #include "model/train/run_dir/resume.h"
 #include "model/train/run_dir/saved_model.h"
 #include "model/weights/weight_export.h"
@@ -128,11 +129,8 @@ void collect(const Module& module, std::vector<ParameterShape>& parameters) {
 
 /// `lora`: its path is that of an adapter, or empty.
 ExportSource of_folder(const std::string& folder, const LoraConfig& lora = {}) {
-  const HfConfig config = HfConfig::of_folder(folder);
-  const Family& family = family_of(config);
-  config.refuse_foreign();
-  ModelConfig model = family.from_config(config);
-  family.derive(model);
+  ModelConfig model = folder_model(folder);
+  const Family& family = family_named(model.family);
   model.path = folder;
   std::vector<ParameterShape> parameters;
   collect(*family.make(model), parameters);
@@ -183,7 +181,7 @@ ExportSource find_source(const std::string& from, bool is_average) {
                 "name a run, a checkpoint or a model's folder");
   }
   if (is_file(path / "config.toml")) return of_run(from, is_average);
-  if (is_file(path / HfConfig::kFile)) return model_folder(from, is_average);
+  if (fs::exists(path / HfConfig::kFile, failed)) return model_folder(from, is_average);
   return of_checkpoint(from, is_average);
 }
 
