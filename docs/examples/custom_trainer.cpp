@@ -38,7 +38,7 @@ struct Model : zs::Layer<Model> {  // one unit, unless parts of it are given to 
 };
 
 int main(int argc, char** argv) {
-  return zs::run(argc, argv, [](zs::Job& job) {
+  const auto body = [](zs::Job& job) {
     Model net;
     zs::ShardedModel model = zs::fully_shard(net, job);
     zs::AdamW optimizer(model.executor(), {});
@@ -56,5 +56,6 @@ int main(int argc, char** argv) {
       if (step % 33 == 1)
         std::printf("rank %d of %d, step %d: loss %.3f\n", job.rank(), job.ranks(), step, loss.to_host()[0]);
     }
-  });
+  };
+  return zs::run(argc, argv, body, {.device = "cpu"});  // where the loops above can run
 }
