@@ -298,7 +298,7 @@ def refusal_cases(train, work, report):
         ("llama3-rope", {"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0}}, "low_freq_factor"),
         ("llama", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"), ("llama", {"layer_types": ["full_attention"]}, "layer_types"),
         ("llama", {"num_hidden_layers": 2**31}, "model.layers"), ("llama", {"hidden_size": 2**31}, "model.width"),
-        ("llama", {"num_attention_heads": 7}, "heads of 9 elements"), ("llama", {"num_key_value_heads": 3}, "model.kv_heads 3 does not divide"),
+        ("llama", {"num_attention_heads": 7}, "does not divide model.heads 7"), ("llama", {"num_key_value_heads": 3}, "model.kv_heads 3 does not divide"),
         ("llama", {"rms_norm_eps": -1.0}, "model.norm_eps"), ("llama", {"rope_parameters": {"rope_theta": 0}}, "model.rotary_base"),
         ("llama", {"is_causal": False}, "is_causal"), ("gpt2", {"is_causal": False}, "is_causal"), ("llama", {"model_type": "qwen2"}, "model_type"),
     ):
