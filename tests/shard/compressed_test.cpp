@@ -118,7 +118,8 @@ Met met_by_forward(World& world, const SchemeOptions& scheme, Layout layout) {
                        .precision = {.gather_format = &format},
                        .layout = {.layout = layout}});
   Met met;
-  for (const float value : run.weights()[0])
+  const auto weights = run.weights();
+  for (const float value : weights[0])
     met.expected.push_back(Upper::half_of(std::bit_cast<std::uint32_t>(value) >> 16));
   const ShardGroups::Sent before = run.runtime.executor().sent();
   run.runtime.begin_micro_batch(Mode::eval, true);
