@@ -139,20 +139,20 @@ void add_lion(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
                    }});
 }
 
-/// Both parts: reads grad and moments of 8 bits twice, writes these and the master once.
+/// Both parts: reads grad, moments of 8 bits and their scales twice, writes new scales, moments and the master once.
 void add_blockwise_adamw(std::vector<KernelCase>& cases, std::int64_t n, bool is_scales) {
-  const std::int64_t bytes = is_scales ? size_of(kF32) + 2 : 3 * size_of(kF32) + 4;
+  const ElementRuns part{0, n, n};
+  const std::int64_t blocks = blocks_of(part, n), bytes = is_scales ? size_of(kF32) + 2 : 3 * size_of(kF32) + 4;
   cases.push_back({.kernel = is_scales ? "blockwise_adamw_scales" : "blockwise_adamw",
                    .shape = fmt::format("{}", n),
-                   .bytes = static_cast<double>(n * bytes),
+                   .bytes = static_cast<double>(n * bytes + blocks * 4 * size_of(kF32)),
                    .make = [=](Arrays& arrays, int) {
                      constexpr AdamWOptions kOptions{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
-                     const ElementRuns part{0, n, n};
-                     const std::int64_t blocks = blocks_of(part, n);
+                     const Buffer grad = arrays.random(n, kF32);
                      const auto scales = [&] { return arrays.random(blocks, kF32, 0.1f, 1); };
-                     const BlockwiseAdamW of{.master = arrays.random(n, kF32),
+                     const BlockwiseAdamW of{.master = is_scales ? grad : arrays.random(n, kF32),
                                              .copy = {},
-                                             .grad = arrays.random(n, kF32),
+                                             .grad = grad,
                                              .scalars = arrays.floats({1e-4f, 0.5f, 0.5f, 1.0f, 1.0f, 0.0f}),
                                              .m = arrays.zeros(n, DType::u8),
                                              .v = arrays.zeros(n, DType::u8),
