@@ -5,8 +5,7 @@
 
 constexpr std::int64_t kWidth = 32, kRows = 32;
 
-/// The op, y (rows, C) := x^2 * scale (C). The host only enqueues; backward stands beside forward and adds to the
-/// parameter's gradient.
+/// The op, y (rows, C) := x^2 * scale (C). The host only enqueues; backward adds to the parameter's gradient.
 zs::Tensor scaled_square(const zs::Tensor& x, zs::Parameter& scale) {
   zs::Tensor y = zs::Tensor::empty(x.context(), x.shape(), x.dtype());
   const auto *v = x.buffer().as<float>(), *f = scale.value().as<float>();
