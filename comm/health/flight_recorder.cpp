@@ -35,9 +35,18 @@ std::int64_t monotonic_ns() {
       .count();
 }
 
+void FlightRecorder::begin_wait(std::int64_t now) noexcept {
+  if (under_way_.fetch_add(1, kRelaxed) == 0) since_ns_.store(now, kRelaxed);
+}
+
+void FlightRecorder::end_wait(std::int64_t now) noexcept {
+  const std::int64_t since = since_ns_.load(kRelaxed);  // before: once none is under way the next to start sets it anew
+  if (under_way_.fetch_sub(1, std::memory_order_acq_rel) == 1) waited_ns_.fetch_add(now - since, kRelaxed);
+}
+
 std::uint64_t FlightRecorder::start(const Operation& operation) noexcept {
   const std::int64_t now = monotonic_ns();
-  if (under_way_.fetch_add(1, kRelaxed) == 0) since_ns_.store(now, kRelaxed);
+  begin_wait(now);
   const std::uint64_t number = page_.started.fetch_add(1, kRelaxed) + 1;
   FlightEntry& entry = page_.entries[number % StatusPage::kEntries];
   entry.number.store(0, kRelaxed);
@@ -59,9 +68,8 @@ void FlightRecorder::done(std::uint64_t number) noexcept {
   const std::int64_t now = monotonic_ns();
   FlightEntry& entry = page_.entries[number % StatusPage::kEntries];
   if (entry.number.load(kRelaxed) == number)
-    entry.done_ns.store(now, kRelaxed);                 // else 1024 others have started meanwhile
-  const std::int64_t since = since_ns_.load(kRelaxed);  // before: once none is under way the next to start sets it anew
-  if (under_way_.fetch_sub(1, std::memory_order_acq_rel) == 1) waited_ns_.fetch_add(now - since, kRelaxed);
+    entry.done_ns.store(now, kRelaxed);  // else 1024 others have started meanwhile
+  end_wait(now);
   page_.done.fetch_add(1, kRelaxed);
 }
 

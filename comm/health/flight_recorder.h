@@ -79,12 +79,15 @@ class FlightRecorder {
   /// How often the host thread began or ended something.
   std::uint64_t moves() const { return moves_.load(std::memory_order_relaxed); }
   void note_move() { moves_.fetch_add(1, std::memory_order_relaxed); }
-  /// Time in which at least one operation was under way, all together: what this rank has given to the others and to
-  /// waiting for them.
+  /// Time in which at least one operation was under way, or the host thread waited for other ranks, all together: what
+  /// this rank has given to the others and to waiting for them.
   std::int64_t waited_ns() const { return waited_ns_.load(std::memory_order_relaxed); }
 
  private:
   friend class StatusScope;
+
+  void begin_wait(std::int64_t now) noexcept;
+  void end_wait(std::int64_t now) noexcept;
 
   StatusPage& page_;
   std::function<void()> start_hook_;

@@ -10,12 +10,14 @@ StatusScope::StatusScope(FlightRecorder* recorder, std::string_view what, Host h
   if (recorder == nullptr) return;
   const int waits = host == Host::waits_for_ranks ? 1 : 0;
   end_ = [recorder, before = recorder->page_.host.get(), waits] {
+    if (waits != 0) recorder->end_wait(monotonic_ns());
     recorder->page_.host_waits -= waits;
     recorder->page_.host.set(before);
     recorder->note_move();
   };
   recorder->page_.host.set(what);
   recorder->page_.host_waits += waits;
+  if (waits != 0) recorder->begin_wait(monotonic_ns());
   recorder->note_move();
 }
 

@@ -2,10 +2,13 @@
 
 #include <catch2/catch.hpp>
 
+#include <chrono>
 #include <sstream>
+#include <thread>
 
 #include "comm/health/diagnosis.h"
 #include "comm/health/fault_injector.h"
+#include "comm/health/status_scope.h"
 #include "comm/health/watchdog.h"
 #include "comm/world.h"
 #include "runtime/device/device.h"
@@ -64,6 +67,29 @@ TEST_CASE("an operation that was overwritten while it ran does not mark another 
   recorder.start(operation(StatusPage::kEntries + 1));
   recorder.done(slow);
   CHECK(view_of(*page, 'S').unfinished.size() == 1);
+}
+
+TEST_CASE("the host's waits for ranks count as waiting, once beside operations, and its work does not") {
+  const auto page = std::make_unique<StatusPage>();
+  FlightRecorder recorder(*page);
+  const auto pass = [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
+  const std::int64_t least_ns = 5'000'000;
+  {
+    const StatusScope scope(&recorder, "a checkpoint", StatusScope::Host::works);
+    pass();
+  }
+  CHECK(recorder.waited_ns() == 0);
+  const std::int64_t begin = monotonic_ns();
+  {
+    const StatusScope scope(&recorder, "agreement of all ranks", StatusScope::Host::waits_for_ranks);
+    const std::uint64_t number = recorder.start(operation(1));
+    pass();
+    recorder.done(number);
+    CHECK(recorder.waited_ns() == 0);  // of both, when the last one ends
+  }
+  const std::int64_t waited = recorder.waited_ns();
+  CHECK(waited >= least_ns);
+  CHECK(waited <= monotonic_ns() - begin);
 }
 
 TEST_CASE("ranks record the same sequence in a group, and groups have names that only their members share") {

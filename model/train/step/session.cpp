@@ -80,6 +80,7 @@ Session::Session(Device& device, World& world, const Config& config, Use use)
   }
   check_matches(config.shard.dims, parameter_names(runtime_.executor()));
   if (use == Use::inference) return;
+  waited_since_last_ns();  // the job's start is no step
   optimizer_ = make_optimizer(runtime_.executor(), config);
   if (config.run.lost_updates_every > 0) lost_updates_.emplace(runtime_.executor(), group_patterns(config));
   loss_slots_ = local_micro_batches() *
